@@ -1,0 +1,63 @@
+// What a kernel is launched with: the device, the stream, and where it finds scratch memory.
+// On the CPU the stream is the calling thread, and loops are split over a team of OpenMP threads.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "core/tensor.h"
+
+namespace tessera {
+
+struct Context {
+  Device device;
+  void* stream = nullptr;  // cudaStream_t on CUDA, unused on the CPU
+
+  /// Scratch that lives as long as the returned tensor, in the workspace category.
+  Tensor workspace(const Shape& shape, DType dtype = DType::f32) const {
+    return Tensor::empty(shape, dtype, device, Category::workspace);
+  }
+};
+
+/// The context of the calling thread for tensors on `device`.
+Context current_context(Device device);
+
+/// Threads per rank for CPU kernels. Part of what fixes a run's bits (docs/determinism.md).
+void set_thread_count(int threads);
+int thread_count();
+
+/// Another number of threads for the kernels that the calling thread launches, as long as it lives:
+/// a communication thread folds alone, beside a team that computes.
+class ThreadCountScope {
+ public:
+  explicit ThreadCountScope(int threads);
+  ~ThreadCountScope();
+  ThreadCountScope(const ThreadCountScope&) = delete;
+  ThreadCountScope& operator=(const ThreadCountScope&) = delete;
+
+ private:
+  int before_;
+};
+
+/// Whether a loop over `items`, each of about `cost` elementary operations, is worth a team.
+inline bool worth_a_team(int64_t items, int64_t cost) { return items * cost >= 32768; }
+
+/// Splits [0, items) into one contiguous range a thread: body(begin, end).
+/// Ranges depend on items and the number of threads alone.
+template <class Body>
+void parallel_ranges(int64_t items, int64_t cost_per_item, Body&& body) {
+  const int64_t threads = worth_a_team(items, cost_per_item) ? thread_count() : 1;
+  const int64_t share = (items + threads - 1) / threads;
+  if (threads == 1) {
+    if (items > 0) body(int64_t{0}, items);
+    return;
+  }
+#pragma omp parallel for schedule(static, 1) num_threads(static_cast<int>(threads))
+  for (int64_t t = 0; t < threads; ++t) {
+    const int64_t begin = std::min(items, t * share);
+    const int64_t end = std::min(items, begin + share);
+    if (begin < end) body(begin, end);
+  }
+}
+
+}  // namespace tessera

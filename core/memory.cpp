@@ -1,0 +1,170 @@
+#include "core/memory.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstdlib>
+#include <map>
+#include <new>
+#include <vector>
+
+#include <sys/mman.h>
+
+#include "core/error.h"
+
+namespace tessera {
+namespace {
+
+constexpr int64_t alignment = 64;
+constexpr int64_t huge_page = int64_t{2} << 20;
+
+// Sizes are rounded so that blocks find each other again: small ones to a cache line, middle ones
+// to an eighth of their power of two, large ones to huge pages.
+int64_t rounded(int64_t bytes) {
+  if (bytes >= huge_page) return (bytes + huge_page - 1) / huge_page * huge_page;
+  if (bytes <= 1024) return std::max(alignment, (bytes + alignment - 1) / alignment * alignment);
+  const auto power = static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(bytes)));
+  const int64_t unit = std::max(alignment, power / 8);
+  return (bytes + unit - 1) / unit * unit;
+}
+
+void* system_allocate(int64_t bytes) {
+  const bool large = bytes >= huge_page;
+  void* data = std::aligned_alloc(static_cast<size_t>(large ? huge_page : alignment),
+                                  static_cast<size_t>(bytes));
+  if (data != nullptr && large) {
+    // Advice only: where huge pages are off the block works as well, more slowly.
+    (void)madvise(data, static_cast<size_t>(bytes), MADV_HUGEPAGE);
+  }
+  return data;
+}
+
+// Freed blocks by size. A block is reused for a request that it exceeds by at most an eighth, so
+// that what the process holds stays near the ledger's peak.
+class Cache {
+ public:
+  void* take(int64_t bytes, int64_t& block_bytes) {
+    const std::scoped_lock lock(mutex_);
+    const auto found = free_.lower_bound(bytes);
+    if (found != free_.end() && found->first - bytes <= bytes / 8) {
+      block_bytes = found->first;
+      void* data = found->second.back();
+      found->second.pop_back();
+      if (found->second.empty()) free_.erase(found);
+      return data;
+    }
+    block_bytes = bytes;
+    void* data = system_allocate(bytes);
+    if (data == nullptr) {
+      release_locked();
+      data = system_allocate(bytes);
+    }
+    return data;
+  }
+
+  void give(void* data, int64_t block_bytes) {
+    const std::scoped_lock lock(mutex_);
+    free_[block_bytes].push_back(data);
+  }
+
+  void release() {
+    const std::scoped_lock lock(mutex_);
+    release_locked();
+  }
+
+ private:
+  void release_locked() {
+    for (auto& [bytes, blocks] : free_) {
+      for (void* block : blocks) std::free(block);
+    }
+    free_.clear();
+  }
+
+  std::mutex mutex_;
+  std::map<int64_t, std::vector<void*>> free_;
+};
+
+// Never destroyed: tensors of static lifetime give their memory back after main.
+Cache& cache() {
+  static Cache* instance = new Cache;
+  return *instance;
+}
+
+}  // namespace
+
+std::string_view category_name(Category category) {
+  constexpr std::string_view names[] = {"parameters",  "gradients",     "optimizer_state",
+                                        "activations", "communication", "workspace"};
+  return names[static_cast<size_t>(category)];
+}
+
+void MemoryLedger::add(Category category, int64_t bytes) {
+  const auto index = static_cast<size_t>(category);
+  const std::scoped_lock lock(mutex_);
+  current_[index] += bytes;
+  current_total_ += bytes;
+  peak_[index] = std::max(peak_[index], current_[index]);
+  peak_total_ = std::max(peak_total_, current_total_);
+}
+
+void MemoryLedger::remove(Category category, int64_t bytes) {
+  const std::scoped_lock lock(mutex_);
+  current_[static_cast<size_t>(category)] -= bytes;
+  current_total_ -= bytes;
+}
+
+int64_t MemoryLedger::current(Category category) const {
+  const std::scoped_lock lock(mutex_);
+  return current_[static_cast<size_t>(category)];
+}
+
+int64_t MemoryLedger::peak(Category category) const {
+  const std::scoped_lock lock(mutex_);
+  return peak_[static_cast<size_t>(category)];
+}
+
+int64_t MemoryLedger::current_total() const {
+  const std::scoped_lock lock(mutex_);
+  return current_total_;
+}
+
+int64_t MemoryLedger::peak_total() const {
+  const std::scoped_lock lock(mutex_);
+  return peak_total_;
+}
+
+void MemoryLedger::reset_peaks() {
+  const std::scoped_lock lock(mutex_);
+  peak_ = current_;
+  peak_total_ = current_total_;
+}
+
+MemoryLedger& memory_ledger() {
+  static MemoryLedger* instance = new MemoryLedger;
+  return *instance;
+}
+
+Storage::Storage(int64_t bytes, Category category, Device device)
+    : bytes_(bytes), category_(category), device_(device) {
+  TESSERA_CHECK(bytes >= 0, "allocate: {} bytes", bytes);
+  TESSERA_CHECK(device.is_cpu(), "allocate: device {} is not available in this build",
+                device.to_string());
+  if (bytes == 0) return;
+  data_ = cache().take(rounded(bytes), block_bytes_);
+  TESSERA_CHECK(data_ != nullptr, "allocate: no memory for {} bytes of {} ({} bytes held)", bytes,
+                category_name(category), memory_ledger().current_total());
+  memory_ledger().add(category, bytes);
+}
+
+Storage::~Storage() {
+  if (data_ == nullptr) return;
+  memory_ledger().remove(category_, bytes_);
+  cache().give(data_, block_bytes_);
+}
+
+std::shared_ptr<Storage> allocate(int64_t bytes, Category category, Device device) {
+  return std::make_shared<Storage>(bytes, category, device);
+}
+
+void release_cached_memory() { cache().release(); }
+
+}  // namespace tessera

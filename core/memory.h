@@ -1,0 +1,83 @@
+// Memory under a ledger: every allocation has a category, and the ledger knows current and peak
+// requested bytes of each, counted in program order. What a step needs can so be compared, to the
+// byte, with what the planner said (optim/plan.h).
+//
+// Behind it stands a caching allocator: a freed block is kept and handed out again, because the
+// first touch of fresh pages costs more than most kernels (docs/memory.md). Blocks of 2 MiB and more
+// ask for huge pages.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string_view>
+
+#include "core/device.h"
+
+namespace tessera {
+
+enum class Category : uint8_t {
+  parameters,
+  gradients,
+  optimizer_state,
+  activations,
+  communication,
+  workspace,
+};
+inline constexpr int category_count = 6;
+
+std::string_view category_name(Category category);
+
+/// Current and peak requested bytes by category. One per process; safe to use from any thread.
+class MemoryLedger {
+ public:
+  void add(Category category, int64_t bytes);
+  void remove(Category category, int64_t bytes);
+
+  int64_t current(Category category) const;
+  int64_t peak(Category category) const;
+  int64_t current_total() const;
+  /// Peak of the sum over categories, which is at most the sum of the peaks.
+  int64_t peak_total() const;
+  /// Sets every peak to its current value.
+  void reset_peaks();
+
+ private:
+  mutable std::mutex mutex_;
+  std::array<int64_t, category_count> current_{};
+  std::array<int64_t, category_count> peak_{};
+  int64_t current_total_ = 0;
+  int64_t peak_total_ = 0;
+};
+
+MemoryLedger& memory_ledger();
+
+/// A block of memory; shared by the tensors that view it, returned to the cache with the last one.
+class Storage {
+ public:
+  Storage(int64_t bytes, Category category, Device device);
+  ~Storage();
+  Storage(const Storage&) = delete;
+  Storage& operator=(const Storage&) = delete;
+
+  void* data() const { return data_; }
+  int64_t bytes() const { return bytes_; }
+  Category category() const { return category_; }
+  Device device() const { return device_; }
+
+ private:
+  void* data_ = nullptr;
+  int64_t bytes_ = 0;
+  int64_t block_bytes_ = 0;  // of the cached block behind it, at least bytes_
+  Category category_;
+  Device device_;
+};
+
+/// Uninitialised, 64-byte aligned. Throws when there is not enough memory, with bytes and category.
+std::shared_ptr<Storage> allocate(int64_t bytes, Category category, Device device = {});
+
+/// Hands the cached blocks back to the system; for tests and for measurements of a process's size.
+void release_cached_memory();
+
+}  // namespace tessera

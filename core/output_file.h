@@ -1,0 +1,37 @@
+// A file that is there as a whole or not at all: written under a temporary name beside its
+// destination, and renamed when it is complete.
+//
+//   OutputFile file("run/model.safetensors");
+//   file.write(bytes.data(), bytes.size());
+//   file.commit();                               // without this nothing remains
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+namespace tessera {
+
+class OutputFile {
+ public:
+  /// Throws InputError, with the system's reason, where `path` cannot be written.
+  explicit OutputFile(const std::string& path);
+  ~OutputFile();
+  OutputFile(const OutputFile&) = delete;
+  OutputFile& operator=(const OutputFile&) = delete;
+
+  void write(const void* data, size_t bytes);
+  void write(std::string_view text) { write(text.data(), text.size()); }
+  /// Replaces what was at `path`.
+  void commit();
+
+ private:
+  std::string path_;
+  std::string temporary_;
+  int descriptor_ = -1;
+};
+
+/// Throws InputError where an OutputFile could not be written, before anything is computed for it.
+inline void check_writable(const std::string& path) { OutputFile file(path); }
+
+}  // namespace tessera

@@ -1,0 +1,41 @@
+#include "core/random.h"
+
+#include "core/error.h"
+
+namespace tessera {
+
+RandomStream::RandomStream(uint64_t seed, std::string_view purpose, uint64_t index)
+    : key_(philox_key(seed)) {
+  const uint64_t hash = stable_hash(purpose);
+  // Word 0 counts the blocks drawn; the purpose and the index fill the rest.
+  counter_ = {0, static_cast<uint32_t>(hash) ^ static_cast<uint32_t>(hash >> 32),
+              static_cast<uint32_t>(index), static_cast<uint32_t>(index >> 32)};
+}
+
+uint32_t RandomStream::next_u32() {
+  if (used_ == 4) {
+    block_ = philox(counter_, key_);
+    ++counter_[0];
+    used_ = 0;
+  }
+  return block_[static_cast<size_t>(used_++)];
+}
+
+uint64_t RandomStream::below(uint64_t bound) {
+  TESSERA_CHECK(bound > 0, "random: no number is below 0");
+  // Multiply-shift without bias (Lemire, "Fast random integer generation in an interval", 2019).
+  __extension__ using uint128 = unsigned __int128;
+  uint128 product = uint128{next_u64()} * bound;
+  if (static_cast<uint64_t>(product) < bound) {
+    const uint64_t threshold = -bound % bound;
+    while (static_cast<uint64_t>(product) < threshold) product = uint128{next_u64()} * bound;
+  }
+  return static_cast<uint64_t>(product >> 64);
+}
+
+DropoutState& dropout_state() {
+  thread_local DropoutState state;
+  return state;
+}
+
+}  // namespace tessera

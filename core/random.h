@@ -1,0 +1,71 @@
+// Random numbers that are a function of what they are for, never of when or where they are drawn.
+// Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011).
+#pragma once
+
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <string_view>
+
+namespace tessera {
+
+using PhiloxCounter = std::array<uint32_t, 4>;
+using PhiloxKey = std::array<uint32_t, 2>;
+
+/// Four random words for a counter and a key.
+constexpr PhiloxCounter philox(PhiloxCounter counter, PhiloxKey key) {
+  for (int round = 0; round < 10; ++round) {
+    const uint64_t product0 = uint64_t{0xD2511F53} * counter[0];
+    const uint64_t product1 = uint64_t{0xCD9E8D57} * counter[2];
+    counter = {static_cast<uint32_t>(product1 >> 32) ^ counter[1] ^ key[0],
+               static_cast<uint32_t>(product1),
+               static_cast<uint32_t>(product0 >> 32) ^ counter[3] ^ key[1],
+               static_cast<uint32_t>(product0)};
+    key = {key[0] + 0x9E3779B9, key[1] + 0xBB67AE85};
+  }
+  return counter;
+}
+
+constexpr PhiloxKey philox_key(uint64_t seed) {
+  return {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)};
+}
+
+/// 64-bit FNV-1a: a name's number, the same on every machine.
+constexpr uint64_t stable_hash(std::string_view text) {
+  uint64_t hash = 0xcbf29ce484222325;
+  for (const char c : text) hash = (hash ^ static_cast<uint8_t>(c)) * 0x100000001b3;
+  return hash;
+}
+
+/// Uniform in (0, 1].
+constexpr float uniform_float(uint32_t bits) {
+  return static_cast<float>((bits >> 8) + 1) * 0x1p-24f;
+}
+
+/// A stream of draws keyed by (seed, purpose, index): sampling of tokens, choice of sequences.
+class RandomStream {
+ public:
+  RandomStream(uint64_t seed, std::string_view purpose, uint64_t index);
+  uint32_t next_u32();
+  uint64_t next_u64() { return uint64_t{next_u32()} << 32 | next_u32(); }
+  /// Uniform in [0, bound); bound must be positive.
+  uint64_t below(uint64_t bound);
+  float uniform() { return uniform_float(next_u32()); }
+
+ private:
+  PhiloxKey key_;
+  PhiloxCounter counter_;
+  PhiloxCounter block_{};
+  int used_ = 4;
+};
+
+/// What dropout is keyed by besides layer and element. Set by whoever runs the micro-batches
+/// (optim/zero_optimizer.h), read by the dropout operation.
+struct DropoutState {
+  uint64_t seed = 0;
+  int64_t step = 0;
+  int64_t first_sample = 0;  // index in the step's global batch of the tensor's row 0
+};
+DropoutState& dropout_state();
+
+}  // namespace tessera

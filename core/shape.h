@@ -1,0 +1,64 @@
+// The extents of a tensor, outermost first. At most five dimensions; [] is a scalar.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <initializer_list>
+#include <span>
+
+#include "core/error.h"
+
+namespace tessera {
+
+class Shape {
+ public:
+  static constexpr int max_rank = 5;
+
+  Shape() = default;
+  Shape(std::initializer_list<int64_t> extents) : Shape(std::span(extents.begin(), extents.size())) {}
+  explicit Shape(std::span<const int64_t> extents) {
+    TESSERA_CHECK(extents.size() <= max_rank, "shape: {} dimensions, at most {}", extents.size(),
+                  max_rank);
+    for (const int64_t extent : extents) push_back(extent);
+  }
+
+  void push_back(int64_t extent) {
+    TESSERA_CHECK(rank_ < max_rank, "shape: more than {} dimensions", max_rank);
+    TESSERA_CHECK(extent >= 0, "shape: extent {} is negative", extent);
+    extents_[static_cast<size_t>(rank_++)] = extent;
+  }
+
+  int rank() const { return rank_; }
+
+  /// Extent of `dim`; negative counts from the last dimension.
+  int64_t operator[](int dim) const {
+    const int index = dim < 0 ? dim + rank_ : dim;
+    TESSERA_CHECK(index >= 0 && index < rank_, "shape: no dimension {} in rank {}", dim, rank_);
+    return extents_[static_cast<size_t>(index)];
+  }
+
+  int64_t elements() const {
+    int64_t product = 1;
+    for (int i = 0; i < rank_; ++i) product *= extents_[static_cast<size_t>(i)];
+    return product;
+  }
+
+  /// This shape with the last extent replaced.
+  Shape with_last(int64_t extent) const {
+    TESSERA_CHECK(rank_ > 0, "shape: a scalar has no last dimension");
+    Shape result = *this;
+    result.extents_[static_cast<size_t>(rank_ - 1)] = extent;
+    return result;
+  }
+
+  const int64_t* begin() const { return extents_.data(); }
+  const int64_t* end() const { return extents_.data() + rank_; }
+
+  bool operator==(const Shape&) const = default;
+
+ private:
+  std::array<int64_t, max_rank> extents_{};
+  int rank_ = 0;
+};
+
+}  // namespace tessera

@@ -1,0 +1,107 @@
+#include "core/tensor.h"
+
+#include <cstring>
+
+#include "core/autograd.h"
+
+namespace tessera {
+
+Tensor Tensor::empty(const Shape& shape, DType dtype, Device device, Category category) {
+  Tensor result = unallocated(shape, dtype);
+  result.impl_->storage = allocate(result.bytes(), category, device);
+  return result;
+}
+
+Tensor Tensor::zeros(const Shape& shape, DType dtype, Device device, Category category) {
+  TESSERA_CHECK(device.is_cpu(), "zeros: device {} is not available", device.to_string());
+  Tensor result = empty(shape, dtype, device, category);
+  if (result.bytes() > 0) std::memset(result.raw(), 0, static_cast<size_t>(result.bytes()));
+  return result;
+}
+
+Tensor Tensor::full(const Shape& shape, float value) {
+  Tensor result = empty(shape);
+  std::fill_n(result.data<float>(), result.elements(), value);
+  return result;
+}
+
+Tensor Tensor::unallocated(const Shape& shape, DType dtype) {
+  Tensor result;
+  result.impl_ = std::make_shared<Impl>();
+  result.impl_->shape = shape;
+  result.impl_->dtype = dtype;
+  return result;
+}
+
+Device Tensor::device() const { return impl().storage ? impl().storage->device() : Device{}; }
+
+void* Tensor::raw() const {
+  TESSERA_CHECK(impl().storage != nullptr,
+                "tensor: shape {} has no memory yet (lay the parameters out first: "
+                "materialize, or an optimizer)",
+                shape());
+  return static_cast<std::byte*>(impl().storage->data()) + impl().offset_bytes;
+}
+
+float Tensor::item() const {
+  TESSERA_CHECK(elements() == 1, "item: tensor has shape {}, expected one element", shape());
+  return *data<float>();
+}
+
+Tensor Tensor::view(const Shape& shape) const {
+  TESSERA_CHECK(shape.elements() == elements(), "view: {} elements cannot have shape {}",
+                elements(), shape);
+  Tensor result = detach();
+  result.impl_->shape = shape;
+  return result;
+}
+
+Tensor Tensor::rows(int64_t begin, int64_t end) const {
+  TESSERA_CHECK(rank() > 0 && 0 <= begin && begin <= end && end <= size(0),
+                "rows: [{}, {}) is outside shape {}", begin, end, shape());
+  Shape shape{end - begin};
+  int64_t row_elements = 1;
+  for (int i = 1; i < rank(); ++i) {
+    shape.push_back(size(i));
+    row_elements *= size(i);
+  }
+  Tensor result = detach();
+  result.impl_->shape = shape;
+  result.impl_->offset_bytes += begin * row_elements * dtype_size(dtype());
+  return result;
+}
+
+Tensor Tensor::flat(int64_t begin, int64_t end) const {
+  TESSERA_CHECK(0 <= begin && begin <= end && end <= elements(),
+                "flat: [{}, {}) is outside {} elements", begin, end, elements());
+  return view({elements()}).rows(begin, end);
+}
+
+Tensor Tensor::detach() const {
+  Tensor result = unallocated(shape(), dtype());
+  result.impl_->storage = impl().storage;
+  result.impl_->offset_bytes = impl().offset_bytes;
+  return result;
+}
+
+void Tensor::attach(std::shared_ptr<Storage> storage, int64_t offset_bytes) {
+  TESSERA_CHECK(impl_ != nullptr, "attach: the tensor has no shape");
+  TESSERA_CHECK(!storage || (offset_bytes >= 0 && offset_bytes + bytes() <= storage->bytes()),
+                "attach: {} bytes at offset {} exceed a block of {} bytes", bytes(), offset_bytes,
+                storage->bytes());
+  impl_->storage = std::move(storage);
+  impl_->offset_bytes = offset_bytes;
+}
+
+void Tensor::set_producer(std::shared_ptr<Node> producer, int output_index) {
+  TESSERA_CHECK(impl_ != nullptr, "set_producer: the tensor has no shape");
+  impl_->producer = std::move(producer);
+  impl_->output_index = output_index;
+}
+
+void Tensor::set_leaf(std::shared_ptr<Leaf> leaf) {
+  TESSERA_CHECK(impl_ != nullptr, "set_leaf: the tensor has no shape");
+  impl_->leaf = std::move(leaf);
+}
+
+}  // namespace tessera

@@ -1,0 +1,130 @@
+// A Tensor is a handle on a contiguous, row-major block: storage, offset, shape, dtype, device.
+// Copying a Tensor copies the handle. There are no strides: views are reshapes and slices of the
+// leading dimension, and operations that want a transpose take it as an argument.
+//
+//   Tensor x = Tensor::from<float>({2, 3}, {1, 2, 3, 4, 5, 6});
+//   float* values = x.data<float>();
+//
+// `view` and `rows` share memory and know nothing of autograd; the operations in core/ops.h do.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "core/device.h"
+#include "core/dtype.h"
+#include "core/memory.h"
+#include "core/shape.h"
+
+namespace tessera {
+
+struct Node;
+struct Leaf;
+
+class Tensor {
+ public:
+  Tensor() = default;
+
+  /// Uninitialised memory of the given category.
+  static Tensor empty(const Shape& shape, DType dtype = DType::f32, Device device = {},
+                      Category category = Category::activations);
+  static Tensor zeros(const Shape& shape, DType dtype = DType::f32, Device device = {},
+                      Category category = Category::activations);
+  static Tensor full(const Shape& shape, float value);
+
+  /// A tensor on the CPU with a copy of `values`, whose number must be the shape's.
+  template <class T>
+  static Tensor from(const Shape& shape, std::span<const T> values);
+  template <class T>
+  static Tensor from(const Shape& shape, const std::vector<T>& values) {
+    return from(shape, std::span<const T>(values));
+  }
+
+  /// A shape without memory, as a parameter is before it is laid out.
+  static Tensor unallocated(const Shape& shape, DType dtype);
+
+  bool defined() const { return impl_ != nullptr; }
+  bool allocated() const { return impl_ && impl_->storage != nullptr; }
+  const Shape& shape() const { return impl().shape; }
+  int rank() const { return shape().rank(); }
+  int64_t size(int dim) const { return shape()[dim]; }
+  int64_t elements() const { return shape().elements(); }
+  DType dtype() const { return impl().dtype; }
+  Device device() const;
+  int64_t bytes() const { return elements() * dtype_size(dtype()); }
+  const std::shared_ptr<Storage>& storage() const { return impl().storage; }
+
+  /// First element; throws when the tensor has no memory.
+  void* raw() const;
+  /// First element as T; throws when T is not the dtype's type.
+  template <class T>
+  T* data() const;
+  /// The elements of a CPU tensor.
+  template <class T>
+  std::span<T> values() const {
+    return {data<T>(), static_cast<size_t>(elements())};
+  }
+  /// The value of a tensor with one element, waiting for the device if need be.
+  float item() const;
+
+  /// The same memory with another shape of as many elements.
+  Tensor view(const Shape& shape) const;
+  /// Rows [begin, end) of the leading dimension; shares memory.
+  Tensor rows(int64_t begin, int64_t end) const;
+  /// Elements [begin, end) as a flat tensor; shares memory.
+  Tensor flat(int64_t begin, int64_t end) const;
+  /// The same memory without its history.
+  Tensor detach() const;
+
+  /// Gives a tensor its memory (or takes it away, with nullptr); all handles see it.
+  void attach(std::shared_ptr<Storage> storage, int64_t offset_bytes);
+
+  // History, kept by core/autograd.h.
+  bool requires_grad() const { return impl_ && (impl_->producer || impl_->leaf); }
+  const std::shared_ptr<Node>& producer() const { return impl().producer; }
+  int output_index() const { return impl().output_index; }
+  const std::shared_ptr<Leaf>& leaf() const { return impl().leaf; }
+  void set_producer(std::shared_ptr<Node> producer, int output_index);
+  void set_leaf(std::shared_ptr<Leaf> leaf);
+
+  /// Whether no other handle and no other view shares this memory.
+  bool unique() const { return impl_ && impl_.use_count() == 1 && impl_->storage.use_count() == 1; }
+
+ private:
+  struct Impl {
+    std::shared_ptr<Storage> storage;
+    int64_t offset_bytes = 0;
+    Shape shape;
+    DType dtype = DType::f32;
+    std::shared_ptr<Node> producer;  // the operation that made it, if that is recorded
+    int output_index = 0;
+    std::shared_ptr<Leaf> leaf;  // for a parameter: where its gradient goes
+  };
+
+  const Impl& impl() const {
+    TESSERA_CHECK(impl_ != nullptr, "tensor: used before it was given a value");
+    return *impl_;
+  }
+
+  std::shared_ptr<Impl> impl_;
+};
+
+template <class T>
+T* Tensor::data() const {
+  TESSERA_CHECK(dtype() == dtype_of<T>, "tensor: dtype is {}, read as {}", dtype_name(dtype()),
+                dtype_name(dtype_of<T>));
+  return static_cast<T*>(raw());
+}
+
+template <class T>
+Tensor Tensor::from(const Shape& shape, std::span<const T> values) {
+  TESSERA_CHECK(static_cast<int64_t>(values.size()) == shape.elements(),
+                "tensor: {} values for shape {}", values.size(), shape);
+  Tensor result = empty(shape, dtype_of<T>);
+  std::copy(values.begin(), values.end(), result.data<T>());
+  return result;
+}
+
+}  // namespace tessera

@@ -1,0 +1,90 @@
+#include "core/trace.h"
+
+#include <mutex>
+#include <string_view>
+#include <utility>
+
+#include <fmt/format.h>
+#include <time.h>
+
+namespace tessera::trace {
+namespace {
+
+std::mutex mutex;
+std::vector<Event> events;
+
+constexpr std::string_view track_name(Track track) {
+  constexpr std::string_view names[] = {"compute", "waiting", "communication", "buckets"};
+  return names[static_cast<size_t>(track)];
+}
+
+// Names and details are ours, but a parameter's name may hold anything.
+std::string escaped(std::string_view text) {
+  std::string result;
+  for (const char c : text) {
+    if (c == '"' || c == '\\') result += '\\';
+    if (static_cast<unsigned char>(c) >= 0x20) result += c;
+  }
+  return result;
+}
+
+}  // namespace
+
+void enable(bool on) { is_enabled.store(on, std::memory_order_relaxed); }
+
+int64_t now_ns() {
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);  // one clock for all processes of a host
+  return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+}
+
+void record(Event event) {
+  const std::scoped_lock lock(mutex);
+  events.push_back(std::move(event));
+}
+
+std::vector<Event> take_events() {
+  const std::scoped_lock lock(mutex);
+  return std::exchange(events, {});
+}
+
+std::string to_chrome_json(const std::vector<Event>& list, int rank) {
+  std::string json = fmt::format(
+      R"({{"ph":"M","name":"process_name","pid":{0},"args":{{"name":"rank {0}"}}}})", rank);
+  for (const Track track :
+       {Track::compute, Track::waiting, Track::communication, Track::buckets}) {
+    json += fmt::format(
+        ",\n" R"({{"ph":"M","name":"thread_name","pid":{},"tid":{},"args":{{"name":"{}"}}}})", rank,
+        static_cast<int>(track), track_name(track));
+  }
+  for (const Event& event : list) {
+    const bool instant = event.begin_ns == event.end_ns;
+    json += fmt::format(",\n" R"({{"ph":"{}","name":"{}","pid":{},"tid":{},"ts":{:.3f})",
+                        instant ? "i" : "X", escaped(event.name), rank,
+                        static_cast<int>(event.track), static_cast<double>(event.begin_ns) / 1e3);
+    if (instant) {
+      json += R"(,"s":"t")";
+    } else {
+      json += fmt::format(R"(,"dur":{:.3f})",
+                          static_cast<double>(event.end_ns - event.begin_ns) / 1e3);
+    }
+    if (event.id >= 0 || !event.detail.empty()) {
+      json += fmt::format(R"(,"args":{{"bucket":{},"detail":"{}"}})", event.id,
+                          escaped(event.detail));
+    }
+    json += "}";
+  }
+  return json;
+}
+
+void Scope::begin(const char* name, Track track, std::string detail, int64_t id) {
+  event_ = {name, track, now_ns(), 0, std::move(detail), id};
+}
+
+void Scope::finish() {
+  event_.end_ns = now_ns();
+  if (event_.end_ns == event_.begin_ns) ++event_.end_ns;  // an instant is something else
+  record(std::move(event_));
+}
+
+}  // namespace tessera::trace

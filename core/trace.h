@@ -1,0 +1,60 @@
+// A trace of what ran when, in the Chrome/Perfetto format. A scope has a name and costs one
+// predictable branch while tracing is off.
+//
+//   trace::Scope scope("linear");                                 // on the compute track
+//   trace::Scope scope("reduce", trace::Track::communication, [&] { return "bucket 3"; });
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace tessera::trace {
+
+enum class Track : uint8_t { compute, waiting, communication, buckets };
+
+struct Event {
+  std::string name;
+  Track track = Track::compute;
+  int64_t begin_ns = 0;  // of a clock that all ranks of a host share
+  int64_t end_ns = 0;    // equal to begin_ns for an instant
+  std::string detail;    // shown beside the name
+  int64_t id = -1;       // bucket, or -1
+};
+
+inline std::atomic<bool> is_enabled{false};
+inline bool enabled() { return is_enabled.load(std::memory_order_relaxed); }
+void enable(bool on);
+
+int64_t now_ns();
+void record(Event event);
+/// The events so far, in order of recording; clears them.
+std::vector<Event> take_events();
+
+/// The Chrome JSON array elements ("ph":"X" ...) of one rank, comma-separated, without brackets.
+std::string to_chrome_json(const std::vector<Event>& events, int rank);
+
+class Scope {
+ public:
+  explicit Scope(const char* name, Track track = Track::compute) {
+    if (enabled()) begin(name, track, {}, -1);
+  }
+  template <class Detail>
+  Scope(const char* name, Track track, int64_t id, Detail&& detail) {
+    if (enabled()) begin(name, track, detail(), id);
+  }
+  ~Scope() {
+    if (event_.begin_ns != 0) finish();
+  }
+  Scope(const Scope&) = delete;
+  Scope& operator=(const Scope&) = delete;
+
+ private:
+  void begin(const char* name, Track track, std::string detail, int64_t id);
+  void finish();
+
+  Event event_;
+};
+
+}  // namespace tessera::trace
