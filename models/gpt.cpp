@@ -1,0 +1,98 @@
+#include "models/gpt.h"
+
+#include <cmath>
+#include <map>
+
+namespace tessera::models {
+namespace {
+
+const std::map<std::string, GptConfig>& presets() {
+  // Byte models have a vocabulary of 256; the others GPT-2's sizes.
+  static const std::map<std::string, GptConfig> table = {
+      {"nano", {.layers = 4, .heads = 4, .width = 128, .context = 64, .vocab = 256}},
+      {"micro", {.layers = 6, .heads = 6, .width = 384, .context = 256, .vocab = 256}},
+      {"gpt2", {.layers = 12, .heads = 12, .width = 768, .context = 1024, .vocab = 50257}},
+      {"gpt2-medium", {.layers = 24, .heads = 16, .width = 1024, .context = 1024, .vocab = 50257}},
+      {"gpt2-large", {.layers = 36, .heads = 20, .width = 1280, .context = 1024, .vocab = 50257}},
+      {"gpt2-xl", {.layers = 48, .heads = 25, .width = 1600, .context = 1024, .vocab = 50257}},
+  };
+  return table;
+}
+
+nn::TransformerOptions block_options(const GptConfig& config, int64_t index) {
+  return {.width = config.width,
+          .heads = config.heads,
+          .dropout = config.dropout,
+          .epsilon = config.epsilon,
+          // Two projections a block add to the residual stream; this keeps its variance near one.
+          .residual_deviation = 0.02f / std::sqrt(2.0f * static_cast<float>(config.layers)),
+          .index = static_cast<uint64_t>(index)};
+}
+
+const GptConfig& validated(const GptConfig& config) {
+  config.validate();
+  return config;
+}
+
+}  // namespace
+
+GptConfig GptConfig::preset(const std::string& name) {
+  const auto found = presets().find(name);
+  if (found == presets().end()) {
+    fail_input("preset '{}' is unknown, expected one of {}", name, fmt::join(preset_names(), ", "));
+  }
+  return found->second;
+}
+
+std::vector<std::string> GptConfig::preset_names() {
+  return {"nano", "micro", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"};
+}
+
+void GptConfig::validate() const {
+  const auto positive = [](const char* what, int64_t value) {
+    if (value < 1) fail_input("{} is {}, expected at least 1", what, value);
+  };
+  positive("layers", layers);
+  positive("heads", heads);
+  positive("width", width);
+  positive("context", context);
+  positive("vocab", vocab);
+  if (width % heads != 0) fail_input("width {} is not divisible by {} heads", width, heads);
+  if (!(dropout >= 0 && dropout < 1)) fail_input("dropout is {}, expected in [0, 1)", dropout);
+}
+
+Gpt::Gpt(const GptConfig& config)
+    : config_(validated(config)),
+      wte_(config.vocab, config.width, nn::Initializer::normal(0.02f)),
+      wpe_(config.context, config.width, nn::Initializer::normal(0.02f)),
+      dropout_(config.dropout, 0),
+      ln_f_(config.width, config.epsilon) {
+  add("wte", wte_);
+  add("wpe", wpe_);
+  add("drop", dropout_);
+  for (int64_t i = 0; i < config.layers; ++i) {
+    blocks_.push_back(std::make_unique<nn::TransformerBlock>(block_options(config, i)));
+    add("h." + std::to_string(i), *blocks_.back());
+  }
+  add("ln_f", ln_f_);
+  add("lm_head.weight", wte_.weight);  // tied: the head reads the token table
+}
+
+Tensor Gpt::hidden(const Tensor& tokens) {
+  TESSERA_CHECK(tokens.rank() == 2 && tokens.size(1) <= config_.context,
+                "gpt: tokens have shape {}, expected [B, T] with T at most {}", tokens.shape(),
+                config_.context);
+  nn::ResidualStream stream{dropout_(ops::embedding(tokens, wte_.weight, wpe_.weight)), {}};
+  for (const auto& block : blocks_) stream = block->forward(stream);
+  return nn::normalize(ln_f_, stream).normalized;
+}
+
+Tensor Gpt::loss(const Tensor& tokens, const Tensor& targets) {
+  return ops::linear_cross_entropy(hidden(tokens), wte_.weight, targets);
+}
+
+Tensor Gpt::logits(const Tensor& tokens) {
+  return ops::linear(hidden(tokens), wte_.weight, {}, {.layout = WeightLayout::out_in});
+}
+
+}  // namespace tessera::models

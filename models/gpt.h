@@ -1,0 +1,53 @@
+// GPT-2: token and position embeddings, blocks, a final norm, and a head tied to the token table.
+//
+//   models::Gpt model(models::GptConfig::preset("nano"));
+//   Tensor loss = model.loss(tokens, targets);       // i32 (B, T) each -> scalar
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "nn/transformer.h"
+
+namespace tessera::models {
+
+struct GptConfig {
+  int64_t layers = 0;
+  int64_t heads = 0;
+  int64_t width = 0;
+  int64_t context = 0;
+  int64_t vocab = 0;
+  float dropout = 0;
+  float epsilon = 1e-5f;
+
+  /// nano, micro, gpt2, gpt2-medium, gpt2-large, gpt2-xl. Throws InputError naming the presets.
+  static GptConfig preset(const std::string& name);
+  static std::vector<std::string> preset_names();
+  /// Throws InputError where the sizes do not make a model.
+  void validate() const;
+};
+
+class Gpt : public nn::Module {
+ public:
+  explicit Gpt(const GptConfig& config);
+
+  const GptConfig& config() const { return config_; }
+
+  /// Mean cross-entropy in nats: tokens and targets i32 (B, T), T <= context.
+  Tensor loss(const Tensor& tokens, const Tensor& targets);
+  /// tokens i32 (B, T) -> logits (B, T, V).
+  Tensor logits(const Tensor& tokens);
+
+ private:
+  Tensor hidden(const Tensor& tokens);  // (B, T) -> (B, T, C), after the final norm
+
+  GptConfig config_;
+  nn::Embedding wte_;
+  nn::Embedding wpe_;
+  nn::Dropout dropout_;
+  std::vector<std::unique_ptr<nn::TransformerBlock>> blocks_;
+  nn::LayerNorm ln_f_;
+};
+
+}  // namespace tessera::models

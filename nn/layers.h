@@ -1,0 +1,93 @@
+// The layers: parameters and a forward, nothing else. Mathematics stands in core/ops.h.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/ops.h"
+#include "nn/module.h"
+
+namespace tessera::nn {
+
+/// y = x W + b, with W as [in, out] or as torch stores it, [out, in].
+class Linear : public Module {
+ public:
+  struct Options {
+    bool bias = true;
+    WeightLayout layout = WeightLayout::out_in;
+    Activation activation = Activation::none;
+    /// Default: uniform within 1 / sqrt(in), as torch.nn.Linear.
+    std::optional<Initializer> initializer = std::nullopt;
+  };
+  Linear(int64_t in, int64_t out) : Linear(in, out, Options{}) {}
+  Linear(int64_t in, int64_t out, const Options& options);
+  Tensor forward(const Tensor& x) override;  // (..., in) -> (..., out)
+
+  Parameter weight;
+  Parameter bias;
+
+ private:
+  ops::LinearOptions options_;
+};
+
+/// Rows of a table [entries, width].
+class Embedding : public Module {
+ public:
+  Embedding(int64_t entries, int64_t width, const Initializer& initializer = Initializer::normal(1));
+  Tensor forward(const Tensor& tokens) override;  // i32 (B, T) -> (B, T, width)
+
+  Parameter weight;
+};
+
+class LayerNorm : public Module {
+ public:
+  explicit LayerNorm(int64_t width, float epsilon = 1e-5f);
+  Tensor forward(const Tensor& x) override;  // (..., width) -> the same
+  /// x + residual and its norm, in one operation.
+  ops::ResidualNorm add_and_norm(const Tensor& x, const Tensor& residual);
+
+  Parameter weight;
+  Parameter bias;
+
+ private:
+  float epsilon_;
+};
+
+/// In training zeroes elements with the given probability. `layer` tells dropouts of a model apart.
+class Dropout : public Module {
+ public:
+  Dropout(float probability, uint64_t layer);
+  Tensor forward(const Tensor& x) override;
+
+ private:
+  float probability_;
+  uint64_t layer_;
+};
+
+class Gelu : public Module {
+ public:
+  Tensor forward(const Tensor& x) override { return ops::gelu(x); }
+};
+
+/// Modules of one input and one output, one after the other, named "0", "1", ...
+class Sequential : public Module {
+ public:
+  template <class M, class... Args>
+  M& emplace(Args&&... args) {
+    auto module = std::make_unique<M>(std::forward<Args>(args)...);
+    M& reference = *module;
+    add(std::to_string(modules_.size()), reference);
+    modules_.push_back(std::move(module));
+    return reference;
+  }
+  Tensor forward(const Tensor& x) override;
+
+ private:
+  std::vector<std::unique_ptr<Module>> modules_;
+};
+
+}  // namespace tessera::nn

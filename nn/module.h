@@ -1,0 +1,74 @@
+// A Module owns parameters and other modules, and knows them by name, in order of registration.
+//
+//   class Mlp : public Module {
+//    public:
+//     Mlp(int64_t width) : up_(width, 4 * width), down_(4 * width, width) {
+//       add("c_fc", up_);
+//       add("c_proj", down_);
+//     }
+//     Tensor forward(const Tensor& x) override { return down_(ops::gelu(up_(x))); }
+//    private:
+//     Linear up_, down_;
+//   };
+//
+// No module mentions a rank: distribution attaches from outside, to the parameters' hooks.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "nn/parameter.h"
+
+namespace tessera::nn {
+
+struct NamedParameter {
+  std::string name;  // "h.0.attn.c_attn.weight"
+  Parameter parameter;
+  bool shared = false;  // registered under more than one name; `name` is the first
+};
+
+class Module {
+ public:
+  Module() = default;
+  virtual ~Module() = default;
+  Module(const Module&) = delete;
+  Module& operator=(const Module&) = delete;
+
+  /// For modules of one input and one output; throws for the others.
+  virtual Tensor forward(const Tensor& x);
+  Tensor operator()(const Tensor& x) { return forward(x); }
+
+  /// Every parameter once, in order of registration.
+  std::vector<NamedParameter> named_parameters() const;
+  int64_t parameter_count() const;
+
+  /// Training or evaluation, for this module and all below it; dropout is the difference.
+  void train(bool on = true);
+  void eval() { train(false); }
+  bool training() const { return training_; }
+
+ protected:
+  Parameter add(const std::string& name, const Parameter& parameter);
+  void add(const std::string& name, Module& child);  // child must live as long as this
+
+ private:
+  struct Entry {
+    std::string name;
+    Parameter parameter;
+    Module* child = nullptr;
+  };
+  void visit(const std::string& prefix,
+             const std::function<void(const std::string&, const Parameter&)>& body) const;
+
+  std::vector<Entry> entries_;
+  bool training_ = true;
+};
+
+/// Allocates and initialises a model's parameters on `device`, for inference or for training
+/// without an optimizer of ours. Parameters that have memory keep it.
+void materialize(Module& model, Device device = {}, uint64_t seed = 0);
+
+}  // namespace tessera::nn

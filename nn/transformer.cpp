@@ -1,0 +1,73 @@
+#include "nn/transformer.h"
+
+namespace tessera::nn {
+namespace {
+
+Linear::Options gpt2_linear(float deviation, Activation activation = Activation::none) {
+  return {.layout = WeightLayout::in_out,
+          .activation = activation,
+          .initializer = Initializer::normal(deviation)};
+}
+
+constexpr float gpt2_deviation = 0.02f;
+
+}  // namespace
+
+CausalSelfAttention::CausalSelfAttention(const TransformerOptions& options)
+    : heads_(options.heads),
+      c_attn_(options.width, 3 * options.width, gpt2_linear(gpt2_deviation)),
+      c_proj_(options.width, options.width, gpt2_linear(options.residual_deviation)) {
+  TESSERA_CHECK(options.heads >= 1 && options.width % options.heads == 0,
+                "CausalSelfAttention: width {} is not divisible by {} heads", options.width,
+                options.heads);
+  add("c_attn", c_attn_);
+  add("c_proj", c_proj_);
+}
+
+Tensor CausalSelfAttention::forward(const Tensor& x) {
+  const Tensor qkv = c_attn_(x);                         // (B, T, 3C)
+  return c_proj_(ops::causal_attention(qkv, heads_));    // (B, T, C)
+}
+
+Mlp::Mlp(const TransformerOptions& options)
+    : c_fc_(options.width, 4 * options.width, gpt2_linear(gpt2_deviation, Activation::gelu)),
+      c_proj_(4 * options.width, options.width, gpt2_linear(options.residual_deviation)) {
+  add("c_fc", c_fc_);
+  add("c_proj", c_proj_);
+}
+
+Tensor Mlp::forward(const Tensor& x) { return c_proj_(c_fc_(x)); }
+
+ops::ResidualNorm normalize(LayerNorm& norm, const ResidualStream& stream) {
+  if (!stream.update.defined()) return {stream.residual, norm(stream.residual)};
+  return norm.add_and_norm(stream.update, stream.residual);
+}
+
+TransformerBlock::TransformerBlock(const TransformerOptions& options)
+    : ln_1_(options.width, options.epsilon),
+      attn_(options),
+      ln_2_(options.width, options.epsilon),
+      mlp_(options),
+      attn_dropout_(options.dropout, 2 * options.index + 1),  // 0 is the embedding's
+      mlp_dropout_(options.dropout, 2 * options.index + 2) {
+  add("ln_1", ln_1_);
+  add("attn", attn_);
+  add("ln_2", ln_2_);
+  add("mlp", mlp_);
+  add("attn_dropout", attn_dropout_);
+  add("mlp_dropout", mlp_dropout_);
+}
+
+ResidualStream TransformerBlock::forward(const ResidualStream& stream) {
+  const auto [x, h] = normalize(ln_1_, stream);
+  const Tensor attended = attn_dropout_(attn_(h));
+  const auto [y, g] = ln_2_.add_and_norm(attended, x);
+  return {y, mlp_dropout_(mlp_(g))};
+}
+
+Tensor TransformerBlock::forward(const Tensor& x) {
+  const ResidualStream out = forward(ResidualStream{x, {}});
+  return ops::add(out.residual, out.update);
+}
+
+}  // namespace tessera::nn

@@ -1,0 +1,67 @@
+// The layers of a pre-norm decoder (Radford et al., "Language models are unsupervised multitask
+// learners", 2019), named as Hugging Face's GPT-2 names them.
+//
+// B batch, T tokens, C width, H heads.
+#pragma once
+
+#include "nn/layers.h"
+
+namespace tessera::nn {
+
+struct TransformerOptions {
+  int64_t width = 0;    // C
+  int64_t heads = 0;    // H, divides C
+  float dropout = 0;    // after the embedding and after each sub-layer
+  float epsilon = 1e-5f;
+  float residual_deviation = 0.02f;  // initial deviation of the projections into the residual
+  uint64_t index = 0;   // of the block: keys its dropout
+};
+
+class CausalSelfAttention : public Module {
+ public:
+  explicit CausalSelfAttention(const TransformerOptions& options);
+  Tensor forward(const Tensor& x) override;  // (B, T, C) -> (B, T, C)
+
+ private:
+  int64_t heads_;
+  Linear c_attn_;  // C -> 3C: query, key, value
+  Linear c_proj_;
+};
+
+class Mlp : public Module {
+ public:
+  explicit Mlp(const TransformerOptions& options);
+  Tensor forward(const Tensor& x) override;  // (B, T, C) -> (B, T, C)
+
+ private:
+  Linear c_fc_;  // C -> 4C, with GELU
+  Linear c_proj_;
+};
+
+/// The residual stream between two sub-layers: its value is residual + update. The sum is left to
+/// the next norm, which computes both in one pass.
+struct ResidualStream {
+  Tensor residual;
+  Tensor update;  // undefined at the start
+};
+
+/// The norm of a stream, and the stream's value as the next residual.
+ops::ResidualNorm normalize(LayerNorm& norm, const ResidualStream& stream);
+
+class TransformerBlock : public Module {
+ public:
+  explicit TransformerBlock(const TransformerOptions& options);
+  ResidualStream forward(const ResidualStream& stream);
+  /// For use as a layer of its own: (B, T, C) -> (B, T, C).
+  Tensor forward(const Tensor& x) override;
+
+ private:
+  LayerNorm ln_1_;
+  CausalSelfAttention attn_;
+  LayerNorm ln_2_;
+  Mlp mlp_;
+  Dropout attn_dropout_;
+  Dropout mlp_dropout_;
+};
+
+}  // namespace tessera::nn
