@@ -1,0 +1,121 @@
+// What an optimizer does to a weight, given its gradient and its state: a pure function on flat
+// ranges. A rule is a plain struct of hyper-parameters:
+//
+//   optim::AdamW{.learning_rate = 3e-4f, .weight_decay = 0.1f}
+//
+// `UpdateRule` holds any of them. A rule of your own needs `state_names()`, `hyper(...)` and
+// `update(...)` as below.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/kernels.h"
+
+namespace tessera::optim {
+
+/// Parameters with hyper-parameters of their own; what is not set is the rule's.
+struct GroupOptions {
+  std::optional<float> learning_rate = std::nullopt;
+  std::optional<float> beta1 = std::nullopt;  // SGD: momentum
+  std::optional<float> beta2 = std::nullopt;
+  std::optional<float> weight_decay = std::nullopt;
+};
+
+/// The flat ranges of one update, all of the same length, a multiple of 256 elements.
+struct UpdateRanges {
+  Tensor parameters;
+  Tensor gradients;
+  std::span<const Tensor> state;  // one a name, in the order of state_names()
+};
+
+/// SGD with momentum, as torch.optim.SGD defines it (Sutskever et al., ICML 2013, for Nesterov).
+struct Sgd {
+  float learning_rate = 1e-2f;
+  float momentum = 0;
+  float weight_decay = 0;
+  bool nesterov = false;
+
+  std::vector<std::string> state_names() const;
+  UpdateHyper hyper(int64_t step, const GroupOptions& group) const;
+  void update(const Context& context, const UpdateRanges& ranges,
+              std::span<const UpdateSegment> segments, std::span<const UpdateHyper> groups) const;
+};
+
+/// Adam (Kingma and Ba, arXiv:1412.6980), with weight decay added to the gradient.
+struct Adam {
+  float learning_rate = 1e-3f;
+  float beta1 = 0.9f;
+  float beta2 = 0.999f;
+  float epsilon = 1e-8f;
+  float weight_decay = 0;
+
+  std::vector<std::string> state_names() const;
+  UpdateHyper hyper(int64_t step, const GroupOptions& group) const;
+  void update(const Context& context, const UpdateRanges& ranges,
+              std::span<const UpdateSegment> segments, std::span<const UpdateHyper> groups) const;
+};
+
+/// Adam with decoupled weight decay (Loshchilov and Hutter, arXiv:1711.05101).
+struct AdamW {
+  float learning_rate = 1e-3f;
+  float beta1 = 0.9f;
+  float beta2 = 0.999f;
+  float epsilon = 1e-8f;
+  float weight_decay = 0.01f;
+
+  std::vector<std::string> state_names() const;
+  UpdateHyper hyper(int64_t step, const GroupOptions& group) const;
+  void update(const Context& context, const UpdateRanges& ranges,
+              std::span<const UpdateSegment> segments, std::span<const UpdateHyper> groups) const;
+};
+
+/// Any rule, by value.
+class UpdateRule {
+ public:
+  template <class Rule>
+  UpdateRule(Rule rule)  // NOLINT: a rule is given where an UpdateRule is wanted
+      : rule_(std::make_shared<Model<Rule>>(std::move(rule))) {}
+
+  /// Names of the state tensors, each as large as the parameters.
+  std::vector<std::string> state_names() const { return rule_->state_names(); }
+  /// A group's hyper-parameters in the step, which counts from 1.
+  UpdateHyper hyper(int64_t step, const GroupOptions& group) const {
+    return rule_->hyper(step, group);
+  }
+  void update(const Context& context, const UpdateRanges& ranges,
+              std::span<const UpdateSegment> segments, std::span<const UpdateHyper> groups) const {
+    rule_->update(context, ranges, segments, groups);
+  }
+
+ private:
+  struct Concept {
+    virtual ~Concept() = default;
+    virtual std::vector<std::string> state_names() const = 0;
+    virtual UpdateHyper hyper(int64_t step, const GroupOptions& group) const = 0;
+    virtual void update(const Context&, const UpdateRanges&, std::span<const UpdateSegment>,
+                        std::span<const UpdateHyper>) const = 0;
+  };
+  template <class Rule>
+  struct Model final : Concept {
+    explicit Model(Rule r) : rule(std::move(r)) {}
+    std::vector<std::string> state_names() const override { return rule.state_names(); }
+    UpdateHyper hyper(int64_t step, const GroupOptions& group) const override {
+      return rule.hyper(step, group);
+    }
+    void update(const Context& context, const UpdateRanges& ranges,
+                std::span<const UpdateSegment> segments,
+                std::span<const UpdateHyper> groups) const override {
+      rule.update(context, ranges, segments, groups);
+    }
+    Rule rule;
+  };
+
+  std::shared_ptr<const Concept> rule_;
+};
+
+}  // namespace tessera::optim

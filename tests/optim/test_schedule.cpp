@@ -1,0 +1,43 @@
+#include "optim/schedule.h"
+
+#include "core/error.h"
+#include "optim/micro_batch.h"
+#include "tests/support/catch.h"
+
+namespace tessera::optim {
+namespace {
+
+TEST_CASE("warmup_cosine rises linearly, passes its middle, and ends at the minimum") {
+  const Schedule schedule = warmup_cosine(9, 109, 0.1f);
+  CHECK(schedule(0) == Catch::Approx(0.1));
+  CHECK(schedule(4) == Catch::Approx(0.5));
+  CHECK(schedule(9) == Catch::Approx(1.0));
+  CHECK(schedule(59) == Catch::Approx(0.55));  // half way between 1 and 0.1
+  CHECK(schedule(109) == 0.1f);
+  CHECK(schedule(100000) == 0.1f);
+}
+
+TEST_CASE("schedules: no warm-up, constant, and what is refused") {
+  CHECK(warmup_cosine(0, 10, 0)(0) == 1.0f);
+  CHECK(warmup_cosine(0, 0, 0.5f)(0) == 0.5f);
+  CHECK(constant_schedule()(123) == 1.0f);
+  CHECK_THROWS_AS(warmup_cosine(-1, 10, 0), Error);
+  CHECK_THROWS_AS(warmup_cosine(0, 10, 1.5f), Error);
+}
+
+TEST_CASE("a batch is divided into micro-steps for any number of ranks") {
+  const Batch batch{.global = 24, .micro = 2};  // M = 12
+  CHECK(batch.micro_batches() == 12);
+  CHECK(batch.micro_steps(1) == 12);
+  CHECK(batch.micro_steps(5) == 3);
+  CHECK(batch.contributors(5, 0) == 5);
+  CHECK(batch.contributors(5, 2) == 2);
+  CHECK(batch.micro_steps(100) == 1);
+  CHECK(batch.contributors(100, 0) == 12);
+  CHECK_THROWS_AS((Batch{.global = 5, .micro = 2}.validate()), InputError);
+  CHECK_THROWS_AS((Batch{.global = 0, .micro = 1}.validate()), InputError);
+  CHECK_THROWS_AS((Batch{.global = 1, .micro = 0}.validate()), InputError);
+}
+
+}  // namespace
+}  // namespace tessera::optim

@@ -1,0 +1,51 @@
+// A communicator that hands every call to another one; the base of those that change one of them.
+#pragma once
+
+#include <memory>
+#include <utility>
+
+#include "dist/communicator.h"
+
+namespace tessera::test {
+
+class ForwardingCommunicator : public dist::Communicator {
+ public:
+  explicit ForwardingCommunicator(std::shared_ptr<dist::Communicator> inner)
+      : inner_(std::move(inner)) {}
+
+  int rank() const override { return inner_->rank(); }
+  int size() const override { return inner_->size(); }
+  std::string name() const override { return inner_->name(); }
+  std::shared_ptr<Storage> allocate(int64_t bytes, Category category) override {
+    return inner_->allocate(bytes, category);
+  }
+  dist::Work exchange(const Tensor& input, int contributors, Receive receive,
+                      dist::Call call) override {
+    return inner_->exchange(input, contributors, std::move(receive), call);
+  }
+  dist::Work reduce_scatter(const Tensor& shard, const Tensor& input, int contributors,
+                            dist::Call call) override {
+    return inner_->reduce_scatter(shard, input, contributors, call);
+  }
+  dist::Work all_gather(const Tensor& buffer, dist::Call call) override {
+    return inner_->all_gather(buffer, call);
+  }
+  dist::Work all_reduce(const Tensor& buffer, dist::Call call) override {
+    return inner_->all_reduce(buffer, call);
+  }
+  dist::Work broadcast(const Tensor& buffer, int root, dist::Call call) override {
+    return inner_->broadcast(buffer, root, call);
+  }
+  dist::Work run(std::function<void()> body) override { return inner_->run(std::move(body)); }
+  void barrier() override { inner_->barrier(); }
+  int64_t staging_bytes() const override { return inner_->staging_bytes(); }
+  dist::TrafficLedger& traffic() override { return inner_->traffic(); }
+
+ protected:
+  dist::Communicator& inner() { return *inner_; }
+
+ private:
+  std::shared_ptr<dist::Communicator> inner_;
+};
+
+}  // namespace tessera::test
