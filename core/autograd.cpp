@@ -99,6 +99,9 @@ InputGradients::Sum InputGradients::accumulating_destination(int input) {
   if (leaf.gradient.defined()) return {leaf.gradient, true};
   if (leaf.gradient_buffer) {
     leaf.gradient = leaf.gradient_buffer();
+    TESSERA_CHECK(leaf.gradient.shape() == edge.shape,
+                  "{}: the gradient buffer of parameter '{}' has shape {}, expected {}", node_.name,
+                  leaf.name, leaf.gradient.shape(), edge.shape);
   } else {
     leaf.gradient = Tensor::empty(edge.shape, edge.dtype, edge.parameter.device(),
                                   Category::gradients);
@@ -132,8 +135,9 @@ Tensor record(const char* name, Tensor output, std::initializer_list<Tensor> inp
 void record(const char* name, std::span<Tensor> outputs, std::initializer_list<Tensor> inputs,
             MultiBackward backward) {
   if (output_observer) {
+    const OutputObserver observer = output_observer;  // which may end itself while it runs
     for (const Tensor& output : outputs) {
-      output_observer(name, output, std::span(inputs.begin(), inputs.size()));
+      observer(name, output, std::span(inputs.begin(), inputs.size()));
     }
   }
   if (!any_wanted(inputs)) return;
@@ -176,9 +180,6 @@ class BackwardPass {
 
   void run() {
     for (auto& node : nodes_) {
-      TESSERA_CHECK(node->backward != nullptr,
-                    "backward: the graph of '{}' was already used by an earlier backward",
-                    node->name);
       visit(*node);
       node.reset();
     }
@@ -189,6 +190,10 @@ class BackwardPass {
     std::unordered_set<const Node*> seen{root.get()};
     nodes_.push_back(root);
     for (size_t i = 0; i < nodes_.size(); ++i) {
+      // Before anything is computed: no hook of a parameter hears of a backward that fails here.
+      TESSERA_CHECK(nodes_[i]->backward != nullptr,
+                    "backward: the graph of '{}' was already used by an earlier backward",
+                    nodes_[i]->name);
       for (const Node::Edge& edge : nodes_[i]->inputs) {
         if (edge.producer && seen.insert(edge.producer.get()).second) {
           nodes_.push_back(edge.producer);
@@ -250,9 +255,7 @@ class BackwardPass {
       return;
     }
     if (!edge.producer || !gradient.defined()) return;
-    auto& slots = edge.producer->output_gradients;
-    if (slots.empty()) return;  // nothing behind it is being differentiated
-    Tensor& slot = slots[static_cast<size_t>(edge.output_index)];
+    Tensor& slot = edge.producer->output_gradients[static_cast<size_t>(edge.output_index)];
     slot = slot.defined() ? added(std::move(slot), gradient) : std::move(gradient);
   }
 
@@ -266,13 +269,10 @@ void backward(const Tensor& loss, float scale) {
                 "backward: the loss has no history (no parameter took part, or gradients are off)");
   const trace::Scope scope("backward");
   const NoGrad no_grad;
-  Node& root = *loss.producer();
   BackwardPass pass(loss);
-  TESSERA_CHECK(!root.output_gradients.empty(),
-                "backward: the graph of '{}' was already used by an earlier backward", root.name);
-  Tensor seed = Tensor::empty(loss.shape(), loss.dtype(), loss.device());
+  Tensor& seed = loss.producer()->output_gradients[static_cast<size_t>(loss.output_index())];
+  seed = Tensor::empty(loss.shape(), loss.dtype(), loss.device());
   kernels::fill(current_context(loss.device()), seed, scale);
-  root.output_gradients[static_cast<size_t>(loss.output_index())] = seed;
   pass.run();
 }
 

@@ -1,10 +1,12 @@
 #include "core/context.h"
 
+#include <atomic>
+
 #include <omp.h>
 
 namespace tessera {
 namespace {
-int process_threads = 1;
+std::atomic<int> process_threads = 1;  // communication threads read it too
 thread_local int override_threads = 0;
 }  // namespace
 
@@ -16,9 +18,10 @@ void set_thread_count(int threads) {
   omp_set_num_threads(threads);
 }
 
-int thread_count() { return override_threads > 0 ? override_threads : process_threads; }
+int thread_count() { return override_threads > 0 ? override_threads : process_threads.load(); }
 
 ThreadCountScope::ThreadCountScope(int threads) : before_(override_threads) {
+  TESSERA_CHECK(threads >= 1, "ThreadCountScope: {} threads", threads);
   override_threads = threads;
 }
 

@@ -1,5 +1,6 @@
 #include "core/onednn.h"
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstring>
@@ -189,19 +190,8 @@ Product& find_product(const Problem& problem) {
   return products.emplace(problem, make_product(problem)).first->second;
 }
 
-}  // namespace
-
-void gemm(const GemmArgs& args) {
-  if (args.batch == 0 || args.m == 0 || args.n == 0) return;
-  if (args.k == 0) {
-    if (!args.accumulate) fill_without_terms(args);
-    return;
-  }
-  const int wanted = args.threads > 0 ? args.threads : thread_count();
-  const int threads = omp_in_parallel() ? 1 : wanted;
-  const TeamSize team(threads);
+void execute(const GemmArgs& args, int threads) {
   Product& product = find_product(problem_of(args, threads));
-
   const auto set = [&](int name, const void* data) {
     TESSERA_ONEDNN(product.arguments.at(name).set_data_handle(const_cast<void*>(data)));
   };
@@ -216,6 +206,43 @@ void gemm(const GemmArgs& args) {
   }
   thread_local dnnl::stream stream = TESSERA_ONEDNN(dnnl::stream(engine()));
   TESSERA_ONEDNN(product.primitive.execute(stream, product.arguments));
+}
+
+/// Columns [begin, begin + count) of a and rows of b: a part of the sum over k.
+GemmArgs part_of(GemmArgs args, int64_t begin, int64_t count) {
+  const auto advance = [&](const void* data, int64_t stride) {
+    return static_cast<const std::byte*>(data) + begin * stride * dtype_size(args.dtype);
+  };
+  args.k = count;
+  args.a.data = advance(args.a.data, args.a.column_stride);
+  args.b.data = advance(args.b.data, args.b.row_stride);
+  if (begin > 0) {
+    args.bias = nullptr;
+    args.accumulate = true;
+  }
+  return args;
+}
+
+// A sum over more than twice this is computed in parts: over k = 50,257 (the gradient of a language
+// model's last activations) one call ran at 100 GFLOP/s, parts at 114, of 118 that the core can do.
+constexpr int64_t part_terms = 4096;
+
+}  // namespace
+
+void gemm(const GemmArgs& args) {
+  if (args.batch == 0 || args.m == 0 || args.n == 0) return;
+  if (args.k == 0) {
+    if (!args.accumulate) fill_without_terms(args);
+    return;
+  }
+  const int wanted = args.threads > 0 ? args.threads : thread_count();
+  const int threads = omp_in_parallel() ? 1 : wanted;
+  const TeamSize team(threads);
+  // Parts are added in the type of c, so that only f32 may be cut.
+  if (args.k <= 2 * part_terms || args.c_dtype != DType::f32) return execute(args, threads);
+  for (int64_t begin = 0; begin < args.k; begin += part_terms) {
+    execute(part_of(args, begin, std::min(part_terms, args.k - begin)), threads);
+  }
 }
 
 }  // namespace tessera::cpu

@@ -13,8 +13,8 @@
 
 namespace tessera::cpu {
 
-/// Element (i, j) of matrix l stands at data[l * batch_stride + i * row_stride + j * column_stride].
-/// One of the two inner strides is 1.
+/// Element (i, j) of matrix l: data[l * batch_stride + i * row_stride + j * column_stride]. One of
+/// the two inner strides is 1.
 struct ConstMatrix {
   const void* data = nullptr;
   int64_t row_stride = 0;

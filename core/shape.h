@@ -13,6 +13,7 @@ namespace tessera {
 class Shape {
  public:
   static constexpr int max_rank = 5;
+  static constexpr int64_t max_elements = int64_t{1} << 59;
 
   Shape() = default;
   Shape(std::initializer_list<int64_t> extents) : Shape(std::span(extents.begin(), extents.size())) {}
@@ -37,9 +38,14 @@ class Shape {
     return extents_[static_cast<size_t>(index)];
   }
 
+  /// Throws where the elements are so many that their bytes could not be counted.
   int64_t elements() const {
     int64_t product = 1;
-    for (int i = 0; i < rank_; ++i) product *= extents_[static_cast<size_t>(i)];
+    for (const int64_t extent : *this) {
+      const bool overflow = __builtin_mul_overflow(product, extent, &product);
+      TESSERA_CHECK(!overflow && product <= max_elements, "shape: {} has more than 2^59 elements",
+                    *this);
+    }
     return product;
   }
 

@@ -18,12 +18,14 @@ constexpr std::string_view track_name(Track track) {
   return names[static_cast<size_t>(track)];
 }
 
-// Names and details are ours, but a parameter's name may hold anything.
+// Names and details are ours, but a parameter's name may hold anything. What is not ASCII need not
+// be UTF-8, which JSON has to be.
 std::string escaped(std::string_view text) {
   std::string result;
   for (const char c : text) {
     if (c == '"' || c == '\\') result += '\\';
-    if (static_cast<unsigned char>(c) >= 0x20) result += c;
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte >= 0x20) result += byte < 0x7f ? c : '?';
   }
   return result;
 }

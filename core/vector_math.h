@@ -1,6 +1,6 @@
-// exp and tanh for vectorised loops: branch-free, inline, and made of additions, multiplications and
-// one division, so that the compiler vectorises a loop around them without -ffast-math. A vector lane
-// and a scalar call give the same bits, and the bits do not depend on the C library.
+// exp and tanh for vectorised loops: branch-free, inline, and made of additions, multiplications
+// and at most one division, so that the compiler vectorises a loop around them without -ffast-math.
+// A vector lane and a scalar call give the same bits, which do not depend on the C library.
 //
 // exp is within one unit in the last place, tanh within 2.5. Both hand NaN on; exp overflows
 // to infinity and underflows through the subnormals to zero, tanh saturates at one.
@@ -22,7 +22,7 @@ inline float multiply_add(float a, float b, float c) {
 #endif
 }
 
-/// x within [-bound, bound]; NaN stays NaN. One comparison, where two would become a chain of masks.
+/// x within [-bound, bound]; NaN stays NaN. One comparison: two would become a chain of masks.
 inline float clamp_magnitude(float x, float bound) {
   const float magnitude = std::fabs(x);
   return std::copysign(magnitude > bound ? bound : magnitude, x);

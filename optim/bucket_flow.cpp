@@ -18,7 +18,7 @@ BucketFlow::BucketFlow(std::unique_ptr<Partition> partition, const UpdateRule& r
       no_sync_(options.no_sync),
       progress_(static_cast<size_t>(partition_->buckets())) {
   if (options.stage == 2) {
-    gradients_ = std::make_unique<RingGradients>(*partition_, *communicator_, overlap_);
+    gradients_ = std::make_unique<RingGradients>(*partition_, *communicator_);
     updates_ = std::make_unique<ShardedUpdate>(*partition_, *communicator_, rule);
   } else {
     auto full = std::make_unique<FullGradients>(*partition_, *communicator_);

@@ -19,8 +19,7 @@ void FullGradients::sent(int bucket, const dist::Work& work) {
   works_[static_cast<size_t>(bucket)] = work;
 }
 
-RingGradients::RingGradients(const Partition& partition, dist::Communicator& communicator,
-                             bool overlap)
+RingGradients::RingGradients(const Partition& partition, dist::Communicator& communicator)
     : partition_(partition), communicator_(communicator) {
   int unshared = 0;
   for (int b = 0; b < partition.buckets(); ++b) {
@@ -32,7 +31,7 @@ RingGradients::RingGradients(const Partition& partition, dist::Communicator& com
       ++unshared;
     }
   }
-  const int slots = std::min(unshared, overlap ? overlapped_slots : 1);
+  const int slots = std::min(unshared, first_slots);
   const int64_t elements = partition.layout().largest_unshared_bucket();
   for (int i = 0; i < slots; ++i) {
     ring_.push_back({flat_buffer(communicator, elements, Category::gradients), {}, -1});

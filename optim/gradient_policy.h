@@ -43,12 +43,13 @@ class FullGradients : public GradientPolicy {
 /// grows by the slots that this takes.
 class RingGradients : public GradientPolicy {
  public:
-  RingGradients(const Partition& partition, dist::Communicator& communicator, bool overlap);
+  RingGradients(const Partition& partition, dist::Communicator& communicator);
   Tensor open(int bucket) override;
   void sent(int bucket, const dist::Work& work) override;
 
-  /// Slots that a ring starts with: one fills while the other is on its way.
-  static constexpr int overlapped_slots = 2;
+  /// Slots that a ring starts with: one fills while the other is on its way, or, where an
+  /// operation's weight and bias lie in two buckets, fills with it.
+  static constexpr int first_slots = 2;
 
  private:
   struct Slot {

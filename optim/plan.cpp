@@ -15,7 +15,7 @@ int64_t& at(Plan& plan, dist::Traffic purpose) {
 }
 
 // What a stage 2 rank keeps of full gradients: the ring, and the slots of tied parameters.
-int64_t ring_elements(const dist::ShardLayout& layout, bool overlap) {
+int64_t ring_elements(const dist::ShardLayout& layout) {
   int64_t unshared = 0;
   int64_t tied_elements = 0;
   for (const dist::Bucket& bucket : layout.buckets()) {
@@ -25,7 +25,7 @@ int64_t ring_elements(const dist::ShardLayout& layout, bool overlap) {
       ++unshared;
     }
   }
-  const int64_t slots = std::min<int64_t>(unshared, overlap ? RingGradients::overlapped_slots : 1);
+  const int64_t slots = std::min<int64_t>(unshared, RingGradients::first_slots);
   return slots * layout.largest_unshared_bucket() + tied_elements;
 }
 
@@ -33,7 +33,7 @@ int64_t gradient_elements(const PlanInput& input, const dist::ShardLayout& layou
   // The sum over micro-batches needs a place of its own at every stage, because the next
   // micro-batch's gradient is written where the last one's was.
   int64_t elements = layout.shard_elements();
-  elements += input.stage == 2 ? ring_elements(layout, input.overlap) : layout.flat_elements();
+  elements += input.stage == 2 ? ring_elements(layout) : layout.flat_elements();
   if (input.no_sync && input.batch.micro_steps(input.ranks) > 1) elements += layout.flat_elements();
   return elements;
 }

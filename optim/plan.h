@@ -21,7 +21,6 @@ struct PlanInput {
   int64_t ranks = 1;
   int stage = 2;
   int64_t bucket_bytes = int64_t{4} << 20;
-  bool overlap = true;
   Reduction reduction = Reduction::ordered;
   bool no_sync = false;
   Batch batch = {};

@@ -84,7 +84,6 @@ TEST_CASE("a changed order of summation changes the bits") {
   dist::World reordered = world;
   reordered.communicator = std::make_shared<ReorderedCommunicator>(world.communicator);
   const TinyResult result = train_tiny({}, reordered, options_of({2, several, true}));
-  if (world.size == 2) return;  // a + b == b + a within a micro-step, checked by the larger jobs
   CHECK(result.weights != reference().weights);
   // The same sums all the same: only the rounding differs.
   CHECK(result.losses.back() == Catch::Approx(reference().losses.back()).epsilon(1e-3));

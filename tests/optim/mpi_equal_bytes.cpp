@@ -50,7 +50,6 @@ void check_equal(const TinyRun& run, const dist::World& world, const optim::Zero
                                         .ranks = world.size,
                                         .stage = options.stage,
                                         .bucket_bytes = options.bucket_bytes,
-                                        .overlap = options.overlap,
                                         .reduction = options.reduction,
                                         .no_sync = options.no_sync,
                                         .batch = run.batch},

@@ -6,7 +6,7 @@
 
 #include "core/trace.h"
 #include "tests/support/catch.h"
-#include "tests/support/forwarding_communicator.h"
+#include "tests/support/delayed_communicator.h"
 #include "tests/support/tiny_training.h"
 
 namespace tessera::test {
@@ -15,27 +15,12 @@ namespace {
 constexpr auto delay = std::chrono::milliseconds(10);
 constexpr int64_t delay_ns = 10'000'000;
 
-// Every reduction takes `delay` longer, where the communicator runs.
-class SlowReduction : public ForwardingCommunicator {
- public:
-  using ForwardingCommunicator::ForwardingCommunicator;
-  dist::Work exchange(const Tensor& input, int contributors, Receive receive,
-                      dist::Call call) override {
-    inner().run([call] {
-      const trace::Scope scope("slow reduce", trace::Track::communication, call.bucket,
-                               [] { return std::string(); });
-      std::this_thread::sleep_for(delay);
-    });
-    return ForwardingCommunicator::exchange(input, contributors, std::move(receive), call);
-  }
-};
-
 // A backward that takes a known time too, in as many pieces as there are buckets.
 struct SlowChain : nn::Module {
   static constexpr int links = 8;
   SlowChain() {
     for (int i = 0; i < links; ++i) {
-      weights.push_back(add("w" + std::to_string(i),
+      weights.push_back(add(fmt::format("w{}", i),
                             nn::Parameter({16, 16}, nn::Initializer::normal(0.25f))));
     }
   }
@@ -62,7 +47,7 @@ struct Timeline {
 
 Timeline traced_step(bool overlap) {
   dist::World world = job_world();
-  world.communicator = std::make_shared<SlowReduction>(world.communicator);
+  world.communicator = std::make_shared<dist::DelayedCommunicator>(world.communicator, delay);
   SlowChain model;
   optim::ZeroOptimizer optimizer(model, optim::Sgd{}, world,
                                  {.stage = 2, .bucket_bytes = 1024, .overlap = overlap});
@@ -76,7 +61,7 @@ Timeline traced_step(bool overlap) {
   trace::enable(false);
   Timeline line;
   for (const trace::Event& event : trace::take_events()) {
-    if (event.name == "slow reduce") {
+    if (event.name == "delay") {
       if (line.first_reduce_begin == 0) line.first_reduce_begin = event.begin_ns;
       line.last_reduce_end = std::max(line.last_reduce_end, event.end_ns);
     } else if (event.name == "backward") {

@@ -1,0 +1,182 @@
+// Times GPT training steps as bench/peers/gpt_step.py does: the same sizes, the same batches of a
+// synthetic stream, AdamW with decay on matrices, clipping at 1, no dropout.
+//
+//   bench_gpt_step --preset micro --threads 2 --weights init.safetensors
+//   mpirun -n 2 bench_gpt_step --preset micro --stage 2        --batch is each rank's micro-batch
+//
+// Prints one JSON object: the losses of all steps, the median and least time of a step after the
+// warm-up, what of it was waiting for communication, and the process's peak memory (VmHWM), also
+// above that of the program when it has only started. With --step-log, a line a step.
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <fstream>
+#include <map>
+#include <string>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "apps/support/gpt_weights.h"
+#include "core/context.h"
+#include "dist/bootstrap.h"
+#include "models/gpt.h"
+#include "optim/zero_optimizer.h"
+
+namespace {
+
+using namespace tessera;
+
+struct Options {
+  std::string preset = "micro";
+  int64_t batch = 0;  // 0: the preset's
+  int64_t context = 0;
+  int64_t micro_batches = 0;  // of a step; 0: one a rank
+  int64_t steps = 10;
+  int64_t warmup = 2;
+  int threads = 1;
+  int stage = 2;
+  int64_t bucket_bytes = optim::ZeroOptions{}.bucket_bytes;
+  std::string reduction = "ordered";
+  std::string overlap = "on";
+  std::string weights;
+};
+
+Options parse(int argc, char** argv) {
+  Options options;
+  CLI::App app("Times GPT training steps");
+  app.add_option("--preset", options.preset);
+  app.add_option("--batch", options.batch, "sequences of a micro-batch");
+  app.add_option("--context", options.context);
+  app.add_option("--micro-batches", options.micro_batches, "of a step; default one a rank");
+  app.add_option("--steps", options.steps);
+  app.add_option("--warmup", options.warmup);
+  app.add_option("--threads", options.threads);
+  app.add_option("--stage", options.stage);
+  app.add_option("--bucket-bytes", options.bucket_bytes);
+  app.add_option("--reduction", options.reduction)->check(CLI::IsMember({"ordered", "fast"}));
+  app.add_option("--overlap", options.overlap)->check(CLI::IsMember({"on", "off"}));
+  app.add_option("--weights", options.weights, "safetensors, as the peer writes them");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    std::exit(app.exit(error));
+  }
+  return options;
+}
+
+// The sizes that the peer's presets have: GPT-2's at a context of 256.
+models::GptConfig sizes(const Options& options, int64_t& batch) {
+  models::GptConfig config = models::GptConfig::preset(options.preset);
+  const bool large = config.context > 256;
+  if (large) config.context = 256;
+  if (options.context > 0) config.context = options.context;
+  batch = options.batch > 0 ? options.batch : (large ? 1 : 12);
+  return config;
+}
+
+// The token at position p of the stream, in [0, vocab).
+int32_t stream_token(int64_t p, int64_t vocab) {
+  const auto hash = static_cast<uint32_t>(static_cast<uint64_t>(p) * 2654435761u);
+  return static_cast<int32_t>((uint64_t{hash} * static_cast<uint64_t>(vocab)) >> 32);
+}
+
+struct Batch {
+  Tensor tokens;
+  Tensor targets;
+};
+
+Batch read(int64_t first_sequence, int64_t sequences, const models::GptConfig& config) {
+  const int64_t context = config.context;
+  Batch batch{Tensor::empty({sequences, context}, DType::i32),
+              Tensor::empty({sequences, context}, DType::i32)};
+  for (int64_t i = 0; i < sequences * context; ++i) {
+    batch.tokens.data<int32_t>()[i] = stream_token(first_sequence * context + i, config.vocab);
+    batch.targets.data<int32_t>()[i] = stream_token(first_sequence * context + i + 1, config.vocab);
+  }
+  return batch;
+}
+
+int64_t peak_kib() {
+  std::ifstream status("/proc/self/status");
+  for (std::string word; status >> word;) {
+    if (word != "VmHWM:") continue;
+    int64_t kib = 0;
+    status >> kib;
+    return kib;
+  }
+  fail("no VmHWM in /proc/self/status");
+}
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  const size_t middle = values.size() / 2;
+  return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
+}
+
+struct Timing {
+  std::vector<double> ms;
+  std::vector<double> exposed_ms;
+  std::vector<float> losses;
+};
+
+Timing run_steps(const Options& options, models::Gpt& model, optim::ZeroOptimizer& optimizer,
+                 const optim::Batch& batch) {
+  Timing timing;
+  for (int64_t step = 0; step < options.warmup + options.steps; ++step) {
+    const auto begin = std::chrono::steady_clock::now();
+    for (const auto& micro : optimizer.micro_batches(step, batch)) {
+      const auto [tokens, targets] =
+          read(step * batch.global + micro.first_sample, micro.samples, model.config());
+      optimizer.backward(model.loss(tokens, targets));
+    }
+    const optim::StepReport report = optimizer.step();
+    const std::chrono::duration<double, std::milli> time = std::chrono::steady_clock::now() - begin;
+    timing.losses.push_back(report.loss);
+    if (step < options.warmup) continue;
+    timing.ms.push_back(time.count());
+    timing.exposed_ms.push_back(static_cast<double>(report.exposed_ns) / 1e6);
+  }
+  optimizer.synchronize();
+  return timing;
+}
+
+int bench(const Options& options, const dist::World& world) {
+  const int64_t start_kib = peak_kib();
+  set_thread_count(options.threads);
+  int64_t micro = 0;
+  models::Gpt model(sizes(options, micro));
+  const int64_t count = options.micro_batches > 0 ? options.micro_batches : world.size;
+  optim::ZeroOptimizer optimizer(
+      model,
+      optim::AdamW{.learning_rate = 3e-4f, .beta2 = 0.95f, .weight_decay = 0.1f}, world,
+      {.stage = options.stage,
+       .bucket_bytes = options.bucket_bytes,
+       .overlap = options.overlap == "on",
+       .reduction = options.reduction == "fast" ? optim::Reduction::fast
+                                                : optim::Reduction::ordered,
+       .clip = 1.0f,
+       .group_of = [](const auto& named) { return named.parameter.shape().rank() > 1 ? 0 : 1; },
+       .groups = {{.weight_decay = 0.0f}}});
+  if (!options.weights.empty()) apps::GptWeights(options.weights, model).load();
+  const Timing timing = run_steps(options, model, optimizer, {micro * count, micro});
+  if (world.rank != 0) return 0;
+  const int64_t tokens = micro * count * model.config().context;
+  const double ms = median(timing.ms);
+  fmt::print(R"({{"median_ms":{:.3f},"min_ms":{:.3f},"exposed_ms":{:.3f},"tokens_per_s":{:.0f},)"
+             R"("vm_hwm_kib":{},"vm_hwm_start_kib":{},"ranks":{},"losses":[{}]}})"
+             "\n",
+             ms, *std::min_element(timing.ms.begin(), timing.ms.end()), median(timing.exposed_ms),
+             static_cast<double>(tokens) / ms * 1e3, peak_kib(), start_kib, world.size,
+             fmt::join(timing.losses, ","));
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const Options options = parse(argc, argv);
+  return dist::run(argc, argv, [&](dist::World& world) { return bench(options, world); });
+}

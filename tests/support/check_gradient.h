@@ -1,0 +1,40 @@
+// Compares the gradients of an operation with finite differences:
+//
+//   REQUIRE(check_gradient([](const auto& in) { return ops::mul(in[0], in[1]); }, {a, b}));
+//
+// The operation's output is contracted with fixed pseudo-random weights to a scalar. Its derivative
+// by each element of each input is taken by backward() and by a fourth-order central difference of
+// the f32 forward, and the two are compared relative to the input's largest derivative.
+#pragma once
+
+#include <functional>
+#include <ostream>
+#include <vector>
+
+#include "core/tensor.h"
+
+namespace tessera::test {
+
+struct GradientCheck {
+  double error = 0;  // the largest, relative to the largest derivative by the same input
+  double tolerance = 0;
+  size_t input = 0;  // where the largest error is
+  int64_t element = 0;
+  double backward = 0;
+  double difference = 0;
+
+  explicit operator bool() const { return error <= tolerance; }
+};
+
+std::ostream& operator<<(std::ostream& out, const GradientCheck& check);
+
+struct GradientCheckOptions {
+  float step = 0.03125f;  // the error of the differences is about step^4 and 1e-7 / step
+  double tolerance = 1e-3;
+};
+
+/// `inputs` are f32. They become leaves for the time of the check and are restored bit by bit.
+GradientCheck check_gradient(const std::function<Tensor(const std::vector<Tensor>&)>& operation,
+                             std::vector<Tensor> inputs, GradientCheckOptions options = {});
+
+}  // namespace tessera::test

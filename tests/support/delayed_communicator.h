@@ -1,0 +1,134 @@
+// A communicator that takes a known time longer for each reduction, as a slow network would: the
+// delay passes where the communicator runs, in the order of its calls, not on the caller's thread.
+//
+//   auto slow = std::make_shared<DelayedCommunicator>(world.communicator, 20ms);
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <thread>
+
+#include "core/trace.h"
+#include "dist/host_work.h"
+
+namespace tessera::dist {
+
+class DelayedCommunicator : public Communicator {
+ public:
+  DelayedCommunicator(std::shared_ptr<Communicator> inner, std::chrono::nanoseconds delay)
+      : inner_(std::move(inner)), delay_(delay), thread_([this] { serve(); }) {}
+
+  ~DelayedCommunicator() override {
+    {
+      const std::lock_guard lock(mutex_);
+      closing_ = true;
+    }
+    changed_.notify_all();
+    thread_.join();
+  }
+
+  int rank() const override { return inner_->rank(); }
+  int size() const override { return inner_->size(); }
+  std::string name() const override { return inner_->name() + " with a delay"; }
+  int64_t staging_bytes() const override { return inner_->staging_bytes(); }
+  TrafficLedger& traffic() override { return inner_->traffic(); }
+  std::shared_ptr<Storage> allocate(int64_t bytes, Category category) override {
+    return inner_->allocate(bytes, category);
+  }
+
+  Work exchange(const Tensor& input, int contributors, Receive receive, Call call) override {
+    return submit(wait_name(Collective::exchange), call,
+                  [this, input, contributors, receive = std::move(receive), call] {
+                    sleep("delay", call);
+                    return inner_->exchange(input, contributors, receive, call);
+                  });
+  }
+  Work reduce_scatter(const Tensor& shard, const Tensor& input, int contributors,
+                      Call call) override {
+    return submit(wait_name(Collective::reduce_scatter), call,
+                  [this, shard, input, contributors, call] {
+                    sleep("delay", call);
+                    return inner_->reduce_scatter(shard, input, contributors, call);
+                  });
+  }
+  Work all_gather(const Tensor& buffer, Call call) override {
+    return submit(wait_name(Collective::all_gather), call,
+                  [this, buffer, call] { return inner_->all_gather(buffer, call); });
+  }
+  Work all_reduce(const Tensor& buffer, Call call) override {
+    return submit(wait_name(Collective::all_reduce), call,
+                  [this, buffer, call] { return inner_->all_reduce(buffer, call); });
+  }
+  Work broadcast(const Tensor& buffer, int root, Call call) override {
+    return submit(wait_name(Collective::broadcast), call,
+                  [this, buffer, root, call] { return inner_->broadcast(buffer, root, call); });
+  }
+  Work run(std::function<void()> body) override {
+    return submit("wait run", {}, [this, body = std::move(body)] { return inner_->run(body); });
+  }
+  void barrier() override {
+    submit(wait_name(Collective::barrier), {}, [this] {
+      inner_->barrier();
+      return Work();
+    }).wait();
+  }
+
+  /// Reductions that were delayed so far.
+  int64_t delayed() const { return delayed_; }
+
+ private:
+  struct Task {
+    std::shared_ptr<HostWork> work;
+    std::function<Work()> body;
+  };
+
+  void sleep(const char* name, Call call) {
+    const trace::Scope scope(name, trace::Track::communication, call.bucket,
+                             [] { return std::string(); });
+    std::this_thread::sleep_for(delay_);
+    ++delayed_;
+  }
+
+  Work submit(const char* name, Call call, std::function<Work()> body) {
+    auto work = std::make_shared<HostWork>(name, call);
+    {
+      const std::lock_guard lock(mutex_);
+      queue_.push_back({work, std::move(body)});
+    }
+    changed_.notify_one();
+    return Work(std::move(work));
+  }
+
+  void serve() {
+    for (;;) {
+      Task task;
+      {
+        std::unique_lock lock(mutex_);
+        changed_.wait(lock, [&] { return closing_ || !queue_.empty(); });
+        if (queue_.empty()) return;
+        task = std::move(queue_.front());
+        queue_.pop_front();
+      }
+      try {
+        task.body().wait();
+        task.body = nullptr;
+        task.work->finish();
+      } catch (...) {
+        task.work->fail(std::current_exception());
+      }
+    }
+  }
+
+  std::shared_ptr<Communicator> inner_;
+  const std::chrono::nanoseconds delay_;
+  std::atomic<int64_t> delayed_{0};
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Task> queue_;
+  bool closing_ = false;
+  std::thread thread_;  // last: it uses all of the above
+};
+
+}  // namespace tessera::dist

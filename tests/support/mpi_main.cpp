@@ -1,0 +1,123 @@
+// The main function of test programs that run under mpirun. Every rank runs the same cases in the
+// same order; rank 0 prints the report, another rank only what failed on it. The result is that of
+// the worst rank.
+#define CATCH_CONFIG_RUNNER
+#include "tests/support/catch.h"
+
+#include <mpi.h>
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <iostream>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace {
+
+#if __has_include(<catch2/catch_all.hpp>)
+using Listener = Catch::EventListenerBase;
+char colour_flag[] = "--colour-mode", no_colour[] = "none";
+#else
+using Listener = Catch::TestEventListenerBase;
+char colour_flag[] = "--use-colour", no_colour[] = "no";
+#endif
+
+int rank = 0;
+MPI_Comm ranks = MPI_COMM_NULL;  // Tessera's own messages travel elsewhere
+std::ostringstream report;       // what Catch2 prints on ranks other than 0
+
+void print_report() {
+  std::istringstream lines(report.str());
+  for (std::string line; std::getline(lines, line);) {
+    std::fprintf(stderr, "[rank %d] %s\n", rank, line.c_str());
+  }
+  report.str("");
+}
+
+[[noreturn]] void abort_all(const std::string& reason) {
+  std::cout.flush();
+  print_report();
+  std::fprintf(stderr, "[rank %d] %s\n", rank, reason.c_str());
+  MPI_Abort(MPI_COMM_WORLD, 1);
+  std::abort();
+}
+
+// After each run through a case the ranks meet. A failed REQUIRE leaves the case on its rank alone,
+// and the others may wait in a collective for ever: whoever failed waits for them some seconds,
+// then ends the job with its report.
+class MeetingPoint : public Listener {
+ public:
+  using Listener::Listener;
+
+  void sectionStarting(const Catch::SectionInfo&) override { ++depth_; }
+
+  void sectionEnded(const Catch::SectionStats& stats) override {
+    if (--depth_ == 0) meet(stats.sectionInfo.name, stats.assertions.allOk());
+  }
+
+  // A signal ends the case with sections still open.
+  void testCaseEnded(const Catch::TestCaseStats&) override {
+    if (depth_ > 0) meet("a case that a signal ended", false);
+    depth_ = 0;
+  }
+
+ private:
+  static void meet(const std::string& name, bool passed) {
+    using namespace std::chrono;
+    const auto deadline = steady_clock::now() + seconds(10);
+    MPI_Request request = MPI_REQUEST_NULL;
+    MPI_Ibarrier(ranks, &request);
+    for (int met = 0; !met;) {
+      MPI_Test(&request, &met, MPI_STATUS_IGNORE);
+      if (met) break;
+      if (!passed && steady_clock::now() > deadline) {
+        abort_all("failed in " + name + ", and other ranks still wait in it");
+      }
+      std::this_thread::sleep_for(microseconds(50));
+    }
+  }
+
+  int depth_ = 0;  // sections that are open; 0 is outside the case itself
+};
+CATCH_REGISTER_LISTENER(MeetingPoint)
+
+int run_session(int argc, char** argv) {
+  std::vector<char*> arguments(argv, argv + argc);
+  // A random order, the default of some versions, would differ from rank to rank. The output of
+  // ranks is a pseudo-terminal, which Catch2 takes for one that likes colour.
+  char order_flag[] = "--order", order[] = "decl";
+  arguments.insert(arguments.begin() + 1, {order_flag, order, colour_flag, no_colour});
+  Catch::Session session;
+  const int count = static_cast<int>(arguments.size());
+  const int bad_arguments = session.applyCommandLine(count, arguments.data());
+  return bad_arguments ? bad_arguments : session.run();
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  int provided = 0;
+  MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided);
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm_dup(MPI_COMM_WORLD, &ranks);
+  if (provided < MPI_THREAD_MULTIPLE) abort_all("MPI does not provide MPI_THREAD_MULTIPLE");
+  std::streambuf* const terminal = std::cout.rdbuf();
+  if (rank != 0) std::cout.rdbuf(report.rdbuf());
+
+  int worst = 0;
+  try {
+    const int result = run_session(argc, argv);
+    if (result != 0) print_report();
+    MPI_Allreduce(&result, &worst, 1, MPI_INT, MPI_MAX, ranks);
+  } catch (const std::exception& error) {
+    abort_all(error.what());
+  }
+  std::cout.rdbuf(terminal);
+  MPI_Comm_free(&ranks);
+  MPI_Finalize();
+  return worst;
+}

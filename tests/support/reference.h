@@ -1,0 +1,83 @@
+// What tests of operations compare with: the same sums in plain float64 loops.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <vector>
+
+#include "core/autograd.h"
+#include "core/ops.h"
+#include "core/random.h"
+#include "tests/support/tensors.h"
+
+namespace tessera::test {
+
+using Values = std::vector<double>;
+
+/// i32 in [0, bound).
+inline Tensor random_indices(const Shape& shape, uint64_t seed, int64_t bound) {
+  Tensor x = Tensor::empty(shape, DType::i32);
+  RandomStream stream(seed, "test", 1);
+  for (int32_t& value : x.values<int32_t>()) {
+    value = static_cast<int32_t>(stream.below(static_cast<uint64_t>(bound)));
+  }
+  return x;
+}
+
+/// x as a parameter: a handle that collects its gradient in leaf()->gradient.
+inline Tensor as_parameter(const Tensor& x) {
+  Tensor parameter = x.detach();
+  parameter.set_leaf(std::make_shared<Leaf>());
+  return parameter;
+}
+
+/// Runs backward from y with the gradient dy.
+inline void backward_from(const Tensor& y, const Tensor& dy) {
+  backward(ops::sum(ops::mul(y, dy)));
+}
+
+inline Values values_of(const Tensor& x) { return doubles(x); }
+
+/// The largest difference, relative to the largest expected value. Sizes must agree.
+inline double relative_error(const Tensor& actual, const Values& expected) {
+  const Values values = values_of(actual);
+  if (values.size() != expected.size()) return INFINITY;
+  double largest = 1e-30;
+  double difference = 0;
+  for (size_t i = 0; i < values.size(); ++i) {
+    largest = std::max(largest, std::fabs(expected[i]));
+    // Written so that NaN is a difference.
+    const double d = std::fabs(values[i] - expected[i]);
+    if (!(d <= difference)) difference = d;
+  }
+  return difference / largest;
+}
+
+/// c (m, n) = a (m, k) b (k, n), each operand optionally stored transposed.
+inline Values product(const Values& a, const Values& b, int64_t m, int64_t n, int64_t k,
+                      bool transpose_a = false, bool transpose_b = false) {
+  Values c(static_cast<size_t>(m * n), 0.0);
+  for (int64_t i = 0; i < m; ++i) {
+    for (int64_t j = 0; j < n; ++j) {
+      double sum = 0;
+      for (int64_t l = 0; l < k; ++l) {
+        sum += a[static_cast<size_t>(transpose_a ? l * m + i : i * k + l)] *
+               b[static_cast<size_t>(transpose_b ? j * k + l : l * n + j)];
+      }
+      c[static_cast<size_t>(i * n + j)] = sum;
+    }
+  }
+  return c;
+}
+
+/// Restores the number of threads at the end of a test.
+class ThreadCountRestorer {
+ public:
+  ~ThreadCountRestorer() { set_thread_count(before_); }
+
+ private:
+  int before_ = thread_count();
+};
+
+}  // namespace tessera::test
