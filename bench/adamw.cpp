@@ -2,9 +2,10 @@
 //
 //   bench_adamw --parameters 124439808 --threads 1
 //
-// A pass reads p, g, m, v and writes p, m, v: 28 bytes a parameter. The limit is the faster of three
-// copy loops (plain, memcpy, non-temporal stores) over buffers larger than the caches, 8 bytes an
-// element; both are timed in turn, buffers warm, and medians are printed as one JSON object.
+// A pass reads p, g, m, v and writes p, m, v: 28 bytes a parameter. The limit is the faster of
+// three copy loops (plain, memcpy, non-temporal stores) over buffers larger than the caches, 8
+// bytes an element; both are timed in turn, buffers warm, and medians are printed as one JSON
+// object.
 #include <algorithm>
 #include <chrono>
 #include <cstring>
@@ -27,7 +28,8 @@ using namespace tessera;
 double milliseconds(const std::function<void()>& body) {
   const auto begin = std::chrono::steady_clock::now();
   body();
-  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
+  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin)
+      .count();
 }
 
 double median(std::vector<double> values) {

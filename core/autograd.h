@@ -108,7 +108,8 @@ class InputGradients {
   std::vector<Tensor> given_;
 };
 
-/// x for use in a closure: without history, except that a parameter stays a handle on the parameter.
+/// x for use in a closure: without history, except that a parameter stays a handle on the
+/// parameter.
 Tensor saved(const Tensor& x);
 
 /// Records an operation if gradients are on and an input wants one; returns `output` with history.

@@ -1,7 +1,8 @@
 // Element types. Values are f32, bf16 or f16; indices and data are i32, i64 or u8.
 //
 // A kernel is a template over its storage type T, reads with `float(x)` and computes in f32.
-// `visit_float` picks T from a tensor's dtype; it is the one list of the types that kernels support.
+// `visit_float` picks T from a tensor's dtype; it is the one list of the types that kernels
+// support.
 #pragma once
 
 #include <cstddef>

@@ -1,8 +1,9 @@
 // How Tessera reports errors: by throwing `Error` with the operation, the expected and the actual.
 //
-//   TESSERA_CHECK(weight.rank() == 2, "linear: weight has shape {}, expected [in, out]", weight.shape());
+//   TESSERA_CHECK(w.rank() == 2, "linear: weight has shape {}, expected [in, out]", w.shape());
 //
-// `InputError` is for what a user supplied (a file, an argument): applications end with exit code 2.
+// `InputError` is for what a user supplied (a file, an argument): applications end with
+// exit code 2.
 #pragma once
 
 #include <stdexcept>

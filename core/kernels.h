@@ -119,7 +119,8 @@ TESSERA_KERNEL(embedding_forward, const Tensor& y, const Tensor& tokens, const T
 TESSERA_KERNEL(embedding_backward, const Tensor& dtable, const Tensor& dy, const Tensor& tokens,
                bool accumulate)
 /// dpositions (P, C): rows t < T the fp32 sum over the batch, the rest zero.
-TESSERA_KERNEL(position_backward, const Tensor& dpositions, const Tensor& dy, int64_t tokens_per_row)
+TESSERA_KERNEL(position_backward, const Tensor& dpositions, const Tensor& dy,
+               int64_t tokens_per_row)
 
 /// y (B, T, C) from packed qkv (B, T, 3C); logsumexp f32 (B, H, T). No T x T matrix is held.
 TESSERA_KERNEL(attention_forward, const Tensor& y, const Tensor& logsumexp, const Tensor& qkv,
@@ -151,7 +152,8 @@ TESSERA_KERNEL(cross_entropy_backward, const Tensor& dlogits, const Tensor& dlos
 
 /// accumulator = (first ? +0.0 : accumulator) + contribution, in f32.
 TESSERA_KERNEL(fold, const Tensor& accumulator, const Tensor& contribution, bool first)
-/// sums[i] = the fp64 sum of squares of block i of x (blocks of 256 elements), as i64-sized doubles.
+/// sums[i] = the fp64 sum of squares of block i of x (blocks of 256 elements), as i64-sized
+/// doubles.
 TESSERA_KERNEL(block_square_sums, std::span<double> sums, const Tensor& x)
 /// Adam (Kingma and Ba, arXiv:1412.6980) and AdamW (Loshchilov and Hutter, arXiv:1711.05101).
 TESSERA_KERNEL(adam_update, const Tensor& parameters, const Tensor& first_moment,

@@ -3,8 +3,8 @@
 // byte, with what the planner said (optim/plan.h).
 //
 // Behind it stands a caching allocator: a freed block is kept and handed out again, because the
-// first touch of fresh pages costs more than most kernels (docs/memory.md). Blocks of 2 MiB and more
-// ask for huge pages.
+// first touch of fresh pages costs more than most kernels (docs/memory.md). Blocks of 2 MiB and
+// more ask for huge pages.
 #pragma once
 
 #include <array>

@@ -29,7 +29,8 @@ struct LinearOptions {
   Activation activation = Activation::none;
 };
 /// (..., in) -> (..., out); bias (out) may be undefined.
-Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias, LinearOptions options = {});
+Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias,
+              LinearOptions options = {});
 
 Tensor gelu(const Tensor& x);  // tanh form
 

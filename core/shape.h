@@ -16,7 +16,8 @@ class Shape {
   static constexpr int64_t max_elements = int64_t{1} << 59;
 
   Shape() = default;
-  Shape(std::initializer_list<int64_t> extents) : Shape(std::span(extents.begin(), extents.size())) {}
+  Shape(std::initializer_list<int64_t> extents)
+      : Shape(std::span(extents.begin(), extents.size())) {}
   explicit Shape(std::span<const int64_t> extents) {
     TESSERA_CHECK(extents.size() <= max_rank, "shape: {} dimensions, at most {}", extents.size(),
                   max_rank);

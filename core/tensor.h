@@ -8,6 +8,7 @@
 // `view` and `rows` share memory and know nothing of autograd; the operations in core/ops.h do.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <span>

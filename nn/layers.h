@@ -37,7 +37,8 @@ class Linear : public Module {
 /// Rows of a table [entries, width].
 class Embedding : public Module {
  public:
-  Embedding(int64_t entries, int64_t width, const Initializer& initializer = Initializer::normal(1));
+  Embedding(int64_t entries, int64_t width,
+            const Initializer& initializer = Initializer::normal(1));
   Tensor forward(const Tensor& tokens) override;  // i32 (B, T) -> (B, T, width)
 
   Parameter weight;

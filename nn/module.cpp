@@ -1,6 +1,6 @@
 #include "nn/module.h"
 
-#include <algorithm>
+#include <set>
 
 namespace tessera::nn {
 
@@ -29,9 +29,10 @@ void Module::visit(const std::string& prefix,
 
 std::vector<NamedParameter> Module::named_parameters() const {
   std::vector<NamedParameter> list;
-  visit("", [&list](const std::string& name, const Parameter& parameter) {
+  std::set<std::string> names;  // those of shared parameters too
+  visit("", [&](const std::string& name, const Parameter& parameter) {
+    TESSERA_CHECK(names.insert(name).second, "module: two parameters are called '{}'", name);
     for (NamedParameter& known : list) {
-      TESSERA_CHECK(known.name != name, "module: two parameters are called '{}'", name);
       if (known.parameter.same(parameter)) {
         known.shared = true;
         return;

@@ -1,8 +1,11 @@
 #include "nn/parameter.h"
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <numbers>
 
+#include "core/context.h"
 #include "core/random.h"
 
 namespace tessera::nn {
@@ -10,26 +13,22 @@ namespace {
 
 // Two normal values from four random words (Box and Muller, 1958), in double so that rounding to
 // float is the only place where mathematics libraries could differ.
-void normal_pair(const PhiloxCounter& words, float deviation, float* first, float* second) {
+std::array<float, 2> normal_pair(const PhiloxCounter& words, float deviation) {
   const double radius = std::sqrt(-2.0 * std::log((words[0] + 1.0) * 0x1p-32));
   const double angle = 2.0 * std::numbers::pi * (words[1] * 0x1p-32);
-  *first = static_cast<float>(radius * std::cos(angle) * deviation);
-  *second = static_cast<float>(radius * std::sin(angle) * deviation);
+  return {static_cast<float>(radius * std::cos(angle) * deviation),
+          static_cast<float>(radius * std::sin(angle) * deviation)};
 }
 
-float draw(const Initializer& initializer, PhiloxKey key, int64_t element) {
-  // Elements 2i and 2i + 1 share a counter.
-  const auto pair = static_cast<uint64_t>(element) / 2;
+/// Elements 2 * pair and 2 * pair + 1, which share a counter.
+std::array<float, 2> draw_pair(const Initializer& initializer, PhiloxKey key, uint64_t pair) {
   const PhiloxCounter words =
       philox({static_cast<uint32_t>(pair), static_cast<uint32_t>(pair >> 32), 0, 1}, key);
-  const bool odd = element % 2 != 0;
   if (initializer.kind == Initializer::Kind::uniform) {
-    return (2 * uniform_float(words[odd ? 1 : 0]) - 1) * initializer.value;
+    return {(2 * uniform_float(words[0]) - 1) * initializer.value,
+            (2 * uniform_float(words[1]) - 1) * initializer.value};
   }
-  float first = 0;
-  float second = 0;
-  normal_pair(words, initializer.value, &first, &second);
-  return odd ? second : first;
+  return normal_pair(words, initializer.value);
 }
 
 }  // namespace
@@ -51,9 +50,15 @@ void initialize(const Initializer& initializer, uint64_t seed, std::string_view 
     return;
   }
   const PhiloxKey key = philox_key(seed ^ stable_hash(name));
-  for (size_t i = 0; i < out.size(); ++i) {
-    out[i] = draw(initializer, key, begin + static_cast<int64_t>(i));
-  }
+  constexpr int64_t cost = 64;
+  parallel_ranges(static_cast<int64_t>(out.size()), cost, [&](int64_t first, int64_t last) {
+    for (int64_t i = first; i < last;) {
+      const int64_t element = begin + i;
+      const auto pair = draw_pair(initializer, key, static_cast<uint64_t>(element) / 2);
+      if (element % 2 == 0) out[static_cast<size_t>(i++)] = pair[0];
+      if (i < last) out[static_cast<size_t>(i++)] = pair[1];
+    }
+  });
 }
 
 Parameter::Parameter(const Shape& shape, const Initializer& initializer, DType dtype)

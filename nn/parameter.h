@@ -1,6 +1,6 @@
 // A Parameter is declared with name, shape, dtype and initialiser, and has no memory until someone
-// lays it out: an optimizer (optim/zero_optimizer.h), or `materialize` for inference. So a model that
-// is larger than one rank can be built.
+// lays it out: an optimizer (optim/zero_optimizer.h), or `materialize` for inference. So a model
+// that is larger than one rank can be built.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,6 @@
-// The way of a partition's buckets through a step: opened by a first contribution, complete, reduced
-// to their owners, updated, published. One flow a partition; ZeroOptimizer runs them together.
+// The way of a partition's buckets through a step: opened by a first contribution, complete,
+// reduced to their owners, updated, published. One flow a partition; ZeroOptimizer runs them
+// together.
 #pragma once
 
 #include <memory>

@@ -1,6 +1,6 @@
 // How a step's global batch is divided: M micro-batches, numbered 0 .. M-1. In micro-step j, rank r
-// of N works on micro-batch j * N + r; there are k = ceil(M / N) micro-steps. Which samples are in a
-// micro-batch is a function of (seed, step, number) alone, never of the rank.
+// of N works on micro-batch j * N + r; there are k = ceil(M / N) micro-steps. Which samples are in
+// a micro-batch is a function of (seed, step, number) alone, never of the rank.
 #pragma once
 
 #include <cstdint>

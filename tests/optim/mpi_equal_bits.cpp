@@ -1,6 +1,6 @@
 // One run, one string of bits: whatever the number of ranks, the stage, the bucket size and the
-// overlap, every loss, gradient norm and final weight equals that of one rank alone, computed in the
-// same process.
+// overlap, every loss, gradient norm and final weight equals that of one rank alone, computed in
+// the same process.
 #include "tests/support/catch.h"
 #include "tests/support/reordered_communicator.h"
 #include "tests/support/tiny_training.h"

@@ -151,7 +151,8 @@ TEST_CASE("misuse is refused by name") {
   optim::ZeroOptimizer optimizer(model, optim::AdamW{}, world);
   CHECK_THROWS_AS(optimizer.step(), Error);
   CHECK_THROWS_AS(optimizer.micro_batches(0, {.global = 3, .micro = 2}), InputError);
-  CHECK_THROWS_WITH(optimizer.add_parameters(model, {}), Catch::Matchers::ContainsSubstring("already optimised"));
+  CHECK_THROWS_WITH(optimizer.add_parameters(model, {}),
+                    Catch::Matchers::ContainsSubstring("already optimised"));
 }
 
 }  // namespace

@@ -60,8 +60,9 @@ TEST_CASE("plan: two ranks, two buckets, stages 0, 1 and 2") {
 
 TEST_CASE("plan: three ranks, a tied parameter, an uneven last micro-step") {
   // tied: 600 elements (3 blocks) in a bucket of its own, w: 257 (2 blocks, padded to 3).
-  // Flat 6 blocks = 1536 elements = 6144 bytes; a shard is 1 + 1 blocks = 512 elements = 2048 bytes.
-  // Global batch 4, micro 1: M = 4, k = 2; rank 0 has micro-batches 0 and 3, ranks 1 and 2 one each.
+  // Flat 6 blocks = 1536 elements = 6144 bytes; a shard is 1 + 1 blocks = 512 elements = 2048
+  // bytes. Global batch 4, micro 1: M = 4, k = 2; rank 0 has micro-batches 0 and 3, ranks 1 and 2
+  // one each.
   PlanInput input{.parameters = {{"tied", 600, true}, {"w", 257}},
                   .ranks = 3,
                   .stage = 2,

@@ -9,7 +9,8 @@ TinyBatch tiny_batch(const TinyRun& run, const optim::MicroBatch& micro) {
   TinyBatch batch{Tensor::empty({micro.samples, context}, DType::i32),
                   Tensor::empty({micro.samples, context}, DType::i32)};
   for (int64_t s = 0; s < micro.samples; ++s) {
-    const auto sample = static_cast<uint64_t>(micro.step * run.batch.global + micro.first_sample + s);
+    const auto sample =
+        static_cast<uint64_t>(micro.step * run.batch.global + micro.first_sample + s);
     RandomStream stream(7, "tiny batch", sample);
     auto token = static_cast<int32_t>(stream.below(static_cast<uint64_t>(run.model.vocab)));
     for (int64_t t = 0; t < context; ++t) {

@@ -1,0 +1,58 @@
+// Samples from a GPT: generate model.safetensors --prompt "ROMEO:" --tokens 200
+#include <cstdio>
+#include <exception>
+#include <string>
+
+#include <fmt/format.h>
+
+#include "apps/support/generate_options.h"
+#include "apps/support/gpt_config_file.h"
+#include "apps/support/gpt_weights.h"
+#include "apps/support/sample.h"
+#include "apps/support/train_options.h"
+#include "core/context.h"
+#include "core/error.h"
+
+namespace tessera::apps {
+namespace {
+
+void generate(const GenerateOptions& options) {
+  const models::GptConfig config = read_gpt_config(config_path_beside(options.model));
+  const bool bytes = config.vocab == 256;
+  const std::vector<int32_t> prompt = prompt_tokens(options, config);
+  set_thread_count(threads_per_rank(options.threads, 1));
+
+  models::Gpt model(config);
+  GptWeights(options.model, model).load();
+  const auto print = [bytes](int32_t token) {
+    const std::string text = token_text(token, bytes);
+    std::fwrite(text.data(), 1, text.size(), stdout);
+    std::fflush(stdout);
+  };
+  if (options.prompt) fmt::print("{}", *options.prompt);
+  for (const int32_t token : options.prompt_tokens) print(token);
+  sample(model, prompt, options.sample, print);
+  fmt::print("\n");
+}
+
+}  // namespace
+}  // namespace tessera::apps
+
+int main(int argc, char** argv) {
+  using namespace tessera;
+  try {
+    const auto [options, help] = apps::parse_generate_command_line(argc, argv);
+    if (help.empty()) {
+      apps::generate(options);
+    } else {
+      fmt::print("{}", help);
+    }
+    return 0;
+  } catch (const InputError& error) {
+    fmt::print(stderr, "error: {}\n", error.what());
+    return 2;
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "error: {}\n", error.what());
+    return 1;
+  }
+}

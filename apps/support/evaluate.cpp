@@ -1,0 +1,59 @@
+#include "apps/support/evaluate.h"
+
+#include <algorithm>
+
+#include "apps/support/token_data.h"
+
+namespace tessera::apps {
+
+std::vector<int64_t> evaluation_starts(const TokenRange& range, int64_t context,
+                                       const EvaluationOptions& options) {
+  const int64_t last = range.starts(context) - 1;
+  std::vector<int64_t> starts;
+  if (options.batches == 0) {
+    for (int64_t start = 0; start <= last; start += context) starts.push_back(start);
+    return starts;
+  }
+  const int64_t windows = options.batches * options.sequences;
+  for (int64_t i = 0; i < windows; ++i) {
+    // In floating point because last * i may be too large for an integer.
+    const double place =
+        windows > 1 ? static_cast<double>(i) / static_cast<double>(windows - 1) : 0;
+    starts.push_back(std::min(last, static_cast<int64_t>(place * static_cast<double>(last))));
+  }
+  return starts;
+}
+
+float evaluate(models::Gpt& model, const TokenRange& range, const EvaluationOptions& options,
+               const dist::World& world) {
+  const int64_t context = model.config().context;
+  const std::vector<int64_t> starts = evaluation_starts(range, context, options);
+  const auto windows = static_cast<int64_t>(starts.size());
+  const int64_t batches = (windows + options.sequences - 1) / options.sequences;
+  const auto batch = [&](int64_t index) {
+    const int64_t begin = index * options.sequences;
+    const int64_t end = std::min(windows, begin + options.sequences);
+    return std::span(starts).subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
+  };
+
+  // Each batch is computed by one rank and is zero on the others, so that the sum over ranks is
+  // exact; the mean is folded in order of batches.
+  const Tensor losses = Tensor::zeros({batches});
+  model.eval();
+  {
+    NoGrad no_grad;
+    for (int64_t i = world.rank; i < batches; i += world.size) {
+      const auto [tokens, targets] = read_sequences(range, batch(i), context);
+      losses.data<float>()[i] = model.loss(tokens, targets).item();
+    }
+  }
+  model.train();
+  world.communicator->all_reduce(losses, {dist::Traffic::other}).wait();
+  double sum = 0;
+  for (int64_t i = 0; i < batches; ++i) {
+    sum += static_cast<double>(losses.data<float>()[i]) * static_cast<double>(batch(i).size());
+  }
+  return static_cast<float>(sum / static_cast<double>(windows));
+}
+
+}  // namespace tessera::apps

@@ -1,0 +1,27 @@
+// The loss on data that the model does not train on.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "apps/support/token_file.h"
+#include "dist/bootstrap.h"
+#include "models/gpt.h"
+
+namespace tessera::apps {
+
+struct EvaluationOptions {
+  int64_t batches = 0;    // 0: the whole range, in windows that do not overlap
+  int64_t sequences = 1;  // of a batch
+};
+
+/// Where the windows of an evaluation begin: always the same, evenly spread.
+std::vector<int64_t> evaluation_starts(const TokenRange& range, int64_t context,
+                                       const EvaluationOptions& options);
+
+/// Mean loss in nats a token. The ranks share the batches, and every rank gets the same bits, which
+/// do not depend on how many ranks there are. Collective.
+float evaluate(models::Gpt& model, const TokenRange& range, const EvaluationOptions& options,
+               const dist::World& world);
+
+}  // namespace tessera::apps

@@ -1,0 +1,94 @@
+#include "apps/support/run_log.h"
+
+#include <cerrno>
+#include <cmath>
+#include <cstring>
+
+#include "core/error.h"
+
+namespace tessera::apps {
+namespace {
+
+double rounded(double value) { return std::round(value * 1000) / 1000; }
+
+JsonObject model_json(const models::GptConfig& model, int64_t parameter_count) {
+  return JsonObject()
+      .add("layers", model.layers)
+      .add("heads", model.heads)
+      .add("width", model.width)
+      .add("context", model.context)
+      .add("vocab", model.vocab)
+      .add("dropout", model.dropout)
+      .add("parameters", parameter_count);
+}
+
+}  // namespace
+
+RunLog::RunLog(const std::string& path) : path_(path) {
+  if (path.empty()) return;
+  file_.reset(std::fopen(path.c_str(), "w"));
+  if (!file_) fail_input("{}: cannot be written: {}", path, std::strerror(errno));
+}
+
+void RunLog::write(const JsonObject& line) {
+  if (!file_) return;
+  const std::string text = line.text() + "\n";
+  if (std::fputs(text.c_str(), file_.get()) < 0 || std::fflush(file_.get()) != 0) {
+    fail("{}: writing failed: {}", path_, std::strerror(errno));
+  }
+}
+
+JsonObject header_line(const TrainOptions& options, const dist::World& world,
+                       int64_t parameter_count, int threads) {
+  return JsonObject()
+      .add("type", "header")
+      .add("program", "train_gpt")
+      .add("version", TESSERA_VERSION)
+      .add("data", options.data)
+      .add("val_data", options.val_data)
+      .add("preset", options.preset)
+      .add("model", model_json(options.model, parameter_count))
+      .add("ranks", world.size)
+      .add("threads", threads)
+      .add("communicator", world.communicator->name())
+      .add("stage", options.stage)
+      .add("bucket_bytes", options.bucket_bytes)
+      .add("overlap", options.overlap)
+      .add("reduction", reduction_name(options.reduction))
+      .add("steps", options.steps)
+      .add("global_batch", options.batch.global)
+      .add("micro_batch", options.batch.micro)
+      .add("optimizer", options.optimizer)
+      .add("lr", options.lr)
+      .add("min_lr", options.min_lr)
+      .add("warmup", options.warmup)
+      .add("weight_decay", options.weight_decay)
+      .add("beta1", options.beta1)
+      .add("beta2", options.beta2)
+      .add("clip", options.clip)
+      .add("seed", options.seed)
+      .add("eval_every", options.eval_every)
+      .add("eval_batches", options.eval_batches)
+      .add("sample", options.sample)
+      .add("init", options.init)
+      .add("save", options.save)
+      .add("trace", options.trace);
+}
+
+JsonObject step_line(const StepLine& step) {
+  return JsonObject()
+      .add("type", "step")
+      .add("step", step.step)
+      .add("loss", step.loss)
+      .add("grad_norm", step.grad_norm)
+      .add("lr", step.lr)
+      .add("tokens_per_s", rounded(step.tokens_per_s))
+      .add("step_ms", rounded(step.step_ms))
+      .add("comm_exposed_ms", rounded(step.comm_exposed_ms));
+}
+
+JsonObject eval_line(int64_t step, float val_loss) {
+  return JsonObject().add("type", "eval").add("step", step).add("val_loss", val_loss);
+}
+
+}  // namespace tessera::apps

@@ -1,0 +1,50 @@
+// The log of a run: one JSON object a line, written as the run goes, so that it can be followed.
+//
+//   {"type":"header", ...}                                    the full configuration
+//   {"type":"step","step":0,"loss":5.54,"grad_norm":2.1,"lr":1e-05,"tokens_per_s":...}
+//   {"type":"eval","step":250,"val_loss":2.4}                 after 250 steps
+//   {"type":"summary", ...}                                   memory and traffic
+#pragma once
+
+#include <cstdio>
+#include <memory>
+#include <string>
+
+#include "apps/support/json_line.h"
+#include "apps/support/train_options.h"
+#include "dist/bootstrap.h"
+
+namespace tessera::apps {
+
+class RunLog {
+ public:
+  /// Without a path nothing is written. Throws InputError where the file cannot be opened.
+  explicit RunLog(const std::string& path);
+
+  void write(const JsonObject& line);
+
+ private:
+  struct Closer {
+    void operator()(std::FILE* file) const { std::fclose(file); }
+  };
+  std::string path_;
+  std::unique_ptr<std::FILE, Closer> file_;
+};
+
+/// What a step was, as the log and the terminal show it.
+struct StepLine {
+  int64_t step = 0;
+  float loss = 0;
+  float grad_norm = 0;
+  float lr = 0;
+  double tokens_per_s = 0;
+  double step_ms = 0;
+  double comm_exposed_ms = 0;
+};
+
+JsonObject header_line(const TrainOptions& options, const dist::World& world,
+                       int64_t parameter_count, int threads);
+JsonObject step_line(const StepLine& step);
+JsonObject eval_line(int64_t step, float val_loss);
+
+}  // namespace tessera::apps

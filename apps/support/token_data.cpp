@@ -1,0 +1,79 @@
+#include "apps/support/token_data.h"
+
+#include "core/error.h"
+#include "core/random.h"
+
+namespace tessera::apps {
+namespace {
+
+TokenRange whole(const std::string& path) {
+  auto file = std::make_shared<const TokenFile>(path);
+  const int64_t size = file->size();
+  return {std::move(file), 0, size};
+}
+
+}  // namespace
+
+Sequences read_sequences(const TokenRange& range, std::span<const int64_t> starts,
+                         int64_t context) {
+  const auto rows = static_cast<int64_t>(starts.size());
+  Sequences result{Tensor::empty({rows, context}, DType::i32),
+                   Tensor::empty({rows, context}, DType::i32)};
+  for (int64_t row = 0; row < rows; ++row) {
+    const int64_t begin = range.begin + starts[static_cast<size_t>(row)];
+    range.file->copy(begin, result.tokens.rows(row, row + 1).values<int32_t>());
+    range.file->copy(begin + 1, result.targets.rows(row, row + 1).values<int32_t>());
+  }
+  return result;
+}
+
+TokenData::TokenData(const TokenDataOptions& options) : options_(options) {
+  training_ = whole(options.path);
+  check_length(training_, "the data", "");
+  if (options.validation_path.empty()) {
+    validation_ = training_;
+    training_.end = training_.size() * 9 / 10;
+    validation_.begin = training_.end;
+    check_length(training_, "the training part, the first 90 %,", "; or give --val-data");
+  } else {
+    validation_ = whole(options.validation_path);
+  }
+  if (options.evaluates) {
+    check_length(validation_, "the validation part",
+                 "; or give other --val-data, or --eval-every 0");
+  }
+}
+
+void TokenData::check_length(const TokenRange& range, const char* part, const char* advice) const {
+  if (range.starts(options_.context) >= 1) return;
+  fail_input("{}: {} has {} tokens, expected at least one sequence: a context of {} and the token "
+             "after it{}",
+             range.file->path(), part, range.size(), options_.context, advice);
+}
+
+void TokenData::check_vocabulary(int rank, int ranks) const {
+  const auto check = [&](const TokenFile& file) {
+    const int64_t share = (file.size() + ranks - 1) / ranks;
+    const int64_t begin = std::min(file.size(), rank * share);
+    file.check_vocabulary(begin, std::min(file.size(), begin + share), options_.vocab);
+  };
+  check(*training_.file);
+  if (validation_.file != training_.file) check(*validation_.file);
+}
+
+int64_t TokenData::start_of(int64_t step, int64_t sample) const {
+  const std::string purpose = "sample " + std::to_string(sample);
+  RandomStream stream(options_.seed, purpose, static_cast<uint64_t>(step));
+  return static_cast<int64_t>(
+      stream.below(static_cast<uint64_t>(training_.starts(options_.context))));
+}
+
+Sequences TokenData::read(const optim::MicroBatch& micro) const {
+  std::vector<int64_t> starts(static_cast<size_t>(micro.samples));
+  for (int64_t i = 0; i < micro.samples; ++i) {
+    starts[static_cast<size_t>(i)] = start_of(micro.step, micro.first_sample + i);
+  }
+  return read_sequences(training_, starts, options_.context);
+}
+
+}  // namespace tessera::apps

@@ -1,0 +1,35 @@
+// Hyper-parameters that train each preset well.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace tessera::apps {
+
+struct TrainDefaults {
+  int64_t steps;
+  int64_t global_batch;
+  int64_t micro_batch;  // not a function of the ranks, so that their number changes no bit
+  float lr;
+  float min_lr;
+  int64_t warmup;
+  float beta2;
+  int64_t eval_every;
+  int64_t bucket_bytes;  // several buckets a model, so that they can leave one by one
+};
+
+inline TrainDefaults train_defaults(const std::string& preset) {
+  // nano: nanoGPT's setting for a CPU. It needs about a minute on two cores.
+  if (preset == "nano") return {2000, 12, 6, 1e-3f, 1e-4f, 100, 0.99f, 250, int64_t{1} << 19};
+  constexpr int64_t bucket_bytes = int64_t{4} << 20;
+  if (preset == "micro") return {5000, 12, 6, 1e-3f, 1e-4f, 100, 0.99f, 250, bucket_bytes};
+  // GPT-2's family: half a million tokens a step; learning rates of Brown et al., arXiv:2005.14165.
+  TrainDefaults defaults{20000, 480, 4, 6e-4f, 6e-5f, 700, 0.95f, 250, bucket_bytes};
+  if (preset == "gpt2-medium") defaults.lr = 3e-4f;
+  if (preset == "gpt2-large") defaults.lr = 2.5e-4f;
+  if (preset == "gpt2-xl") defaults.lr = 2e-4f;
+  defaults.min_lr = defaults.lr / 10;
+  return defaults;
+}
+
+}  // namespace tessera::apps

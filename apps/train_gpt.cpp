@@ -1,0 +1,231 @@
+// Trains a GPT with ZeRO on any number of ranks.
+//
+//   train_gpt --data shakespeare.txt                          one rank
+//   mpirun -n 4 train_gpt --data shakespeare.txt --stage 2    four; the same losses, bit for bit
+//
+// Wiring only: options -> data, model, optimizer -> steps -> weights, tables, sample.
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <memory>
+
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+
+#include "apps/support/evaluate.h"
+#include "apps/support/gpt_weights.h"
+#include "apps/support/non_finite.h"
+#include "apps/support/plan_table.h"
+#include "apps/support/progress.h"
+#include "apps/support/run_log.h"
+#include "apps/support/run_report.h"
+#include "apps/support/sample.h"
+#include "apps/support/token_data.h"
+#include "apps/support/trace_file.h"
+#include "apps/support/train_options.h"
+#include "core/output_file.h"
+#include "core/trace.h"
+#include "dist/bootstrap.h"
+#include "models/gpt.h"
+#include "optim/plan.h"
+#include "optim/zero_optimizer.h"
+
+namespace tessera::apps {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double milliseconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
+}
+
+TokenData open_data(const TrainOptions& options, const dist::World& world) {
+  TokenData data({.path = options.data,
+                  .validation_path = options.val_data,
+                  .context = options.model.context,
+                  .vocab = options.model.vocab,
+                  .seed = options.seed,
+                  .evaluates = options.eval_every > 0});
+  data.check_vocabulary(world.rank, world.size);
+  return data;
+}
+
+// What is written at the end must be writable before the work begins.
+void check_destinations(const TrainOptions& options, const dist::World& world) {
+  if (world.rank != 0) return;
+  if (!options.save.empty()) check_gpt_destination(options.save);
+  if (!options.trace.empty()) check_writable(options.trace);
+}
+
+// One training run of a rank: what its steps need, together.
+class Run {
+ public:
+  Run(const TrainOptions& options, dist::World& world)
+      : options_(options),
+        world_(world),
+        talks_(world.rank == 0),
+        model_(options.model),
+        data_(open_data(options, world)) {
+    set_thread_count(threads_per_rank(options.threads, world.local_size));
+    std::unique_ptr<GptWeights> weights;
+    if (!options.init.empty()) weights = std::make_unique<GptWeights>(options.init, model_);
+    check_destinations(options, world);
+    // A rank with bad input ends the job here, before the log replaces an older one.
+    world.communicator->barrier();
+    log_ = std::make_unique<RunLog>(talks_ ? options.log : "");
+    trace::enable(!options.trace.empty());
+
+    memory_ledger().reset_peaks();
+    world.communicator->traffic().reset();
+    optimizer_ = std::make_unique<optim::ZeroOptimizer>(model_, update_rule(options), world,
+                                                        zero_options(options));
+    if (weights) weights->load();
+  }
+
+  void train() {
+    announce();
+    Progress progress(options_.steps, talks_);
+    for (int64_t step = 0; step < options_.steps; ++step) {
+      const StepLine line = one_step(step);
+      log_->write(step_line(line));
+      progress.step(line);
+      const int64_t done = step + 1;
+      const bool last = done == options_.steps;
+      if (options_.eval_every > 0 && (last || done % options_.eval_every == 0)) {
+        const float loss = evaluate(
+            model_, data_.validation(),
+            {.batches = options_.eval_batches, .sequences = options_.batch.micro}, world_);
+        log_->write(eval_line(done, loss));
+        progress.evaluation(done, loss);
+      }
+    }
+    optimizer_->synchronize();
+  }
+
+  void finish() {
+    const optim::Plan planned =
+        plan(plan_input(options_, model_, world_.size, options_.stage), world_.rank);
+    const RankReport report = measure(planned, options_.steps, world_);
+    const GatheredReports all = gather_reports(report, world_);
+    if (!options_.trace.empty()) write_trace(options_.trace, world_);
+    if (!talks_) return;
+    log_->write(summary(all));
+    if (!options_.save.empty()) save_gpt(model_, options_.save);
+    print_sample();
+    print_report(report, all);
+  }
+
+ private:
+  void announce() {
+    const int64_t parameters = model_.parameter_count();
+    log_->write(header_line(options_, world_, parameters, thread_count()));
+    spdlog::info("{}: {} parameters, stage {}, {} rank{} x {} thread{} ({}, {} reduction)",
+                 options_.preset, grouped(parameters), options_.stage, world_.size,
+                 world_.size == 1 ? "" : "s", thread_count(), thread_count() == 1 ? "" : "s",
+                 world_.communicator->name(), reduction_name(options_.reduction));
+    spdlog::info("{}: {} tokens to train on, {} to validate", options_.data,
+                 grouped(data_.training().size()), grouped(data_.validation().size()));
+    if (options_.batch.micro_batches() % world_.size != 0) {
+      spdlog::warn("{} micro-batches on {} ranks: some wait; a --micro-batch of {} shares evenly",
+                   options_.batch.micro_batches(), world_.size, even_micro_batch());
+    }
+  }
+
+  // The largest micro-batch, up to the present one, of which every rank gets as many.
+  int64_t even_micro_batch() const {
+    const auto [global, micro] = options_.batch;
+    for (int64_t size = micro; size > 1; --size) {
+      if (global % size == 0 && global / size % world_.size == 0) return size;
+    }
+    return 1;
+  }
+
+  StepLine one_step(int64_t step) {
+    const auto begin = Clock::now();
+    const int64_t waited = dist::waited_ns();
+    for (const optim::MicroBatch& micro : optimizer_->micro_batches(step, options_.batch)) {
+      const auto [tokens, targets] = data_.read(micro);
+      const Tensor loss = model_.loss(tokens, targets);
+      if (!std::isfinite(loss.item())) {
+        fail_non_finite(step, loss.item(), [&, t = tokens, y = targets] { model_.loss(t, y); });
+      }
+      optimizer_->backward(loss);
+    }
+    const optim::StepReport report = optimizer_->step();
+    TESSERA_CHECK(std::isfinite(report.grad_norm),
+                  "step {}: the gradient's norm is not finite ({}), its loss was {}", step,
+                  report.grad_norm, report.loss);
+    dist::set_finished_step(step);
+    const double ms = milliseconds_since(begin);
+    return {.step = step,
+            .loss = report.loss,
+            .grad_norm = report.grad_norm,
+            .lr = report.learning_rate,
+            .tokens_per_s = static_cast<double>(options_.batch.global * options_.model.context) /
+                            (ms / 1000),
+            .step_ms = ms,
+            .comm_exposed_ms = static_cast<double>(dist::waited_ns() - waited) / 1e6};
+  }
+
+  JsonObject summary(const GatheredReports& all) const {
+    return JsonObject()
+        .add("type", "summary")
+        .add("steps", options_.steps)
+        .add("equal", all.differing.empty())
+        .raw("ranks", fmt::format("[{}]", fmt::join(all.json, ",")));
+  }
+
+  void print_sample() {
+    if (options_.sample == 0) return;
+    const bool bytes = data_.training().file->is_text();
+    const auto print = [bytes](int32_t token) {
+      const std::string text = token_text(token, bytes);
+      std::fwrite(text.data(), 1, text.size(), stdout);
+    };
+    fmt::print("--- sample\n");
+    sample(model_, {default_prompt(options_.model, bytes)},
+           {.tokens = options_.sample, .seed = options_.seed}, print);
+    fmt::print("\n---\n\n");
+  }
+
+  void print_report(const RankReport& report, const GatheredReports& all) const {
+    fmt::print("{}", report.table());
+    if (all.differing.empty()) {
+      fmt::print("\nplanned and measured are equal on all ranks ({})\n", world_.size);
+    } else {
+      fmt::print("\nplanned and measured DIFFER on ranks {}\n", fmt::join(all.differing, ", "));
+    }
+  }
+
+  const TrainOptions& options_;
+  dist::World& world_;
+  bool talks_;  // one rank prints and writes
+  models::Gpt model_;
+  TokenData data_;
+  std::unique_ptr<RunLog> log_;
+  std::unique_ptr<optim::ZeroOptimizer> optimizer_;
+};
+
+int run(int argc, char** argv, dist::World& world) {
+  set_up_messages(world.rank == 0);
+  const auto [options, help] = parse_command_line(argc, argv);
+  if (!help.empty() || options.plan) {
+    if (world.rank != 0) return 0;
+    fmt::print("{}", help.empty() ? plan_table(options, models::Gpt(options.model), world.size)
+                                  : help);
+    return 0;
+  }
+  Run training(options, world);
+  training.train();
+  training.finish();
+  return 0;
+}
+
+}  // namespace
+}  // namespace tessera::apps
+
+int main(int argc, char** argv) {
+  return tessera::dist::run(argc, argv, [&](tessera::dist::World& world) {
+    return tessera::apps::run(argc, argv, world);
+  });
+}

@@ -1,0 +1,230 @@
+// The time of a GPT training step's matrix products alone: what a step is compared with.
+//
+//   bench_matmul_ceiling --layers 6 --heads 6 --width 384 --context 256 --batch 12 --vocab 256
+//                        --threads 1 --repeats 9
+//
+// Runs the products of forward and backward through the same cpu::gemm as the step: four linears a
+// layer with the gradients of their inputs and weights, attention's two and five products in its
+// tiles up to the diagonal, and the head. Weights and their gradients are one set a layer, as in a
+// model; activations are one set for all layers, which is kinder to the caches than a model is.
+// Products read and write different activations: values fed through again and again would shrink
+// to subnormal numbers, which are slow.
+// Prints the medians as one JSON object.
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <functional>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+#include <omp.h>
+
+#include "core/context.h"
+#include "core/onednn.h"
+#include "core/ops/causal_attention.h"
+
+namespace {
+
+using namespace tessera;
+
+struct Sizes {
+  int64_t layers = 6;
+  int64_t heads = 6;
+  int64_t width = 384;
+  int64_t context = 256;
+  int64_t batch = 12;
+  int64_t vocab = 256;
+  int threads = 1;
+  int repeats = 9;
+
+  int64_t rows() const { return batch * context; }
+};
+
+Tensor buffer(const Shape& shape) {
+  Tensor x = Tensor::empty(shape);
+  int64_t i = 0;
+  for (float& value : x.values<float>()) value = static_cast<float>(i++ % 17 - 8) * 0.01f;
+  return x;
+}
+
+struct Linear {
+  Tensor weight, gradient;  // [in, out]
+
+  Linear(int64_t in, int64_t out) : weight(buffer({in, out})), gradient(buffer({in, out})) {}
+};
+
+struct Buffers {
+  std::vector<Linear> linears;  // four a layer
+  Tensor head, head_gradient;   // [V, C]
+  // What is read and what is written: (R, C), (R, 4C), (R, V).
+  Tensor narrow, narrow_out, wide, wide_out, logits, logits_out;
+  Tensor scores, sums;  // of each thread: scores of a tile, dk or dv of a head
+
+  explicit Buffers(const Sizes& s)
+      : head(buffer({s.vocab, s.width})),
+        head_gradient(buffer({s.vocab, s.width})),
+        narrow(buffer({s.rows(), s.width})),
+        narrow_out(buffer({s.rows(), s.width})),
+        wide(buffer({s.rows(), 4 * s.width})),
+        wide_out(buffer({s.rows(), 4 * s.width})),
+        logits(buffer({s.rows(), s.vocab})),
+        logits_out(buffer({s.rows(), s.vocab})),
+        scores(buffer({s.threads, cpu::attention_tile_rows * cpu::attention_block_keys})),
+        sums(buffer({s.threads, s.context * (s.width / s.heads)})) {
+    for (int64_t layer = 0; layer < s.layers; ++layer) {
+      linears.emplace_back(s.width, 3 * s.width);
+      linears.emplace_back(s.width, s.width);
+      linears.emplace_back(s.width, 4 * s.width);
+      linears.emplace_back(4 * s.width, s.width);
+    }
+  }
+};
+
+struct Activation {
+  const Tensor& read;
+  const Tensor& written;
+};
+
+/// y = x W, dx = dy W^T, dW = x^T dy for W stored [in, out] or, as the head's, [out, in].
+void linear_products(int64_t rows, const Tensor& weight, const Tensor& gradient, bool in_out,
+                     Activation x, Activation y) {
+  const int64_t in = weight.size(in_out ? 0 : 1);
+  const int64_t out = weight.size(in_out ? 1 : 0);
+  const cpu::ConstMatrix w{weight.raw(), in_out ? out : 1, in_out ? 1 : in};
+  const cpu::ConstMatrix w_transposed{weight.raw(), w.column_stride, w.row_stride};
+  const cpu::ConstMatrix x_rows{x.read.raw(), in}, x_transposed{x.read.raw(), 1, in};
+  const cpu::ConstMatrix y_rows{y.read.raw(), out}, y_transposed{y.read.raw(), 1, out};
+  cpu::gemm({.m = rows, .n = out, .k = in, .a = x_rows, .b = w, .c = {y.written.raw(), out}});
+  cpu::gemm(
+      {.m = rows, .n = in, .k = out, .a = y_rows, .b = w_transposed, .c = {x.written.raw(), in}});
+  cpu::gemm({.m = in_out ? in : out,
+             .n = in_out ? out : in,
+             .k = rows,
+             .a = in_out ? x_transposed : y_transposed,
+             .b = in_out ? y_rows : x_rows,
+             .c = {gradient.raw(), in_out ? out : in}});
+}
+
+/// One head's products, of the forward or of the backward.
+void attention_products(const Sizes& s, const float* qkv, float* scores, float* sums,
+                        bool backward) {
+  const int64_t size = s.width / s.heads, stride = 3 * s.width;
+  const auto run = [&](int64_t m, int64_t n, int64_t k, cpu::ConstMatrix a, cpu::ConstMatrix b,
+                       cpu::MutableMatrix c, bool accumulate) {
+    cpu::gemm(
+        {.m = m, .n = n, .k = k, .a = a, .b = b, .c = c, .accumulate = accumulate, .threads = 1});
+  };
+  const int64_t tile = cpu::attention_tile_rows;
+  for (int64_t first = (s.context - 1) / tile * tile; first >= 0; first -= tile) {
+    const int64_t rows = std::min(tile, s.context - first);
+    for (int64_t key = 0; key < first + rows; key += cpu::attention_block_keys) {
+      const int64_t keys = std::min(cpu::attention_block_keys, first + rows - key);
+      const float* q = qkv + first * stride;
+      const float* k = qkv + key * stride + s.width;
+      for (int i = 0; i < (backward ? 2 : 1); ++i) {
+        run(rows, keys, size, {q, stride}, {k, 1, stride}, {scores, keys}, false);
+      }
+      for (int i = 0; backward && i < 2; ++i) {
+        run(keys, size, rows, {scores, 1, keys}, {q, stride}, {sums + key * size, size},
+            first + rows < s.context);
+      }
+      run(rows, size, keys, {scores, keys}, {k, stride}, {sums, size}, key > 0);
+    }
+  }
+}
+
+void all_attention_products(const Sizes& s, const Buffers& b, bool backward) {
+  const int64_t tile_floats = b.scores.size(1), sum_floats = b.sums.size(1);
+#pragma omp parallel for schedule(dynamic) num_threads(s.threads)
+  for (int64_t task = 0; task < s.batch * s.heads; ++task) {
+    const int64_t thread = omp_get_thread_num();
+    // (R, 4C) has room for the packed (R, 3C).
+    const float* qkv = b.wide.data<float>() + task / s.heads * s.context * 3 * s.width +
+                       task % s.heads * (s.width / s.heads);
+    attention_products(s, qkv, b.scores.data<float>() + thread * tile_floats,
+                       b.sums.data<float>() + thread * sum_floats, backward);
+  }
+}
+
+double median_ms(int repeats, const std::function<void()>& body) {
+  body();
+  std::vector<double> times;
+  for (int i = 0; i < repeats; ++i) {
+    const auto begin = std::chrono::steady_clock::now();
+    body();
+    const auto end = std::chrono::steady_clock::now();
+    times.push_back(std::chrono::duration<double, std::milli>(end - begin).count());
+  }
+  std::sort(times.begin(), times.end());
+  return times[times.size() / 2];
+}
+
+double gigaflops(const Sizes& s) {
+  double attention = 0;
+  for (int64_t first = 0; first < s.context; first += cpu::attention_tile_rows) {
+    const int64_t rows = std::min(cpu::attention_tile_rows, s.context - first);
+    attention += 7.0 * 2.0 * static_cast<double>(rows * (first + rows) * s.width * s.batch);
+  }
+  const double linears = 6.0 * 12.0 * static_cast<double>(s.rows() * s.width * s.width);
+  const double head = 6.0 * static_cast<double>(s.rows() * s.width * s.vocab);
+  return (static_cast<double>(s.layers) * (attention + linears) + head) * 1e-9;
+}
+
+void measure(const Sizes& s) {
+  set_thread_count(s.threads);
+  const Buffers b(s);
+  const Activation narrow{b.narrow, b.narrow_out}, wide{b.wide, b.wide_out};
+  const auto linears = [&] {
+    for (const auto& [weight, gradient] : b.linears) {
+      linear_products(s.rows(), weight, gradient, true, weight.size(0) > s.width ? wide : narrow,
+                      weight.size(1) > s.width ? wide : narrow);
+    }
+  };
+  const auto attention = [&] {
+    for (int64_t layer = 0; layer < s.layers; ++layer) {
+      all_attention_products(s, b, false);
+      all_attention_products(s, b, true);
+    }
+  };
+  const auto head = [&] {
+    linear_products(s.rows(), b.head, b.head_gradient, false, narrow, {b.logits, b.logits_out});
+  };
+  const double linear_ms = median_ms(s.repeats, linears);
+  const double attention_ms = median_ms(s.repeats, attention);
+  const double head_ms = median_ms(s.repeats, head);
+  const double total_ms = median_ms(s.repeats, [&] {
+    linears();
+    attention();
+    head();
+  });
+  fmt::print(
+      "{{\"bench\":\"matmul_ceiling\",\"layers\":{},\"heads\":{},\"width\":{},\"context\":{},"
+      "\"batch\":{},\"vocab\":{},\"threads\":{},\"total_ms\":{:.3f},\"linear_ms\":{:.3f},"
+      "\"attention_ms\":{:.3f},\"head_ms\":{:.3f},\"gflops_per_s\":{:.1f}}}\n",
+      s.layers, s.heads, s.width, s.context, s.batch, s.vocab, s.threads, total_ms, linear_ms,
+      attention_ms, head_ms, gigaflops(s) / total_ms * 1e3);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Sizes s;
+  CLI::App app("Times the matrix products of a GPT training step");
+  app.add_option("--layers", s.layers)->check(CLI::PositiveNumber);
+  app.add_option("--heads", s.heads)->check(CLI::PositiveNumber);
+  app.add_option("--width", s.width)->check(CLI::PositiveNumber);
+  app.add_option("--context", s.context)->check(CLI::PositiveNumber);
+  app.add_option("--batch", s.batch)->check(CLI::PositiveNumber);
+  app.add_option("--vocab", s.vocab)->check(CLI::PositiveNumber);
+  app.add_option("--threads", s.threads)->check(CLI::PositiveNumber);
+  app.add_option("--repeats", s.repeats)->check(CLI::PositiveNumber);
+  CLI11_PARSE(app, argc, argv);
+  try {
+    measure(s);
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "bench_matmul_ceiling: {}\n", error.what());
+    return 1;
+  }
+  return 0;
+}

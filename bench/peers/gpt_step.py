@@ -1,0 +1,144 @@
+#!/usr/bin/env python3
+"""Time GPT training steps in eager PyTorch on the CPU: the peer of bench's GPT step.
+
+    gpt_step.py --preset micro --threads 2                       # 6x384, T=256, B=12
+    gpt_step.py --preset nano --write-weights init.safetensors   # write initial weights and stop
+    gpt_step.py --preset nano --weights init.safetensors --json  # the same start as another program
+    gpt_step.py --optimizer-only 124439808                       # AdamW alone, GPT-2's shapes
+
+fp32, no dropout, AdamW (betas 0.9 and 0.95, eps 1e-8, decay 0.1 on matrices), clipping at 1.0.
+Step s reads sequences s*B ... s*B+B-1 of a synthetic stream, or of --data; see gpt2.batch.
+Prints a line a step and a summary; with --json each is one JSON object. Losses are of every step,
+the first --warmup of which are not timed.
+"""
+import argparse
+import json
+import statistics
+import time
+
+import process
+
+PRESETS = {  # layers, heads, width, context, batch, vocab
+    "nano": (4, 4, 128, 64, 12, 256),
+    "micro": (6, 6, 384, 256, 12, 256),
+    "gpt2": (12, 12, 768, 256, 1, 50257),
+}
+
+
+def arguments(add=lambda parser: None, description=__doc__, single_process=True):
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--preset", choices=PRESETS, default="micro")
+    for name in ("layers", "heads", "width", "context", "batch", "vocab"):
+        parser.add_argument("--" + name, type=int, help="overrides the preset's")
+    parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--warmup", type=int, default=2)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--lr", type=float, default=3e-4)
+    parser.add_argument("--clip", type=float, default=1.0, help="0: no clipping")
+    parser.add_argument("--weights", metavar="FILE.safetensors")
+    parser.add_argument("--data", metavar="FILE", help="read as bytes")
+    if single_process:
+        parser.add_argument("--write-weights", metavar="FILE.safetensors")
+        parser.add_argument("--optimizer-only", type=int, metavar="N", help="AdamW alone")
+    parser.add_argument("--adamw", choices=("foreach", "single"), default="single",
+                        help="single is faster with --malloc keep, and smaller")
+    parser.add_argument("--malloc", choices=("keep", "plain"), default="keep",
+                        help="keep: freed memory is reused; plain: as the C library does it")
+    parser.add_argument("--json", action="store_true")
+    add(parser)
+    args = parser.parse_args()
+    for name, value in zip(("layers", "heads", "width", "context", "batch", "vocab"),
+                           PRESETS[args.preset]):
+        if getattr(args, name) is None:
+            setattr(args, name, value)
+    return args
+
+
+def report(args, fields, text):
+    print(json.dumps(fields) if args.json else text, flush=True)
+
+
+def summarize(args, step_ms, losses, import_kib, **more):
+    import torch
+    peak_kib = process.vm_hwm_kib()
+    timed = step_ms[args.warmup:]
+    fields = {"summary": True, "median_ms": statistics.median(timed), "min_ms": min(timed),
+              "losses": losses, "vm_hwm_kib": peak_kib, "vm_hwm_import_kib": import_kib,
+              "threads": torch.get_num_threads(), "torch": torch.__version__,
+              "blas": process.blas_library(), "cpu_capability": process.cpu_capability(), **more}
+    report(args, fields, f"median {fields['median_ms']:.1f} ms, peak {peak_kib / 1024:.0f} MiB, "
+           f"{(peak_kib - import_kib) / 1024:.0f} above import")
+
+
+def train(args, import_kib):
+    import numpy as np
+    import torch
+    import gpt2
+    config = gpt2.Config(args.layers, args.heads, args.width, args.context, args.vocab)
+    model = gpt2.Gpt(config)
+    gpt2.load(model, args.weights) if args.weights else gpt2.init(model)
+    if args.write_weights:
+        return gpt2.save(model, args.write_weights)
+    text = np.fromfile(args.data, np.uint8) if args.data else None
+    optimizer = torch.optim.AdamW(gpt2.weight_groups(model.parameters()), lr=args.lr,
+                                  betas=(0.9, 0.95), eps=1e-8, foreach=args.adamw == "foreach")
+    step_ms, losses = [], []
+    for step in range(args.warmup + args.steps):
+        tokens, targets = gpt2.batch(step * args.batch, args.batch, config, text)
+        start = time.perf_counter()
+        loss = model(tokens, targets)
+        loss.backward()
+        if args.clip > 0:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), args.clip)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        step_ms.append((time.perf_counter() - start) * 1e3)
+        losses.append(loss.item())
+        report(args, {"step": step, "loss": losses[-1], "ms": step_ms[-1]},
+               f"step {step:3d}  loss {losses[-1]:.6f}  {step_ms[-1]:8.1f} ms")
+    summarize(args, step_ms, losses, import_kib,
+              parameters=sum(p.numel() for p in model.parameters()))
+
+
+def optimizer_only(args, import_kib):
+    import torch
+    import gpt2
+    C, left, parameters = 768, args.optimizer_only, []
+    block = [(C,), (C,), (3 * C, C), (3 * C,), (C, C), (C,),
+             (C,), (C,), (4 * C, C), (4 * C,), (C, 4 * C), (C,)]
+    for shape in [(50257, C), (1024, C)] + 12 * block + [(C,), (C,)]:
+        if left > 0:
+            tensor = torch.empty(shape).normal_(0, 0.02)
+            tensor = tensor if tensor.numel() <= left else tensor.view(-1)[:left].clone()
+            left -= tensor.numel()
+            tensor.grad = torch.full_like(tensor, 1e-3)
+            parameters.append(tensor.requires_grad_())
+    if left > 0:
+        raise SystemExit(f"--optimizer-only: at most {args.optimizer_only - left} parameters")
+    optimizer = torch.optim.AdamW(gpt2.weight_groups(parameters), lr=args.lr,
+                                  betas=(0.9, 0.95), eps=1e-8, foreach=args.adamw == "foreach")
+    step_ms = []
+    for step in range(args.warmup + args.steps):
+        start = time.perf_counter()
+        optimizer.step()
+        step_ms.append((time.perf_counter() - start) * 1e3)
+        report(args, {"step": step, "ms": step_ms[-1]}, f"step {step:3d}  {step_ms[-1]:8.1f} ms")
+    # A single pass reads p, g, m, v and writes p, m, v: 28 bytes a parameter.
+    gbytes = 28e-6 * args.optimizer_only / statistics.median(step_ms[args.warmup:])
+    summarize(args, step_ms, [], import_kib, parameters=args.optimizer_only,
+              gbytes_per_s=gbytes)
+
+
+def main():
+    args = arguments()
+    process.before_torch(args.threads, args.malloc == "keep")
+    import torch
+    import_kib = process.vm_hwm_kib()
+    torch.set_num_threads(args.threads)
+    torch.manual_seed(1337)
+    (optimizer_only if args.optimizer_only else train)(args, import_kib)
+
+
+if __name__ == "__main__":
+    main()

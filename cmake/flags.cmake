@@ -1,0 +1,30 @@
+# tessera_flags: how Tessera's own sources are compiled, and not those of who links the libraries.
+include(CheckCXXCompilerFlag)
+add_library(tessera_flags INTERFACE)
+# GCC 12 takes fmt 9 for an overflow wherever a shape is formatted.
+target_compile_options(tessera_flags INTERFACE
+  -Wall -Wextra -Wpedantic -Wshadow -Wno-stringop-overflow)
+
+# Newer compilers have new warnings; these must not stop somebody who only wants to use Tessera.
+if(TESSERA_WERROR AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU"
+   AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
+  target_compile_options(tessera_flags INTERFACE -Werror)
+endif()
+
+# Without these two GCC leaves many loops scalar. NaN and infinity keep their meaning.
+target_compile_options(tessera_flags INTERFACE -fno-math-errno -fno-trapping-math)
+if(TESSERA_ARCH)
+  target_compile_options(tessera_flags INTERFACE -march=${TESSERA_ARCH})
+endif()
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+  check_cxx_compiler_flag(-mprefer-vector-width=512 TESSERA_HAS_VECTOR_WIDTH)
+  if(TESSERA_HAS_VECTOR_WIDTH)
+    target_compile_options(tessera_flags INTERFACE -mprefer-vector-width=512)
+  endif()
+endif()
+
+if(TESSERA_SANITIZE)
+  target_compile_options(tessera_flags INTERFACE
+    -O1 -fno-omit-frame-pointer -fno-sanitize-recover=all -fsanitize=${TESSERA_SANITIZE})
+  target_link_options(tessera_flags INTERFACE -fsanitize=${TESSERA_SANITIZE})
+endif()

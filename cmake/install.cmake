@@ -1,0 +1,16 @@
+# The package for find_package(Tessera): libraries, headers under include/tessera, and the programs.
+include(CMakePackageConfigHelpers)
+set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/Tessera)
+set(header_dir ${CMAKE_INSTALL_INCLUDEDIR}/tessera)
+
+install(EXPORT Tessera NAMESPACE Tessera:: FILE TesseraTargets.cmake DESTINATION ${package_dir})
+install(TARGETS tessera tessera_core tessera_nn tessera_dist tessera_optim tessera_models
+  EXPORT Tessera)
+install(FILES tessera.h DESTINATION ${header_dir})
+install(DIRECTORY core nn dist optim models DESTINATION ${header_dir} FILES_MATCHING PATTERN *.h)
+
+configure_package_config_file(cmake/TesseraConfig.cmake.in TesseraConfig.cmake
+  INSTALL_DESTINATION ${package_dir})
+write_basic_package_version_file(TesseraConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+install(FILES cmake/FindOneDNN.cmake ${PROJECT_BINARY_DIR}/TesseraConfig.cmake
+  ${PROJECT_BINARY_DIR}/TesseraConfigVersion.cmake DESTINATION ${package_dir})

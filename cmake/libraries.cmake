@@ -1,0 +1,18 @@
+# tessera_library(NAME FOLDERS dir... LINK target... [PRIVATE target...] [DEFINE macro...])
+# The static library tessera_NAME of all .cpp files in the folders. PRIVATE: not seen through its
+# headers.
+function(tessera_library name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "FOLDERS;LINK;PRIVATE;DEFINE")
+  list(TRANSFORM arg_FOLDERS APPEND "/*.cpp")
+  file(GLOB sources CONFIGURE_DEPENDS ${arg_FOLDERS})
+  set(target tessera_${name})
+  add_library(${target} STATIC ${sources})
+  set_target_properties(${target} PROPERTIES EXPORT_NAME ${name} POSITION_INDEPENDENT_CODE ON)
+  target_compile_features(${target} PUBLIC cxx_std_20)
+  target_compile_definitions(${target} PUBLIC ${arg_DEFINE})
+  target_include_directories(${target} PUBLIC
+    $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>
+    $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}/tessera>)
+  target_link_libraries(${target}
+    PUBLIC ${arg_LINK} PRIVATE ${arg_PRIVATE} $<BUILD_INTERFACE:tessera_flags>)
+endfunction()

@@ -1,0 +1,22 @@
+// copy: y = x, equal numbers of elements of one dtype. A launcher without an operation.
+#include <cstring>
+
+#include "core/kernels.h"
+#include "core/ops/blocks.h"
+
+namespace tessera::cpu {
+
+void copy(const Context&, const Tensor& y, const Tensor& x) {
+  TESSERA_CHECK(y.elements() == x.elements() && y.dtype() == x.dtype(),
+                "copy: the source is {} {}, expected {} {}", dtype_name(x.dtype()), x.shape(),
+                dtype_name(y.dtype()), y.shape());
+  const int64_t size = dtype_size(x.dtype());
+  auto* out = static_cast<std::byte*>(y.raw());
+  const auto* in = static_cast<const std::byte*>(x.raw());
+  if (out == in) return;
+  parallel_blocks(x.elements(), 1, [=](int64_t begin, int64_t end) {
+    std::memcpy(out + begin * size, in + begin * size, static_cast<size_t>((end - begin) * size));
+  });
+}
+
+}  // namespace tessera::cpu

@@ -1,0 +1,125 @@
+// cross_entropy: loss [] = mean over rows r of logsumexp(logits[r]) - logits[r][targets[r]],
+// logits (R, V), targets (R).
+//
+// The forward keeps logsumexp (R), so that the backward is one pass:
+//   dlogits = (exp(logits - logsumexp) - onehot(targets)) * dloss / R.
+#include <cmath>
+#include <limits>
+
+#include "core/autograd.h"
+#include "core/ops.h"
+#include "core/trace.h"
+#include "core/vector_math.h"
+
+namespace tessera::ops {
+
+namespace {
+void check_cross_entropy(const Tensor& logits, const Tensor& targets) {
+  TESSERA_CHECK(logits.rank() >= 1, "cross_entropy: logits have shape {}, expected [..., V]",
+                logits.shape());
+  const Shape rows(std::span(logits.shape().begin(), logits.shape().end() - 1));
+  TESSERA_CHECK(targets.shape() == rows, "cross_entropy: targets have shape {}, expected {}",
+                targets.shape(), rows);
+  TESSERA_CHECK(targets.dtype() == DType::i32, "cross_entropy: targets have dtype {}, expected i32",
+                dtype_name(targets.dtype()));
+  TESSERA_CHECK(targets.elements() > 0, "cross_entropy: targets have shape {}, expected rows",
+                targets.shape());
+}
+}  // namespace
+
+Tensor cross_entropy(const Tensor& logits, const Tensor& targets) {
+  check_cross_entropy(logits, targets);
+  const trace::Scope scope("cross_entropy");
+  const InUse in_use({&logits});
+  const Context context = current_context(logits.device());
+  kernels::check_targets(context, "cross_entropy", targets, logits.size(-1));
+  const float share = 1.0f / static_cast<float>(targets.elements());
+  Tensor logsumexp = Tensor::empty(targets.shape(), DType::f32, logits.device());
+  const Tensor losses = context.workspace(targets.shape());
+  Tensor loss = Tensor::empty({}, DType::f32, logits.device());
+  kernels::cross_entropy_forward(context, losses, logsumexp, logits, targets);
+  kernels::sum(context, loss, losses, share);
+
+  return record("cross_entropy", loss, {logits},
+                [logits = saved(logits), targets = saved(targets), logsumexp, share](
+                    const Tensor& dloss, InputGradients& grads) {
+                  // Nobody else can see logits that are unique: their gradient takes their place.
+                  const bool in_place = logits.unique() && !logits.leaf();
+                  const Tensor dlogits = in_place ? logits : grads.destination(0);
+                  kernels::cross_entropy_backward(current_context(dloss.device()), dlogits, dloss,
+                                                  logits, logsumexp, targets, share);
+                  if (in_place) grads.pass(0, dlogits);
+                });
+}
+
+}  // namespace tessera::ops
+
+namespace tessera::cpu {
+
+namespace {
+template <class T>
+float row_logsumexp(const T* x, int64_t columns) {
+  float maximum = -std::numeric_limits<float>::infinity();
+#pragma omp simd reduction(max : maximum)
+  for (int64_t i = 0; i < columns; ++i) maximum = float(x[i]) > maximum ? float(x[i]) : maximum;
+  float sum = 0;
+#pragma omp simd reduction(+ : sum)
+  for (int64_t i = 0; i < columns; ++i) sum += exp_f32(float(x[i]) - maximum);
+  return maximum + std::log(sum);
+}
+}  // namespace
+
+void check_targets(const Context&, std::string_view operation, const Tensor& targets,
+                   int64_t vocabulary) {
+  const auto values = targets.values<int32_t>();
+  for (size_t i = 0; i < values.size(); ++i) {
+    TESSERA_CHECK(values[i] >= 0 && values[i] < vocabulary,
+                  "{}: target {} at position {} is outside the vocabulary of {}", operation,
+                  values[i], i, vocabulary);
+  }
+}
+
+void cross_entropy_forward(const Context&, const Tensor& losses, const Tensor& logsumexp,
+                           const Tensor& logits, const Tensor& targets) {
+  const int64_t columns = logits.size(-1);
+  visit_float(logits.dtype(), "cross_entropy", [&]<class T>() {
+    float* loss = losses.data<float>();
+    float* normalizer = logsumexp.data<float>();
+    const T* x = logits.data<T>();
+    const int32_t* target = targets.data<int32_t>();
+    parallel_ranges(targets.elements(), 16 * columns, [=](int64_t begin, int64_t end) {
+      for (int64_t row = begin; row < end; ++row) {
+        const T* in = x + row * columns;
+        normalizer[row] = row_logsumexp(in, columns);
+        loss[row] = normalizer[row] - float(in[target[row]]);
+      }
+    });
+  });
+}
+
+void cross_entropy_backward(const Context&, const Tensor& dlogits, const Tensor& dloss,
+                            const Tensor& logits, const Tensor& logsumexp, const Tensor& targets,
+                            float scale) {
+  const int64_t columns = logits.size(-1);
+  visit_float(logits.dtype(), "cross_entropy", [&]<class T>() {
+    T* out = dlogits.data<T>();
+    const T* x = logits.data<T>();
+    const float* normalizer = logsumexp.data<float>();
+    const int32_t* target = targets.data<int32_t>();
+    const float factor = *dloss.data<float>() * scale;
+    parallel_ranges(targets.elements(), 16 * columns, [=](int64_t begin, int64_t end) {
+      for (int64_t row = begin; row < end; ++row) {
+        const T* in = x + row * columns;
+        T* to = out + row * columns;
+        const float hit = (exp_f32(float(in[target[row]]) - normalizer[row]) - 1.0f) * factor;
+#pragma omp simd
+        for (int64_t i = 0; i < columns; ++i) {
+          to[i] = T(exp_f32(float(in[i]) - normalizer[row]) * factor);
+        }
+        to[target[row]] = T(hit);
+      }
+    });
+  });
+}
+
+}  // namespace tessera::cpu

@@ -1,0 +1,127 @@
+// dropout: x (S, ...) -> y (S, ...): zeroes elements with a probability p and scales the rest by
+// 1 / (1 - p). Dimension 0 is the sample; a scalar is one sample. The gradient is the same launcher
+// with the same arguments: the mask is drawn again, not kept.
+//
+// Whether an element is kept is a function of (seed, step, sample, layer, element) alone. Elements
+// are drawn four at a time:
+//   key      two words of philox((step, purpose), seed): steps and seeds share no stream
+//   counter  (element / 4, sample, layer low, layer high); word element % 4 of the result decides
+// The counter holds its parts whole, so that within a step no two draws are the same.
+#include <cmath>
+
+#include "core/autograd.h"
+#include "core/ops.h"
+#include "core/trace.h"
+
+namespace tessera::ops {
+
+Tensor dropout(const Tensor& x, float probability, uint64_t layer) {
+  TESSERA_CHECK(0.0f <= probability && probability < 1.0f,
+                "dropout: probability is {}, expected at least 0 and less than 1", probability);
+  if (probability == 0.0f) return x;
+  const int64_t samples = x.rank() == 0 ? 1 : x.size(0);
+  const DropoutArgs args{
+      .state = dropout_state(),
+      .layer = layer,
+      .threshold = static_cast<uint32_t>(std::ldexp(double{probability}, 32)),
+      .keep_scale = 1.0f / (1.0f - probability),
+      .elements_per_sample = samples == 0 ? 0 : x.elements() / samples,
+  };
+  constexpr int64_t limit = int64_t{1} << 32;  // what a word of the counter holds
+  TESSERA_CHECK(args.elements_per_sample / 4 < limit && args.state.first_sample + samples <= limit,
+                "dropout: {} elements in each of the samples {} to {}, expected at most 2^34 "
+                "elements and 2^32 samples",
+                args.elements_per_sample, args.state.first_sample,
+                args.state.first_sample + samples);
+  const trace::Scope scope("dropout");
+  const InUse in_use({&x});
+  Tensor y = Tensor::empty(x.shape(), x.dtype(), x.device());
+  kernels::dropout(current_context(x.device()), y, x, args);
+  return record("dropout", y, {x}, [args](const Tensor& dy, InputGradients& grads) {
+    kernels::dropout(current_context(dy.device()), grads.destination(0), dy, args);
+  });
+}
+
+}  // namespace tessera::ops
+
+namespace tessera::cpu {
+
+namespace {
+
+constexpr int64_t tile = 256;  // elements whose words are drawn together
+constexpr int64_t tile_groups = tile / 4;
+
+PhiloxKey dropout_key(const DropoutState& state) {
+  constexpr auto purpose = static_cast<uint32_t>(stable_hash("dropout"));
+  const auto step = static_cast<uint64_t>(state.step);
+  const PhiloxCounter words = philox(
+      {static_cast<uint32_t>(step), static_cast<uint32_t>(step >> 32), purpose, 0},
+      philox_key(state.seed));
+  return {words[0], words[1]};
+}
+
+/// The words of a tile's elements, from `first_group` on: for each group philox() of core/random.h,
+/// written out round by round over all groups because that vectorises and calls of philox() do not.
+void draw_tile(uint32_t* draws, uint32_t first_group, uint32_t sample, uint64_t layer,
+               PhiloxKey key) {
+  uint32_t c0[tile_groups], c1[tile_groups], c2[tile_groups], c3[tile_groups];
+  for (int64_t g = 0; g < tile_groups; ++g) {
+    c0[g] = first_group + static_cast<uint32_t>(g);
+    c1[g] = sample;
+    c2[g] = static_cast<uint32_t>(layer);
+    c3[g] = static_cast<uint32_t>(layer >> 32);
+  }
+  for (int round = 0; round < 10; ++round) {
+#pragma omp simd
+    for (int64_t g = 0; g < tile_groups; ++g) {
+      const uint64_t product0 = uint64_t{0xD2511F53} * c0[g];
+      const uint64_t product1 = uint64_t{0xCD9E8D57} * c2[g];
+      c0[g] = static_cast<uint32_t>(product1 >> 32) ^ c1[g] ^ key[0];
+      c1[g] = static_cast<uint32_t>(product1);
+      c2[g] = static_cast<uint32_t>(product0 >> 32) ^ c3[g] ^ key[1];
+      c3[g] = static_cast<uint32_t>(product0);
+    }
+    key = {key[0] + 0x9E3779B9, key[1] + 0xBB67AE85};
+  }
+  for (int64_t g = 0; g < tile_groups; ++g) {
+    draws[4 * g + 0] = c0[g];
+    draws[4 * g + 1] = c1[g];
+    draws[4 * g + 2] = c2[g];
+    draws[4 * g + 3] = c3[g];
+  }
+}
+
+template <class T>
+void apply_tile(T* y, const T* x, const uint32_t* draws, uint32_t threshold, float keep_scale,
+                int64_t count) {
+#pragma omp simd
+  for (int64_t i = 0; i < count; ++i) {
+    const float scaled = float(x[i]) * keep_scale;
+    y[i] = T(draws[i] >= threshold ? scaled : 0.0f);
+  }
+}
+
+}  // namespace
+
+void dropout(const Context&, const Tensor& y, const Tensor& x, DropoutArgs args) {
+  if (x.elements() == 0) return;
+  const int64_t samples = x.elements() / args.elements_per_sample;
+  const int64_t tiles = (args.elements_per_sample + tile - 1) / tile;  // of one sample
+  const PhiloxKey key = dropout_key(args.state);
+  visit_float(x.dtype(), "dropout", [&]<class T>() {
+    parallel_ranges(samples * tiles, 8 * tile, [&](int64_t first, int64_t last) {
+      uint32_t draws[tile];
+      for (int64_t i = first; i < last; ++i) {
+        const int64_t sample = i / tiles;
+        const int64_t begin = i % tiles * tile;
+        draw_tile(draws, static_cast<uint32_t>(begin / 4),
+                  static_cast<uint32_t>(args.state.first_sample + sample), args.layer, key);
+        const int64_t at = sample * args.elements_per_sample + begin;
+        apply_tile(y.data<T>() + at, x.data<T>() + at, draws, args.threshold, args.keep_scale,
+                   std::min(tile, args.elements_per_sample - begin));
+      }
+    });
+  });
+}
+
+}  // namespace tessera::cpu

@@ -1,0 +1,16 @@
+// fill: every element of y becomes the value. A launcher without an operation.
+#include "core/kernels.h"
+#include "core/ops/blocks.h"
+
+namespace tessera::cpu {
+
+void fill(const Context&, const Tensor& y, float value) {
+  visit_float(y.dtype(), "fill", [&]<class T>() {
+    T* out = y.data<T>();
+    parallel_blocks(y.elements(), 1, [=](int64_t begin, int64_t end) {
+      std::fill(out + begin, out + end, T(value));
+    });
+  });
+}
+
+}  // namespace tessera::cpu

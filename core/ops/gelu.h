@@ -1,0 +1,34 @@
+// GELU in its tanh form and its derivative, for the loops of gelu.cpp and of fused operations.
+//
+//   gelu(x) = x/2 (1 + tanh(u)) = x sigmoid(2u),  u = sqrt(2/pi) (x + 0.044715 x^3)
+//
+// The sigmoid is what is computed: it costs one exp, and it keeps the small values of the negative
+// tail, which 1 + tanh(u) rounds away.
+#pragma once
+
+#include "core/vector_math.h"
+
+namespace tessera {
+
+namespace detail {
+inline constexpr float gelu_linear = 1.5957691216057308f;  // 2 sqrt(2/pi)
+inline constexpr float gelu_cubic = 0.0713548162726f;      // 2 sqrt(2/pi) 0.044715
+
+/// exp(-2u)
+inline float gelu_exp(float x) {
+  return exp_f32(-x * multiply_add(gelu_cubic, x * x, gelu_linear));
+}
+}  // namespace detail
+
+inline float gelu_f32(float x) { return x / (1.0f + detail::gelu_exp(x)); }
+
+/// d gelu(x) / dx
+inline float gelu_slope_f32(float x) {
+  // The slope is 0 or 1 far from the origin; without the bound x^2 could overflow to 0 * infinity.
+  x = clamp_magnitude(x, 16.0f);
+  const float sigmoid = 1.0f / (1.0f + detail::gelu_exp(x));
+  const float u2_slope = multiply_add(3.0f * detail::gelu_cubic, x * x, detail::gelu_linear);
+  return multiply_add(x * u2_slope, sigmoid * (1.0f - sigmoid), sigmoid);
+}
+
+}  // namespace tessera

@@ -1,0 +1,156 @@
+// linear: y (R, out) = activation(x (R, in) W + bias), W stored as [in, out] or as [out, in].
+//
+// With an activation the value before it, `pre`, is kept for the backward:
+//   g = dy * activation'(pre),  dx = g W^T,  dW = x^T g,  dbias = sums of g's columns.
+#include "core/autograd.h"
+#include "core/onednn.h"
+#include "core/ops.h"
+#include "core/trace.h"
+
+namespace tessera::ops {
+
+namespace {
+void check_linear(const Tensor& x, const Tensor& weight, const Tensor& bias, WeightLayout layout) {
+  const bool in_out = layout == WeightLayout::in_out;
+  TESSERA_CHECK(weight.rank() == 2, "linear: weight has shape {}, expected {}", weight.shape(),
+                in_out ? "[in, out]" : "[out, in]");
+  const int64_t in = weight.size(in_out ? 0 : 1);
+  const int64_t out = weight.size(in_out ? 1 : 0);
+  TESSERA_CHECK(x.rank() >= 1 && x.size(-1) == in, "linear: x has shape {}, expected [..., {}]",
+                x.shape(), in);
+  TESSERA_CHECK(x.dtype() == weight.dtype(), "linear: weight has dtype {}, expected {}",
+                dtype_name(weight.dtype()), dtype_name(x.dtype()));
+  if (!bias.defined()) return;
+  TESSERA_CHECK(bias.shape() == Shape{out}, "linear: bias has shape {}, expected [{}]",
+                bias.shape(), out);
+  TESSERA_CHECK(bias.dtype() == x.dtype(), "linear: bias has dtype {}, expected {}",
+                dtype_name(bias.dtype()), dtype_name(x.dtype()));
+}
+}  // namespace
+
+Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias, LinearOptions options) {
+  check_linear(x, weight, bias, options.layout);
+  const trace::Scope scope("linear");
+  const InUse in_use({&x, &weight, &bias});
+  const auto [layout, activation] = options;
+  const int64_t out = weight.size(layout == WeightLayout::in_out ? 1 : 0);
+  Tensor y = Tensor::empty(x.shape().with_last(out), x.dtype(), x.device());
+  Tensor pre;
+  if (activation != Activation::none) pre = Tensor::empty(y.shape(), y.dtype(), y.device());
+  kernels::linear_forward(current_context(x.device()), y, pre, x, weight, bias, layout, activation);
+
+  return record("linear", y, {x, weight, bias},
+                [x = saved(x), weight = saved(weight), pre, layout, activation](
+                    const Tensor& dy, InputGradients& grads) {
+                  const auto wanted = [&](int input) {
+                    return grads.wanted(input) ? grads.destination(input) : Tensor();
+                  };
+                  const Tensor dx = wanted(0);
+                  const Tensor dweight = wanted(1);
+                  const Tensor dbias = wanted(2);
+                  kernels::linear_backward(current_context(dy.device()), dx, dweight, dbias, dy,
+                                           pre, x, weight, layout, activation);
+                });
+}
+
+}  // namespace tessera::ops
+
+namespace tessera::cpu {
+
+namespace {
+/// out (C) = sums of the columns of x (R, C). Every column is summed in one order, in short runs of
+/// rows first, whichever thread has it.
+template <class T>
+void column_sums(T* out, const T* x, int64_t rows, int64_t columns) {
+  constexpr int64_t tile = 128;
+  constexpr int64_t run = 64;
+  const int64_t tiles = (columns + tile - 1) / tile;
+  parallel_ranges(tiles, tile * rows, [=](int64_t first, int64_t last) {
+    for (int64_t column = first * tile; column < std::min(last * tile, columns); column += tile) {
+      const int64_t width = std::min(tile, columns - column);
+      float total[tile] = {};
+      for (int64_t row = 0; row < rows; row += run) {
+        float partial[tile] = {};
+        for (int64_t r = row; r < std::min(row + run, rows); ++r) {
+          const T* in = x + r * columns + column;
+#pragma omp simd
+          for (int64_t i = 0; i < width; ++i) partial[i] += float(in[i]);
+        }
+        for (int64_t i = 0; i < width; ++i) total[i] += partial[i];
+      }
+      for (int64_t i = 0; i < width; ++i) out[column + i] = T(total[i]);
+    }
+  });
+}
+
+struct LinearSizes {
+  int64_t in, out, rows;
+  int64_t row_stride, column_stride;  // of W as (in, out)
+};
+
+LinearSizes linear_sizes(const Tensor& x, const Tensor& weight, WeightLayout layout) {
+  const bool in_out = layout == WeightLayout::in_out;
+  const int64_t in = weight.size(in_out ? 0 : 1);
+  const int64_t out = weight.size(in_out ? 1 : 0);
+  int64_t rows = 1;
+  for (int i = 0; i < x.rank() - 1; ++i) rows *= x.size(i);
+  return {in, out, rows, in_out ? out : 1, in_out ? 1 : in};
+}
+}  // namespace
+
+void linear_forward(const Context& context, const Tensor& y, const Tensor& pre, const Tensor& x,
+                    const Tensor& weight, const Tensor& bias, WeightLayout layout,
+                    Activation activation) {
+  const auto [in, out, rows, row_stride, column_stride] = linear_sizes(x, weight, layout);
+  gemm({.m = rows,
+        .n = out,
+        .k = in,
+        .a = {x.raw(), in},
+        .b = {weight.raw(), row_stride, column_stride},
+        .c = {(activation == Activation::none ? y : pre).raw(), out},
+        .bias = bias.defined() ? bias.raw() : nullptr,
+        .dtype = x.dtype(),
+        .c_dtype = y.dtype()});
+  if (activation == Activation::gelu) gelu_forward(context, y, pre);
+}
+
+void linear_backward(const Context& context, const Tensor& dx, const Tensor& dweight,
+                     const Tensor& dbias, const Tensor& dy, const Tensor& pre, const Tensor& x,
+                     const Tensor& weight, WeightLayout layout, Activation activation) {
+  const auto [in, out, rows, row_stride, column_stride] = linear_sizes(x, weight, layout);
+  Tensor g = dy;
+  if (activation == Activation::gelu) {
+    g = context.workspace(dy.shape(), dy.dtype());
+    gelu_backward(context, g, dy, pre);
+  }
+  if (dbias.defined()) {
+    visit_float(g.dtype(), "linear",
+                [&]<class T>() { column_sums(dbias.data<T>(), g.data<T>(), rows, out); });
+  }
+  if (dx.defined()) {
+    gemm({.m = rows,
+          .n = in,
+          .k = out,
+          .a = {g.raw(), out},
+          .b = {weight.raw(), column_stride, row_stride},
+          .c = {dx.raw(), in},
+          .dtype = g.dtype(),
+          .c_dtype = dx.dtype()});
+  }
+  if (!dweight.defined()) return;
+  const ConstMatrix x_transposed{x.raw(), 1, in};
+  const ConstMatrix g_transposed{g.raw(), 1, out};
+  const ConstMatrix x_rows{x.raw(), in};
+  const ConstMatrix g_rows{g.raw(), out};
+  const bool in_out = layout == WeightLayout::in_out;
+  gemm({.m = in_out ? in : out,
+        .n = in_out ? out : in,
+        .k = rows,
+        .a = in_out ? x_transposed : g_transposed,
+        .b = in_out ? g_rows : x_rows,
+        .c = {dweight.raw(), in_out ? out : in},
+        .dtype = g.dtype(),
+        .c_dtype = dweight.dtype()});
+}
+
+}  // namespace tessera::cpu

@@ -1,0 +1,116 @@
+// linear_cross_entropy: loss [] = cross_entropy(x (R, C) weight (V, C)^T, targets (R)).
+//
+// The logits (R, V) are the largest tensor of a language model. They exist in f32, for one chunk of
+// rows at a time. One chunk that has all rows is kept, and its gradient takes its place; several
+// are computed again in the backward, which costs one more product and no memory.
+#include "core/autograd.h"
+#include "core/ops.h"
+#include "core/ops/linear_cross_entropy.h"
+#include "core/trace.h"
+
+namespace tessera::ops {
+
+namespace {
+
+void check_linear_cross_entropy(const Tensor& x, const Tensor& weight, const Tensor& targets) {
+  TESSERA_CHECK(weight.rank() == 2, "linear_cross_entropy: weight has shape {}, expected [V, C]",
+                weight.shape());
+  TESSERA_CHECK(x.rank() >= 1 && x.size(-1) == weight.size(1),
+                "linear_cross_entropy: x has shape {}, expected [..., {}]", x.shape(),
+                weight.size(1));
+  TESSERA_CHECK(x.dtype() == weight.dtype(),
+                "linear_cross_entropy: weight has dtype {}, expected {}",
+                dtype_name(weight.dtype()), dtype_name(x.dtype()));
+  const Shape rows(std::span(x.shape().begin(), x.shape().end() - 1));
+  TESSERA_CHECK(targets.shape() == rows, "linear_cross_entropy: targets have shape {}, expected {}",
+                targets.shape(), rows);
+  TESSERA_CHECK(targets.dtype() == DType::i32,
+                "linear_cross_entropy: targets have dtype {}, expected i32",
+                dtype_name(targets.dtype()));
+  TESSERA_CHECK(targets.elements() > 0,
+                "linear_cross_entropy: targets have shape {}, expected rows", targets.shape());
+}
+
+/// The tensors by rows: x (R, C), targets, losses and logsumexp (R).
+struct Rows {
+  Tensor x, weight, targets, logsumexp;
+  int64_t chunk = 0;
+
+  int64_t count() const { return targets.size(0); }
+
+  template <class Body>
+  void for_each_chunk(Body&& body) const {
+    for (int64_t begin = 0; begin < count(); begin += chunk) {
+      body(begin, std::min(begin + chunk, count()));
+    }
+  }
+
+  void compute_logits(const Context& context, const Tensor& logits, int64_t begin,
+                      int64_t end) const {
+    kernels::matmul(context, logits, x.rows(begin, end), weight, MatmulArgs{.transpose_b = true});
+  }
+};
+
+/// Turns logits into their gradient and adds the chunk's share to dx and dweight.
+void chunk_backward(const Context& context, const Rows& rows, int64_t begin, int64_t end,
+                    const Tensor& logits, const Tensor& dloss, const Tensor& dx,
+                    const Tensor& dweight) {
+  const float share = 1.0f / static_cast<float>(rows.count());
+  kernels::cross_entropy_backward(context, logits, dloss, logits, rows.logsumexp.rows(begin, end),
+                                  rows.targets.rows(begin, end), share);
+  if (dx.defined()) {
+    kernels::matmul(context, dx.rows(begin, end), logits, rows.weight, MatmulArgs{});
+  }
+  if (dweight.defined()) {
+    kernels::matmul(context, dweight, logits, rows.x.rows(begin, end),
+                    MatmulArgs{.transpose_a = true, .accumulate = begin > 0});
+  }
+}
+
+}  // namespace
+
+Tensor linear_cross_entropy(const Tensor& x, const Tensor& weight, const Tensor& targets) {
+  check_linear_cross_entropy(x, weight, targets);
+  const trace::Scope scope("linear_cross_entropy");
+  const InUse in_use({&x, &weight});
+  const Context context = current_context(x.device());
+  const int64_t count = targets.elements();
+  const int64_t vocabulary = weight.size(0);
+  kernels::check_targets(context, "linear_cross_entropy", targets, vocabulary);
+
+  const Rows rows{saved(x).view({count, x.size(-1)}), saved(weight), targets.view({count}),
+                  Tensor::empty({count}, DType::f32, x.device()),
+                  std::min(count, logits_chunk_rows(vocabulary))};
+  const bool recorded = grad_enabled() && (x.requires_grad() || weight.requires_grad());
+  const bool keep = recorded && rows.chunk == count;
+  Tensor logits = Tensor::empty({rows.chunk, vocabulary}, DType::f32, x.device(),
+                                keep ? Category::activations : Category::workspace);
+  const Tensor losses = context.workspace({count});
+  rows.for_each_chunk([&](int64_t begin, int64_t end) {
+    const Tensor chunk = logits.rows(0, end - begin);
+    rows.compute_logits(context, chunk, begin, end);
+    kernels::cross_entropy_forward(context, losses.rows(begin, end),
+                                   rows.logsumexp.rows(begin, end), chunk,
+                                   rows.targets.rows(begin, end));
+  });
+  Tensor loss = Tensor::empty({}, DType::f32, x.device());
+  kernels::sum(context, loss, losses, 1.0f / static_cast<float>(count));
+
+  if (!keep) logits = Tensor();
+  return record("linear_cross_entropy", loss, {x, weight},
+                [rows, logits](const Tensor& dloss, InputGradients& grads) {
+                  const Context here = current_context(dloss.device());
+                  const Tensor dx =
+                      grads.wanted(0) ? grads.destination(0).view(rows.x.shape()) : Tensor();
+                  const Tensor dweight = grads.wanted(1) ? grads.destination(1) : Tensor();
+                  const Tensor scratch =
+                      logits.defined() ? logits : here.workspace({rows.chunk, rows.weight.size(0)});
+                  rows.for_each_chunk([&](int64_t begin, int64_t end) {
+                    const Tensor chunk = scratch.rows(0, end - begin);
+                    if (!logits.defined()) rows.compute_logits(here, chunk, begin, end);
+                    chunk_backward(here, rows, begin, end, chunk, dloss, dx, dweight);
+                  });
+                });
+}
+
+}  // namespace tessera::ops

@@ -1,0 +1,20 @@
+// reshape: x under another shape of as many elements. Shares memory, so it has no kernel.
+#include "core/autograd.h"
+#include "core/ops.h"
+#include "core/trace.h"
+
+namespace tessera::ops {
+
+Tensor reshape(const Tensor& x, const Shape& shape) {
+  TESSERA_CHECK(shape.elements() == x.elements(),
+                "reshape: shape {} has {} elements, expected {} as in shape {}", shape,
+                shape.elements(), x.elements(), x.shape());
+  const trace::Scope scope("reshape");
+  const InUse in_use({&x});
+  return record("reshape", x.view(shape), {x},
+                [before = x.shape()](const Tensor& dy, InputGradients& grads) {
+                  grads.pass(0, dy.view(before));
+                });
+}
+
+}  // namespace tessera::ops

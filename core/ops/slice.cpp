@@ -1,0 +1,25 @@
+// slice: rows [begin, end) of the leading dimension of x. Shares memory, so it has no kernel.
+#include "core/autograd.h"
+#include "core/ops.h"
+#include "core/trace.h"
+
+namespace tessera::ops {
+
+Tensor slice(const Tensor& x, int64_t begin, int64_t end) {
+  TESSERA_CHECK(x.rank() > 0, "slice: a scalar has no rows");
+  TESSERA_CHECK(0 <= begin && begin <= end && end <= x.size(0),
+                "slice: rows [{}, {}) are outside the {} of shape {}", begin, end, x.size(0),
+                x.shape());
+  const trace::Scope scope("slice");
+  const InUse in_use({&x});
+  return record("slice", x.rows(begin, end), {x},
+                [begin, end](const Tensor& dy, InputGradients& grads) {
+                  const Context context = current_context(dy.device());
+                  const Tensor dx = grads.destination(0);
+                  kernels::fill(context, dx.rows(0, begin), 0.0f);
+                  kernels::copy(context, dx.rows(begin, end), dy);
+                  kernels::fill(context, dx.rows(end, dx.size(0)), 0.0f);
+                });
+}
+
+}  // namespace tessera::ops

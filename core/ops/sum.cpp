@@ -1,0 +1,71 @@
+// sum: y [] = sum of x; mean: y [] = sum of x / elements. Any shape, but the mean of nothing is an
+// error.
+//
+// Blocks of 4096 elements are summed in fp64 each, then the blocks in order, so that the result
+// does not depend on the number of threads.
+#include "core/autograd.h"
+#include "core/ops.h"
+#include "core/trace.h"
+
+namespace tessera::ops {
+
+namespace {
+Tensor scaled_sum(const char* name, const Tensor& x, float factor) {
+  const trace::Scope scope(name);
+  const InUse in_use({&x});
+  Tensor y = Tensor::empty({}, x.dtype(), x.device());
+  kernels::sum(current_context(x.device()), y, x, factor);
+  return record(name, y, {x}, [factor](const Tensor& dy, InputGradients& grads) {
+    kernels::sum_backward(current_context(dy.device()), grads.destination(0), dy, factor);
+  });
+}
+}  // namespace
+
+Tensor sum(const Tensor& x) { return scaled_sum("sum", x, 1.0f); }
+
+Tensor mean(const Tensor& x) {
+  TESSERA_CHECK(x.elements() > 0, "mean: shape {} has no elements", x.shape());
+  return scaled_sum("mean", x, 1.0f / static_cast<float>(x.elements()));
+}
+
+}  // namespace tessera::ops
+
+namespace tessera::cpu {
+
+namespace {
+constexpr int64_t sum_block = 4096;
+
+template <class T>
+double block_sum(const T* x, int64_t begin, int64_t end) {
+  double total = 0;
+#pragma omp simd reduction(+ : total)
+  for (int64_t i = begin; i < end; ++i) total += double(float(x[i]));
+  return total;
+}
+}  // namespace
+
+void sum(const Context& context, const Tensor& y, const Tensor& x, float factor) {
+  const int64_t blocks = (x.elements() + sum_block - 1) / sum_block;
+  const Tensor scratch = context.workspace({blocks * 2});  // an fp64 takes the room of two f32
+  double* sums = static_cast<double*>(scratch.raw());
+  visit_float(x.dtype(), "sum", [&]<class T>() {
+    const T* in = x.data<T>();
+    parallel_ranges(blocks, sum_block, [&](int64_t first, int64_t last) {
+      for (int64_t block = first; block < last; ++block) {
+        const int64_t begin = block * sum_block;
+        sums[block] = block_sum(in, begin, std::min(begin + sum_block, x.elements()));
+      }
+    });
+    double total = 0;
+    for (int64_t block = 0; block < blocks; ++block) total += sums[block];
+    *y.data<T>() = T(static_cast<float>(factor * total));
+  });
+}
+
+void sum_backward(const Context& context, const Tensor& dx, const Tensor& dy, float factor) {
+  visit_float(dy.dtype(), "sum", [&]<class T>() {
+    fill(context, dx, factor * float(*dy.data<T>()));
+  });
+}
+
+}  // namespace tessera::cpu

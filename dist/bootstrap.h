@@ -1,0 +1,43 @@
+// How a program becomes a rank: MPI gives rank, size and local rank. Without mpirun the job has one
+// rank, and the program is the same.
+//
+//   int main(int argc, char** argv) {
+//     return tessera::dist::run(argc, argv, [&](tessera::dist::World& world) {
+//       ...
+//       return 0;
+//     });
+//   }
+//
+// `run` ends a failing job on every rank: it prints the error with rank and step and calls
+// MPI_Abort, with exit code 2 for InputError and 1 for anything else.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+#include "dist/communicator.h"
+
+namespace tessera::dist {
+
+struct World {
+  std::shared_ptr<Communicator> communicator;
+  int rank = 0;
+  int size = 1;
+  int local_rank = 0;  // among the ranks of this host
+  int local_size = 1;
+};
+
+/// Initialises MPI when the program was started by mpirun (or a PMI/PMIx launcher).
+World init(int& argc, char**& argv);
+
+/// Ends MPI. Called by every rank when all went well; never while an exception unwinds.
+void finish(World& world);
+
+/// init, body, finish; the process's exit code.
+int run(int argc, char** argv, const std::function<int(World&)>& body);
+
+/// The last step that this rank finished, for its last words when it is told to end.
+void set_finished_step(int64_t step);
+
+}  // namespace tessera::dist

@@ -1,0 +1,128 @@
+// Collectives between the ranks of a job. Every call is asynchronous and returns Work to wait for;
+// calls run in the order in which they were made, which must be the same on every rank.
+//
+//   Work work = communicator.all_gather(bucket, {Traffic::parameters, 3});
+//   ... compute ...
+//   work.wait();                                    // throws what the collective threw
+//
+// "piece r" of a buffer of N * n elements is [r * n, (r + 1) * n). What a call sends:
+//
+//   exchange, reduce_scatter   (N-1) pieces a rank < contributors, nothing from the others
+//   all_gather                 (N-1) times the own piece
+//   all_reduce                 (N-1) times the buffer
+//   broadcast                  (N-1) times the buffer from the root, nothing from the others
+//   barrier                    nothing
+//
+// A collective that failed leaves its communicator unusable: later calls throw the same.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/tensor.h"
+#include "dist/traffic.h"
+
+namespace tessera::dist {
+
+/// A collective under way. Copies share it.
+class Work {
+ public:
+  class State {
+   public:
+    virtual ~State() = default;
+    virtual void wait() = 0;  // rethrows the failure of the collective
+    virtual bool done() const = 0;
+  };
+
+  Work() = default;  // nothing to wait for
+  explicit Work(std::shared_ptr<State> state) : state_(std::move(state)) {}
+
+  void wait() const {
+    if (state_) state_->wait();
+  }
+  bool done() const { return !state_ || state_->done(); }
+
+ private:
+  std::shared_ptr<State> state_;
+};
+
+/// What a call is for: the ledger counts by purpose, the trace shows the bucket.
+struct Call {
+  Traffic purpose = Traffic::other;
+  int64_t bucket = -1;
+};
+
+class Communicator {
+ public:
+  /// Called where the communicator runs, not on the caller's thread: elements
+  /// [begin, begin + chunk.elements()) of this rank's piece as `source` sent them. `begin` is a
+  /// multiple of 256, and so is the length but for the last chunk. It must own what it touches: it
+  /// may run until wait() returns, also while an exception unwinds the caller.
+  using Receive = std::function<void(int source, int64_t begin, const Tensor& chunk)>;
+
+  virtual ~Communicator() = default;
+
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+  virtual std::string name() const = 0;  // "mpi", "nccl", "single"
+
+  /// Memory that the transport can use directly; for long-lived flat buffers.
+  virtual std::shared_ptr<Storage> allocate(int64_t bytes, Category category) = 0;
+
+  /// The ordered reduction's transport: sends piece r of `input` to rank r, and hands what arrives
+  /// for this rank to `receive`, each element's contributions in ascending order of source, this
+  /// rank's own included (without a copy). Only ranks < contributors send.
+  virtual Work exchange(const Tensor& input, int contributors, Receive receive, Call call) = 0;
+
+  /// shard = the sum over ranks < contributors of their piece `rank()`, in f32, in an order that is
+  /// the transport's own and the same from run to run.
+  virtual Work reduce_scatter(const Tensor& shard, const Tensor& input, int contributors,
+                              Call call) = 0;
+
+  /// Every rank's piece of `buffer`, in place: afterwards all pieces are there on all ranks.
+  /// Moves bytes; any dtype.
+  virtual Work all_gather(const Tensor& buffer, Call call) = 0;
+
+  /// buffer = its sum over ranks, f32 or i64, in rank order.
+  virtual Work all_reduce(const Tensor& buffer, Call call) = 0;
+
+  virtual Work broadcast(const Tensor& buffer, int root, Call call) = 0;
+
+  /// Runs `body` where the communicator runs, after the calls before it and before those after it:
+  /// what a rank computes on a collective's result without waiting for it. Sends nothing, and the
+  /// ledger does not count it.
+  virtual Work run(std::function<void()> body) = 0;
+
+  /// Returns when every rank has called it and earlier calls are done.
+  virtual void barrier() = 0;
+
+  /// Bytes of staging that the transport holds, once and for all calls (Category::communication).
+  virtual int64_t staging_bytes() const = 0;
+
+  virtual TrafficLedger& traffic() { return traffic_; }
+
+ protected:
+  TrafficLedger traffic_;
+};
+
+/// The communicator of a job of one rank: every call is done when it returns.
+std::shared_ptr<Communicator> single_communicator();
+
+/// Over MPI_COMM_WORLD (MPI must be initialised with MPI_THREAD_MULTIPLE). One communication thread
+/// runs the calls; pairwise transfers go through persistent scratch in chunks. Collective.
+std::shared_ptr<Communicator> mpi_communicator();
+
+/// The staging_bytes() of mpi_communicator in a job of `ranks` ranks.
+int64_t mpi_staging_bytes(int64_t ranks);
+
+/// Every rank's text on rank 0, in rank order; empty elsewhere. Collective.
+std::vector<std::string> gather_text(Communicator& communicator, const std::string& text);
+
+/// Nanoseconds that the calling thread has spent in Work::wait since the process started.
+int64_t waited_ns();
+
+}  // namespace tessera::dist

@@ -1,0 +1,252 @@
+// The communicator over MPI: a queue of calls and one thread that runs them, in order. The caller
+// computes meanwhile.
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <optional>
+#include <thread>
+
+#include "core/context.h"
+#include "core/trace.h"
+#include "dist/collective_checks.h"
+#include "dist/host_work.h"
+#include "dist/mpi_transport.h"
+
+namespace tessera::dist {
+
+namespace {
+
+struct Task {
+  std::shared_ptr<HostWork> work;
+  Call call;
+  std::optional<Collective> collective;  // none for run()
+  int64_t payload_bytes = 0;             // of the buffer, for the trace
+  std::function<int64_t()> body;         // returns the bytes that this rank sent
+};
+
+const std::byte* bytes_of(const Tensor& tensor) {
+  return tensor.elements() > 0 ? static_cast<const std::byte*>(tensor.raw()) : nullptr;
+}
+std::byte* writable_bytes_of(const Tensor& tensor) {
+  return tensor.elements() > 0 ? static_cast<std::byte*>(tensor.raw()) : nullptr;
+}
+
+template <class T>
+void add_to(std::byte* sum, const std::byte* values, int64_t bytes) {
+  auto* const to = reinterpret_cast<T*>(sum);
+  const auto* const from = reinterpret_cast<const T*>(values);
+  const int64_t elements = bytes / static_cast<int64_t>(sizeof(T));
+  for (int64_t i = 0; i < elements; ++i) to[i] += from[i];
+}
+
+void copy_to(std::byte* to, const std::byte* from, int64_t bytes) {
+  if (to != from) std::memcpy(to, from, static_cast<size_t>(bytes));
+}
+
+std::vector<int> ascending_sources(int contributors) {
+  std::vector<int> sources;
+  for (int r = 0; r < contributors; ++r) sources.push_back(r);
+  return sources;
+}
+
+// This rank first, then its neighbours downwards: no rank is the first that all others wait for.
+std::vector<int> rotated_sources(int rank, int size, int contributors) {
+  std::vector<int> sources;
+  for (int i = 0; i < size; ++i) {
+    const int source = (rank - i + size) % size;
+    if (source < contributors) sources.push_back(source);
+  }
+  return sources;
+}
+
+class MpiCommunicator : public Communicator {
+ public:
+  MpiCommunicator() : thread_([this] { serve(); }) {}
+
+  // Calls that are not done by now belong to a job that fails: nobody may wait for its peers here.
+  ~MpiCommunicator() override {
+    {
+      const std::lock_guard lock(mutex_);
+      closing_ = true;
+    }
+    transport_.stop();
+    changed_.notify_all();
+    thread_.join();
+  }
+
+  int rank() const override { return transport_.rank(); }
+  int size() const override { return transport_.size(); }
+  std::string name() const override { return "mpi"; }
+  int64_t staging_bytes() const override { return mpi_staging_bytes(size()); }
+
+  std::shared_ptr<Storage> allocate(int64_t bytes, Category category) override {
+    return tessera::allocate(bytes, category);
+  }
+
+  Work exchange(const Tensor& input, int contributors, Receive receive, Call call) override;
+  Work reduce_scatter(const Tensor& shard, const Tensor& input, int contributors,
+                      Call call) override;
+  Work all_gather(const Tensor& buffer, Call call) override;
+  Work all_reduce(const Tensor& buffer, Call call) override;
+  Work broadcast(const Tensor& buffer, int root, Call call) override;
+  Work run(std::function<void()> body) override;
+  void barrier() override;
+
+ private:
+  Work submit(Task task);
+  void serve();
+  void execute(Task task);
+  void run_body(const Task& task);
+
+  MpiTransport transport_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Task> queue_;
+  bool closing_ = false;
+  std::exception_ptr failure_;  // of the first call that failed; used by the thread alone
+  std::thread thread_;          // last: it uses all of the above
+};
+
+Work MpiCommunicator::submit(Task task) {
+  const char* const name = task.collective ? wait_name(*task.collective) : "wait run";
+  auto work = std::make_shared<HostWork>(name, task.call);
+  task.work = work;
+  {
+    const std::lock_guard lock(mutex_);
+    queue_.push_back(std::move(task));
+  }
+  changed_.notify_one();
+  return Work(std::move(work));
+}
+
+void MpiCommunicator::serve() {
+  // What receivers compute, they compute on this thread alone: a team of its own would take the
+  // cores from the caller's.
+  const ThreadCountScope one_thread(1);
+  for (;;) {
+    Task task;
+    {
+      std::unique_lock lock(mutex_);
+      // The communication thread waits for the next call, without using its core.
+      changed_.wait(lock, [&] { return closing_ || !queue_.empty(); });
+      if (queue_.empty()) return;
+      task = std::move(queue_.front());
+      queue_.pop_front();
+    }
+    execute(std::move(task));
+  }
+}
+
+void MpiCommunicator::run_body(const Task& task) {
+  const char* const name = task.collective ? collective_name(*task.collective).data() : "run";
+  const trace::Scope scope(name, trace::Track::communication, task.call.bucket, [&] {
+    return fmt::format("{}, {} bytes", traffic_name(task.call.purpose), task.payload_bytes);
+  });
+  const int64_t sent = task.body();
+  if (task.collective) traffic_.add(*task.collective, task.call.purpose, sent);
+}
+
+void MpiCommunicator::execute(Task task) {
+  try {
+    if (!failure_) run_body(task);
+  } catch (...) {
+    failure_ = std::current_exception();
+  }
+  // Whoever waits finds the buffers let go, and the trace and the ledger complete.
+  task.body = nullptr;
+  if (failure_) {
+    task.work->fail(failure_);
+  } else {
+    task.work->finish();
+  }
+}
+
+Work MpiCommunicator::exchange(const Tensor& input, int contributors, Receive receive, Call call) {
+  check_exchange(input, contributors, size());
+  auto body = [this, input, contributors, receive = std::move(receive)] {
+    const int64_t piece = input.elements() / size();
+    const int64_t element_bytes = dtype_size(input.dtype());
+    const auto arrived = [&](int source, int64_t begin, int64_t bytes, const std::byte* data) {
+      const int64_t first = begin / element_bytes;
+      if (source == rank()) {
+        const int64_t own = rank() * piece + first;
+        receive(source, first, input.flat(own, own + bytes / element_bytes));
+      } else {
+        receive(source, first, transport_.staged(data, bytes, input.dtype()));
+      }
+    };
+    return transport_.exchange(bytes_of(input), piece * element_bytes, contributors,
+                               ascending_sources(contributors), arrived);
+  };
+  return submit({{}, call, Collective::exchange, input.bytes(), std::move(body)});
+}
+
+Work MpiCommunicator::reduce_scatter(const Tensor& shard, const Tensor& input, int contributors,
+                                     Call call) {
+  check_reduce_scatter(shard, input, contributors, size());
+  auto body = [this, shard, input, contributors] {
+    const std::vector<int> sources = rotated_sources(rank(), size(), contributors);
+    std::byte* const sum = writable_bytes_of(shard);
+    const auto arrived = [&](int source, int64_t begin, int64_t bytes, const std::byte* data) {
+      if (source == sources.front()) {
+        copy_to(sum + begin, data, bytes);
+      } else {
+        add_to<float>(sum + begin, data, bytes);
+      }
+    };
+    return transport_.exchange(bytes_of(input), shard.bytes(), contributors, sources, arrived);
+  };
+  return submit({{}, call, Collective::reduce_scatter, input.bytes(), std::move(body)});
+}
+
+Work MpiCommunicator::all_gather(const Tensor& buffer, Call call) {
+  check_all_gather(buffer, size());
+  auto body = [this, buffer] {
+    return transport_.all_gather(writable_bytes_of(buffer), buffer.bytes() / size());
+  };
+  return submit({{}, call, Collective::all_gather, buffer.bytes(), std::move(body)});
+}
+
+Work MpiCommunicator::all_reduce(const Tensor& buffer, Call call) {
+  check_all_reduce(buffer);
+  auto body = [this, buffer] {
+    std::byte* const sum = writable_bytes_of(buffer);
+    // Unsigned: the same bits, and overflow wraps around.
+    const auto add = buffer.dtype() == DType::f32 ? add_to<float> : add_to<uint64_t>;
+    const auto arrived = [&](int source, int64_t begin, int64_t bytes, const std::byte* data) {
+      if (source == 0) {
+        copy_to(sum + begin, data, bytes);
+      } else {
+        add(sum + begin, data, bytes);
+      }
+    };
+    return transport_.share(sum, buffer.bytes(), arrived);
+  };
+  return submit({{}, call, Collective::all_reduce, buffer.bytes(), std::move(body)});
+}
+
+Work MpiCommunicator::broadcast(const Tensor& buffer, int root, Call call) {
+  check_broadcast(buffer, root, size());
+  auto body = [this, buffer, root] {
+    return transport_.broadcast(writable_bytes_of(buffer), buffer.bytes(), root);
+  };
+  return submit({{}, call, Collective::broadcast, buffer.bytes(), std::move(body)});
+}
+
+Work MpiCommunicator::run(std::function<void()> body) {
+  auto task = [body = std::move(body)] {
+    body();
+    return int64_t{0};
+  };
+  return submit({{}, {}, std::nullopt, 0, std::move(task)});
+}
+
+void MpiCommunicator::barrier() {
+  submit({{}, {}, Collective::barrier, 0, [this] { return transport_.barrier(); }}).wait();
+}
+
+}  // namespace
+
+std::shared_ptr<Communicator> mpi_communicator() { return std::make_shared<MpiCommunicator>(); }
+
+}  // namespace tessera::dist

@@ -1,0 +1,89 @@
+// Who owns what: arithmetic alone, without a device and without communication.
+//
+// Parameters, in reverse order of registration (the order in which backward completes them), are
+// packed into buckets; each bucket is padded and cut into equal shards, one a rank.
+//
+//   flat buffer   | bucket 0                          | bucket 1             | ...
+//   bucket        | parameter | gap | parameter | padding |
+//   shards        | rank 0 | rank 1 | ... | rank N-1 |
+//
+//  - a parameter starts on a block of 256 elements, and shards end on blocks: whatever is summed
+//    block by block has the same blocks for any number of ranks;
+//  - a bucket closes at a parameter boundary; a parameter larger than a bucket gets its own;
+//  - a shared (tied) parameter gets a bucket of its own, because its gradient opens first and
+//    closes last.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace tessera::dist {
+
+inline constexpr int64_t block_elements = 256;
+
+struct LayoutParameter {
+  std::string name;
+  int64_t elements = 0;
+  bool shared = false;
+};
+
+struct Range {
+  int64_t begin = 0;
+  int64_t end = 0;
+  int64_t size() const { return end - begin; }
+  bool operator==(const Range&) const = default;
+};
+
+/// Where a parameter lies.
+struct ParameterSlot {
+  int bucket = 0;
+  int64_t offset = 0;  // of its first element in the bucket; a multiple of 256
+  int64_t elements = 0;
+};
+
+struct Bucket {
+  int64_t offset = 0;          // of its first element in the flat buffer
+  int64_t elements = 0;        // padded: ranks * shard_elements
+  int64_t shard_elements = 0;  // a multiple of 256
+  int64_t shard_offset = 0;    // of a rank's shard in that rank's own flat shard buffer
+  bool shared = false;         // holds one tied parameter
+  std::vector<int> parameters;  // indices as given to the constructor, in bucket order
+};
+
+class ShardLayout {
+ public:
+  /// `parameters` in order of registration; `bucket_elements` is where a bucket closes, at the
+  /// latest with the parameter that would exceed it. Throws for ranks < 1, bucket_elements < 1 or
+  /// sizes whose padded sum exceeds 2^62.
+  ShardLayout(std::vector<LayoutParameter> parameters, int64_t ranks, int64_t bucket_elements);
+
+  int64_t ranks() const { return ranks_; }
+  const std::vector<LayoutParameter>& parameters() const { return parameters_; }
+  const std::vector<Bucket>& buckets() const { return buckets_; }
+  const ParameterSlot& slot(int parameter) const { return slots_[static_cast<size_t>(parameter)]; }
+
+  /// The own range of `rank` inside a bucket.
+  Range shard(int bucket, int64_t rank) const;
+  /// The rank that owns element `offset` of a bucket.
+  int64_t owner(int bucket, int64_t offset) const;
+  /// What one rank owns of a parameter, as a range of the parameter's elements; may be empty.
+  Range owned(int parameter, int64_t rank) const;
+
+  int64_t parameter_elements() const { return parameter_elements_; }  // without padding
+  int64_t flat_elements() const { return flat_elements_; }            // with padding
+  int64_t shard_elements() const { return flat_elements_ / ranks_; }  // of one rank
+  int64_t padding_elements() const { return flat_elements_ - parameter_elements_; }
+  /// Largest bucket that holds no tied parameter; 0 if there is none.
+  int64_t largest_unshared_bucket() const;
+
+ private:
+  int64_t ranks_;
+  std::vector<LayoutParameter> parameters_;
+  std::vector<Bucket> buckets_;
+  std::vector<ParameterSlot> slots_;
+  int64_t parameter_elements_ = 0;
+  int64_t flat_elements_ = 0;
+};
+
+}  // namespace tessera::dist

@@ -1,0 +1,74 @@
+// The communicator of a job of one rank. Nothing moves; what counts is that every call has the same
+// meaning as between several ranks, and that the ledger counts which collective ran.
+#include <cstring>
+
+#include "dist/collective_checks.h"
+#include "dist/communicator.h"
+
+namespace tessera::dist {
+
+namespace {
+
+class SingleCommunicator : public Communicator {
+ public:
+  int rank() const override { return 0; }
+  int size() const override { return 1; }
+  std::string name() const override { return "single"; }
+
+  std::shared_ptr<Storage> allocate(int64_t bytes, Category category) override {
+    return tessera::allocate(bytes, category);
+  }
+
+  Work exchange(const Tensor& input, int contributors, Receive receive, Call call) override {
+    check_exchange(input, contributors, 1);
+    traffic_.add(Collective::exchange, call.purpose, 0);
+    const int64_t elements = input.elements();
+    if (elements > 0) receive(0, 0, input.flat(0, elements));
+    return {};
+  }
+
+  Work reduce_scatter(const Tensor& shard, const Tensor& input, int contributors,
+                      Call call) override {
+    check_reduce_scatter(shard, input, contributors, 1);
+    traffic_.add(Collective::reduce_scatter, call.purpose, 0);
+    if (shard.bytes() > 0) {
+      std::memmove(shard.raw(), input.raw(), static_cast<size_t>(shard.bytes()));
+    }
+    return {};
+  }
+
+  Work all_gather(const Tensor& buffer, Call call) override {
+    check_all_gather(buffer, 1);
+    traffic_.add(Collective::all_gather, call.purpose, 0);
+    return {};
+  }
+
+  Work all_reduce(const Tensor& buffer, Call call) override {
+    check_all_reduce(buffer);
+    traffic_.add(Collective::all_reduce, call.purpose, 0);
+    return {};
+  }
+
+  Work broadcast(const Tensor& buffer, int root, Call call) override {
+    check_broadcast(buffer, root, 1);
+    traffic_.add(Collective::broadcast, call.purpose, 0);
+    return {};
+  }
+
+  Work run(std::function<void()> body) override {
+    body();
+    return {};
+  }
+
+  void barrier() override { traffic_.add(Collective::barrier, Traffic::other, 0); }
+
+  int64_t staging_bytes() const override { return 0; }
+};
+
+}  // namespace
+
+std::shared_ptr<Communicator> single_communicator() {
+  return std::make_shared<SingleCommunicator>();
+}
+
+}  // namespace tessera::dist

@@ -1,0 +1,43 @@
+// What a rank has sent, to the byte, by purpose. Payload only: no headers of MPI or TCP.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <mutex>
+#include <string_view>
+
+namespace tessera::dist {
+
+/// Why bytes move.
+enum class Traffic : uint8_t { gradients, parameters, norms, losses, other };
+inline constexpr int traffic_count = 5;
+std::string_view traffic_name(Traffic purpose);
+
+/// Which collective moves them.
+enum class Collective : uint8_t {
+  reduce_scatter,
+  exchange,
+  all_gather,
+  all_reduce,
+  broadcast,
+  barrier,
+};
+inline constexpr int collective_count = 6;
+std::string_view collective_name(Collective collective);
+
+/// Counts of one rank; safe to use from any thread.
+class TrafficLedger {
+ public:
+  void add(Collective collective, Traffic purpose, int64_t bytes_sent);
+  int64_t bytes_sent(Traffic purpose) const;
+  int64_t bytes_sent() const;
+  int64_t calls(Collective collective) const;
+  void reset();
+
+ private:
+  mutable std::mutex mutex_;
+  std::array<int64_t, traffic_count> bytes_{};
+  std::array<int64_t, collective_count> calls_{};
+};
+
+}  // namespace tessera::dist

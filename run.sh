@@ -1,0 +1,17 @@
+#!/usr/bin/env bash
+# Trains a small GPT with ZeRO-2 on Tessera's own sources: installs what is missing, builds, runs.
+# Arguments go to train_gpt and override what stands below; TESSERA_RANKS is the number of ranks.
+set -euo pipefail
+. "$(dirname "${BASH_SOURCE[0]}")/scripts/common.sh"
+
+ranks=${TESSERA_RANKS:-2}
+[[ $ranks =~ ^[1-9][0-9]*$ ]] || die "TESSERA_RANKS is '$ranks', expected a number of ranks"
+threads=$((cores / ranks > 0 ? cores / ranks : 1))
+
+install_packages
+build release train_gpt generate corpus
+
+train=(mpirun -n "$ranks" build/release/bin/train_gpt --data build/release/corpus.txt
+  --preset nano --stage 2 --threads "$threads" --sample 200 "$@")
+say "${train[*]}"
+OMP_NUM_THREADS=$threads exec "${train[@]}" < /dev/null

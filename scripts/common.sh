@@ -1,0 +1,67 @@
+# Sourced by run.sh, test.sh and .ci/run: goes to the root of the checkout, sets up MPI, and has the
+# steps they share.
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+set -a
+. scripts/mpi.env
+set +a
+cores=$(nproc)
+
+say() { printf '== %s\n' "$*"; }
+die() { printf 'error: %s\n' "$*" >&2; exit 1; }
+
+# quietly LOG COMMAND...: the output goes to build/LOG, and is shown only if the command fails.
+quietly() {
+  local log=build/$1
+  shift
+  mkdir -p build
+  if ! "$@" > "$log" 2>&1 < /dev/null; then
+    tail -n 40 "$log" >&2
+    die "this failed, its whole output is in $log: $*"
+  fi
+}
+
+missing_packages() {
+  local package status
+  for package in $(grep -v '^#' scripts/packages.txt); do
+    status=$(dpkg-query -W -f '${db:Status-Status}' "$package" 2> /dev/null) || status=none
+    if [[ $status != installed ]]; then printf '%s\n' "$package"; fi
+  done
+}
+
+# True where sudo works, after asking for the password if there is somebody to ask.
+can_sudo() {
+  command -v sudo > /dev/null || return 1
+  sudo -n true 2> /dev/null || { [[ -t 0 ]] && sudo -v; }
+}
+
+# Installs what scripts/packages.txt names and the machine lacks: as root, by sudo, or not at all.
+install_packages() {
+  if ! command -v dpkg-query > /dev/null; then
+    say "not Debian or Ubuntu: expecting the equivalents of scripts/packages.txt to be installed"
+    return
+  fi
+  local missing as_root=()
+  mapfile -t missing < <(missing_packages)
+  if [[ ${#missing[@]} -eq 0 ]]; then return; fi
+
+  local install=(apt-get install -y --no-install-recommends "${missing[@]}")
+  if [[ $(id -u) -ne 0 ]]; then
+    can_sudo || die "packages are missing, and only root may install them:
+  apt-get update && ${install[*]}"
+    as_root=(sudo)
+  fi
+  say "installing ${missing[*]}"
+  quietly apt-update.log "${as_root[@]}" apt-get update
+  quietly apt-install.log "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive "${install[@]}"
+}
+
+# build PRESET [TARGET...]: configures and compiles; without targets, what the preset names.
+build() {
+  local preset=$1 flags=()
+  shift
+  say "building build/$preset (the first time takes minutes)"
+  quietly "configure-$preset.log" cmake --preset "$preset"
+  if [[ $# -gt 0 ]]; then flags+=(--target "$@"); fi
+  if [[ ! -t 1 ]]; then flags+=(-- --quiet); fi
+  cmake --build --preset "$preset" --parallel "$cores" "${flags[@]}"
+}

@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# Installs what is missing, builds, and runs the tests: all of the release build, and those of core,
+# dist and optim under the address and undefined behaviour sanitizers. --full adds the long matrices
+# and the thread sanitizer. Other arguments go to ctest.
+set -euo pipefail
+. "$(dirname "${BASH_SOURCE[0]}")/scripts/common.sh"
+
+presets=(release asan)
+selection=(--label-exclude '^full$')
+if [[ ${1:-} == --full ]]; then
+  shift
+  presets+=(tsan)
+  selection=()
+fi
+
+install_packages
+for preset in "${presets[@]}"; do build "$preset"; done
+
+# One ctest over all builds, so that there is one summary, and it is the last thing printed.
+mkdir -p build/tests
+printf 'subdirs("%s")\n' "${presets[@]/#/$PWD/build/}" > build/tests/CTestTestfile.cmake
+say "testing ${presets[*]}"
+exec ctest --test-dir build/tests --parallel "$cores" --output-on-failure --no-label-summary \
+  "${selection[@]}" "$@"

@@ -1,0 +1,134 @@
+#!/usr/bin/env bash
+# Bad input to train_gpt and generate: exit code 2, one line that says what is wrong, nothing
+# written.
+. "$(dirname "${BASH_SOURCE[0]}")/common.bash"
+
+# Raw files, and safetensors files that lie. The format's errors in detail: nn/test_safetensors.cpp.
+python3 - << 'PYTHON'
+import json, struct
+
+def write(name, data):
+    with open(name, "wb") as file:
+        file.write(data)
+
+def hostile(name, header, data=b"", length=None):
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    write(name, struct.pack("<Q", len(text) if length is None else length) + text + data)
+
+def tensor(begin, end, dtype="F32", shape=(2,)):
+    return {"dtype": dtype, "shape": list(shape), "data_offsets": [begin, end]}
+
+write("empty.txt", b"")
+write("short.txt", b"0123456789")
+write("odd.bin", b"abc")
+write("large.bin", struct.pack("<400H", *[1] * 399, 300))
+write("count.bin", struct.pack("<256i", 20240520, 1, 7, *[0] * 253) + struct.pack("<100H", *[1] * 100))
+write("foreign.safetensors", b"PK\x03\x04 this is a zip file of another program")
+hostile("long_header.safetensors", b"{}", length=1000)
+hostile("huge_header.safetensors", b"{}", length=100_000_001)
+hostile("overlap.safetensors", {"a": tensor(0, 8), "b": tensor(4, 12)}, bytes(12))
+hostile("out_of_range.safetensors", {"a": tensor(0, 8)}, bytes(4))
+hostile("dtype.safetensors", {"a": tensor(0, 8, "F99")}, bytes(8))
+hostile("json.safetensors", b'{"a":')
+PYTHON
+
+before() { find . -type f ! -name '*.log' -exec sha256sum {} + | sort; }
+
+# expect PATTERN PROGRAM ARGUMENT...
+expect() {
+  local pattern=$1 status=0 state
+  shift
+  state=$(before)
+  "$@" > stdout.log 2> stderr.log < /dev/null || status=$?
+  [[ $status == 2 ]] || fail "exit code $status instead of 2: $*"$'\n'"$(cat stderr.log)"
+  grep -q -- "$pattern" stderr.log || fail "no '$pattern' from: $*"$'\n'"$(cat stderr.log)"
+  [[ $1 == mpirun || $(wc -l < stderr.log) == 1 ]] || fail "not one line from: $*"
+  [[ ! -s stdout.log ]] || fail "output from: $*"
+  [[ $(before) == "$state" ]] || fail "files were changed by: $*"
+}
+train() {
+  local pattern=$1
+  shift
+  expect "$pattern" "$train_gpt" --steps 1 --eval-every 0 "$@" --log run.jsonl --trace trace.json
+}
+small=("${tiny[@]}" --data text.txt)
+
+train 'error: no_such.txt: cannot be opened: No such file' --data no_such.txt
+train 'empty.txt: is empty' --data empty.txt
+train 'is not a regular file' --data .
+train 'short.txt: the data has 10 tokens, expected at least one sequence' --data short.txt
+train 'odd.bin: has 3 bytes' --data odd.bin
+train 'large.bin: token 300 at position 399 is beyond the model.s vocabulary of 256' --data large.bin
+train 'text.txt: token [0-9]* at position [0-9]* is beyond' "${small[@]}" --vocab 100
+train 'says 7 tokens, but 200 bytes follow' --data count.bin
+train 'validation part has 10 tokens' --data text.txt --val-data short.txt --eval-every 1
+train '--data is required'
+train 'not expected: --foo' "${small[@]}" --foo
+train 'layers is -1' "${small[@]}" --layers -1
+train 'context is 0' "${small[@]}" --context 0
+train 'heads is 0' "${small[@]}" --heads 0
+train 'global batch is 0' "${small[@]}" --global-batch 0
+train 'micro-batch is 0' "${small[@]}" --micro-batch 0
+train 'global batch 12 is not a multiple of the micro-batch 5' "${small[@]}" --micro-batch 5
+train 'width 18 is not divisible by 4 heads' "${small[@]}" --width 18 --heads 4
+train 'stage 3 is not available yet; 0, 1 and 2 are' "${small[@]}" --stage 3
+train 'stage is 4, expected 0, 1 or 2' "${small[@]}" --stage 4
+
+train 'none.safetensors: cannot be opened' "${small[@]}" --init none.safetensors
+train 'not a safetensors file' "${small[@]}" --init foreign.safetensors
+train 'truncated: a header of 1000 bytes' "${small[@]}" --init long_header.safetensors
+train 'at most 100000000 are allowed' "${small[@]}" --init huge_header.safetensors
+train '"b": its bytes \[4, 12\] overlap' "${small[@]}" --init overlap.safetensors
+train 'data_offsets are \[0, 8\], but the file has 4' "${small[@]}" --init out_of_range.safetensors
+train 'dtype "F99" is unknown' "${small[@]}" --init dtype.safetensors
+train 'not valid JSON' "${small[@]}" --init json.safetensors
+
+mkdir saved
+alone "${small[@]}" --steps 1 --eval-every 0 --save saved/model.safetensors
+head -c -4 saved/model.safetensors > truncated.safetensors
+train 'has [0-9]* bytes of data' "${small[@]}" --init truncated.safetensors
+cp saved/model.safetensors other.safetensors
+train 'shape is \[256, 16\], expected \[256, 32\]' "${small[@]}" --width 32 --init other.safetensors
+train 'n_embd is 16, the model.s is 32' "${small[@]}" --width 32 --init saved/model.safetensors
+train 'n_head is 2, the model.s is 4' "${small[@]}" --heads 4 --init saved/model.safetensors
+
+train 'no/model.safetensors: cannot be written: No such file' "${small[@]}" --save no/model.safetensors
+train 'not a regular file' "${small[@]}" --save saved
+expect 'no/run.jsonl: cannot be written' "$train_gpt" "${small[@]}" --log no/run.jsonl
+expect 'no/trace.json: cannot be written' "$train_gpt" "${small[@]}" --trace no/trace.json
+if [[ $(id -u) != 0 ]]; then
+  mkdir -m 555 locked
+  train 'locked/m.safetensors: cannot be written: Permission' "${small[@]}" --save locked/m.safetensors
+fi
+
+expect 'config.json: there is no such file' "$generate" truncated.safetensors
+expect 'not expected: --foo' "$generate" saved/model.safetensors --foo
+expect 'token 256 is beyond the model.s vocabulary of 256' \
+  "$generate" saved/model.safetensors --prompt-tokens 256
+cp truncated.safetensors saved/model.safetensors
+expect 'has [0-9]* bytes of data' "$generate" saved/model.safetensors
+
+# Several ranks say it once.
+expect 'no_such.txt: cannot be opened' mpirun -n 3 "$train_gpt" --data no_such.txt
+[[ $(grep -c 'no_such.txt' stderr.log) == 1 ]] || fail "the error came more than once"$'\n'"$(cat stderr.log)"
+expect 'not expected: --foo' mpirun -n 2 "$train_gpt" --foo
+# Only one of the ranks reads the token that is wrong.
+expect 'large.bin: token 300 at position 399' mpirun -n 3 "$train_gpt" --data large.bin --log run.jsonl
+
+# A loss that is not finite: the step and the first operation, and exit code 1.
+python3 - << 'PYTHON'
+import json, struct
+data = bytearray(open("other.safetensors", "rb").read())
+length = struct.unpack("<Q", data[:8])[0]
+entry = json.loads(data[8:8 + length])["transformer.h.1.mlp.c_fc.weight"]
+position = 8 + length + entry["data_offsets"][0] + 20
+data[position:position + 4] = struct.pack("<f", float("nan"))
+open("nan.safetensors", "wb").write(data)
+PYTHON
+status=0
+"$train_gpt" "${small[@]}" --steps 3 --init nan.safetensors --save never.safetensors \
+  > stdout.log 2> stderr.log || status=$?
+[[ $status == 1 ]] || fail "exit code $status for a loss that is not finite"
+grep -q 'step 0: the loss is not finite (-*nan); first at linear with h.1.mlp.c_fc.weight' stderr.log ||
+  fail "$(cat stderr.log)"
+[[ ! -e never.safetensors && -z $(find . -name '*.tmp') ]] || fail "files were left behind"

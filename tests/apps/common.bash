@@ -1,0 +1,24 @@
+# Sourced by the shell tests of the applications: a folder of their own, a text, and short names.
+# The number of threads is fixed, because it is part of what fixes a run's bits.
+set -euo pipefail
+export OMP_NUM_THREADS=1
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cd "$work"
+train_gpt=$TESSERA_BIN/train_gpt
+generate=$TESSERA_BIN/generate
+
+cat "$TESSERA_SOURCE_DIR"/core/*.h > text.txt
+tiny=(--layers 2 --heads 2 --width 16 --context 16 --global-batch 12 --micro-batch 2)
+
+fail() { printf 'FAILED: %s\n' "$*" >&2; exit 1; }
+
+# alone ARGUMENT... and ranks N ARGUMENT...: train_gpt, which must succeed, without and with mpirun.
+alone() { must_work "$train_gpt" "$@"; }
+ranks() { must_work mpirun -n "$1" "$train_gpt" "${@:2}"; }
+must_work() {
+  "$@" > stdout.log 2> stderr.log < /dev/null || fail "exit code $?: $*"$'\n'"$(cat stderr.log)"
+}
+
+# What must be equal between runs: the log without times and without the header and summary.
+losses() { grep -E '"type":"(step|eval)"' "$1" | sed 's/,"tokens_per_s".*//'; }

@@ -1,0 +1,145 @@
+#include "apps/support/train_options.h"
+
+#include "apps/support/plan_table.h"
+#include "tests/support/catch.h"
+#include "tests/support/temporary_folder.h"
+
+using namespace tessera;
+using namespace tessera::apps;
+using Catch::Matchers::ContainsSubstring;
+
+namespace {
+
+TrainOptions parse(std::vector<const char*> arguments) {
+  arguments.insert(arguments.begin(), {"train_gpt", "--data", "text"});
+  return parse_command_line(static_cast<int>(arguments.size()), arguments.data()).options;
+}
+
+std::string refusal(const std::vector<const char*>& arguments) {
+  return test::message_of<InputError>([&] { parse(arguments); });
+}
+
+}  // namespace
+
+TEST_CASE("every preset has defaults that fit together") {
+  for (const std::string& name : models::GptConfig::preset_names()) {
+    const TrainOptions options = parse({"--preset", name.c_str()});
+    REQUIRE(options.batch.micro_batches() >= 2);
+    REQUIRE(options.min_lr == Catch::Approx(options.lr / 10));
+    REQUIRE(options.warmup < options.steps);
+    REQUIRE(options.model.width == models::GptConfig::preset(name).width);
+  }
+  const TrainOptions nano = parse({});
+  REQUIRE(nano.preset == "nano");
+  REQUIRE(nano.steps == 2000);
+  REQUIRE(nano.batch.global == 12);
+  REQUIRE(nano.lr == 1e-3f);
+  REQUIRE(nano.beta2 == 0.99f);
+  REQUIRE(nano.weight_decay == 0.1f);
+  REQUIRE(parse({"--optimizer", "sgd"}).weight_decay == 0);
+  REQUIRE(parse({"--steps", "20"}).warmup == 2);
+}
+
+TEST_CASE("flags override the preset") {
+  const TrainOptions options =
+      parse({"--preset", "micro", "--layers", "2", "--heads", "3", "--width", "96", "--overlap",
+             "off", "--reduction", "fast", "--stage", "0", "--lr", "0.5", "--min-lr", "0"});
+  REQUIRE(options.model.layers == 2);
+  REQUIRE(options.model.heads == 3);
+  REQUIRE(options.model.width == 96);
+  REQUIRE(options.model.context == 256);
+  REQUIRE_FALSE(options.overlap);
+  REQUIRE(options.reduction == optim::Reduction::fast);
+  REQUIRE(options.stage == 0);
+  REQUIRE(options.lr == 0.5f);
+  REQUIRE(options.min_lr == 0);
+}
+
+TEST_CASE("of a flag that comes twice the last counts") {
+  REQUIRE(parse({"--steps", "3", "--overlap", "off", "--steps", "4", "--overlap", "on"}).steps == 4);
+}
+
+TEST_CASE("flags come from a file, and the command line overrides it") {
+  const test::TemporaryFolder folder;
+  const std::string path = folder.file("run.cfg", "# a run\nsteps = 7\nlr = 0.25\nwidth=64\n");
+  const TrainOptions options = parse({"--config", path.c_str(), "--lr", "0.5"});
+  REQUIRE(options.steps == 7);
+  REQUIRE(options.lr == 0.5f);
+  REQUIRE(options.model.width == 64);
+  const std::string bad = folder.file("bad.cfg", "stepps = 7\n");
+  REQUIRE_THAT(refusal({"--config", bad.c_str()}), ContainsSubstring("stepps"));
+  REQUIRE_THAT(refusal({"--config", "/no/such"}), ContainsSubstring("/no/such"));
+}
+
+TEST_CASE("what cannot be done is refused in one line that says what is possible") {
+  const std::vector<std::pair<std::vector<const char*>, const char*>> cases = {
+      {{"--foo"}, "not expected: --foo"},
+      {{"stray"}, "not expected: stray"},
+      {{"--steps", "0"}, "--steps is 0, expected at least 1"},
+      {{"--steps", "-5"}, "--steps is -5"},
+      {{"--steps", "ten"}, "ten"},
+      {{"--steps", "1.5"}, "1.5"},
+      {{"--steps", "99999999999999999999"}, "expected at most"},
+      {{"--steps"}, "--steps"},
+      {{"--layers", "0"}, "layers is 0, expected at least 1"},
+      {{"--heads", "-1"}, "heads is -1"},
+      {{"--context", "0"}, "context is 0"},
+      {{"--vocab", "0"}, "vocab is 0"},
+      {{"--width", "130"}, "width 130 is not divisible by 4 heads"},
+      {{"--width", "1000000000000"}, "width is 1000000000000, expected at most"},
+      {{"--global-batch", "10", "--micro-batch", "4"}, "10 is not a multiple of the micro-batch 4"},
+      {{"--global-batch", "0"}, "global batch is 0"},
+      {{"--micro-batch", "-1"}, "micro-batch is -1"},
+      {{"--stage", "3"}, "stage 3 is not available yet; 0, 1 and 2 are"},
+      {{"--stage", "4"}, "stage is 4, expected 0, 1 or 2"},
+      {{"--stage", "-1"}, "stage is -1"},
+      {{"--bucket-bytes", "0"}, "--bucket-bytes is 0"},
+      {{"--overlap", "maybe"}, "maybe"},
+      {{"--reduction", "slow"}, "slow"},
+      {{"--optimizer", "lion"}, "lion"},
+      {{"--preset", "huge"}, "expected one of nano, micro"},
+      {{"--lr", "0"}, "--lr is 0"},
+      {{"--lr", "nan"}, "--lr is nan"},
+      {{"--lr", "inf"}, "--lr is inf"},
+      {{"--min-lr", "1"}, "--min-lr is 1, expected from 0 to the learning rate"},
+      {{"--beta1", "1"}, "--beta1 is 1"},
+      {{"--beta2", "-0.1"}, "--beta2 is -0.1"},
+      {{"--clip", "-1"}, "--clip is -1"},
+      {{"--dropout", "1"}, "dropout is 1"},
+      {{"--warmup", "-1"}, "--warmup is -1"},
+      {{"--threads", "-1"}, "--threads is -1"},
+      {{"--seed", "-1"}, "-1"},
+      {{"--eval-every", "-1"}, "--eval-every is -1"},
+      {{"--eval-batches", "-1"}, "--eval-batches is -1"},
+      {{"--sample", "-1"}, "--sample is -1"},
+  };
+  for (const auto& [arguments, expected] : cases) {
+    const std::string message = refusal(arguments);
+    INFO(arguments[0] << " " << (arguments.size() > 1 ? arguments[1] : ""));
+    REQUIRE_THAT(message, ContainsSubstring(expected));
+    REQUIRE(message.find('\n') == std::string::npos);
+  }
+  const char* no_data[] = {"train_gpt"};
+  REQUIRE_THAT(test::message_of<InputError>([&] { parse_command_line(1, no_data); }),
+               ContainsSubstring("--data is required"));
+}
+
+TEST_CASE("only matrices decay") {
+  const optim::ZeroOptions zero = zero_options(parse({}));
+  const models::Gpt model(models::GptConfig::preset("nano"));
+  for (const auto& named : model.named_parameters()) {
+    const bool matrix =
+        named.name.ends_with(".weight") && named.name.find("ln_") == std::string::npos;
+    REQUIRE(zero.group_of(named) == (matrix ? 0 : 1));
+  }
+  REQUIRE(zero.groups.size() == 1);
+  REQUIRE(zero.groups[0].weight_decay == 0.0f);
+}
+
+TEST_CASE("the plan names every stage, and stage 3 as not available yet") {
+  const TrainOptions options = parse({});
+  const std::string table = plan_table(options, models::Gpt(options.model), 3);
+  REQUIRE_THAT(table, ContainsSubstring("    2      3 "));
+  REQUIRE_THAT(table, ContainsSubstring("    0     64 "));
+  REQUIRE_THAT(table, ContainsSubstring("3 not available yet"));
+}

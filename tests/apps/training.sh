@@ -1,0 +1,92 @@
+#!/usr/bin/env bash
+# train_gpt as users run it: the same log for any number of ranks, its lines, the plan, the trace,
+# weights that go out and come in again.
+. "$(dirname "${BASH_SOURCE[0]}")/common.bash"
+run=(--data text.txt "${tiny[@]}" --steps 6 --eval-every 3 --dropout 0.1 --bucket-bytes 4096)
+
+alone "${run[@]}" --log one.jsonl --save one.safetensors --sample 20 --trace one.json
+grep -q 'planned and measured are equal on all ranks (1)' stdout.log || fail "$(cat stdout.log)"
+grep -q -- '--- sample' stdout.log || fail "no sample"
+for n in 1 2 3; do
+  ranks "$n" "${run[@]}" --log "$n.jsonl" --save "$n.safetensors" --trace "$n.json"
+  grep -q "planned and measured are equal on all ranks ($n)" stdout.log || fail "$(cat stdout.log)"
+  diff <(losses one.jsonl) <(losses "$n.jsonl") || fail "$n ranks trained differently"
+  cmp one.safetensors "$n.safetensors"
+done
+for stage in 0 1; do
+  ranks 2 "${run[@]}" --stage "$stage" --overlap off --log stage.jsonl --save stage.safetensors
+  diff <(losses one.jsonl) <(losses stage.jsonl) || fail "stage $stage trained differently"
+  cmp one.safetensors stage.safetensors
+done
+ranks 2 "${run[@]}" --reduction fast --log fast.jsonl
+head -n 1 fast.jsonl | grep -q '"reduction":"fast"' || fail "the header does not say fast"
+grep -q 'equal on all ranks (2)' stdout.log || fail "$(cat stdout.log)"
+# The whole validation part, shared by three ranks.
+alone "${run[@]}" --eval-batches 0 --log whole1.jsonl
+ranks 3 "${run[@]}" --eval-batches 0 --log whole3.jsonl
+diff <(losses whole1.jsonl) <(losses whole3.jsonl) || fail "the evaluation depends on the ranks"
+
+python3 - << 'PYTHON'
+import json
+lines = [json.loads(line) for line in open("3.jsonl")]
+assert [l["type"] for l in lines] == ["header"] + ["step"] * 3 + ["eval"] + ["step"] * 3 + ["eval", "summary"]
+header, summary = lines[0], lines[-1]
+assert header["ranks"] == 3 and header["reduction"] == "ordered" and header["communicator"] == "mpi"
+assert header["model"]["parameters"] == 256 * 16 + 16 * 16 + 2 * (12 * 16 * 16 + 13 * 16) + 2 * 16
+steps = [l for l in lines if l["type"] == "step"]
+assert [s["step"] for s in steps] == list(range(6))
+for step in steps:
+    assert list(step) == ["type", "step", "loss", "grad_norm", "lr", "tokens_per_s", "step_ms", "comm_exposed_ms"]
+    assert 0 < step["loss"] < 7 and step["grad_norm"] > 0 and step["step_ms"] > 0
+assert steps[-1]["loss"] < steps[0]["loss"]
+assert [l["step"] for l in lines if l["type"] == "eval"] == [3, 6]
+assert summary["equal"] and [r["rank"] for r in summary["ranks"]] == [0, 1, 2]
+for rank in summary["ranks"]:
+    for category in ("parameters", "gradients", "optimizer_state", "communication"):
+        assert rank["memory"][category]["planned"] == rank["memory"][category]["peak"] > 0
+    assert rank["traffic"]["gradients"]["measured"] > 0 and rank["vm_hwm"] > 0
+events = json.load(open("3.json"))["traceEvents"]
+assert {e["pid"] for e in events} == {0, 1, 2}
+assert any(e["name"] == "linear" for e in events)
+PYTHON
+
+# Weights that were saved go on where they were, and generate reads them.
+mkdir out
+alone --data text.txt "${tiny[@]}" --steps 3 --eval-every 3 --lr 1e-9 --clip 0 \
+  --weight-decay 0 --init one.safetensors --save out/model.safetensors --log init.jsonl
+python3 - << 'PYTHON'
+import json
+last = [json.loads(l) for l in open("one.jsonl")][-2]["val_loss"]
+first = [json.loads(l) for l in open("init.jsonl")][-2]["val_loss"]
+assert abs(first - last) < 1e-4, (first, last)
+config = json.load(open("out/config.json"))
+assert config["architectures"] == ["GPT2LMHeadModel"] and config["n_embd"] == 16
+PYTHON
+"$generate" out/model.safetensors --prompt 'int ' --tokens 40 --seed 3 > a.txt
+"$generate" out/model.safetensors --prompt 'int ' --tokens 40 --seed 3 > b.txt
+cmp a.txt b.txt
+[[ $(wc -c < a.txt) == 45 && $(head -c 4 a.txt) == 'int ' ]] || fail "$(cat a.txt)"
+"$generate" out/model.safetensors --prompt 'int ' --tokens 40 --seed 4 > c.txt
+! cmp -s a.txt c.txt || fail "another seed gave the same text"
+"$generate" out/model.safetensors --prompt-tokens 105,110,116 --temperature 0 --tokens 5 > /dev/null
+
+# --plan and --help need no data, end at once, and are printed once.
+ranks 3 --plan
+[[ $(grep -c 'this run: 3 ranks' stdout.log) == 1 ]] || fail "$(cat stdout.log)"
+grep -q '3 not available yet' stdout.log || fail "$(cat stdout.log)"
+ranks 2 --help
+[[ $(grep -c 'ZeRO stage: 0, 1 or 2' stdout.log) == 1 ]] || fail "$(cat stdout.log)"
+
+# A file of tokens, with and without llm.c's header, is the same data.
+python3 - << 'PYTHON'
+import struct
+text = open("text.txt", "rb").read()
+tokens = struct.pack(f"<{len(text)}H", *text)
+open("plain.bin", "wb").write(tokens)
+open("header.bin", "wb").write(struct.pack("<256i", 20240520, 1, len(text), *[0] * 253) + tokens)
+PYTHON
+for data in plain.bin header.bin; do
+  alone "${run[@]}" --data "$data" --log bin.jsonl --sample 5
+  diff <(losses one.jsonl) <(losses bin.jsonl) || fail "$data trained differently from the text"
+done
+[[ -z $(find . -name '*.tmp') ]] || fail "files were left behind"

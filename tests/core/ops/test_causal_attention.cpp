@@ -1,0 +1,176 @@
+#include "tests/support/catch.h"
+#include "tests/support/check_gradient.h"
+#include "tests/support/reference.h"
+
+namespace tessera::test {
+namespace {
+
+struct Case {
+  int64_t batch, tokens, heads, size;
+};
+
+struct Reference {
+  Values y, dqkv;
+};
+
+/// One sequence's head, at `base` of qkv (T, 3C) and `out` of y (T, C).
+void reference_head(const Case& c, const Values& qkv, const Values& dy, size_t base, size_t out,
+                    Reference& r) {
+  const auto tokens = static_cast<size_t>(c.tokens);
+  const auto size = static_cast<size_t>(c.size);
+  const size_t channels = static_cast<size_t>(c.heads) * size;
+  const double scale = 1 / std::sqrt(static_cast<double>(c.size));
+  const auto at = [&](size_t t, size_t part, size_t d) {
+    return base + t * 3 * channels + part * channels + d;
+  };
+  for (size_t t = 0; t < tokens; ++t) {
+    Values p(t + 1), dp(t + 1, 0.0);
+    double sum = 0, delta = 0;
+    for (size_t s = 0; s <= t; ++s) {
+      double score = 0;
+      for (size_t d = 0; d < size; ++d) score += qkv[at(t, 0, d)] * qkv[at(s, 1, d)];
+      sum += p[s] = std::exp(score * scale);
+    }
+    for (size_t s = 0; s <= t; ++s) {
+      p[s] /= sum;
+      for (size_t d = 0; d < size; ++d) {
+        const double grad = dy[out + t * channels + d];
+        r.y[out + t * channels + d] += p[s] * qkv[at(s, 2, d)];
+        r.dqkv[at(s, 2, d)] += p[s] * grad;
+        dp[s] += grad * qkv[at(s, 2, d)];
+      }
+      delta += p[s] * dp[s];
+    }
+    for (size_t s = 0; s <= t; ++s) {
+      const double ds = p[s] * (dp[s] - delta) * scale;
+      for (size_t d = 0; d < size; ++d) {
+        r.dqkv[at(t, 0, d)] += ds * qkv[at(s, 1, d)];
+        r.dqkv[at(s, 1, d)] += ds * qkv[at(t, 0, d)];
+      }
+    }
+  }
+}
+
+Reference reference(const Case& c, const Tensor& qkv, const Tensor& dy) {
+  Reference r{Values(static_cast<size_t>(dy.elements()), 0.0),
+              Values(static_cast<size_t>(qkv.elements()), 0.0)};
+  const Values q = values_of(qkv), g = values_of(dy);
+  for (int64_t b = 0; b < c.batch; ++b) {
+    for (int64_t h = 0; h < c.heads; ++h) {
+      const int64_t row = b * c.tokens * c.heads * c.size;
+      reference_head(c, q, g, static_cast<size_t>(3 * row + h * c.size),
+                     static_cast<size_t>(row + h * c.size), r);
+    }
+  }
+  return r;
+}
+
+struct Result {
+  Tensor y, dqkv;
+};
+
+Result attend(const Tensor& qkv, const Tensor& dy, int64_t heads) {
+  const Tensor parameter = as_parameter(qkv);
+  const Tensor y = ops::causal_attention(parameter, heads);
+  backward_from(y, dy);
+  return {y.detach(), parameter.leaf()->gradient};
+}
+
+TEST_CASE("causal_attention and its gradient equal float64") {
+  // Lengths around the tile of 64 and the block of 512, any head size.
+  const Case c = GENERATE(Case{1, 1, 1, 1}, Case{2, 2, 1, 3}, Case{1, 63, 2, 8}, Case{3, 64, 2, 5},
+                          Case{1, 65, 3, 16}, Case{2, 100, 2, 33}, Case{1, 512, 1, 4},
+                          Case{1, 513, 1, 8}, Case{1, 700, 2, 16}, Case{1, 1100, 1, 2});
+  const float spread = GENERATE(0.5f, 6.0f);
+  const int64_t channels = c.heads * c.size;
+  const Tensor qkv = random_tensor({c.batch, c.tokens, 3 * channels}, 1, -spread, spread);
+  const Tensor dy = random_tensor({c.batch, c.tokens, channels}, 2);
+  const Result result = attend(qkv, dy, c.heads);
+  const Reference expected = reference(c, qkv, dy);
+  CHECK(relative_error(result.y, expected.y) < 1e-5);
+  CHECK(relative_error(result.dqkv, expected.dqkv) < 5e-5);
+}
+
+TEST_CASE("causal_attention passes the check of its gradient") {
+  const int64_t tokens = GENERATE(1, 3, 66);
+  CHECK(check_gradient([](const auto& in) { return ops::causal_attention(in[0], 2); },
+                       {random_tensor({2, tokens, 3 * 4}, 1)}));
+}
+
+TEST_CASE("causal_attention survives scores beyond the range of exp") {
+  const Tensor qkv = random_tensor({1, 600, 3 * 8}, 1, -100, 100);
+  const Tensor dy = random_tensor({1, 600, 8}, 2);
+  const Result result = attend(qkv, dy, 2);
+  for (const double value : values_of(result.y)) REQUIRE(std::fabs(value) <= 100.0);
+  for (const double value : values_of(result.dqkv)) REQUIRE(std::isfinite(value));
+}
+
+TEST_CASE("causal_attention: a token does not see later ones") {
+  const Tensor qkv = random_tensor({1, 130, 3 * 8}, 1);
+  const Tensor before = ops::causal_attention(qkv, 2);
+  for (int64_t i = 100 * 24; i < 130 * 24; ++i) qkv.data<float>()[i] = 1e4f;
+  const Tensor after = ops::causal_attention(qkv, 2);
+  CHECK(same_bits(before.view({130, 8}).rows(0, 100), after.view({130, 8}).rows(0, 100)));
+}
+
+TEST_CASE("causal_attention has the same bits for every number of threads") {
+  const ThreadCountRestorer restore;
+  const Tensor qkv = random_tensor({2, 200, 3 * 48}, 1, -2, 2);
+  const Tensor dy = random_tensor({2, 200, 48}, 2);
+  set_thread_count(1);
+  const Result first = attend(qkv, dy, 3);
+  for (const int threads : {2, 3}) {
+    set_thread_count(threads);
+    const Result result = attend(qkv, dy, 3);
+    CHECK(same_bits(result.y, first.y));
+    CHECK(same_bits(result.dqkv, first.dqkv));
+  }
+}
+
+TEST_CASE("causal_attention of a sequence does not depend on the others of its batch") {
+  const int64_t batch = 5, tokens = 100, channels = 32;
+  const Tensor qkv = random_tensor({batch, tokens, 3 * channels}, 1, -2, 2);
+  const Tensor dy = random_tensor({batch, tokens, channels}, 2);
+  const Result all = attend(qkv, dy, 4);
+  for (int64_t b = 0; b < batch; ++b) {
+    const Result one = attend(qkv.rows(b, b + 1), dy.rows(b, b + 1), 4);
+    CHECK(same_bits(one.y, all.y.rows(b, b + 1)));
+    CHECK(same_bits(one.dqkv, all.dqkv.rows(b, b + 1)));
+  }
+}
+
+TEST_CASE("causal_attention never holds a T x T matrix") {
+  const int64_t batch = 1, tokens = 2048, heads = 4, channels = 64;
+  const Tensor qkv = random_tensor({batch, tokens, 3 * channels}, 1);
+  const Tensor dy = random_tensor({batch, tokens, channels}, 2);
+  memory_ledger().reset_peaks();
+  const int64_t before = memory_ledger().current_total();
+  attend(qkv, dy, heads);
+  const int64_t added = memory_ledger().peak_total() - before;
+  CHECK(added < batch * heads * tokens * tokens * 4 / 8);
+  // Tiles of 64 x 512 scores and their gradients, and dk and dv of one head.
+  const int64_t workspace = memory_ledger().peak(Category::workspace);
+  CHECK(workspace < thread_count() * (int64_t{512} << 10) + tokens * channels * 4);
+}
+
+TEST_CASE("causal_attention of nothing") {
+  CHECK(ops::causal_attention(Tensor::empty({0, 5, 12}), 2).shape() == Shape{0, 5, 4});
+  const Tensor none = Tensor::empty({3, 0, 12});
+  CHECK(attend(none, Tensor::empty({3, 0, 4}), 2).dqkv.shape() == none.shape());
+}
+
+TEST_CASE("causal_attention refuses shapes that do not fit, and names them") {
+  using Catch::Matchers::ContainsSubstring;
+  CHECK_THROWS_WITH(
+      ops::causal_attention(Tensor::empty({2, 3}), 1),
+      ContainsSubstring("causal_attention: qkv has shape [2, 3], expected [B, T, 3C]"));
+  CHECK_THROWS_WITH(ops::causal_attention(Tensor::empty({2, 3, 10}), 1),
+                    ContainsSubstring("qkv has shape [2, 3, 10]"));
+  CHECK_THROWS_WITH(ops::causal_attention(Tensor::empty({2, 3, 12}), 3),
+                    ContainsSubstring("4 channels cannot be divided into 3 heads"));
+  CHECK_THROWS_WITH(ops::causal_attention(Tensor::empty({2, 3, 12}), 0),
+                    ContainsSubstring("cannot be divided into 0 heads"));
+}
+
+}  // namespace
+}  // namespace tessera::test

@@ -1,0 +1,97 @@
+#include "tests/support/catch.h"
+#include "tests/support/check_gradient.h"
+#include "tests/support/cross_entropy_reference.h"
+
+namespace tessera::test {
+namespace {
+
+struct Case {
+  int64_t rows, vocabulary;
+  float scale;
+};
+
+TEST_CASE("cross_entropy and its gradient equal float64") {
+  const auto [rows, vocabulary, scale] = GENERATE(Case{1, 1, 1}, Case{1, 7, 1}, Case{33, 65, 4},
+                                                  Case{12, 1000, 100}, Case{3, 17, 1e4f});
+  const Tensor logits = as_parameter(random_tensor({1, rows, vocabulary}, 1, -scale, scale));
+  const Tensor targets = random_indices({1, rows}, 2, vocabulary);
+  const Tensor loss = ops::cross_entropy(logits, targets);
+  REQUIRE(loss.shape() == Shape{});
+  backward(loss, 3.0f);
+  const CrossEntropyReference expected(values_of(logits), targets, 3.0);
+  CHECK(loss.item() == Catch::Approx(expected.loss).epsilon(1e-5).margin(1e-6));
+  CHECK(relative_error(logits.leaf()->gradient, expected.dlogits) < 2e-5);
+}
+
+TEST_CASE("cross_entropy passes the check of its gradient") {
+  const Tensor targets = random_indices({3, 4}, 2, 5);
+  CHECK(check_gradient([&](const auto& in) { return ops::cross_entropy(in[0], targets); },
+                       {random_tensor({3, 4, 5}, 1)}));
+}
+
+TEST_CASE("cross_entropy writes its gradient over logits that nobody else can see") {
+  const int64_t rows = 64, vocabulary = 1000;
+  const Tensor parameter = as_parameter(random_tensor({rows, vocabulary}, 1, -2, 2));
+  const Tensor targets = random_indices({rows}, 2, vocabulary);
+  const auto gradient = [&](bool keep_logits) {
+    Tensor logits = ops::scale(parameter, 1.0f);
+    const Tensor loss = ops::cross_entropy(logits, targets);
+    const Values before = values_of(logits);
+    if (!keep_logits) logits = Tensor();
+    memory_ledger().reset_peaks();
+    const int64_t start = memory_ledger().current(Category::activations);
+    backward(loss);
+    // Kept logits stay as they are; those that are free cost no second tensor of their size.
+    if (keep_logits) CHECK(values_of(logits) == before);
+    const int64_t added = memory_ledger().peak(Category::activations) - start;
+    CHECK((added >= rows * vocabulary * 4) == keep_logits);
+    return parameter.leaf()->gradient;
+  };
+  CHECK(same_bits(gradient(true), gradient(false)));
+}
+
+TEST_CASE("cross_entropy has the same bits for every number of threads") {
+  const ThreadCountRestorer restore;
+  const Tensor targets = random_indices({77}, 2, 3001);
+  Tensor first_loss, first_gradient;
+  for (const int threads : {1, 2, 3}) {
+    set_thread_count(threads);
+    const Tensor logits = as_parameter(random_tensor({77, 3001}, 1, -2, 2));
+    const Tensor loss = ops::cross_entropy(logits, targets);
+    backward(loss);
+    if (threads == 1) first_loss = loss.detach();
+    if (threads == 1) first_gradient = logits.leaf()->gradient;
+    CHECK(same_bits(loss, first_loss));
+    CHECK(same_bits(logits.leaf()->gradient, first_gradient));
+  }
+}
+
+TEST_CASE("cross_entropy of infinite and undefined logits") {
+  const float infinity = std::numeric_limits<float>::infinity();
+  const Tensor targets = Tensor::from<int32_t>({1}, {1});
+  const auto loss = [&](std::vector<float> logits) {
+    return ops::cross_entropy(Tensor::from<float>({1, 3}, logits), targets).item();
+  };
+  CHECK(loss({-infinity, 0, -infinity}) == 0.0f);
+  CHECK(loss({0, -infinity, 0}) == infinity);
+  CHECK(std::isnan(loss({0, 0, std::nanf("")})));
+}
+
+TEST_CASE("cross_entropy refuses what does not fit, and names it") {
+  using Catch::Matchers::ContainsSubstring;
+  const Tensor logits = random_tensor({2, 5}, 1);
+  CHECK_THROWS_WITH(ops::cross_entropy(logits, random_indices({3}, 1, 5)),
+                    ContainsSubstring("cross_entropy: targets have shape [3], expected [2]"));
+  CHECK_THROWS_WITH(ops::cross_entropy(logits, random_tensor({2}, 1)),
+                    ContainsSubstring("cross_entropy: targets have dtype f32, expected i32"));
+  CHECK_THROWS_WITH(ops::cross_entropy(logits, Tensor::from<int32_t>({2}, {0, 5})),
+                    ContainsSubstring("cross_entropy: target 5 at position 1 is outside the "
+                                      "vocabulary of 5"));
+  CHECK_THROWS_WITH(ops::cross_entropy(logits, Tensor::from<int32_t>({2}, {-1, 0})),
+                    ContainsSubstring("target -1 at position 0"));
+  CHECK_THROWS_WITH(ops::cross_entropy(Tensor::empty({0, 5}), Tensor::empty({0}, DType::i32)),
+                    ContainsSubstring("cross_entropy: targets have shape [0], expected rows"));
+}
+
+}  // namespace
+}  // namespace tessera::test

@@ -1,0 +1,149 @@
+// embedding against float64, its two gradients, and their bits.
+#include "core/ops.h"
+#include "tests/support/catch.h"
+#include "tests/support/check_gradient.h"
+#include "tests/support/tensors.h"
+
+using namespace tessera;
+using namespace tessera::test;
+
+namespace {
+
+Tensor random_tokens(int64_t batch, int64_t length, int64_t vocabulary, uint64_t seed) {
+  RandomStream random(seed, "tokens", 0);
+  const Tensor tokens = Tensor::empty({batch, length}, DType::i32);
+  for (int32_t& token : tokens.values<int32_t>()) {
+    token = static_cast<int32_t>(random.below(static_cast<uint64_t>(vocabulary)));
+  }
+  return tokens;
+}
+
+struct Case {
+  int64_t batch, length, vocabulary, channels;
+};
+
+Case any_case() {
+  return GENERATE(values<Case>({{1, 1, 1, 1},
+                                {2, 5, 7, 3},
+                                {3, 4, 300, 17},  // most words are absent
+                                {4, 9, 2, 256},
+                                {2, 8, 5, 600},
+                                {0, 4, 5, 8},
+                                {2, 0, 5, 8}}));
+}
+
+std::vector<double> table_reference(const Case& c, const Tensor& tokens, const Tensor& dy) {
+  std::vector<double> result(static_cast<size_t>(c.vocabulary * c.channels));
+  for (int64_t r = 0; r < c.batch * c.length; ++r) {
+    for (int64_t i = 0; i < c.channels; ++i) {
+      result[static_cast<size_t>(tokens.data<int32_t>()[r] * c.channels + i)] +=
+          dy.data<float>()[r * c.channels + i];
+    }
+  }
+  return result;
+}
+
+}  // namespace
+
+TEST_CASE("embedding looks up and adds positions", "[embedding]") {
+  const Case c = any_case();
+  const Tensor tokens = random_tokens(c.batch, c.length, c.vocabulary, 1);
+  const Tensor table = random_tensor({c.vocabulary, c.channels}, 2);
+  const Tensor positions = random_tensor({c.length + 2, c.channels}, 3);
+  const Tensor y = ops::embedding(tokens, table, positions);
+  const Tensor plain = ops::embedding(tokens, table);
+  REQUIRE(y.shape() == Shape{c.batch, c.length, c.channels});
+  for (int64_t r = 0; r < c.batch * c.length; ++r) {
+    for (int64_t i = 0; i < c.channels; ++i) {
+      const float word = table.data<float>()[tokens.data<int32_t>()[r] * c.channels + i];
+      const float position = positions.data<float>()[r % c.length * c.channels + i];
+      REQUIRE(plain.data<float>()[r * c.channels + i] == word);
+      REQUIRE(y.data<float>()[r * c.channels + i] == word + position);
+    }
+  }
+}
+
+TEST_CASE("embedding's table gradient, overwriting and accumulating", "[embedding]") {
+  const Case c = any_case();
+  const Context context = current_context({});
+  const Tensor tokens = random_tokens(c.batch, c.length, c.vocabulary, 1);
+  const Tensor dy = random_tensor({c.batch, c.length, c.channels}, 2);
+  const std::vector<double> expected = table_reference(c, tokens, dy);
+  const Tensor dtable = Tensor::full({c.vocabulary, c.channels}, 99);
+  kernels::embedding_backward(context, dtable, dy, tokens, false);
+  REQUIRE(max_error(dtable, expected) < 1e-6);
+
+  // Added once per element, after the sum in fp32: the bits of a separate addition.
+  const Tensor before = random_tensor({c.vocabulary, c.channels}, 3);
+  const Tensor separate = Tensor::empty(before.shape());
+  kernels::add(context, separate, before, dtable);
+  kernels::embedding_backward(context, before, dy, tokens, true);
+  REQUIRE(same_bits(before, separate));
+}
+
+TEST_CASE("embedding's position gradient", "[embedding]") {
+  const Case c = any_case();
+  const Tensor dy = random_tensor({c.batch, c.length, c.channels}, 2);
+  std::vector<double> expected(static_cast<size_t>((c.length + 2) * c.channels));
+  for (int64_t b = 0; b < c.batch; ++b) {
+    for (int64_t i = 0; i < c.length * c.channels; ++i) {
+      expected[static_cast<size_t>(i)] += dy.data<float>()[b * c.length * c.channels + i];
+    }
+  }
+  const Tensor dpositions = Tensor::full({c.length + 2, c.channels}, 99);
+  kernels::position_backward(current_context({}), dpositions, dy, c.length);
+  REQUIRE(max_error(dpositions, expected) < 1e-6);
+}
+
+TEST_CASE("embedding's gradients", "[embedding]") {
+  const Tensor tokens = Tensor::from<int32_t>({2, 3}, {4, 0, 4, 4, 2, 0});
+  const Tensor table = random_tensor({6, 5}, 1), positions = random_tensor({4, 5}, 2);
+  REQUIRE(check_gradient(
+      [&](const auto& in) { return ops::embedding(tokens, in[0], in[1]); }, {table, positions}));
+  REQUIRE(check_gradient([&](const auto& in) { return ops::embedding(tokens, in[0]); }, {table}));
+  // The same table twice: the second contribution is added.
+  REQUIRE(check_gradient(
+      [&](const auto& in) {
+        return ops::mul(ops::embedding(tokens, in[0]), ops::embedding(tokens, in[0]));
+      },
+      {table}));
+}
+
+TEST_CASE("embedding's bits do not depend on the number of threads", "[embedding]") {
+  const Tensor tokens = random_tokens(8, 60, 90, 1);
+  REQUIRE(same_bits_for_any_threads([&] {
+    const Tensor table = leaf(random_tensor({97, 70}, 2));
+    const Tensor positions = leaf(random_tensor({64, 70}, 3));
+    const Tensor y = ops::embedding(tokens, table, positions);
+    backward(ops::sum(ops::mul(y, y)));
+    return std::vector{y.detach(), gradient_of(table), gradient_of(positions)};
+  }));
+}
+
+TEST_CASE("embedding's sorting scratch is in the ledger and given back", "[embedding]") {
+  const Tensor tokens = random_tokens(3, 5, 11, 1);
+  const Tensor dtable = Tensor::empty({11, 4});
+  const int64_t before = memory_ledger().current(Category::workspace);
+  memory_ledger().reset_peaks();
+  kernels::embedding_backward(current_context({}), dtable, random_tensor({3, 5, 4}, 2), tokens,
+                              false);
+  REQUIRE(memory_ledger().peak(Category::workspace) - before == (11 + 1 + 15) * 4);
+  REQUIRE(memory_ledger().current(Category::workspace) == before);
+}
+
+TEST_CASE("embedding says what is wrong", "[embedding]") {
+  const Tensor tokens = Tensor::from<int32_t>({2, 3}, {0, 1, 2, 3, 4, 300});
+  const Tensor table = random_tensor({256, 8}, 1);
+  REQUIRE_THROWS_WITH(ops::embedding(tokens, table),
+                      "embedding: token 300 at position 5 is outside the vocabulary of 256");
+  tokens.data<int32_t>()[5] = -1;
+  REQUIRE_THROWS_WITH(ops::embedding(tokens, table),
+                      "embedding: token -1 at position 5 is outside the vocabulary of 256");
+  tokens.data<int32_t>()[5] = 0;
+  REQUIRE_THROWS_WITH(ops::embedding(tokens, table, random_tensor({2, 8}, 2)),
+                      "embedding: positions have shape [2, 8], expected at least [3, 8]");
+  REQUIRE_THROWS_WITH(ops::embedding(random_tensor({2, 3}, 1), table),
+                      "embedding: tokens are f32 [2, 3], expected i32 (B, T)");
+  REQUIRE_THROWS_WITH(ops::embedding(tokens, random_tensor({8}, 1)),
+                      "embedding: table has shape [8], expected (V, C)");
+}

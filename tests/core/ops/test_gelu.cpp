@@ -1,0 +1,88 @@
+// gelu against float64, at its ends, and its gradient.
+#include "core/ops/gelu.h"
+
+#include <cmath>
+
+#include "core/ops.h"
+#include "tests/support/catch.h"
+#include "tests/support/check_gradient.h"
+#include "tests/support/devices.h"
+#include "tests/support/tensors.h"
+
+using namespace tessera;
+using namespace tessera::test;
+
+namespace {
+
+const double root = std::sqrt(2 / std::acos(-1.0));
+
+double gelu_reference(double x) {
+  return 0.5 * x * (1 + std::tanh(root * (x + 0.044715 * x * x * x)));
+}
+
+double slope_reference(double x) {
+  const double t = std::tanh(root * (x + 0.044715 * x * x * x));
+  return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * root * (1 + 3 * 0.044715 * x * x);
+}
+
+}  // namespace
+
+TEST_CASE("gelu against float64", "[gelu]") {
+  const Device device = GENERATE(from_range(devices()));
+  const int64_t size = GENERATE(0, 1, 15, 16, 17, 255, 256, 257, 1000);
+  const Context context = current_context(device);
+  const Tensor x = random_tensor({size}, 1, -6, 6);
+  const Tensor dy = random_tensor({size}, 2);
+  std::vector<double> y_expected, dx_expected;
+  for (int64_t i = 0; i < size; ++i) {
+    const double value = x.data<float>()[i];
+    y_expected.push_back(gelu_reference(value));
+    dx_expected.push_back(dy.data<float>()[i] * slope_reference(value));
+  }
+  REQUIRE(max_error(ops::gelu(x), y_expected) < 1e-6);
+  const Tensor dx = Tensor::empty({size});
+  kernels::gelu_backward(context, dx, dy, x);
+  REQUIRE(max_error(dx, dx_expected) < 2e-6);
+  kernels::gelu_backward(context, dy, dy, x);  // in place
+  REQUIRE(same_bits(dy, dx));
+}
+
+TEST_CASE("gelu keeps the shape and takes a scalar", "[gelu]") {
+  REQUIRE(ops::gelu(random_tensor({2, 3, 4}, 1)).shape() == Shape{2, 3, 4});
+  REQUIRE(ops::gelu(Tensor::full({}, 0.0f)).item() == 0.0f);
+}
+
+TEST_CASE("gelu far from the origin", "[gelu]") {
+  for (const float x : {20.0f, 1e10f, 3e38f}) {
+    REQUIRE(gelu_f32(x) == x);
+    REQUIRE(gelu_f32(-x) == 0.0f);
+    REQUIRE(gelu_slope_f32(x) == 1.0f);
+    REQUIRE(gelu_slope_f32(-x) == 0.0f);
+  }
+  REQUIRE(gelu_f32(INFINITY) == INFINITY);
+  REQUIRE(std::isnan(gelu_f32(NAN)));
+  REQUIRE(std::isnan(gelu_slope_f32(NAN)));
+}
+
+TEST_CASE("gelu keeps the small values of its negative tail", "[gelu]") {
+  // 1 + tanh(u) has rounded to nothing here; -6.5 * sigmoid(2u) has not.
+  const double u2 = 2 * root * (-6.5 + 0.044715 * -6.5 * 6.5 * 6.5);
+  const double expected = -6.5 / (1 + std::exp(-u2));
+  REQUIRE(std::abs(gelu_f32(-6.5f) / expected - 1) < 1e-5);
+}
+
+TEST_CASE("gelu's gradient", "[gelu]") {
+  const auto operation = [](const std::vector<Tensor>& in) { return ops::gelu(in[0]); };
+  REQUIRE(check_gradient(operation, {random_tensor({3, 7}, 1, -3, 3)}));
+  REQUIRE(check_gradient(operation, {random_tensor({}, 2)}));
+  REQUIRE(check_gradient(operation, {random_tensor({0, 4}, 2)}));
+}
+
+TEST_CASE("gelu's bits do not depend on the number of threads", "[gelu]") {
+  REQUIRE(same_bits_for_any_threads([] {
+    const Tensor x = random_tensor({10007}, 1, -5, 5);
+    const Tensor dx = Tensor::empty(x.shape());
+    kernels::gelu_backward(current_context({}), dx, random_tensor({10007}, 2), x);
+    return std::vector{ops::gelu(x), dx};
+  }));
+}

@@ -1,0 +1,109 @@
+#include "tests/support/catch.h"
+#include "tests/support/check_gradient.h"
+#include "tests/support/reference.h"
+
+namespace tessera::test {
+namespace {
+
+struct Case {
+  int64_t rows, in, out;
+};
+
+double gelu(double x) {
+  return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+}
+double gelu_slope(double x) {
+  const double step = 1e-5;
+  return (gelu(x + step) - gelu(x - step)) / (2 * step);
+}
+
+TEST_CASE("linear and its gradients equal float64") {
+  const auto [rows, in, out] =
+      GENERATE(Case{1, 1, 1}, Case{7, 3, 5}, Case{33, 65, 129}, Case{200, 16, 1}, Case{2, 1, 300});
+  const auto layout = GENERATE(WeightLayout::in_out, WeightLayout::out_in);
+  const auto activation = GENERATE(Activation::none, Activation::gelu);
+  const bool with_bias = GENERATE(true, false);
+  const bool in_out = layout == WeightLayout::in_out;
+  const Tensor x = as_parameter(random_tensor({1, rows, in}, 1, -2, 2));
+  const Tensor weight = as_parameter(random_tensor(in_out ? Shape{in, out} : Shape{out, in}, 2));
+  const Tensor bias = with_bias ? as_parameter(random_tensor({out}, 3)) : Tensor();
+  const Tensor y = ops::linear(x, weight, bias, {.layout = layout, .activation = activation});
+  REQUIRE(y.shape() == Shape{1, rows, out});
+  const Tensor dy = random_tensor(y.shape(), 4);
+  backward_from(y, dy);
+
+  Values pre = product(values_of(x), values_of(weight), rows, out, in, false, !in_out);
+  Values expected(pre.size()), g(pre.size()), dbias(static_cast<size_t>(out), 0.0);
+  for (size_t i = 0; i < pre.size(); ++i) {
+    const size_t column = i % static_cast<size_t>(out);
+    if (with_bias) pre[i] += bias.values<float>()[column];
+    const bool active = activation == Activation::gelu;
+    expected[i] = active ? gelu(pre[i]) : pre[i];
+    g[i] = dy.values<float>()[i] * (active ? gelu_slope(pre[i]) : 1.0);
+    dbias[column] += g[i];
+  }
+  CHECK(relative_error(y, expected) < 1e-5);
+  CHECK(relative_error(x.leaf()->gradient,
+                       product(g, values_of(weight), rows, in, out, false, in_out)) < 1e-5);
+  const Values dweight = in_out ? product(values_of(x), g, in, out, rows, true, false)
+                                : product(g, values_of(x), out, in, rows, true, false);
+  CHECK(relative_error(weight.leaf()->gradient, dweight) < 1e-5);
+  if (with_bias) CHECK(relative_error(bias.leaf()->gradient, dbias) < 1e-5);
+}
+
+TEST_CASE("linear passes the check of its gradients") {
+  const auto activation = GENERATE(Activation::none, Activation::gelu);
+  CHECK(check_gradient(
+      [&](const auto& in) { return ops::linear(in[0], in[1], in[2], {.activation = activation}); },
+      {random_tensor({2, 3, 4}, 1), random_tensor({5, 4}, 2), random_tensor({5}, 3)}));
+}
+
+TEST_CASE("linear computes only the gradients that are wanted") {
+  const Tensor x = random_tensor({4, 3}, 1);
+  const Tensor weight = as_parameter(random_tensor({5, 3}, 2));
+  backward_from(ops::linear(x, weight, random_tensor({5}, 3)), random_tensor({4, 5}, 4));
+  CHECK(weight.leaf()->gradient.defined());
+  CHECK(!ops::linear(x, random_tensor({5, 3}, 2), {}).requires_grad());
+}
+
+TEST_CASE("linear without rows has zero weight gradients") {
+  const Tensor x = as_parameter(Tensor::empty({0, 3}));
+  const Tensor weight = as_parameter(random_tensor({3, 2}, 1));
+  const Tensor bias = as_parameter(random_tensor({2}, 2));
+  const Tensor y = ops::linear(x, weight, bias,
+                               {.layout = WeightLayout::in_out, .activation = Activation::gelu});
+  backward_from(y, Tensor::empty({0, 2}));
+  CHECK(values_of(weight.leaf()->gradient) == Values(6, 0.0));
+  CHECK(values_of(bias.leaf()->gradient) == Values(2, 0.0));
+}
+
+TEST_CASE("a bias gradient has the same bits for every number of threads") {
+  const ThreadCountRestorer restore;
+  const Tensor x = random_tensor({1000, 8}, 1);
+  const Tensor dy = random_tensor({1000, 700}, 2);
+  Tensor first;
+  for (const int threads : {1, 2, 3}) {
+    set_thread_count(threads);
+    const Tensor bias = as_parameter(random_tensor({700}, 3));
+    backward_from(ops::linear(x, random_tensor({700, 8}, 4), bias), dy);
+    if (!first.defined()) first = bias.leaf()->gradient;
+    CHECK(same_bits(bias.leaf()->gradient, first));
+  }
+}
+
+TEST_CASE("linear refuses shapes that do not fit, and names them") {
+  using Catch::Matchers::ContainsSubstring;
+  const Tensor x = random_tensor({4, 3}, 1);
+  const Tensor weight = random_tensor({5, 3}, 1);
+  CHECK_THROWS_WITH(ops::linear(x, random_tensor({3}, 1), {}),
+                    ContainsSubstring("linear: weight has shape [3], expected [out, in]"));
+  CHECK_THROWS_WITH(ops::linear(x, weight, {}, {.layout = WeightLayout::in_out}),
+                    ContainsSubstring("linear: x has shape [4, 3], expected [..., 5]"));
+  CHECK_THROWS_WITH(ops::linear(x, weight, random_tensor({3}, 1)),
+                    ContainsSubstring("linear: bias has shape [3], expected [5]"));
+  CHECK_THROWS_WITH(ops::linear(x, Tensor::empty({5, 3}, DType::i32), {}),
+                    ContainsSubstring("linear: weight has dtype i32, expected f32"));
+}
+
+}  // namespace
+}  // namespace tessera::test

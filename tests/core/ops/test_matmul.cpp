@@ -1,0 +1,116 @@
+#include "tests/support/catch.h"
+#include "tests/support/check_gradient.h"
+#include "tests/support/reference.h"
+
+namespace tessera::test {
+namespace {
+
+struct Case {
+  int64_t batch, m, n, k;
+  bool shared_b;
+};
+
+Values transposed(const Values& x, int64_t rows, int64_t columns) {
+  Values y(x.size());
+  for (int64_t i = 0; i < rows; ++i) {
+    for (int64_t j = 0; j < columns; ++j) {
+      y[static_cast<size_t>(j * rows + i)] = x[static_cast<size_t>(i * columns + j)];
+    }
+  }
+  return y;
+}
+
+Values matrix(const Tensor& x, int64_t index) {
+  const int64_t size = x.size(-2) * x.size(-1);
+  return values_of(x.view({x.elements()}).flat(index * size, (index + 1) * size));
+}
+
+TEST_CASE("matmul and its gradients equal float64 for all transposes") {
+  const auto [batch, m, n, k, shared_b] =
+      GENERATE(Case{1, 1, 1, 1, false}, Case{4, 3, 5, 7, false}, Case{4, 3, 5, 7, true},
+               Case{2, 33, 17, 65, false}, Case{6, 9, 1, 2, true});
+  const bool transpose_a = GENERATE(false, true);
+  const bool transpose_b = GENERATE(false, true);
+  const Shape matrix_a = transpose_a ? Shape{k, m} : Shape{m, k};
+  const Shape matrix_b = transpose_b ? Shape{n, k} : Shape{k, n};
+  const Tensor a =
+      as_parameter(random_tensor({2, batch / 2 + batch % 2, matrix_a[0], matrix_a[1]}, 1));
+  const int64_t count = a.size(0) * a.size(1);
+  const Tensor b =
+      as_parameter(shared_b ? random_tensor(matrix_b, 2)
+                            : random_tensor({a.size(0), a.size(1), matrix_b[0], matrix_b[1]}, 2));
+  const Tensor y = ops::matmul(a, b, transpose_a, transpose_b);
+  REQUIRE(y.shape() == Shape{a.size(0), a.size(1), m, n});
+  const Tensor dy = random_tensor(y.shape(), 3);
+  backward_from(y, dy);
+
+  Values expected, da, db(static_cast<size_t>(b.elements()), 0.0);
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t j = shared_b ? 0 : i;
+    // Both operands as they stand in the product, (m, k) and (k, n).
+    Values left = matrix(a, i), right = matrix(b, j);
+    if (transpose_a) left = transposed(left, k, m);
+    if (transpose_b) right = transposed(right, n, k);
+    const Values grad = matrix(dy, i);
+    const Values c = product(left, right, m, n, k);
+    Values dleft = product(grad, right, m, k, n, false, true);
+    Values dright = product(left, grad, k, n, m, true, false);
+    if (transpose_a) dleft = transposed(dleft, m, k);
+    if (transpose_b) dright = transposed(dright, k, n);
+    expected.insert(expected.end(), c.begin(), c.end());
+    da.insert(da.end(), dleft.begin(), dleft.end());
+    for (int64_t e = 0; e < k * n; ++e) {
+      db[static_cast<size_t>(j * k * n + e)] += dright[static_cast<size_t>(e)];
+    }
+  }
+  CHECK(relative_error(y, expected) < 1e-5);
+  CHECK(relative_error(a.leaf()->gradient, da) < 1e-5);
+  CHECK(relative_error(b.leaf()->gradient, db) < 1e-5);
+}
+
+TEST_CASE("matmul passes the check of its gradients") {
+  const bool transpose_a = GENERATE(false, true);
+  CHECK(check_gradient([&](const auto& in) { return ops::matmul(in[0], in[1], transpose_a, true); },
+                       {random_tensor({2, 3, 3}, 1), random_tensor({2, 4, 3}, 2)}));
+}
+
+TEST_CASE("matmul of size zero") {
+  const Tensor a = as_parameter(random_tensor({3, 0}, 1));
+  const Tensor b = as_parameter(random_tensor({0, 2}, 2));
+  const Tensor y = ops::matmul(a, b);
+  CHECK(values_of(y) == Values(6, 0.0));
+  backward_from(y, random_tensor({3, 2}, 3));
+  CHECK(a.leaf()->gradient.shape() == Shape{3, 0});
+
+  const Tensor none = as_parameter(random_tensor({0, 4, 3}, 1));
+  const Tensor shared = as_parameter(random_tensor({4, 2}, 2));
+  const Tensor empty = ops::matmul(none, shared, true);
+  CHECK(empty.shape() == Shape{0, 3, 2});
+  backward_from(empty, Tensor::empty({0, 3, 2}));
+  CHECK(values_of(shared.leaf()->gradient) == Values(8, 0.0));
+}
+
+TEST_CASE("matmul of square matrices keeps shapes apart from transposes") {
+  const Tensor a = Tensor::from<float>({2, 2}, {1, 2, 3, 4});
+  const Tensor b = Tensor::from<float>({2, 2}, {5, 6, 7, 8});
+  CHECK(values_of(ops::matmul(a, b)) == Values{19, 22, 43, 50});
+  CHECK(values_of(ops::matmul(a, b, true)) == Values{26, 30, 38, 44});
+  CHECK(values_of(ops::matmul(a, b, false, true)) == Values{17, 23, 39, 53});
+  CHECK(values_of(ops::matmul(a, b, true, true)) == Values{23, 31, 34, 46});
+}
+
+TEST_CASE("matmul refuses shapes that do not fit, and names them") {
+  using Catch::Matchers::ContainsSubstring;
+  const auto tensor = [](const Shape& shape) { return Tensor::empty(shape); };
+  CHECK_THROWS_WITH(
+      ops::matmul(tensor({2, 3}), tensor({4, 5})),
+      ContainsSubstring("matmul: shapes [2, 3] and [4, 5] have inner extents 3 and 4"));
+  CHECK_THROWS_WITH(ops::matmul(tensor({3}), tensor({3, 5})), ContainsSubstring("two dimensions"));
+  CHECK_THROWS_WITH(ops::matmul(tensor({2, 4, 3}), tensor({3, 3, 5})),
+                    ContainsSubstring("matmul: b has shape [3, 3, 5]"));
+  CHECK_THROWS_WITH(ops::matmul(tensor({2, 3}), Tensor::empty({3, 5}, DType::i32)),
+                    ContainsSubstring("matmul: b has dtype i32, expected f32"));
+}
+
+}  // namespace
+}  // namespace tessera::test

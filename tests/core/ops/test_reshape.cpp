@@ -1,0 +1,32 @@
+#include "core/ops.h"
+#include "tests/support/catch.h"
+#include "tests/support/check_gradient.h"
+#include "tests/support/tensors.h"
+
+using namespace tessera;
+using namespace tessera::test;
+
+TEST_CASE("reshape shares memory", "[reshape]") {
+  const Tensor x = random_tensor({2, 6}, 1);
+  const Tensor y = ops::reshape(x, {3, 4, 1});
+  REQUIRE(y.shape() == Shape{3, 4, 1});
+  REQUIRE(y.raw() == x.raw());
+  REQUIRE(ops::reshape(random_tensor({0, 3}, 1), {5, 0}).shape() == Shape{5, 0});
+  REQUIRE(ops::reshape(random_tensor({1}, 1), {}).shape() == Shape{});
+}
+
+TEST_CASE("reshape's gradient", "[reshape]") {
+  REQUIRE(check_gradient([](const auto& in) { return ops::reshape(in[0], {5, 3}); },
+                         {random_tensor({3, 5}, 1)}));
+  REQUIRE(check_gradient(  // beside another use of the same tensor
+      [](const auto& in) {
+        const Tensor x = ops::scale(in[0], 2);
+        return ops::mul(ops::reshape(x, {15}), ops::reshape(ops::mul(x, x), {15}));
+      },
+      {random_tensor({3, 5}, 1)}));
+}
+
+TEST_CASE("reshape says what is wrong", "[reshape]") {
+  REQUIRE_THROWS_WITH(ops::reshape(random_tensor({2, 6}, 1), {5, 2}),
+                      "reshape: shape [5, 2] has 10 elements, expected 12 as in shape [2, 6]");
+}

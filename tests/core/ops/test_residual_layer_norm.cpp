@@ -1,0 +1,81 @@
+// residual_layer_norm is add and layer_norm in one; its gradient with one or both outputs in use.
+#include "core/ops.h"
+#include "tests/support/catch.h"
+#include "tests/support/check_gradient.h"
+#include "tests/support/tensors.h"
+
+using namespace tessera;
+using namespace tessera::test;
+
+namespace {
+
+std::vector<Tensor> inputs(const Shape& shape) {
+  return {random_tensor(shape, 1, -2, 2), random_tensor(shape, 2),
+          random_tensor({shape[-1]}, 3, 0.5f, 1.5f), random_tensor({shape[-1]}, 4)};
+}
+
+ops::ResidualNorm run(const std::vector<Tensor>& in) {
+  return ops::residual_layer_norm(in[0], in[1], in[2], in[3]);
+}
+
+}  // namespace
+
+TEST_CASE("residual_layer_norm equals add and layer_norm bit by bit", "[residual_layer_norm]") {
+  const Shape shape = GENERATE(values<Shape>({{0, 4}, {1}, {3, 33}, {2, 5, 128}}));
+  const auto in = inputs(shape);
+  const auto [sum, normalized] = run(in);
+  const Tensor expected = ops::add(in[0], in[1]);
+  REQUIRE(same_bits(sum, expected));
+  REQUIRE(same_bits(normalized, ops::layer_norm(expected, in[2], in[3])));
+}
+
+TEST_CASE("residual_layer_norm's gradient", "[residual_layer_norm]") {
+  const auto in = inputs({2, 3, 7});
+  REQUIRE(check_gradient([](const auto& x) { return run(x).normalized; }, in));
+  REQUIRE(check_gradient(
+      [](const auto& x) {
+        const auto [sum, normalized] = run(x);
+        return ops::mul(sum, normalized);
+      },
+      in));
+}
+
+TEST_CASE("residual_layer_norm with only the sum in use", "[residual_layer_norm]") {
+  const auto in = inputs({4, 6});
+  const auto operation = [&](const std::vector<Tensor>& x) {
+    return ops::residual_layer_norm(x[0], x[1], in[2], in[3]).sum;
+  };
+  REQUIRE(check_gradient(operation, {in[0], in[1]}));
+}
+
+TEST_CASE("residual_layer_norm with one tensor for both, and inputs without a gradient",
+          "[residual_layer_norm]") {
+  const auto in = inputs({4, 6});
+  REQUIRE(check_gradient(
+      [&](const auto& x) { return ops::residual_layer_norm(x[0], x[0], in[2], in[3]).normalized; },
+      {in[0]}));
+  REQUIRE(check_gradient(
+      [&](const auto& x) { return ops::residual_layer_norm(in[0], in[1], x[0], x[1]).normalized; },
+      {in[2], in[3]}));
+}
+
+TEST_CASE("residual_layer_norm's bits do not depend on threads", "[residual_layer_norm]") {
+  REQUIRE(same_bits_for_any_threads([] {
+    auto in = inputs({300, 130});
+    for (Tensor& tensor : in) tensor = leaf(tensor);
+    const auto [sum, normalized] = run(in);
+    backward(ops::sum(ops::mul(sum, normalized)));
+    std::vector<Tensor> all = {sum.detach(), normalized.detach()};
+    for (const Tensor& tensor : in) all.push_back(gradient_of(tensor));
+    return all;
+  }));
+}
+
+TEST_CASE("residual_layer_norm says what is wrong", "[residual_layer_norm]") {
+  auto in = inputs({2, 8});
+  REQUIRE_THROWS_WITH(
+      ops::residual_layer_norm(in[0], random_tensor({2, 7}, 1), in[2], in[3]),
+      "residual_layer_norm: residual has shape [2, 7], expected [2, 8]");
+  REQUIRE_THROWS_WITH(ops::residual_layer_norm(in[0], in[1], in[0], in[3]),
+                      "residual_layer_norm: weight has shape [2, 8], expected [8]");
+}

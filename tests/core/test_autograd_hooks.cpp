@@ -1,0 +1,293 @@
+// What a parameter's hooks hear during forward and backward, where its gradient is written, and
+// when memory goes.
+#include <algorithm>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "core/autograd.h"
+#include "core/kernels.h"
+#include "core/memory.h"
+#include "core/ops.h"
+#include "tests/support/catch.h"
+#include "tests/support/reference.h"
+
+using namespace tessera;
+using namespace tessera::test;
+using Catch::Matchers::ContainsSubstring;
+
+namespace {
+
+using Log = std::vector<std::string>;
+
+/// A parameter whose hooks write a log, with a gradient buffer of its own.
+struct Watched {
+  Watched(const std::string& name, Log& log, const Shape& shape, float value)
+      : tensor(as_parameter(Tensor::empty(shape))), buffer(Tensor::full(shape, -1000)) {
+    for (float& element : tensor.values<float>()) element = value;
+    Leaf& leaf = *tensor.leaf();
+    leaf.name = name;
+    leaf.about_to_be_used = [&log, name] { log.push_back(name + " use"); };
+    leaf.no_longer_used = [&log, name] { log.push_back(name + " done"); };
+    leaf.gradient_buffer = [this, &log, name] {
+      log.push_back(name + " buffer");
+      return buffer;
+    };
+    leaf.gradient_complete = [this, &log, name] {
+      log.push_back(name + " complete");
+      at_completion = tensor.leaf()->gradient.values<float>()[0];
+    };
+  }
+
+  Tensor tensor;
+  Tensor buffer;
+  float at_completion = 0;
+};
+
+int64_t count(const Log& log, const std::string& entry) {
+  return std::count(log.begin(), log.end(), entry);
+}
+
+int64_t activations() { return memory_ledger().current(Category::activations); }
+int64_t workspace() { return memory_ledger().current(Category::workspace); }
+
+}  // namespace
+
+TEST_CASE("a parameter hears of its use in forward and backward, in pairs") {
+  Log log;
+  Watched w("w", log, {2, 2}, 0.5f);
+  const Tensor x = Tensor::full({3, 2}, 1);
+  const Tensor y = ops::linear(x, w.tensor, {});
+  CHECK(log == Log{"w use", "w done"});
+  const Tensor loss = ops::sum(y);
+  log.clear();
+  backward(loss);
+  // Complete comes after the use: whoever frees the parameter may do so before the gradient leaves.
+  CHECK(log == Log{"w use", "w buffer", "w done", "w complete"});
+  CHECK(w.at_completion == 3);
+  CHECK(w.tensor.leaf()->gradient.raw() == w.buffer.raw());
+  for (const float value : w.buffer.values<float>()) CHECK(value == 3);
+}
+
+TEST_CASE("a shared parameter is complete once, after all contributions") {
+  Log log;
+  Watched table("table", log, {4, 2}, 1);
+  Watched other("other", log, {2, 2}, 1);
+  const Tensor tokens = Tensor::from<int32_t>({1, 3}, {0, 1, 1});
+  const Tensor targets = Tensor::from<int32_t>({1, 3}, {1, 1, 2});
+  Values expected;
+  {
+    // The same without hooks, with a table for each use.
+    const Tensor first = as_parameter(table.tensor);
+    const Tensor second = as_parameter(table.tensor);
+    const Tensor weight = as_parameter(other.tensor);
+    const Tensor h = ops::linear(ops::embedding(tokens, first), weight, {});
+    backward(ops::linear_cross_entropy(h, second, targets));
+    expected = values_of(first.leaf()->gradient);
+    const Values more = values_of(second.leaf()->gradient);
+    for (size_t i = 0; i < more.size(); ++i) expected[i] += more[i];
+  }
+  const Tensor h = ops::linear(ops::embedding(tokens, table.tensor), other.tensor, {});
+  backward(ops::linear_cross_entropy(h, table.tensor, targets));
+
+  CHECK(count(log, "table use") == 4);
+  CHECK(count(log, "table done") == 4);
+  CHECK(count(log, "table buffer") == 1);
+  CHECK(count(log, "table complete") == 1);
+  CHECK(log.back() == "table complete");
+  CHECK(count(log, "other complete") == 1);
+  CHECK(relative_error(table.buffer, expected) < 1e-6);
+  CHECK(table.at_completion == table.buffer.values<float>()[0]);
+}
+
+TEST_CASE("every way to contribute adds to what is there, and the first overwrites") {
+  Log log;
+  Watched w("w", log, {2}, 3);
+  const auto by_destination = [](const Tensor& x) {
+    return record("destination", x.detach(), {x}, [](const Tensor& dy, InputGradients& grads) {
+      kernels::copy(current_context({}), grads.destination(0), dy);
+    });
+  };
+  const auto by_pass = [](const Tensor& x) {
+    return record("pass", x.detach(), {x},
+                  [](const Tensor& dy, InputGradients& grads) { grads.pass(0, dy); });
+  };
+  const auto by_sum = [](const Tensor& x) {
+    return record("sum", x.detach(), {x}, [](const Tensor& dy, InputGradients& grads) {
+      const auto [gradient, accumulate] = grads.accumulating_destination(0);
+      const Context context = current_context({});
+      if (accumulate) {
+        kernels::add(context, gradient, gradient, dy);
+      } else {
+        kernels::copy(context, gradient, dy);
+      }
+    });
+  };
+  const std::vector<std::function<Tensor(const Tensor&)>> ways{by_destination, by_pass, by_sum};
+  for (const auto& first : ways) {
+    for (const auto& second : ways) {
+      for (const auto& third : ways) {
+        log.clear();
+        kernels::fill(current_context({}), w.buffer, -1000);
+        // Backward meets the third first.
+        const Tensor a = first(w.tensor);
+        const Tensor b = ops::scale(second(w.tensor), 10);
+        const Tensor c = ops::scale(third(w.tensor), 100);
+        backward(ops::sum(ops::add(ops::add(a, b), c)));
+        CHECK(w.buffer.values<float>()[0] == 111);
+        CHECK(w.buffer.values<float>()[1] == 111);
+        CHECK(w.at_completion == 111);
+        CHECK(count(log, "w buffer") == 1);
+        CHECK(count(log, "w complete") == 1);
+      }
+    }
+  }
+}
+
+TEST_CASE("a parameter twice in one operation is complete once") {
+  Log log;
+  Watched w("w", log, {2}, 3);
+  backward(ops::sum(ops::mul(w.tensor, w.tensor)));
+  CHECK(w.at_completion == 6);
+  CHECK(count(log, "w buffer") == 1);
+  CHECK(count(log, "w complete") == 1);
+  CHECK(count(log, "w use") == count(log, "w done"));
+}
+
+TEST_CASE("a use that leads to no gradient does not hold completion up") {
+  Log log;
+  Watched w("w", log, {1}, 2);
+  const Tensor dropped = ops::scale(w.tensor, 5);
+  const Tensor z = record("first_only", w.tensor.detach(), {w.tensor, dropped},
+                          [](const Tensor& dy, InputGradients& grads) { grads.pass(0, dy); });
+  backward(ops::sum(z));
+  CHECK(w.at_completion == 1);
+  CHECK(count(log, "w complete") == 1);
+  // A use outside of the loss's graph is nobody's business.
+  log.clear();
+  const Tensor unused = ops::scale(w.tensor, 7);
+  backward(ops::sum(ops::scale(w.tensor, 3)));
+  CHECK(w.at_completion == 3);
+  CHECK(count(log, "w complete") == 1);
+}
+
+TEST_CASE("gradients are complete in the order of backward") {
+  Log log;
+  Watched a("a", log, {1}, 2);
+  Watched b("b", log, {1}, 3);
+  Watched c("c", log, {1}, 4);
+  const Tensor h = ops::mul(ops::scale(a.tensor, 1), b.tensor);
+  const Tensor loss = ops::sum(ops::mul(h, c.tensor));
+  log.clear();
+  backward(loss);
+  Log completed;
+  for (const auto& entry : log) {
+    if (entry.find("complete") != std::string::npos) completed.push_back(entry);
+  }
+  CHECK(completed == Log{"c complete", "b complete", "a complete"});
+}
+
+TEST_CASE("a buffer of another shape than the parameter's is an error") {
+  Log log;
+  Watched w("w", log, {2}, 1);
+  w.buffer = Tensor::zeros({3});
+  CHECK_THROWS_WITH(backward(ops::sum(w.tensor)),
+                    ContainsSubstring("parameter 'w' has shape [3], expected [2]"));
+}
+
+TEST_CASE("an operation that fails still lets go of its parameters") {
+  Log log;
+  Watched w("w", log, {2}, 1);
+  try {
+    const Tensor undefined;
+    const InUse in_use({&w.tensor, &undefined});
+    fail("as it must");
+  } catch (const Error&) {
+  }
+  CHECK(log == Log{"w use", "w done"});
+}
+
+TEST_CASE("memory goes while backward proceeds, and all of it in the end") {
+  const int64_t before = activations();
+  const int64_t workspace_before = workspace();
+  constexpr int64_t elements = 4096;
+  constexpr int64_t bytes = elements * 4;
+  const Tensor x = as_parameter(Tensor::full({elements}, 1));
+  constexpr int depth = 16;
+  std::vector<int64_t> held;  // at each node of backward, the last of the chain first
+  {
+    const auto base = activations();
+    Tensor y = x;
+    for (int i = 0; i < depth; ++i) {
+      Tensor next = Tensor::empty({elements});
+      kernels::scale(current_context({}), next, y, 2);
+      y = record("twice", next, {y},
+                 [kept = next, &held, base](const Tensor& dy, InputGradients& grads) {
+                   held.push_back(activations() - base);
+                   kernels::scale(current_context({}), grads.destination(0), dy, 2);
+                 });
+    }
+    Tensor loss = ops::sum(y);
+    y = {};
+    CHECK(activations() - base == depth * bytes + 4);
+    backward(loss);
+    // The loss itself is all that is left.
+    CHECK(activations() - base == 4);
+  }
+  REQUIRE(held.size() == depth);
+  for (int i = 0; i < depth; ++i) {
+    // What the nodes before this one saved, its own, and its incoming gradient.
+    const int64_t saved_bytes = (depth - i) * bytes;
+    CHECK(held[static_cast<size_t>(i)] == saved_bytes + bytes + 4);
+  }
+  CHECK(activations() - before == bytes);  // x
+  CHECK(workspace() == workspace_before);
+}
+
+TEST_CASE("a graph that never sees backward leaves no memory behind") {
+  const int64_t before = activations();
+  {
+    const Tensor x = as_parameter(Tensor::full({100}, 1));
+    Tensor y = x;
+    for (int i = 0; i < 10; ++i) y = ops::gelu(ops::add(y, ops::scale(y, 2)));
+    CHECK(activations() > before + 400 * 10);
+  }
+  CHECK(activations() == before);
+}
+
+TEST_CASE("gradients without a buffer are counted as gradients, one for each parameter") {
+  const int64_t before = memory_ledger().current(Category::gradients);
+  const Tensor x = as_parameter(Tensor::full({10}, 1));
+  for (int i = 0; i < 3; ++i) {
+    backward(ops::sum(ops::add(x, ops::mul(x, x))));
+    CHECK(memory_ledger().current(Category::gradients) - before == 40);
+  }
+  x.leaf()->gradient = {};
+  CHECK(memory_ledger().current(Category::gradients) == before);
+}
+
+TEST_CASE("a parameter's memory may come and go between its uses") {
+  const int64_t before = memory_ledger().current(Category::parameters);
+  Tensor w = Tensor::unallocated({2, 2}, DType::f32);
+  w.set_leaf(std::make_shared<Leaf>());
+  const Tensor home = Tensor::from<float>({2, 2}, {1, 2, 3, 4});
+  int present = 0;
+  w.leaf()->about_to_be_used = [&] {
+    if (present++ > 0) return;
+    w.attach(allocate(16, Category::parameters), 0);
+    kernels::copy(current_context({}), w, home);
+  };
+  w.leaf()->no_longer_used = [&] {
+    if (--present == 0) w.attach(nullptr, 0);
+  };
+  const Tensor x = as_parameter(Tensor::from<float>({1, 2}, {1, 10}));
+  const Tensor loss = ops::sum(ops::linear(x, w, {}));
+  CHECK_FALSE(w.allocated());
+  // No closure holds on to the storage.
+  CHECK(memory_ledger().current(Category::parameters) == before);
+  backward(loss);
+  CHECK(values_of(x.leaf()->gradient) == Values{4, 6});
+  CHECK(values_of(w.leaf()->gradient) == Values{1, 10, 1, 10});
+  CHECK_FALSE(w.allocated());
+  CHECK(memory_ledger().current(Category::parameters) == before);
+}

@@ -1,0 +1,221 @@
+// The ledger, byte for byte and in program order, and the cache behind it.
+#include <atomic>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "core/memory.h"
+#include "core/tensor.h"
+#include "tests/support/catch.h"
+
+using namespace tessera;
+using Catch::Matchers::ContainsSubstring;
+
+namespace {
+
+constexpr Category categories[] = {Category::parameters,      Category::gradients,
+                                   Category::optimizer_state, Category::activations,
+                                   Category::communication,   Category::workspace};
+
+/// What the process-wide ledger counted since the beginning of a test.
+class LedgerSince {
+ public:
+  LedgerSince() {
+    memory_ledger().reset_peaks();
+    for (const Category category : categories) {
+      before_.push_back(memory_ledger().current(category));
+    }
+    total_ = memory_ledger().current_total();
+  }
+  int64_t current(Category category) const {
+    return memory_ledger().current(category) - before_[static_cast<size_t>(category)];
+  }
+  int64_t peak(Category category) const {
+    return memory_ledger().peak(category) - before_[static_cast<size_t>(category)];
+  }
+  int64_t current_total() const { return memory_ledger().current_total() - total_; }
+  int64_t peak_total() const { return memory_ledger().peak_total() - total_; }
+
+ private:
+  std::vector<int64_t> before_;
+  int64_t total_ = 0;
+};
+
+}  // namespace
+
+TEST_CASE("categories have names") {
+  CHECK(std::size(categories) == category_count);
+  CHECK(category_name(Category::parameters) == "parameters");
+  CHECK(category_name(Category::gradients) == "gradients");
+  CHECK(category_name(Category::optimizer_state) == "optimizer_state");
+  CHECK(category_name(Category::activations) == "activations");
+  CHECK(category_name(Category::communication) == "communication");
+  CHECK(category_name(Category::workspace) == "workspace");
+}
+
+TEST_CASE("the ledger counts requested bytes by category, in program order") {
+  const LedgerSince ledger;
+  auto a = allocate(100, Category::parameters);  // 100 activations 0
+  auto b = allocate(7, Category::activations);   // 107
+  CHECK(ledger.current(Category::parameters) == 100);
+  CHECK(ledger.current(Category::activations) == 7);
+  b.reset();                                     // 100
+  auto c = allocate(50, Category::activations);  // 150
+  a.reset();                                     // 50
+  auto d = allocate(60, Category::activations);  // 110
+  CHECK(ledger.current(Category::parameters) == 0);
+  CHECK(ledger.peak(Category::parameters) == 100);
+  CHECK(ledger.current(Category::activations) == 110);
+  CHECK(ledger.peak(Category::activations) == 110);
+  CHECK(ledger.current_total() == 110);
+  // Less than the sum of the peaks, which were at different times.
+  CHECK(ledger.peak_total() == 150);
+
+  memory_ledger().reset_peaks();
+  CHECK(ledger.peak(Category::parameters) == 0);
+  CHECK(ledger.peak_total() == 110);
+  c.reset();
+  d.reset();
+  CHECK(ledger.current_total() == 0);
+  CHECK(ledger.peak(Category::activations) == 110);
+  CHECK(ledger.current(Category::gradients) == 0);
+  CHECK(ledger.peak(Category::workspace) == 0);
+}
+
+TEST_CASE("every category is counted on its own") {
+  for (const Category category : categories) {
+    const LedgerSince ledger;
+    const auto block = allocate(33, category);
+    CHECK(block->category() == category);
+    CHECK(block->bytes() == 33);
+    for (const Category other : categories) {
+      CHECK(ledger.current(other) == (other == category ? 33 : 0));
+    }
+  }
+}
+
+TEST_CASE("views are counted once, and the last one gives the memory back") {
+  const LedgerSince ledger;
+  Tensor view;
+  {
+    const Tensor x = Tensor::zeros({10, 10}, DType::f32, {}, Category::gradients);
+    view = x.rows(3, 4);
+    CHECK(ledger.current(Category::gradients) == 400);
+  }
+  CHECK(ledger.current(Category::gradients) == 400);
+  view = {};
+  CHECK(ledger.current(Category::gradients) == 0);
+}
+
+TEST_CASE("blocks are aligned to 64 bytes and do not overlap") {
+  std::vector<std::shared_ptr<Storage>> blocks;
+  for (const int64_t bytes : {1, 2, 63, 64, 65, 100, 1000, 1025, 4095, 70000, 1 << 20, 2097151,
+                              2097152, 2097153, 5 << 20}) {
+    for (int copy = 0; copy < 2; ++copy) {
+      blocks.push_back(allocate(bytes, Category::workspace));
+      CHECK(reinterpret_cast<uintptr_t>(blocks.back()->data()) % 64 == 0);
+      const auto mark = static_cast<int>(blocks.size());
+      std::memset(blocks.back()->data(), mark, static_cast<size_t>(bytes));
+    }
+  }
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    const auto* bytes = static_cast<const unsigned char*>(blocks[i]->data());
+    CHECK(bytes[0] == i + 1);
+    CHECK(bytes[blocks[i]->bytes() - 1] == i + 1);
+  }
+}
+
+TEST_CASE("a freed block is handed out again") {
+  release_cached_memory();
+  for (const int64_t bytes : {64, 3000, 3 << 20}) {
+    auto first = allocate(bytes, Category::activations);
+    const void* address = first->data();
+    const auto other = allocate(bytes, Category::activations);
+    CHECK(other->data() != address);
+    first.reset();
+    // To another category as well, and for a slightly smaller request.
+    const auto again = allocate(bytes - bytes / 20, Category::workspace);
+    CHECK(again->data() == address);
+    CHECK(again->bytes() == bytes - bytes / 20);
+    CHECK(allocate(bytes, Category::activations)->data() != address);
+  }
+}
+
+TEST_CASE("a large block is not spent on a small request") {
+  release_cached_memory();
+  auto large = allocate(1 << 20, Category::activations);
+  const void* address = large->data();
+  large.reset();
+  CHECK(allocate(1 << 18, Category::activations)->data() != address);
+  CHECK(allocate(1 << 20, Category::activations)->data() == address);
+}
+
+TEST_CASE("the ledger knows nothing of what the cache keeps") {
+  const LedgerSince ledger;
+  allocate(12345, Category::workspace);
+  CHECK(ledger.current_total() == 0);
+  CHECK(ledger.peak(Category::workspace) == 12345);
+  release_cached_memory();
+  CHECK(ledger.current_total() == 0);
+  const auto block = allocate(12345, Category::workspace);
+  std::memset(block->data(), 1, 12345);
+  CHECK(ledger.current(Category::workspace) == 12345);
+}
+
+TEST_CASE("no bytes are no memory and no error") {
+  const LedgerSince ledger;
+  const auto nothing = allocate(0, Category::workspace);
+  CHECK(nothing->bytes() == 0);
+  CHECK(nothing->data() == nullptr);
+  CHECK(ledger.peak_total() == 0);
+  CHECK_THROWS_WITH(allocate(-1, Category::workspace), ContainsSubstring("-1 bytes"));
+}
+
+// The address sanitizer ends a program that asks for this much.
+TEST_CASE("too much memory is an error with bytes and category, and is not counted", "[slow]") {
+  const LedgerSince ledger;
+  const int64_t bytes = int64_t{1} << 60;
+  CHECK_THROWS_WITH(allocate(bytes, Category::gradients),
+                    ContainsSubstring("no memory for 1152921504606846976 bytes of gradients"));
+  CHECK_THROWS_AS(allocate(INT64_MAX, Category::gradients), Error);
+  CHECK(ledger.current_total() == 0);
+  CHECK(ledger.peak_total() == 0);
+  CHECK(allocate(8, Category::gradients)->data() != nullptr);
+}
+
+TEST_CASE("threads share the allocator") {
+  const LedgerSince ledger;
+  constexpr int threads = 4;
+  std::atomic<int> faults{0};
+  std::vector<std::thread> team;
+  for (int t = 0; t < threads; ++t) {
+    team.emplace_back([t, &faults] {
+      // Blocks that live across those of others, marked so that one handed out twice is seen.
+      std::vector<std::shared_ptr<Storage>> held(8);
+      for (int i = 0; i < 400; ++i) {
+        auto& slot = held[static_cast<size_t>(i % 8)];
+        if (slot) {
+          const auto* bytes = static_cast<const unsigned char*>(slot->data());
+          for (int64_t b = 0; b < slot->bytes(); b += 61) faults += bytes[b] != t + 1;
+        }
+        slot = allocate(64 + 64 * ((i * 7 + t) % 40), categories[i % category_count]);
+        std::memset(slot->data(), t + 1, static_cast<size_t>(slot->bytes()));
+      }
+    });
+  }
+  for (auto& thread : team) thread.join();
+  CHECK(faults == 0);
+  CHECK(ledger.current_total() == 0);
+  for (const Category category : categories) CHECK(ledger.current(category) == 0);
+  CHECK(ledger.peak_total() > 0);
+  CHECK(ledger.peak_total() <= threads * 9 * 64 * 41);
+}
+
+TEST_CASE("a block may be given back by another thread") {
+  const LedgerSince ledger;
+  auto block = allocate(256, Category::communication);
+  std::thread([block = std::move(block)]() mutable { block.reset(); }).join();
+  CHECK(ledger.current(Category::communication) == 0);
+}

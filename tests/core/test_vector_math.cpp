@@ -1,0 +1,98 @@
+#include "core/vector_math.h"
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <vector>
+
+#include "tests/support/catch.h"
+
+using namespace tessera;
+
+namespace {
+
+using Function = float (*)(float);
+
+[[gnu::noinline]] float scalar_exp(float x) { return exp_f32(x); }
+[[gnu::noinline]] float scalar_tanh(float x) { return tanh_f32(x); }
+
+[[gnu::noinline]] void vector_exp(float* y, const float* x, size_t n) {
+#pragma omp simd
+  for (size_t i = 0; i < n; ++i) y[i] = exp_f32(x[i]);
+}
+[[gnu::noinline]] void vector_tanh(float* y, const float* x, size_t n) {
+#pragma omp simd
+  for (size_t i = 0; i < n; ++i) y[i] = tanh_f32(x[i]);
+}
+
+/// Every 509th float: all exponents, both signs, infinities and NaNs.
+std::vector<float> many_floats() {
+  std::vector<float> values;
+  for (uint64_t bits = 0; bits < uint64_t{1} << 32; bits += 509) {
+    values.push_back(std::bit_cast<float>(static_cast<uint32_t>(bits)));
+  }
+  return values;
+}
+
+/// The error in units in the last place of the correctly rounded result.
+double ulp_error(float actual, double expected) {
+  const float rounded = static_cast<float>(expected);
+  if (std::isnan(expected)) return std::isnan(actual) ? 0 : HUGE_VAL;
+  if (std::isinf(rounded)) return actual == rounded ? 0 : HUGE_VAL;
+  const float magnitude = std::fabs(rounded);
+  const double unit = std::nextafter(magnitude, INFINITY) - magnitude;
+  return std::abs(actual - expected) / unit;
+}
+
+struct Comparison {
+  double worst_ulp = 0;
+  size_t different_bits = 0;  // between a vectorised loop and single calls
+};
+
+template <class Vector, class Reference>
+Comparison compare(Vector vectorised, Function scalar, Reference reference) {
+  const std::vector<float> x = many_floats();
+  std::vector<float> y(x.size());
+  vectorised(y.data(), x.data(), x.size());
+  Comparison result;
+  for (size_t i = 0; i < x.size(); ++i) {
+    const double error = ulp_error(y[i], reference(static_cast<double>(x[i])));
+    result.worst_ulp = std::max(result.worst_ulp, error);
+    const float one = scalar(x[i]);
+    if (std::isnan(one) && std::isnan(y[i])) continue;
+    if (std::memcmp(&one, &y[i], sizeof one) != 0) ++result.different_bits;
+  }
+  return result;
+}
+
+}  // namespace
+
+TEST_CASE("exp_f32 is exact to one unit and the same in a vector", "[vector_math]") {
+  const Comparison result = compare(vector_exp, scalar_exp, [](double x) { return std::exp(x); });
+  REQUIRE(result.worst_ulp <= 1.0);
+  REQUIRE(result.different_bits == 0);
+}
+
+TEST_CASE("tanh_f32 is exact to 2.5 units and the same in a vector", "[vector_math]") {
+  const Comparison result =
+      compare(vector_tanh, scalar_tanh, [](double x) { return std::tanh(x); });
+  REQUIRE(result.worst_ulp <= 2.5);
+  REQUIRE(result.different_bits == 0);
+}
+
+TEST_CASE("exp_f32 and tanh_f32 at their ends", "[vector_math]") {
+  const float infinity = std::numeric_limits<float>::infinity();
+  REQUIRE(exp_f32(0.0f) == 1.0f);
+  REQUIRE(exp_f32(infinity) == infinity);
+  REQUIRE(exp_f32(88.8f) == infinity);
+  REQUIRE(exp_f32(88.7f) < infinity);
+  REQUIRE(exp_f32(-infinity) == 0.0f);
+  REQUIRE(exp_f32(-103.0f) > 0.0f);  // subnormal
+  REQUIRE(exp_f32(-104.0f) == 0.0f);
+  REQUIRE(std::isnan(exp_f32(NAN)));
+  REQUIRE(tanh_f32(infinity) == 1.0f);
+  REQUIRE(tanh_f32(-infinity) == -1.0f);
+  REQUIRE(std::signbit(tanh_f32(-0.0f)));
+  REQUIRE(tanh_f32(1e-30f) == 1e-30f);
+  REQUIRE(std::isnan(tanh_f32(NAN)));
+}

@@ -1,0 +1,60 @@
+#!/usr/bin/env bash
+# A rank that throws, dies or is told to end in the middle of a run: the job ends within 10 s, with
+# the expected code, and the error or the survivors' last words say which step.
+set -euo pipefail
+program=$TESSERA_BIN/failing_rank
+output=$(mktemp)
+trap 'rm -f "$output"' EXIT
+export OMP_NUM_THREADS=1
+
+fail() { printf 'FAILED: %s\n' "$*" >&2; cat "$output" >&2; exit 1; }
+
+# expect RANKS HOW CODE PATTERN...: fails as told, ends in time, and says what it should.
+expect() {
+  local ranks=$1 how=$2 code=$3 begin=$SECONDS status=0 pattern
+  shift 3
+  timeout 60 mpirun -n "$ranks" "$program" "$how" > "$output" 2>&1 < /dev/null || status=$?
+  ((SECONDS - begin <= 10)) || fail "$how on $ranks ranks took $((SECONDS - begin)) s"
+  [[ $status == "$code" ]] || fail "$how on $ranks ranks ended with $status, expected $code"
+  for pattern in "$@"; do
+    grep -qE "$pattern" "$output" || fail "$how on $ranks ranks did not say '$pattern'"
+  done
+}
+
+# alone HOW CODE PATTERN: the same without mpirun.
+alone() {
+  local status=0
+  "$program" "$1" > "$output" 2>&1 < /dev/null || status=$?
+  [[ $status == "$2" ]] || fail "$1 without mpirun ended with $status, expected $2"
+  grep -qE "$3" "$output" || fail "$1 without mpirun did not say '$3'"
+}
+
+last_words='^rank [0-9]: told to end; last finished step 4'
+for ranks in 1 2 3; do
+  expect "$ranks" none 0 '^all steps finished'
+  expect "$ranks" input 2 '^error: the file is empty$'
+  [[ $(grep -c 'the file is empty' "$output") == 1 ]] || fail "the same error was printed twice"
+done
+for ranks in 2 3; do
+  expect "$ranks" throw 1 '^rank 1, step 5: something went wrong$'
+  expect "$ranks" input-one 2 "^error: this rank's file is empty \(rank 1\)$"
+  expect "$ranks" kill 137 "$last_words"
+  expect "$ranks" exit 1 "$last_words"
+  expect "$ranks" abort 134 "$last_words"
+done
+
+# The user ends mpirun while one rank hangs and the others wait for it.
+mpirun -n 3 "$program" hang > "$output" 2>&1 < /dev/null &
+job=$!
+sleep 2
+begin=$SECONDS
+kill -TERM "$job"
+status=0
+wait "$job" || status=$?
+((SECONDS - begin <= 10)) || fail "a hanging job took $((SECONDS - begin)) s to end"
+[[ $status != 0 ]] || fail "a hanging job that was ended returned 0"
+grep -qE "$last_words" "$output" || fail "a hanging job that was ended had no last words"
+
+alone none 0 '^all steps finished'
+alone throw 1 '^rank 0, step 5: something went wrong$'
+alone input 2 '^error: the file is empty$'

@@ -1,0 +1,68 @@
+#include "tests/dist/mpi_helpers.h"
+
+using namespace tessera;
+using namespace tessera::dist;
+
+namespace {
+
+template <class T>
+void check_all_gather(int64_t piece) {
+  const int ranks = job().size();
+  const int rank = job().rank();
+  const Tensor buffer = Tensor::empty({ranks * piece}, dtype_of<T>);
+  for (int64_t i = 0; i < buffer.elements(); ++i) {
+    const bool own = i >= rank * piece && i < (rank + 1) * piece;
+    buffer.data<T>()[i] = own ? static_cast<T>(value_at(rank, i)) : T{0};
+  }
+  const Counted counted(job());
+  job().all_gather(buffer, {Traffic::parameters, 1}).wait();
+  CHECK(differences<T>(buffer, [&](int64_t i) { return value_at(i / piece, i); }) == 0);
+  CHECK(counted.only(Collective::all_gather, Traffic::parameters,
+                     (ranks - 1) * piece * static_cast<int64_t>(sizeof(T))));
+}
+
+}  // namespace
+
+TEST_CASE("all_gather brings every piece to every rank") {
+  for (const int64_t piece : piece_sizes()) {
+    INFO("piece " << piece);
+    check_all_gather<float>(piece);
+    check_all_gather<int64_t>(piece);
+    check_all_gather<uint8_t>(piece);
+  }
+}
+
+TEST_CASE("all_gather of many chunks") { check_all_gather<float>(3'000'001); }
+
+TEST_CASE("broadcast from each rank") {
+  const int ranks = job().size();
+  for (int root = 0; root < ranks; ++root) {
+    for (const int64_t elements : {0, 1, 1000, 2'100'003}) {
+      INFO("root " << root << ", elements " << elements);
+      const bool is_root = job().rank() == root;
+      const Tensor buffer = is_root ? filled(root, elements) : Tensor::zeros({elements});
+      const Counted counted(job());
+      job().broadcast(buffer, root, {Traffic::other, -1}).wait();
+      CHECK(differences(buffer, [&](int64_t i) { return value_at(root, i); }) == 0);
+      CHECK(counted.only(Collective::broadcast, Traffic::other,
+                         is_root ? (ranks - 1) * buffer.bytes() : 0));
+    }
+  }
+}
+
+TEST_CASE("texts of all ranks arrive on rank 0") {
+  // Of different lengths, one empty, some longer than a round.
+  const auto text_of = [](int rank) {
+    const size_t length = rank == 1 ? 0 : static_cast<size_t>(70'000 * (rank % 3) + rank + 5);
+    std::string text(length, static_cast<char>('a' + rank));
+    if (!text.empty()) text.back() = '.';
+    return text;
+  };
+  const std::vector<std::string> texts = gather_text(job(), text_of(job().rank()));
+  if (job().rank() != 0) {
+    CHECK(texts.empty());
+    return;
+  }
+  REQUIRE(texts.size() == static_cast<size_t>(job().size()));
+  for (int r = 0; r < job().size(); ++r) CHECK(texts[static_cast<size_t>(r)] == text_of(r));
+}

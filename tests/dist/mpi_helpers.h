@@ -1,0 +1,86 @@
+// What the tests of collectives share. Values are small integers, so that sums are exact and tests
+// compare with ==.
+#pragma once
+
+#include <numeric>
+
+#include "dist/communicator.h"
+#include "tests/support/catch.h"
+
+namespace tessera::dist {
+
+/// One communicator for the whole program.
+inline Communicator& job() {
+  static const std::shared_ptr<Communicator> communicator = mpi_communicator();
+  return *communicator;
+}
+
+/// What `source` holds at `index`.
+inline int64_t value_at(int64_t source, int64_t index) {
+  return (7 * source + 3 * index) % 101 + 1;
+}
+
+inline int64_t sum_at(int64_t contributors, int64_t index) {
+  int64_t sum = 0;
+  for (int64_t source = 0; source < contributors; ++source) sum += value_at(source, index);
+  return sum;
+}
+
+template <class T = float>
+Tensor filled(int64_t source, int64_t elements) {
+  const Tensor x = Tensor::empty({elements}, dtype_of<T>);
+  for (int64_t i = 0; i < elements; ++i) x.data<T>()[i] = static_cast<T>(value_at(source, i));
+  return x;
+}
+
+/// The elements of `x` that differ from expected(index).
+template <class T = float, class Expected>
+int64_t differences(const Tensor& x, Expected&& expected) {
+  int64_t count = 0;
+  for (int64_t i = 0; i < x.elements(); ++i) {
+    count += x.data<T>()[i] != static_cast<T>(expected(i));
+  }
+  return count;
+}
+
+/// Elements of a piece: none, one, around a block, around a chunk of scratch (512 KiB and less for
+/// more than nine ranks) and several of them.
+inline std::vector<int64_t> piece_sizes() {
+  return {0, 1, 3, 255, 256, 1000, 131071, 131072, 131073, 300001};
+}
+
+/// What the ledger of `communicator` has counted since this was made.
+class Counted {
+ public:
+  explicit Counted(Communicator& communicator) : traffic_(communicator.traffic()) {
+    for (int p = 0; p < traffic_count; ++p) {
+      bytes_.push_back(traffic_.bytes_sent(static_cast<Traffic>(p)));
+    }
+    for (int c = 0; c < collective_count; ++c) {
+      calls_.push_back(traffic_.calls(static_cast<Collective>(c)));
+    }
+  }
+
+  /// Exactly one call, of this collective, and these bytes for this purpose alone.
+  bool only(Collective collective, Traffic purpose, int64_t bytes) const {
+    bool equal = true;
+    for (int p = 0; p < traffic_count; ++p) {
+      const auto counted = traffic_.bytes_sent(static_cast<Traffic>(p));
+      const int64_t expected = p == static_cast<int>(purpose) ? bytes : 0;
+      equal &= counted - bytes_[static_cast<size_t>(p)] == expected;
+    }
+    for (int c = 0; c < collective_count; ++c) {
+      const auto counted = traffic_.calls(static_cast<Collective>(c));
+      const int64_t expected = c == static_cast<int>(collective) ? 1 : 0;
+      equal &= counted - calls_[static_cast<size_t>(c)] == expected;
+    }
+    return equal;
+  }
+
+ private:
+  TrafficLedger& traffic_;
+  std::vector<int64_t> bytes_;
+  std::vector<int64_t> calls_;
+};
+
+}  // namespace tessera::dist

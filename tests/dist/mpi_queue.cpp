@@ -1,0 +1,222 @@
+// Calls under way at once, what a failed one does, and what is recorded of them.
+#include <chrono>
+#include <random>
+#include <thread>
+
+#include "core/trace.h"
+#include "tests/dist/mpi_helpers.h"
+#include "tests/support/delayed_communicator.h"
+
+using namespace tessera;
+using namespace tessera::dist;
+using namespace std::chrono_literals;
+
+namespace {
+
+struct Flight {
+  Work work;
+  std::function<int64_t()> wrong;  // elements, once the work is done
+};
+
+// A call of a kind and size that every rank derives from the same numbers.
+Flight launch(Communicator& communicator, uint32_t kind, int64_t piece, int contributors) {
+  const int ranks = communicator.size();
+  const int rank = communicator.rank();
+  if (kind == 0) {
+    const Tensor input = filled(rank, ranks * piece);
+    const Tensor sum = Tensor::zeros({piece});
+    const auto receive = [sum](int, int64_t begin, const Tensor& chunk) {
+      for (int64_t i = 0; i < chunk.elements(); ++i) {
+        sum.data<float>()[begin + i] += chunk.data<float>()[i];
+      }
+    };
+    return {communicator.exchange(input, contributors, receive, {}), [=] {
+              return differences(sum, [&](int64_t i) {
+                return sum_at(contributors, rank * piece + i);
+              });
+            }};
+  }
+  if (kind == 1) {
+    const Tensor shard = Tensor::empty({piece});
+    const Tensor input = filled(rank, ranks * piece);
+    return {communicator.reduce_scatter(shard, input, contributors, {}), [=] {
+              return differences(shard, [&](int64_t i) {
+                return sum_at(contributors, rank * piece + i);
+              });
+            }};
+  }
+  if (kind == 2) {
+    const Tensor buffer = filled(rank, ranks * piece);
+    return {communicator.all_gather(buffer, {}), [=] {
+              return differences(buffer, [&](int64_t i) { return value_at(i / piece, i); });
+            }};
+  }
+  if (kind == 3) {
+    const Tensor buffer = filled<int64_t>(rank, piece);
+    return {communicator.all_reduce(buffer, {}), [=] {
+              return differences<int64_t>(buffer, [&](int64_t i) { return sum_at(ranks, i); });
+            }};
+  }
+  const int root = contributors - 1;
+  const Tensor buffer = filled(rank, piece);
+  return {communicator.broadcast(buffer, root, {}), [=] {
+            return differences(buffer, [&](int64_t i) { return value_at(root, i); });
+          }};
+}
+
+void run_many(Communicator& communicator, int calls, int64_t largest_piece) {
+  std::mt19937 random(42);
+  std::vector<Flight> flights;
+  for (int i = 0; i < calls; ++i) {
+    const uint32_t kind = random() % 5;
+    const int64_t piece = random() % static_cast<uint32_t>(largest_piece);
+    const int contributors =
+        static_cast<int>(random() % static_cast<uint32_t>(communicator.size()));
+    flights.push_back(launch(communicator, kind, piece, contributors + 1));
+  }
+  for (size_t i = flights.size(); i-- > 0;) {
+    flights[i].work.wait();
+    CHECK(flights[i].work.done());
+    CHECK(flights[i].wrong() == 0);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("many calls are under way at once and are waited for in any order") {
+  run_many(job(), 60, 200'000);
+  run_many(job(), 200, 50);
+}
+
+TEST_CASE("ranks that arrive at different times") {
+  for (int round = 0; round < 2 * job().size(); ++round) {
+    if (round % job().size() == job().rank()) std::this_thread::sleep_for(5ms);
+    run_many(job(), 3, 10'000);
+  }
+}
+
+TEST_CASE("run takes its turn between the calls around it") {
+  const Tensor buffer = filled<int64_t>(job().rank(), 1000);
+  job().all_reduce(buffer, {});
+  job().run([buffer] {
+    for (int64_t& x : buffer.values<int64_t>()) x *= 2;
+  });
+  job().all_reduce(buffer, {}).wait();
+  const int64_t ranks = job().size();
+  CHECK(differences<int64_t>(buffer, [&](int64_t i) { return 2 * ranks * sum_at(ranks, i); }) == 0);
+}
+
+TEST_CASE("a barrier waits for the last") {
+  job().barrier();
+  const int64_t begin = trace::now_ns();
+  if (job().rank() == job().size() - 1) std::this_thread::sleep_for(50ms);
+  job().barrier();
+  CHECK(trace::now_ns() - begin >= 40'000'000);
+}
+
+TEST_CASE("a failure in a collective comes out of wait, and later calls fail as well") {
+  const auto communicator = mpi_communicator();
+  const Tensor input = filled(communicator->rank(), communicator->size());
+  const auto throws = [](int, int64_t, const Tensor&) { throw Error("the receiver failed"); };
+  const Work failing = communicator->exchange(input, communicator->size(), throws, {});
+  const Work after = communicator->all_gather(input, {});
+  for (const Work& work : {failing, after, failing}) {
+    CHECK_THROWS_WITH(work.wait(), "the receiver failed");
+    CHECK(work.done());
+  }
+  CHECK(communicator->traffic().calls(Collective::all_gather) == 0);
+  job().barrier();
+}
+
+TEST_CASE("a communicator that goes away lets nobody wait for ever") {
+  if (job().size() == 1) return;
+  auto communicator = mpi_communicator();
+  Work work;
+  if (job().rank() == 0) work = communicator->all_gather(Tensor::zeros({job().size()}), {});
+  const Work queued = job().rank() == 0 ? communicator->all_gather(Tensor::zeros({0}), {}) : Work();
+  communicator.reset();
+  if (job().rank() == 0) {
+    CHECK_THROWS_AS(work.wait(), Error);
+    CHECK_THROWS_AS(queued.wait(), Error);
+  }
+  job().barrier();
+}
+
+TEST_CASE("staging is what the formula says, and only that") {
+  job().barrier();
+  const int64_t before = memory_ledger().current(Category::communication);
+  const auto communicator = mpi_communicator();
+  const int64_t held = memory_ledger().current(Category::communication) - before;
+  CHECK(held == communicator->staging_bytes());
+  CHECK(held == mpi_staging_bytes(job().size()));
+  memory_ledger().reset_peaks();
+  run_many(*communicator, 20, 200'000);
+  CHECK(memory_ledger().peak(Category::communication) == before + held);
+}
+
+// Two slots for each peer and one chunk more; chunks of 512 KiB up to nine ranks.
+TEST_CASE("staging for some numbers of ranks, derived by hand") {
+  CHECK(mpi_staging_bytes(1) == 0);
+  CHECK(mpi_staging_bytes(2) == 3 * 524'288);
+  CHECK(mpi_staging_bytes(9) == 17 * 524'288);
+  // 8 MiB over 2 * 10 slots is 419,430.4: 204 units of 2,048 bytes.
+  CHECK(mpi_staging_bytes(11) == 21 * 417'792);
+  CHECK(mpi_staging_bytes(1001) == 2001 * 65'536);
+}
+
+TEST_CASE("buffers are let go when a call is done") {
+  Tensor buffer = Tensor::zeros({job().size() * 1000});
+  job().all_gather(buffer, {}).wait();
+  CHECK(buffer.storage().use_count() == 1);
+}
+
+TEST_CASE("the trace shows calls and waits with their bucket") {
+  trace::take_events();
+  trace::enable(true);
+  const int64_t waited = waited_ns();
+  DelayedCommunicator slow(mpi_communicator(), 20ms);
+  const auto ignore = [](int, int64_t, const Tensor&) {};
+  slow.exchange(Tensor::zeros({job().size()}), 1, ignore, {Traffic::gradients, 7}).wait();
+  job().all_gather(Tensor::zeros({job().size()}), {Traffic::parameters, 8}).wait();
+  trace::enable(false);
+  CHECK(waited_ns() - waited >= 15'000'000);
+  int exchanges = 0;
+  int waits = 0;
+  int gathers = 0;
+  for (const trace::Event& event : trace::take_events()) {
+    if (event.track == trace::Track::communication && event.name == "exchange") {
+      ++exchanges;
+      CHECK(event.id == 7);
+      CHECK(event.detail == "gradients, " + std::to_string(4 * job().size()) + " bytes");
+    }
+    if (event.track == trace::Track::communication && event.name == "all_gather") {
+      ++gathers;
+      CHECK(event.id == 8);
+    }
+    if (event.track == trace::Track::waiting && event.name == "wait reduce" && event.id == 7 &&
+        event.end_ns - event.begin_ns > 15'000'000) {
+      ++waits;
+    }
+  }
+  CHECK(exchanges == 1);
+  CHECK(gathers == 1);
+  CHECK(waits == 1);
+}
+
+TEST_CASE("a delayed communicator delays reductions, and not their caller") {
+  const auto inner = mpi_communicator();
+  DelayedCommunicator slow(inner, 30ms);
+  const Tensor x = Tensor::zeros({job().size()});
+  const auto ignore = [](int, int64_t, const Tensor&) {};
+  const int64_t begin = trace::now_ns();
+  const Work first = slow.exchange(x, 1, ignore, {});
+  const Work second = slow.exchange(x, 1, ignore, {});
+  const Work gather = slow.all_gather(x, {});
+  CHECK(trace::now_ns() - begin < 25'000'000);
+  gather.wait();  // in order: both reductions are done
+  CHECK((first.done() && second.done()));
+  CHECK(trace::now_ns() - begin >= 60'000'000);
+  CHECK(slow.delayed() == 2);
+  CHECK(slow.traffic().calls(Collective::exchange) == 2);
+  run_many(slow, 4, 1000);
+}

@@ -1,0 +1,83 @@
+#include <string>
+
+#include "dist/communicator.h"
+#include "tests/support/catch.h"
+
+using namespace tessera;
+using namespace tessera::dist;
+
+TEST_CASE("one rank has its own as the result of every collective") {
+  const auto communicator = single_communicator();
+  CHECK(communicator->rank() == 0);
+  CHECK(communicator->size() == 1);
+  CHECK(communicator->name() == "single");
+  CHECK(communicator->staging_bytes() == 0);
+  const Tensor x = Tensor::from<float>({3}, {1, 2, 3});
+
+  int calls = 0;
+  const auto receive = [&](int source, int64_t begin, const Tensor& chunk) {
+    ++calls;
+    CHECK(source == 0);
+    CHECK(begin == 0);
+    CHECK(chunk.raw() == x.raw());
+    CHECK(chunk.elements() == 3);
+  };
+  const Work work = communicator->exchange(x, 1, receive, {Traffic::gradients, 0});
+  CHECK(work.done());
+  work.wait();
+  CHECK(calls == 1);
+  communicator->exchange(Tensor::zeros({0}), 1, receive, {}).wait();
+  CHECK(calls == 1);
+
+  const Tensor shard = Tensor::zeros({3});
+  communicator->reduce_scatter(shard, x, 1, {}).wait();
+  CHECK(shard.data<float>()[2] == 3);
+  communicator->all_gather(x, {}).wait();
+  communicator->all_reduce(x, {}).wait();
+  communicator->broadcast(x, 0, {}).wait();
+  communicator->barrier();
+  CHECK(x.data<float>()[1] == 2);
+  CHECK(gather_text(*communicator, "text") == std::vector<std::string>{"text"});
+}
+
+TEST_CASE("one rank sends nothing, and the ledger counts what ran") {
+  const auto communicator = single_communicator();
+  const Tensor x = Tensor::zeros({4});
+  communicator->exchange(x, 1, [](int, int64_t, const Tensor&) {}, {Traffic::gradients, 0}).wait();
+  communicator->all_gather(x, {Traffic::parameters, 0}).wait();
+  communicator->all_gather(x, {Traffic::parameters, 1}).wait();
+  const TrafficLedger& traffic = communicator->traffic();
+  CHECK(traffic.bytes_sent() == 0);
+  CHECK(traffic.calls(Collective::exchange) == 1);
+  CHECK(traffic.calls(Collective::all_gather) == 2);
+  CHECK(traffic.calls(Collective::reduce_scatter) == 0);
+}
+
+TEST_CASE("the traffic ledger counts by purpose and by collective") {
+  TrafficLedger ledger;
+  ledger.add(Collective::exchange, Traffic::gradients, 100);
+  ledger.add(Collective::exchange, Traffic::norms, 8);
+  ledger.add(Collective::all_gather, Traffic::gradients, 1);
+  CHECK(ledger.bytes_sent(Traffic::gradients) == 101);
+  CHECK(ledger.bytes_sent(Traffic::norms) == 8);
+  CHECK(ledger.bytes_sent(Traffic::losses) == 0);
+  CHECK(ledger.bytes_sent() == 109);
+  CHECK(ledger.calls(Collective::exchange) == 2);
+  ledger.reset();
+  CHECK(ledger.bytes_sent() == 0);
+  CHECK(ledger.calls(Collective::exchange) == 0);
+  CHECK(traffic_name(Traffic::losses) == "losses");
+  CHECK(collective_name(Collective::barrier) == "barrier");
+}
+
+TEST_CASE("one rank refuses what several would refuse") {
+  const auto communicator = single_communicator();
+  const Tensor x = Tensor::zeros({4});
+  const auto ignore = [](int, int64_t, const Tensor&) {};
+  CHECK_THROWS_AS(communicator->exchange(x, 0, ignore, {}), Error);
+  CHECK_THROWS_AS(communicator->exchange(x, 2, ignore, {}), Error);
+  CHECK_THROWS_AS(communicator->reduce_scatter(Tensor::zeros({3}), x, 1, {}), Error);
+  CHECK_THROWS_AS(communicator->reduce_scatter(Tensor::zeros({4}, DType::i64), x, 1, {}), Error);
+  CHECK_THROWS_AS(communicator->all_reduce(Tensor::zeros({4}, DType::u8), {}), Error);
+  CHECK_THROWS_AS(communicator->broadcast(x, 1, {}), Error);
+}

@@ -1,0 +1,188 @@
+// Names, order, sharing, modes and memory of modules.
+#include <string>
+#include <vector>
+
+#include "nn/layers.h"
+#include "nn/module.h"
+#include "tests/support/catch.h"
+#include "tests/support/reference.h"
+
+using namespace tessera;
+using namespace tessera::nn;
+using namespace tessera::test;
+using Catch::Matchers::ContainsSubstring;
+
+namespace {
+
+/// A module that tests put together from outside.
+class Open : public Module {
+ public:
+  using Module::add;
+};
+
+std::vector<std::string> names_of(const Module& module) {
+  std::vector<std::string> names;
+  for (const auto& named : module.named_parameters()) names.push_back(named.name);
+  return names;
+}
+
+using Names = std::vector<std::string>;
+
+}  // namespace
+
+TEST_CASE("parameters come by name, in order of registration") {
+  Open root, branch, leaf;
+  leaf.add("w", Parameter({2, 3}, Initializer::zeros()));
+  branch.add("b", Parameter({4}, Initializer::zeros()));
+  branch.add("leaf", leaf);
+  root.add("z", Parameter({1}, Initializer::zeros()));
+  root.add("branch", branch);
+  root.add("a", Parameter({}, Initializer::zeros()));
+  CHECK(names_of(root) == Names{"z", "branch.b", "branch.leaf.w", "a"});
+  CHECK(root.parameter_count() == 1 + 4 + 6 + 1);
+  CHECK(names_of(Open()).empty());
+  CHECK(Open().parameter_count() == 0);
+}
+
+TEST_CASE("a shared parameter comes once, under its first name") {
+  Open root, head;
+  const Parameter table = root.add("table", Parameter({5, 2}, Initializer::zeros()));
+  root.add("other", Parameter({3}, Initializer::zeros()));
+  head.add("weight", table);
+  root.add("head", head);
+  const auto list = root.named_parameters();
+  REQUIRE(list.size() == 2);
+  CHECK(list[0].name == "table");
+  CHECK(list[0].shared);
+  CHECK(list[0].parameter.same(table));
+  CHECK_FALSE(list[1].shared);
+  CHECK(root.parameter_count() == 13);
+}
+
+TEST_CASE("two parameters of one name are an error") {
+  const auto fresh = [] { return Parameter({1}, Initializer::zeros()); };
+  Open root;
+  SECTION("of one module") {
+    root.add("w", fresh());
+    root.add("w", fresh());
+  }
+  SECTION("the same one twice") {
+    const Parameter parameter = root.add("w", fresh());
+    root.add("w", parameter);
+  }
+  SECTION("where one is the second name of a shared one") {
+    const Parameter parameter = root.add("first", fresh());
+    root.add("w", parameter);
+    root.add("w", fresh());
+  }
+  SECTION("where the second name of a shared one is another's") {
+    const Parameter parameter = root.add("first", fresh());
+    root.add("w", fresh());
+    root.add("w", parameter);
+  }
+  CHECK_THROWS_WITH(root.named_parameters(), ContainsSubstring("two parameters are called 'w'"));
+}
+
+TEST_CASE("a path of children can collide with a name too") {
+  Open root, child;
+  child.add("w", Parameter({1}, Initializer::zeros()));
+  root.add("child", child);
+  root.add("child.w", Parameter({1}, Initializer::zeros()));
+  CHECK_THROWS_WITH(root.parameter_count(), ContainsSubstring("'child.w'"));
+}
+
+TEST_CASE("no parameter cannot be registered") {
+  Open root;
+  CHECK_THROWS_WITH(root.add("bias", Parameter()),
+                    ContainsSubstring("parameter 'bias' is not defined"));
+}
+
+TEST_CASE("training and evaluation reach everything below") {
+  Open root, branch, leaf;
+  branch.add("leaf", leaf);
+  root.add("branch", branch);
+  CHECK(leaf.training());
+  root.eval();
+  CHECK_FALSE(root.training());
+  CHECK_FALSE(leaf.training());
+  branch.train();
+  CHECK_FALSE(root.training());
+  CHECK(leaf.training());
+}
+
+TEST_CASE("a module without a forward of one tensor says so") {
+  Open root;
+  CHECK_THROWS_WITH(root(Tensor::zeros({1})), ContainsSubstring("no forward of one tensor"));
+}
+
+TEST_CASE("materialize gives every parameter memory and its first values") {
+  const int64_t before = memory_ledger().current(Category::parameters);
+  {
+    Open root;
+    Linear linear(3, 2);
+    LayerNorm norm(4);
+    root.add("linear", linear);
+    root.add("norm", norm);
+    root.add("tied", linear.weight);
+    materialize(root, {}, 5);
+    CHECK(memory_ledger().current(Category::parameters) - before == 4 * (6 + 2 + 4 + 4));
+    CHECK(linear.weight.leaf().name == "linear.weight");
+    CHECK(norm.bias.leaf().name == "norm.bias");
+
+    std::vector<float> expected(6);
+    initialize(linear.weight.initializer(), 5, "linear.weight", 0, expected);
+    CHECK(values_of(linear.weight) == Values(expected.begin(), expected.end()));
+    CHECK(values_of(norm.weight) == Values{1, 1, 1, 1});
+    CHECK(values_of(norm.bias) == Values{0, 0, 0, 0});
+
+    // What has memory keeps it, and its values.
+    norm.weight.tensor().data<float>()[0] = 7;
+    const void* address = linear.weight.tensor().raw();
+    materialize(root, {}, 6);
+    CHECK(linear.weight.tensor().raw() == address);
+    CHECK(values_of(linear.weight) == Values(expected.begin(), expected.end()));
+    CHECK(norm.weight.tensor().data<float>()[0] == 7);
+  }
+  CHECK(memory_ledger().current(Category::parameters) == before);
+}
+
+TEST_CASE("first values do not depend on what else is in the model") {
+  Open small, large;
+  Linear a(4, 4), b(4, 4), other(9, 9);
+  small.add("layer", a);
+  large.add("other", other);
+  large.add("layer", b);
+  materialize(small, {}, 3);
+  materialize(large, {}, 3);
+  CHECK(same_bits(a.weight, b.weight));
+  Open third;
+  Linear c(4, 4);
+  third.add("layer", c);
+  materialize(third, {}, 4);
+  CHECK_FALSE(same_bits(a.weight, c.weight));
+}
+
+TEST_CASE("materialize refuses a device that is not there") {
+  Linear linear(2, 2);
+  CHECK_THROWS_WITH(materialize(linear, {DeviceType::cuda, 0}), ContainsSubstring("cuda:0"));
+  CHECK_FALSE(linear.weight.tensor().allocated());
+}
+
+TEST_CASE("Sequential numbers its modules and runs them in order") {
+  Sequential model;
+  Linear& first = model.emplace<Linear>(3, 5);
+  model.emplace<Gelu>();
+  Linear& last = model.emplace<Linear>(5, 2, Linear::Options{.bias = false});
+  CHECK(names_of(model) == Names{"0.weight", "0.bias", "2.weight"});
+  CHECK(model.parameter_count() == 15 + 5 + 10);
+  materialize(model, {}, 1);
+  const Tensor x = random_tensor({4, 3}, 1);
+  CHECK(same_bits(model(x), last(ops::gelu(first(x)))));
+  backward(ops::sum(model(x)));
+  for (const auto& named : model.named_parameters()) {
+    CHECK(named.parameter.gradient().shape() == named.parameter.shape());
+  }
+  CHECK(Sequential()(x).raw() == x.raw());
+  model.eval();
+  CHECK_FALSE(first.training());
+}
