@@ -20,6 +20,7 @@ void generate(const GenerateOptions& options) {
   const models::GptConfig config = read_gpt_config(config_path_beside(options.model));
   const bool bytes = config.vocab == 256;
   const std::vector<int32_t> prompt = prompt_tokens(options, config);
+  check_prompt(prompt, config);
   set_thread_count(threads_per_rank(options.threads, 1));
 
   models::Gpt model(config);

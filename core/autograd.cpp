@@ -123,6 +123,10 @@ void InputGradients::pass(int input, const Tensor& gradient) {
 
 Tensor saved(const Tensor& x) { return x.defined() && !x.leaf() ? x.detach() : x; }
 
+Kept::Kept(const Tensor& x) : recompute_(x.recompute()) {
+  if (!recompute_) tensor_ = saved(x);
+}
+
 Tensor record(const char* name, Tensor output, std::initializer_list<Tensor> inputs,
               Backward backward) {
   record(name, std::span(&output, 1), inputs,

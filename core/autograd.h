@@ -112,6 +112,20 @@ class InputGradients {
 /// parameter.
 Tensor saved(const Tensor& x);
 
+/// What a closure keeps of an input: the input, or, where its operation offered to compute it again
+/// (norms and activations do: they cost little beside a product and are as large), only the way to
+/// do so. Its memory then goes when the forward is done with it.
+class Kept {
+ public:
+  explicit Kept(const Tensor& x);
+  /// The value, the same bits in either case.
+  Tensor get() const { return recompute_ ? (*recompute_)() : tensor_; }
+
+ private:
+  Tensor tensor_;
+  std::shared_ptr<const Tensor::Recompute> recompute_;
+};
+
 /// Records an operation if gradients are on and an input wants one; returns `output` with history.
 Tensor record(const char* name, Tensor output, std::initializer_list<Tensor> inputs,
               Backward backward);

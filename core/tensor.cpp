@@ -105,4 +105,9 @@ void Tensor::set_leaf(std::shared_ptr<Leaf> leaf) {
   impl_->leaf = std::move(leaf);
 }
 
+void Tensor::set_recompute(Recompute recompute) {
+  TESSERA_CHECK(impl_ != nullptr, "set_recompute: the tensor has no shape");
+  impl_->recompute = std::make_shared<const Recompute>(std::move(recompute));
+}
+
 }  // namespace tessera

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -89,6 +90,10 @@ class Tensor {
   const std::shared_ptr<Leaf>& leaf() const { return impl().leaf; }
   void set_producer(std::shared_ptr<Node> producer, int output_index);
   void set_leaf(std::shared_ptr<Leaf> leaf);
+  /// How to compute the value again; nullptr where no operation offered it.
+  using Recompute = std::function<Tensor()>;
+  const std::shared_ptr<const Recompute>& recompute() const { return impl().recompute; }
+  void set_recompute(Recompute recompute);
 
   /// Whether no other handle and no other view shares this memory.
   bool unique() const { return impl_ && impl_.use_count() == 1 && impl_->storage.use_count() == 1; }
@@ -102,6 +107,7 @@ class Tensor {
     std::shared_ptr<Node> producer;  // the operation that made it, if that is recorded
     int output_index = 0;
     std::shared_ptr<Leaf> leaf;  // for a parameter: where its gradient goes
+    std::shared_ptr<const Recompute> recompute;
   };
 
   const Impl& impl() const {

@@ -8,12 +8,24 @@ namespace tessera::dist {
 
 namespace {
 
-// Chunks of a stream that are under way at once. A sender's cost nothing, a staged receive has two
-// slots of memory.
-constexpr int64_t direct_slots = 4;
+// Chunks of a stream that are under way at once. A staged receive has two slots of memory. The
+// others cost nothing, and are many: a receiver that finds the sends posted copies the data (by
+// Open MPI's single copy between the ranks of a host) without waiting for the sender, whose thread
+// may not be running. Of 128 MB on 2 ranks, 32 instead of 4 made an all-gather 1.5 times as fast.
+constexpr int64_t direct_slots = 32;
 constexpr int64_t staged_slots = 2;
 
 }  // namespace
+
+Pairwise::~Pairwise() {
+  // After a failure: nothing may arrive any more in memory that others will be given.
+  for (size_t i = 0; active_ > 0 && i < requests_.size(); ++i) {
+    const bool receives = streams_[stream_of_[i]].direction != Direction::send;
+    if (!receives || requests_[i] == MPI_REQUEST_NULL) continue;
+    MPI_Cancel(&requests_[i]);
+    MPI_Request_free(&requests_[i]);
+  }
+}
 
 int Pairwise::add(Stream stream) {
   const int64_t most = stream.direction == Direction::receive_staged ? staged_slots : direct_slots;
@@ -70,9 +82,10 @@ void Pairwise::start(Direction direction) {
 }
 
 void Pairwise::start() {
+  // The sends first: posting a receive whose data is ready copies it at once.
+  start(Direction::send);
   start(Direction::receive);
   start(Direction::receive_staged);
-  start(Direction::send);
 }
 
 const std::byte* Pairwise::await(int index, int64_t chunk) {

@@ -28,13 +28,16 @@ class Pairwise {
   /// A transfer throws soon after `stop` has become true.
   Pairwise(MPI_Comm comm, int tag, const std::atomic<bool>& stop)
       : comm_(comm), tag_(tag), stop_(stop) {}
+  ~Pairwise();
+  Pairwise(const Pairwise&) = delete;
+  Pairwise& operator=(const Pairwise&) = delete;
 
   void send(int peer, const std::byte* data, int64_t bytes, int64_t chunk);
   void receive(int peer, std::byte* data, int64_t bytes, int64_t chunk);
   /// Receives through two slots of `chunk` bytes each; returns a number for await and release.
   int receive_staged(int peer, std::byte* slots, int64_t bytes, int64_t chunk);
 
-  /// Posts the first chunks, of all receives before those of the sends.
+  /// Posts the first chunks.
   void start();
   /// Waits until the peer has sent the chunk; the chunks of a stream are awaited in order.
   const std::byte* await(int stream, int64_t chunk);

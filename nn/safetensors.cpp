@@ -65,7 +65,7 @@ json parse_json(const std::string& path, const std::string& text) {
 int64_t non_negative(const std::string& where, const char* what, const json& value) {
   if (!value.is_number_unsigned() || value.get<uint64_t>() > uint64_t{INT64_MAX}) {
     fail_input("{}: {} holds {}, expected whole numbers from 0 on", where, what,
-               printable(value.dump(-1, ' ', true)));
+               value.dump(-1, ' ', true).substr(0, 100));
   }
   return value.get<int64_t>();
 }

@@ -35,17 +35,20 @@ GenerateCommandLine parse_generate_command_line(int argc, const char* const* arg
   GenerateCommandLine result;
   GenerateOptions& options = result.options;
   CLI::App app("Samples from a GPT that train_gpt or transformers saved", "generate");
+  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   app.add_option("model,--model", options.model,
                  "FILE.safetensors; config.json beside it has the sizes");
   app.add_option("--prompt", options.prompt, "Text to go on from, for models of bytes");
   app.add_option("--prompt-tokens", options.prompt_tokens, "Tokens to go on from: 1,2,3")
-      ->delimiter(',');
+      ->delimiter(',')
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   app.add_option("--tokens", options.sample.tokens, "How many to add")->capture_default_str();
   app.add_option("--temperature", options.sample.temperature, "0: always the likeliest")
       ->capture_default_str();
   app.add_option("--top-k", options.sample.top_k, "Choose among the k likeliest; 0: among all")
       ->capture_default_str();
-  app.add_option("--seed", options.sample.seed, "The same seed gives the same text")
+  int64_t seed = 0;  // signed, because CLI11 takes -1 for a large unsigned number
+  app.add_option("--seed", seed, "The same seed gives the same text")
       ->capture_default_str();
   app.add_option("--threads", options.threads, "Threads (default: OMP_NUM_THREADS, or all cores)");
   try {
@@ -58,6 +61,8 @@ GenerateCommandLine parse_generate_command_line(int argc, const char* const* arg
     std::replace(text.begin(), text.end(), '\n', ' ');
     throw InputError(text);
   }
+  if (seed < 0) fail_input("--seed is {}, expected at least 0", seed);
+  options.sample.seed = static_cast<uint64_t>(seed);
   check(options);
   return result;
 }

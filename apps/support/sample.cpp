@@ -52,9 +52,7 @@ int32_t choose_token(std::span<const float> logits, const SampleOptions& options
   return candidates[0];  // rounding left a little more than nothing
 }
 
-void sample(models::Gpt& model, std::vector<int32_t> prompt, const SampleOptions& options,
-            const std::function<void(int32_t)>& emit) {
-  const models::GptConfig& config = model.config();
+void check_prompt(std::span<const int32_t> prompt, const models::GptConfig& config) {
   if (prompt.empty()) fail_input("the prompt is empty");
   for (const int32_t token : prompt) {
     if (token < 0 || token >= config.vocab) {
@@ -62,6 +60,12 @@ void sample(models::Gpt& model, std::vector<int32_t> prompt, const SampleOptions
                  config.vocab);
     }
   }
+}
+
+void sample(models::Gpt& model, std::vector<int32_t> prompt, const SampleOptions& options,
+            const std::function<void(int32_t)>& emit) {
+  const models::GptConfig& config = model.config();
+  check_prompt(prompt, config);
   const bool was_training = model.training();
   model.eval();
   NoGrad no_grad;

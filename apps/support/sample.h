@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,9 @@ struct SampleOptions {
 
 /// The token that follows, given its logits: a function of (logits, options, position) alone.
 int32_t choose_token(std::span<const float> logits, const SampleOptions& options, int64_t position);
+
+/// Throws InputError for a prompt that is empty or has a token beyond the vocabulary.
+void check_prompt(std::span<const int32_t> prompt, const models::GptConfig& config);
 
 /// Calls `emit` with each new token. `prompt` is not empty; the model sees the last `context`
 /// tokens. Throws InputError for a token beyond the vocabulary.

@@ -27,6 +27,7 @@ struct Given {
   std::string reduction = "ordered";
   int64_t stage = 2;
   int64_t threads = 0;
+  int64_t seed = 1;  // signed, because CLI11 takes -1 for a large unsigned number
 };
 
 void add_data_and_model(CLI::App& app, Given& given, TrainOptions& options) {
@@ -76,8 +77,8 @@ void add_training(CLI::App& app, Given& given, TrainOptions& options) {
   app.add_option("--clip", options.clip, "Largest global norm of the gradient; 0: no clipping")
       ->default_val(1.0f)
       ->group(group);
-  app.add_option("--seed", options.seed, "Of weights, order of data, dropout and samples")
-      ->default_val(1)
+  app.add_option("--seed", given.seed, "Of weights, order of data, dropout and samples")
+      ->capture_default_str()
       ->group(group);
 }
 
@@ -179,6 +180,8 @@ void fill_training(const Given& given, TrainOptions& options) {
   options.beta2 = given.beta2.value_or(defaults.beta2);
   options.eval_every = given.eval_every.value_or(defaults.eval_every);
   options.bucket_bytes = given.bucket_bytes.value_or(defaults.bucket_bytes);
+  at_least<int64_t>("--seed", given.seed, 0);
+  options.seed = static_cast<uint64_t>(given.seed);
   options.overlap = given.overlap == "on";
   options.reduction =
       given.reduction == "ordered" ? optim::Reduction::ordered : optim::Reduction::fast;

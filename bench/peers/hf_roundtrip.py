@@ -4,9 +4,9 @@
     hf_roundtrip.py FOLDER --tokens 3,1,4,1,5,9          # one sequence
     hf_roundtrip.py out/weights.safetensors --tokens 3,1,4 --tokens 2,7,1
 
-FOLDER holds config.json and one .safetensors file of any name. The loss is the mean over all
-predictions of a token from those before it. Prints {"loss", "tensors"} as JSON; exits 1 where keys
-are missing or unexpected, 77 where torch or transformers is absent.
+FOLDER holds config.json and model.safetensors, or one .safetensors file of any name. The loss is
+the mean over all predictions of a token from those before it. Prints {"loss", "tensors"} as JSON;
+exits 1 where keys are missing or unexpected, 77 where torch or transformers is absent.
 """
 import argparse
 import json
@@ -25,7 +25,8 @@ except ImportError as error:
 
 def load(path):
     path = pathlib.Path(path)
-    files = [path] if path.is_file() else sorted(path.glob("*.safetensors"))
+    files = [path] if path.is_file() else (
+        sorted(path.glob("model.safetensors")) or sorted(path.glob("*.safetensors")))
     if len(files) != 1:
         raise SystemExit(f"hf_roundtrip: {path} holds {len(files)} .safetensors files, expected 1")
     with tempfile.TemporaryDirectory() as folder:  # from_pretrained wants its own file names

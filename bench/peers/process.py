@@ -16,6 +16,13 @@ def before_torch(threads, keep_memory=True):
         keep_freed_memory()
 
 
+def keep_freed_memory():
+    m_trim_threshold, m_top_pad, m_mmap_max = -1, -2, -4
+    libc = ctypes.CDLL(None)
+    for option, value in ((m_mmap_max, 0), (m_trim_threshold, 2**31 - 1), (m_top_pad, 64 << 20)):
+        libc.mallopt(option, value)
+
+
 def vm_hwm_kib():
     """Peak resident memory so far."""
     with open("/proc/self/status") as file:
@@ -24,8 +31,7 @@ def vm_hwm_kib():
 
 def blas_library():
     with open("/proc/self/maps") as file:
-        paths = {line.split()[-1] for line in file if "blas" in line and ".so" in line}
-    return sorted(p for p in paths if "openblas" in p or "libblas" in p or "mkl" in p)[:1]
+        return sorted({line.split()[-1] for line in file if "blas" in line and ".so" in line})
 
 
 def cpu_capability():
@@ -33,10 +39,3 @@ def cpu_capability():
     import torch
     lines = torch.__config__.show().splitlines()
     return next((line.split(":")[1].strip() for line in lines if "CPU capability" in line), "")
-
-
-def keep_freed_memory():
-    m_trim_threshold, m_top_pad, m_mmap_max = -1, -2, -4
-    libc = ctypes.CDLL(None)
-    for option, value in ((m_mmap_max, 0), (m_trim_threshold, 2**31 - 1), (m_top_pad, 64 << 20)):
-        libc.mallopt(option, value)

@@ -9,6 +9,20 @@
 
 namespace tessera::ops {
 
+void offer_recompute(Tensor& y, const Tensor& x, const Tensor& weight, const Tensor& bias,
+                     int64_t rows, float epsilon) {
+  if (!grad_enabled()) return;
+  y.set_recompute([x = saved(x), weight = saved(weight), bias = saved(bias), rows, epsilon] {
+    const InUse in_use({&weight, &bias});
+    const Context context = current_context(x.device());
+    const Tensor again = context.workspace(x.shape(), x.dtype());
+    const Tensor statistics = context.workspace({2, rows});
+    kernels::layer_norm_forward(context, again, statistics.rows(0, 1).view({rows}),
+                                statistics.rows(1, 2).view({rows}), x, weight, bias, epsilon);
+    return again;
+  });
+}
+
 Tensor layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, float epsilon) {
   const int64_t rows = checked_norm_rows("layer_norm", x, weight, bias);
   const trace::Scope scope("layer_norm");
@@ -17,6 +31,7 @@ Tensor layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, flo
   const Tensor mean = Tensor::empty({rows}, DType::f32, x.device());
   const Tensor rstd = Tensor::empty({rows}, DType::f32, x.device());
   kernels::layer_norm_forward(current_context(x.device()), y, mean, rstd, x, weight, bias, epsilon);
+  offer_recompute(y, x, weight, bias, rows, epsilon);
   return record("layer_norm", y, {x, weight, bias},
                 [x = saved(x), weight = saved(weight), mean, rstd](const Tensor& dy,
                                                                    InputGradients& grads) {

@@ -24,6 +24,10 @@ inline int64_t checked_norm_rows(std::string_view operation, const Tensor& x, co
   return rows;
 }
 
+/// Lets y = layer_norm(x) be computed again where its user would otherwise keep it.
+void offer_recompute(Tensor& y, const Tensor& x, const Tensor& weight, const Tensor& bias,
+                     int64_t rows, float epsilon);
+
 }  // namespace tessera::ops
 
 namespace tessera::cpu {

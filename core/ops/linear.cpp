@@ -39,8 +39,16 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias, LinearO
   if (activation != Activation::none) pre = Tensor::empty(y.shape(), y.dtype(), y.device());
   kernels::linear_forward(current_context(x.device()), y, pre, x, weight, bias, layout, activation);
 
+  if (pre.defined() && grad_enabled()) {
+    y.set_recompute([pre] {
+      const Context context = current_context(pre.device());
+      const Tensor again = context.workspace(pre.shape(), pre.dtype());
+      kernels::gelu_forward(context, again, pre);
+      return again;
+    });
+  }
   return record("linear", y, {x, weight, bias},
-                [x = saved(x), weight = saved(weight), pre, layout, activation](
+                [x = Kept(x), weight = saved(weight), pre, layout, activation](
                     const Tensor& dy, InputGradients& grads) {
                   const auto wanted = [&](int input) {
                     return grads.wanted(input) ? grads.destination(input) : Tensor();
@@ -49,7 +57,7 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias, LinearO
                   const Tensor dweight = wanted(1);
                   const Tensor dbias = wanted(2);
                   kernels::linear_backward(current_context(dy.device()), dx, dweight, dbias, dy,
-                                           pre, x, weight, layout, activation);
+                                           pre, x.get(), weight, layout, activation);
                 });
 }
 

@@ -25,6 +25,7 @@ ResidualNorm residual_layer_norm(const Tensor& x, const Tensor& residual, const 
   const Tensor rstd = Tensor::empty({rows}, DType::f32, x.device());
   kernels::residual_layer_norm_forward(current_context(x.device()), normalized, sum, mean, rstd, x,
                                        residual, weight, bias, epsilon);
+  offer_recompute(outputs[1], sum, weight, bias, rows, epsilon);
   record("residual_layer_norm", outputs, {x, residual, weight, bias},
          [sum = saved(outputs[0]), weight = saved(weight), mean, rstd](
              std::span<const Tensor> dys, InputGradients& grads) {

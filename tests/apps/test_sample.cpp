@@ -99,6 +99,7 @@ TEST_CASE("generate's command line") {
            {"m", "--temperature", "-0.5"},
            {"m", "--temperature", "nan"},
            {"m", "--top-k", "-1"},
+           {"m", "--seed", "-1"},
            {"m", "--prompt", ""},
            {"m", "--prompt-tokens", "1,x"},
            {"m", "--prompt", "a", "--prompt-tokens", "1"}}) {

@@ -290,6 +290,38 @@ TEST_CASE("what saved() keeps has no history, unless it is a parameter") {
   CHECK_FALSE(saved(Tensor()).defined());
 }
 
+TEST_CASE("what can be computed again is not kept, and gives the same bits") {
+  const auto weights = [](uint64_t seed) { return as_parameter(random_tensor({5, 5}, seed)); };
+  const Tensor x = as_parameter(random_tensor({3, 5}, 1));
+  const Tensor scale = as_parameter(random_tensor({5}, 2));
+  const Tensor shift = as_parameter(random_tensor({5}, 3));
+  const Tensor up = weights(4);
+  const Tensor down = weights(5);
+  const auto kept_bytes = [&](bool again) {
+    const int64_t before = memory_ledger().current(Category::activations);
+    // A reshape is a value like any other: nothing knows how to compute it again.
+    const auto whole = [again](const Tensor& t) {
+      return again ? t : ops::reshape(ops::reshape(t, {15}), {3, 5});
+    };
+    Tensor h = whole(ops::layer_norm(x, scale, shift));
+    h = whole(ops::linear(h, up, {}, {.activation = Activation::gelu}));
+    const Tensor loss = ops::sum(ops::linear(h, down, {}));
+    h = {};
+    const int64_t held = memory_ledger().current(Category::activations) - before;
+    backward(loss);
+    return held;
+  };
+  const int64_t whole = kept_bytes(false);
+  std::vector<Tensor> expected;
+  for (const Tensor& p : {x, scale, shift, up, down}) expected.push_back(p.leaf()->gradient);
+  const int64_t again = kept_bytes(true);
+  CHECK(whole - again == 2 * 3 * 5 * 4);  // the norm's output and the activation's
+  size_t i = 0;
+  for (const Tensor& p : {x, scale, shift, up, down}) {
+    CHECK(same_bits(p.leaf()->gradient, expected[i++]));
+  }
+}
+
 TEST_CASE("an observer sees every output, recorded or not") {
   const Tensor x = parameter({1, 2});
   std::vector<std::string> names;

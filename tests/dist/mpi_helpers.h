@@ -43,10 +43,19 @@ int64_t differences(const Tensor& x, Expected&& expected) {
   return count;
 }
 
-/// Elements of a piece: none, one, around a block, around a chunk of scratch (512 KiB and less for
-/// more than nine ranks) and several of them.
+/// Elements of a piece: none, one, around a block, around a chunk of scratch (1 MiB up to five
+/// ranks, 512 KiB and more up to nine) and several of them.
 inline std::vector<int64_t> piece_sizes() {
-  return {0, 1, 3, 255, 256, 1000, 131071, 131072, 131073, 300001};
+  return {0, 1, 3, 255, 256, 1000, 131'072, 262'143, 262'144, 262'145, 600'001};
+}
+
+/// Numbers of contributors: all, or a few where a piece is large.
+inline std::vector<int> contributor_counts(int ranks, int64_t piece) {
+  std::vector<int> counts;
+  for (int n = 1; n <= ranks; ++n) {
+    if (piece < 200'000 || n == ranks / 2 || n == ranks) counts.push_back(n);
+  }
+  return counts;
 }
 
 /// What the ledger of `communicator` has counted since this was made.

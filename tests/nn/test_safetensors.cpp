@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "core/random.h"
 #include "tests/support/catch.h"
 #include "tests/support/temporary_folder.h"
 
@@ -201,4 +202,35 @@ TEST_CASE("safetensors: a file that shrinks while it is read is an error") {
   std::vector<float> x(4);
   REQUIRE_THAT(test::message_of<InputError>([&] { file.read<float>(file.entry("x"), 0, x); }),
                ContainsSubstring("has become shorter"));
+}
+
+TEST_CASE("safetensors: a damaged header is refused or read, and never more than the file is") {
+  const TemporaryFolder folder;
+  nn::write_safetensors(folder.path("good"), {{"a", Tensor::zeros({2, 3})},
+                                              {"b", Tensor::zeros({4}, DType::u8)}});
+  const std::string good = folder.read("good");
+  RandomStream stream(1, "damage", 0);
+  int refused = 0;
+  for (int i = 0; i < 3000; ++i) {
+    std::string bad = good;
+    for (uint64_t n = 1 + stream.below(3); n > 0; --n) {
+      // Mostly into digits, brackets and the like, which keep the JSON alive.
+      const char* const pieces = "0123456789-[]{},:\"e.\xff";
+      bad[stream.below(bad.size())] = pieces[stream.below(23)];
+    }
+    bad.resize(bad.size() - (stream.below(4) == 0 ? stream.below(bad.size()) : 0));
+    const std::string path = folder.file("bad", bad);
+    try {
+      const SafetensorsReader file(path);
+      for (const auto& entry : file.entries()) {
+        REQUIRE(entry.end <= std::ssize(bad));
+        if (entry.dtype != "F32") continue;
+        std::vector<float> values(static_cast<size_t>(entry.elements()));
+        file.read<float>(entry, 0, values);
+      }
+    } catch (const InputError&) {
+      ++refused;
+    }
+  }
+  REQUIRE(refused > 1000);
 }
