@@ -84,24 +84,27 @@ def row(name, what, value, bar, note=""):
     print(f"| {name} | {what} | {value} | {bar} | {note} |", flush=True)
 
 
-def gpt_step(args, preset, threads, bar):
+def gpt_step(args, preset, threads, bar, malloc="keep"):
     with tempfile.TemporaryDirectory() as folder:
         weights = pathlib.Path(folder) / "model.safetensors"
         library = {"LD_LIBRARY_PATH": "/usr/lib/x86_64-linux-gnu/openblas-openmp"}
         subprocess.run([args.python, PEERS / "gpt_step.py", "--preset", preset,
-                        "--write-weights", weights], env=dict(environment(1), **library), check=True)
+                        "--write-weights", weights],
+                       env=dict(environment(1), **library), check=True)
         mine, theirs = alternate(args.rounds,
                                  lambda: ours(preset, threads, weights=weights),
-                                 lambda: peer(args, preset, threads, "--weights", weights))
+                                 lambda: peer(args, preset, threads, "--weights", weights,
+                                              "--malloc", malloc))
     for a, b in zip(mine[0]["losses"], theirs[0]["losses"]):
         if abs(a - b) > 2e-4 * abs(b):
             sys.exit(f"{preset}: losses differ: {mine[0]['losses']}, {theirs[0]['losses']}")
     a, b = median(mine, "median_ms"), median(theirs, "median_ms")
-    row(f"GPT step, {preset}, {threads} thread(s)", f"{a:.1f} ms, PyTorch {b:.1f} ms",
+    name = f"{preset}, {threads} thread(s)" + (", plain malloc" if malloc == "plain" else "")
+    row(f"GPT step, {name}", f"{a:.1f} ms, PyTorch {b:.1f} ms",
         f"{b / a:.2f} x", bar)
     memory = [(m["vm_hwm_kib"] - m["vm_hwm_start_kib"]) / 1024 for m in mine]
     peers = [(t["vm_hwm_kib"] - t["vm_hwm_import_kib"]) / 1024 for t in theirs]
-    row(f"peak memory, {preset}, {threads} thread(s)",
+    row(f"peak memory, {name}",
         f"{statistics.median(memory):.0f} MiB, PyTorch {statistics.median(peers):.0f} MiB",
         f"{statistics.median(memory) / statistics.median(peers):.2f} x", "<= 0.6 (micro)")
 
@@ -168,6 +171,9 @@ QUESTIONS = {
        for preset, threads, bar in (("nano", 1, ">= 1.6"), ("nano", 2, ">= 1.6"),
                                     ("micro", 1, ">= 1.3"), ("micro", 2, ">= 1.3"),
                                     ("gpt2", 1, ">= 1.5"), ("gpt2", 2, ">= 1.5"))},
+    # PyTorch as it is installed: without the peer's setting that keeps freed memory.
+    "gpt-gpt2-1-plain": lambda a: gpt_step(a, "gpt2", 1, ">= 1.5", "plain"),
+    "gpt-gpt2-2-plain": lambda a: gpt_step(a, "gpt2", 2, ">= 1.5", "plain"),
     **{f"ceiling-{preset}-{threads}": (lambda a, p=preset, t=threads: ceiling(a, p, t))
        for preset in ("micro", "gpt2") for threads in (1, 2)},
     "adamw": lambda a: adamw(a, 1),

@@ -152,8 +152,7 @@ TESSERA_KERNEL(cross_entropy_backward, const Tensor& dlogits, const Tensor& dlos
 
 /// accumulator = (first ? +0.0 : accumulator) + contribution, in f32.
 TESSERA_KERNEL(fold, const Tensor& accumulator, const Tensor& contribution, bool first)
-/// sums[i] = the fp64 sum of squares of block i of x (blocks of 256 elements), as i64-sized
-/// doubles.
+/// sums[i] = the fp64 sum of squares of block i of x (blocks of 256 elements).
 TESSERA_KERNEL(block_square_sums, std::span<double> sums, const Tensor& x)
 /// Adam (Kingma and Ba, arXiv:1412.6980) and AdamW (Loshchilov and Hutter, arXiv:1711.05101).
 TESSERA_KERNEL(adam_update, const Tensor& parameters, const Tensor& first_moment,

@@ -2,7 +2,7 @@
 // predictable branch while tracing is off.
 //
 //   trace::Scope scope("linear");                                 // on the compute track
-//   trace::Scope scope("reduce", trace::Track::communication, [&] { return "bucket 3"; });
+//   trace::Scope scope("reduce", trace::Track::communication, bucket, [&] { return "..."; });
 #pragma once
 
 #include <atomic>

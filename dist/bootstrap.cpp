@@ -92,7 +92,9 @@ void install_last_words() {
 
 [[noreturn]] void end_with_error(const std::string& text) {
   const int64_t step = finished_step.load();
-  const std::string place = step >= 0 ? fmt::format(", step {}", step + 1) : "";
+  // A text that begins with its step knows it better, and does so in the first step too.
+  const bool known = step >= 0 && !text.starts_with("step ");
+  const std::string place = known ? fmt::format(", step {}", step + 1) : "";
   end_job(fmt::format("rank {}{}: {}", own_rank.load(), place, text), 1);
 }
 

@@ -95,4 +95,13 @@ Tensor Gpt::logits(const Tensor& tokens) {
   return ops::linear(hidden(tokens), wte_.weight, {}, {.layout = WeightLayout::out_in});
 }
 
+Tensor Gpt::next_logits(const Tensor& tokens) {
+  TESSERA_CHECK(tokens.rank() == 2 && tokens.size(0) == 1 && tokens.size(1) >= 1,
+                "gpt: tokens have shape {}, expected [1, T] with T at least 1", tokens.shape());
+  const int64_t length = tokens.size(1);
+  const Tensor rows = ops::reshape(hidden(tokens), {length, config_.width});
+  return ops::linear(ops::slice(rows, length - 1, length), wte_.weight, {},
+                     {.layout = WeightLayout::out_in});
+}
+
 }  // namespace tessera::models

@@ -38,6 +38,8 @@ class Gpt : public nn::Module {
   Tensor loss(const Tensor& tokens, const Tensor& targets);
   /// tokens i32 (B, T) -> logits (B, T, V).
   Tensor logits(const Tensor& tokens);
+  /// Logits of what follows a sequence: tokens i32 (1, T), T >= 1 -> (1, V).
+  Tensor next_logits(const Tensor& tokens);
 
  private:
   Tensor hidden(const Tensor& tokens);  // (B, T) -> (B, T, C), after the final norm

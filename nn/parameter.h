@@ -52,7 +52,8 @@ class Parameter {
   operator const Tensor&() const { return tensor(); }  // NOLINT: a parameter is used as a tensor
 
   Leaf& leaf() const { return *tensor().leaf(); }
-  /// The gradient of the last backward that reached the parameter; undefined before.
+  /// The gradient of the last backward that reached the parameter; undefined before. Under an
+  /// optimizer a view of its bucket, whose memory the next buckets and the step use again.
   const Tensor& gradient() const { return leaf().gradient; }
 
   bool same(const Parameter& other) const { return state_ == other.state_; }

@@ -59,6 +59,8 @@ json parse_json(const std::string& path, const std::string& text) {
     return header;
   } catch (const json::parse_error& error) {
     fail_input("{}: the header is not valid JSON, at byte {} of {}", path, error.byte, text.size());
+  } catch (const json::exception& error) {  // such as a number that is too large
+    fail_input("{}: the header is not valid JSON: {}", path, printable(error.what()));
   }
 }
 

@@ -41,11 +41,16 @@ BucketFlow::BucketFlow(std::unique_ptr<Partition> partition, const UpdateRule& r
 }
 
 BucketFlow::~BucketFlow() {
-  for (const auto& named : partition_->parameters()) {
-    Leaf& leaf = named.parameter.leaf();
+  for (size_t i = 0; i < partition_->parameters().size(); ++i) {
+    Leaf& leaf = partition_->parameters()[i].parameter.leaf();
+    const int bucket = partition_->layout().slot(static_cast<int>(i)).bucket;
+    const dist::Work published = progress_[static_cast<size_t>(bucket)].published;
+    // Nobody waits here, where an exception may unwind: who uses a value that is under way does.
     leaf.about_to_be_used = nullptr;
+    if (!published.done()) leaf.about_to_be_used = [published] { published.wait(); };
     leaf.gradient_buffer = nullptr;
     leaf.gradient_complete = nullptr;
+    leaf.gradient = {};  // a view of the optimizer's memory
   }
 }
 
@@ -90,8 +95,8 @@ void BucketFlow::open(int bucket) {
 Tensor BucketFlow::gradient_view(int parameter) {
   const dist::ParameterSlot& slot = partition_->layout().slot(parameter);
   Progress& progress = progress_[static_cast<size_t>(slot.bucket)];
-  TESSERA_CHECK(progress.missing > 0,
-                "optimizer: a gradient of '{}' arrived outside of a micro-batch",
+  TESSERA_CHECK(progress.missing > 0 && !progress.written[position(parameter)],
+                "optimizer: a gradient of '{}' arrived outside of a micro-batch, or twice in one",
                 partition_->parameters()[static_cast<size_t>(parameter)].name);
   if (!progress.gradient.defined()) open(slot.bucket);
   const auto& shape = partition_->parameters()[static_cast<size_t>(parameter)].parameter.shape();

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/autograd.h"
 #include "core/kernels.h"
 
 namespace tessera::optim {
@@ -51,6 +52,7 @@ void Partition::lay_out(uint64_t seed) {
     Tensor target = values_.flat(first, first + slot.elements);
     Tensor tensor = parameter.tensor();
     if (tensor.allocated()) {
+      const InUse in_use({&tensor});  // an earlier optimizer's last gather may be under way
       kernels::copy(current_context(target.device()), target, tensor.view({slot.elements}));
     } else {
       nn::initialize(parameter.initializer(), seed, name, 0, target.values<float>());

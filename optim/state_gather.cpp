@@ -13,12 +13,13 @@ void copy_out(const Partition& partition, int bucket, const dist::Range& range,
   for (const int parameter : partition.bucket(bucket).parameters) {
     const dist::ParameterSlot& slot = partition.layout().slot(parameter);
     const int64_t begin = std::max(range.begin, slot.offset);
-    const int64_t end = std::max(begin, std::min(range.end, slot.offset + slot.elements));
+    const int64_t end = std::min(range.end, slot.offset + slot.elements);
     auto& shard = result[partition.parameters()[static_cast<size_t>(parameter)].name];
-    if (begin < end) shard.range = {begin - slot.offset, end - slot.offset};
+    std::vector<float>& copy = shard.values[state_name];
+    if (begin >= end) continue;
+    shard.range = {begin - slot.offset, end - slot.offset};
     const float* first = values.data() + (begin - range.begin);
-    shard.values[state_name].assign(begin < end ? first : nullptr,
-                                    begin < end ? first + (end - begin) : nullptr);
+    copy.assign(first, first + (end - begin));
   }
 }
 

@@ -27,6 +27,14 @@ std::vector<UpdateHyper> group_hypers(const UpdateRule& rule,
   return hypers;
 }
 
+// A second optimizer would take the parameters' hooks away from the first.
+void check_not_optimised(const std::vector<nn::NamedParameter>& parameters) {
+  for (const auto& named : parameters) {
+    TESSERA_CHECK(!named.parameter.leaf().gradient_complete,
+                  "optimizer: parameter '{}' is already optimised", named.name);
+  }
+}
+
 }  // namespace
 
 struct ZeroOptimizer::Engine {
@@ -113,6 +121,7 @@ ZeroOptimizer::ZeroOptimizer(nn::Module& model, UpdateRule rule, const dist::Wor
   engine_ = std::make_unique<Engine>(std::move(rule), world);
   dropout_state().seed = options_.seed;
   auto parameters = model.named_parameters();
+  check_not_optimised(parameters);
   std::vector<int> groups;
   for (const auto& named : parameters) {
     const int group = options_.group_of ? options_.group_of(named) : 0;
@@ -134,11 +143,13 @@ void ZeroOptimizer::add_parameters(nn::Module& module, const GroupOptions& group
   TESSERA_CHECK(!engine_->began, "add_parameters: step {} is not finished", engine_->step);
   synchronize();
   auto parameters = module.named_parameters();
+  check_not_optimised(parameters);
   for (const auto& flow : engine_->flows) {
     for (const auto& known : flow->partition().parameters()) {
       for (const auto& named : parameters) {
-        TESSERA_CHECK(!named.parameter.same(known.parameter),
-                      "add_parameters: parameter '{}' is already optimised", named.name);
+        TESSERA_CHECK(named.name != known.name,
+                      "add_parameters: the name '{}' is taken, expected one that is new",
+                      named.name);
       }
     }
   }
@@ -214,7 +225,8 @@ StepReport ZeroOptimizer::step() {
   report.loss = engine.fold_losses();
   report.grad_norm = static_cast<float>(engine.gradient_norm());
   if (!std::isfinite(report.grad_norm)) {
-    fail("step {}: the gradient norm is not finite ({})", engine.step, report.grad_norm);
+    fail("step {}: the gradient norm is not finite ({}), the loss is {}", engine.step,
+         report.grad_norm, report.loss);
   }
   // As torch.nn.utils.clip_grad_norm_ defines it.
   const float clip_factor =
@@ -247,6 +259,9 @@ std::map<std::string, ZeroOptimizer::StateShard> ZeroOptimizer::state() const {
 }
 
 std::map<std::string, ZeroOptimizer::StateShard> ZeroOptimizer::consolidated_state(int root) {
+  TESSERA_CHECK(root >= 0 && root < engine_->communicator->size(),
+                "consolidated_state: root {}, expected 0 to {}", root,
+                engine_->communicator->size() - 1);
   std::map<std::string, StateShard> result;
   for (const auto& flow : engine_->flows) {
     gather_state(flow->partition(), flow->updates(), engine_->rule.state_names(),

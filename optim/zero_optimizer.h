@@ -1,8 +1,8 @@
 // ZeRO (Rajbhandari et al., arXiv:1910.02054): an optimizer whose state, and gradients, are sharded
 // over the ranks of data-parallel training.
 //
-//   optim::ZeroOptimizer optimizer(model, optim::AdamW{.learning_rate = 3e-4f}, world, {.stage =
-// 2});
+//   optim::ZeroOptimizer optimizer(model, optim::AdamW{.learning_rate = 3e-4f}, world,
+//                                  {.stage = 2});
 //   for (int64_t step = 0; step < steps; ++step) {
 //     for (const auto& micro : optimizer.micro_batches(step, {.global = 48, .micro = 12})) {
 //       auto [tokens, targets] = data.read(micro);

@@ -18,6 +18,9 @@ void check_shapes(const Tensor& tokens, const Tensor& table, const Tensor& posit
                     positions.size(0) >= tokens.size(1),
                 "embedding: positions have shape {}, expected at least [{}, {}]", positions.shape(),
                 tokens.size(1), table.size(1));
+  TESSERA_CHECK(positions.dtype() == table.dtype(),
+                "embedding: positions have dtype {}, expected {}", dtype_name(positions.dtype()),
+                dtype_name(table.dtype()));
 }
 
 void check_range(const Tensor& tokens, int64_t vocabulary) {

@@ -148,7 +148,7 @@ void layer_norm_backward(const Context& context, const Tensor& dx, const Tensor&
     T* out = dx.defined() ? dx.data<T>() : nullptr;
     const T* more = dsum.defined() ? dsum.data<T>() : nullptr;
     parallel_ranges(chunks, 8 * chunk_rows * channels, [&](int64_t first, int64_t last) {
-      float* sums = partial.data<float>() + first * 2 * channels;
+      float* sums = parameters ? partial.data<float>() + first * 2 * channels : nullptr;
       if (parameters) std::fill_n(sums, (last - first) * 2 * channels, 0.0f);
       for (int64_t r = first * chunk_rows; r < std::min(last * chunk_rows, rows); ++r) {
         const int64_t at = r * channels;

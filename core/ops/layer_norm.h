@@ -19,6 +19,9 @@ inline int64_t checked_norm_rows(std::string_view operation, const Tensor& x, co
                 weight.shape(), expected);
   TESSERA_CHECK(bias.shape() == expected, "{}: bias has shape {}, expected {}", operation,
                 bias.shape(), expected);
+  TESSERA_CHECK(weight.dtype() == x.dtype() && bias.dtype() == x.dtype(),
+                "{}: weight and bias have dtypes {} and {}, expected {}", operation,
+                dtype_name(weight.dtype()), dtype_name(bias.dtype()), dtype_name(x.dtype()));
   int64_t rows = 1;
   for (int i = 0; i < x.rank() - 1; ++i) rows *= x.size(i);
   return rows;

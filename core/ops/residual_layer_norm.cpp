@@ -16,6 +16,9 @@ ResidualNorm residual_layer_norm(const Tensor& x, const Tensor& residual, const 
   TESSERA_CHECK(residual.shape() == x.shape(),
                 "residual_layer_norm: residual has shape {}, expected {}", residual.shape(),
                 x.shape());
+  TESSERA_CHECK(residual.dtype() == x.dtype(),
+                "residual_layer_norm: residual has dtype {}, expected {}",
+                dtype_name(residual.dtype()), dtype_name(x.dtype()));
   const trace::Scope scope("residual_layer_norm");
   const InUse in_use({&x, &residual, &weight, &bias});
   std::array<Tensor, 2> outputs = {Tensor::empty(x.shape(), x.dtype(), x.device()),

@@ -244,6 +244,21 @@ TEST_CASE("a training step leaves nothing but gradients behind") {
   CHECK(held(Category::parameters) == parameters);
 }
 
+TEST_CASE("next_logits are the last row of logits") {
+  Gpt model(tiny);
+  materialize(model);
+  const NoGrad no_grad;
+  const Tensor tokens = random_indices({1, 5}, 12, tiny.vocab);
+  const Tensor next = model.next_logits(tokens);
+  const auto all = model.logits(tokens).values<float>();
+  REQUIRE(next.shape() == Shape{1, tiny.vocab});
+  for (int64_t v = 0; v < tiny.vocab; ++v) {
+    CHECK(next.data<float>()[v] ==
+          Catch::Approx(all[static_cast<size_t>(4 * tiny.vocab + v)]).margin(1e-6));
+  }
+  REQUIRE_THROWS_AS(model.next_logits(random_indices({2, 5}, 12, tiny.vocab)), Error);
+}
+
 TEST_CASE("without gradients no activation outlives its use") {
   const Tensor tokens = random_indices({3, 6}, 1, 11);
   const auto peak = [&tokens](int64_t layers) {

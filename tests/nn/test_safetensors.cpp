@@ -121,6 +121,7 @@ TEST_CASE("safetensors: headers that are not what the format says") {
   REQUIRE_THAT(refusal("", 8), ContainsSubstring("not valid JSON"));
   REQUIRE_THAT(refusal("{\"a\":", 0), ContainsSubstring("not valid JSON, at byte"));
   REQUIRE_THAT(refusal("\xff\xfe{}", 0), ContainsSubstring("not valid JSON"));
+  REQUIRE_THAT(refusal("{\"a\":1e999}", 0), ContainsSubstring("not valid JSON: "));
   REQUIRE_THAT(refusal("[]", 0), ContainsSubstring("not a JSON object"));
   REQUIRE_THAT(refusal(std::string(100000, '['), 0), ContainsSubstring("nested deeper"));
   REQUIRE_THAT(refusal("{\"a\":5}", 0), ContainsSubstring("\"a\": its description is not"));
@@ -215,8 +216,8 @@ TEST_CASE("safetensors: a damaged header is refused or read, and never more than
     std::string bad = good;
     for (uint64_t n = 1 + stream.below(3); n > 0; --n) {
       // Mostly into digits, brackets and the like, which keep the JSON alive.
-      const char* const pieces = "0123456789-[]{},:\"e.\xff";
-      bad[stream.below(bad.size())] = pieces[stream.below(23)];
+      const std::string_view pieces = "0123456789-[]{},:\"e.\xff";
+      bad[stream.below(bad.size())] = pieces[stream.below(pieces.size())];
     }
     bad.resize(bad.size() - (stream.below(4) == 0 ? stream.below(bad.size()) : 0));
     const std::string path = folder.file("bad", bad);

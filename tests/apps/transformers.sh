@@ -1,0 +1,17 @@
+#!/usr/bin/env bash
+# transformers loads what --save wrote: no key missing or left over, and the same loss. Needs
+# PyTorch and transformers in the python3 that TESSERA_PEER_PYTHON names (default: python3).
+. "$(dirname "${BASH_SOURCE[0]}")/common.bash"
+python=${TESSERA_PEER_PYTHON:-python3}
+mkdir out
+alone --data text.txt "${tiny[@]}" --steps 1 --eval-every 0 --save out/model.safetensors
+status=0
+"$python" "$TESSERA_SOURCE_DIR/bench/peers/hf_roundtrip.py" out --tokens 105,110,116,32,120 \
+  > roundtrip.json || status=$?
+if [[ $status == 77 ]]; then
+  echo "skipped: transformers or PyTorch is not installed"
+  exit 77
+fi
+[[ $status == 0 ]] || fail "transformers did not load the folder: exit code $status"
+cat roundtrip.json
+grep -q '"loss"' roundtrip.json || fail "no loss in $(cat roundtrip.json)"
