@@ -142,7 +142,6 @@ class Run {
 
   StepLine one_step(int64_t step) {
     const auto begin = Clock::now();
-    const int64_t waited = dist::waited_ns();
     for (const optim::MicroBatch& micro : optimizer_->micro_batches(step, options_.batch)) {
       const auto [tokens, targets] = data_.read(micro);
       const Tensor loss = model_.loss(tokens, targets);
@@ -152,7 +151,6 @@ class Run {
       optimizer_->backward(loss);
     }
     const optim::StepReport report = optimizer_->step();
-    dist::set_finished_step(step);
     const double ms = milliseconds_since(begin);
     return {.step = step,
             .loss = report.loss,
@@ -161,7 +159,7 @@ class Run {
             .tokens_per_s = static_cast<double>(options_.batch.global * options_.model.context) /
                             (ms / 1000),
             .step_ms = ms,
-            .comm_exposed_ms = static_cast<double>(dist::waited_ns() - waited) / 1e6};
+            .comm_exposed_ms = static_cast<double>(report.exposed_ns) / 1e6};
   }
 
   JsonObject summary(const GatheredReports& all) const {

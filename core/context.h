@@ -3,7 +3,9 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
+#include <exception>
 
 #include "core/tensor.h"
 
@@ -42,6 +44,27 @@ class ThreadCountScope {
 /// Whether a loop over `items`, each of about `cost` elementary operations, is worth a team.
 inline bool worth_a_team(int64_t items, int64_t cost) { return items * cost >= 32768; }
 
+/// Brings an exception out of a parallel region, which it must not leave by itself: the first is
+/// kept, and thrown again behind the region.
+class TeamErrors {
+ public:
+  template <class Body>
+  void guard(Body&& body) noexcept {
+    try {
+      body();
+    } catch (...) {
+      if (!taken_.test_and_set()) error_ = std::current_exception();
+    }
+  }
+  void rethrow() const {
+    if (error_) std::rethrow_exception(error_);
+  }
+
+ private:
+  std::atomic_flag taken_;
+  std::exception_ptr error_;
+};
+
 /// Splits [0, items) into one contiguous range a thread: body(begin, end).
 /// Ranges depend on items and the number of threads alone.
 template <class Body>
@@ -52,12 +75,14 @@ void parallel_ranges(int64_t items, int64_t cost_per_item, Body&& body) {
     if (items > 0) body(int64_t{0}, items);
     return;
   }
+  TeamErrors errors;
 #pragma omp parallel for schedule(static, 1) num_threads(static_cast<int>(threads))
   for (int64_t t = 0; t < threads; ++t) {
     const int64_t begin = std::min(items, t * share);
     const int64_t end = std::min(items, begin + share);
-    if (begin < end) body(begin, end);
+    if (begin < end) errors.guard([&] { body(begin, end); });
   }
+  errors.rethrow();
 }
 
 }  // namespace tessera

@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <charconv>
@@ -23,6 +24,7 @@ namespace {
 
 // What the handler of SIGTERM reads; lock-free, so that it may.
 std::atomic<int> own_rank{0};
+std::atomic<int64_t> running_step{-1};
 std::atomic<int64_t> finished_step{-1};
 std::atomic<bool> said_last_words{false};
 static_assert(std::atomic<int64_t>::is_always_lock_free);
@@ -47,7 +49,8 @@ bool mpi_runs() {
 // signal handler may make.
 void say_last_words(int) {
   const int64_t step = finished_step.load();
-  if (step >= 0 && !said_last_words.exchange(true)) {
+  const bool trains = step >= 0 || running_step >= 0;
+  if (trains && !said_last_words.exchange(true)) {
     std::array<char, 96> text{};
     char* end = text.data();
     const auto append = [&](std::string_view part) {
@@ -56,8 +59,12 @@ void say_last_words(int) {
     };
     append("rank ");
     end = std::to_chars(end, end + 12, own_rank.load()).ptr;
-    append(": told to end; last finished step ");
-    end = std::to_chars(end, end + 20, step).ptr;
+    if (step >= 0) {
+      append(": told to end; last finished step ");
+      end = std::to_chars(end, end + 20, step).ptr;
+    } else {
+      append(": told to end; no step finished yet");
+    }
     append("\n");
     [[maybe_unused]] const ssize_t written =
         write(STDERR_FILENO, text.data(), static_cast<size_t>(end - text.data()));
@@ -91,10 +98,11 @@ void install_last_words() {
 }
 
 [[noreturn]] void end_with_error(const std::string& text) {
-  const int64_t step = finished_step.load();
-  // A text that begins with its step knows it better, and does so in the first step too.
-  const bool known = step >= 0 && !text.starts_with("step ");
-  const std::string place = known ? fmt::format(", step {}", step + 1) : "";
+  const int64_t step = std::max(running_step.load(), finished_step + 1);
+  const bool known = running_step >= 0 || finished_step >= 0;
+  // A text that begins with its step says it already.
+  const bool says = known && !text.starts_with("step ");
+  const std::string place = says ? fmt::format(", step {}", step) : "";
   end_job(fmt::format("rank {}{}: {}", own_rank.load(), place, text), 1);
 }
 
@@ -160,6 +168,8 @@ int run(int argc, char** argv, const std::function<int(World&)>& body) {
     end_with_error("an exception that is no std::exception");
   }
 }
+
+void set_running_step(int64_t step) { running_step = step; }
 
 void set_finished_step(int64_t step) { finished_step = step; }
 

@@ -37,7 +37,9 @@ void finish(World& world);
 /// init, body, finish; the process's exit code.
 int run(int argc, char** argv, const std::function<int(World&)>& body);
 
-/// The last step that this rank finished, for its last words when it is told to end.
+/// The step that this rank is in, and the last one that it finished: for its errors, and for its
+/// last words when it is told to end. The optimizer sets both.
+void set_running_step(int64_t step);
 void set_finished_step(int64_t step);
 
 }  // namespace tessera::dist

@@ -201,10 +201,7 @@ void BucketFlow::finish_reduction(int bucket) {
 
 void BucketFlow::update(const std::vector<UpdateHyper>& groups) {
   // The bucket that the next forward uses first is the last of the layout.
-  for (int b = partition_->buckets() - 1; b >= 0; --b) {
-    finish_reduction(b);
-    updates_->prepare(b);
-  }
+  for (int b = partition_->buckets() - 1; b >= 0; --b) updates_->prepare(b);
   for (int b = partition_->buckets() - 1; b >= 0; --b) {
     {
       const trace::Scope scope("update", trace::Track::buckets, b,

@@ -3,8 +3,12 @@
 #include <cmath>
 
 #include "core/kernels.h"
+#include "core/ops/blocks.h"
 
 namespace tessera::optim {
+
+// Shards end on the blocks that the kernels sum: the one is what makes the other exact.
+static_assert(dist::block_elements == cpu::block_elements);
 
 GradientNorm::GradientNorm(std::shared_ptr<dist::Communicator> communicator)
     : communicator_(std::move(communicator)) {}

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "core/autograd.h"
 #include "core/kernels.h"
@@ -14,6 +15,22 @@ namespace tessera::optim {
 
 namespace {
 
+// Throws for hyper-parameters with which no update makes sense.
+void check_hyper(const UpdateHyper& hyper, size_t group) {
+  const auto check = [group](const char* what, float value, float below) {
+    TESSERA_CHECK(value >= 0 && value < below, "optimizer: group {} has {} {}, expected in [0, {})",
+                  group, what, value, below);
+  };
+  constexpr float infinity = std::numeric_limits<float>::infinity();
+  check("a learning rate of", hyper.learning_rate, infinity);
+  check("a first beta or momentum of", hyper.beta1, 1);
+  check("a second beta of", hyper.beta2, 1);
+  check("an epsilon of", hyper.epsilon, infinity);
+  check("a weight decay of", hyper.weight_decay, infinity);
+  TESSERA_CHECK(!hyper.nesterov || hyper.beta1 > 0,
+                "optimizer: group {} has Nesterov momentum without momentum", group);
+}
+
 // One entry a group; 0 is the rule's own.
 std::vector<UpdateHyper> group_hypers(const UpdateRule& rule,
                                       const std::vector<GroupOptions>& groups, int64_t step,
@@ -21,6 +38,7 @@ std::vector<UpdateHyper> group_hypers(const UpdateRule& rule,
   std::vector<UpdateHyper> hypers{rule.hyper(step, {})};
   for (const GroupOptions& group : groups) hypers.push_back(rule.hyper(step, group));
   for (UpdateHyper& hyper : hypers) {
+    check_hyper(hyper, static_cast<size_t>(&hyper - hypers.data()));
     hyper.learning_rate *= schedule;
     hyper.gradient_scale = clip_factor;
   }
@@ -53,7 +71,7 @@ struct ZeroOptimizer::Engine {
   bool running = false;      // between a micro-batch's begin and its backward
   int64_t finished = 0;      // micro-steps
   bool began = false;
-  int64_t reported_wait_ns = dist::waited_ns();
+  int64_t waited_before_ns = 0;
   Tensor losses;             // a piece of k losses a rank
   int64_t micro_batches = 0;
 
@@ -117,9 +135,10 @@ ZeroOptimizer::ZeroOptimizer(nn::Module& model, UpdateRule rule, const dist::Wor
     fail_input("stage {} does not exist; 0, 1 and 2 are available", options_.stage);
   }
   if (options_.bucket_bytes < 1) fail_input("bucket of {} bytes", options_.bucket_bytes);
+  TESSERA_CHECK(options_.schedule != nullptr, "optimizer: there is no schedule");
+  group_hypers(rule, options_.groups, 1, 1, 1);  // so that what makes no sense is said at once
   if (!(options_.clip >= 0)) fail_input("clip {} is negative", options_.clip);
   engine_ = std::make_unique<Engine>(std::move(rule), world);
-  dropout_state().seed = options_.seed;
   auto parameters = model.named_parameters();
   check_not_optimised(parameters);
   std::vector<int> groups;
@@ -153,6 +172,7 @@ void ZeroOptimizer::add_parameters(nn::Module& module, const GroupOptions& group
       }
     }
   }
+  group_hypers(engine_->rule, {group}, 1, 1, 1);
   options_.groups.push_back(group);
   std::vector<int> groups(parameters.size(), static_cast<int>(options_.groups.size()));
   auto partition = std::make_unique<Partition>(std::move(parameters), std::move(groups),
@@ -180,7 +200,11 @@ MicroBatch ZeroOptimizer::begin(const MicroBatches& batches, int64_t micro_step)
   // A rank without a micro-batch of its own repeats the last one of the step.
   const int64_t index =
       contributes ? micro_step * ranks + rank : batches.batch_.micro_batches() - 1;
-  engine.step = batches.step_;
+  if (!engine.began) {
+    engine.step = batches.step_;
+    engine.waited_before_ns = dist::waited_ns();
+    dist::set_running_step(engine.step);
+  }
   engine.began = true;
   engine.running = true;
   engine.micro_batches = batches.batch_.micro_batches();
@@ -190,8 +214,8 @@ MicroBatch ZeroOptimizer::begin(const MicroBatches& batches, int64_t micro_step)
   engine.room_for_losses(batches.micro_steps_);
   for (const auto& flow : engine.flows) flow->begin(engine.micro_step, engine.micro_batches);
   const int64_t first_sample = index * batches.batch_.micro;
-  dropout_state().step = batches.step_;
-  dropout_state().first_sample = first_sample;
+  dropout_state() = {
+      .seed = options_.seed, .step = batches.step_, .first_sample = first_sample};
   return {.step = batches.step_,
           .index = index,
           .micro_step = micro_step,
@@ -241,8 +265,8 @@ StepReport ZeroOptimizer::step() {
   }
   engine.finished = 0;
   engine.began = false;
-  report.exposed_ns = dist::waited_ns() - engine.reported_wait_ns;
-  engine.reported_wait_ns += report.exposed_ns;
+  report.exposed_ns = dist::waited_ns() - engine.waited_before_ns;
+  dist::set_finished_step(engine.step);
   return report;
 }
 

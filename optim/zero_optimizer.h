@@ -62,7 +62,7 @@ struct StepReport {
   float loss = 0;       // of the global batch
   float grad_norm = 0;  // before clipping
   float learning_rate = 0;
-  int64_t exposed_ns = 0;  // waiting for communication, since the last report
+  int64_t exposed_ns = 0;  // waiting for communication, from the step's first micro-batch on
 };
 
 class ZeroOptimizer {

@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
-"""Checks what the house style leaves to a machine: budgets, whitespace, headers, include arrows.
+"""Checks what the house style leaves to a machine: budgets, whitespace, headers, include arrows,
+and that what docs/ quote still stands in the sources.
 
 Usage: scripts/check_style.py [ROOT]. Prints a line a finding, and exits with 1 if there is any.
 """
+import functools
 import pathlib
 import re
 import sys
@@ -157,6 +159,22 @@ def check_cpp(root, path, text):
                 yield first, f"function has {length} lines, more than {MAX_FUNCTION_LINES}"
 
 
+def check_quotes(root, path):
+    """A ```cpp block of docs/ that is no whole program is lines of one source, word for word."""
+    text = (root / path).read_text(encoding="utf-8")
+    for match in re.finditer(r"^```cpp\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
+        quote = "\n" + "".join(line.strip() + "\n" for line in match.group(1).splitlines())
+        if "int main" not in quote and not any(quote in source for source in stripped(root)):
+            yield text.count("\n", 0, match.start()) + 1, "these lines are in no source any more"
+
+
+@functools.cache
+def stripped(root):
+    """Every C++ source as its lines without indentation."""
+    return ["\n" + "".join(line.strip() + "\n" for line in (root / path).read_text().splitlines())
+            for path in sources(root) if path.suffix in CPP_SUFFIXES]
+
+
 def sources(root):
     paths = list(root.glob("*"))
     for folder in FOLDERS:
@@ -178,6 +196,10 @@ def main():
             print(f"{path}:{number}: {message}")
         files += 1
         findings += len(found)
+    for path in sorted((root / "docs").glob("*.md")):
+        for number, message in check_quotes(root, path.relative_to(root)):
+            print(f"{path.relative_to(root)}:{number}: {message}")
+            findings += 1
     print(f"style: {files} files, {findings} findings")
     return 1 if findings or not files else 0
 

@@ -161,6 +161,15 @@ int team_size(int64_t tasks, int64_t flops) {
   return static_cast<int>(std::min<int64_t>(thread_count(), std::max<int64_t>(1, useful)));
 }
 
+/// body(task) for each task, on a team.
+template <class Body>
+void run_tasks(int64_t tasks, int threads, const Body& body) {
+  TeamErrors errors;
+#pragma omp parallel for schedule(dynamic) num_threads(threads)
+  for (int64_t task = 0; task < tasks; ++task) errors.guard([&] { body(task); });
+  errors.rethrow();
+}
+
 /// Sets hidden scores to -infinity as far as the last vector with a visible one reaches. Returns
 /// that end: up to there a row is computed, in loops without a remainder.
 int64_t mask_row(float* scores, int64_t visible, int64_t keys) {
@@ -322,8 +331,7 @@ void attention_forward(const Context& context, const Tensor& y, const Tensor& lo
   visit_float(qkv.dtype(), "causal_attention", [&]<class T>() {
     const int64_t floats = Scratch<T>::floats(s, false);
     const Tensor workspace = context.workspace({threads, floats});
-#pragma omp parallel for schedule(dynamic) num_threads(threads)
-    for (int64_t task = 0; task < tasks; ++task) {
+    const auto forward = [&](int64_t task) {
       const int64_t pair = task / s.tiles;  // sequence and head
       const int64_t sequence = pair / heads;
       const int64_t h = pair % heads;
@@ -331,7 +339,8 @@ void attention_forward(const Context& context, const Tensor& y, const Tensor& lo
       const Slice<T> out{y.data<T>() + sequence * s.tokens * s.channels + h * s.head, s.channels};
       forward_tile(s, head_of(qkv.data<T>(), s, sequence, h), task % s.tiles * tile_rows, out,
                    logsumexp.data<float>() + pair * s.tokens, scratch);
-    }
+    };
+    run_tasks(tasks, threads, forward);
   });
 }
 
@@ -347,8 +356,7 @@ void attention_backward(const Context& context, const Tensor& dqkv, const Tensor
     const int64_t sums = s.tokens * s.head;
     const int64_t floats = tile_floats + 2 * sums;
     const Tensor workspace = context.workspace({threads, floats});
-#pragma omp parallel for schedule(dynamic) num_threads(threads)
-    for (int64_t task = 0; task < tasks; ++task) {
+    const auto backward = [&](int64_t task) {
       const int64_t sequence = task / heads;
       const int64_t h = task % heads;
       float* memory = workspace.data<float>() + omp_get_thread_num() * floats;
@@ -367,7 +375,8 @@ void attention_backward(const Context& context, const Tensor& dqkv, const Tensor
       }
       convert_rows(Slice<T>{to + s.channels, s.packed()}, g.dk, s.tokens, s.head);
       convert_rows(Slice<T>{to + 2 * s.channels, s.packed()}, g.dv, s.tokens, s.head);
-    }
+    };
+    run_tasks(tasks, threads, backward);
   });
 }
 

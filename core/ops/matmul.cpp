@@ -1,5 +1,5 @@
 // matmul: y (..., m, n) = op(a) (..., m, k) op(b) (..., k, n), where op transposes the last two
-// dimensions if asked. Leading dimensions are equal, or one operand is 2-D and used for all.
+// dimensions if asked. Leading dimensions are equal, or b is 2-D and used for all.
 //
 // With C = op(A) op(B) and dC, each gradient is a product again, for each way A and B are stored:
 //   dA = dC op(B)^T, or op(B) dC^T where A is stored transposed;

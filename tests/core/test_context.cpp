@@ -92,6 +92,14 @@ TEST_CASE("a scope changes the number of threads for its own thread only") {
   CHECK(thread_count() == 3);
 }
 
+TEST_CASE("what a loop's body throws comes out of the team") {
+  set_thread_count(3);
+  const auto throws = [](int64_t, int64_t end) { TESSERA_CHECK(end < 1000000, "body: no"); };
+  CHECK_THROWS_WITH(parallel_ranges(1000000, 100, throws), "body: no");
+  set_thread_count(1);
+  CHECK_THROWS_WITH(parallel_ranges(1000000, 100, throws), "body: no");
+}
+
 TEST_CASE("workspace is counted as such, and only while it lives") {
   const Context context = current_context({});
   CHECK(context.device.is_cpu());

@@ -1,4 +1,6 @@
 // The optimizer's interface over ranks: state, groups, parameters added later, misuse.
+#include <cmath>
+
 #include "optim/plan.h"
 #include "tests/support/catch.h"
 #include "tests/support/tiny_training.h"
@@ -139,6 +141,21 @@ TEST_CASE("parameters that a backward does not reach get zeros, not the last gra
     if (step == 0) second = weights_of(both).at("second");
   }
   CHECK(weights_of(both).at("second") == second);
+}
+
+TEST_CASE("hyper-parameters that make no sense are refused when they are given") {
+  models::Gpt model(TinyRun{}.model);
+  const dist::World world = lone_world();
+  const auto refused = [&](const optim::UpdateRule& rule, const std::string& text,
+                           const optim::GroupOptions& group = {}) {
+    CHECK_THROWS_WITH(optim::ZeroOptimizer(model, rule, world, {.groups = {group}}),
+                      Catch::Matchers::ContainsSubstring(text));
+  };
+  refused(optim::AdamW{.learning_rate = -1}, "learning rate of -1");
+  refused(optim::AdamW{.beta1 = 1}, "first beta or momentum of 1, expected in [0, 1)");
+  refused(optim::Adam{.epsilon = std::nanf("")}, "epsilon of nan");
+  refused(optim::Sgd{.nesterov = true}, "Nesterov momentum without momentum");
+  refused(optim::AdamW{}, "group 1 has a weight decay of -0.5", {.weight_decay = -0.5f});
 }
 
 TEST_CASE("misuse is refused by name") {

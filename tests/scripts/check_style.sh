@@ -4,7 +4,7 @@ set -euo pipefail
 check="$TESSERA_SOURCE_DIR/scripts/check_style.py"
 tree=$(mktemp -d)
 trap 'rm -rf "$tree"' EXIT
-mkdir -p "$tree"/{core,nn,dist,optim,tests}
+mkdir -p "$tree"/{core,nn,dist,optim,tests,docs}
 
 # plant FILE MESSAGE: the file, with its text from stdin, must be refused with this message alone.
 plant() {
@@ -73,3 +73,8 @@ printf '\n#include "nn/linear.h"\n' | plant optim/a.cpp '2: optim/ may not inclu
 printf '#include <mpi.h>\n' | plant nn/a.cpp "1: nn/ may not use MPI, which is dist/'s"
 printf '#include "good.h"\n' |
   plant core/a.cpp '1: "good.h" is no path from the root of the checkout'
+fence='```'
+printf '%scpp\n  int value_ = 1'"'"'000, other_{3};\n%s\n' "$fence" "$fence" > "$tree/docs/good.md"
+python3 "$check" "$tree"
+printf 'text\n%scpp\nint gone;\n%s\n' "$fence" "$fence" |
+  plant docs/a.md '2: these lines are in no source any more'
