@@ -45,6 +45,7 @@ TokenData open_data(const TrainOptions& options, const dist::World& world) {
                   .context = options.model.context,
                   .vocab = options.model.vocab,
                   .seed = options.seed,
+                  .global_batch = options.batch.global,
                   .evaluates = options.eval_every > 0});
   data.check_vocabulary(world.rank, world.size);
   return data;

@@ -1,5 +1,8 @@
 #include "core/random.h"
 
+#include <bit>
+#include <utility>
+
 #include "core/error.h"
 
 namespace tessera {
@@ -31,6 +34,28 @@ uint64_t RandomStream::below(uint64_t bound) {
     while (static_cast<uint64_t>(product) < threshold) product = uint128{next_u64()} * bound;
   }
   return static_cast<uint64_t>(product >> 64);
+}
+
+uint64_t permuted(uint64_t index, uint64_t count, uint64_t seed, std::string_view purpose,
+                  uint64_t which) {
+  TESSERA_CHECK(index < count && count <= uint64_t{1} << 62,
+                "random: index {} in a permutation of {}", index, count);
+  const PhiloxKey key = philox_key(seed ^ stable_hash(purpose));
+  const int half = (std::bit_width(count - 1) + 1) / 2;  // bits
+  const uint64_t mask = (uint64_t{1} << half) - 1;
+  do {
+    uint64_t left = index >> half;
+    uint64_t right = index & mask;
+    for (uint32_t round = 0; round < 4; ++round) {
+      const PhiloxCounter words =
+          philox({static_cast<uint32_t>(right), round, static_cast<uint32_t>(which),
+                  static_cast<uint32_t>(which >> 32)},
+                 key);
+      left = std::exchange(right, (left ^ words[0]) & mask);
+    }
+    index = left << half | right;
+  } while (index >= count);
+  return index;
 }
 
 DropoutState& dropout_state() {

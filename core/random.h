@@ -59,6 +59,12 @@ class RandomStream {
   int used_ = 4;
 };
 
+/// A permutation of [0, count) that seed, purpose and `which` choose: where `index` goes. No table:
+/// Feistel rounds over the next power of four, walked until they stay in range (Black and Rogaway,
+/// "Ciphers with arbitrary finite domains", CT-RSA 2002). Throws unless index < count <= 2^62.
+uint64_t permuted(uint64_t index, uint64_t count, uint64_t seed, std::string_view purpose,
+                  uint64_t which);
+
 /// What dropout is keyed by besides layer and element. Set by whoever runs the micro-batches
 /// (optim/zero_optimizer.h), read by the dropout operation.
 struct DropoutState {

@@ -20,6 +20,7 @@ struct GptConfig {
   int64_t vocab = 0;
   float dropout = 0;
   float epsilon = 1e-5f;
+  float initializer_range = 0.02f;  // deviation of the initial weights
 
   /// nano, micro, gpt2, gpt2-medium, gpt2-large, gpt2-xl. Throws InputError naming the presets.
   static GptConfig preset(const std::string& name);

@@ -9,13 +9,11 @@ Linear::Options gpt2_linear(float deviation, Activation activation = Activation:
           .initializer = Initializer::normal(deviation)};
 }
 
-constexpr float gpt2_deviation = 0.02f;
-
 }  // namespace
 
 CausalSelfAttention::CausalSelfAttention(const TransformerOptions& options)
     : heads_(options.heads),
-      c_attn_(options.width, 3 * options.width, gpt2_linear(gpt2_deviation)),
+      c_attn_(options.width, 3 * options.width, gpt2_linear(options.deviation)),
       c_proj_(options.width, options.width, gpt2_linear(options.residual_deviation)) {
   TESSERA_CHECK(options.heads >= 1 && options.width % options.heads == 0,
                 "CausalSelfAttention: width {} is not divisible by {} heads", options.width,
@@ -30,7 +28,7 @@ Tensor CausalSelfAttention::forward(const Tensor& x) {
 }
 
 Mlp::Mlp(const TransformerOptions& options)
-    : c_fc_(options.width, 4 * options.width, gpt2_linear(gpt2_deviation, Activation::gelu)),
+    : c_fc_(options.width, 4 * options.width, gpt2_linear(options.deviation, Activation::gelu)),
       c_proj_(4 * options.width, options.width, gpt2_linear(options.residual_deviation)) {
   add("c_fc", c_fc_);
   add("c_proj", c_proj_);

@@ -13,7 +13,8 @@ struct TransformerOptions {
   int64_t heads = 0;    // H, divides C
   float dropout = 0;    // after the embedding and after each sub-layer
   float epsilon = 1e-5f;
-  float residual_deviation = 0.02f;  // initial deviation of the projections into the residual
+  float deviation = 0.02f;           // initial, of weights
+  float residual_deviation = 0.02f;  // the same of the projections into the residual
   uint64_t index = 0;   // of the block: keys its dropout
 };
 

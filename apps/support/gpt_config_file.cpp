@@ -106,7 +106,7 @@ void write_gpt_config(const std::string& config_path, const models::GptConfig& c
       .add("embd_pdrop", config.dropout)
       .add("attn_pdrop", 0.0f)
       .add("layer_norm_epsilon", config.epsilon)
-      .add("initializer_range", 0.02f)
+      .add("initializer_range", config.initializer_range)
       .add("scale_attn_weights", true)
       .add("tie_word_embeddings", true)
       .raw("bos_token_id", end_of_text)

@@ -1,5 +1,7 @@
 #include "apps/support/token_data.h"
 
+#include <algorithm>
+
 #include "core/error.h"
 #include "core/random.h"
 
@@ -62,10 +64,19 @@ void TokenData::check_vocabulary(int rank, int ranks) const {
 }
 
 int64_t TokenData::start_of(int64_t step, int64_t sample) const {
-  const std::string purpose = "sample " + std::to_string(sample);
-  RandomStream stream(options_.seed, purpose, static_cast<uint64_t>(step));
-  return static_cast<int64_t>(
-      stream.below(static_cast<uint64_t>(training_.starts(options_.context))));
+  // An epoch is every window of a grid once, in an order of its own, on a grid that begins where it
+  // will: all of the text is seen before any of it again, and not always cut in the same places.
+  const int64_t starts = training_.starts(options_.context);
+  const int64_t windows = std::max<int64_t>(1, starts / options_.context);
+  const int64_t index = step * options_.global_batch + sample;
+  const auto epoch = static_cast<uint64_t>(index / windows);
+  RandomStream stream(options_.seed, "grid of an epoch", epoch);
+  const auto free = static_cast<uint64_t>(starts - (windows - 1) * options_.context);
+  const uint64_t window =
+      permuted(static_cast<uint64_t>(index % windows), static_cast<uint64_t>(windows),
+               options_.seed, "order of an epoch", epoch);
+  return static_cast<int64_t>(stream.below(free) +
+                              window * static_cast<uint64_t>(options_.context));
 }
 
 Sequences TokenData::read(const optim::MicroBatch& micro) const {

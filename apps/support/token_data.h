@@ -4,7 +4,8 @@
 //   auto [tokens, targets] = data.read(micro);       // i32 (B, T) each
 //
 // A sequence is context + 1 consecutive tokens: the first `context` are the input, the last the
-// targets. Which one is sample i of a step is a function of (seed, step, i) alone.
+// targets. Which one is sample i of a step is a function of (seed, step, i) alone: the windows of
+// an epoch, each once, in a shuffled order.
 #pragma once
 
 #include <cstdint>
@@ -25,6 +26,7 @@ struct TokenDataOptions {
   int64_t context = 0;
   int64_t vocab = 0;
   uint64_t seed = 0;
+  int64_t global_batch = 1;  // samples of a step
   bool evaluates = true;  // whether the validation part must hold a sequence
 };
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <set>
+#include <vector>
 
 #include "apps/support/evaluate.h"
 #include "core/error.h"
@@ -161,18 +162,33 @@ TEST_CASE("sequences are a function of seed, step and sample alone") {
   for (size_t i = 0; i + 1 < tokens.size(); ++i) {
     if ((i + 1) % 16 != 0) REQUIRE(tokens[i + 1] == targets[i]);
   }
-  std::set<int64_t> starts;
-  for (int64_t step = 0; step < 100; ++step) {
-    for (int64_t sample = 0; sample < 4; ++sample) {
-      const int64_t start = data.start_of(step, sample);
-      REQUIRE(start >= 0);
-      REQUIRE(start < 4500 - 16);
-      starts.insert(start);
-    }
-  }
-  REQUIRE(starts.size() > 350);
   const TokenData other({.path = path, .context = 16, .vocab = 256, .seed = 8});
   REQUIRE(other.start_of(3, 0) != data.start_of(3, 0));
+}
+
+TEST_CASE("an epoch has every window of a grid once, the next one in another order") {
+  const TemporaryFolder folder;
+  const TokenData data({.path = folder.file("a.txt", letters(5000)),
+                        .context = 16,
+                        .vocab = 256,
+                        .seed = 7,
+                        .global_batch = 4});
+  // 4,500 tokens train: 4,484 places to start, 280 windows, 70 steps an epoch.
+  std::vector<std::vector<int64_t>> epochs(2);
+  for (int64_t step = 0; step < 140; ++step) {
+    for (int64_t sample = 0; sample < 4; ++sample) {
+      epochs[static_cast<size_t>(step / 70)].push_back(data.start_of(step, sample));
+    }
+  }
+  for (const auto& starts : epochs) {
+    const std::set<int64_t> sorted(starts.begin(), starts.end());
+    REQUIRE(sorted.size() == 280);
+    REQUIRE(*sorted.begin() >= 0);
+    REQUIRE(*sorted.rbegin() < 4484);
+    REQUIRE(*sorted.rbegin() - *sorted.begin() == 279 * 16);
+    REQUIRE(!std::is_sorted(starts.begin(), starts.end()));
+  }
+  REQUIRE(epochs[0] != epochs[1]);
 }
 
 TEST_CASE("the shortest text that trains has one sequence") {

@@ -1,4 +1,5 @@
 // Philox against the vectors of its authors, and what is built on it.
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstdint>
@@ -111,6 +112,24 @@ TEST_CASE("below is without bias") {
     // Taken modulo, half the draws would be there.
     CHECK(std::fabs(lower / static_cast<double>(draws) - 1.0 / 3) < 0.014);
   }
+}
+
+TEST_CASE("permuted: every index once, for any count, and another order for another key") {
+  for (const uint64_t count : {1, 2, 3, 4, 5, 17, 64, 100, 1000}) {
+    std::vector<uint64_t> order;
+    int fixed = 0;
+    for (uint64_t i = 0; i < count; ++i) {
+      order.push_back(permuted(i, count, 5, "test", 0));
+      fixed += order.back() == i;
+    }
+    CAPTURE(count);
+    if (count == 1000) CHECK(fixed < 10);
+    if (count == 1000) CHECK(permuted(3, count, 5, "test", 1) != order[3]);
+    std::sort(order.begin(), order.end());
+    for (uint64_t i = 0; i < count; ++i) REQUIRE(order[i] == i);
+  }
+  CHECK(permuted(uint64_t{1} << 40, uint64_t{1} << 50, 5, "test", 0) < uint64_t{1} << 50);
+  CHECK_THROWS_AS(permuted(3, 3, 5, "test", 0), Error);
 }
 
 TEST_CASE("each thread has a dropout state of its own") {
