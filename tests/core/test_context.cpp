@@ -71,7 +71,7 @@ TEST_CASE("a range inside a range is computed whole") {
   CHECK(total == 20);
 }
 
-TEST_CASE("a scope changes the number of threads for its own thread only") {
+TEST_CASE("a scope changes the number of threads for its own thread only", "[threads]") {
   const ThreadCountRestorer restorer;
   set_thread_count(3);
   {

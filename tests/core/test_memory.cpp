@@ -185,7 +185,7 @@ TEST_CASE("too much memory is an error with bytes and category, and is not count
   CHECK(allocate(8, Category::gradients)->data() != nullptr);
 }
 
-TEST_CASE("threads share the allocator") {
+TEST_CASE("threads share the allocator", "[threads]") {
   const LedgerSince ledger;
   constexpr int threads = 4;
   std::atomic<int> faults{0};
@@ -213,7 +213,7 @@ TEST_CASE("threads share the allocator") {
   CHECK(ledger.peak_total() <= threads * 9 * 64 * 41);
 }
 
-TEST_CASE("a block may be given back by another thread") {
+TEST_CASE("a block may be given back by another thread", "[threads]") {
   const LedgerSince ledger;
   auto block = allocate(256, Category::communication);
   std::thread([block = std::move(block)]() mutable { block.reset(); }).join();

@@ -132,7 +132,7 @@ TEST_CASE("permuted: every index once, for any count, and another order for anot
   CHECK_THROWS_AS(permuted(3, 3, 5, "test", 0), Error);
 }
 
-TEST_CASE("each thread has a dropout state of its own") {
+TEST_CASE("each thread has a dropout state of its own", "[threads]") {
   const DropoutState before = dropout_state();
   dropout_state() = {.seed = 5, .step = 6, .first_sample = 7};
   std::thread([] {

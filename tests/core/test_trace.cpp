@@ -87,7 +87,7 @@ TEST_CASE("scopes nest, and are recorded as they end") {
   CHECK(trace::take_events().empty());
 }
 
-TEST_CASE("threads record into one trace") {
+TEST_CASE("threads record into one trace", "[threads]") {
   const Tracing tracing;
   std::vector<std::thread> team;
   for (int t = 0; t < 4; ++t) {
