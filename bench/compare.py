@@ -24,6 +24,8 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BIN = ROOT / "build/release/bin"
 PEERS = ROOT / "bench/peers"
+OPENBLAS = pathlib.Path("/usr/lib/x86_64-linux-gnu/openblas-openmp")
+PEER_LIBRARY = {"LD_LIBRARY_PATH": str(OPENBLAS)} if OPENBLAS.exists() else {}
 SIZES = {  # layers, heads, width, context, batch, vocab
     "nano": (4, 4, 128, 64, 12, 256),
     "micro": (6, 6, 384, 256, 12, 256),
@@ -74,10 +76,9 @@ def ours(preset, threads=1, ranks=1, **options):
 
 def peer(args, preset, threads, *options):
     steps, warmup = STEPS[preset]
-    library = pathlib.Path("/usr/lib/x86_64-linux-gnu/openblas-openmp")
-    path = {"LD_LIBRARY_PATH": str(library)} if library.exists() else {}
     return last_json([args.python, PEERS / "gpt_step.py", "--preset", preset, "--threads", threads,
-                      "--steps", steps, "--warmup", warmup, "--json", *options], threads, **path)
+                      "--steps", steps, "--warmup", warmup, "--json", *options],
+                     threads, **PEER_LIBRARY)
 
 
 def row(name, what, value, bar, note=""):
@@ -87,10 +88,9 @@ def row(name, what, value, bar, note=""):
 def gpt_step(args, preset, threads, bar, malloc="keep"):
     with tempfile.TemporaryDirectory() as folder:
         weights = pathlib.Path(folder) / "model.safetensors"
-        library = {"LD_LIBRARY_PATH": "/usr/lib/x86_64-linux-gnu/openblas-openmp"}
         subprocess.run([args.python, PEERS / "gpt_step.py", "--preset", preset,
                         "--write-weights", weights],
-                       env=dict(environment(1), **library), check=True)
+                       env=dict(environment(1), **PEER_LIBRARY), check=True)
         mine, theirs = alternate(args.rounds,
                                  lambda: ours(preset, threads, weights=weights),
                                  lambda: peer(args, preset, threads, "--weights", weights,

@@ -15,7 +15,7 @@ int64_t ceil_divide(int64_t a, int64_t b) { return a / b + (a % b != 0 ? 1 : 0);
 
 // Cannot overflow for elements <= largest_sum.
 int64_t round_up_to_block(int64_t elements) {
-  return ceil_divide(elements, block_elements) * block_elements;
+  return blocks_of(elements) * block_elements;
 }
 
 void check_arguments(const std::vector<LayoutParameter>& parameters, int64_t ranks,

@@ -22,6 +22,11 @@ namespace tessera::dist {
 
 inline constexpr int64_t block_elements = 256;
 
+/// Blocks that `elements` begin; without overflow for any number of them.
+constexpr int64_t blocks_of(int64_t elements) {
+  return elements / block_elements + (elements % block_elements != 0 ? 1 : 0);
+}
+
 struct LayoutParameter {
   std::string name;
   int64_t elements = 0;

@@ -51,8 +51,7 @@ double GradientNorm::parameter_sum(const Partition& partition, int parameter, in
   const dist::Bucket& bucket = partition.bucket(slot.bucket);
   const int64_t shard_blocks = bucket.shard_elements / dist::block_elements;
   const int64_t begin = slot.offset / dist::block_elements;
-  const int64_t end =
-      (slot.offset + slot.elements + dist::block_elements - 1) / dist::block_elements;
+  const int64_t end = dist::blocks_of(slot.offset + slot.elements);
   const int64_t shard_first = first_block + bucket.shard_offset / dist::block_elements;
   for (int64_t block = begin; block < end; ++block) {
     const int64_t owner = block / shard_blocks;

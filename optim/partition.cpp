@@ -19,10 +19,6 @@ std::vector<dist::LayoutParameter> layout_list(const std::vector<nn::NamedParame
   return list;
 }
 
-int64_t whole_blocks(int64_t elements) {
-  return (elements + dist::block_elements - 1) / dist::block_elements * dist::block_elements;
-}
-
 }  // namespace
 
 Tensor flat_buffer(dist::Communicator& communicator, int64_t elements, Category category) {
@@ -79,7 +75,8 @@ std::vector<UpdateSegment> Partition::segments(int index, const dist::Range& ran
     // To the end of its last block: the gap there has zero gradients, weights and state, and
     // stays so.
     const int64_t begin = std::max(range.begin, slot.offset);
-    const int64_t end = std::min(range.end, slot.offset + whole_blocks(slot.elements));
+    const int64_t whole = dist::blocks_of(slot.elements) * dist::block_elements;
+    const int64_t end = std::min(range.end, slot.offset + whole);
     if (begin >= end) continue;
     const int group = groups_[static_cast<size_t>(parameter)];
     if (!list.empty() && list.back().group == group && list.back().end == begin - range.begin) {

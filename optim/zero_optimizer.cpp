@@ -80,7 +80,11 @@ struct ZeroOptimizer::Engine {
   std::vector<std::pair<BucketFlow*, int>> order;
   size_t next = 0;
 
-  void add(std::unique_ptr<BucketFlow> flow) {
+  void add(std::vector<nn::NamedParameter> parameters, std::vector<int> groups,
+           const ZeroOptions& options) {
+    auto partition = std::make_unique<Partition>(std::move(parameters), std::move(groups),
+                                                 *communicator, options.bucket_bytes, options.seed);
+    auto flow = std::make_unique<BucketFlow>(std::move(partition), rule, communicator, options);
     norm.add(flow->partition());
     flow->on_complete = [this] { launch_complete(); };
     flows.push_back(std::move(flow));
@@ -149,11 +153,7 @@ ZeroOptimizer::ZeroOptimizer(nn::Module& model, UpdateRule rule, const dist::Wor
                   group, options_.groups.size());
     groups.push_back(group);
   }
-  auto partition =
-      std::make_unique<Partition>(std::move(parameters), std::move(groups), *world.communicator,
-                                  options_.bucket_bytes, options_.seed);
-  engine_->add(std::make_unique<BucketFlow>(std::move(partition), engine_->rule,
-                                            world.communicator, options_));
+  engine_->add(std::move(parameters), std::move(groups), options_);
 }
 
 ZeroOptimizer::~ZeroOptimizer() = default;
@@ -175,11 +175,7 @@ void ZeroOptimizer::add_parameters(nn::Module& module, const GroupOptions& group
   group_hypers(engine_->rule, {group}, 1, 1, 1);
   options_.groups.push_back(group);
   std::vector<int> groups(parameters.size(), static_cast<int>(options_.groups.size()));
-  auto partition = std::make_unique<Partition>(std::move(parameters), std::move(groups),
-                                               *engine_->communicator, options_.bucket_bytes,
-                                               options_.seed);
-  engine_->add(std::make_unique<BucketFlow>(std::move(partition), engine_->rule,
-                                            engine_->communicator, options_));
+  engine_->add(std::move(parameters), std::move(groups), options_);
 }
 
 ZeroOptimizer::MicroBatches ZeroOptimizer::micro_batches(int64_t step, const Batch& batch) {
