@@ -2,6 +2,7 @@
 #pragma once
 
 #include "core/ops.h"
+#include "core/recompute.h"
 #include "core/tensor.h"
 #include "dist/bootstrap.h"
 #include "models/gpt.h"

@@ -1,17 +1,16 @@
 // Samples from a GPT: generate model.safetensors --prompt "ROMEO:" --tokens 200
 #include <cstdio>
-#include <exception>
 #include <string>
 
 #include <fmt/format.h>
 
+#include "apps/support/command_line.h"
 #include "apps/support/generate_options.h"
 #include "apps/support/gpt_config_file.h"
 #include "apps/support/gpt_weights.h"
 #include "apps/support/sample.h"
 #include "apps/support/train_options.h"
 #include "core/context.h"
-#include "core/error.h"
 
 namespace tessera::apps {
 namespace {
@@ -41,19 +40,12 @@ void generate(const GenerateOptions& options) {
 
 int main(int argc, char** argv) {
   using namespace tessera;
-  try {
+  return apps::run_alone([&] {
     const auto [options, help] = apps::parse_generate_command_line(argc, argv);
     if (help.empty()) {
       apps::generate(options);
     } else {
       fmt::print("{}", help);
     }
-    return 0;
-  } catch (const InputError& error) {
-    fmt::print(stderr, "error: {}\n", error.what());
-    return 2;
-  } catch (const std::exception& error) {
-    fmt::print(stderr, "error: {}\n", error.what());
-    return 1;
-  }
+  });
 }

@@ -3,11 +3,13 @@
 //   train_gpt --data shakespeare.txt                          one rank
 //   mpirun -n 4 train_gpt --data shakespeare.txt --stage 2    four; the same losses, bit for bit
 //
-// Wiring only: options -> data, model, optimizer -> steps -> weights, tables, sample.
+// Wiring only: options -> data, model, optimizer -> steps -> weights, tables, sample. What reads
+// the model, every rank does alike, because at stage 3 no rank can do it alone; one of them talks.
 #include <chrono>
-#include <cmath>
 #include <cstdio>
 #include <memory>
+#include <optional>
+#include <string>
 
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
@@ -23,7 +25,9 @@
 #include "apps/support/token_data.h"
 #include "apps/support/trace_file.h"
 #include "apps/support/train_options.h"
+#include "core/gemm.h"
 #include "core/output_file.h"
+#include "core/random.h"
 #include "core/trace.h"
 #include "dist/bootstrap.h"
 #include "models/gpt.h"
@@ -67,6 +71,7 @@ class Run {
         talks_(world.rank == 0),
         model_(options.model),
         data_(open_data(options, world)) {
+    model_.to(parameter_dtype(options.memory));
     set_thread_count(threads_per_rank(options.threads, world.local_size));
     std::unique_ptr<GptWeights> weights;
     if (!options.init.empty()) weights = std::make_unique<GptWeights>(options.init, model_);
@@ -80,7 +85,12 @@ class Run {
     world.communicator->traffic().reset();
     optimizer_ = std::make_unique<optim::ZeroOptimizer>(model_, update_rule(options), world,
                                                         zero_options(options));
-    if (weights) weights->load();
+    if (weights) {
+      optimizer_->set_parameters(
+          [&](const nn::NamedParameter& named, int64_t begin, std::span<float> out) {
+            weights->read(named, begin, out);
+          });
+    }
   }
 
   void train() {
@@ -91,6 +101,7 @@ class Run {
       log_->write(step_line(line));
       progress.step(line);
       const int64_t done = step + 1;
+      count_ = {.steps = done, .skipped = count_.skipped + (line.skipped ? 1 : 0)};
       const bool last = done == options_.steps;
       if (options_.eval_every > 0 && (last || done % options_.eval_every == 0)) {
         const float loss = evaluate(
@@ -106,29 +117,41 @@ class Run {
   void finish() {
     const optim::Plan planned =
         plan(plan_input(options_, model_, world_.size, options_.stage), world_.rank);
-    const RankReport report = measure(planned, options_.steps, world_);
+    const RankReport report = measure(planned, count_, world_);
     const GatheredReports all = gather_reports(report, world_);
     if (!options_.trace.empty()) write_trace(options_.trace, world_);
-    if (!talks_) return;
-    log_->write(summary(all));
-    if (!options_.save.empty()) save_gpt(model_, options_.save);
+    if (talks_) log_->write(summary(all));
+    if (!options_.save.empty()) save();
     print_sample();
-    print_report(report, all);
+    if (talks_) print_report(report, all);
   }
 
  private:
   void announce() {
     const int64_t parameters = model_.parameter_count();
     log_->write(header_line(options_, world_, parameters, thread_count()));
-    spdlog::info("{}: {} parameters, stage {}, {} rank{} x {} thread{} ({}, {} reduction)",
-                 options_.preset, grouped(parameters), options_.stage, world_.size,
-                 world_.size == 1 ? "" : "s", thread_count(), thread_count() == 1 ? "" : "s",
-                 world_.communicator->name(), reduction_name(options_.reduction));
+    spdlog::info("{}: {} parameters in {}, stage {}, {} rank{} x {} thread{} ({}, {} reduction)",
+                 options_.preset, grouped(parameters), options_.memory.precision, options_.stage,
+                 world_.size, world_.size == 1 ? "" : "s", thread_count(),
+                 thread_count() == 1 ? "" : "s", world_.communicator->name(),
+                 reduction_name(options_.reduction));
+    announce_memory();
     spdlog::info("{}: {} tokens to train on, {} to validate", options_.data,
                  grouped(data_.training().size()), grouped(data_.validation().size()));
     if (options_.batch.micro_batches() % world_.size != 0) {
       spdlog::warn("{} micro-batches on {} ranks: some wait; a --micro-batch of {} shares evenly",
                    options_.batch.micro_batches(), world_.size, even_micro_batch());
+    }
+  }
+
+  void announce_memory() const {
+    if (!cpu::has_fast_gemm(parameter_dtype(options_.memory))) {
+      spdlog::warn("this CPU has no instructions for products in {}: they are computed in fp32, "
+                   "which is correct, but slower than --precision fp32",
+                   options_.memory.precision);
+    }
+    if (options_.memory.offload == "optimizer" && world_.communicator->device() == Device{}) {
+      spdlog::info("--offload optimizer: a CPU's state is on the host anyway");
     }
   }
 
@@ -141,32 +164,75 @@ class Run {
     return 1;
   }
 
-  StepLine one_step(int64_t step) {
-    const auto begin = Clock::now();
+  optim::StepReport train_on(int64_t step) {
     for (const optim::MicroBatch& micro : optimizer_->micro_batches(step, options_.batch)) {
       const auto [tokens, targets] = data_.read(micro);
-      const Tensor loss = model_.loss(tokens, targets);
-      if (!std::isfinite(loss.item())) {
-        fail_non_finite(step, loss.item(), [&, t = tokens, y = targets] { model_.loss(t, y); });
-      }
-      optimizer_->backward(loss);
+      optimizer_->backward(model_.loss(tokens, targets));
     }
-    const optim::StepReport report = optimizer_->step();
+    return optimizer_->step();
+  }
+
+  StepLine one_step(int64_t step) {
+    const auto begin = Clock::now();
+    optim::StepReport report;
+    try {
+      report = train_on(step);
+    } catch (const optim::NonFiniteError& error) {
+      fail_together(step, error);
+    }
+    for (const std::string& name : report.without_gradient) {
+      spdlog::warn("step {}: {} got no gradient, and no update; this is said once", step, name);
+    }
     const double ms = milliseconds_since(begin);
+    const bool scaled = parameter_dtype(options_.memory) == DType::f16;
     return {.step = step,
             .loss = report.loss,
             .grad_norm = report.grad_norm,
             .lr = report.learning_rate,
+            .loss_scale = scaled ? std::optional(report.loss_scale) : std::nullopt,
+            .skipped = report.skipped,
             .tokens_per_s = static_cast<double>(options_.batch.global * options_.model.context) /
                             (ms / 1000),
             .step_ms = ms,
             .comm_exposed_ms = static_cast<double>(report.exposed_ns) / 1e6};
   }
 
+  // Every rank comes here. All repeat the micro-batch to find where its loss went wrong; then one
+  // says so, which ends the others while they wait.
+  [[noreturn]] void fail_together(int64_t step, const optim::NonFiniteError& error) {
+    std::string text = error.what();
+    if (error.micro_batch >= 0) {
+      const optim::MicroBatch micro{.step = step,
+                                    .index = error.micro_batch,
+                                    .first_sample = error.micro_batch * options_.batch.micro,
+                                    .samples = options_.batch.micro};
+      dropout_state() = {
+          .seed = options_.seed, .step = step, .first_sample = micro.first_sample};
+      const auto sequences = data_.read(micro);
+      text += "; first at " + first_non_finite([&] {
+                model_.loss(sequences.tokens, sequences.targets);
+              });
+    }
+    if (!talks_) world_.communicator->barrier();
+    fail("{}", text);
+  }
+
+  // No rank holds the whole model: its tensors come by one after the other.
+  void save() {
+    std::unique_ptr<GptWriter> writer;
+    if (talks_) writer = std::make_unique<GptWriter>(options_.save, model_);
+    optimizer_->for_each_parameter(
+        [&](const nn::NamedParameter& named, std::span<const float> values) {
+          if (writer) writer->write(named, values);
+        });
+    if (writer) writer->commit();
+  }
+
   JsonObject summary(const GatheredReports& all) const {
     return JsonObject()
         .add("type", "summary")
-        .add("steps", options_.steps)
+        .add("steps", count_.steps)
+        .add("skipped", count_.skipped)
         .add("equal", all.differing.empty())
         .raw("ranks", fmt::format("[{}]", fmt::join(all.json, ",")));
   }
@@ -174,14 +240,14 @@ class Run {
   void print_sample() {
     if (options_.sample == 0) return;
     const bool bytes = data_.training().file->is_text();
-    const auto print = [bytes](int32_t token) {
-      const std::string text = token_text(token, bytes);
-      std::fwrite(text.data(), 1, text.size(), stdout);
+    const auto print = [&](const std::string& text) {
+      if (talks_) std::fwrite(text.data(), 1, text.size(), stdout);
     };
-    fmt::print("--- sample\n");
+    print("--- sample\n");
     sample(model_, {default_prompt(options_.model, bytes)},
-           {.tokens = options_.sample, .seed = options_.seed}, print);
-    fmt::print("\n---\n\n");
+           {.tokens = options_.sample, .seed = options_.seed},
+           [&](int32_t token) { print(token_text(token, bytes)); });
+    print("\n---\n\n");
   }
 
   void print_report(const RankReport& report, const GatheredReports& all) const {
@@ -200,15 +266,20 @@ class Run {
   TokenData data_;
   std::unique_ptr<RunLog> log_;
   std::unique_ptr<optim::ZeroOptimizer> optimizer_;
+  StepCount count_;
 };
+
+std::string plan_text(const TrainOptions& options, int ranks) {
+  models::Gpt model(options.model);
+  model.to(parameter_dtype(options.memory));
+  return plan_table(options, model, ranks);
+}
 
 int run(int argc, char** argv, dist::World& world) {
   set_up_messages(world.rank == 0);
   const auto [options, help] = parse_command_line(argc, argv);
   if (!help.empty() || options.plan) {
-    if (world.rank != 0) return 0;
-    fmt::print("{}", help.empty() ? plan_table(options, models::Gpt(options.model), world.size)
-                                  : help);
+    if (world.rank == 0) fmt::print("{}", help.empty() ? plan_text(options, world.size) : help);
     return 0;
   }
   Run training(options, world);

@@ -1,16 +1,17 @@
 #!/usr/bin/env python3
 """Run Tessera's benchmarks beside their peers and limits, in turn, and print ratios of medians.
 
-    bench/compare.py                       # every question; about half an hour
+    bench/compare.py                       # every question; more than an hour
     bench/compare.py gpt-micro-1 adamw     # some of them
     bench/compare.py --list
 
 Ours and the peer run alternately, --rounds times each; a row is the median over rounds of what each
 process printed as its own median. The peer is PyTorch on the CPU (bench/peers/README.md says how to
-install it; --python names its interpreter). Both begin with the same weights and the same batches,
-and the row is refused where their losses differ.
+install it; --python names its interpreter; sharded-peers wants one with a current PyTorch). Both
+begin with the same weights and the same batches, and the row is refused where their losses differ.
 """
 import argparse
+import contextlib
 import json
 import os
 import pathlib
@@ -32,6 +33,7 @@ SIZES = {  # layers, heads, width, context, batch, vocab
     "gpt2": (12, 12, 768, 256, 1, 50257),
 }
 STEPS = {"nano": (60, 10), "micro": (4, 1), "gpt2": (4, 1)}  # timed, warm-up
+STRATEGIES = ("ddp", "zero1", "fsdp-grad-op", "fsdp-full")  # PyTorch's stages 0 to 3
 
 
 def environment(threads):
@@ -70,43 +72,88 @@ def ours(preset, threads=1, ranks=1, **options):
     command = [BIN / "bench_gpt_step", "--preset", preset, "--threads", threads,
                "--steps", steps, "--warmup", warmup]
     for name, value in options.items():
-        command += ["--" + name.replace("_", "-"), value]
+        command += ["--" + name.replace("_", "-")] + ([] if value is True else [value])
     return last_json((["mpirun", "-n", ranks] if ranks > 1 else []) + command, threads)
 
 
-def peer(args, preset, threads, *options):
+def torch_run(args, script, preset, threads, *options):
     steps, warmup = STEPS[preset]
-    return last_json([args.python, PEERS / "gpt_step.py", "--preset", preset, "--threads", threads,
+    return last_json([args.python, PEERS / script, "--preset", preset, "--threads", threads,
                       "--steps", steps, "--warmup", warmup, "--json", *options],
                      threads, **PEER_LIBRARY)
+
+
+def peer(args, preset, threads, *options):
+    return torch_run(args, "gpt_step.py", preset, threads, *options)
+
+
+def sharded_peer(args, preset, *options):
+    return torch_run(args, "sharded_step.py", preset, 1, *options)
+
+
+@contextlib.contextmanager
+def initial_weights(args, preset):
+    with tempfile.TemporaryDirectory() as folder:
+        weights = pathlib.Path(folder) / "model.safetensors"
+        subprocess.run([args.python, PEERS / "gpt_step.py", "--preset", preset,
+                        "--write-weights", weights],
+                       env=dict(environment(1), **PEER_LIBRARY), check=True)
+        yield weights
 
 
 def row(name, what, value, bar, note=""):
     print(f"| {name} | {what} | {value} | {bar} | {note} |", flush=True)
 
 
+def require_same_losses(what, a, b, tolerance):
+    a, b = a[0]["losses"], b[0]["losses"]
+    if len(a) != len(b) or any(abs(x - y) > tolerance * abs(y) for x, y in zip(a, b)):
+        sys.exit(f"{what}: losses differ: {a}, {b}")
+
+
+def memory_mib(results):
+    """Peak above what the process had before training: ours at its start, PyTorch's at import."""
+    return statistics.median(
+        (result["vm_hwm_kib"] - result.get("vm_hwm_start_kib", result.get("vm_hwm_import_kib")))
+        / 1024 for result in results)
+
+
+def compare_memory(name, mine, theirs, bar=""):
+    a, b = memory_mib(mine), memory_mib(theirs)
+    row(f"peak memory, {name}", f"{a:.0f} MiB, PyTorch {b:.0f} MiB", f"{a / b:.2f} x", bar)
+
+
 def gpt_step(args, preset, threads, bar, malloc="keep"):
-    with tempfile.TemporaryDirectory() as folder:
-        weights = pathlib.Path(folder) / "model.safetensors"
-        subprocess.run([args.python, PEERS / "gpt_step.py", "--preset", preset,
-                        "--write-weights", weights],
-                       env=dict(environment(1), **PEER_LIBRARY), check=True)
+    with initial_weights(args, preset) as weights:
         mine, theirs = alternate(args.rounds,
                                  lambda: ours(preset, threads, weights=weights),
                                  lambda: peer(args, preset, threads, "--weights", weights,
                                               "--malloc", malloc))
-    for a, b in zip(mine[0]["losses"], theirs[0]["losses"]):
-        if abs(a - b) > 2e-4 * abs(b):
-            sys.exit(f"{preset}: losses differ: {mine[0]['losses']}, {theirs[0]['losses']}")
+    require_same_losses(preset, mine, theirs, 2e-4)
     a, b = median(mine, "median_ms"), median(theirs, "median_ms")
     name = f"{preset}, {threads} thread(s)" + (", plain malloc" if malloc == "plain" else "")
     row(f"GPT step, {name}", f"{a:.1f} ms, PyTorch {b:.1f} ms",
-        f"{b / a:.2f} x", bar)
-    memory = [(m["vm_hwm_kib"] - m["vm_hwm_start_kib"]) / 1024 for m in mine]
-    peers = [(t["vm_hwm_kib"] - t["vm_hwm_import_kib"]) / 1024 for t in theirs]
-    row(f"peak memory, {name}",
-        f"{statistics.median(memory):.0f} MiB, PyTorch {statistics.median(peers):.0f} MiB",
-        f"{statistics.median(memory) / statistics.median(peers):.2f} x", "<= 0.6 (micro)")
+        f"{b / a:.2f} x", bar, f"PyTorch {theirs[0]['torch']}")
+    compare_memory(name, mine, theirs, "<= 0.6 (micro)")
+
+
+def bf16_step(args, preset, threads):
+    with initial_weights(args, preset) as weights:
+        mine, fp32, theirs = alternate(
+            args.rounds,
+            lambda: ours(preset, threads, weights=weights, precision="bf16"),
+            lambda: ours(preset, threads, weights=weights, precision="fp32"),
+            lambda: peer(args, preset, threads, "--weights", weights, "--dtype", "bf16"))
+    name = f"{preset}, {threads} thread(s)"
+    # A step of bf16's grid; PyTorch's own two differ by a quarter of it after micro's five steps.
+    require_same_losses(f"{name}, bf16 and fp32", mine, fp32, 2**-8)
+    require_same_losses(f"{name}, bf16", mine, theirs, 2**-8)
+    a, b, c = (median(results, "median_ms") for results in (mine, fp32, theirs))
+    row(f"GPT step in bf16 against fp32, {name}", f"{a:.1f} ms, fp32 {b:.1f} ms", f"{b / a:.2f} x",
+        ">= 1.6")
+    row(f"GPT step in bf16, {name}", f"{a:.1f} ms, PyTorch {c:.1f} ms", f"{c / a:.2f} x", ">= 1.4",
+        f"PyTorch {theirs[0]['torch']}")
+    compare_memory(f"bf16, {name}", mine, theirs)
 
 
 def ceiling(args, preset, threads):
@@ -131,12 +178,72 @@ def adamw(args, threads):
         f"{median(result, 'ratio'):.2f}", ">= 0.85")
 
 
-def stages(args):
-    two, zero = alternate(args.rounds, lambda: ours("micro", 1, 2, stage=2, batch=6),
-                          lambda: ours("micro", 1, 2, stage=0, batch=6))
-    a, b = median(two, "median_ms"), median(zero, "median_ms")
-    row("ZeRO-2 against stage 0, micro, 2 ranks", f"{a:.1f} ms, {b:.1f} ms", f"{a / b:.3f} x",
-        "<= 1.05")
+def stages(args, high, low, bar):
+    results = alternate(args.rounds, lambda: ours("micro", 1, 2, stage=high, batch=6),
+                        lambda: ours("micro", 1, 2, stage=low, batch=6))
+    a, b = (median(result, "median_ms") for result in results)
+    row(f"stage {high} against stage {low}, micro, 2 ranks", f"{a:.1f} ms, {b:.1f} ms",
+        f"{a / b:.3f} x", bar)
+
+
+def recompute(args):
+    again, kept = alternate(args.rounds, lambda: ours("micro", recompute=True),
+                            lambda: ours("micro"))
+    if again[0]["losses"] != kept[0]["losses"]:
+        sys.exit(f"recompute changes losses: {again[0]['losses']}, {kept[0]['losses']}")
+    a, b = median(again, "median_ms"), median(kept, "median_ms")
+    row("recompute, micro, 1 thread", f"{a:.1f} ms, without {b:.1f} ms", f"{a / b:.2f} x",
+        "<= 1.40")
+    a, b = (median(result, "activation_peak_bytes") / 2**20 for result in (again, kept))
+    row("activations with recompute, micro", f"{a:.0f} MiB, without {b:.0f} MiB", f"{a / b:.2f} x",
+        "<= 0.5")
+
+
+def sharded_peers(args):
+    """Time and memory of each stage beside PyTorch's; then which of their losses are the same."""
+    has_fsdp = subprocess.run(
+        [args.python, "-c", "from torch.distributed.fsdp import fully_shard"],
+        env=dict(environment(1), **PEER_LIBRARY), stderr=subprocess.DEVNULL).returncode == 0
+    strategies = STRATEGIES if has_fsdp else STRATEGIES[:2]
+    with initial_weights(args, "micro") as weights:
+        for dtype in ("fp32", "bf16"):
+            for stage, strategy in enumerate(strategies):
+                sharded_step(args, weights, dtype, stage, strategy)
+    with initial_weights(args, "nano") as weights:
+        for dtype in ("fp32", "bf16"):
+            row(f"losses, stages 0 to 3, {dtype}, nano", *distinct_losses({
+                f"stage {stage}": lambda ranks, stage=stage: ours(
+                    "nano", 1, ranks, stage=stage, batch=3, micro_batches=4, weights=weights,
+                    precision=dtype) for stage in range(4)}))
+            row(f"losses, PyTorch's strategies, {dtype}, nano", *distinct_losses({
+                strategy: lambda ranks, strategy=strategy: sharded_peer(
+                    args, "nano", "--strategy", strategy, "--ranks", ranks, "--batch", 3,
+                    "--micro-batches", 4, "--weights", weights, "--dtype", dtype)
+                for strategy in strategies}))
+
+
+def sharded_step(args, weights, dtype, stage, strategy):
+    mine, theirs = alternate(
+        args.rounds,
+        lambda: ours("micro", 1, 2, stage=stage, batch=6, weights=weights, precision=dtype),
+        lambda: sharded_peer(args, "micro", "--strategy", strategy, "--batch", 6,
+                             "--weights", weights, "--dtype", dtype))
+    name = f"stage {stage} ({strategy}), {dtype}, micro, 2 ranks"
+    require_same_losses(name, mine, theirs, 2e-4 if dtype == "fp32" else 2**-8)
+    a, b = median(mine, "median_ms"), median(theirs, "median_ms")
+    row(name, f"{a:.1f} ms, PyTorch {b:.1f} ms", f"{b / a:.2f} x", "",
+        f"PyTorch {theirs[0]['torch']}")
+    compare_memory(f"rank 0, {name}", mine, theirs)
+
+
+def distinct_losses(runs):
+    """Four micro-batches a step on 1, 2 and 4 ranks: a letter for each sequence of losses."""
+    letters, listed = {}, []
+    for name, run in runs.items():
+        seen = [letters.setdefault(tuple(run(ranks)["losses"]), chr(ord("A") + len(letters)))
+                for ranks in (1, 2, 4)]
+        listed.append(f"{name} {' '.join(seen)}")
+    return ("on 1, 2, 4 ranks: " + "; ".join(listed), f"{len(letters)} different", "")
 
 
 def scaling(args):
@@ -174,13 +281,18 @@ QUESTIONS = {
     # PyTorch as it is installed: without the peer's setting that keeps freed memory.
     "gpt-gpt2-1-plain": lambda a: gpt_step(a, "gpt2", 1, ">= 1.5", "plain"),
     "gpt-gpt2-2-plain": lambda a: gpt_step(a, "gpt2", 2, ">= 1.5", "plain"),
+    **{f"bf16-{preset}-{threads}": (lambda a, p=preset, t=threads: bf16_step(a, p, t))
+       for preset in ("micro", "gpt2") for threads in (1, 2)},
     **{f"ceiling-{preset}-{threads}": (lambda a, p=preset, t=threads: ceiling(a, p, t))
        for preset in ("micro", "gpt2") for threads in (1, 2)},
     "adamw": lambda a: adamw(a, 1),
-    "stages": stages,
+    "stages": lambda a: stages(a, 2, 0, "<= 1.05"),
+    "stage3": lambda a: stages(a, 3, 2, "<= 1.15"),
+    "recompute": recompute,
     "scaling": scaling,
     "start": start,
     "communication": communication,
+    "sharded-peers": sharded_peers,
 }
 
 

@@ -2,16 +2,17 @@
 // synthetic stream, AdamW with decay on matrices, clipping at 1, no dropout.
 //
 //   bench_gpt_step --preset micro --threads 2 --weights init.safetensors
-//   mpirun -n 2 bench_gpt_step --preset micro --stage 2        --batch is each rank's micro-batch
+//   mpirun -n 2 bench_gpt_step --preset micro --stage 3        --batch is each rank's micro-batch
+//   bench_gpt_step --precision bf16 --recompute
 //
-// Prints one JSON object: the losses of all steps, the median and least time of a step after the
-// warm-up, what of it was waiting for communication, and the process's peak memory (VmHWM), also
-// above that of the program when it has only started. With --step-log, a line a step.
+// Prints one JSON object: the losses of all steps; of the steps after the warm-up the median and
+// least time, what of it was waiting for communication, what ending the step took (the update), and
+// the ledger's peaks; and the process's peak memory (VmHWM), with that of the program when it has
+// only started.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <fstream>
-#include <map>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,8 @@
 #include <fmt/ranges.h>
 
 #include "apps/support/gpt_weights.h"
+#include "apps/support/json_line.h"
+#include "apps/support/model_options.h"
 #include "core/context.h"
 #include "dist/bootstrap.h"
 #include "models/gpt.h"
@@ -31,8 +34,11 @@ using namespace tessera;
 
 struct Options {
   std::string preset = "micro";
-  int64_t batch = 0;  // 0: the preset's
+  int64_t layers = 0;  // 0, here and below: the preset's
+  int64_t heads = 0;
+  int64_t width = 0;
   int64_t context = 0;
+  int64_t batch = 0;
   int64_t micro_batches = 0;  // of a step; 0: one a rank
   int64_t steps = 10;
   int64_t warmup = 2;
@@ -41,6 +47,7 @@ struct Options {
   int64_t bucket_bytes = optim::ZeroOptions{}.bucket_bytes;
   std::string reduction = "ordered";
   std::string overlap = "on";
+  apps::MemoryOptions memory;
   std::string weights;
 };
 
@@ -48,6 +55,9 @@ Options parse(int argc, char** argv) {
   Options options;
   CLI::App app("Times GPT training steps");
   app.add_option("--preset", options.preset);
+  app.add_option("--layers", options.layers);
+  app.add_option("--heads", options.heads);
+  app.add_option("--width", options.width);
   app.add_option("--batch", options.batch, "sequences of a micro-batch");
   app.add_option("--context", options.context);
   app.add_option("--micro-batches", options.micro_batches, "of a step; default one a rank");
@@ -58,6 +68,7 @@ Options parse(int argc, char** argv) {
   app.add_option("--bucket-bytes", options.bucket_bytes);
   app.add_option("--reduction", options.reduction)->check(CLI::IsMember({"ordered", "fast"}));
   app.add_option("--overlap", options.overlap)->check(CLI::IsMember({"on", "off"}));
+  apps::add_memory_options(app, options.memory);
   app.add_option("--weights", options.weights, "safetensors, as the peer writes them");
   try {
     app.parse(argc, argv);
@@ -73,6 +84,10 @@ models::GptConfig sizes(const Options& options, int64_t& batch) {
   const bool large = config.context > 256;
   if (large) config.context = 256;
   if (options.context > 0) config.context = options.context;
+  if (options.layers > 0) config.layers = options.layers;
+  if (options.heads > 0) config.heads = options.heads;
+  if (options.width > 0) config.width = options.width;
+  config.recompute = options.memory.recompute;
   batch = options.batch > 0 ? options.batch : (large ? 1 : 12);
   return config;
 }
@@ -119,28 +134,58 @@ double median(std::vector<double> values) {
 struct Timing {
   std::vector<double> ms;
   std::vector<double> exposed_ms;
-  std::vector<float> losses;
+  std::vector<double> update_ms;  // of step(), with what it waits for
+  std::vector<std::string> losses;  // as JSON
 };
 
 Timing run_steps(const Options& options, models::Gpt& model, optim::ZeroOptimizer& optimizer,
                  const optim::Batch& batch) {
   Timing timing;
   for (int64_t step = 0; step < options.warmup + options.steps; ++step) {
+    if (step == options.warmup) memory_ledger().reset_peaks();
     const auto begin = std::chrono::steady_clock::now();
     for (const auto& micro : optimizer.micro_batches(step, batch)) {
       const auto [tokens, targets] =
           read(step * batch.global + micro.first_sample, micro.samples, model.config());
       optimizer.backward(model.loss(tokens, targets));
     }
+    const auto computed = std::chrono::steady_clock::now();
     const optim::StepReport report = optimizer.step();
-    const std::chrono::duration<double, std::milli> time = std::chrono::steady_clock::now() - begin;
-    timing.losses.push_back(report.loss);
+    const auto end = std::chrono::steady_clock::now();
+    const std::chrono::duration<double, std::milli> time = end - begin;
+    const std::chrono::duration<double, std::milli> update = end - computed;
+    timing.losses.push_back(apps::json_number(report.loss));
     if (step < options.warmup) continue;
     timing.ms.push_back(time.count());
+    timing.update_ms.push_back(update.count());
     timing.exposed_ms.push_back(static_cast<double>(report.exposed_ns) / 1e6);
   }
   optimizer.synchronize();
   return timing;
+}
+
+optim::ZeroOptions zero_options(const Options& options) {
+  return {.stage = options.stage,
+          .bucket_bytes = options.bucket_bytes,
+          .overlap = options.overlap == "on",
+          .reduction = options.reduction == "fast" ? optim::Reduction::fast
+                                                   : optim::Reduction::ordered,
+          .clip = 1.0f,
+          .grad_shard = apps::sum_dtype(options.memory),
+          .offload = apps::offload(options.memory),
+          .group_of =
+              [](const auto& named) { return named.parameter.shape().rank() > 1 ? 0 : 1; },
+          .groups = {{.weight_decay = 0.0f}}};
+}
+
+// "activation_peak_bytes":..., of each category that a step may change, and of all at once.
+std::string peaks() {
+  const MemoryLedger& ledger = memory_ledger();
+  return fmt::format(
+      R"("activation_peak_bytes":{},"workspace_peak_bytes":{},"parameter_peak_bytes":{},)"
+      R"("memory_peak_bytes":{})",
+      ledger.peak(Category::activations), ledger.peak(Category::workspace),
+      ledger.peak(Category::parameters), ledger.peak_total());
 }
 
 int bench(const Options& options, const dist::World& world) {
@@ -148,29 +193,28 @@ int bench(const Options& options, const dist::World& world) {
   set_thread_count(options.threads);
   int64_t micro = 0;
   models::Gpt model(sizes(options, micro));
+  model.to(apps::parameter_dtype(options.memory));
   const int64_t count = options.micro_batches > 0 ? options.micro_batches : world.size;
   optim::ZeroOptimizer optimizer(
-      model,
-      optim::AdamW{.learning_rate = 3e-4f, .beta2 = 0.95f, .weight_decay = 0.1f}, world,
-      {.stage = options.stage,
-       .bucket_bytes = options.bucket_bytes,
-       .overlap = options.overlap == "on",
-       .reduction = options.reduction == "fast" ? optim::Reduction::fast
-                                                : optim::Reduction::ordered,
-       .clip = 1.0f,
-       .group_of = [](const auto& named) { return named.parameter.shape().rank() > 1 ? 0 : 1; },
-       .groups = {{.weight_decay = 0.0f}}});
-  if (!options.weights.empty()) apps::GptWeights(options.weights, model).load();
+      model, optim::AdamW{.learning_rate = 3e-4f, .beta2 = 0.95f, .weight_decay = 0.1f}, world,
+      zero_options(options));
+  if (!options.weights.empty()) {
+    const apps::GptWeights weights(options.weights, model);
+    optimizer.set_parameters([&](const auto& named, int64_t begin, std::span<float> out) {
+      weights.read(named, begin, out);
+    });
+  }
   const Timing timing = run_steps(options, model, optimizer, {micro * count, micro});
   if (world.rank != 0) return 0;
   const int64_t tokens = micro * count * model.config().context;
   const double ms = median(timing.ms);
-  fmt::print(R"({{"median_ms":{:.3f},"min_ms":{:.3f},"exposed_ms":{:.3f},"tokens_per_s":{:.0f},)"
-             R"("vm_hwm_kib":{},"vm_hwm_start_kib":{},"ranks":{},"losses":[{}]}})"
+  fmt::print(R"({{"median_ms":{:.3f},"min_ms":{:.3f},"exposed_ms":{:.3f},"update_ms":{:.3f},)"
+             R"("tokens_per_s":{:.0f},)"
+             R"("vm_hwm_kib":{},"vm_hwm_start_kib":{},{},"ranks":{},"losses":[{}]}})"
              "\n",
              ms, *std::min_element(timing.ms.begin(), timing.ms.end()), median(timing.exposed_ms),
-             static_cast<double>(tokens) / ms * 1e3, peak_kib(), start_kib, world.size,
-             fmt::join(timing.losses, ","));
+             median(timing.update_ms), static_cast<double>(tokens) / ms * 1e3, peak_kib(),
+             start_kib, peaks(), world.size, fmt::join(timing.losses, ","));
   return 0;
 }
 

@@ -1,19 +1,22 @@
 // The time of a GPT training step's matrix products alone: what a step is compared with.
 //
 //   bench_matmul_ceiling --layers 6 --heads 6 --width 384 --context 256 --batch 12 --vocab 256
-//                        --threads 1 --repeats 9
+//                        --dtype fp32 --threads 1 --repeats 9
 //
 // Runs the products of forward and backward through the same cpu::gemm as the step: four linears a
 // layer with the gradients of their inputs and weights, attention's two and five products in its
 // tiles up to the diagonal, and the head. Weights and their gradients are one set a layer, as in a
 // model; activations are one set for all layers, which is kinder to the caches than a model is.
 // Products read and write different activations: values fed through again and again would shrink
-// to subnormal numbers, which are slow.
+// to subnormal numbers, which are slow. With bf16 the operands and most results are bf16; as in the
+// step, the logits and what attention sums are f32.
 // Prints the medians as one JSON object.
 #include <algorithm>
 #include <chrono>
+#include <cstddef>
 #include <cstdio>
 #include <functional>
+#include <string>
 #include <vector>
 
 #include <CLI/CLI.hpp>
@@ -21,7 +24,8 @@
 #include <omp.h>
 
 #include "core/context.h"
-#include "core/onednn.h"
+#include "core/gemm.h"
+#include "core/ops.h"
 #include "core/ops/causal_attention.h"
 
 namespace {
@@ -37,46 +41,54 @@ struct Sizes {
   int64_t vocab = 256;
   int threads = 1;
   int repeats = 9;
+  std::string dtype_name = "fp32";
 
+  DType dtype() const { return dtype_name == "bf16" ? DType::bf16 : DType::f32; }
   int64_t rows() const { return batch * context; }
 };
 
-Tensor buffer(const Shape& shape) {
-  Tensor x = Tensor::empty(shape);
+Tensor buffer(const Shape& shape, DType dtype) {
+  const Tensor x = Tensor::empty(shape);
   int64_t i = 0;
   for (float& value : x.values<float>()) value = static_cast<float>(i++ % 17 - 8) * 0.01f;
-  return x;
+  return ops::convert(x, dtype);
 }
 
 struct Linear {
   Tensor weight, gradient;  // [in, out]
 
-  Linear(int64_t in, int64_t out) : weight(buffer({in, out})), gradient(buffer({in, out})) {}
+  Linear(int64_t in, int64_t out, DType dtype)
+      : weight(buffer({in, out}, dtype)), gradient(buffer({in, out}, dtype)) {}
 };
+
+constexpr int64_t tile_elements = cpu::attention_tile_rows * cpu::attention_block_keys;
 
 struct Buffers {
   std::vector<Linear> linears;  // four a layer
   Tensor head, head_gradient;   // [V, C]
   // What is read and what is written: (R, C), (R, 4C), (R, V).
   Tensor narrow, narrow_out, wide, wide_out, logits, logits_out;
-  Tensor scores, sums;  // of each thread: scores of a tile, dk or dv of a head
+  // Of each thread: scores of a tile as they are written and as they are read, dk or dv of a head.
+  Tensor scores, probabilities, sums;
 
   explicit Buffers(const Sizes& s)
-      : head(buffer({s.vocab, s.width})),
-        head_gradient(buffer({s.vocab, s.width})),
-        narrow(buffer({s.rows(), s.width})),
-        narrow_out(buffer({s.rows(), s.width})),
-        wide(buffer({s.rows(), 4 * s.width})),
-        wide_out(buffer({s.rows(), 4 * s.width})),
-        logits(buffer({s.rows(), s.vocab})),
-        logits_out(buffer({s.rows(), s.vocab})),
-        scores(buffer({s.threads, cpu::attention_tile_rows * cpu::attention_block_keys})),
-        sums(buffer({s.threads, s.context * (s.width / s.heads)})) {
+      : head(buffer({s.vocab, s.width}, s.dtype())),
+        head_gradient(buffer({s.vocab, s.width}, s.dtype())),
+        narrow(buffer({s.rows(), s.width}, s.dtype())),
+        narrow_out(buffer({s.rows(), s.width}, s.dtype())),
+        wide(buffer({s.rows(), 4 * s.width}, s.dtype())),
+        wide_out(buffer({s.rows(), 4 * s.width}, s.dtype())),
+        logits(buffer({s.rows(), s.vocab}, s.dtype())),
+        logits_out(buffer({s.rows(), s.vocab}, DType::f32)),
+        scores(buffer({s.threads, tile_elements}, DType::f32)),
+        probabilities(s.dtype() == DType::f32 ? scores
+                                              : buffer({s.threads, tile_elements}, s.dtype())),
+        sums(buffer({s.threads, s.context * (s.width / s.heads)}, DType::f32)) {
     for (int64_t layer = 0; layer < s.layers; ++layer) {
-      linears.emplace_back(s.width, 3 * s.width);
-      linears.emplace_back(s.width, s.width);
-      linears.emplace_back(s.width, 4 * s.width);
-      linears.emplace_back(4 * s.width, s.width);
+      linears.emplace_back(s.width, 3 * s.width, s.dtype());
+      linears.emplace_back(s.width, s.width, s.dtype());
+      linears.emplace_back(s.width, 4 * s.width, s.dtype());
+      linears.emplace_back(4 * s.width, s.width, s.dtype());
     }
   }
 };
@@ -95,55 +107,80 @@ void linear_products(int64_t rows, const Tensor& weight, const Tensor& gradient,
   const cpu::ConstMatrix w_transposed{weight.raw(), w.column_stride, w.row_stride};
   const cpu::ConstMatrix x_rows{x.read.raw(), in}, x_transposed{x.read.raw(), 1, in};
   const cpu::ConstMatrix y_rows{y.read.raw(), out}, y_transposed{y.read.raw(), 1, out};
-  cpu::gemm({.m = rows, .n = out, .k = in, .a = x_rows, .b = w, .c = {y.written.raw(), out}});
-  cpu::gemm(
-      {.m = rows, .n = in, .k = out, .a = y_rows, .b = w_transposed, .c = {x.written.raw(), in}});
-  cpu::gemm({.m = in_out ? in : out,
-             .n = in_out ? out : in,
-             .k = rows,
-             .a = in_out ? x_transposed : y_transposed,
-             .b = in_out ? y_rows : x_rows,
-             .c = {gradient.raw(), in_out ? out : in}});
+  const auto run = [&](int64_t m, int64_t n, int64_t k, cpu::ConstMatrix a, cpu::ConstMatrix b,
+                       const Tensor& c) {
+    cpu::gemm({.m = m,
+               .n = n,
+               .k = k,
+               .a = a,
+               .b = b,
+               .c = {c.raw(), n},
+               .dtype = weight.dtype(),
+               .c_dtype = c.dtype()});
+  };
+  run(rows, out, in, x_rows, w, y.written);
+  run(rows, in, out, y_rows, w_transposed, x.written);
+  run(in_out ? in : out, in_out ? out : in, rows, in_out ? x_transposed : y_transposed,
+      in_out ? y_rows : x_rows, gradient);
 }
 
-/// One head's products, of the forward or of the backward.
-void attention_products(const Sizes& s, const float* qkv, float* scores, float* sums,
-                        bool backward) {
-  const int64_t size = s.width / s.heads, stride = 3 * s.width;
-  const auto run = [&](int64_t m, int64_t n, int64_t k, cpu::ConstMatrix a, cpu::ConstMatrix b,
-                       cpu::MutableMatrix c, bool accumulate) {
-    cpu::gemm(
-        {.m = m, .n = n, .k = k, .a = a, .b = b, .c = c, .accumulate = accumulate, .threads = 1});
-  };
-  const int64_t tile = cpu::attention_tile_rows;
-  for (int64_t first = (s.context - 1) / tile * tile; first >= 0; first -= tile) {
-    const int64_t rows = std::min(tile, s.context - first);
-    for (int64_t key = 0; key < first + rows; key += cpu::attention_block_keys) {
-      const int64_t keys = std::min(cpu::attention_block_keys, first + rows - key);
-      const float* q = qkv + first * stride;
-      const float* k = qkv + key * stride + s.width;
-      for (int i = 0; i < (backward ? 2 : 1); ++i) {
-        run(rows, keys, size, {q, stride}, {k, 1, stride}, {scores, keys}, false);
+/// One head's products, of the forward or of the backward, in one thread's scratch.
+struct Head {
+  const Sizes& s;
+  const std::byte* qkv;
+  const std::byte* probabilities;
+  float* scores;
+  float* sums;
+
+  void products(bool backward) const {
+    const int64_t size = s.width / s.heads, stride = 3 * s.width, tile = cpu::attention_tile_rows;
+    const auto element = [&](int64_t index) { return qkv + index * dtype_size(s.dtype()); };
+    for (int64_t first = (s.context - 1) / tile * tile; first >= 0; first -= tile) {
+      const int64_t rows = std::min(tile, s.context - first);
+      for (int64_t key = 0; key < first + rows; key += cpu::attention_block_keys) {
+        const int64_t keys = std::min(cpu::attention_block_keys, first + rows - key);
+        const void* q = element(first * stride);
+        const void* k = element(key * stride + s.width);
+        for (int i = 0; i < (backward ? 2 : 1); ++i) {
+          run(rows, keys, size, {q, stride}, {k, 1, stride}, {scores, keys}, false);
+        }
+        for (int i = 0; backward && i < 2; ++i) {
+          run(keys, size, rows, {probabilities, 1, keys}, {q, stride}, {sums + key * size, size},
+              first + rows < s.context);
+        }
+        run(rows, size, keys, {probabilities, keys}, {k, stride}, {sums, size}, key > 0);
       }
-      for (int i = 0; backward && i < 2; ++i) {
-        run(keys, size, rows, {scores, 1, keys}, {q, stride}, {sums + key * size, size},
-            first + rows < s.context);
-      }
-      run(rows, size, keys, {scores, keys}, {k, stride}, {sums, size}, key > 0);
     }
   }
-}
+
+  void run(int64_t m, int64_t n, int64_t k, cpu::ConstMatrix a, cpu::ConstMatrix b,
+           cpu::MutableMatrix c, bool accumulate) const {
+    cpu::gemm({.m = m,
+               .n = n,
+               .k = k,
+               .a = a,
+               .b = b,
+               .c = c,
+               .accumulate = accumulate,
+               .dtype = s.dtype(),
+               .threads = 1});
+  }
+};
 
 void all_attention_products(const Sizes& s, const Buffers& b, bool backward) {
-  const int64_t tile_floats = b.scores.size(1), sum_floats = b.sums.size(1);
 #pragma omp parallel for schedule(dynamic) num_threads(s.threads)
   for (int64_t task = 0; task < s.batch * s.heads; ++task) {
     const int64_t thread = omp_get_thread_num();
     // (R, 4C) has room for the packed (R, 3C).
-    const float* qkv = b.wide.data<float>() + task / s.heads * s.context * 3 * s.width +
-                       task % s.heads * (s.width / s.heads);
-    attention_products(s, qkv, b.scores.data<float>() + thread * tile_floats,
-                       b.sums.data<float>() + thread * sum_floats, backward);
+    const int64_t offset = task / s.heads * s.context * 3 * s.width +
+                           task % s.heads * (s.width / s.heads);
+    const auto bytes = [](const Tensor& x, int64_t element) {
+      return static_cast<const std::byte*>(x.raw()) + element * dtype_size(x.dtype());
+    };
+    const Head head{s, bytes(b.wide, offset), bytes(b.probabilities, thread * tile_elements),
+                    b.scores.data<float>() + thread * tile_elements,
+                    b.sums.data<float>() + thread * b.sums.size(1)};
+    head.products(backward);
   }
 }
 
@@ -200,10 +237,10 @@ void measure(const Sizes& s) {
   });
   fmt::print(
       "{{\"bench\":\"matmul_ceiling\",\"layers\":{},\"heads\":{},\"width\":{},\"context\":{},"
-      "\"batch\":{},\"vocab\":{},\"threads\":{},\"total_ms\":{:.3f},\"linear_ms\":{:.3f},"
-      "\"attention_ms\":{:.3f},\"head_ms\":{:.3f},\"gflops_per_s\":{:.1f}}}\n",
-      s.layers, s.heads, s.width, s.context, s.batch, s.vocab, s.threads, total_ms, linear_ms,
-      attention_ms, head_ms, gigaflops(s) / total_ms * 1e3);
+      "\"batch\":{},\"vocab\":{},\"dtype\":\"{}\",\"threads\":{},\"total_ms\":{:.3f},"
+      "\"linear_ms\":{:.3f},\"attention_ms\":{:.3f},\"head_ms\":{:.3f},\"gflops_per_s\":{:.1f}}}\n",
+      s.layers, s.heads, s.width, s.context, s.batch, s.vocab, s.dtype_name, s.threads, total_ms,
+      linear_ms, attention_ms, head_ms, gigaflops(s) / total_ms * 1e3);
 }
 
 }  // namespace
@@ -217,6 +254,7 @@ int main(int argc, char** argv) {
   app.add_option("--context", s.context)->check(CLI::PositiveNumber);
   app.add_option("--batch", s.batch)->check(CLI::PositiveNumber);
   app.add_option("--vocab", s.vocab)->check(CLI::PositiveNumber);
+  app.add_option("--dtype", s.dtype_name)->check(CLI::IsMember({"fp32", "bf16"}));
   app.add_option("--threads", s.threads)->check(CLI::PositiveNumber);
   app.add_option("--repeats", s.repeats)->check(CLI::PositiveNumber);
   CLI11_PARSE(app, argc, argv);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <unordered_set>
+#include <utility>
 
 #include "core/kernels.h"
 #include "core/trace.h"
@@ -12,6 +13,7 @@ namespace {
 
 thread_local bool grad_is_enabled = true;
 thread_local OutputObserver output_observer;
+thread_local InputCollector* input_collector = nullptr;
 std::atomic<int64_t> next_sequence{0};
 
 Node::Edge edge_to(const Tensor& input) {
@@ -21,7 +23,7 @@ Node::Edge edge_to(const Tensor& input) {
   edge.dtype = input.dtype();
   edge.device = input.device();
   if (input.leaf()) {
-    edge.parameter = input;
+    if (input.leaf()->trainable) edge.parameter = input;
   } else {
     edge.producer = input.producer();
     edge.output_index = input.output_index();
@@ -29,13 +31,13 @@ Node::Edge edge_to(const Tensor& input) {
   return edge;
 }
 
-bool any_wanted(std::initializer_list<Tensor> inputs) {
+bool any_wanted(std::span<const Tensor> inputs) {
   return grad_is_enabled && std::any_of(inputs.begin(), inputs.end(), [](const Tensor& input) {
            return input.defined() && input.requires_grad();
          });
 }
 
-std::shared_ptr<Node> make_node(const char* name, std::initializer_list<Tensor> inputs,
+std::shared_ptr<Node> make_node(const char* name, std::span<const Tensor> inputs,
                                 size_t outputs) {
   auto node = std::make_shared<Node>();
   node->name = name;
@@ -123,7 +125,8 @@ void InputGradients::pass(int input, const Tensor& gradient) {
 
 Tensor saved(const Tensor& x) { return x.defined() && !x.leaf() ? x.detach() : x; }
 
-Kept::Kept(const Tensor& x) : recompute_(x.recompute()) {
+Kept::Kept(const Tensor& x) {
+  if (x.defined()) recompute_ = x.recompute();
   if (!recompute_) tensor_ = saved(x);
 }
 
@@ -138,12 +141,16 @@ Tensor record(const char* name, Tensor output, std::initializer_list<Tensor> inp
 
 void record(const char* name, std::span<Tensor> outputs, std::initializer_list<Tensor> inputs,
             MultiBackward backward) {
+  record(name, outputs, std::span(inputs.begin(), inputs.size()), std::move(backward));
+}
+
+void record(const char* name, std::span<Tensor> outputs, std::span<const Tensor> inputs,
+            MultiBackward backward) {
   if (output_observer) {
     const OutputObserver observer = output_observer;  // which may end itself while it runs
-    for (const Tensor& output : outputs) {
-      observer(name, output, std::span(inputs.begin(), inputs.size()));
-    }
+    for (const Tensor& output : outputs) observer(name, output, inputs);
   }
+  if (input_collector != nullptr) input_collector->add(inputs);
   if (!any_wanted(inputs)) return;
   const auto node = make_node(name, inputs, outputs.size());
   node->backward = std::move(backward);
@@ -156,12 +163,24 @@ void observe_outputs(OutputObserver observer) { output_observer = std::move(obse
 
 bool grad_enabled() { return grad_is_enabled; }
 
-NoGrad::NoGrad() : before_(grad_is_enabled) { grad_is_enabled = false; }
-NoGrad::~NoGrad() { grad_is_enabled = before_; }
+InputCollector::InputCollector() : before_(std::exchange(input_collector, this)) {}
+InputCollector::~InputCollector() { input_collector = before_; }
 
-InUse::InUse(std::initializer_list<const Tensor*> tensors) {
+void InputCollector::add(std::span<const Tensor> inputs) {
+  for (const Tensor& input : inputs) {
+    if (!input.defined() || !input.requires_grad()) continue;
+    const bool known = std::any_of(inputs_.begin(), inputs_.end(),
+                                   [&input](const Tensor& other) { return other.same(input); });
+    if (!known) inputs_.push_back(input);
+  }
+}
+
+GradMode::GradMode(bool on) : before_(std::exchange(grad_is_enabled, on)) {}
+GradMode::~GradMode() { grad_is_enabled = before_; }
+
+InUse::InUse(std::initializer_list<const Tensor*> tensors) : InUse() {
   for (const Tensor* tensor : tensors) {
-    if (!tensor->defined() || !tensor->leaf()) continue;
+    if (tensor == nullptr || !tensor->defined() || !tensor->leaf()) continue;
     if (tensor->leaf()->about_to_be_used) tensor->leaf()->about_to_be_used();
     if (tensor->leaf()->no_longer_used) leaves_.push_back(tensor->leaf());
   }
@@ -171,15 +190,41 @@ InUse::~InUse() {
   for (const auto& leaf : leaves_) leaf->no_longer_used();
 }
 
-/// One walk over the graph of a loss.
+/// One walk over the graph behind some outputs: made, gradients begun, counted, started, run.
+/// A pass within another one, for a node that stands for operations which ran again, ends where the
+/// graph is older than those, and adds to the gradients that the other pass has begun.
 class BackwardPass {
  public:
-  explicit BackwardPass(const Tensor& loss) {
-    collect(loss.producer());
+  /// Collects what was recorded from the sequence number `begin` on.
+  explicit BackwardPass(std::span<const Tensor> outputs, int64_t begin = 0) : begin_(begin) {
+    for (const Tensor& output : outputs) {
+      if (output.defined()) collect(output.producer());
+    }
+    for (size_t i = 0; i < nodes_.size(); ++i) {
+      // Before anything is computed: no hook of a parameter hears of a backward that fails here.
+      TESSERA_CHECK(nodes_[i]->backward != nullptr,
+                    "backward: the graph of '{}' was already used by an earlier backward",
+                    nodes_[i]->name);
+      for (const Node::Edge& edge : nodes_[i]->inputs) collect(edge.producer);
+    }
     // Creation order is a topological order, so its reverse needs neither recursion nor counters.
     std::sort(nodes_.begin(), nodes_.end(),
               [](const auto& a, const auto& b) { return a->sequence > b->sequence; });
-    count_contributions();
+  }
+
+  void begin_gradients() {
+    for_each_parameter([](const Node&, Leaf& leaf) {
+      leaf.awaited = 0;
+      leaf.gradient = {};
+    });
+  }
+
+  void check_gradients_begun(const char* name) {
+    for_each_parameter([name](const Node& node, const Leaf& leaf) {
+      TESSERA_CHECK(leaf.awaited > 0,
+                    "{}: '{}' has the parameter '{}' when it runs again, which it had not at first",
+                    name, node.name, leaf.name);
+    });
   }
 
   void run() {
@@ -189,65 +234,11 @@ class BackwardPass {
     }
   }
 
- private:
-  void collect(const std::shared_ptr<Node>& root) {
-    std::unordered_set<const Node*> seen{root.get()};
-    nodes_.push_back(root);
-    for (size_t i = 0; i < nodes_.size(); ++i) {
-      // Before anything is computed: no hook of a parameter hears of a backward that fails here.
-      TESSERA_CHECK(nodes_[i]->backward != nullptr,
-                    "backward: the graph of '{}' was already used by an earlier backward",
-                    nodes_[i]->name);
-      for (const Node::Edge& edge : nodes_[i]->inputs) {
-        if (edge.producer && seen.insert(edge.producer.get()).second) {
-          nodes_.push_back(edge.producer);
-        }
-      }
-    }
-  }
-
   void count_contributions() {
-    for (const auto& node : nodes_) {
-      for (const Node::Edge& edge : node->inputs) {
-        if (!edge.parameter.defined()) continue;
-        edge.parameter.leaf()->awaited = 0;
-        edge.parameter.leaf()->gradient = {};
-      }
-    }
-    for (const auto& node : nodes_) {
-      for (const Node::Edge& edge : node->inputs) {
-        if (edge.parameter.defined()) ++edge.parameter.leaf()->awaited;
-      }
-    }
+    for_each_parameter([](const Node&, Leaf& leaf) { ++leaf.awaited; });
   }
 
-  void visit(Node& node) {
-    const bool reached = std::any_of(node.output_gradients.begin(), node.output_gradients.end(),
-                                     [](const Tensor& gradient) { return gradient.defined(); });
-    InputGradients gradients(node);
-    if (reached) {
-      const trace::Scope scope(node.name);
-      use_parameters(node, true);
-      node.backward(node.output_gradients, gradients);
-      use_parameters(node, false);
-    }
-    node.backward = nullptr;  // lets go of what the closure saved
-    node.output_gradients.clear();
-    for (size_t i = 0; i < node.inputs.size(); ++i) {
-      deliver(node.inputs[i], std::move(gradients.given_[i]));
-    }
-  }
-
-  static void use_parameters(const Node& node, bool begin) {
-    for (const Node::Edge& edge : node.inputs) {
-      if (!edge.parameter.defined()) continue;
-      const Leaf& leaf = *edge.parameter.leaf();
-      const auto& hook = begin ? leaf.about_to_be_used : leaf.no_longer_used;
-      if (hook) hook();
-    }
-  }
-
-  static void deliver(Node::Edge& edge, Tensor gradient) {
+  static void deliver(const Node::Edge& edge, Tensor gradient) {
     if (edge.parameter.defined()) {
       Leaf& leaf = *edge.parameter.leaf();
       if (gradient.defined()) {
@@ -258,13 +249,91 @@ class BackwardPass {
       }
       return;
     }
-    if (!edge.producer || !gradient.defined()) return;
-    Tensor& slot = edge.producer->output_gradients[static_cast<size_t>(edge.output_index)];
+    if (edge.producer) add_to(*edge.producer, edge.output_index, std::move(gradient));
+  }
+
+  void start(const Tensor& output, Tensor gradient) {
+    if (output.defined() && output.producer()) {
+      add_to(*output.producer(), output.output_index(), std::move(gradient));
+    }
+  }
+
+ private:
+  static void add_to(Node& node, int output, Tensor gradient) {
+    if (!gradient.defined()) return;
+    Tensor& slot = node.output_gradients[static_cast<size_t>(output)];
     slot = slot.defined() ? added(std::move(slot), gradient) : std::move(gradient);
   }
 
+  void collect(const std::shared_ptr<Node>& node) {
+    if (node && node->sequence >= begin_ && seen_.insert(node.get()).second) {
+      nodes_.push_back(node);
+    }
+  }
+
+  template <class Body>
+  void for_each_parameter(Body&& body) {
+    for (const auto& node : nodes_) {
+      for (const Node::Edge& edge : node->inputs) {
+        if (edge.parameter.defined()) body(*node, *edge.parameter.leaf());
+      }
+    }
+  }
+
+  void visit(Node& node) {
+    const bool reached = std::any_of(node.output_gradients.begin(), node.output_gradients.end(),
+                                     [](const Tensor& gradient) { return gradient.defined(); });
+    InputGradients gradients(node);
+    if (reached) {
+      const trace::Scope scope(node.name);
+      node.backward(node.output_gradients, gradients);
+    }
+    node.backward = nullptr;  // lets go of what the closure saved
+    node.output_gradients.clear();
+    for (size_t i = 0; i < node.inputs.size(); ++i) {
+      deliver(node.inputs[i], std::move(gradients.given_[i]));
+    }
+  }
+
+  int64_t begin_;
+  std::unordered_set<const Node*> seen_;
   std::vector<std::shared_ptr<Node>> nodes_;
 };
+
+void InputGradients::through(const Operations& operations, std::vector<Tensor> inputs) {
+  const int64_t begin = next_sequence.load(std::memory_order_relaxed);
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const Node::Edge& edge = node_.inputs[i];
+    if (!edge.producer) continue;
+    inputs[i] = inputs[i].detach();
+    inputs[i].set_producer(edge.producer, edge.output_index);
+  }
+  std::vector<Tensor> outputs;
+  {
+    const GradMode with_gradients(true);
+    outputs = operations(inputs);
+  }
+  inputs.clear();
+  std::vector<Tensor>& gradients = node_.output_gradients;
+  TESSERA_CHECK(outputs.size() == gradients.size(),
+                "{}: {} outputs when it runs again, expected {}", node_.name, outputs.size(),
+                gradients.size());
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    if (!gradients[i].defined()) outputs[i] = {};
+  }
+  BackwardPass pass(outputs, begin);
+  pass.check_gradients_begun(node_.name);
+  pass.count_contributions();
+  for (Node::Edge& edge : node_.inputs) {
+    // The contributions just counted take the place of the node's own.
+    if (edge.parameter.defined()) BackwardPass::deliver(std::exchange(edge, {}), {});
+  }
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    pass.start(outputs[i], std::exchange(gradients[i], {}));
+  }
+  outputs.clear();
+  pass.run();
+}
 
 void backward(const Tensor& loss, float scale) {
   TESSERA_CHECK(loss.elements() == 1, "backward: the loss has shape {}, expected one element",
@@ -273,10 +342,12 @@ void backward(const Tensor& loss, float scale) {
                 "backward: the loss has no history (no parameter took part, or gradients are off)");
   const trace::Scope scope("backward");
   const NoGrad no_grad;
-  BackwardPass pass(loss);
-  Tensor& seed = loss.producer()->output_gradients[static_cast<size_t>(loss.output_index())];
-  seed = Tensor::empty(loss.shape(), loss.dtype(), loss.device());
+  BackwardPass pass(std::span(&loss, 1));
+  pass.begin_gradients();
+  pass.count_contributions();
+  Tensor seed = Tensor::empty(loss.shape(), loss.dtype(), loss.device());
   kernels::fill(current_context(loss.device()), seed, scale);
+  pass.start(loss, std::move(seed));
   pass.run();
 }
 

@@ -19,6 +19,10 @@
 //    each later one of the same backward into scratch, and is added once per element;
 //  - a closure captures `saved(x)`, never x itself: tensors without history, so that memory goes as
 //    soon as backward has passed and long graphs are released without recursion.
+//
+// The memory of a parameter may come and go: it is there while an `InUse` of the parameter lives.
+// So an operation begins with `InUse`, its closure does too where it reads a value, and neither
+// keeps a view of a parameter.
 #pragma once
 
 #include <cstdint>
@@ -37,9 +41,14 @@ namespace tessera {
 struct Leaf {
   std::string name;
 
-  /// Called before an operation reads the parameter, forward or backward.
+  /// Whether it takes a gradient. A frozen parameter takes none, and no operation is recorded for
+  /// its sake; its use is announced all the same.
+  bool trainable = true;
+
+  /// Called before an operation reads the parameter's value, forward or backward. What backward
+  /// computes without the value (the gradient of an embedding's table, of a bias) calls nothing.
   std::function<void()> about_to_be_used;
-  /// Called when that operation is done with it.
+  /// Called when that operation is done with it: once for each call of about_to_be_used.
   std::function<void()> no_longer_used;
   /// Memory for this micro-batch's gradient; asked for at its first contribution. Without this hook
   /// a tensor of its own is allocated.
@@ -76,7 +85,7 @@ struct Node {
   ~Node();
 
   const char* name = "";
-  int64_t sequence = 0;  // order of creation
+  int64_t sequence = 0;  // order of creation, which is a topological one
   std::vector<Edge> inputs;
   MultiBackward backward;
   std::vector<Tensor> output_gradients;
@@ -102,6 +111,13 @@ class InputGradients {
   /// Hands an existing tensor on as the input's gradient.
   void pass(int input, const Tensor& gradient);
 
+  /// For a node that stands for several operations: runs them, recorded, on `inputs` (the values of
+  /// the node's first inputs, which get the history of those), and differentiates through them in
+  /// the node's place. What `operations` returns stands for the node's outputs. The node's inputs
+  /// that are parameters must be those that the operations have.
+  using Operations = std::function<std::vector<Tensor>(const std::vector<Tensor>& inputs)>;
+  void through(const Operations& operations, std::vector<Tensor> inputs);
+
  private:
   friend class BackwardPass;
   Node& node_;
@@ -118,7 +134,7 @@ Tensor saved(const Tensor& x);
 class Kept {
  public:
   explicit Kept(const Tensor& x);
-  /// The value, the same bits in either case.
+  /// The value, the same bits in either case. A parameter is the parameter: announce it.
   Tensor get() const { return recompute_ ? (*recompute_)() : tensor_; }
 
  private:
@@ -130,8 +146,27 @@ class Kept {
 Tensor record(const char* name, Tensor output, std::initializer_list<Tensor> inputs,
               Backward backward);
 /// The same for several outputs, in place.
+void record(const char* name, std::span<Tensor> outputs, std::span<const Tensor> inputs,
+            MultiBackward backward);
 void record(const char* name, std::span<Tensor> outputs, std::initializer_list<Tensor> inputs,
             MultiBackward backward);
+
+/// While it lives, collects those inputs of operations on this thread, recorded or not, of which a
+/// gradient could be wanted: trainable parameters and tensors with history, each once.
+class InputCollector {
+ public:
+  InputCollector();
+  ~InputCollector();
+  InputCollector(const InputCollector&) = delete;
+  InputCollector& operator=(const InputCollector&) = delete;
+
+  const std::vector<Tensor>& inputs() const { return inputs_; }
+  void add(std::span<const Tensor> inputs);
+
+ private:
+  std::vector<Tensor> inputs_;
+  InputCollector* before_;
+};
 
 /// Calls `observer` with every operation's output on this thread, recorded or not; nullptr ends it.
 /// For finding where a value went wrong.
@@ -141,18 +176,22 @@ void observe_outputs(OutputObserver observer);
 
 /// Whether operations are recorded on this thread.
 bool grad_enabled();
-class NoGrad {
+class GradMode {
  public:
-  NoGrad();
-  ~NoGrad();
-  NoGrad(const NoGrad&) = delete;
-  NoGrad& operator=(const NoGrad&) = delete;
+  explicit GradMode(bool on);
+  ~GradMode();
+  GradMode(const GradMode&) = delete;
+  GradMode& operator=(const GradMode&) = delete;
 
  private:
   bool before_;
 };
+struct NoGrad : GradMode {
+  NoGrad() : GradMode(false) {}
+};
 
 /// Tells the hooks of parameters among `tensors` that an operation reads them while this lives.
+/// A pointer may be null, for what is not read this time.
 class InUse {
  public:
   InUse(std::initializer_list<const Tensor*> tensors);
@@ -161,6 +200,8 @@ class InUse {
   InUse& operator=(const InUse&) = delete;
 
  private:
+  InUse() = default;  // once it is done the destructor runs, whatever a hook throws
+
   std::vector<std::shared_ptr<Leaf>> leaves_;
 };
 

@@ -1,4 +1,6 @@
-// Where a tensor lives and a kernel runs.
+// Where a tensor lives and a kernel runs. Besides the host, `cpu`, there is a second device in host
+// memory, `cpu:1`: kernels run on it as on the host, and its memory is counted on its own. Tests
+// take it for a computing device that is not the host.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +18,10 @@ struct Device {
 
   bool is_cpu() const { return type == DeviceType::cpu; }
   bool operator==(const Device&) const = default;
-  std::string to_string() const { return is_cpu() ? "cpu" : fmt::format("cuda:{}", index); }
+  std::string to_string() const {
+    if (is_cpu()) return index == 0 ? "cpu" : fmt::format("cpu:{}", index);
+    return fmt::format("cuda:{}", index);
+  }
 };
 
 }  // namespace tessera

@@ -1,8 +1,8 @@
 // Element types. Values are f32, bf16 or f16; indices and data are i32, i64 or u8.
 //
-// A kernel is a template over its storage type T, reads with `float(x)` and computes in f32.
-// `visit_float` picks T from a tensor's dtype; it is the one list of the types that kernels
-// support.
+// A kernel is a template over its storage type T, reads with `float(x)`, computes in f32 and writes
+// with `rounded<T>(value)`. `visit_float` picks T from a tensor's dtype; it is the one list of the
+// types that kernels support.
 #pragma once
 
 #include <cstddef>
@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "core/error.h"
+#include "core/half.h"
 
 namespace tessera {
 
@@ -38,9 +39,15 @@ inline constexpr DType dtype_of = [] {
   return DType::f32;
 }();
 template <> inline constexpr DType dtype_of<float> = DType::f32;
+template <> inline constexpr DType dtype_of<BFloat16> = DType::bf16;
+template <> inline constexpr DType dtype_of<Float16> = DType::f16;
 template <> inline constexpr DType dtype_of<int32_t> = DType::i32;
 template <> inline constexpr DType dtype_of<int64_t> = DType::i64;
 template <> inline constexpr DType dtype_of<uint8_t> = DType::u8;
+
+constexpr bool is_float(DType dtype) {
+  return dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16;
+}
 
 /// Calls `body.template operator()<T>()` with the storage type of `dtype`.
 /// Throws for a dtype that kernels do not support, naming the operation.
@@ -48,7 +55,9 @@ template <class Body>
 void visit_float(DType dtype, std::string_view operation, Body&& body) {
   switch (dtype) {
     case DType::f32: body.template operator()<float>(); return;
-    default: fail("{}: dtype {} is not supported on the CPU, expected f32", operation,
+    case DType::bf16: body.template operator()<BFloat16>(); return;
+    case DType::f16: body.template operator()<Float16>(); return;
+    default: fail("{}: dtype {} is not supported, expected f32, bf16 or f16", operation,
                   dtype_name(dtype));
   }
 }

@@ -72,12 +72,14 @@ struct UpdateHyper {
 
 TESSERA_KERNEL(fill, const Tensor& y, float value)
 TESSERA_KERNEL(copy, const Tensor& y, const Tensor& x)
+/// y = x, each element rounded to y's dtype.
+TESSERA_KERNEL(convert, const Tensor& y, const Tensor& x)
 TESSERA_KERNEL(add, const Tensor& y, const Tensor& a, const Tensor& b)
 TESSERA_KERNEL(mul, const Tensor& y, const Tensor& a, const Tensor& b)
 TESSERA_KERNEL(scale, const Tensor& y, const Tensor& x, float factor)
-/// y[0] = factor * sum of x, in fixed blocks, so that the order does not depend on threads.
+/// y[0], f32, = factor * sum of x, in fixed blocks, so that the order does not depend on threads.
 TESSERA_KERNEL(sum, const Tensor& y, const Tensor& x, float factor)
-/// Every element of dx becomes factor * dy[0].
+/// Every element of dx becomes factor * dy[0]; dy is f32.
 TESSERA_KERNEL(sum_backward, const Tensor& dx, const Tensor& dy, float factor)
 /// y (..., n, m) = x (..., m, n)
 TESSERA_KERNEL(transpose, const Tensor& y, const Tensor& x)
@@ -87,10 +89,11 @@ TESSERA_KERNEL(transpose, const Tensor& y, const Tensor& x)
 TESSERA_KERNEL(matmul, const Tensor& y, const Tensor& a, const Tensor& b, MatmulArgs args)
 
 /// y (R, out) = x (R, in) weight + bias. bias may be undefined. With an activation,
-/// y = activation(pre) and pre (R, out) keeps the value before it.
+/// y = activation(pre) and pre (R, out) keeps the value before it, unless it is undefined.
 TESSERA_KERNEL(linear_forward, const Tensor& y, const Tensor& pre, const Tensor& x,
                const Tensor& weight, const Tensor& bias, WeightLayout layout, Activation activation)
-/// Any of dx, dweight, dbias may be undefined. With an activation `dy` belongs to its output.
+/// Any of dx, dweight, dbias may be undefined; x may where dweight is, and the weight is not read
+/// where dx is. With an activation `dy` belongs to its output.
 TESSERA_KERNEL(linear_backward, const Tensor& dx, const Tensor& dweight, const Tensor& dbias,
                const Tensor& dy, const Tensor& pre, const Tensor& x, const Tensor& weight,
                WeightLayout layout, Activation activation)
@@ -144,21 +147,25 @@ TESSERA_KERNEL(check_targets, std::string_view operation, const Tensor& targets,
 /// logits (R, V), targets i32 (R): losses f32 (R) and logsumexp f32 (R).
 TESSERA_KERNEL(cross_entropy_forward, const Tensor& losses, const Tensor& logsumexp,
                const Tensor& logits, const Tensor& targets)
-/// dlogits = (softmax - onehot) * scale * dloss[0]; dlogits may be the logits themselves.
+/// dlogits = (softmax - onehot) * scale * dloss[0], rounded to the dtype of dlogits; where that is
+/// the logits' own, dlogits may be the logits themselves. dloss is f32.
 TESSERA_KERNEL(cross_entropy_backward, const Tensor& dlogits, const Tensor& dloss,
                const Tensor& logits, const Tensor& logsumexp, const Tensor& targets, float scale)
 
 // Flat kernels: on whole blocks of 256 elements, threads split at blocks.
 
-/// accumulator = (first ? +0.0 : accumulator) + contribution, in f32.
+/// accumulator = (first ? +0.0 : accumulator) + contribution, in f32, rounded to the accumulator's
+/// dtype, which is f32 or bf16.
 TESSERA_KERNEL(fold, const Tensor& accumulator, const Tensor& contribution, bool first)
 /// sums[i] = the fp64 sum of squares of block i of x (blocks of 256 elements).
 TESSERA_KERNEL(block_square_sums, std::span<double> sums, const Tensor& x)
 /// Adam (Kingma and Ba, arXiv:1412.6980) and AdamW (Loshchilov and Hutter, arXiv:1711.05101).
+/// Parameters and moments are f32; gradients of any dtype.
 TESSERA_KERNEL(adam_update, const Tensor& parameters, const Tensor& first_moment,
                const Tensor& second_moment, const Tensor& gradients,
                std::span<const UpdateSegment> segments, std::span<const UpdateHyper> groups)
 /// SGD with momentum as PyTorch defines it; momentum may be undefined when no group has any.
+/// Parameters and momentum are f32; gradients of any dtype.
 TESSERA_KERNEL(sgd_update, const Tensor& parameters, const Tensor& momentum,
                const Tensor& gradients, std::span<const UpdateSegment> segments,
                std::span<const UpdateHyper> groups)

@@ -83,10 +83,24 @@ class Cache {
   std::map<int64_t, std::vector<void*>> free_;
 };
 
-// Never destroyed: tensors of static lifetime give their memory back after main.
-Cache& cache() {
-  static Cache* instance = new Cache;
+struct DeviceMemory {
+  MemoryLedger ledger;
+  Cache cache;
+};
+
+// Of the host and of the second device in its memory. Never destroyed: tensors of static lifetime
+// give their memory back after main.
+using AllMemory = std::array<DeviceMemory, 2>;
+AllMemory& all_memory() {
+  static auto* instance = new AllMemory;
   return *instance;
+}
+
+DeviceMemory& memory_of(Device device) {
+  AllMemory& all = all_memory();
+  TESSERA_CHECK(device.is_cpu() && device.index >= 0 && device.index < std::ssize(all),
+                "memory: device {} is not available in this build", device.to_string());
+  return all[static_cast<size_t>(device.index)];
 }
 
 }  // namespace
@@ -138,33 +152,33 @@ void MemoryLedger::reset_peaks() {
   peak_total_ = current_total_;
 }
 
-MemoryLedger& memory_ledger() {
-  static MemoryLedger* instance = new MemoryLedger;
-  return *instance;
-}
+MemoryLedger& memory_ledger(Device device) { return memory_of(device).ledger; }
 
 Storage::Storage(int64_t bytes, Category category, Device device)
     : bytes_(bytes), category_(category), device_(device) {
   TESSERA_CHECK(bytes >= 0, "allocate: {} bytes", bytes);
-  TESSERA_CHECK(device.is_cpu(), "allocate: device {} is not available in this build",
-                device.to_string());
+  DeviceMemory& memory = memory_of(device);
   if (bytes == 0) return;
-  data_ = cache().take(rounded(bytes), block_bytes_);
-  TESSERA_CHECK(data_ != nullptr, "allocate: no memory for {} bytes of {} ({} bytes held)", bytes,
-                category_name(category), memory_ledger().current_total());
-  memory_ledger().add(category, bytes);
+  data_ = memory.cache.take(rounded(bytes), block_bytes_);
+  TESSERA_CHECK(data_ != nullptr, "allocate: no memory for {} bytes of {} on {} ({} bytes held)",
+                bytes, category_name(category), device.to_string(),
+                memory.ledger.current_total());
+  memory.ledger.add(category, bytes);
 }
 
 Storage::~Storage() {
   if (data_ == nullptr) return;
-  memory_ledger().remove(category_, bytes_);
-  cache().give(data_, block_bytes_);
+  DeviceMemory& memory = memory_of(device_);
+  memory.ledger.remove(category_, bytes_);
+  memory.cache.give(data_, block_bytes_);
 }
 
 std::shared_ptr<Storage> allocate(int64_t bytes, Category category, Device device) {
   return std::make_shared<Storage>(bytes, category, device);
 }
 
-void release_cached_memory() { cache().release(); }
+void release_cached_memory() {
+  for (DeviceMemory& memory : all_memory()) memory.cache.release();
+}
 
 }  // namespace tessera

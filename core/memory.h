@@ -29,7 +29,7 @@ inline constexpr int category_count = 6;
 
 std::string_view category_name(Category category);
 
-/// Current and peak requested bytes by category. One per process; safe to use from any thread.
+/// Current and peak requested bytes by category. One a device; safe to use from any thread.
 class MemoryLedger {
  public:
   void add(Category category, int64_t bytes);
@@ -51,7 +51,8 @@ class MemoryLedger {
   int64_t peak_total_ = 0;
 };
 
-MemoryLedger& memory_ledger();
+/// Throws for a device that this build does not have.
+MemoryLedger& memory_ledger(Device device = {});
 
 /// A block of memory; shared by the tensors that view it, returned to the cache with the last one.
 class Storage {

@@ -1,6 +1,5 @@
 #include "core/onednn.h"
 
-#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstring>
@@ -10,11 +9,10 @@
 #include <dnnl.hpp>
 #include <omp.h>
 
-#include "core/context.h"
 #include "core/error.h"
 #include "core/memory.h"
 
-namespace tessera::cpu {
+namespace tessera::cpu::onednn {
 namespace {
 
 /// Runs one call of the library; its failure becomes an Error that keeps the text of the call.
@@ -23,8 +21,9 @@ auto checked(const char* text, Call&& call) {
   try {
     return call();
   } catch (const dnnl::error& error) {
-    fail("oneDNN: {} failed with status {}: {}", text, static_cast<int>(error.status),
-         error.message);
+    const bool missing = error.status == dnnl_unimplemented;
+    fail("oneDNN: {} failed with status {}: {}{}", text, static_cast<int>(error.status),
+         error.message, missing ? "; this version has no such product for this CPU" : "");
   }
 }
 #define TESSERA_ONEDNN(...) checked(#__VA_ARGS__, [&] { return __VA_ARGS__; })
@@ -145,23 +144,7 @@ class TeamSize {
   bool changed_ = false;
 };
 
-/// What a product over k = 0 is: the bias, or zero.
-void fill_without_terms(const GemmArgs& args) {
-  TESSERA_CHECK(!args.bias || args.dtype == args.c_dtype, "gemm: a bias in {} for a result in {}",
-                dtype_name(args.dtype), dtype_name(args.c_dtype));
-  const auto bytes = static_cast<size_t>(args.n * dtype_size(args.c_dtype));
-  for (int64_t row = 0; row < args.batch * args.m; ++row) {
-    const int64_t offset = row / args.m * args.c.batch_stride + row % args.m * args.c.row_stride;
-    std::byte* to = static_cast<std::byte*>(args.c.data) + offset * dtype_size(args.c_dtype);
-    if (args.bias) {
-      std::memcpy(to, args.bias, bytes);
-    } else {
-      std::memset(to, 0, bytes);
-    }
-  }
-}
-
-Problem problem_of(const GemmArgs& args, int threads) {
+Problem problem_of(const GemmArgs& args) {
   return {.batch = args.batch,
           .m = args.m,
           .n = args.n,
@@ -176,7 +159,7 @@ Problem problem_of(const GemmArgs& args, int threads) {
           .c_batch = args.c.batch_stride,
           .dtype = static_cast<int64_t>(args.dtype),
           .c_dtype = static_cast<int64_t>(args.c_dtype),
-          .threads = threads,
+          .threads = args.threads,
           .has_bias = args.bias != nullptr,
           .accumulate = args.accumulate};
 }
@@ -190,8 +173,19 @@ Product& find_product(const Problem& problem) {
   return products.emplace(problem, make_product(problem)).first->second;
 }
 
-void execute(const GemmArgs& args, int threads) {
-  Product& product = find_product(problem_of(args, threads));
+}  // namespace
+
+bool has_instructions_for(DType dtype) {
+  if (dtype == DType::f32) return true;
+  // Each instruction set's value has the bits of those that it includes.
+  const auto isa = static_cast<unsigned>(dnnl::get_effective_cpu_isa());
+  const auto bf16 = static_cast<unsigned>(dnnl::cpu_isa::avx512_core_bf16);
+  return dtype == DType::bf16 && (isa & bf16) == bf16;
+}
+
+void multiply(const GemmArgs& args) {
+  const TeamSize team(args.threads);
+  Product& product = find_product(problem_of(args));
   const auto set = [&](int name, const void* data) {
     TESSERA_ONEDNN(product.arguments.at(name).set_data_handle(const_cast<void*>(data)));
   };
@@ -201,48 +195,18 @@ void execute(const GemmArgs& args, int threads) {
   if (args.bias) set(DNNL_ARG_BIAS, args.bias);
   std::shared_ptr<Storage> scratchpad;
   if (product.scratchpad_bytes > 0) {
-    scratchpad = allocate(product.scratchpad_bytes, Category::workspace);
-    set(DNNL_ARG_SCRATCHPAD, scratchpad->data());
+    if (!args.workspace) {
+      scratchpad = allocate(product.scratchpad_bytes, Category::workspace, args.device);
+    }
+    set(DNNL_ARG_SCRATCHPAD, scratchpad ? scratchpad->data() : args.workspace);
   }
   thread_local dnnl::stream stream = TESSERA_ONEDNN(dnnl::stream(engine()));
   TESSERA_ONEDNN(product.primitive.execute(stream, product.arguments));
 }
 
-/// Columns [begin, begin + count) of a and rows of b: a part of the sum over k.
-GemmArgs part_of(GemmArgs args, int64_t begin, int64_t count) {
-  const auto advance = [&](const void* data, int64_t stride) {
-    return static_cast<const std::byte*>(data) + begin * stride * dtype_size(args.dtype);
-  };
-  args.k = count;
-  args.a.data = advance(args.a.data, args.a.column_stride);
-  args.b.data = advance(args.b.data, args.b.row_stride);
-  if (begin > 0) {
-    args.bias = nullptr;
-    args.accumulate = true;
-  }
-  return args;
+int64_t scratchpad_bytes(const GemmArgs& args) {
+  const TeamSize team(args.threads);
+  return find_product(problem_of(args)).scratchpad_bytes;
 }
 
-// A sum over more than twice this is computed in parts: over k = 50,257 (the gradient of a language
-// model's last activations) one call ran at 100 GFLOP/s, parts at 114, of 118 that the core can do.
-constexpr int64_t part_terms = 4096;
-
-}  // namespace
-
-void gemm(const GemmArgs& args) {
-  if (args.batch == 0 || args.m == 0 || args.n == 0) return;
-  if (args.k == 0) {
-    if (!args.accumulate) fill_without_terms(args);
-    return;
-  }
-  const int wanted = args.threads > 0 ? args.threads : thread_count();
-  const int threads = omp_in_parallel() ? 1 : wanted;
-  const TeamSize team(threads);
-  // Parts are added in the type of c, so that only f32 may be cut.
-  if (args.k <= 2 * part_terms || args.c_dtype != DType::f32) return execute(args, threads);
-  for (int64_t begin = 0; begin < args.k; begin += part_terms) {
-    execute(part_of(args, begin, std::min(part_terms, args.k - begin)), threads);
-  }
-}
-
-}  // namespace tessera::cpu
+}  // namespace tessera::cpu::onednn

@@ -15,11 +15,14 @@ namespace tessera::ops {
 Tensor add(const Tensor& a, const Tensor& b);         // equal shapes
 Tensor mul(const Tensor& a, const Tensor& b);         // equal shapes, element by element
 Tensor scale(const Tensor& x, float factor);
-Tensor sum(const Tensor& x);                          // -> scalar []
-Tensor mean(const Tensor& x);                         // -> scalar []; x not empty
-Tensor reshape(const Tensor& x, const Shape& shape);  // equal number of elements, shares memory
-Tensor slice(const Tensor& x, int64_t begin, int64_t end);  // rows of the leading dimension
+Tensor sum(const Tensor& x);                          // -> f32 scalar []
+Tensor mean(const Tensor& x);                         // -> f32 scalar []; x not empty
 Tensor transpose(const Tensor& x);                    // last two dimensions, a copy
+Tensor convert(const Tensor& x, DType dtype);         // f32, bf16, f16; x itself where it is that
+
+/// Both share the memory of x, but copy that of a parameter, which may go.
+Tensor reshape(const Tensor& x, const Shape& shape);        // equal number of elements
+Tensor slice(const Tensor& x, int64_t begin, int64_t end);  // rows of the leading dimension
 
 /// (..., m, k) x (..., k, n) -> (..., m, n); leading dimensions equal, or b 2-D.
 Tensor matmul(const Tensor& a, const Tensor& b, bool transpose_a = false, bool transpose_b = false);

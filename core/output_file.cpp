@@ -56,6 +56,20 @@ void OutputFile::write(const void* data, size_t bytes) {
   }
 }
 
+void OutputFile::write_at(int64_t position, const void* data, size_t bytes) {
+  const char* next = static_cast<const char*>(data);
+  while (bytes > 0) {
+    const ssize_t written = ::pwrite(descriptor_, next, bytes, position);
+    if (written < 0) {
+      if (errno == EINTR) continue;
+      fail("{}: writing failed: {}", path_, std::strerror(errno));
+    }
+    next += written;
+    position += written;
+    bytes -= static_cast<size_t>(written);
+  }
+}
+
 void OutputFile::commit() {
   // The bytes before the name: a crash must not leave an empty file under the final name.
   if (::fsync(descriptor_) != 0) fail("{}: writing failed: {}", path_, std::strerror(errno));

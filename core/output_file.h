@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -22,6 +23,8 @@ class OutputFile {
 
   void write(const void* data, size_t bytes);
   void write(std::string_view text) { write(text.data(), text.size()); }
+  /// At a byte of the file, wherever `write` is; what nobody writes before that byte is zeros.
+  void write_at(int64_t position, const void* data, size_t bytes);
   /// Replaces what was at `path`.
   void commit();
 

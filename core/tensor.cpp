@@ -94,6 +94,17 @@ void Tensor::attach(std::shared_ptr<Storage> storage, int64_t offset_bytes) {
   impl_->offset_bytes = offset_bytes;
 }
 
+void Tensor::set_dtype(DType dtype) {
+  TESSERA_CHECK(impl_ != nullptr, "set_dtype: the tensor has no shape");
+  TESSERA_CHECK(!impl_->storage, "set_dtype: the tensor already has memory, as {}",
+                dtype_name(impl_->dtype));
+  impl_->dtype = dtype;
+}
+
+bool Tensor::requires_grad() const {
+  return impl_ && (impl_->producer || (impl_->leaf && impl_->leaf->trainable));
+}
+
 void Tensor::set_producer(std::shared_ptr<Node> producer, int output_index) {
   TESSERA_CHECK(impl_ != nullptr, "set_producer: the tensor has no shape");
   impl_->producer = std::move(producer);

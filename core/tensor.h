@@ -82,9 +82,12 @@ class Tensor {
 
   /// Gives a tensor its memory (or takes it away, with nullptr); all handles see it.
   void attach(std::shared_ptr<Storage> storage, int64_t offset_bytes);
+  /// Another element type for a tensor without memory; all handles see it.
+  void set_dtype(DType dtype);
 
   // History, kept by core/autograd.h.
-  bool requires_grad() const { return impl_ && (impl_->producer || impl_->leaf); }
+  /// Whether an operation made it that is recorded, or it is a parameter that is not frozen.
+  bool requires_grad() const;
   const std::shared_ptr<Node>& producer() const { return impl().producer; }
   int output_index() const { return impl().output_index; }
   const std::shared_ptr<Leaf>& leaf() const { return impl().leaf; }
@@ -95,6 +98,8 @@ class Tensor {
   const std::shared_ptr<const Recompute>& recompute() const { return impl().recompute; }
   void set_recompute(Recompute recompute);
 
+  /// Whether both are handles on one tensor, not merely on the same memory.
+  bool same(const Tensor& other) const { return impl_ == other.impl_; }
   /// Whether no other handle and no other view shares this memory.
   bool unique() const { return impl_ && impl_.use_count() == 1 && impl_->storage.use_count() == 1; }
 

@@ -35,8 +35,10 @@ inline void check_reduce_scatter(const Tensor& shard, const Tensor& input, int c
   check_pieces("reduce_scatter", input, ranks);
   check_host_memory("reduce_scatter", shard);
   check_contributors("reduce_scatter", contributors, ranks);
-  TESSERA_CHECK(shard.dtype() == DType::f32 && input.dtype() == DType::f32,
-                "reduce_scatter: dtypes {} and {}, expected f32", dtype_name(shard.dtype()),
+  TESSERA_CHECK(shard.dtype() == DType::f32, "reduce_scatter: a shard of {}, expected f32",
+                dtype_name(shard.dtype()));
+  TESSERA_CHECK(is_float(input.dtype()),
+                "reduce_scatter: an input of {}, expected f32, bf16 or f16",
                 dtype_name(input.dtype()));
   TESSERA_CHECK(shard.elements() == input.elements() / ranks,
                 "reduce_scatter: a shard of {} elements, expected {}", shard.elements(),

@@ -70,7 +70,10 @@ class Communicator {
   virtual int size() const = 0;
   virtual std::string name() const = 0;  // "mpi", "nccl", "single"
 
-  /// Memory that the transport can use directly; for long-lived flat buffers.
+  /// Where it allocates, and where the ranks compute.
+  virtual Device device() const { return {}; }
+
+  /// Memory of device() that the transport can use directly; for long-lived flat buffers.
   virtual std::shared_ptr<Storage> allocate(int64_t bytes, Category category) = 0;
 
   /// The ordered reduction's transport: sends piece r of `input` to rank r, and hands what arrives
@@ -78,8 +81,8 @@ class Communicator {
   /// rank's own included (without a copy). Only ranks < contributors send.
   virtual Work exchange(const Tensor& input, int contributors, Receive receive, Call call) = 0;
 
-  /// shard = the sum over ranks < contributors of their piece `rank()`, in f32, in an order that is
-  /// the transport's own and the same from run to run.
+  /// shard (f32) = the sum over ranks < contributors of their piece `rank()` (f32, bf16 or f16),
+  /// in f32, in an order that is the transport's own and the same from run to run.
   virtual Work reduce_scatter(const Tensor& shard, const Tensor& input, int contributors,
                               Call call) = 0;
 

@@ -6,7 +6,7 @@
 #include <optional>
 #include <thread>
 
-#include "core/context.h"
+#include "core/kernels.h"
 #include "core/trace.h"
 #include "dist/collective_checks.h"
 #include "dist/host_work.h"
@@ -93,6 +93,8 @@ class MpiCommunicator : public Communicator {
   void barrier() override;
 
  private:
+  Tensor contribution(const Tensor& input, int source, int64_t begin, int64_t bytes,
+                      const std::byte* data) const;
   Work submit(Task task);
   void serve();
   void execute(Task task);
@@ -161,21 +163,23 @@ void MpiCommunicator::execute(Task task) {
   }
 }
 
+// What MpiTransport::exchange handed over, as a tensor: the own piece where it lies in `input`.
+Tensor MpiCommunicator::contribution(const Tensor& input, int source, int64_t begin, int64_t bytes,
+                                     const std::byte* data) const {
+  if (source != rank()) return transport_.staged(data, bytes, input.dtype());
+  const int64_t element_bytes = dtype_size(input.dtype());
+  const int64_t first = rank() * (input.elements() / size()) + begin / element_bytes;
+  return input.flat(first, first + bytes / element_bytes);
+}
+
 Work MpiCommunicator::exchange(const Tensor& input, int contributors, Receive receive, Call call) {
   check_exchange(input, contributors, size());
   auto body = [this, input, contributors, receive = std::move(receive)] {
-    const int64_t piece = input.elements() / size();
-    const int64_t element_bytes = dtype_size(input.dtype());
     const auto arrived = [&](int source, int64_t begin, int64_t bytes, const std::byte* data) {
-      const int64_t first = begin / element_bytes;
-      if (source == rank()) {
-        const int64_t own = rank() * piece + first;
-        receive(source, first, input.flat(own, own + bytes / element_bytes));
-      } else {
-        receive(source, first, transport_.staged(data, bytes, input.dtype()));
-      }
+      receive(source, begin / dtype_size(input.dtype()),
+              contribution(input, source, begin, bytes, data));
     };
-    return transport_.exchange(bytes_of(input), piece * element_bytes, contributors,
+    return transport_.exchange(bytes_of(input), input.bytes() / size(), contributors,
                                ascending_sources(contributors), arrived);
   };
   return submit({{}, call, Collective::exchange, input.bytes(), std::move(body)});
@@ -186,15 +190,15 @@ Work MpiCommunicator::reduce_scatter(const Tensor& shard, const Tensor& input, i
   check_reduce_scatter(shard, input, contributors, size());
   auto body = [this, shard, input, contributors] {
     const std::vector<int> sources = rotated_sources(rank(), size(), contributors);
-    std::byte* const sum = writable_bytes_of(shard);
+    const Context context = current_context(shard.device());
     const auto arrived = [&](int source, int64_t begin, int64_t bytes, const std::byte* data) {
-      if (source == sources.front()) {
-        copy_to(sum + begin, data, bytes);
-      } else {
-        add_to<float>(sum + begin, data, bytes);
-      }
+      const Tensor chunk = contribution(input, source, begin, bytes, data);
+      const int64_t first = begin / dtype_size(input.dtype());
+      kernels::fold(context, shard.flat(first, first + chunk.elements()), chunk,
+                    source == sources.front());
     };
-    return transport_.exchange(bytes_of(input), shard.bytes(), contributors, sources, arrived);
+    return transport_.exchange(bytes_of(input), input.bytes() / size(), contributors, sources,
+                               arrived);
   };
   return submit({{}, call, Collective::reduce_scatter, input.bytes(), std::move(body)});
 }

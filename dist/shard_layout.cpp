@@ -36,7 +36,7 @@ void check_arguments(const std::vector<LayoutParameter>& parameters, int64_t ran
 bool fits(const Bucket& bucket, int64_t used, const LayoutParameter& parameter,
           int64_t bucket_elements) {
   if (bucket.parameters.empty()) return true;
-  if (bucket.shared || parameter.shared) return false;
+  if (bucket.shared || parameter.shared || bucket.block != parameter.block) return false;
   if (used == 0) return true;
   const int64_t begin = round_up_to_block(used);
   return begin <= bucket_elements && parameter.elements <= bucket_elements - begin;
@@ -80,6 +80,7 @@ ShardLayout::ShardLayout(std::vector<LayoutParameter> parameters, int64_t ranks,
                                       parameter.elements};
     open.parameters.push_back(p);
     open.shared = parameter.shared;
+    open.block = parameter.block;
     used = offset + parameter.elements;
     parameter_elements_ += parameter.elements;
   }

@@ -11,7 +11,9 @@
 //    block by block has the same blocks for any number of ranks;
 //  - a bucket closes at a parameter boundary; a parameter larger than a bucket gets its own;
 //  - a shared (tied) parameter gets a bucket of its own, because its gradient opens first and
-//    closes last.
+//    closes last;
+//  - a bucket closes where the parameters' block changes: what a block of the model needs is so
+//    gathered without its neighbours' parameters.
 #pragma once
 
 #include <cstdint>
@@ -31,6 +33,7 @@ struct LayoutParameter {
   std::string name;
   int64_t elements = 0;
   bool shared = false;
+  int64_t block = -1;  // the part of the model that it belongs to; equal where nothing is to part
 };
 
 struct Range {
@@ -53,6 +56,7 @@ struct Bucket {
   int64_t shard_elements = 0;  // a multiple of 256
   int64_t shard_offset = 0;    // of a rank's shard in that rank's own flat shard buffer
   bool shared = false;         // holds one tied parameter
+  int64_t block = -1;          // of all its parameters
   std::vector<int> parameters;  // indices as given to the constructor, in bucket order
 };
 

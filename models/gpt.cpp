@@ -3,6 +3,8 @@
 #include <cmath>
 #include <map>
 
+#include "core/recompute.h"
+
 namespace tessera::models {
 namespace {
 
@@ -34,6 +36,20 @@ nn::TransformerOptions block_options(const GptConfig& config, int64_t index) {
           .residual_deviation =
               config.initializer_range / std::sqrt(2.0f * static_cast<float>(config.layers)),
           .index = static_cast<uint64_t>(index)};
+}
+
+// The block as one segment: backward computes its activations again, in the block itself.
+nn::ResidualStream recomputed(nn::TransformerBlock& block, const nn::ResidualStream& stream) {
+  const bool training = block.training();
+  const auto segment = [&block, training](const std::vector<Tensor>& in) {
+    TESSERA_CHECK(block.training() == training,
+                  "gpt: train() or eval() came between a forward and its backward, and the blocks "
+                  "are computed again there");
+    const auto [residual, update] = block.forward(nn::ResidualStream{in[0], in[1]});
+    return std::vector<Tensor>{residual, update};
+  };
+  const auto out = recompute("block", {stream.residual, stream.update}, segment);
+  return {out[0], out[1]};
 }
 
 const GptConfig& validated(const GptConfig& config) {
@@ -74,11 +90,13 @@ Gpt::Gpt(const GptConfig& config)
       wpe_(config.context, config.width, nn::Initializer::normal(config.initializer_range)),
       dropout_(config.dropout, 0),
       ln_f_(config.width, config.epsilon) {
+  begin_block();
   add("wte", wte_);
   add("wpe", wpe_);
   add("drop", dropout_);
   for (int64_t i = 0; i < config.layers; ++i) {
     blocks_.push_back(std::make_unique<nn::TransformerBlock>(block_options(config, i)));
+    begin_block();
     add("h." + std::to_string(i), *blocks_.back());
   }
   add("ln_f", ln_f_);
@@ -90,7 +108,9 @@ Tensor Gpt::hidden(const Tensor& tokens) {
                 "gpt: tokens have shape {}, expected [B, T] with T at most {}", tokens.shape(),
                 config_.context);
   nn::ResidualStream stream{dropout_(ops::embedding(tokens, wte_.weight, wpe_.weight)), {}};
-  for (const auto& block : blocks_) stream = block->forward(stream);
+  for (const auto& block : blocks_) {
+    stream = config_.recompute ? recomputed(*block, stream) : block->forward(stream);
+  }
   return nn::normalize(ln_f_, stream).normalized;
 }
 
@@ -98,17 +118,19 @@ Tensor Gpt::loss(const Tensor& tokens, const Tensor& targets) {
   return ops::linear_cross_entropy(hidden(tokens), wte_.weight, targets);
 }
 
-Tensor Gpt::logits(const Tensor& tokens) {
-  return ops::linear(hidden(tokens), wte_.weight, {}, {.layout = WeightLayout::out_in});
+Tensor Gpt::head(const Tensor& rows) {
+  const Tensor logits = ops::linear(rows, wte_.weight, {}, {.layout = WeightLayout::out_in});
+  return ops::convert(logits, DType::f32);
 }
+
+Tensor Gpt::logits(const Tensor& tokens) { return head(hidden(tokens)); }
 
 Tensor Gpt::next_logits(const Tensor& tokens) {
   TESSERA_CHECK(tokens.rank() == 2 && tokens.size(0) == 1 && tokens.size(1) >= 1,
                 "gpt: tokens have shape {}, expected [1, T] with T at least 1", tokens.shape());
   const int64_t length = tokens.size(1);
   const Tensor rows = ops::reshape(hidden(tokens), {length, config_.width});
-  return ops::linear(ops::slice(rows, length - 1, length), wte_.weight, {},
-                     {.layout = WeightLayout::out_in});
+  return head(ops::slice(rows, length - 1, length));
 }
 
 }  // namespace tessera::models

@@ -21,6 +21,9 @@ struct GptConfig {
   float dropout = 0;
   float epsilon = 1e-5f;
   float initializer_range = 0.02f;  // deviation of the initial weights
+  /// Backward computes each block's activations again (core/recompute.h), in the model itself: it
+  /// must live until then.
+  bool recompute = false;
 
   /// nano, micro, gpt2, gpt2-medium, gpt2-large, gpt2-xl. Throws InputError naming the presets.
   static GptConfig preset(const std::string& name);
@@ -37,13 +40,14 @@ class Gpt : public nn::Module {
 
   /// Mean cross-entropy in nats: tokens and targets i32 (B, T), T <= context.
   Tensor loss(const Tensor& tokens, const Tensor& targets);
-  /// tokens i32 (B, T) -> logits (B, T, V).
+  /// tokens i32 (B, T) -> logits f32 (B, T, V).
   Tensor logits(const Tensor& tokens);
-  /// Logits of what follows a sequence: tokens i32 (1, T), T >= 1 -> (1, V).
+  /// Logits of what follows a sequence: tokens i32 (1, T), T >= 1 -> f32 (1, V).
   Tensor next_logits(const Tensor& tokens);
 
  private:
   Tensor hidden(const Tensor& tokens);  // (B, T) -> (B, T, C), after the final norm
+  Tensor head(const Tensor& rows);      // (..., C) -> f32 (..., V)
 
   GptConfig config_;
   nn::Embedding wte_;

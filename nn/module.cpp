@@ -1,5 +1,6 @@
 #include "nn/module.h"
 
+#include <algorithm>
 #include <set>
 
 namespace tessera::nn {
@@ -16,30 +17,39 @@ Parameter Module::add(const std::string& name, const Parameter& parameter) {
 
 void Module::add(const std::string& name, Module& child) { entries_.push_back({name, {}, &child}); }
 
-void Module::visit(const std::string& prefix,
-                   const std::function<void(const std::string&, const Parameter&)>& body) const {
+void Module::begin_block() { entries_.push_back({}); }
+
+void Module::collect(const std::string& prefix, int& block,
+                     std::vector<NamedParameter>& list) const {
   for (const Entry& entry : entries_) {
     if (entry.child != nullptr) {
-      entry.child->visit(prefix + entry.name + ".", body);
+      entry.child->collect(prefix + entry.name + ".", block, list);
+    } else if (entry.parameter.defined()) {
+      list.push_back({prefix + entry.name, entry.parameter, false, block});
     } else {
-      body(prefix + entry.name, entry.parameter);
+      ++block;
     }
   }
 }
 
 std::vector<NamedParameter> Module::named_parameters() const {
+  std::vector<NamedParameter> registrations;
+  int block = -1;
+  collect("", block, registrations);
   std::vector<NamedParameter> list;
   std::set<std::string> names;  // those of shared parameters too
-  visit("", [&](const std::string& name, const Parameter& parameter) {
-    TESSERA_CHECK(names.insert(name).second, "module: two parameters are called '{}'", name);
-    for (NamedParameter& known : list) {
-      if (known.parameter.same(parameter)) {
-        known.shared = true;
-        return;
-      }
+  for (const NamedParameter& named : registrations) {
+    TESSERA_CHECK(names.insert(named.name).second, "module: two parameters are called '{}'",
+                  named.name);
+    const auto known = std::find_if(list.begin(), list.end(), [&named](const auto& other) {
+      return other.parameter.same(named.parameter);
+    });
+    if (known != list.end()) {
+      known->shared = true;
+    } else {
+      list.push_back(named);
     }
-    list.push_back({name, parameter, false});
-  });
+  }
   return list;
 }
 
@@ -47,6 +57,17 @@ int64_t Module::parameter_count() const {
   int64_t count = 0;
   for (const auto& named : named_parameters()) count += named.parameter.elements();
   return count;
+}
+
+void Module::to(DType dtype) {
+  const auto list = named_parameters();
+  for (const auto& [name, parameter, shared, block] : list) {
+    TESSERA_CHECK(!parameter.tensor().allocated() || parameter.dtype() == dtype,
+                  "to: parameter '{}' already has memory, as {}; expected before materialize or an "
+                  "optimizer",
+                  name, dtype_name(parameter.dtype()));
+  }
+  for (const auto& named : list) named.parameter.set_dtype(dtype);
 }
 
 void Module::train(bool on) {
@@ -57,12 +78,12 @@ void Module::train(bool on) {
 }
 
 void materialize(Module& model, Device device, uint64_t seed) {
-  for (const auto& [name, parameter, shared] : model.named_parameters()) {
+  for (const auto& [name, parameter, shared, block] : model.named_parameters()) {
     parameter.leaf().name = name;
     Tensor tensor = parameter.tensor();
     if (tensor.allocated()) continue;
     tensor.attach(allocate(tensor.bytes(), Category::parameters, device), 0);
-    initialize(parameter.initializer(), seed, name, 0, tensor.values<float>());
+    initialize(parameter.initializer(), seed, name, 0, tensor);
   }
 }
 

@@ -14,7 +14,6 @@
 // No module mentions a rank: distribution attaches from outside, to the parameters' hooks.
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -28,6 +27,7 @@ struct NamedParameter {
   std::string name;  // "h.0.attn.c_attn.weight"
   Parameter parameter;
   bool shared = false;  // registered under more than one name; `name` is the first
+  int block = -1;       // see Module::begin_block; -1 before its first call
 };
 
 class Module {
@@ -45,6 +45,9 @@ class Module {
   std::vector<NamedParameter> named_parameters() const;
   int64_t parameter_count() const;
 
+  /// Another element type for all parameters, before they have memory (see Parameter::set_dtype).
+  void to(DType dtype);
+
   /// Training or evaluation, for this module and all below it; dropout is the difference.
   void train(bool on = true);
   void eval() { train(false); }
@@ -53,15 +56,19 @@ class Module {
  protected:
   Parameter add(const std::string& name, const Parameter& parameter);
   void add(const std::string& name, Module& child);  // child must live as long as this
+  /// Begins a block: what is registered from here on, up to the next call, is used together, and
+  /// whoever keeps parameters elsewhere (ZeRO's stage 3) brings and drops them as one. Blocks count
+  /// from 0 over a whole model, in order of registration.
+  void begin_block();
 
  private:
   struct Entry {
     std::string name;
     Parameter parameter;
-    Module* child = nullptr;
+    Module* child = nullptr;  // with neither parameter nor child a block begins here
   };
-  void visit(const std::string& prefix,
-             const std::function<void(const std::string&, const Parameter&)>& body) const;
+  /// Appends every registration below, shared parameters once for each of their names.
+  void collect(const std::string& prefix, int& block, std::vector<NamedParameter>& list) const;
 
   std::vector<Entry> entries_;
   bool training_ = true;

@@ -61,11 +61,48 @@ void initialize(const Initializer& initializer, uint64_t seed, std::string_view 
   });
 }
 
+void initialize(const Initializer& initializer, uint64_t seed, std::string_view name, int64_t begin,
+                const Tensor& out) {
+  if (out.dtype() == DType::f32) {
+    return initialize(initializer, seed, name, begin, out.values<float>());
+  }
+  constexpr int64_t most = 16384;  // elements at a time, so that f32 values of all never exist
+  const Context context = current_context(out.device());
+  const Tensor scratch = context.workspace({std::min(most, out.elements())});
+  for (int64_t first = 0; first < out.elements(); first += most) {
+    const int64_t last = std::min(first + most, out.elements());
+    const auto values = scratch.values<float>().first(static_cast<size_t>(last - first));
+    initialize(initializer, seed, name, begin + first, values);
+    visit_float(out.dtype(), "initialize", [&]<class T>() {
+      std::transform(values.begin(), values.end(), out.data<T>() + first, rounded<T>);
+    });
+  }
+}
+
 Parameter::Parameter(const Shape& shape, const Initializer& initializer, DType dtype)
     : state_(std::make_shared<State>()) {
   state_->tensor = Tensor::unallocated(shape, dtype);
   state_->tensor.set_leaf(std::make_shared<Leaf>());
   state_->initializer = initializer;
+}
+
+void Parameter::set_dtype(DType dtype) const {
+  TESSERA_CHECK(is_float(dtype), "set_dtype: a parameter as {}, expected f32, bf16 or f16",
+                dtype_name(dtype));
+  if (dtype == this->dtype()) return;
+  // Under an optimizer's stage 3 the memory may be away just now.
+  TESSERA_CHECK(!tensor().allocated() && !leaf().gradient_complete,
+                "set_dtype: the parameter of shape {} already has memory, as {}; expected before "
+                "materialize or an optimizer",
+                shape(), dtype_name(this->dtype()));
+  state_->tensor.set_dtype(dtype);
+}
+
+void Parameter::set_trainable(bool on) const {
+  TESSERA_CHECK(!leaf().gradient_complete,
+                "set_trainable: parameter '{}' is already optimised, expected before",
+                leaf().name);
+  leaf().trainable = on;
 }
 
 const Tensor& Parameter::tensor() const {

@@ -35,6 +35,10 @@ struct Initializer {
 void initialize(const Initializer& initializer, uint64_t seed, std::string_view name, int64_t begin,
                 std::span<float> out);
 
+/// The same for a tensor of f32, bf16 or f16, rounded to that.
+void initialize(const Initializer& initializer, uint64_t seed, std::string_view name, int64_t begin,
+                const Tensor& out);
+
 /// A handle; copies are the same parameter.
 class Parameter {
  public:
@@ -50,6 +54,12 @@ class Parameter {
   /// The value, for operations. Undefined for no parameter.
   const Tensor& tensor() const;
   operator const Tensor&() const { return tensor(); }  // NOLINT: a parameter is used as a tensor
+
+  /// Another element type (f32, bf16 or f16), while there is no memory yet; throws afterwards.
+  void set_dtype(DType dtype) const;
+  /// A frozen parameter takes no gradient and no update. Throws once an optimizer has it.
+  void set_trainable(bool on) const;
+  bool trainable() const { return leaf().trainable; }
 
   Leaf& leaf() const { return *tensor().leaf(); }
   /// The gradient of the last backward that reached the parameter; undefined before. Under an

@@ -12,8 +12,6 @@
 
 #include <nlohmann/json.hpp>
 
-#include "core/output_file.h"
-
 namespace tessera::nn {
 namespace {
 
@@ -32,11 +30,6 @@ constexpr ElementType element_types[] = {
     {"F16", 2}, {"BF16", 2}, {"I16", 2},     {"U16", 2},     {"I8", 1},  {"U8", 1},
     {"BOOL", 1}, {"F8_E4M3", 1}, {"F8_E5M2", 1},
 };
-
-constexpr std::string_view file_name(DType dtype) {
-  constexpr std::string_view names[] = {"F32", "BF16", "F16", "I32", "I64", "U8"};
-  return names[static_cast<size_t>(dtype)];
-}
 
 // The header as JSON. Keys that come twice are refused: readers differ in which one they take.
 json parse_json(const std::string& path, const std::string& text) {
@@ -166,25 +159,12 @@ std::map<std::string, std::string> parse_metadata(const std::string& path, const
   return metadata;
 }
 
-std::string make_header(std::span<const NamedTensor> tensors,
-                        const std::map<std::string, std::string>& metadata) {
-  nlohmann::ordered_json header = nlohmann::ordered_json::object();
-  for (const auto& [key, text] : metadata) header["__metadata__"][key] = text;
-  int64_t offset = 0;
-  for (const auto& [name, tensor] : tensors) {
-    TESSERA_CHECK(name != "__metadata__" && !header.contains(name),
-                  "safetensors: the tensor name '{}' is taken", name);
-    header[name]["dtype"] = file_name(tensor.dtype());
-    header[name]["shape"] = std::vector<int64_t>(tensor.shape().begin(), tensor.shape().end());
-    header[name]["data_offsets"] = {offset, offset + tensor.bytes()};
-    offset += tensor.bytes();
-  }
-  std::string text = header.dump();
-  text.append((8 - text.size() % 8) % 8, ' ');  // so that the data begins aligned
-  return text;
-}
-
 }  // namespace
+
+std::string_view safetensors_dtype(DType dtype) {
+  constexpr std::string_view names[] = {"F32", "BF16", "F16", "I32", "I64", "U8"};
+  return names[static_cast<size_t>(dtype)];
+}
 
 std::string printable(std::string_view name) {
   constexpr size_t longest = 100;
@@ -252,15 +232,44 @@ const SafetensorsEntry& SafetensorsReader::entry(std::string_view name) const {
   fail_input("{}: it has no tensor {}", path_, printable(name));
 }
 
-void SafetensorsReader::check_read(const SafetensorsEntry& entry, DType dtype, int64_t first,
-                                   int64_t count) const {
-  if (entry.dtype != file_name(dtype)) {
+void SafetensorsReader::check_dtype(const SafetensorsEntry& entry, DType dtype) const {
+  if (entry.dtype != safetensors_dtype(dtype)) {
     fail_input("{}: tensor {}: dtype is {}, expected {}", path_, printable(entry.name), entry.dtype,
-               file_name(dtype));
+               safetensors_dtype(dtype));
   }
+}
+
+void SafetensorsReader::check_range(const SafetensorsEntry& entry, int64_t first,
+                                    int64_t count) const {
   TESSERA_CHECK(first >= 0 && count <= entry.elements() - first,
                 "safetensors: {} elements from {} on, but '{}' has {}", count, first, entry.name,
                 entry.elements());
+}
+
+template <class T>
+void SafetensorsReader::read_widened(const SafetensorsEntry& entry, int64_t first,
+                                     std::span<float> out) const {
+  constexpr size_t piece = size_t{1} << 16;
+  std::vector<T> values(std::min(piece, out.size()));
+  while (!out.empty()) {
+    const size_t count = std::min(piece, out.size());
+    read(entry, first, std::span(values).first(count));
+    for (size_t i = 0; i < count; ++i) out[i] = float(values[i]);
+    out = out.subspan(count);
+    first += static_cast<int64_t>(count);
+  }
+}
+
+void SafetensorsReader::read_as_f32(const SafetensorsEntry& entry, int64_t first,
+                                    std::span<float> out) const {
+  check_range(entry, first, static_cast<int64_t>(out.size()));
+  if (entry.dtype == safetensors_dtype(DType::f32)) return read(entry, first, out);
+  if (entry.dtype == safetensors_dtype(DType::bf16)) {
+    return read_widened<BFloat16>(entry, first, out);
+  }
+  if (entry.dtype == safetensors_dtype(DType::f16)) return read_widened<Float16>(entry, first, out);
+  fail_input("{}: tensor {}: dtype is {}, expected F32, BF16 or F16", path_, printable(entry.name),
+             entry.dtype);
 }
 
 void SafetensorsReader::read_bytes(int64_t begin, std::span<std::byte> out) const {
@@ -273,22 +282,6 @@ void SafetensorsReader::read_bytes(int64_t begin, std::span<std::byte> out) cons
     out = out.subspan(static_cast<size_t>(got));
     position += got;
   }
-}
-
-void write_safetensors(const std::string& path, std::vector<NamedTensor> tensors,
-                       const std::map<std::string, std::string>& metadata) {
-  std::stable_sort(tensors.begin(), tensors.end(), [](const auto& a, const auto& b) {
-    return dtype_size(a.tensor.dtype()) > dtype_size(b.tensor.dtype());
-  });
-  const std::string header = make_header(tensors, metadata);
-  OutputFile file(path);
-  const uint64_t header_bytes = header.size();
-  file.write(&header_bytes, sizeof(header_bytes));
-  file.write(header);
-  for (const auto& [name, tensor] : tensors) {
-    if (tensor.bytes() > 0) file.write(tensor.raw(), static_cast<size_t>(tensor.bytes()));
-  }
-  file.commit();
 }
 
 }  // namespace tessera::nn

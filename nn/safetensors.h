@@ -1,22 +1,28 @@
 // Safetensors (https://github.com/huggingface/safetensors): named tensors in one file, read and
-// written tensor by tensor, so that a model is never in memory twice.
+// written piece by piece, so that a model is never in memory twice, and need not be there once.
 //
-//   8 bytes           length n of the header, little-endian
-//   n bytes           JSON: {"name": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]},
-// ...}
-//   the rest          the tensors' bytes, without gaps, row-major, little-endian
+//   8 bytes    length n of the header, little-endian
+//   n bytes    JSON: {"name": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}, ...}
+//   the rest   the tensors' bytes, without gaps, row-major, little-endian
 //
 //   SafetensorsReader file("model.safetensors");
 //   file.read<float>(file.entry("wte.weight"), 0, weight.values<float>());
+//
+//   SafetensorsWriter copy("copy.safetensors", {{"wte.weight", DType::f32, {50257, 768}}});
+//   copy.write<float>("wte.weight", 0, first_rows);
+//   copy.write<float>("wte.weight", std::ssize(first_rows), other_rows);
+//   copy.commit();                                       // without this nothing remains
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "core/output_file.h"
 #include "core/tensor.h"
 
 namespace tessera::nn {
@@ -50,12 +56,18 @@ class SafetensorsReader {
   /// Elements [first, first + out.size()) of a tensor, whose dtype must be T's.
   template <class T>
   void read(const SafetensorsEntry& entry, int64_t first, std::span<T> out) const {
-    check_read(entry, dtype_of<T>, first, static_cast<int64_t>(out.size()));
+    check_dtype(entry, dtype_of<T>);
+    check_range(entry, first, static_cast<int64_t>(out.size()));
     read_bytes(entry.begin + first * static_cast<int64_t>(sizeof(T)), std::as_writable_bytes(out));
   }
+  /// The same for a tensor of F32, BF16 or F16, whose values f32 holds exactly.
+  void read_as_f32(const SafetensorsEntry& entry, int64_t first, std::span<float> out) const;
 
  private:
-  void check_read(const SafetensorsEntry& entry, DType dtype, int64_t first, int64_t count) const;
+  void check_dtype(const SafetensorsEntry& entry, DType dtype) const;
+  void check_range(const SafetensorsEntry& entry, int64_t first, int64_t count) const;
+  template <class T>
+  void read_widened(const SafetensorsEntry& entry, int64_t first, std::span<float> out) const;
   void read_bytes(int64_t begin, std::span<std::byte> out) const;
 
   std::string path_;
@@ -65,15 +77,57 @@ class SafetensorsReader {
   std::map<std::string, std::string> metadata_;
 };
 
+/// A tensor that a file is going to have.
+struct SafetensorsSpec {
+  std::string name;
+  DType dtype = DType::f32;
+  Shape shape;
+};
+
+using SafetensorsMetadata = std::map<std::string, std::string>;
+
+/// Writes a file as a whole or not at all, its tensors in pieces and in any order. In the file
+/// tensors with larger elements come first, so that all are aligned.
+class SafetensorsWriter {
+ public:
+  /// Throws InputError where `path` cannot be written.
+  SafetensorsWriter(const std::string& path, std::vector<SafetensorsSpec> tensors,
+                    const SafetensorsMetadata& metadata = {{"format", "pt"}});
+
+  /// Elements [first, first + values.size()) of a tensor, whose dtype must be T's. Throws where the
+  /// file has no such elements, or has been given one of them before.
+  template <class T>
+  void write(std::string_view name, int64_t first, std::span<const T> values) {
+    write_bytes(name, dtype_of<T>, first, std::as_bytes(values));
+  }
+  /// A whole tensor on the CPU, of any dtype.
+  void write(std::string_view name, const Tensor& tensor);
+
+  /// Makes the file appear at `path`. Throws where an element was not written.
+  void commit();
+
+ private:
+  void write_bytes(std::string_view name, DType dtype, int64_t first,
+                   std::span<const std::byte> bytes);
+  void mark_written(const SafetensorsEntry& entry, int64_t begin, int64_t end);
+
+  OutputFile file_;
+  int64_t data_begin_ = 0;  // of the tensors' bytes in the file
+  std::map<std::string, SafetensorsEntry, std::less<>> entries_;
+  std::map<int64_t, int64_t> written_;  // ranges of the tensors' bytes, begin -> end
+};
+
 struct NamedTensor {
   std::string name;
   Tensor tensor;  // on the CPU
 };
 
-/// Writes a file as a whole or not at all. Tensors with larger elements come first, so that all are
-/// aligned. Throws InputError where `path` cannot be written.
-void write_safetensors(const std::string& path, std::vector<NamedTensor> tensors,
-                       const std::map<std::string, std::string>& metadata = {{"format", "pt"}});
+/// All at once, of tensors that are in memory. Throws InputError where `path` cannot be written.
+void write_safetensors(const std::string& path, const std::vector<NamedTensor>& tensors,
+                       const SafetensorsMetadata& metadata = {{"format", "pt"}});
+
+/// How the format calls a dtype: "F32".
+std::string_view safetensors_dtype(DType dtype);
 
 /// A name from a file, made fit to print: escaped, and cut where it is long.
 std::string printable(std::string_view name);

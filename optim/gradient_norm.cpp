@@ -1,5 +1,6 @@
 #include "optim/gradient_norm.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "core/kernels.h"
@@ -14,6 +15,7 @@ GradientNorm::GradientNorm(std::shared_ptr<dist::Communicator> communicator)
     : communicator_(std::move(communicator)) {}
 
 void GradientNorm::add(const Partition& partition) {
+  entries_.push_back({&partition, blocks_});
   blocks_ += partition.layout().shard_elements() / dist::block_elements;
   const auto bytes = blocks_ * communicator_->size() * static_cast<int64_t>(sizeof(double));
   sums_ = {};  // before the larger one is allocated, so that both are never held
@@ -21,11 +23,11 @@ void GradientNorm::add(const Partition& partition) {
   sums_.attach(communicator_->allocate(bytes, Category::communication), 0);
 }
 
-double GradientNorm::compute(const std::vector<const Partition*>& partitions) {
+double GradientNorm::compute() {
   auto* sums = static_cast<double*>(sums_.raw());
   double* own = sums + communicator_->rank() * blocks_;
-  for (const Partition* partition : partitions) {
-    const Tensor& gradients = partition->accumulator();
+  for (const Entry& entry : entries_) {
+    const Tensor& gradients = entry.partition->accumulator();
     const int64_t blocks = gradients.elements() / dist::block_elements;
     if (blocks == 0) continue;
     kernels::block_square_sums(current_context(gradients.device()),
@@ -34,25 +36,30 @@ double GradientNorm::compute(const std::vector<const Partition*>& partitions) {
   }
   communicator_->all_gather(sums_, {dist::Traffic::norms, -1}).wait();
   double total = 0;
-  int64_t first_block = 0;
-  for (const Partition* partition : partitions) {
-    for (size_t i = 0; i < partition->parameters().size(); ++i) {
-      total = parameter_sum(*partition, static_cast<int>(i), first_block, total);
+  for (const Entry& entry : entries_) {
+    for (size_t i = 0; i < entry.partition->parameters().size(); ++i) {
+      total = parameter_sum(entry, static_cast<int>(i), total);
     }
-    first_block += partition->accumulator().elements() / dist::block_elements;
   }
   return std::sqrt(total);
 }
 
-double GradientNorm::parameter_sum(const Partition& partition, int parameter, int64_t first_block,
-                                   double total) const {
+double GradientNorm::of_parameter(const Partition& partition, int parameter) const {
+  const auto entry = std::find_if(entries_.begin(), entries_.end(), [&](const Entry& candidate) {
+    return candidate.partition == &partition;
+  });
+  return std::sqrt(parameter_sum(*entry, parameter, 0));
+}
+
+double GradientNorm::parameter_sum(const Entry& entry, int parameter, double total) const {
+  const Partition& partition = *entry.partition;
   const auto* sums = static_cast<const double*>(sums_.raw());
   const dist::ParameterSlot& slot = partition.layout().slot(parameter);
   const dist::Bucket& bucket = partition.bucket(slot.bucket);
   const int64_t shard_blocks = bucket.shard_elements / dist::block_elements;
   const int64_t begin = slot.offset / dist::block_elements;
   const int64_t end = dist::blocks_of(slot.offset + slot.elements);
-  const int64_t shard_first = first_block + bucket.shard_offset / dist::block_elements;
+  const int64_t shard_first = entry.first_block + bucket.shard_offset / dist::block_elements;
   for (int64_t block = begin; block < end; ++block) {
     const int64_t owner = block / shard_blocks;
     total += sums[owner * blocks_ + shard_first + block % shard_blocks];

@@ -1,6 +1,6 @@
-// The global norm of a step's gradient: fp64 sums of blocks of 256 elements, folded in order of the
-// parameters, so that it has the same bits for any number of ranks, any stage and any bucket size.
-// Every rank contributes the sums of its own shard; all of them travel.
+// The norm of the whole gradient, the same bits for any number of ranks: fp64 sums of squares of
+// blocks of 256 elements are made where the blocks are, all of them travel, and every rank adds
+// them up in parameter order.
 #pragma once
 
 #include <memory>
@@ -15,20 +15,27 @@ class GradientNorm {
  public:
   explicit GradientNorm(std::shared_ptr<dist::Communicator> communicator);
 
-  /// Makes room for the blocks of one more partition.
+  /// Makes room for one more partition's block sums.
   void add(const Partition& partition);
 
-  /// sqrt of the sum of squares over all partitions. Collective.
-  double compute(const std::vector<const Partition*>& partitions);
+  /// The own shards' gradient sums must be complete. Collective.
+  double compute();
+
+  /// Of one parameter, after compute().
+  double of_parameter(const Partition& partition, int parameter) const;
 
  private:
-  /// total plus the parameter's block sums, in order.
-  double parameter_sum(const Partition& partition, int parameter, int64_t first_block,
-                       double total) const;
+  struct Entry {
+    const Partition* partition;
+    int64_t first_block;  // in a rank's block sums
+  };
+  /// Adds the block sums of a parameter to `total`, block by block.
+  double parameter_sum(const Entry& entry, int parameter, double total) const;
 
   std::shared_ptr<dist::Communicator> communicator_;
-  int64_t blocks_ = 0;  // of one rank
-  Tensor sums_;         // u8: a piece of blocks_ doubles a rank
+  std::vector<Entry> entries_;
+  int64_t blocks_ = 0;  // of one rank, over all partitions
+  Tensor sums_;  // f64 as bytes [ranks * blocks]
 };
 
 }  // namespace tessera::optim

@@ -6,7 +6,8 @@ namespace tessera::optim {
 
 FullGradients::FullGradients(const Partition& partition, dist::Communicator& communicator)
     : partition_(partition),
-      flat_(flat_buffer(communicator, partition.layout().flat_elements(), Category::gradients)),
+      flat_(flat_buffer(communicator, partition.layout().flat_elements(), partition.dtype(),
+                        Category::gradients)),
       works_(static_cast<size_t>(partition.buckets())) {}
 
 Tensor FullGradients::open(int bucket) {
@@ -25,17 +26,18 @@ RingGradients::RingGradients(const Partition& partition, dist::Communicator& com
   for (int b = 0; b < partition.buckets(); ++b) {
     own_slot_.push_back(partition.bucket(b).shared ? static_cast<int>(own_.size()) : -1);
     if (partition.bucket(b).shared) {
-      own_.push_back({flat_buffer(communicator, partition.bucket(b).elements, Category::gradients),
-                      {}, -1});
+      own_.push_back(new_slot(partition.bucket(b).elements));
     } else {
       ++unshared;
     }
   }
   const int slots = std::min(unshared, first_slots);
   const int64_t elements = partition.layout().largest_unshared_bucket();
-  for (int i = 0; i < slots; ++i) {
-    ring_.push_back({flat_buffer(communicator, elements, Category::gradients), {}, -1});
-  }
+  for (int i = 0; i < slots; ++i) ring_.push_back(new_slot(elements));
+}
+
+RingGradients::Slot RingGradients::new_slot(int64_t elements) {
+  return {flat_buffer(communicator_, elements, partition_.dtype(), Category::gradients), {}, -1};
 }
 
 RingGradients::Slot& RingGradients::free_slot() {
@@ -46,7 +48,7 @@ RingGradients::Slot& RingGradients::free_slot() {
     return slot;
   }
   const int64_t elements = partition_.layout().largest_unshared_bucket();
-  ring_.push_back({flat_buffer(communicator_, elements, Category::gradients), {}, -1});
+  ring_.push_back(new_slot(elements));
   return ring_.back();
 }
 

@@ -1,4 +1,4 @@
-// Where a bucket's gradient of one micro-batch is born.
+// Where a bucket's gradient of one micro-batch is born, in the dtype of its parameters.
 //
 // The optimizer opens a bucket when its first contribution arrives, and hands over the collective
 // that sends it when it is complete. From then until that collective is done the memory belongs to
@@ -37,8 +37,8 @@ class FullGradients : public GradientPolicy {
   std::vector<dist::Work> works_;
 };
 
-/// Stage 2: a ring of slots, each as large as the largest bucket, which buckets pass through. A
-/// tied parameter's bucket, which opens first and closes last, has a slot of its own.
+/// Stages 2 and 3: a ring of slots, each as large as the largest bucket, which buckets pass
+/// through. A tied parameter's bucket, which opens first and closes last, has a slot of its own.
 /// Where a model completes its buckets in another order than that of its registration, the ring
 /// grows by the slots that this takes.
 class RingGradients : public GradientPolicy {
@@ -59,6 +59,7 @@ class RingGradients : public GradientPolicy {
   };
   Slot& free_slot();
   Tensor claim(Slot& slot, int bucket);
+  Slot new_slot(int64_t elements);
 
   const Partition& partition_;
   dist::Communicator& communicator_;

@@ -2,60 +2,63 @@
 
 #include <algorithm>
 
-#include "core/autograd.h"
 #include "core/kernels.h"
 
 namespace tessera::optim {
 namespace {
 
-std::vector<dist::LayoutParameter> layout_list(const std::vector<nn::NamedParameter>& parameters) {
+DType common_dtype(const std::vector<PlacedParameter>& parameters) {
+  const DType dtype = parameters.empty() ? DType::f32 : parameters[0].named.parameter.dtype();
+  for (const auto& placed : parameters) {
+    const auto& [name, parameter, shared, block] = placed.named;
+    TESSERA_CHECK(parameter.dtype() == dtype && is_float(dtype),
+                  "optimizer: parameter '{}' has dtype {}, expected {}", name,
+                  dtype_name(parameter.dtype()), is_float(dtype) ? dtype_name(dtype) : "a float");
+  }
+  return dtype;
+}
+
+std::vector<dist::LayoutParameter> layout_list(const std::vector<PlacedParameter>& parameters,
+                                               bool blocks) {
   std::vector<dist::LayoutParameter> list;
-  for (const auto& [name, parameter, shared] : parameters) {
-    TESSERA_CHECK(parameter.dtype() == DType::f32,
-                  "optimizer: parameter '{}' has dtype {}, expected f32", name,
-                  dtype_name(parameter.dtype()));
-    list.push_back({name, parameter.elements(), shared});
+  for (const auto& placed : parameters) {
+    const auto& [name, parameter, shared, block] = placed.named;
+    list.push_back({name, parameter.elements(), shared, blocks ? block : -1});
   }
   return list;
 }
 
 }  // namespace
 
-Tensor flat_buffer(dist::Communicator& communicator, int64_t elements, Category category) {
-  Tensor flat = Tensor::unallocated({elements}, DType::f32);
+Tensor flat_buffer(dist::Communicator& communicator, int64_t elements, DType dtype,
+                   Category category) {
+  Tensor flat = Tensor::unallocated({elements}, dtype);
   flat.attach(communicator.allocate(flat.bytes(), category), 0);
   if (elements > 0) kernels::fill(current_context(flat.device()), flat, 0.0f);
   return flat;
 }
 
-Partition::Partition(std::vector<nn::NamedParameter> parameters, std::vector<int> groups,
-                     dist::Communicator& communicator, int64_t bucket_bytes, uint64_t seed)
+Partition::Partition(std::vector<PlacedParameter> parameters, dist::Communicator& communicator,
+                     const PartitionOptions& options)
     : parameters_(std::move(parameters)),
-      groups_(std::move(groups)),
+      dtype_(common_dtype(parameters_)),
+      trainable_(!parameters_.empty() && parameters_[0].named.parameter.trainable()),
+      sharded_(options.sharded),
       rank_(communicator.rank()),
-      layout_(layout_list(parameters_), communicator.size(),
-              std::max<int64_t>(1, bucket_bytes / dtype_size(DType::f32))),
-      values_(flat_buffer(communicator, layout_.flat_elements(), Category::parameters)),
-      accumulator_(flat_buffer(communicator, layout_.shard_elements(), Category::gradients)) {
-  lay_out(seed);
+      layout_(layout_list(parameters_, options.sharded), communicator.size(),
+              std::max<int64_t>(1, options.bucket_bytes / dtype_size(dtype_))),
+      values_(flat_buffer(communicator,
+                          sharded_ ? layout_.shard_elements() : layout_.flat_elements(), dtype_,
+                          Category::parameters)) {
+  if (!trainable_) return;
+  accumulator_ = flat_buffer(communicator, layout_.shard_elements(), options.sum_dtype,
+                             Category::gradients);
 }
 
-void Partition::lay_out(uint64_t seed) {
-  for (size_t i = 0; i < parameters_.size(); ++i) {
-    const auto& [name, parameter, shared] = parameters_[i];
-    const dist::ParameterSlot& slot = layout_.slot(static_cast<int>(i));
-    const int64_t first = bucket(slot.bucket).offset + slot.offset;
-    Tensor target = values_.flat(first, first + slot.elements);
-    Tensor tensor = parameter.tensor();
-    if (tensor.allocated()) {
-      const InUse in_use({&tensor});  // an earlier optimizer's last gather may be under way
-      kernels::copy(current_context(target.device()), target, tensor.view({slot.elements}));
-    } else {
-      nn::initialize(parameter.initializer(), seed, name, 0, target.values<float>());
-    }
-    tensor.attach(values_.storage(), first * dtype_size(DType::f32));
-    parameter.leaf().name = name;
-  }
+int64_t Partition::first_registration(int index) const {
+  int64_t first = parameter(bucket(index).parameters.front()).registration;
+  for (const int p : bucket(index).parameters) first = std::min(first, parameter(p).registration);
+  return first;
 }
 
 Tensor Partition::bucket_of(const Tensor& flat, int index) const {
@@ -68,21 +71,75 @@ Tensor Partition::shard_of(const Tensor& shards, int index) const {
   return shards.flat(b.shard_offset, b.shard_offset + b.shard_elements);
 }
 
-std::vector<UpdateSegment> Partition::segments(int index, const dist::Range& range) const {
+dist::Range Partition::held_range(int index) const {
+  return sharded_ ? own_range(index) : whole_range(index);
+}
+
+Tensor Partition::held_values(int index) const {
+  return sharded_ ? shard_of(values_, index) : bucket_of(values_, index);
+}
+
+void Partition::attach() const {
+  for (int b = 0; b < buckets(); ++b) {
+    const int64_t offset = bucket(b).offset * dtype_size(dtype_);
+    attach_bucket(b, sharded_ ? nullptr : values_.storage(), sharded_ ? 0 : offset);
+  }
+  for (const auto& placed : parameters_) placed.named.parameter.leaf().name = placed.named.name;
+}
+
+void Partition::attach_bucket(int index, const std::shared_ptr<Storage>& values,
+                              int64_t offset) const {
+  for (const int p : bucket(index).parameters) {
+    Tensor tensor = parameter(p).named.parameter.tensor();
+    const int64_t at = layout_.slot(p).offset * dtype_size(dtype_);
+    tensor.attach(values, values ? offset + at : 0);
+  }
+}
+
+void Partition::fill(const Tensor& target, int index, const dist::Range& range,
+                     const ParameterSource& source) const {
+  constexpr int64_t piece = int64_t{1} << 16;
+  const Context context = current_context(target.device());
+  const Tensor scratch = current_context({}).workspace({piece});
+  for (const Part& part : parts(index, range)) {
+    for (int64_t begin = part.begin; begin < part.end; begin += piece) {
+      const int64_t count = std::min(piece, part.end - begin);
+      const int64_t at = part.offset + begin - part.begin;
+      const Tensor values = scratch.flat(0, count);
+      source(parameter(part.parameter).named, begin, values.values<float>());
+      kernels::convert(context, target.flat(at, at + count), values);
+    }
+  }
+}
+
+std::vector<Partition::Part> Partition::parts(int index, const dist::Range& range) const {
+  std::vector<Part> list;
+  for (const int p : bucket(index).parameters) {
+    const dist::ParameterSlot& slot = layout_.slot(p);
+    const int64_t begin = std::max(range.begin, slot.offset);
+    const int64_t end = std::min(range.end, slot.offset + slot.elements);
+    if (begin >= end) continue;
+    list.push_back({p, begin - slot.offset, end - slot.offset, begin - range.begin});
+  }
+  return list;
+}
+
+std::vector<UpdateSegment> Partition::segments(int index, const dist::Range& range,
+                                               std::span<const int> hyper_of) const {
   std::vector<UpdateSegment> list;
-  for (const int parameter : bucket(index).parameters) {
-    const dist::ParameterSlot& slot = layout_.slot(parameter);
+  for (const int p : bucket(index).parameters) {
+    const dist::ParameterSlot& slot = layout_.slot(p);
     // To the end of its last block: the gap there has zero gradients, weights and state, and
     // stays so.
     const int64_t begin = std::max(range.begin, slot.offset);
     const int64_t whole = dist::blocks_of(slot.elements) * dist::block_elements;
     const int64_t end = std::min(range.end, slot.offset + whole);
-    if (begin >= end) continue;
-    const int group = groups_[static_cast<size_t>(parameter)];
-    if (!list.empty() && list.back().group == group && list.back().end == begin - range.begin) {
+    const int hyper = hyper_of[static_cast<size_t>(p)];
+    if (begin >= end || hyper < 0) continue;
+    if (!list.empty() && list.back().group == hyper && list.back().end == begin - range.begin) {
       list.back().end = end - range.begin;
     } else {
-      list.push_back({begin - range.begin, end - range.begin, group});
+      list.push_back({begin - range.begin, end - range.begin, hyper});
     }
   }
   return list;
@@ -95,8 +152,8 @@ void Partition::clear_gaps(const Tensor& gradient, int index) const {
     }
   };
   int64_t covered = 0;
-  for (const int parameter : bucket(index).parameters) {
-    const dist::ParameterSlot& slot = layout_.slot(parameter);
+  for (const int p : bucket(index).parameters) {
+    const dist::ParameterSlot& slot = layout_.slot(p);
     clear(covered, slot.offset);
     covered = slot.offset + slot.elements;
   }

@@ -10,47 +10,56 @@ namespace {
 // Copies what `range` of a bucket holds of each of its parameters; `values` begins at range.begin.
 void copy_out(const Partition& partition, int bucket, const dist::Range& range,
               std::span<const float> values, const std::string& state_name, StateByName& result) {
-  for (const int parameter : partition.bucket(bucket).parameters) {
-    const dist::ParameterSlot& slot = partition.layout().slot(parameter);
-    const int64_t begin = std::max(range.begin, slot.offset);
-    const int64_t end = std::min(range.end, slot.offset + slot.elements);
-    auto& shard = result[partition.parameters()[static_cast<size_t>(parameter)].name];
-    std::vector<float>& copy = shard.values[state_name];
-    if (begin >= end) continue;
-    shard.range = {begin - slot.offset, end - slot.offset};
-    const float* first = values.data() + (begin - range.begin);
-    copy.assign(first, first + (end - begin));
+  // Parameters of which this rank has nothing are listed too.
+  for (const int p : partition.bucket(bucket).parameters) {
+    result[partition.parameter(p).named.name].values[state_name];
+  }
+  for (const Partition::Part& part : partition.parts(bucket, range)) {
+    auto& shard = result[partition.parameter(part.parameter).named.name];
+    shard.range = {part.begin, part.end};
+    const float* first = values.data() + part.offset;
+    shard.values[state_name].assign(first, first + (part.end - part.begin));
   }
 }
 
 }  // namespace
 
-void own_state(const Partition& partition, const UpdatePolicy& updates,
-               const std::vector<std::string>& names, StateByName& result) {
-  for (int b = 0; b < partition.buckets(); ++b) {
-    const std::vector<Tensor> state = updates.bucket_state(b);
+Tensor gather_bucket(const Partition& partition, int bucket, const Tensor& own,
+                     const dist::Range& range, dist::Communicator& communicator) {
+  const int64_t elements = partition.bucket(bucket).elements;
+  const Tensor whole =
+      flat_buffer(communicator, elements, DType::f32, Category::communication);
+  const Tensor piece = whole.flat(range.begin, range.end);
+  if (own.device() == whole.device()) {
+    kernels::convert(current_context(whole.device()), piece, own);
+  } else {
+    kernels::copy(current_context(whole.device()), piece, own);  // state on the host is f32
+  }
+  if (range.size() < elements) {
+    communicator.all_gather(whole, {dist::Traffic::other, bucket}).wait();
+  }
+  return whole;
+}
+
+void own_state(const BucketFlow& flow, const std::vector<std::string>& names,
+               StateByName& result) {
+  for (int b = 0; b < flow.partition().buckets(); ++b) {
+    const std::vector<Tensor> state = flow.updates().state(b);
     for (size_t i = 0; i < names.size(); ++i) {
-      copy_out(partition, b, updates.state_range(b), state[i].values<float>(), names[i], result);
+      copy_out(flow.partition(), b, flow.range(b), state[i].values<float>(), names[i], result);
     }
   }
 }
 
-void gather_state(const Partition& partition, const UpdatePolicy& updates,
-                  const std::vector<std::string>& names, dist::Communicator& communicator, int root,
-                  StateByName& result) {
+void gather_state(const BucketFlow& flow, const std::vector<std::string>& names,
+                  dist::Communicator& communicator, int root, StateByName& result) {
+  const Partition& partition = flow.partition();
   for (int b = 0; b < partition.buckets(); ++b) {
-    const std::vector<Tensor> state = updates.bucket_state(b);
-    const dist::Range own = updates.state_range(b);
-    const int64_t elements = partition.bucket(b).elements;
+    const std::vector<Tensor> state = flow.updates().state(b);
     for (size_t i = 0; i < names.size(); ++i) {
-      Tensor whole = state[i];
-      if (own.size() < elements) {
-        whole = flat_buffer(communicator, elements, Category::communication);
-        kernels::copy(current_context(whole.device()), whole.flat(own.begin, own.end), state[i]);
-        communicator.all_gather(whole, {dist::Traffic::other, b}).wait();
-      }
+      const Tensor whole = gather_bucket(partition, b, state[i], flow.range(b), communicator);
       if (communicator.rank() == root) {
-        copy_out(partition, b, {0, elements}, whole.values<float>(), names[i], result);
+        copy_out(partition, b, partition.whole_range(b), whole.values<float>(), names[i], result);
       }
     }
   }

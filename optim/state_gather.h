@@ -1,25 +1,27 @@
-// Optimizer state by parameter name: the own shard's, or whole on one rank.
+// Whole tensors from what ranks hold of them, a bucket at a time.
 #pragma once
 
 #include <map>
 #include <string>
 #include <vector>
 
-#include "optim/partition.h"
-#include "optim/update_policy.h"
-#include "optim/zero_optimizer.h"
+#include "dist/communicator.h"
+#include "optim/bucket_flow.h"
 
 namespace tessera::optim {
 
 using StateByName = std::map<std::string, ZeroOptimizer::StateShard>;
 
-void own_state(const Partition& partition, const UpdatePolicy& updates,
-               const std::vector<std::string>& names, StateByName& result);
+/// A bucket's values in f32, [bucket elements], on every rank, of which this rank has `own` at
+/// `range`: the same length on every rank, or the whole bucket. Collective.
+Tensor gather_bucket(const Partition& partition, int bucket, const Tensor& own,
+                     const dist::Range& range, dist::Communicator& communicator);
 
-/// Adds whole parameters to `result` on rank `root`, bucket by bucket: beyond the result no rank
-/// holds more than one bucket of one state tensor. Collective.
-void gather_state(const Partition& partition, const UpdatePolicy& updates,
-                  const std::vector<std::string>& names, dist::Communicator& communicator, int root,
-                  StateByName& result);
+/// Adds the state that this rank holds to `result`, by parameter and by `names`.
+void own_state(const BucketFlow& flow, const std::vector<std::string>& names, StateByName& result);
+
+/// The same for whole parameters, added on rank `root` alone; a bucket at a time. Collective.
+void gather_state(const BucketFlow& flow, const std::vector<std::string>& names,
+                  dist::Communicator& communicator, int root, StateByName& result);
 
 }  // namespace tessera::optim

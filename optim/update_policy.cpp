@@ -1,75 +1,149 @@
 #include "optim/update_policy.h"
 
+#include <algorithm>
+
 #include "core/kernels.h"
 
 namespace tessera::optim {
 
 UpdatePolicy::UpdatePolicy(const Partition& partition, dist::Communicator& communicator,
-                           UpdateRule rule, int64_t state_elements)
-    : partition_(partition), communicator_(communicator), rule_(std::move(rule)) {
+                           UpdateRule rule, const UpdateOptions& options)
+    : partition_(partition),
+      communicator_(communicator),
+      rule_(std::move(rule)),
+      options_(options) {
+  const dist::ShardLayout& layout = partition.layout();
+  const int64_t elements =
+      options.replicated ? layout.flat_elements() : layout.shard_elements();
+  const bool elsewhere = !(options.device == communicator.device());
+  const auto zeros = [&](int64_t count, DType dtype, Category category) {
+    return Tensor::zeros({count}, dtype, options.device, category);
+  };
   for (size_t i = 0; i < rule_.state_names().size(); ++i) {
-    state_.push_back(flat_buffer(communicator, state_elements, Category::optimizer_state));
+    state_.push_back(zeros(elements, DType::f32, Category::optimizer_state));
+  }
+  if (partition.dtype() != DType::f32 || elsewhere) {
+    masters_ = zeros(elements, DType::f32, Category::optimizer_state);
+  }
+  if (!elsewhere) return;
+  int64_t largest = 0;
+  for (int b = 0; b < partition.buckets(); ++b) largest = std::max(largest, range(b).size());
+  staged_sums_ = zeros(largest, partition.accumulator().dtype(), Category::communication);
+  staged_values_ = zeros(largest, partition.dtype(), Category::communication);
+}
+
+dist::Range UpdatePolicy::range(int bucket) const {
+  return options_.replicated ? partition_.whole_range(bucket) : partition_.own_range(bucket);
+}
+
+Tensor UpdatePolicy::place(const Tensor& flat, int bucket) const {
+  return options_.replicated ? partition_.bucket_of(flat, bucket)
+                             : partition_.shard_of(flat, bucket);
+}
+
+void UpdatePolicy::fill(const ParameterSource& source) {
+  if (!masters_.defined()) return;
+  for (int b = 0; b < partition_.buckets(); ++b) {
+    partition_.fill(place(masters_, b), b, range(b), source);
   }
 }
 
-void UpdatePolicy::apply(int bucket, const dist::Range& range, const Tensor& gradients,
-                         std::span<const UpdateHyper> groups) {
-  const Tensor weights = partition_.bucket_of(partition_.values(), bucket);
-  const std::vector<Tensor> state = bucket_state(bucket);
-  rule_.update(current_context(weights.device()),
-               {weights.flat(range.begin, range.end), gradients, state},
-               partition_.segments(bucket, range), groups);
+Tensor UpdatePolicy::weights(int bucket) const {
+  if (masters_.defined()) return place(masters_, bucket);
+  const dist::Range held = partition_.held_range(bucket);
+  const dist::Range own = range(bucket);
+  return partition_.held_values(bucket).flat(own.begin - held.begin, own.end - held.begin);
+}
+
+std::vector<Tensor> UpdatePolicy::state(int bucket) const {
+  std::vector<Tensor> list;
+  for (const Tensor& state : state_) list.push_back(place(state, bucket));
+  return list;
+}
+
+Tensor UpdatePolicy::on_device(const Tensor& staging, const Tensor& sums) const {
+  if (!staging.defined()) return sums;
+  const Tensor here = staging.flat(0, sums.elements());
+  kernels::copy(current_context(sums.device()), here, sums);
+  return here;
+}
+
+void UpdatePolicy::update(int bucket, const UpdateChoice& choice) {
+  const Tensor gradients = on_device(staged_sums_, sums(bucket));
+  const Tensor weights = this->weights(bucket);
+  const std::vector<Tensor> state = this->state(bucket);
+  rule_.update(current_context(options_.device), {weights, gradients, state},
+               partition_.segments(bucket, range(bucket), choice.hyper_of), choice.hypers);
+  if (!masters_.defined()) return;
+  const dist::Range held = partition_.held_range(bucket);
+  const dist::Range own = range(bucket);
+  const Tensor values =
+      partition_.held_values(bucket).flat(own.begin - held.begin, own.end - held.begin);
+  const Tensor rounded =
+      staged_values_.defined() ? staged_values_.flat(0, values.elements()) : values;
+  kernels::convert(current_context(options_.device), rounded, weights);
+  if (staged_values_.defined()) {
+    kernels::copy(current_context(values.device()), values, rounded);
+  }
 }
 
 ReplicatedUpdate::ReplicatedUpdate(const Partition& partition, dist::Communicator& communicator,
-                                   UpdateRule rule, const Tensor& gradients)
-    : UpdatePolicy(partition, communicator, std::move(rule), partition.layout().flat_elements()),
-      gradients_(gradients),
-      gathered_(static_cast<size_t>(partition.buckets())) {}
+                                   UpdateRule rule, Device device, const Tensor& gradients)
+    : UpdatePolicy(partition, communicator, std::move(rule),
+                   {.replicated = true, .device = device}),
+      gathered_(static_cast<size_t>(partition.buckets())) {
+  const DType dtype = partition.accumulator().dtype();
+  if (gradients.dtype() == dtype) {
+    gradients_ = gradients;
+    return;
+  }
+  int64_t largest = 0;
+  for (const dist::Bucket& b : partition.layout().buckets()) {
+    largest = std::max(largest, b.elements);
+  }
+  for (int i = 0; i < std::min(slot_count, partition.buckets()); ++i) {
+    slots_.push_back(flat_buffer(communicator, largest, dtype, Category::gradients));
+  }
+}
 
-void ReplicatedUpdate::prepare(int bucket) {
-  const Tensor gradient = partition_.bucket_of(gradients_, bucket);
+Tensor ReplicatedUpdate::target(int bucket) const {
+  if (gradients_.defined()) return partition_.bucket_of(gradients_, bucket);
+  const Tensor& slot = slots_[static_cast<size_t>(bucket) % slots_.size()];
+  return slot.flat(0, partition_.bucket(bucket).elements);
+}
+
+void ReplicatedUpdate::gather(int bucket) {
+  const Tensor whole = target(bucket);
   const dist::Range own = partition_.own_range(bucket);
-  kernels::copy(current_context(gradient.device()), gradient.flat(own.begin, own.end),
+  kernels::copy(current_context(whole.device()), whole.flat(own.begin, own.end),
                 partition_.shard_of(partition_.accumulator(), bucket));
   gathered_[static_cast<size_t>(bucket)] =
-      communicator_.all_gather(gradient, {dist::Traffic::gradients, bucket});
+      communicator_.all_gather(whole, {dist::Traffic::gradients, bucket});
 }
 
-void ReplicatedUpdate::update(int bucket, std::span<const UpdateHyper> groups) {
+void ReplicatedUpdate::prepare(int bucket) {
+  // Buckets are updated from the last to the first: the first slots go to the last buckets.
+  const bool room = gradients_.defined() ||
+                    bucket >= partition_.buckets() - static_cast<int>(slots_.size());
+  if (room) gather(bucket);
+}
+
+Tensor ReplicatedUpdate::sums(int bucket) {
+  // The slot that the bucket before this one has left takes the next bucket but one.
+  const int freed = bucket + 1;
+  const int next = freed - static_cast<int>(slots_.size());
+  if (!slots_.empty() && freed < partition_.buckets() && next >= 0) gather(next);
   gathered_[static_cast<size_t>(bucket)].wait();
-  apply(bucket, state_range(bucket), partition_.bucket_of(gradients_, bucket), groups);
-}
-
-dist::Range ReplicatedUpdate::state_range(int bucket) const {
-  return {0, partition_.bucket(bucket).elements};
-}
-
-std::vector<Tensor> ReplicatedUpdate::bucket_state(int bucket) const {
-  std::vector<Tensor> list;
-  for (const Tensor& state : state_) list.push_back(partition_.bucket_of(state, bucket));
-  return list;
+  return target(bucket);
 }
 
 ShardedUpdate::ShardedUpdate(const Partition& partition, dist::Communicator& communicator,
-                             UpdateRule rule)
-    : UpdatePolicy(partition, communicator, std::move(rule), partition.layout().shard_elements()) {
-}
+                             UpdateRule rule, Device device)
+    : UpdatePolicy(partition, communicator, std::move(rule),
+                   {.replicated = false, .device = device}) {}
 
-void ShardedUpdate::update(int bucket, std::span<const UpdateHyper> groups) {
-  apply(bucket, partition_.own_range(bucket),
-        partition_.shard_of(partition_.accumulator(), bucket), groups);
-}
-
-dist::Work ShardedUpdate::publish(int bucket) {
-  return communicator_.all_gather(partition_.bucket_of(partition_.values(), bucket),
-                                  {dist::Traffic::parameters, bucket});
-}
-
-std::vector<Tensor> ShardedUpdate::bucket_state(int bucket) const {
-  std::vector<Tensor> list;
-  for (const Tensor& state : state_) list.push_back(partition_.shard_of(state, bucket));
-  return list;
+Tensor ShardedUpdate::sums(int bucket) {
+  return partition_.shard_of(partition_.accumulator(), bucket);
 }
 
 }  // namespace tessera::optim

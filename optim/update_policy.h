@@ -1,7 +1,11 @@
-// What a rank updates, and how the others learn of it.
+// What a rank updates: which range of each bucket, from which sums, with which state, and where.
+//
+// Weights are updated in f32. Where a model's parameters have another dtype, or where the state
+// lives on another device, the rank keeps master weights of its range beside the rule's state, and
+// rounds them into the parameters after each update (Micikevicius et al., arXiv:1710.03740).
 //
 // For each bucket, in this order: `prepare` starts what the update needs of other ranks, `update`
-// waits for that and applies the rule, `publish` starts what makes the new weights known.
+// waits for that and applies the rule.
 #pragma once
 
 #include <memory>
@@ -9,60 +13,92 @@
 #include <vector>
 
 #include "dist/communicator.h"
-#include "optim/gradient_policy.h"
 #include "optim/partition.h"
 
 namespace tessera::optim {
 
+/// Which hyper-parameters each parameter of a partition takes in a step: an index of `hypers`, or
+/// -1 where it is not updated.
+struct UpdateChoice {
+  std::span<const UpdateHyper> hypers;
+  std::vector<int> hyper_of;
+};
+
+struct UpdateOptions {
+  bool replicated = false;  // stage 0: this rank updates everything
+  Device device;            // of master weights and state
+};
+
 class UpdatePolicy {
  public:
   UpdatePolicy(const Partition& partition, dist::Communicator& communicator, UpdateRule rule,
-               int64_t state_elements);
+               const UpdateOptions& options);
   virtual ~UpdatePolicy() = default;
 
   virtual void prepare(int bucket) = 0;
-  virtual void update(int bucket, std::span<const UpdateHyper> groups) = 0;
-  virtual dist::Work publish(int bucket) = 0;
+  void update(int bucket, const UpdateChoice& choice);
 
-  /// Which range of a bucket this rank holds state for, and that state, one tensor a name.
-  virtual dist::Range state_range(int bucket) const = 0;
-  virtual std::vector<Tensor> bucket_state(int bucket) const = 0;
+  /// Gives the master weights their values, where there are any.
+  void fill(const ParameterSource& source);
+
+  /// Which range of a bucket this rank updates.
+  dist::Range range(int bucket) const;
+  /// The f32 weights of that range, as far as `values` has not been rounded.
+  Tensor weights(int bucket) const;
+  /// The rule's state of that range, one tensor a name.
+  std::vector<Tensor> state(int bucket) const;
 
  protected:
-  void apply(int bucket, const dist::Range& range, const Tensor& gradients,
-             std::span<const UpdateHyper> groups);
+  /// The sums of the range's gradients, when they are there.
+  virtual Tensor sums(int bucket) = 0;
+  Tensor place(const Tensor& flat, int bucket) const;
 
   const Partition& partition_;
   dist::Communicator& communicator_;
+
+ private:
+  Tensor on_device(const Tensor& staging, const Tensor& sums) const;
+
   UpdateRule rule_;
-  std::vector<Tensor> state_;  // one a name, [state_elements]
+  UpdateOptions options_;
+  Tensor masters_;             // f32, or undefined where the values themselves are updated
+  std::vector<Tensor> state_;  // f32, one a name
+  Tensor staged_sums_;         // where the state's device is not the values'
+  Tensor staged_values_;
 };
 
 /// Stage 0: the summed gradients are gathered, and every rank updates everything.
 class ReplicatedUpdate : public UpdatePolicy {
  public:
+  /// `gradients`, flat: where the sums are gathered if these have their dtype.
   ReplicatedUpdate(const Partition& partition, dist::Communicator& communicator, UpdateRule rule,
-                   const Tensor& gradients);
+                   Device device, const Tensor& gradients);
   void prepare(int bucket) override;
-  void update(int bucket, std::span<const UpdateHyper> groups) override;
-  dist::Work publish(int) override { return {}; }
-  dist::Range state_range(int bucket) const override;
-  std::vector<Tensor> bucket_state(int bucket) const override;
+
+ protected:
+  Tensor sums(int bucket) override;
 
  private:
-  Tensor gradients_;  // [flat_elements]
+  void gather(int bucket);
+  Tensor target(int bucket) const;
+
+  /// Buckets under way where the sums have slots of their own.
+  static constexpr int slot_count = 2;
+
+  Tensor gradients_;           // [flat_elements], or undefined
+  std::vector<Tensor> slots_;  // else: as large as the largest bucket
   std::vector<dist::Work> gathered_;
 };
 
-/// Stages 1 and 2: a rank updates its own shard, and the new weights are gathered.
+/// Stages 1 to 3: a rank updates its own shard.
 class ShardedUpdate : public UpdatePolicy {
  public:
-  ShardedUpdate(const Partition& partition, dist::Communicator& communicator, UpdateRule rule);
+  ShardedUpdate(const Partition& partition, dist::Communicator& communicator, UpdateRule rule,
+                Device device);
   void prepare(int) override {}
-  void update(int bucket, std::span<const UpdateHyper> groups) override;
-  dist::Work publish(int bucket) override;
-  dist::Range state_range(int bucket) const override { return partition_.own_range(bucket); }
-  std::vector<Tensor> bucket_state(int bucket) const override;
+
+ protected:
+  Tensor sums(int bucket) override;
 };
 
 }  // namespace tessera::optim

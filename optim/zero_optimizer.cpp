@@ -1,15 +1,10 @@
 #include "optim/zero_optimizer.h"
 
-#include <algorithm>
-#include <cmath>
 #include <limits>
 
-#include "core/autograd.h"
 #include "core/kernels.h"
-#include "core/trace.h"
-#include "optim/bucket_flow.h"
-#include "optim/gradient_norm.h"
 #include "optim/state_gather.h"
+#include "optim/zero_engine.h"
 
 namespace tessera::optim {
 
@@ -31,118 +26,38 @@ void check_hyper(const UpdateHyper& hyper, size_t group) {
                 "optimizer: group {} has Nesterov momentum without momentum", group);
 }
 
-// One entry a group; 0 is the rule's own.
-std::vector<UpdateHyper> group_hypers(const UpdateRule& rule,
-                                      const std::vector<GroupOptions>& groups, int64_t step,
-                                      float schedule, float clip_factor) {
-  std::vector<UpdateHyper> hypers{rule.hyper(step, {})};
-  for (const GroupOptions& group : groups) hypers.push_back(rule.hyper(step, group));
-  for (UpdateHyper& hyper : hypers) {
-    check_hyper(hyper, static_cast<size_t>(&hyper - hypers.data()));
-    hyper.learning_rate *= schedule;
-    hyper.gradient_scale = clip_factor;
-  }
-  return hypers;
+void check_groups(const UpdateRule& rule, const std::vector<GroupOptions>& groups) {
+  check_hyper(rule.hyper(1, {}), 0);
+  for (size_t i = 0; i < groups.size(); ++i) check_hyper(rule.hyper(1, groups[i]), i + 1);
 }
 
 // A second optimizer would take the parameters' hooks away from the first.
 void check_not_optimised(const std::vector<nn::NamedParameter>& parameters) {
   for (const auto& named : parameters) {
-    TESSERA_CHECK(!named.parameter.leaf().gradient_complete,
+    TESSERA_CHECK(!named.parameter.leaf().gradient_buffer,
                   "optimizer: parameter '{}' is already optimised", named.name);
+  }
+}
+
+void check_options(const ZeroOptions& options) {
+  if (options.stage < 0 || options.stage > 3) {
+    fail_input("stage {} does not exist; 0, 1, 2 and 3 do", options.stage);
+  }
+  if (options.bucket_bytes < 1) fail_input("bucket of {} bytes", options.bucket_bytes);
+  TESSERA_CHECK(options.schedule != nullptr, "optimizer: there is no schedule");
+  if (!(options.clip >= 0)) fail_input("clip {} is negative", options.clip);
+  if (options.grad_shard != DType::f32 && options.grad_shard != DType::bf16) {
+    fail_input("gradient shards in {}, expected f32 or bf16", dtype_name(options.grad_shard));
   }
 }
 
 }  // namespace
 
-struct ZeroOptimizer::Engine {
-  Engine(UpdateRule update_rule, const dist::World& world)
-      : rule(std::move(update_rule)), communicator(world.communicator), norm(communicator) {}
-
-  UpdateRule rule;
-  std::shared_ptr<dist::Communicator> communicator;
-  GradientNorm norm;
-  std::vector<std::unique_ptr<BucketFlow>> flows;  // in order of registration
-
-  // The running step.
-  int64_t step = 0;
-  float share = 1;
-  MicroStep micro_step;
-  bool running = false;      // between a micro-batch's begin and its backward
-  int64_t finished = 0;      // micro-steps
-  bool began = false;
-  int64_t waited_before_ns = 0;
-  Tensor losses;             // a piece of k losses a rank
-  int64_t micro_batches = 0;
-
-  // Collectives start in layout order, which is the same on every rank: later partitions first, as
-  // backward reaches later registered parameters first.
-  std::vector<std::pair<BucketFlow*, int>> order;
-  size_t next = 0;
-
-  void add(std::vector<nn::NamedParameter> parameters, std::vector<int> groups,
-           const ZeroOptions& options) {
-    auto partition = std::make_unique<Partition>(std::move(parameters), std::move(groups),
-                                                 *communicator, options.bucket_bytes, options.seed);
-    auto flow = std::make_unique<BucketFlow>(std::move(partition), rule, communicator, options);
-    norm.add(flow->partition());
-    flow->on_complete = [this] { launch_complete(); };
-    flows.push_back(std::move(flow));
-    order.clear();
-    for (auto it = flows.rbegin(); it != flows.rend(); ++it) {
-      for (int b = 0; b < (*it)->partition().buckets(); ++b) order.emplace_back(it->get(), b);
-    }
-  }
-
-  void launch_complete() {
-    while (next < order.size() && order[next].first->complete(order[next].second)) {
-      order[next].first->launch(order[next].second);
-      ++next;
-    }
-  }
-
-  void room_for_losses(int64_t micro_steps) {
-    const int64_t elements = micro_steps * communicator->size();
-    if (losses.defined() && losses.elements() == elements) return;
-    losses = {};
-    losses = flat_buffer(*communicator, elements, Category::communication);
-  }
-
-  // The same left fold over micro-batches as the gradients'.
-  float fold_losses() {
-    communicator->all_gather(losses, {dist::Traffic::losses, -1}).wait();
-    const int64_t ranks = communicator->size();
-    const auto values = losses.values<float>();
-    float total = 0;
-    for (int64_t m = 0; m < micro_batches; ++m) {
-      const int64_t at = (m % ranks) * micro_step.count + m / ranks;
-      total += share * values[static_cast<size_t>(at)];
-    }
-    return total;
-  }
-
-  double gradient_norm() {
-    std::vector<const Partition*> partitions;
-    for (const auto& flow : flows) {
-      for (int b = 0; b < flow->partition().buckets(); ++b) flow->finish_reduction(b);
-      partitions.push_back(&flow->partition());
-    }
-    return norm.compute(partitions);
-  }
-};
-
 ZeroOptimizer::ZeroOptimizer(nn::Module& model, UpdateRule rule, const dist::World& world,
                              ZeroOptions options)
     : options_(std::move(options)) {
-  if (options_.stage == 3) fail_input("stage 3 is not available yet; 0, 1 and 2 are");
-  if (options_.stage < 0 || options_.stage > 3) {
-    fail_input("stage {} does not exist; 0, 1 and 2 are available", options_.stage);
-  }
-  if (options_.bucket_bytes < 1) fail_input("bucket of {} bytes", options_.bucket_bytes);
-  TESSERA_CHECK(options_.schedule != nullptr, "optimizer: there is no schedule");
-  group_hypers(rule, options_.groups, 1, 1, 1);  // so that what makes no sense is said at once
-  if (!(options_.clip >= 0)) fail_input("clip {} is negative", options_.clip);
-  engine_ = std::make_unique<Engine>(std::move(rule), world);
+  check_options(options_);
+  check_groups(rule, options_.groups);
   auto parameters = model.named_parameters();
   check_not_optimised(parameters);
   std::vector<int> groups;
@@ -153,29 +68,30 @@ ZeroOptimizer::ZeroOptimizer(nn::Module& model, UpdateRule rule, const dist::Wor
                   group, options_.groups.size());
     groups.push_back(group);
   }
-  engine_->add(std::move(parameters), std::move(groups), options_);
+  engine_ = std::make_unique<ZeroEngine>(options_, std::move(rule), world);
+  engine_->add(std::move(parameters), groups);
 }
 
 ZeroOptimizer::~ZeroOptimizer() = default;
 
-void ZeroOptimizer::add_parameters(nn::Module& module, const GroupOptions& group) {
-  TESSERA_CHECK(!engine_->began, "add_parameters: step {} is not finished", engine_->step);
+void ZeroOptimizer::add_param_group(nn::Module& module, const GroupOptions& group) {
+  TESSERA_CHECK(!engine_->began, "add_param_group: step {} is not finished", engine_->step);
   synchronize();
   auto parameters = module.named_parameters();
   check_not_optimised(parameters);
-  for (const auto& flow : engine_->flows) {
+  for (const ParameterFlow* flow : engine_->flows()) {
     for (const auto& known : flow->partition().parameters()) {
       for (const auto& named : parameters) {
-        TESSERA_CHECK(named.name != known.name,
-                      "add_parameters: the name '{}' is taken, expected one that is new",
+        TESSERA_CHECK(named.name != known.named.name,
+                      "add_param_group: the name '{}' is taken, expected one that is new",
                       named.name);
       }
     }
   }
-  group_hypers(engine_->rule, {group}, 1, 1, 1);
+  check_groups(engine_->rule, {group});
   options_.groups.push_back(group);
-  std::vector<int> groups(parameters.size(), static_cast<int>(options_.groups.size()));
-  engine_->add(std::move(parameters), std::move(groups), options_);
+  const std::vector<int> groups(parameters.size(), static_cast<int>(options_.groups.size()));
+  engine_->add(std::move(parameters), groups);
 }
 
 ZeroOptimizer::MicroBatches ZeroOptimizer::micro_batches(int64_t step, const Batch& batch) {
@@ -185,95 +101,123 @@ ZeroOptimizer::MicroBatches ZeroOptimizer::micro_batches(int64_t step, const Bat
 }
 
 MicroBatch ZeroOptimizer::begin(const MicroBatches& batches, int64_t micro_step) {
-  Engine& engine = *engine_;
+  ZeroEngine& engine = *engine_;
   TESSERA_CHECK(!engine.running && engine.finished == micro_step,
                 "optimizer: micro-step {} begins before the backward of the one before it",
                 micro_step);
+  const Batch& batch = batches.batch_;
   const int64_t ranks = engine.communicator->size();
   const int64_t rank = engine.communicator->rank();
-  const int64_t contributors = batches.batch_.contributors(ranks, micro_step);
+  const int64_t contributors = batch.contributors(ranks, micro_step);
   const bool contributes = rank < contributors;
   // A rank without a micro-batch of its own repeats the last one of the step.
-  const int64_t index =
-      contributes ? micro_step * ranks + rank : batches.batch_.micro_batches() - 1;
-  if (!engine.began) {
-    engine.step = batches.step_;
-    engine.waited_before_ns = dist::waited_ns();
-    dist::set_running_step(engine.step);
-  }
-  engine.began = true;
-  engine.running = true;
-  engine.micro_batches = batches.batch_.micro_batches();
-  engine.share = 1.0f / static_cast<float>(engine.micro_batches);
-  engine.micro_step = {micro_step, batches.micro_steps_, contributors, contributes};
-  engine.next = 0;
-  engine.room_for_losses(batches.micro_steps_);
-  for (const auto& flow : engine.flows) flow->begin(engine.micro_step, engine.micro_batches);
-  const int64_t first_sample = index * batches.batch_.micro;
+  const int64_t index = contributes ? micro_step * ranks + rank : batch.micro_batches() - 1;
+  engine.begin(batches.step_, {micro_step, batches.micro_steps_, contributors, contributes},
+               batch.micro_batches());
+  const int64_t first_sample = index * batch.micro;
   dropout_state() = {
       .seed = options_.seed, .step = batches.step_, .first_sample = first_sample};
   return {.step = batches.step_,
           .index = index,
           .micro_step = micro_step,
           .first_sample = first_sample,
-          .samples = batches.batch_.micro,
-          .share = engine.share,
+          .samples = batch.micro,
+          .share = engine.share(),
           .contributes = contributes};
 }
 
 void ZeroOptimizer::backward(const Tensor& loss) {
-  Engine& engine = *engine_;
-  TESSERA_CHECK(engine.running, "optimizer: backward outside of micro_batches");
-  const int64_t at =
-      engine.communicator->rank() * engine.micro_step.count + engine.micro_step.index;
-  engine.losses.data<float>()[at] = loss.item();
-  // The one place where a gradient is scaled by its share of the step.
-  tessera::backward(loss, engine.share);
-  for (const auto& flow : engine.flows) flow->complete_missing();
-  engine.running = false;
-  ++engine.finished;
+  TESSERA_CHECK(engine_->running, "optimizer: backward outside of micro_batches");
+  engine_->backward(loss);
+}
+
+void ZeroOptimizer::skip() {
+  TESSERA_CHECK(engine_->running, "optimizer: skip outside of micro_batches");
+  engine_->skip();
 }
 
 StepReport ZeroOptimizer::step() {
-  Engine& engine = *engine_;
-  TESSERA_CHECK(engine.began && !engine.running && engine.finished == engine.micro_step.count,
-                "optimizer: step after {} of {} micro-steps", engine.finished,
-                engine.micro_step.count);
-  const trace::Scope scope("step");
-  StepReport report;
-  report.step = engine.step;
-  report.loss = engine.fold_losses();
-  report.grad_norm = static_cast<float>(engine.gradient_norm());
-  if (!std::isfinite(report.grad_norm)) {
-    fail("step {}: the gradient norm is not finite ({}), the loss is {}", engine.step,
-         report.grad_norm, report.loss);
+  TESSERA_CHECK(engine_->all_micro_steps_done(), "optimizer: step after {} of {} micro-steps",
+                engine_->finished, engine_->micro_step.count);
+  return engine_->finish();
+}
+
+StepReport ZeroOptimizer::step(int64_t step, const Batch& batch,
+                               const std::function<Tensor(const MicroBatch&)>& loss) {
+  for (const MicroBatch& micro : micro_batches(step, batch)) {
+    const Tensor value = loss(micro);
+    if (value.defined()) {
+      backward(value);
+    } else {
+      skip();
+    }
   }
-  // As torch.nn.utils.clip_grad_norm_ defines it.
-  const float clip_factor =
-      options_.clip > 0 ? std::min(1.0f, options_.clip / (report.grad_norm + 1e-6f)) : 1.0f;
-  const float schedule = options_.schedule(engine.step);
-  for (auto it = engine.flows.rbegin(); it != engine.flows.rend(); ++it) {
-    const int64_t count = ++(*it)->partition().steps_taken;
-    const auto hypers =
-        group_hypers(engine.rule, options_.groups, count, schedule, clip_factor);
-    (*it)->update(hypers);
-    if (it == engine.flows.rbegin()) report.learning_rate = hypers[0].learning_rate;
+  return this->step();
+}
+
+Tensor ZeroOptimizer::gradient(const std::string& name) {
+  TESSERA_CHECK(engine_->all_micro_steps_done(),
+                "gradient: of '{}', asked for outside of the time between the last backward and "
+                "step()", name);
+  engine_->reduce();
+  const auto [flow, parameter] = engine_->find(name);
+  const Partition& partition = flow->partition();
+  const dist::ParameterSlot& slot = partition.layout().slot(parameter);
+  const Tensor whole = gather_bucket(partition, slot.bucket,
+                                     partition.shard_of(partition.accumulator(), slot.bucket),
+                                     partition.own_range(slot.bucket), *engine_->communicator);
+  const Tensor sum = whole.flat(slot.offset, slot.offset + slot.elements);
+  Tensor result = Tensor::empty(partition.parameter(parameter).named.parameter.shape(), DType::f32,
+                                whole.device());
+  kernels::scale(current_context(whole.device()), result, sum, engine_->gradient_factor());
+  return result;
+}
+
+std::map<std::string, float> ZeroOptimizer::gradient_norms() {
+  TESSERA_CHECK(engine_->all_micro_steps_done(),
+                "gradient_norms: asked for outside of the time between the last backward and "
+                "step()");
+  engine_->reduce();
+  std::map<std::string, float> norms;
+  for (const auto& flow : engine_->trainable()) {
+    const auto& parameters = flow->partition().parameters();
+    for (size_t i = 0; i < parameters.size(); ++i) {
+      const double norm = engine_->norm().of_parameter(flow->partition(), static_cast<int>(i));
+      norms[parameters[i].named.name] = static_cast<float>(norm * engine_->gradient_factor());
+    }
   }
-  engine.finished = 0;
-  engine.began = false;
-  report.exposed_ns = dist::waited_ns() - engine.waited_before_ns;
-  dist::set_finished_step(engine.step);
-  return report;
+  return norms;
 }
 
 void ZeroOptimizer::synchronize() {
-  for (const auto& flow : engine_->flows) flow->synchronize();
+  for (ParameterFlow* flow : engine_->flows()) flow->parameters().synchronize();
+}
+
+void ZeroOptimizer::for_each_parameter(
+    const std::function<void(const nn::NamedParameter&, std::span<const float>)>& body) {
+  for (const ParameterFlow* flow : engine_->flows()) {
+    const Partition& partition = flow->partition();
+    for (int b = 0; b < partition.buckets(); ++b) {
+      const Tensor whole = gather_bucket(partition, b, flow->weights(b), flow->range(b),
+                                         *engine_->communicator);
+      for (const Partition::Part& part : partition.parts(b, partition.whole_range(b))) {
+        const auto values = whole.values<float>().subspan(
+            static_cast<size_t>(part.offset), static_cast<size_t>(part.end - part.begin));
+        body(partition.parameter(part.parameter).named, values);
+      }
+    }
+  }
+}
+
+void ZeroOptimizer::set_parameters(const ParameterSource& source) {
+  synchronize();
+  for (ParameterFlow* flow : engine_->flows()) flow->fill(source);
 }
 
 std::map<std::string, ZeroOptimizer::StateShard> ZeroOptimizer::state() const {
   std::map<std::string, StateShard> result;
-  for (const auto& flow : engine_->flows) {
-    own_state(flow->partition(), flow->updates(), engine_->rule.state_names(), result);
+  for (const auto& flow : engine_->trainable()) {
+    own_state(*flow, engine_->rule.state_names(), result);
   }
   return result;
 }
@@ -283,9 +227,8 @@ std::map<std::string, ZeroOptimizer::StateShard> ZeroOptimizer::consolidated_sta
                 "consolidated_state: root {}, expected 0 to {}", root,
                 engine_->communicator->size() - 1);
   std::map<std::string, StateShard> result;
-  for (const auto& flow : engine_->flows) {
-    gather_state(flow->partition(), flow->updates(), engine_->rule.state_names(),
-                 *engine_->communicator, root, result);
+  for (const auto& flow : engine_->trainable()) {
+    gather_state(*flow, engine_->rule.state_names(), *engine_->communicator, root, result);
   }
   return result;
 }

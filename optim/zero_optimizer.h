@@ -1,5 +1,5 @@
-// ZeRO (Rajbhandari et al., arXiv:1910.02054): an optimizer whose state, and gradients, are sharded
-// over the ranks of data-parallel training.
+// ZeRO (Rajbhandari et al., arXiv:1910.02054): an optimizer whose state, gradients and parameters
+// are sharded over the ranks of data-parallel training.
 //
 //   optim::ZeroOptimizer optimizer(model, optim::AdamW{.learning_rate = 3e-4f}, world,
 //                                  {.stage = 2});
@@ -17,19 +17,28 @@
 //   stage 0  plain data parallel: every rank holds and updates everything
 //   stage 1  optimizer state is sharded
 //   stage 2  gradients too: buckets come from a small ring and leave as they fill
+//   stage 3  parameters too: each block is gathered before it is read, and let go after
+//
+// Parameters may be f32, bf16 or f16, mixed as the model likes. Those of 16 bits have f32 master
+// weights beside the optimizer's state, gradients of 16 bits, and sums of these in f32.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "core/dtype.h"
+#include "core/error.h"
 #include "dist/bootstrap.h"
 #include "dist/shard_layout.h"
 #include "nn/module.h"
+#include "optim/loss_scaler.h"
 #include "optim/micro_batch.h"
+#include "optim/partition.h"
 #include "optim/schedule.h"
 #include "optim/update_rule.h"
 
@@ -38,6 +47,11 @@ namespace tessera::optim {
 enum class Reduction : uint8_t {
   ordered,  // contributions in order of micro-batch: the same bits for any number of ranks
   fast,     // the transport's own reduce-scatter: the same bits from run to run
+};
+
+enum class Offload : uint8_t {
+  none,
+  optimizer,  // master weights and state on the host, updated there
 };
 
 struct ZeroOptions {
@@ -51,6 +65,11 @@ struct ZeroOptions {
   float clip = 0;  // maximum of the global gradient norm; 0: no clipping
   Schedule schedule = constant_schedule();
   uint64_t seed = 0;  // of initial weights and dropout
+  /// Of the gradient sums of 16-bit parameters: f32, or bf16, then rounded after every addition.
+  DType grad_shard = DType::f32;
+  /// Default: LossScaling{} where a parameter is f16, none elsewhere.
+  std::optional<LossScaling> loss_scaling = std::nullopt;
+  Offload offload = Offload::none;
   /// Which group a parameter joins, by name; `groups` are numbered from 1, 0 is the rule's own.
   std::function<int(const nn::NamedParameter&)> group_of = nullptr;
   std::vector<GroupOptions> groups = {};
@@ -62,14 +81,27 @@ struct StepReport {
   float loss = 0;       // of the global batch
   float grad_norm = 0;  // before clipping
   float learning_rate = 0;
+  float loss_scale = 1;  // that the step ran with
+  /// No weight was changed: gradients overflowed under loss scaling, or no rank had data.
+  bool skipped = false;
+  /// Parameters that got no gradient in any micro-batch and so no update; each once in a run.
+  std::vector<std::string> without_gradient;
   int64_t exposed_ns = 0;  // waiting for communication, from the step's first micro-batch on
+};
+
+/// The loss or the gradient of a step is not finite, on every rank alike; no weight was changed.
+struct NonFiniteError : Error {
+  NonFiniteError(const std::string& text, int64_t micro_batch_index)
+      : Error(text), micro_batch(micro_batch_index) {}
+  int64_t micro_batch;  // the first whose loss is not finite, or -1
 };
 
 class ZeroOptimizer {
  public:
   /// Lays the model's parameters out, initialises those that have no values yet, and attaches to
-  /// their hooks. The model must outlive the optimizer. Throws InputError for a stage other than 0,
-  /// 1, 2. Collective.
+  /// their hooks. The model must outlive the optimizer; at stage 3 it has values only as long as
+  /// the optimizer lives. Parameters that are frozen now get neither gradient nor state. Throws
+  /// InputError for a stage other than 0 to 3. Collective.
   ZeroOptimizer(nn::Module& model, UpdateRule rule, const dist::World& world,
                 ZeroOptions options = {});
   ~ZeroOptimizer();
@@ -115,15 +147,38 @@ class ZeroOptimizer {
   /// sends gradients to their owners as buckets fill.
   void backward(const Tensor& loss);
 
-  /// Ends the step: update the own shard, gather parameters. Collective.
+  /// In place of backward: this rank has no data for the running micro-batch. It takes part in what
+  /// the ranks do together and changes nothing: the step's loss and gradient are the means over the
+  /// micro-batches that had data. At stage 3 not in the first micro-batch of a run.
+  void skip();
+
+  /// Ends the step: update the own shard, gather parameters. Throws NonFiniteError. Collective.
   StepReport step();
 
-  /// Adds parameters of another module, under a group with its own hyper-parameters, between
-  /// steps. Collective.
-  void add_parameters(nn::Module& module, const GroupOptions& group);
+  /// A whole step: `loss` gives a micro-batch's mean loss, or an undefined tensor for no data.
+  StepReport step(int64_t step, const Batch& batch,
+                  const std::function<Tensor(const MicroBatch&)>& loss);
 
-  /// Waits until every parameter has its new value; for reading parameters without an operation.
+  /// The step's summed gradient of a parameter, f32 and whole on every rank, between the last
+  /// backward and step(). Collective.
+  Tensor gradient(const std::string& name);
+  /// Norms of all parameters' summed gradients at that time, before clipping. Collective.
+  std::map<std::string, float> gradient_norms();
+
+  /// Adds parameters of another module, as a group with its own hyper-parameters, between steps.
+  /// Collective.
+  void add_param_group(nn::Module& module, const GroupOptions& group);
+
+  /// Waits until every parameter has its new value; for reading parameters without an operation,
+  /// which at stage 3 needs for_each_parameter.
   void synchronize();
+
+  /// Calls `body` with the f32 values of each parameter, whole, on every rank; never more than a
+  /// bucket is held. Of 16-bit parameters these are the master weights. Collective.
+  void for_each_parameter(
+      const std::function<void(const nn::NamedParameter&, std::span<const float>)>& body);
+  /// Sets every parameter from `source`, which is asked for what this rank holds.
+  void set_parameters(const ParameterSource& source);
 
   /// The own shard of a parameter's optimizer state: "wte.weight" -> ranges and values.
   struct StateShard {
@@ -140,9 +195,8 @@ class ZeroOptimizer {
   friend class MicroBatches;
   MicroBatch begin(const MicroBatches& batches, int64_t micro_step);
 
-  struct Engine;
-  std::unique_ptr<Engine> engine_;
   ZeroOptions options_;
+  std::unique_ptr<class ZeroEngine> engine_;
 };
 
 }  // namespace tessera::optim

@@ -38,16 +38,22 @@ float evaluate(models::Gpt& model, const TokenRange& range, const EvaluationOpti
 
   // Each batch is computed by one rank and is zero on the others, so that the sum over ranks is
   // exact; the mean is folded in order of batches.
-  const Tensor losses = Tensor::zeros({batches});
+  std::vector<float> own(static_cast<size_t>(batches), 0.0f);
   model.eval();
   {
     NoGrad no_grad;
-    for (int64_t i = world.rank; i < batches; i += world.size) {
-      const auto [tokens, targets] = read_sequences(range, batch(i), context);
-      losses.data<float>()[i] = model.loss(tokens, targets).item();
+    for (int64_t first = 0; first < batches; first += world.size) {
+      // Where parameters are sharded a forward takes all ranks: in the last round those without a
+      // batch repeat one.
+      const int64_t i = first + world.rank;
+      const auto [tokens, targets] =
+          read_sequences(range, batch(std::min(i, batches - 1)), context);
+      const float loss = model.loss(tokens, targets).item();
+      if (i < batches) own[static_cast<size_t>(i)] = loss;
     }
   }
   model.train();
+  const Tensor losses = Tensor::from({batches}, own);
   world.communicator->all_reduce(losses, {dist::Traffic::other}).wait();
   double sum = 0;
   for (int64_t i = 0; i < batches; ++i) {

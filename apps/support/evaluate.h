@@ -20,7 +20,7 @@ std::vector<int64_t> evaluation_starts(const TokenRange& range, int64_t context,
                                        const EvaluationOptions& options);
 
 /// Mean loss in nats a token. The ranks share the batches, and every rank gets the same bits, which
-/// do not depend on how many ranks there are. Collective.
+/// do not depend on how many ranks there are. Every rank runs as many forwards. Collective.
 float evaluate(models::Gpt& model, const TokenRange& range, const EvaluationOptions& options,
                const dist::World& world);
 

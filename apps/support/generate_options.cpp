@@ -1,10 +1,10 @@
 #include "apps/support/generate_options.h"
 
-#include <algorithm>
 #include <cmath>
 
 #include <CLI/CLI.hpp>
 
+#include "apps/support/command_line.h"
 #include "core/error.h"
 
 namespace tessera::apps {
@@ -51,16 +51,8 @@ GenerateCommandLine parse_generate_command_line(int argc, const char* const* arg
   app.add_option("--seed", seed, "The same seed gives the same text")
       ->capture_default_str();
   app.add_option("--threads", options.threads, "Threads (default: OMP_NUM_THREADS, or all cores)");
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::CallForHelp&) {
-    result.help = app.help();
-    return result;
-  } catch (const CLI::ParseError& error) {
-    std::string text = error.what();
-    std::replace(text.begin(), text.end(), '\n', ' ');
-    throw InputError(text);
-  }
+  result.help = parse_arguments(app, argc, argv);
+  if (!result.help.empty()) return result;
   if (seed < 0) fail_input("--seed is {}, expected at least 0", seed);
   options.sample.seed = static_cast<uint64_t>(seed);
   check(options);

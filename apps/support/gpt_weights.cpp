@@ -15,6 +15,7 @@ namespace {
 constexpr std::string_view prefix = "transformer.";
 constexpr std::string_view head_name = "lm_head.weight";
 constexpr std::string_view table_name = "wte.weight";
+constexpr int64_t piece_elements = int64_t{1} << 18;  // that are converted or compared at once
 
 std::string_view without_prefix(std::string_view name) {
   return name.starts_with(prefix) ? name.substr(prefix.size()) : name;
@@ -27,9 +28,9 @@ bool is_mask_buffer(std::string_view name) {
 }
 
 void check_tensor(const std::string& path, const nn::SafetensorsEntry& entry, const Shape& shape) {
-  if (entry.dtype != "F32") {
-    fail_input("{}: tensor {}: dtype is {}, expected F32", path, nn::printable(entry.name),
-               entry.dtype);
+  if (entry.dtype != "F32" && entry.dtype != "BF16" && entry.dtype != "F16") {
+    fail_input("{}: tensor {}: dtype is {}, expected F32, BF16 or F16", path,
+               nn::printable(entry.name), entry.dtype);
   }
   if (!std::equal(entry.shape.begin(), entry.shape.end(), shape.begin(), shape.end())) {
     fail_input("{}: tensor {}: shape is [{}], expected [{}]", path, nn::printable(entry.name),
@@ -53,6 +54,14 @@ void check_config(const std::string& path, const models::GptConfig& model) {
   check_same(path, "layer_norm_epsilon", file.epsilon, model.epsilon);
 }
 
+std::vector<nn::SafetensorsSpec> specs_of(const models::Gpt& model) {
+  std::vector<nn::SafetensorsSpec> specs;
+  for (const nn::NamedParameter& named : model.named_parameters()) {
+    specs.push_back({std::string(prefix) + named.name, DType::f32, named.parameter.shape()});
+  }
+  return specs;
+}
+
 }  // namespace
 
 GptWeights::GptWeights(const std::string& path, const models::Gpt& model) : file_(path) {
@@ -73,7 +82,7 @@ GptWeights::GptWeights(const std::string& path, const models::Gpt& model) : file
     if (found == by_name.end()) fail_input("{}: it has no tensor \"{}\"", path, named.name);
     check_tensor(path, *found->second, named.parameter.shape());
     if (head && named.name == table_name) check_head(*head, *found->second);
-    matches_.emplace_back(named, *found->second);
+    matches_.emplace(named.name, Match{named, *found->second});
     by_name.erase(found);
   }
   if (!by_name.empty()) {
@@ -87,13 +96,12 @@ void GptWeights::check_head(const nn::SafetensorsEntry& head,
                             const nn::SafetensorsEntry& table) const {
   const Shape shape(std::span<const int64_t>(table.shape));
   check_tensor(file_.path(), head, shape);
-  constexpr int64_t piece = int64_t{1} << 18;
-  std::vector<float> a(piece);
-  std::vector<float> b(piece);
-  for (int64_t begin = 0; begin < shape.elements(); begin += piece) {
-    const auto count = static_cast<size_t>(std::min(piece, shape.elements() - begin));
-    file_.read(head, begin, std::span(a).first(count));
-    file_.read(table, begin, std::span(b).first(count));
+  std::vector<float> a(piece_elements);
+  std::vector<float> b(piece_elements);
+  for (int64_t begin = 0; begin < shape.elements(); begin += piece_elements) {
+    const auto count = static_cast<size_t>(std::min(piece_elements, shape.elements() - begin));
+    file_.read_as_f32(head, begin, std::span(a).first(count));
+    file_.read_as_f32(table, begin, std::span(b).first(count));
     if (!std::equal(a.begin(), a.begin() + static_cast<int64_t>(count), b.begin())) {
       fail_input("{}: {} differs from {}; only models with a tied head are supported",
                  file_.path(), head.name, table.name);
@@ -102,23 +110,54 @@ void GptWeights::check_head(const nn::SafetensorsEntry& head,
 }
 
 void GptWeights::load() const {
-  for (const auto& [named, entry] : matches_) {
-    Tensor tensor = named.parameter.tensor();
+  for (const auto& [name, match] : matches_) {
+    Tensor tensor = match.named.parameter.tensor();
     if (!tensor.allocated()) {
-      named.parameter.leaf().name = named.name;
+      match.named.parameter.leaf().name = name;
       tensor.attach(allocate(tensor.bytes(), Category::parameters), 0);
     }
-    file_.read(entry, 0, tensor.values<float>());
+    load(match);
   }
 }
 
-void save_gpt(const models::Gpt& model, const std::string& path) {
-  std::vector<nn::NamedTensor> tensors;
-  for (const nn::NamedParameter& named : model.named_parameters()) {
-    tensors.push_back({std::string(prefix) + named.name, named.parameter.tensor()});
+void GptWeights::load(const Match& match) const {
+  const Tensor& tensor = match.named.parameter.tensor();
+  if (tensor.dtype() == DType::f32) {
+    file_.read_as_f32(match.entry, 0, tensor.values<float>());
+    return;
   }
-  nn::write_safetensors(path, std::move(tensors));
-  write_gpt_config(config_path_beside(path), model.config());
+  const int64_t elements = tensor.elements();
+  std::vector<float> piece(static_cast<size_t>(std::min(piece_elements, elements)));
+  visit_float(tensor.dtype(), "load", [&]<class T>() {
+    for (int64_t begin = 0; begin < elements; begin += piece_elements) {
+      const std::span values =
+          std::span(piece).first(static_cast<size_t>(std::min(piece_elements, elements - begin)));
+      file_.read_as_f32(match.entry, begin, values);
+      std::transform(values.begin(), values.end(), tensor.data<T>() + begin,
+                     [](float value) { return T(value); });
+    }
+  });
+}
+
+void GptWeights::read(const nn::NamedParameter& named, int64_t begin, std::span<float> out) const {
+  const auto found = matches_.find(named.name);
+  TESSERA_CHECK(found != matches_.end(), "weights: the model has no parameter '{}'", named.name);
+  file_.read_as_f32(found->second.entry, begin, out);
+}
+
+GptWriter::GptWriter(const std::string& path, const models::Gpt& model)
+    : config_path_(config_path_beside(path)),
+      config_(model.config()),
+      file_(path, specs_of(model)) {}
+
+void GptWriter::write(const nn::NamedParameter& named, std::span<const float> values,
+                      int64_t begin) {
+  file_.write(std::string(prefix) + named.name, begin, values);
+}
+
+void GptWriter::commit() {
+  file_.commit();
+  write_gpt_config(config_path_, config_);
 }
 
 void check_gpt_destination(const std::string& path) {

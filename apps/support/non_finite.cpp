@@ -11,9 +11,14 @@ namespace tessera::apps {
 namespace {
 
 bool is_finite(const Tensor& x) {
-  if (!x.defined() || !x.allocated() || x.dtype() != DType::f32) return true;
-  const std::span<const float> values = x.values<float>();
-  return std::all_of(values.begin(), values.end(), [](float v) { return std::isfinite(v); });
+  if (!x.defined() || !x.allocated() || !is_float(x.dtype())) return true;
+  bool finite = true;
+  visit_float(x.dtype(), "first_non_finite", [&]<class T>() {
+    const std::span<const T> values = x.values<T>();
+    finite = std::all_of(values.begin(), values.end(),
+                         [](T value) { return std::isfinite(float(value)); });
+  });
+  return finite;
 }
 
 // "linear with h.3.mlp.c_fc.weight"; names the parameter that is at fault, or else the first.
@@ -37,18 +42,15 @@ struct Observation {
 
 }  // namespace
 
-void fail_non_finite(int64_t step, float loss, const std::function<void()>& forward) {
+std::string first_non_finite(const std::function<void()>& forward) {
   std::string place;
-  {
-    NoGrad no_grad;
-    Observation observation([&](const char* operation, const Tensor& output,
-                                std::span<const Tensor> inputs) {
-      if (place.empty() && !is_finite(output)) place = describe(operation, inputs);
-    });
-    forward();
-  }
-  fail("step {}: the loss is not finite ({}); first at {}", step, loss,
-       place.empty() ? "none of the operations when they were run again" : place);
+  NoGrad no_grad;
+  Observation observation([&](const char* operation, const Tensor& output,
+                              std::span<const Tensor> inputs) {
+    if (place.empty() && !is_finite(output)) place = describe(operation, inputs);
+  });
+  forward();
+  return place.empty() ? "none of the operations when they were run again" : place;
 }
 
 }  // namespace tessera::apps

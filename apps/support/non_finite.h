@@ -1,13 +1,14 @@
 // Where a loss that is not finite came from.
 #pragma once
 
-#include <cstdint>
 #include <functional>
+#include <string>
 
 namespace tessera::apps {
 
-/// Runs `forward` again, without gradients, watching every operation's output, and throws Error:
-/// "step 17: the loss is not finite (nan); first at linear with h.3.mlp.c_fc.weight".
-[[noreturn]] void fail_non_finite(int64_t step, float loss, const std::function<void()>& forward);
+/// Runs `forward` without gradients, watching every operation's output, and names the first that is
+/// not finite: "linear with h.3.mlp.c_fc.weight". Where the parameters are sharded over ranks, all
+/// of them call it alike.
+std::string first_non_finite(const std::function<void()>& forward);
 
 }  // namespace tessera::apps

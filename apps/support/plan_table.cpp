@@ -1,91 +1,117 @@
 #include "apps/support/plan_table.h"
 
+#include <algorithm>
 #include <functional>
 #include <set>
-#include <vector>
 
 #include <fmt/format.h>
+
+#include "optim/checked_int.h"
 
 namespace tessera::apps {
 namespace {
 
-constexpr int64_t first_stage_to_come = 3;
+constexpr int stages = 4;
 
-std::string row(int64_t stage, int64_t ranks, const std::vector<int64_t>& bytes) {
-  std::string text = fmt::format("{:>5} {:>6}", stage, grouped(ranks));
-  for (const int64_t value : bytes) text += fmt::format(" {:>17}", grouped(value));
-  return text + "\n";
+struct Column {
+  std::string heading;
+  std::function<std::optional<int64_t>(const PlannedRun&)> value;
+  bool always = true;  // false: only where a run has such bytes
+};
+
+bool is_shown(const Column& column, const std::vector<PlannedRun>& runs) {
+  return column.always || std::any_of(runs.begin(), runs.end(), [&](const PlannedRun& run) {
+    return column.value(run).value_or(0) > 0;
+  });
 }
 
-std::string heading(const std::vector<const char*>& columns) {
-  std::string text = fmt::format("{:>5} {:>6}", "stage", "ranks");
-  for (const char* column : columns) text += fmt::format(" {:>17}", column);
-  return text + "\n";
-}
-
-int64_t sent(const optim::Plan& plan, dist::Traffic purpose) {
-  return plan.traffic[static_cast<size_t>(purpose)];
-}
-
-std::vector<int64_t> memory_columns(const optim::Plan& plan) {
-  return {plan.parameters,    plan.gradients, plan.optimizer_state,
-          plan.communication, plan.memory(),  plan.padding};
-}
-
-std::vector<int64_t> traffic_columns(const optim::Plan& plan) {
-  return {sent(plan, dist::Traffic::gradients), sent(plan, dist::Traffic::parameters),
-          sent(plan, dist::Traffic::norms), sent(plan, dist::Traffic::losses), plan.sent()};
+std::string table(std::vector<Column> columns, const std::vector<PlannedRun>& runs) {
+  std::erase_if(columns, [&](const Column& column) { return !is_shown(column, runs); });
+  std::vector<std::string> heading = {"stage", "ranks"};
+  for (const Column& column : columns) heading.push_back(column.heading);
+  Table text(heading);
+  for (const PlannedRun& run : runs) {
+    std::vector<std::string> cells = {std::to_string(run.stage), grouped(run.ranks)};
+    for (const Column& column : columns) {
+      const std::optional<int64_t> value = column.value(run);
+      cells.push_back(value ? grouped(*value) : "-");
+    }
+    text.add(std::move(cells));
+  }
+  return text.text();
 }
 
 }  // namespace
 
-std::string grouped(int64_t number) {
-  const std::string digits = std::to_string(number);
-  std::string text;
-  for (size_t i = 0; i < digits.size(); ++i) {
-    const bool after_digit = i > 0 && digits[i - 1] != '-';
-    if (after_digit && (digits.size() - i) % 3 == 0) text += ',';
-    text += digits[i];
+int64_t node_bytes(const optim::Plan& plan, int64_t ranks, int64_t ranks_per_node) {
+  const optim::CheckedInt rank = optim::CheckedInt(plan.peak()) + plan.host.memory();
+  return (rank * std::min(ranks, ranks_per_node)).value();
+}
+
+std::string memory_table(const std::vector<PlannedRun>& runs, int64_t ranks_per_node) {
+  const auto node = [=](const PlannedRun& run) {
+    return ranks_per_node == 1 ? 0 : node_bytes(run.plan, run.ranks, ranks_per_node);
+  };
+  return table(
+      {{"parameters", [](const auto& run) { return run.plan.parameters; }},
+       {"gathered therein", [](const auto& run) { return run.plan.parts.gathered; }, false},
+       {"gradients", [](const auto& run) { return run.plan.gradients; }},
+       {"optimizer state", [](const auto& run) { return run.plan.optimizer_state; }},
+       {"communication", [](const auto& run) { return run.plan.communication; }},
+       {"activations", [](const auto& run) { return run.plan.activations; }, false},
+       {"workspace", [](const auto& run) { return run.plan.workspace; }, false},
+       {"total", [](const auto& run) { return run.plan.peak(); }},
+       {"on the host", [](const auto& run) { return run.plan.host.memory(); }, false},
+       {"all of a node", node, false},
+       {"padding therein", [](const auto& run) { return run.plan.padding; }}},
+      runs);
+}
+
+std::string traffic_table(const std::vector<PlannedRun>& runs) {
+  std::vector<Column> columns;
+  for (int i = 0; i < dist::traffic_count; ++i) {
+    const auto purpose = static_cast<dist::Traffic>(i);
+    if (purpose == dist::Traffic::other) continue;
+    columns.push_back({std::string(dist::traffic_name(purpose)),
+                       [i](const auto& run) { return run.plan.traffic[static_cast<size_t>(i)]; }});
   }
-  return text;
+  columns.push_back({"total", [](const auto& run) { return run.plan.sent(); }});
+  return table(columns, runs);
 }
 
 optim::PlanInput plan_input(const TrainOptions& options, const models::Gpt& model, int64_t ranks,
                             int stage) {
-  return {.parameters = optim::layout_parameters(model),
+  return {.parameters = optim::plan_parameters(model),
           .ranks = ranks,
           .stage = stage,
           .bucket_bytes = options.bucket_bytes,
+          .overlap = options.overlap,
           .reduction = options.reduction,
           .batch = options.batch,
-          .state_tensors = std::ssize(update_rule(options).state_names())};
+          .state_tensors = std::ssize(update_rule(options).state_names()),
+          .sum_dtype = sum_dtype(options.memory)};
 }
 
 std::string plan_table(const TrainOptions& options, const models::Gpt& model, int64_t ranks) {
   std::set<int64_t> sizes = {1, 2, 4, 8, 16, 64};
   sizes.insert(ranks);
-  const auto table = [&](const std::function<std::vector<int64_t>(const optim::Plan&)>& columns) {
-    std::string text;
-    for (int stage = 0; stage < first_stage_to_come; ++stage) {
-      for (const int64_t size : sizes) {
-        text += row(stage, size, columns(plan(plan_input(options, model, size, stage), 0)));
-      }
+  std::vector<PlannedRun> runs;
+  for (int stage = 0; stage < stages; ++stage) {
+    for (const int64_t size : sizes) {
+      runs.push_back({stage, size, plan(plan_input(options, model, size, stage), 0)});
     }
-    return text + fmt::format("{:>5} not available yet\n", first_stage_to_come);
-  };
+  }
+  const bool with_activations = runs.front().plan.activations.has_value();
   return fmt::format(
-      "{}: {} parameters, {}, global batch {} in micro-batches of {}, buckets of {} bytes,\n"
+      "{}: {} parameters, {}, {}, global batch {} in micro-batches of {}, buckets of {} bytes,\n"
       "{} reduction, overlap {}; this run: {} rank{}, stage {}\n\n"
-      "Memory of rank 0, without activations, in bytes\n{}{}\n"
-      "Traffic that rank 0 sends in one step, in bytes\n{}{}",
-      options.preset, grouped(model.parameter_count()), options.optimizer, options.batch.global,
-      options.batch.micro, grouped(options.bucket_bytes), reduction_name(options.reduction),
-      options.overlap ? "on" : "off", ranks,
-      ranks == 1 ? "" : "s", options.stage,
-      heading({"parameters", "gradients", "optimizer state", "communication", "total",
-               "padding therein"}),
-      table(memory_columns), heading({"gradients", "parameters", "norms", "losses", "total"}),
-      table(traffic_columns));
+      "Memory of rank 0{}, in bytes\n{}\n"
+      "Traffic that rank 0 sends in one step, in bytes\n{}",
+      options.preset, grouped(model.parameter_count()), options.memory.precision, options.optimizer,
+      options.batch.global, options.batch.micro, grouped(options.bucket_bytes),
+      reduction_name(options.reduction),
+      options.overlap ? "on" : "off", ranks, ranks == 1 ? "" : "s", options.stage,
+      with_activations ? "" : ", without activations", memory_table(runs), traffic_table(runs));
 }
 
 }  // namespace tessera::apps

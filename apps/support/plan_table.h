@@ -2,7 +2,9 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
+#include "apps/support/table.h"
 #include "apps/support/train_options.h"
 #include "models/gpt.h"
 #include "optim/plan.h"
@@ -15,7 +17,16 @@ optim::PlanInput plan_input(const TrainOptions& options, const models::Gpt& mode
 /// Memory and traffic of rank 0, which holds as much as any and sends the most.
 std::string plan_table(const TrainOptions& options, const models::Gpt& model, int64_t ranks);
 
-/// 1234567 -> "1,234,567"
-std::string grouped(int64_t number);
+/// A row of the tables below.
+struct PlannedRun {
+  int stage = 0;
+  int64_t ranks = 1;
+  optim::Plan plan = {};
+};
+/// Of device and host, of all ranks that share a node.
+int64_t node_bytes(const optim::Plan& plan, int64_t ranks, int64_t ranks_per_node);
+/// With activations, workspace, host and nodes of several ranks where there are any.
+std::string memory_table(const std::vector<PlannedRun>& runs, int64_t ranks_per_node = 1);
+std::string traffic_table(const std::vector<PlannedRun>& runs);
 
 }  // namespace tessera::apps

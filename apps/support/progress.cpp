@@ -22,6 +22,14 @@ bool is_terminal_of_parent(int descriptor) {
   return !error && (name.starts_with("/dev/pts/") || name.starts_with("/dev/tty"));
 }
 
+std::string outcome(const StepLine& step) {
+  if (step.skipped) {
+    return fmt::format("skipped, gradients overflow at a loss scale of {:.0f}",
+                       step.loss_scale.value_or(1));
+  }
+  return fmt::format("loss {:.4f}  norm {:.3f}  lr {:.2e}", step.loss, step.grad_norm, step.lr);
+}
+
 }  // namespace
 
 bool on_terminal() {
@@ -57,15 +65,15 @@ void Progress::step(const StepLine& step) {
   if (!shows_) return;
   const int64_t done = step.step + 1;
   const bool tenth = step.step == 0 || done * 10 / steps_ != step.step * 10 / steps_;
-  if (!terminal_ && !tenth) return;
+  if (!terminal_ && !tenth && !step.skipped) return;
   const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - begin_;
   const double left =
       passed.count() / static_cast<double>(done) * static_cast<double>(steps_ - done);
-  const std::string text = fmt::format(
-      "step {}/{}  loss {:.4f}  norm {:.3f}  lr {:.2e}  {:.0f} tokens/s  {:.1f} ms  {} left", done,
-      steps_, step.loss, step.grad_norm, step.lr, step.tokens_per_s, step.step_ms,
-      duration_text(left));
-  if (!terminal_) {
+  const std::string text =
+      fmt::format("step {}/{}  {}  {:.0f} tokens/s  {:.1f} ms  {} left", done, steps_,
+                  outcome(step), step.tokens_per_s, step.step_ms, duration_text(left));
+  if (!terminal_ || step.skipped) {
+    clear_line();
     spdlog::info(text);
     return;
   }

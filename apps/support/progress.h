@@ -1,5 +1,6 @@
 // What a person sees while a run goes on. On a terminal one line, rewritten each step, with the
-// time left; where output is piped, a line every tenth of the way. Everything goes to stderr.
+// time left; where output is piped, a line every tenth of the way. A step that is skipped has a
+// line of its own. Everything goes to stderr.
 #pragma once
 
 #include <chrono>

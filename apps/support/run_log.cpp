@@ -52,6 +52,10 @@ JsonObject header_line(const TrainOptions& options, const dist::World& world,
       .add("threads", threads)
       .add("communicator", world.communicator->name())
       .add("stage", options.stage)
+      .add("precision", options.memory.precision)
+      .add("grad_shard", options.memory.grad_shard)
+      .add("recompute", options.memory.recompute)
+      .add("offload", options.memory.offload)
       .add("bucket_bytes", options.bucket_bytes)
       .add("overlap", options.overlap)
       .add("reduction", reduction_name(options.reduction))
@@ -76,13 +80,15 @@ JsonObject header_line(const TrainOptions& options, const dist::World& world,
 }
 
 JsonObject step_line(const StepLine& step) {
-  return JsonObject()
-      .add("type", "step")
+  JsonObject line;
+  line.add("type", "step")
       .add("step", step.step)
       .add("loss", step.loss)
       .add("grad_norm", step.grad_norm)
-      .add("lr", step.lr)
-      .add("tokens_per_s", rounded(step.tokens_per_s))
+      .add("lr", step.lr);
+  if (step.loss_scale) line.add("loss_scale", *step.loss_scale);
+  if (step.skipped) line.add("skipped", true);
+  return line.add("tokens_per_s", rounded(step.tokens_per_s))
       .add("step_ms", rounded(step.step_ms))
       .add("comm_exposed_ms", rounded(step.comm_exposed_ms));
 }

@@ -8,6 +8,7 @@
 
 #include <cstdio>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "apps/support/json_line.h"
@@ -37,6 +38,8 @@ struct StepLine {
   float loss = 0;
   float grad_norm = 0;
   float lr = 0;
+  std::optional<float> loss_scale = std::nullopt;  // where losses are scaled
+  bool skipped = false;                            // its gradients overflowed
   double tokens_per_s = 0;
   double step_ms = 0;
   double comm_exposed_ms = 0;

@@ -18,9 +18,9 @@ std::optional<int64_t> planned_bytes(const optim::Plan& plan, Category category)
     case Category::parameters: return plan.parameters;
     case Category::gradients: return plan.gradients;
     case Category::optimizer_state: return plan.optimizer_state;
+    case Category::activations: return plan.activations;
     case Category::communication: return plan.communication;
-    case Category::activations:
-    case Category::workspace: break;
+    case Category::workspace: return plan.workspace;
   }
   return std::nullopt;
 }
@@ -79,13 +79,15 @@ std::string RankReport::table() const {
   text += row("all at once", std::nullopt, peak_total);
   text += row("process (VmHWM)", std::nullopt, process_peak);
   text += '\n';
-  text += heading(fmt::format("sent, {} step{}", steps, steps == 1 ? "" : "s"));
+  const auto [steps, skipped] = count;
+  const std::string exception = skipped > 0 ? fmt::format(", {} skipped", skipped) : "";
+  text += heading(fmt::format("sent, {} step{}{}", steps, steps == 1 ? "" : "s", exception));
   for (const Traffic& t : traffic) text += row(t.purpose, t.planned, t.sent);
   return text;
 }
 
-RankReport measure(const optim::Plan& plan, int64_t steps, const dist::World& world) {
-  RankReport report{.rank = world.rank, .steps = steps, .memory = {}, .traffic = {}};
+RankReport measure(const optim::Plan& plan, const StepCount& count, const dist::World& world) {
+  RankReport report{.rank = world.rank, .count = count, .memory = {}, .traffic = {}};
   const MemoryLedger& memory = memory_ledger();
   for (int i = 0; i < category_count; ++i) {
     const auto category = static_cast<Category>(i);
@@ -98,7 +100,10 @@ RankReport measure(const optim::Plan& plan, int64_t steps, const dist::World& wo
   for (int i = 0; i < dist::traffic_count; ++i) {
     const auto purpose = static_cast<dist::Traffic>(i);
     std::optional<int64_t> planned;
-    if (purpose != dist::Traffic::other) planned = steps * plan.traffic[static_cast<size_t>(i)];
+    if (purpose != dist::Traffic::other) {
+      const auto index = static_cast<size_t>(i);
+      planned = count.steps * plan.traffic[index] - count.skipped * plan.update_traffic[index];
+    }
     report.traffic.push_back(
         {std::string(dist::traffic_name(purpose)), planned, traffic.bytes_sent(purpose)});
   }

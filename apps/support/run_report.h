@@ -12,6 +12,12 @@
 
 namespace tessera::apps {
 
+/// How many steps a run took, and in how many of them gradients overflowed and nothing was updated.
+struct StepCount {
+  int64_t steps = 0;
+  int64_t skipped = 0;
+};
+
 struct RankReport {
   struct Memory {
     std::string category;
@@ -26,7 +32,7 @@ struct RankReport {
   };
 
   int rank = 0;
-  int64_t steps = 0;
+  StepCount count;
   std::vector<Memory> memory;
   int64_t peak_total = 0;       // largest sum over the categories
   int64_t process_peak = 0;     // VmHWM: with the program, its libraries and what they allocate
@@ -38,8 +44,8 @@ struct RankReport {
   std::string table() const;
 };
 
-/// This rank's report after `steps` steps, from the process's ledgers.
-RankReport measure(const optim::Plan& plan, int64_t steps, const dist::World& world);
+/// This rank's report after a run, from the process's ledgers.
+RankReport measure(const optim::Plan& plan, const StepCount& count, const dist::World& world);
 
 /// All ranks' reports on rank 0; empty elsewhere. Collective.
 struct GatheredReports {

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "core/ops.h"
 #include "core/random.h"
 
 namespace tessera::apps {
@@ -74,7 +75,8 @@ void sample(models::Gpt& model, std::vector<int32_t> prompt, const SampleOptions
     const auto window = static_cast<size_t>(std::min(std::ssize(text), config.context));
     const std::span<const int32_t> seen = std::span<const int32_t>(text).last(window);
     const auto length = static_cast<int64_t>(window);
-    const Tensor logits = model.next_logits(Tensor::from<int32_t>({1, length}, seen));
+    const Tensor logits = ops::convert(
+        model.next_logits(Tensor::from<int32_t>({1, length}, seen)), DType::f32);
     const auto last = logits.values<float>();
     text.push_back(choose_token(last, options, position));
     emit(text.back());

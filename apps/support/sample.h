@@ -25,7 +25,8 @@ int32_t choose_token(std::span<const float> logits, const SampleOptions& options
 void check_prompt(std::span<const int32_t> prompt, const models::GptConfig& config);
 
 /// Calls `emit` with each new token. `prompt` is not empty; the model sees the last `context`
-/// tokens. Throws InputError for a token beyond the vocabulary.
+/// tokens. Throws InputError for a token beyond the vocabulary. Where the model's parameters are
+/// sharded over ranks, all of them call it alike.
 void sample(models::Gpt& model, std::vector<int32_t> prompt, const SampleOptions& options,
             const std::function<void(int32_t)>& emit);
 

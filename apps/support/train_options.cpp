@@ -11,6 +11,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "apps/support/command_line.h"
 #include "apps/support/train_defaults.h"
 
 namespace tessera::apps {
@@ -18,13 +19,13 @@ namespace {
 
 // As given; what is empty comes from the preset.
 struct Given {
-  std::optional<int64_t> layers, heads, width, context, vocab;
-  std::optional<int64_t> steps, global_batch, micro_batch, warmup, eval_every, bucket_bytes;
+  ModelOptions model;
+  BatchOptions batch;
+  BucketOptions buckets;
+  std::optional<int64_t> steps, warmup, eval_every;
   std::optional<float> lr, min_lr, weight_decay, beta2;
   float beta1 = 0.9f;
-  std::string preset = "nano";
   std::string overlap = "on";
-  std::string reduction = "ordered";
   int64_t stage = 2;
   int64_t threads = 0;
   int64_t seed = 1;  // signed, because CLI11 takes -1 for a large unsigned number
@@ -38,33 +39,17 @@ void add_data_and_model(CLI::App& app, Given& given, TrainOptions& options) {
   app.add_option("--val-data", options.val_data, "Validation data (default: the last 10 %)")
       ->group(group);
 
-  group = "Model";
-  app.add_option("--preset", given.preset,
-                 "nano, micro, gpt2, gpt2-medium, gpt2-large or gpt2-xl; sets the defaults below")
-      ->capture_default_str()
-      ->group(group);
-  app.add_option("--layers", given.layers, "Blocks")->group(group);
-  app.add_option("--heads", given.heads, "Heads of attention, a divisor of the width")
-      ->group(group);
-  app.add_option("--width", given.width, "Channels")->group(group);
-  app.add_option("--context", given.context, "Tokens of a sequence")->group(group);
-  app.add_option("--vocab", given.vocab, "Tokens that there are; 256 for text")->group(group);
+  add_model_options(app, given.model);
   app.add_option("--dropout", options.model.dropout, "Probability, in [0, 1)")
       ->capture_default_str()
-      ->group(group);
+      ->group("Model");
 }
 
 void add_training(CLI::App& app, Given& given, TrainOptions& options) {
   const char* group = "Training";
   app.add_option("--steps", given.steps, "Optimizer steps")->group(group);
-  app.add_option("--global-batch", given.global_batch, "Sequences of a step")->group(group);
-  app.add_option("--micro-batch", given.micro_batch,
-                 "Sequences that a rank computes at once, a divisor of the global batch")
-      ->group(group);
-  app.add_option("--optimizer", options.optimizer, "adamw, adam or sgd")
-      ->default_val("adamw")
-      ->check(CLI::IsMember({"adamw", "adam", "sgd"}))
-      ->group(group);
+  add_batch_options(app, given.batch, group);
+  add_optimizer_option(app, options.optimizer, group);
   app.add_option("--lr", given.lr, "Learning rate after the warm-up")->group(group);
   app.add_option("--min-lr", given.min_lr, "Learning rate at the end of the cosine")->group(group);
   app.add_option("--warmup", given.warmup, "Steps of the linear warm-up")->group(group);
@@ -84,20 +69,11 @@ void add_training(CLI::App& app, Given& given, TrainOptions& options) {
 
 void add_distribution(CLI::App& app, Given& given) {
   const char* group = "Distribution";
-  app.add_option("--stage", given.stage, "ZeRO stage: 0, 1 or 2")
+  app.add_option("--stage", given.stage, "ZeRO stage: 0, 1, 2 or 3")
       ->capture_default_str()
       ->group(group);
-  app.add_option("--bucket-bytes", given.bucket_bytes, "Size at which a bucket is sent")
-      ->group(group);
-  app.add_option("--overlap", given.overlap, "on: communicate while computing; off")
-      ->capture_default_str()
-      ->check(CLI::IsMember({"on", "off"}))
-      ->group(group);
-  app.add_option("--reduction", given.reduction,
-                 "ordered: the same bits for any number of ranks; fast")
-      ->capture_default_str()
-      ->check(CLI::IsMember({"ordered", "fast"}))
-      ->group(group);
+  add_bucket_options(app, given.buckets);
+  add_overlap_option(app, given.overlap);
   app.add_option("--threads", given.threads,
                  "Threads of a rank (default: OMP_NUM_THREADS, or the host's cores / its ranks)")
       ->group(group);
@@ -125,16 +101,6 @@ void add_output(CLI::App& app, Given& given, TrainOptions& options) {
       ->group(group);
 }
 
-template <class T>
-void at_least(const char* flag, T value, T minimum) {
-  if (value >= minimum) return;
-  fail_input("{} is {}, expected at least {}", flag, value, minimum);
-}
-
-void at_most(const char* what, int64_t value, int64_t maximum) {
-  if (value > maximum) fail_input("{} is {}, expected at most {}", what, value, maximum);
-}
-
 void positive(const char* flag, float value) {
   if (std::isfinite(value) && value > 0) return;
   fail_input("{} is {}, expected a number greater than 0", flag, value);
@@ -147,29 +113,19 @@ void within(const char* flag, float value, float minimum, float below) {
 
 void fill_model(const Given& given, TrainOptions& options) {
   const float dropout = options.model.dropout;
-  options.preset = given.preset;
-  options.model = models::GptConfig::preset(given.preset);
-  options.model.layers = given.layers.value_or(options.model.layers);
-  options.model.heads = given.heads.value_or(options.model.heads);
-  options.model.width = given.width.value_or(options.model.width);
-  options.model.context = given.context.value_or(options.model.context);
-  options.model.vocab = given.vocab.value_or(options.model.vocab);
+  options.preset = given.model.preset;
+  options.model = model_config(given.model);
   options.model.dropout = dropout;
+  options.model.recompute = options.memory.recompute;
   options.model.validate();
-  // So that no product of sizes overflows.
-  at_most("layers", options.model.layers, int64_t{1} << 14);
-  at_most("width", options.model.width, int64_t{1} << 20);
-  at_most("context", options.model.context, int64_t{1} << 24);
-  at_most("vocab", options.model.vocab, int64_t{1} << 24);
 }
 
 void fill_training(const Given& given, TrainOptions& options) {
-  const TrainDefaults defaults = train_defaults(given.preset);
+  const TrainDefaults defaults = train_defaults(given.model.preset);
   const bool sgd = options.optimizer == "sgd";
   const bool decoupled = options.optimizer == "adamw";
   options.steps = given.steps.value_or(defaults.steps);
-  options.batch = {.global = given.global_batch.value_or(defaults.global_batch),
-                   .micro = given.micro_batch.value_or(defaults.micro_batch)};
+  options.batch = batch_sizes(given.batch, defaults);
   // Without Adam's normalisation, steps of a useful length need a larger rate.
   options.lr = given.lr.value_or(sgd ? 100 * defaults.lr : defaults.lr);
   options.min_lr = given.min_lr.value_or(given.lr ? options.lr / 10
@@ -179,22 +135,20 @@ void fill_training(const Given& given, TrainOptions& options) {
   options.beta1 = given.beta1;
   options.beta2 = given.beta2.value_or(defaults.beta2);
   options.eval_every = given.eval_every.value_or(defaults.eval_every);
-  options.bucket_bytes = given.bucket_bytes.value_or(defaults.bucket_bytes);
-  at_least<int64_t>("--seed", given.seed, 0);
+  options.bucket_bytes = bucket_bytes(given.buckets, defaults);
+  at_least("--seed", given.seed, 0);
   options.seed = static_cast<uint64_t>(given.seed);
   options.overlap = given.overlap == "on";
-  options.reduction =
-      given.reduction == "ordered" ? optim::Reduction::ordered : optim::Reduction::fast;
+  options.reduction = reduction(given.buckets);
 }
 
 void check_training(const TrainOptions& options) {
-  at_least<int64_t>("--steps", options.steps, 1);
+  at_least("--steps", options.steps, 1);
   at_most("--steps", options.steps, int64_t{1} << 40);
-  at_least<int64_t>("--warmup", options.warmup, 0);
-  at_least<int64_t>("--bucket-bytes", options.bucket_bytes, 1);
-  at_least<int64_t>("--eval-every", options.eval_every, 0);
-  at_least<int64_t>("--eval-batches", options.eval_batches, 0);
-  at_least<int64_t>("--sample", options.sample, 0);
+  at_least("--warmup", options.warmup, 0);
+  at_least("--eval-every", options.eval_every, 0);
+  at_least("--eval-batches", options.eval_batches, 0);
+  at_least("--sample", options.sample, 0);
   positive("--lr", options.lr);
   within("--beta1", options.beta1, 0, 1);
   within("--beta2", options.beta2, 0, 1);
@@ -205,27 +159,18 @@ void check_training(const TrainOptions& options) {
     fail_input("--min-lr is {}, expected from 0 to the learning rate, {}", options.min_lr,
                options.lr);
   }
-  options.batch.validate();
-  at_most("global batch", options.batch.global, int64_t{1} << 30);
   at_most("--eval-batches", options.eval_batches, int64_t{1} << 30);
 }
 
 void check_distribution(const Given& given, TrainOptions& options) {
-  if (given.stage == 3) fail_input("stage 3 is not available yet; 0, 1 and 2 are");
   if (given.stage < 0 || given.stage > 3) {
-    fail_input("stage is {}, expected 0, 1 or 2", given.stage);
+    fail_input("stage is {}, expected 0, 1, 2 or 3", given.stage);
   }
   options.stage = static_cast<int>(given.stage);
   if (given.threads < 0 || given.threads > 4096) {
     fail_input("--threads is {}, expected from 1 to 4096, or 0 for the default", given.threads);
   }
   options.threads = static_cast<int>(given.threads);
-}
-
-// CLI11's message without line ends, because an error is one line.
-std::string one_line(std::string text) {
-  std::replace(text.begin(), text.end(), '\n', ' ');
-  return text;
 }
 
 }  // namespace
@@ -242,19 +187,15 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
   add_data_and_model(app, given, result.options);
   add_training(app, given, result.options);
   add_distribution(app, given);
+  add_memory_options(app, result.options.memory);
   add_output(app, given, result.options);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::CallForHelp&) {
-    result.help = app.help();
-    return result;
-  } catch (const CLI::ParseError& error) {
-    throw InputError(one_line(error.what()));
-  }
+  result.help = parse_arguments(app, argc, argv);
+  if (!result.help.empty()) return result;
   check_distribution(given, result.options);
   fill_model(given, result.options);
   fill_training(given, result.options);
   check_training(result.options);
+  sum_dtype(result.options.memory);  // refuses what does not go with the precision
   if (result.options.data.empty() && !result.options.plan) fail_input("--data is required");
   return result;
 }
@@ -286,14 +227,12 @@ optim::ZeroOptions zero_options(const TrainOptions& options) {
           .schedule = optim::warmup_cosine(options.warmup, options.steps,
                                            options.min_lr / options.lr),
           .seed = options.seed,
+          .grad_shard = sum_dtype(options.memory),
+          .offload = offload(options.memory),
           .group_of = [](const nn::NamedParameter& named) {
             return named.parameter.shape().rank() >= 2 ? 0 : 1;
           },
           .groups = {{.weight_decay = 0.0f}}};
-}
-
-const char* reduction_name(optim::Reduction reduction) {
-  return reduction == optim::Reduction::ordered ? "ordered" : "fast";
 }
 
 int threads_per_rank(int asked, int ranks_on_this_host) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 
+#include "apps/support/model_options.h"
 #include "models/gpt.h"
 #include "optim/zero_optimizer.h"
 
@@ -20,6 +21,7 @@ struct TrainOptions {
   int64_t bucket_bytes = 0;
   bool overlap = true;
   optim::Reduction reduction = optim::Reduction::ordered;
+  MemoryOptions memory;  // precision, gradient sums, recompute (in `model` too), offload
 
   int64_t steps = 0;
   optim::Batch batch;
@@ -57,7 +59,6 @@ CommandLine parse_command_line(int argc, const char* const* argv);
 optim::UpdateRule update_rule(const TrainOptions& options);
 /// Matrices decay, vectors (biases and norms) do not.
 optim::ZeroOptions zero_options(const TrainOptions& options);
-const char* reduction_name(optim::Reduction reduction);
 
 /// Threads of this rank: what was asked for, else OMP_NUM_THREADS, else its share of the cores.
 int threads_per_rank(int asked, int ranks_on_this_host);

@@ -46,7 +46,7 @@ class Attention(nn.Module):
         else:
             # The scale goes to q, which is T/(C/H) times smaller than the scores.
             scores = (q * (C // self.heads) ** -0.5) @ k.transpose(2, 3)  # (B, H, T, T)
-            y = F.softmax(scores + self.mask[:T, :T], dim=-1) @ v
+            y = F.softmax(scores + self.mask[:T, :T].to(scores.dtype), dim=-1) @ v
         return self.c_proj(y.transpose(1, 2).reshape(B, T, C))
 
 
@@ -86,7 +86,7 @@ class Gpt(nn.Module):
         for block in self.h:
             x = block(x)
         logits = F.linear(self.ln_f(x), self.wte.weight)
-        return F.cross_entropy(logits.view(-1, logits.shape[-1]), targets.reshape(-1))
+        return F.cross_entropy(logits.view(-1, logits.shape[-1]).float(), targets.reshape(-1))
 
 
 def init(model, std=0.02, seed=1337):

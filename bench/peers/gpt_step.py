@@ -4,9 +4,10 @@
     gpt_step.py --preset micro --threads 2                       # 6x384, T=256, B=12
     gpt_step.py --preset nano --write-weights init.safetensors   # write initial weights and stop
     gpt_step.py --preset nano --weights init.safetensors --json  # the same start as another program
+    gpt_step.py --preset gpt2 --dtype bf16                       # autocast; or --bf16 master
     gpt_step.py --optimizer-only 124439808                       # AdamW alone, GPT-2's shapes
 
-fp32, no dropout, AdamW (betas 0.9 and 0.95, eps 1e-8, decay 0.1 on matrices), clipping at 1.0.
+No dropout, AdamW (betas 0.9 and 0.95, eps 1e-8, decay 0.1 on matrices), clipping at 1.0.
 Step s reads sequences s*B ... s*B+B-1 of a synthetic stream, or of --data; see gpt2.batch.
 Prints a line a step and a summary; with --json each is one JSON object. Losses are of every step,
 the first --warmup of which are not timed.
@@ -39,10 +40,13 @@ def arguments(add=lambda parser: None, description=__doc__, single_process=True)
     parser.add_argument("--weights", metavar="FILE.safetensors")
     parser.add_argument("--data", metavar="FILE", help="read as bytes")
     if single_process:
+        parser.add_argument("--bf16", choices=("autocast", "master"), default="autocast",
+                            help="how --dtype bf16 trains; see precision.py")
         parser.add_argument("--write-weights", metavar="FILE.safetensors")
         parser.add_argument("--optimizer-only", type=int, metavar="N", help="AdamW alone")
-    parser.add_argument("--adamw", choices=("foreach", "single"), default="single",
-                        help="single is faster with --malloc keep, and smaller")
+    parser.add_argument("--dtype", choices=("fp32", "bf16"), default="fp32")
+    parser.add_argument("--adamw", choices=("auto", "fused", "foreach", "single"), default="auto",
+                        help="auto: fused where this torch has it for the CPU, else single")
     parser.add_argument("--malloc", choices=("keep", "plain"), default="keep",
                         help="keep: freed memory is reused; plain: as the C library does it")
     parser.add_argument("--json", action="store_true")
@@ -61,10 +65,12 @@ def report(args, fields, text):
 
 def summarize(args, step_ms, losses, import_kib, **more):
     import torch
+    import precision
     peak_kib = process.vm_hwm_kib()
     timed = step_ms[args.warmup:]
     fields = {"summary": True, "median_ms": statistics.median(timed), "min_ms": min(timed),
-              "losses": losses, "vm_hwm_kib": peak_kib, "vm_hwm_import_kib": import_kib,
+              "losses": losses, "dtype": args.dtype, "adamw": precision.adamw_kind(args.adamw),
+              "vm_hwm_kib": peak_kib, "vm_hwm_import_kib": import_kib,
               "threads": torch.get_num_threads(), "torch": torch.__version__,
               "blas": process.blas_library(), "cpu_capability": process.cpu_capability(), **more}
     report(args, fields, f"median {fields['median_ms']:.1f} ms, peak {peak_kib / 1024:.0f} MiB, "
@@ -75,24 +81,28 @@ def train(args, import_kib):
     import numpy as np
     import torch
     import gpt2
+    from precision import Precision, adamw_options
     config = gpt2.Config(args.layers, args.heads, args.width, args.context, args.vocab)
     model = gpt2.Gpt(config)
     gpt2.load(model, args.weights) if args.weights else gpt2.init(model)
     if args.write_weights:
         return gpt2.save(model, args.write_weights)
     text = np.fromfile(args.data, np.uint8) if args.data else None
-    optimizer = torch.optim.AdamW(gpt2.weight_groups(model.parameters()), lr=args.lr,
-                                  betas=(0.9, 0.95), eps=1e-8, foreach=args.adamw == "foreach")
+    precision = Precision(model, args.bf16 if args.dtype == "bf16" else "fp32")
+    optimizer = torch.optim.AdamW(gpt2.weight_groups(precision.parameters), **adamw_options(args))
     step_ms, losses = [], []
     for step in range(args.warmup + args.steps):
         tokens, targets = gpt2.batch(step * args.batch, args.batch, config, text)
         start = time.perf_counter()
-        loss = model(tokens, targets)
+        with precision.forward():
+            loss = model(tokens, targets)
         loss.backward()
+        precision.take_gradients()
         if args.clip > 0:
-            torch.nn.utils.clip_grad_norm_(model.parameters(), args.clip)
+            torch.nn.utils.clip_grad_norm_(precision.parameters, args.clip)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
+        precision.give_weights()
         step_ms.append((time.perf_counter() - start) * 1e3)
         losses.append(loss.item())
         report(args, {"step": step, "loss": losses[-1], "ms": step_ms[-1]},
@@ -104,6 +114,7 @@ def train(args, import_kib):
 def optimizer_only(args, import_kib):
     import torch
     import gpt2
+    from precision import adamw_options
     C, left, parameters = 768, args.optimizer_only, []
     block = [(C,), (C,), (3 * C, C), (3 * C,), (C, C), (C,),
              (C,), (C,), (4 * C, C), (4 * C,), (C, 4 * C), (C,)]
@@ -116,8 +127,7 @@ def optimizer_only(args, import_kib):
             parameters.append(tensor.requires_grad_())
     if left > 0:
         raise SystemExit(f"--optimizer-only: at most {args.optimizer_only - left} parameters")
-    optimizer = torch.optim.AdamW(gpt2.weight_groups(parameters), lr=args.lr,
-                                  betas=(0.9, 0.95), eps=1e-8, foreach=args.adamw == "foreach")
+    optimizer = torch.optim.AdamW(gpt2.weight_groups(parameters), **adamw_options(args))
     step_ms = []
     for step in range(args.warmup + args.steps):
         start = time.perf_counter()
@@ -133,8 +143,8 @@ def optimizer_only(args, import_kib):
 def main():
     args = arguments()
     process.before_torch(args.threads, args.malloc == "keep")
+    import_kib = process.import_torch()
     import torch
-    import_kib = process.vm_hwm_kib()
     torch.set_num_threads(args.threads)
     torch.manual_seed(1337)
     (optimizer_only if args.optimizer_only else train)(args, import_kib)

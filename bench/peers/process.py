@@ -1,6 +1,7 @@
 """What a peer has to settle before torch is loaded, and what it reads about its own process."""
 import ctypes
 import os
+import re
 
 
 def before_torch(threads, keep_memory=True):
@@ -23,6 +24,14 @@ def keep_freed_memory():
         libc.mallopt(option, value)
 
 
+def import_torch():
+    """Imports torch and returns the peak memory so far: what training takes is above that."""
+    import torch
+    if hasattr(torch, "compile"):
+        import torch._dynamo  # 80 MiB of modules, which the first optimizer would import
+    return vm_hwm_kib()
+
+
 def vm_hwm_kib():
     """Peak resident memory so far."""
     with open("/proc/self/status") as file:
@@ -30,6 +39,10 @@ def vm_hwm_kib():
 
 
 def blas_library():
+    import torch
+    built_with = re.search(r"BLAS_INFO=(\w+)", torch.__config__.show())
+    if built_with and built_with.group(1) != "generic":  # generic: the system's alternatives choose
+        return [built_with.group(1)]
     with open("/proc/self/maps") as file:
         return sorted({line.split()[-1] for line in file if "blas" in line and ".so" in line})
 

@@ -32,7 +32,7 @@ void add(const Context&, const Tensor& y, const Tensor& a, const Tensor& b) {
     const T* right = b.data<T>();
     parallel_blocks(y.elements(), 1, [=](int64_t begin, int64_t end) {
 #pragma omp simd
-      for (int64_t i = begin; i < end; ++i) out[i] = T(float(left[i]) + float(right[i]));
+      for (int64_t i = begin; i < end; ++i) out[i] = rounded<T>(float(left[i]) + float(right[i]));
     });
   });
 }

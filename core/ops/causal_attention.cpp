@@ -14,7 +14,7 @@
 #include <omp.h>
 
 #include "core/autograd.h"
-#include "core/onednn.h"
+#include "core/gemm.h"
 #include "core/ops.h"
 #include "core/ops/causal_attention.h"
 #include "core/trace.h"
@@ -39,6 +39,7 @@ Tensor causal_attention(const Tensor& qkv, int64_t heads) {
   return record(
       "causal_attention", y, {qkv},
       [qkv = saved(qkv), y = saved(y), logsumexp, heads](const Tensor& dy, InputGradients& grads) {
+        const InUse in_backward({&qkv});
         kernels::attention_backward(current_context(dy.device()), grads.destination(0), dy, y,
                                     logsumexp, qkv, heads);
       });
@@ -60,6 +61,7 @@ struct Sizes {
   float scale = 0;    // of the scores
   int64_t tiles = 0;  // of a head's query rows
   int64_t keys = 0;   // in the longest block
+  Device device = {};
 
   Sizes(const Tensor& qkv, int64_t head_count)
       : batch(qkv.size(0)),
@@ -69,7 +71,8 @@ struct Sizes {
         head(channels / heads),
         scale(1.0f / std::sqrt(static_cast<float>(head))),
         tiles((tokens + tile_rows - 1) / tile_rows),
-        keys(std::min(tokens, block_keys)) {}
+        keys(std::min(tokens, block_keys)),
+        device(qkv.device()) {}
 
   int64_t packed() const { return 3 * channels; }  // between tokens of qkv
   bool empty() const { return batch * tokens * channels == 0; }
@@ -95,19 +98,13 @@ Head<T> head_of(const T* qkv, const Sizes& s, int64_t sequence, int64_t head) {
   return {{q, s.packed()}, {q + s.channels, s.packed()}, {q + 2 * s.channels, s.packed()}};
 }
 
-/// c (m, n) f32 = or += a (m, k) b (k, n), on the calling thread alone.
+/// A product of matrices of T into one of f32, on the calling thread alone.
 template <class T>
-void product(int64_t m, int64_t n, int64_t k, ConstMatrix a, ConstMatrix b, Slice<float> c,
-             bool accumulate) {
-  gemm({.m = m,
-        .n = n,
-        .k = k,
-        .a = a,
-        .b = b,
-        .c = {c.data, c.stride},
-        .accumulate = accumulate,
-        .dtype = dtype_of<T>,
-        .threads = 1});
+void product(const Sizes& s, GemmArgs args) {
+  args.dtype = dtype_of<T>;
+  args.threads = 1;
+  args.device = s.device;
+  gemm(args);
 }
 
 template <class T>
@@ -119,8 +116,9 @@ ConstMatrix transposed(Slice<T> x) {
   return {x.data, 1, x.stride};
 }
 
-/// What one thread works in. `probabilities` shares the memory of `scores` where T is f32: each
-/// value is read before it is overwritten.
+/// What one thread works in. Scores, the softmax and all sums are f32; a product takes its operands
+/// in T. `probabilities` shares the memory of `scores` where T is f32: each value is read before it
+/// is overwritten.
 template <class T>
 struct Scratch {
   float* scores;     // (tile_rows, keys)
@@ -133,9 +131,15 @@ struct Scratch {
 
   static constexpr bool shared = std::is_same_v<T, float>;
 
+  /// Of a tile of scores, and of one of T. Like all that lies here a multiple of a cache line.
+  static int64_t score_floats(const Sizes& s) { return tile_rows * s.keys; }
+  static int64_t rounded_floats(const Sizes& s) {
+    return shared ? 0 : score_floats(s) * dtype_size(dtype_of<T>) / dtype_size(DType::f32);
+  }
+
   static int64_t floats(const Sizes& s, bool backward) {
-    const int64_t score_tiles = (shared ? 1 : 2) * (backward ? 2 : 1);
-    return tile_rows * (score_tiles * s.keys + s.head + 2);
+    const int64_t pair = score_floats(s) + rounded_floats(s);
+    return (backward ? 2 : 1) * pair + tile_rows * (s.head + 2);
   }
 
   Scratch(float* memory, const Sizes& s, bool backward) {
@@ -144,14 +148,13 @@ struct Scratch {
       memory += count;
       return taken;
     };
-    const int64_t score_tile = tile_rows * s.keys;
     out = take(tile_rows * s.head);
     maximum = take(tile_rows);
     sum = take(tile_rows);
-    scores = take(score_tile);
-    probabilities = reinterpret_cast<T*>(shared ? scores : take(score_tile));
-    gradient = backward ? take(score_tile) : nullptr;
-    dscores = reinterpret_cast<T*>(shared || !backward ? gradient : take(score_tile));
+    scores = take(score_floats(s));
+    probabilities = reinterpret_cast<T*>(shared ? scores : take(rounded_floats(s)));
+    gradient = backward ? take(score_floats(s)) : nullptr;
+    dscores = reinterpret_cast<T*>(shared || !backward ? gradient : take(rounded_floats(s)));
   }
 };
 
@@ -170,6 +173,12 @@ void run_tasks(int64_t tasks, int threads, const Body& body) {
   errors.rethrow();
 }
 
+template <class T>
+void convert_row(T* to, const float* from, int64_t count) {
+#pragma omp simd
+  for (int64_t i = 0; i < count; ++i) to[i] = rounded<T>(from[i]);
+}
+
 /// Sets hidden scores to -infinity as far as the last vector with a visible one reaches. Returns
 /// that end: up to there a row is computed, in loops without a remainder.
 int64_t mask_row(float* scores, int64_t visible, int64_t keys) {
@@ -180,9 +189,8 @@ int64_t mask_row(float* scores, int64_t visible, int64_t keys) {
 
 /// Scores of one row become exp(scale * score - maximum), zero from `end` on; updates the row's
 /// running maximum and sum. Returns what the sums before this block have to be multiplied by.
-template <class T>
-float softmax_row(T* to, const float* scores, int64_t end, int64_t keys, float scale,
-                  float& maximum, float& sum) {
+float softmax_row(float* scores, int64_t end, int64_t keys, float scale, float& maximum,
+                  float& sum) {
   float highest = -infinity;
 #pragma omp simd reduction(max : highest)
   for (int64_t i = 0; i < end; ++i) highest = scores[i] > highest ? scores[i] : highest;
@@ -191,10 +199,10 @@ float softmax_row(T* to, const float* scores, int64_t end, int64_t keys, float s
 #pragma omp simd reduction(+ : block_sum)
   for (int64_t i = 0; i < end; ++i) {
     const float value = exp_f32(multiply_add(scores[i], scale, -highest));
-    to[i] = T(value);
+    scores[i] = value;
     block_sum += value;
   }
-  for (int64_t i = end; i < keys; ++i) to[i] = T(0.0f);
+  std::fill(scores + end, scores + keys, 0.0f);
   const float correction = exp_f32(maximum - highest);
   maximum = highest;
   sum = sum * correction + block_sum;
@@ -211,26 +219,28 @@ void forward_tile(const Sizes& s, const Head<T>& head, int64_t first, Slice<T> y
   std::fill_n(scratch.sum, rows, 0.0f);
   for (int64_t key = 0; key < key_end; key += block_keys) {
     const int64_t keys = std::min(block_keys, key_end - key);
-    product<T>(rows, keys, s.head, plain(head.q.rows(first)), transposed(head.k.rows(key)),
-               {scratch.scores, keys}, false);
+    product<T>(s, {.m = rows, .n = keys, .k = s.head, .a = plain(head.q.rows(first)),
+                   .b = transposed(head.k.rows(key)), .c = {scratch.scores, keys}});
     for (int64_t r = 0; r < rows; ++r) {
       // Tiles and blocks start on multiples of tile_rows, so every row sees a key of the block.
       float* scores = scratch.scores + r * keys;
       const int64_t end = mask_row(scores, std::min(keys, first + r + 1 - key), keys);
-      const float correction = softmax_row(scratch.probabilities + r * keys, scores, end, keys,
-                                           s.scale, scratch.maximum[r], scratch.sum[r]);
+      const float correction =
+          softmax_row(scores, end, keys, s.scale, scratch.maximum[r], scratch.sum[r]);
+      if (!scratch.shared) convert_row(scratch.probabilities + r * keys, scores, keys);
       if (key == 0) continue;
       for (int64_t d = 0; d < s.head; ++d) scratch.out[r * s.head + d] *= correction;
     }
-    product<T>(rows, s.head, keys, {scratch.probabilities, keys, 1}, plain(head.v.rows(key)),
-               {scratch.out, s.head}, key > 0);
+    product<T>(s, {.m = rows, .n = s.head, .k = keys, .a = {scratch.probabilities, keys},
+                   .b = plain(head.v.rows(key)), .c = {scratch.out, s.head},
+                   .accumulate = key > 0});
   }
   for (int64_t r = 0; r < rows; ++r) {
     const float normalizer = 1.0f / scratch.sum[r];
     T* to = y.rows(first + r).data;
     const float* from = scratch.out + r * s.head;
 #pragma omp simd
-    for (int64_t d = 0; d < s.head; ++d) to[d] = T(from[d] * normalizer);
+    for (int64_t d = 0; d < s.head; ++d) to[d] = rounded<T>(from[d] * normalizer);
     logsumexp[first + r] = scratch.maximum[r] + std::log(scratch.sum[r]);
   }
 }
@@ -250,8 +260,8 @@ void score_gradients(const Sizes& s, int64_t first, int64_t rows, int64_t key, i
 #pragma omp simd
     for (int64_t i = 0; i < end; ++i) {
       const float probability = exp_f32(multiply_add(scores[i], s.scale, -normalizer));
-      p[i] = T(probability);
-      ds[i] = T(probability * (gradient[i] - offset) * s.scale);
+      p[i] = rounded<T>(probability);
+      ds[i] = rounded<T>(probability * (gradient[i] - offset) * s.scale);
     }
     for (int64_t i = end; i < keys; ++i) {
       p[i] = T(0.0f);
@@ -276,12 +286,7 @@ void row_products(float* delta, Slice<const T> dy, Slice<const T> y, int64_t row
 
 template <class T>
 void convert_rows(Slice<T> to, Slice<float> from, int64_t rows, int64_t columns) {
-  for (int64_t r = 0; r < rows; ++r) {
-    T* out = to.rows(r).data;
-    const float* in = from.rows(r).data;
-#pragma omp simd
-    for (int64_t d = 0; d < columns; ++d) out[d] = T(in[d]);
-  }
+  for (int64_t r = 0; r < rows; ++r) convert_row(to.rows(r).data, from.rows(r).data, columns);
 }
 
 template <class T>
@@ -303,19 +308,27 @@ void backward_tile(const Sizes& s, const Head<T>& head, int64_t first, const Hea
   row_products(delta, g.dy.rows(first), g.y.rows(first), rows, s.head);
   for (int64_t key = 0; key < end; key += block_keys) {
     const int64_t keys = std::min(block_keys, end - key);
-    const Slice<float> scores{scratch.scores, keys};
-    const Slice<float> gradient{scratch.gradient, keys};
     const Slice<T> p{scratch.probabilities, keys};
     const Slice<T> ds{scratch.dscores, keys};
     const auto q = head.q.rows(first);
     const auto k = head.k.rows(key);
+    const auto v = head.v.rows(key);
     const auto dy = g.dy.rows(first);
-    product<T>(rows, keys, s.head, plain(q), transposed(k), scores, false);
-    product<T>(rows, keys, s.head, plain(dy), transposed(head.v.rows(key)), gradient, false);
+    const auto meet_keys = [&](Slice<const T> a, Slice<const T> b, float* to) {
+      product<T>(s, {.m = rows, .n = keys, .k = s.head, .a = plain(a), .b = transposed(b),
+                     .c = {to, keys}});
+    };
+    const auto add_to_keys = [&](Slice<T> a, Slice<const T> b, Slice<float> to) {
+      product<T>(s, {.m = keys, .n = s.head, .k = rows, .a = transposed(a), .b = plain(b),
+                     .c = {to.rows(key).data, to.stride}, .accumulate = accumulate});
+    };
+    meet_keys(q, k, scratch.scores);
+    meet_keys(dy, v, scratch.gradient);
     score_gradients(s, first, rows, key, keys, g.logsumexp, delta, scratch);
-    product<T>(keys, s.head, rows, transposed(p), plain(dy), g.dv.rows(key), accumulate);
-    product<T>(keys, s.head, rows, transposed(ds), plain(q), g.dk.rows(key), accumulate);
-    product<T>(rows, s.head, keys, plain(ds), plain(k), {scratch.out, s.head}, key > 0);
+    add_to_keys(p, dy, g.dv);
+    add_to_keys(ds, q, g.dk);
+    product<T>(s, {.m = rows, .n = s.head, .k = keys, .a = plain(ds), .b = plain(k),
+                   .c = {scratch.out, s.head}, .accumulate = key > 0});
   }
   convert_rows(g.dq.rows(first), {scratch.out, s.head}, rows, s.head);
 }
@@ -353,7 +366,7 @@ void attention_backward(const Context& context, const Tensor& dqkv, const Tensor
   const int threads = team_size(tasks, s.tokens * s.tokens * s.head);
   visit_float(qkv.dtype(), "causal_attention", [&]<class T>() {
     const int64_t tile_floats = Scratch<T>::floats(s, true);
-    const int64_t sums = s.tokens * s.head;
+    const int64_t sums = s.tiles * tile_rows * s.head;  // dk and dv, in whole cache lines
     const int64_t floats = tile_floats + 2 * sums;
     const Tensor workspace = context.workspace({threads, floats});
     const auto backward = [&](int64_t task) {

@@ -43,6 +43,7 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& targets) {
   return record("cross_entropy", loss, {logits},
                 [logits = saved(logits), targets = saved(targets), logsumexp, share](
                     const Tensor& dloss, InputGradients& grads) {
+                  const InUse in_backward({&logits});
                   // Nobody else can see logits that are unique: their gradient takes their place.
                   const bool in_place = logits.unique() && !logits.leaf();
                   const Tensor dlogits = in_place ? logits : grads.destination(0);
@@ -97,27 +98,37 @@ void cross_entropy_forward(const Context&, const Tensor& losses, const Tensor& l
   });
 }
 
+namespace {
+template <class D, class T>
+void row_gradient(D* out, const T* x, int64_t columns, int32_t target, float normalizer,
+                  float factor) {
+  // First, because the row itself may be overwritten.
+  const float hit = (exp_f32(float(x[target]) - normalizer) - 1.0f) * factor;
+#pragma omp simd
+  for (int64_t i = 0; i < columns; ++i) {
+    out[i] = rounded<D>(exp_f32(float(x[i]) - normalizer) * factor);
+  }
+  out[target] = D(hit);
+}
+}  // namespace
+
 void cross_entropy_backward(const Context&, const Tensor& dlogits, const Tensor& dloss,
                             const Tensor& logits, const Tensor& logsumexp, const Tensor& targets,
                             float scale) {
   const int64_t columns = logits.size(-1);
+  const float* normalizer = logsumexp.data<float>();
+  const int32_t* target = targets.data<int32_t>();
+  const float factor = *dloss.data<float>() * scale;
   visit_float(logits.dtype(), "cross_entropy", [&]<class T>() {
-    T* out = dlogits.data<T>();
-    const T* x = logits.data<T>();
-    const float* normalizer = logsumexp.data<float>();
-    const int32_t* target = targets.data<int32_t>();
-    const float factor = *dloss.data<float>() * scale;
-    parallel_ranges(targets.elements(), 16 * columns, [=](int64_t begin, int64_t end) {
-      for (int64_t row = begin; row < end; ++row) {
-        const T* in = x + row * columns;
-        T* to = out + row * columns;
-        const float hit = (exp_f32(float(in[target[row]]) - normalizer[row]) - 1.0f) * factor;
-#pragma omp simd
-        for (int64_t i = 0; i < columns; ++i) {
-          to[i] = T(exp_f32(float(in[i]) - normalizer[row]) * factor);
+    visit_float(dlogits.dtype(), "cross_entropy", [&]<class D>() {
+      D* out = dlogits.data<D>();
+      const T* x = logits.data<T>();
+      parallel_ranges(targets.elements(), 16 * columns, [=](int64_t begin, int64_t end) {
+        for (int64_t row = begin; row < end; ++row) {
+          row_gradient(out + row * columns, x + row * columns, columns, target[row],
+                       normalizer[row], factor);
         }
-        to[target[row]] = T(hit);
-      }
+      });
     });
   });
 }

@@ -97,7 +97,7 @@ void apply_tile(T* y, const T* x, const uint32_t* draws, uint32_t threshold, flo
 #pragma omp simd
   for (int64_t i = 0; i < count; ++i) {
     const float scaled = float(x[i]) * keep_scale;
-    y[i] = T(draws[i] >= threshold ? scaled : 0.0f);
+    y[i] = rounded<T>(draws[i] >= threshold ? scaled : 0.0f);
   }
 }
 

@@ -125,7 +125,9 @@ void embedding_forward(const Context&, const Tensor& y, const Tensor& tokens, co
         }
         const T* position = positions.data<T>() + r % positions_per_row * channels;
 #pragma omp simd
-        for (int64_t c = 0; c < channels; ++c) out[c] = T(float(row[c]) + float(position[c]));
+        for (int64_t c = 0; c < channels; ++c) {
+          out[c] = rounded<T>(float(row[c]) + float(position[c]));
+        }
       }
     });
   });
@@ -165,7 +167,7 @@ void embedding_backward(const Context& context, const Tensor& dtable, const Tens
         const auto write = [=](const float* sum, int64_t first, int64_t columns) {
           T* to = out + first;
           for (int64_t c = 0; c < columns; ++c) {
-            to[c] = T(accumulate ? float(to[c]) + sum[c] : sum[c]);
+            to[c] = rounded<T>(accumulate ? float(to[c]) + sum[c] : sum[c]);
           }
         };
         sum_rows(dy.data<T>(), channels, count, [=](int64_t i) { return order[i]; }, write);
@@ -183,7 +185,7 @@ void position_backward(const Context&, const Tensor& dpositions, const Tensor& d
       for (int64_t t = begin; t < end; ++t) {
         T* out = dpositions.data<T>() + t * channels;
         const auto write = [=](const float* sum, int64_t first, int64_t columns) {
-          for (int64_t c = 0; c < columns; ++c) out[first + c] = T(sum[c]);
+          for (int64_t c = 0; c < columns; ++c) out[first + c] = rounded<T>(sum[c]);
         };
         const int64_t rows = t < tokens_per_row ? batch : 0;
         sum_rows(dy.data<T>(), channels, rows, [=](int64_t b) { return b * tokens_per_row + t; },

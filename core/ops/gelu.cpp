@@ -14,6 +14,7 @@ Tensor gelu(const Tensor& x) {
   Tensor y = Tensor::empty(x.shape(), x.dtype(), x.device());
   kernels::gelu_forward(current_context(x.device()), y, x);
   return record("gelu", y, {x}, [x = saved(x)](const Tensor& dy, InputGradients& grads) {
+    const InUse in_backward({&x});
     kernels::gelu_backward(current_context(dy.device()), grads.destination(0), dy, x);
   });
 }
@@ -28,7 +29,7 @@ void gelu_forward(const Context&, const Tensor& y, const Tensor& x) {
     const T* in = x.data<T>();
     parallel_blocks(x.elements(), 16, [=](int64_t begin, int64_t end) {
 #pragma omp simd
-      for (int64_t i = begin; i < end; ++i) out[i] = T(gelu_f32(float(in[i])));
+      for (int64_t i = begin; i < end; ++i) out[i] = rounded<T>(gelu_f32(float(in[i])));
     });
   });
 }
@@ -41,7 +42,7 @@ void gelu_backward(const Context&, const Tensor& dx, const Tensor& dy, const Ten
     parallel_blocks(x.elements(), 16, [=](int64_t begin, int64_t end) {
 #pragma omp simd
       for (int64_t i = begin; i < end; ++i) {
-        out[i] = T(float(grad[i]) * gelu_slope_f32(float(in[i])));
+        out[i] = rounded<T>(float(grad[i]) * gelu_slope_f32(float(in[i])));
       }
     });
   });

@@ -13,7 +13,7 @@ void offer_recompute(Tensor& y, const Tensor& x, const Tensor& weight, const Ten
                      int64_t rows, float epsilon) {
   if (!grad_enabled()) return;
   y.set_recompute([x = saved(x), weight = saved(weight), bias = saved(bias), rows, epsilon] {
-    const InUse in_use({&weight, &bias});
+    const InUse in_use({&x, &weight, &bias});
     const Context context = current_context(x.device());
     const Tensor again = context.workspace(x.shape(), x.dtype());
     const Tensor statistics = context.workspace({2, rows});
@@ -35,6 +35,7 @@ Tensor layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, flo
   return record("layer_norm", y, {x, weight, bias},
                 [x = saved(x), weight = saved(weight), mean, rstd](const Tensor& dy,
                                                                    InputGradients& grads) {
+                  const InUse in_backward({&x, &weight});
                   const auto wanted = [&grads](int input) {
                     return grads.wanted(input) ? grads.destination(input) : Tensor{};
                   };
@@ -89,10 +90,10 @@ void input_gradient_row(T* dx, const T* dy, const T* dsum, const T* x, const T* 
   };
   if (dsum == nullptr) {
 #pragma omp simd
-    for (int64_t i = 0; i < channels; ++i) dx[i] = T(gradient(i));
+    for (int64_t i = 0; i < channels; ++i) dx[i] = rounded<T>(gradient(i));
   } else {
 #pragma omp simd
-    for (int64_t i = 0; i < channels; ++i) dx[i] = T(gradient(i) + float(dsum[i]));
+    for (int64_t i = 0; i < channels; ++i) dx[i] = rounded<T>(gradient(i) + float(dsum[i]));
   }
 }
 
@@ -127,7 +128,7 @@ void write_parameter_gradients(const Tensor& dweight, const Tensor& dbias, const
   const auto write = [channels](const Tensor& gradient, const float* sum) {
     if (!gradient.defined()) return;
     T* out = gradient.data<T>();
-    for (int64_t i = 0; i < channels; ++i) out[i] = T(sum[i]);
+    for (int64_t i = 0; i < channels; ++i) out[i] = rounded<T>(sum[i]);
   };
   write(dweight, total);
   write(dbias, total + channels);

@@ -69,7 +69,7 @@ void normalize_row(T* y, const T* x, const T* weight, const T* bias, RowStatisti
 #pragma omp simd
   for (int64_t i = 0; i < channels; ++i) {
     const float normalized = (float(x[i]) - row.mean) * row.rstd;
-    y[i] = T(multiply_add(normalized, float(weight[i]), float(bias[i])));
+    y[i] = rounded<T>(multiply_add(normalized, float(weight[i]), float(bias[i])));
   }
 }
 

@@ -1,9 +1,9 @@
 // linear: y (R, out) = activation(x (R, in) W + bias), W stored as [in, out] or as [out, in].
 //
-// With an activation the value before it, `pre`, is kept for the backward:
+// With an activation the value before it, `pre`, is kept where a backward is coming:
 //   g = dy * activation'(pre),  dx = g W^T,  dW = x^T g,  dbias = sums of g's columns.
 #include "core/autograd.h"
-#include "core/onednn.h"
+#include "core/gemm.h"
 #include "core/ops.h"
 #include "core/trace.h"
 
@@ -26,6 +26,11 @@ void check_linear(const Tensor& x, const Tensor& weight, const Tensor& bias, Wei
   TESSERA_CHECK(bias.dtype() == x.dtype(), "linear: bias has dtype {}, expected {}",
                 dtype_name(bias.dtype()), dtype_name(x.dtype()));
 }
+
+/// Whether a backward is coming, which needs the value before the activation.
+bool recorded(const Tensor& x, const Tensor& weight, const Tensor& bias) {
+  return grad_enabled() && (x.requires_grad() || weight.requires_grad() || bias.requires_grad());
+}
 }  // namespace
 
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias, LinearOptions options) {
@@ -36,10 +41,12 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias, LinearO
   const int64_t out = weight.size(layout == WeightLayout::in_out ? 1 : 0);
   Tensor y = Tensor::empty(x.shape().with_last(out), x.dtype(), x.device());
   Tensor pre;
-  if (activation != Activation::none) pre = Tensor::empty(y.shape(), y.dtype(), y.device());
+  if (activation != Activation::none && recorded(x, weight, bias)) {
+    pre = Tensor::empty(y.shape(), y.dtype(), y.device());
+  }
   kernels::linear_forward(current_context(x.device()), y, pre, x, weight, bias, layout, activation);
 
-  if (pre.defined() && grad_enabled()) {
+  if (pre.defined()) {
     y.set_recompute([pre] {
       const Context context = current_context(pre.device());
       const Tensor again = context.workspace(pre.shape(), pre.dtype());
@@ -56,8 +63,10 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias, LinearO
                   const Tensor dx = wanted(0);
                   const Tensor dweight = wanted(1);
                   const Tensor dbias = wanted(2);
+                  const Tensor input = dweight.defined() ? x.get() : Tensor();
+                  const InUse in_backward({&input, dx.defined() ? &weight : nullptr});
                   kernels::linear_backward(current_context(dy.device()), dx, dweight, dbias, dy,
-                                           pre, x.get(), weight, layout, activation);
+                                           pre, input, weight, layout, activation);
                 });
 }
 
@@ -86,7 +95,7 @@ void column_sums(T* out, const T* x, int64_t rows, int64_t columns) {
         }
         for (int64_t i = 0; i < width; ++i) total[i] += partial[i];
       }
-      for (int64_t i = 0; i < width; ++i) out[column + i] = T(total[i]);
+      for (int64_t i = 0; i < width; ++i) out[column + i] = rounded<T>(total[i]);
     }
   });
 }
@@ -96,12 +105,12 @@ struct LinearSizes {
   int64_t row_stride, column_stride;  // of W as (in, out)
 };
 
-LinearSizes linear_sizes(const Tensor& x, const Tensor& weight, WeightLayout layout) {
+LinearSizes linear_sizes(const Tensor& y, const Tensor& weight, WeightLayout layout) {
   const bool in_out = layout == WeightLayout::in_out;
   const int64_t in = weight.size(in_out ? 0 : 1);
   const int64_t out = weight.size(in_out ? 1 : 0);
   int64_t rows = 1;
-  for (int i = 0; i < x.rank() - 1; ++i) rows *= x.size(i);
+  for (int i = 0; i < y.rank() - 1; ++i) rows *= y.size(i);
   return {in, out, rows, in_out ? out : 1, in_out ? 1 : in};
 }
 }  // namespace
@@ -109,23 +118,25 @@ LinearSizes linear_sizes(const Tensor& x, const Tensor& weight, WeightLayout lay
 void linear_forward(const Context& context, const Tensor& y, const Tensor& pre, const Tensor& x,
                     const Tensor& weight, const Tensor& bias, WeightLayout layout,
                     Activation activation) {
-  const auto [in, out, rows, row_stride, column_stride] = linear_sizes(x, weight, layout);
+  const auto [in, out, rows, row_stride, column_stride] = linear_sizes(y, weight, layout);
+  const Tensor& product = pre.defined() ? pre : y;
   gemm({.m = rows,
         .n = out,
         .k = in,
         .a = {x.raw(), in},
         .b = {weight.raw(), row_stride, column_stride},
-        .c = {(activation == Activation::none ? y : pre).raw(), out},
+        .c = {product.raw(), out},
         .bias = bias.defined() ? bias.raw() : nullptr,
         .dtype = x.dtype(),
-        .c_dtype = y.dtype()});
-  if (activation == Activation::gelu) gelu_forward(context, y, pre);
+        .c_dtype = y.dtype(),
+        .device = context.device});
+  if (activation == Activation::gelu) gelu_forward(context, y, product);
 }
 
 void linear_backward(const Context& context, const Tensor& dx, const Tensor& dweight,
                      const Tensor& dbias, const Tensor& dy, const Tensor& pre, const Tensor& x,
                      const Tensor& weight, WeightLayout layout, Activation activation) {
-  const auto [in, out, rows, row_stride, column_stride] = linear_sizes(x, weight, layout);
+  const auto [in, out, rows, row_stride, column_stride] = linear_sizes(dy, weight, layout);
   Tensor g = dy;
   if (activation == Activation::gelu) {
     g = context.workspace(dy.shape(), dy.dtype());
@@ -143,7 +154,8 @@ void linear_backward(const Context& context, const Tensor& dx, const Tensor& dwe
           .b = {weight.raw(), column_stride, row_stride},
           .c = {dx.raw(), in},
           .dtype = g.dtype(),
-          .c_dtype = dx.dtype()});
+          .c_dtype = dx.dtype(),
+          .device = context.device});
   }
   if (!dweight.defined()) return;
   const ConstMatrix x_transposed{x.raw(), 1, in};
@@ -158,7 +170,8 @@ void linear_backward(const Context& context, const Tensor& dx, const Tensor& dwe
         .b = in_out ? g_rows : x_rows,
         .c = {dweight.raw(), in_out ? out : in},
         .dtype = g.dtype(),
-        .c_dtype = dweight.dtype()});
+        .c_dtype = dweight.dtype(),
+        .device = context.device});
 }
 
 }  // namespace tessera::cpu

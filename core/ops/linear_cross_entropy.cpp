@@ -1,8 +1,9 @@
 // linear_cross_entropy: loss [] = cross_entropy(x (R, C) weight (V, C)^T, targets (R)).
 //
 // The logits (R, V) are the largest tensor of a language model. They exist in f32, for one chunk of
-// rows at a time. One chunk that has all rows is kept, and its gradient takes its place; several
-// are computed again in the backward, which costs one more product and no memory.
+// rows at a time. One chunk that has all rows is kept; several are computed again in the backward,
+// which costs one more product and no memory. Their gradient, under the incoming scale, takes their
+// place; that of 16-bit operands is in their dtype, for products in it, and has a place of its own.
 #include "core/autograd.h"
 #include "core/ops.h"
 #include "core/ops/linear_cross_entropy.h"
@@ -31,7 +32,7 @@ void check_linear_cross_entropy(const Tensor& x, const Tensor& weight, const Ten
                 "linear_cross_entropy: targets have shape {}, expected rows", targets.shape());
 }
 
-/// The tensors by rows: x (R, C), targets, losses and logsumexp (R).
+/// The tensors by rows: x (R, C), weight (V, C), targets and logsumexp (R).
 struct Rows {
   Tensor x, weight, targets, logsumexp;
   int64_t chunk = 0;
@@ -51,20 +52,35 @@ struct Rows {
   }
 };
 
-/// Turns logits into their gradient and adds the chunk's share to dx and dweight.
-void chunk_backward(const Context& context, const Rows& rows, int64_t begin, int64_t end,
-                    const Tensor& logits, const Tensor& dloss, const Tensor& dx,
-                    const Tensor& dweight) {
-  const float share = 1.0f / static_cast<float>(rows.count());
-  kernels::cross_entropy_backward(context, logits, dloss, logits, rows.logsumexp.rows(begin, end),
-                                  rows.targets.rows(begin, end), share);
-  if (dx.defined()) {
-    kernels::matmul(context, dx.rows(begin, end), logits, rows.weight, MatmulArgs{});
-  }
-  if (dweight.defined()) {
-    kernels::matmul(context, dweight, logits, rows.x.rows(begin, end),
-                    MatmulArgs{.transpose_a = true, .accumulate = begin > 0});
-  }
+/// dx and dweight, where defined, chunk by chunk. `kept` has the logits of the only chunk, or is
+/// undefined.
+void rows_backward(const Rows& rows, const Tensor& kept, const Tensor& dloss, const Tensor& dx,
+                   const Tensor& dweight) {
+  const Context context = current_context(dloss.device());
+  const DType dtype = rows.x.dtype();
+  const Shape chunk_shape{rows.chunk, rows.weight.size(0)};
+  const Tensor logits = kept.defined() ? kept : context.workspace(chunk_shape);
+  // In the dtype of the products that read it; f32 takes the place of the logits.
+  const Tensor dlogits = dtype == DType::f32 ? logits : context.workspace(chunk_shape, dtype);
+  // Chunks are summed in f32 and rounded once.
+  const bool separate = dweight.defined() && dtype != DType::f32 && rows.chunk < rows.count();
+  const Tensor sum = separate ? context.workspace(dweight.shape()) : dweight;
+  rows.for_each_chunk([&](int64_t begin, int64_t end) {
+    const Tensor values = logits.rows(0, end - begin);
+    const Tensor gradient = dlogits.rows(0, end - begin);
+    if (!kept.defined()) rows.compute_logits(context, values, begin, end);
+    kernels::cross_entropy_backward(context, gradient, dloss, values,
+                                    rows.logsumexp.rows(begin, end), rows.targets.rows(begin, end),
+                                    1.0f / static_cast<float>(rows.count()));
+    if (dx.defined()) {
+      kernels::matmul(context, dx.rows(begin, end), gradient, rows.weight, MatmulArgs{});
+    }
+    if (dweight.defined()) {
+      kernels::matmul(context, sum, gradient, rows.x.rows(begin, end),
+                      MatmulArgs{.transpose_a = true, .accumulate = begin > 0});
+    }
+  });
+  if (separate) kernels::convert(context, dweight, sum);
 }
 
 }  // namespace
@@ -78,7 +94,8 @@ Tensor linear_cross_entropy(const Tensor& x, const Tensor& weight, const Tensor&
   const int64_t vocabulary = weight.size(0);
   kernels::check_targets(context, "linear_cross_entropy", targets, vocabulary);
 
-  const Rows rows{saved(x).view({count, x.size(-1)}), saved(weight), targets.view({count}),
+  const Shape by_rows{count, x.size(-1)};
+  const Rows rows{x.view(by_rows), weight, targets.view({count}),
                   Tensor::empty({count}, DType::f32, x.device()),
                   std::min(count, logits_chunk_rows(vocabulary))};
   const bool recorded = grad_enabled() && (x.requires_grad() || weight.requires_grad());
@@ -98,18 +115,17 @@ Tensor linear_cross_entropy(const Tensor& x, const Tensor& weight, const Tensor&
 
   if (!keep) logits = Tensor();
   return record("linear_cross_entropy", loss, {x, weight},
-                [rows, logits](const Tensor& dloss, InputGradients& grads) {
-                  const Context here = current_context(dloss.device());
+                [x = saved(x), weight = saved(weight), targets = rows.targets,
+                 logsumexp = rows.logsumexp, chunk = rows.chunk, by_rows,
+                 logits](const Tensor& dloss, InputGradients& grads) {
+                  const bool again = !logits.defined();
+                  const InUse in_backward({again || grads.wanted(1) ? &x : nullptr,
+                                           again || grads.wanted(0) ? &weight : nullptr});
                   const Tensor dx =
-                      grads.wanted(0) ? grads.destination(0).view(rows.x.shape()) : Tensor();
+                      grads.wanted(0) ? grads.destination(0).view(by_rows) : Tensor();
                   const Tensor dweight = grads.wanted(1) ? grads.destination(1) : Tensor();
-                  const Tensor scratch =
-                      logits.defined() ? logits : here.workspace({rows.chunk, rows.weight.size(0)});
-                  rows.for_each_chunk([&](int64_t begin, int64_t end) {
-                    const Tensor chunk = scratch.rows(0, end - begin);
-                    if (!logits.defined()) rows.compute_logits(here, chunk, begin, end);
-                    chunk_backward(here, rows, begin, end, chunk, dloss, dx, dweight);
-                  });
+                  rows_backward({x.view(by_rows), weight, targets, logsumexp, chunk}, logits,
+                                dloss, dx, dweight);
                 });
 }
 

@@ -5,7 +5,7 @@
 //   dA = dC op(B)^T, or op(B) dC^T where A is stored transposed;
 //   dB = op(A)^T dC, or dC^T op(A) where B is stored transposed.
 #include "core/autograd.h"
-#include "core/onednn.h"
+#include "core/gemm.h"
 #include "core/ops.h"
 #include "core/trace.h"
 
@@ -42,24 +42,29 @@ Tensor as_one_matrix(const Tensor& x) {
   return x.view({leading(x.shape()).elements() * x.size(-2), x.size(-1)});
 }
 
-/// db where one b serves all matrices of a: the sum over them.
+/// db where one b serves all matrices of a: the sum over them, in f32.
 void shared_gradient(const Tensor& db, const Tensor& dy, const Tensor& a, MatmulArgs args) {
   const Context context = current_context(dy.device());
-  const auto add = [&](const Tensor& left, const Tensor& right, bool accumulate) {
+  const auto add = [&](const Tensor& to, const Tensor& left, const Tensor& right,
+                       bool accumulate) {
     if (args.transpose_b) {
-      kernels::matmul(context, db, right, left, MatmulArgs{true, args.transpose_a, accumulate});
+      kernels::matmul(context, to, right, left, MatmulArgs{true, args.transpose_a, accumulate});
     } else {
-      kernels::matmul(context, db, left, right, MatmulArgs{!args.transpose_a, false, accumulate});
+      kernels::matmul(context, to, left, right, MatmulArgs{!args.transpose_a, false, accumulate});
     }
   };
-  if (!args.transpose_a) return add(as_one_matrix(a), as_one_matrix(dy), false);
+  if (!args.transpose_a) return add(db, as_one_matrix(a), as_one_matrix(dy), false);
   const Tensor lefts = as_matrices(a);
   const Tensor rights = as_matrices(dy);
-  if (lefts.size(0) == 0) kernels::fill(context, db, 0.0f);
-  for (int64_t i = 0; i < lefts.size(0); ++i) {
-    add(lefts.rows(i, i + 1).view({lefts.size(1), lefts.size(2)}),
+  const int64_t count = lefts.size(0);
+  if (count == 0) return kernels::fill(context, db, 0.0f);
+  const bool separate = count > 1 && db.dtype() != DType::f32;
+  const Tensor sum = separate ? context.workspace(db.shape()) : db;
+  for (int64_t i = 0; i < count; ++i) {
+    add(sum, lefts.rows(i, i + 1).view({lefts.size(1), lefts.size(2)}),
         rights.rows(i, i + 1).view({rights.size(1), rights.size(2)}), i > 0);
   }
+  if (separate) kernels::convert(context, db, sum);
 }
 }  // namespace
 
@@ -75,6 +80,8 @@ Tensor matmul(const Tensor& a, const Tensor& b, bool transpose_a, bool transpose
                 [a = saved(a), b = saved(b), transpose_a, transpose_b](const Tensor& dy,
                                                                        InputGradients& grads) {
                   const Context context = current_context(dy.device());
+                  const InUse in_backward(
+                      {grads.wanted(1) ? &a : nullptr, grads.wanted(0) ? &b : nullptr});
                   if (grads.wanted(0)) {
                     const bool swap = transpose_a;
                     kernels::matmul(context, grads.destination(0), swap ? b : dy, swap ? dy : b,
@@ -106,7 +113,8 @@ ConstMatrix operand(const Tensor& x, bool transpose) {
 }
 }  // namespace
 
-void matmul(const Context&, const Tensor& y, const Tensor& a, const Tensor& b, MatmulArgs args) {
+void matmul(const Context& context, const Tensor& y, const Tensor& a, const Tensor& b,
+            MatmulArgs args) {
   const int64_t m = y.size(-2);
   const int64_t n = y.size(-1);
   int64_t batch = 1;
@@ -120,7 +128,8 @@ void matmul(const Context&, const Tensor& y, const Tensor& a, const Tensor& b, M
                    .c = {y.raw(), n, m * n},
                    .accumulate = args.accumulate,
                    .dtype = a.dtype(),
-                   .c_dtype = y.dtype()};
+                   .c_dtype = y.dtype(),
+                   .device = context.device};
   if (b.rank() == 2 && a.rank() > 2 && !args.transpose_a) {
     // The rows of all matrices of a, one after the other, are one matrix.
     product.m *= batch;

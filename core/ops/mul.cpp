@@ -17,6 +17,8 @@ Tensor mul(const Tensor& a, const Tensor& b) {
   kernels::mul(current_context(a.device()), y, a, b);
   return record("mul", y, {a, b},
                 [a = saved(a), b = saved(b)](const Tensor& dy, InputGradients& grads) {
+                  const InUse in_backward(
+                      {grads.wanted(1) ? &a : nullptr, grads.wanted(0) ? &b : nullptr});
                   const Context context = current_context(dy.device());
                   if (grads.wanted(0)) kernels::mul(context, grads.destination(0), dy, b);
                   if (grads.wanted(1)) kernels::mul(context, grads.destination(1), dy, a);
@@ -34,7 +36,7 @@ void mul(const Context&, const Tensor& y, const Tensor& a, const Tensor& b) {
     const T* right = b.data<T>();
     parallel_blocks(y.elements(), 1, [=](int64_t begin, int64_t end) {
 #pragma omp simd
-      for (int64_t i = begin; i < end; ++i) out[i] = T(float(left[i]) * float(right[i]));
+      for (int64_t i = begin; i < end; ++i) out[i] = rounded<T>(float(left[i]) * float(right[i]));
     });
   });
 }

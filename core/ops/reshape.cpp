@@ -1,4 +1,5 @@
-// reshape: x under another shape of as many elements. Shares memory, so it has no kernel.
+// reshape: x under another shape of as many elements. Shares memory, so it has no kernel; only a
+// parameter is copied, because its memory may go when the operation is done.
 #include "core/autograd.h"
 #include "core/ops.h"
 #include "core/trace.h"
@@ -11,7 +12,12 @@ Tensor reshape(const Tensor& x, const Shape& shape) {
                 shape.elements(), x.elements(), x.shape());
   const trace::Scope scope("reshape");
   const InUse in_use({&x});
-  return record("reshape", x.view(shape), {x},
+  Tensor y = x.view(shape);
+  if (x.leaf()) {
+    y = Tensor::empty(shape, x.dtype(), x.device());
+    kernels::copy(current_context(x.device()), y, x);
+  }
+  return record("reshape", y, {x},
                 [before = x.shape()](const Tensor& dy, InputGradients& grads) {
                   grads.pass(0, dy.view(before));
                 });

@@ -1,6 +1,7 @@
 // residual_layer_norm: x, residual (..., C), weight (C), bias (C)
 //   -> sum (..., C) = x + residual,  normalized (..., C) = layer_norm(sum)
-// in one pass over memory. The gradient is layer_norm's, with what arrives for the sum added.
+// in one pass over memory. The norm is taken of the sum as it is stored: in 16 bits, of the rounded
+// one. The gradient is layer_norm's, with what arrives for the sum added.
 #include <array>
 
 #include "core/autograd.h"
@@ -32,6 +33,7 @@ ResidualNorm residual_layer_norm(const Tensor& x, const Tensor& residual, const 
   record("residual_layer_norm", outputs, {x, residual, weight, bias},
          [sum = saved(outputs[0]), weight = saved(weight), mean, rstd](
              std::span<const Tensor> dys, InputGradients& grads) {
+           const InUse in_backward({&weight});
            const Tensor& dsum = dys[0];
            const Tensor& dnormalized = dys[1];
            const auto wanted = [&grads](int input) {
@@ -69,7 +71,7 @@ void residual_layer_norm_forward(const Context&, const Tensor& y, const Tensor& 
         float total = 0;
 #pragma omp simd reduction(+ : total)
         for (int64_t i = 0; i < channels; ++i) {
-          row[i] = T(float(left[i]) + float(right[i]));
+          row[i] = rounded<T>(float(left[i]) + float(right[i]));
           total += float(row[i]);
         }
         const RowStatistics statistics = row_statistics(total, row, channels, epsilon);

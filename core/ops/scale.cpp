@@ -26,7 +26,7 @@ void scale(const Context&, const Tensor& y, const Tensor& x, float factor) {
     const T* in = x.data<T>();
     parallel_blocks(y.elements(), 1, [=](int64_t begin, int64_t end) {
 #pragma omp simd
-      for (int64_t i = begin; i < end; ++i) out[i] = T(factor * float(in[i]));
+      for (int64_t i = begin; i < end; ++i) out[i] = rounded<T>(factor * float(in[i]));
     });
   });
 }

@@ -1,5 +1,6 @@
 // sgd_update: SGD with momentum on flat ranges, all (n), as torch.optim.SGD defines it without
-// dampening. beta1 is the momentum. Per element:
+// dampening: parameters and momentum in f32, gradients of any floating-point dtype. beta1 is the
+// momentum. Per element:
 //   g = gradient * gradient_scale + weight_decay * p
 //   b = first_step ? g : momentum * b + g                (only with momentum)
 //   p = p - learning_rate * (nesterov ? g + momentum * b : b)
@@ -12,22 +13,22 @@ namespace tessera::cpu {
 namespace {
 
 template <class T>
-void plain_range(T* parameters, const T* gradients, const UpdateHyper& hyper, int64_t begin,
+void plain_range(float* parameters, const T* gradients, const UpdateHyper& hyper, int64_t begin,
                  int64_t end) {
   const float scale = hyper.gradient_scale;
   const float decay = hyper.weight_decay;
   const float rate = hyper.learning_rate;
 #pragma omp simd
   for (int64_t i = begin; i < end; ++i) {
-    const float p = float(parameters[i]);
+    const float p = parameters[i];
     const float g = multiply_add(decay, p, float(gradients[i]) * scale);
-    parameters[i] = T(multiply_add(-rate, g, p));
+    parameters[i] = multiply_add(-rate, g, p);
   }
 }
 
 template <class T>
-void momentum_range(T* parameters, float* momentum, const T* gradients, const UpdateHyper& hyper,
-                    int64_t begin, int64_t end) {
+void momentum_range(float* parameters, float* momentum, const T* gradients,
+                    const UpdateHyper& hyper, int64_t begin, int64_t end) {
   const float scale = hyper.gradient_scale;
   const float decay = hyper.weight_decay;
   const float rate = hyper.learning_rate;
@@ -38,11 +39,11 @@ void momentum_range(T* parameters, float* momentum, const T* gradients, const Up
   const float buffer_share = hyper.nesterov ? beta : 1.0f;
 #pragma omp simd
   for (int64_t i = begin; i < end; ++i) {
-    const float p = float(parameters[i]);
+    const float p = parameters[i];
     const float g = multiply_add(decay, p, float(gradients[i]) * scale);
     const float b = first_step ? g : multiply_add(beta, momentum[i], g);
     momentum[i] = b;
-    parameters[i] = T(multiply_add(-rate, multiply_add(buffer_share, b, gradient_share * g), p));
+    parameters[i] = multiply_add(-rate, multiply_add(buffer_share, b, gradient_share * g), p);
   }
 }
 
@@ -60,8 +61,11 @@ void sgd_update(const Context&, const Tensor& parameters, const Tensor& momentum
                                   momentum.elements() == parameters.elements()),
                 "sgd_update: the momentum has {} elements, expected {}",
                 momentum.defined() ? momentum.elements() : 0, parameters.elements());
-  visit_float(parameters.dtype(), "sgd_update", [&]<class T>() {
-    T* p = parameters.data<T>();
+  TESSERA_CHECK(parameters.dtype() == DType::f32,
+                "sgd_update: parameters have dtype {}, expected f32",
+                dtype_name(parameters.dtype()));
+  visit_float(gradients.dtype(), "sgd_update", [&]<class T>() {
+    float* p = parameters.data<float>();
     float* b = any_momentum ? momentum.data<float>() : nullptr;
     const T* g = gradients.data<T>();
     for_each_segment("sgd_update", parameters, segments, groups,

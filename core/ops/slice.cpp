@@ -1,4 +1,5 @@
-// slice: rows [begin, end) of the leading dimension of x. Shares memory, so it has no kernel.
+// slice: rows [begin, end) of the leading dimension of x. Shares memory, so it has no kernel; only
+// of a parameter the rows are copied, because its memory may go when the operation is done.
 #include "core/autograd.h"
 #include "core/ops.h"
 #include "core/trace.h"
@@ -12,7 +13,13 @@ Tensor slice(const Tensor& x, int64_t begin, int64_t end) {
                 x.shape());
   const trace::Scope scope("slice");
   const InUse in_use({&x});
-  return record("slice", x.rows(begin, end), {x},
+  Tensor y = x.rows(begin, end);
+  if (x.leaf()) {
+    const Tensor rows = y;
+    y = Tensor::empty(rows.shape(), rows.dtype(), rows.device());
+    kernels::copy(current_context(x.device()), y, rows);
+  }
+  return record("slice", y, {x},
                 [begin, end](const Tensor& dy, InputGradients& grads) {
                   const Context context = current_context(dy.device());
                   const Tensor dx = grads.destination(0);

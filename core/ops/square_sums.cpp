@@ -1,5 +1,6 @@
-// block_square_sums: x (n) -> sums (ceil(n / 256)), the fp64 sum of squares of each block of 256
-// elements. A launcher without an operation; folded in order, the sums give a gradient's norm.
+// block_square_sums: x (n) of any floating-point dtype -> sums (ceil(n / 256)), the fp64 sum of
+// squares of each block of 256 elements. A launcher without an operation; folded in order, the sums
+// give a gradient's norm.
 #include "core/kernels.h"
 #include "core/ops/blocks.h"
 
@@ -19,7 +20,7 @@ double square_sum(const T* x, int64_t count) {
 #pragma omp simd
     for (int64_t lane = 0; lane < lanes; ++lane) {
       const double value = float(x[i + lane]);
-      sum[lane] += value * value;  // exact product: 24 bits by 24 bits
+      sum[lane] += value * value;  // exact product: at most 24 bits by 24 bits
     }
   }
   for (; i < count; ++i) sum[i % lanes] += double(float(x[i])) * double(float(x[i]));

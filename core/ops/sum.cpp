@@ -1,5 +1,5 @@
 // sum: y [] = sum of x; mean: y [] = sum of x / elements. Any shape, but the mean of nothing is an
-// error.
+// error. y is f32 for every dtype of x: it is what a loss is made of.
 //
 // Blocks of 4096 elements are summed in fp64 each, then the blocks in order, so that the result
 // does not depend on the number of threads.
@@ -13,7 +13,7 @@ namespace {
 Tensor scaled_sum(const char* name, const Tensor& x, float factor) {
   const trace::Scope scope(name);
   const InUse in_use({&x});
-  Tensor y = Tensor::empty({}, x.dtype(), x.device());
+  Tensor y = Tensor::empty({}, DType::f32, x.device());
   kernels::sum(current_context(x.device()), y, x, factor);
   return record(name, y, {x}, [factor](const Tensor& dy, InputGradients& grads) {
     kernels::sum_backward(current_context(dy.device()), grads.destination(0), dy, factor);
@@ -56,16 +56,14 @@ void sum(const Context& context, const Tensor& y, const Tensor& x, float factor)
         sums[block] = block_sum(in, begin, std::min(begin + sum_block, x.elements()));
       }
     });
-    double total = 0;
-    for (int64_t block = 0; block < blocks; ++block) total += sums[block];
-    *y.data<T>() = T(static_cast<float>(factor * total));
   });
+  double total = 0;
+  for (int64_t block = 0; block < blocks; ++block) total += sums[block];
+  *y.data<float>() = static_cast<float>(factor * total);
 }
 
 void sum_backward(const Context& context, const Tensor& dx, const Tensor& dy, float factor) {
-  visit_float(dy.dtype(), "sum", [&]<class T>() {
-    fill(context, dx, factor * float(*dy.data<T>()));
-  });
+  fill(context, dx, factor * *dy.data<float>());
 }
 
 }  // namespace tessera::cpu

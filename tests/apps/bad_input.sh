@@ -73,8 +73,11 @@ train 'global batch is 0' "${small[@]}" --global-batch 0
 train 'micro-batch is 0' "${small[@]}" --micro-batch 0
 train 'global batch 12 is not a multiple of the micro-batch 5' "${small[@]}" --micro-batch 5
 train 'width 18 is not divisible by 4 heads' "${small[@]}" --width 18 --heads 4
-train 'stage 3 is not available yet; 0, 1 and 2 are' "${small[@]}" --stage 3
-train 'stage is 4, expected 0, 1 or 2' "${small[@]}" --stage 4
+train 'stage is 4, expected 0, 1, 2 or 3' "${small[@]}" --stage 4
+train 'precision: fp8 not in {fp32,bf16,fp16}' "${small[@]}" --precision fp8
+train 'grad-shard bf16 is for 16-bit gradients; --precision is fp32' \
+  "${small[@]}" --grad-shard bf16
+train 'offload: disk not in {none,optimizer}' "${small[@]}" --offload disk
 
 train 'none.safetensors: cannot be opened' "${small[@]}" --init none.safetensors
 train 'not a safetensors file' "${small[@]}" --init foreign.safetensors
@@ -128,10 +131,18 @@ position = 8 + length + entry["data_offsets"][0] + 20
 data[position:position + 4] = struct.pack("<f", float("nan"))
 open("nan.safetensors", "wb").write(data)
 PYTHON
-status=0
-"$train_gpt" "${small[@]}" --steps 3 --init nan.safetensors --save never.safetensors \
-  > stdout.log 2> stderr.log || status=$?
-[[ $status == 1 ]] || fail "exit code $status for a loss that is not finite"
-grep -q 'step 0: the loss is not finite (-*nan); first at linear with h.1.mlp.c_fc' stderr.log ||
-  fail "$(cat stderr.log)"
+not_finite() {
+  local status=0
+  "$@" "${small[@]}" --steps 3 --init nan.safetensors --save never.safetensors \
+    > stdout.log 2> stderr.log < /dev/null || status=$?
+  [[ $status == 1 ]] || fail "exit code $status for a loss that is not finite: $*"
+  local text='step 0: the loss is not finite (-*nan); first at linear with h.1.mlp.c_fc.weight'
+  [[ $(grep -c "$text, which is not finite itself" stderr.log) == 1 ]] ||
+    fail "$*"$'\n'"$(cat stderr.log)"
+}
+not_finite "$train_gpt"
+not_finite "$train_gpt" --precision bf16 --recompute
+for stage in 0 1 2 3; do
+  not_finite mpirun -n 3 "$train_gpt" --stage "$stage"
+done
 [[ ! -e never.safetensors && -z $(find . -name '*.tmp') ]] || fail "files were left behind"

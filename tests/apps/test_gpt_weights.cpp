@@ -1,5 +1,6 @@
 #include "apps/support/gpt_weights.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -28,6 +29,21 @@ std::vector<nn::NamedTensor> tensors_of(const models::Gpt& model, const std::str
   return tensors;
 }
 
+// Saves a model of f32 as a sharded optimizer does: the last parameter first, here in pieces of
+// seven.
+void save(const models::Gpt& model, const std::string& path) {
+  GptWriter writer(path, model);
+  const auto parameters = model.named_parameters();
+  for (auto named = parameters.rbegin(); named != parameters.rend(); ++named) {
+    const std::span<const float> values = named->parameter.tensor().values<float>();
+    for (size_t begin = 0; begin < values.size(); begin += 7) {
+      writer.write(*named, values.subspan(begin, std::min<size_t>(7, values.size() - begin)),
+                   static_cast<int64_t>(begin));
+    }
+  }
+  writer.commit();
+}
+
 struct Saved {
   Saved() { nn::materialize(model, {}, 5); }
 
@@ -41,6 +57,23 @@ struct Saved {
   models::Gpt model{tiny};
   TemporaryFolder folder;
 };
+
+std::vector<float> as_floats(const Tensor& x) {
+  std::vector<float> values;
+  visit_float(x.dtype(), "as_floats", [&]<class T>() {
+    for (const T value : x.values<T>()) values.push_back(float(value));
+  });
+  return values;
+}
+
+Tensor rounded(const Tensor& x, DType dtype) {
+  const Tensor y = Tensor::empty(x.shape(), dtype);
+  const std::vector<float> values = as_floats(x);
+  visit_float(dtype, "rounded", [&]<class T>() {
+    std::transform(values.begin(), values.end(), y.data<T>(), [](float v) { return T(v); });
+  });
+  return y;
+}
 
 bool same_weights(const models::Gpt& a, const models::Gpt& b) {
   const auto left = a.named_parameters();
@@ -58,7 +91,7 @@ bool same_weights(const models::Gpt& a, const models::Gpt& b) {
 
 TEST_CASE_METHOD(Saved, "a saved GPT is loaded again, bit for bit, with its config") {
   const std::string path = folder.path("model.safetensors");
-  save_gpt(model, path);
+  save(model, path);
   REQUIRE(folder.entries() == 2);
   models::Gpt loaded(read_gpt_config(config_path_beside(path)));
   REQUIRE(loaded.config().width == tiny.width);
@@ -70,6 +103,59 @@ TEST_CASE_METHOD(Saved, "a saved GPT is loaded again, bit for bit, with its conf
   REQUIRE(file.metadata().at("format") == "pt");
   REQUIRE(file.entry("transformer.h.1.mlp.c_fc.weight").shape == std::vector<int64_t>{8, 32});
   REQUIRE_THROWS_AS(file.entry("lm_head.weight"), InputError);
+}
+
+TEST_CASE_METHOD(Saved, "the writer's file is that of all tensors written at once") {
+  save(model, folder.path("a.safetensors"));
+  nn::write_safetensors(folder.path("b.safetensors"), tensors_of(model, "transformer."));
+  REQUIRE(folder.read("a.safetensors") == folder.read("b.safetensors"));
+}
+
+TEST_CASE_METHOD(Saved, "a save that is not completed leaves nothing behind") {
+  const auto parameters = model.named_parameters();
+  {
+    GptWriter writer(folder.path("model.safetensors"), model);
+    for (size_t i = 1; i < parameters.size(); ++i) {
+      writer.write(parameters[i], parameters[i].parameter.tensor().values<float>());
+    }
+    const auto values = parameters[0].parameter.tensor().values<float>();
+    REQUIRE_THROWS_AS(writer.write(parameters[1], values.first(1)), Error);
+    REQUIRE_THROWS_AS(writer.write({"h.9.ln_1.bias", {}}, values), Error);
+    REQUIRE_THROWS_WITH(writer.commit(), ContainsSubstring("'transformer.wte.weight' were not"));
+  }
+  REQUIRE(folder.entries() == 0);
+}
+
+TEST_CASE_METHOD(Saved, "parts of parameters are read from files of any precision") {
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+    auto tensors = tensors_of(model, "transformer.");
+    for (auto& named : tensors) named.tensor = rounded(named.tensor, dtype);
+    tensors.push_back({"lm_head.weight", tensors.front().tensor});
+    const std::string path = folder.path("model.safetensors");
+    nn::write_safetensors(path, tensors);
+
+    models::Gpt other(tiny);
+    const GptWeights weights(path, other);
+    const nn::NamedParameter named = other.named_parameters()[3];
+    std::vector<float> part(5);
+    weights.read(named, 2, part);
+    REQUIRE(part == as_floats(tensors[3].tensor.flat(2, 7)));
+    REQUIRE_THROWS_AS(weights.read(named, named.parameter.elements() - 4, part), Error);
+    REQUIRE_THROWS_AS(weights.read({"absent", {}}, 0, part), Error);
+
+    // Into parameters of any precision: exact where these are as wide, else rounded.
+    for (const DType wanted : {DType::f32, DType::bf16, DType::f16}) {
+      models::Gpt loaded(tiny);
+      loaded.to(wanted);
+      GptWeights(path, loaded).load();
+      const auto parameters = loaded.named_parameters();
+      for (size_t i = 0; i < parameters.size(); ++i) {
+        const Tensor expected = rounded(tensors[i].tensor, wanted);
+        REQUIRE(parameters[i].parameter.dtype() == wanted);
+        REQUIRE(as_floats(parameters[i].parameter.tensor()) == as_floats(expected));
+      }
+    }
+  }
 }
 
 TEST_CASE_METHOD(Saved, "names without a prefix, a tied head and old buffers are accepted") {
@@ -104,7 +190,7 @@ TEST_CASE_METHOD(Saved, "weights that are not the model's are refused") {
 
   auto dtype = good;
   dtype.back().tensor = Tensor::zeros({8}, DType::i32);
-  REQUIRE_THAT(refusal(dtype), ContainsSubstring("dtype is I32, expected F32"));
+  REQUIRE_THAT(refusal(dtype), ContainsSubstring("dtype is I32, expected F32, BF16 or F16"));
 
   auto twice = good;
   twice.push_back({"wte.weight", good.front().tensor});
@@ -119,7 +205,7 @@ TEST_CASE_METHOD(Saved, "weights that are not the model's are refused") {
 
 TEST_CASE_METHOD(Saved, "a config.json that says something else is refused") {
   const std::string path = folder.path("model.safetensors");
-  save_gpt(model, path);
+  save(model, path);
   auto config = nlohmann::json::parse(folder.read("config.json"));
   const auto with = [&](const char* key, const nlohmann::json& value) {
     auto changed = config;

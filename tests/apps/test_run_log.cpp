@@ -8,6 +8,7 @@
 
 #include "apps/support/plan_table.h"
 #include "apps/support/progress.h"
+#include "apps/support/run_report.h"
 #include "core/error.h"
 #include "core/random.h"
 #include "tests/support/catch.h"
@@ -15,6 +16,7 @@
 
 using namespace tessera;
 using namespace tessera::apps;
+using Catch::Matchers::ContainsSubstring;
 
 TEST_CASE("a float in the log is the shortest text that reads back to the same float") {
   REQUIRE(json_number(0.1f) == "0.1");
@@ -47,6 +49,16 @@ TEST_CASE("lines of the log are JSON, in the order of the issue") {
   REQUIRE(text ==
           R"({"type":"step","step":3,"loss":2.5,"grad_norm":0.1,"lr":0.001,"tokens_per_s":1000.25,)"
           R"("step_ms":12.346,"comm_exposed_ms":0})");
+  const std::string skipped = step_line({.step = 3,
+                                         .loss = INFINITY,
+                                         .grad_norm = NAN,
+                                         .lr = 1e-3f,
+                                         .loss_scale = 65536,
+                                         .skipped = true})
+                                  .text();
+  REQUIRE(skipped ==
+          R"({"type":"step","step":3,"loss":null,"grad_norm":null,"lr":0.001,"loss_scale":65536,)"
+          R"("skipped":true,"tokens_per_s":0,"step_ms":0,"comm_exposed_ms":0})");
   REQUIRE(eval_line(250, 1.5f).text() == R"({"type":"eval","step":250,"val_loss":1.5})");
   const auto escaped = JsonObject().add("path", "a\"b\\c\n\xff").text();
   REQUIRE(nlohmann::json::parse(escaped)["path"].get<std::string>().starts_with("a\"b\\c\n"));
@@ -60,6 +72,25 @@ TEST_CASE("a log is there while it is written, and none is one without a name") 
   REQUIRE(folder.read("a.jsonl") == eval_line(1, 2).text() + "\n");
   RunLog("").write(eval_line(1, 2));
   REQUIRE_THROWS_AS(RunLog(folder.path("no/a.jsonl")), InputError);
+}
+
+TEST_CASE("a report expects of a skipped step what it sends without its update") {
+  optim::Plan plan;
+  const auto gradients = static_cast<size_t>(dist::Traffic::gradients);
+  plan.traffic[gradients] = 100;
+  plan.update_traffic[gradients] = 30;
+  plan.activations = 7;
+  const dist::World world{.communicator = dist::single_communicator()};
+  const RankReport report = measure(plan, {.steps = 5, .skipped = 2}, world);
+  REQUIRE(report.traffic[gradients].planned == 440);
+  REQUIRE_FALSE(report.traffic.back().planned.has_value());
+  REQUIRE_THAT(report.table(), ContainsSubstring("sent, 5 steps, 2 skipped"));
+  const auto planned = [&](Category category) {
+    return report.memory[static_cast<size_t>(category)].planned;
+  };
+  REQUIRE(planned(Category::activations) == 7);
+  REQUIRE_FALSE(planned(Category::workspace).has_value());
+  REQUIRE_FALSE(report.equal());
 }
 
 TEST_CASE("numbers and times for people") {

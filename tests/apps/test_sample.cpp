@@ -108,33 +108,44 @@ TEST_CASE("generate's command line") {
 }
 
 TEST_CASE("the first operation whose output is not finite is named with its parameter") {
+  const DType dtype = GENERATE(DType::f32, DType::bf16, DType::f16);
   models::Gpt model(tiny_config());
+  model.to(dtype);
   nn::materialize(model);
   const Tensor tokens = Tensor::from<int32_t>({1, 3}, {1, 2, 3});
-  for (const auto& named : model.named_parameters()) {
-    if (named.name == "h.1.mlp.c_fc.weight") named.parameter.tensor().values<float>()[5] = NAN;
-  }
   const auto forward = [&] { model.loss(tokens, tokens); };
-  REQUIRE(test::message_of<Error>([&] { fail_non_finite(17, NAN, forward); }) ==
-          "step 17: the loss is not finite (nan); first at linear with h.1.mlp.c_fc.weight, which "
-          "is not finite itself");
+  REQUIRE(first_non_finite(forward) == "none of the operations when they were run again");
+  for (const auto& named : model.named_parameters()) {
+    if (named.name != "h.1.mlp.c_fc.weight") continue;
+    visit_float(dtype, "test", [&]<class T>() {
+      named.parameter.tensor().values<T>()[5] = T(NAN);
+    });
+  }
+  REQUIRE(first_non_finite(forward) ==
+          "linear with h.1.mlp.c_fc.weight, which is not finite itself");
   // Nothing is left behind that watches.
   forward();
 }
 
 TEST_CASE("a value that overflows on the way is found where it overflows") {
+  const auto [dtype, large] = GENERATE(std::pair(DType::f32, 3e38f), std::pair(DType::f16, 6e4f));
   models::Gpt model(tiny_config());
+  model.to(dtype);
   nn::materialize(model);
   const Tensor tokens = Tensor::from<int32_t>({1, 3}, {1, 2, 3});
   for (const auto& named : model.named_parameters()) {
-    if (named.name == "h.0.attn.c_proj.weight") {
-      for (float& w : named.parameter.tensor().values<float>()) w = 3e38f;
-    }
-    if (named.name == "h.0.attn.c_attn.bias") {
-      for (float& b : named.parameter.tensor().values<float>()) b = 100;
-    }
+    const bool weight = named.name == "h.0.attn.c_proj.weight";
+    if (!weight && named.name != "h.0.attn.c_attn.bias") continue;
+    nn::initialize(nn::Initializer::constant(weight ? large : 100), 0, named.name, 0,
+                   named.parameter.tensor());
   }
-  REQUIRE(test::message_of<Error>(
-              [&] { fail_non_finite(0, INFINITY, [&] { model.loss(tokens, tokens); }); }) ==
-          "step 0: the loss is not finite (inf); first at linear with h.0.attn.c_proj.weight");
+  REQUIRE(first_non_finite([&] { model.loss(tokens, tokens); }) ==
+          "linear with h.0.attn.c_proj.weight");
+}
+
+TEST_CASE("a model in 16 bits gives text too") {
+  models::Gpt model(tiny_config());
+  model.to(DType::bf16);
+  nn::materialize(model, {}, 3);
+  REQUIRE(text_of(model, {.tokens = 5}).size() == 5);
 }

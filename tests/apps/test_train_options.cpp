@@ -91,10 +91,13 @@ TEST_CASE("what cannot be done is refused in one line that says what is possible
       {{"--global-batch", "10", "--micro-batch", "4"}, "10 is not a multiple of the micro-batch 4"},
       {{"--global-batch", "0"}, "global batch is 0"},
       {{"--micro-batch", "-1"}, "micro-batch is -1"},
-      {{"--stage", "3"}, "stage 3 is not available yet; 0, 1 and 2 are"},
-      {{"--stage", "4"}, "stage is 4, expected 0, 1 or 2"},
+      {{"--stage", "4"}, "stage is 4, expected 0, 1, 2 or 3"},
       {{"--stage", "-1"}, "stage is -1"},
       {{"--bucket-bytes", "0"}, "--bucket-bytes is 0"},
+      {{"--precision", "fp8"}, "fp8 not in {fp32,bf16,fp16}"},
+      {{"--grad-shard", "bf16"}, "--grad-shard bf16 is for 16-bit gradients; --precision is fp32"},
+      {{"--precision", "bf16", "--grad-shard", "fp16"}, "fp16 not in {fp32,bf16}"},
+      {{"--offload", "disk"}, "disk not in {none,optimizer}"},
       {{"--overlap", "maybe"}, "maybe"},
       {{"--reduction", "slow"}, "slow"},
       {{"--optimizer", "lion"}, "lion"},
@@ -125,6 +128,25 @@ TEST_CASE("what cannot be done is refused in one line that says what is possible
                ContainsSubstring("--data is required"));
 }
 
+TEST_CASE("precision and what is kept where") {
+  const TrainOptions plain = parse({});
+  REQUIRE(parameter_dtype(plain.memory) == DType::f32);
+  REQUIRE_FALSE(plain.model.recompute);
+  REQUIRE(zero_options(plain).grad_shard == DType::f32);
+  REQUIRE(zero_options(plain).offload == optim::Offload::none);
+  const TrainOptions options = parse({"--precision", "bf16", "--grad-shard", "bf16", "--recompute",
+                                      "--offload", "optimizer", "--stage", "3"});
+  REQUIRE(parameter_dtype(options.memory) == DType::bf16);
+  REQUIRE(options.model.recompute);
+  REQUIRE(zero_options(options).stage == 3);
+  REQUIRE(zero_options(options).grad_shard == DType::bf16);
+  REQUIRE(zero_options(options).offload == optim::Offload::optimizer);
+  REQUIRE(parameter_dtype(parse({"--precision", "fp16"}).memory) == DType::f16);
+  models::Gpt model(options.model);
+  model.to(parameter_dtype(options.memory));
+  REQUIRE(plan_input(options, model, 2, 3).sum_dtype == DType::bf16);
+}
+
 TEST_CASE("only matrices decay") {
   const optim::ZeroOptions zero = zero_options(parse({}));
   const models::Gpt model(models::GptConfig::preset("nano"));
@@ -137,10 +159,11 @@ TEST_CASE("only matrices decay") {
   REQUIRE(zero.groups[0].weight_decay == 0.0f);
 }
 
-TEST_CASE("the plan names every stage, and stage 3 as not available yet") {
+TEST_CASE("the plan has every stage, with this run's ranks among others") {
   const TrainOptions options = parse({});
   const std::string table = plan_table(options, models::Gpt(options.model), 3);
-  REQUIRE_THAT(table, ContainsSubstring("    2      3 "));
-  REQUIRE_THAT(table, ContainsSubstring("    0     64 "));
-  REQUIRE_THAT(table, ContainsSubstring("3 not available yet"));
+  REQUIRE_THAT(table, ContainsSubstring("    2      3  "));
+  REQUIRE_THAT(table, ContainsSubstring("    0     64  "));
+  REQUIRE_THAT(table, ContainsSubstring("    3      3  "));
+  REQUIRE_THAT(table, ContainsSubstring("gathered therein"));
 }

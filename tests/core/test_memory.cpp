@@ -6,6 +6,8 @@
 #include <thread>
 #include <vector>
 
+#include "core/context.h"
+#include "core/kernels.h"
 #include "core/memory.h"
 #include "core/tensor.h"
 #include "tests/support/catch.h"
@@ -211,6 +213,58 @@ TEST_CASE("threads share the allocator", "[threads]") {
   for (const Category category : categories) CHECK(ledger.current(category) == 0);
   CHECK(ledger.peak_total() > 0);
   CHECK(ledger.peak_total() <= threads * 9 * 64 * 41);
+}
+
+TEST_CASE("the second device has a ledger and a cache of its own") {
+  const Device second{DeviceType::cpu, 1};
+  CHECK(second.is_cpu());
+  CHECK(second.to_string() == "cpu:1");
+  CHECK(Device{}.to_string() == "cpu");
+  CHECK(second != Device{});
+
+  const LedgerSince host;
+  MemoryLedger& ledger = memory_ledger(second);
+  const int64_t before = ledger.current(Category::gradients);
+  auto x = Tensor::empty({100}, DType::bf16, second, Category::gradients);
+  CHECK(x.device() == second);
+  CHECK(x.flat(10, 20).device() == second);
+  CHECK(x.view({10, 10}).rows(2, 3).device() == second);
+  CHECK(Tensor::zeros({3}, DType::i32, second).device() == second);
+  CHECK(ledger.current(Category::gradients) - before == 200);
+  CHECK(host.peak_total() == 0);
+
+  // What it gives back it hands out again, and the host does not.
+  const void* address = x.raw();
+  x = {};
+  CHECK(ledger.current(Category::gradients) == before);
+  CHECK(Tensor::empty({100}, DType::bf16).raw() != address);
+  CHECK(Tensor::empty({100}, DType::bf16, second).raw() == address);
+  release_cached_memory();
+}
+
+TEST_CASE("kernels run on the second device, and copy between the two") {
+  const Device second{DeviceType::cpu, 1};
+  const Tensor x = Tensor::from<float>({4}, {1, 2, 3, 4});
+  const Tensor y = Tensor::empty({4}, DType::f32, second);
+  kernels::copy(current_context(second), y, x);
+  kernels::add(current_context(second), y, y, y);
+  const Tensor z = Tensor::empty({4});
+  kernels::copy(current_context({}), z, y);
+  CHECK(z.data<float>()[3] == 8);
+
+  const MemoryLedger& ledger = memory_ledger(second);
+  const int64_t before = ledger.current(Category::workspace);
+  const Tensor scratch = current_context(second).workspace({6});
+  CHECK(scratch.device() == second);
+  CHECK(ledger.current(Category::workspace) - before == 24);
+}
+
+TEST_CASE("a device that is not there is refused by name") {
+  const Device third{DeviceType::cpu, 2};
+  const Device gpu{DeviceType::cuda, 0};
+  CHECK_THROWS_WITH(allocate(1, Category::workspace, third), ContainsSubstring("device cpu:2"));
+  CHECK_THROWS_WITH(memory_ledger(gpu), ContainsSubstring("device cuda:0 is not available"));
+  CHECK_THROWS_AS(Tensor::empty({0}, DType::f32, gpu), Error);
 }
 
 TEST_CASE("a block may be given back by another thread", "[threads]") {

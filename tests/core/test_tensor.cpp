@@ -204,3 +204,24 @@ TEST_CASE("history stays with the handle, not with views and detached tensors") 
   CHECK_FALSE(x.rows(0, 1).requires_grad());
   CHECK(x.detach().raw() == x.raw());
 }
+
+TEST_CASE("a tensor is the same as its handles, not as views of its memory") {
+  const Tensor x = Tensor::zeros({2});
+  const Tensor handle = x;
+  CHECK(handle.same(x));
+  CHECK_FALSE(x.view({2}).same(x));
+  CHECK_FALSE(x.detach().same(x));
+  CHECK_FALSE(Tensor().same(x));
+  CHECK(Tensor().same(Tensor()));
+}
+
+TEST_CASE("the dtype of a tensor without memory can change") {
+  Tensor x = Tensor::unallocated({3}, DType::f32);
+  const Tensor handle = x;
+  x.set_dtype(DType::bf16);
+  CHECK(handle.dtype() == DType::bf16);
+  CHECK(handle.bytes() == 6);
+  x.attach(allocate(6, Category::parameters), 0);
+  CHECK_THROWS_WITH(x.set_dtype(DType::f32), ContainsSubstring("already has memory, as bf16"));
+  CHECK_THROWS_AS(Tensor().set_dtype(DType::f32), Error);
+}

@@ -2,7 +2,7 @@
 // compare with ==.
 #pragma once
 
-#include <numeric>
+#include <algorithm>
 
 #include "dist/communicator.h"
 #include "tests/support/catch.h"
@@ -26,6 +26,7 @@ inline int64_t sum_at(int64_t contributors, int64_t index) {
   return sum;
 }
 
+/// Small integers, which every dtype holds exactly.
 template <class T = float>
 Tensor filled(int64_t source, int64_t elements) {
   const Tensor x = Tensor::empty({elements}, dtype_of<T>);
@@ -43,17 +44,30 @@ int64_t differences(const Tensor& x, Expected&& expected) {
   return count;
 }
 
-/// Elements of a piece: none, one, around a block, around a chunk of scratch (1 MiB up to five
-/// ranks, 512 KiB and more up to nine) and several of them.
-inline std::vector<int64_t> piece_sizes() {
-  return {0, 1, 3, 255, 256, 1000, 131'072, 262'143, 262'144, 262'145, 600'001};
+/// Elements of T in a chunk of the job's staging, of which there are two a peer and one more.
+template <class T = float>
+int64_t chunk_elements() {
+  const int64_t ranks = std::max(job().size(), 2);
+  return mpi_staging_bytes(ranks) / (2 * (ranks - 1) + 1) / static_cast<int64_t>(sizeof(T));
 }
 
-/// Numbers of contributors: all, or a few where a piece is large.
+/// Ranks that are many more than a machine's cores: tests move less between them.
+inline bool many_ranks() { return job().size() > 8; }
+
+/// Elements of a piece: none, one, around a block, around a chunk of staging and several of them.
+template <class T = float>
+std::vector<int64_t> piece_sizes() {
+  const int64_t chunk = chunk_elements<T>();
+  if (many_ranks()) return {0, 1, 255, 256, 1000, chunk + 1};
+  return {0, 1, 3, 255, 256, 1000, chunk / 2, chunk - 1, chunk, chunk + 1, 2 * chunk + chunk / 3};
+}
+
+/// Numbers of contributors: all of them, or a few where a piece is large or the ranks are many.
 inline std::vector<int> contributor_counts(int ranks, int64_t piece) {
   std::vector<int> counts;
   for (int n = 1; n <= ranks; ++n) {
-    if (piece < 200'000 || n == ranks / 2 || n == ranks) counts.push_back(n);
+    const bool small = piece < 30'000 && !many_ranks();
+    if (small || n == (ranks + 1) / 2 || n == ranks) counts.push_back(n);
   }
   return counts;
 }

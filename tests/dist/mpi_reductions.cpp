@@ -1,5 +1,7 @@
+#include <algorithm>
 #include <cstring>
 #include <random>
+#include <utility>
 
 #include "tests/dist/mpi_helpers.h"
 
@@ -39,33 +41,65 @@ int64_t sent_by_reduction(int contributors, int64_t piece_bytes) {
   return job().rank() < contributors ? (job().size() - 1) * piece_bytes : 0;
 }
 
+template <class T>
+void check_exchange_of(int64_t piece, int contributors) {
+  const int ranks = job().size();
+  const int rank = job().rank();
+  const Tensor input = filled<T>(rank, ranks * piece);
+  std::vector<Arrival> arrivals;
+  int64_t wrong = 0;
+  const auto receive = [&](int source, int64_t begin, const Tensor& chunk) {
+    arrivals.push_back({source, begin, begin + chunk.elements()});
+    wrong += differences<T>(chunk, [&](int64_t i) {
+      return value_at(source, rank * piece + begin + i);
+    });
+    // The own piece is handed over where it lies.
+    if (source == rank) wrong += chunk.raw() != input.data<T>() + rank * piece + begin;
+  };
+  const Counted counted(job());
+  job().exchange(input, contributors, receive, {Traffic::gradients, 3}).wait();
+  CHECK(wrong == 0);
+  check_order(arrivals, piece, contributors);
+  CHECK(counted.only(Collective::exchange, Traffic::gradients,
+                     sent_by_reduction(contributors, input.bytes() / ranks)));
+}
+
+template <class T>
+void check_reduce_scatter_of(int64_t piece, int contributors) {
+  const int ranks = job().size();
+  const int rank = job().rank();
+  const Tensor input = filled<T>(rank, ranks * piece);
+  const Tensor shard = Tensor::full({piece}, -1.0f);
+  const Counted counted(job());
+  job().reduce_scatter(shard, input, contributors, {Traffic::gradients, 0}).wait();
+  CHECK(differences(shard, [&](int64_t i) { return sum_at(contributors, rank * piece + i); }) == 0);
+  CHECK(differences<T>(input, [&](int64_t i) { return value_at(rank, i); }) == 0);
+  CHECK(counted.only(Collective::reduce_scatter, Traffic::gradients,
+                     sent_by_reduction(contributors, input.bytes() / ranks)));
+}
+
+// check.operator()<T>(piece, contributors) for each dtype of values and sizes around its chunks.
+template <class Check>
+void for_sizes(Check&& check) {
+  const auto of = [&]<class T>() {
+    for (const int64_t piece : piece_sizes<T>()) {
+      for (const int contributors : contributor_counts(job().size(), piece)) {
+        INFO(dtype_name(dtype_of<T>) << ", piece " << piece << ", contributors " << contributors);
+        check.template operator()<T>(piece, contributors);
+      }
+    }
+  };
+  of.template operator()<float>();
+  of.template operator()<BFloat16>();
+  of.template operator()<Float16>();
+}
+
 }  // namespace
 
 TEST_CASE("exchange hands over every contribution in ascending order of source") {
-  const int ranks = job().size();
-  const int rank = job().rank();
-  for (const int64_t piece : piece_sizes()) {
-    for (const int contributors : contributor_counts(ranks, piece)) {
-      INFO("piece " << piece << ", contributors " << contributors);
-      const Tensor input = filled(rank, ranks * piece);
-      std::vector<Arrival> arrivals;
-      int64_t wrong = 0;
-      const auto receive = [&](int source, int64_t begin, const Tensor& chunk) {
-        arrivals.push_back({source, begin, begin + chunk.elements()});
-        wrong += differences(chunk, [&](int64_t i) {
-          return value_at(source, rank * piece + begin + i);
-        });
-        // The own piece is handed over where it lies.
-        if (source == rank) wrong += chunk.raw() != input.data<float>() + rank * piece + begin;
-      };
-      const Counted counted(job());
-      job().exchange(input, contributors, receive, {Traffic::gradients, 3}).wait();
-      CHECK(wrong == 0);
-      check_order(arrivals, piece, contributors);
-      CHECK(counted.only(Collective::exchange, Traffic::gradients,
-                         sent_by_reduction(contributors, 4 * piece)));
-    }
-  }
+  for_sizes([]<class T>(int64_t piece, int contributors) {
+    check_exchange_of<T>(piece, contributors);
+  });
 }
 
 TEST_CASE("exchange moves elements of any size") {
@@ -86,29 +120,25 @@ TEST_CASE("exchange moves elements of any size") {
 }
 
 TEST_CASE("reduce_scatter leaves the sum of the contributions") {
+  for_sizes([]<class T>(int64_t piece, int contributors) {
+    check_reduce_scatter_of<T>(piece, contributors);
+  });
+}
+
+// 256 + 1 has nine bits: bf16 would round it to 256, once for every rank but one.
+TEST_CASE("reduce_scatter adds 16-bit contributions in f32") {
   const int ranks = job().size();
-  const int rank = job().rank();
-  for (const int64_t piece : piece_sizes()) {
-    for (const int contributors : contributor_counts(ranks, piece)) {
-      INFO("piece " << piece << ", contributors " << contributors);
-      const Tensor input = filled(rank, ranks * piece);
-      const Tensor shard = Tensor::full({piece}, -1.0f);
-      const Counted counted(job());
-      job().reduce_scatter(shard, input, contributors, {Traffic::gradients, 0}).wait();
-      CHECK(differences(shard, [&](int64_t i) {
-              return sum_at(contributors, rank * piece + i);
-            }) == 0);
-      CHECK(differences(input, [&](int64_t i) { return value_at(rank, i); }) == 0);
-      CHECK(counted.only(Collective::reduce_scatter, Traffic::gradients,
-                         sent_by_reduction(contributors, 4 * piece)));
-    }
-  }
+  const Tensor input = Tensor::empty({ranks * 10}, DType::bf16);
+  std::ranges::fill(input.values<BFloat16>(), BFloat16(job().rank() == 0 ? 256.0f : 1.0f));
+  const Tensor shard = Tensor::empty({10});
+  job().reduce_scatter(shard, input, ranks, {}).wait();
+  CHECK(differences(shard, [&](int64_t) { return 255 + ranks; }) == 0);
 }
 
 TEST_CASE("reduce_scatter into the own piece") {
   const int ranks = job().size();
   const int rank = job().rank();
-  const int64_t piece = 150'000;
+  const int64_t piece = chunk_elements() + 1000;
   const Tensor input = filled(rank, ranks * piece);
   const Tensor shard = input.flat(rank * piece, (rank + 1) * piece);
   job().reduce_scatter(shard, input, ranks, {}).wait();
@@ -117,7 +147,7 @@ TEST_CASE("reduce_scatter into the own piece") {
 
 TEST_CASE("reduce_scatter gives the same bits each time") {
   const int ranks = job().size();
-  const int64_t piece = 200'000;
+  const int64_t piece = chunk_elements() + 1000;
   const Tensor input = Tensor::empty({ranks * piece});
   std::mt19937 random(static_cast<uint32_t>(job().rank()));
   std::normal_distribution<float> normal;
@@ -175,6 +205,12 @@ TEST_CASE("arguments that do not fit are refused before anything is sent") {
   CHECK_THROWS_AS(job().exchange(Tensor::zeros({ranks}), 0, ignore, {}), Error);
   CHECK_THROWS_AS(job().exchange(Tensor::zeros({ranks}), ranks + 1, ignore, {}), Error);
   CHECK_THROWS_AS(job().reduce_scatter(Tensor::zeros({2}), Tensor::zeros({ranks}), 1, {}), Error);
+  for (const auto& [shard, input] : {std::pair{DType::f32, DType::i32},
+                                     {DType::f32, DType::u8},
+                                     {DType::bf16, DType::bf16}}) {
+    const Tensor x = Tensor::zeros({ranks}, input);
+    CHECK_THROWS_AS(job().reduce_scatter(Tensor::zeros({1}, shard), x, 1, {}), Error);
+  }
   CHECK_THROWS_AS(job().all_reduce(Tensor::zeros({2}, DType::u8), {}), Error);
   CHECK_THROWS_AS(job().broadcast(Tensor::zeros({2}), ranks, {}), Error);
   CHECK_THROWS_AS(job().broadcast(Tensor::zeros({2}), -1, {}), Error);

@@ -1,7 +1,9 @@
+#include <algorithm>
 #include <string>
 
 #include "dist/communicator.h"
 #include "tests/support/catch.h"
+#include "tests/support/second_device_communicator.h"
 
 using namespace tessera;
 using namespace tessera::dist;
@@ -32,6 +34,14 @@ TEST_CASE("one rank has its own as the result of every collective") {
   const Tensor shard = Tensor::zeros({3});
   communicator->reduce_scatter(shard, x, 1, {}).wait();
   CHECK(shard.data<float>()[2] == 3);
+  for (const DType dtype : {DType::bf16, DType::f16}) {
+    const Tensor narrow = Tensor::empty({3}, dtype);
+    visit_float(dtype, "test", [&]<class T>() {
+      for (int i = 0; i < 3; ++i) narrow.data<T>()[i] = T(static_cast<float>(10 * i));
+    });
+    communicator->reduce_scatter(shard, narrow, 1, {}).wait();
+    CHECK(shard.data<float>()[2] == 20);
+  }
   communicator->all_gather(x, {}).wait();
   communicator->all_reduce(x, {}).wait();
   communicator->broadcast(x, 0, {}).wait();
@@ -67,7 +77,31 @@ TEST_CASE("the traffic ledger counts by purpose and by collective") {
   CHECK(ledger.bytes_sent() == 0);
   CHECK(ledger.calls(Collective::exchange) == 0);
   CHECK(traffic_name(Traffic::losses) == "losses");
+  CHECK(traffic_name(Traffic::flags) == "flags");
+  CHECK(traffic_name(Traffic::other) == "other");
   CHECK(collective_name(Collective::barrier) == "barrier");
+}
+
+TEST_CASE("a communicator allocates where its ranks compute") {
+  const auto host = single_communicator();
+  CHECK(host->device() == Device{});
+  CHECK(host->allocate(8, Category::communication)->device() == Device{});
+
+  test::SecondDeviceCommunicator second(host);
+  CHECK(second.device() == Device{DeviceType::cpu, 1});
+  const int64_t before = memory_ledger().current(Category::communication);
+  const auto storage = second.allocate(12, Category::communication);
+  CHECK(storage->device() == second.device());
+  CHECK(memory_ledger(second.device()).current(Category::communication) == 12);
+  CHECK(memory_ledger().current(Category::communication) == before);
+
+  // Collectives take its memory as the host's.
+  Tensor x = Tensor::unallocated({3}, DType::f32);
+  x.attach(storage, 0);
+  std::ranges::fill(x.values<float>(), 2.0f);
+  const Tensor shard = Tensor::zeros({3});
+  second.reduce_scatter(shard, x, 1, {}).wait();
+  CHECK(shard.data<float>()[2] == 2);
 }
 
 TEST_CASE("one rank refuses what several would refuse") {
@@ -78,6 +112,8 @@ TEST_CASE("one rank refuses what several would refuse") {
   CHECK_THROWS_AS(communicator->exchange(x, 2, ignore, {}), Error);
   CHECK_THROWS_AS(communicator->reduce_scatter(Tensor::zeros({3}), x, 1, {}), Error);
   CHECK_THROWS_AS(communicator->reduce_scatter(Tensor::zeros({4}, DType::i64), x, 1, {}), Error);
+  CHECK_THROWS_WITH(communicator->reduce_scatter(x, Tensor::zeros({4}, DType::i64), 1, {}),
+                    "reduce_scatter: an input of i64, expected f32, bf16 or f16");
   CHECK_THROWS_AS(communicator->all_reduce(Tensor::zeros({4}, DType::u8), {}), Error);
   CHECK_THROWS_AS(communicator->broadcast(x, 1, {}), Error);
 }

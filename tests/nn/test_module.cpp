@@ -1,5 +1,6 @@
 // Names, order, sharing, modes and memory of modules.
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "nn/layers.h"
@@ -18,6 +19,7 @@ namespace {
 class Open : public Module {
  public:
   using Module::add;
+  using Module::begin_block;
 };
 
 std::vector<std::string> names_of(const Module& module) {
@@ -97,6 +99,40 @@ TEST_CASE("no parameter cannot be registered") {
                     ContainsSubstring("parameter 'bias' is not defined"));
 }
 
+TEST_CASE("blocks are numbered over the whole model, in order of registration") {
+  const auto fresh = [] { return Parameter({1}, Initializer::zeros()); };
+  Open root, plain, inner;
+  root.add("before", fresh());
+  root.begin_block();
+  const Parameter table = root.add("table", fresh());
+  plain.add("a", fresh());
+  root.add("plain", plain);
+  plain.add("b", fresh());  // after its module was registered, and all the same below it
+  root.begin_block();
+  root.add("middle", fresh());
+  inner.add("first", fresh());
+  inner.begin_block();
+  inner.add("second", fresh());
+  root.add("inner", inner);
+  root.add("after", fresh());
+  root.begin_block();
+  root.add("tied", table);
+  root.add("last", fresh());
+  std::vector<std::pair<std::string, int>> blocks;
+  for (const auto& named : root.named_parameters()) blocks.emplace_back(named.name, named.block);
+  CHECK(blocks == std::vector<std::pair<std::string, int>>{{"before", -1},
+                                                           {"table", 0},
+                                                           {"plain.a", 0},
+                                                           {"plain.b", 0},
+                                                           {"middle", 1},
+                                                           {"inner.first", 1},
+                                                           {"inner.second", 2},
+                                                           {"after", 2},
+                                                           {"last", 3}});
+  CHECK(inner.named_parameters()[1].block == 0);
+  CHECK(Linear(1, 1).named_parameters()[0].block == -1);
+}
+
 TEST_CASE("training and evaluation reach everything below") {
   Open root, branch, leaf;
   branch.add("leaf", leaf);
@@ -144,6 +180,31 @@ TEST_CASE("materialize gives every parameter memory and its first values") {
     CHECK(norm.weight.tensor().data<float>()[0] == 7);
   }
   CHECK(memory_ledger().current(Category::parameters) == before);
+}
+
+TEST_CASE("a model has one dtype before it has memory") {
+  Open root;
+  Linear linear(3, 2);
+  LayerNorm norm(4);
+  root.add("linear", linear);
+  root.add("norm", norm);
+  root.add("tied", linear.weight);
+  const int64_t before = memory_ledger().current(Category::parameters);
+  root.to(DType::bf16);
+  for (const auto& named : root.named_parameters()) {
+    CHECK(named.parameter.dtype() == DType::bf16);
+  }
+  materialize(root, {}, 5);
+  CHECK(memory_ledger().current(Category::parameters) - before == 2 * (6 + 2 + 4 + 4));
+  std::vector<float> expected(6);
+  initialize(linear.weight.initializer(), 5, "linear.weight", 0, expected);
+  for (size_t i = 0; i < 6; ++i) {
+    CHECK(linear.weight.tensor().values<BFloat16>()[i] == BFloat16(expected[i]));
+  }
+  root.to(DType::bf16);  // as it is
+  CHECK_THROWS_WITH(root.to(DType::f32), ContainsSubstring("parameter 'linear.weight' already has "
+                                                           "memory, as bf16"));
+  CHECK(norm.bias.dtype() == DType::bf16);
 }
 
 TEST_CASE("first values do not depend on what else is in the model") {

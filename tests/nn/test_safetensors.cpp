@@ -79,6 +79,121 @@ TEST_CASE("safetensors: what is written is read back, aligned and described") {
                ContainsSubstring("has no tensor \"absent\""));
 }
 
+TEST_CASE("safetensors: a writer takes pieces in any order") {
+  const TemporaryFolder folder;
+  const std::vector<float> w = {0, 1, 2, 3, 4, 5};
+  const std::vector<uint8_t> bytes = {7, 8, 9};
+  nn::write_safetensors(folder.path("all"), {{"bytes", Tensor::from<uint8_t>({3}, bytes)},
+                                             {"none", Tensor::empty({0})},
+                                             {"w", Tensor::from<float>({2, 3}, w)},
+                                             {"v", Tensor::from<float>({6}, w)}});
+  RandomStream stream(1, "pieces", 0);
+  for (int round = 0; round < 50; ++round) {
+    nn::SafetensorsWriter file(folder.path("pieces"), {{"bytes", DType::u8, {3}},
+                                                       {"none", DType::f32, {0}},
+                                                       {"w", DType::f32, {2, 3}},
+                                                       {"v", DType::f32, {6}}});
+    // Fifteen pieces of one element, in an order of their own each round.
+    std::vector<int> order(15);
+    for (int i = 0; i < 15; ++i) order[static_cast<size_t>(i)] = i;
+    for (size_t i = 14; i > 0; --i) std::swap(order[i], order[stream.below(i + 1)]);
+    for (const int piece : order) {
+      const auto i = static_cast<size_t>(piece % 6);
+      if (piece >= 12) {
+        file.write<uint8_t>("bytes", piece - 12, std::span(bytes).subspan(i, 1));
+      } else {
+        file.write<float>(piece < 6 ? "w" : "v", piece % 6, std::span(w).subspan(i, 1));
+      }
+    }
+    file.commit();
+    REQUIRE(folder.read("pieces") == folder.read("all"));
+    REQUIRE(folder.entries() == 2);
+  }
+}
+
+TEST_CASE("safetensors: a writer refuses what the file is not to have") {
+  const TemporaryFolder folder;
+  const std::vector<float> values(4);
+  const auto some = std::span(values).first(2);
+  {
+    nn::SafetensorsWriter file(folder.path("a"), {{"x", DType::f32, {4}}, {"y", DType::bf16, {2}}});
+    REQUIRE_THROWS_WITH(file.write<float>("z", 0, some), ContainsSubstring("tensor 'z'"));
+    REQUIRE_THROWS_WITH(file.write<float>("y", 0, some),
+                        ContainsSubstring("'y' is written as F32, expected BF16"));
+    REQUIRE_THROWS_WITH(file.write<float>("x", 3, some),
+                        ContainsSubstring("2 elements from 3 on are written, but 'x' has 4"));
+    REQUIRE_THROWS_AS(file.write<float>("x", -1, some), Error);
+    REQUIRE_THROWS_AS(file.write<float>("x", INT64_MAX, some), Error);
+    REQUIRE_THROWS_AS(file.write("x", Tensor::zeros({5})), Error);
+    file.write<float>("x", 1, some);
+    for (const int64_t first : {0, 1, 2}) {
+      REQUIRE_THROWS_WITH(file.write<float>("x", first, some),
+                          ContainsSubstring("elements of 'x' are written twice"));
+    }
+    REQUIRE_THROWS_WITH(file.commit(), ContainsSubstring("elements of 'x' were not written"));
+    file.write<float>("x", 0, some.first(1));
+    file.write<float>("x", 3, some.first(1));
+    REQUIRE_THROWS_WITH(file.commit(), ContainsSubstring("elements of 'y' were not written"));
+    REQUIRE(folder.entries() == 1);  // under its temporary name
+  }
+  REQUIRE(folder.entries() == 0);
+  REQUIRE_THROWS_AS(nn::SafetensorsWriter(folder.path("no/a"), {}), InputError);
+  const nn::SafetensorsSpec taken{"__metadata__", DType::f32, {1}};
+  REQUIRE_THROWS_AS(nn::SafetensorsWriter(folder.path("a"), {taken}), Error);
+  REQUIRE(folder.entries() == 0);
+}
+
+TEST_CASE("safetensors: a writer keeps no tensor in memory") {
+  const TemporaryFolder folder;
+  constexpr int64_t piece = 1000;
+  nn::SafetensorsWriter file(folder.path("a"), {{"x", DType::f32, {300, piece}}});
+  memory_ledger().reset_peaks();
+  const int64_t before = memory_ledger().current_total();
+  std::vector<float> values(piece);
+  for (int64_t row = 299; row >= 0; --row) {
+    std::fill(values.begin(), values.end(), static_cast<float>(row));
+    file.write<float>("x", row * piece, values);
+  }
+  file.commit();
+  REQUIRE(memory_ledger().peak_total() == before);
+  const SafetensorsReader reader(folder.path("a"));
+  float value = 0;
+  for (const int64_t row : {0, 1, 150, 299}) {
+    reader.read<float>(reader.entry("x"), row * piece + 999, std::span(&value, 1));
+    REQUIRE(value == static_cast<float>(row));
+  }
+}
+
+TEST_CASE("safetensors: tensors of 16 bits are read as f32") {
+  const TemporaryFolder folder;
+  constexpr int64_t elements = 70'000;  // more than are converted at once
+  const Tensor bf16 = Tensor::empty({elements}, DType::bf16);
+  const Tensor f16 = Tensor::empty({elements}, DType::f16);
+  for (int64_t i = 0; i < elements; ++i) {
+    bf16.data<BFloat16>()[i] = BFloat16(static_cast<float>(i % 256));
+    f16.data<Float16>()[i] = Float16(static_cast<float>(i % 2048) / 1024.0f);
+  }
+  nn::write_safetensors(folder.path("a"), {{"bf16", bf16},
+                                           {"f16", f16},
+                                           {"f32", Tensor::from<float>({2}, {0.1f, 0.2f})},
+                                           {"i32", Tensor::from<int32_t>({1}, {1})}});
+  const SafetensorsReader file(folder.path("a"));
+  REQUIRE(file.entry("bf16").dtype == "BF16");
+  REQUIRE(file.entry("f16").dtype == "F16");
+  std::vector<float> out(elements);
+  file.read_as_f32(file.entry("bf16"), 0, out);
+  for (int64_t i = 0; i < elements; ++i) REQUIRE(out[static_cast<size_t>(i)] == float(i % 256));
+  out.resize(3);
+  file.read_as_f32(file.entry("f16"), 65'537, out);
+  REQUIRE(out == std::vector<float>{1.0f / 1024, 2.0f / 1024, 3.0f / 1024});
+  out.resize(1);
+  file.read_as_f32(file.entry("f32"), 1, out);
+  REQUIRE(out[0] == 0.2f);
+  REQUIRE_THROWS_AS(file.read_as_f32(file.entry("f16"), elements, out), Error);
+  REQUIRE_THAT(test::message_of<InputError>([&] { file.read_as_f32(file.entry("i32"), 0, out); }),
+               ContainsSubstring("\"i32\": dtype is I32, expected F32, BF16 or F16"));
+}
+
 TEST_CASE("safetensors: no tensors, and no metadata, are fine") {
   const TemporaryFolder folder;
   nn::write_safetensors(folder.path("a"), {}, {});

@@ -108,8 +108,9 @@ TEST_CASE("projections into the residual stream begin smaller") {
   TransformerOptions options = small;
   options.residual_deviation = 0.005f;
   TransformerBlock block(options);
-  for (const auto& [name, parameter, shared] : block.named_parameters()) {
-    const Initializer& initializer = parameter.initializer();
+  for (const auto& named : block.named_parameters()) {
+    const std::string& name = named.name;
+    const Initializer& initializer = named.parameter.initializer();
     if (name.ends_with("bias")) {
       CHECK(initializer.kind == Initializer::Kind::constant);
       CHECK(initializer.value == 0);

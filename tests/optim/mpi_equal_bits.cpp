@@ -1,6 +1,6 @@
-// One run, one string of bits: whatever the number of ranks, the stage, the bucket size and the
-// overlap, every loss, gradient norm and final weight equals that of one rank alone, computed in
-// the same process.
+// One run, one string of bits: whatever the number of ranks, the stage, the bucket size, recompute
+// and overlap, every loss, gradient norm and final weight equals that of one rank alone in the same
+// precision, computed in the same process.
 #include "tests/support/catch.h"
 #include "tests/support/reordered_communicator.h"
 #include "tests/support/tiny_training.h"
@@ -8,74 +8,132 @@
 namespace tessera::test {
 namespace {
 
-struct Variant {
-  int stage;
-  int64_t bucket_bytes;
-  bool overlap;
-};
-
 constexpr int64_t below_one_parameter = 64;
 constexpr int64_t several = 6000;
 constexpr int64_t whole_model = int64_t{1} << 24;
+
+struct Variant {
+  DType dtype = DType::f32;
+  int stage = 2;
+  int64_t bucket_bytes = several;
+  bool recompute = false;
+  bool overlap = true;
+  DType grad_shard = DType::f32;
+};
 
 optim::ZeroOptions options_of(const Variant& variant) {
   return {.stage = variant.stage,
           .bucket_bytes = variant.bucket_bytes,
           .overlap = variant.overlap,
           .clip = 0.5f,
-          .seed = 3};
+          .seed = 3,
+          .grad_shard = variant.grad_shard};
 }
 
-const TinyResult& reference() {
-  static const TinyResult result =
-      train_tiny({}, lone_world(), options_of({0, whole_model, false}));
-  return result;
+// Ranks 1 to 5 share 13 micro-batches: but for one rank, some have none in the last micro-step.
+TinyRun run_of(const Variant& variant) {
+  TinyRun run{.steps = variant.dtype == DType::f32 ? 10 : 5, .batch = {.global = 26, .micro = 2}};
+  run.model.recompute = variant.recompute;
+  run.dtype = variant.dtype;
+  return run;
 }
 
-void check_equal(const TinyResult& result) {
-  CHECK(result.losses == reference().losses);
-  CHECK(result.grad_norms == reference().grad_norms);
-  CHECK(result.weights == reference().weights);
+const TrainingResult& reference(DType dtype = DType::f32, DType grad_shard = DType::f32) {
+  static std::map<std::pair<DType, DType>, TrainingResult> results;
+  const auto [entry, is_new] = results.try_emplace({dtype, grad_shard});
+  if (is_new) {
+    const Variant variant{dtype, 0, whole_model, false, false, grad_shard};
+    entry->second = train_tiny(run_of(variant), lone_world(), options_of(variant));
+  }
+  return entry->second;
 }
 
 void check_variant(const Variant& variant) {
-  CAPTURE(variant.stage, variant.bucket_bytes, variant.overlap);
-  check_equal(train_tiny({}, job_world(), options_of(variant)));
+  CAPTURE(dtype_name(variant.dtype), variant.stage, variant.bucket_bytes, variant.recompute,
+          variant.overlap);
+  const TrainingResult result = train_tiny(run_of(variant), job_world(), options_of(variant));
+  const TrainingResult& expected = reference(variant.dtype, variant.grad_shard);
+  CHECK(result.losses == expected.losses);
+  CHECK(result.grad_norms == expected.grad_norms);
+  CHECK(result.loss_scales == expected.loss_scales);
+  CHECK(result.weights == expected.weights);
 }
 
-TEST_CASE("the reference run learns, clips, and moves every weight") {
-  CHECK(reference().losses.back() < reference().losses.front());
-  CHECK(reference().grad_norms.front() > 0.5f);
-  models::Gpt fresh(TinyRun{}.model);
-  nn::materialize(fresh, {}, 3);
-  for (const auto& [name, values] : weights_of(fresh)) {
-    CAPTURE(name);
-    CHECK(values != reference().weights.at(name));
+TEST_CASE("the reference runs learn, clip, and move every weight") {
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+    CAPTURE(dtype_name(dtype));
+    const TrainingResult& result = reference(dtype);
+    CHECK(result.losses.back() < result.losses.front());
+    CHECK(result.grad_norms.front() > 0.5f);
+    models::Gpt fresh(TinyRun{}.model);
+    nn::materialize(fresh, {}, 3);
+    for (const auto& [name, values] : weights_of(fresh)) {
+      CAPTURE(name);
+      CHECK(values != result.weights.at(name));
+    }
   }
 }
 
-TEST_CASE("equal bits over ranks, stages, buckets and overlap") {
+TEST_CASE("precisions are different runs, close to each other") {
+  const TrainingResult& f32 = reference();
+  for (const DType dtype : {DType::bf16, DType::f16}) {
+    CAPTURE(dtype_name(dtype));
+    const TrainingResult& result = reference(dtype);
+    CHECK(result.weights != f32.weights);
+    for (size_t i = 0; i < result.losses.size(); ++i) {
+      CHECK(result.losses[i] == Catch::Approx(f32.losses[i]).epsilon(0.02));
+    }
+  }
+  CHECK(reference(DType::bf16, DType::bf16).weights != reference(DType::bf16).weights);
+}
+
+TEST_CASE("equal bits over ranks, precisions, stages, buckets, recompute and overlap") {
   // Every pair of values of two factors occurs.
-  const Variant variants[] = {{0, below_one_parameter, true}, {0, several, false},
-                              {0, whole_model, true},         {1, below_one_parameter, false},
-                              {1, several, true},             {1, whole_model, false},
-                              {2, below_one_parameter, true}, {2, several, true},
-                              {2, whole_model, true},         {2, several, false}};
+  const Variant variants[] = {
+      {DType::f32, 0, below_one_parameter, false, false},
+      {DType::f32, 1, several, true, false},
+      {DType::f32, 2, whole_model, false, true},
+      {DType::f32, 3, below_one_parameter, true, true},
+      {DType::bf16, 0, several, true, false},
+      {DType::bf16, 1, whole_model, true, true},
+      {DType::bf16, 2, below_one_parameter, true, false},
+      {DType::bf16, 3, several, false, true},
+      {DType::f16, 0, whole_model, false, true},
+      {DType::f16, 1, below_one_parameter, false, false},
+      {DType::f16, 2, several, false, false},
+      {DType::f16, 3, whole_model, true, false},
+  };
   for (const Variant& variant : variants) check_variant(variant);
+  check_variant({DType::f32, 2, several, false, true});
+}
+
+TEST_CASE("equal bits where gradient sums are rounded to bf16 after every micro-batch") {
+  for (const int stage : {0, 1, 2, 3}) {
+    check_variant({DType::bf16, stage, several, false, true, DType::bf16});
+  }
 }
 
 TEST_CASE("equal bits, every combination", "[full]") {
-  for (const int stage : {0, 1, 2}) {
-    for (const int64_t bucket : {below_one_parameter, int64_t{2000}, several, whole_model}) {
-      for (const bool overlap : {true, false}) check_variant({stage, bucket, overlap});
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+    for (const int stage : {0, 1, 2, 3}) {
+      for (const int64_t bucket : {below_one_parameter, several, whole_model}) {
+        for (const bool recompute : {false, true}) {
+          for (const bool overlap : {true, false}) {
+            check_variant({dtype, stage, bucket, recompute, overlap});
+          }
+        }
+      }
     }
   }
 }
 
 TEST_CASE("equal bits where some ranks have no micro-batch at all") {
   TinyRun run{.steps = 3, .batch = {.global = 4, .micro = 2}};  // two micro-batches
-  const auto options = options_of({2, several, true});
-  CHECK(train_tiny(run, job_world(), options) == train_tiny(run, lone_world(), options));
+  for (const int stage : {0, 1, 2, 3}) {
+    CAPTURE(stage);
+    const auto options = options_of({.stage = stage});
+    CHECK(train_tiny(run, job_world(), options) == train_tiny(run, lone_world(), options));
+  }
 }
 
 TEST_CASE("a changed order of summation changes the bits") {
@@ -83,22 +141,24 @@ TEST_CASE("a changed order of summation changes the bits") {
   if (world.size == 1) return;  // nothing to reorder
   dist::World reordered = world;
   reordered.communicator = std::make_shared<ReorderedCommunicator>(world.communicator);
-  const TinyResult result = train_tiny({}, reordered, options_of({2, several, true}));
+  const TrainingResult result = train_tiny(run_of({}), reordered, options_of({}));
   CHECK(result.weights != reference().weights);
   // The same sums all the same: only the rounding differs.
   CHECK(result.losses.back() == Catch::Approx(reference().losses.back()).epsilon(1e-3));
 }
 
 TEST_CASE("fast reduction: close to the ordered one, and the same bits from run to run") {
-  for (const int stage : {0, 1, 2}) {
-    auto options = options_of({stage, several, true});
+  const DType dtype = GENERATE(DType::f32, DType::bf16);
+  for (const int stage : {0, 1, 2, 3}) {
+    const Variant variant{.dtype = dtype, .stage = stage};
+    auto options = options_of(variant);
     options.reduction = optim::Reduction::fast;
     const dist::World world = job_world();
     world.communicator->traffic().reset();
-    const TinyResult first = train_tiny({}, world, options);
+    const TrainingResult first = train_tiny(run_of(variant), world, options);
     CAPTURE(stage);
-    CHECK(first.losses.back() == Catch::Approx(reference().losses.back()).epsilon(1e-3));
-    CHECK(first == train_tiny({}, world, options));
+    CHECK(first.losses.back() == Catch::Approx(reference(dtype).losses.back()).epsilon(1e-3));
+    CHECK(first == train_tiny(run_of(variant), world, options));
     CHECK(world.communicator->traffic().calls(dist::Collective::reduce_scatter) > 0);
     CHECK(world.communicator->traffic().calls(dist::Collective::exchange) == 0);
     CHECK(world.communicator->traffic().calls(dist::Collective::all_reduce) == 0);
@@ -106,16 +166,20 @@ TEST_CASE("fast reduction: close to the ordered one, and the same bits from run 
 }
 
 TEST_CASE("no_sync: close to the reference, reduced once a step") {
-  for (const int stage : {0, 1, 2}) {
-    auto options = options_of({stage, whole_model, true});
+  const DType dtype = GENERATE(DType::f32, DType::bf16);
+  for (const int stage : {0, 1, 2, 3}) {
+    const Variant variant{.dtype = dtype, .stage = stage, .bucket_bytes = whole_model};
+    auto options = options_of(variant);
     options.no_sync = true;
     const dist::World world = job_world();
     world.communicator->traffic().reset();
-    TinyRun run{.steps = 4};
-    const TinyResult result = train_tiny(run, world, options);
+    TinyRun run = run_of(variant);
+    run.steps = 4;
+    const TrainingResult result = train_tiny(run, world, options);
     CAPTURE(stage);
-    CHECK(result.losses.back() == Catch::Approx(reference().losses[3]).epsilon(1e-3));
-    const int64_t buckets = 2;  // the tied embedding's, and one for the rest
+    CHECK(result.losses.back() == Catch::Approx(reference(dtype).losses[3]).epsilon(1e-3));
+    // The tied table's, and one for the rest; at stage 3 one for each of the blocks.
+    const int64_t buckets = stage == 3 ? 2 + run.model.layers : 2;
     CHECK(world.communicator->traffic().calls(dist::Collective::exchange) == buckets * run.steps);
   }
 }

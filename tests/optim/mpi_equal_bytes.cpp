@@ -1,97 +1,240 @@
 // Memory and traffic to the byte: what the ledgers measured equals what the plan said, which shares
 // nothing with the optimizer but the layout.
-#include "core/memory.h"
+#include <initializer_list>
+#include <memory>
+
 #include "optim/plan.h"
 #include "tests/support/catch.h"
-#include "tests/support/tiny_training.h"
+#include "tests/support/memory_use.h"
+#include "tests/support/mixed_model.h"
+#include "tests/support/second_device_communicator.h"
 
 namespace tessera::test {
 namespace {
 
+struct Subject {
+  std::unique_ptr<nn::Module> model;
+  std::function<Tensor(const optim::MicroBatch&)> loss;
+};
+
+// What of the tiny GPT is frozen, by the beginning of the name.
+using Frozen = std::initializer_list<const char*>;
+
+Subject tiny_gpt(DType dtype, Frozen frozen = {}) {
+  TinyRun run;
+  run.model.layers = 3;
+  auto model = std::make_unique<models::Gpt>(run.model);
+  model->to(dtype);
+  for (const auto& named : model->named_parameters()) {
+    for (const char* prefix : frozen) {
+      if (named.name.starts_with(prefix)) named.parameter.set_trainable(false);
+    }
+  }
+  auto loss = tiny_training(run, *model).loss;
+  return {std::move(model), std::move(loss)};
+}
+
+Subject mixed(DType half) {
+  auto model = std::make_unique<MixedModel>(half);
+  auto loss = [model = model.get()](const optim::MicroBatch& micro) {
+    return model->loss(tiny_batch({}, micro));
+  };
+  return {std::move(model), std::move(loss)};
+}
+
+struct Run {
+  optim::ZeroOptions options;
+  int64_t micro_batches = 13;
+  optim::Batch batch() const { return {.global = 2 * micro_batches, .micro = 2}; }
+};
+
 struct Measured {
-  std::array<int64_t, category_count> memory{};
+  std::array<int64_t, category_count> peaks{};
+  std::array<int64_t, category_count> host_peaks{};
   std::array<int64_t, dist::traffic_count> traffic{};
 };
 
-// One step with what the optimizer holds at its end; staging belongs to the communicator.
-Measured measure(const TinyRun& run, const dist::World& world, const optim::ZeroOptions& options) {
-  std::array<int64_t, category_count> before{};
+std::array<int64_t, category_count> peaks_of(const MemoryUse& use) {
+  std::array<int64_t, category_count> peaks{};
   for (int c = 0; c < category_count; ++c) {
-    before[static_cast<size_t>(c)] = memory_ledger().current(static_cast<Category>(c));
+    peaks[static_cast<size_t>(c)] = use.peak(static_cast<Category>(c));
   }
-  models::Gpt model(run.model);
-  optim::ZeroOptimizer optimizer(model, optim::AdamW{}, world, options);
-  Measured measured;
-  for (int64_t step = 0; step < 2; ++step) {
+  return peaks;
+}
+
+// Peaks of some steps, and the traffic of the last of them.
+Measured measure(const Subject& subject, const dist::World& world, const Run& run) {
+  const MemoryUse memory(*world.communicator, world.communicator->device());
+  const MemoryUse host(*world.communicator);
+  optim::ZeroOptimizer optimizer(*subject.model, optim::AdamW{}, world, run.options);
+  const Training training{.batch = run.batch(), .loss = subject.loss};
+  TrainingResult result;
+  for (int64_t step = 0; step < 3; ++step) {
     world.communicator->traffic().reset();
-    for (const auto& micro : optimizer.micro_batches(step, run.batch)) {
-      const auto [tokens, targets] = tiny_batch(run, micro);
-      optimizer.backward(model.loss(tokens, targets));
-    }
-    optimizer.step();
+    train_step(optimizer, training, step, result);
     optimizer.synchronize();
   }
-  for (int c = 0; c < category_count; ++c) {
-    measured.memory[static_cast<size_t>(c)] =
-        memory_ledger().current(static_cast<Category>(c)) - before[static_cast<size_t>(c)];
-  }
-  measured.memory[static_cast<size_t>(Category::communication)] +=
-      world.communicator->staging_bytes();
+  Measured measured{.peaks = peaks_of(memory), .host_peaks = peaks_of(host)};
   for (int t = 0; t < dist::traffic_count; ++t) {
     measured.traffic[static_cast<size_t>(t)] =
         world.communicator->traffic().bytes_sent(static_cast<dist::Traffic>(t));
   }
+  CHECK(memory.current(Category::activations) == 0);
   return measured;
 }
 
-void check_equal(const TinyRun& run, const dist::World& world, const optim::ZeroOptions& options) {
-  models::Gpt model(run.model);
-  const optim::Plan plan = optim::plan({.parameters = optim::layout_parameters(model),
-                                        .ranks = world.size,
-                                        .stage = options.stage,
-                                        .bucket_bytes = options.bucket_bytes,
-                                        .reduction = options.reduction,
-                                        .no_sync = options.no_sync,
-                                        .batch = run.batch},
-                                       world.rank);
-  const Measured measured = measure(run, world, options);
-  CAPTURE(options.stage, options.bucket_bytes, options.overlap, options.no_sync, run.batch.global);
-  const auto memory = [&measured](Category c) { return measured.memory[static_cast<size_t>(c)]; };
-  CHECK(memory(Category::parameters) == plan.parameters);
-  CHECK(memory(Category::gradients) == plan.gradients);
-  CHECK(memory(Category::optimizer_state) == plan.optimizer_state);
-  CHECK(memory(Category::communication) == plan.communication);
-  CHECK(memory(Category::activations) == 0);
-  CHECK(measured.traffic == plan.traffic);
+optim::Plan plan_of(const Subject& subject, const dist::World& world, const Run& run) {
+  const optim::ZeroOptions& options = run.options;
+  return optim::plan({.parameters = optim::plan_parameters(*subject.model),
+                      .ranks = world.size,
+                      .stage = options.stage,
+                      .bucket_bytes = options.bucket_bytes,
+                      .reduction = options.reduction,
+                      .no_sync = options.no_sync,
+                      .batch = run.batch(),
+                      .sum_dtype = options.grad_shard,
+                      .offload = options.offload == optim::Offload::optimizer,
+                      .staging_bytes = world.communicator->staging_bytes()},
+                     world.rank);
 }
 
+void check_equal(const Subject& subject, const dist::World& world, const Run& run) {
+  const optim::ZeroOptions& options = run.options;
+  CAPTURE(options.stage, options.bucket_bytes, options.overlap, run.micro_batches,
+          dtype_name(options.grad_shard));
+  const optim::Plan plan = plan_of(subject, world, run);
+  const Measured measured = measure(subject, world, run);
+  const auto peak = [&](Category c) { return measured.peaks[static_cast<size_t>(c)]; };
+  const int64_t staging = world.communicator->staging_bytes();  // the communicator's own
+  if (options.overlap || options.stage < 3) {
+    CHECK(peak(Category::parameters) == plan.parameters);
+  } else {
+    CHECK(peak(Category::parameters) < plan.parameters);  // no block is gathered ahead
+  }
+  CHECK(peak(Category::gradients) == plan.gradients);
+  CHECK(peak(Category::optimizer_state) == plan.optimizer_state);
+  CHECK(peak(Category::communication) + staging == plan.communication);
+  CHECK(measured.traffic == plan.traffic);
+  if (world.communicator->device() == Device{}) return;
+  const auto on_host = [&](Category c) { return measured.host_peaks[static_cast<size_t>(c)]; };
+  CHECK(on_host(Category::parameters) == 0);
+  CHECK(on_host(Category::gradients) == 0);
+  CHECK(on_host(Category::optimizer_state) == plan.host.optimizer_state);
+  CHECK(on_host(Category::communication) == plan.host.communication);
+}
+
+struct Precision {
+  DType dtype;
+  DType grad_shard;
+};
+constexpr Precision precisions[] = {{DType::f32, DType::f32},
+                                    {DType::bf16, DType::f32},
+                                    {DType::bf16, DType::bf16},
+                                    {DType::f16, DType::f32}};
+
 TEST_CASE("measured bytes equal the plan's") {
-  const dist::World world = job_world();
-  for (const int stage : {0, 1, 2}) {
-    for (const int64_t bucket_bytes : {int64_t{64}, int64_t{6000}, int64_t{1} << 24}) {
-      for (const bool overlap : {true, false}) {
-        for (const int64_t global : {2, 24}) {
-          const TinyRun run{.batch = {.global = global, .micro = 2}};
-          check_equal(run, world,
-                      {.stage = stage, .bucket_bytes = bucket_bytes, .overlap = overlap});
+  for (const auto& [dtype, grad_shard] : precisions) {
+    CAPTURE(dtype_name(dtype));
+    for (const int stage : {0, 1, 2, 3}) {
+      for (const int64_t bucket_bytes : {int64_t{64}, int64_t{6000}, int64_t{1} << 24}) {
+        for (const int64_t micro_batches : {1, 13}) {  // of one only rank 0 sends gradients
+          check_equal(tiny_gpt(dtype), job_world(),
+                      {{.stage = stage, .bucket_bytes = bucket_bytes, .grad_shard = grad_shard},
+                       micro_batches});
         }
       }
     }
   }
 }
 
-TEST_CASE("measured bytes equal the plan's: fast reduction, no_sync") {
-  const dist::World world = job_world();
-  for (const int stage : {0, 1, 2}) {
-    check_equal({}, world, {.stage = stage, .bucket_bytes = 6000, .no_sync = true});
-    check_equal({}, world,
-                {.stage = stage, .bucket_bytes = 6000, .reduction = optim::Reduction::fast});
+TEST_CASE("measured bytes equal the plan's: without overlap") {
+  for (const int stage : {0, 1, 2, 3}) {
+    check_equal(tiny_gpt(DType::bf16), job_world(),
+                {{.stage = stage, .bucket_bytes = 6000, .overlap = false}});
   }
 }
 
-TEST_CASE("measured bytes equal the plan's where a rank has nothing to do") {
-  // One micro-batch: only rank 0 sends gradients.
-  check_equal({.batch = {.global = 2, .micro = 2}}, job_world(), {.stage = 2});
+TEST_CASE("measured bytes equal the plan's: fast reduction, no_sync") {
+  for (const auto& [dtype, grad_shard] : precisions) {
+    CAPTURE(dtype_name(dtype));
+    for (const int stage : {0, 1, 2, 3}) {
+      for (const bool no_sync : {true, false}) {
+        const optim::ZeroOptions options{
+            .stage = stage,
+            .bucket_bytes = 6000,
+            .reduction = no_sync ? optim::Reduction::ordered : optim::Reduction::fast,
+            .no_sync = no_sync,
+            .grad_shard = grad_shard};
+        for (const int64_t micro_batches : {1, 4, 13}) {
+          check_equal(tiny_gpt(dtype), job_world(), {options, micro_batches});
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("measured bytes equal the plan's: frozen parameters") {
+  const Frozen choices[] = {
+      {"h.0."}, {"h.2."}, {"wte", "wpe"}, {"wte", "wpe", "h.0."}, {"h.1.mlp"}};
+  for (const Frozen& frozen : choices) {
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      for (const int stage : {0, 1, 2, 3}) {
+        CAPTURE(*frozen.begin(), frozen.size(), dtype_name(dtype));
+        check_equal(tiny_gpt(dtype, frozen), job_world(),
+                    {{.stage = stage, .bucket_bytes = 6000}});
+      }
+    }
+  }
+}
+
+TEST_CASE("stage 3: what backward reads nothing of is gathered once, the plan says twice") {
+  // The positions, 8 x 20, are one block of 256 elements; with the table frozen they are alone.
+  const dist::World world = job_world();
+  const Run run{{.stage = 3, .bucket_bytes = 6000}};
+  const Subject subject = tiny_gpt(DType::f32, {"wte"});
+  const auto parameters = static_cast<size_t>(dist::Traffic::parameters);
+  const int64_t micro_steps = run.batch().micro_steps(world.size);
+  CHECK(measure(subject, world, run).traffic[parameters] ==
+        plan_of(subject, world, run).traffic[parameters] -
+            (world.size - 1) * 256 * 4 * micro_steps);
+}
+
+TEST_CASE("measured bytes equal the plan's: more ranks than a bucket has blocks", "[many]") {
+  for (const int stage : {0, 1, 2, 3}) {
+    check_equal(tiny_gpt(DType::bf16), job_world(), {{.stage = stage, .bucket_bytes = 1024}});
+  }
+}
+
+TEST_CASE("measured bytes equal the plan's: two dtypes in one model, nothing tied") {
+  for (const DType half : {DType::bf16, DType::f16}) {
+    for (const DType grad_shard : {DType::f32, DType::bf16}) {
+      for (const int stage : {0, 1, 2, 3}) {
+        for (const int64_t bucket_bytes : {int64_t{64}, int64_t{6000}, int64_t{1} << 24}) {
+          check_equal(mixed(half), job_world(),
+                      {{.stage = stage, .bucket_bytes = bucket_bytes, .grad_shard = grad_shard}});
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("measured bytes equal the plan's: offload, on both devices") {
+  dist::World world = job_world();
+  world.communicator = std::make_shared<SecondDeviceCommunicator>(world.communicator);
+  for (const auto& [dtype, grad_shard] : precisions) {
+    for (const int stage : {0, 1, 2, 3}) {
+      CAPTURE(dtype_name(dtype));
+      check_equal(tiny_gpt(dtype), world,
+                  {{.stage = stage,
+                    .bucket_bytes = 6000,
+                    .grad_shard = grad_shard,
+                    .offload = optim::Offload::optimizer}});
+    }
+  }
+  for (const int stage : {0, 2, 3}) {
+    check_equal(mixed(DType::bf16), world,
+                {{.stage = stage, .bucket_bytes = 3000, .offload = optim::Offload::optimizer}});
+  }
 }
 
 }  // namespace

@@ -1,31 +1,27 @@
-// The optimizer's interface over ranks: state, groups, parameters added later, misuse.
+// The optimizer's interface over ranks: state, groups, parameters without gradient, misuse.
 #include <cmath>
 
-#include "optim/plan.h"
 #include "tests/support/catch.h"
+#include "tests/support/layered_model.h"
 #include "tests/support/tiny_training.h"
 
 namespace tessera::test {
 namespace {
 
-void train(optim::ZeroOptimizer& optimizer, models::Gpt& model, const TinyRun& run) {
-  for (int64_t step = 0; step < run.steps; ++step) {
-    for (const auto& micro : optimizer.micro_batches(step, run.batch)) {
-      const auto [tokens, targets] = tiny_batch(run, micro);
-      optimizer.backward(model.loss(tokens, targets));
-    }
-    optimizer.step();
-  }
-  optimizer.synchronize();
-}
+using Catch::Matchers::ContainsSubstring;
 
 std::map<std::string, std::vector<float>> whole_state(const dist::World& world, int stage,
-                                                      const std::string& name, int root) {
+                                                      DType dtype, const std::string& name,
+                                                      int root) {
   const TinyRun run{.steps = 2};
   models::Gpt model(run.model);
+  model.to(dtype);
   optim::ZeroOptimizer optimizer(model, optim::AdamW{}, world,
                                  {.stage = stage, .bucket_bytes = 3000});
-  train(optimizer, model, run);
+  TrainingResult result;
+  for (int64_t step = 0; step < run.steps; ++step) {
+    train_step(optimizer, tiny_training(run, model), step, result);
+  }
   std::map<std::string, std::vector<float>> values;
   for (auto& [parameter, shard] : optimizer.consolidated_state(root)) {
     values[parameter] = shard.values.at(name);
@@ -36,11 +32,12 @@ std::map<std::string, std::vector<float>> whole_state(const dist::World& world, 
 TEST_CASE("consolidated state: whole on the chosen rank, equal at every stage, empty elsewhere") {
   const dist::World world = job_world();
   const int root = world.size - 1;
+  const DType dtype = GENERATE(DType::f32, DType::bf16);
   for (const char* name : {"exp_avg", "exp_avg_sq"}) {
-    const auto reference = whole_state(lone_world(), 0, name, 0);
+    const auto reference = whole_state(lone_world(), 0, dtype, name, 0);
     CHECK(reference.at("ln_f.bias").size() == 20);
-    for (const int stage : {0, 1, 2}) {
-      const auto state = whole_state(world, stage, name, root);
+    for (const int stage : {0, 1, 2, 3}) {
+      const auto state = whole_state(world, stage, dtype, name, root);
       if (world.rank == root) {
         CHECK(state == reference);
       } else {
@@ -53,94 +50,121 @@ TEST_CASE("consolidated state: whole on the chosen rank, equal at every stage, e
 TEST_CASE("own state: the ranges of all ranks cover every parameter once") {
   const TinyRun run{.steps = 1};
   const dist::World world = job_world();
-  models::Gpt model(run.model);
-  optim::ZeroOptimizer optimizer(model, optim::AdamW{}, world, {.stage = 2});
-  train(optimizer, model, run);
-  int64_t elements = 0;
-  for (const auto& [name, shard] : optimizer.state()) {
-    CHECK(static_cast<int64_t>(shard.values.at("exp_avg").size()) == shard.range.size());
-    elements += shard.range.size();
+  for (const int stage : {2, 3}) {
+    models::Gpt model(run.model);
+    optim::ZeroOptimizer optimizer(model, optim::AdamW{}, world, {.stage = stage});
+    TrainingResult result;
+    train_step(optimizer, tiny_training(run, model), 0, result);
+    int64_t elements = 0;
+    for (const auto& [name, shard] : optimizer.state()) {
+      CHECK(static_cast<int64_t>(shard.values.at("exp_avg").size()) == shard.range.size());
+      elements += shard.range.size();
+    }
+    Tensor total = Tensor::from<int64_t>({1}, {elements});
+    world.communicator->all_reduce(total, {}).wait();
+    CHECK(total.data<int64_t>()[0] == model.parameter_count());
   }
-  Tensor total = Tensor::from<int64_t>({1}, {elements});
-  world.communicator->all_reduce(total, {}).wait();
-  CHECK(total.data<int64_t>()[0] == model.parameter_count());
 }
 
 TEST_CASE("groups: a learning rate of zero keeps its parameters") {
   const TinyRun run{.steps = 2};
-  models::Gpt model(run.model);
-  optim::ZeroOptimizer optimizer(
-      model, optim::AdamW{.learning_rate = 1e-2f}, job_world(),
-      {.group_of = [](const auto& named) { return named.name.starts_with("h.0.") ? 1 : 0; },
-       .groups = {{.learning_rate = 0.0f}}});
-  const auto before = weights_of(model);
-  train(optimizer, model, run);
-  for (const auto& [name, values] : weights_of(model)) {
-    CAPTURE(name);
-    CHECK((values == before.at(name)) == name.starts_with("h.0."));
+  for (const int stage : {0, 1, 2, 3}) {
+    models::Gpt model(run.model);
+    optim::ZeroOptimizer optimizer(
+        model, optim::AdamW{.learning_rate = 1e-2f}, job_world(),
+        {.stage = stage,
+         .group_of = [](const auto& named) { return named.name.starts_with("h.0.") ? 1 : 0; },
+         .groups = {{.learning_rate = 0.0f}}});
+    const Weights before = weights_of(optimizer);
+    TrainingResult result;
+    for (int64_t step = 0; step < run.steps; ++step) {
+      train_step(optimizer, tiny_training(run, model), step, result);
+    }
+    for (const auto& [name, values] : weights_of(optimizer)) {
+      CAPTURE(stage, name);
+      CHECK((values == before.at(name)) == name.starts_with("h.0."));
+    }
   }
 }
 
-// Two linears, of which the second joins the optimizer later.
-struct TwoLinears : nn::Module {
-  TwoLinears() {
-    first = add("first", nn::Parameter({3, 4}, nn::Initializer::normal(0.5f)));
-    second = add("second", nn::Parameter({2, 3}, nn::Initializer::normal(0.5f)));
+// Two linears on their own inputs: the gradient of one says nothing of the other.
+struct Branches : nn::Module {
+  Branches() {
+    first = add("first", nn::Parameter({12, 40}, nn::Initializer::normal(0.5f)));
+    second = add("second", nn::Parameter({30, 40}, nn::Initializer::normal(0.5f)));
+  }
+  static Tensor squares(const nn::Parameter& weight, const optim::MicroBatch& micro) {
+    const auto seed = static_cast<uint64_t>(micro.step * 100 + micro.index);
+    const Tensor y = ops::linear(random_tensor({2, 40}, seed), weight, {});
+    return ops::mean(ops::mul(y, y));
   }
   nn::Parameter first;
   nn::Parameter second;
 };
-struct One : nn::Module {
-  explicit One(const nn::Parameter& parameter) { add("first", parameter); }
-};
-struct Other : nn::Module {
-  explicit Other(const nn::Parameter& parameter) { add("second", parameter); }
+
+// The weights and the state of `second`, which only some of the steps use.
+struct Trained {
+  std::vector<float> weights;
+  std::map<std::string, std::vector<float>> state;
+  std::vector<std::vector<std::string>> without_gradient;
+  bool operator==(const Trained&) const = default;
 };
 
-std::vector<float> train_two(const dist::World& world, int stage) {
-  TwoLinears both;
-  One one(both.first);
-  Other other(both.second);
-  nn::materialize(both);
-  optim::ZeroOptimizer optimizer(one, optim::Sgd{.learning_rate = 0.1f, .momentum = 0.9f}, world,
-                                 {.stage = stage});
-  for (int64_t step = 0; step < 4; ++step) {
-    if (step == 2) optimizer.add_parameters(other, {.learning_rate = 0.05f});
-    for (const auto& micro : optimizer.micro_batches(step, {.global = 6, .micro = 1})) {
-      Tensor x = Tensor::full({1, 4}, 0.5f + 0.1f * static_cast<float>(micro.index));
-      Tensor y = ops::linear(ops::linear(x, both.first, {}), both.second, {});
-      optimizer.backward(ops::mean(ops::mul(y, y)));
-    }
-    optimizer.step();
+Trained train_second(const optim::UpdateRule& rule, const dist::World& world, int stage,
+                     const std::vector<int64_t>& steps, const std::vector<int64_t>& with_second) {
+  Branches model;
+  optim::ZeroOptimizer optimizer(model, rule, world, {.stage = stage, .bucket_bytes = 8192});
+  Trained trained;
+  for (const int64_t step : steps) {
+    const bool both = std::find(with_second.begin(), with_second.end(), step) != with_second.end();
+    const auto report = optimizer.step(step, {.global = 6, .micro = 1}, [&](const auto& micro) {
+      const Tensor loss = Branches::squares(model.first, micro);
+      return both ? ops::add(loss, Branches::squares(model.second, micro)) : loss;
+    });
+    trained.without_gradient.push_back(report.without_gradient);
   }
-  optimizer.synchronize();
-  std::vector<float> values;
-  for (const auto& [name, weights] : weights_of(both)) {
-    values.insert(values.end(), weights.begin(), weights.end());
-  }
-  return values;
+  trained.weights = weights_of(optimizer).at("second");
+  auto state = optimizer.consolidated_state(0);
+  if (world.rank == 0) trained.state = state.at("second").values;
+  return trained;
 }
 
-TEST_CASE("parameters added later train with their own group, at every stage alike") {
-  const auto reference = train_two(lone_world(), 0);
-  for (const int stage : {0, 1, 2}) CHECK(train_two(job_world(), stage) == reference);
+TEST_CASE("a parameter without gradient keeps weights and state, as if the step had not been") {
+  const optim::UpdateRule rules[] = {optim::AdamW{.learning_rate = 1e-2f, .weight_decay = 0.5f},
+                                     optim::Adam{.learning_rate = 1e-2f, .weight_decay = 0.5f},
+                                     optim::Sgd{.learning_rate = 1e-2f, .momentum = 0.9f,
+                                                .weight_decay = 0.5f}};
+  using Names = std::vector<std::vector<std::string>>;
+  for (const auto& rule : rules) {
+    // Steps 1 and 3 alone: momentum, decay and Adam's bias correction count these two.
+    Trained expected = train_second(rule, lone_world(), 0, {1, 3}, {1, 3});
+    CHECK(expected.without_gradient == Names{{}, {}});
+    expected.without_gradient = {{"second"}, {}, {}, {}, {}};  // told once
+    if (job_world().rank != 0) expected.state.clear();
+    for (const int stage : {0, 1, 2, 3}) {
+      CAPTURE(stage);
+      CHECK(train_second(rule, job_world(), stage, {0, 1, 2, 3, 4}, {1, 3}) == expected);
+    }
+  }
 }
 
-TEST_CASE("parameters that a backward does not reach get zeros, not the last gradient") {
-  TwoLinears both;
-  optim::ZeroOptimizer optimizer(both, optim::Sgd{.learning_rate = 1}, job_world());
-  std::vector<float> second;
-  for (int64_t step = 0; step < 2; ++step) {
-    for (const auto& micro : optimizer.micro_batches(step, {.global = 6, .micro = 1})) {
-      Tensor y = ops::linear(Tensor::full({1, 4}, 1.0f), both.first, {});
-      if (micro.step == 0) y = ops::linear(y, both.second, {});
-      optimizer.backward(ops::mean(y));
-    }
-    optimizer.step();
-    optimizer.synchronize();
-    if (step == 0) second = weights_of(both).at("second");
-  }
-  CHECK(weights_of(both).at("second") == second);
+TEST_CASE("a gradient in one micro-batch is enough for an update, on every rank alike") {
+  const auto run = [](const dist::World& world, int stage) {
+    Branches model;
+    optim::ZeroOptimizer optimizer(model, optim::Sgd{.learning_rate = 1}, world,
+                                   {.stage = stage, .seed = 1});
+    const auto report = optimizer.step(0, {.global = 7, .micro = 1}, [&](const auto& micro) {
+      const Tensor loss = Branches::squares(model.first, micro);
+      return micro.index == 4 ? ops::add(loss, Branches::squares(model.second, micro)) : loss;
+    });
+    CHECK(report.without_gradient.empty());
+    return weights_of(optimizer);
+  };
+  Branches fresh;
+  nn::materialize(fresh, {}, 1);
+  const Weights expected = run(lone_world(), 0);
+  CHECK(expected.at("second") != weights_of(fresh).at("second"));
+  for (const int stage : {0, 1, 2}) CHECK(run(job_world(), stage) == expected);
 }
 
 TEST_CASE("hyper-parameters that make no sense are refused when they are given") {
@@ -149,7 +173,7 @@ TEST_CASE("hyper-parameters that make no sense are refused when they are given")
   const auto refused = [&](const optim::UpdateRule& rule, const std::string& text,
                            const optim::GroupOptions& group = {}) {
     CHECK_THROWS_WITH(optim::ZeroOptimizer(model, rule, world, {.groups = {group}}),
-                      Catch::Matchers::ContainsSubstring(text));
+                      ContainsSubstring(text));
   };
   refused(optim::AdamW{.learning_rate = -1}, "learning rate of -1");
   refused(optim::AdamW{.beta1 = 1}, "first beta or momentum of 1, expected in [0, 1)");
@@ -158,18 +182,47 @@ TEST_CASE("hyper-parameters that make no sense are refused when they are given")
   refused(optim::AdamW{}, "group 1 has a weight decay of -0.5", {.weight_decay = -0.5f});
 }
 
+TEST_CASE("options that make no sense are refused by name") {
+  models::Gpt model(TinyRun{}.model);
+  const auto refused = [&](const optim::ZeroOptions& options, const std::string& text) {
+    CHECK_THROWS_WITH(optim::ZeroOptimizer(model, optim::AdamW{}, lone_world(), options),
+                      ContainsSubstring(text));
+  };
+  refused({.stage = 4}, "stage 4 does not exist; 0, 1, 2 and 3 do");
+  refused({.bucket_bytes = 0}, "bucket of 0 bytes");
+  refused({.clip = -1}, "clip -1 is negative");
+  refused({.grad_shard = DType::f16}, "gradient shards in f16, expected f32 or bf16");
+  refused({.loss_scaling = optim::LossScaling{.initial = 3}}, "loss scale 3");
+  refused({.group_of = [](const auto&) { return 1; }}, "'wte.weight' is in group 1");
+}
+
 TEST_CASE("misuse is refused by name") {
   const TinyRun run;
   models::Gpt model(run.model);
-  const dist::World world = lone_world();
-  CHECK_THROWS_WITH(optim::ZeroOptimizer(model, optim::AdamW{}, world, {.stage = 3}),
-                    Catch::Matchers::ContainsSubstring("stage 3 is not available yet"));
-  CHECK_THROWS_AS(optim::ZeroOptimizer(model, optim::AdamW{}, world, {.stage = 4}), InputError);
-  optim::ZeroOptimizer optimizer(model, optim::AdamW{}, world);
+  const int stage = GENERATE(2, 3);
+  optim::ZeroOptimizer optimizer(model, optim::AdamW{}, lone_world(), {.stage = stage});
   CHECK_THROWS_AS(optimizer.step(), Error);
+  CHECK_THROWS_WITH(optimizer.backward(Tensor::full({}, 1)), ContainsSubstring("backward outside"));
+  CHECK_THROWS_WITH(optimizer.skip(), ContainsSubstring("skip outside of micro_batches"));
   CHECK_THROWS_AS(optimizer.micro_batches(0, {.global = 3, .micro = 2}), InputError);
-  CHECK_THROWS_WITH(optimizer.add_parameters(model, {}),
-                    Catch::Matchers::ContainsSubstring("already optimised"));
+  CHECK_THROWS_WITH(optimizer.add_param_group(model, {}), ContainsSubstring("already optimised"));
+  CHECK_THROWS_WITH(optim::ZeroOptimizer(model, optim::AdamW{}, lone_world()),
+                    ContainsSubstring("'wte.weight' is already optimised"));
+}
+
+TEST_CASE("a micro-batch that is left unfinished is told of") {
+  const TinyRun run{.steps = 1, .batch = {.global = 4, .micro = 2}};
+  models::Gpt model(run.model);
+  optim::ZeroOptimizer optimizer(model, optim::AdamW{}, lone_world());
+  const auto batches = optimizer.micro_batches(0, run.batch);
+  auto it = batches.begin();
+  optimizer.backward(tiny_training(run, model).loss(*it));
+  CHECK_THROWS_WITH(optimizer.step(), ContainsSubstring("step after 1 of 2 micro-steps"));
+  CHECK_THROWS_WITH(optimizer.micro_batches(1, run.batch),
+                    ContainsSubstring("step 0 is not finished"));
+  models::Gpt other(run.model);
+  CHECK_THROWS_WITH(optimizer.add_param_group(other, {}),
+                    ContainsSubstring("step 0 is not finished"));
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
-// Overlap is real: with reductions that take a known time, the trace shows a bucket reducing before
-// backward ends, and a step takes less than computing and communicating one after the other.
+// Overlap is real: with reductions and gathers that take a known time, the trace shows a bucket
+// reducing before backward ends and a block arriving while the one before it computes, and a step
+// takes less than computing and communicating one after the other.
 #include <algorithm>
 #include <chrono>
 #include <thread>
@@ -7,7 +8,7 @@
 #include "core/trace.h"
 #include "tests/support/catch.h"
 #include "tests/support/delayed_communicator.h"
-#include "tests/support/tiny_training.h"
+#include "tests/support/layered_model.h"
 
 namespace tessera::test {
 namespace {
@@ -15,28 +16,65 @@ namespace {
 constexpr auto delay = std::chrono::milliseconds(10);
 constexpr int64_t delay_ns = 10'000'000;
 
-// A backward that takes a known time too, in as many pieces as there are buckets.
+// The trace shows block `link` busy for the length of the delay.
+void take_time(const char* name, int link) {
+  const trace::Scope scope(name, trace::Track::compute, link, [] { return std::string(); });
+  std::this_thread::sleep_for(delay);
+}
+
+// A forward and a backward that take a known time too, in as many pieces as there are blocks, each
+// a bucket of its own. In both directions a block reads its weight first and is busy then; in
+// backward all but the first, of whose input nobody wants the gradient.
 struct SlowChain : nn::Module {
   static constexpr int links = 8;
   SlowChain() {
     for (int i = 0; i < links; ++i) {
+      begin_block();
       weights.push_back(add(fmt::format("w{}", i),
                             nn::Parameter({16, 16}, nn::Initializer::normal(0.25f))));
     }
   }
   Tensor forward(const Tensor& x) override {
     Tensor y = x;
-    for (const nn::Parameter& weight : weights) y = slow(ops::linear(y, weight, {}));
+    for (int i = 0; i < links; ++i) {
+      y = ops::linear(slow_backward(y, i), weights[static_cast<size_t>(i)], {});
+      take_time("slow forward", i);
+    }
     return ops::mean(ops::mul(y, y));
   }
-  static Tensor slow(const Tensor& x) {
-    return record("slow", x.detach(), {x}, [](const Tensor& dy, InputGradients& grads) {
-      std::this_thread::sleep_for(delay);
+  static Tensor slow_backward(const Tensor& x, int link) {
+    return record("slow", x.detach(), {x}, [link](const Tensor& dy, InputGradients& grads) {
+      take_time("slow backward", link);
       grads.pass(0, dy);
     });
   }
   std::vector<nn::Parameter> weights;
 };
+
+// The events of a second step; in the first one stage 3 has seen the order of the blocks.
+std::vector<trace::Event> traced_step(const optim::ZeroOptions& options,
+                                      std::chrono::nanoseconds reduction_delay,
+                                      std::chrono::nanoseconds gather_delay) {
+  dist::World world = job_world();
+  world.communicator = std::make_shared<dist::DelayedCommunicator>(world.communicator,
+                                                                   reduction_delay, gather_delay);
+  SlowChain model;
+  optim::ZeroOptimizer optimizer(model, optim::Sgd{}, world, options);
+  for (int64_t step = 0; step < 2; ++step) {
+    trace::take_events();
+    trace::enable(true);
+    const Training training{
+        .batch = {.global = world.size, .micro = 1},
+        .loss = [&](const optim::MicroBatch& micro) {
+          return model(Tensor::full({1, 16}, 1.0f + static_cast<float>(micro.index)));
+        }};
+    TrainingResult result;
+    train_step(optimizer, training, step, result);
+    optimizer.synchronize();
+    trace::enable(false);
+  }
+  return trace::take_events();
+}
 
 struct Timeline {
   int64_t first_reduce_begin = 0;
@@ -45,22 +83,10 @@ struct Timeline {
   int64_t backward_end = 0;
 };
 
-Timeline traced_step(bool overlap) {
-  dist::World world = job_world();
-  world.communicator = std::make_shared<dist::DelayedCommunicator>(world.communicator, delay);
-  SlowChain model;
-  optim::ZeroOptimizer optimizer(model, optim::Sgd{}, world,
-                                 {.stage = 2, .bucket_bytes = 1024, .overlap = overlap});
-  trace::take_events();
-  trace::enable(true);
-  for (const auto& micro : optimizer.micro_batches(0, {.global = world.size, .micro = 1})) {
-    optimizer.backward(model(Tensor::full({1, 16}, 1.0f + static_cast<float>(micro.index))));
-  }
-  optimizer.step();
-  optimizer.synchronize();
-  trace::enable(false);
+Timeline reductions(bool overlap) {
   Timeline line;
-  for (const trace::Event& event : trace::take_events()) {
+  const optim::ZeroOptions options{.stage = 2, .bucket_bytes = 1024, .overlap = overlap};
+  for (const trace::Event& event : traced_step(options, delay, {})) {
     if (event.name == "delay") {
       if (line.first_reduce_begin == 0) line.first_reduce_begin = event.begin_ns;
       line.last_reduce_end = std::max(line.last_reduce_end, event.end_ns);
@@ -74,17 +100,77 @@ Timeline traced_step(bool overlap) {
 
 TEST_CASE("a bucket reduces while backward still runs") {
   if (job_world().size == 1) return;  // one rank's reduction is done when it is called
-  const Timeline line = traced_step(true);
+  const Timeline line = reductions(true);
   CHECK(line.first_reduce_begin < line.backward_end);
   // Serially: backward's own sleeps, and after them all reductions.
-  const int64_t serial = 2 * SlowChain::links * delay_ns;
+  const int64_t serial = (2 * SlowChain::links - 1) * delay_ns;
   CHECK(line.last_reduce_end - line.backward_begin < serial * 9 / 10);
 }
 
 TEST_CASE("without overlap a backward waits for each reduction") {
   if (job_world().size == 1) return;
-  const Timeline line = traced_step(false);
-  CHECK(line.backward_end - line.backward_begin >= 2 * SlowChain::links * delay_ns);
+  const Timeline line = reductions(false);
+  CHECK(line.backward_end - line.backward_begin >= (2 * SlowChain::links - 1) * delay_ns);
+}
+
+// What happened to one block in a step of stage 3.
+struct BlockTimes {
+  std::vector<trace::Event> gathers;  // before forward, and before backward
+  trace::Event forward;
+  trace::Event backward;
+};
+
+std::vector<BlockTimes> block_times(bool overlap) {
+  std::vector<BlockTimes> blocks(SlowChain::links);
+  for (const trace::Event& event : traced_step({.stage = 3, .overlap = overlap}, {}, delay)) {
+    if (event.name == "slow forward") blocks[static_cast<size_t>(event.id)].forward = event;
+    if (event.name == "slow backward") blocks[static_cast<size_t>(event.id)].backward = event;
+    // Buckets are numbered from the end of the model; the gathers of norms and losses have none.
+    if (event.name == "delay" && event.id >= 0) {
+      blocks[static_cast<size_t>(SlowChain::links - 1 - event.id)].gathers.push_back(event);
+    }
+  }
+  return blocks;
+}
+
+TEST_CASE("stage 3: a block is gathered once for its forward and once for its backward") {
+  for (const bool overlap : {true, false}) {
+    const auto blocks = block_times(overlap);
+    for (size_t i = 1; i + 1 < blocks.size(); ++i) {
+      CAPTURE(overlap, i);
+      REQUIRE(blocks[i].gathers.size() == 2);
+      CHECK(blocks[i].gathers[0].end_ns <= blocks[i].forward.begin_ns);
+      CHECK(blocks[i].gathers[1].end_ns <= blocks[i].backward.begin_ns);
+    }
+    // Where forward turns into backward it is still there; and backward would read the first weight
+    // only for the gradient of the model's input.
+    CHECK(blocks.back().gathers.size() == 1);
+    CHECK(blocks.front().gathers.size() == 1);
+  }
+}
+
+TEST_CASE("stage 3: the next block is gathered before the forward of this one ends") {
+  const auto blocks = block_times(true);
+  for (size_t i = 0; i + 1 < blocks.size(); ++i) {
+    CAPTURE(i);
+    REQUIRE_FALSE(blocks[i + 1].gathers.empty());
+    CHECK(blocks[i + 1].gathers.front().begin_ns < blocks[i].forward.end_ns);
+    // In backward the block before.
+    if (i > 0) CHECK(blocks[i].gathers.back().begin_ns < blocks[i + 1].backward.end_ns);
+  }
+  // One after the other, each block would wait for its gather and compute then.
+  const int64_t serial = 2 * SlowChain::links * delay_ns;
+  CHECK(blocks.back().forward.end_ns - blocks[0].gathers[0].begin_ns < serial * 9 / 10);
+}
+
+TEST_CASE("stage 3 without overlap: a block is gathered when it is read") {
+  const auto blocks = block_times(false);
+  for (size_t i = 0; i + 1 < blocks.size(); ++i) {
+    CAPTURE(i);
+    REQUIRE_FALSE(blocks[i + 1].gathers.empty());
+    CHECK(blocks[i + 1].gathers.front().begin_ns >= blocks[i].forward.end_ns);
+    if (i > 0) CHECK(blocks[i].gathers.back().begin_ns >= blocks[i + 1].backward.end_ns);
+  }
 }
 
 }  // namespace

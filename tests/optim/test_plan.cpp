@@ -1,5 +1,7 @@
-// The plan against numbers derived by hand, in the comments.
+// The plan against numbers derived by hand, in the comments: fp32, what lies where, and limits.
 #include "optim/plan.h"
+#include "dist/communicator.h"
+#include "models/gpt.h"
 #include "tests/support/catch.h"
 
 namespace tessera::optim {
@@ -16,16 +18,24 @@ TEST_CASE("plan: one rank sends nothing") {
   CHECK(plan0.parameters == 2048);
   CHECK(plan0.gradients == 2048 + 2048);  // the micro-batch's and the sum
   CHECK(plan0.optimizer_state == 2 * 2048);
-  CHECK(plan0.communication == 2 * 8 + 4);  // two block sums, one loss
+  CHECK(plan0.communication == 2 * 8 + 4 + 1);  // two block sums, one loss, two flags in a byte
+  CHECK(plan0.memory() == 5 * 2048 + 21);
   CHECK(plan0.padding == 212 * 4);
   CHECK(plan0.sent() == 0);
+  // At stage 3 the shard is everything, and the block that is used has a place of its own.
+  input.stage = 3;
+  const Plan plan3 = plan(input, 0);
+  CHECK(plan3.parameters == 2048 + 2048);
+  CHECK(plan3.gradients == 2048 + 2048);
+  CHECK(plan3.padding == 212 * 4);
 }
 
-TEST_CASE("plan: two ranks, two buckets, stages 0, 1 and 2") {
+TEST_CASE("plan: two ranks, two buckets, every stage") {
   // a: 1000 elements (4 blocks), b: 200 (1 block). Buckets of 2000 bytes = 500 elements close after
   // each: bucket 0 holds b: 1 block, padded to 2 (512 elements); bucket 1 holds a: 4 blocks (1024).
   // Flat 1536 elements = 6144 bytes; a shard 256 + 512 = 768 elements = 3072 bytes, 3 blocks.
   // Global batch 8 in micro-batches of 2: M = 4, k = 2; both ranks send twice.
+  // Flags: 2 micro-steps and 2 parameters, one byte.
   PlanInput input{.parameters = {{"a", 1000}, {"b", 200}},
                   .ranks = 2,
                   .bucket_bytes = 2000,
@@ -37,13 +47,15 @@ TEST_CASE("plan: two ranks, two buckets, stages 0, 1 and 2") {
   CHECK(stage0.parameters == 6144);
   CHECK(stage0.gradients == 6144 + 3072);
   CHECK(stage0.optimizer_state == 2 * 6144);
-  CHECK(stage0.communication == staging + 6 * 8 + 2 * 2 * 4);
+  CHECK(stage0.communication == staging + 6 * 8 + 2 * 2 * 4 + 2);
   CHECK(stage0.padding == (1536 - 1200) * 4);
   // Twice the other's half of the gradients, once the own half of the sums.
   CHECK(sent(stage0, dist::Traffic::gradients) == 2 * 3072 + 3072);
   CHECK(sent(stage0, dist::Traffic::parameters) == 0);
   CHECK(sent(stage0, dist::Traffic::norms) == 3 * 8);
   CHECK(sent(stage0, dist::Traffic::losses) == 2 * 4);
+  CHECK(sent(stage0, dist::Traffic::flags) == 1);
+  CHECK(stage0.sent() == 9216 + 24 + 8 + 1);
 
   input.stage = 1;
   const Plan stage1 = plan(input, 1);
@@ -56,6 +68,22 @@ TEST_CASE("plan: two ranks, two buckets, stages 0, 1 and 2") {
   const Plan stage2 = plan(input, 1);
   CHECK(stage2.gradients == 2 * 4096 + 3072);  // two slots of the larger bucket, the own shard
   CHECK(stage2.optimizer_state == 2 * 3072);
+  CHECK(sent(stage2, dist::Traffic::parameters) == 3072);
+
+  // Where the model names no blocks every bucket is one: both are there at once. That of b, the
+  // last, is gathered once a micro-step; that of a for forward and for backward.
+  input.stage = 3;
+  const Plan stage3 = plan(input, 1);
+  CHECK(stage3.parts.values == 3072);
+  CHECK(stage3.parts.gathered == 6144);
+  CHECK(stage3.parameters == 3072 + 6144);
+  CHECK(stage3.gradients == 2 * 4096 + 3072);
+  CHECK(stage3.optimizer_state == 2 * 3072);
+  CHECK(sent(stage3, dist::Traffic::gradients) == 2 * 3072);
+  CHECK(sent(stage3, dist::Traffic::parameters) == 2 * (1024 + 2 * 2048));
+  // Rank 1 has elements 512 to 1000 of a, and none of b: 488 of its 768. Rank 0 has 712.
+  CHECK(stage3.padding == 280 * 4);
+  CHECK(plan(input, 0).padding == 56 * 4);
 }
 
 TEST_CASE("plan: three ranks, a tied parameter, an uneven last micro-step") {
@@ -71,22 +99,162 @@ TEST_CASE("plan: three ranks, a tied parameter, an uneven last micro-step") {
   CHECK(rank0.parameters == 6144);
   CHECK(rank0.gradients == 3072 + 3072 + 2048);  // one ring slot (one bucket), the tied slot, shard
   CHECK(rank0.optimizer_state == 2 * 2048);
-  CHECK(rank0.communication == dist::mpi_staging_bytes(3) + 6 * 8 + 3 * 2 * 4);
+  CHECK(rank0.communication == dist::mpi_staging_bytes(3) + 6 * 8 + 3 * 2 * 4 + 3);
   CHECK(sent(rank0, dist::Traffic::gradients) == 2 * (6144 - 2048));
   CHECK(sent(rank0, dist::Traffic::parameters) == 2 * 2048);
   CHECK(sent(rank0, dist::Traffic::norms) == 2 * 2 * 8);
   CHECK(sent(rank0, dist::Traffic::losses) == 2 * 2 * 4);
+  CHECK(sent(rank0, dist::Traffic::flags) == 2 * 1);
   CHECK(sent(plan(input, 1), dist::Traffic::gradients) == 6144 - 2048);
   CHECK(sent(plan(input, 2), dist::Traffic::gradients) == 6144 - 2048);
   input.no_sync = true;
   CHECK(sent(plan(input, 0), dist::Traffic::gradients) == 6144 - 2048);
   CHECK(plan(input, 0).gradients == 3072 + 3072 + 2048 + 6144);
+  CHECK(plan(input, 0).parts.local_sums == 6144);
+}
+
+TEST_CASE("plan: stage 3 gathers the blocks that the model names") {
+  // As GPT: wte (tied) and wpe in block 0, h0 to h2 in blocks 1 to 3, ln_f with the last. N = 2.
+  //   block 3: ln_f 10 -> 1 block, h2 300 from element 256 on -> 2 blocks; padded to 4: 1024
+  //   block 2: h1 300 -> 2 blocks: 512         block 1: h0 500 -> 2 blocks: 512
+  //   block 0: wpe 100 -> 1 block, padded to 2: 512;  wte 600 -> 3 blocks, padded to 4: 1024
+  // Flat 3584 elements, a shard 1792. The tied block stays with 1536; of the others at most blocks
+  // 3 and 2 are there at once, 1536. In a micro-step blocks 3 and 0 are gathered once, 1 and 2
+  // twice: of the own shards 512 + 2 x 256 + 2 x 256 + (256 + 512).
+  PlanInput input{.parameters = {{"wte", 600, true, 0}, {"wpe", 100, false, 0},
+                                 {"h0", 500, false, 1}, {"h1", 300, false, 2},
+                                 {"h2", 300, false, 3}, {"ln_f", 10, false, 3}},
+                  .ranks = 2,
+                  .stage = 3,
+                  .batch = {.global = 6, .micro = 1}};
+  const Plan stage3 = plan(input, 0);
+  CHECK(stage3.parts.values == 1792 * 4);
+  CHECK(stage3.parts.gathered == (1536 + 1536) * 4);
+  input.overlap = false;  // the next block is not gathered ahead
+  CHECK(plan(input, 0).parts.gathered == (1536 + 1024) * 4);
+  input.overlap = true;
+  CHECK(sent(stage3, dist::Traffic::parameters) == 3 * 2304 * 4);
+  CHECK(stage3.parts.buckets == (2 * 1024 + 1024) * 4);  // two slots of 1024, and that of wte
+  // Stages 0 to 2 ignore the blocks: one bucket of wpe to ln_f, and that of wte. In this order:
+  // 1 + 2 + 2 + 2 + 1 = 8 blocks, and 4.
+  input.stage = 2;
+  CHECK(plan(input, 0).parameters == 12 * 1024);
+}
+
+TEST_CASE("plan: frozen parameters have values and are gathered, no more") {
+  // a, frozen: 1000 elements, 4 blocks, 1024 elements. b: 1 block, padded to 2: 512.
+  PlanInput input{.parameters = {{"a", 1000}, {"b", 200}},
+                  .ranks = 2,
+                  .stage = 2,
+                  .batch = {.global = 2, .micro = 1}};
+  input.parameters[0].trainable = false;
+  const Plan stage2 = plan(input, 0);
+  CHECK(stage2.parameters == (1024 + 512) * 4);
+  CHECK(stage2.gradients == (512 + 256) * 4);
+  CHECK(stage2.optimizer_state == 2 * 256 * 4);
+  CHECK(stage2.communication == dist::mpi_staging_bytes(2) + 2 * 8 + 2 * 4 + 2);
+  CHECK(sent(stage2, dist::Traffic::gradients) == 256 * 4);
+  CHECK(sent(stage2, dist::Traffic::parameters) == 256 * 4);
+  input.stage = 3;
+  const Plan stage3 = plan(input, 0);
+  CHECK(stage3.parts.values == (512 + 256) * 4);
+  CHECK(stage3.parts.gathered == (1024 + 512) * 4);
+  CHECK(sent(stage3, dist::Traffic::parameters) == (512 + 256) * 4);
+}
+
+TEST_CASE("plan: stage 3 gathers a frozen block twice only where backward reads it") {
+  // Three blocks of 512 elements, a shard of 256 each; k = 1.
+  PlanInput input{.parameters = {{"w0", 512, false, 0}, {"w1", 512, false, 1},
+                                 {"w2", 512, false, 2}},
+                  .ranks = 2,
+                  .stage = 3,
+                  .batch = {.global = 2, .micro = 1}};
+  const auto freeze = [&](std::vector<bool> frozen) {
+    for (size_t i = 0; i < frozen.size(); ++i) input.parameters[i].trainable = !frozen[i];
+    return sent(plan(input, 0), dist::Traffic::parameters);
+  };
+  // Frozen behind the trainable one: backward passes through w1 and w2, and w2 is still there.
+  CHECK(freeze({false, true, true}) == (1 + 2 + 1) * 1024);
+  // Frozen before it: backward ends at w2.
+  CHECK(freeze({true, true, false}) == (1 + 1 + 1) * 1024);
+  CHECK(freeze({true, true, true}) == (1 + 1 + 1) * 1024);
+  CHECK(freeze({false, false, false}) == (2 + 2 + 1) * 1024);
+}
+
+TEST_CASE("plan: fast reduction scatters the largest shard") {
+  PlanInput input{.parameters = {{"a", 1000, true}, {"b", 200}}, .ranks = 2, .stage = 1};
+  const int64_t ordered = plan(input, 0).communication;
+  input.reduction = Reduction::fast;
+  CHECK(plan(input, 0).communication == ordered + 512 * 4);
+}
+
+TEST_CASE("plan: a transport's staging may be given") {
+  PlanInput input{.parameters = {{"a", 256}}, .ranks = 2};
+  CHECK(plan(input, 0).parts.staging == dist::mpi_staging_bytes(2));
+  input.staging_bytes = 5;
+  CHECK(plan(input, 0).parts.staging == 5);
+  CHECK(plan(input, 0).communication == 5 + 2 * 8 + 2 * 4 + 2);
+}
+
+TEST_CASE("plan: a million ranks, trillions of parameters") {
+  // 10^12 elements are 3,906,250,000 blocks; 10^6 ranks have 3,907 each (3,906.25 rounded up),
+  // 1,000,192 elements. Ten such parameters, each a bucket and a block.
+  PlanInput input{.ranks = 1'000'000, .stage = 3, .batch = {.global = 1 << 20, .micro = 1}};
+  for (int64_t i = 0; i < 10; ++i) {
+    input.parameters.push_back({"w", 1'000'000'000'000, false, i, DType::bf16});
+  }
+  const Plan last = plan(input, 999'999);
+  constexpr int64_t shard = 10'001'920;
+  CHECK(last.parts.values == 2 * shard);
+  CHECK(last.parts.gathered == 2 * 2 * 1'000'192'000'000);
+  CHECK(last.parts.masters == 4 * shard);
+  CHECK(last.parts.state == 8 * shard);
+  CHECK(last.parts.norms == 8 * 39'070'000'000);
+  CHECK(last.parts.flags == 1'000'000 * 2);  // two micro-steps and ten parameters
+  CHECK(sent(last, dist::Traffic::norms) == 999'999 * 8 * int64_t{39'070});
+  // Rank 999,999 has micro-batch 999,999 and none in the second micro-step.
+  CHECK(sent(last, dist::Traffic::gradients) == 2 * 999'999 * shard);
+  CHECK(sent(last, dist::Traffic::parameters) == 2 * 2 * 999'999 * int64_t{1'000'192} * 19);
+}
+
+TEST_CASE("plan: what does not fit int64 is refused") {
+  PlanInput input{.parameters = {{"w", int64_t{1} << 61}}, .stage = 0};
+  CHECK_THROWS_WITH(plan(input, 0), Catch::Matchers::ContainsSubstring("beyond 2^63"));
+  input = {.parameters = {{"w", int64_t{1} << 45}}, .ranks = 2, .stage = 2,
+           .batch = {.global = 1 << 30, .micro = 1}};
+  CHECK_THROWS_WITH(plan(input, 0), Catch::Matchers::ContainsSubstring("beyond 2^63"));
 }
 
 TEST_CASE("plan: what does not exist is refused") {
-  CHECK_THROWS_AS(plan({.stage = 3}, 0), Error);
+  CHECK_THROWS_AS(plan({.stage = 4}, 0), Error);
+  CHECK_THROWS_AS(plan({.stage = -1}, 0), Error);
   CHECK_THROWS_AS(plan({.ranks = 2}, 2), Error);
+  CHECK_THROWS_AS(plan({.ranks = 0}, 0), Error);
   CHECK_THROWS_AS(plan({.batch = {.global = 3, .micro = 2}}, 0), InputError);
+  CHECK_THROWS_AS(plan({.sum_dtype = DType::f16}, 0), Error);
+  PlanInput input{.parameters = {{"w", 1}}};
+  input.parameters[0].dtype = DType::i32;
+  CHECK_THROWS_AS(plan(input, 0), Error);
+}
+
+TEST_CASE("plan: a model's parameters, with blocks, dtypes and what is frozen") {
+  models::Gpt model({.layers = 2, .heads = 1, .width = 4, .context = 8, .vocab = 16});
+  model.to(DType::bf16);
+  model.named_parameters()[1].parameter.set_trainable(false);
+  const std::vector<PlanParameter> list = plan_parameters(model);
+  REQUIRE(list.size() == 2 + 2 * 12 + 2);
+  CHECK(list[0].name == "wte.weight");
+  CHECK(list[0].elements == 64);
+  CHECK(list[0].shared);
+  CHECK(list[0].block == 0);
+  CHECK(list[0].trainable);
+  CHECK(list[1].name == "wpe.weight");
+  CHECK_FALSE(list[1].trainable);
+  CHECK_FALSE(list[1].shared);
+  CHECK(list[2].block == 1);
+  CHECK(list.back().name == "ln_f.bias");
+  CHECK(list.back().block == 2);
+  for (const PlanParameter& parameter : list) CHECK(parameter.dtype == DType::bf16);
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include "core/autograd.h"
 #include "core/ops.h"
+#include "tests/support/precision.h"
 #include "tests/support/tensors.h"
 
 namespace tessera::test {
@@ -42,34 +43,47 @@ double difference(const Operation& operation, const std::vector<Tensor>& inputs,
   return (8 * near - far) / (12 * static_cast<double>(step));
 }
 
+/// What backward() left: zeros where it left nothing, NaN where that is of another dtype.
+std::vector<double> found_gradient(const Tensor& leaf) {
+  const Tensor gradient = gradient_of(leaf);
+  const auto elements = static_cast<size_t>(leaf.elements());
+  if (!gradient.defined()) return std::vector<double>(elements, 0.0);
+  if (gradient.dtype() != leaf.dtype()) return std::vector<double>(elements, std::nan(""));
+  return doubles(gradient);
+}
+
 }  // namespace
 
 GradientCheck check_gradient(const Operation& operation, std::vector<Tensor> inputs,
                              GradientCheckOptions options) {
   std::vector<Tensor> leaves;
-  for (const Tensor& input : inputs) leaves.push_back(leaf(input.detach()));
+  std::vector<Tensor> points;  // the same values in f32
+  for (const Tensor& input : inputs) {
+    const bool same = options.dtype == DType::f32;
+    leaves.push_back(leaf(same ? input.detach() : rounded_to(options.dtype, input)));
+    points.push_back(same ? leaves.back() : widened(leaves.back()));
+  }
   const Tensor y = operation(leaves);
-  const Tensor weights = contraction_weights(y.shape());
+  const Tensor weights = rounded_to(y.dtype(), contraction_weights(y.shape()));
   backward(ops::sum(ops::mul(y, weights)));
 
-  GradientCheck result{.tolerance = options.tolerance};
+  GradientCheck result{.tolerance = tolerance(options.dtype, options.roundings, options.tolerance)};
   for (size_t i = 0; i < leaves.size(); ++i) {
-    const auto values = leaves[i].values<float>();
-    const Tensor gradient = gradient_of(leaves[i]);
+    const auto values = points[i].values<float>();
+    const std::vector<double> actual = found_gradient(leaves[i]);
     std::vector<double> expected;
     double largest = 0.1;  // smaller derivatives drown in the rounding of the forward
     for (float& value : values) {
-      expected.push_back(difference(operation, leaves, weights, value, options.step));
+      expected.push_back(difference(operation, points, weights, value, options.step));
       largest = std::max(largest, std::abs(expected.back()));
     }
     for (size_t element = 0; element < values.size(); ++element) {
-      const double actual = gradient.defined() ? gradient.values<float>()[element] : 0;
-      const double error = std::abs(actual - expected[element]) / largest;
+      const double error = std::abs(actual[element] - expected[element]) / largest;
       if (error <= result.error) continue;
       result.error = std::isnan(error) ? HUGE_VAL : error;
       result.input = i;
       result.element = static_cast<int64_t>(element);
-      result.backward = actual;
+      result.backward = actual[element];
       result.difference = expected[element];
     }
   }

@@ -5,6 +5,10 @@
 // The operation's output is contracted with fixed pseudo-random weights to a scalar. Its derivative
 // by each element of each input is taken by backward() and by a fourth-order central difference of
 // the f32 forward, and the two are compared relative to the input's largest derivative.
+//
+// With a dtype of 16 bits, backward() runs on the inputs rounded to it, and the difference is still
+// that of the f32 forward, at the same values. An operation that takes other tensors too takes them
+// in the dtype of `in`.
 #pragma once
 
 #include <functional>
@@ -31,9 +35,12 @@ std::ostream& operator<<(std::ostream& out, const GradientCheck& check);
 struct GradientCheckOptions {
   float step = 0.03125f;  // the error of the differences is about step^4 and 1e-7 / step
   double tolerance = 1e-3;
+  DType dtype = DType::f32;
+  int roundings = 2;  // to that dtype, between an input and a gradient: they widen the tolerance
 };
 
 /// `inputs` are f32. They become leaves for the time of the check and are restored bit by bit.
+/// A gradient that does not have its input's dtype fails.
 GradientCheck check_gradient(const std::function<Tensor(const std::vector<Tensor>&)>& operation,
                              std::vector<Tensor> inputs, GradientCheckOptions options = {});
 

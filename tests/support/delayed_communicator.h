@@ -1,7 +1,8 @@
-// A communicator that takes a known time longer for each reduction, as a slow network would: the
-// delay passes where the communicator runs, in the order of its calls, not on the caller's thread.
+// A communicator that takes a known time longer for each reduction, and if wanted for each gather,
+// as a slow network would: the delay passes where the communicator runs, in the order of its calls,
+// not on the caller's thread.
 //
-//   auto slow = std::make_shared<DelayedCommunicator>(world.communicator, 20ms);
+//   auto slow = std::make_shared<DelayedCommunicator>(world.communicator, 20ms, 5ms);
 #pragma once
 
 #include <atomic>
@@ -17,8 +18,12 @@ namespace tessera::dist {
 
 class DelayedCommunicator : public Communicator {
  public:
-  DelayedCommunicator(std::shared_ptr<Communicator> inner, std::chrono::nanoseconds delay)
-      : inner_(std::move(inner)), delay_(delay), thread_([this] { serve(); }) {}
+  DelayedCommunicator(std::shared_ptr<Communicator> inner, std::chrono::nanoseconds reduction_delay,
+                      std::chrono::nanoseconds gather_delay = {})
+      : inner_(std::move(inner)),
+        reduction_delay_(reduction_delay),
+        gather_delay_(gather_delay),
+        thread_([this] { serve(); }) {}
 
   ~DelayedCommunicator() override {
     {
@@ -32,6 +37,7 @@ class DelayedCommunicator : public Communicator {
   int rank() const override { return inner_->rank(); }
   int size() const override { return inner_->size(); }
   std::string name() const override { return inner_->name() + " with a delay"; }
+  Device device() const override { return inner_->device(); }
   int64_t staging_bytes() const override { return inner_->staging_bytes(); }
   TrafficLedger& traffic() override { return inner_->traffic(); }
   std::shared_ptr<Storage> allocate(int64_t bytes, Category category) override {
@@ -41,7 +47,7 @@ class DelayedCommunicator : public Communicator {
   Work exchange(const Tensor& input, int contributors, Receive receive, Call call) override {
     return submit(wait_name(Collective::exchange), call,
                   [this, input, contributors, receive = std::move(receive), call] {
-                    sleep("delay", call);
+                    sleep(reduction_delay_, call);
                     return inner_->exchange(input, contributors, receive, call);
                   });
   }
@@ -49,13 +55,15 @@ class DelayedCommunicator : public Communicator {
                       Call call) override {
     return submit(wait_name(Collective::reduce_scatter), call,
                   [this, shard, input, contributors, call] {
-                    sleep("delay", call);
+                    sleep(reduction_delay_, call);
                     return inner_->reduce_scatter(shard, input, contributors, call);
                   });
   }
   Work all_gather(const Tensor& buffer, Call call) override {
-    return submit(wait_name(Collective::all_gather), call,
-                  [this, buffer, call] { return inner_->all_gather(buffer, call); });
+    return submit(wait_name(Collective::all_gather), call, [this, buffer, call] {
+      sleep(gather_delay_, call);
+      return inner_->all_gather(buffer, call);
+    });
   }
   Work all_reduce(const Tensor& buffer, Call call) override {
     return submit(wait_name(Collective::all_reduce), call,
@@ -75,7 +83,7 @@ class DelayedCommunicator : public Communicator {
     }).wait();
   }
 
-  /// Reductions that were delayed so far.
+  /// Calls that were delayed so far.
   int64_t delayed() const { return delayed_; }
 
  private:
@@ -84,10 +92,11 @@ class DelayedCommunicator : public Communicator {
     std::function<Work()> body;
   };
 
-  void sleep(const char* name, Call call) {
-    const trace::Scope scope(name, trace::Track::communication, call.bucket,
+  void sleep(std::chrono::nanoseconds delay, Call call) {
+    if (delay.count() == 0) return;
+    const trace::Scope scope("delay", trace::Track::communication, call.bucket,
                              [] { return std::string(); });
-    std::this_thread::sleep_for(delay_);
+    std::this_thread::sleep_for(delay);
     ++delayed_;
   }
 
@@ -122,7 +131,8 @@ class DelayedCommunicator : public Communicator {
   }
 
   std::shared_ptr<Communicator> inner_;
-  const std::chrono::nanoseconds delay_;
+  const std::chrono::nanoseconds reduction_delay_;
+  const std::chrono::nanoseconds gather_delay_;
   std::atomic<int64_t> delayed_{0};
   std::mutex mutex_;
   std::condition_variable changed_;

@@ -16,6 +16,7 @@ class ForwardingCommunicator : public dist::Communicator {
   int rank() const override { return inner_->rank(); }
   int size() const override { return inner_->size(); }
   std::string name() const override { return inner_->name(); }
+  Device device() const override { return inner_->device(); }
   std::shared_ptr<Storage> allocate(int64_t bytes, Category category) override {
     return inner_->allocate(bytes, category);
   }

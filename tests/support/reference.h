@@ -32,6 +32,33 @@ inline Tensor as_parameter(const Tensor& x) {
   return parameter;
 }
 
+/// A parameter whose memory is there only while an operation says that it is in use, as at stage 3;
+/// who reads it at another time throws. Counts the uses.
+class GatheredParameter {
+ public:
+  explicit GatheredParameter(const Tensor& x) : tensor(as_parameter(x)), storage_(x.storage()) {
+    tensor.attach(nullptr, 0);
+    tensor.leaf()->about_to_be_used = [this] {
+      ++uses;
+      if (users_++ == 0) tensor.attach(storage_, 0);
+    };
+    tensor.leaf()->no_longer_used = [this] {
+      if (--users_ == 0) tensor.attach(nullptr, 0);
+    };
+  }
+  GatheredParameter(const GatheredParameter&) = delete;
+  GatheredParameter& operator=(const GatheredParameter&) = delete;
+
+  Tensor gradient() const { return tensor.leaf()->gradient; }
+
+  Tensor tensor;
+  int uses = 0;
+
+ private:
+  std::shared_ptr<Storage> storage_;
+  int users_ = 0;
+};
+
 /// Runs backward from y with the gradient dy.
 inline void backward_from(const Tensor& y, const Tensor& dy) {
   backward(ops::sum(ops::mul(y, dy)));

@@ -19,21 +19,19 @@ class ReorderedCommunicator : public ForwardingCommunicator {
     struct Arrived {
       int source;
       int64_t begin;
-      std::vector<float> values;
+      Tensor chunk;
     };
     auto arrived = std::make_shared<std::vector<Arrived>>();
     auto keep = [arrived](int source, int64_t begin, const Tensor& chunk) {
-      const auto values = chunk.values<float>();
-      arrived->push_back({source, begin, {values.begin(), values.end()}});
+      const Tensor copy = Tensor::empty(chunk.shape(), chunk.dtype());
+      std::memcpy(copy.raw(), chunk.raw(), static_cast<size_t>(chunk.bytes()));
+      arrived->push_back({source, begin, copy});
     };
     inner().exchange(input, contributors, keep, call);
     return inner().run([arrived, receive = std::move(receive)] {
       std::stable_sort(arrived->begin(), arrived->end(),
                        [](const Arrived& a, const Arrived& b) { return a.source > b.source; });
-      for (const Arrived& chunk : *arrived) {
-        receive(chunk.source, chunk.begin,
-                Tensor::from<float>({static_cast<int64_t>(chunk.values.size())}, chunk.values));
-      }
+      for (const Arrived& a : *arrived) receive(a.source, a.begin, a.chunk);
     });
   }
 };

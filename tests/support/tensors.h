@@ -34,9 +34,13 @@ inline Tensor leaf(Tensor tensor, const std::string& name = "leaf") {
 }
 inline Tensor gradient_of(const Tensor& tensor) { return tensor.leaf()->gradient; }
 
+/// The elements of a tensor of any floating-point dtype.
 inline std::vector<double> doubles(const Tensor& tensor) {
-  const auto values = tensor.values<float>();
-  return {values.begin(), values.end()};
+  std::vector<double> result;
+  visit_float(tensor.dtype(), "doubles", [&]<class T>() {
+    for (const T value : tensor.values<T>()) result.push_back(double{float(value)});
+  });
+  return result;
 }
 
 /// The largest |actual - expected| / max(1, |expected|); infinite for different sizes or a NaN.

@@ -24,40 +24,21 @@ TinyBatch tiny_batch(const TinyRun& run, const optim::MicroBatch& micro) {
   return batch;
 }
 
-std::map<std::string, std::vector<float>> weights_of(const nn::Module& model) {
-  std::map<std::string, std::vector<float>> weights;
-  for (const auto& named : model.named_parameters()) {
-    const auto values = named.parameter.tensor().values<float>();
-    weights[named.name].assign(values.begin(), values.end());
-  }
-  return weights;
+Training tiny_training(const TinyRun& run, models::Gpt& model) {
+  return {.steps = run.steps,
+          .batch = run.batch,
+          .rule = optim::AdamW{.learning_rate = 1e-2f},
+          .loss = [run, &model](const optim::MicroBatch& micro) {
+            const auto [tokens, targets] = tiny_batch(run, micro);
+            return model.loss(tokens, targets);
+          }};
 }
 
-TinyResult train_tiny(const TinyRun& run, const dist::World& world, optim::ZeroOptions options) {
+TrainingResult train_tiny(const TinyRun& run, const dist::World& world,
+                          optim::ZeroOptions options) {
   models::Gpt model(run.model);
-  optim::ZeroOptimizer optimizer(model, optim::AdamW{.learning_rate = 1e-2f}, world,
-                                 std::move(options));
-  TinyResult result;
-  for (int64_t step = 0; step < run.steps; ++step) {
-    for (const auto& micro : optimizer.micro_batches(step, run.batch)) {
-      const auto [tokens, targets] = tiny_batch(run, micro);
-      optimizer.backward(model.loss(tokens, targets));
-    }
-    const optim::StepReport report = optimizer.step();
-    result.losses.push_back(report.loss);
-    result.grad_norms.push_back(report.grad_norm);
-  }
-  optimizer.synchronize();
-  result.weights = weights_of(model);
-  return result;
-}
-
-dist::World lone_world() { return {.communicator = dist::single_communicator()}; }
-
-dist::World job_world() {
-  // One communicator a process: its staging is allocated once, as in a job.
-  static const std::shared_ptr<dist::Communicator> communicator = dist::mpi_communicator();
-  return {.communicator = communicator, .rank = communicator->rank(), .size = communicator->size()};
+  model.to(run.dtype);
+  return train(model, tiny_training(run, model), world, std::move(options));
 }
 
 }  // namespace tessera::test

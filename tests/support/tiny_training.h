@@ -2,14 +2,8 @@
 // dropout and clipping, on a batch of 12 micro-batches.
 #pragma once
 
-#include <cstdint>
-#include <map>
-#include <string>
-#include <vector>
-
-#include "dist/bootstrap.h"
 #include "models/gpt.h"
-#include "optim/zero_optimizer.h"
+#include "tests/support/training.h"
 
 namespace tessera::test {
 
@@ -18,15 +12,7 @@ struct TinyRun {
   optim::Batch batch{.global = 24, .micro = 2};
   models::GptConfig model{.layers = 2, .heads = 2, .width = 20, .context = 8, .vocab = 37,
                           .dropout = 0.1f};
-};
-
-/// What must be equal, bit for bit.
-struct TinyResult {
-  std::vector<float> losses;
-  std::vector<float> grad_norms;
-  std::map<std::string, std::vector<float>> weights;
-
-  bool operator==(const TinyResult&) const = default;
+  DType dtype = DType::f32;  // of all parameters
 };
 
 /// Tokens and targets of a micro-batch, functions of its step and first sample alone.
@@ -36,14 +22,9 @@ struct TinyBatch {
 };
 TinyBatch tiny_batch(const TinyRun& run, const optim::MicroBatch& micro);
 
-/// Weights by name.
-std::map<std::string, std::vector<float>> weights_of(const nn::Module& model);
-
-TinyResult train_tiny(const TinyRun& run, const dist::World& world, optim::ZeroOptions options);
-
-/// The world of a job of one rank, inside any job.
-dist::World lone_world();
-/// The world of this job of MPI.
-dist::World job_world();
+/// The run of a model with the run's sizes, which must outlive it.
+Training tiny_training(const TinyRun& run, models::Gpt& model);
+TrainingResult train_tiny(const TinyRun& run, const dist::World& world,
+                          optim::ZeroOptions options);
 
 }  // namespace tessera::test

@@ -3,7 +3,7 @@
 
 #include "core/kernels.h"
 #include "tests/support/catch.h"
-#include "tests/support/tensors.h"
+#include "tests/support/precision.h"
 
 using namespace tessera;
 using namespace tessera::test;
@@ -61,13 +61,15 @@ struct ReferenceWeights {
 
 TEST_CASE("adam_update against float64, in three groups and a gap", "[adam]") {
   const int64_t size = 256 * 7 + 19;
+  const DType dtype = GENERATE(from_range(float_dtypes()));
   const std::vector<UpdateSegment> segments = {
       {0, 512, 1}, {512, 1024, 0}, {1280, 256 * 7, 2}, {256 * 7, size, 0}};
   const Weights weights(size);
   const Tensor before = random_tensor({size}, 1);
   ReferenceWeights expected{doubles(weights.p), doubles(weights.m), doubles(weights.v)};
   for (int step = 1; step <= 10; ++step) {
-    const Tensor gradients = random_tensor({size}, 100 + static_cast<uint64_t>(step));
+    const Tensor gradients =
+        random_tensor_of(dtype, {size}, 100 + static_cast<uint64_t>(step));
     std::vector<UpdateHyper> groups;
     for (const auto& group : {adamw, adam_l2, without_decay}) {
       groups.push_back(hyper_of_step(step, group));
@@ -86,7 +88,8 @@ TEST_CASE("adam_update against float64, in three groups and a gap", "[adam]") {
 
 TEST_CASE("adam_update of a shard gives the bits of the whole", "[adam]") {
   const int64_t size = 256 * 40;
-  const Tensor gradients = random_tensor({size}, 5);
+  const DType dtype = GENERATE(from_range(float_dtypes()));
+  const Tensor gradients = random_tensor_of(dtype, {size}, 5);
   const std::vector<UpdateHyper> groups = {hyper_of_step(1, adamw), hyper_of_step(1, adam_l2)};
   const Weights whole(size), shards(size);
   update(whole, gradients, {{0, 256 * 13, 0}, {256 * 13, size, 1}}, groups);
@@ -106,10 +109,11 @@ TEST_CASE("adam_update of a shard gives the bits of the whole", "[adam]") {
 }
 
 TEST_CASE("adam_update's bits do not depend on the number of threads", "[adam]") {
-  REQUIRE(same_bits_for_any_threads([] {
+  const DType dtype = GENERATE(from_range(float_dtypes()));
+  REQUIRE(same_bits_for_any_threads([dtype] {
     const int64_t size = 256 * 201;
     const Weights weights(size);
-    update(weights, random_tensor({size}, 5), {{0, 512, 0}, {512, size, 1}},
+    update(weights, random_tensor_of(dtype, {size}, 5), {{0, 512, 0}, {512, size, 1}},
            {hyper_of_step(1, adamw), hyper_of_step(1, adam_l2)});
     return std::vector{weights.p, weights.m, weights.v};
   }));
@@ -133,4 +137,8 @@ TEST_CASE("adam_update says what is wrong", "[adam]") {
                       "adam_update: segment [0, 100) does not lie on blocks of 256 elements");
   REQUIRE_THROWS_WITH(update(weights, gradients, {{0, 256, 1}}, {adamw}),
                       "adam_update: segment of group 1, expected less than 1");
+  Weights narrow(512);
+  narrow.p = Tensor::zeros({512}, DType::bf16);
+  REQUIRE_THROWS_WITH(update(narrow, gradients, {}, {}),
+                      "adam_update: parameters have dtype bf16, expected f32");
 }

@@ -1,6 +1,7 @@
 #include "tests/support/catch.h"
 #include "tests/support/check_gradient.h"
 #include "tests/support/cross_entropy_reference.h"
+#include "tests/support/precision.h"
 
 namespace tessera::test {
 namespace {
@@ -13,14 +14,35 @@ struct Case {
 TEST_CASE("cross_entropy and its gradient equal float64") {
   const auto [rows, vocabulary, scale] = GENERATE(Case{1, 1, 1}, Case{1, 7, 1}, Case{33, 65, 4},
                                                   Case{12, 1000, 100}, Case{3, 17, 1e4f});
-  const Tensor logits = as_parameter(random_tensor({1, rows, vocabulary}, 1, -scale, scale));
+  const DType dtype = GENERATE(from_range(float_dtypes()));
+  const Tensor logits =
+      as_parameter(random_tensor_of(dtype, {1, rows, vocabulary}, 1, -scale, scale));
   const Tensor targets = random_indices({1, rows}, 2, vocabulary);
   const Tensor loss = ops::cross_entropy(logits, targets);
   REQUIRE(loss.shape() == Shape{});
+  REQUIRE(loss.dtype() == DType::f32);
   backward(loss, 3.0f);
   const CrossEntropyReference expected(values_of(logits), targets, 3.0);
   CHECK(loss.item() == Catch::Approx(expected.loss).epsilon(1e-5).margin(1e-6));
-  CHECK(relative_error(logits.leaf()->gradient, expected.dlogits) < 2e-5);
+  REQUIRE(logits.leaf()->gradient.dtype() == dtype);
+  CHECK(relative_error(logits.leaf()->gradient, expected.dlogits) < tolerance(dtype, 1, 2e-5));
+}
+
+TEST_CASE("cross_entropy's gradient can have another dtype than the logits") {
+  const int64_t rows = 9, vocabulary = 301;
+  const DType dtype = GENERATE(from_range(half_dtypes()));
+  const Context context = current_context({});
+  const Tensor logits = random_tensor({rows, vocabulary}, 1, -4, 4);
+  const Tensor targets = random_indices({rows}, 2, vocabulary);
+  const Tensor losses = Tensor::empty({rows}), logsumexp = Tensor::empty({rows});
+  kernels::cross_entropy_forward(context, losses, logsumexp, logits, targets);
+  const Tensor dloss = Tensor::full({}, 1024.0f);
+  const Tensor wide = Tensor::empty(logits.shape());
+  const Tensor narrow = Tensor::empty(logits.shape(), dtype);
+  for (const Tensor& dlogits : {wide, narrow}) {
+    kernels::cross_entropy_backward(context, dlogits, dloss, logits, logsumexp, targets, 0.25f);
+  }
+  CHECK(same_bits(narrow, rounded_to(dtype, wide)));
 }
 
 TEST_CASE("cross_entropy passes the check of its gradient") {
@@ -31,7 +53,8 @@ TEST_CASE("cross_entropy passes the check of its gradient") {
 
 TEST_CASE("cross_entropy writes its gradient over logits that nobody else can see") {
   const int64_t rows = 64, vocabulary = 1000;
-  const Tensor parameter = as_parameter(random_tensor({rows, vocabulary}, 1, -2, 2));
+  const DType dtype = GENERATE(from_range(float_dtypes()));
+  const Tensor parameter = as_parameter(random_tensor_of(dtype, {rows, vocabulary}, 1, -2, 2));
   const Tensor targets = random_indices({rows}, 2, vocabulary);
   const auto gradient = [&](bool keep_logits) {
     Tensor logits = ops::scale(parameter, 1.0f);
@@ -44,7 +67,7 @@ TEST_CASE("cross_entropy writes its gradient over logits that nobody else can se
     // Kept logits stay as they are; those that are free cost no second tensor of their size.
     if (keep_logits) CHECK(values_of(logits) == before);
     const int64_t added = memory_ledger().peak(Category::activations) - start;
-    CHECK((added >= rows * vocabulary * 4) == keep_logits);
+    CHECK((added >= rows * vocabulary * dtype_size(dtype)) == keep_logits);
     return parameter.leaf()->gradient;
   };
   CHECK(same_bits(gradient(true), gradient(false)));
@@ -52,11 +75,12 @@ TEST_CASE("cross_entropy writes its gradient over logits that nobody else can se
 
 TEST_CASE("cross_entropy has the same bits for every number of threads") {
   const ThreadCountRestorer restore;
+  const DType dtype = GENERATE(from_range(float_dtypes()));
   const Tensor targets = random_indices({77}, 2, 3001);
   Tensor first_loss, first_gradient;
   for (const int threads : {1, 2, 3}) {
     set_thread_count(threads);
-    const Tensor logits = as_parameter(random_tensor({77, 3001}, 1, -2, 2));
+    const Tensor logits = as_parameter(random_tensor_of(dtype, {77, 3001}, 1, -2, 2));
     const Tensor loss = ops::cross_entropy(logits, targets);
     backward(loss);
     if (threads == 1) first_loss = loss.detach();

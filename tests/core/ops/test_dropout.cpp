@@ -4,7 +4,7 @@
 #include "core/ops.h"
 #include "tests/support/catch.h"
 #include "tests/support/check_gradient.h"
-#include "tests/support/tensors.h"
+#include "tests/support/precision.h"
 
 using namespace tessera;
 using namespace tessera::test;
@@ -21,9 +21,10 @@ class State {
   DropoutState before_;
 };
 
-Tensor mask(const Shape& shape, float probability, uint64_t layer, DropoutState state) {
+Tensor mask(const Shape& shape, float probability, uint64_t layer, DropoutState state,
+            DType dtype = DType::f32) {
   const State set(state);
-  return ops::dropout(Tensor::full(shape, 1), probability, layer);
+  return ops::dropout(rounded_to(dtype, Tensor::full(shape, 1)), probability, layer);
 }
 
 double kept_share(const Tensor& mask) {
@@ -45,7 +46,9 @@ TEST_CASE("dropout draws as its header says", "[dropout]") {
   const uint64_t layer = 0xfedcba9876543210;
   const int64_t samples = 3;
   const int64_t elements = GENERATE(1, 3, 4, 255, 256, 257, 1030);
-  const Tensor y = mask({samples, elements}, 0.3f, layer, state);
+  const DType dtype = GENERATE(from_range(float_dtypes()));
+  const Tensor y = mask({samples, elements}, 0.3f, layer, state, dtype);
+  const Tensor expected = Tensor::empty(y.shape());
   const auto purpose = static_cast<uint32_t>(stable_hash("dropout"));
   const PhiloxCounter key = philox({7, 0, purpose, 0}, philox_key(state.seed));
   const auto threshold = static_cast<uint32_t>(std::ldexp(double{0.3f}, 32));
@@ -56,10 +59,10 @@ TEST_CASE("dropout draws as its header says", "[dropout]") {
                   0xfedcba98},
                  {key[0], key[1]});
       const bool kept = words[static_cast<size_t>(element % 4)] >= threshold;
-      const float expected = kept ? 1 / (1 - 0.3f) : 0;
-      REQUIRE(y.data<float>()[sample * elements + element] == expected);
+      expected.data<float>()[sample * elements + element] = kept ? 1 / (1 - 0.3f) : 0;
     }
   }
+  REQUIRE(same_bits(y, rounded_to(dtype, expected)));
 }
 
 TEST_CASE("dropout keeps the share it should", "[dropout]") {
@@ -104,10 +107,11 @@ TEST_CASE("dropout takes scalars and empty tensors, and drops what is not finite
 }
 
 TEST_CASE("dropout's gradient uses the forward's mask", "[dropout]") {
+  const DType dtype = GENERATE(from_range(float_dtypes()));
   const auto operation = [](const std::vector<Tensor>& in) { return ops::dropout(in[0], 0.4f, 9); };
-  REQUIRE(check_gradient(operation, {random_tensor({3, 11}, 1)}));
+  REQUIRE(check_gradient(operation, {random_tensor({3, 11}, 1)}, {.dtype = dtype}));
   // Also when the state has moved on before backward.
-  const Tensor x = leaf(Tensor::full({2, 50}, 1));
+  const Tensor x = leaf(rounded_to(dtype, Tensor::full({2, 50}, 1)));
   const Tensor y = ops::dropout(x, 0.4f, 9);
   const State set({.seed = 77, .step = 8, .first_sample = 9});
   backward(ops::sum(y));
@@ -115,8 +119,10 @@ TEST_CASE("dropout's gradient uses the forward's mask", "[dropout]") {
 }
 
 TEST_CASE("dropout's bits do not depend on the number of threads", "[dropout]") {
-  REQUIRE(same_bits_for_any_threads(
-      [] { return std::vector{ops::dropout(random_tensor({7, 3001}, 1), 0.2f, 3)}; }));
+  const DType dtype = GENERATE(from_range(float_dtypes()));
+  REQUIRE(same_bits_for_any_threads([&] {
+    return std::vector{ops::dropout(random_tensor_of(dtype, {7, 3001}, 1), 0.2f, 3)};
+  }));
 }
 
 TEST_CASE("dropout says what is wrong", "[dropout]") {

@@ -2,7 +2,7 @@
 #include "core/ops.h"
 #include "tests/support/catch.h"
 #include "tests/support/check_gradient.h"
-#include "tests/support/tensors.h"
+#include "tests/support/precision.h"
 
 using namespace tessera;
 using namespace tessera::test;
@@ -34,10 +34,11 @@ Case any_case() {
 
 std::vector<double> table_reference(const Case& c, const Tensor& tokens, const Tensor& dy) {
   std::vector<double> result(static_cast<size_t>(c.vocabulary * c.channels));
+  const std::vector<double> gradient = doubles(dy);
   for (int64_t r = 0; r < c.batch * c.length; ++r) {
     for (int64_t i = 0; i < c.channels; ++i) {
       result[static_cast<size_t>(tokens.data<int32_t>()[r] * c.channels + i)] +=
-          dy.data<float>()[r * c.channels + i];
+          gradient[static_cast<size_t>(r * c.channels + i)];
     }
   }
   return result;
@@ -47,73 +48,81 @@ std::vector<double> table_reference(const Case& c, const Tensor& tokens, const T
 
 TEST_CASE("embedding looks up and adds positions", "[embedding]") {
   const Case c = any_case();
+  const DType dtype = GENERATE(from_range(float_dtypes()));
   const Tensor tokens = random_tokens(c.batch, c.length, c.vocabulary, 1);
-  const Tensor table = random_tensor({c.vocabulary, c.channels}, 2);
-  const Tensor positions = random_tensor({c.length + 2, c.channels}, 3);
-  const Tensor y = ops::embedding(tokens, table, positions);
-  const Tensor plain = ops::embedding(tokens, table);
-  REQUIRE(y.shape() == Shape{c.batch, c.length, c.channels});
+  const Tensor table = random_tensor_of(dtype, {c.vocabulary, c.channels}, 2);
+  const Tensor positions = random_tensor_of(dtype, {c.length + 2, c.channels}, 3);
+  const Tensor words = widened(table), places = widened(positions);
+  const Tensor plain = Tensor::empty({c.batch, c.length, c.channels});
+  const Tensor placed = Tensor::empty(plain.shape());
   for (int64_t r = 0; r < c.batch * c.length; ++r) {
     for (int64_t i = 0; i < c.channels; ++i) {
-      const float word = table.data<float>()[tokens.data<int32_t>()[r] * c.channels + i];
-      const float position = positions.data<float>()[r % c.length * c.channels + i];
-      REQUIRE(plain.data<float>()[r * c.channels + i] == word);
-      REQUIRE(y.data<float>()[r * c.channels + i] == word + position);
+      const float word = words.data<float>()[tokens.data<int32_t>()[r] * c.channels + i];
+      const float place = places.data<float>()[r % c.length * c.channels + i];
+      plain.data<float>()[r * c.channels + i] = word;
+      placed.data<float>()[r * c.channels + i] = word + place;
     }
   }
+  REQUIRE(same_bits(ops::embedding(tokens, table), rounded_to(dtype, plain)));
+  REQUIRE(same_bits(ops::embedding(tokens, table, positions), rounded_to(dtype, placed)));
 }
 
 TEST_CASE("embedding's table gradient, overwriting and accumulating", "[embedding]") {
   const Case c = any_case();
+  const DType dtype = GENERATE(from_range(float_dtypes()));
   const Context context = current_context({});
   const Tensor tokens = random_tokens(c.batch, c.length, c.vocabulary, 1);
-  const Tensor dy = random_tensor({c.batch, c.length, c.channels}, 2);
-  const std::vector<double> expected = table_reference(c, tokens, dy);
-  const Tensor dtable = Tensor::full({c.vocabulary, c.channels}, 99);
+  const Tensor dy = random_tensor_of(dtype, {c.batch, c.length, c.channels}, 2);
+  const Tensor sums = Tensor::full({c.vocabulary, c.channels}, 99);
+  kernels::embedding_backward(context, sums, widened(dy), tokens, false);
+  REQUIRE(max_error(sums, table_reference(c, tokens, dy)) < 1e-6);
+  const Tensor dtable = rounded_to(dtype, Tensor::full({c.vocabulary, c.channels}, 99));
   kernels::embedding_backward(context, dtable, dy, tokens, false);
-  REQUIRE(max_error(dtable, expected) < 1e-6);
+  REQUIRE(same_bits(dtable, rounded_to(dtype, sums)));
 
-  // Added once per element, after the sum in fp32: the bits of a separate addition.
-  const Tensor before = random_tensor({c.vocabulary, c.channels}, 3);
-  const Tensor separate = Tensor::empty(before.shape());
-  kernels::add(context, separate, before, dtable);
+  // Added once per element, after the sum in fp32: the bits of a separate addition in fp32.
+  const Tensor before = random_tensor_of(dtype, {c.vocabulary, c.channels}, 3);
+  kernels::add(context, sums, sums, widened(before));
   kernels::embedding_backward(context, before, dy, tokens, true);
-  REQUIRE(same_bits(before, separate));
+  REQUIRE(same_bits(before, rounded_to(dtype, sums)));
 }
 
 TEST_CASE("embedding's position gradient", "[embedding]") {
   const Case c = any_case();
-  const Tensor dy = random_tensor({c.batch, c.length, c.channels}, 2);
+  const DType dtype = GENERATE(from_range(float_dtypes()));
+  const Tensor dy = random_tensor_of(dtype, {c.batch, c.length, c.channels}, 2);
   std::vector<double> expected(static_cast<size_t>((c.length + 2) * c.channels));
-  for (int64_t b = 0; b < c.batch; ++b) {
-    for (int64_t i = 0; i < c.length * c.channels; ++i) {
-      expected[static_cast<size_t>(i)] += dy.data<float>()[b * c.length * c.channels + i];
-    }
-  }
-  const Tensor dpositions = Tensor::full({c.length + 2, c.channels}, 99);
+  const std::vector<double> gradient = doubles(dy);
+  const auto sequence = static_cast<size_t>(c.length * c.channels);
+  for (size_t i = 0; i < gradient.size(); ++i) expected[i % sequence] += gradient[i];
+  const Tensor dpositions = rounded_to(dtype, Tensor::full({c.length + 2, c.channels}, 99));
   kernels::position_backward(current_context({}), dpositions, dy, c.length);
-  REQUIRE(max_error(dpositions, expected) < 1e-6);
+  REQUIRE(max_error(dpositions, expected) < tolerance(dtype, 1, 1e-6));
 }
 
 TEST_CASE("embedding's gradients", "[embedding]") {
   const Tensor tokens = Tensor::from<int32_t>({2, 3}, {4, 0, 4, 4, 2, 0});
   const Tensor table = random_tensor({6, 5}, 1), positions = random_tensor({4, 5}, 2);
-  REQUIRE(check_gradient(
-      [&](const auto& in) { return ops::embedding(tokens, in[0], in[1]); }, {table, positions}));
-  REQUIRE(check_gradient([&](const auto& in) { return ops::embedding(tokens, in[0]); }, {table}));
+  const GradientCheckOptions options{.dtype = GENERATE(from_range(float_dtypes())),
+                                     .roundings = 4};
+  REQUIRE(check_gradient([&](const auto& in) { return ops::embedding(tokens, in[0], in[1]); },
+                         {table, positions}, options));
+  REQUIRE(check_gradient([&](const auto& in) { return ops::embedding(tokens, in[0]); }, {table},
+                         options));
   // The same table twice: the second contribution is added.
   REQUIRE(check_gradient(
       [&](const auto& in) {
         return ops::mul(ops::embedding(tokens, in[0]), ops::embedding(tokens, in[0]));
       },
-      {table}));
+      {table}, options));
 }
 
 TEST_CASE("embedding's bits do not depend on the number of threads", "[embedding]") {
+  const DType dtype = GENERATE(from_range(float_dtypes()));
   const Tensor tokens = random_tokens(8, 60, 90, 1);
   REQUIRE(same_bits_for_any_threads([&] {
-    const Tensor table = leaf(random_tensor({97, 70}, 2));
-    const Tensor positions = leaf(random_tensor({64, 70}, 3));
+    const Tensor table = leaf(random_tensor_of(dtype, {97, 70}, 2));
+    const Tensor positions = leaf(random_tensor_of(dtype, {64, 70}, 3));
     const Tensor y = ops::embedding(tokens, table, positions);
     backward(ops::sum(ops::mul(y, y)));
     return std::vector{y.detach(), gradient_of(table), gradient_of(positions)};

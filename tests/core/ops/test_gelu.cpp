@@ -7,7 +7,7 @@
 #include "tests/support/catch.h"
 #include "tests/support/check_gradient.h"
 #include "tests/support/devices.h"
-#include "tests/support/tensors.h"
+#include "tests/support/precision.h"
 
 using namespace tessera;
 using namespace tessera::test;
@@ -30,19 +30,19 @@ double slope_reference(double x) {
 TEST_CASE("gelu against float64", "[gelu]") {
   const Device device = GENERATE(from_range(devices()));
   const int64_t size = GENERATE(0, 1, 15, 16, 17, 255, 256, 257, 1000);
+  const DType dtype = GENERATE(from_range(float_dtypes()));
   const Context context = current_context(device);
-  const Tensor x = random_tensor({size}, 1, -6, 6);
-  const Tensor dy = random_tensor({size}, 2);
-  std::vector<double> y_expected, dx_expected;
-  for (int64_t i = 0; i < size; ++i) {
-    const double value = x.data<float>()[i];
+  const Tensor x = random_tensor_of(dtype, {size}, 1, -6, 6);
+  const Tensor dy = random_tensor_of(dtype, {size}, 2);
+  std::vector<double> y_expected, dx_expected = doubles(dy);
+  for (const double value : doubles(x)) {
+    dx_expected[y_expected.size()] *= slope_reference(value);
     y_expected.push_back(gelu_reference(value));
-    dx_expected.push_back(dy.data<float>()[i] * slope_reference(value));
   }
-  REQUIRE(max_error(ops::gelu(x), y_expected) < 1e-6);
-  const Tensor dx = Tensor::empty({size});
+  REQUIRE(max_error(ops::gelu(x), y_expected) < tolerance(dtype, 1, 1e-6));
+  const Tensor dx = Tensor::empty({size}, dtype);
   kernels::gelu_backward(context, dx, dy, x);
-  REQUIRE(max_error(dx, dx_expected) < 2e-6);
+  REQUIRE(max_error(dx, dx_expected) < tolerance(dtype, 1, 2e-6));
   kernels::gelu_backward(context, dy, dy, x);  // in place
   REQUIRE(same_bits(dy, dx));
 }
@@ -72,17 +72,19 @@ TEST_CASE("gelu keeps the small values of its negative tail", "[gelu]") {
 }
 
 TEST_CASE("gelu's gradient", "[gelu]") {
+  const GradientCheckOptions options{.dtype = GENERATE(from_range(float_dtypes()))};
   const auto operation = [](const std::vector<Tensor>& in) { return ops::gelu(in[0]); };
-  REQUIRE(check_gradient(operation, {random_tensor({3, 7}, 1, -3, 3)}));
-  REQUIRE(check_gradient(operation, {random_tensor({}, 2)}));
-  REQUIRE(check_gradient(operation, {random_tensor({0, 4}, 2)}));
+  REQUIRE(check_gradient(operation, {random_tensor({3, 7}, 1, -3, 3)}, options));
+  REQUIRE(check_gradient(operation, {random_tensor({}, 2)}, options));
+  REQUIRE(check_gradient(operation, {random_tensor({0, 4}, 2)}, options));
 }
 
 TEST_CASE("gelu's bits do not depend on the number of threads", "[gelu]") {
-  REQUIRE(same_bits_for_any_threads([] {
-    const Tensor x = random_tensor({10007}, 1, -5, 5);
-    const Tensor dx = Tensor::empty(x.shape());
-    kernels::gelu_backward(current_context({}), dx, random_tensor({10007}, 2), x);
+  const DType dtype = GENERATE(from_range(float_dtypes()));
+  REQUIRE(same_bits_for_any_threads([&] {
+    const Tensor x = random_tensor_of(dtype, {10007}, 1, -5, 5);
+    const Tensor dx = Tensor::empty(x.shape(), dtype);
+    kernels::gelu_backward(current_context({}), dx, random_tensor_of(dtype, {10007}, 2), x);
     return std::vector{ops::gelu(x), dx};
   }));
 }

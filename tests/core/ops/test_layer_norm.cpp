@@ -7,7 +7,7 @@
 #include "tests/support/catch.h"
 #include "tests/support/check_gradient.h"
 #include "tests/support/devices.h"
-#include "tests/support/tensors.h"
+#include "tests/support/precision.h"
 
 using namespace tessera;
 using namespace tessera::test;
@@ -17,12 +17,12 @@ namespace {
 constexpr float epsilon = 1e-5f;
 
 struct Inputs {
-  explicit Inputs(int64_t rows, int64_t channels)
-      : x(random_tensor({rows, channels}, 1, -2, 3)),
-        weight(random_tensor({channels}, 2, 0.5f, 1.5f)),
-        bias(random_tensor({channels}, 3)),
-        dy(random_tensor({rows, channels}, 4)),
-        dsum(random_tensor({rows, channels}, 5)) {}
+  explicit Inputs(int64_t rows, int64_t channels, DType dtype = DType::f32)
+      : x(random_tensor_of(dtype, {rows, channels}, 1, -2, 3)),
+        weight(random_tensor_of(dtype, {channels}, 2, 0.5f, 1.5f)),
+        bias(random_tensor_of(dtype, {channels}, 3)),
+        dy(random_tensor_of(dtype, {rows, channels}, 4)),
+        dsum(random_tensor_of(dtype, {rows, channels}, 5)) {}
 
   Tensor x, weight, bias, dy, dsum;
 };
@@ -66,10 +66,10 @@ struct Outputs {
 
 Outputs run(const Inputs& in, bool with_dsum = true) {
   const Context context = current_context({});
-  const int64_t rows = in.x.size(0), channels = in.x.size(1);
+  const int64_t rows = in.x.size(0);
   const Tensor mean = Tensor::empty({rows}), rstd = Tensor::empty({rows});
-  Outputs out{Tensor::empty(in.x.shape()), Tensor::empty(in.x.shape()), Tensor::empty({channels}),
-              Tensor::empty({channels})};
+  const auto like = [](const Tensor& x) { return Tensor::empty(x.shape(), x.dtype()); };
+  Outputs out{like(in.x), like(in.x), like(in.weight), like(in.weight)};
   kernels::layer_norm_forward(context, out.y, mean, rstd, in.x, in.weight, in.bias, epsilon);
   kernels::layer_norm_backward(context, out.dx, out.dweight, out.dbias, in.dy,
                                with_dsum ? in.dsum : Tensor{}, in.x, mean, rstd, in.weight);
@@ -81,13 +81,14 @@ Outputs run(const Inputs& in, bool with_dsum = true) {
 TEST_CASE("layer_norm against float64", "[layer_norm]") {
   const auto [rows, channels] = GENERATE(table<int64_t, int64_t>(
       {{0, 4}, {1, 1}, {1, 7}, {5, 16}, {3, 33}, {17, 130}, {70, 128}, {600, 5}}));
-  const Inputs in(rows, channels);
+  const DType dtype = GENERATE(from_range(float_dtypes()));
+  const Inputs in(rows, channels, dtype);
   const Reference expected = reference(in);
   const Outputs actual = run(in);
-  REQUIRE(max_error(actual.y, expected.y) < 5e-6);
-  REQUIRE(max_error(actual.dx, expected.dx) < 2e-5);
-  REQUIRE(max_error(actual.dweight, expected.dweight) < 2e-5);
-  REQUIRE(max_error(actual.dbias, expected.dbias) < 2e-5);
+  REQUIRE(max_error(actual.y, expected.y) < tolerance(dtype, 1, 5e-6));
+  REQUIRE(max_error(actual.dx, expected.dx) < tolerance(dtype, 1, 2e-5));
+  REQUIRE(max_error(actual.dweight, expected.dweight) < tolerance(dtype, 1, 2e-5));
+  REQUIRE(max_error(actual.dbias, expected.dbias) < tolerance(dtype, 1, 2e-5));
 }
 
 TEST_CASE("layer_norm of rows far from zero", "[layer_norm]") {
@@ -120,9 +121,10 @@ TEST_CASE("layer_norm's gradient", "[layer_norm]") {
   const auto operation = [](const std::vector<Tensor>& in) {
     return ops::layer_norm(in[0], in[1], in[2]);
   };
+  const GradientCheckOptions options{.dtype = GENERATE(from_range(float_dtypes()))};
   const auto check = [&](const Shape& shape) {
     const Inputs in(1, shape[-1]);
-    return check_gradient(operation, {random_tensor(shape, 6, -2, 2), in.weight, in.bias});
+    return check_gradient(operation, {random_tensor(shape, 6, -2, 2), in.weight, in.bias}, options);
   };
   REQUIRE(check({2, 3, 9}));
   REQUIRE(check({1, 20}));
@@ -131,14 +133,15 @@ TEST_CASE("layer_norm's gradient", "[layer_norm]") {
 }
 
 TEST_CASE("layer_norm's bits depend neither on threads nor on alignment", "[layer_norm]") {
-  const Inputs in(600, 130);
+  const DType dtype = GENERATE(from_range(float_dtypes()));
+  const Inputs in(600, 130, dtype);
   REQUIRE(same_bits_for_any_threads([&] {
     const Outputs out = run(in);
     return std::vector{out.y, out.dx, out.dweight, out.dbias};
   }));
-  // The same values, 4 bytes further on.
+  // The same values, one element further on.
   const auto moved = [](const Tensor& tensor) {
-    const Tensor room = Tensor::empty({tensor.elements() + 1});
+    const Tensor room = Tensor::empty({tensor.elements() + 1}, tensor.dtype());
     const Tensor result = room.flat(1, tensor.elements() + 1).view(tensor.shape());
     kernels::copy(current_context({}), result, tensor);
     return result;
@@ -155,7 +158,7 @@ TEST_CASE("layer_norm's bits depend neither on threads nor on alignment", "[laye
 }
 
 TEST_CASE("layer_norm's rows do not depend on how many there are", "[layer_norm]") {
-  const Inputs in(40, 70);
+  const Inputs in(40, 70, GENERATE(from_range(float_dtypes())));
   const Tensor all = ops::layer_norm(in.x, in.weight, in.bias);
   const Tensor few = ops::layer_norm(in.x.rows(7, 12), in.weight, in.bias);
   REQUIRE(same_bits(few, all.rows(7, 12)));

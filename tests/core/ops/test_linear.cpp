@@ -1,5 +1,6 @@
 #include "tests/support/catch.h"
 #include "tests/support/check_gradient.h"
+#include "tests/support/precision.h"
 #include "tests/support/reference.h"
 
 namespace tessera::test {
@@ -23,32 +24,37 @@ TEST_CASE("linear and its gradients equal float64") {
   const auto layout = GENERATE(WeightLayout::in_out, WeightLayout::out_in);
   const auto activation = GENERATE(Activation::none, Activation::gelu);
   const bool with_bias = GENERATE(true, false);
+  const DType dtype = GENERATE(from_range(float_dtypes()));
   const bool in_out = layout == WeightLayout::in_out;
-  const Tensor x = as_parameter(random_tensor({1, rows, in}, 1, -2, 2));
-  const Tensor weight = as_parameter(random_tensor(in_out ? Shape{in, out} : Shape{out, in}, 2));
-  const Tensor bias = with_bias ? as_parameter(random_tensor({out}, 3)) : Tensor();
+  const Shape weight_shape = in_out ? Shape{in, out} : Shape{out, in};
+  const Tensor x = as_parameter(random_tensor_of(dtype, {1, rows, in}, 1, -2, 2));
+  const Tensor weight = as_parameter(random_tensor_of(dtype, weight_shape, 2));
+  const Tensor bias = with_bias ? as_parameter(random_tensor_of(dtype, {out}, 3)) : Tensor();
   const Tensor y = ops::linear(x, weight, bias, {.layout = layout, .activation = activation});
   REQUIRE(y.shape() == Shape{1, rows, out});
-  const Tensor dy = random_tensor(y.shape(), 4);
+  const Tensor dy = random_tensor_of(dtype, y.shape(), 4);
   backward_from(y, dy);
 
+  const bool active = activation == Activation::gelu;
+  const Values bias_values = with_bias ? values_of(bias) : Values(), dy_values = values_of(dy);
   Values pre = product(values_of(x), values_of(weight), rows, out, in, false, !in_out);
   Values expected(pre.size()), g(pre.size()), dbias(static_cast<size_t>(out), 0.0);
   for (size_t i = 0; i < pre.size(); ++i) {
     const size_t column = i % static_cast<size_t>(out);
-    if (with_bias) pre[i] += bias.values<float>()[column];
-    const bool active = activation == Activation::gelu;
+    if (with_bias) pre[i] += bias_values[column];
     expected[i] = active ? gelu(pre[i]) : pre[i];
-    g[i] = dy.values<float>()[i] * (active ? gelu_slope(pre[i]) : 1.0);
+    g[i] = dy_values[i] * (active ? gelu_slope(pre[i]) : 1.0);
     dbias[column] += g[i];
   }
-  CHECK(relative_error(y, expected) < 1e-5);
+  // One rounding each; with an activation the value before it and g are rounded too.
+  const double bound = tolerance(dtype, active ? 3 : 1);
+  CHECK(relative_error(y, expected) < bound);
   CHECK(relative_error(x.leaf()->gradient,
-                       product(g, values_of(weight), rows, in, out, false, in_out)) < 1e-5);
+                       product(g, values_of(weight), rows, in, out, false, in_out)) < bound);
   const Values dweight = in_out ? product(values_of(x), g, in, out, rows, true, false)
                                 : product(g, values_of(x), out, in, rows, true, false);
-  CHECK(relative_error(weight.leaf()->gradient, dweight) < 1e-5);
-  if (with_bias) CHECK(relative_error(bias.leaf()->gradient, dbias) < 1e-5);
+  CHECK(relative_error(weight.leaf()->gradient, dweight) < bound);
+  if (with_bias) CHECK(relative_error(bias.leaf()->gradient, dbias) < bound);
 }
 
 TEST_CASE("linear passes the check of its gradients") {
@@ -58,12 +64,60 @@ TEST_CASE("linear passes the check of its gradients") {
       {random_tensor({2, 3, 4}, 1), random_tensor({5, 4}, 2), random_tensor({5}, 3)}));
 }
 
-TEST_CASE("linear computes only the gradients that are wanted") {
-  const Tensor x = random_tensor({4, 3}, 1);
-  const Tensor weight = as_parameter(random_tensor({5, 3}, 2));
-  backward_from(ops::linear(x, weight, random_tensor({5}, 3)), random_tensor({4, 5}, 4));
-  CHECK(weight.leaf()->gradient.defined());
-  CHECK(!ops::linear(x, random_tensor({5, 3}, 2), {}).requires_grad());
+TEST_CASE("linear's weight gradient is rounded once, into the buffer of the parameter") {
+  const DType dtype = GENERATE(from_range(half_dtypes()));
+  const int64_t rows = 3000, in = 33, out = 40;
+  const Tensor x = random_tensor_of(dtype, {rows, in}, 1);
+  const Tensor dy = random_tensor_of(dtype, {rows, out}, 2);
+  const Tensor buffer = Tensor::full({in, out}, NAN);
+  const Tensor narrow_buffer = rounded_to(dtype, buffer);
+  const Tensor weight = as_parameter(random_tensor_of(dtype, {in, out}, 3));
+  weight.leaf()->gradient_buffer = [&] { return narrow_buffer; };
+  backward_from(ops::linear(x, weight, {}, {.layout = WeightLayout::in_out}), dy);
+  kernels::matmul(current_context({}), buffer, x, dy, MatmulArgs{.transpose_a = true});
+  CHECK(same_bits(narrow_buffer, rounded_to(dtype, buffer)));
+}
+
+TEST_CASE("linear computes only the gradients that are wanted, and announces what it reads") {
+  const bool x_trains = GENERATE(false, true), weight_trains = GENERATE(false, true);
+  const auto activation = GENERATE(Activation::none, Activation::gelu);
+  GatheredParameter x(random_tensor({4, 3}, 1)), weight(random_tensor({5, 3}, 2)),
+      bias(random_tensor({5}, 3));
+  x.tensor.leaf()->trainable = x_trains;
+  weight.tensor.leaf()->trainable = weight_trains;
+  const Tensor y =
+      ops::linear(x.tensor, weight.tensor, bias.tensor, {.activation = activation});
+  CHECK(x.uses == 1);
+  CHECK(weight.uses == 1);
+  CHECK(bias.uses == 1);
+  backward_from(y, random_tensor({4, 5}, 4));
+  CHECK(x.uses == (weight_trains ? 2 : 1));
+  CHECK(weight.uses == (x_trains ? 2 : 1));
+  CHECK(bias.uses == 1);
+  CHECK(x.gradient().defined() == x_trains);
+  CHECK(weight.gradient().defined() == weight_trains);
+  CHECK(!ops::linear(random_tensor({4, 3}, 1), random_tensor({5, 3}, 2), {}).requires_grad());
+}
+
+TEST_CASE("linear without a backward needs no room for the value before its activation") {
+  const DType dtype = GENERATE(from_range(float_dtypes()));
+  const Tensor x = random_tensor_of(dtype, {64, 32}, 1, -2, 2);
+  const Tensor bias = random_tensor_of(dtype, {128}, 3);
+  Tensor weight = random_tensor_of(dtype, {128, 32}, 2);
+  const auto compute = [&] {
+    memory_ledger().reset_peaks();
+    const int64_t before = memory_ledger().current(Category::activations);
+    const Tensor y = ops::linear(x, weight, bias, {.activation = Activation::gelu});
+    return std::pair{y, memory_ledger().peak(Category::activations) - before};
+  };
+  const auto [frozen, bytes] = compute();
+  CHECK(bytes == 64 * 128 * dtype_size(dtype));
+  weight = as_parameter(weight);
+  const auto [recorded, recorded_bytes] = compute();
+  CHECK(recorded_bytes == 2 * bytes);
+  CHECK(same_bits(frozen, recorded));
+  const NoGrad no_grad;
+  CHECK(compute().second == bytes);
 }
 
 TEST_CASE("linear without rows has zero weight gradients") {
@@ -79,13 +133,14 @@ TEST_CASE("linear without rows has zero weight gradients") {
 
 TEST_CASE("a bias gradient has the same bits for every number of threads") {
   const ThreadCountRestorer restore;
-  const Tensor x = random_tensor({1000, 8}, 1);
-  const Tensor dy = random_tensor({1000, 700}, 2);
+  const DType dtype = GENERATE(from_range(float_dtypes()));
+  const Tensor x = random_tensor_of(dtype, {1000, 8}, 1);
+  const Tensor dy = random_tensor_of(dtype, {1000, 700}, 2);
   Tensor first;
   for (const int threads : {1, 2, 3}) {
     set_thread_count(threads);
-    const Tensor bias = as_parameter(random_tensor({700}, 3));
-    backward_from(ops::linear(x, random_tensor({700, 8}, 4), bias), dy);
+    const Tensor bias = as_parameter(random_tensor_of(dtype, {700}, 3));
+    backward_from(ops::linear(x, random_tensor_of(dtype, {700, 8}, 4), bias), dy);
     if (!first.defined()) first = bias.leaf()->gradient;
     CHECK(same_bits(bias.leaf()->gradient, first));
   }

@@ -1,8 +1,10 @@
 #include "core/ops/linear_cross_entropy.h"
 
+#include "core/gemm.h"
 #include "tests/support/catch.h"
 #include "tests/support/check_gradient.h"
 #include "tests/support/cross_entropy_reference.h"
+#include "tests/support/precision.h"
 
 namespace tessera::test {
 namespace {
@@ -11,27 +13,60 @@ struct Case {
   int64_t rows, channels, vocabulary;
 };
 
-void check_against_reference(int64_t rows, int64_t channels, int64_t vocabulary) {
-  const Tensor x = as_parameter(random_tensor({1, rows, channels}, 1, -2, 2));
-  const Tensor weight = as_parameter(random_tensor({vocabulary, channels}, 2, -1, 1));
+void check_against_reference(DType dtype, float loss_scale, int64_t rows, int64_t channels,
+                             int64_t vocabulary) {
+  const Tensor x = as_parameter(random_tensor_of(dtype, {1, rows, channels}, 1, -2, 2));
+  const Tensor weight = as_parameter(random_tensor_of(dtype, {vocabulary, channels}, 2, -1, 1));
   const Tensor targets = random_indices({1, rows}, 3, vocabulary);
   const Tensor loss = ops::linear_cross_entropy(x, weight, targets);
   REQUIRE(loss.shape() == Shape{});
-  backward(loss, 2.0f);
+  REQUIRE(loss.dtype() == DType::f32);
+  backward(loss, loss_scale);
   const Values logits =
       product(values_of(x), values_of(weight), rows, vocabulary, channels, false, true);
-  const CrossEntropyReference expected(logits, targets, 2.0);
+  const CrossEntropyReference expected(logits, targets, loss_scale);
   CHECK(loss.item() == Catch::Approx(expected.loss).epsilon(1e-5).margin(1e-6));
+  // The gradient of the logits is rounded, and each product of it.
+  const double bound = tolerance(dtype, 2, 5e-5);
   CHECK(relative_error(x.leaf()->gradient, product(expected.dlogits, values_of(weight), rows,
-                                                   channels, vocabulary)) < 5e-5);
+                                                   channels, vocabulary)) < bound);
   CHECK(relative_error(weight.leaf()->gradient, product(expected.dlogits, values_of(x), vocabulary,
-                                                        channels, rows, true)) < 5e-5);
+                                                        channels, rows, true)) < bound);
 }
 
 TEST_CASE("linear_cross_entropy and its gradients equal float64") {
   const auto [rows, channels, vocabulary] =
       GENERATE(Case{1, 1, 1}, Case{1, 5, 3}, Case{33, 17, 65}, Case{64, 8, 1000});
-  check_against_reference(rows, channels, vocabulary);
+  const DType dtype = GENERATE(from_range(float_dtypes()));
+  check_against_reference(dtype, 2.0f, rows, channels, vocabulary);
+}
+
+TEST_CASE("linear_cross_entropy keeps under a loss scale what f16 alone would lose") {
+  // Each probability is about 1e-5, its share of a row 1e-7: less than f16 holds without a scale.
+  const int64_t rows = 100, channels = 3, vocabulary = 80000;
+  const Tensor x = as_parameter(random_tensor_of(DType::f16, {rows, channels}, 1));
+  const Tensor weight = as_parameter(random_tensor_of(DType::f16, {vocabulary, channels}, 2));
+  const Tensor targets = Tensor::zeros({rows}, DType::i32);
+  const auto gradient = [&](float loss_scale) {
+    backward(ops::linear_cross_entropy(x, weight, targets), loss_scale);
+    Values values = values_of(weight.leaf()->gradient);
+    for (double& value : values) value /= loss_scale;
+    return values;
+  };
+  const CrossEntropyReference expected(
+      product(values_of(x), values_of(weight), rows, vocabulary, channels, false, true), targets,
+      1.0);
+  const Values exact = product(expected.dlogits, values_of(x), vocabulary, channels, rows, true);
+  const auto error = [&](const Values& values) {
+    double largest = 0, difference = 0;
+    for (size_t i = static_cast<size_t>(channels); i < values.size(); ++i) {  // without the target
+      largest = std::max(largest, std::fabs(exact[i]));
+      difference = std::max(difference, std::fabs(values[i] - exact[i]));
+    }
+    return difference / largest;
+  };
+  CHECK(error(gradient(1.0f)) > 0.05);
+  CHECK(error(gradient(65536.0f)) < tolerance(DType::f16, 2));
 }
 
 TEST_CASE("linear_cross_entropy passes the check of its gradients") {
@@ -45,7 +80,35 @@ TEST_CASE("linear_cross_entropy in several chunks equals float64") {
   const int64_t vocabulary = 400000;
   const int64_t rows = 2 * ops::logits_chunk_rows(vocabulary) + 3;
   REQUIRE(rows == 85);
-  check_against_reference(rows, 2, vocabulary);
+  const DType dtype = GENERATE(from_range(float_dtypes()));
+  check_against_reference(dtype, dtype == DType::f16 ? 4096.0f : 2.0f, rows, 2, vocabulary);
+}
+
+TEST_CASE("linear_cross_entropy sums a 16-bit weight gradient over chunks in f32, rounded once") {
+  const DType dtype = GENERATE(from_range(half_dtypes()));
+  const int64_t vocabulary = 400000, channels = 2;
+  const int64_t chunk = ops::logits_chunk_rows(vocabulary), rows = 2 * chunk + 1;
+  const Tensor x = random_tensor_of(dtype, {rows, channels}, 1);
+  const Tensor weight = as_parameter(random_tensor_of(dtype, {vocabulary, channels}, 2));
+  const Tensor targets = Tensor::zeros({rows}, DType::i32);
+  backward(ops::linear_cross_entropy(x, weight, targets), 1024.0f);
+
+  const Context context = current_context({});
+  const Tensor sum = Tensor::zeros({vocabulary, channels});
+  const Tensor dloss = Tensor::full({}, 1024.0f);
+  for (int64_t begin = 0; begin < rows; begin += chunk) {
+    const int64_t end = std::min(begin + chunk, rows), count = end - begin;
+    const Tensor part = x.rows(begin, end), logits = Tensor::empty({count, vocabulary});
+    const Tensor losses = Tensor::empty({count}), logsumexp = Tensor::empty({count});
+    const Tensor dlogits = Tensor::empty(logits.shape(), dtype);
+    kernels::matmul(context, logits, part, weight, MatmulArgs{.transpose_b = true});
+    kernels::cross_entropy_forward(context, losses, logsumexp, logits, targets.rows(begin, end));
+    kernels::cross_entropy_backward(context, dlogits, dloss, logits, logsumexp,
+                                    targets.rows(begin, end), 1.0f / static_cast<float>(rows));
+    kernels::matmul(context, sum, dlogits, part,
+                    MatmulArgs{.transpose_a = true, .accumulate = true});
+  }
+  CHECK(same_bits(weight.leaf()->gradient, rounded_to(dtype, sum)));
 }
 
 int64_t peak_of(const Tensor& x, const Tensor& weight, const Tensor& targets, bool with_backward) {
@@ -57,18 +120,45 @@ int64_t peak_of(const Tensor& x, const Tensor& weight, const Tensor& targets, bo
 }
 
 TEST_CASE("linear_cross_entropy never holds more than one chunk of logits") {
+  const DType dtype = GENERATE(DType::f32, DType::bf16);
+  if (!cpu::has_fast_gemm(dtype)) TESSERA_SKIP("bf16 products of this CPU widen the weight");
   const int64_t vocabulary = 50000, channels = 4;
   const int64_t chunk = ops::logits_chunk_rows(vocabulary);
   const int64_t rows = 3 * chunk;
-  const Tensor x = as_parameter(random_tensor({rows, channels}, 1));
-  const Tensor weight = as_parameter(random_tensor({vocabulary, channels}, 2));
+  const Tensor x = as_parameter(random_tensor_of(dtype, {rows, channels}, 1));
+  const Tensor weight = as_parameter(random_tensor_of(dtype, {vocabulary, channels}, 2));
   const Tensor targets = random_indices({rows}, 3, vocabulary);
-  const int64_t gradients = (rows + vocabulary) * channels * 4;
-  // Besides the logits: rows of losses and logsumexp, and what a product packs.
+  const int64_t gradients = (rows + vocabulary) * channels * dtype_size(dtype);
+  // In 16 bits also the gradient of the logits, and the f32 sum of the weight's.
+  const int64_t extra =
+      dtype == DType::f32 ? 0 : ops::logits_chunk_bytes / 2 + vocabulary * channels * 4;
+  // Besides: rows of losses and logsumexp, and what a product packs.
   const int64_t small = int64_t{4} << 20;
-  CHECK(peak_of(x, weight, targets, true) <= ops::logits_chunk_bytes + gradients + small);
+  CHECK(peak_of(x, weight, targets, true) <=
+        ops::logits_chunk_bytes + gradients + extra + small);
   const NoGrad no_grad;
   CHECK(peak_of(x, weight, targets, false) <= ops::logits_chunk_bytes + small);
+}
+
+TEST_CASE("linear_cross_entropy's backward announces what it reads") {
+  const bool x_trains = GENERATE(false, true);
+  const bool weight_trains = GENERATE(true, false);
+  const bool one_chunk = GENERATE(true, false);
+  if (!x_trains && !weight_trains) return;
+  const int64_t vocabulary = one_chunk ? 50 : 4000000;
+  GatheredParameter x(random_tensor({7, 2}, 1)), weight(random_tensor({vocabulary, 2}, 2));
+  x.tensor.leaf()->trainable = x_trains;
+  weight.tensor.leaf()->trainable = weight_trains;
+  const Tensor loss =
+      ops::linear_cross_entropy(x.tensor, weight.tensor, random_indices({7}, 3, vocabulary));
+  CHECK(x.uses == 1);
+  CHECK(weight.uses == 1);
+  backward(loss);
+  // Both where logits are computed again; else x for the weight's gradient, the weight for x's.
+  CHECK(x.uses == (weight_trains || !one_chunk ? 2 : 1));
+  CHECK(weight.uses == (x_trains || !one_chunk ? 2 : 1));
+  CHECK(x.gradient().defined() == x_trains);
+  CHECK(weight.gradient().defined() == weight_trains);
 }
 
 TEST_CASE("linear_cross_entropy keeps logits for the backward only where one is coming") {

@@ -1,5 +1,6 @@
 #include "tests/support/catch.h"
 #include "tests/support/check_gradient.h"
+#include "tests/support/precision.h"
 #include "tests/support/reference.h"
 
 namespace tessera::test {
@@ -31,17 +32,18 @@ TEST_CASE("matmul and its gradients equal float64 for all transposes") {
                Case{2, 33, 17, 65, false}, Case{6, 9, 1, 2, true});
   const bool transpose_a = GENERATE(false, true);
   const bool transpose_b = GENERATE(false, true);
+  const DType dtype = GENERATE(from_range(float_dtypes()));
   const Shape matrix_a = transpose_a ? Shape{k, m} : Shape{m, k};
   const Shape matrix_b = transpose_b ? Shape{n, k} : Shape{k, n};
-  const Tensor a =
-      as_parameter(random_tensor({2, batch / 2 + batch % 2, matrix_a[0], matrix_a[1]}, 1));
+  const Tensor a = as_parameter(
+      random_tensor_of(dtype, {2, batch / 2 + batch % 2, matrix_a[0], matrix_a[1]}, 1));
   const int64_t count = a.size(0) * a.size(1);
-  const Tensor b =
-      as_parameter(shared_b ? random_tensor(matrix_b, 2)
-                            : random_tensor({a.size(0), a.size(1), matrix_b[0], matrix_b[1]}, 2));
+  const Shape shape_b =
+      shared_b ? matrix_b : Shape{a.size(0), a.size(1), matrix_b[0], matrix_b[1]};
+  const Tensor b = as_parameter(random_tensor_of(dtype, shape_b, 2));
   const Tensor y = ops::matmul(a, b, transpose_a, transpose_b);
   REQUIRE(y.shape() == Shape{a.size(0), a.size(1), m, n});
-  const Tensor dy = random_tensor(y.shape(), 3);
+  const Tensor dy = random_tensor_of(dtype, y.shape(), 3);
   backward_from(y, dy);
 
   Values expected, da, db(static_cast<size_t>(b.elements()), 0.0);
@@ -63,15 +65,48 @@ TEST_CASE("matmul and its gradients equal float64 for all transposes") {
       db[static_cast<size_t>(j * k * n + e)] += dright[static_cast<size_t>(e)];
     }
   }
-  CHECK(relative_error(y, expected) < 1e-5);
-  CHECK(relative_error(a.leaf()->gradient, da) < 1e-5);
-  CHECK(relative_error(b.leaf()->gradient, db) < 1e-5);
+  // One rounding each, the sum over a shared b included.
+  CHECK(relative_error(y, expected) < tolerance(dtype));
+  CHECK(relative_error(a.leaf()->gradient, da) < tolerance(dtype));
+  CHECK(relative_error(b.leaf()->gradient, db) < tolerance(dtype));
 }
 
 TEST_CASE("matmul passes the check of its gradients") {
   const bool transpose_a = GENERATE(false, true);
   CHECK(check_gradient([&](const auto& in) { return ops::matmul(in[0], in[1], transpose_a, true); },
                        {random_tensor({2, 3, 3}, 1), random_tensor({2, 4, 3}, 2)}));
+}
+
+TEST_CASE("matmul adds to a 16-bit destination after its own fp32 sum, once") {
+  const DType dtype = GENERATE(from_range(half_dtypes()));
+  const Tensor a = random_tensor_of(dtype, {33, 700}, 1), b = random_tensor_of(dtype, {700, 17}, 2);
+  const Tensor sum = random_tensor_of(dtype, {33, 17}, 3, -9, 9);
+  const Tensor wide = Tensor::empty({33, 17});
+  const Context context = current_context({});
+  kernels::matmul(context, wide, a, b, MatmulArgs{});
+  const std::vector<double> before = doubles(sum);
+  for (size_t i = 0; i < before.size(); ++i) {
+    wide.data<float>()[i] += static_cast<float>(before[i]);
+  }
+  kernels::matmul(context, sum, a, b, MatmulArgs{.accumulate = true});
+  CHECK(same_bits(sum, rounded_to(dtype, wide)));
+}
+
+TEST_CASE("matmul's backward announces the operands that it reads") {
+  const bool a_trains = GENERATE(false, true), b_trains = GENERATE(false, true);
+  const DType dtype = GENERATE(from_range(float_dtypes()));
+  GatheredParameter a(random_tensor_of(dtype, {4, 3}, 1)), b(random_tensor_of(dtype, {3, 5}, 2));
+  a.tensor.leaf()->trainable = a_trains;
+  b.tensor.leaf()->trainable = b_trains;
+  const Tensor y = ops::matmul(a.tensor, b.tensor);
+  CHECK(a.uses == 1);
+  CHECK(b.uses == 1);
+  if (!a_trains && !b_trains) return;
+  backward_from(y, random_tensor_of(dtype, {4, 5}, 3));
+  CHECK(a.uses == (b_trains ? 2 : 1));
+  CHECK(b.uses == (a_trains ? 2 : 1));
+  CHECK(a.gradient().defined() == a_trains);
+  CHECK(b.gradient().defined() == b_trains);
 }
 
 TEST_CASE("matmul of size zero") {

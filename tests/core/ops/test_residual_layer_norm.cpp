@@ -2,16 +2,22 @@
 #include "core/ops.h"
 #include "tests/support/catch.h"
 #include "tests/support/check_gradient.h"
-#include "tests/support/tensors.h"
+#include "tests/support/precision.h"
 
 using namespace tessera;
 using namespace tessera::test;
 
 namespace {
 
-std::vector<Tensor> inputs(const Shape& shape) {
-  return {random_tensor(shape, 1, -2, 2), random_tensor(shape, 2),
-          random_tensor({shape[-1]}, 3, 0.5f, 1.5f), random_tensor({shape[-1]}, 4)};
+std::vector<Tensor> inputs(const Shape& shape, DType dtype = DType::f32) {
+  return {random_tensor_of(dtype, shape, 1, -2, 2), random_tensor_of(dtype, shape, 2),
+          random_tensor_of(dtype, {shape[-1]}, 3, 0.5f, 1.5f),
+          random_tensor_of(dtype, {shape[-1]}, 4)};
+}
+
+// The sum is rounded too before the norm is taken of it.
+GradientCheckOptions any_dtype() {
+  return {.dtype = GENERATE(from_range(float_dtypes())), .roundings = 4};
 }
 
 ops::ResidualNorm run(const std::vector<Tensor>& in) {
@@ -22,7 +28,7 @@ ops::ResidualNorm run(const std::vector<Tensor>& in) {
 
 TEST_CASE("residual_layer_norm equals add and layer_norm bit by bit", "[residual_layer_norm]") {
   const Shape shape = GENERATE(values<Shape>({{0, 4}, {1}, {3, 33}, {2, 5, 128}}));
-  const auto in = inputs(shape);
+  const auto in = inputs(shape, GENERATE(from_range(float_dtypes())));
   const auto [sum, normalized] = run(in);
   const Tensor expected = ops::add(in[0], in[1]);
   REQUIRE(same_bits(sum, expected));
@@ -30,22 +36,24 @@ TEST_CASE("residual_layer_norm equals add and layer_norm bit by bit", "[residual
 }
 
 TEST_CASE("residual_layer_norm's gradient", "[residual_layer_norm]") {
+  const GradientCheckOptions options = any_dtype();
   const auto in = inputs({2, 3, 7});
-  REQUIRE(check_gradient([](const auto& x) { return run(x).normalized; }, in));
+  REQUIRE(check_gradient([](const auto& x) { return run(x).normalized; }, in, options));
   REQUIRE(check_gradient(
       [](const auto& x) {
         const auto [sum, normalized] = run(x);
         return ops::mul(sum, normalized);
       },
-      in));
+      in, options));
 }
 
 TEST_CASE("residual_layer_norm with only the sum in use", "[residual_layer_norm]") {
   const auto in = inputs({4, 6});
   const auto operation = [&](const std::vector<Tensor>& x) {
-    return ops::residual_layer_norm(x[0], x[1], in[2], in[3]).sum;
+    const auto as_x = [&](const Tensor& other) { return rounded_to(x[0].dtype(), other); };
+    return ops::residual_layer_norm(x[0], x[1], as_x(in[2]), as_x(in[3])).sum;
   };
-  REQUIRE(check_gradient(operation, {in[0], in[1]}));
+  REQUIRE(check_gradient(operation, {in[0], in[1]}, any_dtype()));
 }
 
 TEST_CASE("residual_layer_norm with one tensor for both, and inputs without a gradient",
@@ -60,8 +68,9 @@ TEST_CASE("residual_layer_norm with one tensor for both, and inputs without a gr
 }
 
 TEST_CASE("residual_layer_norm's bits do not depend on threads", "[residual_layer_norm]") {
-  REQUIRE(same_bits_for_any_threads([] {
-    auto in = inputs({300, 130});
+  const DType dtype = GENERATE(from_range(float_dtypes()));
+  REQUIRE(same_bits_for_any_threads([&] {
+    auto in = inputs({300, 130}, dtype);
     for (Tensor& tensor : in) tensor = leaf(tensor);
     const auto [sum, normalized] = run(in);
     backward(ops::sum(ops::mul(sum, normalized)));

@@ -1,24 +1,30 @@
 #include "core/ops.h"
 #include "tests/support/catch.h"
 #include "tests/support/check_gradient.h"
-#include "tests/support/tensors.h"
+#include "tests/support/precision.h"
 
 using namespace tessera;
 using namespace tessera::test;
 
 TEST_CASE("scale, element by element", "[scale]") {
   const Shape shape = GENERATE(values<Shape>({{}, {0}, {1}, {17}, {3, 5}, {40001}}));
-  const Tensor x = random_tensor(shape, 1);
-  const Tensor y = ops::scale(x, -1.25f);
-  REQUIRE(y.shape() == shape);
-  for (int64_t i = 0; i < x.elements(); ++i) {
-    REQUIRE(y.data<float>()[i] == -1.25f * x.data<float>()[i]);
-  }
-  kernels::scale(current_context({}), x, x, -1.25f);  // in place
+  const DType dtype = GENERATE(from_range(float_dtypes()));
+  const Tensor x = random_tensor_of(dtype, shape, 1);
+  const Tensor y = ops::scale(x, -1.3f), expected = widened(x);
+  for (float& value : expected.values<float>()) value *= -1.3f;
+  REQUIRE(same_bits(y, rounded_to(dtype, expected)));
+  kernels::scale(current_context({}), x, x, -1.3f);  // in place
   REQUIRE(same_bits(x, y));
 }
 
 TEST_CASE("scale's gradient", "[scale]") {
+  const DType dtype = GENERATE(from_range(float_dtypes()));
   REQUIRE(check_gradient([](const auto& in) { return ops::scale(in[0], 0.7f); },
-                         {random_tensor({3, 5}, 1)}));
+                         {random_tensor({3, 5}, 1)}, {.dtype = dtype}));
+}
+
+TEST_CASE("scale's bits do not depend on the number of threads", "[scale]") {
+  const DType dtype = GENERATE(from_range(float_dtypes()));
+  REQUIRE(same_bits_for_any_threads(
+      [&] { return std::vector{ops::scale(random_tensor_of(dtype, {40001}, 1), 0.7f)}; }));
 }

@@ -1,7 +1,7 @@
 // sgd_update against the formulas of torch.optim.SGD in float64.
 #include "core/kernels.h"
 #include "tests/support/catch.h"
-#include "tests/support/tensors.h"
+#include "tests/support/precision.h"
 
 using namespace tessera;
 using namespace tessera::test;
@@ -39,13 +39,15 @@ void reference_update(std::vector<double>& p, std::vector<double>& b, const Tens
 
 TEST_CASE("sgd_update against float64, in three groups and a gap", "[sgd]") {
   const int64_t size = 256 * 7 + 19;
+  const DType dtype = GENERATE(from_range(float_dtypes()));
   const std::vector<UpdateSegment> segments = {
       {0, 512, 1}, {512, 1024, 0}, {1280, 256 * 7, 2}, {256 * 7, size, 0}};
   const Tensor p = random_tensor({size}, 1);
   const Tensor momentum = Tensor::full({size}, NAN);  // the first step must not read it
   auto p_expected = doubles(p), b_expected = doubles(momentum);
   for (int step = 1; step <= 10; ++step) {
-    const Tensor gradients = random_tensor({size}, 100 + static_cast<uint64_t>(step));
+    const Tensor gradients =
+        random_tensor_of(dtype, {size}, 100 + static_cast<uint64_t>(step));
     std::vector<UpdateHyper> groups = {plain, heavy, nesterov};
     for (UpdateHyper& group : groups) group.first_step = step == 1;
     update(p, momentum, gradients, segments, groups);
@@ -61,7 +63,8 @@ TEST_CASE("sgd_update against float64, in three groups and a gap", "[sgd]") {
 }
 
 TEST_CASE("sgd_update needs no momentum where no group has any", "[sgd]") {
-  const Tensor p = random_tensor({256}, 1), gradients = random_tensor({256}, 2);
+  const DType dtype = GENERATE(from_range(float_dtypes()));
+  const Tensor p = random_tensor({256}, 1), gradients = random_tensor_of(dtype, {256}, 2);
   auto expected = doubles(p);
   std::vector<double> none(256);
   update(p, Tensor{}, gradients, {{0, 256, 0}}, {plain});
@@ -69,13 +72,22 @@ TEST_CASE("sgd_update needs no momentum where no group has any", "[sgd]") {
   REQUIRE(max_error(p, expected) < 1e-7);
 }
 
-TEST_CASE("sgd_update's bits do not depend on the number of threads", "[sgd]") {
-  REQUIRE(same_bits_for_any_threads([] {
-    const int64_t size = 256 * 201;
-    const Tensor p = random_tensor({size}, 1), momentum = random_tensor({size}, 2);
-    update(p, momentum, random_tensor({size}, 3), {{0, 512, 0}, {512, size, 1}}, {heavy, nesterov});
+TEST_CASE("sgd_update's bits do not depend on the number of threads, or on the shard", "[sgd]") {
+  const DType dtype = GENERATE(from_range(float_dtypes()));
+  const int64_t size = 256 * 201;
+  const auto updated = [&](int64_t begin, int64_t end) {
+    const Tensor p = random_tensor({size}, 1).flat(begin, end);
+    const Tensor momentum = random_tensor({size}, 2).flat(begin, end);
+    const Tensor gradients = random_tensor_of(dtype, {size}, 3).flat(begin, end);
+    const int64_t border = std::max(begin, int64_t{512}) - begin;
+    update(p, momentum, gradients, {{0, border, 0}, {border, end - begin, 1}}, {heavy, nesterov});
     return std::vector{p, momentum};
-  }));
+  };
+  REQUIRE(same_bits_for_any_threads([&] { return updated(0, size); }));
+  const auto whole = updated(0, size), shard = updated(256 * 13, 256 * 77);
+  for (size_t i = 0; i < 2; ++i) {
+    REQUIRE(same_bits(shard[i], whole[i].flat(256 * 13, 256 * 77)));
+  }
 }
 
 TEST_CASE("sgd_update says what is wrong", "[sgd]") {
@@ -86,4 +98,6 @@ TEST_CASE("sgd_update says what is wrong", "[sgd]") {
                       "sgd_update: the momentum has 0 elements, expected 512");
   REQUIRE_THROWS_WITH(update(p, p, p, {{256, 768, 0}}, {heavy}),
                       "sgd_update: segment [256, 768) is outside 512 elements");
+  REQUIRE_THROWS_WITH(update(Tensor::zeros({512}, DType::bf16), Tensor{}, p, {}, {}),
+                      "sgd_update: parameters have dtype bf16, expected f32");
 }

@@ -1,30 +1,33 @@
 #include "core/ops.h"
 #include "tests/support/catch.h"
 #include "tests/support/check_gradient.h"
-#include "tests/support/tensors.h"
+#include "tests/support/precision.h"
 
 using namespace tessera;
 using namespace tessera::test;
 
 TEST_CASE("slice takes rows and shares memory", "[slice]") {
-  const Tensor x = random_tensor({5, 3, 2}, 1);
+  const DType dtype = GENERATE(from_range(float_dtypes()));
+  const Tensor x = random_tensor_of(dtype, {5, 3, 2}, 1);
   const Tensor y = ops::slice(x, 1, 4);
   REQUIRE(y.shape() == Shape{3, 3, 2});
-  REQUIRE(y.data<float>() == x.data<float>() + 6);
+  REQUIRE(y.raw() == static_cast<std::byte*>(x.raw()) + 6 * dtype_size(dtype));
   REQUIRE(ops::slice(x, 5, 5).shape() == Shape{0, 3, 2});
 }
 
 TEST_CASE("slice's gradient is zero outside the rows", "[slice]") {
   const auto [begin, end] = GENERATE(table<int64_t, int64_t>({{0, 5}, {1, 4}, {4, 5}, {2, 2}}));
+  const DType dtype = GENERATE(from_range(float_dtypes()));
   REQUIRE(check_gradient(
       [begin = begin, end = end](const auto& in) { return ops::slice(in[0], begin, end); },
-      {random_tensor({5, 3}, 1)}));
+      {random_tensor({5, 3}, 1)}, {.dtype = dtype}));
 }
 
 TEST_CASE("slices of one tensor add up", "[slice]") {
+  const DType dtype = GENERATE(from_range(float_dtypes()));
   REQUIRE(check_gradient(
       [](const auto& in) { return ops::mul(ops::slice(in[0], 0, 3), ops::slice(in[0], 1, 4)); },
-      {random_tensor({4, 3}, 1)}));
+      {random_tensor({4, 3}, 1)}, {.dtype = dtype}));
 }
 
 TEST_CASE("slice says what is wrong", "[slice]") {

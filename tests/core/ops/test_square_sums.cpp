@@ -4,7 +4,7 @@
 
 #include "core/kernels.h"
 #include "tests/support/catch.h"
-#include "tests/support/tensors.h"
+#include "tests/support/precision.h"
 
 using namespace tessera;
 using namespace tessera::test;
@@ -21,20 +21,22 @@ std::vector<double> sums_of(const Tensor& x) {
 
 TEST_CASE("block_square_sums against float64", "[square_sums]") {
   const int64_t size = GENERATE(0, 1, 15, 16, 255, 256, 257, 1024, 40001);
-  const Tensor x = random_tensor({size}, 1, -3, 3);
-  const std::vector<double> sums = sums_of(x);
+  const DType dtype = GENERATE(from_range(float_dtypes()));
+  const Tensor x = random_tensor_of(dtype, {size}, 1, -3, 3);
+  const std::vector<double> sums = sums_of(x), values = doubles(x);
   for (size_t block = 0; block < sums.size(); ++block) {
     double expected = 0;
     const auto begin = static_cast<int64_t>(block) * 256;
     for (int64_t i = begin; i < std::min(begin + 256, size); ++i) {
-      expected += std::pow(double{x.data<float>()[i]}, 2);
+      expected += std::pow(values[static_cast<size_t>(i)], 2);
     }
     REQUIRE(std::abs(sums[block] - expected) <= 1e-14 * expected);
   }
 }
 
 TEST_CASE("block_square_sums do not depend on shards or threads", "[square_sums]") {
-  const Tensor x = random_tensor({256 * 300}, 1);
+  const DType dtype = GENERATE(from_range(float_dtypes()));
+  const Tensor x = random_tensor_of(dtype, {256 * 300}, 1);
   const std::vector<double> all = sums_of(x);
   const std::vector<double> shard = sums_of(x.flat(256 * 7, 256 * 20));
   REQUIRE(std::memcmp(shard.data(), all.data() + 7, shard.size() * sizeof(double)) == 0);

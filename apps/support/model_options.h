@@ -1,0 +1,68 @@
+// The flags that say what is trained and how it is divided: train_gpt trains it, zero_plan counts
+// what that would take. What was not given has the preset's default.
+//
+//   ModelOptions model;
+//   add_model_options(app, model);
+//   ... parse ...
+//   models::GptConfig config = model_config(model);       // checked
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include <CLI/CLI.hpp>
+
+#include "apps/support/train_defaults.h"
+#include "models/gpt.h"
+#include "optim/micro_batch.h"
+#include "optim/zero_optimizer.h"
+
+namespace tessera::apps {
+
+inline constexpr int64_t most_layers = int64_t{1} << 14;
+
+/// Group "Model": --preset, --layers, --heads, --width, --context, --vocab.
+struct ModelOptions {
+  std::string preset = "nano";
+  std::optional<int64_t> layers, heads, width, context, vocab;
+};
+void add_model_options(CLI::App& app, ModelOptions& options);
+models::GptConfig model_config(const ModelOptions& options);
+
+/// --global-batch, --micro-batch.
+struct BatchOptions {
+  std::optional<int64_t> global, micro;
+};
+void add_batch_options(CLI::App& app, BatchOptions& options, const std::string& group);
+optim::Batch batch_sizes(const BatchOptions& options, const TrainDefaults& defaults);
+
+/// --optimizer adamw|adam|sgd.
+void add_optimizer_option(CLI::App& app, std::string& optimizer, const std::string& group);
+
+/// Group "Distribution": --bucket-bytes, --reduction.
+struct BucketOptions {
+  std::optional<int64_t> bytes;
+  std::string reduction = "ordered";
+};
+void add_bucket_options(CLI::App& app, BucketOptions& options);
+int64_t bucket_bytes(const BucketOptions& options, const TrainDefaults& defaults);
+optim::Reduction reduction(const BucketOptions& options);
+const char* reduction_name(optim::Reduction reduction);
+
+/// The same group: --overlap on|off.
+void add_overlap_option(CLI::App& app, std::string& overlap);
+
+/// Group "Memory": --precision, --grad-shard, --recompute, --offload.
+struct MemoryOptions {
+  std::string precision = "fp32";
+  std::string grad_shard = "fp32";
+  bool recompute = false;
+  std::string offload = "none";
+};
+void add_memory_options(CLI::App& app, MemoryOptions& options);
+DType parameter_dtype(const MemoryOptions& options);
+DType sum_dtype(const MemoryOptions& options);
+optim::Offload offload(const MemoryOptions& options);
+
+}  // namespace tessera::apps

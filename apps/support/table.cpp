@@ -1,0 +1,35 @@
+#include "apps/support/table.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+namespace tessera::apps {
+
+std::string grouped(int64_t number) {
+  const std::string digits = std::to_string(number);
+  std::string text;
+  for (size_t i = 0; i < digits.size(); ++i) {
+    const bool after_digit = i > 0 && digits[i - 1] != '-';
+    if (after_digit && (digits.size() - i) % 3 == 0) text += ',';
+    text += digits[i];
+  }
+  return text;
+}
+
+std::string Table::text() const {
+  std::vector<size_t> widths(rows_.front().size());
+  for (const auto& row : rows_) {
+    for (size_t i = 0; i < widths.size(); ++i) widths[i] = std::max(widths[i], row.at(i).size());
+  }
+  std::string text;
+  for (const auto& row : rows_) {
+    for (size_t i = 0; i < widths.size(); ++i) {
+      text += fmt::format("{}{:>{}}", i == 0 ? "" : "  ", row[i], widths[i]);
+    }
+    text += '\n';
+  }
+  return text;
+}
+
+}  // namespace tessera::apps

@@ -1,0 +1,53 @@
+// Says what training a GPT with ZeRO would hold, send and take, before any machine is asked for it.
+//
+//   zero_plan --preset gpt2-xl --ranks 64 --precision bf16 --memory 24GiB
+//   zero_plan --preset gpt2-xl --ranks 1000000 --ranks-per-node 8 --stage 3 --flops 150T
+//             --bandwidth 12GB --node-bandwidth 200GB --latency 5us --json plan.json
+//
+// Arithmetic alone: one process plans for any number of ranks. No GPT is built.
+#include <cstdio>
+
+#include <fmt/format.h>
+
+#include "apps/support/command_line.h"
+#include "apps/support/plan_options.h"
+#include "apps/support/plan_report.h"
+#include "apps/support/plan_stage.h"
+#include "apps/support/train_options.h"
+#include "core/context.h"
+#include "core/output_file.h"
+
+namespace tessera::apps {
+namespace {
+
+void run(const PlanOptions& options) {
+  const bool to_file = !options.json.empty() && options.json != "-";
+  if (to_file) check_writable(options.json);
+  set_thread_count(threads_per_rank(options.threads, static_cast<int>(options.ranks_per_node)));
+  const std::vector<StagePlan> plans = plan_stages(options);
+  if (options.json == "-") {
+    fmt::print("{}\n", plan_json(options, plans).text());
+    return;
+  }
+  if (to_file) {
+    OutputFile file(options.json);
+    file.write(plan_json(options, plans).text() + "\n");
+    file.commit();
+  }
+  fmt::print("{}", plan_text(options, plans));
+}
+
+}  // namespace
+}  // namespace tessera::apps
+
+int main(int argc, char** argv) {
+  using namespace tessera;
+  return apps::run_alone([&] {
+    const auto [options, help] = apps::parse_plan_command_line(argc, argv);
+    if (help.empty()) {
+      apps::run(options);
+    } else {
+      fmt::print("{}", help);
+    }
+  });
+}

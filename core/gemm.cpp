@@ -1,0 +1,226 @@
+#include "core/gemm.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <memory>
+
+#include <omp.h>
+
+#include "core/context.h"
+#include "core/error.h"
+#include "core/memory.h"
+#include "core/onednn.h"
+
+namespace tessera::cpu {
+namespace {
+
+int threads_of(const GemmArgs& args) {
+  if (omp_in_parallel()) return 1;
+  return args.threads > 0 ? args.threads : thread_count();
+}
+
+void check_dtypes(const GemmArgs& args) {
+  TESSERA_CHECK(is_float(args.dtype), "gemm: dtype {} is not a floating-point type",
+                dtype_name(args.dtype));
+  TESSERA_CHECK(args.c_dtype == DType::f32 || args.c_dtype == args.dtype,
+                "gemm: operands in {} and a result in {}, expected one in f32 or of their dtype",
+                dtype_name(args.dtype), dtype_name(args.c_dtype));
+}
+
+/// What a product over k = 0 is: the bias, or zero.
+void add_no_terms(const GemmArgs& args) {
+  if (args.accumulate && !args.bias) return;
+  visit_float(args.dtype, "gemm", [&]<class T>() {
+    visit_float(args.c_dtype, "gemm", [&]<class C>() {
+      const T* bias = static_cast<const T*>(args.bias);
+      for (int64_t row = 0; row < args.batch * args.m; ++row) {
+        C* to = static_cast<C*>(args.c.data) + row / args.m * args.c.batch_stride +
+                row % args.m * args.c.row_stride;
+        for (int64_t i = 0; i < args.n; ++i) {
+          const float before = args.accumulate ? float(to[i]) : 0.0f;
+          to[i] = rounded<C>(bias ? before + float(bias[i]) : before);
+        }
+      }
+    });
+  });
+}
+
+// A sum over more than twice this is computed in parts: over k = 50,257 (the gradient of a language
+// model's last activations) one call ran at 100 GFLOP/s, parts at 114, of 118 that the core can do.
+constexpr int64_t part_terms = 4096;
+
+/// Columns [begin, begin + count) of a and rows of b: a part of the sum over k.
+GemmArgs part_of(GemmArgs args, int64_t begin, int64_t count) {
+  const auto advance = [&](const void* data, int64_t stride) {
+    // Sizes may be asked for without addresses.
+    return data ? static_cast<const std::byte*>(data) + begin * stride * dtype_size(args.dtype)
+                : nullptr;
+  };
+  args.k = count;
+  args.a.data = advance(args.a.data, args.a.column_stride);
+  args.b.data = advance(args.b.data, args.b.row_stride);
+  if (begin > 0) {
+    args.bias = nullptr;
+    args.accumulate = true;
+  }
+  return args;
+}
+
+template <class Body>
+void for_each_part(const GemmArgs& args, Body&& body) {
+  // Parts are added in the type of c, so that only f32 may be cut.
+  if (args.k <= 2 * part_terms || args.c_dtype != DType::f32) return body(args);
+  for (int64_t begin = 0; begin < args.k; begin += part_terms) {
+    body(part_of(args, begin, std::min(part_terms, args.k - begin)));
+  }
+}
+
+void native_gemm(const GemmArgs& args) { for_each_part(args, onednn::multiply); }
+
+int64_t native_workspace_bytes(const GemmArgs& args) {
+  int64_t bytes = 0;
+  for_each_part(args, [&](const GemmArgs& part) {
+    bytes = std::max(bytes, onednn::scratchpad_bytes(part));
+  });
+  return bytes;
+}
+
+/// The product of f32 copies, and where they lie in one block: offsets in bytes.
+struct Widened {
+  GemmArgs product;  // without addresses
+  int64_t a = 0, b = 0, bias = 0, c = 0, scratchpad = 0;
+  int64_t bytes = 0;
+};
+
+ConstMatrix packed(const ConstMatrix& x, int64_t rows, int64_t columns) {
+  const int64_t batch_stride = x.batch_stride == 0 ? 0 : rows * columns;
+  return x.column_stride == 1 ? ConstMatrix{nullptr, columns, 1, batch_stride}
+                              : ConstMatrix{nullptr, 1, rows, batch_stride};
+}
+
+Widened widen(const GemmArgs& args) {
+  Widened widened{.product = args};
+  GemmArgs& product = widened.product;
+  const auto place = [&](int64_t elements) {
+    constexpr int64_t line = 64;
+    const int64_t at = widened.bytes;
+    widened.bytes += (elements * 4 + line - 1) / line * line;
+    return at;
+  };
+  const auto matrices = [&](const ConstMatrix& x) { return x.batch_stride == 0 ? 1 : args.batch; };
+  product.a = packed(args.a, args.m, args.k);
+  product.b = packed(args.b, args.k, args.n);
+  widened.a = place(matrices(args.a) * args.m * args.k);
+  widened.b = place(matrices(args.b) * args.k * args.n);
+  if (args.bias) widened.bias = place(args.n);
+  if (args.c_dtype != DType::f32) {
+    product.c = {nullptr, args.n, args.m * args.n};
+    product.accumulate = false;
+    widened.c = place(args.batch * args.m * args.n);
+  }
+  product.dtype = DType::f32;
+  product.c_dtype = DType::f32;
+  widened.scratchpad = widened.bytes;
+  widened.bytes += native_workspace_bytes(product);
+  return widened;
+}
+
+/// Copies matrices of `lines` lines of `length` elements, one line after the other.
+template <class T>
+void widen_lines(float* to, const T* from, int64_t matrices, int64_t lines, int64_t length,
+                 int64_t batch_stride, int64_t line_stride) {
+  parallel_ranges(matrices * lines, length, [=](int64_t first, int64_t last) {
+    for (int64_t line = first; line < last; ++line) {
+      const T* in = from + line / lines * batch_stride + line % lines * line_stride;
+      float* out = to + line * length;
+#pragma omp simd
+      for (int64_t i = 0; i < length; ++i) out[i] = float(in[i]);
+    }
+  });
+}
+
+void widen_operand(float* to, const ConstMatrix& x, int64_t batch, int64_t rows, int64_t columns,
+                   DType dtype) {
+  const bool by_rows = x.column_stride == 1;
+  visit_float(dtype, "gemm", [&]<class T>() {
+    widen_lines(to, static_cast<const T*>(x.data), x.batch_stride == 0 ? 1 : batch,
+                by_rows ? rows : columns, by_rows ? columns : rows, x.batch_stride,
+                by_rows ? x.row_stride : x.column_stride);
+  });
+}
+
+/// c = product or c += product, rounded once.
+void round_result(const GemmArgs& args, const float* product) {
+  visit_float(args.c_dtype, "gemm", [&]<class T>() {
+    T* c = static_cast<T*>(args.c.data);
+    parallel_ranges(args.batch * args.m, args.n, [=](int64_t first, int64_t last) {
+      for (int64_t row = first; row < last; ++row) {
+        T* to = c + row / args.m * args.c.batch_stride + row % args.m * args.c.row_stride;
+        const float* from = product + row * args.n;
+        if (args.accumulate) {
+#pragma omp simd
+          for (int64_t i = 0; i < args.n; ++i) to[i] = rounded<T>(float(to[i]) + from[i]);
+        } else {
+#pragma omp simd
+          for (int64_t i = 0; i < args.n; ++i) to[i] = rounded<T>(from[i]);
+        }
+      }
+    });
+  });
+}
+
+void multiply_widened(const GemmArgs& args) {
+  const ThreadCountScope scope(args.threads);
+  Widened widened = widen(args);
+  std::shared_ptr<Storage> storage;
+  if (!args.workspace) storage = allocate(widened.bytes, Category::workspace, args.device);
+  std::byte* block = static_cast<std::byte*>(storage ? storage->data() : args.workspace);
+  const auto floats = [&](int64_t offset) { return reinterpret_cast<float*>(block + offset); };
+  widen_operand(floats(widened.a), args.a, args.batch, args.m, args.k, args.dtype);
+  widen_operand(floats(widened.b), args.b, args.batch, args.k, args.n, args.dtype);
+  GemmArgs& product = widened.product;
+  product.a.data = floats(widened.a);
+  product.b.data = floats(widened.b);
+  product.workspace = floats(widened.scratchpad);
+  if (args.bias) {
+    widen_operand(floats(widened.bias), {args.bias}, 1, 1, args.n, args.dtype);
+    product.bias = floats(widened.bias);
+  }
+  if (args.c_dtype == DType::f32) return native_gemm(product);
+  product.c.data = floats(widened.c);
+  native_gemm(product);
+  round_result(args, floats(widened.c));
+}
+
+/// The product that is left when trivial ones are done: its threads counted, its sizes above zero.
+template <class Body>
+void with_terms(GemmArgs args, Body&& body) {
+  check_dtypes(args);
+  if (args.batch == 0 || args.m == 0 || args.n == 0) return;
+  if (args.k == 0) return add_no_terms(args);
+  args.threads = threads_of(args);
+  body(args);
+}
+
+}  // namespace
+
+void gemm(const GemmArgs& args) {
+  with_terms(args, has_fast_gemm(args.dtype) ? native_gemm : multiply_widened);
+}
+
+void widened_gemm(const GemmArgs& args) { with_terms(args, multiply_widened); }
+
+bool has_fast_gemm(DType dtype) {
+  static const bool bf16 = onednn::has_instructions_for(DType::bf16);
+  return dtype == DType::f32 || (dtype == DType::bf16 && bf16);
+}
+
+int64_t gemm_workspace_bytes(const GemmArgs& args) {
+  check_dtypes(args);
+  if (args.batch == 0 || args.m == 0 || args.n == 0 || args.k == 0) return 0;
+  GemmArgs counted = args;
+  counted.threads = threads_of(args);
+  return has_fast_gemm(args.dtype) ? native_workspace_bytes(counted) : widen(counted).bytes;
+}
+
+}  // namespace tessera::cpu

@@ -1,0 +1,72 @@
+// The 16-bit storage types: bfloat16 (8 bits of exponent, 8 of mantissa) and IEEE 754 binary16 (5
+// and 11). They hold values; arithmetic is done in f32.
+//
+//   const float x = float(values[i]);
+//   values[i] = rounded<BFloat16>(x + 1.0f);  // to the nearest, ties to even
+//
+// Both conversions are branch-free integer arithmetic, so that a loop around them vectorises and a
+// vector lane gives the same bits as a scalar call. NaN stays NaN; what is too large becomes
+// infinity; subnormal numbers are kept.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+
+namespace tessera {
+
+struct BFloat16 {
+  uint16_t bits;
+
+  BFloat16() = default;
+  explicit constexpr BFloat16(float value) : bits(0) {
+    const auto word = std::bit_cast<uint32_t>(value);
+    // Just short of half of the 16 bits that go is added; where the last bit that stays is odd it
+    // makes up what a tie lacks.
+    const uint32_t half = ((word | ((word >> 16) & 1u)) + 0x7FFFu) >> 16;
+    bits = static_cast<uint16_t>(value != value ? 0x7FC0u : half);  // a NaN would be carried away
+  }
+  explicit constexpr operator float() const {
+    return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
+  }
+  bool operator==(const BFloat16&) const = default;  // of the bits
+};
+
+struct Float16 {
+  uint16_t bits;
+
+  Float16() = default;
+  explicit constexpr Float16(float value) : bits(0) {
+    const auto word = std::bit_cast<uint32_t>(value);
+    const uint32_t sign = (word >> 16) & 0x8000u;
+    // From 65520 on all is infinity, which 2^16 becomes.
+    const uint32_t magnitude = std::min(word & 0x7FFFFFFFu, 0x47800000u);
+    // Normal: moves the exponent's bias from 127 to 15 and rounds the 13 bits that go, as above.
+    const uint32_t normal = ((magnitude | ((magnitude >> 13) & 1u)) - 0x37FFF001u) >> 13;
+    // Subnormal (below 2^-14): adding 0.5 leaves multiples of 2^-24 in the low bits, rounded.
+    const float shifted = std::bit_cast<float>(magnitude) + 0.5f;
+    const uint32_t subnormal = std::bit_cast<uint32_t>(shifted) - 0x3F000000u;
+    const uint32_t half = magnitude < 0x38800000u ? subnormal : normal;
+    bits = static_cast<uint16_t>(sign | (value != value ? 0x7E00u : half));
+  }
+  explicit constexpr operator float() const {
+    // The sign, and the magnitude as if the exponent's bias were 127: multiplying by 2^112 corrects
+    // it, for subnormals too.
+    const auto extended = static_cast<uint32_t>(static_cast<int16_t>(bits));
+    const uint32_t word = (extended << 13) & 0x8FFFFFFFu;  // one copy of the sign
+    const float scaled = std::bit_cast<float>(word) * 0x1p112f;
+    // Infinity and NaN keep the largest exponent.
+    const uint32_t special = (word & 0x0F800000u) == 0x0F800000u ? 0x7F800000u : 0u;
+    return std::bit_cast<float>(std::bit_cast<uint32_t>(scaled) | special);
+  }
+  bool operator==(const Float16&) const = default;  // of the bits
+};
+
+/// T(value), for loops: in one marked `omp simd` GCC keeps the constructor's temporary in memory
+/// and then does not vectorise, which is ten times slower; a function's result stays in a register.
+template <class T>
+constexpr T rounded(float value) {
+  return T(value);
+}
+
+}  // namespace tessera

@@ -1,0 +1,111 @@
+#include "core/recompute.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/autograd.h"
+#include "core/random.h"
+#include "core/trace.h"
+
+namespace tessera {
+namespace {
+
+/// Draws dropout as at an earlier time while it lives.
+class DropoutAsOf {
+ public:
+  explicit DropoutAsOf(const DropoutState& state)
+      : before_(std::exchange(dropout_state(), state)) {}
+  ~DropoutAsOf() { dropout_state() = before_; }
+  DropoutAsOf(const DropoutAsOf&) = delete;
+  DropoutAsOf& operator=(const DropoutAsOf&) = delete;
+
+ private:
+  DropoutState before_;
+};
+
+using Tensors = std::vector<Tensor>;
+
+Tensors::const_iterator find(const Tensors& list, Tensors::const_iterator end, const Tensor& x) {
+  return std::find_if(list.begin(), end, [&x](const Tensor& other) { return other.same(x); });
+}
+
+/// The segment's first run. Adds the parameters that it has to `inputs`.
+Tensors run_first(const char* name, const Segment& segment, const Tensors& values,
+                  Tensors& inputs) {
+  const trace::Scope scope(name);
+  const NoGrad no_grad;
+  const InputCollector collector;
+  Tensors results = segment(values);
+  for (const Tensor& input : collector.inputs()) {
+    TESSERA_CHECK(input.leaf() != nullptr,
+                  "{}: the segment takes a tensor of shape {} with history that is not among its "
+                  "inputs; pass it as an input, or detach it",
+                  name, input.shape());
+    inputs.push_back(input);
+  }
+  return results;
+}
+
+/// Which results the segment has made itself, each once.
+std::vector<size_t> new_results(const Tensors& results, const Tensors& values) {
+  std::vector<size_t> positions;
+  for (size_t i = 0; i < results.size(); ++i) {
+    const Tensor& result = results[i];
+    if (!result.defined() || result.leaf() || result.producer()) continue;
+    const auto before = results.begin() + static_cast<std::ptrdiff_t>(i);
+    if (find(values, values.end(), result) != values.end()) continue;
+    if (find(results, before, result) == before) positions.push_back(i);
+  }
+  return positions;
+}
+
+Tensors chosen(const Tensors& list, const std::vector<size_t>& positions) {
+  Tensors result;
+  for (const size_t position : positions) result.push_back(list[position]);
+  return result;
+}
+
+/// Puts with[i] where the tensor from[i] is.
+void replace(Tensors& list, const Tensors& from, const Tensors& with) {
+  for (Tensor& tensor : list) {
+    const auto at = find(from, from.end(), tensor);
+    if (at != from.end()) tensor = with[static_cast<size_t>(at - from.begin())];
+  }
+}
+
+}  // namespace
+
+std::vector<Tensor> recompute(const char* name, std::vector<Tensor> inputs, Segment segment) {
+  if (!grad_enabled()) return segment(inputs);
+  const DropoutState drawn_at = dropout_state();
+  const std::vector<Kept> kept(inputs.begin(), inputs.end());
+  Tensors values;
+  for (const Tensor& input : inputs) values.push_back(saved(input));
+  Tensors results = run_first(name, segment, values, inputs);
+
+  const std::vector<size_t> positions = new_results(results, values);
+  const Tensors made = chosen(results, positions);
+  Tensors outputs;
+  for (const Tensor& tensor : made) outputs.push_back(tensor.detach());  // these get a history
+  record(name, outputs, inputs,
+         [name, kept, segment = std::move(segment), drawn_at, positions, count = results.size()](
+             std::span<const Tensor>, InputGradients& grads) {
+           Tensors again;
+           for (const Kept& input : kept) again.push_back(input.get());
+           const auto run = [&](const Tensors& in) {
+             const trace::Scope scope("recompute");
+             const DropoutAsOf as_of(drawn_at);
+             const Tensors list = segment(in);
+             TESSERA_CHECK(list.size() == count,
+                           "{}: the segment has {} outputs when it runs again, expected {}", name,
+                           list.size(), count);
+             return chosen(list, positions);
+           };
+           grads.through(run, std::move(again));
+         });
+  replace(results, made, outputs);
+  replace(results, values, inputs);
+  return results;
+}
+
+}  // namespace tessera

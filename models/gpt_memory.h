@@ -1,0 +1,31 @@
+// How much memory the operations of a GPT take in a training step, before it runs: the peaks of the
+// ledger's activations and workspace, to the byte.
+//
+//   const GptMemory memory = gpt_memory(config, DType::bf16, 12);    // micro-batches of 12
+//
+// The formula is a list of what is alive, in the order of the step: each tensor begins and ends
+// where the model's code has it. It shares nothing with the run but the sizes of scratch memory
+// that oneDNN and attention ask for, which depend on the processor and the number of threads.
+#pragma once
+
+#include <cstdint>
+
+#include "core/dtype.h"
+#include "models/gpt.h"
+
+namespace tessera::models {
+
+struct GptMemory {
+  int64_t activations = 0;  // peak bytes; with the tokens and targets of the micro-batch
+  int64_t workspace = 0;    // peak bytes
+};
+
+/// Of forward and backward of micro-batches of `sequences` sequences of `tokens` tokens each, for
+/// parameters of `dtype`, with this process's number of threads. Dropout is on.
+GptMemory gpt_training_memory(const GptConfig& config, DType dtype, int64_t sequences,
+                              int64_t tokens);
+/// Of a loss alone, as in evaluation, without dropout.
+GptMemory gpt_evaluation_memory(const GptConfig& config, DType dtype, int64_t sequences,
+                                int64_t tokens);
+
+}  // namespace tessera::models

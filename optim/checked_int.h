@@ -1,0 +1,38 @@
+// An int64 whose arithmetic throws where the result does not fit: plans are asked for any size.
+#pragma once
+
+#include <cstdint>
+
+#include "core/error.h"
+
+namespace tessera::optim {
+
+class CheckedInt {
+ public:
+  constexpr CheckedInt(int64_t value = 0) : value_(value) {}  // NOLINT: a number is a number
+  constexpr int64_t value() const { return value_; }
+
+  friend CheckedInt operator+(CheckedInt a, CheckedInt b) {
+    int64_t sum = 0;
+    return __builtin_add_overflow(a.value_, b.value_, &sum) ? too_large() : sum;
+  }
+  friend CheckedInt operator-(CheckedInt a, CheckedInt b) {
+    int64_t difference = 0;
+    return __builtin_sub_overflow(a.value_, b.value_, &difference) ? too_large() : difference;
+  }
+  friend CheckedInt operator*(CheckedInt a, CheckedInt b) {
+    int64_t product = 0;
+    return __builtin_mul_overflow(a.value_, b.value_, &product) ? too_large() : product;
+  }
+  CheckedInt& operator+=(CheckedInt other) { return *this = *this + other; }
+
+ private:
+  [[noreturn]] static int64_t too_large() {
+    fail_input("plan: a number of bytes is beyond 2^63; the model, the ranks or the batch are too "
+               "large to count");
+  }
+
+  int64_t value_;
+};
+
+}  // namespace tessera::optim

@@ -1,0 +1,31 @@
+// Dynamic loss scaling for f16 (Micikevicius et al., arXiv:1710.03740): the loss is multiplied so
+// that small gradients do not vanish in 16 bits, and the sums are divided by as much before the
+// update. A step whose gradients overflow is skipped, on every rank alike, and the scale halves.
+//
+// Scales are powers of two, so that scaling itself rounds nothing.
+#pragma once
+
+#include <cstdint>
+
+namespace tessera::optim {
+
+struct LossScaling {
+  float initial = 65536;         // 2^16
+  int64_t growth_interval = 1000;  // good steps until the scale doubles
+};
+
+class LossScaler {
+ public:
+  explicit LossScaler(const LossScaling& options);
+
+  float scale() const { return scale_; }
+  /// After each step. Throws where an overflow would bring the scale under 1.
+  void step(bool overflow, int64_t step);
+
+ private:
+  float scale_;
+  int64_t growth_interval_;
+  int64_t good_steps_ = 0;
+};
+
+}  // namespace tessera::optim

@@ -1,0 +1,44 @@
+// What the ranks tell each other about a step when it ends: the losses of its micro-batches, which
+// of them had data, and which parameters got a gradient in any of them.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "dist/communicator.h"
+
+namespace tessera::optim {
+
+class StepRecord {
+ public:
+  explicit StepRecord(std::shared_ptr<dist::Communicator> communicator);
+
+  /// Begins a step of `micro_steps`, for a model of `parameters` trainable parameters.
+  void begin(int64_t micro_steps, int64_t parameters);
+  void set_loss(int64_t micro_step, float loss);  // which says that there was data
+  void set_reached(int64_t parameter);
+
+  /// Tells the others and hears from them. Collective.
+  void exchange();
+
+  // After the exchange, of micro-batch m = micro-step * ranks + rank:
+  bool had_data(int64_t micro_batch) const;
+  float loss(int64_t micro_batch) const;
+  /// Whether the parameter got a gradient on any rank.
+  bool reached(int64_t parameter) const;
+
+ private:
+  int64_t place(int64_t micro_batch) const;  // in losses_
+  bool flag(int64_t rank, int64_t index) const;
+  void set_flag(int64_t index);
+
+  std::shared_ptr<dist::Communicator> communicator_;
+  int64_t micro_steps_ = 0;
+  int64_t parameters_ = 0;
+  int64_t flag_bytes_ = 0;  // of one rank: a bit for each micro-step, then for each parameter
+  Tensor losses_;           // f32 [ranks * micro_steps]
+  Tensor flags_;            // u8 [ranks * flag_bytes]
+};
+
+}  // namespace tessera::optim

@@ -1,0 +1,111 @@
+#!/usr/bin/env bash
+# Every precision at every ZeRO stage, as users run them. Within a precision losses, text and saved
+# weights are the same bits for any stage and number of ranks; memory and traffic are as planned.
+# ctest: TIMEOUT 600
+. "$(dirname "${BASH_SOURCE[0]}")/common.bash"
+run=(--data text.txt --preset nano --steps 4 --eval-every 2 --eval-batches 4 --dropout 0.1)
+
+sampled() { sed -n '/^--- sample$/,/^---$/p' stdout.log; }
+must_be_as_planned() {
+  grep -q "planned and measured are equal on all ranks ($1)" stdout.log ||
+    fail "$2"$'\n'"$(cat stdout.log)"
+}
+# same NAME RANKS ARGUMENT...: trains, and must end as the first run of this NAME has.
+same() {
+  local name=$1 n=$2 what="$1, $2 ranks, ${*:3}"
+  ranks "$n" "${run[@]}" "${@:3}" --sample 12 --log run.jsonl --save saved.safetensors
+  must_be_as_planned "$n" "$what"
+  if [[ ! -e $name.txt ]]; then
+    { losses run.jsonl && sampled; } > "$name.txt"
+    mv saved.safetensors "$name.safetensors"
+    mv run.jsonl "$name.jsonl"
+  else
+    { losses run.jsonl && sampled; } | diff "$name.txt" - || fail "other results: $what"
+    cmp "$name.safetensors" saved.safetensors || fail "other weights: $what"
+  fi
+}
+
+for precision in fp32 bf16 fp16; do
+  for n in 1 3; do
+    for stage in 0 1 2 3; do
+      same "$precision" "$n" --precision "$precision" --stage "$stage"
+    done
+  done
+  same "$precision" 2 --precision "$precision" --stage 3 --recompute --bucket-bytes 60000
+done
+slow='no instructions for products in fp16: they are computed in fp32, which is correct, but slower'
+[[ $(grep -c "$slow" stderr.log) == 1 ]] || fail "fp16 is not said to be slow: $(cat stderr.log)"
+for stage in 0 1 2 3; do
+  same bf16_sums $((stage + 1)) --precision bf16 --grad-shard bf16 --stage "$stage"
+done
+same fp32 2 --offload optimizer
+grep -q -- "--offload optimizer: a CPU's state is on the host anyway" stderr.log ||
+  fail "offload is not explained: $(cat stderr.log)"
+cmp -s fp32.safetensors bf16.safetensors && fail "bf16 trained as fp32 does"
+cmp -s bf16.safetensors bf16_sums.safetensors && fail "sums in bf16 are those in fp32"
+
+python3 - << 'PYTHON'
+import json
+
+def strict(text):
+    return json.loads(text, parse_constant=lambda name: 1 / 0)
+
+expected = {"fp32": ("fp32", "fp32"), "bf16": ("bf16", "fp32"), "fp16": ("fp16", "fp32"),
+            "bf16_sums": ("bf16", "bf16")}
+evaluated = {}
+for name, (precision, grad_shard) in expected.items():
+    header, *lines = [strict(line) for line in open(f"{name}.jsonl")]
+    assert header["precision"] == precision and header["grad_shard"] == grad_shard
+    assert header["recompute"] is False and header["offload"] == "none"
+    steps = [line for line in lines if line["type"] == "step"]
+    assert all(("loss_scale" in step) == (precision == "fp16") for step in steps)
+    if precision == "fp16":
+        assert steps[0]["loss_scale"] == 65536
+    evaluated[name] = [line["val_loss"] for line in lines if line["type"] == "eval"][-1]
+assert max(evaluated.values()) - min(evaluated.values()) < 0.05, evaluated
+PYTHON
+
+# What a bf16 run on one rank saved, another one on three reads and saves again, byte for byte: with
+# a step so small that no f32 weight moves.
+still=(--optimizer sgd --lr 1e-37 --steps 1 --eval-every 0 --clip 0)
+for precision in fp32 bf16; do
+  for stage in 0 3; do
+    ranks 3 --data text.txt "${still[@]}" --precision "$precision" --stage "$stage" \
+      --init bf16.safetensors --save again.safetensors
+    cmp bf16.safetensors again.safetensors || fail "$precision, stage $stage changed the weights"
+  done
+done
+"$generate" bf16.safetensors --prompt 'int ' --tokens 10 > generated.txt
+[[ $(wc -c < generated.txt) == 15 ]] || fail "$(cat generated.txt)"
+
+# fp16: with weights so large that gradients overflow, every rank skips the step, says so, and goes
+# on with half the scale; nothing is sent that only an update needs.
+python3 - << 'PYTHON'
+import json, struct
+data = bytearray(open("fp16.safetensors", "rb").read())
+length = struct.unpack("<Q", data[:8])[0]
+entry = json.loads(data[8:8 + length])["transformer.ln_f.weight"]
+begin, end = (8 + length + offset for offset in entry["data_offsets"])
+data[begin:end] = struct.pack("<128f", *[5.0] * 128)
+open("large.safetensors", "wb").write(data)
+PYTHON
+for stage in 0 1 2 3; do
+  ranks 3 --data text.txt --steps 6 --eval-every 0 --precision fp16 --stage "$stage" \
+    --init large.safetensors --log skip.jsonl
+  must_be_as_planned 3 "skipped steps at stage $stage"
+  grep -q 'skipped, gradients overflow at a loss scale of 65536' stderr.log ||
+    fail "no step was skipped: $(cat stderr.log)"
+  losses skip.jsonl > "skip$stage.txt"
+  cmp skip0.txt "skip$stage.txt" || fail "stage $stage skipped other steps"
+done
+python3 - << 'PYTHON'
+import json
+lines = [json.loads(line) for line in open("skip.jsonl")]
+steps = [line for line in lines if line["type"] == "step"]
+skipped = [step["step"] for step in steps if "skipped" in step]
+assert skipped and skipped[0] == 0 and len(skipped) < len(steps), skipped
+assert lines[-1]["skipped"] == len(skipped)
+for before, after in zip(steps, steps[1:]):
+    factor = 0.5 if "skipped" in before else 1
+    assert after["loss_scale"] == before["loss_scale"] * factor
+PYTHON

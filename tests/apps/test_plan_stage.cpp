@@ -1,0 +1,137 @@
+// What zero_plan answers: the same plan as for a model that is built, the largest model by a search
+// against a walk, and JSON that says what the tables say.
+#include "apps/support/plan_stage.h"
+
+#include <nlohmann/json.hpp>
+
+#include "apps/support/plan_gpt.h"
+#include "apps/support/plan_report.h"
+#include "apps/support/plan_table.h"
+#include "tests/support/catch.h"
+
+using namespace tessera;
+using namespace tessera::apps;
+using Catch::Approx;
+using Catch::Matchers::ContainsSubstring;
+
+namespace {
+
+PlanOptions parse(std::vector<const char*> arguments) {
+  arguments.insert(arguments.begin(), "zero_plan");
+  return parse_plan_command_line(static_cast<int>(arguments.size()), arguments.data()).options;
+}
+
+}  // namespace
+
+TEST_CASE("a GPT's parameters are known without building it") {
+  for (const int64_t layers : {1, 2, 11}) {
+    const models::GptConfig config{
+        .layers = layers, .heads = 2, .width = 6, .context = 5, .vocab = 7};
+    models::Gpt model(config);
+    model.to(DType::f16);
+    const auto built = optim::plan_parameters(model);
+    const auto listed = gpt_parameters(config, DType::f16);
+    REQUIRE(listed.size() == built.size());
+    CHECK(parameter_elements(listed) == model.parameter_count());
+    for (size_t i = 0; i < built.size(); ++i) {
+      INFO(built[i].name);
+      CHECK(listed[i].name == built[i].name);
+      CHECK(listed[i].elements == built[i].elements);
+      CHECK(listed[i].shared == built[i].shared);
+      CHECK(listed[i].block == built[i].block);
+      CHECK(listed[i].dtype == built[i].dtype);
+      CHECK(listed[i].trainable == built[i].trainable);
+    }
+  }
+}
+
+TEST_CASE("a micro-batch's operations, by hand") {
+  // Of a token: 2 layers of 12 x 8^2 + 13 x 8 = 872 parameters, a head of 10 x 8 = 80, a norm of
+  // 16: 1840, 6 operations each; attention 12 x 2 x 4 x 8 = 768. 3 sequences of 4 tokens.
+  models::GptConfig config{.layers = 2, .heads = 2, .width = 8, .context = 4, .vocab = 10};
+  CHECK(gpt_work(config, 3, DType::f32).flops == Approx(12 * (6 * 1840 + 768)));
+  CHECK(gpt_work(config, 3, DType::f32).recomputed_flops == 0);
+  config.recompute = true;
+  CHECK(gpt_work(config, 3, DType::f32).recomputed_flops == Approx(12 * (2 * 1744 + 256)));
+  CHECK(gpt_work(config, 3, DType::bf16).flops == gpt_work(config, 3, DType::f32).flops);
+  CHECK(gpt_work(config, 3, DType::bf16).bytes < gpt_work(config, 3, DType::f32).bytes);
+}
+
+TEST_CASE("the largest model is the last that fits") {
+  const PlanOptions options = parse({"--width", "64", "--ranks", "3", "--staging", "0"});
+  for (const int stage : {0, 1, 2, 3}) {
+    for (const int64_t memory : {int64_t{4} << 20, int64_t{12} << 20, int64_t{60} << 20}) {
+      LargestModel walked;
+      for (int64_t layers = 1;; ++layers) {
+        optim::PlanInput input = options.run;
+        models::GptConfig config = options.model;
+        config.layers = layers;
+        input.parameters = gpt_parameters(config, options.dtype);
+        input.stage = stage;
+        optim::Plan plan = optim::plan(input, 0);
+        add_activations(plan, config, options.dtype, input.batch.micro);
+        const int64_t bytes = plan.peak();
+        if (bytes > memory) break;
+        walked = {layers, parameter_elements(input.parameters), bytes, false};
+      }
+      const LargestModel found = largest_model(options, stage, memory);
+      CAPTURE(stage, memory);
+      CHECK(found.layers == walked.layers);
+      CHECK(found.parameters == walked.parameters);
+      CHECK(found.bytes == walked.bytes);
+      CHECK_FALSE(found.at_limit);
+    }
+  }
+  CHECK(largest_model(options, 0, 1000).layers == 0);
+  const PlanOptions tiny = parse({"--width", "4"});
+  CHECK(largest_model(tiny, 2, int64_t{1} << 60).layers == 16384);
+  CHECK(largest_model(tiny, 2, int64_t{1} << 60).at_limit);
+}
+
+TEST_CASE("JSON says what was planned") {
+  const PlanOptions options =
+      parse({"--preset", "gpt2", "--ranks", "8", "--ranks-per-node", "4", "--precision", "bf16",
+             "--memory", "24GiB", "--flops", "100T", "--bandwidth", "10GB"});
+  const std::vector<StagePlan> plans = plan_stages(options);
+  const auto json = nlohmann::json::parse(plan_json(options, plans).text());
+  CHECK(json["model"]["parameters"] == 124'439'808);
+  CHECK(json["micro_steps"] == 15);
+  REQUIRE(json["stages"].size() == 4);
+  for (size_t i = 0; i < 4; ++i) {
+    const auto& stage = json["stages"][i];
+    const optim::Plan& plan = plans[i].plan;
+    CHECK(stage["stage"] == i);
+    CHECK(stage["memory"]["parameters"] == plan.parameters);
+    CHECK(stage["memory"]["activations"] == plan.activations.value());
+    CHECK(stage["memory"]["workspace"] == plan.workspace.value());
+    CHECK(stage["memory"]["total"] == plan.peak());
+    CHECK(stage["memory"]["node"] == 4 * plan.peak());
+    CHECK(stage["parts"]["masters"] == plan.parts.masters);
+    CHECK(stage["traffic"]["total"] == plan.sent());
+    CHECK(stage["largest"]["layers"] == plans[i].largest->layers);
+    CHECK(stage["time"]["step_ms"].get<double>() == Approx(plans[i].time->total() * 1e3));
+  }
+  // Memory falls from stage to stage.
+  for (size_t i = 1; i < 4; ++i) CHECK(plans[i].plan.memory() < plans[i - 1].plan.memory());
+}
+
+TEST_CASE("tables have a row a stage, and what was asked for") {
+  const PlanOptions options = parse({"--ranks", "2", "--ranks-per-node", "2", "--memory", "1GB",
+                                     "--flops", "1T", "--bandwidth", "1GB"});
+  std::vector<StagePlan> plans = plan_stages(options);
+  const std::string text = plan_text(options, plans);
+  CHECK_THAT(text, ContainsSubstring("nano: 834,304 parameters"));
+  CHECK_THAT(text, ContainsSubstring("all of a node"));
+  CHECK_THAT(text, ContainsSubstring("activations"));
+  CHECK_THAT(text, ContainsSubstring("workspace"));
+  CHECK_THAT(text, ContainsSubstring("The most layers that fit 1,000,000,000 bytes a rank"));
+  CHECK_THAT(text, ContainsSubstring("exposed ms"));
+  CHECK_THAT(text, !ContainsSubstring("on the host"));
+  // Activations are counted where they are known.
+  optim::Plan& plan = plans[0].plan;
+  CHECK(plan.peak() == plan.memory() + plan.activations.value() + plan.workspace.value());
+  plan.activations = plan.workspace = std::nullopt;
+  CHECK(plan.peak() == plan.memory());
+  const std::vector<PlannedRun> runs = {{0, 2, plan}};
+  CHECK_THAT(memory_table(runs), !ContainsSubstring("activations"));
+}

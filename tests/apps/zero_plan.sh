@@ -1,0 +1,49 @@
+#!/usr/bin/env bash
+# zero_plan alone: no mpirun; tables, JSON to a file and to standard output; the same figures as
+# train_gpt's; a million ranks at once; bad input is one line and exit code 2.
+. "$(dirname "${BASH_SOURCE[0]}")/common.bash"
+zero_plan=$TESSERA_BIN/zero_plan
+
+must_work "$zero_plan" --preset nano --ranks 2 --stage 2 --json plan.json
+grep -q '^    2  ' stdout.log || fail "no row for stage 2: $(cat stdout.log)"
+must_work "$zero_plan" --preset nano --ranks 2 --stage 2 --json -
+cmp -s stdout.log plan.json || fail "JSON on standard output is not that of the file"
+must_work "$zero_plan" --help
+grep -q -- '--ranks-per-node' stdout.log || fail "no help"
+
+# The row of two ranks at stage 2 that train_gpt plans.
+alone --plan
+python3 - << 'PYTHON'
+import json
+memory = json.load(open("plan.json"))["stages"][0]["memory"]
+rows = [line.replace(",", "").split() for line in open("stdout.log")]
+row = next(row for row in rows if row[:2] == ["2", "2"])
+columns = ("parameters", "gathered_therein", "gradients", "optimizer_state", "communication",
+           "total")
+assert row[2:8] == [str(memory[name]) for name in columns], (row, memory)
+PYTHON
+
+must_work "$zero_plan" --preset gpt2-xl --ranks 1000000 --ranks-per-node 8 --precision bf16 \
+  --micro-batch 1 --global-batch 1000000 --memory 80GB --flops 150T --bandwidth 12GB \
+  --node-bandwidth 200GB --latency 5us --staging 100MB
+grep -q '1,000,000' stdout.log || fail "no million ranks"
+
+# expect PATTERN ARGUMENT...
+expect() {
+  local pattern=$1 status=0
+  shift
+  "$zero_plan" "$@" > stdout.log 2> stderr.log < /dev/null || status=$?
+  [[ $status == 2 ]] || fail "exit code $status instead of 2: $*"$'\n'"$(cat stderr.log)"
+  grep -q -- "$pattern" stderr.log || fail "no '$pattern' from: $*"$'\n'"$(cat stderr.log)"
+  [[ $(wc -l < stderr.log) == 1 && ! -s stdout.log ]] || fail "more than one line from: $*"
+}
+expect 'not expected: --foo' --foo
+expect '--ranks is 0' --ranks 0
+expect '--ranks is 2000000, expected at most 1000000' --ranks 2000000
+expect "--memory is '80XB', expected a quantity such as 80GB" --memory 80XB
+expect 'needs --bandwidth too' --flops 1T --ranks 2
+expect 'width 18 is not divisible by 4 heads' --width 18
+expect 'beyond 2^63' --layers 16384 --width 1048576 --heads 1 --ranks 1000000 --micro-batch 1 \
+  --global-batch 1073741824
+expect 'no/plan.json: cannot be written' --json no/plan.json
+[[ -z $(find . -name '*.tmp*') ]] || fail "files were left behind"

@@ -1,0 +1,201 @@
+// Models whose parameters are not all alike: some frozen, of several dtypes, some that join the
+// optimizer later. Equal bits over ranks and stages as ever, and memory only for what is trained.
+#include "tests/support/catch.h"
+#include "tests/support/layered_model.h"
+#include "tests/support/memory_use.h"
+#include "tests/support/mixed_model.h"
+
+namespace tessera::test {
+namespace {
+
+using Catch::Matchers::ContainsSubstring;
+
+void freeze(const nn::Module& model, const std::string& prefix) {
+  for (const auto& named : model.named_parameters()) {
+    if (named.name.starts_with(prefix)) named.parameter.set_trainable(false);
+  }
+}
+
+TrainingResult train_frozen(const TinyRun& run, const std::string& frozen, const dist::World& world,
+                            const optim::ZeroOptions& options) {
+  models::Gpt model(run.model);
+  model.to(run.dtype);
+  freeze(model, frozen);
+  return train(model, tiny_training(run, model), world, options);
+}
+
+TEST_CASE("frozen parameters keep their values, the others train with one rank's bits") {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    // A block, a part of every block, the tied table.
+    for (const char* frozen : {"h.0.", "h.1.mlp", "wte"}) {
+      TinyRun run{.steps = 3, .batch = {.global = 26, .micro = 2}, .dtype = dtype};
+      const auto expected = train_frozen(run, frozen, lone_world(), {.stage = 0, .clip = 0.5f});
+      models::Gpt fresh(run.model);
+      fresh.to(dtype);
+      optim::ZeroOptimizer untrained(fresh, optim::AdamW{}, lone_world());
+      for (const auto& [name, values] : weights_of(untrained)) {
+        CAPTURE(name);
+        if (name.starts_with(frozen)) {
+          // Held in the model's dtype alone: there are no master weights.
+          const Tensor rounded = Tensor::empty({static_cast<int64_t>(values.size())}, dtype);
+          kernels::convert(current_context({}), rounded,
+                           Tensor::from<float>({rounded.elements()}, values));
+          const auto held = doubles(rounded);
+          CHECK(std::vector<float>(held.begin(), held.end()) == expected.weights.at(name));
+        } else {
+          CHECK(values != expected.weights.at(name));
+        }
+      }
+      for (const int stage : {0, 1, 2, 3}) {
+        for (const bool recompute : {false, true}) {
+          CAPTURE(dtype_name(dtype), frozen, stage, recompute);
+          run.model.recompute = recompute;
+          const optim::ZeroOptions options{.stage = stage, .bucket_bytes = 3000, .clip = 0.5f};
+          CHECK(train_frozen(run, frozen, job_world(), options) == expected);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("frozen parameters have neither gradients nor state") {
+  const dist::World world = job_world();
+  for (const int stage : {0, 1, 2, 3}) {
+    CAPTURE(stage);
+    // Two layers of 24 x 24 and 24: 576 and 24 elements, 3 blocks of 256 and 1, in one bucket
+    // for each of the two; everything twice where nothing is frozen.
+    const int64_t shard = (4 + world.size - 1) / world.size * 256;
+    const int64_t flat = shard * world.size;
+    const MemoryUse memory(*world.communicator);
+    LayeredModel model({.layers = 2});
+    freeze(model, "0.");
+    optim::ZeroOptimizer optimizer(model, optim::AdamW{}, world, {.stage = stage});
+    const Training training{.loss = [&](const auto& micro) { return model.loss(micro); }};
+    TrainingResult result;
+    train_step(optimizer, training, 0, result);
+    CHECK(memory.current(Category::parameters) == 2 * 4 * (stage == 3 ? shard : flat));
+    CHECK(memory.peak(Category::gradients) == 4 * (flat + shard));  // a bucket and its sum
+    CHECK(memory.peak(Category::optimizer_state) == 2 * 4 * (stage == 0 ? flat : shard));
+    CHECK(optimizer.state().count("0.weight") == 0);
+  }
+}
+
+TEST_CASE("stage 3: a frozen block is gathered for its use, forward and backward") {
+  // Backward passes through the frozen layer 1 to the trained layer 0.
+  const auto run = [](const dist::World& world, int stage) {
+    LayeredModel model;
+    freeze(model, "1.");
+    const Training training{.loss = [&](const auto& micro) { return model.loss(micro); }};
+    world.communicator->traffic().reset();
+    return train(model, training, world, {.stage = stage});
+  };
+  const auto expected = run(lone_world(), 0);
+  const dist::World world = job_world();
+  CHECK(run(world, 3) == expected);
+  const int64_t frozen_shard = (4 + world.size - 1) / world.size * 256 * 4;
+  CHECK(world.communicator->traffic().bytes_sent(dist::Traffic::parameters) >=
+        (world.size - 1) * frozen_shard);
+}
+
+TEST_CASE("a frozen parameter that is thawed under the optimizer is told of") {
+  LayeredModel model;
+  freeze(model, "0.");
+  optim::ZeroOptimizer optimizer(model, optim::AdamW{}, job_world(), {.stage = 2});
+  model.layer(0).weight.set_trainable(true);
+  const Training training{.loss = [&](const auto& micro) { return model.loss(micro); }};
+  TrainingResult result;
+  CHECK_THROWS_WITH(train_step(optimizer, training, 0, result),
+                    ContainsSubstring("'0.weight' was frozen when the optimizer took it"));
+  CHECK_THROWS_WITH(model.layer(1).weight.set_trainable(false),
+                    ContainsSubstring("'1.weight' is already optimised"));
+}
+
+TrainingResult train_mixed(DType half, const dist::World& world,
+                           const optim::ZeroOptions& options) {
+  MixedModel model(half);
+  const TinyRun run{.batch = {.global = 26, .micro = 2}};
+  const Training training{.batch = run.batch, .loss = [&](const optim::MicroBatch& micro) {
+                            return model.loss(tiny_batch(run, micro));
+                          }};
+  return train(model, training, world, options);
+}
+
+TEST_CASE("two dtypes in one model: one rank's bits at every stage") {
+  for (const DType half : {DType::bf16, DType::f16}) {
+    for (const DType grad_shard : {DType::f32, DType::bf16}) {
+      const auto options = [&](int stage, int64_t bucket_bytes, bool overlap) {
+        return optim::ZeroOptions{.stage = stage,
+                                  .bucket_bytes = bucket_bytes,
+                                  .overlap = overlap,
+                                  .clip = 0.5f,
+                                  .grad_shard = grad_shard};
+      };
+      const auto expected = train_mixed(half, lone_world(), options(0, 1 << 20, false));
+      CHECK(expected.losses.back() < expected.losses.front());
+      for (const int stage : {0, 1, 2, 3}) {
+        for (const int64_t bucket_bytes : {int64_t{64}, int64_t{1} << 20}) {
+          CAPTURE(dtype_name(half), dtype_name(grad_shard), stage, bucket_bytes);
+          const bool overlap = stage % 2 == 0 || bucket_bytes == 64;
+          CHECK(train_mixed(half, job_world(), options(stage, bucket_bytes, overlap)) == expected);
+        }
+      }
+    }
+  }
+}
+
+// Three layers of which the last two join after two steps, in their own dtype.
+TrainingResult train_joining(DType joining, const dist::World& world, int stage) {
+  LayeredModel model({.layers = 1});
+  LayeredModel later({.layers = 2, .dtypes = {joining, joining}});
+  struct Renamed : nn::Module {
+    explicit Renamed(LayeredModel& inner) { add("later", inner); }
+  } renamed(later);
+  nn::materialize(renamed);  // it is used before it is trained
+  const Training training{
+      .batch = {.global = 14, .micro = 2},
+      .rule = optim::AdamW{.learning_rate = 1e-2f},
+      .loss = [&](const optim::MicroBatch& micro) {
+        const Tensor own = model.loss(micro);
+        return micro.step < 2 ? own : ops::add(own, later.loss(micro));
+      }};
+  optim::ZeroOptimizer optimizer(model, training.rule, world,
+                                 {.stage = stage, .bucket_bytes = 1024, .clip = 0.5f});
+  TrainingResult result;
+  for (int64_t step = 0; step < 5; ++step) {
+    if (step == 2) optimizer.add_param_group(renamed, {.learning_rate = 5e-3f});
+    train_step(optimizer, training, step, result);
+  }
+  result.weights = weights_of(optimizer);
+  return result;
+}
+
+TEST_CASE("parameters that join later train in their own group and dtype, at every stage alike") {
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+    const auto expected = train_joining(dtype, lone_world(), 0);
+    CHECK(expected.weights.size() == 6);
+    for (const int stage : {0, 1, 2, 3}) {
+      CAPTURE(dtype_name(dtype), stage);
+      CHECK(train_joining(dtype, job_world(), stage) == expected);
+    }
+  }
+}
+
+TEST_CASE("add_param_group: names that are taken and senseless hyper-parameters are refused") {
+  for (const int stage : {0, 3}) {
+    LayeredModel model;
+    LayeredModel other;
+    optim::ZeroOptimizer optimizer(model, optim::AdamW{}, job_world(), {.stage = stage});
+    CHECK_THROWS_WITH(optimizer.add_param_group(other, {}),
+                      ContainsSubstring("the name '0.weight' is taken"));
+    struct Renamed : nn::Module {
+      explicit Renamed(LayeredModel& inner) { add("other", inner); }
+    } renamed(other);
+    CHECK_THROWS_WITH(optimizer.add_param_group(renamed, {.learning_rate = -1.0f}),
+                      ContainsSubstring("a learning rate of -1"));
+    optimizer.add_param_group(renamed, {});
+    CHECK(weights_of(optimizer).count("other.2.bias") == 1);
+  }
+}
+
+}  // namespace
+}  // namespace tessera::test

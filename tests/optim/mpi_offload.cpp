@@ -1,0 +1,126 @@
+// Offload, with two devices: ranks that compute on cpu:1 and keep master weights and state on the
+// host. No optimizer state ever lives on the computing device, and the bits do not change.
+#include "tests/support/catch.h"
+#include "tests/support/memory_use.h"
+#include "tests/support/mixed_model.h"
+#include "tests/support/second_device_communicator.h"
+
+namespace tessera::test {
+namespace {
+
+dist::World second_device_world(dist::World world) {
+  world.communicator = std::make_shared<SecondDeviceCommunicator>(world.communicator);
+  return world;
+}
+
+constexpr DType dtypes[] = {DType::f32, DType::bf16};
+
+TinyRun run_of(DType dtype) {
+  return {.steps = 4, .batch = {.global = 26, .micro = 2}, .dtype = dtype};
+}
+
+optim::ZeroOptions options_of(int stage, optim::Offload offload) {
+  return {.stage = stage, .bucket_bytes = 3000, .clip = 0.5f, .offload = offload};
+}
+
+TEST_CASE("offload: the computing device never holds optimizer state, the host does") {
+  const dist::World world = second_device_world(job_world());
+  for (const DType dtype : dtypes) {
+    for (const int stage : {0, 1, 2, 3}) {
+      CAPTURE(dtype_name(dtype), stage);
+      const MemoryUse device(*world.communicator, second_device);
+      const MemoryUse host(*world.communicator);
+      train_tiny(run_of(dtype), world, options_of(stage, optim::Offload::optimizer));
+      CHECK(device.peak(Category::optimizer_state) == 0);
+      CHECK(host.peak(Category::optimizer_state) > 0);
+      CHECK(host.peak(Category::communication) > 0);  // where sums and weights pass
+    }
+  }
+}
+
+TEST_CASE("without offload the state is on the computing device: the test above can fail") {
+  const dist::World world = second_device_world(job_world());
+  for (const DType dtype : dtypes) {
+    for (const int stage : {0, 1, 2, 3}) {
+      const MemoryUse device(*world.communicator, second_device);
+      const MemoryUse host(*world.communicator);
+      train_tiny(run_of(dtype), world, options_of(stage, optim::Offload::none));
+      CHECK(device.peak(Category::optimizer_state) > 0);
+      CHECK(host.peak(Category::optimizer_state) == 0);
+      CHECK(host.peak(Category::communication) == 0);
+    }
+  }
+}
+
+TEST_CASE("offload: what else the ranks hold stays on the computing device") {
+  const dist::World world = second_device_world(job_world());
+  const MemoryUse device(*world.communicator, second_device);
+  const MemoryUse host(*world.communicator);
+  train_tiny(run_of(DType::bf16), world, options_of(3, optim::Offload::optimizer));
+  for (const Category category : {Category::parameters, Category::gradients}) {
+    CHECK(host.peak(category) == 0);
+    CHECK(device.peak(category) > 0);
+  }
+}
+
+TEST_CASE("offload changes no bit, in any precision, at any stage") {
+  const dist::World world = second_device_world(job_world());
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+    const auto expected = train_tiny(run_of(dtype), lone_world(),
+                                     options_of(0, optim::Offload::none));
+    for (const int stage : {0, 1, 2, 3}) {
+      CAPTURE(dtype_name(dtype), stage);
+      CHECK(train_tiny(run_of(dtype), world, options_of(stage, optim::Offload::none)) == expected);
+      CHECK(train_tiny(run_of(dtype), world, options_of(stage, optim::Offload::optimizer)) ==
+            expected);
+    }
+  }
+}
+
+TEST_CASE("offload where the ranks compute on the host changes nothing at all") {
+  const TinyRun run = run_of(DType::f32);
+  const MemoryUse host(*job_world().communicator);
+  const auto expected = train_tiny(run, job_world(), options_of(2, optim::Offload::none));
+  const int64_t state = host.peak(Category::optimizer_state);
+  const MemoryUse offloaded(*job_world().communicator);
+  CHECK(train_tiny(run, job_world(), options_of(2, optim::Offload::optimizer)) == expected);
+  CHECK(offloaded.peak(Category::optimizer_state) == state);
+}
+
+TEST_CASE("offload: parameters and state are set, read and gathered as without") {
+  const dist::World world = second_device_world(job_world());
+  for (const int stage : {0, 1, 2, 3}) {
+    CAPTURE(stage);
+    const auto run = [&](optim::Offload offload) {
+      MixedModel model(DType::bf16);
+      optim::ZeroOptimizer optimizer(model, optim::AdamW{}, world, options_of(stage, offload));
+      const TinyRun sizes{.batch = {.global = 10, .micro = 2}};
+      const Training training{.batch = sizes.batch, .loss = [&](const auto& micro) {
+                                return model.loss(tiny_batch(sizes, micro));
+                              }};
+      optimizer.set_parameters([](const nn::NamedParameter&, int64_t begin, std::span<float> out) {
+        for (size_t i = 0; i < out.size(); ++i) {
+          out[i] = 1e-3f * static_cast<float>((begin + static_cast<int64_t>(i)) % 100);
+        }
+      });
+      TrainingResult result;
+      for (int64_t step = 0; step < 2; ++step) train_step(optimizer, training, step, result);
+      result.weights = weights_of(optimizer);
+      for (const auto& [name, shard] : optimizer.consolidated_state()) {
+        result.weights["state of " + name] = shard.values.at("exp_avg_sq");
+      }
+      for (const auto& micro : optimizer.micro_batches(2, training.batch)) {
+        optimizer.backward(training.loss(micro));
+      }
+      for (const char* name : {"table.weight", "head.bias"}) {
+        const auto values = optimizer.gradient(name).template values<float>();
+        result.weights[std::string("gradient of ") + name].assign(values.begin(), values.end());
+      }
+      return result;
+    };
+    CHECK(run(optim::Offload::optimizer) == run(optim::Offload::none));
+  }
+}
+
+}  // namespace
+}  // namespace tessera::test

@@ -1,0 +1,243 @@
+// Stage 3: what is gathered and when, and that neither the order in which a model reads its
+// parameters nor what comes between two steps changes a bit.
+#include <algorithm>
+#include <utility>
+
+#include "tests/support/catch.h"
+#include "tests/support/layered_model.h"
+#include "tests/support/memory_use.h"
+#include "tests/support/tiny_training.h"
+
+namespace tessera::test {
+namespace {
+
+constexpr DType dtypes[] = {DType::f32, DType::bf16, DType::f16};
+
+// Elements of a bucket of `blocks` blocks of 256, padded for all ranks.
+int64_t padded(int64_t blocks) {
+  const int64_t ranks = job_world().size;
+  return (blocks + ranks - 1) / ranks * ranks * 256;
+}
+
+// Blocks of the tiny GPT, width 20, by hand: token table 37 x 20 and positions 8 x 20; of each layer
+// two norms (20, 20), 20 x 60 and 60, 20 x 20 and 20, 20 x 80 and 80, 80 x 20 and 20; at the end
+// one more norm, with the last layer.
+struct TinyBlocks {
+  int64_t embeddings = padded(3) + padded(1);  // the tied table has a bucket of its own
+  int64_t layer = padded(4 + (5 + 1) + (2 + 1) + (7 + 1) + (7 + 1));
+  int64_t last_layer = padded(4 + (5 + 1) + (2 + 1) + (7 + 1) + (7 + 1) + 2);
+};
+
+TEST_CASE("stage 3: a rank holds its shard, the tied block and at most two others") {
+  const dist::World world = job_world();
+  const TinyBlocks blocks;
+  TinyRun run{.steps = 3};
+  run.model.layers = 4;
+  const int64_t whole = blocks.embeddings + 3 * blocks.layer + blocks.last_layer;
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const bool overlap : {true, false}) {
+      for (const bool recompute : {false, true}) {
+        CAPTURE(dtype_name(dtype), overlap, recompute);
+        run.model.recompute = recompute;
+        const MemoryUse memory(*world.communicator);
+        models::Gpt model(run.model);
+        model.to(dtype);
+        optim::ZeroOptimizer optimizer(model, optim::AdamW{}, world,
+                                       {.stage = 3, .overlap = overlap});
+        const int64_t shard = whole / world.size;
+        CHECK(memory.peak(Category::parameters) == shard * dtype_size(dtype));  // nothing is whole at the beginning
+        TrainingResult result;
+        for (int64_t step = 0; step < run.steps; ++step) {
+          train_step(optimizer, tiny_training(run, model), step, result);
+        }
+        // Without overlap the next block is not gathered ahead.
+        const int64_t gathered =
+            blocks.embeddings + (overlap ? blocks.layer : 0) + blocks.last_layer;
+        CHECK(memory.peak(Category::parameters) == (shard + gathered) * dtype_size(dtype));
+        CHECK(gathered < whole);
+      }
+    }
+  }
+}
+
+TEST_CASE("stage 3: between steps parameters have no memory but their shards") {
+  const dist::World world = job_world();
+  const TinyRun run{.steps = 2};
+  const MemoryUse memory(*world.communicator);
+  models::Gpt model(run.model);
+  optim::ZeroOptimizer optimizer(model, optim::AdamW{}, world, {.stage = 3});
+  const int64_t shard = memory.current(Category::parameters);
+  TrainingResult result;
+  for (int64_t step = 0; step < run.steps; ++step) {
+    train_step(optimizer, tiny_training(run, model), step, result);
+    CHECK(memory.current(Category::parameters) == shard);
+    for (const auto& named : model.named_parameters()) {
+      CAPTURE(named.name);
+      CHECK_FALSE(named.parameter.tensor().allocated());
+    }
+  }
+}
+
+TEST_CASE("stage 3: reading a parameter without an operation is an error, not old values") {
+  models::Gpt model(TinyRun{}.model);
+  const optim::ZeroOptimizer optimizer(model, optim::AdamW{}, job_world(), {.stage = 3});
+  CHECK_THROWS_AS(weights_of(model), Error);
+}
+
+struct Layered {
+  LayeredOptions model;
+  std::function<LayeredModel::Way(int64_t step)> way;
+};
+
+TrainingResult train_layered(const Layered& layered, const dist::World& world, int stage,
+                             int64_t bucket_bytes, bool overlap) {
+  LayeredModel model(layered.model);
+  const Training training{.steps = 6, .loss = [&](const optim::MicroBatch& micro) {
+                            return model.loss(micro, layered.way(micro.step));
+                          }};
+  return train(model, training, world,
+               {.stage = stage, .bucket_bytes = bucket_bytes, .overlap = overlap, .clip = 0.1f});
+}
+
+void check_layered(const Layered& layered) {
+  const TrainingResult expected = train_layered(layered, lone_world(), 0, 1 << 20, false);
+  CHECK(expected.losses.front() != expected.losses.back());
+  for (const int64_t bucket_bytes : {int64_t{64}, int64_t{4096}}) {
+    for (const bool overlap : {true, false}) {
+      CAPTURE(bucket_bytes, overlap);
+      CHECK(train_layered(layered, job_world(), 3, bucket_bytes, overlap) == expected);
+    }
+  }
+  CHECK(train_layered(layered, job_world(), 2, 64, true) == expected);
+}
+
+TEST_CASE("stage 3: a model that names no blocks, a bucket for every weight and every bias") {
+  for (const DType dtype : dtypes) {
+    CAPTURE(dtype_name(dtype));
+    check_layered({{.blocks = false, .dtypes = {dtype, dtype, dtype}},
+                   [](int64_t) { return LayeredModel::Way{0, 1, 2}; }});
+  }
+}
+
+TEST_CASE("stage 3: any order of layers, layers more than once, layers not in every step") {
+  const LayeredModel::Way ways[] = {
+      {3, 2, 1, 0},           // against the order of registration
+      {0, 1, 2, 3},           // and then along it
+      {0, 1, 0, 2, 0, 3, 0},  // one that comes back
+      {2, 2, 2},              // others not at all
+      {1, 3},
+      {0, 1, 2, 3, 3, 2, 1, 0},
+  };
+  for (const bool blocks : {true, false}) {
+    for (const bool mixed : {false, true}) {
+      CAPTURE(blocks, mixed);
+      std::vector<DType> of_layers(4, DType::f32);
+      if (mixed) of_layers = {DType::bf16, DType::f32, DType::bf16, DType::f32};
+      check_layered({{.layers = 4, .blocks = blocks, .dtypes = of_layers},
+                     [&](int64_t step) { return ways[step]; }});
+    }
+  }
+}
+
+// The losses of some batch without gradients, and the weights.
+std::pair<std::vector<float>, Weights> evaluate(models::Gpt& model, const TinyRun& run,
+                                                optim::ZeroOptimizer& optimizer) {
+  const NoGrad no_grad;
+  model.eval();
+  std::vector<float> losses;
+  for (int64_t m = 0; m < 3; ++m) {
+    const auto [tokens, targets] =
+        tiny_batch(run, {.step = 100, .first_sample = 2 * m, .samples = 2});
+    losses.push_back(model.loss(tokens, targets).item());
+  }
+  model.train();
+  return {losses, weights_of(optimizer)};
+}
+
+struct Evaluated {
+  TrainingResult training;
+  std::vector<std::pair<std::vector<float>, Weights>> between;
+  bool operator==(const Evaluated&) const = default;
+};
+
+// Evaluates before a step, between the micro-batches of one, and after.
+Evaluated train_and_evaluate(const dist::World& world, int stage, DType dtype, bool evaluating) {
+  const TinyRun run{.steps = 3, .dtype = dtype};
+  models::Gpt model(run.model);
+  model.to(dtype);
+  optim::ZeroOptimizer optimizer(model, optim::AdamW{.learning_rate = 1e-2f}, world,
+                                 {.stage = stage, .bucket_bytes = 3000});
+  Evaluated result;
+  const auto look = [&] {
+    if (evaluating) result.between.push_back(evaluate(model, run, optimizer));
+  };
+  Training training = tiny_training(run, model);
+  const auto loss = training.loss;
+  training.loss = [&](const optim::MicroBatch& micro) {
+    if (evaluating && micro.micro_step < 2) evaluate(model, run, optimizer);
+    return loss(micro);
+  };
+  for (int64_t step = 0; step < run.steps; ++step) {
+    look();
+    train_step(optimizer, training, step, result.training);
+  }
+  look();
+  result.training.weights = weights_of(optimizer);
+  return result;
+}
+
+TEST_CASE("evaluation between steps and between micro-batches: equal losses, no change") {
+  for (const DType dtype : dtypes) {
+    const Evaluated expected = train_and_evaluate(lone_world(), 0, dtype, true);
+    CHECK(expected.between.front() != expected.between.back());
+    CHECK(expected.training == train_and_evaluate(lone_world(), 0, dtype, false).training);
+    for (const int stage : {0, 1, 2, 3}) {
+      CAPTURE(dtype_name(dtype), stage);
+      CHECK(train_and_evaluate(job_world(), stage, dtype, true) == expected);
+    }
+  }
+}
+
+TEST_CASE("parameters are set and read whole, at every stage and dtype") {
+  const TinyRun run{.steps = 1};
+  const auto value = [](const std::string& name, int64_t element) {
+    return static_cast<float>(name.size()) + 0x1p-12f * static_cast<float>(element % 4096);
+  };
+  const optim::ParameterSource source = [&](const nn::NamedParameter& named, int64_t begin,
+                                            std::span<float> out) {
+    for (size_t i = 0; i < out.size(); ++i) {
+      out[i] = value(named.name, begin + static_cast<int64_t>(i));
+    }
+  };
+  for (const DType dtype : dtypes) {
+    for (const int stage : {0, 1, 2, 3}) {
+      CAPTURE(dtype_name(dtype), stage);
+      models::Gpt model(run.model);
+      model.to(dtype);
+      optim::ZeroOptimizer optimizer(model, optim::AdamW{}, job_world(),
+                                     {.stage = stage, .bucket_bytes = 3000});
+      TrainingResult result;
+      train_step(optimizer, tiny_training(run, model), 0, result);
+      const auto before = evaluate(model, run, optimizer);
+      optimizer.set_parameters(source);
+      for (const auto& [name, values] : weights_of(optimizer)) {
+        CAPTURE(name);
+        int64_t wrong = 0;  // of 16-bit parameters too: the masters have the values unrounded
+        for (size_t i = 0; i < values.size(); ++i) {
+          wrong += values[i] == value(name, static_cast<int64_t>(i)) ? 0 : 1;
+        }
+        CHECK(wrong == 0);
+      }
+      CHECK(evaluate(model, run, optimizer).first != before.first);  // the model uses them
+      optimizer.set_parameters([&](const nn::NamedParameter& named, int64_t begin,
+                                   std::span<float> out) {
+        const auto& values = before.second.at(named.name);
+        std::copy_n(values.begin() + begin, out.size(), out.begin());
+      });
+      CHECK(evaluate(model, run, optimizer) == before);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tessera::test

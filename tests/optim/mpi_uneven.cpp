@@ -1,0 +1,173 @@
+// Uneven data: ranks that have run out join what the others do together and change nothing. The
+// result is that of one rank alone which leaves the same micro-batches out.
+#include <functional>
+#include <set>
+
+#include "tests/support/catch.h"
+#include "tests/support/layered_model.h"
+#include "tests/support/tiny_training.h"
+
+namespace tessera::test {
+namespace {
+
+using Catch::Matchers::ContainsSubstring;
+
+// Which micro-batches of a step have no data.
+using Missing = std::function<bool(int64_t step, int64_t micro_batch)>;
+
+TrainingResult train_uneven(const TinyRun& run, const dist::World& world,
+                            const optim::ZeroOptions& options, const Missing& missing) {
+  models::Gpt model(run.model);
+  model.to(run.dtype);
+  Training training = tiny_training(run, model);
+  const auto loss = training.loss;
+  training.loss = [&](const optim::MicroBatch& micro) {
+    return missing(micro.step, micro.index) ? Tensor() : loss(micro);
+  };
+  return train(model, training, world, options);
+}
+
+// 13 micro-batches: from 1 to 5 ranks run out at different micro-steps, some in the last one have
+// none of their own, and all of them lack data in some micro-step.
+const Missing run_out = [](int64_t step, int64_t m) {
+  // At stage 3 the first micro-batches of a run must have data.
+  if (step == 0) return m >= 11 || m == 7;
+  if (step == 1) return m >= 5 && m != 8;
+  return m != 3;
+};
+
+TEST_CASE("ranks that run out of data: the bits of one rank that leaves the same out") {
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+    const TinyRun run{.steps = 3, .batch = {.global = 26, .micro = 2}, .dtype = dtype};
+    const TrainingResult expected =
+        train_uneven(run, lone_world(), {.stage = 0, .clip = 0.5f}, run_out);
+    CHECK(expected.weights !=
+          train_uneven(run, lone_world(), {.stage = 0, .clip = 0.5f}, [](auto, auto) {
+            return false;
+          }).weights);
+    for (const int stage : {0, 1, 2, 3}) {
+      for (const bool overlap : {true, false}) {
+        CAPTURE(dtype_name(dtype), stage, overlap);
+        const optim::ZeroOptions options{
+            .stage = stage, .bucket_bytes = 3000, .overlap = overlap, .clip = 0.5f};
+        CHECK(train_uneven(run, job_world(), options, run_out) == expected);
+      }
+    }
+  }
+}
+
+TEST_CASE("ranks that run out of data, with recompute and rounded gradient sums") {
+  TinyRun run{.steps = 3, .batch = {.global = 26, .micro = 2}, .dtype = DType::bf16};
+  run.model.recompute = true;
+  const auto options = [](int stage) {
+    return optim::ZeroOptions{.stage = stage, .bucket_bytes = 64, .grad_shard = DType::bf16};
+  };
+  const TrainingResult expected = train_uneven(run, lone_world(), options(0), run_out);
+  for (const int stage : {0, 1, 2, 3}) {
+    CAPTURE(stage);
+    CHECK(train_uneven(run, job_world(), options(stage), run_out) == expected);
+  }
+}
+
+TEST_CASE("the loss and the gradient are means over the micro-batches that had data") {
+  // What is left of 8 micro-batches are the first 4, as in a step of 4.
+  const auto run = [](int64_t global, int64_t with_data, int stage) {
+    LayeredModel model;
+    const Training training{.steps = 1,
+                            .batch = {.global = global, .micro = 1},
+                            .loss = [&](const optim::MicroBatch& micro) {
+                              return micro.index < with_data ? model.loss(micro) : Tensor();
+                            }};
+    return train(model, training, stage == 3 ? lone_world() : job_world(), {.stage = stage});
+  };
+  for (const int stage : {0, 1, 2, 3}) {
+    const TrainingResult uneven = run(8, 4, stage);
+    const TrainingResult even = run(4, 4, stage);
+    // Shares of 1/8 doubled at the end: powers of two change no bit.
+    CHECK(uneven == even);
+  }
+}
+
+TEST_CASE("a step without any data changes nothing") {
+  for (const DType dtype : {DType::f32, DType::f16}) {
+    for (const int stage : {0, 1, 2, 3}) {
+      CAPTURE(dtype_name(dtype), stage);
+      const TinyRun run{.steps = 3, .dtype = dtype};
+      const bool scaled = dtype == DType::f16;
+      optim::ZeroOptions options{.stage = stage, .bucket_bytes = 3000};
+      // Two good steps would double the scale; one without data is none.
+      if (scaled) options.loss_scaling = optim::LossScaling{.initial = 256, .growth_interval = 2};
+      const auto result = train_uneven(run, job_world(), options,
+                                       [](int64_t step, int64_t) { return step == 1; });
+      CHECK(result.skipped == std::vector<bool>{false, true, false});
+      CHECK(result.losses[1] == 0);
+      CHECK(result.grad_norms[1] == 0);
+      const float scale = scaled ? 256 : 1;
+      CHECK(result.loss_scales == std::vector<float>{scale, scale, scale});
+      // Adam's bias correction counts two steps: as if the one in between had not been.
+      models::Gpt model(run.model);
+      model.to(dtype);
+      optim::ZeroOptimizer optimizer(model, optim::AdamW{.learning_rate = 1e-2f}, job_world(),
+                                     options);
+      TrainingResult without;
+      train_step(optimizer, tiny_training(run, model), 0, without);
+      train_step(optimizer, tiny_training(run, model), 2, without);
+      CHECK(weights_of(optimizer) == result.weights);
+    }
+  }
+}
+
+TEST_CASE("nothing is said of parameters in a step without data") {
+  LayeredModel model;
+  optim::ZeroOptimizer optimizer(model, optim::AdamW{}, job_world(), {.stage = 2});
+  const optim::Batch batch{.global = 4, .micro = 2};
+  const auto nothing = [](const optim::MicroBatch&) { return Tensor(); };
+  CHECK(optimizer.step(0, batch, nothing).without_gradient.empty());
+  const auto first = [&](const optim::MicroBatch& micro) { return model.loss(micro, {0}); };
+  CHECK(optimizer.step(1, batch, first).without_gradient.size() == 4);
+  CHECK(optimizer.step(2, batch, first).without_gradient.empty());
+}
+
+TEST_CASE("the closure form of a step is the loop") {
+  for (const int stage : {0, 1, 2, 3}) {
+    const TinyRun run{.steps = 3, .batch = {.global = 26, .micro = 2}};
+    const TrainingResult loop =
+        train_uneven(run, job_world(), {.stage = stage, .bucket_bytes = 3000}, run_out);
+    models::Gpt model(run.model);
+    const Training training = tiny_training(run, model);
+    optim::ZeroOptimizer optimizer(model, training.rule, job_world(),
+                                   {.stage = stage, .bucket_bytes = 3000});
+    std::vector<float> losses;
+    for (int64_t step = 0; step < run.steps; ++step) {
+      const auto report = optimizer.step(step, run.batch, [&](const optim::MicroBatch& micro) {
+        return run_out(step, micro.index) ? Tensor() : training.loss(micro);
+      });
+      losses.push_back(report.loss);
+    }
+    CHECK(losses == loop.losses);
+    CHECK(weights_of(optimizer) == loop.weights);
+  }
+}
+
+TEST_CASE("stage 3: no data in the first micro-batch is refused by name, of several ranks") {
+  const auto begin = [](optim::ZeroOptimizer& optimizer) {
+    auto batches = optimizer.micro_batches(0, {.global = 10, .micro = 2});
+    *batches.begin();
+  };
+  LayeredModel model;
+  optim::ZeroOptimizer optimizer(model, optim::AdamW{}, job_world(), {.stage = 3});
+  begin(optimizer);
+  if (job_world().size > 1) {
+    CHECK_THROWS_WITH(optimizer.skip(),
+                      ContainsSubstring("a rank without data in its first micro-batch"));
+  } else {
+    optimizer.skip();  // one rank alone gathers for nobody else
+  }
+  LayeredModel other;
+  optim::ZeroOptimizer sharded_state(other, optim::AdamW{}, job_world(), {.stage = 2});
+  begin(sharded_state);
+  sharded_state.skip();
+}
+
+}  // namespace
+}  // namespace tessera::test

@@ -1,0 +1,66 @@
+// The loss scale as a function of which steps overflowed.
+#include "optim/loss_scaler.h"
+
+#include <cmath>
+#include <limits>
+
+#include "core/error.h"
+#include "tests/support/catch.h"
+
+namespace tessera::optim {
+namespace {
+
+using Catch::Matchers::ContainsSubstring;
+
+TEST_CASE("loss scale: begins at 2^16 and grows after 1,000 good steps") {
+  LossScaler scaler(LossScaling{});
+  for (int64_t step = 0; step < 999; ++step) scaler.step(false, step);
+  CHECK(scaler.scale() == 65536);
+  scaler.step(false, 999);
+  CHECK(scaler.scale() == 131072);
+  for (int64_t step = 1000; step < 2000; ++step) scaler.step(false, step);
+  CHECK(scaler.scale() == 262144);
+}
+
+TEST_CASE("loss scale: an overflow halves it and the good steps count anew") {
+  LossScaler scaler({.initial = 64, .growth_interval = 3});
+  const auto scale_after = [&](bool overflow) {
+    scaler.step(overflow, 0);
+    return scaler.scale();
+  };
+  CHECK(scale_after(false) == 64);
+  CHECK(scale_after(false) == 64);
+  CHECK(scale_after(true) == 32);
+  CHECK(scale_after(true) == 16);
+  CHECK(scale_after(false) == 16);
+  CHECK(scale_after(false) == 16);
+  CHECK(scale_after(false) == 32);
+}
+
+TEST_CASE("loss scale: one that would fall under 1 is an error that names step and scale") {
+  LossScaler scaler({.initial = 2, .growth_interval = 1000});
+  scaler.step(true, 7);
+  CHECK(scaler.scale() == 1);
+  CHECK_THROWS_WITH(scaler.step(true, 8),
+                    ContainsSubstring("step 8") && ContainsSubstring("loss scale of 1"));
+  CHECK(scaler.scale() == 1);
+  scaler.step(false, 9);  // good steps are possible at 1
+}
+
+TEST_CASE("loss scale: growth ends where the scale would itself become infinite") {
+  LossScaler scaler({.initial = 0x1p59f, .growth_interval = 1});
+  for (int64_t step = 0; step < 100; ++step) scaler.step(false, step);
+  CHECK(scaler.scale() == 0x1p60f);
+}
+
+TEST_CASE("loss scale: what is no power of two, or no interval, is refused") {
+  constexpr float infinity = std::numeric_limits<float>::infinity();
+  for (const float initial : {0.0f, 0.5f, -2.0f, 3.0f, infinity, std::nanf("")}) {
+    CAPTURE(initial);
+    CHECK_THROWS_AS(LossScaler({.initial = initial}), InputError);
+  }
+  CHECK_THROWS_AS(LossScaler({.growth_interval = 0}), InputError);
+}
+
+}  // namespace
+}  // namespace tessera::optim

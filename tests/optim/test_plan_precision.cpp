@@ -1,0 +1,216 @@
+// The plan of 16-bit parameters against numbers derived by hand, and against the ZeRO paper's.
+#include "dist/communicator.h"
+#include "optim/plan.h"
+#include "tests/support/catch.h"
+
+namespace tessera::optim {
+namespace {
+
+int64_t sent(const Plan& plan, dist::Traffic purpose) {
+  return plan.traffic[static_cast<size_t>(purpose)];
+}
+
+// a: 1000 elements (4 blocks), b: 200 (1 block). Buckets of 1024 bytes = 512 elements of 16 bits
+// close after each: b is padded to 2 blocks = 512 elements, a has 1024. Flat 1536 elements, a shard
+// 768. M = 4, k = 2; both ranks send twice.
+PlanInput two_ranks(DType dtype, int stage) {
+  return {.parameters = {{"a", 1000, false, -1, dtype}, {"b", 200, false, -1, dtype}},
+          .ranks = 2,
+          .stage = stage,
+          .bucket_bytes = 1024,
+          .batch = {.global = 8, .micro = 2}};
+}
+
+TEST_CASE("plan: bf16 and fp16 with sums in f32, every stage") {
+  for (const DType dtype : {DType::bf16, DType::f16}) {
+    CAPTURE(dtype_name(dtype));
+    const Plan stage0 = plan(two_ranks(dtype, 0), 0);
+    CHECK(stage0.parameters == 1536 * 2);
+    CHECK(stage0.parts.buckets == 1536 * 2);
+    CHECK(stage0.parts.accumulators == 768 * 4);
+    CHECK(stage0.parts.gathered_sums == 2 * 1024 * 4);  // two slots of the largest bucket
+    CHECK(stage0.gradients == 3072 + 3072 + 8192);
+    CHECK(stage0.parts.masters == 1536 * 4);
+    CHECK(stage0.optimizer_state == (1 + 2) * 1536 * 4);
+    CHECK(sent(stage0, dist::Traffic::gradients) == 2 * 768 * 2 + 768 * 4);
+    CHECK(sent(stage0, dist::Traffic::norms) == 3 * 8);
+    CHECK(stage0.padding == (1536 - 1200) * 2);
+
+    const Plan stage1 = plan(two_ranks(dtype, 1), 0);
+    CHECK(stage1.parameters == 1536 * 2);
+    CHECK(stage1.gradients == 1536 * 2 + 768 * 4);
+    CHECK(stage1.optimizer_state == (1 + 2) * 768 * 4);
+    CHECK(sent(stage1, dist::Traffic::gradients) == 2 * 768 * 2);
+    CHECK(sent(stage1, dist::Traffic::parameters) == 768 * 2);
+
+    const Plan stage2 = plan(two_ranks(dtype, 2), 0);
+    CHECK(stage2.gradients == 2 * 1024 * 2 + 768 * 4);
+    CHECK(stage2.optimizer_state == stage1.optimizer_state);
+    CHECK(stage2.traffic == stage1.traffic);
+
+    // Gathered in a micro-step: b's shard of 256 elements once, a's of 512 twice.
+    const Plan stage3 = plan(two_ranks(dtype, 3), 0);
+    CHECK(stage3.parts.values == 768 * 2);
+    CHECK(stage3.parts.gathered == 1536 * 2);
+    CHECK(stage3.gradients == stage2.gradients);
+    CHECK(stage3.optimizer_state == stage1.optimizer_state);
+    CHECK(sent(stage3, dist::Traffic::parameters) == 2 * (256 + 2 * 512) * 2);
+  }
+}
+
+TEST_CASE("plan: bf16 with sums in bf16") {
+  const auto with = [](DType dtype, int stage) {
+    PlanInput input = two_ranks(dtype, stage);
+    input.sum_dtype = DType::bf16;
+    return plan(input, 0);
+  };
+  const Plan stage0 = with(DType::bf16, 0);
+  CHECK(stage0.gradients == 1536 * 2 + 768 * 2);  // the sums are gathered where gradients were
+  CHECK(sent(stage0, dist::Traffic::gradients) == 2 * 768 * 2 + 768 * 2);
+  CHECK(with(DType::bf16, 1).gradients == 1536 * 2 + 768 * 2);
+  CHECK(with(DType::bf16, 2).gradients == 2 * 1024 * 2 + 768 * 2);
+  CHECK(with(DType::bf16, 3).gradients == 2 * 1024 * 2 + 768 * 2);
+  // fp16's gradients have another dtype than these sums, though the same size.
+  CHECK(with(DType::f16, 0).gradients == 1536 * 2 + 768 * 2 + 2 * 1024 * 2);
+  // What is f32 keeps sums in f32.
+  CHECK(with(DType::f32, 2).parts.accumulators == 768 * 4);
+}
+
+TEST_CASE("plan: no_sync keeps and sends sums") {
+  PlanInput input = two_ranks(DType::bf16, 2);
+  input.no_sync = true;
+  const Plan f32 = plan(input, 0);
+  CHECK(f32.gradients == 2 * 1024 * 2 + 768 * 4 + 1536 * 4);
+  CHECK(sent(f32, dist::Traffic::gradients) == 768 * 4);
+  input.sum_dtype = DType::bf16;
+  const Plan bf16 = plan(input, 0);
+  CHECK(bf16.gradients == 2 * 1024 * 2 + 768 * 2 + 1536 * 2);
+  CHECK(sent(bf16, dist::Traffic::gradients) == 768 * 2);
+  input.sum_dtype = DType::f32;
+  input.batch = {.global = 4, .micro = 2};  // one micro-step: nothing to sum locally
+  CHECK(plan(input, 0).gradients == 2 * 1024 * 2 + 768 * 4);
+  CHECK(sent(plan(input, 0), dist::Traffic::gradients) == 768 * 2);
+}
+
+TEST_CASE("plan: parameters of several dtypes lie apart") {
+  // f32: n0 and n1 of 300 elements, 2 blocks each, in one bucket: 1024 elements, a shard 512.
+  // bf16: w0 and w1 of 1000, 4 blocks each: 2048 elements, a shard 1024. At stage 3, where buckets
+  // close between blocks 1 and 2, the elements are the same.
+  PlanInput input{.parameters = {{"n0", 300, false, 1},
+                                 {"w0", 1000, false, 1, DType::bf16},
+                                 {"n1", 300, false, 2},
+                                 {"w1", 1000, false, 2, DType::bf16}},
+                  .ranks = 2,
+                  .stage = 2,
+                  .batch = {.global = 2, .micro = 1}};
+  const Plan stage2 = plan(input, 0);
+  CHECK(stage2.parameters == 1024 * 4 + 2048 * 2);
+  CHECK(stage2.gradients == (1024 + 512) * 4 + 2048 * 2 + 1024 * 4);  // a slot each: one bucket
+  CHECK(stage2.parts.masters == 1024 * 4);
+  CHECK(stage2.parts.state == 2 * (512 + 1024) * 4);
+  CHECK(stage2.parts.norms == (4 + 8) * 8);
+  CHECK(sent(stage2, dist::Traffic::gradients) == 512 * 4 + 1024 * 2);
+  input.stage = 3;
+  const Plan stage3 = plan(input, 0);
+  CHECK(stage3.parts.values == 512 * 4 + 1024 * 2);
+  CHECK(stage3.parts.gathered == 1024 * 4 + 2048 * 2);
+  CHECK(stage3.parts.buckets == 2 * 512 * 4 + 2 * 1024 * 2);
+  CHECK(sent(stage3, dist::Traffic::parameters) == (256 + 2 * 256) * 4 + (512 + 2 * 512) * 2);
+  // The frozen half keeps its values.
+  input.stage = 2;
+  input.parameters[0].trainable = input.parameters[2].trainable = false;
+  CHECK(plan(input, 0).parameters == stage2.parameters);
+  CHECK(plan(input, 0).gradients == 2048 * 2 + 1024 * 4);
+  CHECK(plan(input, 0).parts.state == 2 * 1024 * 4);
+}
+
+TEST_CASE("plan: offload moves masters and state to the host") {
+  PlanInput input = two_ranks(DType::bf16, 1);
+  const Plan device = plan(input, 0);
+  input.offload = true;
+  const Plan stage1 = plan(input, 0);
+  CHECK(stage1.optimizer_state == 0);
+  CHECK(stage1.host.optimizer_state == device.optimizer_state);
+  // The largest bucket's shard, 512 elements: sums in f32 come, weights in bf16 go.
+  CHECK(stage1.host.communication == 512 * (4 + 2));
+  CHECK(stage1.host.memory() == 3 * 3072 + 3072);
+  CHECK(stage1.memory() == device.memory() - device.optimizer_state);
+  CHECK(stage1.traffic == device.traffic);
+  // Stage 0 updates whole buckets.
+  input.stage = 0;
+  CHECK(plan(input, 0).host.communication == 1024 * (4 + 2));
+  // In f32 there are masters because the weights are elsewhere.
+  input = two_ranks(DType::f32, 3);
+  input.bucket_bytes = 2048;
+  input.offload = true;
+  CHECK(plan(input, 0).host.optimizer_state == 3 * 768 * 4);
+  CHECK(plan(input, 0).host.communication == 512 * (4 + 4));
+}
+
+// P parameters, a multiple of N x 256 in each: nothing is padded. The tied one has 3/10 of them,
+// the largest other bucket 5/10.
+PlanInput paper(int64_t ranks, int stage) {
+  const int64_t tenth = ranks * dist::block_elements * 7;
+  return {.parameters = {{"tied", 3 * tenth, true, 0, DType::bf16},
+                         {"u", tenth, false, 1, DType::bf16},
+                         {"v", 5 * tenth, false, 2, DType::bf16},
+                         {"w", tenth, false, 3, DType::bf16}},
+          .ranks = ranks,
+          .stage = stage,
+          .bucket_bytes = 1,  // a bucket each
+          .batch = {.global = 2 * ranks, .micro = 2},
+          .sum_dtype = DType::bf16};
+}
+
+// Rajbhandari et al., arXiv:1910.02054, section 3.1 and figure 1: mixed precision, Adam, P
+// parameters, N ranks. 2 P of weights, 2 P of gradients, 12 P of f32 weights and moments.
+TEST_CASE("plan: the ZeRO paper's formulas, and what comes on top of them") {
+  const int64_t N = GENERATE(1, 2, 3, 8, 64);
+  const int64_t P = 10 * N * dist::block_elements * 7;
+  CAPTURE(N);
+  // At every stage: staging, 8 bytes a block of 256, 4 N for losses; 1 + 4 flags in a byte a rank.
+  const int64_t always = dist::mpi_staging_bytes(N) + 8 * P / 256 + 4 * N + N;
+  for (int stage = 0; stage <= 3; ++stage) {
+    CHECK(plan(paper(N, stage), N - 1).padding == 0);
+    CHECK(plan(paper(N, stage), N - 1).communication == always);
+  }
+  // Stages 0 and 1: the paper's gradients are the flat ones. The sum of micro-batches lies apart.
+  const int64_t accumulator = 2 * P / N;
+  CHECK(plan(paper(N, 0), 0).memory() - always - accumulator == 16 * P);
+  CHECK(plan(paper(N, 1), 0).memory() - always - accumulator == 4 * P + 12 * P / N);
+  // Stages 2 and 3: the paper's shard of gradients is the accumulator, and buckets on their way
+  // come on top: two slots of the largest, and that of the tied parameter.
+  const int64_t ring = 2 * (2 * 5 * P / 10 + 3 * P / 10);
+  CHECK(plan(paper(N, 2), 0).memory() - always - ring == 2 * P + 14 * P / N);
+  // At stage 3 the blocks that are there: the tied one, and v with a neighbour.
+  const int64_t gathered = 2 * (3 * P / 10 + 6 * P / 10);
+  CHECK(plan(paper(N, 3), 0).memory() - always - ring - gathered == 16 * P / N);
+
+  // With sums in f32, 2 P / N more at every stage; at stage 0 also slots to gather them in.
+  for (int stage = 0; stage <= 3; ++stage) {
+    PlanInput input = paper(N, stage);
+    const int64_t in_bf16 = plan(input, 0).memory();
+    input.sum_dtype = DType::f32;
+    const int64_t slots = stage == 0 ? 2 * 4 * 5 * P / 10 : 0;
+    CHECK(plan(input, 0).memory() == in_bf16 + 2 * P / N + slots);
+  }
+}
+
+// The same for one reduction a step: (N-1)/N of 2, 2, 2 and 3 times the bytes of the weights, but
+// for blocks that stage 3 gathers once: here 2 x 6/10 + 4/10 of P instead of 2 P.
+TEST_CASE("plan: the ZeRO paper's traffic") {
+  const int64_t N = GENERATE(1, 2, 3, 8, 64);
+  const int64_t weights = 2 * 10 * N * dist::block_elements * 7;
+  const auto payload = [&](int stage) {
+    const Plan p = plan(paper(N, stage), 0);
+    return sent(p, dist::Traffic::gradients) + sent(p, dist::Traffic::parameters);
+  };
+  const int64_t once = weights / N * (N - 1);
+  CHECK(payload(0) == 2 * once);
+  CHECK(payload(1) == 2 * once);
+  CHECK(payload(2) == 2 * once);
+  CHECK(payload(3) == once + once / 10 * (2 * 6 + 4));
+}
+
+}  // namespace
+}  // namespace tessera::optim

@@ -1,0 +1,52 @@
+// Tests over dtypes: inputs whose float64 reference starts from the same rounded values, and how
+// exact a result can be.
+//
+//   const DType dtype = GENERATE(from_range(float_dtypes()));
+//   const Tensor x = random_tensor_of(dtype, {8, 16}, 1);
+//   CHECK(relative_error(ops::gelu(x), gelu(doubles(x))) < tolerance(dtype));
+#pragma once
+
+#include <vector>
+
+#include "tests/support/tensors.h"
+
+namespace tessera::test {
+
+inline std::vector<DType> float_dtypes() { return {DType::f32, DType::bf16, DType::f16}; }
+inline std::vector<DType> half_dtypes() { return {DType::bf16, DType::f16}; }
+
+/// Unit roundoff: the largest relative error of one rounding to nearest.
+inline double precision_of(DType dtype) {
+  return dtype == DType::bf16 ? 0x1p-8 : dtype == DType::f16 ? 0x1p-11 : 0x1p-24;
+}
+
+/// For a result computed in f32 to `f32_error` and rounded to `dtype` this many times on the way.
+inline double tolerance(DType dtype, int roundings = 1, double f32_error = 1e-5) {
+  return f32_error + (dtype == DType::f32 ? 0 : roundings * precision_of(dtype));
+}
+
+/// The values of an f32 tensor, each rounded to `dtype`.
+inline Tensor rounded_to(DType dtype, const Tensor& x) {
+  const Tensor result = Tensor::empty(x.shape(), dtype);
+  visit_float(dtype, "rounded_to", [&]<class T>() {
+    for (int64_t i = 0; i < x.elements(); ++i) result.data<T>()[i] = T(x.data<float>()[i]);
+  });
+  return result;
+}
+
+/// The same values in f32.
+inline Tensor widened(const Tensor& x) {
+  const Tensor result = Tensor::empty(x.shape());
+  visit_float(x.dtype(), "widened", [&]<class T>() {
+    for (int64_t i = 0; i < x.elements(); ++i) result.data<float>()[i] = float(x.data<T>()[i]);
+  });
+  return result;
+}
+
+/// As random_tensor, rounded to `dtype`.
+inline Tensor random_tensor_of(DType dtype, const Shape& shape, uint64_t seed, float low = -1,
+                               float high = 1) {
+  return rounded_to(dtype, random_tensor(shape, seed, low, high));
+}
+
+}  // namespace tessera::test

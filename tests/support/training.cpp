@@ -1,0 +1,65 @@
+#include "tests/support/training.h"
+
+#include <cmath>
+
+namespace tessera::test {
+namespace {
+
+float comparable(float value) { return std::isfinite(value) ? value : -1; }
+
+}  // namespace
+
+void train_step(optim::ZeroOptimizer& optimizer, const Training& training, int64_t step,
+                TrainingResult& result) {
+  for (const auto& micro : optimizer.micro_batches(step, training.batch)) {
+    const Tensor loss = training.loss(micro);
+    if (loss.defined()) {
+      optimizer.backward(loss);
+    } else {
+      optimizer.skip();
+    }
+  }
+  const optim::StepReport report = optimizer.step();
+  result.losses.push_back(comparable(report.loss));
+  result.grad_norms.push_back(comparable(report.grad_norm));
+  result.loss_scales.push_back(report.loss_scale);
+  result.skipped.push_back(report.skipped);
+}
+
+TrainingResult train(nn::Module& model, const Training& training, const dist::World& world,
+                     optim::ZeroOptions options) {
+  optim::ZeroOptimizer optimizer(model, training.rule, world, std::move(options));
+  TrainingResult result;
+  for (int64_t step = 0; step < training.steps; ++step) {
+    train_step(optimizer, training, step, result);
+  }
+  result.weights = weights_of(optimizer);
+  return result;
+}
+
+Weights weights_of(const nn::Module& model) {
+  Weights weights;
+  for (const auto& named : model.named_parameters()) {
+    const auto values = named.parameter.tensor().values<float>();
+    weights[named.name].assign(values.begin(), values.end());
+  }
+  return weights;
+}
+
+Weights weights_of(optim::ZeroOptimizer& optimizer) {
+  Weights weights;
+  optimizer.for_each_parameter([&](const nn::NamedParameter& named, std::span<const float> values) {
+    weights[named.name].assign(values.begin(), values.end());
+  });
+  return weights;
+}
+
+dist::World lone_world() { return {.communicator = dist::single_communicator()}; }
+
+dist::World job_world() {
+  // One communicator a process: its staging is allocated once, as in a job.
+  static const std::shared_ptr<dist::Communicator> communicator = dist::mpi_communicator();
+  return {.communicator = communicator, .rank = communicator->rank(), .size = communicator->size()};
+}
+
+}  // namespace tessera::test
