@@ -116,7 +116,7 @@ class Run {
 
   void finish() {
     const optim::Plan planned =
-        plan(plan_input(options_, model_, world_.size, options_.stage), world_.rank);
+        plan_run(options_, model_, world_.size, options_.stage, world_.rank);
     const RankReport report = measure(planned, count_, world_);
     const GatheredReports all = gather_reports(report, world_);
     if (!options_.trace.empty()) write_trace(options_.trace, world_);
@@ -269,17 +269,18 @@ class Run {
   StepCount count_;
 };
 
-std::string plan_text(const TrainOptions& options, int ranks) {
+std::string plan_text(const TrainOptions& options, const dist::World& world) {
+  set_thread_count(threads_per_rank(options.threads, world.local_size));
   models::Gpt model(options.model);
   model.to(parameter_dtype(options.memory));
-  return plan_table(options, model, ranks);
+  return plan_table(options, model, world.size);
 }
 
 int run(int argc, char** argv, dist::World& world) {
   set_up_messages(world.rank == 0);
   const auto [options, help] = parse_command_line(argc, argv);
   if (!help.empty() || options.plan) {
-    if (world.rank == 0) fmt::print("{}", help.empty() ? plan_text(options, world.size) : help);
+    if (world.rank == 0) fmt::print("{}", help.empty() ? plan_text(options, world) : help);
     return 0;
   }
   Run training(options, world);

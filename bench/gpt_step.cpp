@@ -49,6 +49,7 @@ struct Options {
   std::string overlap = "on";
   apps::MemoryOptions memory;
   std::string weights;
+  std::string write_weights;
 };
 
 Options parse(int argc, char** argv) {
@@ -70,6 +71,7 @@ Options parse(int argc, char** argv) {
   app.add_option("--overlap", options.overlap)->check(CLI::IsMember({"on", "off"}));
   apps::add_memory_options(app, options.memory);
   app.add_option("--weights", options.weights, "safetensors, as the peer writes them");
+  app.add_option("--write-weights", options.write_weights, "write the initial weights and end");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -203,6 +205,13 @@ int bench(const Options& options, const dist::World& world) {
     optimizer.set_parameters([&](const auto& named, int64_t begin, std::span<float> out) {
       weights.read(named, begin, out);
     });
+  }
+  if (!options.write_weights.empty()) {
+    apps::GptWriter writer(options.write_weights, model);
+    optimizer.for_each_parameter(
+        [&](const auto& named, std::span<const float> values) { writer.write(named, values); });
+    writer.commit();
+    return 0;
   }
   const Timing timing = run_steps(options, model, optimizer, {micro * count, micro});
   if (world.rank != 0) return 0;

@@ -91,7 +91,7 @@ void Parameter::set_dtype(DType dtype) const {
                 dtype_name(dtype));
   if (dtype == this->dtype()) return;
   // Under an optimizer's stage 3 the memory may be away just now.
-  TESSERA_CHECK(!tensor().allocated() && !leaf().gradient_complete,
+  TESSERA_CHECK(!tensor().allocated() && !leaf().gradient_buffer,
                 "set_dtype: the parameter of shape {} already has memory, as {}; expected before "
                 "materialize or an optimizer",
                 shape(), dtype_name(this->dtype()));
@@ -99,7 +99,7 @@ void Parameter::set_dtype(DType dtype) const {
 }
 
 void Parameter::set_trainable(bool on) const {
-  TESSERA_CHECK(!leaf().gradient_complete,
+  TESSERA_CHECK(!leaf().gradient_buffer,
                 "set_trainable: parameter '{}' is already optimised, expected before",
                 leaf().name);
   leaf().trainable = on;

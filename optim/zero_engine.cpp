@@ -158,6 +158,9 @@ void ZeroEngine::backward(const Tensor& loss) {
 }
 
 void ZeroEngine::skip() {
+  TESSERA_CHECK(log_.empty(),
+                "optimizer: skip after operations have read parameters in this micro-batch, "
+                "expected before");
   TESSERA_CHECK(options.stage < 3 || communicator->size() == 1 || !last_log_.empty(),
                 "optimizer: a rank without data in its first micro-batch cannot know in which "
                 "order the others gather parameters at stage 3");
@@ -221,9 +224,10 @@ void ZeroEngine::check_finite(float loss, float norm) const {
                          first_non_finite());
   }
   if (!std::isfinite(norm)) {
-    throw NonFiniteError(fmt::format("step {}: the gradient norm is not finite ({}), the loss is {}",
-                                     step, norm, loss),
-                         -1);
+    throw NonFiniteError(
+        fmt::format("step {}: the gradient norm is not finite ({}), the loss is {}", step, norm,
+                    loss),
+        -1);
   }
 }
 

@@ -147,9 +147,10 @@ class ZeroOptimizer {
   /// sends gradients to their owners as buckets fill.
   void backward(const Tensor& loss);
 
-  /// In place of backward: this rank has no data for the running micro-batch. It takes part in what
-  /// the ranks do together and changes nothing: the step's loss and gradient are the means over the
-  /// micro-batches that had data. At stage 3 not in the first micro-batch of a run.
+  /// In place of forward and backward: this rank has no data for the running micro-batch. It takes
+  /// part in what the ranks do together and changes nothing: the step's loss and gradient are the
+  /// means over the micro-batches that had data. At stage 3 it gathers in the order of its last
+  /// micro-batch with data, so not in the first one of a run or after add_param_group.
   void skip();
 
   /// Ends the step: update the own shard, gather parameters. Throws NonFiniteError. Collective.

@@ -34,8 +34,8 @@ std::string title(const PlanOptions& options) {
       m.vocab, dtype_name(options.dtype), sums, options.optimizer, grouped(run.ranks),
       run.ranks == 1 ? "" : "s", run.batch.global, run.batch.micro,
       run.batch.micro_steps(run.ranks), run.batch.micro_steps(run.ranks) == 1 ? "" : "s",
-      grouped(run.bucket_bytes), reduction_name(run.reduction),
-      run.overlap ? "on" : "off", m.recompute ? ", blocks recomputed" : "", run.offload ? ", optimizer offloaded" : "");
+      grouped(run.bucket_bytes), reduction_name(run.reduction), run.overlap ? "on" : "off",
+      m.recompute ? ", blocks recomputed" : "", run.offload ? ", optimizer offloaded" : "");
 }
 
 std::string largest_table(const PlanOptions& options, const std::vector<StagePlan>& plans) {

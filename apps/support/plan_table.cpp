@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "apps/support/plan_gpt.h"
 #include "optim/checked_int.h"
 
 namespace tessera::apps {
@@ -92,26 +93,31 @@ optim::PlanInput plan_input(const TrainOptions& options, const models::Gpt& mode
           .sum_dtype = sum_dtype(options.memory)};
 }
 
+optim::Plan plan_run(const TrainOptions& options, const models::Gpt& model, int64_t ranks,
+                     int stage, int64_t rank) {
+  optim::Plan plan = optim::plan(plan_input(options, model, ranks, stage), rank);
+  add_activations(plan, model.config(), parameter_dtype(options.memory), options.batch.micro);
+  return plan;
+}
+
 std::string plan_table(const TrainOptions& options, const models::Gpt& model, int64_t ranks) {
   std::set<int64_t> sizes = {1, 2, 4, 8, 16, 64};
   sizes.insert(ranks);
   std::vector<PlannedRun> runs;
   for (int stage = 0; stage < stages; ++stage) {
     for (const int64_t size : sizes) {
-      runs.push_back({stage, size, plan(plan_input(options, model, size, stage), 0)});
+      runs.push_back({stage, size, plan_run(options, model, size, stage, 0)});
     }
   }
-  const bool with_activations = runs.front().plan.activations.has_value();
   return fmt::format(
       "{}: {} parameters, {}, {}, global batch {} in micro-batches of {}, buckets of {} bytes,\n"
       "{} reduction, overlap {}; this run: {} rank{}, stage {}\n\n"
-      "Memory of rank 0{}, in bytes\n{}\n"
+      "Memory of rank 0, in bytes\n{}\n"
       "Traffic that rank 0 sends in one step, in bytes\n{}",
       options.preset, grouped(model.parameter_count()), options.memory.precision, options.optimizer,
       options.batch.global, options.batch.micro, grouped(options.bucket_bytes),
-      reduction_name(options.reduction),
-      options.overlap ? "on" : "off", ranks, ranks == 1 ? "" : "s", options.stage,
-      with_activations ? "" : ", without activations", memory_table(runs), traffic_table(runs));
+      reduction_name(options.reduction), options.overlap ? "on" : "off", ranks,
+      ranks == 1 ? "" : "s", options.stage, memory_table(runs), traffic_table(runs));
 }
 
 }  // namespace tessera::apps

@@ -14,6 +14,10 @@ namespace tessera::apps {
 optim::PlanInput plan_input(const TrainOptions& options, const models::Gpt& model, int64_t ranks,
                             int stage);
 
+/// The plan of a rank, with activations and workspace at this process's number of threads.
+optim::Plan plan_run(const TrainOptions& options, const models::Gpt& model, int64_t ranks,
+                     int stage, int64_t rank);
+
 /// Memory and traffic of rank 0, which holds as much as any and sends the most.
 std::string plan_table(const TrainOptions& options, const models::Gpt& model, int64_t ranks);
 

@@ -19,8 +19,8 @@ memory = json.load(open("plan.json"))["stages"][0]["memory"]
 rows = [line.replace(",", "").split() for line in open("stdout.log")]
 row = next(row for row in rows if row[:2] == ["2", "2"])
 columns = ("parameters", "gathered_therein", "gradients", "optimizer_state", "communication",
-           "total")
-assert row[2:8] == [str(memory[name]) for name in columns], (row, memory)
+           "activations", "workspace", "total")
+assert row[2:10] == [str(memory[name]) for name in columns], (row, memory)
 PYTHON
 
 must_work "$zero_plan" --preset gpt2-xl --ranks 1000000 --ranks-per-node 8 --precision bf16 \

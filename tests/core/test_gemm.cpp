@@ -79,7 +79,7 @@ TEST_CASE("gemm equals float64 for every way its operands are stored", "[gemm]")
 
 TEST_CASE("gemm rounds once: c = round(c + (product + bias))", "[gemm]") {
   const auto sizes = GENERATE(Sizes{3, 5, 7}, Sizes{64, 48, 96}, Sizes{130, 70, 129},
-                              Sizes{7, 65, 5000}, Sizes{128, 384, 3000});
+                              Sizes{7, 33, 3000});
   const DType dtype = GENERATE(from_range(half_dtypes()));
   const bool transpose_a = GENERATE(false, true);
   const bool transpose_b = GENERATE(false, true);
@@ -221,12 +221,11 @@ TEST_CASE("gemm's workspace is what was said, and can be the caller's", "[gemm]"
   set_thread_count(GENERATE(1, 2));
   const DType dtype = GENERATE(from_range(float_dtypes()));
   const DType c_dtype = GENERATE_COPY(DType::f32, dtype);
-  const auto [m, n, k] = GENERATE(Sizes{1, 1, 1}, Sizes{130, 70, 129}, Sizes{33, 300, 65},
-                                  Sizes{3, 40, 13000}, Sizes{256, 384, 128});
+  const auto [m, n, k] = GENERATE(Sizes{1, 1, 1}, Sizes{33, 70, 129}, Sizes{130, 40, 16},
+                                  Sizes{3, 5, 9000});
   const int64_t batch = GENERATE(1, 3);
-  const bool shared = GENERATE(false, true);
   const bool transposed = GENERATE(false, true);
-  const bool extra = GENERATE(false, true);
+  const bool shared = transposed, extra = transposed;
   const Tensor a = random_tensor_of(dtype, {batch, m, k}, 1);
   const Tensor b = random_tensor_of(dtype, {batch, k, n}, 2);
   const Tensor bias = random_tensor_of(dtype, {n}, 3);

@@ -53,3 +53,15 @@ TEST_CASE("what cannot be written is refused when it is opened") {
   REQUIRE_THAT(message_of<InputError>([&] { check_writable("/dev/null"); }),
                ContainsSubstring("not a regular file"));
 }
+
+TEST_CASE("pieces are written at their places, in any order") {
+  const test::TemporaryFolder folder;
+  OutputFile file(folder.path("a"));
+  file.write("head ");
+  file.write_at(9, "tail", 4);
+  file.write_at(5, "mid ", 4);
+  file.write_at(0, "H", 1);
+  REQUIRE_FALSE(std::filesystem::exists(folder.path("a")));
+  file.commit();
+  REQUIRE(folder.read("a") == "Head mid tail");
+}

@@ -1,5 +1,4 @@
 // Calls under way at once, what a failed one does, and what is recorded of them.
-#include <algorithm>
 #include <chrono>
 #include <ctime>
 #include <random>
@@ -83,8 +82,7 @@ void run_many(Communicator& communicator, int calls, int64_t largest_piece) {
   }
 }
 
-// Several chunks of staging.
-int64_t largest_piece() { return std::min<int64_t>(3 * chunk_elements(), 200'000); }
+int64_t largest_piece() { return many_ranks() ? chunk_elements() / 2 : 200'000; }
 
 }  // namespace
 
@@ -113,10 +111,15 @@ TEST_CASE("run takes its turn between the calls around it") {
 
 TEST_CASE("a barrier waits for the last") {
   job().barrier();
-  const int64_t begin = trace::now_ns();
-  if (job().rank() == job().size() - 1) std::this_thread::sleep_for(50ms);
+  const bool last = job().rank() == job().size() - 1;
+  if (last) std::this_thread::sleep_for(20ms);
+  const int64_t entered = trace::now_ns();
   job().barrier();
-  CHECK(trace::now_ns() - begin >= 40'000'000);
+  const int64_t left = trace::now_ns();
+  // By the clock that the ranks of a host share.
+  const Tensor last_entered = Tensor::from<int64_t>({1}, {last ? entered : 0});
+  job().all_reduce(last_entered, {}).wait();
+  CHECK(left >= last_entered.data<int64_t>()[0]);
 }
 
 TEST_CASE("waiting for a rank that computes leaves the core to others") {
@@ -214,7 +217,7 @@ TEST_CASE("the trace shows calls and waits with their bucket") {
   }
   CHECK(exchanges == 1);
   CHECK(gathers == 1);
-  CHECK(waits == 1);
+  CHECK(waits >= 1);  // the caller's, and perhaps that of the delayed communicator's thread
 }
 
 TEST_CASE("a delayed communicator delays reductions, and not their caller") {
@@ -226,11 +229,18 @@ TEST_CASE("a delayed communicator delays reductions, and not their caller") {
   const Work first = slow.exchange(x, 1, ignore, {});
   const Work second = slow.exchange(x, 1, ignore, {});
   const Work gather = slow.all_gather(x, {});
-  CHECK(trace::now_ns() - begin < 25'000'000);
+  CHECK(!gather.done());
   gather.wait();  // in order: both reductions are done
   CHECK((first.done() && second.done()));
   CHECK(trace::now_ns() - begin >= 60'000'000);
   CHECK(slow.delayed() == 2);
   CHECK(slow.traffic().calls(Collective::exchange) == 2);
   run_many(slow, 4, 1000);
+
+  DelayedCommunicator late(inner, 0ms, 20ms);
+  const int64_t again = trace::now_ns();
+  late.exchange(x, 1, ignore, {});
+  late.all_gather(x, {}).wait();
+  CHECK(trace::now_ns() - again >= 20'000'000);
+  CHECK(late.delayed() == 1);
 }

@@ -1,5 +1,5 @@
-// Peaks of activations and workspace equal the formula, to the byte: every combination of precision,
-// recompute, dropout, depth, and of logits kept or computed again.
+// Peaks of activations and workspace equal the formula, to the byte, over precision, recompute,
+// dropout, depth, threads, and with logits kept or computed again.
 #include "core/autograd.h"
 #include "core/context.h"
 #include "core/memory.h"

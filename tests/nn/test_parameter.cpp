@@ -211,9 +211,9 @@ TEST_CASE("a parameter's dtype changes while it has no memory") {
                     ContainsSubstring("shape [2, 3] already has memory, as bf16"));
   // An optimizer may have its memory elsewhere.
   handle.attach(nullptr, 0);
-  parameter.leaf().gradient_complete = [] {};
+  parameter.leaf().gradient_buffer = [] { return Tensor(); };
   CHECK_THROWS_AS(parameter.set_dtype(DType::f32), Error);
-  parameter.leaf().gradient_complete = nullptr;
+  parameter.leaf().gradient_buffer = nullptr;
   parameter.set_dtype(DType::f32);
   CHECK(copy.dtype() == DType::f32);
 }
@@ -229,7 +229,7 @@ TEST_CASE("a parameter can be frozen until an optimizer has it") {
   parameter.set_trainable(true);
   CHECK(copy.tensor().requires_grad());
   parameter.leaf().name = "w";
-  parameter.leaf().gradient_complete = [] {};
+  parameter.leaf().gradient_buffer = [] { return Tensor(); };
   CHECK_THROWS_WITH(parameter.set_trainable(false),
                     ContainsSubstring("parameter 'w' is already optimised"));
   CHECK(parameter.trainable());

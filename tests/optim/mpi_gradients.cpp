@@ -1,5 +1,5 @@
-// Access to a step's summed gradients between the last backward and step(): by parameter, with their
-// norms, at every stage and in every precision.
+// Access to a step's summed gradients between the last backward and step(): by parameter, with
+// their norms, at every stage and in every precision.
 #include <cmath>
 
 #include "tests/support/catch.h"

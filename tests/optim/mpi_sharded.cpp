@@ -19,9 +19,9 @@ int64_t padded(int64_t blocks) {
   return (blocks + ranks - 1) / ranks * ranks * 256;
 }
 
-// Blocks of the tiny GPT, width 20, by hand: token table 37 x 20 and positions 8 x 20; of each layer
-// two norms (20, 20), 20 x 60 and 60, 20 x 20 and 20, 20 x 80 and 80, 80 x 20 and 20; at the end
-// one more norm, with the last layer.
+// Blocks of the tiny GPT, width 20, by hand: token table 37 x 20 and positions 8 x 20; of each
+// layer two norms (20, 20), 20 x 60 and 60, 20 x 20 and 20, 20 x 80 and 80, 80 x 20 and 20; at the
+// end one more norm, with the last layer.
 struct TinyBlocks {
   int64_t embeddings = padded(3) + padded(1);  // the tied table has a bucket of its own
   int64_t layer = padded(4 + (5 + 1) + (2 + 1) + (7 + 1) + (7 + 1));
@@ -45,7 +45,8 @@ TEST_CASE("stage 3: a rank holds its shard, the tied block and at most two other
         optim::ZeroOptimizer optimizer(model, optim::AdamW{}, world,
                                        {.stage = 3, .overlap = overlap});
         const int64_t shard = whole / world.size;
-        CHECK(memory.peak(Category::parameters) == shard * dtype_size(dtype));  // nothing is whole at the beginning
+        // Nothing is whole at the beginning.
+        CHECK(memory.peak(Category::parameters) == shard * dtype_size(dtype));
         TrainingResult result;
         for (int64_t step = 0; step < run.steps; ++step) {
           train_step(optimizer, tiny_training(run, model), step, result);
@@ -155,34 +156,36 @@ std::pair<std::vector<float>, Weights> evaluate(models::Gpt& model, const TinyRu
 }
 
 struct Evaluated {
-  TrainingResult training;
+  std::vector<float> losses;
+  Weights weights;
   std::vector<std::pair<std::vector<float>, Weights>> between;
   bool operator==(const Evaluated&) const = default;
 };
 
-// Evaluates before a step, between the micro-batches of one, and after.
+// Evaluates before a step, between its micro-batches, before its update, and after.
 Evaluated train_and_evaluate(const dist::World& world, int stage, DType dtype, bool evaluating) {
   const TinyRun run{.steps = 3, .dtype = dtype};
   models::Gpt model(run.model);
   model.to(dtype);
-  optim::ZeroOptimizer optimizer(model, optim::AdamW{.learning_rate = 1e-2f}, world,
+  const Training training = tiny_training(run, model);
+  optim::ZeroOptimizer optimizer(model, training.rule, world,
                                  {.stage = stage, .bucket_bytes = 3000});
   Evaluated result;
   const auto look = [&] {
     if (evaluating) result.between.push_back(evaluate(model, run, optimizer));
   };
-  Training training = tiny_training(run, model);
-  const auto loss = training.loss;
-  training.loss = [&](const optim::MicroBatch& micro) {
-    if (evaluating && micro.micro_step < 2) evaluate(model, run, optimizer);
-    return loss(micro);
-  };
   for (int64_t step = 0; step < run.steps; ++step) {
     look();
-    train_step(optimizer, training, step, result.training);
+    for (const auto& micro : optimizer.micro_batches(step, run.batch)) {
+      if (evaluating && micro.micro_step < 2) evaluate(model, run, optimizer);
+      optimizer.backward(training.loss(micro));
+      if (evaluating && micro.micro_step < 2) evaluate(model, run, optimizer);
+    }
+    look();
+    result.losses.push_back(optimizer.step().loss);
   }
   look();
-  result.training.weights = weights_of(optimizer);
+  result.weights = weights_of(optimizer);
   return result;
 }
 
@@ -190,7 +193,7 @@ TEST_CASE("evaluation between steps and between micro-batches: equal losses, no 
   for (const DType dtype : dtypes) {
     const Evaluated expected = train_and_evaluate(lone_world(), 0, dtype, true);
     CHECK(expected.between.front() != expected.between.back());
-    CHECK(expected.training == train_and_evaluate(lone_world(), 0, dtype, false).training);
+    CHECK(expected.weights == train_and_evaluate(lone_world(), 0, dtype, false).weights);
     for (const int stage : {0, 1, 2, 3}) {
       CAPTURE(dtype_name(dtype), stage);
       CHECK(train_and_evaluate(job_world(), stage, dtype, true) == expected);

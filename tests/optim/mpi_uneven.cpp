@@ -5,7 +5,7 @@
 
 #include "tests/support/catch.h"
 #include "tests/support/layered_model.h"
-#include "tests/support/tiny_training.h"
+#include "tests/support/mixed_model.h"
 
 namespace tessera::test {
 namespace {
@@ -149,24 +149,51 @@ TEST_CASE("the closure form of a step is the loop") {
   }
 }
 
-TEST_CASE("stage 3: no data in the first micro-batch is refused by name, of several ranks") {
-  const auto begin = [](optim::ZeroOptimizer& optimizer) {
-    auto batches = optimizer.micro_batches(0, {.global = 10, .micro = 2});
-    *batches.begin();
-  };
-  LayeredModel model;
-  optim::ZeroOptimizer optimizer(model, optim::AdamW{}, job_world(), {.stage = 3});
-  begin(optimizer);
+// Begins a micro-batch, of which the test does not come to an end.
+optim::MicroBatch begun(optim::ZeroOptimizer& optimizer) {
+  return *optimizer.micro_batches(0, {.global = 10, .micro = 2}).begin();
+}
+
+// Skips the micro-batch where that is refused of several ranks; one alone gathers for nobody else.
+void check_skip_refused(optim::ZeroOptimizer& optimizer) {
   if (job_world().size > 1) {
     CHECK_THROWS_WITH(optimizer.skip(),
                       ContainsSubstring("a rank without data in its first micro-batch"));
   } else {
-    optimizer.skip();  // one rank alone gathers for nobody else
+    optimizer.skip();
   }
+}
+
+TEST_CASE("stage 3: no data in the first micro-batch is refused by name, of several ranks") {
+  LayeredModel model;
+  optim::ZeroOptimizer optimizer(model, optim::AdamW{}, job_world(), {.stage = 3});
+  begun(optimizer);
+  check_skip_refused(optimizer);
   LayeredModel other;
-  optim::ZeroOptimizer sharded_state(other, optim::AdamW{}, job_world(), {.stage = 2});
-  begin(sharded_state);
-  sharded_state.skip();
+  optim::ZeroOptimizer whole_parameters(other, optim::AdamW{}, job_world(), {.stage = 2});
+  begun(whole_parameters);
+  whole_parameters.skip();
+}
+
+TEST_CASE("stage 3: after parameters have joined, the first micro-batch has to have data again") {
+  LayeredModel model;
+  MixedModel later(DType::bf16);
+  optim::ZeroOptimizer optimizer(model, optim::AdamW{}, job_world(), {.stage = 3});
+  const Training training{.batch = {.global = 10, .micro = 2},
+                          .loss = [&](const auto& micro) { return model.loss(micro); }};
+  TrainingResult result;
+  train_step(optimizer, training, 0, result);
+  optimizer.add_param_group(later, {});
+  begun(optimizer);
+  check_skip_refused(optimizer);
+}
+
+TEST_CASE("stage 3: skipping a micro-batch whose forward has begun is refused") {
+  LayeredModel model;
+  optim::ZeroOptimizer optimizer(model, optim::AdamW{}, job_world(), {.stage = 3});
+  const optim::MicroBatch micro = begun(optimizer);
+  model.loss(micro);
+  CHECK_THROWS_WITH(optimizer.skip(), ContainsSubstring("skip after operations have read"));
 }
 
 }  // namespace

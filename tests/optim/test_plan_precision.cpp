@@ -10,6 +10,11 @@ int64_t sent(const Plan& plan, dist::Traffic purpose) {
   return plan.traffic[static_cast<size_t>(purpose)];
 }
 
+// What a step that overflowed does not send.
+int64_t skipped(const Plan& plan, dist::Traffic purpose) {
+  return plan.update_traffic[static_cast<size_t>(purpose)];
+}
+
 // a: 1000 elements (4 blocks), b: 200 (1 block). Buckets of 1024 bytes = 512 elements of 16 bits
 // close after each: b is padded to 2 blocks = 512 elements, a has 1024. Flat 1536 elements, a shard
 // 768. M = 4, k = 2; both ranks send twice.
@@ -33,6 +38,7 @@ TEST_CASE("plan: bf16 and fp16 with sums in f32, every stage") {
     CHECK(stage0.parts.masters == 1536 * 4);
     CHECK(stage0.optimizer_state == (1 + 2) * 1536 * 4);
     CHECK(sent(stage0, dist::Traffic::gradients) == 2 * 768 * 2 + 768 * 4);
+    CHECK(skipped(stage0, dist::Traffic::gradients) == 768 * 4);  // no sums without an update
     CHECK(sent(stage0, dist::Traffic::norms) == 3 * 8);
     CHECK(stage0.padding == (1536 - 1200) * 2);
 
@@ -42,6 +48,8 @@ TEST_CASE("plan: bf16 and fp16 with sums in f32, every stage") {
     CHECK(stage1.optimizer_state == (1 + 2) * 768 * 4);
     CHECK(sent(stage1, dist::Traffic::gradients) == 2 * 768 * 2);
     CHECK(sent(stage1, dist::Traffic::parameters) == 768 * 2);
+    CHECK(skipped(stage1, dist::Traffic::gradients) == 0);
+    CHECK(skipped(stage1, dist::Traffic::parameters) == 768 * 2);
 
     const Plan stage2 = plan(two_ranks(dtype, 2), 0);
     CHECK(stage2.gradients == 2 * 1024 * 2 + 768 * 4);
@@ -55,6 +63,7 @@ TEST_CASE("plan: bf16 and fp16 with sums in f32, every stage") {
     CHECK(stage3.gradients == stage2.gradients);
     CHECK(stage3.optimizer_state == stage1.optimizer_state);
     CHECK(sent(stage3, dist::Traffic::parameters) == 2 * (256 + 2 * 512) * 2);
+    CHECK(skipped(stage3, dist::Traffic::parameters) == 0);
   }
 }
 
