@@ -221,7 +221,7 @@ TEST_CASE("gemm's workspace is what was said, and can be the caller's", "[gemm]"
   set_thread_count(GENERATE(1, 2));
   const DType dtype = GENERATE(from_range(float_dtypes()));
   const DType c_dtype = GENERATE_COPY(DType::f32, dtype);
-  const auto [m, n, k] = GENERATE(Sizes{1, 1, 1}, Sizes{33, 70, 129}, Sizes{130, 40, 16},
+  const auto [m, n, k] = GENERATE(Sizes{1, 1, 1}, Sizes{33, 70, 129}, Sizes{256, 384, 64},
                                   Sizes{3, 5, 9000});
   const int64_t batch = GENERATE(1, 3);
   const bool transposed = GENERATE(false, true);

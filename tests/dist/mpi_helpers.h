@@ -56,18 +56,18 @@ inline bool many_ranks() { return job().size() > 8; }
 
 /// Elements of a piece: none, one, around a block, around a chunk of staging and several of them.
 template <class T = float>
-std::vector<int64_t> piece_sizes() {
+std::vector<int64_t> piece_sizes(bool few = many_ranks()) {
   const int64_t chunk = chunk_elements<T>();
-  if (many_ranks()) return {0, 1, 255, 256, 1000, chunk + 1};
+  if (few) return {0, 1, 255, 256, 1000, chunk + 1};
   return {0, 1, 3, 255, 256, 1000, chunk / 2, chunk - 1, chunk, chunk + 1, 2 * chunk + chunk / 3};
 }
 
-/// Numbers of contributors: all of them, or a few where a piece is large or the ranks are many.
-inline std::vector<int> contributor_counts(int ranks, int64_t piece) {
+/// Numbers of contributors: all of them, or half and all ranks where there shall be few or a piece
+/// is large.
+inline std::vector<int> contributor_counts(int ranks, int64_t piece, bool few = many_ranks()) {
   std::vector<int> counts;
   for (int n = 1; n <= ranks; ++n) {
-    const bool small = piece < 30'000 && !many_ranks();
-    if (small || n == (ranks + 1) / 2 || n == ranks) counts.push_back(n);
+    if ((piece < 30'000 && !few) || n == (ranks + 1) / 2 || n == ranks) counts.push_back(n);
   }
   return counts;
 }

@@ -81,17 +81,17 @@ void check_reduce_scatter_of(int64_t piece, int contributors) {
 // check.operator()<T>(piece, contributors) for each dtype of values and sizes around its chunks.
 template <class Check>
 void for_sizes(Check&& check) {
-  const auto of = [&]<class T>() {
-    for (const int64_t piece : piece_sizes<T>()) {
-      for (const int contributors : contributor_counts(job().size(), piece)) {
+  const auto of = [&]<class T>(bool few) {
+    for (const int64_t piece : piece_sizes<T>(few)) {
+      for (const int contributors : contributor_counts(job().size(), piece, few)) {
         INFO(dtype_name(dtype_of<T>) << ", piece " << piece << ", contributors " << contributors);
         check.template operator()<T>(piece, contributors);
       }
     }
   };
-  of.template operator()<float>();
-  of.template operator()<BFloat16>();
-  of.template operator()<Float16>();
+  of.template operator()<float>(many_ranks());
+  of.template operator()<BFloat16>(true);
+  of.template operator()<Float16>(true);
 }
 
 }  // namespace
