@@ -42,6 +42,7 @@ def arguments(add=lambda parser: None, description=__doc__, single_process=True)
     if single_process:
         parser.add_argument("--bf16", choices=("autocast", "master"), default="autocast",
                             help="how --dtype bf16 trains; see precision.py")
+        parser.add_argument("--compile", action="store_true", help="torch.compile the model")
         parser.add_argument("--write-weights", metavar="FILE.safetensors")
         parser.add_argument("--optimizer-only", type=int, metavar="N", help="AdamW alone")
     parser.add_argument("--dtype", choices=("fp32", "bf16"), default="fp32")
@@ -89,6 +90,8 @@ def train(args, import_kib):
         return gpt2.save(model, args.write_weights)
     text = np.fromfile(args.data, np.uint8) if args.data else None
     precision = Precision(model, args.bf16 if args.dtype == "bf16" else "fp32")
+    if args.compile:
+        model.compile()
     optimizer = torch.optim.AdamW(gpt2.weight_groups(precision.parameters), **adamw_options(args))
     step_ms, losses = [], []
     for step in range(args.warmup + args.steps):

@@ -85,6 +85,37 @@ TEST_CASE("stage 3: reading a parameter without an operation is an error, not ol
   CHECK_THROWS_AS(weights_of(model), Error);
 }
 
+TEST_CASE("stage 3: evaluation holds no more, gathers each block once, and is counted apart") {
+  const dist::World world = job_world();
+  const TinyBlocks blocks;
+  TinyRun run;
+  run.model.layers = 4;
+  models::Gpt model(run.model);
+  optim::ZeroOptimizer optimizer(model, optim::AdamW{}, world, {.stage = 3});
+  TrainingResult result;
+  train_step(optimizer, tiny_training(run, model), 0, result);
+  const MemoryUse memory(*world.communicator);
+  dist::TrafficLedger& traffic = world.communicator->traffic();
+  const int64_t layers = 3 * blocks.layer + blocks.last_layer;
+  const auto evaluate = [&](int64_t gathered_elements) {
+    const NoGrad no_grad;
+    world.communicator->barrier();
+    traffic.reset();
+    const auto [tokens, targets] = tiny_batch(run, {.step = 100, .samples = 2});
+    model.loss(tokens, targets);
+    world.communicator->barrier();
+    CHECK(traffic.bytes_sent(dist::Traffic::other) ==
+          (world.size - 1) * gathered_elements / world.size * 4);
+    CHECK(traffic.bytes_sent(dist::Traffic::parameters) == 0);
+  };
+  evaluate(blocks.embeddings + layers);
+  evaluate(layers);  // what is tied stays until the next step
+  CHECK(memory.peak(Category::parameters) ==
+        4 * (blocks.embeddings + blocks.layer + blocks.last_layer));
+  optimizer.synchronize();
+  CHECK(memory.current(Category::parameters) == 0);  // beyond the shards
+}
+
 struct Layered {
   LayeredOptions model;
   std::function<LayeredModel::Way(int64_t step)> way;
