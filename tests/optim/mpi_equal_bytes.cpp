@@ -132,7 +132,7 @@ constexpr Precision precisions[] = {{DType::f32, DType::f32},
                                     {DType::bf16, DType::bf16},
                                     {DType::f16, DType::f32}};
 
-TEST_CASE("measured bytes equal the plan's") {
+TEST_CASE("measured bytes equal the plan's", "[slow]") {
   for (const auto& [dtype, grad_shard] : precisions) {
     CAPTURE(dtype_name(dtype));
     for (const int stage : {0, 1, 2, 3}) {
@@ -154,7 +154,7 @@ TEST_CASE("measured bytes equal the plan's: without overlap") {
   }
 }
 
-TEST_CASE("measured bytes equal the plan's: fast reduction, no_sync") {
+TEST_CASE("measured bytes equal the plan's: fast reduction, no_sync", "[slow]") {
   for (const auto& [dtype, grad_shard] : precisions) {
     CAPTURE(dtype_name(dtype));
     for (const int stage : {0, 1, 2, 3}) {
@@ -173,7 +173,7 @@ TEST_CASE("measured bytes equal the plan's: fast reduction, no_sync") {
   }
 }
 
-TEST_CASE("measured bytes equal the plan's: frozen parameters") {
+TEST_CASE("measured bytes equal the plan's: frozen parameters", "[slow]") {
   const Frozen choices[] = {
       {"h.0."}, {"h.2."}, {"wte", "wpe"}, {"wte", "wpe", "h.0."}, {"h.1.mlp"}};
   for (const Frozen& frozen : choices) {

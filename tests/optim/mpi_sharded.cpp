@@ -61,6 +61,19 @@ TEST_CASE("stage 3: a rank holds its shard, the tied block and at most two other
   }
 }
 
+TEST_CASE("stage 3 without blocks: at most a weight, its bias and what comes next are there") {
+  // A bucket for each: 24 x 24 elements are 3 blocks of 256, a bias is 1.
+  const dist::World world = job_world();
+  const MemoryUse memory(*world.communicator);
+  LayeredModel model({.layers = 4, .blocks = false});
+  optim::ZeroOptimizer optimizer(model, optim::AdamW{}, world, {.stage = 3, .bucket_bytes = 64});
+  const Training training{.loss = [&](const auto& micro) { return model.loss(micro); }};
+  TrainingResult result;
+  for (int64_t step = 0; step < 2; ++step) train_step(optimizer, training, step, result);
+  const int64_t shards = 4 * (padded(3) + padded(1)) / world.size;
+  CHECK(memory.peak(Category::parameters) == 4 * (shards + padded(3) + padded(1) + padded(3)));
+}
+
 TEST_CASE("stage 3: between steps parameters have no memory but their shards") {
   const dist::World world = job_world();
   const TinyRun run{.steps = 2};
