@@ -98,7 +98,7 @@ void Partition::attach_bucket(int index, const std::shared_ptr<Storage>& values,
 
 void Partition::fill(const Tensor& target, int index, const dist::Range& range,
                      const ParameterSource& source) const {
-  constexpr int64_t piece = int64_t{1} << 16;
+  constexpr int64_t piece = fill_scratch_bytes / dtype_size(DType::f32);
   const Context context = current_context(target.device());
   const Tensor scratch = current_context({}).workspace({piece});
   for (const Part& part : parts(index, range)) {

@@ -1,9 +1,11 @@
 #include "apps/support/plan_gpt.h"
 
+#include <algorithm>
 #include <string>
 
 #include "models/gpt_memory.h"
 #include "optim/checked_int.h"
+#include "optim/partition.h"
 
 namespace tessera::apps {
 
@@ -56,7 +58,8 @@ void add_activations(optim::Plan& plan, const models::GptConfig& config, DType d
   const models::GptMemory memory =
       models::gpt_training_memory(config, dtype, sequences, config.context);
   plan.activations = memory.activations;
-  plan.workspace = memory.workspace;
+  // Before the first step parameters get their values.
+  plan.workspace = std::max(memory.workspace, optim::fill_scratch_bytes);
 }
 
 optim::MicroBatchWork gpt_work(const models::GptConfig& config, int64_t sequences, DType dtype) {

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "apps/support/plan_gpt.h"
+#include "models/gpt_memory.h"
 #include "optim/checked_int.h"
 
 namespace tessera::apps {
@@ -96,7 +97,15 @@ optim::PlanInput plan_input(const TrainOptions& options, const models::Gpt& mode
 optim::Plan plan_run(const TrainOptions& options, const models::Gpt& model, int64_t ranks,
                      int stage, int64_t rank) {
   optim::Plan plan = optim::plan(plan_input(options, model, ranks, stage), rank);
-  add_activations(plan, model.config(), parameter_dtype(options.memory), options.batch.micro);
+  const models::GptConfig& config = model.config();
+  const DType dtype = parameter_dtype(options.memory);
+  add_activations(plan, config, dtype, options.batch.micro);
+  if (options.eval_every > 0) {
+    // Without a backward, logits are workspace.
+    const models::GptMemory evaluation =
+        models::gpt_evaluation_memory(config, dtype, options.batch.micro, config.context);
+    plan.workspace = std::max(*plan.workspace, evaluation.workspace);
+  }
   return plan;
 }
 
