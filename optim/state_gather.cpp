@@ -30,11 +30,7 @@ Tensor gather_bucket(const Partition& partition, int bucket, const Tensor& own,
   const Tensor whole =
       flat_buffer(communicator, elements, DType::f32, Category::communication);
   const Tensor piece = whole.flat(range.begin, range.end);
-  if (own.device() == whole.device()) {
-    kernels::convert(current_context(whole.device()), piece, own);
-  } else {
-    kernels::copy(current_context(whole.device()), piece, own);  // state on the host is f32
-  }
+  kernels::convert(current_context(whole.device()), piece, own);
   if (range.size() < elements) {
     communicator.all_gather(whole, {dist::Traffic::other, bucket}).wait();
   }

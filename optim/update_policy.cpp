@@ -49,7 +49,10 @@ void UpdatePolicy::fill(const ParameterSource& source) {
 }
 
 Tensor UpdatePolicy::weights(int bucket) const {
-  if (masters_.defined()) return place(masters_, bucket);
+  return masters_.defined() ? place(masters_, bucket) : values(bucket);
+}
+
+Tensor UpdatePolicy::values(int bucket) const {
   const dist::Range held = partition_.held_range(bucket);
   const dist::Range own = range(bucket);
   return partition_.held_values(bucket).flat(own.begin - held.begin, own.end - held.begin);
@@ -75,10 +78,7 @@ void UpdatePolicy::update(int bucket, const UpdateChoice& choice) {
   rule_.update(current_context(options_.device), {weights, gradients, state},
                partition_.segments(bucket, range(bucket), choice.hyper_of), choice.hypers);
   if (!masters_.defined()) return;
-  const dist::Range held = partition_.held_range(bucket);
-  const dist::Range own = range(bucket);
-  const Tensor values =
-      partition_.held_values(bucket).flat(own.begin - held.begin, own.end - held.begin);
+  const Tensor values = this->values(bucket);
   const Tensor rounded =
       staged_values_.defined() ? staged_values_.flat(0, values.elements()) : values;
   kernels::convert(current_context(options_.device), rounded, weights);

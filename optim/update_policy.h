@@ -57,6 +57,8 @@ class UpdatePolicy {
   dist::Communicator& communicator_;
 
  private:
+  /// The range of the parameters' values, in their dtype.
+  Tensor values(int bucket) const;
   Tensor on_device(const Tensor& staging, const Tensor& sums) const;
 
   UpdateRule rule_;

@@ -195,10 +195,13 @@ int64_t ZeroEngine::batches_with_data() const {
   return count;
 }
 
-float ZeroEngine::gradient_factor() const {
+float ZeroEngine::data_correction() const {
   const int64_t with_data = std::max<int64_t>(1, batches_with_data());
-  const float correction = static_cast<float>(micro_batches) / static_cast<float>(with_data);
-  return correction / (scaler_ ? scaler_->scale() : 1.0f);
+  return static_cast<float>(micro_batches) / static_cast<float>(with_data);
+}
+
+float ZeroEngine::gradient_factor() const {
+  return data_correction() / (scaler_ ? scaler_->scale() : 1.0f);
 }
 
 float ZeroEngine::fold_losses() const {
@@ -207,8 +210,7 @@ float ZeroEngine::fold_losses() const {
   for (int64_t m = 0; m < micro_batches; ++m) {
     if (record_.had_data(m)) total += share() * record_.loss(m);
   }
-  const int64_t with_data = std::max<int64_t>(1, batches_with_data());
-  return total * (static_cast<float>(micro_batches) / static_cast<float>(with_data));
+  return total * data_correction();
 }
 
 int64_t ZeroEngine::first_non_finite() const {

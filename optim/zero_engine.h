@@ -67,6 +67,8 @@ class ZeroEngine {
   void end_micro_step();
   float fold_losses() const;
   int64_t batches_with_data() const;
+  /// Makes shares of all micro-batches shares of those that had data.
+  float data_correction() const;
   int64_t first_non_finite() const;
   void check_finite(float loss, float norm) const;
   void update(float gradient_scale);
