@@ -3,21 +3,14 @@
 
 #include "apps/support/plan_quantity.h"
 #include "tests/support/catch.h"
+#include "tests/support/plan_command_line.h"
 #include "tests/support/temporary_folder.h"
 
 using namespace tessera;
 using namespace tessera::apps;
+using test::parse_plan;
 using Catch::Approx;
 using Catch::Matchers::ContainsSubstring;
-
-namespace {
-
-PlanOptions parse(std::vector<const char*> arguments) {
-  arguments.insert(arguments.begin(), "zero_plan");
-  return parse_plan_command_line(static_cast<int>(arguments.size()), arguments.data()).options;
-}
-
-}  // namespace
 
 TEST_CASE("quantities have units") {
   CHECK(parse_bytes("--memory", "80GB") == 80'000'000'000);
@@ -47,7 +40,7 @@ TEST_CASE("quantities have units") {
 }
 
 TEST_CASE("a plan has the preset's defaults") {
-  const PlanOptions options = parse({"--preset", "gpt2"});
+  const PlanOptions options = parse_plan({"--preset", "gpt2"});
   CHECK(options.model.layers == 12);
   CHECK(options.run.batch.global == 480);
   CHECK(options.run.batch.micro == 4);
@@ -62,13 +55,14 @@ TEST_CASE("a plan has the preset's defaults") {
 
 TEST_CASE("a plan is for what was asked") {
   const PlanOptions options =
-      parse({"--layers", "2", "--width", "64", "--heads", "2", "--context", "32", "--vocab", "128",
-             "--ranks", "1000000", "--ranks-per-node", "8", "--precision", "bf16", "--grad-shard",
-             "bf16", "--stage", "3", "--global-batch", "16", "--micro-batch", "2", "--recompute",
-             "--bucket-bytes", "1024", "--reduction", "fast", "--optimizer", "sgd", "--offload",
-             "optimizer", "--memory", "80GB", "--bandwidth", "25GB", "--latency", "5us", "--flops",
-             "400T", "--node-bandwidth", "100GB", "--memory-bandwidth", "2TB", "--overlap", "off",
-             "--shared-cores", "--staging", "0"});
+      parse_plan({"--layers", "2", "--width", "64", "--heads", "2", "--context", "32",
+                  "--vocab", "128", "--ranks", "1000000", "--ranks-per-node", "8",
+                  "--precision", "bf16", "--grad-shard", "bf16", "--stage", "3",
+                  "--global-batch", "16", "--micro-batch", "2", "--recompute", "--bucket-bytes",
+                  "1024", "--reduction", "fast", "--optimizer", "sgd", "--offload", "optimizer",
+                  "--memory", "80GB", "--bandwidth", "25GB", "--latency", "5us", "--flops",
+                  "400T", "--node-bandwidth", "100GB", "--memory-bandwidth", "2TB", "--overlap",
+                  "off", "--shared-cores", "--staging", "0"});
   CHECK(options.model.recompute);
   CHECK(options.dtype == DType::bf16);
   CHECK(options.run.sum_dtype == DType::bf16);
@@ -91,7 +85,7 @@ TEST_CASE("a plan is for what was asked") {
   CHECK(options.rates->ranks_per_node == 8);
   CHECK(options.rates->shared_cores);
   CHECK_FALSE(options.run.overlap);
-  CHECK(parse({"--flops", "1T"}).rates->bandwidth == 0);  // one rank sends nothing
+  CHECK(parse_plan({"--flops", "1T"}).rates->bandwidth == 0);  // one rank sends nothing
 }
 
 TEST_CASE("what cannot be planned is refused in one line that says what is possible") {
@@ -121,7 +115,7 @@ TEST_CASE("what cannot be planned is refused in one line that says what is possi
       {{"--overlap", "maybe"}, "maybe"},
   };
   for (const auto& [arguments, expected] : cases) {
-    const std::string message = test::message_of<InputError>([&] { parse(arguments); });
+    const std::string message = test::message_of<InputError>([&] { parse_plan(arguments); });
     INFO(arguments[0] << " " << (arguments.size() > 1 ? arguments[1] : ""));
     CHECK_THAT(message, ContainsSubstring(expected));
     CHECK(message.find('\n') == std::string::npos);

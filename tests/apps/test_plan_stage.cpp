@@ -8,20 +8,13 @@
 #include "apps/support/plan_report.h"
 #include "apps/support/plan_table.h"
 #include "tests/support/catch.h"
+#include "tests/support/plan_command_line.h"
 
 using namespace tessera;
 using namespace tessera::apps;
+using test::parse_plan;
 using Catch::Approx;
 using Catch::Matchers::ContainsSubstring;
-
-namespace {
-
-PlanOptions parse(std::vector<const char*> arguments) {
-  arguments.insert(arguments.begin(), "zero_plan");
-  return parse_plan_command_line(static_cast<int>(arguments.size()), arguments.data()).options;
-}
-
-}  // namespace
 
 TEST_CASE("a GPT's parameters are known without building it") {
   for (const int64_t layers : {1, 2, 11}) {
@@ -58,7 +51,7 @@ TEST_CASE("a micro-batch's operations, by hand") {
 }
 
 TEST_CASE("the largest model is the last that fits") {
-  const PlanOptions options = parse({"--width", "64", "--ranks", "3", "--staging", "0"});
+  const PlanOptions options = parse_plan({"--width", "64", "--ranks", "3", "--staging", "0"});
   for (const int stage : {0, 1, 2, 3}) {
     for (const int64_t memory : {int64_t{4} << 20, int64_t{12} << 20, int64_t{60} << 20}) {
       LargestModel walked;
@@ -83,15 +76,15 @@ TEST_CASE("the largest model is the last that fits") {
     }
   }
   CHECK(largest_model(options, 0, 1000).layers == 0);
-  const PlanOptions tiny = parse({"--width", "4"});
+  const PlanOptions tiny = parse_plan({"--width", "4"});
   CHECK(largest_model(tiny, 2, int64_t{1} << 60).layers == 16384);
   CHECK(largest_model(tiny, 2, int64_t{1} << 60).at_limit);
 }
 
 TEST_CASE("JSON says what was planned") {
   const PlanOptions options =
-      parse({"--preset", "gpt2", "--ranks", "8", "--ranks-per-node", "4", "--precision", "bf16",
-             "--memory", "24GiB", "--flops", "100T", "--bandwidth", "10GB"});
+      parse_plan({"--preset", "gpt2", "--ranks", "8", "--ranks-per-node", "4", "--precision",
+                  "bf16", "--memory", "24GiB", "--flops", "100T", "--bandwidth", "10GB"});
   const std::vector<StagePlan> plans = plan_stages(options);
   const auto json = nlohmann::json::parse(plan_json(options, plans).text());
   CHECK(json["model"]["parameters"] == 124'439'808);
@@ -116,8 +109,8 @@ TEST_CASE("JSON says what was planned") {
 }
 
 TEST_CASE("tables have a row a stage, and what was asked for") {
-  const PlanOptions options = parse({"--ranks", "2", "--ranks-per-node", "2", "--memory", "1GB",
-                                     "--flops", "1T", "--bandwidth", "1GB"});
+  const PlanOptions options = parse_plan({"--ranks", "2", "--ranks-per-node", "2", "--memory",
+                                          "1GB", "--flops", "1T", "--bandwidth", "1GB"});
   std::vector<StagePlan> plans = plan_stages(options);
   const std::string text = plan_text(options, plans);
   CHECK_THAT(text, ContainsSubstring("nano: 834,304 parameters"));
