@@ -1,5 +1,6 @@
 #include "nn/module.h"
 
+#include "core/assign.h"
 #include <algorithm>
 #include <set>
 
@@ -83,7 +84,9 @@ void materialize(Module& model, Device device, uint64_t seed) {
     Tensor tensor = parameter.tensor();
     if (tensor.allocated()) continue;
     tensor.attach(allocate(tensor.bytes(), Category::parameters, device), 0);
-    initialize(parameter.initializer(), seed, name, 0, tensor);
+    assign(tensor, [&](int64_t begin, std::span<float> out) {
+      initialize(parameter.initializer(), seed, name, begin, out);
+    });
   }
 }
 

@@ -61,24 +61,6 @@ void initialize(const Initializer& initializer, uint64_t seed, std::string_view 
   });
 }
 
-void initialize(const Initializer& initializer, uint64_t seed, std::string_view name, int64_t begin,
-                const Tensor& out) {
-  if (out.dtype() == DType::f32) {
-    return initialize(initializer, seed, name, begin, out.values<float>());
-  }
-  constexpr int64_t most = 16384;  // elements at a time, so that f32 values of all never exist
-  const Context context = current_context(out.device());
-  const Tensor scratch = context.workspace({std::min(most, out.elements())});
-  for (int64_t first = 0; first < out.elements(); first += most) {
-    const int64_t last = std::min(first + most, out.elements());
-    const auto values = scratch.values<float>().first(static_cast<size_t>(last - first));
-    initialize(initializer, seed, name, begin + first, values);
-    visit_float(out.dtype(), "initialize", [&]<class T>() {
-      std::transform(values.begin(), values.end(), out.data<T>() + first, rounded<T>);
-    });
-  }
-}
-
 Parameter::Parameter(const Shape& shape, const Initializer& initializer, DType dtype)
     : state_(std::make_shared<State>()) {
   state_->tensor = Tensor::unallocated(shape, dtype);

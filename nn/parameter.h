@@ -35,10 +35,6 @@ struct Initializer {
 void initialize(const Initializer& initializer, uint64_t seed, std::string_view name, int64_t begin,
                 std::span<float> out);
 
-/// The same for a tensor of f32, bf16 or f16, rounded to that.
-void initialize(const Initializer& initializer, uint64_t seed, std::string_view name, int64_t begin,
-                const Tensor& out);
-
 /// A handle; copies are the same parameter.
 class Parameter {
  public:

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/assign.h"
 #include "core/kernels.h"
 
 namespace tessera::optim {
@@ -98,17 +99,11 @@ void Partition::attach_bucket(int index, const std::shared_ptr<Storage>& values,
 
 void Partition::fill(const Tensor& target, int index, const dist::Range& range,
                      const ParameterSource& source) const {
-  constexpr int64_t piece = fill_scratch_bytes / dtype_size(DType::f32);
-  const Context context = current_context(target.device());
-  const Tensor scratch = current_context({}).workspace({piece});
   for (const Part& part : parts(index, range)) {
-    for (int64_t begin = part.begin; begin < part.end; begin += piece) {
-      const int64_t count = std::min(piece, part.end - begin);
-      const int64_t at = part.offset + begin - part.begin;
-      const Tensor values = scratch.flat(0, count);
-      source(parameter(part.parameter).named, begin, values.values<float>());
-      kernels::convert(context, target.flat(at, at + count), values);
-    }
+    const Tensor values = target.flat(part.offset, part.offset + part.end - part.begin);
+    assign(values, [&](int64_t begin, std::span<float> out) {
+      source(parameter(part.parameter).named, part.begin + begin, out);
+    });
   }
 }
 

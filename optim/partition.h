@@ -18,9 +18,6 @@ namespace tessera::optim {
 Tensor flat_buffer(dist::Communicator& communicator, int64_t elements, DType dtype,
                    Category category);
 
-/// Workspace through which parameters get their values.
-inline constexpr int64_t fill_scratch_bytes = int64_t{1} << 18;
-
 /// Gives elements [begin, begin + out.size()) of a parameter.
 using ParameterSource =
     std::function<void(const nn::NamedParameter&, int64_t begin, std::span<float> out)>;

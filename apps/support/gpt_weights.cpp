@@ -1,6 +1,7 @@
 #include "apps/support/gpt_weights.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <optional>
 #include <regex>
@@ -8,6 +9,7 @@
 #include <string_view>
 
 #include "apps/support/gpt_config_file.h"
+#include "core/assign.h"
 
 namespace tessera::apps {
 namespace {
@@ -52,6 +54,19 @@ void check_config(const std::string& path, const models::GptConfig& model) {
   check_same(path, "n_positions", file.context, model.context);
   check_same(path, "vocab_size", file.vocab, model.vocab);
   check_same(path, "layer_norm_epsilon", file.epsilon, model.epsilon);
+}
+
+// A finite weight that would become infinity is refused.
+void check_fits_f16(const std::string& path, const std::string& name, int64_t begin,
+                    std::span<const float> values) {
+  constexpr float becomes_infinity = 65520;
+  for (size_t i = 0; i < values.size(); ++i) {
+    const float size = std::abs(values[i]);
+    if (size >= becomes_infinity && std::isfinite(size)) {
+      fail_input("{}: tensor {}: element {} is {}, an f16 holds at most 65504; use fp32 or bf16",
+                 path, name, begin + static_cast<int64_t>(i), values[i]);
+    }
+  }
 }
 
 std::vector<nn::SafetensorsSpec> specs_of(const models::Gpt& model) {
@@ -116,33 +131,17 @@ void GptWeights::load() const {
       match.named.parameter.leaf().name = name;
       tensor.attach(allocate(tensor.bytes(), Category::parameters), 0);
     }
-    load(match);
+    assign(tensor, [&, &named = match.named](int64_t begin, std::span<float> out) {
+      read(named, begin, out);
+    });
   }
-}
-
-void GptWeights::load(const Match& match) const {
-  const Tensor& tensor = match.named.parameter.tensor();
-  if (tensor.dtype() == DType::f32) {
-    file_.read_as_f32(match.entry, 0, tensor.values<float>());
-    return;
-  }
-  const int64_t elements = tensor.elements();
-  std::vector<float> piece(static_cast<size_t>(std::min(piece_elements, elements)));
-  visit_float(tensor.dtype(), "load", [&]<class T>() {
-    for (int64_t begin = 0; begin < elements; begin += piece_elements) {
-      const std::span values =
-          std::span(piece).first(static_cast<size_t>(std::min(piece_elements, elements - begin)));
-      file_.read_as_f32(match.entry, begin, values);
-      std::transform(values.begin(), values.end(), tensor.data<T>() + begin,
-                     [](float value) { return T(value); });
-    }
-  });
 }
 
 void GptWeights::read(const nn::NamedParameter& named, int64_t begin, std::span<float> out) const {
   const auto found = matches_.find(named.name);
   TESSERA_CHECK(found != matches_.end(), "weights: the model has no parameter '{}'", named.name);
   file_.read_as_f32(found->second.entry, begin, out);
+  if (named.parameter.dtype() == DType::f16) check_fits_f16(file_.path(), named.name, begin, out);
 }
 
 GptWriter::GptWriter(const std::string& path, const models::Gpt& model)

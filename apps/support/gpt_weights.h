@@ -33,6 +33,7 @@ class GptWeights {
   GptWeights(const std::string& path, const models::Gpt& model);
 
   /// Overwrites the model's parameters, rounding to their dtype. Those without memory get it.
+  /// Here and in read() a finite weight that an f16 parameter cannot hold is an InputError.
   void load() const;
 
   /// Elements [begin, begin + out.size()) of one of the model's parameters.
@@ -45,7 +46,6 @@ class GptWeights {
   };
 
   void check_head(const nn::SafetensorsEntry& head, const nn::SafetensorsEntry& table) const;
-  void load(const Match& match) const;
 
   nn::SafetensorsReader file_;
   std::map<std::string, Match> matches_;  // by the parameter's name

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <string>
 
+#include "core/assign.h"
 #include "models/gpt_memory.h"
 #include "optim/checked_int.h"
-#include "optim/partition.h"
 
 namespace tessera::apps {
 
@@ -59,7 +59,8 @@ void add_activations(optim::Plan& plan, const models::GptConfig& config, DType d
       models::gpt_training_memory(config, dtype, sequences, config.context);
   plan.activations = memory.activations;
   // Before the first step parameters get their values.
-  plan.workspace = std::max(memory.workspace, optim::fill_scratch_bytes);
+  const int64_t assigning = dtype == DType::f32 ? 0 : assign_workspace_bytes;
+  plan.workspace = std::max(memory.workspace, assigning);
 }
 
 optim::MicroBatchWork gpt_work(const models::GptConfig& config, int64_t sequences, DType dtype) {

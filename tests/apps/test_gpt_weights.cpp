@@ -158,6 +158,23 @@ TEST_CASE_METHOD(Saved, "parts of parameters are read from files of any precisio
   }
 }
 
+TEST_CASE_METHOD(Saved, "a weight that f16 cannot hold is refused where parameters are f16") {
+  const std::string path = folder.path("model.safetensors");
+  const auto load_with = [&](float weight, DType dtype) {
+    model.named_parameters()[3].parameter.tensor().data<float>()[4] = weight;
+    save(model, path);
+    models::Gpt loaded(tiny);
+    loaded.to(dtype);
+    GptWeights(path, loaded).load();
+  };
+  const std::string message =
+      test::message_of<InputError>([&] { load_with(-65520.0f, DType::f16); });
+  CHECK_THAT(message, ContainsSubstring("h.0.ln_1.bias: element 4 is -65520"));
+  load_with(65519.0f, DType::f16);  // is rounded to 65504
+  load_with(std::numeric_limits<float>::infinity(), DType::f16);
+  load_with(1e30f, DType::bf16);
+}
+
 TEST_CASE_METHOD(Saved, "names without a prefix, a tied head and old buffers are accepted") {
   auto tensors = tensors_of(model, "");
   tensors.push_back({"lm_head.weight", tensors.front().tensor});

@@ -170,30 +170,6 @@ TEST_CASE("deviations and bounds follow their papers") {
   CHECK_THROWS_AS(Initializer::he_normal(0), Error);
 }
 
-TEST_CASE("initial values of 16 bits are those of 32, rounded") {
-  constexpr int64_t count = 40000;  // several pieces
-  const Initializer initializer = Initializer::normal(0.02f);
-  const auto expected = drawn(initializer, count, 3, "w", 5);
-  const int64_t workspace = memory_ledger().current(Category::workspace);
-  memory_ledger().reset_peaks();
-  const Tensor whole = Tensor::empty({count});
-  initialize(initializer, 3, "w", 5, whole);
-  CHECK(std::equal(expected.begin(), expected.end(), whole.data<float>()));
-  const auto check = [&]<class T>(T) {
-    const Tensor out = Tensor::empty({count / 10, 10}, dtype_of<T>);
-    initialize(initializer, 3, "w", 5, out);
-    CHECK(std::equal(expected.begin(), expected.end(), out.data<T>(),
-                     [](float value, T rounded) { return T(value) == rounded; }));
-  };
-  check(BFloat16());
-  check(Float16());
-  CHECK(memory_ledger().peak(Category::workspace) - workspace <= 65536);
-  CHECK(memory_ledger().current(Category::workspace) == workspace);
-  initialize(initializer, 3, "w", 0, Tensor::empty({0}, DType::bf16));
-  CHECK_THROWS_WITH(initialize(initializer, 3, "w", 0, Tensor::empty({2}, DType::i32)),
-                    ContainsSubstring("initialize: dtype i32"));
-}
-
 TEST_CASE("a parameter's dtype changes while it has no memory") {
   const Parameter parameter({2, 3}, Initializer::ones());
   const Parameter copy = parameter;
