@@ -98,7 +98,8 @@ class Workspace {
     return cpu::gemm_workspace_bytes(args);
   }
   // Of each thread: tiles of scores, in f32 and, where that differs, in the dtype; the output's
-  // tile and the rows' maxima and sums; in backward a second pair of tiles, and dk and dv.
+  // tile and the rows' maxima and sums; in backward a second pair of tiles, and dk and dv; and what
+  // a product takes.
   int64_t attention(bool backward) const {
     const int64_t tile = cpu::attention_tile_rows;
     const int64_t head = c_ / s_.config.heads;
@@ -110,7 +111,37 @@ class Workspace {
     const int64_t team = std::min<int64_t>(thread_count(), pieces);
     const int64_t threads = worth_a_team(pieces, cost) ? team : 1;
     const int64_t sums = backward ? 2 * tiles * tile * head * 4 : 0;
-    return threads * ((backward ? 2 : 1) * pair + tile * (head + 2) * 4 + sums);
+    return threads * ((backward ? 2 : 1) * pair + tile * (head + 2) * 4 + sums +
+                      attention_product(backward));
+  }
+  // The most that one product of a tile's rows and a block's keys takes, in whole cache lines.
+  int64_t attention_product(bool backward) const {
+    const int64_t head = c_ / s_.config.heads;
+    int64_t most = 0;
+    const auto on_one_thread = [&](cpu::GemmArgs args) {
+      args.threads = 1;
+      most = std::max(most, (product(args) + 63) / 64 * 64);
+    };
+    for (int64_t row = 0; row < s_.tokens; row += cpu::attention_tile_rows) {
+      const int64_t end = std::min(s_.tokens, row + cpu::attention_tile_rows);
+      for (int64_t key = 0; key < end; key += cpu::attention_block_keys) {
+        const int64_t rows = end - row;
+        const int64_t keys = std::min(end - key, cpu::attention_block_keys);
+        // Rows of q, k and v lie 3C apart, those of dy C.
+        on_one_thread({.m = rows, .n = head, .k = keys, .a = {nullptr, keys},      // y, dq
+                       .b = {nullptr, 3 * c_}, .c = {nullptr, head}, .accumulate = key > 0});
+        for (const int64_t stride : {3 * c_, c_}) {
+          if (!backward && stride == c_) continue;
+          on_one_thread({.m = rows, .n = keys, .k = head, .a = {nullptr, stride},  // scores, dp
+                         .b = {nullptr, 1, 3 * c_}, .c = {nullptr, keys}});
+          if (!backward) continue;
+          on_one_thread({.m = keys, .n = head, .k = rows, .a = {nullptr, 1, keys},  // dk, dv
+                         .b = {nullptr, stride}, .c = {nullptr, head},
+                         .accumulate = end < s_.tokens});
+        }
+      }
+    }
+    return most;
   }
 
   // Weights are stored [in, out].

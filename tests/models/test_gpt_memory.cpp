@@ -5,6 +5,7 @@
 #include "core/memory.h"
 #include "models/gpt_memory.h"
 #include "tests/support/catch.h"
+#include "tests/support/reference.h"
 #include "tests/support/tensors.h"
 
 namespace tessera::test {
@@ -109,6 +110,28 @@ TEST_CASE("so they do where logits are computed in several chunks of rows") {
   config.width = 4;
   check_training({config, dtype, 3, 16});
   check_evaluation({config, dtype, 3, 16});
+}
+
+TEST_CASE("so they do where attention needs the most workspace, in every run") {
+  const DType dtype = GENERATE(DType::f32, DType::bf16, DType::f16);
+  const int64_t tokens = GENERATE(130, 512, 600, 1150);
+  const models::GptConfig config{.layers = 1, .heads = 3, .width = 6, .context = tokens,
+                                 .vocab = 5};
+  const Run run{config, dtype, 1, tokens};
+  const auto expected = [&] {
+    return models::gpt_training_memory(config, dtype, run.sequences, tokens).workspace;
+  };
+  const ThreadCountRestorer restore;
+  set_thread_count(1);
+  const int64_t alone = expected();
+  for (const int threads : {1, 2, 3}) {
+    set_thread_count(threads);
+    CHECK(expected() == threads * alone);  // it is attention's: each thread has its own
+    for (int repeat = 0; repeat < 3; ++repeat) {
+      check_training(run);
+      check_evaluation(run);
+    }
+  }
 }
 
 TEST_CASE("recompute at least halves the activations of a GPT of six blocks") {

@@ -163,6 +163,33 @@ TEST_CASE("causal_attention never holds a T x T matrix") {
   CHECK(workspace < thread_count() * (int64_t{512} << 10) + tokens * channels * 4);
 }
 
+TEST_CASE("causal_attention's workspace is one thread's for each of a team, in every run") {
+  const DType dtype = GENERATE(from_range(float_dtypes()));
+  const int64_t tokens = GENERATE(100, 600);
+  const ThreadCountRestorer restore;
+  const Tensor qkv = random_tensor_of(dtype, {1, tokens, 3 * 12}, 1);
+  const Tensor dy = random_tensor_of(dtype, {1, tokens, 12}, 2);
+  const auto workspace = [](const auto& body) {
+    memory_ledger().reset_peaks();
+    body();
+    return memory_ledger().peak(Category::workspace);
+  };
+  int64_t forward = 0, both = 0;
+  for (const int threads : {1, 2, 3}) {
+    set_thread_count(threads);
+    for (int repeat = 0; repeat < 5; ++repeat) {
+      const int64_t first = workspace([&] { ops::causal_attention(qkv, 3); });
+      const int64_t second = workspace([&] { attend(qkv, dy, 3); });
+      if (forward == 0) {
+        forward = first;
+        both = second;
+      }
+      CHECK(first == threads * forward);
+      CHECK(second == threads * both);
+    }
+  }
+}
+
 TEST_CASE("causal_attention of nothing") {
   CHECK(ops::causal_attention(Tensor::empty({0, 5, 12}), 2).shape() == Shape{0, 5, 4});
   const Tensor none = Tensor::empty({3, 0, 12});

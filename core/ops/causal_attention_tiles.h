@@ -1,0 +1,176 @@
+// The loops of causal_attention over one head, on the calling thread: tiles of query rows meet
+// blocks of keys.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+
+#include "core/ops/causal_attention_scratch.h"
+#include "core/vector_math.h"
+
+namespace tessera::cpu::attention {
+
+inline constexpr float infinity = std::numeric_limits<float>::infinity();
+
+template <class T>
+void convert_row(T* to, const float* from, int64_t count) {
+#pragma omp simd
+  for (int64_t i = 0; i < count; ++i) to[i] = rounded<T>(from[i]);
+}
+
+/// Rows of D, which follow one another in `from`.
+template <class T>
+void convert_rows(Slice<T> to, const float* from, int64_t rows, int64_t head) {
+  for (int64_t r = 0; r < rows; ++r) convert_row(to.rows(r).data, from + r * head, head);
+}
+
+/// Sets hidden scores of row r of a block to -infinity as far as the last vector with a visible one
+/// reaches. Returns that end: up to there a row is computed, in loops without a remainder.
+inline int64_t mask_row(float* scores, const Block& x, int64_t r) {
+  // Tiles and blocks start on multiples of tile_rows, so every row sees a key of the block.
+  const int64_t visible = std::min(x.keys, x.row + r + 1 - x.key);
+  const int64_t end = std::min(x.keys, (visible + 15) / 16 * 16);
+  for (int64_t i = visible; i < end; ++i) scores[i] = -infinity;
+  return end;
+}
+
+/// Scores of one row become exp(scale * score - maximum), zero from `end` on; updates the row's
+/// running maximum and sum. Returns what the sums before this block have to be multiplied by.
+inline float softmax_row(float* scores, int64_t end, int64_t keys, float scale, float& maximum,
+                         float& sum) {
+  float highest = -infinity;
+#pragma omp simd reduction(max : highest)
+  for (int64_t i = 0; i < end; ++i) highest = scores[i] > highest ? scores[i] : highest;
+  highest = std::max(maximum, highest * scale);
+  float block_sum = 0;
+#pragma omp simd reduction(+ : block_sum)
+  for (int64_t i = 0; i < end; ++i) {
+    const float value = exp_f32(multiply_add(scores[i], scale, -highest));
+    scores[i] = value;
+    block_sum += value;
+  }
+  std::fill(scores + end, scores + keys, 0.0f);
+  const float correction = exp_f32(maximum - highest);
+  maximum = highest;
+  sum = sum * correction + block_sum;
+  return correction;
+}
+
+/// A block's contribution to the sums of its tile: out, and the rows' maximum and sum.
+template <class T>
+void forward_block(const Sizes& s, const Head<const T>& head, const Block& x,
+                   const Scratch<T>& scratch) {
+  scratch.multiply(scores_product(s, x, head.q.rows(x.row), head.k.rows(x.key), scratch.scores));
+  for (int64_t r = 0; r < x.rows; ++r) {
+    float* scores = scratch.scores + r * x.keys;
+    const int64_t end = mask_row(scores, x, r);
+    const float correction =
+        softmax_row(scores, end, x.keys, s.scale, scratch.maximum[r], scratch.sum[r]);
+    if (!scratch.shared) convert_row(scratch.probabilities + r * x.keys, scores, x.keys);
+    if (x.key == 0) continue;
+    for (int64_t d = 0; d < s.head; ++d) scratch.out[r * s.head + d] *= correction;
+  }
+  scratch.multiply(rows_product<T>(s, x, scratch.probabilities, head.v.rows(x.key), scratch.out));
+}
+
+/// The tile of one head from `row` on: its rows of y, and of logsumexp (T).
+template <class T>
+void forward_tile(const Sizes& s, const Head<const T>& head, int64_t row, Slice<T> y,
+                  float* logsumexp, const Scratch<T>& scratch) {
+  const int64_t rows = rows_of_tile(s, row);
+  std::fill_n(scratch.maximum, rows, -infinity);
+  std::fill_n(scratch.sum, rows, 0.0f);
+  for_each_block(s, row, [&](const Block& x) { forward_block(s, head, x, scratch); });
+  for (int64_t r = 0; r < rows; ++r) {
+    const float normalizer = 1.0f / scratch.sum[r];
+    T* to = y.rows(row + r).data;
+    const float* from = scratch.out + r * s.head;
+#pragma omp simd
+    for (int64_t d = 0; d < s.head; ++d) to[d] = rounded<T>(from[d] * normalizer);
+    logsumexp[row + r] = scratch.maximum[r] + std::log(scratch.sum[r]);
+  }
+}
+
+/// Of a block of scores and of dy v^T: the probabilities, and the gradient of the scores.
+template <class T>
+void score_gradients(const Sizes& s, const Block& x, const float* logsumexp, const float* delta,
+                     const Scratch<T>& scratch) {
+  for (int64_t r = 0; r < x.rows; ++r) {
+    float* scores = scratch.scores + r * x.keys;
+    const int64_t end = mask_row(scores, x, r);
+    const float* gradient = scratch.gradient + r * x.keys;
+    T* p = scratch.probabilities + r * x.keys;
+    T* ds = scratch.dscores + r * x.keys;
+    const float normalizer = logsumexp[x.row + r];
+    const float offset = delta[r];
+#pragma omp simd
+    for (int64_t i = 0; i < end; ++i) {
+      const float probability = exp_f32(multiply_add(scores[i], s.scale, -normalizer));
+      p[i] = rounded<T>(probability);
+      ds[i] = rounded<T>(probability * (gradient[i] - offset) * s.scale);
+    }
+    for (int64_t i = end; i < x.keys; ++i) {
+      p[i] = T(0.0f);
+      ds[i] = T(0.0f);
+    }
+  }
+}
+
+/// delta (rows) = sum over d of dy * y.
+template <class T>
+void row_products(float* delta, Slice<const T> dy, Slice<const T> y, int64_t rows,
+                  int64_t columns) {
+  for (int64_t r = 0; r < rows; ++r) {
+    const T* a = dy.rows(r).data;
+    const T* b = y.rows(r).data;
+    float sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t d = 0; d < columns; ++d) sum += float(a[d]) * float(b[d]);
+    delta[r] = sum;
+  }
+}
+
+template <class T>
+struct HeadGradients {
+  Head<T> destination;
+  Slice<const T> dy, y;
+  const float* logsumexp;  // (T)
+};
+
+/// dq of the tile of one head from `row` on, and its contribution to dk and dv.
+template <class T>
+void backward_tile(const Sizes& s, const Head<const T>& head, int64_t row,
+                   const HeadGradients<T>& g, const Scratch<T>& scratch) {
+  const int64_t rows = rows_of_tile(s, row);
+  const auto q = head.q.rows(row);
+  const auto dy = g.dy.rows(row);
+  float* delta = scratch.sum;
+  row_products(delta, dy, g.y.rows(row), rows, s.head);
+  for_each_block(s, row, [&](const Block& x) {
+    const auto k = head.k.rows(x.key);
+    const auto v = head.v.rows(x.key);
+    const int64_t sums = x.key * s.head;
+    scratch.multiply(scores_product(s, x, q, k, scratch.scores));
+    scratch.multiply(scores_product(s, x, dy, v, scratch.gradient));
+    score_gradients(s, x, g.logsumexp, delta, scratch);
+    scratch.multiply(keys_product<T>(s, x, scratch.probabilities, dy, scratch.dv + sums));
+    scratch.multiply(keys_product<T>(s, x, scratch.dscores, q, scratch.dk + sums));
+    scratch.multiply(rows_product<T>(s, x, scratch.dscores, k, scratch.out));
+  });
+  convert_rows(g.destination.q.rows(row), scratch.out, rows, s.head);
+}
+
+/// dq, dk and dv of one head.
+template <class T>
+void backward_head(const Sizes& s, const Head<const T>& head, const HeadGradients<T>& g,
+                   const Scratch<T>& scratch) {
+  for (int64_t tile = s.tiles - 1; tile >= 0; --tile) {
+    backward_tile(s, head, tile * tile_rows, g, scratch);
+  }
+  convert_rows(g.destination.k, scratch.dk, s.tokens, s.head);
+  convert_rows(g.destination.v, scratch.dv, s.tokens, s.head);
+}
+
+}  // namespace tessera::cpu::attention
