@@ -4,10 +4,12 @@
     bench/plan_time.py                     # fp32 and bf16; about ten minutes
     bench/plan_time.py --precision bf16 --rounds 1
 
-Two configurations calibrate the planner: from one rank come what its products and its memory reach,
-from two ranks what a rank sends. Then zero_plan predicts six other configurations, of other sizes,
-stages, micro-batches and ranks, and the table shows how far off it was. All of them run --rounds
-times in turn; a time is the median over the rounds of the medians over steps.
+Two configurations calibrate the planner. From one rank come what its products and its memory reach.
+From two ranks, without overlap so that waiting is all of the communication, come what a rank sends,
+and what its products reach while the other core is busy too, which is some percent less. Then
+zero_plan predicts six other configurations, of other sizes, stages, micro-batches and ranks, and
+the table shows how far off it was. All of them run --rounds times in turn; a time is the median
+over the rounds of the medians over steps.
 
 The two ranks have a core each, and communicate from it; so the planner is told --shared-cores.
 """
@@ -24,7 +26,7 @@ STEPS, WARMUP = 5, 2
 # `micro_steps` how many a rank has in a step.
 CALIBRATION = (
     dict(ranks=1, layers=6, width=384, batch=6, stage=2),
-    dict(ranks=2, layers=4, width=640, batch=2, stage=2),
+    dict(ranks=2, layers=4, width=640, batch=2, stage=2, overlap="off"),
 )
 PREDICTED = (
     dict(ranks=1, layers=4, width=256, batch=12, stage=0),
@@ -42,12 +44,15 @@ def name(config):
     text = "{ranks} rank(s), {layers} x {width}, micro-batch {batch}, stage {stage}"
     if "micro_steps" in config:
         text += ", {micro_steps} micro-steps"
+    if "overlap" in config:
+        text += ", overlap {overlap}"
     return text.format(**config)
 
 
 def sizes(config):
     return ["--preset", "micro", "--layers", config["layers"], "--width", config["width"],
-            "--heads", config["width"] // HEAD_WIDTH, "--stage", config["stage"]]
+            "--heads", config["width"] // HEAD_WIDTH, "--stage", config["stage"],
+            "--overlap", config.get("overlap", "on")]
 
 
 def micro_batches(config):
@@ -74,38 +79,50 @@ def plan(config, precision, **rates):
     return json.loads(done.stdout)["stages"][0]["time"]
 
 
-def calibrate(precision, alone, two):
-    """Rates with which the plans of the two calibrating configurations take as long as they did."""
-    one_rank, two_ranks = CALIBRATION
-    counted = plan(one_rank, precision, flops=1e12)
-    memory_bandwidth = counted["update_bytes"] / (median(alone, "update_ms") / 1e3)
+def products_rate(config, precision, measured, memory_bandwidth, waiting_ms):
+    """What the products of a run reach, if all else of its computing is at memory_bandwidth."""
+    counted = plan(config, precision, flops=1e12, bandwidth=1e9)
     moving = counted["moved_bytes"] / memory_bandwidth
-    computing = median(alone, "median_ms") / 1e3 - moving
+    computing = (median(measured, "median_ms") - waiting_ms) / 1e3 - moving
     if computing <= 0:
         sys.exit("the update was so slow that nothing is left for products: measure again")
-    rates = {"flops": counted["flops"] / computing, "memory_bandwidth": memory_bandwidth}
+    return counted["flops"] / computing
+
+
+def calibrate(precision, alone, two):
+    """By number of ranks, rates with which the calibrating plans take as long as the runs did."""
+    one_rank, two_ranks = CALIBRATION
+    update_bytes = plan(one_rank, precision, flops=1e12)["update_bytes"]
+    memory_bandwidth = update_bytes / (median(alone, "update_ms") / 1e3)
+    waiting_ms = median(two, "exposed_ms")
+    rates = dict(memory_bandwidth=memory_bandwidth)
 
     slowest, fastest = 1e6, 1e13  # bytes a second; more of it is less time
-    measured = median(two, "median_ms")
     while fastest / slowest > 1.001:
         middle = (slowest * fastest) ** 0.5
-        if plan(two_ranks, precision, bandwidth=middle, **rates)["step_ms"] > measured:
+        planned = plan(two_ranks, precision, flops=1e12, bandwidth=middle, **rates)
+        if planned["exposed_ms"] > waiting_ms:
             slowest = middle
         else:
             fastest = middle
-    return dict(rates, bandwidth=slowest)
+    rates["bandwidth"] = slowest
+    return {1: dict(rates, flops=products_rate(one_rank, precision, alone, memory_bandwidth, 0)),
+            2: dict(rates, flops=products_rate(two_ranks, precision, two, memory_bandwidth,
+                                               waiting_ms))}
 
 
 def compare(precision, rounds):
     configs = CALIBRATION + PREDICTED
     results = alternate(rounds, *[lambda c=config: measure(c, precision) for config in configs])
     rates = calibrate(precision, *results[:len(CALIBRATION)])
-    print(f"{precision}: " + ", ".join(f"{flag} {value:.4g}" for flag, value in rates.items()))
+    for ranks, found in rates.items():
+        print(f"{precision}, {ranks} rank(s): "
+              + ", ".join(f"{flag} {value:.4g}" for flag, value in found.items()))
     print("\n| configuration | measured ms | planned ms | off by |\n| --- | --- | --- | --- |")
     worst = 0
     for config, result in zip(configs, results):
         measured = median(result, "median_ms")
-        planned = plan(config, precision, **rates)["step_ms"]
+        planned = plan(config, precision, **rates[config["ranks"]])["step_ms"]
         off = planned / measured - 1
         if config in PREDICTED:
             worst = max(worst, abs(off))

@@ -1,7 +1,7 @@
 // How much memory the operations of a GPT take in a training step, before it runs: the peaks of the
 // ledger's activations and workspace, to the byte.
 //
-//   const GptMemory memory = gpt_training_memory(config, DType::bf16, 12, 1024);// micro-batches of 12
+//   const GptMemory memory = gpt_training_memory(config, DType::bf16, 12, 1024);  // (B, T)
 //
 // The formula is a list of what is alive, in the order of the step: each tensor begins and ends
 // where the model's code has it. It shares nothing with the run but the sizes of scratch memory

@@ -1,0 +1,102 @@
+// 200 steps of GPT micro in fp32 and in bf16 against PyTorch's fp32 losses from the same weights
+// and batches (tests/fixtures/make_curve_fixture.py): what no test of ten steps sees, errors that
+// add up, or that matter only once there is something to learn.
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <fstream>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "models/gpt.h"
+#include "optim/zero_optimizer.h"
+#include "tests/support/catch.h"
+#include "tests/support/temporary_folder.h"
+#include "tests/support/training.h"
+
+using namespace tessera;
+using namespace tessera::test;
+
+namespace {
+
+constexpr int64_t steps = 200;
+constexpr int64_t batch = 12;
+constexpr int64_t last = 20;
+
+// Of mean losses of the last steps. What was measured: see the test below.
+constexpr double tolerance = 0.02;
+
+/// The first tokens of the stream that the fixture's script describes.
+std::vector<int32_t> stream(int64_t tokens) {
+  std::vector<int32_t> result{0, 0};
+  uint64_t state = 1;
+  while (std::ssize(result) < tokens) {
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    const auto draw = static_cast<uint32_t>(state >> 61);
+    const auto before = static_cast<uint32_t>(result[result.size() - (draw < 6 ? 1 : 2)]);
+    result.push_back(static_cast<int32_t>((before * 8 + draw) * 2654435761u >> 24));
+  }
+  return result;
+}
+
+struct Curve {
+  std::vector<double> losses;
+
+  double mean_of_last() const {
+    return std::accumulate(losses.end() - last, losses.end(), 0.0) / last;
+  }
+};
+
+Curve stored_curve() {
+  std::ifstream file(fixture("micro_curve.json"));
+  return {nlohmann::json::parse(file).at("losses").get<std::vector<double>>()};
+}
+
+/// Seed 0, on one rank.
+Curve train(DType dtype) {
+  models::Gpt model(models::GptConfig::preset("micro"));
+  model.to(dtype);
+  optim::ZeroOptimizer optimizer(
+      model, optim::AdamW{.learning_rate = 3e-4f, .beta2 = 0.95f, .weight_decay = 0.1f},
+      lone_world(),
+      {.clip = 1.0f,
+       .group_of = [](const auto& named) { return named.parameter.shape().rank() > 1 ? 0 : 1; },
+       .groups = {{.weight_decay = 0.0f}}});
+  const int64_t tokens_of_step = batch * model.config().context;
+  const auto text = stream(steps * tokens_of_step + 1);
+  const Shape shape{batch, model.config().context};
+  Curve curve;
+  for (int64_t step = 0; step < steps; ++step) {
+    const auto report = optimizer.step(step, {.global = batch, .micro = batch}, [&](const auto&) {
+      const auto begin = text.begin() + step * tokens_of_step;
+      const Tensor tokens = Tensor::empty(shape, DType::i32);
+      const Tensor targets = Tensor::empty(shape, DType::i32);
+      std::copy_n(begin, tokens_of_step, tokens.data<int32_t>());
+      std::copy_n(begin + 1, tokens_of_step, targets.data<int32_t>());
+      return model.loss(tokens, targets);
+    });
+    curve.losses.push_back(report.loss);
+  }
+  return curve;
+}
+
+}  // namespace
+
+TEST_CASE("GPT micro learns as it does in PyTorch, in fp32 and in bf16", "[full]") {
+  const Curve theirs = stored_curve();
+  REQUIRE(std::ssize(theirs.losses) == steps);
+  const Curve single = train(DType::f32);
+  const Curve half = train(DType::bf16);
+  const double expected = theirs.mean_of_last();
+  const double fp32 = single.mean_of_last();
+  const double bf16 = half.mean_of_last();
+  CAPTURE(expected, fp32, bf16);
+  CHECK(std::fabs(single.losses[0] - theirs.losses[0]) < 1e-4);
+  CHECK(std::fabs(half.losses[0] - theirs.losses[0]) < 1e-2);
+  CHECK(std::fabs(fp32 - expected) < tolerance);
+  CHECK(std::fabs(bf16 - expected) < tolerance);
+  CHECK(std::fabs(bf16 - fp32) < tolerance);
+}
