@@ -30,6 +30,7 @@
 #include "core/random.h"
 #include "core/trace.h"
 #include "dist/bootstrap.h"
+#include "dist/device_choice.h"
 #include "models/gpt.h"
 #include "optim/plan.h"
 #include "optim/zero_optimizer.h"
@@ -81,7 +82,7 @@ class Run {
     log_ = std::make_unique<RunLog>(talks_ ? options.log : "");
     trace::enable(!options.trace.empty());
 
-    memory_ledger().reset_peaks();
+    memory_ledger(default_device()).reset_peaks();
     world.communicator->traffic().reset();
     optimizer_ = std::make_unique<optim::ZeroOptimizer>(model_, update_rule(options), world,
                                                         zero_options(options));
@@ -283,6 +284,7 @@ int run(int argc, char** argv, dist::World& world) {
     if (world.rank == 0) fmt::print("{}", help.empty() ? plan_text(options, world) : help);
     return 0;
   }
+  dist::choose_devices(world, options.devices);
   Run training(options, world);
   training.train();
   training.finish();

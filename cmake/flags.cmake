@@ -4,23 +4,28 @@ add_library(tessera_flags INTERFACE)
 # GCC 12 takes fmt 9 for an overflow wherever a shape is formatted, and "a" + std::to_string(i) for
 # an overlapping copy.
 target_compile_options(tessera_flags INTERFACE
-  -Wall -Wextra -Wpedantic -Wshadow -Wno-stringop-overflow -Wno-restrict)
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wpedantic;-Wshadow;-Wno-stringop-overflow;-Wno-restrict>
+  $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra,-Wno-stringop-overflow>)
 
 # Newer compilers have new warnings; these must not stop somebody who only wants to use Tessera.
 if(TESSERA_WERROR AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU"
    AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
-  target_compile_options(tessera_flags INTERFACE -Werror)
+  target_compile_options(tessera_flags INTERFACE
+    $<$<COMPILE_LANGUAGE:CXX>:-Werror> $<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings>)
 endif()
 
 # Without these two GCC leaves many loops scalar. NaN and infinity keep their meaning.
-target_compile_options(tessera_flags INTERFACE -fno-math-errno -fno-trapping-math)
+target_compile_options(tessera_flags INTERFACE
+  $<$<COMPILE_LANGUAGE:CXX>:-fno-math-errno;-fno-trapping-math>)
 if(TESSERA_ARCH)
-  target_compile_options(tessera_flags INTERFACE -march=${TESSERA_ARCH})
+  target_compile_options(tessera_flags INTERFACE
+    $<$<COMPILE_LANGUAGE:CXX>:-march=${TESSERA_ARCH}>)
 endif()
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   check_cxx_compiler_flag(-mprefer-vector-width=512 TESSERA_HAS_VECTOR_WIDTH)
   if(TESSERA_HAS_VECTOR_WIDTH)
-    target_compile_options(tessera_flags INTERFACE -mprefer-vector-width=512)
+    target_compile_options(tessera_flags INTERFACE
+      $<$<COMPILE_LANGUAGE:CXX>:-mprefer-vector-width=512>)
   endif()
 endif()
 

@@ -12,17 +12,22 @@ void assign(const Tensor& tensor, const ValueSource& source) {
                 dtype_name(tensor.dtype()));
   const int64_t elements = tensor.elements();
   if (elements == 0) return;
-  if (tensor.dtype() == DType::f32) return source(0, tensor.values<float>());
-  // A piece at a time, so that f32 values of all of it never exist.
+  const bool on_host = tensor.device().is_cpu();
+  if (tensor.dtype() == DType::f32 && on_host) return source(0, tensor.values<float>());
+  // A piece at a time, so that f32 values of all of it never exist, and never all on the host.
   constexpr int64_t most = assign_workspace_bytes / dtype_size(DType::f32);
-  const Context context = current_context(tensor.device());
+  const Context context = current_context(on_host ? tensor.device() : Device{});
   const Tensor scratch = context.workspace({most});
+  const Tensor rounded = on_host ? Tensor() : context.workspace({most}, tensor.dtype());
   const Tensor flat = tensor.flat(0, elements);
   for (int64_t begin = 0; begin < elements; begin += most) {
     const int64_t end = std::min(begin + most, elements);
     const Tensor values = scratch.flat(0, end - begin);
     source(begin, values.values<float>());
-    kernels::convert(context, flat.flat(begin, end), values);
+    const Tensor piece = flat.flat(begin, end);
+    const Tensor here = on_host ? piece : rounded.flat(0, end - begin);
+    kernels::convert(context, here, values);
+    piece.copy_from(here);
   }
 }
 

@@ -11,7 +11,8 @@ namespace tessera {
 /// Writes elements [begin, begin + out.size()).
 using ValueSource = std::function<void(int64_t begin, std::span<float> out)>;
 
-/// Workspace that `assign` takes for a tensor of 16-bit values; f32 is written in place.
+/// Workspace that `assign` takes for a tensor of 16-bit values on the CPU; f32 is written in place.
+/// For one on CUDA it takes as much, and room for as many values of the tensor's dtype, on the CPU.
 inline constexpr int64_t assign_workspace_bytes = int64_t{1} << 18;
 
 /// Gives `tensor`, f32, bf16 or f16 in any shape, its elements from `source`, which is asked for

@@ -4,13 +4,22 @@
 
 #include <omp.h>
 
+#include "core/cuda.h"
+
 namespace tessera {
 namespace {
 std::atomic<int> process_threads = 1;  // communication threads read it too
 thread_local int override_threads = 0;
+std::atomic<Device> process_device = Device{};
 }  // namespace
 
-Context current_context(Device device) { return Context{device, nullptr}; }
+Context current_context(Device device) {
+  return {device, device.is_cpu() ? nullptr : cuda::current_stream(device.index)};
+}
+
+Device default_device() { return process_device; }
+
+void set_default_device(Device device) { process_device = device; }
 
 void set_thread_count(int threads) {
   TESSERA_CHECK(threads >= 1, "set_thread_count: {} threads", threads);

@@ -21,7 +21,7 @@ struct Context {
   }
 };
 
-/// The context of the calling thread for tensors on `device`.
+/// The context of the calling thread for tensors on `device`; on CUDA with the thread's stream.
 Context current_context(Device device);
 
 /// Threads per rank for CPU kernels. Part of what fixes a run's bits (docs/determinism.md).

@@ -24,4 +24,8 @@ struct Device {
   }
 };
 
+/// Where a tensor is made when nothing else is said: the CPU, until it is set.
+Device default_device();
+void set_default_device(Device device);
+
 }  // namespace tessera

@@ -5,10 +5,12 @@
 #include <cstdlib>
 #include <map>
 #include <new>
+#include <span>
 #include <vector>
 
 #include <sys/mman.h>
 
+#include "core/cuda.h"
 #include "core/error.h"
 
 namespace tessera {
@@ -85,12 +87,15 @@ class Cache {
 
 struct DeviceMemory {
   MemoryLedger ledger;
-  Cache cache;
+  Cache cache;  // unused on CUDA
 };
 
-// Of the host and of the second device in its memory. Never destroyed: tensors of static lifetime
-// give their memory back after main.
-using AllMemory = std::array<DeviceMemory, 2>;
+// Of the host and of the second device in its memory, and of GPUs. Never destroyed: tensors of
+// static lifetime give their memory back after main.
+struct AllMemory {
+  std::array<DeviceMemory, 2> host;
+  std::vector<DeviceMemory> cuda{static_cast<size_t>(cuda::device_count())};
+};
 AllMemory& all_memory() {
   static auto* instance = new AllMemory;
   return *instance;
@@ -98,9 +103,12 @@ AllMemory& all_memory() {
 
 DeviceMemory& memory_of(Device device) {
   AllMemory& all = all_memory();
-  TESSERA_CHECK(device.is_cpu() && device.index >= 0 && device.index < std::ssize(all),
-                "memory: device {} is not available in this build", device.to_string());
-  return all[static_cast<size_t>(device.index)];
+  const std::span<DeviceMemory> devices =
+      device.is_cpu() ? std::span<DeviceMemory>(all.host) : std::span<DeviceMemory>(all.cuda);
+  TESSERA_CHECK(0 <= device.index && device.index < std::ssize(devices),
+                "memory: there is no device {}{}{}", device.to_string(),
+                device.is_cpu() ? "" : ": ", device.is_cpu() ? "" : cuda::unusable());
+  return devices[static_cast<size_t>(device.index)];
 }
 
 }  // namespace
@@ -159,7 +167,12 @@ Storage::Storage(int64_t bytes, Category category, Device device)
   TESSERA_CHECK(bytes >= 0, "allocate: {} bytes", bytes);
   DeviceMemory& memory = memory_of(device);
   if (bytes == 0) return;
-  data_ = memory.cache.take(rounded(bytes), block_bytes_);
+  if (device.is_cpu()) {
+    data_ = memory.cache.take(rounded(bytes), block_bytes_);
+  } else {
+    stream_ = cuda::current_stream(device.index);
+    data_ = cuda::allocate(device.index, bytes, stream_);
+  }
   TESSERA_CHECK(data_ != nullptr, "allocate: no memory for {} bytes of {} on {} ({} bytes held)",
                 bytes, category_name(category), device.to_string(),
                 memory.ledger.current_total());
@@ -170,7 +183,11 @@ Storage::~Storage() {
   if (data_ == nullptr) return;
   DeviceMemory& memory = memory_of(device_);
   memory.ledger.remove(category_, bytes_);
-  memory.cache.give(data_, block_bytes_);
+  if (device_.is_cpu()) {
+    memory.cache.give(data_, block_bytes_);
+  } else {
+    cuda::free(device_.index, data_, stream_);
+  }
 }
 
 std::shared_ptr<Storage> allocate(int64_t bytes, Category category, Device device) {
@@ -178,7 +195,8 @@ std::shared_ptr<Storage> allocate(int64_t bytes, Category category, Device devic
 }
 
 void release_cached_memory() {
-  for (DeviceMemory& memory : all_memory()) memory.cache.release();
+  for (DeviceMemory& memory : all_memory().host) memory.cache.release();
+  for (int i = 0; i < cuda::device_count(); ++i) cuda::release_cached_memory(i);
 }
 
 }  // namespace tessera

@@ -2,9 +2,10 @@
 // requested bytes of each, counted in program order. What a step needs can so be compared, to the
 // byte, with what the planner said (optim/plan.h).
 //
-// Behind it stands a caching allocator: a freed block is kept and handed out again, because the
-// first touch of fresh pages costs more than most kernels (docs/memory.md). Blocks of 2 MiB and
-// more ask for huge pages.
+// On the CPU a caching allocator stands behind it: a freed block is kept and handed out again,
+// because the first touch of fresh pages costs more than most kernels (docs/memory.md). Blocks of
+// 2 MiB and more ask for huge pages. On CUDA it is the device's stream-ordered pool: memory belongs
+// to the stream on which it was allocated, and goes back in that stream's order.
 #pragma once
 
 #include <array>
@@ -71,6 +72,7 @@ class Storage {
   void* data_ = nullptr;
   int64_t bytes_ = 0;
   int64_t block_bytes_ = 0;  // of the cached block behind it, at least bytes_
+  void* stream_ = nullptr;   // on CUDA: where it was allocated, and will be freed
   Category category_;
   Device device_;
 };

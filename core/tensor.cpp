@@ -1,9 +1,9 @@
 #include "core/tensor.h"
 
-#include <algorithm>
 #include <cstring>
 
 #include "core/autograd.h"
+#include "core/cuda.h"
 
 namespace tessera {
 
@@ -14,16 +14,19 @@ Tensor Tensor::empty(const Shape& shape, DType dtype, Device device, Category ca
 }
 
 Tensor Tensor::zeros(const Shape& shape, DType dtype, Device device, Category category) {
-  TESSERA_CHECK(device.is_cpu(), "zeros: device {} is not available", device.to_string());
   Tensor result = empty(shape, dtype, device, category);
-  if (result.bytes() > 0) std::memset(result.raw(), 0, static_cast<size_t>(result.bytes()));
+  if (result.bytes() == 0) return result;
+  if (device.is_cpu()) {
+    std::memset(result.raw(), 0, static_cast<size_t>(result.bytes()));
+  } else {
+    cuda::zero(device.index, result.raw(), result.bytes());
+  }
   return result;
 }
 
 Tensor Tensor::full(const Shape& shape, float value) {
-  Tensor result = empty(shape);
-  std::fill_n(result.data<float>(), result.elements(), value);
-  return result;
+  const std::vector<float> values(static_cast<size_t>(shape.elements()), value);
+  return from(shape, values);
 }
 
 Tensor Tensor::unallocated(const Shape& shape, DType dtype) {
@@ -46,7 +49,47 @@ void* Tensor::raw() const {
 
 float Tensor::item() const {
   TESSERA_CHECK(elements() == 1, "item: tensor has shape {}, expected one element", shape());
-  return *data<float>();
+  if (device().is_cpu()) return *data<float>();
+  float value = 0;
+  cuda::copy_and_wait(device().index, &value, data<float>(), sizeof(value));
+  return value;
+}
+
+Tensor Tensor::to(Device device, Category category) const {
+  if (device == this->device()) return *this;
+  Tensor result = empty(shape(), dtype(), device, category);
+  result.copy_from(*this);
+  return result;
+}
+
+void Tensor::copy_from(const Tensor& source) const {
+  TESSERA_CHECK(elements() == source.elements() && dtype() == source.dtype(),
+                "copy_from: the source is {} {}, expected {} {}", dtype_name(source.dtype()),
+                source.shape(), dtype_name(dtype()), shape());
+  if (bytes() == 0 || raw() == source.raw()) return;
+  if (device().is_cpu() && source.device().is_cpu()) {
+    std::memcpy(raw(), source.raw(), static_cast<size_t>(bytes()));
+  } else {
+    const int index = device().is_cpu() ? source.device().index : device().index;
+    cuda::copy_and_wait(index, raw(), source.raw(), bytes());
+  }
+}
+
+void Tensor::copy_from_host(const void* values) const {
+  if (bytes() == 0) return;
+  if (device().is_cpu()) {
+    std::memcpy(raw(), values, static_cast<size_t>(bytes()));
+  } else {
+    cuda::copy_and_wait(device().index, raw(), values, bytes());
+  }
+}
+
+void Tensor::check_host_access() const {
+  if (device().is_cpu() || bytes() == 0) return;
+  TESSERA_CHECK(cuda::memory_is_shared_with_host(),
+                "tensor: the values of shape {} are on {}, expected on the host; to() copies them",
+                shape(), device().to_string());
+  cuda::synchronize(device().index);
 }
 
 Tensor Tensor::view(const Shape& shape) const {

@@ -30,13 +30,15 @@ class Tensor {
   Tensor() = default;
 
   /// Uninitialised memory of the given category.
-  static Tensor empty(const Shape& shape, DType dtype = DType::f32, Device device = {},
+  static Tensor empty(const Shape& shape, DType dtype = DType::f32,
+                      Device device = default_device(),
                       Category category = Category::activations);
-  static Tensor zeros(const Shape& shape, DType dtype = DType::f32, Device device = {},
+  static Tensor zeros(const Shape& shape, DType dtype = DType::f32,
+                      Device device = default_device(),
                       Category category = Category::activations);
   static Tensor full(const Shape& shape, float value);
 
-  /// A tensor on the CPU with a copy of `values`, whose number must be the shape's.
+  /// A tensor on the default device with a copy of `values`, whose number must be the shape's.
   template <class T>
   static Tensor from(const Shape& shape, std::span<const T> values);
   template <class T>
@@ -63,9 +65,10 @@ class Tensor {
   /// First element as T; throws when T is not the dtype's type.
   template <class T>
   T* data() const;
-  /// The elements of a CPU tensor.
+  /// The elements of a tensor that the host can read; throws for one on CUDA, which to() copies.
   template <class T>
   std::span<T> values() const {
+    check_host_access();
     return {data<T>(), static_cast<size_t>(elements())};
   }
   /// The value of a tensor with one element, waiting for the device if need be.
@@ -77,6 +80,14 @@ class Tensor {
   Tensor rows(int64_t begin, int64_t end) const;
   /// Elements [begin, end) as a flat tensor; shares memory.
   Tensor flat(int64_t begin, int64_t end) const;
+  /// A copy on `device`, of the given category; the tensor itself where it is there already.
+  /// Waits for what the device is doing. Knows nothing of autograd.
+  Tensor to(Device device, Category category = Category::activations) const;
+  /// The tensor where the host can read it, else a copy there.
+  Tensor to_host() const { return device().is_cpu() ? *this : to(Device{}); }
+  /// Overwrites the values with those of `source`, of as many elements and the same dtype, on any
+  /// device. Waits for what the devices are doing. Knows nothing of autograd.
+  void copy_from(const Tensor& source) const;
   /// The same memory without its history.
   Tensor detach() const;
 
@@ -120,6 +131,9 @@ class Tensor {
     return *impl_;
   }
 
+  void check_host_access() const;
+  void copy_from_host(const void* values) const;
+
   std::shared_ptr<Impl> impl_;
 };
 
@@ -135,7 +149,7 @@ Tensor Tensor::from(const Shape& shape, std::span<const T> values) {
   TESSERA_CHECK(static_cast<int64_t>(values.size()) == shape.elements(),
                 "tensor: {} values for shape {}", values.size(), shape);
   Tensor result = empty(shape, dtype_of<T>);
-  std::copy(values.begin(), values.end(), result.data<T>());
+  result.copy_from_host(values.data());
   return result;
 }
 

@@ -27,6 +27,7 @@ std::atomic<int> own_rank{0};
 std::atomic<int64_t> running_step{-1};
 std::atomic<int64_t> finished_step{-1};
 std::atomic<bool> said_last_words{false};
+std::atomic_flag ending;
 static_assert(std::atomic<int64_t>::is_always_lock_free);
 
 bool started_by_launcher() {
@@ -78,12 +79,15 @@ void install_last_words() {
   sigaction(SIGTERM, &action, nullptr);
 }
 
-// Prints one line and ends the job on all ranks.
-[[noreturn]] void end_job(const std::string& message, int exit_code) {
+// Prints one line and ends the job on all ranks. Of several threads that fail, the first does.
+[[noreturn]] void end_job(const std::string& message, int exit_code,
+                          const std::function<void()>& last = {}) {
+  while (ending.test_and_set()) pause();
   said_last_words = true;  // the message has said it
   std::fflush(stdout);
   std::fputs((message + "\n").c_str(), stderr);
   std::fflush(stderr);
+  if (last) last();
   if (mpi_runs()) MPI_Abort(MPI_COMM_WORLD, exit_code);
   _exit(exit_code);
 }
@@ -97,13 +101,14 @@ void install_last_words() {
   end_job(fmt::format("error: {} (rank {})", text, own_rank.load()), 2);
 }
 
-[[noreturn]] void end_with_error(const std::string& text) {
+[[noreturn]] void end_with_error(const std::string& text,
+                                 const std::function<void()>& last = {}) {
   const int64_t step = std::max(running_step.load(), finished_step + 1);
   const bool known = running_step >= 0 || finished_step >= 0;
   // A text that begins with its step says it already.
   const bool says = known && !text.starts_with("step ");
   const std::string place = says ? fmt::format(", step {}", step) : "";
-  end_job(fmt::format("rank {}{}: {}", own_rank.load(), place, text), 1);
+  end_job(fmt::format("rank {}{}: {}", own_rank.load(), place, text), 1, last);
 }
 
 World init_mpi(int& argc, char**& argv) {
@@ -167,6 +172,10 @@ int run(int argc, char** argv, const std::function<int(World&)>& body) {
   } catch (...) {
     end_with_error("an exception that is no std::exception");
   }
+}
+
+void fail_job(const std::string& text, const std::function<void()>& last) {
+  end_with_error(text, last);
 }
 
 void set_running_step(int64_t step) { running_step = step; }

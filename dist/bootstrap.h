@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 
 #include "dist/communicator.h"
 
@@ -36,6 +37,10 @@ void finish(World& world);
 
 /// init, body, finish; the process's exit code.
 int run(int argc, char** argv, const std::function<int(World&)>& body);
+
+/// Says what failed, with rank and step, and ends the job on all ranks: for a thread with nobody
+/// to throw to. `last`, which must not throw, runs between the two.
+[[noreturn]] void fail_job(const std::string& text, const std::function<void()>& last = {});
 
 /// The step that this rank is in, and the last one that it finished: for its errors, and for its
 /// last words when it is told to end. The optimizer sets both.

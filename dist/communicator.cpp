@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "core/trace.h"
+#include "dist/host_buffer.h"
 #include "dist/host_work.h"
 
 namespace tessera::dist {
@@ -59,15 +60,16 @@ std::vector<std::string> gather_text(Communicator& communicator, const std::stri
   const int64_t ranks = communicator.size();
   const int64_t rank = communicator.rank();
 
-  const Tensor lengths = Tensor::zeros({ranks}, DType::i64, {}, Category::communication);
+  const HostBuffer lengths(ranks, DType::i64, communicator);
   lengths.data<int64_t>()[rank] = static_cast<int64_t>(text.size());
-  communicator.all_gather(lengths, {}).wait();
-  const int64_t longest = *std::ranges::max_element(lengths.values<int64_t>());
+  lengths.all_gather(communicator, Traffic::other).wait();
+  lengths.fetch();
+  const int64_t longest = *std::ranges::max_element(lengths.values().values<int64_t>());
 
   // In rounds of a few KiB a rank, so that a long text does not need memory for all of them at once
   // on every rank.
   const int64_t round = std::clamp<int64_t>((int64_t{1} << 20) / ranks, 4096, 65536);
-  const Tensor pieces = Tensor::zeros({ranks * round}, DType::u8, {}, Category::communication);
+  const HostBuffer pieces(ranks * round, DType::u8, communicator);
   auto* const bytes = reinterpret_cast<char*>(pieces.data<uint8_t>());
 
   std::vector<std::string> texts(rank == 0 ? static_cast<size_t>(ranks) : 0);
@@ -77,7 +79,8 @@ std::vector<std::string> gather_text(Communicator& communicator, const std::stri
     };
     std::memcpy(bytes + rank * round, text.data() + std::min<size_t>(text.size(), begin),
                 static_cast<size_t>(part(rank)));
-    communicator.all_gather(pieces, {}).wait();
+    pieces.all_gather(communicator, Traffic::other).wait();
+    pieces.fetch();
     for (size_t r = 0; r < texts.size(); ++r) {
       const auto source = static_cast<int64_t>(r);
       texts[r].append(bytes + source * round, static_cast<size_t>(part(source)));

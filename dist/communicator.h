@@ -112,15 +112,38 @@ class Communicator {
   TrafficLedger traffic_;
 };
 
-/// The communicator of a job of one rank: every call is done when it returns.
-std::shared_ptr<Communicator> single_communicator();
+/// The communicator of a job of one rank, whose buffers are on `device`: every call is done, or on
+/// CUDA in the caller's stream, when it returns.
+std::shared_ptr<Communicator> single_communicator(Device device = {});
 
 /// Over MPI_COMM_WORLD (MPI must be initialised with MPI_THREAD_MULTIPLE). One communication thread
 /// runs the calls; pairwise transfers go through persistent scratch in chunks. Collective.
 std::shared_ptr<Communicator> mpi_communicator();
 
+/// Over `host`, a communicator of host memory, for ranks whose buffers are on GPU `device`: what it
+/// sends and receives is copied through host memory. Collective if making `host` is.
+std::shared_ptr<Communicator> staged_communicator(std::shared_ptr<Communicator> host, int device);
+
 /// The staging_bytes() of mpi_communicator in a job of `ranks` ranks.
 int64_t mpi_staging_bytes(int64_t ranks);
+
+struct NcclOptions {
+  double timeout_s = 600;   // a call that has been the oldest under way for longer ends the job
+  int64_t chunk_bytes = 0;  // of staging, whole blocks of 256 elements of 8 bytes; 0: by the ranks
+  int min_ctas = 0;         // blocks of NCCL's kernels, which compete with those that compute;
+  int max_ctas = 0;         // 0: its own choice
+};
+
+/// Over NCCL, for memory of the CUDA device `device`. Of all ranks of MPI_COMM_WORLD, each with a
+/// GPU of its own, or of this one where MPI is not initialised. Every call is put on one stream of
+/// high priority: `receive` and the body of run() are called at once, and what they launch takes
+/// its turn there. Work::wait() lets the caller's current stream wait, not the host: who reads a
+/// result there synchronises, as Tensor::to() does. Calls are made by one thread at a time. What
+/// NCCL itself sends may differ from what is counted. Collective. Throws in a build without CUDA.
+std::shared_ptr<Communicator> nccl_communicator(int device, const NcclOptions& options = {});
+
+/// The staging_bytes() of nccl_communicator in a job of `ranks` ranks.
+int64_t nccl_staging_bytes(int64_t ranks, const NcclOptions& options = {});
 
 /// Every rank's text on rank 0, in rank order; empty elsewhere. Collective.
 std::vector<std::string> gather_text(Communicator& communicator, const std::string& text);

@@ -10,16 +10,18 @@ namespace {
 
 class SingleCommunicator : public Communicator {
  public:
+  explicit SingleCommunicator(Device device) : device_(device) {}
+
   int rank() const override { return 0; }
   int size() const override { return 1; }
   std::string name() const override { return "single"; }
 
   std::shared_ptr<Storage> allocate(int64_t bytes, Category category) override {
-    return tessera::allocate(bytes, category);
+    return tessera::allocate(bytes, category, device_);
   }
 
   Work exchange(const Tensor& input, int contributors, Receive receive, Call call) override {
-    check_exchange(input, contributors, 1);
+    check_exchange(input, contributors, 1, device_);
     traffic_.add(Collective::exchange, call.purpose, 0);
     const int64_t elements = input.elements();
     if (elements > 0) receive(0, 0, input.flat(0, elements));
@@ -28,26 +30,26 @@ class SingleCommunicator : public Communicator {
 
   Work reduce_scatter(const Tensor& shard, const Tensor& input, int contributors,
                       Call call) override {
-    check_reduce_scatter(shard, input, contributors, 1);
+    check_reduce_scatter(shard, input, contributors, 1, device_);
     traffic_.add(Collective::reduce_scatter, call.purpose, 0);
     if (shard.elements() > 0) kernels::fold(current_context(shard.device()), shard, input, true);
     return {};
   }
 
   Work all_gather(const Tensor& buffer, Call call) override {
-    check_all_gather(buffer, 1);
+    check_all_gather(buffer, 1, device_);
     traffic_.add(Collective::all_gather, call.purpose, 0);
     return {};
   }
 
   Work all_reduce(const Tensor& buffer, Call call) override {
-    check_all_reduce(buffer);
+    check_all_reduce(buffer, device_);
     traffic_.add(Collective::all_reduce, call.purpose, 0);
     return {};
   }
 
   Work broadcast(const Tensor& buffer, int root, Call call) override {
-    check_broadcast(buffer, root, 1);
+    check_broadcast(buffer, root, 1, device_);
     traffic_.add(Collective::broadcast, call.purpose, 0);
     return {};
   }
@@ -60,12 +62,16 @@ class SingleCommunicator : public Communicator {
   void barrier() override { traffic_.add(Collective::barrier, Traffic::other, 0); }
 
   int64_t staging_bytes() const override { return 0; }
+  Device device() const override { return device_; }
+
+ private:
+  Device device_;
 };
 
 }  // namespace
 
-std::shared_ptr<Communicator> single_communicator() {
-  return std::make_shared<SingleCommunicator>();
+std::shared_ptr<Communicator> single_communicator(Device device) {
+  return std::make_shared<SingleCommunicator>(device);
 }
 
 }  // namespace tessera::dist

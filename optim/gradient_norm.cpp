@@ -19,12 +19,11 @@ void GradientNorm::add(const Partition& partition) {
   blocks_ += partition.layout().shard_elements() / dist::block_elements;
   const auto bytes = blocks_ * communicator_->size() * static_cast<int64_t>(sizeof(double));
   sums_ = {};  // before the larger one is allocated, so that both are never held
-  sums_ = Tensor::unallocated({bytes}, DType::u8);
-  sums_.attach(communicator_->allocate(bytes, Category::communication), 0);
+  sums_ = dist::HostBuffer(bytes, DType::u8, *communicator_);
 }
 
 double GradientNorm::compute() {
-  auto* sums = static_cast<double*>(sums_.raw());
+  auto* sums = static_cast<double*>(sums_.values().raw());
   double* own = sums + communicator_->rank() * blocks_;
   for (const Entry& entry : entries_) {
     const Tensor& gradients = entry.partition->accumulator();
@@ -34,7 +33,8 @@ double GradientNorm::compute() {
                                std::span(own, static_cast<size_t>(blocks)), gradients);
     own += blocks;
   }
-  communicator_->all_gather(sums_, {dist::Traffic::norms, -1}).wait();
+  sums_.all_gather(*communicator_, dist::Traffic::norms).wait();
+  sums_.fetch();
   double total = 0;
   for (const Entry& entry : entries_) {
     for (size_t i = 0; i < entry.partition->parameters().size(); ++i) {
@@ -53,7 +53,7 @@ double GradientNorm::of_parameter(const Partition& partition, int parameter) con
 
 double GradientNorm::parameter_sum(const Entry& entry, int parameter, double total) const {
   const Partition& partition = *entry.partition;
-  const auto* sums = static_cast<const double*>(sums_.raw());
+  const auto* sums = static_cast<const double*>(sums_.values().raw());
   const dist::ParameterSlot& slot = partition.layout().slot(parameter);
   const dist::Bucket& bucket = partition.bucket(slot.bucket);
   const int64_t shard_blocks = bucket.shard_elements / dist::block_elements;

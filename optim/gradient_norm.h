@@ -6,7 +6,7 @@
 #include <memory>
 #include <vector>
 
-#include "dist/communicator.h"
+#include "dist/host_buffer.h"
 #include "optim/partition.h"
 
 namespace tessera::optim {
@@ -35,7 +35,7 @@ class GradientNorm {
   std::shared_ptr<dist::Communicator> communicator_;
   std::vector<Entry> entries_;
   int64_t blocks_ = 0;  // of one rank, over all partitions
-  Tensor sums_;  // f64 as bytes [ranks * blocks]
+  dist::HostBuffer sums_;  // f64 as bytes [ranks * blocks]
 };
 
 }  // namespace tessera::optim

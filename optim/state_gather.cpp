@@ -42,7 +42,8 @@ void own_state(const BucketFlow& flow, const std::vector<std::string>& names,
   for (int b = 0; b < flow.partition().buckets(); ++b) {
     const std::vector<Tensor> state = flow.updates().state(b);
     for (size_t i = 0; i < names.size(); ++i) {
-      copy_out(flow.partition(), b, flow.range(b), state[i].values<float>(), names[i], result);
+      const Tensor own = state[i].to_host();
+      copy_out(flow.partition(), b, flow.range(b), own.values<float>(), names[i], result);
     }
   }
 }
@@ -55,7 +56,8 @@ void gather_state(const BucketFlow& flow, const std::vector<std::string>& names,
     for (size_t i = 0; i < names.size(); ++i) {
       const Tensor whole = gather_bucket(partition, b, state[i], flow.range(b), communicator);
       if (communicator.rank() == root) {
-        copy_out(partition, b, partition.whole_range(b), whole.values<float>(), names[i], result);
+        const Tensor values = whole.to_host();
+        copy_out(partition, b, partition.whole_range(b), values.values<float>(), names[i], result);
       }
     }
   }

@@ -6,10 +6,11 @@ namespace tessera::optim {
 namespace {
 
 // A buffer of the given size; the old one goes before a larger one comes.
-void make_room(Tensor& buffer, int64_t elements, DType dtype, dist::Communicator& communicator) {
-  if (buffer.defined() && buffer.elements() == elements) return;
-  buffer = Tensor::unallocated({elements}, dtype);
-  buffer.attach(communicator.allocate(buffer.bytes(), Category::communication), 0);
+void make_room(dist::HostBuffer& buffer, int64_t elements, DType dtype,
+               dist::Communicator& communicator) {
+  if (buffer.values().defined() && buffer.values().elements() == elements) return;
+  buffer = {};
+  buffer = dist::HostBuffer(elements, dtype, communicator);
 }
 
 }  // namespace
@@ -41,9 +42,11 @@ void StepRecord::set_loss(int64_t micro_step, float loss) {
 void StepRecord::set_reached(int64_t parameter) { set_flag(micro_steps_ + parameter); }
 
 void StepRecord::exchange() {
-  const dist::Work losses = communicator_->all_gather(losses_, {dist::Traffic::losses, -1});
-  communicator_->all_gather(flags_, {dist::Traffic::flags, -1}).wait();
+  const dist::Work losses = losses_.all_gather(*communicator_, dist::Traffic::losses);
+  flags_.all_gather(*communicator_, dist::Traffic::flags).wait();
   losses.wait();
+  losses_.fetch();
+  flags_.fetch();
 }
 
 int64_t StepRecord::place(int64_t micro_batch) const {

@@ -6,7 +6,7 @@
 #include <memory>
 #include <vector>
 
-#include "dist/communicator.h"
+#include "dist/host_buffer.h"
 
 namespace tessera::optim {
 
@@ -37,8 +37,8 @@ class StepRecord {
   int64_t micro_steps_ = 0;
   int64_t parameters_ = 0;
   int64_t flag_bytes_ = 0;  // of one rank: a bit for each micro-step, then for each parameter
-  Tensor losses_;           // f32 [ranks * micro_steps]
-  Tensor flags_;            // u8 [ranks * flag_bytes]
+  dist::HostBuffer losses_;           // f32 [ranks * micro_steps]
+  dist::HostBuffer flags_;            // u8 [ranks * flag_bytes]
 };
 
 }  // namespace tessera::optim

@@ -67,7 +67,7 @@ std::vector<Tensor> UpdatePolicy::state(int bucket) const {
 Tensor UpdatePolicy::on_device(const Tensor& staging, const Tensor& sums) const {
   if (!staging.defined()) return sums;
   const Tensor here = staging.flat(0, sums.elements());
-  kernels::copy(current_context(sums.device()), here, sums);
+  here.copy_from(sums);
   return here;
 }
 
@@ -82,9 +82,7 @@ void UpdatePolicy::update(int bucket, const UpdateChoice& choice) {
   const Tensor rounded =
       staged_values_.defined() ? staged_values_.flat(0, values.elements()) : values;
   kernels::convert(current_context(options_.device), rounded, weights);
-  if (staged_values_.defined()) {
-    kernels::copy(current_context(values.device()), values, rounded);
-  }
+  if (staged_values_.defined()) values.copy_from(rounded);
 }
 
 ReplicatedUpdate::ReplicatedUpdate(const Partition& partition, dist::Communicator& communicator,

@@ -16,7 +16,7 @@ ParameterSource present_values(const std::vector<nn::NamedParameter>& parameters
     const Tensor& tensor = named.parameter.tensor();
     if (!tensor.allocated()) continue;
     const InUse in_use({&tensor});  // an earlier optimizer's last gather may be under way
-    present[named.name] = tensor.detach();
+    present[named.name] = tensor.detach().to_host();
   }
   return [present, seed](const nn::NamedParameter& named, int64_t begin, std::span<float> out) {
     const auto found = present.find(named.name);

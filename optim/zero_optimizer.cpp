@@ -199,7 +199,8 @@ void ZeroOptimizer::for_each_parameter(
     const Partition& partition = flow->partition();
     for (int b = 0; b < partition.buckets(); ++b) {
       const Tensor whole = gather_bucket(partition, b, flow->weights(b), flow->range(b),
-                                         *engine_->communicator);
+                                         *engine_->communicator)
+                               .to_host();
       for (const Partition::Part& part : partition.parts(b, partition.whole_range(b))) {
         const auto values = whole.values<float>().subspan(
             static_cast<size_t>(part.offset), static_cast<size_t>(part.end - part.begin));

@@ -10,6 +10,7 @@ import re
 import sys
 
 MAX_FILE_LINES = 400
+MAX_KERNEL_FILE_LINES = 800  # .cu, where a tile needs it
 MAX_FUNCTION_LINES = 60
 MAX_COLUMNS = 100
 
@@ -20,6 +21,7 @@ ARROWS = {
     "dist": ("core/", "dist/"),
     "optim": ("core/", "dist/", "optim/", "nn/parameter.h", "nn/module.h"),
     "models": ("core/", "nn/", "models/"),
+    "emulated": ("core/", "dist/backoff.h", "emulated/"),
     "apps": ("core/", "nn/", "dist/", "optim/", "models/", "apps/", "tessera.h"),
 }
 WITHOUT_MPI = ("core", "nn", "optim", "models")
@@ -115,8 +117,9 @@ def check_lines(path, text):
     lines = text.split("\n")
     if text and not text.endswith("\n"):
         yield len(lines), "no newline at the end of the file"
-    if text.count("\n") > MAX_FILE_LINES:
-        yield MAX_FILE_LINES + 1, f"file has more than {MAX_FILE_LINES} lines"
+    most = MAX_KERNEL_FILE_LINES if path.suffix == ".cu" else MAX_FILE_LINES
+    if text.count("\n") > most:
+        yield most + 1, f"file has more than {most} lines"
     for number, line in enumerate(lines, 1):
         if len(line) > MAX_COLUMNS:
             yield number, f"line has {len(line)} columns, more than {MAX_COLUMNS}"

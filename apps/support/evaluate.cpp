@@ -53,8 +53,9 @@ float evaluate(models::Gpt& model, const TokenRange& range, const EvaluationOpti
     }
   }
   model.train();
-  const Tensor losses = Tensor::from({batches}, own);
-  world.communicator->all_reduce(losses, {dist::Traffic::other}).wait();
+  const Tensor sums = Tensor::from({batches}, own);
+  world.communicator->all_reduce(sums, {dist::Traffic::other}).wait();
+  const Tensor losses = sums.to_host();
   double sum = 0;
   for (int64_t i = 0; i < batches; ++i) {
     sum += static_cast<double>(losses.data<float>()[i]) * static_cast<double>(batch(i).size());

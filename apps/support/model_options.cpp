@@ -67,6 +67,23 @@ void add_bucket_options(CLI::App& app, BucketOptions& options) {
       ->group(group);
 }
 
+void add_device_options(CLI::App& app, dist::DeviceOptions& options) {
+  const char* group = "Distribution";
+  app.add_option("--device", options.device, "cpu, cuda, or auto: CUDA where a GPU is usable")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"cpu", "cuda", "auto"}))
+      ->group(group);
+  app.add_option("--comm", options.comm,
+                 "With CUDA: nccl, a GPU for each rank; mpi, through host memory; auto")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"auto", "nccl", "mpi"}))
+      ->group(group);
+  app.add_option("--comm-timeout", options.timeout_s,
+                 "Seconds after which a collective over NCCL ends the job")
+      ->capture_default_str()
+      ->group(group);
+}
+
 void add_overlap_option(CLI::App& app, std::string& overlap) {
   app.add_option("--overlap", overlap, "on: communicate while computing; off")
       ->capture_default_str()

@@ -14,6 +14,7 @@
 #include <CLI/CLI.hpp>
 
 #include "apps/support/train_defaults.h"
+#include "dist/device_choice.h"
 #include "models/gpt.h"
 #include "optim/micro_batch.h"
 #include "optim/zero_optimizer.h"
@@ -61,6 +62,9 @@ struct MemoryOptions {
   std::string offload = "none";
 };
 void add_memory_options(CLI::App& app, MemoryOptions& options);
+/// Group "Distribution": --device, --comm, --comm-timeout.
+void add_device_options(CLI::App& app, dist::DeviceOptions& options);
+
 DType parameter_dtype(const MemoryOptions& options);
 DType sum_dtype(const MemoryOptions& options);
 optim::Offload offload(const MemoryOptions& options);

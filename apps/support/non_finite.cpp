@@ -14,7 +14,8 @@ bool is_finite(const Tensor& x) {
   if (!x.defined() || !x.allocated() || !is_float(x.dtype())) return true;
   bool finite = true;
   visit_float(x.dtype(), "first_non_finite", [&]<class T>() {
-    const std::span<const T> values = x.values<T>();
+    const Tensor here = x.to_host();
+    const std::span<const T> values = here.values<T>();
     finite = std::all_of(values.begin(), values.end(),
                          [](T value) { return std::isfinite(float(value)); });
   });

@@ -88,7 +88,7 @@ std::string RankReport::table() const {
 
 RankReport measure(const optim::Plan& plan, const StepCount& count, const dist::World& world) {
   RankReport report{.rank = world.rank, .count = count, .memory = {}, .traffic = {}};
-  const MemoryLedger& memory = memory_ledger();
+  const MemoryLedger& memory = memory_ledger(default_device());
   for (int i = 0; i < category_count; ++i) {
     const auto category = static_cast<Category>(i);
     report.memory.push_back({std::string(category_name(category)), planned_bytes(plan, category),

@@ -77,8 +77,8 @@ void sample(models::Gpt& model, std::vector<int32_t> prompt, const SampleOptions
     const auto length = static_cast<int64_t>(window);
     const Tensor logits = ops::convert(
         model.next_logits(Tensor::from<int32_t>({1, length}, seen)), DType::f32);
-    const auto last = logits.values<float>();
-    text.push_back(choose_token(last, options, position));
+    const Tensor here = logits.to_host();
+    text.push_back(choose_token(here.values<float>(), options, position));
     emit(text.back());
   }
   model.train(was_training);

@@ -19,14 +19,14 @@ TokenRange whole(const std::string& path) {
 Sequences read_sequences(const TokenRange& range, std::span<const int64_t> starts,
                          int64_t context) {
   const auto rows = static_cast<int64_t>(starts.size());
-  Sequences result{Tensor::empty({rows, context}, DType::i32),
-                   Tensor::empty({rows, context}, DType::i32)};
+  Sequences result{Tensor::empty({rows, context}, DType::i32, Device{}),
+                   Tensor::empty({rows, context}, DType::i32, Device{})};
   for (int64_t row = 0; row < rows; ++row) {
     const int64_t begin = range.begin + starts[static_cast<size_t>(row)];
     range.file->copy(begin, result.tokens.rows(row, row + 1).values<int32_t>());
     range.file->copy(begin + 1, result.targets.rows(row, row + 1).values<int32_t>());
   }
-  return result;
+  return {result.tokens.to(default_device()), result.targets.to(default_device())};
 }
 
 TokenData::TokenData(const TokenDataOptions& options) : options_(options) {

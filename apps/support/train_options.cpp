@@ -187,6 +187,7 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
   add_data_and_model(app, given, result.options);
   add_training(app, given, result.options);
   add_distribution(app, given);
+  add_device_options(app, result.options.devices);
   add_memory_options(app, result.options.memory);
   add_output(app, given, result.options);
   result.help = parse_arguments(app, argc, argv);

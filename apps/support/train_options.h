@@ -21,6 +21,7 @@ struct TrainOptions {
   int64_t bucket_bytes = 0;
   bool overlap = true;
   optim::Reduction reduction = optim::Reduction::ordered;
+  dist::DeviceOptions devices;
   MemoryOptions memory;  // precision, gradient sums, recompute (in `model` too), offload
 
   int64_t steps = 0;

@@ -1,4 +1,4 @@
-// What the update rules share on the CPU: their checks and the walk over segments.
+// What the update rules share: their checks, and on the CPU the walk over segments.
 #pragma once
 
 #include <span>
@@ -7,27 +7,37 @@
 #include "core/kernels.h"
 #include "core/ops/blocks.h"
 
-namespace tessera::cpu {
+namespace tessera {
+
+/// Throws for a segment outside [0, elements), off a block of 256 elements, or of no group.
+inline void check_segments(std::string_view rule, int64_t elements,
+                           std::span<const UpdateSegment> segments,
+                           std::span<const UpdateHyper> groups) {
+  constexpr int64_t block = cpu::block_elements;
+  for (const UpdateSegment& segment : segments) {
+    TESSERA_CHECK(0 <= segment.begin && segment.begin <= segment.end && segment.end <= elements,
+                  "{}: segment [{}, {}) is outside {} elements", rule, segment.begin, segment.end,
+                  elements);
+    TESSERA_CHECK(segment.begin % block == 0 &&
+                      (segment.end % block == 0 || segment.end == elements),
+                  "{}: segment [{}, {}) does not lie on blocks of {} elements", rule, segment.begin,
+                  segment.end, block);
+    TESSERA_CHECK(0 <= segment.group && static_cast<size_t>(segment.group) < groups.size(),
+                  "{}: segment of group {}, expected less than {}", rule, segment.group,
+                  groups.size());
+  }
+}
+
+namespace cpu {
 
 /// Calls body(hyper, begin, end) for ranges that together are the segments, on threads split at
-/// blocks of 256 elements. Throws for a segment outside the buffer, off a block, or of no group.
+/// blocks of 256 elements. Throws as check_segments does.
 template <class Body>
 void for_each_segment(std::string_view rule, const Tensor& parameters,
                       std::span<const UpdateSegment> segments, std::span<const UpdateHyper> groups,
                       Body&& body) {
   const int64_t elements = parameters.elements();
-  for (const UpdateSegment& segment : segments) {
-    TESSERA_CHECK(0 <= segment.begin && segment.begin <= segment.end && segment.end <= elements,
-                  "{}: segment [{}, {}) is outside {} elements", rule, segment.begin, segment.end,
-                  elements);
-    TESSERA_CHECK(segment.begin % block_elements == 0 &&
-                      (segment.end % block_elements == 0 || segment.end == elements),
-                  "{}: segment [{}, {}) does not lie on blocks of {} elements", rule, segment.begin,
-                  segment.end, block_elements);
-    TESSERA_CHECK(0 <= segment.group && static_cast<size_t>(segment.group) < groups.size(),
-                  "{}: segment of group {}, expected less than {}", rule, segment.group,
-                  groups.size());
-  }
+  check_segments(rule, elements, segments, groups);
   // One division of the whole buffer: many small segments still make one parallel region.
   parallel_blocks(elements, 8, [&](int64_t first, int64_t last) {
     for (const UpdateSegment& segment : segments) {
@@ -38,4 +48,6 @@ void for_each_segment(std::string_view rule, const Tensor& parameters,
   });
 }
 
-}  // namespace tessera::cpu
+}  // namespace cpu
+
+}  // namespace tessera

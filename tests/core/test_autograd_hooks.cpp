@@ -105,7 +105,7 @@ TEST_CASE("every way to contribute adds to what is there, and the first overwrit
   Watched w("w", log, {2}, 3);
   const auto by_destination = [](const Tensor& x) {
     return record("destination", x.detach(), {x}, [](const Tensor& dy, InputGradients& grads) {
-      kernels::copy(current_context({}), grads.destination(0), dy);
+      kernels::copy(test_context(), grads.destination(0), dy);
     });
   };
   const auto by_pass = [](const Tensor& x) {
@@ -115,7 +115,7 @@ TEST_CASE("every way to contribute adds to what is there, and the first overwrit
   const auto by_sum = [](const Tensor& x) {
     return record("sum", x.detach(), {x}, [](const Tensor& dy, InputGradients& grads) {
       const auto [gradient, accumulate] = grads.accumulating_destination(0);
-      const Context context = current_context({});
+      const Context context = test_context();
       if (accumulate) {
         kernels::add(context, gradient, gradient, dy);
       } else {
@@ -128,7 +128,7 @@ TEST_CASE("every way to contribute adds to what is there, and the first overwrit
     for (const auto& second : ways) {
       for (const auto& third : ways) {
         log.clear();
-        kernels::fill(current_context({}), w.buffer, -1000);
+        kernels::fill(test_context(), w.buffer, -1000);
         // Backward meets the third first.
         const Tensor a = first(w.tensor);
         const Tensor b = ops::scale(second(w.tensor), 10);

@@ -73,11 +73,11 @@ TEST_CASE("memory goes while backward proceeds, and all of it in the end") {
     Tensor y = x;
     for (int i = 0; i < depth; ++i) {
       Tensor next = Tensor::empty({elements});
-      kernels::scale(current_context({}), next, y, 2);
+      kernels::scale(test_context(), next, y, 2);
       y = record("twice", next, {y},
                  [kept = next, &held, base](const Tensor& dy, InputGradients& grads) {
                    held.push_back(activations() - base);
-                   kernels::scale(current_context({}), grads.destination(0), dy, 2);
+                   kernels::scale(test_context(), grads.destination(0), dy, 2);
                  });
     }
     Tensor loss = ops::sum(y);

@@ -1,8 +1,9 @@
 // A rank that fails in the middle of a loop of collectives, for tests/dist/failures.sh:
 //
-//   mpirun -n 3 failing_rank throw|input|input-one|kill|segv|exit|abort|hang|none
+//   mpirun -n 3 failing_rank throw|input|input-one|kill|segv|exit|abort|hang|none [nccl]
 //
 // Rank 1 fails in step 5 (the last rank, if there is no rank 1); each step takes some milliseconds.
+// With nccl the ranks talk over NCCL, and a collective may take a second.
 #include <signal.h>
 #include <unistd.h>
 
@@ -13,7 +14,9 @@
 #include <string>
 #include <thread>
 
+#include "core/kernels.h"
 #include "dist/bootstrap.h"
+#include "dist/device_choice.h"
 
 using namespace tessera;
 
@@ -36,7 +39,8 @@ int train(dist::World& world, const std::string& how) {
   const Tensor gradient = Tensor::zeros({world.size * int64_t{100'000}});
   const Tensor sum = Tensor::zeros({100'000});
   const auto fold = [sum](int, int64_t begin, const Tensor& chunk) {
-    sum.data<float>()[begin] += chunk.data<float>()[0];
+    kernels::fold(current_context(sum.device()), sum.flat(begin, begin + chunk.elements()), chunk,
+                  false);
   };
   for (int64_t step = 0; step < 10; ++step) {
     const dist::Work reduced =
@@ -56,6 +60,9 @@ int train(dist::World& world, const std::string& how) {
 
 int main(int argc, char** argv) {
   return dist::run(argc, argv, [&](dist::World& world) {
+    if (argc > 2 && std::string(argv[2]) == "nccl") {
+      dist::choose_devices(world, {.device = "cuda", .comm = "nccl", .timeout_s = 1});
+    }
     return train(world, argc > 1 ? argv[1] : "none");
   });
 }

@@ -10,13 +10,15 @@ void check_all_gather(int64_t piece) {
   const int ranks = job().size();
   const int rank = job().rank();
   const Tensor buffer = Tensor::empty({ranks * piece}, dtype_of<T>);
-  for (int64_t i = 0; i < buffer.elements(); ++i) {
+  int64_t i = 0;
+  for (T& value : buffer.values<T>()) {
     const bool own = i >= rank * piece && i < (rank + 1) * piece;
-    buffer.data<T>()[i] = own ? static_cast<T>(value_at(rank, i)) : T{0};
+    value = own ? static_cast<T>(value_at(rank, i)) : T{0};
+    ++i;
   }
   const Counted counted(job());
   job().all_gather(buffer, {Traffic::parameters, 1}).wait();
-  CHECK(differences<T>(buffer, [&](int64_t i) { return value_at(i / piece, i); }) == 0);
+  CHECK(differences<T>(buffer, [&](int64_t at) { return value_at(at / piece, at); }) == 0);
   CHECK(counted.only(Collective::all_gather, Traffic::parameters,
                      (ranks - 1) * piece * static_cast<int64_t>(sizeof(T))));
 }

@@ -3,15 +3,35 @@
 #pragma once
 
 #include <algorithm>
+#include <cstdlib>
+#include <string>
 
 #include "dist/communicator.h"
 #include "tests/support/catch.h"
+#include "tests/support/devices.h"
 
 namespace tessera::dist {
 
+/// Whether the communicators below are NCCL's: on CUDA, unless TESSERA_TEST_COMM is mpi.
+inline bool over_nccl() {
+  const char* const name = std::getenv("TESSERA_TEST_COMM");
+  return !test::on_cpu() && !(name != nullptr && std::string(name) == "mpi");
+}
+
+/// Of NCCL's staging: small, so that few elements are many chunks.
+inline constexpr NcclOptions nccl_options{.chunk_bytes = 64 * 1024};
+
+/// Of this job's ranks, for memory of the test device. Collective.
+inline std::shared_ptr<Communicator> new_communicator() {
+  if (over_nccl()) return nccl_communicator(default_device().index, nccl_options);
+  auto host = mpi_communicator();
+  if (test::on_cpu()) return host;
+  return staged_communicator(std::move(host), default_device().index);
+}
+
 /// One communicator for the whole program.
 inline Communicator& job() {
-  static const std::shared_ptr<Communicator> communicator = mpi_communicator();
+  static const std::shared_ptr<Communicator> communicator = new_communicator();
   return *communicator;
 }
 
@@ -30,7 +50,8 @@ inline int64_t sum_at(int64_t contributors, int64_t index) {
 template <class T = float>
 Tensor filled(int64_t source, int64_t elements) {
   const Tensor x = Tensor::empty({elements}, dtype_of<T>);
-  for (int64_t i = 0; i < elements; ++i) x.data<T>()[i] = static_cast<T>(value_at(source, i));
+  int64_t i = 0;
+  for (T& value : x.values<T>()) value = static_cast<T>(value_at(source, i++));
   return x;
 }
 
@@ -38,15 +59,15 @@ Tensor filled(int64_t source, int64_t elements) {
 template <class T = float, class Expected>
 int64_t differences(const Tensor& x, Expected&& expected) {
   int64_t count = 0;
-  for (int64_t i = 0; i < x.elements(); ++i) {
-    count += x.data<T>()[i] != static_cast<T>(expected(i));
-  }
+  int64_t i = 0;
+  for (const T value : x.values<T>()) count += value != static_cast<T>(expected(i++));
   return count;
 }
 
-/// Elements of T in a chunk of the job's staging, of which there are two a peer and one more.
+/// Elements of T in a chunk of the job's staging. Of MPI's there are two a peer and one more.
 template <class T = float>
 int64_t chunk_elements() {
+  if (over_nccl()) return nccl_options.chunk_bytes / static_cast<int64_t>(sizeof(T));
   const int64_t ranks = std::max(job().size(), 2);
   return mpi_staging_bytes(ranks) / (2 * (ranks - 1) + 1) / static_cast<int64_t>(sizeof(T));
 }

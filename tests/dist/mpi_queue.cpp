@@ -4,6 +4,7 @@
 #include <random>
 #include <thread>
 
+#include "core/kernels.h"
 #include "core/trace.h"
 #include "tests/dist/mpi_helpers.h"
 #include "tests/support/delayed_communicator.h"
@@ -25,11 +26,10 @@ Flight launch(Communicator& communicator, uint32_t kind, int64_t piece, int cont
   const int rank = communicator.rank();
   if (kind == 0) {
     const Tensor input = filled(rank, ranks * piece);
-    const Tensor sum = Tensor::zeros({piece});
-    const auto receive = [sum](int, int64_t begin, const Tensor& chunk) {
-      for (int64_t i = 0; i < chunk.elements(); ++i) {
-        sum.data<float>()[begin + i] += chunk.data<float>()[i];
-      }
+    const Tensor sum = Tensor::empty({piece});
+    const auto receive = [sum](int source, int64_t begin, const Tensor& chunk) {
+      kernels::fold(current_context(sum.device()), sum.flat(begin, begin + chunk.elements()),
+                    chunk, source == 0);
     };
     return {communicator.exchange(input, contributors, receive, {}), [=] {
               return differences(sum, [&](int64_t i) {
@@ -119,7 +119,7 @@ TEST_CASE("a barrier waits for the last") {
   // By the clock that the ranks of a host share.
   const Tensor last_entered = Tensor::from<int64_t>({1}, {last ? entered : 0});
   job().all_reduce(last_entered, {}).wait();
-  CHECK(left >= last_entered.data<int64_t>()[0]);
+  CHECK(left >= last_entered.values<int64_t>()[0]);
 }
 
 TEST_CASE("waiting for a rank that computes leaves the core to others") {
@@ -131,7 +131,7 @@ TEST_CASE("waiting for a rank that computes leaves the core to others") {
 }
 
 TEST_CASE("a failure in a collective comes out of wait, and later calls fail as well") {
-  const auto communicator = mpi_communicator();
+  const auto communicator = new_communicator();
   const Tensor input = filled(communicator->rank(), communicator->size());
   const auto throws = [](int, int64_t, const Tensor&) { throw Error("the receiver failed"); };
   const Work failing = communicator->exchange(input, communicator->size(), throws, {});
@@ -146,7 +146,7 @@ TEST_CASE("a failure in a collective comes out of wait, and later calls fail as 
 
 TEST_CASE("a communicator that goes away lets nobody wait for ever") {
   if (job().size() == 1) return;
-  auto communicator = mpi_communicator();
+  auto communicator = new_communicator();
   Work work;
   if (job().rank() == 0) work = communicator->all_gather(Tensor::zeros({job().size()}), {});
   const Work queued = job().rank() == 0 ? communicator->all_gather(Tensor::zeros({0}), {}) : Work();
@@ -160,14 +160,16 @@ TEST_CASE("a communicator that goes away lets nobody wait for ever") {
 
 TEST_CASE("staging is what the formula says, and only that") {
   job().barrier();
-  const int64_t before = memory_ledger().current(Category::communication);
-  const auto communicator = mpi_communicator();
-  const int64_t held = memory_ledger().current(Category::communication) - before;
+  MemoryLedger& ledger = memory_ledger(default_device());
+  const int64_t before = ledger.current(Category::communication);
+  const auto communicator = new_communicator();
+  const int64_t held = ledger.current(Category::communication) - before;
   CHECK(held == communicator->staging_bytes());
-  CHECK(held == mpi_staging_bytes(job().size()));
-  memory_ledger().reset_peaks();
+  if (test::on_cpu()) CHECK(held == mpi_staging_bytes(job().size()));
+  if (over_nccl()) CHECK(held == nccl_staging_bytes(job().size(), nccl_options));
+  ledger.reset_peaks();
   run_many(*communicator, 20, largest_piece());
-  CHECK(memory_ledger().peak(Category::communication) == before + held);
+  CHECK(ledger.peak(Category::communication) == before + held);
 }
 
 // Two slots for each peer and one chunk more; chunks of 1 MiB up to five ranks.
@@ -191,7 +193,7 @@ TEST_CASE("the trace shows calls and waits with their bucket") {
   trace::take_events();
   trace::enable(true);
   const int64_t waited = waited_ns();
-  DelayedCommunicator slow(mpi_communicator(), 20ms);
+  DelayedCommunicator slow(new_communicator(), 20ms);
   const auto ignore = [](int, int64_t, const Tensor&) {};
   slow.exchange(Tensor::zeros({job().size()}), 1, ignore, {Traffic::gradients, 7}).wait();
   job().all_gather(Tensor::zeros({job().size()}), {Traffic::parameters, 8}).wait();
@@ -221,7 +223,7 @@ TEST_CASE("the trace shows calls and waits with their bucket") {
 }
 
 TEST_CASE("a delayed communicator delays reductions, and not their caller") {
-  const auto inner = mpi_communicator();
+  const auto inner = new_communicator();
   DelayedCommunicator slow(inner, 30ms);
   const Tensor x = Tensor::zeros({job().size()});
   const auto ignore = [](int, int64_t, const Tensor&) {};

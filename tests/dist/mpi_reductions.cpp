@@ -157,7 +157,8 @@ TEST_CASE("reduce_scatter gives the same bits each time") {
   job().reduce_scatter(first, input, ranks, {}).wait();
   for (int round = 0; round < 5; ++round) {
     job().reduce_scatter(again, input, ranks, {}).wait();
-    REQUIRE(std::memcmp(first.raw(), again.raw(), static_cast<size_t>(first.bytes())) == 0);
+    REQUIRE(std::memcmp(first.values<float>().data(), again.values<float>().data(),
+                        static_cast<size_t>(first.bytes())) == 0);
   }
 }
 
@@ -195,7 +196,8 @@ TEST_CASE("all_reduce adds in the order of ranks, on every rank alike") {
   }
   const Tensor buffer = Tensor::from<float>({elements}, values_of(job().rank()));
   job().all_reduce(buffer, {}).wait();
-  CHECK(std::memcmp(buffer.raw(), expected.data(), static_cast<size_t>(buffer.bytes())) == 0);
+  CHECK(std::memcmp(buffer.values<float>().data(), expected.data(),
+                    static_cast<size_t>(buffer.bytes())) == 0);
 }
 
 TEST_CASE("arguments that do not fit are refused before anything is sent") {

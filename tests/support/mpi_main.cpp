@@ -3,6 +3,7 @@
 // the worst rank.
 #define CATCH_CONFIG_RUNNER
 #include "tests/support/catch.h"
+#include "tests/support/devices.h"
 
 #include <mpi.h>
 
@@ -100,6 +101,7 @@ int run_session(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  tessera::test::use_test_device();
   int provided = 0;
   MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided);
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);

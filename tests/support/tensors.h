@@ -14,6 +14,9 @@
 
 namespace tessera::test {
 
+/// Of the device that the test runs on.
+inline Context test_context() { return current_context(default_device()); }
+
 /// f32 values in (low, high], a function of the seed and the element.
 inline Tensor random_tensor(const Shape& shape, uint64_t seed, float low = -1, float high = 1) {
   Tensor result = Tensor::empty(shape);

@@ -1,6 +1,9 @@
 #include "tests/support/training.h"
 
 #include <cmath>
+#include <cstdlib>
+
+#include "tests/support/devices.h"
 
 namespace tessera::test {
 namespace {
@@ -54,11 +57,23 @@ Weights weights_of(optim::ZeroOptimizer& optimizer) {
   return weights;
 }
 
-dist::World lone_world() { return {.communicator = dist::single_communicator()}; }
+std::shared_ptr<dist::Communicator> job_communicator() {
+  if (on_cpu()) return dist::mpi_communicator();
+  const char* const name = std::getenv("TESSERA_TEST_COMM");
+  const int device = default_device().index;
+  if (name != nullptr && std::string(name) == "mpi") {
+    return dist::staged_communicator(dist::mpi_communicator(), device);
+  }
+  return dist::nccl_communicator(device);
+}
+
+dist::World lone_world() {
+  return {.communicator = dist::single_communicator(default_device())};
+}
 
 dist::World job_world() {
   // One communicator a process: its staging is allocated once, as in a job.
-  static const std::shared_ptr<dist::Communicator> communicator = dist::mpi_communicator();
+  static const std::shared_ptr<dist::Communicator> communicator = job_communicator();
   return {.communicator = communicator, .rank = communicator->rank(), .size = communicator->size()};
 }
 

@@ -45,6 +45,9 @@ Weights weights_of(optim::ZeroOptimizer& optimizer);
 
 /// The world of a job of one rank, inside any job.
 dist::World lone_world();
+/// What the ranks of this job of MPI communicate over: on the CPU MPI, on CUDA what
+/// TESSERA_TEST_COMM names (mpi: through host memory), NCCL if it names nothing.
+std::shared_ptr<dist::Communicator> job_communicator();
 /// The world of this job of MPI.
 dist::World job_world();
 

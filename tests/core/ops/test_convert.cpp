@@ -24,7 +24,7 @@ TEST_CASE("convert to the dtype that is there", "[convert]") {
   const Tensor x = random_tensor_of(DType::bf16, {3, 4}, 1);
   CHECK(ops::convert(x, DType::bf16).raw() == x.raw());
   const Tensor y = Tensor::zeros({12}, DType::bf16);
-  kernels::convert(current_context({}), y, x);
+  kernels::convert(test_context(), y, x);
   CHECK(same_bits(y.view({3, 4}), x));
 }
 
@@ -53,7 +53,7 @@ TEST_CASE("convert's bits do not depend on the number of threads or on where a r
 
 TEST_CASE("convert says what is wrong", "[convert]") {
   CHECK_THROWS_WITH(
-      kernels::convert(current_context({}), Tensor::empty({4}, DType::bf16), Tensor::empty({5})),
+      kernels::convert(test_context(), Tensor::empty({4}, DType::bf16), Tensor::empty({5})),
       "convert: the source has 5 elements, expected 4");
   CHECK_THROWS_WITH(ops::convert(Tensor::empty({4}), DType::i32),
                     "convert: dtype i32 is not supported, expected f32, bf16 or f16");

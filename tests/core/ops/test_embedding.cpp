@@ -70,7 +70,7 @@ TEST_CASE("embedding looks up and adds positions", "[embedding]") {
 TEST_CASE("embedding's table gradient, overwriting and accumulating", "[embedding]") {
   const Case c = any_case();
   const DType dtype = GENERATE(from_range(float_dtypes()));
-  const Context context = current_context({});
+  const Context context = test_context();
   const Tensor tokens = random_tokens(c.batch, c.length, c.vocabulary, 1);
   const Tensor dy = random_tensor_of(dtype, {c.batch, c.length, c.channels}, 2);
   const Tensor sums = Tensor::full({c.vocabulary, c.channels}, 99);
@@ -96,7 +96,7 @@ TEST_CASE("embedding's position gradient", "[embedding]") {
   const auto sequence = static_cast<size_t>(c.length * c.channels);
   for (size_t i = 0; i < gradient.size(); ++i) expected[i % sequence] += gradient[i];
   const Tensor dpositions = rounded_to(dtype, Tensor::full({c.length + 2, c.channels}, 99));
-  kernels::position_backward(current_context({}), dpositions, dy, c.length);
+  kernels::position_backward(test_context(), dpositions, dy, c.length);
   REQUIRE(max_error(dpositions, expected) < tolerance(dtype, 1, 1e-6));
 }
 
@@ -134,7 +134,7 @@ TEST_CASE("embedding's sorting scratch is in the ledger and given back", "[embed
   const Tensor dtable = Tensor::empty({11, 4});
   const int64_t before = memory_ledger().current(Category::workspace);
   memory_ledger().reset_peaks();
-  kernels::embedding_backward(current_context({}), dtable, random_tensor({3, 5, 4}, 2), tokens,
+  kernels::embedding_backward(test_context(), dtable, random_tensor({3, 5, 4}, 2), tokens,
                               false);
   REQUIRE(memory_ledger().peak(Category::workspace) - before == (11 + 1 + 15) * 4);
   REQUIRE(memory_ledger().current(Category::workspace) == before);

@@ -16,7 +16,7 @@ TEST_CASE("fold adds in order and rounds after every contribution", "[fold]") {
   Tensor expected = Tensor::zeros({size});
   for (uint64_t part = 0; part < 4; ++part) {
     const Tensor contribution = random_tensor_of(dtype, {size}, part);
-    kernels::fold(current_context({}), accumulator, contribution, part == 0);
+    kernels::fold(test_context(), accumulator, contribution, part == 0);
     const std::vector<double> added = doubles(contribution), before = doubles(expected);
     for (size_t i = 0; i < added.size(); ++i) {
       expected.data<float>()[i] = static_cast<float>(before[i]) + static_cast<float>(added[i]);
@@ -34,7 +34,7 @@ TEST_CASE("fold starts from +0.0", "[fold]") {
   const DType sum_dtype = GENERATE(DType::f32, DType::bf16);
   const Tensor accumulator = rounded_to(sum_dtype, Tensor::full({300}, NAN));
   const Tensor contribution = rounded_to(dtype, Tensor::full({300}, -0.0f));
-  kernels::fold(current_context({}), accumulator, contribution, true);
+  kernels::fold(test_context(), accumulator, contribution, true);
   for (const double value : doubles(accumulator)) {
     REQUIRE(value == 0);
     REQUIRE_FALSE(std::signbit(value));
@@ -48,7 +48,7 @@ TEST_CASE("fold's bits do not depend on the number of threads, or on where a ran
   const Tensor contribution = random_tensor_of(dtype, {40001}, 2);
   const auto folded = [&](int64_t begin, int64_t end) {
     const Tensor accumulator = random_tensor_of(sum_dtype, {40001}, 1).flat(begin, end);
-    kernels::fold(current_context({}), accumulator, contribution.flat(begin, end), false);
+    kernels::fold(test_context(), accumulator, contribution.flat(begin, end), false);
     return accumulator;
   };
   REQUIRE(same_bits_for_any_threads([&] { return std::vector{folded(0, 40001)}; }));
@@ -57,9 +57,9 @@ TEST_CASE("fold's bits do not depend on the number of threads, or on where a ran
 
 TEST_CASE("fold says what is wrong", "[fold]") {
   REQUIRE_THROWS_WITH(
-      kernels::fold(current_context({}), Tensor::empty({4}), Tensor::empty({5}), true),
+      kernels::fold(test_context(), Tensor::empty({4}), Tensor::empty({5}), true),
       "fold: the contribution has 5 elements, expected 4");
-  REQUIRE_THROWS_WITH(kernels::fold(current_context({}), Tensor::empty({4}, DType::f16),
+  REQUIRE_THROWS_WITH(kernels::fold(test_context(), Tensor::empty({4}, DType::f16),
                                     Tensor::empty({4}), true),
                       "fold: the accumulator has dtype f16, expected f32 or bf16");
 }

@@ -6,7 +6,6 @@
 #include "core/ops.h"
 #include "tests/support/catch.h"
 #include "tests/support/check_gradient.h"
-#include "tests/support/devices.h"
 #include "tests/support/precision.h"
 
 using namespace tessera;
@@ -28,10 +27,9 @@ double slope_reference(double x) {
 }  // namespace
 
 TEST_CASE("gelu against float64", "[gelu]") {
-  const Device device = GENERATE(from_range(devices()));
   const int64_t size = GENERATE(0, 1, 15, 16, 17, 255, 256, 257, 1000);
   const DType dtype = GENERATE(from_range(float_dtypes()));
-  const Context context = current_context(device);
+  const Context context = test_context();
   const Tensor x = random_tensor_of(dtype, {size}, 1, -6, 6);
   const Tensor dy = random_tensor_of(dtype, {size}, 2);
   std::vector<double> y_expected, dx_expected = doubles(dy);
@@ -84,7 +82,7 @@ TEST_CASE("gelu's bits do not depend on the number of threads", "[gelu]") {
   REQUIRE(same_bits_for_any_threads([&] {
     const Tensor x = random_tensor_of(dtype, {10007}, 1, -5, 5);
     const Tensor dx = Tensor::empty(x.shape(), dtype);
-    kernels::gelu_backward(current_context({}), dx, random_tensor_of(dtype, {10007}, 2), x);
+    kernels::gelu_backward(test_context(), dx, random_tensor_of(dtype, {10007}, 2), x);
     return std::vector{ops::gelu(x), dx};
   }));
 }

@@ -6,7 +6,6 @@
 #include "core/ops.h"
 #include "tests/support/catch.h"
 #include "tests/support/check_gradient.h"
-#include "tests/support/devices.h"
 #include "tests/support/precision.h"
 
 using namespace tessera;
@@ -65,7 +64,7 @@ struct Outputs {
 };
 
 Outputs run(const Inputs& in, bool with_dsum = true) {
-  const Context context = current_context({});
+  const Context context = test_context();
   const int64_t rows = in.x.size(0);
   const Tensor mean = Tensor::empty({rows}), rstd = Tensor::empty({rows});
   const auto like = [](const Tensor& x) { return Tensor::empty(x.shape(), x.dtype()); };
@@ -99,7 +98,7 @@ TEST_CASE("layer_norm of rows far from zero", "[layer_norm]") {
 
 TEST_CASE("layer_norm_backward leaves out what is not asked for", "[layer_norm]") {
   const Inputs in(37, 19);
-  const Context context = current_context({});
+  const Context context = test_context();
   const Tensor mean = Tensor::empty({37}), rstd = Tensor::empty({37}), y = Tensor::empty({37, 19});
   kernels::layer_norm_forward(context, y, mean, rstd, in.x, in.weight, in.bias, epsilon);
   const Outputs all = run(in, false);
@@ -143,7 +142,7 @@ TEST_CASE("layer_norm's bits depend neither on threads nor on alignment", "[laye
   const auto moved = [](const Tensor& tensor) {
     const Tensor room = Tensor::empty({tensor.elements() + 1}, tensor.dtype());
     const Tensor result = room.flat(1, tensor.elements() + 1).view(tensor.shape());
-    kernels::copy(current_context({}), result, tensor);
+    kernels::copy(test_context(), result, tensor);
     return result;
   };
   Inputs other = in;

@@ -74,7 +74,7 @@ TEST_CASE("linear's weight gradient is rounded once, into the buffer of the para
   const Tensor weight = as_parameter(random_tensor_of(dtype, {in, out}, 3));
   weight.leaf()->gradient_buffer = [&] { return narrow_buffer; };
   backward_from(ops::linear(x, weight, {}, {.layout = WeightLayout::in_out}), dy);
-  kernels::matmul(current_context({}), buffer, x, dy, MatmulArgs{.transpose_a = true});
+  kernels::matmul(test_context(), buffer, x, dy, MatmulArgs{.transpose_a = true});
   CHECK(same_bits(narrow_buffer, rounded_to(dtype, buffer)));
 }
 

@@ -93,7 +93,7 @@ TEST_CASE("linear_cross_entropy sums a 16-bit weight gradient over chunks in f32
   const Tensor targets = Tensor::zeros({rows}, DType::i32);
   backward(ops::linear_cross_entropy(x, weight, targets), 1024.0f);
 
-  const Context context = current_context({});
+  const Context context = test_context();
   const Tensor sum = Tensor::zeros({vocabulary, channels});
   const Tensor dloss = Tensor::full({}, 1024.0f);
   for (int64_t begin = 0; begin < rows; begin += chunk) {

@@ -82,7 +82,7 @@ TEST_CASE("matmul adds to a 16-bit destination after its own fp32 sum, once") {
   const Tensor a = random_tensor_of(dtype, {33, 700}, 1), b = random_tensor_of(dtype, {700, 17}, 2);
   const Tensor sum = random_tensor_of(dtype, {33, 17}, 3, -9, 9);
   const Tensor wide = Tensor::empty({33, 17});
-  const Context context = current_context({});
+  const Context context = test_context();
   kernels::matmul(context, wide, a, b, MatmulArgs{});
   const std::vector<double> before = doubles(sum);
   for (size_t i = 0; i < before.size(); ++i) {

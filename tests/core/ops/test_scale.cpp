@@ -13,7 +13,7 @@ TEST_CASE("scale, element by element", "[scale]") {
   const Tensor y = ops::scale(x, -1.3f), expected = widened(x);
   for (float& value : expected.values<float>()) value *= -1.3f;
   REQUIRE(same_bits(y, rounded_to(dtype, expected)));
-  kernels::scale(current_context({}), x, x, -1.3f);  // in place
+  kernels::scale(test_context(), x, x, -1.3f);  // in place
   REQUIRE(same_bits(x, y));
 }
 

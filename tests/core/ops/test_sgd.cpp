@@ -10,7 +10,7 @@ namespace {
 
 void update(const Tensor& p, const Tensor& momentum, const Tensor& gradients,
             std::vector<UpdateSegment> segments, std::vector<UpdateHyper> groups) {
-  kernels::sgd_update(current_context({}), p, momentum, gradients, std::span(segments),
+  kernels::sgd_update(test_context(), p, momentum, gradients, std::span(segments),
                       std::span(groups));
 }
 

@@ -13,7 +13,7 @@ namespace {
 
 std::vector<double> sums_of(const Tensor& x) {
   std::vector<double> sums(static_cast<size_t>((x.elements() + 255) / 256));
-  kernels::block_square_sums(current_context({}), std::span(sums), x);
+  kernels::block_square_sums(test_context(), std::span(sums), x);
   return sums;
 }
 
@@ -58,6 +58,6 @@ TEST_CASE("block_square_sums hold what f32 cannot, and hand NaN on", "[square_su
 TEST_CASE("block_square_sums say what is wrong", "[square_sums]") {
   std::vector<double> sums(2);
   REQUIRE_THROWS_WITH(
-      kernels::block_square_sums(current_context({}), std::span(sums), Tensor::empty({513})),
+      kernels::block_square_sums(test_context(), std::span(sums), Tensor::empty({513})),
       "block_square_sums: room for 2 sums, expected 3");
 }

@@ -1,0 +1,83 @@
+// How long each collective takes, and how much bandwidth that is, in nccl-tests' columns. Every
+// element that arrives is checked; a wrong one makes the exit code 1.
+//
+//   mpirun -n 4 comm_bench                                          over MPI, in host memory
+//   mpirun -n 4 comm_bench --device cuda --comm mpi                 GPU memory, staged
+//   mpirun -n 4 comm_bench --device cuda --comm nccl --json nccl.json
+#include <cstdio>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "apps/support/comm_measure.h"
+#include "apps/support/comm_options.h"
+#include "apps/support/comm_report.h"
+#include "apps/support/train_options.h"
+#include "core/context.h"
+#include "core/output_file.h"
+#include "dist/bootstrap.h"
+
+namespace tessera::apps {
+namespace {
+
+/// Prints a table as soon as its collective is measured, on rank 0.
+std::vector<CommResult> measure(const CommOptions& options, dist::World& world, bool prints) {
+  const std::vector<int64_t> sizes =
+      options.sizes.in_units_of(world.size * dtype_size(options.dtype));
+  CommMeasurement measurement(*world.communicator, {.dtype = options.dtype,
+                                                    .max_bytes = sizes.back(),
+                                                    .iterations = options.iterations,
+                                                    .warmup = options.warmup});
+  if (prints) fmt::print("{}", comm_title(options, world));
+  std::vector<CommResult> all;
+  for (const dist::Collective collective : options.collectives) {
+    std::vector<CommResult> results;
+    for (const int64_t bytes : sizes) results.push_back(measurement.measure(collective, bytes));
+    if (prints) fmt::print("{}", comm_table(results, options.dtype, world.size));
+    if (prints) std::fflush(stdout);
+    all.insert(all.end(), results.begin(), results.end());
+  }
+  return all;
+}
+
+void write_json(const CommOptions& options, const dist::World& world,
+                const std::vector<CommResult>& results) {
+  const std::string text = comm_json(options, world, results).text() + "\n";
+  if (options.json == "-") {
+    fmt::print("{}", text);
+    return;
+  }
+  OutputFile file(options.json);
+  file.write(text);
+  file.commit();
+}
+
+int run(int argc, char** argv, dist::World& world) {
+  const bool talks = world.rank == 0;
+  const auto [options, help] = parse_comm_command_line(argc, argv);
+  if (!help.empty()) {
+    if (talks) fmt::print("{}", help);
+    return 0;
+  }
+  dist::choose_devices(world, options.devices);
+  set_thread_count(threads_per_rank(0, world.local_size));
+  const bool to_file = !options.json.empty() && options.json != "-";
+  if (talks && to_file) check_writable(options.json);
+
+  const std::vector<CommResult> results = measure(options, world, talks && options.json != "-");
+  if (talks && !options.json.empty()) write_json(options, world, results);
+  int64_t wrong = 0;
+  for (const CommResult& result : results) wrong += result.wrong;
+  if (wrong == 0) return 0;
+  if (talks) fmt::print(stderr, "error: {} elements are wrong; #wrong says where\n", wrong);
+  return 1;
+}
+
+}  // namespace
+}  // namespace tessera::apps
+
+int main(int argc, char** argv) {
+  return tessera::dist::run(argc, argv, [&](tessera::dist::World& world) {
+    return tessera::apps::run(argc, argv, world);
+  });
+}

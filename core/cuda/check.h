@@ -1,0 +1,14 @@
+// Turns a CUDA call that failed into an exception that keeps the text of the call:
+//   TESSERA_CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream));
+#pragma once
+
+#include <cuda_runtime.h>
+
+namespace tessera::cuda {
+
+/// Throws Error for anything but success, with the call, CUDA's name of the error and its sentence.
+void check(cudaError_t error, const char* call);
+
+}  // namespace tessera::cuda
+
+#define TESSERA_CUDA(call) ::tessera::cuda::check((call), #call)

@@ -1,0 +1,222 @@
+// Devices, their streams and their memory.
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "core/cuda.h"
+#include "core/cuda/check.h"
+#include "core/cuda/fault.h"
+#include "core/error.h"
+
+namespace tessera::cuda {
+
+namespace {
+
+struct DeviceState {
+  cudaStream_t compute = nullptr;
+  Fault* fault = nullptr;
+};
+
+struct Found {
+  int count = 0;
+  std::string why;  // there is none
+};
+
+// Asked once: the answer does not change while a process runs.
+const Found& found() {
+  static const Found result = [] {
+    int count = 0;
+    const cudaError_t error = cudaGetDeviceCount(&count);
+    (void)cudaGetLastError();  // the failure is this function's result, not the next call's
+    if (error != cudaSuccess) return Found{0, cudaGetErrorString(error)};
+    if (count == 0) return Found{0, "there is no device"};
+    return Found{count, ""};
+  }();
+  return result;
+}
+
+void check_device(int index) {
+  TESSERA_CHECK(0 <= index && index < device_count(), "cuda: there is no device {}: {}", index,
+                unusable().empty() ? fmt::format("{} are usable", device_count()) : unusable());
+}
+
+DeviceState make_state(int index) {
+  const int before = [] {
+    int device = 0;
+    TESSERA_CUDA(cudaGetDevice(&device));
+    return device;
+  }();
+  TESSERA_CUDA(cudaSetDevice(index));
+  DeviceState state;
+  TESSERA_CUDA(cudaStreamCreateWithFlags(&state.compute, cudaStreamNonBlocking));
+  TESSERA_CUDA(cudaHostAlloc(reinterpret_cast<void**>(&state.fault), sizeof(Fault),
+                             cudaHostAllocDefault));
+  *state.fault = Fault{};
+  // The pool keeps what it has: giving it back and asking again would wait for the device.
+  cudaMemPool_t pool = nullptr;
+  TESSERA_CUDA(cudaDeviceGetDefaultMemPool(&pool, index));
+  uint64_t everything = ~uint64_t{0};
+  TESSERA_CUDA(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &everything));
+  TESSERA_CUDA(cudaSetDevice(before));
+  return state;
+}
+
+// Never destroyed: tensors of static lifetime give their memory back after main.
+DeviceState& state_of(int index) {
+  static std::mutex mutex;
+  static auto* const states = new std::vector<DeviceState>;
+  check_device(index);
+  const std::lock_guard lock(mutex);
+  if (states->empty()) states->resize(static_cast<size_t>(device_count()));
+  DeviceState& state = (*states)[static_cast<size_t>(index)];
+  if (state.compute == nullptr) state = make_state(index);
+  return state;
+}
+
+thread_local int scoped_device = -1;
+thread_local void* scoped_stream = nullptr;
+bool shared_with_host = false;
+
+const char* operation_of(FaultKind kind) {
+  switch (kind) {
+    case FaultKind::embedding_token: return "embedding: token";
+    case FaultKind::cross_entropy_target: return "cross_entropy: target";
+    case FaultKind::linear_cross_entropy_target: return "linear_cross_entropy: target";
+  }
+  return "cuda: value";
+}
+
+}  // namespace
+
+void check(cudaError_t error, const char* call) {
+  if (error == cudaSuccess) return;
+  fail("{}: {} ({})", call, cudaGetErrorName(error), cudaGetErrorString(error));
+}
+
+void finish_launch(const Context& context, const char* name, cudaError_t error) {
+  if (error != cudaSuccess) {
+    (void)cudaGetLastError();
+    fail("{}: the kernel was not started: {} ({})", name, cudaGetErrorName(error),
+         cudaGetErrorString(error));
+  }
+  if (shared_with_host) synchronize(context.device.index);
+}
+
+std::string unusable() { return found().why; }
+int device_count() { return found().count; }
+
+std::string device_name(int index) {
+  check_device(index);
+  cudaDeviceProp properties{};
+  TESSERA_CUDA(cudaGetDeviceProperties(&properties, index));
+  return fmt::format("{}, compute capability {}.{}", properties.name, properties.major,
+                     properties.minor);
+}
+
+void use_device(int index) {
+  check_device(index);
+  TESSERA_CUDA(cudaSetDevice(index));
+}
+
+void* current_stream(int index) {
+  return scoped_device == index ? scoped_stream : state_of(index).compute;
+}
+
+StreamScope::StreamScope(int device, void* stream)
+    : device_before_(std::exchange(scoped_device, device)),
+      stream_before_(std::exchange(scoped_stream, stream)) {}
+
+StreamScope::~StreamScope() {
+  scoped_device = device_before_;
+  scoped_stream = stream_before_;
+}
+
+void* new_stream(int index) {
+  (void)state_of(index);
+  cudaStream_t stream = nullptr;
+  TESSERA_CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  return stream;
+}
+
+Event::Event(int index) : index_(index) {
+  cudaEvent_t event = nullptr;
+  TESSERA_CUDA(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+  event_ = {event, [](void* last) { (void)cudaEventDestroy(static_cast<cudaEvent_t>(last)); }};
+  TESSERA_CUDA(cudaEventRecord(event, static_cast<cudaStream_t>(current_stream(index))));
+}
+
+void Event::wait() const {
+  TESSERA_CUDA(cudaStreamWaitEvent(static_cast<cudaStream_t>(current_stream(index_)),
+                                   static_cast<cudaEvent_t>(event_.get()), 0));
+}
+
+void* allocate(int index, int64_t bytes, void* stream) {
+  (void)state_of(index);
+  void* data = nullptr;
+  const auto size = static_cast<size_t>(bytes);
+  const cudaError_t error =
+      shared_with_host ? cudaMallocManaged(&data, size, cudaMemAttachGlobal)
+                       : cudaMallocAsync(&data, size, static_cast<cudaStream_t>(stream));
+  if (error == cudaErrorMemoryAllocation) {
+    (void)cudaGetLastError();
+    return nullptr;
+  }
+  check(error, "cudaMallocAsync");
+  return data;
+}
+
+void free(int, void* data, void* stream) {
+  // In a destructor, and perhaps after main: an error has nowhere to go, and the process's end
+  // frees everything.
+  if (shared_with_host) {
+    (void)cudaFree(data);
+  } else {
+    (void)cudaFreeAsync(data, static_cast<cudaStream_t>(stream));
+  }
+}
+
+void release_cached_memory(int index) {
+  synchronize(index);
+  cudaMemPool_t pool = nullptr;
+  TESSERA_CUDA(cudaDeviceGetDefaultMemPool(&pool, index));
+  TESSERA_CUDA(cudaMemPoolTrimTo(pool, 0));
+}
+
+void pin(void* data, int64_t bytes) {
+  TESSERA_CUDA(cudaHostRegister(data, static_cast<size_t>(bytes), cudaHostRegisterPortable));
+}
+
+void unpin(void* data) { (void)cudaHostUnregister(data); }
+
+void zero(int index, void* data, int64_t bytes) {
+  TESSERA_CUDA(cudaMemsetAsync(data, 0, static_cast<size_t>(bytes),
+                               static_cast<cudaStream_t>(current_stream(index))));
+}
+
+void copy_and_wait(int index, void* to, const void* from, int64_t bytes) {
+  const auto stream = static_cast<cudaStream_t>(current_stream(index));
+  TESSERA_CUDA(
+      cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault, stream));
+  synchronize(index);
+}
+
+void synchronize(int index) {
+  // The host waits here: it is about to read what the device writes.
+  TESSERA_CUDA(cudaStreamSynchronize(static_cast<cudaStream_t>(current_stream(index))));
+  throw_fault({DeviceType::cuda, index});
+}
+
+Fault* device_fault(const Context& context) { return state_of(context.device.index).fault; }
+
+void throw_fault(Device device) {
+  Fault& reported = *state_of(device.index).fault;
+  if (reported.claimed == 0) return;
+  const Fault fault = std::exchange(reported, Fault{});
+  fail("{} {} at position {} is outside the vocabulary of {}", operation_of(fault.kind),
+       fault.value, fault.position, fault.limit);
+}
+
+void share_memory_with_host() { shared_with_host = true; }
+bool memory_is_shared_with_host() { return shared_with_host; }
+
+}  // namespace tessera::cuda

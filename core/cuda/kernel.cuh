@@ -1,0 +1,125 @@
+// What every .cu file starts from: launching, warp and block sums, 16-byte accesses. The same text
+// is compiled by nvcc and, against the headers in emulated/include, by a host compiler.
+//
+//   launch(context, "scale", {blocks_for(packs, 256), 256}, scale_kernel<T>, y, x, packs, factor);
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <tuple>
+#include <utility>
+
+#include "core/context.h"
+#include "core/cuda/check.h"
+#include "core/cuda/shared_memory.cuh"
+#include "core/half.h"
+
+namespace tessera::cuda {
+
+inline constexpr int warp_size = 32;
+inline constexpr unsigned whole_warp = 0xffffffffu;
+
+struct LaunchShape {
+  dim3 grid;
+  dim3 block;
+  size_t shared_bytes = 0;  // dynamic_shared(), beside what the kernel declares
+};
+
+inline cudaStream_t stream_of(const Context& context) {
+  return static_cast<cudaStream_t>(context.stream);
+}
+
+/// Blocks of a one-dimensional grid in which each takes `per_block` items.
+inline unsigned blocks_for(int64_t items, int64_t per_block) {
+  const int64_t blocks = (items + per_block - 1) / per_block;
+  TESSERA_CHECK(blocks <= std::numeric_limits<int32_t>::max(),
+                "cuda: {} items at {} a block are more blocks than a grid can have", items,
+                per_block);
+  return static_cast<unsigned>(blocks);
+}
+
+/// Throws where a launch failed; where tests share memory with the device, waits for its end.
+void finish_launch(const Context& context, const char* name, cudaError_t error);
+
+/// Starts `kernel` on the context's stream; arguments are converted to its parameters' types.
+/// Throws with `name` where CUDA refuses.
+template <class... Params, class... Args>
+void launch(const Context& context, const char* name, LaunchShape shape,
+            void (*kernel)(Params...), Args&&... args) {
+  static_assert(sizeof...(Params) == sizeof...(Args), "one argument for each parameter");
+  constexpr size_t without_asking = 48 << 10;
+  if (shape.shared_bytes > without_asking) {
+    TESSERA_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                      static_cast<int>(shape.shared_bytes)));
+  }
+  std::tuple<Params...> values{static_cast<Params>(std::forward<Args>(args))...};
+  std::apply(
+      [&](Params&... value) {
+        std::array<void*, sizeof...(Params) + 1> pointers{
+            const_cast<void*>(static_cast<const void*>(&value))..., nullptr};
+        finish_launch(context, name,
+                      cudaLaunchKernel(kernel, shape.grid, shape.block, pointers.data(),
+                                       shape.shared_bytes, stream_of(context)));
+      },
+      values);
+}
+
+/// As many T as a thread reads or writes in one access.
+template <class T>
+struct alignas(16) Pack {
+  static constexpr int size = 16 / static_cast<int>(sizeof(T));
+  T value[size];
+};
+
+/// Whether an address may be read as Packs.
+inline bool packable(const void* data) { return reinterpret_cast<uintptr_t>(data) % 16 == 0; }
+
+/// Of all lanes of a warp, all of which must call it; every lane has the result. Butterfly order.
+__device__ inline float warp_sum(float value) {
+  for (int offset = warp_size / 2; offset > 0; offset /= 2) {
+    value += __shfl_xor_sync(whole_warp, value, offset);
+  }
+  return value;
+}
+__device__ inline float warp_max(float value) {
+  for (int offset = warp_size / 2; offset > 0; offset /= 2) {
+    value = fmaxf(value, __shfl_xor_sync(whole_warp, value, offset));
+  }
+  return value;
+}
+
+/// Of all threads of a one-dimensional block, in a fixed order; every thread has the result.
+/// `scratch` is shared memory for threads / 32 floats, free for other use when all have returned
+/// and met at a barrier.
+template <int threads>
+__device__ inline float block_sum(float value, float* scratch) {
+  static_assert(threads % warp_size == 0);
+  constexpr int warps = threads / warp_size;
+  value = warp_sum(value);
+  const int thread = static_cast<int>(threadIdx.x);
+  __syncthreads();  // scratch may hold an earlier result that is still being read
+  if (thread % warp_size == 0) scratch[thread / warp_size] = value;
+  __syncthreads();
+  float total = scratch[0];
+  for (int warp = 1; warp < warps; ++warp) total += scratch[warp];
+  return total;
+}
+template <int threads>
+__device__ inline float block_max(float value, float* scratch) {
+  static_assert(threads % warp_size == 0);
+  constexpr int warps = threads / warp_size;
+  value = warp_max(value);
+  const int thread = static_cast<int>(threadIdx.x);
+  __syncthreads();  // as in block_sum
+  if (thread % warp_size == 0) scratch[thread / warp_size] = value;
+  __syncthreads();
+  float highest = scratch[0];
+  for (int warp = 1; warp < warps; ++warp) highest = fmaxf(highest, scratch[warp]);
+  return highest;
+}
+
+}  // namespace tessera::cuda

@@ -1,0 +1,121 @@
+// Products of 16-bit tiles on tensor cores, and what feeds them from shared memory: mma.sync,
+// ldmatrix and cp.async. Compute capability 8.0 or later. emulated/include has a twin of this file,
+// with the same contract in plain loops.
+//
+// Of c (16, 8) += a (16, 16) b (16, 8), lane l of a warp, with g = l / 4 and q = l % 4, holds
+//   a[0] = a(g, 2q)   a[1] = a(g + 8, 2q)   a[2] = a(g, 2q + 8)   a[3] = a(g + 8, 2q + 8)
+//   b[0] = b(2q, g)   b[1] = b(2q + 8, g)
+//   c[0] = c(g, 2q)   c[1] = c(g, 2q + 1)   c[2] = c(g + 8, 2q)   c[3] = c(g + 8, 2q + 1)
+// An element of a or b stands for two values, one in each half: the one named, low, and its
+// neighbour along the sum, a(g, 2q + 1) or b(2q + 1, g). So two results side by side, rounded and
+// packed, are the operand a of a next product:
+//   a[0] = pack(c0[0], c0[1])  a[1] = pack(c0[2], c0[3])  a[2] = pack(c1[0], c1[1])  ...
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+#include <type_traits>
+
+#include "core/half.h"
+
+// Before a loop over registers: an array stays in registers only where every index is a constant.
+#define TESSERA_UNROLL _Pragma("unroll")
+
+namespace tessera::cuda {
+
+/// A place in shared memory, in the 32 bits that it takes there. `+` counts bytes.
+class SharedAddress {
+ public:
+  __device__ explicit SharedAddress(const void* shared)
+      : value_(static_cast<uint32_t>(__cvta_generic_to_shared(shared))) {}
+  __device__ SharedAddress operator+(uint32_t bytes) const {
+    SharedAddress result = *this;
+    result.value_ += bytes;
+    return result;
+  }
+  __device__ uint32_t value() const { return value_; }
+
+ private:
+  uint32_t value_;
+};
+
+/// c += a b for the whole warp, as the head of this file lays it out. Products are exact; their sum
+/// is f32, in the hardware's order, which is the same in every run.
+template <class T>
+__device__ inline void mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  if constexpr (std::is_same_v<T, BFloat16>) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};\n"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  } else {
+    static_assert(std::is_same_v<T, Float16>);
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};\n"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  }
+}
+
+/// Four matrices of 8 x 8 values of 16 bits for the whole warp. Lane l names row l % 8 of matrix
+/// l / 8: 16 bytes, aligned. r[i] is (g, 2q) of matrix i, low, and (g, 2q + 1).
+__device__ inline void load_matrices(uint32_t (&r)[4], SharedAddress row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];\n"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(row.value()));
+}
+
+/// The same of the transposed matrices: r[i] is (2q, g) of matrix i, low, and (2q + 1, g).
+__device__ inline void load_matrices_transposed(uint32_t (&r)[4], SharedAddress row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];\n"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(row.value()));
+}
+
+/// Starts a copy of 16 bytes, both ends aligned, from global to shared memory; where not `wanted`,
+/// writes zeros and does not read. It is there after wait_for_copies, for this thread; for the
+/// others of the block after a barrier behind that.
+__device__ inline void copy_async_16(SharedAddress to, const void* from, bool wanted) {
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;\n" ::"r"(to.value()),
+               "l"(__cvta_generic_to_global(from)), "r"(wanted ? 16 : 0)
+               : "memory");
+}
+/// The same of 4 bytes.
+__device__ inline void copy_async_4(SharedAddress to, const void* from, bool wanted) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;\n" ::"r"(to.value()),
+               "l"(__cvta_generic_to_global(from)), "r"(wanted ? 4 : 0)
+               : "memory");
+}
+/// Ends a group of the copies that this thread has started.
+__device__ inline void commit_copies() { asm volatile("cp.async.commit_group;\n" ::: "memory"); }
+/// Waits until at most `pending` of this thread's groups, the last ones, are still under way.
+template <int pending>
+__device__ inline void wait_for_copies() {
+  asm volatile("cp.async.wait_group %0;\n" ::"n"(pending) : "memory");
+}
+
+/// Both rounded to T, to the nearest with ties to even.
+template <class T>
+__device__ inline uint32_t pack(float low, float high) {
+  uint32_t result;
+  if constexpr (std::is_same_v<T, BFloat16>) {
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;\n" : "=r"(result) : "f"(high), "f"(low));
+  } else {
+    static_assert(std::is_same_v<T, Float16>);
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;\n" : "=r"(result) : "f"(high), "f"(low));
+  }
+  return result;
+}
+
+/// 2^x within a relative error of 2^-22, in one instruction where exp2f takes four; what would be
+/// subnormal is zero.
+__device__ inline float exp2_approximate(float x) {
+  float result;
+  asm("ex2.approx.ftz.f32 %0, %1;\n" : "=f"(result) : "f"(x));
+  return result;
+}
+
+}  // namespace tessera::cuda

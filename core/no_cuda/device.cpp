@@ -1,0 +1,32 @@
+// core/cuda.h in a build without CUDA.
+#include "core/cuda.h"
+#include "core/error.h"
+
+namespace tessera::cuda {
+
+namespace {
+[[noreturn]] void refuse() { fail("cuda: {}", unusable()); }
+}  // namespace
+
+std::string unusable() { return "this build has no CUDA"; }
+int device_count() { return 0; }
+std::string device_name(int) { refuse(); }
+void use_device(int) { refuse(); }
+void* current_stream(int) { refuse(); }
+StreamScope::StreamScope(int, void*) : device_before_(-1), stream_before_(nullptr) { refuse(); }
+StreamScope::~StreamScope() = default;
+void* new_stream(int) { refuse(); }
+Event::Event(int) : index_(-1) { refuse(); }
+void Event::wait() const { (void)index_; }
+void* allocate(int, int64_t, void*) { refuse(); }
+void free(int, void*, void*) {}
+void release_cached_memory(int) {}
+void pin(void*, int64_t) { refuse(); }
+void unpin(void*) {}
+void zero(int, void*, int64_t) { refuse(); }
+void copy_and_wait(int, void*, const void*, int64_t) { refuse(); }
+void synchronize(int) { refuse(); }
+void share_memory_with_host() { refuse(); }
+bool memory_is_shared_with_host() { return false; }
+
+}  // namespace tessera::cuda

@@ -1,0 +1,318 @@
+// What the kernels of causal_attention share: where a head lies in packed qkv, which part of it a
+// block works on, and how tiles in shared memory are multiplied on tensor cores.
+// attention_plain.cuh is for what these do not take: f32, other D, addresses off 16 bytes.
+//
+// A warp owns 16 M rows of a product and all of its columns, so that the softmax of a row stays
+// within four lanes, and one product's result is the next one's operand without leaving registers.
+// core/cuda/mma.cuh has the layout of fragments.
+// These are the instructions of every GPU since compute capability 8.0. Hopper's wgmma, fed by TMA,
+// is a faster second step: with mma.sync FlashAttention-2 was seen at 35 % of an H100's rate, with
+// wgmma FlashAttention-3 at 75 % (arXiv:2407.08608).
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <initializer_list>
+#include <limits>
+
+#include "core/cuda/kernel.cuh"
+#include "core/cuda/mma.cuh"
+#include "core/tensor.h"
+
+namespace tessera::cuda::attention {
+
+inline constexpr float log2_e = 1.44269504f;
+inline constexpr float infinity = std::numeric_limits<float>::infinity();
+
+struct Sizes {
+  int64_t pairs;                      // of a sequence and a head
+  int tokens, heads, head, channels;  // T, H, D, C
+  float scale;                        // of the scores
+
+  bool empty() const { return pairs * tokens * head == 0; }
+};
+
+inline Sizes sizes_of(const Tensor& qkv, int64_t heads) {
+  constexpr int64_t limit = int64_t{1} << 28;  // so that row numbers and strides are 32-bit
+  const int64_t channels = qkv.size(2) / 3;
+  const int64_t head = channels / heads;
+  TESSERA_CHECK(qkv.size(1) <= limit, "causal_attention: {} tokens, expected at most {} on CUDA",
+                qkv.size(1), limit);
+  TESSERA_CHECK(head <= 256, "causal_attention: heads of size {}, expected at most 256 on CUDA",
+                head);
+  TESSERA_CHECK(channels <= limit, "causal_attention: {} channels, expected at most {} on CUDA",
+                channels, limit);
+  return {.pairs = qkv.size(0) * heads,
+          .tokens = static_cast<int>(qkv.size(1)),
+          .heads = static_cast<int>(heads),
+          .head = static_cast<int>(head),
+          .channels = static_cast<int>(channels),
+          .scale = 1.0f / std::sqrt(static_cast<float>(head))};
+}
+
+inline int tiles_of(const Sizes& s, int rows) { return (s.tokens + rows - 1) / rows; }
+
+/// One head's part (T, D) of a wider matrix.
+template <class T>
+struct Slice {
+  T* data;
+  int stride;  // between tokens
+
+  __device__ T* row(int token) const { return data + int64_t{token} * stride; }
+};
+
+template <class T>
+struct Head {
+  Slice<T> q, k, v;
+};
+
+/// The first element of a head in rows of `stride`.
+__device__ inline int64_t head_offset(const Sizes& s, int pair, int stride) {
+  return int64_t{pair / s.heads} * s.tokens * stride + pair % s.heads * s.head;
+}
+
+/// A head of x (B, T, C).
+template <class T>
+__device__ Slice<T> slice_of(T* x, const Sizes& s, int pair) {
+  return {x + head_offset(s, pair, s.channels), s.channels};
+}
+
+/// A head of qkv (B, T, 3C).
+template <class T>
+__device__ Head<T> head_of(T* qkv, const Sizes& s, int pair) {
+  const int stride = 3 * s.channels;
+  T* const q = qkv + head_offset(s, pair, stride);
+  return {{q, stride}, {q + s.channels, stride}, {q + 2 * s.channels, stride}};
+}
+
+/// What a block works on: a tile of `rows` tokens of one head. The blocks of a head follow one
+/// another, so that those at work at the same time read the same keys from the cache.
+struct Work {
+  int pair;
+  int first;  // token
+};
+
+enum class Order { first_tile_first, last_tile_first };
+
+/// Under the causal mask tiles differ in length; the long ones go first, and the short ones fill
+/// the gaps at the end.
+__device__ inline Work work_of_block(const Sizes& s, int rows, Order order) {
+  const int tiles = (s.tokens + rows - 1) / rows;
+  const int tile = static_cast<int>(blockIdx.x) % tiles;
+  return {static_cast<int>(blockIdx.x) / tiles,
+          rows * (order == Order::first_tile_first ? tile : tiles - 1 - tile)};
+}
+
+// ---- on tensor cores
+
+inline constexpr int warps = 4;
+inline constexpr int threads = warps * warp_size;
+
+__device__ inline int lane() { return static_cast<int>(threadIdx.x) % warp_size; }
+__device__ inline int warp() { return static_cast<int>(threadIdx.x) / warp_size; }
+
+/// Whether `head` values of a tensor's rows can be read in 16-byte pieces.
+inline bool on_tensor_cores(const Sizes& s, std::initializer_list<const Tensor*> tensors) {
+  bool aligned = true;
+  for (const Tensor* tensor : tensors) {
+    aligned = aligned && packable(tensor->raw()) && dtype_size(tensor->dtype()) == 2;
+  }
+  return aligned && (s.head == 64 || s.head == 128);
+}
+
+/// Bytes between the rows of a tile of D values in shared memory. The 16 behind a row shift the
+/// next one by four banks: so eight rows at one column, as ldmatrix reads them, lie in different
+/// banks, and every place is one offset of the lane plus a constant. Permuted chunks would need no
+/// padding, but an offset for each column, and registers are scarcer here than shared memory.
+template <int D>
+inline constexpr uint32_t pitch = D * 2 + 16;
+
+/// A place in a tile.
+template <int D>
+__device__ constexpr uint32_t chunk_offset(int row, int chunk) {
+  return static_cast<uint32_t>(row) * pitch<D> + static_cast<uint32_t>(chunk) * 16;
+}
+
+/// Starts copying `rows` tokens from `first` on into a tile; zeros where there are none.
+template <int rows, int D, class T>
+__device__ void load_tile(SharedAddress tile, Slice<const T> from, int first, int tokens) {
+  constexpr int chunks = D / 8;
+  constexpr int step = threads / chunks;
+  static_assert(rows % step == 0);
+  const int row = static_cast<int>(threadIdx.x / chunks);
+  const int chunk = static_cast<int>(threadIdx.x % chunks);
+  const SharedAddress to = tile + chunk_offset<D>(row, chunk);
+  const T* data = from.row(first + row) + 8 * chunk;
+  TESSERA_UNROLL
+  for (int i = 0; i < rows; i += step) {
+    copy_async_16(to + chunk_offset<D>(i, 0), data, first + row + i < tokens);
+    data += int64_t{step} * from.stride;
+  }
+}
+
+/// Blocks of `keys` keys, each with its values behind it. There is room for two: while warps work
+/// on one, the next one arrives.
+template <class T, int D, int keys>
+struct KeyBlocks {
+  static constexpr uint32_t half = keys * pitch<D>;
+  static constexpr uint32_t bytes = 4 * half;
+
+  SharedAddress room;
+  Head<const T> head;
+  int tokens;
+
+  __device__ SharedAddress keys_of(int block) const {
+    return room + static_cast<uint32_t>(block % 2) * 2 * half;
+  }
+  __device__ SharedAddress values_of(int block) const { return keys_of(block) + half; }
+  __device__ void load(int block) const {
+    load_tile<keys, D>(keys_of(block), head.k, block * keys, tokens);
+    load_tile<keys, D>(values_of(block), head.v, block * keys, tokens);
+    commit_copies();
+  }
+};
+
+/// Where this lane points ldmatrix for rows 0 to 15 and chunks 0 and 1 of a tile: the one pattern
+/// in which all operands are read.
+template <int D>
+__device__ uint32_t lane_offset() {
+  return chunk_offset<D>(lane() % 16, lane() / 16);
+}
+
+/// c (16 M, 8 N) += a b^T: rows of two tiles of D columns.
+template <class T, int D, int M, int N>
+__device__ void multiply_rows(float (&c)[M][N][4], SharedAddress a, SharedAddress b) {
+  TESSERA_UNROLL
+  for (int k = 0; k < D / 16; ++k) {
+    uint32_t left[M][4];
+    TESSERA_UNROLL
+    for (int m = 0; m < M; ++m) {
+      load_matrices(left[m], a + lane_offset<D>() + chunk_offset<D>(16 * m, 2 * k));
+    }
+    TESSERA_UNROLL
+    for (int n = 0; n < N; n += 2) {
+      uint32_t right[4];
+      load_matrices(right, b + lane_offset<D>() + chunk_offset<D>(8 * n, 2 * k));
+      TESSERA_UNROLL
+      for (int m = 0; m < M; ++m) {
+        mma<T>(c[m][n], left[m], right[0], right[2]);
+        mma<T>(c[m][n + 1], left[m], right[1], right[3]);
+      }
+    }
+  }
+}
+
+/// Operands of a product whose sum runs over the 16 K columns that they come from.
+template <int M, int K>
+struct Weights {
+  uint32_t value[M][K][4];
+};
+
+/// Rounds a product's result (16 M, 8 N).
+template <class T, int M, int N>
+__device__ Weights<M, N / 2> rounded_weights(const float (&c)[M][N][4]) {
+  Weights<M, N / 2> result;
+  TESSERA_UNROLL
+  for (int m = 0; m < M; ++m) {
+    TESSERA_UNROLL
+    for (int k = 0; k < N / 2; ++k) {
+      TESSERA_UNROLL
+      for (int i = 0; i < 4; ++i) {
+        const float* const two = c[m][2 * k + i / 2] + i % 2 * 2;
+        result.value[m][k][i] = pack<T>(two[0], two[1]);
+      }
+    }
+  }
+  return result;
+}
+
+/// c (16 M, D) += weights (16 M, 16 K) b: rows of a tile of D columns.
+template <class T, int D, int M, int K>
+__device__ void add_weighted_rows(float (&c)[M][D / 8][4], const Weights<M, K>& weights,
+                                  SharedAddress b) {
+  TESSERA_UNROLL
+  for (int k = 0; k < K; ++k) {
+    TESSERA_UNROLL
+    for (int n = 0; n < D / 8; n += 2) {
+      uint32_t right[4];
+      load_matrices_transposed(right, b + lane_offset<D>() + chunk_offset<D>(16 * k, n));
+      TESSERA_UNROLL
+      for (int m = 0; m < M; ++m) {
+        mma<T>(c[m][n], weights.value[m][k], right[0], right[1]);
+        mma<T>(c[m][n + 1], weights.value[m][k], right[2], right[3]);
+      }
+    }
+  }
+}
+
+/// Calls body(value, row, column) for each element of a result that this lane holds.
+template <int M, int N, class Body>
+__device__ void for_each_element(float (&c)[M][N][4], const Body& body) {
+  const int g = lane() / 4;
+  const int q = lane() % 4;
+  TESSERA_UNROLL
+  for (int m = 0; m < M; ++m) {
+    TESSERA_UNROLL
+    for (int n = 0; n < N; ++n) {
+      TESSERA_UNROLL
+      for (int i = 0; i < 4; ++i) {
+        body(c[m][n][i], 16 * m + 8 * (i / 2) + g, 8 * n + 2 * q + i % 2);
+      }
+    }
+  }
+}
+
+/// Scores of queries, in rows from token `row` on, and keys, in columns from token `column` on:
+/// hides what a query must not see.
+template <int M, int N>
+__device__ void hide_later_keys(float (&scores)[M][N][4], int row, int column) {
+  if (column + 8 * N - 1 <= row) return;
+  for_each_element(scores, [=](float& score, int r, int c) {
+    if (column + c > row + r) score = -infinity;
+  });
+}
+
+/// The same where keys are the rows and queries the columns.
+template <int M, int N>
+__device__ void hide_earlier_queries(float (&scores)[M][N][4], int row, int column) {
+  if (row + 16 * M - 1 <= column) return;
+  for_each_element(scores, [=](float& score, int r, int c) {
+    if (row + r > column + c) score = -infinity;
+  });
+}
+
+/// Writes a warp's result (16 M, D), row r times factor(m, half) with r = 16 m + 8 half + lane / 4,
+/// to tokens `first`, ... Goes through the rows of `tile` that this warp alone uses, from `row` on:
+/// a fragment has 4 bytes of a row side by side, memory wants 16.
+template <int D, class T, int M, class Factor>
+__device__ void store_rows(Slice<T> to, int first, int tokens, const float (&c)[M][D / 8][4],
+                           const Factor& factor, T* tile, int row) {
+  char* const shared = reinterpret_cast<char*>(tile);
+  __syncwarp();  // every lane has read what lay here
+  TESSERA_UNROLL
+  for (int m = 0; m < M; ++m) {
+    TESSERA_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      const int r = row + 16 * m + 8 * half + lane() / 4;
+      TESSERA_UNROLL
+      for (int n = 0; n < D / 8; ++n) {
+        const float* const two = c[m][n] + 2 * half;
+        *reinterpret_cast<uint32_t*>(shared + chunk_offset<D>(r, n) + lane() % 4 * 4) =
+            pack<T>(two[0] * factor(m, half), two[1] * factor(m, half));
+      }
+    }
+  }
+  __syncwarp();
+  constexpr int chunks = D / 8;
+  TESSERA_UNROLL
+  for (int i = 0; i < 16 * M * chunks / warp_size; ++i) {
+    const int index = i * warp_size + lane();
+    const int r = index / chunks;
+    const int chunk = index % chunks;
+    if (first + r >= tokens) continue;
+    *reinterpret_cast<Pack<T>*>(to.row(first + r) + 8 * chunk) =
+        *reinterpret_cast<const Pack<T>*>(shared + chunk_offset<D>(row + r, chunk));
+  }
+}
+
+}  // namespace tessera::cuda::attention

@@ -1,0 +1,276 @@
+// The forward of causal_attention on CUDA; causal_attention.cpp says what is computed, and
+// attention.cuh how a tile is multiplied. A block has a tile of query rows of one head, which meet
+// the blocks of keys that they see, with a running maximum and sum (Dao et al., arXiv:2205.14135;
+// Dao, arXiv:2307.08691). A row's bits depend on its head's values alone.
+#include <algorithm>
+
+#include "core/kernels.h"
+#include "core/ops/attention_plain.cuh"
+
+namespace tessera::cuda {
+
+namespace {
+
+using namespace attention;
+
+/// 128 query rows, 32 a warp: then each fragment of keys and values that is read serves two
+/// products, and shared memory keeps up with the tensor cores. Blocks of 64 keys: a warp's scores
+/// and its rows of y fill 128 registers a thread (D = 64) or 192 (D = 128).
+template <class T, int D>
+struct ForwardShape {
+  static constexpr int M = 2;
+  static constexpr int rows = warps * 16 * M;
+  static constexpr int keys = 64;
+  static constexpr int N = keys / 8;
+  /// Blocks of a multiprocessor at the same time, of which one computes exponentials while another
+  /// multiplies.
+  static constexpr int resident = D == 64 ? 3 : 2;
+
+  using Blocks = KeyBlocks<T, D, keys>;
+  static constexpr uint32_t tile_bytes = rows * pitch<D>;
+  /// The queries, and two blocks of keys and values: 54 or 102 KiB.
+  static constexpr uint32_t shared_bytes = tile_bytes + Blocks::bytes;
+};
+
+/// Of the rows m, half that a lane has of its warp's tile. The sums are of the lane's own columns.
+template <int M>
+struct RunningRows {
+  float maximum[M][2];
+  float sum[M][2];
+};
+
+/// Of the four lanes that have a row.
+template <class Combine>
+__device__ float combine_row(float value, const Combine& combine) {
+  value = combine(value, __shfl_xor_sync(whole_warp, value, 1));
+  return combine(value, __shfl_xor_sync(whole_warp, value, 2));
+}
+
+/// Takes a block's scores into the rows' maxima, and corrects what was summed up with earlier ones.
+/// Every row sees the first key of its head, so a maximum is finite.
+template <int M, int N, int O>
+__device__ void raise_maxima(RunningRows<M>& running, float (&out)[M][O][4],
+                             const float (&scores)[M][N][4], float scale_log2) {
+  TESSERA_UNROLL
+  for (int m = 0; m < M; ++m) {
+    TESSERA_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      float highest = running.maximum[m][half];
+      TESSERA_UNROLL
+      for (int n = 0; n < N; ++n) {
+        const float* const two = scores[m][n] + 2 * half;
+        highest = fmaxf(highest, fmaxf(two[0], two[1]));
+      }
+      highest = combine_row(highest, [](float a, float b) { return fmaxf(a, b); });
+      const float correction =
+          exp2_approximate((running.maximum[m][half] - highest) * scale_log2);
+      running.maximum[m][half] = highest;
+      running.sum[m][half] *= correction;
+      TESSERA_UNROLL
+      for (int o = 0; o < O; ++o) {
+        out[m][o][2 * half] *= correction;
+        out[m][o][2 * half + 1] *= correction;
+      }
+    }
+  }
+}
+
+/// Scores become exp(scale * (score - maximum)), and are added to the rows' sums.
+template <int M, int N>
+__device__ void exponentials(RunningRows<M>& running, float (&scores)[M][N][4], float scale_log2) {
+  TESSERA_UNROLL
+  for (int m = 0; m < M; ++m) {
+    const float offset[2] = {running.maximum[m][0] * scale_log2,
+                             running.maximum[m][1] * scale_log2};
+    TESSERA_UNROLL
+    for (int n = 0; n < N; ++n) {
+      TESSERA_UNROLL
+      for (int i = 0; i < 4; ++i) {
+        scores[m][n][i] = exp2_approximate(fmaf(scores[m][n][i], scale_log2, -offset[i / 2]));
+        running.sum[m][i / 2] += scores[m][n][i];
+      }
+    }
+  }
+}
+
+/// Divides the rows by their sums and writes them, and logsumexp (T). `row` is the warp's first of
+/// the tile that starts at token `first`.
+template <class T, int D, int M>
+__device__ void finish_rows(Slice<T> y, float* logsumexp, int first, int row,
+                            const RunningRows<M>& running, const float (&out)[M][D / 8][4], T* tile,
+                            const Sizes& s) {
+  float normalizer[M][2];
+  TESSERA_UNROLL
+  for (int m = 0; m < M; ++m) {
+    TESSERA_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      const float sum =
+          combine_row(running.sum[m][half], [](float a, float b) { return a + b; });
+      normalizer[m][half] = 1.0f / sum;
+      const int token = first + row + 16 * m + 8 * half + lane() / 4;
+      if (lane() % 4 == 0 && token < s.tokens) {
+        logsumexp[token] = running.maximum[m][half] * s.scale + logf(sum);
+      }
+    }
+  }
+  const auto factor = [&](int m, int half) { return normalizer[m][half]; };
+  store_rows<D>(y, first + row, s.tokens, out, factor, tile, row);
+}
+
+template <class T, int D>
+__global__ void __launch_bounds__(threads, ForwardShape<T, D>::resident)
+    forward_tile(T* y, float* logsumexp, const T* qkv, Sizes s) {
+  using Shape = ForwardShape<T, D>;
+  constexpr int M = Shape::M, N = Shape::N, keys = Shape::keys;
+  const Work work = work_of_block(s, Shape::rows, Order::last_tile_first);
+  const Head<const T> head = head_of(qkv, s, work.pair);
+  T* const shared = dynamic_shared<T>();
+  const SharedAddress q(shared);
+  const typename Shape::Blocks blocks{q + Shape::tile_bytes, head, s.tokens};
+  load_tile<Shape::rows, D>(q, head.q, work.first, s.tokens);
+  blocks.load(0);
+
+  const int row = warp() * 16 * M;  // of the tile, the warp's first
+  const int first_token = work.first + row;
+  const int last_token = first_token + 16 * M - 1;
+  const int end = std::min(work.first + Shape::rows, s.tokens);
+  const float scale_log2 = s.scale * log2_e;
+  float out[M][D / 8][4] = {};
+  RunningRows<M> running;
+  TESSERA_UNROLL
+  for (int m = 0; m < M; ++m) {
+    running.maximum[m][0] = running.maximum[m][1] = -infinity;
+    running.sum[m][0] = running.sum[m][1] = 0;
+  }
+  for (int b = 0; b * keys < end; ++b) {
+    wait_for_copies<0>();
+    __syncthreads();  // block b is there, and all warps are done with the one before it
+    if ((b + 1) * keys < end) blocks.load(b + 1);
+    const int key = b * keys;
+    if (key > last_token) continue;  // the warp's rows see nothing of it
+    float scores[M][N][4] = {};
+    multiply_rows<T, D>(scores, q + chunk_offset<D>(row, 0), blocks.keys_of(b));
+    hide_later_keys(scores, first_token, key);
+    raise_maxima(running, out, scores, scale_log2);
+    exponentials(running, scores, scale_log2);
+    add_weighted_rows<T, D>(out, rounded_weights<T>(scores), blocks.values_of(b));
+  }
+  finish_rows<T, D>(slice_of(y, s, work.pair), logsumexp + int64_t{work.pair} * s.tokens,
+                    work.first, row,
+                    running, out, shared, s);
+}
+
+// ---- plain
+
+/// The same for one row of a square of scores, of which 16 neighbouring lanes have R columns each.
+/// Returns the correction of what was summed up before.
+template <int R>
+__device__ float softmax_row_plain(float (&scores)[R], float& maximum, float& sum, float scale) {
+  float highest = maximum;
+  TESSERA_UNROLL
+  for (int j = 0; j < R; ++j) highest = fmaxf(highest, scores[j]);
+  for (int offset = side / 2; offset > 0; offset /= 2) {
+    highest = fmaxf(highest, __shfl_xor_sync(whole_warp, highest, offset));
+  }
+  const float correction = expf((maximum - highest) * scale);
+  sum *= correction;
+  TESSERA_UNROLL
+  for (int j = 0; j < R; ++j) {
+    scores[j] = expf((scores[j] - highest) * scale);
+    sum += scores[j];
+  }
+  maximum = highest;
+  return correction;
+}
+
+template <class T, int R, int J>
+__global__ void __launch_bounds__(plain_threads)
+    forward_plain(T* y, float* logsumexp, const T* qkv, Sizes s) {
+  constexpr int rows = side * R;
+  const Work work = work_of_block(s, rows, Order::last_tile_first);
+  const Head<const T> head = head_of(qkv, s, work.pair);
+  float* const q = dynamic_shared<float>();
+  float* const k = q + rows * plain_pitch(s.head);
+  float* const v = k + rows * plain_pitch(s.head);
+  float* const weights = v + rows * plain_pitch(s.head);
+  load_plain(q, rows, head.q, work.first, s);
+
+  float out[R][J] = {};
+  float maximum[R], sum[R];  // the sum of the thread's own columns
+  TESSERA_UNROLL
+  for (int i = 0; i < R; ++i) {
+    maximum[i] = -infinity;
+    sum[i] = 0;
+  }
+  for (int key = 0; key <= work.first; key += rows) {
+    __syncthreads();  // all are done with the tiles of before
+    load_plain(k, rows, head.k, key, s);
+    load_plain(v, rows, head.v, key, s);
+    __syncthreads();
+    float scores[R][R] = {};
+    multiply_plain(scores, q, k, s.head);
+    TESSERA_UNROLL
+    for (int i = 0; i < R; ++i) {
+      TESSERA_UNROLL
+      for (int j = 0; j < R; ++j) {
+        if (key + across() + side * j > work.first + down() + side * i) scores[i][j] = -infinity;
+      }
+      const float correction = softmax_row_plain(scores[i], maximum[i], sum[i], s.scale);
+      TESSERA_UNROLL
+      for (int j = 0; j < J; ++j) out[i][j] *= correction;
+    }
+    share_plain(weights, scores);
+    __syncthreads();
+    add_plain(out, weights, v, s.head);
+  }
+  TESSERA_UNROLL
+  for (int i = 0; i < R; ++i) {
+    for (int offset = side / 2; offset > 0; offset /= 2) {
+      sum[i] += __shfl_xor_sync(whole_warp, sum[i], offset);
+    }
+    const int token = work.first + down() + side * i;
+    if (across() == 0 && token < s.tokens) {
+      logsumexp[int64_t{work.pair} * s.tokens + token] = maximum[i] * s.scale + logf(sum[i]);
+    }
+  }
+  store_plain(slice_of(y, s, work.pair), work.first, out, [&](int i) { return 1.0f / sum[i]; }, s);
+}
+
+template <class T, int D>
+void launch_forward(const Context& context, const Tensor& y, const Tensor& logsumexp,
+                    const Tensor& qkv, const Sizes& s) {
+  using Shape = ForwardShape<T, D>;
+  const unsigned blocks = blocks_for(s.pairs * tiles_of(s, Shape::rows), 1);
+  launch(context, "attention_forward", {blocks, threads, Shape::shared_bytes}, forward_tile<T, D>,
+         y.data<T>(), logsumexp.data<float>(), qkv.data<T>(), s);
+}
+
+template <class T>
+void launch_forward_plain(const Context& context, const Tensor& y, const Tensor& logsumexp,
+                          const Tensor& qkv, const Sizes& s) {
+  visit_plain_tile(s.head, [&]<int R, int J>() {
+    launch(context, "attention_forward",
+           {blocks_for(s.pairs * tiles_of(s, side * R), 1), plain_threads,
+            plain_shared_bytes(side * R, s.head, 3, 1)},
+           forward_plain<T, R, J>, y.data<T>(), logsumexp.data<float>(), qkv.data<T>(), s);
+  });
+}
+
+}  // namespace
+
+void attention_forward(const Context& context, const Tensor& y, const Tensor& logsumexp,
+                       const Tensor& qkv, int64_t heads) {
+  const Sizes s = sizes_of(qkv, heads);
+  if (s.empty()) return;
+  visit_float(qkv.dtype(), "causal_attention", [&]<class T>() {
+    if constexpr (sizeof(T) == 2) {
+      if (on_tensor_cores(s, {&y, &qkv})) {
+        return s.head == 64 ? launch_forward<T, 64>(context, y, logsumexp, qkv, s)
+                            : launch_forward<T, 128>(context, y, logsumexp, qkv, s);
+      }
+    }
+    launch_forward_plain<T>(context, y, logsumexp, qkv, s);
+  });
+}
+
+}  // namespace tessera::cuda

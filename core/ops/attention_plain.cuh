@@ -1,0 +1,111 @@
+// How the kernels of causal_attention multiply tiles without tensor cores: f32 arithmetic on values
+// of any type, D up to 256, at any address. Threads stand in a square of 16 x 16; thread (across,
+// down) owns rows down + 16 i and columns across + 16 j of a tile's products.
+#pragma once
+
+#include <algorithm>
+
+#include "core/ops/attention.cuh"
+
+namespace tessera::cuda::attention {
+
+inline constexpr int side = 16;
+inline constexpr int plain_threads = side * side;
+
+__device__ inline int across() { return static_cast<int>(threadIdx.x) % side; }
+__device__ inline int down() { return static_cast<int>(threadIdx.x) / side; }
+
+/// A plain kernel's tile has 16 R tokens, and a thread 16 J columns apart of the D, J of them.
+/// Calls body.template operator()<R, J>() with what fits D: what a block keeps in shared memory
+/// stays below the 99 KiB that every GPU since compute capability 8.0 has.
+template <class Body>
+void visit_plain_tile(int head, const Body& body) {
+  if (head <= 64) return body.template operator()<4, 4>();
+  if (head <= 128) return body.template operator()<2, 8>();
+  return body.template operator()<1, 16>();
+}
+
+/// Floats between the rows of a tile of D columns: odd, so that a column's lie in different banks.
+__host__ __device__ inline int plain_pitch(int head) { return head | 1; }
+
+/// Of a block with some tiles of `rows` tokens and some squares of weights.
+inline size_t plain_shared_bytes(int rows, int head, int tiles, int squares) {
+  return sizeof(float) *
+         static_cast<size_t>(rows * (tiles * plain_pitch(head) + squares * (rows + 1)));
+}
+
+/// Widens `rows` tokens from `first` on into a tile; zeros where there are none.
+template <class T>
+__device__ void load_plain(float* tile, int rows, Slice<const T> from, int first, const Sizes& s) {
+  for (int r = down(); r < rows; r += side) {
+    for (int d = across(); d < s.head; d += side) {
+      tile[r * plain_pitch(s.head) + d] =
+          first + r < s.tokens ? float(from.row(first + r)[d]) : 0.0f;
+    }
+  }
+}
+
+/// c += a b^T, of the rows of two tiles.
+template <int R>
+__device__ void multiply_plain(float (&c)[R][R], const float* a, const float* b, int head) {
+  const int pitch = plain_pitch(head);
+  for (int d = 0; d < head; ++d) {
+    float right[R];
+    TESSERA_UNROLL
+    for (int j = 0; j < R; ++j) right[j] = b[(across() + side * j) * pitch + d];
+    TESSERA_UNROLL
+    for (int i = 0; i < R; ++i) {
+      const float left = a[(down() + side * i) * pitch + d];
+      TESSERA_UNROLL
+      for (int j = 0; j < R; ++j) c[i][j] += left * right[j];
+    }
+  }
+}
+
+/// Puts a square of weights where all threads see it.
+template <int R>
+__device__ void share_plain(float* square, const float (&c)[R][R]) {
+  TESSERA_UNROLL
+  for (int i = 0; i < R; ++i) {
+    TESSERA_UNROLL
+    for (int j = 0; j < R; ++j) {
+      square[(down() + side * i) * (side * R + 1) + across() + side * j] = c[i][j];
+    }
+  }
+}
+
+/// c (16 R, D) += weights b, with the weights as share_plain left them.
+template <int R, int J>
+__device__ void add_plain(float (&c)[R][J], const float* weights, const float* b, int head) {
+  int column[J];  // what lies behind D is computed from the last one, and not stored
+  TESSERA_UNROLL
+  for (int j = 0; j < J; ++j) column[j] = std::min(across() + side * j, head - 1);
+  for (int k = 0; k < side * R; ++k) {
+    float right[J];
+    TESSERA_UNROLL
+    for (int j = 0; j < J; ++j) right[j] = b[k * plain_pitch(head) + column[j]];
+    TESSERA_UNROLL
+    for (int i = 0; i < R; ++i) {
+      const float left = weights[(down() + side * i) * (side * R + 1) + k];
+      TESSERA_UNROLL
+      for (int j = 0; j < J; ++j) c[i][j] += left * right[j];
+    }
+  }
+}
+
+/// Writes a result (16 R, D), row i times factor(i), to tokens `first`, ...
+template <int R, int J, class T, class Factor>
+__device__ void store_plain(Slice<T> to, int first, const float (&c)[R][J], const Factor& factor,
+                            const Sizes& s) {
+  TESSERA_UNROLL
+  for (int i = 0; i < R; ++i) {
+    const int token = first + down() + side * i;
+    TESSERA_UNROLL
+    for (int j = 0; j < J; ++j) {
+      const int d = across() + side * j;
+      if (token < s.tokens && d < s.head) to.row(token)[d] = rounded<T>(c[i][j] * factor(i));
+    }
+  }
+}
+
+}  // namespace tessera::cuda::attention

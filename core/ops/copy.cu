@@ -1,0 +1,17 @@
+// copy on CUDA: y = x, where each may lie on the host or on a device.
+#include "core/cuda/kernel.cuh"
+#include "core/kernels.h"
+
+namespace tessera::cuda {
+
+void copy(const Context& context, const Tensor& y, const Tensor& x) {
+  TESSERA_CHECK(y.elements() == x.elements() && y.dtype() == x.dtype(),
+                "copy: the source is {} {}, expected {} {}", dtype_name(x.dtype()), x.shape(),
+                dtype_name(y.dtype()), y.shape());
+  if (x.bytes() == 0 || y.raw() == x.raw()) return;
+  // From pageable host memory the call returns when that has been read, to it when it is written.
+  TESSERA_CUDA(cudaMemcpyAsync(y.raw(), x.raw(), static_cast<size_t>(x.bytes()), cudaMemcpyDefault,
+                               stream_of(context)));
+}
+
+}  // namespace tessera::cuda

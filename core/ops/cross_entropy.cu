@@ -1,0 +1,242 @@
+// cross_entropy on CUDA: one pass over the logits forward, one backward.
+//
+// The forward keeps a running maximum and the sum of exponentials under it (Milakov and Gimelshein,
+// arXiv:1805.02867), for each thread; these are then brought under the row's maximum and added in a
+// fixed order. The bits of a row are a function of the row alone. A vocabulary that is not whole
+// accesses, as GPT-2's 50,257 words are not, is read element by element: neighbouring lanes read
+// neighbouring elements, and the exponentials still take longer than the loads.
+#include <cmath>
+#include <limits>
+
+#include "core/cuda/fault.cuh"
+#include "core/kernels.h"
+#include "core/ops/rows.cuh"
+
+namespace tessera::cuda {
+
+namespace {
+
+constexpr int threads = 256;
+/// Elements that a thread has under way at once: 64 bytes of f32.
+constexpr int batch = 16;
+/// Longest row that is a warp's; a longer one is a block's.
+constexpr int64_t warp_columns = 1024;
+constexpr int block_threads = 512;
+
+/// exp by way of 2^x, in half the instructions of expf. The product's rounding is a relative error
+/// of |x| 2^-24: large only where the result is next to nothing.
+__device__ inline float exponential(float x) { return exp2f(x * 1.44269504f); }
+
+/// The target of a row, or column 0 where the target is none: check_targets has reported that.
+__device__ inline int64_t column_of(int32_t target, int64_t columns) {
+  return target >= 0 && target < columns ? target : 0;
+}
+
+/// What a maximum is subtracted as: where all logits so far are -inf, nothing is.
+__device__ inline float finite_shift(float maximum) {
+  return maximum == -std::numeric_limits<float>::infinity() ? 0.0f : maximum;
+}
+
+/// The sum of exponentials under their maximum. NaN stays in the sum.
+struct RunningSum {
+  float maximum = -std::numeric_limits<float>::infinity();
+  float sum = 0;
+
+  template <int count>
+  __device__ void add(const float (&x)[count]) {
+    float highest = maximum;
+    unrolled<count>([&](int i) { highest = fmaxf(highest, x[i]); });
+    const float shift = finite_shift(highest);
+    sum *= exponential(maximum - shift);
+    unrolled<count>([&](int i) { sum += exponential(x[i] - shift); });
+    maximum = highest;
+  }
+};
+
+/// n elements of x from `first` on, and the next ones `stride` further on each; -inf behind the end
+/// of the row, unless the batch is `whole`.
+template <bool whole, int n, bool aligned, class T>
+__device__ inline void load_batch(float (&values)[batch], const T* x, int64_t first, int64_t stride,
+                                  int64_t columns) {
+  constexpr int turns = batch / n;
+  Elements<T, n> loaded[turns];  // all are under way before the first is looked at
+  unrolled<turns>([&](int turn) {
+    const int64_t at = first + turn * stride;
+    if (whole || at < columns) loaded[turn] = load_elements<aligned, n>(x + at);
+  });
+  unrolled<turns>([&](int turn) {
+    const bool inside = whole || first + turn * stride < columns;
+    unrolled<n>([&](int i) {
+      values[turn * n + i] = inside ? float(loaded[turn].value[i])
+                                    : -std::numeric_limits<float>::infinity();
+    });
+  });
+}
+
+template <class T>
+struct Forward {
+  float* losses;
+  float* logsumexp;
+  const T* logits;
+  const int32_t* targets;
+  int64_t rows;
+  int64_t columns;
+};
+
+template <class T, int row_threads, int n, bool aligned>
+__global__ void __launch_bounds__(block_threads) cross_entropy_kernel(Forward<T> args) {
+  constexpr int turns = batch / n;
+  constexpr int64_t stride = row_threads * n;
+  const int thread = static_cast<int>(threadIdx.x) % row_threads;
+  const int64_t row =
+      int64_t{blockIdx.x} * (blockDim.x / row_threads) + threadIdx.x / row_threads;
+  if (row >= args.rows) return;
+  const T* x = args.logits + row * args.columns;
+  const float hit = float(x[column_of(args.targets[row], args.columns)]);
+  RunningSum running;
+  int64_t first = int64_t{thread} * n;
+  for (; first + (turns - 1) * stride < args.columns; first += turns * stride) {
+    float values[batch];
+    load_batch<true, n, aligned>(values, x, first, stride, args.columns);
+    running.add(values);
+  }
+  if (first < args.columns) {
+    float values[batch];
+    load_batch<false, n, aligned>(values, x, first, stride, args.columns);
+    running.add(values);
+  }
+  const float maximum = row_max<row_threads>(running.maximum);
+  const float sum = row_sum<row_threads>(
+      running.sum * exponential(running.maximum - finite_shift(maximum)));
+  if (thread != 0) return;
+  const float logsumexp = maximum + logf(sum);
+  args.logsumexp[row] = logsumexp;
+  args.losses[row] = logsumexp - hit;
+}
+
+template <class D, class T>
+struct Backward {
+  D* dlogits;
+  const float* dloss;
+  const T* logits;
+  const float* logsumexp;
+  const int32_t* targets;
+  float scale;
+  int64_t rows;
+  int64_t columns;
+};
+
+/// A thread's elements of a row, all of which it reads before it writes, so that dlogits may be the
+/// logits. `whole`: none of them is behind the row's end.
+template <bool whole, int n, bool aligned, class D, class T>
+__device__ inline void write_gradient(const Backward<D, T>& args, int64_t row, int64_t first,
+                                      int64_t stride) {
+  constexpr int turns = batch / n;
+  const T* x = args.logits + row * args.columns;
+  D* out = args.dlogits + row * args.columns;
+  float values[batch];
+  load_batch<whole, n, aligned>(values, x, first, stride, args.columns);
+  const float factor = *args.dloss * args.scale;
+  const float logsumexp = args.logsumexp[row];
+  const int64_t target = column_of(args.targets[row], args.columns);
+  unrolled<turns>([&](int turn) {
+    const int64_t at = first + turn * stride;
+    if (!whole && at >= args.columns) return;
+    Floats<n> gradient;
+    unrolled<n>([&](int i) {
+      const float probability = exponential(values[turn * n + i] - logsumexp);
+      gradient.value[i] = (at + i == target ? probability - 1.0f : probability) * factor;
+    });
+    store_elements<aligned>(out + at, gradient);
+  });
+}
+
+/// Threads (x, y) of a block stand for columns and rows, blocks (x, y) for rows and columns.
+template <class D, class T, int n, bool aligned>
+__global__ void __launch_bounds__(threads) cross_entropy_backward_kernel(Backward<D, T> args) {
+  constexpr int turns = batch / n;
+  const int64_t row = int64_t{blockIdx.x} * blockDim.y + threadIdx.y;
+  if (row >= args.rows) return;
+  const int64_t stride = int64_t{blockDim.x} * n;
+  const int64_t first = blockIdx.y * turns * stride + int64_t{threadIdx.x} * n;
+  if (first + (turns - 1) * stride < args.columns) {
+    write_gradient<true, n, aligned>(args, row, first, stride);
+  } else if (first < args.columns) {
+    write_gradient<false, n, aligned>(args, row, first, stride);
+  }
+}
+
+__global__ void __launch_bounds__(threads)
+    check_targets_kernel(Fault* fault, FaultKind kind, const int32_t* targets, int64_t count,
+                         int64_t vocabulary) {
+  const int64_t i = int64_t{blockIdx.x} * threads + threadIdx.x;
+  if (i >= count) return;
+  const int32_t target = targets[i];
+  if (target < 0 || target >= vocabulary) report_fault(fault, kind, i, target, vocabulary);
+}
+
+}  // namespace
+
+/// Takes no workspace, as all of this file. The host does not wait: it throws at its next
+/// synchronisation with the device.
+void check_targets(const Context& context, std::string_view operation, const Tensor& targets,
+                   int64_t vocabulary) {
+  const int64_t count = targets.elements();
+  if (count == 0) return;
+  const bool linear = operation == "linear_cross_entropy";
+  TESSERA_CHECK(linear || operation == "cross_entropy",
+                "check_targets: no fault is known of operation {}", operation);
+  launch(context, "check_targets", {blocks_for(count, threads), threads}, check_targets_kernel,
+         device_fault(context),
+         linear ? FaultKind::linear_cross_entropy_target : FaultKind::cross_entropy_target,
+         targets.data<int32_t>(), count, vocabulary);
+}
+
+void cross_entropy_forward(const Context& context, const Tensor& losses, const Tensor& logsumexp,
+                           const Tensor& logits, const Tensor& targets) {
+  const int64_t columns = logits.size(-1);
+  if (logits.elements() == 0) return;
+  visit_float(logits.dtype(), "cross_entropy", [&]<class T>() {
+    const Forward<T> args{losses.data<float>(), logsumexp.data<float>(),
+                          logits.data<T>(),     targets.data<int32_t>(),
+                          targets.elements(),   columns};
+    visit_access<neighbours<T>>(
+        columns,
+        [&]<int n, bool aligned>() {
+          if (columns <= warp_columns) {
+            launch(context, "cross_entropy", {blocks_for(args.rows, threads / warp_size), threads},
+                   cross_entropy_kernel<T, warp_size, n, aligned>, args);
+          } else {
+            launch(context, "cross_entropy", {blocks_for(args.rows, 1), block_threads},
+                   cross_entropy_kernel<T, block_threads, n, aligned>, args);
+          }
+        },
+        args.logits);
+  });
+}
+
+void cross_entropy_backward(const Context& context, const Tensor& dlogits, const Tensor& dloss,
+                            const Tensor& logits, const Tensor& logsumexp, const Tensor& targets,
+                            float scale) {
+  const int64_t columns = logits.size(-1);
+  if (logits.elements() == 0) return;
+  visit_float(logits.dtype(), "cross_entropy", [&]<class T>() {
+    visit_float(dlogits.dtype(), "cross_entropy", [&]<class D>() {
+      const Backward<D, T> args{dlogits.data<D>(),       dloss.data<float>(), logits.data<T>(),
+                                logsumexp.data<float>(), targets.data<int32_t>(),
+                                scale,                   targets.elements(),  columns};
+      const dim3 block = columns <= warp_columns ? dim3(warp_size, threads / warp_size)
+                                                 : dim3(threads);
+      const dim3 grid(blocks_for(args.rows, block.y), blocks_for(columns, block.x * batch));
+      visit_access<neighbours<D, T>>(
+          columns,
+          [&]<int n, bool aligned>() {
+            launch(context, "cross_entropy_backward", {grid, block},
+                   cross_entropy_backward_kernel<D, T, n, aligned>, args);
+          },
+          args.dlogits, args.logits);
+    });
+  });
+}
+
+}  // namespace tessera::cuda

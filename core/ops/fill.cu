@@ -1,0 +1,20 @@
+// fill on CUDA: every element of y becomes the value.
+#include "core/cuda/elementwise.cuh"
+#include "core/kernels.h"
+
+namespace tessera::cuda {
+
+namespace {
+struct Constant {
+  float value;
+  __device__ float operator()() const { return value; }
+};
+}  // namespace
+
+void fill(const Context& context, const Tensor& y, float value) {
+  visit_float(y.dtype(), "fill", [&]<class T>() {
+    map(context, "fill", Constant{value}, y.elements(), y.data<T>());
+  });
+}
+
+}  // namespace tessera::cuda

@@ -1,0 +1,137 @@
+// What layer_norm and residual_layer_norm share on CUDA: the forward, one pass over memory.
+//
+// A row of up to 256 accesses (2,048 elements of 16 bits) is a warp's, which needs no barrier; a
+// longer one is a block's. The bits of a row are a function of the row alone.
+#pragma once
+
+#include "core/ops/rows.cuh"
+
+namespace tessera::cuda {
+
+inline constexpr int norm_threads = 256;
+/// Turns of a warp over its row: what registers hold beside the backward's sums of each element.
+inline constexpr int norm_warp_turns = 8;
+
+template <class T>
+bool norm_row_is_a_warps(int64_t channels) {
+  return channels <= int64_t{warp_size} * norm_warp_turns * neighbours<T>;
+}
+
+/// Calls body.operator()<turns>() with the least of the given numbers that is at least `needed`.
+template <int first, int... rest, class Body>
+void visit_turns(int64_t needed, Body&& body) {
+  if constexpr (sizeof...(rest) == 0) {
+    body.template operator()<first>();
+  } else if (needed <= first) {
+    body.template operator()<first>();
+  } else {
+    visit_turns<rest...>(needed, body);
+  }
+}
+
+/// The same for a row of whole accesses that is a warp's.
+template <class T, class Body>
+void visit_warp_turns(int64_t channels, Body&& body) {
+  visit_turns<1, 2, 3, 4, 5, 6, 7, norm_warp_turns>(
+      (channels / neighbours<T> + warp_size - 1) / warp_size, body);
+}
+
+/// Calls body.operator()<threads, n, aligned, turns>() for rows of `channels` elements.
+template <class T, class Body, class... Data>
+void visit_norm_rows(int64_t channels, Body&& body, const Data*... data) {
+  constexpr int wide = neighbours<T>;
+  visit_access<wide>(
+      channels,
+      [&]<int n, bool aligned>() {
+        if (norm_row_is_a_warps<T>(channels)) {
+          if constexpr (n == wide && aligned) {
+            visit_warp_turns<T>(channels, [&]<int turns>() {
+              body.template operator()<warp_size, n, aligned, turns>();
+            });
+          } else {
+            body.template operator()<warp_size, n, aligned, 0>();
+          }
+        } else if constexpr (n == wide && aligned) {
+          constexpr int turns = 4;
+          if (channels <= norm_threads * turns * wide) {
+            body.template operator()<norm_threads, n, aligned, turns>();
+          } else {
+            body.template operator()<norm_threads, n, aligned, 0>();
+          }
+        } else {
+          body.template operator()<norm_threads, n, aligned, 0>();
+        }
+      },
+      data...);
+}
+
+template <class T>
+struct NormForward {
+  T* y;
+  T* sum;  // x + residual, where there is one
+  float* mean;
+  float* rstd;
+  const T* x;
+  const T* residual;
+  const T* weight;
+  const T* bias;
+  int64_t rows;
+  int64_t channels;
+  float epsilon;
+};
+
+template <bool residual, class T, int threads, int n, bool aligned, int turns>
+__global__ void __launch_bounds__(norm_threads) norm_forward_kernel(NormForward<T> args) {
+  const int thread = static_cast<int>(threadIdx.x);
+  const int64_t row = int64_t{blockIdx.x} * (norm_threads / threads) + thread / threads;
+  if (row >= args.rows) return;
+  const RowWalk<threads, n> walk{thread % threads, args.channels};
+  const int64_t start = row * args.channels;
+  RowPart<T, threads, n, aligned, turns> x;
+  x.load(walk, args.x + start);
+  if constexpr (residual) x.add(walk, args.residual + start, args.sum + start);
+  float total = 0;
+  walk.template each<turns>([&](int turn, int64_t at) {
+    const Floats<n> values = x.get(turn, at);
+    unrolled<n>([&](int i) { total += values.value[i]; });
+  });
+  const auto channels = static_cast<float>(args.channels);
+  const float mean = row_sum<threads>(total) / channels;
+  float squares = 0;
+  walk.template each<turns>([&](int turn, int64_t at) {
+    const Floats<n> values = x.get(turn, at);
+    unrolled<n>([&](int i) {
+      const float centred = values.value[i] - mean;
+      squares = fmaf(centred, centred, squares);
+    });
+  });
+  const float rstd = 1.0f / sqrtf(row_sum<threads>(squares) / channels + args.epsilon);
+  walk.template each<turns>([&](int turn, int64_t at) {
+    Floats<n> values = x.get(turn, at);
+    const Floats<n> weight = widened(load_elements<aligned, n>(args.weight + at));
+    const Floats<n> bias = widened(load_elements<aligned, n>(args.bias + at));
+    unrolled<n>([&](int i) {
+      const float normalized = (values.value[i] - mean) * rstd;
+      values.value[i] = fmaf(normalized, weight.value[i], bias.value[i]);
+    });
+    store_elements<aligned>(args.y + start + at, values);
+  });
+  if (walk.thread == 0) {
+    args.mean[row] = mean;
+    args.rstd[row] = rstd;
+  }
+}
+
+template <bool residual, class T>
+void launch_norm_forward(const Context& context, const char* name, const NormForward<T>& args) {
+  if (args.rows == 0 || args.channels == 0) return;
+  visit_norm_rows<T>(
+      args.channels,
+      [&]<int threads, int n, bool aligned, int turns>() {
+        launch(context, name, {blocks_for(args.rows, norm_threads / threads), norm_threads},
+               norm_forward_kernel<residual, T, threads, n, aligned, turns>, args);
+      },
+      args.y, args.sum, args.x, args.residual, args.weight, args.bias);
+}
+
+}  // namespace tessera::cuda

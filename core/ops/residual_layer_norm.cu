@@ -1,0 +1,22 @@
+// residual_layer_norm on CUDA: the sum is written once, and normalized as it is stored, without
+// being read again (layer_norm.cuh). Its gradient is layer_norm's.
+#include "core/kernels.h"
+#include "core/ops/layer_norm.cuh"
+
+namespace tessera::cuda {
+
+/// Takes no workspace.
+void residual_layer_norm_forward(const Context& context, const Tensor& y, const Tensor& sum,
+                                 const Tensor& mean, const Tensor& rstd, const Tensor& x,
+                                 const Tensor& residual, const Tensor& weight, const Tensor& bias,
+                                 float epsilon) {
+  visit_float(x.dtype(), "residual_layer_norm", [&]<class T>() {
+    launch_norm_forward<true>(
+        context, "residual_layer_norm",
+        NormForward<T>{y.data<T>(), sum.data<T>(), mean.data<float>(), rstd.data<float>(),
+                       x.data<T>(), residual.data<T>(), weight.data<T>(), bias.data<T>(),
+                       mean.elements(), weight.elements(), epsilon});
+  });
+}
+
+}  // namespace tessera::cuda

@@ -1,0 +1,141 @@
+// How kernels walk over the rows of a tensor. A row is shared by the threads of a warp or of a
+// block; a thread takes n neighbouring elements at a time, the next ones `threads * n` further on.
+//
+// Which thread takes which elements, and so the order of a sum, is a function of the row's length
+// and dtype. Where the tensor lies decides only whether n neighbours are one access.
+#pragma once
+
+#include <cstdint>
+
+#include "core/cuda/elementwise.cuh"
+
+namespace tessera::cuda {
+
+/// n neighbours as they lie in memory: in one access where `aligned`, else one by one.
+template <bool aligned, int n, class T>
+__device__ inline Elements<T, n> load_elements(const T* from) {
+  if constexpr (aligned) {
+    return *reinterpret_cast<const Elements<T, n>*>(from);
+  } else {
+    Elements<T, n> result;
+    unrolled<n>([&](int i) { result.value[i] = from[i]; });
+    return result;
+  }
+}
+
+template <class T, int n>
+__device__ inline Floats<n> widened(const Elements<T, n>& elements) {
+  Floats<n> result;
+  unrolled<n>([&](int i) { result.value[i] = float(elements.value[i]); });
+  return result;
+}
+
+/// Rounds each value to T.
+template <bool aligned, int n, class T>
+__device__ inline void store_elements(T* to, const Floats<n>& from) {
+  if constexpr (aligned) {
+    store<n>(to, from);
+  } else {
+    unrolled<n>([&](int i) { to[i] = rounded<T>(from.value[i]); });
+  }
+}
+
+/// Calls body.operator()<n, aligned>() for rows of `columns` elements: n = `wide` where a row is a
+/// multiple of that, else 1. All data begins with a row; null pointers are aligned.
+template <int wide, class Body, class... T>
+void visit_access(int64_t columns, Body&& body, const T*... data) {
+  if (columns % wide != 0) {
+    body.template operator()<1, true>();
+  } else if ((aligned_for<wide>(data) && ...)) {
+    body.template operator()<wide, true>();
+  } else {
+    body.template operator()<wide, false>();
+  }
+}
+
+/// Of the `threads` that share a row, all of which call it: a warp, or all of a block.
+template <int threads>
+__device__ inline float row_sum(float value) {
+  if constexpr (threads == warp_size) {
+    return warp_sum(value);
+  } else {
+    __shared__ float scratch[threads / warp_size];
+    return block_sum<threads>(value, scratch);
+  }
+}
+template <int threads>
+__device__ inline float row_max(float value) {
+  if constexpr (threads == warp_size) {
+    return warp_max(value);
+  } else {
+    __shared__ float scratch[threads / warp_size];
+    return block_max<threads>(value, scratch);
+  }
+}
+
+/// A thread's way over a row.
+template <int threads, int n>
+struct RowWalk {
+  int thread;  // of those that share the row
+  int64_t columns;
+
+  /// Calls body(turn, at) for elements [at, at + n), turn = 0, 1, ... A row of at most `turns` > 0
+  /// turns is walked without a loop.
+  template <int turns, class Body>
+  __device__ void each(const Body& body) const {
+    if constexpr (turns > 0) {
+      unrolled<turns>([&](int turn) {
+        const int64_t at = int64_t{thread + turn * threads} * n;
+        if (at < columns) body(turn, at);
+      });
+    } else {
+      for (int64_t at = int64_t{thread} * n; at < columns; at += threads * n) body(0, at);
+    }
+  }
+};
+
+/// What a thread has of a row: in registers where the row has at most `turns` > 0 turns, so that
+/// memory is read once; else (turns = 0) read each time, then mostly from the nearest cache.
+template <class T, int threads, int n, bool aligned, int turns>
+class RowPart {
+ public:
+  __device__ void load(const RowWalk<threads, n>& walk, const T* row) {
+    if constexpr (turns > 0) {
+      walk.template each<turns>([&](int turn, int64_t at) {
+        kept_[turn] = load_elements<aligned, n>(row + at);
+      });
+    } else {
+      row_ = row;
+    }
+  }
+  /// Of turn `turn`, which begins with element `at`.
+  __device__ Floats<n> get(int turn, int64_t at) const {
+    if constexpr (turns > 0) {
+      return widened(kept_[turn]);
+    } else {
+      return widened(load_elements<aligned, n>(row_ + at));
+    }
+  }
+  /// Adds the elements of `other`, rounds the sums to T and writes them to row `sum`; they are what
+  /// this has from now on.
+  __device__ void add(const RowWalk<threads, n>& walk, const T* other, T* sum) {
+    RowPart added;
+    added.load(walk, other);
+    walk.template each<turns>([&](int turn, int64_t at) {
+      Floats<n> values = get(turn, at);
+      const Floats<n> more = added.get(turn, at);
+      unrolled<n>([&](int i) { values.value[i] += more.value[i]; });
+      store_elements<aligned>(sum + at, values);
+      if constexpr (turns > 0) {
+        unrolled<n>([&](int i) { kept_[turn].value[i] = rounded<T>(values.value[i]); });
+      }
+    });
+    row_ = sum;
+  }
+
+ private:
+  Elements<T, n> kept_[turns > 0 ? turns : 1];
+  const T* row_ = nullptr;
+};
+
+}  // namespace tessera::cuda

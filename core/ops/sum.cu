@@ -1,0 +1,80 @@
+// sum on CUDA: blocks of 4096 elements are summed in fp64 each, then the blocks, both in an order
+// that is a function of the number of elements alone.
+#include "core/cuda/elementwise.cuh"
+#include "core/kernels.h"
+
+namespace tessera::cuda {
+
+namespace {
+
+constexpr int threads = 256;
+constexpr int64_t sum_block = 4096;  // elements
+
+/// Of all threads of a block; thread 0 has the result.
+__device__ double sum_of_threads(double value) {
+  __shared__ double warp_sums[threads / warp_size];
+  const int thread = static_cast<int>(threadIdx.x);
+  for (int offset = warp_size / 2; offset > 0; offset /= 2) {
+    value += __shfl_down_sync(whole_warp, value, offset);
+  }
+  if (thread % warp_size == 0) warp_sums[thread / warp_size] = value;
+  __syncthreads();
+  double total = 0;
+  for (const double sum : warp_sums) total += sum;
+  return total;
+}
+
+template <class T>
+__global__ void __launch_bounds__(threads)
+    sum_blocks_kernel(double* sums, const T* x, int64_t elements) {
+  constexpr int count = sum_block / threads;
+  const int64_t first = blockIdx.x * sum_block + threadIdx.x;
+  float value[count];  // all loads are under way before the first addition
+  for (int i = 0; i < count; ++i) {
+    const int64_t at = first + i * threads;
+    value[i] = at < elements ? float(x[at]) : 0.0f;
+  }
+  double sum = 0;
+  for (const float v : value) sum += double(v);
+  const double total = sum_of_threads(sum);
+  if (threadIdx.x == 0) sums[blockIdx.x] = total;
+}
+
+__global__ void __launch_bounds__(threads)
+    sum_sums_kernel(float* y, const double* sums, int64_t count, float factor) {
+  double sum = 0;
+  for (int64_t i = threadIdx.x; i < count; i += threads) sum += sums[i];
+  const double total = sum_of_threads(sum);
+  if (threadIdx.x == 0) *y = static_cast<float>(factor * total);
+}
+
+/// factor * dy[0]
+struct ScaledGradient {
+  const float* dy;
+  float factor;
+  __device__ float operator()() const { return factor * *dy; }
+};
+
+}  // namespace
+
+void sum(const Context& context, const Tensor& y, const Tensor& x, float factor) {
+  const unsigned blocks = blocks_for(x.elements(), sum_block);
+  const Tensor scratch = context.workspace({int64_t{blocks} * 2});  // an f64 takes two f32
+  auto* sums = static_cast<double*>(scratch.raw());
+  visit_float(x.dtype(), "sum", [&]<class T>() {
+    const T* in = x.data<T>();
+    if (blocks == 0) return;
+    launch(context, "sum", {blocks, threads}, sum_blocks_kernel<T>, sums, in, x.elements());
+  });
+  // The sum of nothing is zero, and this writes it.
+  launch(context, "sum", {1, threads}, sum_sums_kernel, y.data<float>(), sums, blocks, factor);
+}
+
+void sum_backward(const Context& context, const Tensor& dx, const Tensor& dy, float factor) {
+  visit_float(dx.dtype(), "sum", [&]<class T>() {
+    map(context, "sum_backward", ScaledGradient{dy.data<float>(), factor}, dx.elements(),
+        dx.data<T>());
+  });
+}
+
+}  // namespace tessera::cuda

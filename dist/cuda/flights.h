@@ -1,0 +1,80 @@
+// Calls whose work is on a stream: what they hold until it is done, how others wait for it, and
+// which is the oldest under way. Calls are done in the order in which they were made.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <deque>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "dist/communicator.h"
+
+namespace tessera::dist {
+
+/// A place in a stream's order that other streams can wait for.
+class Event {
+ public:
+  Event();
+  ~Event();
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+
+  void record(cudaStream_t stream);
+  /// What `stream` is given from now on runs after what was recorded. The host does not wait.
+  void hold(cudaStream_t stream) const;
+  bool passed() const;
+
+ private:
+  cudaEvent_t event_ = nullptr;
+};
+
+/// One call. Who made it runs `body`, records `behind` after its work, and calls `launched`.
+struct Flight {
+  int64_t number = 0;
+  std::string name;              // "all_gather of parameters, bucket 3"
+  std::function<int64_t()> body; // what it captures lives until the work is done
+  Event behind;
+  bool is_launched = false;
+  std::exception_ptr error;
+};
+
+/// Shared by a communicator, its works and its watchdog, each on a thread of its own.
+class Flights {
+ public:
+  explicit Flights(int device) : device_(device) {}
+
+  std::shared_ptr<Flight> add(std::string name, std::function<int64_t()> body);
+  void launched(Flight& flight, std::exception_ptr error);
+
+  /// The current stream waits for the work; nobody else. Throws what the call threw. Lets go of
+  /// what this call and those before it hold: it was allocated on the current stream, and goes
+  /// back in its order.
+  void wait(Flight& flight);
+  bool done(const Flight& flight) const;
+
+  /// Forgets the calls that are done.
+  void collect();
+  /// Forgets all; the calls that are not done fail with this text. The stream must be idle.
+  void abandon(const std::string& why);
+
+  struct UnderWay {
+    int64_t number;
+    std::string name;
+  };
+  std::optional<UnderWay> oldest() const;
+
+ private:
+  bool done_locked(const Flight& flight) const;
+
+  const int device_;
+  mutable std::mutex mutex_;
+  std::deque<std::shared_ptr<Flight>> flights_;  // ascending numbers
+  int64_t next_number_ = 0;
+};
+
+}  // namespace tessera::dist

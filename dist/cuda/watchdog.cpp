@@ -1,0 +1,60 @@
+#include "dist/cuda/watchdog.h"
+
+#include <chrono>
+#include <utility>
+
+#include "core/cuda.h"
+#include "core/error.h"
+#include "dist/bootstrap.h"
+
+namespace tessera::dist {
+
+namespace {
+using Clock = std::chrono::steady_clock;
+constexpr auto period = std::chrono::milliseconds(100);
+}  // namespace
+
+Watchdog::Watchdog(Watched watched)
+    : watched_(std::move(watched)), thread_([this] { watch(); }) {}
+
+Watchdog::~Watchdog() {
+  {
+    const std::lock_guard lock(mutex_);
+    closing_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+void Watchdog::watch() {
+  const auto timeout = std::chrono::duration<double>(watched_.timeout_s);
+  std::optional<Flights::UnderWay> oldest;
+  Clock::time_point since{};  // it is the oldest, not that it was called: others were before it
+  try {
+    cuda::use_device(watched_.device);  // or the thread would open the first one
+    for (;;) {
+      std::unique_lock lock(mutex_);
+      if (changed_.wait_for(lock, period, [&] { return closing_; })) return;
+      const auto now = watched_.oldest();
+      if (!now || !oldest || now->number != oldest->number) since = Clock::now();
+      oldest = now;
+      const std::string failure = watched_.failure();
+      if (!failure.empty()) {
+        end(fmt::format("{}: {}", oldest ? oldest->name : "between two calls", failure));
+      }
+      if (oldest && Clock::now() - since > timeout) {
+        end(fmt::format("{} has not finished in {} s: another rank is gone, is stuck, or runs "
+                        "another collective", oldest->name, watched_.timeout_s));
+      }
+    }
+  } catch (const std::exception& error) {
+    end(fmt::format("{}: {}", oldest ? oldest->name : "the watchdog", error.what()));
+  }
+}
+
+void Watchdog::end(const std::string& why) {
+  // Said before the communicator is aborted, which may hang as the collective does.
+  fail_job(why, watched_.abort);
+}
+
+}  // namespace tessera::dist

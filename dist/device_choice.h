@@ -1,0 +1,27 @@
+// Where the ranks of a job compute, and over what they communicate: chosen when the command line is
+// known, for all ranks alike.
+//
+//   dist::World world = dist::init(argc, argv);
+//   dist::choose_devices(world, {.device = "cuda", .comm = "nccl"});
+//   // world.communicator is over NCCL, default_device() is this rank's GPU
+#pragma once
+
+#include <string>
+
+#include "dist/bootstrap.h"
+
+namespace tessera::dist {
+
+struct DeviceOptions {
+  std::string device = "cpu";  // cpu, cuda, or auto: CUDA where every rank has a usable GPU
+  std::string comm = "auto";   // nccl, mpi, or auto: NCCL where every rank has a GPU of its own
+  double timeout_s = 600;      // of a collective over NCCL; see NcclOptions
+};
+
+/// A rank takes the GPU of its host with its local rank; where there are fewer GPUs than ranks they
+/// share them in turn, which NCCL refuses and MPI does not. Sets the default device, and replaces
+/// the world's communicator unless the job computes on CPUs. Collective; before any use of the
+/// communicator's memory. Throws InputError, on every rank, for what cannot be had.
+void choose_devices(World& world, const DeviceOptions& options);
+
+}  // namespace tessera::dist

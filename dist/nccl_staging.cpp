@@ -1,0 +1,21 @@
+// The size of NCCL's staging, which a plan asks for in builds without CUDA as well.
+#include <algorithm>
+
+#include "dist/communicator.h"
+
+namespace tessera::dist {
+
+// One chunk a rank. Each costs a launch of NCCL's and a kernel for every contribution, some tens of
+// microseconds: as long as NVLink takes for 8 MiB. At most about 64 MiB in all while chunks of
+// 1 MiB allow it.
+int64_t nccl_staging_bytes(int64_t ranks, const NcclOptions& options) {
+  constexpr int64_t unit = 256 * 8;
+  constexpr int64_t MiB = 1024 * 1024;
+  TESSERA_CHECK(options.chunk_bytes >= 0 && options.chunk_bytes % unit == 0,
+                "nccl: chunks of {} bytes, expected a multiple of {}", options.chunk_bytes, unit);
+  if (ranks <= 1) return 0;
+  const int64_t chunk = std::clamp(64 * MiB / ranks, MiB, 8 * MiB) / unit * unit;
+  return ranks * (options.chunk_bytes > 0 ? options.chunk_bytes : chunk);
+}
+
+}  // namespace tessera::dist

@@ -1,0 +1,154 @@
+// Collectives on GPU memory over a communicator that has only host memory: what leaves is copied to
+// the host before the call, and what arrives is copied back. Several ranks may share one GPU.
+//
+// All of it runs where the host communicator runs, in its order, so that one mirror on the host and
+// one chunk on the GPU serve all calls. Calls are made by one thread.
+#include "core/context.h"
+#include "core/cuda.h"
+#include "dist/collective_checks.h"
+#include "dist/communicator.h"
+
+namespace tessera::dist {
+
+namespace {
+
+/// Host memory that GPUs copy from and to directly; as large as the largest call so far.
+class PinnedBuffer {
+ public:
+  ~PinnedBuffer() { unpin(); }
+
+  /// `elements` of room. What was handed out before may still be in use, and stays valid.
+  Tensor of(int64_t elements, DType dtype) {
+    const int64_t bytes = elements * dtype_size(dtype);
+    if (bytes > 0 && (!bytes_.defined() || bytes_.bytes() < bytes)) {
+      unpin();
+      bytes_ = {};
+      bytes_ = Tensor::empty({bytes}, DType::u8, Device{}, Category::communication);
+      cuda::pin(bytes_.raw(), bytes);
+    }
+    Tensor tensor = Tensor::unallocated({elements}, dtype);
+    if (bytes > 0) tensor.attach(bytes_.storage(), 0);
+    return tensor;
+  }
+
+ private:
+  void unpin() {
+    if (bytes_.defined()) cuda::unpin(bytes_.raw());
+  }
+
+  Tensor bytes_;
+};
+
+class StagedCommunicator : public Communicator {
+ public:
+  StagedCommunicator(std::shared_ptr<Communicator> host, int device)
+      : host_(std::move(host)),
+        device_{DeviceType::cuda, device},
+        stream_(cuda::new_stream(device)),
+        chunk_(Tensor::empty({host_->staging_bytes() / (2 * (host_->size() - 1) + 1)}, DType::u8,
+                             device_, Category::communication)) {
+    // Before any call: a thread's first device is 0.
+    host_->run([device] { cuda::use_device(device); }).wait();
+  }
+
+  int rank() const override { return host_->rank(); }
+  int size() const override { return host_->size(); }
+  std::string name() const override { return host_->name(); }
+  Device device() const override { return device_; }
+  int64_t staging_bytes() const override { return chunk_.bytes(); }
+  TrafficLedger& traffic() override { return host_->traffic(); }
+
+  std::shared_ptr<Storage> allocate(int64_t bytes, Category category) override {
+    return tessera::allocate(bytes, category, device_);
+  }
+
+  Work exchange(const Tensor& input, int contributors, Receive receive, Call call) override {
+    check_exchange(input, contributors, size(), device_);
+    const Tensor mirror = bring(input);
+    host_->exchange(mirror, contributors, on_device(input, std::move(receive)), call);
+    return run([] {});  // until what `receive` has launched is done
+  }
+
+  Work reduce_scatter(const Tensor& shard, const Tensor& input, int contributors,
+                      Call call) override {
+    check_reduce_scatter(shard, input, contributors, size(), device_);
+    const Tensor mirror = bring(input);
+    const Tensor sum = sum_.of(shard.elements(), DType::f32);
+    host_->reduce_scatter(sum, mirror, contributors, call);
+    return run([sum, shard] { shard.copy_from(sum); });
+  }
+
+  Work all_gather(const Tensor& buffer, Call call) override {
+    check_all_gather(buffer, size(), device_);
+    const Tensor mirror = bring(buffer);
+    host_->all_gather(mirror, call);
+    return run([buffer, mirror] { buffer.copy_from(mirror); });
+  }
+
+  Work all_reduce(const Tensor& buffer, Call call) override {
+    check_all_reduce(buffer, device_);
+    const Tensor mirror = bring(buffer);
+    host_->all_reduce(mirror, call);
+    return run([buffer, mirror] { buffer.copy_from(mirror); });
+  }
+
+  Work broadcast(const Tensor& buffer, int root, Call call) override {
+    check_broadcast(buffer, root, size(), device_);
+    const Tensor mirror = bring(buffer);
+    host_->broadcast(mirror, root, call);
+    return run([buffer, mirror] { buffer.copy_from(mirror); });
+  }
+
+  Work run(std::function<void()> body) override {
+    // What the caller has launched comes before; the host communicator's thread waits for it when
+    // it copies.
+    auto here = [this, launched = cuda::Event(device_.index), body = std::move(body)] {
+      const cuda::StreamScope scope(device_.index, stream_);
+      launched.wait();
+      body();
+      cuda::synchronize(device_.index);
+    };
+    return host_->run(std::move(here));
+  }
+
+  void barrier() override { host_->barrier(); }
+
+ private:
+  /// The buffer as it will lie on the host when the calls before this one are done.
+  Tensor bring(const Tensor& buffer) {
+    const Tensor mirror = mirror_.of(buffer.elements(), buffer.dtype());
+    run([buffer, mirror] { mirror.copy_from(buffer); });
+    return mirror;
+  }
+
+  /// Hands chunks over where they lie on the GPU: the own ones in `input`, others copied there.
+  Receive on_device(const Tensor& input, Receive receive) {
+    const int64_t own = input.elements() / size() * rank();
+    return [this, input, own, receive = std::move(receive)](int source, int64_t begin,
+                                                            const Tensor& chunk) {
+      const cuda::StreamScope scope(device_.index, stream_);
+      if (source == rank()) {
+        return receive(source, begin, input.flat(own + begin, own + begin + chunk.elements()));
+      }
+      Tensor there = Tensor::unallocated(chunk.shape(), chunk.dtype());
+      there.attach(chunk_.storage(), 0);
+      there.copy_from(chunk);
+      receive(source, begin, there);
+    };
+  }
+
+  std::shared_ptr<Communicator> host_;
+  Device device_;
+  void* stream_;
+  Tensor chunk_;  // on the GPU, as large as one of the host's
+  PinnedBuffer mirror_;
+  PinnedBuffer sum_;  // of reduce_scatter
+};
+
+}  // namespace
+
+std::shared_ptr<Communicator> staged_communicator(std::shared_ptr<Communicator> host, int device) {
+  return std::make_shared<StagedCommunicator>(std::move(host), device);
+}
+
+}  // namespace tessera::dist

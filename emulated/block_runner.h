@@ -1,0 +1,115 @@
+// Runs the threads of one block after another on one OS thread: each until it waits for others or
+// ends. Threads that never wait share one stack; a thread that waits keeps the stack it is on, and
+// the next one gets another.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "emulated/fiber.h"
+#include "emulated/order.h"
+#include "emulated/runtime_api.h"
+
+namespace emulated {
+
+class BlockRunner {
+ public:
+  /// That of the calling OS thread; null where no launch runs.
+  static BlockRunner* running();
+
+  /// Runs a launch whose shape has been checked. Returns what went wrong, empty if nothing did.
+  std::string run(const Launch& launch);
+
+  // What the running CUDA thread calls. These return when the others have come, or never, where
+  // they do not come: the launch is then over.
+  void block_barrier(Site site);
+  void warp_meeting(const char* name, unsigned mask, void* mine,
+                    void (*compute)(void* const* lanes), Site site);
+  /// Says what the running thread does wrong; leave_block, in a statement of its own, then ends the
+  /// launch without the destructors of what the block's stacks hold.
+  void note_failure(std::string_view message);
+  [[noreturn]] void leave_block();
+
+  unsigned lane() const { return current_->number % 32; }
+  void* shared_memory() { return shared_.get(); }
+
+ private:
+  enum class State : uint8_t { runs, waits, ended };
+  struct Thread {
+    unsigned number;
+    uint3 index;
+    State state;
+    unsigned mask;          // of a warp operation
+    const char* operation;  // that it waits in
+    Site site;
+    Fiber* fiber;
+  };
+  struct Meeting {
+    const char* name;
+    void (*compute)(void* const* lanes);
+    Site site;
+    unsigned mask;
+    unsigned arrived;
+    void* lanes[32];
+  };
+  struct Warp {
+    unsigned existing;  // lanes, all but in the last warp
+    std::vector<Meeting> meetings;
+  };
+  struct Free {
+    void operator()(void* memory) const;
+  };
+
+  static void fiber_main();
+  void prepare(const Launch& launch);
+  void run_block();
+  void run_threads(Fiber& fiber);
+  void run_thread(Thread& thread, Fiber& fiber);
+  void wait(Thread& thread);
+  Fiber& next_fiber();
+  static Meeting& find_meeting(Warp& warp, const char* name, unsigned mask,
+                               void (*compute)(void* const* lanes), const Site& site);
+  void abandon_block();
+  std::string position() const;
+  std::string waiting_threads() const;
+
+  void make_current(Thread& thread) {
+    current_ = &thread;
+    threadIdx = thread.index;
+  }
+  void make_ready(unsigned thread) {
+    ready_[ready_end_++ % ready_.size()] = static_cast<uint16_t>(thread);
+  }
+  bool any_ready() const { return ready_begin_ != ready_end_; }
+
+  const Launch* launch_ = nullptr;
+  Order order_;
+  std::unique_ptr<void, Free> shared_;
+  std::string failure_;
+
+  std::vector<Thread> threads_;       // of the block, by number
+  std::vector<Warp> warps_;
+  std::vector<uint16_t> arranged_;    // the threads in the order in which they begin
+  size_t begun_ = 0;
+  size_t ended_ = 0;
+  bool waiting_first_ = true;
+  Thread* current_ = nullptr;
+  std::array<uint16_t, 1024> ready_{};  // a ring: what they waited for has come
+  unsigned ready_begin_ = 0;
+  unsigned ready_end_ = 0;
+
+  size_t at_barrier_ = 0;
+  bool one_barrier_ = true;  // all of these at the same site
+  Site barrier_site_;
+
+  Fiber host_;  // the stack that launched
+  std::vector<std::unique_ptr<Fiber>> fibers_;
+  std::vector<Fiber*> free_;
+  Fiber* started_ = nullptr;  // taken from free_, for fiber_main to know itself
+};
+
+}  // namespace emulated

@@ -1,0 +1,30 @@
+// What tests may ask of emulated CUDA beyond CUDA's own calls.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+namespace emulated {
+
+/// The order in which blocks, and the threads of a block between two barriers, run from now on:
+///   0        ascending, which is what a process begins with
+///   1        descending
+///   others   shuffled anew for each launch, block and barrier; the same in every run
+/// The environment's TESSERA_EMULATED_ORDER sets it for a whole process.
+void set_order_seed(uint64_t seed);
+uint64_t order_seed();
+
+/// Number of devices, 0 to 64; -1 for that of the environment's TESSERA_EMULATED_DEVICES, else 1.
+void set_device_count(int count);
+
+/// Memory of each device; allocations beyond it fail. 16 GiB to begin with.
+void set_device_memory(size_t bytes);
+
+/// Bytes of device memory in use, managed and pool memory included, over all devices.
+size_t device_bytes_in_use();
+
+/// What the calling OS thread's last failed call found wrong; empty before the first.
+std::string last_failure();
+
+}  // namespace emulated

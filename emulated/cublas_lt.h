@@ -1,0 +1,56 @@
+// What emulated/cublas_lt.cpp hands to the arithmetic in emulated/cublas_lt_product.cpp: a product
+// whose description was found consistent, and where its matrices lie. Column-major, as the library.
+#pragma once
+
+#include <cstdint>
+
+#include <cublasLt.h>
+
+namespace emulated::cublas_lt {
+
+/// In a cublasLtMatrixLayoutOpaque_t.
+struct Layout {
+  static constexpr uint64_t expected_mark = 0x6C61796F7574;
+  uint64_t mark = expected_mark;
+  cudaDataType_t type = CUDA_R_32F;
+  int32_t batch = 1;
+  int64_t rows = 0;
+  int64_t columns = 0;
+  int64_t stride = 0;  // of columns
+  int64_t batch_stride = 0;
+
+  bool operator==(const Layout&) const = default;
+};
+
+/// In a cublasLtMatmulDescOpaque_t.
+struct Operation {
+  static constexpr uint64_t expected_mark = 0x6F706572;
+  uint64_t mark = expected_mark;
+  int32_t transpose_a = CUBLAS_OP_N;
+  int32_t transpose_b = CUBLAS_OP_N;
+  uint32_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
+  const void* bias = nullptr;
+  void* aux = nullptr;
+  int64_t aux_stride = 0;
+
+  bool adds_bias() const { return (epilogue & CUBLASLT_EPILOGUE_BIAS) != 0; }
+  bool applies_gelu() const {
+    return (epilogue & CUBLASLT_EPILOGUE_GELU_AUX) == CUBLASLT_EPILOGUE_GELU_AUX;
+  }
+};
+
+struct Problem {
+  Operation operation;
+  Layout a, b, c, d;
+  int64_t m, n, k;
+};
+
+struct Addresses {
+  const void *a, *b, *c;
+  void* d;
+};
+
+/// D = alpha op(A) op(B) + beta C and the epilogue. C is not read where beta is 0.
+void compute(const Problem& problem, const Addresses& addresses, float alpha, float beta);
+
+}  // namespace emulated::cublas_lt

@@ -1,0 +1,161 @@
+// The arithmetic of the emulated cuBLASLt.
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "core/half.h"
+#include "emulated/cublas_lt.h"
+
+namespace emulated::cublas_lt {
+
+using tessera::BFloat16;
+using tessera::Float16;
+using tessera::rounded;
+
+namespace {
+
+template <class Body>
+void with_type(cudaDataType_t type, Body&& body) {
+  switch (type) {
+    case CUDA_R_32F: return body.template operator()<float>();
+    case CUDA_R_16BF: return body.template operator()<BFloat16>();
+    case CUDA_R_16F: return body.template operator()<Float16>();
+  }
+}
+
+/// op(x) of one matrix in f32, packed column after column.
+std::vector<float> widened(const void* data, const Layout& x, int64_t matrix, int32_t operation) {
+  std::vector<float> result(static_cast<size_t>(x.rows * x.columns));
+  with_type(x.type, [&]<class T>() {
+    const T* from = static_cast<const T*>(data) + matrix * x.batch_stride;
+    for (int64_t column = 0; column < x.columns; ++column) {
+      const T* in = from + column * x.stride;
+      if (operation == CUBLAS_OP_T) {
+        float* out = result.data() + column;
+        for (int64_t row = 0; row < x.rows; ++row) out[row * x.columns] = float(in[row]);
+      } else {
+        float* out = result.data() + column * x.rows;
+#pragma omp simd
+        for (int64_t row = 0; row < x.rows; ++row) out[row] = float(in[row]);
+      }
+    }
+  });
+  return result;
+}
+
+// The sums of a tile stay in the first-level cache, and each element of A that is read serves all
+// of the tile's columns. Long sums are added in parts, as a GPU does that splits k: one f32 sum
+// over 100,000 terms would miss what the tests ask for.
+constexpr int64_t tile_rows = 512;
+constexpr int64_t tile_columns = 4;
+constexpr int64_t part_terms = 4096;
+using Tile = float[tile_columns][tile_rows];
+
+/// Part of a packed matrix, columns `stride` apart.
+struct Packed {
+  const float* data;
+  int64_t stride;
+};
+
+/// sums = a (rows, terms) b (terms, columns), in order of the terms.
+void sum_tile(Tile& sums, Packed a, Packed b, int64_t rows, int64_t columns, int64_t terms) {
+  for (auto& column : sums) std::fill_n(column, rows, 0.0f);
+  for (int64_t l = 0; l < terms; ++l) {
+    const float* from = a.data + l * a.stride;
+    float factor[tile_columns] = {};
+    for (int64_t j = 0; j < columns; ++j) factor[j] = b.data[j * b.stride + l];
+#pragma omp simd
+    for (int64_t i = 0; i < rows; ++i) {
+      sums[0][i] += from[i] * factor[0];
+      sums[1][i] += from[i] * factor[1];
+      sums[2][i] += from[i] * factor[2];
+      sums[3][i] += from[i] * factor[3];
+    }
+  }
+}
+
+/// The same for any number of terms.
+void sum_parts(Tile& sums, Packed a, Packed b, int64_t rows, int64_t columns, int64_t terms) {
+  sum_tile(sums, a, b, rows, columns, std::min(part_terms, terms));
+  for (int64_t begin = part_terms; begin < terms; begin += part_terms) {
+    Tile part;
+    sum_tile(part, {a.data + begin * a.stride, a.stride}, {b.data + begin, b.stride}, rows,
+             columns, std::min(part_terms, terms - begin));
+    for (int64_t j = 0; j < columns; ++j) {
+      for (int64_t i = 0; i < rows; ++i) sums[j][i] += part[j][i];
+    }
+  }
+}
+
+float gelu(float x) {
+  return 0.5f * x * (1.0f + std::tanh(0.7978845608f * (x + 0.044715f * x * x * x)));
+}
+
+/// Elements of one column of D, one after the other: what a sum becomes, and where.
+template <class T>
+struct Column {
+  const T* c;     // null where beta is 0
+  const T* bias;  // null where there is none
+  T* aux;         // null without an activation
+  T* d;
+  float alpha, beta;
+
+  void finish(const float* sums, int64_t rows) const {
+    for (int64_t i = 0; i < rows; ++i) {
+      float value = alpha * sums[i];
+      if (c) value += beta * float(c[i]);
+      if (bias) value += float(bias[i]);
+      if (aux) {
+        aux[i] = rounded<T>(value);
+        value = gelu(value);
+      }
+      d[i] = rounded<T>(value);
+    }
+  }
+};
+
+template <class T>
+Column<T> column_of(const Problem& problem, const Addresses& addresses, int64_t matrix,
+                    int64_t row, int64_t column, float alpha, float beta) {
+  const auto element = [&](const Layout& x) {
+    return matrix * x.batch_stride + column * x.stride + row;
+  };
+  const Operation& operation = problem.operation;
+  return {
+      .c = beta == 0.0f ? nullptr : static_cast<const T*>(addresses.c) + element(problem.c),
+      .bias = operation.adds_bias() ? static_cast<const T*>(operation.bias) + row : nullptr,
+      .aux = operation.applies_gelu()
+                 ? static_cast<T*>(operation.aux) + column * operation.aux_stride + row
+                 : nullptr,
+      .d = static_cast<T*>(addresses.d) + element(problem.d),
+      .alpha = alpha,
+      .beta = beta,
+  };
+}
+
+}  // namespace
+
+void compute(const Problem& problem, const Addresses& addresses, float alpha, float beta) {
+  const int64_t m = problem.m, n = problem.n, k = problem.k;
+  const Operation& operation = problem.operation;
+  Tile sums;
+  for (int64_t matrix = 0; matrix < problem.d.batch; ++matrix) {
+    const auto a = widened(addresses.a, problem.a, matrix, operation.transpose_a);
+    const auto b = widened(addresses.b, problem.b, matrix, operation.transpose_b);
+    for (int64_t row = 0; row < m; row += tile_rows) {
+      const int64_t rows = std::min(tile_rows, m - row);
+      for (int64_t column = 0; column < n; column += tile_columns) {
+        const int64_t columns = std::min(tile_columns, n - column);
+        sum_parts(sums, {a.data() + row, m}, {b.data() + column * k, k}, rows, columns, k);
+        with_type(problem.d.type, [&]<class T>() {
+          for (int64_t j = 0; j < columns; ++j) {
+            column_of<T>(problem, addresses, matrix, row, column + j, alpha, beta)
+                .finish(sums[j], rows);
+          }
+        });
+      }
+    }
+  }
+}
+
+}  // namespace emulated::cublas_lt

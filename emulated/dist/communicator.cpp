@@ -1,0 +1,289 @@
+#include "emulated/dist/communicator.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace emulated::nccl {
+
+namespace {
+
+size_t bytes_of(const Operation& operation) {
+  return operation.count * type_size(operation.type);
+}
+
+std::byte* at(void* buffer, size_t byte) { return static_cast<std::byte*>(buffer) + byte; }
+const std::byte* at(const void* buffer, size_t byte) {
+  return static_cast<const std::byte*>(buffer) + byte;
+}
+
+void copy(void* to, const void* from, size_t bytes) {
+  if (to != from && bytes > 0) std::memcpy(to, from, bytes);
+}
+
+template <class T>
+void add(void* sum, const void* values, size_t count) {
+  auto* const to = static_cast<T*>(sum);
+  const auto* const from = static_cast<const T*>(values);
+  for (size_t i = 0; i < count; ++i) to[i] += from[i];
+}
+
+void add(void* sum, const void* values, const Operation& operation) {
+  if (operation.type == ncclFloat32) {
+    add<float>(sum, values, operation.count);
+  } else {
+    add<uint64_t>(sum, values, operation.count);  // the same bits as of int64_t
+  }
+}
+
+bool overlap(const void* a, size_t a_bytes, const void* b, size_t b_bytes) {
+  const auto first = reinterpret_cast<uintptr_t>(a);
+  const auto second = reinterpret_cast<uintptr_t>(b);
+  return first < second + b_bytes && second < first + a_bytes;
+}
+
+// Where the sums of a collective's pieces come from: the others' arrive here, the own one lies in
+// the caller's buffer.
+class Contributions {
+ public:
+  Contributions(Peers& peers, const void* own, size_t bytes)
+      : peers_(peers), own_(own), bytes_(bytes), arrived_(peers.size() * bytes) {
+    for (int peer = 0; peer < peers.size(); ++peer) {
+      if (peer != peers.rank()) peers.receive(peer, arrived_.data() + peer * bytes, bytes);
+    }
+  }
+  const void* of(int rank) const {
+    return rank == peers_.rank() ? own_ : arrived_.data() + rank * bytes_;
+  }
+
+ private:
+  Peers& peers_;
+  const void* own_;
+  size_t bytes_;
+  std::vector<std::byte> arrived_;
+};
+
+}  // namespace
+
+void Communicator::check_buffer(const Operation& operation, const char* name, const void* buffer,
+                                size_t bytes) const {
+  if (bytes == 0) return;
+  const auto refuse = [&](const std::string& why) {
+    throw Failure(ncclInvalidArgument, text(operation) + ": the " + name + " buffer " + why);
+  };
+  if (buffer == nullptr) refuse("is null");
+  for (const size_t byte : {size_t{0}, bytes - 1}) {
+    cudaPointerAttributes attributes{};
+    (void)cudaPointerGetAttributes(&attributes, at(buffer, byte));
+    const bool on_device = attributes.type == cudaMemoryTypeDevice ||
+                           attributes.type == cudaMemoryTypeManaged;
+    if (!on_device) refuse(byte == 0 ? "is no device memory" : "ends outside device memory");
+    if (attributes.device != device_) {
+      refuse("is on device " + std::to_string(attributes.device) + ", the communicator on " +
+             std::to_string(device_));
+    }
+  }
+}
+
+void Communicator::check(const Call& call) const {
+  const Operation& operation = call.operation;
+  const auto refuse = [&](const std::string& why) {
+    throw Failure(ncclInvalidArgument, text(operation) + ": " + why);
+  };
+  const size_t bytes = bytes_of(operation);
+  if (type_size(operation.type) == 0) refuse("the type is not emulated");
+  const bool sums = operation.kind == Kind::all_reduce || operation.kind == Kind::reduce_scatter;
+  if (sums && operation.reduction != ncclSum) refuse("the reduction is not emulated");
+  if (sums && operation.type != ncclFloat32 && operation.type != ncclInt64) {
+    refuse("sums of this type are not emulated");
+  }
+  const bool names_a_rank = operation.kind == Kind::broadcast || operation.is_transfer();
+  if (names_a_rank && (operation.rank < 0 || operation.rank >= size())) {
+    refuse("there are " + std::to_string(size()) + " ranks");
+  }
+  if (operation.is_transfer() && operation.rank == rank()) {
+    refuse("a transfer to the own rank is not emulated");
+  }
+  const auto own = static_cast<size_t>(rank()) * bytes;
+  const auto all = static_cast<size_t>(size()) * bytes;
+  const bool gathers = operation.kind == Kind::all_gather;
+  const bool scatters = operation.kind == Kind::reduce_scatter;
+  const size_t sent = scatters ? all : bytes;
+  const size_t received = gathers ? all : bytes;
+  const bool reads = operation.kind == Kind::broadcast ? operation.rank == rank()
+                                                       : operation.kind != Kind::receive;
+  const bool writes = operation.kind != Kind::send;
+  if (reads) check_buffer(operation, "send", call.send, sent);
+  if (writes) check_buffer(operation, "receive", call.receive, received);
+  if (!reads || !writes || bytes == 0) return;
+  const bool in_place = at(call.send, scatters ? own : 0) == at(call.receive, gathers ? own : 0);
+  if (!in_place && overlap(call.send, sent, call.receive, received)) {
+    refuse("the buffers overlap, and are not those of an operation in place");
+  }
+}
+
+void Communicator::run(std::span<const Call> calls) {
+  if (in_use_.test_and_set()) {
+    throw Failure(ncclInvalidUsage, "two threads use a communicator at the same time");
+  }
+  try {
+    if (failure_ != ncclSuccess) throw Failure(failure_, "the communicator has failed before");
+    std::vector<Call> transfers;
+    for (const Call& call : calls) {
+      if (call.operation.is_transfer()) {
+        transfers.push_back(call);
+      } else {
+        run_collective(call);
+      }
+    }
+    run_transfers(transfers);
+  } catch (const Failure& failure) {
+    if (failure_ == ncclSuccess) {
+      failure_ = failure.result;
+      peers_.say_goodbye();  // the others need not wait for this rank
+    }
+    in_use_.clear();
+    throw;
+  }
+  in_use_.clear();
+}
+
+void Communicator::leave() {
+  peers_.abort();
+  // What is under way says goodbye itself when it fails.
+  if (in_use_.test_and_set()) return;
+  if (failure_ == ncclSuccess) peers_.say_goodbye();
+  failure_ = ncclInvalidUsage;
+  in_use_.clear();
+}
+
+void Communicator::run_collective(const Call& call) {
+  compare(call.operation);
+  switch (call.operation.kind) {
+    case Kind::all_reduce: return reduce(call);
+    case Kind::reduce_scatter: return reduce_scatter(call);
+    case Kind::all_gather: return gather(call);
+    case Kind::broadcast: return broadcast(call);
+    default: throw Failure(ncclInternalError, text(call.operation) + " is no collective");
+  }
+}
+
+void Communicator::compare(const Operation& mine) {
+  peers_.start_clock();
+  for (int peer = 0; peer < size(); ++peer) {
+    if (peer != rank()) peers_.announce(peer, {mine});
+  }
+  for (int peer = 0; peer < size(); ++peer) {
+    if (peer == rank()) continue;
+    const std::vector<Operation> theirs = peers_.await(peer, {&mine, 1});
+    if (theirs.size() == 1 && theirs[0] == mine) continue;
+    throw Failure(ncclInvalidUsage, "rank " + std::to_string(rank()) + " makes " + text(mine) +
+                                        ", rank " + std::to_string(peer) + " makes " +
+                                        text(theirs));
+  }
+}
+
+// Each of this rank's sends meets the peer's next receive, and the other way round.
+void Communicator::compare_transfers(int peer, std::span<const Operation> mine) {
+  const std::vector<Operation> theirs = peers_.await(peer, mine);
+  const auto of = [](std::span<const Operation> all, Kind kind) {
+    std::vector<std::pair<uint64_t, int32_t>> result;
+    for (const Operation& one : all) {
+      if (one.kind == kind) result.emplace_back(one.count, one.type);
+    }
+    return result;
+  };
+  const bool only_transfers = std::ranges::all_of(theirs, &Operation::is_transfer);
+  if (only_transfers && of(mine, Kind::send) == of(theirs, Kind::receive) &&
+      of(mine, Kind::receive) == of(theirs, Kind::send)) {
+    return;
+  }
+  throw Failure(ncclInvalidUsage, "rank " + std::to_string(rank()) + " makes " + text(mine) +
+                                      ", rank " + std::to_string(peer) + " makes " +
+                                      text(theirs));
+}
+
+void Communicator::run_transfers(std::span<const Call> transfers) {
+  peers_.start_clock();
+  std::vector<std::vector<Operation>> of_peer(static_cast<size_t>(size()));
+  for (const Call& call : transfers) {
+    of_peer[static_cast<size_t>(call.operation.rank)].push_back(call.operation);
+  }
+  for (int peer = 0; peer < size(); ++peer) {
+    const auto& mine = of_peer[static_cast<size_t>(peer)];
+    if (!mine.empty()) peers_.announce(peer, mine);
+  }
+  for (int peer = 0; peer < size(); ++peer) {
+    const auto& mine = of_peer[static_cast<size_t>(peer)];
+    if (!mine.empty()) compare_transfers(peer, mine);
+  }
+  for (const Call& call : transfers) {
+    if (call.operation.kind == Kind::send) {
+      peers_.send(call.operation.rank, call.send, bytes_of(call.operation));
+    } else {
+      peers_.receive(call.operation.rank, call.receive, bytes_of(call.operation));
+    }
+  }
+  peers_.finish();
+}
+
+void Communicator::gather(const Call& call) {
+  const size_t bytes = bytes_of(call.operation);
+  for (int peer = 0; peer < size(); ++peer) {
+    if (peer == rank()) continue;
+    peers_.send(peer, call.send, bytes);
+    peers_.receive(peer, at(call.receive, static_cast<size_t>(peer) * bytes), bytes);
+  }
+  copy(at(call.receive, static_cast<size_t>(rank()) * bytes), call.send, bytes);
+  peers_.finish();
+}
+
+void Communicator::broadcast(const Call& call) {
+  const size_t bytes = bytes_of(call.operation);
+  if (call.operation.rank == rank()) {
+    for (int peer = 0; peer < size(); ++peer) {
+      if (peer != rank()) peers_.send(peer, call.send, bytes);
+    }
+    copy(call.receive, call.send, bytes);
+  } else {
+    peers_.receive(call.operation.rank, call.receive, bytes);
+  }
+  peers_.finish();
+}
+
+// Every rank adds from the last rank down: the same bits everywhere, and not those of rank order.
+void Communicator::reduce(const Call& call) {
+  const size_t bytes = bytes_of(call.operation);
+  const Contributions contributions(peers_, call.send, bytes);
+  for (int peer = 0; peer < size(); ++peer) {
+    if (peer != rank()) peers_.send(peer, call.send, bytes);
+  }
+  peers_.finish();
+  std::vector<std::byte> sum(bytes);
+  copy(sum.data(), contributions.of(size() - 1), bytes);
+  for (int source = size() - 2; source >= 0; --source) {
+    add(sum.data(), contributions.of(source), call.operation);
+  }
+  copy(call.receive, sum.data(), bytes);
+}
+
+// As in a ring: from the rank after this one round to this one.
+void Communicator::reduce_scatter(const Call& call) {
+  const size_t bytes = bytes_of(call.operation);
+  const void* const own = at(call.send, static_cast<size_t>(rank()) * bytes);
+  const Contributions contributions(peers_, own, bytes);
+  for (int peer = 0; peer < size(); ++peer) {
+    if (peer != rank()) peers_.send(peer, at(call.send, static_cast<size_t>(peer) * bytes), bytes);
+  }
+  peers_.finish();
+  std::vector<std::byte> sum(bytes);
+  copy(sum.data(), contributions.of((rank() + 1) % size()), bytes);
+  for (int i = 2; i <= size(); ++i) {
+    add(sum.data(), contributions.of((rank() + i) % size()), call.operation);
+  }
+  copy(call.receive, sum.data(), bytes);
+}
+
+}  // namespace emulated::nccl

@@ -1,0 +1,267 @@
+// NCCL's functions: arguments, groups, and the communicators that exist.
+#include <nccl.h>
+
+#include <cstring>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <mpi.h>
+
+#include "emulated/dist/communicator.h"
+
+struct ncclComm {};  // a handle alone
+
+namespace emulated::nccl {
+
+namespace {
+
+using Shared = std::shared_ptr<Communicator>;
+
+struct State {
+  std::mutex mutex;
+  std::map<ncclComm_t, Shared> communicators;
+  std::string last_error;
+};
+
+// Never destroyed: communicators of static lifetime go after main.
+State& state() {
+  static auto& one = *new State;
+  return one;
+}
+
+struct GroupedCall {
+  Shared communicator;
+  Call call;
+};
+
+thread_local int group_depth = 0;
+thread_local std::vector<GroupedCall> group;
+thread_local ncclResult_t group_failure = ncclSuccess;
+
+ncclResult_t failed(ncclResult_t result, const std::string& why) {
+  const std::lock_guard lock(state().mutex);
+  state().last_error = why;
+  return result;
+}
+
+template <class Body>
+ncclResult_t guarded(Body&& body) {
+  try {
+    body();
+    return ncclSuccess;
+  } catch (const Failure& failure) {
+    return failed(failure.result, failure.what());
+  } catch (const std::exception& error) {
+    return failed(ncclInternalError, error.what());
+  }
+}
+
+// An aborted communicator is still there for the call that uses it.
+Shared find(ncclComm_t comm) {
+  const std::lock_guard lock(state().mutex);
+  const auto found = state().communicators.find(comm);
+  if (found == state().communicators.end()) {
+    throw Failure(ncclInvalidArgument, "there is no such communicator");
+  }
+  return found->second;
+}
+
+void run_group(std::vector<GroupedCall> calls) {
+  while (!calls.empty()) {
+    const Shared communicator = calls.front().communicator;
+    std::vector<Call> own;
+    std::erase_if(calls, [&](const GroupedCall& grouped) {
+      if (grouped.communicator != communicator) return false;
+      own.push_back(grouped.call);
+      return true;
+    });
+    communicator->run(own);
+  }
+}
+
+ncclResult_t make(ncclComm_t comm, cudaStream_t stream, const Call& call) {
+  const ncclResult_t result = guarded([&] {
+    const Shared communicator = find(comm);
+    communicator->check(call);
+    if (cudaStreamQuery(stream) != cudaSuccess) {
+      throw Failure(ncclInvalidArgument, text(call.operation) + ": there is no such stream");
+    }
+    if (group_depth > 0) {
+      group.push_back({communicator, call});
+    } else {
+      communicator->run({&call, 1});
+    }
+  });
+  if (group_depth > 0 && group_failure == ncclSuccess) group_failure = result;
+  return result;
+}
+
+void check_world(int ranks, int rank) {
+  int initialized = 0;
+  MPI_Initialized(&initialized);
+  int world_ranks = 1;
+  int world_rank = 0;
+  if (initialized) {
+    MPI_Comm_size(MPI_COMM_WORLD, &world_ranks);
+    MPI_Comm_rank(MPI_COMM_WORLD, &world_rank);
+  }
+  if (ranks == world_ranks && rank == world_rank) return;
+  throw Failure(ncclInvalidArgument,
+                "ncclCommInitRank: rank " + std::to_string(rank) + " of " + std::to_string(ranks) +
+                    ", but the process is rank " + std::to_string(world_rank) + " of " +
+                    std::to_string(world_ranks) + " in MPI_COMM_WORLD");
+}
+
+void check_ids(const ncclUniqueId& id, int ranks) {
+  if (ranks == 1) return;
+  std::vector<ncclUniqueId> all(static_cast<size_t>(ranks));
+  MPI_Allgather(&id, sizeof(id), MPI_BYTE, all.data(), sizeof(id), MPI_BYTE, MPI_COMM_WORLD);
+  for (const ncclUniqueId& other : all) {
+    if (std::memcmp(&other, &id, sizeof(id)) != 0) {
+      throw Failure(ncclInvalidArgument, "ncclCommInitRank: ranks have different ids");
+    }
+  }
+}
+
+Call call_of(Kind kind, const void* send, void* receive, size_t count, ncclDataType_t type,
+             int reduction, int rank) {
+  return {{kind, static_cast<int32_t>(type), reduction, rank, count}, send, receive};
+}
+
+}  // namespace
+
+}  // namespace emulated::nccl
+
+using namespace emulated::nccl;
+
+const char* ncclGetLastError(ncclComm_t) {
+  static thread_local std::string copy;
+  const std::lock_guard lock(state().mutex);
+  copy = state().last_error;
+  return copy.c_str();
+}
+
+const char* ncclGetErrorString(ncclResult_t result) {
+  switch (result) {
+    case ncclSuccess: return "no error";
+    case ncclUnhandledCudaError: return "unhandled cuda error";
+    case ncclSystemError: return "unhandled system error";
+    case ncclInternalError: return "internal error";
+    case ncclInvalidArgument: return "invalid argument";
+    case ncclInvalidUsage: return "invalid usage";
+    case ncclRemoteError: return "remote process exited or there was a network error";
+    case ncclInProgress: return "NCCL operation in progress";
+  }
+  return "unknown result code";
+}
+
+ncclResult_t ncclGetVersion(int* version) {
+  *version = NCCL_VERSION_CODE;
+  return ncclSuccess;
+}
+
+ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
+  std::random_device random;
+  for (char& byte : id->internal) byte = static_cast<char>(random());
+  return ncclSuccess;
+}
+
+ncclResult_t ncclCommInitRank(ncclComm_t* comm, int ranks, ncclUniqueId id, int rank) {
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  return ncclCommInitRankConfig(comm, ranks, id, rank, &config);
+}
+
+ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id, int rank,
+                                    ncclConfig_t* config) {
+  return guarded([&] {
+    const ncclConfig_t initial = NCCL_CONFIG_INITIALIZER;
+    if (config->magic != initial.magic || config->size != initial.size) {
+      throw Failure(ncclInvalidArgument, "the configuration was not initialised");
+    }
+    if (config->blocking == 0) {
+      throw Failure(ncclInvalidArgument, "communicators that do not block are not emulated");
+    }
+    int device = 0;
+    if (cudaGetDevice(&device) != cudaSuccess) {
+      throw Failure(ncclUnhandledCudaError, "there is no device");
+    }
+    check_world(ranks, rank);
+    check_ids(id, ranks);
+    auto communicator = std::make_shared<Communicator>(rank, ranks, device);
+    auto* const handle = new ncclComm;
+    const std::lock_guard lock(state().mutex);
+    state().communicators.emplace(handle, std::move(communicator));
+    *comm = handle;
+  });
+}
+
+ncclResult_t ncclCommAbort(ncclComm_t comm) {
+  return guarded([&] {
+    const Shared communicator = find(comm);
+    {
+      const std::lock_guard lock(state().mutex);
+      state().communicators.erase(comm);
+    }
+    delete comm;
+    communicator->leave();
+  });
+}
+
+ncclResult_t ncclCommDestroy(ncclComm_t comm) { return ncclCommAbort(comm); }
+
+ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error) {
+  return guarded([&] { *error = find(comm)->failure(); });
+}
+
+ncclResult_t ncclAllReduce(const void* send, void* receive, size_t count, ncclDataType_t type,
+                           ncclRedOp_t reduction, ncclComm_t comm, cudaStream_t stream) {
+  return make(comm, stream,
+              call_of(Kind::all_reduce, send, receive, count, type, reduction, -1));
+}
+
+ncclResult_t ncclReduceScatter(const void* send, void* receive, size_t receive_count,
+                               ncclDataType_t type, ncclRedOp_t reduction, ncclComm_t comm,
+                               cudaStream_t stream) {
+  return make(comm, stream,
+              call_of(Kind::reduce_scatter, send, receive, receive_count, type, reduction, -1));
+}
+
+ncclResult_t ncclAllGather(const void* send, void* receive, size_t send_count,
+                           ncclDataType_t type, ncclComm_t comm, cudaStream_t stream) {
+  return make(comm, stream,
+              call_of(Kind::all_gather, send, receive, send_count, type, -1, -1));
+}
+
+ncclResult_t ncclBroadcast(const void* send, void* receive, size_t count, ncclDataType_t type,
+                           int root, ncclComm_t comm, cudaStream_t stream) {
+  return make(comm, stream, call_of(Kind::broadcast, send, receive, count, type, -1, root));
+}
+
+ncclResult_t ncclSend(const void* send, size_t count, ncclDataType_t type, int peer,
+                      ncclComm_t comm, cudaStream_t stream) {
+  return make(comm, stream, call_of(Kind::send, send, nullptr, count, type, -1, peer));
+}
+
+ncclResult_t ncclRecv(void* receive, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
+                      cudaStream_t stream) {
+  return make(comm, stream, call_of(Kind::receive, nullptr, receive, count, type, -1, peer));
+}
+
+ncclResult_t ncclGroupStart() {
+  ++group_depth;
+  return ncclSuccess;
+}
+
+ncclResult_t ncclGroupEnd() {
+  if (group_depth == 0) return failed(ncclInvalidUsage, "ncclGroupEnd without ncclGroupStart");
+  if (--group_depth > 0) return ncclSuccess;
+  const ncclResult_t failure = std::exchange(group_failure, ncclSuccess);
+  std::vector<GroupedCall> calls = std::exchange(group, {});
+  if (failure != ncclSuccess) return failure;
+  return guarded([&] { run_group(std::move(calls)); });
+}

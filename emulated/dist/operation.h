@@ -1,0 +1,48 @@
+// What a rank tells the others before it moves data, and what is wrong where they disagree.
+#pragma once
+
+#include <nccl.h>
+
+#include <cstdint>
+#include <span>
+#include <stdexcept>
+#include <string>
+
+namespace emulated::nccl {
+
+enum class Kind : int32_t {
+  all_reduce,
+  reduce_scatter,
+  all_gather,
+  broadcast,
+  send,
+  receive,
+  goodbye,  // the rank makes no calls any more
+};
+
+/// Sent as bytes between processes of one program.
+struct Operation {
+  Kind kind = Kind::goodbye;
+  int32_t type = -1;
+  int32_t reduction = -1;
+  int32_t rank = -1;  // the root of a broadcast, the peer of a send or receive
+  uint64_t count = 0;
+
+  bool operator==(const Operation&) const = default;
+  bool is_transfer() const { return kind == Kind::send || kind == Kind::receive; }
+};
+
+/// "ncclBroadcast of 5 ncclFloat32 from rank 1"
+std::string text(const Operation& operation);
+/// The same for what a rank does in one group, the first few of them.
+std::string text(std::span<const Operation> operations);
+
+/// Bytes of an element; 0 for a type that is not emulated.
+size_t type_size(int32_t type);
+
+struct Failure : std::runtime_error {
+  Failure(ncclResult_t code, const std::string& why) : std::runtime_error(why), result(code) {}
+  ncclResult_t result;
+};
+
+}  // namespace emulated::nccl

@@ -1,0 +1,144 @@
+#include "emulated/fiber.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <cstdlib>
+#include <new>
+
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#include <sanitizer/common_interface_defs.h>
+#endif
+#if defined(__SANITIZE_THREAD__)
+#include <sanitizer/tsan_interface.h>
+#endif
+
+namespace emulated {
+
+namespace {
+
+// Room for a kernel's registers, which the sanitizers' frames multiply; only touched pages exist.
+constexpr size_t stack_bytes = 256 << 10;
+
+// Who left, and for whom, while a switch is under way.
+constinit thread_local Fiber* departing = nullptr;
+constinit thread_local Fiber* arriving = nullptr;
+
+}  // namespace
+
+#if defined(__x86_64__)
+// emulated_switch_stacks(void** from, void* to): saves what a function must keep for its caller
+// on the running stack, and takes it from the other one. Vector registers are the caller's affair.
+// swapcontext does the same with two system calls.
+extern "C" void emulated_switch_stacks(void** from, void* to);
+asm(R"(
+  .pushsection .text
+  .p2align 4
+  .globl emulated_switch_stacks
+  .hidden emulated_switch_stacks
+  .type emulated_switch_stacks, @function
+emulated_switch_stacks:
+  endbr64
+  pushq %rbp
+  pushq %rbx
+  pushq %r12
+  pushq %r13
+  pushq %r14
+  pushq %r15
+  movq %rsp, (%rdi)
+  movq %rsi, %rsp
+  popq %r15
+  popq %r14
+  popq %r13
+  popq %r12
+  popq %rbx
+  popq %rbp
+  ret
+  .size emulated_switch_stacks, . - emulated_switch_stacks
+  .popsection
+)");
+#endif
+
+Fiber::Fiber(void (*entry)(), int number) : entry_(entry) {
+  const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  void* const mapping = mmap(nullptr, page + stack_bytes, PROT_READ | PROT_WRITE,
+                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK | MAP_NORESERVE, -1, 0);
+  if (mapping == MAP_FAILED) throw std::bad_alloc();
+  mapping_ = static_cast<char*>(mapping);
+  mprotect(mapping_, page, PROT_NONE);  // an overflow ends the program instead of another stack
+  low_ = mapping_ + page;
+  bytes_ = stack_bytes;
+  offset_ = static_cast<size_t>(number % 32) * 256;
+  restart();
+}
+
+Fiber::~Fiber() {
+  if (mapping_ == nullptr) return;
+#if defined(__SANITIZE_THREAD__)
+  if (tsan_fiber_ != nullptr) __tsan_destroy_fiber(tsan_fiber_);
+#endif
+#if defined(__SANITIZE_ADDRESS__)
+  __asan_unpoison_memory_region(low_, bytes_);
+#endif
+  munmap(mapping_, static_cast<size_t>(static_cast<const char*>(low_) - mapping_) + bytes_);
+}
+
+void Fiber::restart() {
+#if defined(__SANITIZE_ADDRESS__)
+  __asan_unpoison_memory_region(low_, bytes_);  // frames that were left have no end of their own
+  fake_stack_ = nullptr;
+#endif
+  char* const low = mapping_ + (static_cast<const char*>(low_) - mapping_);
+#if defined(__x86_64__)
+  // As if start() had been called from nowhere, by a call that left the stack 8 bytes beyond a
+  // multiple of 16, and had then switched away with six registers saved.
+  auto* const top = reinterpret_cast<uintptr_t*>(low + bytes_ - offset_);
+  top[-1] = 0;  // return address of start()
+  top[-2] = reinterpret_cast<uintptr_t>(&Fiber::start);
+  for (int i = 3; i <= 8; ++i) top[-i] = 0;
+  stack_pointer_ = top - 8;
+#else
+  getcontext(&context_);
+  context_.uc_stack.ss_sp = low;
+  context_.uc_stack.ss_size = bytes_ - offset_;
+  context_.uc_link = nullptr;
+  makecontext(&context_, &Fiber::start, 0);
+#endif
+}
+
+void Fiber::start() {
+  Fiber& self = *arriving;
+  self.arrive();
+  self.entry_();
+  std::abort();
+}
+
+void Fiber::switch_to(Fiber& to) {
+  departing = this;
+  arriving = &to;
+#if defined(__SANITIZE_ADDRESS__)
+  __sanitizer_start_switch_fiber(&fake_stack_, to.low_, to.bytes_);
+#endif
+#if defined(__SANITIZE_THREAD__)
+  if (mapping_ == nullptr) tsan_fiber_ = __tsan_get_current_fiber();
+  if (to.tsan_fiber_ == nullptr) to.tsan_fiber_ = __tsan_create_fiber(0);
+  __tsan_switch_to_fiber(to.tsan_fiber_, 0);
+#endif
+#if defined(__x86_64__)
+  emulated_switch_stacks(&stack_pointer_, to.stack_pointer_);
+#else
+  swapcontext(&context_, &to.context_);
+#endif
+  arrive();
+}
+
+void Fiber::arrive() {
+#if defined(__SANITIZE_ADDRESS__)
+  // What was left tells its bounds, which of an OS thread's own stack nobody else knows.
+  __sanitizer_finish_switch_fiber(fake_stack_, &departing->low_, &departing->bytes_);
+#endif
+}
+
+}  // namespace emulated

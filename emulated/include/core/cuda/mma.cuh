@@ -1,0 +1,194 @@
+// The emulated twin of core/cuda/mma.cuh: the same contract in plain loops. Fragments have the same
+// layout and asynchronous copies the same rules, so tiling, indices, masks and waits are tested.
+//
+// What differs: mma adds in the order of k, exp2_approximate is exact to the last place, and a copy
+// is made when its group is waited for, not before: who reads too early finds what was there.
+// Blocks are one-dimensional.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <deque>
+#include <type_traits>
+#include <vector>
+
+#include "core/half.h"
+
+#define TESSERA_UNROLL
+
+namespace tessera::cuda {
+
+class SharedAddress {
+ public:
+  __device__ explicit SharedAddress(const void* shared)
+      : value_(const_cast<char*>(static_cast<const char*>(shared))) {}
+  __device__ SharedAddress operator+(uint32_t bytes) const { return SharedAddress(value_ + bytes); }
+  __device__ char* value() const { return value_; }
+
+ private:
+  char* value_;
+};
+
+namespace detail {
+
+inline uint32_t halves(uint16_t low, uint16_t high) {
+  return low | static_cast<uint32_t>(high) << 16;
+}
+
+template <class T>
+float value_of(uint32_t word, int half) {
+  T value;
+  value.bits = static_cast<uint16_t>(word >> (16 * half));
+  return float(value);
+}
+
+/// What a lane brings to mma.
+struct Product {
+  float* c;
+  const uint32_t* a;
+  uint32_t b[2];
+};
+
+template <class T>
+void multiply(Product* const* lanes) {
+  float a[16][16], b[16][8];
+  for (int l = 0; l < 32; ++l) {
+    const int g = l / 4;
+    for (int half = 0; half < 2; ++half) {
+      const int k = l % 4 * 2 + half;
+      for (int i = 0; i < 4; ++i) {
+        a[g + i % 2 * 8][k + i / 2 * 8] = value_of<T>(lanes[l]->a[i], half);
+      }
+      for (int i = 0; i < 2; ++i) b[k + i * 8][g] = value_of<T>(lanes[l]->b[i], half);
+    }
+  }
+  for (int row = 0; row < 16; ++row) {
+    float sums[8];
+    for (int column = 0; column < 8; ++column) {
+      sums[column] = lanes[row % 8 * 4 + column / 2]->c[row / 8 * 2 + column % 2];
+    }
+    for (int k = 0; k < 16; ++k) {
+      for (int column = 0; column < 8; ++column) sums[column] += a[row][k] * b[k][column];
+    }
+    for (int column = 0; column < 8; ++column) {
+      lanes[row % 8 * 4 + column / 2]->c[row / 8 * 2 + column % 2] = sums[column];
+    }
+  }
+}
+
+/// What a lane brings to load_matrices.
+struct Rows {
+  uint32_t* r;
+  const char* row;
+};
+
+template <bool transposed>
+void load(Rows* const* lanes) {
+  for (int i = 0; i < 4; ++i) {
+    uint16_t matrix[8][8];
+    for (int row = 0; row < 8; ++row) {
+      std::memcpy(matrix[row], lanes[8 * i + row]->row, sizeof(matrix[row]));
+    }
+    for (int l = 0; l < 32; ++l) {
+      const int g = l / 4;
+      const int q = l % 4;
+      lanes[l]->r[i] = transposed ? halves(matrix[2 * q][g], matrix[2 * q + 1][g])
+                                  : halves(matrix[g][2 * q], matrix[g][2 * q + 1]);
+    }
+  }
+}
+
+inline void check_aligned(const void* address, size_t bytes) {
+  if (reinterpret_cast<uintptr_t>(address) % bytes != 0) {
+    ::emulated::fail("an access through core/cuda/mma.cuh is not aligned");
+  }
+}
+
+struct Copy {
+  char* to;
+  const void* from;  // nullptr: zeros
+  size_t bytes;
+};
+
+/// The groups of one thread's copies, of which the last one is open.
+struct Copies {
+  std::deque<std::vector<Copy>> groups;
+  const void* shared = nullptr;  // of the launch,
+  unsigned block = 0;            // and the block: what another one has left is not made
+
+  static Copies& of_this_thread() {
+    static thread_local std::vector<Copies> threads(1024);
+    Copies& result = threads[threadIdx.x];
+    const void* const shared = ::emulated::dynamic_shared_memory();
+    if (result.groups.empty() || result.shared != shared || result.block != blockIdx.x) {
+      result.groups.assign(1, {});
+      result.shared = shared;
+      result.block = blockIdx.x;
+    }
+    return result;
+  }
+};
+
+inline void start_copy(SharedAddress to, const void* from, bool wanted, size_t bytes) {
+  check_aligned(to.value(), bytes);
+  check_aligned(from, bytes);
+  Copies::of_this_thread().groups.back().push_back({to.value(), wanted ? from : nullptr, bytes});
+}
+
+}  // namespace detail
+
+template <class T>
+__device__ void mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  detail::Product mine{c, a, {b0, b1}};
+  ::emulated::warp_operation<detail::multiply<T>>("mma", mine);
+}
+
+__device__ inline void load_matrices(uint32_t (&r)[4], SharedAddress row) {
+  detail::check_aligned(row.value(), 16);
+  detail::Rows mine{r, row.value()};
+  ::emulated::warp_operation<detail::load<false>>("load_matrices", mine);
+}
+
+__device__ inline void load_matrices_transposed(uint32_t (&r)[4], SharedAddress row) {
+  detail::check_aligned(row.value(), 16);
+  detail::Rows mine{r, row.value()};
+  ::emulated::warp_operation<detail::load<true>>("load_matrices_transposed", mine);
+}
+
+__device__ inline void copy_async_16(SharedAddress to, const void* from, bool wanted) {
+  detail::start_copy(to, from, wanted, 16);
+}
+__device__ inline void copy_async_4(SharedAddress to, const void* from, bool wanted) {
+  detail::start_copy(to, from, wanted, 4);
+}
+__device__ inline void commit_copies() { detail::Copies::of_this_thread().groups.emplace_back(); }
+
+template <int pending>
+__device__ void wait_for_copies() {
+  auto& groups = detail::Copies::of_this_thread().groups;
+  for (; groups.size() > size_t{pending} + 1; groups.pop_front()) {
+    for (const detail::Copy& copy : groups.front()) {
+      if (copy.from != nullptr) {
+        std::memcpy(copy.to, copy.from, copy.bytes);
+      } else {
+        std::memset(copy.to, 0, copy.bytes);
+      }
+    }
+  }
+}
+
+template <class T>
+__device__ uint32_t pack(float low, float high) {
+  return detail::halves(T(low).bits, T(high).bits);
+}
+
+__device__ inline float exp2_approximate(float x) {
+  const float result = std::exp2(x);
+  return result < 0x1p-126f ? 0.0f : result;
+}
+
+}  // namespace tessera::cuda

@@ -1,0 +1,14 @@
+// The twin of core/cuda/shared_memory.cuh in builds with emulated CUDA.
+#pragma once
+
+#include <cuda_runtime.h>
+
+namespace tessera::cuda {
+
+/// The launch's dynamic shared memory, 16-byte aligned; null where it has none.
+template <class T>
+__device__ T* dynamic_shared() {
+  return static_cast<T*>(emulated::dynamic_shared_memory());
+}
+
+}  // namespace tessera::cuda

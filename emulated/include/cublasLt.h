@@ -1,0 +1,156 @@
+// cuBLASLt on the CPU: the calls in use, with the real header's names, values and signatures.
+//
+// A product is computed when it is asked for, with f32 sums in order of k. What the library's
+// documentation demands is checked: sizes of attributes, shapes and leading dimensions that fit
+// each other, one dtype for both operands and f32 or the same for the result, pointers that an
+// epilogue needs, the alignment of its matrix, a workspace as large and as aligned as asked for. On
+// top of it: an algorithm is used only for a product like the one it was proposed for, with
+// addresses as aligned as promised; the result overlaps no operand; and the workspace is
+// overwritten. cublasLtGetStatusString says what was wrong in the calling thread's last failure.
+//
+// What it cannot cover: which algorithms there are, their order of addition, and what a GPU's
+// rounding or its GELU (the tanh form here too) differ by.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include <cuda_runtime.h>
+
+extern "C" {
+
+typedef enum {
+  CUDA_R_32F = 0,
+  CUDA_R_16F = 2,
+  CUDA_R_16BF = 14,
+} cudaDataType_t;
+typedef cudaDataType_t cudaDataType;
+
+typedef enum {
+  CUBLAS_STATUS_SUCCESS = 0,
+  CUBLAS_STATUS_NOT_INITIALIZED = 1,
+  CUBLAS_STATUS_ALLOC_FAILED = 3,
+  CUBLAS_STATUS_INVALID_VALUE = 7,
+  CUBLAS_STATUS_ARCH_MISMATCH = 8,
+  CUBLAS_STATUS_MAPPING_ERROR = 11,
+  CUBLAS_STATUS_EXECUTION_FAILED = 13,
+  CUBLAS_STATUS_INTERNAL_ERROR = 14,
+  CUBLAS_STATUS_NOT_SUPPORTED = 15,
+} cublasStatus_t;
+typedef enum { CUBLAS_OP_N = 0, CUBLAS_OP_T = 1 } cublasOperation_t;
+typedef enum { CUBLAS_COMPUTE_32F = 68 } cublasComputeType_t;
+
+typedef enum {
+  CUBLASLT_REDUCTION_SCHEME_NONE = 0,
+  CUBLASLT_REDUCTION_SCHEME_INPLACE = 1,
+  CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE = 2,
+  CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE = 4,
+  CUBLASLT_REDUCTION_SCHEME_MASK = 0x7,
+} cublasLtReductionScheme_t;
+typedef enum {
+  CUBLASLT_EPILOGUE_DEFAULT = 1,
+  CUBLASLT_EPILOGUE_BIAS = 4,
+  CUBLASLT_EPILOGUE_GELU_AUX = 32 | 128,
+  CUBLASLT_EPILOGUE_GELU_AUX_BIAS = 32 | 128 | 4,
+} cublasLtEpilogue_t;
+
+// Descriptors are the caller's memory; what is in it is known to emulated/cublas_lt.cpp alone.
+typedef struct cublasLtContext* cublasLtHandle_t;
+typedef struct {
+  uint64_t data[8];
+} cublasLtMatrixLayoutOpaque_t;
+typedef cublasLtMatrixLayoutOpaque_t* cublasLtMatrixLayout_t;
+typedef struct {
+  uint64_t data[8];
+} cublasLtMatmulAlgo_t;
+typedef struct {
+  uint64_t data[32];
+} cublasLtMatmulDescOpaque_t;
+typedef cublasLtMatmulDescOpaque_t* cublasLtMatmulDesc_t;
+typedef struct {
+  uint64_t data[8];
+} cublasLtMatmulPreferenceOpaque_t;
+typedef cublasLtMatmulPreferenceOpaque_t* cublasLtMatmulPreference_t;
+
+typedef struct {
+  cublasLtMatmulAlgo_t algo;
+  size_t workspaceSize;
+  cublasStatus_t state;
+  float wavesCount;
+  int reserved[4];
+} cublasLtMatmulHeuristicResult_t;
+
+typedef enum {
+  CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT = 5,           // int32_t
+  CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET = 6,  // int64_t, in elements
+} cublasLtMatrixLayoutAttribute_t;
+typedef enum {
+  CUBLASLT_MATMUL_DESC_TRANSA = 3,                 // int32_t
+  CUBLASLT_MATMUL_DESC_TRANSB = 4,                 // int32_t
+  CUBLASLT_MATMUL_DESC_EPILOGUE = 7,               // uint32_t
+  CUBLASLT_MATMUL_DESC_BIAS_POINTER = 8,           // const void*
+  CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER = 11,  // void*
+  CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD = 12,       // int64_t
+} cublasLtMatmulDescAttributes_t;
+typedef enum {
+  CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES = 1,    // uint64_t
+  CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK = 3,  // uint32_t
+  CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES = 5,  // uint32_t, as the next three
+  CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES = 6,
+  CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES = 7,
+  CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES = 8,
+} cublasLtMatmulPreferenceAttributes_t;
+
+cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle);
+cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle);
+const char* cublasLtGetStatusName(cublasStatus_t status);
+const char* cublasLtGetStatusString(cublasStatus_t status);
+
+cublasStatus_t cublasLtMatrixLayoutInit_internal(cublasLtMatrixLayout_t layout, size_t size,
+                                                 cudaDataType type, uint64_t rows, uint64_t cols,
+                                                 int64_t ld);
+cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t layout,
+                                                cublasLtMatrixLayoutAttribute_t attribute,
+                                                const void* value, size_t bytes);
+cublasStatus_t cublasLtMatmulDescInit_internal(cublasLtMatmulDesc_t desc, size_t size,
+                                               cublasComputeType_t compute_type,
+                                               cudaDataType_t scale_type);
+cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc,
+                                              cublasLtMatmulDescAttributes_t attribute,
+                                              const void* value, size_t bytes);
+cublasStatus_t cublasLtMatmulPreferenceInit_internal(cublasLtMatmulPreference_t preference,
+                                                     size_t size);
+cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t preference,
+                                                    cublasLtMatmulPreferenceAttributes_t attribute,
+                                                    const void* value, size_t bytes);
+
+/// One algorithm for each product that the library documents; it wants a workspace.
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
+    cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, cublasLtMatrixLayout_t a_layout,
+    cublasLtMatrixLayout_t b_layout, cublasLtMatrixLayout_t c_layout,
+    cublasLtMatrixLayout_t d_layout, cublasLtMatmulPreference_t preference, int requested,
+    cublasLtMatmulHeuristicResult_t results[], int* returned);
+
+/// D = alpha op(A) op(B) + beta C, then the epilogue.
+cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc,
+                              const void* alpha, const void* a, cublasLtMatrixLayout_t a_layout,
+                              const void* b, cublasLtMatrixLayout_t b_layout, const void* beta,
+                              const void* c, cublasLtMatrixLayout_t c_layout, void* d,
+                              cublasLtMatrixLayout_t d_layout,
+                              const cublasLtMatmulAlgo_t* algorithm, void* workspace,
+                              size_t workspace_bytes, cudaStream_t stream);
+
+}  // extern "C"
+
+inline cublasStatus_t cublasLtMatrixLayoutInit(cublasLtMatrixLayout_t layout, cudaDataType type,
+                                               uint64_t rows, uint64_t cols, int64_t ld) {
+  return cublasLtMatrixLayoutInit_internal(layout, sizeof(*layout), type, rows, cols, ld);
+}
+inline cublasStatus_t cublasLtMatmulDescInit(cublasLtMatmulDesc_t desc,
+                                             cublasComputeType_t compute_type,
+                                             cudaDataType_t scale_type) {
+  return cublasLtMatmulDescInit_internal(desc, sizeof(*desc), compute_type, scale_type);
+}
+inline cublasStatus_t cublasLtMatmulPreferenceInit(cublasLtMatmulPreference_t preference) {
+  return cublasLtMatmulPreferenceInit_internal(preference, sizeof(*preference));
+}

@@ -1,0 +1,104 @@
+// NCCL on emulated CUDA: the calls in use, with the real header's names, values and signatures,
+// over MPI (emulated/dist). A call, or the outermost ncclGroupEnd, does all of its work before it
+// returns. Checked of NCCL's documented contract, with an error that ncclGetLastError explains:
+//   - every rank makes the same collectives in the same order, with the same count, dtype,
+//     reduction and root: ranks compare them before anything moves;
+//   - every send has a receive of the same count and dtype. Stricter than NCCL: what two ranks send
+//     each other in one group of the one, stands in one group of the other, in matching order;
+//   - a rank that does not come within a time, or has gone, is an error and not a wait for ever;
+//   - buffers lie on the communicator's device, and are either apart or in place exactly;
+//   - streams exist, groups are closed, and a communicator that failed is not used again.
+// Sums are in another order than that of ranks, as NCCL's are.
+//
+// What it cannot cover: several ranks on one GPU, which NCCL refuses and which is the rule here;
+// other communicators than those of all ranks of MPI_COMM_WORLD; concurrency, as in cuda_runtime.h.
+// Needs MPI_THREAD_MULTIPLE. One rank works without MPI.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <climits>
+#include <cstddef>
+
+#define NCCL_VERSION_CODE 22809
+#define NCCL_UNIQUE_ID_BYTES 128
+
+using ncclComm_t = struct ncclComm*;
+struct ncclUniqueId {
+  char internal[NCCL_UNIQUE_ID_BYTES];
+};
+
+enum ncclResult_t {
+  ncclSuccess = 0,
+  ncclUnhandledCudaError = 1,
+  ncclSystemError = 2,
+  ncclInternalError = 3,
+  ncclInvalidArgument = 4,
+  ncclInvalidUsage = 5,
+  ncclRemoteError = 6,
+  ncclInProgress = 7,
+};
+
+enum ncclDataType_t {
+  ncclInt8 = 0,
+  ncclUint8 = 1,
+  ncclInt32 = 2,
+  ncclUint32 = 3,
+  ncclInt64 = 4,
+  ncclUint64 = 5,
+  ncclFloat16 = 6,
+  ncclFloat32 = 7,
+  ncclFloat64 = 8,
+  ncclBfloat16 = 9,
+};
+
+enum ncclRedOp_t { ncclSum = 0, ncclProd = 1, ncclMax = 2, ncclMin = 3, ncclAvg = 4 };
+
+#define NCCL_CONFIG_UNDEF_INT INT_MIN
+
+struct ncclConfig_t {
+  size_t size;
+  unsigned magic;
+  unsigned version;
+  int blocking;
+  int cgaClusterSize;
+  int minCTAs;
+  int maxCTAs;
+};
+
+#define NCCL_CONFIG_INITIALIZER                                                              \
+  {                                                                                          \
+    sizeof(ncclConfig_t), 0xcafebeef, NCCL_VERSION_CODE, NCCL_CONFIG_UNDEF_INT,              \
+        NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT                  \
+  }
+
+/// Of the last failure in this process.
+const char* ncclGetLastError(ncclComm_t comm);
+const char* ncclGetErrorString(ncclResult_t result);
+ncclResult_t ncclGetVersion(int* version);
+
+ncclResult_t ncclGetUniqueId(ncclUniqueId* id);
+ncclResult_t ncclCommInitRank(ncclComm_t* comm, int ranks, ncclUniqueId id, int rank);
+ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id, int rank,
+                                    ncclConfig_t* config);
+ncclResult_t ncclCommDestroy(ncclComm_t comm);
+/// From any thread; a call that is under way fails.
+ncclResult_t ncclCommAbort(ncclComm_t comm);
+ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error);
+
+ncclResult_t ncclAllReduce(const void* send, void* receive, size_t count, ncclDataType_t type,
+                           ncclRedOp_t reduction, ncclComm_t comm, cudaStream_t stream);
+ncclResult_t ncclReduceScatter(const void* send, void* receive, size_t receive_count,
+                               ncclDataType_t type, ncclRedOp_t reduction, ncclComm_t comm,
+                               cudaStream_t stream);
+ncclResult_t ncclAllGather(const void* send, void* receive, size_t send_count, ncclDataType_t type,
+                           ncclComm_t comm, cudaStream_t stream);
+ncclResult_t ncclBroadcast(const void* send, void* receive, size_t count, ncclDataType_t type,
+                           int root, ncclComm_t comm, cudaStream_t stream);
+ncclResult_t ncclSend(const void* send, size_t count, ncclDataType_t type, int peer,
+                      ncclComm_t comm, cudaStream_t stream);
+ncclResult_t ncclRecv(void* receive, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
+                      cudaStream_t stream);
+
+ncclResult_t ncclGroupStart();
+ncclResult_t ncclGroupEnd();

@@ -1,0 +1,104 @@
+// Launches: whether a GPU could run them, and then every block on the calling OS thread.
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <map>
+#include <mutex>
+#include <string>
+
+#include "emulated/block_runner.h"
+#include "emulated/errors.h"
+
+namespace emulated {
+
+namespace {
+
+// What kernels have been allowed, beyond the 48 KiB that need no asking.
+class SharedLimits {
+ public:
+  void set(const void* kernel, size_t bytes) {
+    const std::lock_guard lock(mutex_);
+    limits_[kernel] = bytes;
+  }
+  size_t of(const void* kernel) {
+    const std::lock_guard lock(mutex_);
+    const auto found = limits_.find(kernel);
+    return found == limits_.end() ? default_shared_bytes : found->second;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<const void*, size_t> limits_;
+};
+
+SharedLimits& shared_limits() {
+  static SharedLimits limits;
+  return limits;
+}
+
+cudaError_t check_shape(const Launch& launch) {
+  const dim3 grid = launch.grid;
+  const dim3 block = launch.block;
+  const uint64_t threads = uint64_t{block.x} * block.y * block.z;
+  const auto refuse = [&](const std::string& why) {
+    return failed(cudaErrorInvalidConfiguration,
+                  fmt::format("grid ({}, {}, {}), block ({}, {}, {}): {}", grid.x, grid.y, grid.z,
+                              block.x, block.y, block.z, why));
+  };
+  if (grid.x == 0 || grid.y == 0 || grid.z == 0) return refuse("the grid has no blocks");
+  if (threads == 0) return refuse("the block has no threads");
+  if (grid.x > 0x7FFFFFFFu || grid.y > 65535 || grid.z > 65535) {
+    return refuse("a grid has at most 2147483647, 65535 and 65535 blocks in x, y and z");
+  }
+  if (uint64_t{grid.x} * grid.y * grid.z >> 32 != 0) {
+    return refuse("the emulation runs less than 2^32 blocks");
+  }
+  if (block.z > 64) return refuse("a block has at most 64 threads in z");
+  if (threads > 1024 || block.x > 1024 || block.y > 1024) {
+    return refuse("a block has at most 1024 threads");
+  }
+  return cudaSuccess;
+}
+
+cudaError_t check(const Launch& launch) {
+  if (launch.kernel == nullptr) return failed(cudaErrorInvalidDeviceFunction, "the kernel is null");
+  if (BlockRunner::running() != nullptr) {
+    return failed(cudaErrorNotSupported, "a kernel launches a kernel");
+  }
+  if (current_device() >= device_count()) return failed(cudaErrorNoDevice, "a launch");
+  if (const auto error = check_shape(launch); error != cudaSuccess) return error;
+  const size_t limit = shared_limits().of(launch.kernel);
+  if (launch.shared_bytes > limit) {
+    return failed(cudaErrorInvalidValue,
+                  fmt::format("{} bytes of dynamic shared memory, but {} are allowed: "
+                              "cudaFuncSetAttribute has not been asked for more",
+                              launch.shared_bytes, limit));
+  }
+  return check_stream_of(current_device(), launch.stream, "a launch");
+}
+
+}  // namespace
+
+cudaError_t launch(const Launch& launch) {
+  if (const auto error = check(launch); error != cudaSuccess) return error;
+  static thread_local BlockRunner runner;
+  const std::string failure = runner.run(launch);
+  if (failure.empty()) return cudaSuccess;
+  std::fprintf(stderr, "emulated CUDA: %s\n", failure.c_str());
+  return failed(cudaErrorLaunchFailure, failure);
+}
+
+cudaError_t set_function_attribute(const void* kernel, cudaFuncAttribute attribute, int value) {
+  if (kernel == nullptr) return failed(cudaErrorInvalidDeviceFunction, "the kernel is null");
+  if (attribute == cudaFuncAttributePreferredSharedMemoryCarveout) return cudaSuccess;
+  if (value < 0 || static_cast<size_t>(value) > max_shared_bytes) {
+    return failed(cudaErrorInvalidValue,
+                  fmt::format("cudaFuncSetAttribute: {} bytes of dynamic shared memory, expected "
+                              "at most {}",
+                              value, max_shared_bytes));
+  }
+  shared_limits().set(kernel, static_cast<size_t>(value));
+  return cudaSuccess;
+}
+
+}  // namespace emulated

@@ -1,0 +1,111 @@
+// comm_bench's arithmetic, against values worked out by hand, and its command line.
+#include "apps/support/comm_bandwidth.h"
+
+#include <vector>
+
+#include "apps/support/comm_options.h"
+#include "core/error.h"
+#include "tests/support/catch.h"
+
+using namespace tessera;
+using namespace tessera::apps;
+using dist::Collective;
+using Catch::Approx;
+using Catch::Matchers::ContainsSubstring;
+
+namespace {
+
+CommOptions parse(std::vector<const char*> arguments) {
+  arguments.insert(arguments.begin(), "comm_bench");
+  return parse_comm_command_line(static_cast<int>(arguments.size()), arguments.data()).options;
+}
+
+}  // namespace
+
+TEST_CASE("bandwidth is counted as nccl-tests does") {
+  // 4 ranks, 4 MB in 1 ms: 4 GB/s. Of 4 pieces 3 must travel; an all-reduce moves them twice.
+  const auto bus = [](Collective collective) {
+    const Bandwidth speed = bandwidth(collective, 4'000'000, 4, 1e-3);
+    CHECK(speed.algorithm == Approx(4.0));
+    return speed.bus;
+  };
+  CHECK(bus(Collective::all_reduce) == Approx(6.0));
+  CHECK(bus(Collective::reduce_scatter) == Approx(3.0));
+  CHECK(bus(Collective::exchange) == Approx(3.0));
+  CHECK(bus(Collective::all_gather) == Approx(3.0));
+  CHECK(bus(Collective::broadcast) == Approx(4.0));
+
+  // An odd number: 3 ranks, 1,500 bytes in 2 us: 0.75 GB/s.
+  CHECK(bandwidth(Collective::all_gather, 1500, 3, 2e-6).bus == Approx(0.5));
+  CHECK(bandwidth(Collective::all_reduce, 1500, 3, 2e-6).bus == Approx(1.0));
+  // One rank: nothing moves.
+  CHECK(bandwidth(Collective::all_reduce, 1000, 1, 1e-6).bus == 0);
+  CHECK(bandwidth(Collective::all_reduce, 1000, 1, 1e-6).algorithm == Approx(1.0));
+  CHECK_THROWS_AS(bus_factor(Collective::barrier, 2), Error);
+}
+
+TEST_CASE("count is that of the argument") {
+  CHECK(argument_elements(Collective::all_gather, 24, 3) == 8);
+  CHECK(argument_elements(Collective::reduce_scatter, 24, 3) == 8);
+  CHECK(argument_elements(Collective::exchange, 24, 3) == 8);
+  CHECK(argument_elements(Collective::all_reduce, 24, 3) == 24);
+  CHECK(argument_elements(Collective::broadcast, 24, 3) == 24);
+}
+
+TEST_CASE("sizes are whole pieces, each once") {
+  using Sizes = std::vector<int64_t>;
+  CHECK(CommSizes{1024, 8192, 2}.in_units_of(8) == Sizes{1024, 2048, 4096, 8192});
+  CHECK(CommSizes{1000, 100'000, 10}.in_units_of(12) == Sizes{1008, 10'008, 100'008});
+  CHECK(CommSizes{1, 30, 2}.in_units_of(8) == Sizes{8, 16});
+  CHECK(CommSizes{5, 5, 2}.in_units_of(4) == Sizes{8});
+  CHECK(CommSizes{100, 1000, 4}.in_units_of(4) == Sizes{100, 400});
+  const int64_t large = 4'000'000'000'000'000'000;
+  CHECK(CommSizes{large / 2, large, 3}.in_units_of(4) == Sizes{large / 2});
+  CHECK(CommSizes{large, large, 3}.in_units_of(4) == Sizes{large});
+}
+
+TEST_CASE("the median of an even number is between two") {
+  CHECK(median({3.0}) == 3.0);
+  CHECK(median({9.0, 1.0, 4.0}) == 4.0);
+  CHECK(median({9.0, 1.0, 4.0, 2.0}) == 3.0);
+  CHECK_THROWS_AS(median({}), Error);
+}
+
+TEST_CASE("comm_bench measures what was asked") {
+  const CommOptions defaults = parse({});
+  CHECK(defaults.sizes.min_bytes == 1024);
+  CHECK(defaults.sizes.max_bytes == 128 << 20);
+  CHECK(defaults.sizes.factor == 2);
+  CHECK(defaults.collectives.size() == 5);
+  CHECK(defaults.dtype == DType::f32);
+  CHECK_FALSE(defaults.without_all_reduce);
+  CHECK(defaults.devices.device == "cpu");
+
+  const CommOptions half = parse({"--dtype", "bf16", "--min-bytes", "1k", "--max-bytes", "128M"});
+  CHECK(half.dtype == DType::bf16);
+  CHECK(half.sizes.min_bytes == 1000);
+  CHECK(half.sizes.max_bytes == 128'000'000);
+  CHECK(half.collectives ==
+        std::vector{Collective::exchange, Collective::reduce_scatter, Collective::all_gather,
+                    Collective::broadcast});
+  CHECK(half.without_all_reduce);
+
+  const CommOptions one = parse({"--dtype", "f16", "--collective", "all_gather"});
+  CHECK(one.dtype == DType::f16);
+  CHECK(one.collectives == std::vector{Collective::all_gather});
+  CHECK_FALSE(one.without_all_reduce);
+}
+
+TEST_CASE("comm_bench refuses what it cannot measure") {
+  CHECK_THROWS_WITH(parse({"--min-bytes", "2k", "--max-bytes", "1k"}),
+                    ContainsSubstring("--min-bytes is 2k, expected at most --max-bytes, 1k"));
+  CHECK_THROWS_WITH(parse({"--factor", "1"}), ContainsSubstring("expected at least 2"));
+  CHECK_THROWS_WITH(parse({"--iterations", "0"}), ContainsSubstring("expected at least 1"));
+  CHECK_THROWS_WITH(parse({"--warmup", "-1"}), ContainsSubstring("expected at least 0"));
+  CHECK_THROWS_WITH(parse({"--collective", "all_reduce", "--dtype", "bf16"}),
+                    ContainsSubstring("all_reduce sums f32 alone, --dtype is bf16"));
+  for (const char* size : {"", "0", "-1", "1X", "ten"}) {
+    CHECK_THROWS_AS(parse({"--min-bytes", size}), InputError);
+    CHECK_THROWS_AS(parse({"--max-bytes", size}), InputError);
+  }
+}

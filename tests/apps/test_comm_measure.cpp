@@ -1,0 +1,83 @@
+// comm_bench finds the elements that a communicator delivers wrongly. Over several ranks:
+// comm_bench.sh.
+#include "apps/support/comm_measure.h"
+
+#include <utility>
+
+#include "tests/support/catch.h"
+#include "tests/support/forwarding_communicator.h"
+
+using namespace tessera;
+using namespace tessera::apps;
+using dist::Collective;
+
+namespace {
+
+// Spoils one element of what each collective delivers.
+class SpoilingCommunicator : public test::ForwardingCommunicator {
+ public:
+  SpoilingCommunicator() : ForwardingCommunicator(dist::single_communicator()) {}
+
+  dist::Work exchange(const Tensor& input, int contributors, Receive receive,
+                      dist::Call call) override {
+    const auto without_first = [receive](int source, int64_t begin, const Tensor& chunk) {
+      receive(source, begin + 1, chunk.flat(1, chunk.elements()));
+    };
+    return inner().exchange(input, contributors, without_first, call);
+  }
+  dist::Work reduce_scatter(const Tensor& shard, const Tensor& input, int contributors,
+                            dist::Call call) override {
+    inner().reduce_scatter(shard, input, contributors, call).wait();
+    return spoil(shard);
+  }
+  dist::Work all_gather(const Tensor& buffer, dist::Call) override { return spoil(buffer); }
+  dist::Work all_reduce(const Tensor& buffer, dist::Call) override { return spoil(buffer); }
+  dist::Work broadcast(const Tensor& buffer, int, dist::Call) override { return spoil(buffer); }
+
+ private:
+  static dist::Work spoil(const Tensor& tensor) {
+    // The times that are gathered at the end are not what is measured.
+    if (tensor.dtype() == DType::f32) tensor.data<float>()[tensor.elements() - 1] += 1;
+    return {};
+  }
+};
+
+constexpr Collective measured[] = {Collective::exchange, Collective::reduce_scatter,
+                                   Collective::all_gather, Collective::all_reduce,
+                                   Collective::broadcast};
+
+}  // namespace
+
+TEST_CASE("a measurement counts wrong elements") {
+  SpoilingCommunicator communicator;
+  CommMeasurement measurement(communicator, {.max_bytes = 4096, .iterations = 3, .warmup = 1});
+  for (const Collective collective : measured) {
+    INFO(dist::collective_name(collective));
+    const CommResult result = measurement.measure(collective, 1024);
+    CHECK(result.wrong == 1);
+    CHECK(result.bytes == 1024);
+    CHECK(result.seconds > 0);
+  }
+}
+
+TEST_CASE("a right result has no wrong elements") {
+  const auto communicator = dist::single_communicator();
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+    CommMeasurement measurement(
+        *communicator, {.dtype = dtype, .max_bytes = 400'000, .iterations = 2, .warmup = 0});
+    for (const Collective collective : measured) {
+      if (collective == Collective::all_reduce && dtype != DType::f32) continue;
+      for (const int64_t bytes : {4, 1000, 400'000}) {
+        CHECK(measurement.measure(collective, bytes).wrong == 0);
+      }
+    }
+  }
+}
+
+TEST_CASE("what is not a whole number of pieces, or too large, is not measured") {
+  const auto communicator = dist::single_communicator();
+  CommMeasurement measurement(*communicator, {.max_bytes = 1000});
+  CHECK_THROWS_AS(measurement.measure(Collective::all_gather, 1004), Error);
+  CHECK_THROWS_AS(measurement.measure(Collective::all_gather, 10), Error);
+  CHECK_THROWS_AS(measurement.measure(Collective::barrier, 100), Error);
+}

@@ -1,0 +1,98 @@
+// What NCCL's communicator has of its own.
+#define CATCH_CONFIG_EXTERNAL_INTERFACES  // the listener below
+#include <mpi.h>
+
+#include <cstdio>
+#include <cstdlib>
+
+#include "core/cuda.h"
+#include "tests/dist/mpi_helpers.h"
+
+using namespace tessera;
+using namespace tessera::dist;
+using Catch::Matchers::ContainsSubstring;
+
+namespace {
+
+#if __has_include(<catch2/catch_all.hpp>)
+using Listener = Catch::EventListenerBase;
+#else
+using Listener = Catch::TestEventListenerBase;
+#endif
+
+// All ranks of a test program compute on the first GPU. NCCL refuses that, the emulated one not.
+class SharedGpu : public Listener {
+ public:
+  using Listener::Listener;
+  void testRunStarting(const Catch::TestRunInfo&) override {
+    int rank = 0;
+    int size = 1;
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &size);
+    if (size == 1 || !over_nccl() || cuda::device_name(0).starts_with("emulated")) return;
+    if (rank == 0) {
+      std::puts("skipped: NCCL refuses several ranks on one GPU; TESSERA_TEST_COMM=mpi does not");
+    }
+    MPI_Finalize();
+    std::exit(0);
+  }
+};
+CATCH_REGISTER_LISTENER(SharedGpu)
+
+}  // namespace
+
+TEST_CASE("NCCL without a usable GPU is refused, with the reason") {
+  if (cuda::device_count() > 0) TESSERA_SKIP("there is a usable GPU");
+  CHECK_THROWS_WITH(nccl_communicator(0), ContainsSubstring(cuda::unusable()));
+}
+
+// A chunk for each rank; of 8 MiB up to eight ranks.
+TEST_CASE("NCCL's staging for some numbers of ranks, derived by hand") {
+  CHECK(nccl_staging_bytes(1) == 0);
+  CHECK(nccl_staging_bytes(2) == 16'777'216);
+  CHECK(nccl_staging_bytes(8) == 67'108'864);
+  // 64 MiB over 9 is 7,456,540.4: 3,640 units of 2,048 bytes.
+  CHECK(nccl_staging_bytes(9) == 9 * 7'454'720);
+  CHECK(nccl_staging_bytes(100) == 100 * 1'048'576);
+  CHECK(nccl_staging_bytes(3, {.chunk_bytes = 4096}) == 12'288);
+  CHECK_THROWS_WITH(nccl_staging_bytes(3, {.chunk_bytes = 1000}),
+                    "nccl: chunks of 1000 bytes, expected a multiple of 2048");
+}
+
+TEST_CASE("NCCL's communicator is of a GPU, and takes its memory alone") {
+  if (!over_nccl()) TESSERA_SKIP("NCCL connects GPUs");
+  CHECK(job().name() == "nccl");
+  CHECK(job().device() == default_device());
+  CHECK(job().allocate(8, Category::communication)->device() == default_device());
+  const Tensor host = Tensor::zeros({job().size()}, DType::f32, Device{});
+  CHECK_THROWS_WITH(job().all_gather(host, {}),
+                    "all_gather: a tensor on cpu, expected one on cuda:0");
+}
+
+// These are folded, which must not overwrite the own contribution before it has been added.
+TEST_CASE("reduce_scatter of some ranks into the own piece") {
+  const int ranks = job().size();
+  const int64_t begin = job().rank() * int64_t{1000};
+  for (int contributors = 1; contributors < ranks; ++contributors) {
+    const Tensor input = filled(job().rank(), ranks * int64_t{1000});
+    const Tensor shard = input.flat(begin, begin + 1000);
+    job().reduce_scatter(shard, input, contributors, {}).wait();
+    CHECK(differences(shard, [&](int64_t i) { return sum_at(contributors, begin + i); }) == 0);
+  }
+}
+
+TEST_CASE("a call that nobody waits for holds its buffers until it is done, and no longer") {
+  if (!over_nccl()) TESSERA_SKIP("other communicators let go at once");
+  Tensor first = Tensor::zeros({job().size() * 1000});
+  Tensor second = Tensor::zeros({job().size() * 1000});
+  job().all_gather(first, {});
+  const Work work = job().all_gather(second, {});
+  CHECK(second.storage().use_count() > 1);
+  work.wait();  // so both are done
+  CHECK(first.storage().use_count() == 1);
+  CHECK(second.storage().use_count() == 1);
+
+  job().all_gather(first, {});
+  job().barrier();
+  CHECK(first.storage().use_count() == 1);
+}

@@ -1,0 +1,289 @@
+// That emulated NCCL finds what breaks NCCL's contract. What it computes is checked by the tests of
+// the communicator that uses it.
+#include <mpi.h>
+#include <nccl.h>
+
+#include <chrono>
+#include <numeric>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "emulated/dist/control.h"
+#include "tests/support/catch.h"
+
+using Catch::Matchers::ContainsSubstring;
+
+namespace {
+
+struct World {
+  int rank = 0;
+  int size = 1;
+  World() {
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &size);
+  }
+  bool last() const { return rank == size - 1; }
+  int after() const { return (rank + 1) % size; }
+  int before() const { return (rank + size - 1) % size; }
+};
+
+// A communicator of all ranks, new for each case: one that failed is not usable again.
+class Comm {
+ public:
+  Comm() {
+    const World world;
+    ncclUniqueId id{};
+    if (world.rank == 0) REQUIRE(ncclGetUniqueId(&id) == ncclSuccess);
+    MPI_Bcast(&id, sizeof(id), MPI_BYTE, 0, MPI_COMM_WORLD);
+    REQUIRE(ncclCommInitRank(&comm_, world.size, id, world.rank) == ncclSuccess);
+  }
+  ~Comm() { abort(); }
+  void abort() {
+    if (comm_ != nullptr) (void)ncclCommAbort(comm_);
+    comm_ = nullptr;
+  }
+  operator ncclComm_t() const { return comm_; }
+  ncclResult_t failure() const {
+    ncclResult_t result = ncclSuccess;
+    REQUIRE(ncclCommGetAsyncError(comm_, &result) == ncclSuccess);
+    return result;
+  }
+
+ private:
+  ncclComm_t comm_ = nullptr;
+};
+
+class Floats {
+ public:
+  explicit Floats(size_t count) : count_(count) {
+    REQUIRE(cudaMalloc(&data_, count * sizeof(float)) == cudaSuccess);
+    for (size_t i = 0; i < count; ++i) data_[i] = static_cast<float>(i);
+  }
+  ~Floats() { (void)cudaFree(data_); }
+  Floats(const Floats&) = delete;
+  Floats& operator=(const Floats&) = delete;
+  float* at(size_t i) const { return data_ + i; }
+  float operator[](size_t i) const { return data_[i]; }
+  size_t count() const { return count_; }
+
+ private:
+  float* data_ = nullptr;
+  size_t count_;
+};
+
+class ShortPatience {
+ public:
+  ShortPatience() : before_(emulated::nccl_timeout_s()) { emulated::set_nccl_timeout_s(0.3); }
+  ~ShortPatience() { emulated::set_nccl_timeout_s(before_); }
+
+ private:
+  double before_;
+};
+
+ncclResult_t gather(const Comm& comm, const Floats& buffer, size_t count) {
+  const auto own = static_cast<size_t>(World().rank) * count;
+  return ncclAllGather(buffer.at(own), buffer.at(0), count, ncclFloat32, comm, nullptr);
+}
+
+std::string reason() { return ncclGetLastError(nullptr); }
+
+void meet() { MPI_Barrier(MPI_COMM_WORLD); }
+
+}  // namespace
+
+TEST_CASE("a count that differs on one rank is found on all, and both are named") {
+  const World world;
+  if (world.size == 1) return;
+  const Comm comm;
+  const Floats buffer(100);
+  CHECK(gather(comm, buffer, 5) == ncclSuccess);
+  CHECK(gather(comm, buffer, world.last() ? 6 : 5) == ncclInvalidUsage);
+  const std::string five = " makes ncclAllGather of 5 ncclFloat32";
+  const std::string six = " makes ncclAllGather of 6 ncclFloat32";
+  const std::string last = "rank " + std::to_string(world.size - 1);
+  CHECK(reason() == (world.last() ? last + six + ", rank 0" + five
+                                  : "rank " + std::to_string(world.rank) + five + ", " + last +
+                                        six));
+  CHECK(comm.failure() == ncclInvalidUsage);
+  CHECK(gather(comm, buffer, 5) == ncclInvalidUsage);
+  CHECK_THAT(reason(), ContainsSubstring("has failed before"));
+}
+
+TEST_CASE("ranks that make other collectives, or the same with another argument, are found") {
+  const World world;
+  if (world.size == 1) return;
+  const Floats buffer(100);
+  float* const data = buffer.at(0);
+  const bool odd = world.last();
+  const int what = GENERATE(0, 1, 2, 3);
+  INFO("case " << what);
+  const Comm comm;
+  ncclResult_t result = ncclSuccess;
+  switch (what) {
+    case 0:
+      result = odd ? ncclBroadcast(data, data, 6, ncclFloat32, 0, comm, nullptr)
+                   : ncclAllReduce(data, data, 6, ncclFloat32, ncclSum, comm, nullptr);
+      break;
+    case 1:
+      result = ncclBroadcast(data, data, 6, ncclFloat32, odd ? 1 : 0, comm, nullptr);
+      break;
+    case 2:
+      result = ncclAllReduce(data, data, 6, odd ? ncclInt64 : ncclFloat32, ncclSum, comm, nullptr);
+      break;
+    case 3:
+      // A transfer on one side, a collective on the other.
+      result = odd ? ncclSend(data, 6, ncclFloat32, 0, comm, nullptr)
+                   : ncclBroadcast(data, data, 6, ncclFloat32, 0, comm, nullptr);
+      break;
+    default: FAIL("no such case");
+  }
+  if (what == 3 && world.rank > 0 && !odd) {
+    CHECK(result == ncclRemoteError);  // the two that disagree have left
+  } else {
+    CHECK(result == ncclInvalidUsage);
+  }
+  meet();
+}
+
+TEST_CASE("sends of a group meet the receives of the peer's group") {
+  const World world;
+  if (world.size == 1) return;
+  const Comm comm;
+  const Floats sent(20);
+  const Floats received(20);
+  // Two transfers around the ring, of different sizes; with two ranks both peers are the same.
+  CHECK(ncclGroupStart() == ncclSuccess);
+  CHECK(ncclSend(sent.at(3), 7, ncclFloat32, world.after(), comm, nullptr) == ncclSuccess);
+  CHECK(ncclSend(sent.at(10), 2, ncclFloat32, world.after(), comm, nullptr) == ncclSuccess);
+  CHECK(ncclRecv(received.at(0), 7, ncclFloat32, world.before(), comm, nullptr) == ncclSuccess);
+  CHECK(ncclRecv(received.at(7), 2, ncclFloat32, world.before(), comm, nullptr) == ncclSuccess);
+  CHECK(ncclGroupEnd() == ncclSuccess);
+  CHECK(received[0] == 3);
+  CHECK(received[6] == 9);
+  CHECK(received[7] == 10);
+  CHECK(received[8] == 11);
+  CHECK(received[9] == 9);  // as it was
+}
+
+TEST_CASE("a send that no rank receives is an error after a while") {
+  const World world;
+  if (world.size == 1) return;
+  const ShortPatience short_patience;
+  const Comm comm;
+  const Floats buffer(5);
+  if (world.rank == 0) {
+    CHECK(ncclSend(buffer.at(0), 5, ncclFloat32, 1, comm, nullptr) == ncclRemoteError);
+    CHECK(reason() == "rank 0 has waited too long for rank 1 to meet its ncclSend of 5 "
+                      "ncclFloat32 to rank 1");
+  }
+  meet();
+}
+
+TEST_CASE("a receive of another count than was sent is found on both sides") {
+  const World world;
+  if (world.size == 1) return;
+  const Comm comm;
+  const Floats buffer(10);
+  if (world.rank == 0) {
+    CHECK(ncclSend(buffer.at(0), 5, ncclFloat32, 1, comm, nullptr) == ncclInvalidUsage);
+    CHECK(reason() == "rank 0 makes ncclSend of 5 ncclFloat32 to rank 1, rank 1 makes ncclRecv "
+                      "of 6 ncclFloat32 from rank 0");
+  }
+  if (world.rank == 1) {
+    CHECK(ncclRecv(buffer.at(0), 6, ncclFloat32, 0, comm, nullptr) == ncclInvalidUsage);
+  }
+  meet();
+}
+
+TEST_CASE("buffers in place are in place exactly, and on the device") {
+  const World world;
+  const Comm comm;
+  const Floats buffer(100);
+  const std::vector<float> host(100);
+  const auto gather_from = [&](const float* from, size_t count) {
+    return ncclAllGather(from, buffer.at(0), count, ncclFloat32, comm, nullptr);
+  };
+  const auto own = static_cast<size_t>(world.rank) * 10;
+  CHECK(gather_from(buffer.at(own + 1), 10) == ncclInvalidArgument);
+  CHECK_THAT(reason(), ContainsSubstring("overlap"));
+  CHECK(gather_from(host.data(), 10) == ncclInvalidArgument);
+  CHECK_THAT(reason(), ContainsSubstring("the send buffer is no device memory"));
+  CHECK(gather_from(nullptr, 10) == ncclInvalidArgument);
+  CHECK(gather_from(buffer.at(own), 1000) == ncclInvalidArgument);
+  CHECK_THAT(reason(), ContainsSubstring("ends outside device memory"));
+  CHECK(ncclReduceScatter(buffer.at(0), buffer.at(own + 1), 10, ncclFloat32, ncclSum, comm,
+                          nullptr) == ncclInvalidArgument);
+  CHECK(ncclAllReduce(buffer.at(0), buffer.at(1), 10, ncclFloat32, ncclSum, comm, nullptr) ==
+        ncclInvalidArgument);
+  CHECK(comm.failure() == ncclSuccess);  // nothing has begun
+  CHECK(gather_from(buffer.at(own), 10) == ncclSuccess);
+}
+
+TEST_CASE("arguments that NCCL refuses, or that are not emulated") {
+  const World world;
+  const Comm comm;
+  const Floats buffer(10);
+  float* const data = buffer.at(0);
+  CHECK(ncclBroadcast(data, data, 1, ncclFloat32, world.size, comm, nullptr) ==
+        ncclInvalidArgument);
+  CHECK(ncclSend(data, 1, ncclFloat32, world.rank, comm, nullptr) == ncclInvalidArgument);
+  CHECK(ncclAllReduce(data, data, 1, ncclBfloat16, ncclSum, comm, nullptr) == ncclInvalidArgument);
+  CHECK(ncclAllReduce(data, data, 1, ncclFloat32, ncclMax, comm, nullptr) == ncclInvalidArgument);
+  cudaStream_t gone = nullptr;
+  REQUIRE(cudaStreamCreate(&gone) == cudaSuccess);
+  REQUIRE(cudaStreamDestroy(gone) == cudaSuccess);
+  CHECK(ncclAllReduce(data, data, 1, ncclFloat32, ncclSum, comm, gone) == ncclInvalidArgument);
+  CHECK(ncclAllReduce(data, data, 1, ncclFloat32, ncclSum, nullptr, nullptr) ==
+        ncclInvalidArgument);
+  CHECK(ncclGroupEnd() == ncclInvalidUsage);
+
+  ncclComm_t other = nullptr;
+  CHECK(ncclCommInitRank(&other, world.size + 1, {}, world.rank) == ncclInvalidArgument);
+  ncclConfig_t config{};
+  CHECK(ncclCommInitRankConfig(&other, world.size, {}, world.rank, &config) ==
+        ncclInvalidArgument);
+}
+
+TEST_CASE("a refused call makes its group fail, and nothing of it runs") {
+  const World world;
+  const Comm comm;
+  const Floats buffer(10);
+  CHECK(ncclGroupStart() == ncclSuccess);
+  CHECK(ncclSend(nullptr, 1, ncclFloat32, world.after(), comm, nullptr) == ncclInvalidArgument);
+  CHECK(ncclGroupEnd() == ncclInvalidArgument);
+  CHECK(comm.failure() == ncclSuccess);
+  CHECK(ncclAllReduce(buffer.at(0), buffer.at(0), 1, ncclFloat32, ncclSum, comm, nullptr) ==
+        ncclSuccess);
+}
+
+TEST_CASE("a rank that has left is not waited for") {
+  const World world;
+  if (world.size == 1) return;
+  Comm comm;
+  const Floats buffer(100);
+  if (world.last()) {
+    comm.abort();
+  } else {
+    CHECK(gather(comm, buffer, 5) == ncclRemoteError);
+    CHECK_THAT(reason(), ContainsSubstring("has left the communicator"));
+  }
+  meet();
+}
+
+TEST_CASE("an abort from another thread ends a call that waits") {
+  const World world;
+  if (world.size == 1) return;
+  Comm comm;
+  const Floats buffer(100);
+  if (world.rank == 0) {
+    std::thread watchdog([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      comm.abort();
+    });
+    CHECK(gather(comm, buffer, 5) == ncclRemoteError);
+    watchdog.join();
+    CHECK_THAT(reason(), ContainsSubstring("aborted"));
+  }
+  meet();
+}

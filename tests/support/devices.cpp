@@ -1,0 +1,26 @@
+#include "tests/support/devices.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+
+#include "core/cuda.h"
+
+namespace tessera::test {
+
+void use_test_device() {
+  const char* const variable = std::getenv("TESSERA_TEST_DEVICE");
+  const std::string name = variable == nullptr ? "cpu" : variable;
+  if (name == "cpu") return;
+  if (name != "cuda" || cuda::device_count() == 0) {
+    std::fprintf(stderr, "TESSERA_TEST_DEVICE is '%s': %s\n", name.c_str(),
+                 name == "cuda" ? cuda::unusable().c_str() : "expected cpu or cuda");
+    std::exit(2);
+  }
+  cuda::share_memory_with_host();
+  set_default_device({DeviceType::cuda, 0});
+}
+
+bool on_cpu() { return default_device().is_cpu(); }
+
+}  // namespace tessera::test
