@@ -53,7 +53,7 @@ class MemoryLedger {
 };
 
 /// Throws for a device that this build does not have.
-MemoryLedger& memory_ledger(Device device = {});
+MemoryLedger& memory_ledger(Device device = default_device());
 
 /// A block of memory; shared by the tensors that view it, returned to the cache with the last one.
 class Storage {

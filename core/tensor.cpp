@@ -37,7 +37,9 @@ Tensor Tensor::unallocated(const Shape& shape, DType dtype) {
   return result;
 }
 
-Device Tensor::device() const { return impl().storage ? impl().storage->device() : Device{}; }
+Device Tensor::device() const {
+  return impl().storage ? impl().storage->device() : default_device();
+}
 
 void* Tensor::raw() const {
   TESSERA_CHECK(impl().storage != nullptr,

@@ -56,6 +56,7 @@ class Tensor {
   int64_t size(int dim) const { return shape()[dim]; }
   int64_t elements() const { return shape().elements(); }
   DType dtype() const { return impl().dtype; }
+  /// Where its memory is; of a tensor without memory the default device.
   Device device() const;
   int64_t bytes() const { return elements() * dtype_size(dtype()); }
   const std::shared_ptr<Storage>& storage() const { return impl().storage; }

@@ -129,7 +129,7 @@ void GptWeights::load() const {
     Tensor tensor = match.named.parameter.tensor();
     if (!tensor.allocated()) {
       match.named.parameter.leaf().name = name;
-      tensor.attach(allocate(tensor.bytes(), Category::parameters), 0);
+      tensor.attach(allocate(tensor.bytes(), Category::parameters, default_device()), 0);
     }
     assign(tensor, [&, &named = match.named](int64_t begin, std::span<float> out) {
       read(named, begin, out);

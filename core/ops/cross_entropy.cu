@@ -67,8 +67,8 @@ __device__ inline void load_batch(float (&values)[batch], const T* x, int64_t fi
   unrolled<turns>([&](int turn) {
     const bool inside = whole || first + turn * stride < columns;
     unrolled<n>([&](int i) {
-      values[turn * n + i] = inside ? float(loaded[turn].value[i])
-                                    : -std::numeric_limits<float>::infinity();
+      values[turn * n + i] =
+          inside ? float(loaded[turn].value[i]) : -std::numeric_limits<float>::infinity();
     });
   });
 }
@@ -88,8 +88,7 @@ __global__ void __launch_bounds__(block_threads) cross_entropy_kernel(Forward<T>
   constexpr int turns = batch / n;
   constexpr int64_t stride = row_threads * n;
   const int thread = static_cast<int>(threadIdx.x) % row_threads;
-  const int64_t row =
-      int64_t{blockIdx.x} * (blockDim.x / row_threads) + threadIdx.x / row_threads;
+  const int64_t row = int64_t{blockIdx.x} * (blockDim.x / row_threads) + threadIdx.x / row_threads;
   if (row >= args.rows) return;
   const T* x = args.logits + row * args.columns;
   const float hit = float(x[column_of(args.targets[row], args.columns)]);
@@ -106,8 +105,8 @@ __global__ void __launch_bounds__(block_threads) cross_entropy_kernel(Forward<T>
     running.add(values);
   }
   const float maximum = row_max<row_threads>(running.maximum);
-  const float sum = row_sum<row_threads>(
-      running.sum * exponential(running.maximum - finite_shift(maximum)));
+  const float sum =
+      row_sum<row_threads>(running.sum * exponential(running.maximum - finite_shift(maximum)));
   if (thread != 0) return;
   const float logsumexp = maximum + logf(sum);
   args.logsumexp[row] = logsumexp;
@@ -197,9 +196,12 @@ void cross_entropy_forward(const Context& context, const Tensor& losses, const T
   const int64_t columns = logits.size(-1);
   if (logits.elements() == 0) return;
   visit_float(logits.dtype(), "cross_entropy", [&]<class T>() {
-    const Forward<T> args{losses.data<float>(), logsumexp.data<float>(),
-                          logits.data<T>(),     targets.data<int32_t>(),
-                          targets.elements(),   columns};
+    const Forward<T> args{.losses = losses.data<float>(),
+                          .logsumexp = logsumexp.data<float>(),
+                          .logits = logits.data<T>(),
+                          .targets = targets.data<int32_t>(),
+                          .rows = targets.elements(),
+                          .columns = columns};
     visit_access<neighbours<T>>(
         columns,
         [&]<int n, bool aligned>() {
@@ -222,11 +224,16 @@ void cross_entropy_backward(const Context& context, const Tensor& dlogits, const
   if (logits.elements() == 0) return;
   visit_float(logits.dtype(), "cross_entropy", [&]<class T>() {
     visit_float(dlogits.dtype(), "cross_entropy", [&]<class D>() {
-      const Backward<D, T> args{dlogits.data<D>(),       dloss.data<float>(), logits.data<T>(),
-                                logsumexp.data<float>(), targets.data<int32_t>(),
-                                scale,                   targets.elements(),  columns};
-      const dim3 block = columns <= warp_columns ? dim3(warp_size, threads / warp_size)
-                                                 : dim3(threads);
+      const Backward<D, T> args{.dlogits = dlogits.data<D>(),
+                                .dloss = dloss.data<float>(),
+                                .logits = logits.data<T>(),
+                                .logsumexp = logsumexp.data<float>(),
+                                .targets = targets.data<int32_t>(),
+                                .scale = scale,
+                                .rows = targets.elements(),
+                                .columns = columns};
+      const dim3 block =
+          columns <= warp_columns ? dim3(warp_size, threads / warp_size) : dim3(threads);
       const dim3 grid(blocks_for(args.rows, block.y), blocks_for(columns, block.x * batch));
       visit_access<neighbours<D, T>>(
           columns,

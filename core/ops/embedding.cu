@@ -176,8 +176,7 @@ void sort_by_token(const Context& context, const Tensor& order, const Tensor& en
   const int64_t rows = tokens.elements();
   auto* const last = ends.data<int32_t>();
   const auto* const token = tokens.data<int32_t>();
-  TESSERA_CUDA(
-      cudaMemsetAsync(last, 0, static_cast<size_t>(ends.bytes()), stream_of(context)));
+  TESSERA_CUDA(cudaMemsetAsync(last, 0, static_cast<size_t>(ends.bytes()), stream_of(context)));
   if (rows == 0) return;
   const LaunchShape by_row{blocks_for(rows, threads), threads};
   launch(context, name, by_row, count_tokens_kernel, last, token, rows, vocabulary,
@@ -311,10 +310,14 @@ void embedding_forward(const Context& context, const Tensor& y, const Tensor& to
   TESSERA_CHECK(table.size(0) > 0, "embedding: the table has shape {}, expected words",
                 table.shape());
   visit_float(y.dtype(), "embedding", [&]<class T>() {
-    const Lookup<T> args{y.data<T>(),     tokens.data<int32_t>(),
-                         table.data<T>(), positions.defined() ? positions.data<T>() : nullptr,
-                         tokens.elements(), table.size(1),
-                         table.size(0),   positions_per_row};
+    const Lookup<T> args{.y = y.data<T>(),
+                         .tokens = tokens.data<int32_t>(),
+                         .table = table.data<T>(),
+                         .positions = positions.defined() ? positions.data<T>() : nullptr,
+                         .rows = tokens.elements(),
+                         .channels = table.size(1),
+                         .vocabulary = table.size(0),
+                         .positions_per_row = positions_per_row};
     visit_access<neighbours<T>>(
         args.channels,
         [&]<int n, bool aligned>() {
@@ -338,9 +341,13 @@ void embedding_backward(const Context& context, const Tensor& dtable, const Tens
   const Tensor order = context.workspace({tokens.elements()}, DType::i32);
   sort_by_token(context, order, ends, tokens, vocabulary);
   visit_float(dy.dtype(), "embedding", [&]<class T>() {
-    const TableGradient<T> args{dtable.data<T>(),       dy.data<T>(), order.data<int32_t>(),
-                                ends.data<int32_t>(), vocabulary,   channels,
-                                accumulate};
+    const TableGradient<T> args{.dtable = dtable.data<T>(),
+                                .dy = dy.data<T>(),
+                                .order = order.data<int32_t>(),
+                                .ends = ends.data<int32_t>(),
+                                .vocabulary = vocabulary,
+                                .channels = channels,
+                                .accumulate = accumulate};
     visit_access<neighbours<T>>(
         channels,
         [&]<int n, bool aligned>() {
@@ -366,8 +373,8 @@ void position_backward(const Context& context, const Tensor& dpositions, const T
         [&]<int n, bool aligned>() {
           const dim3 grid(blocks_for(positions, warps), blocks_for(channels, warp_size * n));
           launch(context, "position_backward", {grid, threads},
-                 position_backward_kernel<T, n, aligned>, to, from, positions, channels,
-                 dy.size(0), tokens_per_row);
+                 position_backward_kernel<T, n, aligned>, to, from, positions, channels, dy.size(0),
+                 tokens_per_row);
         },
         to, from);
   });

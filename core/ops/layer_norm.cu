@@ -18,9 +18,17 @@ void layer_norm_forward(const Context& context, const Tensor& y, const Tensor& m
   visit_float(x.dtype(), "layer_norm", [&]<class T>() {
     launch_norm_forward<false>(
         context, "layer_norm",
-        NormForward<T>{y.data<T>(), nullptr, mean.data<float>(), rstd.data<float>(), x.data<T>(),
-                       nullptr, weight.data<T>(), bias.data<T>(), mean.elements(),
-                       weight.elements(), epsilon});
+        NormForward<T>{.y = y.data<T>(),
+                       .sum = nullptr,
+                       .mean = mean.data<float>(),
+                       .rstd = rstd.data<float>(),
+                       .x = x.data<T>(),
+                       .residual = nullptr,
+                       .weight = weight.data<T>(),
+                       .bias = bias.data<T>(),
+                       .rows = mean.elements(),
+                       .channels = weight.elements(),
+                       .epsilon = epsilon});
   });
 }
 
@@ -144,10 +152,10 @@ __global__ void __launch_bounds__(norm_threads) norm_backward_kernel(NormBackwar
     if (w == warp) {
       walk.template each<turns>([&](int turn, int64_t at) {
         unrolled<n>([&](int i) {
-          total[0][at + i] = w == 0 ? dweight[turn].value[i]
-                                    : total[0][at + i] + dweight[turn].value[i];
-          total[1][at + i] = w == 0 ? dbias[turn].value[i]
-                                    : total[1][at + i] + dbias[turn].value[i];
+          float& weight = total[0][at + i];
+          float& bias = total[1][at + i];
+          weight = w == 0 ? dweight[turn].value[i] : weight + dweight[turn].value[i];
+          bias = w == 0 ? dbias[turn].value[i] : bias + dbias[turn].value[i];
         });
       });
     }
@@ -280,17 +288,24 @@ void layer_norm_backward(const Context& context, const Tensor& dx, const Tensor&
   if (channels == 0) return;
   const bool parameters = dweight.defined() || dbias.defined();
   const RowChunks chunks(rows);
-  const Tensor partial =
-      parameters ? context.workspace({chunks.count, 2, channels}) : Tensor();
+  const Tensor partial = parameters ? context.workspace({chunks.count, 2, channels}) : Tensor();
   visit_float(x.dtype(), "layer_norm", [&]<class T>() {
     const auto data = [](const Tensor& tensor) {
       return tensor.defined() ? tensor.data<T>() : nullptr;
     };
     if (rows > 0) {
       launch_norm_backward<T>(
-          context, {data(dx), parameters ? partial.data<float>() : nullptr, dy.data<T>(),
-                    data(dsum), x.data<T>(), mean.data<float>(), rstd.data<float>(),
-                    weight.data<T>(), rows, channels, chunks.chunk_rows});
+          context, {.dx = data(dx),
+                    .partial = parameters ? partial.data<float>() : nullptr,
+                    .dy = dy.data<T>(),
+                    .dsum = data(dsum),
+                    .x = x.data<T>(),
+                    .mean = mean.data<float>(),
+                    .rstd = rstd.data<float>(),
+                    .weight = weight.data<T>(),
+                    .rows = rows,
+                    .channels = channels,
+                    .chunk_rows = chunks.chunk_rows});
     }
     if (!parameters) return;
     launch(context, "layer_norm_backward",

@@ -124,13 +124,14 @@ void linear_forward(const Context& context, const Tensor& y, const Tensor& pre, 
   // The value before the activation is written even where nobody keeps it: another epilogue may
   // have another algorithm, and a forward that is computed again must give the same bits.
   const Tensor before = pre.defined() ? pre : context.workspace(y.shape(), y.dtype());
+  // In 16 bits one pass: y comes from the f32 value and may differ by a rounding from what backward
+  // computes again from the rounded one (Kept, core/autograd.h). In f32, where a product takes so
+  // long that a second pass costs nothing, both are gelu_forward's to the bit.
   if (y.dtype() != DType::f32) {
     product.pre = before.raw();
     if (try_multiply(context, product)) return;
     product.pre = nullptr;
   }
-  // In f32 a product takes so long that a pass of its own costs nothing, and y is gelu_forward's to
-  // the bit.
   product.c.data = before.raw();
   multiply(context, product);
   gelu_forward(context, y, before);

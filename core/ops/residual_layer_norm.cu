@@ -13,9 +13,17 @@ void residual_layer_norm_forward(const Context& context, const Tensor& y, const 
   visit_float(x.dtype(), "residual_layer_norm", [&]<class T>() {
     launch_norm_forward<true>(
         context, "residual_layer_norm",
-        NormForward<T>{y.data<T>(), sum.data<T>(), mean.data<float>(), rstd.data<float>(),
-                       x.data<T>(), residual.data<T>(), weight.data<T>(), bias.data<T>(),
-                       mean.elements(), weight.elements(), epsilon});
+        NormForward<T>{.y = y.data<T>(),
+                       .sum = sum.data<T>(),
+                       .mean = mean.data<float>(),
+                       .rstd = rstd.data<float>(),
+                       .x = x.data<T>(),
+                       .residual = residual.data<T>(),
+                       .weight = weight.data<T>(),
+                       .bias = bias.data<T>(),
+                       .rows = mean.elements(),
+                       .channels = weight.elements(),
+                       .epsilon = epsilon});
   });
 }
 

@@ -101,9 +101,8 @@ class RowPart {
  public:
   __device__ void load(const RowWalk<threads, n>& walk, const T* row) {
     if constexpr (turns > 0) {
-      walk.template each<turns>([&](int turn, int64_t at) {
-        kept_[turn] = load_elements<aligned, n>(row + at);
-      });
+      walk.template each<turns>(
+          [&](int turn, int64_t at) { kept_[turn] = load_elements<aligned, n>(row + at); });
     } else {
       row_ = row;
     }

@@ -25,23 +25,23 @@ void check_values(const Tensor& tensor) {
 TEST_CASE("assigned values are the source's, rounded to the tensor's dtype") {
   const int64_t pieces = 3;
   const int64_t count = pieces * assign_workspace_bytes / 4 - 6;
-  const int64_t before = memory_ledger().current(Category::workspace);
+  const int64_t before = memory_ledger({}).current(Category::workspace);
   for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
     CAPTURE(dtype_name(dtype));
-    const Tensor tensor = Tensor::empty({count / 2, 2}, dtype);
+    const Tensor tensor = Tensor::empty({count / 2, 2}, dtype, Device{});
     int64_t expected_begin = 0;
-    memory_ledger().reset_peaks();
+    memory_ledger({}).reset_peaks();
     assign(tensor, [&](int64_t begin, std::span<float> out) {
       CHECK(begin == expected_begin);
       for (size_t i = 0; i < out.size(); ++i) out[i] = value_of(begin + static_cast<int64_t>(i));
       expected_begin += static_cast<int64_t>(out.size());
     });
     CHECK(expected_begin == count);
-    CHECK(memory_ledger().peak(Category::workspace) - before ==
+    CHECK(memory_ledger({}).peak(Category::workspace) - before ==
           (dtype == DType::f32 ? 0 : assign_workspace_bytes));
     visit_float(dtype, "test", [&]<class T>() { check_values<T>(tensor); });
   }
-  CHECK(memory_ledger().current(Category::workspace) == before);
+  CHECK(memory_ledger({}).current(Category::workspace) == before);
 }
 
 TEST_CASE("nothing is asked for an empty tensor, and only floats are assigned") {

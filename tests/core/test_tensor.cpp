@@ -53,14 +53,15 @@ TEST_CASE("tensors hold what they were made from") {
   CHECK(x.elements() == 6);
   CHECK(x.bytes() == 24);
   CHECK(x.dtype() == DType::f32);
-  CHECK(x.device() == Device{});
+  CHECK(x.device() == default_device());
   CHECK_FALSE(x.requires_grad());
   CHECK(x.values<float>()[4] == 5);
 
   const Tensor zeros = Tensor::zeros({5}, DType::i64);
   CHECK(zeros.bytes() == 40);
   for (const int64_t value : zeros.values<int64_t>()) CHECK(value == 0);
-  for (const float value : Tensor::full({7}, 2.5f).values<float>()) CHECK(value == 2.5f);
+  const Tensor full = Tensor::full({7}, 2.5f);
+  for (const float value : full.values<float>()) CHECK(value == 2.5f);
   CHECK(Tensor::full({1, 1}, 3).item() == 3);
   CHECK(Tensor::full({}, 4).item() == 4);
 
@@ -140,7 +141,7 @@ TEST_CASE("a tensor without memory has a shape, and says what is missing") {
   CHECK(x.defined());
   CHECK_FALSE(x.allocated());
   CHECK(x.bytes() == 16);
-  CHECK(x.device() == Device{});
+  CHECK(x.device() == default_device());
   CHECK_THROWS_WITH(x.raw(), ContainsSubstring("shape [2, 2] has no memory yet"));
   CHECK_THROWS_WITH(x.values<float>(), ContainsSubstring("materialize"));
 
