@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Trains a small GPT with ZeRO-2 on Tessera's own sources: installs what is missing, builds, runs.
 # Arguments go to train_gpt and override what stands below; TESSERA_RANKS is the number of ranks.
+# With TESSERA_DEPS=FOLDER it installs nothing; see scripts/bundle_dependencies.sh.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/scripts/common.sh"
 

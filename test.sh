@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Installs what is missing, builds, and runs the tests: all of the release build, and those of core,
-# dist and optim under the address and undefined behaviour sanitizers. --full adds the long matrices
-# and the thread sanitizer. Other arguments go to ctest.
+# dist and optim under the address and undefined behaviour sanitizers and on an emulation of CUDA.
+# --full adds the long matrices and the thread sanitizer. Other arguments go to ctest.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/scripts/common.sh"
 
-presets=(release asan)
+presets=(release asan emulated)
 selection=(--label-exclude '^full$')
 if [[ ${1:-} == --full ]]; then
   shift

@@ -1,7 +1,7 @@
 // How long each collective takes, and how much bandwidth that is, in nccl-tests' columns. Every
 // element that arrives is checked; a wrong one makes the exit code 1.
 //
-//   mpirun -n 4 comm_bench                                          over MPI, in host memory
+//   mpirun -n 4 comm_bench --device cpu                             over MPI, in host memory
 //   mpirun -n 4 comm_bench --device cuda --comm mpi                 GPU memory, staged
 //   mpirun -n 4 comm_bench --device cuda --comm nccl --json nccl.json
 #include <cstdio>

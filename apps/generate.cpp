@@ -11,11 +11,13 @@
 #include "apps/support/sample.h"
 #include "apps/support/train_options.h"
 #include "core/context.h"
+#include "dist/device_choice.h"
 
 namespace tessera::apps {
 namespace {
 
 void generate(const GenerateOptions& options) {
+  dist::choose_device(options.device);
   const models::GptConfig config = read_gpt_config(config_path_beside(options.model));
   const bool bytes = config.vocab == 256;
   const std::vector<int32_t> prompt = prompt_tokens(options, config);

@@ -5,6 +5,7 @@
 //
 // Wiring only: options -> data, model, optimizer -> steps -> weights, tables, sample. What reads
 // the model, every rank does alike, because at stage 3 no rank can do it alone; one of them talks.
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <memory>
@@ -23,8 +24,11 @@
 #include "apps/support/run_report.h"
 #include "apps/support/sample.h"
 #include "apps/support/token_data.h"
+#include "apps/support/token_input.h"
 #include "apps/support/trace_file.h"
 #include "apps/support/train_options.h"
+#include "apps/support/tuned_file.h"
+#include "core/cuda.h"
 #include "core/gemm.h"
 #include "core/output_file.h"
 #include "core/random.h"
@@ -40,8 +44,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-double milliseconds_since(Clock::time_point begin) {
-  return std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
+double milliseconds(Clock::duration time) {
+  return std::chrono::duration<double, std::milli>(time).count();
 }
 
 TokenData open_data(const TrainOptions& options, const dist::World& world) {
@@ -84,6 +88,8 @@ class Run {
 
     memory_ledger(default_device()).reset_peaks();
     world.communicator->traffic().reset();
+    input_ = std::make_unique<TokenInput>(
+        data_, TokenInput::Sizes{options.batch.micro, options.model.context});
     optimizer_ = std::make_unique<optim::ZeroOptimizer>(model_, update_rule(options), world,
                                                         zero_options(options));
     if (weights) {
@@ -98,13 +104,14 @@ class Run {
     announce();
     Progress progress(options_.steps, talks_);
     for (int64_t step = 0; step < options_.steps; ++step) {
-      const StepLine line = one_step(step);
-      log_->write(step_line(line));
-      progress.step(line);
+      launch(step, progress);
       const int64_t done = step + 1;
-      count_ = {.steps = done, .skipped = count_.skipped + (line.skipped ? 1 : 0)};
       const bool last = done == options_.steps;
-      if (options_.eval_every > 0 && (last || done % options_.eval_every == 0)) {
+      const bool evaluates =
+          options_.eval_every > 0 && (last || done % options_.eval_every == 0);
+      // A GPU's step is logged while it computes the next one.
+      if (last || evaluates || !running_->launched.deferred()) log_running(progress);
+      if (evaluates) {
         const float loss = evaluate(
             model_, data_.validation(),
             {.batches = options_.eval_batches, .sequences = options_.batch.micro}, world_);
@@ -117,7 +124,7 @@ class Run {
 
   void finish() {
     const optim::Plan planned =
-        plan_run(options_, model_, world_.size, options_.stage, world_.rank);
+        plan_run(options_, model_, plan_device(world_), world_.size, options_.stage, world_.rank);
     const RankReport report = measure(planned, count_, world_);
     const GatheredReports all = gather_reports(report, world_);
     if (!options_.trace.empty()) write_trace(options_.trace, world_);
@@ -136,7 +143,7 @@ class Run {
                  world_.size, world_.size == 1 ? "" : "s", thread_count(),
                  thread_count() == 1 ? "" : "s", world_.communicator->name(),
                  reduction_name(options_.reduction));
-    announce_memory();
+    announce_device();
     spdlog::info("{}: {} tokens to train on, {} to validate", options_.data,
                  grouped(data_.training().size()), grouped(data_.validation().size()));
     if (options_.batch.micro_batches() % world_.size != 0) {
@@ -145,13 +152,18 @@ class Run {
     }
   }
 
-  void announce_memory() const {
+  void announce_device() const {
+    const Device device = world_.communicator->device();
+    if (!device.is_cpu()) {
+      spdlog::info("on {}", cuda::device_name(device.index));
+      return;
+    }
     if (!cpu::has_fast_gemm(parameter_dtype(options_.memory))) {
       spdlog::warn("this CPU has no instructions for products in {}: they are computed in fp32, "
                    "which is correct, but slower than --precision fp32",
                    options_.memory.precision);
     }
-    if (options_.memory.offload == "optimizer" && world_.communicator->device() == Device{}) {
+    if (options_.memory.offload == "optimizer") {
       spdlog::info("--offload optimizer: a CPU's state is on the host anyway");
     }
   }
@@ -165,26 +177,61 @@ class Run {
     return 1;
   }
 
-  optim::StepReport train_on(int64_t step) {
-    for (const optim::MicroBatch& micro : optimizer_->micro_batches(step, options_.batch)) {
-      const auto [tokens, targets] = data_.read(micro);
-      optimizer_->backward(model_.loss(tokens, targets));
-    }
-    return optimizer_->step();
+  optim::LaunchedStep train_on(int64_t step) {
+    optimizer_->micro_steps(
+        step, options_.batch, [&](const optim::MicroBatch& micro) { input_->load(micro); },
+        [&] { return model_.loss(input_->tokens(), input_->targets()); });
+    return optimizer_->launch_step();
   }
 
-  StepLine one_step(int64_t step) {
+  // Launches a step, and logs the one before it if that is still to do, also where this one fails.
+  void launch(int64_t step, Progress& progress) {
     const auto begin = Clock::now();
-    optim::StepReport report;
+    std::optional<optim::LaunchedStep> launched;
     try {
-      report = train_on(step);
+      launched = train_on(step);
+    } catch (...) {
+      log_running(progress);
+      throw;
+    }
+    log_running(progress);
+    running_ = {step, begin, *launched, Clock::now()};
+  }
+
+  void log_running(Progress& progress) {
+    if (!running_) return;
+    const StepLine line = line_of(*running_);
+    running_.reset();
+    log_->write(step_line(line));
+    progress.step(line);
+    count_ = {.steps = line.step + 1, .skipped = count_.skipped + (line.skipped ? 1 : 0)};
+  }
+
+  // A step whose result is not asked for yet.
+  struct Running {
+    int64_t step;
+    Clock::time_point begin;
+    optim::LaunchedStep launched;
+    Clock::time_point launch_end;
+  };
+
+  StepLine line_of(Running& running) {
+    const int64_t step = running.step;
+    optim::StepReport report;
+    // What need not be waited for ended about when its launch did; the rest ends now.
+    const bool was_ready = running.launched.ready();
+    try {
+      report = running.launched.get();
     } catch (const optim::NonFiniteError& error) {
       fail_together(step, error);
     }
     for (const std::string& name : report.without_gradient) {
       spdlog::warn("step {}: {} got no gradient, and no update; this is said once", step, name);
     }
-    const double ms = milliseconds_since(begin);
+    const Clock::time_point end = was_ready ? running.launch_end : Clock::now();
+    // Without the time in which the step before it was still running.
+    const double ms = milliseconds(end - std::max(running.begin, last_end_));
+    last_end_ = end;
     const bool scaled = parameter_dtype(options_.memory) == DType::f16;
     return {.step = step,
             .loss = report.loss,
@@ -265,8 +312,11 @@ class Run {
   bool talks_;  // one rank prints and writes
   models::Gpt model_;
   TokenData data_;
+  std::unique_ptr<TokenInput> input_;
   std::unique_ptr<RunLog> log_;
   std::unique_ptr<optim::ZeroOptimizer> optimizer_;
+  std::optional<Running> running_;
+  Clock::time_point last_end_;
   StepCount count_;
 };
 
@@ -285,6 +335,7 @@ int run(int argc, char** argv, dist::World& world) {
     return 0;
   }
   dist::choose_devices(world, options.devices);
+  if (!options.tuned.empty()) use_tuned_file(options.tuned, world);
   Run training(options, world);
   training.train();
   training.finish();

@@ -4,15 +4,18 @@
 //   bench_gpt_step --preset micro --threads 2 --weights init.safetensors
 //   mpirun -n 2 bench_gpt_step --preset micro --stage 3        --batch is each rank's micro-batch
 //   bench_gpt_step --precision bf16 --recompute
+//   bench_gpt_step --device cuda --preset gpt2 --context 1024 --batch 64 --precision bf16
 //
 // Prints one JSON object: the losses of all steps; of the steps after the warm-up the median and
 // least time, what of it was waiting for communication, what ending the step took (the update), and
-// the ledger's peaks; and the process's peak memory (VmHWM), with that of the program when it has
-// only started.
+// the ledger's peaks, of the device; the process's peak memory (VmHWM), with that of the program
+// when it has only started; and model_flops, of a step of all ranks, as nanoGPT counts them.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <fstream>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -24,7 +27,9 @@
 #include "apps/support/json_line.h"
 #include "apps/support/model_options.h"
 #include "core/context.h"
+#include "core/cuda.h"
 #include "dist/bootstrap.h"
+#include "dist/device_choice.h"
 #include "models/gpt.h"
 #include "optim/zero_optimizer.h"
 
@@ -47,7 +52,9 @@ struct Options {
   int64_t bucket_bytes = optim::ZeroOptions{}.bucket_bytes;
   std::string reduction = "ordered";
   std::string overlap = "on";
+  std::string graph = "off";
   apps::MemoryOptions memory;
+  dist::DeviceOptions devices{.device = "cpu"};
   std::string weights;
   std::string write_weights;
 };
@@ -55,6 +62,7 @@ struct Options {
 Options parse(int argc, char** argv) {
   Options options;
   CLI::App app("Times GPT training steps");
+  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   app.add_option("--preset", options.preset);
   app.add_option("--layers", options.layers);
   app.add_option("--heads", options.heads);
@@ -69,7 +77,9 @@ Options parse(int argc, char** argv) {
   app.add_option("--bucket-bytes", options.bucket_bytes);
   app.add_option("--reduction", options.reduction)->check(CLI::IsMember({"ordered", "fast"}));
   app.add_option("--overlap", options.overlap)->check(CLI::IsMember({"on", "off"}));
+  apps::add_graph_option(app, options.graph);
   apps::add_memory_options(app, options.memory);
+  apps::add_device_options(app, options.devices);
   app.add_option("--weights", options.weights, "safetensors, as the peer writes them");
   app.add_option("--write-weights", options.write_weights, "write the initial weights and end");
   try {
@@ -107,13 +117,23 @@ struct Batch {
 
 Batch read(int64_t first_sequence, int64_t sequences, const models::GptConfig& config) {
   const int64_t context = config.context;
-  Batch batch{Tensor::empty({sequences, context}, DType::i32),
-              Tensor::empty({sequences, context}, DType::i32)};
-  for (int64_t i = 0; i < sequences * context; ++i) {
-    batch.tokens.data<int32_t>()[i] = stream_token(first_sequence * context + i, config.vocab);
-    batch.targets.data<int32_t>()[i] = stream_token(first_sequence * context + i + 1, config.vocab);
+  std::vector<int32_t> tokens;
+  for (int64_t i = 0; i <= sequences * context; ++i) {
+    tokens.push_back(stream_token(first_sequence * context + i, config.vocab));
   }
-  return batch;
+  const auto all = std::span<const int32_t>(tokens);
+  const Shape shape{sequences, context};
+  return {Tensor::from<int32_t>(shape, all.first(all.size() - 1)),
+          Tensor::from<int32_t>(shape, all.subspan(1))};
+}
+
+/// 6 a token for each weight but those of positions, and attention's 12 T C a layer: both passes,
+/// nothing taken off for the mask (estimate_mfu in nanoGPT).
+double model_flops(const models::Gpt& model, int64_t tokens) {
+  const models::GptConfig& config = model.config();
+  const int64_t weights = model.parameter_count() - config.context * config.width;
+  return static_cast<double>(tokens) *
+         static_cast<double>(6 * weights + 12 * config.layers * config.width * config.context);
 }
 
 int64_t peak_kib() {
@@ -136,32 +156,70 @@ double median(std::vector<double> values) {
 struct Timing {
   std::vector<double> ms;
   std::vector<double> exposed_ms;
-  std::vector<double> update_ms;  // of step(), with what it waits for
+  std::vector<double> update_ms;  // of launch_step(), with what it waits for
   std::vector<std::string> losses;  // as JSON
 };
 
+/// What this rank reads, of all steps, where the model computes: making it is no part of a step.
+std::vector<Batch> read_all(const Options& options, const models::Gpt& model,
+                            const optim::Batch& batch, const dist::World& world) {
+  std::vector<Batch> batches;
+  for (int64_t step = 0; step < options.warmup + options.steps; ++step) {
+    for (int64_t i = 0; i < batch.micro_steps(world.size); ++i) {
+      const int64_t index = std::min(i * world.size + world.rank, batch.micro_batches() - 1);
+      batches.push_back(
+          read(step * batch.global + index * batch.micro, batch.micro, model.config()));
+    }
+  }
+  return batches;
+}
+
+// As train_gpt runs them: a step's result is asked for when the next one is launched, so that a GPU
+// never waits for the host. On the CPU a step is done when it is launched.
 Timing run_steps(const Options& options, models::Gpt& model, optim::ZeroOptimizer& optimizer,
-                 const optim::Batch& batch) {
+                 const optim::Batch& batch, const dist::World& world) {
+  const std::vector<Batch> batches = read_all(options, model, batch, world);
   Timing timing;
+  std::optional<optim::LaunchedStep> launched;
+  const auto take_result = [&] {
+    if (!launched) return;
+    const optim::StepReport report = launched->get();
+    timing.losses.push_back(apps::json_number(report.loss));
+    timing.exposed_ms.push_back(static_cast<double>(report.exposed_ns) / 1e6);
+  };
+  auto next_batch = batches.begin();
+  Batch input;
+  const auto load = [&](const optim::MicroBatch&) {
+    const Batch& next = *next_batch++;
+    if (options.graph == "off" || !input.tokens.defined()) {
+      input = next;
+      return;
+    }
+    // A graph reads where it was captured: in the memory of the first.
+    const int device = default_device().index;
+    cuda::copy(device, input.tokens.raw(), next.tokens.raw(), next.tokens.bytes());
+    cuda::copy(device, input.targets.raw(), next.targets.raw(), next.targets.bytes());
+  };
+  auto begin = std::chrono::steady_clock::now();
   for (int64_t step = 0; step < options.warmup + options.steps; ++step) {
     if (step == options.warmup) memory_ledger().reset_peaks();
-    const auto begin = std::chrono::steady_clock::now();
-    for (const auto& micro : optimizer.micro_batches(step, batch)) {
-      const auto [tokens, targets] =
-          read(step * batch.global + micro.first_sample, micro.samples, model.config());
-      optimizer.backward(model.loss(tokens, targets));
-    }
+    optimizer.micro_steps(step, batch, load,
+                          [&] { return model.loss(input.tokens, input.targets); });
     const auto computed = std::chrono::steady_clock::now();
-    const optim::StepReport report = optimizer.step();
+    const optim::LaunchedStep next = optimizer.launch_step();
+    const std::chrono::duration<double, std::milli> update =
+        std::chrono::steady_clock::now() - computed;
+    take_result();
+    launched = next;
     const auto end = std::chrono::steady_clock::now();
     const std::chrono::duration<double, std::milli> time = end - begin;
-    const std::chrono::duration<double, std::milli> update = end - computed;
-    timing.losses.push_back(apps::json_number(report.loss));
+    begin = end;
     if (step < options.warmup) continue;
     timing.ms.push_back(time.count());
     timing.update_ms.push_back(update.count());
-    timing.exposed_ms.push_back(static_cast<double>(report.exposed_ns) / 1e6);
   }
+  take_result();
+  timing.exposed_ms.erase(timing.exposed_ms.begin(), timing.exposed_ms.begin() + options.warmup);
   optimizer.synchronize();
   return timing;
 }
@@ -175,6 +233,7 @@ optim::ZeroOptions zero_options(const Options& options) {
           .clip = 1.0f,
           .grad_shard = apps::sum_dtype(options.memory),
           .offload = apps::offload(options.memory),
+          .graph = options.graph == "on",
           .group_of =
               [](const auto& named) { return named.parameter.shape().rank() > 1 ? 0 : 1; },
           .groups = {{.weight_decay = 0.0f}}};
@@ -190,8 +249,9 @@ std::string peaks() {
       ledger.peak(Category::parameters), ledger.peak_total());
 }
 
-int bench(const Options& options, const dist::World& world) {
+int bench(const Options& options, dist::World& world) {
   const int64_t start_kib = peak_kib();
+  dist::choose_devices(world, options.devices);
   set_thread_count(options.threads);
   int64_t micro = 0;
   models::Gpt model(sizes(options, micro));
@@ -213,17 +273,18 @@ int bench(const Options& options, const dist::World& world) {
     writer.commit();
     return 0;
   }
-  const Timing timing = run_steps(options, model, optimizer, {micro * count, micro});
+  const Timing timing = run_steps(options, model, optimizer, {micro * count, micro}, world);
   if (world.rank != 0) return 0;
   const int64_t tokens = micro * count * model.config().context;
   const double ms = median(timing.ms);
   fmt::print(R"({{"median_ms":{:.3f},"min_ms":{:.3f},"exposed_ms":{:.3f},"update_ms":{:.3f},)"
-             R"("tokens_per_s":{:.0f},)"
+             R"("tokens_per_s":{:.0f},"model_flops":{:.6g},)"
              R"("vm_hwm_kib":{},"vm_hwm_start_kib":{},{},"ranks":{},"losses":[{}]}})"
              "\n",
              ms, *std::min_element(timing.ms.begin(), timing.ms.end()), median(timing.exposed_ms),
-             median(timing.update_ms), static_cast<double>(tokens) / ms * 1e3, peak_kib(),
-             start_kib, peaks(), world.size, fmt::join(timing.losses, ","));
+             median(timing.update_ms), static_cast<double>(tokens) / ms * 1e3,
+             model_flops(model, tokens), peak_kib(), start_kib, peaks(), world.size,
+             fmt::join(timing.losses, ","));
   return 0;
 }
 

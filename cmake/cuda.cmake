@@ -2,10 +2,11 @@
 #   TESSERA_CUDA       AUTO (where nvcc is found), ON (an error where not), OFF
 #   TESSERA_EMULATED   compile the .cu files as host C++ against the headers in emulated/include
 # Sets tessera_cuda to nvcc, emulated or OFF, and tessera_cuda_libraries.
-set(TESSERA_CUDA OFF CACHE STRING "Build for CUDA: AUTO, ON or OFF")
+set(TESSERA_CUDA AUTO CACHE STRING "Build for CUDA: AUTO, ON or OFF")
 set_property(CACHE TESSERA_CUDA PROPERTY STRINGS AUTO ON OFF)
 option(TESSERA_EMULATED "Compile the CUDA code for the CPU, to test it without a GPU" OFF)
-set(TESSERA_CUDA_ARCHITECTURES 90 CACHE STRING "Compute capabilities, as CMAKE_CUDA_ARCHITECTURES")
+set(TESSERA_CUDA_ARCHITECTURES "" CACHE STRING
+  "Compute capabilities, as 80;90; empty for those of the machine's GPUs, or 90 without one")
 
 function(tessera_find_cuda)
   find_program(TESSERA_NVCC nvcc HINTS $ENV{CUDA_HOME} $ENV{CUDA_PATH} /usr/local/cuda
@@ -32,10 +33,24 @@ function(tessera_find_cuda)
   set(why "" PARENT_SCOPE)
 endfunction()
 
+# Sets `result` to the compute capabilities of the GPUs that the driver shows, or to 90.
+function(tessera_present_architectures result)
+  execute_process(COMMAND nvidia-smi --query-gpu=compute_cap --format=csv,noheader
+    OUTPUT_VARIABLE shown ERROR_QUIET RESULT_VARIABLE status)
+  string(REGEX MATCHALL "[0-9]+\\.[0-9]+" capabilities "${shown}")
+  if(NOT status EQUAL 0 OR NOT capabilities)
+    set(capabilities 9.0)
+  endif()
+  list(REMOVE_DUPLICATES capabilities)
+  string(REPLACE "." "" capabilities "${capabilities}")
+  set(${result} ${capabilities} PARENT_SCOPE)
+endfunction()
+
 set(tessera_cuda OFF)
 set(tessera_cuda_libraries "")
 if(TESSERA_EMULATED)
   set(tessera_cuda emulated)
+  message(STATUS "With CUDA, emulated on the CPU")
 elseif(TESSERA_CUDA)
   tessera_find_cuda()
   if(why AND NOT TESSERA_CUDA STREQUAL "AUTO")
@@ -45,11 +60,18 @@ elseif(TESSERA_CUDA)
   else()
     set(tessera_cuda nvcc)
   endif()
+else()
+  message(STATUS "Without CUDA: TESSERA_CUDA is ${TESSERA_CUDA}")
 endif()
 
 if(tessera_cuda STREQUAL "nvcc")
   set(CMAKE_CUDA_ARCHITECTURES ${TESSERA_CUDA_ARCHITECTURES})
+  if(NOT CMAKE_CUDA_ARCHITECTURES)
+    tessera_present_architectures(CMAKE_CUDA_ARCHITECTURES)
+  endif()
   enable_language(CUDA)
+  message(STATUS "With CUDA: nvcc ${CMAKE_CUDA_COMPILER_VERSION} for compute capability "
+    "${CMAKE_CUDA_ARCHITECTURES}")
   # CMake 3.25 does not know that nvcc 12 and later have C++20.
   if(NOT DEFINED CMAKE_CUDA20_STANDARD_COMPILE_OPTION)
     set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")
@@ -58,11 +80,15 @@ if(tessera_cuda STREQUAL "nvcc")
   set(CMAKE_CUDA_STANDARD 20)
   set(CMAKE_CUDA_STANDARD_REQUIRED ON)
   find_package(CUDAToolkit REQUIRED)
-  set(tessera_cuda_libraries CUDA::cudart_static CUDA::cublasLt)
+  # cuBLASLt is loaded when it is first used: core/cuda/delayed.
+  set(tessera_cuda_libraries CUDA::cudart_static ${CMAKE_DL_LIBS})
+  # So that installed programs find NCCL too.
+  set(CMAKE_INSTALL_RPATH_USE_LINK_PATH ON)
 endif()
 
 # tessera_add_cuda(TARGET FOLDERS dir...): gives a library the CUDA sources of the folders, and of
-# dir/cuda or dir/no_cuda, whichever the build has.
+# dir/cuda or dir/no_cuda, whichever the build has. dir/cuda/delayed loads libraries when they are
+# first used; the emulated build has these in itself.
 function(tessera_add_cuda target)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "FOLDERS")
   foreach(folder IN LISTS arg_FOLDERS)
@@ -74,7 +100,12 @@ function(tessera_add_cuda target)
     file(GLOB kernels CONFIGURE_DEPENDS ${folder}/*.cu ${folder}/cuda/*.cu)
     file(GLOB sources CONFIGURE_DEPENDS ${folder}/cuda/*.cpp)
     target_sources(${target} PRIVATE ${kernels} ${sources})
-    if(tessera_cuda STREQUAL "emulated")
+    if(tessera_cuda STREQUAL "nvcc")
+      file(GLOB delayed CONFIGURE_DEPENDS ${folder}/cuda/delayed/*.cpp)
+      target_sources(${target} PRIVATE ${delayed})
+      set_source_files_properties(${delayed} PROPERTIES
+        COMPILE_DEFINITIONS TESSERA_CUDA_LIBRARIES="${CUDAToolkit_LIBRARY_DIR}")
+    else()
       set_source_files_properties(${kernels} PROPERTIES LANGUAGE CXX COMPILE_OPTIONS "-x;c++")
     endif()
   endforeach()
@@ -84,8 +115,10 @@ function(tessera_add_cuda target)
   target_compile_definitions(${target} PUBLIC TESSERA_WITH_CUDA)
   if(tessera_cuda STREQUAL "nvcc")
     target_link_libraries(${target} PRIVATE ${tessera_cuda_libraries})
-    # half.h and random.h are constexpr host code that kernels call.
-    target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr>)
+    # half.h and random.h are constexpr host code that kernels call. fmt 9 takes nvcc for a compiler
+    # without constexpr functions, and then its own check of format strings does not compile.
+    target_compile_options(${target} PRIVATE "$<$<COMPILE_LANGUAGE:CUDA>:\
+--expt-relaxed-constexpr;-DFMT_USE_CONSTEXPR=1;-Xcompiler=${OpenMP_CXX_FLAGS}>")
   else()
     target_include_directories(${target} BEFORE PUBLIC
       $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/emulated/include>)

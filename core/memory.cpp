@@ -154,6 +154,14 @@ int64_t MemoryLedger::peak_total() const {
   return peak_total_;
 }
 
+void MemoryLedger::add_passing(const MemoryLedger& passing) {
+  const std::scoped_lock lock(mutex_, passing.mutex_);
+  for (size_t i = 0; i < peak_.size(); ++i) {
+    peak_[i] = std::max(peak_[i], current_[i] + passing.peak_[i]);
+  }
+  peak_total_ = std::max(peak_total_, current_total_ + passing.peak_total_);
+}
+
 void MemoryLedger::reset_peaks() {
   const std::scoped_lock lock(mutex_);
   peak_ = current_;
@@ -162,36 +170,47 @@ void MemoryLedger::reset_peaks() {
 
 MemoryLedger& memory_ledger(Device device) { return memory_of(device).ledger; }
 
-Storage::Storage(int64_t bytes, Category category, Device device)
-    : bytes_(bytes), category_(category), device_(device) {
+Storage::Storage(int64_t bytes, Category category, Device device, bool pinned)
+    : bytes_(bytes), category_(category), device_(device), pinned_(pinned) {
   TESSERA_CHECK(bytes >= 0, "allocate: {} bytes", bytes);
   DeviceMemory& memory = memory_of(device);
   if (bytes == 0) return;
-  if (device.is_cpu()) {
+  if (pinned) {
+    data_ = cuda::allocate_pinned(bytes);
+  } else if (device.is_cpu()) {
     data_ = memory.cache.take(rounded(bytes), block_bytes_);
   } else {
     stream_ = cuda::current_stream(device.index);
+    captured_ = cuda::captured_memory();
     data_ = cuda::allocate(device.index, bytes, stream_);
   }
   TESSERA_CHECK(data_ != nullptr, "allocate: no memory for {} bytes of {} on {} ({} bytes held)",
                 bytes, category_name(category), device.to_string(),
                 memory.ledger.current_total());
   memory.ledger.add(category, bytes);
+  if (captured_) captured_->add(category, bytes);
 }
 
 Storage::~Storage() {
   if (data_ == nullptr) return;
   DeviceMemory& memory = memory_of(device_);
   memory.ledger.remove(category_, bytes_);
-  if (device_.is_cpu()) {
+  if (pinned_) {
+    cuda::free_pinned(data_);
+  } else if (device_.is_cpu()) {
     memory.cache.give(data_, block_bytes_);
   } else {
-    cuda::free(device_.index, data_, stream_);
+    if (captured_) captured_->remove(category_, bytes_);
+    cuda::free(device_.index, data_, stream_, captured_.get());
   }
 }
 
 std::shared_ptr<Storage> allocate(int64_t bytes, Category category, Device device) {
   return std::make_shared<Storage>(bytes, category, device);
+}
+
+std::shared_ptr<Storage> allocate_pinned(int64_t bytes, Category category) {
+  return std::make_shared<Storage>(bytes, category, Device{}, true);
 }
 
 void release_cached_memory() {

@@ -41,6 +41,8 @@ class MemoryLedger {
   int64_t current_total() const;
   /// Peak of the sum over categories, which is at most the sum of the peaks.
   int64_t peak_total() const;
+  /// Counts memory that came and went once more as `passing` has counted it from nothing.
+  void add_passing(const MemoryLedger& passing);
   /// Sets every peak to its current value.
   void reset_peaks();
 
@@ -58,7 +60,7 @@ MemoryLedger& memory_ledger(Device device = default_device());
 /// A block of memory; shared by the tensors that view it, returned to the cache with the last one.
 class Storage {
  public:
-  Storage(int64_t bytes, Category category, Device device);
+  Storage(int64_t bytes, Category category, Device device, bool pinned = false);
   ~Storage();
   Storage(const Storage&) = delete;
   Storage& operator=(const Storage&) = delete;
@@ -73,12 +75,18 @@ class Storage {
   int64_t bytes_ = 0;
   int64_t block_bytes_ = 0;  // of the cached block behind it, at least bytes_
   void* stream_ = nullptr;   // on CUDA: where it was allocated, and will be freed
+  std::shared_ptr<MemoryLedger> captured_;  // of the graph that has it
   Category category_;
   Device device_;
+  bool pinned_;
 };
 
 /// Uninitialised, 64-byte aligned. Throws when there is not enough memory, with bytes and category.
 std::shared_ptr<Storage> allocate(int64_t bytes, Category category, Device device = {});
+
+/// The same on the host, in memory that GPUs copy from and to directly (cuda::allocate_pinned): for
+/// what is long-lived, because it is not cached. Throws in a build without CUDA.
+std::shared_ptr<Storage> allocate_pinned(int64_t bytes, Category category);
 
 /// Hands the cached blocks back to the system; for tests and for measurements of a process's size.
 void release_cached_memory();

@@ -71,7 +71,25 @@ struct DropoutState {
   uint64_t seed = 0;
   int64_t step = 0;
   int64_t first_sample = 0;  // index in the step's global batch of the tensor's row 0
+
+  bool operator==(const DropoutState&) const = default;
 };
 DropoutState& dropout_state();
+
+/// The state as kernels take it; core/ops/dropout.cpp says what they draw.
+struct DropoutDraws {
+  PhiloxKey key{};
+  uint32_t first_sample = 0;
+};
+constexpr DropoutDraws dropout_draws(const DropoutState& state) {
+  constexpr auto purpose = static_cast<uint32_t>(stable_hash("dropout"));
+  const auto step = static_cast<uint64_t>(state.step);
+  const PhiloxCounter words =
+      philox({static_cast<uint32_t>(step), static_cast<uint32_t>(step >> 32), purpose, 0},
+             philox_key(state.seed));
+  return {{words[0], words[1]}, static_cast<uint32_t>(state.first_sample)};
+}
+/// Of samples in a step, and so of first_sample and a tensor's rows together.
+inline constexpr int64_t dropout_sample_limit = int64_t{1} << 32;
 
 }  // namespace tessera

@@ -52,6 +52,7 @@ void* Tensor::raw() const {
 float Tensor::item() const {
   TESSERA_CHECK(elements() == 1, "item: tensor has shape {}, expected one element", shape());
   if (device().is_cpu()) return *data<float>();
+  cuda::refuse_in_capture("item");
   float value = 0;
   cuda::copy_and_wait(device().index, &value, data<float>(), sizeof(value));
   return value;
@@ -72,6 +73,7 @@ void Tensor::copy_from(const Tensor& source) const {
   if (device().is_cpu() && source.device().is_cpu()) {
     std::memcpy(raw(), source.raw(), static_cast<size_t>(bytes()));
   } else {
+    cuda::refuse_in_capture("copy_from");
     const int index = device().is_cpu() ? source.device().index : device().index;
     cuda::copy_and_wait(index, raw(), source.raw(), bytes());
   }
@@ -82,6 +84,7 @@ void Tensor::copy_from_host(const void* values) const {
   if (device().is_cpu()) {
     std::memcpy(raw(), values, static_cast<size_t>(bytes()));
   } else {
+    cuda::refuse_in_capture("Tensor::from");
     cuda::copy_and_wait(device().index, raw(), values, bytes());
   }
 }
@@ -91,6 +94,7 @@ void Tensor::check_host_access() const {
   TESSERA_CHECK(cuda::memory_is_shared_with_host(),
                 "tensor: the values of shape {} are on {}, expected on the host; to() copies them",
                 shape(), device().to_string());
+  cuda::refuse_in_capture("values");
   cuda::synchronize(device().index);
 }
 

@@ -3,7 +3,10 @@
 
 #include <algorithm>
 #include <cstring>
+#include <string_view>
 
+#include "core/cuda.h"
+#include "core/error.h"
 #include "core/trace.h"
 #include "dist/host_buffer.h"
 #include "dist/host_work.h"
@@ -30,14 +33,32 @@ const char* wait_name(Collective collective) {
 
 int64_t waited_ns() { return waited; }
 
+void wait_in(const char* name, const Call& call, const std::function<void()>& body) {
+  const trace::Scope scope(name, trace::Track::waiting, call.bucket,
+                           [&] { return std::string(traffic_name(call.purpose)); });
+  const int64_t begin = trace::now_ns();
+  body();
+  waited += trace::now_ns() - begin;
+}
+
+std::function<void()> Communicator::capture(const std::function<void()>&) {
+  fail("capture: what goes over {} passes through the host, which a graph cannot do", name());
+}
+
+std::function<void()> Communicator::capture_ordered(const std::function<void()>& body) {
+  std::shared_ptr<cuda::Graph> graph;
+  const TrafficLedger::Counts sent = traffic_.of(
+      [&] { graph = std::make_shared<cuda::Graph>(device().index, body); });
+  return [this, graph, sent] {
+    graph->launch();
+    traffic_.add(sent);
+  };
+}
+
 void HostWork::wait() {
   std::unique_lock lock(mutex_);
   if (!done_) {
-    const trace::Scope scope(wait_name_, trace::Track::waiting, call_.bucket,
-                             [&] { return std::string(traffic_name(call_.purpose)); });
-    const int64_t begin = trace::now_ns();
-    ended_.wait(lock, [&] { return done_; });
-    waited += trace::now_ns() - begin;
+    wait_in(wait_name_, call_, [&] { ended_.wait(lock, [&] { return done_; }); });
   }
   if (error_) std::rethrow_exception(error_);
 }
@@ -56,14 +77,17 @@ void HostWork::end(std::exception_ptr error) {
   ended_.notify_all();
 }
 
-std::vector<std::string> gather_text(Communicator& communicator, const std::string& text) {
+namespace {
+
+/// Calls take(source, part) with the text of each rank, part after part.
+template <class Take>
+void gather_parts(Communicator& communicator, const std::string& text, Take&& take) {
   const int64_t ranks = communicator.size();
   const int64_t rank = communicator.rank();
 
   const HostBuffer lengths(ranks, DType::i64, communicator);
   lengths.data<int64_t>()[rank] = static_cast<int64_t>(text.size());
   lengths.all_gather(communicator, Traffic::other).wait();
-  lengths.fetch();
   const int64_t longest = *std::ranges::max_element(lengths.values().values<int64_t>());
 
   // In rounds of a few KiB a rank, so that a long text does not need memory for all of them at once
@@ -72,7 +96,6 @@ std::vector<std::string> gather_text(Communicator& communicator, const std::stri
   const HostBuffer pieces(ranks * round, DType::u8, communicator);
   auto* const bytes = reinterpret_cast<char*>(pieces.data<uint8_t>());
 
-  std::vector<std::string> texts(rank == 0 ? static_cast<size_t>(ranks) : 0);
   for (int64_t begin = 0; begin < longest; begin += round) {
     const auto part = [&](int64_t r) {
       return std::clamp<int64_t>(lengths.data<int64_t>()[r] - begin, 0, round);
@@ -80,13 +103,29 @@ std::vector<std::string> gather_text(Communicator& communicator, const std::stri
     std::memcpy(bytes + rank * round, text.data() + std::min<size_t>(text.size(), begin),
                 static_cast<size_t>(part(rank)));
     pieces.all_gather(communicator, Traffic::other).wait();
-    pieces.fetch();
-    for (size_t r = 0; r < texts.size(); ++r) {
-      const auto source = static_cast<int64_t>(r);
-      texts[r].append(bytes + source * round, static_cast<size_t>(part(source)));
+    for (int64_t r = 0; r < ranks; ++r) {
+      take(static_cast<size_t>(r),
+           std::string_view(bytes + r * round, static_cast<size_t>(part(r))));
     }
   }
+}
+
+}  // namespace
+
+std::vector<std::string> gather_text(Communicator& communicator, const std::string& text) {
+  std::vector<std::string> texts;
+  if (communicator.rank() == 0) texts.resize(static_cast<size_t>(communicator.size()));
+  gather_parts(communicator, text, [&](size_t source, std::string_view part) {
+    if (!texts.empty()) texts[source] += part;
+  });
   return texts;
+}
+
+std::string broadcast_text(Communicator& communicator, const std::string& text) {
+  std::string result;  // the other ranks' texts are empty
+  gather_parts(communicator, communicator.rank() == 0 ? text : "",
+               [&](size_t, std::string_view part) { result += part; });
+  return result;
 }
 
 }  // namespace tessera::dist

@@ -8,7 +8,7 @@
 // "piece r" of a buffer of N * n elements is [r * n, (r + 1) * n). What a call sends:
 //
 //   exchange, reduce_scatter   (N-1) pieces a rank < contributors, nothing from the others
-//   all_gather                 (N-1) times the own piece
+//   all_gather, .._host        (N-1) times the own piece
 //   all_reduce                 (N-1) times the buffer
 //   broadcast                  (N-1) times the buffer from the root, nothing from the others
 //   barrier                    nothing
@@ -90,6 +90,10 @@ class Communicator {
   /// Moves bytes; any dtype.
   virtual Work all_gather(const Tensor& buffer, Call call) = 0;
 
+  /// The same of memory on the host, wherever the ranks compute: of what hosts know. Over NCCL it
+  /// does not wait for the GPU, nor for the calls before it, and is done when it returns.
+  virtual Work all_gather_host(const Tensor& buffer, Call call) { return all_gather(buffer, call); }
+
   /// buffer = its sum over ranks, f32 or i64, in rank order.
   virtual Work all_reduce(const Tensor& buffer, Call call) = 0;
 
@@ -103,12 +107,23 @@ class Communicator {
   /// Returns when every rank has called it and earlier calls are done.
   virtual void barrier() = 0;
 
+  /// Whether calls can be part of a graph: all that they do they launch on the device.
+  virtual bool captures() const { return false; }
+  /// What `body` launches, its calls here included, as a graph (cuda::Graph): call what is returned
+  /// to launch it, in the same order among other calls on every rank, as long as the communicator
+  /// lives. `body` waits for no call made before. A launch comes after all calls made before it,
+  /// ends when all calls of `body` are done, and counts as traffic; capturing does not.
+  virtual std::function<void()> capture(const std::function<void()>& body);
+
   /// Bytes of staging that the transport holds, once and for all calls (Category::communication).
   virtual int64_t staging_bytes() const = 0;
 
   virtual TrafficLedger& traffic() { return traffic_; }
 
  protected:
+  /// The same where `body` itself orders its calls.
+  std::function<void()> capture_ordered(const std::function<void()>& body);
+
   TrafficLedger traffic_;
 };
 
@@ -126,6 +141,8 @@ std::shared_ptr<Communicator> staged_communicator(std::shared_ptr<Communicator> 
 
 /// The staging_bytes() of mpi_communicator in a job of `ranks` ranks.
 int64_t mpi_staging_bytes(int64_t ranks);
+/// The staging_bytes() of staged_communicator over it.
+int64_t staged_staging_bytes(int64_t ranks);
 
 struct NcclOptions {
   double timeout_s = 600;   // a call that has been the oldest under way for longer ends the job
@@ -147,6 +164,9 @@ int64_t nccl_staging_bytes(int64_t ranks, const NcclOptions& options = {});
 
 /// Every rank's text on rank 0, in rank order; empty elsewhere. Collective.
 std::vector<std::string> gather_text(Communicator& communicator, const std::string& text);
+
+/// Rank 0's text, on every rank. Collective.
+std::string broadcast_text(Communicator& communicator, const std::string& text);
 
 /// Nanoseconds that the calling thread has spent in Work::wait since the process started.
 int64_t waited_ns();

@@ -1,6 +1,7 @@
 #include "dist/device_choice.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <vector>
 
@@ -13,14 +14,16 @@ namespace {
 /// What a rank has, in the order of a piece of an all-gather.
 struct Found {
   int64_t devices = 0;
-  int64_t shares = 0;  // whether another rank of its host has the same GPU
+  int64_t ranks = 0;  // on its host
+
+  bool shares_one() const { return ranks > devices; }
 };
 
 std::vector<Found> gather(const World& world, const Found& own) {
   const Tensor all = Tensor::zeros({world.size, 2}, DType::i64, Device{});
   int64_t* const values = all.data<int64_t>();
   values[2 * world.rank] = own.devices;
-  values[2 * world.rank + 1] = own.shares;
+  values[2 * world.rank + 1] = own.ranks;
   world.communicator->all_gather(all, {}).wait();
   std::vector<Found> result;
   for (int r = 0; r < world.size; ++r) result.push_back({values[2 * r], values[2 * r + 1]});
@@ -38,7 +41,7 @@ void check_one_of(const char* flag, const std::string& value,
 void choose_devices(World& world, const DeviceOptions& options) {
   check_one_of("--device", options.device, {"cpu", "cuda", "auto"});
   check_one_of("--comm", options.comm, {"nccl", "mpi", "auto"});
-  if (!(options.timeout_s > 0)) {
+  if (!(options.timeout_s > 0 && std::isfinite(options.timeout_s))) {
     fail_input("--comm-timeout is {}, expected a number of seconds above 0", options.timeout_s);
   }
   const bool may_be_cpu = options.device != "cuda";
@@ -48,17 +51,20 @@ void choose_devices(World& world, const DeviceOptions& options) {
   if (options.device == "cpu") return;
 
   const int own = cuda::device_count();
-  const std::vector<Found> all = gather(world, {own, world.local_size > own ? 1 : 0});
+  const std::vector<Found> all = gather(world, {own, world.local_size});
   const auto none = std::ranges::find_if(all, [](const Found& f) { return f.devices == 0; });
   if (none != all.end()) {
     if (may_be_cpu && options.comm != "nccl") return;
     fail_input("--device {}: rank {} has no usable GPU{}", options.device, none - all.begin(),
                own == 0 ? ": " + cuda::unusable() : "");
   }
-  const auto sharing = std::ranges::find_if(all, [](const Found& f) { return f.shares != 0; });
+  const auto sharing = std::ranges::find_if(all, &Found::shares_one);
   if (options.comm == "nccl" && sharing != all.end()) {
-    fail_input("--comm nccl: rank {} shares its GPU with another rank, NCCL expects one for each; "
-               "--comm mpi allows it", sharing - all.begin());
+    fail_input("--comm nccl: rank {} shares its GPU with another rank: its host has {} ranks and "
+               "{} GPU{}, expected one for each rank; start at most {} there, or use --comm mpi, "
+               "over which ranks may share a GPU",
+               sharing - all.begin(), sharing->ranks, sharing->devices,
+               sharing->devices == 1 ? "" : "s", sharing->devices);
   }
   const int index = world.local_rank % own;
   cuda::use_device(index);
@@ -66,6 +72,16 @@ void choose_devices(World& world, const DeviceOptions& options) {
   const bool nccl = options.comm != "mpi" && sharing == all.end();
   world.communicator = nccl ? nccl_communicator(index, {.timeout_s = options.timeout_s})
                             : staged_communicator(world.communicator, index);
+}
+
+void choose_device(const std::string& device) {
+  check_one_of("--device", device, {"cpu", "cuda", "auto"});
+  if (device == "cpu") return;
+  if (cuda::device_count() > 0) {
+    set_default_device({DeviceType::cuda, 0});
+  } else if (device == "cuda") {
+    fail_input("--device cuda: there is no usable GPU: {}", cuda::unusable());
+  }
 }
 
 }  // namespace tessera::dist

@@ -13,9 +13,9 @@
 namespace tessera::dist {
 
 struct DeviceOptions {
-  std::string device = "cpu";  // cpu, cuda, or auto: CUDA where every rank has a usable GPU
-  std::string comm = "auto";   // nccl, mpi, or auto: NCCL where every rank has a GPU of its own
-  double timeout_s = 600;      // of a collective over NCCL; see NcclOptions
+  std::string device = "auto";  // cpu, cuda, or auto: CUDA where every rank has a usable GPU
+  std::string comm = "auto";    // nccl, mpi, or auto: NCCL where every rank has a GPU of its own
+  double timeout_s = 600;       // of a collective over NCCL; see NcclOptions
 };
 
 /// A rank takes the GPU of its host with its local rank; where there are fewer GPUs than ranks they
@@ -23,5 +23,11 @@ struct DeviceOptions {
 /// the world's communicator unless the job computes on CPUs. Collective; before any use of the
 /// communicator's memory. Throws InputError, on every rank, for what cannot be had.
 void choose_devices(World& world, const DeviceOptions& options);
+
+/// `device`, as in DeviceOptions, for a program that is no rank of a job: it takes the first GPU.
+void choose_device(const std::string& device);
+
+/// As the flag has it: "cpu" or "cuda".
+inline const char* device_type_name(Device device) { return device.is_cpu() ? "cpu" : "cuda"; }
 
 }  // namespace tessera::dist

@@ -1,10 +1,8 @@
-// Values that the host writes and reads, and that ranks gather: a step's losses, flags and norms.
-// Where a communicator works in host memory they lie there once; else they have a copy on the GPU.
+// Values that the host writes and reads, and that ranks gather from host to host.
 //
-//   HostBuffer losses(ranks * count, DType::f32, communicator);
-//   losses.data<float>()[rank * count + i] = loss;
-//   losses.all_gather(communicator, Traffic::losses).wait();
-//   losses.fetch();                                          // all ranks' values are on the host
+//   HostBuffer flags(ranks * count, DType::u8, communicator);
+//   flags.data<uint8_t>()[rank * count + i] = 1;
+//   flags.all_gather(communicator, Traffic::flags).wait();   // all ranks' values are there
 #pragma once
 
 #include "dist/communicator.h"
@@ -16,31 +14,26 @@ class HostBuffer {
   HostBuffer() = default;
   /// [elements], uninitialised, of Category::communication.
   HostBuffer(int64_t elements, DType dtype, Communicator& communicator)
-      : sent_(Tensor::unallocated({elements}, dtype)) {
-    sent_.attach(communicator.allocate(sent_.bytes(), Category::communication), 0);
-    values_ = communicator.device().is_cpu()
-                  ? sent_
-                  : Tensor::empty({elements}, dtype, Device{}, Category::communication);
+      : values_(Tensor::unallocated({elements}, dtype)) {
+    constexpr Category category = Category::communication;
+    values_.attach(communicator.device().is_cpu() ? communicator.allocate(values_.bytes(), category)
+                                                  : allocate(values_.bytes(), category),
+                   0);
   }
 
-  /// On the host.
   const Tensor& values() const { return values_; }
   template <class T>
   T* data() const {
     return values_.data<T>();
   }
 
-  /// Every rank's piece, as Communicator::all_gather; starts from what the host has written.
+  /// Every rank's piece, as Communicator::all_gather_host.
   Work all_gather(Communicator& communicator, Traffic purpose) const {
-    sent_.copy_from(values_);
-    return communicator.all_gather(sent_, {purpose, -1});
+    return communicator.all_gather_host(values_, {purpose, -1});
   }
-  /// Brings what was gathered to the host. Call it after the Work was waited for.
-  void fetch() const { values_.copy_from(sent_); }
 
  private:
   Tensor values_;
-  Tensor sent_;
 };
 
 }  // namespace tessera::dist

@@ -12,6 +12,10 @@ namespace tessera::dist {
 /// "wait reduce" for an exchange, and so on.
 const char* wait_name(Collective collective);
 
+/// The calling thread waits in `body`: waited_ns() counts the time, and the trace shows it on the
+/// track `waiting` as `name`.
+void wait_in(const char* name, const Call& call, const std::function<void()>& body);
+
 class HostWork : public Work::State {
  public:
   /// `wait_name` is what the trace calls a wait for it, on the track `waiting`.

@@ -42,6 +42,12 @@ class SingleCommunicator : public Communicator {
     return {};
   }
 
+  Work all_gather_host(const Tensor& buffer, Call call) override {
+    check_all_gather(buffer, 1);
+    traffic_.add(Collective::all_gather, call.purpose, 0);
+    return {};
+  }
+
   Work all_reduce(const Tensor& buffer, Call call) override {
     check_all_reduce(buffer, device_);
     traffic_.add(Collective::all_reduce, call.purpose, 0);
@@ -60,6 +66,11 @@ class SingleCommunicator : public Communicator {
   }
 
   void barrier() override { traffic_.add(Collective::barrier, Traffic::other, 0); }
+
+  bool captures() const override { return !device_.is_cpu(); }
+  std::function<void()> capture(const std::function<void()>& body) override {
+    return capture_ordered(body);
+  }
 
   int64_t staging_bytes() const override { return 0; }
   Device device() const override { return device_; }

@@ -15,29 +15,27 @@ namespace {
 /// Host memory that GPUs copy from and to directly; as large as the largest call so far.
 class PinnedBuffer {
  public:
-  ~PinnedBuffer() { unpin(); }
-
   /// `elements` of room. What was handed out before may still be in use, and stays valid.
   Tensor of(int64_t elements, DType dtype) {
-    const int64_t bytes = elements * dtype_size(dtype);
-    if (bytes > 0 && (!bytes_.defined() || bytes_.bytes() < bytes)) {
-      unpin();
-      bytes_ = {};
-      bytes_ = Tensor::empty({bytes}, DType::u8, Device{}, Category::communication);
-      cuda::pin(bytes_.raw(), bytes);
-    }
     Tensor tensor = Tensor::unallocated({elements}, dtype);
-    if (bytes > 0) tensor.attach(bytes_.storage(), 0);
+    const int64_t bytes = tensor.bytes();
+    if (bytes == 0) return tensor;
+    if (!storage_ || storage_->bytes() < bytes) {
+      storage_ = nullptr;
+      storage_ = allocate_pinned(bytes, Category::communication);
+    }
+    tensor.attach(storage_, 0);
     return tensor;
   }
 
  private:
-  void unpin() {
-    if (bytes_.defined()) cuda::unpin(bytes_.raw());
-  }
-
-  Tensor bytes_;
+  std::shared_ptr<Storage> storage_;
 };
+
+/// Of the staging of a host communicator, which has two for each peer and one more.
+int64_t one_chunk(int64_t staging_bytes, int64_t ranks) {
+  return staging_bytes / (2 * (ranks - 1) + 1);
+}
 
 class StagedCommunicator : public Communicator {
  public:
@@ -45,7 +43,7 @@ class StagedCommunicator : public Communicator {
       : host_(std::move(host)),
         device_{DeviceType::cuda, device},
         stream_(cuda::new_stream(device)),
-        chunk_(Tensor::empty({host_->staging_bytes() / (2 * (host_->size() - 1) + 1)}, DType::u8,
+        chunk_(Tensor::empty({one_chunk(host_->staging_bytes(), host_->size())}, DType::u8,
                              device_, Category::communication)) {
     // Before any call: a thread's first device is 0.
     host_->run([device] { cuda::use_device(device); }).wait();
@@ -83,6 +81,10 @@ class StagedCommunicator : public Communicator {
     const Tensor mirror = bring(buffer);
     host_->all_gather(mirror, call);
     return run([buffer, mirror] { buffer.copy_from(mirror); });
+  }
+
+  Work all_gather_host(const Tensor& buffer, Call call) override {
+    return host_->all_gather(buffer, call);
   }
 
   Work all_reduce(const Tensor& buffer, Call call) override {
@@ -146,6 +148,8 @@ class StagedCommunicator : public Communicator {
 };
 
 }  // namespace
+
+int64_t staged_staging_bytes(int64_t ranks) { return one_chunk(mpi_staging_bytes(ranks), ranks); }
 
 std::shared_ptr<Communicator> staged_communicator(std::shared_ptr<Communicator> host, int device) {
   return std::make_shared<StagedCommunicator>(std::move(host), device);

@@ -1,5 +1,7 @@
 #include "dist/traffic.h"
 
+#include <utility>
+
 namespace tessera::dist {
 
 std::string_view traffic_name(Traffic purpose) {
@@ -18,31 +20,46 @@ std::string_view collective_name(Collective collective) {
 
 void TrafficLedger::add(Collective collective, Traffic purpose, int64_t bytes_sent) {
   const std::lock_guard lock(mutex_);
-  bytes_[static_cast<size_t>(purpose)] += bytes_sent;
-  calls_[static_cast<size_t>(collective)] += 1;
+  counts_.bytes[static_cast<size_t>(purpose)] += bytes_sent;
+  counts_.calls[static_cast<size_t>(collective)] += 1;
 }
 
 int64_t TrafficLedger::bytes_sent(Traffic purpose) const {
   const std::lock_guard lock(mutex_);
-  return bytes_[static_cast<size_t>(purpose)];
+  return counts_.bytes[static_cast<size_t>(purpose)];
 }
 
 int64_t TrafficLedger::bytes_sent() const {
   const std::lock_guard lock(mutex_);
   int64_t sum = 0;
-  for (const int64_t bytes : bytes_) sum += bytes;
+  for (const int64_t bytes : counts_.bytes) sum += bytes;
   return sum;
 }
 
 int64_t TrafficLedger::calls(Collective collective) const {
   const std::lock_guard lock(mutex_);
-  return calls_[static_cast<size_t>(collective)];
+  return counts_.calls[static_cast<size_t>(collective)];
 }
 
 void TrafficLedger::reset() {
   const std::lock_guard lock(mutex_);
-  bytes_.fill(0);
-  calls_.fill(0);
+  counts_ = {};
+}
+
+TrafficLedger::Counts TrafficLedger::of(const std::function<void()>& body) {
+  const auto exchange_counts = [this](const Counts& next) {
+    const std::lock_guard lock(mutex_);
+    return std::exchange(counts_, next);
+  };
+  const Counts before = exchange_counts({});
+  body();
+  return exchange_counts(before);
+}
+
+void TrafficLedger::add(const Counts& more) {
+  const std::lock_guard lock(mutex_);
+  for (size_t i = 0; i < more.bytes.size(); ++i) counts_.bytes[i] += more.bytes[i];
+  for (size_t i = 0; i < more.calls.size(); ++i) counts_.calls[i] += more.calls[i];
 }
 
 }  // namespace tessera::dist

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <mutex>
 #include <string_view>
 
@@ -34,10 +35,17 @@ class TrafficLedger {
   int64_t calls(Collective collective) const;
   void reset();
 
+  struct Counts {
+    std::array<int64_t, traffic_count> bytes{};
+    std::array<int64_t, collective_count> calls{};
+  };
+  /// What `body` counts, which is not counted here: it was made to be repeated.
+  Counts of(const std::function<void()>& body);
+  void add(const Counts& more);
+
  private:
   mutable std::mutex mutex_;
-  std::array<int64_t, traffic_count> bytes_{};
-  std::array<int64_t, collective_count> calls_{};
+  Counts counts_;
 };
 
 }  // namespace tessera::dist

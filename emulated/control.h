@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace emulated {
 
@@ -26,5 +27,17 @@ size_t device_bytes_in_use();
 
 /// What the calling OS thread's last failed call found wrong; empty before the first.
 std::string last_failure();
+
+/// A range of NVTX.
+struct NvtxRange {
+  std::string domain;
+  std::string message;
+  int64_t payload = -1;  // -1: none
+  int depth = 0;         // of the ranges around it, on its thread
+};
+/// While on, ranges are kept as they are closed.
+void keep_nvtx_ranges(bool on);
+/// Those kept so far, in order of closing; forgets them.
+std::vector<NvtxRange> take_nvtx_ranges();
 
 }  // namespace emulated

@@ -5,93 +5,23 @@
 #include <cstring>
 #include <limits>
 #include <string>
-#include <type_traits>
-#include <utility>
+#include <vector>
 
-#include <fmt/format.h>
-
+#include "emulated/capture.h"
 #include "emulated/cublas_lt.h"
+#include "emulated/cublas_lt_opaque.h"
 
 struct cublasLtContext {
   int device;
 };
 
+namespace emulated::cublas_lt {
+thread_local std::string last_reason = "no call has failed";
+}
+
 namespace {
 
 using namespace emulated::cublas_lt;
-
-thread_local std::string last_reason = "no call has failed";
-
-struct Refusal {
-  cublasStatus_t status;
-  std::string reason;
-};
-
-template <class... Args>
-void demand(bool condition, fmt::format_string<Args...> format, Args&&... args) {
-  if (condition) return;
-  throw Refusal{CUBLAS_STATUS_INVALID_VALUE, fmt::format(format, std::forward<Args>(args)...)};
-}
-
-/// Runs the body of a call: its refusal becomes the call's status.
-template <class Body>
-cublasStatus_t guarded(Body&& body) {
-  try {
-    body();
-    return CUBLAS_STATUS_SUCCESS;
-  } catch (const Refusal& refusal) {
-    last_reason = refusal.reason;
-    return refusal.status;
-  }
-}
-
-// What opaque memory holds here. Memory that was never initialised has another mark.
-
-struct Preference {
-  static constexpr uint64_t expected_mark = 0x70726566;
-  uint64_t mark = expected_mark;
-  uint64_t workspace_bytes = 0;
-  uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_MASK;
-  uint32_t alignment[4] = {256, 256, 256, 256};
-};
-
-struct Algorithm {
-  static constexpr uint64_t expected_mark = 0x616C676F;
-  uint64_t mark = expected_mark;
-  uint64_t problem = 0;  // a hash of what it was proposed for
-  uint64_t workspace_bytes = 0;
-  uint32_t alignment[4] = {};
-};
-
-template <class T, class Opaque>
-T read(const Opaque* opaque) {
-  static_assert(sizeof(T) <= sizeof(Opaque) && std::is_trivially_copyable_v<T>);
-  demand(opaque != nullptr, "a descriptor is null");
-  T value;
-  std::memcpy(static_cast<void*>(&value), opaque, sizeof value);
-  demand(value.mark == T::expected_mark, "a descriptor was not initialised");
-  return value;
-}
-
-template <class T, class Opaque>
-void write(Opaque* opaque, const T& value) {
-  static_assert(sizeof(T) <= sizeof(Opaque) && std::is_trivially_copyable_v<T>);
-  std::memcpy(opaque, &value, sizeof value);
-}
-
-template <class T, class Opaque>
-void initialize(Opaque* opaque, size_t size, const T& value) {
-  demand(opaque != nullptr && size >= sizeof(Opaque), "a descriptor of {} bytes is too small",
-         size);
-  write(opaque, value);
-}
-
-template <class T>
-void take(T& to, const void* value, size_t bytes) {
-  demand(value != nullptr, "an attribute's value is null");
-  demand(bytes == sizeof(T), "an attribute of {} bytes was given {}", sizeof(T), bytes);
-  std::memcpy(&to, value, sizeof(T));
-}
 
 constexpr int64_t element_bytes(cudaDataType_t type) { return type == CUDA_R_32F ? 4 : 2; }
 
@@ -108,22 +38,12 @@ void check_epilogue(const Problem& problem) {
   const Operation& operation = problem.operation;
   switch (static_cast<cublasLtEpilogue_t>(operation.epilogue)) {
     case CUBLASLT_EPILOGUE_DEFAULT:
-    case CUBLASLT_EPILOGUE_BIAS:
-    case CUBLASLT_EPILOGUE_GELU_AUX:
-    case CUBLASLT_EPILOGUE_GELU_AUX_BIAS: break;
+    case CUBLASLT_EPILOGUE_BIAS: break;
     default: demand(false, "epilogue {} is not emulated", operation.epilogue);
   }
   if (operation.adds_bias()) {
     demand(operation.bias != nullptr, "the epilogue adds a bias, whose pointer is null");
   }
-  if (!operation.applies_gelu()) return;
-  demand(operation.aux != nullptr, "the epilogue writes a matrix, whose pointer is null");
-  demand(reinterpret_cast<uintptr_t>(operation.aux) % 16 == 0,
-         "the epilogue's matrix is not aligned to 16 bytes");
-  demand(operation.aux_stride % 8 == 0 && operation.aux_stride >= problem.m,
-         "the epilogue's matrix has leading dimension {} for {} rows, expected multiples of 8",
-         operation.aux_stride, problem.m);
-  demand(problem.d.batch == 1, "the epilogue's matrix has no batch stride");
 }
 
 Problem problem_of(cublasLtMatmulDesc_t desc, cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
@@ -174,22 +94,46 @@ uint64_t hash_of(const Problem& problem) {
   add(problem.operation.transpose_a);
   add(problem.operation.transpose_b);
   add(problem.operation.epilogue);
-  add(problem.operation.aux_stride);
   return hash;
 }
 
-Algorithm propose(const Problem& problem, const Preference& preference) {
+/// The best first. Those that split k add in another order.
+std::vector<Algorithm> propose(const Problem& problem, const Preference& preference) {
   for (const uint32_t alignment : preference.alignment) {
     demand(alignment > 0 && alignment <= 256 && (alignment & (alignment - 1)) == 0,
            "an alignment of {} bytes is not a power of two up to 256", alignment);
   }
-  Algorithm algorithm{.problem = hash_of(problem),
-                      .workspace_bytes = 4096 + 16 * static_cast<uint64_t>(problem.m % 7)};
-  if (algorithm.workspace_bytes > preference.workspace_bytes) {
+  constexpr struct {
+    int32_t splits;
+    uint32_t reduction;
+  } ways[] = {{1, CUBLASLT_REDUCTION_SCHEME_NONE},
+              {2, CUBLASLT_REDUCTION_SCHEME_INPLACE},
+              {2, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE},
+              {3, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE}};
+  std::vector<Algorithm> algorithms;
+  for (const auto& [splits, reduction] : ways) {
+    Algorithm algorithm{.problem = hash_of(problem),
+                        .workspace_bytes = 4096 * static_cast<uint64_t>(splits) +
+                                           16 * static_cast<uint64_t>(problem.m % 7),
+                        .splits = splits,
+                        .reduction = reduction};
+    std::copy_n(preference.alignment, 4, algorithm.alignment);
+    const bool is_allowed = reduction == CUBLASLT_REDUCTION_SCHEME_NONE ||
+                            (reduction & preference.reductions) != 0;
+    if (is_allowed && algorithm.workspace_bytes <= preference.workspace_bytes) {
+      algorithms.push_back(algorithm);
+    }
+  }
+  if (algorithms.empty()) {
     throw Refusal{CUBLAS_STATUS_NOT_SUPPORTED, "no algorithm for so little workspace"};
   }
-  std::copy_n(preference.alignment, 4, algorithm.alignment);
-  return algorithm;
+  return algorithms;
+}
+
+Algorithm algorithm_for(const Problem& problem, const cublasLtMatmulAlgo_t* algorithm) {
+  const auto result = read<Algorithm>(algorithm);
+  demand(result.problem == hash_of(problem), "the algorithm was proposed for another product");
+  return result;
 }
 
 int64_t bytes_of(const Layout& x) {
@@ -223,18 +167,14 @@ void check_addresses(const Problem& problem, const Algorithm& algorithm, const A
          "D overlaps an operand");
   demand(at.c != at.d || problem.c == problem.d, "C is D with another layout");
   if (problem.operation.adds_bias()) check_reachable("the bias", problem.operation.bias);
-  if (problem.operation.applies_gelu()) {
-    check_reachable("the epilogue's matrix", problem.operation.aux);
-  }
 }
 
-void use_workspace(const Algorithm& algorithm, void* workspace, size_t bytes) {
+void check_workspace(const Algorithm& algorithm, const void* workspace, size_t bytes) {
   demand(bytes >= algorithm.workspace_bytes, "a workspace of {} bytes, the algorithm needs {}",
          bytes, algorithm.workspace_bytes);
   check_reachable("the workspace", workspace);
   demand(reinterpret_cast<uintptr_t>(workspace) % 16 == 0,
          "the workspace is not aligned to 16 bytes");
-  std::memset(workspace, 0xA5, algorithm.workspace_bytes);
 }
 
 void check_handle(cublasLtHandle_t handle) {
@@ -259,6 +199,8 @@ cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
   });
 }
 
+size_t cublasLtGetVersion() { return 130000; }
+
 const char* cublasLtGetStatusName(cublasStatus_t status) {
   switch (status) {
     case CUBLAS_STATUS_SUCCESS: return "CUBLAS_STATUS_SUCCESS";
@@ -273,89 +215,6 @@ const char* cublasLtGetStatusString(cublasStatus_t status) {
   return status == CUBLAS_STATUS_SUCCESS ? "success" : last_reason.c_str();
 }
 
-cublasStatus_t cublasLtMatrixLayoutInit_internal(cublasLtMatrixLayout_t layout, size_t size,
-                                                 cudaDataType type, uint64_t rows, uint64_t cols,
-                                                 int64_t ld) {
-  return guarded([&] {
-    initialize(layout, size,
-               Layout{.type = type,
-                      .rows = static_cast<int64_t>(rows),
-                      .columns = static_cast<int64_t>(cols),
-                      .stride = ld});
-  });
-}
-
-cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t layout,
-                                                cublasLtMatrixLayoutAttribute_t attribute,
-                                                const void* value, size_t bytes) {
-  return guarded([&] {
-    auto changed = read<Layout>(layout);
-    switch (attribute) {
-      case CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT: take(changed.batch, value, bytes); break;
-      case CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET:
-        take(changed.batch_stride, value, bytes);
-        break;
-    }
-    write(layout, changed);
-  });
-}
-
-cublasStatus_t cublasLtMatmulDescInit_internal(cublasLtMatmulDesc_t desc, size_t size,
-                                               cublasComputeType_t compute_type,
-                                               cudaDataType_t scale_type) {
-  return guarded([&] {
-    demand(compute_type == CUBLAS_COMPUTE_32F && scale_type == CUDA_R_32F,
-           "only f32 sums and factors are emulated");
-    initialize(desc, size, Operation{});
-  });
-}
-
-cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc,
-                                              cublasLtMatmulDescAttributes_t attribute,
-                                              const void* value, size_t bytes) {
-  return guarded([&] {
-    auto changed = read<Operation>(desc);
-    switch (attribute) {
-      case CUBLASLT_MATMUL_DESC_TRANSA: take(changed.transpose_a, value, bytes); break;
-      case CUBLASLT_MATMUL_DESC_TRANSB: take(changed.transpose_b, value, bytes); break;
-      case CUBLASLT_MATMUL_DESC_EPILOGUE: take(changed.epilogue, value, bytes); break;
-      case CUBLASLT_MATMUL_DESC_BIAS_POINTER: take(changed.bias, value, bytes); break;
-      case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER: take(changed.aux, value, bytes); break;
-      case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD: take(changed.aux_stride, value, bytes); break;
-    }
-    write(desc, changed);
-  });
-}
-
-cublasStatus_t cublasLtMatmulPreferenceInit_internal(cublasLtMatmulPreference_t preference,
-                                                     size_t size) {
-  return guarded([&] { initialize(preference, size, Preference{}); });
-}
-
-cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t preference,
-                                                    cublasLtMatmulPreferenceAttributes_t attribute,
-                                                    const void* value, size_t bytes) {
-  return guarded([&] {
-    auto changed = read<Preference>(preference);
-    switch (attribute) {
-      case CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES:
-        take(changed.workspace_bytes, value, bytes);
-        break;
-      case CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK:
-        take(changed.reductions, value, bytes);
-        break;
-      case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES:
-      case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES:
-      case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES:
-      case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES:
-        take(changed.alignment[attribute - CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES], value,
-             bytes);
-        break;
-    }
-    write(preference, changed);
-  });
-}
-
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
     cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, cublasLtMatrixLayout_t a_layout,
     cublasLtMatrixLayout_t b_layout, cublasLtMatrixLayout_t c_layout,
@@ -367,12 +226,44 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
            "{} algorithms were asked for", requested);
     *returned = 0;
     const Problem problem = problem_of(desc, a_layout, b_layout, c_layout, d_layout);
-    const Algorithm algorithm = propose(problem, read<Preference>(preference));
-    results[0] = {};
-    write(&results[0].algo, algorithm);
-    results[0].workspaceSize = algorithm.workspace_bytes;
-    results[0].state = CUBLAS_STATUS_SUCCESS;
-    *returned = 1;
+    for (const Algorithm& algorithm : propose(problem, read<Preference>(preference))) {
+      if (*returned == requested) break;
+      cublasLtMatmulHeuristicResult_t& result = results[(*returned)++];
+      result = {};
+      write(&result.algo, algorithm);
+      result.workspaceSize = algorithm.workspace_bytes;
+      result.state = CUBLAS_STATUS_SUCCESS;
+    }
+  });
+}
+
+cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc,
+                                       cublasLtMatrixLayout_t a_layout,
+                                       cublasLtMatrixLayout_t b_layout,
+                                       cublasLtMatrixLayout_t c_layout,
+                                       cublasLtMatrixLayout_t d_layout,
+                                       const cublasLtMatmulAlgo_t* algorithm,
+                                       cublasLtMatmulHeuristicResult_t* result) {
+  return guarded([&] {
+    check_handle(handle);
+    demand(result != nullptr, "nowhere to put the result");
+    const Problem problem = problem_of(desc, a_layout, b_layout, c_layout, d_layout);
+    result->workspaceSize = algorithm_for(problem, algorithm).workspace_bytes;
+    result->state = CUBLAS_STATUS_SUCCESS;
+  });
+}
+
+cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t* algorithm,
+                                                    cublasLtMatmulAlgoConfigAttributes_t attribute,
+                                                    void* value, size_t bytes, size_t* written) {
+  return guarded([&] {
+    demand(attribute == CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, "attribute {} is not emulated",
+           static_cast<int>(attribute));
+    const uint32_t reduction = read<Algorithm>(algorithm).reduction;
+    demand(value != nullptr && bytes == sizeof reduction, "an attribute of {} bytes was given {}",
+           sizeof reduction, bytes);
+    std::memcpy(value, &reduction, sizeof reduction);
+    if (written != nullptr) *written = sizeof reduction;
   });
 }
 
@@ -382,17 +273,21 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
                               const void* c, cublasLtMatrixLayout_t c_layout, void* d,
                               cublasLtMatrixLayout_t d_layout,
                               const cublasLtMatmulAlgo_t* algorithm, void* workspace,
-                              size_t workspace_bytes, cudaStream_t) {
+                              size_t workspace_bytes, cudaStream_t stream) {
   return guarded([&] {
     check_handle(handle);
     const Problem problem = problem_of(desc, a_layout, b_layout, c_layout, d_layout);
-    const auto chosen = read<Algorithm>(algorithm);
-    demand(chosen.problem == hash_of(problem), "the algorithm was proposed for another product");
+    const Algorithm chosen = algorithm_for(problem, algorithm);
     const Addresses addresses{a, b, c, d};
     check_addresses(problem, chosen, addresses);
-    use_workspace(chosen, workspace, workspace_bytes);
+    check_workspace(chosen, workspace, workspace_bytes);
     demand(alpha != nullptr && beta != nullptr, "a factor is null");
-    compute(problem, addresses, *static_cast<const float*>(alpha),
-            *static_cast<const float*>(beta));
+    const float factors[] = {*static_cast<const float*>(alpha), *static_cast<const float*>(beta)};
+    const cudaError_t error = emulated::enqueue(stream, [=] {
+      if (chosen.workspace_bytes > 0) std::memset(workspace, 0xA5, chosen.workspace_bytes);
+      compute(problem, addresses, chosen.splits, factors[0], factors[1]);
+      return cudaSuccess;
+    });
+    demand(error == cudaSuccess, "{}", cudaGetErrorString(error));
   });
 }

@@ -30,13 +30,8 @@ struct Operation {
   int32_t transpose_b = CUBLAS_OP_N;
   uint32_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
   const void* bias = nullptr;
-  void* aux = nullptr;
-  int64_t aux_stride = 0;
 
   bool adds_bias() const { return (epilogue & CUBLASLT_EPILOGUE_BIAS) != 0; }
-  bool applies_gelu() const {
-    return (epilogue & CUBLASLT_EPILOGUE_GELU_AUX) == CUBLASLT_EPILOGUE_GELU_AUX;
-  }
 };
 
 struct Problem {
@@ -50,7 +45,9 @@ struct Addresses {
   void* d;
 };
 
-/// D = alpha op(A) op(B) + beta C and the epilogue. C is not read where beta is 0.
-void compute(const Problem& problem, const Addresses& addresses, float alpha, float beta);
+/// D = alpha op(A) op(B) + beta C and the epilogue. C is not read where beta is 0. Sums over k are
+/// those of `splits` parts, added in order.
+void compute(const Problem& problem, const Addresses& addresses, int64_t splits, float alpha,
+             float beta);
 
 }  // namespace emulated::cublas_lt

@@ -48,7 +48,7 @@ std::vector<float> widened(const void* data, const Layout& x, int64_t matrix, in
 // over 100,000 terms would miss what the tests ask for.
 constexpr int64_t tile_rows = 512;
 constexpr int64_t tile_columns = 4;
-constexpr int64_t part_terms = 4096;
+constexpr int64_t most_terms = 4096;  // of a part
 using Tile = float[tile_columns][tile_rows];
 
 /// Part of a packed matrix, columns `stride` apart.
@@ -74,8 +74,9 @@ void sum_tile(Tile& sums, Packed a, Packed b, int64_t rows, int64_t columns, int
   }
 }
 
-/// The same for any number of terms.
-void sum_parts(Tile& sums, Packed a, Packed b, int64_t rows, int64_t columns, int64_t terms) {
+/// The same for any number of terms, in parts of `part_terms`.
+void sum_parts(Tile& sums, Packed a, Packed b, int64_t rows, int64_t columns, int64_t terms,
+               int64_t part_terms) {
   sum_tile(sums, a, b, rows, columns, std::min(part_terms, terms));
   for (int64_t begin = part_terms; begin < terms; begin += part_terms) {
     Tile part;
@@ -87,16 +88,11 @@ void sum_parts(Tile& sums, Packed a, Packed b, int64_t rows, int64_t columns, in
   }
 }
 
-float gelu(float x) {
-  return 0.5f * x * (1.0f + std::tanh(0.7978845608f * (x + 0.044715f * x * x * x)));
-}
-
 /// Elements of one column of D, one after the other: what a sum becomes, and where.
 template <class T>
 struct Column {
   const T* c;     // null where beta is 0
   const T* bias;  // null where there is none
-  T* aux;         // null without an activation
   T* d;
   float alpha, beta;
 
@@ -105,10 +101,6 @@ struct Column {
       float value = alpha * sums[i];
       if (c) value += beta * float(c[i]);
       if (bias) value += float(bias[i]);
-      if (aux) {
-        aux[i] = rounded<T>(value);
-        value = gelu(value);
-      }
       d[i] = rounded<T>(value);
     }
   }
@@ -124,9 +116,6 @@ Column<T> column_of(const Problem& problem, const Addresses& addresses, int64_t 
   return {
       .c = beta == 0.0f ? nullptr : static_cast<const T*>(addresses.c) + element(problem.c),
       .bias = operation.adds_bias() ? static_cast<const T*>(operation.bias) + row : nullptr,
-      .aux = operation.applies_gelu()
-                 ? static_cast<T*>(operation.aux) + column * operation.aux_stride + row
-                 : nullptr,
       .d = static_cast<T*>(addresses.d) + element(problem.d),
       .alpha = alpha,
       .beta = beta,
@@ -135,8 +124,10 @@ Column<T> column_of(const Problem& problem, const Addresses& addresses, int64_t 
 
 }  // namespace
 
-void compute(const Problem& problem, const Addresses& addresses, float alpha, float beta) {
+void compute(const Problem& problem, const Addresses& addresses, int64_t splits, float alpha,
+             float beta) {
   const int64_t m = problem.m, n = problem.n, k = problem.k;
+  const int64_t part_terms = std::min(most_terms, (k + splits - 1) / splits);
   const Operation& operation = problem.operation;
   Tile sums;
   for (int64_t matrix = 0; matrix < problem.d.batch; ++matrix) {
@@ -146,7 +137,8 @@ void compute(const Problem& problem, const Addresses& addresses, float alpha, fl
       const int64_t rows = std::min(tile_rows, m - row);
       for (int64_t column = 0; column < n; column += tile_columns) {
         const int64_t columns = std::min(tile_columns, n - column);
-        sum_parts(sums, {a.data() + row, m}, {b.data() + column * k, k}, rows, columns, k);
+        sum_parts(sums, {a.data() + row, m}, {b.data() + column * k, k}, rows, columns, k,
+                  part_terms);
         with_type(problem.d.type, [&]<class T>() {
           for (int64_t j = 0; j < columns; ++j) {
             column_of<T>(problem, addresses, matrix, row, column + j, alpha, beta)

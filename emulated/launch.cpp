@@ -7,6 +7,7 @@
 #include <string>
 
 #include "emulated/block_runner.h"
+#include "emulated/capture.h"
 #include "emulated/errors.h"
 
 namespace emulated {
@@ -77,15 +78,23 @@ cudaError_t check(const Launch& launch) {
   return check_stream_of(current_device(), launch.stream, "a launch");
 }
 
-}  // namespace
-
-cudaError_t launch(const Launch& launch) {
-  if (const auto error = check(launch); error != cudaSuccess) return error;
+cudaError_t run(const Launch& launch) {
   static thread_local BlockRunner runner;
   const std::string failure = runner.run(launch);
   if (failure.empty()) return cudaSuccess;
   std::fprintf(stderr, "emulated CUDA: %s\n", failure.c_str());
   return failed(cudaErrorLaunchFailure, failure);
+}
+
+}  // namespace
+
+cudaError_t launch(const Launch& launch) {
+  if (const auto error = check(launch); error != cudaSuccess) return error;
+  if (!captured(launch.stream)) return run(launch);
+  const std::shared_ptr<const void> call = launch.kept(launch.call);
+  Launch later = launch;
+  later.call = call.get();
+  return enqueue(launch.stream, [later, call] { return run(later); });
 }
 
 cudaError_t set_function_attribute(const void* kernel, cudaFuncAttribute attribute, int value) {

@@ -10,6 +10,7 @@
 #include <optional>
 #include <set>
 
+#include "emulated/capture.h"
 #include "emulated/control.h"
 #include "emulated/errors.h"
 
@@ -17,7 +18,7 @@ namespace emulated {
 
 namespace {
 
-enum class Space { device, managed, pool, pinned };
+enum class Space { device, managed, pool, graph, pinned };
 
 struct Block {
   size_t bytes;
@@ -30,6 +31,7 @@ const char* allocator_of(Space space) {
     case Space::device: return "cudaMalloc";
     case Space::managed: return "cudaMallocManaged";
     case Space::pool: return "cudaMallocAsync";
+    case Space::graph: return "cudaMallocAsync in a capture";
     case Space::pinned: return "cudaHostAlloc";
   }
   std::abort();
@@ -48,7 +50,7 @@ class Memory {
     if (current_device() >= device_count()) return failed(cudaErrorNoDevice, call);
     if (bytes == 0) {
       *pointer = nullptr;
-      const bool refused = space == Space::managed || space == Space::pool;
+      const bool refused = space != Space::device && space != Space::pinned;
       return refused ? failed(cudaErrorInvalidValue, fmt::format("{} of 0 bytes", call))
                      : cudaSuccess;
     }
@@ -165,7 +167,8 @@ cudaError_t check_end(const char* call, const void* address, size_t bytes, bool 
   return cudaSuccess;
 }
 
-cudaError_t copy(const char* call, void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
+cudaError_t copy(const char* call, void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
+                 cudaStream_t stream) {
   if (bytes == 0) return cudaSuccess;
   const bool to_device = kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice;
   const bool from_device = kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice;
@@ -178,19 +181,28 @@ cudaError_t copy(const char* call, void* to, const void* from, size_t bytes, cud
   if (a < b + bytes && b < a + bytes) {
     return failed(cudaErrorInvalidValue, fmt::format("{}: the two ends overlap", call));
   }
-  std::memcpy(to, from, bytes);
-  return cudaSuccess;
+  // A graph cannot copy pageable memory, which takes the host's help.
+  if (!memory().around(to) || !memory().around(from)) {
+    const auto error = check_not_captured(stream, "a copy of pageable memory");
+    if (error != cudaSuccess) return error;
+  }
+  return enqueue(stream, [=] {
+    std::memcpy(to, from, bytes);
+    return cudaSuccess;
+  });
 }
 
-cudaError_t set(const char* call, void* to, int value, size_t bytes) {
+cudaError_t set(const char* call, void* to, int value, size_t bytes, cudaStream_t stream) {
   if (bytes == 0) return cudaSuccess;
   if (!memory().around(to)) {
     return failed(cudaErrorInvalidValue,
                   fmt::format("{}: {} is no memory of CUDA's", call, to));
   }
   if (const auto error = check_end(call, to, bytes, false); error != cudaSuccess) return error;
-  std::memset(to, value, bytes);
-  return cudaSuccess;
+  return enqueue(stream, [=] {
+    std::memset(to, value, bytes);
+    return cudaSuccess;
+  });
 }
 
 // A device's pool is a handle alone: its number, from 1 on.
@@ -205,27 +217,39 @@ cudaError_t find_pool(const char* call, cudaMemPool_t pool, int* device) {
 void set_device_memory(size_t bytes) { memory().set_total(bytes); }
 size_t device_bytes_in_use() { return memory().bytes_in_use(); }
 
+cudaError_t allocate_graph_memory(void** pointer, size_t bytes) {
+  return memory().allocate(pointer, bytes, Space::graph);
+}
+void free_graph_memory(void* pointer) {
+  (void)memory().release("cudaGraphDestroy", pointer, Space::graph, Space::graph);
+}
+
 }  // namespace emulated
 
 using namespace emulated;
 
 cudaError_t cudaMalloc(void** pointer, size_t bytes) {
+  if (const auto error = check_no_capture(__func__); error != cudaSuccess) return error;
   return memory().allocate(pointer, bytes, Space::device);
 }
 cudaError_t cudaMallocManaged(void** pointer, size_t bytes, unsigned flags) {
   if (flags != cudaMemAttachGlobal) return failed(cudaErrorNotSupported, __func__);
+  if (const auto error = check_no_capture(__func__); error != cudaSuccess) return error;
   return memory().allocate(pointer, bytes, Space::managed);
 }
 cudaError_t cudaFree(void* pointer) {
+  if (const auto error = check_no_capture(__func__); error != cudaSuccess) return error;
   return memory().release(__func__, pointer, Space::device, Space::managed);
 }
 
 cudaError_t cudaMallocAsync(void** pointer, size_t bytes, cudaStream_t stream) {
   if (const auto error = check_stream(stream, __func__); error != cudaSuccess) return error;
+  if (captured(stream)) return capture_allocation(pointer, bytes, stream);
   return memory().allocate(pointer, bytes, Space::pool);
 }
 cudaError_t cudaFreeAsync(void* pointer, cudaStream_t stream) {
   if (const auto error = check_stream(stream, __func__); error != cudaSuccess) return error;
+  if (captured(stream)) return capture_free(pointer, stream);
   return memory().release(__func__, pointer, Space::pool, Space::pool);
 }
 
@@ -233,12 +257,14 @@ cudaError_t cudaHostAlloc(void** pointer, size_t bytes, unsigned flags) {
   if (flags > (cudaHostAllocPortable | cudaHostAllocMapped)) {
     return failed(cudaErrorNotSupported, "cudaHostAlloc: these flags are not emulated");
   }
+  if (const auto error = check_no_capture(__func__); error != cudaSuccess) return error;
   return memory().allocate(pointer, bytes, Space::pinned);
 }
 cudaError_t cudaMallocHost(void** pointer, size_t bytes) {
   return cudaHostAlloc(pointer, bytes, cudaHostAllocDefault);
 }
 cudaError_t cudaFreeHost(void* pointer) {
+  if (const auto error = check_no_capture(__func__); error != cudaSuccess) return error;
   return memory().release(__func__, pointer, Space::pinned, Space::pinned);
 }
 
@@ -269,20 +295,22 @@ cudaError_t cudaHostUnregister(void* pointer) {
 }
 
 cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
-  return copy(__func__, to, from, bytes, kind);
+  if (const auto error = check_no_capture(__func__); error != cudaSuccess) return error;
+  return copy(__func__, to, from, bytes, kind, nullptr);
 }
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
                             cudaStream_t stream) {
   if (const auto error = check_stream(stream, __func__); error != cudaSuccess) return error;
-  return copy(__func__, to, from, bytes, kind);
+  return copy(__func__, to, from, bytes, kind, stream);
 }
 
 cudaError_t cudaMemset(void* to, int value, size_t bytes) {
-  return set(__func__, to, value, bytes);
+  if (const auto error = check_no_capture(__func__); error != cudaSuccess) return error;
+  return set(__func__, to, value, bytes, nullptr);
 }
 cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stream) {
   if (const auto error = check_stream(stream, __func__); error != cudaSuccess) return error;
-  return set(__func__, to, value, bytes);
+  return set(__func__, to, value, bytes, stream);
 }
 
 cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* total_bytes) {
@@ -301,6 +329,7 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const vo
   attributes->devicePointer = address;
   switch (block.space) {
     case Space::device:
+    case Space::graph:
     case Space::pool: attributes->type = cudaMemoryTypeDevice; return cudaSuccess;
     case Space::managed: attributes->type = cudaMemoryTypeManaged; break;
     case Space::pinned: attributes->type = cudaMemoryTypeHost; break;

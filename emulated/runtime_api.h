@@ -1,9 +1,10 @@
 // The runtime calls in use, with the real header's names, values and signatures. Each call does
-// all of its work before it returns. Stricter than the real runtime: a block is freed by the call
-// that belongs to its allocation, a copy must lie inside the allocations that it touches and must
-// not overlap itself, and kernels are not launched from kernels.
+// all of its work before it returns, but on a captured stream. Stricter than the real runtime: a
+// block is freed by the call that belongs to its allocation, a copy must lie inside the allocations
+// that it touches and must not overlap itself, and kernels are not launched from kernels.
 #pragma once
 
+#include <memory>
 #include <tuple>
 #include <utility>
 
@@ -22,12 +23,21 @@ enum cudaError_t {
   cudaErrorNoDevice = 100,
   cudaErrorInvalidDevice = 101,
   cudaErrorInvalidResourceHandle = 400,
+  cudaErrorIllegalState = 401,
   cudaErrorNotReady = 600,
   cudaErrorIllegalAddress = 700,
   cudaErrorLaunchFailure = 719,
   cudaErrorHostMemoryAlreadyRegistered = 712,
   cudaErrorHostMemoryNotRegistered = 713,
   cudaErrorNotSupported = 801,
+  cudaErrorStreamCaptureUnsupported = 900,
+  cudaErrorStreamCaptureInvalidated = 901,
+  cudaErrorStreamCaptureMerge = 902,
+  cudaErrorStreamCaptureUnmatched = 903,
+  cudaErrorStreamCaptureUnjoined = 904,
+  cudaErrorStreamCaptureIsolation = 905,
+  cudaErrorCapturedEvent = 907,
+  cudaErrorStreamCaptureWrongThread = 908,
   cudaErrorUnknown = 999,
 };
 
@@ -64,6 +74,7 @@ enum cudaDeviceAttr {
   cudaDevAttrMemoryPoolsSupported = 115,
 };
 cudaError_t cudaGetDeviceCount(int* count);
+cudaError_t cudaDriverGetVersion(int* version);
 cudaError_t cudaSetDevice(int device);
 cudaError_t cudaGetDevice(int* device);
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device);
@@ -183,6 +194,30 @@ cudaError_t cudaEventQuery(cudaEvent_t event);
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEvent_t end);
 cudaError_t cudaEventDestroy(cudaEvent_t event);
 
+// Graphs, made by capturing what a thread does on a stream, and on those that join it by events.
+
+using cudaGraph_t = struct CUgraph_st*;
+using cudaGraphExec_t = struct CUgraphExec_st*;
+enum cudaStreamCaptureMode {
+  cudaStreamCaptureModeGlobal = 0,
+  cudaStreamCaptureModeThreadLocal = 1,
+  cudaStreamCaptureModeRelaxed = 2,
+};
+enum cudaStreamCaptureStatus {
+  cudaStreamCaptureStatusNone = 0,
+  cudaStreamCaptureStatusActive = 1,
+  cudaStreamCaptureStatusInvalidated = 2,
+};
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode);
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph);
+cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status);
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph,
+                                 unsigned long long flags = 0);
+cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream);
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec);
+cudaError_t cudaGraphDestroy(cudaGraph_t graph);
+cudaError_t cudaDeviceGraphMemTrim(int device);
+
 // Launches.
 
 enum cudaFuncAttribute {
@@ -200,6 +235,7 @@ struct Launch {
   cudaStream_t stream;
   void (*run_thread)(const void* call);  // of one CUDA thread
   const void* call;
+  std::shared_ptr<const void> (*kept)(const void* call);  // a copy, for a graph
 };
 cudaError_t launch(const Launch& launch);
 cudaError_t set_function_attribute(const void* kernel, cudaFuncAttribute attribute, int value);
@@ -223,9 +259,9 @@ cudaError_t cudaLaunchKernel(void (*kernel)(Params...), dim3 grid, dim3 block, v
   static_assert((std::is_trivially_copyable_v<Params> && ...), "parameters are copied as bytes");
   static_assert((sizeof(Params) + ... + 0) <= emulated::max_parameter_bytes);
   const auto call = [&]<size_t... i>(std::index_sequence<i...>) {
-    return [kernel, args] {
-      (void)args;
-      kernel(*static_cast<const Params*>(args[i])...);
+    (void)args;
+    return [kernel, values = std::tuple<Params...>(*static_cast<const Params*>(args[i])...)] {
+      std::apply(kernel, values);
     };
   }(std::index_sequence_for<Params...>{});
   return emulated::launch({
@@ -236,5 +272,8 @@ cudaError_t cudaLaunchKernel(void (*kernel)(Params...), dim3 grid, dim3 block, v
       .stream = stream,
       .run_thread = [](const void* closure) { (*static_cast<decltype(call)*>(closure))(); },
       .call = &call,
+      .kept = [](const void* closure) -> std::shared_ptr<const void> {
+        return std::make_shared<decltype(call)>(*static_cast<decltype(call)*>(closure));
+      },
   });
 }

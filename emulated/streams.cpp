@@ -1,5 +1,5 @@
-// Streams and events: work is done when its call returns, so what is left are their lifetimes,
-// their flags, and the time that an event was recorded.
+// Streams and events: but for captures work is done when its call returns, so what is left are
+// their lifetimes, their flags, and the time that an event was recorded.
 #include <fmt/format.h>
 
 #include <chrono>
@@ -7,6 +7,7 @@
 #include <optional>
 #include <set>
 
+#include "emulated/capture.h"
 #include "emulated/errors.h"
 
 struct CUstream_st {
@@ -17,6 +18,7 @@ struct CUevent_st {
   int device;
   bool timed;
   std::optional<std::chrono::steady_clock::time_point> recorded;
+  emulated::CapturedPoint point;
 };
 
 namespace emulated {
@@ -110,18 +112,27 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   return cudaSuccess;
 }
 
-cudaError_t cudaStreamSynchronize(cudaStream_t stream) { return check_stream(stream, __func__); }
-cudaError_t cudaStreamQuery(cudaStream_t stream) { return check_stream(stream, __func__); }
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  if (const auto error = check_stream(stream, __func__); error != cudaSuccess) return error;
+  return check_not_captured(stream, __func__);
+}
+cudaError_t cudaStreamQuery(cudaStream_t stream) {
+  if (const auto error = check_stream(stream, __func__); error != cudaSuccess) return error;
+  return check_not_captured(stream, __func__);
+}
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
   if (const auto error = check_stream(stream, __func__); error != cudaSuccess) return error;
-  return check_event(event, __func__);
+  if (const auto error = check_event(event, __func__); error != cudaSuccess) return error;
+  return wait_for_point(stream, event->point);
 }
 
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* argument) {
   if (const auto error = check_stream(stream, __func__); error != cudaSuccess) return error;
-  function(argument);
-  return cudaSuccess;
+  return enqueue(stream, [function, argument] {
+    function(argument);
+    return cudaSuccess;
+  });
 }
 
 cudaError_t cudaEventCreate(cudaEvent_t* event) {
@@ -134,7 +145,7 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
     return failed(cudaErrorInvalidValue, "cudaEventCreate: unknown flags");
   }
   *event = events().add(
-      new CUevent_st{current_device(), (flags & cudaEventDisableTiming) == 0, {}});
+      new CUevent_st{current_device(), (flags & cudaEventDisableTiming) == 0, {}, {}});
   return cudaSuccess;
 }
 
@@ -143,11 +154,18 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   const auto error = check_stream_of(event->device, stream, __func__);
   if (error != cudaSuccess) return error;
   event->recorded = std::chrono::steady_clock::now();
+  event->point = point_of(stream);
   return cudaSuccess;
 }
 
-cudaError_t cudaEventSynchronize(cudaEvent_t event) { return check_event(event, __func__); }
-cudaError_t cudaEventQuery(cudaEvent_t event) { return check_event(event, __func__); }
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  if (const auto error = check_event(event, __func__); error != cudaSuccess) return error;
+  return check_not_captured(event->point, __func__);
+}
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+  if (const auto error = check_event(event, __func__); error != cudaSuccess) return error;
+  return check_not_captured(event->point, __func__);
+}
 
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEvent_t end) {
   for (const cudaEvent_t event : {start, end}) {

@@ -9,7 +9,9 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
+#include "core/device.h"
 #include "core/dtype.h"
 #include "models/gpt.h"
 
@@ -17,15 +19,16 @@ namespace tessera::models {
 
 struct GptMemory {
   int64_t activations = 0;  // peak bytes; with the tokens and targets of the micro-batch
-  int64_t workspace = 0;    // peak bytes
+  /// Peak bytes; absent for a GPU that cannot be used here, whose cuBLASLt nobody can ask.
+  std::optional<int64_t> workspace = std::nullopt;
 };
 
 /// Of forward and backward of micro-batches of `sequences` sequences of `tokens` tokens each, for
-/// parameters of `dtype`, with this process's number of threads. Dropout is on.
+/// parameters of `dtype`, on `device`, with this process's number of threads. Dropout is on.
 GptMemory gpt_training_memory(const GptConfig& config, DType dtype, int64_t sequences,
-                              int64_t tokens);
+                              int64_t tokens, Device device = default_device());
 /// Of a loss alone, as in evaluation, without dropout.
 GptMemory gpt_evaluation_memory(const GptConfig& config, DType dtype, int64_t sequences,
-                                int64_t tokens);
+                                int64_t tokens, Device device = default_device());
 
 }  // namespace tessera::models

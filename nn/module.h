@@ -76,6 +76,6 @@ class Module {
 
 /// Allocates and initialises a model's parameters on `device`, for inference or for training
 /// without an optimizer of ours. Parameters that have memory keep it.
-void materialize(Module& model, Device device = {}, uint64_t seed = 0);
+void materialize(Module& model, Device device = default_device(), uint64_t seed = 0);
 
 }  // namespace tessera::nn

@@ -214,6 +214,12 @@ void BucketFlow::launch(int bucket) {
   if (!overlap_) progress.reduced.wait();
 }
 
+void BucketFlow::settle() {
+  gradients_->settle();
+  finish_reduction();
+  parameters_->synchronize();
+}
+
 void BucketFlow::accumulate_locally(int bucket, const Tensor& gradient) {
   if (!micro_step_.contributes) return;
   kernels::fold(current_context(gradient.device()), partition_.bucket_of(local_sum_, bucket),

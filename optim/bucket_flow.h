@@ -70,6 +70,7 @@ class BucketFlow : public ParameterFlow {
   void complete_missing();              // parameters that backward did not reach give zeros
   bool complete(int bucket) const;
   void launch(int bucket);              // sends a complete bucket to its owners
+  void settle();                        // waits for all that is under way
 
   // At the end of a step.
   void finish_reduction();              // waits for the own shards of the gradient sums

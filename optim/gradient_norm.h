@@ -6,7 +6,7 @@
 #include <memory>
 #include <vector>
 
-#include "dist/host_buffer.h"
+#include "core/kernels.h"
 #include "optim/partition.h"
 
 namespace tessera::optim {
@@ -18,24 +18,23 @@ class GradientNorm {
   /// Makes room for one more partition's block sums.
   void add(const Partition& partition);
 
-  /// The own shards' gradient sums must be complete. Collective.
-  double compute();
+  /// scalars->square_sum, where the ranks compute. The own shards' gradient sums must be complete.
+  /// Collective. The host does not wait for a GPU.
+  void compute(StepScalars* scalars);
 
-  /// Of one parameter, after compute().
-  double of_parameter(const Partition& partition, int parameter) const;
+  /// Of each parameter, in the order of partitions and of their parameters, after compute(). Waits.
+  std::vector<double> of_parameters() const;
 
  private:
-  struct Entry {
-    const Partition* partition;
-    int64_t first_block;  // in a rank's block sums
-  };
-  /// Adds the block sums of a parameter to `total`, block by block.
-  double parameter_sum(const Entry& entry, int parameter, double total) const;
-
   std::shared_ptr<dist::Communicator> communicator_;
-  std::vector<Entry> entries_;
-  int64_t blocks_ = 0;  // of one rank, over all partitions
-  dist::HostBuffer sums_;  // f64 as bytes [ranks * blocks]
+  std::vector<const Partition*> partitions_;
+  std::vector<BlockSums::Segment> segments_;
+  int64_t per_rank_ = 0;  // blocks, over all partitions
+  int64_t blocks_ = 0;    // of all parameters
+  // Where the ranks compute, as bytes:
+  Tensor sums_;          // f64 [ranks * per_rank]
+  Tensor table_;         // on CUDA segments_,
+  Tensor partial_sums_;  // and f64 scratch
 };
 
 }  // namespace tessera::optim

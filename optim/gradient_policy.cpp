@@ -1,6 +1,7 @@
 #include "optim/gradient_policy.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace tessera::optim {
 
@@ -18,6 +19,10 @@ Tensor FullGradients::open(int bucket) {
 
 void FullGradients::sent(int bucket, const dist::Work& work) {
   works_[static_cast<size_t>(bucket)] = work;
+}
+
+void FullGradients::settle() {
+  for (dist::Work& work : works_) std::exchange(work, {}).wait();
 }
 
 RingGradients::RingGradients(const Partition& partition, dist::Communicator& communicator)
@@ -71,6 +76,12 @@ void RingGradients::sent(int bucket, const dist::Work& work) {
       slot.work = work;
       slot.bucket = -1;
     }
+  }
+}
+
+void RingGradients::settle() {
+  for (auto* slots : {&ring_, &own_}) {
+    for (Slot& slot : *slots) std::exchange(slot.work, {}).wait();
   }
 }
 

@@ -21,6 +21,8 @@ class GradientPolicy {
   virtual Tensor open(int bucket) = 0;
   /// The bucket is on its way: its memory is free when `work` is done.
   virtual void sent(int bucket, const dist::Work& work) = 0;
+  /// Waits until all memory is free.
+  virtual void settle() = 0;
 };
 
 /// Stages 0 and 1: a buffer as large as the model, a place for every bucket.
@@ -29,6 +31,7 @@ class FullGradients : public GradientPolicy {
   FullGradients(const Partition& partition, dist::Communicator& communicator);
   Tensor open(int bucket) override;
   void sent(int bucket, const dist::Work& work) override;
+  void settle() override;
   const Tensor& flat() const { return flat_; }
 
  private:
@@ -46,6 +49,7 @@ class RingGradients : public GradientPolicy {
   RingGradients(const Partition& partition, dist::Communicator& communicator);
   Tensor open(int bucket) override;
   void sent(int bucket, const dist::Work& work) override;
+  void settle() override;
 
   /// Slots that a ring starts with: one fills while the other is on its way, or, where an
   /// operation's weight and bias lie in two buckets, fills with it.

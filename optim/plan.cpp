@@ -14,6 +14,12 @@ constexpr int64_t f32_bytes = 4;
 constexpr int64_t f64_bytes = 8;
 constexpr int64_t ring_slots = 2;
 constexpr int64_t update_slots = 2;
+constexpr int64_t crossing_slots = 2;  // of a GPU
+// Of a GPU, for the norm and for what a step ends with:
+constexpr int64_t segment_bytes = 32;         // a parameter in the table of block sums
+constexpr int64_t blocks_a_partial_sum = 1024;
+constexpr int64_t scalars_bytes = 32;         // a f64, and five words
+constexpr int64_t fetched_slots = 2;
 
 void add(int64_t& to, CheckedInt value) { to = (to + value).value(); }
 
@@ -155,9 +161,11 @@ class Planner {
     }
     add(plan_.parts.state, CheckedInt(elements) * input_.state_tensors * f32_bytes);
     if (input_.offload) {
-      const int64_t at_once = largest_bucket(group, true) / (everything ? 1 : input_.ranks);
-      add(plan_.parts.crossing, CheckedInt(at_once) * (dtype_size(group.sum_dtype) +
-                                                       dtype_size(group.dtype)));
+      const int64_t largest = largest_bucket(group, true) / (everything ? 1 : input_.ranks);
+      const int64_t slots =
+          input_.device.is_cpu() ? 1 : std::min(crossing_slots, std::ssize(group.layout.buckets()));
+      add(plan_.parts.crossing, CheckedInt(slots) * largest * (dtype_size(group.sum_dtype) +
+                                                               dtype_size(group.dtype)));
     }
   }
 
@@ -165,6 +173,9 @@ class Planner {
   void add_norms(const PlanGroup& group) {
     const int64_t blocks = group.layout.flat_elements() / dist::block_elements;
     add(plan_.parts.norms, CheckedInt(blocks) * f64_bytes);
+    for (size_t p = 0; p < group.registered.size(); ++p) {
+      parameter_blocks_ += dist::blocks_of(group.layout.slot(static_cast<int>(p)).elements);
+    }
     add(sent(dist::Traffic::norms), CheckedInt(others_) * (blocks / input_.ranks) * f64_bytes);
   }
 
@@ -172,10 +183,18 @@ class Planner {
     const CheckedInt losses = CheckedInt(micro_steps_) * f32_bytes;
     // A bit for each micro-step (had it data?) and each parameter (had it a gradient?).
     const CheckedInt flags = ((CheckedInt(micro_steps_) + trainable_ + 7).value()) / 8;
-    plan_.parts.losses = (losses * input_.ranks).value();
+    // A graph leaves its loss in a place of its own.
+    plan_.parts.losses = (losses * input_.ranks + (input_.graph ? f32_bytes : 0)).value();
     plan_.parts.flags = (flags * input_.ranks).value();
     sent(dist::Traffic::losses) = (losses * others_).value();
     sent(dist::Traffic::flags) = (flags * others_).value();
+    if (!input_.device.is_cpu()) {
+      const CheckedInt partial_sums =
+          (parameter_blocks_ + blocks_a_partial_sum - 1) / blocks_a_partial_sum;
+      add(plan_.parts.norms, CheckedInt(trainable_) * segment_bytes + partial_sums * f64_bytes);
+      plan_.parts.scalars = scalars_bytes;
+      plan_.parts.fetched = fetched_slots * scalars_bytes;
+    }
     plan_.parts.staging = input_.staging_bytes.value_or(dist::mpi_staging_bytes(input_.ranks));
   }
 
@@ -186,12 +205,13 @@ class Planner {
     add(plan_.gradients,
         CheckedInt(p.buckets) + p.accumulators + p.local_sums + p.gathered_sums);
     add(input_.offload ? plan_.host.optimizer_state : plan_.optimizer_state, state);
-    plan_.host.communication = p.crossing;
-    add(plan_.communication,
-        CheckedInt(p.staging) + p.scattered + p.norms + p.losses + p.flags);
+    const bool apart = !input_.device.is_cpu();  // device and host
+    plan_.host.communication = (CheckedInt(p.crossing) + p.fetched + (apart ? p.flags : 0)).value();
+    add(plan_.communication, CheckedInt(p.staging) + p.scattered + p.norms + p.losses +
+                                 p.scalars + (apart ? 0 : p.flags));
     // So that the plan's own sums hold.
     CheckedInt all = CheckedInt(plan_.parameters) + plan_.gradients + plan_.communication + state;
-    all += p.crossing;
+    all += plan_.host.communication;
     CheckedInt traffic = 0;
     for (const int64_t bytes : plan_.traffic) traffic += bytes;
   }
@@ -201,6 +221,7 @@ class Planner {
   int64_t others_;
   int64_t micro_steps_;
   int64_t trainable_ = 0;  // parameters
+  int64_t parameter_blocks_ = 0;
   Plan plan_;
 };
 

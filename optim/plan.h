@@ -33,7 +33,9 @@ struct PlanParts {
   int64_t scattered = 0;      // fast reduction
   int64_t norms = 0;
   int64_t losses = 0;
-  int64_t flags = 0;
+  int64_t flags = 0;          // on the host
+  int64_t scalars = 0;        // with a GPU: what a step ends with, there,
+  int64_t fetched = 0;        // and its copies on the host
   int64_t crossing = 0;       // offload: sums and weights between device and host
 };
 
@@ -48,7 +50,7 @@ struct Plan {
   /// Peaks that follow from the model's operations; absent where no formula was asked.
   std::optional<int64_t> activations = std::nullopt;
   std::optional<int64_t> workspace = std::nullopt;
-  /// What offload puts on the host.
+  /// Of a GPU's rank on the host: what offload puts there, and what hosts tell each other.
   struct Host {
     int64_t optimizer_state = 0;
     int64_t communication = 0;

@@ -70,6 +70,9 @@ void check(const PlanInput& input) {
                   p.name, dtype_name(p.dtype));
   }
   input.batch.validate();
+  if (input.graph && input.device.is_cpu()) {
+    fail_input("graph: of ranks that compute on the CPU; a graph is captured on CUDA");
+  }
 }
 
 }  // namespace

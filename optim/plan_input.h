@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "core/device.h"
 #include "core/dtype.h"
 #include "nn/module.h"
 #include "optim/micro_batch.h"
@@ -35,6 +36,8 @@ struct PlanInput {
   DType sum_dtype = DType::f32;  // of the gradient sums of 16-bit parameters; others have f32
   /// Master weights and state on the host, where that is another device than the values'.
   bool offload = false;
+  bool graph = false;
+  Device device = {};  // that ranks compute on
   /// What the transport holds; absent: that of Tessera's over MPI.
   std::optional<int64_t> staging_bytes = std::nullopt;
 };

@@ -2,18 +2,10 @@
 
 #include <algorithm>
 
+#include "core/kernels.h"
+#include "optim/partition.h"
+
 namespace tessera::optim {
-namespace {
-
-// A buffer of the given size; the old one goes before a larger one comes.
-void make_room(dist::HostBuffer& buffer, int64_t elements, DType dtype,
-               dist::Communicator& communicator) {
-  if (buffer.values().defined() && buffer.values().elements() == elements) return;
-  buffer = {};
-  buffer = dist::HostBuffer(elements, dtype, communicator);
-}
-
-}  // namespace
 
 StepRecord::StepRecord(std::shared_ptr<dist::Communicator> communicator)
     : communicator_(std::move(communicator)) {}
@@ -22,9 +14,19 @@ void StepRecord::begin(int64_t micro_steps, int64_t parameters) {
   micro_steps_ = micro_steps;
   parameters_ = parameters;
   flag_bytes_ = (micro_steps + parameters + 7) / 8;
-  make_room(losses_, communicator_->size() * micro_steps, DType::f32, *communicator_);
-  make_room(flags_, communicator_->size() * flag_bytes_, DType::u8, *communicator_);
-  std::fill_n(losses_.data<float>() + communicator_->rank() * micro_steps, micro_steps, 0.0f);
+  const int64_t ranks = communicator_->size();
+  // The old ones go before larger ones come.
+  if (!losses_.defined() || losses_.elements() != ranks * micro_steps) {
+    losses_ = {};
+    losses_ = flat_buffer(*communicator_, ranks * micro_steps, DType::f32,
+                          Category::communication);
+  }
+  if (!flags_.values().defined() || flags_.values().elements() != ranks * flag_bytes_) {
+    flags_ = {};
+    flags_ = dist::HostBuffer(ranks * flag_bytes_, DType::u8, *communicator_);
+  }
+  const int64_t own = communicator_->rank() * micro_steps;
+  kernels::fill(current_context(losses_.device()), losses_.flat(own, own + micro_steps), 0.0f);
   std::fill_n(flags_.data<uint8_t>() + communicator_->rank() * flag_bytes_, flag_bytes_,
               uint8_t{0});
 }
@@ -34,24 +36,18 @@ void StepRecord::set_flag(int64_t index) {
   own[index / 8] = static_cast<uint8_t>(own[index / 8] | (1u << (index % 8)));
 }
 
-void StepRecord::set_loss(int64_t micro_step, float loss) {
-  losses_.data<float>()[communicator_->rank() * micro_steps_ + micro_step] = loss;
+void StepRecord::set_loss(int64_t micro_step, const Tensor& loss) {
+  const int64_t at = communicator_->rank() * micro_steps_ + micro_step;
+  kernels::copy(current_context(losses_.device()), losses_.flat(at, at + 1), loss);
   set_flag(micro_step);
 }
 
 void StepRecord::set_reached(int64_t parameter) { set_flag(micro_steps_ + parameter); }
 
 void StepRecord::exchange() {
-  const dist::Work losses = losses_.all_gather(*communicator_, dist::Traffic::losses);
+  const dist::Work losses = communicator_->all_gather(losses_, {dist::Traffic::losses, -1});
   flags_.all_gather(*communicator_, dist::Traffic::flags).wait();
   losses.wait();
-  losses_.fetch();
-  flags_.fetch();
-}
-
-int64_t StepRecord::place(int64_t micro_batch) const {
-  const int64_t ranks = communicator_->size();
-  return (micro_batch % ranks) * micro_steps_ + micro_batch / ranks;
 }
 
 bool StepRecord::flag(int64_t rank, int64_t index) const {
@@ -62,10 +58,6 @@ bool StepRecord::flag(int64_t rank, int64_t index) const {
 bool StepRecord::had_data(int64_t micro_batch) const {
   const int64_t ranks = communicator_->size();
   return flag(micro_batch % ranks, micro_batch / ranks);
-}
-
-float StepRecord::loss(int64_t micro_batch) const {
-  return losses_.data<float>()[place(micro_batch)];
 }
 
 bool StepRecord::reached(int64_t parameter) const {

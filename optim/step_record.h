@@ -1,5 +1,6 @@
 // What the ranks tell each other about a step when it ends: the losses of its micro-batches, which
-// of them had data, and which parameters got a gradient in any of them.
+// of them had data, and which parameters got a gradient in any of them. Losses stay where the ranks
+// compute; the rest is what hosts know, and travels between hosts.
 #pragma once
 
 #include <cstdint>
@@ -16,20 +17,22 @@ class StepRecord {
 
   /// Begins a step of `micro_steps`, for a model of `parameters` trainable parameters.
   void begin(int64_t micro_steps, int64_t parameters);
-  void set_loss(int64_t micro_step, float loss);  // which says that there was data
+  /// A loss of one element, which says that there was data. The host does not wait for it.
+  void set_loss(int64_t micro_step, const Tensor& loss);
   void set_reached(int64_t parameter);
 
-  /// Tells the others and hears from them. Collective.
+  /// Tells the others and hears from them. Collective. The host does not wait for losses on a GPU.
   void exchange();
 
-  // After the exchange, of micro-batch m = micro-step * ranks + rank:
+  // After the exchange:
+  /// f32 [ranks * micro_steps], as kernels::end_step reads them.
+  const Tensor& losses() const { return losses_; }
+  /// Of micro-batch m = micro-step * ranks + rank.
   bool had_data(int64_t micro_batch) const;
-  float loss(int64_t micro_batch) const;
   /// Whether the parameter got a gradient on any rank.
   bool reached(int64_t parameter) const;
 
  private:
-  int64_t place(int64_t micro_batch) const;  // in losses_
   bool flag(int64_t rank, int64_t index) const;
   void set_flag(int64_t index);
 
@@ -37,8 +40,8 @@ class StepRecord {
   int64_t micro_steps_ = 0;
   int64_t parameters_ = 0;
   int64_t flag_bytes_ = 0;  // of one rank: a bit for each micro-step, then for each parameter
-  dist::HostBuffer losses_;           // f32 [ranks * micro_steps]
-  dist::HostBuffer flags_;            // u8 [ranks * flag_bytes]
+  Tensor losses_;
+  dist::HostBuffer flags_;  // u8 [ranks * flag_bytes]
 };
 
 }  // namespace tessera::optim

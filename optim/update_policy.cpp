@@ -16,20 +16,19 @@ UpdatePolicy::UpdatePolicy(const Partition& partition, dist::Communicator& commu
   const int64_t elements =
       options.replicated ? layout.flat_elements() : layout.shard_elements();
   const bool elsewhere = !(options.device == communicator.device());
-  const auto zeros = [&](int64_t count, DType dtype, Category category) {
-    return Tensor::zeros({count}, dtype, options.device, category);
+  const auto zeros = [&] {
+    return elsewhere ? host_zeros(elements, DType::f32, Category::optimizer_state,
+                                  communicator.device())
+                     : Tensor::zeros({elements}, DType::f32, options.device,
+                                     Category::optimizer_state);
   };
-  for (size_t i = 0; i < rule_.state_names().size(); ++i) {
-    state_.push_back(zeros(elements, DType::f32, Category::optimizer_state));
-  }
-  if (partition.dtype() != DType::f32 || elsewhere) {
-    masters_ = zeros(elements, DType::f32, Category::optimizer_state);
-  }
+  for (size_t i = 0; i < rule_.state_names().size(); ++i) state_.push_back(zeros());
+  if (partition.dtype() != DType::f32 || elsewhere) masters_ = zeros();
   if (!elsewhere) return;
   int64_t largest = 0;
   for (int b = 0; b < partition.buckets(); ++b) largest = std::max(largest, range(b).size());
-  staged_sums_ = zeros(largest, partition.accumulator().dtype(), Category::communication);
-  staged_values_ = zeros(largest, partition.dtype(), Category::communication);
+  crossing_.emplace(communicator.device(), partition.buckets(), largest,
+                    partition.accumulator().dtype(), partition.dtype());
 }
 
 dist::Range UpdatePolicy::range(int bucket) const {
@@ -64,25 +63,26 @@ std::vector<Tensor> UpdatePolicy::state(int bucket) const {
   return list;
 }
 
-Tensor UpdatePolicy::on_device(const Tensor& staging, const Tensor& sums) const {
-  if (!staging.defined()) return sums;
-  const Tensor here = staging.flat(0, sums.elements());
-  here.copy_from(sums);
+Tensor UpdatePolicy::brought_sums(int bucket) {
+  const bool first = bucket == partition_.buckets() - 1;
+  if (first || !crossing_->ahead()) crossing_->bring(bucket, sums(bucket));
+  const Tensor here = crossing_->sums(bucket, range(bucket).size());
+  // Only now: to get the next sums may take the place where these have come from.
+  if (bucket > 0 && crossing_->ahead()) crossing_->bring(bucket - 1, sums(bucket - 1));
   return here;
 }
 
 void UpdatePolicy::update(int bucket, const UpdateChoice& choice) {
-  const Tensor gradients = on_device(staged_sums_, sums(bucket));
+  const Tensor gradients = crossing_ ? brought_sums(bucket) : sums(bucket);
   const Tensor weights = this->weights(bucket);
   const std::vector<Tensor> state = this->state(bucket);
-  rule_.update(current_context(options_.device), {weights, gradients, state},
+  rule_.update(current_context(options_.device), {weights, gradients, state, choice.scalars},
                partition_.segments(bucket, range(bucket), choice.hyper_of), choice.hypers);
   if (!masters_.defined()) return;
   const Tensor values = this->values(bucket);
-  const Tensor rounded =
-      staged_values_.defined() ? staged_values_.flat(0, values.elements()) : values;
+  const Tensor rounded = crossing_ ? crossing_->room(bucket, values.elements()) : values;
   kernels::convert(current_context(options_.device), rounded, weights);
-  if (staged_values_.defined()) values.copy_from(rounded);
+  if (crossing_) crossing_->send(bucket, values);
 }
 
 ReplicatedUpdate::ReplicatedUpdate(const Partition& partition, dist::Communicator& communicator,

@@ -3,16 +3,19 @@
 // Weights are updated in f32. Where a model's parameters have another dtype, or where the state
 // lives on another device, the rank keeps master weights of its range beside the rule's state, and
 // rounds them into the parameters after each update (Micikevicius et al., arXiv:1710.03740).
+// Between two devices sums and values pass through optim/host_crossing.h.
 //
-// For each bucket, in this order: `prepare` starts what the update needs of other ranks, `update`
-// waits for that and applies the rule.
+// For each bucket, from the last to the first: `prepare` starts what the update needs of other
+// ranks; then, again for each, `update` waits for that and applies the rule.
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "dist/communicator.h"
+#include "optim/host_crossing.h"
 #include "optim/partition.h"
 
 namespace tessera::optim {
@@ -22,6 +25,7 @@ namespace tessera::optim {
 struct UpdateChoice {
   std::span<const UpdateHyper> hypers;
   std::vector<int> hyper_of;
+  const StepScalars* scalars = nullptr;  // as UpdateRanges has them
 };
 
 struct UpdateOptions {
@@ -59,14 +63,14 @@ class UpdatePolicy {
  private:
   /// The range of the parameters' values, in their dtype.
   Tensor values(int bucket) const;
-  Tensor on_device(const Tensor& staging, const Tensor& sums) const;
+  /// The sums where the state is; starts those of the next bucket on their way.
+  Tensor brought_sums(int bucket);
 
   UpdateRule rule_;
   UpdateOptions options_;
   Tensor masters_;             // f32, or undefined where the values themselves are updated
   std::vector<Tensor> state_;  // f32, one a name
-  Tensor staged_sums_;         // where the state's device is not the values'
-  Tensor staged_values_;
+  std::optional<HostCrossing> crossing_;  // where the state's device is not the values'
 };
 
 /// Stage 0: the summed gradients are gathered, and every rank updates everything.

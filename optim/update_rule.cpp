@@ -27,7 +27,7 @@ UpdateHyper adam_hyper(const Rule& rule, int64_t step, const GroupOptions& group
 void adam(const Context& context, const UpdateRanges& ranges,
           std::span<const UpdateSegment> segments, std::span<const UpdateHyper> groups) {
   kernels::adam_update(context, ranges.parameters, ranges.state[0], ranges.state[1],
-                       ranges.gradients, segments, groups);
+                       ranges.gradients, segments, groups, ranges.scalars);
 }
 
 }  // namespace
@@ -56,7 +56,7 @@ void Sgd::update(const Context& context, const UpdateRanges& ranges,
                   group.beta1);
   }
   kernels::sgd_update(context, ranges.parameters, ranges.state.empty() ? Tensor() : ranges.state[0],
-                      ranges.gradients, segments, groups);
+                      ranges.gradients, segments, groups, ranges.scalars);
 }
 
 std::vector<std::string> Adam::state_names() const { return {"exp_avg", "exp_avg_sq"}; }

@@ -31,6 +31,9 @@ struct UpdateRanges {
   Tensor parameters;
   Tensor gradients;
   std::span<const Tensor> state;  // one a name, in the order of state_names()
+  /// On a GPU: what the host does not know when it launches the update. A rule hands them on to its
+  /// launcher, or heeds them as core/kernels.h says.
+  const StepScalars* scalars = nullptr;
 };
 
 /// SGD with momentum, as torch.optim.SGD defines it (Sutskever et al., ICML 2013, for Nesterov).

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "core/autograd.h"
+#include "core/kernels.h"
 #include "core/trace.h"
 
 namespace tessera::optim {
@@ -41,8 +42,10 @@ ZeroEngine::ZeroEngine(const ZeroOptions& zero_options, UpdateRule update_rule,
       rule(std::move(update_rule)),
       communicator(world.communicator),
       norm_(communicator),
-      record_(communicator) {
+      record_(communicator),
+      values_(communicator->device()) {
   if (options.loss_scaling) scaler_ = std::make_unique<LossScaler>(*options.loss_scaling);
+  if (options.graph) loss_ = flat_buffer(*communicator, 1, DType::f32, Category::communication);
 }
 
 void ZeroEngine::add(std::vector<nn::NamedParameter> parameters, const std::vector<int>& groups) {
@@ -69,6 +72,8 @@ void ZeroEngine::add(std::vector<nn::NamedParameter> parameters, const std::vect
   sort_buckets();
   log_.clear();  // what ranks did together before is not what they will do
   last_log_.clear();
+  graphs_.clear();
+  ready_to_capture_ = false;
 }
 
 void ZeroEngine::add_flow(std::vector<PlacedParameter> parameters) {
@@ -86,7 +91,7 @@ void ZeroEngine::add_flow(std::vector<PlacedParameter> parameters) {
   unreached_.resize(taken_.size(), false);
   flow->on_complete = [this] { launch_complete(); };
   flow->on_gradient = [this, first](int parameter) {
-    if (micro_step.contributes) record_.set_reached(first + parameter);
+    reached_.push_back(first + parameter);
   };
   trainable_.push_back(std::move(flow));
 }
@@ -139,6 +144,11 @@ void ZeroEngine::begin(int64_t of_step, const MicroStep& of_micro_step, int64_t 
   }
   began = true;
   running = true;
+  reached_.clear();
+  if (!options.graph) begin_flows();
+}
+
+void ZeroEngine::begin_flows() {
   next_ = 0;
   if (!log_.empty()) last_log_ = std::exchange(log_, {});
   for (const auto& flow : trainable_) flow->begin(micro_step, micro_batches);
@@ -146,7 +156,12 @@ void ZeroEngine::begin(int64_t of_step, const MicroStep& of_micro_step, int64_t 
 }
 
 void ZeroEngine::backward(const Tensor& loss) {
-  if (micro_step.contributes) record_.set_loss(micro_step.index, loss.item());
+  if (micro_step.contributes) record_.set_loss(micro_step.index, loss);
+  propagate(loss);
+  end_micro_step();
+}
+
+void ZeroEngine::propagate(const Tensor& loss) {
   const auto begin_backward = [this] {
     for (ParameterFlow* flow : flows()) flow->parameters().begin_backward();
   };
@@ -154,7 +169,7 @@ void ZeroEngine::backward(const Tensor& loss) {
   begin_backward();
   // The one place where a gradient is scaled by its share of the step.
   tessera::backward(loss, share() * (scaler_ ? scaler_->scale() : 1.0f));
-  end_micro_step();
+  end_flows();
 }
 
 void ZeroEngine::skip() {
@@ -167,12 +182,19 @@ void ZeroEngine::skip() {
   const MicroStepLog replay = last_log_;
   for (const auto& together : replay) together();
   log_ = replay;
+  end_flows();
   end_micro_step();
 }
 
-void ZeroEngine::end_micro_step() {
+void ZeroEngine::end_flows() {
   for (const auto& flow : trainable_) flow->complete_missing();
   for (ParameterFlow* flow : flows()) flow->parameters().end_backward();
+}
+
+void ZeroEngine::end_micro_step() {
+  if (micro_step.contributes) {
+    for (const int64_t parameter : reached_) record_.set_reached(parameter);
+  }
   running = false;
   ++finished;
 }
@@ -185,7 +207,7 @@ void ZeroEngine::reduce() {
   if (reduced_) return;
   record_.exchange();
   for (const auto& flow : trainable_) flow->finish_reduction();
-  norm_value_ = norm_.compute();
+  norm_.compute(values_.scalars());
   reduced_ = true;
 }
 
@@ -204,68 +226,109 @@ float ZeroEngine::gradient_factor() const {
   return data_correction() / (scaler_ ? scaler_->scale() : 1.0f);
 }
 
-float ZeroEngine::fold_losses() const {
-  // The same left fold over micro-batches as the gradients'.
-  float total = 0;
-  for (int64_t m = 0; m < micro_batches; ++m) {
-    if (record_.had_data(m)) total += share() * record_.loss(m);
-  }
-  return total * data_correction();
+// Loss scaling decides on the host by what the next step multiplies its loss, and offload updates
+// on the host: these wait for a step's values before its update.
+bool ZeroEngine::deferred() const {
+  return !communicator->device().is_cpu() && !scaler_ && options.offload == Offload::none;
 }
 
-int64_t ZeroEngine::first_non_finite() const {
-  for (int64_t m = 0; m < micro_batches; ++m) {
-    if (record_.had_data(m) && !std::isfinite(record_.loss(m))) return m;
-  }
-  return -1;
-}
-
-void ZeroEngine::check_finite(float loss, float norm) const {
-  if (!std::isfinite(loss)) {
-    throw NonFiniteError(fmt::format("step {}: the loss is not finite ({})", step, loss),
-                         first_non_finite());
-  }
-  if (!std::isfinite(norm)) {
-    throw NonFiniteError(
-        fmt::format("step {}: the gradient norm is not finite ({}), the loss is {}", step, norm,
-                    loss),
-        -1);
-  }
-}
-
-StepReport ZeroEngine::finish() {
+int64_t ZeroEngine::launch() {
+  TESSERA_CHECK(std::ssize(launched_) < StepValues::slots,
+                "launch_step: the results of {} steps are not asked for yet, {} may be under way; "
+                "call get() of step {} first", launched_.size(), StepValues::slots,
+                launched_.front().report.step);
   const trace::Scope scope("step");
   reduce();
-  StepReport report;
-  report.step = step;
-  report.loss = fold_losses();
-  const float factor = gradient_factor();
-  report.grad_norm = static_cast<float>(norm_value_ * factor);
-  report.loss_scale = scaler_ ? scaler_->scale() : 1.0f;
-  report.learning_rate = rule.hyper(1, {}).learning_rate * options.schedule(step);
-  const bool finite = std::isfinite(report.loss) && std::isfinite(report.grad_norm);
-  report.skipped = !finite || batches_with_data() == 0;
+  kernels::end_step(current_context(communicator->device()), values_.scalars(), record_.losses(),
+                    StepEnd{.ranks = communicator->size(),
+                            .micro_steps = micro_step.count,
+                            .micro_batches = micro_batches,
+                            .share = share(),
+                            .correction = data_correction(),
+                            .gradient_factor = gradient_factor(),
+                            .clip = options.clip,
+                            .keep_skipping = !scaler_});
   finished = 0;  // the step is over, also where it fails now
   began = false;
-  if (!scaler_) {
-    check_finite(report.loss, report.grad_norm);
-  } else if (!finite || !report.skipped) {
-    scaler_->step(!finite, step);
+  Launched launched{.number = next_number_++,
+                    .report = {},
+                    .reached = std::vector<bool>(taken_.size()),
+                    .taken = taken_,
+                    .failures = failures_,
+                    .values = values_.fetch()};
+  for (size_t i = 0; i < taken_.size(); ++i) {
+    launched.reached[i] = record_.reached(static_cast<int64_t>(i));
   }
-  if (!report.skipped) {
-    // As torch.nn.utils.clip_grad_norm_ defines it.
-    const float clip = options.clip > 0
-                           ? std::min(1.0f, options.clip / (report.grad_norm + 1e-6f))
-                           : 1.0f;
-    update(clip * factor);
-    report.without_gradient = newly_unreached();
+  launched.report.step = step;
+  launched.report.loss_scale = scaler_ ? scaler_->scale() : 1.0f;
+  launched.report.learning_rate = rule.hyper(1, {}).learning_rate * options.schedule(step);
+  launched.report.skipped = batches_with_data() == 0;
+  if (!deferred()) {
+    update_by(launched.values);
+  } else if (!launched.report.skipped) {
+    update(1.0f, values_.scalars());
   }
-  report.exposed_ns = dist::waited_ns() - waited_before_ns_;
-  dist::set_finished_step(step);
+  launched.report.exposed_ns = dist::waited_ns() - waited_before_ns_;
+  launched_.push_back(std::move(launched));
+  return launched_.back().number;
+}
+
+/// Where the host decides.
+void ZeroEngine::update_by(const FetchedScalars& fetched) {
+  const StepScalars values = fetched.get();
+  const bool without_data = batches_with_data() == 0;
+  if (scaler_ && (values.skip || !without_data)) scaler_->step(values.skip, step);
+  if (!values.skip && !without_data) update(values.gradient_scale, nullptr);
+}
+
+bool ZeroEngine::ready(int64_t number) const {
+  return std::all_of(launched_.begin(), launched_.end(), [number](const Launched& launched) {
+    return launched.number != number || launched.values.ready();
+  });
+}
+
+StepReport ZeroEngine::result(int64_t number) {
+  TESSERA_CHECK(!launched_.empty() && launched_.front().number <= number,
+                "get: the result of this step was asked for before");
+  TESSERA_CHECK(launched_.front().number == number,
+                "get: the result of step {} must be asked for first",
+                launched_.front().report.step);
+  Launched launched = std::move(launched_.front());
+  launched_.pop_front();
+  const StepScalars values = launched.values.get();
+  StepReport& report = launched.report;
+  if (values.skip && !scaler_) fail_non_finite(launched, values);
+  report.loss = values.loss;
+  report.grad_norm = values.norm;
+  report.skipped = report.skipped || values.skip;
+  if (!report.skipped) report.without_gradient = newly_unreached(launched.reached);
+  dist::set_finished_step(report.step);
   return report;
 }
 
-void ZeroEngine::update(float gradient_scale) {
+void ZeroEngine::fail_non_finite(const Launched& launched, const StepScalars& values) {
+  const int64_t failed = launched.report.step;
+  if (launched.failures != failures_) {
+    throw NonFiniteError(fmt::format("step {}: nothing was updated, because step {} before it was "
+                                     "not finite", failed, failed_step_),
+                         -1);
+  }
+  ++failures_;
+  failed_step_ = failed;
+  taken_ = launched.taken;  // nor has what was launched since then updated anything
+  values_.stop_skipping();
+  if (!std::isfinite(values.loss)) {
+    throw NonFiniteError(
+        fmt::format("step {}: the loss is not finite ({})", failed, values.loss),
+        values.non_finite);
+  }
+  throw NonFiniteError(
+      fmt::format("step {}: the gradient norm is not finite ({}), the loss is {}", failed,
+                  values.norm, values.loss),
+      -1);
+}
+
+void ZeroEngine::update(float gradient_scale, const StepScalars* scalars) {
   for (size_t f = trainable_.size(); f-- > 0;) {
     const std::vector<PlacedParameter>& parameters = trainable_[f]->partition().parameters();
     std::vector<UpdateHyper> hypers;
@@ -279,7 +342,7 @@ void ZeroEngine::update(float gradient_scale) {
       if (is_new) hypers.push_back(hyper(key.first, key.second, gradient_scale));
       hyper_of[i] = entry->second;
     }
-    trainable_[f]->update({hypers, std::move(hyper_of)});
+    trainable_[f]->update({hypers, std::move(hyper_of), scalars});
   }
 }
 
@@ -292,13 +355,13 @@ UpdateHyper ZeroEngine::hyper(int group, int64_t count, float gradient_scale) co
   return hyper;
 }
 
-std::vector<std::string> ZeroEngine::newly_unreached() {
+std::vector<std::string> ZeroEngine::newly_unreached(const std::vector<bool>& reached) {
   std::vector<std::string> names;
   for (size_t f = 0; f < trainable_.size(); ++f) {
     const auto& parameters = trainable_[f]->partition().parameters();
     for (size_t i = 0; i < parameters.size(); ++i) {
       const auto index = static_cast<size_t>(first_[f]) + i;
-      if (unreached_[index] || record_.reached(static_cast<int64_t>(index))) continue;
+      if (unreached_[index] || reached[index]) continue;
       unreached_[index] = true;
       names.push_back(parameters[i].named.name);
     }

@@ -2,6 +2,8 @@
 // together, and where the running step stands.
 #pragma once
 
+#include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -11,7 +13,9 @@
 #include "optim/bucket_flow.h"
 #include "optim/gradient_norm.h"
 #include "optim/loss_scaler.h"
+#include "optim/micro_step_kind.h"
 #include "optim/step_record.h"
+#include "optim/step_values.h"
 
 namespace tessera::optim {
 
@@ -26,9 +30,19 @@ class ZeroEngine {
   void begin(int64_t step, const MicroStep& micro_step, int64_t micro_batches);
   void backward(const Tensor& loss);
   void skip();
-  StepReport finish();
+  /// The running micro-step with this loss: forward and backward, or with options.graph, from the
+  /// second micro-step on, the graph of both.
+  void run_micro_step(const std::function<Tensor()>& loss);
 
-  /// Waits for the sums of the step's gradients and computes their norms, once a step.
+  /// Ends the step, and returns the number by which its result is asked for.
+  int64_t launch();
+  bool ready(int64_t number) const;
+  StepReport result(int64_t number);
+  bool under_way() const { return !launched_.empty(); }
+  /// Whether a step ends without the host knowing its values.
+  bool deferred() const;
+
+  /// Brings the sums of the step's gradients to their owners and computes their norm, once a step.
   void reduce();
   bool all_micro_steps_done() const;
 
@@ -64,16 +78,35 @@ class ZeroEngine {
   void add_flow(std::vector<PlacedParameter> parameters);
   void sort_buckets();
   void launch_complete();
+  void begin_flows();
+  void propagate(const Tensor& loss);
+  void end_flows();
   void end_micro_step();
-  float fold_losses() const;
+  /// A graph of a micro-step, and what of it only hosts know.
+  struct Captured {
+    std::function<void()> launch;
+    std::vector<int64_t> reached;  // parameters
+  };
+  Captured capture(const std::function<Tensor()>& loss);
+  void settle();
   int64_t batches_with_data() const;
   /// Makes shares of all micro-batches shares of those that had data.
   float data_correction() const;
-  int64_t first_non_finite() const;
-  void check_finite(float loss, float norm) const;
-  void update(float gradient_scale);
+  void update_by(const FetchedScalars& values);
+  void update(float gradient_scale, const StepScalars* scalars);
   UpdateHyper hyper(int group, int64_t count, float gradient_scale) const;
-  std::vector<std::string> newly_unreached();
+
+  /// What is known of a step from its launch until its result is asked for.
+  struct Launched {
+    int64_t number;
+    StepReport report;             // but for what is computed
+    std::vector<bool> reached;     // of each trainable parameter
+    std::vector<int64_t> taken;    // before this step's update
+    int64_t failures;              // that were known then
+    FetchedScalars values;
+  };
+  [[noreturn]] void fail_non_finite(const Launched& launched, const StepScalars& values);
+  std::vector<std::string> newly_unreached(const std::vector<bool>& reached);
 
   std::vector<std::unique_ptr<BucketFlow>> trainable_;
   std::vector<std::unique_ptr<ParameterFlow>> frozen_;
@@ -93,8 +126,18 @@ class ZeroEngine {
   MicroStepLog log_;       // of the running micro-step
   MicroStepLog last_log_;  // of the last one that had data
   bool reduced_ = false;
-  double norm_value_ = 0;  // of the sums as they are
   int64_t waited_before_ns_ = 0;
+
+  std::vector<int64_t> reached_;  // in the running micro-step
+  std::map<MicroStepKind, Captured> graphs_;
+  bool ready_to_capture_ = false;  // a micro-step has run without a graph
+  Tensor loss_;                    // [1], with graphs: where they leave their micro-batch's loss
+
+  StepValues values_;
+  std::deque<Launched> launched_;
+  int64_t next_number_ = 0;
+  int64_t failures_ = 0;       // steps that were not finite, and whose caller knows
+  int64_t failed_step_ = -1;   // the last of them
 };
 
 }  // namespace tessera::optim

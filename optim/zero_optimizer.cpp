@@ -1,5 +1,6 @@
 #include "optim/zero_optimizer.h"
 
+#include <algorithm>
 #include <limits>
 
 #include "core/kernels.h"
@@ -51,6 +52,32 @@ void check_options(const ZeroOptions& options) {
   }
 }
 
+// What must be so for graphs: throws InputError where it is not.
+void check_graph(const ZeroOptions& options, const std::vector<nn::NamedParameter>& parameters,
+                 const dist::Communicator& communicator) {
+  if (!options.graph) return;
+  if (communicator.device().is_cpu()) {
+    fail_input("graph: the ranks compute on the CPU, and a graph is captured on CUDA; leave graphs "
+               "off, or compute on a GPU");
+  }
+  if (!communicator.captures()) {
+    fail_input("graph: over {} buckets pass through the host, which a graph cannot do; leave "
+               "graphs off, or communicate over nccl, with a GPU for each rank",
+               communicator.name());
+  }
+  if (options.offload != Offload::none) {
+    fail_input("graph: offload updates on the host, which waits for every step; leave graphs or "
+               "offload off");
+  }
+  const bool half = std::any_of(parameters.begin(), parameters.end(), [](const auto& named) {
+    return named.parameter.dtype() == DType::f16;
+  });
+  if (options.loss_scaling || half) {
+    fail_input("graph: loss scaling (f16) changes by what a loss is multiplied, and a graph "
+               "multiplies by what it has captured; leave graphs off, or train in bf16 or f32");
+  }
+}
+
 }  // namespace
 
 ZeroOptimizer::ZeroOptimizer(nn::Module& model, UpdateRule rule, const dist::World& world,
@@ -68,6 +95,7 @@ ZeroOptimizer::ZeroOptimizer(nn::Module& model, UpdateRule rule, const dist::Wor
                   group, options_.groups.size());
     groups.push_back(group);
   }
+  check_graph(options_, parameters, *world.communicator);
   engine_ = std::make_unique<ZeroEngine>(options_, std::move(rule), world);
   engine_->add(std::move(parameters), groups);
 }
@@ -75,7 +103,8 @@ ZeroOptimizer::ZeroOptimizer(nn::Module& model, UpdateRule rule, const dist::Wor
 ZeroOptimizer::~ZeroOptimizer() = default;
 
 void ZeroOptimizer::add_param_group(nn::Module& module, const GroupOptions& group) {
-  TESSERA_CHECK(!engine_->began, "add_param_group: step {} is not finished", engine_->step);
+  TESSERA_CHECK(!engine_->began && !engine_->under_way(),
+                "add_param_group: step {} is not finished", engine_->step);
   synchronize();
   auto parameters = module.named_parameters();
   check_not_optimised(parameters);
@@ -89,12 +118,20 @@ void ZeroOptimizer::add_param_group(nn::Module& module, const GroupOptions& grou
     }
   }
   check_groups(engine_->rule, {group});
+  check_graph(options_, parameters, *engine_->communicator);
   options_.groups.push_back(group);
   const std::vector<int> groups(parameters.size(), static_cast<int>(options_.groups.size()));
   engine_->add(std::move(parameters), groups);
 }
 
 ZeroOptimizer::MicroBatches ZeroOptimizer::micro_batches(int64_t step, const Batch& batch) {
+  TESSERA_CHECK(!options_.graph,
+                "micro_batches: with graphs the optimizer must know what a micro-step is; call "
+                "micro_steps(step, batch, load, loss)");
+  return all_of(step, batch);
+}
+
+ZeroOptimizer::MicroBatches ZeroOptimizer::all_of(int64_t step, const Batch& batch) {
   batch.validate();
   TESSERA_CHECK(!engine_->began, "micro_batches: step {} is not finished", engine_->step);
   return {*this, step, batch, batch.micro_steps(engine_->communicator->size())};
@@ -126,6 +163,15 @@ MicroBatch ZeroOptimizer::begin(const MicroBatches& batches, int64_t micro_step)
           .contributes = contributes};
 }
 
+void ZeroOptimizer::micro_steps(int64_t step, const Batch& batch,
+                                const std::function<void(const MicroBatch&)>& load,
+                                const std::function<Tensor()>& loss) {
+  for (const MicroBatch& micro : all_of(step, batch)) {
+    load(micro);
+    engine_->run_micro_step(loss);
+  }
+}
+
 void ZeroOptimizer::backward(const Tensor& loss) {
   TESSERA_CHECK(engine_->running, "optimizer: backward outside of micro_batches");
   engine_->backward(loss);
@@ -136,10 +182,15 @@ void ZeroOptimizer::skip() {
   engine_->skip();
 }
 
-StepReport ZeroOptimizer::step() {
+StepReport LaunchedStep::get() { return engine_->result(number_); }
+
+bool LaunchedStep::ready() const { return engine_->ready(number_); }
+
+LaunchedStep ZeroOptimizer::launch_step() {
   TESSERA_CHECK(engine_->all_micro_steps_done(), "optimizer: step after {} of {} micro-steps",
                 engine_->finished, engine_->micro_step.count);
-  return engine_->finish();
+  const int64_t number = engine_->launch();
+  return {*engine_, number, engine_->deferred()};
 }
 
 StepReport ZeroOptimizer::step(int64_t step, const Batch& batch,
@@ -179,11 +230,11 @@ std::map<std::string, float> ZeroOptimizer::gradient_norms() {
                 "step()");
   engine_->reduce();
   std::map<std::string, float> norms;
+  const std::vector<double> of_sums = engine_->norm().of_parameters();
+  size_t next = 0;
   for (const auto& flow : engine_->trainable()) {
-    const auto& parameters = flow->partition().parameters();
-    for (size_t i = 0; i < parameters.size(); ++i) {
-      const double norm = engine_->norm().of_parameter(flow->partition(), static_cast<int>(i));
-      norms[parameters[i].named.name] = static_cast<float>(norm * engine_->gradient_factor());
+    for (const PlacedParameter& placed : flow->partition().parameters()) {
+      norms[placed.named.name] = static_cast<float>(of_sums[next++] * engine_->gradient_factor());
     }
   }
   return norms;

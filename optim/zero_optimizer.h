@@ -70,6 +70,8 @@ struct ZeroOptions {
   /// Default: LossScaling{} where a parameter is f16, none elsewhere.
   std::optional<LossScaling> loss_scaling = std::nullopt;
   Offload offload = Offload::none;
+  /// Launch micro-steps as CUDA graphs (docs/cuda.md), by ZeroOptimizer::micro_steps.
+  bool graph = false;
   /// Which group a parameter joins, by name; `groups` are numbered from 1, 0 is the rule's own.
   std::function<int(const nn::NamedParameter&)> group_of = nullptr;
   std::vector<GroupOptions> groups = {};
@@ -96,12 +98,35 @@ struct NonFiniteError : Error {
   int64_t micro_batch;  // the first whose loss is not finite, or -1
 };
 
+/// A step that is launched: on a GPU it may still run. Its result must be asked for, in the order
+/// of the launches, before the optimizer goes.
+class [[nodiscard]] LaunchedStep {
+ public:
+  /// Waits for the step's loss and norm where they are not on the host. Once. Throws
+  /// NonFiniteError, also for a step that was launched meanwhile: it changes no weight either.
+  StepReport get();
+
+  /// Whether get() would return at once. Not the same on every rank.
+  bool ready() const;
+  /// Whether get() has something to wait for: with a GPU, but for loss scaling and offload, with
+  /// which the launch itself waits. The same on every rank.
+  bool deferred() const { return deferred_; }
+
+ private:
+  friend class ZeroOptimizer;
+  LaunchedStep(class ZeroEngine& engine, int64_t number, bool deferred)
+      : engine_(&engine), number_(number), deferred_(deferred) {}
+  ZeroEngine* engine_;
+  int64_t number_;
+  bool deferred_;
+};
+
 class ZeroOptimizer {
  public:
   /// Lays the model's parameters out, initialises those that have no values yet, and attaches to
   /// their hooks. The model must outlive the optimizer; at stage 3 it has values only as long as
   /// the optimizer lives. Parameters that are frozen now get neither gradient nor state. Throws
-  /// InputError for a stage other than 0 to 3. Collective.
+  /// InputError for a stage other than 0 to 3, and for graphs where there can be none. Collective.
   ZeroOptimizer(nn::Module& model, UpdateRule rule, const dist::World& world,
                 ZeroOptions options = {});
   ~ZeroOptimizer();
@@ -141,7 +166,16 @@ class ZeroOptimizer {
     Batch batch_;
     int64_t micro_steps_;
   };
+  /// Throws with options.graph.
   MicroBatches micro_batches(int64_t step, const Batch& batch);
+
+  /// All micro-steps of a step: `load` brings a micro-batch's values to where `loss` reads them,
+  /// which gives their mean loss, or an undefined tensor for no data. With options.graph `loss` and
+  /// its backward are captured in graphs and replayed (cuda::Graph says what that takes), so that
+  /// `loss` itself runs in few micro-steps; `load` runs in each. Every micro-batch has data then.
+  void micro_steps(int64_t step, const Batch& batch,
+                   const std::function<void(const MicroBatch&)>& load,
+                   const std::function<Tensor()>& loss);
 
   /// Backward of the running micro-batch's mean loss: scales it by the micro-batch's share and
   /// sends gradients to their owners as buckets fill.
@@ -154,7 +188,11 @@ class ZeroOptimizer {
   void skip();
 
   /// Ends the step: update the own shard, gather parameters. Throws NonFiniteError. Collective.
-  StepReport step();
+  StepReport step() { return launch_step().get(); }
+
+  /// The same, for the host to go on while a GPU computes: launch a step, then ask for the result
+  /// of the one before it. At most two may be under way. Collective.
+  LaunchedStep launch_step();
 
   /// A whole step: `loss` gives a micro-batch's mean loss, or an undefined tensor for no data.
   StepReport step(int64_t step, const Batch& batch,
@@ -194,6 +232,7 @@ class ZeroOptimizer {
 
  private:
   friend class MicroBatches;
+  MicroBatches all_of(int64_t step, const Batch& batch);
   MicroBatch begin(const MicroBatches& batches, int64_t micro_step);
 
   ZeroOptions options_;

@@ -1,5 +1,6 @@
 # Sourced by run.sh, test.sh and .ci/run: goes to the root of the checkout, sets up MPI, and has the
-# steps they share.
+# steps they share. With TESSERA_DEPS=FOLDER libraries come from there, and none is installed.
+called_from=$PWD
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 set -a
 . scripts/mpi.env
@@ -8,6 +9,26 @@ cores=$(nproc)
 
 say() { printf '== %s\n' "$*"; }
 die() { printf 'error: %s\n' "$*" >&2; exit 1; }
+
+# Goes over to the libraries in the folder TESSERA_DEPS, which scripts/bundle_dependencies.sh made.
+use_dependencies() {
+  local tool glibc
+  TESSERA_DEPS=$(cd "$called_from" && realpath -m -- "$TESSERA_DEPS")
+  [[ -f $TESSERA_DEPS/env.sh ]] || die "TESSERA_DEPS is $TESSERA_DEPS, expected a folder that \
+scripts/bundle_dependencies.sh made"
+  # mpicc prints its flags without quotes, and a colon ends a folder of a search path.
+  [[ $TESSERA_DEPS != *[[:space:]:]* ]] ||
+    die "TESSERA_DEPS is '$TESSERA_DEPS', expected a path without spaces and colons: move it"
+  for tool in g++ cmake ninja python3; do
+    command -v "$tool" > /dev/null || die "$tool is missing, which TESSERA_DEPS does not bring"
+  done
+  glibc=$(printf '%s\n' "$(< "$TESSERA_DEPS/glibc")" "$(getconf GNU_LIBC_VERSION)" |
+    sort -V | head -n 1)
+  [[ $glibc == "$(< "$TESSERA_DEPS/glibc")" ]] ||
+    die "$TESSERA_DEPS needs $(< "$TESSERA_DEPS/glibc"), but this machine has $glibc"
+  . "$TESSERA_DEPS/env.sh"
+}
+if [[ -n ${TESSERA_DEPS:-} ]]; then use_dependencies; fi
 
 # quietly LOG COMMAND...: the output goes to build/LOG, and is shown only if the command fails.
 quietly() {
@@ -35,7 +56,9 @@ can_sudo() {
 }
 
 # Installs what scripts/packages.txt names and the machine lacks: as root, by sudo, or not at all.
+# Nothing where TESSERA_DEPS has it.
 install_packages() {
+  if [[ -n ${TESSERA_DEPS:-} ]]; then return; fi
   if ! command -v dpkg-query > /dev/null; then
     say "not Debian or Ubuntu: expecting the equivalents of scripts/packages.txt to be installed"
     return
@@ -61,6 +84,8 @@ build() {
   shift
   say "building build/$preset (the first time takes minutes)"
   quietly "configure-$preset.log" cmake --preset "$preset"
+  # Which CUDA the build has, or why it has none.
+  sed -n 's/^-- \(With\(out\)\? CUDA.*\)/== \1/p' "build/configure-$preset.log"
   if [[ $# -gt 0 ]]; then flags+=(--target "$@"); fi
   if [[ ! -t 1 ]]; then flags+=(-- --quiet); fi
   cmake --build --preset "$preset" --parallel "$cores" "${flags[@]}"

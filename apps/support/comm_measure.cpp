@@ -169,7 +169,6 @@ CommResult CommMeasurement::measure(Collective collective, int64_t bytes) {
   own[0] = wrong(collective, buffers);
 
   counts_.all_gather(communicator_, dist::Traffic::other).wait();
-  counts_.fetch();
   const auto count = [&](int64_t rank, int64_t column) {
     return counts_.data<int64_t>()[rank * columns + column];
   };

@@ -14,8 +14,6 @@ namespace {
 
 using dist::Collective;
 
-const char* device_type(Device device) { return device.is_cpu() ? "cpu" : "cuda"; }
-
 const char* heading(Collective collective) {
   switch (collective) {
     case Collective::exchange:
@@ -45,7 +43,7 @@ std::string comm_title(const CommOptions& options, const dist::World& world) {
       "# {} rank{}, device {}{}, communicator {}, {}\n"
       "# time: the median of {} calls after {}, each as long as on the slowest rank\n"
       "# size: rounded up to whole pieces, a multiple of {} bytes\n",
-      world.size, world.size == 1 ? "" : "s", device_type(device), name,
+      world.size, world.size == 1 ? "" : "s", dist::device_type_name(device), name,
       world.communicator->name(), dtype_name(options.dtype), options.iterations, options.warmup,
       world.size * dtype_size(options.dtype));
   if (options.without_all_reduce) {
@@ -93,7 +91,7 @@ JsonObject comm_json(const CommOptions& options, const dist::World& world,
   json.add("program", "comm_bench")
       .add("version", TESSERA_VERSION)
       .add("ranks", world.size)
-      .add("device", device_type(device));
+      .add("device", dist::device_type_name(device));
   if (!device.is_cpu()) json.add("device_name", cuda::device_name(device.index));
   return json.add("communicator", world.communicator->name())
       .add("dtype", dtype_name(options.dtype))

@@ -15,6 +15,7 @@ struct GenerateOptions {
   std::optional<std::string> prompt;
   std::vector<int32_t> prompt_tokens;
   SampleOptions sample;
+  std::string device = "auto";  // cpu, cuda, or auto: CUDA where a GPU is usable
   int threads = 0;
 };
 

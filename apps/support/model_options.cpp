@@ -91,6 +91,13 @@ void add_overlap_option(CLI::App& app, std::string& overlap) {
       ->group("Distribution");
 }
 
+void add_graph_option(CLI::App& app, std::string& graph) {
+  app.add_option("--graph", graph, "With CUDA: on: launch micro-steps as graphs; off")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"on", "off"}))
+      ->group("Distribution");
+}
+
 int64_t bucket_bytes(const BucketOptions& options, const TrainDefaults& defaults) {
   const int64_t bytes = options.bytes.value_or(defaults.bucket_bytes);
   at_least("--bucket-bytes", bytes, 1);

@@ -53,6 +53,8 @@ const char* reduction_name(optim::Reduction reduction);
 
 /// The same group: --overlap on|off.
 void add_overlap_option(CLI::App& app, std::string& overlap);
+/// The same group: --graph on|off.
+void add_graph_option(CLI::App& app, std::string& graph);
 
 /// Group "Memory": --precision, --grad-shard, --recompute, --offload.
 struct MemoryOptions {

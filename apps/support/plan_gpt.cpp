@@ -49,18 +49,20 @@ int64_t parameter_elements(const std::vector<optim::PlanParameter>& parameters) 
 }
 
 void add_activations(optim::Plan& plan, const models::GptConfig& config, DType dtype,
-                     int64_t sequences) {
+                     int64_t sequences, Device device) {
   // Throws where more than all of it cannot be counted.
   using optim::CheckedInt;
   constexpr int64_t more_than_all = 256;  // bytes of a token, for each channel and layer
   const CheckedInt row = CheckedInt(config.width) * config.layers + config.vocab + config.context;
   (void)(CheckedInt(sequences) * config.context * row * more_than_all);
   const models::GptMemory memory =
-      models::gpt_training_memory(config, dtype, sequences, config.context);
+      models::gpt_training_memory(config, dtype, sequences, config.context, device);
   plan.activations = memory.activations;
-  // Before the first step parameters get their values.
-  const int64_t assigning = dtype == DType::f32 ? 0 : assign_workspace_bytes;
-  plan.workspace = std::max(memory.workspace, assigning);
+  plan.workspace = memory.workspace;
+  // Before the first step parameters get their values; a GPU's from workspace of the host.
+  if (device.is_cpu() && dtype != DType::f32) {
+    plan.workspace = std::max(*plan.workspace, assign_workspace_bytes);
+  }
 }
 
 optim::MicroBatchWork gpt_work(const models::GptConfig& config, int64_t sequences, DType dtype) {

@@ -17,9 +17,10 @@ std::vector<optim::PlanParameter> gpt_parameters(const models::GptConfig& config
 int64_t parameter_elements(const std::vector<optim::PlanParameter>& parameters);
 
 /// Sets the plan's peaks of activations and workspace: of training in micro-batches of `sequences`
-/// whole contexts, on this processor, with this process's number of threads.
+/// whole contexts, on this processor with this process's number of threads, or on a GPU like
+/// `device`. Where there is none workspace stays unknown.
 void add_activations(optim::Plan& plan, const models::GptConfig& config, DType dtype,
-                     int64_t sequences);
+                     int64_t sequences, Device device);
 
 /// Operations and element-wise bytes of a micro-batch of whole contexts, forward and backward.
 /// Operations are counted as by nanoGPT: 6 a token and parameter, without position embeddings, and

@@ -21,6 +21,7 @@ struct Given {
   int64_t threads = 0;
   std::string stage = "all";
   std::string overlap = "on";
+  dist::DeviceOptions devices{.device = "cpu", .comm = "nccl"};
   bool shared_cores = false;
   std::string fits, staging, flops, bandwidth, latency, memory_bandwidth, node_bandwidth;
 };
@@ -42,8 +43,16 @@ void add_ranks(CLI::App& app, Given& given) {
       ->group(group);
   add_bucket_options(app, given.buckets);
   add_overlap_option(app, given.overlap);
+  app.add_option("--device", given.devices.device, "That a rank computes on: cpu or cuda")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"cpu", "cuda"}))
+      ->group(group);
+  app.add_option("--comm", given.devices.comm, "With CUDA: nccl; mpi, through host memory")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"nccl", "mpi"}))
+      ->group(group);
   app.add_option("--staging", given.staging,
-                 "Bytes that a rank's transport holds (default: Tessera's over MPI)")
+                 "Bytes that a rank's transport holds (default: Tessera's)")
       ->group(group);
 }
 
@@ -116,6 +125,7 @@ void fill(const Given& given, PlanOptions& options) {
   at_least("--threads", given.threads, 0);
   at_most("--threads", given.threads, 4096);
   options.threads = static_cast<int>(given.threads);
+  options.device = plan_device(given.devices);
   options.run = {.ranks = given.ranks,
                  .bucket_bytes = bucket_bytes(given.buckets, defaults),
                  .overlap = given.overlap == "on",
@@ -123,7 +133,9 @@ void fill(const Given& given, PlanOptions& options) {
                  .batch = batch_sizes(given.batch, defaults),
                  .state_tensors = state_tensors(given.optimizer),
                  .sum_dtype = sum_dtype(given.memory),
-                 .offload = offload(given.memory) == optim::Offload::optimizer};
+                 .offload = offload(given.memory) == optim::Offload::optimizer,
+                 .device = options.device.device,
+                 .staging_bytes = options.device.staging_bytes(given.ranks)};
   if (!given.staging.empty()) {
     // Nothing is a size too: a transport that needs none.
     options.run.staging_bytes =

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "apps/support/model_options.h"
+#include "apps/support/plan_device.h"
 #include "models/gpt.h"
 #include "optim/plan_input.h"
 #include "optim/step_time.h"
@@ -18,6 +19,7 @@ struct PlanOptions {
   models::GptConfig model;
   DType dtype = DType::f32;
   std::string optimizer;
+  PlanDevice device;
   /// All of the run but the parameters and the stage.
   optim::PlanInput run;
 

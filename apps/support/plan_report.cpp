@@ -29,13 +29,14 @@ std::string title(const PlanOptions& options) {
   return fmt::format(
       "{}: {} parameters ({} layers, {} heads, width {}, context {}, vocabulary {})\n"
       "{}{}, {}, {} rank{}, global batch {} in micro-batches of {}, so {} micro-step{}\n"
-      "buckets of {} bytes, {} reduction, overlap {}{}{}\n\n",
+      "buckets of {} bytes, {} reduction, overlap {}{}{}{}\n\n",
       options.preset, grouped(model_parameters(options)), m.layers, m.heads, m.width, m.context,
       m.vocab, dtype_name(options.dtype), sums, options.optimizer, grouped(run.ranks),
       run.ranks == 1 ? "" : "s", run.batch.global, run.batch.micro,
       run.batch.micro_steps(run.ranks), run.batch.micro_steps(run.ranks) == 1 ? "" : "s",
       grouped(run.bucket_bytes), reduction_name(run.reduction), run.overlap ? "on" : "off",
-      m.recompute ? ", blocks recomputed" : "", run.offload ? ", optimizer offloaded" : "");
+      m.recompute ? ", blocks recomputed" : "", run.offload ? ", optimizer offloaded" : "",
+      options.device.text());
 }
 
 std::string largest_table(const PlanOptions& options, const std::vector<StagePlan>& plans) {
@@ -98,6 +99,8 @@ JsonObject parts_json(const optim::PlanParts& parts) {
       .add("norms", parts.norms)
       .add("losses", parts.losses)
       .add("flags", parts.flags)
+      .add("scalars", parts.scalars)
+      .add("fetched", parts.fetched)
       .add("crossing", parts.crossing);
 }
 
@@ -173,6 +176,7 @@ JsonObject plan_json(const PlanOptions& options, const std::vector<StagePlan>& p
       .add("sum_dtype", dtype_name(run.sum_dtype))
       .add("optimizer", options.optimizer)
       .add("offload", run.offload)
+      .add("device", run.device.is_cpu() ? "cpu" : "cuda")
       .add("ranks", run.ranks)
       .add("ranks_per_node", options.ranks_per_node)
       .add("global_batch", run.batch.global)

@@ -18,7 +18,7 @@ optim::PlanInput input_for(const PlanOptions& options, const models::GptConfig& 
 optim::Plan plan_rank(const PlanOptions& options, const models::GptConfig& model,
                       const optim::PlanInput& input) {
   optim::Plan plan = optim::plan(input, 0);
-  add_activations(plan, model, options.dtype, input.batch.micro);
+  add_activations(plan, model, options.dtype, input.batch.micro, input.device);
   return plan;
 }
 

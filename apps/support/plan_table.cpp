@@ -7,8 +7,11 @@
 #include <fmt/format.h>
 
 #include "apps/support/plan_gpt.h"
+#include "core/cuda.h"
+#include "core/random.h"
 #include "models/gpt_memory.h"
 #include "optim/checked_int.h"
+#include "optim/micro_step_kind.h"
 
 namespace tessera::apps {
 namespace {
@@ -43,6 +46,10 @@ std::string table(std::vector<Column> columns, const std::vector<PlannedRun>& ru
   return text.text();
 }
 
+bool lacks_workspace(const PlannedRun& run) {
+  return run.plan.activations && !run.plan.workspace;
+}
+
 }  // namespace
 
 int64_t node_bytes(const optim::Plan& plan, int64_t ranks, int64_t ranks_per_node) {
@@ -54,19 +61,26 @@ std::string memory_table(const std::vector<PlannedRun>& runs, int64_t ranks_per_
   const auto node = [=](const PlannedRun& run) {
     return ranks_per_node == 1 ? 0 : node_bytes(run.plan, run.ranks, ranks_per_node);
   };
-  return table(
+  const bool unknown = std::any_of(runs.begin(), runs.end(), lacks_workspace);
+  std::string text = table(
       {{"parameters", [](const auto& run) { return run.plan.parameters; }},
        {"gathered therein", [](const auto& run) { return run.plan.parts.gathered; }, false},
        {"gradients", [](const auto& run) { return run.plan.gradients; }},
        {"optimizer state", [](const auto& run) { return run.plan.optimizer_state; }},
        {"communication", [](const auto& run) { return run.plan.communication; }},
        {"activations", [](const auto& run) { return run.plan.activations; }, false},
-       {"workspace", [](const auto& run) { return run.plan.workspace; }, false},
+       {"workspace", [](const auto& run) { return run.plan.workspace; }, unknown},
        {"total", [](const auto& run) { return run.plan.peak(); }},
        {"on the host", [](const auto& run) { return run.plan.host.memory(); }, false},
        {"all of a node", node, false},
        {"padding therein", [](const auto& run) { return run.plan.padding; }}},
       runs);
+  if (unknown) {
+    text += fmt::format("workspace is unknown here and in no total: the GPU's cuBLASLt says what "
+                        "products take, and there is no usable GPU ({})\n",
+                        cuda::unusable());
+  }
+  return text;
 }
 
 std::string traffic_table(const std::vector<PlannedRun>& runs) {
@@ -81,8 +95,9 @@ std::string traffic_table(const std::vector<PlannedRun>& runs) {
   return table(columns, runs);
 }
 
-optim::PlanInput plan_input(const TrainOptions& options, const models::Gpt& model, int64_t ranks,
-                            int stage) {
+optim::PlanInput plan_input(const TrainOptions& options, const models::Gpt& model,
+                            const PlanDevice& device, int64_t ranks, int stage) {
+  const bool offloads = optim::Offload::optimizer == offload(options.memory);
   return {.parameters = optim::plan_parameters(model),
           .ranks = ranks,
           .stage = stage,
@@ -91,20 +106,32 @@ optim::PlanInput plan_input(const TrainOptions& options, const models::Gpt& mode
           .reduction = options.reduction,
           .batch = options.batch,
           .state_tensors = std::ssize(update_rule(options).state_names()),
-          .sum_dtype = sum_dtype(options.memory)};
+          .sum_dtype = sum_dtype(options.memory),
+          .offload = offloads && !device.device.is_cpu(),
+          .graph = options.graph,
+          .device = device.device,
+          .staging_bytes = device.staging_bytes(ranks)};
 }
 
-optim::Plan plan_run(const TrainOptions& options, const models::Gpt& model, int64_t ranks,
-                     int stage, int64_t rank) {
-  optim::Plan plan = optim::plan(plan_input(options, model, ranks, stage), rank);
+optim::Plan plan_run(const TrainOptions& options, const models::Gpt& model,
+                     const PlanDevice& device, int64_t ranks, int stage, int64_t rank) {
+  optim::Plan plan = optim::plan(plan_input(options, model, device, ranks, stage), rank);
   const models::GptConfig& config = model.config();
   const DType dtype = parameter_dtype(options.memory);
-  add_activations(plan, config, dtype, options.batch.micro);
+  add_activations(plan, config, dtype, options.batch.micro, device.device);
+  if (!plan.workspace) return plan;
+  // A graph is captured with room for what its dropout draws by, which it keeps if it has dropout.
+  constexpr int64_t draws = sizeof(DropoutDraws);
+  const int64_t graphs =
+      options.graph ? optim::graph_count(options.batch, ranks, options.steps) : 0;
+  const int64_t kept = config.dropout > 0 ? graphs * draws : 0;
+  *plan.workspace += std::max(kept, std::min(graphs, int64_t{1}) * draws);
   if (options.eval_every > 0) {
     // Without a backward, logits are workspace.
     const models::GptMemory evaluation =
-        models::gpt_evaluation_memory(config, dtype, options.batch.micro, config.context);
-    plan.workspace = std::max(*plan.workspace, evaluation.workspace);
+        models::gpt_evaluation_memory(config, dtype, options.batch.micro, config.context,
+                                      device.device);
+    plan.workspace = std::max(*plan.workspace, *evaluation.workspace + kept);
   }
   return plan;
 }
@@ -112,20 +139,21 @@ optim::Plan plan_run(const TrainOptions& options, const models::Gpt& model, int6
 std::string plan_table(const TrainOptions& options, const models::Gpt& model, int64_t ranks) {
   std::set<int64_t> sizes = {1, 2, 4, 8, 16, 64};
   sizes.insert(ranks);
+  const PlanDevice device = plan_device(options.devices);
   std::vector<PlannedRun> runs;
   for (int stage = 0; stage < stages; ++stage) {
     for (const int64_t size : sizes) {
-      runs.push_back({stage, size, plan_run(options, model, size, stage, 0)});
+      runs.push_back({stage, size, plan_run(options, model, device, size, stage, 0)});
     }
   }
   return fmt::format(
       "{}: {} parameters, {}, {}, global batch {} in micro-batches of {}, buckets of {} bytes,\n"
-      "{} reduction, overlap {}; this run: {} rank{}, stage {}\n\n"
+      "{} reduction, overlap {}{}; this run: {} rank{}, stage {}\n\n"
       "Memory of rank 0, in bytes\n{}\n"
       "Traffic that rank 0 sends in one step, in bytes\n{}",
       options.preset, grouped(model.parameter_count()), options.memory.precision, options.optimizer,
       options.batch.global, options.batch.micro, grouped(options.bucket_bytes),
-      reduction_name(options.reduction), options.overlap ? "on" : "off", ranks,
+      reduction_name(options.reduction), options.overlap ? "on" : "off", device.text(), ranks,
       ranks == 1 ? "" : "s", options.stage, memory_table(runs), traffic_table(runs));
 }
 

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "apps/support/plan_device.h"
 #include "apps/support/table.h"
 #include "apps/support/train_options.h"
 #include "models/gpt.h"
@@ -11,12 +12,12 @@
 
 namespace tessera::apps {
 
-optim::PlanInput plan_input(const TrainOptions& options, const models::Gpt& model, int64_t ranks,
-                            int stage);
+optim::PlanInput plan_input(const TrainOptions& options, const models::Gpt& model,
+                            const PlanDevice& device, int64_t ranks, int stage);
 
 /// The plan of a rank, with activations and workspace at this process's number of threads.
-optim::Plan plan_run(const TrainOptions& options, const models::Gpt& model, int64_t ranks,
-                     int stage, int64_t rank);
+optim::Plan plan_run(const TrainOptions& options, const models::Gpt& model,
+                     const PlanDevice& device, int64_t ranks, int stage, int64_t rank);
 
 /// Memory and traffic of rank 0, which holds as much as any and sends the most.
 std::string plan_table(const TrainOptions& options, const models::Gpt& model, int64_t ranks);
@@ -29,7 +30,8 @@ struct PlannedRun {
 };
 /// Of device and host, of all ranks that share a node.
 int64_t node_bytes(const optim::Plan& plan, int64_t ranks, int64_t ranks_per_node);
-/// With activations, workspace, host and nodes of several ranks where there are any.
+/// With activations, workspace, host and nodes of several ranks where there are any; a line below
+/// says where workspace is unknown.
 std::string memory_table(const std::vector<PlannedRun>& runs, int64_t ranks_per_node = 1);
 std::string traffic_table(const std::vector<PlannedRun>& runs);
 

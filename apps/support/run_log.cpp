@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "core/cuda.h"
 #include "core/error.h"
 
 namespace tessera::apps {
@@ -40,8 +41,9 @@ void RunLog::write(const JsonObject& line) {
 
 JsonObject header_line(const TrainOptions& options, const dist::World& world,
                        int64_t parameter_count, int threads) {
-  return JsonObject()
-      .add("type", "header")
+  const Device device = world.communicator->device();
+  JsonObject header;
+  header.add("type", "header")
       .add("program", "train_gpt")
       .add("version", TESSERA_VERSION)
       .add("data", options.data)
@@ -50,7 +52,11 @@ JsonObject header_line(const TrainOptions& options, const dist::World& world,
       .add("model", model_json(options.model, parameter_count))
       .add("ranks", world.size)
       .add("threads", threads)
-      .add("communicator", world.communicator->name())
+      .add("device", dist::device_type_name(device));
+  if (!device.is_cpu()) header.add("device_name", cuda::device_name(device.index));
+  header.add("communicator", world.communicator->name());
+  if (options.graph) header.add("graph", true);
+  return header
       .add("stage", options.stage)
       .add("precision", options.memory.precision)
       .add("grad_shard", options.memory.grad_shard)
@@ -75,6 +81,7 @@ JsonObject header_line(const TrainOptions& options, const dist::World& world,
       .add("eval_batches", options.eval_batches)
       .add("sample", options.sample)
       .add("init", options.init)
+      .add("tuned", options.tuned)
       .add("save", options.save)
       .add("trace", options.trace);
 }

@@ -94,6 +94,12 @@ RankReport measure(const optim::Plan& plan, const StepCount& count, const dist::
     report.memory.push_back({std::string(category_name(category)), planned_bytes(plan, category),
                              memory.current(category), memory.peak(category)});
   }
+  if (plan.host.optimizer_state > 0 && !default_device().is_cpu()) {
+    const MemoryLedger& host = memory_ledger(Device{});
+    report.memory.push_back({"host_state", plan.host.optimizer_state,
+                             host.current(Category::optimizer_state),
+                             host.peak(Category::optimizer_state)});
+  }
   report.peak_total = memory.peak_total();
   report.process_peak = process_peak_bytes();
   const dist::TrafficLedger& traffic = world.communicator->traffic();

@@ -21,12 +21,17 @@ Sequences read_sequences(const TokenRange& range, std::span<const int64_t> start
   const auto rows = static_cast<int64_t>(starts.size());
   Sequences result{Tensor::empty({rows, context}, DType::i32, Device{}),
                    Tensor::empty({rows, context}, DType::i32, Device{})};
-  for (int64_t row = 0; row < rows; ++row) {
-    const int64_t begin = range.begin + starts[static_cast<size_t>(row)];
-    range.file->copy(begin, result.tokens.rows(row, row + 1).values<int32_t>());
-    range.file->copy(begin + 1, result.targets.rows(row, row + 1).values<int32_t>());
-  }
+  read_sequences(range, starts, result);
   return {result.tokens.to(default_device()), result.targets.to(default_device())};
+}
+
+void read_sequences(const TokenRange& range, std::span<const int64_t> starts,
+                    const Sequences& into) {
+  for (int64_t row = 0; row < std::ssize(starts); ++row) {
+    const int64_t begin = range.begin + starts[static_cast<size_t>(row)];
+    range.file->copy(begin, into.tokens.rows(row, row + 1).values<int32_t>());
+    range.file->copy(begin + 1, into.targets.rows(row, row + 1).values<int32_t>());
+  }
 }
 
 TokenData::TokenData(const TokenDataOptions& options) : options_(options) {
@@ -79,12 +84,20 @@ int64_t TokenData::start_of(int64_t step, int64_t sample) const {
                               window * static_cast<uint64_t>(options_.context));
 }
 
-Sequences TokenData::read(const optim::MicroBatch& micro) const {
+std::vector<int64_t> TokenData::starts_of(const optim::MicroBatch& micro) const {
   std::vector<int64_t> starts(static_cast<size_t>(micro.samples));
   for (int64_t i = 0; i < micro.samples; ++i) {
     starts[static_cast<size_t>(i)] = start_of(micro.step, micro.first_sample + i);
   }
-  return read_sequences(training_, starts, options_.context);
+  return starts;
+}
+
+Sequences TokenData::read(const optim::MicroBatch& micro) const {
+  return read_sequences(training_, starts_of(micro), options_.context);
+}
+
+void TokenData::read(const optim::MicroBatch& micro, const Sequences& into) const {
+  read_sequences(training_, starts_of(micro), into);
 }
 
 }  // namespace tessera::apps

@@ -35,8 +35,11 @@ struct Sequences {
   Tensor targets;  // i32 (B, T): the tokens after them
 };
 
-/// The sequences that begin at `starts` of a range, counted from its own begin.
+/// The sequences that begin at `starts` of a range, counted from its own begin. The second into
+/// memory of the host, of as many sequences.
 Sequences read_sequences(const TokenRange& range, std::span<const int64_t> starts, int64_t context);
+void read_sequences(const TokenRange& range, std::span<const int64_t> starts,
+                    const Sequences& into);
 
 class TokenData {
  public:
@@ -48,6 +51,8 @@ class TokenData {
   void check_vocabulary(int rank, int ranks) const;
 
   Sequences read(const optim::MicroBatch& micro) const;
+  /// Into memory of the host.
+  void read(const optim::MicroBatch& micro, const Sequences& into) const;
   /// Where sample `sample` of a step begins in the training part.
   int64_t start_of(int64_t step, int64_t sample) const;
 
@@ -55,6 +60,7 @@ class TokenData {
   const TokenRange& validation() const { return validation_; }
 
  private:
+  std::vector<int64_t> starts_of(const optim::MicroBatch& micro) const;
   void check_length(const TokenRange& range, const char* part, const char* advice) const;
 
   TokenDataOptions options_;

@@ -26,6 +26,7 @@ struct Given {
   std::optional<float> lr, min_lr, weight_decay, beta2;
   float beta1 = 0.9f;
   std::string overlap = "on";
+  std::string graph = "off";
   int64_t stage = 2;
   int64_t threads = 0;
   int64_t seed = 1;  // signed, because CLI11 takes -1 for a large unsigned number
@@ -74,6 +75,7 @@ void add_distribution(CLI::App& app, Given& given) {
       ->group(group);
   add_bucket_options(app, given.buckets);
   add_overlap_option(app, given.overlap);
+  add_graph_option(app, given.graph);
   app.add_option("--threads", given.threads,
                  "Threads of a rank (default: OMP_NUM_THREADS, or the host's cores / its ranks)")
       ->group(group);
@@ -94,6 +96,9 @@ void add_output(CLI::App& app, Given& given, TrainOptions& options) {
       ->group(group);
   app.add_option("--init", options.init, "Begin with the weights of FILE.safetensors")
       ->group(group);
+  app.add_option("--tuned", options.tuned,
+                 "With CUDA: take the products' algorithms from FILE.json, which tune wrote")
+      ->group("Distribution");
   app.add_option("--log", options.log, "Write JSON lines to FILE.jsonl")->group(group);
   app.add_option("--trace", options.trace, "Write a Chrome/Perfetto trace to FILE.json")
       ->group(group);
@@ -139,6 +144,7 @@ void fill_training(const Given& given, TrainOptions& options) {
   at_least("--seed", given.seed, 0);
   options.seed = static_cast<uint64_t>(given.seed);
   options.overlap = given.overlap == "on";
+  options.graph = given.graph == "on";
   options.reduction = reduction(given.buckets);
 }
 
@@ -230,6 +236,7 @@ optim::ZeroOptions zero_options(const TrainOptions& options) {
           .seed = options.seed,
           .grad_shard = sum_dtype(options.memory),
           .offload = offload(options.memory),
+          .graph = options.graph,
           .group_of = [](const nn::NamedParameter& named) {
             return named.parameter.shape().rank() >= 2 ? 0 : 1;
           },

@@ -22,6 +22,7 @@ struct TrainOptions {
   bool overlap = true;
   optim::Reduction reduction = optim::Reduction::ordered;
   dist::DeviceOptions devices;
+  bool graph = false;
   MemoryOptions memory;  // precision, gradient sums, recompute (in `model` too), offload
 
   int64_t steps = 0;
@@ -43,6 +44,7 @@ struct TrainOptions {
 
   std::string save;
   std::string init;
+  std::string tuned;  // a table that tune wrote
   std::string log;
   std::string trace;
   bool plan = false;

@@ -1,18 +1,21 @@
 #!/usr/bin/env python3
-"""Time GPT training steps in eager PyTorch on the CPU: the peer of bench's GPT step.
+"""Time GPT training steps in PyTorch: the peer of bench's GPT step.
 
     gpt_step.py --preset micro --threads 2                       # 6x384, T=256, B=12
     gpt_step.py --preset nano --write-weights init.safetensors   # write initial weights and stop
     gpt_step.py --preset nano --weights init.safetensors --json  # the same start as another program
     gpt_step.py --preset gpt2 --dtype bf16                       # autocast; or --bf16 master
     gpt_step.py --optimizer-only 124439808                       # AdamW alone, GPT-2's shapes
+    gpt_step.py --device cuda --compile --preset gpt2 --context 1024 --batch 64 --dtype bf16
 
+On CUDA attention is the FLASH_ATTENTION backend's, and a step ends with waiting for the device.
 No dropout, AdamW (betas 0.9 and 0.95, eps 1e-8, decay 0.1 on matrices), clipping at 1.0.
 Step s reads sequences s*B ... s*B+B-1 of a synthetic stream, or of --data; see gpt2.batch.
 Prints a line a step and a summary; with --json each is one JSON object. Losses are of every step,
 the first --warmup of which are not timed.
 """
 import argparse
+import contextlib
 import json
 import statistics
 import time
@@ -23,6 +26,8 @@ PRESETS = {  # layers, heads, width, context, batch, vocab
     "nano": (4, 4, 128, 64, 12, 256),
     "micro": (6, 6, 384, 256, 12, 256),
     "gpt2": (12, 12, 768, 256, 1, 50257),
+    "gpt2-medium": (24, 16, 1024, 256, 1, 50257),
+    "gpt2-large": (36, 20, 1280, 256, 1, 50257),
 }
 
 
@@ -39,7 +44,9 @@ def arguments(add=lambda parser: None, description=__doc__, single_process=True)
     parser.add_argument("--clip", type=float, default=1.0, help="0: no clipping")
     parser.add_argument("--weights", metavar="FILE.safetensors")
     parser.add_argument("--data", metavar="FILE", help="read as bytes")
+    parser.set_defaults(device="cpu")
     if single_process:
+        parser.add_argument("--device", choices=("cpu", "cuda"))
         parser.add_argument("--bf16", choices=("autocast", "master"), default="autocast",
                             help="how --dtype bf16 trains; see precision.py")
         parser.add_argument("--compile", action="store_true", help="torch.compile the model")
@@ -47,12 +54,14 @@ def arguments(add=lambda parser: None, description=__doc__, single_process=True)
         parser.add_argument("--optimizer-only", type=int, metavar="N", help="AdamW alone")
     parser.add_argument("--dtype", choices=("fp32", "bf16"), default="fp32")
     parser.add_argument("--adamw", choices=("auto", "fused", "foreach", "single"), default="auto",
-                        help="auto: fused where this torch has it for the CPU, else single")
+                        help="auto: fused where this torch has it for the device, else single")
     parser.add_argument("--malloc", choices=("keep", "plain"), default="keep",
                         help="keep: freed memory is reused; plain: as the C library does it")
     parser.add_argument("--json", action="store_true")
     add(parser)
     args = parser.parse_args()
+    if args.device == "cuda" and args.optimizer_only:
+        parser.error("--optimizer-only is for the CPU")
     for name, value in zip(("layers", "heads", "width", "context", "batch", "vocab"),
                            PRESETS[args.preset]):
         if getattr(args, name) is None:
@@ -70,12 +79,24 @@ def summarize(args, step_ms, losses, import_kib, **more):
     peak_kib = process.vm_hwm_kib()
     timed = step_ms[args.warmup:]
     fields = {"summary": True, "median_ms": statistics.median(timed), "min_ms": min(timed),
-              "losses": losses, "dtype": args.dtype, "adamw": precision.adamw_kind(args.adamw),
+              "losses": losses, "dtype": args.dtype,
+              "adamw": precision.adamw_kind(args.adamw, args.device),
               "vm_hwm_kib": peak_kib, "vm_hwm_import_kib": import_kib,
               "threads": torch.get_num_threads(), "torch": torch.__version__,
               "blas": process.blas_library(), "cpu_capability": process.cpu_capability(), **more}
+    if args.device == "cuda":
+        fields["cuda_peak_bytes"] = torch.cuda.max_memory_allocated()
+        fields["cuda_name"] = torch.cuda.get_device_name()
     report(args, fields, f"median {fields['median_ms']:.1f} ms, peak {peak_kib / 1024:.0f} MiB, "
            f"{(peak_kib - import_kib) / 1024:.0f} above import")
+
+
+def flash_attention(args):
+    """PyTorch would choose among its backends by itself, and need not take this one."""
+    import torch
+    if args.device == "cpu":
+        return contextlib.nullcontext()
+    return torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.FLASH_ATTENTION)
 
 
 def train(args, import_kib):
@@ -89,15 +110,21 @@ def train(args, import_kib):
     if args.write_weights:
         return gpt2.save(model, args.write_weights)
     text = np.fromfile(args.data, np.uint8) if args.data else None
-    precision = Precision(model, args.bf16 if args.dtype == "bf16" else "fp32")
+    model.to(args.device)
+    precision = Precision(model, args.bf16 if args.dtype == "bf16" else "fp32", args.device)
     if args.compile:
         model.compile()
     optimizer = torch.optim.AdamW(gpt2.weight_groups(precision.parameters), **adamw_options(args))
+    synchronize = torch.cuda.synchronize if args.device == "cuda" else lambda: None
     step_ms, losses = [], []
     for step in range(args.warmup + args.steps):
-        tokens, targets = gpt2.batch(step * args.batch, args.batch, config, text)
+        tokens, targets = (t.to(args.device) for t in
+                           gpt2.batch(step * args.batch, args.batch, config, text))
+        if args.device == "cuda" and step == args.warmup:
+            torch.cuda.reset_peak_memory_stats()
+        synchronize()
         start = time.perf_counter()
-        with precision.forward():
+        with flash_attention(args), precision.forward():
             loss = model(tokens, targets)
         loss.backward()
         precision.take_gradients()
@@ -106,6 +133,7 @@ def train(args, import_kib):
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         precision.give_weights()
+        synchronize()
         step_ms.append((time.perf_counter() - start) * 1e3)
         losses.append(loss.item())
         report(args, {"step": step, "loss": losses[-1], "ms": step_ms[-1]},

@@ -1,6 +1,6 @@
-"""bf16 training in eager PyTorch, shared by the peers: two ways, and fp32 as the third.
+"""bf16 training in PyTorch, shared by the peers: two ways, and fp32 as the third.
 
-    precision = Precision(model, "autocast")
+    precision = Precision(model, "autocast", device="cpu")
     optimizer = torch.optim.AdamW(precision.parameters)
     with precision.forward():
         loss = model(tokens, targets)
@@ -19,7 +19,8 @@ import torch
 
 
 class Precision:
-    def __init__(self, model, kind):
+    def __init__(self, model, kind, device="cpu"):
+        self.device = device
         self.autocast = kind == "autocast"
         self.parameters = list(model.parameters())
         self.masters = []  # (weight of the model, its fp32 copy)
@@ -30,7 +31,7 @@ class Precision:
             model.to(torch.bfloat16)
 
     def forward(self):
-        return (torch.autocast("cpu", dtype=torch.bfloat16) if self.autocast
+        return (torch.autocast(self.device, dtype=torch.bfloat16) if self.autocast
                 else contextlib.nullcontext())
 
     def take_gradients(self):
@@ -44,21 +45,21 @@ class Precision:
                 weight.copy_(master)
 
 
-def adamw_kind(kind):
-    """Replaces auto: fused where this torch has it for the CPU (since 2.4), else single."""
+def adamw_kind(kind, device="cpu"):
+    """Replaces auto: fused where this torch has it for the device (CPU: since 2.4), else single."""
     if kind != "auto":
         return kind
-    probe = torch.zeros(1, requires_grad=True)
-    probe.grad = torch.zeros(1)
+    probe = torch.zeros(1, requires_grad=True, device=device)
+    probe.grad = torch.zeros(1, device=device)
     try:
         torch.optim.AdamW([probe], fused=True).step()
         return "fused"
-    except (RuntimeError, TypeError):  # not for the CPU; no such option
+    except (RuntimeError, TypeError):  # not for the device; no such option
         return "single"
 
 
 def adamw_options(args):
     options = {"lr": args.lr, "betas": (0.9, 0.95), "eps": 1e-8}
-    kind = adamw_kind(args.adamw)
+    kind = adamw_kind(args.adamw, args.device)
     return dict(options, fused=True) if kind == "fused" else dict(options,
                                                                   foreach=kind == "foreach")

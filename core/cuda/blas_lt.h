@@ -31,7 +31,7 @@ struct MutableMatrix {
   int64_t batch_stride = 0;
 };
 
-/// c = a b + bias, or c += a b + bias, or with `pre`: pre = a b + bias and c = gelu(a b + bias).
+/// c = a b + bias, or c += a b + bias.
 struct LtArgs {
   int64_t batch = 1;
   int64_t m = 0;
@@ -41,10 +41,9 @@ struct LtArgs {
   ConstMatrix b = {};          // (k, n)
   MutableMatrix c = {};        // (m, n)
   const void* bias = nullptr;  // (n), added to each row; only where c has the operands' dtype
-  void* pre = nullptr;         // (m, n), rows as in c; not with `accumulate` nor with a batch
   bool accumulate = false;     // add to c, once per element, after the product's own f32 sum
   DType dtype = DType::f32;    // of a, b and bias
-  DType c_dtype = DType::f32;  // of c and pre: f32, or that of the operands
+  DType c_dtype = DType::f32;  // of c: f32, or that of the operands
 };
 
 /// Sizes of 0 are fine: a sum over no terms is 0. Operands may lie anywhere, c beside them; what
@@ -52,9 +51,8 @@ struct LtArgs {
 /// algorithm, and for what it refuses.
 void multiply(const Context& context, const LtArgs& args);
 
-/// The same, but where the library has no algorithm, or cannot write `pre` (whose rows must be
-/// multiples of 8 elements apart, its address one of 16 bytes), nothing happens and it returns
-/// false. That depends on the library, the kind of GPU, sizes, strides and alignments alone.
-bool try_multiply(const Context& context, const LtArgs& args);
+/// What multiply(context, args) takes of the workspace, sizes being above 0. Of addresses only the
+/// alignment counts; none has any. Throws as multiply does, and where there is no device to ask.
+int64_t workspace_bytes(const Context& context, const LtArgs& args);
 
 }  // namespace tessera::cuda

@@ -6,6 +6,7 @@
 #include "core/cuda.h"
 #include "core/cuda/check.h"
 #include "core/cuda/fault.h"
+#include "core/cuda/graph.h"
 #include "core/error.h"
 
 namespace tessera::cuda {
@@ -14,6 +15,7 @@ namespace {
 
 struct DeviceState {
   cudaStream_t compute = nullptr;
+  cudaStream_t copies = nullptr;
   Fault* fault = nullptr;
 };
 
@@ -28,6 +30,11 @@ const Found& found() {
     int count = 0;
     const cudaError_t error = cudaGetDeviceCount(&count);
     (void)cudaGetLastError();  // the failure is this function's result, not the next call's
+    int driver = 0;
+    if (error == cudaErrorInsufficientDriver &&
+        cudaDriverGetVersion(&driver) == cudaSuccess && driver == 0) {
+      return Found{0, "no NVIDIA driver is loaded"};
+    }
     if (error != cudaSuccess) return Found{0, cudaGetErrorString(error)};
     if (count == 0) return Found{0, "there is no device"};
     return Found{count, ""};
@@ -49,6 +56,7 @@ DeviceState make_state(int index) {
   TESSERA_CUDA(cudaSetDevice(index));
   DeviceState state;
   TESSERA_CUDA(cudaStreamCreateWithFlags(&state.compute, cudaStreamNonBlocking));
+  TESSERA_CUDA(cudaStreamCreateWithFlags(&state.copies, cudaStreamNonBlocking));
   TESSERA_CUDA(cudaHostAlloc(reinterpret_cast<void**>(&state.fault), sizeof(Fault),
                              cudaHostAllocDefault));
   *state.fault = Fault{};
@@ -99,6 +107,11 @@ void finish_launch(const Context& context, const char* name, cudaError_t error) 
     fail("{}: the kernel was not started: {} ({})", name, cudaGetErrorName(error),
          cudaGetErrorString(error));
   }
+  finish_call(context, name);
+}
+
+void finish_call(const Context& context, const char* name) {
+  if (running_capture() != nullptr) return check_captured(context.stream, name);
   if (shared_with_host) synchronize(context.device.index);
 }
 
@@ -138,6 +151,8 @@ void* new_stream(int index) {
   return stream;
 }
 
+void* copy_stream(int index) { return state_of(index).copies; }
+
 Event::Event(int index) : index_(index) {
   cudaEvent_t event = nullptr;
   TESSERA_CUDA(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
@@ -150,12 +165,29 @@ void Event::wait() const {
                                    static_cast<cudaEvent_t>(event_.get()), 0));
 }
 
+void Event::synchronize() const {
+  refuse_in_capture("Event::synchronize");
+  TESSERA_CUDA(cudaEventSynchronize(static_cast<cudaEvent_t>(event_.get())));
+  // What is launched behind the event may just be writing a fault: throw it when it is complete.
+  if (state_of(index_).fault->claimed != 0) cuda::synchronize(index_);
+}
+
+bool Event::passed() const {
+  const cudaError_t state = cudaEventQuery(static_cast<cudaEvent_t>(event_.get()));
+  if (state == cudaErrorNotReady) return false;
+  TESSERA_CUDA(state);
+  return true;
+}
+
 void* allocate(int index, int64_t bytes, void* stream) {
   (void)state_of(index);
+  const bool capturing = running_capture() != nullptr;
+  if (capturing) check_captured(stream, "allocate");
   void* data = nullptr;
   const auto size = static_cast<size_t>(bytes);
+  // No host reads what a graph has allocated.
   const cudaError_t error =
-      shared_with_host ? cudaMallocManaged(&data, size, cudaMemAttachGlobal)
+      shared_with_host && !capturing ? cudaMallocManaged(&data, size, cudaMemAttachGlobal)
                        : cudaMallocAsync(&data, size, static_cast<cudaStream_t>(stream));
   if (error == cudaErrorMemoryAllocation) {
     (void)cudaGetLastError();
@@ -165,10 +197,18 @@ void* allocate(int index, int64_t bytes, void* stream) {
   return data;
 }
 
-void free(int, void* data, void* stream) {
+void free(int, void* data, void* stream, const MemoryLedger* captured) {
+  Capture* const running = running_capture();
+  const MemoryLedger* const now = running != nullptr ? running->memory.get() : nullptr;
+  if (captured != now) {
+    // Older than the capture: it goes when that has ended. Or it has outlived its capture, which is
+    // an error there, and went with the graph.
+    if (captured == nullptr) running->freed.emplace_back(data, stream);
+    return;
+  }
   // In a destructor, and perhaps after main: an error has nowhere to go, and the process's end
   // frees everything.
-  if (shared_with_host) {
+  if (shared_with_host && captured == nullptr) {
     (void)cudaFree(data);
   } else {
     (void)cudaFreeAsync(data, static_cast<cudaStream_t>(stream));
@@ -180,27 +220,47 @@ void release_cached_memory(int index) {
   cudaMemPool_t pool = nullptr;
   TESSERA_CUDA(cudaDeviceGetDefaultMemPool(&pool, index));
   TESSERA_CUDA(cudaMemPoolTrimTo(pool, 0));
+  TESSERA_CUDA(cudaDeviceGraphMemTrim(index));
 }
 
-void pin(void* data, int64_t bytes) {
-  TESSERA_CUDA(cudaHostRegister(data, static_cast<size_t>(bytes), cudaHostRegisterPortable));
+void* allocate_pinned(int64_t bytes) {
+  refuse_in_capture("allocate_pinned");
+  void* data = nullptr;
+  const cudaError_t error =
+      cudaHostAlloc(&data, static_cast<size_t>(bytes), cudaHostAllocPortable);
+  if (error == cudaErrorMemoryAllocation) {
+    (void)cudaGetLastError();
+    return nullptr;
+  }
+  check(error, "cudaHostAlloc");
+  return data;
 }
 
-void unpin(void* data) { (void)cudaHostUnregister(data); }
+void free_pinned(void* data) {
+  // As above an error has nowhere to go.
+  (void)cudaDeviceSynchronize();
+  (void)cudaFreeHost(data);
+}
 
 void zero(int index, void* data, int64_t bytes) {
   TESSERA_CUDA(cudaMemsetAsync(data, 0, static_cast<size_t>(bytes),
                                static_cast<cudaStream_t>(current_stream(index))));
 }
 
+void copy(int index, void* to, const void* from, int64_t bytes) {
+  TESSERA_CUDA(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault,
+                               static_cast<cudaStream_t>(current_stream(index))));
+  finish_call(current_context({DeviceType::cuda, index}), "copy");
+}
+
 void copy_and_wait(int index, void* to, const void* from, int64_t bytes) {
-  const auto stream = static_cast<cudaStream_t>(current_stream(index));
-  TESSERA_CUDA(
-      cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault, stream));
+  refuse_in_capture("copy_and_wait");
+  copy(index, to, from, bytes);
   synchronize(index);
 }
 
 void synchronize(int index) {
+  refuse_in_capture("synchronize");
   // The host waits here: it is about to read what the device writes.
   TESSERA_CUDA(cudaStreamSynchronize(static_cast<cudaStream_t>(current_stream(index))));
   throw_fault({DeviceType::cuda, index});

@@ -42,7 +42,7 @@ inline unsigned blocks_for(int64_t items, int64_t per_block) {
   return static_cast<unsigned>(blocks);
 }
 
-/// Throws where a launch failed; where tests share memory with the device, waits for its end.
+/// Throws where a launch failed, and as finish_call does (core/cuda/check.h).
 void finish_launch(const Context& context, const char* name, cudaError_t error);
 
 /// Starts `kernel` on the context's stream; arguments are converted to its parameters' types.

@@ -16,16 +16,26 @@ void* current_stream(int) { refuse(); }
 StreamScope::StreamScope(int, void*) : device_before_(-1), stream_before_(nullptr) { refuse(); }
 StreamScope::~StreamScope() = default;
 void* new_stream(int) { refuse(); }
+void* copy_stream(int) { refuse(); }
 Event::Event(int) : index_(-1) { refuse(); }
+bool Event::passed() const { refuse(); }
 void Event::wait() const { (void)index_; }
+void Event::synchronize() const {}
 void* allocate(int, int64_t, void*) { refuse(); }
-void free(int, void*, void*) {}
+void free(int, void*, void*, const MemoryLedger*) {}
 void release_cached_memory(int) {}
-void pin(void*, int64_t) { refuse(); }
-void unpin(void*) {}
+void* allocate_pinned(int64_t) { refuse(); }
+void free_pinned(void*) {}
 void zero(int, void*, int64_t) { refuse(); }
+void copy(int, void*, const void*, int64_t) { refuse(); }
 void copy_and_wait(int, void*, const void*, int64_t) { refuse(); }
 void synchronize(int) { refuse(); }
+struct Graph::Captured {};
+Graph::Graph(int, const std::function<void()>&) { refuse(); }
+Graph::~Graph() = default;
+void Graph::launch() {}
+void refuse_in_capture(const char*) {}
+std::shared_ptr<MemoryLedger> captured_memory() { return nullptr; }
 void share_memory_with_host() { refuse(); }
 bool memory_is_shared_with_host() { return false; }
 

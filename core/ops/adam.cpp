@@ -47,7 +47,8 @@ void adam_range(float* parameters, float* first_moment, float* second_moment, co
 
 void adam_update(const Context&, const Tensor& parameters, const Tensor& first_moment,
                  const Tensor& second_moment, const Tensor& gradients,
-                 std::span<const UpdateSegment> segments, std::span<const UpdateHyper> groups) {
+                 std::span<const UpdateSegment> segments, std::span<const UpdateHyper> groups,
+                 const StepScalars* scalars) {
   for (const Tensor* other : {&first_moment, &second_moment, &gradients}) {
     TESSERA_CHECK(other->elements() == parameters.elements(),
                   "adam_update: moments or gradients have {} elements, expected {}",
@@ -61,7 +62,7 @@ void adam_update(const Context&, const Tensor& parameters, const Tensor& first_m
     float* m = first_moment.data<float>();
     float* v = second_moment.data<float>();
     const T* g = gradients.data<T>();
-    for_each_segment("adam_update", parameters, segments, groups,
+    for_each_segment("adam_update", parameters, segments, groups, scalars,
                      [=](const UpdateHyper& hyper, int64_t begin, int64_t end) {
                        adam_range(p, m, v, g, hyper, begin, end);
                      });

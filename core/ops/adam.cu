@@ -20,9 +20,8 @@ struct Adam {
     Floats<n> m = load<n>(first_moment + at);
     Floats<n> v = load<n>(second_moment + at);
     const Floats<n> gradient = load<n>(gradients + at);
-    const UpdateHyper* found = find_hyper(table, at);
-    if (found == nullptr) return;
-    const UpdateHyper hyper = *found;
+    UpdateHyper hyper;
+    if (!find_hyper(table, at, hyper)) return;
     const float decay = hyper.learning_rate * hyper.weight_decay;
     const float decay_into_gradient = hyper.decoupled_decay ? 0.0f : hyper.weight_decay;
     const float shrink = hyper.decoupled_decay ? 1.0f - decay : 1.0f;
@@ -46,7 +45,8 @@ struct Adam {
 
 void adam_update(const Context& context, const Tensor& parameters, const Tensor& first_moment,
                  const Tensor& second_moment, const Tensor& gradients,
-                 std::span<const UpdateSegment> segments, std::span<const UpdateHyper> groups) {
+                 std::span<const UpdateSegment> segments, std::span<const UpdateHyper> groups,
+                 const StepScalars* scalars) {
   for (const Tensor* other : {&first_moment, &second_moment, &gradients}) {
     TESSERA_CHECK(other->elements() == parameters.elements(),
                   "adam_update: moments or gradients have {} elements, expected {}",
@@ -62,7 +62,7 @@ void adam_update(const Context& context, const Tensor& parameters, const Tensor&
     const bool aligned = aligned_for<n>(rule.parameters) && aligned_for<n>(rule.first_moment) &&
                          aligned_for<n>(rule.second_moment) && aligned_for<n>(rule.gradients);
     launch_update<n>(context, "adam_update", rule, aligned, parameters.elements(), segments,
-                     groups);
+                     groups, scalars);
   });
 }
 

@@ -28,7 +28,8 @@ Tensor dropout(const Tensor& x, float probability, uint64_t layer) {
       .elements_per_sample = samples == 0 ? 0 : x.elements() / samples,
   };
   constexpr int64_t limit = int64_t{1} << 32;  // what a word of the counter holds
-  TESSERA_CHECK(args.elements_per_sample / 4 < limit && args.state.first_sample + samples <= limit,
+  TESSERA_CHECK(args.elements_per_sample / 4 < limit &&
+                    args.state.first_sample + samples <= dropout_sample_limit,
                 "dropout: {} elements in each of the samples {} to {}, expected at most 2^34 "
                 "elements and 2^32 samples",
                 args.elements_per_sample, args.state.first_sample,
@@ -50,15 +51,6 @@ namespace {
 
 constexpr int64_t tile = 256;  // elements whose words are drawn together
 constexpr int64_t tile_groups = tile / 4;
-
-PhiloxKey dropout_key(const DropoutState& state) {
-  constexpr auto purpose = static_cast<uint32_t>(stable_hash("dropout"));
-  const auto step = static_cast<uint64_t>(state.step);
-  const PhiloxCounter words = philox(
-      {static_cast<uint32_t>(step), static_cast<uint32_t>(step >> 32), purpose, 0},
-      philox_key(state.seed));
-  return {words[0], words[1]};
-}
 
 /// The words of a tile's elements, from `first_group` on: for each group philox() of core/random.h,
 /// written out round by round over all groups because that vectorises and calls of philox() do not.
@@ -107,7 +99,7 @@ void dropout(const Context&, const Tensor& y, const Tensor& x, DropoutArgs args)
   if (x.elements() == 0) return;
   const int64_t samples = x.elements() / args.elements_per_sample;
   const int64_t tiles = (args.elements_per_sample + tile - 1) / tile;  // of one sample
-  const PhiloxKey key = dropout_key(args.state);
+  const DropoutDraws draws_of = dropout_draws(args.state);
   visit_float(x.dtype(), "dropout", [&]<class T>() {
     parallel_ranges(samples * tiles, 8 * tile, [&](int64_t first, int64_t last) {
       uint32_t draws[tile];
@@ -115,7 +107,8 @@ void dropout(const Context&, const Tensor& y, const Tensor& x, DropoutArgs args)
         const int64_t sample = i / tiles;
         const int64_t begin = i % tiles * tile;
         draw_tile(draws, static_cast<uint32_t>(begin / 4),
-                  static_cast<uint32_t>(args.state.first_sample + sample), args.layer, key);
+                  draws_of.first_sample + static_cast<uint32_t>(sample), args.layer,
+                  draws_of.key);
         const int64_t at = sample * args.elements_per_sample + begin;
         apply_tile(y.data<T>() + at, x.data<T>() + at, draws, args.threshold, args.keep_scale,
                    std::min(tile, args.elements_per_sample - begin));

@@ -1,6 +1,7 @@
 // dropout on CUDA: y = x * keep_scale where kept, 0 elsewhere, with the CPU's draws (dropout.cpp):
 // elements 4k to 4k + 3 of a sample are decided by the four words of one Philox counter.
 #include "core/cuda/elementwise.cuh"
+#include "core/cuda/graph.h"
 #include "core/kernels.h"
 
 namespace tessera::cuda {
@@ -9,27 +10,17 @@ namespace {
 
 constexpr int threads = 256;
 
-/// As cpu::dropout's.
-PhiloxKey dropout_key(const DropoutState& state) {
-  constexpr auto purpose = static_cast<uint32_t>(stable_hash("dropout"));
-  const auto step = static_cast<uint64_t>(state.step);
-  const PhiloxCounter words =
-      philox({static_cast<uint32_t>(step), static_cast<uint32_t>(step >> 32), purpose, 0},
-             philox_key(state.seed));
-  return {words[0], words[1]};
-}
-
 /// The words that decide elements [element, element + n) of a sample; element is a multiple of 4.
 template <int n>
 struct Draws {
-  __device__ Draws(const DropoutArgs& args, PhiloxKey key, int64_t sample, int64_t element) {
+  __device__ Draws(const DropoutDraws& draws, uint64_t layer, int64_t sample, int64_t element) {
     static_assert(n % 4 == 0);
     for (int group = 0; group < n / 4; ++group) {
       const PhiloxCounter words =
           philox({static_cast<uint32_t>(element / 4 + group),
-                  static_cast<uint32_t>(args.state.first_sample + sample),
-                  static_cast<uint32_t>(args.layer), static_cast<uint32_t>(args.layer >> 32)},
-                 key);
+                  draws.first_sample + static_cast<uint32_t>(sample),
+                  static_cast<uint32_t>(layer), static_cast<uint32_t>(layer >> 32)},
+                 draws.key);
       for (int k = 0; k < 4; ++k) word[4 * group + k] = words[static_cast<size_t>(k)];
     }
   }
@@ -42,37 +33,45 @@ __device__ inline float drop(float x, uint32_t draw, const DropoutArgs& args) {
 }
 
 /// `tiles` blocks of threads have a sample, a thread its n neighbours. `aligned`: a sample is whole
-/// accesses of n elements.
+/// accesses of n elements. In a graph, whose arguments do not change, `in_graph` is the state.
 template <bool aligned, class T>
 __global__ void __launch_bounds__(threads)
-    dropout_kernel(T* y, const T* x, unsigned tiles, DropoutArgs args, PhiloxKey key) {
+    dropout_kernel(T* y, const T* x, unsigned tiles, DropoutArgs args, DropoutDraws state,
+                   const DropoutDraws* in_graph) {
   constexpr int n = neighbours<T>;
   const int64_t sample = blockIdx.x / tiles;
   const int64_t pack = int64_t{blockIdx.x % tiles} * threads + threadIdx.x;  // of the sample
   const int64_t element = pack * n;
   if (element >= args.elements_per_sample) return;
+  if (in_graph != nullptr) state = *in_graph;
   if constexpr (aligned) {
     // Counted in packs: from an index of elements nvcc 13.0 makes n stores.
     const int64_t at = (sample * (args.elements_per_sample / n) + pack) * n;
     Floats<n> values = load<n>(x + at);
-    const Draws<n> draws(args, key, sample, element);
+    const Draws<n> draws(state, args.layer, sample, element);
     for (int k = 0; k < n; ++k) values.value[k] = drop(values.value[k], draws.word[k], args);
     store<n>(y + at, values);
   } else {
     const int64_t at = sample * args.elements_per_sample + element;
-    const Draws<n> draws(args, key, sample, element);
+    const Draws<n> draws(state, args.layer, sample, element);
     for (int k = 0; k < n && element + k < args.elements_per_sample; ++k) {
       y[at + k] = rounded<T>(drop(float(x[at + k]), draws.word[k], args));
     }
   }
 }
 
+__global__ void store_draws_kernel(DropoutDraws* to, DropoutDraws draws) { *to = draws; }
+
 }  // namespace
+
+void store_draws(const Context& context, DropoutDraws* to, const DropoutDraws& draws) {
+  launch(context, "dropout", {1, 1}, store_draws_kernel, to, draws);
+}
 
 void dropout(const Context& context, const Tensor& y, const Tensor& x, DropoutArgs args) {
   if (x.elements() == 0) return;
   const int64_t samples = x.elements() / args.elements_per_sample;
-  const PhiloxKey key = dropout_key(args.state);
+  const DropoutDraws* const in_graph = captured_dropout(args.state, samples);
   visit_float(x.dtype(), "dropout", [&]<class T>() {
     constexpr int n = neighbours<T>;
     const unsigned tiles = blocks_for(args.elements_per_sample, threads * n);
@@ -81,7 +80,8 @@ void dropout(const Context& context, const Tensor& y, const Tensor& x, DropoutAr
     const bool aligned =
         args.elements_per_sample % n == 0 && aligned_for<n>(out) && aligned_for<n>(in);
     launch(context, "dropout", {blocks_for(samples * tiles, 1), threads},
-           aligned ? dropout_kernel<true, T> : dropout_kernel<false, T>, out, in, tiles, args, key);
+           aligned ? dropout_kernel<true, T> : dropout_kernel<false, T>, out, in, tiles, args,
+           dropout_draws(args.state), in_graph);
   });
 }
 

@@ -5,6 +5,7 @@
 #include "core/autograd.h"
 #include "core/gemm.h"
 #include "core/ops.h"
+#include "core/ops/linear.h"
 #include "core/trace.h"
 
 namespace tessera::ops {
@@ -98,20 +99,6 @@ void column_sums(T* out, const T* x, int64_t rows, int64_t columns) {
       for (int64_t i = 0; i < width; ++i) out[column + i] = rounded<T>(total[i]);
     }
   });
-}
-
-struct LinearSizes {
-  int64_t in, out, rows;
-  int64_t row_stride, column_stride;  // of W as (in, out)
-};
-
-LinearSizes linear_sizes(const Tensor& y, const Tensor& weight, WeightLayout layout) {
-  const bool in_out = layout == WeightLayout::in_out;
-  const int64_t in = weight.size(in_out ? 0 : 1);
-  const int64_t out = weight.size(in_out ? 1 : 0);
-  int64_t rows = 1;
-  for (int i = 0; i < y.rank() - 1; ++i) rows *= y.size(i);
-  return {in, out, rows, in_out ? out : 1, in_out ? 1 : in};
 }
 }  // namespace
 

@@ -1,14 +1,16 @@
-// linear on CUDA: products by cuBLASLt with the bias, and in 16 bits GELU, as their epilogue; and
-// the gradient of the bias.
+// linear on CUDA: products by cuBLASLt, with the bias as an epilogue, and the gradient of the bias.
 //
-// That gradient has a kernel of its own rather than the library's epilogue: an order of addition
-// that is written down, one rounding, the same bits whether or not the weight trains. It reads dy
-// once more, which is a fraction of what the products cost.
+// GELU is a kernel of its own, not the library's epilogue: that would take the f32 value before it,
+// where backward computes GELU again from the rounded one (Kept, core/autograd.h); so the gradient
+// of the next weight is of the very values that it was multiplied with. The bias's gradient is one
+// too: an order of addition that is written down, one rounding, the same bits whether or not the
+// weight trains. Each reads or writes once more what the products beside it take many times as long
+// for.
 #include <algorithm>
 
 #include "core/cuda/blas_lt.h"
 #include "core/cuda/kernel.cuh"
-#include "core/kernels.h"
+#include "core/ops/linear.h"
 
 namespace tessera::cuda {
 
@@ -90,51 +92,23 @@ void column_sums(const Context& context, T* out, const T* x, int64_t rows, int64
   launch_column_sums<float, T, 1, 32>(context, out, parts.data<float>(), chunks, columns, chunks);
 }
 
-struct LinearSizes {
-  int64_t in, out, rows;
-  int64_t row_stride, column_stride;  // of W as (in, out)
-};
-
-LinearSizes linear_sizes(const Tensor& y, const Tensor& weight, WeightLayout layout) {
-  const bool in_out = layout == WeightLayout::in_out;
-  const int64_t in = weight.size(in_out ? 0 : 1);
-  const int64_t out = weight.size(in_out ? 1 : 0);
-  int64_t rows = 1;
-  for (int i = 0; i < y.rank() - 1; ++i) rows *= y.size(i);
-  return {in, out, rows, in_out ? out : 1, in_out ? 1 : in};
-}
-
 }  // namespace
 
 void linear_forward(const Context& context, const Tensor& y, const Tensor& pre, const Tensor& x,
                     const Tensor& weight, const Tensor& bias, WeightLayout layout,
                     Activation activation) {
   const auto [in, out, rows, row_stride, column_stride] = linear_sizes(y, weight, layout);
-  LtArgs product{.m = rows,
-                 .n = out,
-                 .k = in,
-                 .a = {x.raw(), in},
-                 .b = {weight.raw(), row_stride, column_stride},
-                 .c = {y.raw(), out},
-                 .bias = bias.defined() ? bias.raw() : nullptr,
-                 .dtype = x.dtype(),
-                 .c_dtype = y.dtype()};
-  if (activation == Activation::none) return multiply(context, product);
-
-  // The value before the activation is written even where nobody keeps it: another epilogue may
-  // have another algorithm, and a forward that is computed again must give the same bits.
-  const Tensor before = pre.defined() ? pre : context.workspace(y.shape(), y.dtype());
-  // In 16 bits one pass: y comes from the f32 value and may differ by a rounding from what backward
-  // computes again from the rounded one (Kept, core/autograd.h). In f32, where a product takes so
-  // long that a second pass costs nothing, both are gelu_forward's to the bit.
-  if (y.dtype() != DType::f32) {
-    product.pre = before.raw();
-    if (try_multiply(context, product)) return;
-    product.pre = nullptr;
-  }
-  product.c.data = before.raw();
-  multiply(context, product);
-  gelu_forward(context, y, before);
+  const Tensor& product = pre.defined() ? pre : y;
+  multiply(context, {.m = rows,
+                     .n = out,
+                     .k = in,
+                     .a = {x.raw(), in},
+                     .b = {weight.raw(), row_stride, column_stride},
+                     .c = {product.raw(), out},
+                     .bias = bias.defined() ? bias.raw() : nullptr,
+                     .dtype = x.dtype(),
+                     .c_dtype = y.dtype()});
+  if (activation == Activation::gelu) gelu_forward(context, y, product);
 }
 
 void linear_backward(const Context& context, const Tensor& dx, const Tensor& dweight,

@@ -51,7 +51,7 @@ void momentum_range(float* parameters, float* momentum, const T* gradients,
 
 void sgd_update(const Context&, const Tensor& parameters, const Tensor& momentum,
                 const Tensor& gradients, std::span<const UpdateSegment> segments,
-                std::span<const UpdateHyper> groups) {
+                std::span<const UpdateHyper> groups, const StepScalars* scalars) {
   const bool any_momentum = std::any_of(groups.begin(), groups.end(),
                                         [](const UpdateHyper& hyper) { return hyper.beta1 != 0; });
   TESSERA_CHECK(gradients.elements() == parameters.elements(),
@@ -68,7 +68,7 @@ void sgd_update(const Context&, const Tensor& parameters, const Tensor& momentum
     float* p = parameters.data<float>();
     float* b = any_momentum ? momentum.data<float>() : nullptr;
     const T* g = gradients.data<T>();
-    for_each_segment("sgd_update", parameters, segments, groups,
+    for_each_segment("sgd_update", parameters, segments, groups, scalars,
                      [=](const UpdateHyper& hyper, int64_t begin, int64_t end) {
                        if (hyper.beta1 == 0) {
                          plain_range(p, g, hyper, begin, end);

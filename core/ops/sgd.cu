@@ -18,9 +18,8 @@ struct Sgd {
     Floats<n> p = load<n>(parameters + at);
     Floats<n> b = momentum != nullptr ? load<n>(momentum + at) : Floats<n>{};
     const Floats<n> gradient = load<n>(gradients + at);
-    const UpdateHyper* found = find_hyper(table, at);
-    if (found == nullptr) return;
-    const UpdateHyper hyper = *found;
+    UpdateHyper hyper;
+    if (!find_hyper(table, at, hyper)) return;
     const bool has_momentum = hyper.beta1 != 0;
     // The step is along gradient_share * g + buffer_share * b.
     const float gradient_share = hyper.nesterov ? 1.0f : 0.0f;
@@ -42,7 +41,7 @@ struct Sgd {
 
 void sgd_update(const Context& context, const Tensor& parameters, const Tensor& momentum,
                 const Tensor& gradients, std::span<const UpdateSegment> segments,
-                std::span<const UpdateHyper> groups) {
+                std::span<const UpdateHyper> groups, const StepScalars* scalars) {
   const bool any_momentum = std::any_of(groups.begin(), groups.end(),
                                         [](const UpdateHyper& hyper) { return hyper.beta1 != 0; });
   TESSERA_CHECK(gradients.elements() == parameters.elements(),
@@ -61,7 +60,8 @@ void sgd_update(const Context& context, const Tensor& parameters, const Tensor& 
     constexpr int n = neighbours<float, T>;
     const bool aligned = aligned_for<n>(rule.parameters) && aligned_for<n>(rule.momentum) &&
                          aligned_for<n>(rule.gradients);
-    launch_update<n>(context, "sgd_update", rule, aligned, parameters.elements(), segments, groups);
+    launch_update<n>(context, "sgd_update", rule, aligned, parameters.elements(), segments, groups,
+                     scalars);
   });
 }
 

@@ -42,16 +42,10 @@ void block_square_sums(const Context& context, std::span<double> sums, const Ten
   TESSERA_CHECK(static_cast<int64_t>(sums.size()) == blocks,
                 "block_square_sums: room for {} sums, expected {}", sums.size(), blocks);
   if (blocks == 0) return;
-  const Tensor result = context.workspace({blocks * 2});  // an f64 takes two f32
   visit_float(x.dtype(), "block_square_sums", [&]<class T>() {
     launch(context, "block_square_sums", {blocks_for(blocks, groups), threads},
-           square_sums_kernel<T>, static_cast<double*>(result.raw()), x.data<T>(), elements,
-           blocks);
+           square_sums_kernel<T>, sums.data(), x.data<T>(), elements, blocks);
   });
-  TESSERA_CUDA(cudaMemcpyAsync(sums.data(), result.raw(), sums.size_bytes(), cudaMemcpyDefault,
-                               stream_of(context)));
-  // The host waits: whoever asks for block sums reads or sends them next.
-  TESSERA_CUDA(cudaStreamSynchronize(stream_of(context)));
 }
 
 }  // namespace tessera::cuda

@@ -19,11 +19,12 @@ struct UpdateTable {
   const UpdateSegment* segments;
   int count;
   const UpdateHyper* groups;
+  const StepScalars* scalars;  // or nullptr
 };
 
-/// What the elements of the block of 256 around `element` are updated with; nullptr outside all
-/// segments. Binary search.
-__device__ inline const UpdateHyper* find_hyper(const UpdateTable& table, int64_t element) {
+/// What the elements of the block of 256 around `element` are updated with; false where they are
+/// not. Binary search.
+__device__ inline bool find_hyper(const UpdateTable& table, int64_t element, UpdateHyper& hyper) {
   int first = 0;
   int last = table.count;  // the segment is among [first, last), if any has the element
   while (last - first > 1) {
@@ -31,8 +32,11 @@ __device__ inline const UpdateHyper* find_hyper(const UpdateTable& table, int64_
     (table.segments[middle].begin <= element ? first : last) = middle;
   }
   const UpdateSegment segment = table.segments[first];
-  const bool inside = segment.begin <= element && element < segment.end;
-  return inside ? table.groups + segment.group : nullptr;
+  if (element < segment.begin || segment.end <= element) return false;
+  hyper = table.groups[segment.group];
+  if (table.scalars == nullptr) return true;
+  hyper.gradient_scale *= table.scalars->gradient_scale;
+  return table.scalars->skip == 0;
 }
 
 /// The segments that are to be searched. Throws as check_segments does, and where two overlap.
@@ -53,21 +57,39 @@ inline std::vector<UpdateSegment> searchable(std::string_view rule, int64_t elem
   return result;
 }
 
-/// A table, and the memory that it lies in as long as this lives.
+/// What a launch carries in its arguments, which end at 4 KB.
+struct CarriedWords {
+  static constexpr int most = 896;
+  uint32_t value[most];
+};
+
+__global__ inline void __launch_bounds__(256)
+    store_kernel(uint32_t* to, CarriedWords words, int count) {
+  for (int i = static_cast<int>(threadIdx.x); i < count; i += 256) to[i] = words.value[i];
+}
+
+/// A table, and the memory that it lies in as long as this lives. It travels as arguments of
+/// kernels: a copy from pageable memory might wait for all that the stream was given before.
 class DeviceUpdateTable {
  public:
   DeviceUpdateTable(const Context& context, std::span<const UpdateSegment> segments,
-                    std::span<const UpdateHyper> groups) {
-    std::vector<std::byte> bytes(segments.size_bytes() + groups.size_bytes());
-    std::memcpy(bytes.data(), segments.data(), segments.size_bytes());
-    std::memcpy(bytes.data() + segments.size_bytes(), groups.data(), groups.size_bytes());
-    memory_ = context.workspace({std::ssize(bytes)}, DType::u8);
-    auto* data = static_cast<std::byte*>(memory_.raw());
-    // The call returns when it has read `bytes`, which are pageable memory.
-    TESSERA_CUDA(cudaMemcpyAsync(data, bytes.data(), bytes.size(), cudaMemcpyDefault,
-                                 stream_of(context)));
+                    std::span<const UpdateHyper> groups, const StepScalars* scalars) {
+    static_assert(sizeof(UpdateSegment) % 4 == 0 && sizeof(UpdateHyper) % 4 == 0);
+    std::vector<uint32_t> words((segments.size_bytes() + groups.size_bytes()) / 4);
+    auto* const bytes = reinterpret_cast<std::byte*>(words.data());
+    std::memcpy(bytes, segments.data(), segments.size_bytes());
+    std::memcpy(bytes + segments.size_bytes(), groups.data(), groups.size_bytes());
+    memory_ = context.workspace({std::ssize(words) * 4}, DType::u8);
+    auto* const data = static_cast<std::byte*>(memory_.raw());
+    for (size_t begin = 0; begin < words.size(); begin += CarriedWords::most) {
+      const size_t count = std::min<size_t>(CarriedWords::most, words.size() - begin);
+      CarriedWords carried{};
+      std::copy_n(words.data() + begin, count, carried.value);
+      launch(context, "update", {1, 256}, store_kernel,
+             reinterpret_cast<uint32_t*>(data) + begin, carried, count);
+    }
     table_ = {reinterpret_cast<const UpdateSegment*>(data), static_cast<int>(segments.size()),
-              reinterpret_cast<const UpdateHyper*>(data + segments.size_bytes())};
+              reinterpret_cast<const UpdateHyper*>(data + segments.size_bytes()), scalars};
   }
   const UpdateTable& table() const { return table_; }
 
@@ -95,10 +117,10 @@ __global__ void __launch_bounds__(update_threads)
 template <int n, class Rule>
 void launch_update(const Context& context, const char* name, const Rule& rule, bool aligned,
                    int64_t elements, std::span<const UpdateSegment> segments,
-                   std::span<const UpdateHyper> groups) {
+                   std::span<const UpdateHyper> groups, const StepScalars* scalars) {
   const std::vector<UpdateSegment> sorted = searchable(name, elements, segments, groups);
   if (sorted.empty()) return;
-  const DeviceUpdateTable on_device(context, sorted, groups);
+  const DeviceUpdateTable on_device(context, sorted, groups, scalars);
   const int per_thread = aligned ? n : 1;
   launch(context, name, {blocks_for(elements, update_threads * per_thread), update_threads},
          aligned ? update_kernel<n, Rule> : update_kernel<1, Rule>, rule, on_device.table(),

@@ -31,19 +31,25 @@ inline void check_segments(std::string_view rule, int64_t elements,
 namespace cpu {
 
 /// Calls body(hyper, begin, end) for ranges that together are the segments, on threads split at
-/// blocks of 256 elements. Throws as check_segments does.
+/// blocks of 256 elements. `scalars`, where there are any, are heeded. Throws as check_segments
+/// does.
 template <class Body>
 void for_each_segment(std::string_view rule, const Tensor& parameters,
                       std::span<const UpdateSegment> segments, std::span<const UpdateHyper> groups,
-                      Body&& body) {
+                      const StepScalars* scalars, Body&& body) {
   const int64_t elements = parameters.elements();
   check_segments(rule, elements, segments, groups);
+  if (scalars != nullptr && scalars->skip != 0) return;
+  const float scale = scalars == nullptr ? 1.0f : scalars->gradient_scale;
   // One division of the whole buffer: many small segments still make one parallel region.
   parallel_blocks(elements, 8, [&](int64_t first, int64_t last) {
     for (const UpdateSegment& segment : segments) {
       const int64_t begin = std::max(first, segment.begin);
       const int64_t end = std::min(last, segment.end);
-      if (begin < end) body(groups[static_cast<size_t>(segment.group)], begin, end);
+      if (begin >= end) continue;
+      UpdateHyper hyper = groups[static_cast<size_t>(segment.group)];
+      hyper.gradient_scale *= scale;
+      body(hyper, begin, end);
     }
   });
 }

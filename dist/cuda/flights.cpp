@@ -54,6 +54,15 @@ void Flights::wait(Flight& flight) {
   }
 }
 
+void Flights::wait_for_all() {
+  std::shared_ptr<Flight> last;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!flights_.empty()) last = flights_.back();
+  }
+  if (last) wait(*last);
+}
+
 bool Flights::done_locked(const Flight& flight) const {
   return flight.is_launched && (flight.error || flight.behind.passed());
 }

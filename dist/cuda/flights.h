@@ -11,6 +11,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "dist/communicator.h"
 
@@ -55,6 +56,7 @@ class Flights {
   /// what this call and those before it hold: it was allocated on the current stream, and goes
   /// back in its order.
   void wait(Flight& flight);
+  void wait_for_all();
   bool done(const Flight& flight) const;
 
   /// Forgets the calls that are done.
@@ -75,6 +77,18 @@ class Flights {
   mutable std::mutex mutex_;
   std::deque<std::shared_ptr<Flight>> flights_;  // ascending numbers
   int64_t next_number_ = 0;
+};
+
+class FlightWork : public Work::State {
+ public:
+  FlightWork(std::shared_ptr<Flights> flights, std::shared_ptr<Flight> flight)
+      : flights_(std::move(flights)), flight_(std::move(flight)) {}
+  void wait() override { flights_->wait(*flight_); }
+  bool done() const override { return flights_->done(*flight_); }
+
+ private:
+  std::shared_ptr<Flights> flights_;
+  std::shared_ptr<Flight> flight_;
 };
 
 }  // namespace tessera::dist

@@ -1,6 +1,5 @@
 // The communicator over NCCL. A call puts its work on the communication stream and returns: events
 // order it behind what the caller's stream was given before, and what waits for the call behind it.
-#include <mpi.h>
 #include <nccl.h>
 
 #include <algorithm>
@@ -17,10 +16,11 @@
 #include "core/trace.h"
 #include "dist/collective_checks.h"
 #include "dist/cuda/flights.h"
+#include "dist/cuda/host_gather.h"
 #include "dist/cuda/nccl_check.h"
 #include "dist/cuda/nccl_group.h"
+#include "dist/cuda/nccl_setup.h"
 #include "dist/cuda/watchdog.h"
-#include "dist/mpi_check.h"
 
 namespace tessera::dist {
 
@@ -33,18 +33,6 @@ struct Task {
   std::function<int64_t()> body;         // returns the bytes that this rank sent
 };
 
-class NcclWork : public Work::State {
- public:
-  NcclWork(std::shared_ptr<Flights> flights, std::shared_ptr<Flight> flight)
-      : flights_(std::move(flights)), flight_(std::move(flight)) {}
-  void wait() override { flights_->wait(*flight_); }
-  bool done() const override { return flights_->done(*flight_); }
-
- private:
-  std::shared_ptr<Flights> flights_;
-  std::shared_ptr<Flight> flight_;
-};
-
 std::byte* bytes_of(const Tensor& tensor) { return static_cast<std::byte*>(tensor.raw()); }
 
 std::string text_of(const Task& task) {
@@ -53,41 +41,6 @@ std::string text_of(const Task& task) {
       task.call.bucket < 0 ? "" : fmt::format(", bucket {}", task.call.bucket);
   return fmt::format("{} of {}{}", collective_name(*task.collective),
                      traffic_name(task.call.purpose), bucket);
-}
-
-std::pair<int, int> mpi_rank_and_size() {
-  int initialized = 0;
-  TESSERA_MPI(MPI_Initialized(&initialized));
-  int rank = 0;
-  int size = 1;
-  if (initialized) {
-    TESSERA_MPI(MPI_Comm_rank(MPI_COMM_WORLD, &rank));
-    TESSERA_MPI(MPI_Comm_size(MPI_COMM_WORLD, &size));
-  }
-  return {rank, size};
-}
-
-ncclComm_t make_communicator(int rank, int size, const NcclOptions& options) {
-  ncclUniqueId id{};
-  if (rank == 0) TESSERA_NCCL(ncclGetUniqueId(&id));
-  if (size > 1) TESSERA_MPI(MPI_Bcast(&id, sizeof(id), MPI_BYTE, 0, MPI_COMM_WORLD));
-  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-  config.blocking = 1;
-  if (options.min_ctas > 0) config.minCTAs = options.min_ctas;
-  if (options.max_ctas > 0) config.maxCTAs = options.max_ctas;
-  ncclComm_t comm = nullptr;
-  TESSERA_NCCL(ncclCommInitRankConfig(&comm, size, id, rank, &config));
-  return comm;
-}
-
-cudaStream_t make_stream() {
-  int lowest = 0;
-  int highest = 0;
-  TESSERA_CUDA(cudaDeviceGetStreamPriorityRange(&lowest, &highest));
-  cudaStream_t stream = nullptr;
-  // Others wait for what is sent: its kernels go before those that compute.
-  TESSERA_CUDA(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, highest));
-  return stream;
 }
 
 class NcclCommunicator : public Communicator {
@@ -110,14 +63,19 @@ class NcclCommunicator : public Communicator {
   Work reduce_scatter(const Tensor& shard, const Tensor& input, int contributors,
                       Call call) override;
   Work all_gather(const Tensor& buffer, Call call) override;
+  Work all_gather_host(const Tensor& buffer, Call call) override;
   Work all_reduce(const Tensor& buffer, Call call) override;
   Work broadcast(const Tensor& buffer, int root, Call call) override;
   Work run(std::function<void()> body) override;
   void barrier() override;
+  bool captures() const override { return true; }
+  std::function<void()> capture(const std::function<void()>& body) override;
 
  private:
   Work submit(Task task);
   void launch(const Task& task, Flight& flight);
+  void check_transport(const Flight& before);
+  void launch_graph(const std::function<void()>& graph);
   std::string failure_of_nccl() const;
 
   int64_t send_pieces(const Tensor& input, int contributors, std::span<const int> sources,
@@ -133,8 +91,10 @@ class NcclCommunicator : public Communicator {
   std::shared_ptr<Storage> staging_;  // a chunk for each rank
   cudaStream_t stream_ = nullptr;
   ncclComm_t comm_ = nullptr;
+  HostGather hosts_;
   std::exception_ptr failure_;  // of the first call that failed
   std::shared_ptr<Flights> flights_;
+  std::shared_ptr<Flights> captured_;  // of the running capture
   std::unique_ptr<Watchdog> watchdog_;
 };
 
@@ -166,7 +126,8 @@ NcclCommunicator::~NcclCommunicator() {
 }
 
 Work NcclCommunicator::submit(Task task) {
-  auto flight = flights_->add(text_of(task), std::move(task.body));
+  const std::shared_ptr<Flights> flights = captured_ ? captured_ : flights_;
+  auto flight = flights->add(text_of(task), std::move(task.body));
   try {
     if (!failure_) launch(task, *flight);
   } catch (...) {
@@ -174,14 +135,52 @@ Work NcclCommunicator::submit(Task task) {
     // long as the communicator lives.
     failure_ = std::current_exception();
   }
+  flights->launched(*flight, failure_);
+  return Work(std::make_shared<FlightWork>(flights, std::move(flight)));
+}
+
+void NcclCommunicator::check_transport(const Flight& before) {
+  flights_->collect();
+  const std::string failure = failure_of_nccl();
+  TESSERA_CHECK(failure.empty(), "nccl: before {}: {}", before.name, failure);
+}
+
+// Calls of a capture are ordered by the same events, which nobody may ask whether they have passed:
+// so they are flights that the watchdog does not see.
+std::function<void()> NcclCommunicator::capture(const std::function<void()>& body) {
+  captured_ = std::make_shared<Flights>(device_.index);
+  const std::shared_ptr<void> end(nullptr, [this](void*) { captured_ = nullptr; });
+  auto graph = capture_ordered([&] {
+    body();
+    captured_->wait_for_all();  // the graph ends with the compute stream
+  });
+  return [this, graph = std::move(graph)] { launch_graph(graph); };
+}
+
+// One flight for all of it.
+void NcclCommunicator::launch_graph(const std::function<void()>& graph) {
+  auto flight = flights_->add("graph of a micro-step", {});
+  try {
+    if (!failure_) {
+      check_transport(*flight);
+      // The compute stream waits for the communication stream, because NCCL makes the calls of a
+      // communicator one after the other. Those after the graph wait for it as for all launches.
+      const auto compute = static_cast<cudaStream_t>(cuda::current_stream(device_.index));
+      Event calls;
+      calls.record(stream_);
+      calls.hold(compute);
+      graph();
+      flight->behind.record(compute);
+    }
+  } catch (...) {
+    failure_ = std::current_exception();
+  }
   flights_->launched(*flight, failure_);
-  return Work(std::make_shared<NcclWork>(flights_, std::move(flight)));
+  if (failure_) std::rethrow_exception(failure_);
 }
 
 void NcclCommunicator::launch(const Task& task, Flight& flight) {
-  flights_->collect();
-  const std::string failure = failure_of_nccl();
-  TESSERA_CHECK(failure.empty(), "nccl: before {}: {}", flight.name, failure);
+  if (!captured_) check_transport(flight);
   const char* const name = task.collective ? collective_name(*task.collective).data() : "run";
   const trace::Scope scope(name, trace::Track::communication, task.call.bucket, [&] {
     return fmt::format("{}, {} bytes", traffic_name(task.call.purpose), task.payload_bytes);
@@ -310,6 +309,14 @@ Work NcclCommunicator::all_gather(const Tensor& buffer, Call call) {
     return (size_ - 1) * piece_bytes;
   };
   return submit({call, Collective::all_gather, buffer.bytes(), std::move(body)});
+}
+
+Work NcclCommunicator::all_gather_host(const Tensor& buffer, Call call) {
+  check_all_gather(buffer, size_);
+  const int64_t piece_bytes = buffer.bytes() / size_;
+  if (size_ > 1) hosts_.all_gather(bytes_of(buffer), piece_bytes, call);
+  traffic_.add(Collective::all_gather, call.purpose, (size_ - 1) * piece_bytes);
+  return {};
 }
 
 // NCCL adds in an order of its own. Of integers every order gives the same sum; floats are gathered

@@ -12,7 +12,9 @@
 
 #include <mpi.h>
 
+#include "emulated/capture.h"
 #include "emulated/dist/communicator.h"
+#include "emulated/errors.h"
 
 struct ncclComm {};  // a handle alone
 
@@ -37,6 +39,7 @@ State& state() {
 struct GroupedCall {
   Shared communicator;
   Call call;
+  cudaStream_t stream;
 };
 
 thread_local int group_depth = 0;
@@ -71,16 +74,28 @@ Shared find(ncclComm_t comm) {
   return found->second;
 }
 
+// Calls on a captured stream are made by the graph's launches, on all ranks alike.
+void run(const Shared& communicator, std::vector<Call> calls, cudaStream_t stream) {
+  if (!captured(stream)) return communicator->run(calls);
+  const cudaError_t error = enqueue(stream, [communicator, calls = std::move(calls)] {
+    const ncclResult_t result = guarded([&] { communicator->run(calls); });
+    if (result == ncclSuccess) return cudaSuccess;
+    return emulated::failed(cudaErrorUnknown, ncclGetLastError(nullptr));
+  });
+  if (error != cudaSuccess) throw Failure(ncclUnhandledCudaError, cudaGetErrorString(error));
+}
+
 void run_group(std::vector<GroupedCall> calls) {
   while (!calls.empty()) {
     const Shared communicator = calls.front().communicator;
+    const cudaStream_t stream = calls.front().stream;
     std::vector<Call> own;
     std::erase_if(calls, [&](const GroupedCall& grouped) {
       if (grouped.communicator != communicator) return false;
       own.push_back(grouped.call);
       return true;
     });
-    communicator->run(own);
+    run(communicator, std::move(own), stream);
   }
 }
 
@@ -88,13 +103,13 @@ ncclResult_t make(ncclComm_t comm, cudaStream_t stream, const Call& call) {
   const ncclResult_t result = guarded([&] {
     const Shared communicator = find(comm);
     communicator->check(call);
-    if (cudaStreamQuery(stream) != cudaSuccess) {
+    if (check_stream(stream, "") != cudaSuccess) {
       throw Failure(ncclInvalidArgument, text(call.operation) + ": there is no such stream");
     }
     if (group_depth > 0) {
-      group.push_back({communicator, call});
+      group.push_back({communicator, call, stream});
     } else {
-      communicator->run({&call, 1});
+      run(communicator, {call}, stream);
     }
   });
   if (group_depth > 0 && group_failure == ncclSuccess) group_failure = result;

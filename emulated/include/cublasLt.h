@@ -1,15 +1,16 @@
 // cuBLASLt on the CPU: the calls in use, with the real header's names, values and signatures.
 //
-// A product is computed when it is asked for, with f32 sums in order of k. What the library's
-// documentation demands is checked: sizes of attributes, shapes and leading dimensions that fit
-// each other, one dtype for both operands and f32 or the same for the result, pointers that an
-// epilogue needs, the alignment of its matrix, a workspace as large and as aligned as asked for. On
-// top of it: an algorithm is used only for a product like the one it was proposed for, with
-// addresses as aligned as promised; the result overlaps no operand; and the workspace is
-// overwritten. cublasLtGetStatusString says what was wrong in the calling thread's last failure.
+// A product is computed when it is asked for, with f32 sums in order of k, or by an algorithm that
+// splits k, of its parts in order. What the library's documentation demands is checked: sizes of
+// attributes, shapes and leading dimensions that fit each other, one dtype for both operands and
+// f32 or the same for the result, the pointer that an epilogue needs, a workspace as large and as
+// aligned as asked for. On top of it: an algorithm is used only for a product like the one it was
+// proposed for, with addresses as aligned as promised; the result overlaps no operand; and the
+// workspace is overwritten. cublasLtGetStatusString says what was wrong in the calling thread's
+// last failure.
 //
 // What it cannot cover: which algorithms there are, their order of addition, and what a GPU's
-// rounding or its GELU (the tanh form here too) differ by.
+// rounding differs by.
 #pragma once
 
 #include <cstddef>
@@ -50,8 +51,6 @@ typedef enum {
 typedef enum {
   CUBLASLT_EPILOGUE_DEFAULT = 1,
   CUBLASLT_EPILOGUE_BIAS = 4,
-  CUBLASLT_EPILOGUE_GELU_AUX = 32 | 128,
-  CUBLASLT_EPILOGUE_GELU_AUX_BIAS = 32 | 128 | 4,
 } cublasLtEpilogue_t;
 
 // Descriptors are the caller's memory; what is in it is known to emulated/cublas_lt.cpp alone.
@@ -89,8 +88,6 @@ typedef enum {
   CUBLASLT_MATMUL_DESC_TRANSB = 4,                 // int32_t
   CUBLASLT_MATMUL_DESC_EPILOGUE = 7,               // uint32_t
   CUBLASLT_MATMUL_DESC_BIAS_POINTER = 8,           // const void*
-  CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER = 11,  // void*
-  CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD = 12,       // int64_t
 } cublasLtMatmulDescAttributes_t;
 typedef enum {
   CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES = 1,    // uint64_t
@@ -101,8 +98,13 @@ typedef enum {
   CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES = 8,
 } cublasLtMatmulPreferenceAttributes_t;
 
+typedef enum {
+  CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME = 3,  // uint32_t
+} cublasLtMatmulAlgoConfigAttributes_t;
+
 cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle);
 cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle);
+size_t cublasLtGetVersion(void);
 const char* cublasLtGetStatusName(cublasStatus_t status);
 const char* cublasLtGetStatusString(cublasStatus_t status);
 
@@ -124,12 +126,24 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
                                                     cublasLtMatmulPreferenceAttributes_t attribute,
                                                     const void* value, size_t bytes);
 
-/// One algorithm for each product that the library documents; it wants a workspace.
+/// Up to four algorithms for each product that the library documents; each wants a workspace.
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
     cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, cublasLtMatrixLayout_t a_layout,
     cublasLtMatrixLayout_t b_layout, cublasLtMatrixLayout_t c_layout,
     cublasLtMatrixLayout_t d_layout, cublasLtMatmulPreference_t preference, int requested,
     cublasLtMatmulHeuristicResult_t results[], int* returned);
+
+/// Whether an algorithm, perhaps read from a file, fits a product; says its workspace.
+cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc,
+                                       cublasLtMatrixLayout_t a_layout,
+                                       cublasLtMatrixLayout_t b_layout,
+                                       cublasLtMatrixLayout_t c_layout,
+                                       cublasLtMatrixLayout_t d_layout,
+                                       const cublasLtMatmulAlgo_t* algorithm,
+                                       cublasLtMatmulHeuristicResult_t* result);
+cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t* algorithm,
+                                                    cublasLtMatmulAlgoConfigAttributes_t attribute,
+                                                    void* value, size_t bytes, size_t* written);
 
 /// D = alpha op(A) op(B) + beta C, then the epilogue.
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc,

@@ -11,12 +11,15 @@
 //     (emulated/runtime_api.h), also explained by cudaGetErrorString;
 //   - with the address sanitizer, accesses beyond an allocation or beyond the dynamic shared
 //     memory; with the undefined behaviour sanitizer, indices beyond a static shared array.
+// Calls on a captured stream (by one thread: cudaStreamCaptureModeThreadLocal) are checked at once
+// and done by the graph's launches, one after another in the order of the calls. What CUDA forbids
+// while capturing returns CUDA's error; each allocation in a capture is a block of its own.
 // Fresh memory and dynamic shared memory are filled with 0xFF bytes, which are NaN in every
 // floating-point type.
 //
 // What it cannot cover:
 //   - PTX, tensor cores' own rounding and order of addition, cp.async and TMA, clusters, CUB,
-//     cooperative groups, graphs: what the product needs of these stands behind core/cuda/*.cuh,
+//     cooperative groups: what the product needs of these stands behind core/cuda/*.cuh,
 //     which has emulated twins in this folder;
 //   - a GPU's rounding: expf, tanhf and others are the host's, and so is the contraction of a
 //     multiplication and an addition into an fma;
@@ -29,6 +32,9 @@
 //   - static shared memory starts with what the block before left there, and its limit of 48 KiB,
 //     like registers and __launch_bounds__, is known to nvcc only;
 //   - threads that end before a barrier of the others: a GPU lets these go on, here it is an error;
+//   - graphs that are built, updated or cloned by calls, graphs within graphs, memory that one
+//     graph allocates and another one frees, the physical memory that graphs share, and a capture
+//     that the null stream is in the way of; cudaHostRegister's memory is pageable to a graph;
 //   - errors that stick: after a failed launch the next one runs as if nothing had happened.
 #pragma once
 

@@ -8,7 +8,8 @@
 //   - a rank that does not come within a time, or has gone, is an error and not a wait for ever;
 //   - buffers lie on the communicator's device, and are either apart or in place exactly;
 //   - streams exist, groups are closed, and a communicator that failed is not used again.
-// Sums are in another order than that of ranks, as NCCL's are.
+// Sums are in another order than that of ranks, as NCCL's are. On a captured stream a call is made
+// by each launch of the graph.
 //
 // What it cannot cover: several ranks on one GPU, which NCCL refuses and which is the rule here;
 // other communicators than those of all ranks of MPI_COMM_WORLD; concurrency, as in cuda_runtime.h.

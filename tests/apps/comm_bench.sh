@@ -67,19 +67,8 @@ PYTHON
 must_work mpirun -n 2 "$comm_bench" --help
 [[ $(grep -c -- '--max-bytes' stdout.log) == 1 ]] || fail "help is not there once"
 
-# expect PATTERN PROGRAM ARGUMENT...
-expect() {
-  local pattern=$1 status=0
-  shift
-  "$@" > stdout.log 2> stderr.log < /dev/null || status=$?
-  [[ $status == 2 ]] || fail "exit code $status instead of 2: $*"$'\n'"$(cat stderr.log)"
-  [[ $(grep -c -- "$pattern" stderr.log) == 1 ]] ||
-    fail "not '$pattern' once from: $*"$'\n'"$(cat stderr.log)"
-  [[ $1 == mpirun || $(wc -l < stderr.log) == 1 ]] || fail "more than one line from: $*"
-  [[ ! -s stdout.log ]] || fail "output from: $*"
-}
-
 # With GPUs, each communicator; several ranks may share one, but not over NCCL.
+show_gpus
 if "$comm_bench" --device cuda --max-bytes 2k "${few[@]}" > cuda.log 2>&1 < /dev/null; then
   grep -q '^# 1 rank, device cuda (.*), communicator nccl, f32$' cuda.log || fail "$(cat cuda.log)"
   must_work mpirun -n 2 "$comm_bench" "${sizes[@]}" "${few[@]}" --device cuda --comm mpi \
@@ -94,7 +83,7 @@ if "$comm_bench" --device cuda --max-bytes 2k "${few[@]}" > cuda.log 2>&1 < /dev
   fi
 else
   expect '--device cuda: rank 0 has no usable GPU: ' "$comm_bench" --device cuda
-  must_work mpirun -n 2 "$comm_bench" --device auto --max-bytes 2k "${few[@]}"
+  must_work mpirun -n 2 "$comm_bench" --max-bytes 2k "${few[@]}"
   grep -q 'device cpu, communicator mpi' stdout.log || fail "$(cat stdout.log)"
 fi
 
@@ -109,7 +98,8 @@ expect '--collective: reduce not in' "$comm_bench" --collective reduce
 expect '--dtype: fp8 not in' "$comm_bench" --dtype fp8
 expect 'all_reduce sums f32 alone, --dtype is bf16' \
   "$comm_bench" --collective all_reduce --dtype bf16
-expect '--comm nccl: NCCL connects GPUs, and --device is cpu' "$comm_bench" --comm nccl
+expect '--comm nccl: NCCL connects GPUs, and --device is cpu' \
+  "$comm_bench" --device cpu --comm nccl
 expect 'no/comm.json: cannot be written' "$comm_bench" --max-bytes 2k --json no/comm.json
 expect '--factor is 1, expected at least 2' mpirun -n 3 "$comm_bench" --factor 1
 expect 'no/comm.json: cannot be written' mpirun -n 3 "$comm_bench" --json no/comm.json

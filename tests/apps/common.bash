@@ -8,6 +8,14 @@ cd "$work"
 train_gpt=$TESSERA_BIN/train_gpt
 generate=$TESSERA_BIN/generate
 
+# These test the CPU, also where there are GPUs, until show_gpus.
+[[ -v CUDA_VISIBLE_DEVICES ]] && visible_gpus=$CUDA_VISIBLE_DEVICES
+export CUDA_VISIBLE_DEVICES=
+show_gpus() {
+  unset CUDA_VISIBLE_DEVICES
+  if [[ -v visible_gpus ]]; then export CUDA_VISIBLE_DEVICES=$visible_gpus; fi
+}
+
 cat "$TESSERA_SOURCE_DIR"/core/*.h > text.txt
 tiny=(--layers 2 --heads 2 --width 16 --context 16 --global-batch 12 --micro-batch 2)
 
@@ -18,6 +26,19 @@ alone() { must_work "$train_gpt" "$@"; }
 ranks() { must_work mpirun -n "$1" "$train_gpt" "${@:2}"; }
 must_work() {
   "$@" > stdout.log 2> stderr.log < /dev/null || fail "exit code $?: $*"$'\n'"$(cat stderr.log)"
+}
+
+# expect PATTERN PROGRAM ARGUMENT...: bad input, refused in one line with exit code 2. Several ranks
+# say it once.
+expect() {
+  local pattern=$1 status=0
+  shift
+  "$@" > stdout.log 2> stderr.log < /dev/null || status=$?
+  [[ $status == 2 ]] || fail "exit code $status instead of 2: $*"$'\n'"$(cat stderr.log)"
+  [[ $(grep -c -- "$pattern" stderr.log) == 1 ]] ||
+    fail "not '$pattern' once from: $*"$'\n'"$(cat stderr.log)"
+  [[ $1 == mpirun || $(wc -l < stderr.log) == 1 ]] || fail "more than one line from: $*"
+  [[ ! -s stdout.log ]] || fail "output from: $*"
 }
 
 # What must be equal between runs: the log without times and without the header and summary.

@@ -79,7 +79,7 @@ TEST_CASE("comm_bench measures what was asked") {
   CHECK(defaults.collectives.size() == 5);
   CHECK(defaults.dtype == DType::f32);
   CHECK_FALSE(defaults.without_all_reduce);
-  CHECK(defaults.devices.device == "cpu");
+  CHECK(defaults.devices.device == "auto");
 
   const CommOptions half = parse({"--dtype", "bf16", "--min-bytes", "1k", "--max-bytes", "128M"});
   CHECK(half.dtype == DType::bf16);

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <cstdio>
 #include <fstream>
 #include <numeric>
 #include <string>
@@ -14,6 +15,7 @@
 #include "models/gpt.h"
 #include "optim/zero_optimizer.h"
 #include "tests/support/catch.h"
+#include "tests/support/devices.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/training.h"
 
@@ -99,4 +101,20 @@ TEST_CASE("GPT micro learns as it does in PyTorch, in fp32 and in bf16", "[full]
   CHECK(std::fabs(fp32 - expected) < tolerance);
   CHECK(std::fabs(bf16 - expected) < tolerance);
   CHECK(std::fabs(bf16 - fp32) < tolerance);
+}
+
+// With TESSERA_TEST_DEVICE=cuda on a GPU; an emulated device would take a day.
+TEST_CASE("GPT micro learns on CUDA as on the CPU", "[full]") {
+  const Device device = default_device();
+  if (on_cpu()) {
+    std::puts("skipped: TESSERA_TEST_DEVICE names no other device than the CPU");
+    return;
+  }
+  const Curve on_cuda = train(DType::f32);
+  set_default_device({});
+  const Curve on_host = train(DType::f32);
+  set_default_device(device);
+  CAPTURE(on_host.mean_of_last(), on_cuda.mean_of_last());
+  CHECK(std::fabs(on_host.losses[0] - on_cuda.losses[0]) < 1e-4);
+  CHECK(std::fabs(on_host.mean_of_last() - on_cuda.mean_of_last()) < 0.01);
 }

@@ -53,6 +53,20 @@ TEST_CASE("a plan has the preset's defaults") {
   CHECK_FALSE(options.rates.has_value());
 }
 
+TEST_CASE("a plan is for a device and a transport, which holds its staging") {
+  const optim::PlanInput on_cpu = parse_plan({"--ranks", "3"}).run;
+  CHECK(on_cpu.device == Device{});
+  CHECK(on_cpu.staging_bytes == dist::mpi_staging_bytes(3));
+  const optim::PlanInput over_nccl = parse_plan({"--ranks", "3", "--device", "cuda"}).run;
+  CHECK(over_nccl.device == Device{DeviceType::cuda, 0});
+  CHECK(over_nccl.staging_bytes == dist::nccl_staging_bytes(3));
+  // On the GPU one chunk of 1 MiB, of the five that MPI has on the host.
+  CHECK(parse_plan({"--ranks", "3", "--device", "cuda", "--comm", "mpi"}).run.staging_bytes ==
+        int64_t{1} << 20);
+  CHECK(parse_plan({"--ranks", "3", "--device", "cuda", "--staging", "1KiB"}).run.staging_bytes ==
+        1024);
+}
+
 TEST_CASE("a plan is for what was asked") {
   const PlanOptions options =
       parse_plan({"--layers", "2", "--width", "64", "--heads", "2", "--context", "32",

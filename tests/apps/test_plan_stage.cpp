@@ -7,6 +7,7 @@
 #include "apps/support/plan_gpt.h"
 #include "apps/support/plan_report.h"
 #include "apps/support/plan_table.h"
+#include "core/cuda.h"
 #include "tests/support/catch.h"
 #include "tests/support/plan_command_line.h"
 
@@ -50,6 +51,28 @@ TEST_CASE("a micro-batch's operations, by hand") {
   CHECK(gpt_work(config, 3, DType::bf16).bytes < gpt_work(config, 3, DType::f32).bytes);
 }
 
+TEST_CASE("without a GPU its workspace is unknown, and said to be") {
+  const PlanOptions options = parse_plan({"--device", "cuda", "--ranks", "2"});
+  const std::vector<StagePlan> plans = plan_stages(options);
+  if (cuda::device_count() > 0) {
+    CHECK(plans[0].plan.workspace.has_value());
+    return;
+  }
+  for (const StagePlan& stage : plans) {
+    CHECK_FALSE(stage.plan.workspace.has_value());
+    CHECK(stage.plan.peak() == stage.plan.memory() + *stage.plan.activations);
+  }
+  const std::string text = plan_text(options, plans);
+  CHECK_THAT(text, ContainsSubstring("workspace is unknown here and in no total"));
+  CHECK_THAT(text, ContainsSubstring(cuda::unusable()));
+  const auto json = nlohmann::json::parse(plan_json(options, plans).text());
+  CHECK(json["device"] == "cuda");
+  CHECK_FALSE(json["stages"][0]["memory"].contains("workspace"));
+  CHECK(json["stages"][0]["memory"].contains("activations"));
+  const PlanOptions on_cpu = parse_plan({"--ranks", "2"});
+  CHECK_THAT(plan_text(on_cpu, plan_stages(on_cpu)), !ContainsSubstring("unknown"));
+}
+
 TEST_CASE("the largest model is the last that fits") {
   const PlanOptions options = parse_plan({"--width", "64", "--ranks", "3", "--staging", "0"});
   for (const int stage : {0, 1, 2, 3}) {
@@ -62,7 +85,7 @@ TEST_CASE("the largest model is the last that fits") {
         input.parameters = gpt_parameters(config, options.dtype);
         input.stage = stage;
         optim::Plan plan = optim::plan(input, 0);
-        add_activations(plan, config, options.dtype, input.batch.micro);
+        add_activations(plan, config, options.dtype, input.batch.micro, {});
         const int64_t bytes = plan.peak();
         if (bytes > memory) break;
         walked = {layers, parameter_elements(input.parameters), bytes, false};

@@ -49,6 +49,8 @@ TEST_CASE("flags override the preset") {
   REQUIRE(options.model.width == 96);
   REQUIRE(options.model.context == 256);
   REQUIRE_FALSE(options.overlap);
+  REQUIRE_FALSE(options.graph);
+  REQUIRE(zero_options(parse({"--graph", "on"})).graph);
   REQUIRE(options.reduction == optim::Reduction::fast);
   REQUIRE(options.stage == 0);
   REQUIRE(options.lr == 0.5f);
@@ -144,7 +146,10 @@ TEST_CASE("precision and what is kept where") {
   REQUIRE(parameter_dtype(parse({"--precision", "fp16"}).memory) == DType::f16);
   models::Gpt model(options.model);
   model.to(parameter_dtype(options.memory));
-  REQUIRE(plan_input(options, model, 2, 3).sum_dtype == DType::bf16);
+  REQUIRE(plan_input(options, model, {}, 2, 3).sum_dtype == DType::bf16);
+  // A CPU's state is on the host anyway.
+  REQUIRE_FALSE(plan_input(options, model, {}, 2, 3).offload);
+  REQUIRE(plan_input(options, model, {.device = {DeviceType::cuda, 0}}, 2, 3).offload);
 }
 
 TEST_CASE("only matrices decay") {

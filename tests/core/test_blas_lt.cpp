@@ -147,45 +147,6 @@ TEST_CASE("a product on CUDA of size zero is nothing, zero or the bias", "[blas_
   CHECK(values_of(c) == Values(6, 0.0));
 }
 
-TEST_CASE("a product on CUDA with GELU keeps the value before it", "[blas_lt]") {
-  if (on_cpu()) return;
-  const DType dtype = GENERATE(from_range(half_dtypes()));
-  const bool with_bias = GENERATE(false, true);
-  const Sizes sizes = GENERATE(Sizes{33, 72, 40}, Sizes{1, 8, 3}, Sizes{4, 16, 0});
-  const Operands operands(dtype, dtype, sizes, false, true);
-  const Values expected = operands.expected(with_bias, false);
-  Values activated;
-  for (const double x : expected) {
-    activated.push_back(0.5 * x *
-                        (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x))));
-  }
-  const Tensor pre = Tensor::full(operands.c.shape(), NAN);
-  const Tensor kept = rounded_to(dtype, pre);
-  cuda::LtArgs args = operands.args(with_bias, false);
-  args.pre = kept.raw();
-  REQUIRE(cuda::try_multiply(context(), args));
-  CHECK(relative_error(kept, expected) < tolerance(dtype));
-  CHECK(relative_error(operands.c, activated) < tolerance(dtype));
-}
-
-TEST_CASE("a product on CUDA whose activation does not fit the library is left alone",
-          "[blas_lt]") {
-  if (on_cpu()) return;
-  const Operands narrow(DType::bf16, DType::bf16, {3, 12, 5}, false, false);
-  const Operands fitting(DType::bf16, DType::bf16, {3, 16, 5}, false, false);
-  const Tensor before = rounded_to(DType::bf16, widened(narrow.c));
-  const Tensor pre = Tensor::zeros({64}, DType::bf16);
-  cuda::LtArgs args = narrow.args(true, false);
-  args.pre = pre.raw();
-  CHECK_FALSE(cuda::try_multiply(context(), args));
-  CHECK_THROWS_WITH(cuda::multiply(context(), args),
-                    "cublasLt: no algorithm for 1 products of 3 x 12 x 5 from bf16 to bf16");
-  CHECK(same_bits(narrow.c, before));
-  args = fitting.args(true, false);
-  args.pre = pre.flat(1, 64).raw();
-  CHECK_FALSE(cuda::try_multiply(context(), args));
-}
-
 TEST_CASE("a product's workspace on CUDA is counted, and given back", "[blas_lt]") {
   if (on_cpu()) return;
   const Operands operands(DType::bf16, DType::f32, {64, 64, 4096}, true, false);
@@ -237,12 +198,32 @@ TEST_CASE("a product on CUDA says what is wrong", "[blas_lt]") {
   bad.dtype = bad.c_dtype = DType::i32;
   refused(bad, "dtype i32 is not a floating-point type");
   bad = fine;
-  bad.pre = operands.c.raw();
-  bad.accumulate = true;
-  refused(bad, "an activation of a sum");
-  bad = fine;
   bad.m = int64_t{1} << 31;
   refused(bad, "exceed 32-bit sizes");
+}
+
+TEST_CASE("what a product takes of the workspace is known before it runs") {
+  if (on_cpu()) return;
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const Sizes& sizes : {Sizes{64, 48, 32}, Sizes{5, 7, 9}, Sizes{130, 3, 64}}) {
+      for (const int64_t offset : {0, 1, 8}) {
+        CAPTURE(dtype_name(dtype), sizes.m, sizes.n, sizes.k, offset);
+        const Operands x(dtype, dtype, sizes, false, true, offset);
+        cuda::LtArgs args = x.args(true, false);
+        MemoryLedger& ledger = memory_ledger();
+        ledger.reset_peaks();
+        const int64_t before = ledger.current(Category::workspace);
+        cuda::multiply(context(), args);
+        const int64_t taken = ledger.peak(Category::workspace) - before;
+        CHECK(cuda::workspace_bytes(context(), args) == taken);
+        // Addresses count by their alignment alone: of blocks that are not there it is the same.
+        const int64_t address = 1024 + offset * dtype_size(dtype);
+        args.c.data = reinterpret_cast<void*>(static_cast<intptr_t>(address));
+        args.a.data = args.b.data = args.bias = args.c.data;
+        CHECK(cuda::workspace_bytes(context(), args) == taken);
+      }
+    }
+  }
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include "core/context.h"
 #include "tests/support/catch.h"
 #include "tests/support/reference.h"
+#include "tests/support/tensors.h"
 
 using namespace tessera;
 using namespace tessera::test;
@@ -101,8 +102,7 @@ TEST_CASE("what a loop's body throws comes out of the team") {
 }
 
 TEST_CASE("workspace is counted as such, and only while it lives") {
-  const Context context = current_context({});
-  CHECK(context.device.is_cpu());
+  const Context context = test_context();
   const int64_t before = memory_ledger().current(Category::workspace);
   {
     const Tensor scratch = context.workspace({3, 4}, DType::i32);

@@ -58,7 +58,7 @@ struct Operands {
 
 using Multiply = void (*)(const cpu::GemmArgs&);
 
-TEST_CASE("gemm equals float64 for every way its operands are stored", "[gemm]") {
+TEST_CASE("gemm equals float64 for every way its operands are stored", "[gemm][cpu]") {
   const auto sizes = GENERATE(Sizes{1, 1, 1}, Sizes{3, 5, 7}, Sizes{64, 1, 33}, Sizes{1, 65, 16},
                               Sizes{130, 70, 129}, Sizes{17, 31, 1}, Sizes{5, 64, 3000},
                               Sizes{2, 3, 9000});
@@ -77,7 +77,7 @@ TEST_CASE("gemm equals float64 for every way its operands are stored", "[gemm]")
   }
 }
 
-TEST_CASE("gemm rounds once: c = round(c + (product + bias))", "[gemm]") {
+TEST_CASE("gemm rounds once: c = round(c + (product + bias))", "[gemm][cpu]") {
   const auto sizes = GENERATE(Sizes{3, 5, 7}, Sizes{64, 48, 96}, Sizes{130, 70, 129},
                               Sizes{7, 33, 3000});
   const DType dtype = GENERATE(from_range(half_dtypes()));
@@ -100,7 +100,8 @@ TEST_CASE("gemm rounds once: c = round(c + (product + bias))", "[gemm]") {
   }
 }
 
-TEST_CASE("gemm reads heads out of a packed tensor and broadcasts a shared operand", "[gemm]") {
+TEST_CASE("gemm reads heads out of a packed tensor and broadcasts a shared operand",
+          "[gemm][cpu]") {
   // (T, 3, H, D): q of all heads, times the same k.
   const int64_t tokens = 9, heads = 3, size = 5, row = 3 * heads * size;
   const DType dtype = GENERATE(from_range(float_dtypes()));
@@ -136,7 +137,7 @@ TEST_CASE("gemm reads heads out of a packed tensor and broadcasts a shared opera
 }
 
 TEST_CASE("gemm of size zero: nothing happens, and a sum over no terms is zero or the bias",
-          "[gemm]") {
+          "[gemm][cpu]") {
   const DType dtype = GENERATE(from_range(float_dtypes()));
   const DType c_dtype = GENERATE_COPY(DType::f32, dtype);
   const Tensor c = rounded_to(c_dtype, Tensor::full({2, 3}, 5.0f));
@@ -160,7 +161,7 @@ TEST_CASE("gemm of size zero: nothing happens, and a sum over no terms is zero o
   CHECK(values_of(c) == Values(6, 0.0));
 }
 
-TEST_CASE("gemm gives the same bits wherever its operands lie", "[gemm]") {
+TEST_CASE("gemm gives the same bits wherever its operands lie", "[gemm][cpu]") {
   const ThreadCountRestorer restore;
   set_thread_count(GENERATE(1, 2));
   const auto [m, n, k] = GENERATE(Sizes{100, 96, 130}, Sizes{64, 384, 65}, Sizes{7, 33, 1000});
@@ -191,7 +192,8 @@ TEST_CASE("gemm gives the same bits wherever its operands lie", "[gemm]") {
   }
 }
 
-TEST_CASE("gemm works inside a parallel region, and gives there what one thread gives", "[gemm]") {
+TEST_CASE("gemm works inside a parallel region, and gives there what one thread gives",
+          "[gemm][cpu]") {
   const int64_t size = 65;
   const DType dtype = GENERATE(from_range(float_dtypes()));
   const Tensor a = random_tensor_of(dtype, {size, size}, 1);
@@ -216,7 +218,7 @@ TEST_CASE("gemm works inside a parallel region, and gives there what one thread 
   for (const Tensor& result : results) CHECK(same_bits(result, expected));
 }
 
-TEST_CASE("gemm's workspace is what was said, and can be the caller's", "[gemm]") {
+TEST_CASE("gemm's workspace is what was said, and can be the caller's", "[gemm][cpu]") {
   const ThreadCountRestorer restore;
   set_thread_count(GENERATE(1, 2));
   const DType dtype = GENERATE(from_range(float_dtypes()));
@@ -259,7 +261,7 @@ TEST_CASE("gemm's workspace is what was said, and can be the caller's", "[gemm]"
   if (!cpu::has_fast_gemm(dtype)) CHECK(bytes >= (m + n) * k * 4);
 }
 
-TEST_CASE("gemm's workspace is counted on its device", "[gemm]") {
+TEST_CASE("gemm's workspace is counted on its device", "[gemm][cpu]") {
   const Device second{DeviceType::cpu, 1};
   const Operands operands(DType::f16, DType::f16, {8, 8, 8}, false, false);
   cpu::GemmArgs args = operands.args(false, false);
@@ -272,7 +274,7 @@ TEST_CASE("gemm's workspace is counted on its device", "[gemm]") {
   CHECK(memory_ledger().peak(Category::workspace) == host);
 }
 
-TEST_CASE("f16 products overflow only where c is f16", "[gemm]") {
+TEST_CASE("f16 products overflow only where c is f16", "[gemm][cpu]") {
   const Tensor x = rounded_to(DType::f16, Tensor::full({1}, 256.0f));
   const Tensor narrow = Tensor::zeros({1}, DType::f16), wide = Tensor::zeros({1});
   cpu::GemmArgs args{.m = 1, .n = 1, .k = 1, .a = {x.raw(), 1}, .b = {x.raw(), 1},
@@ -285,7 +287,7 @@ TEST_CASE("f16 products overflow only where c is f16", "[gemm]") {
   CHECK(values_of(wide) == Values{65536});
 }
 
-TEST_CASE("which products are fast depends on the CPU", "[gemm]") {
+TEST_CASE("which products are fast depends on the CPU", "[gemm][cpu]") {
   CHECK(cpu::has_fast_gemm(DType::f32));
   CHECK_FALSE(cpu::has_fast_gemm(DType::f16));
   CHECK_FALSE(cpu::has_fast_gemm(DType::i32));
@@ -296,7 +298,7 @@ TEST_CASE("which products are fast depends on the CPU", "[gemm]") {
 #endif
 }
 
-TEST_CASE("gemm says what is wrong, and names the call that oneDNN refused", "[gemm]") {
+TEST_CASE("gemm says what is wrong, and names the call that oneDNN refused", "[gemm][cpu]") {
   const Tensor x = Tensor::full({4, 4}, 1.0f);
   cpu::GemmArgs bad{
       .m = 4, .n = 4, .k = 4, .a = {x.raw(), -4}, .b = {x.raw(), 4}, .c = {x.raw(), 4}};

@@ -7,10 +7,12 @@
 #include <vector>
 
 #include "core/context.h"
+#include "core/cuda.h"
 #include "core/kernels.h"
 #include "core/memory.h"
 #include "core/tensor.h"
 #include "tests/support/catch.h"
+#include "tests/support/devices.h"
 
 using namespace tessera;
 using Catch::Matchers::ContainsSubstring;
@@ -272,4 +274,38 @@ TEST_CASE("a block may be given back by another thread", "[threads]") {
   auto block = allocate(256, Category::communication);
   std::thread([block = std::move(block)]() mutable { block.reset(); }).join();
   CHECK(ledger.current(Category::communication) == 0);
+}
+
+TEST_CASE("pinned memory is the host's in the ledger, and a GPU's to copy from and to") {
+  if (test::on_cpu()) {
+    CHECK_THROWS_AS(allocate_pinned(1, Category::communication), Error);
+    return;
+  }
+  const MemoryLedger& host = memory_ledger(Device{});
+  const int64_t before = host.current(Category::communication);
+  {
+    const auto there = allocate_pinned(4 * sizeof(float), Category::communication);
+    const auto back = allocate_pinned(4 * sizeof(float), Category::communication);
+    CHECK(there->device() == Device{});
+    CHECK(host.current(Category::communication) == before + 32);
+    const Tensor x = Tensor::empty({4});
+    const int index = x.device().index;
+    const std::vector<float> values{1, 2, 3, 4};
+    std::memcpy(there->data(), values.data(), 16);
+    // There on the copy stream, twice as much on the compute stream, back on the copy stream.
+    const auto copy = [index](void* to, const void* from) {
+      const cuda::Event launched(index);
+      const cuda::StreamScope here(index, cuda::copy_stream(index));
+      launched.wait();
+      cuda::copy(index, to, from, 16);
+      return cuda::Event(index);
+    };
+    copy(x.raw(), there->data()).wait();
+    kernels::add(current_context(x.device()), x, x, x);
+    copy(back->data(), x.raw()).synchronize();
+    CHECK(static_cast<const float*>(back->data())[0] == 2);
+    CHECK(static_cast<const float*>(back->data())[3] == 8);
+  }
+  CHECK(host.current(Category::communication) == before);
+  CHECK(allocate_pinned(0, Category::communication)->data() == nullptr);
 }

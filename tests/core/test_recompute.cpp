@@ -41,7 +41,7 @@ struct Parameters {
     leaf.name = name;
     leaf.gradient_buffer = [this, name, shape] {
       log.push_back(name + " buffer");
-      return Tensor::empty(shape, DType::f32, {}, Category::gradients);
+      return Tensor::empty(shape, DType::f32, default_device(), Category::gradients);
     };
     leaf.gradient_complete = [this, name] { log.push_back(name + " complete"); };
     all.push_back(parameter);

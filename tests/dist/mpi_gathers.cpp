@@ -79,3 +79,22 @@ TEST_CASE("texts of all ranks arrive on rank 0") {
   REQUIRE(texts.size() == static_cast<size_t>(job().size()));
   for (int r = 0; r < job().size(); ++r) CHECK(texts[static_cast<size_t>(r)] == text_of(r));
 }
+
+TEST_CASE("rank 0's text arrives on every rank") {
+  for (const size_t length : {0, 5, 70'000}) {
+    const std::string expected(length, 'x');
+    CHECK(broadcast_text(job(), job().rank() == 0 ? expected : "not this one") == expected);
+  }
+}
+
+TEST_CASE("all_gather_host brings what hosts know, wherever the ranks compute") {
+  constexpr int64_t piece = 3;
+  const int ranks = job().size();
+  const Tensor buffer = Tensor::zeros({ranks * piece}, DType::u8, Device{});
+  const auto bytes = buffer.values<uint8_t>();
+  std::fill_n(bytes.begin() + job().rank() * piece, piece, static_cast<uint8_t>(job().rank() + 1));
+  const Counted counted(job());
+  job().all_gather_host(buffer, {Traffic::flags, -1}).wait();
+  for (int64_t i = 0; i < ranks * piece; ++i) CHECK(bytes[static_cast<size_t>(i)] == i / piece + 1);
+  CHECK(counted.only(Collective::all_gather, Traffic::flags, (ranks - 1) * piece));
+}

@@ -9,7 +9,7 @@ using namespace tessera;
 using namespace tessera::dist;
 
 TEST_CASE("one rank has its own as the result of every collective") {
-  const auto communicator = single_communicator();
+  const auto communicator = single_communicator(default_device());
   CHECK(communicator->rank() == 0);
   CHECK(communicator->size() == 1);
   CHECK(communicator->name() == "single");
@@ -51,7 +51,7 @@ TEST_CASE("one rank has its own as the result of every collective") {
 }
 
 TEST_CASE("one rank sends nothing, and the ledger counts what ran") {
-  const auto communicator = single_communicator();
+  const auto communicator = single_communicator(default_device());
   const Tensor x = Tensor::zeros({4});
   communicator->exchange(x, 1, [](int, int64_t, const Tensor&) {}, {Traffic::gradients, 0}).wait();
   communicator->all_gather(x, {Traffic::parameters, 0}).wait();
@@ -82,7 +82,7 @@ TEST_CASE("the traffic ledger counts by purpose and by collective") {
   CHECK(collective_name(Collective::barrier) == "barrier");
 }
 
-TEST_CASE("a communicator allocates where its ranks compute") {
+TEST_CASE("a communicator allocates where its ranks compute", "[cpu]") {
   const auto host = single_communicator();
   CHECK(host->device() == Device{});
   CHECK(host->allocate(8, Category::communication)->device() == Device{});
@@ -105,7 +105,7 @@ TEST_CASE("a communicator allocates where its ranks compute") {
 }
 
 TEST_CASE("one rank refuses what several would refuse") {
-  const auto communicator = single_communicator();
+  const auto communicator = single_communicator(default_device());
   const Tensor x = Tensor::zeros({4});
   const auto ignore = [](int, int64_t, const Tensor&) {};
   CHECK_THROWS_AS(communicator->exchange(x, 0, ignore, {}), Error);

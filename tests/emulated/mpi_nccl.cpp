@@ -257,6 +257,37 @@ TEST_CASE("a refused call makes its group fail, and nothing of it runs") {
         ncclSuccess);
 }
 
+TEST_CASE("calls on a captured stream are made by each launch of the graph, on all ranks") {
+  const World world;
+  if (world.size == 1) return;
+  const Comm comm;
+  const Floats buffer(4);
+  cudaStream_t stream = nullptr;
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t exec = nullptr;
+  REQUIRE(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) == cudaSuccess);
+  REQUIRE(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal) == cudaSuccess);
+  CHECK(ncclAllReduce(buffer.at(0), buffer.at(1), 1, ncclFloat32, ncclSum, comm, stream) ==
+        ncclSuccess);
+  CHECK(ncclGroupStart() == ncclSuccess);
+  CHECK(ncclSend(buffer.at(0), 1, ncclFloat32, world.after(), comm, stream) == ncclSuccess);
+  CHECK(ncclRecv(buffer.at(2), 1, ncclFloat32, world.before(), comm, stream) == ncclSuccess);
+  CHECK(ncclGroupEnd() == ncclSuccess);
+  REQUIRE(cudaStreamEndCapture(stream, &graph) == cudaSuccess);
+  REQUIRE(cudaGraphInstantiate(&exec, graph) == cudaSuccess);
+  CHECK(buffer[1] == 1);
+  for (const int factor : {1, 3}) {
+    *buffer.at(0) = static_cast<float>(factor * (1 + world.rank));
+    REQUIRE(cudaGraphLaunch(exec, stream) == cudaSuccess);
+    CHECK(buffer[1] == static_cast<float>(factor * world.size * (world.size + 1) / 2));
+    CHECK(buffer[2] == static_cast<float>(factor * (1 + world.before())));
+    meet();  // nobody writes what another one still reads
+  }
+  CHECK(cudaGraphExecDestroy(exec) == cudaSuccess);
+  CHECK(cudaGraphDestroy(graph) == cudaSuccess);
+  CHECK(cudaStreamDestroy(stream) == cudaSuccess);
+}
+
 TEST_CASE("a rank that has left is not waited for") {
   const World world;
   if (world.size == 1) return;

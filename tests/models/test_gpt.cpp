@@ -120,7 +120,7 @@ TEST_CASE("gradients of the whole model agree with finite differences") {
 TEST_CASE("a new model knows nothing: its loss is about ln(vocabulary)") {
   for (const int64_t vocab : {64, 1000}) {
     Gpt model({.layers = 3, .heads = 4, .width = 64, .context = 32, .vocab = vocab});
-    materialize(model, {}, 1);
+    materialize(model, default_device(), 1);
     const Tensor tokens = random_indices({4, 32}, 1, vocab);
     const Tensor targets = random_indices({4, 32}, 2, vocab);
     const NoGrad no_grad;
@@ -287,7 +287,7 @@ TEST_CASE("a parameter hears of its use in pairs where it is read, and is comple
     leaf.gradient_complete = [&completions, name] { ++completions[name]; };
     leaf.gradient_buffer = [&buffers, name, shape = named.parameter.shape()] {
       ++buffers[name];
-      return Tensor::empty(shape, DType::f32, {}, Category::gradients);
+      return Tensor::empty(shape, DType::f32, default_device(), Category::gradients);
     };
   }
   const Tensor tokens = random_indices({2, 5}, 1, 11);

@@ -32,7 +32,7 @@ struct Step {
 Step step_of(GptConfig config, bool recompute) {
   config.recompute = recompute;
   Gpt model(config);
-  materialize(model, {}, 1);
+  materialize(model, default_device(), 1);
   Step step;
   for (const auto& named : model.named_parameters()) {
     named.parameter.leaf().gradient_complete = [&step, name = named.name] {
@@ -60,7 +60,7 @@ double loss_of(DType dtype, bool recompute = false) {
   config.recompute = recompute;
   Gpt model(config);
   model.to(dtype);
-  materialize(model, {}, 1);
+  materialize(model, default_device(), 1);
   double total = 0;
   for (uint64_t batch = 0; batch < 4; ++batch) {
     const Tensor tokens = random_indices({4, config.context}, 2 * batch, config.vocab);
@@ -117,7 +117,7 @@ TEST_CASE("what a micro-batch holds is as docs/memory.md says, to the byte") {
     config.recompute = recompute;
     Gpt model(config);
     model.to(dtype);
-    materialize(model, {}, 1);
+    materialize(model, default_device(), 1);
     const int64_t before = memory_ledger().current(Category::activations);
     const Tensor tokens = random_indices({3, config.context}, 1, V);
     const Tensor targets = random_indices({3, config.context}, 2, V);
@@ -138,7 +138,7 @@ TEST_CASE("evaluation does not recompute, and may not come before a backward tha
   GptConfig config = small;
   config.recompute = true;
   Gpt model(config);
-  materialize(model, {}, 1);
+  materialize(model, default_device(), 1);
   const Tensor tokens = random_indices({2, 16}, 1, config.vocab);
   const Tensor loss = model.loss(tokens, tokens);
   model.eval();
@@ -159,7 +159,7 @@ TEST_CASE("16-bit models have the losses of 32-bit ones to their precision") {
 TEST_CASE("logits are f32 for every dtype") {
   Gpt model(small);
   model.to(DType::bf16);
-  materialize(model, {}, 1);
+  materialize(model, default_device(), 1);
   model.eval();
   const NoGrad no_grad;
   const Tensor tokens = random_indices({1, 5}, 1, small.vocab);
@@ -174,9 +174,9 @@ TEST_CASE("of frozen blocks backward computes nothing that no gradient needs") {
   GptConfig config = small;
   config.recompute = GENERATE(false, true);
   Gpt model(config);
-  materialize(model, {}, 1);
+  materialize(model, default_device(), 1);
   Gpt whole(config);
-  materialize(whole, {}, 1);
+  materialize(whole, default_device(), 1);
   // All but the last two blocks and the final norm.
   std::vector<std::string> completed;
   for (const auto& named : model.named_parameters()) {

@@ -2,6 +2,7 @@
 // nothing with the optimizer but the layout.
 #include <initializer_list>
 #include <memory>
+#include <utility>
 
 #include "optim/plan.h"
 #include "tests/support/catch.h"
@@ -94,11 +95,27 @@ optim::Plan plan_of(const Subject& subject, const dist::World& world, const Run&
                       .batch = run.batch(),
                       .sum_dtype = options.grad_shard,
                       .offload = options.offload == optim::Offload::optimizer,
+                      .device = world.communicator->device(),
                       .staging_bytes = world.communicator->staging_bytes()},
                      world.rank);
 }
 
+// Over MPI what a GPU sends passes through pinned memory, which grows with the largest call and
+// stays: one larger than those of all these runs makes it a part of what there was before.
+void grow_pinned_memory(dist::Communicator& communicator) {
+  static bool grown = communicator.device().is_cpu();
+  if (std::exchange(grown, true)) return;
+  const int64_t piece = 1 << 20;
+  const Tensor large = Tensor::zeros({communicator.size() * piece}, DType::f32,
+                                     communicator.device(), Category::communication);
+  communicator.all_gather(large, {}).wait();
+  const Tensor sum = Tensor::zeros({piece}, DType::f32, communicator.device(),
+                                   Category::communication);
+  communicator.reduce_scatter(sum, large, communicator.size(), {}).wait();
+}
+
 void check_equal(const Subject& subject, const dist::World& world, const Run& run) {
+  grow_pinned_memory(*world.communicator);
   const optim::ZeroOptions& options = run.options;
   CAPTURE(options.stage, options.bucket_bytes, options.overlap, run.micro_batches,
           dtype_name(options.grad_shard));
@@ -219,8 +236,7 @@ TEST_CASE("measured bytes equal the plan's: two dtypes in one model, nothing tie
 }
 
 TEST_CASE("measured bytes equal the plan's: offload, on both devices") {
-  dist::World world = job_world();
-  world.communicator = std::make_shared<SecondDeviceCommunicator>(world.communicator);
+  const dist::World world = beside_the_host(job_world());
   for (const auto& [dtype, grad_shard] : precisions) {
     for (const int stage : {0, 1, 2, 3}) {
       CAPTURE(dtype_name(dtype));

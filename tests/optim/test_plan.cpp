@@ -232,6 +232,7 @@ TEST_CASE("plan: what does not exist is refused") {
   CHECK_THROWS_AS(plan({.ranks = 0}, 0), Error);
   CHECK_THROWS_AS(plan({.batch = {.global = 3, .micro = 2}}, 0), InputError);
   CHECK_THROWS_AS(plan({.sum_dtype = DType::f16}, 0), Error);
+  CHECK_THROWS_AS(plan({.graph = true}, 0), InputError);
   PlanInput input{.parameters = {{"w", 1}}};
   input.parameters[0].dtype = DType::i32;
   CHECK_THROWS_AS(plan(input, 0), Error);

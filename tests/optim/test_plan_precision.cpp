@@ -1,5 +1,6 @@
 // The plan of 16-bit parameters against numbers derived by hand, and against the ZeRO paper's.
 #include "dist/communicator.h"
+#include "optim/micro_step_kind.h"
 #include "optim/plan.h"
 #include "tests/support/catch.h"
 
@@ -133,6 +134,35 @@ TEST_CASE("plan: parameters of several dtypes lie apart") {
   CHECK(plan(input, 0).parts.state == 2 * 1024 * 4);
 }
 
+TEST_CASE("plan: on a GPU the end of a step has its norm, scalars and their copies") {
+  PlanInput input = two_ranks(DType::bf16, 2);
+  const Plan host = plan(input, 0);
+  input.device = {DeviceType::cuda, 0};
+  const Plan device = plan(input, 0);
+  // A line of a table for each of the two parameters, one partial sum; the flags are elsewhere.
+  CHECK(device.parts.norms == host.parts.norms + 2 * 32 + 8);
+  CHECK(device.communication == host.communication + 2 * 32 + 8 + 32 - host.parts.flags);
+  CHECK(device.host.communication == host.parts.flags + 2 * 32);
+  CHECK(device.traffic == host.traffic);
+}
+
+TEST_CASE("plan: graphs leave their loss in a place of its own, and are as many as kinds") {
+  PlanInput input = two_ranks(DType::bf16, 1);
+  input.device = {DeviceType::cuda, 0};
+  const Plan without = plan(input, 0);
+  input.graph = true;
+  CHECK(plan(input, 0).memory() == without.memory() + 4);
+  CHECK(plan(input, 0).traffic == without.traffic);
+
+  // The first of a step, those in between, the last where it has fewer contributors.
+  CHECK(graph_count({.global = 6, .micro = 1}, 2, 10) == 2);
+  CHECK(graph_count({.global = 5, .micro = 1}, 2, 10) == 3);
+  CHECK(graph_count({.global = 2, .micro = 1}, 2, 10) == 1);
+  // The run's first runs without one.
+  CHECK(graph_count({.global = 2, .micro = 1}, 2, 1) == 0);
+  CHECK(graph_count({.global = 6, .micro = 1}, 2, 1) == 1);
+}
+
 TEST_CASE("plan: offload moves masters and state to the host") {
   PlanInput input = two_ranks(DType::bf16, 1);
   const Plan device = plan(input, 0);
@@ -148,6 +178,13 @@ TEST_CASE("plan: offload moves masters and state to the host") {
   // Stage 0 updates whole buckets.
   input.stage = 0;
   CHECK(plan(input, 0).host.communication == 1024 * (4 + 2));
+  // From a GPU the next sums come, and the last weights go, while these are updated.
+  input.device = {DeviceType::cuda, 0};
+  // Flags are on the host too, a byte of each rank, and copies of what two steps end with.
+  constexpr int64_t of_steps = 2 + 2 * 32;
+  CHECK(plan(input, 0).host.communication == 2 * 1024 * (4 + 2) + of_steps);
+  input.bucket_bytes = int64_t{1} << 30;  // one bucket, of 1536 elements: there is no next one
+  CHECK(plan(input, 0).host.communication == 1536 * (4 + 2) + of_steps);
   // In f32 there are masters because the weights are elsewhere.
   input = two_ranks(DType::f32, 3);
   input.bucket_bytes = 2048;

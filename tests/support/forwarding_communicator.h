@@ -31,6 +31,9 @@ class ForwardingCommunicator : public dist::Communicator {
   dist::Work all_gather(const Tensor& buffer, dist::Call call) override {
     return inner_->all_gather(buffer, call);
   }
+  dist::Work all_gather_host(const Tensor& buffer, dist::Call call) override {
+    return inner_->all_gather_host(buffer, call);
+  }
   dist::Work all_reduce(const Tensor& buffer, dist::Call call) override {
     return inner_->all_reduce(buffer, call);
   }

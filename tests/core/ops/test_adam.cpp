@@ -4,6 +4,7 @@
 #include "core/kernels.h"
 #include "tests/support/catch.h"
 #include "tests/support/precision.h"
+#include "tests/support/step_scalars.h"
 
 using namespace tessera;
 using namespace tessera::test;
@@ -30,9 +31,9 @@ struct Weights {
 };
 
 void update(const Weights& to, const Tensor& gradients, std::vector<UpdateSegment> segments,
-            std::vector<UpdateHyper> groups) {
+            std::vector<UpdateHyper> groups, const StepScalars* scalars = nullptr) {
   kernels::adam_update(test_context(), to.p, to.m, to.v, gradients, std::span(segments),
-                       std::span(groups));
+                       std::span(groups), scalars);
 }
 
 struct ReferenceWeights {
@@ -117,6 +118,39 @@ TEST_CASE("adam_update's bits do not depend on the number of threads", "[adam]")
            {hyper_of_step(1, adamw), hyper_of_step(1, adam_l2)});
     return std::vector{weights.p, weights.m, weights.v};
   }));
+}
+
+TEST_CASE("adam_update of more segments than a launch's arguments hold", "[adam]") {
+  const int64_t size = 256 * 300;
+  const Tensor gradients = random_tensor({size}, 5);
+  const std::vector<UpdateHyper> groups = {hyper_of_step(1, adamw), hyper_of_step(1, adam_l2)};
+  const Weights together(size), apart(size);
+  std::vector<UpdateSegment> segments;
+  for (int64_t i = 0; i < 300; ++i) {
+    segments.push_back({256 * i, 256 * (i + 1), i % 3 == 0 ? 1 : 0});
+    update(apart, gradients, {segments.back()}, groups);
+  }
+  update(together, gradients, segments, groups);
+  REQUIRE(same_bits(together.p, apart.p));
+  REQUIRE(same_bits(together.v, apart.v));
+}
+
+TEST_CASE("adam_update heeds a step's scalars", "[adam]") {
+  const int64_t size = 256 * 5 + 3;
+  const Tensor gradients = random_tensor({size}, 5);
+  UpdateHyper hyper = hyper_of_step(3, adam_l2);
+  const Weights on_device(size), by_host(size), skipped(size);
+  const DeviceScalars quarter({.gradient_scale = 0.25f}), skip({.gradient_scale = NAN, .skip = 1});
+  update(on_device, gradients, {{0, size, 0}}, {hyper}, quarter.get());
+  update(skipped, gradients, {{0, size, 0}}, {hyper}, skip.get());
+  hyper.gradient_scale *= 0.25f;
+  update(by_host, gradients, {{0, size, 0}}, {hyper});
+  REQUIRE(same_bits(on_device.p, by_host.p));
+  REQUIRE(same_bits(on_device.m, by_host.m));
+  REQUIRE(same_bits(on_device.v, by_host.v));
+  REQUIRE(same_bits(skipped.p, Weights(size).p));
+  REQUIRE(same_bits(skipped.m, Weights(size).m));
+  REQUIRE(same_bits(skipped.v, Weights(size).v));
 }
 
 TEST_CASE("adam_update of nothing", "[adam]") {

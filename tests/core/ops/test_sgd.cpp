@@ -2,6 +2,7 @@
 #include "core/kernels.h"
 #include "tests/support/catch.h"
 #include "tests/support/precision.h"
+#include "tests/support/step_scalars.h"
 
 using namespace tessera;
 using namespace tessera::test;
@@ -9,9 +10,10 @@ using namespace tessera::test;
 namespace {
 
 void update(const Tensor& p, const Tensor& momentum, const Tensor& gradients,
-            std::vector<UpdateSegment> segments, std::vector<UpdateHyper> groups) {
+            std::vector<UpdateSegment> segments, std::vector<UpdateHyper> groups,
+            const StepScalars* scalars = nullptr) {
   kernels::sgd_update(test_context(), p, momentum, gradients, std::span(segments),
-                      std::span(groups));
+                      std::span(groups), scalars);
 }
 
 const UpdateHyper plain{.learning_rate = 0.1f};
@@ -87,6 +89,26 @@ TEST_CASE("sgd_update's bits do not depend on the number of threads, or on the s
   const auto whole = updated(0, size), shard = updated(256 * 13, 256 * 77);
   for (size_t i = 0; i < 2; ++i) {
     REQUIRE(same_bits(shard[i], whole[i].flat(256 * 13, 256 * 77)));
+  }
+}
+
+TEST_CASE("sgd_update heeds a step's scalars", "[sgd]") {
+  const int64_t size = 256 * 3 + 7;
+  const Tensor gradients = random_tensor({size}, 3);
+  for (UpdateHyper hyper : {plain, nesterov}) {
+    const auto updated = [&](const StepScalars* scalars) {
+      const Tensor p = random_tensor({size}, 1), momentum = random_tensor({size}, 2);
+      update(p, momentum, gradients, {{0, size, 0}}, {hyper}, scalars);
+      return std::vector{p, momentum};
+    };
+    const DeviceScalars half({.gradient_scale = 0.5f}), skip({.gradient_scale = NAN, .skip = 1});
+    const auto on_device = updated(half.get()), skipped = updated(skip.get());
+    hyper.gradient_scale *= 0.5f;
+    const auto by_host = updated(nullptr);
+    for (size_t i = 0; i < 2; ++i) {
+      REQUIRE(same_bits(on_device[i], by_host[i]));
+      REQUIRE(same_bits(skipped[i], random_tensor({size}, 1 + i)));
+    }
   }
 }
 

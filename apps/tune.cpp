@@ -1,0 +1,80 @@
+// Times cuBLASLt's algorithms for the products of a GPT, and writes a table of the fastest.
+//
+//   tune --preset gpt2 --micro-batch 16 --precision bf16 --out tuned.json
+//   mpirun -n 8 train_gpt --preset gpt2 --micro-batch 16 --precision bf16 --tuned tuned.json ...
+//
+// Which products there are, a micro-step says: whatever it computes is measured.
+#include <cstdio>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "apps/support/table.h"
+#include "apps/support/tune_options.h"
+#include "apps/support/tuned_file.h"
+#include "core/cuda.h"
+#include "core/output_file.h"
+#include "core/product_tuning.h"
+#include "dist/bootstrap.h"
+#include "optim/zero_optimizer.h"
+
+namespace tessera::apps {
+namespace {
+
+std::vector<cuda::ProductShape> products_of(const TuneOptions& options, dist::World& world) {
+  models::GptConfig config = options.model;
+  config.layers = 1;  // the products of all blocks are the same
+  models::Gpt model(config);
+  model.to(options.dtype);
+  optim::ZeroOptimizer optimizer(model, optim::Sgd{}, world, {.stage = 0});
+  const Tensor tokens = Tensor::zeros({options.micro_batch, config.context}, DType::i32);
+  const optim::Batch batch{.global = options.micro_batch, .micro = options.micro_batch};
+  for ([[maybe_unused]] const optim::MicroBatch& micro : optimizer.micro_batches(0, batch)) {
+    optimizer.backward(model.loss(tokens, tokens));
+  }
+  optimizer.step();
+  return cuda::computed_products(default_device().index);
+}
+
+std::vector<cuda::MeasuredProduct> measure(const std::vector<cuda::ProductShape>& shapes) {
+  const Context context = current_context(default_device());
+  std::vector<cuda::MeasuredProduct> products;
+  Table table({"m", "n", "k", "operands", "result", "first us", "fastest us", "of"});
+  for (const cuda::ProductShape& shape : shapes) {
+    const cuda::MeasuredProduct product = cuda::measure_product(context, shape);
+    table.add({grouped(shape.m), grouped(shape.n), grouped(shape.k),
+               std::string(dtype_name(shape.dtype)), std::string(dtype_name(shape.c_dtype)),
+               fmt::format("{:.1f}", product.first_us), fmt::format("{:.1f}", product.fastest_us),
+               std::to_string(product.proposals)});
+    products.push_back(product);
+  }
+  fmt::print("{}", table.text());
+  return products;
+}
+
+int run(int argc, char** argv, dist::World& world) {
+  const auto [options, help] = parse_tune_command_line(argc, argv);
+  if (!help.empty()) {
+    if (world.rank == 0) fmt::print("{}", help);
+    return 0;
+  }
+  if (world.size > 1) fail_input("tune measures on one rank, and was started on {}", world.size);
+  dist::choose_devices(world, {.device = "cuda", .comm = "mpi"});
+  check_writable(options.out);
+  const TunedFor here{cuda::device_name(default_device().index), cuda::product_library_version()};
+  fmt::print("{}, cuBLASLt {}\n", here.device, here.library);
+  const std::vector<cuda::MeasuredProduct> products = measure(products_of(options, world));
+  OutputFile file(options.out);
+  file.write(tuned_text(here, products));
+  file.commit();
+  return 0;
+}
+
+}  // namespace
+}  // namespace tessera::apps
+
+int main(int argc, char** argv) {
+  return tessera::dist::run(argc, argv, [&](tessera::dist::World& world) {
+    return tessera::apps::run(argc, argv, world);
+  });
+}

@@ -1,0 +1,259 @@
+#!/usr/bin/env python3
+"""Run the benchmarks that want a GPU, beside PyTorch on the same GPU, and print rows of a table.
+
+    bench/gpu.py                  # every question; bench/gpu.sh builds and tests first
+    bench/gpu.py kernels gpt2     # some of them; --list names them
+    bench/gpu.py --smoke          # tiny, on --device cpu, to see that it works
+
+Times are medians that each process takes itself, around work that ends with waiting for the device
+(bench/kernels.cpp, bench/gpt_step.cpp, and the peers of the same name). The peer is PyTorch with
+torch.compile, fused AdamW and its FLASH_ATTENTION backend; without it (--python none) its columns
+stay empty.
+"""
+import argparse
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+import compare
+
+PRESETS = ("gpt2", "gpt2-medium", "gpt2-large")
+SHAPES = {"gpt2": (12, 768), "gpt2-medium": (24, 1024), "gpt2-large": (36, 1280)}  # layers, width
+NAMES = {"gpt2": "GPT-2 124M", "gpt2-medium": "GPT-2 350M", "gpt2-large": "GPT-2 774M"}
+
+
+def smi(field):
+    done = subprocess.run(["nvidia-smi", f"--query-gpu={field}", "--format=csv,noheader,nounits"],
+                          stdout=subprocess.PIPE, text=True, check=True)
+    return done.stdout.strip().splitlines()
+
+
+def batch_to_fill(args, preset):
+    """A power of two whose activations and logits fill about three quarters of the card's memory.
+
+    A token's activations take about 34 bytes a channel and layer in bf16, its logits 10 a word.
+    """
+    if args.batch or args.smoke:
+        return args.batch or 2
+    layers, width = SHAPES[preset]
+    sequence = 1024 * (34 * layers * width + 10 * 50257)
+    fitting = 0.75 * 2**20 * float(smi("memory.total")[0]) / sequence
+    return 2 ** max(0, int(fitting).bit_length() - 1)
+
+
+def ours(args, program, *options, ranks=1, **env):
+    launch = ["mpirun", "-n", ranks] if ranks > 1 else []
+    return compare.last_json(launch + [args.bin / program, "--device", args.device, *options],
+                             args.threads, **env)
+
+
+def peer(args, script, *options):
+    if args.python == "none":
+        return None
+    device = ["--device", "cpu" if args.smoke else "cuda"]
+    return compare.last_json([args.python, compare.PEERS / script, *device, *options], args.threads)
+
+
+def kernel_rows(args):
+    """What bench_kernels measured, by name: in this process once, and kept in args.out."""
+    path = args.out / "kernels.json"
+    if not path.exists():
+        result = ours(args, "bench_kernels", *(["--tiny"] if args.smoke else []))
+        path.write_text(json.dumps(result))
+    return {row["name"]: row for row in json.loads(path.read_text())["rows"]}
+
+
+def kernels(args):
+    (args.out / "kernels.json").unlink(missing_ok=True)
+    mine = kernel_rows(args)
+    result = peer(args, "kernels.py", *(["--tiny"] if args.smoke else []))
+    theirs = {row["name"]: row for row in result["rows"]} if result else {}
+    for name, key, unit in (("bf16 product", "tflops_per_s", "TFLOP/s"),
+                            ("copy", "gb_per_s", "GB/s")):
+        text = f"{mine[name][key]:.3g} {unit}"
+        if theirs:
+            text += f", PyTorch {theirs[name][key]:.3g}"
+        compare.row(name, text, "", "")
+    for name, row in mine.items():
+        if name.startswith("attention"):
+            attention_row(name, row, theirs)
+        elif "gb_per_s" in row and name != "copy":
+            ratio = row["gb_per_s"] / mine["copy"]["gb_per_s"]
+            compare.row(name, f"{row['ms']:.3f} ms, {row['gb_per_s']:.3g} GB/s",
+                        f"{ratio:.2f} of a copy", ">= 0.85")
+
+
+def attention_row(name, row, theirs):
+    text, ratio, note = f"{row['ms']:.3f} ms, {row['tflops_per_s']:.3g} TFLOP/s", "", ""
+    flash = theirs.get(f"{name}, FLASH_ATTENTION")
+    if flash and flash["ms"]:
+        text += f", FLASH_ATTENTION {flash['ms']:.3f} ms"
+        ratio = f"{flash['ms'] / row['ms']:.2f} x"
+    cudnn = theirs.get(f"{name}, CUDNN_ATTENTION")
+    if cudnn:
+        note = f"cuDNN {cudnn['ms']:.3f} ms" if cudnn["ms"] else "PyTorch's cuDNN did not run"
+    compare.row(name, text, ratio, ">= 0.8" if ratio else "", note)
+
+
+def step_options(args, preset):
+    batch = ["--batch", batch_to_fill(args, preset)]
+    if args.smoke:
+        return ["--preset", "nano", *batch, "--steps", "2", "--warmup", "1"]
+    return ["--preset", preset, "--context", "1024", *batch, "--steps", "10", "--warmup", "4"]
+
+
+def graph_options(args):
+    """A graph is CUDA's."""
+    return [] if args.device == "cpu" else ["--graph", "on"]
+
+
+def our_step(args, preset, *more, **env):
+    # Ordered and fast reduction are the same sum on one rank.
+    return ours(args, "bench_gpt_step", *step_options(args, preset), "--threads", args.threads,
+                "--precision", "bf16", *graph_options(args), *more, **env)
+
+
+def peer_steps(args, preset, *more):
+    """One run for each way of training in bf16, all for the smallest model."""
+    ways = compare.BF16_WAYS if preset == "gpt2" else ("autocast",)
+    options = [*step_options(args, preset), "--threads", args.threads, "--dtype", "bf16",
+               "--compile", "--json", *more]
+    return {way: peer(args, "gpt_step.py", *options, "--bf16", way) for way in ways}
+
+
+def warm_up(args):
+    """Lets torch.compile fill its cache, beside something that leaves the GPU alone."""
+    for preset in PRESETS:
+        peer_steps(args, preset, "--steps", "1", "--warmup", "1")
+
+
+def initial_weights(args, folder):
+    path = pathlib.Path(folder) / "model.safetensors"
+    subprocess.run([args.python, compare.PEERS / "gpt_step.py", "--preset",
+                    "nano" if args.smoke else "gpt2",
+                    *([] if args.smoke else ["--context", "1024"]), "--write-weights", path],
+                   check=True)
+    return ["--weights", path]
+
+
+def gpt(args, preset):
+    with tempfile.TemporaryDirectory() as folder:
+        # The same start for both, where the file is small enough to be written in seconds.
+        start = initial_weights(args, folder) if preset == "gpt2" and args.python != "none" else []
+        mine = our_step(args, preset, *start)
+        peers = {way: result for way, result in peer_steps(args, preset, *start).items() if result}
+        if start:
+            for way, result in peers.items():
+                compare.require_same_losses(f"{preset}, bf16, {way}", [mine], [result], 2**-8)
+    ms = mine["median_ms"]
+    name = "nano, bf16" if args.smoke else \
+        f"{NAMES[preset]}, bf16, T=1024, B={batch_to_fill(args, preset)}"
+    rate = kernel_rows(args)["bf16 product"]["tflops_per_s"]
+    achieved = mine["model_flops"] / ms * 1e-9
+    required = preset == "gpt2"
+    compare.row(f"{name}: model FLOPs against the product's rate",
+                f"{achieved:.3g} of {rate:.3g} TFLOP/s, {mine['tokens_per_s']:.0f} tokens/s",
+                f"{achieved / rate:.2f}", ">= 0.50" if required else "reported")
+    if not peers:
+        compare.row(f"{name}: step", f"{ms:.1f} ms", "", "")
+        return
+    theirs = min(peers.values(), key=lambda result: result["median_ms"])
+    ways = ", ".join(f"{way} {result['median_ms']:.1f} ms" for way, result in peers.items())
+    compare.row(f"{name}: step", f"{ms:.1f} ms, PyTorch {theirs['median_ms']:.1f} ms",
+                f"{theirs['median_ms'] / ms:.2f} x", ">= 1.05" if required else "reported",
+                f"PyTorch {theirs['torch']}: {ways}")
+    if "cuda_peak_bytes" in theirs:
+        a = mine["memory_peak_bytes"] / 2**30
+        b = min(result["cuda_peak_bytes"] for result in peers.values()) / 2**30
+        compare.row(f"{name}: peak memory", f"{a:.1f} GiB, PyTorch {b:.1f} GiB", f"{a / b:.2f} x",
+                    "< 1" if required else "reported")
+
+
+def idle(lines):
+    """Of "start end name" lines: how long the device ran nothing in the later half of the time.
+
+    Returns (idle ns, all ns). Spans may overlap and come in any order.
+    """
+    spans = sorted(tuple(int(word) for word in line.split(maxsplit=2)[:2]) for line in lines)
+    if not spans:
+        sys.exit("no kernel was seen")
+    last = max(end for _, end in spans)
+    begin = (spans[0][0] + last) // 2
+    busy_until, idle_ns = begin, 0
+    for start, end in spans:
+        if start > busy_until:
+            idle_ns += start - busy_until
+        busy_until = max(busy_until, end)
+    return idle_ns, last - begin
+
+
+def gaps(args):
+    library = args.bin / "libbench_kernel_times.so"
+    if not library.exists():
+        sys.exit(f"{library} is missing: the toolkit that this was built with has no CUPTI")
+    with tempfile.TemporaryDirectory() as folder:
+        times = pathlib.Path(folder) / "times"
+        mine = our_step(args, "gpt2", "--steps", "20", CUDA_INJECTION64_PATH=str(library),
+                        TESSERA_KERNEL_TIMES=str(times))
+        idle_ns, all_ns = idle(times.read_text().splitlines())
+    compare.row(f"time between kernels, {NAMES['gpt2']}, graph on",
+                f"{idle_ns / all_ns * mine['median_ms']:.2f} of {mine['median_ms']:.1f} ms a step",
+                f"{100 * idle_ns / all_ns:.1f} %", "< 2 %", "with CUPTI's records, which cost time")
+
+
+def ordered(args):
+    """The ordered reduction beside the library's: ranks that share a GPU, then a GPU for each."""
+    gpus = 1 if args.smoke else len(smi("name"))
+    runs = [("mpi", 2)] + ([("nccl", gpus)] if gpus > 1 else [])
+    size = "64KiB" if args.smoke else "64MiB"
+    for comm, ranks in runs:
+        result = ours(args, "comm_bench", "--comm", "auto" if args.device == "cpu" else comm,
+                      "--min-bytes", size, "--max-bytes", size, "--iterations", "10",
+                      "--json", "-", ranks=ranks)
+        ms = {row["collective"]: row["time_us"] / 1e3 for row in result["results"]}
+        compare.row(f"ordered against fast reduction, {size}, {ranks} ranks over {comm}",
+                    f"{ms['exchange']:.2f} ms, reduce-scatter {ms['reduce_scatter']:.2f} ms",
+                    f"{ms['exchange'] / ms['reduce_scatter']:.2f} x", "reported")
+
+
+QUESTIONS = {
+    "kernels": kernels,
+    **{preset: (lambda args, p=preset: gpt(args, p)) for preset in PRESETS},
+    "ordered": ordered,
+    "gaps": gaps,
+}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("questions", nargs="*", metavar="QUESTION")
+    parser.add_argument("--bin", type=pathlib.Path, default=compare.ROOT / "build/gpu/bin")
+    parser.add_argument("--out", type=pathlib.Path, help="where rates are kept between questions")
+    parser.add_argument("--python", default="python3", help="an interpreter with torch, or none")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
+    parser.add_argument("--batch", type=int, help="sequences, in place of what fills the card")
+    parser.add_argument("--threads", type=int, default=max(1, os.cpu_count() // 2))
+    parser.add_argument("--smoke", action="store_true")
+    parser.add_argument("--warm-up", action="store_true", help="only compile the peer")
+    parser.add_argument("--list", action="store_true")
+    args = parser.parse_args()
+    if unknown := set(args.questions) - set(QUESTIONS):
+        parser.error(f"unknown: {', '.join(sorted(unknown))}; --list shows them")
+    if args.list:
+        return print("\n".join(QUESTIONS))
+    with tempfile.TemporaryDirectory() as folder:
+        args.out = args.out or pathlib.Path(folder)
+        if args.warm_up:
+            return warm_up(args)
+        # Without a GPU no driver loads what records the time between kernels.
+        default = [name for name in QUESTIONS if not (args.smoke and name == "gaps")]
+        for name in args.questions or default:
+            QUESTIONS[name](args)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,264 @@
+// How fast the operations of a GPT step run on one device, against what bounds them there: the rate
+// of its matrix products, or the bandwidth of a copy.
+//
+//   bench_kernels --device cuda
+//   bench_kernels --device cuda --tiny     sizes that the emulated device finishes in a second
+//
+// Prints one JSON object with a row for each: ms is the median over samples of the time a call,
+// where a sample is a loop of calls that ends with waiting for the device. tflops_per_s counts the
+// products, half of those of attention because of its mask; gb_per_s the bytes that must be read
+// and written once, which each row's comment below names. B batch, T tokens, C channels, H heads,
+// R rows, V vocabulary.
+#include <algorithm>
+#include <chrono>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "apps/support/comm_bandwidth.h"
+#include "apps/support/command_line.h"
+#include "apps/support/json_line.h"
+#include "core/context.h"
+#include "core/cuda.h"
+#include "core/kernels.h"
+#include "core/ops.h"
+#include "core/random.h"
+#include "dist/device_choice.h"
+
+namespace {
+
+using namespace tessera;
+
+struct Sizes {
+  int64_t product = 8192;      // of a square
+  int64_t tokens = 16384;      // B T of attention
+  int64_t width = 2048;        // C of attention
+  std::vector<int64_t> contexts = {1024, 4096};
+  int64_t norm_rows = 131072, norm_width = 768;
+  int64_t loss_rows = 8192, vocab = 50257;
+  int64_t parameters = 124439808;
+  int64_t copied = int64_t{1} << 28;  // elements of f32
+};
+
+const Sizes tiny_sizes{.product = 64,
+                     .tokens = 128,
+                     .width = 256,
+                     .contexts = {64, 128},
+                     .norm_rows = 8,
+                     .norm_width = 64,
+                     .loss_rows = 4,
+                     .vocab = 101,
+                     .parameters = 512,
+                     .copied = 1024};
+
+class Bench {
+ public:
+  Bench(const Sizes& sizes, int samples, double sample_seconds)
+      : sizes_(sizes), samples_(samples), sample_seconds_(sample_seconds) {}
+
+  void run() {
+    product();
+    copy();
+    for (const int64_t context : sizes_.contexts) {
+      for (const int64_t head : {64, 128}) attention(context, head);
+    }
+    layer_norm();
+    cross_entropy();
+    adam();
+  }
+
+  std::string rows() const { return fmt::format("[{}]", fmt::join(rows_, ",")); }
+
+ private:
+  Context context() const { return current_context(default_device()); }
+
+  static void wait() {
+    if (!default_device().is_cpu()) cuda::synchronize(default_device().index);
+  }
+
+  double seconds_of(int64_t calls, const std::function<void()>& body) const {
+    const auto begin = std::chrono::steady_clock::now();
+    for (int64_t i = 0; i < calls; ++i) body();
+    wait();
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  }
+
+  // A first call loads the kernel and a second one says how many make a sample.
+  double measure(const std::function<void()>& body) const {
+    seconds_of(1, body);
+    const double once = seconds_of(1, body);
+    const auto calls = std::clamp(static_cast<int64_t>(sample_seconds_ / once), int64_t{1},
+                                  int64_t{1000});
+    std::vector<double> samples;
+    for (int i = 0; i < samples_; ++i) {
+      samples.push_back(seconds_of(calls, body) / static_cast<double>(calls));
+    }
+    return apps::median(samples);
+  }
+
+  void add(const std::string& name, double seconds, const char* unit, double amount) {
+    rows_.push_back(apps::JsonObject()
+                        .add("name", name)
+                        .add("ms", 1e3 * seconds)
+                        .add(unit, amount / seconds)
+                        .text());
+  }
+  void add_rate(const std::string& name, double seconds, double flops) {
+    add(name, seconds, "tflops_per_s", 1e-12 * flops);
+  }
+  void add_bandwidth(const std::string& name, double seconds, int64_t bytes) {
+    add(name, seconds, "gb_per_s", 1e-9 * static_cast<double>(bytes));
+  }
+
+  // Values of about unit size that repeat after a prime number of elements. Products of zeros
+  // would take less power, and run faster, than those of a model.
+  static Tensor values(const Shape& shape, DType dtype = DType::bf16) {
+    constexpr size_t period = 65521;
+    std::vector<float> some(period);
+    RandomStream stream(1, "bench", 0);
+    for (float& value : some) value = 3.4f * stream.uniform() - 1.7f;
+    std::vector<float> all(static_cast<size_t>(shape.elements()));
+    for (size_t i = 0; i < all.size(); ++i) all[i] = some[i % period];
+    return ops::convert(Tensor::from<float>(shape, all), dtype);
+  }
+  static Tensor empty(const Shape& shape, DType dtype = DType::bf16) {
+    return Tensor::empty(shape, dtype);
+  }
+
+  void product() {
+    const int64_t n = sizes_.product;
+    const Tensor a = values({n, n}), b = values({n, n}), c = empty({n, n});
+    const double seconds = measure([&] { kernels::matmul(context(), c, a, b, MatmulArgs{}); });
+    const auto size = static_cast<double>(n);
+    add_rate("bf16 product", seconds, 2 * size * size * size);
+  }
+
+  void copy() {  // reads and writes each element
+    const Tensor x = values({sizes_.copied}, DType::f32);
+    const Tensor y = empty({sizes_.copied}, DType::f32);
+    add_bandwidth("copy", measure([&] { kernels::copy(context(), y, x); }), 2 * x.bytes());
+  }
+
+  void attention(int64_t context_length, int64_t head) {
+    const int64_t heads = sizes_.width / head, batch = sizes_.tokens / context_length;
+    const Shape shape{batch, context_length, sizes_.width};
+    const Tensor qkv = values({batch, context_length, 3 * sizes_.width}), dy = values(shape);
+    const Tensor y = empty(shape), dqkv = empty(qkv.shape());
+    const Tensor logsumexp = empty({batch, heads, context_length}, DType::f32);
+    const auto forward = [&] {
+      kernels::attention_forward(context(), y, logsumexp, qkv, heads);
+    };
+    const auto backward = [&] {
+      kernels::attention_backward(context(), dqkv, dy, y, logsumexp, qkv, heads);
+    };
+    // Two products forward and five backward, of which the mask leaves half.
+    const double product = static_cast<double>(sizes_.tokens * context_length * sizes_.width);
+    const std::string name = fmt::format("attention T={} D={}", context_length, head);
+    add_rate(name + " forward", measure(forward), 2 * product);
+    add_rate(name + " backward", measure(backward), 5 * product);
+    add_rate(name, measure([&] {
+               forward();
+               backward();
+             }),
+             7 * product);
+  }
+
+  void layer_norm() {
+    const int64_t rows = sizes_.norm_rows;
+    const Shape shape{rows, sizes_.norm_width};
+    const Tensor x = values(shape), residual = values(shape), dy = values(shape);
+    const Tensor weight = values({sizes_.norm_width}), bias = values({sizes_.norm_width});
+    const Tensor y = empty(shape), sum = empty(shape), dx = empty(shape);
+    const Tensor dweight = empty(weight.shape()), dbias = empty(bias.shape());
+    const Tensor mean = empty({rows}, DType::f32), rstd = empty({rows}, DType::f32);
+    const int64_t statistics = mean.bytes() + rstd.bytes();
+    add_bandwidth("layer norm forward",  // x -> y
+                  measure([&] {
+                    kernels::layer_norm_forward(context(), y, mean, rstd, x, weight, bias, 1e-5f);
+                  }),
+                  2 * x.bytes() + statistics);
+    add_bandwidth("residual layer norm forward",  // x, residual -> sum, y
+                  measure([&] {
+                    kernels::residual_layer_norm_forward(context(), y, sum, mean, rstd, x, residual,
+                                                         weight, bias, 1e-5f);
+                  }),
+                  4 * x.bytes() + statistics);
+    add_bandwidth("layer norm backward",  // dy, dsum, x -> dx
+                  measure([&] {
+                    kernels::layer_norm_backward(context(), dx, dweight, dbias, dy, residual, x,
+                                                 mean, rstd, weight);
+                  }),
+                  4 * x.bytes() + statistics);
+  }
+
+  void cross_entropy() {  // logits; logits -> dlogits, in place
+    const int64_t rows = sizes_.loss_rows;
+    const Tensor logits = values({rows, sizes_.vocab});
+    std::vector<int32_t> tokens;
+    for (int64_t r = 0; r < rows; ++r) tokens.push_back(static_cast<int32_t>(r % sizes_.vocab));
+    const Tensor targets = Tensor::from<int32_t>({rows}, tokens);
+    const Tensor losses = empty({rows}, DType::f32), logsumexp = empty({rows}, DType::f32);
+    const Tensor dloss = Tensor::from<float>({}, std::vector<float>{1.0f});
+    add_bandwidth("cross-entropy forward and backward", measure([&] {
+                    kernels::cross_entropy_forward(context(), losses, logsumexp, logits, targets);
+                    kernels::cross_entropy_backward(context(), logits, dloss, logits, logsumexp,
+                                                    targets, 1.0f / static_cast<float>(rows));
+                  }),
+                  3 * logits.bytes());
+  }
+
+  void adam() {  // p, g, m, v -> p, m, v
+    const int64_t n = (sizes_.parameters + 255) / 256 * 256;
+    const Tensor p = values({n}, DType::f32), g = values({n}, DType::f32);
+    const Tensor m = empty({n}, DType::f32), v = empty({n}, DType::f32);
+    kernels::fill(context(), m, 0.0f);
+    kernels::fill(context(), v, 0.0f);
+    const std::vector<UpdateSegment> segments{{0, n, 0}};
+    const std::vector<UpdateHyper> groups{{.learning_rate = 3e-4f,
+                                           .beta1 = 0.9f,
+                                           .beta2 = 0.95f,
+                                           .epsilon = 1e-8f,
+                                           .weight_decay = 0.1f,
+                                           .bias_correction1 = 0.1f,
+                                           .bias_correction2 = 0.05f}};
+    add_bandwidth("AdamW", measure([&] {
+                    kernels::adam_update(context(), p, m, v, g,
+                                         std::span<const UpdateSegment>(segments),
+                                         std::span<const UpdateHyper>(groups));
+                  }),
+                  7 * p.bytes());
+  }
+
+  Sizes sizes_;
+  int samples_;
+  double sample_seconds_;
+  std::vector<std::string> rows_;
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  std::string device = "auto";
+  bool tiny = false;
+  CLI::App app("Times the operations of a GPT step on one device");
+  app.add_option("--device", device)->check(CLI::IsMember({"cpu", "cuda", "auto"}));
+  app.add_flag("--tiny", tiny, "small sizes, one call each");
+  CLI11_PARSE(app, argc, argv);
+  return apps::run_alone([&] {
+    dist::choose_device(device);
+    const Sizes sizes = tiny ? tiny_sizes : Sizes{};
+    Bench bench(sizes, tiny ? 1 : 7, tiny ? 0 : 0.02);
+    bench.run();
+    const Device used = default_device();
+    fmt::print("{}\n",
+               apps::JsonObject()
+                   .add("bench", "kernels")
+                   .add("device", used.is_cpu() ? "cpu" : cuda::device_name(used.index))
+                   .raw("rows", bench.rows())
+                   .text());
+  });
+}

@@ -1,0 +1,147 @@
+// Graphs: captured by CUDA, with the rules of core/cuda.h checked beside it.
+#include "core/cuda/graph.h"
+
+#include <string>
+
+#include "core/cuda.h"
+#include "core/cuda/check.h"
+#include "core/error.h"
+
+namespace tessera::cuda {
+
+namespace {
+
+thread_local Capture* running = nullptr;
+
+/// Runs the body with its launches on `stream` captured. Whatever it throws, the stream is as
+/// before.
+cudaGraph_t capture(cudaStream_t stream, Capture& capture, const std::function<void()>& body) {
+  cudaGraph_t graph = nullptr;
+  TESSERA_CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+  running = &capture;
+  try {
+    body();
+  } catch (...) {
+    running = nullptr;
+    (void)cudaStreamEndCapture(stream, &graph);  // what the body has thrown says more
+    (void)cudaGetLastError();
+    if (graph != nullptr) (void)cudaGraphDestroy(graph);
+    throw;
+  }
+  running = nullptr;
+  TESSERA_CUDA(cudaStreamEndCapture(stream, &graph));
+  return graph;
+}
+
+void free_delayed(int index, Capture& capture) {
+  for (const auto& [data, stream] : capture.freed) free(index, data, stream, nullptr);
+}
+
+void check_memory(const Capture& capture) {
+  TESSERA_CHECK(capture.freed.empty(),
+                "graph: its body frees {} blocks of memory that it has not allocated, and that the "
+                "graph would go on using; let them live as long as the graph",
+                capture.freed.size());
+  std::string kept;
+  for (int c = 0; c < category_count; ++c) {
+    const auto category = static_cast<Category>(c);
+    const int64_t bytes = capture.memory->current(category);
+    if (bytes == 0) continue;
+    kept += fmt::format("{}{} bytes of {}", kept.empty() ? "" : ", ", bytes,
+                        category_name(category));
+  }
+  TESSERA_CHECK(kept.empty(),
+                "graph: its body allocates {} and does not free it; what outlives the body must be "
+                "allocated before",
+                kept);
+}
+
+}  // namespace
+
+Capture* running_capture() { return running; }
+
+void check_captured(void* stream, const char* name) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  TESSERA_CUDA(cudaStreamIsCapturing(static_cast<cudaStream_t>(stream), &status));
+  TESSERA_CHECK(status != cudaStreamCaptureStatusNone,
+                "{}: on a stream that the running capture of a graph does not have; let the stream "
+                "wait for an event of the captured one before",
+                name);
+}
+
+const DropoutDraws* captured_dropout(const DropoutState& state, int64_t samples) {
+  if (running == nullptr) return nullptr;
+  TESSERA_CHECK(state == running->dropout,
+                "dropout: seed {}, step {} and first sample {} in a graph whose capture began with "
+                "{}, {} and {}; a graph draws by one state",
+                state.seed, state.step, state.first_sample, running->dropout.seed,
+                running->dropout.step, running->dropout.first_sample);
+  running->samples = std::max(running->samples, samples);
+  return static_cast<const DropoutDraws*>(running->draws->data());
+}
+
+void refuse_in_capture(const char* call) {
+  TESSERA_CHECK(running == nullptr,
+                "{}: in the capture of a graph, whose launches go on without the host; move it out "
+                "of what is captured",
+                call);
+}
+
+std::shared_ptr<MemoryLedger> captured_memory() {
+  return running == nullptr ? nullptr : running->memory;
+}
+
+struct Graph::Captured {
+  Device device;
+  Capture capture;
+  cudaGraph_t graph = nullptr;  // owns the addresses of its memory
+  cudaGraphExec_t executable = nullptr;
+
+  ~Captured() {
+    // What is under way ends all the same. As in every destructor, errors have nowhere to go.
+    if (executable != nullptr) (void)cudaGraphExecDestroy(executable);
+    if (graph != nullptr) (void)cudaGraphDestroy(graph);
+  }
+};
+
+Graph::Graph(int index, const std::function<void()>& body)
+    : captured_(std::make_unique<Captured>()) {
+  refuse_in_capture("Graph");
+  Captured& made = *captured_;
+  made.device = {DeviceType::cuda, index};
+  made.capture.draws = allocate(sizeof(DropoutDraws), Category::workspace, made.device);
+  try {
+    made.graph = capture(static_cast<cudaStream_t>(current_stream(index)), made.capture, body);
+  } catch (...) {
+    free_delayed(index, made.capture);
+    throw;
+  }
+  free_delayed(index, made.capture);
+  check_memory(made.capture);
+  if (made.capture.samples == 0) made.capture.draws.reset();
+  // What runs without a graph has left memory in the device's pool, which a graph cannot use.
+  release_cached_memory(index);
+  TESSERA_CUDA(cudaGraphInstantiate(&made.executable, made.graph, 0));
+}
+
+Graph::~Graph() = default;
+
+void Graph::launch() {
+  refuse_in_capture("Graph::launch");
+  const Capture& capture = captured_->capture;
+  const Context context = current_context(captured_->device);
+  if (capture.samples > 0) {
+    const DropoutState& state = dropout_state();
+    TESSERA_CHECK(state.first_sample + capture.samples <= dropout_sample_limit,
+                  "dropout: samples {} to {} of a step, expected at most 2^32", state.first_sample,
+                  state.first_sample + capture.samples);
+    // Behind the launch before, which reads what is overwritten here.
+    store_draws(context, static_cast<DropoutDraws*>(capture.draws->data()), dropout_draws(state));
+  }
+  memory_ledger(captured_->device).add_passing(*capture.memory);
+  TESSERA_CUDA(
+      cudaGraphLaunch(captured_->executable, static_cast<cudaStream_t>(context.stream)));
+  finish_call(context, "Graph::launch");
+}
+
+}  // namespace tessera::cuda

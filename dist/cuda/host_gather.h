@@ -1,0 +1,45 @@
+// What the hosts of a job over NCCL tell each other, over MPI: bytes that no GPU has to wait for.
+#pragma once
+
+#include <mpi.h>
+
+#include <cstddef>
+
+#include "dist/backoff.h"
+#include "dist/communicator.h"
+#include "dist/host_work.h"
+#include "dist/mpi_check.h"
+
+namespace tessera::dist {
+
+class HostGather {
+ public:
+  /// Between all ranks of MPI_COMM_WORLD, or for this one alone where MPI is not initialised.
+  HostGather() {
+    int initialized = 0;
+    TESSERA_MPI(MPI_Initialized(&initialized));
+    if (!initialized) return;
+    // Never freed, as that of MpiTransport.
+    TESSERA_MPI(MPI_Comm_dup(MPI_COMM_WORLD, &comm_));
+    TESSERA_MPI(MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN));
+  }
+
+  /// Every rank's piece of `buffer`, in place, less than 2 GiB. The calling thread waits for the
+  /// other hosts.
+  void all_gather(std::byte* buffer, int64_t piece_bytes, Call call) const {
+    wait_in(wait_name(Collective::all_gather), call, [&] {
+      MPI_Request request = MPI_REQUEST_NULL;
+      TESSERA_MPI(MPI_Iallgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, buffer,
+                                 static_cast<int>(piece_bytes), MPI_BYTE, comm_, &request));
+      Backoff backoff;
+      for (int done = 0; !done; backoff.pause()) {
+        TESSERA_MPI(MPI_Test(&request, &done, MPI_STATUS_IGNORE));
+      }
+    });
+  }
+
+ private:
+  MPI_Comm comm_ = MPI_COMM_NULL;
+};
+
+}  // namespace tessera::dist

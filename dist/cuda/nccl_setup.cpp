@@ -1,0 +1,46 @@
+#include "dist/cuda/nccl_setup.h"
+
+#include <mpi.h>
+
+#include "core/cuda/check.h"
+#include "dist/cuda/nccl_check.h"
+#include "dist/mpi_check.h"
+
+namespace tessera::dist {
+
+std::pair<int, int> mpi_rank_and_size() {
+  int initialized = 0;
+  TESSERA_MPI(MPI_Initialized(&initialized));
+  int rank = 0;
+  int size = 1;
+  if (initialized) {
+    TESSERA_MPI(MPI_Comm_rank(MPI_COMM_WORLD, &rank));
+    TESSERA_MPI(MPI_Comm_size(MPI_COMM_WORLD, &size));
+  }
+  return {rank, size};
+}
+
+ncclComm_t make_communicator(int rank, int size, const NcclOptions& options) {
+  ncclUniqueId id{};
+  if (rank == 0) TESSERA_NCCL(ncclGetUniqueId(&id));
+  if (size > 1) TESSERA_MPI(MPI_Bcast(&id, sizeof(id), MPI_BYTE, 0, MPI_COMM_WORLD));
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 1;
+  if (options.min_ctas > 0) config.minCTAs = options.min_ctas;
+  if (options.max_ctas > 0) config.maxCTAs = options.max_ctas;
+  ncclComm_t comm = nullptr;
+  TESSERA_NCCL(ncclCommInitRankConfig(&comm, size, id, rank, &config));
+  return comm;
+}
+
+cudaStream_t make_stream() {
+  int lowest = 0;
+  int highest = 0;
+  TESSERA_CUDA(cudaDeviceGetStreamPriorityRange(&lowest, &highest));
+  cudaStream_t stream = nullptr;
+  // Others wait for what is sent: its kernels go before those that compute.
+  TESSERA_CUDA(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, highest));
+  return stream;
+}
+
+}  // namespace tessera::dist

@@ -1,0 +1,71 @@
+// See emulated/include/nvtx3/nvToolsExt.h.
+#include <nvtx3/nvToolsExt.h>
+
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "emulated/control.h"
+
+struct nvtxDomainRegistration_st {
+  std::string name;
+};
+
+namespace emulated {
+namespace {
+
+struct Open {
+  nvtxDomainHandle_t domain;
+  NvtxRange range;
+};
+
+std::mutex mutex;
+bool keeps = false;
+std::vector<NvtxRange> closed;
+thread_local std::vector<Open> open_ranges;
+
+}  // namespace
+
+void keep_nvtx_ranges(bool on) {
+  const std::scoped_lock lock(mutex);
+  keeps = on;
+}
+
+std::vector<NvtxRange> take_nvtx_ranges() {
+  const std::scoped_lock lock(mutex);
+  return std::exchange(closed, {});
+}
+
+}  // namespace emulated
+
+using namespace emulated;
+
+nvtxDomainHandle_t nvtxDomainCreateA(const char* name) {
+  return new nvtxDomainRegistration_st{name};
+}
+
+int nvtxDomainRangePushEx(nvtxDomainHandle_t domain, const nvtxEventAttributes_t* attributes) {
+  const nvtxEventAttributes_t& given = *attributes;
+  if (given.version != NVTX_VERSION || given.size != NVTX_EVENT_ATTRIB_STRUCT_SIZE ||
+      given.messageType != NVTX_MESSAGE_TYPE_ASCII) {
+    return NVTX_NO_PUSH_POP_TRACKING;
+  }
+  const int depth = static_cast<int>(open_ranges.size());
+  const bool has_payload = given.payloadType == NVTX_PAYLOAD_TYPE_INT64;
+  open_ranges.push_back({domain,
+                         {.domain = domain->name,
+                          .message = given.message.ascii,
+                          .payload = has_payload ? given.payload.llValue : -1,
+                          .depth = depth}});
+  return depth;
+}
+
+int nvtxDomainRangePop(nvtxDomainHandle_t domain) {
+  if (open_ranges.empty() || open_ranges.back().domain != domain) return NVTX_NO_PUSH_POP_TRACKING;
+  NvtxRange range = std::move(open_ranges.back().range);
+  open_ranges.pop_back();
+  const int depth = range.depth;
+  const std::scoped_lock lock(mutex);
+  if (keeps) closed.push_back(std::move(range));
+  return depth;
+}

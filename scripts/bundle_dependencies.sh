@@ -1,0 +1,109 @@
+#!/usr/bin/env bash
+# Packs what Tessera builds and runs with, but for compilers and tools, into one folder that may
+# be copied anywhere: Open MPI, oneDNN, Catch2, CLI11, fmt, spdlog and nlohmann json, as installed.
+#
+#   scripts/bundle_dependencies.sh FOLDER    on Debian or Ubuntu; installs what is missing
+#   TESSERA_DEPS=FOLDER ./run.sh             on a machine without a package archive; ./test.sh too
+#
+# That machine has the same kind of processor, a C library at least as new, and g++, cmake, ninja
+# and python3. FOLDER/env.sh sets what a shell needs to use the folder. docs/cuda.md has more.
+set -euo pipefail
+shopt -s inherit_errexit
+unset TESSERA_DEPS  # what is packed is what this machine has installed
+. "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+[[ $# -eq 1 && -n $1 ]] || die "usage: scripts/bundle_dependencies.sh FOLDER"
+folder=$(cd "$called_from" && realpath -m -- "$1")
+[[ ! -e $folder || -z $(ls -A "$folder") ]] || die "$folder is not empty, expected a new folder"
+command -v dpkg-query > /dev/null || die "this is not Debian or Ubuntu, whose packages are packed"
+install_packages
+[[ $(mpirun --version) == *"(Open MPI) 4."* ]] ||
+  die "what mpirun names is not Open MPI 4, whose layout is packed: $(mpirun --version | head -n 1)"
+
+triplet=$(gcc -print-multiarch)
+limit_bytes=60000000
+tools='^(cmake|g\+\+|ninja-build|python3)$'
+# Part of every system with a C++ compiler, and tied to it.
+base='/(ld-linux.*|lib(c|m|dl|rt|pthread|z|gcc_s|stdc\+\+|gomp))\.so'
+# Transports of special networks, which Debian's configuration leaves out too, and bindings of other
+# languages: they would bring most of the libraries that Open MPI can use.
+unwanted='ucx|ofi|psm|openib|verbs|netlink|flux|oshmem|spml|sshmem|scoll|memheap|mca_atomic'
+unwanted+='|java|mpifh|usempi|mpi_cxx|/fortran|ompitrace|monitoring|dbg_msgq|romio'
+
+files_of() { dpkg-query -L "$@" | grep -vE "$unwanted"; }
+
+# The files to take, of the packages that scripts/packages.txt names and of those of Open MPI.
+wanted_files() {
+  local packages plugins
+  mapfile -t packages < <(grep -vE "^#|$tools" scripts/packages.txt)
+  plugins=$(dpkg-query -S "$(realpath "/usr/lib/$triplet/libmpi.so.40")" | cut -d: -f1)
+  files_of "${packages[@]}" |
+    grep -E '^/usr/(include|share/cmake|lib)/' | grep -vE '/openmpi/|pkgconfig'
+  files_of libopenmpi-dev |
+    grep -E '/openmpi/(include/(mpi[^/]*\.h|openmpi/mpiext/.*)|lib/libmpi\.so)$'
+  files_of "$plugins" | grep -E '^/usr/lib/.*\.so'
+  files_of openmpi-common | grep -E '/share/openmpi/(help-.*|mpicc-wrapper-data\.txt)$'
+  printf '%s\n' /etc/openmpi/openmpi-mca-params.conf /usr/bin/{orterun,orted,opal_wrapper}
+  files_of "$(dpkg-query -S '*/libpmix.so.2' | head -n 1 | cut -d: -f1)" |
+    grep -E '^/usr/lib/.*pmix.*(\.so|\.conf|help-.*\.txt)'
+}
+
+# What links in the folder point to and its programs and libraries load, and it lacks.
+missing_libraries() {
+  local link library
+  find "$folder/lib/$triplet" -xtype l | while read -r link; do
+    printf '%s\n' "/usr/lib/$triplet/$(readlink "$link")"
+  done
+  find "$folder" -type f \( -name '*.so*' -o -path '*/bin/*' \) -exec ldd {} + 2> /dev/null |
+    awk '$2 == "=>" && $3 ~ /^\// {print $3}' | grep -vE "$base" | sort -u |
+    while read -r library; do
+      library=/usr/lib/$triplet/${library##*/}
+      [[ -e ${library/#\/usr/"$folder"} ]] || printf '%s\n' "$library"
+    done
+}
+
+# take FILE...: copies below the folder, without /usr; links stay links, by name.
+take() {
+  local file to
+  for file; do
+    if [[ -d $file && ! -L $file ]]; then continue; fi
+    to=$folder/${file#/}
+    to=${to/#"$folder"\/usr/"$folder"}
+    mkdir -p "${to%/*}"
+    cp -P --no-preserve=ownership "$file" "$to"
+  done
+}
+
+say "packing $folder"
+mkdir -p "$folder"
+files=$(wanted_files | sort -u)
+mapfile -t files <<< "$files"
+take "${files[@]}"
+# Names that are links of the alternatives system, whose targets differ from machine to machine.
+ln -sfn orterun "$folder/bin/mpirun"
+ln -sfn orterun "$folder/bin/mpiexec"
+ln -sfn opal_wrapper "$folder/bin/mpicc"
+mapfile -t files < <(missing_libraries)
+while [[ ${#files[@]} -gt 0 ]]; do
+  take "${files[@]}"
+  mapfile -t files < <(missing_libraries)
+done
+
+cat > "$folder/env.sh" << END
+# Sourced by run.sh and test.sh where TESSERA_DEPS is this folder, or by hand: . FOLDER/env.sh
+tessera_deps=\$(cd "\$(dirname "\${BASH_SOURCE[0]}")" && pwd)
+export CMAKE_PREFIX_PATH=\$tessera_deps\${CMAKE_PREFIX_PATH:+:\$CMAKE_PREFIX_PATH}
+export PATH=\$tessera_deps/bin:\$PATH
+export LD_LIBRARY_PATH=\$tessera_deps/lib/$triplet\${LD_LIBRARY_PATH:+:\$LD_LIBRARY_PATH}
+# Where Open MPI and its PMIx look for their plugins and texts, in place of /usr.
+export OPAL_PREFIX=\$tessera_deps OPAL_SYSCONFDIR=\$tessera_deps/etc/openmpi
+export PMIX_PREFIX=\$tessera_deps/lib/$triplet/pmix2
+export PMIX_LIBDIR=\$PMIX_PREFIX/lib PMIX_DATADIR=\$PMIX_PREFIX/share
+# Without a way to other machines mpirun must be told that it needs none.
+command -v ssh rsh > /dev/null || export OMPI_MCA_plm=isolated
+END
+getconf GNU_LIBC_VERSION > "$folder/glibc"
+
+bytes=$(du -sb --apparent-size "$folder" | cut -f1)
+say "$folder has $((bytes / 1000000)) MB"
+[[ $bytes -le $limit_bytes ]] || die "that is more than $((limit_bytes / 1000000)) MB"

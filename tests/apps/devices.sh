@@ -1,0 +1,70 @@
+#!/usr/bin/env bash
+# --device, --comm, --comm-timeout and --tuned, with a GPU and without: what is chosen, and what is
+# refused. Without CUDA, and where there is no GPU, the second half is skipped.
+. "$(dirname "${BASH_SOURCE[0]}")/common.bash"
+tune=$TESSERA_BIN/tune
+run=("${tiny[@]}" --data text.txt --steps 1 --eval-every 0 --log run.jsonl)
+
+expect '--device: gpu not in {cpu,cuda,auto}' "$train_gpt" "${run[@]}" --device gpu
+expect '--device: gpu not in {cpu,cuda,auto}' "$generate" none.safetensors --device gpu
+expect '--comm: tcp not in {auto,nccl,mpi}' "$train_gpt" "${run[@]}" --comm tcp
+for seconds in 0 -1 inf nan; do
+  expect "--comm-timeout is $seconds, expected a number of seconds above 0" \
+    "$train_gpt" "${run[@]}" --comm-timeout "$seconds"
+done
+expect 'comm-timeout = x' "$train_gpt" "${run[@]}" --comm-timeout x
+expect '--comm nccl: NCCL connects GPUs, and --device is cpu' \
+  "$train_gpt" "${run[@]}" --device cpu --comm nccl
+expect '--tuned no.json: the table is for products on CUDA, and ' \
+  mpirun -n 2 "$train_gpt" "${run[@]}" --device cpu --tuned no.json
+expect '--out is required' "$tune"
+expect 'micro-batch is 0' "$tune" --micro-batch 0 --out tuned.json
+[[ ! -e run.jsonl ]] || fail "a log of a run that was refused"
+
+# used DEVICE ARGUMENT...: what a run's log says that it used.
+used() {
+  local device=$1
+  shift
+  must_work "$@" "${run[@]}"
+  local header
+  header=$(head -n 1 run.jsonl)
+  [[ $header == *"\"device\":\"$device\""* ]] || fail "not on $device: $*"$'\n'"$header"
+  if [[ $device == cpu && $header == *device_name* ]]; then fail "a CPU's name: $header"; fi
+  if [[ $device == cuda && $header != *'"device_name":"'* ]]; then fail "no name: $header"; fi
+}
+
+# Without a GPU.
+export TESSERA_EMULATED_DEVICES=0
+used cpu "$train_gpt"
+used cpu "$train_gpt" --device auto --comm mpi
+used cpu mpirun -n 2 "$train_gpt"
+expect '--device cuda: rank 0 has no usable GPU: .' "$train_gpt" "${run[@]}" --device cuda
+expect '--device cuda: rank 0 has no usable GPU: .' mpirun -n 2 "$train_gpt" "${run[@]}" \
+  --device cuda --comm mpi
+expect '--device auto: rank 0 has no usable GPU: .' "$train_gpt" "${run[@]}" --comm nccl
+expect '--device cuda: there is no usable GPU: .' "$generate" none.safetensors --device cuda
+expect 'there is no usable GPU: .' "$train_gpt" "${run[@]}" --tuned no.json
+expect '--device cuda: rank 0 has no usable GPU: .' "$tune" --out tuned.json
+[[ ! -e tuned.json ]] || fail "a table without a GPU"
+
+# With one.
+show_gpus
+export TESSERA_EMULATED_DEVICES=1
+if "$train_gpt" "${run[@]}" --device cuda > cuda.log 2>&1 < /dev/null; then
+  [[ -v visible_gpus ]] || export CUDA_VISIBLE_DEVICES=0
+  used cuda "$train_gpt"
+  used cuda mpirun -n 2 "$train_gpt"
+  used cuda mpirun -n 2 "$train_gpt" --device cuda --comm mpi
+  used cpu mpirun -n 2 "$train_gpt" --device cpu
+  if [[ ! -v visible_gpus ]]; then
+    expect 'its host has 2 ranks and 1 GPU, expected one for each rank; start at most 1 there' \
+      mpirun -n 2 "$train_gpt" "${run[@]}" --comm nccl
+  fi
+  expect 'config.json: there is no such file' "$generate" none.safetensors --device cuda
+  expect 'no.json: cannot be opened' mpirun -n 2 "$train_gpt" "${run[@]}" --tuned no.json
+  expect 'no/tuned.json: cannot be written' "$tune" --out no/tuned.json
+  expect 'tune measures on one rank, and was started on 2' mpirun -n 2 "$tune" --out tuned.json
+elif ! grep -q 'no usable GPU' cuda.log; then
+  fail "$(cat cuda.log)"
+fi
+[[ -z $(find . -name '*.tmp*') ]] || fail "files were left behind"

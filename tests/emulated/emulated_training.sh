@@ -1,0 +1,102 @@
+#!/usr/bin/env bash
+# Training on GPUs as users run it, on emulated ones: the same losses over both communicators, at
+# every stage and with graphs, the same again with a table of tune on every rank, and what cannot be
+# is refused.
+. "$TESSERA_SOURCE_DIR/tests/apps/common.bash"
+export TESSERA_EMULATED_DEVICES=2
+tune=$TESSERA_BIN/tune
+shape=(--layers 2 --heads 2 --width 32 --context 32 --micro-batch 2)
+run=(--data text.txt "${shape[@]}" --global-batch 6 --steps 3 --eval-every 3 --eval-batches 2)
+
+# same NAME ARGUMENT...: two ranks with the losses and weights of the first run of this name.
+same() {
+  local name=$1
+  shift
+  ranks 2 "${run[@]}" --device cuda "$@" --log run.jsonl --save run.safetensors
+  [[ -e $name.txt ]] || losses run.jsonl > "$name.txt"
+  [[ -e $name.safetensors ]] || cp run.safetensors "$name.safetensors"
+  losses run.jsonl | diff "$name.txt" - || fail "other losses: $name, $*"
+  cmp run.safetensors "$name.safetensors" || fail "other weights: $name, $*"
+}
+for stage in 0 1 2 3; do
+  same plain --comm nccl --stage "$stage"
+  grep -q '"communicator":"nccl"' run.jsonl || fail "not over NCCL: $(head -n 1 run.jsonl)"
+  same plain --comm mpi --stage "$stage"
+  grep -q '"device":"cuda"' run.jsonl || fail "not on CUDA: $(head -n 1 run.jsonl)"
+done
+[[ $(wc -l < plain.txt) == 4 ]] || fail "$(cat plain.txt)"
+grep -q 'on emulated' stderr.log || fail "the device is not named: $(cat stderr.log)"
+
+for stage in 0 1 2 3; do
+  same plain --comm nccl --stage "$stage" --graph on
+  grep -q '"graph":true' run.jsonl || fail "the header does not say graph"
+  grep -q 'planned and measured are equal' stdout.log || fail "not as planned: $(cat stdout.log)"
+done
+for graph in off on; do same dropped --dropout 0.1 --graph "$graph"; done
+grep -q 'planned and measured are equal' stdout.log || fail "not as planned: $(cat stdout.log)"
+refuses_graph() { expect "graph: $1" mpirun -n 2 "$train_gpt" "${run[@]}" --graph on "${@:2}"; }
+refuses_graph 'over mpi buckets pass through the host' --device cuda --comm mpi
+refuses_graph 'offload updates on the host' --device cuda --offload optimizer
+refuses_graph 'loss scaling (f16) changes' --device cuda --precision fp16
+refuses_graph 'the ranks compute on the CPU' --device cpu
+
+must_work "$tune" "${shape[@]}" --out tuned.json
+python3 - << 'PYTHON'
+import json
+
+table = json.load(open("tuned.json"))
+assert "emulated" in table["device"] and table["cublaslt"] > 0
+sizes = {(p["m"], p["n"], p["k"]) for p in table["products"]}
+rows = 2 * 32
+for inputs, outputs in ((32, 96), (32, 32), (32, 128), (128, 32)):  # forward, dx, dW
+    assert {(rows, outputs, inputs), (rows, inputs, outputs), (inputs, outputs, rows)} <= sizes
+assert {(rows, 256, 32), (rows, 32, 256), (256, 32, rows)} <= sizes  # the head
+assert all(p["proposals"] == 3 and 0 < p["time_us"] <= p["first_time_us"]
+           for p in table["products"])
+
+def write(name, **changes):
+    json.dump({**table, **changes}, open(name, "w"))
+
+def changed(**changes):
+    first, *others = json.loads(json.dumps(table["products"]))
+    return [{**first, **changes}, *others]
+
+# The emulated library's algorithm says in its sixth word how often it splits k, and how it adds.
+def split(product, splits, reduction):
+    words = [product["algorithm"][i:i + 16] for i in range(0, 128, 16)]
+    words[5] = f"{reduction << 32 | splits:016x}"
+    return {**product, "algorithm": "".join(words)}
+
+write("split.json", products=[split(p, 3, 2) for p in table["products"]])
+write("atomic.json", products=[split(p, 2, 1) for p in table["products"]])
+write("device.json", device="another GPU")
+write("library.json", cublaslt=1)
+write("foreign.json", products=changed(k=table["products"][0]["k"] - 1))
+write("bytes.json", products=changed(algorithm="0" * 128))
+open("text.json", "w").write("{")
+PYTHON
+
+# Each rank takes the table's algorithms, and those that split k add in another order.
+same split --comm nccl --tuned split.json
+same split --comm mpi --tuned split.json
+same split --comm nccl --stage 3 --tuned split.json
+grep -q '"tuned":"split.json"' run.jsonl || fail "the header does not name the table"
+! cmp -s plain.safetensors split.safetensors || fail "the table changed nothing"
+alone "${run[@]}" --device cuda --tuned tuned.json
+
+refused() {
+  expect "$1" mpirun -n 2 "$train_gpt" "${run[@]}" --device cuda --tuned "$2"
+}
+refused 'device.json: the table is of another GPU, and this is emulated' device.json
+refused 'library.json: the table is of cuBLASLt 1, and this is 1' library.json
+refused 'text.json: it is no table that tune wrote' text.json
+refused 'foreign.json: the algorithm for the product .* was proposed for another' foreign.json
+refused 'bytes.json: the algorithm for the product .*not initialised' bytes.json
+refused 'atomic.json: the algorithm for the product .* differ from run to run' atomic.json
+
+# Weights from one device, text on another.
+alone "${run[@]}" --device cuda --sample 5 --save saved.safetensors
+[[ -s stdout.log ]] || fail "no sample"
+"$generate" saved.safetensors --device cuda --prompt 'int ' --tokens 10 > cuda.txt
+"$generate" saved.safetensors --device cpu --prompt 'int ' --tokens 10 > cpu.txt
+[[ $(wc -c < cuda.txt) == 15 && $(wc -c < cpu.txt) == 15 ]] || fail "$(cat cuda.txt cpu.txt)"

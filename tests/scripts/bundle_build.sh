@@ -1,0 +1,19 @@
+#!/usr/bin/env bash
+# ctest: LABELS full TIMEOUT 1800
+# Builds train_gpt and a test over MPI with what scripts/bundle_dependencies.sh packed, moved to
+# another place, where the packages of this machine are out of sight; then runs them.
+set -euo pipefail
+. "$TESSERA_SOURCE_DIR/tests/scripts/bundle.bash"
+
+make_bundle "$work/made"
+mv "$work/made" "$work/moved"
+hide_system_packages bash -ec '
+  TESSERA_DEPS=$1/moved . "$TESSERA_SOURCE_DIR/scripts/common.sh"
+  cmake -G Ninja -S . -B "$1/build" -DCMAKE_BUILD_TYPE=Debug -DTESSERA_CUDA=OFF -DTESSERA_BENCH=OFF
+  if grep -E "^[^=]*(DIR|LIBRARY)[^=]*=/usr/.*(mpi|dnnl|fmt|spdlog|CLI|atch2|nlohmann)" \
+    "$1/build/CMakeCache.txt"; then exit 1; fi
+  cmake --build "$1/build" --target train_gpt test_dist_mpi
+  export OMP_NUM_THREADS=1
+  mpirun -n 2 "$1/build/bin/test_dist_mpi" "~[full]" < /dev/null
+  mpirun -n 2 "$1/build/bin/train_gpt" --data README.md --preset nano --steps 3 < /dev/null' \
+  - "$work"

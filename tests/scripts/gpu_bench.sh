@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# bench/gpu.py's questions at tiny sizes on the CPU, without the peer; how it adds up idle time; and
+# bench/gpu.sh where there is no GPU.
+set -euo pipefail
+cd "$TESSERA_SOURCE_DIR"
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+fail() { printf 'FAILED: %s\n' "$*" >&2; exit 1; }
+
+printf '#!/bin/sh\nexit 9\n' > "$work/nvidia-smi"
+chmod +x "$work/nvidia-smi"
+if PATH=$work:$PATH bench/gpu.sh "$work/report" 2> "$work/errors"; then
+  fail "gpu.sh found a GPU where none is"
+fi
+grep -q "there is no GPU here" "$work/errors" || fail "$(cat "$work/errors")"
+
+# From 50 on, half of the time: idle from 70 to 90.
+PYTHONPATH=bench python3 -c '
+import gpu
+lines = ["60 70 memcpy", "0 10 first", "50 65 f(int, char)", "90 100 last"]
+assert gpu.idle(lines) == (20, 50), gpu.idle(lines)'
+
+if [[ ! -x $TESSERA_BIN/bench_kernels ]]; then
+  echo "skipped: built without TESSERA_BENCH"
+  exit 77
+fi
+bench/gpu.py --smoke --device cpu --python none --bin "$TESSERA_BIN" --threads 2 > "$work/rows"
+cat "$work/rows"
+for row in "bf16 product" copy "attention T=128 D=64" "layer norm backward" AdamW \
+  "nano, bf16: step" "ordered against fast reduction"; do
+  grep -q "^| $row[^|]*| [0-9]" "$work/rows" || fail "no row '$row'"
+done
