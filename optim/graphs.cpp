@@ -3,6 +3,7 @@
 #include <set>
 
 #include "core/kernels.h"
+#include "core/trace.h"
 #include "optim/zero_engine.h"
 
 namespace tessera::optim {
@@ -45,6 +46,7 @@ void ZeroEngine::run_micro_step(const std::function<Tensor()>& loss) {
                            .contributes = micro_step.contributes};
   auto graph = graphs_.find(kind);
   if (graph == graphs_.end()) graph = graphs_.emplace(kind, capture(loss)).first;
+  const trace::Scope scope("graph of a micro-step");
   for (ParameterFlow* flow : flows()) flow->parameters().begin_forward();
   graph->second.launch();
   for (ParameterFlow* flow : flows()) flow->parameters().end_backward();
