@@ -8,12 +8,14 @@ cd "$work"
 train_gpt=$TESSERA_BIN/train_gpt
 generate=$TESSERA_BIN/generate
 
-# These test the CPU, also where there are GPUs, until show_gpus.
+# These test the CPU, also where there are GPUs, real or emulated ones, until show_gpus.
 [[ -v CUDA_VISIBLE_DEVICES ]] && visible_gpus=$CUDA_VISIBLE_DEVICES
-export CUDA_VISIBLE_DEVICES=
+[[ -v TESSERA_EMULATED_DEVICES ]] && emulated_gpus=$TESSERA_EMULATED_DEVICES
+export CUDA_VISIBLE_DEVICES= TESSERA_EMULATED_DEVICES=0
 show_gpus() {
-  unset CUDA_VISIBLE_DEVICES
+  unset CUDA_VISIBLE_DEVICES TESSERA_EMULATED_DEVICES
   if [[ -v visible_gpus ]]; then export CUDA_VISIBLE_DEVICES=$visible_gpus; fi
+  if [[ -v emulated_gpus ]]; then export TESSERA_EMULATED_DEVICES=$emulated_gpus; fi
 }
 
 cat "$TESSERA_SOURCE_DIR"/core/*.h > text.txt

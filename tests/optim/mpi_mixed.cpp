@@ -66,7 +66,7 @@ TEST_CASE("frozen parameters have neither gradients nor state") {
     // for each of the two; everything twice where nothing is frozen.
     const int64_t shard = (4 + world.size - 1) / world.size * 256;
     const int64_t flat = shard * world.size;
-    const MemoryUse memory(*world.communicator);
+    const MemoryUse memory(*world.communicator, default_device());
     LayeredModel model({.layers = 2});
     freeze(model, "0.");
     optim::ZeroOptimizer optimizer(model, optim::AdamW{}, world, {.stage = stage});

@@ -99,7 +99,7 @@ Timeline reductions(bool overlap) {
   return line;
 }
 
-TEST_CASE("a bucket reduces while backward still runs") {
+TEST_CASE("a bucket reduces while backward still runs", "[cpu]") {
   if (job_world().size == 1) return;  // one rank's reduction is done when it is called
   const Timeline line = reductions(true);
   CHECK(line.first_reduce_begin < line.backward_end);
@@ -108,7 +108,7 @@ TEST_CASE("a bucket reduces while backward still runs") {
   CHECK(line.last_reduce_end - line.backward_begin < serial * 9 / 10);
 }
 
-TEST_CASE("without overlap a backward waits for each reduction") {
+TEST_CASE("without overlap a backward waits for each reduction", "[cpu]") {
   if (job_world().size == 1) return;
   const Timeline line = reductions(false);
   CHECK(line.backward_end - line.backward_begin >= (2 * SlowChain::links - 1) * delay_ns);
@@ -141,7 +141,7 @@ const std::vector<BlockTimes>& block_times(bool overlap) {
   return entry->second;
 }
 
-TEST_CASE("stage 3: a block is gathered once for its forward and once for its backward") {
+TEST_CASE("stage 3: a block is gathered once for its forward and once for its backward", "[cpu]") {
   for (const bool overlap : {true, false}) {
     const auto& blocks = block_times(overlap);
     for (size_t i = 1; i + 1 < blocks.size(); ++i) {
@@ -157,7 +157,7 @@ TEST_CASE("stage 3: a block is gathered once for its forward and once for its ba
   }
 }
 
-TEST_CASE("stage 3: the next block is gathered before the forward of this one ends") {
+TEST_CASE("stage 3: the next block is gathered before the forward of this one ends", "[cpu]") {
   const auto& blocks = block_times(true);
   for (size_t i = 0; i + 1 < blocks.size(); ++i) {
     CAPTURE(i);
@@ -171,7 +171,7 @@ TEST_CASE("stage 3: the next block is gathered before the forward of this one en
   CHECK(blocks.back().forward.end_ns - blocks[0].gathers[0].begin_ns < serial * 9 / 10);
 }
 
-TEST_CASE("stage 3 without overlap: a block is gathered when it is read") {
+TEST_CASE("stage 3 without overlap: a block is gathered when it is read", "[cpu]") {
   const auto& blocks = block_times(false);
   for (size_t i = 0; i + 1 < blocks.size(); ++i) {
     CAPTURE(i);
