@@ -26,6 +26,7 @@
 #include "apps/support/gpt_weights.h"
 #include "apps/support/json_line.h"
 #include "apps/support/model_options.h"
+#include "apps/support/plan_gpt.h"
 #include "core/context.h"
 #include "core/cuda.h"
 #include "dist/bootstrap.h"
@@ -125,15 +126,6 @@ Batch read(int64_t first_sequence, int64_t sequences, const models::GptConfig& c
   const Shape shape{sequences, context};
   return {Tensor::from<int32_t>(shape, all.first(all.size() - 1)),
           Tensor::from<int32_t>(shape, all.subspan(1))};
-}
-
-/// 6 a token for each weight but those of positions, and attention's 12 T C a layer: both passes,
-/// nothing taken off for the mask (estimate_mfu in nanoGPT).
-double model_flops(const models::Gpt& model, int64_t tokens) {
-  const models::GptConfig& config = model.config();
-  const int64_t weights = model.parameter_count() - config.context * config.width;
-  return static_cast<double>(tokens) *
-         static_cast<double>(6 * weights + 12 * config.layers * config.width * config.context);
 }
 
 int64_t peak_kib() {
@@ -283,8 +275,8 @@ int bench(const Options& options, dist::World& world) {
              "\n",
              ms, *std::min_element(timing.ms.begin(), timing.ms.end()), median(timing.exposed_ms),
              median(timing.update_ms), static_cast<double>(tokens) / ms * 1e3,
-             model_flops(model, tokens), peak_kib(), start_kib, peaks(), world.size,
-             fmt::join(timing.losses, ","));
+             apps::gpt_work(model.config(), micro * count, DType::f32).flops, peak_kib(), start_kib,
+             peaks(), world.size, fmt::join(timing.losses, ","));
   return 0;
 }
 

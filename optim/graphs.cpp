@@ -1,6 +1,6 @@
 // Micro-steps as graphs.
-#include <algorithm>
 #include <set>
+#include <utility>
 
 #include "core/kernels.h"
 #include "core/trace.h"

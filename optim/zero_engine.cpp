@@ -32,9 +32,13 @@ ParameterSource present_values(const std::vector<nn::NamedParameter>& parameters
   };
 }
 
-bool is_f16(const nn::NamedParameter& named) { return named.parameter.dtype() == DType::f16; }
-
 }  // namespace
+
+bool any_f16(const std::vector<nn::NamedParameter>& parameters) {
+  return std::any_of(parameters.begin(), parameters.end(), [](const auto& named) {
+    return named.parameter.dtype() == DType::f16;
+  });
+}
 
 ZeroEngine::ZeroEngine(const ZeroOptions& zero_options, UpdateRule update_rule,
                        const dist::World& world)
@@ -50,8 +54,7 @@ ZeroEngine::ZeroEngine(const ZeroOptions& zero_options, UpdateRule update_rule,
 
 void ZeroEngine::add(std::vector<nn::NamedParameter> parameters, const std::vector<int>& groups) {
   const ParameterSource source = present_values(parameters, options.seed);
-  const bool half = std::any_of(parameters.begin(), parameters.end(), is_f16);
-  if (half && !scaler_) scaler_ = std::make_unique<LossScaler>(LossScaling{});
+  if (any_f16(parameters) && !scaler_) scaler_ = std::make_unique<LossScaler>(LossScaling{});
   const size_t first_trainable = trainable_.size();
   const size_t first_frozen = frozen_.size();
   // One flow for each dtype, trainable and frozen, in order of first registration.
@@ -264,9 +267,9 @@ int64_t ZeroEngine::launch() {
   launched.report.learning_rate = rule.hyper(1, {}).learning_rate * options.schedule(step);
   launched.report.skipped = batches_with_data() == 0;
   if (!deferred()) {
-    update_by(launched.values);
+    update_by(launched);
   } else if (!launched.report.skipped) {
-    update(1.0f, values_.scalars());
+    update(launched.reached, 1.0f, values_.scalars());
   }
   launched.report.exposed_ns = dist::waited_ns() - waited_before_ns_;
   launched_.push_back(std::move(launched));
@@ -274,11 +277,11 @@ int64_t ZeroEngine::launch() {
 }
 
 /// Where the host decides.
-void ZeroEngine::update_by(const FetchedScalars& fetched) {
-  const StepScalars values = fetched.get();
+void ZeroEngine::update_by(const Launched& launched) {
+  const StepScalars values = launched.values.get();
   const bool without_data = batches_with_data() == 0;
   if (scaler_ && (values.skip || !without_data)) scaler_->step(values.skip, step);
-  if (!values.skip && !without_data) update(values.gradient_scale, nullptr);
+  if (!values.skip && !without_data) update(launched.reached, values.gradient_scale, nullptr);
 }
 
 bool ZeroEngine::ready(int64_t number) const {
@@ -328,7 +331,8 @@ void ZeroEngine::fail_non_finite(const Launched& launched, const StepScalars& va
       -1);
 }
 
-void ZeroEngine::update(float gradient_scale, const StepScalars* scalars) {
+void ZeroEngine::update(const std::vector<bool>& reached, float gradient_scale,
+                        const StepScalars* scalars) {
   for (size_t f = trainable_.size(); f-- > 0;) {
     const std::vector<PlacedParameter>& parameters = trainable_[f]->partition().parameters();
     std::vector<UpdateHyper> hypers;
@@ -336,7 +340,7 @@ void ZeroEngine::update(float gradient_scale, const StepScalars* scalars) {
     std::vector<int> hyper_of(parameters.size(), -1);
     for (size_t i = 0; i < parameters.size(); ++i) {
       const auto index = static_cast<size_t>(first_[f]) + i;
-      if (!record_.reached(static_cast<int64_t>(index))) continue;
+      if (!reached[index]) continue;
       const std::pair key{parameters[i].group, ++taken_[index]};
       const auto [entry, is_new] = known.emplace(key, static_cast<int>(hypers.size()));
       if (is_new) hypers.push_back(hyper(key.first, key.second, gradient_scale));

@@ -19,6 +19,9 @@
 
 namespace tessera::optim {
 
+/// Whether one of them is f16, so that losses are scaled.
+bool any_f16(const std::vector<nn::NamedParameter>& parameters);
+
 class ZeroEngine {
  public:
   ZeroEngine(const ZeroOptions& options, UpdateRule rule, const dist::World& world);
@@ -92,8 +95,6 @@ class ZeroEngine {
   int64_t batches_with_data() const;
   /// Makes shares of all micro-batches shares of those that had data.
   float data_correction() const;
-  void update_by(const FetchedScalars& values);
-  void update(float gradient_scale, const StepScalars* scalars);
   UpdateHyper hyper(int group, int64_t count, float gradient_scale) const;
 
   /// What is known of a step from its launch until its result is asked for.
@@ -105,6 +106,8 @@ class ZeroEngine {
     int64_t failures;              // that were known then
     FetchedScalars values;
   };
+  void update_by(const Launched& launched);
+  void update(const std::vector<bool>& reached, float gradient_scale, const StepScalars* scalars);
   [[noreturn]] void fail_non_finite(const Launched& launched, const StepScalars& values);
   std::vector<std::string> newly_unreached(const std::vector<bool>& reached);
 

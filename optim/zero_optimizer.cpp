@@ -1,6 +1,5 @@
 #include "optim/zero_optimizer.h"
 
-#include <algorithm>
 #include <limits>
 
 #include "core/kernels.h"
@@ -69,10 +68,7 @@ void check_graph(const ZeroOptions& options, const std::vector<nn::NamedParamete
     fail_input("graph: offload updates on the host, which waits for every step; leave graphs or "
                "offload off");
   }
-  const bool half = std::any_of(parameters.begin(), parameters.end(), [](const auto& named) {
-    return named.parameter.dtype() == DType::f16;
-  });
-  if (options.loss_scaling || half) {
+  if (options.loss_scaling || any_f16(parameters)) {
     fail_input("graph: loss scaling (f16) changes by what a loss is multiplied, and a graph "
                "multiplies by what it has captured; leave graphs off, or train in bf16 or f32");
   }

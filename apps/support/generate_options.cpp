@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 
 #include "apps/support/command_line.h"
+#include "apps/support/model_options.h"
 #include "core/error.h"
 
 namespace tessera::apps {
@@ -50,9 +51,7 @@ GenerateCommandLine parse_generate_command_line(int argc, const char* const* arg
   int64_t seed = 0;  // signed, because CLI11 takes -1 for a large unsigned number
   app.add_option("--seed", seed, "The same seed gives the same text")
       ->capture_default_str();
-  app.add_option("--device", options.device, "cpu, cuda, or auto: CUDA where a GPU is usable")
-      ->capture_default_str()
-      ->check(CLI::IsMember({"cpu", "cuda", "auto"}));
+  add_device_option(app, options.device);
   app.add_option("--threads", options.threads, "Threads (default: OMP_NUM_THREADS, or all cores)");
   result.help = parse_arguments(app, argc, argv);
   if (!result.help.empty()) return result;

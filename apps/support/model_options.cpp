@@ -67,12 +67,15 @@ void add_bucket_options(CLI::App& app, BucketOptions& options) {
       ->group(group);
 }
 
+CLI::Option* add_device_option(CLI::App& app, std::string& device) {
+  return app.add_option("--device", device, "cpu, cuda, or auto: CUDA where a GPU is usable")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"cpu", "cuda", "auto"}));
+}
+
 void add_device_options(CLI::App& app, dist::DeviceOptions& options) {
   const char* group = "Distribution";
-  app.add_option("--device", options.device, "cpu, cuda, or auto: CUDA where a GPU is usable")
-      ->capture_default_str()
-      ->check(CLI::IsMember({"cpu", "cuda", "auto"}))
-      ->group(group);
+  add_device_option(app, options.device)->group(group);
   app.add_option("--comm", options.comm,
                  "With CUDA: nccl, a GPU for each rank; mpi, through host memory; auto")
       ->capture_default_str()

@@ -64,6 +64,8 @@ struct MemoryOptions {
   std::string offload = "none";
 };
 void add_memory_options(CLI::App& app, MemoryOptions& options);
+/// --device cpu|cuda|auto.
+CLI::Option* add_device_option(CLI::App& app, std::string& device);
 /// Group "Distribution": --device, --comm, --comm-timeout.
 void add_device_options(CLI::App& app, dist::DeviceOptions& options);
 

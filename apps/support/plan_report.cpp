@@ -176,7 +176,7 @@ JsonObject plan_json(const PlanOptions& options, const std::vector<StagePlan>& p
       .add("sum_dtype", dtype_name(run.sum_dtype))
       .add("optimizer", options.optimizer)
       .add("offload", run.offload)
-      .add("device", run.device.is_cpu() ? "cpu" : "cuda")
+      .add("device", dist::device_type_name(run.device))
       .add("ranks", run.ranks)
       .add("ranks_per_node", options.ranks_per_node)
       .add("global_batch", run.batch.global)

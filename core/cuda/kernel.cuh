@@ -108,6 +108,21 @@ __device__ inline float block_sum(float value, float* scratch) {
   for (int warp = 1; warp < warps; ++warp) total += scratch[warp];
   return total;
 }
+/// The same in f64, once in a kernel for each number of threads: thread 0 has the result.
+template <int threads>
+__device__ inline double block_sum_once(double value) {
+  static_assert(threads % warp_size == 0);
+  __shared__ double warp_sums[threads / warp_size];
+  const int thread = static_cast<int>(threadIdx.x);
+  for (int offset = warp_size / 2; offset > 0; offset /= 2) {
+    value += __shfl_down_sync(whole_warp, value, static_cast<unsigned>(offset));
+  }
+  if (thread % warp_size == 0) warp_sums[thread / warp_size] = value;
+  __syncthreads();
+  double total = 0;
+  for (const double sum : warp_sums) total += sum;
+  return total;
+}
 template <int threads>
 __device__ inline float block_max(float value, float* scratch) {
   static_assert(threads % warp_size == 0);

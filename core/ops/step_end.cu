@@ -14,20 +14,6 @@ namespace {
 constexpr int threads = 256;
 constexpr int64_t per_block = BlockSums::blocks_per_partial_sum;
 
-/// Of all threads of a block, in a fixed order; thread 0 has the result.
-__device__ double sum_of_threads(double value) {
-  __shared__ double of_warp[threads / warp_size];
-  const int thread = static_cast<int>(threadIdx.x);
-  for (int width = warp_size / 2; width > 0; width /= 2) {
-    value += __shfl_down_sync(whole_warp, value, width);
-  }
-  if (thread % warp_size == 0) of_warp[thread / warp_size] = value;
-  __syncthreads();
-  double total = 0;
-  for (const double sum : of_warp) total += sum;
-  return total;
-}
-
 /// The last segment that begins at `number` or before. Binary search.
 __device__ int64_t segment_of(const BlockSums& sums, int64_t number) {
   int64_t first = 0;
@@ -47,7 +33,7 @@ __global__ void __launch_bounds__(threads) partial_sums_kernel(BlockSums sums) {
     const BlockSums::Segment segment = sums.segments[segment_of(sums, number)];
     sum += sums.values[segment.place(number, sums.per_rank)];
   }
-  sum = sum_of_threads(sum);
+  sum = block_sum_once<threads>(sum);
   if (threadIdx.x == 0) sums.partial_sums[blockIdx.x] = sum;
 }
 
@@ -55,7 +41,7 @@ __global__ void __launch_bounds__(threads)
     square_sum_kernel(StepScalars* scalars, const double* partial_sums, int64_t count) {
   double sum = 0;
   for (int64_t i = threadIdx.x; i < count; i += threads) sum += partial_sums[i];
-  sum = sum_of_threads(sum);
+  sum = block_sum_once<threads>(sum);
   if (threadIdx.x == 0) scalars->square_sum = sum;
 }
 

@@ -10,20 +10,6 @@ namespace {
 constexpr int threads = 256;
 constexpr int64_t sum_block = 4096;  // elements
 
-/// Of all threads of a block; thread 0 has the result.
-__device__ double sum_of_threads(double value) {
-  __shared__ double warp_sums[threads / warp_size];
-  const int thread = static_cast<int>(threadIdx.x);
-  for (int offset = warp_size / 2; offset > 0; offset /= 2) {
-    value += __shfl_down_sync(whole_warp, value, offset);
-  }
-  if (thread % warp_size == 0) warp_sums[thread / warp_size] = value;
-  __syncthreads();
-  double total = 0;
-  for (const double sum : warp_sums) total += sum;
-  return total;
-}
-
 template <class T>
 __global__ void __launch_bounds__(threads)
     sum_blocks_kernel(double* sums, const T* x, int64_t elements) {
@@ -36,7 +22,7 @@ __global__ void __launch_bounds__(threads)
   }
   double sum = 0;
   for (const float v : value) sum += double(v);
-  const double total = sum_of_threads(sum);
+  const double total = block_sum_once<threads>(sum);
   if (threadIdx.x == 0) sums[blockIdx.x] = total;
 }
 
@@ -44,7 +30,7 @@ __global__ void __launch_bounds__(threads)
     sum_sums_kernel(float* y, const double* sums, int64_t count, float factor) {
   double sum = 0;
   for (int64_t i = threadIdx.x; i < count; i += threads) sum += sums[i];
-  const double total = sum_of_threads(sum);
+  const double total = block_sum_once<threads>(sum);
   if (threadIdx.x == 0) *y = static_cast<float>(factor * total);
 }
 

@@ -3,27 +3,9 @@
 #include <utility>
 #include <vector>
 
-#include "core/cuda.h"
-#include "core/cuda/check.h"
 #include "core/error.h"
 
 namespace tessera::dist {
-
-Event::Event() { TESSERA_CUDA(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming)); }
-
-// The driver keeps an event that a stream still waits for.
-Event::~Event() { (void)cudaEventDestroy(event_); }
-
-void Event::record(cudaStream_t stream) { TESSERA_CUDA(cudaEventRecord(event_, stream)); }
-
-void Event::hold(cudaStream_t stream) const { TESSERA_CUDA(cudaStreamWaitEvent(stream, event_)); }
-
-bool Event::passed() const {
-  const cudaError_t state = cudaEventQuery(event_);
-  if (state == cudaErrorNotReady) return false;
-  TESSERA_CUDA(state);
-  return true;
-}
 
 std::shared_ptr<Flight> Flights::add(std::string name, std::function<int64_t()> body) {
   auto flight = std::make_shared<Flight>();
@@ -47,7 +29,7 @@ void Flights::wait(Flight& flight) {
   if (flight.error) std::rethrow_exception(flight.error);
   // The caller's stream waits for the communication stream, because what it computes next reads
   // the result; the host goes on and launches it meanwhile.
-  flight.behind.hold(static_cast<cudaStream_t>(cuda::current_stream(device_)));
+  flight.behind->wait();
   for (const auto& earlier : flights_) {
     if (earlier->number > flight.number) break;
     let_go.push_back(std::exchange(earlier->body, nullptr));
@@ -64,7 +46,7 @@ void Flights::wait_for_all() {
 }
 
 bool Flights::done_locked(const Flight& flight) const {
-  return flight.is_launched && (flight.error || flight.behind.passed());
+  return flight.is_launched && (flight.error || flight.passed());
 }
 
 bool Flights::done(const Flight& flight) const {
@@ -76,7 +58,7 @@ void Flights::collect() {
   std::vector<std::function<int64_t()>> let_go;
   const std::lock_guard lock(mutex_);
   // Not by done(): what failed may have left work on the stream that uses its buffers.
-  while (!flights_.empty() && flights_.front()->is_launched && flights_.front()->behind.passed()) {
+  while (!flights_.empty() && flights_.front()->passed()) {
     let_go.push_back(std::exchange(flights_.front()->body, nullptr));
     flights_.pop_front();
   }

@@ -2,8 +2,6 @@
 // which is the oldest under way. Calls are done in the order in which they were made.
 #pragma once
 
-#include <cuda_runtime.h>
-
 #include <deque>
 #include <exception>
 #include <functional>
@@ -13,35 +11,21 @@
 #include <string>
 #include <utility>
 
+#include "core/cuda.h"
 #include "dist/communicator.h"
 
 namespace tessera::dist {
 
-/// A place in a stream's order that other streams can wait for.
-class Event {
- public:
-  Event();
-  ~Event();
-  Event(const Event&) = delete;
-  Event& operator=(const Event&) = delete;
-
-  void record(cudaStream_t stream);
-  /// What `stream` is given from now on runs after what was recorded. The host does not wait.
-  void hold(cudaStream_t stream) const;
-  bool passed() const;
-
- private:
-  cudaEvent_t event_ = nullptr;
-};
-
-/// One call. Who made it runs `body`, records `behind` after its work, and calls `launched`.
+/// One call. Who made it runs `body`, sets `behind` after its work, and calls `launched`.
 struct Flight {
   int64_t number = 0;
-  std::string name;              // "all_gather of parameters, bucket 3"
-  std::function<int64_t()> body; // what it captures lives until the work is done
-  Event behind;
+  std::string name;                   // "all_gather of parameters, bucket 3"
+  std::function<int64_t()> body;      // what it captures lives until the work is done
+  std::optional<cuda::Event> behind;  // none where its launch failed
   bool is_launched = false;
   std::exception_ptr error;
+
+  bool passed() const { return is_launched && (!behind || behind->passed()); }
 };
 
 /// Shared by a communicator, its works and its watchdog, each on a thread of its own.

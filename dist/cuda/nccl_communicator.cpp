@@ -74,10 +74,12 @@ class NcclCommunicator : public Communicator {
  private:
   Work submit(Task task);
   void launch(const Task& task, Flight& flight);
+  template <class Launch>
+  void launch_unless_failed(Flights& flights, Flight& flight, const Launch& launch_it);
+  cuda::Event calls_so_far() const;
   void check_transport(const Flight& before);
   void launch_graph(const std::function<void()>& graph);
   std::string failure_of_nccl() const;
-
   int64_t send_pieces(const Tensor& input, int contributors, std::span<const int> sources,
                       const Receive& receive);
   void transfer(const Tensor& input, int64_t begin, int64_t elements, int contributors);
@@ -128,15 +130,21 @@ NcclCommunicator::~NcclCommunicator() {
 Work NcclCommunicator::submit(Task task) {
   const std::shared_ptr<Flights> flights = captured_ ? captured_ : flights_;
   auto flight = flights->add(text_of(task), std::move(task.body));
+  launch_unless_failed(*flights, *flight, [&] { launch(task, *flight); });
+  return Work(std::make_shared<FlightWork>(flights, std::move(flight)));
+}
+
+template <class Launch>
+void NcclCommunicator::launch_unless_failed(Flights& flights, Flight& flight,
+                                            const Launch& launch_it) {
   try {
-    if (!failure_) launch(task, *flight);
+    if (!failure_) launch_it();
   } catch (...) {
     // Nothing is launched any more, and what this call has put on the stream keeps its buffers as
     // long as the communicator lives.
     failure_ = std::current_exception();
   }
-  flights->launched(*flight, failure_);
-  return Work(std::make_shared<FlightWork>(flights, std::move(flight)));
+  flights.launched(flight, failure_);
 }
 
 void NcclCommunicator::check_transport(const Flight& before) {
@@ -159,24 +167,21 @@ std::function<void()> NcclCommunicator::capture(const std::function<void()>& bod
 
 // One flight for all of it.
 void NcclCommunicator::launch_graph(const std::function<void()>& graph) {
-  auto flight = flights_->add("graph of a micro-step", {});
-  try {
-    if (!failure_) {
-      check_transport(*flight);
-      // The compute stream waits for the communication stream, because NCCL makes the calls of a
-      // communicator one after the other. Those after the graph wait for it as for all launches.
-      const auto compute = static_cast<cudaStream_t>(cuda::current_stream(device_.index));
-      Event calls;
-      calls.record(stream_);
-      calls.hold(compute);
-      graph();
-      flight->behind.record(compute);
-    }
-  } catch (...) {
-    failure_ = std::current_exception();
-  }
-  flights_->launched(*flight, failure_);
+  const auto flight = flights_->add("graph of a micro-step", {});
+  launch_unless_failed(*flights_, *flight, [&] {
+    check_transport(*flight);
+    // The compute stream waits for the communication stream, because NCCL makes the calls of a
+    // communicator one after the other. Those after the graph wait for it as for all launches.
+    calls_so_far().wait();
+    graph();
+    flight->behind.emplace(device_.index);
+  });
   if (failure_) std::rethrow_exception(failure_);
+}
+
+cuda::Event NcclCommunicator::calls_so_far() const {
+  const cuda::StreamScope here(device_.index, stream_);
+  return cuda::Event(device_.index);
 }
 
 void NcclCommunicator::launch(const Task& task, Flight& flight) {
@@ -193,8 +198,8 @@ void NcclCommunicator::launch(const Task& task, Flight& flight) {
     // buffers of this call.
     launched.wait();
     sent = flight.body();
+    flight.behind.emplace(device_.index);
   }
-  flight.behind.record(stream_);
   if (task.collective) traffic_.add(*task.collective, task.call.purpose, sent);
 }
 

@@ -1,0 +1,61 @@
+// The operations on images, one line and a contract each, as core/ops.h has the others. Images are
+// (N, H, W, C): N images of H rows and W columns of pixels, C channels (torch's channels_last).
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+#include "core/image_kernels.h"
+#include "core/tensor.h"
+
+namespace tessera::ops {
+
+/// x (N, H, W, C), weight (O, C / groups, kh, kw) as torch stores it, bias (O), which may be
+/// undefined -> (N, H', W', O), H' = floor((H + 2 padding - dilation (kh - 1) - 1) / stride) + 1.
+Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias,
+              const Conv2dOptions& options = {});
+
+struct BatchNormOptions {
+  float epsilon = 1e-5f;
+  bool relu = false;  // of the result, the residual added
+};
+
+/// Brings values of all ranks together: replaces a tensor by its sum over ranks. Every rank must
+/// have as many rows.
+struct SumOverRanks {
+  int64_t ranks = 1;
+  std::function<void(const Tensor&)> sum;  // none for one rank
+};
+
+struct BatchNorm {
+  Tensor y;
+  Tensor mean;      // f32 (C), of this batch, or of all ranks'; no gradient
+  Tensor variance;  // f32 (C), biased: what x is divided by the root of, without epsilon
+};
+/// (..., C) -> (..., C), each channel normalised over all rows of this batch, with `over` of all
+/// ranks' batches together. weight and bias (C). residual, of x's shape, is added to the result;
+/// it may be undefined.
+BatchNorm batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias,
+                     const Tensor& residual = {}, BatchNormOptions options = {},
+                     const SumOverRanks& over = {});
+/// The same with given statistics f32 (C), as in evaluation; they get no gradient.
+Tensor batch_norm_with(const Tensor& mean, const Tensor& variance, const Tensor& x,
+                       const Tensor& weight, const Tensor& bias, const Tensor& residual = {},
+                       BatchNormOptions options = {});
+
+Tensor relu(const Tensor& x);
+
+/// (N, H, W, C) -> (N, H', W', C), H' = floor((H + 2 padding - kernel) / stride) + 1. Windows of at
+/// most 255 pixels for max_pool.
+Tensor max_pool(const Tensor& x, const PoolOptions& options);
+Tensor avg_pool(const Tensor& x, const PoolOptions& options);  // padding counts as zeros
+Tensor global_avg_pool(const Tensor& x);                       // (N, H, W, C) -> (N, C)
+
+/// (N, H, W, C) -> (N, C * H * W) in torch's order, channel by channel.
+Tensor flatten(const Tensor& x);
+
+/// cross_entropy against (1 - smoothing) onehot + smoothing / V (Szegedy et al., arXiv:1512.00567):
+/// logits (R, V), targets i32 (R), smoothing in [0, 1) -> f32 scalar [].
+Tensor smoothed_cross_entropy(const Tensor& logits, const Tensor& targets, float smoothing);
+
+}  // namespace tessera::ops
