@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# Installs what is missing, builds, and runs the tests: all of the release build, and those of core,
-# dist and optim under the address and undefined behaviour sanitizers and on an emulation of CUDA.
+# Installs what is missing, builds, and runs the tests: all of the release build, and under the
+# address and undefined behaviour sanitizers those of core, dist and optim on the CPU and, together
+# with those of models and applications, on an emulation of CUDA.
 # --full adds the long matrices and the thread sanitizer. Other arguments go to ctest.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/scripts/common.sh"
 
-presets=(release asan emulated)
+presets=(release asan)
 selection=(--label-exclude '^full$')
 if [[ ${1:-} == --full ]]; then
   shift

@@ -80,6 +80,7 @@ Options parse(int argc, char** argv) {
   app.add_option("--overlap", options.overlap)->check(CLI::IsMember({"on", "off"}));
   apps::add_graph_option(app, options.graph);
   apps::add_memory_options(app, options.memory);
+  apps::add_recompute_option(app, options.memory);
   apps::add_device_options(app, options.devices);
   app.add_option("--weights", options.weights, "safetensors, as the peer writes them");
   app.add_option("--write-weights", options.write_weights, "write the initial weights and end");

@@ -42,14 +42,13 @@ TESSERA_KERNEL(conv2d_backward, const Tensor& dx, const Tensor& dweight, const T
                const Conv2dOptions& options)
 
 // Batch normalisation (Ioffe and Szegedy, arXiv:1502.03167) of x (..., C) over all of its R rows.
-// mean, squares, rstd and all sums are f32 (C). Sums over rows are in an order that depends on R
+// mean, variance, rstd and all sums are f32 (C). Sums over rows are in an order that depends on R
 // and C alone.
 
-/// mean = of the rows, squares = the sum of (x - mean)^2 over rows.
-TESSERA_KERNEL(batch_norm_statistics, const Tensor& mean, const Tensor& squares, const Tensor& x)
-/// rstd = 1 / sqrt(squares * factor + epsilon): factor = 1 / R, or 1 where `squares` is a variance.
-TESSERA_KERNEL(batch_norm_rstd, const Tensor& rstd, const Tensor& squares, float factor,
-               float epsilon)
+/// mean = of the rows, variance = the mean of (x - mean)^2 over rows.
+TESSERA_KERNEL(batch_norm_statistics, const Tensor& mean, const Tensor& variance, const Tensor& x)
+/// rstd = 1 / sqrt(variance + epsilon)
+TESSERA_KERNEL(batch_norm_rstd, const Tensor& rstd, const Tensor& variance, float epsilon)
 /// y = (x - mean) * rstd * weight + bias + residual, then y = max(y, 0) with relu. residual may be
 /// undefined.
 TESSERA_KERNEL(batch_norm_forward, const Tensor& y, const Tensor& x, const Tensor& residual,
@@ -61,10 +60,24 @@ TESSERA_KERNEL(batch_norm_backward_sums, const Tensor& sum_g, const Tensor& sum_
                const Tensor& dy, const Tensor& y, const Tensor& x, const Tensor& mean,
                const Tensor& rstd)
 /// dx = weight * rstd * (g - sum_g * factor - n * sum_gn * factor), dresidual = g. Either may be
-/// undefined. factor = 1 / the rows that the statistics are of; 0 where they do not depend on x.
+/// undefined. factor = 1 / the rows that the statistics are of; where they do not depend on x it
+/// is 0, and the sums may be undefined.
 TESSERA_KERNEL(batch_norm_backward, const Tensor& dx, const Tensor& dresidual, const Tensor& dy,
                const Tensor& y, const Tensor& x, const Tensor& mean, const Tensor& rstd,
                const Tensor& weight, const Tensor& sum_g, const Tensor& sum_gn, float factor)
+
+/// Whose statistics come into the running ones.
+struct StatisticsFold {
+  int64_t ranks = 1;
+  int64_t micro_steps = 1;
+  int64_t micro_batches = 1;  // m = micro-step * ranks + rank
+  float momentum = 0.1f;
+};
+/// For each micro-batch that had data, in order of m: running (S) = (1 - momentum) * running +
+/// momentum * its own. observed f32 (ranks, micro_steps, S + 1): S values, then 1 where there was
+/// data, else 0. Nothing changes where `scalars`, which may be null, say skip.
+TESSERA_KERNEL(fold_statistics, const Tensor& running, const Tensor& observed,
+               const StatisticsFold& fold, const StepScalars* scalars)
 
 TESSERA_KERNEL(relu_forward, const Tensor& y, const Tensor& x)
 TESSERA_KERNEL(relu_backward, const Tensor& dx, const Tensor& dy, const Tensor& y)
@@ -83,7 +96,7 @@ TESSERA_KERNEL(avg_pool_backward, const Tensor& dx, const Tensor& dy, const Pool
 /// mean(logits[r])); losses f32 (R), logits (R, V), targets i32 (R).
 TESSERA_KERNEL(label_smoothing_forward, const Tensor& losses, const Tensor& logits,
                const Tensor& targets, float smoothing)
-/// dlogits[r] += (onehot(target) - 1 / V) * smoothing * scale * dloss[0].
+/// dlogits[r] += (onehot(target) - 1 / V) * smoothing * scale * dloss[0]; dlogits f32 (R, V).
 TESSERA_KERNEL(label_smoothing_backward, const Tensor& dlogits, const Tensor& dloss,
                const Tensor& targets, float smoothing, float scale)
 

@@ -2,36 +2,14 @@
 
 #include <array>
 #include <cstddef>
-#include <cstring>
 #include <memory>
 #include <unordered_map>
 
-#include <dnnl.hpp>
-#include <omp.h>
-
-#include "core/error.h"
 #include "core/memory.h"
+#include "core/onednn_library.h"
 
 namespace tessera::cpu::onednn {
 namespace {
-
-/// Runs one call of the library; its failure becomes an Error that keeps the text of the call.
-template <class Call>
-auto checked(const char* text, Call&& call) {
-  try {
-    return call();
-  } catch (const dnnl::error& error) {
-    const bool missing = error.status == dnnl_unimplemented;
-    fail("oneDNN: {} failed with status {}: {}{}", text, static_cast<int>(error.status),
-         error.message, missing ? "; this version has no such product for this CPU" : "");
-  }
-}
-#define TESSERA_ONEDNN(...) checked(#__VA_ARGS__, [&] { return __VA_ARGS__; })
-
-const dnnl::engine& engine() {
-  static const dnnl::engine cpu_engine = TESSERA_ONEDNN(dnnl::engine(dnnl::engine::kind::cpu, 0));
-  return cpu_engine;
-}
 
 /// All that a primitive depends on: one is made for each value and kept.
 struct Problem {
@@ -44,33 +22,11 @@ struct Problem {
   bool operator==(const Problem&) const = default;
 };
 
-struct ProblemHash {
-  size_t operator()(const Problem& problem) const {
-    std::array<uint64_t, sizeof(Problem) / sizeof(uint64_t)> words;
-    std::memcpy(words.data(), &problem, sizeof(Problem));
-    uint64_t hash = 0;
-    for (const uint64_t word : words) {
-      hash = (hash ^ word) * 0x9E3779B97F4A7C15u;
-      hash ^= hash >> 29;
-    }
-    return hash;
-  }
-};
-
 struct Product {
   dnnl::primitive primitive;
   int64_t scratchpad_bytes = 0;
   std::unordered_map<int, dnnl::memory> arguments;
 };
-
-dnnl::memory::data_type data_type(DType dtype) {
-  switch (dtype) {
-    case DType::f32: return dnnl::memory::data_type::f32;
-    case DType::bf16: return dnnl::memory::data_type::bf16;
-    case DType::f16: return dnnl::memory::data_type::f16;
-    default: fail("gemm: dtype {} is not a floating-point type", dtype_name(dtype));
-  }
-}
 
 dnnl::memory::desc describe(const Problem& p, int64_t dtype, int64_t rows, int64_t columns,
                             std::array<int64_t, 3> strides) {
@@ -126,24 +82,6 @@ Product make_product(const Problem& p) {
   return product;
 }
 
-/// oneDNN asks OpenMP how many threads to use, both when a primitive is made and when it runs.
-class TeamSize {
- public:
-  explicit TeamSize(int threads) : before_(omp_get_max_threads()) {
-    if (before_ != threads) omp_set_num_threads(threads);
-    changed_ = before_ != threads;
-  }
-  ~TeamSize() {
-    if (changed_) omp_set_num_threads(before_);
-  }
-  TeamSize(const TeamSize&) = delete;
-  TeamSize& operator=(const TeamSize&) = delete;
-
- private:
-  int before_;
-  bool changed_ = false;
-};
-
 Problem problem_of(const GemmArgs& args) {
   return {.batch = args.batch,
           .m = args.m,
@@ -167,7 +105,7 @@ Problem problem_of(const GemmArgs& args) {
 Product& find_product(const Problem& problem) {
   // Each thread keeps its own: the memory objects are rewritten by every call, and equal primitives
   // share their generated code inside oneDNN anyway.
-  thread_local std::unordered_map<Problem, Product, ProblemHash> products;
+  thread_local std::unordered_map<Problem, Product, ProblemHash<Problem>> products;
   const auto found = products.find(problem);
   if (found != products.end()) return found->second;
   return products.emplace(problem, make_product(problem)).first->second;
@@ -200,8 +138,7 @@ void multiply(const GemmArgs& args) {
     }
     set(DNNL_ARG_SCRATCHPAD, scratchpad ? scratchpad->data() : args.workspace);
   }
-  thread_local dnnl::stream stream = TESSERA_ONEDNN(dnnl::stream(engine()));
-  TESSERA_ONEDNN(product.primitive.execute(stream, product.arguments));
+  TESSERA_ONEDNN(product.primitive.execute(stream(), product.arguments));
 }
 
 int64_t scratchpad_bytes(const GemmArgs& args) {

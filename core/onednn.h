@@ -1,5 +1,5 @@
-// The one place that knows oneDNN (versions 2 and 3): matrix products whose operands it takes as
-// they are. core/gemm.h decides what comes here.
+// Matrix products by oneDNN, whose operands it takes as they are. core/gemm.h decides what comes
+// here.
 #pragma once
 
 #include <cstdint>

@@ -10,8 +10,8 @@
 namespace tessera::dist {
 
 /// Why bytes move.
-enum class Traffic : uint8_t { gradients, parameters, norms, losses, flags, other };
-inline constexpr int traffic_count = 6;
+enum class Traffic : uint8_t { gradients, parameters, norms, losses, flags, statistics, other };
+inline constexpr int traffic_count = 7;
 std::string_view traffic_name(Traffic purpose);
 
 /// Which collective moves them.

@@ -1,8 +1,10 @@
 #include "nn/module.h"
 
-#include "core/assign.h"
 #include <algorithm>
 #include <set>
+#include <utility>
+
+#include "core/assign.h"
 
 namespace tessera::nn {
 
@@ -18,6 +20,11 @@ Parameter Module::add(const std::string& name, const Parameter& parameter) {
 
 void Module::add(const std::string& name, Module& child) { entries_.push_back({name, {}, &child}); }
 
+void Module::add(std::shared_ptr<RunningStatistics> statistics) {
+  TESSERA_CHECK(statistics_ == nullptr, "module: it has running statistics already");
+  statistics_ = std::move(statistics);
+}
+
 void Module::begin_block() { entries_.push_back({}); }
 
 void Module::collect(const std::string& prefix, int& block,
@@ -31,6 +38,21 @@ void Module::collect(const std::string& prefix, int& block,
       ++block;
     }
   }
+}
+
+void Module::collect(const std::string& prefix, std::vector<NamedStatistics>& list) const {
+  if (statistics_) {
+    list.push_back({prefix.substr(0, prefix.empty() ? 0 : prefix.size() - 1), statistics_});
+  }
+  for (const Entry& entry : entries_) {
+    if (entry.child != nullptr) entry.child->collect(prefix + entry.name + ".", list);
+  }
+}
+
+std::vector<NamedStatistics> Module::named_statistics() const {
+  std::vector<NamedStatistics> list;
+  collect("", list);
+  return list;
 }
 
 std::vector<NamedParameter> Module::named_parameters() const {
@@ -87,6 +109,11 @@ void materialize(Module& model, Device device, uint64_t seed) {
     assign(tensor, [&](int64_t begin, std::span<float> out) {
       initialize(parameter.initializer(), seed, name, begin, out);
     });
+  }
+  for (const auto& [name, statistics] : model.named_statistics()) {
+    if (statistics->mean.allocated()) continue;
+    statistics->attach(allocate(statistics->bytes(), Category::parameters, device), 0);
+    statistics->reset();
   }
 }
 

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "nn/parameter.h"
+#include "nn/running_statistics.h"
 
 namespace tessera::nn {
 
@@ -28,6 +29,11 @@ struct NamedParameter {
   Parameter parameter;
   bool shared = false;  // registered under more than one name; `name` is the first
   int block = -1;       // see Module::begin_block; -1 before its first call
+};
+
+struct NamedStatistics {
+  std::string name;  // "layer1.0.bn1"
+  std::shared_ptr<RunningStatistics> statistics;
 };
 
 class Module {
@@ -44,11 +50,14 @@ class Module {
   /// Every parameter once, in order of registration.
   std::vector<NamedParameter> named_parameters() const;
   int64_t parameter_count() const;
+  /// What normalisations over the batch keep for evaluation, in order of registration.
+  std::vector<NamedStatistics> named_statistics() const;
 
   /// Another element type for all parameters, before they have memory (see Parameter::set_dtype).
   void to(DType dtype);
 
-  /// Training or evaluation, for this module and all below it; dropout is the difference.
+  /// Training or evaluation, for this module and all below it; dropout and normalisation over the
+  /// batch are the difference.
   void train(bool on = true);
   void eval() { train(false); }
   bool training() const { return training_; }
@@ -56,6 +65,8 @@ class Module {
  protected:
   Parameter add(const std::string& name, const Parameter& parameter);
   void add(const std::string& name, Module& child);  // child must live as long as this
+  /// The statistics of this module itself; at most once.
+  void add(std::shared_ptr<RunningStatistics> statistics);
   /// Begins a block: what is registered from here on, up to the next call, is used together, and
   /// whoever keeps parameters elsewhere (ZeRO's stage 3) brings and drops them as one. Blocks count
   /// from 0 over a whole model, in order of registration.
@@ -69,13 +80,15 @@ class Module {
   };
   /// Appends every registration below, shared parameters once for each of their names.
   void collect(const std::string& prefix, int& block, std::vector<NamedParameter>& list) const;
+  void collect(const std::string& prefix, std::vector<NamedStatistics>& list) const;
 
   std::vector<Entry> entries_;
+  std::shared_ptr<RunningStatistics> statistics_;
   bool training_ = true;
 };
 
 /// Allocates and initialises a model's parameters on `device`, for inference or for training
-/// without an optimizer of ours. Parameters that have memory keep it.
+/// without an optimizer of ours, and running statistics. What has memory keeps it.
 void materialize(Module& model, Device device = default_device(), uint64_t seed = 0);
 
 }  // namespace tessera::nn

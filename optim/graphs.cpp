@@ -50,7 +50,10 @@ void ZeroEngine::run_micro_step(const std::function<Tensor()>& loss) {
   for (ParameterFlow* flow : flows()) flow->parameters().begin_forward();
   graph->second.launch();
   for (ParameterFlow* flow : flows()) flow->parameters().end_backward();
-  if (micro_step.contributes) record_.set_loss(micro_step.index, loss_);
+  if (micro_step.contributes) {
+    record_.set_loss(micro_step.index, loss_);
+    statistics_.keep(micro_step.index);
+  }
   reached_ = graph->second.reached;
   end_micro_step();
 }

@@ -82,6 +82,7 @@ class Planner {
       add_norms(group);
     }
     add_step();
+    add_statistics();
     sum_up();
     return plan_;
   }
@@ -198,17 +199,33 @@ class Planner {
     plan_.parts.staging = input_.staging_bytes.value_or(dist::mpi_staging_bytes(input_.ranks));
   }
 
+  void add_statistics() {
+    if (input_.statistics == 0) return;
+    const CheckedInt values = input_.statistics;
+    const CheckedInt slot = (values + 1) * f32_bytes;  // the last value says that there was data
+    const bool synchronized = input_.sync_batch_norm && input_.ranks > 1;
+    plan_.parts.running = (values * f32_bytes).value();
+    add(plan_.parts.statistics, slot);
+    if (!synchronized) {
+      add(plan_.parts.statistics, slot * micro_steps_ * input_.ranks);
+      sent(dist::Traffic::statistics) = (slot * micro_steps_ * others_).value();
+      return;
+    }
+    // Forward the means, then the squares; backward two sums: each a value for a channel.
+    sent(dist::Traffic::statistics) = (values * 2 * f32_bytes * others_).value();
+  }
+
   void sum_up() {
     const PlanParts& p = plan_.parts;
     const CheckedInt state = CheckedInt(p.masters) + p.state;
-    add(plan_.parameters, CheckedInt(p.values) + p.gathered);
+    add(plan_.parameters, CheckedInt(p.values) + p.running + p.gathered);
     add(plan_.gradients,
         CheckedInt(p.buckets) + p.accumulators + p.local_sums + p.gathered_sums);
     add(input_.offload ? plan_.host.optimizer_state : plan_.optimizer_state, state);
     const bool apart = !input_.device.is_cpu();  // device and host
     plan_.host.communication = (CheckedInt(p.crossing) + p.fetched + (apart ? p.flags : 0)).value();
     add(plan_.communication, CheckedInt(p.staging) + p.scattered + p.norms + p.losses +
-                                 p.scalars + (apart ? 0 : p.flags));
+                                 p.statistics + p.scalars + (apart ? 0 : p.flags));
     // So that the plan's own sums hold.
     CheckedInt all = CheckedInt(plan_.parameters) + plan_.gradients + plan_.communication + state;
     all += plan_.host.communication;
@@ -240,6 +257,14 @@ std::vector<PlanParameter> plan_parameters(const nn::Module& model) {
                     parameter.trainable()});
   }
   return list;
+}
+
+int64_t plan_statistics(const nn::Module& model) {
+  int64_t values = 0;
+  for (const auto& [name, statistics] : model.named_statistics()) {
+    values += statistics->mean.elements() + statistics->variance.elements();
+  }
+  return values;
 }
 
 Plan plan(const PlanInput& input, int64_t rank) {

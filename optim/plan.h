@@ -19,6 +19,7 @@ namespace tessera::optim {
 struct PlanParts {
   // parameters
   int64_t values = 0;         // stages 0 to 2: all; stage 3: the own shard
+  int64_t running = 0;        // statistics of batch norms
   int64_t gathered = 0;       // stage 3: the blocks that are there at once, at most
   // gradients
   int64_t buckets = 0;        // of the running micro-batch. Stages 2 and 3: ring and tied slots
@@ -33,6 +34,7 @@ struct PlanParts {
   int64_t scattered = 0;      // fast reduction
   int64_t norms = 0;
   int64_t losses = 0;
+  int64_t statistics = 0;     // of a step's micro-batches, and of the running one
   int64_t flags = 0;          // on the host
   int64_t scalars = 0;        // with a GPU: what a step ends with, there,
   int64_t fetched = 0;        // and its copies on the host

@@ -37,6 +37,8 @@ struct PlanInput {
   /// Master weights and state on the host, where that is another device than the values'.
   bool offload = false;
   bool graph = false;
+  int64_t statistics = 0;  // values of running statistics: two for each channel of a batch norm
+  bool sync_batch_norm = false;
   Device device = {};  // that ranks compute on
   /// What the transport holds; absent: that of Tessera's over MPI.
   std::optional<int64_t> staging_bytes = std::nullopt;
@@ -44,5 +46,7 @@ struct PlanInput {
 
 /// The parameters of a model as they are now: with their dtypes, and frozen where they are.
 std::vector<PlanParameter> plan_parameters(const nn::Module& model);
+/// The values of its running statistics.
+int64_t plan_statistics(const nn::Module& model);
 
 }  // namespace tessera::optim

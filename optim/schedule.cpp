@@ -26,4 +26,21 @@ Schedule warmup_cosine(int64_t warmup, int64_t steps, float minimum) {
   };
 }
 
+Schedule one_cycle(int64_t steps) {
+  TESSERA_CHECK(steps >= 0, "one_cycle: steps {}, expected at least 0", steps);
+  constexpr double first = 1.0 / 25;
+  constexpr double last = first / 1e4;
+  const double top = 0.3 * static_cast<double>(steps) - 1;  // the step with factor 1
+  const auto end = static_cast<double>(steps - 1);
+  const auto half_cosine = [](double from, double to, double progress) {
+    return to + (from - to) * 0.5 * (1.0 + std::cos(std::numbers::pi * progress));
+  };
+  return [=](int64_t step) {
+    const auto at = static_cast<double>(step);
+    if (at >= end) return static_cast<float>(last);
+    if (at < top) return static_cast<float>(half_cosine(first, 1, at / top));
+    return static_cast<float>(half_cosine(1, last, (at - top) / (end - top)));
+  };
+}
+
 }  // namespace tessera::optim

@@ -17,4 +17,10 @@ Schedule constant_schedule();
 /// 0 <= minimum <= 1.
 Schedule warmup_cosine(int64_t warmup, int64_t steps, float minimum);
 
+/// The 1cycle policy (Smith and Topin, arXiv:1708.07120) as torch.optim.lr_scheduler.OneCycleLR
+/// has it by default, of the learning rate alone: half a cosine from 1 / 25 up to 1 over the first
+/// 30 % of the steps, then half a cosine down to 1 / 250,000 at the last step. Throws unless
+/// 0 <= steps.
+Schedule one_cycle(int64_t steps);
+
 }  // namespace tessera::optim

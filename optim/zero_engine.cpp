@@ -47,6 +47,7 @@ ZeroEngine::ZeroEngine(const ZeroOptions& zero_options, UpdateRule update_rule,
       communicator(world.communicator),
       norm_(communicator),
       record_(communicator),
+      statistics_(communicator),
       values_(communicator->device()) {
   if (options.loss_scaling) scaler_ = std::make_unique<LossScaler>(*options.loss_scaling);
   if (options.graph) loss_ = flat_buffer(*communicator, 1, DType::f32, Category::communication);
@@ -77,6 +78,10 @@ void ZeroEngine::add(std::vector<nn::NamedParameter> parameters, const std::vect
   last_log_.clear();
   graphs_.clear();
   ready_to_capture_ = false;
+}
+
+void ZeroEngine::add(const std::vector<nn::NamedStatistics>& statistics) {
+  statistics_.add(statistics, options.sync_batch_norm);
 }
 
 void ZeroEngine::add_flow(std::vector<PlacedParameter> parameters) {
@@ -143,6 +148,7 @@ void ZeroEngine::begin(int64_t of_step, const MicroStep& of_micro_step, int64_t 
     waited_before_ns_ = dist::waited_ns();
     dist::set_running_step(step);
     record_.begin(micro_step.count, static_cast<int64_t>(taken_.size()));
+    statistics_.begin_step(micro_step.count);
     reduced_ = false;
   }
   began = true;
@@ -159,7 +165,10 @@ void ZeroEngine::begin_flows() {
 }
 
 void ZeroEngine::backward(const Tensor& loss) {
-  if (micro_step.contributes) record_.set_loss(micro_step.index, loss);
+  if (micro_step.contributes) {
+    record_.set_loss(micro_step.index, loss);
+    statistics_.keep(micro_step.index);
+  }
   propagate(loss);
   end_micro_step();
 }
@@ -209,6 +218,7 @@ bool ZeroEngine::all_micro_steps_done() const {
 void ZeroEngine::reduce() {
   if (reduced_) return;
   record_.exchange();
+  statistics_.gather();
   for (const auto& flow : trainable_) flow->finish_reduction();
   norm_.compute(values_.scalars());
   reduced_ = true;
@@ -333,6 +343,7 @@ void ZeroEngine::fail_non_finite(const Launched& launched, const StepScalars& va
 
 void ZeroEngine::update(const std::vector<bool>& reached, float gradient_scale,
                         const StepScalars* scalars) {
+  statistics_.fold(micro_batches, scalars);
   for (size_t f = trainable_.size(); f-- > 0;) {
     const std::vector<PlacedParameter>& parameters = trainable_[f]->partition().parameters();
     std::vector<UpdateHyper> hypers;

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "optim/batch_statistics.h"
 #include "optim/bucket_flow.h"
 #include "optim/gradient_norm.h"
 #include "optim/loss_scaler.h"
@@ -28,6 +29,7 @@ class ZeroEngine {
 
   /// Takes parameters over: groups[i] is the group of parameters[i].
   void add(std::vector<nn::NamedParameter> parameters, const std::vector<int>& groups);
+  void add(const std::vector<nn::NamedStatistics>& statistics);
 
   /// Begins a micro-step; the step's first begins the step.
   void begin(int64_t step, const MicroStep& micro_step, int64_t micro_batches);
@@ -115,6 +117,7 @@ class ZeroEngine {
   std::vector<std::unique_ptr<ParameterFlow>> frozen_;
   GradientNorm norm_;
   StepRecord record_;
+  BatchStatistics statistics_;
   std::unique_ptr<LossScaler> scaler_;
   int64_t registered_ = 0;       // parameters, of all kinds
   std::vector<int64_t> taken_;   // updates so far of each trainable parameter

@@ -68,6 +68,10 @@ void check_graph(const ZeroOptions& options, const std::vector<nn::NamedParamete
     fail_input("graph: offload updates on the host, which waits for every step; leave graphs or "
                "offload off");
   }
+  if (options.sync_batch_norm) {
+    fail_input("graph: synchronized batch norms communicate within forward and backward; leave "
+               "graphs or sync_batch_norm off");
+  }
   if (options.loss_scaling || any_f16(parameters)) {
     fail_input("graph: loss scaling (f16) changes by what a loss is multiplied, and a graph "
                "multiplies by what it has captured; leave graphs off, or train in bf16 or f32");
@@ -94,6 +98,7 @@ ZeroOptimizer::ZeroOptimizer(nn::Module& model, UpdateRule rule, const dist::Wor
   check_graph(options_, parameters, *world.communicator);
   engine_ = std::make_unique<ZeroEngine>(options_, std::move(rule), world);
   engine_->add(std::move(parameters), groups);
+  engine_->add(model.named_statistics());
 }
 
 ZeroOptimizer::~ZeroOptimizer() = default;
@@ -118,6 +123,7 @@ void ZeroOptimizer::add_param_group(nn::Module& module, const GroupOptions& grou
   options_.groups.push_back(group);
   const std::vector<int> groups(parameters.size(), static_cast<int>(options_.groups.size()));
   engine_->add(std::move(parameters), groups);
+  engine_->add(module.named_statistics());
 }
 
 ZeroOptimizer::MicroBatches ZeroOptimizer::micro_batches(int64_t step, const Batch& batch) {
@@ -130,6 +136,14 @@ ZeroOptimizer::MicroBatches ZeroOptimizer::micro_batches(int64_t step, const Bat
 ZeroOptimizer::MicroBatches ZeroOptimizer::all_of(int64_t step, const Batch& batch) {
   batch.validate();
   TESSERA_CHECK(!engine_->began, "micro_batches: step {} is not finished", engine_->step);
+  const int ranks = engine_->communicator->size();
+  if (options_.sync_batch_norm && batch.micro_batches() != ranks) {
+    fail_input("sync_batch_norm: {} micro-batches on {} ranks, expected one on each: micro-batches "
+               "of {} samples",
+               batch.micro_batches(), ranks,
+               batch.global % ranks == 0 ? std::to_string(batch.global / ranks)
+                                         : "a global batch divided by the ranks");
+  }
   return {*this, step, batch, batch.micro_steps(engine_->communicator->size())};
 }
 
@@ -175,6 +189,9 @@ void ZeroOptimizer::backward(const Tensor& loss) {
 
 void ZeroOptimizer::skip() {
   TESSERA_CHECK(engine_->running, "optimizer: skip outside of micro_batches");
+  TESSERA_CHECK(!options_.sync_batch_norm,
+                "optimizer: a rank without data would leave the others waiting in their "
+                "synchronized batch norms");
   engine_->skip();
 }
 

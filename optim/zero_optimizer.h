@@ -72,6 +72,9 @@ struct ZeroOptions {
   Offload offload = Offload::none;
   /// Launch micro-steps as CUDA graphs (docs/cuda.md), by ZeroOptimizer::micro_steps.
   bool graph = false;
+  /// Batch norms normalise over a step's whole batch: one micro-batch on each rank. Weights are the
+  /// same bits for any stage, bucket and overlap then, but not for other numbers of ranks.
+  bool sync_batch_norm = false;
   /// Which group a parameter joins, by name; `groups` are numbered from 1, 0 is the rule's own.
   std::function<int(const nn::NamedParameter&)> group_of = nullptr;
   std::vector<GroupOptions> groups = {};

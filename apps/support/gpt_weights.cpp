@@ -1,7 +1,6 @@
 #include "apps/support/gpt_weights.h"
 
 #include <algorithm>
-#include <cmath>
 #include <map>
 #include <optional>
 #include <regex>
@@ -9,7 +8,7 @@
 #include <string_view>
 
 #include "apps/support/gpt_config_file.h"
-#include "core/assign.h"
+#include "apps/support/weights_file.h"
 
 namespace tessera::apps {
 namespace {
@@ -29,17 +28,6 @@ bool is_mask_buffer(std::string_view name) {
   return std::regex_match(name.begin(), name.end(), pattern);
 }
 
-void check_tensor(const std::string& path, const nn::SafetensorsEntry& entry, const Shape& shape) {
-  if (entry.dtype != "F32" && entry.dtype != "BF16" && entry.dtype != "F16") {
-    fail_input("{}: tensor {}: dtype is {}, expected F32, BF16 or F16", path,
-               nn::printable(entry.name), entry.dtype);
-  }
-  if (!std::equal(entry.shape.begin(), entry.shape.end(), shape.begin(), shape.end())) {
-    fail_input("{}: tensor {}: shape is [{}], expected [{}]", path, nn::printable(entry.name),
-               fmt::join(entry.shape, ", "), fmt::join(shape, ", "));
-  }
-}
-
 void check_same(const std::string& path, const char* what, auto in_file, auto in_model) {
   if (in_file != in_model)
     fail_input("{}: {} is {}, the model's is {}", path, what, in_file, in_model);
@@ -54,19 +42,6 @@ void check_config(const std::string& path, const models::GptConfig& model) {
   check_same(path, "n_positions", file.context, model.context);
   check_same(path, "vocab_size", file.vocab, model.vocab);
   check_same(path, "layer_norm_epsilon", file.epsilon, model.epsilon);
-}
-
-// A finite weight that would become infinity is refused.
-void check_fits_f16(const std::string& path, const std::string& name, int64_t begin,
-                    std::span<const float> values) {
-  constexpr float becomes_infinity = 65520;
-  for (size_t i = 0; i < values.size(); ++i) {
-    const float size = std::abs(values[i]);
-    if (size >= becomes_infinity && std::isfinite(size)) {
-      fail_input("{}: tensor {}: element {} is {}, an f16 holds at most 65504; use fp32 or bf16",
-                 path, name, begin + static_cast<int64_t>(i), values[i]);
-    }
-  }
 }
 
 std::vector<nn::SafetensorsSpec> specs_of(const models::Gpt& model) {
@@ -95,7 +70,7 @@ GptWeights::GptWeights(const std::string& path, const models::Gpt& model) : file
   for (const nn::NamedParameter& named : model.named_parameters()) {
     const auto found = by_name.find(named.name);
     if (found == by_name.end()) fail_input("{}: it has no tensor \"{}\"", path, named.name);
-    check_tensor(path, *found->second, named.parameter.shape());
+    check_weights(path, *found->second, named.parameter.shape());
     if (head && named.name == table_name) check_head(*head, *found->second);
     matches_.emplace(named.name, Match{named, *found->second});
     by_name.erase(found);
@@ -110,7 +85,7 @@ GptWeights::GptWeights(const std::string& path, const models::Gpt& model) : file
 void GptWeights::check_head(const nn::SafetensorsEntry& head,
                             const nn::SafetensorsEntry& table) const {
   const Shape shape(std::span<const int64_t>(table.shape));
-  check_tensor(file_.path(), head, shape);
+  check_weights(file_.path(), head, shape);
   std::vector<float> a(piece_elements);
   std::vector<float> b(piece_elements);
   for (int64_t begin = 0; begin < shape.elements(); begin += piece_elements) {
@@ -126,12 +101,7 @@ void GptWeights::check_head(const nn::SafetensorsEntry& head,
 
 void GptWeights::load() const {
   for (const auto& [name, match] : matches_) {
-    Tensor tensor = match.named.parameter.tensor();
-    if (!tensor.allocated()) {
-      match.named.parameter.leaf().name = name;
-      tensor.attach(allocate(tensor.bytes(), Category::parameters, default_device()), 0);
-    }
-    assign(tensor, [&, &named = match.named](int64_t begin, std::span<float> out) {
+    load_weights(match.named, [this](const auto& named, int64_t begin, std::span<float> out) {
       read(named, begin, out);
     });
   }
@@ -140,8 +110,7 @@ void GptWeights::load() const {
 void GptWeights::read(const nn::NamedParameter& named, int64_t begin, std::span<float> out) const {
   const auto found = matches_.find(named.name);
   TESSERA_CHECK(found != matches_.end(), "weights: the model has no parameter '{}'", named.name);
-  file_.read_as_f32(found->second.entry, begin, out);
-  if (named.parameter.dtype() == DType::f16) check_fits_f16(file_.path(), named.name, begin, out);
+  read_weights(file_, found->second.entry, named, begin, out);
 }
 
 GptWriter::GptWriter(const std::string& path, const models::Gpt& model)

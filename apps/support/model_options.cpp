@@ -35,10 +35,11 @@ models::GptConfig model_config(const ModelOptions& options) {
   return config;
 }
 
-void add_batch_options(CLI::App& app, BatchOptions& options, const std::string& group) {
-  app.add_option("--global-batch", options.global, "Sequences of a step")->group(group);
+void add_batch_options(CLI::App& app, BatchOptions& options, const std::string& group,
+                       const std::string& samples) {
+  app.add_option("--global-batch,--batch", options.global, samples + " of a step")->group(group);
   app.add_option("--micro-batch", options.micro,
-                 "Sequences that a rank computes at once, a divisor of the global batch")
+                 samples + " that a rank computes at once, a divisor of the global batch")
       ->group(group);
 }
 
@@ -50,8 +51,9 @@ optim::Batch batch_sizes(const BatchOptions& options, const TrainDefaults& defau
   return batch;
 }
 
-void add_optimizer_option(CLI::App& app, std::string& optimizer, const std::string& group) {
-  app.add_option("--optimizer", optimizer, "adamw, adam or sgd")
+CLI::Option* add_optimizer_option(CLI::App& app, std::string& optimizer,
+                                  const std::string& group) {
+  return app.add_option("--optimizer", optimizer, "adamw, adam or sgd")
       ->default_val("adamw")
       ->check(CLI::IsMember({"adamw", "adam", "sgd"}))
       ->group(group);
@@ -127,14 +129,17 @@ void add_memory_options(CLI::App& app, MemoryOptions& options) {
       ->capture_default_str()
       ->check(CLI::IsMember({"fp32", "bf16"}))
       ->group(group);
-  app.add_flag("--recompute", options.recompute,
-               "Compute each block's activations again in backward, in place of keeping them")
-      ->group(group);
   app.add_option("--offload", options.offload,
                  "optimizer: master weights and state on the host, updated there; none")
       ->capture_default_str()
       ->check(CLI::IsMember({"none", "optimizer"}))
       ->group(group);
+}
+
+void add_recompute_option(CLI::App& app, MemoryOptions& options) {
+  app.add_flag("--recompute", options.recompute,
+               "Compute each block's activations again in backward, in place of keeping them")
+      ->group("Memory");
 }
 
 DType parameter_dtype(const MemoryOptions& options) {

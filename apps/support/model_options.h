@@ -31,15 +31,16 @@ struct ModelOptions {
 void add_model_options(CLI::App& app, ModelOptions& options);
 models::GptConfig model_config(const ModelOptions& options);
 
-/// --global-batch, --micro-batch.
+/// --global-batch (or --batch), --micro-batch; `samples` says what these count.
 struct BatchOptions {
   std::optional<int64_t> global, micro;
 };
-void add_batch_options(CLI::App& app, BatchOptions& options, const std::string& group);
+void add_batch_options(CLI::App& app, BatchOptions& options, const std::string& group,
+                       const std::string& samples = "Sequences");
 optim::Batch batch_sizes(const BatchOptions& options, const TrainDefaults& defaults);
 
 /// --optimizer adamw|adam|sgd.
-void add_optimizer_option(CLI::App& app, std::string& optimizer, const std::string& group);
+CLI::Option* add_optimizer_option(CLI::App& app, std::string& optimizer, const std::string& group);
 
 /// Group "Distribution": --bucket-bytes, --reduction.
 struct BucketOptions {
@@ -56,7 +57,7 @@ void add_overlap_option(CLI::App& app, std::string& overlap);
 /// The same group: --graph on|off.
 void add_graph_option(CLI::App& app, std::string& graph);
 
-/// Group "Memory": --precision, --grad-shard, --recompute, --offload.
+/// Group "Memory": --precision, --grad-shard, --offload; and --recompute.
 struct MemoryOptions {
   std::string precision = "fp32";
   std::string grad_shard = "fp32";
@@ -64,6 +65,7 @@ struct MemoryOptions {
   std::string offload = "none";
 };
 void add_memory_options(CLI::App& app, MemoryOptions& options);
+void add_recompute_option(CLI::App& app, MemoryOptions& options);
 /// --device cpu|cuda|auto.
 CLI::Option* add_device_option(CLI::App& app, std::string& device);
 /// Group "Distribution": --device, --comm, --comm-timeout.

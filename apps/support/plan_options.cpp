@@ -159,6 +159,7 @@ PlanCommandLine parse_plan_command_line(int argc, const char* const* argv) {
   add_batch_options(app, given.batch, "Training");
   add_optimizer_option(app, given.optimizer, "Training");
   add_memory_options(app, given.memory);
+  add_recompute_option(app, given.memory);
   add_ranks(app, given);
   add_machine(app, given);
   app.add_option("--json", result.options.json, "Write JSON to FILE, or - : print it alone")

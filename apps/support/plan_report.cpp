@@ -108,7 +108,7 @@ JsonObject traffic_json(const optim::Plan& plan) {
   JsonObject json;
   for (int i = 0; i < dist::traffic_count; ++i) {
     const auto purpose = static_cast<dist::Traffic>(i);
-    if (purpose == dist::Traffic::other) continue;
+    if (purpose == dist::Traffic::statistics || purpose == dist::Traffic::other) continue;
     json.add(dist::traffic_name(purpose), plan.traffic[static_cast<size_t>(i)]);
   }
   return json.add("total", plan.sent());

@@ -89,13 +89,14 @@ std::string traffic_table(const std::vector<PlannedRun>& runs) {
     const auto purpose = static_cast<dist::Traffic>(i);
     if (purpose == dist::Traffic::other) continue;
     columns.push_back({std::string(dist::traffic_name(purpose)),
-                       [i](const auto& run) { return run.plan.traffic[static_cast<size_t>(i)]; }});
+                       [i](const auto& run) { return run.plan.traffic[static_cast<size_t>(i)]; },
+                       purpose != dist::Traffic::statistics});
   }
   columns.push_back({"total", [](const auto& run) { return run.plan.sent(); }});
   return table(columns, runs);
 }
 
-optim::PlanInput plan_input(const TrainOptions& options, const models::Gpt& model,
+optim::PlanInput plan_input(const RunOptions& options, const nn::Module& model,
                             const PlanDevice& device, int64_t ranks, int stage) {
   const bool offloads = optim::Offload::optimizer == offload(options.memory);
   return {.parameters = optim::plan_parameters(model),
@@ -109,6 +110,7 @@ optim::PlanInput plan_input(const TrainOptions& options, const models::Gpt& mode
           .sum_dtype = sum_dtype(options.memory),
           .offload = offloads && !device.device.is_cpu(),
           .graph = options.graph,
+          .statistics = optim::plan_statistics(model),
           .device = device.device,
           .staging_bytes = device.staging_bytes(ranks)};
 }
@@ -136,14 +138,15 @@ optim::Plan plan_run(const TrainOptions& options, const models::Gpt& model,
   return plan;
 }
 
-std::string plan_table(const TrainOptions& options, const models::Gpt& model, int64_t ranks) {
+std::string plan_table(const RunOptions& options, const std::string& model_name,
+                       int64_t parameters, int64_t ranks, const RankPlan& plan_of) {
   std::set<int64_t> sizes = {1, 2, 4, 8, 16, 64};
   sizes.insert(ranks);
   const PlanDevice device = plan_device(options.devices);
   std::vector<PlannedRun> runs;
   for (int stage = 0; stage < stages; ++stage) {
     for (const int64_t size : sizes) {
-      runs.push_back({stage, size, plan_run(options, model, device, size, stage, 0)});
+      runs.push_back({stage, size, plan_of(device, size, stage, 0)});
     }
   }
   return fmt::format(
@@ -151,7 +154,7 @@ std::string plan_table(const TrainOptions& options, const models::Gpt& model, in
       "{} reduction, overlap {}{}; this run: {} rank{}, stage {}\n\n"
       "Memory of rank 0, in bytes\n{}\n"
       "Traffic that rank 0 sends in one step, in bytes\n{}",
-      options.preset, grouped(model.parameter_count()), options.memory.precision, options.optimizer,
+      model_name, grouped(parameters), options.memory.precision, options.optimizer,
       options.batch.global, options.batch.micro, grouped(options.bucket_bytes),
       reduction_name(options.reduction), options.overlap ? "on" : "off", device.text(), ranks,
       ranks == 1 ? "" : "s", options.stage, memory_table(runs), traffic_table(runs));

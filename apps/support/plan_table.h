@@ -1,6 +1,7 @@
 // What a run will hold and send, for people to read: for each stage and several numbers of ranks.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -12,15 +13,18 @@
 
 namespace tessera::apps {
 
-optim::PlanInput plan_input(const TrainOptions& options, const models::Gpt& model,
+optim::PlanInput plan_input(const RunOptions& options, const nn::Module& model,
                             const PlanDevice& device, int64_t ranks, int stage);
 
 /// The plan of a rank, with activations and workspace at this process's number of threads.
 optim::Plan plan_run(const TrainOptions& options, const models::Gpt& model,
                      const PlanDevice& device, int64_t ranks, int stage, int64_t rank);
 
+/// The plan of a rank, by (device, ranks, stage, rank).
+using RankPlan = std::function<optim::Plan(const PlanDevice&, int64_t, int, int64_t)>;
 /// Memory and traffic of rank 0, which holds as much as any and sends the most.
-std::string plan_table(const TrainOptions& options, const models::Gpt& model, int64_t ranks);
+std::string plan_table(const RunOptions& options, const std::string& model_name,
+                       int64_t parameters, int64_t ranks, const RankPlan& plan_of);
 
 /// A row of the tables below.
 struct PlannedRun {

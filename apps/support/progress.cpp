@@ -55,8 +55,9 @@ std::string duration_text(double seconds) {
   return fmt::format("{}:{:02}", minutes, total % 60);
 }
 
-Progress::Progress(int64_t steps, bool shows)
+Progress::Progress(int64_t steps, bool shows, std::string unit)
     : steps_(steps),
+      unit_(std::move(unit)),
       shows_(shows),
       terminal_(shows && on_terminal()),
       begin_(std::chrono::steady_clock::now()) {}
@@ -70,8 +71,8 @@ void Progress::step(const StepLine& step) {
   const double left =
       passed.count() / static_cast<double>(done) * static_cast<double>(steps_ - done);
   const std::string text =
-      fmt::format("step {}/{}  {}  {:.0f} tokens/s  {:.1f} ms  {} left", done, steps_,
-                  outcome(step), step.tokens_per_s, step.step_ms, duration_text(left));
+      fmt::format("step {}/{}  {}  {:.0f} {}/s  {:.1f} ms  {} left", done, steps_,
+                  outcome(step), step.samples_per_s, unit_, step.step_ms, duration_text(left));
   if (!terminal_ || step.skipped) {
     clear_line();
     spdlog::info(text);
@@ -83,10 +84,10 @@ void Progress::step(const StepLine& step) {
   if (done == steps_) clear_line();
 }
 
-void Progress::evaluation(int64_t step, float val_loss) {
+void Progress::evaluation(int64_t step, const std::string& text) {
   if (!shows_) return;
   clear_line();
-  spdlog::info("step {}/{}  validation loss {:.4f}", step, steps_, val_loss);
+  spdlog::info("step {}/{}  {}", step, steps_, text);
 }
 
 void Progress::clear_line() {

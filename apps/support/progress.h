@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <string>
 
 #include "apps/support/run_log.h"
 
@@ -12,16 +13,17 @@ namespace tessera::apps {
 
 class Progress {
  public:
-  /// `shows` is true on the one rank that talks.
-  Progress(int64_t steps, bool shows);
+  /// `shows` is true on the one rank that talks; speed is in `unit`, "tokens", a second.
+  Progress(int64_t steps, bool shows, std::string unit);
 
   void step(const StepLine& step);
-  void evaluation(int64_t step, float val_loss);
+  void evaluation(int64_t step, const std::string& text);
 
  private:
   void clear_line();
 
   int64_t steps_;
+  std::string unit_;  // "tokens"
   bool shows_;
   bool terminal_;
   bool line_open_ = false;

@@ -12,17 +12,6 @@ namespace {
 
 double rounded(double value) { return std::round(value * 1000) / 1000; }
 
-JsonObject model_json(const models::GptConfig& model, int64_t parameter_count) {
-  return JsonObject()
-      .add("layers", model.layers)
-      .add("heads", model.heads)
-      .add("width", model.width)
-      .add("context", model.context)
-      .add("vocab", model.vocab)
-      .add("dropout", model.dropout)
-      .add("parameters", parameter_count);
-}
-
 }  // namespace
 
 RunLog::RunLog(const std::string& path) : path_(path) {
@@ -39,25 +28,23 @@ void RunLog::write(const JsonObject& line) {
   }
 }
 
-JsonObject header_line(const TrainOptions& options, const dist::World& world,
-                       int64_t parameter_count, int threads) {
-  const Device device = world.communicator->device();
-  JsonObject header;
-  header.add("type", "header")
-      .add("program", "train_gpt")
+JsonObject header_begin(const char* program, const RunOptions& options) {
+  return JsonObject()
+      .add("type", "header")
+      .add("program", program)
       .add("version", TESSERA_VERSION)
-      .add("data", options.data)
-      .add("val_data", options.val_data)
-      .add("preset", options.preset)
-      .add("model", model_json(options.model, parameter_count))
-      .add("ranks", world.size)
+      .add("data", options.data);
+}
+
+void add_run(JsonObject& header, const RunOptions& options, const dist::World& world, int threads) {
+  const Device device = world.communicator->device();
+  header.add("ranks", world.size)
       .add("threads", threads)
       .add("device", dist::device_type_name(device));
   if (!device.is_cpu()) header.add("device_name", cuda::device_name(device.index));
   header.add("communicator", world.communicator->name());
   if (options.graph) header.add("graph", true);
-  return header
-      .add("stage", options.stage)
+  header.add("stage", options.stage)
       .add("precision", options.memory.precision)
       .add("grad_shard", options.memory.grad_shard)
       .add("recompute", options.memory.recompute)
@@ -78,15 +65,13 @@ JsonObject header_line(const TrainOptions& options, const dist::World& world,
       .add("clip", options.clip)
       .add("seed", options.seed)
       .add("eval_every", options.eval_every)
-      .add("eval_batches", options.eval_batches)
-      .add("sample", options.sample)
       .add("init", options.init)
       .add("tuned", options.tuned)
       .add("save", options.save)
       .add("trace", options.trace);
 }
 
-JsonObject step_line(const StepLine& step) {
+JsonObject step_line(const StepLine& step, const std::string& unit) {
   JsonObject line;
   line.add("type", "step")
       .add("step", step.step)
@@ -95,7 +80,7 @@ JsonObject step_line(const StepLine& step) {
       .add("lr", step.lr);
   if (step.loss_scale) line.add("loss_scale", *step.loss_scale);
   if (step.skipped) line.add("skipped", true);
-  return line.add("tokens_per_s", rounded(step.tokens_per_s))
+  return line.add(unit + "_per_s", rounded(step.samples_per_s))
       .add("step_ms", rounded(step.step_ms))
       .add("comm_exposed_ms", rounded(step.comm_exposed_ms));
 }

@@ -12,7 +12,7 @@
 #include <string>
 
 #include "apps/support/json_line.h"
-#include "apps/support/train_options.h"
+#include "apps/support/run_options.h"
 #include "dist/bootstrap.h"
 
 namespace tessera::apps {
@@ -40,14 +40,17 @@ struct StepLine {
   float lr = 0;
   std::optional<float> loss_scale = std::nullopt;  // where losses are scaled
   bool skipped = false;                            // its gradients overflowed
-  double tokens_per_s = 0;
+  double samples_per_s = 0;  // tokens, or images
   double step_ms = 0;
   double comm_exposed_ms = 0;
 };
 
-JsonObject header_line(const TrainOptions& options, const dist::World& world,
-                       int64_t parameter_count, int threads);
-JsonObject step_line(const StepLine& step);
+/// Begins the header: program, version and data.
+JsonObject header_begin(const char* program, const RunOptions& options);
+/// The rest: devices, distribution and training.
+void add_run(JsonObject& header, const RunOptions& options, const dist::World& world, int threads);
+/// `unit` is what is counted: "tokens" gives tokens_per_s.
+JsonObject step_line(const StepLine& step, const std::string& unit);
 JsonObject eval_line(int64_t step, float val_loss);
 
 }  // namespace tessera::apps

@@ -16,6 +16,7 @@ struct TrainDefaults {
   float beta2;
   int64_t eval_every;
   int64_t bucket_bytes;  // several buckets a model, so that they can leave one by one
+  float weight_decay = 0;
 };
 
 inline TrainDefaults train_defaults(const std::string& preset) {

@@ -1,13 +1,7 @@
 #include "apps/support/train_options.h"
 
-#include <omp.h>
-
 #include <algorithm>
-#include <cmath>
-#include <cstdlib>
 #include <optional>
-#include <thread>
-#include <vector>
 
 #include <CLI/CLI.hpp>
 
@@ -17,22 +11,7 @@
 namespace tessera::apps {
 namespace {
 
-// As given; what is empty comes from the preset.
-struct Given {
-  ModelOptions model;
-  BatchOptions batch;
-  BucketOptions buckets;
-  std::optional<int64_t> steps, warmup, eval_every;
-  std::optional<float> lr, min_lr, weight_decay, beta2;
-  float beta1 = 0.9f;
-  std::string overlap = "on";
-  std::string graph = "off";
-  int64_t stage = 2;
-  int64_t threads = 0;
-  int64_t seed = 1;  // signed, because CLI11 takes -1 for a large unsigned number
-};
-
-void add_data_and_model(CLI::App& app, Given& given, TrainOptions& options) {
+void add_data_and_model(CLI::App& app, ModelOptions& model, TrainOptions& options) {
   const char* group = "Data";
   app.add_option("--data", options.data,
                  "Text, read as bytes, or uint16 tokens in a .bin of nanoGPT or llm.c")
@@ -40,51 +19,14 @@ void add_data_and_model(CLI::App& app, Given& given, TrainOptions& options) {
   app.add_option("--val-data", options.val_data, "Validation data (default: the last 10 %)")
       ->group(group);
 
-  add_model_options(app, given.model);
+  add_model_options(app, model);
   app.add_option("--dropout", options.model.dropout, "Probability, in [0, 1)")
       ->capture_default_str()
       ->group("Model");
 }
 
-void add_training(CLI::App& app, Given& given, TrainOptions& options) {
-  const char* group = "Training";
-  app.add_option("--steps", given.steps, "Optimizer steps")->group(group);
-  add_batch_options(app, given.batch, group);
-  add_optimizer_option(app, options.optimizer, group);
-  app.add_option("--lr", given.lr, "Learning rate after the warm-up")->group(group);
-  app.add_option("--min-lr", given.min_lr, "Learning rate at the end of the cosine")->group(group);
-  app.add_option("--warmup", given.warmup, "Steps of the linear warm-up")->group(group);
-  app.add_option("--weight-decay", given.weight_decay, "Of matrices (adamw: 0.1, else 0)")
-      ->group(group);
-  app.add_option("--beta1", given.beta1, "Adam's first; sgd's momentum")
-      ->capture_default_str()
-      ->group(group);
-  app.add_option("--beta2", given.beta2, "Adam's second")->group(group);
-  app.add_option("--clip", options.clip, "Largest global norm of the gradient; 0: no clipping")
-      ->default_val(1.0f)
-      ->group(group);
-  app.add_option("--seed", given.seed, "Of weights, order of data, dropout and samples")
-      ->capture_default_str()
-      ->group(group);
-}
-
-void add_distribution(CLI::App& app, Given& given) {
-  const char* group = "Distribution";
-  app.add_option("--stage", given.stage, "ZeRO stage: 0, 1, 2 or 3")
-      ->capture_default_str()
-      ->group(group);
-  add_bucket_options(app, given.buckets);
-  add_overlap_option(app, given.overlap);
-  add_graph_option(app, given.graph);
-  app.add_option("--threads", given.threads,
-                 "Threads of a rank (default: OMP_NUM_THREADS, or the host's cores / its ranks)")
-      ->group(group);
-}
-
-void add_output(CLI::App& app, Given& given, TrainOptions& options) {
+void add_evaluation(CLI::App& app, TrainOptions& options) {
   const char* group = "Output";
-  app.add_option("--eval-every", given.eval_every, "Steps between evaluations; 0: none")
-      ->group(group);
   app.add_option("--eval-batches", options.eval_batches,
                  "Micro-batches of an evaluation; 0: the whole validation part")
       ->default_val(20)
@@ -92,162 +34,62 @@ void add_output(CLI::App& app, Given& given, TrainOptions& options) {
   app.add_option("--sample", options.sample, "Tokens to sample at the end")
       ->default_val(0)
       ->group(group);
-  app.add_option("--save", options.save, "Write the weights, FILE.safetensors, and config.json")
-      ->group(group);
-  app.add_option("--init", options.init, "Begin with the weights of FILE.safetensors")
-      ->group(group);
-  app.add_option("--tuned", options.tuned,
-                 "With CUDA: take the products' algorithms from FILE.json, which tune wrote")
-      ->group("Distribution");
-  app.add_option("--log", options.log, "Write JSON lines to FILE.jsonl")->group(group);
-  app.add_option("--trace", options.trace, "Write a Chrome/Perfetto trace to FILE.json")
-      ->group(group);
-  app.add_flag("--plan", options.plan, "Print memory and traffic for any number of ranks, and end")
-      ->group(group);
 }
 
-void positive(const char* flag, float value) {
-  if (std::isfinite(value) && value > 0) return;
-  fail_input("{} is {}, expected a number greater than 0", flag, value);
-}
-
-void within(const char* flag, float value, float minimum, float below) {
-  if (value >= minimum && value < below) return;
-  fail_input("{} is {}, expected a number from {} to below {}", flag, value, minimum, below);
-}
-
-void fill_model(const Given& given, TrainOptions& options) {
+void fill_model(const ModelOptions& given, TrainOptions& options) {
   const float dropout = options.model.dropout;
-  options.preset = given.model.preset;
-  options.model = model_config(given.model);
+  options.preset = given.preset;
+  options.model = model_config(given);
   options.model.dropout = dropout;
   options.model.recompute = options.memory.recompute;
   options.model.validate();
 }
 
-void fill_training(const Given& given, TrainOptions& options) {
-  const TrainDefaults defaults = train_defaults(given.model.preset);
-  const bool sgd = options.optimizer == "sgd";
-  const bool decoupled = options.optimizer == "adamw";
-  options.steps = given.steps.value_or(defaults.steps);
-  options.batch = batch_sizes(given.batch, defaults);
-  // Without Adam's normalisation, steps of a useful length need a larger rate.
-  options.lr = given.lr.value_or(sgd ? 100 * defaults.lr : defaults.lr);
-  options.min_lr = given.min_lr.value_or(given.lr ? options.lr / 10
-                                                  : options.lr * (defaults.min_lr / defaults.lr));
-  options.warmup = given.warmup.value_or(std::min(defaults.warmup, options.steps / 10));
-  options.weight_decay = given.weight_decay.value_or(decoupled ? 0.1f : 0.0f);
-  options.beta1 = given.beta1;
-  options.beta2 = given.beta2.value_or(defaults.beta2);
-  options.eval_every = given.eval_every.value_or(defaults.eval_every);
-  options.bucket_bytes = bucket_bytes(given.buckets, defaults);
-  at_least("--seed", given.seed, 0);
-  options.seed = static_cast<uint64_t>(given.seed);
-  options.overlap = given.overlap == "on";
-  options.graph = given.graph == "on";
-  options.reduction = reduction(given.buckets);
+TrainDefaults defaults_for(const TrainOptions& options) {
+  TrainDefaults defaults = train_defaults(options.preset);
+  defaults.weight_decay = options.optimizer == "adamw" ? 0.1f : 0.0f;
+  if (options.optimizer == "sgd") {
+    // Without Adam's normalisation, steps of a useful length need a larger rate.
+    defaults.lr *= 100;
+    defaults.min_lr *= 100;
+  }
+  return defaults;
 }
 
-void check_training(const TrainOptions& options) {
-  at_least("--steps", options.steps, 1);
-  at_most("--steps", options.steps, int64_t{1} << 40);
-  at_least("--warmup", options.warmup, 0);
-  at_least("--eval-every", options.eval_every, 0);
+void check_evaluation(const TrainOptions& options) {
   at_least("--eval-batches", options.eval_batches, 0);
-  at_least("--sample", options.sample, 0);
-  positive("--lr", options.lr);
-  within("--beta1", options.beta1, 0, 1);
-  within("--beta2", options.beta2, 0, 1);
-  constexpr float infinity = std::numeric_limits<float>::infinity();
-  within("--weight-decay", options.weight_decay, 0, infinity);
-  within("--clip", options.clip, 0, infinity);
-  if (!(options.min_lr >= 0 && options.min_lr <= options.lr)) {
-    fail_input("--min-lr is {}, expected from 0 to the learning rate, {}", options.min_lr,
-               options.lr);
-  }
   at_most("--eval-batches", options.eval_batches, int64_t{1} << 30);
-}
-
-void check_distribution(const Given& given, TrainOptions& options) {
-  if (given.stage < 0 || given.stage > 3) {
-    fail_input("stage is {}, expected 0, 1, 2 or 3", given.stage);
-  }
-  options.stage = static_cast<int>(given.stage);
-  if (given.threads < 0 || given.threads > 4096) {
-    fail_input("--threads is {}, expected from 1 to 4096, or 0 for the default", given.threads);
-  }
-  options.threads = static_cast<int>(given.threads);
+  at_least("--sample", options.sample, 0);
 }
 
 }  // namespace
 
 CommandLine parse_command_line(int argc, const char* const* argv) {
   CommandLine result;
-  Given given;
+  TrainOptions& options = result.options;
+  ModelOptions model;
+  GivenRun given;
   CLI::App app("Trains a GPT with ZeRO on any number of ranks: mpirun -n N train_gpt --data FILE",
                "train_gpt");
   // A script's flags can be overridden by those that follow them.
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   app.set_config("--config", "", "Read flags from a file: lines such as steps = 100");
   app.allow_config_extras(CLI::config_extras_mode::error);
-  add_data_and_model(app, given, result.options);
-  add_training(app, given, result.options);
-  add_distribution(app, given);
-  add_device_options(app, result.options.devices);
-  add_memory_options(app, result.options.memory);
-  add_output(app, given, result.options);
+  add_data_and_model(app, model, options);
+  add_run_options(app, given, options,
+                  {.samples = "Sequences",
+                   .optimizer = "adamw",
+                   .decay = "Of matrices (adamw: 0.1, else 0)",
+                   .clip = 1});
+  add_recompute_option(app, options.memory);
+  add_evaluation(app, options);
   result.help = parse_arguments(app, argc, argv);
   if (!result.help.empty()) return result;
-  check_distribution(given, result.options);
-  fill_model(given, result.options);
-  fill_training(given, result.options);
-  check_training(result.options);
-  sum_dtype(result.options.memory);  // refuses what does not go with the precision
-  if (result.options.data.empty() && !result.options.plan) fail_input("--data is required");
+  fill_model(model, options);
+  fill_run(given, defaults_for(options), options);
+  check_evaluation(options);
+  if (options.data.empty() && !options.plan) fail_input("--data is required");
   return result;
-}
-
-optim::UpdateRule update_rule(const TrainOptions& options) {
-  if (options.optimizer == "sgd") {
-    return optim::Sgd{.learning_rate = options.lr,
-                      .momentum = options.beta1,
-                      .weight_decay = options.weight_decay};
-  }
-  if (options.optimizer == "adam") {
-    return optim::Adam{.learning_rate = options.lr,
-                       .beta1 = options.beta1,
-                       .beta2 = options.beta2,
-                       .weight_decay = options.weight_decay};
-  }
-  return optim::AdamW{.learning_rate = options.lr,
-                      .beta1 = options.beta1,
-                      .beta2 = options.beta2,
-                      .weight_decay = options.weight_decay};
-}
-
-optim::ZeroOptions zero_options(const TrainOptions& options) {
-  return {.stage = options.stage,
-          .bucket_bytes = options.bucket_bytes,
-          .overlap = options.overlap,
-          .reduction = options.reduction,
-          .clip = options.clip,
-          .schedule = optim::warmup_cosine(options.warmup, options.steps,
-                                           options.min_lr / options.lr),
-          .seed = options.seed,
-          .grad_shard = sum_dtype(options.memory),
-          .offload = offload(options.memory),
-          .graph = options.graph,
-          .group_of = [](const nn::NamedParameter& named) {
-            return named.parameter.shape().rank() >= 2 ? 0 : 1;
-          },
-          .groups = {{.weight_decay = 0.0f}}};
-}
-
-int threads_per_rank(int asked, int ranks_on_this_host) {
-  if (asked > 0) return asked;
-  if (std::getenv("OMP_NUM_THREADS") != nullptr) return std::max(1, omp_get_max_threads());
-  const int cores = static_cast<int>(std::thread::hardware_concurrency());
-  return std::max(1, cores / std::max(1, ranks_on_this_host));
 }
 
 }  // namespace tessera::apps

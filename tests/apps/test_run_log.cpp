@@ -42,9 +42,10 @@ TEST_CASE("lines of the log are JSON, in the order of the issue") {
                                       .loss = 2.5f,
                                       .grad_norm = 0.1f,
                                       .lr = 1e-3f,
-                                      .tokens_per_s = 1000.25,
+                                      .samples_per_s = 1000.25,
                                       .step_ms = 12.3456,
-                                      .comm_exposed_ms = 0})
+                                      .comm_exposed_ms = 0},
+                                     "tokens")
                                .text();
   REQUIRE(text ==
           R"({"type":"step","step":3,"loss":2.5,"grad_norm":0.1,"lr":0.001,"tokens_per_s":1000.25,)"
@@ -54,11 +55,12 @@ TEST_CASE("lines of the log are JSON, in the order of the issue") {
                                          .grad_norm = NAN,
                                          .lr = 1e-3f,
                                          .loss_scale = 65536,
-                                         .skipped = true})
+                                         .skipped = true},
+                                        "images")
                                   .text();
   REQUIRE(skipped ==
           R"({"type":"step","step":3,"loss":null,"grad_norm":null,"lr":0.001,"loss_scale":65536,)"
-          R"("skipped":true,"tokens_per_s":0,"step_ms":0,"comm_exposed_ms":0})");
+          R"("skipped":true,"images_per_s":0,"step_ms":0,"comm_exposed_ms":0})");
   REQUIRE(eval_line(250, 1.5f).text() == R"({"type":"eval","step":250,"val_loss":1.5})");
   const auto escaped = JsonObject().add("path", "a\"b\\c\n\xff").text();
   REQUIRE(nlohmann::json::parse(escaped)["path"].get<std::string>().starts_with("a\"b\\c\n"));

@@ -17,6 +17,19 @@ TEST_CASE("warmup_cosine rises linearly, passes its middle, and ends at the mini
   CHECK(schedule(100000) == 0.1f);
 }
 
+// Values of torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=1, total_steps=100).
+TEST_CASE("one_cycle rises and falls as PyTorch's") {
+  const Schedule schedule = one_cycle(100);
+  CHECK(schedule(0) == Catch::Approx(0.04));
+  CHECK(schedule(10) == Catch::Approx(0.29516394846410077));
+  CHECK(schedule(29) == Catch::Approx(1.0));
+  CHECK(schedule(64) == Catch::Approx(0.500002));
+  CHECK(schedule(99) == Catch::Approx(4e-6));
+  CHECK(schedule(1000) == Catch::Approx(4e-6));
+  CHECK(one_cycle(1)(0) == Catch::Approx(4e-6));
+  CHECK_THROWS_AS(one_cycle(-1), Error);
+}
+
 TEST_CASE("schedules: no warm-up, constant, and what is refused") {
   CHECK(warmup_cosine(0, 10, 0)(0) == 1.0f);
   CHECK(warmup_cosine(0, 0, 0.5f)(0) == 0.5f);

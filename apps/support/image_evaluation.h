@@ -1,0 +1,31 @@
+// How well a model labels images that it was not trained on.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "apps/support/image_batches.h"
+#include "dist/bootstrap.h"
+#include "nn/module.h"
+
+namespace tessera::apps {
+
+struct ImageEvaluation {
+  float loss = 0;  // mean cross-entropy in nats
+  float top1 = 0;  // fraction of images whose class is the first guess,
+  float top5 = 0;  // and among the first five
+};
+
+/// Over all of `set` in batches of `size`. The ranks share the batches, and every rank gets the
+/// same bits, which do not depend on how many ranks there are. Every rank runs as many forwards.
+/// Collective.
+ImageEvaluation evaluate_images(nn::Module& model, std::shared_ptr<const ImageSet> set,
+                                const ImageTransformOptions& transform, int64_t size,
+                                const dist::World& world);
+
+/// How many classes a row of logits has before the target: those that are larger, and equal ones
+/// before it. NaN is before everything.
+int64_t place_of_target(std::span<const float> logits, int32_t target);
+
+}  // namespace tessera::apps

@@ -1,0 +1,86 @@
+// What the files that call oneDNN (versions 2 and 3) share; others include core/onednn.h or
+// core/onednn_conv.h.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+#include <dnnl.hpp>
+#include <omp.h>
+
+#include "core/dtype.h"
+#include "core/error.h"
+
+namespace tessera::cpu::onednn {
+
+/// Runs one call of the library; its failure becomes an Error that keeps the text of the call.
+template <class Call>
+auto checked(const char* text, Call&& call) {
+  try {
+    return call();
+  } catch (const dnnl::error& error) {
+    const bool missing = error.status == dnnl_unimplemented;
+    fail("oneDNN: {} failed with status {}: {}{}", text, static_cast<int>(error.status),
+         error.message, missing ? "; this version cannot do that on this CPU" : "");
+  }
+}
+#define TESSERA_ONEDNN(...) checked(#__VA_ARGS__, [&] { return __VA_ARGS__; })
+
+inline const dnnl::engine& engine() {
+  static const dnnl::engine cpu_engine = TESSERA_ONEDNN(dnnl::engine(dnnl::engine::kind::cpu, 0));
+  return cpu_engine;
+}
+
+/// Of the calling thread.
+inline dnnl::stream& stream() {
+  thread_local dnnl::stream own = TESSERA_ONEDNN(dnnl::stream(engine()));
+  return own;
+}
+
+inline dnnl::memory::data_type data_type(DType dtype) {
+  switch (dtype) {
+    case DType::f32: return dnnl::memory::data_type::f32;
+    case DType::bf16: return dnnl::memory::data_type::bf16;
+    case DType::f16: return dnnl::memory::data_type::f16;
+    default: fail("oneDNN: dtype {} is not a floating-point type", dtype_name(dtype));
+  }
+}
+
+/// Of a struct of 64-bit numbers alone: all that a primitive depends on.
+template <class Problem>
+struct ProblemHash {
+  size_t operator()(const Problem& problem) const {
+    std::array<uint64_t, sizeof(Problem) / sizeof(uint64_t)> words;
+    static_assert(std::has_unique_object_representations_v<Problem>);
+    std::memcpy(words.data(), &problem, sizeof(Problem));
+    uint64_t hash = 0;
+    for (const uint64_t word : words) {
+      hash = (hash ^ word) * 0x9E3779B97F4A7C15u;
+      hash ^= hash >> 29;
+    }
+    return hash;
+  }
+};
+
+/// oneDNN asks OpenMP how many threads to use, both when a primitive is made and when it runs.
+class TeamSize {
+ public:
+  explicit TeamSize(int threads) : before_(omp_get_max_threads()) {
+    if (before_ != threads) omp_set_num_threads(threads);
+    changed_ = before_ != threads;
+  }
+  ~TeamSize() {
+    if (changed_) omp_set_num_threads(before_);
+  }
+  TeamSize(const TeamSize&) = delete;
+  TeamSize& operator=(const TeamSize&) = delete;
+
+ private:
+  int before_;
+  bool changed_ = false;
+};
+
+}  // namespace tessera::cpu::onednn

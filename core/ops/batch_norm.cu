@@ -1,0 +1,468 @@
+// batch_norm on CUDA. A block takes a chunk of rows and up to 32 accesses' width of channels; its
+// threads (x, y) stand for n neighbouring channels and for rows, so that what a thread needs of its
+// channels stays in registers.
+//
+// Sums over rows are made in chunks, whose number depends on R, C and the dtype alone: a thread adds
+// rows y, y + Y, ..., the threads of a block are merged in pairs, and then, by a second kernel, the
+// chunks. Means and variances are merged by Chan's formula: nothing cancels.
+#include <algorithm>
+#include <limits>
+
+#include "core/image_kernels.h"
+#include "core/ops/rows.cuh"
+
+namespace tessera::cuda {
+
+namespace {
+
+constexpr int threads = 256;
+/// Rows that a thread has under way at once.
+constexpr int batch = 4;
+/// Four blocks for each of an H200's 132 multiprocessors.
+constexpr int64_t max_blocks = 528;
+
+/// Which rows and channels are whose.
+struct RowGrid {
+  RowGrid(int64_t elements, int64_t c, int n) : rows(elements / c), channels(c) {
+    while (lanes < warp_size && lanes * n < c) lanes *= 2;
+    across = blocks_for(c, lanes * n);
+    const int64_t most = std::max<int64_t>(1, max_blocks / across);
+    const int64_t turns = (rows + most * row_threads() - 1) / (most * row_threads());
+    chunk_rows = turns * row_threads();
+    chunks = blocks_for(rows, chunk_rows);
+  }
+
+  int row_threads() const { return threads / lanes; }
+  LaunchShape launch_shape() const {
+    return {dim3(across, chunks), dim3(static_cast<unsigned>(lanes), row_threads())};
+  }
+
+  /// Of this thread; behind the last where it has none.
+  template <int n>
+  __device__ int64_t first_channel() const {
+    return (int64_t{blockIdx.x} * blockDim.x + threadIdx.x) * n;
+  }
+  __device__ int64_t rows_of(int64_t chunk) const {
+    return std::min(chunk_rows, rows - chunk * chunk_rows);
+  }
+  /// Calls body(first, rows) for this thread's rows: `rows` <= batch of them at a time, the elements
+  /// of the next one `stride()` after those of the last.
+  template <class Body>
+  __device__ void each_batch(const Body& body) const {
+    const int64_t first = int64_t{blockIdx.y} * chunk_rows;
+    const int64_t last = first + rows_of(blockIdx.y);
+    for (int64_t r = first + threadIdx.y; r < last; r += int64_t{batch} * blockDim.y) {
+      const int64_t left = (last - r + blockDim.y - 1) / blockDim.y;
+      body(r * channels, static_cast<int>(std::min<int64_t>(batch, left)));
+    }
+  }
+  __device__ int64_t stride() const { return blockDim.y * channels; }
+
+  int64_t rows;
+  int64_t channels;
+  int lanes = 1;
+  unsigned across;  // blocks
+  unsigned chunks;
+  int64_t chunk_rows;
+};
+
+/// Of n channels over `count` rows: their mean, and the sum of their squared distances from it.
+template <int n>
+struct Moments {
+  float count;
+  Floats<n> mean;
+  Floats<n> squares;
+
+  __device__ void merge(const Moments& other) {
+    if (other.count == 0) return;
+    const float before = count;
+    count += other.count;
+    const float share = other.count / count;
+    unrolled<n>([&](int i) {
+      const float delta = other.mean.value[i] - mean.value[i];
+      mean.value[i] = fmaf(delta, share, mean.value[i]);
+      squares.value[i] =
+          fmaf(delta * delta, share * before, squares.value[i] + other.squares.value[i]);
+    });
+  }
+};
+
+/// Of n channels over rows: g, and g times the distance of x from its mean.
+template <int n>
+struct Sums {
+  Floats<n> g;
+  Floats<n> gd;
+
+  __device__ void merge(const Sums& other) {
+    unrolled<n>([&](int i) {
+      g.value[i] += other.g.value[i];
+      gd.value[i] += other.gd.value[i];
+    });
+  }
+};
+
+/// Merges the parts of a block's threads with the same x into that of y = 0, in pairs. The threads
+/// along y are a power of two, and `parts` is shared memory for all of the block.
+template <class Part>
+__device__ inline void merge_rows(Part& own, Part* parts) {
+  const unsigned at = threadIdx.y * blockDim.x + threadIdx.x;
+  for (unsigned half = blockDim.y / 2; half > 0; half /= 2) {
+    if (threadIdx.y >= half && threadIdx.y < 2 * half) parts[at] = own;
+    __syncthreads();
+    if (threadIdx.y < half) own.merge(parts[at + half * blockDim.x]);
+  }
+}
+
+template <class T>
+struct Forward {
+  T* y;
+  const T* x;
+  const T* residual;  // or null
+  const float* mean;
+  const float* rstd;
+  const T* weight;
+  const T* bias;
+  RowGrid grid;
+  float lowest;
+};
+
+template <class T>
+struct Backward {
+  T* dx;         // or null
+  T* dresidual;  // or null
+  float* partial;
+  const T* dy;
+  const T* y;  // null where dy counts everywhere
+  const T* x;
+  const float* mean;
+  const float* rstd;
+  const T* weight;
+  const float* sum_g;
+  const float* sum_gn;
+  RowGrid grid;
+  float factor;
+};
+
+/// partial (chunks, 2, C): mean and squares of each chunk.
+template <class T, int n, bool aligned>
+__global__ void __launch_bounds__(threads)
+    statistics_kernel(float* partial, const T* x, RowGrid grid) {
+  __shared__ Moments<n> parts[threads];
+  const int64_t channel = grid.first_channel<n>();
+  Moments<n> own = {};
+  if (channel < grid.channels) {
+    grid.each_batch([&](int64_t first, int rows) {
+      Elements<T, n> loaded[batch];
+      unrolled<batch>([&](int k) {
+        const T* from = x + first + k * grid.stride() + channel;
+        if (k < rows) loaded[k] = load_elements<aligned, n>(from);
+      });
+      Moments<n> more = {.count = static_cast<float>(rows), .mean = {}, .squares = {}};
+      const float share = 1.0f / more.count;
+      unrolled<n>([&](int i) {
+        float total = 0;
+        unrolled<batch>([&](int k) { total += k < rows ? float(loaded[k].value[i]) : 0.0f; });
+        const float mean = total * share;
+        more.mean.value[i] = mean;
+        unrolled<batch>([&](int k) {
+          const float distance = k < rows ? float(loaded[k].value[i]) - mean : 0.0f;
+          more.squares.value[i] = fmaf(distance, distance, more.squares.value[i]);
+        });
+      });
+      own.merge(more);
+    });
+  }
+  merge_rows(own, parts);
+  if (threadIdx.y > 0 || channel >= grid.channels) return;
+  float* to = partial + int64_t{blockIdx.y} * 2 * grid.channels + channel;
+  unrolled<n>([&](int i) {
+    to[i] = own.mean.value[i];
+    to[grid.channels + i] = own.squares.value[i];
+  });
+}
+
+/// partial (chunks, 2, C): the sums of each chunk.
+template <class T, int n, bool aligned>
+__global__ void __launch_bounds__(threads) backward_sums_kernel(Backward<T> args) {
+  __shared__ Sums<n> parts[threads];
+  const RowGrid& grid = args.grid;
+  const int64_t channel = grid.first_channel<n>();
+  Sums<n> own = {};
+  if (channel < grid.channels) {
+    Floats<n> mean;
+    unrolled<n>([&](int i) { mean.value[i] = args.mean[channel + i]; });
+    grid.each_batch([&](int64_t first, int rows) {
+      Elements<T, n> dy[batch], y[batch], x[batch];
+      unrolled<batch>([&](int k) {
+        const int64_t at = first + k * grid.stride() + channel;
+        if (k >= rows) return;
+        dy[k] = load_elements<aligned, n>(args.dy + at);
+        x[k] = load_elements<aligned, n>(args.x + at);
+        if (args.y != nullptr) y[k] = load_elements<aligned, n>(args.y + at);
+      });
+      unrolled<batch>([&](int k) {
+        if (k >= rows) return;
+        unrolled<n>([&](int i) {
+          const bool counts = args.y == nullptr || float(y[k].value[i]) > 0;
+          const float g = counts ? float(dy[k].value[i]) : 0.0f;
+          own.g.value[i] += g;
+          own.gd.value[i] =
+              fmaf(g, float(x[k].value[i]) - mean.value[i], own.gd.value[i]);
+        });
+      });
+    });
+  }
+  merge_rows(own, parts);
+  if (threadIdx.y > 0 || channel >= grid.channels) return;
+  float* to = args.partial + int64_t{blockIdx.y} * 2 * grid.channels + channel;
+  unrolled<n>([&](int i) {
+    to[i] = own.g.value[i];
+    to[grid.channels + i] = own.gd.value[i];
+  });
+}
+
+/// Merges the chunks of a channel, threadIdx.x of 32: threads along y take chunks y, y + 32, ... and
+/// are then merged in pairs. Returns the result to y = 0.
+constexpr int finish_rows = 32;
+
+template <class Part, class Read>
+__device__ inline Part merge_chunks(unsigned chunks, bool inside, const Read& read) {
+  __shared__ Part parts[finish_rows * warp_size];
+  Part own = {};
+  if (inside) {
+    for (unsigned chunk = threadIdx.y; chunk < chunks; chunk += finish_rows) own.merge(read(chunk));
+  }
+  merge_rows(own, parts);
+  return own;
+}
+
+__global__ void __launch_bounds__(finish_rows* warp_size)
+    statistics_finish_kernel(float* mean, float* variance, const float* partial, RowGrid grid) {
+  const int64_t channel = grid.first_channel<1>();
+  const bool inside = channel < grid.channels;
+  const auto own = merge_chunks<Moments<1>>(grid.chunks, inside, [&](unsigned chunk) {
+    const float* from = partial + int64_t{chunk} * 2 * grid.channels + channel;
+    return Moments<1>{static_cast<float>(grid.rows_of(chunk)), {from[0]}, {from[grid.channels]}};
+  });
+  if (threadIdx.y > 0 || !inside) return;
+  mean[channel] = own.mean.value[0];
+  variance[channel] = own.squares.value[0] / static_cast<float>(grid.rows);
+}
+
+__global__ void __launch_bounds__(finish_rows* warp_size)
+    sums_finish_kernel(float* sum_g, float* sum_gn, const float* partial, const float* rstd,
+                       RowGrid grid) {
+  const int64_t channel = grid.first_channel<1>();
+  const bool inside = channel < grid.channels;
+  const auto own = merge_chunks<Sums<1>>(grid.chunks, inside, [&](unsigned chunk) {
+    const float* from = partial + int64_t{chunk} * 2 * grid.channels + channel;
+    return Sums<1>{{from[0]}, {from[grid.channels]}};
+  });
+  if (threadIdx.y > 0 || !inside) return;
+  sum_g[channel] = own.g.value[0];
+  sum_gn[channel] = own.gd.value[0] * rstd[channel];
+}
+
+LaunchShape finish_shape(int64_t channels) {
+  return {blocks_for(channels, warp_size), dim3(warp_size, finish_rows)};
+}
+
+template <class T, int n, bool aligned>
+__global__ void __launch_bounds__(threads) forward_kernel(Forward<T> args) {
+  const RowGrid& grid = args.grid;
+  const int64_t channel = grid.first_channel<n>();
+  if (channel >= grid.channels) return;
+  Floats<n> mean, scale, shift;
+  unrolled<n>([&](int i) {
+    mean.value[i] = args.mean[channel + i];
+    scale.value[i] = args.rstd[channel + i] * float(args.weight[channel + i]);
+    shift.value[i] = float(args.bias[channel + i]);
+  });
+  grid.each_batch([&](int64_t first, int rows) {
+    Elements<T, n> x[batch], residual[batch];
+    unrolled<batch>([&](int k) {
+      const int64_t at = first + k * grid.stride() + channel;
+      if (k >= rows) return;
+      x[k] = load_elements<aligned, n>(args.x + at);
+      if (args.residual != nullptr) residual[k] = load_elements<aligned, n>(args.residual + at);
+    });
+    unrolled<batch>([&](int k) {
+      if (k >= rows) return;
+      Floats<n> y;
+      unrolled<n>([&](int i) {
+        const float distance = float(x[k].value[i]) - mean.value[i];
+        float value = fmaf(distance, scale.value[i], shift.value[i]);
+        if (args.residual != nullptr) value += float(residual[k].value[i]);
+        y.value[i] = value < args.lowest ? args.lowest : value;
+      });
+      store_elements<aligned>(args.y + first + k * grid.stride() + channel, y);
+    });
+  });
+}
+
+/// dx = by_g * g + by_x * (x - mean) + shift, dresidual = g
+template <class T, int n, bool aligned>
+__global__ void __launch_bounds__(threads) backward_kernel(Backward<T> args) {
+  const RowGrid& grid = args.grid;
+  const int64_t channel = grid.first_channel<n>();
+  if (channel >= grid.channels) return;
+  Floats<n> mean, by_g, by_x = {}, shift = {};
+  unrolled<n>([&](int i) {
+    const int64_t c = channel + i;
+    mean.value[i] = args.mean[c];
+    by_g.value[i] = args.rstd[c] * float(args.weight[c]);
+    if (args.factor == 0) return;
+    by_x.value[i] = -by_g.value[i] * args.rstd[c] * (args.sum_gn[c] * args.factor);
+    shift.value[i] = -by_g.value[i] * (args.sum_g[c] * args.factor);
+  });
+  grid.each_batch([&](int64_t first, int rows) {
+    Elements<T, n> dy[batch], y[batch], x[batch];
+    unrolled<batch>([&](int k) {
+      const int64_t at = first + k * grid.stride() + channel;
+      if (k >= rows) return;
+      dy[k] = load_elements<aligned, n>(args.dy + at);
+      if (args.dx != nullptr) x[k] = load_elements<aligned, n>(args.x + at);
+      if (args.y != nullptr) y[k] = load_elements<aligned, n>(args.y + at);
+    });
+    unrolled<batch>([&](int k) {
+      if (k >= rows) return;
+      const int64_t at = first + k * grid.stride() + channel;
+      Floats<n> g, dx;
+      unrolled<n>([&](int i) {
+        const bool counts = args.y == nullptr || float(y[k].value[i]) > 0;
+        g.value[i] = counts ? float(dy[k].value[i]) : 0.0f;
+      });
+      if (args.dresidual != nullptr) store_elements<aligned>(args.dresidual + at, g);
+      if (args.dx == nullptr) return;
+      unrolled<n>([&](int i) {
+        const float distance = float(x[k].value[i]) - mean.value[i];
+        const float others = fmaf(by_x.value[i], distance, shift.value[i]);
+        dx.value[i] = fmaf(by_g.value[i], g.value[i], others);
+      });
+      store_elements<aligned>(args.dx + at, dx);
+    });
+  });
+}
+
+struct Rstd {
+  float epsilon;
+  __device__ float operator()(float variance) const { return 1.0f / sqrtf(variance + epsilon); }
+};
+
+template <class T>
+T* data_or_null(const Tensor& tensor) {
+  return tensor.defined() ? tensor.data<T>() : nullptr;
+}
+
+}  // namespace
+
+/// Workspace: 8 bytes * chunks (struct RowGrid) * C.
+void batch_norm_statistics(const Context& context, const Tensor& mean, const Tensor& variance,
+                           const Tensor& x) {
+  constexpr const char* name = "batch_norm_statistics";
+  const int64_t channels = mean.elements();
+  visit_float(x.dtype(), "batch_norm", [&]<class T>() {
+    visit_access<neighbours<T>>(
+        channels,
+        [&]<int n, bool aligned>() {
+          const RowGrid grid(x.elements(), channels, n);
+          const Tensor partial = context.workspace({grid.chunks, 2, channels});
+          launch(context, name, grid.launch_shape(), statistics_kernel<T, n, aligned>,
+                 partial.data<float>(), x.data<T>(), grid);
+          launch(context, name, finish_shape(channels), statistics_finish_kernel,
+                 mean.data<float>(), variance.data<float>(), partial.data<float>(), grid);
+        },
+        x.data<T>());
+  });
+}
+
+void batch_norm_rstd(const Context& context, const Tensor& rstd, const Tensor& variance,
+                     float epsilon) {
+  map(context, "batch_norm_rstd", Rstd{epsilon}, rstd.elements(), rstd.data<float>(),
+      variance.data<float>());
+}
+
+void batch_norm_forward(const Context& context, const Tensor& y, const Tensor& x,
+                        const Tensor& residual, const Tensor& mean, const Tensor& rstd,
+                        const Tensor& weight, const Tensor& bias, bool relu) {
+  if (x.elements() == 0) return;
+  visit_float(x.dtype(), "batch_norm", [&]<class T>() {
+    const T* more = data_or_null<T>(residual);
+    visit_access<neighbours<T>>(
+        mean.elements(),
+        [&]<int n, bool aligned>() {
+          const RowGrid grid(x.elements(), mean.elements(), n);
+          launch(context, "batch_norm_forward", grid.launch_shape(), forward_kernel<T, n, aligned>,
+                 Forward<T>{.y = y.data<T>(),
+                            .x = x.data<T>(),
+                            .residual = more,
+                            .mean = mean.data<float>(),
+                            .rstd = rstd.data<float>(),
+                            .weight = weight.data<T>(),
+                            .bias = bias.data<T>(),
+                            .grid = grid,
+                            .lowest = relu ? 0.0f : -std::numeric_limits<float>::infinity()});
+        },
+        y.data<T>(), x.data<T>(), more);
+  });
+}
+
+/// Workspace: 8 bytes * chunks * C.
+void batch_norm_backward_sums(const Context& context, const Tensor& sum_g, const Tensor& sum_gn,
+                              const Tensor& dy, const Tensor& y, const Tensor& x,
+                              const Tensor& mean, const Tensor& rstd) {
+  constexpr const char* name = "batch_norm_backward_sums";
+  const int64_t channels = mean.elements();
+  visit_float(x.dtype(), "batch_norm", [&]<class T>() {
+    const T* result = data_or_null<T>(y);
+    visit_access<neighbours<T>>(
+        channels,
+        [&]<int n, bool aligned>() {
+          const RowGrid grid(x.elements(), channels, n);
+          const Tensor partial = context.workspace({grid.chunks, 2, channels});
+          launch(context, name, grid.launch_shape(), backward_sums_kernel<T, n, aligned>,
+                 Backward<T>{.partial = partial.data<float>(),
+                             .dy = dy.data<T>(),
+                             .y = result,
+                             .x = x.data<T>(),
+                             .mean = mean.data<float>(),
+                             .grid = grid});
+          launch(context, name, finish_shape(channels), sums_finish_kernel, sum_g.data<float>(),
+                 sum_gn.data<float>(), partial.data<float>(), rstd.data<float>(), grid);
+        },
+        dy.data<T>(), result, x.data<T>());
+  });
+}
+
+void batch_norm_backward(const Context& context, const Tensor& dx, const Tensor& dresidual,
+                         const Tensor& dy, const Tensor& y, const Tensor& x, const Tensor& mean,
+                         const Tensor& rstd, const Tensor& weight, const Tensor& sum_g,
+                         const Tensor& sum_gn, float factor) {
+  if (x.elements() == 0) return;
+  visit_float(x.dtype(), "batch_norm", [&]<class T>() {
+    const Backward<T> args{.dx = data_or_null<T>(dx),
+                           .dresidual = data_or_null<T>(dresidual),
+                           .partial = nullptr,
+                           .dy = dy.data<T>(),
+                           .y = data_or_null<T>(y),
+                           .x = x.data<T>(),
+                           .mean = mean.data<float>(),
+                           .rstd = rstd.data<float>(),
+                           .weight = weight.data<T>(),
+                           .sum_g = data_or_null<float>(sum_g),
+                           .sum_gn = data_or_null<float>(sum_gn),
+                           .grid = RowGrid(x.elements(), mean.elements(), 1),
+                           .factor = factor};
+    visit_access<neighbours<T>>(
+        mean.elements(),
+        [&]<int n, bool aligned>() {
+          Backward<T> with_grid = args;
+          with_grid.grid = RowGrid(x.elements(), mean.elements(), n);
+          launch(context, "batch_norm_backward", with_grid.grid.launch_shape(),
+                 backward_kernel<T, n, aligned>, with_grid);
+        },
+        args.dx, args.dresidual, args.dy, args.y, args.x);
+  });
+}
+
+}  // namespace tessera::cuda

@@ -1,0 +1,207 @@
+// conv2d: y (N, H', W', O) = x (N, H, W, C) convolved with weight (O, C / groups, kh, kw) + bias:
+//   y[n, i, j, o] = bias[o] + sum over c, u, v of
+//     x[n, i stride + u dilation - padding, j stride + v dilation - padding, c] weight[o, c, u, v]
+// where x is zero outside of the image, and c counts the channels of o's group.
+//
+// The gradient of x is the sum over all (i, j, o) that its pixel went into, that of the weight the
+// sum over images and pixels. Neither is computed where it is not wanted: a network's first
+// convolution has no gradient of its x.
+#include "core/ops/conv2d.h"
+
+#include <algorithm>
+
+#include "core/autograd.h"
+#include "core/gemm.h"
+#include "core/image_ops.h"
+#include "core/onednn_conv.h"
+#include "core/trace.h"
+
+namespace tessera {
+
+namespace {
+void check_options(const Conv2dOptions& options) {
+  const auto& [stride, padding, dilation, groups] = options;
+  const auto least = [](const char* name, const Size2& size, int64_t minimum) {
+    TESSERA_CHECK(size.height >= minimum && size.width >= minimum,
+                  "conv2d: {} is {} x {}, expected at least {}", name, size.height, size.width,
+                  minimum);
+  };
+  least("stride", stride, 1);
+  least("padding", padding, 0);
+  least("dilation", dilation, 1);
+  TESSERA_CHECK(groups >= 1, "conv2d: {} groups, expected at least 1", groups);
+}
+
+/// Pixels of y along one axis.
+int64_t out_pixels(const char* axis, int64_t pixels, int64_t kernel, int64_t stride,
+                   int64_t padding, int64_t dilation) {
+  const int64_t covered = dilation * (kernel - 1) + 1;
+  TESSERA_CHECK(covered <= pixels + 2 * padding,
+                "conv2d: the kernel's {} covers {} pixels, expected at most the {} of x with its "
+                "padding",
+                axis, covered, pixels + 2 * padding);
+  return (pixels + 2 * padding - covered) / stride + 1;
+}
+}  // namespace
+
+Conv2dSizes conv2d_sizes(const Shape& x, const Shape& weight, const Conv2dOptions& options) {
+  check_options(options);
+  const auto& [stride, padding, dilation, groups] = options;
+  TESSERA_CHECK(x.rank() == 4 && x[1] > 0 && x[2] > 0,
+                "conv2d: x has shape {}, expected [N, H, W, C] with at least 1 x 1 pixels", x);
+  TESSERA_CHECK(weight.rank() == 4 && weight.elements() > 0,
+                "conv2d: weight has shape {}, expected [O, C / groups, kh, kw] of at least 1 each",
+                weight);
+  const int64_t channels = x[3], out_channels = weight[0], height = weight[2], width = weight[3];
+  TESSERA_CHECK(channels % groups == 0 && out_channels % groups == 0,
+                "conv2d: {} groups, expected a divisor of the {} channels of x and of the {} of y",
+                groups, channels, out_channels);
+  TESSERA_CHECK(weight[1] == channels / groups,
+                "conv2d: weight has shape {}, expected [O, {}, kh, kw] for {} groups of x {}",
+                weight, channels / groups, groups, x);
+  return {.images = x[0],
+          .height = x[1],
+          .width = x[2],
+          .channels = channels,
+          .out_height =
+              out_pixels("height", x[1], height, stride.height, padding.height, dilation.height),
+          .out_width =
+              out_pixels("width", x[2], width, stride.width, padding.width, dilation.width),
+          .out_channels = out_channels,
+          .kernel_height = height,
+          .kernel_width = width,
+          .options = options};
+}
+
+namespace ops {
+
+Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias,
+              const Conv2dOptions& options) {
+  const Conv2dSizes sizes = conv2d_sizes(x.shape(), weight.shape(), options);
+  TESSERA_CHECK(weight.dtype() == x.dtype(), "conv2d: weight has dtype {}, expected {}",
+                dtype_name(weight.dtype()), dtype_name(x.dtype()));
+  if (bias.defined()) {
+    TESSERA_CHECK(bias.shape() == Shape{sizes.out_channels},
+                  "conv2d: bias has shape {}, expected [{}]", bias.shape(), sizes.out_channels);
+    TESSERA_CHECK(bias.dtype() == x.dtype(), "conv2d: bias has dtype {}, expected {}",
+                  dtype_name(bias.dtype()), dtype_name(x.dtype()));
+  }
+  const trace::Scope scope("conv2d");
+  const InUse in_use({&x, &weight, &bias});
+  const Shape shape{sizes.images, sizes.out_height, sizes.out_width, sizes.out_channels};
+  Tensor y = Tensor::empty(shape, x.dtype(), x.device());
+  kernels::conv2d_forward(current_context(x.device()), y, x, weight, bias, options);
+  return record("conv2d", y, {x, weight, bias},
+                [x = Kept(x), weight = saved(weight), options](const Tensor& dy,
+                                                               InputGradients& grads) {
+                  const auto wanted = [&](int input) {
+                    return grads.wanted(input) ? grads.destination(input) : Tensor();
+                  };
+                  const Tensor dx = wanted(0);
+                  const Tensor dweight = wanted(1);
+                  const Tensor dbias = wanted(2);
+                  const Tensor input = dweight.defined() ? x.get() : Tensor();
+                  const InUse in_backward({&input, dx.defined() ? &weight : nullptr});
+                  kernels::conv2d_backward(current_context(dy.device()), dx, dweight, dbias, dy,
+                                           input, weight, options);
+                });
+}
+
+}  // namespace ops
+
+namespace cpu {
+
+namespace {
+
+using onednn::ConvPass;
+
+void call_library(const Context& context, const onednn::ConvArgs& args, const Tensor& x,
+                  const Tensor& weight, const Tensor& y, const Tensor& bias) {
+  const Tensor workspace = context.workspace({onednn::conv_workspace_bytes(args)}, DType::u8);
+  onednn::convolve(args, {.x = x.raw(),
+                          .weight = weight.raw(),
+                          .y = y.raw(),
+                          .bias = bias.defined() ? bias.raw() : nullptr,
+                          .workspace = workspace.raw()});
+}
+
+/// Computes one of x, weight and y from the others. What the CPU does not multiply as it is goes
+/// through f32 copies.
+void convolve(const Context& context, ConvPass pass, const Conv2dSizes& sizes, const Tensor& x,
+              const Tensor& weight, const Tensor& y, const Tensor& bias = {}) {
+  const onednn::ConvArgs args{pass, sizes, y.dtype(), bias.defined()};
+  if (has_fast_gemm(y.dtype())) return call_library(context, args, x, weight, y, bias);
+  const auto widened = [&](const Tensor& tensor, bool is_result) {
+    if (!tensor.defined()) return tensor;
+    const Tensor wide = context.workspace(tensor.shape());
+    if (!is_result) convert(context, wide, tensor);
+    return wide;
+  };
+  const Tensor wide_x = widened(x, pass == ConvPass::input_gradient);
+  const Tensor wide_weight = widened(weight, pass == ConvPass::weight_gradient);
+  const Tensor wide_y = widened(y, pass == ConvPass::forward);
+  call_library(context, {pass, sizes, DType::f32, bias.defined()}, wide_x, wide_weight, wide_y,
+               widened(bias, false));
+  switch (pass) {
+    case ConvPass::forward: return convert(context, y, wide_y);
+    case ConvPass::input_gradient: return convert(context, x, wide_x);
+    case ConvPass::weight_gradient: return convert(context, weight, wide_weight);
+  }
+}
+
+int64_t workspace_bytes(ConvPass pass, const Conv2dSizes& sizes, DType dtype, bool has_bias) {
+  if (sizes.y_elements() == 0) return 0;
+  if (has_fast_gemm(dtype)) {
+    return onednn::conv_workspace_bytes({pass, sizes, dtype, has_bias});
+  }
+  const int64_t widened = sizes.x_elements() + sizes.weight_elements() + sizes.y_elements() +
+                          (has_bias ? sizes.out_channels : 0);
+  return widened * dtype_size(DType::f32) +
+         onednn::conv_workspace_bytes({pass, sizes, DType::f32, has_bias});
+}
+
+}  // namespace
+
+void conv2d_forward(const Context& context, const Tensor& y, const Tensor& x, const Tensor& weight,
+                    const Tensor& bias, const Conv2dOptions& options) {
+  const Conv2dSizes sizes = conv2d_sizes(x.shape(), weight.shape(), options);
+  if (sizes.y_elements() == 0) return;
+  convolve(context, ConvPass::forward, sizes, x, weight, y, bias);
+}
+
+void conv2d_backward(const Context& context, const Tensor& dx, const Tensor& dweight,
+                     const Tensor& dbias, const Tensor& dy, const Tensor& x, const Tensor& weight,
+                     const Conv2dOptions& options) {
+  // The gradient of the bias is that of a linear layer, and takes no workspace.
+  if (dbias.defined()) {
+    linear_backward(context, {}, {}, dbias, dy, {}, {},
+                    Tensor::unallocated({dbias.elements(), 1}, dy.dtype()), WeightLayout::out_in,
+                    Activation::none);
+  }
+  if (!dx.defined() && !dweight.defined()) return;
+  const Conv2dSizes sizes = conv2d_sizes((dx.defined() ? dx : x).shape(),
+                                         (dweight.defined() ? dweight : weight).shape(), options);
+  if (sizes.y_elements() == 0) {
+    if (dweight.defined()) fill(context, dweight, 0.0f);
+    return;
+  }
+  if (dx.defined()) convolve(context, ConvPass::input_gradient, sizes, dx, weight, dy);
+  if (dweight.defined()) convolve(context, ConvPass::weight_gradient, sizes, x, dweight, dy);
+}
+
+int64_t conv2d_forward_workspace(const Context&, const Conv2dSizes& sizes, DType dtype,
+                                 bool has_bias) {
+  return workspace_bytes(ConvPass::forward, sizes, dtype, has_bias);
+}
+
+int64_t conv2d_backward_workspace(const Context&, const Conv2dSizes& sizes, DType dtype,
+                                  const Conv2dGradients& wanted) {
+  const auto bytes = [&](bool is_wanted, ConvPass pass) {
+    return is_wanted ? workspace_bytes(pass, sizes, dtype, false) : 0;
+  };
+  return std::max(bytes(wanted.x, ConvPass::input_gradient),
+                  bytes(wanted.weight, ConvPass::weight_gradient));
+}
+
+}  // namespace cpu
+}  // namespace tessera

@@ -1,0 +1,65 @@
+// Sizes of a convolution and what it takes of the workspace, for both devices and for plans of
+// memory.
+#pragma once
+
+#include <cstdint>
+
+#include "core/image_kernels.h"
+
+namespace tessera {
+
+/// All that the work of a convolution depends on, but for its dtype.
+struct Conv2dSizes {
+  int64_t images = 0, height = 0, width = 0, channels = 0;  // of x
+  int64_t out_height = 0, out_width = 0, out_channels = 0;  // of y
+  int64_t kernel_height = 0, kernel_width = 0;
+  Conv2dOptions options;
+
+  bool operator==(const Conv2dSizes&) const = default;
+  int64_t group_channels() const { return channels / options.groups; }
+  int64_t x_elements() const { return images * height * width * channels; }
+  int64_t y_elements() const { return images * out_height * out_width * out_channels; }
+  int64_t weight_elements() const {
+    return out_channels * group_channels() * kernel_height * kernel_width;
+  }
+};
+
+/// Of x (N, H, W, C) and weight (O, C / groups, kh, kw). Throws where they do not fit each other or
+/// the options.
+Conv2dSizes conv2d_sizes(const Shape& x, const Shape& weight, const Conv2dOptions& options);
+
+/// Which gradients a backward is asked for.
+struct Conv2dGradients {
+  bool x = true;
+  bool weight = true;
+  bool bias = false;
+};
+
+// What conv2d_forward and conv2d_backward take of the workspace at most, to the byte, for tensors
+// of that dtype. On the CPU with the calling thread's number of threads; on CUDA the device must be
+// there to be asked.
+#define TESSERA_CONV2D_WORKSPACE                                                                  \
+  int64_t conv2d_forward_workspace(const Context& context, const Conv2dSizes& sizes, DType dtype, \
+                                   bool has_bias);                                                \
+  int64_t conv2d_backward_workspace(const Context& context, const Conv2dSizes& sizes,             \
+                                    DType dtype, const Conv2dGradients& wanted);
+namespace cpu {
+TESSERA_CONV2D_WORKSPACE
+}
+namespace cuda {
+TESSERA_CONV2D_WORKSPACE
+}
+#undef TESSERA_CONV2D_WORKSPACE
+
+namespace kernels {
+inline int64_t conv2d_forward_workspace(const Context& context, const Conv2dSizes& sizes,
+                                        DType dtype, bool has_bias) {
+  return TESSERA_DISPATCH(conv2d_forward_workspace, context, sizes, dtype, has_bias);
+}
+inline int64_t conv2d_backward_workspace(const Context& context, const Conv2dSizes& sizes,
+                                         DType dtype, const Conv2dGradients& wanted) {
+  return TESSERA_DISPATCH(conv2d_backward_workspace, context, sizes, dtype, wanted);
+}
+}  // namespace kernels
+
+}  // namespace tessera

@@ -1,0 +1,18 @@
+// flatten: (N, H, W, C) -> (N, C * H * W) in torch's order, channel by channel: a transposition of
+// each image's (H * W, C). Where an image has one pixel or one channel that changes nothing.
+#include "core/image_ops.h"
+#include "core/ops.h"
+
+namespace tessera::ops {
+
+Tensor flatten(const Tensor& x) {
+  TESSERA_CHECK(x.rank() == 4, "flatten: x has shape {}, expected (N, H, W, C)", x.shape());
+  const int64_t images = x.size(0);
+  const int64_t pixels = x.size(1) * x.size(2);
+  const int64_t channels = x.size(3);
+  const Shape flat{images, channels * pixels};
+  if (pixels == 1 || channels == 1) return reshape(x, flat);
+  return reshape(transpose(reshape(x, {images, pixels, channels})), flat);
+}
+
+}  // namespace tessera::ops

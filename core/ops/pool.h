@@ -1,0 +1,85 @@
+// What max_pool and avg_pool share: their checks, and which pixels a window covers.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <string_view>
+
+#include "core/image_kernels.h"
+
+namespace tessera {
+
+/// The rows of an image, or its columns, and the windows that pass over them.
+struct PoolAxis {
+  int64_t pixels;
+  int64_t windows;
+  int64_t kernel;
+  int64_t stride;
+  int64_t padding;
+
+  /// Where window `w` begins; before the image where that is padded.
+  constexpr int64_t start(int64_t w) const { return w * stride - padding; }
+  /// Its pixels within the image: [first_pixel, last_pixel).
+  constexpr int64_t first_pixel(int64_t w) const { return std::max<int64_t>(0, start(w)); }
+  constexpr int64_t last_pixel(int64_t w) const { return std::min(pixels, start(w) + kernel); }
+  /// The windows that cover pixel `p`: [first_window, last_window).
+  constexpr int64_t first_window(int64_t p) const {
+    return p + padding < kernel ? 0 : (p + padding - kernel) / stride + 1;
+  }
+  constexpr int64_t last_window(int64_t p) const {
+    return std::min(windows, (p + padding) / stride + 1);
+  }
+};
+
+/// Of images (N, H, W, C) to (N, H', W', C).
+struct Pooling {
+  Pooling(const Tensor& x, const Tensor& y, const PoolOptions& options)
+      : channels(x.size(3)),
+        rows{x.size(1), y.size(1), options.kernel.height, options.stride.height,
+             options.padding.height},
+        columns{x.size(2), y.size(2), options.kernel.width, options.stride.width,
+                options.padding.width} {}
+
+  int64_t window_pixels() const { return rows.kernel * columns.kernel; }
+  float window_share() const { return 1.0f / static_cast<float>(window_pixels()); }
+
+  int64_t channels;
+  PoolAxis rows;
+  PoolAxis columns;
+};
+
+namespace ops {
+
+/// Checks x (N, H, W, C) and the options; returns the shape (N, H', W', C) of the result.
+Shape checked_pool_shape(std::string_view operation, const Tensor& x, const PoolOptions& options);
+
+}  // namespace ops
+
+namespace cpu {
+
+/// Channels that are computed at once: what is kept of them stays in the nearest cache.
+inline constexpr int64_t pool_channels = 256;
+
+/// Channels [channel, channel + count) of a pixel, which begin at element `at`.
+struct PixelPart {
+  int64_t image, row, column;
+  int64_t channel, count;
+  int64_t at;
+};
+
+/// Calls body(part) for all of a tensor of shape (N, H, W, C), of `cost` operations an element.
+template <class Body>
+void parallel_pixels(const Shape& shape, int64_t cost, Body&& body) {
+  const int64_t height = shape[1], width = shape[2], channels = shape[3];
+  parallel_ranges(shape[0] * height * width, cost * channels, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      for (int64_t channel = 0; channel < channels; channel += pool_channels) {
+        body(PixelPart{i / width / height, i / width % height, i % width, channel,
+                       std::min(pool_channels, channels - channel), i * channels + channel});
+      }
+    }
+  });
+}
+
+}  // namespace cpu
+}  // namespace tessera

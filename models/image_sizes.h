@@ -1,0 +1,27 @@
+// What a classifier of images is built for.
+#pragma once
+
+#include <cstdint>
+
+#include "core/error.h"
+
+namespace tessera::models {
+
+struct ImageSizes {
+  int64_t side = 32;     // of a square image, in pixels
+  int64_t channels = 3;
+  int64_t classes = 10;
+
+  /// Throws InputError.
+  void validate() const {
+    if (side >= 1 && side <= 16384 && channels >= 1 && channels <= 1024 && classes >= 1 &&
+        classes <= 1 << 20) {
+      return;
+    }
+    fail_input("a model for images of {} x {} pixels, {} channels and {} classes: expected 1 to "
+               "16384 pixels, 1 to 1024 channels and 1 to 1048576 classes",
+               side, side, channels, classes);
+  }
+};
+
+}  // namespace tessera::models

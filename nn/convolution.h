@@ -1,0 +1,89 @@
+// The layers of convolutional networks. Images are (N, H, W, C); mathematics stands in
+// core/image_ops.h.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "core/image_ops.h"
+#include "nn/module.h"
+
+namespace tessera::nn {
+
+/// A convolution with weights (out, in / groups, kh, kw), as torch.nn.Conv2d has them.
+class Conv2d : public Module {
+ public:
+  struct Options {
+    Conv2dOptions convolution = {};
+    bool bias = true;
+  };
+  /// Weights are normal with deviation sqrt(2 / (out kh kw)) (He et al., arXiv:1502.01852), biases
+  /// zero.
+  Conv2d(int64_t in, int64_t out, Size2 kernel, const Options& options);
+  Conv2d(int64_t in, int64_t out, Size2 kernel) : Conv2d(in, out, kernel, Options{}) {}
+  Tensor forward(const Tensor& x) override;  // (N, H, W, in) -> (N, H', W', out)
+
+  Parameter weight;
+  Parameter bias;
+
+ private:
+  Conv2dOptions options_;
+};
+
+/// Normalises each channel over the batch in training, and with running statistics in evaluation.
+class BatchNorm2d : public Module {
+ public:
+  struct Options {
+    float epsilon = 1e-5f;
+    float momentum = 0.1f;
+    bool relu = false;  // of the result, the residual added
+  };
+  BatchNorm2d(int64_t channels, const Options& options);
+  explicit BatchNorm2d(int64_t channels) : BatchNorm2d(channels, Options{}) {}
+  Tensor forward(const Tensor& x) override { return forward(x, {}); }  // (..., C) -> the same
+  /// residual, of x's shape, is added to the normalised x; it may be undefined.
+  Tensor forward(const Tensor& x, const Tensor& residual);
+
+  Parameter weight;
+  Parameter bias;
+
+ private:
+  ops::BatchNormOptions options_;
+  std::shared_ptr<RunningStatistics> statistics_;
+};
+
+class Relu : public Module {
+ public:
+  Tensor forward(const Tensor& x) override { return ops::relu(x); }
+};
+
+class MaxPool2d : public Module {
+ public:
+  explicit MaxPool2d(const PoolOptions& options) : options_(options) {}
+  Tensor forward(const Tensor& x) override { return ops::max_pool(x, options_); }
+
+ private:
+  PoolOptions options_;
+};
+
+class AvgPool2d : public Module {
+ public:
+  explicit AvgPool2d(const PoolOptions& options) : options_(options) {}
+  Tensor forward(const Tensor& x) override { return ops::avg_pool(x, options_); }
+
+ private:
+  PoolOptions options_;
+};
+
+class GlobalAvgPool : public Module {
+ public:
+  Tensor forward(const Tensor& x) override { return ops::global_avg_pool(x); }
+};
+
+/// (N, H, W, C) -> (N, C H W), in torch's order.
+class Flatten : public Module {
+ public:
+  Tensor forward(const Tensor& x) override { return ops::flatten(x); }
+};
+
+}  // namespace tessera::nn

@@ -1,0 +1,68 @@
+#include "nn/residual.h"
+
+namespace tessera::nn {
+namespace {
+
+// Followed by a norm, which takes any bias away.
+Conv2d::Options without_bias(int64_t stride, int64_t padding) {
+  return {.convolution = {.stride = stride, .padding = padding}, .bias = false};
+}
+
+constexpr BatchNorm2d::Options with_relu{.relu = true};
+
+// What brings the input to the output's shape.
+std::unique_ptr<Sequential> projection(int64_t in, int64_t out, int64_t stride) {
+  if (in == out && stride == 1) return nullptr;
+  auto modules = std::make_unique<Sequential>();
+  modules->emplace<Conv2d>(in, out, 1, without_bias(stride, 0));
+  modules->emplace<BatchNorm2d>(out);
+  return modules;
+}
+
+}  // namespace
+
+BasicBlock::BasicBlock(int64_t in, int64_t width, int64_t stride)
+    : conv1_(in, width, 3, without_bias(stride, 1)),
+      bn1_(width, with_relu),
+      conv2_(width, width, 3, without_bias(1, 1)),
+      bn2_(width, with_relu),
+      downsample_(projection(in, width, stride)) {
+  begin_block();
+  add("conv1", conv1_);
+  add("bn1", bn1_);
+  add("conv2", conv2_);
+  add("bn2", bn2_);
+  if (downsample_) add("downsample", *downsample_);
+}
+
+Tensor BasicBlock::forward(const Tensor& x) {
+  const Tensor shortcut = downsample_ ? (*downsample_)(x) : x;
+  const Tensor hidden = bn1_(conv1_(x));
+  return bn2_.forward(conv2_(hidden), shortcut);
+}
+
+Bottleneck::Bottleneck(int64_t in, int64_t width, int64_t stride)
+    : conv1_(in, width, 1, without_bias(1, 0)),
+      bn1_(width, with_relu),
+      conv2_(width, width, 3, without_bias(stride, 1)),
+      bn2_(width, with_relu),
+      conv3_(width, expansion * width, 1, without_bias(1, 0)),
+      bn3_(expansion * width, with_relu),
+      downsample_(projection(in, expansion * width, stride)) {
+  begin_block();
+  add("conv1", conv1_);
+  add("bn1", bn1_);
+  add("conv2", conv2_);
+  add("bn2", bn2_);
+  add("conv3", conv3_);
+  add("bn3", bn3_);
+  if (downsample_) add("downsample", *downsample_);
+}
+
+Tensor Bottleneck::forward(const Tensor& x) {
+  const Tensor shortcut = downsample_ ? (*downsample_)(x) : x;
+  const Tensor hidden = bn2_(conv2_(bn1_(conv1_(x))));
+  return bn3_.forward(conv3_(hidden), shortcut);
+}
+
+}  // namespace tessera::nn

@@ -1,0 +1,46 @@
+// The residual blocks of ResNet (He et al., arXiv:1512.03385): two ways through, added at the end.
+// Parameters are named as in torchvision.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "nn/convolution.h"
+#include "nn/layers.h"
+
+namespace tessera::nn {
+
+/// Two 3x3 convolutions, the first with the stride.
+class BasicBlock : public Module {
+ public:
+  static constexpr int64_t expansion = 1;
+  BasicBlock(int64_t in, int64_t width, int64_t stride);
+  Tensor forward(const Tensor& x) override;  // (N, H, W, in) -> (N, H / stride, W / stride, width)
+
+ private:
+  Conv2d conv1_;
+  BatchNorm2d bn1_;
+  Conv2d conv2_;
+  BatchNorm2d bn2_;
+  std::unique_ptr<Sequential> downsample_;  // none where shapes are equal
+};
+
+/// 1x1, 3x3 and 1x1 convolutions, narrow in the middle; the stride is the second's, as torchvision
+/// has it ("ResNet v1.5").
+class Bottleneck : public Module {
+ public:
+  static constexpr int64_t expansion = 4;
+  Bottleneck(int64_t in, int64_t width, int64_t stride);
+  Tensor forward(const Tensor& x) override;  // -> (N, H / stride, W / stride, 4 width)
+
+ private:
+  Conv2d conv1_;
+  BatchNorm2d bn1_;
+  Conv2d conv2_;
+  BatchNorm2d bn2_;
+  Conv2d conv3_;
+  BatchNorm2d bn3_;
+  std::unique_ptr<Sequential> downsample_;
+};
+
+}  // namespace tessera::nn

@@ -1,0 +1,39 @@
+// What a normalisation over the batch keeps for evaluation: the running mean and variance of what it
+// has normalised in training. Like a Parameter it has no memory until someone lays it out.
+//
+// Whoever trains on several ranks sets `observed`, and brings the statistics of a step's
+// micro-batches into the running ones in their order, so that evaluation does not depend on the
+// number of ranks (optim/batch_statistics.h).
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+#include "core/image_ops.h"
+#include "core/tensor.h"
+
+namespace tessera::nn {
+
+struct RunningStatistics {
+  RunningStatistics(int64_t channels, float momentum);
+
+  Tensor mean;      // f32 (C)
+  Tensor variance;  // f32 (C), unbiased
+  float momentum;   // running = (1 - momentum) * running + momentum * new
+
+  /// Called with the mean and the unbiased variance, f32 (C), of each micro-batch in training.
+  /// Without this hook they become part of the running ones at once.
+  std::function<void(const Tensor& mean, const Tensor& variance)> observed;
+  /// Normalises over the micro-batches of all ranks together.
+  ops::SumOverRanks over;
+
+  /// Of mean and variance, which lie one behind the other.
+  int64_t bytes() const { return mean.bytes() + variance.bytes(); }
+  void attach(const std::shared_ptr<Storage>& storage, int64_t offset_bytes);
+  /// Mean 0 and variance 1.
+  void reset();
+  void observe(const Tensor& batch_mean, const Tensor& batch_variance);
+};
+
+}  // namespace tessera::nn

@@ -1,0 +1,48 @@
+// The running statistics of a model's batch norms, over ranks. Each micro-batch's statistics are
+// kept until the step ends; then every rank hears of all of them, and brings them into its running
+// ones in order of the micro-batches: evaluation is the same for any number of ranks.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "dist/communicator.h"
+#include "nn/module.h"
+
+namespace tessera::optim {
+
+class BatchStatistics {
+ public:
+  explicit BatchStatistics(std::shared_ptr<dist::Communicator> communicator);
+  ~BatchStatistics();  // takes the hooks off
+  BatchStatistics(const BatchStatistics&) = delete;
+  BatchStatistics& operator=(const BatchStatistics&) = delete;
+
+  /// Lays the statistics out behind those that are there, and sets their hooks. Values that they
+  /// have are kept. With `synchronized` they normalise over the ranks' micro-batches together.
+  void add(const std::vector<nn::NamedStatistics>& statistics, bool synchronized);
+
+  void begin_step(int64_t micro_steps);
+  /// Keeps what the running micro-batch's forward has observed.
+  void keep(int64_t micro_step);
+  /// The step's statistics to everybody. Collective.
+  void gather();
+  /// Into the running ones, unless `scalars`, which may be null, say skip.
+  void fold(int64_t micro_batches, const StepScalars* scalars);
+
+ private:
+  void observe(int64_t offset, const Tensor& mean, const Tensor& variance) const;
+  void lay_out();
+
+  std::shared_ptr<dist::Communicator> communicator_;
+  std::vector<nn::NamedStatistics> statistics_;
+  bool synchronized_ = false;
+  int64_t values_ = 0;  // S, of all of them
+  Tensor running_;      // [S]
+  Tensor current_;      // [S + 1], of the running micro-batch; the last is 1
+  Tensor observed_;     // [ranks, micro-steps, S + 1]; where synchronized there is none
+  int64_t micro_steps_ = 0;
+};
+
+}  // namespace tessera::optim

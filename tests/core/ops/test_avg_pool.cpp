@@ -1,0 +1,79 @@
+// avg_pool and global_avg_pool against float64, their gradients, and their bits.
+#include "core/image_ops.h"
+#include "tests/support/catch.h"
+#include "tests/support/check_gradient.h"
+#include "tests/support/pool_cases.h"
+#include "tests/support/precision.h"
+#include "tests/support/reference.h"
+
+namespace tessera::test {
+namespace {
+
+TEST_CASE("avg_pool and its gradient equal float64", "[avg_pool]") {
+  const PoolCase pool = GENERATE(from_range(pool_cases()));
+  const DType dtype = GENERATE(from_range(float_dtypes()));
+  const Tensor x = as_parameter(random_tensor_of(dtype, pool.x, 1));
+  const Tensor dy = random_tensor_of(dtype, pool.y(), 2);
+  const Tensor y = ops::avg_pool(x, pool.options);
+  REQUIRE(y.shape() == pool.y());
+  backward_from(y, dy);
+  const Values in = values_of(x), grad = values_of(dy);
+  Values out(grad.size(), 0.0), dx(in.size(), 0.0);
+  const auto& kernel = pool.options.kernel;
+  const double share = 1.0 / static_cast<double>(kernel.height * kernel.width);
+  pool.each([&](size_t window, size_t pixel) {
+    out[window] += in[pixel] * share;
+    dx[pixel] += grad[window] * share;
+  });
+  CHECK(max_error(y, out) < tolerance(dtype, 1, 1e-6));
+  CHECK(max_error(x.leaf()->gradient, dx) < tolerance(dtype, 1, 1e-6));
+}
+
+TEST_CASE("global_avg_pool is the mean over an image", "[avg_pool]") {
+  const DType dtype = GENERATE(from_range(float_dtypes()));
+  const Tensor x = as_parameter(random_tensor_of(dtype, {2, 5, 7, 19}, 1));
+  const Tensor dy = random_tensor_of(dtype, {2, 19}, 2);
+  const Tensor y = ops::global_avg_pool(x);
+  REQUIRE(y.shape() == Shape{2, 19});
+  backward_from(y, dy);
+  const Values in = values_of(x), grad = values_of(dy);
+  Values out(grad.size(), 0.0), dx(in.size());
+  for (size_t i = 0; i < in.size(); ++i) {
+    const size_t to = i / (35 * 19) * 19 + i % 19;
+    out[to] += in[i] / 35;
+    dx[i] = grad[to] / 35;
+  }
+  CHECK(max_error(y, out) < tolerance(dtype, 1, 1e-6));
+  CHECK(max_error(x.leaf()->gradient, dx) < tolerance(dtype, 1, 1e-6));
+}
+
+TEST_CASE("avg_pool passes the check of its gradient", "[avg_pool]") {
+  const DType dtype = GENERATE(from_range(float_dtypes()));
+  const PoolOptions options{.kernel = 3, .stride = 2, .padding = 1};
+  CHECK(check_gradient([&](const auto& in) { return ops::avg_pool(in[0], options); },
+                       {random_tensor({2, 5, 4, 3}, 1)}, {.dtype = dtype}));
+  CHECK(check_gradient([](const auto& in) { return ops::global_avg_pool(in[0]); },
+                       {random_tensor({2, 3, 3, 2}, 1)}, {.dtype = dtype}));
+}
+
+TEST_CASE("avg_pool has the same bits for every number of threads", "[avg_pool]") {
+  const Tensor x = random_tensor({3, 31, 33, 17}, 1);
+  const PoolOptions options{.kernel = 3, .stride = 2, .padding = 1};
+  const Tensor dy = random_tensor(ops::avg_pool(x, options).shape(), 2);
+  REQUIRE(same_bits_for_any_threads([&] {
+    const Tensor parameter = as_parameter(x), y = ops::avg_pool(parameter, options);
+    backward_from(y, dy);
+    return std::vector{y, parameter.leaf()->gradient};
+  }));
+}
+
+TEST_CASE("avg_pool says what is wrong", "[avg_pool]") {
+  CHECK_THROWS_WITH(ops::avg_pool(random_tensor({2, 8, 9, 3}, 1), {.kernel = 9}),
+                    "avg_pool: height of the kernel 9, expected at most 8, that of x "
+                    "[2, 8, 9, 3] with its padding");
+  CHECK_THROWS_WITH(ops::global_avg_pool(random_tensor({2, 0, 9, 3}, 1)),
+                    "global_avg_pool: x has shape [2, 0, 9, 3], expected (N, H, W, C) with pixels");
+}
+
+}  // namespace
+}  // namespace tessera::test
