@@ -80,15 +80,20 @@ if(tessera_cuda STREQUAL "nvcc")
   set(CMAKE_CUDA_STANDARD 20)
   set(CMAKE_CUDA_STANDARD_REQUIRED ON)
   find_package(CUDAToolkit REQUIRED)
-  # cuBLASLt is loaded when it is first used: core/cuda/delayed.
+  # cuBLASLt and cuDNN are loaded when they are first used: core/cuda/delayed.
   set(tessera_cuda_libraries CUDA::cudart_static ${CMAKE_DL_LIBS})
+  find_path(TESSERA_CUDNN_INCLUDE cudnn.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
+  if(NOT TESSERA_CUDNN_INCLUDE)
+    message(STATUS "Without cuDNN: its headers are not installed, so that a GPU has no convolution")
+  endif()
   # So that installed programs find NCCL too.
   set(CMAKE_INSTALL_RPATH_USE_LINK_PATH ON)
 endif()
 
 # tessera_add_cuda(TARGET FOLDERS dir...): gives a library the CUDA sources of the folders, and of
 # dir/cuda or dir/no_cuda, whichever the build has. dir/cuda/delayed loads libraries when they are
-# first used; the emulated build has these in itself.
+# first used; the emulated build has these in itself. Without cuDNN's headers dir/cuda/no_cudnn
+# stands for the files that have cudnn in their names.
 function(tessera_add_cuda target)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "FOLDERS")
   foreach(folder IN LISTS arg_FOLDERS)
@@ -99,15 +104,22 @@ function(tessera_add_cuda target)
     endif()
     file(GLOB kernels CONFIGURE_DEPENDS ${folder}/*.cu ${folder}/cuda/*.cu)
     file(GLOB sources CONFIGURE_DEPENDS ${folder}/cuda/*.cpp)
-    target_sources(${target} PRIVATE ${kernels} ${sources})
+    target_sources(${target} PRIVATE ${kernels})
     if(tessera_cuda STREQUAL "nvcc")
       file(GLOB delayed CONFIGURE_DEPENDS ${folder}/cuda/delayed/*.cpp)
+      if(NOT TESSERA_CUDNN_INCLUDE)
+        list(FILTER sources EXCLUDE REGEX "cudnn")
+        list(FILTER delayed EXCLUDE REGEX "cudnn")
+        file(GLOB without CONFIGURE_DEPENDS ${folder}/cuda/no_cudnn/*.cpp)
+        list(APPEND sources ${without})
+      endif()
       target_sources(${target} PRIVATE ${delayed})
       set_source_files_properties(${delayed} PROPERTIES
         COMPILE_DEFINITIONS TESSERA_CUDA_LIBRARIES="${CUDAToolkit_LIBRARY_DIR}")
     else()
       set_source_files_properties(${kernels} PROPERTIES LANGUAGE CXX COMPILE_OPTIONS "-x;c++")
     endif()
+    target_sources(${target} PRIVATE ${sources})
   endforeach()
   if(NOT tessera_cuda)
     return()
@@ -115,6 +127,9 @@ function(tessera_add_cuda target)
   target_compile_definitions(${target} PUBLIC TESSERA_WITH_CUDA)
   if(tessera_cuda STREQUAL "nvcc")
     target_link_libraries(${target} PRIVATE ${tessera_cuda_libraries})
+    if(TESSERA_CUDNN_INCLUDE)
+      target_include_directories(${target} SYSTEM PRIVATE ${TESSERA_CUDNN_INCLUDE})
+    endif()
     # half.h and random.h are constexpr host code that kernels call. fmt 9 takes nvcc for a compiler
     # without constexpr functions, and then its own check of format strings does not compile.
     target_compile_options(${target} PRIVATE "$<$<COMPILE_LANGUAGE:CUDA>:\

@@ -177,8 +177,8 @@ void add_reorder(Convolution& convolution, const Layouts& l, const dnnl::memory:
 Convolution make_convolution(const Problem& problem) {
   const Layouts l = layouts_of(problem);
   Convolution made;
-  switch (static_cast<ConvPass>(problem.pass)) {
-    case ConvPass::forward: {
+  switch (static_cast<Conv2dPass>(problem.pass)) {
+    case Conv2dPass::forward: {
       const auto description = describe_forward(l);
       const auto weight = description.weights_desc();
       made.call = make_call<dnnl::convolution_forward>(
@@ -187,7 +187,7 @@ Convolution make_convolution(const Problem& problem) {
       add_reorder(made, l, l.plain_weight, weight);
       break;
     }
-    case ConvPass::input_gradient: {
+    case Conv2dPass::input_gradient: {
       const auto description = describe_input_gradient(l);
       const auto weight = description.weights_desc();
       made.call = make_call<dnnl::convolution_backward_data>(
@@ -196,7 +196,7 @@ Convolution make_convolution(const Problem& problem) {
       add_reorder(made, l, l.plain_weight, weight);
       break;
     }
-    case ConvPass::weight_gradient: {
+    case Conv2dPass::weight_gradient: {
       const auto description = describe_weight_gradient(l);
       const auto dweight = description.diff_weights_desc();
       made.call = make_call<dnnl::convolution_backward_weights>(
@@ -232,9 +232,9 @@ void convolve(const ConvArgs& args, const ConvMemory& memory) {
   const bool is_packed = packed_bytes > 0;
   void* const packed = is_packed ? memory.workspace : memory.weight;
   void* const scratchpad = static_cast<std::byte*>(memory.workspace) + packed_bytes;
-  const bool is_forward = args.pass == ConvPass::forward;
-  const bool has_dweight = args.pass == ConvPass::weight_gradient;
-  call.set(args.pass == ConvPass::input_gradient ? DNNL_ARG_DIFF_SRC : DNNL_ARG_SRC, memory.x);
+  const bool is_forward = args.pass == Conv2dPass::forward;
+  const bool has_dweight = args.pass == Conv2dPass::weight_gradient;
+  call.set(args.pass == Conv2dPass::input_gradient ? DNNL_ARG_DIFF_SRC : DNNL_ARG_SRC, memory.x);
   call.set(has_dweight ? DNNL_ARG_DIFF_WEIGHTS : DNNL_ARG_WEIGHTS, packed);
   call.set(is_forward ? DNNL_ARG_DST : DNNL_ARG_DIFF_DST, memory.y);
   if (args.has_bias) call.set(DNNL_ARG_BIAS, memory.bias);

@@ -1,6 +1,6 @@
 // Convolutions by oneDNN. Images are (N, H, W, C), weights (O, C / groups, kh, kw) as torch stores
-// them. oneDNN chooses another layout for weights, with which it is 2 to 4 times as fast; every call
-// brings the weight there, or its gradient back, through the workspace.
+// them. oneDNN chooses another layout for weights, with which it is 2 to 4 times as fast; every
+// call brings the weight there, or its gradient back, through the workspace.
 #pragma once
 
 #include <cstdint>
@@ -9,12 +9,10 @@
 
 namespace tessera::cpu::onednn {
 
-enum class ConvPass : uint8_t { forward, input_gradient, weight_gradient };
-
-/// One pass over sizes above zero, in f32 or in a dtype that has_instructions_for. Sums are f32, and
-/// each result is rounded once.
+/// One pass over sizes above zero, in f32 or in a dtype that has_instructions_for. Sums are f32,
+/// and each result is rounded once.
 struct ConvArgs {
-  ConvPass pass = ConvPass::forward;
+  Conv2dPass pass = Conv2dPass::forward;
   Conv2dSizes sizes;
   DType dtype = DType::f32;
   bool has_bias = false;  // forward only

@@ -21,6 +21,8 @@ std::unique_ptr<Sequential> projection(int64_t in, int64_t out, int64_t stride) 
 
 }  // namespace
 
+// Registration is in the order of use, so that backward completes buckets one after the other, and
+// stage 2 needs few of them at once: the shortcut comes before the norm that adds it.
 BasicBlock::BasicBlock(int64_t in, int64_t width, int64_t stride)
     : conv1_(in, width, 3, without_bias(stride, 1)),
       bn1_(width, with_relu),
@@ -31,14 +33,13 @@ BasicBlock::BasicBlock(int64_t in, int64_t width, int64_t stride)
   add("conv1", conv1_);
   add("bn1", bn1_);
   add("conv2", conv2_);
-  add("bn2", bn2_);
   if (downsample_) add("downsample", *downsample_);
+  add("bn2", bn2_);
 }
 
 Tensor BasicBlock::forward(const Tensor& x) {
-  const Tensor shortcut = downsample_ ? (*downsample_)(x) : x;
-  const Tensor hidden = bn1_(conv1_(x));
-  return bn2_.forward(conv2_(hidden), shortcut);
+  const Tensor hidden = conv2_(bn1_(conv1_(x)));
+  return bn2_.forward(hidden, downsample_ ? (*downsample_)(x) : x);
 }
 
 Bottleneck::Bottleneck(int64_t in, int64_t width, int64_t stride)
@@ -55,14 +56,13 @@ Bottleneck::Bottleneck(int64_t in, int64_t width, int64_t stride)
   add("conv2", conv2_);
   add("bn2", bn2_);
   add("conv3", conv3_);
-  add("bn3", bn3_);
   if (downsample_) add("downsample", *downsample_);
+  add("bn3", bn3_);
 }
 
 Tensor Bottleneck::forward(const Tensor& x) {
-  const Tensor shortcut = downsample_ ? (*downsample_)(x) : x;
-  const Tensor hidden = bn2_(conv2_(bn1_(conv1_(x))));
-  return bn3_.forward(conv3_(hidden), shortcut);
+  const Tensor hidden = conv3_(bn2_(conv2_(bn1_(conv1_(x)))));
+  return bn3_.forward(hidden, downsample_ ? (*downsample_)(x) : x);
 }
 
 }  // namespace tessera::nn

@@ -54,7 +54,9 @@ FolderImages::FolderImages(const std::string& path, const std::vector<std::strin
   try {
     for (size_t label = 0; label < classes.size(); ++label) {
       const std::vector<std::string> files = files_in(fs::path(path) / classes[label]);
-      if (files.empty()) fail_input("{}/{}: has no images", path, classes[label]);
+      if (files.empty()) {
+        fail_input("{}: has no images", (fs::path(path) / classes[label]).string());
+      }
       for (const std::string& file : files) {
         files_.push_back({classes[label] + "/" + file, static_cast<int32_t>(label)});
       }
@@ -65,7 +67,7 @@ FolderImages::FolderImages(const std::string& path, const std::vector<std::strin
 }
 
 std::string FolderImages::name(int64_t index) const {
-  return path_ + "/" + files_[static_cast<size_t>(index)].path;
+  return fs::path(path_) / files_[static_cast<size_t>(index)].path;
 }
 
 ImageView FolderImages::read(int64_t index, ImageMemory& memory) const {
@@ -86,8 +88,8 @@ FolderImages::Split FolderImages::hold_out() const {
     });
     const int64_t count = end - first;
     if (count < 2) {
-      fail_input("{}/{}: is the only image of its class, expected at least two: the last tenth is "
-                 "held out; or give the folders train and val", path_, first->path);
+      fail_input("{}: is the only image of its class, expected at least two: the last tenth is "
+                 "held out; or give the folders train and val", name(first - files_.begin()));
     }
     const auto middle = end - std::max<int64_t>(1, count / 10);
     train.insert(train.end(), first, middle);

@@ -29,7 +29,7 @@ struct Folder {
   std::vector<std::string> files;    // in order
   std::vector<std::string> folders;  // in order
 
-  std::string in(const std::string& name) const { return path + "/" + name; }
+  std::string in(const std::string& name) const { return fs::path(path) / name; }
   bool has_file(const std::string& name) const {
     return std::binary_search(files.begin(), files.end(), name);
   }
@@ -83,8 +83,9 @@ Found find_cifar10(const Folder& folder) {
   // In order of their numbers: 2 before 10.
   std::stable_sort(paths.begin(), paths.end(),
                    [](const auto& a, const auto& b) { return a.size() < b.size(); });
-  return in_memory("cifar10", open_cifar(paths, cifar10),
-                   open_cifar({folder.in("test_batch.bin")}, cifar10),
+  auto train = open_cifar(paths, cifar10);
+  auto test = open_cifar({folder.in("test_batch.bin")}, cifar10);
+  return in_memory("cifar10", std::move(train), std::move(test),
                    read_class_names(folder.in("batches.meta.txt"), cifar10.classes), cifar_shape);
 }
 
@@ -95,8 +96,9 @@ Found find_cifar100(const Folder& folder) {
                folder.path, trains ? "train.bin" : "test.bin");
   }
   if (!trains) return {};
-  return in_memory("cifar100", open_cifar({folder.in("train.bin")}, cifar100),
-                   open_cifar({folder.in("test.bin")}, cifar100),
+  auto train = open_cifar({folder.in("train.bin")}, cifar100);
+  auto test = open_cifar({folder.in("test.bin")}, cifar100);
+  return in_memory("cifar100", std::move(train), std::move(test),
                    read_class_names(folder.in("fine_label_names.txt"), cifar100.classes),
                    cifar_shape);
 }

@@ -2,9 +2,9 @@
 // threads (x, y) stand for n neighbouring channels and for rows, so that what a thread needs of its
 // channels stays in registers.
 //
-// Sums over rows are made in chunks, whose number depends on R, C and the dtype alone: a thread adds
-// rows y, y + Y, ..., the threads of a block are merged in pairs, and then, by a second kernel, the
-// chunks. Means and variances are merged by Chan's formula: nothing cancels.
+// Sums over rows are made in chunks, whose number depends on R, C and the dtype alone: a thread
+// adds rows y, y + Y, ..., the threads of a block are merged in pairs, and then, by a second
+// kernel, the chunks. Means and variances are merged by Chan's formula: nothing cancels.
 #include <algorithm>
 #include <limits>
 
@@ -45,8 +45,8 @@ struct RowGrid {
   __device__ int64_t rows_of(int64_t chunk) const {
     return std::min(chunk_rows, rows - chunk * chunk_rows);
   }
-  /// Calls body(first, rows) for this thread's rows: `rows` <= batch of them at a time, the elements
-  /// of the next one `stride()` after those of the last.
+  /// Calls body(first, rows) for this thread's rows, `rows` <= batch of them at a time: they begin
+  /// with elements first, first + stride(), ...
   template <class Body>
   __device__ void each_batch(const Body& body) const {
     const int64_t first = int64_t{blockIdx.y} * chunk_rows;
@@ -122,15 +122,22 @@ struct Forward {
   const float* rstd;
   const T* weight;
   const T* bias;
-  RowGrid grid;
   float lowest;
+};
+
+template <class T>
+struct BackwardSums {
+  float* partial;  // (chunks, 2, C): the sums of each chunk
+  const T* dy;
+  const T* y;  // null where dy counts everywhere
+  const T* x;
+  const float* mean;
 };
 
 template <class T>
 struct Backward {
   T* dx;         // or null
   T* dresidual;  // or null
-  float* partial;
   const T* dy;
   const T* y;  // null where dy counts everywhere
   const T* x;
@@ -139,7 +146,6 @@ struct Backward {
   const T* weight;
   const float* sum_g;
   const float* sum_gn;
-  RowGrid grid;
   float factor;
 };
 
@@ -152,7 +158,7 @@ __global__ void __launch_bounds__(threads)
   Moments<n> own = {};
   if (channel < grid.channels) {
     grid.each_batch([&](int64_t first, int rows) {
-      Elements<T, n> loaded[batch];
+      Elements<T, n> loaded[batch] = {};
       unrolled<batch>([&](int k) {
         const T* from = x + first + k * grid.stride() + channel;
         if (k < rows) loaded[k] = load_elements<aligned, n>(from);
@@ -181,11 +187,10 @@ __global__ void __launch_bounds__(threads)
   });
 }
 
-/// partial (chunks, 2, C): the sums of each chunk.
 template <class T, int n, bool aligned>
-__global__ void __launch_bounds__(threads) backward_sums_kernel(Backward<T> args) {
+__global__ void __launch_bounds__(threads)
+    backward_sums_kernel(BackwardSums<T> args, RowGrid grid) {
   __shared__ Sums<n> parts[threads];
-  const RowGrid& grid = args.grid;
   const int64_t channel = grid.first_channel<n>();
   Sums<n> own = {};
   if (channel < grid.channels) {
@@ -221,8 +226,8 @@ __global__ void __launch_bounds__(threads) backward_sums_kernel(Backward<T> args
   });
 }
 
-/// Merges the chunks of a channel, threadIdx.x of 32: threads along y take chunks y, y + 32, ... and
-/// are then merged in pairs. Returns the result to y = 0.
+/// Merges the chunks of this thread's channel: threads along y take chunks y, y + 32, ..., and are
+/// then merged in pairs. Those with y = 0 have the result.
 constexpr int finish_rows = 32;
 
 template <class Part, class Read>
@@ -268,8 +273,7 @@ LaunchShape finish_shape(int64_t channels) {
 }
 
 template <class T, int n, bool aligned>
-__global__ void __launch_bounds__(threads) forward_kernel(Forward<T> args) {
-  const RowGrid& grid = args.grid;
+__global__ void __launch_bounds__(threads) forward_kernel(Forward<T> args, RowGrid grid) {
   const int64_t channel = grid.first_channel<n>();
   if (channel >= grid.channels) return;
   Floats<n> mean, scale, shift;
@@ -302,8 +306,7 @@ __global__ void __launch_bounds__(threads) forward_kernel(Forward<T> args) {
 
 /// dx = by_g * g + by_x * (x - mean) + shift, dresidual = g
 template <class T, int n, bool aligned>
-__global__ void __launch_bounds__(threads) backward_kernel(Backward<T> args) {
-  const RowGrid& grid = args.grid;
+__global__ void __launch_bounds__(threads) backward_kernel(Backward<T> args, RowGrid grid) {
   const int64_t channel = grid.first_channel<n>();
   if (channel >= grid.channels) return;
   Floats<n> mean, by_g, by_x = {}, shift = {};
@@ -387,23 +390,22 @@ void batch_norm_forward(const Context& context, const Tensor& y, const Tensor& x
                         const Tensor& weight, const Tensor& bias, bool relu) {
   if (x.elements() == 0) return;
   visit_float(x.dtype(), "batch_norm", [&]<class T>() {
-    const T* more = data_or_null<T>(residual);
+    const Forward<T> args{.y = y.data<T>(),
+                          .x = x.data<T>(),
+                          .residual = data_or_null<T>(residual),
+                          .mean = mean.data<float>(),
+                          .rstd = rstd.data<float>(),
+                          .weight = weight.data<T>(),
+                          .bias = bias.data<T>(),
+                          .lowest = relu ? 0.0f : -std::numeric_limits<float>::infinity()};
     visit_access<neighbours<T>>(
         mean.elements(),
         [&]<int n, bool aligned>() {
           const RowGrid grid(x.elements(), mean.elements(), n);
           launch(context, "batch_norm_forward", grid.launch_shape(), forward_kernel<T, n, aligned>,
-                 Forward<T>{.y = y.data<T>(),
-                            .x = x.data<T>(),
-                            .residual = more,
-                            .mean = mean.data<float>(),
-                            .rstd = rstd.data<float>(),
-                            .weight = weight.data<T>(),
-                            .bias = bias.data<T>(),
-                            .grid = grid,
-                            .lowest = relu ? 0.0f : -std::numeric_limits<float>::infinity()});
+                 args, grid);
         },
-        y.data<T>(), x.data<T>(), more);
+        args.y, args.x, args.residual);
   });
 }
 
@@ -421,12 +423,12 @@ void batch_norm_backward_sums(const Context& context, const Tensor& sum_g, const
           const RowGrid grid(x.elements(), channels, n);
           const Tensor partial = context.workspace({grid.chunks, 2, channels});
           launch(context, name, grid.launch_shape(), backward_sums_kernel<T, n, aligned>,
-                 Backward<T>{.partial = partial.data<float>(),
-                             .dy = dy.data<T>(),
-                             .y = result,
-                             .x = x.data<T>(),
-                             .mean = mean.data<float>(),
-                             .grid = grid});
+                 BackwardSums<T>{.partial = partial.data<float>(),
+                                 .dy = dy.data<T>(),
+                                 .y = result,
+                                 .x = x.data<T>(),
+                                 .mean = mean.data<float>()},
+                 grid);
           launch(context, name, finish_shape(channels), sums_finish_kernel, sum_g.data<float>(),
                  sum_gn.data<float>(), partial.data<float>(), rstd.data<float>(), grid);
         },
@@ -442,7 +444,6 @@ void batch_norm_backward(const Context& context, const Tensor& dx, const Tensor&
   visit_float(x.dtype(), "batch_norm", [&]<class T>() {
     const Backward<T> args{.dx = data_or_null<T>(dx),
                            .dresidual = data_or_null<T>(dresidual),
-                           .partial = nullptr,
                            .dy = dy.data<T>(),
                            .y = data_or_null<T>(y),
                            .x = x.data<T>(),
@@ -451,15 +452,13 @@ void batch_norm_backward(const Context& context, const Tensor& dx, const Tensor&
                            .weight = weight.data<T>(),
                            .sum_g = data_or_null<float>(sum_g),
                            .sum_gn = data_or_null<float>(sum_gn),
-                           .grid = RowGrid(x.elements(), mean.elements(), 1),
                            .factor = factor};
     visit_access<neighbours<T>>(
         mean.elements(),
         [&]<int n, bool aligned>() {
-          Backward<T> with_grid = args;
-          with_grid.grid = RowGrid(x.elements(), mean.elements(), n);
-          launch(context, "batch_norm_backward", with_grid.grid.launch_shape(),
-                 backward_kernel<T, n, aligned>, with_grid);
+          const RowGrid grid(x.elements(), mean.elements(), n);
+          launch(context, "batch_norm_backward", grid.launch_shape(),
+                 backward_kernel<T, n, aligned>, args, grid);
         },
         args.dx, args.dresidual, args.dy, args.y, args.x);
   });

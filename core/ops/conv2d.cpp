@@ -113,8 +113,6 @@ namespace cpu {
 
 namespace {
 
-using onednn::ConvPass;
-
 void call_library(const Context& context, const onednn::ConvArgs& args, const Tensor& x,
                   const Tensor& weight, const Tensor& y, const Tensor& bias) {
   const Tensor workspace = context.workspace({onednn::conv_workspace_bytes(args)}, DType::u8);
@@ -127,7 +125,7 @@ void call_library(const Context& context, const onednn::ConvArgs& args, const Te
 
 /// Computes one of x, weight and y from the others. What the CPU does not multiply as it is goes
 /// through f32 copies.
-void convolve(const Context& context, ConvPass pass, const Conv2dSizes& sizes, const Tensor& x,
+void convolve(const Context& context, Conv2dPass pass, const Conv2dSizes& sizes, const Tensor& x,
               const Tensor& weight, const Tensor& y, const Tensor& bias = {}) {
   const onednn::ConvArgs args{pass, sizes, y.dtype(), bias.defined()};
   if (has_fast_gemm(y.dtype())) return call_library(context, args, x, weight, y, bias);
@@ -137,19 +135,19 @@ void convolve(const Context& context, ConvPass pass, const Conv2dSizes& sizes, c
     if (!is_result) convert(context, wide, tensor);
     return wide;
   };
-  const Tensor wide_x = widened(x, pass == ConvPass::input_gradient);
-  const Tensor wide_weight = widened(weight, pass == ConvPass::weight_gradient);
-  const Tensor wide_y = widened(y, pass == ConvPass::forward);
+  const Tensor wide_x = widened(x, pass == Conv2dPass::input_gradient);
+  const Tensor wide_weight = widened(weight, pass == Conv2dPass::weight_gradient);
+  const Tensor wide_y = widened(y, pass == Conv2dPass::forward);
   call_library(context, {pass, sizes, DType::f32, bias.defined()}, wide_x, wide_weight, wide_y,
                widened(bias, false));
   switch (pass) {
-    case ConvPass::forward: return convert(context, y, wide_y);
-    case ConvPass::input_gradient: return convert(context, x, wide_x);
-    case ConvPass::weight_gradient: return convert(context, weight, wide_weight);
+    case Conv2dPass::forward: return convert(context, y, wide_y);
+    case Conv2dPass::input_gradient: return convert(context, x, wide_x);
+    case Conv2dPass::weight_gradient: return convert(context, weight, wide_weight);
   }
 }
 
-int64_t workspace_bytes(ConvPass pass, const Conv2dSizes& sizes, DType dtype, bool has_bias) {
+int64_t workspace_bytes(Conv2dPass pass, const Conv2dSizes& sizes, DType dtype, bool has_bias) {
   if (sizes.y_elements() == 0) return 0;
   if (has_fast_gemm(dtype)) {
     return onednn::conv_workspace_bytes({pass, sizes, dtype, has_bias});
@@ -166,7 +164,7 @@ void conv2d_forward(const Context& context, const Tensor& y, const Tensor& x, co
                     const Tensor& bias, const Conv2dOptions& options) {
   const Conv2dSizes sizes = conv2d_sizes(x.shape(), weight.shape(), options);
   if (sizes.y_elements() == 0) return;
-  convolve(context, ConvPass::forward, sizes, x, weight, y, bias);
+  convolve(context, Conv2dPass::forward, sizes, x, weight, y, bias);
 }
 
 void conv2d_backward(const Context& context, const Tensor& dx, const Tensor& dweight,
@@ -185,22 +183,22 @@ void conv2d_backward(const Context& context, const Tensor& dx, const Tensor& dwe
     if (dweight.defined()) fill(context, dweight, 0.0f);
     return;
   }
-  if (dx.defined()) convolve(context, ConvPass::input_gradient, sizes, dx, weight, dy);
-  if (dweight.defined()) convolve(context, ConvPass::weight_gradient, sizes, x, dweight, dy);
+  if (dx.defined()) convolve(context, Conv2dPass::input_gradient, sizes, dx, weight, dy);
+  if (dweight.defined()) convolve(context, Conv2dPass::weight_gradient, sizes, x, dweight, dy);
 }
 
 int64_t conv2d_forward_workspace(const Context&, const Conv2dSizes& sizes, DType dtype,
                                  bool has_bias) {
-  return workspace_bytes(ConvPass::forward, sizes, dtype, has_bias);
+  return workspace_bytes(Conv2dPass::forward, sizes, dtype, has_bias);
 }
 
 int64_t conv2d_backward_workspace(const Context&, const Conv2dSizes& sizes, DType dtype,
                                   const Conv2dGradients& wanted) {
-  const auto bytes = [&](bool is_wanted, ConvPass pass) {
+  const auto bytes = [&](bool is_wanted, Conv2dPass pass) {
     return is_wanted ? workspace_bytes(pass, sizes, dtype, false) : 0;
   };
-  return std::max(bytes(wanted.x, ConvPass::input_gradient),
-                  bytes(wanted.weight, ConvPass::weight_gradient));
+  return std::max(bytes(wanted.x, Conv2dPass::input_gradient),
+                  bytes(wanted.weight, Conv2dPass::weight_gradient));
 }
 
 }  // namespace cpu

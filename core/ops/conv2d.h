@@ -28,6 +28,9 @@ struct Conv2dSizes {
 /// the options.
 Conv2dSizes conv2d_sizes(const Shape& x, const Shape& weight, const Conv2dOptions& options);
 
+/// What a library is asked for: one of y, dx and dweight.
+enum class Conv2dPass : uint8_t { forward, input_gradient, weight_gradient };
+
 /// Which gradients a backward is asked for.
 struct Conv2dGradients {
   bool x = true;

@@ -1,4 +1,5 @@
-// What layer_norm and residual_layer_norm share: their checks and the loops over one row.
+// What layer_norm and residual_layer_norm share: their checks, which are batch_norm's too, and the
+// loops over one row.
 #pragma once
 
 #include <cmath>

@@ -9,6 +9,7 @@
 #include "tests/support/memory_use.h"
 #include "tests/support/mixed_model.h"
 #include "tests/support/second_device_communicator.h"
+#include "tests/support/tiny_vision.h"
 
 namespace tessera::test {
 namespace {
@@ -40,6 +41,15 @@ Subject mixed(DType half) {
   auto loss = [model = model.get()](const optim::MicroBatch& micro) {
     return model->loss(tiny_batch({}, micro));
   };
+  return {std::move(model), std::move(loss)};
+}
+
+Subject tiny_resnet(DType dtype) {
+  TinyVision run;
+  run.dtype = dtype;
+  auto model = std::make_unique<models::ResNet>(run.model);
+  model->to(dtype);
+  auto loss = tiny_training(run, *model).loss;
   return {std::move(model), std::move(loss)};
 }
 
@@ -95,6 +105,8 @@ optim::Plan plan_of(const Subject& subject, const dist::World& world, const Run&
                       .batch = run.batch(),
                       .sum_dtype = options.grad_shard,
                       .offload = options.offload == optim::Offload::optimizer,
+                      .statistics = optim::plan_statistics(*subject.model),
+                      .sync_batch_norm = options.sync_batch_norm,
                       .device = world.communicator->device(),
                       .staging_bytes = world.communicator->staging_bytes()},
                      world.rank);
@@ -230,6 +242,20 @@ TEST_CASE("measured bytes equal the plan's: two dtypes in one model, nothing tie
           check_equal(mixed(half), job_world(),
                       {{.stage = stage, .bucket_bytes = bucket_bytes, .grad_shard = grad_shard}});
         }
+      }
+    }
+  }
+}
+
+TEST_CASE("measured bytes equal the plan's: batch norms") {
+  const dist::World world = job_world();
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const int stage : {0, 1, 2, 3}) {
+      for (const bool synchronized : {false, true}) {
+        CAPTURE(dtype_name(dtype), synchronized);
+        check_equal(tiny_resnet(dtype), world,
+                    {{.stage = stage, .bucket_bytes = 6000, .sync_batch_norm = synchronized},
+                     synchronized ? world.size : 13});
       }
     }
   }

@@ -144,12 +144,12 @@ TEST_CASE("batch_norm of values far from zero", "[batch_norm]") {
   for (float& value : in.x.values<float>()) value = 1000 + value / 250;
   const Outputs actual = run(in, {});
   const Reference expected = reference(in, {}, {});
-  // The values lie 6e-5 apart, which is 1 % of their deviation.
+  // The values lie 6e-5 apart, which is 1 % of their deviation; a mean may be off by as much.
   for (size_t c = 0; c < expected.mean.size(); ++c) {
     CHECK(std::abs(values_of(actual.mean)[c] - expected.mean[c]) < 1e-4);
     CHECK(values_of(actual.variance)[c] == Catch::Approx(expected.variance[c]).epsilon(1e-3));
   }
-  CHECK(max_error(actual.y, expected.y) < 0.012);
+  CHECK(max_error(actual.y, expected.y) < 0.02);
 }
 
 TEST_CASE("batch_norm passes the check of its gradient", "[batch_norm]") {

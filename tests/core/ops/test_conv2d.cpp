@@ -1,8 +1,7 @@
 // conv2d against float64, its gradients, its bits, and the workspace that it says it takes.
 #include "core/ops/conv2d.h"
 
-#include <algorithm>
-
+#include "core/cuda.h"
 #include "core/image_ops.h"
 #include "tests/support/catch.h"
 #include "tests/support/check_gradient.h"
@@ -113,6 +112,13 @@ struct Outputs {
   }
 };
 
+void compute(const Case& c, const Inputs& in, const Outputs& out) {
+  const Context context = test_context();
+  kernels::conv2d_forward(context, out.y, in.x, in.weight, in.bias, c.options);
+  kernels::conv2d_backward(context, out.dx, out.dweight, out.dbias, in.dy, in.x, in.weight,
+                           c.options);
+}
+
 /// Results begin `offset` elements behind an aligned address.
 Outputs run(const Case& c, const Inputs& in, int64_t offset = 0) {
   const auto like = [&](const Tensor& x) {
@@ -120,10 +126,7 @@ Outputs run(const Case& c, const Inputs& in, int64_t offset = 0) {
     return rounded_to(x.dtype(), room).flat(offset, offset + x.elements()).view(x.shape());
   };
   const Outputs out{like(in.dy), like(in.x), like(in.weight), like(in.bias)};
-  const Context context = test_context();
-  kernels::conv2d_forward(context, out.y, in.x, in.weight, in.bias, c.options);
-  kernels::conv2d_backward(context, out.dx, out.dweight, out.dbias, in.dy, in.x, in.weight,
-                           c.options);
+  compute(c, in, out);
   return out;
 }
 
@@ -134,10 +137,10 @@ TEST_CASE("conv2d and its gradients equal float64", "[conv2d]") {
   const Reference expected = reference(c, in);
   const Outputs actual = run(c, in);
   INFO("x " << fmt::to_string(c.x) << ", weight " << fmt::to_string(c.weight));
-  CHECK(relative_error(actual.y, expected.y) < tolerance(dtype, 1, 1e-6));
-  CHECK(relative_error(actual.dx, expected.dx) < tolerance(dtype, 1, 1e-6));
-  CHECK(relative_error(actual.dweight, expected.dweight) < tolerance(dtype, 1, 1e-6));
-  CHECK(relative_error(actual.dbias, expected.dbias) < tolerance(dtype, 1, 1e-6));
+  CHECK(relative_error(actual.y, expected.y) < tolerance(dtype, 1, 2e-6));
+  CHECK(relative_error(actual.dx, expected.dx) < tolerance(dtype, 1, 2e-6));
+  CHECK(relative_error(actual.dweight, expected.dweight) < tolerance(dtype, 1, 2e-6));
+  CHECK(relative_error(actual.dbias, expected.dbias) < tolerance(dtype, 1, 2e-6));
 }
 
 TEST_CASE("conv2d passes the check of its gradients", "[conv2d]") {
@@ -152,14 +155,14 @@ TEST_CASE("conv2d passes the check of its gradients", "[conv2d]") {
 }
 
 TEST_CASE("conv2d has the same bits in every call, wherever its tensors lie", "[conv2d]") {
-  const Case& c = cases()[GENERATE(1, 3, 4, 5, 11, 12)];
+  const Case& c = cases()[GENERATE(from_range(case_numbers()))];
   const DType dtype = GENERATE(from_range(float_dtypes()));
   const ThreadCountRestorer restore;
   set_thread_count(GENERATE(1, 2, 3));
   const Inputs in(c, dtype);
   const Outputs expected = run(c, in);
   CHECK(run(c, in) == expected);
-  const int64_t offset = GENERATE(1, 8);
+  const int64_t offset = on_cpu() ? GENERATE(1, 8) : 8;  // cuDNN wants 16 bytes
   Inputs moved = in;
   for (Tensor* tensor : {&moved.x, &moved.weight, &moved.bias, &moved.dy}) {
     const Tensor room = Tensor::empty({tensor->elements() + offset}, dtype);
@@ -233,6 +236,33 @@ TEST_CASE("conv2d without images has zero weight gradients", "[conv2d]") {
   backward_from(y, Tensor::empty(y.shape()));
   CHECK(values_of(weight.leaf()->gradient) == Values(54, 0.0));
   CHECK(values_of(bias.leaf()->gradient) == Values(2, 0.0));
+}
+
+TEST_CASE("conv2d in a graph has the bits that it has outside", "[conv2d]") {
+  if (on_cpu()) return;
+  const Case& c = cases()[GENERATE(1, 5, 11, 12)];
+  const Inputs in(c, GENERATE(from_range(float_dtypes())));
+  const Outputs expected = run(c, in);
+  const Outputs actual = run(c, in);
+  const auto clear = [&] {
+    for (const Tensor* tensor : {&actual.y, &actual.dx, &actual.dweight, &actual.dbias}) {
+      kernels::fill(test_context(), *tensor, NAN);
+    }
+  };
+  cuda::Graph graph(0, [&] { compute(c, in, actual); });
+  for (int launch = 0; launch < 2; ++launch) {
+    clear();
+    graph.launch();
+    CHECK(actual == expected);
+  }
+}
+
+TEST_CASE("conv2d on CUDA refuses memory that cuDNN cannot read", "[conv2d]") {
+  if (on_cpu()) return;
+  const Tensor x = random_tensor({49}, 1).flat(1, 49).view({1, 4, 4, 3});
+  CHECK_THROWS_WITH(ops::conv2d(x, random_tensor({2, 3, 3, 3}, 2), {}),
+                    Catch::Matchers::ContainsSubstring(
+                        "conv2d: x or its gradient begins 4 bytes behind a multiple of 16"));
 }
 
 TEST_CASE("conv2d refuses shapes that do not fit, and names them", "[conv2d]") {

@@ -1,0 +1,22 @@
+// core/cuda/cudnn_conv.h in a build for CUDA that has not found cuDNN's headers.
+#include "core/cuda/cudnn_conv.h"
+
+#include <cuda_runtime.h>
+
+#include "core/error.h"
+
+namespace tessera::cuda {
+namespace {
+
+[[noreturn]] void refuse() {
+  fail("conv2d: this build has no cuDNN, which convolutions on a GPU need: install NVIDIA's "
+       "package libcudnn9-dev-cuda-{}, and build again",
+       CUDART_VERSION / 1000);
+}
+
+}  // namespace
+
+void convolve(const Context&, const ConvArgs&, const ConvMemory&) { refuse(); }
+int64_t conv_workspace_bytes(const Context&, const ConvArgs&) { refuse(); }
+
+}  // namespace tessera::cuda

@@ -1,0 +1,135 @@
+// conv2d on CUDA: convolutions by cuDNN, which takes the weight with its channels last; it comes
+// there, and its gradient back, through the workspace. The bias is what y begins with, so that y is
+// rounded once.
+#include "core/ops/conv2d.h"
+
+#include <algorithm>
+
+#include "core/cuda/cudnn_conv.h"
+#include "core/cuda/kernel.cuh"
+
+namespace tessera::cuda {
+
+namespace {
+
+constexpr int copy_threads = 256;
+
+/// y (R, C): every row is `row`, `width` elements a thread.
+template <class T, int width>
+__global__ void __launch_bounds__(copy_threads)
+    repeat_row_kernel(T* y, const T* row, int64_t elements, int64_t columns) {
+  const int64_t i = (int64_t{blockIdx.x} * copy_threads + threadIdx.x) * width;
+  if (i >= elements) return;
+  if constexpr (width == 1) {
+    y[i] = row[i % columns];
+  } else {
+    *reinterpret_cast<Pack<T>*>(y + i) = *reinterpret_cast<const Pack<T>*>(row + i % columns);
+  }
+}
+
+void repeat_row(const Context& context, const Tensor& y, const Tensor& row) {
+  visit_float(y.dtype(), "conv2d", [&]<class T>() {
+    const int64_t columns = row.elements();
+    const bool wide = columns % Pack<T>::size == 0 && packable(y.raw()) && packable(row.raw());
+    const auto kernel = wide ? repeat_row_kernel<T, Pack<T>::size> : repeat_row_kernel<T, 1>;
+    const int64_t per_block = copy_threads * (wide ? Pack<T>::size : 1);
+    launch(context, "conv2d: bias", {blocks_for(y.elements(), per_block), copy_threads}, kernel,
+           y.data<T>(), row.data<T>(), y.elements(), columns);
+  });
+}
+
+int64_t taps(const Conv2dSizes& sizes) { return sizes.kernel_height * sizes.kernel_width; }
+
+/// Whether (O, C / groups, kh, kw) and (O, kh, kw, C / groups) are the same memory.
+bool has_channels_last(const Conv2dSizes& sizes) {
+  return taps(sizes) == 1 || sizes.group_channels() == 1;
+}
+
+Tensor empty_filter(const Context& context, const Conv2dSizes& sizes, DType dtype) {
+  return context.workspace({sizes.out_channels, taps(sizes), sizes.group_channels()}, dtype);
+}
+
+Tensor as_filter(const Context& context, const Conv2dSizes& sizes, const Tensor& weight) {
+  if (has_channels_last(sizes)) return weight;
+  const Tensor filter = empty_filter(context, sizes, weight.dtype());
+  transpose(context, filter,
+            weight.view({sizes.out_channels, sizes.group_channels(), taps(sizes)}));
+  return filter;
+}
+
+void weight_gradient(const Context& context, const Conv2dSizes& sizes, const Tensor& dweight,
+                     const Tensor& dy, const Tensor& x) {
+  const bool is_filter = has_channels_last(sizes);
+  const Tensor filter = is_filter ? dweight : empty_filter(context, sizes, dweight.dtype());
+  convolve(context, {Conv2dPass::weight_gradient, sizes, dy.dtype()},
+           {.x = x.raw(), .filter = filter.raw(), .y = dy.raw()});
+  if (is_filter) return;
+  transpose(context, dweight.view({sizes.out_channels, sizes.group_channels(), taps(sizes)}),
+            filter);
+}
+
+int64_t workspace_bytes(const Context& context, Conv2dPass pass, const Conv2dSizes& sizes,
+                        DType dtype) {
+  const int64_t filter = has_channels_last(sizes) ? 0 : sizes.weight_elements();
+  return filter * dtype_size(dtype) + conv_workspace_bytes(context, {pass, sizes, dtype});
+}
+
+}  // namespace
+
+void conv2d_forward(const Context& context, const Tensor& y, const Tensor& x, const Tensor& weight,
+                    const Tensor& bias, const Conv2dOptions& options) {
+  const Conv2dSizes sizes = conv2d_sizes(x.shape(), weight.shape(), options);
+  if (sizes.y_elements() == 0) return;
+  if (bias.defined()) repeat_row(context, y, bias);
+  const Tensor filter = as_filter(context, sizes, weight);
+  convolve(context, {Conv2dPass::forward, sizes, y.dtype()},
+           {.x = x.raw(), .filter = filter.raw(), .y = y.raw(), .accumulate = bias.defined()});
+}
+
+void conv2d_backward(const Context& context, const Tensor& dx, const Tensor& dweight,
+                     const Tensor& dbias, const Tensor& dy, const Tensor& x, const Tensor& weight,
+                     const Conv2dOptions& options) {
+  // The gradient of the bias is that of a linear layer.
+  if (dbias.defined()) {
+    linear_backward(context, {}, {}, dbias, dy, {}, {},
+                    Tensor::unallocated({dbias.elements(), 1}, dy.dtype()), WeightLayout::out_in,
+                    Activation::none);
+  }
+  if (!dx.defined() && !dweight.defined()) return;
+  const Conv2dSizes sizes = conv2d_sizes((dx.defined() ? dx : x).shape(),
+                                         (dweight.defined() ? dweight : weight).shape(), options);
+  if (sizes.y_elements() == 0) {
+    if (dweight.defined()) fill(context, dweight, 0.0f);
+    return;
+  }
+  if (dx.defined()) {
+    const Tensor filter = as_filter(context, sizes, weight);
+    convolve(context, {Conv2dPass::input_gradient, sizes, dy.dtype()},
+             {.x = dx.raw(), .filter = filter.raw(), .y = dy.raw()});
+  }
+  if (dweight.defined()) weight_gradient(context, sizes, dweight, dy, x);
+}
+
+int64_t conv2d_forward_workspace(const Context& context, const Conv2dSizes& sizes, DType dtype,
+                                 bool) {
+  if (sizes.y_elements() == 0) return 0;
+  return workspace_bytes(context, Conv2dPass::forward, sizes, dtype);
+}
+
+int64_t conv2d_backward_workspace(const Context& context, const Conv2dSizes& sizes, DType dtype,
+                                  const Conv2dGradients& wanted) {
+  if (sizes.y_elements() == 0) return 0;
+  int64_t bytes = 0;
+  if (wanted.x) bytes = workspace_bytes(context, Conv2dPass::input_gradient, sizes, dtype);
+  if (wanted.weight) {
+    bytes = std::max(bytes, workspace_bytes(context, Conv2dPass::weight_gradient, sizes, dtype));
+  }
+  // Sums of 64 rows each, where there are more (core/ops/linear.cu).
+  const int64_t rows = sizes.y_elements() / sizes.out_channels;
+  if (wanted.bias && rows > 64) {
+    bytes = std::max(bytes, (rows + 63) / 64 * sizes.out_channels * dtype_size(DType::f32));
+  }
+  return bytes;
+}
+
+}  // namespace tessera::cuda

@@ -1,0 +1,306 @@
+// See emulated/include/cudnn.h.
+#include "emulated/cudnn.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "emulated/capture.h"
+
+struct cudnnContext {
+  int device;
+  cudaStream_t stream = nullptr;
+};
+
+namespace {
+
+using namespace emulated::cudnn;
+
+thread_local std::string last_reason = "no call has failed";
+
+struct Refusal {
+  cudnnStatus_t status;
+  std::string reason;
+};
+
+template <class... Args>
+void demand(bool condition, fmt::format_string<Args...> format, Args&&... args) {
+  if (condition) return;
+  throw Refusal{CUDNN_STATUS_BAD_PARAM, fmt::format(format, std::forward<Args>(args)...)};
+}
+
+/// Runs the body of a call: its refusal becomes the call's status.
+template <class Body>
+cudnnStatus_t guarded(Body&& body) {
+  try {
+    body();
+    return CUDNN_STATUS_SUCCESS;
+  } catch (const Refusal& refusal) {
+    last_reason = refusal.reason;
+    return refusal.status;
+  }
+}
+
+template <class Struct>
+cudnnStatus_t create(Struct** desc) {
+  return guarded([&] {
+    demand(desc != nullptr, "nowhere to put the descriptor");
+    *desc = new Struct;
+  });
+}
+
+template <class Struct>
+const Struct& read(const char* name, const Struct* desc) {
+  demand(desc != nullptr && desc->is_set, "the descriptor of {} was not set", name);
+  return *desc;
+}
+
+void set(cudnnTensorStruct* desc, cudnnTensorFormat_t format, cudnnDataType_t type, int n, int c,
+         int h, int w) {
+  demand(desc != nullptr, "the descriptor is null");
+  demand(format == CUDNN_TENSOR_NHWC, "format {} is not emulated", static_cast<int>(format));
+  demand(std::min({n, c, h, w}) > 0, "sizes of {} x {} x {} x {}", n, c, h, w);
+  desc->is_set = true;
+  desc->type = type;
+  desc->n = n;
+  desc->c = c;
+  desc->h = h;
+  desc->w = w;
+}
+
+int64_t out_pixels(int64_t pixels, int64_t kernel, int64_t pad, int64_t stride, int64_t dilation) {
+  return (pixels + 2 * pad - (dilation * (kernel - 1) + 1)) / stride + 1;
+}
+
+Problem problem_of(Pass pass, const cudnnTensorDescriptor_t x, const cudnnFilterDescriptor_t w,
+                   const cudnnConvolutionDescriptor_t conv, const cudnnTensorDescriptor_t y,
+                   bool is_deterministic) {
+  const Problem p{pass, read("x", x), read("w", w), read("y", y), read("the convolution", conv)};
+  const cudnnConvolutionStruct& c = p.convolution;
+  demand(p.x.type == p.w.type && p.y.type == p.w.type, "x, w and y have different types");
+  demand(p.x.type != CUDNN_DATA_FLOAT || c.math == CUDNN_FMA_MATH,
+         "f32 with math type {} would be multiplied in TF32", static_cast<int>(c.math));
+  demand(is_deterministic, "the algorithm's order of addition may differ from run to run");
+  demand(p.x.c == p.w.c * c.groups && p.w.n % c.groups == 0,
+         "{} channels of x, {} filters of {} and {} groups", p.x.c, p.w.n, p.w.c, c.groups);
+  const int64_t height = out_pixels(p.x.h, p.w.h, c.pad_h, c.stride_h, c.dilation_h);
+  const int64_t width = out_pixels(p.x.w, p.w.w, c.pad_w, c.stride_w, c.dilation_w);
+  demand(p.y.n == p.x.n && p.y.c == p.w.n && p.y.h == height && p.y.w == width,
+         "y is {} x {} x {} x {}, expected {} x {} x {} x {}", p.y.n, p.y.h, p.y.w, p.y.c, p.x.n,
+         height, width, p.w.n);
+  return p;
+}
+
+/// None for some convolutions, and different from pass to pass.
+size_t workspace_bytes(const Problem& p) {
+  if (p.w.h * p.w.w == 1 && p.pass == Pass::forward) return 0;
+  return static_cast<size_t>(4096 * (1 + static_cast<int>(p.pass)) + 16 * (p.x.c % 7));
+}
+
+cudnnStatus_t say_workspace(cudnnHandle_t handle, size_t* bytes, auto&& problem) {
+  return guarded([&] {
+    demand(handle != nullptr && bytes != nullptr, "there is no handle, or nowhere to put the size");
+    *bytes = workspace_bytes(problem());
+  });
+}
+
+int64_t bytes_of(const cudnnTensorStruct& desc) {
+  return desc.elements() * (desc.type == CUDNN_DATA_FLOAT ? 4 : 2);
+}
+
+void check_reachable(const char* name, const void* data) {
+  cudaPointerAttributes attributes{};
+  demand(data != nullptr && cudaPointerGetAttributes(&attributes, data) == cudaSuccess &&
+             attributes.type != cudaMemoryTypeUnregistered,
+         "{} is no memory that the device can reach", name);
+  demand(reinterpret_cast<uintptr_t>(data) % 16 == 0, "{} does not begin at a multiple of 16 bytes",
+         name);
+}
+
+void check_addresses(const Problem& p, const Addresses& at) {
+  const std::pair<const void*, const cudnnTensorStruct*> all[] = {
+      {at.x, &p.x}, {at.w, &p.w}, {at.y, &p.y}};
+  for (const auto& [data, desc] : all) {
+    check_reachable("x, w or y", data);
+    if (data == at.result) continue;
+    const auto begin = reinterpret_cast<uintptr_t>(data);
+    const auto result = reinterpret_cast<uintptr_t>(at.result);
+    demand(begin >= result + static_cast<uintptr_t>(bytes_of(p.result())) ||
+               result >= begin + static_cast<uintptr_t>(bytes_of(*desc)),
+           "the result overlaps an operand");
+  }
+}
+
+cudnnStatus_t convolve(cudnnHandle_t handle, auto&& described, const Addresses& at,
+                       const void* alpha, const void* beta, void* workspace, size_t bytes) {
+  return guarded([&] {
+    int device = -1;
+    if (handle == nullptr || cudaGetDevice(&device) != cudaSuccess) {
+      throw Refusal{CUDNN_STATUS_NOT_INITIALIZED, "there is no handle, or no device"};
+    }
+    demand(handle->device == device, "the handle is of device {}, the current one is {}",
+           handle->device, device);
+    const Problem problem = described();
+    check_addresses(problem, at);
+    const size_t needed = workspace_bytes(problem);
+    demand(bytes >= needed, "a workspace of {} bytes, the algorithm needs {}", bytes, needed);
+    if (needed > 0) check_reachable("the workspace", workspace);
+    demand(alpha != nullptr && beta != nullptr, "a factor is null");
+    const float factors[] = {*static_cast<const float*>(alpha), *static_cast<const float*>(beta)};
+    const cudaError_t error = emulated::enqueue(handle->stream, [=] {
+      if (needed > 0) std::memset(workspace, 0xA5, needed);
+      compute(problem, at, factors[0], factors[1]);
+      return cudaSuccess;
+    });
+    demand(error == cudaSuccess, "{}", cudaGetErrorString(error));
+  });
+}
+
+}  // namespace
+
+const char* cudnnGetErrorString(cudnnStatus_t status) {
+  switch (status) {
+    case CUDNN_STATUS_SUCCESS: return "CUDNN_STATUS_SUCCESS";
+    case CUDNN_STATUS_NOT_INITIALIZED: return "CUDNN_STATUS_NOT_INITIALIZED";
+    case CUDNN_STATUS_BAD_PARAM: return "CUDNN_STATUS_BAD_PARAM";
+    case CUDNN_STATUS_NOT_SUPPORTED: return "CUDNN_STATUS_NOT_SUPPORTED";
+  }
+  return "a status that is not emulated";
+}
+
+void cudnnGetLastErrorString(char* message, size_t size) {
+  if (size > 0) message[last_reason.copy(message, size - 1)] = '\0';
+}
+
+cudnnStatus_t cudnnCreate(cudnnHandle_t* handle) {
+  return guarded([&] {
+    int device = 0;
+    if (cudaGetDevice(&device) != cudaSuccess) {
+      throw Refusal{CUDNN_STATUS_NOT_INITIALIZED, "there is no device"};
+    }
+    demand(handle != nullptr, "nowhere to put the handle");
+    *handle = new cudnnContext{device};
+  });
+}
+
+cudnnStatus_t cudnnSetStream(cudnnHandle_t handle, cudaStream_t stream) {
+  return guarded([&] {
+    demand(handle != nullptr, "there is no handle");
+    handle->stream = stream;
+  });
+}
+
+cudnnStatus_t cudnnCreateTensorDescriptor(cudnnTensorDescriptor_t* desc) { return create(desc); }
+cudnnStatus_t cudnnCreateFilterDescriptor(cudnnFilterDescriptor_t* desc) { return create(desc); }
+cudnnStatus_t cudnnCreateConvolutionDescriptor(cudnnConvolutionDescriptor_t* desc) {
+  return create(desc);
+}
+
+cudnnStatus_t cudnnSetTensor4dDescriptor(cudnnTensorDescriptor_t desc, cudnnTensorFormat_t format,
+                                         cudnnDataType_t type, int n, int c, int h, int w) {
+  return guarded([&] { set(desc, format, type, n, c, h, w); });
+}
+
+cudnnStatus_t cudnnSetFilter4dDescriptor(cudnnFilterDescriptor_t desc, cudnnDataType_t type,
+                                         cudnnTensorFormat_t format, int k, int c, int h, int w) {
+  return guarded([&] { set(desc, format, type, k, c, h, w); });
+}
+
+cudnnStatus_t cudnnSetConvolution2dDescriptor(cudnnConvolutionDescriptor_t desc, int pad_h,
+                                              int pad_w, int u, int v, int dilation_h,
+                                              int dilation_w, cudnnConvolutionMode_t mode,
+                                              cudnnDataType_t compute_type) {
+  return guarded([&] {
+    demand(desc != nullptr, "the descriptor is null");
+    demand(std::min(pad_h, pad_w) >= 0 && std::min({u, v, dilation_h, dilation_w}) > 0,
+           "padding of {} x {}, strides of {} x {}, dilation of {} x {}", pad_h, pad_w, u, v,
+           dilation_h, dilation_w);
+    demand(mode == CUDNN_CROSS_CORRELATION, "mode {} is not emulated", static_cast<int>(mode));
+    demand(compute_type == CUDNN_DATA_FLOAT, "sums of type {} are not emulated",
+           static_cast<int>(compute_type));
+    *desc = {true, pad_h, pad_w, u, v, dilation_h, dilation_w};
+  });
+}
+
+cudnnStatus_t cudnnSetConvolutionMathType(cudnnConvolutionDescriptor_t desc,
+                                          cudnnMathType_t math) {
+  return guarded([&] {
+    demand(desc != nullptr, "the descriptor is null");
+    desc->math = math;
+  });
+}
+
+cudnnStatus_t cudnnSetConvolutionGroupCount(cudnnConvolutionDescriptor_t desc, int groups) {
+  return guarded([&] {
+    demand(desc != nullptr && groups > 0, "the descriptor is null, or {} groups", groups);
+    desc->groups = groups;
+  });
+}
+
+cudnnStatus_t cudnnGetConvolutionForwardWorkspaceSize(
+    cudnnHandle_t handle, const cudnnTensorDescriptor_t x, const cudnnFilterDescriptor_t w,
+    const cudnnConvolutionDescriptor_t conv, const cudnnTensorDescriptor_t y,
+    cudnnConvolutionFwdAlgo_t, size_t* bytes) {
+  return say_workspace(handle, bytes,
+                       [&] { return problem_of(Pass::forward, x, w, conv, y, true); });
+}
+
+cudnnStatus_t cudnnGetConvolutionBackwardDataWorkspaceSize(
+    cudnnHandle_t handle, const cudnnFilterDescriptor_t w, const cudnnTensorDescriptor_t dy,
+    const cudnnConvolutionDescriptor_t conv, const cudnnTensorDescriptor_t dx,
+    cudnnConvolutionBwdDataAlgo_t algorithm, size_t* bytes) {
+  return say_workspace(handle, bytes, [&] {
+    return problem_of(Pass::data, dx, w, conv, dy, algorithm == CUDNN_CONVOLUTION_BWD_DATA_ALGO_1);
+  });
+}
+
+cudnnStatus_t cudnnGetConvolutionBackwardFilterWorkspaceSize(
+    cudnnHandle_t handle, const cudnnTensorDescriptor_t x, const cudnnTensorDescriptor_t dy,
+    const cudnnConvolutionDescriptor_t conv, const cudnnFilterDescriptor_t dw,
+    cudnnConvolutionBwdFilterAlgo_t algorithm, size_t* bytes) {
+  return say_workspace(handle, bytes, [&] {
+    return problem_of(Pass::filter, x, dw, conv, dy,
+                      algorithm == CUDNN_CONVOLUTION_BWD_FILTER_ALGO_1);
+  });
+}
+
+cudnnStatus_t cudnnConvolutionForward(
+    cudnnHandle_t handle, const void* alpha, const cudnnTensorDescriptor_t x_desc, const void* x,
+    const cudnnFilterDescriptor_t w_desc, const void* w, const cudnnConvolutionDescriptor_t conv,
+    cudnnConvolutionFwdAlgo_t, void* workspace, size_t bytes, const void* beta,
+    const cudnnTensorDescriptor_t y_desc, void* y) {
+  return convolve(
+      handle, [&] { return problem_of(Pass::forward, x_desc, w_desc, conv, y_desc, true); },
+      {x, w, y, y}, alpha, beta, workspace, bytes);
+}
+
+cudnnStatus_t cudnnConvolutionBackwardData(
+    cudnnHandle_t handle, const void* alpha, const cudnnFilterDescriptor_t w_desc, const void* w,
+    const cudnnTensorDescriptor_t dy_desc, const void* dy, const cudnnConvolutionDescriptor_t conv,
+    cudnnConvolutionBwdDataAlgo_t algorithm, void* workspace, size_t bytes, const void* beta,
+    const cudnnTensorDescriptor_t dx_desc, void* dx) {
+  return convolve(
+      handle,
+      [&] {
+        return problem_of(Pass::data, dx_desc, w_desc, conv, dy_desc,
+                          algorithm == CUDNN_CONVOLUTION_BWD_DATA_ALGO_1);
+      },
+      {dx, w, dy, dx}, alpha, beta, workspace, bytes);
+}
+
+cudnnStatus_t cudnnConvolutionBackwardFilter(
+    cudnnHandle_t handle, const void* alpha, const cudnnTensorDescriptor_t x_desc, const void* x,
+    const cudnnTensorDescriptor_t dy_desc, const void* dy, const cudnnConvolutionDescriptor_t conv,
+    cudnnConvolutionBwdFilterAlgo_t algorithm, void* workspace, size_t bytes, const void* beta,
+    const cudnnFilterDescriptor_t dw_desc, void* dw) {
+  return convolve(
+      handle,
+      [&] {
+        return problem_of(Pass::filter, x_desc, dw_desc, conv, dy_desc,
+                          algorithm == CUDNN_CONVOLUTION_BWD_FILTER_ALGO_1);
+      },
+      {x, dw, dy, dw}, alpha, beta, workspace, bytes);
+}

@@ -1,0 +1,219 @@
+#include "apps/support/augment.h"
+
+#include <cmath>
+#include <set>
+#include <tuple>
+#include <vector>
+
+#include "core/error.h"
+#include "core/half.h"
+#include "tests/support/catch.h"
+#include "tests/support/temporary_folder.h"
+
+using namespace tessera;
+using namespace tessera::apps;
+using Catch::Matchers::ContainsSubstring;
+
+namespace {
+
+// A channel's values are themselves: mean 0, and the deviation undoes the division by 255.
+ImageTransformOptions plain(const ImageShape& shape) {
+  const auto channels = static_cast<size_t>(shape.channels);
+  return {.shape = shape,
+          .norm = {std::vector<float>(channels, 0), std::vector<float>(channels, 1.0f / 255)}};
+}
+
+std::vector<uint8_t> counting(const ImageShape& shape) {
+  std::vector<uint8_t> pixels;
+  for (int64_t i = 0; i < shape.elements(); ++i) {
+    pixels.push_back(static_cast<uint8_t>(1 + i % 250));
+  }
+  return pixels;
+}
+
+std::vector<int> resized(const ImageShape& shape, const std::vector<uint8_t>& pixels,
+                         const ImageBox& box, int64_t height, int64_t width) {
+  std::vector<uint8_t> rows, out(static_cast<size_t>(height * width * shape.channels));
+  resize_image({shape, pixels.data()}, box, height, width, rows, out.data());
+  return {out.begin(), out.end()};
+}
+
+}  // namespace
+
+TEST_CASE("a training image is a crop of the padded image, mirrored or not") {
+  const ImageShape shape{5, 7, 3};
+  const auto pixels = counting(shape);
+  const ImageView image{shape, pixels.data()};
+  const ImageTransform transform(plain(shape));
+  ImageMemory memory;
+  std::vector<float> out(static_cast<size_t>(shape.elements()));
+  std::set<std::tuple<int64_t, int64_t, bool>> seen;
+  for (int64_t sample = 0; sample < 2000; ++sample) {
+    const Augmentation drawn = transform.draw(shape, 3, sample);
+    seen.insert({drawn.top, drawn.left, drawn.mirrored});
+    transform.train(image, 3, sample, memory, out.data());
+    size_t i = 0;
+    for (int64_t y = 0; y < 5; ++y) {
+      for (int64_t x = 0; x < 7; ++x) {
+        const int64_t row = y + drawn.top;
+        const int64_t column = (drawn.mirrored ? 6 - x : x) + drawn.left;
+        const bool there = row >= 0 && row < 5 && column >= 0 && column < 7;
+        for (int64_t c = 0; c < 3; ++c, ++i) {
+          const float expected =
+              there ? pixels[static_cast<size_t>((row * 7 + column) * 3 + c)] : 0.0f;
+          if (std::abs(out[i] - expected) > 1e-4f) REQUIRE(out[i] == expected);
+        }
+      }
+    }
+  }
+  REQUIRE(seen.size() == 9 * 9 * 2);  // every place, and both ways
+  transform.evaluate(image, memory, out.data());
+  for (size_t i = 0; i < out.size(); ++i) REQUIRE(out[i] == Catch::Approx(pixels[i]));
+}
+
+TEST_CASE("an augmentation is a function of seed, epoch and sample") {
+  const ImageShape shape{32, 32, 3};
+  const auto places = [&](uint64_t seed, int64_t epoch, bool resizes) {
+    ImageTransformOptions options = plain(shape);
+    options.seed = seed;
+    options.resizes = resizes;
+    const ImageTransform transform(options);
+    std::vector<double> result;
+    for (int64_t sample = 99; sample >= 0; --sample) {
+      const Augmentation drawn = transform.draw({40, 50, 3}, epoch, sample);
+      result.insert(result.end(), {static_cast<double>(drawn.top), static_cast<double>(drawn.left),
+                                   drawn.box.top, drawn.box.width, drawn.mirrored ? 1.0 : 0.0});
+    }
+    return result;
+  };
+  for (const bool resizes : {false, true}) {
+    REQUIRE(places(1, 2, resizes) == places(1, 2, resizes));
+    REQUIRE(places(1, 2, resizes) != places(1, 3, resizes));
+    REQUIRE(places(1, 2, resizes) != places(2, 2, resizes));
+  }
+}
+
+TEST_CASE("without flips nothing is mirrored; without augmentation training is evaluation") {
+  const ImageShape shape{4, 4, 1};
+  ImageTransformOptions options = plain(shape);
+  options.flips = false;
+  const ImageTransform upright(options);
+  for (int64_t i = 0; i < 200; ++i) REQUIRE_FALSE(upright.draw(shape, 0, i).mirrored);
+  options.augments = false;
+  const auto pixels = counting(shape);
+  std::vector<float> out(16), evaluated(16);
+  ImageMemory memory;
+  const ImageTransform transform(options);
+  for (int64_t i = 0; i < 50; ++i) {
+    transform.train({shape, pixels.data()}, 0, i, memory, out.data());
+    transform.evaluate({shape, pixels.data()}, memory, evaluated.data());
+    REQUIRE(out == evaluated);
+  }
+}
+
+TEST_CASE("values are normalised, in every dtype; padding is the mean") {
+  const ImageShape shape{8, 8, 3};
+  const auto pixels = counting(shape);
+  ImageTransformOptions options{.shape = shape,
+                                .norm = {{0.5f, 0.25f, 0.1f}, {0.25f, 0.5f, 0.2f}},
+                                .seed = 5};
+  ImageMemory memory;
+  std::vector<float> wide(192);
+  ImageTransform(options).train({shape, pixels.data()}, 0, 1, memory, wide.data());
+  const auto check = [&]<class T>(T) {
+    options.dtype = dtype_of<T>;
+    std::vector<T> narrow(192);
+    ImageTransform(options).train({shape, pixels.data()}, 0, 1, memory, narrow.data());
+    for (size_t i = 0; i < wide.size(); ++i) REQUIRE(narrow[i] == rounded<T>(wide[i]));
+  };
+  check(BFloat16{});
+  check(Float16{});
+  ImageTransform(options = {.shape = shape, .norm = options.norm})
+      .evaluate({shape, pixels.data()}, memory, wide.data());
+  for (size_t i = 0; i < wide.size(); ++i) {
+    const size_t c = i % 3;
+    REQUIRE(wide[i] == (static_cast<float>(pixels[i]) / 255 - options.norm.mean[c]) /
+                           options.norm.std[c]);
+  }
+  options.dtype = DType::i32;
+  REQUIRE_THAT(test::message_of<Error>([&] { ImageTransform{options}; }),
+               ContainsSubstring("dtype i32 is not supported"));
+  REQUIRE_THAT(test::message_of<Error>([&] {
+                 ImageTransform(plain(shape)).evaluate({{8, 7, 3}, pixels.data()}, memory,
+                                                       wide.data());
+               }),
+               ContainsSubstring("one of 8 x 7 x 3, expected 8 x 8 x 3"));
+}
+
+TEST_CASE("random parts have 8 to 100 % of the area and sides of 3:4 to 4:3") {
+  ImageTransformOptions options = plain({16, 16, 3});
+  options.resizes = true;
+  const ImageTransform transform(options);
+  double least = 1, most = 0;
+  for (int64_t i = 0; i < 2000; ++i) {
+    const ImageBox box = transform.draw({300, 400, 3}, 0, i).box;
+    REQUIRE(box.top >= 0);
+    REQUIRE(box.left >= 0);
+    REQUIRE(box.top + box.height <= 300);
+    REQUIRE(box.left + box.width <= 400);
+    REQUIRE(box.width / box.height == Catch::Approx(1).margin(0.36));
+    least = std::min(least, box.width * box.height / 120000);
+    most = std::max(most, box.width * box.height / 120000);
+  }
+  REQUIRE(least == Catch::Approx(0.08).margin(0.01));
+  REQUIRE(most > 0.9);
+  // Where nothing fits, the middle of what there is.
+  for (int64_t i = 0; i < 50; ++i) {
+    const ImageBox box = transform.draw({3, 400, 3}, 0, i).box;
+    REQUIRE(box.height <= 3);
+    REQUIRE(box.width <= 4);
+    REQUIRE(box.left + box.width <= 400);
+  }
+}
+
+TEST_CASE("resizing") {
+  const ImageShape shape{6, 5, 3};
+  const auto pixels = counting(shape);
+  const ImageBox whole{0, 0, 6, 5};
+  // To its own size: itself. A part in whole pixels: that part.
+  REQUIRE(resized(shape, pixels, whole, 6, 5) == std::vector<int>(pixels.begin(), pixels.end()));
+  REQUIRE(resized(shape, pixels, {2, 1, 1, 2}, 1, 2) ==
+          std::vector<int>(pixels.begin() + 33, pixels.begin() + 39));
+  // One colour stays what it is, however much is taken together.
+  for (const int value : {0, 1, 128, 254, 255}) {
+    const std::vector<uint8_t> flat(1000 * 3, static_cast<uint8_t>(value));
+    for (const auto& [height, width] : {std::pair{1, 1}, {3, 7}, {50, 200}}) {
+      for (const int out : resized({3, 1000, 1}, flat, {0.3, 1.7, 2.5, 990}, height, width)) {
+        REQUIRE(out == value);
+      }
+    }
+  }
+  // To a half: 1/8, 3/8, 3/8, 1/8 of four neighbours; at the edge 3/7, 3/7, 1/7 of three.
+  std::vector<uint8_t> dot(8, 0);
+  dot[3] = 255;
+  REQUIRE(resized({1, 8, 1}, dot, {0, 0, 1, 8}, 1, 4) == std::vector<int>{0, 96, 32, 0});
+  REQUIRE(resized({8, 1, 1}, dot, {0, 0, 8, 1}, 4, 1) == std::vector<int>{0, 96, 32, 0});
+  dot = {0, 0, 70, 0, 0, 0, 0, 0};
+  REQUIRE(resized({1, 8, 1}, dot, {0, 0, 1, 8}, 1, 4) == std::vector<int>{10, 26, 0, 0});
+  // To the double: 3/4 and 1/4 of two neighbours.
+  REQUIRE(resized({1, 2, 1}, {100, 200}, {0, 0, 1, 2}, 1, 4) ==
+          std::vector<int>{100, 125, 175, 200});
+}
+
+TEST_CASE("an evaluated image is the middle of the one whose shorter side was resized") {
+  ImageTransformOptions options = plain({14, 14, 3});
+  options.resizes = true;
+  const ImageTransform transform(options);
+  // 16 x 32: resized to 16 x 32, of which the middle 14 x 14 is shown.
+  const ImageShape shape{16, 32, 3};
+  const auto pixels = counting(shape);
+  ImageMemory memory;
+  std::vector<float> out(14 * 14 * 3);
+  transform.evaluate({shape, pixels.data()}, memory, out.data());
+  for (int64_t y = 0; y < 14; ++y) {
+    for (int64_t x = 0; x < 14 * 3; ++x) {
+      const auto expected = pixels[static_cast<size_t>(((y + 1) * 32 + 9) * 3 + x)];
+      REQUIRE(out[static_cast<size_t>(y * 14 * 3 + x)] == Catch::Approx(expected));
+    }
+  }
+}

@@ -1,0 +1,35 @@
+// A training run of a small ResNet, with batch norms, projections and augmented labels, small
+// enough to repeat in many configurations.
+#pragma once
+
+#include "models/resnet.h"
+#include "tests/support/training.h"
+
+namespace tessera::test {
+
+struct TinyVision {
+  int64_t steps = 4;
+  optim::Batch batch{.global = 14, .micro = 2};
+  models::ResNetConfig model{.blocks = {1, 1},
+                             .width = 8,
+                             .small_images = true,
+                             .sizes = {.side = 7, .channels = 3, .classes = 5}};
+  DType dtype = DType::f32;  // of parameters and images
+};
+
+/// Images and labels of a micro-batch, functions of its step and first sample alone.
+struct TinyImages {
+  Tensor images;
+  Tensor labels;
+};
+TinyImages tiny_images(const TinyVision& run, const optim::MicroBatch& micro);
+
+/// The run of a model with the run's sizes, which must outlive it.
+Training tiny_training(const TinyVision& run, models::ResNet& model);
+
+/// With the model's running statistics among the weights, as "bn1.mean" and "bn1.variance".
+TrainingResult train_tiny(const TinyVision& run, const dist::World& world,
+                          optim::ZeroOptions options);
+Weights statistics_of(const nn::Module& model);
+
+}  // namespace tessera::test
