@@ -242,6 +242,7 @@ int run(int argc, char** argv, dist::World& world) {
     if (world.rank == 0) fmt::print("{}", plan_text(options, data, world));
     return 0;
   }
+  check_ranks(options, world.size);
   dist::choose_devices(world, options.devices);
   if (!options.tuned.empty()) use_tuned_file(options.tuned, world);
   Run training(options, data, world);

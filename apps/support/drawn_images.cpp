@@ -64,22 +64,22 @@ class Drawing {
       : stream_(stream), shape_(shape), out_(out) {}
 
   void draw() {
-    const Color from = color();
-    Color to = color();
-    if (between(0, 1) == 0) to = from;
+    const Color from = color(0, 159);
+    const Color to = between(0, 1) == 0 ? from : color(0, 159);
     background(from, to);
-    for (int specks = between(0, 4); specks > 0; --specks) {
+    for (int specks = between(0, 3); specks > 0; --specks) {
       place_ = {between(0, side * unit), between(0, side * unit), between(unit, 2 * unit), 0};
-      fill(0, color());
+      fill(0, color(0, 255));
     }
-    Color ink = color();
-    while (difference(ink, from) < 100 || difference(ink, to) < 100) ink = color();
-    const int radius = between(13 * unit / 2, 12 * unit);
-    const int least = radius - 2 * unit;
+    // Lighter than the background, mostly.
+    Color ink = color(64, 255);
+    while (light(ink) < light(from) + 120 || light(ink) < light(to) + 120) ink = color(64, 255);
+    const int radius = between(8 * unit, 14 * unit);
+    const int least = radius - unit;
     const int most = side * unit - least;
     place_ = {between(least, most), between(least, most), radius, between(0, turn - 1)};
     fill(shape_, ink);
-    noise(between(8, 64));
+    noise(between(4, 40));
   }
 
  private:
@@ -91,10 +91,10 @@ class Drawing {
   int between(int least, int most) {
     return least + static_cast<int>(stream_.below(static_cast<uint64_t>(most - least + 1)));
   }
-  Color color() { return {between(0, 255), between(0, 255), between(0, 255)}; }
-  static int difference(const Color& a, const Color& b) {
-    return std::abs(a[0] - b[0]) + std::abs(a[1] - b[1]) + std::abs(a[2] - b[2]);
+  Color color(int least, int most) {
+    return {between(least, most), between(least, most), between(least, most)};
   }
+  static int light(const Color& color) { return color[0] + color[1] + color[2]; }
   uint8_t* pixel(int x, int y) { return out_ + (y * side + x) * 3; }
 
   void background(const Color& from, const Color& to) {

@@ -130,6 +130,16 @@ void complete(ImageCommandLine& line, int64_t training_images, const std::string
   }
 }
 
+void check_ranks(const ImageTrainOptions& options, int64_t ranks) {
+  const auto [global, micro] = options.batch;
+  if (!options.sync_bn || global == micro * ranks) return;
+  const std::string way = global % ranks == 0
+                              ? fmt::format("give --micro-batch {}", global / ranks)
+                              : fmt::format("give a --batch that {} ranks divide", ranks);
+  fail_input("--sync-bn wants one micro-batch on each rank; there are {} on {} ranks: {}",
+             options.batch.micro_batches(), ranks, way);
+}
+
 optim::ZeroOptions image_zero_options(const ImageTrainOptions& options) {
   optim::ZeroOptions zero = zero_options(options);
   if (options.schedule == "onecycle") zero.schedule = optim::one_cycle(options.steps);

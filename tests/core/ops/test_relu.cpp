@@ -42,6 +42,14 @@ TEST_CASE("relu passes the check of its gradient", "[relu]") {
   CHECK(check_gradient([](const auto& in) { return ops::relu(in[0]); }, {x}));
 }
 
+TEST_CASE("relu keeps its result and not what it is of", "[relu]") {
+  const auto activations = [] { return memory_ledger().current(Category::activations); };
+  const Tensor parameter = as_parameter(random_tensor({100}, 1));
+  const int64_t start = activations();
+  const Tensor y = ops::relu(ops::scale(parameter, 2));
+  CHECK(activations() - start == y.bytes());
+}
+
 TEST_CASE("relu has the same bits for every number of threads", "[relu]") {
   const Tensor x = random_tensor({70001}, 1), dy = random_tensor({70001}, 2);
   REQUIRE(same_bits_for_any_threads([&] {

@@ -1,0 +1,97 @@
+// Labels images with a model that train_resnet saved: predict model.safetensors cat.jpg dog.png
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "apps/support/command_line.h"
+#include "apps/support/image_file.h"
+#include "apps/support/image_weights.h"
+#include "apps/support/predict_options.h"
+#include "apps/support/run_options.h"
+#include "core/autograd.h"
+#include "core/context.h"
+#include "dist/device_choice.h"
+#include "models/image_classifier.h"
+
+namespace tessera::apps {
+namespace {
+
+// As (H, W, 1), with the weights of ITU-R BT.601, for models of grey images.
+ImageView grey(const ImageView& image, std::vector<uint8_t>& pixels) {
+  const auto count = static_cast<size_t>(image.shape.height * image.shape.width);
+  pixels.resize(count);
+  for (size_t i = 0; i < count; ++i) {
+    const uint8_t* const rgb = image.pixels + 3 * i;
+    pixels[i] = static_cast<uint8_t>((299 * rgb[0] + 587 * rgb[1] + 114 * rgb[2] + 500) / 1000);
+  }
+  return {{image.shape.height, image.shape.width, 1}, pixels.data()};
+}
+
+// An image of the model's size is taken as it is; another one as evaluation takes those of folders.
+Tensor read_input(const std::string& path, const ImageModel& model) {
+  const auto [side, channels, classes] = model.sizes;
+  const ImageShape shape{side, side, channels};
+  ImageMemory memory;
+  std::vector<uint8_t> grey_pixels;
+  ImageView image = read_image_file(path, memory);
+  if (channels == 1) image = grey(image, grey_pixels);
+  if (image.shape.channels != channels) {
+    fail_input("{}: it has 3 channels, the model is of images with {}", path, channels);
+  }
+  const ImageTransform transform(
+      {.shape = shape, .norm = model.norm, .resizes = image.shape != shape});
+  const Tensor input = Tensor::empty({1, side, side, channels}, DType::f32, Device{});
+  transform.evaluate(image, memory, input.raw());
+  return input.to(default_device());
+}
+
+void print_guesses(const std::string& path, std::span<const float> logits,
+                   const ImageModel& model, int64_t top) {
+  const float largest = *std::max_element(logits.begin(), logits.end());
+  double sum = 0;
+  for (const float logit : logits) sum += std::exp(static_cast<double>(logit - largest));
+  std::vector<size_t> order(logits.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(),
+                   [&](size_t a, size_t b) { return logits[a] > logits[b]; });
+  order.resize(std::min(order.size(), static_cast<size_t>(top)));
+  fmt::print("{}\n", path);
+  for (const size_t guess : order) {
+    fmt::print("{:8.2f} %  {}\n",
+               100 * std::exp(static_cast<double>(logits[guess] - largest)) / sum,
+               model.class_names[guess]);
+  }
+}
+
+void predict(const PredictOptions& options) {
+  dist::choose_device(options.device);
+  set_thread_count(threads_per_rank(options.threads, 1));
+  const ImageModel description = read_image_model(options.model);
+  const auto model = models::image_classifier(description.name, description.sizes);
+  ImageWeights(options.model, *model).load(*model);
+  model->eval();
+  const NoGrad no_grad;
+  for (const std::string& path : options.images) {
+    const Tensor logits = (*model)(read_input(path, description)).to_host();
+    print_guesses(path, logits.values<float>(), description, options.top);
+  }
+}
+
+}  // namespace
+}  // namespace tessera::apps
+
+int main(int argc, char** argv) {
+  using namespace tessera;
+  return apps::run_alone([&] {
+    const auto [options, help] = apps::parse_predict_command_line(argc, argv);
+    if (help.empty()) {
+      apps::predict(options);
+    } else {
+      fmt::print("{}", help);
+    }
+  });
+}

@@ -1,0 +1,26 @@
+// The command line of predict, checked.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace tessera::apps {
+
+struct PredictOptions {
+  std::string model;                // FILE.safetensors
+  std::vector<std::string> images;  // JPEG or PNG
+  int64_t top = 5;
+  std::string device = "auto";  // cpu, cuda, or auto: CUDA where a GPU is usable
+  int threads = 0;
+};
+
+struct PredictCommandLine {
+  PredictOptions options;
+  std::string help;  // not empty: only to be printed
+};
+
+/// Throws InputError, one line, for what cannot be done as asked.
+PredictCommandLine parse_predict_command_line(int argc, const char* const* argv);
+
+}  // namespace tessera::apps

@@ -1,0 +1,120 @@
+#!/usr/bin/env bash
+# train_resnet and predict as users run them: the same log for any number of ranks and stages, its
+# lines, the plan, weights that go out and come in again, labels of files, and bad input.
+. "$(dirname "${BASH_SOURCE[0]}")/common.bash"
+train_gpt=$TESSERA_BIN/train_resnet  # what alone and ranks run
+predict=$TESSERA_BIN/predict
+
+# A folder of two classes, bright and dark, of PNG files that Python writes.
+python3 - << 'PYTHON'
+import os, random, struct, zlib
+def png(path, pixels, side):
+    rows = b"".join(b"\0" + bytes(pixels[3 * side * y:3 * side * (y + 1)]) for y in range(side))
+    def chunk(kind, data):
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+    header = struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)
+    with open(path, "wb") as file:
+        file.write(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) +
+                   chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b""))
+random.seed(1)
+for name, low, high in (("bright", 160, 255), ("dark", 0, 95)):
+    os.makedirs("pictures/" + name)
+    for i in range(20):
+        side = 20 + i
+        png(f"pictures/{name}/{i:02}.png",
+            [random.randint(low, high) for _ in range(3 * side * side)], side)
+PYTHON
+equal() { diff <(losses "$1" | sed 's/,"images_per_s".*//') <(losses "$2" | sed 's/,"images_per_s".*//'); }
+run=(--data pictures --image-size 16 --batch 12 --micro-batch 4 --steps 6 --eval-every 3
+  --bucket-bytes 65536)
+alone "${run[@]}" --log one.jsonl --save one.safetensors
+grep -q 'planned and measured are equal on all ranks (1)' stdout.log || fail "$(cat stdout.log)"
+for n in 2 3; do
+  ranks "$n" "${run[@]}" --log "$n.jsonl" --save "$n.safetensors" --stage "$n"
+  grep -q "planned and measured are equal on all ranks ($n)" stdout.log || fail "$(cat stdout.log)"
+  equal one.jsonl "$n.jsonl" || fail "$n ranks trained differently"
+  cmp one.safetensors "$n.safetensors"
+done
+alone "${run[@]}" --workers 3 --log workers.jsonl
+equal one.jsonl workers.jsonl || fail "three workers prepared other images"
+ranks 3 "${run[@]}" --sync-bn --schedule onecycle --label-smoothing 0.1 --augment off \
+  --precision bf16 --trace trace.json --log other.jsonl
+grep -q 'equal on all ranks (3)' stdout.log || fail "$(cat stdout.log)"
+
+python3 - << 'PYTHON'
+import json
+lines = [json.loads(line) for line in open("2.jsonl")]
+part = ["step"] * 3 + ["eval"]
+assert [l["type"] for l in lines] == ["header"] + part + part + ["summary"]
+header = lines[0]
+assert header["program"] == "train_resnet" and header["format"] == "folder"
+assert header["model"]["classes"] == 2 and header["model"]["parameters"] == 271954
+assert header["optimizer"] == "sgd" and header["nesterov"] and header["steps_per_epoch"] == 3
+steps = [l for l in lines if l["type"] == "step"]
+for step in steps:
+    assert list(step) == ["type", "step", "loss", "grad_norm", "lr", "images_per_s", "step_ms",
+                          "comm_exposed_ms", "epoch", "data_exposed_ms"]
+assert [s["epoch"] for s in steps] == [0, 0, 0, 1, 1, 1]
+evaluation = [l for l in lines if l["type"] == "eval"][-1]
+assert list(evaluation) == ["type", "step", "val_loss", "epoch", "top1", "top5"]
+assert evaluation["epoch"] == 2 and evaluation["top5"] == 1 and 0 <= evaluation["top1"] <= 1
+with open("one.safetensors", "rb") as file:
+    names = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+assert names["layer2.0.downsample.1.running_var"]["shape"] == [32]
+assert names["bn1.num_batches_tracked"] == {"dtype": "I64", "shape": [], "data_offsets":
+                                            names["bn1.num_batches_tracked"]["data_offsets"]}
+assert json.loads(names["__metadata__"]["tessera_image_model"])["classes"] == ["bright", "dark"]
+PYTHON
+
+alone "${run[@]}" --plan --log plan.jsonl
+grep -q 'Memory of rank 0' stdout.log || fail "no plan"
+[[ ! -e plan.jsonl ]] || fail "a plan wrote a log"
+
+# Weights that were saved go on where they were, with their running statistics.
+alone "${run[@]}" --steps 1 --eval-every 0 --lr 1e-9 --weight-decay 0 --init one.safetensors \
+  --save again.safetensors
+python3 - << 'PYTHON'
+import json, struct
+def read(path):
+    with open(path, "rb") as file:
+        header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+        data = file.read()
+    header.pop("__metadata__")
+    return {name: struct.unpack(f"<{(e['data_offsets'][1] - e['data_offsets'][0]) // 4}f",
+                                data[slice(*e["data_offsets"])])
+            for name, e in header.items() if e["dtype"] == "F32"}
+before, after = read("one.safetensors"), read("again.safetensors")
+assert before.keys() == after.keys() and len(before) == 65 + 2 * 21
+for name in before:
+    difference = max(abs(a - b) for a, b in zip(before[name], after[name]))
+    if "running" in name:  # three micro-batches have come in
+        assert difference > 0, name
+    else:
+        assert difference < 1e-6, (name, difference)
+PYTHON
+
+# Well trained it knows bright from dark.
+alone "${run[@]}" --steps 30 --eval-every 30 --save model.safetensors --log long.jsonl
+"$predict" model.safetensors pictures/bright/03.png pictures/dark/07.png > labels.txt
+[[ $(sed -n 2p labels.txt) == *bright && $(sed -n 5p labels.txt) == *dark ]] ||
+  fail "$(cat labels.txt)"
+[[ $("$predict" --top 1 model.safetensors pictures/dark/07.png | wc -l) == 2 ]] || fail "--top 1"
+
+expect 'nothing.*: ' "$train_gpt" --data nothing
+expect 'resnet21' "$train_gpt" --model resnet21
+expect 'expected one' "$train_gpt" --epochs 1 --steps 2
+expect 'sync-bn.*--micro-batch 6' mpirun -n 2 "$train_gpt" "${run[@]}" --sync-bn
+expect 'label-smoothing' "$train_gpt" --label-smoothing 1
+expect 'epochs' "$train_gpt" --epochs 0
+expect 'warmup' "$train_gpt" --schedule onecycle --warmup 3
+expect 'has no tensor' "$train_gpt" "${run[@]}" --model resnet32 --init one.safetensors
+expect 'shape is' "$train_gpt" --image-size 0 --steps 1 --init one.safetensors
+head -c 300 pictures/dark/05.png > cut.png
+expect 'cut.png' "$predict" model.safetensors cut.png
+expect 'required' "$predict" model.safetensors
+cp text.txt text.safetensors
+expect 'text.safetensors' "$predict" text.safetensors cut.png
+cp cut.png pictures/dark/05.png
+status=0
+"$train_gpt" "${run[@]}" --eval-every 0 > stdout.log 2> stderr.log || status=$?
+[[ $status == 2 ]] && grep -q 'dark/05.png' stderr.log || fail "exit code $status: $(cat stderr.log)"
