@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Packs what Tessera builds and runs with, but for compilers and tools, into one folder that may
-# be copied anywhere: Open MPI, oneDNN, Catch2, CLI11, fmt, spdlog and nlohmann json, as installed.
+# be copied anywhere: Open MPI, oneDNN, Catch2, CLI11, fmt, spdlog, nlohmann json, libjpeg, libpng
+# and zlib, as installed.
 #
 #   scripts/bundle_dependencies.sh FOLDER    on Debian or Ubuntu; installs what is missing
 #   TESSERA_DEPS=FOLDER ./run.sh             on a machine without a package archive; ./test.sh too
@@ -39,6 +40,9 @@ wanted_files() {
   plugins=$(dpkg-query -S "$(realpath "/usr/lib/$triplet/libmpi.so.40")" | cut -d: -f1)
   files_of "${packages[@]}" |
     grep -E '^/usr/(include|share/cmake|lib)/' | grep -vE '/openmpi/|pkgconfig'
+  # libjpeg-dev only names the package that has it.
+  files_of "$(dpkg-query -S '*/jpeglib.h' | head -n 1 | cut -d: -f1)" |
+    grep -E '^/usr/(include|lib)/' | grep -vE 'pkgconfig'
   files_of libopenmpi-dev |
     grep -E '/openmpi/(include/(mpi[^/]*\.h|openmpi/mpiext/.*)|lib/libmpi\.so)$'
   files_of "$plugins" | grep -E '^/usr/lib/.*\.so'

@@ -35,8 +35,8 @@ hide_system_packages() {
       /usr/share/cmake/nlohmann_json /etc/openmpi; do
       if [[ -d $folder ]]; then mount --bind "$0/nothing" "$folder"; fi
     done
-    for file in $lib/lib{mpi,open-,dnnl,fmt,spdlog,pmix,hwloc,event}*.so* /usr/bin/{mpi*,orte*} \
-      /usr/bin/opal_wrapper /usr/include/dnnl*; do
+    for file in $lib/lib{mpi,open-,dnnl,fmt,spdlog,pmix,hwloc,event,jpeg,png}*.so* \
+      /usr/bin/{mpi*,orte*} /usr/bin/opal_wrapper /usr/include/{dnnl*,j{config,error,morecfg,pegint,peglib}.h,png*.h,z*.h}; do
       if [[ -f $file ]]; then mount --bind /dev/null "$file"; fi
     done
     exec "$@"' "$work" "$@"
