@@ -16,6 +16,7 @@
 #include "apps/support/image_input.h"
 #include "apps/support/image_options.h"
 #include "apps/support/image_weights.h"
+#include "apps/support/plan_image.h"
 #include "apps/support/plan_table.h"
 #include "apps/support/progress.h"
 #include "apps/support/run_log.h"
@@ -33,8 +34,6 @@
 namespace tessera::apps {
 namespace {
 
-constexpr int64_t input_depth = 3;  // batches on the host
-
 ImageData open_data(const ImageTrainOptions& options) {
   ImageData data = open_image_data({.path = options.data, .image_size = options.image_size});
   data.transform.augments = options.augment;
@@ -49,13 +48,6 @@ std::unique_ptr<nn::Module> build_model(const ImageTrainOptions& options, const 
                                                         .classes = data.classes()});
   model->to(parameter_dtype(options.memory));
   return model;
-}
-
-optim::Plan plan_run(const ImageTrainOptions& options, const nn::Module& model,
-                     const PlanDevice& device, int64_t ranks, int stage, int64_t rank) {
-  optim::PlanInput input = plan_input(options, model, device, ranks, stage);
-  input.sync_batch_norm = options.sync_bn;
-  return optim::plan(input, rank);
 }
 
 // What is written at the end must be writable before the work begins.
@@ -86,8 +78,8 @@ class Run {
                                                                            .steps = options.steps,
                                                                            .ranks = world.size,
                                                                            .rank = world.rank});
-    input_ = std::make_unique<ImageInput>(
-        batches_, ImageInput::Options{.workers = options.workers, .depth = input_depth});
+    input_ = std::make_unique<ImageInput>(batches_,
+                                          ImageInput::Options{.workers = options.workers});
     optimizer_ = std::make_unique<optim::ZeroOptimizer>(*model_, update_rule(options), world,
                                                         image_zero_options(options));
     if (!weights) return;
@@ -178,11 +170,13 @@ class Run {
   }
 
   void finish(const StepCount& count) {
-    const optim::Plan planned = plan_run(options_, *model_, plan_device(world_), world_.size,
-                                         options_.stage, world_.rank);
+    const optim::Plan planned =
+        plan_run(options_, *model_, PlannedImages::of(data_), plan_device(world_), world_.size,
+                 options_.stage, world_.rank);
     report_run(planned, count, world_, *log_, [&] {
       if (!options_.trace.empty()) write_trace(options_.trace, world_);
-      if (!options_.save.empty()) save((count.steps - count.skipped) * options_.batch.micro_batches());
+      const int64_t updates = count.steps - count.skipped;
+      if (!options_.save.empty()) save(updates * options_.batch.micro_batches());
     });
   }
 
@@ -222,9 +216,10 @@ std::string plan_text(const ImageTrainOptions& options, const ImageData& data,
                       const dist::World& world) {
   set_thread_count(threads_per_rank(options.threads, world.local_size));
   const auto model = build_model(options, data);
+  const PlannedImages images = PlannedImages::of(data);
   return plan_table(options, options.model, model->parameter_count(), world.size,
                     [&](const PlanDevice& device, int64_t ranks, int stage, int64_t rank) {
-                      return plan_run(options, *model, device, ranks, stage, rank);
+                      return plan_run(options, *model, images, device, ranks, stage, rank);
                     });
 }
 

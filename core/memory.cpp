@@ -191,10 +191,21 @@ Storage::Storage(int64_t bytes, Category category, Device device, bool pinned)
   if (captured_) captured_->add(category, bytes);
 }
 
+Storage::Storage(std::shared_ptr<void> memory, int64_t bytes, Category category, Device device)
+    : data_(memory.get()),
+      bytes_(bytes),
+      adopted_(std::move(memory)),
+      category_(category),
+      device_(device),
+      pinned_(false) {
+  memory_of(device).ledger.add(category, bytes);
+}
+
 Storage::~Storage() {
   if (data_ == nullptr) return;
   DeviceMemory& memory = memory_of(device_);
   memory.ledger.remove(category_, bytes_);
+  if (adopted_) return;
   if (pinned_) {
     cuda::free_pinned(data_);
   } else if (device_.is_cpu()) {
@@ -211,6 +222,11 @@ std::shared_ptr<Storage> allocate(int64_t bytes, Category category, Device devic
 
 std::shared_ptr<Storage> allocate_pinned(int64_t bytes, Category category) {
   return std::make_shared<Storage>(bytes, category, Device{}, true);
+}
+
+std::shared_ptr<Storage> adopt(std::shared_ptr<void> memory, int64_t bytes, Category category,
+                               Device device) {
+  return std::make_shared<Storage>(std::move(memory), bytes, category, device);
 }
 
 void release_cached_memory() {

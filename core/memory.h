@@ -61,6 +61,7 @@ MemoryLedger& memory_ledger(Device device = default_device());
 class Storage {
  public:
   Storage(int64_t bytes, Category category, Device device, bool pinned = false);
+  Storage(std::shared_ptr<void> memory, int64_t bytes, Category category, Device device);
   ~Storage();
   Storage(const Storage&) = delete;
   Storage& operator=(const Storage&) = delete;
@@ -76,6 +77,7 @@ class Storage {
   int64_t block_bytes_ = 0;  // of the cached block behind it, at least bytes_
   void* stream_ = nullptr;   // on CUDA: where it was allocated, and will be freed
   std::shared_ptr<MemoryLedger> captured_;  // of the graph that has it
+  std::shared_ptr<void> adopted_;           // memory that somebody else has allocated
   Category category_;
   Device device_;
   bool pinned_;
@@ -87,6 +89,11 @@ std::shared_ptr<Storage> allocate(int64_t bytes, Category category, Device devic
 /// The same on the host, in memory that GPUs copy from and to directly (cuda::allocate_pinned): for
 /// what is long-lived, because it is not cached. Throws in a build without CUDA.
 std::shared_ptr<Storage> allocate_pinned(int64_t bytes, Category category);
+
+/// `memory` of a device, which somebody else has allocated, under the ledger: it is let go with the
+/// last tensor.
+std::shared_ptr<Storage> adopt(std::shared_ptr<void> memory, int64_t bytes, Category category,
+                               Device device);
 
 /// Hands the cached blocks back to the system; for tests and for measurements of a process's size.
 void release_cached_memory();

@@ -38,7 +38,7 @@ struct Call {
 /// The workspace has the weight in that layout first, then the scratchpad of one call at a time.
 struct Convolution {
   Call call;
-  Call reorder;            // none where the layouts are the same
+  Call reorder;              // none where the layouts are the same
   int64_t packed_bytes = 0;  // in whole cache lines
 
   int64_t workspace_bytes() const {

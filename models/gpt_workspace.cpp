@@ -2,45 +2,38 @@
 
 #include <memory>
 
-#include "core/context.h"
-#include "core/cuda.h"
-#include "core/cuda/blas_lt.h"
-#include "core/gemm.h"
 #include "core/ops/causal_attention.h"
+#include "models/kernel_workspace.h"
 
 namespace tessera::models {
 namespace {
 
-constexpr int64_t sum_block = 4096;  // losses that are summed at a time
-
-int64_t pieces(int64_t items, int64_t size) { return (items + size - 1) / size; }
-
 /// What a device's kernels take that the other device's do not, or not as much of.
 class Kernels {
  public:
-  explicit Kernels(const GptSizes& sizes) : s_(sizes), c_(sizes.config.width) {}
+  Kernels(const GptSizes& sizes, Device device)
+      : s_(sizes), c_(sizes.config.width), context_(current_context(device)) {}
   virtual ~Kernels() = default;
 
-  /// Where a matrix lies is said by its distance from memory that is aligned for anything.
-  virtual int64_t product(cpu::GemmArgs args) const = 0;
+  int64_t product(cpu::GemmArgs args) const {
+    args.dtype = s_.dtype;
+    return product_workspace(context_, args);
+  }
   virtual int64_t attention(bool backward) const = 0;
   virtual int64_t norm_gradient() const = 0;
-  /// Of a linear layer, for `channels` sums over the rows.
-  virtual int64_t bias_gradient(int64_t channels) const = 0;
+  int64_t bias_gradient(int64_t channels) const {
+    return bias_gradient_workspace(context_.device, s_.n, channels);
+  }
 
  protected:
   const GptSizes& s_;
   int64_t c_;
+  Context context_;
 };
 
 class CpuKernels : public Kernels {
  public:
   using Kernels::Kernels;
-
-  int64_t product(cpu::GemmArgs args) const override {
-    args.dtype = s_.dtype;
-    return cpu::gemm_workspace_bytes(args);
-  }
 
   // Of each thread: tiles of scores, in f32 and, where that differs, in the dtype; the output's
   // tile and the rows' maxima and sums; in backward a second pair of tiles, and dk and dv; and what
@@ -64,8 +57,6 @@ class CpuKernels : public Kernels {
   int64_t norm_gradient() const override {
     return pieces(s_.n, std::max<int64_t>(16, pieces(s_.n, 32))) * 2 * c_ * 4;
   }
-
-  int64_t bias_gradient(int64_t) const override { return 0; }
 
  private:
   // The most that one product of a tile's rows and a block's keys takes, in whole cache lines.
@@ -101,24 +92,7 @@ class CpuKernels : public Kernels {
 
 class CudaKernels : public Kernels {
  public:
-  CudaKernels(const GptSizes& sizes, Device device)
-      : Kernels(sizes), context_(current_context(device)) {}
-
-  int64_t product(cpu::GemmArgs args) const override {
-    const auto operand = [](const cpu::ConstMatrix& x) {
-      return cuda::ConstMatrix{x.data, x.row_stride, x.column_stride, x.batch_stride};
-    };
-    return cuda::workspace_bytes(context_, {.m = args.m,
-                                            .n = args.n,
-                                            .k = args.k,
-                                            .a = operand(args.a),
-                                            .b = operand(args.b),
-                                            .c = {args.c.data, args.c.row_stride},
-                                            .bias = args.bias,
-                                            .accumulate = args.accumulate,
-                                            .dtype = s_.dtype,
-                                            .c_dtype = args.c_dtype});
-  }
+  using Kernels::Kernels;
 
   // The products of y and dy, a row and head each.
   int64_t attention(bool backward) const override { return backward ? s_.logsumexp : 0; }
@@ -127,14 +101,6 @@ class CudaKernels : public Kernels {
   int64_t norm_gradient() const override {
     return pieces(s_.n, 8 * pieces(s_.n, 8 * 264)) * 2 * c_ * 4;
   }
-
-  // Chunks of 64 rows, where there is more than one.
-  int64_t bias_gradient(int64_t channels) const override {
-    return s_.n > 64 ? pieces(s_.n, 64) * channels * 4 : 0;
-  }
-
- private:
-  Context context_;
 };
 
 /// The peak, operation by operation.
@@ -150,7 +116,7 @@ class Workspace {
     linear_forward(c_, 4 * c_);
     linear_forward(4 * c_, c_);
     const int64_t logits = recorded && s_.keeps_logits ? 0 : s_.logits;
-    use(logits + s_.row + std::max(head_logits(), mean()));
+    use(logits + s_.row + std::max(head_logits(), mean_workspace(s_.n)));
   }
 
   void backward() {
@@ -189,8 +155,6 @@ class Workspace {
     use(s_.x + 2 * s_.row);
     return s_.x;
   }
-  // Of the losses: an fp64 for every block of them.
-  int64_t mean() const { return pieces(s_.n, sum_block) * 8; }
 
   /// body(rows, where their x begins) for each chunk of the head's rows.
   template <class Body>
@@ -228,10 +192,6 @@ class Workspace {
     use(held + std::max(products, s_.keeps_logits ? 0 : head_logits()));
   }
 
-  /// An address of which only the alignment counts, `bytes` behind one that has any.
-  static void* at(int64_t bytes) { return reinterpret_cast<void*>(static_cast<intptr_t>(bytes)); }
-  static constexpr int64_t aligned = 256;
-
   const GptSizes& s_;
   const Kernels& kernels_;
   int64_t c_;
@@ -241,13 +201,12 @@ class Workspace {
 }  // namespace
 
 std::optional<int64_t> gpt_workspace(const GptSizes& sizes, Device device, bool training) {
+  if (!can_be_asked(device)) return std::nullopt;
   std::unique_ptr<Kernels> kernels;
   if (device.is_cpu()) {
-    kernels = std::make_unique<CpuKernels>(sizes);
-  } else if (device.index < cuda::device_count()) {
-    kernels = std::make_unique<CudaKernels>(sizes, device);
+    kernels = std::make_unique<CpuKernels>(sizes, device);
   } else {
-    return std::nullopt;
+    kernels = std::make_unique<CudaKernels>(sizes, device);
   }
   Workspace workspace(sizes, *kernels);
   workspace.forward(training);

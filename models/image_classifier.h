@@ -3,14 +3,21 @@
 
 #include <memory>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "models/image_sizes.h"
+#include "models/resnet.h"
+#include "models/vgg.h"
 #include "nn/module.h"
 
 namespace tessera::models {
 
-/// A ResNet or a VGG: (N, H, W, C) -> (N, classes). Throws InputError naming those that there are.
+using ImageConfig = std::variant<ResNetConfig, VggConfig>;
+
+/// Throws InputError naming those that there are.
+ImageConfig image_config(const std::string& name, const ImageSizes& sizes);
+/// A ResNet or a VGG: (N, H, W, C) -> (N, classes). Throws as image_config does.
 std::unique_ptr<nn::Module> image_classifier(const std::string& name, const ImageSizes& sizes);
 std::vector<std::string> image_classifier_names();
 

@@ -70,7 +70,8 @@ Vgg::Vgg(const VggConfig& config) {
 }
 
 Tensor Vgg::forward(const Tensor& images) {
-  return classifier_(ops::flatten(features_(images)));
+  const Tensor features = ops::flatten(features_(images));
+  return classifier_(features);
 }
 
 }  // namespace tessera::models

@@ -21,6 +21,8 @@ std::unique_ptr<Sequential> projection(int64_t in, int64_t out, int64_t stride) 
 
 }  // namespace
 
+// In forward a value is let go as soon as it is used, which counts in evaluation.
+//
 // Registration is in the order of use, so that backward completes buckets one after the other, and
 // stage 2 needs few of them at once: the shortcut comes before the norm that adds it.
 BasicBlock::BasicBlock(int64_t in, int64_t width, int64_t stride)
@@ -38,7 +40,8 @@ BasicBlock::BasicBlock(int64_t in, int64_t width, int64_t stride)
 }
 
 Tensor BasicBlock::forward(const Tensor& x) {
-  const Tensor hidden = conv2_(bn1_(conv1_(x)));
+  Tensor hidden = bn1_(conv1_(x));
+  hidden = conv2_(hidden);
   return bn2_.forward(hidden, downsample_ ? (*downsample_)(x) : x);
 }
 
@@ -61,7 +64,9 @@ Bottleneck::Bottleneck(int64_t in, int64_t width, int64_t stride)
 }
 
 Tensor Bottleneck::forward(const Tensor& x) {
-  const Tensor hidden = conv3_(bn2_(conv2_(bn1_(conv1_(x)))));
+  Tensor hidden = bn1_(conv1_(x));
+  hidden = bn2_(conv2_(hidden));
+  hidden = conv3_(hidden);
   return bn3_.forward(hidden, downsample_ ? (*downsample_)(x) : x);
 }
 

@@ -1,5 +1,5 @@
-// What a normalisation over the batch keeps for evaluation: the running mean and variance of what it
-// has normalised in training. Like a Parameter it has no memory until someone lays it out.
+// What a normalisation over the batch keeps for evaluation: the running mean and variance of what
+// it has normalised in training. Like a Parameter it has no memory until someone lays it out.
 //
 // Whoever trains on several ranks sets `observed`, and brings the statistics of a step's
 // micro-batches into the running ones in their order, so that evaluation does not depend on the

@@ -121,7 +121,8 @@ void ShardedParameters::gather(int index) {
       phase_ == Phase::evaluation ? dist::Traffic::other : dist::Traffic::parameters;
   for (const int b : unit.buckets) {
     Tensor whole = Tensor::unallocated({partition_.bucket(b).elements}, partition_.dtype());
-    whole.attach(communicator_.allocate(whole.bytes(), Category::parameters), 0);
+    // Not the communicator's memory, which is for what stays.
+    whole.attach(allocate(whole.bytes(), Category::parameters, communicator_.device()), 0);
     const dist::Range own = partition_.own_range(b);
     kernels::copy(current_context(whole.device()), whole.flat(own.begin, own.end),
                   partition_.held_values(b));

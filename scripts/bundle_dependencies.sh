@@ -30,6 +30,8 @@ base='/(ld-linux.*|lib(c|m|dl|rt|pthread|z|gcc_s|stdc\+\+|gomp))\.so'
 # languages: they would bring most of the libraries that Open MPI can use.
 unwanted='ucx|ofi|psm|openib|verbs|netlink|flux|oshmem|spml|sshmem|scoll|memheap|mca_atomic'
 unwanted+='|java|mpifh|usempi|mpi_cxx|/fortran|ompitrace|monitoring|dbg_msgq|romio'
+# Static libraries that stand beside shared ones.
+unwanted+='|lib(jpeg|png|png16|z)\.a$'
 
 files_of() { dpkg-query -L "$@" | grep -vE "$unwanted"; }
 
@@ -66,15 +68,22 @@ missing_libraries() {
     done
 }
 
-# take FILE...: copies below the folder, without /usr; links stay links, by name.
+# take FILE...: copies below the folder, without /usr; links stay links, by name. One to a whole
+# path (Debian's libz.so) becomes one to the name, which is beside it in the folder. Headers of the
+# processor go beside the others: no compiler looks for them elsewhere outside of /usr.
 take() {
-  local file to
+  local file to target
   for file; do
     if [[ -d $file && ! -L $file ]]; then continue; fi
     to=$folder/${file#/}
     to=${to/#"$folder"\/usr/"$folder"}
+    if [[ ${file%/*} == "/usr/include/$triplet" && $file == *.h ]]; then
+      to=$folder/include/${file##*/}
+    fi
     mkdir -p "${to%/*}"
     cp -P --no-preserve=ownership "$file" "$to"
+    target=$(readlink "$file") || continue
+    if [[ $target == /* ]]; then ln -sfn "${target##*/}" "$to"; fi
   done
 }
 

@@ -11,8 +11,7 @@
 namespace tessera::apps {
 namespace {
 
-constexpr int64_t counted = 3;  // the sum of losses, and two numbers of images
-constexpr int64_t depth = 3;
+constexpr int64_t counted = evaluation_counts;  // the sum of losses, and two numbers of images
 
 struct BatchResult {
   float loss = 0;  // the mean
@@ -60,7 +59,7 @@ ImageEvaluation evaluate_images(nn::Module& model, std::shared_ptr<const ImageSe
   model.eval();
   {
     const NoGrad no_grad;
-    ImageInput input(batches, {.workers = 1, .depth = depth});
+    ImageInput input(batches, {});
     for (int64_t b = 0; b < batches->count(); ++b) {
       input.load(b);
       const BatchResult result = judge(model(input.images()), input.labels());

@@ -17,6 +17,9 @@ struct ImageEvaluation {
   float top5 = 0;  // and among the first five
 };
 
+/// f32 of each batch that the ranks bring together at the end.
+inline constexpr int64_t evaluation_counts = 3;
+
 /// Over all of `set` in batches of `size`. The ranks share the batches, and every rank gets the
 /// same bits, which do not depend on how many ranks there are. Every rank runs as many forwards.
 /// Collective.

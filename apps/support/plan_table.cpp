@@ -115,6 +115,15 @@ optim::PlanInput plan_input(const RunOptions& options, const nn::Module& model,
           .staging_bytes = device.staging_bytes(ranks)};
 }
 
+// A graph is captured with such room, which it keeps if it has dropout.
+GraphWorkspace graph_workspace(const RunOptions& options, int64_t ranks, bool has_dropout) {
+  constexpr int64_t draws = sizeof(DropoutDraws);
+  const int64_t graphs =
+      options.graph ? optim::graph_count(options.batch, ranks, options.steps) : 0;
+  const int64_t kept = has_dropout ? graphs * draws : 0;
+  return {.kept = kept, .capturing = std::max(kept, std::min(graphs, int64_t{1}) * draws)};
+}
+
 optim::Plan plan_run(const TrainOptions& options, const models::Gpt& model,
                      const PlanDevice& device, int64_t ranks, int stage, int64_t rank) {
   optim::Plan plan = optim::plan(plan_input(options, model, device, ranks, stage), rank);
@@ -122,18 +131,14 @@ optim::Plan plan_run(const TrainOptions& options, const models::Gpt& model,
   const DType dtype = parameter_dtype(options.memory);
   add_activations(plan, config, dtype, options.batch.micro, device.device);
   if (!plan.workspace) return plan;
-  // A graph is captured with room for what its dropout draws by, which it keeps if it has dropout.
-  constexpr int64_t draws = sizeof(DropoutDraws);
-  const int64_t graphs =
-      options.graph ? optim::graph_count(options.batch, ranks, options.steps) : 0;
-  const int64_t kept = config.dropout > 0 ? graphs * draws : 0;
-  *plan.workspace += std::max(kept, std::min(graphs, int64_t{1}) * draws);
+  const GraphWorkspace graphs = graph_workspace(options, ranks, config.dropout > 0);
+  *plan.workspace += graphs.capturing;
   if (options.eval_every > 0) {
     // Without a backward, logits are workspace.
     const models::GptMemory evaluation =
         models::gpt_evaluation_memory(config, dtype, options.batch.micro, config.context,
                                       device.device);
-    plan.workspace = std::max(*plan.workspace, *evaluation.workspace + kept);
+    plan.workspace = std::max(*plan.workspace, *evaluation.workspace + graphs.kept);
   }
   return plan;
 }

@@ -16,6 +16,13 @@ namespace tessera::apps {
 optim::PlanInput plan_input(const RunOptions& options, const nn::Module& model,
                             const PlanDevice& device, int64_t ranks, int stage);
 
+/// What the graphs of a rank hold of the workspace: room for what their dropout draws by.
+struct GraphWorkspace {
+  int64_t kept = 0;       // from their capture on
+  int64_t capturing = 0;  // at most, while one is captured
+};
+GraphWorkspace graph_workspace(const RunOptions& options, int64_t ranks, bool has_dropout);
+
 /// The plan of a rank, with activations and workspace at this process's number of threads.
 optim::Plan plan_run(const TrainOptions& options, const models::Gpt& model,
                      const PlanDevice& device, int64_t ranks, int stage, int64_t rank);

@@ -1,7 +1,7 @@
 // What the command lines of the applications that train have in common, complete and checked.
 //
 //   GivenRun given;
-//   add_run_options(app, given, options, {.samples = "sequences", .optimizer = "adamw", .clip = 1});
+//   add_run_options(app, given, options, {.samples = "Images", .optimizer = "sgd", .clip = 0});
 //   ... parse ...
 //   fill_run(given, defaults, options);
 #pragma once

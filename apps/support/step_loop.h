@@ -74,7 +74,7 @@ class StepLoop {
   StepCount count_;
 };
 
-/// What ranks held and sent, beside what was planned: a line of the log, and the tables. Collective.
+/// What ranks held and sent, beside what was planned: a line of the log, and tables. Collective.
 void report_run(const optim::Plan& planned, const StepCount& count, const dist::World& world,
                 RunLog& log, const std::function<void()>& before_tables);
 

@@ -19,7 +19,8 @@ void check_weights(const std::string& path, const nn::SafetensorsEntry& entry, c
 void read_weights(const nn::SafetensorsReader& file, const nn::SafetensorsEntry& entry,
                   const nn::NamedParameter& named, int64_t begin, std::span<float> out);
 
-/// Overwrites a parameter, rounding to its dtype. One without memory gets it, on the default device.
+/// Overwrites a parameter, rounding to its dtype; gives it memory on the default device if it has
+/// none.
 void load_weights(const nn::NamedParameter& named, const optim::ParameterSource& source);
 
 }  // namespace tessera::apps

@@ -26,7 +26,8 @@ class Block(nn.Module):
         super().__init__()
         outputs = 4 * width if bottleneck else width
         if bottleneck:
-            layers = [conv(inputs, width, 1), conv(width, width, 3, stride), conv(width, outputs, 1)]
+            layers = [conv(inputs, width, 1), conv(width, width, 3, stride),
+                      conv(width, outputs, 1)]
         else:
             layers = [conv(inputs, width, 3, stride), conv(width, width, 3)]
         for i, layer in enumerate(layers, 1):

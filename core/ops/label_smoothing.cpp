@@ -43,7 +43,9 @@ Tensor smoothed_cross_entropy(const Tensor& logits, const Tensor& targets, float
                     const Tensor& dloss, InputGradients& grads) {
                   const InUse in_backward({&logits});
                   const Context here = current_context(dloss.device());
-                  const Tensor dlogits = grads.destination(0);
+                  // As in cross_entropy: the gradient of unique logits takes their place.
+                  const bool in_place = logits.unique() && !logits.leaf();
+                  const Tensor dlogits = in_place ? logits : grads.destination(0);
                   // In 16 bits both parts are added in f32, and their sum is rounded once.
                   const Tensor sum =
                       dlogits.dtype() == DType::f32 ? dlogits : here.workspace(dlogits.shape());
@@ -51,6 +53,7 @@ Tensor smoothed_cross_entropy(const Tensor& logits, const Tensor& targets, float
                                                   share);
                   kernels::label_smoothing_backward(here, sum, dloss, targets, smoothing, share);
                   if (!sum.same(dlogits)) kernels::convert(here, dlogits, sum);
+                  if (in_place) grads.pass(0, dlogits);
                 });
 }
 

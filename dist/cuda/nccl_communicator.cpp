@@ -19,6 +19,7 @@
 #include "dist/cuda/host_gather.h"
 #include "dist/cuda/nccl_check.h"
 #include "dist/cuda/nccl_group.h"
+#include "dist/cuda/nccl_memory.h"
 #include "dist/cuda/nccl_setup.h"
 #include "dist/cuda/watchdog.h"
 
@@ -54,9 +55,8 @@ class NcclCommunicator : public Communicator {
   Device device() const override { return device_; }
   int64_t staging_bytes() const override { return size_ * chunk_bytes_; }
 
-  // Not registered with NCCL yet: what NCCL moves within a host it reads where it lies.
   std::shared_ptr<Storage> allocate(int64_t bytes, Category category) override {
-    return tessera::allocate(bytes, category, device_);
+    return memory_->allocate(bytes, category);
   }
 
   Work exchange(const Tensor& input, int contributors, Receive receive, Call call) override;
@@ -79,7 +79,6 @@ class NcclCommunicator : public Communicator {
   cuda::Event calls_so_far() const;
   void check_transport(const Flight& before);
   void launch_graph(const std::function<void()>& graph);
-  std::string failure_of_nccl() const;
   int64_t send_pieces(const Tensor& input, int contributors, std::span<const int> sources,
                       const Receive& receive);
   void transfer(const Tensor& input, int64_t begin, int64_t elements, int contributors);
@@ -90,9 +89,10 @@ class NcclCommunicator : public Communicator {
   int rank_ = 0;
   int size_ = 1;
   int64_t chunk_bytes_ = 0;
-  std::shared_ptr<Storage> staging_;  // a chunk for each rank
   cudaStream_t stream_ = nullptr;
   ncclComm_t comm_ = nullptr;
+  std::unique_ptr<NcclMemory> memory_;
+  std::shared_ptr<Storage> staging_;  // a chunk for each rank
   HostGather hosts_;
   std::exception_ptr failure_;  // of the first call that failed
   std::shared_ptr<Flights> flights_;
@@ -105,13 +105,14 @@ NcclCommunicator::NcclCommunicator(int device, const NcclOptions& options)
   std::tie(rank_, size_) = mpi_rank_and_size();
   chunk_bytes_ = nccl_staging_bytes(size_, options) / size_;
   stream_ = make_stream();
-  if (size_ > 1) staging_ = allocate(staging_bytes(), Category::communication);
   comm_ = make_communicator(rank_, size_, options);
+  memory_ = std::make_unique<NcclMemory>(device, comm_);
+  if (size_ > 1) staging_ = allocate(staging_bytes(), Category::communication);
   watchdog_ = std::make_unique<Watchdog>(Watched{
       .device = device,
       .timeout_s = options.timeout_s,
       .oldest = [this] { return flights_->oldest(); },
-      .failure = [this] { return failure_of_nccl(); },
+      .failure = [this] { return failure_of(comm_); },
       .abort = [this] { (void)ncclCommAbort(comm_); },
   });
 }
@@ -120,6 +121,7 @@ NcclCommunicator::NcclCommunicator(int device, const NcclOptions& options)
 // not ncclCommDestroy, which the ranks of a host call together.
 NcclCommunicator::~NcclCommunicator() {
   watchdog_.reset();
+  memory_->close();
   (void)ncclCommAbort(comm_);
   // The host waits for the rest of the stream, which uses buffers that are let go next.
   (void)cudaStreamSynchronize(stream_);
@@ -149,7 +151,7 @@ void NcclCommunicator::launch_unless_failed(Flights& flights, Flight& flight,
 
 void NcclCommunicator::check_transport(const Flight& before) {
   flights_->collect();
-  const std::string failure = failure_of_nccl();
+  const std::string failure = failure_of(comm_);
   TESSERA_CHECK(failure.empty(), "nccl: before {}: {}", before.name, failure);
 }
 
@@ -201,15 +203,6 @@ void NcclCommunicator::launch(const Task& task, Flight& flight) {
     flight.behind.emplace(device_.index);
   }
   if (task.collective) traffic_.add(*task.collective, task.call.purpose, sent);
-}
-
-std::string NcclCommunicator::failure_of_nccl() const {
-  ncclResult_t failure = ncclSuccess;
-  const ncclResult_t asked = ncclCommGetAsyncError(comm_, &failure);
-  if (asked == ncclSuccess && (failure == ncclSuccess || failure == ncclInProgress)) return "";
-  const char* const reason = ncclGetLastError(nullptr);
-  return fmt::format("{} ({})", ncclGetErrorString(asked == ncclSuccess ? failure : asked),
-                     reason == nullptr ? "" : reason);
 }
 
 Work NcclCommunicator::exchange(const Tensor& input, int contributors, Receive receive,

@@ -33,6 +33,15 @@ ncclComm_t make_communicator(int rank, int size, const NcclOptions& options) {
   return comm;
 }
 
+std::string failure_of(ncclComm_t comm) {
+  ncclResult_t failure = ncclSuccess;
+  const ncclResult_t asked = ncclCommGetAsyncError(comm, &failure);
+  if (asked == ncclSuccess && (failure == ncclSuccess || failure == ncclInProgress)) return "";
+  const char* const reason = ncclGetLastError(nullptr);
+  return fmt::format("{} ({})", ncclGetErrorString(asked == ncclSuccess ? failure : asked),
+                     reason == nullptr ? "" : reason);
+}
+
 cudaStream_t make_stream() {
   int lowest = 0;
   int highest = 0;

@@ -6,6 +6,7 @@
 //   - every send has a receive of the same count and dtype. Stricter than NCCL: what two ranks send
 //     each other in one group of the one, stands in one group of the other, in matching order;
 //   - a rank that does not come within a time, or has gone, is an error and not a wait for ever;
+//   - registered memory is deregistered before it is freed;
 //   - buffers lie on the communicator's device, and are either apart or in place exactly;
 //   - streams exist, groups are closed, and a communicator that failed is not used again.
 // Sums are in another order than that of ranks, as NCCL's are. On a captured stream a call is made
@@ -86,6 +87,14 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm);
 /// From any thread; a call that is under way fails.
 ncclResult_t ncclCommAbort(ncclComm_t comm);
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error);
+
+/// Memory of the current device.
+ncclResult_t ncclMemAlloc(void** pointer, size_t bytes);
+/// Not while it is registered with a communicator that is there.
+ncclResult_t ncclMemFree(void* pointer);
+/// Of memory from ncclMemAlloc; each block once with a communicator.
+ncclResult_t ncclCommRegister(ncclComm_t comm, void* buffer, size_t bytes, void** handle);
+ncclResult_t ncclCommDeregister(ncclComm_t comm, void* handle);
 
 ncclResult_t ncclAllReduce(const void* send, void* receive, size_t count, ncclDataType_t type,
                            ncclRedOp_t reduction, ncclComm_t comm, cudaStream_t stream);

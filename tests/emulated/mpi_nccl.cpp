@@ -318,3 +318,25 @@ TEST_CASE("an abort from another thread ends a call that waits") {
   }
   meet();
 }
+
+TEST_CASE("registered memory is freed when nothing is registered any more") {
+  Comm comm;
+  void* memory = nullptr;
+  void* handle = nullptr;
+  REQUIRE(ncclMemAlloc(&memory, 64) == ncclSuccess);
+  CHECK(ncclCommRegister(comm, &memory, 8, &handle) == ncclInvalidArgument);
+  REQUIRE(ncclCommRegister(comm, memory, 64, &handle) == ncclSuccess);
+  void* again = nullptr;
+  CHECK(ncclCommRegister(comm, memory, 64, &again) == ncclInvalidUsage);
+  CHECK(ncclMemFree(memory) == ncclInvalidUsage);
+  REQUIRE(ncclCommDeregister(comm, handle) == ncclSuccess);
+  CHECK(ncclCommDeregister(comm, handle) == ncclInvalidArgument);
+  CHECK(ncclMemFree(memory) == ncclSuccess);
+  CHECK(ncclMemFree(memory) == ncclInvalidArgument);
+  // What is registered goes with its communicator.
+  REQUIRE(ncclMemAlloc(&memory, 64) == ncclSuccess);
+  REQUIRE(ncclCommRegister(comm, memory, 64, &handle) == ncclSuccess);
+  comm.abort();
+  CHECK(ncclMemFree(memory) == ncclSuccess);
+}
+

@@ -36,7 +36,8 @@ hide_system_packages() {
       if [[ -d $folder ]]; then mount --bind "$0/nothing" "$folder"; fi
     done
     for file in $lib/lib{mpi,open-,dnnl,fmt,spdlog,pmix,hwloc,event,jpeg,png}*.so* \
-      /usr/bin/{mpi*,orte*} /usr/bin/opal_wrapper /usr/include/{dnnl*,j{config,error,morecfg,pegint,peglib}.h,png*.h,z*.h}; do
+      /usr/bin/{mpi*,orte*,opal_wrapper} \
+      /usr/include/{dnnl*,*-linux-gnu/jconfig.h,jerror.h,jmorecfg.h,jpeg*.h,png*.h,zlib.h,zconf.h}; do
       if [[ -f $file ]]; then mount --bind /dev/null "$file"; fi
     done
     exec "$@"' "$work" "$@"

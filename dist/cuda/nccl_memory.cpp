@@ -1,0 +1,62 @@
+#include "dist/cuda/nccl_memory.h"
+
+#include <cuda_runtime.h>
+
+#include <mutex>
+
+#include "core/cuda.h"
+#include "dist/cuda/nccl_check.h"
+
+namespace tessera::dist {
+
+// Shared with the memory, which may live longer than the communicator.
+struct NcclMemory::Registrations {
+  int device;
+  std::mutex mutex;
+  ncclComm_t comm;  // nullptr: it is gone
+
+  void free(void* data, void* handle) {
+    cuda::use_device(device);
+    (void)cudaDeviceSynchronize();
+    const std::lock_guard lock(mutex);
+    if (comm != nullptr) (void)ncclCommDeregister(comm, handle);
+    (void)ncclMemFree(data);
+  }
+};
+
+NcclMemory::NcclMemory(int device, ncclComm_t comm)
+    : registrations_(std::make_shared<Registrations>()) {
+  registrations_->device = device;
+  registrations_->comm = comm;
+}
+
+std::shared_ptr<Storage> NcclMemory::allocate(int64_t bytes, Category category) {
+  const Device device{DeviceType::cuda, registrations_->device};
+  // NCCL's memory is the device's alone; that of tests is shared with the host.
+  if (bytes == 0 || cuda::memory_is_shared_with_host()) {
+    return tessera::allocate(bytes, category, device);
+  }
+  return adopt(registered(bytes), bytes, category, device);
+}
+
+std::shared_ptr<void> NcclMemory::registered(int64_t bytes) {
+  cuda::use_device(registrations_->device);
+  void* data = nullptr;
+  TESSERA_NCCL(ncclMemAlloc(&data, static_cast<size_t>(bytes)));
+  const std::lock_guard lock(registrations_->mutex);
+  void* handle = nullptr;
+  const ncclResult_t result =
+      ncclCommRegister(registrations_->comm, data, static_cast<size_t>(bytes), &handle);
+  if (result != ncclSuccess) (void)ncclMemFree(data);
+  TESSERA_NCCL(result);
+  return {data, [registrations = registrations_, handle](void* memory) {
+            registrations->free(memory, handle);
+          }};
+}
+
+void NcclMemory::close() {
+  const std::lock_guard lock(registrations_->mutex);
+  registrations_->comm = nullptr;
+}
+
+}  // namespace tessera::dist

@@ -1,0 +1,28 @@
+// What kernels that several models use take of the workspace, to the byte, on either device. A GPU
+// must be there: what its products take cuBLASLt says.
+#pragma once
+
+#include <cstdint>
+
+#include "core/context.h"
+#include "core/gemm.h"
+
+namespace tessera::models {
+
+/// ceil(items / size)
+inline int64_t pieces(int64_t items, int64_t size) { return (items + size - 1) / size; }
+
+/// Whether the device's kernels can be asked.
+bool can_be_asked(Device device);
+
+/// A matrix of known alignment lies by its distance from memory that is aligned for anything.
+inline void* at(int64_t bytes) { return reinterpret_cast<void*>(static_cast<intptr_t>(bytes)); }
+inline constexpr int64_t aligned = 256;
+
+int64_t product_workspace(const Context& context, const cpu::GemmArgs& args);
+/// The gradient of a linear layer's bias: sums over the rows.
+int64_t bias_gradient_workspace(Device device, int64_t rows, int64_t channels);
+/// The mean of the rows' losses.
+int64_t mean_workspace(int64_t rows);
+
+}  // namespace tessera::models

@@ -1,0 +1,191 @@
+// Peaks of activations and workspace equal the formula, to the byte, over blocks, projections,
+// stems, precision, sizes of images and batches, threads, smoothing, training and evaluation.
+#include "models/image_memory.h"
+
+#include <array>
+
+#include "core/autograd.h"
+#include "core/context.h"
+#include "core/image_ops.h"
+#include "core/memory.h"
+#include "core/ops.h"
+#include "tests/support/catch.h"
+#include "tests/support/devices.h"
+#include "tests/support/reference.h"
+#include "tests/support/tensors.h"
+
+namespace tessera::test {
+namespace {
+
+using models::ImageConfig;
+using models::ImageMemory;
+using models::ImageMicroBatch;
+using models::ResNetConfig;
+using models::VggConfig;
+
+models::ImageSizes sizes_of(const ImageConfig& config) {
+  return std::visit([](const auto& model) { return model.sizes; }, config);
+}
+
+std::unique_ptr<nn::Module> built(const ImageConfig& config) {
+  if (const auto* resnet = std::get_if<ResNetConfig>(&config)) {
+    return std::make_unique<models::ResNet>(*resnet);
+  }
+  return std::make_unique<models::Vgg>(std::get<VggConfig>(config));
+}
+
+/// body(model, images, labels), without these two.
+template <class Body>
+ImageMemory measured(const ImageConfig& config, const ImageMicroBatch& micro, Body&& body) {
+  const models::ImageSizes sizes = sizes_of(config);
+  const auto model = built(config);
+  model->to(micro.dtype);
+  nn::materialize(*model);
+  const Tensor pixels = random_tensor({micro.images, sizes.side, sizes.side, sizes.channels}, 1);
+  const Tensor images = ops::convert(pixels, micro.dtype);
+  const Tensor labels = Tensor::empty({micro.images}, DType::i32);
+  int32_t next = 0;
+  for (int32_t& label : labels.values<int32_t>()) {
+    label = next++ % static_cast<int32_t>(sizes.classes);
+  }
+  MemoryLedger& ledger = memory_ledger();
+  const auto current = [&ledger] {
+    return std::array{ledger.current(Category::activations), ledger.current(Category::workspace)};
+  };
+  const std::array before = current();
+  ledger.reset_peaks();
+  body(*model, images, labels);
+  CHECK(current() == before);
+  return {ledger.peak(Category::activations) - before[0],
+          ledger.peak(Category::workspace) - before[1]};
+}
+
+void check_training(const ImageConfig& config, const ImageMicroBatch& micro) {
+  const auto actual = measured(config, micro, [&](auto& model, const auto& images,
+                                                  const auto& labels) {
+    backward(ops::smoothed_cross_entropy(model(images), labels, micro.label_smoothing));
+  });
+  const ImageMemory expected = models::image_training_memory(config, micro);
+  CHECK(actual.activations == expected.activations);
+  CHECK(actual.workspace == expected.workspace);
+}
+
+void check_evaluation(const ImageConfig& config, const ImageMicroBatch& micro) {
+  const auto actual = measured(config, micro, [](auto& model, const auto& images,
+                                                 const auto& labels) {
+    const NoGrad no_grad;
+    model.eval();
+    const Tensor logits = model(images);
+    ops::cross_entropy(ops::convert(logits, DType::f32), labels);
+  });
+  const ImageMemory expected = models::image_evaluation_memory(config, micro);
+  CHECK(actual.activations == expected.activations);
+  CHECK(actual.workspace == expected.workspace);
+}
+
+void check(const ImageConfig& config, const ImageMicroBatch& micro) {
+  CAPTURE(dtype_name(micro.dtype), micro.images, micro.label_smoothing, sizes_of(config).side,
+          sizes_of(config).channels, thread_count());
+  check_training(config, micro);
+  check_evaluation(config, micro);
+}
+
+/// With 1 and 2 threads, with and without smoothing.
+void check_all(const ImageConfig& config, DType dtype, int64_t images) {
+  const ThreadCountRestorer restore;
+  for (const int threads : {1, 2}) {
+    if (threads > 1 && !on_cpu()) continue;  // a GPU's kernels know nothing of them
+    set_thread_count(threads);
+    check(config, {.dtype = dtype, .images = images});
+    check(config, {.dtype = dtype, .images = images, .label_smoothing = 0.1f});
+  }
+}
+
+ResNetConfig small_resnet(bool bottleneck, bool small_images, int64_t side) {
+  return {.blocks = {1, 2},
+          .width = 4,
+          .bottleneck = bottleneck,
+          .small_images = small_images,
+          .sizes = {.side = side, .channels = 3, .classes = 5}};
+}
+
+TEST_CASE("a ResNet's activations and workspace equal the formula") {
+  const DType dtype = GENERATE(DType::f32, DType::bf16, DType::f16);
+  for (const bool bottleneck : {false, true}) {
+    for (const bool small_images : {false, true}) {
+      CAPTURE(bottleneck, small_images);
+      check_all(small_resnet(bottleneck, small_images, 9), dtype, 3);
+      check_all(small_resnet(bottleneck, small_images, 16), dtype, 2);
+    }
+  }
+}
+
+TEST_CASE("so they do without projections, with one channel, one pixel or many classes") {
+  const DType dtype = GENERATE(DType::f32, DType::bf16);
+  ResNetConfig config = small_resnet(false, true, 6);
+  config.blocks = {2};
+  check_all(config, dtype, 2);
+  config.sizes = {.side = 1, .channels = 1, .classes = 3};
+  check_all(config, dtype, 5);
+  // Logits larger than all that the network computes: the peak is in the loss.
+  config.sizes = {.side = 3, .channels = 1, .classes = 40'000};
+  check_all(config, dtype, 2);
+}
+
+VggConfig small_vgg(int64_t side, float dropout) {
+  return {.stages = {{4, 6}, {8}},
+          .hidden = 16,
+          .dropout = dropout,
+          .sizes = {.side = side, .channels = 3, .classes = 5}};
+}
+
+TEST_CASE("a VGG's activations and workspace equal the formula") {
+  const DType dtype = GENERATE(DType::f32, DType::bf16, DType::f16);
+  check_all(small_vgg(4, 0.5f), dtype, 3);  // one pixel is left: flatten copies nothing
+  check_all(small_vgg(13, 0.5f), dtype, 2);
+  check_all(small_vgg(10, 0), dtype, 1);
+}
+
+TEST_CASE("so they do for models as they are trained", "[cpu]") {
+  const DType dtype = GENERATE(DType::f32, DType::bf16);
+  check(models::image_config("resnet20", {.side = 32}), {.dtype = dtype, .images = 8});
+  check(models::image_config("vgg11", {.side = 32}), {.dtype = dtype, .images = 4});
+  check(models::image_config("resnet50", {.side = 80, .classes = 100}),
+        {.dtype = dtype, .images = 2, .label_smoothing = 0.1f});
+}
+
+// One block of two 3x3 convolutions with W channels over P = N * side^2 pixels. At the end of the
+// forward there are five convolutions' worth of x and y, which is when the loss begins.
+TEST_CASE("activations of a small ResNet, derived by hand") {
+  const int64_t n = 2, side = 4, w = 16, classes = 10;
+  const ResNetConfig config{.blocks = {1},
+                            .width = w,
+                            .small_images = true,
+                            .sizes = {.side = side, .channels = 3, .classes = classes}};
+  const int64_t image = n * side * side * w * 4;
+  // Kept: of each of the three norms its x, its y, mean and rstd; the pooled channels; logits and
+  // logsumexp; beside them the loss.
+  const int64_t kept = 3 * (2 * image + 2 * w * 4) + n * w * 4 + n * classes * 4 + n * 4 + 4;
+  // Backward of the last norm: dy, dx and the residual's gradient, when the head is gone.
+  const int64_t head = n * w * 4 + n * classes * 4 + n * 4;
+  const int64_t peak = kept - head + 3 * image;
+  CHECK(models::image_training_memory(config, {.images = n}).activations == peak);
+  // The last norm reads the first one's y and the second convolution's, and writes its own.
+  CHECK(models::image_evaluation_memory(config, {.images = n}).activations ==
+        3 * image + w * 4);
+}
+
+TEST_CASE("activations and workspace of a convolution and a pool, derived by hand", "[cpu]") {
+  const ThreadCountRestorer restore;
+  set_thread_count(1);
+  const VggConfig config{.stages = {{32}},
+                         .hidden = 8,
+                         .dropout = 0,
+                         .sizes = {.side = 2, .channels = 1, .classes = 2}};
+  // y of the convolution and of relu, of 4 pixels each, in evaluation.
+  CHECK(models::image_evaluation_memory(config, {.images = 3}).activations ==
+        2 * 3 * 4 * 32 * 4);
+}
+
+}  // namespace
+}  // namespace tessera::test
