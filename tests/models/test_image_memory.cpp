@@ -63,7 +63,8 @@ ImageMemory measured(const ImageConfig& config, const ImageMicroBatch& micro, Bo
 void check_training(const ImageConfig& config, const ImageMicroBatch& micro) {
   const auto actual = measured(config, micro, [&](auto& model, const auto& images,
                                                   const auto& labels) {
-    backward(ops::smoothed_cross_entropy(model(images), labels, micro.label_smoothing));
+    const Tensor loss = ops::smoothed_cross_entropy(model(images), labels, micro.label_smoothing);
+    backward(loss);
   });
   const ImageMemory expected = models::image_training_memory(config, micro);
   CHECK(actual.activations == expected.activations);
