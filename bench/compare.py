@@ -280,6 +280,26 @@ def communication(args):
     row("communication, 2 ranks, 128 MB", json.dumps(result), "", "")
 
 
+def resnet_step(args, model, batch, size, threads, dtype, bar, steps=8):
+    sizes = ["--model", model, "--batch", batch, "--size", size, "--threads", threads,
+             "--steps", steps, "--warmup", 2]
+    script = [args.python, PEERS / "resnet_step.py", *sizes]
+    with tempfile.TemporaryDirectory() as folder:
+        weights = pathlib.Path(folder) / "init.safetensors"
+        subprocess.run([str(part) for part in [*script, "--write-weights", weights]],
+                       env=dict(environment(1), **PEER_LIBRARY), check=True)
+        mine, theirs = alternate(
+            args.rounds,
+            lambda: last_json([BIN / "bench_resnet_step", *sizes, "--precision", dtype,
+                               "--weights", weights], threads),
+            lambda: last_json([*script, "--dtype", dtype, "--weights", weights], threads,
+                              **PEER_LIBRARY))
+    require_same_losses(model, mine, theirs, 1e-3 if dtype == "fp32" else 5e-2)
+    a, b = median(mine, "median_ms"), median(theirs, "median_ms")
+    row(f"{model}, B={batch}, {size}x{size}, {dtype}, {threads} thread(s)",
+        f"{a:.1f} ms, PyTorch {b:.1f} ms", f"{b / a:.2f} x", bar, f"PyTorch {theirs[0]['torch']}")
+
+
 QUESTIONS = {
     **{f"gpt-{preset}-{threads}": (lambda a, p=preset, t=threads, b=bar: gpt_step(a, p, t, b))
        for preset, threads, bar in (("nano", 1, ">= 1.6"), ("nano", 2, ">= 1.6"),
@@ -300,6 +320,14 @@ QUESTIONS = {
     "start": start,
     "communication": communication,
     "sharded-peers": sharded_peers,
+    **{f"resnet20-{dtype}-{threads}":
+       (lambda args, dtype=dtype, threads=threads:
+        resnet_step(args, "resnet20", 128, 32, threads, dtype, 1.3))
+       for dtype in ("fp32", "bf16") for threads in (1, 2)},
+    **{f"resnet18-{threads}":
+       (lambda args, threads=threads:
+        resnet_step(args, "resnet18", 16, 224, threads, "fp32", 1.2, steps=4))
+       for threads in (1, 2)},
 }
 
 

@@ -155,8 +155,7 @@ TEST_CASE("so they do for models as they are trained", "[cpu]") {
         {.dtype = dtype, .images = 2, .label_smoothing = 0.1f});
 }
 
-// One block of two 3x3 convolutions with W channels over P = N * side^2 pixels. At the end of the
-// forward there are five convolutions' worth of x and y, which is when the loss begins.
+// Three convolutions, each with a norm, and no projection: images of W channels all through.
 TEST_CASE("activations of a small ResNet, derived by hand") {
   const int64_t n = 2, side = 4, w = 16, classes = 10;
   const ResNetConfig config{.blocks = {1},
@@ -164,28 +163,44 @@ TEST_CASE("activations of a small ResNet, derived by hand") {
                             .small_images = true,
                             .sizes = {.side = side, .channels = 3, .classes = classes}};
   const int64_t image = n * side * side * w * 4;
-  // Kept: of each of the three norms its x, its y, mean and rstd; the pooled channels; logits and
-  // logsumexp; beside them the loss.
-  const int64_t kept = 3 * (2 * image + 2 * w * 4) + n * w * 4 + n * classes * 4 + n * 4 + 4;
-  // Backward of the last norm: dy, dx and the residual's gradient, when the head is gone.
-  const int64_t head = n * w * 4 + n * classes * 4 + n * 4;
-  const int64_t peak = kept - head + 3 * image;
-  CHECK(models::image_training_memory(config, {.images = n}).activations == peak);
-  // The last norm reads the first one's y and the second convolution's, and writes its own.
-  CHECK(models::image_evaluation_memory(config, {.images = n}).activations ==
-        3 * image + w * 4);
+  // Each norm keeps its x, its y, mean and rstd, and the caller the loss. The peak is in the last
+  // norm's backward, with dy, dx and the residual's gradient.
+  const int64_t kept = 3 * (2 * image + 2 * w * 4) + 4;
+  CHECK(models::image_training_memory(config, {.images = n}).activations == kept + 3 * image);
+  // The last norm has the first one's y, the second convolution's, its own and rstd.
+  CHECK(models::image_evaluation_memory(config, {.images = n}).activations == 3 * image + w * 4);
 }
 
-TEST_CASE("activations and workspace of a convolution and a pool, derived by hand", "[cpu]") {
-  const ThreadCountRestorer restore;
-  set_thread_count(1);
+// Two tensors of each convolution's size (16,384 floats an image in the first stage, then half), one
+// of each projection's, and 2 floats of each norm's 784 channels, all in all; in the last norm's
+// backward three more, and the loss.
+TEST_CASE("activations of ResNet-20, derived by hand") {
+  const int64_t kept = 7 * 2 * 16'384 + 13 * 8'192 + 13 * 4'096;
+  const int64_t images = 64;
+  CHECK(models::image_training_memory(models::image_config("resnet20", {}), {.images = images})
+            .activations == 4 * (images * (kept + 3 * 4'096) + 2 * 784) + 4);
+}
+
+TEST_CASE("activations of a small VGG, derived by hand") {
   const VggConfig config{.stages = {{32}},
                          .hidden = 8,
-                         .dropout = 0,
-                         .sizes = {.side = 2, .channels = 1, .classes = 2}};
-  // y of the convolution and of relu, of 4 pixels each, in evaluation.
-  CHECK(models::image_evaluation_memory(config, {.images = 3}).activations ==
-        2 * 3 * 4 * 32 * 4);
+                         .sizes = {.side = 4, .channels = 1, .classes = 2}};
+  const int64_t image = 3 * 4 * 4 * 32 * 2;
+  const ImageMicroBatch micro{.dtype = DType::bf16, .images = 3};
+  // In relu's backward its y, dy and dx, beside the loss; in its forward x and y.
+  CHECK(models::image_training_memory(config, micro).activations == 3 * image + 4);
+  CHECK(models::image_evaluation_memory(config, micro).activations == 2 * image);
+}
+
+TEST_CASE("workspace of norms over many pixels of one channel, derived by hand", "[cpu]") {
+  const ResNetConfig config{.blocks = {1},
+                            .width = 1,
+                            .small_images = true,
+                            .sizes = {.side = 256, .channels = 1, .classes = 2}};
+  const ThreadCountRestorer restore;
+  set_thread_count(1);
+  // 4 * 256 * 256 pixels are 1,024 rows of 256: 32 chunks of them, with 4 floats a column each.
+  CHECK(models::image_training_memory(config, {.images = 4}).workspace == 32 * 4 * 256 * 4);
 }
 
 }  // namespace

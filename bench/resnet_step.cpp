@@ -1,0 +1,140 @@
+// Times training steps of a ResNet as bench/peers/resnet_step.py does: the same sizes, weights and
+// synthetic images, SGD with Nesterov momentum and decay on filters and matrices.
+//
+//   bench_resnet_step --model resnet20 --batch 128 --size 32 --threads 2 --weights init.safetensors
+//   bench_resnet_step --model resnet18 --batch 16 --size 224 --precision bf16
+//
+// Prints one JSON object: the losses of all steps, the median and least time of those after the
+// warm-up, the ledger's peaks of activations and workspace, and the process's peak memory.
+#include <algorithm>
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "apps/support/image_weights.h"
+#include "apps/support/model_options.h"
+#include "apps/support/run_report.h"
+#include "core/context.h"
+#include "core/image_ops.h"
+#include "core/ops.h"
+#include "dist/bootstrap.h"
+#include "dist/device_choice.h"
+#include "models/image_classifier.h"
+#include "optim/zero_optimizer.h"
+
+namespace {
+
+using namespace tessera;
+
+struct Options {
+  std::string model = "resnet20";
+  int64_t batch = 128;
+  int64_t size = 32;
+  int64_t steps = 10;
+  int64_t warmup = 2;
+  int threads = 1;
+  apps::MemoryOptions memory;
+  std::string device = "cpu";
+  std::string weights;
+};
+
+constexpr int64_t classes = 10;
+
+Options parse(int argc, char** argv) {
+  Options options;
+  CLI::App app("Times training steps of a ResNet");
+  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+  app.add_option("--model", options.model);
+  app.add_option("--batch", options.batch);
+  app.add_option("--size", options.size, "pixels of a side");
+  app.add_option("--steps", options.steps);
+  app.add_option("--warmup", options.warmup);
+  app.add_option("--threads", options.threads);
+  apps::add_memory_options(app, options.memory);
+  apps::add_device_option(app, options.device);
+  app.add_option("--weights", options.weights, "safetensors, as the peer writes them");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    std::exit(app.exit(error));
+  }
+  return options;
+}
+
+// Value i of a step's images, (N, H, W, C), and the label of image n, as the peer has them.
+Tensor images_of(const Options& options, int64_t step) {
+  const int64_t elements = options.batch * options.size * options.size * 3;
+  std::vector<float> values(static_cast<size_t>(elements));
+  for (int64_t i = 0; i < elements; ++i) {
+    const auto hash = static_cast<uint32_t>(i + 1000003 * step) * 2654435761u;
+    values[static_cast<size_t>(i)] = static_cast<float>(hash >> 8) * 0x1p-23f - 1.0f;
+  }
+  const Tensor images = Tensor::from({options.batch, options.size, options.size, 3}, values);
+  return ops::convert(images, apps::parameter_dtype(options.memory));
+}
+
+Tensor labels_of(const Options& options, int64_t step) {
+  std::vector<int32_t> labels;
+  for (int64_t n = 0; n < options.batch; ++n) {
+    labels.push_back(static_cast<int32_t>((n * 7 + step) % classes));
+  }
+  return Tensor::from({options.batch}, labels);
+}
+
+int run(int argc, char** argv, dist::World& world) {
+  const Options options = parse(argc, argv);
+  TESSERA_CHECK(world.size == 1, "bench_resnet_step: {} ranks, expected one", world.size);
+  dist::choose_devices(world, {.device = options.device});
+  set_thread_count(options.threads);
+  const auto model = models::image_classifier(options.model, {.side = options.size});
+  model->to(apps::parameter_dtype(options.memory));
+  const optim::Sgd rule{
+      .learning_rate = 0.01f, .momentum = 0.9f, .weight_decay = 5e-4f, .nesterov = true};
+  optim::ZeroOptimizer optimizer(*model, rule, world,
+                                 {.group_of =
+                                      [](const nn::NamedParameter& named) {
+                                        return named.parameter.shape().rank() >= 2 ? 0 : 1;
+                                      },
+                                  .groups = {{.weight_decay = 0.0f}}});
+  if (!options.weights.empty()) {
+    const apps::ImageWeights weights(options.weights, *model);
+    optimizer.set_parameters(weights.source());
+    weights.load_statistics(*model);
+  }
+  std::vector<double> ms;
+  std::vector<float> losses;
+  const optim::Batch batch{.global = options.batch, .micro = options.batch};
+  for (int64_t step = 0; step < options.warmup + options.steps; ++step) {
+    const Tensor images = images_of(options, step);
+    const Tensor labels = labels_of(options, step);
+    const auto begin = std::chrono::steady_clock::now();
+    const optim::StepReport report =
+        optimizer.step(step, batch, [&](const optim::MicroBatch&) {
+          return ops::smoothed_cross_entropy((*model)(images), labels, 0);
+        });
+    optimizer.synchronize();
+    const std::chrono::duration<double, std::milli> time =
+        std::chrono::steady_clock::now() - begin;
+    losses.push_back(report.loss);
+    if (step >= options.warmup) ms.push_back(time.count());
+  }
+  std::sort(ms.begin(), ms.end());
+  const MemoryLedger& ledger = memory_ledger(default_device());
+  fmt::print(R"({{"median_ms":{:.3f},"min_ms":{:.3f},"activations":{},"workspace":{},)"
+             R"("vm_hwm_kib":{},"losses":[{}]}})" "\n",
+             ms[ms.size() / 2], ms.front(), ledger.peak(Category::activations),
+             ledger.peak(Category::workspace), apps::process_peak_bytes() / 1024,
+             fmt::join(losses, ","));
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return tessera::dist::run(argc, argv,
+                            [&](tessera::dist::World& world) { return run(argc, argv, world); });
+}
