@@ -34,8 +34,9 @@ struct ImageMemory {
   std::optional<int64_t> workspace = std::nullopt;
 };
 
-/// Of loss = smoothed_cross_entropy(model(images), labels, label_smoothing) and then backward(loss),
-/// with this process's number of threads. (Within one expression the logits would live on.)
+/// Of loss = smoothed_cross_entropy(model(images), labels, label_smoothing), and then of
+/// backward(loss), with this process's number of threads. (Within one expression the logits would
+/// live on.)
 ImageMemory image_training_memory(const ImageConfig& config, const ImageMicroBatch& micro);
 /// Of cross_entropy(model(images), labels) without gradients as in evaluation, the logits in f32.
 ImageMemory image_evaluation_memory(const ImageConfig& config, const ImageMicroBatch& micro);

@@ -166,7 +166,12 @@ TEST_CASE("only matrices decay") {
 
 TEST_CASE("the plan has every stage, with this run's ranks among others") {
   const TrainOptions options = parse({});
-  const std::string table = plan_table(options, models::Gpt(options.model), 3);
+  const models::Gpt model(options.model);
+  const std::string table = plan_table(
+      options, options.preset, model.parameter_count(), 3,
+      [&](const PlanDevice& device, int64_t ranks, int stage, int64_t rank) {
+        return plan_run(options, model, device, ranks, stage, rank);
+      });
   REQUIRE_THAT(table, ContainsSubstring("    2      3  "));
   REQUIRE_THAT(table, ContainsSubstring("    0     64  "));
   REQUIRE_THAT(table, ContainsSubstring("    3      3  "));

@@ -40,6 +40,25 @@ refuses_graph 'offload updates on the host' --device cuda --offload optimizer
 refuses_graph 'loss scaling (f16) changes' --device cuda --precision fp16
 refuses_graph 'the ranks compute on the CPU' --device cpu
 
+# A ResNet, with cuDNN's stand-in: the same bits over ranks, communicators, stages and graphs.
+images=(--batch 6 --micro-batch 2 --steps 3 --eval-every 0 --device cuda)
+values() { grep '"type":"step"' "$1" | sed 's/,"images_per_s".*//'; }
+resnet() {
+  must_work mpirun -n "$1" "$TESSERA_BIN/train_resnet" "${images[@]}" "${@:2}" --log run.jsonl \
+    --save run.safetensors
+  grep -q 'planned and measured are equal' stdout.log || fail "not as planned: $(cat stdout.log)"
+  if [[ ! -e images.txt ]]; then
+    values run.jsonl > images.txt
+    cp run.safetensors images.safetensors
+  fi
+  values run.jsonl | diff images.txt - || fail "other losses of images: $*"
+  cmp run.safetensors images.safetensors || fail "other weights of images: $*"
+}
+resnet 1
+resnet 2 --comm nccl --stage 3
+resnet 2 --comm mpi --stage 2
+resnet 2 --comm nccl --stage 1 --graph on
+
 must_work "$tune" "${shape[@]}" --out tuned.json
 python3 - << 'PYTHON'
 import json

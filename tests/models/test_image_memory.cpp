@@ -171,9 +171,9 @@ TEST_CASE("activations of a small ResNet, derived by hand") {
   CHECK(models::image_evaluation_memory(config, {.images = n}).activations == 3 * image + w * 4);
 }
 
-// Two tensors of each convolution's size (16,384 floats an image in the first stage, then half), one
-// of each projection's, and 2 floats of each norm's 784 channels, all in all; in the last norm's
-// backward three more, and the loss.
+// Two tensors of each convolution's size (16,384 floats an image in the first stage, then half),
+// one of each projection's, and 2 floats for each of all norms' 784 channels; in the last norm's
+// backward three tensors more, and the loss.
 TEST_CASE("activations of ResNet-20, derived by hand") {
   const int64_t kept = 7 * 2 * 16'384 + 13 * 8'192 + 13 * 4'096;
   const int64_t images = 64;
@@ -192,15 +192,21 @@ TEST_CASE("activations of a small VGG, derived by hand") {
   CHECK(models::image_evaluation_memory(config, micro).activations == 2 * image);
 }
 
-TEST_CASE("workspace of norms over many pixels of one channel, derived by hand", "[cpu]") {
+TEST_CASE("workspace of norms over many pixels, derived by hand") {
   const ResNetConfig config{.blocks = {1},
-                            .width = 1,
+                            .width = 8,
                             .small_images = true,
-                            .sizes = {.side = 256, .channels = 1, .classes = 2}};
+                            .sizes = {.side = 128, .channels = 1, .classes = 2}};
+  const ImageMicroBatch micro{.images = 5};
   const ThreadCountRestorer restore;
   set_thread_count(1);
-  // 4 * 256 * 256 pixels are 1,024 rows of 256: 32 chunks of them, with 4 floats a column each.
-  CHECK(models::image_training_memory(config, {.images = 4}).workspace == 32 * 4 * 256 * 4);
+  check(config, micro);
+  // 5 * 128 * 128 pixels. On the CPU they are 2,560 rows of 256: 32 chunks of these, with 4 floats
+  // a column each. On CUDA two threads have a pixel's channels, and 528 blocks of 128 pixels would
+  // take them in two turns, so that there are 320 chunks of 256: of each the gradient has two
+  // sums, and then those of all.
+  const int64_t bytes = on_cpu() ? 32 * 4 * 256 * 4 : (320 + 1) * 2 * 8 * 4;
+  CHECK(models::image_training_memory(config, micro).workspace.value() == bytes);
 }
 
 }  // namespace
