@@ -1,0 +1,112 @@
+#include "apps/support/image_weights.h"
+
+#include "apps/support/image_evaluation.h"
+#include "models/resnet.h"
+#include "tests/support/catch.h"
+#include "tests/support/temporary_folder.h"
+
+namespace tessera::apps {
+namespace {
+
+models::ResNetConfig tiny(int64_t classes = 3) {
+  return {.blocks = {1},
+          .width = 4,
+          .small_images = true,
+          .sizes = {.side = 8, .channels = 3, .classes = classes}};
+}
+
+ImageModel description() {
+  return {.name = "resnet20",
+          .sizes = {.side = 8, .channels = 3, .classes = 3},
+          .norm = {.mean = {0.1f, 0.2f, 0.3f}, .std = {1, 2, 3}},
+          .class_names = {"cat", "dog \"x\"", "caf\xc3\xa9"}};
+}
+
+std::string saved(const std::string& path, models::ResNet& model) {
+  nn::materialize(model, Device{}, 5);
+  for (const auto& [name, statistics] : model.named_statistics()) {
+    statistics->mean.copy_from(Tensor::full(statistics->mean.shape(), 0.25f));
+  }
+  ImageWriter writer(path, model, description());
+  for (const nn::NamedParameter& named : model.named_parameters()) {
+    writer.write(named, named.parameter.tensor().values<float>());
+  }
+  writer.commit(model, 17);
+  return path;
+}
+
+TEST_CASE("image models go out and come in again, with statistics and description") {
+  const test::TemporaryFolder folder;
+  models::ResNet model(tiny());
+  const std::string path = saved(folder.path("model.safetensors"), model);
+  models::ResNet again(tiny());
+  ImageWeights(path, again).load(again);
+  const auto before = model.named_parameters();
+  const auto after = again.named_parameters();
+  for (size_t i = 0; i < before.size(); ++i) {
+    const auto a = before[i].parameter.tensor().values<float>();
+    const auto b = after[i].parameter.tensor().values<float>();
+    CHECK(std::equal(a.begin(), a.end(), b.begin(), b.end()));
+  }
+  for (const auto& [name, statistics] : again.named_statistics()) {
+    CHECK(statistics->mean.values<float>()[0] == 0.25f);
+    CHECK(statistics->variance.values<float>()[3] == 1);
+  }
+  const nn::SafetensorsReader file(path);
+  int64_t batches = 0;
+  file.read<int64_t>(file.entry("bn1.num_batches_tracked"), 0, std::span(&batches, 1));
+  CHECK(batches == 17);
+  const ImageModel read = read_image_model(path);
+  CHECK(read.name == "resnet20");
+  CHECK(read.sizes.side == 8);
+  CHECK(read.sizes.classes == 3);
+  CHECK(read.norm.std == description().norm.std);
+  CHECK(read.class_names == description().class_names);
+}
+
+TEST_CASE("files that do not fit the model are refused, by tensor") {
+  const test::TemporaryFolder folder;
+  models::ResNet model(tiny());
+  const std::string path = saved(folder.path("model.safetensors"), model);
+  CHECK_THROWS_WITH(ImageWeights(path, models::ResNet(tiny(5))),
+                    Catch::Contains("shape is [3, 4], expected [5, 4]"));
+  models::ResNetConfig deeper = tiny();
+  deeper.blocks = {2};
+  CHECK_THROWS_WITH(ImageWeights(path, models::ResNet(deeper)),
+                    Catch::Contains("it has no tensor \"layer1.1"));
+  models::ResNetConfig two = tiny();
+  two.blocks = {2};
+  models::ResNet larger(two);
+  const std::string large = saved(folder.path("large.safetensors"), larger);
+  CHECK_THROWS_WITH(ImageWeights(large, model), Catch::Contains("is unknown"));
+}
+
+TEST_CASE("descriptions that cannot be used are refused") {
+  const test::TemporaryFolder folder;
+  const std::string path = folder.path("model.safetensors");
+  const auto with = [&](const std::string& text) {
+    nn::write_safetensors(path, {}, {{"tessera_image_model", text}});
+    return path;
+  };
+  nn::write_safetensors(path, {});
+  CHECK_THROWS_WITH(read_image_model(path), Catch::Contains("does not say what model"));
+  CHECK_THROWS_AS(read_image_model(with("{")), InputError);
+  CHECK_THROWS_AS(read_image_model(with("[]")), InputError);
+  CHECK_THROWS_AS(read_image_model(with(R"({"model":"resnet20"})")), InputError);
+  CHECK_THROWS_WITH(
+      read_image_model(with(R"({"model":"resnet20","image_size":8,"channels":3,"mean":[1],)"
+                            R"("std":[1],"classes":["a"]})")),
+      Catch::Contains("1 means and 1 deviations, expected 3 each"));
+}
+
+TEST_CASE("the place of a target counts what is larger, and equal classes before it") {
+  const std::vector<float> logits = {1, 3, 2, 3, NAN};
+  CHECK(place_of_target(std::span(logits).first(4), 1) == 0);
+  CHECK(place_of_target(std::span(logits).first(4), 3) == 1);
+  CHECK(place_of_target(std::span(logits).first(4), 0) == 3);
+  CHECK(place_of_target(logits, 1) == 1);  // NaN is before it
+  CHECK(place_of_target(logits, 4) == 4);  // and is never right
+}
+
+}  // namespace
+}  // namespace tessera::apps
