@@ -93,7 +93,7 @@ int run(int argc, char** argv, dist::World& world) {
   const auto model = models::image_classifier(options.model, {.side = options.size});
   model->to(apps::parameter_dtype(options.memory));
   const optim::Sgd rule{
-      .learning_rate = 0.01f, .momentum = 0.9f, .weight_decay = 5e-4f, .nesterov = true};
+      .learning_rate = 1e-3f, .momentum = 0.9f, .weight_decay = 5e-4f, .nesterov = true};
   optim::ZeroOptimizer optimizer(*model, rule, world,
                                  {.group_of =
                                       [](const nn::NamedParameter& named) {

@@ -52,6 +52,7 @@ struct Layouts {
   dnnl::memory::desc weight, dweight;  // in whichever layout the library likes
   dnnl::memory::desc plain_weight;     // in torch's; also of the gradient
   dnnl::memory::dims stride, dilation, padding;
+  bool strides_few_channels = false;
   bool has_few_channels = false;
   dnnl::primitive_attr attributes;
 };
@@ -75,6 +76,9 @@ Layouts layouts_of(const Problem& p) {
   l.dilation = {dilation.height - 1, dilation.width - 1};
   l.padding = {padding.height, padding.width};
   l.has_few_channels = s.group_channels() <= 32;
+  constexpr int64_t widest_vector = 16;  // of f32
+  l.strides_few_channels = s.kernel_height * s.kernel_width == 1 && stride != Size2(1) &&
+                           s.group_channels() < widest_vector;
   l.attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
   return l;
 }
@@ -92,6 +96,18 @@ auto direct_or_first(Make&& make) {
     if (name.starts_with("jit") && name.find("1x1") == name.npos) return other;
   }
   return first;
+}
+
+// The weight gradient of version 2's 1x1 convolutions with a stride writes behind its scratchpad
+// where a pixel has fewer channels than a vector holds.
+template <class Make>
+auto without_1x1(Make&& make) {
+  auto chosen = make();
+  while (std::string_view(chosen.impl_info_str()).find("1x1") != std::string_view::npos) {
+    TESSERA_CHECK(chosen.next_impl(), "conv2d: oneDNN has no weight gradient for a 1x1 kernel with "
+                                      "a stride and fewer than 16 channels");
+  }
+  return chosen;
 }
 
 constexpr auto algorithm = dnnl::algorithm::convolution_direct;
@@ -134,14 +150,19 @@ dnnl::convolution_backward_weights::primitive_desc describe_weight_gradient(cons
   using Backward = dnnl::convolution_backward_weights;
   const auto forward = describe_forward(l);
 #if DNNL_VERSION_MAJOR >= 3
-  return TESSERA_ONEDNN(Backward::primitive_desc(engine(), algorithm, l.x, l.dweight, l.y, l.stride,
-                                                 l.dilation, l.padding, l.padding, forward,
-                                                 l.attributes));
+  const auto make = [&] {
+    return TESSERA_ONEDNN(Backward::primitive_desc(engine(), algorithm, l.x, l.dweight, l.y,
+                                                   l.stride, l.dilation, l.padding, l.padding,
+                                                   forward, l.attributes));
+  };
 #else
-  return TESSERA_ONEDNN(Backward::primitive_desc(
-      {algorithm, l.x, l.dweight, l.y, l.stride, l.dilation, l.padding, l.padding}, l.attributes,
-      engine(), forward));
+  const auto operation = TESSERA_ONEDNN(Backward::desc(algorithm, l.x, l.dweight, l.y, l.stride,
+                                                       l.dilation, l.padding, l.padding));
+  const auto make = [&] {
+    return TESSERA_ONEDNN(Backward::primitive_desc(operation, l.attributes, engine(), forward));
+  };
 #endif
+  return l.strides_few_channels ? without_1x1(make) : make();
 }
 
 template <class Primitive, class Description>

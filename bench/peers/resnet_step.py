@@ -50,7 +50,7 @@ def main():
         model.load_state_dict(read)
     model = model.to(args.device, memory_format=torch.channels_last)
     step_model = torch.compile(model) if args.compile else model
-    optimizer = sgd(model, 0.01)
+    optimizer = sgd(model, 1e-3)
     elements = args.batch * args.size * args.size * 3
     synchronize = torch.cuda.synchronize if args.device == "cuda" else lambda: None
     ms, losses = [], []

@@ -104,7 +104,7 @@ void check_all(const ImageConfig& config, DType dtype, int64_t images) {
 
 ResNetConfig small_resnet(bool bottleneck, bool small_images, int64_t side) {
   return {.blocks = {1, 2},
-          .width = 4,
+          .width = 8,
           .bottleneck = bottleneck,
           .small_images = small_images,
           .sizes = {.side = side, .channels = 3, .classes = 5}};
