@@ -51,6 +51,9 @@ Tensor read_input(const std::string& path, const ImageModel& model) {
 
 void print_guesses(const std::string& path, std::span<const float> logits,
                    const ImageModel& model, int64_t top) {
+  for (const float logit : logits) {
+    if (!std::isfinite(logit)) fail("{}: the model gives a class the score {}", path, logit);
+  }
   const float largest = *std::max_element(logits.begin(), logits.end());
   double sum = 0;
   for (const float logit : logits) sum += std::exp(static_cast<double>(logit - largest));
@@ -61,9 +64,10 @@ void print_guesses(const std::string& path, std::span<const float> logits,
   order.resize(std::min(order.size(), static_cast<size_t>(top)));
   fmt::print("{}\n", path);
   for (const size_t guess : order) {
+    const std::string name = nn::printable(model.class_names[guess]);  // in quotes
     fmt::print("{:8.2f} %  {}\n",
                100 * std::exp(static_cast<double>(logits[guess] - largest)) / sum,
-               model.class_names[guess]);
+               name.substr(1, name.size() - 2));
   }
 }
 

@@ -4,8 +4,10 @@
 //   mpirun -n 4 train_resnet --data cifar-10-batches-bin      four; the same losses, bit for bit
 //
 // Wiring only: options -> data, model, optimizer -> steps -> weights, tables.
+#include <cmath>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
@@ -36,6 +38,11 @@ namespace {
 
 ImageData open_data(const ImageTrainOptions& options) {
   ImageData data = open_image_data({.path = options.data, .image_size = options.image_size});
+  const ImageShape& shape = data.transform.shape;
+  if (shape.height != shape.width) {
+    fail_input("{}: its images are of {} x {} pixels, and models take square ones", options.data,
+               shape.height, shape.width);
+  }
   data.transform.augments = options.augment;
   data.transform.seed = options.seed;
   data.transform.dtype = parameter_dtype(options.memory);
@@ -100,7 +107,7 @@ class Run {
                          loss(batch.images, batch.labels);
                        },
                    .evaluate = [this](int64_t done) { return evaluation(done); },
-                   .describe = [this](int64_t step, JsonObject& line) { describe(step, line); }});
+                   .describe = [this](int64_t step) { return describe(step); }});
     loop.train();
     finish(loop.count());
   }
@@ -116,10 +123,11 @@ class Run {
     data_exposed_ns_ += input_->waited_ns() - before;
   }
 
-  void describe(int64_t step, JsonObject& line) {
-    line.add("epoch", batches_->epoch(step))
-        .add("data_exposed_ms", std::round(static_cast<double>(data_exposed_ns_) / 1e3) / 1e3);
-    data_exposed_ns_ = 0;
+  JsonObject describe(int64_t step) {
+    const double exposed_ms = static_cast<double>(std::exchange(data_exposed_ns_, 0)) / 1e6;
+    return JsonObject()
+        .add("epoch", batches_->epoch(step))
+        .add("data_exposed_ms", std::round(exposed_ms * 1000) / 1000);
   }
 
   void announce() {
@@ -156,8 +164,9 @@ class Run {
   }
 
   StepWork::Evaluation evaluation(int64_t done) {
-    const ImageEvaluation result = evaluate_images(*model_, data_.validation, data_.transform,
-                                                   options_.batch.micro, world_);
+    const ImageEvaluation result =
+        evaluate_images(*model_, data_.validation, data_.transform,
+                        {.batch = options_.batch.micro, .workers = options_.workers}, world_);
     const double epochs =
         static_cast<double>(done) / static_cast<double>(batches_->steps_per_epoch());
     JsonObject line = eval_line(done, result.loss);
@@ -233,11 +242,11 @@ int run(int argc, char** argv, dist::World& world) {
   const ImageData data = open_data(line.options);
   complete(line, data.train->size(), data.format);
   const ImageTrainOptions& options = line.options;
+  check_ranks(options, data.transform.shape.height, world.size);
   if (options.plan) {
     if (world.rank == 0) fmt::print("{}", plan_text(options, data, world));
     return 0;
   }
-  check_ranks(options, world.size);
   dist::choose_devices(world, options.devices);
   if (!options.tuned.empty()) use_tuned_file(options.tuned, world);
   Run training(options, data, world);

@@ -62,6 +62,13 @@ std::vector<std::string> ResNetConfig::preset_names() {
   return names;
 }
 
+int64_t ResNetConfig::last_side() const {
+  const size_t halved = blocks.size() - 1 + (small_images ? 0 : 2);
+  int64_t side = sizes.side;
+  for (size_t i = 0; i < halved; ++i) side = (side + 1) / 2;
+  return side;
+}
+
 ResNet::ResNet(const ResNetConfig& config)
     : conv1_(validated(config).sizes.channels, config.width, config.small_images ? 3 : 7,
              first_convolution(config.small_images)),

@@ -29,6 +29,8 @@ struct ResNetConfig {
   /// images where a side is at most 64 pixels. Throws InputError naming the presets.
   static ResNetConfig preset(const std::string& name, const ImageSizes& sizes);
   static std::vector<std::string> preset_names();
+  /// Pixels of a side in the last stage.
+  int64_t last_side() const;
 };
 
 class ResNet : public nn::Module {

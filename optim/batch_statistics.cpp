@@ -41,8 +41,10 @@ void BatchStatistics::lay_out() {
   observed_ = {};
   micro_steps_ = 0;
   kernels::fill(current_context(current_.device()), current_.flat(values_, values_ + 1), 1.0f);
+  observations_.assign(statistics_.size(), 0);
   int64_t offset = 0;
-  for (const auto& [name, statistics] : statistics_) {
+  for (size_t i = 0; i < statistics_.size(); ++i) {
+    const auto& statistics = statistics_[i].statistics;
     const bool has_values = statistics->mean.allocated();
     const Tensor mean = has_values ? statistics->mean.detach() : Tensor{};
     const Tensor variance = has_values ? statistics->variance.detach() : Tensor{};
@@ -53,8 +55,9 @@ void BatchStatistics::lay_out() {
     } else {
       statistics->reset();
     }
-    statistics->observed = [this, offset](const Tensor& batch_mean, const Tensor& batch_variance) {
-      observe(offset, batch_mean, batch_variance);
+    statistics->observed = [this, i, offset](const Tensor& batch_mean,
+                                             const Tensor& batch_variance) {
+      observe(i, offset, batch_mean, batch_variance);
     };
     if (synchronized_) {
       const auto sum = [this](const Tensor& values) {
@@ -66,11 +69,24 @@ void BatchStatistics::lay_out() {
   }
 }
 
-void BatchStatistics::observe(int64_t offset, const Tensor& mean, const Tensor& variance) const {
+void BatchStatistics::observe(size_t index, int64_t offset, const Tensor& mean,
+                              const Tensor& variance) {
+  ++observations_[index];
   const Context context = current_context(current_.device());
   const int64_t middle = offset + mean.elements();
   kernels::copy(context, current_.flat(offset, middle), mean);
   kernels::copy(context, current_.flat(middle, middle + variance.elements()), variance);
+}
+
+void BatchStatistics::begin_micro_step() { observations_.assign(statistics_.size(), 0); }
+
+void BatchStatistics::check_observed() const {
+  for (size_t i = 0; i < statistics_.size(); ++i) {
+    TESSERA_CHECK(observations_[i] == 1,
+                  "optimizer: the forward of a micro-batch used the batch norm '{}' {} times; its "
+                  "running statistics want once",
+                  statistics_[i].name, observations_[i]);
+  }
 }
 
 void BatchStatistics::begin_step(int64_t micro_steps) {

@@ -24,6 +24,9 @@ class BatchStatistics {
   void add(const std::vector<nn::NamedStatistics>& statistics, bool synchronized);
 
   void begin_step(int64_t micro_steps);
+  void begin_micro_step();
+  /// Throws unless the running micro-step's forward has observed all of them, each once.
+  void check_observed() const;
   /// Keeps what the running micro-batch's forward has observed.
   void keep(int64_t micro_step);
   /// The step's statistics to everybody. Collective.
@@ -32,11 +35,12 @@ class BatchStatistics {
   void fold(int64_t micro_batches, const StepScalars* scalars);
 
  private:
-  void observe(int64_t offset, const Tensor& mean, const Tensor& variance) const;
+  void observe(size_t index, int64_t offset, const Tensor& mean, const Tensor& variance);
   void lay_out();
 
   std::shared_ptr<dist::Communicator> communicator_;
   std::vector<nn::NamedStatistics> statistics_;
+  std::vector<int> observations_;  // of each, in the running micro-step
   bool synchronized_ = false;
   int64_t values_ = 0;  // S, of all of them
   Tensor running_;      // [S]

@@ -64,6 +64,7 @@ ZeroEngine::Captured ZeroEngine::capture(const std::function<Tensor()>& loss) {
   Captured captured;
   captured.launch = communicator->capture([&] {
     const Tensor value = with_data(loss());
+    statistics_.check_observed();
     kernels::copy(current_context(loss_.device()), loss_, value);
     propagate(value);
     settle();

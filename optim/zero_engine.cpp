@@ -154,6 +154,7 @@ void ZeroEngine::begin(int64_t of_step, const MicroStep& of_micro_step, int64_t 
   began = true;
   running = true;
   reached_.clear();
+  statistics_.begin_micro_step();
   if (!options.graph) begin_flows();
 }
 
@@ -165,6 +166,7 @@ void ZeroEngine::begin_flows() {
 }
 
 void ZeroEngine::backward(const Tensor& loss) {
+  statistics_.check_observed();
   if (micro_step.contributes) {
     record_.set_loss(micro_step.index, loss);
     statistics_.keep(micro_step.index);

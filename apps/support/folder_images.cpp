@@ -40,7 +40,9 @@ std::vector<std::string> folders_in(const std::string& path) {
   const fs::directory_iterator entries(path, error);
   if (error) fail_input("{}: {}", path, error.message());
   for (const fs::directory_entry& entry : entries) {
-    if (entry.is_directory() && !hidden(entry.path())) names.push_back(entry.path().filename());
+    std::error_code unknown;  // a link that leads nowhere is no folder
+    if (!entry.is_directory(unknown) || hidden(entry.path())) continue;
+    names.push_back(entry.path().filename());
   }
   std::sort(names.begin(), names.end());
   return names;

@@ -41,12 +41,12 @@ struct Folder {
 Folder look_into(const std::string& path) {
   std::error_code error;
   if (!fs::exists(path, error)) fail_input("{}: no such folder", path);
-  if (!fs::is_directory(path)) {
+  if (!fs::is_directory(path, error)) {
     fail_input("{}: is a file, expected the folder that has the images' files", path);
   }
   Folder result{.path = path, .files = {}, .folders = folders_in(path)};
   for (const fs::directory_entry& entry : fs::directory_iterator(path)) {
-    if (!entry.is_directory()) result.files.push_back(entry.path().filename());
+    if (!entry.is_directory(error)) result.files.push_back(entry.path().filename());
   }
   std::sort(result.files.begin(), result.files.end());
   return result;

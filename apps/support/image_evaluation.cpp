@@ -48,18 +48,18 @@ int64_t place_of_target(std::span<const float> logits, int32_t target) {
 }
 
 ImageEvaluation evaluate_images(nn::Module& model, std::shared_ptr<const ImageSet> set,
-                                const ImageTransformOptions& transform, int64_t size,
-                                const dist::World& world) {
+                                const ImageTransformOptions& transform,
+                                const EvaluationWork& work, const dist::World& world) {
   const auto images = static_cast<double>(set->size());
   auto batches = std::make_shared<EvaluationBatches>(
       std::move(set), transform,
-      EvaluationBatches::Share{.size = size, .ranks = world.size, .rank = world.rank});
+      EvaluationBatches::Share{.size = work.batch, .ranks = world.size, .rank = world.rank});
   const int64_t total = batches->total();
   std::vector<float> own(static_cast<size_t>(total * counted), 0.0f);
   model.eval();
   {
     const NoGrad no_grad;
-    ImageInput input(batches, {});
+    ImageInput input(batches, {.workers = work.workers});
     for (int64_t b = 0; b < batches->count(); ++b) {
       input.load(b);
       const BatchResult result = judge(model(input.images()), input.labels());

@@ -20,12 +20,17 @@ struct ImageEvaluation {
 /// f32 of each batch that the ranks bring together at the end.
 inline constexpr int64_t evaluation_counts = 3;
 
-/// Over all of `set` in batches of `size`. The ranks share the batches, and every rank gets the
+struct EvaluationWork {
+  int64_t batch = 1;  // images
+  int workers = 1;    // threads that prepare them
+};
+
+/// Over all of `set` in batches. The ranks share the batches, and every rank gets the
 /// same bits, which do not depend on how many ranks there are. Every rank runs as many forwards.
 /// Collective.
 ImageEvaluation evaluate_images(nn::Module& model, std::shared_ptr<const ImageSet> set,
-                                const ImageTransformOptions& transform, int64_t size,
-                                const dist::World& world);
+                                const ImageTransformOptions& transform,
+                                const EvaluationWork& work, const dist::World& world);
 
 /// How many classes a row of logits has before the target: those that are larger, and equal ones
 /// before it. NaN is before everything.

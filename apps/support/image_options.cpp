@@ -95,6 +95,7 @@ ImageCommandLine parse_image_command_line(int argc, const char* const* argv) {
                   {.samples = "Images",
                    .optimizer = "sgd",
                    .decay = "Of filters and matrices (sgd: 0.0005, adamw: 0.05, adam: 0)",
+                   .save = "Write the weights, FILE.safetensors",
                    .clip = 0});
   line.help = parse_arguments(app, argc, argv);
   if (!line.help.empty()) return line;
@@ -116,7 +117,11 @@ void complete(ImageCommandLine& line, int64_t training_images, const std::string
   ImageTrainOptions& options = line.options;
   TrainDefaults defaults = defaults_for(options);
   const optim::Batch batch = batch_sizes(line.given.batch, defaults);
-  options.steps_per_epoch = std::max<int64_t>(1, training_images / batch.global);
+  if (batch.global > training_images) {
+    fail_input("a step of {} images, and {} to train on; give a smaller --batch", batch.global,
+               training_images);
+  }
+  options.steps_per_epoch = training_images / batch.global;
   const double epochs = line.epochs.value_or(format == "drawn" ? 6 : 15);
   const auto per_epoch = static_cast<double>(options.steps_per_epoch);
   defaults.steps = std::max<int64_t>(1, std::llround(epochs * per_epoch));
@@ -130,7 +135,23 @@ void complete(ImageCommandLine& line, int64_t training_images, const std::string
   }
 }
 
-void check_ranks(const ImageTrainOptions& options, int64_t ranks) {
+namespace {
+
+// Over one value nothing can be normalised.
+void check_norms(const ImageTrainOptions& options, int64_t side, int64_t ranks) {
+  const models::ImageConfig config = models::image_config(options.model, {.side = side});
+  const auto* const resnet = std::get_if<models::ResNetConfig>(&config);
+  const int64_t images = options.batch.micro * (options.sync_bn ? ranks : 1);
+  if (resnet == nullptr || images * resnet->last_side() > 1) return;
+  fail_input("{}: the last batch norms of a micro-batch of one image of {} x {} have one value a "
+             "channel; give a larger --micro-batch or --image-size",
+             options.model, side, side);
+}
+
+}  // namespace
+
+void check_ranks(const ImageTrainOptions& options, int64_t side, int64_t ranks) {
+  check_norms(options, side, ranks);
   const auto [global, micro] = options.batch;
   if (!options.sync_bn || global == micro * ranks) return;
   const std::string way = global % ranks == 0

@@ -41,8 +41,8 @@ ImageCommandLine parse_image_command_line(int argc, const char* const* argv);
 /// (image_data.h). Throws InputError.
 void complete(ImageCommandLine& line, int64_t training_images, const std::string& format);
 
-/// Throws InputError where so many ranks cannot do as asked.
-void check_ranks(const ImageTrainOptions& options, int64_t ranks);
+/// Throws InputError where so many ranks cannot do as asked, for images of `side` pixels.
+void check_ranks(const ImageTrainOptions& options, int64_t side, int64_t ranks);
 
 /// With schedule, and synchronized batch norms where asked for.
 optim::ZeroOptions image_zero_options(const ImageTrainOptions& options);

@@ -1,5 +1,7 @@
 #include "apps/support/image_weights.h"
 
+#include <cmath>
+#include <limits>
 #include <set>
 
 #include <nlohmann/json.hpp>
@@ -40,10 +42,25 @@ nn::SafetensorsMetadata metadata_of(const ImageModel& model) {
   return {{"format", "pt"}, {description_key, json.dump(-1, ' ', false, Handler::replace)}};
 }
 
+int64_t integer(const nlohmann::json& value) {
+  if (!value.is_number_integer()) fail_input("{}: expected a whole number", value.dump());
+  return value;
+}
+
+void check_norm(const ChannelStatistics& norm) {
+  for (const float mean : norm.mean) {
+    if (!std::isfinite(mean)) fail_input("a mean of {}", mean);
+  }
+  for (const float std : norm.std) {
+    if (!(std::isfinite(std) && std > 0)) fail_input("a deviation of {}, expected above 0", std);
+  }
+}
+
 ImageModel parse_description(const std::string& text) {
   const nlohmann::json json = nlohmann::json::parse(text);
   ImageModel model{.name = json.at("model"),
-                   .sizes = {.side = json.at("image_size"), .channels = json.at("channels")},
+                   .sizes = {.side = integer(json.at("image_size")),
+                             .channels = integer(json.at("channels"))},
                    .norm = {.mean = json.at("mean"), .std = json.at("std")},
                    .class_names = json.at("classes")};
   model.sizes.classes = std::ssize(model.class_names);
@@ -53,6 +70,7 @@ ImageModel parse_description(const std::string& text) {
     fail_input("{} means and {} deviations, expected {} each", model.norm.mean.size(),
                model.norm.std.size(), channels);
   }
+  check_norm(model.norm);
   return model;
 }
 
@@ -85,14 +103,18 @@ optim::ParameterSource ImageWeights::source() const {
 }
 
 void ImageWeights::load_statistics(const nn::Module& model) const {
-  const auto read = [this](const Tensor& to, const std::string& name) {
+  const auto read = [this](const Tensor& to, const std::string& name, float least) {
     Tensor values = Tensor::empty(to.shape(), DType::f32, Device{});
     file_.read_as_f32(entries_.at(name), 0, values.values<float>());
+    for (const float value : values.values<float>()) {
+      if (std::isfinite(value) && value >= least) continue;
+      fail_input("{}: tensor {} has the value {}", file_.path(), name, value);
+    }
     to.copy_from(values);
   };
   for (const auto& [name, statistics] : model.named_statistics()) {
-    read(statistics->mean, name + mean_suffix);
-    read(statistics->variance, name + variance_suffix);
+    read(statistics->mean, name + mean_suffix, std::numeric_limits<float>::lowest());
+    read(statistics->variance, name + variance_suffix, 0);
   }
 }
 

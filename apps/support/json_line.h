@@ -42,6 +42,11 @@ class JsonObject {
   JsonObject& add(std::string_view name, const JsonObject& object) {
     return raw(name, object.text());
   }
+  /// All members of another object.
+  JsonObject& append(const JsonObject& other) {
+    members_.insert(members_.end(), other.members_.begin(), other.members_.end());
+    return *this;
+  }
   /// A value that is JSON already.
   JsonObject& raw(std::string_view name, std::string json) {
     members_.emplace_back(json_string(name), std::move(json));

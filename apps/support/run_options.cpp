@@ -49,12 +49,11 @@ void add_distribution(CLI::App& app, GivenRun& given) {
       ->group(group);
 }
 
-void add_output(CLI::App& app, GivenRun& given, RunOptions& options) {
+void add_output(CLI::App& app, GivenRun& given, RunOptions& options, const RunFlags& flags) {
   const char* group = "Output";
   app.add_option("--eval-every", given.eval_every, "Steps between evaluations; 0: none")
       ->group(group);
-  app.add_option("--save", options.save, "Write the weights, FILE.safetensors, and config.json")
-      ->group(group);
+  app.add_option("--save", options.save, flags.save)->group(group);
   app.add_option("--init", options.init, "Begin with the weights of FILE.safetensors")
       ->group(group);
   app.add_option("--tuned", options.tuned,
@@ -112,7 +111,7 @@ void add_run_options(CLI::App& app, GivenRun& given, RunOptions& options, const 
   add_distribution(app, given);
   add_device_options(app, options.devices);
   add_memory_options(app, options.memory);
-  add_output(app, given, options);
+  add_output(app, given, options, flags);
 }
 
 void fill_run(const GivenRun& given, const TrainDefaults& defaults, RunOptions& options) {

@@ -69,6 +69,7 @@ struct RunFlags {
   std::string samples;    // what a batch consists of
   std::string optimizer;  // the default
   std::string decay;      // what weight decay is applied to, and its default
+  std::string save;       // what is written
   float clip = 0;         // the default
 };
 /// Groups "Training", "Distribution", "Memory" and "Output".

@@ -47,24 +47,25 @@ void StepLoop::train() {
 void StepLoop::launch(int64_t step) {
   const auto begin = Clock::now();
   std::optional<optim::LaunchedStep> launched;
+  JsonObject description;
   try {
     optimizer_.micro_steps(step, options_.batch, work_.load, work_.loss);
     launched = optimizer_.launch_step();
+    description = work_.describe(step);
   } catch (...) {
     log_running();
     throw;
   }
   log_running();
-  running_ = {step, begin, *launched, Clock::now()};
+  running_ = {step, begin, *launched, Clock::now(), std::move(description)};
 }
 
 void StepLoop::log_running() {
   if (!running_) return;
+  const JsonObject description = running_->description;
   const StepLine line = line_of(*running_);
   running_.reset();
-  JsonObject json = step_line(line, work_.unit);
-  if (work_.describe) work_.describe(line.step, json);
-  log_.write(json);
+  log_.write(step_line(line, work_.unit).append(description));
   progress_.step(line);
   count_ = {.steps = line.step + 1, .skipped = count_.skipped + (line.skipped ? 1 : 0)};
 }

@@ -34,8 +34,8 @@ struct StepWork {
     std::string text;
   };
   std::function<Evaluation(int64_t)> evaluate;
-  /// More members for a step's line of the log.
-  std::function<void(int64_t, JsonObject&)> describe = nullptr;
+  /// More members for a step's line of the log; asked when the step is launched.
+  std::function<JsonObject(int64_t)> describe = [](int64_t) { return JsonObject(); };
 };
 
 class StepLoop {
@@ -56,6 +56,7 @@ class StepLoop {
     Clock::time_point begin;
     optim::LaunchedStep launched;
     Clock::time_point launch_end;
+    JsonObject description;
   };
 
   void launch(int64_t step);

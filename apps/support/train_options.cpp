@@ -80,6 +80,7 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
                   {.samples = "Sequences",
                    .optimizer = "adamw",
                    .decay = "Of matrices (adamw: 0.1, else 0)",
+                   .save = "Write the weights, FILE.safetensors, and config.json",
                    .clip = 1});
   add_recompute_option(app, options.memory);
   add_evaluation(app, options);

@@ -63,13 +63,30 @@ TEST_CASE("schedules and synchronized norms reach the optimizer") {
 
 TEST_CASE("synchronized norms want one micro-batch on each rank") {
   const ImageTrainOptions options = parse({"--sync-bn"});
-  CHECK_NOTHROW(check_ranks(options, 2));
-  CHECK_THROWS_WITH(check_ranks(options, 4), Catch::Contains("give --micro-batch 32"));
-  CHECK_THROWS_WITH(check_ranks(options, 3), Catch::Contains("give a --batch that 3 ranks divide"));
-  CHECK_NOTHROW(check_ranks(parse({}), 3));
+  CHECK_NOTHROW(check_ranks(options, 32, 2));
+  CHECK_THROWS_WITH(check_ranks(options, 32, 4), Catch::Contains("give --micro-batch 32"));
+  CHECK_THROWS_WITH(check_ranks(options, 32, 3),
+                    Catch::Contains("give a --batch that 3 ranks divide"));
+  CHECK_NOTHROW(check_ranks(parse({}), 32, 3));
+}
+
+TEST_CASE("batch norms want more than one value a channel") {
+  const auto with_one = [](const char* model) {
+    return parse({"--model", model, "--batch", "1", "--micro-batch", "1"});
+  };
+  const ImageTrainOptions one = with_one("resnet18");
+  CHECK_THROWS_WITH(check_ranks(one, 8, 1), Catch::Contains("give a larger --micro-batch"));
+  CHECK_NOTHROW(check_ranks(one, 9, 1));  // 2 x 2 pixels in the last stage
+  CHECK_THROWS_AS(check_ranks(with_one("resnet20"), 4, 1), InputError);
+  CHECK_NOTHROW(check_ranks(with_one("vgg11"), 32, 1));
+  const ImageTrainOptions shared = parse(
+      {"--model", "resnet18", "--sync-bn", "--batch", "2", "--micro-batch", "1"});
+  CHECK_NOTHROW(check_ranks(shared, 8, 2));
 }
 
 TEST_CASE("train_resnet refuses what makes no sense") {
+  CHECK_THROWS_WITH(parse({"--batch", "512"}, "folder", 500),
+                    Catch::Contains("smaller --batch"));
   for (const std::vector<const char*>& arguments : std::vector<std::vector<const char*>>{
            {"--label-smoothing", "1"},
            {"--label-smoothing", "-0.1"},

@@ -81,6 +81,24 @@ TEST_CASE("files that do not fit the model are refused, by tensor") {
   CHECK_THROWS_WITH(ImageWeights(large, model), Catch::Contains("is unknown"));
 }
 
+TEST_CASE("running statistics that are none are refused") {
+  const test::TemporaryFolder folder;
+  for (const float variance : {-1.0f, NAN, INFINITY}) {
+    models::ResNet model(tiny());
+    nn::materialize(model, Device{}, 5);
+    model.named_statistics()[1].statistics->variance.values<float>()[2] = variance;
+    const std::string path = folder.path("model.safetensors");
+    ImageWriter writer(path, model, description());
+    for (const nn::NamedParameter& named : model.named_parameters()) {
+      writer.write(named, named.parameter.tensor().values<float>());
+    }
+    writer.commit(model, 1);
+    models::ResNet again(tiny());
+    CHECK_THROWS_WITH(ImageWeights(path, again).load(again),
+                      Catch::Contains("layer1.0.bn1.running_var has the value"));
+  }
+}
+
 TEST_CASE("descriptions that cannot be used are refused") {
   const test::TemporaryFolder folder;
   const std::string path = folder.path("model.safetensors");
@@ -97,6 +115,14 @@ TEST_CASE("descriptions that cannot be used are refused") {
       read_image_model(with(R"({"model":"resnet20","image_size":8,"channels":3,"mean":[1],)"
                             R"("std":[1],"classes":["a"]})")),
       Catch::Contains("1 means and 1 deviations, expected 3 each"));
+  const auto grey = [&](const std::string& size, const std::string& deviation) {
+    return with(R"({"model":"resnet20","channels":1,"mean":[0],"classes":["a"],"image_size":)" +
+                size + R"(,"std":[)" + deviation + "]}");
+  };
+  CHECK(read_image_model(grey("8", "0.5")).norm.std[0] == 0.5f);
+  CHECK_THROWS_WITH(read_image_model(grey("16.9", "1")), Catch::Contains("whole number"));
+  CHECK_THROWS_WITH(read_image_model(grey("8", "0")), Catch::Contains("a deviation of 0"));
+  CHECK_THROWS_AS(read_image_model(grey("8", "1e99")), InputError);
 }
 
 TEST_CASE("the place of a target counts what is larger, and equal classes before it") {

@@ -103,6 +103,19 @@ alone "${run[@]}" --steps 30 --eval-every 30 --save model.safetensors --log long
 [[ $("$predict" --top 1 model.safetensors pictures/dark/07.png | wc -l) == 2 ]] || fail "--top 1"
 
 expect 'nothing.*: ' "$train_gpt" --data nothing
+python3 - << 'PYTHON'
+import os, struct
+os.makedirs("oblong")
+with open("oblong/t10k-images-idx3-ubyte", "wb") as file:
+    file.write(struct.pack(">IIII", 0x803, 20, 2, 3) + bytes(i % 250 for i in range(120)))
+with open("oblong/t10k-labels-idx1-ubyte", "wb") as file:
+    file.write(struct.pack(">II", 0x801, 20) + bytes(i % 10 for i in range(20)))
+PYTHON
+expect '2 x 3 pixels' "$train_gpt" --data oblong
+expect 'larger --micro-batch' "$train_gpt" --data pictures --image-size 4 --batch 1 --micro-batch 1
+expect 'smaller --batch' "$train_gpt" --data pictures --image-size 16 --plan
+ln -s loop pictures/loop  # which leads nowhere, and is no class
+alone "${run[@]}" --steps 1 --eval-every 0
 expect 'resnet21' "$train_gpt" --model resnet21
 expect 'expected one' "$train_gpt" --epochs 1 --steps 2
 expect 'sync-bn.*--micro-batch 6' mpirun -n 2 "$train_gpt" "${run[@]}" --sync-bn

@@ -127,6 +127,39 @@ TEST_CASE("values that statistics have are kept by an optimizer, and go on after
   CHECK(statistics_of(model) != before);
 }
 
+// Where a norm's statistics would be those of another micro-batch, or of two.
+TEST_CASE("a batch norm that a forward does not use once is refused") {
+  class Norms : public nn::Module {
+   public:
+    Norms() : first_(2), second_(2) {
+      add("first", first_);
+      add("second", second_);
+    }
+    Tensor loss(int uses) {
+      Tensor x = first_(Tensor::from<float>({2, 2}, {1, 2, 3, 5}));
+      for (int i = 0; i < uses; ++i) x = second_(x);
+      return ops::sum(x);
+    }
+
+   private:
+    nn::BatchNorm2d first_;
+    nn::BatchNorm2d second_;
+  };
+  const dist::World world = job_world();
+  for (const int uses : {0, 2}) {
+    Norms model;
+    optim::ZeroOptimizer optimizer(model, optim::Sgd{}, world);
+    const optim::Batch batch{.global = 2 * world.size, .micro = 2};
+    for (const optim::MicroBatch& micro : optimizer.micro_batches(0, batch)) {
+      CHECK(micro.samples == 2);
+      const Tensor loss = model.loss(uses);
+      CHECK_THROWS_WITH(optimizer.backward(loss),
+                        Catch::Contains(fmt::format("batch norm 'second' {} times", uses)));
+      break;
+    }
+  }
+}
+
 TrainingResult train_synchronized(const dist::World& world, optim::ZeroOptions options,
                                   DType dtype = DType::f32) {
   TinyVision run;

@@ -1,0 +1,83 @@
+#include "nn/convolution.h"
+
+#include "core/autograd.h"
+#include "nn/residual.h"
+#include "tests/support/catch.h"
+
+namespace tessera::test {
+namespace {
+
+Tensor counted(const Shape& shape) {
+  std::vector<float> values;
+  for (int64_t i = 0; i < shape.elements(); ++i) values.push_back(static_cast<float>(i));
+  return Tensor::from(shape, values);
+}
+
+std::vector<float> values_of(const Tensor& x) {
+  return {x.values<float>().begin(), x.values<float>().end()};
+}
+
+TEST_CASE("Conv2d has torch's parameters and adds its bias") {
+  nn::Conv2d layer(2, 4, {3, 1}, {.convolution = {.padding = {1, 0}, .groups = 2}});
+  CHECK(layer.weight.shape() == Shape{4, 1, 3, 1});
+  CHECK(layer.bias.shape() == Shape{4});
+  nn::materialize(layer);
+  const Tensor weight = layer.weight.tensor();
+  std::fill_n(weight.data<float>(), 12, 1.0f);
+  layer.bias.tensor().data<float>()[3] = 10;
+  const Tensor y = layer(Tensor::full({1, 2, 2, 2}, 1));
+  CHECK(y.shape() == Shape{1, 2, 2, 4});
+  CHECK(values_of(y.rows(0, 1)) ==
+        std::vector<float>{2, 2, 2, 12, 2, 2, 2, 12, 2, 2, 2, 12, 2, 2, 2, 12});
+  CHECK_THROWS_AS(nn::Conv2d(3, 4, 3, {.convolution = {.groups = 2}}), Error);
+  CHECK_THROWS_AS(nn::Conv2d(0, 4, 3), Error);
+}
+
+TEST_CASE("pools and flatten as modules") {
+  const Tensor x = counted({1, 2, 2, 2});  // channels 0 2 4 6 and 1 3 5 7
+  nn::MaxPool2d max({.kernel = 2, .stride = 2});
+  nn::AvgPool2d mean({.kernel = 2, .stride = 2});
+  nn::GlobalAvgPool global;
+  nn::Flatten flatten;
+  nn::Relu relu;
+  CHECK(values_of(max(x)) == std::vector<float>{6, 7});
+  CHECK(values_of(mean(x)) == std::vector<float>{3, 4});
+  CHECK(global(x).shape() == Shape{1, 2});
+  CHECK(values_of(global(x)) == std::vector<float>{3, 4});
+  CHECK(values_of(flatten(x)) == std::vector<float>{0, 2, 4, 6, 1, 3, 5, 7});
+  CHECK(values_of(relu(Tensor::from<float>({2}, {-1, 2}))) == std::vector<float>{0, 2});
+}
+
+TEST_CASE("BatchNorm2d takes a tenth of each batch into its running statistics") {
+  nn::BatchNorm2d norm(1);
+  nn::materialize(norm);
+  const Tensor x = Tensor::from<float>({4, 1, 1, 1}, {0, 2, 4, 6});  // mean 3, variance 20 / 3
+  norm(x);
+  const auto& statistics = norm.named_statistics()[0].statistics;
+  CHECK(statistics->mean.item() == Catch::Approx(0.3));
+  CHECK(statistics->variance.item() == Catch::Approx(0.9 + 2.0 / 3));
+  norm.eval();
+  const float scale = 1 / std::sqrt(statistics->variance.item() + 1e-5f);
+  CHECK(norm(x).values<float>()[3] == Catch::Approx((6 - 0.3f) * scale));
+  CHECK(statistics->mean.item() == Catch::Approx(0.3));  // evaluation changes nothing
+  CHECK_THROWS_AS(nn::BatchNorm2d(0), Error);
+  CHECK_THROWS_AS(nn::BatchNorm2d(3, {.momentum = 2}), Error);
+}
+
+TEST_CASE("a residual block whose convolutions are zero passes its input through ReLU") {
+  nn::BasicBlock block(2, 2, 1);
+  nn::materialize(block);
+  for (const nn::NamedParameter& named : block.named_parameters()) {
+    if (named.parameter.shape().rank() != 4) continue;
+    const Tensor weight = named.parameter.tensor();
+    std::fill_n(weight.data<float>(), weight.elements(), 0.0f);
+  }
+  const Tensor x = Tensor::from<float>({1, 1, 2, 2}, {-1, 2, 3, -4});
+  CHECK(values_of(block(x)) == std::vector<float>{0, 2, 3, 0});
+  nn::Bottleneck wider(2, 2, 2);
+  nn::materialize(wider);
+  CHECK(wider(counted({1, 4, 4, 2})).shape() == Shape{1, 2, 2, 8});
+}
+
+}  // namespace
+}  // namespace tessera::test
