@@ -250,7 +250,8 @@ TEST_CASE("next_logits are the last row of logits") {
   const NoGrad no_grad;
   const Tensor tokens = random_indices({1, 5}, 12, tiny.vocab);
   const Tensor next = model.next_logits(tokens);
-  const auto all = model.logits(tokens).values<float>();
+  const Tensor logits = model.logits(tokens);
+  const auto all = logits.values<float>();
   REQUIRE(next.shape() == Shape{1, tiny.vocab});
   for (int64_t v = 0; v < tiny.vocab; ++v) {
     CHECK(next.data<float>()[v] ==
