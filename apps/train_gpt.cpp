@@ -25,8 +25,6 @@
 #include "apps/support/trace_file.h"
 #include "apps/support/train_options.h"
 #include "apps/support/tuned_file.h"
-#include "core/output_file.h"
-#include "core/trace.h"
 #include "dist/bootstrap.h"
 #include "dist/device_choice.h"
 #include "models/gpt.h"
@@ -65,13 +63,6 @@ TokenData open_data(const TrainOptions& options, const dist::World& world) {
   return data;
 }
 
-// What is written at the end must be writable before the work begins.
-void check_destinations(const TrainOptions& options, const dist::World& world) {
-  if (world.rank != 0) return;
-  if (!options.save.empty()) check_gpt_destination(options.save);
-  if (!options.trace.empty()) check_writable(options.trace);
-}
-
 // One training run of a rank: what its steps need, together.
 class Run {
  public:
@@ -85,14 +76,8 @@ class Run {
     set_thread_count(threads_per_rank(options.threads, world.local_size));
     std::unique_ptr<GptWeights> weights;
     if (!options.init.empty()) weights = std::make_unique<GptWeights>(options.init, model_);
-    check_destinations(options, world);
-    // A rank with bad input ends the job here, before the log replaces an older one.
-    world.communicator->barrier();
-    log_ = std::make_unique<RunLog>(talks_ ? options.log : "");
-    trace::enable(!options.trace.empty());
-
-    memory_ledger(default_device()).reset_peaks();
-    world.communicator->traffic().reset();
+    if (world.rank == 0 && !options.save.empty()) check_gpt_destination(options.save);
+    log_ = begin_run(options, world);
     input_ = std::make_unique<TokenInput>(
         data_, TokenInput::Sizes{options.batch.micro, options.model.context});
     optimizer_ = std::make_unique<optim::ZeroOptimizer>(model_, update_rule(options), world,

@@ -26,7 +26,6 @@
 #include "apps/support/trace_file.h"
 #include "apps/support/tuned_file.h"
 #include "core/output_file.h"
-#include "core/trace.h"
 #include "dist/bootstrap.h"
 #include "dist/device_choice.h"
 #include "models/image_classifier.h"
@@ -57,13 +56,6 @@ std::unique_ptr<nn::Module> build_model(const ImageTrainOptions& options, const 
   return model;
 }
 
-// What is written at the end must be writable before the work begins.
-void check_destinations(const ImageTrainOptions& options, const dist::World& world) {
-  if (world.rank != 0) return;
-  if (!options.save.empty()) check_writable(options.save);
-  if (!options.trace.empty()) check_writable(options.trace);
-}
-
 // One training run of a rank: what its steps need, together.
 class Run {
  public:
@@ -72,14 +64,8 @@ class Run {
     set_thread_count(threads_per_rank(options.threads, world.local_size));
     std::unique_ptr<ImageWeights> weights;
     if (!options.init.empty()) weights = std::make_unique<ImageWeights>(options.init, *model_);
-    check_destinations(options, world);
-    // A rank with bad input ends the job here, before the log replaces an older one.
-    world.communicator->barrier();
-    log_ = std::make_unique<RunLog>(world.rank == 0 ? options.log : "");
-    trace::enable(!options.trace.empty());
-
-    memory_ledger(default_device()).reset_peaks();
-    world.communicator->traffic().reset();
+    if (world.rank == 0 && !options.save.empty()) check_writable(options.save);
+    log_ = begin_run(options, world);
     batches_ = std::make_shared<TrainingBatches>(data.train, data.transform,
                                                  TrainingBatches::Schedule{.batch = options.batch,
                                                                            .steps = options.steps,

@@ -6,7 +6,9 @@
 #include <spdlog/spdlog.h>
 
 #include "apps/support/non_finite.h"
+#include "core/output_file.h"
 #include "core/random.h"
+#include "core/trace.h"
 
 namespace tessera::apps {
 namespace {
@@ -16,6 +18,17 @@ double milliseconds(std::chrono::steady_clock::duration time) {
 }
 
 }  // namespace
+
+std::unique_ptr<RunLog> begin_run(const RunOptions& options, const dist::World& world) {
+  if (world.rank == 0 && !options.trace.empty()) check_writable(options.trace);
+  // A rank with bad input ends the job here, before the log replaces an older one.
+  world.communicator->barrier();
+  auto log = std::make_unique<RunLog>(world.rank == 0 ? options.log : "");
+  trace::enable(!options.trace.empty());
+  memory_ledger(default_device()).reset_peaks();
+  world.communicator->traffic().reset();
+  return log;
+}
 
 StepLoop::StepLoop(const RunOptions& options, const dist::World& world,
                    optim::ZeroOptimizer& optimizer, RunLog& log, StepWork work)

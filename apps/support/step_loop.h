@@ -10,6 +10,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 
@@ -37,6 +38,11 @@ struct StepWork {
   /// More members for a step's line of the log; asked when the step is launched.
   std::function<JsonObject(int64_t)> describe = [](int64_t) { return JsonObject(); };
 };
+
+/// What comes before a run holds anything: the trace's file must be writable, as what is saved must
+/// be, which the application has checked; no rank has bad input; and ledgers count from here on.
+/// The log is open on rank 0. Throws InputError. Collective.
+std::unique_ptr<RunLog> begin_run(const RunOptions& options, const dist::World& world);
 
 class StepLoop {
  public:

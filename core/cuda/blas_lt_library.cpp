@@ -3,10 +3,9 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
-#include <memory>
 
 #include "core/cuda/check.h"
-#include "core/cuda/graph.h"
+#include "core/cuda/per_device.h"
 
 namespace tessera::cuda {
 namespace {
@@ -254,20 +253,8 @@ void Library::multiply(const Context& context, const Product& product, Descripto
   finish_call(context, "cublasLtMatmul");
 }
 
-// Never destroyed: a handle must not outlive the driver, which may be gone after main.
 Library& library_of(int device) {
-  static std::mutex mutex;
-  static auto* const libraries = new std::map<int, std::unique_ptr<Library>>;
-  const std::lock_guard lock(mutex);
-  std::unique_ptr<Library>& library = (*libraries)[device];
-  if (!library) {
-    TESSERA_CHECK(running_capture() == nullptr,
-                  "cublasLt: the first product on device {} is in the capture of a graph; run what "
-                  "is captured once before",
-                  device);
-    library = std::make_unique<Library>();
-  }
-  return *library;
+  return one_per_device<Library>(device, "cublasLt", "product");
 }
 
 }  // namespace tessera::cuda

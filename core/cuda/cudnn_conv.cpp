@@ -7,11 +7,10 @@
 #include <bit>
 #include <limits>
 #include <map>
-#include <memory>
 #include <mutex>
 
 #include "core/cuda/check.h"
-#include "core/cuda/graph.h"
+#include "core/cuda/per_device.h"
 
 // Throws for anything but success, with the text of the call.
 #define TESSERA_CUDNN(call) check_cudnn((call), #call)
@@ -167,20 +166,8 @@ class Library {
   std::map<Key, Convolution> convolutions_;
 };
 
-// Never destroyed, as the handle of products (core/cuda/blas_lt_library.cpp).
 Library& library_of(int device) {
-  static std::mutex mutex;
-  static auto* const libraries = new std::map<int, std::unique_ptr<Library>>;
-  const std::lock_guard lock(mutex);
-  std::unique_ptr<Library>& library = (*libraries)[device];
-  if (!library) {
-    TESSERA_CHECK(running_capture() == nullptr,
-                  "cuDNN: the first convolution on device {} is in the capture of a graph; run "
-                  "what is captured once before",
-                  device);
-    library = std::make_unique<Library>();
-  }
-  return *library;
+  return one_per_device<Library>(device, "cuDNN", "convolution");
 }
 
 void check_alignment(const char* name, const void* data) {

@@ -109,6 +109,25 @@ Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias,
 
 }  // namespace ops
 
+std::optional<Conv2dSizes> begin_conv2d_backward(const Context& context,
+                                                 const Conv2dDestinations& to,
+                                                 const Conv2dSources& from,
+                                                 const Conv2dOptions& options) {
+  const auto& [dx, dweight, dbias] = to;
+  const auto& [dy, x, weight] = from;
+  if (dbias.defined()) {
+    const Tensor column = Tensor::unallocated({dbias.elements(), 1}, dy.dtype());
+    kernels::linear_backward(context, Tensor(), Tensor(), dbias, dy, Tensor(), Tensor(), column,
+                             WeightLayout::out_in, Activation::none);
+  }
+  if (!dx.defined() && !dweight.defined()) return std::nullopt;
+  const Conv2dSizes sizes = conv2d_sizes((dx.defined() ? dx : x).shape(),
+                                         (dweight.defined() ? dweight : weight).shape(), options);
+  if (sizes.y_elements() > 0) return sizes;
+  if (dweight.defined()) kernels::fill(context, dweight, 0.0f);
+  return std::nullopt;
+}
+
 namespace cpu {
 
 namespace {
@@ -170,21 +189,11 @@ void conv2d_forward(const Context& context, const Tensor& y, const Tensor& x, co
 void conv2d_backward(const Context& context, const Tensor& dx, const Tensor& dweight,
                      const Tensor& dbias, const Tensor& dy, const Tensor& x, const Tensor& weight,
                      const Conv2dOptions& options) {
-  // The gradient of the bias is that of a linear layer, and takes no workspace.
-  if (dbias.defined()) {
-    linear_backward(context, {}, {}, dbias, dy, {}, {},
-                    Tensor::unallocated({dbias.elements(), 1}, dy.dtype()), WeightLayout::out_in,
-                    Activation::none);
-  }
-  if (!dx.defined() && !dweight.defined()) return;
-  const Conv2dSizes sizes = conv2d_sizes((dx.defined() ? dx : x).shape(),
-                                         (dweight.defined() ? dweight : weight).shape(), options);
-  if (sizes.y_elements() == 0) {
-    if (dweight.defined()) fill(context, dweight, 0.0f);
-    return;
-  }
-  if (dx.defined()) convolve(context, Conv2dPass::input_gradient, sizes, dx, weight, dy);
-  if (dweight.defined()) convolve(context, Conv2dPass::weight_gradient, sizes, x, dweight, dy);
+  const auto sizes =
+      begin_conv2d_backward(context, {dx, dweight, dbias}, {dy, x, weight}, options);
+  if (!sizes) return;
+  if (dx.defined()) convolve(context, Conv2dPass::input_gradient, *sizes, dx, weight, dy);
+  if (dweight.defined()) convolve(context, Conv2dPass::weight_gradient, *sizes, x, dweight, dy);
 }
 
 int64_t conv2d_forward_workspace(const Context&, const Conv2dSizes& sizes, DType dtype,

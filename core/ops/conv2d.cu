@@ -7,6 +7,7 @@
 
 #include "core/cuda/cudnn_conv.h"
 #include "core/cuda/kernel.cuh"
+#include "core/ops/linear.h"
 
 namespace tessera::cuda {
 
@@ -89,25 +90,15 @@ void conv2d_forward(const Context& context, const Tensor& y, const Tensor& x, co
 void conv2d_backward(const Context& context, const Tensor& dx, const Tensor& dweight,
                      const Tensor& dbias, const Tensor& dy, const Tensor& x, const Tensor& weight,
                      const Conv2dOptions& options) {
-  // The gradient of the bias is that of a linear layer.
-  if (dbias.defined()) {
-    linear_backward(context, {}, {}, dbias, dy, {}, {},
-                    Tensor::unallocated({dbias.elements(), 1}, dy.dtype()), WeightLayout::out_in,
-                    Activation::none);
-  }
-  if (!dx.defined() && !dweight.defined()) return;
-  const Conv2dSizes sizes = conv2d_sizes((dx.defined() ? dx : x).shape(),
-                                         (dweight.defined() ? dweight : weight).shape(), options);
-  if (sizes.y_elements() == 0) {
-    if (dweight.defined()) fill(context, dweight, 0.0f);
-    return;
-  }
+  const auto sizes =
+      begin_conv2d_backward(context, {dx, dweight, dbias}, {dy, x, weight}, options);
+  if (!sizes) return;
   if (dx.defined()) {
-    const Tensor filter = as_filter(context, sizes, weight);
-    convolve(context, {Conv2dPass::input_gradient, sizes, dy.dtype()},
+    const Tensor filter = as_filter(context, *sizes, weight);
+    convolve(context, {Conv2dPass::input_gradient, *sizes, dy.dtype()},
              {.x = dx.raw(), .filter = filter.raw(), .y = dy.raw()});
   }
-  if (dweight.defined()) weight_gradient(context, sizes, dweight, dy, x);
+  if (dweight.defined()) weight_gradient(context, *sizes, dweight, dy, x);
 }
 
 int64_t conv2d_forward_workspace(const Context& context, const Conv2dSizes& sizes, DType dtype,
@@ -124,12 +115,9 @@ int64_t conv2d_backward_workspace(const Context& context, const Conv2dSizes& siz
   if (wanted.weight) {
     bytes = std::max(bytes, workspace_bytes(context, Conv2dPass::weight_gradient, sizes, dtype));
   }
-  // Sums of 64 rows each, where there are more (core/ops/linear.cu).
+  if (!wanted.bias) return bytes;
   const int64_t rows = sizes.y_elements() / sizes.out_channels;
-  if (wanted.bias && rows > 64) {
-    bytes = std::max(bytes, (rows + 63) / 64 * sizes.out_channels * dtype_size(DType::f32));
-  }
-  return bytes;
+  return std::max(bytes, bias_gradient_workspace(rows, sizes.out_channels));
 }
 
 }  // namespace tessera::cuda

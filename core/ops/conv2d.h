@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "core/image_kernels.h"
 
@@ -30,6 +31,20 @@ Conv2dSizes conv2d_sizes(const Shape& x, const Shape& weight, const Conv2dOption
 
 /// What a library is asked for: one of y, dx and dweight.
 enum class Conv2dPass : uint8_t { forward, input_gradient, weight_gradient };
+
+/// What the backward of both devices begins with: the gradient of the bias, which is that of a
+/// linear layer, and that of a weight that no pixel has met. Nothing where no other is wanted or
+/// there is.
+struct Conv2dDestinations {
+  const Tensor &dx, &dweight, &dbias;
+};
+struct Conv2dSources {
+  const Tensor &dy, &x, &weight;
+};
+std::optional<Conv2dSizes> begin_conv2d_backward(const Context& context,
+                                                 const Conv2dDestinations& to,
+                                                 const Conv2dSources& from,
+                                                 const Conv2dOptions& options);
 
 /// Which gradients a backward is asked for.
 struct Conv2dGradients {

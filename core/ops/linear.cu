@@ -94,6 +94,11 @@ void column_sums(const Context& context, T* out, const T* x, int64_t rows, int64
 
 }  // namespace
 
+int64_t bias_gradient_workspace(int64_t rows, int64_t channels) {
+  if (rows <= first_pass_rows) return 0;
+  return (rows + first_pass_rows - 1) / first_pass_rows * channels * dtype_size(DType::f32);
+}
+
 void linear_forward(const Context& context, const Tensor& y, const Tensor& pre, const Tensor& x,
                     const Tensor& weight, const Tensor& bias, WeightLayout layout,
                     Activation activation) {

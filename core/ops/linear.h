@@ -20,4 +20,9 @@ inline LinearSizes linear_sizes(const Tensor& y, const Tensor& weight, WeightLay
   return {in, out, rows, in_out ? out : 1, in_out ? 1 : in};
 }
 
+namespace cuda {
+/// What linear_backward takes of the workspace for the gradient of a bias.
+int64_t bias_gradient_workspace(int64_t rows, int64_t channels);
+}  // namespace cuda
+
 }  // namespace tessera

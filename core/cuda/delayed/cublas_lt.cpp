@@ -1,88 +1,68 @@
 // cuBLASLt, loaded by the first call: linked in, its 500 MB would cost every process 90 ms and 200
-// MB at its start, also where it never uses a GPU. The functions in use have the library's names
-// here, so that its callers and headers need not know. The emulated build has its own instead.
+// MB at its start, also where it never uses a GPU. The emulated build has its own instead.
 #include <cublasLt.h>
-#include <dlfcn.h>
 
-#include <string>
-
-#include "core/error.h"
+#include "core/cuda/delayed/library.h"
 
 namespace {
 
-void* library() {
-  static void* const handle = [] {
-    const std::string name = fmt::format("libcublasLt.so.{}", CUBLAS_VER_MAJOR);
-    void* found = dlopen(name.c_str(), RTLD_NOW);
-    // Where the library was when Tessera was built, if the loader's own places do not have it.
-    if (!found) found = dlopen((TESSERA_CUDA_LIBRARIES "/" + name).c_str(), RTLD_NOW);
-    if (!found) tessera::fail("cublasLt: {}", dlerror());
-    return found;
-  }();
-  return handle;
-}
-
-template <class Function>
-Function* symbol(const char* name) {
-  void* const found = dlsym(library(), name);
-  if (!found) tessera::fail("cublasLt: {}", dlerror());
-  return reinterpret_cast<Function*>(found);
+tessera::cuda::DelayedLibrary& cublas_lt() {
+  static tessera::cuda::DelayedLibrary library(
+      "cublasLt", fmt::format("libcublasLt.so.{}", CUBLAS_VER_MAJOR));
+  return library;
 }
 
 }  // namespace
 
-#define TESSERA_DELAYED(name, arguments)                                    \
-  {                                                                         \
-    static const auto function = symbol<decltype(name)>(#name);             \
-    return function arguments;                                              \
-  }
-
 extern "C" {
 
-size_t cublasLtGetVersion() TESSERA_DELAYED(cublasLtGetVersion, ())
+size_t cublasLtGetVersion() TESSERA_DELAYED(cublas_lt, cublasLtGetVersion, ())
 
 const char* cublasLtGetStatusName(cublasStatus_t status)
-TESSERA_DELAYED(cublasLtGetStatusName, (status))
+TESSERA_DELAYED(cublas_lt, cublasLtGetStatusName, (status))
 
 const char* cublasLtGetStatusString(cublasStatus_t status)
-TESSERA_DELAYED(cublasLtGetStatusString, (status))
+TESSERA_DELAYED(cublas_lt, cublasLtGetStatusString, (status))
 
-cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) TESSERA_DELAYED(cublasLtCreate, (handle))
+cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle)
+TESSERA_DELAYED(cublas_lt, cublasLtCreate, (handle))
 
 cublasStatus_t cublasLtMatrixLayoutInit_internal(cublasLtMatrixLayout_t layout, size_t size,
                                                  cudaDataType type, uint64_t rows,
                                                  uint64_t columns, int64_t stride)
-TESSERA_DELAYED(cublasLtMatrixLayoutInit_internal, (layout, size, type, rows, columns, stride))
+TESSERA_DELAYED(cublas_lt, cublasLtMatrixLayoutInit_internal,
+                (layout, size, type, rows, columns, stride))
 
 cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t layout,
                                                 cublasLtMatrixLayoutAttribute_t attribute,
                                                 const void* value, size_t bytes)
-TESSERA_DELAYED(cublasLtMatrixLayoutSetAttribute, (layout, attribute, value, bytes))
+TESSERA_DELAYED(cublas_lt, cublasLtMatrixLayoutSetAttribute, (layout, attribute, value, bytes))
 
 cublasStatus_t cublasLtMatmulDescInit_internal(cublasLtMatmulDesc_t desc, size_t size,
                                                cublasComputeType_t compute, cudaDataType_t scale)
-TESSERA_DELAYED(cublasLtMatmulDescInit_internal, (desc, size, compute, scale))
+TESSERA_DELAYED(cublas_lt, cublasLtMatmulDescInit_internal, (desc, size, compute, scale))
 
 cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc,
                                               cublasLtMatmulDescAttributes_t attribute,
                                               const void* value, size_t bytes)
-TESSERA_DELAYED(cublasLtMatmulDescSetAttribute, (desc, attribute, value, bytes))
+TESSERA_DELAYED(cublas_lt, cublasLtMatmulDescSetAttribute, (desc, attribute, value, bytes))
 
 cublasStatus_t cublasLtMatmulPreferenceInit_internal(cublasLtMatmulPreference_t preference,
                                                      size_t size)
-TESSERA_DELAYED(cublasLtMatmulPreferenceInit_internal, (preference, size))
+TESSERA_DELAYED(cublas_lt, cublasLtMatmulPreferenceInit_internal, (preference, size))
 
 cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t preference,
                                                     cublasLtMatmulPreferenceAttributes_t attribute,
                                                     const void* value, size_t bytes)
-TESSERA_DELAYED(cublasLtMatmulPreferenceSetAttribute, (preference, attribute, value, bytes))
+TESSERA_DELAYED(cublas_lt, cublasLtMatmulPreferenceSetAttribute,
+                (preference, attribute, value, bytes))
 
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
     cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, cublasLtMatrixLayout_t a,
     cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
     cublasLtMatmulPreference_t preference, int most, cublasLtMatmulHeuristicResult_t results[],
     int* count)
-TESSERA_DELAYED(cublasLtMatmulAlgoGetHeuristic,
+TESSERA_DELAYED(cublas_lt, cublasLtMatmulAlgoGetHeuristic,
                 (handle, desc, a, b, c, d, preference, most, results, count))
 
 cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc,
@@ -90,12 +70,12 @@ cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t handle, cublasLtMatmulDe
                                        cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
                                        const cublasLtMatmulAlgo_t* algorithm,
                                        cublasLtMatmulHeuristicResult_t* result)
-TESSERA_DELAYED(cublasLtMatmulAlgoCheck, (handle, desc, a, b, c, d, algorithm, result))
+TESSERA_DELAYED(cublas_lt, cublasLtMatmulAlgoCheck, (handle, desc, a, b, c, d, algorithm, result))
 
 cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t* algorithm,
                                                     cublasLtMatmulAlgoConfigAttributes_t attribute,
                                                     void* value, size_t bytes, size_t* written)
-TESSERA_DELAYED(cublasLtMatmulAlgoConfigGetAttribute,
+TESSERA_DELAYED(cublas_lt, cublasLtMatmulAlgoConfigGetAttribute,
                 (algorithm, attribute, value, bytes, written))
 
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc,
@@ -105,7 +85,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
                               cublasLtMatrixLayout_t d_layout,
                               const cublasLtMatmulAlgo_t* algorithm, void* workspace, size_t bytes,
                               cudaStream_t stream)
-TESSERA_DELAYED(cublasLtMatmul, (handle, desc, alpha, a, a_layout, b, b_layout, beta, c, c_layout,
+TESSERA_DELAYED(cublas_lt, cublasLtMatmul,
+                (handle, desc, alpha, a, a_layout, b, b_layout, beta, c, c_layout,
                                  d, d_layout, algorithm, workspace, bytes, stream))
 
 }  // extern "C"

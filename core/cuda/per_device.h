@@ -1,0 +1,32 @@
+// What a library of the GPU's has for each device.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+
+#include "core/cuda/graph.h"
+#include "core/error.h"
+
+namespace tessera::cuda {
+
+/// The Library of a device, made when it is first asked for, which must not be in the capture of a
+/// graph: that throws, naming the library and what was `called`. Never destroyed: a handle must not
+/// outlive the driver, which may be gone after main.
+template <class Library>
+Library& one_per_device(int device, const char* name, const char* called) {
+  static std::mutex mutex;
+  static auto* const libraries = new std::map<int, std::unique_ptr<Library>>;
+  const std::lock_guard lock(mutex);
+  std::unique_ptr<Library>& library = (*libraries)[device];
+  if (!library) {
+    TESSERA_CHECK(running_capture() == nullptr,
+                  "{}: the first {} on device {} is in the capture of a graph; run what is "
+                  "captured once before",
+                  name, called, device);
+    library = std::make_unique<Library>();
+  }
+  return *library;
+}
+
+}  // namespace tessera::cuda
