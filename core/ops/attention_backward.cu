@@ -331,7 +331,7 @@ __global__ void __launch_bounds__(plain_threads) query_gradients_plain(Backward<
     }
     share_plain(weights, ds);
     __syncthreads();
-    add_plain(dq, weights, k, s.head);
+    add_plain(dq, weights, k, s.tokens - key, s.head);
   }
   store_plain(head_of(x.dqkv, s, work.pair).q, work.first, dq, [](int) { return 1.0f; }, s);
 }
@@ -379,8 +379,8 @@ __global__ void __launch_bounds__(plain_threads) key_gradients_plain(Backward<T>
     share_plain(p_weights, p);
     share_plain(ds_weights, ds);
     __syncthreads();
-    add_plain(dv, p_weights, dy, s.head);
-    add_plain(dk, ds_weights, q, s.head);
+    add_plain(dv, p_weights, dy, s.tokens - query, s.head);
+    add_plain(dk, ds_weights, q, s.tokens - query, s.head);
   }
   const Head<T> to = head_of(x.dqkv, s, work.pair);
   const auto one = [](int) { return 1.0f; };

@@ -221,7 +221,7 @@ __global__ void __launch_bounds__(plain_threads)
     }
     share_plain(weights, scores);
     __syncthreads();
-    add_plain(out, weights, v, s.head);
+    add_plain(out, weights, v, s.tokens - key, s.head);
   }
   TESSERA_UNROLL
   for (int i = 0; i < R; ++i) {

@@ -74,13 +74,15 @@ __device__ void share_plain(float* square, const float (&c)[R][R]) {
   }
 }
 
-/// c (16 R, D) += weights b, with the weights as share_plain left them.
+/// c (16 R, D) += weights b, with the weights as share_plain left them. Only the first `tokens`
+/// rows of b count: the weights of the others are zero.
 template <int R, int J>
-__device__ void add_plain(float (&c)[R][J], const float* weights, const float* b, int head) {
+__device__ void add_plain(float (&c)[R][J], const float* weights, const float* b, int tokens,
+                          int head) {
   int column[J];  // what lies behind D is computed from the last one, and not stored
   TESSERA_UNROLL
   for (int j = 0; j < J; ++j) column[j] = std::min(across() + side * j, head - 1);
-  for (int k = 0; k < side * R; ++k) {
+  for (int k = 0; k < std::min(side * R, tokens); ++k) {
     float right[J];
     TESSERA_UNROLL
     for (int j = 0; j < J; ++j) right[j] = b[k * plain_pitch(head) + column[j]];

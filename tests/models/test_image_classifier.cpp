@@ -57,7 +57,7 @@ TEST_CASE("image classifiers name their parameters as torchvision does") {
   }
 }
 
-TEST_CASE("every image classifier labels an image, in training and in evaluation") {
+TEST_CASE("every image classifier labels an image, in training and in evaluation", "[slow]") {
   for (const std::string& name : models::image_classifier_names()) {
     CAPTURE(name);
     const auto model = models::image_classifier(name, {.side = 32, .channels = 1, .classes = 3});

@@ -87,24 +87,33 @@ TEST_CASE("precisions are different runs, close to each other") {
   CHECK(reference(DType::bf16, DType::bf16).weights != reference(DType::bf16).weights);
 }
 
-TEST_CASE("equal bits over ranks, precisions, stages, buckets, recompute and overlap") {
-  // Every pair of values of two factors occurs.
-  const Variant variants[] = {
-      {DType::f32, 0, below_one_parameter, false, false},
-      {DType::f32, 1, several, true, false},
-      {DType::f32, 2, whole_model, false, true},
-      {DType::f32, 3, below_one_parameter, true, true},
-      {DType::bf16, 0, several, true, false},
-      {DType::bf16, 1, whole_model, true, true},
-      {DType::bf16, 2, below_one_parameter, true, false},
-      {DType::bf16, 3, several, false, true},
-      {DType::f16, 0, whole_model, false, true},
-      {DType::f16, 1, below_one_parameter, false, false},
-      {DType::f16, 2, several, false, false},
-      {DType::f16, 3, whole_model, true, false},
-  };
-  for (const Variant& variant : variants) check_variant(variant);
+// Every pair of values of two factors occurs.
+constexpr Variant pairs_of_factors[] = {
+    {DType::f32, 0, below_one_parameter, false, false},
+    {DType::f32, 1, several, true, false},
+    {DType::f32, 2, whole_model, false, true},
+    {DType::f32, 3, below_one_parameter, true, true},
+    {DType::bf16, 0, several, true, false},
+    {DType::bf16, 1, whole_model, true, true},
+    {DType::bf16, 2, below_one_parameter, true, false},
+    {DType::bf16, 3, several, false, true},
+    {DType::f16, 0, whole_model, false, true},
+    {DType::f16, 1, below_one_parameter, false, false},
+    {DType::f16, 2, several, false, false},
+    {DType::f16, 3, whole_model, true, false},
+};
+
+TEST_CASE("equal bits over ranks in f32, stages, buckets, recompute and overlap", "[f32]") {
+  for (const Variant& variant : pairs_of_factors) {
+    if (variant.dtype == DType::f32) check_variant(variant);
+  }
   check_variant({DType::f32, 2, several, false, true});
+}
+
+TEST_CASE("equal bits over ranks in 16 bits, stages, buckets, recompute and overlap") {
+  for (const Variant& variant : pairs_of_factors) {
+    if (variant.dtype != DType::f32) check_variant(variant);
+  }
 }
 
 TEST_CASE("equal bits where gradient sums are rounded to bf16 after every micro-batch") {
