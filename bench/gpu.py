@@ -6,9 +6,9 @@
     bench/gpu.py --smoke          # tiny, on --device cpu, to see that it works
 
 Times are medians that each process takes itself, around work that ends with waiting for the device
-(bench/kernels.cpp, bench/gpt_step.cpp, and the peers of the same name). The peer is PyTorch with
-torch.compile, fused AdamW and its FLASH_ATTENTION backend; without it (--python none) its columns
-stay empty.
+(bench/kernels.cpp, bench/gpt_step.cpp, bench/resnet_step.cpp, and the peers of the same names). The
+peer is PyTorch with torch.compile, fused AdamW and its FLASH_ATTENTION backend; without it
+(--python none) its columns stay empty.
 """
 import argparse
 import json
@@ -128,6 +128,7 @@ def warm_up(args):
     """Lets torch.compile fill its cache, beside something that leaves the GPU alone."""
     for preset in PRESETS:
         peer_steps(args, preset, "--steps", "1", "--warmup", "1")
+    peer_resnet(args, "--steps", "1", "--warmup", "1")
 
 
 def initial_weights(args, folder):
@@ -170,6 +171,30 @@ def gpt(args, preset):
         b = min(result["cuda_peak_bytes"] for result in peers.values()) / 2**30
         compare.row(f"{name}: peak memory", f"{a:.1f} GiB, PyTorch {b:.1f} GiB", f"{a / b:.2f} x",
                     "< 1" if required else "reported")
+
+
+def resnet_options(args):
+    model, size, batch, steps = ("resnet20", 32, 2, 2) if args.smoke else ("resnet50", 224, 128, 10)
+    return ["--model", model, "--size", size, "--batch", args.batch or batch, "--steps", steps,
+            "--warmup", "4"]
+
+
+def peer_resnet(args, *more):
+    return peer(args, "resnet_step.py", *resnet_options(args), "--threads", args.threads,
+                "--dtype", "bf16", "--compile", *more)
+
+
+def resnet(args):
+    mine = ours(args, "bench_resnet_step", *resnet_options(args), "--threads", args.threads,
+                "--precision", "bf16")
+    theirs = peer_resnet(args)
+    _, model, _, size, _, batch, *_ = resnet_options(args)
+    ms = mine["median_ms"]
+    text, ratio, note = f"{ms:.1f} ms, {1e3 * batch / ms:.0f} images/s", "", ""
+    if theirs:
+        text += f", PyTorch {theirs['median_ms']:.1f} ms"
+        ratio, note = f"{theirs['median_ms'] / ms:.2f} x", f"PyTorch {theirs['torch']}"
+    compare.row(f"{model}, bf16, {size}x{size}, B={batch}: step", text, ratio, "reported", note)
 
 
 def idle(lines):
@@ -222,6 +247,7 @@ def ordered(args):
 QUESTIONS = {
     "kernels": kernels,
     **{preset: (lambda args, p=preset: gpt(args, p)) for preset in PRESETS},
+    "resnet": resnet,
     "ordered": ordered,
     "gaps": gaps,
 }

@@ -110,7 +110,8 @@ else
 fi
 # test_nn is left out: its subject is host memory.
 serial=(test_core test_dist)
-programs=(test_dist_mpi test_optim_mpi comm_bench bench_kernels bench_gpt_step)
+programs=(test_dist_mpi test_optim_mpi comm_bench bench_kernels bench_gpt_step
+  bench_resnet_step)
 if ! $emulated; then
   serial+=(test_models test_optim)
   programs+=(test_support bench_kernel_times)
@@ -171,6 +172,7 @@ rows kernels 60
 rows gpt2 120
 if ! $emulated; then rows gaps 40; fi
 rows ordered 30
+rows resnet 60
 rows gpt2-medium 90
 rows gpt2-large 90
 

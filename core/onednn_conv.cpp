@@ -1,9 +1,12 @@
 #include "core/onednn_conv.h"
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <initializer_list>
+#include <optional>
 #include <string_view>
+#include <tuple>
 #include <unordered_map>
 #include <utility>
 
@@ -34,30 +37,47 @@ struct Call {
   }
 };
 
-/// A convolution, and what moves the weight into the library's layout, or its gradient out of it.
-/// The workspace has the weight in that layout first, then the scratchpad of one call at a time.
+/// A tensor of a convolution, in the caller's layout and in the library's.
+struct Operand {
+  Call reorder;              // from one to the other; none where they are the same
+  int64_t packed_bytes = 0;  // of the library's, in whole cache lines; 0 where they are the same
+};
+
+/// A convolution, and what moves its tensors between layouts. The workspace has those of x, weight
+/// and y in the library's layout first, then the scratchpad of one call at a time.
 struct Convolution {
   Call call;
-  Call reorder;              // none where the layouts are the same
-  int64_t packed_bytes = 0;  // in whole cache lines
+  std::array<Operand, 3> operands;  // x, weight, y
 
+  int64_t packed_bytes() const {
+    int64_t bytes = 0;
+    for (const Operand& operand : operands) bytes += operand.packed_bytes;
+    return bytes;
+  }
   int64_t workspace_bytes() const {
-    return packed_bytes + std::max(call.scratchpad_bytes, reorder.scratchpad_bytes);
+    int64_t scratchpad = call.scratchpad_bytes;
+    for (const Operand& operand : operands) {
+      scratchpad = std::max(scratchpad, operand.reorder.scratchpad_bytes);
+    }
+    return packed_bytes() + scratchpad;
   }
 };
 
 /// The tensors of a convolution in the library's terms.
 struct Layouts {
-  dnnl::memory::desc x, y, bias;
-  dnnl::memory::desc weight, dweight;  // in whichever layout the library likes
-  dnnl::memory::desc plain_weight;     // in torch's; also of the gradient
+  dnnl::algorithm algorithm = dnnl::algorithm::convolution_direct;
+  dnnl::memory::desc x, y, bias;               // of Winograd's x and y the library has its own too
+  dnnl::memory::desc weight, dweight;          // in whichever layout the library likes
+  dnnl::memory::desc plain_x, plain_weight, plain_y;  // the caller's; also of the gradients
   dnnl::memory::dims stride, dilation, padding;
   bool strides_few_channels = false;
   bool has_few_channels = false;
   dnnl::primitive_attr attributes;
+
+  bool is_winograd() const { return algorithm == dnnl::algorithm::convolution_winograd; }
 };
 
-Layouts layouts_of(const Problem& p) {
+Layouts layouts_of(const Problem& p, dnnl::algorithm algorithm) {
   using Tag = dnnl::memory::format_tag;
   const Conv2dSizes& s = p.sizes;
   const auto& [stride, padding, dilation, groups] = s.options;
@@ -65,9 +85,14 @@ Layouts layouts_of(const Problem& p) {
   dnnl::memory::dims weight{s.out_channels / groups, s.group_channels(), s.kernel_height,
                             s.kernel_width};
   if (groups > 1) weight.insert(weight.begin(), groups);
+  const dnnl::memory::dims x{s.images, s.channels, s.height, s.width};
+  const dnnl::memory::dims y{s.images, s.out_channels, s.out_height, s.out_width};
   Layouts l;
-  l.x = {{s.images, s.channels, s.height, s.width}, type, Tag::nhwc};
-  l.y = {{s.images, s.out_channels, s.out_height, s.out_width}, type, Tag::nhwc};
+  l.algorithm = algorithm;
+  l.plain_x = {x, type, Tag::nhwc};
+  l.plain_y = {y, type, Tag::nhwc};
+  l.x = l.is_winograd() ? dnnl::memory::desc(x, type, Tag::any) : l.plain_x;
+  l.y = l.is_winograd() ? dnnl::memory::desc(y, type, Tag::any) : l.plain_y;
   if (p.has_bias) l.bias = {{s.out_channels}, type, Tag::a};
   l.weight = {weight, type, Tag::any};
   l.dweight = {weight, dnnl::memory::data_type::f32, Tag::any};
@@ -110,56 +135,77 @@ auto without_1x1(Make&& make) {
   return chosen;
 }
 
-constexpr auto algorithm = dnnl::algorithm::convolution_direct;
+// Winograd's F(4 x 4, 3 x 3) of Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks"
+// (2015), has a quarter of the products. On 3x3 layers of ResNet-18 and -20 it takes half of the
+// direct algorithm's time forward and for the gradient of x, two thirds of it for the weight's from
+// 64 channels on, and a fifth is lost again where images go through the library's layout. It loses
+// where channels are few, and where the transformed weight is larger than the images.
+bool suits_winograd(const Problem& p) {
+  const Conv2dSizes& s = p.sizes;
+  const auto& [stride, padding, dilation, groups] = s.options;
+  constexpr int64_t block = 16;  // channels of the library's layout
+  const int64_t least = p.pass == static_cast<int64_t>(Conv2dPass::weight_gradient) ? 64 : 32;
+  const int64_t channels = std::max(s.channels, s.out_channels);
+  return p.dtype == static_cast<int64_t>(DType::f32) && s.kernel_height == 3 &&
+         s.kernel_width == 3 && stride == Size2(1) && padding == Size2(1) &&
+         dilation == Size2(1) && groups == 1 && s.channels % block == 0 &&
+         s.out_channels % block == 0 && std::min(s.channels, s.out_channels) >= least &&
+         s.images * s.out_height * s.out_width >= 4 * channels;
+}
 
+// Of Winograd's algorithm these are empty where the library or the machine has none.
 dnnl::convolution_forward::primitive_desc describe_forward(const Layouts& l) {
   using Forward = dnnl::convolution_forward;
   constexpr auto kind = dnnl::prop_kind::forward_training;
 #if DNNL_VERSION_MAJOR >= 3
   const auto make = [&] {
-    return TESSERA_ONEDNN(Forward::primitive_desc(engine(), kind, algorithm, l.x, l.weight, l.bias,
-                                                  l.y, l.stride, l.dilation, l.padding, l.padding,
-                                                  l.attributes));
+    return TESSERA_ONEDNN(Forward::primitive_desc(
+        engine(), kind, l.algorithm, l.x, l.weight, l.bias, l.y, l.stride, l.dilation, l.padding,
+        l.padding, l.attributes, l.is_winograd()));
   };
 #else
   // Lives as long as the search: version 2 keeps a pointer to it.
-  const auto operation = TESSERA_ONEDNN(Forward::desc(kind, algorithm, l.x, l.weight, l.bias, l.y,
+  const auto operation = TESSERA_ONEDNN(Forward::desc(kind, l.algorithm, l.x, l.weight, l.bias, l.y,
                                                       l.stride, l.dilation, l.padding, l.padding));
   const auto make = [&] {
-    return TESSERA_ONEDNN(Forward::primitive_desc(operation, l.attributes, engine()));
+    return TESSERA_ONEDNN(Forward::primitive_desc(operation, l.attributes, engine(),
+                                                  l.is_winograd()));
   };
 #endif
-  return l.has_few_channels ? direct_or_first(make) : make();
+  return l.has_few_channels && !l.is_winograd() ? direct_or_first(make) : make();
 }
 
 dnnl::convolution_backward_data::primitive_desc describe_input_gradient(const Layouts& l) {
   using Backward = dnnl::convolution_backward_data;
   const auto forward = describe_forward(l);
+  if (!forward) return {};
 #if DNNL_VERSION_MAJOR >= 3
-  return TESSERA_ONEDNN(Backward::primitive_desc(engine(), algorithm, l.x, l.weight, l.y, l.stride,
-                                                 l.dilation, l.padding, l.padding, forward,
-                                                 l.attributes));
+  return TESSERA_ONEDNN(Backward::primitive_desc(engine(), l.algorithm, l.x, l.weight, l.y,
+                                                 l.stride, l.dilation, l.padding, l.padding,
+                                                 forward, l.attributes, l.is_winograd()));
 #else
   return TESSERA_ONEDNN(Backward::primitive_desc(
-      {algorithm, l.x, l.weight, l.y, l.stride, l.dilation, l.padding, l.padding}, l.attributes,
-      engine(), forward));
+      {l.algorithm, l.x, l.weight, l.y, l.stride, l.dilation, l.padding, l.padding}, l.attributes,
+      engine(), forward, l.is_winograd()));
 #endif
 }
 
 dnnl::convolution_backward_weights::primitive_desc describe_weight_gradient(const Layouts& l) {
   using Backward = dnnl::convolution_backward_weights;
   const auto forward = describe_forward(l);
+  if (!forward) return {};
 #if DNNL_VERSION_MAJOR >= 3
   const auto make = [&] {
-    return TESSERA_ONEDNN(Backward::primitive_desc(engine(), algorithm, l.x, l.dweight, l.y,
+    return TESSERA_ONEDNN(Backward::primitive_desc(engine(), l.algorithm, l.x, l.dweight, l.y,
                                                    l.stride, l.dilation, l.padding, l.padding,
-                                                   forward, l.attributes));
+                                                   forward, l.attributes, l.is_winograd()));
   };
 #else
-  const auto operation = TESSERA_ONEDNN(Backward::desc(algorithm, l.x, l.dweight, l.y, l.stride,
+  const auto operation = TESSERA_ONEDNN(Backward::desc(l.algorithm, l.x, l.dweight, l.y, l.stride,
                                                        l.dilation, l.padding, l.padding));
   const auto make = [&] {
-    return TESSERA_ONEDNN(Backward::primitive_desc(operation, l.attributes, engine(), forward));
+    return TESSERA_ONEDNN(Backward::primitive_desc(operation, l.attributes, engine(), forward,
+                                                   l.is_winograd()));
   };
 #endif
   return l.strides_few_channels ? without_1x1(make) : make();
@@ -182,52 +228,84 @@ Call make_call(const Description& description,
   return call;
 }
 
-void add_reorder(Convolution& convolution, const Layouts& l, const dnnl::memory::desc& from,
-                 const dnnl::memory::desc& to) {
-  if (from == to) return;
+Operand make_operand(const Layouts& l, const dnnl::memory::desc& plain,
+                     const dnnl::memory::desc& packed, bool is_destination) {
+  Operand operand;
+  if (plain == packed) return operand;
+  const auto& [from, to] = is_destination ? std::tie(packed, plain) : std::tie(plain, packed);
   using Description = dnnl::reorder::primitive_desc;
   const auto description =
       TESSERA_ONEDNN(Description(engine(), from, engine(), to, l.attributes));
-  convolution.reorder =
+  operand.reorder =
       make_call<dnnl::reorder>(description, {{DNNL_ARG_FROM, from}, {DNNL_ARG_TO, to}});
   constexpr int64_t line = 64;
-  const auto bytes = static_cast<int64_t>((from == l.plain_weight ? to : from).get_size());
-  convolution.packed_bytes = (bytes + line - 1) / line * line;
+  operand.packed_bytes = (static_cast<int64_t>(packed.get_size()) + line - 1) / line * line;
+  return operand;
+}
+
+/// The names of x, weight and y among the arguments of a pass.
+std::array<int, 3> names_of(Conv2dPass pass) {
+  switch (pass) {
+    case Conv2dPass::forward: return {DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST};
+    case Conv2dPass::input_gradient:
+      return {DNNL_ARG_DIFF_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DIFF_DST};
+    case Conv2dPass::weight_gradient: break;
+  }
+  return {DNNL_ARG_SRC, DNNL_ARG_DIFF_WEIGHTS, DNNL_ARG_DIFF_DST};
+}
+
+/// Which of x, weight and y the pass writes.
+int destination_of(Conv2dPass pass) {
+  return pass == Conv2dPass::forward ? 2 : pass == Conv2dPass::input_gradient ? 0 : 1;
+}
+
+/// `packed`: x, weight and y in the library's layout.
+template <class Primitive, class Description>
+Convolution make_convolution(const Layouts& l, Conv2dPass pass, const Description& description,
+                             const std::array<dnnl::memory::desc, 3>& packed) {
+  const auto names = names_of(pass);
+  Convolution made;
+  made.call = make_call<Primitive>(description, {{names[0], packed[0]}, {names[1], packed[1]},
+                                                 {names[2], packed[2]}, {DNNL_ARG_BIAS, l.bias}});
+  const dnnl::memory::desc plain[] = {l.plain_x, l.plain_weight, l.plain_y};
+  for (size_t i = 0; i < packed.size(); ++i) {
+    const bool is_destination = static_cast<int>(i) == destination_of(pass);
+    made.operands[i] = make_operand(l, plain[i], packed[i], is_destination);
+  }
+  return made;
+}
+
+/// Without a value where the library does not have the algorithm.
+std::optional<Convolution> make_convolution(const Problem& problem, dnnl::algorithm algorithm) {
+  const Layouts l = layouts_of(problem, algorithm);
+  const auto pass = static_cast<Conv2dPass>(problem.pass);
+  switch (pass) {
+    case Conv2dPass::forward: {
+      const auto d = describe_forward(l);
+      if (!d) return std::nullopt;
+      return make_convolution<dnnl::convolution_forward>(
+          l, pass, d, {d.src_desc(), d.weights_desc(), d.dst_desc()});
+    }
+    case Conv2dPass::input_gradient: {
+      const auto d = describe_input_gradient(l);
+      if (!d) return std::nullopt;
+      return make_convolution<dnnl::convolution_backward_data>(
+          l, pass, d, {d.diff_src_desc(), d.weights_desc(), d.diff_dst_desc()});
+    }
+    case Conv2dPass::weight_gradient: break;
+  }
+  const auto d = describe_weight_gradient(l);
+  if (!d) return std::nullopt;
+  return make_convolution<dnnl::convolution_backward_weights>(
+      l, pass, d, {d.src_desc(), d.diff_weights_desc(), d.diff_dst_desc()});
 }
 
 Convolution make_convolution(const Problem& problem) {
-  const Layouts l = layouts_of(problem);
-  Convolution made;
-  switch (static_cast<Conv2dPass>(problem.pass)) {
-    case Conv2dPass::forward: {
-      const auto description = describe_forward(l);
-      const auto weight = description.weights_desc();
-      made.call = make_call<dnnl::convolution_forward>(
-          description, {{DNNL_ARG_SRC, l.x}, {DNNL_ARG_WEIGHTS, weight}, {DNNL_ARG_BIAS, l.bias},
-                        {DNNL_ARG_DST, l.y}});
-      add_reorder(made, l, l.plain_weight, weight);
-      break;
-    }
-    case Conv2dPass::input_gradient: {
-      const auto description = describe_input_gradient(l);
-      const auto weight = description.weights_desc();
-      made.call = make_call<dnnl::convolution_backward_data>(
-          description, {{DNNL_ARG_DIFF_SRC, l.x}, {DNNL_ARG_WEIGHTS, weight},
-                        {DNNL_ARG_DIFF_DST, l.y}});
-      add_reorder(made, l, l.plain_weight, weight);
-      break;
-    }
-    case Conv2dPass::weight_gradient: {
-      const auto description = describe_weight_gradient(l);
-      const auto dweight = description.diff_weights_desc();
-      made.call = make_call<dnnl::convolution_backward_weights>(
-          description, {{DNNL_ARG_SRC, l.x}, {DNNL_ARG_DIFF_WEIGHTS, dweight},
-                        {DNNL_ARG_DIFF_DST, l.y}});
-      add_reorder(made, l, dweight, l.plain_weight);
-      break;
-    }
+  if (suits_winograd(problem)) {
+    auto made = make_convolution(problem, dnnl::algorithm::convolution_winograd);
+    if (made) return *std::move(made);
   }
-  return made;
+  return make_convolution(problem, dnnl::algorithm::convolution_direct).value();
 }
 
 Convolution& find_convolution(const ConvArgs& args, int threads) {
@@ -249,23 +327,28 @@ int team_size() { return omp_in_parallel() ? 1 : thread_count(); }
 
 void convolve(const ConvArgs& args, const ConvMemory& memory) {
   const TeamSize team(team_size());
-  auto& [call, reorder, packed_bytes] = find_convolution(args, team_size());
-  const bool is_packed = packed_bytes > 0;
-  void* const packed = is_packed ? memory.workspace : memory.weight;
-  void* const scratchpad = static_cast<std::byte*>(memory.workspace) + packed_bytes;
-  const bool is_forward = args.pass == Conv2dPass::forward;
-  const bool has_dweight = args.pass == Conv2dPass::weight_gradient;
-  call.set(args.pass == Conv2dPass::input_gradient ? DNNL_ARG_DIFF_SRC : DNNL_ARG_SRC, memory.x);
-  call.set(has_dweight ? DNNL_ARG_DIFF_WEIGHTS : DNNL_ARG_WEIGHTS, packed);
-  call.set(is_forward ? DNNL_ARG_DST : DNNL_ARG_DIFF_DST, memory.y);
-  if (args.has_bias) call.set(DNNL_ARG_BIAS, memory.bias);
-  if (is_packed) {
-    reorder.set(has_dweight ? DNNL_ARG_FROM : DNNL_ARG_TO, packed);
-    reorder.set(has_dweight ? DNNL_ARG_TO : DNNL_ARG_FROM, memory.weight);
+  Convolution& convolution = find_convolution(args, team_size());
+  auto& [call, operands] = convolution;
+  const auto names = names_of(args.pass);
+  void* const plain[] = {memory.x, memory.weight, memory.y};
+  Operand& destination = operands[static_cast<size_t>(destination_of(args.pass))];
+  auto* const workspace = static_cast<std::byte*>(memory.workspace);
+  void* const scratchpad = workspace + convolution.packed_bytes();
+  std::byte* packed = workspace;
+  for (size_t i = 0; i < operands.size(); ++i) {
+    Operand& operand = operands[i];
+    const bool is_packed = operand.packed_bytes > 0;
+    call.set(names[i], is_packed ? packed : plain[i]);
+    if (!is_packed) continue;
+    const bool is_destination = &operand == &destination;
+    operand.reorder.set(is_destination ? DNNL_ARG_FROM : DNNL_ARG_TO, packed);
+    operand.reorder.set(is_destination ? DNNL_ARG_TO : DNNL_ARG_FROM, plain[i]);
+    if (!is_destination) operand.reorder.run(scratchpad);
+    packed += operand.packed_bytes;
   }
-  if (is_packed && !has_dweight) reorder.run(scratchpad);
+  if (args.has_bias) call.set(DNNL_ARG_BIAS, memory.bias);
   call.run(scratchpad);
-  if (is_packed && has_dweight) reorder.run(scratchpad);
+  if (destination.packed_bytes > 0) destination.reorder.run(scratchpad);
 }
 
 int64_t conv_workspace_bytes(const ConvArgs& args) {

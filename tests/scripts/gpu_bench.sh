@@ -27,6 +27,6 @@ fi
 bench/gpu.py --smoke --device cpu --python none --bin "$TESSERA_BIN" --threads 2 > "$work/rows"
 cat "$work/rows"
 for row in "bf16 product" copy "attention T=128 D=64" "layer norm backward" AdamW \
-  "nano, bf16: step" "ordered against fast reduction"; do
+  "nano, bf16: step" "resnet20, bf16" "ordered against fast reduction"; do
   grep -q "^| $row[^|]*| [0-9]" "$work/rows" || fail "no row '$row'"
 done

@@ -24,8 +24,8 @@ struct Case {
   }
 };
 
-const std::vector<Case>& cases() {
-  static const std::vector<Case> all{
+std::vector<Case> make_cases() {
+  std::vector<Case> all{
       {{1, 1, 1, 1}, {1, 1, 1, 1}},
       {{2, 5, 7, 3}, {4, 3, 3, 3}, {.padding = 1}},
       {{1, 9, 6, 3}, {16, 3, 3, 3}, {.padding = 1}},               // CIFAR's first layer
@@ -44,6 +44,17 @@ const std::vector<Case>& cases() {
       {{1, 3, 3, 2}, {2, 2, 2, 2}, {.stride = 3, .padding = 4}},     // windows of padding alone
       {{1, 6, 6, 3}, {5, 3, 2, 2}, {.stride = 4}},                   // pixels that nothing reads
   };
+  if (!on_cpu()) return all;
+  // Large enough for Winograd's algorithm: y and dx, then dweight too; whole tiles and parts.
+  all.push_back({{1, 9, 18, 32}, {32, 32, 3, 3}, {.padding = 1}});
+  all.push_back({{1, 10, 13, 32}, {32, 32, 3, 3}, {.padding = 1}});
+  all.push_back({{2, 9, 15, 64}, {64, 64, 3, 3}, {.padding = 1}});
+  all.push_back({{3, 8, 12, 48}, {64, 48, 3, 3}, {.padding = 1}});
+  return all;
+}
+
+const std::vector<Case>& cases() {
+  static const std::vector<Case> all = make_cases();
   return all;
 }
 
