@@ -173,25 +173,38 @@ def gpt(args, preset):
                     "< 1" if required else "reported")
 
 
+def resnet_sizes(args):
+    """Of the model, a side of an image and the batch."""
+    return ("resnet20", 32, 2) if args.smoke else ("resnet50", 224, 128)
+
+
 def resnet_options(args):
-    model, size, batch, steps = ("resnet20", 32, 2, 2) if args.smoke else ("resnet50", 224, 128, 10)
-    return ["--model", model, "--size", size, "--batch", args.batch or batch, "--steps", steps,
-            "--warmup", "4"]
+    model, size, batch = resnet_sizes(args)
+    steps, warmup = (2, 1) if args.smoke else (10, 4)
+    return ["--model", model, "--size", size, "--batch", batch, "--threads", args.threads,
+            "--steps", steps, "--warmup", warmup]
 
 
 def peer_resnet(args, *more):
-    return peer(args, "resnet_step.py", *resnet_options(args), "--threads", args.threads,
-                "--dtype", "bf16", "--compile", *more)
+    return peer(args, "resnet_step.py", *resnet_options(args), "--dtype", "bf16", "--compile",
+                *more)
 
 
 def resnet(args):
-    mine = ours(args, "bench_resnet_step", *resnet_options(args), "--threads", args.threads,
-                "--precision", "bf16")
-    theirs = peer_resnet(args)
-    _, model, _, size, _, batch, *_ = resnet_options(args)
+    with tempfile.TemporaryDirectory() as folder:
+        start, theirs = [], None
+        if args.python != "none":
+            start = ["--weights", pathlib.Path(folder) / "model.safetensors"]
+            subprocess.run([str(part) for part in [
+                args.python, compare.PEERS / "resnet_step.py", *resnet_options(args),
+                "--write-weights", start[1]]], check=True)
+            theirs = peer_resnet(args, *start)
+        mine = ours(args, "bench_resnet_step", *resnet_options(args), "--precision", "bf16", *start)
+    model, size, batch = resnet_sizes(args)
     ms = mine["median_ms"]
     text, ratio, note = f"{ms:.1f} ms, {1e3 * batch / ms:.0f} images/s", "", ""
     if theirs:
+        compare.require_same_losses(f"{model}, bf16", [mine], [theirs], 5e-2)
         text += f", PyTorch {theirs['median_ms']:.1f} ms"
         ratio, note = f"{theirs['median_ms'] / ms:.2f} x", f"PyTorch {theirs['torch']}"
     compare.row(f"{model}, bf16, {size}x{size}, B={batch}: step", text, ratio, "reported", note)

@@ -30,12 +30,12 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
 endif()
 
 if(TESSERA_SANITIZE)
-  # Whole debug information, and checks of what the address sanitizer finds too (null pointers, ends
-  # of objects) or of virtual tables, would nearly double the time of compiling. A target that no
-  # sanitized test is about has the property TESSERA_UNSANITIZED.
-  set(checks -fsanitize=${TESSERA_SANITIZE} -fno-sanitize=vptr,null,object-size
-    -fno-sanitize-recover=all -fno-omit-frame-pointer)
-  set(unsanitized $<BOOL:$<TARGET_PROPERTY:TESSERA_UNSANITIZED>>)
-  target_compile_options(tessera_flags INTERFACE -O1 -g1 "$<$<NOT:${unsanitized}>:${checks}>")
+  # Whole debug information, and checks of virtual tables or of what the address sanitizer finds too
+  # (null pointers, ends of objects), would nearly double the time of compiling.
+  target_compile_options(tessera_flags INTERFACE
+    -O1 -g1 -fno-omit-frame-pointer -fno-sanitize-recover=all -fsanitize=${TESSERA_SANITIZE})
+  if(TESSERA_SANITIZE MATCHES "address")
+    target_compile_options(tessera_flags INTERFACE -fno-sanitize=vptr,null,object-size)
+  endif()
   target_link_options(tessera_flags INTERFACE -fsanitize=${TESSERA_SANITIZE})
 endif()

@@ -66,8 +66,8 @@ struct Convolution {
 /// The tensors of a convolution in the library's terms.
 struct Layouts {
   dnnl::algorithm algorithm = dnnl::algorithm::convolution_direct;
-  dnnl::memory::desc x, y, bias;               // of Winograd's x and y the library has its own too
-  dnnl::memory::desc weight, dweight;          // in whichever layout the library likes
+  dnnl::memory::desc x, y, bias;       // x and y of Winograd's algorithm as weight
+  dnnl::memory::desc weight, dweight;  // in whichever layout the library likes
   dnnl::memory::desc plain_x, plain_weight, plain_y;  // the caller's; also of the gradients
   dnnl::memory::dims stride, dilation, padding;
   bool strides_few_channels = false;
@@ -138,19 +138,19 @@ auto without_1x1(Make&& make) {
 // Winograd's F(4 x 4, 3 x 3) of Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks"
 // (2015), has a quarter of the products. On 3x3 layers of ResNet-18 and -20 it takes half of the
 // direct algorithm's time forward and for the gradient of x, two thirds of it for the weight's from
-// 64 channels on, and a fifth is lost again where images go through the library's layout. It loses
-// where channels are few, and where the transformed weight is larger than the images.
+// 64 channels on; a fifth of the gain is lost where images are reordered. It loses where channels
+// are few, and where the transformed weight is larger than the images.
 bool suits_winograd(const Problem& p) {
   const Conv2dSizes& s = p.sizes;
   const auto& [stride, padding, dilation, groups] = s.options;
   constexpr int64_t block = 16;  // channels of the library's layout
   const int64_t least = p.pass == static_cast<int64_t>(Conv2dPass::weight_gradient) ? 64 : 32;
-  const int64_t channels = std::max(s.channels, s.out_channels);
+  const int64_t most = std::max(s.channels, s.out_channels);
   return p.dtype == static_cast<int64_t>(DType::f32) && s.kernel_height == 3 &&
          s.kernel_width == 3 && stride == Size2(1) && padding == Size2(1) &&
          dilation == Size2(1) && groups == 1 && s.channels % block == 0 &&
          s.out_channels % block == 0 && std::min(s.channels, s.out_channels) >= least &&
-         s.images * s.out_height * s.out_width >= 4 * channels;
+         s.images * s.out_height * s.out_width >= 4 * most;
 }
 
 // Of Winograd's algorithm these are empty where the library or the machine has none.
@@ -328,7 +328,7 @@ int team_size() { return omp_in_parallel() ? 1 : thread_count(); }
 void convolve(const ConvArgs& args, const ConvMemory& memory) {
   const TeamSize team(team_size());
   Convolution& convolution = find_convolution(args, team_size());
-  auto& [call, operands] = convolution;
+  auto& operands = convolution.operands;
   const auto names = names_of(args.pass);
   void* const plain[] = {memory.x, memory.weight, memory.y};
   Operand& destination = operands[static_cast<size_t>(destination_of(args.pass))];
@@ -338,7 +338,7 @@ void convolve(const ConvArgs& args, const ConvMemory& memory) {
   for (size_t i = 0; i < operands.size(); ++i) {
     Operand& operand = operands[i];
     const bool is_packed = operand.packed_bytes > 0;
-    call.set(names[i], is_packed ? packed : plain[i]);
+    convolution.call.set(names[i], is_packed ? packed : plain[i]);
     if (!is_packed) continue;
     const bool is_destination = &operand == &destination;
     operand.reorder.set(is_destination ? DNNL_ARG_FROM : DNNL_ARG_TO, packed);
@@ -346,8 +346,8 @@ void convolve(const ConvArgs& args, const ConvMemory& memory) {
     if (!is_destination) operand.reorder.run(scratchpad);
     packed += operand.packed_bytes;
   }
-  if (args.has_bias) call.set(DNNL_ARG_BIAS, memory.bias);
-  call.run(scratchpad);
+  if (args.has_bias) convolution.call.set(DNNL_ARG_BIAS, memory.bias);
+  convolution.call.run(scratchpad);
   if (destination.packed_bytes > 0) destination.reorder.run(scratchpad);
 }
 

@@ -1,6 +1,7 @@
 // Convolutions by oneDNN. Images are (N, H, W, C), weights (O, C / groups, kh, kw) as torch stores
-// them. oneDNN chooses another layout for weights, with which it is 2 to 4 times as fast; every
-// call brings the weight there, or its gradient back, through the workspace.
+// them. oneDNN chooses another layout for weights, with which it is 2 to 4 times as fast, and
+// for Winograd's algorithm one for images too; every call brings there what it reads, and back what
+// it writes, through the workspace.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +11,8 @@
 namespace tessera::cpu::onednn {
 
 /// One pass over sizes above zero, in f32 or in a dtype that has_instructions_for. Sums are f32,
-/// and each result is rounded once.
+/// and each result is rounded once; so are the transforms of Winograd's algorithm, which has f32
+/// alone.
 struct ConvArgs {
   Conv2dPass pass = Conv2dPass::forward;
   Conv2dSizes sizes;

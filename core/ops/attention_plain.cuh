@@ -75,7 +75,7 @@ __device__ void share_plain(float* square, const float (&c)[R][R]) {
 }
 
 /// c (16 R, D) += weights b, with the weights as share_plain left them. Only the first `tokens`
-/// rows of b count: the weights of the others are zero.
+/// rows of b count: the others are zero.
 template <int R, int J>
 __device__ void add_plain(float (&c)[R][J], const float* weights, const float* b, int tokens,
                           int head) {

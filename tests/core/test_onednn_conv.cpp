@@ -1,11 +1,15 @@
-// That oneDNN keeps to the memory that it is given, where a version of it did not.
+// Which algorithm a convolution takes, and that oneDNN keeps to the memory that it is given, where
+// a version of it did not.
 #include "core/onednn_conv.h"
 
 #include <algorithm>
-#include <vector>
+
+#include <oneapi/dnnl/dnnl_version.h>
 
 #include "core/context.h"
 #include "tests/support/catch.h"
+#include "tests/support/reference.h"
+#include "tests/support/tensors.h"
 
 namespace tessera::test {
 namespace {
@@ -18,9 +22,9 @@ void check_workspace(Conv2dPass pass, const Conv2dSizes& sizes) {
   const Tensor memory = Tensor::empty({bytes + room}, DType::u8, Device{});
   auto* const workspace = static_cast<std::byte*>(memory.raw());
   std::fill_n(workspace, bytes + room, canary);
-  const Tensor x = Tensor::zeros({sizes.x_elements()}, DType::f32, Device{});
-  const Tensor y = Tensor::zeros({sizes.y_elements()}, DType::f32, Device{});
-  const Tensor weight = Tensor::zeros({sizes.weight_elements()}, DType::f32, Device{});
+  const Tensor x = random_tensor({sizes.x_elements()}, 1);
+  const Tensor y = random_tensor({sizes.y_elements()}, 2);
+  const Tensor weight = random_tensor({sizes.weight_elements()}, 3);
   cpu::onednn::convolve(args, {x.raw(), weight.raw(), y.raw(), nullptr, workspace});
   CAPTURE(sizes.images, sizes.channels, sizes.out_channels, sizes.height, sizes.width, bytes);
   CHECK(std::count(workspace + bytes, workspace + bytes + room, canary) == room);
@@ -35,7 +39,29 @@ TEST_CASE("a strided 1x1 convolution of few channels stays within its workspace"
   }
 }
 
+// Elsewhere all are direct sums.
+TEST_CASE("Winograd's algorithm is used where it pays, and has room for images", "[cpu]") {
+  if (DNNL_VERSION_MAJOR != 2 || !__builtin_cpu_supports("avx512dq")) {
+    TESSERA_SKIP("version 2 of oneDNN has it, on AVX-512");
+  }
+  const auto bytes = [](Conv2dPass pass, const Conv2dSizes& sizes) {
+    return cpu::onednn::conv_workspace_bytes({pass, sizes, DType::f32, false});
+  };
+  for (const auto pass : {Conv2dPass::forward, Conv2dPass::input_gradient}) {
+    const Conv2dSizes fitting = conv2d_sizes({8, 16, 16, 32}, {32, 32, 3, 3}, {.padding = 1});
+    const int64_t images = 4 * (fitting.x_elements() + fitting.y_elements());
+    CHECK(bytes(pass, fitting) > images);
+    CHECK(bytes(pass, conv2d_sizes({8, 16, 16, 32}, {32, 32, 3, 3}, {})) < images);
+    CHECK(bytes(pass, conv2d_sizes({8, 16, 16, 32}, {16, 32, 3, 3}, {.padding = 1})) < images);
+  }
+  const Conv2dSizes fitting = conv2d_sizes({8, 16, 16, 64}, {64, 64, 3, 3}, {.padding = 1});
+  CHECK(bytes(Conv2dPass::weight_gradient, fitting) >
+        4 * (fitting.x_elements() + fitting.y_elements()));
+}
+
 TEST_CASE("Winograd's algorithm stays within its workspace", "[cpu]") {
+  const ThreadCountRestorer restore;
+  set_thread_count(GENERATE(1, 3, 8));
   const auto pass = GENERATE(Conv2dPass::forward, Conv2dPass::input_gradient,
                              Conv2dPass::weight_gradient);
   for (const int64_t channels : {64, 80}) {

@@ -50,6 +50,14 @@ std::vector<Case> make_cases() {
   all.push_back({{1, 10, 13, 32}, {32, 32, 3, 3}, {.padding = 1}});
   all.push_back({{2, 9, 15, 64}, {64, 64, 3, 3}, {.padding = 1}});
   all.push_back({{3, 8, 12, 48}, {64, 48, 3, 3}, {.padding = 1}});
+  all.push_back({{129, 1, 1, 32}, {32, 32, 3, 3}, {.padding = 1}});
+  all.push_back({{40, 2, 2, 32}, {32, 32, 3, 3}, {.padding = 1}});
+  // What differs from them in one point.
+  all.push_back({{3, 9, 10, 32}, {32, 32, 3, 3}});
+  all.push_back({{3, 9, 10, 32}, {32, 32, 3, 3}, {.padding = {1, 2}}});
+  all.push_back({{9, 9, 10, 32}, {32, 32, 3, 3}, {.stride = 2, .padding = 1}});
+  all.push_back({{4, 9, 10, 32}, {32, 32, 3, 3}, {.padding = 1, .dilation = 2}});
+  all.push_back({{3, 9, 10, 64}, {32, 32, 3, 3}, {.padding = 1, .groups = 2}});
   return all;
 }
 
@@ -146,6 +154,8 @@ TEST_CASE("conv2d and its gradients equal float64", "[conv2d]") {
   const DType dtype = GENERATE(from_range(float_dtypes()));
   const Inputs in(c, dtype);
   const Reference expected = reference(c, in);
+  const ThreadCountRestorer restore;
+  if (on_cpu()) set_thread_count(GENERATE(1, 3, 8));  // the library shares out its work otherwise
   const Outputs actual = run(c, in);
   INFO("x " << fmt::to_string(c.x) << ", weight " << fmt::to_string(c.weight));
   CHECK(relative_error(actual.y, expected.y) < tolerance(dtype, 1, 2e-6));
