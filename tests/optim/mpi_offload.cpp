@@ -10,8 +10,8 @@ namespace {
 
 constexpr DType dtypes[] = {DType::f32, DType::bf16};
 
-TinyRun run_of(DType dtype) {
-  return {.steps = 4, .batch = {.global = 26, .micro = 2}, .dtype = dtype};
+TinyRun run_of(DType dtype, int64_t steps = 4) {
+  return {.steps = steps, .batch = {.global = 26, .micro = 2}, .dtype = dtype};
 }
 
 optim::ZeroOptions options_of(int stage, optim::Offload offload) {
@@ -25,7 +25,7 @@ TEST_CASE("offload: the computing device never holds optimizer state, the host d
       CAPTURE(dtype_name(dtype), stage);
       const MemoryUse device(*world.communicator, world.communicator->device());
       const MemoryUse host(*world.communicator);
-      train_tiny(run_of(dtype), world, options_of(stage, optim::Offload::optimizer));
+      train_tiny(run_of(dtype, 1), world, options_of(stage, optim::Offload::optimizer));
       CHECK(device.peak(Category::optimizer_state) == 0);
       CHECK(host.peak(Category::optimizer_state) > 0);
       CHECK(host.peak(Category::communication) > 0);  // where sums and weights pass
@@ -39,7 +39,7 @@ TEST_CASE("without offload the state is on the computing device: the test above 
     for (const int stage : {0, 1, 2, 3}) {
       const MemoryUse device(*world.communicator, world.communicator->device());
       const MemoryUse host(*world.communicator);
-      train_tiny(run_of(dtype), world, options_of(stage, optim::Offload::none));
+      train_tiny(run_of(dtype, 1), world, options_of(stage, optim::Offload::none));
       CHECK(device.peak(Category::optimizer_state) > 0);
       CHECK(host.peak(Category::optimizer_state) == 0);
       // A GPU's ranks exchange norms, losses and flags by way of the host.
@@ -52,7 +52,7 @@ TEST_CASE("offload: what else the ranks hold stays on the computing device") {
   const dist::World world = beside_the_host(job_world());
   const MemoryUse device(*world.communicator, world.communicator->device());
   const MemoryUse host(*world.communicator);
-  train_tiny(run_of(DType::bf16), world, options_of(3, optim::Offload::optimizer));
+  train_tiny(run_of(DType::bf16, 1), world, options_of(3, optim::Offload::optimizer));
   for (const Category category : {Category::parameters, Category::gradients}) {
     CHECK(host.peak(category) == 0);
     CHECK(device.peak(category) > 0);
@@ -66,7 +66,6 @@ TEST_CASE("offload changes no bit, in any precision, at any stage") {
                                      options_of(0, optim::Offload::none));
     for (const int stage : {0, 1, 2, 3}) {
       CAPTURE(dtype_name(dtype), stage);
-      CHECK(train_tiny(run_of(dtype), world, options_of(stage, optim::Offload::none)) == expected);
       CHECK(train_tiny(run_of(dtype), world, options_of(stage, optim::Offload::optimizer)) ==
             expected);
     }
