@@ -66,6 +66,7 @@ TEST_CASE("offload changes no bit, in any precision, at any stage") {
                                      options_of(0, optim::Offload::none));
     for (const int stage : {0, 1, 2, 3}) {
       CAPTURE(dtype_name(dtype), stage);
+      CHECK(train_tiny(run_of(dtype), world, options_of(stage, optim::Offload::none)) == expected);
       CHECK(train_tiny(run_of(dtype), world, options_of(stage, optim::Offload::optimizer)) ==
             expected);
     }
