@@ -131,19 +131,19 @@ def warm_up(args):
     peer_resnet(args, "--steps", "1", "--warmup", "1")
 
 
-def initial_weights(args, folder):
+def initial_weights(args, folder, script, *options):
+    """The same start for both: the peer's."""
     path = pathlib.Path(folder) / "model.safetensors"
-    subprocess.run([args.python, compare.PEERS / "gpt_step.py", "--preset",
-                    "nano" if args.smoke else "gpt2",
-                    *([] if args.smoke else ["--context", "1024"]), "--write-weights", path],
-                   check=True)
+    command = [args.python, compare.PEERS / script, *options, "--write-weights", path]
+    subprocess.run([str(part) for part in command], check=True)
     return ["--weights", path]
 
 
 def gpt(args, preset):
     with tempfile.TemporaryDirectory() as folder:
-        # The same start for both, where the file is small enough to be written in seconds.
-        start = initial_weights(args, folder) if preset == "gpt2" and args.python != "none" else []
+        start = []
+        if preset == "gpt2" and args.python != "none":  # a file that is written in seconds
+            start = initial_weights(args, folder, "gpt_step.py", *step_options(args, preset))
         mine = our_step(args, preset, *start)
         peers = {way: result for way, result in peer_steps(args, preset, *start).items() if result}
         if start:
@@ -194,10 +194,7 @@ def resnet(args):
     with tempfile.TemporaryDirectory() as folder:
         start, theirs = [], None
         if args.python != "none":
-            start = ["--weights", pathlib.Path(folder) / "model.safetensors"]
-            subprocess.run([str(part) for part in [
-                args.python, compare.PEERS / "resnet_step.py", *resnet_options(args),
-                "--write-weights", start[1]]], check=True)
+            start = initial_weights(args, folder, "resnet_step.py", *resnet_options(args))
             theirs = peer_resnet(args, *start)
         mine = ours(args, "bench_resnet_step", *resnet_options(args), "--precision", "bf16", *start)
     model, size, batch = resnet_sizes(args)

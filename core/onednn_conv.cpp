@@ -255,7 +255,7 @@ std::array<int, 3> names_of(Conv2dPass pass) {
 }
 
 /// Which of x, weight and y the pass writes.
-int destination_of(Conv2dPass pass) {
+size_t destination_of(Conv2dPass pass) {
   return pass == Conv2dPass::forward ? 2 : pass == Conv2dPass::input_gradient ? 0 : 1;
 }
 
@@ -269,7 +269,7 @@ Convolution make_convolution(const Layouts& l, Conv2dPass pass, const Descriptio
                                                  {names[2], packed[2]}, {DNNL_ARG_BIAS, l.bias}});
   const dnnl::memory::desc plain[] = {l.plain_x, l.plain_weight, l.plain_y};
   for (size_t i = 0; i < packed.size(); ++i) {
-    const bool is_destination = static_cast<int>(i) == destination_of(pass);
+    const bool is_destination = i == destination_of(pass);
     made.operands[i] = make_operand(l, plain[i], packed[i], is_destination);
   }
   return made;
@@ -331,7 +331,7 @@ void convolve(const ConvArgs& args, const ConvMemory& memory) {
   auto& operands = convolution.operands;
   const auto names = names_of(args.pass);
   void* const plain[] = {memory.x, memory.weight, memory.y};
-  Operand& destination = operands[static_cast<size_t>(destination_of(args.pass))];
+  Operand& destination = operands[destination_of(args.pass)];
   auto* const workspace = static_cast<std::byte*>(memory.workspace);
   void* const scratchpad = workspace + convolution.packed_bytes();
   std::byte* packed = workspace;

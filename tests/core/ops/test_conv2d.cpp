@@ -45,19 +45,22 @@ std::vector<Case> make_cases() {
       {{1, 6, 6, 3}, {5, 3, 2, 2}, {.stride = 4}},                   // pixels that nothing reads
   };
   if (!on_cpu()) return all;
-  // Large enough for Winograd's algorithm: y and dx, then dweight too; whole tiles and parts.
-  all.push_back({{1, 9, 18, 32}, {32, 32, 3, 3}, {.padding = 1}});
-  all.push_back({{1, 10, 13, 32}, {32, 32, 3, 3}, {.padding = 1}});
-  all.push_back({{2, 9, 15, 64}, {64, 64, 3, 3}, {.padding = 1}});
-  all.push_back({{3, 8, 12, 48}, {64, 48, 3, 3}, {.padding = 1}});
-  all.push_back({{129, 1, 1, 32}, {32, 32, 3, 3}, {.padding = 1}});
-  all.push_back({{40, 2, 2, 32}, {32, 32, 3, 3}, {.padding = 1}});
-  // What differs from them in one point.
-  all.push_back({{3, 9, 10, 32}, {32, 32, 3, 3}});
-  all.push_back({{3, 9, 10, 32}, {32, 32, 3, 3}, {.padding = {1, 2}}});
-  all.push_back({{9, 9, 10, 32}, {32, 32, 3, 3}, {.stride = 2, .padding = 1}});
-  all.push_back({{4, 9, 10, 32}, {32, 32, 3, 3}, {.padding = 1, .dilation = 2}});
-  all.push_back({{3, 9, 10, 64}, {32, 32, 3, 3}, {.padding = 1, .groups = 2}});
+  const Case of_the_cpu[] = {
+      // Large enough for Winograd's algorithm: y and dx, then dweight too; whole tiles and parts.
+      {{1, 9, 18, 32}, {32, 32, 3, 3}, {.padding = 1}},
+      {{1, 10, 13, 32}, {32, 32, 3, 3}, {.padding = 1}},
+      {{2, 9, 15, 64}, {64, 64, 3, 3}, {.padding = 1}},
+      {{3, 8, 12, 48}, {64, 48, 3, 3}, {.padding = 1}},
+      {{129, 1, 1, 32}, {32, 32, 3, 3}, {.padding = 1}},
+      {{40, 2, 2, 32}, {32, 32, 3, 3}, {.padding = 1}},
+      // What differs from them in one point.
+      {{3, 9, 10, 32}, {32, 32, 3, 3}},
+      {{3, 9, 10, 32}, {32, 32, 3, 3}, {.padding = {1, 2}}},
+      {{9, 9, 10, 32}, {32, 32, 3, 3}, {.stride = 2, .padding = 1}},
+      {{4, 9, 10, 32}, {32, 32, 3, 3}, {.padding = 1, .dilation = 2}},
+      {{3, 9, 10, 64}, {32, 32, 3, 3}, {.padding = 1, .groups = 2}},
+  };
+  all.insert(all.end(), std::begin(of_the_cpu), std::end(of_the_cpu));
   return all;
 }
 
