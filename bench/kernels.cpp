@@ -26,6 +26,7 @@
 #include "core/cuda.h"
 #include "core/kernels.h"
 #include "core/ops.h"
+#include "core/ops/linear_cross_entropy.h"
 #include "core/random.h"
 #include "dist/device_choice.h"
 
@@ -39,7 +40,7 @@ struct Sizes {
   int64_t width = 2048;        // C of attention
   std::vector<int64_t> contexts = {1024, 4096};
   int64_t norm_rows = 131072, norm_width = 768;
-  int64_t loss_rows = 8192, vocab = 50257;
+  int64_t loss_rows = 8192, vocab = 50257, loss_width = 768;
   int64_t parameters = 124439808;
   int64_t copied = int64_t{1} << 28;  // elements of f32
 };
@@ -52,6 +53,7 @@ const Sizes tiny_sizes{.product = 64,
                      .norm_width = 64,
                      .loss_rows = 4,
                      .vocab = 101,
+                     .loss_width = 64,
                      .parameters = 512,
                      .copied = 1024};
 
@@ -67,6 +69,7 @@ class Bench {
       for (const int64_t head : {64, 128}) attention(context, head);
     }
     layer_norm();
+    head();
     cross_entropy();
     adam();
   }
@@ -195,20 +198,42 @@ class Bench {
                   4 * x.bytes() + statistics);
   }
 
+  // The three products of a language model's last layer, with rows of logits as they come and
+  // padded: x (R, C), weight (V, C); logits and the sum of the weight's gradient are f32.
+  void head() {
+    const int64_t rows = sizes_.loss_rows, vocab = sizes_.vocab, width = sizes_.loss_width;
+    const Tensor x = values({rows, width}), weight = values({vocab, width});
+    const Tensor dx = empty(x.shape()), dweight = empty(weight.shape(), DType::f32);
+    const double flops = 2.0 * static_cast<double>(rows * vocab * width);
+    for (const int64_t stride : {vocab, ops::logits_stride(vocab)}) {
+      const Tensor logits = empty({rows, stride}, DType::f32), dlogits = values({rows, stride});
+      const auto add_product = [&](const char* name, const Tensor& y, const Tensor& a,
+                                   const Tensor& b, MatmulArgs args) {
+        add_rate(fmt::format("head {}, stride {}", name, stride),
+                 measure([&] { kernels::matmul(context(), y, a, b, args); }), flops);
+      };
+      add_product("logits", logits, x, weight, MatmulArgs{.transpose_b = true});
+      add_product("dx", dx, dlogits, weight, MatmulArgs{});
+      add_product("dweight", dweight, dlogits, x, MatmulArgs{.transpose_a = true});
+    }
+  }
+
   void cross_entropy() {  // logits; logits -> dlogits, in place
-    const int64_t rows = sizes_.loss_rows;
-    const Tensor logits = values({rows, sizes_.vocab});
+    const int64_t rows = sizes_.loss_rows, stride = ops::logits_stride(sizes_.vocab);
+    const Tensor logits = values({rows, stride});
     std::vector<int32_t> tokens;
     for (int64_t r = 0; r < rows; ++r) tokens.push_back(static_cast<int32_t>(r % sizes_.vocab));
     const Tensor targets = Tensor::from<int32_t>({rows}, tokens);
     const Tensor losses = empty({rows}, DType::f32), logsumexp = empty({rows}, DType::f32);
     const Tensor dloss = Tensor::from<float>({}, std::vector<float>{1.0f});
     add_bandwidth("cross-entropy forward and backward", measure([&] {
-                    kernels::cross_entropy_forward(context(), losses, logsumexp, logits, targets);
+                    kernels::cross_entropy_forward(context(), losses, logsumexp, logits, targets,
+                                                   sizes_.vocab);
                     kernels::cross_entropy_backward(context(), logits, dloss, logits, logsumexp,
-                                                    targets, 1.0f / static_cast<float>(rows));
+                                                    targets, sizes_.vocab,
+                                                    1.0f / static_cast<float>(rows));
                   }),
-                  3 * logits.bytes());
+                  3 * rows * sizes_.vocab * dtype_size(logits.dtype()));
   }
 
   void adam() {  // p, g, m, v -> p, m, v

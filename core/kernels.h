@@ -132,7 +132,8 @@ TESSERA_KERNEL(sum_backward, const Tensor& dx, const Tensor& dy, float factor)
 TESSERA_KERNEL(transpose, const Tensor& y, const Tensor& x)
 
 /// y (..., m, n) = op(a) op(b), batched over equal leading dimensions; a or b may be 2-D for all of
-/// them. y is f32 or of the operands' dtype.
+/// them. y is f32 or of the operands' dtype. m is y's and n and k are b's: the rows of y and a may
+/// be longer, and what they have behind is neither read nor written.
 TESSERA_KERNEL(matmul, const Tensor& y, const Tensor& a, const Tensor& b, MatmulArgs args)
 
 /// y (R, out) = x (R, in) weight + bias. bias may be undefined. With an activation,
@@ -191,13 +192,16 @@ TESSERA_KERNEL(dropout, const Tensor& y, const Tensor& x, DropoutArgs args)
 
 /// Throws where a target is outside [0, vocabulary), naming the operation, position and value.
 TESSERA_KERNEL(check_targets, std::string_view operation, const Tensor& targets, int64_t vocabulary)
-/// logits (R, V), targets i32 (R): losses f32 (R) and logsumexp f32 (R).
+/// logits (R, S), of which a row's first V = `vocabulary` elements are looked at, targets i32 (R):
+/// losses f32 (R) and logsumexp f32 (R).
 TESSERA_KERNEL(cross_entropy_forward, const Tensor& losses, const Tensor& logsumexp,
-               const Tensor& logits, const Tensor& targets)
+               const Tensor& logits, const Tensor& targets, int64_t vocabulary)
 /// dlogits = (softmax - onehot) * scale * dloss[0], rounded to the dtype of dlogits; where that is
-/// the logits' own, dlogits may be the logits themselves. dloss is f32.
+/// the logits' own, dlogits may be the logits themselves. dloss is f32. dlogits has the logits'
+/// shape, and what its rows have behind V is not written.
 TESSERA_KERNEL(cross_entropy_backward, const Tensor& dlogits, const Tensor& dloss,
-               const Tensor& logits, const Tensor& logsumexp, const Tensor& targets, float scale)
+               const Tensor& logits, const Tensor& logsumexp, const Tensor& targets,
+               int64_t vocabulary, float scale)
 
 // Flat kernels: on whole blocks of 256 elements, threads split at blocks.
 

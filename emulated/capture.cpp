@@ -112,7 +112,10 @@ bool captured(cudaStream_t stream) { return capture_of(stream) != nullptr; }
 
 cudaError_t enqueue(cudaStream_t stream, Work work) {
   const Shared capture = capture_of(stream);
-  if (!capture) return work();
+  if (!capture) {
+    count_launch();
+    return work();
+  }
   if (capture->invalid) {
     return failed(cudaErrorStreamCaptureInvalidated, "an earlier call has broken the capture");
   }
@@ -276,6 +279,7 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
   if (captured(stream)) {
     return failed(cudaErrorNotSupported, "a graph within a graph is not emulated");
   }
+  count_launch();
   for (const Work& work : exec->nodes->work) {
     if (const auto error = work(); error != cudaSuccess) return error;
   }

@@ -28,6 +28,9 @@ bool captured(cudaStream_t stream);
 /// Does `work` now, or where the stream is captured makes it the graph's next node.
 cudaError_t enqueue(cudaStream_t stream, Work work);
 
+/// Counts one launch, where emulated/control.h's count_launches is on.
+void count_launch();
+
 /// For calls that must wait for the stream: an error if it is captured, and the capture is then
 /// invalid. So are the next two: for calls that CUDA forbids to a thread that captures, and for
 /// waits for an event.

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -39,5 +40,12 @@ struct NvtxRange {
 void keep_nvtx_ranges(bool on);
 /// Those kept so far, in order of closing; forgets them.
 std::vector<NvtxRange> take_nvtx_ranges();
+
+/// While on, what is given to streams outside of captures is counted: kernels, products,
+/// convolutions, copies, fills, host functions and graphs, each as one.
+void count_launches(bool on);
+/// The numbers so far, by the NVTX ranges that were open on the calling thread, from the outermost
+/// on: "backward/linear"; forgets them.
+std::map<std::string, int64_t> take_launches();
 
 }  // namespace emulated

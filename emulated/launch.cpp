@@ -90,7 +90,10 @@ cudaError_t run(const Launch& launch) {
 
 cudaError_t launch(const Launch& launch) {
   if (const auto error = check(launch); error != cudaSuccess) return error;
-  if (!captured(launch.stream)) return run(launch);
+  if (!captured(launch.stream)) {
+    count_launch();
+    return run(launch);
+  }
   const std::shared_ptr<const void> call = launch.kept(launch.call);
   Launch later = launch;
   later.call = call.get();

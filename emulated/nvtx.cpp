@@ -2,10 +2,13 @@
 #include <nvtx3/nvToolsExt.h>
 
 #include <deque>
+#include <map>
 #include <mutex>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "emulated/capture.h"
 #include "emulated/control.h"
 
 struct nvtxDomainRegistration_st {
@@ -23,6 +26,8 @@ struct Open {
 std::mutex mutex;
 bool keeps = false;
 std::vector<NvtxRange> closed;
+bool counts = false;
+std::map<std::string, int64_t> launches;
 thread_local std::vector<Open> open_ranges;
 
 }  // namespace
@@ -35,6 +40,24 @@ void keep_nvtx_ranges(bool on) {
 std::vector<NvtxRange> take_nvtx_ranges() {
   const std::scoped_lock lock(mutex);
   return std::exchange(closed, {});
+}
+
+void count_launches(bool on) {
+  const std::scoped_lock lock(mutex);
+  counts = on;
+}
+
+std::map<std::string, int64_t> take_launches() {
+  const std::scoped_lock lock(mutex);
+  return std::exchange(launches, {});
+}
+
+void count_launch() {
+  const std::scoped_lock lock(mutex);
+  if (!counts) return;
+  std::string path;
+  for (const Open& open : open_ranges) path += (path.empty() ? "" : "/") + open.range.message;
+  ++launches[path];
 }
 
 }  // namespace emulated

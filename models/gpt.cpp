@@ -80,6 +80,9 @@ void GptConfig::validate() const {
   positive("width", width);
   positive("context", context);
   positive("vocab", vocab);
+  if (loss_chunk_rows < 0) {
+    fail_input("loss_chunk_rows is {}, expected at least 0", loss_chunk_rows);
+  }
   if (width % heads != 0) fail_input("width {} is not divisible by {} heads", width, heads);
   if (!(dropout >= 0 && dropout < 1)) fail_input("dropout is {}, expected in [0, 1)", dropout);
 }
@@ -115,7 +118,7 @@ Tensor Gpt::hidden(const Tensor& tokens) {
 }
 
 Tensor Gpt::loss(const Tensor& tokens, const Tensor& targets) {
-  return ops::linear_cross_entropy(hidden(tokens), wte_.weight, targets);
+  return ops::linear_cross_entropy(hidden(tokens), wte_.weight, targets, config_.loss_chunk_rows);
 }
 
 Tensor Gpt::head(const Tensor& rows) {

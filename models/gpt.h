@@ -24,6 +24,8 @@ struct GptConfig {
   /// Backward computes each block's activations again (core/recompute.h), in the model itself: it
   /// must live until then.
   bool recompute = false;
+  /// Rows of logits that the loss computes at once: ops::linear_cross_entropy's chunk_rows.
+  int64_t loss_chunk_rows = 0;
 
   /// nano, micro, gpt2, gpt2-medium, gpt2-large, gpt2-xl. Throws InputError naming the presets.
   static GptConfig preset(const std::string& name);

@@ -182,7 +182,7 @@ class Activations {
 
 GptMemory gpt_training_memory(const GptConfig& config, DType dtype, int64_t sequences,
                               int64_t tokens, Device device) {
-  const GptSizes sizes{config, dtype, sequences, tokens};
+  const GptSizes sizes{config, dtype, sequences, tokens, device};
   const int64_t layers = config.layers;
   const bool recorded = !config.recompute;
   Activations activations(sizes, true);
@@ -201,19 +201,19 @@ GptMemory gpt_training_memory(const GptConfig& config, DType dtype, int64_t sequ
     }
   }
   activations.embedding_backward();
-  return {activations.peak(), gpt_workspace(sizes, device, true)};
+  return {activations.peak(), gpt_workspace(sizes, true)};
 }
 
 GptMemory gpt_evaluation_memory(const GptConfig& config, DType dtype, int64_t sequences,
                                 int64_t tokens, Device device) {
-  const GptSizes sizes{config, dtype, sequences, tokens};
+  const GptSizes sizes{config, dtype, sequences, tokens, device};
   Activations activations(sizes, false);
   for (int64_t l = 0; l < config.layers; ++l) {
     activations.block(l, false);
     activations.end_input(l, true);
   }
   activations.head(false, false);
-  return {activations.peak(), gpt_workspace(sizes, device, false)};
+  return {activations.peak(), gpt_workspace(sizes, false)};
 }
 
 }  // namespace tessera::models

@@ -11,8 +11,8 @@ namespace {
 /// What a device's kernels take that the other device's do not, or not as much of.
 class Kernels {
  public:
-  Kernels(const GptSizes& sizes, Device device)
-      : s_(sizes), c_(sizes.config.width), context_(current_context(device)) {}
+  explicit Kernels(const GptSizes& sizes)
+      : s_(sizes), c_(sizes.config.width), context_(current_context(sizes.device)) {}
   virtual ~Kernels() = default;
 
   int64_t product(cpu::GemmArgs args) const {
@@ -166,10 +166,9 @@ class Workspace {
     return most;
   }
   int64_t head_logits() const {
-    const int64_t v = s_.config.vocab;
     return most_of_chunks([&](int64_t rows, void* x) {
-      return kernels_.product({.m = rows, .n = v, .k = c_, .a = {x, c_}, .b = {nullptr, 1, c_},
-                               .c = {nullptr, v}});
+      return kernels_.product({.m = rows, .n = s_.config.vocab, .k = c_, .a = {x, c_},
+                               .b = {nullptr, 1, c_}, .c = {nullptr, s_.stride}});
     });
   }
   void head_backward() {
@@ -178,15 +177,15 @@ class Workspace {
     const bool several = s_.chunk < s_.n;
     const DType dweight_dtype = several ? DType::f32 : s_.dtype;
     int64_t held = s_.keeps_logits ? 0 : s_.logits;
-    if (!wide) held += s_.chunk * v * s_.element;             // the gradient of the logits
+    if (!wide) held += s_.chunk * s_.stride * s_.element;     // the gradient of the logits
     if (!wide && several) held += 4 * v * c_;                 // the sum over chunks
     const int64_t products = most_of_chunks([&](int64_t rows, void* x) {
-      const int64_t dx = kernels_.product({.m = rows, .n = c_, .k = v, .a = {nullptr, v},
+      const int64_t dx = kernels_.product({.m = rows, .n = c_, .k = v, .a = {nullptr, s_.stride},
                                            .b = {nullptr, c_}, .c = {x, c_},
                                            .c_dtype = s_.dtype});
       const int64_t dweight = kernels_.product(
-          {.m = v, .n = c_, .k = rows, .a = {nullptr, 1, v}, .b = {x, c_}, .c = {nullptr, c_},
-           .accumulate = x != nullptr, .c_dtype = dweight_dtype});
+          {.m = v, .n = c_, .k = rows, .a = {nullptr, 1, s_.stride}, .b = {x, c_},
+           .c = {nullptr, c_}, .accumulate = x != nullptr, .c_dtype = dweight_dtype});
       return std::max(dx, dweight);
     });
     use(held + std::max(products, s_.keeps_logits ? 0 : head_logits()));
@@ -200,13 +199,14 @@ class Workspace {
 
 }  // namespace
 
-std::optional<int64_t> gpt_workspace(const GptSizes& sizes, Device device, bool training) {
+std::optional<int64_t> gpt_workspace(const GptSizes& sizes, bool training) {
+  const Device device = sizes.device;
   if (!can_be_asked(device)) return std::nullopt;
   std::unique_ptr<Kernels> kernels;
   if (device.is_cpu()) {
-    kernels = std::make_unique<CpuKernels>(sizes, device);
+    kernels = std::make_unique<CpuKernels>(sizes);
   } else {
-    kernels = std::make_unique<CudaKernels>(sizes, device);
+    kernels = std::make_unique<CudaKernels>(sizes);
   }
   Workspace workspace(sizes, *kernels);
   workspace.forward(training);

@@ -37,7 +37,7 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& targets) {
   Tensor logsumexp = Tensor::empty(targets.shape(), DType::f32, logits.device());
   const Tensor losses = context.workspace(targets.shape());
   Tensor loss = Tensor::empty({}, DType::f32, logits.device());
-  kernels::cross_entropy_forward(context, losses, logsumexp, logits, targets);
+  kernels::cross_entropy_forward(context, losses, logsumexp, logits, targets, logits.size(-1));
   kernels::sum(context, loss, losses, share);
 
   return record("cross_entropy", loss, {logits},
@@ -48,7 +48,8 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& targets) {
                   const bool in_place = logits.unique() && !logits.leaf();
                   const Tensor dlogits = in_place ? logits : grads.destination(0);
                   kernels::cross_entropy_backward(current_context(dloss.device()), dlogits, dloss,
-                                                  logits, logsumexp, targets, share);
+                                                  logits, logsumexp, targets, logits.size(-1),
+                                                  share);
                   if (in_place) grads.pass(0, dlogits);
                 });
 }
@@ -81,17 +82,17 @@ void check_targets(const Context&, std::string_view operation, const Tensor& tar
 }
 
 void cross_entropy_forward(const Context&, const Tensor& losses, const Tensor& logsumexp,
-                           const Tensor& logits, const Tensor& targets) {
-  const int64_t columns = logits.size(-1);
+                           const Tensor& logits, const Tensor& targets, int64_t vocabulary) {
+  const int64_t stride = logits.size(-1);
   visit_float(logits.dtype(), "cross_entropy", [&]<class T>() {
     float* loss = losses.data<float>();
     float* normalizer = logsumexp.data<float>();
     const T* x = logits.data<T>();
     const int32_t* target = targets.data<int32_t>();
-    parallel_ranges(targets.elements(), 16 * columns, [=](int64_t begin, int64_t end) {
+    parallel_ranges(targets.elements(), 16 * vocabulary, [=](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row) {
-        const T* in = x + row * columns;
-        normalizer[row] = row_logsumexp(in, columns);
+        const T* in = x + row * stride;
+        normalizer[row] = row_logsumexp(in, vocabulary);
         loss[row] = normalizer[row] - float(in[target[row]]);
       }
     });
@@ -114,8 +115,8 @@ void row_gradient(D* out, const T* x, int64_t columns, int32_t target, float nor
 
 void cross_entropy_backward(const Context&, const Tensor& dlogits, const Tensor& dloss,
                             const Tensor& logits, const Tensor& logsumexp, const Tensor& targets,
-                            float scale) {
-  const int64_t columns = logits.size(-1);
+                            int64_t vocabulary, float scale) {
+  const int64_t stride = logits.size(-1);
   const float* normalizer = logsumexp.data<float>();
   const int32_t* target = targets.data<int32_t>();
   const float factor = *dloss.data<float>() * scale;
@@ -123,9 +124,9 @@ void cross_entropy_backward(const Context&, const Tensor& dlogits, const Tensor&
     visit_float(dlogits.dtype(), "cross_entropy", [&]<class D>() {
       D* out = dlogits.data<D>();
       const T* x = logits.data<T>();
-      parallel_ranges(targets.elements(), 16 * columns, [=](int64_t begin, int64_t end) {
+      parallel_ranges(targets.elements(), 16 * vocabulary, [=](int64_t begin, int64_t end) {
         for (int64_t row = begin; row < end; ++row) {
-          row_gradient(out + row * columns, x + row * columns, columns, target[row],
+          row_gradient(out + row * stride, x + row * stride, vocabulary, target[row],
                        normalizer[row], factor);
         }
       });

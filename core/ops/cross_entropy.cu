@@ -2,9 +2,9 @@
 //
 // The forward keeps a running maximum and the sum of exponentials under it (Milakov and Gimelshein,
 // arXiv:1805.02867), for each thread; these are then brought under the row's maximum and added in a
-// fixed order. The bits of a row are a function of the row alone. A vocabulary that is not whole
-// accesses, as GPT-2's 50,257 words are not, is read element by element: neighbouring lanes read
-// neighbouring elements, and the exponentials still take longer than the loads.
+// fixed order. The bits of a row are a function of its values, dtype and stride. Rows whose stride is
+// not whole accesses are read element by element: neighbouring lanes read neighbouring elements, and
+// the exponentials still take longer than the loads.
 #include <cmath>
 #include <limits>
 
@@ -53,20 +53,27 @@ struct RunningSum {
   }
 };
 
-/// n elements of x from `first` on, and the next ones `stride` further on each; -inf behind the end
-/// of the row, unless the batch is `whole`.
+/// n elements of x from `first` on, and the next ones `step` further on each; -inf behind the end
+/// of the row, unless the batch is `whole`. What a row has as padding is not read: nobody wrote it.
 template <bool whole, int n, bool aligned, class T>
-__device__ inline void load_batch(float (&values)[batch], const T* x, int64_t first, int64_t stride,
+__device__ inline void load_batch(float (&values)[batch], const T* x, int64_t first, int64_t step,
                                   int64_t columns) {
   constexpr int turns = batch / n;
   Elements<T, n> loaded[turns];  // all are under way before the first is looked at
   unrolled<turns>([&](int turn) {
-    const int64_t at = first + turn * stride;
-    if (whole || at < columns) loaded[turn] = load_elements<aligned, n>(x + at);
+    const int64_t at = first + turn * step;
+    if (whole || at + n <= columns) {
+      loaded[turn] = load_elements<aligned, n>(x + at);
+    } else {
+      unrolled<n>([&](int i) {
+        if (at + i < columns) loaded[turn].value[i] = x[at + i];
+      });
+    }
   });
   unrolled<turns>([&](int turn) {
-    const bool inside = whole || first + turn * stride < columns;
+    const int64_t at = first + turn * step;
     unrolled<n>([&](int i) {
+      const bool inside = whole || at + i < columns;
       values[turn * n + i] =
           inside ? float(loaded[turn].value[i]) : -std::numeric_limits<float>::infinity();
     });
@@ -81,27 +88,28 @@ struct Forward {
   const int32_t* targets;
   int64_t rows;
   int64_t columns;
+  int64_t stride;  // of the rows of logits
 };
 
 template <class T, int row_threads, int n, bool aligned>
 __global__ void __launch_bounds__(block_threads) cross_entropy_kernel(Forward<T> args) {
   constexpr int turns = batch / n;
-  constexpr int64_t stride = row_threads * n;
+  constexpr int64_t step = row_threads * n;
   const int thread = static_cast<int>(threadIdx.x) % row_threads;
   const int64_t row = int64_t{blockIdx.x} * (blockDim.x / row_threads) + threadIdx.x / row_threads;
   if (row >= args.rows) return;
-  const T* x = args.logits + row * args.columns;
+  const T* x = args.logits + row * args.stride;
   const float hit = float(x[column_of(args.targets[row], args.columns)]);
   RunningSum running;
   int64_t first = int64_t{thread} * n;
-  for (; first + (turns - 1) * stride < args.columns; first += turns * stride) {
+  for (; first + (turns - 1) * step + n <= args.columns; first += turns * step) {
     float values[batch];
-    load_batch<true, n, aligned>(values, x, first, stride, args.columns);
+    load_batch<true, n, aligned>(values, x, first, step, args.columns);
     running.add(values);
   }
   if (first < args.columns) {
     float values[batch];
-    load_batch<false, n, aligned>(values, x, first, stride, args.columns);
+    load_batch<false, n, aligned>(values, x, first, step, args.columns);
     running.add(values);
   }
   const float maximum = row_max<row_threads>(running.maximum);
@@ -123,30 +131,36 @@ struct Backward {
   float scale;
   int64_t rows;
   int64_t columns;
+  int64_t stride;  // of the rows of both
 };
 
 /// A thread's elements of a row, all of which it reads before it writes, so that dlogits may be the
 /// logits. `whole`: none of them is behind the row's end.
 template <bool whole, int n, bool aligned, class D, class T>
 __device__ inline void write_gradient(const Backward<D, T>& args, int64_t row, int64_t first,
-                                      int64_t stride) {
+                                      int64_t step) {
   constexpr int turns = batch / n;
-  const T* x = args.logits + row * args.columns;
-  D* out = args.dlogits + row * args.columns;
+  const T* x = args.logits + row * args.stride;
+  D* out = args.dlogits + row * args.stride;
   float values[batch];
-  load_batch<whole, n, aligned>(values, x, first, stride, args.columns);
+  load_batch<whole, n, aligned>(values, x, first, step, args.columns);
   const float factor = *args.dloss * args.scale;
   const float logsumexp = args.logsumexp[row];
   const int64_t target = column_of(args.targets[row], args.columns);
   unrolled<turns>([&](int turn) {
-    const int64_t at = first + turn * stride;
-    if (!whole && at >= args.columns) return;
+    const int64_t at = first + turn * step;
     Floats<n> gradient;
     unrolled<n>([&](int i) {
       const float probability = exponential(values[turn * n + i] - logsumexp);
       gradient.value[i] = (at + i == target ? probability - 1.0f : probability) * factor;
     });
-    store_elements<aligned>(out + at, gradient);
+    if (whole || at + n <= args.columns) {
+      store_elements<aligned>(out + at, gradient);
+    } else {
+      unrolled<n>([&](int i) {
+        if (at + i < args.columns) out[at + i] = rounded<D>(gradient.value[i]);
+      });
+    }
   });
 }
 
@@ -156,12 +170,12 @@ __global__ void __launch_bounds__(threads) cross_entropy_backward_kernel(Backwar
   constexpr int turns = batch / n;
   const int64_t row = int64_t{blockIdx.x} * blockDim.y + threadIdx.y;
   if (row >= args.rows) return;
-  const int64_t stride = int64_t{blockDim.x} * n;
-  const int64_t first = blockIdx.y * turns * stride + int64_t{threadIdx.x} * n;
-  if (first + (turns - 1) * stride < args.columns) {
-    write_gradient<true, n, aligned>(args, row, first, stride);
+  const int64_t step = int64_t{blockDim.x} * n;
+  const int64_t first = blockIdx.y * turns * step + int64_t{threadIdx.x} * n;
+  if (first + (turns - 1) * step + n <= args.columns) {
+    write_gradient<true, n, aligned>(args, row, first, step);
   } else if (first < args.columns) {
-    write_gradient<false, n, aligned>(args, row, first, stride);
+    write_gradient<false, n, aligned>(args, row, first, step);
   }
 }
 
@@ -192,20 +206,20 @@ void check_targets(const Context& context, std::string_view operation, const Ten
 }
 
 void cross_entropy_forward(const Context& context, const Tensor& losses, const Tensor& logsumexp,
-                           const Tensor& logits, const Tensor& targets) {
-  const int64_t columns = logits.size(-1);
-  if (logits.elements() == 0) return;
+                           const Tensor& logits, const Tensor& targets, int64_t vocabulary) {
+  if (targets.elements() == 0) return;
   visit_float(logits.dtype(), "cross_entropy", [&]<class T>() {
     const Forward<T> args{.losses = losses.data<float>(),
                           .logsumexp = logsumexp.data<float>(),
                           .logits = logits.data<T>(),
                           .targets = targets.data<int32_t>(),
                           .rows = targets.elements(),
-                          .columns = columns};
+                          .columns = vocabulary,
+                          .stride = logits.size(-1)};
     visit_access<neighbours<T>>(
-        columns,
+        args.stride,
         [&]<int n, bool aligned>() {
-          if (columns <= warp_columns) {
+          if (vocabulary <= warp_columns) {
             launch(context, "cross_entropy", {blocks_for(args.rows, threads / warp_size), threads},
                    cross_entropy_kernel<T, warp_size, n, aligned>, args);
           } else {
@@ -219,9 +233,8 @@ void cross_entropy_forward(const Context& context, const Tensor& losses, const T
 
 void cross_entropy_backward(const Context& context, const Tensor& dlogits, const Tensor& dloss,
                             const Tensor& logits, const Tensor& logsumexp, const Tensor& targets,
-                            float scale) {
-  const int64_t columns = logits.size(-1);
-  if (logits.elements() == 0) return;
+                            int64_t vocabulary, float scale) {
+  if (targets.elements() == 0 || vocabulary == 0) return;
   visit_float(logits.dtype(), "cross_entropy", [&]<class T>() {
     visit_float(dlogits.dtype(), "cross_entropy", [&]<class D>() {
       const Backward<D, T> args{.dlogits = dlogits.data<D>(),
@@ -231,12 +244,13 @@ void cross_entropy_backward(const Context& context, const Tensor& dlogits, const
                                 .targets = targets.data<int32_t>(),
                                 .scale = scale,
                                 .rows = targets.elements(),
-                                .columns = columns};
+                                .columns = vocabulary,
+                                .stride = logits.size(-1)};
       const dim3 block =
-          columns <= warp_columns ? dim3(warp_size, threads / warp_size) : dim3(threads);
-      const dim3 grid(blocks_for(args.rows, block.y), blocks_for(columns, block.x * batch));
+          vocabulary <= warp_columns ? dim3(warp_size, threads / warp_size) : dim3(threads);
+      const dim3 grid(blocks_for(args.rows, block.y), blocks_for(vocabulary, block.x * batch));
       visit_access<neighbours<D, T>>(
-          columns,
+          args.stride,
           [&]<int n, bool aligned>() {
             launch(context, "cross_entropy_backward", {grid, block},
                    cross_entropy_backward_kernel<D, T, n, aligned>, args);

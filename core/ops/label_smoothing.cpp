@@ -34,7 +34,7 @@ Tensor smoothed_cross_entropy(const Tensor& logits, const Tensor& targets, float
   Tensor logsumexp = Tensor::empty(targets.shape(), DType::f32, logits.device());
   const Tensor losses = context.workspace(targets.shape());
   Tensor loss = Tensor::empty({}, DType::f32, logits.device());
-  kernels::cross_entropy_forward(context, losses, logsumexp, logits, targets);
+  kernels::cross_entropy_forward(context, losses, logsumexp, logits, targets, logits.size(1));
   kernels::label_smoothing_forward(context, losses, logits, targets, smoothing);
   kernels::sum(context, loss, losses, share);
 
@@ -50,7 +50,7 @@ Tensor smoothed_cross_entropy(const Tensor& logits, const Tensor& targets, float
                   const Tensor sum =
                       dlogits.dtype() == DType::f32 ? dlogits : here.workspace(dlogits.shape());
                   kernels::cross_entropy_backward(here, sum, dloss, logits, logsumexp, targets,
-                                                  share);
+                                                  logits.size(1), share);
                   kernels::label_smoothing_backward(here, sum, dloss, targets, smoothing, share);
                   if (!sum.same(dlogits)) kernels::convert(here, dlogits, sum);
                   if (in_place) grads.pass(0, dlogits);

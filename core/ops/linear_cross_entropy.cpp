@@ -1,7 +1,7 @@
 // linear_cross_entropy: loss [] = cross_entropy(x (R, C) weight (V, C)^T, targets (R)).
 //
 // The logits (R, V) are the largest tensor of a language model. They exist in f32, for one chunk of
-// rows at a time. One chunk that has all rows is kept; several are computed again in the backward,
+// rows at a time, each row padded to S elements (logits_stride). One chunk that has all rows is kept; several are computed again in the backward,
 // which costs one more product and no memory. Their gradient, under the incoming scale, takes their
 // place; that of 16-bit operands is in their dtype, for products in it, and has a place of its own.
 #include "core/autograd.h"
@@ -13,7 +13,8 @@ namespace tessera::ops {
 
 namespace {
 
-void check_linear_cross_entropy(const Tensor& x, const Tensor& weight, const Tensor& targets) {
+void check_linear_cross_entropy(const Tensor& x, const Tensor& weight, const Tensor& targets,
+                                int64_t chunk_rows) {
   TESSERA_CHECK(weight.rank() == 2, "linear_cross_entropy: weight has shape {}, expected [V, C]",
                 weight.shape());
   TESSERA_CHECK(x.rank() >= 1 && x.size(-1) == weight.size(1),
@@ -30,6 +31,8 @@ void check_linear_cross_entropy(const Tensor& x, const Tensor& weight, const Ten
                 dtype_name(targets.dtype()));
   TESSERA_CHECK(targets.elements() > 0,
                 "linear_cross_entropy: targets have shape {}, expected rows", targets.shape());
+  TESSERA_CHECK(chunk_rows >= 0, "linear_cross_entropy: chunks of {} rows, expected at least 0",
+                chunk_rows);
 }
 
 /// The tensors by rows: x (R, C), weight (V, C), targets and logsumexp (R).
@@ -38,6 +41,8 @@ struct Rows {
   int64_t chunk = 0;
 
   int64_t count() const { return targets.size(0); }
+  int64_t vocabulary() const { return weight.size(0); }
+  Shape chunk_shape() const { return {chunk, logits_stride(vocabulary())}; }
 
   template <class Body>
   void for_each_chunk(Body&& body) const {
@@ -58,10 +63,9 @@ void rows_backward(const Rows& rows, const Tensor& kept, const Tensor& dloss, co
                    const Tensor& dweight) {
   const Context context = current_context(dloss.device());
   const DType dtype = rows.x.dtype();
-  const Shape chunk_shape{rows.chunk, rows.weight.size(0)};
-  const Tensor logits = kept.defined() ? kept : context.workspace(chunk_shape);
+  const Tensor logits = kept.defined() ? kept : context.workspace(rows.chunk_shape());
   // In the dtype of the products that read it; f32 takes the place of the logits.
-  const Tensor dlogits = dtype == DType::f32 ? logits : context.workspace(chunk_shape, dtype);
+  const Tensor dlogits = dtype == DType::f32 ? logits : context.workspace(rows.chunk_shape(), dtype);
   // Chunks are summed in f32 and rounded once.
   const bool separate = dweight.defined() && dtype != DType::f32 && rows.chunk < rows.count();
   const Tensor sum = separate ? context.workspace(dweight.shape()) : dweight;
@@ -71,7 +75,7 @@ void rows_backward(const Rows& rows, const Tensor& kept, const Tensor& dloss, co
     if (!kept.defined()) rows.compute_logits(context, values, begin, end);
     kernels::cross_entropy_backward(context, gradient, dloss, values,
                                     rows.logsumexp.rows(begin, end), rows.targets.rows(begin, end),
-                                    1.0f / static_cast<float>(rows.count()));
+                                    rows.vocabulary(), 1.0f / static_cast<float>(rows.count()));
     if (dx.defined()) {
       kernels::matmul(context, dx.rows(begin, end), gradient, rows.weight, MatmulArgs{});
     }
@@ -85,8 +89,9 @@ void rows_backward(const Rows& rows, const Tensor& kept, const Tensor& dloss, co
 
 }  // namespace
 
-Tensor linear_cross_entropy(const Tensor& x, const Tensor& weight, const Tensor& targets) {
-  check_linear_cross_entropy(x, weight, targets);
+Tensor linear_cross_entropy(const Tensor& x, const Tensor& weight, const Tensor& targets,
+                            int64_t chunk_rows) {
+  check_linear_cross_entropy(x, weight, targets, chunk_rows);
   const trace::Scope scope("linear_cross_entropy");
   const InUse in_use({&x, &weight});
   const Context context = current_context(x.device());
@@ -97,10 +102,11 @@ Tensor linear_cross_entropy(const Tensor& x, const Tensor& weight, const Tensor&
   const Shape by_rows{count, x.size(-1)};
   const Rows rows{x.view(by_rows), weight, targets.view({count}),
                   Tensor::empty({count}, DType::f32, x.device()),
-                  std::min(count, logits_chunk_rows(vocabulary))};
+                  std::min(count, chunk_rows > 0 ? chunk_rows
+                                                 : logits_chunk_rows(vocabulary, x.device()))};
   const bool recorded = grad_enabled() && (x.requires_grad() || weight.requires_grad());
   const bool keep = recorded && rows.chunk == count;
-  Tensor logits = Tensor::empty({rows.chunk, vocabulary}, DType::f32, x.device(),
+  Tensor logits = Tensor::empty(rows.chunk_shape(), DType::f32, x.device(),
                                 keep ? Category::activations : Category::workspace);
   const Tensor losses = context.workspace({count});
   rows.for_each_chunk([&](int64_t begin, int64_t end) {
@@ -108,7 +114,7 @@ Tensor linear_cross_entropy(const Tensor& x, const Tensor& weight, const Tensor&
     rows.compute_logits(context, chunk, begin, end);
     kernels::cross_entropy_forward(context, losses.rows(begin, end),
                                    rows.logsumexp.rows(begin, end), chunk,
-                                   rows.targets.rows(begin, end));
+                                   rows.targets.rows(begin, end), vocabulary);
   });
   Tensor loss = Tensor::empty({}, DType::f32, x.device());
   kernels::sum(context, loss, losses, 1.0f / static_cast<float>(count));

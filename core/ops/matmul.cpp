@@ -116,16 +116,16 @@ ConstMatrix operand(const Tensor& x, bool transpose) {
 void matmul(const Context& context, const Tensor& y, const Tensor& a, const Tensor& b,
             MatmulArgs args) {
   const int64_t m = y.size(-2);
-  const int64_t n = y.size(-1);
+  const int64_t n = b.size(args.transpose_b ? -2 : -1);
   int64_t batch = 1;
   for (int i = 0; i < y.rank() - 2; ++i) batch *= y.size(i);
   GemmArgs product{.batch = batch,
                    .m = m,
                    .n = n,
-                   .k = a.size(args.transpose_a ? -2 : -1),
+                   .k = b.size(args.transpose_b ? -1 : -2),
                    .a = operand(a, args.transpose_a),
                    .b = operand(b, args.transpose_b),
-                   .c = {y.raw(), n, m * n},
+                   .c = {y.raw(), y.size(-1), m * y.size(-1)},
                    .accumulate = args.accumulate,
                    .dtype = a.dtype(),
                    .c_dtype = y.dtype(),

@@ -49,4 +49,34 @@ inline Tensor random_tensor_of(DType dtype, const Shape& shape, uint64_t seed, f
   return rounded_to(dtype, random_tensor(shape, seed, low, high));
 }
 
+/// x (R, C) in rows of `stride` elements, with `filler` behind each.
+inline Tensor padded(const Tensor& x, int64_t stride, float filler) {
+  const Tensor result = Tensor::empty({x.size(0), stride}, x.dtype());
+  visit_float(x.dtype(), "padded", [&]<class T>() {
+    for (int64_t i = 0; i < result.elements(); ++i) {
+      const int64_t row = i / stride, column = i % stride;
+      result.data<T>()[i] =
+          column < x.size(1) ? x.data<T>()[row * x.size(1) + column] : T(filler);
+    }
+  });
+  return result;
+}
+
+struct WithoutPadding {
+  Tensor rows;
+  std::vector<double> behind;  // what stood behind each row
+};
+inline WithoutPadding without_padding(const Tensor& x, int64_t columns) {
+  WithoutPadding result{Tensor::empty({x.size(0), columns}, x.dtype()), {}};
+  visit_float(x.dtype(), "without_padding", [&]<class T>() {
+    for (int64_t i = 0; i < x.elements(); ++i) {
+      const int64_t row = i / x.size(1), column = i % x.size(1);
+      const T value = x.data<T>()[i];
+      if (column < columns) result.rows.data<T>()[row * columns + column] = value;
+      else result.behind.push_back(double{float(value)});
+    }
+  });
+  return result;
+}
+
 }  // namespace tessera::test

@@ -35,14 +35,48 @@ TEST_CASE("cross_entropy's gradient can have another dtype than the logits") {
   const Tensor logits = random_tensor({rows, vocabulary}, 1, -4, 4);
   const Tensor targets = random_indices({rows}, 2, vocabulary);
   const Tensor losses = Tensor::empty({rows}), logsumexp = Tensor::empty({rows});
-  kernels::cross_entropy_forward(context, losses, logsumexp, logits, targets);
+  kernels::cross_entropy_forward(context, losses, logsumexp, logits, targets, vocabulary);
   const Tensor dloss = Tensor::full({}, 1024.0f);
   const Tensor wide = Tensor::empty(logits.shape());
   const Tensor narrow = Tensor::empty(logits.shape(), dtype);
   for (const Tensor& dlogits : {wide, narrow}) {
-    kernels::cross_entropy_backward(context, dlogits, dloss, logits, logsumexp, targets, 0.25f);
+    kernels::cross_entropy_backward(context, dlogits, dloss, logits, logsumexp, targets, vocabulary,
+                                    0.25f);
   }
   CHECK(same_bits(narrow, rounded_to(dtype, wide)));
+}
+
+TEST_CASE("cross_entropy neither reads nor writes what stands behind a row") {
+  // Shorter and longer than what a warp takes; whole accesses with and without a rest; odd strides.
+  using Widths = std::pair<int64_t, int64_t>;
+  const auto [vocabulary, stride] =
+      GENERATE(Widths{65, 128}, Widths{61, 64}, Widths{7, 9}, Widths{1, 64}, Widths{1025, 1088},
+               Widths{3001, 3008}, Widths{9217, 9280}, Widths{1030, 1031});
+  const DType dtype = GENERATE(from_range(float_dtypes()));
+  CAPTURE(vocabulary, stride, dtype_name(dtype));
+  const int64_t rows = 5;
+  const Context context = test_context();
+  const Tensor plain = random_tensor_of(dtype, {rows, vocabulary}, 1, -4, 4);
+  const Tensor targets = random_indices({rows}, 2, vocabulary);
+  const Tensor dloss = Tensor::full({}, 2.0f);
+  const Tensor logits = padded(plain, stride, std::nanf(""));
+  const Tensor losses = Tensor::empty({rows}), logsumexp = Tensor::empty({rows});
+  kernels::cross_entropy_forward(context, losses, logsumexp, logits, targets, vocabulary);
+  const Tensor dlogits = padded(plain, stride, 7);
+  kernels::cross_entropy_backward(context, dlogits, dloss, logits, logsumexp, targets, vocabulary,
+                                  1.0f / rows);
+
+  const CrossEntropyReference expected(values_of(plain), targets, 2.0);
+  double loss = 0;
+  for (const double value : values_of(losses)) loss += value / rows;
+  CHECK(loss == Catch::Approx(expected.loss).epsilon(1e-5));
+  const auto [gradient, behind] = without_padding(dlogits, vocabulary);
+  CHECK(relative_error(gradient, expected.dlogits) < tolerance(dtype, 1, 2e-5));
+  CHECK(behind == Values(behind.size(), 7));
+  // Its own place does as well.
+  kernels::cross_entropy_backward(context, logits, dloss, logits, logsumexp, targets, vocabulary,
+                                  1.0f / rows);
+  CHECK(same_bits(without_padding(logits, vocabulary).rows, gradient));
 }
 
 TEST_CASE("cross_entropy passes the check of its gradient") {

@@ -14,11 +14,11 @@ struct Case {
 };
 
 void check_against_reference(DType dtype, float loss_scale, int64_t rows, int64_t channels,
-                             int64_t vocabulary) {
+                             int64_t vocabulary, int64_t chunk_rows = 0) {
   const Tensor x = as_parameter(random_tensor_of(dtype, {1, rows, channels}, 1, -2, 2));
   const Tensor weight = as_parameter(random_tensor_of(dtype, {vocabulary, channels}, 2, -1, 1));
   const Tensor targets = random_indices({1, rows}, 3, vocabulary);
-  const Tensor loss = ops::linear_cross_entropy(x, weight, targets);
+  const Tensor loss = ops::linear_cross_entropy(x, weight, targets, chunk_rows);
   REQUIRE(loss.shape() == Shape{});
   REQUIRE(loss.dtype() == DType::f32);
   backward(loss, loss_scale);
@@ -77,44 +77,61 @@ TEST_CASE("linear_cross_entropy passes the check of its gradients") {
 }
 
 TEST_CASE("linear_cross_entropy in several chunks equals float64") {
-  const int64_t vocabulary = 400000;
-  const int64_t rows = 2 * ops::logits_chunk_rows(vocabulary) + 3;
-  REQUIRE(rows == 85);
+  const int64_t vocabulary = GENERATE(1088, 4001);  // rows of logits without and with padding
   const DType dtype = GENERATE(from_range(float_dtypes()));
-  check_against_reference(dtype, dtype == DType::f16 ? 4096.0f : 2.0f, rows, 2, vocabulary);
+  check_against_reference(dtype, dtype == DType::f16 ? 4096.0f : 2.0f, 85, 2, vocabulary, 41);
 }
 
 TEST_CASE("linear_cross_entropy sums a 16-bit weight gradient over chunks in f32, rounded once") {
   const DType dtype = GENERATE(from_range(half_dtypes()));
-  const int64_t vocabulary = 400000, channels = 2;
-  const int64_t chunk = ops::logits_chunk_rows(vocabulary), rows = 2 * chunk + 1;
+  const int64_t vocabulary = 4001, channels = 2, chunk = 20, rows = 2 * chunk + 1;
   const Tensor x = random_tensor_of(dtype, {rows, channels}, 1);
   const Tensor weight = as_parameter(random_tensor_of(dtype, {vocabulary, channels}, 2));
   const Tensor targets = Tensor::zeros({rows}, DType::i32);
-  backward(ops::linear_cross_entropy(x, weight, targets), 1024.0f);
+  backward(ops::linear_cross_entropy(x, weight, targets, chunk), 1024.0f);
 
   const Context context = test_context();
   const Tensor sum = Tensor::zeros({vocabulary, channels});
   const Tensor dloss = Tensor::full({}, 1024.0f);
   for (int64_t begin = 0; begin < rows; begin += chunk) {
     const int64_t end = std::min(begin + chunk, rows), count = end - begin;
-    const Tensor part = x.rows(begin, end), logits = Tensor::empty({count, vocabulary});
+    const Tensor part = x.rows(begin, end);
+    const Tensor logits = Tensor::empty({count, ops::logits_stride(vocabulary)});
     const Tensor losses = Tensor::empty({count}), logsumexp = Tensor::empty({count});
     const Tensor dlogits = Tensor::empty(logits.shape(), dtype);
     kernels::matmul(context, logits, part, weight, MatmulArgs{.transpose_b = true});
-    kernels::cross_entropy_forward(context, losses, logsumexp, logits, targets.rows(begin, end));
+    kernels::cross_entropy_forward(context, losses, logsumexp, logits, targets.rows(begin, end),
+                                   vocabulary);
     kernels::cross_entropy_backward(context, dlogits, dloss, logits, logsumexp,
-                                    targets.rows(begin, end), 1.0f / static_cast<float>(rows));
+                                    targets.rows(begin, end), vocabulary,
+                                    1.0f / static_cast<float>(rows));
     kernels::matmul(context, sum, dlogits, part,
                     MatmulArgs{.transpose_a = true, .accumulate = true});
   }
   CHECK(same_bits(weight.leaf()->gradient, rounded_to(dtype, sum)));
 }
 
-int64_t peak_of(const Tensor& x, const Tensor& weight, const Tensor& targets, bool with_backward) {
+TEST_CASE("linear_cross_entropy's rows of logits begin at 16 bytes, in chunks that suit the device") {
+  const Device gpu{DeviceType::cuda, 0};
+  for (const int64_t vocabulary : {1, 64, 65, 50257, 151936}) {
+    const int64_t stride = ops::logits_stride(vocabulary);
+    CHECK(stride % 64 == 0);
+    CHECK(stride >= vocabulary);
+    CHECK(stride < vocabulary + 64);
+  }
+  CHECK(ops::logits_stride(50257) == 50304);
+  CHECK(ops::logits_chunk_rows(256, Device{}) == 65536);
+  CHECK(ops::logits_chunk_rows(50257, Device{}) == 333);
+  CHECK(ops::logits_chunk_rows(20'000'000, Device{}) == 1);
+  CHECK(ops::logits_chunk_rows(256, gpu) == 65536);
+  CHECK(ops::logits_chunk_rows(50257, gpu) == 8192);
+}
+
+int64_t peak_of(const Tensor& x, const Tensor& weight, const Tensor& targets, int64_t chunk,
+                bool with_backward) {
   memory_ledger().reset_peaks();
   const int64_t before = memory_ledger().current_total();
-  const Tensor loss = ops::linear_cross_entropy(x, weight, targets);
+  const Tensor loss = ops::linear_cross_entropy(x, weight, targets, chunk);
   if (with_backward) backward(loss);
   return memory_ledger().peak_total() - before;
 }
@@ -122,22 +139,19 @@ int64_t peak_of(const Tensor& x, const Tensor& weight, const Tensor& targets, bo
 TEST_CASE("linear_cross_entropy never holds more than one chunk of logits") {
   const DType dtype = GENERATE(DType::f32, DType::bf16);
   if (!cpu::has_fast_gemm(dtype)) TESSERA_SKIP("bf16 products of this CPU widen the weight");
-  const int64_t vocabulary = 50000, channels = 4;
-  const int64_t chunk = ops::logits_chunk_rows(vocabulary);
-  const int64_t rows = 3 * chunk;
+  const int64_t vocabulary = 50000, channels = 4, chunk = 333, rows = 3 * chunk;
+  const int64_t logits = chunk * ops::logits_stride(vocabulary) * 4;
   const Tensor x = as_parameter(random_tensor_of(dtype, {rows, channels}, 1));
   const Tensor weight = as_parameter(random_tensor_of(dtype, {vocabulary, channels}, 2));
   const Tensor targets = random_indices({rows}, 3, vocabulary);
   const int64_t gradients = (rows + vocabulary) * channels * dtype_size(dtype);
   // In 16 bits also the gradient of the logits, and the f32 sum of the weight's.
-  const int64_t extra =
-      dtype == DType::f32 ? 0 : ops::logits_chunk_bytes / 2 + vocabulary * channels * 4;
+  const int64_t extra = dtype == DType::f32 ? 0 : logits / 2 + vocabulary * channels * 4;
   // Besides: rows of losses and logsumexp, and what a product packs.
   const int64_t small = int64_t{4} << 20;
-  CHECK(peak_of(x, weight, targets, true) <=
-        ops::logits_chunk_bytes + gradients + extra + small);
+  CHECK(peak_of(x, weight, targets, chunk, true) <= logits + gradients + extra + small);
   const NoGrad no_grad;
-  CHECK(peak_of(x, weight, targets, false) <= ops::logits_chunk_bytes + small);
+  CHECK(peak_of(x, weight, targets, chunk, false) <= logits + small);
 }
 
 TEST_CASE("linear_cross_entropy's backward announces what it reads") {
@@ -145,12 +159,13 @@ TEST_CASE("linear_cross_entropy's backward announces what it reads") {
   const bool weight_trains = GENERATE(true, false);
   const bool one_chunk = GENERATE(true, false);
   if (!x_trains && !weight_trains) return;
-  const int64_t vocabulary = one_chunk ? 50 : 4000000;
+  const int64_t vocabulary = 50;
   GatheredParameter x(random_tensor({7, 2}, 1)), weight(random_tensor({vocabulary, 2}, 2));
   x.tensor.leaf()->trainable = x_trains;
   weight.tensor.leaf()->trainable = weight_trains;
   const Tensor loss =
-      ops::linear_cross_entropy(x.tensor, weight.tensor, random_indices({7}, 3, vocabulary));
+      ops::linear_cross_entropy(x.tensor, weight.tensor, random_indices({7}, 3, vocabulary),
+                                one_chunk ? 0 : 3);
   CHECK(x.uses == 1);
   CHECK(weight.uses == 1);
   backward(loss);
@@ -206,6 +221,8 @@ TEST_CASE("linear_cross_entropy refuses what does not fit, and names it") {
                     ContainsSubstring("targets have shape [5], expected [6]"));
   CHECK_THROWS_WITH(ops::linear_cross_entropy(x, random_tensor({8}, 1), random_indices({6}, 3, 8)),
                     ContainsSubstring("weight has shape [8], expected [V, C]"));
+  CHECK_THROWS_WITH(ops::linear_cross_entropy(x, weight, random_indices({6}, 3, 256), -1),
+                    ContainsSubstring("linear_cross_entropy: chunks of -1 rows"));
 }
 
 }  // namespace

@@ -92,6 +92,21 @@ TEST_CASE("matmul adds to a 16-bit destination after its own fp32 sum, once") {
   CHECK(same_bits(sum, rounded_to(dtype, wide)));
 }
 
+TEST_CASE("matmul neither reads nor writes what stands behind the rows of y and a") {
+  const DType dtype = GENERATE(from_range(float_dtypes()));
+  const bool transpose_a = GENERATE(false, true), transpose_b = GENERATE(false, true);
+  const int64_t m = 9, n = 13, k = 21;
+  const Tensor a = random_tensor_of(dtype, transpose_a ? Shape{k, m} : Shape{m, k}, 1);
+  const Tensor b = random_tensor_of(dtype, transpose_b ? Shape{n, k} : Shape{k, n}, 2);
+  const Tensor expected = ops::matmul(a, b, transpose_a, transpose_b);
+  const Tensor y = padded(Tensor::zeros({m, n}, dtype), 64, 7);
+  kernels::matmul(test_context(), y, padded(a, 64, std::nanf("")), b,
+                  MatmulArgs{transpose_a, transpose_b, false});
+  const auto [rows, behind] = without_padding(y, n);
+  CHECK(relative_error(rows, values_of(expected)) < tolerance(dtype));
+  CHECK(behind == Values(behind.size(), 7));
+}
+
 TEST_CASE("matmul's backward announces the operands that it reads") {
   const bool a_trains = GENERATE(false, true), b_trains = GENERATE(false, true);
   const DType dtype = GENERATE(from_range(float_dtypes()));

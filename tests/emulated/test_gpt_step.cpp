@@ -1,0 +1,155 @@
+// A GPT's training step as the device sees it: how much is launched, and which products.
+#include <algorithm>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "core/ops/linear_cross_entropy.h"
+#include "core/product_tuning.h"
+#include "emulated/control.h"
+#include "models/gpt_memory.h"
+#include "optim/zero_optimizer.h"
+#include "tests/support/catch.h"
+#include "tests/support/training.h"
+
+namespace tessera::test {
+namespace {
+
+using Launches = std::map<std::string, int64_t>;
+
+struct GptStep {
+  models::GptConfig model;
+  int64_t sequences = 0;
+  int64_t tokens = 0;
+
+  int64_t rows() const { return sequences * tokens; }
+};
+
+/// What is launched in the last of `steps` steps in bf16 on one rank at stage 0, with one bucket
+/// beside that of the tied table.
+Launches launches_of(const GptStep& step, int steps) {
+  set_default_device({DeviceType::cuda, 0});
+  models::Gpt model(step.model);
+  model.to(DType::bf16);
+  optim::ZeroOptimizer optimizer(model, optim::AdamW{.learning_rate = 1e-3f}, lone_world(),
+                                 {.stage = 0, .bucket_bytes = int64_t{1} << 30, .clip = 1});
+  const Tensor tokens = Tensor::zeros({step.sequences, step.tokens}, DType::i32);
+  const optim::Batch batch{.global = step.sequences, .micro = step.sequences};
+  Launches launches;
+  for (int i = 0; i < steps; ++i) {
+    emulated::count_launches(true);
+    for ([[maybe_unused]] const auto& micro : optimizer.micro_batches(i, batch)) {
+      optimizer.backward(model.loss(tokens, tokens));
+    }
+    optimizer.step();
+    emulated::count_launches(false);
+    launches = emulated::take_launches();
+  }
+  return launches;
+}
+
+/// L layers, `chunks` chunks of rows of logits, rows enough for the sums of the biases' gradients
+/// to take a second pass or not.
+Launches expected(int64_t layers, int64_t chunks, bool second_pass) {
+  return {
+      {"embedding", 1},
+      {"layer_norm", 1},
+      {"residual_layer_norm", 2 * layers},
+      {"linear", 5 * layers},  // four products, and GELU
+      {"causal_attention", layers},
+      {"linear_cross_entropy", 3 + 2 * chunks},  // targets checked, losses added in two launches
+      // A chunk's logits again, their gradient and its products; the sum of the weight's. The only
+      // chunk is kept.
+      {"backward/linear_cross_entropy", chunks == 1 ? 3 : 4 * chunks + 1},
+      {"backward/residual_layer_norm", 4 * layers},
+      // Each has two products and the bias; GELU's gradient, itself again, and two norms again.
+      {"backward/linear", (second_pass ? 20 : 16) * layers},
+      {"backward/causal_attention", 3 * layers},
+      {"backward/layer_norm", 2},
+      {"backward/embedding", 7},
+      {"backward", 4},     // the loss's seed, the sum of both halves of a stream, a fold a bucket
+      {"", 2},             // losses set to zero, and this one's copy
+      {"step", 7},         // the norm in three, the scalars, their copy, a bucket's sums each
+      {"step/update", 6},  // of a bucket its groups, AdamW, and the weights rounded
+  };
+}
+
+TEST_CASE("a GPT's step launches what this table has") {
+  const auto [layers, sequences] = GENERATE(std::pair{1, 1}, std::pair{3, 2}, std::pair{2, 6});
+  // Sizes of whole blocks of 256 elements: between others there are gaps, which are cleared.
+  const GptStep step{{.layers = layers, .heads = 4, .width = 256, .context = 16, .vocab = 37,
+                      .loss_chunk_rows = 16},
+                     sequences, 16};
+  const Launches actual = launches_of(step, 2);
+  const Launches table = expected(layers, sequences, step.rows() > 64);
+  for (const auto& [name, count] : actual) {
+    CAPTURE(name, count);
+    REQUIRE(table.contains(name));
+    CHECK(count == table.at(name));
+  }
+  CHECK(actual.size() == table.size());
+}
+
+TEST_CASE("a step of GPT-2 at 65,536 rows launches a few hundred times") {
+  const int64_t rows = 65536;
+  const int64_t chunk = ops::logits_chunk_rows(50257, Device{DeviceType::cuda, 0});
+  int64_t launches = 0;
+  for (const auto& [name, count] : expected(12, (rows + chunk - 1) / chunk, true)) {
+    launches += count;
+  }
+  CHECK(launches == 502);
+}
+
+using Products = std::vector<cuda::ProductShape>;
+
+/// The products that the process asks cuBLASLt about in `body`, and for the first time.
+template <class Body>
+Products new_products(Body&& body) {
+  const Products before = cuda::computed_products(0);
+  body();
+  const Products after = cuda::computed_products(0);
+  Products added;
+  std::ranges::set_difference(after, before, std::back_inserter(added));
+  return added;
+}
+
+void plan(const GptStep& step) {
+  (void)models::gpt_training_memory(step.model, DType::bf16, step.sequences, step.tokens,
+                                    {DeviceType::cuda, 0});
+}
+
+TEST_CASE("the plan of a GPT's step asks about the products that it computes, and no others") {
+  // One chunk and several, a vocabulary that is a multiple of nothing, and a width for each case.
+  int64_t width = 40;
+  for (const bool plan_first : {true, false}) {
+    for (const int64_t chunk_rows : {0, 24}) {
+      CAPTURE(plan_first, chunk_rows);
+      const GptStep step{{.layers = 2, .heads = 2, .width = width += 8, .context = 16,
+                          .vocab = 1009, .loss_chunk_rows = chunk_rows},
+                         2, 16};
+      const auto compute = [&] { launches_of(step, 1); };
+      const auto ask = [&] { plan(step); };
+      const Products first = plan_first ? new_products(ask) : new_products(compute);
+      const Products second = plan_first ? new_products(compute) : new_products(ask);
+      CHECK(first.size() >= 12);
+      CHECK(second.empty());
+    }
+  }
+}
+
+TEST_CASE("every matrix of a GPT preset's products has lines of whole 16 bytes") {
+  for (const std::string& name : models::GptConfig::preset_names()) {
+    const models::GptConfig config = models::GptConfig::preset(name);
+    const Products products = new_products([&] { plan({config, 12, config.context}); });
+    CHECK(products.size() >= 12);
+    for (const auto& shape : products) {
+      CAPTURE(name, shape.m, shape.n, shape.k, shape.a.stride, shape.b.stride, shape.c.stride);
+      CHECK(shape.a.stride * dtype_size(shape.dtype) % 16 == 0);
+      CHECK(shape.b.stride * dtype_size(shape.dtype) % 16 == 0);
+      CHECK(shape.c.stride * dtype_size(shape.c_dtype) % 16 == 0);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tessera::test
