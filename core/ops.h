@@ -62,8 +62,8 @@ Tensor dropout(const Tensor& x, float probability, uint64_t layer);
 /// Mean over rows of -log softmax(logits)[target]: logits (..., V), targets i32 (...) -> scalar [].
 Tensor cross_entropy(const Tensor& logits, const Tensor& targets);
 
-/// cross_entropy(linear(x, weight [V, C]), targets) in chunks of `chunk_rows` rows; 0: of as many as
-/// suit the device (core/ops/linear_cross_entropy.h). Every number has bits of its own.
+/// cross_entropy(linear(x, weight [V, C]), targets) in chunks of `chunk_rows` rows; 0: of as many
+/// as suit the device (core/ops/linear_cross_entropy.h). Every number has bits of its own.
 Tensor linear_cross_entropy(const Tensor& x, const Tensor& weight, const Tensor& targets,
                             int64_t chunk_rows = 0);
 

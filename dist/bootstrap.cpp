@@ -14,6 +14,9 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <future>
+#include <memory>
+#include <system_error>
 #include <thread>
 
 #include "dist/mpi_check.h"
@@ -79,6 +82,21 @@ void install_last_words() {
   sigaction(SIGTERM, &action, nullptr);
 }
 
+// Runs `last` on a thread of its own and waits for it a few seconds, no longer: it may depend on
+// what the failing job will never let go, as ncclCommAbort does on graphs that captured its calls.
+void run_with_deadline(const std::function<void()>& last) {
+  const auto done = std::make_shared<std::promise<void>>();
+  try {
+    std::thread([done, last] {
+      last();
+      done->set_value();
+    }).detach();
+  } catch (const std::system_error&) {
+    return;  // no thread is to be had; the job ends all the same
+  }
+  (void)done->get_future().wait_for(std::chrono::seconds(3));
+}
+
 // Prints one line and ends the job on all ranks. Of several threads that fail, the first does.
 [[noreturn]] void end_job(const std::string& message, int exit_code,
                           const std::function<void()>& last = {}) {
@@ -87,7 +105,7 @@ void install_last_words() {
   std::fflush(stdout);
   std::fputs((message + "\n").c_str(), stderr);
   std::fflush(stderr);
-  if (last) last();
+  if (last) run_with_deadline(last);
   if (mpi_runs()) MPI_Abort(MPI_COMM_WORLD, exit_code);
   _exit(exit_code);
 }

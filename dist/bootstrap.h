@@ -39,7 +39,8 @@ void finish(World& world);
 int run(int argc, char** argv, const std::function<int(World&)>& body);
 
 /// Says what failed, with rank and step, and ends the job on all ranks: for a thread with nobody
-/// to throw to. `last`, which must not throw, runs between the two.
+/// to throw to. `last`, which must not throw, runs between the two, on a thread of its own; after a
+/// few seconds the job ends without it.
 [[noreturn]] void fail_job(const std::string& text, const std::function<void()>& last = {});
 
 /// The step that this rank is in, and the last one that it finished: for its errors, and for its

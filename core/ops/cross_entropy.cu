@@ -2,9 +2,9 @@
 //
 // The forward keeps a running maximum and the sum of exponentials under it (Milakov and Gimelshein,
 // arXiv:1805.02867), for each thread; these are then brought under the row's maximum and added in a
-// fixed order. The bits of a row are a function of its values, dtype and stride. Rows whose stride is
-// not whole accesses are read element by element: neighbouring lanes read neighbouring elements, and
-// the exponentials still take longer than the loads.
+// fixed order. The bits of a row are a function of its values, dtype and stride. Rows whose stride
+// is not whole accesses are read element by element: neighbouring lanes read neighbouring elements,
+// and the exponentials still take longer than the loads.
 #include <cmath>
 #include <limits>
 

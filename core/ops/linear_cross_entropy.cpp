@@ -1,9 +1,10 @@
 // linear_cross_entropy: loss [] = cross_entropy(x (R, C) weight (V, C)^T, targets (R)).
 //
 // The logits (R, V) are the largest tensor of a language model. They exist in f32, for one chunk of
-// rows at a time, each row padded to S elements (logits_stride). One chunk that has all rows is kept; several are computed again in the backward,
-// which costs one more product and no memory. Their gradient, under the incoming scale, takes their
-// place; that of 16-bit operands is in their dtype, for products in it, and has a place of its own.
+// rows at a time, each row padded to logits_stride(V) elements. One chunk that has all rows is kept;
+// several are computed again in the backward, which costs one more product and no memory. Their
+// gradient, under the incoming scale, takes their place; that of 16-bit operands is in their dtype,
+// for products in it, and has a place of its own.
 #include "core/autograd.h"
 #include "core/ops.h"
 #include "core/ops/linear_cross_entropy.h"
@@ -73,9 +74,9 @@ void rows_backward(const Rows& rows, const Tensor& kept, const Tensor& dloss, co
     const Tensor values = logits.rows(0, end - begin);
     const Tensor gradient = dlogits.rows(0, end - begin);
     if (!kept.defined()) rows.compute_logits(context, values, begin, end);
-    kernels::cross_entropy_backward(context, gradient, dloss, values,
-                                    rows.logsumexp.rows(begin, end), rows.targets.rows(begin, end),
-                                    rows.vocabulary(), 1.0f / static_cast<float>(rows.count()));
+    kernels::cross_entropy_backward(
+        context, gradient, dloss, values, rows.logsumexp.rows(begin, end),
+        rows.targets.rows(begin, end), rows.vocabulary(), 1.0f / static_cast<float>(rows.count()));
     if (dx.defined()) {
       kernels::matmul(context, dx.rows(begin, end), gradient, rows.weight, MatmulArgs{});
     }

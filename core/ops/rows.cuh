@@ -40,8 +40,8 @@ __device__ inline void store_elements(T* to, const Floats<n>& from) {
   }
 }
 
-/// Calls body.operator()<n, aligned>() for rows that begin `columns` elements apart: n = `wide` where
-/// that is a multiple of it, else 1. All data begins with a row; null pointers are aligned.
+/// Calls body.operator()<n, aligned>() for rows that begin `columns` elements apart: n = `wide`
+/// where that is a multiple of it, else 1. All data begins with a row; null pointers are aligned.
 template <int wide, class Body, class... T>
 void visit_access(int64_t columns, Body&& body, const T*... data) {
   if (columns % wide != 0) {

@@ -53,7 +53,8 @@ void Watchdog::watch() {
 }
 
 void Watchdog::end(const std::string& why) {
-  // Said before the communicator is aborted, which may hang as the collective does.
+  // Said before the communicator is aborted, which may hang as the collective does, and which waits
+  // for graphs that have captured its calls.
   fail_job(why, watched_.abort);
 }
 

@@ -1,8 +1,10 @@
 #include "emulated/dist/communicator.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -153,10 +155,12 @@ void Communicator::run(std::span<const Call> calls) {
 void Communicator::leave() {
   peers_.abort();
   // What is under way says goodbye itself when it fails.
-  if (in_use_.test_and_set()) return;
-  if (failure_ == ncclSuccess) peers_.say_goodbye();
-  failure_ = ncclInvalidUsage;
-  in_use_.clear();
+  if (!in_use_.test_and_set()) {
+    if (failure_ == ncclSuccess) peers_.say_goodbye();
+    failure_ = ncclInvalidUsage;
+    in_use_.clear();
+  }
+  while (captured_.use_count() > 1) std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
 
 void Communicator::run_collective(const Call& call) {

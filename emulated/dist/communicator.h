@@ -27,8 +27,11 @@ class Communicator {
   void check(const Call& call) const;
   /// The calls of one group. Throws where ranks disagree or one does not come; not usable then.
   void run(std::span<const Call> calls);
-  /// From any thread: ends what is under way, and tells the others.
+  /// From any thread: ends what is under way, and tells the others. Then waits, for ever if need
+  /// be, for the last graph that has captured calls to go, as NCCL does.
   void leave();
+  /// Lives as long as a graph that has captured a call.
+  std::shared_ptr<void> captured() const { return captured_; }
 
  private:
   void run_collective(const Call& call);
@@ -48,6 +51,7 @@ class Communicator {
   const int device_;
   std::atomic<ncclResult_t> failure_{ncclSuccess};
   std::atomic_flag in_use_;
+  std::shared_ptr<void> captured_ = std::make_shared<char>();
 };
 
 }  // namespace emulated::nccl

@@ -77,7 +77,8 @@ Shared find(ncclComm_t comm) {
 // Calls on a captured stream are made by the graph's launches, on all ranks alike.
 void run(const Shared& communicator, std::vector<Call> calls, cudaStream_t stream) {
   if (!captured(stream)) return communicator->run(calls);
-  const cudaError_t error = enqueue(stream, [communicator, calls = std::move(calls)] {
+  const cudaError_t error = enqueue(stream, [communicator, calls = std::move(calls),
+                                             graph = communicator->captured()] {
     const ncclResult_t result = guarded([&] { communicator->run(calls); });
     if (result == ncclSuccess) return cudaSuccess;
     return emulated::failed(cudaErrorUnknown, ncclGetLastError(nullptr));

@@ -1,9 +1,10 @@
 // A rank that fails in the middle of a loop of collectives, for tests/dist/failures.sh:
 //
-//   mpirun -n 3 failing_rank throw|input|input-one|kill|segv|exit|abort|hang|none [nccl]
+//   mpirun -n 3 failing_rank throw|input|input-one|kill|segv|exit|abort|hang|none [nccl [graph]]
 //
 // Rank 1 fails in step 5 (the last rank, if there is no rank 1); each step takes some milliseconds.
-// With nccl the ranks talk over NCCL, and a collective may take a second.
+// With nccl the ranks talk over NCCL, and a collective may take a second; with graph the gather is
+// in a graph that lives until all steps are done.
 #include <signal.h>
 #include <unistd.h>
 
@@ -11,6 +12,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <string>
 #include <thread>
 
@@ -35,23 +37,33 @@ void fail_in_step_5(const std::string& how, dist::World& world) {
   while (how == "hang") std::this_thread::sleep_for(std::chrono::seconds(1));
 }
 
-int train(dist::World& world, const std::string& how) {
+int train(dist::World& world, const std::string& how, bool with_graph) {
   const Tensor gradient = Tensor::zeros({world.size * int64_t{100'000}});
   const Tensor sum = Tensor::zeros({100'000});
   const auto fold = [sum](int, int64_t begin, const Tensor& chunk) {
     kernels::fold(current_context(sum.device()), sum.flat(begin, begin + chunk.elements()), chunk,
                   false);
   };
+  const auto gather = [&] {
+    world.communicator->all_gather(gradient, {dist::Traffic::parameters, 0}).wait();
+  };
+  // Not let go by an exception that unwinds: the graph is there when the job is aborted.
+  static std::function<void()>& gathers = *new std::function<void()>(gather);
+  if (with_graph) {
+    gather();  // what allocates at its first call does so here
+    gathers = world.communicator->capture(gather);
+  }
   for (int64_t step = 0; step < 10; ++step) {
     const dist::Work reduced =
         world.communicator->exchange(gradient, world.size, fold, {dist::Traffic::gradients, 0});
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
     if (step == 5) fail_in_step_5(how, world);
     reduced.wait();
-    world.communicator->all_gather(gradient, {dist::Traffic::parameters, 0}).wait();
+    gathers();
     world.communicator->barrier();
     dist::set_finished_step(step);
   }
+  gathers = nullptr;  // before the communicator
   if (world.rank == 0) std::puts("all steps finished");
   return 0;
 }
@@ -63,6 +75,6 @@ int main(int argc, char** argv) {
     if (argc > 2 && std::string(argv[2]) == "nccl") {
       dist::choose_devices(world, {.device = "cuda", .comm = "nccl", .timeout_s = 1});
     }
-    return train(world, argc > 1 ? argv[1] : "none");
+    return train(world, argc > 1 ? argv[1] : "none", argc > 3);
   });
 }

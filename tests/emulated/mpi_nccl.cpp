@@ -3,6 +3,7 @@
 #include <mpi.h>
 #include <nccl.h>
 
+#include <atomic>
 #include <chrono>
 #include <numeric>
 #include <string>
@@ -286,6 +287,29 @@ TEST_CASE("calls on a captured stream are made by each launch of the graph, on a
   CHECK(cudaGraphExecDestroy(exec) == cudaSuccess);
   CHECK(cudaGraphDestroy(graph) == cudaSuccess);
   CHECK(cudaStreamDestroy(stream) == cudaSuccess);
+}
+
+TEST_CASE("an abort waits for graphs that have captured calls") {
+  Comm comm;
+  const Floats buffer(100);
+  cudaStream_t stream = nullptr;
+  cudaGraph_t graph = nullptr;
+  REQUIRE(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) == cudaSuccess);
+  REQUIRE(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal) == cudaSuccess);
+  CHECK(ncclAllReduce(buffer.at(0), buffer.at(0), 1, ncclFloat32, ncclSum, comm, stream) ==
+        ncclSuccess);
+  REQUIRE(cudaStreamEndCapture(stream, &graph) == cudaSuccess);
+  std::atomic<bool> aborted{false};
+  std::thread other([&] {
+    comm.abort();
+    aborted = true;
+  });
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  CHECK(!aborted);
+  CHECK(cudaGraphDestroy(graph) == cudaSuccess);
+  other.join();
+  CHECK(cudaStreamDestroy(stream) == cudaSuccess);
+  meet();
 }
 
 TEST_CASE("a rank that has left is not waited for") {

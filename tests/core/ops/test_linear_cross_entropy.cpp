@@ -111,7 +111,7 @@ TEST_CASE("linear_cross_entropy sums a 16-bit weight gradient over chunks in f32
   CHECK(same_bits(weight.leaf()->gradient, rounded_to(dtype, sum)));
 }
 
-TEST_CASE("linear_cross_entropy's rows of logits begin at 16 bytes, in chunks that suit the device") {
+TEST_CASE("linear_cross_entropy's rows of logits are padded, in chunks that suit the device") {
   const Device gpu{DeviceType::cuda, 0};
   for (const int64_t vocabulary : {1, 64, 65, 50257, 151936}) {
     const int64_t stride = ops::logits_stride(vocabulary);
