@@ -28,6 +28,7 @@
 #include "core/output_file.h"
 #include "dist/bootstrap.h"
 #include "dist/device_choice.h"
+#include "dist/shared_choices.h"
 #include "models/image_classifier.h"
 #include "optim/plan.h"
 #include "optim/zero_optimizer.h"
@@ -65,6 +66,10 @@ class Run {
     std::unique_ptr<ImageWeights> weights;
     if (!options.init.empty()) weights = std::make_unique<ImageWeights>(options.init, *model_);
     if (world.rank == 0 && !options.save.empty()) check_writable(options.save);
+    if (!world.communicator->device().is_cpu()) {
+      choose_algorithms(options, PlannedImages::of(data), world.communicator->device());
+      dist::share_convolution_choices(world);
+    }
     log_ = begin_run(options, world);
     batches_ = std::make_shared<TrainingBatches>(data.train, data.transform,
                                                  TrainingBatches::Schedule{.batch = options.batch,

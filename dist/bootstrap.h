@@ -27,6 +27,9 @@ struct World {
   int size = 1;
   int local_rank = 0;  // among the ranks of this host
   int local_size = 1;
+  /// In what the ranks' GPUs or their libraries differ, so that the same work has other bits on
+  /// another rank; empty where they are equal. dist::choose_devices finds out.
+  std::string difference = {};
 };
 
 /// Initialises MPI when the program was started by mpirun (or a PMI/PMIx launcher).

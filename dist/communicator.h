@@ -159,6 +159,9 @@ struct NcclOptions {
 /// NCCL itself sends may differ from what is counted. Collective. Throws in a build without CUDA.
 std::shared_ptr<Communicator> nccl_communicator(int device, const NcclOptions& options = {});
 
+/// NCCL's, as 22809 for 2.28.9; 0 in a build without CUDA.
+int64_t nccl_library_version();
+
 /// The staging_bytes() of nccl_communicator in a job of `ranks` ranks.
 int64_t nccl_staging_bytes(int64_t ranks, const NcclOptions& options = {});
 

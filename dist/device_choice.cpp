@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/cuda.h"
+#include "dist/machine.h"
 
 namespace tessera::dist {
 
@@ -28,6 +29,15 @@ std::vector<Found> gather(const World& world, const Found& own) {
   std::vector<Found> result;
   for (int r = 0; r < world.size; ++r) result.push_back({values[2 * r], values[2 * r + 1]});
   return result;
+}
+
+/// Of the ranks' GPUs and libraries, on every rank.
+std::string difference_of(Communicator& communicator, int device) {
+  std::vector<Machine> machines;
+  for (const std::string& text : gather_text(communicator, own_machine(device).text())) {
+    machines.push_back(Machine::of_text(text));
+  }
+  return broadcast_text(communicator, first_difference(machines));
 }
 
 void check_one_of(const char* flag, const std::string& value,
@@ -70,6 +80,7 @@ void choose_devices(World& world, const DeviceOptions& options) {
   cuda::use_device(index);
   set_default_device({DeviceType::cuda, index});
   const bool nccl = options.comm != "mpi" && sharing == all.end();
+  world.difference = difference_of(*world.communicator, index);
   world.communicator = nccl ? nccl_communicator(index, {.timeout_s = options.timeout_s})
                             : staged_communicator(world.communicator, index);
 }

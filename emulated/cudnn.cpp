@@ -2,13 +2,16 @@
 #include "emulated/cudnn.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
 #include "emulated/capture.h"
+#include "emulated/control.h"
 
 struct cudnnContext {
   int device;
@@ -20,6 +23,7 @@ namespace {
 using namespace emulated::cudnn;
 
 thread_local std::string last_reason = "no call has failed";
+std::atomic<bool> reversed{false};
 
 struct Refusal {
   cudnnStatus_t status;
@@ -76,14 +80,10 @@ int64_t out_pixels(int64_t pixels, int64_t kernel, int64_t pad, int64_t stride, 
 }
 
 Problem problem_of(Pass pass, const cudnnTensorDescriptor_t x, const cudnnFilterDescriptor_t w,
-                   const cudnnConvolutionDescriptor_t conv, const cudnnTensorDescriptor_t y,
-                   bool is_deterministic) {
+                   const cudnnConvolutionDescriptor_t conv, const cudnnTensorDescriptor_t y) {
   const Problem p{pass, read("x", x), read("w", w), read("y", y), read("the convolution", conv)};
   const cudnnConvolutionStruct& c = p.convolution;
   demand(p.x.type == p.w.type && p.y.type == p.w.type, "x, w and y have different types");
-  demand(p.x.type != CUDNN_DATA_FLOAT || c.math == CUDNN_FMA_MATH,
-         "f32 with math type {} would be multiplied in TF32", static_cast<int>(c.math));
-  demand(is_deterministic, "the algorithm's order of addition may differ from run to run");
   demand(p.x.c == p.w.c * c.groups && p.w.n % c.groups == 0,
          "{} channels of x, {} filters of {} and {} groups", p.x.c, p.w.n, p.w.c, c.groups);
   const int64_t height = out_pixels(p.x.h, p.w.h, c.pad_h, c.stride_h, c.dilation_h);
@@ -94,16 +94,74 @@ Problem problem_of(Pass pass, const cudnnTensorDescriptor_t x, const cudnnFilter
   return p;
 }
 
-/// None for some convolutions, and different from pass to pass.
-size_t workspace_bytes(const Problem& p) {
-  if (p.w.h * p.w.w == 1 && p.pass == Pass::forward) return 0;
-  return static_cast<size_t>(4096 * (1 + static_cast<int>(p.pass)) + 16 * (p.x.c % 7));
+/// The algorithm that most convolutions have, and the one of the rest.
+int usual_algorithm(Pass) { return 1; }
+int other_algorithm(Pass pass) { return pass == Pass::forward ? 0 : 5; }
+
+bool has_algorithm(const Problem& p, int algorithm) {
+  if (p.w.h > 31) return false;
+  const cudnnConvolutionStruct& c = p.convolution;
+  const bool unusual =
+      p.x.c == 3 || c.groups > 1 || c.dilation_h > 1 || c.dilation_w > 1;
+  return (algorithm == usual_algorithm(p.pass) && !unusual) ||
+         algorithm == other_algorithm(p.pass);
 }
 
-cudnnStatus_t say_workspace(cudnnHandle_t handle, size_t* bytes, auto&& problem) {
+/// What a call that names an algorithm demands of it.
+void check_algorithm(const Problem& p, int algorithm) {
+  const int math = p.convolution.math;
+  demand(p.x.type != CUDNN_DATA_FLOAT || math == CUDNN_FMA_MATH,
+         "f32 with math type {} would be multiplied in TF32", math);
+  demand(p.pass == Pass::forward || algorithm != 0,
+         "the algorithm's order of addition may differ from run to run");
+  if (!has_algorithm(p, algorithm)) {
+    throw Refusal{CUDNN_STATUS_NOT_SUPPORTED,
+                  fmt::format("algorithm {} is not for this convolution", algorithm)};
+  }
+}
+
+/// None for some convolutions, and different from pass to pass and by algorithm.
+size_t workspace_bytes(const Problem& p, int algorithm) {
+  if (p.w.h * p.w.w == 1 && p.pass == Pass::forward) return 0;
+  return static_cast<size_t>(4096 * (1 + static_cast<int>(p.pass)) + 16 * (p.x.c % 7) +
+                             64 * algorithm);
+}
+
+cudnnStatus_t say_workspace(cudnnHandle_t handle, size_t* bytes, int algorithm, auto&& described) {
   return guarded([&] {
     demand(handle != nullptr && bytes != nullptr, "there is no handle, or nowhere to put the size");
-    *bytes = workspace_bytes(problem());
+    const Problem problem = described();
+    check_algorithm(problem, algorithm);
+    *bytes = workspace_bytes(problem, algorithm);
+  });
+}
+
+template <class Found>
+cudnnStatus_t propose(cudnnHandle_t handle, int most, int* count, Found* found, auto&& described) {
+  return guarded([&] {
+    demand(handle != nullptr && count != nullptr && found != nullptr && most > 0,
+           "there is no handle, or nowhere to put the algorithms");
+    const Problem problem = described();
+    std::vector<Found> all;
+    const auto add = [&](int algorithm, cudnnMathType_t math, bool deterministic) {
+      const bool has = !deterministic || has_algorithm(problem, algorithm);
+      all.push_back({.algo = static_cast<decltype(Found::algo)>(algorithm),
+                     .status = has ? CUDNN_STATUS_SUCCESS : CUDNN_STATUS_NOT_SUPPORTED,
+                     .time = -1,
+                     .memory = workspace_bytes(problem, algorithm),
+                     .determinism = deterministic ? CUDNN_DETERMINISTIC : CUDNN_NON_DETERMINISTIC,
+                     .mathType = math,
+                     .reserved = {}});
+    };
+    const bool is_f32 = problem.x.type == CUDNN_DATA_FLOAT;
+    const cudnnMathType_t math = is_f32 ? CUDNN_FMA_MATH : CUDNN_TENSOR_OP_MATH;
+    if (problem.pass != Pass::forward) add(0, math, false);
+    if (is_f32) add(usual_algorithm(problem.pass), CUDNN_DEFAULT_MATH, true);
+    add(usual_algorithm(problem.pass), math, true);
+    add(other_algorithm(problem.pass), math, true);
+    if (reversed) std::reverse(all.begin(), all.end());
+    *count = std::min(most, static_cast<int>(all.size()));
+    std::copy_n(all.begin(), *count, found);
   });
 }
 
@@ -134,7 +192,7 @@ void check_addresses(const Problem& p, const Addresses& at) {
   }
 }
 
-cudnnStatus_t convolve(cudnnHandle_t handle, auto&& described, const Addresses& at,
+cudnnStatus_t convolve(cudnnHandle_t handle, int algorithm, auto&& described, const Addresses& at,
                        const void* alpha, const void* beta, void* workspace, size_t bytes) {
   return guarded([&] {
     int device = -1;
@@ -144,8 +202,9 @@ cudnnStatus_t convolve(cudnnHandle_t handle, auto&& described, const Addresses& 
     demand(handle->device == device, "the handle is of device {}, the current one is {}",
            handle->device, device);
     const Problem problem = described();
+    check_algorithm(problem, algorithm);
     check_addresses(problem, at);
-    const size_t needed = workspace_bytes(problem);
+    const size_t needed = workspace_bytes(problem, algorithm);
     demand(bytes >= needed, "a workspace of {} bytes, the algorithm needs {}", bytes, needed);
     if (needed > 0) check_reachable("the workspace", workspace);
     demand(alpha != nullptr && beta != nullptr, "a factor is null");
@@ -160,6 +219,12 @@ cudnnStatus_t convolve(cudnnHandle_t handle, auto&& described, const Addresses& 
 }
 
 }  // namespace
+
+namespace emulated {
+void reverse_convolution_proposals(bool on) { reversed = on; }
+}  // namespace emulated
+
+size_t cudnnGetVersion() { return CUDNN_VERSION; }
 
 const char* cudnnGetErrorString(cudnnStatus_t status) {
   switch (status) {
@@ -240,40 +305,61 @@ cudnnStatus_t cudnnSetConvolutionGroupCount(cudnnConvolutionDescriptor_t desc, i
   });
 }
 
+cudnnStatus_t cudnnGetConvolutionForwardAlgorithm_v7(
+    cudnnHandle_t handle, const cudnnTensorDescriptor_t x, const cudnnFilterDescriptor_t w,
+    const cudnnConvolutionDescriptor_t conv, const cudnnTensorDescriptor_t y, const int most,
+    int* count, cudnnConvolutionFwdAlgoPerf_t* found) {
+  return propose(handle, most, count, found,
+                 [&] { return problem_of(Pass::forward, x, w, conv, y); });
+}
+
+cudnnStatus_t cudnnGetConvolutionBackwardDataAlgorithm_v7(
+    cudnnHandle_t handle, const cudnnFilterDescriptor_t w, const cudnnTensorDescriptor_t dy,
+    const cudnnConvolutionDescriptor_t conv, const cudnnTensorDescriptor_t dx, const int most,
+    int* count, cudnnConvolutionBwdDataAlgoPerf_t* found) {
+  return propose(handle, most, count, found,
+                 [&] { return problem_of(Pass::data, dx, w, conv, dy); });
+}
+
+cudnnStatus_t cudnnGetConvolutionBackwardFilterAlgorithm_v7(
+    cudnnHandle_t handle, const cudnnTensorDescriptor_t x, const cudnnTensorDescriptor_t dy,
+    const cudnnConvolutionDescriptor_t conv, const cudnnFilterDescriptor_t dw, const int most,
+    int* count, cudnnConvolutionBwdFilterAlgoPerf_t* found) {
+  return propose(handle, most, count, found,
+                 [&] { return problem_of(Pass::filter, x, dw, conv, dy); });
+}
+
 cudnnStatus_t cudnnGetConvolutionForwardWorkspaceSize(
     cudnnHandle_t handle, const cudnnTensorDescriptor_t x, const cudnnFilterDescriptor_t w,
     const cudnnConvolutionDescriptor_t conv, const cudnnTensorDescriptor_t y,
-    cudnnConvolutionFwdAlgo_t, size_t* bytes) {
-  return say_workspace(handle, bytes,
-                       [&] { return problem_of(Pass::forward, x, w, conv, y, true); });
+    cudnnConvolutionFwdAlgo_t algorithm, size_t* bytes) {
+  return say_workspace(handle, bytes, algorithm,
+                       [&] { return problem_of(Pass::forward, x, w, conv, y); });
 }
 
 cudnnStatus_t cudnnGetConvolutionBackwardDataWorkspaceSize(
     cudnnHandle_t handle, const cudnnFilterDescriptor_t w, const cudnnTensorDescriptor_t dy,
     const cudnnConvolutionDescriptor_t conv, const cudnnTensorDescriptor_t dx,
     cudnnConvolutionBwdDataAlgo_t algorithm, size_t* bytes) {
-  return say_workspace(handle, bytes, [&] {
-    return problem_of(Pass::data, dx, w, conv, dy, algorithm == CUDNN_CONVOLUTION_BWD_DATA_ALGO_1);
-  });
+  return say_workspace(handle, bytes, algorithm,
+                       [&] { return problem_of(Pass::data, dx, w, conv, dy); });
 }
 
 cudnnStatus_t cudnnGetConvolutionBackwardFilterWorkspaceSize(
     cudnnHandle_t handle, const cudnnTensorDescriptor_t x, const cudnnTensorDescriptor_t dy,
     const cudnnConvolutionDescriptor_t conv, const cudnnFilterDescriptor_t dw,
     cudnnConvolutionBwdFilterAlgo_t algorithm, size_t* bytes) {
-  return say_workspace(handle, bytes, [&] {
-    return problem_of(Pass::filter, x, dw, conv, dy,
-                      algorithm == CUDNN_CONVOLUTION_BWD_FILTER_ALGO_1);
-  });
+  return say_workspace(handle, bytes, algorithm,
+                       [&] { return problem_of(Pass::filter, x, dw, conv, dy); });
 }
 
 cudnnStatus_t cudnnConvolutionForward(
     cudnnHandle_t handle, const void* alpha, const cudnnTensorDescriptor_t x_desc, const void* x,
     const cudnnFilterDescriptor_t w_desc, const void* w, const cudnnConvolutionDescriptor_t conv,
-    cudnnConvolutionFwdAlgo_t, void* workspace, size_t bytes, const void* beta,
+    cudnnConvolutionFwdAlgo_t algorithm, void* workspace, size_t bytes, const void* beta,
     const cudnnTensorDescriptor_t y_desc, void* y) {
   return convolve(
-      handle, [&] { return problem_of(Pass::forward, x_desc, w_desc, conv, y_desc, true); },
+      handle, algorithm, [&] { return problem_of(Pass::forward, x_desc, w_desc, conv, y_desc); },
       {x, w, y, y}, alpha, beta, workspace, bytes);
 }
 
@@ -283,11 +369,7 @@ cudnnStatus_t cudnnConvolutionBackwardData(
     cudnnConvolutionBwdDataAlgo_t algorithm, void* workspace, size_t bytes, const void* beta,
     const cudnnTensorDescriptor_t dx_desc, void* dx) {
   return convolve(
-      handle,
-      [&] {
-        return problem_of(Pass::data, dx_desc, w_desc, conv, dy_desc,
-                          algorithm == CUDNN_CONVOLUTION_BWD_DATA_ALGO_1);
-      },
+      handle, algorithm, [&] { return problem_of(Pass::data, dx_desc, w_desc, conv, dy_desc); },
       {dx, w, dy, dx}, alpha, beta, workspace, bytes);
 }
 
@@ -297,10 +379,6 @@ cudnnStatus_t cudnnConvolutionBackwardFilter(
     cudnnConvolutionBwdFilterAlgo_t algorithm, void* workspace, size_t bytes, const void* beta,
     const cudnnFilterDescriptor_t dw_desc, void* dw) {
   return convolve(
-      handle,
-      [&] {
-        return problem_of(Pass::filter, x_desc, dw_desc, conv, dy_desc,
-                          algorithm == CUDNN_CONVOLUTION_BWD_FILTER_ALGO_1);
-      },
+      handle, algorithm, [&] { return problem_of(Pass::filter, x_desc, dw_desc, conv, dy_desc); },
       {x, dw, dy, dw}, alpha, beta, workspace, bytes);
 }

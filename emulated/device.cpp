@@ -85,17 +85,20 @@ constinit thread_local int device_of_thread = 0;
 
 std::atomic<int> set_count{-1};
 
-int count_of_environment() {
-  const char* const text = std::getenv("TESSERA_EMULATED_DEVICES");
-  if (text == nullptr || *text == '\0') return 1;
+/// A number of the environment's.
+int number_of(const char* variable, int initial, int least, int most) {
+  const char* const text = std::getenv(variable);
+  if (text == nullptr || *text == '\0') return initial;
   char* end = nullptr;
-  const long count = std::strtol(text, &end, 10);
-  if (*end != '\0' || count < 0 || count > 64) {
+  const long number = std::strtol(text, &end, 10);
+  if (*end != '\0' || number < least || number > most) {
     throw std::invalid_argument(
-        fmt::format("TESSERA_EMULATED_DEVICES is '{}', expected 0 to 64", text));
+        fmt::format("{} is '{}', expected {} to {}", variable, text, least, most));
   }
-  return static_cast<int>(count);
+  return static_cast<int>(number);
 }
+
+int count_of_environment() { return number_of("TESSERA_EMULATED_DEVICES", 1, 0, 64); }
 
 cudaError_t check_device(int device, const char* call) {
   if (0 <= device && device < device_count()) return cudaSuccess;
@@ -166,7 +169,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
       .maxThreadsPerBlock = 1024,
       .major = 9,
       .minor = 0,
-      .multiProcessorCount = 3,
+      .multiProcessorCount = number_of("TESSERA_EMULATED_MULTIPROCESSORS", 3, 1, 1024),
       .l2CacheSize = 50 << 20,
   };
   return cudaMemGetInfo(&free_bytes, &properties->totalGlobalMem);

@@ -51,6 +51,14 @@ void check_options(const ZeroOptions& options) {
   }
 }
 
+// Ordered reduction promises the same bits for any number of ranks.
+void check_equal_ranks(const ZeroOptions& options, const dist::World& world) {
+  if (options.reduction != Reduction::ordered || world.difference.empty()) return;
+  fail_input("reduction ordered: {}, so that results depend on which rank computes what; use ranks "
+             "that are equal, or reduction fast, which promises the same bits from run to run",
+             world.difference);
+}
+
 // What must be so for graphs: throws InputError where it is not.
 void check_graph(const ZeroOptions& options, const std::vector<nn::NamedParameter>& parameters,
                  const dist::Communicator& communicator) {
@@ -84,6 +92,7 @@ ZeroOptimizer::ZeroOptimizer(nn::Module& model, UpdateRule rule, const dist::Wor
                              ZeroOptions options)
     : options_(std::move(options)) {
   check_options(options_);
+  check_equal_ranks(options_, world);
   check_groups(rule, options_.groups);
   auto parameters = model.named_parameters();
   check_not_optimised(parameters);

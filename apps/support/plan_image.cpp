@@ -137,4 +137,10 @@ optim::Plan plan_run(const ImageTrainOptions& options, const nn::Module& model,
   return plan;
 }
 
+void choose_algorithms(const ImageTrainOptions& options, const PlannedImages& images,
+                       Device device) {
+  // They are chosen where their workspace is asked for. A job of one rank has all sizes of batches.
+  (void)ImageRun(options, images, device, 1, 0).memory();
+}
+
 }  // namespace tessera::apps

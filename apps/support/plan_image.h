@@ -27,4 +27,8 @@ optim::Plan plan_run(const ImageTrainOptions& options, const nn::Module& model,
                      const PlannedImages& images, const PlanDevice& device, int64_t ranks,
                      int stage, int64_t rank);
 
+/// Has the libraries of a GPU choose algorithms for all that any rank will compute.
+void choose_algorithms(const ImageTrainOptions& options, const PlannedImages& images,
+                       Device device);
+
 }  // namespace tessera::apps

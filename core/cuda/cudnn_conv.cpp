@@ -8,7 +8,12 @@
 #include <limits>
 #include <map>
 #include <mutex>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
 
+#include "core/convolution_choices.h"
 #include "core/cuda/check.h"
 #include "core/cuda/per_device.h"
 
@@ -25,11 +30,20 @@ void check_cudnn(cudnnStatus_t status, const char* call) {
   fail("{}: {} ({})", call, cudnnGetErrorString(status), reason.data());
 }
 
-// The library's header marks ALGO_0 of both gradients, and the weight's ALGO_3, as not
-// deterministic: they add with atomics.
-constexpr auto forward_algorithm = CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM;
-constexpr auto input_algorithm = CUDNN_CONVOLUTION_BWD_DATA_ALGO_1;
-constexpr auto weight_algorithm = CUDNN_CONVOLUTION_BWD_FILTER_ALGO_1;
+// What an algorithm may ask for: those of Fourier's transform would take gigabytes for what others
+// do as fast.
+constexpr size_t workspace_limit = size_t{512} << 20;
+
+/// One of the library's enumeration for a pass.
+struct Algorithm {
+  int number = 0;
+  cudnnMathType_t math = CUDNN_DEFAULT_MATH;
+  size_t workspace_bytes = 0;
+};
+struct Proposal : Algorithm {
+  cudnnStatus_t status = CUDNN_STATUS_SUCCESS;
+  bool deterministic = false;
+};
 
 cudnnDataType_t library_type(DType dtype) {
   switch (dtype) {
@@ -48,10 +62,11 @@ int narrow(int64_t size) {
 
 /// The library's descriptors of a convolution, which live as long as the process.
 struct Convolution {
+  Conv2dSizes sizes;
   cudnnTensorDescriptor_t x = nullptr, y = nullptr;
   cudnnFilterDescriptor_t filter = nullptr;
   cudnnConvolutionDescriptor_t convolution = nullptr;
-  size_t workspace_bytes = 0;
+  Algorithm algorithm;
 };
 
 cudnnTensorDescriptor_t describe_images(DType dtype, int64_t images, int64_t height, int64_t width,
@@ -68,6 +83,7 @@ Convolution describe(const ConvArgs& args) {
   const Conv2dSizes& s = args.sizes;
   const auto& [stride, padding, dilation, groups] = s.options;
   Convolution c;
+  c.sizes = s;
   c.x = describe_images(args.dtype, s.images, s.height, s.width, s.channels);
   c.y = describe_images(args.dtype, s.images, s.out_height, s.out_width, s.out_channels);
   TESSERA_CUDNN(cudnnCreateFilterDescriptor(&c.filter));
@@ -86,23 +102,112 @@ Convolution describe(const ConvArgs& args) {
   return c;
 }
 
-size_t ask_workspace_bytes(cudnnHandle_t handle, Conv2dPass pass, const Convolution& c) {
-  size_t bytes = 0;
+/// `ask` is one of the library's calls, for results of type Found.
+template <class Found, class Ask>
+std::vector<Proposal> proposals_of(Ask&& ask) {
+  constexpr int most = 16;
+  std::array<Found, most> found{};
+  int count = 0;
+  TESSERA_CUDNN(ask(most, &count, found.data()));
+  std::vector<Proposal> result;
+  for (const Found& one : std::span(found).first(static_cast<size_t>(count))) {
+    result.push_back({{static_cast<int>(one.algo), one.mathType, one.memory},
+                      one.status,
+                      one.determinism == CUDNN_DETERMINISTIC});
+  }
+  return result;
+}
+
+/// The fastest first, by the library's own estimate for these sizes.
+std::vector<Proposal> proposals(cudnnHandle_t handle, Conv2dPass pass, const Convolution& c) {
   switch (pass) {
     case Conv2dPass::forward:
-      TESSERA_CUDNN(cudnnGetConvolutionForwardWorkspaceSize(handle, c.x, c.filter, c.convolution,
-                                                            c.y, forward_algorithm, &bytes));
-      break;
+      return proposals_of<cudnnConvolutionFwdAlgoPerf_t>([&](auto... to) {
+        return cudnnGetConvolutionForwardAlgorithm_v7(handle, c.x, c.filter, c.convolution, c.y,
+                                                      to...);
+      });
     case Conv2dPass::input_gradient:
-      TESSERA_CUDNN(cudnnGetConvolutionBackwardDataWorkspaceSize(
-          handle, c.filter, c.y, c.convolution, c.x, input_algorithm, &bytes));
-      break;
+      return proposals_of<cudnnConvolutionBwdDataAlgoPerf_t>([&](auto... to) {
+        return cudnnGetConvolutionBackwardDataAlgorithm_v7(handle, c.filter, c.y, c.convolution,
+                                                           c.x, to...);
+      });
     case Conv2dPass::weight_gradient:
-      TESSERA_CUDNN(cudnnGetConvolutionBackwardFilterWorkspaceSize(
-          handle, c.x, c.y, c.convolution, c.filter, weight_algorithm, &bytes));
-      break;
+      return proposals_of<cudnnConvolutionBwdFilterAlgoPerf_t>([&](auto... to) {
+        return cudnnGetConvolutionBackwardFilterAlgorithm_v7(handle, c.x, c.y, c.convolution,
+                                                             c.filter, to...);
+      });
   }
-  return bytes;
+  return {};
+}
+
+/// What the algorithm takes, where the library has it for the convolution.
+cudnnStatus_t ask_workspace(cudnnHandle_t handle, Conv2dPass pass, const Convolution& c,
+                            int algorithm, size_t& bytes) {
+  switch (pass) {
+    case Conv2dPass::forward:
+      return cudnnGetConvolutionForwardWorkspaceSize(
+          handle, c.x, c.filter, c.convolution, c.y,
+          static_cast<cudnnConvolutionFwdAlgo_t>(algorithm), &bytes);
+    case Conv2dPass::input_gradient:
+      return cudnnGetConvolutionBackwardDataWorkspaceSize(
+          handle, c.filter, c.y, c.convolution, c.x,
+          static_cast<cudnnConvolutionBwdDataAlgo_t>(algorithm), &bytes);
+    case Conv2dPass::weight_gradient:
+      return cudnnGetConvolutionBackwardFilterWorkspaceSize(
+          handle, c.x, c.y, c.convolution, c.filter,
+          static_cast<cudnnConvolutionBwdFilterAlgo_t>(algorithm), &bytes);
+  }
+  return CUDNN_STATUS_BAD_PARAM;
+}
+
+/// Makes it the convolution's algorithm. Otherwise says why it is not: nothing is changed then but
+/// the descriptor's math type.
+std::string try_algorithm(cudnnHandle_t handle, const ConvArgs& args, Convolution& c,
+                          Algorithm algorithm) {
+  // In other types than f32 the default is no rounding; conversions are what nobody asked for.
+  const bool rounds = args.dtype == DType::f32 ? algorithm.math != CUDNN_FMA_MATH
+                                               : algorithm.math ==
+                                                     CUDNN_TENSOR_OP_MATH_ALLOW_CONVERSION;
+  if (rounds) return "rounds its input";
+  TESSERA_CUDNN(cudnnSetConvolutionMathType(c.convolution, algorithm.math));
+  const cudnnStatus_t status =
+      ask_workspace(handle, args.pass, c, algorithm.number, algorithm.workspace_bytes);
+  if (status != CUDNN_STATUS_SUCCESS) return cudnnGetErrorString(status);
+  if (algorithm.workspace_bytes > workspace_limit) {
+    return fmt::format("takes {} bytes of workspace", algorithm.workspace_bytes);
+  }
+  c.algorithm = algorithm;
+  return "";
+}
+
+std::string describe_text(const ConvArgs& args) {
+  constexpr std::array<const char*, 3> passes = {"forward", "gradient of the input",
+                                                 "gradient of the weight"};
+  const Conv2dSizes& s = args.sizes;
+  const auto& [stride, padding, dilation, groups] = s.options;
+  return fmt::format(
+      "the {} of a convolution in {} of images [{}, {}, {}, {}] with filters [{}, {}, {}, {}], "
+      "stride {} x {}, padding {} x {}, dilation {} x {}, {} groups",
+      passes[static_cast<size_t>(args.pass)], dtype_name(args.dtype), s.images, s.height, s.width,
+      s.channels, s.out_channels, s.group_channels(), s.kernel_height, s.kernel_width,
+      stride.height, stride.width, padding.height, padding.width, dilation.height, dilation.width,
+      groups);
+}
+
+/// The first that may be taken of what the library proposes.
+void choose_algorithm(cudnnHandle_t handle, const ConvArgs& args, Convolution& c) {
+  std::string refused;
+  for (const Proposal& proposal : proposals(handle, args.pass, c)) {
+    const std::string why =
+        !proposal.deterministic                     ? "is not deterministic"
+        : proposal.status != CUDNN_STATUS_SUCCESS ? cudnnGetErrorString(proposal.status)
+                                                    : try_algorithm(handle, args, c, proposal);
+    if (why.empty()) return;
+    refused += fmt::format("{}{} {}", refused.empty() ? "" : ", ", proposal.number, why);
+  }
+  fail("cuDNN: no algorithm for {}, whose additions have one order, in f32, within {} MiB of "
+       "workspace; of those it proposes: {}",
+       describe_text(args), workspace_limit >> 20, refused.empty() ? "none" : refused);
 }
 
 /// The library's handle for one device, and the convolutions that were asked for. Any thread may
@@ -113,16 +218,15 @@ class Library {
 
   size_t workspace_bytes(const ConvArgs& args) {
     const std::lock_guard lock(mutex_);
-    return find(args).workspace_bytes;
+    return find(args).algorithm.workspace_bytes;
   }
 
   void convolve(const Context& context, const ConvArgs& args, const ConvMemory& memory) {
     const std::lock_guard lock(mutex_);
     const Convolution& c = find(args);
+    const auto& [number, math, bytes] = c.algorithm;
     Tensor workspace;  // goes back to the pool in the stream's order, after the convolution
-    if (c.workspace_bytes > 0) {
-      workspace = context.workspace({static_cast<int64_t>(c.workspace_bytes)}, DType::u8);
-    }
+    if (bytes > 0) workspace = context.workspace({static_cast<int64_t>(bytes)}, DType::u8);
     void* const room = workspace.defined() ? workspace.raw() : nullptr;
     const float alpha = 1.0f, beta = memory.accumulate ? 1.0f : 0.0f;
     TESSERA_CUDNN(cudnnSetStream(handle_, static_cast<cudaStream_t>(context.stream)));
@@ -130,34 +234,68 @@ class Library {
       case Conv2dPass::forward:
         TESSERA_CUDNN(cudnnConvolutionForward(
             handle_, &alpha, c.x, memory.x, c.filter, memory.filter, c.convolution,
-            forward_algorithm, room, c.workspace_bytes, &beta, c.y, memory.y));
+            static_cast<cudnnConvolutionFwdAlgo_t>(number), room, bytes, &beta, c.y, memory.y));
         break;
       case Conv2dPass::input_gradient:
         TESSERA_CUDNN(cudnnConvolutionBackwardData(
             handle_, &alpha, c.filter, memory.filter, c.y, memory.y, c.convolution,
-            input_algorithm, room, c.workspace_bytes, &beta, c.x, memory.x));
+            static_cast<cudnnConvolutionBwdDataAlgo_t>(number), room, bytes, &beta, c.x, memory.x));
         break;
       case Conv2dPass::weight_gradient:
         TESSERA_CUDNN(cudnnConvolutionBackwardFilter(
-            handle_, &alpha, c.x, memory.x, c.y, memory.y, c.convolution, weight_algorithm, room,
-            c.workspace_bytes, &beta, c.filter, memory.filter));
+            handle_, &alpha, c.x, memory.x, c.y, memory.y, c.convolution,
+            static_cast<cudnnConvolutionBwdFilterAlgo_t>(number), room, bytes, &beta, c.filter,
+            memory.filter));
         break;
     }
     finish_call(context, "cuDNN: a convolution");
   }
 
+  std::vector<ConvolutionChoice> choices() {
+    const std::lock_guard lock(mutex_);
+    std::vector<ConvolutionChoice> result;
+    for (const auto& [key, c] : convolutions_) {
+      result.push_back({.sizes = c.sizes,
+                        .algorithm = c.algorithm.number,
+                        .math = c.algorithm.math,
+                        .dtype = static_cast<DType>(key[1]),
+                        .pass = static_cast<Conv2dPass>(key[0])});
+    }
+    return result;
+  }
+
+  void use(const std::vector<ConvolutionChoice>& choices) {
+    const std::lock_guard lock(mutex_);
+    std::map<Key, Convolution> made;
+    for (const auto& [sizes, algorithm, math, dtype, pass] : choices) {
+      const ConvArgs args{pass, sizes, dtype};
+      Convolution c = describe(args);
+      const std::string why =
+          try_algorithm(handle_, args, c, {algorithm, static_cast<cudnnMathType_t>(math)});
+      TESSERA_CHECK(why.empty(), "cuDNN: algorithm {} for {}: {}", algorithm, describe_text(args),
+                    why);
+      made.emplace(key_of(args), c);
+    }
+    for (const auto& [key, c] : made) convolutions_[key] = c;
+  }
+
  private:
   using Key = std::array<int64_t, sizeof(Conv2dSizes) / sizeof(int64_t) + 2>;
 
-  const Convolution& find(const ConvArgs& args) {
+  static Key key_of(const ConvArgs& args) {
     using Sizes = std::array<int64_t, sizeof(Conv2dSizes) / sizeof(int64_t)>;
     const auto sizes = std::bit_cast<Sizes>(args.sizes);
     Key key{static_cast<int64_t>(args.pass), static_cast<int64_t>(args.dtype)};
     std::copy(sizes.begin(), sizes.end(), key.begin() + 2);
+    return key;
+  }
+
+  const Convolution& find(const ConvArgs& args) {
+    const Key key = key_of(args);
     const auto found = convolutions_.find(key);
     if (found != convolutions_.end()) return found->second;
     Convolution made = describe(args);
-    made.workspace_bytes = ask_workspace_bytes(handle_, args.pass, made);
+    choose_algorithm(handle_, args, made);
     return convolutions_.emplace(key, made).first->second;
   }
 
@@ -190,6 +328,22 @@ void convolve(const Context& context, const ConvArgs& args, const ConvMemory& me
 
 int64_t conv_workspace_bytes(const Context& context, const ConvArgs& args) {
   return static_cast<int64_t>(library_of(context.device.index).workspace_bytes(args));
+}
+
+int64_t convolution_library_version() {
+  try {
+    return static_cast<int64_t>(cudnnGetVersion());
+  } catch (const Error&) {
+    return 0;  // it cannot be loaded
+  }
+}
+
+std::vector<ConvolutionChoice> convolution_choices(int device) {
+  return library_of(device).choices();
+}
+
+void use_convolution_choices(int device, const std::vector<ConvolutionChoice>& choices) {
+  library_of(device).use(choices);
 }
 
 }  // namespace tessera::cuda

@@ -1,9 +1,10 @@
 // Convolutions by cuDNN: core/cuda/cudnn_conv.cpp is the one place that knows it. Images are (N, H,
 // W, C), and filters have their channels last too: (O, kh, kw, C / groups).
 //
-// Every pass has one algorithm, of which the library says that its additions have one order: so
-// results have the same bits in every call, and on every rank with the same library and kind of
-// GPU. Sums are f32, without TF32, and each result is rounded once.
+// A pass over some sizes has one algorithm (core/convolution_choices.h), of which the library says
+// that its additions have one order: so results have the same bits in every call, and on every rank
+// with the same library, kind of GPU and choice. Sums are f32, without TF32, and each result is
+// rounded once.
 #pragma once
 
 #include <cstdint>

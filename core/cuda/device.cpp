@@ -118,6 +118,13 @@ void finish_call(const Context& context, const char* name) {
 std::string unusable() { return found().why; }
 int device_count() { return found().count; }
 
+int64_t multiprocessor_count(int index) {
+  check_device(index);
+  int count = 0;
+  TESSERA_CUDA(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, index));
+  return count;
+}
+
 std::string device_name(int index) {
   check_device(index);
   cudaDeviceProp properties{};

@@ -33,6 +33,12 @@ ncclComm_t make_communicator(int rank, int size, const NcclOptions& options) {
   return comm;
 }
 
+int64_t nccl_library_version() {
+  int version = 0;
+  TESSERA_NCCL(ncclGetVersion(&version));
+  return version;
+}
+
 std::string failure_of(ncclComm_t comm) {
   ncclResult_t failure = ncclSuccess;
   const ncclResult_t asked = ncclCommGetAsyncError(comm, &failure);

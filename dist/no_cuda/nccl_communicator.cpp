@@ -8,4 +8,6 @@ std::shared_ptr<Communicator> nccl_communicator(int, const NcclOptions&) {
   fail("nccl: {}", cuda::unusable());
 }
 
+int64_t nccl_library_version() { return 0; }
+
 }  // namespace tessera::dist

@@ -8,8 +8,13 @@
 // additions have one order. cudnnGetLastErrorString says what was wrong in the calling thread's
 // last failure.
 //
-// What it cannot cover: which convolutions an algorithm has, how large a workspace it takes, the
-// order of addition, and what a GPU's rounding differs by.
+// What it proposes for a convolution begins with what may not be taken: for gradients ALGO_0, which
+// is not deterministic, and for f32 one in TF32. It has no IMPLICIT_PRECOMP_GEMM and no ALGO_1 for 3
+// channels, groups or dilation, but another algorithm there; and none for kernels of more than 31
+// rows (emulated/control.h changes the order).
+//
+// What it cannot cover: which convolutions an algorithm really has, how large a workspace it takes,
+// the order of addition, and what a GPU's rounding differs by.
 #pragma once
 
 #include <cstddef>
@@ -18,6 +23,7 @@
 #include <cuda_runtime.h>
 
 #define CUDNN_MAJOR 9
+#define CUDNN_VERSION 91300
 
 extern "C" {
 
@@ -32,6 +38,7 @@ typedef enum {
   CUDNN_DATA_HALF = 2,
   CUDNN_DATA_BFLOAT16 = 9,
 } cudnnDataType_t;
+typedef enum { CUDNN_NON_DETERMINISTIC = 0, CUDNN_DETERMINISTIC = 1 } cudnnDeterminism_t;
 typedef enum { CUDNN_TENSOR_NCHW = 0, CUDNN_TENSOR_NHWC = 1 } cudnnTensorFormat_t;
 typedef enum { CUDNN_CONVOLUTION = 0, CUDNN_CROSS_CORRELATION = 1 } cudnnConvolutionMode_t;
 typedef enum {
@@ -47,10 +54,12 @@ typedef enum {
 typedef enum {
   CUDNN_CONVOLUTION_BWD_DATA_ALGO_0 = 0,  // not deterministic
   CUDNN_CONVOLUTION_BWD_DATA_ALGO_1 = 1,
+  CUDNN_CONVOLUTION_BWD_DATA_ALGO_WINOGRAD_NONFUSED = 5,
 } cudnnConvolutionBwdDataAlgo_t;
 typedef enum {
   CUDNN_CONVOLUTION_BWD_FILTER_ALGO_0 = 0,  // not deterministic
   CUDNN_CONVOLUTION_BWD_FILTER_ALGO_1 = 1,
+  CUDNN_CONVOLUTION_BWD_FILTER_ALGO_WINOGRAD_NONFUSED = 5,
 } cudnnConvolutionBwdFilterAlgo_t;
 
 typedef struct cudnnContext* cudnnHandle_t;
@@ -58,6 +67,35 @@ typedef struct cudnnTensorStruct* cudnnTensorDescriptor_t;
 typedef struct cudnnFilterStruct* cudnnFilterDescriptor_t;
 typedef struct cudnnConvolutionStruct* cudnnConvolutionDescriptor_t;
 
+typedef struct {
+  cudnnConvolutionFwdAlgo_t algo;
+  cudnnStatus_t status;
+  float time;
+  size_t memory;
+  cudnnDeterminism_t determinism;
+  cudnnMathType_t mathType;
+  int reserved[3];
+} cudnnConvolutionFwdAlgoPerf_t;
+typedef struct {
+  cudnnConvolutionBwdDataAlgo_t algo;
+  cudnnStatus_t status;
+  float time;
+  size_t memory;
+  cudnnDeterminism_t determinism;
+  cudnnMathType_t mathType;
+  int reserved[3];
+} cudnnConvolutionBwdDataAlgoPerf_t;
+typedef struct {
+  cudnnConvolutionBwdFilterAlgo_t algo;
+  cudnnStatus_t status;
+  float time;
+  size_t memory;
+  cudnnDeterminism_t determinism;
+  cudnnMathType_t mathType;
+  int reserved[3];
+} cudnnConvolutionBwdFilterAlgoPerf_t;
+
+size_t cudnnGetVersion(void);
 const char* cudnnGetErrorString(cudnnStatus_t status);
 void cudnnGetLastErrorString(char* message, size_t size);
 
@@ -77,6 +115,20 @@ cudnnStatus_t cudnnSetConvolution2dDescriptor(cudnnConvolutionDescriptor_t desc,
                                               cudnnDataType_t compute_type);
 cudnnStatus_t cudnnSetConvolutionMathType(cudnnConvolutionDescriptor_t desc, cudnnMathType_t math);
 cudnnStatus_t cudnnSetConvolutionGroupCount(cudnnConvolutionDescriptor_t desc, int groups);
+
+/// What the library proposes, the fastest first, at most `most` of them.
+cudnnStatus_t cudnnGetConvolutionForwardAlgorithm_v7(
+    cudnnHandle_t handle, const cudnnTensorDescriptor_t x, const cudnnFilterDescriptor_t w,
+    const cudnnConvolutionDescriptor_t conv, const cudnnTensorDescriptor_t y, const int most,
+    int* count, cudnnConvolutionFwdAlgoPerf_t* found);
+cudnnStatus_t cudnnGetConvolutionBackwardDataAlgorithm_v7(
+    cudnnHandle_t handle, const cudnnFilterDescriptor_t w, const cudnnTensorDescriptor_t dy,
+    const cudnnConvolutionDescriptor_t conv, const cudnnTensorDescriptor_t dx, const int most,
+    int* count, cudnnConvolutionBwdDataAlgoPerf_t* found);
+cudnnStatus_t cudnnGetConvolutionBackwardFilterAlgorithm_v7(
+    cudnnHandle_t handle, const cudnnTensorDescriptor_t x, const cudnnTensorDescriptor_t dy,
+    const cudnnConvolutionDescriptor_t conv, const cudnnFilterDescriptor_t dw, const int most,
+    int* count, cudnnConvolutionBwdFilterAlgoPerf_t* found);
 
 cudnnStatus_t cudnnGetConvolutionForwardWorkspaceSize(
     cudnnHandle_t handle, const cudnnTensorDescriptor_t x, const cudnnFilterDescriptor_t w,

@@ -60,6 +60,16 @@ if "$train_gpt" "${run[@]}" --device cuda > cuda.log 2>&1 < /dev/null; then
     expect 'its host has 2 ranks and 1 GPU, expected one for each rank; start at most 1 there' \
       mpirun -n 2 "$train_gpt" "${run[@]}" --comm nccl
   fi
+  if [[ $(head -n 1 run.jsonl) == *'emulated GPU'* ]]; then
+    # Ranks whose GPUs differ.
+    unequal() {
+      TESSERA_EMULATED_MULTIPROCESSORS=3 mpirun -n 1 "$train_gpt" "$@" : \
+        -n 1 -x TESSERA_EMULATED_MULTIPROCESSORS=5 "$train_gpt" "$@"
+    }
+    expect 'reduction ordered: rank 1 has 5 multiprocessors, rank 0 has 3 multiprocessors, so' \
+      unequal "${run[@]}" --reduction ordered
+    must_work unequal "${run[@]}" --reduction fast
+  fi
   expect 'config.json: there is no such file' "$generate" none.safetensors --device cuda
   expect 'no.json: cannot be opened' mpirun -n 2 "$train_gpt" "${run[@]}" --tuned no.json
   expect 'no/tuned.json: cannot be written' "$tune" --out no/tuned.json

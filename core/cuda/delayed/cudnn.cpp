@@ -19,6 +19,8 @@ tessera::cuda::DelayedLibrary& cudnn() {
 
 extern "C" {
 
+size_t cudnnGetVersion() TESSERA_DELAYED(cudnn, cudnnGetVersion, ())
+
 const char* cudnnGetErrorString(cudnnStatus_t status)
 TESSERA_DELAYED(cudnn, cudnnGetErrorString, (status))
 
@@ -59,6 +61,27 @@ TESSERA_DELAYED(cudnn, cudnnSetConvolutionMathType, (desc, math))
 
 cudnnStatus_t cudnnSetConvolutionGroupCount(cudnnConvolutionDescriptor_t desc, int groups)
 TESSERA_DELAYED(cudnn, cudnnSetConvolutionGroupCount, (desc, groups))
+
+cudnnStatus_t cudnnGetConvolutionForwardAlgorithm_v7(
+    cudnnHandle_t handle, const cudnnTensorDescriptor_t x, const cudnnFilterDescriptor_t w,
+    const cudnnConvolutionDescriptor_t conv, const cudnnTensorDescriptor_t y, const int most,
+    int* count, cudnnConvolutionFwdAlgoPerf_t* found)
+TESSERA_DELAYED(cudnn, cudnnGetConvolutionForwardAlgorithm_v7,
+                (handle, x, w, conv, y, most, count, found))
+
+cudnnStatus_t cudnnGetConvolutionBackwardDataAlgorithm_v7(
+    cudnnHandle_t handle, const cudnnFilterDescriptor_t w, const cudnnTensorDescriptor_t dy,
+    const cudnnConvolutionDescriptor_t conv, const cudnnTensorDescriptor_t dx, const int most,
+    int* count, cudnnConvolutionBwdDataAlgoPerf_t* found)
+TESSERA_DELAYED(cudnn, cudnnGetConvolutionBackwardDataAlgorithm_v7,
+                (handle, w, dy, conv, dx, most, count, found))
+
+cudnnStatus_t cudnnGetConvolutionBackwardFilterAlgorithm_v7(
+    cudnnHandle_t handle, const cudnnTensorDescriptor_t x, const cudnnTensorDescriptor_t dy,
+    const cudnnConvolutionDescriptor_t conv, const cudnnFilterDescriptor_t dw, const int most,
+    int* count, cudnnConvolutionBwdFilterAlgoPerf_t* found)
+TESSERA_DELAYED(cudnn, cudnnGetConvolutionBackwardFilterAlgorithm_v7,
+                (handle, x, dy, conv, dw, most, count, found))
 
 cudnnStatus_t cudnnGetConvolutionForwardWorkspaceSize(
     cudnnHandle_t handle, const cudnnTensorDescriptor_t x, const cudnnFilterDescriptor_t w,
