@@ -27,6 +27,7 @@
 #include "apps/support/json_line.h"
 #include "apps/support/model_options.h"
 #include "apps/support/plan_gpt.h"
+#include "apps/support/tuned_file.h"
 #include "core/context.h"
 #include "core/cuda.h"
 #include "dist/bootstrap.h"
@@ -56,6 +57,7 @@ struct Options {
   std::string graph = "off";
   apps::MemoryOptions memory;
   dist::DeviceOptions devices{.device = "cpu"};
+  std::string tuned;
   std::string weights;
   std::string write_weights;
 };
@@ -82,6 +84,7 @@ Options parse(int argc, char** argv) {
   apps::add_memory_options(app, options.memory);
   apps::add_recompute_option(app, options.memory);
   apps::add_device_options(app, options.devices);
+  app.add_option("--tuned", options.tuned, "a table of tune's");
   app.add_option("--weights", options.weights, "safetensors, as the peer writes them");
   app.add_option("--write-weights", options.write_weights, "write the initial weights and end");
   try {
@@ -246,6 +249,7 @@ int bench(const Options& options, dist::World& world) {
   const int64_t start_kib = peak_kib();
   dist::choose_devices(world, options.devices);
   set_thread_count(options.threads);
+  if (!options.tuned.empty()) apps::use_tuned_file(options.tuned, world);
   int64_t micro = 0;
   models::Gpt model(sizes(options, micro));
   model.to(apps::parameter_dtype(options.memory));

@@ -7,8 +7,9 @@
 
 Times are medians that each process takes itself, around work that ends with waiting for the device
 (bench/kernels.cpp, bench/gpt_step.cpp, bench/resnet_step.cpp, and the peers of the same names). The
-peer is PyTorch with torch.compile, fused AdamW and its FLASH_ATTENTION backend; without it
-(--python none) its columns stay empty.
+peer is PyTorch with torch.compile, fused AdamW and its FLASH_ATTENTION backend; --python none
+leaves it out. Each figure of ours is printed when it is known, before the peer begins. Exit code 77
+says that the build lacks what a question needs.
 """
 import argparse
 import json
@@ -23,6 +24,12 @@ import compare
 PRESETS = ("gpt2", "gpt2-medium", "gpt2-large")
 SHAPES = {"gpt2": (12, 768), "gpt2-medium": (24, 1024), "gpt2-large": (36, 1280)}  # layers, width
 NAMES = {"gpt2": "GPT-2 124M", "gpt2-medium": "GPT-2 350M", "gpt2-large": "GPT-2 774M"}
+
+
+def skip(why):
+    """Ends the question; bench/gpu.sh says why it was skipped."""
+    print(why)
+    sys.exit(77)
 
 
 def smi(field):
@@ -69,33 +76,39 @@ def kernel_rows(args):
 def kernels(args):
     (args.out / "kernels.json").unlink(missing_ok=True)
     mine = kernel_rows(args)
+    for name, row in mine.items():
+        kernel_row(name, row, mine)
     result = peer(args, "kernels.py", *(["--tiny"] if args.smoke else []))
     theirs = {row["name"]: row for row in result["rows"]} if result else {}
-    for name, key, unit in (("bf16 product", "tflops_per_s", "TFLOP/s"),
-                            ("copy", "gb_per_s", "GB/s")):
-        text = f"{mine[name][key]:.3g} {unit}"
-        if theirs:
-            text += f", PyTorch {theirs[name][key]:.3g}"
-        compare.row(name, text, "", "")
     for name, row in mine.items():
-        if name.startswith("attention"):
-            attention_row(name, row, theirs)
-        elif "gb_per_s" in row and name != "copy":
-            ratio = row["gb_per_s"] / mine["copy"]["gb_per_s"]
-            compare.row(name, f"{row['ms']:.3f} ms, {row['gb_per_s']:.3g} GB/s",
-                        f"{ratio:.2f} of a copy", ">= 0.85")
+        peer_kernel_row(name, row, theirs)
 
 
-def attention_row(name, row, theirs):
-    text, ratio, note = f"{row['ms']:.3f} ms, {row['tflops_per_s']:.3g} TFLOP/s", "", ""
+def kernel_row(name, row, mine):
+    """Ours, against what bounds it here."""
+    if "gb_per_s" in row:
+        ratio = row["gb_per_s"] / mine["copy"]["gb_per_s"]
+        compare.row(name, f"{row['ms']:.3f} ms, {row['gb_per_s']:.3g} GB/s",
+                    "" if name == "copy" else f"{ratio:.2f} of a copy",
+                    "" if name == "copy" else ">= 0.85")
+    else:
+        ratio = row["tflops_per_s"] / mine["bf16 product"]["tflops_per_s"]
+        compare.row(name, f"{row['ms']:.3f} ms, {row['tflops_per_s']:.3g} TFLOP/s",
+                    f"{ratio:.2f} of the product's rate", "")
+
+
+def peer_kernel_row(name, row, theirs):
+    """Beside the peer's, where it has one."""
     flash = theirs.get(f"{name}, FLASH_ATTENTION")
     if flash and flash["ms"]:
-        text += f", FLASH_ATTENTION {flash['ms']:.3f} ms"
-        ratio = f"{flash['ms'] / row['ms']:.2f} x"
-    cudnn = theirs.get(f"{name}, CUDNN_ATTENTION")
-    if cudnn:
-        note = f"cuDNN {cudnn['ms']:.3f} ms" if cudnn["ms"] else "PyTorch's cuDNN did not run"
-    compare.row(name, text, ratio, ">= 0.8" if ratio else "", note)
+        cudnn = theirs.get(f"{name}, CUDNN_ATTENTION")
+        note = f"cuDNN {cudnn['ms']:.3f} ms" if cudnn and cudnn["ms"] else ""
+        compare.row(f"{name}: against FLASH_ATTENTION",
+                    f"{row['ms']:.3f} ms, {flash['ms']:.3f} ms", f"{flash['ms'] / row['ms']:.2f} x",
+                    ">= 0.8", note or "PyTorch's cuDNN did not run")
+    for key, unit in (("tflops_per_s", "TFLOP/s"), ("gb_per_s", "GB/s")):
+        if name in theirs and key in theirs[name]:
+            compare.row(f"{name}: PyTorch's", f"{theirs[name][key]:.3g} {unit}", "", "")
 
 
 def step_options(args, preset):
@@ -139,31 +152,56 @@ def initial_weights(args, folder, script, *options):
     return ["--weights", path]
 
 
-def gpt(args, preset):
-    with tempfile.TemporaryDirectory() as folder:
-        start = []
-        if preset == "gpt2" and args.python != "none":  # a file that is written in seconds
-            start = initial_weights(args, folder, "gpt_step.py", *step_options(args, preset))
-        mine = our_step(args, preset, *start)
-        peers = {way: result for way, result in peer_steps(args, preset, *start).items() if result}
-        if start:
-            for way, result in peers.items():
-                compare.require_same_losses(f"{preset}, bf16, {way}", [mine], [result], 2**-8)
+def tuned_table(args, preset):
+    """The options that name a table of tune's for the preset's products; none on the CPU."""
+    if args.device == "cpu":
+        return []
+    table = args.out / f"tuned-{preset}.json"
+    shape = ["--preset", "nano"] if args.smoke else ["--preset", preset, "--context", 1024]
+    command = [args.bin / "tune", *shape, "--micro-batch", batch_to_fill(args, preset),
+               "--precision", "bf16", "--out", table]
+    subprocess.run([str(part) for part in command], check=True, stdout=sys.stderr,
+                   stdin=subprocess.DEVNULL)
+    return ["--tuned", table]
+
+
+def step_rows(name, mine, rate, required):
     ms = mine["median_ms"]
-    name = "nano, bf16" if args.smoke else \
-        f"{NAMES[preset]}, bf16, T=1024, B={batch_to_fill(args, preset)}"
-    rate = kernel_rows(args)["bf16 product"]["tflops_per_s"]
     achieved = mine["model_flops"] / ms * 1e-9
-    required = preset == "gpt2"
     compare.row(f"{name}: model FLOPs against the product's rate",
                 f"{achieved:.3g} of {rate:.3g} TFLOP/s, {mine['tokens_per_s']:.0f} tokens/s",
                 f"{achieved / rate:.2f}", ">= 0.50" if required else "reported")
-    if not peers:
-        compare.row(f"{name}: step", f"{ms:.1f} ms", "", "")
+    compare.row(f"{name}: step", f"{ms:.1f} ms, {mine['memory_peak_bytes'] / 2**30:.1f} GiB", "",
+                "")
+
+
+def gpt(args, preset):
+    required = preset == "gpt2"
+    name = "nano, bf16" if args.smoke else \
+        f"{NAMES[preset]}, bf16, T=1024, B={batch_to_fill(args, preset)}"
+    rate = kernel_rows(args)["bf16 product"]["tflops_per_s"]
+    # Ours as it comes first, so that a call that ends early has it.
+    mine = our_step(args, preset)
+    step_rows(name, mine, rate, required)
+    if table := tuned_table(args, preset):
+        mine = our_step(args, preset, *table)
+        step_rows(f"{name}, with tune's table", mine, rate, required)
+    if args.python == "none":
         return
+    with tempfile.TemporaryDirectory() as folder:
+        start = []
+        if required:  # a file that is written in seconds
+            start = initial_weights(args, folder, "gpt_step.py", *step_options(args, preset))
+            same = our_step(args, preset, *start)
+        peers = {way: result for way, result in peer_steps(args, preset, *start).items() if result}
+        if start:
+            for way, result in peers.items():
+                compare.require_same_losses(f"{preset}, bf16, {way}", [same], [result], 2**-8)
+    ms = mine["median_ms"]
     theirs = min(peers.values(), key=lambda result: result["median_ms"])
     ways = ", ".join(f"{way} {result['median_ms']:.1f} ms" for way, result in peers.items())
-    compare.row(f"{name}: step", f"{ms:.1f} ms, PyTorch {theirs['median_ms']:.1f} ms",
+    compare.row(f"{name}: step against PyTorch's",
+                f"{ms:.1f} ms, PyTorch {theirs['median_ms']:.1f} ms",
                 f"{theirs['median_ms'] / ms:.2f} x", ">= 1.05" if required else "reported",
                 f"PyTorch {theirs['torch']}: {ways}")
     if "cuda_peak_bytes" in theirs:
@@ -191,20 +229,30 @@ def peer_resnet(args, *more):
 
 
 def resnet(args):
-    with tempfile.TemporaryDirectory() as folder:
-        start, theirs = [], None
-        if args.python != "none":
-            start = initial_weights(args, folder, "resnet_step.py", *resnet_options(args))
-            theirs = peer_resnet(args, *start)
-        mine = ours(args, "bench_resnet_step", *resnet_options(args), "--precision", "bf16", *start)
     model, size, batch = resnet_sizes(args)
+    name = f"{model}, bf16, {size}x{size}, B={batch}: step"
+
+    def our_resnet(*more):
+        return ours(args, "bench_resnet_step", *resnet_options(args), "--precision", "bf16", *more)
+
+    # Where nvcc compiles, the build has looked for cuDNN's headers.
+    cache = args.bin.parent / "CMakeCache.txt"
+    if cache.exists() and "TESSERA_CUDNN_INCLUDE-NOTFOUND" in cache.read_text():
+        skip("this build has no cuDNN, which convolutions on a GPU need")
+    mine = our_resnet()
     ms = mine["median_ms"]
-    text, ratio, note = f"{ms:.1f} ms, {1e3 * batch / ms:.0f} images/s", "", ""
-    if theirs:
-        compare.require_same_losses(f"{model}, bf16", [mine], [theirs], 5e-2)
-        text += f", PyTorch {theirs['median_ms']:.1f} ms"
-        ratio, note = f"{theirs['median_ms'] / ms:.2f} x", f"PyTorch {theirs['torch']}"
-    compare.row(f"{model}, bf16, {size}x{size}, B={batch}: step", text, ratio, "reported", note)
+    compare.row(name, f"{ms:.1f} ms, {1e3 * batch / ms:.0f} images/s", "", "")
+    if args.python == "none":
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        start = initial_weights(args, folder, "resnet_step.py", *resnet_options(args))
+        same = our_resnet(*start)
+        theirs = peer_resnet(args, *start)
+    # In bf16 two runs go apart; their first steps say whether they are the same training.
+    first = [{**result, "losses": result["losses"][:3]} for result in (same, theirs)]
+    compare.require_same_losses(f"{model}, bf16", first[:1], first[1:], 5e-2)
+    compare.row(f"{name} against PyTorch's", f"{ms:.1f} ms, PyTorch {theirs['median_ms']:.1f} ms",
+                f"{theirs['median_ms'] / ms:.2f} x", "reported", f"PyTorch {theirs['torch']}")
 
 
 def idle(lines):
@@ -228,7 +276,7 @@ def idle(lines):
 def gaps(args):
     library = args.bin / "libbench_kernel_times.so"
     if not library.exists():
-        sys.exit(f"{library} is missing: the toolkit that this was built with has no CUPTI")
+        skip("the toolkit that this was built with has no CUPTI")
     with tempfile.TemporaryDirectory() as folder:
         times = pathlib.Path(folder) / "times"
         mine = our_step(args, "gpt2", "--steps", "20", CUDA_INJECTION64_PATH=str(library),

@@ -1,44 +1,88 @@
 #!/usr/bin/env bash
-# Builds Tessera for this machine's GPU, runs its tests there, measures it beside PyTorch, and
-# writes a table to paste into bench/README.md. In less than eight minutes: what does not fit fails.
+# Builds Tessera for this machine's GPU, measures it beside PyTorch, runs its tests there, and
+# checks it with compute-sanitizer; writes a table to paste into bench/README.md. Each call fits ten
+# minutes, keeps the build of the one before, and leaves what it has when its time is over.
 #
-#   bench/gpu.sh [FOLDER]                     logs and table.md go there; default build/gpu/report
-#   TESSERA_DEPS=deps bench/gpu.sh            where no packages can be installed; see docs/cuda.md
-#   bench/gpu.sh --emulated [FOLDER]          tiny, on the emulated device: to try this script
-#   TESSERA_GPU_SECONDS=900 bench/gpu.sh      with more time; TESSERA_PYTHON names the peer's
-#                                             interpreter, or none
+#   bench/gpu.sh                         the first call: --build --measure kernels gpt2 --peer none
+#   bench/gpu.sh --measure [QUESTION...] bench/gpu.py's questions, or all: ours, then the peer's
+#   bench/gpu.sh --tests                 the tests, and every way of running the programs
+#   bench/gpu.sh --sanitize              compute-sanitizer over the operations' tests and a step
+#   bench/gpu.sh --build                 only builds
 #
-# Every part has a time limit, and those after a failed one run all the same; the exit code is 1 if
-# any failed. Parts that cannot run here are skipped, by name.
+#   --peer PYTHON     the peer's interpreter, or none; default python3, where it has torch
+#   --report FOLDER   for logs and table.md; default build/gpu/report. Later calls add to it
+#   --emulated        tiny, on the emulated device: to try this script
+#   TESSERA_DEPS=deps bench/gpu.sh       where no packages can be installed; see docs/cuda.md
+#   TESSERA_GPU_SECONDS=900              another time than 570 s; TESSERA_GPU_BUILD: another folder
+#                                        than build/gpu
+#
+# The parts of a call run in the order above. Every part has a time limit, and those after a failed
+# one run all the same; the exit code is 1 if any failed. What this machine or build cannot do is
+# skipped, by name.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/../scripts/common.sh"
 
-emulated=false
-if [[ ${1:-} == --emulated ]]; then
-  emulated=true
+usage() { die "$1; usage: bench/gpu.sh [--emulated] [--build] [--measure [QUESTION...]] [--tests] \
+[--sanitize] [--peer PYTHON|none] [--report FOLDER]"; }
+
+emulated=false calls=() questions=() python=${TESSERA_PYTHON:-python3} report=
+all_questions=(kernels gpt2 gaps ordered resnet gpt2-medium gpt2-large)
+while [[ $# -gt 0 ]]; do
+  case $1 in
+    --emulated) emulated=true ;;
+    --build | --tests | --sanitize) calls+=("${1#--}") ;;
+    --measure)
+      calls+=(measure)
+      while [[ $# -gt 1 && $2 != -* ]]; do
+        [[ " ${all_questions[*]} " == *" $2 "* ]] ||
+          die "--measure $2: expected one of ${all_questions[*]}"
+        questions+=("$2")
+        shift
+      done
+      ;;
+    --peer | --report)
+      [[ $# -gt 1 ]] || usage "$1 wants an argument"
+      case $1 in
+        --peer) python=$2 ;;
+        --report) report=$(cd "$called_from" && realpath -m -- "$2") ;;
+      esac
+      shift
+      ;;
+    *) usage "there is no $1" ;;
+  esac
   shift
+done
+if [[ ${#calls[@]} -eq 0 ]]; then
+  calls=(build measure)
+  questions=(kernels gpt2)
+  python=none
 fi
-[[ $# -le 1 && ${1:-} != -* ]] || die "usage: bench/gpu.sh [--emulated] [FOLDER]"
-build=build/gpu
-if $emulated; then build=build/gpu_emulated; fi
-report=$PWD/$build/report
-if [[ $# -eq 1 ]]; then report=$(cd "$called_from" && realpath -m -- "$1"); fi
-seconds=${TESSERA_GPU_SECONDS:-470}
-python=${TESSERA_PYTHON:-python3}
-gpus=1
+wants() { [[ " ${calls[*]} " == *" $1 "* ]]; }
+if [[ ${#questions[@]} -eq 0 ]]; then questions=("${all_questions[@]}"); fi
+
+default_build=build/gpu
+if $emulated; then default_build=build/gpu_emulated; fi
+build=${TESSERA_GPU_BUILD:-$default_build}
+report=${report:-$PWD/$build/report}
+seconds=${TESSERA_GPU_SECONDS:-570}
+gpus=2
 if ! $emulated; then
   command -v nvidia-smi > /dev/null || die "there is no GPU here: nvidia-smi is not installed"
   capability=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2> /dev/null | head -n 1) &&
     [[ $capability =~ ^[0-9]+\.[0-9]+$ ]] || die "there is no GPU here: nvidia-smi finds none"
   gpus=$(nvidia-smi -L | wc -l)
 fi
-if [[ $python != none ]] && ! "$python" -c 'import torch' 2> /dev/null; then
+if wants measure && [[ $python != none ]] && ! "$python" -c 'import torch' 2> /dev/null; then
   say "$python has no torch: measuring without the peer"
   python=none
 fi
 install_packages
 mkdir -p "$report"
-rm -f "$report"/*.{log,part,rows,json}
+# One host: NCCL need not look for others, and a machine without a network has this interface alone.
+export NCCL_SOCKET_IFNAME=${NCCL_SOCKET_IFNAME:-lo}
+export TESSERA_SOURCE_DIR=$PWD TESSERA_BIN=$PWD/$build/bin
+if [[ $build == /* ]]; then TESSERA_BIN=$build/bin; fi
+failed=()
 
 # part NAME SECONDS COMMAND...: runs it with its output in NAME.log, and writes how it went to
 # NAME.part. Exit code 77 says skipped, and the last line why.
@@ -64,27 +108,130 @@ part() {
     say "$name: $result"
   else
     say "$name: $result"$'\n'"$(tail -n 15 "$log" | sed 's/^/    /')"  # in one piece
+    failed+=("$name")
     return 1
   fi
 }
 
-# rows QUESTION SECONDS: a question of bench/gpu.py, whose rows go into the table.
-rows() {
-  part "$1" "$2" bash -o pipefail -c '"${@:2}" | tee "$1"' - \
-    "$report/$1.rows" "${measure[@]}" "$1" || true
+# --- build
+
+build_all() {
+  local nccl configure targets
+  configure=(cmake --preset release -B "$build" -DTESSERA_CUDA=ON)  # for the GPUs that it finds
+  if $emulated; then
+    configure=(cmake --preset emulated -B "$build" -DTESSERA_BENCH=ON)
+    if [[ -f $build/build.ninja ]]; then configure=(true); fi  # it may be a sanitizer's
+  else
+    # PyTorch brings NCCL where the toolkit has none.
+    nccl=$(python3 -c 'import nvidia.nccl; print(*nvidia.nccl.__path__)' 2> /dev/null) || nccl=
+    if [[ ! -f $(dirname "$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)")/../include/nccl.h &&
+      ! -f /usr/include/nccl.h && -f $nccl/include/nccl.h ]]; then
+      configure+=("-DTESSERA_NCCL=$nccl/lib/libnccl.so.2" "-DTESSERA_NCCL_INCLUDE=$nccl/include")
+    fi
+  fi
+  # What the first call measures comes first, so that a build that is cut short has it.
+  targets=(bench_kernels bench_gpt_step tune bench_resnet_step comm_bench train_gpt train_resnet
+    test_core test_dist test_models test_dist_mpi test_optim_mpi)
+  if ! $emulated; then targets+=(test_optim test_support generate); fi
+  part configure 90 "${configure[@]}" || return 1
+  if grep -q 'bench_kernel_times:' <(ninja -C "$build" -t targets all 2> /dev/null); then
+    targets+=(bench_kernel_times)
+  elif ! $emulated; then
+    say "the toolkit has no CUPTI: the build goes on without bench_kernel_times"
+  fi
+  sed -n 's/^-- \(Without.*\)/== \1/p' "$report/configure.log"
+  part build 500 ninja -C "$build" -j "$cores" "${targets[@]}"
 }
 
-# sanitized PROGRAM LOG: the kernels' tests, where compute-sanitizer works on this GPU.
+# --- measure
+
+# Seconds that a question may take.
+limit_of() {
+  case $1 in
+    gpt2*) echo 300 ;;
+    *) echo 150 ;;
+  esac
+}
+
+measure_all() {
+  local question
+  local ask=(python3 bench/gpu.py --bin "$build/bin" --out "$report" --python "$python")
+  if $emulated; then ask+=(--smoke --device cuda); fi
+  # torch.compile keeps what it has compiled for the next call.
+  export TORCHINDUCTOR_CACHE_DIR=$report/../inductor
+  for question in "${questions[@]}"; do
+    if $emulated && [[ $question == gaps ]]; then continue; fi  # no driver that loads a library
+    part "$question" "$(limit_of "$question")" bash -o pipefail -c '"${@:2}" | tee "$1"' - \
+      "$report/$question.rows" "${ask[@]}" "$question" || true
+  done
+}
+
+# --- tests
+
+# What is only right or wrong: few at once, because processes that share a GPU take turns. test_nn
+# is left out: its subject is host memory.
+tests_all() {
+  local unwanted='~[full]~[cpu]' program serial=(test_core test_dist test_models) waiting=()
+  if $emulated; then
+    # Enough to see that they run; ctest has them all.
+    unwanted+='~[slow]layer_norm*,~[cpu]~[slow]a GPT*,~[cpu]*layout*'
+    serial=(test_core test_dist)
+  else
+    serial+=(test_optim)
+  fi
+  local bits="~[full]~[cpu]~[slow]equal bits*" own=(env OMP_NUM_THREADS=1 mpirun -n "$gpus")
+  local steps="~[full]~[cpu]~[slow]launched steps*"
+  local sharing=(env TESSERA_TEST_COMM=mpi OMP_NUM_THREADS=1 mpirun -n)
+  if $emulated; then
+    bits="~[cpu]equal bits over ranks in f32*" steps="~[cpu]launched steps, each*"
+  fi
+  programs() {
+    local quick=0
+    if $emulated; then quick=1; fi
+    part programs 300 env TESSERA_QUICK=$quick bash tests/apps/gpu_paths.sh
+  }
+  alone() {
+    local program
+    for program in "${serial[@]}"; do
+      part "$program" 300 env TESSERA_TEST_DEVICE=cuda "$build/bin/$program" "$unwanted" || true
+    done
+  }
+  over_ranks() {
+    local ranks numbers=(1 2 4)
+    if $emulated; then numbers=(2); fi
+    for ranks in "${numbers[@]}"; do
+      part "test_dist_mpi_np$ranks" 90 env TESSERA_TEST_DEVICE=cuda "${sharing[@]}" "$ranks" \
+        "$build/bin/test_dist_mpi" '~[full]~[cpu]~[slow]' || true
+      part "equal_bits_mpi_np$ranks" 200 env TESSERA_TEST_DEVICE=cuda "${sharing[@]}" "$ranks" \
+        "$build/bin/test_optim_mpi" "$bits,$steps" || true
+    done
+    part "equal_bits_nccl_np$gpus" 200 env TESSERA_TEST_DEVICE=cuda "${own[@]}" \
+      "$build/bin/test_optim_mpi" "$bits,$steps" || true
+  }
+  alone &
+  waiting+=($!)
+  over_ranks &
+  waiting+=($!)
+  programs || true
+  if ! $emulated; then
+    part curve 180 env TESSERA_TEST_DEVICE=cuda OMP_NUM_THREADS=$((cores / 2)) \
+      "$build/bin/test_support" "GPT micro learns*" || true
+  fi
+  wait "${waiting[@]}"
+}
+
+# --- sanitize
+
+# sanitized TOOL COMMAND...: where compute-sanitizer works on this GPU.
 sanitized() {
-  local status=0
+  local status=0 output
   if ! command -v compute-sanitizer; then
     echo "compute-sanitizer is not installed"
     exit 77
   fi
-  compute-sanitizer --error-exitcode 9 "$1" \
-    "causal_attention*,layer_norm*,residual_layer_norm*,cross_entropy*,embedding*,adam*" 2>&1 |
-    tee "$2" || status=$?
-  if grep -q "Device not supported" "$2"; then
+  output=$(mktemp)
+  compute-sanitizer --tool "$1" --error-exitcode 9 "${@:2}" 2>&1 | tee "$output" || status=$?
+  if grep -q "Device not supported" "$output"; then
     echo "compute-sanitizer does not support this device"
     exit 77
   fi
@@ -92,107 +239,53 @@ sanitized() {
 }
 export -f sanitized
 
-measure=(python3 bench/gpu.py --bin "$build/bin" --out "$report" --python "$python")
-unwanted='~[full]~[cpu]'
-if $emulated; then
-  measure+=(--smoke)
-  configure=(cmake --preset emulated -B "$build" -DTESSERA_BENCH=ON)
-  unwanted+='~[slow]'
-  export TESSERA_EMULATED_DEVICES=4 OMP_NUM_THREADS=1
-else
-  configure=(cmake --preset release -B "$build" -DTESSERA_CUDA=ON)  # for the GPUs that it finds
-  # PyTorch brings NCCL where the toolkit has none.
-  nccl=$("$python" -c 'import nvidia.nccl; print(*nvidia.nccl.__path__)' 2> /dev/null) || nccl=
-  if [[ ! -f $(dirname "$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)")/../include/nccl.h &&
-    ! -f /usr/include/nccl.h && -f $nccl/include/nccl.h ]]; then
-    configure+=("-DTESSERA_NCCL=$nccl/lib/libnccl.so.2" "-DTESSERA_NCCL_INCLUDE=$nccl/include")
-  fi
-fi
-# test_nn is left out: its subject is host memory.
-serial=(test_core test_dist)
-programs=(test_dist_mpi test_optim_mpi comm_bench bench_kernels bench_gpt_step
-  bench_resnet_step)
-if ! $emulated; then
-  serial+=(test_models test_optim)
-  programs+=(test_support bench_kernel_times)
-fi
-programs+=("${serial[@]}")
-
-# While the compilers run, the GPU is idle: torch.compile fills its cache.
-export TORCHINDUCTOR_CACHE_DIR=$PWD/$build/inductor
-warm_up=
-if [[ $python != none ]] && ! $emulated; then
-  timeout -k 5 240 "${measure[@]}" --warm-up > "$report/warm_up.log" 2>&1 < /dev/null &
-  warm_up=$!
-  trap 'kill "$warm_up" 2> /dev/null || true' EXIT
-  cores=$((cores > 4 ? cores - 2 : cores))
-fi
-compile=(ninja -C "$build" -j "$cores" "${programs[@]}")
-part configure 60 "${configure[@]}" && part build 300 "${compile[@]}" ||
-  die "nothing can be tested; the logs are in $report"
-
-# What is only right or wrong runs beside the peer's compilation; few at once, because processes
-# that share a GPU take turns.
-export TESSERA_TEST_DEVICE=cuda
-shared=(env TESSERA_TEST_COMM=mpi OMP_NUM_THREADS=1 mpirun -n)
-own=(env OMP_NUM_THREADS=1 mpirun -n "$gpus")
-alone_checks() {
-  local program ranks
-  for program in "${serial[@]}"; do
-    part "$program" 120 "$build/bin/$program" "$unwanted" || true
-  done
-  for ranks in 1 2 4; do
-    part "test_dist_mpi_np$ranks" 60 "${shared[@]}" "$ranks" "$build/bin/test_dist_mpi" \
-      "$unwanted" || true
+sanitize_all() {
+  local tool check=(bash -o pipefail -c 'sanitized "$@"' -)
+  local kernels='~[full]~[slow]~[cpu]causal_attention*,~[full]~[slow]~[cpu]layer_norm*'
+  kernels+=',~[full]~[slow]~[cpu]residual_layer_norm*,~[full]~[slow]~[cpu]*cross_entropy*'
+  kernels+=',~[full]~[slow]~[cpu]embedding*,~[full]~[slow]~[cpu]batch_norm*,~[cpu]adam*,~[cpu]sgd*'
+  if $emulated; then kernels='~[cpu]layer_norm of*'; fi
+  # A training as users run it, in the device's own memory.
+  local step=("$build/bin/bench_gpt_step" --device cuda --precision bf16 --preset nano --batch 2
+    --steps 2 --warmup 1 --threads 1)
+  local limit=$(((seconds - SECONDS) / 8))
+  for tool in memcheck racecheck synccheck initcheck; do
+    part "sanitize_${tool}_step" "$limit" "${check[@]}" "$tool" "${step[@]}" || true
+    part "sanitize_${tool}_kernels" $((2 * limit)) env TESSERA_TEST_DEVICE=cuda "${check[@]}" \
+      "$tool" "$build/bin/test_core" "$kernels" || true
   done
 }
-equal_bits_checks() {
-  local ranks equal_bits="${unwanted}equal bits*,${unwanted}launched steps*"
-  for ranks in 1 2 4; do
-    part "equal_bits_mpi_np$ranks" 120 "${shared[@]}" "$ranks" "$build/bin/test_optim_mpi" \
-      "$equal_bits" || true
-  done
-  part "equal_bits_nccl_np$gpus" 120 "${own[@]}" "$build/bin/test_optim_mpi" "$equal_bits" || true
+
+# --- report
+
+write_table() {
+  {
+    if $emulated; then
+      printf 'On the emulated device, tiny: that it runs is all this says.\n'
+    else
+      nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader | sort | uniq -c
+      grep -m 1 -i 'CUDA compiler identification' "$report/configure.log" || true
+    fi
+    printf '\n| what | measured | ratio | bar | |\n| --- | --- | --- | --- | --- |\n'
+    find "$report" -name '*.rows' -printf '%T@ %p\n' | sort -n | cut -d' ' -f2- |
+      while IFS= read -r file; do grep '^|' "$file" || true; done
+    printf '\n| part | result | time |\n| --- | --- | --- |\n'
+    find "$report" -name '*.part' -printf '%T@ %p\n' | sort -n | cut -d' ' -f2- |
+      while IFS= read -r file; do cat "$file"; done
+  } > "$report/table.md"
 }
-alone_checks &
-checks=($!)
-equal_bits_checks &
-checks+=($!)
-if ! $emulated; then
-  part curve 180 env OMP_NUM_THREADS=$((cores / 2)) "$build/bin/test_support" \
-    "GPT micro learns*" || true
-fi
-wait "${checks[@]}"
-if [[ -n $warm_up ]]; then
-  wait "$warm_up" || say "the peer does not run; see $report/warm_up.log"
-fi
+trap write_table EXIT
 
-# What is timed has the machine for itself. What has a bar first, what is only reported last.
-rows kernels 60
-rows gpt2 120
-if ! $emulated; then rows gaps 40; fi
-rows ordered 30
-rows resnet 60
-rows gpt2-medium 90
-rows gpt2-large 90
-
-if ! $emulated; then
-  part sanitizer 90 bash -o pipefail -c 'sanitized "$@"' - "$build/bin/test_core" \
-    "$report/sanitizer.txt" || true
+if $emulated; then export TESSERA_EMULATED_DEVICES=2 OMP_NUM_THREADS=1; fi
+if wants build; then
+  build_all || die "what was not built cannot be tested; the logs are in $report"
 fi
-
-{
-  if $emulated; then
-    printf 'On the emulated device, tiny: that it runs is all this says.\n'
-  else
-    nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader | sort | uniq -c
-    grep -m 1 -i 'CUDA compiler identification' "$report/configure.log" || true
-  fi
-  printf '\n| what | measured | ratio | bar | |\n| --- | --- | --- | --- | --- |\n'
-  (cd "$report" && ls -tr -- *.rows | xargs cat) || true
-  printf '\n| part | result | time |\n| --- | --- | --- |\n'
-  (cd "$report" && ls -tr -- *.part | xargs cat)
-} > "$report/table.md"
+[[ -x $build/bin/bench_kernels ]] || die "$build has no build: bench/gpu.sh --build comes first"
+if wants measure; then measure_all; fi
+if wants tests; then tests_all; fi
+if wants sanitize; then sanitize_all; fi
+write_table
+trap - EXIT
 cat "$report/table.md"
 say "$SECONDS s; the table is $report/table.md"
 if grep -l FAILED "$report"/*.part > /dev/null; then die "some parts failed"; fi

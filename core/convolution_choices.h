@@ -1,8 +1,8 @@
-// Which of cuDNN's algorithms a convolution takes on CUDA: of those that the library proposes for it
-// the first whose additions have one order, that computes in the dtype it was asked for, and that
-// the library accepts; or the one that another process of the job has chosen. It is chosen once,
-// when the convolution is first computed or its workspace is asked for. A build without CUDA or
-// without cuDNN has no convolutions on a GPU, and no choices.
+// Which of cuDNN's algorithms a convolution takes on CUDA: of those that the library proposes for
+// it the first whose additions have one order, that rounds no input, and that the library accepts;
+// or the one that another process of the job has chosen. It is chosen once, when the convolution is
+// first computed or its workspace is asked for. A build without CUDA or without cuDNN has no
+// convolutions on a GPU, and no choices.
 #pragma once
 
 #include <cstdint>

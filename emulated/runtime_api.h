@@ -47,8 +47,8 @@ const char* cudaGetErrorName(cudaError_t error);
 cudaError_t cudaGetLastError();
 cudaError_t cudaPeekAtLastError();
 
-// Devices. There is one unless the environment's TESSERA_EMULATED_DEVICES says otherwise, with three
-// multiprocessors, or TESSERA_EMULATED_MULTIPROCESSORS.
+// Devices. There is one unless the environment's TESSERA_EMULATED_DEVICES says otherwise, with
+// three multiprocessors, or TESSERA_EMULATED_MULTIPROCESSORS.
 
 struct cudaDeviceProp {
   char name[256];

@@ -1,10 +1,10 @@
 // linear_cross_entropy: loss [] = cross_entropy(x (R, C) weight (V, C)^T, targets (R)).
 //
 // The logits (R, V) are the largest tensor of a language model. They exist in f32, for one chunk of
-// rows at a time, each row padded to logits_stride(V) elements. One chunk that has all rows is kept;
-// several are computed again in the backward, which costs one more product and no memory. Their
-// gradient, under the incoming scale, takes their place; that of 16-bit operands is in their dtype,
-// for products in it, and has a place of its own.
+// rows at a time, each row padded to logits_stride(V) elements. One chunk that has all rows is
+// kept; several are computed again in the backward, which costs one more product and no memory.
+// Their gradient, under the incoming scale, takes their place; that of 16-bit operands is in their
+// dtype, for products in it, and has a place of its own.
 #include "core/autograd.h"
 #include "core/ops.h"
 #include "core/ops/linear_cross_entropy.h"
@@ -64,19 +64,21 @@ void rows_backward(const Rows& rows, const Tensor& kept, const Tensor& dloss, co
                    const Tensor& dweight) {
   const Context context = current_context(dloss.device());
   const DType dtype = rows.x.dtype();
-  const Tensor logits = kept.defined() ? kept : context.workspace(rows.chunk_shape());
+  const Shape chunk_shape = rows.chunk_shape();
+  const Tensor logits = kept.defined() ? kept : context.workspace(chunk_shape);
   // In the dtype of the products that read it; f32 takes the place of the logits.
-  const Tensor dlogits = dtype == DType::f32 ? logits : context.workspace(rows.chunk_shape(), dtype);
+  const Tensor dlogits = dtype == DType::f32 ? logits : context.workspace(chunk_shape, dtype);
   // Chunks are summed in f32 and rounded once.
   const bool separate = dweight.defined() && dtype != DType::f32 && rows.chunk < rows.count();
   const Tensor sum = separate ? context.workspace(dweight.shape()) : dweight;
+  const float share = 1.0f / static_cast<float>(rows.count());
   rows.for_each_chunk([&](int64_t begin, int64_t end) {
     const Tensor values = logits.rows(0, end - begin);
     const Tensor gradient = dlogits.rows(0, end - begin);
     if (!kept.defined()) rows.compute_logits(context, values, begin, end);
-    kernels::cross_entropy_backward(
-        context, gradient, dloss, values, rows.logsumexp.rows(begin, end),
-        rows.targets.rows(begin, end), rows.vocabulary(), 1.0f / static_cast<float>(rows.count()));
+    kernels::cross_entropy_backward(context, gradient, dloss, values,
+                                    rows.logsumexp.rows(begin, end), rows.targets.rows(begin, end),
+                                    rows.vocabulary(), share);
     if (dx.defined()) {
       kernels::matmul(context, dx.rows(begin, end), gradient, rows.weight, MatmulArgs{});
     }

@@ -9,8 +9,8 @@
 // last failure.
 //
 // What it proposes for a convolution begins with what may not be taken: for gradients ALGO_0, which
-// is not deterministic, and for f32 one in TF32. It has no IMPLICIT_PRECOMP_GEMM and no ALGO_1 for 3
-// channels, groups or dilation, but another algorithm there; and none for kernels of more than 31
+// is not deterministic, and for f32 one in TF32. It has no IMPLICIT_PRECOMP_GEMM and no ALGO_1 for
+// 3 channels, groups or dilation, but another algorithm there; and none for kernels of more than 31
 // rows (emulated/control.h changes the order).
 //
 // What it cannot cover: which convolutions an algorithm really has, how large a workspace it takes,

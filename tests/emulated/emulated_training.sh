@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
-# Training on GPUs as users run it, on emulated ones: the same losses over both communicators, at
-# every stage and with graphs, the same again with a table of tune on every rank, and what cannot be
-# is refused.
+# Training on emulated GPUs as users run it: what a table of tune changes, the same on every rank,
+# and what cannot be is refused. (tests/apps/gpu_paths.sh: every way of running one training.)
 . "$TESSERA_SOURCE_DIR/tests/apps/common.bash"
 export TESSERA_EMULATED_DEVICES=2
 tune=$TESSERA_BIN/tune
@@ -18,46 +17,15 @@ same() {
   losses run.jsonl | diff "$name.txt" - || fail "other losses: $name, $*"
   cmp run.safetensors "$name.safetensors" || fail "other weights: $name, $*"
 }
-for stage in 0 1 2 3; do
-  same plain --comm nccl --stage "$stage"
-  grep -q '"communicator":"nccl"' run.jsonl || fail "not over NCCL: $(head -n 1 run.jsonl)"
-  same plain --comm mpi --stage "$stage"
-  grep -q '"device":"cuda"' run.jsonl || fail "not on CUDA: $(head -n 1 run.jsonl)"
-done
+same plain --comm nccl
 [[ $(wc -l < plain.txt) == 4 ]] || fail "$(cat plain.txt)"
 grep -q 'on emulated' stderr.log || fail "the device is not named: $(cat stderr.log)"
 
-for stage in 0 1 2 3; do
-  same plain --comm nccl --stage "$stage" --graph on
-  grep -q '"graph":true' run.jsonl || fail "the header does not say graph"
-  grep -q 'planned and measured are equal' stdout.log || fail "not as planned: $(cat stdout.log)"
-done
-for graph in off on; do same dropped --dropout 0.1 --graph "$graph"; done
-grep -q 'planned and measured are equal' stdout.log || fail "not as planned: $(cat stdout.log)"
 refuses_graph() { expect "graph: $1" mpirun -n 2 "$train_gpt" "${run[@]}" --graph on "${@:2}"; }
 refuses_graph 'over mpi buckets pass through the host' --device cuda --comm mpi
 refuses_graph 'offload updates on the host' --device cuda --offload optimizer
 refuses_graph 'loss scaling (f16) changes' --device cuda --precision fp16
 refuses_graph 'the ranks compute on the CPU' --device cpu
-
-# A ResNet, with cuDNN's stand-in: the same bits over ranks, communicators, stages and graphs.
-images=(--batch 6 --micro-batch 2 --steps 3 --eval-every 0 --device cuda)
-values() { grep '"type":"step"' "$1" | sed 's/,"images_per_s".*//'; }
-resnet() {
-  must_work mpirun -n "$1" "$TESSERA_BIN/train_resnet" "${images[@]}" "${@:2}" --log run.jsonl \
-    --save run.safetensors
-  grep -q 'planned and measured are equal' stdout.log || fail "not as planned: $(cat stdout.log)"
-  if [[ ! -e images.txt ]]; then
-    values run.jsonl > images.txt
-    cp run.safetensors images.safetensors
-  fi
-  values run.jsonl | diff images.txt - || fail "other losses of images: $*"
-  cmp run.safetensors images.safetensors || fail "other weights of images: $*"
-}
-resnet 1
-resnet 2 --comm nccl --stage 3
-resnet 2 --comm mpi --stage 2
-resnet 2 --comm nccl --stage 1 --graph on
 
 must_work "$tune" "${shape[@]}" --out tuned.json
 python3 - << 'PYTHON'

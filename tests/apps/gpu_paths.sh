@@ -1,0 +1,98 @@
+#!/usr/bin/env bash
+# ctest: TIMEOUT 900
+# The programs on GPUs, in the memory that users get: the device's pool, NCCL's registered buffers,
+# streams that nobody waits for. (Tests of the library use memory that the host shares, and wait
+# after each launch.) Every way of running one training has the losses and weights of the first, and
+# holds and sends what was planned. Skipped where there is no GPU; TESSERA_QUICK=1 leaves out most.
+. "$TESSERA_SOURCE_DIR/tests/apps/common.bash"
+show_gpus
+# Ranks take turns on GPUs of a machine with fewer of them, over MPI.
+if [[ -v TESSERA_EMULATED_DEVICES ]]; then
+  gpus=$TESSERA_EMULATED_DEVICES
+else
+  gpus=$(nvidia-smi -L 2> /dev/null | wc -l) || gpus=0
+fi
+if ! "$train_gpt" "${tiny[@]}" --data text.txt --steps 1 --eval-every 0 --device cuda \
+  > stdout.log 2> stderr.log < /dev/null; then
+  grep -q 'no usable GPU' stderr.log || fail "$(cat stderr.log)"
+  echo "skipped: $(grep -m 1 'no usable GPU' stderr.log)"
+  exit 77
+fi
+
+shape=(--layers 2 --heads 2 --width 32 --context 32 --micro-batch 2)
+if ! grep -q 'on emulated' stderr.log; then
+  shape=(--layers 4 --heads 4 --width 256 --context 128 --micro-batch 2)
+fi
+run=(--data text.txt "${shape[@]}" --global-batch 6 --steps 3 --eval-every 3 --eval-batches 2
+  --device cuda --reduction ordered)
+
+# same NAME RANKS ARGUMENT...: has the losses and weights of the first run of this name.
+same() {
+  local name=$1 ranks=$2
+  shift 2
+  ranks "$ranks" "${run[@]}" "$@" --log run.jsonl --save run.safetensors
+  grep -q 'planned and measured are equal' stdout.log || fail "not as planned: $*"$'\n'"$(
+    cat stdout.log)"
+  if [[ ! -e $name.txt ]]; then
+    losses run.jsonl > "$name.txt"
+    cp run.safetensors "$name.safetensors"
+  fi
+  losses run.jsonl | diff "$name.txt" - || fail "other losses: $name, $ranks ranks, $*"
+  cmp run.safetensors "$name.safetensors" || fail "other weights: $name, $ranks ranks, $*"
+}
+
+# Ranks over NCCL, each with a GPU of its own.
+most=$((gpus < 3 ? gpus : 3))
+stages=(0 1 2 3)
+if [[ ${TESSERA_QUICK:-} == 1 ]]; then stages=(3); fi
+for stage in "${stages[@]}"; do
+  for ((n = 1; n <= most; ++n)); do
+    same bf16 "$n" --precision bf16 --stage "$stage" --comm nccl
+    grep -q '"communicator":"nccl"' run.jsonl || fail "not over NCCL: $(head -n 1 run.jsonl)"
+    same bf16 "$n" --precision bf16 --stage "$stage" --comm nccl --graph on
+    grep -q '"graph":true' run.jsonl || fail "the header does not say graph"
+  done
+  same bf16 2 --precision bf16 --stage "$stage" --comm mpi
+  grep -q '"device":"cuda"' run.jsonl || fail "not on CUDA: $(head -n 1 run.jsonl)"
+done
+[[ $(wc -l < bf16.txt) == 4 ]] || fail "$(cat bf16.txt)"
+
+# What moves memory otherwise: small buckets, a tensor over several of them, no overlap, state on
+# the host.
+for stage in 2 3; do
+  for graph in off on; do
+    same bf16 "$most" --precision bf16 --stage "$stage" --graph "$graph" --bucket-bytes 4000
+    same bf16 "$most" --precision bf16 --stage "$stage" --graph "$graph" --overlap off
+    if [[ ${TESSERA_QUICK:-} == 1 ]]; then break 2; fi
+  done
+  same bf16 "$most" --precision bf16 --stage "$stage" --offload optimizer
+  same bf16 2 --precision bf16 --stage "$stage" --offload optimizer --comm mpi
+done
+for graph in off on; do same dropped "$most" --dropout 0.1 --graph "$graph"; done
+same recomputed "$most" --recompute --stage 3 --graph on
+same recomputed 2 --stage 0 --comm mpi
+if [[ ${TESSERA_QUICK:-} == 1 ]]; then exit 0; fi
+
+# A ResNet: the same over ranks, communicators, stages and graphs, where the build has cuDNN.
+images=(--batch 6 --micro-batch 2 --steps 3 --eval-every 0 --device cuda --reduction ordered)
+values() { grep '"type":"step"' "$1" | sed 's/,"images_per_s".*//'; }
+resnet() {
+  must_work mpirun -n "$1" "$TESSERA_BIN/train_resnet" "${images[@]}" "${@:2}" --log run.jsonl \
+    --save run.safetensors
+  grep -q 'planned and measured are equal' stdout.log || fail "not as planned: $(cat stdout.log)"
+  if [[ ! -e images.txt ]]; then
+    values run.jsonl > images.txt
+    cp run.safetensors images.safetensors
+  fi
+  values run.jsonl | diff images.txt - || fail "other losses of images: $*"
+  cmp run.safetensors images.safetensors || fail "other weights of images: $*"
+}
+if ! "$TESSERA_BIN/train_resnet" "${images[@]}" > stdout.log 2> stderr.log < /dev/null &&
+  grep -q 'has no cuDNN' stderr.log; then
+  echo "without train_resnet: $(grep -m 1 'has no cuDNN' stderr.log)"
+  exit 0
+fi
+resnet 1
+resnet "$most" --comm nccl --stage 3
+resnet 2 --comm mpi --stage 2
+resnet "$most" --comm nccl --stage 1 --graph on

@@ -1,0 +1,73 @@
+#!/usr/bin/env bash
+# ctest: TIMEOUT 1200
+# Every call of bench/gpu.sh on the emulated device, with this build: what it runs, what it leaves,
+# and what it says where something is missing or fails.
+set -euo pipefail
+cd "$TESSERA_SOURCE_DIR"
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+fail() { printf 'FAILED: %s\n' "$*" >&2; cat "$work/output" >&2; exit 1; }
+if [[ ! -x $TESSERA_BIN/bench_kernels ]]; then
+  echo "skipped: built without TESSERA_BENCH"
+  exit 77
+fi
+export TESSERA_GPU_BUILD=$TESSERA_BUILD_DIR
+unset TESSERA_BIN
+
+# call STATUS ARGUMENT...
+call() {
+  local expected=$1 status=0
+  shift
+  bench/gpu.sh --emulated --report "$work/report" "$@" > "$work/output" 2>&1 || status=$?
+  [[ $status == "$expected" ]] || fail "exit code $status instead of $expected: $*"
+}
+# has TEXT...: each begins a line of the table.
+has() {
+  local text
+  for text; do
+    grep -qF -- "| $text" "$work/report/table.md" || fail "the table has no '$text'"
+  done
+}
+
+call 1 --measure weather
+grep -q -- "--measure weather: expected one of kernels gpt2" "$work/output" || fail "not refused"
+call 1 --sanitise
+grep -q "there is no --sanitise" "$work/output" || fail "not refused"
+TESSERA_GPU_BUILD=$work/none call 1 --tests
+grep -q "has no build: bench/gpu.sh --build comes first" "$work/output" || fail "not refused"
+
+call 0 --build
+has 'build | ok'
+call 0  # the first call: without the peer
+has 'bf16 product | ' 'head logits, stride 101' 'head dweight, stride 128' \
+  'nano, bf16: step | ' "nano, bf16, with tune's table: step | " 'kernels | ok' 'gpt2 | ok'
+! grep -q PyTorch "$work/report/table.md" || fail "a figure of the peer's"
+call 0 --measure resnet ordered --peer none
+has 'resnet20, bf16, 32x32, B=2: step | ' 'ordered against fast reduction' 'gpt2 | ok'
+call 0 --tests
+has 'test_core | ok' 'test_dist | ok' 'test_dist_mpi_np2 | ok' 'equal_bits_mpi_np2 | ok' \
+  'equal_bits_nccl_np2 | ok' 'programs | ok'
+
+# compute-sanitizer: absent, content, and with a finding.
+call 0 --sanitize
+has 'sanitize_memcheck_step | skipped: compute-sanitizer is not installed'
+mkdir "$work/bin"
+cat > "$work/bin/compute-sanitizer" << 'STUB'
+#!/bin/sh
+[ "$1" = --tool ] && [ "$3" = --error-exitcode ] && [ "$4" = 9 ] || exit 3
+tool=$2
+shift 4
+"$@" || exit
+if [ "$tool" = "$FINDS" ]; then exit 9; fi
+STUB
+chmod +x "$work/bin/compute-sanitizer"
+export PATH=$work/bin:$PATH
+call 0 --sanitize
+has 'sanitize_memcheck_step | ok' 'sanitize_memcheck_kernels | ok' \
+  'sanitize_racecheck_kernels | ok' 'sanitize_synccheck_step | ok' 'sanitize_initcheck_kernels | ok'
+FINDS=racecheck call 1 --sanitize
+has 'sanitize_racecheck_step | FAILED with exit code 9' 'sanitize_memcheck_step | ok'
+
+# Time that is over: what there was is in the table.
+TESSERA_GPU_SECONDS=0 call 1 --measure kernels --peer none
+has 'kernels | FAILED: not done after' 'resnet | ok'
