@@ -83,6 +83,7 @@ Options parse(int argc, char** argv) {
   apps::add_graph_option(app, options.graph);
   apps::add_memory_options(app, options.memory);
   apps::add_recompute_option(app, options.memory);
+  apps::add_loss_rows_option(app, options.memory);
   apps::add_device_options(app, options.devices);
   app.add_option("--tuned", options.tuned, "a table of tune's");
   app.add_option("--weights", options.weights, "safetensors, as the peer writes them");
@@ -105,6 +106,7 @@ models::GptConfig sizes(const Options& options, int64_t& batch) {
   if (options.heads > 0) config.heads = options.heads;
   if (options.width > 0) config.width = options.width;
   config.recompute = options.memory.recompute;
+  config.loss_chunk_rows = options.memory.loss_rows;
   batch = options.batch > 0 ? options.batch : (large ? 1 : 12);
   return config;
 }

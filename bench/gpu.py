@@ -8,8 +8,9 @@
 Times are medians that each process takes itself, around work that ends with waiting for the device
 (bench/kernels.cpp, bench/gpt_step.cpp, bench/resnet_step.cpp, and the peers of the same names). The
 peer is PyTorch with torch.compile, fused AdamW and its FLASH_ATTENTION backend; --python none
-leaves it out. Each figure of ours is printed when it is known, before the peer begins. Exit code 77
-says that the build lacks what a question needs.
+leaves it out, --peer-only prints what compares with figures of ours that an earlier call has left
+in --out. Each figure of ours is printed when it is known, before the peer begins. Exit code 77 says
+that the build lacks what every question needs.
 """
 import argparse
 import json
@@ -26,10 +27,8 @@ SHAPES = {"gpt2": (12, 768), "gpt2-medium": (24, 1024), "gpt2-large": (36, 1280)
 NAMES = {"gpt2": "GPT-2 124M", "gpt2-medium": "GPT-2 350M", "gpt2-large": "GPT-2 774M"}
 
 
-def skip(why):
-    """Ends the question; bench/gpu.sh says why it was skipped."""
-    print(why)
-    sys.exit(77)
+class Skipped(Exception):
+    """The build cannot answer a question; the text says why."""
 
 
 def smi(field):
@@ -64,24 +63,38 @@ def peer(args, script, *options):
     return compare.last_json([args.python, compare.PEERS / script, *device, *options], args.threads)
 
 
-def kernel_rows(args):
-    """What bench_kernels measured, by name: in this process once, and kept in args.out."""
+def kept(args, name, measure):
+    """What measure() returns, kept in args.out; with --peer-only what an earlier call has kept."""
+    path = args.out / f"{name}.json"
+    if not (args.peer_only and path.exists()):
+        path.write_text(json.dumps(measure()))
+    return json.loads(path.read_text())
+
+
+def rows_of(result):
+    return {row["name"]: row for row in result["rows"]}
+
+
+def measure_kernels(args):
+    return ours(args, "bench_kernels", *(["--tiny"] if args.smoke else []))
+
+
+def product_rate(args):
+    """TFLOP/s of a square product; measured here where no call has."""
     path = args.out / "kernels.json"
     if not path.exists():
-        result = ours(args, "bench_kernels", *(["--tiny"] if args.smoke else []))
-        path.write_text(json.dumps(result))
-    return {row["name"]: row for row in json.loads(path.read_text())["rows"]}
+        path.write_text(json.dumps(measure_kernels(args)))
+    return rows_of(json.loads(path.read_text()))["bf16 product"]["tflops_per_s"]
 
 
 def kernels(args):
-    (args.out / "kernels.json").unlink(missing_ok=True)
-    mine = kernel_rows(args)
-    for name, row in mine.items():
-        kernel_row(name, row, mine)
+    mine = rows_of(kept(args, "kernels", lambda: measure_kernels(args)))
+    if not args.peer_only:
+        for name, row in mine.items():
+            kernel_row(name, row, mine)
     result = peer(args, "kernels.py", *(["--tiny"] if args.smoke else []))
-    theirs = {row["name"]: row for row in result["rows"]} if result else {}
     for name, row in mine.items():
-        peer_kernel_row(name, row, theirs)
+        peer_kernel_row(name, row, rows_of(result) if result else {})
 
 
 def kernel_row(name, row, mine):
@@ -137,13 +150,6 @@ def peer_steps(args, preset, *more):
     return {way: peer(args, "gpt_step.py", *options, "--bf16", way) for way in ways}
 
 
-def warm_up(args):
-    """Lets torch.compile fill its cache, beside something that leaves the GPU alone."""
-    for preset in PRESETS:
-        peer_steps(args, preset, "--steps", "1", "--warmup", "1")
-    peer_resnet(args, "--steps", "1", "--warmup", "1")
-
-
 def initial_weights(args, folder, script, *options):
     """The same start for both: the peer's."""
     path = pathlib.Path(folder) / "model.safetensors"
@@ -152,17 +158,18 @@ def initial_weights(args, folder, script, *options):
     return ["--weights", path]
 
 
-def tuned_table(args, preset):
-    """The options that name a table of tune's for the preset's products; none on the CPU."""
-    if args.device == "cpu":
-        return []
+def tuned_step(args, preset):
+    """Our step with a table of tune's for the preset's products; None where tune fails."""
     table = args.out / f"tuned-{preset}.json"
     shape = ["--preset", "nano"] if args.smoke else ["--preset", preset, "--context", 1024]
     command = [args.bin / "tune", *shape, "--micro-batch", batch_to_fill(args, preset),
                "--precision", "bf16", "--out", table]
-    subprocess.run([str(part) for part in command], check=True, stdout=sys.stderr,
-                   stdin=subprocess.DEVNULL)
-    return ["--tuned", table]
+    done = subprocess.run([str(part) for part in command], stdout=sys.stderr,
+                          stdin=subprocess.DEVNULL)
+    if done.returncode != 0:
+        print(f"tune failed with exit code {done.returncode}: without its table", flush=True)
+        return None
+    return our_step(args, preset, "--tuned", table)
 
 
 def step_rows(name, mine, rate, required):
@@ -175,17 +182,25 @@ def step_rows(name, mine, rate, required):
                 "")
 
 
+def our_gpt(args, preset, name):
+    """Prints our steps, and returns the faster one: as it comes, or with tune's table."""
+    required = preset == "gpt2"
+    rate = product_rate(args)
+    mine = our_step(args, preset)
+    step_rows(name, mine, rate, required)
+    tuned = tuned_step(args, preset) if args.device == "cuda" else None
+    if tuned:
+        step_rows(f"{name}, with tune's table", tuned, rate, required)
+    if tuned and tuned["median_ms"] < mine["median_ms"]:
+        return {**tuned, "what": "with tune's table"}
+    return {**mine, "what": "as it comes"}
+
+
 def gpt(args, preset):
     required = preset == "gpt2"
     name = "nano, bf16" if args.smoke else \
         f"{NAMES[preset]}, bf16, T=1024, B={batch_to_fill(args, preset)}"
-    rate = kernel_rows(args)["bf16 product"]["tflops_per_s"]
-    # Ours as it comes first, so that a call that ends early has it.
-    mine = our_step(args, preset)
-    step_rows(name, mine, rate, required)
-    if table := tuned_table(args, preset):
-        mine = our_step(args, preset, *table)
-        step_rows(f"{name}, with tune's table", mine, rate, required)
+    mine = kept(args, preset, lambda: our_gpt(args, preset, name))
     if args.python == "none":
         return
     with tempfile.TemporaryDirectory() as folder:
@@ -200,7 +215,7 @@ def gpt(args, preset):
     ms = mine["median_ms"]
     theirs = min(peers.values(), key=lambda result: result["median_ms"])
     ways = ", ".join(f"{way} {result['median_ms']:.1f} ms" for way, result in peers.items())
-    compare.row(f"{name}: step against PyTorch's",
+    compare.row(f"{name}: step {mine['what']} against PyTorch's",
                 f"{ms:.1f} ms, PyTorch {theirs['median_ms']:.1f} ms",
                 f"{theirs['median_ms'] / ms:.2f} x", ">= 1.05" if required else "reported",
                 f"PyTorch {theirs['torch']}: {ways}")
@@ -237,11 +252,13 @@ def resnet(args):
 
     # Where nvcc compiles, the build has looked for cuDNN's headers.
     cache = args.bin.parent / "CMakeCache.txt"
-    if cache.exists() and "TESSERA_CUDNN_INCLUDE-NOTFOUND" in cache.read_text():
-        skip("this build has no cuDNN, which convolutions on a GPU need")
-    mine = our_resnet()
+    if args.device == "cuda" and cache.exists() and \
+            "TESSERA_CUDNN_INCLUDE-NOTFOUND" in cache.read_text():
+        raise Skipped("this build has no cuDNN, which convolutions on a GPU need")
+    mine = kept(args, "resnet", our_resnet)
     ms = mine["median_ms"]
-    compare.row(name, f"{ms:.1f} ms, {1e3 * batch / ms:.0f} images/s", "", "")
+    if not args.peer_only:
+        compare.row(name, f"{ms:.1f} ms, {1e3 * batch / ms:.0f} images/s", "", "")
     if args.python == "none":
         return
     with tempfile.TemporaryDirectory() as folder:
@@ -276,7 +293,7 @@ def idle(lines):
 def gaps(args):
     library = args.bin / "libbench_kernel_times.so"
     if not library.exists():
-        skip("the toolkit that this was built with has no CUPTI")
+        raise Skipped("the toolkit that this was built with has no CUPTI")
     with tempfile.TemporaryDirectory() as folder:
         times = pathlib.Path(folder) / "times"
         mine = our_step(args, "gpt2", "--steps", "20", CUDA_INJECTION64_PATH=str(library),
@@ -322,7 +339,8 @@ def main():
     parser.add_argument("--batch", type=int, help="sequences, in place of what fills the card")
     parser.add_argument("--threads", type=int, default=max(1, os.cpu_count() // 2))
     parser.add_argument("--smoke", action="store_true")
-    parser.add_argument("--warm-up", action="store_true", help="only compile the peer")
+    parser.add_argument("--peer-only", action="store_true",
+                        help="beside figures of ours that are in --out")
     parser.add_argument("--list", action="store_true")
     args = parser.parse_args()
     if unknown := set(args.questions) - set(QUESTIONS):
@@ -331,12 +349,17 @@ def main():
         return print("\n".join(QUESTIONS))
     with tempfile.TemporaryDirectory() as folder:
         args.out = args.out or pathlib.Path(folder)
-        if args.warm_up:
-            return warm_up(args)
         # Without a GPU no driver loads what records the time between kernels.
         default = [name for name in QUESTIONS if not (args.smoke and name == "gaps")]
+        skipped = {}
         for name in args.questions or default:
-            QUESTIONS[name](args)
+            try:
+                QUESTIONS[name](args)
+            except Skipped as why:
+                skipped[name] = str(why)
+                print(f"{name}: skipped: {why}", flush=True)
+    if skipped.keys() == set(args.questions or default):
+        sys.exit(77)
 
 
 if __name__ == "__main__":

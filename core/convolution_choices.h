@@ -23,7 +23,7 @@ struct ConvolutionChoice {
   bool operator==(const ConvolutionChoice&) const = default;
 };
 
-/// cuDNN's, as 91300 for 9.13.0; 0 where it is not there.
+/// The version of cuDNN, as 91300 for 9.13.0; 0 where it is not there.
 int64_t convolution_library_version();
 
 /// What this process has chosen so far on the device.

@@ -23,6 +23,7 @@ int device_count();
 
 /// "NVIDIA H200, compute capability 9.0". Throws for a device that is not there.
 std::string device_name(int index);
+/// 132 for an H200. Throws for a device that is not there.
 int64_t multiprocessor_count(int index);
 
 /// Makes `index` the calling thread's device. A thread starts with device 0.

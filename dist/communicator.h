@@ -110,9 +110,10 @@ class Communicator {
   /// Whether calls can be part of a graph: all that they do they launch on the device.
   virtual bool captures() const { return false; }
   /// What `body` launches, its calls here included, as a graph (cuda::Graph): call what is returned
-  /// to launch it, in the same order among other calls on every rank, as long as the communicator
-  /// lives. `body` waits for no call made before. A launch comes after all calls made before it,
-  /// ends when all calls of `body` are done, and counts as traffic; capturing does not.
+  /// to launch it, in the same order among other calls on every rank. It must go before the
+  /// communicator does: NCCL's waits for graphs that have its calls. `body` waits for no call made
+  /// before. A launch comes after all calls made before it, ends when all calls of `body` are done,
+  /// and counts as traffic; capturing does not.
   virtual std::function<void()> capture(const std::function<void()>& body);
 
   /// Bytes of staging that the transport holds, once and for all calls (Category::communication).
@@ -159,7 +160,7 @@ struct NcclOptions {
 /// NCCL itself sends may differ from what is counted. Collective. Throws in a build without CUDA.
 std::shared_ptr<Communicator> nccl_communicator(int device, const NcclOptions& options = {});
 
-/// NCCL's, as 22809 for 2.28.9; 0 in a build without CUDA.
+/// The version of NCCL, as 22809 for 2.28.9; 0 in a build without CUDA.
 int64_t nccl_library_version();
 
 /// The staging_bytes() of nccl_communicator in a job of `ranks` ranks.

@@ -31,7 +31,7 @@ std::vector<Found> gather(const World& world, const Found& own) {
   return result;
 }
 
-/// Of the ranks' GPUs and libraries, on every rank.
+/// World::difference, on every rank.
 std::string difference_of(Communicator& communicator, int device) {
   std::vector<Machine> machines;
   for (const std::string& text : gather_text(communicator, own_machine(device).text())) {

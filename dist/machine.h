@@ -16,16 +16,16 @@ struct Machine {
   int64_t nccl = 0;
 
   bool operator==(const Machine&) const = default;
-  /// One line, and back.
-  std::string text() const;
+  std::string text() const;  // one line
+  /// What text() has written. Throws for anything else.
   static Machine of_text(const std::string& text);
 };
 
-/// Of the calling process, with the GPU `device`.
+/// What the calling process has with the GPU `device`.
 Machine own_machine(int device);
 
-/// The first thing in which a rank differs from rank 0: "rank 2 has 114 multiprocessors, rank 0
-/// has 132". Empty where all are equal.
+/// The first thing in which a rank differs from rank 0: "rank 2 has 114 multiprocessors, rank 0 has
+/// 132 multiprocessors". Empty where all are equal.
 std::string first_difference(const std::vector<Machine>& machines);
 
 }  // namespace tessera::dist

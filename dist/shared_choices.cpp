@@ -17,7 +17,7 @@ static_assert(std::is_trivially_copyable_v<Choice>, "choices travel as bytes");
 
 void share_convolution_choices(const World& world) {
   const Device device = world.communicator->device();
-  if (device.is_cpu() || world.size == 1) return;
+  if (device.is_cpu() || world.size == 1 || !world.difference.empty()) return;
   std::vector<Choice> choices;
   std::string bytes;
   if (world.rank == 0) {

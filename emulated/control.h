@@ -29,7 +29,7 @@ size_t device_bytes_in_use();
 /// What the calling OS thread's last failed call found wrong; empty before the first.
 std::string last_failure();
 
-/// Whether cuDNN proposes a convolution's algorithms in the opposite order.
+/// While on, cuDNN proposes a convolution's algorithms in the opposite order.
 void reverse_convolution_proposals(bool on);
 
 /// A range of NVTX.

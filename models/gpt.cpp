@@ -81,7 +81,7 @@ void GptConfig::validate() const {
   positive("context", context);
   positive("vocab", vocab);
   if (loss_chunk_rows < 0) {
-    fail_input("loss_chunk_rows is {}, expected at least 0", loss_chunk_rows);
+    fail_input("rows of logits at once are {}, expected at least 0", loss_chunk_rows);
   }
   if (width % heads != 0) fail_input("width {} is not divisible by {} heads", width, heads);
   if (!(dropout >= 0 && dropout < 1)) fail_input("dropout is {}, expected in [0, 1)", dropout);

@@ -142,6 +142,14 @@ void add_recompute_option(CLI::App& app, MemoryOptions& options) {
       ->group("Memory");
 }
 
+void add_loss_rows_option(CLI::App& app, MemoryOptions& options) {
+  app.add_option("--loss-rows", options.loss_rows,
+                 "Rows of logits that the loss computes at once, each number with bits of its own; "
+                 "0: as many as suit the device")
+      ->capture_default_str()
+      ->group("Memory");
+}
+
 DType parameter_dtype(const MemoryOptions& options) {
   if (options.precision == "bf16") return DType::bf16;
   return options.precision == "fp16" ? DType::f16 : DType::f32;

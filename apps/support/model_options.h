@@ -57,15 +57,17 @@ void add_overlap_option(CLI::App& app, std::string& overlap);
 /// The same group: --graph on|off.
 void add_graph_option(CLI::App& app, std::string& graph);
 
-/// Group "Memory": --precision, --grad-shard, --offload; and --recompute.
+/// Group "Memory": --precision, --grad-shard, --offload; and a GPT's --recompute and --loss-rows.
 struct MemoryOptions {
   std::string precision = "fp32";
   std::string grad_shard = "fp32";
   bool recompute = false;
   std::string offload = "none";
+  int64_t loss_rows = 0;
 };
 void add_memory_options(CLI::App& app, MemoryOptions& options);
 void add_recompute_option(CLI::App& app, MemoryOptions& options);
+void add_loss_rows_option(CLI::App& app, MemoryOptions& options);
 /// --device cpu|cuda|auto.
 CLI::Option* add_device_option(CLI::App& app, std::string& device);
 /// Group "Distribution": --device, --comm, --comm-timeout.

@@ -115,6 +115,7 @@ void fill(const Given& given, PlanOptions& options) {
   options.preset = given.model.preset;
   options.model = model_config(given.model);
   options.model.recompute = given.memory.recompute;
+  options.model.loss_chunk_rows = given.memory.loss_rows;
   options.dtype = parameter_dtype(given.memory);
   options.optimizer = given.optimizer;
   at_least("--ranks", given.ranks, 1);
@@ -160,6 +161,7 @@ PlanCommandLine parse_plan_command_line(int argc, const char* const* argv) {
   add_optimizer_option(app, given.optimizer, "Training");
   add_memory_options(app, given.memory);
   add_recompute_option(app, given.memory);
+  add_loss_rows_option(app, given.memory);
   add_ranks(app, given);
   add_machine(app, given);
   app.add_option("--json", result.options.json, "Write JSON to FILE, or - : print it alone")

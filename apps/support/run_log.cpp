@@ -44,6 +44,7 @@ void add_run(JsonObject& header, const RunOptions& options, const dist::World& w
   if (!device.is_cpu()) header.add("device_name", cuda::device_name(device.index));
   header.add("communicator", world.communicator->name());
   if (options.graph) header.add("graph", true);
+  if (options.memory.loss_rows > 0) header.add("loss_rows", options.memory.loss_rows);
   header.add("stage", options.stage)
       .add("precision", options.memory.precision)
       .add("grad_shard", options.memory.grad_shard)

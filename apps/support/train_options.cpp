@@ -42,6 +42,7 @@ void fill_model(const ModelOptions& given, TrainOptions& options) {
   options.model = model_config(given);
   options.model.dropout = dropout;
   options.model.recompute = options.memory.recompute;
+  options.model.loss_chunk_rows = options.memory.loss_rows;
   options.model.validate();
 }
 
@@ -83,6 +84,7 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
                    .save = "Write the weights, FILE.safetensors, and config.json",
                    .clip = 1});
   add_recompute_option(app, options.memory);
+  add_loss_rows_option(app, options.memory);
   add_evaluation(app, options);
   result.help = parse_arguments(app, argc, argv);
   if (!result.help.empty()) return result;

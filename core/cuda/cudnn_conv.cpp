@@ -160,15 +160,17 @@ cudnnStatus_t ask_workspace(cudnnHandle_t handle, Conv2dPass pass, const Convolu
   return CUDNN_STATUS_BAD_PARAM;
 }
 
-/// Makes it the convolution's algorithm. Otherwise says why it is not: nothing is changed then but
-/// the descriptor's math type.
+/// Makes it the convolution's algorithm, without rounding of operands. Otherwise says why it is
+/// not: nothing is changed then but the descriptor's math type.
 std::string try_algorithm(cudnnHandle_t handle, const ConvArgs& args, Convolution& c,
                           Algorithm algorithm) {
-  // In other types than f32 the default is no rounding; conversions are what nobody asked for.
-  const bool rounds = args.dtype == DType::f32 ? algorithm.math != CUDNN_FMA_MATH
-                                               : algorithm.math ==
-                                                     CUDNN_TENSOR_OP_MATH_ALLOW_CONVERSION;
-  if (rounds) return "rounds its input";
+  // Of f32 all other types of mathematics round the operands to TF32. In bf16 and f16 the operands
+  // are multiplied as they are, unless conversions are allowed.
+  if (args.dtype == DType::f32) {
+    algorithm.math = CUDNN_FMA_MATH;
+  } else if (algorithm.math == CUDNN_TENSOR_OP_MATH_ALLOW_CONVERSION) {
+    algorithm.math = CUDNN_TENSOR_OP_MATH;
+  }
   TESSERA_CUDNN(cudnnSetConvolutionMathType(c.convolution, algorithm.math));
   const cudnnStatus_t status =
       ask_workspace(handle, args.pass, c, algorithm.number, algorithm.workspace_bytes);

@@ -18,11 +18,14 @@ inline int64_t logits_stride(int64_t vocabulary) {
 }
 
 /// Rows of a chunk: as many as fit 64 MiB of f32 logits, at least one. That is enough for products
-/// at full speed on a CPU. A GPU wants at least 8,192, so that it is not starved by launches.
+/// at full speed on a CPU. A GPU gets at least 8,192 rows, so that it is not starved by launches,
+/// unless they take more than 2 GiB.
 inline int64_t logits_chunk_rows(int64_t vocabulary, Device device) {
-  constexpr int64_t budget_bytes = int64_t{64} << 20;
+  constexpr int64_t enough_bytes = int64_t{64} << 20;
+  constexpr int64_t most_bytes = int64_t{2} << 30;
   const int64_t row_bytes = std::max<int64_t>(1, logits_stride(vocabulary)) * 4;
-  return std::max<int64_t>(device.is_cpu() ? 1 : 8192, budget_bytes / row_bytes);
+  const int64_t wanted = device.is_cpu() ? 1 : std::min<int64_t>(8192, most_bytes / row_bytes);
+  return std::max<int64_t>({1, wanted, enough_bytes / row_bytes});
 }
 
 }  // namespace tessera::ops

@@ -2,7 +2,8 @@
 // block; a thread takes n neighbouring elements at a time, the next ones `threads * n` further on.
 //
 // Which thread takes which elements, and so the order of a sum, is a function of the row's length
-// and dtype. Where the tensor lies decides only whether n neighbours are one access.
+// and dtype, and of the distance from row to row. Where the tensor lies decides only whether n
+// neighbours are one access.
 #pragma once
 
 #include <cstdint>
@@ -40,11 +41,11 @@ __device__ inline void store_elements(T* to, const Floats<n>& from) {
   }
 }
 
-/// Calls body.operator()<n, aligned>() for rows that begin `columns` elements apart: n = `wide`
+/// Calls body.operator()<n, aligned>() for rows that begin `stride` elements apart: n = `wide`
 /// where that is a multiple of it, else 1. All data begins with a row; null pointers are aligned.
 template <int wide, class Body, class... T>
-void visit_access(int64_t columns, Body&& body, const T*... data) {
-  if (columns % wide != 0) {
+void visit_access(int64_t stride, Body&& body, const T*... data) {
+  if (stride % wide != 0) {
     body.template operator()<1, true>();
   } else if ((aligned_for<wide>(data) && ...)) {
     body.template operator()<wide, true>();

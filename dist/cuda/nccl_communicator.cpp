@@ -113,7 +113,12 @@ NcclCommunicator::NcclCommunicator(int device, const NcclOptions& options)
       .timeout_s = options.timeout_s,
       .oldest = [this] { return flights_->oldest(); },
       .failure = [this] { return failure_of(comm_); },
-      .abort = [this] { (void)ncclCommAbort(comm_); },
+      .abort =
+          [this] {
+            // On a thread of its own, which would open the first device.
+            (void)cudaSetDevice(device_.index);
+            (void)ncclCommAbort(comm_);
+          },
   });
 }
 

@@ -69,6 +69,10 @@ for stage in 2 3; do
   same bf16 2 --precision bf16 --stage "$stage" --offload optimizer --comm mpi
 done
 for graph in off on; do same dropped "$most" --dropout 0.1 --graph "$graph"; done
+# Rows of logits with padding, in several chunks.
+for graph in off on; do
+  same padded "$most" --precision bf16 --vocab 1009 --loss-rows 24 --graph "$graph"
+done
 same recomputed "$most" --recompute --stage 3 --graph on
 same recomputed 2 --stage 0 --comm mpi
 if [[ ${TESSERA_QUICK:-} == 1 ]]; then exit 0; fi

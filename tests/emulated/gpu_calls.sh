@@ -25,7 +25,7 @@ call() {
 has() {
   local text
   for text; do
-    grep -qF -- "| $text" "$work/report/table.md" || fail "the table has no '$text'"
+    grep -q -- "^| $text" "$work/report/table.md" || fail "the table has no '$text'"
   done
 }
 
@@ -37,7 +37,7 @@ TESSERA_GPU_BUILD=$work/none call 1 --tests
 grep -q "has no build: bench/gpu.sh --build comes first" "$work/output" || fail "not refused"
 
 call 0 --build
-has 'build | ok'
+has 'build | ok' 'build_rest | ok'
 call 0  # the first call: without the peer
 has 'bf16 product | ' 'head logits, stride 101' 'head dweight, stride 128' \
   'nano, bf16: step | ' "nano, bf16, with tune's table: step | " 'kernels | ok' 'gpt2 | ok'
@@ -54,9 +54,10 @@ has 'sanitize_memcheck_step | skipped: compute-sanitizer is not installed'
 mkdir "$work/bin"
 cat > "$work/bin/compute-sanitizer" << 'STUB'
 #!/bin/sh
-[ "$1" = --tool ] && [ "$3" = --error-exitcode ] && [ "$4" = 9 ] || exit 3
+if [ "$1" = --help ]; then echo "--kernel-regex arg"; exit; fi
+[ "$1 $3 $4 $5 $6" = "--tool --error-exitcode 9 --kernel-regex kns=tessera" ] || exit 3
 tool=$2
-shift 4
+shift 6
 "$@" || exit
 if [ "$tool" = "$FINDS" ]; then exit 9; fi
 STUB
@@ -67,6 +68,10 @@ has 'sanitize_memcheck_step | ok' 'sanitize_memcheck_kernels | ok' \
   'sanitize_racecheck_kernels | ok' 'sanitize_synccheck_step | ok' 'sanitize_initcheck_kernels | ok'
 FINDS=racecheck call 1 --sanitize
 has 'sanitize_racecheck_step | FAILED with exit code 9' 'sanitize_memcheck_step | ok'
+
+# The exit code is that of the call alone.
+call 0 --measure ordered --peer none
+has 'sanitize_racecheck_step | FAILED with exit code 9'
 
 # Time that is over: what there was is in the table.
 TESSERA_GPU_SECONDS=0 call 1 --measure kernels --peer none

@@ -9,7 +9,7 @@ fail() { printf 'FAILED: %s\n' "$*" >&2; exit 1; }
 
 printf '#!/bin/sh\nexit 9\n' > "$work/nvidia-smi"
 chmod +x "$work/nvidia-smi"
-if PATH=$work:$PATH bench/gpu.sh "$work/report" 2> "$work/errors"; then
+if PATH=$work:$PATH bench/gpu.sh --report "$work/report" 2> "$work/errors"; then
   fail "gpu.sh found a GPU where none is"
 fi
 grep -q "there is no GPU here" "$work/errors" || fail "$(cat "$work/errors")"

@@ -125,6 +125,8 @@ TEST_CASE("linear_cross_entropy's rows of logits are padded, in chunks that suit
   CHECK(ops::logits_chunk_rows(20'000'000, Device{}) == 1);
   CHECK(ops::logits_chunk_rows(256, gpu) == 65536);
   CHECK(ops::logits_chunk_rows(50257, gpu) == 8192);
+  CHECK(ops::logits_chunk_rows(151936, gpu) == 3533);  // 2 GiB
+  CHECK(ops::logits_chunk_rows(int64_t{1} << 40, gpu) == 1);
 }
 
 int64_t peak_of(const Tensor& x, const Tensor& weight, const Tensor& targets, int64_t chunk,
