@@ -56,6 +56,13 @@ cudnnStatus_t create(Struct** desc) {
   });
 }
 
+cudnnStatus_t destroy(auto* desc) {
+  return guarded([&] {
+    demand(desc != nullptr, "the descriptor is null");
+    delete desc;
+  });
+}
+
 template <class Struct>
 const Struct& read(const char* name, const Struct* desc) {
   demand(desc != nullptr && desc->is_set, "the descriptor of {} was not set", name);
@@ -262,6 +269,12 @@ cudnnStatus_t cudnnCreateTensorDescriptor(cudnnTensorDescriptor_t* desc) { retur
 cudnnStatus_t cudnnCreateFilterDescriptor(cudnnFilterDescriptor_t* desc) { return create(desc); }
 cudnnStatus_t cudnnCreateConvolutionDescriptor(cudnnConvolutionDescriptor_t* desc) {
   return create(desc);
+}
+
+cudnnStatus_t cudnnDestroyTensorDescriptor(cudnnTensorDescriptor_t desc) { return destroy(desc); }
+cudnnStatus_t cudnnDestroyFilterDescriptor(cudnnFilterDescriptor_t desc) { return destroy(desc); }
+cudnnStatus_t cudnnDestroyConvolutionDescriptor(cudnnConvolutionDescriptor_t desc) {
+  return destroy(desc);
 }
 
 cudnnStatus_t cudnnSetTensor4dDescriptor(cudnnTensorDescriptor_t desc, cudnnTensorFormat_t format,

@@ -7,9 +7,11 @@
 #include <bit>
 #include <limits>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -60,23 +62,46 @@ int narrow(int64_t size) {
   return static_cast<int>(size);
 }
 
-/// The library's descriptors of a convolution, which live as long as the process.
+struct Destroy {
+  void operator()(cudnnTensorDescriptor_t desc) const { (void)cudnnDestroyTensorDescriptor(desc); }
+  void operator()(cudnnFilterDescriptor_t desc) const { (void)cudnnDestroyFilterDescriptor(desc); }
+  void operator()(cudnnConvolutionDescriptor_t desc) const {
+    (void)cudnnDestroyConvolutionDescriptor(desc);
+  }
+};
+/// A descriptor, which is a pointer, and its end.
+template <class Desc>
+using Owned = std::unique_ptr<std::remove_pointer_t<Desc>, Destroy>;
+
+/// A convolution as the library has it described, and its algorithm.
 struct Convolution {
   Conv2dSizes sizes;
-  cudnnTensorDescriptor_t x = nullptr, y = nullptr;
-  cudnnFilterDescriptor_t filter = nullptr;
-  cudnnConvolutionDescriptor_t convolution = nullptr;
+  Owned<cudnnTensorDescriptor_t> x, y;
+  Owned<cudnnFilterDescriptor_t> filter;
+  Owned<cudnnConvolutionDescriptor_t> convolution;
   Algorithm algorithm;
 };
 
-cudnnTensorDescriptor_t describe_images(DType dtype, int64_t images, int64_t height, int64_t width,
-                                        int64_t channels) {
+Owned<cudnnTensorDescriptor_t> describe_images(DType dtype, int64_t images, int64_t height,
+                                               int64_t width, int64_t channels) {
   cudnnTensorDescriptor_t desc = nullptr;
   TESSERA_CUDNN(cudnnCreateTensorDescriptor(&desc));
+  Owned<cudnnTensorDescriptor_t> owned(desc);
   TESSERA_CUDNN(cudnnSetTensor4dDescriptor(desc, CUDNN_TENSOR_NHWC, library_type(dtype),
                                            narrow(images), narrow(channels), narrow(height),
                                            narrow(width)));
-  return desc;
+  return owned;
+}
+
+Owned<cudnnFilterDescriptor_t> describe_filter(const ConvArgs& args) {
+  const Conv2dSizes& s = args.sizes;
+  cudnnFilterDescriptor_t desc = nullptr;
+  TESSERA_CUDNN(cudnnCreateFilterDescriptor(&desc));
+  Owned<cudnnFilterDescriptor_t> owned(desc);
+  TESSERA_CUDNN(cudnnSetFilter4dDescriptor(desc, library_type(args.dtype), CUDNN_TENSOR_NHWC,
+                                           narrow(s.out_channels), narrow(s.group_channels()),
+                                           narrow(s.kernel_height), narrow(s.kernel_width)));
+  return owned;
 }
 
 Convolution describe(const ConvArgs& args) {
@@ -86,19 +111,18 @@ Convolution describe(const ConvArgs& args) {
   c.sizes = s;
   c.x = describe_images(args.dtype, s.images, s.height, s.width, s.channels);
   c.y = describe_images(args.dtype, s.images, s.out_height, s.out_width, s.out_channels);
-  TESSERA_CUDNN(cudnnCreateFilterDescriptor(&c.filter));
-  TESSERA_CUDNN(cudnnSetFilter4dDescriptor(
-      c.filter, library_type(args.dtype), CUDNN_TENSOR_NHWC, narrow(s.out_channels),
-      narrow(s.group_channels()), narrow(s.kernel_height), narrow(s.kernel_width)));
-  TESSERA_CUDNN(cudnnCreateConvolutionDescriptor(&c.convolution));
-  TESSERA_CUDNN(cudnnSetConvolution2dDescriptor(
-      c.convolution, narrow(padding.height), narrow(padding.width), narrow(stride.height),
-      narrow(stride.width), narrow(dilation.height), narrow(dilation.width),
-      CUDNN_CROSS_CORRELATION, CUDNN_DATA_FLOAT));
-  TESSERA_CUDNN(cudnnSetConvolutionGroupCount(c.convolution, narrow(groups)));
+  c.filter = describe_filter(args);
+  cudnnConvolutionDescriptor_t desc = nullptr;
+  TESSERA_CUDNN(cudnnCreateConvolutionDescriptor(&desc));
+  c.convolution.reset(desc);
+  TESSERA_CUDNN(cudnnSetConvolution2dDescriptor(desc, narrow(padding.height), narrow(padding.width),
+                                                narrow(stride.height), narrow(stride.width),
+                                                narrow(dilation.height), narrow(dilation.width),
+                                                CUDNN_CROSS_CORRELATION, CUDNN_DATA_FLOAT));
+  TESSERA_CUDNN(cudnnSetConvolutionGroupCount(desc, narrow(groups)));
   // By default f32 would be rounded to TF32.
   const auto math = args.dtype == DType::f32 ? CUDNN_FMA_MATH : CUDNN_TENSOR_OP_MATH;
-  TESSERA_CUDNN(cudnnSetConvolutionMathType(c.convolution, math));
+  TESSERA_CUDNN(cudnnSetConvolutionMathType(desc, math));
   return c;
 }
 
@@ -123,18 +147,18 @@ std::vector<Proposal> proposals(cudnnHandle_t handle, Conv2dPass pass, const Con
   switch (pass) {
     case Conv2dPass::forward:
       return proposals_of<cudnnConvolutionFwdAlgoPerf_t>([&](auto... to) {
-        return cudnnGetConvolutionForwardAlgorithm_v7(handle, c.x, c.filter, c.convolution, c.y,
-                                                      to...);
+        return cudnnGetConvolutionForwardAlgorithm_v7(handle, c.x.get(), c.filter.get(),
+                                                      c.convolution.get(), c.y.get(), to...);
       });
     case Conv2dPass::input_gradient:
       return proposals_of<cudnnConvolutionBwdDataAlgoPerf_t>([&](auto... to) {
-        return cudnnGetConvolutionBackwardDataAlgorithm_v7(handle, c.filter, c.y, c.convolution,
-                                                           c.x, to...);
+        return cudnnGetConvolutionBackwardDataAlgorithm_v7(handle, c.filter.get(), c.y.get(),
+                                                           c.convolution.get(), c.x.get(), to...);
       });
     case Conv2dPass::weight_gradient:
       return proposals_of<cudnnConvolutionBwdFilterAlgoPerf_t>([&](auto... to) {
-        return cudnnGetConvolutionBackwardFilterAlgorithm_v7(handle, c.x, c.y, c.convolution,
-                                                             c.filter, to...);
+        return cudnnGetConvolutionBackwardFilterAlgorithm_v7(
+            handle, c.x.get(), c.y.get(), c.convolution.get(), c.filter.get(), to...);
       });
   }
   return {};
@@ -146,15 +170,15 @@ cudnnStatus_t ask_workspace(cudnnHandle_t handle, Conv2dPass pass, const Convolu
   switch (pass) {
     case Conv2dPass::forward:
       return cudnnGetConvolutionForwardWorkspaceSize(
-          handle, c.x, c.filter, c.convolution, c.y,
+          handle, c.x.get(), c.filter.get(), c.convolution.get(), c.y.get(),
           static_cast<cudnnConvolutionFwdAlgo_t>(algorithm), &bytes);
     case Conv2dPass::input_gradient:
       return cudnnGetConvolutionBackwardDataWorkspaceSize(
-          handle, c.filter, c.y, c.convolution, c.x,
+          handle, c.filter.get(), c.y.get(), c.convolution.get(), c.x.get(),
           static_cast<cudnnConvolutionBwdDataAlgo_t>(algorithm), &bytes);
     case Conv2dPass::weight_gradient:
       return cudnnGetConvolutionBackwardFilterWorkspaceSize(
-          handle, c.x, c.y, c.convolution, c.filter,
+          handle, c.x.get(), c.y.get(), c.convolution.get(), c.filter.get(),
           static_cast<cudnnConvolutionBwdFilterAlgo_t>(algorithm), &bytes);
   }
   return CUDNN_STATUS_BAD_PARAM;
@@ -171,7 +195,7 @@ std::string try_algorithm(cudnnHandle_t handle, const ConvArgs& args, Convolutio
   } else if (algorithm.math == CUDNN_TENSOR_OP_MATH_ALLOW_CONVERSION) {
     algorithm.math = CUDNN_TENSOR_OP_MATH;
   }
-  TESSERA_CUDNN(cudnnSetConvolutionMathType(c.convolution, algorithm.math));
+  TESSERA_CUDNN(cudnnSetConvolutionMathType(c.convolution.get(), algorithm.math));
   const cudnnStatus_t status =
       ask_workspace(handle, args.pass, c, algorithm.number, algorithm.workspace_bytes);
   if (status != CUDNN_STATUS_SUCCESS) return cudnnGetErrorString(status);
@@ -234,20 +258,22 @@ class Library {
     TESSERA_CUDNN(cudnnSetStream(handle_, static_cast<cudaStream_t>(context.stream)));
     switch (args.pass) {
       case Conv2dPass::forward:
-        TESSERA_CUDNN(cudnnConvolutionForward(
-            handle_, &alpha, c.x, memory.x, c.filter, memory.filter, c.convolution,
-            static_cast<cudnnConvolutionFwdAlgo_t>(number), room, bytes, &beta, c.y, memory.y));
+        TESSERA_CUDNN(cudnnConvolutionForward(handle_, &alpha, c.x.get(), memory.x, c.filter.get(),
+                                              memory.filter, c.convolution.get(),
+                                              static_cast<cudnnConvolutionFwdAlgo_t>(number), room,
+                                              bytes, &beta, c.y.get(), memory.y));
         break;
       case Conv2dPass::input_gradient:
         TESSERA_CUDNN(cudnnConvolutionBackwardData(
-            handle_, &alpha, c.filter, memory.filter, c.y, memory.y, c.convolution,
-            static_cast<cudnnConvolutionBwdDataAlgo_t>(number), room, bytes, &beta, c.x, memory.x));
+            handle_, &alpha, c.filter.get(), memory.filter, c.y.get(), memory.y,
+            c.convolution.get(), static_cast<cudnnConvolutionBwdDataAlgo_t>(number), room, bytes,
+            &beta, c.x.get(), memory.x));
         break;
       case Conv2dPass::weight_gradient:
         TESSERA_CUDNN(cudnnConvolutionBackwardFilter(
-            handle_, &alpha, c.x, memory.x, c.y, memory.y, c.convolution,
-            static_cast<cudnnConvolutionBwdFilterAlgo_t>(number), room, bytes, &beta, c.filter,
-            memory.filter));
+            handle_, &alpha, c.x.get(), memory.x, c.y.get(), memory.y, c.convolution.get(),
+            static_cast<cudnnConvolutionBwdFilterAlgo_t>(number), room, bytes, &beta,
+            c.filter.get(), memory.filter));
         break;
     }
     finish_call(context, "cuDNN: a convolution");
@@ -276,9 +302,9 @@ class Library {
           try_algorithm(handle_, args, c, {algorithm, static_cast<cudnnMathType_t>(math)});
       TESSERA_CHECK(why.empty(), "cuDNN: algorithm {} for {}: {}", algorithm, describe_text(args),
                     why);
-      made.emplace(key_of(args), c);
+      made.emplace(key_of(args), std::move(c));
     }
-    for (const auto& [key, c] : made) convolutions_[key] = c;
+    for (auto& [key, c] : made) convolutions_[key] = std::move(c);
   }
 
  private:
@@ -298,7 +324,7 @@ class Library {
     if (found != convolutions_.end()) return found->second;
     Convolution made = describe(args);
     choose_algorithm(handle_, args, made);
-    return convolutions_.emplace(key, made).first->second;
+    return convolutions_.emplace(key, std::move(made)).first->second;
   }
 
   cudnnHandle_t handle_ = nullptr;

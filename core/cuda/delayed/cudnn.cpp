@@ -35,6 +35,15 @@ TESSERA_DELAYED(cudnn, cudnnSetStream, (handle, stream))
 cudnnStatus_t cudnnCreateTensorDescriptor(cudnnTensorDescriptor_t* desc)
 TESSERA_DELAYED(cudnn, cudnnCreateTensorDescriptor, (desc))
 
+cudnnStatus_t cudnnDestroyTensorDescriptor(cudnnTensorDescriptor_t desc)
+TESSERA_DELAYED(cudnn, cudnnDestroyTensorDescriptor, (desc))
+
+cudnnStatus_t cudnnDestroyFilterDescriptor(cudnnFilterDescriptor_t desc)
+TESSERA_DELAYED(cudnn, cudnnDestroyFilterDescriptor, (desc))
+
+cudnnStatus_t cudnnDestroyConvolutionDescriptor(cudnnConvolutionDescriptor_t desc)
+TESSERA_DELAYED(cudnn, cudnnDestroyConvolutionDescriptor, (desc))
+
 cudnnStatus_t cudnnSetTensor4dDescriptor(cudnnTensorDescriptor_t desc, cudnnTensorFormat_t format,
                                          cudnnDataType_t type, int n, int c, int h, int w)
 TESSERA_DELAYED(cudnn, cudnnSetTensor4dDescriptor, (desc, format, type, n, c, h, w))
