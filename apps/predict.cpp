@@ -8,20 +8,20 @@
 #include <fmt/format.h>
 
 #include "apps/support/command_line.h"
-#include "apps/support/image_file.h"
 #include "apps/support/image_weights.h"
 #include "apps/support/predict_options.h"
 #include "apps/support/run_options.h"
 #include "core/autograd.h"
 #include "core/context.h"
+#include "data/images/image_file.h"
 #include "dist/device_choice.h"
-#include "models/image_classifier.h"
+#include "models/image/image_classifier.h"
 
 namespace tessera::apps {
 namespace {
 
 // As (H, W, 1), with the weights of ITU-R BT.601, for models of grey images.
-ImageView grey(const ImageView& image, std::vector<uint8_t>& pixels) {
+data::ImageView grey(const data::ImageView& image, std::vector<uint8_t>& pixels) {
   const auto count = static_cast<size_t>(image.shape.height * image.shape.width);
   pixels.resize(count);
   for (size_t i = 0; i < count; ++i) {
@@ -34,15 +34,15 @@ ImageView grey(const ImageView& image, std::vector<uint8_t>& pixels) {
 // An image of the model's size is taken as it is; another one as evaluation takes those of folders.
 Tensor read_input(const std::string& path, const ImageModel& model) {
   const auto [side, channels, classes] = model.sizes;
-  const ImageShape shape{side, side, channels};
-  ImageMemory memory;
+  const data::ImageShape shape{side, side, channels};
+  data::ImageMemory memory;
   std::vector<uint8_t> grey_pixels;
-  ImageView image = read_image_file(path, memory);
+  data::ImageView image = data::read_image_file(path, memory);
   if (channels == 1) image = grey(image, grey_pixels);
   if (image.shape.channels != channels) {
     fail_input("{}: it has 3 channels, the model is of images with {}", path, channels);
   }
-  const ImageTransform transform(
+  const data::ImageTransform transform(
       {.shape = shape, .norm = model.norm, .resizes = image.shape != shape});
   const Tensor input = Tensor::empty({1, side, side, channels}, DType::f32, Device{});
   transform.evaluate(image, memory, input.raw());

@@ -20,15 +20,16 @@
 #include "apps/support/run_log.h"
 #include "apps/support/sample.h"
 #include "apps/support/step_loop.h"
-#include "apps/support/token_data.h"
-#include "apps/support/token_input.h"
 #include "apps/support/trace_file.h"
 #include "apps/support/train_options.h"
 #include "apps/support/tuned_file.h"
+#include "core/number_text.h"
+#include "data/tokens/token_data.h"
+#include "data/tokens/token_input.h"
 #include "dist/bootstrap.h"
 #include "dist/device_choice.h"
-#include "models/gpt.h"
-#include "optim/plan.h"
+#include "models/gpt/gpt.h"
+#include "optim/plan/plan.h"
 #include "optim/zero_optimizer.h"
 
 namespace tessera::apps {
@@ -51,14 +52,14 @@ JsonObject header_line(const TrainOptions& options, const dist::World& world,
   return header.add("eval_batches", options.eval_batches).add("sample", options.sample);
 }
 
-TokenData open_data(const TrainOptions& options, const dist::World& world) {
-  TokenData data({.path = options.data,
-                  .validation_path = options.val_data,
-                  .context = options.model.context,
-                  .vocab = options.model.vocab,
-                  .seed = options.seed,
-                  .global_batch = options.batch.global,
-                  .evaluates = options.eval_every > 0});
+data::TokenData open_data(const TrainOptions& options, const dist::World& world) {
+  data::TokenData data({.path = options.data,
+                        .validation_path = options.val_data,
+                        .context = options.model.context,
+                        .vocab = options.model.vocab,
+                        .seed = options.seed,
+                        .global_batch = options.batch.global,
+                        .evaluates = options.eval_every > 0});
   data.check_vocabulary(world.rank, world.size);
   return data;
 }
@@ -78,8 +79,8 @@ class Run {
     if (!options.init.empty()) weights = std::make_unique<GptWeights>(options.init, model_);
     if (world.rank == 0 && !options.save.empty()) check_gpt_destination(options.save);
     log_ = begin_run(options, world);
-    input_ = std::make_unique<TokenInput>(
-        data_, TokenInput::Sizes{options.batch.micro, options.model.context});
+    input_ = std::make_unique<data::TokenInput>(
+        data_, data::TokenInput::Sizes{options.batch.micro, options.model.context});
     optimizer_ = std::make_unique<optim::ZeroOptimizer>(model_, update_rule(options), world,
                                                         zero_options(options));
     if (weights) {
@@ -92,18 +93,17 @@ class Run {
 
   void train() {
     announce();
-    StepLoop loop(
-        options_, world_, *optimizer_, *log_,
-        {.unit = "tokens",
-         .units_per_step = options_.batch.global * options_.model.context,
-         .load = [this](const optim::MicroBatch& micro) { input_->load(micro); },
-         .loss = [this] { return model_.loss(input_->tokens(), input_->targets()); },
-         .forward =
-             [this](const optim::MicroBatch& micro) {
-               const auto sequences = data_.read(micro);
-               model_.loss(sequences.tokens, sequences.targets);
-             },
-         .evaluate = [this](int64_t done) { return evaluation(done); }});
+    StepLoop loop(options_, world_, *optimizer_, *log_,
+                  {.unit = "tokens",
+                   .units_per_step = options_.batch.global * options_.model.context,
+                   .load = [this](const MicroBatch& micro) { input_->load(micro); },
+                   .loss = [this] { return model_.loss(input_->tokens(), input_->targets()); },
+                   .forward =
+                       [this](const MicroBatch& micro) {
+                         const auto sequences = data_.read(micro);
+                         model_.loss(sequences.tokens, sequences.targets);
+                       },
+                   .evaluate = [this](int64_t done) { return evaluation(done); }});
     loop.train();
     finish(loop.count());
   }
@@ -162,8 +162,8 @@ class Run {
   dist::World& world_;
   bool talks_;  // one rank prints and writes
   models::Gpt model_;
-  TokenData data_;
-  std::unique_ptr<TokenInput> input_;
+  data::TokenData data_;
+  std::unique_ptr<data::TokenInput> input_;
   std::unique_ptr<RunLog> log_;
   std::unique_ptr<optim::ZeroOptimizer> optimizer_;
 };

@@ -13,9 +13,7 @@
 #include <spdlog/spdlog.h>
 
 #include "apps/support/announce.h"
-#include "apps/support/image_data.h"
 #include "apps/support/image_evaluation.h"
-#include "apps/support/image_input.h"
 #include "apps/support/image_options.h"
 #include "apps/support/image_weights.h"
 #include "apps/support/plan_image.h"
@@ -26,19 +24,22 @@
 #include "apps/support/trace_file.h"
 #include "apps/support/tuned_file.h"
 #include "core/output_file.h"
+#include "data/images/image_data.h"
+#include "data/images/image_input.h"
 #include "dist/bootstrap.h"
 #include "dist/device_choice.h"
 #include "dist/shared_choices.h"
-#include "models/image_classifier.h"
-#include "optim/plan.h"
+#include "models/image/image_classifier.h"
+#include "optim/plan/plan.h"
 #include "optim/zero_optimizer.h"
 
 namespace tessera::apps {
 namespace {
 
-ImageData open_data(const ImageTrainOptions& options) {
-  ImageData data = open_image_data({.path = options.data, .image_size = options.image_size});
-  const ImageShape& shape = data.transform.shape;
+data::ImageData open_data(const ImageTrainOptions& options) {
+  data::ImageData data =
+      data::open_image_data({.path = options.data, .image_size = options.image_size});
+  const data::ImageShape& shape = data.transform.shape;
   if (shape.height != shape.width) {
     fail_input("{}: its images are of {} x {} pixels, and models take square ones", options.data,
                shape.height, shape.width);
@@ -49,7 +50,8 @@ ImageData open_data(const ImageTrainOptions& options) {
   return data;
 }
 
-std::unique_ptr<nn::Module> build_model(const ImageTrainOptions& options, const ImageData& data) {
+std::unique_ptr<nn::Module> build_model(const ImageTrainOptions& options,
+                                        const data::ImageData& data) {
   auto model = models::image_classifier(options.model, {.side = data.transform.shape.height,
                                                         .channels = data.transform.shape.channels,
                                                         .classes = data.classes()});
@@ -60,7 +62,7 @@ std::unique_ptr<nn::Module> build_model(const ImageTrainOptions& options, const 
 // One training run of a rank: what its steps need, together.
 class Run {
  public:
-  Run(const ImageTrainOptions& options, const ImageData& data, dist::World& world)
+  Run(const ImageTrainOptions& options, const data::ImageData& data, dist::World& world)
       : options_(options), world_(world), data_(data), model_(build_model(options, data)) {
     set_thread_count(threads_per_rank(options.threads, world.local_size));
     std::unique_ptr<ImageWeights> weights;
@@ -71,13 +73,14 @@ class Run {
       dist::share_convolution_choices(world);
     }
     log_ = begin_run(options, world);
-    batches_ = std::make_shared<TrainingBatches>(data.train, data.transform,
-                                                 TrainingBatches::Schedule{.batch = options.batch,
-                                                                           .steps = options.steps,
-                                                                           .ranks = world.size,
-                                                                           .rank = world.rank});
-    input_ = std::make_unique<ImageInput>(batches_,
-                                          ImageInput::Options{.workers = options.workers});
+    batches_ = std::make_shared<data::TrainingBatches>(
+        data.train, data.transform,
+        data::TrainingBatches::Schedule{.batch = options.batch,
+                                        .steps = options.steps,
+                                        .ranks = world.size,
+                                        .rank = world.rank});
+    input_ = std::make_unique<data::ImageInput>(
+        batches_, data::ImageInput::Options{.workers = options.workers});
     optimizer_ = std::make_unique<optim::ZeroOptimizer>(*model_, update_rule(options), world,
                                                         image_zero_options(options));
     if (!weights) return;
@@ -90,11 +93,11 @@ class Run {
     StepLoop loop(options_, world_, *optimizer_, *log_,
                   {.unit = "images",
                    .units_per_step = options_.batch.global,
-                   .load = [this](const optim::MicroBatch& micro) { load(micro); },
+                   .load = [this](const MicroBatch& micro) { load(micro); },
                    .loss = [this] { return loss(input_->images(), input_->labels()); },
                    .forward =
-                       [this](const optim::MicroBatch& micro) {
-                         const ImageBatch batch = batches_->read(micro);
+                       [this](const MicroBatch& micro) {
+                         const data::ImageBatch batch = batches_->read(micro);
                          loss(batch.images, batch.labels);
                        },
                    .evaluate = [this](int64_t done) { return evaluation(done); },
@@ -108,7 +111,7 @@ class Run {
     return ops::smoothed_cross_entropy((*model_)(images), labels, options_.label_smoothing);
   }
 
-  void load(const optim::MicroBatch& micro) {
+  void load(const MicroBatch& micro) {
     const int64_t before = input_->waited_ns();
     input_->load(batches_->number_of(micro));
     data_exposed_ns_ += input_->waited_ns() - before;
@@ -134,7 +137,7 @@ class Run {
   }
 
   JsonObject header(int64_t parameters) const {
-    const ImageShape& shape = data_.transform.shape;
+    const data::ImageShape& shape = data_.transform.shape;
     JsonObject line = header_begin("train_resnet", options_);
     line.add("format", data_.format)
         .add("model", JsonObject()
@@ -184,7 +187,7 @@ class Run {
   void save(int64_t batches) {
     std::unique_ptr<ImageWriter> writer;
     if (world_.rank == 0) {
-      const ImageShape& shape = data_.transform.shape;
+      const data::ImageShape& shape = data_.transform.shape;
       writer = std::make_unique<ImageWriter>(
           options_.save, *model_,
           ImageModel{.name = options_.model,
@@ -203,16 +206,16 @@ class Run {
 
   const ImageTrainOptions& options_;
   dist::World& world_;
-  const ImageData& data_;
+  const data::ImageData& data_;
   std::unique_ptr<nn::Module> model_;
-  std::shared_ptr<TrainingBatches> batches_;
-  std::unique_ptr<ImageInput> input_;
+  std::shared_ptr<data::TrainingBatches> batches_;
+  std::unique_ptr<data::ImageInput> input_;
   int64_t data_exposed_ns_ = 0;  // of the running step
   std::unique_ptr<RunLog> log_;
   std::unique_ptr<optim::ZeroOptimizer> optimizer_;
 };
 
-std::string plan_text(const ImageTrainOptions& options, const ImageData& data,
+std::string plan_text(const ImageTrainOptions& options, const data::ImageData& data,
                       const dist::World& world) {
   set_thread_count(threads_per_rank(options.threads, world.local_size));
   const auto model = build_model(options, data);
@@ -230,7 +233,7 @@ int run(int argc, char** argv, dist::World& world) {
     if (world.rank == 0) fmt::print("{}", line.help);
     return 0;
   }
-  const ImageData data = open_data(line.options);
+  const data::ImageData data = open_data(line.options);
   complete(line, data.train->size(), data.format);
   const ImageTrainOptions& options = line.options;
   check_ranks(options, data.transform.shape.height, world.size);

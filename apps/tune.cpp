@@ -13,6 +13,7 @@
 #include "apps/support/tune_options.h"
 #include "apps/support/tuned_file.h"
 #include "core/cuda.h"
+#include "core/number_text.h"
 #include "core/output_file.h"
 #include "core/product_tuning.h"
 #include "dist/bootstrap.h"
@@ -28,8 +29,8 @@ std::vector<cuda::ProductShape> products_of(const TuneOptions& options, dist::Wo
   model.to(options.dtype);
   optim::ZeroOptimizer optimizer(model, optim::Sgd{}, world, {.stage = 0});
   const Tensor tokens = Tensor::zeros({options.micro_batch, config.context}, DType::i32);
-  const optim::Batch batch{.global = options.micro_batch, .micro = options.micro_batch};
-  for ([[maybe_unused]] const optim::MicroBatch& micro : optimizer.micro_batches(0, batch)) {
+  const Batch batch{.global = options.micro_batch, .micro = options.micro_batch};
+  for ([[maybe_unused]] const MicroBatch& micro : optimizer.micro_batches(0, batch)) {
     optimizer.backward(model.loss(tokens, tokens));
   }
   optimizer.step();

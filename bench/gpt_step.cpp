@@ -32,7 +32,7 @@
 #include "core/cuda.h"
 #include "dist/bootstrap.h"
 #include "dist/device_choice.h"
-#include "models/gpt.h"
+#include "models/gpt/gpt.h"
 #include "optim/zero_optimizer.h"
 
 namespace {
@@ -117,12 +117,12 @@ int32_t stream_token(int64_t p, int64_t vocab) {
   return static_cast<int32_t>((uint64_t{hash} * static_cast<uint64_t>(vocab)) >> 32);
 }
 
-struct Batch {
+struct TokenBatch {
   Tensor tokens;
   Tensor targets;
 };
 
-Batch read(int64_t first_sequence, int64_t sequences, const models::GptConfig& config) {
+TokenBatch read(int64_t first_sequence, int64_t sequences, const models::GptConfig& config) {
   const int64_t context = config.context;
   std::vector<int32_t> tokens;
   for (int64_t i = 0; i <= sequences * context; ++i) {
@@ -159,9 +159,9 @@ struct Timing {
 };
 
 /// What this rank reads, of all steps, where the model computes: making it is no part of a step.
-std::vector<Batch> read_all(const Options& options, const models::Gpt& model,
-                            const optim::Batch& batch, const dist::World& world) {
-  std::vector<Batch> batches;
+std::vector<TokenBatch> read_all(const Options& options, const models::Gpt& model,
+                                 const Batch& batch, const dist::World& world) {
+  std::vector<TokenBatch> batches;
   for (int64_t step = 0; step < options.warmup + options.steps; ++step) {
     for (int64_t i = 0; i < batch.micro_steps(world.size); ++i) {
       const int64_t index = std::min(i * world.size + world.rank, batch.micro_batches() - 1);
@@ -175,8 +175,8 @@ std::vector<Batch> read_all(const Options& options, const models::Gpt& model,
 // As train_gpt runs them: a step's result is asked for when the next one is launched, so that a GPU
 // never waits for the host. On the CPU a step is done when it is launched.
 Timing run_steps(const Options& options, models::Gpt& model, optim::ZeroOptimizer& optimizer,
-                 const optim::Batch& batch, const dist::World& world) {
-  const std::vector<Batch> batches = read_all(options, model, batch, world);
+                 const Batch& batch, const dist::World& world) {
+  const std::vector<TokenBatch> batches = read_all(options, model, batch, world);
   Timing timing;
   std::optional<optim::LaunchedStep> launched;
   const auto take_result = [&] {
@@ -186,9 +186,9 @@ Timing run_steps(const Options& options, models::Gpt& model, optim::ZeroOptimize
     timing.exposed_ms.push_back(static_cast<double>(report.exposed_ns) / 1e6);
   };
   auto next_batch = batches.begin();
-  Batch input;
-  const auto load = [&](const optim::MicroBatch&) {
-    const Batch& next = *next_batch++;
+  TokenBatch input;
+  const auto load = [&](const MicroBatch&) {
+    const TokenBatch& next = *next_batch++;
     if (options.graph == "off" || !input.tokens.defined()) {
       input = next;
       return;

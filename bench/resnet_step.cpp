@@ -23,7 +23,7 @@
 #include "core/ops.h"
 #include "dist/bootstrap.h"
 #include "dist/device_choice.h"
-#include "models/image_classifier.h"
+#include "models/image/image_classifier.h"
 #include "optim/zero_optimizer.h"
 
 namespace {
@@ -107,15 +107,14 @@ int run(int argc, char** argv, dist::World& world) {
   }
   std::vector<double> ms;
   std::vector<float> losses;
-  const optim::Batch batch{.global = options.batch, .micro = options.batch};
+  const Batch batch{.global = options.batch, .micro = options.batch};
   for (int64_t step = 0; step < options.warmup + options.steps; ++step) {
     const Tensor images = images_of(options, step);
     const Tensor labels = labels_of(options, step);
     const auto begin = std::chrono::steady_clock::now();
-    const optim::StepReport report =
-        optimizer.step(step, batch, [&](const optim::MicroBatch&) {
-          return ops::smoothed_cross_entropy((*model)(images), labels, 0);
-        });
+    const optim::StepReport report = optimizer.step(step, batch, [&](const MicroBatch&) {
+      return ops::smoothed_cross_entropy((*model)(images), labels, 0);
+    });
     optimizer.synchronize();
     const std::chrono::duration<double, std::milli> time =
         std::chrono::steady_clock::now() - begin;

@@ -1,6 +1,6 @@
 // Memory under a ledger: every allocation has a category, and the ledger knows current and peak
 // requested bytes of each, counted in program order. What a step needs can so be compared, to the
-// byte, with what the planner said (optim/plan.h).
+// byte, with what the planner said (optim/plan/plan.h).
 //
 // On the CPU a caching allocator stands behind it: a freed block is kept and handed out again,
 // because the first touch of fresh pages costs more than most kernels (docs/memory.md). Blocks of

@@ -3,7 +3,7 @@
 //
 // Whoever trains on several ranks sets `observed`, and brings the statistics of a step's
 // micro-batches into the running ones in their order, so that evaluation does not depend on the
-// number of ranks (optim/batch_statistics.h).
+// number of ranks (optim/zero/batch_statistics.h).
 #pragma once
 
 #include <cstdint>

@@ -3,8 +3,8 @@
 #include <limits>
 
 #include "core/kernels.h"
-#include "optim/state_gather.h"
-#include "optim/zero_engine.h"
+#include "optim/zero/state_gather.h"
+#include "optim/zero/zero_engine.h"
 
 namespace tessera::optim {
 

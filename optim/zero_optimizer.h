@@ -33,14 +33,14 @@
 
 #include "core/dtype.h"
 #include "core/error.h"
+#include "core/micro_batch.h"
 #include "dist/bootstrap.h"
 #include "dist/shard_layout.h"
 #include "nn/module.h"
-#include "optim/loss_scaler.h"
-#include "optim/micro_batch.h"
-#include "optim/partition.h"
-#include "optim/schedule.h"
-#include "optim/update_rule.h"
+#include "optim/rules/loss_scaler.h"
+#include "optim/rules/schedule.h"
+#include "optim/rules/update_rule.h"
+#include "optim/zero/partition.h"
 
 namespace tessera::optim {
 

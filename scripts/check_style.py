@@ -21,10 +21,11 @@ ARROWS = {
     "dist": ("core/", "dist/"),
     "optim": ("core/", "dist/", "optim/", "nn/parameter.h", "nn/module.h"),
     "models": ("core/", "nn/", "models/"),
+    "data": ("core/", "data/"),
     "emulated": ("core/", "dist/backoff.h", "emulated/"),
-    "apps": ("core/", "nn/", "dist/", "optim/", "models/", "apps/", "tessera.h"),
+    "apps": ("core/", "nn/", "dist/", "optim/", "models/", "data/", "apps/", "tessera.h"),
 }
-WITHOUT_MPI = ("core", "nn", "optim", "models")
+WITHOUT_MPI = ("core", "nn", "optim", "models", "data")
 FOLDERS = (*ARROWS, "tests", "bench", "cmake", "scripts", ".ci")
 CPP_SUFFIXES = (".h", ".cpp", ".cu", ".cuh")
 SUFFIXES = (*CPP_SUFFIXES, ".py", ".sh", ".cmake", ".in")

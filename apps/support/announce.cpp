@@ -6,6 +6,7 @@
 #include "core/context.h"
 #include "core/cuda.h"
 #include "core/gemm.h"
+#include "core/number_text.h"
 
 namespace tessera::apps {
 namespace {
@@ -28,7 +29,7 @@ void announce_device(const RunOptions& options, Device device) {
 }
 
 // The largest micro-batch, up to the present one, of which every rank gets as many.
-int64_t even_micro_batch(const optim::Batch& batch, int64_t ranks) {
+int64_t even_micro_batch(const Batch& batch, int64_t ranks) {
   for (int64_t size = batch.micro; size > 1; --size) {
     if (batch.global % size == 0 && batch.global / size % ranks == 0) return size;
   }

@@ -2,11 +2,11 @@
 
 #include <algorithm>
 
-#include "apps/support/token_data.h"
+#include "data/tokens/token_data.h"
 
 namespace tessera::apps {
 
-std::vector<int64_t> evaluation_starts(const TokenRange& range, int64_t context,
+std::vector<int64_t> evaluation_starts(const data::TokenRange& range, int64_t context,
                                        const EvaluationOptions& options) {
   const int64_t last = range.starts(context) - 1;
   std::vector<int64_t> starts;
@@ -24,7 +24,7 @@ std::vector<int64_t> evaluation_starts(const TokenRange& range, int64_t context,
   return starts;
 }
 
-float evaluate(models::Gpt& model, const TokenRange& range, const EvaluationOptions& options,
+float evaluate(models::Gpt& model, const data::TokenRange& range, const EvaluationOptions& options,
                const dist::World& world) {
   const int64_t context = model.config().context;
   const std::vector<int64_t> starts = evaluation_starts(range, context, options);
@@ -47,7 +47,7 @@ float evaluate(models::Gpt& model, const TokenRange& range, const EvaluationOpti
       // batch repeat one.
       const int64_t i = first + world.rank;
       const auto [tokens, targets] =
-          read_sequences(range, batch(std::min(i, batches - 1)), context);
+          data::read_sequences(range, batch(std::min(i, batches - 1)), context);
       const float loss = model.loss(tokens, targets).item();
       if (i < batches) own[static_cast<size_t>(i)] = loss;
     }

@@ -4,9 +4,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "apps/support/token_file.h"
+#include "data/tokens/token_file.h"
 #include "dist/bootstrap.h"
-#include "models/gpt.h"
+#include "models/gpt/gpt.h"
 
 namespace tessera::apps {
 
@@ -16,12 +16,12 @@ struct EvaluationOptions {
 };
 
 /// Where the windows of an evaluation begin: always the same, evenly spread.
-std::vector<int64_t> evaluation_starts(const TokenRange& range, int64_t context,
+std::vector<int64_t> evaluation_starts(const data::TokenRange& range, int64_t context,
                                        const EvaluationOptions& options);
 
 /// Mean loss in nats a token. The ranks share the batches, and every rank gets the same bits, which
 /// do not depend on how many ranks there are. Every rank runs as many forwards. Collective.
-float evaluate(models::Gpt& model, const TokenRange& range, const EvaluationOptions& options,
+float evaluate(models::Gpt& model, const data::TokenRange& range, const EvaluationOptions& options,
                const dist::World& world);
 
 }  // namespace tessera::apps

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "core/output_file.h"
-#include "models/gpt.h"
+#include "models/gpt/gpt.h"
 
 namespace tessera::apps {
 

@@ -18,7 +18,7 @@
 #include <span>
 #include <string>
 
-#include "models/gpt.h"
+#include "models/gpt/gpt.h"
 #include "nn/safetensors.h"
 
 namespace tessera::apps {

@@ -4,9 +4,9 @@
 #include <cmath>
 #include <vector>
 
-#include "apps/support/image_input.h"
 #include "core/autograd.h"
 #include "core/ops.h"
+#include "data/images/image_input.h"
 
 namespace tessera::apps {
 namespace {
@@ -47,19 +47,19 @@ int64_t place_of_target(std::span<const float> logits, int32_t target) {
   return before;
 }
 
-ImageEvaluation evaluate_images(nn::Module& model, std::shared_ptr<const ImageSet> set,
-                                const ImageTransformOptions& transform,
+ImageEvaluation evaluate_images(nn::Module& model, std::shared_ptr<const data::ImageSet> set,
+                                const data::ImageTransformOptions& transform,
                                 const EvaluationWork& work, const dist::World& world) {
   const auto images = static_cast<double>(set->size());
-  auto batches = std::make_shared<EvaluationBatches>(
+  auto batches = std::make_shared<data::EvaluationBatches>(
       std::move(set), transform,
-      EvaluationBatches::Share{.size = work.batch, .ranks = world.size, .rank = world.rank});
+      data::EvaluationBatches::Share{.size = work.batch, .ranks = world.size, .rank = world.rank});
   const int64_t total = batches->total();
   std::vector<float> own(static_cast<size_t>(total * counted), 0.0f);
   model.eval();
   {
     const NoGrad no_grad;
-    ImageInput input(batches, {.workers = work.workers});
+    data::ImageInput input(batches, {.workers = work.workers});
     for (int64_t b = 0; b < batches->count(); ++b) {
       input.load(b);
       const BatchResult result = judge(model(input.images()), input.labels());

@@ -5,7 +5,7 @@
 #include <memory>
 #include <span>
 
-#include "apps/support/image_batches.h"
+#include "data/images/image_batches.h"
 #include "dist/bootstrap.h"
 #include "nn/module.h"
 
@@ -28,8 +28,8 @@ struct EvaluationWork {
 /// Over all of `set` in batches. The ranks share the batches, and every rank gets the
 /// same bits, which do not depend on how many ranks there are. Every rank runs as many forwards.
 /// Collective.
-ImageEvaluation evaluate_images(nn::Module& model, std::shared_ptr<const ImageSet> set,
-                                const ImageTransformOptions& transform,
+ImageEvaluation evaluate_images(nn::Module& model, std::shared_ptr<const data::ImageSet> set,
+                                const data::ImageTransformOptions& transform,
                                 const EvaluationWork& work, const dist::World& world);
 
 /// How many classes a row of logits has before the target: those that are larger, and equal ones

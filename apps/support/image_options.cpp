@@ -6,7 +6,7 @@
 #include <CLI/CLI.hpp>
 
 #include "apps/support/command_line.h"
-#include "models/image_classifier.h"
+#include "models/image/image_classifier.h"
 
 namespace tessera::apps {
 namespace {
@@ -116,7 +116,7 @@ ImageCommandLine parse_image_command_line(int argc, const char* const* argv) {
 void complete(ImageCommandLine& line, int64_t training_images, const std::string& format) {
   ImageTrainOptions& options = line.options;
   TrainDefaults defaults = defaults_for(options);
-  const optim::Batch batch = batch_sizes(line.given.batch, defaults);
+  const Batch batch = batch_sizes(line.given.batch, defaults);
   if (batch.global > training_images) {
     fail_input("a step of {} images, and {} to train on; give a smaller --batch", batch.global,
                training_images);

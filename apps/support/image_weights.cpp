@@ -47,7 +47,7 @@ int64_t integer(const nlohmann::json& value) {
   return value;
 }
 
-void check_norm(const ChannelStatistics& norm) {
+void check_norm(const data::ChannelStatistics& norm) {
   for (const float mean : norm.mean) {
     if (!std::isfinite(mean)) fail_input("a mean of {}", mean);
   }

@@ -17,11 +17,11 @@
 #include <string>
 #include <vector>
 
-#include "apps/support/augment.h"
-#include "models/image_sizes.h"
+#include "data/images/augment.h"
+#include "models/image/image_sizes.h"
 #include "nn/module.h"
 #include "nn/safetensors.h"
-#include "optim/partition.h"
+#include "optim/zero/partition.h"
 
 namespace tessera::apps {
 
@@ -29,7 +29,7 @@ namespace tessera::apps {
 struct ImageModel {
   std::string name;  // "resnet20"
   models::ImageSizes sizes;
-  ChannelStatistics norm;
+  data::ChannelStatistics norm;
   std::vector<std::string> class_names;
 };
 

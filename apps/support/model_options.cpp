@@ -43,9 +43,9 @@ void add_batch_options(CLI::App& app, BatchOptions& options, const std::string& 
       ->group(group);
 }
 
-optim::Batch batch_sizes(const BatchOptions& options, const TrainDefaults& defaults) {
-  const optim::Batch batch{.global = options.global.value_or(defaults.global_batch),
-                           .micro = options.micro.value_or(defaults.micro_batch)};
+Batch batch_sizes(const BatchOptions& options, const TrainDefaults& defaults) {
+  const Batch batch{.global = options.global.value_or(defaults.global_batch),
+                    .micro = options.micro.value_or(defaults.micro_batch)};
   batch.validate();
   at_most("global batch", batch.global, int64_t{1} << 30);
   return batch;

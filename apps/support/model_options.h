@@ -14,9 +14,9 @@
 #include <CLI/CLI.hpp>
 
 #include "apps/support/train_defaults.h"
+#include "core/micro_batch.h"
 #include "dist/device_choice.h"
-#include "models/gpt.h"
-#include "optim/micro_batch.h"
+#include "models/gpt/gpt.h"
 #include "optim/zero_optimizer.h"
 
 namespace tessera::apps {
@@ -37,7 +37,7 @@ struct BatchOptions {
 };
 void add_batch_options(CLI::App& app, BatchOptions& options, const std::string& group,
                        const std::string& samples = "Sequences");
-optim::Batch batch_sizes(const BatchOptions& options, const TrainDefaults& defaults);
+Batch batch_sizes(const BatchOptions& options, const TrainDefaults& defaults);
 
 /// --optimizer adamw|adam|sgd.
 CLI::Option* add_optimizer_option(CLI::App& app, std::string& optimizer, const std::string& group);

@@ -4,8 +4,8 @@
 #include <string>
 
 #include "core/assign.h"
-#include "models/gpt_memory.h"
-#include "optim/checked_int.h"
+#include "models/gpt/gpt_memory.h"
+#include "optim/plan/checked_int.h"
 
 namespace tessera::apps {
 

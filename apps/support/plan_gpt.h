@@ -5,9 +5,9 @@
 #include <vector>
 
 #include "core/dtype.h"
-#include "models/gpt.h"
-#include "optim/plan.h"
-#include "optim/step_time.h"
+#include "models/gpt/gpt.h"
+#include "optim/plan/plan.h"
+#include "optim/plan/step_time.h"
 
 namespace tessera::apps {
 

@@ -3,13 +3,13 @@
 #include <algorithm>
 #include <vector>
 
-#include "apps/support/image_batches.h"
 #include "apps/support/image_evaluation.h"
-#include "apps/support/image_input.h"
 #include "apps/support/plan_table.h"
 #include "core/assign.h"
-#include "models/image_memory.h"
-#include "optim/checked_int.h"
+#include "data/images/image_batches.h"
+#include "data/images/image_input.h"
+#include "models/image/image_memory.h"
+#include "optim/plan/checked_int.h"
 
 namespace tessera::apps {
 namespace {
@@ -62,8 +62,8 @@ class ImageRun {
 
   /// Of an ImageInput of `count` batches: on a GPU there is one, those ahead are on the host.
   int64_t input(int64_t images, int64_t count) const {
-    const int64_t held = device_.is_cpu() ? std::min(count, ImageInput::Options{}.depth) : 1;
-    return held * ImageBatches::bytes(images, images_.shape, dtype_);
+    const int64_t held = device_.is_cpu() ? std::min(count, data::ImageInput::Options{}.depth) : 1;
+    return held * data::ImageBatches::bytes(images, images_.shape, dtype_);
   }
 
   bool has_dropout() const {
@@ -117,7 +117,7 @@ void check_size(const ImageTrainOptions& options, const PlannedImages& images) {
 
 }  // namespace
 
-PlannedImages PlannedImages::of(const ImageData& data) {
+PlannedImages PlannedImages::of(const data::ImageData& data) {
   return {.shape = data.transform.shape,
           .classes = data.classes(),
           .validation = data.validation->size()};

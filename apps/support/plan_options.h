@@ -8,9 +8,9 @@
 
 #include "apps/support/model_options.h"
 #include "apps/support/plan_device.h"
-#include "models/gpt.h"
-#include "optim/plan_input.h"
-#include "optim/step_time.h"
+#include "models/gpt/gpt.h"
+#include "optim/plan/plan_input.h"
+#include "optim/plan/step_time.h"
 
 namespace tessera::apps {
 

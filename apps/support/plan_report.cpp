@@ -7,6 +7,7 @@
 
 #include "apps/support/plan_gpt.h"
 #include "apps/support/plan_table.h"
+#include "core/number_text.h"
 
 namespace tessera::apps {
 namespace {

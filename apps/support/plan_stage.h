@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "apps/support/plan_options.h"
-#include "optim/plan.h"
-#include "optim/step_time.h"
+#include "optim/plan/plan.h"
+#include "optim/plan/step_time.h"
 
 namespace tessera::apps {
 

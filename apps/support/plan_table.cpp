@@ -8,10 +8,11 @@
 
 #include "apps/support/plan_gpt.h"
 #include "core/cuda.h"
+#include "core/number_text.h"
 #include "core/random.h"
-#include "models/gpt_memory.h"
-#include "optim/checked_int.h"
-#include "optim/micro_step_kind.h"
+#include "models/gpt/gpt_memory.h"
+#include "optim/plan/checked_int.h"
+#include "optim/zero/micro_step_kind.h"
 
 namespace tessera::apps {
 namespace {

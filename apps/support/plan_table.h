@@ -8,8 +8,8 @@
 #include "apps/support/plan_device.h"
 #include "apps/support/table.h"
 #include "apps/support/train_options.h"
-#include "models/gpt.h"
-#include "optim/plan.h"
+#include "models/gpt/gpt.h"
+#include "optim/plan/plan.h"
 
 namespace tessera::apps {
 

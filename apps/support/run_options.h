@@ -27,7 +27,7 @@ struct RunOptions {
   MemoryOptions memory;  // precision, gradient sums, offload
 
   int64_t steps = 0;
-  optim::Batch batch;
+  Batch batch;
   std::string optimizer;  // adamw, adam, sgd
   bool nesterov = false;
   float lr = 0;

@@ -9,6 +9,7 @@
 
 #include "apps/support/plan_table.h"
 #include "core/memory.h"
+#include "core/number_text.h"
 
 namespace tessera::apps {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "apps/support/json_line.h"
 #include "dist/bootstrap.h"
-#include "optim/plan.h"
+#include "optim/plan/plan.h"
 
 namespace tessera::apps {
 

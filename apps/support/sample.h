@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "models/gpt.h"
+#include "models/gpt/gpt.h"
 
 namespace tessera::apps {
 

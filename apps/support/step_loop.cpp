@@ -117,10 +117,10 @@ StepLine StepLoop::line_of(Running& running) {
 void StepLoop::fail_together(int64_t step, const optim::NonFiniteError& error) {
   std::string text = error.what();
   if (error.micro_batch >= 0) {
-    const optim::MicroBatch micro{.step = step,
-                                  .index = error.micro_batch,
-                                  .first_sample = error.micro_batch * options_.batch.micro,
-                                  .samples = options_.batch.micro};
+    const MicroBatch micro{.step = step,
+                           .index = error.micro_batch,
+                           .first_sample = error.micro_batch * options_.batch.micro,
+                           .samples = options_.batch.micro};
     dropout_state() = {.seed = options_.seed, .step = step, .first_sample = micro.first_sample};
     text += "; first at " + first_non_finite([&] { work_.forward(micro); });
   }

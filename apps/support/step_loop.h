@@ -25,10 +25,10 @@ namespace tessera::apps {
 struct StepWork {
   std::string unit;  // what speed counts
   int64_t units_per_step = 0;
-  std::function<void(const optim::MicroBatch&)> load;
+  std::function<void(const MicroBatch&)> load;
   std::function<Tensor()> loss;
   /// A forward of any micro-batch, to find where its loss is not finite.
-  std::function<void(const optim::MicroBatch&)> forward;
+  std::function<void(const MicroBatch&)> forward;
   /// Evaluates after so many steps: a line of the log, and what the terminal shows.
   struct Evaluation {
     JsonObject line;

@@ -6,17 +6,6 @@
 
 namespace tessera::apps {
 
-std::string grouped(int64_t number) {
-  const std::string digits = std::to_string(number);
-  std::string text;
-  for (size_t i = 0; i < digits.size(); ++i) {
-    const bool after_digit = i > 0 && digits[i - 1] != '-';
-    if (after_digit && (digits.size() - i) % 3 == 0) text += ',';
-    text += digits[i];
-  }
-  return text;
-}
-
 std::string Table::text() const {
   std::vector<size_t> widths(rows_.front().size());
   for (const auto& row : rows_) {

@@ -7,9 +7,6 @@
 
 namespace tessera::apps {
 
-/// 1234567 -> "1,234,567"
-std::string grouped(int64_t number);
-
 class Table {
  public:
   explicit Table(std::vector<std::string> heading) : rows_{std::move(heading)} {}

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "apps/support/run_options.h"
-#include "models/gpt.h"
+#include "models/gpt/gpt.h"
 
 namespace tessera::apps {
 

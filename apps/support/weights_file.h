@@ -7,7 +7,7 @@
 
 #include "nn/module.h"
 #include "nn/safetensors.h"
-#include "optim/partition.h"
+#include "optim/zero/partition.h"
 
 namespace tessera::apps {
 

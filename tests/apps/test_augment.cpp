@@ -1,4 +1,4 @@
-#include "apps/support/augment.h"
+#include "data/images/augment.h"
 
 #include <cmath>
 #include <set>
@@ -11,19 +11,18 @@
 #include "tests/support/temporary_folder.h"
 
 using namespace tessera;
-using namespace tessera::apps;
 using Catch::Matchers::ContainsSubstring;
 
 namespace {
 
 // A channel's values are themselves: mean 0, and the deviation undoes the division by 255.
-ImageTransformOptions plain(const ImageShape& shape) {
+data::ImageTransformOptions plain(const data::ImageShape& shape) {
   const auto channels = static_cast<size_t>(shape.channels);
   return {.shape = shape,
           .norm = {std::vector<float>(channels, 0), std::vector<float>(channels, 1.0f / 255)}};
 }
 
-std::vector<uint8_t> counting(const ImageShape& shape) {
+std::vector<uint8_t> counting(const data::ImageShape& shape) {
   std::vector<uint8_t> pixels;
   for (int64_t i = 0; i < shape.elements(); ++i) {
     pixels.push_back(static_cast<uint8_t>(1 + i % 250));
@@ -31,25 +30,25 @@ std::vector<uint8_t> counting(const ImageShape& shape) {
   return pixels;
 }
 
-std::vector<int> resized(const ImageShape& shape, const std::vector<uint8_t>& pixels,
-                         const ImageBox& box, int64_t height, int64_t width) {
+std::vector<int> resized(const data::ImageShape& shape, const std::vector<uint8_t>& pixels,
+                         const data::ImageBox& box, int64_t height, int64_t width) {
   std::vector<uint8_t> rows, out(static_cast<size_t>(height * width * shape.channels));
-  resize_image({shape, pixels.data()}, box, height, width, rows, out.data());
+  data::resize_image({shape, pixels.data()}, box, height, width, rows, out.data());
   return {out.begin(), out.end()};
 }
 
 }  // namespace
 
 TEST_CASE("a training image is a crop of the padded image, mirrored or not") {
-  const ImageShape shape{5, 7, 3};
+  const data::ImageShape shape{5, 7, 3};
   const auto pixels = counting(shape);
-  const ImageView image{shape, pixels.data()};
-  const ImageTransform transform(plain(shape));
-  ImageMemory memory;
+  const data::ImageView image{shape, pixels.data()};
+  const data::ImageTransform transform(plain(shape));
+  data::ImageMemory memory;
   std::vector<float> out(static_cast<size_t>(shape.elements()));
   std::set<std::tuple<int64_t, int64_t, bool>> seen;
   for (int64_t sample = 0; sample < 2000; ++sample) {
-    const Augmentation drawn = transform.draw(shape, 3, sample);
+    const data::Augmentation drawn = transform.draw(shape, 3, sample);
     seen.insert({drawn.top, drawn.left, drawn.mirrored});
     transform.train(image, 3, sample, memory, out.data());
     size_t i = 0;
@@ -72,15 +71,15 @@ TEST_CASE("a training image is a crop of the padded image, mirrored or not") {
 }
 
 TEST_CASE("an augmentation is a function of seed, epoch and sample") {
-  const ImageShape shape{32, 32, 3};
+  const data::ImageShape shape{32, 32, 3};
   const auto places = [&](uint64_t seed, int64_t epoch, bool resizes) {
-    ImageTransformOptions options = plain(shape);
+    data::ImageTransformOptions options = plain(shape);
     options.seed = seed;
     options.resizes = resizes;
-    const ImageTransform transform(options);
+    const data::ImageTransform transform(options);
     std::vector<double> result;
     for (int64_t sample = 99; sample >= 0; --sample) {
-      const Augmentation drawn = transform.draw({40, 50, 3}, epoch, sample);
+      const data::Augmentation drawn = transform.draw({40, 50, 3}, epoch, sample);
       result.insert(result.end(), {static_cast<double>(drawn.top), static_cast<double>(drawn.left),
                                    drawn.box.top, drawn.box.width, drawn.mirrored ? 1.0 : 0.0});
     }
@@ -94,16 +93,16 @@ TEST_CASE("an augmentation is a function of seed, epoch and sample") {
 }
 
 TEST_CASE("without flips nothing is mirrored; without augmentation training is evaluation") {
-  const ImageShape shape{4, 4, 1};
-  ImageTransformOptions options = plain(shape);
+  const data::ImageShape shape{4, 4, 1};
+  data::ImageTransformOptions options = plain(shape);
   options.flips = false;
-  const ImageTransform upright(options);
+  const data::ImageTransform upright(options);
   for (int64_t i = 0; i < 200; ++i) REQUIRE_FALSE(upright.draw(shape, 0, i).mirrored);
   options.augments = false;
   const auto pixels = counting(shape);
   std::vector<float> out(16), evaluated(16);
-  ImageMemory memory;
-  const ImageTransform transform(options);
+  data::ImageMemory memory;
+  const data::ImageTransform transform(options);
   for (int64_t i = 0; i < 50; ++i) {
     transform.train({shape, pixels.data()}, 0, i, memory, out.data());
     transform.evaluate({shape, pixels.data()}, memory, evaluated.data());
@@ -112,23 +111,22 @@ TEST_CASE("without flips nothing is mirrored; without augmentation training is e
 }
 
 TEST_CASE("values are normalised, in every dtype; padding is the mean") {
-  const ImageShape shape{8, 8, 3};
+  const data::ImageShape shape{8, 8, 3};
   const auto pixels = counting(shape);
-  ImageTransformOptions options{.shape = shape,
-                                .norm = {{0.5f, 0.25f, 0.1f}, {0.25f, 0.5f, 0.2f}},
-                                .seed = 5};
-  ImageMemory memory;
+  data::ImageTransformOptions options{
+      .shape = shape, .norm = {{0.5f, 0.25f, 0.1f}, {0.25f, 0.5f, 0.2f}}, .seed = 5};
+  data::ImageMemory memory;
   std::vector<float> wide(192);
-  ImageTransform(options).train({shape, pixels.data()}, 0, 1, memory, wide.data());
+  data::ImageTransform(options).train({shape, pixels.data()}, 0, 1, memory, wide.data());
   const auto check = [&]<class T>(T) {
     options.dtype = dtype_of<T>;
     std::vector<T> narrow(192);
-    ImageTransform(options).train({shape, pixels.data()}, 0, 1, memory, narrow.data());
+    data::ImageTransform(options).train({shape, pixels.data()}, 0, 1, memory, narrow.data());
     for (size_t i = 0; i < wide.size(); ++i) REQUIRE(narrow[i] == rounded<T>(wide[i]));
   };
   check(BFloat16{});
   check(Float16{});
-  ImageTransform(options = {.shape = shape, .norm = options.norm})
+  data::ImageTransform(options = {.shape = shape, .norm = options.norm})
       .evaluate({shape, pixels.data()}, memory, wide.data());
   for (size_t i = 0; i < wide.size(); ++i) {
     const size_t c = i % 3;
@@ -136,22 +134,22 @@ TEST_CASE("values are normalised, in every dtype; padding is the mean") {
                            options.norm.std[c]);
   }
   options.dtype = DType::i32;
-  REQUIRE_THAT(test::message_of<Error>([&] { ImageTransform{options}; }),
+  REQUIRE_THAT(test::message_of<Error>([&] { data::ImageTransform{options}; }),
                ContainsSubstring("dtype i32 is not supported"));
   REQUIRE_THAT(test::message_of<Error>([&] {
-                 ImageTransform(plain(shape)).evaluate({{8, 7, 3}, pixels.data()}, memory,
-                                                       wide.data());
+                 data::ImageTransform(plain(shape))
+                     .evaluate({{8, 7, 3}, pixels.data()}, memory, wide.data());
                }),
                ContainsSubstring("one of 8 x 7 x 3, expected 8 x 8 x 3"));
 }
 
 TEST_CASE("random parts have 8 to 100 % of the area and sides of 3:4 to 4:3") {
-  ImageTransformOptions options = plain({16, 16, 3});
+  data::ImageTransformOptions options = plain({16, 16, 3});
   options.resizes = true;
-  const ImageTransform transform(options);
+  const data::ImageTransform transform(options);
   double least = 1, most = 0;
   for (int64_t i = 0; i < 2000; ++i) {
-    const ImageBox box = transform.draw({300, 400, 3}, 0, i).box;
+    const data::ImageBox box = transform.draw({300, 400, 3}, 0, i).box;
     REQUIRE(box.top >= 0);
     REQUIRE(box.left >= 0);
     REQUIRE(box.top + box.height <= 300);
@@ -164,7 +162,7 @@ TEST_CASE("random parts have 8 to 100 % of the area and sides of 3:4 to 4:3") {
   REQUIRE(most > 0.9);
   // Where nothing fits, the middle of what there is.
   for (int64_t i = 0; i < 50; ++i) {
-    const ImageBox box = transform.draw({3, 400, 3}, 0, i).box;
+    const data::ImageBox box = transform.draw({3, 400, 3}, 0, i).box;
     REQUIRE(box.height <= 3);
     REQUIRE(box.width <= 4);
     REQUIRE(box.left + box.width <= 400);
@@ -172,9 +170,9 @@ TEST_CASE("random parts have 8 to 100 % of the area and sides of 3:4 to 4:3") {
 }
 
 TEST_CASE("resizing") {
-  const ImageShape shape{6, 5, 3};
+  const data::ImageShape shape{6, 5, 3};
   const auto pixels = counting(shape);
-  const ImageBox whole{0, 0, 6, 5};
+  const data::ImageBox whole{0, 0, 6, 5};
   // To its own size: itself. A part in whole pixels: that part.
   REQUIRE(resized(shape, pixels, whole, 6, 5) == std::vector<int>(pixels.begin(), pixels.end()));
   REQUIRE(resized(shape, pixels, {2, 1, 1, 2}, 1, 2) ==
@@ -201,13 +199,13 @@ TEST_CASE("resizing") {
 }
 
 TEST_CASE("an evaluated image is the middle of the one whose shorter side was resized") {
-  ImageTransformOptions options = plain({14, 14, 3});
+  data::ImageTransformOptions options = plain({14, 14, 3});
   options.resizes = true;
-  const ImageTransform transform(options);
+  const data::ImageTransform transform(options);
   // 16 x 32: resized to 16 x 32, of which the middle 14 x 14 is shown.
-  const ImageShape shape{16, 32, 3};
+  const data::ImageShape shape{16, 32, 3};
   const auto pixels = counting(shape);
-  ImageMemory memory;
+  data::ImageMemory memory;
   std::vector<float> out(14 * 14 * 3);
   transform.evaluate({shape, pixels.data()}, memory, out.data());
   for (int64_t y = 0; y < 14; ++y) {

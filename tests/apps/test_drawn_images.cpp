@@ -1,19 +1,18 @@
-#include "apps/support/drawn_images.h"
+#include "data/images/drawn_images.h"
 
 #include "core/context.h"
 #include "core/random.h"
 #include "tests/support/catch.h"
 
 using namespace tessera;
-using namespace tessera::apps;
 
 namespace {
 
-uint64_t hash_of(const ImageSet& set) {
-  ImageMemory memory;
+uint64_t hash_of(const data::ImageSet& set) {
+  data::ImageMemory memory;
   uint64_t hash = 0;
   for (int64_t i = 0; i < set.size(); ++i) {
-    const ImageView image = set.read(i, memory);
+    const data::ImageView image = set.read(i, memory);
     const auto* text = reinterpret_cast<const char*>(image.pixels);
     hash = hash * 31 + stable_hash({text, static_cast<size_t>(image.shape.elements())});
   }
@@ -23,14 +22,14 @@ uint64_t hash_of(const ImageSet& set) {
 }  // namespace
 
 TEST_CASE("drawn images are the same on every machine") {
-  const auto set = draw_images("train", 200);
+  const auto set = data::draw_images("train", 200);
   REQUIRE(set->size() == 200);
   REQUIRE(hash_of(*set) == 0x2909183276c950b3);
   for (int64_t i = 0; i < 200; ++i) REQUIRE(set->label(i) == i % 10);
   REQUIRE(set->name(7) == "drawn image 7 of part train");
   // However many there are, whatever the threads; other ones in the other part.
   set_thread_count(3);
-  REQUIRE(hash_of(ImageRange(draw_images("train", 300), 0, 200)) == hash_of(*set));
+  REQUIRE(hash_of(data::ImageRange(data::draw_images("train", 300), 0, 200)) == hash_of(*set));
   set_thread_count(1);
-  REQUIRE(hash_of(*draw_images("validation", 200)) != hash_of(*set));
+  REQUIRE(hash_of(*data::draw_images("validation", 200)) != hash_of(*set));
 }

@@ -12,7 +12,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "models/gpt.h"
+#include "models/gpt/gpt.h"
 #include "optim/zero_optimizer.h"
 #include "tests/support/catch.h"
 #include "tests/support/devices.h"

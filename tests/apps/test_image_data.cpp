@@ -1,4 +1,4 @@
-#include "apps/support/image_data.h"
+#include "data/images/image_data.h"
 
 #include <sys/stat.h>
 
@@ -6,15 +6,14 @@
 #include <set>
 #include <vector>
 
-#include "apps/support/cifar.h"
-#include "apps/support/idx.h"
 #include "core/error.h"
+#include "data/images/cifar.h"
+#include "data/images/idx.h"
 #include "tests/support/catch.h"
 #include "tests/support/image_files.h"
 #include "tests/support/temporary_folder.h"
 
 using namespace tessera;
-using namespace tessera::apps;
 using namespace std::string_literals;
 using Catch::Matchers::ContainsSubstring;
 using test::gzipped;
@@ -26,14 +25,13 @@ namespace {
 namespace fs = std::filesystem;
 
 std::string refusal(const std::string& path, int64_t image_size = 0) {
-  return test::message_of<InputError>([&] {
-    open_image_data({.path = path, .image_size = image_size});
-  });
+  return test::message_of<InputError>(
+      [&] { data::open_image_data({.path = path, .image_size = image_size}); });
 }
 
-std::vector<int> pixels_of(const ImageSet& set, int64_t index) {
-  ImageMemory memory;
-  const ImageView image = set.read(index, memory);
+std::vector<int> pixels_of(const data::ImageSet& set, int64_t index) {
+  data::ImageMemory memory;
+  const data::ImageView image = set.read(index, memory);
   return {image.pixels, image.pixels + image.shape.elements()};
 }
 
@@ -61,7 +59,7 @@ std::string counting(int count) {
 std::string idx_refusal(const std::string& images, const std::string& labels) {
   const TemporaryFolder folder;
   const std::string a = folder.file("images", images), b = folder.file("labels", labels);
-  return test::message_of<InputError>([&] { open_idx(a, b); });
+  return test::message_of<InputError>([&] { data::open_idx(a, b); });
 }
 
 // folder/CLASS/FILE: an image of 2 x 2 whose red is `red`.
@@ -82,7 +80,7 @@ TEST_CASE("CIFAR-10: records of all files, planes become pixels") {
   folder.file("data_batch_10.bin", record("\x02", 2));
   folder.file("data_batch_2.bin", record("\x09", 1) + record("\x01"));
   folder.file("test_batch.bin", record("\x03"));
-  const ImageData data = open_image_data({.path = folder.path("")});
+  const data::ImageData data = data::open_image_data({.path = folder.path("")});
   REQUIRE(data.format == "cifar10");
   REQUIRE(data.description() ==
           "3 images of 32 x 32 x 3 in 10 classes to train on, 1 to validate");
@@ -106,7 +104,7 @@ TEST_CASE("CIFAR-100 takes the fine label, and names come from a file") {
   std::string names;
   for (int i = 0; i < 100; ++i) names += "name" + std::to_string(i) + "\r\n";
   folder.file("fine_label_names.txt", names + "\n");
-  const ImageData data = open_image_data({.path = folder.path("")});
+  const data::ImageData data = data::open_image_data({.path = folder.path("")});
   REQUIRE(data.format == "cifar100");
   REQUIRE(data.train->label(0) == 99);
   REQUIRE(data.class_names[99] == "name99");
@@ -144,7 +142,7 @@ TEST_CASE("IDX: names with a point or a dash, compressed or not; of one pair a t
   const TemporaryFolder one;
   one.file("t10k-images-idx3-ubyte.gz", gzipped(images));
   one.file("t10k-labels.idx1-ubyte", labels);
-  const ImageData data = open_image_data({.path = one.path("")});
+  const data::ImageData data = data::open_image_data({.path = one.path("")});
   REQUIRE(data.format == "idx");
   REQUIRE(data.description() ==
           "18 images of 2 x 3 x 1 in 10 classes to train on, 2 to validate");
@@ -159,7 +157,7 @@ TEST_CASE("IDX: names with a point or a dash, compressed or not; of one pair a t
                ContainsSubstring("has train-images.idx3-ubyte.gz alone, expected "
                                  "train-images-idx3-ubyte and train-labels-idx1-ubyte"));
   one.file("train-labels-idx1-ubyte.gz", gzipped(idx_labels(2, "\1\2")));
-  const ImageData both = open_image_data({.path = one.path("")});
+  const data::ImageData both = data::open_image_data({.path = one.path("")});
   REQUIRE(both.train->size() == 2);
   REQUIRE(both.validation->size() == 20);
   one.file("train-images.idx3-ubyte.gz", gzipped(idx_images(2, 3, 2, counting(12))));
@@ -215,7 +213,7 @@ TEST_CASE("a folder of class folders, with a part to validate") {
   add_image(folder, "train/cat/.hidden.png", 9);
   add_image(folder, "val/cat/x.png", 4);
   add_image(folder, "val/dog/y.png", 5);
-  const ImageData data = open_image_data({.path = folder.path("")});
+  const data::ImageData data = data::open_image_data({.path = folder.path("")});
   REQUIRE(data.format == "folder");
   REQUIRE(data.class_names == std::vector<std::string>{"cat", "dog"});
   REQUIRE(data.description() ==
@@ -231,8 +229,8 @@ TEST_CASE("a folder of class folders, with a part to validate") {
   REQUIRE(labels == std::vector<int>{0, 1, 1, 0, 1});
   REQUIRE(data.train->name(0) == folder.path("train/cat/deeper/c.png"));
   REQUIRE(data.transform.resizes);
-  REQUIRE(open_image_data({.path = folder.path(""), .image_size = 64}).transform.shape ==
-          ImageShape{64, 64, 3});
+  REQUIRE(data::open_image_data({.path = folder.path(""), .image_size = 64}).transform.shape ==
+          data::ImageShape{64, 64, 3});
   REQUIRE_THAT(refusal(folder.path(""), -1), ContainsSubstring("image size is -1"));
   add_image(folder, "val/eel/z.png", 6);
   REQUIRE_THAT(refusal(folder.path("")),
@@ -245,7 +243,7 @@ TEST_CASE("of class folders alone the last tenth of each class is held out") {
     add_image(folder, fmt::format("a/{:02}.png", i), static_cast<char>(i));
     if (i < 3) add_image(folder, fmt::format("train/{:02}.png", i), static_cast<char>(100 + i));
   }
-  const ImageData data = open_image_data({.path = folder.path("")});
+  const data::ImageData data = data::open_image_data({.path = folder.path("")});
   REQUIRE(data.class_names == std::vector<std::string>{"a", "train"});
   REQUIRE(data.train->size() == 20);
   REQUIRE(data.validation->size() == 3);
@@ -268,8 +266,8 @@ TEST_CASE("folders that are refused") {
   add_image(folder, "b/1.png", 1);
   REQUIRE_THAT(refusal(path), ContainsSubstring("/b/1.png: is the only image of its class"));
   folder.file("b/2.png", "hello, no image");
-  ImageMemory memory;
-  const ImageData data = open_image_data({.path = path});
+  data::ImageMemory memory;
+  const data::ImageData data = data::open_image_data({.path = path});
   REQUIRE_THAT(test::message_of<InputError>([&] { data.validation->read(1, memory); }),
                ContainsSubstring("image 1 of 2: " + folder.path("b/2.png") + ": is neither JPEG"));
   fs::create_symlink("nowhere", folder.path("b/3.png"));
@@ -280,21 +278,23 @@ TEST_CASE("folders that are refused") {
 }
 
 TEST_CASE("without a path there are drawn images") {
-  const ImageData data = open_image_data({.drawn_training = 100, .drawn_validation = 20});
+  const data::ImageData data =
+      data::open_image_data({.drawn_training = 100, .drawn_validation = 20});
   REQUIRE(data.format == "drawn");
   REQUIRE(data.description() ==
           "100 images of 32 x 32 x 3 in 10 classes to train on, 20 to validate");
   REQUIRE(data.class_names[5] == "star");
-  REQUIRE_THAT(test::message_of<InputError>([] {
-                 open_image_data({.image_size = 64, .drawn_training = 10, .drawn_validation = 10});
-               }),
-               ContainsSubstring("the images of the drawn set are 32 x 32"));
+  REQUIRE_THAT(
+      test::message_of<InputError>([] {
+        data::open_image_data({.image_size = 64, .drawn_training = 10, .drawn_validation = 10});
+      }),
+      ContainsSubstring("the images of the drawn set are 32 x 32"));
 }
 
 TEST_CASE("mean and deviation are of all values of a channel") {
-  const StoredImages set({1, 2, 3}, {0, 255, 10, 255, 255, 20, 0, 0, 30, 255, 0, 40}, {0, 0},
-                         [](int64_t i) { return std::to_string(i); });
-  const auto [mean, std] = measure_channels(set, 3);
+  const data::StoredImages set({1, 2, 3}, {0, 255, 10, 255, 255, 20, 0, 0, 30, 255, 0, 40}, {0, 0},
+                               [](int64_t i) { return std::to_string(i); });
+  const auto [mean, std] = data::measure_channels(set, 3);
   REQUIRE(mean == std::vector<float>{0.5f, 0.5f, 25.0f / 255});
   REQUIRE(std[0] == 0.5f);
   REQUIRE(std[2] == Catch::Approx(11.18034 / 255));
@@ -303,7 +303,7 @@ TEST_CASE("mean and deviation are of all values of a channel") {
 TEST_CASE("CIFAR-10's images, where they are") {
   const std::string path = shared_data("cifar-10-batches-bin");
   if (!fs::exists(path)) TESSERA_SKIP("no " + path);
-  const ImageData data = open_image_data({.path = path});
+  const data::ImageData data = data::open_image_data({.path = path});
   REQUIRE(data.description() ==
           "10,000 images of 32 x 32 x 3 in 10 classes to train on, 2,000 to validate");
   REQUIRE(data.class_names[9] == "truck");
@@ -315,7 +315,7 @@ TEST_CASE("CIFAR-10's images, where they are") {
 TEST_CASE("MNIST's images, where they are") {
   const std::string path = shared_data("mnist");
   if (!fs::exists(path)) TESSERA_SKIP("no " + path);
-  const ImageData data = open_image_data({.path = path});
+  const data::ImageData data = data::open_image_data({.path = path});
   REQUIRE(data.description() ==
           "9,000 images of 28 x 28 x 1 in 10 classes to train on, 1,000 to validate");
   REQUIRE(data.train->label(0) == 7);

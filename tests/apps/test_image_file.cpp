@@ -1,4 +1,4 @@
-#include "apps/support/image_file.h"
+#include "data/images/image_file.h"
 
 #include <array>
 #include <filesystem>
@@ -10,7 +10,6 @@
 #include "tests/support/temporary_folder.h"
 
 using namespace tessera;
-using namespace tessera::apps;
 using namespace std::string_literals;
 using Catch::Matchers::ContainsSubstring;
 using test::jpeg;
@@ -25,14 +24,15 @@ std::span<const uint8_t> bytes_of(const std::string& text) {
 
 std::vector<int> decoded(const std::string& file) {
   std::vector<uint8_t> pixels;
-  const ImageView image = decode_image("a file", bytes_of(file), pixels);
+  const data::ImageView image = data::decode_image("a file", bytes_of(file), pixels);
   REQUIRE(image.shape.channels == 3);
   return {image.pixels, image.pixels + image.shape.elements()};
 }
 
 std::string refusal(const std::string& file) {
   std::vector<uint8_t> pixels;
-  return test::message_of<InputError>([&] { decode_image("a file", bytes_of(file), pixels); });
+  return test::message_of<InputError>(
+      [&] { data::decode_image("a file", bytes_of(file), pixels); });
 }
 
 // A pattern without sharp edges, which JPEG keeps.
@@ -160,9 +160,9 @@ TEST_CASE("what is no image file, and what is no file") {
   REQUIRE_THAT(refusal("GIF89a rest"),
                ContainsSubstring("neither JPEG nor PNG: it begins with the bytes 47 49 46 38 39"));
   const TemporaryFolder folder;
-  ImageMemory memory;
+  data::ImageMemory memory;
   const auto refuse = [&](const std::string& path) {
-    return test::message_of<InputError>([&] { read_image_file(path, memory); });
+    return test::message_of<InputError>([&] { data::read_image_file(path, memory); });
   };
   REQUIRE_THAT(refuse(folder.path("none.png")),
                ContainsSubstring("none.png: cannot be opened: No such file"));
@@ -170,10 +170,11 @@ TEST_CASE("what is no image file, and what is no file") {
   REQUIRE_THAT(refuse(folder.file("empty.png", "")), ContainsSubstring("empty.png: is empty"));
   // A hole of more than the limit costs nothing, and is not read.
   const std::string large = folder.file("large.png", "x");
-  std::filesystem::resize_file(large, static_cast<uintmax_t>(image_file_limit_bytes) + 1);
+  std::filesystem::resize_file(large, static_cast<uintmax_t>(data::image_file_limit_bytes) + 1);
   REQUIRE_THAT(refuse(large), ContainsSubstring("has 268435457 bytes, expected at most 268435456"));
   // By what is in it, not by its name.
-  const ImageView image = read_image_file(folder.file("a.jpg", test::png_of(3, 2, "abc")), memory);
-  REQUIRE(image.shape == ImageShape{2, 3, 3});
+  const data::ImageView image =
+      data::read_image_file(folder.file("a.jpg", test::png_of(3, 2, "abc")), memory);
+  REQUIRE(image.shape == data::ImageShape{2, 3, 3});
   REQUIRE(image.pixels[5 * 3] == 'a');
 }

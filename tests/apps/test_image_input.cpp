@@ -1,4 +1,4 @@
-#include "apps/support/image_input.h"
+#include "data/images/image_input.h"
 
 #include <atomic>
 #include <chrono>
@@ -13,22 +13,21 @@
 #include "tests/support/temporary_folder.h"
 
 using namespace tessera;
-using namespace tessera::apps;
 using Catch::Matchers::ContainsSubstring;
 
 namespace {
 
-constexpr ImageShape tiny{6, 6, 1};
+constexpr data::ImageShape tiny{6, 6, 1};
 
 // Image i has the label i; `on_read` may count, wait or throw.
-class TestImages : public ImageSet {
+class TestImages : public data::ImageSet {
  public:
   explicit TestImages(int64_t count, std::function<void(int64_t)> on_read = [](int64_t) {})
       : count_(count), on_read_(std::move(on_read)) {}
   int64_t size() const override { return count_; }
   int32_t label(int64_t index) const override { return static_cast<int32_t>(index); }
   std::string name(int64_t index) const override { return std::to_string(index); }
-  ImageView read(int64_t index, ImageMemory& memory) const override {
+  data::ImageView read(int64_t index, data::ImageMemory& memory) const override {
     on_read_(index);
     memory.pixels.assign(static_cast<size_t>(tiny.elements()), static_cast<uint8_t>(index % 256));
     return {tiny, memory.pixels.data()};
@@ -39,14 +38,14 @@ class TestImages : public ImageSet {
   std::function<void(int64_t)> on_read_;
 };
 
-const ImageTransformOptions transform{.shape = tiny, .norm = {{0.5f}, {0.25f}}, .seed = 11};
+const data::ImageTransformOptions transform{.shape = tiny, .norm = {{0.5f}, {0.25f}}, .seed = 11};
 
-using Batches = std::shared_ptr<const ImageBatches>;
+using Batches = std::shared_ptr<const data::ImageBatches>;
 
 Batches in_order(int64_t count, int64_t size, std::function<void(int64_t)> on_read) {
-  return std::make_shared<EvaluationBatches>(
+  return std::make_shared<data::EvaluationBatches>(
       std::make_shared<TestImages>(count, std::move(on_read)), transform,
-      EvaluationBatches::Share{.size = size});
+      data::EvaluationBatches::Share{.size = size});
 }
 
 template <class T>
@@ -63,25 +62,26 @@ Content content_of(const Tensor& images, const Tensor& labels) {
 }
 
 // Every micro-batch of `steps` steps, by step and number, read by `ranks` ranks in turn.
-std::vector<std::vector<Content>> read_by(int64_t ranks, const optim::Batch& batch, int64_t steps) {
+std::vector<std::vector<Content>> read_by(int64_t ranks, const Batch& batch, int64_t steps) {
   std::vector<std::vector<Content>> result(
       static_cast<size_t>(steps), std::vector<Content>(static_cast<size_t>(batch.micro_batches())));
   for (int64_t rank = 0; rank < ranks; ++rank) {
-    const auto batches = std::make_shared<TrainingBatches>(
+    const auto batches = std::make_shared<data::TrainingBatches>(
         std::make_shared<TestImages>(50), transform,
-        TrainingBatches::Schedule{.batch = batch, .steps = steps, .ranks = ranks, .rank = rank});
-    ImageInput input(batches, {.workers = 1 + static_cast<int>(rank)});
+        data::TrainingBatches::Schedule{
+            .batch = batch, .steps = steps, .ranks = ranks, .rank = rank});
+    data::ImageInput input(batches, {.workers = 1 + static_cast<int>(rank)});
     for (int64_t step = 0; step < steps; ++step) {
       for (int64_t j = 0; j < batch.micro_steps(ranks); ++j) {
         const int64_t m = std::min(j * ranks + rank, batch.micro_batches() - 1);
-        const optim::MicroBatch micro{.step = step,
-                                      .index = m,
-                                      .micro_step = j,
-                                      .first_sample = m * batch.micro,
-                                      .samples = batch.micro};
+        const MicroBatch micro{.step = step,
+                               .index = m,
+                               .micro_step = j,
+                               .first_sample = m * batch.micro,
+                               .samples = batch.micro};
         input.load(batches->number_of(micro));
         Content content = content_of(input.images(), input.labels());
-        const ImageBatch again = batches->read(micro);
+        const data::ImageBatch again = batches->read(micro);
         REQUIRE(content == content_of(again.images, again.labels));
         result[static_cast<size_t>(step)][static_cast<size_t>(m)] = std::move(content);
       }
@@ -93,15 +93,15 @@ std::vector<std::vector<Content>> read_by(int64_t ranks, const optim::Batch& bat
 }  // namespace
 
 TEST_CASE("a micro-batch does not depend on the number of ranks", "[threads]") {
-  const optim::Batch batch{.global = 20, .micro = 4};
+  const Batch batch{.global = 20, .micro = 4};
   const auto expected = read_by(1, batch, 5);  // 2 steps an epoch
   for (const int64_t ranks : {2, 3, 4, 7}) REQUIRE(read_by(ranks, batch, 5) == expected);
   REQUIRE(expected[0] != expected[2]);
 }
 
 TEST_CASE("an epoch has every image at most once, in an order of its own") {
-  const TrainingBatches batches(std::make_shared<TestImages>(50), transform,
-                                {.batch = {.global = 12, .micro = 6}, .steps = 8});
+  const data::TrainingBatches batches(std::make_shared<TestImages>(50), transform,
+                                      {.batch = {.global = 12, .micro = 6}, .steps = 8});
   REQUIRE(batches.steps_per_epoch() == 4);
   std::vector<std::vector<int64_t>> epochs(2);
   for (int64_t step = 0; step < 8; ++step) {
@@ -118,24 +118,23 @@ TEST_CASE("an epoch has every image at most once, in an order of its own") {
   }
   REQUIRE(epochs[0] != epochs[1]);
   REQUIRE_THAT(test::message_of<InputError>([] {
-                 TrainingBatches(std::make_shared<TestImages>(11), transform,
-                                 {.batch = {.global = 12, .micro = 6}});
+                 data::TrainingBatches(std::make_shared<TestImages>(11), transform,
+                                       {.batch = {.global = 12, .micro = 6}});
                }),
                ContainsSubstring("11 images to train on do not fill a global batch of 12"));
 }
 
 TEST_CASE("a run that goes on reads what the whole run would have read there") {
-  const optim::Batch batch{.global = 10, .micro = 5};
+  const Batch batch{.global = 10, .micro = 5};
   const auto set = std::make_shared<TestImages>(50);
-  const TrainingBatches whole(set, transform, {.batch = batch, .steps = 9});
-  const TrainingBatches rest(set, transform, {.batch = batch, .steps = 9, .first_step = 7});
+  const data::TrainingBatches whole(set, transform, {.batch = batch, .steps = 9});
+  const data::TrainingBatches rest(set, transform, {.batch = batch, .steps = 9, .first_step = 7});
   REQUIRE(rest.count() == 4);
-  const optim::MicroBatch micro{.step = 8, .index = 1, .micro_step = 1, .first_sample = 5,
-                                .samples = 5};
+  const MicroBatch micro{.step = 8, .index = 1, .micro_step = 1, .first_sample = 5, .samples = 5};
   REQUIRE(rest.number_of(micro) == 3);
   REQUIRE(whole.number_of(micro) == 17);
-  const ImageBatch a = whole.allocate(5, false), b = rest.allocate(5, false);
-  ImageMemory memory;
+  const data::ImageBatch a = whole.allocate(5, false), b = rest.allocate(5, false);
+  data::ImageMemory memory;
   for (int64_t row = 0; row < 5; ++row) {
     whole.prepare(17, row, memory, a);
     rest.prepare(3, row, memory, b);
@@ -151,12 +150,12 @@ TEST_CASE("an evaluation reads everything once, shared by any number of ranks", 
   for (const int64_t ranks : {1, 2, 3, 5}) {
     std::vector<std::vector<int32_t>> labels(4);
     for (int64_t rank = 0; rank < ranks; ++rank) {
-      const auto batches = std::make_shared<EvaluationBatches>(
+      const auto batches = std::make_shared<data::EvaluationBatches>(
           std::make_shared<TestImages>(22), transform,
-          EvaluationBatches::Share{.size = 6, .ranks = ranks, .rank = rank});
+          data::EvaluationBatches::Share{.size = 6, .ranks = ranks, .rank = rank});
       REQUIRE(batches->total() == 4);
       REQUIRE(batches->count() == (4 + ranks - 1) / ranks);
-      ImageInput input(batches, {});
+      data::ImageInput input(batches, {});
       for (int64_t batch = 0; batch < batches->count(); ++batch) {
         input.load(batch);
         const auto read = values_of<int32_t>(input.labels());
@@ -179,9 +178,9 @@ TEST_CASE("an evaluation reads everything once, shared by any number of ranks", 
 TEST_CASE("a queue keeps its order, and goes no further ahead than its slots", "[threads]") {
   std::atomic<int64_t> read{0};
   const auto batches = in_order(600, 20, [&](int64_t) { ++read; });
-  ImageQueue queue(batches, {.workers = 3, .depth = 4});
+  data::ImageQueue queue(batches, {.workers = 3, .depth = 4});
   for (int64_t batch = 0; batch < 30; ++batch) {
-    const ImageBatch taken = queue.take();
+    const data::ImageBatch taken = queue.take();
     const auto labels = taken.labels.values<int32_t>();
     for (int64_t i = 0; i < 20; ++i) {
       REQUIRE(labels[static_cast<size_t>(i)] == batch * 20 + i);
@@ -200,7 +199,7 @@ TEST_CASE("a queue keeps its order, and goes no further ahead than its slots", "
 }
 
 TEST_CASE("a queue whose slots are all taken says so") {
-  ImageQueue queue(in_order(100, 10, [](int64_t) {}), {.depth = 2});
+  data::ImageQueue queue(in_order(100, 10, [](int64_t) {}), {.depth = 2});
   queue.take();
   queue.take();
   REQUIRE_THAT(test::message_of<Error>([&] { queue.take(); }),
@@ -213,7 +212,7 @@ TEST_CASE("a bad image is an error where its batch is taken, the first of them",
       if (index == 97) std::this_thread::sleep_for(std::chrono::milliseconds(5));
       if (index == 97 || index == 110 || index == 119) fail_input("image {} is bad", index);
     });
-    ImageQueue queue(batches, {.workers = workers});
+    data::ImageQueue queue(batches, {.workers = workers});
     for (int batch = 0; batch < 2; ++batch) {
       REQUIRE(queue.take().labels.values<int32_t>()[0] == batch * 40);
       queue.release();
@@ -222,7 +221,7 @@ TEST_CASE("a bad image is an error where its batch is taken, the first of them",
       REQUIRE(test::message_of<InputError>([&] { queue.take(); }) == "image 97 is bad");
     }
   }
-  ImageInput input(in_order(20, 10, [](int64_t) { fail_input("all are bad"); }), {});
+  data::ImageInput input(in_order(20, 10, [](int64_t) { fail_input("all are bad"); }), {});
   for (int again = 0; again < 2; ++again) {
     REQUIRE(test::message_of<InputError>([&] { input.load(0); }) == "all are bad");
   }
@@ -230,12 +229,12 @@ TEST_CASE("a bad image is an error where its batch is taken, the first of them",
 
 TEST_CASE("a queue may end at any time", "[threads]") {
   for (int64_t taken = 0; taken < 12; ++taken) {
-    ImageQueue queue(in_order(1000, 10,
-                              [](int64_t index) {
-                                if (index % 5 == 0) std::this_thread::yield();
-                                if (index > 105) fail_input("bad");
-                              }),
-                     {.workers = 3});
+    data::ImageQueue queue(in_order(1000, 10,
+                                    [](int64_t index) {
+                                      if (index % 5 == 0) std::this_thread::yield();
+                                      if (index > 105) fail_input("bad");
+                                    }),
+                           {.workers = 3});
     for (int64_t i = 0; i < std::min<int64_t>(taken, 10); ++i) {
       queue.take();
       queue.release();
@@ -247,7 +246,7 @@ TEST_CASE("the time that a step waits for images is counted", "[threads]") {
   const auto batches = in_order(40, 10, [](int64_t index) {
     if (index == 25) std::this_thread::sleep_for(std::chrono::milliseconds(20));
   });
-  ImageInput input(batches, {});
+  data::ImageInput input(batches, {});
   for (int64_t batch = 0; batch < 4; ++batch) input.load(batch);
   REQUIRE(input.waited_ns() > 5'000'000);
   REQUIRE_THAT(test::message_of<Error>([&] { input.load(2); }),
@@ -257,17 +256,17 @@ TEST_CASE("the time that a step waits for images is counted", "[threads]") {
 TEST_CASE("an input's memory is counted, and no more is taken later", "[cpu]") {
   MemoryLedger& ledger = memory_ledger(Device{});
   const int64_t before = ledger.current(Category::activations);
-  const int64_t bytes = ImageBatches::bytes(10, tiny, DType::f32);
+  const int64_t bytes = data::ImageBatches::bytes(10, tiny, DType::f32);
   REQUIRE(bytes == 10 * (36 * 4 + 4));
   const auto batches = in_order(100, 10, [](int64_t) {});
   {
-    ImageInput input(batches, {.depth = 4});
+    data::ImageInput input(batches, {.depth = 4});
     REQUIRE(ledger.current(Category::activations) == before + 4 * bytes);
     ledger.reset_peaks();
     for (int64_t batch = 0; batch < 10; ++batch) input.load(batch);
     REQUIRE(ledger.peak_total() == ledger.current_total());
   }
   REQUIRE(ledger.current(Category::activations) == before);
-  REQUIRE_THAT(test::message_of<Error>([&] { ImageInput(batches, {.depth = 2}); }),
+  REQUIRE_THAT(test::message_of<Error>([&] { data::ImageInput(batches, {.depth = 2}); }),
                ContainsSubstring("2 batches ahead, expected at least 3"));
 }

@@ -1,7 +1,7 @@
 #include "apps/support/image_weights.h"
 
 #include "apps/support/image_evaluation.h"
-#include "models/resnet.h"
+#include "models/image/resnet.h"
 #include "tests/support/catch.h"
 #include "tests/support/temporary_folder.h"
 

@@ -10,6 +10,7 @@
 #include "apps/support/progress.h"
 #include "apps/support/run_report.h"
 #include "core/error.h"
+#include "core/number_text.h"
 #include "core/random.h"
 #include "tests/support/catch.h"
 #include "tests/support/temporary_folder.h"

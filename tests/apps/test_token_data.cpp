@@ -1,4 +1,4 @@
-#include "apps/support/token_data.h"
+#include "data/tokens/token_data.h"
 
 #include <algorithm>
 #include <set>
@@ -31,7 +31,7 @@ std::string with_header(const std::vector<uint16_t>& tokens, int32_t count, int3
   return raw(header) + raw(tokens);
 }
 
-std::vector<int32_t> all_of(const TokenFile& file) {
+std::vector<int32_t> all_of(const data::TokenFile& file) {
   std::vector<int32_t> tokens(static_cast<size_t>(file.size()));
   file.copy(0, tokens);
   return tokens;
@@ -40,7 +40,7 @@ std::vector<int32_t> all_of(const TokenFile& file) {
 std::string refusal(const std::string& name, const std::string& bytes) {
   const TemporaryFolder folder;
   const std::string path = folder.file(name, bytes);
-  return test::message_of<InputError>([&] { TokenFile{path}; });
+  return test::message_of<InputError>([&] { data::TokenFile{path}; });
 }
 
 std::string letters(int64_t count) {
@@ -53,7 +53,7 @@ std::string letters(int64_t count) {
 
 TEST_CASE("a text's tokens are its bytes") {
   const TemporaryFolder folder;
-  const TokenFile file(folder.file("a.txt", "A\xff\n"));
+  const data::TokenFile file(folder.file("a.txt", "A\xff\n"));
   REQUIRE(file.is_text());
   REQUIRE(all_of(file) == std::vector<int32_t>{65, 255, 10});
 }
@@ -62,16 +62,16 @@ TEST_CASE("a .bin holds uint16, with and without llm.c's header") {
   const TemporaryFolder folder;
   const std::vector<uint16_t> tokens = {1, 50256, 0, 65535};
   const std::vector<int32_t> expected = {1, 50256, 0, 65535};
-  REQUIRE(all_of(TokenFile(folder.file("plain.bin", raw(tokens)))) == expected);
-  const TokenFile file(folder.file("header.bin", with_header(tokens, 4)));
+  REQUIRE(all_of(data::TokenFile(folder.file("plain.bin", raw(tokens)))) == expected);
+  const data::TokenFile file(folder.file("header.bin", with_header(tokens, 4)));
   REQUIRE_FALSE(file.is_text());
   REQUIRE(all_of(file) == expected);
 }
 
 TEST_CASE("token files that are refused") {
-  REQUIRE_THAT(test::message_of<InputError>([] { TokenFile{"/no/such.txt"}; }),
+  REQUIRE_THAT(test::message_of<InputError>([] { data::TokenFile{"/no/such.txt"}; }),
                ContainsSubstring("/no/such.txt: cannot be opened: No such file"));
-  REQUIRE_THAT(test::message_of<InputError>([] { TokenFile{"/tmp"}; }),
+  REQUIRE_THAT(test::message_of<InputError>([] { data::TokenFile{"/tmp"}; }),
                ContainsSubstring("not a regular file"));
   REQUIRE_THAT(refusal("a.txt", ""), ContainsSubstring("is empty"));
   REQUIRE_THAT(refusal("a.bin", ""), ContainsSubstring("is empty"));
@@ -89,13 +89,13 @@ TEST_CASE("token files that are refused") {
 
 TEST_CASE("a token beyond the vocabulary is named with its position") {
   const TemporaryFolder folder;
-  const TokenFile bin(folder.file("a.bin", raw<uint16_t>({1, 2, 99, 100, 3})));
+  const data::TokenFile bin(folder.file("a.bin", raw<uint16_t>({1, 2, 99, 100, 3})));
   bin.check_vocabulary(0, 5, 101);
   bin.check_vocabulary(0, 3, 100);
   REQUIRE_THAT(
       test::message_of<InputError>([&] { bin.check_vocabulary(0, 5, 100); }),
       ContainsSubstring("token 100 at position 3 is beyond the model's vocabulary of 100"));
-  const TokenFile text(folder.file("a.txt", "ab\x80"));
+  const data::TokenFile text(folder.file("a.txt", "ab\x80"));
   text.check_vocabulary(0, 3, 256);
   REQUIRE_THAT(test::message_of<InputError>([&] { text.check_vocabulary(0, 3, 128); }),
                ContainsSubstring("token 128 at position 2"));
@@ -105,7 +105,7 @@ TEST_CASE("every token is checked by some rank") {
   const TemporaryFolder folder;
   std::string text = letters(100);
   text[97] = '\xf0';
-  const TokenData data({.path = folder.file("a.txt", text), .context = 4, .vocab = 128});
+  const data::TokenData data({.path = folder.file("a.txt", text), .context = 4, .vocab = 128});
   int refused = 0;
   for (int rank = 0; rank < 7; ++rank) {
     const std::string message =
@@ -118,15 +118,15 @@ TEST_CASE("every token is checked by some rank") {
 TEST_CASE("the last tenth validates, or a file of its own") {
   const TemporaryFolder folder;
   const std::string path = folder.file("a.txt", letters(105));
-  const TokenData data({.path = path, .context = 8, .vocab = 256});
+  const data::TokenData data({.path = path, .context = 8, .vocab = 256});
   REQUIRE(data.training().begin == 0);
   REQUIRE(data.training().end == 94);
   REQUIRE(data.validation().begin == 94);
   REQUIRE(data.validation().end == 105);
-  const TokenData separate({.path = path,
-                            .validation_path = folder.file("b.txt", letters(9)),
-                            .context = 8,
-                            .vocab = 256});
+  const data::TokenData separate({.path = path,
+                                  .validation_path = folder.file("b.txt", letters(9)),
+                                  .context = 8,
+                                  .vocab = 256});
   REQUIRE(separate.training().size() == 105);
   REQUIRE(separate.validation().size() == 9);
 }
@@ -136,7 +136,7 @@ TEST_CASE("data shorter than a sequence is refused") {
   const auto refuse = [&](int64_t size, bool evaluates) {
     const std::string path = folder.file("a.txt", letters(size));
     return test::message_of<InputError>([&] {
-      TokenData({.path = path, .context = 8, .vocab = 256, .evaluates = evaluates});
+      data::TokenData({.path = path, .context = 8, .vocab = 256, .evaluates = evaluates});
     });
   };
   REQUIRE_THAT(refuse(8, false), ContainsSubstring("the data has 8 tokens, expected at least one"));
@@ -148,10 +148,10 @@ TEST_CASE("data shorter than a sequence is refused") {
 TEST_CASE("sequences are a function of seed, step and sample alone") {
   const TemporaryFolder folder;
   const std::string path = folder.file("a.txt", letters(5000));
-  const TokenData data({.path = path, .context = 16, .vocab = 256, .seed = 7});
-  const Sequences whole = data.read({.step = 3, .first_sample = 0, .samples = 12});
+  const data::TokenData data({.path = path, .context = 16, .vocab = 256, .seed = 7});
+  const data::Sequences whole = data.read({.step = 3, .first_sample = 0, .samples = 12});
   for (int64_t first = 0; first < 12; first += 4) {
-    const Sequences part = data.read({.step = 3, .first_sample = first, .samples = 4});
+    const data::Sequences part = data.read({.step = 3, .first_sample = first, .samples = 4});
     const auto expected = whole.tokens.rows(first, first + 4).values<int32_t>();
     const auto actual = part.tokens.values<int32_t>();
     REQUIRE(std::equal(actual.begin(), actual.end(), expected.begin()));
@@ -162,17 +162,17 @@ TEST_CASE("sequences are a function of seed, step and sample alone") {
   for (size_t i = 0; i + 1 < tokens.size(); ++i) {
     if ((i + 1) % 16 != 0) REQUIRE(tokens[i + 1] == targets[i]);
   }
-  const TokenData other({.path = path, .context = 16, .vocab = 256, .seed = 8});
+  const data::TokenData other({.path = path, .context = 16, .vocab = 256, .seed = 8});
   REQUIRE(other.start_of(3, 0) != data.start_of(3, 0));
 }
 
 TEST_CASE("an epoch has every window of a grid once, the next one in another order") {
   const TemporaryFolder folder;
-  const TokenData data({.path = folder.file("a.txt", letters(5000)),
-                        .context = 16,
-                        .vocab = 256,
-                        .seed = 7,
-                        .global_batch = 4});
+  const data::TokenData data({.path = folder.file("a.txt", letters(5000)),
+                              .context = 16,
+                              .vocab = 256,
+                              .seed = 7,
+                              .global_batch = 4});
   // 4,500 tokens train: 4,484 places to start, 280 windows, 70 steps an epoch.
   std::vector<std::vector<int64_t>> epochs(2);
   for (int64_t step = 0; step < 140; ++step) {
@@ -193,18 +193,16 @@ TEST_CASE("an epoch has every window of a grid once, the next one in another ord
 
 TEST_CASE("the shortest text that trains has one sequence") {
   const TemporaryFolder folder;
-  const TokenData data({.path = folder.file("a.txt", letters(10)),
-                        .context = 8,
-                        .vocab = 256,
-                        .evaluates = false});
+  const data::TokenData data(
+      {.path = folder.file("a.txt", letters(10)), .context = 8, .vocab = 256, .evaluates = false});
   REQUIRE(data.start_of(0, 0) == 0);
   REQUIRE(data.read({.samples = 1}).targets.values<int32_t>().back() == 'i');
 }
 
 TEST_CASE("an evaluation's windows lie evenly, and 0 batches cover everything once") {
   const TemporaryFolder folder;
-  auto file = std::make_shared<const TokenFile>(folder.file("a.txt", letters(1000)));
-  const TokenRange range{file, 100, 1000};
+  auto file = std::make_shared<const data::TokenFile>(folder.file("a.txt", letters(1000)));
+  const data::TokenRange range{file, 100, 1000};
   REQUIRE(evaluation_starts(range, 64, {.batches = 2, .sequences = 3}) ==
           std::vector<int64_t>{0, 167, 334, 501, 668, 835});
   REQUIRE(evaluation_starts(range, 64, {.batches = 1, .sequences = 1}) == std::vector<int64_t>{0});

@@ -7,7 +7,7 @@
 #include "core/ops/linear_cross_entropy.h"
 #include "core/product_tuning.h"
 #include "emulated/control.h"
-#include "models/gpt_memory.h"
+#include "models/gpt/gpt_memory.h"
 #include "optim/zero_optimizer.h"
 #include "tests/support/catch.h"
 #include "tests/support/training.h"
@@ -34,7 +34,7 @@ Launches launches_of(const GptStep& step, int steps) {
   optim::ZeroOptimizer optimizer(model, optim::AdamW{.learning_rate = 1e-3f}, lone_world(),
                                  {.stage = 0, .bucket_bytes = int64_t{1} << 30, .clip = 1});
   const Tensor tokens = Tensor::zeros({step.sequences, step.tokens}, DType::i32);
-  const optim::Batch batch{.global = step.sequences, .micro = step.sequences};
+  const Batch batch{.global = step.sequences, .micro = step.sequences};
   Launches launches;
   for (int i = 0; i < steps; ++i) {
     emulated::count_launches(true);

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "core/random.h"
-#include "models/gpt.h"
+#include "models/gpt/gpt.h"
 #include "tests/support/catch.h"
 #include "tests/support/cross_entropy_reference.h"
 #include "tests/support/transformer_reference.h"

@@ -3,7 +3,7 @@
 #include "core/autograd.h"
 #include "core/context.h"
 #include "core/memory.h"
-#include "models/gpt_memory.h"
+#include "models/gpt/gpt_memory.h"
 #include "tests/support/catch.h"
 #include "tests/support/devices.h"
 #include "tests/support/reference.h"

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "core/random.h"
-#include "models/gpt.h"
+#include "models/gpt/gpt.h"
 #include "tests/support/catch.h"
 #include "tests/support/reference.h"
 

@@ -4,9 +4,9 @@
 #include <set>
 
 #include "core/autograd.h"
-#include "models/image_classifier.h"
-#include "models/resnet.h"
-#include "models/vgg.h"
+#include "models/image/image_classifier.h"
+#include "models/image/resnet.h"
+#include "models/image/vgg.h"
 #include "tests/support/catch.h"
 
 namespace tessera::test {

@@ -1,6 +1,6 @@
 // Peaks of activations and workspace equal the formula, to the byte, over blocks, projections,
 // stems, precision, sizes of images and batches, threads, smoothing, training and evaluation.
-#include "models/image_memory.h"
+#include "models/image/image_memory.h"
 
 #include <array>
 

@@ -4,7 +4,7 @@
 #include <memory>
 #include <utility>
 
-#include "optim/plan.h"
+#include "optim/plan/plan.h"
 #include "tests/support/catch.h"
 #include "tests/support/memory_use.h"
 #include "tests/support/mixed_model.h"
@@ -16,7 +16,7 @@ namespace {
 
 struct Subject {
   std::unique_ptr<nn::Module> model;
-  std::function<Tensor(const optim::MicroBatch&)> loss;
+  std::function<Tensor(const MicroBatch&)> loss;
 };
 
 // What of the tiny GPT is frozen, by the beginning of the name.
@@ -38,7 +38,7 @@ Subject tiny_gpt(DType dtype, Frozen frozen = {}) {
 
 Subject mixed(DType half) {
   auto model = std::make_unique<MixedModel>(half);
-  auto loss = [model = model.get()](const optim::MicroBatch& micro) {
+  auto loss = [model = model.get()](const MicroBatch& micro) {
     return model->loss(tiny_batch({}, micro));
   };
   return {std::move(model), std::move(loss)};
@@ -56,7 +56,7 @@ Subject tiny_resnet(DType dtype) {
 struct Run {
   optim::ZeroOptions options;
   int64_t micro_batches = 13;
-  optim::Batch batch() const { return {.global = 2 * micro_batches, .micro = 2}; }
+  Batch batch() const { return {.global = 2 * micro_batches, .micro = 2}; }
 };
 
 struct Measured {

@@ -3,7 +3,7 @@
 #include "core/ops.h"
 #include "core/random.h"
 #include "nn/layers.h"
-#include "optim/micro_step_kind.h"
+#include "optim/zero/micro_step_kind.h"
 #include "tests/support/catch.h"
 #include "tests/support/devices.h"
 #include "tests/support/memory_use.h"
@@ -32,7 +32,7 @@ Measured measure(const TinyRun& run, const dist::World& world, const optim::Zero
     model.to(run.dtype);
     optim::ZeroOptimizer optimizer(model, optim::AdamW{.learning_rate = 1e-2f}, world, options);
     TinyBatch input;
-    const auto load = [&](const optim::MicroBatch& micro) {
+    const auto load = [&](const MicroBatch& micro) {
       const TinyBatch next = tiny_batch(run, micro);
       if (!input.tokens.defined()) input = tiny_batch(run, micro);
       input.tokens.copy_from(next.tokens);
@@ -161,8 +161,8 @@ TrainingResult train_changing(bool graph, int stage) {
   for (int64_t step = 0; step < 9; ++step) {
     if (step == 6) optimizer.add_param_group(later, {.learning_rate = 5e-3f});
     both = step >= 6;
-    const optim::Batch batch{.global = (step < 3 ? 4 : 6) * world.size, .micro = 2};
-    const auto load = [&](const optim::MicroBatch& micro) {
+    const Batch batch{.global = (step < 3 ? 4 : 6) * world.size, .micro = 2};
+    const auto load = [&](const MicroBatch& micro) {
       input.copy_from(random_tensor({2, width}, static_cast<uint64_t>(100 * step + micro.index)));
     };
     optimizer.micro_steps(step, batch, load, [&] {

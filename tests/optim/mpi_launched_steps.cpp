@@ -24,7 +24,7 @@ optim::LaunchedStep launch(optim::ZeroOptimizer& optimizer, const Training& trai
 
 // A run of layers whose loss is NaN in one micro-batch of the steps in `spoilt`.
 Training training_of(LayeredModel& model, const std::vector<int64_t>& spoilt) {
-  return {.steps = steps, .loss = [&model, spoilt](const optim::MicroBatch& micro) {
+  return {.steps = steps, .loss = [&model, spoilt](const MicroBatch& micro) {
             const Tensor loss = model.loss(micro);
             const bool now = std::count(spoilt.begin(), spoilt.end(), micro.step) > 0;
             return now && micro.index == 3 ? ops::scale(loss, std::nanf("")) : loss;

@@ -26,7 +26,7 @@ struct Overflowing {
 Training training_of(LayeredModel& model, const Overflowing& overflowing, int64_t steps) {
   return {.steps = steps,
           .batch = {.global = 2 * micro_batches, .micro = 2},
-          .loss = [&model, overflowing](const optim::MicroBatch& micro) {
+          .loss = [&model, overflowing](const MicroBatch& micro) {
             const Tensor loss = model.loss(micro);
             const bool now = std::find(overflowing.steps.begin(), overflowing.steps.end(),
                                        micro.step) != overflowing.steps.end();
@@ -161,7 +161,7 @@ TEST_CASE("a gradient that is not finite under a finite loss: NonFiniteError of 
     LayeredModel model(layers_of(DType::f32));
     Training training = training_of(model, {}, 1);
     const auto loss = training.loss;
-    training.loss = [&](const optim::MicroBatch& micro) {
+    training.loss = [&](const MicroBatch& micro) {
       const Tensor value = loss(micro);
       if (micro.index != 2) return value;
       return record("spoil", value.detach(), {value}, [](const Tensor& dy, InputGradients& grads) {

@@ -19,7 +19,7 @@ class ThreeParameters : public nn::Module {
   }
 
   // y = 2x - 1, of three samples.
-  Tensor loss(const optim::MicroBatch& micro) {
+  Tensor loss(const MicroBatch& micro) {
     const auto seed = static_cast<uint64_t>(micro.step * 100 + micro.index);
     const Tensor x = random_tensor({3, 1}, seed);
     const Tensor y = ops::convert(second_(first_(ops::convert(x, first_.weight.dtype()))),

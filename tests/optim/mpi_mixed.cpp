@@ -113,7 +113,7 @@ TrainingResult train_mixed(DType half, const dist::World& world,
                            const optim::ZeroOptions& options) {
   MixedModel model(half);
   const TinyRun run{.batch = {.global = 26, .micro = 2}};
-  const Training training{.batch = run.batch, .loss = [&](const optim::MicroBatch& micro) {
+  const Training training{.batch = run.batch, .loss = [&](const MicroBatch& micro) {
                             return model.loss(tiny_batch(run, micro));
                           }};
   return train(model, training, world, options);
@@ -150,13 +150,12 @@ TrainingResult train_joining(DType joining, const dist::World& world, int stage)
     explicit Renamed(LayeredModel& inner) { add("later", inner); }
   } renamed(later);
   nn::materialize(renamed);  // it is used before it is trained
-  const Training training{
-      .batch = {.global = 14, .micro = 2},
-      .rule = optim::AdamW{.learning_rate = 1e-2f},
-      .loss = [&](const optim::MicroBatch& micro) {
-        const Tensor own = model.loss(micro);
-        return micro.step < 2 ? own : ops::add(own, later.loss(micro));
-      }};
+  const Training training{.batch = {.global = 14, .micro = 2},
+                          .rule = optim::AdamW{.learning_rate = 1e-2f},
+                          .loss = [&](const MicroBatch& micro) {
+                            const Tensor own = model.loss(micro);
+                            return micro.step < 2 ? own : ops::add(own, later.loss(micro));
+                          }};
   optim::ZeroOptimizer optimizer(model, training.rule, world,
                                  {.stage = stage, .bucket_bytes = 1024, .clip = 0.5f});
   TrainingResult result;

@@ -93,7 +93,7 @@ struct Branches : nn::Module {
     first = add("first", nn::Parameter({12, 40}, nn::Initializer::normal(0.5f)));
     second = add("second", nn::Parameter({30, 40}, nn::Initializer::normal(0.5f)));
   }
-  static Tensor squares(const nn::Parameter& weight, const optim::MicroBatch& micro) {
+  static Tensor squares(const nn::Parameter& weight, const MicroBatch& micro) {
     const auto seed = static_cast<uint64_t>(micro.step * 100 + micro.index);
     const Tensor y = ops::linear(random_tensor({2, 40}, seed), weight, {});
     return ops::mean(ops::mul(y, y));

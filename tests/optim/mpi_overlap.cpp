@@ -65,8 +65,7 @@ std::vector<trace::Event> traced_step(const optim::ZeroOptions& options,
     trace::take_events();
     trace::enable(true);
     const Training training{
-        .batch = {.global = world.size, .micro = 1},
-        .loss = [&](const optim::MicroBatch& micro) {
+        .batch = {.global = world.size, .micro = 1}, .loss = [&](const MicroBatch& micro) {
           return model(Tensor::full({1, 16}, 1.0f + static_cast<float>(micro.index)));
         }};
     TrainingResult result;

@@ -137,7 +137,7 @@ struct Layered {
 TrainingResult train_layered(const Layered& layered, const dist::World& world, int stage,
                              int64_t bucket_bytes, bool overlap) {
   LayeredModel model(layered.model);
-  const Training training{.steps = 6, .loss = [&](const optim::MicroBatch& micro) {
+  const Training training{.steps = 6, .loss = [&](const MicroBatch& micro) {
                             return model.loss(micro, layered.way(micro.step));
                           }};
   return train(model, training, world,

@@ -21,7 +21,7 @@ TrainingResult train_uneven(const TinyRun& run, const dist::World& world,
   model.to(run.dtype);
   Training training = tiny_training(run, model);
   const auto loss = training.loss;
-  training.loss = [&](const optim::MicroBatch& micro) {
+  training.loss = [&](const MicroBatch& micro) {
     return missing(micro.step, micro.index) ? Tensor() : loss(micro);
   };
   return train(model, training, world, options);
@@ -73,11 +73,10 @@ TEST_CASE("the loss and the gradient are means over the micro-batches that had d
   // What is left of 8 micro-batches are the first 4, as in a step of 4.
   const auto run = [](int64_t global, int64_t with_data, int stage) {
     LayeredModel model;
-    const Training training{.steps = 1,
-                            .batch = {.global = global, .micro = 1},
-                            .loss = [&](const optim::MicroBatch& micro) {
-                              return micro.index < with_data ? model.loss(micro) : Tensor();
-                            }};
+    const Training training{
+        .steps = 1, .batch = {.global = global, .micro = 1}, .loss = [&](const MicroBatch& micro) {
+          return micro.index < with_data ? model.loss(micro) : Tensor();
+        }};
     return train(model, training, stage == 3 ? lone_world() : job_world(), {.stage = stage});
   };
   for (const int stage : {0, 1, 2, 3}) {
@@ -120,10 +119,10 @@ TEST_CASE("a step without any data changes nothing") {
 TEST_CASE("nothing is said of parameters in a step without data") {
   LayeredModel model;
   optim::ZeroOptimizer optimizer(model, optim::AdamW{}, job_world(), {.stage = 2});
-  const optim::Batch batch{.global = 4, .micro = 2};
-  const auto nothing = [](const optim::MicroBatch&) { return Tensor(); };
+  const Batch batch{.global = 4, .micro = 2};
+  const auto nothing = [](const MicroBatch&) { return Tensor(); };
   CHECK(optimizer.step(0, batch, nothing).without_gradient.empty());
-  const auto first = [&](const optim::MicroBatch& micro) { return model.loss(micro, {0}); };
+  const auto first = [&](const MicroBatch& micro) { return model.loss(micro, {0}); };
   CHECK(optimizer.step(1, batch, first).without_gradient.size() == 4);
   CHECK(optimizer.step(2, batch, first).without_gradient.empty());
 }
@@ -139,7 +138,7 @@ TEST_CASE("the closure form of a step is the loop") {
                                    {.stage = stage, .bucket_bytes = 3000});
     std::vector<float> losses;
     for (int64_t step = 0; step < run.steps; ++step) {
-      const auto report = optimizer.step(step, run.batch, [&](const optim::MicroBatch& micro) {
+      const auto report = optimizer.step(step, run.batch, [&](const MicroBatch& micro) {
         return run_out(step, micro.index) ? Tensor() : training.loss(micro);
       });
       losses.push_back(report.loss);
@@ -150,7 +149,7 @@ TEST_CASE("the closure form of a step is the loop") {
 }
 
 // Begins a micro-batch, of which the test does not come to an end.
-optim::MicroBatch begun(optim::ZeroOptimizer& optimizer) {
+MicroBatch begun(optim::ZeroOptimizer& optimizer) {
   return *optimizer.micro_batches(0, {.global = 10, .micro = 2}).begin();
 }
 
@@ -191,7 +190,7 @@ TEST_CASE("stage 3: after parameters have joined, the first micro-batch has to h
 TEST_CASE("stage 3: skipping a micro-batch whose forward has begun is refused") {
   LayeredModel model;
   optim::ZeroOptimizer optimizer(model, optim::AdamW{}, job_world(), {.stage = 3});
-  const optim::MicroBatch micro = begun(optimizer);
+  const MicroBatch micro = begun(optimizer);
   model.loss(micro);
   CHECK_THROWS_WITH(optimizer.skip(), ContainsSubstring("skip after operations have read"));
 }

@@ -80,7 +80,7 @@ TEST_CASE("micro-batches without data leave no trace in running statistics") {
     models::ResNet model(run.model);
     Training training = tiny_training(run, model);
     const auto loss = training.loss;
-    training.loss = [loss](const optim::MicroBatch& micro) {
+    training.loss = [loss](const MicroBatch& micro) {
       return micro.index % 3 == 1 ? Tensor{} : loss(micro);
     };
     TrainingResult result = train(model, training, on, {.stage = 2, .seed = 3});
@@ -149,8 +149,8 @@ TEST_CASE("a batch norm that a forward does not use once is refused") {
   for (const int uses : {0, 2}) {
     Norms model;
     optim::ZeroOptimizer optimizer(model, optim::Sgd{}, world);
-    const optim::Batch batch{.global = 2 * world.size, .micro = 2};
-    for (const optim::MicroBatch& micro : optimizer.micro_batches(0, batch)) {
+    const Batch batch{.global = 2 * world.size, .micro = 2};
+    for (const MicroBatch& micro : optimizer.micro_batches(0, batch)) {
       CHECK(micro.samples == 2);
       const Tensor loss = model.loss(uses);
       CHECK_THROWS_WITH(optimizer.backward(loss),
@@ -206,8 +206,8 @@ TEST_CASE("synchronized batch norms: what is refused") {
   optim::ZeroOptimizer optimizer(model, optim::Sgd{}, world, {.sync_batch_norm = true});
   CHECK_THROWS_WITH(optimizer.micro_batches(0, {.global = 4 * world.size, .micro = 2}),
                     Catch::Contains("expected one on each: micro-batches of 4 samples"));
-  const optim::Batch batch{.global = 2 * world.size, .micro = 2};
-  for (const optim::MicroBatch& micro : optimizer.micro_batches(0, batch)) {
+  const Batch batch{.global = 2 * world.size, .micro = 2};
+  for (const MicroBatch& micro : optimizer.micro_batches(0, batch)) {
     CHECK(micro.samples == 2);
     CHECK_THROWS_WITH(optimizer.skip(), Catch::Contains("without data"));
     break;

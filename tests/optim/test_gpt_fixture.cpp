@@ -10,7 +10,7 @@
 
 #include "core/autograd.h"
 #include "dist/bootstrap.h"
-#include "models/gpt.h"
+#include "models/gpt/gpt.h"
 #include "nn/safetensors.h"
 #include "optim/zero_optimizer.h"
 #include "tests/support/catch.h"

@@ -1,5 +1,5 @@
 // The loss scale as a function of which steps overflowed.
-#include "optim/loss_scaler.h"
+#include "optim/rules/loss_scaler.h"
 
 #include <cmath>
 #include <limits>

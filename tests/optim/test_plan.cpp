@@ -1,7 +1,7 @@
 // The plan against numbers derived by hand, in the comments: fp32, what lies where, and limits.
-#include "optim/plan.h"
 #include "dist/communicator.h"
-#include "models/gpt.h"
+#include "models/gpt/gpt.h"
+#include "optim/plan/plan.h"
 #include "tests/support/catch.h"
 
 namespace tessera::optim {

@@ -1,7 +1,7 @@
 // The plan of 16-bit parameters against numbers derived by hand, and against the ZeRO paper's.
 #include "dist/communicator.h"
-#include "optim/micro_step_kind.h"
-#include "optim/plan.h"
+#include "optim/plan/plan.h"
+#include "optim/zero/micro_step_kind.h"
 #include "tests/support/catch.h"
 
 namespace tessera::optim {

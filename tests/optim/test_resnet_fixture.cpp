@@ -10,7 +10,7 @@
 #include "core/autograd.h"
 #include "core/image_ops.h"
 #include "dist/bootstrap.h"
-#include "models/resnet.h"
+#include "models/image/resnet.h"
 #include "nn/safetensors.h"
 #include "optim/zero_optimizer.h"
 #include "tests/support/catch.h"

@@ -1,7 +1,7 @@
-#include "optim/schedule.h"
+#include "optim/rules/schedule.h"
 
 #include "core/error.h"
-#include "optim/micro_batch.h"
+#include "core/micro_batch.h"
 #include "tests/support/catch.h"
 
 namespace tessera::optim {

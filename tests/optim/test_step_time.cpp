@@ -1,6 +1,6 @@
 // The model of a step's time against timelines worked out by hand, in the comments. Times are in
 // seconds: rates are such that the numbers are small and whole.
-#include "optim/step_time.h"
+#include "optim/plan/step_time.h"
 #include "tests/support/catch.h"
 
 namespace tessera::optim {

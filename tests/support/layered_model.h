@@ -37,7 +37,7 @@ class LayeredModel : public nn::Module {
   nn::Linear& layer(int index) { return *layers_[static_cast<size_t>(index)]; }
 
   /// Mean of the squared outputs of a micro-batch's samples.
-  Tensor loss(const optim::MicroBatch& micro, const Way& way) {
+  Tensor loss(const MicroBatch& micro, const Way& way) {
     const auto seed = static_cast<uint64_t>(micro.step * 1000 + micro.first_sample);
     Tensor x = random_tensor({micro.samples, width_}, seed);
     for (const int index : way) {
@@ -45,7 +45,7 @@ class LayeredModel : public nn::Module {
     }
     return ops::mean(ops::mul(x, x));
   }
-  Tensor loss(const optim::MicroBatch& micro) {
+  Tensor loss(const MicroBatch& micro) {
     Way all(layers_.size());
     std::iota(all.begin(), all.end(), 0);
     return loss(micro, all);

@@ -4,7 +4,7 @@
 
 namespace tessera::test {
 
-TinyBatch tiny_batch(const TinyRun& run, const optim::MicroBatch& micro) {
+TinyBatch tiny_batch(const TinyRun& run, const MicroBatch& micro) {
   const int64_t context = run.model.context;
   TinyBatch batch{Tensor::empty({micro.samples, context}, DType::i32),
                   Tensor::empty({micro.samples, context}, DType::i32)};
@@ -28,7 +28,7 @@ Training tiny_training(const TinyRun& run, models::Gpt& model) {
   return {.steps = run.steps,
           .batch = run.batch,
           .rule = optim::AdamW{.learning_rate = 1e-2f},
-          .loss = [run, &model](const optim::MicroBatch& micro) {
+          .loss = [run, &model](const MicroBatch& micro) {
             const auto [tokens, targets] = tiny_batch(run, micro);
             return model.loss(tokens, targets);
           }};

@@ -2,14 +2,14 @@
 // dropout and clipping, on a batch of 12 micro-batches.
 #pragma once
 
-#include "models/gpt.h"
+#include "models/gpt/gpt.h"
 #include "tests/support/training.h"
 
 namespace tessera::test {
 
 struct TinyRun {
   int64_t steps = 10;
-  optim::Batch batch{.global = 24, .micro = 2};
+  Batch batch{.global = 24, .micro = 2};
   models::GptConfig model{.layers = 2, .heads = 2, .width = 20, .context = 8, .vocab = 37,
                           .dropout = 0.1f};
   DType dtype = DType::f32;  // of all parameters
@@ -20,7 +20,7 @@ struct TinyBatch {
   Tensor tokens;
   Tensor targets;
 };
-TinyBatch tiny_batch(const TinyRun& run, const optim::MicroBatch& micro);
+TinyBatch tiny_batch(const TinyRun& run, const MicroBatch& micro);
 
 /// The run of a model with the run's sizes, which must outlive it.
 Training tiny_training(const TinyRun& run, models::Gpt& model);

@@ -6,7 +6,7 @@
 
 namespace tessera::test {
 
-TinyImages tiny_images(const TinyVision& run, const optim::MicroBatch& micro) {
+TinyImages tiny_images(const TinyVision& run, const MicroBatch& micro) {
   const auto [side, channels, classes] = run.model.sizes;
   const int64_t elements = side * side * channels;
   std::vector<float> pixels;
@@ -25,16 +25,16 @@ TinyImages tiny_images(const TinyVision& run, const optim::MicroBatch& micro) {
 }
 
 Training tiny_training(const TinyVision& run, models::ResNet& model) {
-  return {.steps = run.steps,
-          .batch = run.batch,
-          .rule = optim::Sgd{.learning_rate = 0.05f,
-                             .momentum = 0.9f,
-                             .weight_decay = 1e-3f,
-                             .nesterov = true},
-          .loss = [run, &model](const optim::MicroBatch& micro) {
-            const auto [images, labels] = tiny_images(run, micro);
-            return ops::smoothed_cross_entropy(model(images), labels, 0.1f);
-          }};
+  return {
+      .steps = run.steps,
+      .batch = run.batch,
+      .rule =
+          optim::Sgd{
+              .learning_rate = 0.05f, .momentum = 0.9f, .weight_decay = 1e-3f, .nesterov = true},
+      .loss = [run, &model](const MicroBatch& micro) {
+        const auto [images, labels] = tiny_images(run, micro);
+        return ops::smoothed_cross_entropy(model(images), labels, 0.1f);
+      }};
 }
 
 Weights statistics_of(const nn::Module& model) {

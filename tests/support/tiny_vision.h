@@ -2,14 +2,14 @@
 // enough to repeat in many configurations.
 #pragma once
 
-#include "models/resnet.h"
+#include "models/image/resnet.h"
 #include "tests/support/training.h"
 
 namespace tessera::test {
 
 struct TinyVision {
   int64_t steps = 4;
-  optim::Batch batch{.global = 14, .micro = 2};
+  Batch batch{.global = 14, .micro = 2};
   models::ResNetConfig model{.blocks = {1, 1},
                              .width = 8,
                              .small_images = true,
@@ -22,7 +22,7 @@ struct TinyImages {
   Tensor images;
   Tensor labels;
 };
-TinyImages tiny_images(const TinyVision& run, const optim::MicroBatch& micro);
+TinyImages tiny_images(const TinyVision& run, const MicroBatch& micro);
 
 /// The run of a model with the run's sizes, which must outlive it.
 Training tiny_training(const TinyVision& run, models::ResNet& model);

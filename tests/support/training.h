@@ -27,10 +27,10 @@ struct TrainingResult {
 
 struct Training {
   int64_t steps = 4;
-  optim::Batch batch{.global = 14, .micro = 2};
+  Batch batch{.global = 14, .micro = 2};
   optim::UpdateRule rule = optim::AdamW{.learning_rate = 1e-2f, .weight_decay = 0.1f};
   /// A micro-batch's mean loss; undefined where it has no data.
-  std::function<Tensor(const optim::MicroBatch&)> loss;
+  std::function<Tensor(const MicroBatch&)> loss;
 };
 
 void train_step(optim::ZeroOptimizer& optimizer, const Training& training, int64_t step,

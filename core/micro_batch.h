@@ -1,0 +1,35 @@
+// How a step's global batch is divided: M micro-batches, numbered 0 .. M-1. In micro-step j, rank r
+// of N works on micro-batch j * N + r; there are k = ceil(M / N) micro-steps. Which samples are in
+// a micro-batch is a function of (seed, step, number) alone, never of the rank.
+#pragma once
+
+#include <cstdint>
+
+namespace tessera {
+
+/// Sizes in samples (sequences, images); `global` is a multiple of `micro`.
+struct Batch {
+  int64_t global = 1;
+  int64_t micro = 1;
+
+  /// Throws InputError where the sizes do not fit.
+  void validate() const;
+  int64_t micro_batches() const { return global / micro; }              // M
+  int64_t micro_steps(int64_t ranks) const;                             // k
+  /// Ranks that have a micro-batch of their own in micro-step j.
+  int64_t contributors(int64_t ranks, int64_t micro_step) const;
+};
+
+/// One micro-batch as one rank sees it.
+struct MicroBatch {
+  int64_t step = 0;
+  int64_t index = 0;         // m
+  int64_t micro_step = 0;    // j
+  int64_t first_sample = 0;  // of the global batch
+  int64_t samples = 0;
+  float share = 1;           // of the step's samples: the scale of its loss and gradient
+  /// False for a repeated micro-batch in the last micro-step: what it gives is not sent.
+  bool contributes = true;
+};
+
+}  // namespace tessera

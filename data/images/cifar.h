@@ -1,0 +1,31 @@
+// CIFAR-10 and CIFAR-100 (Krizhevsky, "Learning multiple layers of features from tiny images",
+// 2009) in their binary version: records of a label, or a coarse and a fine one, and 32 x 32 pixels
+// in planes of red, green and blue.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "data/images/image_set.h"
+
+namespace tessera::data {
+
+struct CifarFormat {
+  int64_t label_bytes = 1;  // the label is the last of them
+  int64_t classes = 10;
+};
+inline constexpr CifarFormat cifar10{.label_bytes = 1, .classes = 10};
+inline constexpr CifarFormat cifar100{.label_bytes = 2, .classes = 100};
+
+/// All records of the files, in their order; (H, W, C) in memory. Throws InputError for a file that
+/// is not whole records, and for a label that is not below `classes`, with its record.
+std::shared_ptr<const ImageSet> open_cifar(const std::vector<std::string>& paths,
+                                           const CifarFormat& format);
+
+/// The lines of a file of class names; "0", "1", ... where it does not exist. Throws InputError
+/// where it has another number of names.
+std::vector<std::string> read_class_names(const std::string& path, int64_t classes);
+
+}  // namespace tessera::data

@@ -1,0 +1,105 @@
+#include "data/images/folder_images.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <utility>
+
+#include "core/error.h"
+#include "data/images/image_file.h"
+
+namespace tessera::data {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool hidden(const fs::path& path) { return path.filename().string().starts_with('.'); }
+
+// Of files below `folder`, relative to it, in order.
+std::vector<std::string> files_in(const fs::path& folder) {
+  std::vector<std::string> files;
+  const auto follow = fs::directory_options::follow_directory_symlink;
+  for (auto entry = fs::recursive_directory_iterator(folder, follow);
+       entry != fs::recursive_directory_iterator(); ++entry) {
+    if (hidden(entry->path())) {
+      entry.disable_recursion_pending();
+    } else if (entry->is_regular_file()) {
+      files.push_back(entry->path().lexically_relative(folder));
+    } else if (!entry->is_directory()) {
+      fail_input("{}: is neither a file nor a folder", entry->path().string());
+    }
+  }
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+}  // namespace
+
+std::vector<std::string> folders_in(const std::string& path) {
+  std::vector<std::string> names;
+  std::error_code error;
+  const fs::directory_iterator entries(path, error);
+  if (error) fail_input("{}: {}", path, error.message());
+  for (const fs::directory_entry& entry : entries) {
+    std::error_code unknown;  // a link that leads nowhere is no folder
+    if (!entry.is_directory(unknown) || hidden(entry.path())) continue;
+    names.push_back(entry.path().filename());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+FolderImages::FolderImages(const std::string& path, std::vector<File> files)
+    : path_(path), files_(std::move(files)) {}
+
+FolderImages::FolderImages(const std::string& path, const std::vector<std::string>& classes)
+    : path_(path) {
+  try {
+    for (size_t label = 0; label < classes.size(); ++label) {
+      const std::vector<std::string> files = files_in(fs::path(path) / classes[label]);
+      if (files.empty()) {
+        fail_input("{}: has no images", (fs::path(path) / classes[label]).string());
+      }
+      for (const std::string& file : files) {
+        files_.push_back({classes[label] + "/" + file, static_cast<int32_t>(label)});
+      }
+    }
+  } catch (const fs::filesystem_error& error) {
+    fail_input("{}: {}", error.path1().string(), error.code().message());
+  }
+}
+
+std::string FolderImages::name(int64_t index) const {
+  return fs::path(path_) / files_[static_cast<size_t>(index)].path;
+}
+
+ImageView FolderImages::read(int64_t index, ImageMemory& memory) const {
+  const std::string path = name(index);
+  try {
+    return read_image_file(path, memory);
+  } catch (const InputError& error) {
+    fail_input("image {} of {}: {}", index, size(), error.what());
+  }
+}
+
+FolderImages::Split FolderImages::hold_out() const {
+  std::vector<File> train, held_out;
+  for (size_t begin = 0; begin < files_.size();) {
+    const auto first = files_.begin() + static_cast<int64_t>(begin);
+    const auto end = std::find_if(first, files_.end(), [&](const File& file) {
+      return file.label != first->label;
+    });
+    const int64_t count = end - first;
+    if (count < 2) {
+      fail_input("{}: is the only image of its class, expected at least two: the last tenth is "
+                 "held out; or give the folders train and val", name(first - files_.begin()));
+    }
+    const auto middle = end - std::max<int64_t>(1, count / 10);
+    train.insert(train.end(), first, middle);
+    held_out.insert(held_out.end(), middle, end);
+    begin += static_cast<size_t>(count);
+  }
+  return {std::shared_ptr<const FolderImages>(new FolderImages(path_, std::move(train))),
+          std::shared_ptr<const FolderImages>(new FolderImages(path_, std::move(held_out)))};
+}
+
+}  // namespace tessera::data

@@ -1,0 +1,50 @@
+// A folder of class folders of JPEG and PNG files, as torchvision's ImageFolder reads it: a class
+// is a folder, classes and files are in the order of their names (as bytes), and names that begin
+// with a dot are left out. Files are decoded when they are read.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "data/images/image_set.h"
+
+namespace tessera::data {
+
+/// The folders in a folder, in order, without those that begin with a dot.
+std::vector<std::string> folders_in(const std::string& path);
+
+class FolderImages : public ImageSet {
+ public:
+  /// Files below path/classes[label], at any depth. Throws InputError where a class has none, or
+  /// there is something else than files and folders.
+  FolderImages(const std::string& path, const std::vector<std::string>& classes);
+
+  int64_t size() const override { return static_cast<int64_t>(files_.size()); }
+  int32_t label(int64_t index) const override { return files_[static_cast<size_t>(index)].label; }
+  std::string name(int64_t index) const override;
+  ImageView read(int64_t index, ImageMemory& memory) const override;
+
+  struct Split;
+  /// The last tenth of each class, but at least one image, for itself. Throws InputError where a
+  /// class has one image.
+  Split hold_out() const;
+
+ private:
+  struct File {
+    std::string path;  // below path_
+    int32_t label = 0;
+  };
+  FolderImages(const std::string& path, std::vector<File> files);
+
+  std::string path_;
+  std::vector<File> files_;
+};
+
+struct FolderImages::Split {
+  std::shared_ptr<const FolderImages> train;
+  std::shared_ptr<const FolderImages> held_out;
+};
+
+}  // namespace tessera::data

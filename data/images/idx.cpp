@@ -1,0 +1,90 @@
+#include "data/images/idx.h"
+
+#include <array>
+#include <filesystem>
+#include <utility>
+#include <vector>
+
+#include "core/error.h"
+#include "data/images/gzip_file.h"
+
+namespace tessera::data {
+namespace {
+
+// Of u8 values in three dimensions and in one. A header is this number and the extents.
+constexpr uint32_t images_magic = 0x00000803;
+constexpr uint32_t labels_magic = 0x00000801;
+constexpr int64_t most_extent = 65535;  // of an image
+
+uint32_t read_word(GzipFile& file) {
+  std::array<uint8_t, 4> bytes{};
+  if (file.read(bytes) != bytes.size()) fail_input("{}: ends in its header", file.path());
+  return uint32_t{bytes[0]} << 24 | uint32_t{bytes[1]} << 16 | uint32_t{bytes[2]} << 8 | bytes[3];
+}
+
+void check_magic(GzipFile& file, uint32_t expected) {
+  const uint32_t magic = read_word(file);
+  if (magic == expected) return;
+  fail_input("{}: begins with {:08x}, expected {:08x}, which IDX has for {}", file.path(), magic,
+             expected, expected == images_magic ? "images" : "labels");
+}
+
+// What follows the header: `bytes` of them, and no more.
+std::vector<uint8_t> read_values(GzipFile& file, int64_t bytes) {
+  if (bytes == 0) fail_input("{}: its header says that it has none", file.path());
+  if (bytes > file.most_bytes()) {
+    fail_input("{}: its header says {} bytes, more than a file of this size can hold: {}",
+               file.path(), bytes, file.most_bytes());
+  }
+  std::vector<uint8_t> values(static_cast<size_t>(bytes));
+  const size_t got = file.read(values);
+  if (got != values.size()) {
+    fail_input("{}: ends after {} bytes, but its header says {}", file.path(), got, bytes);
+  }
+  std::array<uint8_t, 1> beyond{};
+  if (file.read(beyond) != 0) {
+    fail_input("{}: has more than the {} bytes that its header says", file.path(), bytes);
+  }
+  return values;
+}
+
+}  // namespace
+
+IdxImages open_idx(const std::string& images_path, const std::string& labels_path) {
+  GzipFile images(images_path);
+  check_magic(images, images_magic);
+  const int64_t count = read_word(images);
+  const int64_t height = read_word(images);
+  const int64_t width = read_word(images);
+  const ImageShape shape{height, width, 1};
+  if (height < 1 || height > most_extent || width < 1 || width > most_extent) {
+    fail_input("{}: its header says images of {} x {}, expected 1 to {}", images_path, height,
+               width, most_extent);
+  }
+  GzipFile labels(labels_path);
+  check_magic(labels, labels_magic);
+  const int64_t label_count = read_word(labels);
+  if (label_count != count) {
+    fail_input("{}: has {} labels for the {} images of {}", labels_path, label_count, count,
+               images_path);
+  }
+  // Less than 2^64: three factors of 32, 16 and 16 bits. What does not fit into 63 is negative.
+  const int64_t bytes = static_cast<int64_t>(static_cast<uint64_t>(count) *
+                                             static_cast<uint64_t>(shape.elements()));
+  if (bytes < 0) fail_input("{}: its header says more than 2^63 bytes", images_path);
+  const std::vector<uint8_t> label_bytes = read_values(labels, count);
+  for (int64_t i = 0; i < count; ++i) {
+    if (label_bytes[static_cast<size_t>(i)] < idx_classes) continue;
+    fail_input("{}: label {} is {}, expected one below {}", labels_path, i,
+               label_bytes[static_cast<size_t>(i)], idx_classes);
+  }
+  auto name_of = [file = std::filesystem::path(images_path).filename().string()](int64_t index) {
+    return fmt::format("{}, image {}", file, index);
+  };
+  return {std::make_shared<StoredImages>(
+              shape, read_values(images, bytes),
+              std::vector<int32_t>(label_bytes.begin(), label_bytes.end()), std::move(name_of)),
+          shape};
+}
+
+}  // namespace tessera::data

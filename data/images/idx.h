@@ -1,0 +1,24 @@
+// MNIST's format, IDX (LeCun et al., "Gradient-based learning applied to document recognition",
+// 1998), which Fashion-MNIST has too: a file of images and a file of labels, compressed or not.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "data/images/image_set.h"
+
+namespace tessera::data {
+
+inline constexpr int64_t idx_classes = 10;
+
+struct IdxImages {
+  std::shared_ptr<const ImageSet> set;
+  ImageShape shape;  // one channel
+};
+
+/// Throws InputError where a file is not what its header says, the two differ in how many they
+/// have, or a label is not below idx_classes, with its index.
+IdxImages open_idx(const std::string& images_path, const std::string& labels_path);
+
+}  // namespace tessera::data

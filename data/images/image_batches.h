@@ -1,0 +1,125 @@
+// Which images are in the batches that a rank reads, one after the other, and how they become a
+// model's input. ImageInput (image_input.h) hands them out, prepared ahead.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "core/micro_batch.h"
+#include "core/tensor.h"
+#include "data/images/augment.h"
+#include "data/images/image_set.h"
+
+namespace tessera::data {
+
+struct ImageBatch {
+  Tensor images;  // (B, H, W, C) in the transform's dtype
+  Tensor labels;  // i32 (B)
+};
+
+/// The batches of one rank, numbered from 0 in the order in which it reads them.
+class ImageBatches {
+ public:
+  ImageBatches(std::shared_ptr<const ImageSet> set, const ImageTransformOptions& transform)
+      : set_(std::move(set)), transform_(transform) {}
+  virtual ~ImageBatches() = default;
+
+  virtual int64_t count() const = 0;
+  virtual int64_t images_in(int64_t batch) const = 0;
+  /// Of the largest batch.
+  virtual int64_t most_images() const = 0;
+  /// Writes image `row` of a batch to `into`, on the host. Safe to use from any thread.
+  virtual void prepare(int64_t batch, int64_t row, ImageMemory& memory,
+                       const ImageBatch& into) const = 0;
+
+  /// Memory of the host for `images` images. Pinned: for copies to a GPU.
+  ImageBatch allocate(int64_t images, bool pinned) const;
+  /// Memory of the default device for them.
+  ImageBatch allocate_input(int64_t images) const;
+  /// Bytes of such a batch: what the plan of a run counts for each.
+  static int64_t bytes(int64_t images, const ImageShape& shape, DType dtype);
+
+ protected:
+  const ImageSet& set() const { return *set_; }
+  const ImageTransform& transform() const { return transform_; }
+  /// The first byte of image `row`.
+  void* place_of(int64_t row, const ImageBatch& into) const;
+
+ private:
+  std::shared_ptr<const ImageSet> set_;
+  ImageTransform transform_;
+};
+
+/// The micro-batches of a run. An epoch is every image once, in an order that (seed, epoch) choose,
+/// without the last ones, which do not fill a step. So which images are in a micro-batch, and how
+/// they are cut, is a function of (seed, step, its number) alone, never of the rank.
+class TrainingBatches : public ImageBatches {
+ public:
+  struct Schedule {
+    Batch batch = {};
+    int64_t steps = 1;       // of the run, all epochs together
+    int64_t first_step = 0;  // the first that is read
+    int64_t ranks = 1;
+    int64_t rank = 0;
+  };
+  /// The transform's seed is the order's too. Throws InputError where the images do not fill one
+  /// step.
+  TrainingBatches(std::shared_ptr<const ImageSet> set, const ImageTransformOptions& transform,
+                  const Schedule& schedule);
+
+  int64_t steps_per_epoch() const { return steps_per_epoch_; }
+  int64_t epoch(int64_t step) const { return step / steps_per_epoch_; }
+  /// The set's index of sample `sample` of a step's global batch.
+  int64_t index_of(int64_t step, int64_t sample) const;
+  /// The number of the batch that is this micro-batch. Throws for one of another rank.
+  int64_t number_of(const MicroBatch& micro) const;
+  /// Any micro-batch of any rank, prepared here and now, on the default device.
+  ImageBatch read(const MicroBatch& micro) const;
+
+  int64_t count() const override;
+  int64_t images_in(int64_t) const override { return schedule_.batch.micro; }
+  int64_t most_images() const override { return schedule_.batch.micro; }
+  void prepare(int64_t batch, int64_t row, ImageMemory& memory,
+               const ImageBatch& into) const override;
+
+ private:
+  void prepare_sample(int64_t step, int64_t sample, int64_t row, ImageMemory& memory,
+                      const ImageBatch& into) const;
+  /// The micro-batch's number m in its step.
+  int64_t micro_batch(int64_t micro_step) const;
+
+  Schedule schedule_;
+  int64_t steps_per_epoch_ = 0;
+};
+
+/// A pass over a set in its own order, in batches of `size`, the last one smaller: rank r of N
+/// reads numbers r, r + N, ... Where that is one less than other ranks read, it reads the set's
+/// last batch again, so that all run as many forwards.
+class EvaluationBatches : public ImageBatches {
+ public:
+  struct Share {
+    int64_t size = 1;  // images in a batch
+    int64_t ranks = 1;
+    int64_t rank = 0;
+  };
+  EvaluationBatches(std::shared_ptr<const ImageSet> set, const ImageTransformOptions& transform,
+                    const Share& share);
+
+  int64_t total() const { return total_; }  // batches of all ranks
+  /// The number, among those of all ranks, of this rank's batch; total() and more: read again.
+  int64_t number_of(int64_t batch) const { return batch * share_.ranks + share_.rank; }
+
+  int64_t count() const override { return (total_ + share_.ranks - 1) / share_.ranks; }
+  int64_t images_in(int64_t batch) const override;
+  int64_t most_images() const override;
+  void prepare(int64_t batch, int64_t row, ImageMemory& memory,
+               const ImageBatch& into) const override;
+
+ private:
+  int64_t first_image(int64_t batch) const;
+
+  Share share_;
+  int64_t total_ = 0;
+};
+
+}  // namespace tessera::data

@@ -1,0 +1,237 @@
+#include "data/images/image_data.h"
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <optional>
+#include <utility>
+
+#include "core/error.h"
+#include "core/number_text.h"
+#include "data/images/cifar.h"
+#include "data/images/drawn_images.h"
+#include "data/images/folder_images.h"
+#include "data/images/idx.h"
+
+namespace tessera::data {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int64_t folder_image_size = 224;
+constexpr int64_t most_image_size = 4096;
+
+// Of ImageNet's training images, as torchvision's models expect them.
+const ChannelStatistics imagenet{{0.485f, 0.456f, 0.406f}, {0.229f, 0.224f, 0.225f}};
+
+struct Folder {
+  std::string path;
+  std::vector<std::string> files;    // in order
+  std::vector<std::string> folders;  // in order
+
+  std::string in(const std::string& name) const { return fs::path(path) / name; }
+  bool has_file(const std::string& name) const {
+    return std::binary_search(files.begin(), files.end(), name);
+  }
+  bool has_folder(const std::string& name) const {
+    return std::binary_search(folders.begin(), folders.end(), name);
+  }
+};
+
+Folder look_into(const std::string& path) {
+  std::error_code error;
+  if (!fs::exists(path, error)) fail_input("{}: no such folder", path);
+  if (!fs::is_directory(path, error)) {
+    fail_input("{}: is a file, expected the folder that has the images' files", path);
+  }
+  Folder result{.path = path, .files = {}, .folders = folders_in(path)};
+  for (const fs::directory_entry& entry : fs::directory_iterator(path)) {
+    if (!entry.is_directory(error)) result.files.push_back(entry.path().filename());
+  }
+  std::sort(result.files.begin(), result.files.end());
+  return result;
+}
+
+// A format that is not there; one that is there and wrong throws.
+using Found = std::optional<ImageData>;
+
+ImageData in_memory(std::string format, std::shared_ptr<const ImageSet> train,
+                    std::shared_ptr<const ImageSet> validation,
+                    std::vector<std::string> class_names, const ImageShape& shape) {
+  ImageData data{.format = std::move(format),
+                 .train = std::move(train),
+                 .validation = std::move(validation),
+                 .class_names = std::move(class_names),
+                 .transform = {.shape = shape}};
+  data.transform.norm = measure_channels(*data.train, shape.channels);
+  return data;
+}
+
+constexpr ImageShape cifar_shape{32, 32, 3};
+
+Found find_cifar10(const Folder& folder) {
+  std::vector<std::string> paths;
+  for (const std::string& file : folder.files) {
+    if (file.starts_with("data_batch_") && file.ends_with(".bin")) paths.push_back(folder.in(file));
+  }
+  const bool tests = folder.has_file("test_batch.bin");
+  if (paths.empty() && !tests) return {};
+  if (paths.empty() || !tests) {
+    fail_input("{}: has {}, expected both data_batch_*.bin and test_batch.bin, which CIFAR-10 has",
+               folder.path, tests ? "test_batch.bin alone" : "no test_batch.bin");
+  }
+  // In order of their numbers: 2 before 10.
+  std::stable_sort(paths.begin(), paths.end(),
+                   [](const auto& a, const auto& b) { return a.size() < b.size(); });
+  auto train = open_cifar(paths, cifar10);
+  auto test = open_cifar({folder.in("test_batch.bin")}, cifar10);
+  return in_memory("cifar10", std::move(train), std::move(test),
+                   read_class_names(folder.in("batches.meta.txt"), cifar10.classes), cifar_shape);
+}
+
+Found find_cifar100(const Folder& folder) {
+  const bool trains = folder.has_file("train.bin");
+  if (trains != folder.has_file("test.bin")) {
+    fail_input("{}: has {} alone, expected both train.bin and test.bin, which CIFAR-100 has",
+               folder.path, trains ? "train.bin" : "test.bin");
+  }
+  if (!trains) return {};
+  auto train = open_cifar({folder.in("train.bin")}, cifar100);
+  auto test = open_cifar({folder.in("test.bin")}, cifar100);
+  return in_memory("cifar100", std::move(train), std::move(test),
+                   read_class_names(folder.in("fine_label_names.txt"), cifar100.classes),
+                   cifar_shape);
+}
+
+// The file of "images-idx3" or "labels-idx1" of a part ("train", "t10k"); empty without one.
+std::string idx_file(const Folder& folder, const std::string& part, std::string content) {
+  const auto dash = content.rfind('-');
+  std::string dotted = content;
+  dotted[dash] = '.';
+  for (const std::string& name : {content, dotted}) {
+    for (const char* suffix : {"-ubyte", "-ubyte.gz"}) {
+      const std::string file = part + "-" + name + suffix;
+      if (folder.has_file(file)) return folder.in(file);
+    }
+  }
+  return {};
+}
+
+std::optional<IdxImages> find_idx_pair(const Folder& folder, const std::string& part) {
+  const std::string images = idx_file(folder, part, "images-idx3");
+  const std::string labels = idx_file(folder, part, "labels-idx1");
+  if (images.empty() && labels.empty()) return {};
+  if (images.empty() || labels.empty()) {
+    fail_input("{}: has {} alone, expected {}-images-idx3-ubyte and {}-labels-idx1-ubyte, .gz or "
+               "not", folder.path, fs::path(images.empty() ? labels : images).filename().string(),
+               part, part);
+  }
+  return open_idx(images, labels);
+}
+
+Found find_idx(const Folder& folder) {
+  auto train = find_idx_pair(folder, "train");
+  auto test = find_idx_pair(folder, "t10k");
+  if (!train && !test) return {};
+  const ImageShape shape = (train ? train : test)->shape;
+  if (train && test && train->shape != test->shape) {
+    fail_input("{}: the images of train are {} x {}, those of t10k {} x {}, expected equal ones",
+               folder.path, shape.height, shape.width, test->shape.height, test->shape.width);
+  }
+  if (!train || !test) {
+    const auto set = (train ? train : test)->set;
+    const int64_t middle = set->size() * 9 / 10;
+    if (middle < 1) {
+      fail_input("{}: has {} image, expected at least two: the last tenth is held out",
+                 folder.path, set->size());
+    }
+    test = IdxImages{std::make_shared<ImageRange>(set, middle, set->size()), shape};
+    train = IdxImages{std::make_shared<ImageRange>(set, 0, middle), shape};
+  }
+  ImageData data =
+      in_memory("idx", train->set, test->set, read_class_names("", idx_classes), shape);
+  data.transform.flips = false;  // a mirrored digit is none, or another one
+  return data;
+}
+
+Found find_folders(const Folder& folder) {
+  ImageData data{.format = "folder"};
+  data.transform.shape = {folder_image_size, folder_image_size, 3};
+  data.transform.norm = imagenet;
+  data.transform.resizes = true;
+  std::string training = folder.path;
+  std::string validation;
+  if (folder.has_folder("train") && !folders_in(folder.in("train")).empty()) {
+    training = folder.in("train");
+    for (const char* name : {"val", "validation", "test"}) {
+      if (validation.empty() && folder.has_folder(name)) validation = folder.in(name);
+    }
+  }
+  data.class_names = folders_in(training);
+  if (data.classes() < 2) return {};
+  const auto all = std::make_shared<FolderImages>(training, data.class_names);
+  if (validation.empty()) {
+    auto [train, held_out] = all->hold_out();
+    data.train = std::move(train);
+    data.validation = std::move(held_out);
+    return data;
+  }
+  if (folders_in(validation) != data.class_names) {
+    fail_input("{}: has the class folders {}, expected those of {}: {}", validation,
+               fmt::join(folders_in(validation), ", "), training,
+               fmt::join(data.class_names, ", "));
+  }
+  data.train = all;
+  data.validation = std::make_shared<FolderImages>(validation, data.class_names);
+  return data;
+}
+
+ImageData find(const std::string& path) {
+  const Folder folder = look_into(path);
+  for (const auto& format : {find_cifar10, find_cifar100, find_idx, find_folders}) {
+    if (Found found = format(folder)) return *std::move(found);
+  }
+  fail_input(
+      "{}: has no images that are known here. Looked for: data_batch_*.bin and test_batch.bin "
+      "(CIFAR-10); train.bin and test.bin (CIFAR-100); {{train,t10k}}-images-idx3-ubyte and "
+      "-labels-idx1-ubyte, .gz or not (MNIST, Fashion-MNIST); two or more folders, one a class, of "
+      "JPEG or PNG files, or such in train/ and val/",
+      path);
+}
+
+ImageData draw(const ImageDataOptions& options) {
+  return in_memory("drawn", draw_images("train", options.drawn_training),
+                   draw_images("validation", options.drawn_validation),
+                   {drawn_classes.begin(), drawn_classes.end()}, drawn_shape);
+}
+
+void set_size(ImageData& data, int64_t size, const std::string& path) {
+  ImageShape& shape = data.transform.shape;
+  if (size == 0 || (size == shape.height && size == shape.width)) return;
+  if (!data.transform.resizes) {
+    fail_input("an image size of {} is asked for, but the images of {} are {} x {} and are not "
+               "resized; those of a folder of JPEG or PNG files are", size,
+               path.empty() ? "the drawn set" : path, shape.height, shape.width);
+  }
+  if (size < 1 || size > most_image_size) {
+    fail_input("image size is {}, expected 1 to {}", size, most_image_size);
+  }
+  shape.height = shape.width = size;
+}
+
+}  // namespace
+
+std::string ImageData::description() const {
+  const auto& [height, width, channels] = transform.shape;
+  return fmt::format("{} images of {} x {} x {} in {} classes to train on, {} to validate",
+                     grouped(train->size()), height, width, channels, classes(),
+                     grouped(validation->size()));
+}
+
+ImageData open_image_data(const ImageDataOptions& options) {
+  ImageData data = options.path.empty() ? draw(options) : find(options.path);
+  set_size(data, options.image_size, options.path);
+  return data;
+}
+
+}  // namespace tessera::data

@@ -1,0 +1,26 @@
+// Bilinear resizing with antialiasing: where an image becomes smaller, each pixel is a mean over
+// all that it covers, weighted by a triangle (Pillow's and torchvision's default).
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "data/images/image_set.h"
+
+namespace tessera::data {
+
+/// A part of an image, in pixels and fractions of pixels.
+struct ImageBox {
+  double top = 0;
+  double left = 0;
+  double height = 0;
+  double width = 0;
+};
+
+/// The box of `image` as (height, width, C) in `out`; `rows` is scratch. At the box's edges pixels
+/// outside of it count too, as if the whole image were resized and then cut. Rounded to the nearest
+/// after each direction, in integers.
+void resize_image(const ImageView& image, const ImageBox& box, int64_t height, int64_t width,
+                  std::vector<uint8_t>& rows, uint8_t* out);
+
+}  // namespace tessera::data

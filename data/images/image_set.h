@@ -1,0 +1,99 @@
+// Images with labels, for models that say what is on an image: where they come from is hidden here.
+//
+//   ImageMemory memory;                                  // one a thread
+//   const ImageView image = set.read(17, memory);        // u8 (H, W, C)
+//   set.label(17);
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace tessera::data {
+
+struct ImageShape {
+  int64_t height = 0;
+  int64_t width = 0;
+  int64_t channels = 0;
+
+  int64_t elements() const { return height * width * channels; }
+  bool operator==(const ImageShape&) const = default;
+};
+
+/// An image in memory that belongs to somebody else: u8 (H, W, C).
+struct ImageView {
+  ImageShape shape;
+  const uint8_t* pixels = nullptr;
+};
+
+/// What reading images takes, kept from one to the next by the thread that reads.
+struct ImageMemory {
+  std::vector<uint8_t> file;
+  std::vector<uint8_t> pixels;
+  std::vector<uint8_t> rows;     // of a resize, between its two directions
+  std::vector<uint8_t> resized;
+};
+
+/// Safe to use from any thread.
+class ImageSet {
+ public:
+  virtual ~ImageSet() = default;
+  virtual int64_t size() const = 0;
+  virtual int32_t label(int64_t index) const = 0;
+  /// Where the image is: a file, or a place in one.
+  virtual std::string name(int64_t index) const = 0;
+  /// Valid as long as the set and, until it reads again, the memory. Throws InputError, with name
+  /// and index, for one that cannot be read.
+  virtual ImageView read(int64_t index, ImageMemory& memory) const = 0;
+};
+
+/// Images of one shape, in memory.
+class StoredImages : public ImageSet {
+ public:
+  using NameOf = std::function<std::string(int64_t)>;
+  /// pixels u8 (N, H, W, C), N labels.
+  StoredImages(const ImageShape& shape, std::vector<uint8_t> pixels, std::vector<int32_t> labels,
+               NameOf name_of);
+
+  int64_t size() const override { return static_cast<int64_t>(labels_.size()); }
+  int32_t label(int64_t index) const override { return labels_[static_cast<size_t>(index)]; }
+  std::string name(int64_t index) const override { return name_of_(index); }
+  ImageView read(int64_t index, ImageMemory&) const override;
+
+ private:
+  ImageShape shape_;
+  std::vector<uint8_t> pixels_;
+  std::vector<int32_t> labels_;
+  NameOf name_of_;
+};
+
+/// Images [begin, end) of a set.
+class ImageRange : public ImageSet {
+ public:
+  ImageRange(std::shared_ptr<const ImageSet> set, int64_t begin, int64_t end);
+
+  int64_t size() const override { return end_ - begin_; }
+  int32_t label(int64_t index) const override { return set_->label(begin_ + index); }
+  std::string name(int64_t index) const override { return set_->name(begin_ + index); }
+  ImageView read(int64_t index, ImageMemory& memory) const override {
+    return set_->read(begin_ + index, memory);
+  }
+
+ private:
+  std::shared_ptr<const ImageSet> set_;
+  int64_t begin_;
+  int64_t end_;
+};
+
+/// Of values in [0, 1], a channel each.
+struct ChannelStatistics {
+  std::vector<float> mean;
+  std::vector<float> std;
+};
+/// Over all pixels of all images, exact sums. Throws InputError where a channel has one value only,
+/// which nothing could be normalised with.
+ChannelStatistics measure_channels(const ImageSet& set, int64_t channels);
+
+}  // namespace tessera::data

@@ -1,0 +1,103 @@
+#include "data/tokens/token_data.h"
+
+#include <algorithm>
+
+#include "core/error.h"
+#include "core/random.h"
+
+namespace tessera::data {
+namespace {
+
+TokenRange whole(const std::string& path) {
+  auto file = std::make_shared<const TokenFile>(path);
+  const int64_t size = file->size();
+  return {std::move(file), 0, size};
+}
+
+}  // namespace
+
+Sequences read_sequences(const TokenRange& range, std::span<const int64_t> starts,
+                         int64_t context) {
+  const auto rows = static_cast<int64_t>(starts.size());
+  Sequences result{Tensor::empty({rows, context}, DType::i32, Device{}),
+                   Tensor::empty({rows, context}, DType::i32, Device{})};
+  read_sequences(range, starts, result);
+  return {result.tokens.to(default_device()), result.targets.to(default_device())};
+}
+
+void read_sequences(const TokenRange& range, std::span<const int64_t> starts,
+                    const Sequences& into) {
+  for (int64_t row = 0; row < std::ssize(starts); ++row) {
+    const int64_t begin = range.begin + starts[static_cast<size_t>(row)];
+    range.file->copy(begin, into.tokens.rows(row, row + 1).values<int32_t>());
+    range.file->copy(begin + 1, into.targets.rows(row, row + 1).values<int32_t>());
+  }
+}
+
+TokenData::TokenData(const TokenDataOptions& options) : options_(options) {
+  training_ = whole(options.path);
+  check_length(training_, "the data", "");
+  if (options.validation_path.empty()) {
+    validation_ = training_;
+    training_.end = training_.size() * 9 / 10;
+    validation_.begin = training_.end;
+    check_length(training_, "the training part, the first 90 %,", "; or give --val-data");
+  } else {
+    validation_ = whole(options.validation_path);
+  }
+  if (options.evaluates) {
+    check_length(validation_, "the validation part",
+                 "; or give other --val-data, or --eval-every 0");
+  }
+}
+
+void TokenData::check_length(const TokenRange& range, const char* part, const char* advice) const {
+  if (range.starts(options_.context) >= 1) return;
+  fail_input("{}: {} has {} tokens, expected at least one sequence: a context of {} and the token "
+             "after it{}",
+             range.file->path(), part, range.size(), options_.context, advice);
+}
+
+void TokenData::check_vocabulary(int rank, int ranks) const {
+  const auto check = [&](const TokenFile& file) {
+    const int64_t share = (file.size() + ranks - 1) / ranks;
+    const int64_t begin = std::min(file.size(), rank * share);
+    file.check_vocabulary(begin, std::min(file.size(), begin + share), options_.vocab);
+  };
+  check(*training_.file);
+  if (validation_.file != training_.file) check(*validation_.file);
+}
+
+int64_t TokenData::start_of(int64_t step, int64_t sample) const {
+  // An epoch is every window of a grid once, in an order of its own, on a grid that begins where it
+  // will: all of the text is seen before any of it again, and not always cut in the same places.
+  const int64_t starts = training_.starts(options_.context);
+  const int64_t windows = std::max<int64_t>(1, starts / options_.context);
+  const int64_t index = step * options_.global_batch + sample;
+  const auto epoch = static_cast<uint64_t>(index / windows);
+  RandomStream stream(options_.seed, "grid of an epoch", epoch);
+  const auto free = static_cast<uint64_t>(starts - (windows - 1) * options_.context);
+  const uint64_t window =
+      permuted(static_cast<uint64_t>(index % windows), static_cast<uint64_t>(windows),
+               options_.seed, "order of an epoch", epoch);
+  return static_cast<int64_t>(stream.below(free) +
+                              window * static_cast<uint64_t>(options_.context));
+}
+
+std::vector<int64_t> TokenData::starts_of(const MicroBatch& micro) const {
+  std::vector<int64_t> starts(static_cast<size_t>(micro.samples));
+  for (int64_t i = 0; i < micro.samples; ++i) {
+    starts[static_cast<size_t>(i)] = start_of(micro.step, micro.first_sample + i);
+  }
+  return starts;
+}
+
+Sequences TokenData::read(const MicroBatch& micro) const {
+  return read_sequences(training_, starts_of(micro), options_.context);
+}
+
+void TokenData::read(const MicroBatch& micro, const Sequences& into) const {
+  read_sequences(training_, starts_of(micro), into);
+}
+
+}  // namespace tessera::data

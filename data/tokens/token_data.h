@@ -1,0 +1,71 @@
+// The sequences that a model trains on, and those that it is evaluated on.
+//
+//   TokenData data({.path = "shakespeare.txt", .context = 64, .vocab = 256, .seed = 1});
+//   auto [tokens, targets] = data.read(micro);       // i32 (B, T) each
+//
+// A sequence is context + 1 consecutive tokens: the first `context` are the input, the last the
+// targets. Which one is sample i of a step is a function of (seed, step, i) alone: the windows of
+// an epoch, each once, in a shuffled order.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/micro_batch.h"
+#include "core/tensor.h"
+#include "data/tokens/token_file.h"
+
+namespace tessera::data {
+
+struct TokenDataOptions {
+  std::string path = {};
+  std::string validation_path = {};  // empty: the last 10 % of `path`
+  int64_t context = 0;
+  int64_t vocab = 0;
+  uint64_t seed = 0;
+  int64_t global_batch = 1;  // samples of a step
+  bool evaluates = true;  // whether the validation part must hold a sequence
+};
+
+struct Sequences {
+  Tensor tokens;   // i32 (B, T)
+  Tensor targets;  // i32 (B, T): the tokens after them
+};
+
+/// The sequences that begin at `starts` of a range, counted from its own begin. The second into
+/// memory of the host, of as many sequences.
+Sequences read_sequences(const TokenRange& range, std::span<const int64_t> starts, int64_t context);
+void read_sequences(const TokenRange& range, std::span<const int64_t> starts,
+                    const Sequences& into);
+
+class TokenData {
+ public:
+  /// Throws InputError where a file is not as TokenFile wants it, or is shorter than a sequence.
+  explicit TokenData(const TokenDataOptions& options);
+
+  /// Checks this rank's share of all tokens, so that a large file is read once by all ranks.
+  /// Throws InputError for a token beyond the vocabulary.
+  void check_vocabulary(int rank, int ranks) const;
+
+  Sequences read(const MicroBatch& micro) const;
+  /// Into memory of the host.
+  void read(const MicroBatch& micro, const Sequences& into) const;
+  /// Where sample `sample` of a step begins in the training part.
+  int64_t start_of(int64_t step, int64_t sample) const;
+
+  const TokenRange& training() const { return training_; }
+  const TokenRange& validation() const { return validation_; }
+
+ private:
+  std::vector<int64_t> starts_of(const MicroBatch& micro) const;
+  void check_length(const TokenRange& range, const char* part, const char* advice) const;
+
+  TokenDataOptions options_;
+  TokenRange training_;
+  TokenRange validation_;
+};
+
+}  // namespace tessera::data

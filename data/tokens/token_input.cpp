@@ -1,0 +1,40 @@
+#include "data/tokens/token_input.h"
+
+namespace tessera::data {
+namespace {
+
+constexpr size_t slot_count = 2;
+
+Sequences halves(const Tensor& both) {
+  const int64_t sequences = both.shape()[0] / 2;
+  return {both.rows(0, sequences), both.rows(sequences, 2 * sequences)};
+}
+
+}  // namespace
+
+TokenInput::TokenInput(const TokenData& data, const Sizes& sizes)
+    : data_(data),
+      both_(Tensor::empty({2 * sizes.sequences, sizes.context}, DType::i32)),
+      input_(halves(both_)) {
+  if (both_.device().is_cpu()) return;
+  slots_.resize(slot_count);
+  for (Slot& slot : slots_) {
+    slot.both = Tensor::unallocated(both_.shape(), DType::i32);
+    slot.both.attach(allocate_pinned(both_.bytes(), Category::activations), 0);
+  }
+}
+
+void TokenInput::load(const MicroBatch& micro) {
+  if (slots_.empty()) return data_.read(micro, input_);
+  Slot& slot = slots_[next_];
+  next_ = (next_ + 1) % slots_.size();
+  // The host waits for the copy before the last one: it is two micro-steps ahead, and may not
+  // overwrite what is still to be copied.
+  if (slot.copied) slot.copied->synchronize();
+  data_.read(micro, halves(slot.both));
+  const int index = both_.device().index;
+  cuda::copy(index, both_.raw(), slot.both.raw(), both_.bytes());
+  slot.copied.emplace(index);
+}
+
+}  // namespace tessera::data

@@ -1,0 +1,219 @@
+#include "models/gpt/gpt_memory.h"
+
+#include <algorithm>
+#include <string>
+#include <unordered_map>
+
+#include "core/error.h"
+#include "models/gpt/gpt_workspace.h"
+
+namespace tessera::models {
+namespace {
+
+/// What is alive, by name, and the most that ever was.
+class Alive {
+ public:
+  void begin(const std::string& name, int64_t bytes) {
+    TESSERA_CHECK(bytes_.emplace(name, bytes).second, "gpt memory: '{}' begins twice", name);
+    now_ += bytes;
+    peak_ = std::max(peak_, now_);
+  }
+  template <class... Names>
+  void end(const Names&... names) {
+    (end_one(names), ...);
+  }
+  /// `name` ends and `next` is called so from now on.
+  void replace(const std::string& name, const std::string& next) {
+    end_one(name);
+    bytes_[name] = bytes_.at(next);
+    bytes_.erase(next);
+  }
+  int64_t peak() const { return peak_; }
+
+ private:
+  void end_one(const std::string& name) {
+    const auto entry = bytes_.find(name);
+    TESSERA_CHECK(entry != bytes_.end(), "gpt memory: '{}' ends before it began", name);
+    now_ -= entry->second;
+    bytes_.erase(entry);
+  }
+
+  std::unordered_map<std::string, int64_t> bytes_;
+  int64_t now_ = 0;
+  int64_t peak_ = 0;
+};
+
+/// The activations, in program order. What belongs to block l is called "l/...".
+class Activations {
+ public:
+  Activations(const GptSizes& sizes, bool training) : s_(sizes), dropout_(training && s_.dropout) {
+    alive_.begin("tokens", s_.row);
+    alive_.begin("targets", s_.row);
+    alive_.begin("x", s_.x);
+    if (dropout_) dropped("x");
+  }
+
+  int64_t peak() const { return alive_.peak(); }
+
+  /// Forward of a block. Where it is recorded, what its backward needs stays.
+  void block(int64_t l, bool recorded) {
+    norm(l, "ln_1", l > 0 ? "sum_1" : "", recorded);
+    begin(l, "qkv", 3 * s_.x);
+    begin(l, "attended", s_.x);
+    begin(l, "logsumexp", s_.logsumexp);
+    if (!recorded) end(l, "logsumexp");
+    begin(l, "projected", s_.x);
+    if (!recorded) end(l, "qkv", "attended");
+    if (dropout_) dropped(of(l, "projected"));
+    norm(l, "ln_2", "sum_2", recorded);
+    begin(l, "gelu", 4 * s_.x);
+    if (recorded) begin(l, "before gelu", 4 * s_.x);
+    begin(l, "update", s_.x);
+    end(l, "gelu");
+    if (dropout_) dropped(of(l, "update"));
+    end(l, "ln_1", "projected", "ln_2");
+    if (!recorded && l > 0) end(l, "sum_1");
+  }
+
+  /// The stream that went into block l: its sum, where no closure has it, and its update.
+  void end_input(int64_t l, bool sum) {
+    if (l == 0) {
+      if (sum) alive_.end("x");
+    } else {
+      if (sum) end(l - 1, "sum_2");
+      end(l - 1, "update");
+    }
+  }
+
+  void head(bool recorded, bool blocks_recorded) {
+    norm(s_.config.layers, "ln_f", "sum_f", recorded);
+    end_input(s_.config.layers, !blocks_recorded);
+    if (!recorded) end(s_.config.layers, "sum_f");
+    alive_.begin("logsumexp of logits", s_.row);
+    if (recorded && s_.keeps_logits) alive_.begin("logits", s_.logits);
+    alive_.begin("loss", 4);
+  }
+
+  void head_backward() {
+    const int64_t l = s_.config.layers;
+    alive_.begin("d loss", 4);
+    alive_.begin("d ln", s_.x);
+    alive_.end("logsumexp of logits", "d loss");
+    end(l, "ln_f");
+    if (s_.keeps_logits) alive_.end("logits");
+    alive_.begin("d stream", s_.x);
+    end(l, "sum_f", "ln_f statistics");
+    alive_.end("d ln");
+  }
+
+  void block_backward(int64_t l) {
+    sublayer_backward("d gelu", 4 * s_.x);
+    alive_.begin("d ln", s_.x);
+    end(l, "before gelu");
+    alive_.end("d gelu");
+    norm_backward(l, "ln_2");
+    end(l, "sum_2");
+    sublayer_backward("d attended", s_.x);
+    alive_.begin("d qkv", 3 * s_.x);
+    end(l, "qkv", "attended", "logsumexp");
+    alive_.end("d attended");
+    alive_.begin("d ln", s_.x);
+    alive_.end("d qkv");
+    norm_backward(l, "ln_1");  // in the first block it is added to what the residual has brought
+    if (l > 0) end(l, "sum_1");
+  }
+
+  /// Backward of a block whose forward was not recorded.
+  void block_backward_again(int64_t l) {
+    block(l, true);
+    end(l, "update");
+    block_backward(l);
+    end_input(l, true);
+  }
+
+  void embedding_backward() {
+    if (dropout_) dropped("d stream");
+    alive_.end("d stream");
+  }
+
+ private:
+  static std::string of(int64_t l, const std::string& name) {
+    return std::to_string(l) + "/" + name;
+  }
+  void begin(int64_t l, const char* name, int64_t bytes) { alive_.begin(of(l, name), bytes); }
+  template <class... Names>
+  void end(int64_t l, const Names&... names) {
+    (alive_.end(of(l, names)), ...);
+  }
+
+  /// Dropout makes a new tensor of one that ends then.
+  void dropped(const std::string& name) {
+    alive_.begin("dropped", s_.x);
+    alive_.replace(name, "dropped");
+  }
+
+  void norm(int64_t l, const std::string& name, const char* sum, bool recorded) {
+    if (*sum != '\0') begin(l, sum, s_.x);
+    alive_.begin(of(l, name), s_.x);
+    alive_.begin(of(l, name + " statistics"), 2 * s_.row);
+    if (!recorded) end(l, name + " statistics");
+  }
+
+  /// Backward of dropout and of the projection into the stream.
+  void sublayer_backward(const char* gradient, int64_t bytes) {
+    if (dropout_) alive_.begin("d dropped", s_.x);
+    alive_.begin(gradient, bytes);
+    if (dropout_) alive_.end("d dropped");
+  }
+
+  void norm_backward(int64_t l, const std::string& name) {
+    alive_.begin("d stream, next", s_.x);
+    end(l, name + " statistics");
+    alive_.end("d ln");
+    alive_.replace("d stream", "d stream, next");
+  }
+
+  const GptSizes& s_;
+  bool dropout_;
+  Alive alive_;
+};
+
+}  // namespace
+
+GptMemory gpt_training_memory(const GptConfig& config, DType dtype, int64_t sequences,
+                              int64_t tokens, Device device) {
+  const GptSizes sizes{config, dtype, sequences, tokens, device};
+  const int64_t layers = config.layers;
+  const bool recorded = !config.recompute;
+  Activations activations(sizes, true);
+  for (int64_t l = 0; l < layers; ++l) {
+    activations.block(l, recorded);
+    if (recorded && l > 0) activations.end_input(l, false);
+  }
+  activations.head(true, recorded);
+  activations.head_backward();
+  for (int64_t l = layers - 1; l >= 0; --l) {
+    if (recorded) {
+      activations.block_backward(l);
+      if (l == 0) activations.end_input(l, true);
+    } else {
+      activations.block_backward_again(l);
+    }
+  }
+  activations.embedding_backward();
+  return {activations.peak(), gpt_workspace(sizes, true)};
+}
+
+GptMemory gpt_evaluation_memory(const GptConfig& config, DType dtype, int64_t sequences,
+                                int64_t tokens, Device device) {
+  const GptSizes sizes{config, dtype, sequences, tokens, device};
+  Activations activations(sizes, false);
+  for (int64_t l = 0; l < config.layers; ++l) {
+    activations.block(l, false);
+    activations.end_input(l, true);
+  }
+  activations.head(false, false);
+  return {activations.peak(), gpt_workspace(sizes, false)};
+}
+
+}  // namespace tessera::models

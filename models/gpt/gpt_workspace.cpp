@@ -1,0 +1,217 @@
+#include "models/gpt/gpt_workspace.h"
+
+#include <memory>
+
+#include "core/ops/causal_attention.h"
+#include "models/kernel_workspace.h"
+
+namespace tessera::models {
+namespace {
+
+/// What a device's kernels take that the other device's do not, or not as much of.
+class Kernels {
+ public:
+  explicit Kernels(const GptSizes& sizes)
+      : s_(sizes), c_(sizes.config.width), context_(current_context(sizes.device)) {}
+  virtual ~Kernels() = default;
+
+  int64_t product(cpu::GemmArgs args) const {
+    args.dtype = s_.dtype;
+    return product_workspace(context_, args);
+  }
+  virtual int64_t attention(bool backward) const = 0;
+  virtual int64_t norm_gradient() const = 0;
+  int64_t bias_gradient(int64_t channels) const {
+    return bias_gradient_workspace(context_.device, s_.n, channels);
+  }
+
+ protected:
+  const GptSizes& s_;
+  int64_t c_;
+  Context context_;
+};
+
+class CpuKernels : public Kernels {
+ public:
+  using Kernels::Kernels;
+
+  // Of each thread: tiles of scores, in f32 and, where that differs, in the dtype; the output's
+  // tile and the rows' maxima and sums; in backward a second pair of tiles, and dk and dv; and what
+  // a product takes.
+  int64_t attention(bool backward) const override {
+    const int64_t tile = cpu::attention_tile_rows;
+    const int64_t head = c_ / s_.config.heads;
+    const int64_t tiles = pieces(s_.tokens, tile);
+    const int64_t scores = tile * std::min(s_.tokens, cpu::attention_block_keys);
+    const int64_t pair = scores * (s_.dtype == DType::f32 ? 4 : 4 + s_.element);
+    const int64_t tasks = s_.sequences * s_.config.heads * (backward ? 1 : tiles);
+    const int64_t cost = (backward ? s_.tokens : tile) * s_.tokens * head;
+    const int64_t team = std::min<int64_t>(thread_count(), tasks);
+    const int64_t threads = worth_a_team(tasks, cost) ? team : 1;
+    const int64_t sums = backward ? 2 * tiles * tile * head * 4 : 0;
+    return threads * ((backward ? 2 : 1) * pair + tile * (head + 2) * 4 + sums +
+                      attention_product(backward));
+  }
+
+  // Chunks of at least 16 rows, at most 32 of them, have sums of their own.
+  int64_t norm_gradient() const override {
+    return pieces(s_.n, std::max<int64_t>(16, pieces(s_.n, 32))) * 2 * c_ * 4;
+  }
+
+ private:
+  // The most that one product of a tile's rows and a block's keys takes, in whole cache lines.
+  int64_t attention_product(bool backward) const {
+    const int64_t head = c_ / s_.config.heads;
+    int64_t most = 0;
+    const auto on_one_thread = [&](cpu::GemmArgs args) {
+      args.threads = 1;
+      most = std::max(most, pieces(product(args), 64) * 64);
+    };
+    for (int64_t row = 0; row < s_.tokens; row += cpu::attention_tile_rows) {
+      const int64_t end = std::min(s_.tokens, row + cpu::attention_tile_rows);
+      for (int64_t key = 0; key < end; key += cpu::attention_block_keys) {
+        const int64_t rows = end - row;
+        const int64_t keys = std::min(end - key, cpu::attention_block_keys);
+        // Rows of q, k and v lie 3C apart, those of dy C.
+        on_one_thread({.m = rows, .n = head, .k = keys, .a = {nullptr, keys},      // y, dq
+                       .b = {nullptr, 3 * c_}, .c = {nullptr, head}, .accumulate = key > 0});
+        for (const int64_t stride : {3 * c_, c_}) {
+          if (!backward && stride == c_) continue;
+          on_one_thread({.m = rows, .n = keys, .k = head, .a = {nullptr, stride},  // scores, dp
+                         .b = {nullptr, 1, 3 * c_}, .c = {nullptr, keys}});
+          if (!backward) continue;
+          on_one_thread({.m = keys, .n = head, .k = rows, .a = {nullptr, 1, keys},  // dk, dv
+                         .b = {nullptr, stride}, .c = {nullptr, head},
+                         .accumulate = end < s_.tokens});
+        }
+      }
+    }
+    return most;
+  }
+};
+
+class CudaKernels : public Kernels {
+ public:
+  using Kernels::Kernels;
+
+  // The products of y and dy, a row and head each.
+  int64_t attention(bool backward) const override { return backward ? s_.logsumexp : 0; }
+
+  // Chunks of whole eights of rows, at most 264 of them.
+  int64_t norm_gradient() const override {
+    return pieces(s_.n, 8 * pieces(s_.n, 8 * 264)) * 2 * c_ * 4;
+  }
+};
+
+/// The peak, operation by operation.
+class Workspace {
+ public:
+  Workspace(const GptSizes& sizes, const Kernels& kernels)
+      : s_(sizes), kernels_(kernels), c_(sizes.config.width) {}
+
+  void forward(bool recorded) {
+    linear_forward(c_, 3 * c_);
+    use(kernels_.attention(false));
+    linear_forward(c_, c_);
+    linear_forward(c_, 4 * c_);
+    linear_forward(4 * c_, c_);
+    const int64_t logits = recorded && s_.keeps_logits ? 0 : s_.logits;
+    use(logits + s_.row + std::max(head_logits(), mean_workspace(s_.n)));
+  }
+
+  void backward() {
+    head_backward();
+    use(kernels_.norm_gradient());
+    linear_backward(c_, 3 * c_, norm_again(), 0);
+    use(kernels_.attention(true));
+    linear_backward(c_, c_, 0, 0);
+    linear_backward(c_, 4 * c_, norm_again(), 4 * s_.x);   // GELU's gradient
+    linear_backward(4 * c_, c_, 4 * s_.x, 0);              // GELU computed again
+    use(4 * (s_.config.vocab + 1 + s_.n));                 // the order of tokens in the table
+  }
+
+  int64_t peak() const { return peak_; }
+
+ private:
+  void use(int64_t bytes) { peak_ = std::max(peak_, bytes); }
+
+  // Weights are stored [in, out].
+  void linear_forward(int64_t in, int64_t out) {
+    use(kernels_.product({.m = s_.n, .n = out, .k = in, .a = {nullptr, in}, .b = {nullptr, out},
+                          .c = {nullptr, out}, .bias = at(aligned), .c_dtype = s_.dtype}));
+  }
+  // `input` is computed again, `gradient` is that of what goes into the activation.
+  void linear_backward(int64_t in, int64_t out, int64_t input, int64_t gradient) {
+    const int64_t dx =
+        kernels_.product({.m = s_.n, .n = in, .k = out, .a = {nullptr, out},
+                          .b = {nullptr, 1, out}, .c = {nullptr, in}, .c_dtype = s_.dtype});
+    const int64_t dweight =
+        kernels_.product({.m = in, .n = out, .k = s_.n, .a = {nullptr, 1, in},
+                          .b = {nullptr, out}, .c = {nullptr, out}, .c_dtype = s_.dtype});
+    use(input + gradient + std::max({kernels_.bias_gradient(out), dx, dweight}));
+  }
+  // A norm that is computed again needs room for its statistics too, before other things begin.
+  int64_t norm_again() {
+    use(s_.x + 2 * s_.row);
+    return s_.x;
+  }
+
+  /// body(rows, where their x begins) for each chunk of the head's rows.
+  template <class Body>
+  int64_t most_of_chunks(Body&& body) const {
+    int64_t most = 0;
+    for (int64_t begin = 0; begin < s_.n; begin += s_.chunk) {
+      most = std::max(most, body(std::min(s_.chunk, s_.n - begin), at(begin * c_ * s_.element)));
+    }
+    return most;
+  }
+  int64_t head_logits() const {
+    return most_of_chunks([&](int64_t rows, void* x) {
+      return kernels_.product({.m = rows, .n = s_.config.vocab, .k = c_, .a = {x, c_},
+                               .b = {nullptr, 1, c_}, .c = {nullptr, s_.stride}});
+    });
+  }
+  void head_backward() {
+    const int64_t v = s_.config.vocab;
+    const bool wide = s_.dtype == DType::f32;
+    const bool several = s_.chunk < s_.n;
+    const DType dweight_dtype = several ? DType::f32 : s_.dtype;
+    int64_t held = s_.keeps_logits ? 0 : s_.logits;
+    if (!wide) held += s_.chunk * s_.stride * s_.element;     // the gradient of the logits
+    if (!wide && several) held += 4 * v * c_;                 // the sum over chunks
+    const int64_t products = most_of_chunks([&](int64_t rows, void* x) {
+      const int64_t dx = kernels_.product({.m = rows, .n = c_, .k = v, .a = {nullptr, s_.stride},
+                                           .b = {nullptr, c_}, .c = {x, c_},
+                                           .c_dtype = s_.dtype});
+      const int64_t dweight = kernels_.product(
+          {.m = v, .n = c_, .k = rows, .a = {nullptr, 1, s_.stride}, .b = {x, c_},
+           .c = {nullptr, c_}, .accumulate = x != nullptr, .c_dtype = dweight_dtype});
+      return std::max(dx, dweight);
+    });
+    use(held + std::max(products, s_.keeps_logits ? 0 : head_logits()));
+  }
+
+  const GptSizes& s_;
+  const Kernels& kernels_;
+  int64_t c_;
+  int64_t peak_ = 0;
+};
+
+}  // namespace
+
+std::optional<int64_t> gpt_workspace(const GptSizes& sizes, bool training) {
+  const Device device = sizes.device;
+  if (!can_be_asked(device)) return std::nullopt;
+  std::unique_ptr<Kernels> kernels;
+  if (device.is_cpu()) {
+    kernels = std::make_unique<CpuKernels>(sizes);
+  } else {
+    kernels = std::make_unique<CudaKernels>(sizes);
+  }
+  Workspace workspace(sizes, *kernels);
+  workspace.forward(training);
+  if (training) workspace.backward();
+  return workspace.peak();
+}
+
+}  // namespace tessera::models

@@ -1,0 +1,86 @@
+#include "models/image/image_workspace.h"
+
+#include <algorithm>
+
+#include "models/kernel_workspace.h"
+
+namespace tessera::models {
+namespace {
+
+/// Of the forward, and of the backward without what the operation holds all along.
+struct NormWorkspace {
+  int64_t statistics, forward, sums, backward;
+};
+
+// The CPU takes several rows of few channels as a wide one, and at most 32 chunks of at least 32
+// of these.
+NormWorkspace cpu_norm(int64_t rows, int64_t channels) {
+  const int64_t fold = pieces(256, channels);
+  const int64_t width = fold * channels;
+  const int64_t wide_rows = rows / fold;
+  const int64_t chunk = std::max<int64_t>(32, pieces(wide_rows, 32));
+  const int64_t chunks = std::max<int64_t>(1, pieces(wide_rows, chunk));
+  return {.statistics = chunks * 4 * width * 4,
+          .forward = 3 * width * 4,
+          .sums = (chunks * 2 + 1) * width * 4,
+          .backward = 4 * width * 4};
+}
+
+// Blocks of 256 threads, at most 528 of them, side by side over channels: a thread has as many as
+// are 16 bytes, or one, and a row at most 32 threads.
+NormWorkspace cuda_norm(int64_t rows, int64_t channels, int64_t element) {
+  const int64_t wide = 16 / element;
+  const int64_t own = channels % wide == 0 ? wide : 1;
+  int64_t lanes = 1;
+  while (lanes < 32 && lanes * own < channels) lanes *= 2;
+  const int64_t most = std::max<int64_t>(1, 528 / pieces(channels, lanes * own));
+  const int64_t rows_at_once = 256 / lanes;
+  const int64_t chunk = pieces(rows, most * rows_at_once) * rows_at_once;
+  const int64_t partial = pieces(rows, chunk) * 2 * channels * 4;
+  return {.statistics = partial, .forward = 0, .sums = partial, .backward = 0};
+}
+
+}  // namespace
+
+int64_t ImageWorkspace::conv2d(const Conv2dSizes& sizes, bool has_bias, bool wants_dx) const {
+  const int64_t forward = kernels::conv2d_forward_workspace(context, sizes, dtype, has_bias);
+  if (!training) return forward;
+  const Conv2dGradients wanted{.x = wants_dx, .weight = true, .bias = has_bias};
+  return std::max(forward, kernels::conv2d_backward_workspace(context, sizes, dtype, wanted));
+}
+
+// What the layer takes for running statistics, and for sums over ranks, 8 bytes a channel, is never
+// more than what the batch's statistics take.
+int64_t ImageWorkspace::batch_norm(int64_t rows, int64_t channels) const {
+  const NormWorkspace norm = context.device.is_cpu()
+                                 ? cpu_norm(rows, channels)
+                                 : cuda_norm(rows, channels, dtype_size(dtype));
+  if (!training) return norm.forward;
+  const int64_t sums = 2 * channels * 4;
+  return std::max({norm.statistics, norm.forward, sums + std::max(norm.sums, norm.backward)});
+}
+
+int64_t ImageWorkspace::linear(int64_t rows, int64_t in, int64_t out) const {
+  const auto product = [this](cpu::GemmArgs args) {
+    args.dtype = dtype;
+    args.c_dtype = dtype;
+    return product_workspace(context, args);
+  };
+  // The weight is stored as [out, in].
+  const int64_t y = product({.m = rows, .n = out, .k = in, .a = {nullptr, in},
+                             .b = {nullptr, 1, in}, .c = {nullptr, out}, .bias = at(aligned)});
+  if (!training) return y;
+  const int64_t dx = product({.m = rows, .n = in, .k = out, .a = {nullptr, out},
+                              .b = {nullptr, in}, .c = {nullptr, in}});
+  const int64_t dweight = product({.m = out, .n = in, .k = rows, .a = {nullptr, 1, out},
+                                   .b = {nullptr, in}, .c = {nullptr, in}});
+  return std::max({y, dx, dweight, bias_gradient_workspace(context.device, rows, out)});
+}
+
+int64_t ImageWorkspace::cross_entropy(int64_t rows, int64_t classes, bool smoothed) const {
+  const int64_t forward = rows * 4 + mean_workspace(rows);
+  const bool in_f32 = training && smoothed && dtype != DType::f32;
+  return std::max(forward, in_f32 ? rows * classes * 4 : 0);
+}
+
+}  // namespace tessera::models

@@ -1,0 +1,50 @@
+// Residual networks (He et al., arXiv:1512.03385), with torchvision's names of parameters.
+//
+//   models::ResNet model(models::ResNetConfig::preset("resnet20", {.side = 32, .classes = 10}));
+//   Tensor logits = model(images);                   // (N, H, W, C) -> (N, classes)
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "models/image/image_sizes.h"
+#include "nn/convolution.h"
+#include "nn/layers.h"
+#include "nn/residual.h"
+
+namespace tessera::models {
+
+struct ResNetConfig {
+  std::vector<int64_t> blocks;  // of each stage; from the second on a stage halves the image
+  int64_t width = 0;            // of the first stage; each has twice the channels of that before it
+  bool bottleneck = false;
+  /// The first convolution: 3x3 with stride 1, or 7x7 with stride 2 and a max pool.
+  bool small_images = false;
+  ImageSizes sizes;
+
+  /// resnet20, resnet32, resnet56: section 4.2, for small images, with projections where a shortcut
+  /// changes shape. resnet18, resnet34, resnet50: table 1, with the first convolution for small
+  /// images where a side is at most 64 pixels. Throws InputError naming the presets.
+  static ResNetConfig preset(const std::string& name, const ImageSizes& sizes);
+  static std::vector<std::string> preset_names();
+  /// Pixels of a side in the last stage.
+  int64_t last_side() const;
+};
+
+class ResNet : public nn::Module {
+ public:
+  /// Throws InputError where the sizes do not make a model.
+  explicit ResNet(const ResNetConfig& config);
+  Tensor forward(const Tensor& images) override;  // (N, H, W, C) -> (N, classes)
+
+ private:
+  nn::Conv2d conv1_;
+  nn::BatchNorm2d bn1_;
+  std::unique_ptr<nn::MaxPool2d> maxpool_;  // none for small images
+  std::vector<std::unique_ptr<nn::Sequential>> stages_;
+  nn::Linear fc_;
+};
+
+}  // namespace tessera::models

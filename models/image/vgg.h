@@ -1,0 +1,41 @@
+// VGG (Simonyan and Zisserman, arXiv:1409.1556, table 1), with torchvision's names of parameters:
+// "features.0.weight", "classifier.6.bias".
+//
+//   models::Vgg model(models::VggConfig::preset("vgg11", {.side = 224, .classes = 1000}));
+//   Tensor logits = model(images);                   // (N, H, W, C) -> (N, classes)
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "models/image/image_sizes.h"
+#include "nn/convolution.h"
+#include "nn/layers.h"
+
+namespace tessera::models {
+
+struct VggConfig {
+  std::vector<std::vector<int64_t>> stages;  // channels of 3x3 convolutions; a pool ends each
+  int64_t hidden = 0;                        // width of the two layers of the classifier
+  float dropout = 0.5f;
+  ImageSizes sizes;
+
+  /// vgg11 and vgg16 (columns A and D). 4096 hidden units, but 512 where a side is at most 64
+  /// pixels: there the last stage leaves few values. Throws InputError naming the presets.
+  static VggConfig preset(const std::string& name, const ImageSizes& sizes);
+  static std::vector<std::string> preset_names();
+};
+
+class Vgg : public nn::Module {
+ public:
+  /// Throws InputError where the sizes do not make a model: the pools must leave a pixel.
+  explicit Vgg(const VggConfig& config);
+  Tensor forward(const Tensor& images) override;  // (N, H, W, C) -> (N, classes)
+
+ private:
+  nn::Sequential features_;
+  nn::Sequential classifier_;
+};
+
+}  // namespace tessera::models

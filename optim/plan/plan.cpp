@@ -1,0 +1,276 @@
+#include "optim/plan/plan.h"
+
+#include <algorithm>
+
+#include "core/error.h"
+#include "dist/communicator.h"
+#include "optim/plan/checked_int.h"
+#include "optim/plan/plan_groups.h"
+
+namespace tessera::optim {
+namespace {
+
+constexpr int64_t f32_bytes = 4;
+constexpr int64_t f64_bytes = 8;
+constexpr int64_t ring_slots = 2;
+constexpr int64_t update_slots = 2;
+constexpr int64_t crossing_slots = 2;  // of a GPU
+// Of a GPU, for the norm and for what a step ends with:
+constexpr int64_t segment_bytes = 32;         // a parameter in the table of block sums
+constexpr int64_t blocks_a_partial_sum = 1024;
+constexpr int64_t scalars_bytes = 32;         // a f64, and five words
+constexpr int64_t fetched_slots = 2;
+
+void add(int64_t& to, CheckedInt value) { to = (to + value).value(); }
+
+int64_t largest_bucket(const PlanGroup& group, bool with_tied) {
+  int64_t largest = 0;
+  for (const dist::Bucket& bucket : group.layout.buckets()) {
+    if (with_tied || !bucket.shared) largest = std::max(largest, bucket.elements);
+  }
+  return largest;
+}
+
+// What stages 2 and 3 keep of full gradients: the ring, and the slots of tied parameters.
+CheckedInt ring_elements(const PlanGroup& group) {
+  int64_t unshared = 0;
+  CheckedInt tied = 0;
+  for (const dist::Bucket& bucket : group.layout.buckets()) {
+    if (bucket.shared) {
+      tied += bucket.elements;
+    } else {
+      ++unshared;
+    }
+  }
+  return tied + CheckedInt(std::min(unshared, ring_slots)) * largest_bucket(group, false);
+}
+
+// Tied blocks stay; of the others there are a block and, with overlap, the next one, which is on
+// its way.
+CheckedInt gathered_elements(const PlanGroup& group, bool overlap) {
+  CheckedInt tied = 0;
+  int64_t most = 0;
+  int64_t before = 0;
+  for (const PlanBlock& block : group.blocks) {
+    if (block.tied) {
+      tied += block.elements;
+      continue;
+    }
+    most = std::max(most, (CheckedInt(before) + block.elements).value());
+    if (overlap) before = block.elements;
+  }
+  return tied + most;
+}
+
+class Planner {
+ public:
+  Planner(const PlanInput& input, int64_t rank)
+      : input_(input),
+        rank_(rank),
+        others_(input.ranks - 1),
+        micro_steps_(input.batch.micro_steps(input.ranks)) {
+    plan_.rank = rank;
+  }
+
+  Plan make(const std::vector<PlanGroup>& groups) {
+    for (const PlanGroup& group : groups) {
+      add_values(group);
+      if (!group.trainable) continue;
+      trainable_ += std::ssize(group.registered);
+      add_gradients(group);
+      add_update(group);
+      add_norms(group);
+    }
+    add_step();
+    add_statistics();
+    sum_up();
+    return plan_;
+  }
+
+ private:
+  int64_t& sent(dist::Traffic purpose) { return plan_.traffic[static_cast<size_t>(purpose)]; }
+  void add_update_traffic(dist::Traffic purpose, CheckedInt bytes) {
+    add(sent(purpose), bytes);
+    add(plan_.update_traffic[static_cast<size_t>(purpose)], bytes);
+  }
+  bool sums_locally() const { return input_.no_sync && micro_steps_ > 1; }
+
+  // Times that the rank sends its gradient in a step.
+  int64_t gradient_sends() const {
+    const int64_t micro_batches = input_.batch.micro_batches();
+    if (rank_ >= micro_batches) return 0;
+    // Micro-batches rank, rank + N, rank + 2N, ... below M.
+    return input_.no_sync ? 1 : (micro_batches - rank_ - 1) / input_.ranks + 1;
+  }
+
+  void add_values(const PlanGroup& group) {
+    const int64_t bytes = dtype_size(group.dtype);
+    const dist::ShardLayout& layout = group.layout;
+    const int64_t shard = layout.shard_elements();
+    CheckedInt padding = layout.padding_elements();
+    CheckedInt held = layout.flat_elements();
+    if (input_.stage == 3) {
+      held = padding = shard;
+      for (size_t p = 0; p < group.registered.size(); ++p) {
+        padding = padding - layout.owned(static_cast<int>(p), rank_).size();
+      }
+      add(plan_.parts.gathered, gathered_elements(group, input_.overlap) * bytes);
+      for (const PlanBlock& block : group.blocks) {
+        add(sent(dist::Traffic::parameters), CheckedInt(others_) * block.shard_elements * bytes *
+                                                 block.gathers * micro_steps_);
+      }
+    } else if (input_.stage > 0 && group.trainable) {
+      add_update_traffic(dist::Traffic::parameters, CheckedInt(others_) * shard * bytes);
+    }
+    add(plan_.parts.values, held * bytes);
+    add(plan_.padding, padding * bytes);
+  }
+
+  void add_gradients(const PlanGroup& group) {
+    const int64_t bytes = dtype_size(group.dtype);
+    const int64_t sum_bytes = dtype_size(group.sum_dtype);
+    const int64_t flat = group.layout.flat_elements();
+    const int64_t shard = group.layout.shard_elements();
+    const CheckedInt buckets = input_.stage >= 2 ? ring_elements(group) : flat;
+    add(plan_.parts.buckets, buckets * bytes);
+    // The sum over micro-batches needs a place of its own at every stage, because the next
+    // micro-batch's gradient is written where the last one's was.
+    add(plan_.parts.accumulators, CheckedInt(shard) * sum_bytes);
+    if (sums_locally()) add(plan_.parts.local_sums, CheckedInt(flat) * sum_bytes);
+    if (input_.reduction == Reduction::fast) {
+      const CheckedInt largest_shard = largest_bucket(group, true) / input_.ranks;
+      add(plan_.parts.scattered, largest_shard * f32_bytes);
+    }
+    // A rank sends every shard but its own.
+    add(sent(dist::Traffic::gradients), CheckedInt(gradient_sends()) * (flat - shard) *
+                                            (sums_locally() ? sum_bytes : bytes));
+    if (input_.stage > 0) return;
+    // Later its own shard of the sums to everybody else.
+    add_update_traffic(dist::Traffic::gradients, CheckedInt(others_) * shard * sum_bytes);
+    if (group.sum_dtype != group.dtype) {
+      const int64_t slots = std::min(update_slots, std::ssize(group.layout.buckets()));
+      add(plan_.parts.gathered_sums, CheckedInt(slots) * largest_bucket(group, true) * sum_bytes);
+    }
+  }
+
+  void add_update(const PlanGroup& group) {
+    const bool everything = input_.stage == 0;
+    const int64_t elements =
+        everything ? group.layout.flat_elements() : group.layout.shard_elements();
+    if (input_.offload || group.dtype != DType::f32) {
+      add(plan_.parts.masters, CheckedInt(elements) * f32_bytes);
+    }
+    add(plan_.parts.state, CheckedInt(elements) * input_.state_tensors * f32_bytes);
+    if (input_.offload) {
+      const int64_t largest = largest_bucket(group, true) / (everything ? 1 : input_.ranks);
+      const int64_t slots =
+          input_.device.is_cpu() ? 1 : std::min(crossing_slots, std::ssize(group.layout.buckets()));
+      add(plan_.parts.crossing, CheckedInt(slots) * largest * (dtype_size(group.sum_dtype) +
+                                                               dtype_size(group.dtype)));
+    }
+  }
+
+  // The sums of squares of all blocks, of all ranks.
+  void add_norms(const PlanGroup& group) {
+    const int64_t blocks = group.layout.flat_elements() / dist::block_elements;
+    add(plan_.parts.norms, CheckedInt(blocks) * f64_bytes);
+    for (size_t p = 0; p < group.registered.size(); ++p) {
+      parameter_blocks_ += dist::blocks_of(group.layout.slot(static_cast<int>(p)).elements);
+    }
+    add(sent(dist::Traffic::norms), CheckedInt(others_) * (blocks / input_.ranks) * f64_bytes);
+  }
+
+  void add_step() {
+    const CheckedInt losses = CheckedInt(micro_steps_) * f32_bytes;
+    // A bit for each micro-step (had it data?) and each parameter (had it a gradient?).
+    const CheckedInt flags = ((CheckedInt(micro_steps_) + trainable_ + 7).value()) / 8;
+    // A graph leaves its loss in a place of its own.
+    plan_.parts.losses = (losses * input_.ranks + (input_.graph ? f32_bytes : 0)).value();
+    plan_.parts.flags = (flags * input_.ranks).value();
+    sent(dist::Traffic::losses) = (losses * others_).value();
+    sent(dist::Traffic::flags) = (flags * others_).value();
+    if (!input_.device.is_cpu()) {
+      const CheckedInt partial_sums =
+          (parameter_blocks_ + blocks_a_partial_sum - 1) / blocks_a_partial_sum;
+      add(plan_.parts.norms, CheckedInt(trainable_) * segment_bytes + partial_sums * f64_bytes);
+      plan_.parts.scalars = scalars_bytes;
+      plan_.parts.fetched = fetched_slots * scalars_bytes;
+    }
+    plan_.parts.staging = input_.staging_bytes.value_or(dist::mpi_staging_bytes(input_.ranks));
+  }
+
+  void add_statistics() {
+    if (input_.statistics == 0) return;
+    const CheckedInt values = input_.statistics;
+    const CheckedInt slot = (values + 1) * f32_bytes;  // the last value says that there was data
+    const bool synchronized = input_.sync_batch_norm && input_.ranks > 1;
+    plan_.parts.running = (values * f32_bytes).value();
+    add(plan_.parts.statistics, slot);
+    if (!synchronized) {
+      add(plan_.parts.statistics, slot * micro_steps_ * input_.ranks);
+      sent(dist::Traffic::statistics) = (slot * micro_steps_ * others_).value();
+      return;
+    }
+    // Forward the means, then the squares; backward two sums: each a value for a channel.
+    sent(dist::Traffic::statistics) = (values * 2 * f32_bytes * others_).value();
+  }
+
+  void sum_up() {
+    const PlanParts& p = plan_.parts;
+    const CheckedInt state = CheckedInt(p.masters) + p.state;
+    add(plan_.parameters, CheckedInt(p.values) + p.running + p.gathered);
+    add(plan_.gradients,
+        CheckedInt(p.buckets) + p.accumulators + p.local_sums + p.gathered_sums);
+    add(input_.offload ? plan_.host.optimizer_state : plan_.optimizer_state, state);
+    const bool apart = !input_.device.is_cpu();  // device and host
+    plan_.host.communication = (CheckedInt(p.crossing) + p.fetched + (apart ? p.flags : 0)).value();
+    add(plan_.communication, CheckedInt(p.staging) + p.scattered + p.norms + p.losses +
+                                 p.statistics + p.scalars + (apart ? 0 : p.flags));
+    // So that the plan's own sums hold.
+    CheckedInt all = CheckedInt(plan_.parameters) + plan_.gradients + plan_.communication + state;
+    all += plan_.host.communication;
+    CheckedInt traffic = 0;
+    for (const int64_t bytes : plan_.traffic) traffic += bytes;
+  }
+
+  const PlanInput& input_;
+  int64_t rank_;
+  int64_t others_;
+  int64_t micro_steps_;
+  int64_t trainable_ = 0;  // parameters
+  int64_t parameter_blocks_ = 0;
+  Plan plan_;
+};
+
+}  // namespace
+
+int64_t Plan::sent() const {
+  int64_t sum = 0;
+  for (const int64_t bytes : traffic) sum += bytes;
+  return sum;
+}
+
+std::vector<PlanParameter> plan_parameters(const nn::Module& model) {
+  std::vector<PlanParameter> list;
+  for (const auto& [name, parameter, shared, block] : model.named_parameters()) {
+    list.push_back({name, parameter.elements(), shared, block, parameter.dtype(),
+                    parameter.trainable()});
+  }
+  return list;
+}
+
+int64_t plan_statistics(const nn::Module& model) {
+  int64_t values = 0;
+  for (const auto& [name, statistics] : model.named_statistics()) {
+    values += statistics->mean.elements() + statistics->variance.elements();
+  }
+  return values;
+}
+
+Plan plan(const PlanInput& input, int64_t rank) {
+  const std::vector<PlanGroup> groups = plan_groups(input);  // checks the input
+  TESSERA_CHECK(rank >= 0 && rank < input.ranks, "plan: rank {} of {}", rank, input.ranks);
+  return Planner(input, rank).make(groups);
+}
+
+}  // namespace tessera::optim

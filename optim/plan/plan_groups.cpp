@@ -1,0 +1,98 @@
+#include "optim/plan/plan_groups.h"
+
+#include <algorithm>
+
+#include "core/error.h"
+
+namespace tessera::optim {
+namespace {
+
+std::vector<PlanBlock> blocks_of(const PlanInput& input, const PlanGroup& group) {
+  const auto& buckets = group.layout.buckets();
+  const int64_t first_of_backward = first_trainable(input);
+  std::vector<PlanBlock> blocks;
+  for (size_t b = 0; b < buckets.size(); ++b) {
+    const dist::Bucket& bucket = buckets[b];
+    const bool joins = b > 0 && bucket.block >= 0 && bucket.block == buckets[b - 1].block;
+    if (!joins) blocks.push_back({.first_bucket = static_cast<int>(b)});
+    PlanBlock& block = blocks.back();
+    block.end_bucket = static_cast<int>(b) + 1;
+    block.elements += bucket.elements;
+    block.shard_elements += bucket.shard_elements;
+    block.tied = block.tied || bucket.shared;
+  }
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    // Once where it stays until backward is there, or where backward does not come: the last block,
+    // at which forward and backward meet; those of tied parameters; frozen ones at the beginning.
+    const dist::Bucket& last = buckets[static_cast<size_t>(blocks[i].first_bucket)];
+    const bool read_again = group.last_registered(last) >= first_of_backward;
+    blocks[i].gathers = i == 0 || blocks[i].tied || !read_again ? 1 : 2;
+  }
+  return blocks;
+}
+
+bool same_group(const PlanParameter& a, const PlanParameter& b) {
+  return a.dtype == b.dtype && a.trainable == b.trainable;
+}
+
+PlanGroup make_group(const PlanInput& input, const PlanParameter& kind) {
+  std::vector<dist::LayoutParameter> list;
+  std::vector<int64_t> registered;
+  for (size_t i = 0; i < input.parameters.size(); ++i) {
+    const PlanParameter& p = input.parameters[i];
+    if (!same_group(p, kind)) continue;
+    list.push_back({p.name, p.elements, p.shared, input.stage == 3 ? p.block : -1});
+    registered.push_back(static_cast<int64_t>(i));
+  }
+  const int64_t bucket_elements = std::max<int64_t>(1, input.bucket_bytes / dtype_size(kind.dtype));
+  PlanGroup group{.dtype = kind.dtype,
+                  .sum_dtype = dtype_size(kind.dtype) == 2 ? input.sum_dtype : DType::f32,
+                  .trainable = kind.trainable,
+                  .registered = std::move(registered),
+                  .layout = {std::move(list), input.ranks, bucket_elements},
+                  .blocks = {}};
+  if (input.stage == 3) group.blocks = blocks_of(input, group);
+  return group;
+}
+
+void check(const PlanInput& input) {
+  TESSERA_CHECK(input.stage >= 0 && input.stage <= 3, "plan: stage {}, expected 0 to 3",
+                input.stage);
+  constexpr int64_t most_ranks = int64_t{1} << 40;
+  TESSERA_CHECK(input.ranks >= 1 && input.ranks <= most_ranks, "plan: {} ranks, expected 1 to 2^40",
+                input.ranks);
+  TESSERA_CHECK(input.sum_dtype == DType::f32 || input.sum_dtype == DType::bf16,
+                "plan: gradient sums of dtype {}, expected f32 or bf16",
+                dtype_name(input.sum_dtype));
+  TESSERA_CHECK(input.state_tensors >= 0, "plan: {} state tensors", input.state_tensors);
+  for (const PlanParameter& p : input.parameters) {
+    TESSERA_CHECK(is_float(p.dtype), "plan: parameter '{}' has dtype {}, expected f32, bf16 or f16",
+                  p.name, dtype_name(p.dtype));
+  }
+  input.batch.validate();
+  if (input.graph && input.device.is_cpu()) {
+    fail_input("graph: of ranks that compute on the CPU; a graph is captured on CUDA");
+  }
+}
+
+}  // namespace
+
+int64_t first_trainable(const PlanInput& input) {
+  const auto found = std::find_if(input.parameters.begin(), input.parameters.end(),
+                                  [](const PlanParameter& p) { return p.trainable; });
+  return found - input.parameters.begin();
+}
+
+std::vector<PlanGroup> plan_groups(const PlanInput& input) {
+  check(input);
+  std::vector<PlanParameter> kinds;  // the first parameter of each group
+  for (const PlanParameter& p : input.parameters) {
+    const auto same = [&p](const PlanParameter& kind) { return same_group(p, kind); };
+    if (std::none_of(kinds.begin(), kinds.end(), same)) kinds.push_back(p);
+  }
+  std::vector<PlanGroup> groups;
+  for (const PlanParameter& kind : kinds) groups.push_back(make_group(input, kind));
+  return groups;
+}
+
+}  // namespace tessera::optim

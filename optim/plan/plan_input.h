@@ -1,0 +1,52 @@
+// What a plan is asked for: the parameters of a model, the ranks, and how they share the work.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/device.h"
+#include "core/dtype.h"
+#include "core/micro_batch.h"
+#include "nn/module.h"
+#include "optim/zero_optimizer.h"
+
+namespace tessera::optim {
+
+struct PlanParameter {
+  std::string name;
+  int64_t elements = 0;
+  bool shared = false;  // tied: used under two names
+  int64_t block = -1;   // that stage 3 gathers as one; -1: named by nobody
+  DType dtype = DType::f32;
+  bool trainable = true;
+};
+
+struct PlanInput {
+  std::vector<PlanParameter> parameters = {};  // in order of registration
+  int64_t ranks = 1;
+  int stage = 2;
+  int64_t bucket_bytes = int64_t{4} << 20;
+  bool overlap = true;
+  Reduction reduction = Reduction::ordered;
+  bool no_sync = false;
+  Batch batch = {};
+  int64_t state_tensors = 2;     // of the update rule: Adam's two moments
+  DType sum_dtype = DType::f32;  // of the gradient sums of 16-bit parameters; others have f32
+  /// Master weights and state on the host, where that is another device than the values'.
+  bool offload = false;
+  bool graph = false;
+  int64_t statistics = 0;  // values of running statistics: two for each channel of a batch norm
+  bool sync_batch_norm = false;
+  Device device = {};  // that ranks compute on
+  /// What the transport holds; absent: that of Tessera's over MPI.
+  std::optional<int64_t> staging_bytes = std::nullopt;
+};
+
+/// The parameters of a model as they are now: with their dtypes, and frozen where they are.
+std::vector<PlanParameter> plan_parameters(const nn::Module& model);
+/// The values of its running statistics.
+int64_t plan_statistics(const nn::Module& model);
+
+}  // namespace tessera::optim

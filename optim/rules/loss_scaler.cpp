@@ -1,0 +1,34 @@
+#include "optim/rules/loss_scaler.h"
+
+#include <cmath>
+
+#include "core/error.h"
+
+namespace tessera::optim {
+
+LossScaler::LossScaler(const LossScaling& options)
+    : scale_(options.initial), growth_interval_(options.growth_interval) {
+  int exponent = 0;
+  if (!(scale_ >= 1) || std::frexp(scale_, &exponent) != 0.5f) {
+    fail_input("loss scale {}, expected a power of two, at least 1", scale_);
+  }
+  if (growth_interval_ < 1) {
+    fail_input("loss scale grows after {} steps, expected at least 1", growth_interval_);
+  }
+}
+
+void LossScaler::step(bool overflow, int64_t step) {
+  constexpr float largest = 0x1p60f;  // far from where a scaled loss would itself be infinite
+  if (overflow) {
+    TESSERA_CHECK(scale_ >= 2,
+                  "step {}: gradients overflow at a loss scale of {}, and below 1 it cannot fall",
+                  step, scale_);
+    scale_ /= 2;
+    good_steps_ = 0;
+  } else if (++good_steps_ == growth_interval_) {
+    good_steps_ = 0;
+    if (scale_ < largest) scale_ *= 2;
+  }
+}
+
+}  // namespace tessera::optim

@@ -1,0 +1,86 @@
+#include "optim/rules/update_rule.h"
+
+#include <cmath>
+
+namespace tessera::optim {
+namespace {
+
+// 1 - beta^step in double: in float the power loses digits long before the factor reaches one.
+float bias_correction(float beta, int64_t step) {
+  return static_cast<float>(1.0 - std::pow(static_cast<double>(beta), static_cast<double>(step)));
+}
+
+template <class Rule>
+UpdateHyper adam_hyper(const Rule& rule, int64_t step, const GroupOptions& group, bool decoupled) {
+  UpdateHyper hyper;
+  hyper.learning_rate = group.learning_rate.value_or(rule.learning_rate);
+  hyper.beta1 = group.beta1.value_or(rule.beta1);
+  hyper.beta2 = group.beta2.value_or(rule.beta2);
+  hyper.epsilon = rule.epsilon;
+  hyper.weight_decay = group.weight_decay.value_or(rule.weight_decay);
+  hyper.bias_correction1 = bias_correction(hyper.beta1, step);
+  hyper.bias_correction2 = bias_correction(hyper.beta2, step);
+  hyper.decoupled_decay = decoupled;
+  return hyper;
+}
+
+void adam(const Context& context, const UpdateRanges& ranges,
+          std::span<const UpdateSegment> segments, std::span<const UpdateHyper> groups) {
+  kernels::adam_update(context, ranges.parameters, ranges.state[0], ranges.state[1],
+                       ranges.gradients, segments, groups, ranges.scalars);
+}
+
+}  // namespace
+
+std::vector<std::string> Sgd::state_names() const {
+  if (momentum == 0) return {};
+  return {"momentum_buffer"};
+}
+
+UpdateHyper Sgd::hyper(int64_t step, const GroupOptions& group) const {
+  UpdateHyper hyper;
+  hyper.learning_rate = group.learning_rate.value_or(learning_rate);
+  hyper.beta1 = group.beta1.value_or(momentum);
+  hyper.weight_decay = group.weight_decay.value_or(weight_decay);
+  hyper.nesterov = nesterov;
+  hyper.first_step = step == 1;
+  return hyper;
+}
+
+void Sgd::update(const Context& context, const UpdateRanges& ranges,
+                 std::span<const UpdateSegment> segments,
+                 std::span<const UpdateHyper> groups) const {
+  for (const UpdateHyper& group : groups) {
+    TESSERA_CHECK(group.beta1 == 0 || !ranges.state.empty(),
+                  "sgd: a group has momentum {}, the rule has none and so no state for it",
+                  group.beta1);
+  }
+  kernels::sgd_update(context, ranges.parameters, ranges.state.empty() ? Tensor() : ranges.state[0],
+                      ranges.gradients, segments, groups, ranges.scalars);
+}
+
+std::vector<std::string> Adam::state_names() const { return {"exp_avg", "exp_avg_sq"}; }
+
+UpdateHyper Adam::hyper(int64_t step, const GroupOptions& group) const {
+  return adam_hyper(*this, step, group, false);
+}
+
+void Adam::update(const Context& context, const UpdateRanges& ranges,
+                  std::span<const UpdateSegment> segments,
+                  std::span<const UpdateHyper> groups) const {
+  adam(context, ranges, segments, groups);
+}
+
+std::vector<std::string> AdamW::state_names() const { return {"exp_avg", "exp_avg_sq"}; }
+
+UpdateHyper AdamW::hyper(int64_t step, const GroupOptions& group) const {
+  return adam_hyper(*this, step, group, true);
+}
+
+void AdamW::update(const Context& context, const UpdateRanges& ranges,
+                   std::span<const UpdateSegment> segments,
+                   std::span<const UpdateHyper> groups) const {
+  adam(context, ranges, segments, groups);
+}
+
+}  // namespace tessera::optim

@@ -1,0 +1,130 @@
+#include "optim/zero/batch_statistics.h"
+
+#include "core/image_kernels.h"
+#include "optim/zero/partition.h"
+
+namespace tessera::optim {
+
+BatchStatistics::BatchStatistics(std::shared_ptr<dist::Communicator> communicator)
+    : communicator_(std::move(communicator)) {}
+
+BatchStatistics::~BatchStatistics() {
+  for (const auto& [name, statistics] : statistics_) {
+    statistics->observed = nullptr;
+    statistics->over = {};
+  }
+}
+
+void BatchStatistics::add(const std::vector<nn::NamedStatistics>& statistics, bool synchronized) {
+  for (const nn::NamedStatistics& named : statistics) {
+    TESSERA_CHECK(!named.statistics->observed,
+                  "optimizer: the running statistics of '{}' are already under an optimizer",
+                  named.name);
+    const float first = statistics_.empty() ? named.statistics->momentum
+                                            : statistics_[0].statistics->momentum;
+    TESSERA_CHECK(named.statistics->momentum == first,
+                  "optimizer: the running statistics of '{}' have momentum {}, those before {}; "
+                  "expected one momentum", named.name, named.statistics->momentum, first);
+    statistics_.push_back(named);
+  }
+  synchronized_ = synchronized && communicator_->size() > 1;
+  if (!statistics.empty()) lay_out();
+}
+
+void BatchStatistics::lay_out() {
+  values_ = 0;
+  for (const auto& [name, statistics] : statistics_) values_ += 2 * statistics->mean.elements();
+  const Tensor before = running_;  // what the first of them view
+  running_ = flat_buffer(*communicator_, values_, DType::f32, Category::parameters);
+  current_ = {};
+  current_ = flat_buffer(*communicator_, values_ + 1, DType::f32, Category::communication);
+  observed_ = {};
+  micro_steps_ = 0;
+  kernels::fill(current_context(current_.device()), current_.flat(values_, values_ + 1), 1.0f);
+  observations_.assign(statistics_.size(), 0);
+  int64_t offset = 0;
+  for (size_t i = 0; i < statistics_.size(); ++i) {
+    const auto& statistics = statistics_[i].statistics;
+    const bool has_values = statistics->mean.allocated();
+    const Tensor mean = has_values ? statistics->mean.detach() : Tensor{};
+    const Tensor variance = has_values ? statistics->variance.detach() : Tensor{};
+    statistics->attach(running_.storage(), offset * dtype_size(DType::f32));
+    if (has_values) {
+      statistics->mean.copy_from(mean);
+      statistics->variance.copy_from(variance);
+    } else {
+      statistics->reset();
+    }
+    statistics->observed = [this, i, offset](const Tensor& batch_mean,
+                                             const Tensor& batch_variance) {
+      observe(i, offset, batch_mean, batch_variance);
+    };
+    if (synchronized_) {
+      const auto sum = [this](const Tensor& values) {
+        communicator_->all_reduce(values, {dist::Traffic::statistics}).wait();
+      };
+      statistics->over = {.ranks = communicator_->size(), .sum = sum};
+    }
+    offset += 2 * statistics->mean.elements();
+  }
+}
+
+void BatchStatistics::observe(size_t index, int64_t offset, const Tensor& mean,
+                              const Tensor& variance) {
+  ++observations_[index];
+  const Context context = current_context(current_.device());
+  const int64_t middle = offset + mean.elements();
+  kernels::copy(context, current_.flat(offset, middle), mean);
+  kernels::copy(context, current_.flat(middle, middle + variance.elements()), variance);
+}
+
+void BatchStatistics::begin_micro_step() { observations_.assign(statistics_.size(), 0); }
+
+void BatchStatistics::check_observed() const {
+  for (size_t i = 0; i < statistics_.size(); ++i) {
+    TESSERA_CHECK(observations_[i] == 1,
+                  "optimizer: the forward of a micro-batch used the batch norm '{}' {} times; its "
+                  "running statistics want once",
+                  statistics_[i].name, observations_[i]);
+  }
+}
+
+void BatchStatistics::begin_step(int64_t micro_steps) {
+  if (values_ == 0 || synchronized_) return;
+  if (micro_steps_ != micro_steps) {
+    observed_ = {};  // the old ones go before larger ones come
+    const int64_t slots = communicator_->size() * micro_steps;
+    observed_ = flat_buffer(*communicator_, slots * (values_ + 1), DType::f32,
+                            Category::communication);
+    micro_steps_ = micro_steps;
+  }
+  const int64_t own = micro_steps * (values_ + 1);
+  const int64_t begin = communicator_->rank() * own;
+  kernels::fill(current_context(observed_.device()), observed_.flat(begin, begin + own), 0.0f);
+}
+
+void BatchStatistics::keep(int64_t micro_step) {
+  if (values_ == 0 || synchronized_) return;
+  const int64_t slot = communicator_->rank() * micro_steps_ + micro_step;
+  kernels::copy(current_context(observed_.device()),
+                observed_.flat(slot * (values_ + 1), (slot + 1) * (values_ + 1)), current_);
+}
+
+void BatchStatistics::gather() {
+  if (values_ == 0 || synchronized_) return;
+  communicator_->all_gather(observed_, {dist::Traffic::statistics}).wait();
+}
+
+void BatchStatistics::fold(int64_t micro_batches, const StepScalars* scalars) {
+  if (values_ == 0) return;
+  StatisticsFold fold{.momentum = statistics_[0].statistics->momentum};
+  if (!synchronized_) {
+    fold.ranks = communicator_->size();
+    fold.micro_steps = micro_steps_;
+    fold.micro_batches = micro_batches;
+  }
+  kernels::fold_statistics(current_context(running_.device()), running_,
+                           synchronized_ ? current_ : observed_, fold, scalars);
+}
+
+}  // namespace tessera::optim

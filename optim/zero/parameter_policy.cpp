@@ -1,0 +1,168 @@
+#include "optim/zero/parameter_policy.h"
+
+#include <algorithm>
+
+#include "core/kernels.h"
+
+namespace tessera::optim {
+
+GatheredParameters::GatheredParameters(const Partition& partition,
+                                       dist::Communicator& communicator)
+    : partition_(partition),
+      communicator_(communicator),
+      published_(static_cast<size_t>(partition.buckets())) {}
+
+GatheredParameters::~GatheredParameters() {
+  // Nobody waits here, where an exception may unwind: who uses a value that is under way does.
+  for (size_t i = 0; i < partition_.parameters().size(); ++i) {
+    const int bucket = partition_.layout().slot(static_cast<int>(i)).bucket;
+    const dist::Work work = published_[static_cast<size_t>(bucket)];
+    if (work.done()) continue;
+    partition_.parameters()[i].named.parameter.leaf().about_to_be_used = [work] { work.wait(); };
+  }
+}
+
+void GatheredParameters::wait(size_t bucket) {
+  published_[bucket].wait();
+  published_[bucket] = {};
+}
+
+void GatheredParameters::use(int parameter) {
+  wait(static_cast<size_t>(partition_.layout().slot(parameter).bucket));
+}
+
+dist::Work GatheredParameters::publish(int bucket) {
+  dist::Work& work = published_[static_cast<size_t>(bucket)];
+  work = communicator_.all_gather(partition_.held_values(bucket),
+                                  {dist::Traffic::parameters, bucket});
+  return work;
+}
+
+void GatheredParameters::synchronize() {
+  for (size_t bucket = 0; bucket < published_.size(); ++bucket) wait(bucket);
+}
+
+ShardedParameters::ShardedParameters(const Partition& partition, dist::Communicator& communicator,
+                                     bool prefetch, MicroStepLog& log)
+    : partition_(partition), communicator_(communicator), prefetch_(prefetch), log_(log) {
+  int64_t block = -1;
+  for (int b = 0; b < partition.buckets(); ++b) {
+    const dist::Bucket& bucket = partition.bucket(b);
+    if (units_.empty() || bucket.block < 0 || bucket.block != block) units_.emplace_back();
+    block = bucket.block;
+    units_.back().buckets.push_back(b);
+    units_.back().tied = units_.back().tied || bucket.shared;
+    unit_of_.push_back(static_cast<int>(units_.size()) - 1);
+  }
+}
+
+ShardedParameters::~ShardedParameters() { release_all(); }
+
+void ShardedParameters::use(int parameter) {
+  const int bucket = partition_.layout().slot(parameter).bucket;
+  const int unit = unit_of_[static_cast<size_t>(bucket)];
+  if (unit != last_) enter(unit, being_read());
+  ++units_[static_cast<size_t>(unit)].readers;
+}
+
+void ShardedParameters::done(int parameter) {
+  const int bucket = partition_.layout().slot(parameter).bucket;
+  --units_[static_cast<size_t>(unit_of_[static_cast<size_t>(bucket)])].readers;
+}
+
+std::vector<int> ShardedParameters::being_read() const {
+  std::vector<int> list;
+  for (size_t i = 0; i < units_.size(); ++i) {
+    if (units_[i].readers > 0) list.push_back(static_cast<int>(i));
+  }
+  return list;
+}
+
+void ShardedParameters::enter(int unit, const std::vector<int>& kept) {
+  if (phase_ != Phase::evaluation) log_.push_back([this, unit, kept] { enter(unit, kept); });
+  const int next = successor(unit);
+  last_ = unit;
+  // Room before the new ones come. A tied unit takes nobody's place: it is read between the
+  // forward and the backward of the unit before it.
+  if (!units_[static_cast<size_t>(unit)].tied) {
+    for (int other = 0; other < static_cast<int>(units_.size()); ++other) {
+      const bool stays = other == unit || other == next ||
+                         units_[static_cast<size_t>(other)].tied ||
+                         std::find(kept.begin(), kept.end(), other) != kept.end();
+      if (!stays) release(other);
+    }
+  }
+  gather(unit);
+  if (next >= 0) gather(next);
+  for (const dist::Work& work : units_[static_cast<size_t>(unit)].works) work.wait();
+}
+
+int ShardedParameters::successor(int unit) {
+  if (phase_ == Phase::evaluation) {
+    // As in training, where each untied unit is read once in a forward.
+    const auto& units = forward_.units;
+    const auto at = std::find(units.begin(), units.end(), unit);
+    const bool known = !units_[static_cast<size_t>(unit)].tied && at != units.end();
+    return prefetch_ && known && at + 1 != units.end() ? *(at + 1) : -1;
+  }
+  Order& order = phase_ == Phase::forward ? forward_ : backward_;
+  if (order.next == order.units.size() || order.units[order.next] != unit) {
+    order.units.resize(order.next);
+    order.units.push_back(unit);
+  }
+  ++order.next;
+  return prefetch_ && order.next < order.units.size() ? order.units[order.next] : -1;
+}
+
+void ShardedParameters::gather(int index) {
+  Unit& unit = units_[static_cast<size_t>(index)];
+  if (!unit.works.empty()) return;
+  const auto purpose =
+      phase_ == Phase::evaluation ? dist::Traffic::other : dist::Traffic::parameters;
+  for (const int b : unit.buckets) {
+    Tensor whole = Tensor::unallocated({partition_.bucket(b).elements}, partition_.dtype());
+    // Not the communicator's memory, which is for what stays.
+    whole.attach(allocate(whole.bytes(), Category::parameters, communicator_.device()), 0);
+    const dist::Range own = partition_.own_range(b);
+    kernels::copy(current_context(whole.device()), whole.flat(own.begin, own.end),
+                  partition_.held_values(b));
+    unit.works.push_back(communicator_.all_gather(whole, {purpose, b}));
+    partition_.attach_bucket(b, whole.storage(), 0);
+  }
+}
+
+void ShardedParameters::release(int index) {
+  Unit& unit = units_[static_cast<size_t>(index)];
+  if (unit.works.empty()) return;
+  for (const int b : unit.buckets) partition_.attach_bucket(b, nullptr, 0);
+  unit.works.clear();  // a gather that is under way keeps its memory until it is done
+}
+
+void ShardedParameters::release_all() {
+  for (int unit = 0; unit < static_cast<int>(units_.size()); ++unit) release(unit);
+  last_ = -1;
+}
+
+dist::Work ShardedParameters::publish(int) {
+  release_all();  // what is gathered has the values before the update
+  return {};
+}
+
+void ShardedParameters::begin_forward() {
+  release_all();
+  phase_ = Phase::forward;
+  forward_.next = 0;
+}
+
+void ShardedParameters::begin_backward() {
+  phase_ = Phase::backward;
+  backward_.next = 0;
+  last_ = -1;
+}
+
+void ShardedParameters::end_backward() {
+  release_all();
+  phase_ = Phase::evaluation;
+}
+
+}  // namespace tessera::optim
