@@ -66,8 +66,8 @@ if [[ ${#questions[@]} -eq 0 ]]; then questions=("${all_questions[@]}"); fi
 
 default_build=build/gpu
 if $emulated; then default_build=build/gpu_emulated; fi
-build=${TESSERA_GPU_BUILD:-$default_build}
-report=${report:-$PWD/$build/report}
+build=$(realpath -m -- "${TESSERA_GPU_BUILD:-$default_build}")
+report=${report:-$build/report}
 seconds=${TESSERA_GPU_SECONDS:-570}
 gpus=2
 if ! $emulated; then
@@ -84,8 +84,7 @@ install_packages
 mkdir -p "$report"
 # One host: NCCL need not look for others, and a machine without a network has this interface alone.
 export NCCL_SOCKET_IFNAME=${NCCL_SOCKET_IFNAME:-lo}
-export TESSERA_SOURCE_DIR=$PWD TESSERA_BIN=$PWD/$build/bin
-if [[ $build == /* ]]; then TESSERA_BIN=$build/bin; fi
+export TESSERA_SOURCE_DIR=$PWD TESSERA_BIN=$build/bin
 touch "$report/.began"
 # As nvcc's toolkit, compute-sanitizer may be where no search path leads.
 if [[ -d /usr/local/cuda/bin ]]; then PATH=$PATH:/usr/local/cuda/bin; fi
