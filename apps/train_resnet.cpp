@@ -68,7 +68,7 @@ class Run {
     std::unique_ptr<ImageWeights> weights;
     if (!options.init.empty()) weights = std::make_unique<ImageWeights>(options.init, *model_);
     if (world.rank == 0 && !options.save.empty()) check_writable(options.save);
-    if (!world.communicator->device().is_cpu()) {
+    if (world.size > 1 && !world.communicator->device().is_cpu()) {
       choose_algorithms(options, PlannedImages::of(data), world.communicator->device());
       dist::share_convolution_choices(world);
     }

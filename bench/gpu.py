@@ -63,10 +63,10 @@ def peer(args, script, *options):
     return compare.last_json([args.python, compare.PEERS / script, *device, *options], args.threads)
 
 
-def kept(args, name, measure):
-    """What measure() returns, kept in args.out; with --peer-only what an earlier call has kept."""
+def kept(args, name, measure, again):
+    """What measure() returns, kept in args.out; measured only once unless `again`."""
     path = args.out / f"{name}.json"
-    if not (args.peer_only and path.exists()):
+    if again or not path.exists():
         path.write_text(json.dumps(measure()))
     return json.loads(path.read_text())
 
@@ -75,20 +75,14 @@ def rows_of(result):
     return {row["name"]: row for row in result["rows"]}
 
 
-def measure_kernels(args):
-    return ours(args, "bench_kernels", *(["--tiny"] if args.smoke else []))
-
-
-def product_rate(args):
-    """TFLOP/s of a square product; measured here where no call has."""
-    path = args.out / "kernels.json"
-    if not path.exists():
-        path.write_text(json.dumps(measure_kernels(args)))
-    return rows_of(json.loads(path.read_text()))["bf16 product"]["tflops_per_s"]
+def our_kernels(args, again=False):
+    """What bench_kernels measures, by name."""
+    options = ["--tiny"] if args.smoke else []
+    return rows_of(kept(args, "kernels", lambda: ours(args, "bench_kernels", *options), again))
 
 
 def kernels(args):
-    mine = rows_of(kept(args, "kernels", lambda: measure_kernels(args)))
+    mine = our_kernels(args, again=not args.peer_only)
     if not args.peer_only:
         for name, row in mine.items():
             kernel_row(name, row, mine)
@@ -185,7 +179,7 @@ def step_rows(name, mine, rate, required):
 def our_gpt(args, preset, name):
     """Prints our steps, and returns the faster one: as it comes, or with tune's table."""
     required = preset == "gpt2"
-    rate = product_rate(args)
+    rate = our_kernels(args)["bf16 product"]["tflops_per_s"]
     mine = our_step(args, preset)
     step_rows(name, mine, rate, required)
     tuned = tuned_step(args, preset) if args.device == "cuda" else None
@@ -200,7 +194,7 @@ def gpt(args, preset):
     required = preset == "gpt2"
     name = "nano, bf16" if args.smoke else \
         f"{NAMES[preset]}, bf16, T=1024, B={batch_to_fill(args, preset)}"
-    mine = kept(args, preset, lambda: our_gpt(args, preset, name))
+    mine = kept(args, preset, lambda: our_gpt(args, preset, name), again=not args.peer_only)
     if args.python == "none":
         return
     with tempfile.TemporaryDirectory() as folder:
@@ -255,7 +249,7 @@ def resnet(args):
     if args.device == "cuda" and cache.exists() and \
             "TESSERA_CUDNN_INCLUDE-NOTFOUND" in cache.read_text():
         raise Skipped("this build has no cuDNN, which convolutions on a GPU need")
-    mine = kept(args, "resnet", our_resnet)
+    mine = kept(args, "resnet", our_resnet, again=not args.peer_only)
     ms = mine["median_ms"]
     if not args.peer_only:
         compare.row(name, f"{ms:.1f} ms, {1e3 * batch / ms:.0f} images/s", "", "")

@@ -26,7 +26,7 @@ struct ConvolutionChoice {
 /// The version of cuDNN, as 91300 for 9.13.0; 0 where it is not there.
 int64_t convolution_library_version();
 
-/// What this process has chosen so far on the device.
+/// All choices that this process has made so far on the device.
 std::vector<ConvolutionChoice> convolution_choices(int device);
 
 /// From now on these convolutions take these algorithms. Throws, and changes nothing, where the

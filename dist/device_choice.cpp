@@ -33,6 +33,7 @@ std::vector<Found> gather(const World& world, const Found& own) {
 
 /// World::difference, on every rank.
 std::string difference_of(Communicator& communicator, int device) {
+  if (communicator.size() == 1) return "";
   std::vector<Machine> machines;
   for (const std::string& text : gather_text(communicator, own_machine(device).text())) {
     machines.push_back(Machine::of_text(text));

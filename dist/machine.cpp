@@ -25,7 +25,7 @@ std::string versioned(const char* library, int64_t version) {
   return version == 0 ? fmt::format("no {}", library) : fmt::format("{} {}", library, version);
 }
 
-/// What a rank has, in the order in which it is compared.
+/// The rank's GPU and libraries in words, in the order in which they are compared.
 std::array<std::string, 5> described(const Machine& machine) {
   return {machine.gpu, fmt::format("{} multiprocessors", machine.multiprocessors),
           versioned("cuBLASLt", machine.cublas_lt), versioned("cuDNN", machine.cudnn),

@@ -1,4 +1,4 @@
-// What the bits of a rank's results depend on beside the program: its GPU and the libraries there.
+// A rank's GPU and the libraries there, on which the bits of its results depend beside the program.
 #pragma once
 
 #include <cstdint>
@@ -17,11 +17,11 @@ struct Machine {
 
   bool operator==(const Machine&) const = default;
   std::string text() const;  // one line
-  /// What text() has written. Throws for anything else.
+  /// The inverse of text(). Throws for what text() has not written.
   static Machine of_text(const std::string& text);
 };
 
-/// What the calling process has with the GPU `device`.
+/// The calling process's, with the GPU `device`.
 Machine own_machine(int device);
 
 /// The first thing in which a rank differs from rank 0: "rank 2 has 114 multiprocessors, rank 0 has

@@ -101,8 +101,8 @@ Problem problem_of(Pass pass, const cudnnTensorDescriptor_t x, const cudnnFilter
   return p;
 }
 
-/// The algorithm that most convolutions have, and the one of the rest.
-int usual_algorithm(Pass) { return 1; }
+/// The algorithm of every pass that most convolutions have, and the one that all have.
+constexpr int usual_algorithm = 1;
 int other_algorithm(Pass pass) { return pass == Pass::forward ? 0 : 5; }
 
 bool has_algorithm(const Problem& p, int algorithm) {
@@ -110,11 +110,10 @@ bool has_algorithm(const Problem& p, int algorithm) {
   const cudnnConvolutionStruct& c = p.convolution;
   const bool unusual =
       p.x.c == 3 || c.groups > 1 || c.dilation_h > 1 || c.dilation_w > 1;
-  return (algorithm == usual_algorithm(p.pass) && !unusual) ||
-         algorithm == other_algorithm(p.pass);
+  return (algorithm == usual_algorithm && !unusual) || algorithm == other_algorithm(p.pass);
 }
 
-/// What a call that names an algorithm demands of it.
+/// Throws where a call may not name this algorithm.
 void check_algorithm(const Problem& p, int algorithm) {
   const int math = p.convolution.math;
   demand(p.x.type != CUDNN_DATA_FLOAT || math == CUDNN_FMA_MATH,
@@ -163,8 +162,8 @@ cudnnStatus_t propose(cudnnHandle_t handle, int most, int* count, Found* found, 
     const bool is_f32 = problem.x.type == CUDNN_DATA_FLOAT;
     const cudnnMathType_t math = is_f32 ? CUDNN_FMA_MATH : CUDNN_TENSOR_OP_MATH;
     if (problem.pass != Pass::forward) add(0, math, false);
-    if (is_f32) add(usual_algorithm(problem.pass), CUDNN_DEFAULT_MATH, true);
-    add(usual_algorithm(problem.pass), math, true);
+    if (is_f32) add(usual_algorithm, CUDNN_DEFAULT_MATH, true);
+    add(usual_algorithm, math, true);
     add(other_algorithm(problem.pass), math, true);
     if (reversed) std::reverse(all.begin(), all.end());
     *count = std::min(most, static_cast<int>(all.size()));

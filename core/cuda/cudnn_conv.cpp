@@ -32,8 +32,8 @@ void check_cudnn(cudnnStatus_t status, const char* call) {
   fail("{}: {} ({})", call, cudnnGetErrorString(status), reason.data());
 }
 
-// What an algorithm may ask for: those of Fourier's transform would take gigabytes for what others
-// do as fast.
+// An algorithm that asks for more is not taken: Fourier's transforms would need gigabytes for what
+// others do as fast.
 constexpr size_t workspace_limit = size_t{512} << 20;
 
 /// One of the library's enumeration for a pass.
@@ -75,7 +75,6 @@ using Owned = std::unique_ptr<std::remove_pointer_t<Desc>, Destroy>;
 
 /// A convolution as the library has it described, and its algorithm.
 struct Convolution {
-  Conv2dSizes sizes;
   Owned<cudnnTensorDescriptor_t> x, y;
   Owned<cudnnFilterDescriptor_t> filter;
   Owned<cudnnConvolutionDescriptor_t> convolution;
@@ -108,7 +107,6 @@ Convolution describe(const ConvArgs& args) {
   const Conv2dSizes& s = args.sizes;
   const auto& [stride, padding, dilation, groups] = s.options;
   Convolution c;
-  c.sizes = s;
   c.x = describe_images(args.dtype, s.images, s.height, s.width, s.channels);
   c.y = describe_images(args.dtype, s.images, s.out_height, s.out_width, s.out_channels);
   c.filter = describe_filter(args);
@@ -135,7 +133,7 @@ std::vector<Proposal> proposals_of(Ask&& ask) {
   TESSERA_CUDNN(ask(most, &count, found.data()));
   std::vector<Proposal> result;
   for (const Found& one : std::span(found).first(static_cast<size_t>(count))) {
-    result.push_back({{static_cast<int>(one.algo), one.mathType, one.memory},
+    result.push_back({{static_cast<int>(one.algo), one.mathType},
                       one.status,
                       one.determinism == CUDNN_DETERMINISTIC});
   }
@@ -164,7 +162,8 @@ std::vector<Proposal> proposals(cudnnHandle_t handle, Conv2dPass pass, const Con
   return {};
 }
 
-/// What the algorithm takes, where the library has it for the convolution.
+/// Sets `bytes` to the algorithm's workspace; an error where the library does not have the
+/// algorithm for the convolution.
 cudnnStatus_t ask_workspace(cudnnHandle_t handle, Conv2dPass pass, const Convolution& c,
                             int algorithm, size_t& bytes) {
   switch (pass) {
@@ -188,8 +187,8 @@ cudnnStatus_t ask_workspace(cudnnHandle_t handle, Conv2dPass pass, const Convolu
 /// not: nothing is changed then but the descriptor's math type.
 std::string try_algorithm(cudnnHandle_t handle, const ConvArgs& args, Convolution& c,
                           Algorithm algorithm) {
-  // Of f32 all other types of mathematics round the operands to TF32. In bf16 and f16 the operands
-  // are multiplied as they are, unless conversions are allowed.
+  // All other types of mathematics round f32 operands to TF32. Operands in bf16 and f16 are
+  // multiplied as they are, unless conversions are allowed.
   if (args.dtype == DType::f32) {
     algorithm.math = CUDNN_FMA_MATH;
   } else if (algorithm.math == CUDNN_TENSOR_OP_MATH_ALLOW_CONVERSION) {
@@ -224,10 +223,14 @@ std::string describe_text(const ConvArgs& args) {
 void choose_algorithm(cudnnHandle_t handle, const ConvArgs& args, Convolution& c) {
   std::string refused;
   for (const Proposal& proposal : proposals(handle, args.pass, c)) {
-    const std::string why =
-        !proposal.deterministic                     ? "is not deterministic"
-        : proposal.status != CUDNN_STATUS_SUCCESS ? cudnnGetErrorString(proposal.status)
-                                                    : try_algorithm(handle, args, c, proposal);
+    std::string why;
+    if (!proposal.deterministic) {
+      why = "is not deterministic";
+    } else if (proposal.status != CUDNN_STATUS_SUCCESS) {
+      why = cudnnGetErrorString(proposal.status);
+    } else {
+      why = try_algorithm(handle, args, c, proposal);
+    }
     if (why.empty()) return;
     refused += fmt::format("{}{} {}", refused.empty() ? "" : ", ", proposal.number, why);
   }
@@ -283,11 +286,12 @@ class Library {
     const std::lock_guard lock(mutex_);
     std::vector<ConvolutionChoice> result;
     for (const auto& [key, c] : convolutions_) {
-      result.push_back({.sizes = c.sizes,
+      const ConvArgs args = args_of(key);
+      result.push_back({.sizes = args.sizes,
                         .algorithm = c.algorithm.number,
                         .math = c.algorithm.math,
-                        .dtype = static_cast<DType>(key[1]),
-                        .pass = static_cast<Conv2dPass>(key[0])});
+                        .dtype = args.dtype,
+                        .pass = args.pass});
     }
     return result;
   }
@@ -308,10 +312,16 @@ class Library {
   }
 
  private:
-  using Key = std::array<int64_t, sizeof(Conv2dSizes) / sizeof(int64_t) + 2>;
+  using Sizes = std::array<int64_t, sizeof(Conv2dSizes) / sizeof(int64_t)>;
+  using Key = std::array<int64_t, std::tuple_size_v<Sizes> + 2>;
 
+  static ConvArgs args_of(const Key& key) {
+    Sizes sizes;
+    std::copy(key.begin() + 2, key.end(), sizes.begin());
+    return {static_cast<Conv2dPass>(key[0]), std::bit_cast<Conv2dSizes>(sizes),
+            static_cast<DType>(key[1])};
+  }
   static Key key_of(const ConvArgs& args) {
-    using Sizes = std::array<int64_t, sizeof(Conv2dSizes) / sizeof(int64_t)>;
     const auto sizes = std::bit_cast<Sizes>(args.sizes);
     Key key{static_cast<int64_t>(args.pass), static_cast<int64_t>(args.dtype)};
     std::copy(sizes.begin(), sizes.end(), key.begin() + 2);

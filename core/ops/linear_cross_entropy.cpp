@@ -105,8 +105,7 @@ Tensor linear_cross_entropy(const Tensor& x, const Tensor& weight, const Tensor&
   const Shape by_rows{count, x.size(-1)};
   const Rows rows{x.view(by_rows), weight, targets.view({count}),
                   Tensor::empty({count}, DType::f32, x.device()),
-                  std::min(count, chunk_rows > 0 ? chunk_rows
-                                                 : logits_chunk_rows(vocabulary, x.device()))};
+                  std::min(count, logits_chunk_rows(vocabulary, x.device(), chunk_rows))};
   const bool recorded = grad_enabled() && (x.requires_grad() || weight.requires_grad());
   const bool keep = recorded && rows.chunk == count;
   Tensor logits = Tensor::empty(rows.chunk_shape(), DType::f32, x.device(),

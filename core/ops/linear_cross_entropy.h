@@ -17,10 +17,11 @@ inline int64_t logits_stride(int64_t vocabulary) {
   return (vocabulary + multiple - 1) / multiple * multiple;
 }
 
-/// Rows of a chunk: as many as fit 64 MiB of f32 logits, at least one. That is enough for products
-/// at full speed on a CPU. A GPU gets at least 8,192 rows, so that it is not starved by launches,
-/// unless they take more than 2 GiB.
-inline int64_t logits_chunk_rows(int64_t vocabulary, Device device) {
+/// Rows of a chunk: `asked`, or where that is 0, as many as fit 64 MiB of f32 logits, at least one.
+/// That is enough for products at full speed on a CPU. A GPU gets at least 8,192 rows, so that it
+/// is not starved by launches, unless they take more than 2 GiB.
+inline int64_t logits_chunk_rows(int64_t vocabulary, Device device, int64_t asked = 0) {
+  if (asked > 0) return asked;
   constexpr int64_t enough_bytes = int64_t{64} << 20;
   constexpr int64_t most_bytes = int64_t{2} << 30;
   const int64_t row_bytes = std::max<int64_t>(1, logits_stride(vocabulary)) * 4;

@@ -8,10 +8,10 @@
 // additions have one order. cudnnGetLastErrorString says what was wrong in the calling thread's
 // last failure.
 //
-// What it proposes for a convolution begins with what may not be taken: for gradients ALGO_0, which
-// is not deterministic, and for f32 one in TF32. It has no IMPLICIT_PRECOMP_GEMM and no ALGO_1 for
-// 3 channels, groups or dilation, but another algorithm there; and none for kernels of more than 31
-// rows (emulated/control.h changes the order).
+// The proposals for a convolution begin with what may not be taken: for gradients ALGO_0, which
+// is not deterministic, and for f32 one in TF32. This cuDNN has no IMPLICIT_PRECOMP_GEMM and no
+// ALGO_1 for 3 channels, groups or dilation, but another algorithm there; and none for kernels of
+// more than 31 rows (emulated/control.h changes the order).
 //
 // What it cannot cover: which convolutions an algorithm really has, how large a workspace it takes,
 // the order of addition, and what a GPU's rounding differs by.
@@ -119,7 +119,7 @@ cudnnStatus_t cudnnSetConvolution2dDescriptor(cudnnConvolutionDescriptor_t desc,
 cudnnStatus_t cudnnSetConvolutionMathType(cudnnConvolutionDescriptor_t desc, cudnnMathType_t math);
 cudnnStatus_t cudnnSetConvolutionGroupCount(cudnnConvolutionDescriptor_t desc, int groups);
 
-/// What the library proposes, the fastest first, at most `most` of them.
+/// Each call writes the library's proposals, the fastest first, at most `most` of them.
 cudnnStatus_t cudnnGetConvolutionForwardAlgorithm_v7(
     cudnnHandle_t handle, const cudnnTensorDescriptor_t x, const cudnnFilterDescriptor_t w,
     const cudnnConvolutionDescriptor_t conv, const cudnnTensorDescriptor_t y, const int most,

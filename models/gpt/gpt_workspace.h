@@ -23,9 +23,7 @@ struct GptSizes {
   int64_t row = 4 * n;                                   // an f32 a row
   int64_t x = n * config.width * element;                // (B, T, C)
   int64_t logsumexp = row * config.heads;                // of attention
-  int64_t chunk = std::min(n, config.loss_chunk_rows > 0
-                                  ? config.loss_chunk_rows
-                                  : ops::logits_chunk_rows(config.vocab, device));
+  int64_t chunk = std::min(n, ops::logits_chunk_rows(config.vocab, device, config.loss_chunk_rows));
   bool keeps_logits = chunk == n;
   int64_t stride = ops::logits_stride(config.vocab);     // of the rows of logits, in elements
   int64_t logits = 4 * chunk * stride;

@@ -44,4 +44,15 @@ expect() {
 }
 
 # What must be equal between runs: the log without times and without the header and summary.
-losses() { grep -E '"type":"(step|eval)"' "$1" | sed 's/,"tokens_per_s".*//'; }
+losses() { grep -E '"type":"(step|eval)"' "$1" | sed -E 's/,"(tokens|images)_per_s".*//'; }
+
+# as_first NAME TEXT: the last run, whose log is run.jsonl and whose weights are run.safetensors, has
+# the losses and weights of the first run of this name. TEXT says which run it is where it has not.
+as_first() {
+  if [[ ! -e $1.txt ]]; then
+    losses run.jsonl > "$1.txt"
+    cp run.safetensors "$1.safetensors"
+  fi
+  losses run.jsonl | diff "$1.txt" - || fail "other losses: $1, $2"
+  cmp run.safetensors "$1.safetensors" || fail "other weights: $1, $2"
+}
