@@ -9,13 +9,13 @@
 
 #include <fmt/format.h>
 
-#include "apps/support/comm_measure.h"
-#include "apps/support/comm_options.h"
-#include "apps/support/comm_report.h"
-#include "apps/support/train_options.h"
+#include "apps/comm_bench/comm_measure.h"
+#include "apps/comm_bench/comm_report.h"
+#include "apps/comm_bench_options.h"
 #include "core/context.h"
 #include "core/output_file.h"
 #include "dist/bootstrap.h"
+#include "dist/device_choice.h"
 
 namespace tessera::apps {
 namespace {
@@ -60,7 +60,7 @@ int run(int argc, char** argv, dist::World& world) {
     return 0;
   }
   dist::choose_devices(world, options.devices);
-  set_thread_count(threads_per_rank(0, world.local_size));
+  set_thread_count(dist::threads_per_rank(0, world.local_size));
   const bool to_file = !options.json.empty() && options.json != "-";
   if (talks && to_file) check_writable(options.json);
 

@@ -4,36 +4,36 @@
 
 #include <fmt/format.h>
 
-#include "apps/support/command_line.h"
-#include "apps/support/generate_options.h"
-#include "apps/support/gpt_config_file.h"
-#include "apps/support/gpt_weights.h"
-#include "apps/support/sample.h"
-#include "apps/support/train_options.h"
+#include "apps/cli/command_line.h"
+#include "apps/generate_options.h"
 #include "core/context.h"
 #include "dist/device_choice.h"
+#include "models/gpt/gpt_config_file.h"
+#include "models/gpt/gpt_weights.h"
+#include "train/sample.h"
 
 namespace tessera::apps {
 namespace {
 
 void generate(const GenerateOptions& options) {
   dist::choose_device(options.device);
-  const models::GptConfig config = read_gpt_config(config_path_beside(options.model));
+  const models::GptConfig config =
+      models::read_gpt_config(models::config_path_beside(options.model));
   const bool bytes = config.vocab == 256;
   const std::vector<int32_t> prompt = prompt_tokens(options, config);
-  check_prompt(prompt, config);
-  set_thread_count(threads_per_rank(options.threads, 1));
+  train::check_prompt(prompt, config);
+  set_thread_count(dist::threads_per_rank(options.threads, 1));
 
   models::Gpt model(config);
-  GptWeights(options.model, model).load();
+  models::GptWeights(options.model, model).load();
   const auto print = [bytes](int32_t token) {
-    const std::string text = token_text(token, bytes);
+    const std::string text = train::token_text(token, bytes);
     std::fwrite(text.data(), 1, text.size(), stdout);
     std::fflush(stdout);
   };
   if (options.prompt) fmt::print("{}", *options.prompt);
   for (const int32_t token : options.prompt_tokens) print(token);
-  sample(model, prompt, options.sample, print);
+  train::sample(model, prompt, options.sample, print);
   fmt::print("\n");
 }
 

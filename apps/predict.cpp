@@ -7,15 +7,16 @@
 
 #include <fmt/format.h>
 
-#include "apps/support/command_line.h"
-#include "apps/support/image_weights.h"
-#include "apps/support/predict_options.h"
-#include "apps/support/run_options.h"
+#include "apps/cli/command_line.h"
+#include "apps/predict_options.h"
 #include "core/autograd.h"
 #include "core/context.h"
+#include "data/images/augment.h"
 #include "data/images/image_file.h"
 #include "dist/device_choice.h"
 #include "models/image/image_classifier.h"
+#include "models/image/image_model.h"
+#include "nn/weights_file.h"
 
 namespace tessera::apps {
 namespace {
@@ -32,7 +33,7 @@ data::ImageView grey(const data::ImageView& image, std::vector<uint8_t>& pixels)
 }
 
 // An image of the model's size is taken as it is; another one as evaluation takes those of folders.
-Tensor read_input(const std::string& path, const ImageModel& model) {
+Tensor read_input(const std::string& path, const models::ImageModel& model) {
   const auto [side, channels, classes] = model.sizes;
   const data::ImageShape shape{side, side, channels};
   data::ImageMemory memory;
@@ -42,15 +43,16 @@ Tensor read_input(const std::string& path, const ImageModel& model) {
   if (image.shape.channels != channels) {
     fail_input("{}: it has 3 channels, the model is of images with {}", path, channels);
   }
-  const data::ImageTransform transform(
-      {.shape = shape, .norm = model.norm, .resizes = image.shape != shape});
+  const data::ImageTransform transform({.shape = shape,
+                                        .norm = {.mean = model.norm.mean, .std = model.norm.std},
+                                        .resizes = image.shape != shape});
   const Tensor input = Tensor::empty({1, side, side, channels}, DType::f32, Device{});
   transform.evaluate(image, memory, input.raw());
   return input.to(default_device());
 }
 
 void print_guesses(const std::string& path, std::span<const float> logits,
-                   const ImageModel& model, int64_t top) {
+                   const models::ImageModel& model, int64_t top) {
   for (const float logit : logits) {
     if (!std::isfinite(logit)) fail("{}: the model gives a class the score {}", path, logit);
   }
@@ -73,10 +75,10 @@ void print_guesses(const std::string& path, std::span<const float> logits,
 
 void predict(const PredictOptions& options) {
   dist::choose_device(options.device);
-  set_thread_count(threads_per_rank(options.threads, 1));
-  const ImageModel description = read_image_model(options.model);
+  set_thread_count(dist::threads_per_rank(options.threads, 1));
+  const models::ImageModel description = models::read_image_model(options.model);
   const auto model = models::image_classifier(description.name, description.sizes);
-  ImageWeights(options.model, *model).load(*model);
+  nn::load_weights(options.model, *model);
   model->eval();
   const NoGrad no_grad;
   for (const std::string& path : options.images) {

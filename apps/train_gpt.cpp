@@ -12,25 +12,24 @@
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
-#include "apps/support/announce.h"
-#include "apps/support/evaluate.h"
-#include "apps/support/gpt_weights.h"
-#include "apps/support/plan_table.h"
-#include "apps/support/progress.h"
-#include "apps/support/run_log.h"
-#include "apps/support/sample.h"
-#include "apps/support/step_loop.h"
-#include "apps/support/trace_file.h"
-#include "apps/support/train_options.h"
-#include "apps/support/tuned_file.h"
+#include "apps/cli/run_header.h"
+#include "apps/train_gpt_options.h"
+#include "core/context.h"
 #include "core/number_text.h"
 #include "data/tokens/token_data.h"
 #include "data/tokens/token_input.h"
 #include "dist/bootstrap.h"
 #include "dist/device_choice.h"
 #include "models/gpt/gpt.h"
-#include "optim/plan/plan.h"
+#include "models/gpt/gpt_weights.h"
 #include "optim/zero_optimizer.h"
+#include "train/announce.h"
+#include "train/evaluate.h"
+#include "train/plan/plan_table.h"
+#include "train/sample.h"
+#include "train/step_loop.h"
+#include "train/trace_file.h"
+#include "train/tuned_file.h"
 
 namespace tessera::apps {
 namespace {
@@ -48,7 +47,7 @@ JsonObject header_line(const TrainOptions& options, const dist::World& world,
                         .add("vocab", options.model.vocab)
                         .add("dropout", options.model.dropout)
                         .add("parameters", parameter_count));
-  add_run(header, options, world, thread_count());
+  add_run(header, options, world);
   return header.add("eval_batches", options.eval_batches).add("sample", options.sample);
 }
 
@@ -71,18 +70,19 @@ class Run {
       : options_(options),
         world_(world),
         talks_(world.rank == 0),
+        training_(training_run(options)),
         model_(options.model),
         data_(open_data(options, world)) {
     model_.to(parameter_dtype(options.memory));
-    set_thread_count(threads_per_rank(options.threads, world.local_size));
-    std::unique_ptr<GptWeights> weights;
-    if (!options.init.empty()) weights = std::make_unique<GptWeights>(options.init, model_);
-    if (world.rank == 0 && !options.save.empty()) check_gpt_destination(options.save);
-    log_ = begin_run(options, world);
+    set_thread_count(dist::threads_per_rank(options.threads, world.local_size));
+    std::unique_ptr<models::GptWeights> weights;
+    if (!options.init.empty()) weights = std::make_unique<models::GptWeights>(options.init, model_);
+    if (world.rank == 0 && !options.save.empty()) models::check_gpt_destination(options.save);
+    log_ = train::begin_run({.log = options.log, .trace = options.trace}, world);
     input_ = std::make_unique<data::TokenInput>(
         data_, data::TokenInput::Sizes{options.batch.micro, options.model.context});
-    optimizer_ = std::make_unique<optim::ZeroOptimizer>(model_, update_rule(options), world,
-                                                        zero_options(options));
+    optimizer_ =
+        std::make_unique<optim::ZeroOptimizer>(model_, training_.rule, world, training_.zero);
     if (weights) {
       optimizer_->set_parameters(
           [&](const nn::NamedParameter& named, int64_t begin, std::span<float> out) {
@@ -93,42 +93,41 @@ class Run {
 
   void train() {
     announce();
-    StepLoop loop(options_, world_, *optimizer_, *log_,
-                  {.unit = "tokens",
-                   .units_per_step = options_.batch.global * options_.model.context,
-                   .load = [this](const MicroBatch& micro) { input_->load(micro); },
-                   .loss = [this] { return model_.loss(input_->tokens(), input_->targets()); },
-                   .forward =
-                       [this](const MicroBatch& micro) {
-                         const auto sequences = data_.read(micro);
-                         model_.loss(sequences.tokens, sequences.targets);
-                       },
-                   .evaluate = [this](int64_t done) { return evaluation(done); }});
+    train::StepLoop loop(
+        training_.loop, world_, *optimizer_, *log_,
+        {.unit = "tokens",
+         .units_per_step = options_.batch.global * options_.model.context,
+         .forward =
+             [this](const MicroBatch& micro) {
+               const auto sequences = data_.read(micro);
+               return model_.loss(sequences.tokens, sequences.targets);
+             },
+         .load = [this](const MicroBatch& micro) { input_->load(micro); },
+         .loss = [this] { return model_.loss(input_->tokens(), input_->targets()); },
+         .evaluate = [this](int64_t done) { return evaluation(done); }});
     loop.train();
     finish(loop.count());
   }
 
  private:
   void announce() {
-    const int64_t parameters = model_.parameter_count();
-    log_->write(header_line(options_, world_, parameters));
-    announce_run(options_, options_.preset, parameters, world_);
+    log_->write(header_line(options_, world_, model_.parameter_count()));
+    train::announce_run(training_, options_.preset, model_, world_);
     spdlog::info("{}: {} tokens to train on, {} to validate", options_.data,
                  grouped(data_.training().size()), grouped(data_.validation().size()));
   }
 
-  StepWork::Evaluation evaluation(int64_t done) {
-    const float loss =
-        evaluate(model_, data_.validation(),
-                 {.batches = options_.eval_batches, .sequences = options_.batch.micro}, world_);
-    return {eval_line(done, loss), fmt::format("validation loss {:.4f}", loss)};
+  train::StepWork::Evaluation evaluation(int64_t done) {
+    const float loss = train::evaluate(
+        model_, data_.validation(),
+        {.batches = options_.eval_batches, .sequences = options_.batch.micro}, world_);
+    return {train::eval_line(done, loss), fmt::format("validation loss {:.4f}", loss)};
   }
 
-  void finish(const StepCount& count) {
-    const optim::Plan planned =
-        plan_run(options_, model_, plan_device(world_), world_.size, options_.stage, world_.rank);
-    report_run(planned, count, world_, *log_, [this] {
-      if (!options_.trace.empty()) write_trace(options_.trace, world_);
+  void finish(const train::StepCount& count) {
+    const optim::Plan planned = train::plan_run(training_, model_, train::place_of(world_));
+    train::report_run(planned, count, world_, *log_, [this] {
+      if (!options_.trace.empty()) train::write_trace(options_.trace, world_);
       if (!options_.save.empty()) save();
       print_sample();
     });
@@ -136,8 +135,8 @@ class Run {
 
   // No rank holds the whole model: its tensors come by one after the other.
   void save() {
-    std::unique_ptr<GptWriter> writer;
-    if (talks_) writer = std::make_unique<GptWriter>(options_.save, model_);
+    std::unique_ptr<models::GptWriter> writer;
+    if (talks_) writer = std::make_unique<models::GptWriter>(options_.save, model_);
     optimizer_->for_each_parameter(
         [&](const nn::NamedParameter& named, std::span<const float> values) {
           if (writer) writer->write(named, values);
@@ -152,41 +151,47 @@ class Run {
       if (talks_) std::fwrite(text.data(), 1, text.size(), stdout);
     };
     print("--- sample\n");
-    sample(model_, {default_prompt(options_.model, bytes)},
-           {.tokens = options_.sample, .seed = options_.seed},
-           [&](int32_t token) { print(token_text(token, bytes)); });
+    train::sample(model_, {train::default_prompt(options_.model, bytes)},
+                  {.tokens = options_.sample, .seed = options_.seed},
+                  [&](int32_t token) { print(train::token_text(token, bytes)); });
     print("\n---\n\n");
   }
 
   const TrainOptions& options_;
   dist::World& world_;
   bool talks_;  // one rank prints and writes
+  train::TrainingRun training_;
   models::Gpt model_;
   data::TokenData data_;
   std::unique_ptr<data::TokenInput> input_;
-  std::unique_ptr<RunLog> log_;
+  std::unique_ptr<train::RunLog> log_;
   std::unique_ptr<optim::ZeroOptimizer> optimizer_;
 };
 
 std::string plan_text(const TrainOptions& options, const dist::World& world) {
-  set_thread_count(threads_per_rank(options.threads, world.local_size));
+  set_thread_count(dist::threads_per_rank(options.threads, world.local_size));
   models::Gpt model(options.model);
   model.to(parameter_dtype(options.memory));
-  return plan_table(options, options.preset, model.parameter_count(), world.size,
-                    [&](const PlanDevice& device, int64_t ranks, int stage, int64_t rank) {
-                      return plan_run(options, model, device, ranks, stage, rank);
-                    });
+  return train::plan_table({.model_name = options.preset,
+                            .parameters = model.parameter_count(),
+                            .dtype = train::parameter_dtype(model),
+                            .optimizer = options.optimizer},
+                           training_run(options),
+                           {.device = train::plan_device(options.devices), .ranks = world.size},
+                           [&](const train::TrainingRun& run, const train::JobPlace& place) {
+                             return train::plan_run(run, model, place);
+                           });
 }
 
 int run(int argc, char** argv, dist::World& world) {
-  set_up_messages(world.rank == 0);
+  train::set_up_messages(world.rank == 0);
   const auto [options, help] = parse_command_line(argc, argv);
   if (!help.empty() || options.plan) {
     if (world.rank == 0) fmt::print("{}", help.empty() ? plan_text(options, world) : help);
     return 0;
   }
   dist::choose_devices(world, options.devices);
-  if (!options.tuned.empty()) use_tuned_file(options.tuned, world);
+  if (!options.tuned.empty()) train::use_tuned_file(options.tuned, world);
   Run training(options, world);
   training.train();
   return 0;

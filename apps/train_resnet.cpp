@@ -12,17 +12,9 @@
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
-#include "apps/support/announce.h"
-#include "apps/support/image_evaluation.h"
-#include "apps/support/image_options.h"
-#include "apps/support/image_weights.h"
-#include "apps/support/plan_image.h"
-#include "apps/support/plan_table.h"
-#include "apps/support/progress.h"
-#include "apps/support/run_log.h"
-#include "apps/support/step_loop.h"
-#include "apps/support/trace_file.h"
-#include "apps/support/tuned_file.h"
+#include "apps/cli/run_header.h"
+#include "apps/train_resnet_options.h"
+#include "core/context.h"
 #include "core/output_file.h"
 #include "data/images/image_data.h"
 #include "data/images/image_input.h"
@@ -30,8 +22,17 @@
 #include "dist/device_choice.h"
 #include "dist/shared_choices.h"
 #include "models/image/image_classifier.h"
-#include "optim/plan/plan.h"
+#include "models/image/image_model.h"
+#include "nn/weights_file.h"
 #include "optim/zero_optimizer.h"
+#include "train/announce.h"
+#include "train/images/image_evaluation.h"
+#include "train/images/plan_image.h"
+#include "train/plan/plan_table.h"
+#include "train/step_loop.h"
+#include "train/trace_file.h"
+#include "train/tuned_file.h"
+#include "train/weights.h"
 
 namespace tessera::apps {
 namespace {
@@ -50,29 +51,41 @@ data::ImageData open_data(const ImageTrainOptions& options) {
   return data;
 }
 
+models::ImageSizes sizes_of(const data::ImageData& data) {
+  const data::ImageShape& shape = data.transform.shape;
+  return {.side = shape.height, .channels = shape.channels, .classes = data.classes()};
+}
+
 std::unique_ptr<nn::Module> build_model(const ImageTrainOptions& options,
                                         const data::ImageData& data) {
-  auto model = models::image_classifier(options.model, {.side = data.transform.shape.height,
-                                                        .channels = data.transform.shape.channels,
-                                                        .classes = data.classes()});
+  auto model = models::image_classifier(options.model, sizes_of(data));
   model->to(parameter_dtype(options.memory));
   return model;
+}
+
+train::PlannedImages planned(const ImageTrainOptions& options, const data::ImageData& data) {
+  return train::planned_images(models::image_config(options.model, sizes_of(data)), data,
+                               options.label_smoothing);
 }
 
 // One training run of a rank: what its steps need, together.
 class Run {
  public:
   Run(const ImageTrainOptions& options, const data::ImageData& data, dist::World& world)
-      : options_(options), world_(world), data_(data), model_(build_model(options, data)) {
-    set_thread_count(threads_per_rank(options.threads, world.local_size));
-    std::unique_ptr<ImageWeights> weights;
-    if (!options.init.empty()) weights = std::make_unique<ImageWeights>(options.init, *model_);
+      : options_(options),
+        world_(world),
+        training_(image_training_run(options)),
+        data_(data),
+        model_(build_model(options, data)) {
+    set_thread_count(dist::threads_per_rank(options.threads, world.local_size));
+    std::unique_ptr<nn::WeightsFile> weights;
+    if (!options.init.empty()) weights = std::make_unique<nn::WeightsFile>(options.init, *model_);
     if (world.rank == 0 && !options.save.empty()) check_writable(options.save);
     if (world.size > 1 && !world.communicator->device().is_cpu()) {
-      choose_algorithms(options, PlannedImages::of(data), world.communicator->device());
+      train::choose_algorithms(training_, planned(options, data), world.communicator->device());
       dist::share_convolution_choices(world);
     }
-    log_ = begin_run(options, world);
+    log_ = train::begin_run({.log = options.log, .trace = options.trace}, world);
     batches_ = std::make_shared<data::TrainingBatches>(
         data.train, data.transform,
         data::TrainingBatches::Schedule{.batch = options.batch,
@@ -81,8 +94,8 @@ class Run {
                                         .rank = world.rank});
     input_ = std::make_unique<data::ImageInput>(
         batches_, data::ImageInput::Options{.workers = options.workers});
-    optimizer_ = std::make_unique<optim::ZeroOptimizer>(*model_, update_rule(options), world,
-                                                        image_zero_options(options));
+    optimizer_ =
+        std::make_unique<optim::ZeroOptimizer>(*model_, training_.rule, world, training_.zero);
     if (!weights) return;
     optimizer_->set_parameters(weights->source());
     weights->load_statistics(*model_);
@@ -90,18 +103,18 @@ class Run {
 
   void train() {
     announce();
-    StepLoop loop(options_, world_, *optimizer_, *log_,
-                  {.unit = "images",
-                   .units_per_step = options_.batch.global,
-                   .load = [this](const MicroBatch& micro) { load(micro); },
-                   .loss = [this] { return loss(input_->images(), input_->labels()); },
-                   .forward =
-                       [this](const MicroBatch& micro) {
-                         const data::ImageBatch batch = batches_->read(micro);
-                         loss(batch.images, batch.labels);
-                       },
-                   .evaluate = [this](int64_t done) { return evaluation(done); },
-                   .describe = [this](int64_t step) { return describe(step); }});
+    train::StepLoop loop(training_.loop, world_, *optimizer_, *log_,
+                         {.unit = "images",
+                          .units_per_step = options_.batch.global,
+                          .forward =
+                              [this](const MicroBatch& micro) {
+                                const data::ImageBatch batch = batches_->read(micro);
+                                return loss(batch.images, batch.labels);
+                              },
+                          .load = [this](const MicroBatch& micro) { load(micro); },
+                          .loss = [this] { return loss(input_->images(), input_->labels()); },
+                          .evaluate = [this](int64_t done) { return evaluation(done); },
+                          .describe = [this](int64_t step) { return describe(step); }});
     loop.train();
     finish(loop.count());
   }
@@ -125,9 +138,8 @@ class Run {
   }
 
   void announce() {
-    const int64_t parameters = model_->parameter_count();
-    log_->write(header(parameters));
-    announce_run(options_, options_.model, parameters, world_);
+    log_->write(header());
+    train::announce_run(training_, options_.model, *model_, world_);
     spdlog::info("{}: {}", options_.data.empty() ? data_.format : options_.data,
                  data_.description());
     if (options_.sync_bn) {
@@ -136,7 +148,7 @@ class Run {
     }
   }
 
-  JsonObject header(int64_t parameters) const {
+  JsonObject header() const {
     const data::ImageShape& shape = data_.transform.shape;
     JsonObject line = header_begin("train_resnet", options_);
     line.add("format", data_.format)
@@ -145,8 +157,8 @@ class Run {
                           .add("image_size", shape.height)
                           .add("channels", shape.channels)
                           .add("classes", data_.classes())
-                          .add("parameters", parameters));
-    add_run(line, options_, world_, thread_count());
+                          .add("parameters", model_->parameter_count()));
+    add_run(line, options_, world_);
     return line.add("epochs", options_.epochs)
         .add("steps_per_epoch", batches_->steps_per_epoch())
         .add("schedule", options_.schedule)
@@ -157,13 +169,13 @@ class Run {
         .add("workers", options_.workers);
   }
 
-  StepWork::Evaluation evaluation(int64_t done) {
-    const ImageEvaluation result =
-        evaluate_images(*model_, data_.validation, data_.transform,
-                        {.batch = options_.batch.micro, .workers = options_.workers}, world_);
+  train::StepWork::Evaluation evaluation(int64_t done) {
+    const train::ImageEvaluation result = train::evaluate_images(
+        *model_, data_.validation, data_.transform,
+        {.batch = options_.batch.micro, .workers = options_.workers}, world_);
     const double epochs =
         static_cast<double>(done) / static_cast<double>(batches_->steps_per_epoch());
-    JsonObject line = eval_line(done, result.loss);
+    JsonObject line = train::eval_line(done, result.loss);
     line.add("epoch", std::round(epochs * 1000) / 1000)
         .add("top1", result.top1)
         .add("top5", result.top5);
@@ -172,62 +184,56 @@ class Run {
                               100 * result.top5)};
   }
 
-  void finish(const StepCount& count) {
-    const optim::Plan planned =
-        plan_run(options_, *model_, PlannedImages::of(data_), plan_device(world_), world_.size,
-                 options_.stage, world_.rank);
-    report_run(planned, count, world_, *log_, [&] {
-      if (!options_.trace.empty()) write_trace(options_.trace, world_);
+  void finish(const train::StepCount& count) {
+    const optim::Plan plan =
+        train::plan_run(training_, *model_, planned(options_, data_), train::place_of(world_));
+    train::report_run(plan, count, world_, *log_, [&] {
+      if (!options_.trace.empty()) train::write_trace(options_.trace, world_);
       const int64_t updates = count.steps - count.skipped;
       if (!options_.save.empty()) save(updates * options_.batch.micro_batches());
     });
   }
 
-  // No rank need hold the whole model: its tensors come by one after the other.
   void save(int64_t batches) {
-    std::unique_ptr<ImageWriter> writer;
-    if (world_.rank == 0) {
-      const data::ImageShape& shape = data_.transform.shape;
-      writer = std::make_unique<ImageWriter>(
-          options_.save, *model_,
-          ImageModel{.name = options_.model,
-                     .sizes = {.side = shape.height,
-                               .channels = shape.channels,
-                               .classes = data_.classes()},
-                     .norm = data_.transform.norm,
-                     .class_names = data_.class_names});
-    }
-    optimizer_->for_each_parameter(
-        [&](const nn::NamedParameter& named, std::span<const float> values) {
-          if (writer) writer->write(named, values);
-        });
-    if (writer) writer->commit(*model_, batches);
+    const models::ImageModel description{
+        .name = options_.model,
+        .sizes = sizes_of(data_),
+        .norm = {.mean = data_.transform.norm.mean, .std = data_.transform.norm.std},
+        .class_names = data_.class_names};
+    train::save_weights(options_.save, *model_, *optimizer_, world_,
+                        {.metadata = models::image_metadata(description), .batches = batches});
   }
 
   const ImageTrainOptions& options_;
   dist::World& world_;
+  train::TrainingRun training_;
   const data::ImageData& data_;
   std::unique_ptr<nn::Module> model_;
   std::shared_ptr<data::TrainingBatches> batches_;
   std::unique_ptr<data::ImageInput> input_;
   int64_t data_exposed_ns_ = 0;  // of the running step
-  std::unique_ptr<RunLog> log_;
+  std::unique_ptr<train::RunLog> log_;
   std::unique_ptr<optim::ZeroOptimizer> optimizer_;
 };
 
 std::string plan_text(const ImageTrainOptions& options, const data::ImageData& data,
                       const dist::World& world) {
-  set_thread_count(threads_per_rank(options.threads, world.local_size));
+  set_thread_count(dist::threads_per_rank(options.threads, world.local_size));
   const auto model = build_model(options, data);
-  const PlannedImages images = PlannedImages::of(data);
-  return plan_table(options, options.model, model->parameter_count(), world.size,
-                    [&](const PlanDevice& device, int64_t ranks, int stage, int64_t rank) {
-                      return plan_run(options, *model, images, device, ranks, stage, rank);
-                    });
+  const train::PlannedImages images = planned(options, data);
+  return train::plan_table({.model_name = options.model,
+                            .parameters = model->parameter_count(),
+                            .dtype = train::parameter_dtype(*model),
+                            .optimizer = options.optimizer},
+                           image_training_run(options),
+                           {.device = train::plan_device(options.devices), .ranks = world.size},
+                           [&](const train::TrainingRun& run, const train::JobPlace& place) {
+                             return train::plan_run(run, *model, images, place);
+                           });
 }
 
 int run(int argc, char** argv, dist::World& world) {
-  set_up_messages(world.rank == 0);
+  train::set_up_messages(world.rank == 0);
   ImageCommandLine line = parse_image_command_line(argc, argv);
   if (!line.help.empty()) {
     if (world.rank == 0) fmt::print("{}", line.help);
@@ -242,7 +248,7 @@ int run(int argc, char** argv, dist::World& world) {
     return 0;
   }
   dist::choose_devices(world, options.devices);
-  if (!options.tuned.empty()) use_tuned_file(options.tuned, world);
+  if (!options.tuned.empty()) train::use_tuned_file(options.tuned, world);
   Run training(options, data, world);
   training.train();
   return 0;

@@ -9,15 +9,15 @@
 
 #include <fmt/format.h>
 
-#include "apps/support/table.h"
-#include "apps/support/tune_options.h"
-#include "apps/support/tuned_file.h"
+#include "apps/tune_options.h"
 #include "core/cuda.h"
 #include "core/number_text.h"
 #include "core/output_file.h"
 #include "core/product_tuning.h"
 #include "dist/bootstrap.h"
 #include "optim/zero_optimizer.h"
+#include "train/table.h"
+#include "train/tuned_file.h"
 
 namespace tessera::apps {
 namespace {
@@ -40,7 +40,7 @@ std::vector<cuda::ProductShape> products_of(const TuneOptions& options, dist::Wo
 std::vector<cuda::MeasuredProduct> measure(const std::vector<cuda::ProductShape>& shapes) {
   const Context context = current_context(default_device());
   std::vector<cuda::MeasuredProduct> products;
-  Table table({"m", "n", "k", "operands", "result", "first us", "fastest us", "of"});
+  train::Table table({"m", "n", "k", "operands", "result", "first us", "fastest us", "of"});
   for (const cuda::ProductShape& shape : shapes) {
     const cuda::MeasuredProduct product = cuda::measure_product(context, shape);
     table.add({grouped(shape.m), grouped(shape.n), grouped(shape.k),
@@ -62,11 +62,12 @@ int run(int argc, char** argv, dist::World& world) {
   if (world.size > 1) fail_input("tune measures on one rank, and was started on {}", world.size);
   dist::choose_devices(world, {.device = "cuda", .comm = "mpi"});
   check_writable(options.out);
-  const TunedFor here{cuda::device_name(default_device().index), cuda::product_library_version()};
+  const train::TunedFor here{cuda::device_name(default_device().index),
+                             cuda::product_library_version()};
   fmt::print("{}, cuBLASLt {}\n", here.device, here.library);
   const std::vector<cuda::MeasuredProduct> products = measure(products_of(options, world));
   OutputFile file(options.out);
-  file.write(tuned_text(here, products));
+  file.write(train::tuned_text(here, products));
   file.commit();
   return 0;
 }

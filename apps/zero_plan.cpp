@@ -9,13 +9,13 @@
 
 #include <fmt/format.h>
 
-#include "apps/support/command_line.h"
-#include "apps/support/plan_options.h"
-#include "apps/support/plan_report.h"
-#include "apps/support/plan_stage.h"
-#include "apps/support/train_options.h"
+#include "apps/cli/command_line.h"
+#include "apps/zero_plan_options.h"
+#include "apps/zero_plan_report.h"
 #include "core/context.h"
 #include "core/output_file.h"
+#include "dist/device_choice.h"
+#include "train/plan/plan_stage.h"
 
 namespace tessera::apps {
 namespace {
@@ -23,8 +23,9 @@ namespace {
 void run(const PlanOptions& options) {
   const bool to_file = !options.json.empty() && options.json != "-";
   if (to_file) check_writable(options.json);
-  set_thread_count(threads_per_rank(options.threads, static_cast<int>(options.ranks_per_node)));
-  const std::vector<StagePlan> plans = plan_stages(options);
+  set_thread_count(
+      dist::threads_per_rank(options.threads, static_cast<int>(options.ranks_per_node)));
+  const std::vector<train::StagePlan> plans = train::plan_stages(options);
   if (options.json == "-") {
     fmt::print("{}\n", plan_json(options, plans).text());
     return;

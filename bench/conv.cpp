@@ -17,11 +17,11 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "apps/support/comm_bandwidth.h"
-#include "apps/support/command_line.h"
-#include "apps/support/json_line.h"
+#include "apps/cli/command_line.h"
+#include "apps/comm_bench/comm_bandwidth.h"
 #include "core/cuda.h"
 #include "core/image_kernels.h"
+#include "core/json_line.h"
 #include "core/ops.h"
 #include "core/ops/conv2d.h"
 #include "core/random.h"
@@ -127,7 +127,7 @@ std::string row(const Layer& l, int64_t batch, DType dtype, Samples samples) {
   });
   const double multiplications =
       static_cast<double>(s.y_elements() * l.channels * l.kernel * l.kernel);
-  return apps::JsonObject()
+  return JsonObject()
       .add("pixels", l.pixels)
       .add("channels", l.channels)
       .add("out_channels", l.out_channels)
@@ -137,8 +137,7 @@ std::string row(const Layer& l, int64_t batch, DType dtype, Samples samples) {
       .add("is_first", l.is_first)
       .add("forward_ms", 1e3 * forward)
       .add("backward_ms", 1e3 * backward)
-      .add("gflops_per_s",
-           2e-9 * multiplications * (l.is_first ? 2 : 3) / (forward + backward))
+      .add("gflops_per_s", 2e-9 * multiplications * (l.is_first ? 2 : 3) / (forward + backward))
       .text();
 }
 
@@ -168,7 +167,7 @@ int main(int argc, char** argv) {
     for (const Layer& layer : layers_of(net)) {
       rows.push_back(row(layer, batch, dtype, tiny ? Samples{1, 0} : Samples{7, 0.05}));
     }
-    fmt::print("{}\n", apps::JsonObject()
+    fmt::print("{}\n", JsonObject()
                            .add("bench", "conv")
                            .add("device", default_device().is_cpu() ? "cpu" : "cuda")
                            .add("net", net)

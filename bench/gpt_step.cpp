@@ -23,17 +23,17 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "apps/support/gpt_weights.h"
-#include "apps/support/json_line.h"
-#include "apps/support/model_options.h"
-#include "apps/support/plan_gpt.h"
-#include "apps/support/tuned_file.h"
+#include "apps/cli/model_options.h"
 #include "core/context.h"
 #include "core/cuda.h"
+#include "core/json_line.h"
 #include "dist/bootstrap.h"
 #include "dist/device_choice.h"
 #include "models/gpt/gpt.h"
+#include "models/gpt/gpt_weights.h"
 #include "optim/zero_optimizer.h"
+#include "train/plan/plan_gpt.h"
+#include "train/tuned_file.h"
 
 namespace {
 
@@ -182,7 +182,7 @@ Timing run_steps(const Options& options, models::Gpt& model, optim::ZeroOptimize
   const auto take_result = [&] {
     if (!launched) return;
     const optim::StepReport report = launched->get();
-    timing.losses.push_back(apps::json_number(report.loss));
+    timing.losses.push_back(json_number(report.loss));
     timing.exposed_ms.push_back(static_cast<double>(report.exposed_ns) / 1e6);
   };
   auto next_batch = batches.begin();
@@ -251,7 +251,7 @@ int bench(const Options& options, dist::World& world) {
   const int64_t start_kib = peak_kib();
   dist::choose_devices(world, options.devices);
   set_thread_count(options.threads);
-  if (!options.tuned.empty()) apps::use_tuned_file(options.tuned, world);
+  if (!options.tuned.empty()) train::use_tuned_file(options.tuned, world);
   int64_t micro = 0;
   models::Gpt model(sizes(options, micro));
   model.to(apps::parameter_dtype(options.memory));
@@ -260,13 +260,13 @@ int bench(const Options& options, dist::World& world) {
       model, optim::AdamW{.learning_rate = 3e-4f, .beta2 = 0.95f, .weight_decay = 0.1f}, world,
       zero_options(options));
   if (!options.weights.empty()) {
-    const apps::GptWeights weights(options.weights, model);
+    const models::GptWeights weights(options.weights, model);
     optimizer.set_parameters([&](const auto& named, int64_t begin, std::span<float> out) {
       weights.read(named, begin, out);
     });
   }
   if (!options.write_weights.empty()) {
-    apps::GptWriter writer(options.write_weights, model);
+    models::GptWriter writer(options.write_weights, model);
     optimizer.for_each_parameter(
         [&](const auto& named, std::span<const float> values) { writer.write(named, values); });
     writer.commit();
@@ -282,8 +282,8 @@ int bench(const Options& options, dist::World& world) {
              "\n",
              ms, *std::min_element(timing.ms.begin(), timing.ms.end()), median(timing.exposed_ms),
              median(timing.update_ms), static_cast<double>(tokens) / ms * 1e3,
-             apps::gpt_work(model.config(), micro * count, DType::f32).flops, peak_kib(), start_kib,
-             peaks(), world.size, fmt::join(timing.losses, ","));
+             train::gpt_work(model.config(), micro * count, DType::f32).flops, peak_kib(),
+             start_kib, peaks(), world.size, fmt::join(timing.losses, ","));
   return 0;
 }
 

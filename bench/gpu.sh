@@ -145,7 +145,7 @@ build_all() {
   measured=(bench_kernels bench_gpt_step tune)
   rest=(bench_resnet_step comm_bench train_gpt train_resnet test_core test_dist test_models
     test_dist_mpi test_optim_mpi)
-  if ! $emulated; then rest+=(test_optim test_support generate); fi
+  if ! $emulated; then rest+=(test_optim test_train generate); fi
   part configure 90 "${configure[@]}" || return 1
   if grep -q 'bench_kernel_times:' <(ninja -C "$build" -t targets all 2> /dev/null); then
     measured+=(bench_kernel_times)
@@ -232,7 +232,7 @@ tests_all() {
   programs || true
   if ! $emulated; then
     part curve 180 env TESSERA_TEST_DEVICE=cuda OMP_NUM_THREADS=$((cores / 2)) \
-      "$build/bin/test_support" "GPT micro learns*" || true
+      "$build/bin/test_train" "GPT micro learns*" || true
   fi
   wait "${waiting[@]}"
 }

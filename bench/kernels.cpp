@@ -19,11 +19,11 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "apps/support/comm_bandwidth.h"
-#include "apps/support/command_line.h"
-#include "apps/support/json_line.h"
+#include "apps/cli/command_line.h"
+#include "apps/comm_bench/comm_bandwidth.h"
 #include "core/context.h"
 #include "core/cuda.h"
+#include "core/json_line.h"
 #include "core/kernels.h"
 #include "core/ops.h"
 #include "core/ops/linear_cross_entropy.h"
@@ -104,11 +104,8 @@ class Bench {
   }
 
   void add(const std::string& name, double seconds, const char* unit, double amount) {
-    rows_.push_back(apps::JsonObject()
-                        .add("name", name)
-                        .add("ms", 1e3 * seconds)
-                        .add(unit, amount / seconds)
-                        .text());
+    rows_.push_back(
+        JsonObject().add("name", name).add("ms", 1e3 * seconds).add(unit, amount / seconds).text());
   }
   void add_rate(const std::string& name, double seconds, double flops) {
     add(name, seconds, "tflops_per_s", 1e-12 * flops);
@@ -279,11 +276,10 @@ int main(int argc, char** argv) {
     Bench bench(sizes, tiny ? 1 : 7, tiny ? 0 : 0.02);
     bench.run();
     const Device used = default_device();
-    fmt::print("{}\n",
-               apps::JsonObject()
-                   .add("bench", "kernels")
-                   .add("device", used.is_cpu() ? "cpu" : cuda::device_name(used.index))
-                   .raw("rows", bench.rows())
-                   .text());
+    fmt::print("{}\n", JsonObject()
+                           .add("bench", "kernels")
+                           .add("device", used.is_cpu() ? "cpu" : cuda::device_name(used.index))
+                           .raw("rows", bench.rows())
+                           .text());
   });
 }

@@ -15,16 +15,16 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "apps/support/image_weights.h"
-#include "apps/support/model_options.h"
-#include "apps/support/run_report.h"
+#include "apps/cli/model_options.h"
 #include "core/context.h"
 #include "core/image_ops.h"
 #include "core/ops.h"
 #include "dist/bootstrap.h"
 #include "dist/device_choice.h"
 #include "models/image/image_classifier.h"
+#include "nn/weights_file.h"
 #include "optim/zero_optimizer.h"
+#include "train/run_report.h"
 
 namespace {
 
@@ -101,7 +101,7 @@ int run(int argc, char** argv, dist::World& world) {
                                       },
                                   .groups = {{.weight_decay = 0.0f}}});
   if (!options.weights.empty()) {
-    const apps::ImageWeights weights(options.weights, *model);
+    const nn::WeightsFile weights(options.weights, *model);
     optimizer.set_parameters(weights.source());
     weights.load_statistics(*model);
   }
@@ -124,9 +124,10 @@ int run(int argc, char** argv, dist::World& world) {
   std::sort(ms.begin(), ms.end());
   const MemoryLedger& ledger = memory_ledger(default_device());
   fmt::print(R"({{"median_ms":{:.3f},"min_ms":{:.3f},"activations":{},"workspace":{},)"
-             R"("vm_hwm_kib":{},"losses":[{}]}})" "\n",
+             R"("vm_hwm_kib":{},"losses":[{}]}})"
+             "\n",
              ms[ms.size() / 2], ms.front(), ledger.peak(Category::activations),
-             ledger.peak(Category::workspace), apps::process_peak_bytes() / 1024,
+             ledger.peak(Category::workspace), train::process_peak_bytes() / 1024,
              fmt::join(losses, ","));
   return 0;
 }

@@ -5,13 +5,13 @@ set(header_dir ${CMAKE_INSTALL_INCLUDEDIR}/tessera)
 
 install(EXPORT Tessera NAMESPACE Tessera:: FILE TesseraTargets.cmake DESTINATION ${package_dir})
 install(TARGETS tessera tessera_core tessera_nn tessera_dist tessera_optim tessera_models
-  tessera_data EXPORT Tessera)
+  tessera_data tessera_train EXPORT Tessera)
 # The component images, which brings zlib, JPEG and PNG only to those who ask for it.
 install(EXPORT TesseraImages NAMESPACE Tessera:: FILE TesseraImagesTargets.cmake
   DESTINATION ${package_dir})
-install(TARGETS tessera_images EXPORT TesseraImages)
+install(TARGETS tessera_images tessera_train_images EXPORT TesseraImages)
 install(FILES tessera.h DESTINATION ${header_dir})
-install(DIRECTORY core nn dist optim models data DESTINATION ${header_dir}
+install(DIRECTORY core nn dist optim models data train DESTINATION ${header_dir}
   FILES_MATCHING PATTERN *.h)
 
 configure_package_config_file(cmake/TesseraConfig.cmake.in TesseraConfig.cmake

@@ -1,8 +1,12 @@
 #include "dist/device_choice.h"
 
+#include <omp.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <cstdlib>
+#include <thread>
 #include <vector>
 
 #include "core/cuda.h"
@@ -94,6 +98,13 @@ void choose_device(const std::string& device) {
   } else if (device == "cuda") {
     fail_input("--device cuda: there is no usable GPU: {}", cuda::unusable());
   }
+}
+
+int threads_per_rank(int asked, int ranks_on_this_host) {
+  if (asked > 0) return asked;
+  if (std::getenv("OMP_NUM_THREADS") != nullptr) return std::max(1, omp_get_max_threads());
+  const int cores = static_cast<int>(std::thread::hardware_concurrency());
+  return std::max(1, cores / std::max(1, ranks_on_this_host));
 }
 
 }  // namespace tessera::dist

@@ -28,6 +28,9 @@ void choose_devices(World& world, const DeviceOptions& options);
 void choose_device(const std::string& device);
 
 /// As the flag has it: "cpu" or "cuda".
+/// Threads of a rank: what was asked for, else OMP_NUM_THREADS, else its share of the host's cores.
+int threads_per_rank(int asked, int ranks_on_this_host);
+
 inline const char* device_type_name(Device device) { return device.is_cpu() ? "cpu" : "cuda"; }
 
 }  // namespace tessera::dist

@@ -283,6 +283,8 @@ void ZeroOptimizer::for_each_parameter(
   }
 }
 
+bool ZeroOptimizer::scales_losses() const { return engine_->scales_losses(); }
+
 void ZeroOptimizer::set_parameters(const ParameterSource& source) {
   synchronize();
   for (ParameterFlow* flow : engine_->flows()) flow->fill(source);

@@ -232,6 +232,8 @@ class ZeroOptimizer {
   std::map<std::string, StateShard> consolidated_state(int root = 0);
 
   const ZeroOptions& options() const { return options_; }
+  /// Whether losses are scaled, because a parameter is f16 or the options ask for it.
+  bool scales_losses() const;
 
  private:
   friend class MicroBatches;

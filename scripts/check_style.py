@@ -19,13 +19,15 @@ ARROWS = {
     "core": ("core/",),
     "nn": ("core/", "nn/"),
     "dist": ("core/", "dist/"),
-    "optim": ("core/", "dist/", "optim/", "nn/parameter.h", "nn/module.h"),
+    "optim": ("core/", "dist/", "optim/", "nn/parameter.h", "nn/parameter_source.h",
+              "nn/module.h"),
     "models": ("core/", "nn/", "models/"),
     "data": ("core/", "data/"),
+    "train": ("core/", "nn/", "dist/", "optim/", "models/", "data/", "train/"),
     "emulated": ("core/", "dist/backoff.h", "emulated/"),
-    "apps": ("core/", "nn/", "dist/", "optim/", "models/", "data/", "apps/", "tessera.h"),
+    "apps": ("core/", "nn/", "dist/", "optim/", "models/", "data/", "train/", "apps/", "tessera.h"),
 }
-WITHOUT_MPI = ("core", "nn", "optim", "models", "data")
+WITHOUT_MPI = ("core", "nn", "optim", "models", "data", "train")
 FOLDERS = (*ARROWS, "tests", "bench", "cmake", "scripts", ".ci")
 CPP_SUFFIXES = (".h", ".cpp", ".cu", ".cuh")
 SUFFIXES = (*CPP_SUFFIXES, ".py", ".sh", ".cmake", ".in")

@@ -5,7 +5,7 @@
 //       image_config("resnet50", sizes), {.dtype = DType::bf16, .images = 32});
 //
 // Images and labels are not in it: whoever makes them keeps several micro-batches of them
-// (apps/support/plan_image.h counts these).
+// (train/images/plan_image.h counts these).
 //
 // The formula walks through the model as its code does, with blocks of memory that have a size and
 // no contents. It shares nothing with the run but the sizes of scratch memory that libraries are

@@ -9,7 +9,7 @@
 
 #include "dist/communicator.h"
 #include "dist/shard_layout.h"
-#include "nn/module.h"
+#include "nn/parameter_source.h"
 #include "optim/rules/update_rule.h"
 
 namespace tessera::optim {
@@ -18,9 +18,7 @@ namespace tessera::optim {
 Tensor flat_buffer(dist::Communicator& communicator, int64_t elements, DType dtype,
                    Category category);
 
-/// Gives elements [begin, begin + out.size()) of a parameter.
-using ParameterSource =
-    std::function<void(const nn::NamedParameter&, int64_t begin, std::span<float> out)>;
+using nn::ParameterSource;
 
 /// A parameter as the optimizer knows it.
 struct PlacedParameter {

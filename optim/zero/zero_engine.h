@@ -46,6 +46,7 @@ class ZeroEngine {
   bool under_way() const { return !launched_.empty(); }
   /// Whether a step ends without the host knowing its values.
   bool deferred() const;
+  bool scales_losses() const { return scaler_ != nullptr; }
 
   /// Brings the sums of the step's gradients to their owners and computes their norm, once a step.
   void reduce();

@@ -1,9 +1,9 @@
 // comm_bench's arithmetic, against values worked out by hand, and its command line.
-#include "apps/support/comm_bandwidth.h"
+#include "apps/comm_bench/comm_bandwidth.h"
 
 #include <vector>
 
-#include "apps/support/comm_options.h"
+#include "apps/comm_bench_options.h"
 #include "core/error.h"
 #include "tests/support/catch.h"
 

@@ -1,6 +1,6 @@
 // comm_bench finds the elements that a communicator delivers wrongly. Over several ranks:
 // comm_bench.sh.
-#include "apps/support/comm_measure.h"
+#include "apps/comm_bench/comm_measure.h"
 
 #include <utility>
 

@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "apps/support/plan_options.h"
+#include "apps/zero_plan_options.h"
 
 namespace tessera::test {
 

@@ -1,0 +1,15 @@
+// The header of a training application's log: its full configuration.
+#pragma once
+
+#include "apps/cli/run_options.h"
+#include "core/json_line.h"
+#include "dist/bootstrap.h"
+
+namespace tessera::apps {
+
+/// Begins the header: program, version and data.
+JsonObject header_begin(const char* program, const RunOptions& options);
+/// The rest: devices, distribution and training.
+void add_run(JsonObject& header, const RunOptions& options, const dist::World& world);
+
+}  // namespace tessera::apps

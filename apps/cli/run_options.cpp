@@ -1,0 +1,179 @@
+#include "apps/cli/run_options.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include <CLI/CLI.hpp>
+
+#include "apps/cli/command_line.h"
+
+namespace tessera::apps {
+namespace {
+
+void add_training(CLI::App& app, GivenRun& given, RunOptions& options, const RunFlags& flags) {
+  const char* group = "Training";
+  app.add_option("--steps", given.steps, "Optimizer steps")->group(group);
+  add_batch_options(app, given.batch, group, flags.samples);
+  add_optimizer_option(app, options.optimizer, group)->default_val(flags.optimizer);
+  app.add_option("--lr", given.lr, "Learning rate after the warm-up")->group(group);
+  app.add_option("--min-lr", given.min_lr, "Learning rate at the end of the cosine")->group(group);
+  app.add_option("--warmup", given.warmup, "Steps of the linear warm-up")->group(group);
+  app.add_option("--weight-decay", given.weight_decay, flags.decay)->group(group);
+  app.add_option("--beta1", given.beta1, "Adam's first; sgd's momentum")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--beta2", given.beta2, "Adam's second")->group(group);
+  app.add_option("--clip", options.clip, "Largest global norm of the gradient; 0: no clipping")
+      ->default_val(flags.clip)
+      ->group(group);
+  app.add_option("--seed", given.seed, "Of weights, order of data, and all that is drawn")
+      ->capture_default_str()
+      ->group(group);
+}
+
+void add_distribution(CLI::App& app, GivenRun& given) {
+  const char* group = "Distribution";
+  app.add_option("--stage", given.stage, "ZeRO stage: 0, 1, 2 or 3")
+      ->capture_default_str()
+      ->group(group);
+  add_bucket_options(app, given.buckets);
+  add_overlap_option(app, given.overlap);
+  add_graph_option(app, given.graph);
+  app.add_option("--threads", given.threads,
+                 "Threads of a rank (default: OMP_NUM_THREADS, or the host's cores / its ranks)")
+      ->group(group);
+}
+
+void add_output(CLI::App& app, GivenRun& given, RunOptions& options, const RunFlags& flags) {
+  const char* group = "Output";
+  app.add_option("--eval-every", given.eval_every, "Steps between evaluations; 0: none")
+      ->group(group);
+  app.add_option("--save", options.save, flags.save)->group(group);
+  app.add_option("--init", options.init, "Begin with the weights of FILE.safetensors")
+      ->group(group);
+  app.add_option("--tuned", options.tuned,
+                 "With CUDA: take the products' algorithms from FILE.json, which tune wrote")
+      ->group("Distribution");
+  app.add_option("--log", options.log, "Write JSON lines to FILE.jsonl")->group(group);
+  app.add_option("--trace", options.trace, "Write a Chrome/Perfetto trace to FILE.json")
+      ->group(group);
+  app.add_flag("--plan", options.plan, "Print memory and traffic for any number of ranks, and end")
+      ->group(group);
+}
+
+void check_training(const RunOptions& options) {
+  at_least("--steps", options.steps, 1);
+  at_most("--steps", options.steps, int64_t{1} << 40);
+  at_least("--warmup", options.warmup, 0);
+  at_least("--eval-every", options.eval_every, 0);
+  positive("--lr", options.lr);
+  within("--beta1", options.beta1, 0, 1);
+  within("--beta2", options.beta2, 0, 1);
+  constexpr float infinity = std::numeric_limits<float>::infinity();
+  within("--weight-decay", options.weight_decay, 0, infinity);
+  within("--clip", options.clip, 0, infinity);
+  if (!(options.min_lr >= 0 && options.min_lr <= options.lr)) {
+    fail_input("--min-lr is {}, expected from 0 to the learning rate, {}", options.min_lr,
+               options.lr);
+  }
+}
+
+void check_distribution(const GivenRun& given, RunOptions& options) {
+  if (given.stage < 0 || given.stage > 3) {
+    fail_input("stage is {}, expected 0, 1, 2 or 3", given.stage);
+  }
+  options.stage = static_cast<int>(given.stage);
+  if (given.threads < 0 || given.threads > 4096) {
+    fail_input("--threads is {}, expected from 1 to 4096, or 0 for the default", given.threads);
+  }
+  options.threads = static_cast<int>(given.threads);
+}
+
+}  // namespace
+
+void positive(const char* flag, float value) {
+  if (std::isfinite(value) && value > 0) return;
+  fail_input("{} is {}, expected a number greater than 0", flag, value);
+}
+
+void within(const char* flag, float value, float minimum, float below) {
+  if (value >= minimum && value < below) return;
+  fail_input("{} is {}, expected a number from {} to below {}", flag, value, minimum, below);
+}
+
+void add_run_options(CLI::App& app, GivenRun& given, RunOptions& options, const RunFlags& flags) {
+  add_training(app, given, options, flags);
+  add_distribution(app, given);
+  add_device_options(app, options.devices);
+  add_memory_options(app, options.memory);
+  add_output(app, given, options, flags);
+}
+
+void fill_run(const GivenRun& given, const TrainDefaults& defaults, RunOptions& options) {
+  check_distribution(given, options);
+  options.steps = given.steps.value_or(defaults.steps);
+  options.batch = batch_sizes(given.batch, defaults);
+  options.lr = given.lr.value_or(defaults.lr);
+  options.min_lr = given.min_lr.value_or(
+      given.lr ? options.lr * (defaults.min_lr / defaults.lr) : defaults.min_lr);
+  options.warmup = given.warmup.value_or(std::min(defaults.warmup, options.steps / 10));
+  options.weight_decay = given.weight_decay.value_or(defaults.weight_decay);
+  options.beta1 = given.beta1;
+  options.beta2 = given.beta2.value_or(defaults.beta2);
+  options.eval_every = given.eval_every.value_or(defaults.eval_every);
+  options.bucket_bytes = bucket_bytes(given.buckets, defaults);
+  at_least("--seed", given.seed, 0);
+  options.seed = static_cast<uint64_t>(given.seed);
+  options.overlap = given.overlap == "on";
+  options.graph = given.graph == "on";
+  options.reduction = reduction(given.buckets);
+  check_training(options);
+  sum_dtype(options.memory);  // refuses what does not go with the precision
+}
+
+optim::UpdateRule update_rule(const RunOptions& options) {
+  if (options.optimizer == "sgd") {
+    return optim::Sgd{.learning_rate = options.lr,
+                      .momentum = options.beta1,
+                      .weight_decay = options.weight_decay,
+                      .nesterov = options.nesterov};
+  }
+  if (options.optimizer == "adam") {
+    return optim::Adam{.learning_rate = options.lr,
+                       .beta1 = options.beta1,
+                       .beta2 = options.beta2,
+                       .weight_decay = options.weight_decay};
+  }
+  return optim::AdamW{.learning_rate = options.lr,
+                      .beta1 = options.beta1,
+                      .beta2 = options.beta2,
+                      .weight_decay = options.weight_decay};
+}
+
+optim::ZeroOptions zero_options(const RunOptions& options) {
+  return {.stage = options.stage,
+          .bucket_bytes = options.bucket_bytes,
+          .overlap = options.overlap,
+          .reduction = options.reduction,
+          .clip = options.clip,
+          .schedule = optim::warmup_cosine(options.warmup, options.steps,
+                                           options.min_lr / options.lr),
+          .seed = options.seed,
+          .grad_shard = sum_dtype(options.memory),
+          .offload = offload(options.memory),
+          .graph = options.graph,
+          .group_of = [](const nn::NamedParameter& named) {
+            return named.parameter.shape().rank() >= 2 ? 0 : 1;
+          },
+          .groups = {{.weight_decay = 0.0f}}};
+}
+
+train::TrainingRun training_run(const RunOptions& options) {
+  return {
+      .rule = update_rule(options),
+      .zero = zero_options(options),
+      .loop = {.steps = options.steps, .batch = options.batch, .eval_every = options.eval_every}};
+}
+
+}  // namespace tessera::apps

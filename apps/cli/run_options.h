@@ -1,0 +1,93 @@
+// What the command lines of the applications that train have in common, complete and checked.
+//
+//   GivenRun given;
+//   add_run_options(app, given, options, {.samples = "Images", .optimizer = "sgd", .clip = 0});
+//   ... parse ...
+//   fill_run(given, defaults, options);
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "apps/cli/model_options.h"
+#include "optim/zero_optimizer.h"
+#include "train/training_run.h"
+
+namespace tessera::apps {
+
+struct RunOptions {
+  std::string data;
+
+  int stage = 2;
+  int64_t bucket_bytes = 0;
+  bool overlap = true;
+  optim::Reduction reduction = optim::Reduction::ordered;
+  dist::DeviceOptions devices;
+  bool graph = false;
+  MemoryOptions memory;  // precision, gradient sums, offload
+
+  int64_t steps = 0;
+  Batch batch;
+  std::string optimizer;  // adamw, adam, sgd
+  bool nesterov = false;
+  float lr = 0;
+  float min_lr = 0;
+  int64_t warmup = 0;
+  float weight_decay = 0;
+  float beta1 = 0;  // sgd: momentum
+  float beta2 = 0;
+  float clip = 0;
+  uint64_t seed = 0;
+  int threads = 0;  // 0: this host's cores shared among its ranks
+
+  int64_t eval_every = 0;  // 0: never
+
+  std::string save;
+  std::string init;
+  std::string tuned;  // a table that tune wrote
+  std::string log;
+  std::string trace;
+  bool plan = false;
+};
+
+/// As given; what is empty comes from the application's defaults.
+struct GivenRun {
+  BatchOptions batch;
+  BucketOptions buckets;
+  std::optional<int64_t> steps, warmup, eval_every;
+  std::optional<float> lr, min_lr, weight_decay, beta2;
+  float beta1 = 0.9f;
+  std::string overlap = "on";
+  std::string graph = "off";
+  int64_t stage = 2;
+  int64_t threads = 0;
+  int64_t seed = 1;  // signed, because CLI11 takes -1 for a large unsigned number
+};
+
+/// How the flags of an application differ from another's.
+struct RunFlags {
+  std::string samples;    // what a batch consists of
+  std::string optimizer;  // the default
+  std::string decay;      // what weight decay is applied to, and its default
+  std::string save;       // what is written
+  float clip = 0;         // the default
+};
+/// Groups "Training", "Distribution", "Memory" and "Output".
+void add_run_options(CLI::App& app, GivenRun& given, RunOptions& options, const RunFlags& flags);
+
+/// Completes and checks: throws InputError, one line, for what cannot be done as asked. `defaults`
+/// are those of the optimizer that was chosen.
+void fill_run(const GivenRun& given, const TrainDefaults& defaults, RunOptions& options);
+
+optim::UpdateRule update_rule(const RunOptions& options);
+/// Matrices and filters decay, vectors (biases and norms) do not.
+optim::ZeroOptions zero_options(const RunOptions& options);
+/// These two, and what the loop is given.
+train::TrainingRun training_run(const RunOptions& options);
+
+/// These throw InputError, naming the flag.
+void positive(const char* flag, float value);
+void within(const char* flag, float value, float minimum, float below);
+
+}  // namespace tessera::apps

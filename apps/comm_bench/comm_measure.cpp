@@ -1,0 +1,188 @@
+#include "apps/comm_bench/comm_measure.h"
+
+#include <algorithm>
+#include <atomic>
+#include <utility>
+#include <vector>
+
+#include "apps/comm_bench/comm_bandwidth.h"
+#include "core/context.h"
+#include "core/cuda.h"
+#include "core/kernels.h"
+#include "core/trace.h"
+
+namespace tessera::apps {
+namespace {
+
+using dist::Collective;
+
+constexpr int64_t root = 0;
+
+// What `source` gives at `index`: an integer from 1 to 101, which every dtype holds exactly, so
+// that sums have no rounding and 0 is nobody's.
+constexpr int64_t period = 101;
+float value_at(int64_t source, int64_t index) {
+  return static_cast<float>((7 * source + 3 * index) % period + 1);
+}
+
+/// The sum over ranks of what they give: exact in f32 for up to 166,000 of them.
+class Sums {
+ public:
+  explicit Sums(int64_t ranks) : values_(period) {
+    for (int64_t index = 0; index < period; ++index) {
+      for (int64_t r = 0; r < ranks; ++r) values_[static_cast<size_t>(index)] += value_at(r, index);
+    }
+  }
+  float at(int64_t index) const { return values_[static_cast<size_t>(index % period)]; }
+
+ private:
+  std::vector<float> values_;
+};
+
+/// x[i] = value(i)
+template <class Value>
+void write(const Tensor& x, Value&& value) {
+  const Tensor host = x.device().is_cpu() ? x
+                                          : Tensor::empty(x.shape(), x.dtype(), Device{},
+                                                          Category::workspace);
+  visit_float(x.dtype(), "comm_bench", [&]<class T>() {
+    T* const out = host.data<T>();
+    parallel_ranges(x.elements(), 4, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) out[i] = rounded<T>(value(i));
+    });
+  });
+  x.copy_from(host);
+}
+
+/// The elements of x that are not value(i).
+template <class Value>
+int64_t differing(const Tensor& x, Value&& value) {
+  const Tensor host = x.to_host();
+  std::atomic<int64_t> count = 0;
+  visit_float(x.dtype(), "comm_bench", [&]<class T>() {
+    const T* const in = host.data<T>();
+    parallel_ranges(x.elements(), 4, [&](int64_t begin, int64_t end) {
+      int64_t differences = 0;
+      for (int64_t i = begin; i < end; ++i) differences += float(in[i]) != value(i);
+      count += differences;
+    });
+  });
+  return count;
+}
+
+}  // namespace
+
+CommMeasurement::CommMeasurement(dist::Communicator& communicator, const CommPlan& plan)
+    : communicator_(communicator),
+      plan_(plan),
+      counts_(communicator.size() * (1 + plan.iterations), DType::i64, communicator) {
+  const auto buffer = [&](int64_t elements, DType dtype) {
+    Tensor x = Tensor::unallocated({elements}, dtype);
+    x.attach(communicator.allocate(x.bytes(), Category::communication), 0);
+    return x;
+  };
+  const int64_t elements = plan.max_bytes / dtype_size(plan.dtype);
+  largest_ = {.all = buffer(elements, plan.dtype),
+              .piece = buffer(elements / communicator.size(), DType::f32)};
+}
+
+dist::Work CommMeasurement::start(Collective collective, const Buffers& buffers) {
+  const int ranks = communicator_.size();
+  switch (collective) {
+    case Collective::exchange:
+      return communicator_.exchange(
+          buffers.all, ranks,
+          [sum = buffers.piece](int source, int64_t begin, const Tensor& chunk) {
+            kernels::fold(current_context(sum.device()),
+                          sum.flat(begin, begin + chunk.elements()), chunk, source == 0);
+          },
+          {});
+    case Collective::reduce_scatter:
+      return communicator_.reduce_scatter(buffers.piece, buffers.all, ranks, {});
+    case Collective::all_gather: return communicator_.all_gather(buffers.all, {});
+    case Collective::all_reduce: return communicator_.all_reduce(buffers.all, {});
+    case Collective::broadcast: return communicator_.broadcast(buffers.all, root, {});
+    case Collective::barrier: break;
+  }
+  fail("comm_bench: a {} is not measured", dist::collective_name(collective));
+}
+
+int64_t CommMeasurement::time(Collective collective, const Buffers& buffers) {
+  communicator_.barrier();
+  const int64_t begin = trace::now_ns();
+  start(collective, buffers).wait();
+  // There the current stream has waited, not the host.
+  const Device device = communicator_.device();
+  if (!device.is_cpu()) cuda::synchronize(device.index);
+  return std::max<int64_t>(1, trace::now_ns() - begin);
+}
+
+void CommMeasurement::prepare(Collective collective, const Buffers& buffers) {
+  const int64_t rank = communicator_.rank();
+  const int64_t piece = buffers.piece.elements();
+  // What must arrive from others is not there before.
+  write(buffers.piece, [](int64_t) { return 0.0f; });
+  write(buffers.all, [&](int64_t i) {
+    if (collective == Collective::all_gather && i / piece != rank) return 0.0f;
+    if (collective == Collective::broadcast && rank != root) return 0.0f;
+    return value_at(rank, i);
+  });
+}
+
+int64_t CommMeasurement::wrong(Collective collective, const Buffers& buffers) {
+  const int64_t piece = buffers.piece.elements();
+  const Sums sums(communicator_.size());
+  switch (collective) {
+    case Collective::exchange:
+    case Collective::reduce_scatter: {
+      const int64_t first = piece * communicator_.rank();
+      return differing(buffers.piece, [&](int64_t i) { return sums.at(first + i); });
+    }
+    case Collective::all_gather:
+      return differing(buffers.all, [&](int64_t i) { return value_at(i / piece, i); });
+    case Collective::all_reduce:
+      return differing(buffers.all, [&](int64_t i) { return sums.at(i); });
+    case Collective::broadcast:
+      return differing(buffers.all, [&](int64_t i) { return value_at(root, i); });
+    case Collective::barrier: break;
+  }
+  return 0;
+}
+
+CommResult CommMeasurement::measure(Collective collective, int64_t bytes) {
+  const int64_t ranks = communicator_.size();
+  const int64_t elements = bytes / dtype_size(plan_.dtype);
+  TESSERA_CHECK(bytes % (ranks * dtype_size(plan_.dtype)) == 0 && bytes <= plan_.max_bytes,
+                "comm_bench: {} bytes, expected {} equal pieces of {} and at most {}", bytes, ranks,
+                dtype_name(plan_.dtype), plan_.max_bytes);
+  const Buffers buffers{.all = largest_.all.flat(0, elements),
+                        .piece = largest_.piece.flat(0, elements / ranks)};
+
+  prepare(collective, buffers);  // touches every page before timing
+  const int64_t columns = 1 + plan_.iterations;
+  int64_t* const own = counts_.data<int64_t>() + communicator_.rank() * columns;
+  // An all-reduce sums its own sums here, up to infinity; that takes no longer.
+  for (int64_t i = 0; i < plan_.warmup; ++i) time(collective, buffers);
+  for (int64_t i = 0; i < plan_.iterations; ++i) own[1 + i] = time(collective, buffers);
+  prepare(collective, buffers);
+  time(collective, buffers);
+  own[0] = wrong(collective, buffers);
+
+  counts_.all_gather(communicator_, dist::Traffic::other).wait();
+  const auto count = [&](int64_t rank, int64_t column) {
+    return counts_.data<int64_t>()[rank * columns + column];
+  };
+  CommResult result{.collective = collective, .bytes = bytes};
+  std::vector<double> seconds(static_cast<size_t>(plan_.iterations));
+  for (int64_t r = 0; r < ranks; ++r) {
+    result.wrong += count(r, 0);
+    for (int64_t i = 0; i < plan_.iterations; ++i) {
+      double& slowest = seconds[static_cast<size_t>(i)];
+      slowest = std::max(slowest, 1e-9 * static_cast<double>(count(r, 1 + i)));
+    }
+  }
+  result.seconds = median(std::move(seconds));
+  return result;
+}
+
+}  // namespace tessera::apps

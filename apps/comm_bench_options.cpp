@@ -1,0 +1,120 @@
+#include "apps/comm_bench_options.h"
+
+#include <array>
+
+#include <CLI/CLI.hpp>
+
+#include "apps/cli/command_line.h"
+#include "apps/cli/model_options.h"
+#include "apps/cli/quantity.h"
+#include "core/error.h"
+
+namespace tessera::apps {
+namespace {
+
+using dist::Collective;
+
+constexpr std::array measured = {Collective::exchange, Collective::reduce_scatter,
+                                 Collective::all_gather, Collective::all_reduce,
+                                 Collective::broadcast};
+
+// As given.
+struct Given {
+  std::string min_bytes = "1KiB";
+  std::string max_bytes = "128MiB";
+  std::string collective = "all";
+  std::string dtype = "f32";
+};
+
+void add_buffers(CLI::App& app, Given& given, CommOptions& options) {
+  const char* group = "Buffers";
+  app.add_option("--min-bytes", given.min_bytes, "Smallest size of a rank's buffer, as 1KiB or 4MB")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--max-bytes", given.max_bytes, "Largest size")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--factor", options.sizes.factor, "From one size to the next")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--dtype", given.dtype, "f32, bf16 or f16")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"f32", "bf16", "f16"}))
+      ->group(group);
+}
+
+void add_measurement(CLI::App& app, Given& given, CommOptions& options) {
+  const char* group = "Measurement";
+  app.add_option("--collective", given.collective,
+                 "exchange (the ordered reduction), reduce_scatter, all_gather, all_reduce, "
+                 "broadcast or all")
+      ->capture_default_str()
+      ->check(CLI::IsMember(
+          {"exchange", "reduce_scatter", "all_gather", "all_reduce", "broadcast", "all"}))
+      ->group(group);
+  app.add_option("--iterations", options.iterations, "Calls of which the median is taken")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--warmup", options.warmup, "Calls before them")
+      ->capture_default_str()
+      ->group(group);
+}
+
+DType dtype(const std::string& name) {
+  if (name == "bf16") return DType::bf16;
+  return name == "f16" ? DType::f16 : DType::f32;
+}
+
+void fill_collectives(const Given& given, CommOptions& options) {
+  for (const Collective collective : measured) {
+    const bool one = given.collective == dist::collective_name(collective);
+    if (!one && given.collective != "all") continue;
+    if (collective == Collective::all_reduce && options.dtype != DType::f32) {
+      if (one) {
+        fail_input("--collective all_reduce sums f32 alone, --dtype is {}; expected f32",
+                   given.dtype);
+      }
+      options.without_all_reduce = true;
+    } else {
+      options.collectives.push_back(collective);
+    }
+  }
+}
+
+void fill(const Given& given, CommOptions& options) {
+  CommSizes& sizes = options.sizes;
+  sizes.min_bytes = parse_bytes("--min-bytes", given.min_bytes);
+  sizes.max_bytes = parse_bytes("--max-bytes", given.max_bytes);
+  if (sizes.min_bytes > sizes.max_bytes) {
+    fail_input("--min-bytes is {}, expected at most --max-bytes, {}", given.min_bytes,
+               given.max_bytes);
+  }
+  at_least("--factor", sizes.factor, 2);
+  constexpr int64_t most_calls = 1'000'000;
+  at_least("--iterations", options.iterations, 1);
+  at_most("--iterations", options.iterations, most_calls);
+  at_least("--warmup", options.warmup, 0);
+  at_most("--warmup", options.warmup, most_calls);
+  options.dtype = dtype(given.dtype);
+  fill_collectives(given, options);
+}
+
+}  // namespace
+
+CommCommandLine parse_comm_command_line(int argc, const char* const* argv) {
+  CommCommandLine result;
+  Given given;
+  CLI::App app("Time and bandwidth of each collective, checked: mpirun -n N comm_bench",
+               "comm_bench");
+  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+  add_measurement(app, given, result.options);
+  add_buffers(app, given, result.options);
+  add_device_options(app, result.options.devices);
+  app.add_option("--json", result.options.json, "Write JSON to FILE, or - : print it alone")
+      ->group("Output");
+  result.help = parse_arguments(app, argc, argv);
+  if (result.help.empty()) fill(given, result.options);
+  return result;
+}
+
+}  // namespace tessera::apps

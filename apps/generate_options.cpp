@@ -1,0 +1,78 @@
+#include "apps/generate_options.h"
+
+#include <cmath>
+
+#include <CLI/CLI.hpp>
+
+#include "apps/cli/command_line.h"
+#include "apps/cli/model_options.h"
+#include "core/error.h"
+
+namespace tessera::apps {
+namespace {
+
+constexpr int64_t byte_vocab = 256;
+
+void check(const GenerateOptions& options) {
+  if (options.model.empty()) fail_input("a file of weights is required: generate FILE.safetensors");
+  const train::SampleOptions& sample = options.sample;
+  if (options.prompt && !options.prompt_tokens.empty()) {
+    fail_input("--prompt and --prompt-tokens exclude each other");
+  }
+  if (options.prompt && options.prompt->empty()) fail_input("--prompt is empty");
+  if (sample.tokens < 0) fail_input("--tokens is {}, expected at least 0", sample.tokens);
+  if (!(std::isfinite(sample.temperature) && sample.temperature >= 0)) {
+    fail_input("--temperature is {}, expected at least 0", sample.temperature);
+  }
+  if (sample.top_k < 0) fail_input("--top-k is {}, expected at least 0", sample.top_k);
+  if (options.threads < 0 || options.threads > 4096) {
+    fail_input("--threads is {}, expected from 1 to 4096, or 0 for the default", options.threads);
+  }
+}
+
+}  // namespace
+
+GenerateCommandLine parse_generate_command_line(int argc, const char* const* argv) {
+  GenerateCommandLine result;
+  GenerateOptions& options = result.options;
+  CLI::App app("Samples from a GPT that train_gpt or transformers saved", "generate");
+  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+  app.add_option("model,--model", options.model,
+                 "FILE.safetensors; config.json beside it has the sizes");
+  app.add_option("--prompt", options.prompt, "Text to go on from, for models of bytes");
+  app.add_option("--prompt-tokens", options.prompt_tokens, "Tokens to go on from: 1,2,3")
+      ->delimiter(',')
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  app.add_option("--tokens", options.sample.tokens, "How many to add")->capture_default_str();
+  app.add_option("--temperature", options.sample.temperature, "0: always the likeliest")
+      ->capture_default_str();
+  app.add_option("--top-k", options.sample.top_k, "Choose among the k likeliest; 0: among all")
+      ->capture_default_str();
+  int64_t seed = 0;  // signed, because CLI11 takes -1 for a large unsigned number
+  app.add_option("--seed", seed, "The same seed gives the same text")
+      ->capture_default_str();
+  add_device_option(app, options.device);
+  app.add_option("--threads", options.threads, "Threads (default: OMP_NUM_THREADS, or all cores)");
+  result.help = parse_arguments(app, argc, argv);
+  if (!result.help.empty()) return result;
+  if (seed < 0) fail_input("--seed is {}, expected at least 0", seed);
+  options.sample.seed = static_cast<uint64_t>(seed);
+  check(options);
+  return result;
+}
+
+std::vector<int32_t> prompt_tokens(const GenerateOptions& options,
+                                   const models::GptConfig& config) {
+  if (!options.prompt_tokens.empty()) return options.prompt_tokens;
+  if (!options.prompt) return {train::default_prompt(config, config.vocab == byte_vocab)};
+  if (config.vocab != byte_vocab) {
+    fail_input("--prompt needs a model of bytes, but the vocabulary is {}, not {}; use "
+               "--prompt-tokens",
+               config.vocab, byte_vocab);
+  }
+  std::vector<int32_t> tokens;
+  for (const char c : *options.prompt) tokens.push_back(static_cast<uint8_t>(c));
+  return tokens;
+}
+
+}  // namespace tessera::apps

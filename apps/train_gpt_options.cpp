@@ -1,0 +1,98 @@
+#include "apps/train_gpt_options.h"
+
+#include <algorithm>
+#include <optional>
+
+#include <CLI/CLI.hpp>
+
+#include "apps/cli/command_line.h"
+#include "apps/cli/train_defaults.h"
+
+namespace tessera::apps {
+namespace {
+
+void add_data_and_model(CLI::App& app, ModelOptions& model, TrainOptions& options) {
+  const char* group = "Data";
+  app.add_option("--data", options.data,
+                 "Text, read as bytes, or uint16 tokens in a .bin of nanoGPT or llm.c")
+      ->group(group);
+  app.add_option("--val-data", options.val_data, "Validation data (default: the last 10 %)")
+      ->group(group);
+
+  add_model_options(app, model);
+  app.add_option("--dropout", options.model.dropout, "Probability, in [0, 1)")
+      ->capture_default_str()
+      ->group("Model");
+}
+
+void add_evaluation(CLI::App& app, TrainOptions& options) {
+  const char* group = "Output";
+  app.add_option("--eval-batches", options.eval_batches,
+                 "Micro-batches of an evaluation; 0: the whole validation part")
+      ->default_val(20)
+      ->group(group);
+  app.add_option("--sample", options.sample, "Tokens to sample at the end")
+      ->default_val(0)
+      ->group(group);
+}
+
+void fill_model(const ModelOptions& given, TrainOptions& options) {
+  const float dropout = options.model.dropout;
+  options.preset = given.preset;
+  options.model = model_config(given);
+  options.model.dropout = dropout;
+  options.model.recompute = options.memory.recompute;
+  options.model.loss_chunk_rows = options.memory.loss_rows;
+  options.model.validate();
+}
+
+TrainDefaults defaults_for(const TrainOptions& options) {
+  TrainDefaults defaults = train_defaults(options.preset);
+  defaults.weight_decay = options.optimizer == "adamw" ? 0.1f : 0.0f;
+  if (options.optimizer == "sgd") {
+    // Without Adam's normalisation, steps of a useful length need a larger rate.
+    defaults.lr *= 100;
+    defaults.min_lr *= 100;
+  }
+  return defaults;
+}
+
+void check_evaluation(const TrainOptions& options) {
+  at_least("--eval-batches", options.eval_batches, 0);
+  at_most("--eval-batches", options.eval_batches, int64_t{1} << 30);
+  at_least("--sample", options.sample, 0);
+}
+
+}  // namespace
+
+CommandLine parse_command_line(int argc, const char* const* argv) {
+  CommandLine result;
+  TrainOptions& options = result.options;
+  ModelOptions model;
+  GivenRun given;
+  CLI::App app("Trains a GPT with ZeRO on any number of ranks: mpirun -n N train_gpt --data FILE",
+               "train_gpt");
+  // A script's flags can be overridden by those that follow them.
+  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+  app.set_config("--config", "", "Read flags from a file: lines such as steps = 100");
+  app.allow_config_extras(CLI::config_extras_mode::error);
+  add_data_and_model(app, model, options);
+  add_run_options(app, given, options,
+                  {.samples = "Sequences",
+                   .optimizer = "adamw",
+                   .decay = "Of matrices (adamw: 0.1, else 0)",
+                   .save = "Write the weights, FILE.safetensors, and config.json",
+                   .clip = 1});
+  add_recompute_option(app, options.memory);
+  add_loss_rows_option(app, options.memory);
+  add_evaluation(app, options);
+  result.help = parse_arguments(app, argc, argv);
+  if (!result.help.empty()) return result;
+  fill_model(model, options);
+  fill_run(given, defaults_for(options), options);
+  check_evaluation(options);
+  if (options.data.empty() && !options.plan) fail_input("--data is required");
+  return result;
+}
+
+}  // namespace tessera::apps

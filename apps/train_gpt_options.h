@@ -1,0 +1,29 @@
+// The command line of train_gpt, complete and checked: what was not given has the preset's default.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "apps/cli/run_options.h"
+#include "models/gpt/gpt.h"
+
+namespace tessera::apps {
+
+struct TrainOptions : RunOptions {
+  std::string val_data;  // empty: the last 10 % of data
+  std::string preset;
+  models::GptConfig model;
+  int64_t eval_batches = 0;  // 0: the whole validation part
+  int64_t sample = 0;
+};
+
+/// What a command line asks for: training, or, where `help` is not empty, only to print it.
+struct CommandLine {
+  TrainOptions options;
+  std::string help;
+};
+
+/// Throws InputError, one line, for what cannot be done as asked.
+CommandLine parse_command_line(int argc, const char* const* argv);
+
+}  // namespace tessera::apps

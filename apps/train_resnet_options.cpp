@@ -1,0 +1,171 @@
+#include "apps/train_resnet_options.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include <CLI/CLI.hpp>
+
+#include "apps/cli/command_line.h"
+#include "models/image/image_classifier.h"
+
+namespace tessera::apps {
+namespace {
+
+struct Given {
+  std::string augment = "on";
+  int64_t workers = 1;
+};
+
+void add_data_and_model(CLI::App& app, ImageCommandLine& line, Given& given) {
+  ImageTrainOptions& options = line.options;
+  app.add_option("--data", options.data,
+                 "CIFAR-10 or -100 (binary), MNIST (IDX), or a folder of class folders of JPEG and "
+                 "PNG files; without it, shapes that the program draws itself")
+      ->group("Data");
+  app.add_option("--augment", given.augment, "on: random crops, and mirror images; off")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"on", "off"}))
+      ->group("Data");
+  app.add_option("--workers", given.workers, "Threads of a rank that prepare images")
+      ->capture_default_str()
+      ->group("Data");
+  const std::vector<std::string> names = models::image_classifier_names();
+  app.add_option("--model", options.model, fmt::format("{}", fmt::join(names, ", ")))
+      ->capture_default_str()
+      ->check(CLI::IsMember(names))
+      ->group("Model");
+  app.add_option("--image-size", options.image_size,
+                 "Pixels of a side of the input (default: the images' own; of folders 224)")
+      ->group("Model");
+  app.add_flag("--sync-bn", options.sync_bn,
+               "Batch norms over a step's whole batch; one micro-batch on each rank")
+      ->group("Model");
+}
+
+void add_image_training(CLI::App& app, ImageCommandLine& line) {
+  const char* group = "Training";
+  ImageTrainOptions& options = line.options;
+  app.add_option("--epochs", line.epochs, "Passes over the images, in place of --steps")
+      ->group(group);
+  app.add_option("--label-smoothing", options.label_smoothing, "In [0, 1)")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--schedule", options.schedule,
+                 "Of the learning rate. cosine: after a linear warm-up; onecycle: up and down")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"cosine", "onecycle"}))
+      ->group(group);
+}
+
+TrainDefaults defaults_for(const ImageTrainOptions& options) {
+  TrainDefaults defaults{.steps = 0,  // of the epochs
+                         .global_batch = 128,
+                         .micro_batch = 64,
+                         .lr = 1e-3f,
+                         .min_lr = 0,
+                         .warmup = 100,
+                         .beta2 = 0.999f,
+                         .eval_every = options.steps_per_epoch,
+                         .bucket_bytes = int64_t{1} << 19,
+                         .weight_decay = 0};
+  if (options.optimizer == "adamw") defaults.weight_decay = 0.05f;
+  if (options.optimizer == "sgd") {
+    // VGG has no normalisation that would hold larger steps.
+    defaults.lr = options.model.starts_with("vgg") ? 0.01f : 0.1f;
+    defaults.weight_decay = 5e-4f;
+  }
+  return defaults;
+}
+
+}  // namespace
+
+ImageCommandLine parse_image_command_line(int argc, const char* const* argv) {
+  ImageCommandLine line;
+  Given given;
+  CLI::App app("Trains a classifier of images with ZeRO on any number of ranks: "
+               "mpirun -n N train_resnet --data FOLDER",
+               "train_resnet");
+  // A script's flags can be overridden by those that follow them.
+  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+  app.set_config("--config", "", "Read flags from a file: lines such as epochs = 30");
+  app.allow_config_extras(CLI::config_extras_mode::error);
+  add_data_and_model(app, line, given);
+  add_image_training(app, line);
+  add_run_options(app, line.given, line.options,
+                  {.samples = "Images",
+                   .optimizer = "sgd",
+                   .decay = "Of filters and matrices (sgd: 0.0005, adamw: 0.05, adam: 0)",
+                   .save = "Write the weights, FILE.safetensors",
+                   .clip = 0});
+  line.help = parse_arguments(app, argc, argv);
+  if (!line.help.empty()) return line;
+  ImageTrainOptions& options = line.options;
+  options.augment = given.augment == "on";
+  at_least("--workers", given.workers, 1);
+  at_most("--workers", given.workers, 256);
+  options.workers = static_cast<int>(given.workers);
+  at_least("--image-size", options.image_size, 0);
+  within("--label-smoothing", options.label_smoothing, 0, 1);
+  if (line.epochs && line.given.steps) fail_input("--epochs and --steps are given, expected one");
+  if (line.epochs && !(*line.epochs > 0 && *line.epochs <= 1e6)) {
+    fail_input("--epochs is {}, expected a number above 0 and at most 1000000", *line.epochs);
+  }
+  return line;
+}
+
+void complete(ImageCommandLine& line, int64_t training_images, const std::string& format) {
+  ImageTrainOptions& options = line.options;
+  TrainDefaults defaults = defaults_for(options);
+  const Batch batch = batch_sizes(line.given.batch, defaults);
+  if (batch.global > training_images) {
+    fail_input("a step of {} images, and {} to train on; give a smaller --batch", batch.global,
+               training_images);
+  }
+  options.steps_per_epoch = training_images / batch.global;
+  const double epochs = line.epochs.value_or(format == "drawn" ? 6 : 15);
+  const auto per_epoch = static_cast<double>(options.steps_per_epoch);
+  defaults.steps = std::max<int64_t>(1, std::llround(epochs * per_epoch));
+  defaults.eval_every = options.steps_per_epoch;
+  fill_run(line.given, defaults, options);
+  options.epochs = static_cast<double>(options.steps) / per_epoch;
+  options.nesterov = options.optimizer == "sgd" && options.beta1 > 0;
+  if (options.schedule == "onecycle" && (line.given.warmup || line.given.min_lr)) {
+    fail_input("--schedule onecycle has a rise and an end of its own, expected no --warmup and no "
+               "--min-lr");
+  }
+}
+
+namespace {
+
+// Over one value nothing can be normalised.
+void check_norms(const ImageTrainOptions& options, int64_t side, int64_t ranks) {
+  const models::ImageConfig config = models::image_config(options.model, {.side = side});
+  const auto* const resnet = std::get_if<models::ResNetConfig>(&config);
+  const int64_t images = options.batch.micro * (options.sync_bn ? ranks : 1);
+  if (resnet == nullptr || images * resnet->last_side() > 1) return;
+  fail_input("{}: the last batch norms of a micro-batch of one image of {} x {} have one value a "
+             "channel; give a larger --micro-batch or --image-size",
+             options.model, side, side);
+}
+
+}  // namespace
+
+void check_ranks(const ImageTrainOptions& options, int64_t side, int64_t ranks) {
+  check_norms(options, side, ranks);
+  const auto [global, micro] = options.batch;
+  if (!options.sync_bn || global == micro * ranks) return;
+  const std::string way = global % ranks == 0
+                              ? fmt::format("give --micro-batch {}", global / ranks)
+                              : fmt::format("give a --batch that {} ranks divide", ranks);
+  fail_input("--sync-bn wants one micro-batch on each rank; there are {} on {} ranks: {}",
+             options.batch.micro_batches(), ranks, way);
+}
+
+train::TrainingRun image_training_run(const ImageTrainOptions& options) {
+  train::TrainingRun run = training_run(options);
+  if (options.schedule == "onecycle") run.zero.schedule = optim::one_cycle(options.steps);
+  run.zero.sync_batch_norm = options.sync_bn;
+  return run;
+}
+
+}  // namespace tessera::apps

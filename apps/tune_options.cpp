@@ -1,0 +1,40 @@
+#include "apps/tune_options.h"
+
+#include <optional>
+
+#include <CLI/CLI.hpp>
+
+#include "apps/cli/command_line.h"
+#include "core/error.h"
+
+namespace tessera::apps {
+
+TuneCommandLine parse_tune_command_line(int argc, const char* const* argv) {
+  TuneCommandLine result;
+  TuneOptions& options = result.options;
+  ModelOptions model;
+  std::optional<int64_t> micro_batch;
+  MemoryOptions memory;
+  CLI::App app("Times cuBLASLt's algorithms for a GPT's products, for train_gpt --tuned FILE",
+               "tune");
+  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+  add_model_options(app, model);
+  app.add_option("--micro-batch", micro_batch, "Sequences that a rank computes at once")
+      ->group("Model");
+  app.add_option("--precision", memory.precision, "fp32, bf16 or fp16")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"fp32", "bf16", "fp16"}))
+      ->group("Model");
+  app.add_option("--out", options.out, "Write the table to FILE.json")->group("Output");
+  result.help = parse_arguments(app, argc, argv);
+  if (!result.help.empty()) return result;
+  if (options.out.empty()) fail_input("--out is required");
+  options.model = model_config(model);
+  options.micro_batch = micro_batch.value_or(train_defaults(model.preset).micro_batch);
+  at_least("--micro-batch", options.micro_batch, 1);
+  at_most("--micro-batch", options.micro_batch, int64_t{1} << 30);
+  options.dtype = parameter_dtype(memory);
+  return result;
+}
+
+}  // namespace tessera::apps

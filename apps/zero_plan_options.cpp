@@ -1,0 +1,176 @@
+#include "apps/zero_plan_options.h"
+
+#include <CLI/CLI.hpp>
+
+#include "apps/cli/command_line.h"
+#include "apps/cli/quantity.h"
+#include "core/error.h"
+
+namespace tessera::apps {
+namespace {
+
+constexpr int64_t most_ranks = 1'000'000;
+
+// As given; what is empty comes from the preset, or was not asked for.
+struct Given {
+  ModelOptions model;
+  BatchOptions batch;
+  BucketOptions buckets;
+  MemoryOptions memory;
+  std::string optimizer;
+  int64_t ranks = 1;
+  int64_t ranks_per_node = 1;
+  int64_t threads = 0;
+  std::string stage = "all";
+  std::string overlap = "on";
+  dist::DeviceOptions devices{.device = "cpu", .comm = "nccl"};
+  bool shared_cores = false;
+  std::string fits, staging, flops, bandwidth, latency, memory_bandwidth, node_bandwidth;
+};
+
+void add_ranks(CLI::App& app, Given& given) {
+  const char* group = "Distribution";
+  app.add_option("--ranks", given.ranks, "From 1 to 1,000,000")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--ranks-per-node", given.ranks_per_node, "Ranks that share a node")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--stage", given.stage, "ZeRO stage: 0, 1, 2 or 3; all")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"all", "0", "1", "2", "3"}))
+      ->group(group);
+  app.add_option("--threads", given.threads,
+                 "Threads of a rank, for workspace (default: as train_gpt's)")
+      ->group(group);
+  add_bucket_options(app, given.buckets);
+  add_overlap_option(app, given.overlap);
+  app.add_option("--device", given.devices.device, "That a rank computes on: cpu or cuda")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"cpu", "cuda"}))
+      ->group(group);
+  app.add_option("--comm", given.devices.comm, "With CUDA: nccl; mpi, through host memory")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"nccl", "mpi"}))
+      ->group(group);
+  app.add_option("--staging", given.staging,
+                 "Bytes that a rank's transport holds (default: Tessera's)")
+      ->group(group);
+}
+
+void add_machine(CLI::App& app, Given& given) {
+  const char* group = "Machine";
+  app.add_option("--memory", given.fits, "Of a rank, as 80GB or 24GiB: print which model fits")
+      ->group(group);
+  app.add_option("--flops", given.flops,
+                 "Operations a second of a rank, as 400T: print the time of a step")
+      ->group(group);
+  app.add_option("--bandwidth", given.bandwidth,
+                 "Bytes a second that a rank sends to other nodes, as 25GB")
+      ->group(group);
+  app.add_option("--latency", given.latency, "Time of a message, as 5us (default: 0)")
+      ->group(group);
+  app.add_option("--node-bandwidth", given.node_bandwidth,
+                 "Bytes a second that a rank sends within its node (default: as --bandwidth)")
+      ->group(group);
+  app.add_option("--memory-bandwidth", given.memory_bandwidth,
+                 "Bytes a second that a rank's update moves (default: it takes no time)")
+      ->group(group);
+  app.add_flag("--shared-cores", given.shared_cores,
+               "Ranks have no core to spare: communication takes its time from computing")
+      ->group(group);
+}
+
+std::optional<optim::MachineRates> machine_rates(const Given& given) {
+  if (given.flops.empty()) {
+    for (const auto& [flag, text] : {std::pair{"--bandwidth", &given.bandwidth},
+                                     std::pair{"--latency", &given.latency},
+                                     std::pair{"--node-bandwidth", &given.node_bandwidth},
+                                     std::pair{"--memory-bandwidth", &given.memory_bandwidth}}) {
+      if (!text->empty()) fail_input("{} is for the time of a step, which needs --flops too", flag);
+    }
+    return std::nullopt;
+  }
+  if (given.bandwidth.empty() && given.ranks > 1) {
+    fail_input("--flops asks for the time of a step, which needs --bandwidth too");
+  }
+  const auto rate = [](const char* flag, const std::string& text) {
+    return text.empty() ? 0 : parse_rate(flag, text);
+  };
+  return optim::MachineRates{
+      .flops = parse_flops("--flops", given.flops),
+      .bandwidth = rate("--bandwidth", given.bandwidth),
+      .latency = given.latency.empty() ? 0 : parse_seconds("--latency", given.latency),
+      .memory_bandwidth = rate("--memory-bandwidth", given.memory_bandwidth),
+      .node_bandwidth = rate("--node-bandwidth", given.node_bandwidth),
+      .ranks_per_node = given.ranks_per_node,
+      .shared_cores = given.shared_cores};
+}
+
+int64_t state_tensors(const std::string& optimizer) {
+  if (optimizer == "sgd") return std::ssize(optim::Sgd{.momentum = 0.9f}.state_names());
+  return std::ssize(optim::AdamW{}.state_names());
+}
+
+void fill(const Given& given, PlanOptions& options) {
+  const TrainDefaults defaults = train_defaults(given.model.preset);
+  options.preset = given.model.preset;
+  options.model = model_config(given.model);
+  options.model.recompute = given.memory.recompute;
+  options.model.loss_chunk_rows = given.memory.loss_rows;
+  options.dtype = parameter_dtype(given.memory);
+  options.optimizer = given.optimizer;
+  at_least("--ranks", given.ranks, 1);
+  at_most("--ranks", given.ranks, most_ranks);
+  at_least("--ranks-per-node", given.ranks_per_node, 1);
+  at_most("--ranks-per-node", given.ranks_per_node, most_ranks);
+  options.ranks_per_node = given.ranks_per_node;
+  at_least("--threads", given.threads, 0);
+  at_most("--threads", given.threads, 4096);
+  options.threads = static_cast<int>(given.threads);
+  options.device = train::plan_device(given.devices);
+  options.run = {.ranks = given.ranks,
+                 .bucket_bytes = bucket_bytes(given.buckets, defaults),
+                 .overlap = given.overlap == "on",
+                 .reduction = reduction(given.buckets),
+                 .batch = batch_sizes(given.batch, defaults),
+                 .state_tensors = state_tensors(given.optimizer),
+                 .sum_dtype = sum_dtype(given.memory),
+                 .offload = offload(given.memory) == optim::Offload::optimizer,
+                 .device = options.device.device,
+                 .staging_bytes = options.device.staging_bytes(given.ranks)};
+  if (!given.staging.empty()) {
+    // Nothing is a size too: a transport that needs none.
+    options.run.staging_bytes =
+        given.staging == "0" ? 0 : parse_bytes("--staging", given.staging);
+  }
+  options.stages = {0, 1, 2, 3};
+  if (given.stage != "all") options.stages = {std::stoi(given.stage)};
+  if (!given.fits.empty()) options.memory = parse_bytes("--memory", given.fits);
+  options.rates = machine_rates(given);
+}
+
+}  // namespace
+
+PlanCommandLine parse_plan_command_line(int argc, const char* const* argv) {
+  PlanCommandLine result;
+  Given given;
+  CLI::App app("What training a GPT with ZeRO holds, sends and takes, on any number of ranks",
+               "zero_plan");
+  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+  add_model_options(app, given.model);
+  add_batch_options(app, given.batch, "Training");
+  add_optimizer_option(app, given.optimizer, "Training");
+  add_memory_options(app, given.memory);
+  add_recompute_option(app, given.memory);
+  add_loss_rows_option(app, given.memory);
+  add_ranks(app, given);
+  add_machine(app, given);
+  app.add_option("--json", result.options.json, "Write JSON to FILE, or - : print it alone")
+      ->group("Output");
+  result.help = parse_arguments(app, argc, argv);
+  if (result.help.empty()) fill(given, result.options);
+  return result;
+}
+
+}  // namespace tessera::apps

@@ -1,0 +1,142 @@
+#include "models/gpt/gpt_weights.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <regex>
+#include <set>
+#include <string_view>
+
+#include "models/gpt/gpt_config_file.h"
+#include "nn/weights_file.h"
+
+namespace tessera::models {
+namespace {
+
+constexpr std::string_view prefix = "transformer.";
+constexpr std::string_view head_name = "lm_head.weight";
+constexpr std::string_view table_name = "wte.weight";
+constexpr int64_t piece_elements = int64_t{1} << 18;  // that are converted or compared at once
+
+std::string_view without_prefix(std::string_view name) {
+  return name.starts_with(prefix) ? name.substr(prefix.size()) : name;
+}
+
+// The causal mask and its fill value, which old versions of transformers stored in each block.
+bool is_mask_buffer(std::string_view name) {
+  static const std::regex pattern(R"(h\.\d+\.attn\.(masked_)?bias)");
+  return std::regex_match(name.begin(), name.end(), pattern);
+}
+
+void check_same(const std::string& path, const char* what, auto in_file, auto in_model) {
+  if (in_file != in_model)
+    fail_input("{}: {} is {}, the model's is {}", path, what, in_file, in_model);
+}
+
+void check_config(const std::string& path, const GptConfig& model) {
+  if (!is_gpt_config(path)) return;
+  const GptConfig file = read_gpt_config(path);
+  check_same(path, "n_layer", file.layers, model.layers);
+  check_same(path, "n_head", file.heads, model.heads);
+  check_same(path, "n_embd", file.width, model.width);
+  check_same(path, "n_positions", file.context, model.context);
+  check_same(path, "vocab_size", file.vocab, model.vocab);
+  check_same(path, "layer_norm_epsilon", file.epsilon, model.epsilon);
+}
+
+std::vector<nn::SafetensorsSpec> specs_of(const Gpt& model) {
+  std::vector<nn::SafetensorsSpec> specs;
+  for (const nn::NamedParameter& named : model.named_parameters()) {
+    specs.push_back({std::string(prefix) + named.name, DType::f32, named.parameter.shape()});
+  }
+  return specs;
+}
+
+}  // namespace
+
+GptWeights::GptWeights(const std::string& path, const Gpt& model) : file_(path) {
+  std::map<std::string_view, const nn::SafetensorsEntry*> by_name;
+  std::optional<nn::SafetensorsEntry> head;
+  for (const nn::SafetensorsEntry& entry : file_.entries()) {
+    const std::string_view name = without_prefix(entry.name);
+    if (name == head_name) {
+      head = entry;
+    } else if (!is_mask_buffer(name) && !by_name.emplace(name, &entry).second) {
+      fail_input("{}: tensor {} is there with and without the prefix {}", path,
+                 nn::printable(name), prefix);
+    }
+  }
+  check_config(config_path_beside(path), model.config());
+  for (const nn::NamedParameter& named : model.named_parameters()) {
+    const auto found = by_name.find(named.name);
+    if (found == by_name.end()) fail_input("{}: it has no tensor \"{}\"", path, named.name);
+    nn::check_weights(path, *found->second, named.parameter.shape());
+    if (head && named.name == table_name) check_head(*head, *found->second);
+    matches_.emplace(named.name, Match{named, *found->second});
+    by_name.erase(found);
+  }
+  if (!by_name.empty()) {
+    fail_input("{}: tensor {} is unknown, the model has no such parameter", path,
+               nn::printable(by_name.begin()->first));
+  }
+}
+
+// A head of its own would be another model: refused rather than dropped.
+void GptWeights::check_head(const nn::SafetensorsEntry& head,
+                            const nn::SafetensorsEntry& table) const {
+  const Shape shape(std::span<const int64_t>(table.shape));
+  nn::check_weights(file_.path(), head, shape);
+  std::vector<float> a(piece_elements);
+  std::vector<float> b(piece_elements);
+  for (int64_t begin = 0; begin < shape.elements(); begin += piece_elements) {
+    const auto count = static_cast<size_t>(std::min(piece_elements, shape.elements() - begin));
+    file_.read_as_f32(head, begin, std::span(a).first(count));
+    file_.read_as_f32(table, begin, std::span(b).first(count));
+    if (!std::equal(a.begin(), a.begin() + static_cast<int64_t>(count), b.begin())) {
+      fail_input("{}: {} differs from {}; only models with a tied head are supported",
+                 file_.path(), head.name, table.name);
+    }
+  }
+}
+
+void GptWeights::load() const {
+  for (const auto& [name, match] : matches_) {
+    nn::load_parameter(match.named, [this](const auto& named, int64_t begin, std::span<float> out) {
+      read(named, begin, out);
+    });
+  }
+}
+
+void GptWeights::read(const nn::NamedParameter& named, int64_t begin, std::span<float> out) const {
+  const auto found = matches_.find(named.name);
+  TESSERA_CHECK(found != matches_.end(), "weights: the model has no parameter '{}'", named.name);
+  nn::read_weights(file_, found->second.entry, named, begin, out);
+}
+
+GptWriter::GptWriter(const std::string& path, const Gpt& model)
+    : config_path_(config_path_beside(path)),
+      config_(model.config()),
+      file_(path, specs_of(model)) {}
+
+void GptWriter::write(const nn::NamedParameter& named, std::span<const float> values,
+                      int64_t begin) {
+  file_.write(std::string(prefix) + named.name, begin, values);
+}
+
+void GptWriter::commit() {
+  file_.commit();
+  write_gpt_config(config_path_, config_);
+}
+
+void check_gpt_destination(const std::string& path) {
+  const std::string config_path = config_path_beside(path);
+  if (path == config_path) fail_input("{}: the weights cannot be config.json", path);
+  check_writable(path);
+  check_writable(config_path);
+  if (file_exists(config_path) && !is_gpt_config(config_path)) {
+    fail_input("{}: it is there and is not a GPT-2's; the weights need a folder of their own",
+               config_path);
+  }
+}
+
+}  // namespace tessera::models

@@ -1,0 +1,76 @@
+// A GPT's weights as Hugging Face's GPT-2 stores them: a safetensors file, and config.json beside
+// it with the sizes. Our parameters have the same names and layout, so that only a prefix differs.
+//
+//   GptWeights weights("gpt2/model.safetensors", model);   // checks every tensor
+//   weights.load();                                        // a model in memory, or
+//   optimizer.set_parameters([&](const auto& named, int64_t begin, std::span<float> out) {
+//     weights.read(named, begin, out);                     // what a rank holds of it
+//   });
+//
+//   GptWriter writer("out/model.safetensors", model);      // on one rank
+//   ... writer.write(named, values) for every parameter, in any order ...
+//   writer.commit();
+//
+// transformers loads what GptWriter writes if the file is called model.safetensors.
+#pragma once
+
+#include <map>
+#include <span>
+#include <string>
+
+#include "models/gpt/gpt.h"
+#include "nn/safetensors.h"
+
+namespace tessera::models {
+
+/// A file of weights that fits a model. The names may have the prefix "transformer.". The tied head
+/// "lm_head.weight", and the mask buffers of old files, are not needed.
+class GptWeights {
+ public:
+  /// Checks that the file has every parameter, in its shape and as F32, BF16 or F16, and nothing
+  /// else, and that config.json beside it, if there is one, says the same as the model. Throws
+  /// InputError.
+  GptWeights(const std::string& path, const Gpt& model);
+
+  /// Overwrites the model's parameters, rounding to their dtype. Those without memory get it.
+  /// Here and in read() a finite weight that an f16 parameter cannot hold is an InputError.
+  void load() const;
+
+  /// Elements [begin, begin + out.size()) of one of the model's parameters.
+  void read(const nn::NamedParameter& named, int64_t begin, std::span<float> out) const;
+
+ private:
+  struct Match {
+    nn::NamedParameter named;
+    nn::SafetensorsEntry entry;
+  };
+
+  void check_head(const nn::SafetensorsEntry& head, const nn::SafetensorsEntry& table) const;
+
+  nn::SafetensorsReader file_;
+  std::map<std::string, Match> matches_;  // by the parameter's name
+};
+
+/// Writes a model's weights as F32, parameter by parameter, and config.json beside them; each file
+/// as a whole or not at all.
+class GptWriter {
+ public:
+  /// Of the model only names and shapes are used. Throws InputError where nothing can be written.
+  GptWriter(const std::string& path, const Gpt& model);
+
+  /// Elements [begin, begin + values.size()) of a parameter; in any order, each of them once.
+  void write(const nn::NamedParameter& named, std::span<const float> values, int64_t begin = 0);
+
+  /// Makes the files appear. Throws where an element was not written.
+  void commit();
+
+ private:
+  std::string config_path_;
+  GptConfig config_;
+  nn::SafetensorsWriter file_;
+};
+
+/// Throws InputError where GptWriter could not write, or would replace another model's config.json.
+void check_gpt_destination(const std::string& path);
+
+}  // namespace tessera::models

@@ -1,0 +1,75 @@
+#include "models/image/image_model.h"
+
+#include <cmath>
+
+#include <nlohmann/json.hpp>
+
+namespace tessera::models {
+namespace {
+
+constexpr const char* description_key = "tessera_image_model";
+
+int64_t integer(const nlohmann::json& value) {
+  if (!value.is_number_integer()) fail_input("{}: expected a whole number", value.dump());
+  return value;
+}
+
+void check_norm(const ImageModel::Norm& norm) {
+  for (const float mean : norm.mean) {
+    if (!std::isfinite(mean)) fail_input("a mean of {}", mean);
+  }
+  for (const float std : norm.std) {
+    if (!(std::isfinite(std) && std > 0)) fail_input("a deviation of {}, expected above 0", std);
+  }
+}
+
+ImageModel parse_description(const std::string& text) {
+  const nlohmann::json json = nlohmann::json::parse(text);
+  ImageModel model{
+      .name = json.at("model"),
+      .sizes = {.side = integer(json.at("image_size")), .channels = integer(json.at("channels"))},
+      .norm = {.mean = json.at("mean"), .std = json.at("std")},
+      .class_names = json.at("classes")};
+  model.sizes.classes = std::ssize(model.class_names);
+  model.sizes.validate();
+  const auto channels = static_cast<size_t>(model.sizes.channels);
+  if (model.norm.mean.size() != channels || model.norm.std.size() != channels) {
+    fail_input("{} means and {} deviations, expected {} each", model.norm.mean.size(),
+               model.norm.std.size(), channels);
+  }
+  check_norm(model.norm);
+  return model;
+}
+
+}  // namespace
+
+nn::SafetensorsMetadata image_metadata(const ImageModel& model) {
+  const nlohmann::ordered_json json = {
+      {"model", model.name},
+      {"image_size", model.sizes.side},
+      {"channels", model.sizes.channels},
+      {"mean", model.norm.mean},
+      {"std", model.norm.std},
+      {"classes", model.class_names},
+  };
+  using Handler = nlohmann::json::error_handler_t;  // names of folders may be any bytes
+  return {{"format", "pt"}, {description_key, json.dump(-1, ' ', false, Handler::replace)}};
+}
+
+ImageModel read_image_model(const std::string& path) {
+  const nn::SafetensorsReader file(path);
+  const auto found = file.metadata().find(description_key);
+  if (found == file.metadata().end()) {
+    fail_input(
+        "{}: it does not say what model it is of, expected a file that train_resnet --save "
+        "wrote",
+        path);
+  }
+  try {
+    return parse_description(found->second);
+  } catch (const std::exception& error) {
+    fail_input("{}: its description of the model cannot be used: {}", path, error.what());
+  }
+}
+
+}  // namespace tessera::models

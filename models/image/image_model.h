@@ -1,0 +1,34 @@
+// What a file of weights says about its classifier of images, in its metadata, so that predict can
+// build the model again: name, sizes, normalisation and classes (docs/formats.md). The weights
+// themselves have torchvision's names and layout (nn/weights_file.h).
+//
+//   nn::WeightsWriter writer("out.safetensors", *model, models::image_metadata(description));
+//   const models::ImageModel description = models::read_image_model("out.safetensors");
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "models/image/image_sizes.h"
+#include "nn/safetensors.h"
+
+namespace tessera::models {
+
+struct ImageModel {
+  std::string name;  // "resnet20"
+  ImageSizes sizes;
+  /// Of each channel: the input is (value / 255 - mean) / std.
+  struct Norm {
+    std::vector<float> mean;
+    std::vector<float> std;
+  };
+  Norm norm;
+  std::vector<std::string> class_names;
+};
+
+nn::SafetensorsMetadata image_metadata(const ImageModel& model);
+
+/// The description in a file that train_resnet wrote. Throws InputError where there is none.
+ImageModel read_image_model(const std::string& path);
+
+}  // namespace tessera::models

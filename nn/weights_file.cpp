@@ -1,0 +1,151 @@
+#include "nn/weights_file.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <set>
+
+#include "core/assign.h"
+#include "core/autograd.h"
+#include "core/ops.h"
+
+namespace tessera::nn {
+namespace {
+
+constexpr const char* mean_suffix = ".running_mean";
+constexpr const char* variance_suffix = ".running_var";
+constexpr const char* batches_suffix = ".num_batches_tracked";
+
+std::vector<SafetensorsSpec> specs_of(const Module& model) {
+  std::vector<SafetensorsSpec> specs;
+  for (const NamedParameter& named : model.named_parameters()) {
+    specs.push_back({named.name, DType::f32, named.parameter.shape()});
+  }
+  for (const auto& [name, statistics] : model.named_statistics()) {
+    specs.push_back({name + mean_suffix, DType::f32, statistics->mean.shape()});
+    specs.push_back({name + variance_suffix, DType::f32, statistics->variance.shape()});
+    specs.push_back({name + batches_suffix, DType::i64, {}});
+  }
+  return specs;
+}
+
+// A finite weight that would become infinity is refused.
+void check_fits_f16(const std::string& path, const std::string& name, int64_t begin,
+                    std::span<const float> values) {
+  constexpr float becomes_infinity = 65520;
+  for (size_t i = 0; i < values.size(); ++i) {
+    const float size = std::abs(values[i]);
+    if (size >= becomes_infinity && std::isfinite(size)) {
+      fail_input("{}: tensor {}: element {} is {}, an f16 holds at most 65504; use fp32 or bf16",
+                 path, name, begin + static_cast<int64_t>(i), values[i]);
+    }
+  }
+}
+
+}  // namespace
+
+void check_weights(const std::string& path, const SafetensorsEntry& entry, const Shape& shape) {
+  if (entry.dtype != "F32" && entry.dtype != "BF16" && entry.dtype != "F16") {
+    fail_input("{}: tensor {}: dtype is {}, expected F32, BF16 or F16", path, printable(entry.name),
+               entry.dtype);
+  }
+  if (!std::equal(entry.shape.begin(), entry.shape.end(), shape.begin(), shape.end())) {
+    fail_input("{}: tensor {}: shape is [{}], expected [{}]", path, printable(entry.name),
+               fmt::join(entry.shape, ", "), fmt::join(shape, ", "));
+  }
+}
+
+void read_weights(const SafetensorsReader& file, const SafetensorsEntry& entry,
+                  const NamedParameter& named, int64_t begin, std::span<float> out) {
+  file.read_as_f32(entry, begin, out);
+  if (named.parameter.dtype() == DType::f16) check_fits_f16(file.path(), named.name, begin, out);
+}
+
+void load_parameter(const NamedParameter& named, const ParameterSource& source) {
+  Tensor tensor = named.parameter.tensor();
+  if (!tensor.allocated()) {
+    named.parameter.leaf().name = named.name;
+    tensor.attach(allocate(tensor.bytes(), Category::parameters, default_device()), 0);
+  }
+  assign(tensor, [&](int64_t begin, std::span<float> out) { source(named, begin, out); });
+}
+
+WeightsFile::WeightsFile(const std::string& path, const Module& model) : file_(path) {
+  for (const SafetensorsEntry& entry : file_.entries()) entries_.emplace(entry.name, entry);
+  std::set<std::string> known;
+  for (const SafetensorsSpec& spec : specs_of(model)) {
+    known.insert(spec.name);
+    if (spec.dtype == DType::f32) expect(spec.name, spec.shape);
+  }
+  for (const auto& [name, entry] : entries_) {
+    if (known.contains(name)) continue;
+    fail_input("{}: tensor {} is unknown, the model has none of this name", path, printable(name));
+  }
+}
+
+void WeightsFile::expect(const std::string& name, const Shape& shape) {
+  const auto found = entries_.find(name);
+  if (found == entries_.end()) fail_input("{}: it has no tensor \"{}\"", file_.path(), name);
+  check_weights(file_.path(), found->second, shape);
+}
+
+ParameterSource WeightsFile::source() const {
+  return [this](const NamedParameter& named, int64_t begin, std::span<float> out) {
+    read_weights(file_, entries_.at(named.name), named, begin, out);
+  };
+}
+
+void WeightsFile::load_statistics(const Module& model) const {
+  const auto read = [this](const Tensor& to, const std::string& name, float least) {
+    Tensor values = Tensor::empty(to.shape(), DType::f32, Device{});
+    file_.read_as_f32(entries_.at(name), 0, values.values<float>());
+    for (const float value : values.values<float>()) {
+      if (std::isfinite(value) && value >= least) continue;
+      fail_input("{}: tensor {} has the value {}", file_.path(), name, value);
+    }
+    to.copy_from(values);
+  };
+  for (const auto& [name, statistics] : model.named_statistics()) {
+    read(statistics->mean, name + mean_suffix, std::numeric_limits<float>::lowest());
+    read(statistics->variance, name + variance_suffix, 0);
+  }
+}
+
+void WeightsFile::load(Module& model) const {
+  for (const NamedParameter& named : model.named_parameters()) load_parameter(named, source());
+  materialize(model);  // the statistics
+  load_statistics(model);
+}
+
+WeightsWriter::WeightsWriter(const std::string& path, const Module& model,
+                             const SafetensorsMetadata& metadata)
+    : file_(path, specs_of(model), metadata) {}
+
+void WeightsWriter::write(const NamedParameter& named, std::span<const float> values) {
+  file_.write(named.name, 0, values);
+}
+
+void WeightsWriter::commit(const Module& model, int64_t batches) {
+  for (const auto& [name, statistics] : model.named_statistics()) {
+    file_.write(name + mean_suffix, statistics->mean.to_host());
+    file_.write(name + variance_suffix, statistics->variance.to_host());
+    file_.write<int64_t>(name + batches_suffix, 0, std::span(&batches, 1));
+  }
+  file_.commit();
+}
+
+void save_weights(const std::string& path, const Module& model) {
+  const NoGrad no_grad;
+  WeightsWriter writer(path, model);
+  for (const NamedParameter& named : model.named_parameters()) {
+    const Tensor& tensor = named.parameter.tensor();
+    TESSERA_CHECK(tensor.allocated(), "save_weights: parameter '{}' has no values here",
+                  named.name);
+    writer.write(named, ops::convert(tensor, DType::f32).to_host().values<float>());
+  }
+  writer.commit(model, 0);
+}
+
+void load_weights(const std::string& path, Module& model) { WeightsFile(path, model).load(model); }
+
+}  // namespace tessera::nn

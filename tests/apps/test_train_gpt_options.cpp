@@ -1,0 +1,188 @@
+#include "apps/train_gpt_options.h"
+
+#include "tests/support/catch.h"
+#include "tests/support/temporary_folder.h"
+#include "train/plan/plan_table.h"
+
+using namespace tessera;
+using namespace tessera::apps;
+using Catch::Matchers::ContainsSubstring;
+
+namespace {
+
+TrainOptions parse(std::vector<const char*> arguments) {
+  arguments.insert(arguments.begin(), {"train_gpt", "--data", "text"});
+  return parse_command_line(static_cast<int>(arguments.size()), arguments.data()).options;
+}
+
+std::string refusal(const std::vector<const char*>& arguments) {
+  return test::message_of<InputError>([&] { parse(arguments); });
+}
+
+}  // namespace
+
+TEST_CASE("every preset has defaults that fit together") {
+  for (const std::string& name : models::GptConfig::preset_names()) {
+    const TrainOptions options = parse({"--preset", name.c_str()});
+    REQUIRE(options.batch.micro_batches() >= 2);
+    REQUIRE(options.min_lr == Catch::Approx(options.lr / 10));
+    REQUIRE(options.warmup < options.steps);
+    REQUIRE(options.model.width == models::GptConfig::preset(name).width);
+  }
+  const TrainOptions nano = parse({});
+  REQUIRE(nano.preset == "nano");
+  REQUIRE(nano.steps == 2000);
+  REQUIRE(nano.batch.global == 12);
+  REQUIRE(nano.lr == 1e-3f);
+  REQUIRE(nano.beta2 == 0.99f);
+  REQUIRE(nano.weight_decay == 0.1f);
+  REQUIRE(parse({"--optimizer", "sgd"}).weight_decay == 0);
+  REQUIRE(parse({"--steps", "20"}).warmup == 2);
+}
+
+TEST_CASE("flags override the preset") {
+  const TrainOptions options =
+      parse({"--preset", "micro", "--layers", "2", "--heads", "3", "--width", "96", "--overlap",
+             "off", "--reduction", "fast", "--stage", "0", "--lr", "0.5", "--min-lr", "0"});
+  REQUIRE(options.model.layers == 2);
+  REQUIRE(options.model.heads == 3);
+  REQUIRE(options.model.width == 96);
+  REQUIRE(options.model.context == 256);
+  REQUIRE_FALSE(options.overlap);
+  REQUIRE_FALSE(options.graph);
+  REQUIRE(zero_options(parse({"--graph", "on"})).graph);
+  REQUIRE(options.reduction == optim::Reduction::fast);
+  REQUIRE(options.stage == 0);
+  REQUIRE(options.lr == 0.5f);
+  REQUIRE(options.min_lr == 0);
+}
+
+TEST_CASE("of a flag that comes twice the last counts") {
+  const auto options = parse({"--steps", "3", "--overlap", "off", "--steps", "4"});
+  REQUIRE(options.steps == 4);
+}
+
+TEST_CASE("flags come from a file, and the command line overrides it") {
+  const test::TemporaryFolder folder;
+  const std::string path = folder.file("run.cfg", "# a run\nsteps = 7\nlr = 0.25\nwidth=64\n");
+  const TrainOptions options = parse({"--config", path.c_str(), "--lr", "0.5"});
+  REQUIRE(options.steps == 7);
+  REQUIRE(options.lr == 0.5f);
+  REQUIRE(options.model.width == 64);
+  const std::string bad = folder.file("bad.cfg", "stepps = 7\n");
+  REQUIRE_THAT(refusal({"--config", bad.c_str()}), ContainsSubstring("stepps"));
+  REQUIRE_THAT(refusal({"--config", "/no/such"}), ContainsSubstring("/no/such"));
+}
+
+TEST_CASE("what cannot be done is refused in one line that says what is possible") {
+  const std::vector<std::pair<std::vector<const char*>, const char*>> cases = {
+      {{"--foo"}, "not expected: --foo"},
+      {{"stray"}, "not expected: stray"},
+      {{"--steps", "0"}, "--steps is 0, expected at least 1"},
+      {{"--steps", "-5"}, "--steps is -5"},
+      {{"--steps", "ten"}, "ten"},
+      {{"--steps", "1.5"}, "1.5"},
+      {{"--steps", "99999999999999999999"}, "expected at most"},
+      {{"--steps"}, "--steps"},
+      {{"--layers", "0"}, "layers is 0, expected at least 1"},
+      {{"--heads", "-1"}, "heads is -1"},
+      {{"--context", "0"}, "context is 0"},
+      {{"--vocab", "0"}, "vocab is 0"},
+      {{"--width", "130"}, "width 130 is not divisible by 4 heads"},
+      {{"--width", "1000000000000"}, "width is 1000000000000, expected at most"},
+      {{"--global-batch", "10", "--micro-batch", "4"}, "10 is not a multiple of the micro-batch 4"},
+      {{"--global-batch", "0"}, "global batch is 0"},
+      {{"--micro-batch", "-1"}, "micro-batch is -1"},
+      {{"--stage", "4"}, "stage is 4, expected 0, 1, 2 or 3"},
+      {{"--stage", "-1"}, "stage is -1"},
+      {{"--bucket-bytes", "0"}, "--bucket-bytes is 0"},
+      {{"--precision", "fp8"}, "fp8 not in {fp32,bf16,fp16}"},
+      {{"--grad-shard", "bf16"}, "--grad-shard bf16 is for 16-bit gradients; --precision is fp32"},
+      {{"--precision", "bf16", "--grad-shard", "fp16"}, "fp16 not in {fp32,bf16}"},
+      {{"--offload", "disk"}, "disk not in {none,optimizer}"},
+      {{"--overlap", "maybe"}, "maybe"},
+      {{"--reduction", "slow"}, "slow"},
+      {{"--optimizer", "lion"}, "lion"},
+      {{"--preset", "huge"}, "expected one of nano, micro"},
+      {{"--lr", "0"}, "--lr is 0"},
+      {{"--lr", "nan"}, "--lr is nan"},
+      {{"--lr", "inf"}, "--lr is inf"},
+      {{"--min-lr", "1"}, "--min-lr is 1, expected from 0 to the learning rate"},
+      {{"--beta1", "1"}, "--beta1 is 1"},
+      {{"--beta2", "-0.1"}, "--beta2 is -0.1"},
+      {{"--clip", "-1"}, "--clip is -1"},
+      {{"--dropout", "1"}, "dropout is 1"},
+      {{"--warmup", "-1"}, "--warmup is -1"},
+      {{"--threads", "-1"}, "--threads is -1"},
+      {{"--seed", "-1"}, "-1"},
+      {{"--eval-every", "-1"}, "--eval-every is -1"},
+      {{"--eval-batches", "-1"}, "--eval-batches is -1"},
+      {{"--sample", "-1"}, "--sample is -1"},
+  };
+  for (const auto& [arguments, expected] : cases) {
+    const std::string message = refusal(arguments);
+    INFO(arguments[0] << " " << (arguments.size() > 1 ? arguments[1] : ""));
+    REQUIRE_THAT(message, ContainsSubstring(expected));
+    REQUIRE(message.find('\n') == std::string::npos);
+  }
+  const char* no_data[] = {"train_gpt"};
+  REQUIRE_THAT(test::message_of<InputError>([&] { parse_command_line(1, no_data); }),
+               ContainsSubstring("--data is required"));
+}
+
+TEST_CASE("precision and what is kept where") {
+  const TrainOptions plain = parse({});
+  REQUIRE(parameter_dtype(plain.memory) == DType::f32);
+  REQUIRE_FALSE(plain.model.recompute);
+  REQUIRE(plain.model.loss_chunk_rows == 0);
+  REQUIRE(parse({"--loss-rows", "512"}).model.loss_chunk_rows == 512);
+  REQUIRE_THROWS_WITH(parse({"--loss-rows", "-1"}),
+                      ContainsSubstring("rows of logits at once are -1, expected at least 0"));
+  REQUIRE(zero_options(plain).grad_shard == DType::f32);
+  REQUIRE(zero_options(plain).offload == optim::Offload::none);
+  const TrainOptions options = parse({"--precision", "bf16", "--grad-shard", "bf16", "--recompute",
+                                      "--offload", "optimizer", "--stage", "3"});
+  REQUIRE(parameter_dtype(options.memory) == DType::bf16);
+  REQUIRE(options.model.recompute);
+  REQUIRE(zero_options(options).stage == 3);
+  REQUIRE(zero_options(options).grad_shard == DType::bf16);
+  REQUIRE(zero_options(options).offload == optim::Offload::optimizer);
+  REQUIRE(parameter_dtype(parse({"--precision", "fp16"}).memory) == DType::f16);
+  models::Gpt model(options.model);
+  model.to(parameter_dtype(options.memory));
+  const train::TrainingRun run = training_run(options);
+  const auto on = [&](Device device) {
+    return train::plan_input(run, model, {.device = {.device = device}, .ranks = 2});
+  };
+  REQUIRE(on({}).stage == 3);
+  REQUIRE(on({}).sum_dtype == DType::bf16);
+  // A CPU's state is on the host anyway.
+  REQUIRE_FALSE(on({}).offload);
+  REQUIRE(on({DeviceType::cuda, 0}).offload);
+}
+
+TEST_CASE("only matrices decay") {
+  const optim::ZeroOptions zero = zero_options(parse({}));
+  const models::Gpt model(models::GptConfig::preset("nano"));
+  for (const auto& named : model.named_parameters()) {
+    const bool matrix =
+        named.name.ends_with(".weight") && named.name.find("ln_") == std::string::npos;
+    REQUIRE(zero.group_of(named) == (matrix ? 0 : 1));
+  }
+  REQUIRE(zero.groups.size() == 1);
+  REQUIRE(zero.groups[0].weight_decay == 0.0f);
+}
+
+TEST_CASE("the plan has every stage, with this run's ranks among others") {
+  const TrainOptions options = parse({});
+  const models::Gpt model(options.model);
+  const std::string table = train::plan_table(
+      {.model_name = options.preset, .optimizer = options.optimizer}, training_run(options),
+      {.ranks = 3}, [&](const train::TrainingRun& run, const train::JobPlace& place) {
+        return train::plan_run(run, model, place);
+      });
+  REQUIRE_THAT(table, ContainsSubstring("    2      3  "));
+  REQUIRE_THAT(table, ContainsSubstring("    0     64  "));
+  REQUIRE_THAT(table, ContainsSubstring("    3      3  "));
+  REQUIRE_THAT(table, ContainsSubstring("gathered therein"));
+}

@@ -1,0 +1,198 @@
+#include "data/tokens/token_data.h"
+
+#include <algorithm>
+#include <set>
+#include <vector>
+
+#include "core/error.h"
+#include "tests/support/catch.h"
+#include "tests/support/temporary_folder.h"
+
+using namespace tessera;
+using Catch::Matchers::ContainsSubstring;
+using test::TemporaryFolder;
+
+namespace {
+
+template <class T>
+std::string raw(const std::vector<T>& values) {
+  return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)};
+}
+
+// llm.c's file: a header of 256 int32, then the tokens.
+std::string with_header(const std::vector<uint16_t>& tokens, int32_t count, int32_t version = 1,
+                        int32_t magic = 20240520) {
+  std::vector<int32_t> header(256);
+  header[0] = magic;
+  header[1] = version;
+  header[2] = count;
+  return raw(header) + raw(tokens);
+}
+
+std::vector<int32_t> all_of(const data::TokenFile& file) {
+  std::vector<int32_t> tokens(static_cast<size_t>(file.size()));
+  file.copy(0, tokens);
+  return tokens;
+}
+
+std::string refusal(const std::string& name, const std::string& bytes) {
+  const TemporaryFolder folder;
+  const std::string path = folder.file(name, bytes);
+  return test::message_of<InputError>([&] { data::TokenFile{path}; });
+}
+
+std::string letters(int64_t count) {
+  std::string text;
+  for (int64_t i = 0; i < count; ++i) text += static_cast<char>('a' + i % 26);
+  return text;
+}
+
+}  // namespace
+
+TEST_CASE("a text's tokens are its bytes") {
+  const TemporaryFolder folder;
+  const data::TokenFile file(folder.file("a.txt", "A\xff\n"));
+  REQUIRE(file.is_text());
+  REQUIRE(all_of(file) == std::vector<int32_t>{65, 255, 10});
+}
+
+TEST_CASE("a .bin holds uint16, with and without llm.c's header") {
+  const TemporaryFolder folder;
+  const std::vector<uint16_t> tokens = {1, 50256, 0, 65535};
+  const std::vector<int32_t> expected = {1, 50256, 0, 65535};
+  REQUIRE(all_of(data::TokenFile(folder.file("plain.bin", raw(tokens)))) == expected);
+  const data::TokenFile file(folder.file("header.bin", with_header(tokens, 4)));
+  REQUIRE_FALSE(file.is_text());
+  REQUIRE(all_of(file) == expected);
+}
+
+TEST_CASE("token files that are refused") {
+  REQUIRE_THAT(test::message_of<InputError>([] { data::TokenFile{"/no/such.txt"}; }),
+               ContainsSubstring("/no/such.txt: cannot be opened: No such file"));
+  REQUIRE_THAT(test::message_of<InputError>([] { data::TokenFile{"/tmp"}; }),
+               ContainsSubstring("not a regular file"));
+  REQUIRE_THAT(refusal("a.txt", ""), ContainsSubstring("is empty"));
+  REQUIRE_THAT(refusal("a.bin", ""), ContainsSubstring("is empty"));
+  REQUIRE_THAT(refusal("a.bin", "abc"), ContainsSubstring("expected an even number"));
+  REQUIRE_THAT(refusal("a.bin", with_header({1, 2}, 3)),
+               ContainsSubstring("says 3 tokens, but 4 bytes follow, which are 2"));
+  REQUIRE_THAT(refusal("a.bin", with_header({1, 2}, -1)), ContainsSubstring("says -1 tokens"));
+  REQUIRE_THAT(refusal("a.bin", with_header({1}, 1, 2)),
+               ContainsSubstring("version 2, expected 1"));
+  REQUIRE_THAT(refusal("a.bin", with_header({}, 0).substr(0, 512)),
+               ContainsSubstring("but has 512"));
+  REQUIRE_THAT(refusal("a.bin", with_header({1}, 1, 7, 20240801)),
+               ContainsSubstring("tokens of 4 bytes"));
+}
+
+TEST_CASE("a token beyond the vocabulary is named with its position") {
+  const TemporaryFolder folder;
+  const data::TokenFile bin(folder.file("a.bin", raw<uint16_t>({1, 2, 99, 100, 3})));
+  bin.check_vocabulary(0, 5, 101);
+  bin.check_vocabulary(0, 3, 100);
+  REQUIRE_THAT(
+      test::message_of<InputError>([&] { bin.check_vocabulary(0, 5, 100); }),
+      ContainsSubstring("token 100 at position 3 is beyond the model's vocabulary of 100"));
+  const data::TokenFile text(folder.file("a.txt", "ab\x80"));
+  text.check_vocabulary(0, 3, 256);
+  REQUIRE_THAT(test::message_of<InputError>([&] { text.check_vocabulary(0, 3, 128); }),
+               ContainsSubstring("token 128 at position 2"));
+}
+
+TEST_CASE("every token is checked by some rank") {
+  const TemporaryFolder folder;
+  std::string text = letters(100);
+  text[97] = '\xf0';
+  const data::TokenData data({.path = folder.file("a.txt", text), .context = 4, .vocab = 128});
+  int refused = 0;
+  for (int rank = 0; rank < 7; ++rank) {
+    const std::string message =
+        test::message_of<InputError>([&] { data.check_vocabulary(rank, 7); });
+    refused += message.find("token 240 at position 97") != std::string::npos;
+  }
+  REQUIRE(refused == 1);
+}
+
+TEST_CASE("the last tenth validates, or a file of its own") {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("a.txt", letters(105));
+  const data::TokenData data({.path = path, .context = 8, .vocab = 256});
+  REQUIRE(data.training().begin == 0);
+  REQUIRE(data.training().end == 94);
+  REQUIRE(data.validation().begin == 94);
+  REQUIRE(data.validation().end == 105);
+  const data::TokenData separate({.path = path,
+                                  .validation_path = folder.file("b.txt", letters(9)),
+                                  .context = 8,
+                                  .vocab = 256});
+  REQUIRE(separate.training().size() == 105);
+  REQUIRE(separate.validation().size() == 9);
+}
+
+TEST_CASE("data shorter than a sequence is refused") {
+  const TemporaryFolder folder;
+  const auto refuse = [&](int64_t size, bool evaluates) {
+    const std::string path = folder.file("a.txt", letters(size));
+    return test::message_of<InputError>([&] {
+      data::TokenData({.path = path, .context = 8, .vocab = 256, .evaluates = evaluates});
+    });
+  };
+  REQUIRE_THAT(refuse(8, false), ContainsSubstring("the data has 8 tokens, expected at least one"));
+  REQUIRE_THAT(refuse(9, false), ContainsSubstring("the training part"));
+  REQUIRE_THAT(refuse(10, false), ContainsSubstring("nothing was thrown"));
+  REQUIRE_THAT(refuse(10, true), ContainsSubstring("the validation part has 1 tokens"));
+}
+
+TEST_CASE("sequences are a function of seed, step and sample alone") {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("a.txt", letters(5000));
+  const data::TokenData data({.path = path, .context = 16, .vocab = 256, .seed = 7});
+  const data::Sequences whole = data.read({.step = 3, .first_sample = 0, .samples = 12});
+  for (int64_t first = 0; first < 12; first += 4) {
+    const data::Sequences part = data.read({.step = 3, .first_sample = first, .samples = 4});
+    const auto expected = whole.tokens.rows(first, first + 4).values<int32_t>();
+    const auto actual = part.tokens.values<int32_t>();
+    REQUIRE(std::equal(actual.begin(), actual.end(), expected.begin()));
+  }
+  // Targets are the tokens one later, in the training part.
+  const auto tokens = whole.tokens.values<int32_t>();
+  const auto targets = whole.targets.values<int32_t>();
+  for (size_t i = 0; i + 1 < tokens.size(); ++i) {
+    if ((i + 1) % 16 != 0) REQUIRE(tokens[i + 1] == targets[i]);
+  }
+  const data::TokenData other({.path = path, .context = 16, .vocab = 256, .seed = 8});
+  REQUIRE(other.start_of(3, 0) != data.start_of(3, 0));
+}
+
+TEST_CASE("an epoch has every window of a grid once, the next one in another order") {
+  const TemporaryFolder folder;
+  const data::TokenData data({.path = folder.file("a.txt", letters(5000)),
+                              .context = 16,
+                              .vocab = 256,
+                              .seed = 7,
+                              .global_batch = 4});
+  // 4,500 tokens train: 4,484 places to start, 280 windows, 70 steps an epoch.
+  std::vector<std::vector<int64_t>> epochs(2);
+  for (int64_t step = 0; step < 140; ++step) {
+    for (int64_t sample = 0; sample < 4; ++sample) {
+      epochs[static_cast<size_t>(step / 70)].push_back(data.start_of(step, sample));
+    }
+  }
+  for (const auto& starts : epochs) {
+    const std::set<int64_t> sorted(starts.begin(), starts.end());
+    REQUIRE(sorted.size() == 280);
+    REQUIRE(*sorted.begin() >= 0);
+    REQUIRE(*sorted.rbegin() < 4484);
+    REQUIRE(*sorted.rbegin() - *sorted.begin() == 279 * 16);
+    REQUIRE(!std::is_sorted(starts.begin(), starts.end()));
+  }
+  REQUIRE(epochs[0] != epochs[1]);
+}
+
+TEST_CASE("the shortest text that trains has one sequence") {
+  const TemporaryFolder folder;
+  const data::TokenData data(
+      {.path = folder.file("a.txt", letters(10)), .context = 8, .vocab = 256, .evaluates = false});
+  REQUIRE(data.start_of(0, 0) == 0);
+  REQUIRE(data.read({.samples = 1}).targets.values<int32_t>().back() == 'i');
+}

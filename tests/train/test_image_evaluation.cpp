@@ -1,0 +1,21 @@
+#include "train/images/image_evaluation.h"
+
+#include <cmath>
+#include <vector>
+
+#include "tests/support/catch.h"
+
+namespace tessera::train {
+namespace {
+
+TEST_CASE("the place of a target counts what is larger, and equal classes before it") {
+  const std::vector<float> logits = {1, 3, 2, 3, NAN};
+  CHECK(place_of_target(std::span(logits).first(4), 1) == 0);
+  CHECK(place_of_target(std::span(logits).first(4), 3) == 1);
+  CHECK(place_of_target(std::span(logits).first(4), 0) == 3);
+  CHECK(place_of_target(logits, 1) == 1);  // NaN is before it
+  CHECK(place_of_target(logits, 4) == 4);  // and is never right
+}
+
+}  // namespace
+}  // namespace tessera::train

@@ -1,0 +1,108 @@
+#include "train/run_log.h"
+
+#include <bit>
+#include <cmath>
+#include <limits>
+
+#include <nlohmann/json.hpp>
+
+#include "core/error.h"
+#include "core/number_text.h"
+#include "core/random.h"
+#include "tests/support/catch.h"
+#include "tests/support/temporary_folder.h"
+#include "train/plan/plan_table.h"
+#include "train/progress.h"
+#include "train/run_report.h"
+
+using namespace tessera;
+using namespace tessera::train;
+using Catch::Matchers::ContainsSubstring;
+
+TEST_CASE("a float in the log is the shortest text that reads back to the same float") {
+  REQUIRE(json_number(0.1f) == "0.1");
+  REQUIRE(json_number(1.0f) == "1");
+  REQUIRE(json_number(5.545177f) == "5.545177");
+  REQUIRE(json_number(16777216.0f) == "16777216");
+  REQUIRE(json_number(1e-5f) == "1e-05");
+  REQUIRE(json_number(NAN) == "null");
+  REQUIRE(json_number(-INFINITY) == "null");
+  RandomStream stream(1, "floats", 0);
+  for (int i = 0; i < 20000; ++i) {
+    const float value = std::bit_cast<float>(stream.next_u32());
+    if (!std::isfinite(value)) continue;
+    const std::string text = json_number(value);
+    REQUIRE(std::bit_cast<uint32_t>(std::strtof(text.c_str(), nullptr)) ==
+            std::bit_cast<uint32_t>(value));
+    REQUIRE(nlohmann::json::accept(text));
+  }
+}
+
+TEST_CASE("lines of the log are JSON, in the order of the issue") {
+  const std::string text = step_line({.step = 3,
+                                      .loss = 2.5f,
+                                      .grad_norm = 0.1f,
+                                      .lr = 1e-3f,
+                                      .samples_per_s = 1000.25,
+                                      .step_ms = 12.3456,
+                                      .comm_exposed_ms = 0},
+                                     "tokens")
+                               .text();
+  REQUIRE(text ==
+          R"({"type":"step","step":3,"loss":2.5,"grad_norm":0.1,"lr":0.001,"tokens_per_s":1000.25,)"
+          R"("step_ms":12.346,"comm_exposed_ms":0})");
+  const std::string skipped = step_line({.step = 3,
+                                         .loss = INFINITY,
+                                         .grad_norm = NAN,
+                                         .lr = 1e-3f,
+                                         .loss_scale = 65536,
+                                         .skipped = true},
+                                        "images")
+                                  .text();
+  REQUIRE(skipped ==
+          R"({"type":"step","step":3,"loss":null,"grad_norm":null,"lr":0.001,"loss_scale":65536,)"
+          R"("skipped":true,"images_per_s":0,"step_ms":0,"comm_exposed_ms":0})");
+  REQUIRE(eval_line(250, 1.5f).text() == R"({"type":"eval","step":250,"val_loss":1.5})");
+  const auto escaped = JsonObject().add("path", "a\"b\\c\n\xff").text();
+  REQUIRE(nlohmann::json::parse(escaped)["path"].get<std::string>().starts_with("a\"b\\c\n"));
+  REQUIRE(nlohmann::json::parse(JsonObject().add("a", true).add("b", "x").indented())["a"] == true);
+}
+
+TEST_CASE("a log is there while it is written, and none is one without a name") {
+  const test::TemporaryFolder folder;
+  RunLog log(folder.path("a.jsonl"));
+  log.write(eval_line(1, 2));
+  REQUIRE(folder.read("a.jsonl") == eval_line(1, 2).text() + "\n");
+  RunLog("").write(eval_line(1, 2));
+  REQUIRE_THROWS_AS(RunLog(folder.path("no/a.jsonl")), InputError);
+}
+
+TEST_CASE("a report expects of a skipped step what it sends without its update") {
+  optim::Plan plan;
+  const auto gradients = static_cast<size_t>(dist::Traffic::gradients);
+  plan.traffic[gradients] = 100;
+  plan.update_traffic[gradients] = 30;
+  plan.activations = 7;
+  const dist::World world{.communicator = dist::single_communicator()};
+  const RankReport report = measure(plan, {.steps = 5, .skipped = 2}, world);
+  REQUIRE(report.traffic[gradients].planned == 440);
+  REQUIRE_FALSE(report.traffic.back().planned.has_value());
+  REQUIRE_THAT(report.table(), ContainsSubstring("sent, 5 steps, 2 skipped"));
+  const auto planned = [&](Category category) {
+    return report.memory[static_cast<size_t>(category)].planned;
+  };
+  REQUIRE(planned(Category::activations) == 7);
+  REQUIRE_FALSE(planned(Category::workspace).has_value());
+  REQUIRE_FALSE(report.equal());
+}
+
+TEST_CASE("numbers and times for people") {
+  REQUIRE(grouped(0) == "0");
+  REQUIRE(grouped(999) == "999");
+  REQUIRE(grouped(1000) == "1,000");
+  REQUIRE(grouped(1234567) == "1,234,567");
+  REQUIRE(grouped(-123456) == "-123,456");
+  REQUIRE(duration_text(0) == "0:00");
+  REQUIRE(duration_text(65.4) == "1:05");
+  REQUIRE(duration_text(3723) == "1:02:03");
+}

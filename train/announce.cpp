@@ -1,0 +1,57 @@
+#include "train/announce.h"
+
+#include <spdlog/spdlog.h>
+
+#include "core/context.h"
+#include "core/cuda.h"
+#include "core/gemm.h"
+#include "core/number_text.h"
+
+namespace tessera::train {
+namespace {
+
+const char* plural(int count) { return count == 1 ? "" : "s"; }
+
+void announce_device(const TrainingRun& run, DType dtype, Device device) {
+  if (!device.is_cpu()) {
+    spdlog::info("on {}", cuda::device_name(device.index));
+    return;
+  }
+  if (!cpu::has_fast_gemm(dtype)) {
+    spdlog::warn(
+        "this CPU has no instructions for products in {}: they are computed in fp32, "
+        "which is correct, but slower than training in fp32",
+        precision_name(dtype));
+  }
+  if (run.zero.offload == optim::Offload::optimizer) {
+    spdlog::info("offload: a CPU's optimizer state is on the host anyway");
+  }
+}
+
+// The largest micro-batch, up to the present one, of which every rank gets as many.
+int64_t even_micro_batch(const Batch& batch, int64_t ranks) {
+  for (int64_t size = batch.micro; size > 1; --size) {
+    if (batch.global % size == 0 && batch.global / size % ranks == 0) return size;
+  }
+  return 1;
+}
+
+}  // namespace
+
+void announce_run(const TrainingRun& run, const std::string& model_name, const nn::Module& model,
+                  const dist::World& world) {
+  const int threads = thread_count();
+  const DType dtype = parameter_dtype(model);
+  const Batch& batch = run.loop.batch;
+  spdlog::info("{}: {} parameters in {}, stage {}, {} rank{} x {} thread{} ({}, {} reduction)",
+               model_name, grouped(model.parameter_count()), precision_name(dtype), run.zero.stage,
+               world.size, plural(world.size), threads, plural(threads), world.communicator->name(),
+               reduction_name(run.zero.reduction));
+  announce_device(run, dtype, world.communicator->device());
+  if (batch.micro_batches() % world.size != 0) {
+    spdlog::warn("{} micro-batches on {} ranks: some wait; micro-batches of {} share evenly",
+                 batch.micro_batches(), world.size, even_micro_batch(batch, world.size));
+  }
+}
+
+}  // namespace tessera::train

@@ -1,0 +1,142 @@
+#include "train/images/plan_image.h"
+
+#include <algorithm>
+#include <variant>
+#include <vector>
+
+#include "core/assign.h"
+#include "data/images/image_batches.h"
+#include "data/images/image_input.h"
+#include "models/image/image_memory.h"
+#include "optim/plan/checked_int.h"
+#include "train/images/image_evaluation.h"
+
+namespace tessera::train {
+namespace {
+
+/// The run of one rank.
+class ImageRun {
+ public:
+  ImageRun(const TrainingRun& run, const PlannedImages& images, const JobPlace& place)
+      : run_(run),
+        images_(images),
+        device_(place.device.device),
+        ranks_(place.ranks),
+        rank_(place.rank) {}
+
+  /// Of steps, and of evaluation while the images of the steps to come are there.
+  models::ImageMemory memory() const {
+    const GraphWorkspace graphs = graph_workspace(run_, ranks_, has_dropout());
+    models::ImageMemory peak =
+        models::image_training_memory(images_.config, micro_batch(run_.loop.batch.micro));
+    if (peak.workspace) *peak.workspace += graphs.capturing;
+    for (const int64_t size : evaluated_sizes()) {
+      const models::ImageMemory other =
+          models::image_evaluation_memory(images_.config, micro_batch(size));
+      peak.activations = std::max({peak.activations, evaluation_input() + other.activations,
+                                   evaluation_results()});
+      if (!peak.workspace) continue;
+      peak.workspace = std::max(*peak.workspace, *other.workspace + graphs.kept);
+    }
+    // Before the first step parameters get their values; a GPU's from workspace of the host.
+    if (device_.is_cpu() && images_.dtype != DType::f32) {
+      peak.workspace = std::max(*peak.workspace, assign_workspace_bytes);
+    }
+    const int64_t batches = run_.loop.steps * run_.loop.batch.micro_steps(ranks_);
+    peak.activations += input(run_.loop.batch.micro, batches);
+    return peak;
+  }
+
+ private:
+  models::ImageMicroBatch micro_batch(int64_t images) const {
+    return {.dtype = images_.dtype,
+            .images = images,
+            .label_smoothing = images_.label_smoothing,
+            .device = device_};
+  }
+
+  /// Of an ImageInput of `count` batches: on a GPU there is one, those ahead are on the host.
+  int64_t input(int64_t images, int64_t count) const {
+    const int64_t held = device_.is_cpu() ? std::min(count, data::ImageInput::Options{}.depth) : 1;
+    return held * data::ImageBatches::bytes(images, images_.shape, images_.dtype);
+  }
+
+  bool has_dropout() const {
+    const auto* vgg = std::get_if<models::VggConfig>(&images_.config);
+    return vgg != nullptr && vgg->dropout > 0;
+  }
+
+  // Batches to evaluate on, of all ranks and of each.
+  int64_t batches() const {
+    return (images_.validation + run_.loop.batch.micro - 1) / run_.loop.batch.micro;
+  }
+  int64_t own_batches() const { return (batches() + ranks_ - 1) / ranks_; }
+
+  int64_t evaluation_input() const {
+    return input(std::min(run_.loop.batch.micro, images_.validation), own_batches());
+  }
+  int64_t evaluation_results() const {
+    return batches() * evaluation_counts * dtype_size(DType::f32);
+  }
+
+  /// Images in the rank's batches: all have as many, but for the last of all, which a rank that is
+  /// short of one reads as well.
+  std::vector<int64_t> evaluated_sizes() const {
+    if (run_.loop.eval_every == 0) return {};
+    const int64_t micro = run_.loop.batch.micro;
+    const int64_t last = batches() - 1;
+    std::vector<int64_t> sizes;
+    if (rank_ < last) sizes.push_back(micro);
+    if (rank_ + (own_batches() - 1) * ranks_ >= last) {
+      sizes.push_back(images_.validation - last * micro);
+    }
+    return sizes;
+  }
+
+  const TrainingRun& run_;
+  const PlannedImages& images_;
+  Device device_;
+  int64_t ranks_;
+  int64_t rank_;
+};
+
+int64_t classes_of(const models::ImageConfig& config) {
+  return std::visit([](const auto& model) { return model.sizes.classes; }, config);
+}
+
+/// Throws where more than all activations and workspace cannot be counted.
+void check_size(const TrainingRun& run, const PlannedImages& images) {
+  using optim::CheckedInt;
+  constexpr int64_t more_than_all = 1 << 17;  // bytes of a pixel
+  const CheckedInt of_pixels = CheckedInt(images.shape.height) * images.shape.width;
+  (void)(CheckedInt(run.loop.batch.micro) * (of_pixels + classes_of(images.config)) *
+         more_than_all);
+}
+
+}  // namespace
+
+PlannedImages planned_images(const models::ImageConfig& config, const data::ImageData& data,
+                             float label_smoothing) {
+  return {.config = config,
+          .dtype = data.transform.dtype,
+          .shape = data.transform.shape,
+          .validation = data.validation->size(),
+          .label_smoothing = label_smoothing};
+}
+
+optim::Plan plan_run(const TrainingRun& run, const nn::Module& model, const PlannedImages& images,
+                     const JobPlace& place) {
+  optim::Plan plan = plan_run(run, model, place);
+  check_size(run, images);
+  const models::ImageMemory memory = ImageRun(run, images, place).memory();
+  plan.activations = memory.activations;
+  plan.workspace = memory.workspace;
+  return plan;
+}
+
+void choose_algorithms(const TrainingRun& run, const PlannedImages& images, Device device) {
+  // They are chosen where their workspace is asked for. A job of one rank has all sizes of batches.
+  (void)ImageRun(run, images, {.device = {.device = device}}).memory();
+}
+
+}  // namespace tessera::train

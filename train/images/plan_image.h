@@ -1,0 +1,32 @@
+// What a run on images will hold and send: optim::plan with the model's activations and workspace
+// (models/image/image_memory.h), and the images that the run holds ahead of the step.
+#pragma once
+
+#include <cstdint>
+
+#include "data/images/image_data.h"
+#include "models/image/image_classifier.h"
+#include "train/plan/run_plan.h"
+
+namespace tessera::train {
+
+/// What a plan needs to know of a run's model and data.
+struct PlannedImages {
+  models::ImageConfig config;
+  DType dtype = DType::f32;  // of images and parameters
+  data::ImageShape shape;
+  int64_t validation = 0;  // images to evaluate on
+  float label_smoothing = 0;
+};
+PlannedImages planned_images(const models::ImageConfig& config, const data::ImageData& data,
+                             float label_smoothing = 0);
+
+/// The plan of a rank, with activations and workspace at this process's number of threads. Throws
+/// InputError where a number of bytes is beyond int64.
+optim::Plan plan_run(const TrainingRun& run, const nn::Module& model, const PlannedImages& images,
+                     const JobPlace& place);
+
+/// Has the libraries of a GPU choose algorithms for all that any rank will compute.
+void choose_algorithms(const TrainingRun& run, const PlannedImages& images, Device device);
+
+}  // namespace tessera::train

@@ -1,0 +1,25 @@
+// Where the ranks of a planned run compute, and over what they communicate.
+#pragma once
+
+#include <string>
+
+#include "dist/device_choice.h"
+
+namespace tessera::train {
+
+struct PlanDevice {
+  Device device = {};
+  bool nccl = false;  // else over MPI
+
+  /// What the transport holds on the device in a job of `ranks` ranks.
+  int64_t staging_bytes(int64_t ranks) const;
+  /// For a headline: nothing for the CPU, else ", on GPUs over NCCL".
+  std::string text() const;
+};
+
+/// Of a job that has chosen.
+PlanDevice plan_device(const dist::World& world);
+/// Of one that has not. `auto` is CUDA where this process finds a usable GPU, and then NCCL.
+PlanDevice plan_device(const dist::DeviceOptions& options);
+
+}  // namespace tessera::train

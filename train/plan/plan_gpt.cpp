@@ -1,0 +1,95 @@
+#include "train/plan/plan_gpt.h"
+
+#include <algorithm>
+#include <string>
+
+#include "core/assign.h"
+#include "models/gpt/gpt_memory.h"
+#include "optim/plan/checked_int.h"
+
+namespace tessera::train {
+
+std::vector<optim::PlanParameter> gpt_parameters(const models::GptConfig& config, DType dtype) {
+  models::GptConfig small = config;
+  small.layers = 1;
+  models::Gpt model(small);
+  model.to(dtype);
+  std::vector<optim::PlanParameter> before;
+  std::vector<optim::PlanParameter> layer;
+  std::vector<optim::PlanParameter> after;
+  const std::string first = "h.0";
+  for (const optim::PlanParameter& parameter : optim::plan_parameters(model)) {
+    if (parameter.name.starts_with(first + ".")) {
+      layer.push_back(parameter);
+    } else {
+      (layer.empty() ? before : after).push_back(parameter);
+    }
+  }
+  // Every layer is as the first one, in a block of its own; what follows is in the last one's.
+  std::vector<optim::PlanParameter> all = before;
+  for (int64_t i = 0; i < config.layers; ++i) {
+    const std::string name = "h." + std::to_string(i);
+    for (optim::PlanParameter parameter : layer) {
+      parameter.name.replace(0, first.size(), name);
+      parameter.block += i;
+      all.push_back(std::move(parameter));
+    }
+  }
+  for (optim::PlanParameter parameter : after) {
+    parameter.block += config.layers - 1;
+    all.push_back(std::move(parameter));
+  }
+  return all;
+}
+
+int64_t parameter_elements(const std::vector<optim::PlanParameter>& parameters) {
+  int64_t sum = 0;
+  for (const optim::PlanParameter& parameter : parameters) sum += parameter.elements;
+  return sum;
+}
+
+void add_activations(optim::Plan& plan, const models::GptConfig& config, DType dtype,
+                     int64_t sequences, Device device) {
+  // Throws where more than all of it cannot be counted.
+  using optim::CheckedInt;
+  constexpr int64_t more_than_all = 256;  // bytes of a token, for each channel and layer
+  const CheckedInt row = CheckedInt(config.width) * config.layers + config.vocab + config.context;
+  (void)(CheckedInt(sequences) * config.context * row * more_than_all);
+  const models::GptMemory memory =
+      models::gpt_training_memory(config, dtype, sequences, config.context, device);
+  plan.activations = memory.activations;
+  plan.workspace = memory.workspace;
+  // Before the first step parameters get their values; a GPU's from workspace of the host.
+  if (device.is_cpu() && dtype != DType::f32) {
+    plan.workspace = std::max(*plan.workspace, assign_workspace_bytes);
+  }
+}
+
+optim::MicroBatchWork gpt_work(const models::GptConfig& config, int64_t sequences, DType dtype) {
+  const auto number = [](int64_t value) { return static_cast<double>(value); };
+  const double tokens = number(sequences) * number(config.context);
+  const double width = number(config.width);
+  const double layers = number(config.layers);
+  const double head = number(config.vocab) * width;
+  // Of a layer: c_attn, attention's c_proj, c_fc, the MLP's c_proj; their biases and two norms.
+  const double blocks = layers * (12 * width * width + 13 * width);
+  const double attention = layers * number(config.context) * width;
+
+  // Elements that passes over activations read and write, for a token and a layer, in widths.
+  // Forward: two norms with the residual, 4 each; GELU, 8. Backward: what norms and GELU compute
+  // again, 4 + 8; GELU, 12; two norms, 6 each; gradients of biases, 9.
+  constexpr double passes = 16 + 45;
+  // They compute as well as move. On a CPU (Zen 4, fp32 and bf16, widths of 256 to 768) they took
+  // about four times as long as the update takes for as many bytes.
+  constexpr double arithmetic = 4;
+  // Cross-entropy: logits are read, and their gradients written, in f32.
+  constexpr double head_bytes = 4 * 4;
+  const double element_bytes = number(dtype_size(dtype));
+  const double bytes = arithmetic * (layers * passes * width * element_bytes +
+                                     head_bytes * number(config.vocab));
+  return {.flops = tokens * (6 * (blocks + head + 2 * width) + 12 * attention),
+          .recomputed_flops = config.recompute ? tokens * (2 * blocks + 4 * attention) : 0,
+          .bytes = tokens * bytes};
+}
+
+}  // namespace tessera::train

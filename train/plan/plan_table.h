@@ -1,0 +1,39 @@
+// What a run will hold and send, for people to read: for each stage and several numbers of ranks.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "optim/plan/plan.h"
+#include "train/plan/run_plan.h"
+
+namespace tessera::train {
+
+struct PlanHeading {
+  std::string model_name;
+  int64_t parameters = 0;
+  DType dtype = DType::f32;  // of the parameters
+  std::string optimizer;
+};
+
+/// The plan of a rank of a run.
+using RankPlan = std::function<optim::Plan(const TrainingRun&, const JobPlace&)>;
+/// Memory and traffic of rank 0, which holds as much as any and sends the most.
+std::string plan_table(const PlanHeading& heading, const TrainingRun& run, const JobPlace& place,
+                       const RankPlan& plan_of);
+
+/// A row of the tables below.
+struct PlannedRun {
+  int stage = 0;
+  int64_t ranks = 1;
+  optim::Plan plan = {};
+};
+/// Of device and host, of all ranks that share a node.
+int64_t node_bytes(const optim::Plan& plan, int64_t ranks, int64_t ranks_per_node);
+/// With activations, workspace, host and nodes of several ranks where there are any; a line below
+/// says where workspace is unknown.
+std::string memory_table(const std::vector<PlannedRun>& runs, int64_t ranks_per_node = 1);
+std::string traffic_table(const std::vector<PlannedRun>& runs);
+
+}  // namespace tessera::train

@@ -1,0 +1,71 @@
+#include "train/plan/run_plan.h"
+
+#include <algorithm>
+
+#include "core/random.h"
+#include "models/gpt/gpt_memory.h"
+#include "optim/zero/micro_step_kind.h"
+#include "train/plan/plan_gpt.h"
+
+namespace tessera::train {
+
+JobPlace place_of(const dist::World& world) {
+  return {.device = plan_device(world), .ranks = world.size, .rank = world.rank};
+}
+
+optim::PlanInput plan_input(const TrainingRun& run, const nn::Module& model,
+                            const JobPlace& place) {
+  const optim::ZeroOptions& zero = run.zero;
+  const Device device = place.device.device;
+  return {.parameters = optim::plan_parameters(model),
+          .ranks = place.ranks,
+          .stage = zero.stage,
+          .bucket_bytes = zero.bucket_bytes,
+          .overlap = zero.overlap,
+          .reduction = zero.reduction,
+          .no_sync = zero.no_sync,
+          .batch = run.loop.batch,
+          .state_tensors = std::ssize(run.rule.state_names()),
+          .sum_dtype = zero.grad_shard,
+          .offload = zero.offload == optim::Offload::optimizer && !device.is_cpu(),
+          .graph = zero.graph,
+          .statistics = optim::plan_statistics(model),
+          .sync_batch_norm = zero.sync_batch_norm,
+          .device = device,
+          .staging_bytes = place.device.staging_bytes(place.ranks)};
+}
+
+// A graph is captured with such room, which it keeps if it has dropout.
+GraphWorkspace graph_workspace(const TrainingRun& run, int64_t ranks, bool has_dropout) {
+  constexpr int64_t draws = sizeof(DropoutDraws);
+  const int64_t graphs =
+      run.zero.graph ? optim::graph_count(run.loop.batch, ranks, run.loop.steps) : 0;
+  const int64_t kept = has_dropout ? graphs * draws : 0;
+  return {.kept = kept, .capturing = std::max(kept, std::min(graphs, int64_t{1}) * draws)};
+}
+
+optim::Plan plan_run(const TrainingRun& run, const nn::Module& model, const JobPlace& place) {
+  return optim::plan(plan_input(run, model, place), place.rank);
+}
+
+optim::Plan plan_run(const TrainingRun& run, const models::Gpt& model, const JobPlace& place) {
+  const nn::Module& module = model;
+  optim::Plan plan = plan_run(run, module, place);
+  const models::GptConfig& config = model.config();
+  const DType dtype = parameter_dtype(model);
+  const int64_t sequences = run.loop.batch.micro;
+  const Device device = place.device.device;
+  add_activations(plan, config, dtype, sequences, device);
+  if (!plan.workspace) return plan;
+  const GraphWorkspace graphs = graph_workspace(run, place.ranks, config.dropout > 0);
+  *plan.workspace += graphs.capturing;
+  if (run.loop.eval_every > 0) {
+    // Without a backward, logits are workspace.
+    const models::GptMemory evaluation =
+        models::gpt_evaluation_memory(config, dtype, sequences, config.context, device);
+    plan.workspace = std::max(*plan.workspace, *evaluation.workspace + graphs.kept);
+  }
+  return plan;
+}
+
+}  // namespace tessera::train

@@ -1,0 +1,57 @@
+// The log of a run: one JSON object a line, written as the run goes, so that it can be followed.
+//
+//   {"type":"header", ...}                                    the full configuration
+//   {"type":"step","step":0,"loss":5.54,"grad_norm":2.1,"lr":1e-05,"tokens_per_s":...}
+//   {"type":"eval","step":250,"val_loss":2.4}                 after 250 steps
+//   {"type":"summary", ...}                                   memory and traffic
+#pragma once
+
+#include <cstdio>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "core/json_line.h"
+#include "dist/bootstrap.h"
+
+namespace tessera::train {
+
+class RunLog {
+ public:
+  /// Without a path nothing is written. Throws InputError where the file cannot be opened.
+  explicit RunLog(const std::string& path);
+
+  void write(const JsonObject& line);
+
+ private:
+  struct Closer {
+    void operator()(std::FILE* file) const { std::fclose(file); }
+  };
+  std::string path_;
+  std::unique_ptr<std::FILE, Closer> file_;
+};
+
+/// What a step was, as the log and the terminal show it.
+struct StepLine {
+  int64_t step = 0;
+  float loss = 0;
+  float grad_norm = 0;
+  float lr = 0;
+  std::optional<float> loss_scale = std::nullopt;  // where losses are scaled
+  bool skipped = false;                            // its gradients overflowed
+  double samples_per_s = 0;  // tokens, or images
+  double step_ms = 0;
+  double comm_exposed_ms = 0;
+};
+
+/// Tessera's, "0.1.0".
+const char* version();
+/// Begins a header: the program that writes it and Tessera's version.
+JsonObject header_begin(const std::string& program);
+/// Ranks, threads, device and communicator of a job.
+void add_job(JsonObject& header, const dist::World& world);
+/// `unit` is what is counted: "tokens" gives tokens_per_s.
+JsonObject step_line(const StepLine& step, const std::string& unit);
+JsonObject eval_line(int64_t step, float val_loss);
+
+}  // namespace tessera::train

@@ -1,0 +1,163 @@
+#include "train/step_loop.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+
+#include "core/output_file.h"
+#include "core/random.h"
+#include "core/trace.h"
+#include "train/non_finite.h"
+
+namespace tessera::train {
+namespace {
+
+double milliseconds(std::chrono::steady_clock::duration time) {
+  return std::chrono::duration<double, std::milli>(time).count();
+}
+
+}  // namespace
+
+std::unique_ptr<RunLog> begin_run(const RunFiles& files, const dist::World& world) {
+  if (world.rank == 0 && !files.trace.empty()) check_writable(files.trace);
+  // A rank with bad input ends the job here, before the log replaces an older one.
+  world.communicator->barrier();
+  auto log = std::make_unique<RunLog>(world.rank == 0 ? files.log : "");
+  trace::enable(!files.trace.empty());
+  memory_ledger(default_device()).reset_peaks();
+  world.communicator->traffic().reset();
+  return log;
+}
+
+StepLoop::StepLoop(const LoopOptions& options, const dist::World& world,
+                   optim::ZeroOptimizer& optimizer, RunLog& log, StepWork work)
+    : options_(options),
+      world_(world),
+      optimizer_(optimizer),
+      log_(log),
+      work_(std::move(work)),
+      progress_(options.steps, world.rank == 0, work_.unit) {
+  TESSERA_CHECK(work_.forward, "train: the loop has no forward");
+  TESSERA_CHECK(!work_.load == !work_.loss, "train: the loop has one of load and loss alone");
+  TESSERA_CHECK(work_.evaluate || options.eval_every == 0,
+                "train: an evaluation every {} steps, and nothing that evaluates",
+                options.eval_every);
+  if (work_.load) return;
+  // A graph would compute the captured micro-batch again and again.
+  TESSERA_CHECK(!optimizer.options().graph, "train: graphs need load and loss apart");
+  work_.load = [this](const MicroBatch& micro) { loaded_ = micro; };
+  work_.loss = [this] { return work_.forward(loaded_); };
+}
+
+void StepLoop::train() {
+  for (int64_t step = 0; step < options_.steps; ++step) {
+    launch(step);
+    const int64_t done = step + 1;
+    const bool last = done == options_.steps;
+    const bool evaluates = options_.eval_every > 0 && (last || done % options_.eval_every == 0);
+    // A GPU's step is logged while it computes the next one.
+    if (last || evaluates || !running_->launched.deferred()) log_running();
+    if (evaluates) {
+      const StepWork::Evaluation evaluation = work_.evaluate(done);
+      log_.write(evaluation.line);
+      progress_.evaluation(done, evaluation.text);
+    }
+  }
+  optimizer_.synchronize();
+}
+
+// Launches a step, and logs the one before it if that is still to do, also where this one fails.
+void StepLoop::launch(int64_t step) {
+  const auto begin = Clock::now();
+  std::optional<optim::LaunchedStep> launched;
+  JsonObject description;
+  try {
+    optimizer_.micro_steps(step, options_.batch, work_.load, work_.loss);
+    launched = optimizer_.launch_step();
+    description = work_.describe(step);
+  } catch (...) {
+    log_running();
+    throw;
+  }
+  log_running();
+  running_ = {step, begin, *launched, Clock::now(), std::move(description)};
+}
+
+void StepLoop::log_running() {
+  if (!running_) return;
+  const JsonObject description = running_->description;
+  const StepLine line = line_of(*running_);
+  running_.reset();
+  log_.write(step_line(line, work_.unit).append(description));
+  progress_.step(line);
+  count_ = {.steps = line.step + 1, .skipped = count_.skipped + (line.skipped ? 1 : 0)};
+}
+
+StepLine StepLoop::line_of(Running& running) {
+  const int64_t step = running.step;
+  optim::StepReport report;
+  // What need not be waited for ended about when its launch did; the rest ends now.
+  const bool was_ready = running.launched.ready();
+  try {
+    report = running.launched.get();
+  } catch (const optim::NonFiniteError& error) {
+    fail_together(step, error);
+  }
+  for (const std::string& name : report.without_gradient) {
+    spdlog::warn("step {}: {} got no gradient, and no update; this is said once", step, name);
+  }
+  const Clock::time_point end = was_ready ? running.launch_end : Clock::now();
+  // Without the time in which the step before it was still running.
+  const double ms = milliseconds(end - std::max(running.begin, last_end_));
+  last_end_ = end;
+  return {
+      .step = step,
+      .loss = report.loss,
+      .grad_norm = report.grad_norm,
+      .lr = report.learning_rate,
+      .loss_scale = optimizer_.scales_losses() ? std::optional(report.loss_scale) : std::nullopt,
+      .skipped = report.skipped,
+      .samples_per_s = static_cast<double>(work_.units_per_step) / (ms / 1000),
+      .step_ms = ms,
+      .comm_exposed_ms = static_cast<double>(report.exposed_ns) / 1e6};
+}
+
+// Every rank comes here. All repeat the micro-batch to find where its loss went wrong; then one
+// says so, which ends the others while they wait.
+void StepLoop::fail_together(int64_t step, const optim::NonFiniteError& error) {
+  std::string text = error.what();
+  if (error.micro_batch >= 0) {
+    const MicroBatch micro{.step = step,
+                           .index = error.micro_batch,
+                           .first_sample = error.micro_batch * options_.batch.micro,
+                           .samples = options_.batch.micro};
+    dropout_state() = {
+        .seed = optimizer_.options().seed, .step = step, .first_sample = micro.first_sample};
+    text += "; first at " + first_non_finite([&] { work_.forward(micro); });
+  }
+  if (world_.rank != 0) world_.communicator->barrier();
+  fail("{}", text);
+}
+
+void report_run(const optim::Plan& planned, const StepCount& count, const dist::World& world,
+                RunLog& log, const std::function<void()>& before_tables) {
+  const RankReport report = measure(planned, count, world);
+  const GatheredReports all = gather_reports(report, world);
+  log.write(JsonObject()
+                .add("type", "summary")
+                .add("steps", count.steps)
+                .add("skipped", count.skipped)
+                .add("equal", all.differing.empty())
+                .raw("ranks", fmt::format("[{}]", fmt::join(all.json, ","))));
+  before_tables();
+  if (world.rank != 0) return;
+  fmt::print("{}", report.table());
+  if (all.differing.empty()) {
+    fmt::print("\nplanned and measured are equal on all ranks ({})\n", world.size);
+  } else {
+    fmt::print("\nplanned and measured DIFFER on ranks {}\n", fmt::join(all.differing, ", "));
+  }
+}
+
+}  // namespace tessera::train

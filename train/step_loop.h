@@ -1,0 +1,105 @@
+// The steps of a training run: each is launched, logged and shown; now and then the model is
+// evaluated. What is trained on what, the caller says.
+//
+//   auto log = train::begin_run({.log = "run.jsonl"}, world);
+//   train::StepLoop loop(run.loop, world, optimizer, *log,
+//                        {.unit = "tokens",
+//                         .units_per_step = 12 * 64,
+//                         .forward = [&](const MicroBatch& micro) { ... return loss; },
+//                         .evaluate = [&](int64_t done) { ... }});
+//   loop.train();
+//   train::report_run(plan, loop.count(), world, *log);
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "core/json_line.h"
+#include "dist/bootstrap.h"
+#include "optim/zero_optimizer.h"
+#include "train/progress.h"
+#include "train/run_log.h"
+#include "train/run_report.h"
+#include "train/training_run.h"
+
+namespace tessera::train {
+
+struct StepWork {
+  std::string unit;  // what speed counts
+  int64_t units_per_step = 0;
+  /// The mean loss of any micro-batch, which is read for it. A loss that is not finite is looked
+  /// for with it, on every rank alike.
+  std::function<Tensor(const MicroBatch&)> forward;
+  /// In place of `forward` in steps, both or neither: `load` brings a micro-batch's values to where
+  /// `loss` reads them, as graphs want it, and as suits data that is read ahead.
+  std::function<void(const MicroBatch&)> load = nullptr;
+  std::function<Tensor()> loss = nullptr;
+  /// Evaluates after so many steps: a line of the log, and what the terminal shows.
+  struct Evaluation {
+    JsonObject line;
+    std::string text;
+  };
+  std::function<Evaluation(int64_t)> evaluate = nullptr;
+  /// More members for a step's line of the log; asked when the step is launched.
+  std::function<JsonObject(int64_t)> describe = [](int64_t) { return JsonObject(); };
+};
+
+/// Files that a run writes; without a path one is not written.
+struct RunFiles {
+  std::string log;    // JSON lines (run_log.h)
+  std::string trace;  // of all ranks (trace_file.h)
+};
+/// What comes before a run holds anything: the trace's file must be writable, as what is saved must
+/// be, which the caller has checked; no rank has bad input; and ledgers count from here on. The log
+/// is open on rank 0. Throws InputError. Collective.
+std::unique_ptr<RunLog> begin_run(const RunFiles& files, const dist::World& world);
+
+class StepLoop {
+ public:
+  /// World, optimizer and log must outlive it. Throws where `work` lacks what the options ask for.
+  StepLoop(const LoopOptions& options, const dist::World& world, optim::ZeroOptimizer& optimizer,
+           RunLog& log, StepWork work);
+
+  /// All steps. Throws on every rank where a loss or gradient is not finite. Collective.
+  void train();
+  const StepCount& count() const { return count_; }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  // A step whose result is not asked for yet.
+  struct Running {
+    int64_t step;
+    Clock::time_point begin;
+    optim::LaunchedStep launched;
+    Clock::time_point launch_end;
+    JsonObject description;
+  };
+
+  void launch(int64_t step);
+  void log_running();
+  StepLine line_of(Running& running);
+  [[noreturn]] void fail_together(int64_t step, const optim::NonFiniteError& error);
+
+  LoopOptions options_;
+  const dist::World& world_;
+  optim::ZeroOptimizer& optimizer_;
+  RunLog& log_;
+  StepWork work_;
+  MicroBatch loaded_;  // where `forward` stands for `load` and `loss`
+  Progress progress_;
+  std::optional<Running> running_;
+  Clock::time_point last_end_;
+  StepCount count_;
+};
+
+/// What ranks held and sent, beside what was planned: a line of the log, and tables on rank 0's
+/// standard output, before which `before_tables` is called on every rank. Collective.
+void report_run(
+    const optim::Plan& planned, const StepCount& count, const dist::World& world, RunLog& log,
+    const std::function<void()>& before_tables = [] {});
+
+}  // namespace tessera::train

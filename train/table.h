@@ -1,0 +1,21 @@
+// Numbers for people to read: columns that are as wide as they need to be, aligned to the right.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace tessera::train {
+
+class Table {
+ public:
+  explicit Table(std::vector<std::string> heading) : rows_{std::move(heading)} {}
+  /// As many cells as the heading has.
+  void add(std::vector<std::string> cells) { rows_.push_back(std::move(cells)); }
+  std::string text() const;
+
+ private:
+  std::vector<std::vector<std::string>> rows_;
+};
+
+}  // namespace tessera::train
