@@ -29,11 +29,11 @@
 namespace tessera::train {
 
 struct StepWork {
-  std::string unit;  // what speed counts
+  std::string unit = {};  // what speed counts
   int64_t units_per_step = 0;
   /// The mean loss of any micro-batch, which is read for it. A loss that is not finite is looked
   /// for with it, on every rank alike.
-  std::function<Tensor(const MicroBatch&)> forward;
+  std::function<Tensor(const MicroBatch&)> forward = nullptr;
   /// In place of `forward` in steps, both or neither: `load` brings a micro-batch's values to where
   /// `loss` reads them, as graphs want it, and as suits data that is read ahead.
   std::function<void(const MicroBatch&)> load = nullptr;
@@ -50,8 +50,8 @@ struct StepWork {
 
 /// Files that a run writes; without a path one is not written.
 struct RunFiles {
-  std::string log;    // JSON lines (run_log.h)
-  std::string trace;  // of all ranks (trace_file.h)
+  std::string log = {};    // JSON lines (run_log.h)
+  std::string trace = {};  // of all ranks (trace_file.h)
 };
 /// What comes before a run holds anything: the trace's file must be writable, as what is saved must
 /// be, which the caller has checked; no rank has bad input; and ledgers count from here on. The log

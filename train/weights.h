@@ -22,7 +22,9 @@ struct SaveOptions {
 };
 
 /// Parameters, of 16 bits their master weights, and running statistics, all as F32; rank 0 writes
-/// the file, as a whole or not at all. Throws InputError where it cannot be written. Collective.
+/// the file, as a whole or not at all. Each tensor takes memory of communication while it comes by,
+/// which no plan of a run counts: report_run goes before it. Throws InputError where it cannot be
+/// written. Collective.
 void save_weights(const std::string& path, const nn::Module& model, optim::ZeroOptimizer& optimizer,
                   const dist::World& world, const SaveOptions& options = {});
 

@@ -1,16 +1,41 @@
 #!/usr/bin/env bash
-# Installs the build to a place of its own, and with that compiles and runs the README's first
-# program and one that reads images, outside the checkout.
+# Installs the build to a place of its own, and with that compiles and runs, outside the checkout,
+# the README's first program and two that train models of their own.
 set -euo pipefail
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-cp "$TESSERA_SOURCE_DIR"/tests/package/{CMakeLists.txt,images.cpp} "$work"
+cp "$TESSERA_SOURCE_DIR"/tests/package/{CMakeLists.txt,tokens.cpp,images.cpp} "$work"
 cp "$TESSERA_BUILD_DIR/samples/readme_sample_1.cpp" "$work/main.cpp"
 
 cmake --install "$TESSERA_BUILD_DIR" --prefix "$work/installed" > /dev/null
 cmake -S "$work" -B "$work/build" -DCMAKE_PREFIX_PATH="$work/installed"
 cmake --build "$work/build"
 cd "$work"
-OMP_NUM_THREADS=1 mpirun -n 2 build/consumer < /dev/null
-build/images
+export OMP_NUM_THREADS=1
+mpirun -n 2 build/consumer < /dev/null
 "$work/installed/bin/train_gpt" --help > /dev/null
+
+fail() { printf '%s\n' "$*" >&2; exit 1; }
+losses() { grep -o '"loss":[0-9.]*' "$1" | cut -d : -f 2; }
+
+# trains PROGRAM [ARGUMENT...]: on two ranks; its plan is what was measured, its loss falls, its
+# weights are saved, and one rank has the same losses.
+trains() {
+  local program=$1
+  shift
+  mpirun -n 2 "build/$program" "$@" > "$program.txt" < /dev/null
+  grep -qx 'planned and measured are equal on all ranks (2)' "$program.txt" ||
+    fail "$program: $(< "$program.txt")"
+  losses "$program.jsonl" | awk 'NR == 1 { first = $1 } { last = $1 }
+    END { exit !(NR >= 20 && last < 0.9 * first) }' || fail "$program: $(losses "$program.jsonl")"
+  grep -q '"type":"eval","step":20,"val_loss"' "$program.jsonl" || fail "$program: no evaluation"
+  [[ -s $program.safetensors ]] || fail "$program: no weights"
+  mv "$program.jsonl" two.jsonl
+  "build/$program" "$@" > /dev/null
+  cmp <(losses two.jsonl) <(losses "$program.jsonl") || fail "$program: one rank trains otherwise"
+}
+seq 1 6000 > numbers.txt
+trains tokens numbers.txt
+trains images
+if build/tokens missing.txt 2> error.txt; then fail "a missing file was taken"; fi
+grep -q 'missing.txt' error.txt || fail "$(< error.txt)"

@@ -1,0 +1,151 @@
+#include "core/check_gradient.h"
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+
+#include "core/autograd.h"
+#include "core/ops.h"
+#include "core/random.h"
+
+namespace tessera {
+namespace {
+
+using Operation = std::function<Tensor(const std::vector<Tensor>&)>;
+
+std::vector<double> doubles(const Tensor& x) {
+  std::vector<double> values;
+  const Tensor here = x.to_host();
+  visit_float(here.dtype(), "check_gradient", [&]<class T>() {
+    for (const T value : here.values<T>()) values.push_back(double{float(value)});
+  });
+  return values;
+}
+
+/// Weights away from zero, of both signs.
+Tensor contraction_weights(const Shape& shape, Device device) {
+  const Tensor weights = Tensor::empty(shape, DType::f32, Device{});
+  RandomStream stream(20, "check_gradient", 0);
+  for (float& weight : weights.values<float>()) {
+    const float drawn = 2 * stream.uniform() - 1;
+    weight = drawn + (drawn < 0 ? -0.5f : 0.5f);
+  }
+  return weights.to(device);
+}
+
+Tensor leaf_of(const Tensor& x, DType dtype) {
+  const NoGrad no_grad;
+  const Tensor rounded = dtype == DType::f32 ? x.detach() : ops::convert(x, dtype);
+  auto end = std::make_shared<Leaf>();
+  end->name = "input";
+  Tensor leaf = rounded;
+  leaf.set_leaf(std::move(end));
+  return leaf;
+}
+
+/// The f32 forward, contracted, as a function of one element of one input.
+class Contraction {
+ public:
+  /// At the leaves' values.
+  Contraction(const Operation& operation, const std::vector<Tensor>& leaves, const Tensor& weights)
+      : operation_(operation), weights_(doubles(weights)) {
+    const NoGrad no_grad;
+    for (const Tensor& leaf : leaves) {
+      // A copy: the caller's values stay as they are.
+      Tensor point = Tensor::empty(leaf.shape(), DType::f32, leaf.device());
+      point.copy_from(ops::convert(leaf.detach(), DType::f32));
+      points_.push_back(point);
+      here_.push_back(point.device().is_cpu() ? point : point.to_host());
+    }
+  }
+
+  /// The derivative by one element, which is moved and put back.
+  double derivative(size_t input, size_t element, float step) {
+    const float before = here_[input].values<float>()[element];
+    const auto at = [&](float offset) { return with(input, element, before + offset); };
+    const double near = at(step) - at(-step);
+    const double far = at(2 * step) - at(-2 * step);
+    move(input, element, before);
+    return (8 * near - far) / (12 * static_cast<double>(step));
+  }
+
+ private:
+  void move(size_t input, size_t element, float value) {
+    here_[input].values<float>()[element] = value;
+    if (!points_[input].device().is_cpu()) points_[input].copy_from(here_[input]);
+  }
+  double with(size_t input, size_t element, float value) {
+    move(input, element, value);
+    const NoGrad no_grad;
+    const std::vector<double> y = doubles(operation_(points_));
+    double sum = 0;
+    for (size_t i = 0; i < y.size(); ++i) sum += weights_[i] * y[i];
+    return sum;
+  }
+
+  const Operation& operation_;
+  std::vector<double> weights_;
+  std::vector<Tensor> points_;  // f32
+  std::vector<Tensor> here_;    // the same on the host
+};
+
+/// What backward() left: zeros where it left nothing, NaN where that is of another dtype.
+std::vector<double> found_gradient(const Tensor& leaf) {
+  const Tensor gradient = leaf.leaf()->gradient;
+  const auto elements = static_cast<size_t>(leaf.elements());
+  if (!gradient.defined()) return std::vector<double>(elements, 0.0);
+  if (gradient.dtype() != leaf.dtype()) return std::vector<double>(elements, std::nan(""));
+  return doubles(gradient);
+}
+
+/// Of a gradient that is rounded to the dtype so many times on the way.
+double tolerance_of(const GradientCheckOptions& options) {
+  const double roundoff = options.dtype == DType::bf16  ? 0x1p-8
+                          : options.dtype == DType::f16 ? 0x1p-11
+                                                        : 0;
+  return options.tolerance + options.roundings * roundoff;
+}
+
+}  // namespace
+
+GradientCheck check_gradient(const Operation& operation, const std::vector<Tensor>& inputs,
+                             GradientCheckOptions options) {
+  std::vector<Tensor> leaves;
+  for (const Tensor& input : inputs) leaves.push_back(leaf_of(input, options.dtype));
+  const Tensor y = operation(leaves);
+  const Tensor weights = [&] {
+    const NoGrad no_grad;
+    return ops::convert(contraction_weights(y.shape(), y.device()), y.dtype());
+  }();
+  backward(ops::sum(ops::mul(y, weights)));
+
+  GradientCheck result{.tolerance = tolerance_of(options)};
+  Contraction contraction(operation, leaves, weights);
+  for (size_t i = 0; i < leaves.size(); ++i) {
+    const std::vector<double> actual = found_gradient(leaves[i]);
+    std::vector<double> expected;
+    double largest = 0.1;  // smaller derivatives drown in the rounding of the forward
+    for (size_t element = 0; element < actual.size(); ++element) {
+      expected.push_back(contraction.derivative(i, element, options.step));
+      largest = std::max(largest, std::abs(expected.back()));
+    }
+    for (size_t element = 0; element < actual.size(); ++element) {
+      const double error = std::abs(actual[element] - expected[element]) / largest;
+      if (error <= result.error) continue;
+      result.error = std::isnan(error) ? HUGE_VAL : error;
+      result.input = i;
+      result.element = static_cast<int64_t>(element);
+      result.backward = actual[element];
+      result.difference = expected[element];
+    }
+  }
+  return result;
+}
+
+std::ostream& operator<<(std::ostream& out, const GradientCheck& check) {
+  return out << "gradient of input " << check.input << " at element " << check.element << ": "
+             << check.backward << " by backward, " << check.difference << " by differences; error "
+             << check.error << ", tolerance " << check.tolerance;
+}
+
+}  // namespace tessera

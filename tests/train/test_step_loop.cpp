@@ -1,0 +1,159 @@
+// The loop on one rank: what it calls, what it refuses, and what its run leaves behind. On several
+// ranks tests/package and tests/apps run it.
+#include "train/step_loop.h"
+
+#include <nlohmann/json.hpp>
+
+#include "core/error.h"
+#include "models/gpt/gpt.h"
+#include "nn/weights_file.h"
+#include "tests/support/catch.h"
+#include "tests/support/temporary_folder.h"
+#include "tests/support/tensors.h"
+#include "train/plan/run_plan.h"
+#include "train/weights.h"
+
+using namespace tessera;
+using namespace tessera::train;
+using Catch::Matchers::ContainsSubstring;
+
+namespace {
+
+const models::GptConfig tiny{.layers = 2, .heads = 2, .width = 8, .context = 4, .vocab = 11};
+const TrainingRun run{.rule = optim::AdamW{.learning_rate = 1e-2f},
+                      .zero = {.stage = 3, .seed = 2},
+                      .loop = {.steps = 5, .batch = {.global = 4, .micro = 2}, .eval_every = 2}};
+
+// Of one rank, which says nothing.
+dist::World alone() {
+  set_up_messages(false);
+  return {.communicator = dist::single_communicator()};
+}
+
+Tensor tokens_of(const MicroBatch& micro) {
+  std::vector<int32_t> tokens;
+  for (int64_t i = 0; i < micro.samples * tiny.context; ++i) {
+    tokens.push_back(static_cast<int32_t>((micro.step * 7 + micro.index * 3 + i) % tiny.vocab));
+  }
+  return Tensor::from<int32_t>({micro.samples, tiny.context}, tokens);
+}
+
+nlohmann::json lines_of(const std::string& text) {
+  nlohmann::json lines = nlohmann::json::array();
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) lines.push_back(nlohmann::json::parse(line));
+  return lines;
+}
+
+}  // namespace
+
+TEST_CASE("a run leaves a line a step and an evaluation, and what it held equals its plan") {
+  const test::TemporaryFolder folder;
+  const dist::World world = alone();
+  models::Gpt model(tiny);
+  std::vector<int64_t> evaluated;
+  const auto log = begin_run({.log = folder.path("run.jsonl")}, world);
+  optim::ZeroOptimizer optimizer(model, run.rule, world, run.zero);
+  StepLoop loop(
+      run.loop, world, optimizer, *log,
+      {.unit = "tokens",
+       .units_per_step = 16,
+       .forward =
+           [&](const MicroBatch& micro) { return model.loss(tokens_of(micro), tokens_of(micro)); },
+       .evaluate = [&](int64_t done) -> StepWork::Evaluation {
+         evaluated.push_back(done);
+         return {eval_line(done, 1), "text"};
+       },
+       .describe = [](int64_t step) { return JsonObject().add("square", step * step); }});
+  loop.train();
+  CHECK(evaluated == std::vector<int64_t>{2, 4, 5});
+  CHECK(loop.count().steps == 5);
+  CHECK(loop.count().skipped == 0);
+  const nlohmann::json lines = lines_of(folder.read("run.jsonl"));
+  REQUIRE(lines.size() == 8);
+  CHECK(lines[0]["square"] == 0);
+  CHECK(lines[4]["square"] == 9);
+  CHECK(lines[2]["type"] == "eval");
+  CHECK_FALSE(lines[0].contains("loss_scale"));
+  CHECK(lines[6]["loss"] < lines[0]["loss"]);
+
+  const optim::Plan plan = plan_run(run, static_cast<const nn::Module&>(model), place_of(world));
+  CHECK_FALSE(plan.activations.has_value());
+  CHECK(measure(plan, loop.count(), world).equal());
+  TrainingRun other = run;
+  other.zero.stage = 0;
+  const optim::Plan wrong = plan_run(other, static_cast<const nn::Module&>(model), place_of(world));
+  CHECK_FALSE(measure(wrong, loop.count(), world).equal());
+}
+
+TEST_CASE("load and loss apart give what forward gives") {
+  const dist::World world = alone();
+  const auto trained = [&](bool apart) {
+    models::Gpt model(tiny);
+    optim::ZeroOptimizer optimizer(model, run.rule, world, run.zero);
+    RunLog log("");
+    Tensor loaded;
+    StepWork work{.unit = "tokens", .units_per_step = 16};
+    work.forward = [&](const MicroBatch& micro) {
+      return model.loss(tokens_of(micro), tokens_of(micro));
+    };
+    if (apart) {
+      work.load = [&](const MicroBatch& micro) { loaded = tokens_of(micro); };
+      work.loss = [&] { return model.loss(loaded, loaded); };
+    }
+    LoopOptions options = run.loop;
+    options.eval_every = 0;
+    StepLoop(options, world, optimizer, log, work).train();
+    std::vector<float> all;
+    optimizer.for_each_parameter([&](const nn::NamedParameter&, std::span<const float> values) {
+      all.insert(all.end(), values.begin(), values.end());
+    });
+    return all;
+  };
+  CHECK(trained(true) == trained(false));
+}
+
+TEST_CASE("a loop that lacks what it is asked for is refused") {
+  const dist::World world = alone();
+  models::Gpt model(tiny);
+  optim::ZeroOptimizer optimizer(model, run.rule, world, run.zero);
+  RunLog log("");
+  const auto refusal = [&](StepWork work) {
+    return test::message_of<Error>([&] { StepLoop(run.loop, world, optimizer, log, work); });
+  };
+  const auto forward = [&](const MicroBatch& micro) {
+    return model.loss(tokens_of(micro), tokens_of(micro));
+  };
+  CHECK_THAT(refusal({}), ContainsSubstring("no forward"));
+  CHECK_THAT(refusal({.forward = forward, .load = [](const MicroBatch&) {}}),
+             ContainsSubstring("one of load and loss alone"));
+  CHECK_THAT(refusal({.forward = forward}), ContainsSubstring("an evaluation every 2 steps"));
+}
+
+TEST_CASE("weights go out of an optimizer and into another one") {
+  const test::TemporaryFolder folder;
+  const std::string path = folder.path("weights.safetensors");
+  const dist::World world = alone();
+  models::Gpt model(tiny);
+  optim::ZeroOptimizer optimizer(model, run.rule, world, run.zero);
+  save_weights(path, model, optimizer, world, {.metadata = {{"format", "pt"}, {"made", "here"}}});
+  CHECK(nn::SafetensorsReader(path).metadata().at("made") == "here");
+
+  models::Gpt again(tiny);
+  optim::ZeroOptions zero = run.zero;
+  zero.seed = 77;
+  optim::ZeroOptimizer other(again, run.rule, world, zero);
+  load_weights(path, again, other);
+  const std::string second = folder.path("second.safetensors");
+  save_weights(second, again, other, world, {.metadata = {{"format", "pt"}, {"made", "here"}}});
+  CHECK(folder.read("weights.safetensors") == folder.read("second.safetensors"));
+
+  models::Gpt in_memory(tiny);
+  nn::load_weights(path, in_memory);
+  models::GptConfig wider = tiny;
+  wider.vocab = 12;
+  models::Gpt larger(wider);
+  optim::ZeroOptimizer its(larger, run.rule, world, run.zero);
+  CHECK_THAT(test::message_of<InputError>([&] { load_weights(path, larger, its); }),
+             ContainsSubstring("wte.weight"));
+}
