@@ -24,7 +24,7 @@
 #include "core/kernels.h"
 #include "core/trace.h"
 #include "dist/bootstrap.h"
-#include "dist/mpi_check.h"
+#include "dist/mpi/mpi_check.h"
 
 using namespace tessera;
 

@@ -19,7 +19,7 @@
 #include <system_error>
 #include <thread>
 
-#include "dist/mpi_check.h"
+#include "dist/mpi/mpi_check.h"
 
 namespace tessera::dist {
 

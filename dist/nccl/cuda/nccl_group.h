@@ -4,7 +4,7 @@
 //   group.launch();
 #pragma once
 
-#include "dist/cuda/nccl_check.h"
+#include "dist/nccl/cuda/nccl_check.h"
 
 namespace tessera::dist {
 

@@ -10,7 +10,7 @@
 #include "core/trace.h"
 #include "dist/collective_checks.h"
 #include "dist/host_work.h"
-#include "dist/mpi_transport.h"
+#include "dist/mpi/mpi_transport.h"
 
 namespace tessera::dist {
 

@@ -1,11 +1,11 @@
-#include "dist/cuda/nccl_memory.h"
+#include "dist/nccl/cuda/nccl_memory.h"
 
 #include <cuda_runtime.h>
 
 #include <mutex>
 
 #include "core/cuda.h"
-#include "dist/cuda/nccl_check.h"
+#include "dist/nccl/cuda/nccl_check.h"
 
 namespace tessera::dist {
 

@@ -1,12 +1,12 @@
-#include "dist/mpi_transport.h"
+#include "dist/mpi/mpi_transport.h"
 
 #include <algorithm>
 #include <cstring>
 #include <vector>
 
 #include "dist/communicator.h"
-#include "dist/mpi_check.h"
-#include "dist/pairwise.h"
+#include "dist/mpi/mpi_check.h"
+#include "dist/mpi/pairwise.h"
 
 namespace tessera::dist {
 

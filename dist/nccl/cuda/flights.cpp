@@ -1,4 +1,4 @@
-#include "dist/cuda/flights.h"
+#include "dist/nccl/cuda/flights.h"
 
 #include <utility>
 #include <vector>

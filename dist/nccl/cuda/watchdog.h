@@ -9,7 +9,7 @@
 #include <string>
 #include <thread>
 
-#include "dist/cuda/flights.h"
+#include "dist/nccl/cuda/flights.h"
 
 namespace tessera::dist {
 

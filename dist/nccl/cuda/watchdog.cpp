@@ -1,4 +1,4 @@
-#include "dist/cuda/watchdog.h"
+#include "dist/nccl/cuda/watchdog.h"
 
 #include <chrono>
 #include <utility>

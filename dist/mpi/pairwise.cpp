@@ -1,8 +1,8 @@
-#include "dist/pairwise.h"
+#include "dist/mpi/pairwise.h"
 
 #include <algorithm>
 
-#include "dist/mpi_check.h"
+#include "dist/mpi/mpi_check.h"
 
 namespace tessera::dist {
 

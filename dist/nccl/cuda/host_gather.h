@@ -8,7 +8,7 @@
 #include "dist/backoff.h"
 #include "dist/communicator.h"
 #include "dist/host_work.h"
-#include "dist/mpi_check.h"
+#include "dist/mpi/mpi_check.h"
 
 namespace tessera::dist {
 

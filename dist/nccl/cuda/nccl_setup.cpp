@@ -1,10 +1,10 @@
-#include "dist/cuda/nccl_setup.h"
+#include "dist/nccl/cuda/nccl_setup.h"
 
 #include <mpi.h>
 
 #include "core/cuda/check.h"
-#include "dist/cuda/nccl_check.h"
-#include "dist/mpi_check.h"
+#include "dist/mpi/mpi_check.h"
+#include "dist/nccl/cuda/nccl_check.h"
 
 namespace tessera::dist {
 

@@ -15,13 +15,13 @@
 #include "core/kernels.h"
 #include "core/trace.h"
 #include "dist/collective_checks.h"
-#include "dist/cuda/flights.h"
-#include "dist/cuda/host_gather.h"
-#include "dist/cuda/nccl_check.h"
-#include "dist/cuda/nccl_group.h"
-#include "dist/cuda/nccl_memory.h"
-#include "dist/cuda/nccl_setup.h"
-#include "dist/cuda/watchdog.h"
+#include "dist/nccl/cuda/flights.h"
+#include "dist/nccl/cuda/host_gather.h"
+#include "dist/nccl/cuda/nccl_check.h"
+#include "dist/nccl/cuda/nccl_group.h"
+#include "dist/nccl/cuda/nccl_memory.h"
+#include "dist/nccl/cuda/nccl_setup.h"
+#include "dist/nccl/cuda/watchdog.h"
 
 namespace tessera::dist {
 
