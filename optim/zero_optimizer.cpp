@@ -290,19 +290,19 @@ void ZeroOptimizer::set_parameters(const ParameterSource& source) {
   for (ParameterFlow* flow : engine_->flows()) flow->fill(source);
 }
 
-std::map<std::string, ZeroOptimizer::StateShard> ZeroOptimizer::state() const {
-  std::map<std::string, StateShard> result;
+StateByName ZeroOptimizer::state() const {
+  StateByName result;
   for (const auto& flow : engine_->trainable()) {
     own_state(*flow, engine_->rule.state_names(), result);
   }
   return result;
 }
 
-std::map<std::string, ZeroOptimizer::StateShard> ZeroOptimizer::consolidated_state(int root) {
+StateByName ZeroOptimizer::consolidated_state(int root) {
   TESSERA_CHECK(root >= 0 && root < engine_->communicator->size(),
                 "consolidated_state: root {}, expected 0 to {}", root,
                 engine_->communicator->size() - 1);
-  std::map<std::string, StateShard> result;
+  StateByName result;
   for (const auto& flow : engine_->trainable()) {
     gather_state(*flow, engine_->rule.state_names(), *engine_->communicator, root, result);
   }

@@ -27,79 +27,19 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
-#include "core/dtype.h"
-#include "core/error.h"
 #include "core/micro_batch.h"
 #include "dist/bootstrap.h"
-#include "dist/shard_layout.h"
 #include "nn/module.h"
-#include "optim/rules/loss_scaler.h"
-#include "optim/rules/schedule.h"
 #include "optim/rules/update_rule.h"
+#include "optim/zero/options.h"
 #include "optim/zero/partition.h"
+#include "optim/zero/step_report.h"
 
 namespace tessera::optim {
-
-enum class Reduction : uint8_t {
-  ordered,  // contributions in order of micro-batch: the same bits for any number of ranks
-  fast,     // the transport's own reduce-scatter: the same bits from run to run
-};
-
-enum class Offload : uint8_t {
-  none,
-  optimizer,  // master weights and state on the host, updated there
-};
-
-struct ZeroOptions {
-  int stage = 2;
-  int64_t bucket_bytes = int64_t{4} << 20;
-  bool overlap = true;  // communicate while backward and the next forward run
-  Reduction reduction = Reduction::ordered;
-  /// Sum the micro-batches of a step on each rank first, and reduce once: fewer bytes, another
-  /// order of summation, a full gradient on every rank.
-  bool no_sync = false;
-  float clip = 0;  // maximum of the global gradient norm; 0: no clipping
-  Schedule schedule = constant_schedule();
-  uint64_t seed = 0;  // of initial weights and dropout
-  /// Of the gradient sums of 16-bit parameters: f32, or bf16, then rounded after every addition.
-  DType grad_shard = DType::f32;
-  /// Default: LossScaling{} where a parameter is f16, none elsewhere.
-  std::optional<LossScaling> loss_scaling = std::nullopt;
-  Offload offload = Offload::none;
-  /// Launch micro-steps as CUDA graphs (docs/cuda.md), by ZeroOptimizer::micro_steps.
-  bool graph = false;
-  /// Batch norms normalise over a step's whole batch: one micro-batch on each rank. Weights are the
-  /// same bits for any stage, bucket and overlap then, but not for other numbers of ranks.
-  bool sync_batch_norm = false;
-  /// Which group a parameter joins, by name; `groups` are numbered from 1, 0 is the rule's own.
-  std::function<int(const nn::NamedParameter&)> group_of = nullptr;
-  std::vector<GroupOptions> groups = {};
-};
-
-/// What a step was.
-struct StepReport {
-  int64_t step = 0;
-  float loss = 0;       // of the global batch
-  float grad_norm = 0;  // before clipping
-  float learning_rate = 0;
-  float loss_scale = 1;  // that the step ran with
-  /// No weight was changed: gradients overflowed under loss scaling, or no rank had data.
-  bool skipped = false;
-  /// Parameters that got no gradient in any micro-batch and so no update; each once in a run.
-  std::vector<std::string> without_gradient;
-  int64_t exposed_ns = 0;  // waiting for communication, from the step's first micro-batch on
-};
-
-/// The loss or the gradient of a step is not finite, on every rank alike; no weight was changed.
-struct NonFiniteError : Error {
-  NonFiniteError(const std::string& text, int64_t micro_batch_index)
-      : Error(text), micro_batch(micro_batch_index) {}
-  int64_t micro_batch;  // the first whose loss is not finite, or -1
-};
 
 /// A step that is launched: on a GPU it may still run. Its result must be asked for, in the order
 /// of the launches, before the optimizer goes.
@@ -222,14 +162,11 @@ class ZeroOptimizer {
   /// Sets every parameter from `source`, which is asked for what this rank holds.
   void set_parameters(const ParameterSource& source);
 
-  /// The own shard of a parameter's optimizer state: "wte.weight" -> ranges and values.
-  struct StateShard {
-    dist::Range range;  // of the parameter's elements
-    std::map<std::string, std::vector<float>> values;  // "exp_avg" -> range.size() values
-  };
-  std::map<std::string, StateShard> state() const;
-  /// The same for whole parameters, on rank `root`; empty elsewhere. Collective.
-  std::map<std::string, StateShard> consolidated_state(int root = 0);
+  using StateShard = optim::StateShard;
+  /// The own shards of the parameters' optimizer state, by name.
+  StateByName state() const;
+  /// The state of whole parameters, on rank `root`; empty elsewhere. Collective.
+  StateByName consolidated_state(int root = 0);
 
   const ZeroOptions& options() const { return options_; }
   /// Whether losses are scaled, because a parameter is f16 or the options ask for it.

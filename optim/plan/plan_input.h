@@ -10,7 +10,7 @@
 #include "core/dtype.h"
 #include "core/micro_batch.h"
 #include "nn/module.h"
-#include "optim/zero_optimizer.h"
+#include "optim/zero/options.h"
 
 namespace tessera::optim {
 

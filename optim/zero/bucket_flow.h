@@ -9,10 +9,10 @@
 
 #include "dist/communicator.h"
 #include "optim/zero/gradient_policy.h"
+#include "optim/zero/options.h"
 #include "optim/zero/parameter_policy.h"
 #include "optim/zero/partition.h"
 #include "optim/zero/update_policy.h"
-#include "optim/zero_optimizer.h"
 
 namespace tessera::optim {
 

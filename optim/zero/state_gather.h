@@ -1,16 +1,14 @@
 // Whole tensors from what ranks hold of them, a bucket at a time.
 #pragma once
 
-#include <map>
 #include <string>
 #include <vector>
 
 #include "dist/communicator.h"
 #include "optim/zero/bucket_flow.h"
+#include "optim/zero/step_report.h"
 
 namespace tessera::optim {
-
-using StateByName = std::map<std::string, ZeroOptimizer::StateShard>;
 
 /// A bucket's values in f32, [bucket elements], on every rank, of which this rank has `own` at
 /// `range`: the same length on every rank, or the whole bucket. Collective.

@@ -10,12 +10,14 @@
 #include <utility>
 #include <vector>
 
+#include "dist/bootstrap.h"
 #include "optim/rules/loss_scaler.h"
 #include "optim/zero/batch_statistics.h"
 #include "optim/zero/bucket_flow.h"
 #include "optim/zero/gradient_norm.h"
 #include "optim/zero/micro_step_kind.h"
 #include "optim/zero/step_record.h"
+#include "optim/zero/step_report.h"
 #include "optim/zero/step_values.h"
 
 namespace tessera::optim {

@@ -1,5 +1,6 @@
 // The plan of 16-bit parameters against numbers derived by hand, and against the ZeRO paper's.
 #include "dist/communicator.h"
+#include "dist/shard_layout.h"
 #include "optim/plan/plan.h"
 #include "optim/zero/micro_step_kind.h"
 #include "tests/support/catch.h"

@@ -1,0 +1,53 @@
+// What a ZeroOptimizer is asked for.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "core/dtype.h"
+#include "nn/module.h"
+#include "optim/rules/loss_scaler.h"
+#include "optim/rules/schedule.h"
+#include "optim/rules/update_rule.h"
+
+namespace tessera::optim {
+
+enum class Reduction : uint8_t {
+  ordered,  // contributions in order of micro-batch: the same bits for any number of ranks
+  fast,     // the transport's own reduce-scatter: the same bits from run to run
+};
+
+enum class Offload : uint8_t {
+  none,
+  optimizer,  // master weights and state on the host, updated there
+};
+
+struct ZeroOptions {
+  int stage = 2;
+  int64_t bucket_bytes = int64_t{4} << 20;
+  bool overlap = true;  // communicate while backward and the next forward run
+  Reduction reduction = Reduction::ordered;
+  /// Sum the micro-batches of a step on each rank first, and reduce once: fewer bytes, another
+  /// order of summation, a full gradient on every rank.
+  bool no_sync = false;
+  float clip = 0;  // maximum of the global gradient norm; 0: no clipping
+  Schedule schedule = constant_schedule();
+  uint64_t seed = 0;  // of initial weights and dropout
+  /// Of the gradient sums of 16-bit parameters: f32, or bf16, then rounded after every addition.
+  DType grad_shard = DType::f32;
+  /// Default: LossScaling{} where a parameter is f16, none elsewhere.
+  std::optional<LossScaling> loss_scaling = std::nullopt;
+  Offload offload = Offload::none;
+  /// Launch micro-steps as CUDA graphs (docs/cuda.md), by ZeroOptimizer::micro_steps.
+  bool graph = false;
+  /// Batch norms normalise over a step's whole batch: one micro-batch on each rank. Weights are the
+  /// same bits for any stage, bucket and overlap then, but not for other numbers of ranks.
+  bool sync_batch_norm = false;
+  /// Which group a parameter joins, by name; `groups` are numbered from 1, 0 is the rule's own.
+  std::function<int(const nn::NamedParameter&)> group_of = nullptr;
+  std::vector<GroupOptions> groups = {};
+};
+
+}  // namespace tessera::optim

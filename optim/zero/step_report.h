@@ -1,0 +1,44 @@
+// What a ZeroOptimizer answers: how a step went, and which state a rank holds.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "core/error.h"
+#include "dist/shard_layout.h"
+
+namespace tessera::optim {
+
+/// What a step was.
+struct StepReport {
+  int64_t step = 0;
+  float loss = 0;       // of the global batch
+  float grad_norm = 0;  // before clipping
+  float learning_rate = 0;
+  float loss_scale = 1;  // that the step ran with
+  /// No weight was changed: gradients overflowed under loss scaling, or no rank had data.
+  bool skipped = false;
+  /// Parameters that got no gradient in any micro-batch and so no update; each once in a run.
+  std::vector<std::string> without_gradient;
+  int64_t exposed_ns = 0;  // waiting for communication, from the step's first micro-batch on
+};
+
+/// The loss or the gradient of a step is not finite, on every rank alike; no weight was changed.
+struct NonFiniteError : Error {
+  NonFiniteError(const std::string& text, int64_t micro_batch_index)
+      : Error(text), micro_batch(micro_batch_index) {}
+  int64_t micro_batch;  // the first whose loss is not finite, or -1
+};
+
+/// A parameter's optimizer state, or the shard of it that a rank holds.
+struct StateShard {
+  dist::Range range;  // of the parameter's elements
+  std::map<std::string, std::vector<float>> values;  // "exp_avg" -> range.size() values
+};
+
+/// "wte.weight" -> its state.
+using StateByName = std::map<std::string, StateShard>;
+
+}  // namespace tessera::optim
