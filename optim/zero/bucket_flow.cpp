@@ -23,6 +23,21 @@ std::unique_ptr<ParameterPolicy> parameter_policy(const Partition& partition,
   return std::make_unique<ShardedParameters>(partition, communicator, options.overlap, log);
 }
 
+std::unique_ptr<UpdatePlace> update_place(const Partition& partition, Device device,
+                                          const ZeroOptions& options) {
+  // Ranks that compute on the host have their state there anyway.
+  const bool on_host = options.offload == Offload::optimizer && !(device == Device{});
+  if (!on_host) return std::make_unique<UpdateOnDevice>(device);
+  const int64_t largest = partition.largest_bucket();
+  return std::make_unique<UpdateOnHost>(
+      device,
+      UpdateOnHost::Crossing{
+          .buckets = partition.buckets(),
+          .largest = options.stage == 0 ? largest : largest / partition.layout().ranks(),
+          .sums = partition.accumulator().dtype(),
+          .values = partition.dtype()});
+}
+
 }  // namespace
 
 ParameterFlow::ParameterFlow(std::vector<PlacedParameter> parameters,
@@ -80,19 +95,19 @@ BucketFlow::BucketFlow(std::vector<PlacedParameter> parameters, const UpdateRule
 }
 
 void BucketFlow::make_policies(const UpdateRule& rule, const ZeroOptions& options) {
-  const Device device = options.offload == Offload::optimizer ? Device{} : communicator_->device();
+  auto place = update_place(partition_, communicator_->device(), options);
   if (options.stage < 2) {
     auto full = std::make_unique<FullGradients>(partition_, *communicator_);
     if (options.stage == 0) {
-      updates_ = std::make_unique<ReplicatedUpdate>(partition_, *communicator_, rule, device,
-                                                    full->flat());
+      updates_ = std::make_unique<ReplicatedUpdate>(partition_, *communicator_, rule,
+                                                    std::move(place), full->flat());
     }
     gradients_ = std::move(full);
   } else {
     gradients_ = std::make_unique<RingGradients>(partition_, *communicator_);
   }
   if (!updates_) {
-    updates_ = std::make_unique<ShardedUpdate>(partition_, *communicator_, rule, device);
+    updates_ = std::make_unique<ShardedUpdate>(partition_, rule, std::move(place));
   }
   if (reduction_ != Reduction::fast) return;
   int64_t largest = 0;

@@ -62,6 +62,12 @@ int64_t Partition::first_registration(int index) const {
   return first;
 }
 
+int64_t Partition::largest_bucket() const {
+  int64_t largest = 0;
+  for (const dist::Bucket& bucket : layout_.buckets()) largest = std::max(largest, bucket.elements);
+  return largest;
+}
+
 Tensor Partition::bucket_of(const Tensor& flat, int index) const {
   const dist::Bucket& b = bucket(index);
   return flat.flat(b.offset, b.offset + b.elements);

@@ -53,6 +53,7 @@ class Partition {
   }
   /// The lowest place of registration among a bucket's parameters: backward reaches it last.
   int64_t first_registration(int bucket) const;
+  int64_t largest_bucket() const;  // elements
 
   /// A bucket of a flat buffer that has the layout of the parameters.
   Tensor bucket_of(const Tensor& flat, int bucket) const;

@@ -1,0 +1,88 @@
+#include "optim/zero/update_place.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "core/kernels.h"
+
+namespace tessera::optim {
+
+Tensor UpdateOnDevice::zeros(int64_t elements) const {
+  return Tensor::zeros({elements}, DType::f32, device_, Category::optimizer_state);
+}
+
+void UpdateOnDevice::round(int, const Tensor& weights, const Tensor& values) {
+  kernels::convert(current_context(device_), values, weights);
+}
+
+UpdateOnHost::UpdateOnHost(Device other, const Crossing& crossing)
+    : other_(other),
+      buckets_(crossing.buckets),
+      slots_(ahead() ? static_cast<size_t>(std::clamp(crossing.buckets, 1, 2)) : 1) {
+  for (Slot& slot : slots_) {
+    slot.sums = host_zeros(crossing.largest, crossing.sums, Category::communication);
+    slot.values = host_zeros(crossing.largest, crossing.values, Category::communication);
+  }
+}
+
+Tensor UpdateOnHost::host_zeros(int64_t elements, DType dtype, Category category) const {
+  if (other_.is_cpu()) return Tensor::zeros({elements}, dtype, Device{}, category);
+  Tensor result = Tensor::unallocated({elements}, dtype);
+  result.attach(allocate_pinned(result.bytes(), category), 0);
+  if (result.bytes() > 0) std::memset(result.raw(), 0, static_cast<size_t>(result.bytes()));
+  return result;
+}
+
+Tensor UpdateOnHost::zeros(int64_t elements) const {
+  return host_zeros(elements, DType::f32, Category::optimizer_state);
+}
+
+UpdateOnHost::Slot& UpdateOnHost::slot(int bucket) {
+  return slots_[static_cast<size_t>(bucket) % slots_.size()];
+}
+
+std::optional<cuda::Event> UpdateOnHost::copy(const Tensor& to, const Tensor& from) const {
+  if (other_.is_cpu()) {
+    to.copy_from(from);
+    return std::nullopt;
+  }
+  const cuda::Event before(other_.index);
+  const cuda::StreamScope here(other_.index, cuda::copy_stream(other_.index));
+  // The copy stream waits for what the caller's stream was given: it makes the sums, or may still
+  // read the values that are overwritten now.
+  before.wait();
+  cuda::copy(other_.index, to.raw(), from.raw(), from.bytes());
+  return cuda::Event(other_.index);
+}
+
+void UpdateOnHost::start(int bucket, const Tensor& sums) {
+  // Nobody waits for the slot: the CPU was done with it before the bucket in between was brought.
+  Slot& slot = this->slot(bucket);
+  slot.brought_sums = slot.sums.flat(0, sums.elements());
+  slot.brought = copy(slot.brought_sums, sums);
+}
+
+Tensor UpdateOnHost::bring(int bucket, const Sums& sums) {
+  const bool first = bucket == buckets_ - 1;
+  if (first || !ahead()) start(bucket, sums(bucket));
+  const Slot& slot = this->slot(bucket);
+  // The host waits for this copy alone: the CPU reads next what it writes.
+  if (slot.brought) slot.brought->synchronize();
+  const Tensor here = slot.brought_sums;
+  // Only now: to get the next sums may take the place where these have come from.
+  if (bucket > 0 && ahead()) start(bucket - 1, sums(bucket - 1));
+  return here;
+}
+
+void UpdateOnHost::round(int bucket, const Tensor& weights, const Tensor& values) {
+  Slot& slot = this->slot(bucket);
+  // The host waits until the values before the last ones have left: the CPU overwrites them.
+  if (slot.sent) slot.sent->synchronize();
+  const Tensor rounded = slot.values.flat(0, values.elements());
+  kernels::convert(current_context(device()), rounded, weights);
+  slot.sent = copy(values, rounded);
+  // The caller's stream waits, not the host: gathers and the next forward read the values there.
+  if (slot.sent) slot.sent->wait();
+}
+
+}  // namespace tessera::optim
