@@ -3,7 +3,6 @@
 #include <limits>
 
 #include "core/kernels.h"
-#include "optim/zero/state_gather.h"
 #include "optim/zero/zero_engine.h"
 
 namespace tessera::optim {
@@ -113,13 +112,13 @@ ZeroOptimizer::ZeroOptimizer(nn::Module& model, UpdateRule rule, const dist::Wor
 ZeroOptimizer::~ZeroOptimizer() = default;
 
 void ZeroOptimizer::add_param_group(nn::Module& module, const GroupOptions& group) {
-  TESSERA_CHECK(!engine_->began && !engine_->under_way(),
-                "add_param_group: step {} is not finished", engine_->step);
+  TESSERA_CHECK(!engine_->state().began() && !engine_->under_way(),
+                "add_param_group: step {} is not finished", engine_->state().step());
   synchronize();
   auto parameters = module.named_parameters();
   check_not_optimised(parameters);
-  for (const ParameterFlow* flow : engine_->flows()) {
-    for (const auto& known : flow->partition().parameters()) {
+  for (const StagedPartition* staged : engine_->partitions()) {
+    for (const auto& known : staged->partition().parameters()) {
       for (const auto& named : parameters) {
         TESSERA_CHECK(named.name != known.named.name,
                       "add_param_group: the name '{}' is taken, expected one that is new",
@@ -127,8 +126,8 @@ void ZeroOptimizer::add_param_group(nn::Module& module, const GroupOptions& grou
       }
     }
   }
-  check_groups(engine_->rule, {group});
-  check_graph(options_, parameters, *engine_->communicator);
+  check_groups(engine_->rule(), {group});
+  check_graph(options_, parameters, engine_->communicator());
   options_.groups.push_back(group);
   const std::vector<int> groups(parameters.size(), static_cast<int>(options_.groups.size()));
   engine_->add(std::move(parameters), groups);
@@ -144,8 +143,9 @@ ZeroOptimizer::MicroBatches ZeroOptimizer::micro_batches(int64_t step, const Bat
 
 ZeroOptimizer::MicroBatches ZeroOptimizer::all_of(int64_t step, const Batch& batch) {
   batch.validate();
-  TESSERA_CHECK(!engine_->began, "micro_batches: step {} is not finished", engine_->step);
-  const int ranks = engine_->communicator->size();
+  TESSERA_CHECK(!engine_->state().began(), "micro_batches: step {} is not finished",
+                engine_->state().step());
+  const int ranks = engine_->communicator().size();
   if (options_.sync_batch_norm && batch.micro_batches() != ranks) {
     fail_input("sync_batch_norm: {} micro-batches on {} ranks, expected one on each: micro-batches "
                "of {} samples",
@@ -153,23 +153,26 @@ ZeroOptimizer::MicroBatches ZeroOptimizer::all_of(int64_t step, const Batch& bat
                batch.global % ranks == 0 ? std::to_string(batch.global / ranks)
                                          : "a global batch divided by the ranks");
   }
-  return {*this, step, batch, batch.micro_steps(engine_->communicator->size())};
+  return {*this, step, batch, batch.micro_steps(engine_->communicator().size())};
 }
 
 MicroBatch ZeroOptimizer::begin(const MicroBatches& batches, int64_t micro_step) {
   ZeroEngine& engine = *engine_;
-  TESSERA_CHECK(!engine.running && engine.finished == micro_step,
+  TESSERA_CHECK(!engine.state().running() && engine.state().finished() == micro_step,
                 "optimizer: micro-step {} begins before the backward of the one before it",
                 micro_step);
   const Batch& batch = batches.batch_;
-  const int64_t ranks = engine.communicator->size();
-  const int64_t rank = engine.communicator->rank();
+  const int64_t ranks = engine.communicator().size();
+  const int64_t rank = engine.communicator().rank();
   const int64_t contributors = batch.contributors(ranks, micro_step);
   const bool contributes = rank < contributors;
   // A rank without a micro-batch of its own repeats the last one of the step.
   const int64_t index = contributes ? micro_step * ranks + rank : batch.micro_batches() - 1;
-  engine.begin(batches.step_, {micro_step, batches.micro_steps_, contributors, contributes},
-               batch.micro_batches());
+  engine.begin(batches.step_, {.index = micro_step,
+                               .count = batches.micro_steps_,
+                               .micro_batches = batch.micro_batches(),
+                               .contributors = contributors,
+                               .contributes = contributes});
   const int64_t first_sample = index * batch.micro;
   dropout_state() = {
       .seed = options_.seed, .step = batches.step_, .first_sample = first_sample};
@@ -178,7 +181,7 @@ MicroBatch ZeroOptimizer::begin(const MicroBatches& batches, int64_t micro_step)
           .micro_step = micro_step,
           .first_sample = first_sample,
           .samples = batch.micro,
-          .share = engine.share(),
+          .share = engine.state().share(),
           .contributes = contributes};
 }
 
@@ -192,12 +195,12 @@ void ZeroOptimizer::micro_steps(int64_t step, const Batch& batch,
 }
 
 void ZeroOptimizer::backward(const Tensor& loss) {
-  TESSERA_CHECK(engine_->running, "optimizer: backward outside of micro_batches");
+  TESSERA_CHECK(engine_->state().running(), "optimizer: backward outside of micro_batches");
   engine_->backward(loss);
 }
 
 void ZeroOptimizer::skip() {
-  TESSERA_CHECK(engine_->running, "optimizer: skip outside of micro_batches");
+  TESSERA_CHECK(engine_->state().running(), "optimizer: skip outside of micro_batches");
   TESSERA_CHECK(!options_.sync_batch_norm,
                 "optimizer: a rank without data would leave the others waiting in their "
                 "synchronized batch norms");
@@ -209,8 +212,9 @@ StepReport LaunchedStep::get() { return engine_->result(number_); }
 bool LaunchedStep::ready() const { return engine_->ready(number_); }
 
 LaunchedStep ZeroOptimizer::launch_step() {
-  TESSERA_CHECK(engine_->all_micro_steps_done(), "optimizer: step after {} of {} micro-steps",
-                engine_->finished, engine_->micro_step.count);
+  const StepState& state = engine_->state();
+  TESSERA_CHECK(state.all_micro_steps_done(), "optimizer: step after {} of {} micro-steps",
+                state.finished(), state.micro_step().count);
   const int64_t number = engine_->launch();
   return {*engine_, number, engine_->deferred()};
 }
@@ -229,16 +233,16 @@ StepReport ZeroOptimizer::step(int64_t step, const Batch& batch,
 }
 
 Tensor ZeroOptimizer::gradient(const std::string& name) {
-  TESSERA_CHECK(engine_->all_micro_steps_done(),
+  TESSERA_CHECK(engine_->state().all_micro_steps_done(),
                 "gradient: of '{}', asked for outside of the time between the last backward and "
                 "step()", name);
   engine_->reduce();
-  const auto [flow, parameter] = engine_->find(name);
-  const Partition& partition = flow->partition();
+  const auto [staged, parameter] = engine_->find(name);
+  const Partition& partition = staged->partition();
   const dist::ParameterSlot& slot = partition.layout().slot(parameter);
   const Tensor whole = gather_bucket(partition, slot.bucket,
                                      partition.shard_of(partition.accumulator(), slot.bucket),
-                                     partition.own_range(slot.bucket), *engine_->communicator);
+                                     partition.own_range(slot.bucket), engine_->communicator());
   const Tensor sum = whole.flat(slot.offset, slot.offset + slot.elements);
   Tensor result = Tensor::empty(partition.parameter(parameter).named.parameter.shape(), DType::f32,
                                 whole.device());
@@ -247,15 +251,15 @@ Tensor ZeroOptimizer::gradient(const std::string& name) {
 }
 
 std::map<std::string, float> ZeroOptimizer::gradient_norms() {
-  TESSERA_CHECK(engine_->all_micro_steps_done(),
+  TESSERA_CHECK(engine_->state().all_micro_steps_done(),
                 "gradient_norms: asked for outside of the time between the last backward and "
                 "step()");
   engine_->reduce();
   std::map<std::string, float> norms;
-  const std::vector<double> of_sums = engine_->norm().of_parameters();
+  const std::vector<double> of_sums = engine_->norms();
   size_t next = 0;
-  for (const auto& flow : engine_->trainable()) {
-    for (const PlacedParameter& placed : flow->partition().parameters()) {
+  for (const auto& staged : engine_->trainable()) {
+    for (const PlacedParameter& placed : staged->partition().parameters()) {
       norms[placed.named.name] = static_cast<float>(of_sums[next++] * engine_->gradient_factor());
     }
   }
@@ -263,16 +267,16 @@ std::map<std::string, float> ZeroOptimizer::gradient_norms() {
 }
 
 void ZeroOptimizer::synchronize() {
-  for (ParameterFlow* flow : engine_->flows()) flow->parameters().synchronize();
+  for (StagedPartition* staged : engine_->partitions()) staged->parameters().synchronize();
 }
 
 void ZeroOptimizer::for_each_parameter(
     const std::function<void(const nn::NamedParameter&, std::span<const float>)>& body) {
-  for (const ParameterFlow* flow : engine_->flows()) {
-    const Partition& partition = flow->partition();
+  for (const StagedPartition* staged : engine_->partitions()) {
+    const Partition& partition = staged->partition();
     for (int b = 0; b < partition.buckets(); ++b) {
-      const Tensor whole = gather_bucket(partition, b, flow->weights(b), flow->range(b),
-                                         *engine_->communicator)
+      const Tensor whole = gather_bucket(partition, b, staged->weights(b), staged->range(b),
+                                         engine_->communicator())
                                .to_host();
       for (const Partition::Part& part : partition.parts(b, partition.whole_range(b))) {
         const auto values = whole.values<float>().subspan(
@@ -287,24 +291,24 @@ bool ZeroOptimizer::scales_losses() const { return engine_->scales_losses(); }
 
 void ZeroOptimizer::set_parameters(const ParameterSource& source) {
   synchronize();
-  for (ParameterFlow* flow : engine_->flows()) flow->fill(source);
+  for (StagedPartition* staged : engine_->partitions()) staged->fill(source);
 }
 
 StateByName ZeroOptimizer::state() const {
   StateByName result;
-  for (const auto& flow : engine_->trainable()) {
-    own_state(*flow, engine_->rule.state_names(), result);
+  for (const auto& staged : engine_->trainable()) {
+    staged->own_state(result);
   }
   return result;
 }
 
 StateByName ZeroOptimizer::consolidated_state(int root) {
-  TESSERA_CHECK(root >= 0 && root < engine_->communicator->size(),
+  TESSERA_CHECK(root >= 0 && root < engine_->communicator().size(),
                 "consolidated_state: root {}, expected 0 to {}", root,
-                engine_->communicator->size() - 1);
+                engine_->communicator().size() - 1);
   StateByName result;
-  for (const auto& flow : engine_->trainable()) {
-    gather_state(*flow, engine_->rule.state_names(), *engine_->communicator, root, result);
+  for (const auto& staged : engine_->trainable()) {
+    staged->gather_state(root, result);
   }
   return result;
 }

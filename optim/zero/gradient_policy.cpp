@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/context.h"
+#include "core/kernels.h"
+
 namespace tessera::optim {
 
 FullGradients::FullGradients(const Partition& partition, dist::Communicator& communicator)
@@ -83,6 +86,75 @@ void RingGradients::settle() {
   for (auto* slots : {&ring_, &own_}) {
     for (Slot& slot : *slots) std::exchange(slot.work, {}).wait();
   }
+}
+
+ReductionPolicy::Sent OrderedReduction::send(int bucket, const Tensor& gradient,
+                                             const MicroStep& micro_step) {
+  const Tensor sum = partition_.shard_of(partition_.accumulator(), bucket);
+  // Up to here the sum has begun: what lies beyond has had no contribution yet in this step.
+  int64_t begun = micro_step.index == 0 ? 0 : sum.elements();
+  auto fold = [sum, begun](int, int64_t begin, const Tensor& chunk) mutable {
+    const int64_t end = begin + chunk.elements();
+    TESSERA_CHECK(begin >= begun || end <= begun,
+                  "optimizer: a chunk [{}, {}) came across the limit {} of those before it", begin,
+                  end, begun);
+    kernels::fold(current_context(sum.device()), sum.flat(begin, end), chunk, begin >= begun);
+    begun = std::max(begun, end);
+  };
+  const dist::Work work =
+      communicator_.exchange(gradient, static_cast<int>(micro_step.contributors), std::move(fold),
+                             {dist::Traffic::gradients, bucket});
+  return {.left = work, .arrived = work};
+}
+
+FastReduction::FastReduction(const Partition& partition, dist::Communicator& communicator)
+    : partition_(partition),
+      communicator_(communicator),
+      scattered_(flat_buffer(communicator, partition.largest_bucket() / communicator.size(),
+                             DType::f32, Category::communication)) {}
+
+ReductionPolicy::Sent FastReduction::send(int bucket, const Tensor& gradient,
+                                          const MicroStep& micro_step) {
+  const dist::Work work = reduce_scatter(bucket, gradient, micro_step);
+  return {.left = work, .arrived = work};
+}
+
+dist::Work FastReduction::reduce_scatter(int bucket, const Tensor& gradient,
+                                         const MicroStep& micro_step) {
+  const Tensor sum = partition_.shard_of(partition_.accumulator(), bucket);
+  const auto contributors = static_cast<int>(micro_step.contributors);
+  const dist::Call call{dist::Traffic::gradients, bucket};
+  const bool first = micro_step.index == 0;
+  if (first && sum.dtype() == DType::f32) {
+    return communicator_.reduce_scatter(sum, gradient, contributors, call);
+  }
+  const Tensor scattered = scattered_.flat(0, sum.elements());
+  communicator_.reduce_scatter(scattered, gradient, contributors, call);
+  // In the communicator's order, so after the reduce-scatter and before the next one's writes.
+  return communicator_.run([sum, scattered, first] {
+    kernels::fold(current_context(sum.device()), sum, scattered, first);
+  });
+}
+
+void LocalSums::begin(const MicroStep& micro_step) {
+  if (micro_step.count == 1 || sums_.defined()) return;
+  sums_ = flat_buffer(communicator_, partition_.layout().flat_elements(),
+                      partition_.accumulator().dtype(), Category::gradients);
+}
+
+ReductionPolicy::Sent LocalSums::send(int bucket, const Tensor& gradient,
+                                      const MicroStep& micro_step) {
+  if (!sums_.defined()) return of_sums_->send(bucket, gradient, micro_step);
+  const Tensor sum = partition_.bucket_of(sums_, bucket);
+  if (micro_step.contributes) {
+    kernels::fold(current_context(gradient.device()), sum, gradient, micro_step.index == 0);
+  }
+  if (!micro_step.last()) return {};
+  // The sums are reduced once a step, as if it had one micro-step: of the ranks that have any.
+  MicroStep once = micro_step;
+  once.index = 0;
+  once.contributors = std::min<int64_t>(communicator_.size(), micro_step.micro_batches);
+  return {.left = {}, .arrived = of_sums_->send(bucket, sum, once).arrived};
 }
 
 }  // namespace tessera::optim

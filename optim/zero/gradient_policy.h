@@ -1,15 +1,18 @@
-// Where a bucket's gradient of one micro-batch is born, in the dtype of its parameters.
+// Where a bucket's gradient of one micro-batch is born, in the dtype of its parameters, and how it
+// reaches its owner.
 //
-// The optimizer opens a bucket when its first contribution arrives, and hands over the collective
-// that sends it when it is complete. From then until that collective is done the memory belongs to
-// the communication.
+// The reducer (optim/zero/reducer.h) opens a bucket when its first contribution arrives, sends it
+// when it is complete, and hands over the collective that does so. From then until that collective
+// is done the memory belongs to the communication.
 #pragma once
 
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "dist/communicator.h"
 #include "optim/zero/partition.h"
+#include "optim/zero/step_state.h"
 
 namespace tessera::optim {
 
@@ -71,6 +74,61 @@ class RingGradients : public GradientPolicy {
   size_t next_ = 0;
   std::vector<Slot> own_;      // of the buckets of tied parameters
   std::vector<int> own_slot_;  // bucket -> index in own_, or -1
+};
+
+/// How a complete bucket comes to the gradient sums of its owners.
+class ReductionPolicy {
+ public:
+  struct Sent {
+    dist::Work left;     // the gradient's memory is free
+    dist::Work arrived;  // the own shard's sum has what was sent
+  };
+  virtual ~ReductionPolicy() = default;
+
+  virtual void begin(const MicroStep&) {}
+  virtual Sent send(int bucket, const Tensor& gradient, const MicroStep& micro_step) = 0;
+};
+
+/// Contributions are added in order of micro-batch: the same bits for any number of ranks.
+class OrderedReduction : public ReductionPolicy {
+ public:
+  OrderedReduction(const Partition& partition, dist::Communicator& communicator)
+      : partition_(partition), communicator_(communicator) {}
+  Sent send(int bucket, const Tensor& gradient, const MicroStep& micro_step) override;
+
+ private:
+  const Partition& partition_;
+  dist::Communicator& communicator_;
+};
+
+/// The transport's reduce-scatter.
+class FastReduction : public ReductionPolicy {
+ public:
+  FastReduction(const Partition& partition, dist::Communicator& communicator);
+  Sent send(int bucket, const Tensor& gradient, const MicroStep& micro_step) override;
+
+ private:
+  dist::Work reduce_scatter(int bucket, const Tensor& gradient, const MicroStep& micro_step);
+
+  const Partition& partition_;
+  dist::Communicator& communicator_;
+  Tensor scattered_;  // what a reduce-scatter gives, one shard
+};
+
+/// no_sync: this rank's micro-batches are added up here, and the sum is sent with the last of them.
+class LocalSums : public ReductionPolicy {
+ public:
+  LocalSums(const Partition& partition, dist::Communicator& communicator,
+            std::unique_ptr<ReductionPolicy> of_sums)
+      : partition_(partition), communicator_(communicator), of_sums_(std::move(of_sums)) {}
+  void begin(const MicroStep& micro_step) override;
+  Sent send(int bucket, const Tensor& gradient, const MicroStep& micro_step) override;
+
+ private:
+  const Partition& partition_;
+  dist::Communicator& communicator_;
+  std::unique_ptr<ReductionPolicy> of_sums_;
+  Tensor sums_;  // [flat_elements]; there are none until a step has several micro-steps
 };
 
 }  // namespace tessera::optim

@@ -1,10 +1,10 @@
-// Micro-steps as graphs.
+#include "optim/zero/graphs.h"
+
 #include <set>
 #include <utility>
 
 #include "core/kernels.h"
 #include "core/trace.h"
-#include "optim/zero/zero_engine.h"
 
 namespace tessera::optim {
 namespace {
@@ -26,57 +26,62 @@ int64_t graph_count(const Batch& batch, int64_t ranks, int64_t steps) {
   return std::ssize(kinds);
 }
 
-void ZeroEngine::run_micro_step(const std::function<Tensor()>& loss) {
-  if (!options.graph) {
-    const Tensor value = loss();
-    return value.defined() ? backward(value) : skip();
-  }
-  // The first runs without a graph: libraries make their handles, stage 2 the slots of its ring,
-  // and stage 3 learns in which order blocks are read.
+GraphedReducer::GraphedReducer(const ZeroOptions& options,
+                               std::shared_ptr<dist::Communicator> communicator,
+                               const Notes& notes)
+    : Reducer(options, std::move(communicator), notes),
+      loss_(flat_buffer(*communicator_, 1, DType::f32, Category::communication)) {}
+
+void GraphedReducer::forget() {
+  Reducer::forget();
+  graphs_.clear();
+  ready_to_capture_ = false;
+}
+
+// Buckets fill when a graph is launched, or else when `run` finds that there is none yet.
+void GraphedReducer::begin(const MicroStep& micro_step) { start(micro_step); }
+
+void GraphedReducer::run(const std::function<Tensor()>& loss, float scale) {
   if (!ready_to_capture_) {
-    begin_flows();
-    backward(with_data(loss()));
+    open();
+    backward(with_data(loss()), scale);
     ready_to_capture_ = true;
     return;
   }
-  const MicroStepKind kind{.micro_batches = micro_batches,
-                           .first = micro_step.index == 0,
-                           .reduces_sums = options.no_sync && micro_step.last(),
-                           .contributors = micro_step.contributors,
-                           .contributes = micro_step.contributes};
-  auto graph = graphs_.find(kind);
-  if (graph == graphs_.end()) graph = graphs_.emplace(kind, capture(loss)).first;
+  auto graph = graphs_.find(kind());
+  if (graph == graphs_.end()) graph = graphs_.emplace(kind(), capture(loss, scale)).first;
   const trace::Scope scope("graph of a micro-step");
-  for (ParameterFlow* flow : flows()) flow->parameters().begin_forward();
+  begin_forward();
   graph->second.launch();
-  for (ParameterFlow* flow : flows()) flow->parameters().end_backward();
-  if (micro_step.contributes) {
-    record_.set_loss(micro_step.index, loss_);
-    statistics_.keep(micro_step.index);
-  }
+  end_backward();
+  note_data(loss_);
   reached_ = graph->second.reached;
-  end_micro_step();
+  note_reached();
 }
 
-ZeroEngine::Captured ZeroEngine::capture(const std::function<Tensor()>& loss) {
-  begin_flows();
+MicroStepKind GraphedReducer::kind() const {
+  return {.micro_batches = micro_step_.micro_batches,
+          .first = micro_step_.index == 0,
+          .reduces_sums = options_.no_sync && micro_step_.last(),
+          .contributors = micro_step_.contributors,
+          .contributes = micro_step_.contributes};
+}
+
+GraphedReducer::Captured GraphedReducer::capture(const std::function<Tensor()>& loss,
+                                                 float scale) {
+  open();
+  // A graph knows no work from outside of it, and nothing outside work of a graph.
   settle();
   Captured captured;
-  captured.launch = communicator->capture([&] {
+  captured.launch = communicator_->capture([&] {
     const Tensor value = with_data(loss());
-    statistics_.check_observed();
+    notes_.statistics.check_observed();
     kernels::copy(current_context(loss_.device()), loss_, value);
-    propagate(value);
+    propagate(value, scale);
     settle();
   });
   captured.reached = reached_;
   return captured;
-}
-
-// A graph knows no work from outside of it, and nothing outside work of a graph.
-void ZeroEngine::settle() {
-  for (const auto& flow : trainable_) flow->settle();
-  for (const auto& flow : frozen_) flow->parameters().synchronize();
 }
 
 }  // namespace tessera::optim

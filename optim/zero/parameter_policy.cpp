@@ -79,7 +79,7 @@ std::vector<int> ShardedParameters::being_read() const {
 }
 
 void ShardedParameters::enter(int unit, const std::vector<int>& kept) {
-  if (phase_ != Phase::evaluation) log_.push_back([this, unit, kept] { enter(unit, kept); });
+  if (phase_ != Phase::evaluation) log_.add([this, unit, kept] { enter(unit, kept); });
   const int next = successor(unit);
   last_ = unit;
   // Room before the new ones come. A tied unit takes nobody's place: it is read between the

@@ -8,11 +8,11 @@
 // `use` is called before an operation reads a parameter, `done` behind it.
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <vector>
 
 #include "optim/zero/partition.h"
+#include "optim/zero/step_state.h"
 
 namespace tessera::optim {
 
@@ -26,6 +26,8 @@ class ParameterPolicy {
   virtual dist::Work publish(int bucket) = 0;
   /// After this, operations find the values as they are now.
   virtual void synchronize() {}
+  /// Whether ranks gather values in the order in which their operations read them.
+  virtual bool gathers_as_read() const { return false; }
 
   // Within a micro-step.
   virtual void begin_forward() {}
@@ -55,9 +57,6 @@ class GatheredParameters : public ParameterPolicy {
   std::vector<dist::Work> published_;  // one a bucket
 };
 
-/// What ranks do together in a micro-step, in order, so that a rank without data can do it too.
-using MicroStepLog = std::vector<std::function<void()>>;
-
 /// Stage 3. What is gathered at once is a unit: the buckets of a block that the model names, or one
 /// bucket where it names none. A unit stays until another takes its place; the one after it, as the
 /// last micro-step of the kind has shown, is gathered meanwhile. A unit with a tied parameter stays
@@ -74,6 +73,7 @@ class ShardedParameters : public ParameterPolicy {
   void done(int parameter) override;
   dist::Work publish(int) override;
   void synchronize() override { release_all(); }
+  bool gathers_as_read() const override { return true; }
   void begin_forward() override;
   void begin_backward() override;
   void end_backward() override;

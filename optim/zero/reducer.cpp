@@ -1,0 +1,240 @@
+#include "optim/zero/reducer.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/autograd.h"
+#include "core/kernels.h"
+#include "core/trace.h"
+
+namespace tessera::optim {
+namespace {
+
+// The place of a parameter in its bucket.
+size_t position(const Partition& partition, int parameter) {
+  // Buckets hold parameters in descending order of registration.
+  const auto& bucket = partition.bucket(partition.layout().slot(parameter).bucket);
+  return static_cast<size_t>(bucket.parameters.front() - parameter);
+}
+
+}  // namespace
+
+Reducer::Reducer(const ZeroOptions& options, std::shared_ptr<dist::Communicator> communicator,
+                 const Notes& notes)
+    : options_(options), communicator_(std::move(communicator)), notes_(notes) {}
+
+Reducer::~Reducer() {
+  for (const auto& filling : trainable_) {
+    for (const PlacedParameter& placed : filling->of.partition().parameters()) {
+      Leaf& leaf = placed.named.parameter.leaf();
+      leaf.gradient_buffer = nullptr;
+      leaf.gradient_complete = nullptr;
+      leaf.gradient = {};  // a view of the optimizer's memory
+    }
+  }
+}
+
+void Reducer::add(TrainablePartition& partition) {
+  const auto buckets = static_cast<size_t>(partition.partition().buckets());
+  trainable_.push_back(
+      std::make_unique<Filling>(Filling{partition, std::vector<Bucket>(buckets)}));
+  parameters_.push_back(&partition.parameters());
+  attach(*trainable_.back());
+  add_turns(*trainable_.back());
+}
+
+void Reducer::attach(Filling& filling) {
+  const auto& parameters = filling.of.partition().parameters();
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    Leaf& leaf = parameters[i].named.parameter.leaf();
+    const int index = static_cast<int>(i);
+    leaf.gradient_buffer = [this, &filling, index] { return gradient_view(filling, index); };
+    leaf.gradient_complete = [this, &filling, index] { gradient_complete(filling, index); };
+  }
+}
+
+void Reducer::add_turns(Filling& filling) {
+  for (int b = 0; b < filling.of.partition().buckets(); ++b) order_.push_back({&filling, b});
+  const auto reached_earlier = [](const Turn& a, const Turn& b) {
+    return a.filling->of.partition().first_registration(a.bucket) >
+           b.filling->of.partition().first_registration(b.bucket);
+  };
+  std::sort(order_.begin(), order_.end(), reached_earlier);
+}
+
+void Reducer::add_frozen(StagedPartition& partition) {
+  parameters_.push_back(&partition.parameters());
+}
+
+void Reducer::forget() { notes_.log.clear(); }
+
+void Reducer::begin(const MicroStep& micro_step) {
+  start(micro_step);
+  open();
+}
+
+void Reducer::start(const MicroStep& micro_step) {
+  micro_step_ = micro_step;
+  reached_.clear();
+  notes_.statistics.begin_micro_step();
+}
+
+void Reducer::open() {
+  next_ = 0;
+  notes_.log.begin();
+  for (const auto& filling : trainable_) {
+    for (size_t b = 0; b < filling->buckets.size(); ++b) {
+      Bucket& bucket = filling->buckets[b];
+      const auto& parameters = filling->of.partition().bucket(static_cast<int>(b)).parameters;
+      bucket.gradient = {};
+      bucket.written.assign(parameters.size(), false);
+      bucket.missing = std::ssize(parameters);
+    }
+    filling->of.reduction().begin(micro_step_);
+  }
+  begin_forward();
+}
+
+void Reducer::begin_forward() {
+  for (ParameterPolicy* parameters : parameters_) parameters->begin_forward();
+}
+
+void Reducer::run(const std::function<Tensor()>& loss, float scale) {
+  const Tensor value = loss();
+  return value.defined() ? backward(value, scale) : skip();
+}
+
+void Reducer::backward(const Tensor& loss, float scale) {
+  notes_.statistics.check_observed();
+  note_data(loss);
+  propagate(loss, scale);
+  note_reached();
+}
+
+void Reducer::note_data(const Tensor& loss) {
+  if (!micro_step_.contributes) return;
+  notes_.record.set_loss(micro_step_.index, loss);
+  notes_.statistics.keep(micro_step_.index);
+}
+
+void Reducer::note_reached() {
+  if (!micro_step_.contributes) return;
+  for (const int64_t parameter : reached_) notes_.record.set_reached(parameter);
+}
+
+void Reducer::propagate(const Tensor& loss, float scale) {
+  const auto begin_backward = [this] {
+    for (ParameterPolicy* parameters : parameters_) parameters->begin_backward();
+  };
+  notes_.log.add(begin_backward);
+  begin_backward();
+  tessera::backward(loss, scale);
+  complete_missing();
+  end_backward();
+}
+
+void Reducer::end_backward() {
+  for (ParameterPolicy* parameters : parameters_) parameters->end_backward();
+}
+
+void Reducer::skip() {
+  TESSERA_CHECK(notes_.log.empty(),
+                "optimizer: skip after operations have read parameters in this micro-batch, "
+                "expected before");
+  const bool must_know = std::any_of(parameters_.begin(), parameters_.end(), [](const auto* p) {
+    return p->gathers_as_read();
+  });
+  TESSERA_CHECK(!must_know || communicator_->size() == 1 || notes_.log.knows_last(),
+                "optimizer: a rank without data in its first micro-batch cannot know in which "
+                "order the others gather parameters at stage 3");
+  notes_.log.repeat_last();
+  complete_missing();
+  end_backward();
+  note_reached();
+}
+
+Tensor Reducer::gradient_view(Filling& filling, int parameter) {
+  const Partition& partition = filling.of.partition();
+  const dist::ParameterSlot& slot = partition.layout().slot(parameter);
+  Bucket& bucket = filling.bucket(slot.bucket);
+  const nn::NamedParameter& named = partition.parameter(parameter).named;
+  TESSERA_CHECK(bucket.missing > 0 && !bucket.written[position(partition, parameter)],
+                "optimizer: a gradient of '{}' arrived outside of a micro-batch, or twice in one",
+                named.name);
+  if (!bucket.gradient.defined()) open_bucket(filling, slot.bucket);
+  return bucket.gradient.flat(slot.offset, slot.offset + slot.elements)
+      .view(named.parameter.shape());
+}
+
+void Reducer::open_bucket(Filling& filling, int index) {
+  Bucket& bucket = filling.bucket(index);
+  bucket.gradient = filling.of.gradients().open(index);
+  filling.of.partition().clear_gaps(bucket.gradient, index);
+}
+
+void Reducer::gradient_complete(Filling& filling, int parameter) {
+  const Partition& partition = filling.of.partition();
+  const int index = partition.layout().slot(parameter).bucket;
+  Bucket& bucket = filling.bucket(index);
+  bucket.written[position(partition, parameter)] = true;
+  reached_.push_back(filling.of.first() + parameter);
+  if (--bucket.missing > 0) return;
+  notes_.log.add([this, &filling, index] { complete_bucket(filling, index); });
+  send_complete();
+}
+
+void Reducer::complete_missing() {
+  for (const auto& filling : trainable_) {
+    for (int b = 0; b < filling->of.partition().buckets(); ++b) complete_bucket(*filling, b);
+  }
+}
+
+void Reducer::complete_bucket(Filling& filling, int index) {
+  Bucket& bucket = filling.bucket(index);
+  const auto& parameters = filling.of.partition().bucket(index).parameters;
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    if (bucket.written[i]) continue;
+    const Tensor gradient = gradient_view(filling, parameters[i]);
+    kernels::fill(current_context(gradient.device()), gradient, 0.0f);
+    bucket.written[i] = true;
+    --bucket.missing;
+  }
+  send_complete();
+}
+
+void Reducer::send_complete() {
+  while (next_ < order_.size()) {
+    const auto [filling, bucket] = order_[next_];
+    if (filling->bucket(bucket).missing > 0) return;
+    send(*filling, bucket);
+    ++next_;
+  }
+}
+
+void Reducer::send(Filling& filling, int index) {
+  if (trace::enabled()) {
+    const int64_t now = trace::now_ns();
+    trace::record({"ready", trace::Track::buckets, now, now,
+                   filling.of.partition().owner_ranges(index), index});
+  }
+  Bucket& bucket = filling.bucket(index);
+  const Tensor gradient = std::exchange(bucket.gradient, {});
+  const ReductionPolicy::Sent sent = filling.of.reduction().send(index, gradient, micro_step_);
+  filling.of.gradients().sent(index, sent.left);
+  bucket.arrived = sent.arrived;
+  if (!options_.overlap) bucket.arrived.wait();
+}
+
+void Reducer::settle() {
+  for (const auto& filling : trainable_) filling->of.gradients().settle();
+  finish();
+  for (ParameterPolicy* parameters : parameters_) parameters->synchronize();
+}
+
+void Reducer::finish() {
+  for (const auto& filling : trainable_) {
+    for (Bucket& bucket : filling->buckets) std::exchange(bucket.arrived, {}).wait();
+  }
+}
+
+}  // namespace tessera::optim

@@ -1,0 +1,202 @@
+#include "optim/zero/staged_partition.h"
+
+#include <utility>
+
+#include "core/kernels.h"
+#include "core/trace.h"
+
+namespace tessera::optim {
+namespace {
+
+DType sum_dtype(const std::vector<PlacedParameter>& parameters, const ZeroOptions& options) {
+  const bool wide = parameters.empty() || parameters[0].named.parameter.dtype() == DType::f32;
+  return wide ? DType::f32 : options.grad_shard;
+}
+
+std::unique_ptr<ParameterPolicy> parameter_policy(const Partition& partition,
+                                                  dist::Communicator& communicator,
+                                                  const ZeroOptions& options, MicroStepLog& log) {
+  if (options.stage == 0) return std::make_unique<ReplicatedParameters>();
+  if (options.stage < 3) return std::make_unique<GatheredParameters>(partition, communicator);
+  return std::make_unique<ShardedParameters>(partition, communicator, options.overlap, log);
+}
+
+std::unique_ptr<ReductionPolicy> reduction_policy(const Partition& partition,
+                                                  dist::Communicator& communicator,
+                                                  const ZeroOptions& options) {
+  std::unique_ptr<ReductionPolicy> policy;
+  if (options.reduction == Reduction::ordered) {
+    policy = std::make_unique<OrderedReduction>(partition, communicator);
+  } else {
+    policy = std::make_unique<FastReduction>(partition, communicator);
+  }
+  if (!options.no_sync) return policy;
+  return std::make_unique<LocalSums>(partition, communicator, std::move(policy));
+}
+
+std::unique_ptr<UpdatePlace> update_place(const Partition& partition, Device device,
+                                          const ZeroOptions& options) {
+  // Ranks that compute on the host have their state there anyway.
+  const bool on_host = options.offload == Offload::optimizer && !(device == Device{});
+  if (!on_host) return std::make_unique<UpdateOnDevice>(device);
+  const int64_t largest = partition.largest_bucket();
+  return std::make_unique<UpdateOnHost>(
+      device,
+      UpdateOnHost::Crossing{
+          .buckets = partition.buckets(),
+          .largest = options.stage == 0 ? largest : largest / partition.layout().ranks(),
+          .sums = partition.accumulator().dtype(),
+          .values = partition.dtype()});
+}
+
+// Copies what `range` of a bucket holds of each of its parameters; `values` begins at range.begin.
+void copy_out(const Partition& partition, int bucket, const dist::Range& range,
+              std::span<const float> values, const std::string& state_name, StateByName& result) {
+  // Parameters of which this rank has nothing are listed too.
+  for (const int p : partition.bucket(bucket).parameters) {
+    result[partition.parameter(p).named.name].values[state_name];
+  }
+  for (const Partition::Part& part : partition.parts(bucket, range)) {
+    auto& shard = result[partition.parameter(part.parameter).named.name];
+    shard.range = {part.begin, part.end};
+    const float* first = values.data() + part.offset;
+    shard.values[state_name].assign(first, first + (part.end - part.begin));
+  }
+}
+
+}  // namespace
+
+StagedPartition::StagedPartition(std::vector<PlacedParameter> parameters,
+                                 std::shared_ptr<dist::Communicator> communicator,
+                                 const ZeroOptions& options, MicroStepLog& log)
+    : communicator_(std::move(communicator)),
+      partition_(parameters, *communicator_,
+                 {.bucket_bytes = options.bucket_bytes,
+                  .sharded = options.stage == 3,
+                  .sum_dtype = sum_dtype(parameters, options)}),
+      parameters_(parameter_policy(partition_, *communicator_, options, log)) {
+  partition_.attach();
+  for (size_t i = 0; i < partition_.parameters().size(); ++i) {
+    Leaf& leaf = partition_.parameters()[i].named.parameter.leaf();
+    const int index = static_cast<int>(i);
+    leaf.about_to_be_used = [this, index] { parameters_->use(index); };
+    leaf.no_longer_used = [this, index] { parameters_->done(index); };
+    leaf.gradient_buffer = [name = leaf.name]() -> Tensor {
+      fail("optimizer: parameter '{}' was frozen when the optimizer took it, and has no room for "
+           "a gradient", name);
+    };
+  }
+}
+
+StagedPartition::~StagedPartition() {
+  for (const PlacedParameter& placed : partition_.parameters()) {
+    Leaf& leaf = placed.named.parameter.leaf();
+    leaf.about_to_be_used = nullptr;
+    leaf.no_longer_used = nullptr;
+    leaf.gradient_buffer = nullptr;
+  }
+}
+
+void StagedPartition::fill(const ParameterSource& source) {
+  for (int b = 0; b < partition_.buckets(); ++b) {
+    partition_.fill(partition_.held_values(b), b, partition_.held_range(b), source);
+  }
+}
+
+dist::Range StagedPartition::range(int bucket) const { return partition_.held_range(bucket); }
+
+Tensor StagedPartition::weights(int bucket) const { return partition_.held_values(bucket); }
+
+TrainablePartition::TrainablePartition(std::vector<PlacedParameter> parameters, int64_t first,
+                                       const UpdateRule& rule,
+                                       std::shared_ptr<dist::Communicator> communicator,
+                                       const ZeroOptions& options, MicroStepLog& log)
+    : StagedPartition(std::move(parameters), std::move(communicator), options, log),
+      first_(first),
+      overlap_(options.overlap) {
+  make_policies(rule, options);
+}
+
+void TrainablePartition::make_policies(const UpdateRule& rule, const ZeroOptions& options) {
+  auto place = update_place(partition_, communicator_->device(), options);
+  if (options.stage == 0) {
+    auto full = std::make_unique<FullGradients>(partition_, *communicator_);
+    updates_ = std::make_unique<ReplicatedUpdate>(partition_, *communicator_, rule,
+                                                  std::move(place), full->flat());
+    gradients_ = std::move(full);
+  } else {
+    if (options.stage == 1) {
+      gradients_ = std::make_unique<FullGradients>(partition_, *communicator_);
+    } else {
+      gradients_ = std::make_unique<RingGradients>(partition_, *communicator_);
+    }
+    updates_ = std::make_unique<ShardedUpdate>(partition_, rule, std::move(place));
+  }
+  reduction_ = reduction_policy(partition_, *communicator_, options);
+}
+
+void TrainablePartition::fill(const ParameterSource& source) {
+  StagedPartition::fill(source);
+  updates_->fill(source);
+}
+
+void TrainablePartition::update_and_gather(const UpdateChoice& choice) {
+  // The bucket that the next forward uses first is the last of the layout.
+  for (int b = partition_.buckets() - 1; b >= 0; --b) updates_->prepare(b);
+  for (int b = partition_.buckets() - 1; b >= 0; --b) {
+    update(b, choice);
+    gather(b);
+  }
+}
+
+void TrainablePartition::update(int bucket, const UpdateChoice& choice) {
+  const trace::Scope scope("update", trace::Track::buckets, bucket,
+                           [&] { return partition_.owner_ranges(bucket); });
+  updates_->update(bucket, choice);
+}
+
+void TrainablePartition::gather(int bucket) {
+  const dist::Work published = parameters_->publish(bucket);
+  if (!overlap_) published.wait();
+}
+
+Tensor gather_bucket(const Partition& partition, int bucket, const Tensor& own,
+                     const dist::Range& range, dist::Communicator& communicator) {
+  const int64_t elements = partition.bucket(bucket).elements;
+  const Tensor whole =
+      flat_buffer(communicator, elements, DType::f32, Category::communication);
+  const Tensor piece = whole.flat(range.begin, range.end);
+  kernels::convert(current_context(whole.device()), piece, own);
+  if (range.size() < elements) {
+    communicator.all_gather(whole, {dist::Traffic::other, bucket}).wait();
+  }
+  return whole;
+}
+
+void TrainablePartition::own_state(StateByName& result) const {
+  const std::vector<std::string> names = updates_->state_names();
+  for (int b = 0; b < partition_.buckets(); ++b) {
+    const std::vector<Tensor> state = updates_->state(b);
+    for (size_t i = 0; i < names.size(); ++i) {
+      const Tensor own = state[i].to_host();
+      copy_out(partition_, b, range(b), own.values<float>(), names[i], result);
+    }
+  }
+}
+
+void TrainablePartition::gather_state(int root, StateByName& result) const {
+  const std::vector<std::string> names = updates_->state_names();
+  for (int b = 0; b < partition_.buckets(); ++b) {
+    const std::vector<Tensor> state = updates_->state(b);
+    for (size_t i = 0; i < names.size(); ++i) {
+      const Tensor whole = gather_bucket(partition_, b, state[i], range(b), *communicator_);
+      if (communicator_->rank() == root) {
+        const Tensor values = whole.to_host();
+        copy_out(partition_, b, partition_.whole_range(b), values.values<float>(), names[i],
+                 result);
+      }
+    }
+  }
+}
+
+}  // namespace tessera::optim

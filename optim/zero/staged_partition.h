@@ -1,0 +1,88 @@
+// A partition and what its ZeRO stage makes of it: one policy for its parameters, and where these
+// are trained one for gradients, their reduction and the update. Here the options become policies;
+// no step asks for its stage.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "dist/communicator.h"
+#include "optim/zero/gradient_policy.h"
+#include "optim/zero/options.h"
+#include "optim/zero/parameter_policy.h"
+#include "optim/zero/partition.h"
+#include "optim/zero/step_report.h"
+#include "optim/zero/update_policy.h"
+
+namespace tessera::optim {
+
+/// Parameters and how operations find their values: all that frozen parameters have.
+class StagedPartition {
+ public:
+  /// Attaches to the hooks by which operations read the parameters, and lets go of them at its end.
+  StagedPartition(std::vector<PlacedParameter> parameters,
+                  std::shared_ptr<dist::Communicator> communicator, const ZeroOptions& options,
+                  MicroStepLog& log);
+  virtual ~StagedPartition();
+  StagedPartition(const StagedPartition&) = delete;
+  StagedPartition& operator=(const StagedPartition&) = delete;
+
+  const Partition& partition() const { return partition_; }
+  ParameterPolicy& parameters() { return *parameters_; }
+
+  /// Gives the parameters their values.
+  virtual void fill(const ParameterSource& source);
+  /// The f32 values of the range of a bucket that this rank is responsible for, and the range.
+  virtual dist::Range range(int bucket) const;
+  virtual Tensor weights(int bucket) const;
+
+ protected:
+  std::shared_ptr<dist::Communicator> communicator_;
+  Partition partition_;
+  std::unique_ptr<ParameterPolicy> parameters_;
+};
+
+/// Parameters that are trained. Their gradients are the reducer's (optim/zero/reducer.h).
+class TrainablePartition : public StagedPartition {
+ public:
+  /// `first`: the number of its first parameter among all trainable ones of the optimizer.
+  TrainablePartition(std::vector<PlacedParameter> parameters, int64_t first,
+                     const UpdateRule& rule, std::shared_ptr<dist::Communicator> communicator,
+                     const ZeroOptions& options, MicroStepLog& log);
+
+  int64_t first() const { return first_; }
+  GradientPolicy& gradients() { return *gradients_; }
+  ReductionPolicy& reduction() { return *reduction_; }
+
+  void fill(const ParameterSource& source) override;
+  dist::Range range(int bucket) const override { return updates_->range(bucket); }
+  Tensor weights(int bucket) const override { return updates_->weights(bucket); }
+
+  // At the end of a step, when the gradient sums are with their owners.
+  /// Updates what this rank is responsible for of each bucket, and gathers the bucket.
+  void update_and_gather(const UpdateChoice& choice);
+
+  /// Adds the optimizer state that this rank holds to `result`, by parameter.
+  void own_state(StateByName& result) const;
+  /// Adds the state of whole parameters to `result` on rank `root` alone; a bucket at a time.
+  /// Collective.
+  void gather_state(int root, StateByName& result) const;
+
+ private:
+  void make_policies(const UpdateRule& rule, const ZeroOptions& options);
+  void update(int bucket, const UpdateChoice& choice);
+  void gather(int bucket);
+
+  int64_t first_;
+  bool overlap_;
+  std::unique_ptr<GradientPolicy> gradients_;
+  std::unique_ptr<ReductionPolicy> reduction_;
+  std::unique_ptr<UpdatePolicy> updates_;
+};
+
+/// A bucket's values in f32, [bucket elements], on every rank, of which this rank has `own` at
+/// `range`: the same length on every rank, or the whole bucket. Collective.
+Tensor gather_bucket(const Partition& partition, int bucket, const Tensor& own,
+                     const dist::Range& range, dist::Communicator& communicator);
+
+}  // namespace tessera::optim

@@ -1,0 +1,89 @@
+// Where the running step stands: its micro-steps, and what ranks did together in the last one.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <utility>
+#include <vector>
+
+namespace tessera::optim {
+
+/// A micro-step as everything that works in it knows it.
+struct MicroStep {
+  int64_t index = 0;          // j
+  int64_t count = 1;          // k
+  int64_t micro_batches = 1;  // M, of the whole step
+  int64_t contributors = 1;   // ranks with a micro-batch of their own in this micro-step
+  bool contributes = true;    // this rank is one of them
+
+  bool last() const { return index + 1 == count; }
+};
+
+/// The numbers of the running step.
+class StepState {
+ public:
+  /// Begins a micro-step; the step's first begins the step.
+  void begin(int64_t step, const MicroStep& micro_step) {
+    if (!began_) step_ = step;
+    micro_step_ = micro_step;
+    began_ = true;
+    running_ = true;
+  }
+  void end_micro_step() {
+    running_ = false;
+    ++finished_;
+  }
+  /// Ends the step, whose numbers stay readable until the next one begins.
+  void end() {
+    finished_ = 0;
+    began_ = false;
+  }
+
+  int64_t step() const { return step_; }
+  bool began() const { return began_; }
+  /// Whether a micro-batch is between its begin and its backward.
+  bool running() const { return running_; }
+  int64_t finished() const { return finished_; }  // micro-steps
+  bool all_micro_steps_done() const {
+    return began_ && !running_ && finished_ == micro_step_.count;
+  }
+  const MicroStep& micro_step() const { return micro_step_; }
+  int64_t micro_batches() const { return micro_step_.micro_batches; }
+  /// A micro-batch's share of the step, by which its loss and gradient are scaled.
+  float share() const { return 1.0f / static_cast<float>(micro_step_.micro_batches); }
+
+ private:
+  int64_t step_ = 0;
+  bool began_ = false;
+  bool running_ = false;
+  int64_t finished_ = 0;
+  MicroStep micro_step_;
+};
+
+/// What ranks do together in a micro-step, in order, so that a rank without data can do it too.
+class MicroStepLog {
+ public:
+  /// Begins a micro-step. The log of the one before it is kept if that one did anything.
+  void begin() {
+    if (!running_.empty()) last_ = std::exchange(running_, {});
+  }
+  void add(std::function<void()> together) { running_.push_back(std::move(together)); }
+  /// Does once more what the last micro-step with data did.
+  void repeat_last() {
+    const auto replay = last_;
+    for (const auto& together : replay) together();
+    running_ = replay;  // and not what the replay added itself
+  }
+  bool empty() const { return running_.empty(); }
+  bool knows_last() const { return !last_.empty(); }
+  void clear() {
+    running_.clear();
+    last_.clear();
+  }
+
+ private:
+  std::vector<std::function<void()>> running_;
+  std::vector<std::function<void()>> last_;  // of the last micro-step that had data
+};
+
+}  // namespace tessera::optim
