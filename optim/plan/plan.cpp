@@ -1,6 +1,8 @@
 #include "optim/plan/plan.h"
 
 #include <algorithm>
+#include <set>
+#include <utility>
 
 #include "core/error.h"
 #include "dist/communicator.h"
@@ -271,6 +273,14 @@ Plan plan(const PlanInput& input, int64_t rank) {
   const std::vector<PlanGroup> groups = plan_groups(input);  // checks the input
   TESSERA_CHECK(rank >= 0 && rank < input.ranks, "plan: rank {} of {}", rank, input.ranks);
   return Planner(input, rank).make(groups);
+}
+
+int64_t graph_count(const Batch& batch, int64_t ranks, int64_t steps) {
+  std::set<std::pair<bool, int64_t>> kinds;
+  for (int64_t j = steps > 1 ? 0 : 1; j < batch.micro_steps(ranks); ++j) {
+    kinds.emplace(j == 0, batch.contributors(ranks, j));
+  }
+  return std::ssize(kinds);
 }
 
 }  // namespace tessera::optim

@@ -1,6 +1,5 @@
 #include "optim/zero/graphs.h"
 
-#include <set>
 #include <utility>
 
 #include "core/kernels.h"
@@ -17,14 +16,6 @@ const Tensor& with_data(const Tensor& loss) {
 }
 
 }  // namespace
-
-int64_t graph_count(const Batch& batch, int64_t ranks, int64_t steps) {
-  std::set<std::pair<bool, int64_t>> kinds;
-  for (int64_t j = steps > 1 ? 0 : 1; j < batch.micro_steps(ranks); ++j) {
-    kinds.emplace(j == 0, batch.contributors(ranks, j));
-  }
-  return std::ssize(kinds);
-}
 
 GraphedReducer::GraphedReducer(const ZeroOptions& options,
                                std::shared_ptr<dist::Communicator> communicator,
@@ -59,7 +50,7 @@ void GraphedReducer::run(const std::function<Tensor()>& loss, float scale) {
   note_reached();
 }
 
-MicroStepKind GraphedReducer::kind() const {
+GraphedReducer::Kind GraphedReducer::kind() const {
   return {.micro_batches = micro_step_.micro_batches,
           .first = micro_step_.index == 0,
           .reduces_sums = options_.no_sync && micro_step_.last(),

@@ -1,11 +1,12 @@
 // Micro-steps as graphs (docs/cuda.md). Only an optimizer with options.graph has them.
 #pragma once
 
+#include <compare>
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <vector>
 
-#include "optim/zero/micro_step_kind.h"
 #include "optim/zero/reducer.h"
 
 namespace tessera::optim {
@@ -22,15 +23,25 @@ class GraphedReducer : public Reducer {
   void run(const std::function<Tensor()>& loss, float scale) override;
 
  private:
+  /// Which micro-steps launch the same, so that one graph serves them all (docs/cuda.md).
+  struct Kind {
+    int64_t micro_batches;  // of the step, by whose number gradients are scaled
+    bool first;             // of the step: gradient sums begin
+    bool reduces_sums;      // no_sync: the local sums are sent
+    int64_t contributors;
+    bool contributes;
+
+    auto operator<=>(const Kind&) const = default;
+  };
   /// A graph of a micro-step, and what of it only hosts know.
   struct Captured {
     std::function<void()> launch;
     std::vector<int64_t> reached;  // parameters
   };
   Captured capture(const std::function<Tensor()>& loss, float scale);
-  MicroStepKind kind() const;
+  Kind kind() const;
 
-  std::map<MicroStepKind, Captured> graphs_;
+  std::map<Kind, Captured> graphs_;
   bool ready_to_capture_ = false;  // a micro-step has run without a graph
   Tensor loss_;                    // [1], where graphs leave their micro-batch's loss
 };

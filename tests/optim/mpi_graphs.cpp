@@ -3,7 +3,7 @@
 #include "core/ops.h"
 #include "core/random.h"
 #include "nn/layers.h"
-#include "optim/zero/micro_step_kind.h"
+#include "optim/plan/plan.h"
 #include "tests/support/catch.h"
 #include "tests/support/devices.h"
 #include "tests/support/memory_use.h"

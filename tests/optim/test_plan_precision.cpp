@@ -2,7 +2,6 @@
 #include "dist/communicator.h"
 #include "dist/shard_layout.h"
 #include "optim/plan/plan.h"
-#include "optim/zero/micro_step_kind.h"
 #include "tests/support/catch.h"
 
 namespace tessera::optim {

@@ -4,7 +4,6 @@
 
 #include "core/random.h"
 #include "models/gpt/gpt_memory.h"
-#include "optim/zero/micro_step_kind.h"
 #include "train/plan/plan_gpt.h"
 
 namespace tessera::train {
