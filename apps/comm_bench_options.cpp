@@ -2,9 +2,8 @@
 
 #include <array>
 
-#include <CLI/CLI.hpp>
-
 #include "apps/cli/command_line.h"
+#include "apps/cli/flags.h"
 #include "apps/cli/model_options.h"
 #include "apps/cli/quantity.h"
 #include "core/error.h"
@@ -26,7 +25,7 @@ struct Given {
   std::string dtype = "f32";
 };
 
-void add_buffers(CLI::App& app, Given& given, CommOptions& options) {
+void add_buffers(Flags& app, Given& given, CommOptions& options) {
   const char* group = "Buffers";
   app.add_option("--min-bytes", given.min_bytes, "Smallest size of a rank's buffer, as 1KiB or 4MB")
       ->capture_default_str()
@@ -39,18 +38,17 @@ void add_buffers(CLI::App& app, Given& given, CommOptions& options) {
       ->group(group);
   app.add_option("--dtype", given.dtype, "f32, bf16 or f16")
       ->capture_default_str()
-      ->check(CLI::IsMember({"f32", "bf16", "f16"}))
+      ->one_of({"f32", "bf16", "f16"})
       ->group(group);
 }
 
-void add_measurement(CLI::App& app, Given& given, CommOptions& options) {
+void add_measurement(Flags& app, Given& given, CommOptions& options) {
   const char* group = "Measurement";
   app.add_option("--collective", given.collective,
                  "exchange (the ordered reduction), reduce_scatter, all_gather, all_reduce, "
                  "broadcast or all")
       ->capture_default_str()
-      ->check(CLI::IsMember(
-          {"exchange", "reduce_scatter", "all_gather", "all_reduce", "broadcast", "all"}))
+      ->one_of({"exchange", "reduce_scatter", "all_gather", "all_reduce", "broadcast", "all"})
       ->group(group);
   app.add_option("--iterations", options.iterations, "Calls of which the median is taken")
       ->capture_default_str()
@@ -104,15 +102,14 @@ void fill(const Given& given, CommOptions& options) {
 CommCommandLine parse_comm_command_line(int argc, const char* const* argv) {
   CommCommandLine result;
   Given given;
-  CLI::App app("Time and bandwidth of each collective, checked: mpirun -n N comm_bench",
-               "comm_bench");
-  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+  Flags app("Time and bandwidth of each collective, checked: mpirun -n N comm_bench", "comm_bench");
+  app.last_wins();
   add_measurement(app, given, result.options);
   add_buffers(app, given, result.options);
   add_device_options(app, result.options.devices);
   app.add_option("--json", result.options.json, "Write JSON to FILE, or - : print it alone")
       ->group("Output");
-  result.help = parse_arguments(app, argc, argv);
+  result.help = app.parse(argc, argv);
   if (result.help.empty()) fill(given, result.options);
   return result;
 }

@@ -2,9 +2,8 @@
 
 #include <cmath>
 
-#include <CLI/CLI.hpp>
-
 #include "apps/cli/command_line.h"
+#include "apps/cli/flags.h"
 #include "apps/cli/model_options.h"
 #include "core/error.h"
 
@@ -35,14 +34,13 @@ void check(const GenerateOptions& options) {
 GenerateCommandLine parse_generate_command_line(int argc, const char* const* argv) {
   GenerateCommandLine result;
   GenerateOptions& options = result.options;
-  CLI::App app("Samples from a GPT that train_gpt or transformers saved", "generate");
-  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+  Flags app("Samples from a GPT that train_gpt or transformers saved", "generate");
+  app.last_wins();
   app.add_option("model,--model", options.model,
                  "FILE.safetensors; config.json beside it has the sizes");
   app.add_option("--prompt", options.prompt, "Text to go on from, for models of bytes");
   app.add_option("--prompt-tokens", options.prompt_tokens, "Tokens to go on from: 1,2,3")
-      ->delimiter(',')
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+      ->list(',');
   app.add_option("--tokens", options.sample.tokens, "How many to add")->capture_default_str();
   app.add_option("--temperature", options.sample.temperature, "0: always the likeliest")
       ->capture_default_str();
@@ -53,7 +51,7 @@ GenerateCommandLine parse_generate_command_line(int argc, const char* const* arg
       ->capture_default_str();
   add_device_option(app, options.device);
   app.add_option("--threads", options.threads, "Threads (default: OMP_NUM_THREADS, or all cores)");
-  result.help = parse_arguments(app, argc, argv);
+  result.help = app.parse(argc, argv);
   if (!result.help.empty()) return result;
   if (seed < 0) fail_input("--seed is {}, expected at least 0", seed);
   options.sample.seed = static_cast<uint64_t>(seed);

@@ -1,8 +1,7 @@
 #include "apps/predict_options.h"
 
-#include <CLI/CLI.hpp>
-
 #include "apps/cli/command_line.h"
+#include "apps/cli/flags.h"
 #include "apps/cli/model_options.h"
 #include "core/error.h"
 
@@ -12,13 +11,13 @@ PredictCommandLine parse_predict_command_line(int argc, const char* const* argv)
   PredictCommandLine result;
   PredictOptions& options = result.options;
   int64_t threads = 0;
-  CLI::App app("Labels images with a model that train_resnet saved", "predict");
+  Flags app("Labels images with a model that train_resnet saved", "predict");
   app.add_option("model,--model", options.model, "FILE.safetensors of train_resnet --save");
   app.add_option("images,--images", options.images, "JPEG or PNG files");
   app.add_option("--top", options.top, "Guesses for each image")->capture_default_str();
   add_device_option(app, options.device);
   app.add_option("--threads", threads, "Threads (default: OMP_NUM_THREADS, or all cores)");
-  result.help = parse_arguments(app, argc, argv);
+  result.help = app.parse(argc, argv);
   if (!result.help.empty()) return result;
   if (options.model.empty() || options.images.empty()) {
     fail_input("a model and images are required: predict FILE.safetensors IMAGE...");

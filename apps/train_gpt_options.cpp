@@ -3,15 +3,14 @@
 #include <algorithm>
 #include <optional>
 
-#include <CLI/CLI.hpp>
-
 #include "apps/cli/command_line.h"
+#include "apps/cli/flags.h"
 #include "apps/cli/train_defaults.h"
 
 namespace tessera::apps {
 namespace {
 
-void add_data_and_model(CLI::App& app, ModelOptions& model, TrainOptions& options) {
+void add_data_and_model(Flags& app, ModelOptions& model, TrainOptions& options) {
   const char* group = "Data";
   app.add_option("--data", options.data,
                  "Text, read as bytes, or uint16 tokens in a .bin of nanoGPT or llm.c")
@@ -25,14 +24,14 @@ void add_data_and_model(CLI::App& app, ModelOptions& model, TrainOptions& option
       ->group("Model");
 }
 
-void add_evaluation(CLI::App& app, TrainOptions& options) {
+void add_evaluation(Flags& app, TrainOptions& options) {
   const char* group = "Output";
   app.add_option("--eval-batches", options.eval_batches,
                  "Micro-batches of an evaluation; 0: the whole validation part")
-      ->default_val(20)
+      ->capture_default_str()
       ->group(group);
   app.add_option("--sample", options.sample, "Tokens to sample at the end")
-      ->default_val(0)
+      ->capture_default_str()
       ->group(group);
 }
 
@@ -70,12 +69,11 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
   TrainOptions& options = result.options;
   ModelOptions model;
   GivenRun given;
-  CLI::App app("Trains a GPT with ZeRO on any number of ranks: mpirun -n N train_gpt --data FILE",
-               "train_gpt");
+  Flags app("Trains a GPT with ZeRO on any number of ranks: mpirun -n N train_gpt --data FILE",
+            "train_gpt");
   // A script's flags can be overridden by those that follow them.
-  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
-  app.set_config("--config", "", "Read flags from a file: lines such as steps = 100");
-  app.allow_config_extras(CLI::config_extras_mode::error);
+  app.last_wins();
+  app.add_config("Read flags from a file: lines such as steps = 100");
   add_data_and_model(app, model, options);
   add_run_options(app, given, options,
                   {.samples = "Sequences",
@@ -86,7 +84,7 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
   add_recompute_option(app, options.memory);
   add_loss_rows_option(app, options.memory);
   add_evaluation(app, options);
-  result.help = parse_arguments(app, argc, argv);
+  result.help = app.parse(argc, argv);
   if (!result.help.empty()) return result;
   fill_model(model, options);
   fill_run(given, defaults_for(options), options);

@@ -13,7 +13,7 @@ struct TrainOptions : RunOptions {
   std::string val_data;  // empty: the last 10 % of data
   std::string preset;
   models::GptConfig model;
-  int64_t eval_batches = 0;  // 0: the whole validation part
+  int64_t eval_batches = 20;  // 0: the whole validation part
   int64_t sample = 0;
 };
 

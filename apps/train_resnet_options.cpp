@@ -3,9 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include <CLI/CLI.hpp>
-
 #include "apps/cli/command_line.h"
+#include "apps/cli/flags.h"
 #include "models/image/image_classifier.h"
 
 namespace tessera::apps {
@@ -16,7 +15,7 @@ struct Given {
   int64_t workers = 1;
 };
 
-void add_data_and_model(CLI::App& app, ImageCommandLine& line, Given& given) {
+void add_data_and_model(Flags& app, ImageCommandLine& line, Given& given) {
   ImageTrainOptions& options = line.options;
   app.add_option("--data", options.data,
                  "CIFAR-10 or -100 (binary), MNIST (IDX), or a folder of class folders of JPEG and "
@@ -24,7 +23,7 @@ void add_data_and_model(CLI::App& app, ImageCommandLine& line, Given& given) {
       ->group("Data");
   app.add_option("--augment", given.augment, "on: random crops, and mirror images; off")
       ->capture_default_str()
-      ->check(CLI::IsMember({"on", "off"}))
+      ->one_of({"on", "off"})
       ->group("Data");
   app.add_option("--workers", given.workers, "Threads of a rank that prepare images")
       ->capture_default_str()
@@ -32,7 +31,7 @@ void add_data_and_model(CLI::App& app, ImageCommandLine& line, Given& given) {
   const std::vector<std::string> names = models::image_classifier_names();
   app.add_option("--model", options.model, fmt::format("{}", fmt::join(names, ", ")))
       ->capture_default_str()
-      ->check(CLI::IsMember(names))
+      ->one_of(names)
       ->group("Model");
   app.add_option("--image-size", options.image_size,
                  "Pixels of a side of the input (default: the images' own; of folders 224)")
@@ -42,7 +41,7 @@ void add_data_and_model(CLI::App& app, ImageCommandLine& line, Given& given) {
       ->group("Model");
 }
 
-void add_image_training(CLI::App& app, ImageCommandLine& line) {
+void add_image_training(Flags& app, ImageCommandLine& line) {
   const char* group = "Training";
   ImageTrainOptions& options = line.options;
   app.add_option("--epochs", line.epochs, "Passes over the images, in place of --steps")
@@ -53,7 +52,7 @@ void add_image_training(CLI::App& app, ImageCommandLine& line) {
   app.add_option("--schedule", options.schedule,
                  "Of the learning rate. cosine: after a linear warm-up; onecycle: up and down")
       ->capture_default_str()
-      ->check(CLI::IsMember({"cosine", "onecycle"}))
+      ->one_of({"cosine", "onecycle"})
       ->group(group);
 }
 
@@ -82,13 +81,13 @@ TrainDefaults defaults_for(const ImageTrainOptions& options) {
 ImageCommandLine parse_image_command_line(int argc, const char* const* argv) {
   ImageCommandLine line;
   Given given;
-  CLI::App app("Trains a classifier of images with ZeRO on any number of ranks: "
-               "mpirun -n N train_resnet --data FOLDER",
-               "train_resnet");
+  Flags app(
+      "Trains a classifier of images with ZeRO on any number of ranks: "
+      "mpirun -n N train_resnet --data FOLDER",
+      "train_resnet");
   // A script's flags can be overridden by those that follow them.
-  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
-  app.set_config("--config", "", "Read flags from a file: lines such as epochs = 30");
-  app.allow_config_extras(CLI::config_extras_mode::error);
+  app.last_wins();
+  app.add_config("Read flags from a file: lines such as epochs = 30");
   add_data_and_model(app, line, given);
   add_image_training(app, line);
   add_run_options(app, line.given, line.options,
@@ -97,7 +96,7 @@ ImageCommandLine parse_image_command_line(int argc, const char* const* argv) {
                    .decay = "Of filters and matrices (sgd: 0.0005, adamw: 0.05, adam: 0)",
                    .save = "Write the weights, FILE.safetensors",
                    .clip = 0});
-  line.help = parse_arguments(app, argc, argv);
+  line.help = app.parse(argc, argv);
   if (!line.help.empty()) return line;
   ImageTrainOptions& options = line.options;
   options.augment = given.augment == "on";

@@ -2,9 +2,8 @@
 
 #include <optional>
 
-#include <CLI/CLI.hpp>
-
 #include "apps/cli/command_line.h"
+#include "apps/cli/flags.h"
 #include "core/error.h"
 
 namespace tessera::apps {
@@ -15,18 +14,17 @@ TuneCommandLine parse_tune_command_line(int argc, const char* const* argv) {
   ModelOptions model;
   std::optional<int64_t> micro_batch;
   MemoryOptions memory;
-  CLI::App app("Times cuBLASLt's algorithms for a GPT's products, for train_gpt --tuned FILE",
-               "tune");
-  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+  Flags app("Times cuBLASLt's algorithms for a GPT's products, for train_gpt --tuned FILE", "tune");
+  app.last_wins();
   add_model_options(app, model);
   app.add_option("--micro-batch", micro_batch, "Sequences that a rank computes at once")
       ->group("Model");
   app.add_option("--precision", memory.precision, "fp32, bf16 or fp16")
       ->capture_default_str()
-      ->check(CLI::IsMember({"fp32", "bf16", "fp16"}))
+      ->one_of({"fp32", "bf16", "fp16"})
       ->group("Model");
   app.add_option("--out", options.out, "Write the table to FILE.json")->group("Output");
-  result.help = parse_arguments(app, argc, argv);
+  result.help = app.parse(argc, argv);
   if (!result.help.empty()) return result;
   if (options.out.empty()) fail_input("--out is required");
   options.model = model_config(model);

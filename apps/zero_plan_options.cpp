@@ -1,8 +1,7 @@
 #include "apps/zero_plan_options.h"
 
-#include <CLI/CLI.hpp>
-
 #include "apps/cli/command_line.h"
+#include "apps/cli/flags.h"
 #include "apps/cli/quantity.h"
 #include "core/error.h"
 
@@ -17,7 +16,7 @@ struct Given {
   BatchOptions batch;
   BucketOptions buckets;
   MemoryOptions memory;
-  std::string optimizer;
+  std::string optimizer = "adamw";
   int64_t ranks = 1;
   int64_t ranks_per_node = 1;
   int64_t threads = 0;
@@ -28,7 +27,7 @@ struct Given {
   std::string fits, staging, flops, bandwidth, latency, memory_bandwidth, node_bandwidth;
 };
 
-void add_ranks(CLI::App& app, Given& given) {
+void add_ranks(Flags& app, Given& given) {
   const char* group = "Distribution";
   app.add_option("--ranks", given.ranks, "From 1 to 1,000,000")
       ->capture_default_str()
@@ -38,7 +37,7 @@ void add_ranks(CLI::App& app, Given& given) {
       ->group(group);
   app.add_option("--stage", given.stage, "ZeRO stage: 0, 1, 2 or 3; all")
       ->capture_default_str()
-      ->check(CLI::IsMember({"all", "0", "1", "2", "3"}))
+      ->one_of({"all", "0", "1", "2", "3"})
       ->group(group);
   app.add_option("--threads", given.threads,
                  "Threads of a rank, for workspace (default: as train_gpt's)")
@@ -47,18 +46,18 @@ void add_ranks(CLI::App& app, Given& given) {
   add_overlap_option(app, given.overlap);
   app.add_option("--device", given.devices.device, "That a rank computes on: cpu or cuda")
       ->capture_default_str()
-      ->check(CLI::IsMember({"cpu", "cuda"}))
+      ->one_of({"cpu", "cuda"})
       ->group(group);
   app.add_option("--comm", given.devices.comm, "With CUDA: nccl; mpi, through host memory")
       ->capture_default_str()
-      ->check(CLI::IsMember({"nccl", "mpi"}))
+      ->one_of({"nccl", "mpi"})
       ->group(group);
   app.add_option("--staging", given.staging,
                  "Bytes that a rank's transport holds (default: Tessera's)")
       ->group(group);
 }
 
-void add_machine(CLI::App& app, Given& given) {
+void add_machine(Flags& app, Given& given) {
   const char* group = "Machine";
   app.add_option("--memory", given.fits, "Of a rank, as 80GB or 24GiB: print which model fits")
       ->group(group);
@@ -155,9 +154,9 @@ void fill(const Given& given, PlanOptions& options) {
 PlanCommandLine parse_plan_command_line(int argc, const char* const* argv) {
   PlanCommandLine result;
   Given given;
-  CLI::App app("What training a GPT with ZeRO holds, sends and takes, on any number of ranks",
-               "zero_plan");
-  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+  Flags app("What training a GPT with ZeRO holds, sends and takes, on any number of ranks",
+            "zero_plan");
+  app.last_wins();
   add_model_options(app, given.model);
   add_batch_options(app, given.batch, "Training");
   add_optimizer_option(app, given.optimizer, "Training");
@@ -168,7 +167,7 @@ PlanCommandLine parse_plan_command_line(int argc, const char* const* argv) {
   add_machine(app, given);
   app.add_option("--json", result.options.json, "Write JSON to FILE, or - : print it alone")
       ->group("Output");
-  result.help = parse_arguments(app, argc, argv);
+  result.help = app.parse(argc, argv);
   if (result.help.empty()) fill(given, result.options);
   return result;
 }

@@ -19,10 +19,10 @@
 #include <string>
 #include <vector>
 
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "apps/cli/flags.h"
 #include "apps/cli/model_options.h"
 #include "core/context.h"
 #include "core/cuda.h"
@@ -64,8 +64,8 @@ struct Options {
 
 Options parse(int argc, char** argv) {
   Options options;
-  CLI::App app("Times GPT training steps");
-  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+  apps::Flags app("Times GPT training steps");
+  app.last_wins();
   app.add_option("--preset", options.preset);
   app.add_option("--layers", options.layers);
   app.add_option("--heads", options.heads);
@@ -78,8 +78,8 @@ Options parse(int argc, char** argv) {
   app.add_option("--threads", options.threads);
   app.add_option("--stage", options.stage);
   app.add_option("--bucket-bytes", options.bucket_bytes);
-  app.add_option("--reduction", options.reduction)->check(CLI::IsMember({"ordered", "fast"}));
-  app.add_option("--overlap", options.overlap)->check(CLI::IsMember({"on", "off"}));
+  app.add_option("--reduction", options.reduction)->one_of({"ordered", "fast"});
+  app.add_option("--overlap", options.overlap)->one_of({"on", "off"});
   apps::add_graph_option(app, options.graph);
   apps::add_memory_options(app, options.memory);
   apps::add_recompute_option(app, options.memory);
@@ -88,10 +88,10 @@ Options parse(int argc, char** argv) {
   app.add_option("--tuned", options.tuned, "a table of tune's");
   app.add_option("--weights", options.weights, "safetensors, as the peer writes them");
   app.add_option("--write-weights", options.write_weights, "write the initial weights and end");
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    std::exit(app.exit(error));
+  const std::string help = app.parse(argc, argv);
+  if (!help.empty()) {
+    fmt::print("{}", help);
+    std::exit(0);
   }
   return options;
 }

@@ -11,10 +11,10 @@
 #include <string>
 #include <vector>
 
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "apps/cli/flags.h"
 #include "apps/cli/model_options.h"
 #include "core/context.h"
 #include "core/image_ops.h"
@@ -46,8 +46,8 @@ constexpr int64_t classes = 10;
 
 Options parse(int argc, char** argv) {
   Options options;
-  CLI::App app("Times training steps of a ResNet");
-  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+  apps::Flags app("Times training steps of a ResNet");
+  app.last_wins();
   app.add_option("--model", options.model);
   app.add_option("--batch", options.batch);
   app.add_option("--size", options.size, "pixels of a side");
@@ -57,10 +57,10 @@ Options parse(int argc, char** argv) {
   apps::add_memory_options(app, options.memory);
   apps::add_device_option(app, options.device);
   app.add_option("--weights", options.weights, "safetensors, as the peer writes them");
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    std::exit(app.exit(error));
+  const std::string help = app.parse(argc, argv);
+  if (!help.empty()) {
+    fmt::print("{}", help);
+    std::exit(0);
   }
   return options;
 }

@@ -1,27 +1,12 @@
 #include "apps/cli/command_line.h"
+#include "apps/cli/flags.h"
 
-#include <algorithm>
 #include <cstdio>
 #include <exception>
-
-#include <CLI/CLI.hpp>
 
 #include "core/error.h"
 
 namespace tessera::apps {
-
-std::string parse_arguments(CLI::App& app, int argc, const char* const* argv) {
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::CallForHelp&) {
-    return app.help();
-  } catch (const CLI::ParseError& error) {
-    std::string text = error.what();
-    std::replace(text.begin(), text.end(), '\n', ' ');
-    throw InputError(text);
-  }
-  return "";
-}
 
 void at_least(const char* flag, int64_t value, int64_t minimum) {
   if (value < minimum) fail_input("{} is {}, expected at least {}", flag, value, minimum);

@@ -5,17 +5,9 @@
 #include <functional>
 #include <string>
 
-// CLI11 takes seconds to compile: only what adds options includes it.
-namespace CLI {
-class App;
-class Option;
-}  // namespace CLI
+#include "apps/cli/flags.h"
 
 namespace tessera::apps {
-
-/// Reads the arguments. Returns the text of help where it was asked for, else an empty one. Throws
-/// InputError, one line.
-std::string parse_arguments(CLI::App& app, int argc, const char* const* argv);
 
 /// These throw InputError, naming the flag.
 void at_least(const char* flag, int64_t value, int64_t minimum);

@@ -1,14 +1,13 @@
 #include "apps/cli/model_options.h"
 
-#include <CLI/CLI.hpp>
-
+#include "apps/cli/flags.h"
 #include "apps/cli/command_line.h"
 #include "core/error.h"
 #include "train/plan/plan_stage.h"
 
 namespace tessera::apps {
 
-void add_model_options(CLI::App& app, ModelOptions& options) {
+void add_model_options(Flags& app, ModelOptions& options) {
   const char* group = "Model";
   app.add_option("--preset", options.preset,
                  "nano, micro, gpt2, gpt2-medium, gpt2-large or gpt2-xl; sets the defaults below")
@@ -38,7 +37,7 @@ models::GptConfig model_config(const ModelOptions& options) {
   return config;
 }
 
-void add_batch_options(CLI::App& app, BatchOptions& options, const std::string& group,
+void add_batch_options(Flags& app, BatchOptions& options, const std::string& group,
                        const std::string& samples) {
   app.add_option("--global-batch,--batch", options.global, samples + " of a step")->group(group);
   app.add_option("--micro-batch", options.micro,
@@ -54,37 +53,36 @@ Batch batch_sizes(const BatchOptions& options, const TrainDefaults& defaults) {
   return batch;
 }
 
-CLI::Option* add_optimizer_option(CLI::App& app, std::string& optimizer,
-                                  const std::string& group) {
+FlagOption add_optimizer_option(Flags& app, std::string& optimizer, const std::string& group) {
   return app.add_option("--optimizer", optimizer, "adamw, adam or sgd")
-      ->default_val("adamw")
-      ->check(CLI::IsMember({"adamw", "adam", "sgd"}))
+      ->capture_default_str()
+      ->one_of({"adamw", "adam", "sgd"})
       ->group(group);
 }
 
-void add_bucket_options(CLI::App& app, BucketOptions& options) {
+void add_bucket_options(Flags& app, BucketOptions& options) {
   const char* group = "Distribution";
   app.add_option("--bucket-bytes", options.bytes, "Size at which a bucket is sent")->group(group);
   app.add_option("--reduction", options.reduction,
                  "ordered: the same bits for any number of ranks; fast")
       ->capture_default_str()
-      ->check(CLI::IsMember({"ordered", "fast"}))
+      ->one_of({"ordered", "fast"})
       ->group(group);
 }
 
-CLI::Option* add_device_option(CLI::App& app, std::string& device) {
+FlagOption add_device_option(Flags& app, std::string& device) {
   return app.add_option("--device", device, "cpu, cuda, or auto: CUDA where a GPU is usable")
       ->capture_default_str()
-      ->check(CLI::IsMember({"cpu", "cuda", "auto"}));
+      ->one_of({"cpu", "cuda", "auto"});
 }
 
-void add_device_options(CLI::App& app, dist::DeviceOptions& options) {
+void add_device_options(Flags& app, dist::DeviceOptions& options) {
   const char* group = "Distribution";
   add_device_option(app, options.device)->group(group);
   app.add_option("--comm", options.comm,
                  "With CUDA: nccl, a GPU for each rank; mpi, through host memory; auto")
       ->capture_default_str()
-      ->check(CLI::IsMember({"auto", "nccl", "mpi"}))
+      ->one_of({"auto", "nccl", "mpi"})
       ->group(group);
   app.add_option("--comm-timeout", options.timeout_s,
                  "Seconds after which a collective over NCCL ends the job")
@@ -92,17 +90,17 @@ void add_device_options(CLI::App& app, dist::DeviceOptions& options) {
       ->group(group);
 }
 
-void add_overlap_option(CLI::App& app, std::string& overlap) {
+void add_overlap_option(Flags& app, std::string& overlap) {
   app.add_option("--overlap", overlap, "on: communicate while computing; off")
       ->capture_default_str()
-      ->check(CLI::IsMember({"on", "off"}))
+      ->one_of({"on", "off"})
       ->group("Distribution");
 }
 
-void add_graph_option(CLI::App& app, std::string& graph) {
+void add_graph_option(Flags& app, std::string& graph) {
   app.add_option("--graph", graph, "With CUDA: on: launch micro-steps as graphs; off")
       ->capture_default_str()
-      ->check(CLI::IsMember({"on", "off"}))
+      ->one_of({"on", "off"})
       ->group("Distribution");
 }
 
@@ -116,32 +114,32 @@ optim::Reduction reduction(const BucketOptions& options) {
   return options.reduction == "ordered" ? optim::Reduction::ordered : optim::Reduction::fast;
 }
 
-void add_memory_options(CLI::App& app, MemoryOptions& options) {
+void add_memory_options(Flags& app, MemoryOptions& options) {
   const char* group = "Memory";
   app.add_option("--precision", options.precision,
                  "Of parameters, activations and gradients: fp32, bf16 or fp16")
       ->capture_default_str()
-      ->check(CLI::IsMember({"fp32", "bf16", "fp16"}))
+      ->one_of({"fp32", "bf16", "fp16"})
       ->group(group);
   app.add_option("--grad-shard", options.grad_shard,
                  "Of the sums of 16-bit gradients: fp32, or bf16, rounded after each addition")
       ->capture_default_str()
-      ->check(CLI::IsMember({"fp32", "bf16"}))
+      ->one_of({"fp32", "bf16"})
       ->group(group);
   app.add_option("--offload", options.offload,
                  "optimizer: master weights and state on the host, updated there; none")
       ->capture_default_str()
-      ->check(CLI::IsMember({"none", "optimizer"}))
+      ->one_of({"none", "optimizer"})
       ->group(group);
 }
 
-void add_recompute_option(CLI::App& app, MemoryOptions& options) {
+void add_recompute_option(Flags& app, MemoryOptions& options) {
   app.add_flag("--recompute", options.recompute,
                "Compute each block's activations again in backward, in place of keeping them")
       ->group("Memory");
 }
 
-void add_loss_rows_option(CLI::App& app, MemoryOptions& options) {
+void add_loss_rows_option(Flags& app, MemoryOptions& options) {
   app.add_option("--loss-rows", options.loss_rows,
                  "Rows of logits that the loss computes at once, each number with bits of its own; "
                  "0: as many as suit the device")

@@ -11,17 +11,12 @@
 #include <optional>
 #include <string>
 
+#include "apps/cli/flags.h"
 #include "apps/cli/train_defaults.h"
 #include "core/micro_batch.h"
 #include "dist/device_choice.h"
 #include "models/gpt/gpt.h"
 #include "optim/zero_optimizer.h"
-
-// CLI11 takes seconds to compile: only what adds options includes it.
-namespace CLI {
-class App;
-class Option;
-}  // namespace CLI
 
 namespace tessera::apps {
 
@@ -30,33 +25,33 @@ struct ModelOptions {
   std::string preset = "nano";
   std::optional<int64_t> layers, heads, width, context, vocab;
 };
-void add_model_options(CLI::App& app, ModelOptions& options);
+void add_model_options(Flags& app, ModelOptions& options);
 models::GptConfig model_config(const ModelOptions& options);
 
 /// --global-batch (or --batch), --micro-batch; `samples` says what these count.
 struct BatchOptions {
   std::optional<int64_t> global, micro;
 };
-void add_batch_options(CLI::App& app, BatchOptions& options, const std::string& group,
+void add_batch_options(Flags& app, BatchOptions& options, const std::string& group,
                        const std::string& samples = "Sequences");
 Batch batch_sizes(const BatchOptions& options, const TrainDefaults& defaults);
 
 /// --optimizer adamw|adam|sgd.
-CLI::Option* add_optimizer_option(CLI::App& app, std::string& optimizer, const std::string& group);
+FlagOption add_optimizer_option(Flags& app, std::string& optimizer, const std::string& group);
 
 /// Group "Distribution": --bucket-bytes, --reduction.
 struct BucketOptions {
   std::optional<int64_t> bytes;
   std::string reduction = "ordered";
 };
-void add_bucket_options(CLI::App& app, BucketOptions& options);
+void add_bucket_options(Flags& app, BucketOptions& options);
 int64_t bucket_bytes(const BucketOptions& options, const TrainDefaults& defaults);
 optim::Reduction reduction(const BucketOptions& options);
 
 /// The same group: --overlap on|off.
-void add_overlap_option(CLI::App& app, std::string& overlap);
+void add_overlap_option(Flags& app, std::string& overlap);
 /// The same group: --graph on|off.
-void add_graph_option(CLI::App& app, std::string& graph);
+void add_graph_option(Flags& app, std::string& graph);
 
 /// Group "Memory": --precision, --grad-shard, --offload; and a GPT's --recompute and --loss-rows.
 struct MemoryOptions {
@@ -66,13 +61,13 @@ struct MemoryOptions {
   std::string offload = "none";
   int64_t loss_rows = 0;
 };
-void add_memory_options(CLI::App& app, MemoryOptions& options);
-void add_recompute_option(CLI::App& app, MemoryOptions& options);
-void add_loss_rows_option(CLI::App& app, MemoryOptions& options);
+void add_memory_options(Flags& app, MemoryOptions& options);
+void add_recompute_option(Flags& app, MemoryOptions& options);
+void add_loss_rows_option(Flags& app, MemoryOptions& options);
 /// --device cpu|cuda|auto.
-CLI::Option* add_device_option(CLI::App& app, std::string& device);
+FlagOption add_device_option(Flags& app, std::string& device);
 /// Group "Distribution": --device, --comm, --comm-timeout.
-void add_device_options(CLI::App& app, dist::DeviceOptions& options);
+void add_device_options(Flags& app, dist::DeviceOptions& options);
 
 DType parameter_dtype(const MemoryOptions& options);
 DType sum_dtype(const MemoryOptions& options);

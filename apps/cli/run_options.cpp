@@ -4,18 +4,18 @@
 #include <cmath>
 #include <limits>
 
-#include <CLI/CLI.hpp>
-
 #include "apps/cli/command_line.h"
+#include "apps/cli/flags.h"
 
 namespace tessera::apps {
 namespace {
 
-void add_training(CLI::App& app, GivenRun& given, RunOptions& options, const RunFlags& flags) {
+void add_training(Flags& app, GivenRun& given, RunOptions& options, const RunFlags& flags) {
   const char* group = "Training";
   app.add_option("--steps", given.steps, "Optimizer steps")->group(group);
   add_batch_options(app, given.batch, group, flags.samples);
-  add_optimizer_option(app, options.optimizer, group)->default_val(flags.optimizer);
+  options.optimizer = flags.optimizer;
+  add_optimizer_option(app, options.optimizer, group);
   app.add_option("--lr", given.lr, "Learning rate after the warm-up")->group(group);
   app.add_option("--min-lr", given.min_lr, "Learning rate at the end of the cosine")->group(group);
   app.add_option("--warmup", given.warmup, "Steps of the linear warm-up")->group(group);
@@ -24,15 +24,16 @@ void add_training(CLI::App& app, GivenRun& given, RunOptions& options, const Run
       ->capture_default_str()
       ->group(group);
   app.add_option("--beta2", given.beta2, "Adam's second")->group(group);
+  options.clip = flags.clip;
   app.add_option("--clip", options.clip, "Largest global norm of the gradient; 0: no clipping")
-      ->default_val(flags.clip)
+      ->capture_default_str()
       ->group(group);
   app.add_option("--seed", given.seed, "Of weights, order of data, and all that is drawn")
       ->capture_default_str()
       ->group(group);
 }
 
-void add_distribution(CLI::App& app, GivenRun& given) {
+void add_distribution(Flags& app, GivenRun& given) {
   const char* group = "Distribution";
   app.add_option("--stage", given.stage, "ZeRO stage: 0, 1, 2 or 3")
       ->capture_default_str()
@@ -45,7 +46,7 @@ void add_distribution(CLI::App& app, GivenRun& given) {
       ->group(group);
 }
 
-void add_output(CLI::App& app, GivenRun& given, RunOptions& options, const RunFlags& flags) {
+void add_output(Flags& app, GivenRun& given, RunOptions& options, const RunFlags& flags) {
   const char* group = "Output";
   app.add_option("--eval-every", given.eval_every, "Steps between evaluations; 0: none")
       ->group(group);
@@ -102,7 +103,7 @@ void within(const char* flag, float value, float minimum, float below) {
   fail_input("{} is {}, expected a number from {} to below {}", flag, value, minimum, below);
 }
 
-void add_run_options(CLI::App& app, GivenRun& given, RunOptions& options, const RunFlags& flags) {
+void add_run_options(Flags& app, GivenRun& given, RunOptions& options, const RunFlags& flags) {
   add_training(app, given, options, flags);
   add_distribution(app, given);
   add_device_options(app, options.devices);

@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 
+#include "apps/cli/flags.h"
 #include "apps/cli/model_options.h"
 #include "optim/zero_optimizer.h"
 #include "train/training_run.h"
@@ -74,7 +75,7 @@ struct RunFlags {
   float clip = 0;         // the default
 };
 /// Groups "Training", "Distribution", "Memory" and "Output".
-void add_run_options(CLI::App& app, GivenRun& given, RunOptions& options, const RunFlags& flags);
+void add_run_options(Flags& app, GivenRun& given, RunOptions& options, const RunFlags& flags);
 
 /// Completes and checks: throws InputError, one line, for what cannot be done as asked. `defaults`
 /// are those of the optimizer that was chosen.

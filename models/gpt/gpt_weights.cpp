@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <map>
 #include <optional>
-#include <regex>
 #include <set>
 #include <string_view>
 
@@ -24,8 +23,11 @@ std::string_view without_prefix(std::string_view name) {
 
 // The causal mask and its fill value, which old versions of transformers stored in each block.
 bool is_mask_buffer(std::string_view name) {
-  static const std::regex pattern(R"(h\.\d+\.attn\.(masked_)?bias)");
-  return std::regex_match(name.begin(), name.end(), pattern);
+  if (!name.starts_with("h.")) return false;
+  const size_t end = name.find_first_not_of("0123456789", 2);
+  if (end == 2 || end == std::string_view::npos) return false;
+  const std::string_view rest = name.substr(end);
+  return rest == ".attn.bias" || rest == ".attn.masked_bias";
 }
 
 void check_same(const std::string& path, const char* what, auto in_file, auto in_model) {
