@@ -20,6 +20,7 @@
 
 #include "core/context.h"
 #include "core/kernels.h"
+#include "optim/kernels/update.h"
 
 namespace {
 

@@ -29,6 +29,7 @@
 #include "core/ops/linear_cross_entropy.h"
 #include "core/random.h"
 #include "dist/device_choice.h"
+#include "optim/kernels/update.h"
 
 namespace {
 

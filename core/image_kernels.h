@@ -66,19 +66,6 @@ TESSERA_KERNEL(batch_norm_backward, const Tensor& dx, const Tensor& dresidual, c
                const Tensor& y, const Tensor& x, const Tensor& mean, const Tensor& rstd,
                const Tensor& weight, const Tensor& sum_g, const Tensor& sum_gn, float factor)
 
-/// Whose statistics come into the running ones.
-struct StatisticsFold {
-  int64_t ranks = 1;
-  int64_t micro_steps = 1;
-  int64_t micro_batches = 1;  // m = micro-step * ranks + rank
-  float momentum = 0.1f;
-};
-/// For each micro-batch that had data, in order of m: running (S) = (1 - momentum) * running +
-/// momentum * its own. observed f32 (ranks, micro_steps, S + 1): S values, then 1 where there was
-/// data, else 0. Nothing changes where `scalars`, which may be null, say skip.
-TESSERA_KERNEL(fold_statistics, const Tensor& running, const Tensor& observed,
-               const StatisticsFold& fold, const StepScalars* scalars)
-
 TESSERA_KERNEL(relu_forward, const Tensor& y, const Tensor& x)
 TESSERA_KERNEL(relu_backward, const Tensor& dx, const Tensor& dy, const Tensor& y)
 

@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "core/kernels.h"
+#include "optim/kernels/update.h"
 #include "optim/zero/state_gather.h"
 #include "optim/zero/zero_engine.h"
 

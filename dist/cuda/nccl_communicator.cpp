@@ -22,6 +22,7 @@
 #include "dist/cuda/nccl_memory.h"
 #include "dist/cuda/nccl_setup.h"
 #include "dist/cuda/watchdog.h"
+#include "dist/fold.h"
 
 namespace tessera::dist {
 

@@ -1,6 +1,6 @@
 #include "optim/zero/batch_statistics.h"
 
-#include "core/image_kernels.h"
+#include "optim/kernels/fold_statistics.h"
 #include "optim/zero/partition.h"
 
 namespace tessera::optim {

@@ -5,6 +5,7 @@
 #include "core/context.h"
 #include "core/kernels.h"
 #include "core/trace.h"
+#include "dist/fold.h"
 
 namespace tessera::optim {
 

@@ -15,6 +15,8 @@
 #include <vector>
 
 #include "dist/communicator.h"
+#include "optim/kernels/step_scalars.h"
+#include "optim/kernels/update.h"
 #include "optim/zero/host_crossing.h"
 #include "optim/zero/partition.h"
 

@@ -4,8 +4,8 @@
 #include <cmath>
 
 #include "core/autograd.h"
-#include "core/kernels.h"
 #include "core/trace.h"
+#include "optim/kernels/step_end.h"
 
 namespace tessera::optim {
 namespace {

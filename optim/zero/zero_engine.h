@@ -10,6 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include "optim/kernels/step_scalars.h"
+#include "optim/kernels/update.h"
 #include "optim/rules/loss_scaler.h"
 #include "optim/zero/batch_statistics.h"
 #include "optim/zero/bucket_flow.h"

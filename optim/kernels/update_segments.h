@@ -4,8 +4,8 @@
 #include <span>
 #include <string_view>
 
-#include "core/kernels.h"
 #include "core/ops/blocks.h"
+#include "optim/kernels/update.h"
 
 namespace tessera {
 

@@ -2,7 +2,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "core/kernels.h"
+#include "optim/kernels/square_sums.h"
 #include "tests/support/catch.h"
 #include "tests/support/precision.h"
 

@@ -1,8 +1,8 @@
 // block_square_sums: x (n) of any floating-point dtype -> sums (ceil(n / 256)), the fp64 sum of
 // squares of each block of 256 elements. A launcher without an operation; folded in order, the sums
 // give a gradient's norm.
-#include "core/kernels.h"
 #include "core/ops/blocks.h"
+#include "optim/kernels/square_sums.h"
 
 namespace tessera::cpu {
 

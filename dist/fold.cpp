@@ -1,8 +1,8 @@
 // fold: accumulator (n) = (first ? +0.0 : accumulator) + contribution (n). A launcher without an
 // operation: the one addition that an ordered reduction is made of. It adds in f32; a bf16
 // accumulator is rounded after every contribution.
-#include "core/kernels.h"
 #include "core/ops/blocks.h"
+#include "dist/fold.h"
 
 namespace tessera::cpu {
 

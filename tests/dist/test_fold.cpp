@@ -1,7 +1,7 @@
 // fold is one fp32 addition an element, rounded to its accumulator, and starts from +0.0.
 #include <cmath>
 
-#include "core/kernels.h"
+#include "dist/fold.h"
 #include "tests/support/catch.h"
 #include "tests/support/precision.h"
 

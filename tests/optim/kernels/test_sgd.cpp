@@ -1,5 +1,5 @@
 // sgd_update against the formulas of torch.optim.SGD in float64.
-#include "core/kernels.h"
+#include "optim/kernels/update.h"
 #include "tests/support/catch.h"
 #include "tests/support/precision.h"
 #include "tests/support/step_scalars.h"

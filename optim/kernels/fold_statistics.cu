@@ -1,6 +1,6 @@
 // fold_statistics on CUDA: a thread for each value takes the micro-batches one after the other.
 #include "core/cuda/kernel.cuh"
-#include "core/image_kernels.h"
+#include "optim/kernels/fold_statistics.h"
 
 namespace tessera::cuda {
 

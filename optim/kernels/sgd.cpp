@@ -5,8 +5,9 @@
 //   b = first_step ? g : momentum * b + g                (only with momentum)
 //   p = p - learning_rate * (nesterov ? g + momentum * b : b)
 // A launcher without an operation.
-#include "core/ops/update_segments.h"
+#include "optim/kernels/update_segments.h"
 #include "core/vector_math.h"
+#include "optim/kernels/update.h"
 
 namespace tessera::cpu {
 

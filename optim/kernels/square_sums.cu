@@ -3,7 +3,7 @@
 // lanes are added pairwise. The products are exact, so that fusing them with the sum changes
 // nothing.
 #include "core/cuda/kernel.cuh"
-#include "core/kernels.h"
+#include "optim/kernels/square_sums.h"
 
 namespace tessera::cuda {
 

@@ -1,7 +1,7 @@
 // fold_statistics: the statistics of a step's micro-batches, one after the other, into the running
 // ones that evaluation normalises with. A launcher without an operation.
-#include "core/image_kernels.h"
 #include "core/vector_math.h"
+#include "optim/kernels/fold_statistics.h"
 
 namespace tessera::cpu {
 

@@ -1,6 +1,7 @@
 // adam_update on CUDA: Adam and AdamW on all segments in one launch, with the formulas of adam.cpp.
 // With f32 gradients it moves 28 bytes an element, and memory is its limit.
-#include "core/ops/update_segments.cuh"
+#include "optim/kernels/update_segments.cuh"
+#include "optim/kernels/update.h"
 
 namespace tessera::cuda {
 

@@ -9,8 +9,9 @@
 // its limit.
 #include <cmath>
 
-#include "core/ops/update_segments.h"
+#include "optim/kernels/update_segments.h"
 #include "core/vector_math.h"
+#include "optim/kernels/update.h"
 
 namespace tessera::cpu {
 

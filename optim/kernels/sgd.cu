@@ -1,6 +1,7 @@
 // sgd_update on CUDA: SGD with momentum on all segments in one launch, with the formulas of
 // sgd.cpp.
-#include "core/ops/update_segments.cuh"
+#include "optim/kernels/update_segments.cuh"
+#include "optim/kernels/update.h"
 
 namespace tessera::cuda {
 

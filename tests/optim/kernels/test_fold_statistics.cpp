@@ -1,4 +1,4 @@
-#include "core/image_kernels.h"
+#include "optim/kernels/fold_statistics.h"
 #include "tests/support/catch.h"
 
 namespace tessera::test {

@@ -1,7 +1,7 @@
 // adam_update against the formulas of torch.optim.Adam and AdamW in float64.
 #include <cmath>
 
-#include "core/kernels.h"
+#include "optim/kernels/update.h"
 #include "tests/support/catch.h"
 #include "tests/support/precision.h"
 #include "tests/support/step_scalars.h"

@@ -4,6 +4,7 @@
 #include <limits>
 #include <numeric>
 
+#include "optim/kernels/step_end.h"
 #include "tests/support/catch.h"
 #include "tests/support/precision.h"
 #include "tests/support/step_scalars.h"

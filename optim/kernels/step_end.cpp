@@ -9,8 +9,8 @@
 #include <cmath>
 #include <span>
 
-#include "core/kernels.h"
 #include "core/vector_math.h"
+#include "optim/kernels/step_end.h"
 
 namespace tessera::cpu {
 

@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "core/cuda/kernel.cuh"
-#include "core/kernels.h"
+#include "optim/kernels/step_end.h"
 
 namespace tessera::cuda {
 

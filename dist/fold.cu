@@ -1,6 +1,6 @@
 // fold on CUDA: accumulator = (first ? +0.0 : accumulator) + contribution, added in f32.
 #include "core/cuda/elementwise.cuh"
-#include "core/kernels.h"
+#include "dist/fold.h"
 
 namespace tessera::cuda {
 

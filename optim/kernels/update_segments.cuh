@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "core/cuda/elementwise.cuh"
-#include "core/ops/update_segments.h"
+#include "optim/kernels/update_segments.h"
 
 namespace tessera::cuda {
 
