@@ -1,8 +1,10 @@
 // Everything that a program which trains or runs a model includes.
 #pragma once
 
+#include "core/context.h"
 #include "core/image_ops.h"
 #include "core/ops.h"
+#include "core/random.h"
 #include "core/recompute.h"
 #include "core/tensor.h"
 #include "data/tokens/token_data.h"

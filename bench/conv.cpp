@@ -21,7 +21,6 @@
 #include "apps/support/command_line.h"
 #include "apps/support/json_line.h"
 #include "core/cuda.h"
-#include "core/image_kernels.h"
 #include "core/ops.h"
 #include "core/ops/conv2d.h"
 #include "core/random.h"

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <functional>
 
-#include "core/image_kernels.h"
+#include "core/ops/options.h"
 #include "core/tensor.h"
 
 namespace tessera::ops {

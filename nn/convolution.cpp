@@ -1,6 +1,6 @@
 #include "nn/convolution.h"
 
-#include "core/kernels.h"
+#include "core/ops/scale.h"
 
 namespace tessera::nn {
 

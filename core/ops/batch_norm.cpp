@@ -8,8 +8,14 @@
 
 #include "core/autograd.h"
 #include "core/image_ops.h"
+#include "core/ops/add.h"
 #include "core/ops/batch_norm.h"
-#include "core/ops/layer_norm.h"
+#include "core/ops/batch_norm_rows.h"
+#include "core/ops/convert.h"
+#include "core/ops/copy.h"
+#include "core/ops/layer_norm_rows.h"
+#include "core/ops/mul.h"
+#include "core/ops/scale.h"
 #include "core/trace.h"
 
 namespace tessera::ops {

@@ -14,6 +14,9 @@
 #include "core/gemm.h"
 #include "core/image_ops.h"
 #include "core/onednn_conv.h"
+#include "core/ops/convert.h"
+#include "core/ops/fill.h"
+#include "core/ops/linear.h"
 #include "core/trace.h"
 
 namespace tessera {

@@ -8,6 +8,7 @@
 #include "core/cuda/cudnn_conv.h"
 #include "core/cuda/kernel.cuh"
 #include "core/ops/linear.h"
+#include "core/ops/transpose.h"
 
 namespace tessera::cuda {
 

@@ -6,6 +6,7 @@
 #include "core/gemm.h"
 #include "core/ops.h"
 #include "core/ops/linear.h"
+#include "core/ops/gelu.h"
 #include "core/trace.h"
 
 namespace tessera::ops {

@@ -10,6 +10,7 @@
 
 #include "core/cuda/blas_lt.h"
 #include "core/cuda/kernel.cuh"
+#include "core/ops/gelu.h"
 #include "core/ops/linear.h"
 
 namespace tessera::cuda {

@@ -1,9 +1,22 @@
-// Sizes of a linear layer, for the launchers of both devices.
+// The launchers of linear, and the sizes that both devices take.
 #pragma once
 
-#include "core/kernels.h"
+#include <cstdint>
+
+#include "core/dispatch.h"
+#include "core/ops/options.h"
 
 namespace tessera {
+
+/// y (R, out) = x (R, in) weight + bias. bias may be undefined. With an activation,
+/// y = activation(pre) and pre (R, out) keeps the value before it, unless it is undefined.
+TESSERA_KERNEL(linear_forward, const Tensor& y, const Tensor& pre, const Tensor& x,
+               const Tensor& weight, const Tensor& bias, WeightLayout layout, Activation activation)
+/// Any of dx, dweight, dbias may be undefined; x may where dweight is, and the weight is not read
+/// where dx is. With an activation `dy` belongs to its output.
+TESSERA_KERNEL(linear_backward, const Tensor& dx, const Tensor& dweight, const Tensor& dbias,
+               const Tensor& dy, const Tensor& pre, const Tensor& x, const Tensor& weight,
+               WeightLayout layout, Activation activation)
 
 struct LinearSizes {
   int64_t in, out, rows;

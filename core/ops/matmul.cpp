@@ -7,6 +7,9 @@
 #include "core/autograd.h"
 #include "core/gemm.h"
 #include "core/ops.h"
+#include "core/ops/convert.h"
+#include "core/ops/fill.h"
+#include "core/ops/matmul.h"
 #include "core/trace.h"
 
 namespace tessera::ops {

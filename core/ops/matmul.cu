@@ -1,6 +1,6 @@
 // matmul on CUDA: cuBLASLt's. It has no kernel of its own.
 #include "core/cuda/blas_lt.h"
-#include "core/kernels.h"
+#include "core/ops/matmul.h"
 
 namespace tessera::cuda {
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/ops/conv2d.h"
 #include "models/kernel_workspace.h"
 
 namespace tessera::models {

@@ -1,5 +1,7 @@
 #include "optim/zero/batch_statistics.h"
 
+#include "core/ops/copy.h"
+#include "core/ops/fill.h"
 #include "optim/kernels/fold_statistics.h"
 #include "optim/zero/partition.h"
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "core/context.h"
-#include "core/kernels.h"
+#include "core/ops/fill.h"
 #include "core/trace.h"
 #include "dist/fold.h"
 

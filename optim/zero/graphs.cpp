@@ -2,7 +2,7 @@
 #include <set>
 #include <utility>
 
-#include "core/kernels.h"
+#include "core/ops/copy.h"
 #include "core/trace.h"
 #include "optim/zero/zero_engine.h"
 

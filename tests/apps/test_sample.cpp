@@ -4,6 +4,7 @@
 
 #include "apps/support/generate_options.h"
 #include "apps/support/non_finite.h"
+#include "core/ops/fill.h"
 #include "tests/support/catch.h"
 #include "tests/support/temporary_folder.h"
 

@@ -5,7 +5,7 @@
 #include <thread>
 #include <vector>
 
-#include "core/kernels.h"
+#include "core/ops/copy.h"
 #include "tests/support/catch.h"
 #include "tests/support/devices.h"
 #include "tests/support/precision.h"

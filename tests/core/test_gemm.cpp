@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <vector>
 
+#include "core/ops/copy.h"
 #include "tests/support/catch.h"
 #include "tests/support/precision.h"
 #include "tests/support/reference.h"

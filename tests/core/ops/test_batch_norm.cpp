@@ -3,6 +3,8 @@
 #include <utility>
 
 #include "core/image_ops.h"
+#include "core/ops/add.h"
+#include "core/ops/copy.h"
 #include "tests/support/catch.h"
 #include "tests/support/check_gradient.h"
 #include "tests/support/precision.h"

@@ -1,3 +1,5 @@
+#include "core/ops/causal_attention.h"
+#include "core/ops/copy.h"
 #include "tests/support/catch.h"
 #include "tests/support/check_gradient.h"
 #include "tests/support/devices.h"

@@ -3,6 +3,8 @@
 
 #include "core/cuda.h"
 #include "core/image_ops.h"
+#include "core/ops/copy.h"
+#include "core/ops/fill.h"
 #include "tests/support/catch.h"
 #include "tests/support/check_gradient.h"
 #include "tests/support/devices.h"

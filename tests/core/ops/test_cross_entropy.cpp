@@ -1,3 +1,4 @@
+#include "core/ops/cross_entropy.h"
 #include "tests/support/catch.h"
 #include "tests/support/check_gradient.h"
 #include "tests/support/cross_entropy_reference.h"

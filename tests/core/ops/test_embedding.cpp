@@ -1,5 +1,7 @@
 // embedding against float64, its two gradients, and their bits.
 #include "core/ops.h"
+#include "core/ops/add.h"
+#include "core/ops/embedding.h"
 #include "tests/support/catch.h"
 #include "tests/support/check_gradient.h"
 #include "tests/support/precision.h"

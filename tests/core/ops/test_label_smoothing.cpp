@@ -1,5 +1,7 @@
 // smoothed_cross_entropy against float64, its gradient, and its bits.
 #include "core/image_ops.h"
+#include "core/ops/cross_entropy.h"
+#include "core/ops/label_smoothing.h"
 #include "tests/support/catch.h"
 #include "tests/support/check_gradient.h"
 #include "tests/support/cross_entropy_reference.h"

@@ -4,6 +4,8 @@
 #include <utility>
 
 #include "core/ops.h"
+#include "core/ops/copy.h"
+#include "core/ops/layer_norm.h"
 #include "tests/support/catch.h"
 #include "tests/support/check_gradient.h"
 #include "tests/support/precision.h"

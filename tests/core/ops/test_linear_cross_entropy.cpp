@@ -1,6 +1,8 @@
+#include "core/ops/cross_entropy.h"
 #include "core/ops/linear_cross_entropy.h"
 
 #include "core/gemm.h"
+#include "core/ops/matmul.h"
 #include "tests/support/catch.h"
 #include "tests/support/check_gradient.h"
 #include "tests/support/cross_entropy_reference.h"

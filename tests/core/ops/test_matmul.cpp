@@ -1,3 +1,4 @@
+#include "core/ops/matmul.h"
 #include "tests/support/catch.h"
 #include "tests/support/check_gradient.h"
 #include "tests/support/precision.h"

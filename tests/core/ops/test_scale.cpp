@@ -1,4 +1,5 @@
 #include "core/ops.h"
+#include "core/ops/scale.h"
 #include "tests/support/catch.h"
 #include "tests/support/check_gradient.h"
 #include "tests/support/precision.h"
