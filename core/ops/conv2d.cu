@@ -118,7 +118,7 @@ int64_t conv2d_backward_workspace(const Context& context, const Conv2dSizes& siz
   }
   if (!wanted.bias) return bytes;
   const int64_t rows = sizes.y_elements() / sizes.out_channels;
-  return std::max(bytes, bias_gradient_workspace(rows, sizes.out_channels));
+  return std::max(bytes, column_sums_workspace(rows, sizes.out_channels));
 }
 
 }  // namespace tessera::cuda

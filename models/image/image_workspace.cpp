@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/ops/conv2d.h"
+#include "core/product.h"
 #include "models/kernel_workspace.h"
 
 namespace tessera::models {
@@ -62,10 +63,10 @@ int64_t ImageWorkspace::batch_norm(int64_t rows, int64_t channels) const {
 }
 
 int64_t ImageWorkspace::linear(int64_t rows, int64_t in, int64_t out) const {
-  const auto product = [this](cpu::GemmArgs args) {
+  const auto product = [this](ProductArgs args) {
     args.dtype = dtype;
     args.c_dtype = dtype;
-    return product_workspace(context, args);
+    return kernels::product_workspace_bytes(context, args);
   };
   // The weight is stored as [out, in].
   const int64_t y = product({.m = rows, .n = out, .k = in, .a = {nullptr, in},
