@@ -51,8 +51,8 @@ int64_t ImageWorkspace::conv2d(const Conv2dSizes& sizes, bool has_bias, bool wan
   return std::max(forward, kernels::conv2d_backward_workspace(context, sizes, dtype, wanted));
 }
 
-// What the layer takes for running statistics, and for sums over ranks, 8 bytes a channel, is never
-// more than what the batch's statistics take.
+// What the layer takes for running statistics, and for sums over parts of a batch, 8 bytes a
+// channel, is never more than what the batch's statistics take.
 int64_t ImageWorkspace::batch_norm(int64_t rows, int64_t channels) const {
   const NormWorkspace norm = context.device.is_cpu()
                                  ? cpu_norm(rows, channels)

@@ -13,7 +13,7 @@ BatchStatistics::BatchStatistics(std::shared_ptr<dist::Communicator> communicato
 BatchStatistics::~BatchStatistics() {
   for (const auto& [name, statistics] : statistics_) {
     statistics->observed = nullptr;
-    statistics->over = {};
+    statistics->parts = {};
   }
 }
 
@@ -65,7 +65,7 @@ void BatchStatistics::lay_out() {
       const auto sum = [this](const Tensor& values) {
         communicator_->all_reduce(values, {dist::Traffic::statistics}).wait();
       };
-      statistics->over = {.ranks = communicator_->size(), .sum = sum};
+      statistics->parts = {.count = communicator_->size(), .sum = sum};
     }
     offset += 2 * statistics->mean.elements();
   }
