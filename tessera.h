@@ -6,6 +6,7 @@
 #include "core/context.h"
 #include "core/image_ops.h"
 #include "core/ops.h"
+#include "core/random.h"
 #include "core/recompute.h"
 #include "core/tensor.h"
 #include "data/images/image_data.h"

@@ -19,7 +19,8 @@
 #endif
 
 #include "core/context.h"
-#include "core/kernels.h"
+#include "core/ops/fill.h"
+#include "optim/kernels/update.h"
 
 namespace {
 

@@ -21,9 +21,9 @@
 #include <vector>
 
 #include "core/context.h"
-#include "core/kernels.h"
 #include "core/trace.h"
 #include "dist/bootstrap.h"
+#include "dist/fold.h"
 #include "dist/mpi/mpi_check.h"
 
 using namespace tessera;

@@ -20,7 +20,6 @@
 #include "apps/cli/command_line.h"
 #include "apps/comm_bench/comm_bandwidth.h"
 #include "core/cuda.h"
-#include "core/image_kernels.h"
 #include "core/json_line.h"
 #include "core/ops.h"
 #include "core/ops/conv2d.h"

@@ -24,11 +24,18 @@
 #include "core/context.h"
 #include "core/cuda.h"
 #include "core/json_line.h"
-#include "core/kernels.h"
 #include "core/ops.h"
+#include "core/ops/causal_attention.h"
+#include "core/ops/copy.h"
+#include "core/ops/cross_entropy.h"
+#include "core/ops/fill.h"
+#include "core/ops/layer_norm.h"
 #include "core/ops/linear_cross_entropy.h"
+#include "core/ops/matmul.h"
+#include "core/ops/residual_layer_norm.h"
 #include "core/random.h"
 #include "dist/device_choice.h"
+#include "optim/kernels/update.h"
 
 namespace {
 

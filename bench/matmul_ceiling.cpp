@@ -103,11 +103,11 @@ void linear_products(int64_t rows, const Tensor& weight, const Tensor& gradient,
                      Activation x, Activation y) {
   const int64_t in = weight.size(in_out ? 0 : 1);
   const int64_t out = weight.size(in_out ? 1 : 0);
-  const cpu::ConstMatrix w{weight.raw(), in_out ? out : 1, in_out ? 1 : in};
-  const cpu::ConstMatrix w_transposed{weight.raw(), w.column_stride, w.row_stride};
-  const cpu::ConstMatrix x_rows{x.read.raw(), in}, x_transposed{x.read.raw(), 1, in};
-  const cpu::ConstMatrix y_rows{y.read.raw(), out}, y_transposed{y.read.raw(), 1, out};
-  const auto run = [&](int64_t m, int64_t n, int64_t k, cpu::ConstMatrix a, cpu::ConstMatrix b,
+  const ConstMatrix w{weight.raw(), in_out ? out : 1, in_out ? 1 : in};
+  const ConstMatrix w_transposed{weight.raw(), w.column_stride, w.row_stride};
+  const ConstMatrix x_rows{x.read.raw(), in}, x_transposed{x.read.raw(), 1, in};
+  const ConstMatrix y_rows{y.read.raw(), out}, y_transposed{y.read.raw(), 1, out};
+  const auto run = [&](int64_t m, int64_t n, int64_t k, ConstMatrix a, ConstMatrix b,
                        const Tensor& c) {
     cpu::gemm({.m = m,
                .n = n,
@@ -153,8 +153,8 @@ struct Head {
     }
   }
 
-  void run(int64_t m, int64_t n, int64_t k, cpu::ConstMatrix a, cpu::ConstMatrix b,
-           cpu::MutableMatrix c, bool accumulate) const {
+  void run(int64_t m, int64_t n, int64_t k, ConstMatrix a, ConstMatrix b, MutableMatrix c,
+           bool accumulate) const {
     cpu::gemm({.m = m,
                .n = n,
                .k = k,
@@ -162,8 +162,8 @@ struct Head {
                .b = b,
                .c = c,
                .accumulate = accumulate,
-               .dtype = s.dtype(),
-               .threads = 1});
+               .dtype = s.dtype()},
+              {.threads = 1});
   }
 };
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "core/context.h"
-#include "core/kernels.h"
+#include "core/ops/convert.h"
 
 namespace tessera {
 

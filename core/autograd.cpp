@@ -5,7 +5,9 @@
 #include <unordered_set>
 #include <utility>
 
-#include "core/kernels.h"
+#include "core/ops/add.h"
+#include "core/ops/copy.h"
+#include "core/ops/fill.h"
 #include "core/trace.h"
 
 namespace tessera {

@@ -51,9 +51,8 @@ class Contraction {
       : operation_(operation), weights_(doubles(weights)) {
     const NoGrad no_grad;
     for (const Tensor& leaf : leaves) {
-      // A copy: the caller's values stay as they are.
-      Tensor point = Tensor::empty(leaf.shape(), DType::f32, leaf.device());
-      point.copy_from(ops::convert(leaf.detach(), DType::f32));
+      // In f32 the caller's own memory, which an operation may read as that of a parameter.
+      const Tensor point = ops::convert(leaf.detach(), DType::f32);
       points_.push_back(point);
       here_.push_back(point.device().is_cpu() ? point : point.to_host());
     }

@@ -40,9 +40,10 @@ struct GradientCheckOptions {
   int roundings = 2;  // to that dtype, between an input and a gradient: they widen the tolerance
 };
 
-/// `inputs` are f32, on any device; their values are left as they are. The operation is called with
-/// leaves that have these values, four times for each element. A gradient that does not have its
-/// input's dtype fails.
+/// `inputs` are f32, on any device. The operation is called four times for each of their elements,
+/// with tensors that are the inputs themselves (or, with a dtype of 16 bits, copies): values are
+/// moved where they lie, and restored bit by bit. A gradient that does not have its input's dtype
+/// fails.
 GradientCheck check_gradient(const std::function<Tensor(const std::vector<Tensor>&)>& operation,
                              const std::vector<Tensor>& inputs, GradientCheckOptions options = {});
 

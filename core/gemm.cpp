@@ -14,12 +14,12 @@
 namespace tessera::cpu {
 namespace {
 
-int threads_of(const GemmArgs& args) {
+int threads_of(const GemmOptions& options) {
   if (omp_in_parallel()) return 1;
-  return args.threads > 0 ? args.threads : thread_count();
+  return options.threads > 0 ? options.threads : thread_count();
 }
 
-void check_dtypes(const GemmArgs& args) {
+void check_dtypes(const ProductArgs& args) {
   TESSERA_CHECK(is_float(args.dtype), "gemm: dtype {} is not a floating-point type",
                 dtype_name(args.dtype));
   TESSERA_CHECK(args.c_dtype == DType::f32 || args.c_dtype == args.dtype,
@@ -28,7 +28,7 @@ void check_dtypes(const GemmArgs& args) {
 }
 
 /// What a product over k = 0 is: the bias, or zero.
-void add_no_terms(const GemmArgs& args) {
+void add_no_terms(const ProductArgs& args) {
   if (args.accumulate && !args.bias) return;
   visit_float(args.dtype, "gemm", [&]<class T>() {
     visit_float(args.c_dtype, "gemm", [&]<class C>() {
@@ -50,7 +50,7 @@ void add_no_terms(const GemmArgs& args) {
 constexpr int64_t part_terms = 4096;
 
 /// Columns [begin, begin + count) of a and rows of b: a part of the sum over k.
-GemmArgs part_of(GemmArgs args, int64_t begin, int64_t count) {
+ProductArgs part_of(ProductArgs args, int64_t begin, int64_t count) {
   const auto advance = [&](const void* data, int64_t stride) {
     // Sizes may be asked for without addresses.
     return data ? static_cast<const std::byte*>(data) + begin * stride * dtype_size(args.dtype)
@@ -67,7 +67,7 @@ GemmArgs part_of(GemmArgs args, int64_t begin, int64_t count) {
 }
 
 template <class Body>
-void for_each_part(const GemmArgs& args, Body&& body) {
+void for_each_part(const ProductArgs& args, Body&& body) {
   // Parts are added in the type of c, so that only f32 may be cut.
   if (args.k <= 2 * part_terms || args.c_dtype != DType::f32) return body(args);
   for (int64_t begin = 0; begin < args.k; begin += part_terms) {
@@ -75,19 +75,21 @@ void for_each_part(const GemmArgs& args, Body&& body) {
   }
 }
 
-void native_gemm(const GemmArgs& args) { for_each_part(args, onednn::multiply); }
+void native_gemm(const ProductArgs& args, const GemmOptions& options) {
+  for_each_part(args, [&](const ProductArgs& part) { onednn::multiply(part, options); });
+}
 
-int64_t native_workspace_bytes(const GemmArgs& args) {
+int64_t native_workspace_bytes(const ProductArgs& args, int threads) {
   int64_t bytes = 0;
-  for_each_part(args, [&](const GemmArgs& part) {
-    bytes = std::max(bytes, onednn::scratchpad_bytes(part));
+  for_each_part(args, [&](const ProductArgs& part) {
+    bytes = std::max(bytes, onednn::scratchpad_bytes(part, threads));
   });
   return bytes;
 }
 
 /// The product of f32 copies, and where they lie in one block: offsets in bytes.
 struct Widened {
-  GemmArgs product;  // without addresses
+  ProductArgs product;  // without addresses
   int64_t a = 0, b = 0, bias = 0, c = 0, scratchpad = 0;
   int64_t bytes = 0;
 };
@@ -98,9 +100,9 @@ ConstMatrix packed(const ConstMatrix& x, int64_t rows, int64_t columns) {
                               : ConstMatrix{nullptr, 1, rows, batch_stride};
 }
 
-Widened widen(const GemmArgs& args) {
+Widened widen(const ProductArgs& args, int threads) {
   Widened widened{.product = args};
-  GemmArgs& product = widened.product;
+  ProductArgs& product = widened.product;
   const auto place = [&](int64_t elements) {
     constexpr int64_t line = 64;
     const int64_t at = widened.bytes;
@@ -121,7 +123,7 @@ Widened widen(const GemmArgs& args) {
   product.dtype = DType::f32;
   product.c_dtype = DType::f32;
   widened.scratchpad = widened.bytes;
-  widened.bytes += native_workspace_bytes(product);
+  widened.bytes += native_workspace_bytes(product, threads);
   return widened;
 }
 
@@ -150,7 +152,7 @@ void widen_operand(float* to, const ConstMatrix& x, int64_t batch, int64_t rows,
 }
 
 /// c = product or c += product, rounded once.
-void round_result(const GemmArgs& args, const float* product) {
+void round_result(const ProductArgs& args, const float* product) {
   visit_float(args.c_dtype, "gemm", [&]<class T>() {
     T* c = static_cast<T*>(args.c.data);
     parallel_ranges(args.batch * args.m, args.n, [=](int64_t first, int64_t last) {
@@ -169,58 +171,69 @@ void round_result(const GemmArgs& args, const float* product) {
   });
 }
 
-void multiply_widened(const GemmArgs& args) {
-  const ThreadCountScope scope(args.threads);
-  Widened widened = widen(args);
+void multiply_widened(const ProductArgs& args, GemmOptions options) {
+  const ThreadCountScope scope(options.threads);
+  Widened widened = widen(args, options.threads);
   std::shared_ptr<Storage> storage;
-  if (!args.workspace) storage = allocate(widened.bytes, Category::workspace, args.device);
-  std::byte* block = static_cast<std::byte*>(storage ? storage->data() : args.workspace);
+  if (!options.workspace) storage = allocate(widened.bytes, Category::workspace, options.device);
+  std::byte* block = static_cast<std::byte*>(storage ? storage->data() : options.workspace);
   const auto floats = [&](int64_t offset) { return reinterpret_cast<float*>(block + offset); };
   widen_operand(floats(widened.a), args.a, args.batch, args.m, args.k, args.dtype);
   widen_operand(floats(widened.b), args.b, args.batch, args.k, args.n, args.dtype);
-  GemmArgs& product = widened.product;
+  ProductArgs& product = widened.product;
   product.a.data = floats(widened.a);
   product.b.data = floats(widened.b);
-  product.workspace = floats(widened.scratchpad);
+  options.workspace = floats(widened.scratchpad);
   if (args.bias) {
     widen_operand(floats(widened.bias), {args.bias}, 1, 1, args.n, args.dtype);
     product.bias = floats(widened.bias);
   }
-  if (args.c_dtype == DType::f32) return native_gemm(product);
+  if (args.c_dtype == DType::f32) return native_gemm(product, options);
   product.c.data = floats(widened.c);
-  native_gemm(product);
+  native_gemm(product, options);
   round_result(args, floats(widened.c));
 }
 
 /// The product that is left when trivial ones are done: its threads counted, its sizes above zero.
 template <class Body>
-void with_terms(GemmArgs args, Body&& body) {
+void with_terms(const ProductArgs& args, GemmOptions options, Body&& body) {
   check_dtypes(args);
   if (args.batch == 0 || args.m == 0 || args.n == 0) return;
   if (args.k == 0) return add_no_terms(args);
-  args.threads = threads_of(args);
-  body(args);
+  options.threads = threads_of(options);
+  body(args, options);
 }
 
 }  // namespace
 
-void gemm(const GemmArgs& args) {
-  with_terms(args, has_fast_gemm(args.dtype) ? native_gemm : multiply_widened);
+void gemm(const ProductArgs& args, const GemmOptions& options) {
+  if (!has_fast_gemm(args.dtype)) return widened_gemm(args, options);
+  with_terms(args, options, native_gemm);
 }
 
-void widened_gemm(const GemmArgs& args) { with_terms(args, multiply_widened); }
+void widened_gemm(const ProductArgs& args, const GemmOptions& options) {
+  with_terms(args, options, multiply_widened);
+}
+
+void multiply(const Context& context, const ProductArgs& args) {
+  gemm(args, {.device = context.device});
+}
 
 bool has_fast_gemm(DType dtype) {
   static const bool bf16 = onednn::has_instructions_for(DType::bf16);
   return dtype == DType::f32 || (dtype == DType::bf16 && bf16);
 }
 
-int64_t gemm_workspace_bytes(const GemmArgs& args) {
+int64_t gemm_workspace_bytes(const ProductArgs& args, const GemmOptions& options) {
   check_dtypes(args);
   if (args.batch == 0 || args.m == 0 || args.n == 0 || args.k == 0) return 0;
-  GemmArgs counted = args;
-  counted.threads = threads_of(args);
-  return has_fast_gemm(args.dtype) ? native_workspace_bytes(counted) : widen(counted).bytes;
+  const int threads = threads_of(options);
+  return has_fast_gemm(args.dtype) ? native_workspace_bytes(args, threads)
+                                   : widen(args, threads).bytes;
+}
+
+int64_t product_workspace_bytes(const Context&, const ProductArgs& args) {
+  return gemm_workspace_bytes(args);
 }
 
 }  // namespace tessera::cpu

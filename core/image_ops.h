@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <functional>
 
-#include "core/image_kernels.h"
+#include "core/ops/options.h"
 #include "core/tensor.h"
 
 namespace tessera::ops {
@@ -20,24 +20,24 @@ struct BatchNormOptions {
   bool relu = false;  // of the result, the residual added
 };
 
-/// Brings values of all ranks together: replaces a tensor by its sum over ranks. Every rank must
-/// have as many rows.
-struct SumOverRanks {
-  int64_t ranks = 1;
-  std::function<void(const Tensor&)> sum;  // none for one rank
+/// A batch in parts of as many rows each, every part in a call of its own, which are normalised
+/// together.
+struct BatchParts {
+  int64_t count = 1;
+  std::function<void(const Tensor&)> sum;  // replaces a tensor by its sum over the parts; one: none
 };
 
 struct BatchNorm {
   Tensor y;
-  Tensor mean;      // f32 (C), of this batch, or of all ranks'; no gradient
+  Tensor mean;      // f32 (C), of the whole batch; no gradient
   Tensor variance;  // f32 (C), biased: what x is divided by the root of, without epsilon
 };
-/// (..., C) -> (..., C), each channel normalised over all rows of this batch, with `over` of all
-/// ranks' batches together. weight and bias (C). residual, of x's shape, is added to the result;
-/// it may be undefined.
+/// (..., C) -> (..., C), each channel normalised over all rows of the batch, of which x is one of
+/// `parts`. weight and bias (C). residual, of x's shape, is added to the result; it may be
+/// undefined.
 BatchNorm batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias,
                      const Tensor& residual = {}, BatchNormOptions options = {},
-                     const SumOverRanks& over = {});
+                     const BatchParts& parts = {});
 /// The same with given statistics f32 (C), as in evaluation; they get no gradient.
 Tensor batch_norm_with(const Tensor& mean, const Tensor& variance, const Tensor& x,
                        const Tensor& weight, const Tensor& bias, const Tensor& residual = {},

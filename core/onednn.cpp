@@ -82,7 +82,7 @@ Product make_product(const Problem& p) {
   return product;
 }
 
-Problem problem_of(const GemmArgs& args) {
+Problem problem_of(const ProductArgs& args, int threads) {
   return {.batch = args.batch,
           .m = args.m,
           .n = args.n,
@@ -97,7 +97,7 @@ Problem problem_of(const GemmArgs& args) {
           .c_batch = args.c.batch_stride,
           .dtype = static_cast<int64_t>(args.dtype),
           .c_dtype = static_cast<int64_t>(args.c_dtype),
-          .threads = args.threads,
+          .threads = threads,
           .has_bias = args.bias != nullptr,
           .accumulate = args.accumulate};
 }
@@ -121,9 +121,9 @@ bool has_instructions_for(DType dtype) {
   return dtype == DType::bf16 && (isa & bf16) == bf16;
 }
 
-void multiply(const GemmArgs& args) {
-  const TeamSize team(args.threads);
-  Product& product = find_product(problem_of(args));
+void multiply(const ProductArgs& args, const GemmOptions& options) {
+  const TeamSize team(options.threads);
+  Product& product = find_product(problem_of(args, options.threads));
   const auto set = [&](int name, const void* data) {
     TESSERA_ONEDNN(product.arguments.at(name).set_data_handle(const_cast<void*>(data)));
   };
@@ -133,17 +133,17 @@ void multiply(const GemmArgs& args) {
   if (args.bias) set(DNNL_ARG_BIAS, args.bias);
   std::shared_ptr<Storage> scratchpad;
   if (product.scratchpad_bytes > 0) {
-    if (!args.workspace) {
-      scratchpad = allocate(product.scratchpad_bytes, Category::workspace, args.device);
+    if (!options.workspace) {
+      scratchpad = allocate(product.scratchpad_bytes, Category::workspace, options.device);
     }
-    set(DNNL_ARG_SCRATCHPAD, scratchpad ? scratchpad->data() : args.workspace);
+    set(DNNL_ARG_SCRATCHPAD, scratchpad ? scratchpad->data() : options.workspace);
   }
   TESSERA_ONEDNN(product.primitive.execute(stream(), product.arguments));
 }
 
-int64_t scratchpad_bytes(const GemmArgs& args) {
-  const TeamSize team(args.threads);
-  return find_product(problem_of(args)).scratchpad_bytes;
+int64_t scratchpad_bytes(const ProductArgs& args, int threads) {
+  const TeamSize team(threads);
+  return find_product(problem_of(args, threads)).scratchpad_bytes;
 }
 
 }  // namespace tessera::cpu::onednn

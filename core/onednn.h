@@ -12,10 +12,10 @@ namespace tessera::cpu::onednn {
 /// them.
 bool has_instructions_for(DType dtype);
 
-/// One call of the library, for sizes above zero, with `args.threads` threads.
-void multiply(const GemmArgs& args);
+/// One call of the library, for sizes above zero, with `options.threads` threads.
+void multiply(const ProductArgs& args, const GemmOptions& options);
 
 /// The scratchpad of that call.
-int64_t scratchpad_bytes(const GemmArgs& args);
+int64_t scratchpad_bytes(const ProductArgs& args, int threads);
 
 }  // namespace tessera::cpu::onednn

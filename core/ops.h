@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <utility>
 
-#include "core/kernels.h"
+#include "core/ops/options.h"
 #include "core/tensor.h"
 
 namespace tessera::ops {

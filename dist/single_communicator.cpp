@@ -1,8 +1,8 @@
 // The communicator of a job of one rank. Nothing moves; what counts is that every call has the same
 // meaning as between several ranks, and that the ledger counts which collective ran.
-#include "core/kernels.h"
 #include "dist/collective_checks.h"
 #include "dist/communicator.h"
+#include "dist/fold.h"
 
 namespace tessera::dist {
 

@@ -5,7 +5,6 @@
 #include <cstdint>
 
 #include "core/context.h"
-#include "core/gemm.h"
 
 namespace tessera::models {
 
@@ -19,7 +18,6 @@ bool can_be_asked(Device device);
 inline void* at(int64_t bytes) { return reinterpret_cast<void*>(static_cast<intptr_t>(bytes)); }
 inline constexpr int64_t aligned = 256;
 
-int64_t product_workspace(const Context& context, const cpu::GemmArgs& args);
 /// The gradient of a linear layer's bias: sums over the rows.
 int64_t bias_gradient_workspace(Device device, int64_t rows, int64_t channels);
 /// The mean of the rows' losses.

@@ -1,6 +1,6 @@
 #include "nn/convolution.h"
 
-#include "core/kernels.h"
+#include "core/ops/scale.h"
 
 namespace tessera::nn {
 
@@ -38,8 +38,8 @@ Tensor BatchNorm2d::forward(const Tensor& x, const Tensor& residual) {
                                 options_);
   }
   const ops::BatchNorm result =
-      ops::batch_norm(x, weight, bias, residual, options_, statistics_->over);
-  const int64_t rows = x.elements() / x.size(-1) * statistics_->over.ranks;
+      ops::batch_norm(x, weight, bias, residual, options_, statistics_->parts);
+  const int64_t rows = x.elements() / x.size(-1) * statistics_->parts.count;
   const Context context = current_context(x.device());
   const Tensor unbiased = context.workspace(result.variance.shape());
   kernels::scale(context, unbiased, result.variance,

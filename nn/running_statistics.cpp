@@ -1,6 +1,8 @@
 #include "nn/running_statistics.h"
 
-#include "core/kernels.h"
+#include "core/ops/add.h"
+#include "core/ops/fill.h"
+#include "core/ops/scale.h"
 
 namespace tessera::nn {
 namespace {

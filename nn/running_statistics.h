@@ -1,9 +1,9 @@
 // What a normalisation over the batch keeps for evaluation: the running mean and variance of what
 // it has normalised in training. Like a Parameter it has no memory until someone lays it out.
 //
-// Whoever trains on several ranks sets `observed`, and brings the statistics of a step's
-// micro-batches into the running ones in their order, so that evaluation does not depend on the
-// number of ranks (optim/zero/batch_statistics.h).
+// Whoever trains with several micro-batches a step sets `observed`, and brings their statistics
+// into the running ones in their order, so that evaluation does not depend on who had which of them
+// (optim/zero/batch_statistics.h).
 #pragma once
 
 #include <cstdint>
@@ -25,8 +25,8 @@ struct RunningStatistics {
   /// Called with the mean and the unbiased variance, f32 (C), of each micro-batch in training.
   /// Without this hook they become part of the running ones at once.
   std::function<void(const Tensor& mean, const Tensor& variance)> observed;
-  /// Normalises over the micro-batches of all ranks together.
-  ops::SumOverRanks over;
+  /// The micro-batches that are normalised together, each of them a part.
+  ops::BatchParts parts;
 
   /// Of mean and variance, which lie one behind the other.
   int64_t bytes() const { return mean.bytes() + variance.bytes(); }

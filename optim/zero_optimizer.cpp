@@ -2,7 +2,9 @@
 
 #include <limits>
 
-#include "core/kernels.h"
+#include "core/ops/scale.h"
+#include "core/random.h"
+#include "optim/kernels/update.h"
 #include "optim/zero/zero_engine.h"
 
 namespace tessera::optim {

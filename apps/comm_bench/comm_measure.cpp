@@ -8,8 +8,8 @@
 #include "apps/comm_bench/comm_bandwidth.h"
 #include "core/context.h"
 #include "core/cuda.h"
-#include "core/kernels.h"
 #include "core/trace.h"
+#include "dist/fold.h"
 
 namespace tessera::apps {
 namespace {

@@ -1,4 +1,10 @@
-#include "core/cuda/blas_lt.h"
+// Matrix products on CUDA. With the library's descriptors and algorithms in blas_lt_library.cpp it
+// is the one place that knows cuBLASLt.
+//
+// The algorithm is the first that the library proposes for a product's sizes, strides, dtypes and
+// alignments; it is kept, so that a product has the same bits in every call, and on every rank with
+// the same library and kind of GPU.
+#include "core/product.h"
 
 #include <algorithm>
 
@@ -9,7 +15,7 @@ namespace tessera::cuda {
 namespace {
 
 /// A product over k = 0 as one over k = 1 of zeros, so that the library applies what follows it.
-void add_no_terms(const Context& context, LtArgs args) {
+void add_no_terms(const Context& context, ProductArgs args) {
   if (args.accumulate && !args.bias) return;
   const Tensor zeros = context.workspace({std::max(args.m, args.n)}, args.dtype);
   TESSERA_CUDA(cudaMemsetAsync(zeros.raw(), 0, static_cast<size_t>(zeros.bytes()),
@@ -22,7 +28,7 @@ void add_no_terms(const Context& context, LtArgs args) {
 
 }  // namespace
 
-void multiply(const Context& context, const LtArgs& args) {
+void multiply(const Context& context, const ProductArgs& args) {
   if (args.batch == 0 || args.m == 0 || args.n == 0) return;
   if (args.k == 0) return add_no_terms(context, args);
   const Product product = product_of(args);
@@ -32,7 +38,7 @@ void multiply(const Context& context, const LtArgs& args) {
   library.multiply(context, product, descriptors, algorithm, args.accumulate);
 }
 
-int64_t workspace_bytes(const Context& context, const LtArgs& args) {
+int64_t product_workspace_bytes(const Context& context, const ProductArgs& args) {
   const Product product = product_of(args);
   Descriptors descriptors = describe(product);
   return library_of(context.device.index).algorithm_for(product, descriptors).workspace_bytes;

@@ -94,7 +94,7 @@ void check_cublas(cublasStatus_t status, const char* call) {
   fail("{}: {} ({})", call, cublasLtGetStatusName(status), cublasLtGetStatusString(status));
 }
 
-Product product_of(const LtArgs& args) {
+Product product_of(const ProductArgs& args) {
   TESSERA_CHECK(args.c_dtype == DType::f32 || args.c_dtype == args.dtype,
                 "cublasLt: operands in {} and a result in {}, expected f32 or their dtype",
                 dtype_name(args.dtype), dtype_name(args.c_dtype));
@@ -116,16 +116,17 @@ Product product_of(const LtArgs& args) {
 }
 
 Product product_of(const ProductShape& shape) {
-  return product_of(LtArgs{.batch = shape.batch,
-                           .m = shape.m,
-                           .n = shape.n,
-                           .k = shape.k,
-                           .a = matrix_of(shape.a),
-                           .b = matrix_of(shape.b),
-                           .c = {aligned(shape.c.alignment), shape.c.stride, shape.c.batch_stride},
-                           .bias = aligned(shape.bias_alignment),
-                           .dtype = shape.dtype,
-                           .c_dtype = shape.c_dtype});
+  return product_of(
+      ProductArgs{.batch = shape.batch,
+                  .m = shape.m,
+                  .n = shape.n,
+                  .k = shape.k,
+                  .a = matrix_of(shape.a),
+                  .b = matrix_of(shape.b),
+                  .c = {aligned(shape.c.alignment), shape.c.stride, shape.c.batch_stride},
+                  .bias = aligned(shape.bias_alignment),
+                  .dtype = shape.dtype,
+                  .c_dtype = shape.c_dtype});
 }
 
 ProductShape Product::shape() const {
@@ -244,7 +245,7 @@ void Library::multiply(const Context& context, const Product& product, Descripto
   }
   const float alpha = 1.0f, beta = accumulate ? 1.0f : 0.0f;
   auto& [operation, first, second, result] = descriptors;
-  void* const c = const_cast<void*>(product.result.data);  // LtArgs::c
+  void* const c = const_cast<void*>(product.result.data);  // ProductArgs::c
   TESSERA_CUBLAS(cublasLtMatmul(
       handle_, &operation, &alpha, product.first.data, &first, product.second.data, &second, &beta,
       c, &result, c, &result, &algorithm.algorithm,

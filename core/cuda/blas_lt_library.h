@@ -1,5 +1,5 @@
 // Products in cuBLASLt's terms, and the algorithms that they take. What core/cuda/blas_lt.cpp and
-// core/cuda/product_tuning.cpp share; others include core/cuda/blas_lt.h.
+// core/cuda/product_tuning.cpp share; others include core/product.h.
 #pragma once
 
 #include <cublasLt.h>
@@ -8,7 +8,7 @@
 #include <mutex>
 #include <vector>
 
-#include "core/cuda/blas_lt.h"
+#include "core/product.h"
 #include "core/product_tuning.h"
 
 // Throws for anything but success, with the text of the call.
@@ -46,7 +46,7 @@ struct Product {
   ProductShape shape() const;
 };
 
-Product product_of(const LtArgs& args);
+Product product_of(const ProductArgs& args);
 /// Without memory: its addresses are only as aligned as the shape says. Throws for strides and
 /// dtypes that no product has.
 Product product_of(const ProductShape& shape);

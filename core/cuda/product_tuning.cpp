@@ -1,3 +1,4 @@
+#include "core/ops/convert.h"
 #include "core/product_tuning.h"
 
 #include <algorithm>
@@ -5,7 +6,6 @@
 
 #include "core/cuda/blas_lt_library.h"
 #include "core/cuda/check.h"
-#include "core/kernels.h"
 #include "core/random.h"
 
 namespace tessera::cuda {

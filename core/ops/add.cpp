@@ -1,6 +1,7 @@
 // add: y = a + b, equal shapes.
 #include "core/autograd.h"
 #include "core/ops.h"
+#include "core/ops/add.h"
 #include "core/ops/blocks.h"
 #include "core/trace.h"
 

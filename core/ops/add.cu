@@ -1,6 +1,6 @@
 // add on CUDA: y = a + b, element by element.
 #include "core/cuda/elementwise.cuh"
-#include "core/kernels.h"
+#include "core/ops/add.h"
 
 namespace tessera::cuda {
 

@@ -12,8 +12,8 @@
 // Workspace: delta, f32 (B, H, T): 4 B H T bytes.
 #include <algorithm>
 
-#include "core/kernels.h"
 #include "core/ops/attention_plain.cuh"
+#include "core/ops/causal_attention.h"
 
 namespace tessera::cuda {
 

@@ -4,8 +4,8 @@
 // Dao, arXiv:2307.08691). A row's bits depend on its head's values alone.
 #include <algorithm>
 
-#include "core/kernels.h"
 #include "core/ops/attention_plain.cuh"
+#include "core/ops/causal_attention.h"
 
 namespace tessera::cuda {
 

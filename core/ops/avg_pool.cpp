@@ -4,6 +4,7 @@
 #include "core/autograd.h"
 #include "core/image_ops.h"
 #include "core/ops.h"
+#include "core/ops/avg_pool.h"
 #include "core/ops/pool.h"
 #include "core/trace.h"
 

@@ -1,5 +1,6 @@
 // avg_pool on CUDA: a thread adds up n channels of the pixels under a window, or of the windows
 // over a pixel, row by row as on the CPU.
+#include "core/ops/avg_pool.h"
 #include "core/ops/pool.cuh"
 
 namespace tessera::cuda {

@@ -8,8 +8,14 @@
 
 #include "core/autograd.h"
 #include "core/image_ops.h"
+#include "core/ops/add.h"
 #include "core/ops/batch_norm.h"
-#include "core/ops/layer_norm.h"
+#include "core/ops/batch_norm_rows.h"
+#include "core/ops/convert.h"
+#include "core/ops/copy.h"
+#include "core/ops/layer_norm_rows.h"
+#include "core/ops/mul.h"
+#include "core/ops/scale.h"
 #include "core/trace.h"
 
 namespace tessera::ops {
@@ -34,27 +40,27 @@ struct Statistics {
   int64_t rows = 0;
 };
 
-/// Those of all ranks' rows together, each rank with as many: the mean of the means, and the mean
-/// of each rank's variance and its mean's squared distance from that.
-void average(const Statistics& own, const SumOverRanks& over) {
+/// Those of all parts' rows together: the mean of the means, and the mean of each part's variance
+/// and its mean's squared distance from that.
+void average(const Statistics& own, const BatchParts& parts) {
   const Context context = current_context(own.mean.device());
-  const float share = 1.0f / static_cast<float>(over.ranks);
+  const float share = 1.0f / static_cast<float>(parts.count);
   const Tensor distance = context.workspace(own.mean.shape());
   kernels::copy(context, distance, own.mean);
-  over.sum(own.mean);
+  parts.sum(own.mean);
   kernels::scale(context, own.mean, own.mean, share);
   const Tensor opposite = context.workspace(own.mean.shape());
   kernels::scale(context, opposite, own.mean, -1);
   kernels::add(context, distance, distance, opposite);
   kernels::mul(context, distance, distance, distance);
   kernels::add(context, own.variance, own.variance, distance);
-  over.sum(own.variance);
+  parts.sum(own.variance);
   kernels::scale(context, own.variance, own.variance, share);
 }
 
 Tensor normalize(const Statistics& statistics, const Tensor& x, const Tensor& weight,
                  const Tensor& bias, const Tensor& residual, BatchNormOptions options,
-                 const SumOverRanks& over) {
+                 const BatchParts& parts) {
   const Context context = current_context(x.device());
   const Tensor rstd = Tensor::empty(weight.shape(), DType::f32, x.device());
   Tensor y = Tensor::empty(x.shape(), x.dtype(), x.device());
@@ -65,7 +71,7 @@ Tensor normalize(const Statistics& statistics, const Tensor& x, const Tensor& we
       "batch_norm", y, {x, weight, bias, residual},
       [x = saved(x), y = options.relu ? saved(y) : Tensor{}, mean = saved(statistics.mean), rstd,
        weight = saved(weight), rows = statistics.rows,
-       over](const Tensor& dy, InputGradients& grads) {
+       parts](const Tensor& dy, InputGradients& grads) {
         const InUse in_backward({&x, &weight});
         const Context here = current_context(dy.device());
         const auto wanted = [&grads](int input) {
@@ -79,10 +85,10 @@ Tensor normalize(const Statistics& statistics, const Tensor& x, const Tensor& we
           sum_gn = sums.flat(rstd.elements(), sums.elements());
           kernels::batch_norm_backward_sums(here, sum_g, sum_gn, dy, y, x, mean, rstd);
         }
-        // Before they are summed over ranks, which is done to all gradients of parameters alike.
+        // Before they are summed over parts: whoever has the parts sums gradients of parameters.
         if (grads.wanted(1)) kernels::convert(here, grads.destination(1), sum_gn);
         if (grads.wanted(2)) kernels::convert(here, grads.destination(2), sum_g);
-        if (of_x && over.ranks > 1) over.sum(sums);
+        if (of_x && parts.count > 1) parts.sum(sums);
         const bool masked = y.defined();
         if (grads.wanted(3) && !masked) grads.pass(3, dy);
         const Tensor dresidual = masked ? wanted(3) : Tensor{};
@@ -96,12 +102,12 @@ Tensor normalize(const Statistics& statistics, const Tensor& x, const Tensor& we
 }  // namespace
 
 BatchNorm batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias,
-                     const Tensor& residual, BatchNormOptions options, const SumOverRanks& over) {
+                     const Tensor& residual, BatchNormOptions options, const BatchParts& parts) {
   const int64_t rows = check_batch_norm(x, weight, bias, residual);
-  TESSERA_CHECK(over.ranks == 1 || (over.ranks > 1 && over.sum),
-                "batch_norm: {} ranks {} a sum over them, expected 1, or more with one", over.ranks,
-                over.sum ? "with" : "without");
-  TESSERA_CHECK(x.elements() > 0 && rows * over.ranks > 1,
+  TESSERA_CHECK(parts.count == 1 || (parts.count > 1 && parts.sum),
+                "batch_norm: {} parts {} a sum over them, expected 1, or more with one",
+                parts.count, parts.sum ? "with" : "without");
+  TESSERA_CHECK(x.elements() > 0 && rows * parts.count > 1,
                 "batch_norm: x has shape {}, {} rows of channels; a variance needs more than one "
                 "value per channel. batch_norm_with takes given statistics",
                 x.shape(), rows);
@@ -109,11 +115,11 @@ BatchNorm batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias,
   const InUse in_use({&x, &weight, &bias, &residual});
   const Statistics statistics{Tensor::empty(weight.shape(), DType::f32, x.device()),
                               Tensor::empty(weight.shape(), DType::f32, x.device()),
-                              rows * over.ranks};
+                              rows * parts.count};
   kernels::batch_norm_statistics(current_context(x.device()), statistics.mean, statistics.variance,
                                  x);
-  if (over.ranks > 1) average(statistics, over);
-  return {normalize(statistics, x, weight, bias, residual, options, over), statistics.mean,
+  if (parts.count > 1) average(statistics, parts);
+  return {normalize(statistics, x, weight, bias, residual, options, parts), statistics.mean,
           statistics.variance};
 }
 

@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "core/image_kernels.h"
+#include "core/ops/batch_norm.h"
 #include "core/ops/rows.cuh"
 
 namespace tessera::cuda {

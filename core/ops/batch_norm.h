@@ -1,146 +1,31 @@
-// The CPU's loops of batch_norm over rows: how rows are seen, and sums over them.
+// The launchers of batch normalisation (Ioffe and Szegedy, arXiv:1502.03167) of x (..., C) over all
+// of its R rows. mean, variance, rstd and all sums are f32 (C). Sums over rows are in an order that
+// depends on R and C alone.
 #pragma once
 
-#include <algorithm>
-#include <cstdint>
+#include "core/dispatch.h"
 
-#include "core/context.h"
-#include "core/vector_math.h"
+namespace tessera {
 
-namespace tessera::cpu {
+/// mean = of the rows, variance = the mean of (x - mean)^2 over rows.
+TESSERA_KERNEL(batch_norm_statistics, const Tensor& mean, const Tensor& variance, const Tensor& x)
+/// rstd = 1 / sqrt(variance + epsilon)
+TESSERA_KERNEL(batch_norm_rstd, const Tensor& rstd, const Tensor& variance, float epsilon)
+/// y = (x - mean) * rstd * weight + bias + residual, then y = max(y, 0) with relu. residual may be
+/// undefined.
+TESSERA_KERNEL(batch_norm_forward, const Tensor& y, const Tensor& x, const Tensor& residual,
+               const Tensor& mean, const Tensor& rstd, const Tensor& weight, const Tensor& bias,
+               bool relu)
+/// With n = (x - mean) * rstd and g = dy, or with relu g = dy where y > 0 and 0 elsewhere:
+/// sum_g = sum of g, sum_gn = sum of g * n over rows. y is undefined without relu.
+TESSERA_KERNEL(batch_norm_backward_sums, const Tensor& sum_g, const Tensor& sum_gn,
+               const Tensor& dy, const Tensor& y, const Tensor& x, const Tensor& mean,
+               const Tensor& rstd)
+/// dx = weight * rstd * (g - sum_g * factor - n * sum_gn * factor), dresidual = g. Either may be
+/// undefined. factor = 1 / the rows that the statistics are of; where they do not depend on x it
+/// is 0, and the sums may be undefined.
+TESSERA_KERNEL(batch_norm_backward, const Tensor& dx, const Tensor& dresidual, const Tensor& dy,
+               const Tensor& y, const Tensor& x, const Tensor& mean, const Tensor& rstd,
+               const Tensor& weight, const Tensor& sum_g, const Tensor& sum_gn, float factor)
 
-/// How the loops see the rows. Few channels would leave vectors empty, so `fold` rows are taken as
-/// one wide row of fold * C columns; less than `fold` rows are left over. Sums are made in chunks
-/// of wide rows: all of this depends on R and C alone, so that bits do not depend on threads.
-struct WideRows {
-  WideRows(int64_t elements, int64_t c)
-      : channels(c),
-        fold((256 + c - 1) / c),
-        width(fold * c),
-        count(elements / width),
-        left_over(elements % width / c),
-        chunk_rows(std::max(block, (count + max_chunks - 1) / max_chunks)),
-        chunks((count + chunk_rows - 1) / chunk_rows) {}
-
-  static constexpr int64_t block = 32;
-  static constexpr int64_t max_chunks = 32;
-  int64_t channels;
-  int64_t fold;
-  int64_t width;
-  int64_t count;
-  int64_t left_over;
-  int64_t chunk_rows;
-  int64_t chunks;
-
-  /// Wide rows of `some` chunks from `chunk` on.
-  int64_t rows_of(int64_t chunk, int64_t some) const {
-    return std::min(count, (chunk + some) * chunk_rows) - chunk * chunk_rows;
-  }
-
-  /// Calls body(first, columns) for each wide row, and for what is left over, in parallel: it is
-  /// elements [first, first + columns) of x.
-  template <class Body>
-  void parallel_rows(int64_t cost, Body&& body) const {
-    parallel_ranges(count + (left_over > 0), cost * width, [&](int64_t begin, int64_t end) {
-      for (int64_t r = begin; r < end; ++r) {
-        body(r * width, r < count ? width : left_over * channels);
-      }
-    });
-  }
-
-  /// Calls body(chunk, first) for each chunk, in parallel, from wide row `first` on.
-  template <class Body>
-  void parallel_chunks(int64_t cost, Body&& body) const {
-    parallel_ranges(chunks, cost * chunk_rows * width, [&](int64_t begin, int64_t end) {
-      for (int64_t chunk = begin; chunk < end; ++chunk) body(chunk, chunk * chunk_rows);
-    });
-  }
-};
-
-/// values (width) = of(channel) in every column.
-template <class Of>
-void fill_columns(float* values, const WideRows& wide, Of&& of) {
-  for (int64_t first = 0; first < wide.width; first += wide.channels) {
-    for (int64_t c = 0; c < wide.channels; ++c) values[first + c] = of(c);
-  }
-}
-
-/// sum (columns) += value(row, column) over `rows`: four at a time, so that sums are read and
-/// written less often than values.
-template <class Value>
-void add_rows(float* sum, int64_t rows, int64_t columns, const Value& value) {
-  int64_t r = 0;
-  for (; r + 4 <= rows; r += 4) {
-#pragma omp simd
-    for (int64_t i = 0; i < columns; ++i) {
-      sum[i] += (value(r, i) + value(r + 1, i)) + (value(r + 2, i) + value(r + 3, i));
-    }
-  }
-  for (; r < rows; ++r) {
-#pragma omp simd
-    for (int64_t i = 0; i < columns; ++i) sum[i] += value(r, i);
-  }
-}
-
-/// Of `rows` rows, column by column: their mean, and the sum of their squared distances from it.
-struct Moments {
-  float* mean;
-  float* squares;
-  int64_t rows = 0;
-
-  void clear(int64_t columns) {
-    std::fill_n(mean, columns, 0.0f);
-    std::fill_n(squares, columns, 0.0f);
-    rows = 0;
-  }
-
-  /// Makes these those of both sets of rows (Chan, Golub and LeVeque, 1979).
-  void merge(const Moments& other, int64_t columns) {
-    const auto before = static_cast<float>(rows);
-    rows += other.rows;
-    const float share = static_cast<float>(other.rows) / static_cast<float>(rows);
-#pragma omp simd
-    for (int64_t i = 0; i < columns; ++i) {
-      const float delta = other.mean[i] - mean[i];
-      mean[i] = multiply_add(delta, share, mean[i]);
-      squares[i] = multiply_add(delta * delta, share * before, squares[i] + other.squares[i]);
-    }
-  }
-
-  /// Merges `more` rows of x, block by block. A block fits a near cache and is read twice, for its
-  /// mean and for the distances from that, so that no variance cancels. The mean is summed as
-  /// distances from the first row, which keeps the bits that a sum of large values would lose.
-  template <class T>
-  void merge_rows(const T* x, int64_t more, int64_t columns, Moments scratch) {
-    for (int64_t first = 0; first < more; first += WideRows::block) {
-      const T* from = x + first * columns;
-      float* centre = scratch.mean;
-      scratch.clear(columns);
-      scratch.rows = std::min(WideRows::block, more - first);
-      add_rows(centre, scratch.rows, columns, [=](int64_t r, int64_t i) {
-        return float(from[r * columns + i]) - float(from[i]);
-      });
-      const float share = 1.0f / static_cast<float>(scratch.rows);
-#pragma omp simd
-      for (int64_t i = 0; i < columns; ++i) {
-        centre[i] = multiply_add(centre[i], share, float(from[i]));
-      }
-      add_rows(scratch.squares, scratch.rows, columns, [=](int64_t r, int64_t i) {
-        const float distance = float(from[r * columns + i]) - centre[i];
-        return distance * distance;
-      });
-      merge(scratch, columns);
-    }
-  }
-};
-
-/// Calls merge(into, from, some) for pairs of `count` parts, until all are in part 0: `from` has up
-/// to `some` parts by then. Sums of equals lose less to rounding than one long sum.
-template <class Merge>
-void merge_pairs(int64_t count, Merge&& merge) {
-  for (int64_t some = 1; some < count; some *= 2) {
-    for (int64_t i = 0; i + some < count; i += 2 * some) merge(i, i + some, some);
-  }
-}
-
-}  // namespace tessera::cpu
+}  // namespace tessera

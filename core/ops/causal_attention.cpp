@@ -14,6 +14,7 @@
 
 #include "core/autograd.h"
 #include "core/ops.h"
+#include "core/ops/causal_attention.h"
 #include "core/ops/causal_attention_tiles.h"
 #include "core/trace.h"
 

@@ -28,7 +28,6 @@ struct Sizes {
   float scale = 0;    // of the scores
   int64_t tiles = 0;  // of a head's query rows
   int64_t keys = 0;   // in the longest block
-  Device device = {};
 
   Sizes(const Tensor& qkv, int64_t head_count)
       : batch(qkv.size(0)),
@@ -38,8 +37,7 @@ struct Sizes {
         head(channels / heads),
         scale(1.0f / std::sqrt(static_cast<float>(head))),
         tiles((tokens + tile_rows - 1) / tile_rows),
-        keys(std::min(tokens, block_keys)),
-        device(qkv.device()) {}
+        keys(std::min(tokens, block_keys)) {}
 
   int64_t packed() const { return 3 * channels; }  // between tokens of qkv
   bool empty() const { return batch * tokens * channels == 0; }
@@ -98,30 +96,44 @@ void for_each_block(const Sizes& s, int64_t row, const Body& body) {
 
 /// to (rows, keys) = a (rows, D) b (keys, D)^T
 template <class T>
-GemmArgs scores_product(const Sizes& s, const Block& x, Slice<const T> a, Slice<const T> b,
-                        float* to) {
-  return {.m = x.rows, .n = x.keys, .k = s.head, .a = {a.data, a.stride},
-          .b = {b.data, 1, b.stride}, .c = {to, x.keys}, .dtype = dtype_of<T>, .threads = 1,
-          .device = s.device};
+ProductArgs scores_product(const Sizes& s, const Block& x, Slice<const T> a, Slice<const T> b,
+                           float* to) {
+  return {.m = x.rows,
+          .n = x.keys,
+          .k = s.head,
+          .a = {a.data, a.stride},
+          .b = {b.data, 1, b.stride},
+          .c = {to, x.keys},
+          .dtype = dtype_of<T>};
 }
 
 /// to (rows, D) = weights (rows, keys) b (keys, D), summed over the blocks of a tile.
 template <class T>
-GemmArgs rows_product(const Sizes& s, const Block& x, const T* weights, Slice<const T> b,
-                      float* to) {
-  return {.m = x.rows, .n = s.head, .k = x.keys, .a = {weights, x.keys}, .b = {b.data, b.stride},
-          .c = {to, s.head}, .accumulate = x.key > 0, .dtype = dtype_of<T>, .threads = 1,
-          .device = s.device};
+ProductArgs rows_product(const Sizes& s, const Block& x, const T* weights, Slice<const T> b,
+                         float* to) {
+  return {.m = x.rows,
+          .n = s.head,
+          .k = x.keys,
+          .a = {weights, x.keys},
+          .b = {b.data, b.stride},
+          .c = {to, s.head},
+          .accumulate = x.key > 0,
+          .dtype = dtype_of<T>};
 }
 
 /// to (keys, D) = weights (rows, keys)^T b (rows, D), summed over the tiles of a head: the last one
 /// comes first and overwrites.
 template <class T>
-GemmArgs keys_product(const Sizes& s, const Block& x, const T* weights, Slice<const T> b,
-                      float* to) {
-  return {.m = x.keys, .n = s.head, .k = x.rows, .a = {weights, 1, x.keys},
-          .b = {b.data, b.stride}, .c = {to, s.head}, .accumulate = x.row + x.rows < s.tokens,
-          .dtype = dtype_of<T>, .threads = 1, .device = s.device};
+ProductArgs keys_product(const Sizes& s, const Block& x, const T* weights, Slice<const T> b,
+                         float* to) {
+  return {.m = x.keys,
+          .n = s.head,
+          .k = x.rows,
+          .a = {weights, 1, x.keys},
+          .b = {b.data, b.stride},
+          .c = {to, s.head},
+          .accumulate = x.row + x.rows < s.tokens,
+          .dtype = dtype_of<T>};
 }
 
 /// The workspace of the largest product of a pass, in whole cache lines.
@@ -130,8 +142,8 @@ int64_t product_floats(const Sizes& s, bool backward) {
   const Slice<const T> packed{nullptr, s.packed()};
   const Slice<const T> unpacked{nullptr, s.channels};
   int64_t bytes = 0;
-  const auto count = [&](const GemmArgs& args) {
-    bytes = std::max(bytes, gemm_workspace_bytes(args));
+  const auto count = [&](const ProductArgs& args) {
+    bytes = std::max(bytes, gemm_workspace_bytes(args, {.threads = 1}));
   };
   for (int64_t tile = 0; tile < s.tiles; ++tile) {
     // Those in between have no product that the tiles of the first two blocks do not have.
@@ -197,9 +209,8 @@ struct Scratch {
     workspace = memory;
   }
 
-  void multiply(GemmArgs args) const {
-    args.workspace = workspace;
-    gemm(args);
+  void multiply(const ProductArgs& args) const {
+    gemm(args, {.threads = 1, .workspace = workspace});
   }
 };
 

@@ -14,6 +14,9 @@
 #include "core/gemm.h"
 #include "core/image_ops.h"
 #include "core/onednn_conv.h"
+#include "core/ops/convert.h"
+#include "core/ops/fill.h"
+#include "core/ops/linear.h"
 #include "core/trace.h"
 
 namespace tessera {
@@ -115,11 +118,7 @@ std::optional<Conv2dSizes> begin_conv2d_backward(const Context& context,
                                                  const Conv2dOptions& options) {
   const auto& [dx, dweight, dbias] = to;
   const auto& [dy, x, weight] = from;
-  if (dbias.defined()) {
-    const Tensor column = Tensor::unallocated({dbias.elements(), 1}, dy.dtype());
-    kernels::linear_backward(context, Tensor(), Tensor(), dbias, dy, Tensor(), Tensor(), column,
-                             WeightLayout::out_in, Activation::none);
-  }
+  if (dbias.defined()) kernels::column_sums(context, dbias, dy);
   if (!dx.defined() && !dweight.defined()) return std::nullopt;
   const Conv2dSizes sizes = conv2d_sizes((dx.defined() ? dx : x).shape(),
                                          (dweight.defined() ? dweight : weight).shape(), options);

@@ -8,6 +8,7 @@
 #include "core/cuda/cudnn_conv.h"
 #include "core/cuda/kernel.cuh"
 #include "core/ops/linear.h"
+#include "core/ops/transpose.h"
 
 namespace tessera::cuda {
 
@@ -117,7 +118,7 @@ int64_t conv2d_backward_workspace(const Context& context, const Conv2dSizes& siz
   }
   if (!wanted.bias) return bytes;
   const int64_t rows = sizes.y_elements() / sizes.out_channels;
-  return std::max(bytes, bias_gradient_workspace(rows, sizes.out_channels));
+  return std::max(bytes, column_sums_workspace(rows, sizes.out_channels));
 }
 
 }  // namespace tessera::cuda

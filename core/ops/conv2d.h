@@ -1,13 +1,23 @@
-// Sizes of a convolution and what it takes of the workspace, for both devices and for plans of
-// memory.
+// The launchers of conv2d, its sizes, and what it takes of the workspace, for both devices and for
+// plans of memory. Images are (N, H, W, C): N images of H rows and W columns of pixels, C channels.
 #pragma once
 
 #include <cstdint>
 #include <optional>
 
-#include "core/image_kernels.h"
+#include "core/dispatch.h"
+#include "core/ops/options.h"
 
 namespace tessera {
+
+/// y (N, H', W', O) = x (N, H, W, C) convolved with weight (O, C / groups, kh, kw) + bias (O); bias
+/// may be undefined.
+TESSERA_KERNEL(conv2d_forward, const Tensor& y, const Tensor& x, const Tensor& weight,
+               const Tensor& bias, const Conv2dOptions& options)
+/// Any of dx, dweight, dbias may be undefined; x may where dweight is, and the weight where dx is.
+TESSERA_KERNEL(conv2d_backward, const Tensor& dx, const Tensor& dweight, const Tensor& dbias,
+               const Tensor& dy, const Tensor& x, const Tensor& weight,
+               const Conv2dOptions& options)
 
 /// All that the work of a convolution depends on, but for its dtype.
 struct Conv2dSizes {

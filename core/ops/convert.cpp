@@ -3,6 +3,8 @@
 #include "core/autograd.h"
 #include "core/ops.h"
 #include "core/ops/blocks.h"
+#include "core/ops/convert.h"
+#include "core/ops/copy.h"
 #include "core/trace.h"
 
 namespace tessera::ops {

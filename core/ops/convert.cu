@@ -1,6 +1,7 @@
 // convert on CUDA: y = x, each element rounded to y's dtype.
 #include "core/cuda/elementwise.cuh"
-#include "core/kernels.h"
+#include "core/ops/convert.h"
+#include "core/ops/copy.h"
 
 namespace tessera::cuda {
 

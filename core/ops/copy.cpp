@@ -1,8 +1,8 @@
 // copy: y = x, equal numbers of elements of one dtype. A launcher without an operation.
 #include <cstring>
 
-#include "core/kernels.h"
 #include "core/ops/blocks.h"
+#include "core/ops/copy.h"
 
 namespace tessera::cpu {
 

@@ -1,6 +1,6 @@
 // copy on CUDA: y = x, where each may lie on the host or on a device.
 #include "core/cuda/kernel.cuh"
-#include "core/kernels.h"
+#include "core/ops/copy.h"
 
 namespace tessera::cuda {
 

@@ -8,6 +8,8 @@
 
 #include "core/autograd.h"
 #include "core/ops.h"
+#include "core/ops/cross_entropy.h"
+#include "core/ops/sum.h"
 #include "core/trace.h"
 #include "core/vector_math.h"
 

@@ -9,7 +9,7 @@
 #include <limits>
 
 #include "core/cuda/fault.cuh"
-#include "core/kernels.h"
+#include "core/ops/cross_entropy.h"
 #include "core/ops/rows.cuh"
 
 namespace tessera::cuda {

@@ -11,6 +11,7 @@
 
 #include "core/autograd.h"
 #include "core/ops.h"
+#include "core/ops/dropout.h"
 #include "core/trace.h"
 
 namespace tessera::ops {

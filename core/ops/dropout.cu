@@ -2,7 +2,7 @@
 // elements 4k to 4k + 3 of a sample are decided by the four words of one Philox counter.
 #include "core/cuda/elementwise.cuh"
 #include "core/cuda/graph.h"
-#include "core/kernels.h"
+#include "core/ops/dropout.h"
 
 namespace tessera::cuda {
 

@@ -3,6 +3,7 @@
 // The gradient of the table is, for each token, the sum of its rows of dy in order of position.
 #include "core/autograd.h"
 #include "core/ops.h"
+#include "core/ops/embedding.h"
 #include "core/trace.h"
 
 namespace tessera::ops {

@@ -5,7 +5,7 @@
 // sort with integer atomics, which leaves each token's positions in any order, and then a sort of
 // each token's positions. A warp sums the rows of a token, a block those of a frequent one.
 #include "core/cuda/fault.cuh"
-#include "core/kernels.h"
+#include "core/ops/embedding.h"
 #include "core/ops/rows.cuh"
 
 namespace tessera::cuda {

@@ -1,6 +1,6 @@
 // fill: every element of y becomes the value. A launcher without an operation.
-#include "core/kernels.h"
 #include "core/ops/blocks.h"
+#include "core/ops/fill.h"
 
 namespace tessera::cpu {
 

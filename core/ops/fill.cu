@@ -1,6 +1,6 @@
 // fill on CUDA: every element of y becomes the value.
 #include "core/cuda/elementwise.cuh"
-#include "core/kernels.h"
+#include "core/ops/fill.h"
 
 namespace tessera::cuda {
 

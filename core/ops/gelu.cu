@@ -2,7 +2,7 @@
 #include "core/ops/gelu.cuh"
 
 #include "core/cuda/elementwise.cuh"
-#include "core/kernels.h"
+#include "core/ops/gelu.h"
 
 namespace tessera::cuda {
 

@@ -1,4 +1,5 @@
-// GELU in its tanh form and its derivative, for the loops of gelu.cpp and of fused operations.
+// GELU in its tanh form: its launchers, and for the loops of gelu.cpp and of fused operations the
+// function and its derivative.
 //
 //   gelu(x) = x/2 (1 + tanh(u)) = x sigmoid(2u),  u = sqrt(2/pi) (x + 0.044715 x^3)
 //
@@ -6,9 +7,14 @@
 // tail, which 1 + tanh(u) rounds away.
 #pragma once
 
+#include "core/dispatch.h"
 #include "core/vector_math.h"
 
 namespace tessera {
+
+/// GELU in its tanh form (Hendrycks and Gimpel, arXiv:1606.08415).
+TESSERA_KERNEL(gelu_forward, const Tensor& y, const Tensor& x)
+TESSERA_KERNEL(gelu_backward, const Tensor& dx, const Tensor& dy, const Tensor& x)
 
 namespace detail {
 inline constexpr float gelu_linear = 1.5957691216057308f;  // 2 sqrt(2/pi)

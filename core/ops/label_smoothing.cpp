@@ -5,6 +5,10 @@
 #include "core/autograd.h"
 #include "core/image_ops.h"
 #include "core/ops.h"
+#include "core/ops/convert.h"
+#include "core/ops/cross_entropy.h"
+#include "core/ops/label_smoothing.h"
+#include "core/ops/sum.h"
 #include "core/trace.h"
 
 namespace tessera::ops {

@@ -1,6 +1,6 @@
 // What label smoothing adds to cross_entropy on CUDA: a block for each row of logits. The bits of a
 // row are a function of the row alone.
-#include "core/image_kernels.h"
+#include "core/ops/label_smoothing.h"
 #include "core/ops/rows.cuh"
 
 namespace tessera::cuda {

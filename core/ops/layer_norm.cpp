@@ -2,6 +2,7 @@
 //   y = (x - mean) * rstd * weight + bias,  rstd = 1 / sqrt(variance + epsilon)
 // (Ba, Kiros and Hinton, arXiv:1607.06450). mean and rstd (R) are kept for the gradient.
 #include "core/ops/layer_norm.h"
+#include "core/ops/layer_norm_rows.h"
 
 #include "core/autograd.h"
 #include "core/ops.h"

@@ -5,10 +5,9 @@
 // w, w + 8, ..., then the warps are added in order, then, by a second kernel, the chunks. Rows that
 // no warp's registers hold take two kernels, one for dx and one for the chunks, with the same bits.
 #include "core/ops/layer_norm.cuh"
+#include "core/ops/layer_norm.h"
 
 #include <algorithm>
-
-#include "core/kernels.h"
 
 namespace tessera::cuda {
 

@@ -1,77 +1,17 @@
-// What layer_norm and residual_layer_norm share: their checks, which are batch_norm's too, and the
-// loops over one row.
+// The launchers of layer_norm.
 #pragma once
 
-#include <cmath>
-#include <cstdint>
-#include <string_view>
+#include "core/dispatch.h"
 
-#include "core/tensor.h"
-#include "core/vector_math.h"
+namespace tessera {
 
-namespace tessera::ops {
+/// Rows of C: y = (x - mean) * rstd * weight + bias; mean and rstd are f32 (R).
+TESSERA_KERNEL(layer_norm_forward, const Tensor& y, const Tensor& mean, const Tensor& rstd,
+               const Tensor& x, const Tensor& weight, const Tensor& bias, float epsilon)
+/// dx = the gradient through the norm, plus dsum where that is defined. Any destination may be
+/// undefined.
+TESSERA_KERNEL(layer_norm_backward, const Tensor& dx, const Tensor& dweight, const Tensor& dbias,
+               const Tensor& dy, const Tensor& dsum, const Tensor& x, const Tensor& mean,
+               const Tensor& rstd, const Tensor& weight)
 
-/// Checks x (..., C), weight (C), bias (C); returns the number of rows.
-inline int64_t checked_norm_rows(std::string_view operation, const Tensor& x, const Tensor& weight,
-                                 const Tensor& bias) {
-  TESSERA_CHECK(x.rank() >= 1, "{}: x is a scalar, expected (..., C)", operation);
-  const Shape expected{x.size(-1)};
-  TESSERA_CHECK(weight.shape() == expected, "{}: weight has shape {}, expected {}", operation,
-                weight.shape(), expected);
-  TESSERA_CHECK(bias.shape() == expected, "{}: bias has shape {}, expected {}", operation,
-                bias.shape(), expected);
-  TESSERA_CHECK(weight.dtype() == x.dtype() && bias.dtype() == x.dtype(),
-                "{}: weight and bias have dtypes {} and {}, expected {}", operation,
-                dtype_name(weight.dtype()), dtype_name(bias.dtype()), dtype_name(x.dtype()));
-  int64_t rows = 1;
-  for (int i = 0; i < x.rank() - 1; ++i) rows *= x.size(i);
-  return rows;
-}
-
-/// Lets y = layer_norm(x) be computed again where its user would otherwise keep it.
-void offer_recompute(Tensor& y, const Tensor& x, const Tensor& weight, const Tensor& bias,
-                     int64_t rows, float epsilon);
-
-}  // namespace tessera::ops
-
-namespace tessera::cpu {
-
-struct RowStatistics {
-  float mean;
-  float rstd;  // 1 / sqrt(variance + epsilon)
-};
-
-template <class T>
-float row_total(const T* x, int64_t channels) {
-  float total = 0;
-#pragma omp simd reduction(+ : total)
-  for (int64_t i = 0; i < channels; ++i) total += float(x[i]);
-  return total;
-}
-
-/// From the row's total, in a second pass: the row is in the nearest cache, and the variance does
-/// not cancel.
-template <class T>
-RowStatistics row_statistics(float total, const T* x, int64_t channels, float epsilon) {
-  const float mean = total / static_cast<float>(channels);
-  float squares = 0;
-#pragma omp simd reduction(+ : squares)
-  for (int64_t i = 0; i < channels; ++i) {
-    const float centred = float(x[i]) - mean;
-    squares += centred * centred;
-  }
-  return {mean, 1.0f / std::sqrt(squares / static_cast<float>(channels) + epsilon)};
-}
-
-/// y = (x - mean) * rstd * weight + bias
-template <class T>
-void normalize_row(T* y, const T* x, const T* weight, const T* bias, RowStatistics row,
-                   int64_t channels) {
-#pragma omp simd
-  for (int64_t i = 0; i < channels; ++i) {
-    const float normalized = (float(x[i]) - row.mean) * row.rstd;
-    y[i] = rounded<T>(multiply_add(normalized, float(weight[i]), float(bias[i])));
-  }
-}
-
-}  // namespace tessera::cpu
+}  // namespace tessera

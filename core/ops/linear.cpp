@@ -2,10 +2,15 @@
 //
 // With an activation the value before it, `pre`, is kept where a backward is coming:
 //   g = dy * activation'(pre),  dx = g W^T,  dW = x^T g,  dbias = sums of g's columns.
+//
+// On CUDA too GELU is a kernel of its own, not the library's epilogue: that would take the f32
+// value before it, where backward computes GELU again from the rounded one (Kept, core/autograd.h);
+// so the gradient of the next weight is of the very values that it was multiplied with.
 #include "core/autograd.h"
-#include "core/gemm.h"
 #include "core/ops.h"
+#include "core/ops/gelu.h"
 #include "core/ops/linear.h"
+#include "core/product.h"
 #include "core/trace.h"
 
 namespace tessera::ops {
@@ -73,13 +78,84 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias, LinearO
 
 }  // namespace tessera::ops
 
+namespace tessera::kernels {
+
+namespace {
+struct Sizes {
+  int64_t in, out, rows;
+  int64_t row_stride, column_stride;  // of W as (in, out)
+};
+
+/// y (..., out), weight as `layout` says.
+Sizes sizes_of(const Tensor& y, const Tensor& weight, WeightLayout layout) {
+  const bool in_out = layout == WeightLayout::in_out;
+  const int64_t in = weight.size(in_out ? 0 : 1);
+  const int64_t out = weight.size(in_out ? 1 : 0);
+  return {in, out, rows_of(y), in_out ? out : 1, in_out ? 1 : in};
+}
+}  // namespace
+
+void linear_forward(const Context& context, const Tensor& y, const Tensor& pre, const Tensor& x,
+                    const Tensor& weight, const Tensor& bias, WeightLayout layout,
+                    Activation activation) {
+  const auto [in, out, rows, row_stride, column_stride] = sizes_of(y, weight, layout);
+  const Tensor& product = pre.defined() ? pre : y;
+  multiply(context, {.m = rows,
+                     .n = out,
+                     .k = in,
+                     .a = {x.raw(), in},
+                     .b = {weight.raw(), row_stride, column_stride},
+                     .c = {product.raw(), out},
+                     .bias = bias.defined() ? bias.raw() : nullptr,
+                     .dtype = x.dtype(),
+                     .c_dtype = y.dtype()});
+  if (activation == Activation::gelu) gelu_forward(context, y, product);
+}
+
+void linear_backward(const Context& context, const Tensor& dx, const Tensor& dweight,
+                     const Tensor& dbias, const Tensor& dy, const Tensor& pre, const Tensor& x,
+                     const Tensor& weight, WeightLayout layout, Activation activation) {
+  const auto [in, out, rows, row_stride, column_stride] = sizes_of(dy, weight, layout);
+  Tensor g = dy;
+  if (activation == Activation::gelu) {
+    g = context.workspace(dy.shape(), dy.dtype());
+    gelu_backward(context, g, dy, pre);
+  }
+  if (dbias.defined()) column_sums(context, dbias, g);
+  if (dx.defined()) {
+    multiply(context, {.m = rows,
+                       .n = in,
+                       .k = out,
+                       .a = {g.raw(), out},
+                       .b = {weight.raw(), column_stride, row_stride},
+                       .c = {dx.raw(), in},
+                       .dtype = g.dtype(),
+                       .c_dtype = dx.dtype()});
+  }
+  if (!dweight.defined()) return;
+  const ConstMatrix x_transposed{x.raw(), 1, in};
+  const ConstMatrix g_transposed{g.raw(), 1, out};
+  const ConstMatrix x_rows{x.raw(), in};
+  const ConstMatrix g_rows{g.raw(), out};
+  const bool in_out = layout == WeightLayout::in_out;
+  multiply(context, {.m = in_out ? in : out,
+                     .n = in_out ? out : in,
+                     .k = rows,
+                     .a = in_out ? x_transposed : g_transposed,
+                     .b = in_out ? g_rows : x_rows,
+                     .c = {dweight.raw(), in_out ? out : in},
+                     .dtype = g.dtype(),
+                     .c_dtype = dweight.dtype()});
+}
+
+}  // namespace tessera::kernels
+
 namespace tessera::cpu {
 
 namespace {
-/// out (C) = sums of the columns of x (R, C). Every column is summed in one order, in short runs of
-/// rows first, whichever thread has it.
+/// Every column is summed in one order, in short runs of rows first, whichever thread has it.
 template <class T>
-void column_sums(T* out, const T* x, int64_t rows, int64_t columns) {
+void sum_columns(T* out, const T* x, int64_t rows, int64_t columns) {
   constexpr int64_t tile = 128;
   constexpr int64_t run = 64;
   const int64_t tiles = (columns + tile - 1) / tile;
@@ -102,63 +178,10 @@ void column_sums(T* out, const T* x, int64_t rows, int64_t columns) {
 }
 }  // namespace
 
-void linear_forward(const Context& context, const Tensor& y, const Tensor& pre, const Tensor& x,
-                    const Tensor& weight, const Tensor& bias, WeightLayout layout,
-                    Activation activation) {
-  const auto [in, out, rows, row_stride, column_stride] = linear_sizes(y, weight, layout);
-  const Tensor& product = pre.defined() ? pre : y;
-  gemm({.m = rows,
-        .n = out,
-        .k = in,
-        .a = {x.raw(), in},
-        .b = {weight.raw(), row_stride, column_stride},
-        .c = {product.raw(), out},
-        .bias = bias.defined() ? bias.raw() : nullptr,
-        .dtype = x.dtype(),
-        .c_dtype = y.dtype(),
-        .device = context.device});
-  if (activation == Activation::gelu) gelu_forward(context, y, product);
-}
-
-void linear_backward(const Context& context, const Tensor& dx, const Tensor& dweight,
-                     const Tensor& dbias, const Tensor& dy, const Tensor& pre, const Tensor& x,
-                     const Tensor& weight, WeightLayout layout, Activation activation) {
-  const auto [in, out, rows, row_stride, column_stride] = linear_sizes(dy, weight, layout);
-  Tensor g = dy;
-  if (activation == Activation::gelu) {
-    g = context.workspace(dy.shape(), dy.dtype());
-    gelu_backward(context, g, dy, pre);
-  }
-  if (dbias.defined()) {
-    visit_float(g.dtype(), "linear",
-                [&]<class T>() { column_sums(dbias.data<T>(), g.data<T>(), rows, out); });
-  }
-  if (dx.defined()) {
-    gemm({.m = rows,
-          .n = in,
-          .k = out,
-          .a = {g.raw(), out},
-          .b = {weight.raw(), column_stride, row_stride},
-          .c = {dx.raw(), in},
-          .dtype = g.dtype(),
-          .c_dtype = dx.dtype(),
-          .device = context.device});
-  }
-  if (!dweight.defined()) return;
-  const ConstMatrix x_transposed{x.raw(), 1, in};
-  const ConstMatrix g_transposed{g.raw(), 1, out};
-  const ConstMatrix x_rows{x.raw(), in};
-  const ConstMatrix g_rows{g.raw(), out};
-  const bool in_out = layout == WeightLayout::in_out;
-  gemm({.m = in_out ? in : out,
-        .n = in_out ? out : in,
-        .k = rows,
-        .a = in_out ? x_transposed : g_transposed,
-        .b = in_out ? g_rows : x_rows,
-        .c = {dweight.raw(), in_out ? out : in},
-        .dtype = g.dtype(),
-        .c_dtype = dweight.dtype(),
-        .device = context.device});
+void column_sums(const Context&, const Tensor& sums, const Tensor& x) {
+  visit_float(x.dtype(), "linear", [&]<class T>() {
+    sum_columns(sums.data<T>(), x.data<T>(), rows_of(x), sums.elements());
+  });
 }
 
 }  // namespace tessera::cpu

@@ -1,14 +1,10 @@
-// linear on CUDA: products by cuBLASLt, with the bias as an epilogue, and the gradient of the bias.
+// linear on CUDA: the gradient of its bias. The products are cuBLASLt's, which add the bias too.
 //
-// GELU is a kernel of its own, not the library's epilogue: that would take the f32 value before it,
-// where backward computes GELU again from the rounded one (Kept, core/autograd.h); so the gradient
-// of the next weight is of the very values that it was multiplied with. The bias's gradient is one
-// too: an order of addition that is written down, one rounding, the same bits whether or not the
-// weight trains. Each reads or writes once more what the products beside it take many times as long
-// for.
+// The gradient of the bias is a kernel of its own, not an epilogue: an order of addition that is
+// written down, one rounding, the same bits whether or not the weight trains. It reads once more
+// what the products beside it take many times as long for.
 #include <algorithm>
 
-#include "core/cuda/blas_lt.h"
 #include "core/cuda/kernel.cuh"
 #include "core/ops/linear.h"
 
@@ -82,7 +78,7 @@ void first_column_sums(const Context& context, Sum* sums, const T* x, int64_t ro
 
 /// out (C) = sums of the columns of x (R, C), in an order that depends on R alone.
 template <class T>
-void column_sums(const Context& context, T* out, const T* x, int64_t rows, int64_t columns) {
+void sum_columns(const Context& context, T* out, const T* x, int64_t rows, int64_t columns) {
   if (columns == 0) return;
   if (rows <= first_pass_rows) return first_column_sums(context, out, x, rows, columns);
   const int64_t chunks = (rows + first_pass_rows - 1) / first_pass_rows;
@@ -94,66 +90,15 @@ void column_sums(const Context& context, T* out, const T* x, int64_t rows, int64
 
 }  // namespace
 
-int64_t bias_gradient_workspace(int64_t rows, int64_t channels) {
+int64_t column_sums_workspace(int64_t rows, int64_t channels) {
   if (rows <= first_pass_rows) return 0;
   return (rows + first_pass_rows - 1) / first_pass_rows * channels * dtype_size(DType::f32);
 }
 
-void linear_forward(const Context& context, const Tensor& y, const Tensor& pre, const Tensor& x,
-                    const Tensor& weight, const Tensor& bias, WeightLayout layout,
-                    Activation activation) {
-  const auto [in, out, rows, row_stride, column_stride] = linear_sizes(y, weight, layout);
-  const Tensor& product = pre.defined() ? pre : y;
-  multiply(context, {.m = rows,
-                     .n = out,
-                     .k = in,
-                     .a = {x.raw(), in},
-                     .b = {weight.raw(), row_stride, column_stride},
-                     .c = {product.raw(), out},
-                     .bias = bias.defined() ? bias.raw() : nullptr,
-                     .dtype = x.dtype(),
-                     .c_dtype = y.dtype()});
-  if (activation == Activation::gelu) gelu_forward(context, y, product);
-}
-
-void linear_backward(const Context& context, const Tensor& dx, const Tensor& dweight,
-                     const Tensor& dbias, const Tensor& dy, const Tensor& pre, const Tensor& x,
-                     const Tensor& weight, WeightLayout layout, Activation activation) {
-  const auto [in, out, rows, row_stride, column_stride] = linear_sizes(dy, weight, layout);
-  Tensor g = dy;
-  if (activation == Activation::gelu) {
-    g = context.workspace(dy.shape(), dy.dtype());
-    gelu_backward(context, g, dy, pre);
-  }
-  if (dbias.defined()) {
-    visit_float(g.dtype(), "linear", [&, rows = rows, out = out]<class T>() {
-      column_sums(context, dbias.data<T>(), g.data<T>(), rows, out);
-    });
-  }
-  if (dx.defined()) {
-    multiply(context, {.m = rows,
-                       .n = in,
-                       .k = out,
-                       .a = {g.raw(), out},
-                       .b = {weight.raw(), column_stride, row_stride},
-                       .c = {dx.raw(), in},
-                       .dtype = g.dtype(),
-                       .c_dtype = dx.dtype()});
-  }
-  if (!dweight.defined()) return;
-  const ConstMatrix x_transposed{x.raw(), 1, in};
-  const ConstMatrix g_transposed{g.raw(), 1, out};
-  const ConstMatrix x_rows{x.raw(), in};
-  const ConstMatrix g_rows{g.raw(), out};
-  const bool in_out = layout == WeightLayout::in_out;
-  multiply(context, {.m = in_out ? in : out,
-                     .n = in_out ? out : in,
-                     .k = rows,
-                     .a = in_out ? x_transposed : g_transposed,
-                     .b = in_out ? g_rows : x_rows,
-                     .c = {dweight.raw(), in_out ? out : in},
-                     .dtype = g.dtype(),
-                     .c_dtype = dweight.dtype()});
+void column_sums(const Context& context, const Tensor& sums, const Tensor& x) {
+  visit_float(x.dtype(), "linear", [&]<class T>() {
+    sum_columns(context, sums.data<T>(), x.data<T>(), rows_of(x), sums.elements());
+  });
 }
 
 }  // namespace tessera::cuda

@@ -7,7 +7,11 @@
 // dtype, for products in it, and has a place of its own.
 #include "core/autograd.h"
 #include "core/ops.h"
+#include "core/ops/convert.h"
+#include "core/ops/cross_entropy.h"
 #include "core/ops/linear_cross_entropy.h"
+#include "core/ops/matmul.h"
+#include "core/ops/sum.h"
 #include "core/trace.h"
 
 namespace tessera::ops {

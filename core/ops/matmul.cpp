@@ -5,8 +5,11 @@
 //   dA = dC op(B)^T, or op(B) dC^T where A is stored transposed;
 //   dB = op(A)^T dC, or dC^T op(A) where B is stored transposed.
 #include "core/autograd.h"
-#include "core/gemm.h"
 #include "core/ops.h"
+#include "core/ops/convert.h"
+#include "core/ops/fill.h"
+#include "core/ops/matmul.h"
+#include "core/product.h"
 #include "core/trace.h"
 
 namespace tessera::ops {
@@ -102,7 +105,7 @@ Tensor matmul(const Tensor& a, const Tensor& b, bool transpose_a, bool transpose
 
 }  // namespace tessera::ops
 
-namespace tessera::cpu {
+namespace tessera::kernels {
 
 namespace {
 ConstMatrix operand(const Tensor& x, bool transpose) {
@@ -119,23 +122,22 @@ void matmul(const Context& context, const Tensor& y, const Tensor& a, const Tens
   const int64_t n = b.size(args.transpose_b ? -2 : -1);
   int64_t batch = 1;
   for (int i = 0; i < y.rank() - 2; ++i) batch *= y.size(i);
-  GemmArgs product{.batch = batch,
-                   .m = m,
-                   .n = n,
-                   .k = b.size(args.transpose_b ? -1 : -2),
-                   .a = operand(a, args.transpose_a),
-                   .b = operand(b, args.transpose_b),
-                   .c = {y.raw(), y.size(-1), m * y.size(-1)},
-                   .accumulate = args.accumulate,
-                   .dtype = a.dtype(),
-                   .c_dtype = y.dtype(),
-                   .device = context.device};
+  ProductArgs product{.batch = batch,
+                      .m = m,
+                      .n = n,
+                      .k = b.size(args.transpose_b ? -1 : -2),
+                      .a = operand(a, args.transpose_a),
+                      .b = operand(b, args.transpose_b),
+                      .c = {y.raw(), y.size(-1), m * y.size(-1)},
+                      .accumulate = args.accumulate,
+                      .dtype = a.dtype(),
+                      .c_dtype = y.dtype()};
   if (b.rank() == 2 && a.rank() > 2 && !args.transpose_a) {
     // The rows of all matrices of a, one after the other, are one matrix.
     product.m *= batch;
     product.batch = 1;
   }
-  gemm(product);
+  multiply(context, product);
 }
 
-}  // namespace tessera::cpu
+}  // namespace tessera::kernels

@@ -4,6 +4,7 @@
 // that took it.
 #include "core/autograd.h"
 #include "core/image_ops.h"
+#include "core/ops/max_pool.h"
 #include "core/ops/pool.h"
 #include "core/trace.h"
 

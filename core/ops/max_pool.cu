@@ -1,5 +1,6 @@
 // max_pool on CUDA: a thread finds the maximum of n channels over a window, or gathers the gradient
 // of n channels of a pixel from the windows that took it.
+#include "core/ops/max_pool.h"
 #include "core/ops/pool.cuh"
 
 namespace tessera::cuda {

@@ -2,6 +2,7 @@
 #include "core/autograd.h"
 #include "core/ops.h"
 #include "core/ops/blocks.h"
+#include "core/ops/mul.h"
 #include "core/trace.h"
 
 namespace tessera::ops {

@@ -1,6 +1,6 @@
 // mul on CUDA: y = a * b, element by element.
 #include "core/cuda/elementwise.cuh"
-#include "core/kernels.h"
+#include "core/ops/mul.h"
 
 namespace tessera::cuda {
 

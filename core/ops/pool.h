@@ -5,7 +5,8 @@
 #include <cstdint>
 #include <string_view>
 
-#include "core/image_kernels.h"
+#include "core/context.h"
+#include "core/ops/options.h"
 
 namespace tessera {
 

@@ -3,6 +3,7 @@
 #include "core/autograd.h"
 #include "core/image_ops.h"
 #include "core/ops/blocks.h"
+#include "core/ops/relu.h"
 #include "core/trace.h"
 
 namespace tessera::ops {

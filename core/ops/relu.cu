@@ -1,6 +1,6 @@
 // relu on CUDA: y = max(x, 0), dx = dy where y > 0, element by element.
 #include "core/cuda/elementwise.cuh"
-#include "core/image_kernels.h"
+#include "core/ops/relu.h"
 
 namespace tessera::cuda {
 

@@ -2,6 +2,7 @@
 // parameter is copied, because its memory may go when the operation is done.
 #include "core/autograd.h"
 #include "core/ops.h"
+#include "core/ops/copy.h"
 #include "core/trace.h"
 
 namespace tessera::ops {

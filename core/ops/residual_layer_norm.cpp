@@ -7,6 +7,8 @@
 #include "core/autograd.h"
 #include "core/ops.h"
 #include "core/ops/layer_norm.h"
+#include "core/ops/layer_norm_rows.h"
+#include "core/ops/residual_layer_norm.h"
 #include "core/trace.h"
 
 namespace tessera::ops {

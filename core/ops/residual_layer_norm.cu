@@ -1,7 +1,7 @@
 // residual_layer_norm on CUDA: the sum is written once, and normalized as it is stored, without
 // being read again (layer_norm.cuh). Its gradient is layer_norm's.
-#include "core/kernels.h"
 #include "core/ops/layer_norm.cuh"
+#include "core/ops/residual_layer_norm.h"
 
 namespace tessera::cuda {
 

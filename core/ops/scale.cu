@@ -1,6 +1,6 @@
 // scale on CUDA: y = factor * x.
 #include "core/cuda/elementwise.cuh"
-#include "core/kernels.h"
+#include "core/ops/scale.h"
 
 namespace tessera::cuda {
 

@@ -2,6 +2,8 @@
 // of a parameter the rows are copied, because its memory may go when the operation is done.
 #include "core/autograd.h"
 #include "core/ops.h"
+#include "core/ops/copy.h"
+#include "core/ops/fill.h"
 #include "core/trace.h"
 
 namespace tessera::ops {

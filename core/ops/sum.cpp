@@ -5,6 +5,8 @@
 // does not depend on the number of threads.
 #include "core/autograd.h"
 #include "core/ops.h"
+#include "core/ops/fill.h"
+#include "core/ops/sum.h"
 #include "core/trace.h"
 
 namespace tessera::ops {

@@ -1,7 +1,7 @@
 // sum on CUDA: blocks of 4096 elements are summed in fp64 each, then the blocks, both in an order
 // that is a function of the number of elements alone.
 #include "core/cuda/elementwise.cuh"
-#include "core/kernels.h"
+#include "core/ops/sum.h"
 
 namespace tessera::cuda {
 

@@ -1,6 +1,7 @@
 // transpose: y (..., n, m) = x (..., m, n), a copy. L is the product of the leading dimensions.
 #include "core/autograd.h"
 #include "core/ops.h"
+#include "core/ops/transpose.h"
 #include "core/trace.h"
 
 namespace tessera::ops {

@@ -1,7 +1,7 @@
 // transpose on CUDA: y (..., n, m) = x (..., m, n), through tiles in shared memory, so that both
 // sides are read and written along their rows.
 #include "core/cuda/kernel.cuh"
-#include "core/kernels.h"
+#include "core/ops/transpose.h"
 
 namespace tessera::cuda {
 

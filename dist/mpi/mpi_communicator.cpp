@@ -6,9 +6,9 @@
 #include <optional>
 #include <thread>
 
-#include "core/kernels.h"
 #include "core/trace.h"
 #include "dist/collective_checks.h"
+#include "dist/fold.h"
 #include "dist/host_work.h"
 #include "dist/mpi/mpi_transport.h"
 

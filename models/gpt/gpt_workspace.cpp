@@ -2,7 +2,9 @@
 
 #include <memory>
 
+#include "core/gemm.h"
 #include "core/ops/causal_attention.h"
+#include "core/product.h"
 #include "models/kernel_workspace.h"
 
 namespace tessera::models {
@@ -15,9 +17,9 @@ class Kernels {
       : s_(sizes), c_(sizes.config.width), context_(current_context(sizes.device)) {}
   virtual ~Kernels() = default;
 
-  int64_t product(cpu::GemmArgs args) const {
+  int64_t product(ProductArgs args) const {
     args.dtype = s_.dtype;
-    return product_workspace(context_, args);
+    return kernels::product_workspace_bytes(context_, args);
   }
   virtual int64_t attention(bool backward) const = 0;
   virtual int64_t norm_gradient() const = 0;
@@ -63,9 +65,9 @@ class CpuKernels : public Kernels {
   int64_t attention_product(bool backward) const {
     const int64_t head = c_ / s_.config.heads;
     int64_t most = 0;
-    const auto on_one_thread = [&](cpu::GemmArgs args) {
-      args.threads = 1;
-      most = std::max(most, pieces(product(args), 64) * 64);
+    const auto on_one_thread = [&](ProductArgs args) {
+      args.dtype = s_.dtype;
+      most = std::max(most, pieces(cpu::gemm_workspace_bytes(args, {.threads = 1}), 64) * 64);
     };
     for (int64_t row = 0; row < s_.tokens; row += cpu::attention_tile_rows) {
       const int64_t end = std::min(s_.tokens, row + cpu::attention_tile_rows);

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "core/ops/conv2d.h"
+#include "core/product.h"
 #include "models/kernel_workspace.h"
 
 namespace tessera::models {
@@ -49,8 +51,8 @@ int64_t ImageWorkspace::conv2d(const Conv2dSizes& sizes, bool has_bias, bool wan
   return std::max(forward, kernels::conv2d_backward_workspace(context, sizes, dtype, wanted));
 }
 
-// What the layer takes for running statistics, and for sums over ranks, 8 bytes a channel, is never
-// more than what the batch's statistics take.
+// What the layer takes for running statistics, and for sums over parts of a batch, 8 bytes a
+// channel, is never more than what the batch's statistics take.
 int64_t ImageWorkspace::batch_norm(int64_t rows, int64_t channels) const {
   const NormWorkspace norm = context.device.is_cpu()
                                  ? cpu_norm(rows, channels)
@@ -61,10 +63,10 @@ int64_t ImageWorkspace::batch_norm(int64_t rows, int64_t channels) const {
 }
 
 int64_t ImageWorkspace::linear(int64_t rows, int64_t in, int64_t out) const {
-  const auto product = [this](cpu::GemmArgs args) {
+  const auto product = [this](ProductArgs args) {
     args.dtype = dtype;
     args.c_dtype = dtype;
-    return product_workspace(context, args);
+    return kernels::product_workspace_bytes(context, args);
   };
   // The weight is stored as [out, in].
   const int64_t y = product({.m = rows, .n = out, .k = in, .a = {nullptr, in},

@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "core/kernels.h"
+#include "optim/kernels/update.h"
 
 namespace tessera::optim {
 
@@ -32,7 +32,7 @@ struct UpdateRanges {
   Tensor gradients;
   std::span<const Tensor> state;  // one a name, in the order of state_names()
   /// On a GPU: what the host does not know when it launches the update. A rule hands them on to its
-  /// launcher, or heeds them as core/kernels.h says.
+  /// launcher, or heeds them as optim/kernels/update.h says.
   const StepScalars* scalars = nullptr;
 };
 

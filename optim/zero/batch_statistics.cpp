@@ -1,6 +1,8 @@
 #include "optim/zero/batch_statistics.h"
 
-#include "core/image_kernels.h"
+#include "core/ops/copy.h"
+#include "core/ops/fill.h"
+#include "optim/kernels/fold_statistics.h"
 #include "optim/zero/partition.h"
 
 namespace tessera::optim {
@@ -11,7 +13,7 @@ BatchStatistics::BatchStatistics(std::shared_ptr<dist::Communicator> communicato
 BatchStatistics::~BatchStatistics() {
   for (const auto& [name, statistics] : statistics_) {
     statistics->observed = nullptr;
-    statistics->over = {};
+    statistics->parts = {};
   }
 }
 
@@ -63,7 +65,7 @@ void BatchStatistics::lay_out() {
       const auto sum = [this](const Tensor& values) {
         communicator_->all_reduce(values, {dist::Traffic::statistics}).wait();
       };
-      statistics->over = {.ranks = communicator_->size(), .sum = sum};
+      statistics->parts = {.count = communicator_->size(), .sum = sum};
     }
     offset += 2 * statistics->mean.elements();
   }

@@ -9,6 +9,7 @@
 
 #include "dist/communicator.h"
 #include "nn/module.h"
+#include "optim/kernels/step_scalars.h"
 
 namespace tessera::optim {
 

@@ -4,6 +4,7 @@
 
 #include "core/cuda.h"
 #include "core/ops/blocks.h"
+#include "optim/kernels/square_sums.h"
 
 namespace tessera::optim {
 

@@ -6,7 +6,8 @@
 #include <memory>
 #include <vector>
 
-#include "core/kernels.h"
+#include "optim/kernels/step_end.h"
+#include "optim/kernels/step_scalars.h"
 #include "optim/zero/partition.h"
 
 namespace tessera::optim {

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "core/context.h"
-#include "core/kernels.h"
+#include "dist/fold.h"
 
 namespace tessera::optim {
 

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "core/kernels.h"
+#include "core/ops/copy.h"
 #include "core/trace.h"
 
 namespace tessera::optim {

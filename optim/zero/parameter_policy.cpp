@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "core/kernels.h"
+#include "core/ops/copy.h"
 
 namespace tessera::optim {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "core/assign.h"
-#include "core/kernels.h"
+#include "core/ops/fill.h"
 
 namespace tessera::optim {
 namespace {

@@ -10,6 +10,7 @@
 #include "dist/communicator.h"
 #include "dist/shard_layout.h"
 #include "nn/parameter_source.h"
+#include "optim/kernels/update.h"
 #include "optim/rules/update_rule.h"
 
 namespace tessera::optim {

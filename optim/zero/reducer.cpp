@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "core/autograd.h"
-#include "core/kernels.h"
+#include "core/ops/fill.h"
 #include "core/trace.h"
 
 namespace tessera::optim {

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "core/kernels.h"
+#include "core/ops/convert.h"
 #include "core/trace.h"
 
 namespace tessera::optim {

@@ -2,7 +2,8 @@
 
 #include <algorithm>
 
-#include "core/kernels.h"
+#include "core/ops/copy.h"
+#include "core/ops/fill.h"
 #include "optim/zero/partition.h"
 
 namespace tessera::optim {

@@ -7,7 +7,8 @@
 #include <optional>
 
 #include "core/cuda.h"
-#include "core/kernels.h"
+#include "core/memory.h"
+#include "optim/kernels/step_scalars.h"
 
 namespace tessera::optim {
 

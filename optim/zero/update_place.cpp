@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "core/kernels.h"
+#include "core/ops/convert.h"
 
 namespace tessera::optim {
 

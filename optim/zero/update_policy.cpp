@@ -2,7 +2,8 @@
 
 #include <algorithm>
 
-#include "core/kernels.h"
+#include "core/ops/convert.h"
+#include "core/ops/copy.h"
 
 namespace tessera::optim {
 

@@ -14,6 +14,8 @@
 #include <vector>
 
 #include "dist/communicator.h"
+#include "optim/kernels/step_scalars.h"
+#include "optim/kernels/update.h"
 #include "optim/zero/partition.h"
 #include "optim/zero/update_place.h"
 

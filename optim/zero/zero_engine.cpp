@@ -4,8 +4,9 @@
 #include <cmath>
 #include <map>
 
-#include "core/kernels.h"
+#include "core/autograd.h"
 #include "core/trace.h"
+#include "optim/kernels/step_end.h"
 #include "optim/zero/graphs.h"
 
 namespace tessera::optim {

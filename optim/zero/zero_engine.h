@@ -12,6 +12,8 @@
 #include <vector>
 
 #include "dist/bootstrap.h"
+#include "optim/kernels/step_scalars.h"
+#include "optim/kernels/update.h"
 #include "optim/rules/loss_scaler.h"
 #include "optim/zero/batch_statistics.h"
 #include "optim/zero/gradient_norm.h"

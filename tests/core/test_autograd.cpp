@@ -5,8 +5,10 @@
 #include <vector>
 
 #include "core/autograd.h"
-#include "core/kernels.h"
 #include "core/ops.h"
+#include "core/ops/add.h"
+#include "core/ops/fill.h"
+#include "core/ops/scale.h"
 #include "tests/support/catch.h"
 #include "tests/support/reference.h"
 

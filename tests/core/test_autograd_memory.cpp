@@ -4,9 +4,9 @@
 #include <vector>
 
 #include "core/autograd.h"
-#include "core/kernels.h"
 #include "core/memory.h"
 #include "core/ops.h"
+#include "core/ops/scale.h"
 #include "tests/support/catch.h"
 #include "tests/support/reference.h"
 

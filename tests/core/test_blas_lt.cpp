@@ -1,11 +1,11 @@
 // Products by cuBLASLt, where the program runs on CUDA.
 #ifdef TESSERA_WITH_CUDA
-#include "core/cuda/blas_lt.h"
+#include "core/product.h"
 
 #include <thread>
 #include <vector>
 
-#include "core/kernels.h"
+#include "core/ops/copy.h"
 #include "tests/support/catch.h"
 #include "tests/support/devices.h"
 #include "tests/support/precision.h"
@@ -39,7 +39,7 @@ struct Operands {
     return result;
   }
 
-  cuda::LtArgs args(bool with_bias, bool accumulate) const {
+  ProductArgs args(bool with_bias, bool accumulate) const {
     const auto [m, n, k] = sizes;
     return {.m = m,
             .n = n,
@@ -129,7 +129,7 @@ TEST_CASE("a product on CUDA of size zero is nothing, zero or the bias", "[blas_
   const DType dtype = GENERATE(from_range(float_dtypes()));
   const Tensor c = rounded_to(dtype, Tensor::full({2, 3}, 5.0f));
   const Tensor bias = rounded_to(dtype, Tensor::from<float>({3}, {1, 2, 3}));
-  const auto multiply = [&](cuda::LtArgs args) {
+  const auto multiply = [&](ProductArgs args) {
     args.c = {c.raw(), 3};
     args.dtype = dtype;
     args.c_dtype = dtype;
@@ -168,7 +168,7 @@ TEST_CASE("a product on CUDA gives the same bits in every call and thread", "[bl
   std::vector<std::thread> threads;
   for (const Tensor& result : results) {
     threads.emplace_back([&operands, result] {
-      cuda::LtArgs args = operands.args(true, false);
+      ProductArgs args = operands.args(true, false);
       args.c.data = result.raw();
       cuda::multiply(context(), args);
     });
@@ -181,11 +181,11 @@ TEST_CASE("a product on CUDA says what is wrong", "[blas_lt]") {
   if (on_cpu()) return;
   using Catch::Matchers::ContainsSubstring;
   const Operands operands(DType::bf16, DType::f32, {4, 8, 4}, false, false);
-  const cuda::LtArgs fine = operands.args(false, false);
-  const auto refused = [](const cuda::LtArgs& args, const char* why) {
+  const ProductArgs fine = operands.args(false, false);
+  const auto refused = [](const ProductArgs& args, const char* why) {
     CHECK_THROWS_WITH(cuda::multiply(context(), args), ContainsSubstring(why));
   };
-  cuda::LtArgs bad = fine;
+  ProductArgs bad = fine;
   bad.a.row_stride = 3;
   refused(bad, "a matrix of 4 x 4 has strides 3 and 1");
   bad = fine;
@@ -209,18 +209,18 @@ TEST_CASE("what a product takes of the workspace is known before it runs") {
       for (const int64_t offset : {0, 1, 8}) {
         CAPTURE(dtype_name(dtype), sizes.m, sizes.n, sizes.k, offset);
         const Operands x(dtype, dtype, sizes, false, true, offset);
-        cuda::LtArgs args = x.args(true, false);
+        ProductArgs args = x.args(true, false);
         MemoryLedger& ledger = memory_ledger();
         ledger.reset_peaks();
         const int64_t before = ledger.current(Category::workspace);
         cuda::multiply(context(), args);
         const int64_t taken = ledger.peak(Category::workspace) - before;
-        CHECK(cuda::workspace_bytes(context(), args) == taken);
+        CHECK(cuda::product_workspace_bytes(context(), args) == taken);
         // Addresses count by their alignment alone: of blocks that are not there it is the same.
         const int64_t address = 1024 + offset * dtype_size(dtype);
         args.c.data = reinterpret_cast<void*>(static_cast<intptr_t>(address));
         args.a.data = args.b.data = args.bias = args.c.data;
-        CHECK(cuda::workspace_bytes(context(), args) == taken);
+        CHECK(cuda::product_workspace_bytes(context(), args) == taken);
       }
     }
   }

@@ -1,4 +1,4 @@
-#include "tests/support/check_gradient.h"
+#include "core/check_gradient.h"
 
 #include "core/ops.h"
 #include "tests/support/catch.h"

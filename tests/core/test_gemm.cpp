@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <vector>
 
+#include "core/ops/copy.h"
 #include "tests/support/catch.h"
 #include "tests/support/precision.h"
 #include "tests/support/reference.h"
@@ -30,7 +31,7 @@ struct Operands {
   bool transpose_a, transpose_b;
   Tensor a, b, c, bias;
 
-  cpu::GemmArgs args(bool with_bias, bool accumulate) const {
+  ProductArgs args(bool with_bias, bool accumulate) const {
     const auto [m, n, k] = sizes;
     return {.m = m,
             .n = n,
@@ -56,7 +57,7 @@ struct Operands {
   }
 };
 
-using Multiply = void (*)(const cpu::GemmArgs&);
+using Multiply = void (*)(const ProductArgs&, const cpu::GemmOptions&);
 
 TEST_CASE("gemm equals float64 for every way its operands are stored", "[gemm][cpu]") {
   const auto sizes = GENERATE(Sizes{1, 1, 1}, Sizes{3, 5, 7}, Sizes{64, 1, 33}, Sizes{1, 65, 16},
@@ -72,7 +73,7 @@ TEST_CASE("gemm equals float64 for every way its operands are stored", "[gemm][c
     const DType c_dtype = rounds ? dtype : DType::f32;
     const Operands operands(dtype, c_dtype, sizes, transpose_a, transpose_b);
     const Values expected = operands.expected(with_bias, accumulate);
-    multiply(operands.args(with_bias, accumulate));
+    multiply(operands.args(with_bias, accumulate), {});
     CHECK(relative_error(operands.c, expected) < tolerance(c_dtype));
   }
 }
@@ -89,8 +90,8 @@ TEST_CASE("gemm rounds once: c = round(c + (product + bias))", "[gemm][cpu]") {
     const Operands wide(dtype, DType::f32, sizes, transpose_a, transpose_b);
     const Operands narrow(dtype, dtype, sizes, transpose_a, transpose_b);
     const Values before = values_of(narrow.c);
-    multiply(wide.args(with_bias, false));
-    multiply(narrow.args(with_bias, accumulate));
+    multiply(wide.args(with_bias, false), {});
+    multiply(narrow.args(with_bias, accumulate), {});
     const Tensor sum = Tensor::empty(wide.c.shape());
     for (int64_t i = 0; i < sum.elements(); ++i) {
       const float start = accumulate ? static_cast<float>(before[static_cast<size_t>(i)]) : 0.0f;
@@ -131,7 +132,8 @@ TEST_CASE("gemm reads heads out of a packed tensor and broadcasts a shared opera
               .a = {packed, row, 1, size},
               .b = {packed + heads * size * dtype_size(dtype), 1, row, shared ? 0 : size},
               .c = {scores.raw(), tokens, tokens * tokens},
-              .dtype = dtype});
+              .dtype = dtype},
+             {});
     CHECK(relative_error(scores, expected) < 1e-6);
   }
 }
@@ -142,7 +144,7 @@ TEST_CASE("gemm of size zero: nothing happens, and a sum over no terms is zero o
   const DType c_dtype = GENERATE_COPY(DType::f32, dtype);
   const Tensor c = rounded_to(c_dtype, Tensor::full({2, 3}, 5.0f));
   const Tensor bias = rounded_to(dtype, Tensor::from<float>({3}, {1, 2, 3}));
-  const auto multiply = [&](cpu::GemmArgs args) {
+  const auto multiply = [&](ProductArgs args) {
     args.c = {c.raw(), 3};
     args.dtype = dtype;
     args.c_dtype = c_dtype;
@@ -207,8 +209,8 @@ TEST_CASE("gemm works inside a parallel region, and gives there what one thread 
                .b = {b.raw(), size},
                .c = {c.raw(), size},
                .dtype = dtype,
-               .c_dtype = dtype,
-               .threads = 1});
+               .c_dtype = dtype},
+              {.threads = 1});
   };
   multiply(expected);
   std::vector<Tensor> results;
@@ -232,17 +234,17 @@ TEST_CASE("gemm's workspace is what was said, and can be the caller's", "[gemm][
   const Tensor b = random_tensor_of(dtype, {batch, k, n}, 2);
   const Tensor bias = random_tensor_of(dtype, {n}, 3);
   const Tensor c = Tensor::zeros({batch, m, n}, c_dtype);
-  cpu::GemmArgs args{.batch = batch,
-                     .m = m,
-                     .n = n,
-                     .k = k,
-                     .a = {nullptr, transposed ? 1 : k, transposed ? m : 1, m * k},
-                     .b = {nullptr, transposed ? 1 : n, transposed ? k : 1, shared ? 0 : k * n},
-                     .c = {nullptr, n, m * n},
-                     .bias = extra ? bias.raw() : nullptr,
-                     .accumulate = extra,
-                     .dtype = dtype,
-                     .c_dtype = c_dtype};
+  ProductArgs args{.batch = batch,
+                   .m = m,
+                   .n = n,
+                   .k = k,
+                   .a = {nullptr, transposed ? 1 : k, transposed ? m : 1, m * k},
+                   .b = {nullptr, transposed ? 1 : n, transposed ? k : 1, shared ? 0 : k * n},
+                   .c = {nullptr, n, m * n},
+                   .bias = extra ? bias.raw() : nullptr,
+                   .accumulate = extra,
+                   .dtype = dtype,
+                   .c_dtype = c_dtype};
   const int64_t before = memory_ledger().current(Category::workspace);
   memory_ledger().reset_peaks();
   const auto held = [&] { return memory_ledger().peak(Category::workspace) - before; };
@@ -252,9 +254,7 @@ TEST_CASE("gemm's workspace is what was said, and can be the caller's", "[gemm][
   args.b.data = b.raw();
   args.c.data = c.raw();
   const Tensor room = Tensor::empty({bytes}, DType::u8);
-  cpu::GemmArgs with_room = args;
-  with_room.workspace = room.raw();
-  cpu::gemm(with_room);
+  cpu::gemm(args, {.workspace = room.raw()});
   CHECK(held() == 0);
   cpu::gemm(args);
   CHECK(held() == bytes);
@@ -264,12 +264,11 @@ TEST_CASE("gemm's workspace is what was said, and can be the caller's", "[gemm][
 TEST_CASE("gemm's workspace is counted on its device", "[gemm][cpu]") {
   const Device second{DeviceType::cpu, 1};
   const Operands operands(DType::f16, DType::f16, {8, 8, 8}, false, false);
-  cpu::GemmArgs args = operands.args(false, false);
-  args.device = second;
+  const ProductArgs args = operands.args(false, false);
   memory_ledger().reset_peaks();
   memory_ledger(second).reset_peaks();
   const int64_t host = memory_ledger().current(Category::workspace);
-  cpu::gemm(args);
+  cpu::gemm(args, {.device = second});
   CHECK(memory_ledger(second).peak(Category::workspace) == cpu::gemm_workspace_bytes(args));
   CHECK(memory_ledger().peak(Category::workspace) == host);
 }
@@ -277,8 +276,14 @@ TEST_CASE("gemm's workspace is counted on its device", "[gemm][cpu]") {
 TEST_CASE("f16 products overflow only where c is f16", "[gemm][cpu]") {
   const Tensor x = rounded_to(DType::f16, Tensor::full({1}, 256.0f));
   const Tensor narrow = Tensor::zeros({1}, DType::f16), wide = Tensor::zeros({1});
-  cpu::GemmArgs args{.m = 1, .n = 1, .k = 1, .a = {x.raw(), 1}, .b = {x.raw(), 1},
-                     .c = {narrow.raw(), 1}, .dtype = DType::f16, .c_dtype = DType::f16};
+  ProductArgs args{.m = 1,
+                   .n = 1,
+                   .k = 1,
+                   .a = {x.raw(), 1},
+                   .b = {x.raw(), 1},
+                   .c = {narrow.raw(), 1},
+                   .dtype = DType::f16,
+                   .c_dtype = DType::f16};
   cpu::gemm(args);
   args.c = {wide.raw(), 1};
   args.c_dtype = DType::f32;
@@ -300,8 +305,7 @@ TEST_CASE("which products are fast depends on the CPU", "[gemm][cpu]") {
 
 TEST_CASE("gemm says what is wrong, and names the call that oneDNN refused", "[gemm][cpu]") {
   const Tensor x = Tensor::full({4, 4}, 1.0f);
-  cpu::GemmArgs bad{
-      .m = 4, .n = 4, .k = 4, .a = {x.raw(), -4}, .b = {x.raw(), 4}, .c = {x.raw(), 4}};
+  ProductArgs bad{.m = 4, .n = 4, .k = 4, .a = {x.raw(), -4}, .b = {x.raw(), 4}, .c = {x.raw(), 4}};
   CHECK_THROWS_WITH(cpu::gemm(bad), Catch::Matchers::ContainsSubstring("oneDNN: dnnl::"));
   bad.c_dtype = DType::bf16;
   CHECK_THROWS_WITH(

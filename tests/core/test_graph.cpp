@@ -7,6 +7,10 @@
 
 #include "core/cuda.h"
 #include "core/ops.h"
+#include "core/ops/add.h"
+#include "core/ops/copy.h"
+#include "core/ops/fill.h"
+#include "core/ops/scale.h"
 #include "core/recompute.h"
 #include "tests/support/catch.h"
 #include "tests/support/devices.h"

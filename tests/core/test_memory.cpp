@@ -8,8 +8,9 @@
 
 #include "core/context.h"
 #include "core/cuda.h"
-#include "core/kernels.h"
 #include "core/memory.h"
+#include "core/ops/add.h"
+#include "core/ops/copy.h"
 #include "core/tensor.h"
 #include "tests/support/catch.h"
 #include "tests/support/devices.h"

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "core/cuda/blas_lt.h"
+#include "core/product.h"
 #include "tests/support/catch.h"
 #include "tests/support/devices.h"
 #include "tests/support/precision.h"

@@ -16,9 +16,9 @@
 #include <string>
 #include <thread>
 
-#include "core/kernels.h"
 #include "dist/bootstrap.h"
 #include "dist/device_choice.h"
+#include "dist/fold.h"
 
 using namespace tessera;
 

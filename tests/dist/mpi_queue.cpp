@@ -4,8 +4,8 @@
 #include <random>
 #include <thread>
 
-#include "core/kernels.h"
 #include "core/trace.h"
+#include "dist/fold.h"
 #include "tests/dist/mpi_helpers.h"
 #include "tests/support/delayed_communicator.h"
 

@@ -1,5 +1,6 @@
 // Ranks whose GPUs or libraries differ, and whose cuDNN proposes algorithms in another order.
 #include "core/convolution_choices.h"
+#include "core/ops/conv2d.h"
 #include "dist/device_choice.h"
 #include "dist/machine.h"
 #include "dist/shared_choices.h"

@@ -2,6 +2,7 @@
 #include <map>
 
 #include "core/convolution_choices.h"
+#include "core/ops/conv2d.h"
 #include "tests/support/catch.h"
 #include "tests/support/tensors.h"
 

@@ -6,6 +6,7 @@
 #include "core/context.h"
 #include "core/cuda.h"
 #include "core/ops.h"
+#include "core/ops/copy.h"
 #include "tests/emulated/launch.h"
 #include "tests/support/catch.h"
 

@@ -1,5 +1,6 @@
 // Models whose parameters are not all alike: some frozen, of several dtypes, some that join the
 // optimizer later. Equal bits over ranks and stages as ever, and memory only for what is trained.
+#include "core/ops/convert.h"
 #include "tests/support/catch.h"
 #include "tests/support/layered_model.h"
 #include "tests/support/memory_use.h"

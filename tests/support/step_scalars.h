@@ -1,7 +1,7 @@
 // The scalars of a step's end, on the device that a test runs on.
 #pragma once
 
-#include "core/kernels.h"
+#include "optim/kernels/step_scalars.h"
 
 namespace tessera::test {
 

@@ -6,8 +6,8 @@
 #include <numbers>
 #include <string>
 
+#include "core/check_gradient.h"
 #include "nn/module.h"
-#include "tests/support/check_gradient.h"
 #include "tests/support/reference.h"
 
 namespace tessera::test {

@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "core/autograd.h"
-#include "core/kernels.h"
+#include "core/ops/fill.h"
 #include "models/gpt/gpt.h"
 #include "tests/support/catch.h"
 

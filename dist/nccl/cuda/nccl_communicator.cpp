@@ -3,7 +3,6 @@
 #include <nccl.h>
 
 #include <algorithm>
-#include <cstddef>
 #include <optional>
 #include <span>
 #include <tuple>
@@ -12,9 +11,11 @@
 
 #include "core/cuda.h"
 #include "core/cuda/check.h"
-#include "core/kernels.h"
+#include "core/ops/add.h"
+#include "core/ops/copy.h"
 #include "core/trace.h"
 #include "dist/collective_checks.h"
+#include "dist/fold.h"
 #include "dist/nccl/cuda/flights.h"
 #include "dist/nccl/cuda/host_gather.h"
 #include "dist/nccl/cuda/nccl_check.h"

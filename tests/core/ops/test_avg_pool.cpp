@@ -1,7 +1,7 @@
 // avg_pool and global_avg_pool against float64, their gradients, and their bits.
+#include "core/check_gradient.h"
 #include "core/image_ops.h"
 #include "tests/support/catch.h"
-#include "tests/support/check_gradient.h"
 #include "tests/support/pool_cases.h"
 #include "tests/support/precision.h"
 #include "tests/support/reference.h"

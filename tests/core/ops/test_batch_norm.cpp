@@ -1,10 +1,12 @@
-// batch_norm against float64, its gradient, over ranks, and its bits.
+// batch_norm against float64, its gradient, over parts of a batch, and its bits.
 #include <cmath>
 #include <utility>
 
+#include "core/check_gradient.h"
 #include "core/image_ops.h"
+#include "core/ops/add.h"
+#include "core/ops/copy.h"
 #include "tests/support/catch.h"
-#include "tests/support/check_gradient.h"
 #include "tests/support/precision.h"
 #include "tests/support/reference.h"
 
@@ -39,7 +41,7 @@ struct Outputs {
   std::vector<Tensor> all() const { return {y, mean, variance, dx, dweight, dbias}; }
 };
 
-Outputs run(const Inputs& in, Form form, const ops::SumOverRanks& over = {}) {
+Outputs run(const Inputs& in, Form form, const ops::BatchParts& parts = {}) {
   const Tensor x = as_parameter(in.x), residual = as_parameter(in.residual);
   // Whoever reads these when they are not announced fails.
   GatheredParameter weight(in.weight), bias(in.bias);
@@ -50,7 +52,7 @@ Outputs run(const Inputs& in, Form form, const ops::SumOverRanks& over = {}) {
     result.y = ops::batch_norm_with(in.mean, in.variance, x, weight.tensor, bias.tensor, added,
                                     options);
   } else {
-    result = ops::batch_norm(x, weight.tensor, bias.tensor, added, options, over);
+    result = ops::batch_norm(x, weight.tensor, bias.tensor, added, options, parts);
   }
   backward_from(result.y, in.dy);
   return {result.y, result.mean, result.variance, gradient_of(x), weight.gradient(),
@@ -176,11 +178,11 @@ TEST_CASE("batch_norm passes the check of its gradient", "[batch_norm]") {
   REQUIRE(check_gradient(operation, inputs, options));
 }
 
-/// A sum over two ranks of one process. Each rank runs alone and finds what the other one gave when
-/// that ran before; after as many rounds as there are calls, and one more, all values are right.
-class TwoRanks {
+/// A sum over two parts of a batch. Each runs alone and finds what the other one gave when that ran
+/// before; after as many rounds as there are calls, and one more, all values are right.
+class TwoParts {
  public:
-  ops::SumOverRanks rank(size_t self) {
+  ops::BatchParts part(size_t self) {
     calls_ = 0;
     return {2, [this, self](const Tensor& x) {
               std::vector<Tensor>& own = given_[self];
@@ -199,24 +201,24 @@ class TwoRanks {
   std::vector<Tensor> given_[2];
 };
 
-TEST_CASE("batch_norm over ranks is that of all rows together", "[batch_norm]") {
+TEST_CASE("batch_norm over parts is that of all rows together", "[batch_norm]") {
   const Form form = GENERATE(Form{}, Form{.residual = true, .relu = true});
   const int64_t rows = GENERATE(1, 150), channels = GENERATE(1, 17);
   const DType dtype = GENERATE(from_range(float_dtypes()));
   const Inputs all(2 * rows, channels, dtype);
   Inputs halves[2] = {all, all};
-  for (int64_t rank = 0; rank < 2; ++rank) {
-    Inputs& half = halves[rank];
+  for (int64_t part = 0; part < 2; ++part) {
+    Inputs& half = halves[part];
     for (Tensor* tensor : {&half.x, &half.residual, &half.dy}) {
-      *tensor = tensor->rows(rank * rows, (rank + 1) * rows);
+      *tensor = tensor->rows(part * rows, (part + 1) * rows);
     }
   }
-  TwoRanks ranks;
+  TwoParts parts;
   Outputs out[2];
   for (int round = 0; round < 4; ++round) {
-    for (const size_t rank : {0u, 1u}) {
-      out[rank] = run(halves[rank], form, ranks.rank(rank));
-      CHECK(ranks.calls() == 3);
+    for (const size_t part : {0u, 1u}) {
+      out[part] = run(halves[part], form, parts.part(part));
+      CHECK(parts.calls() == 3);
     }
   }
   CHECK(same_bits(out[0].mean, out[1].mean));
@@ -230,16 +232,16 @@ TEST_CASE("batch_norm over ranks is that of all rows together", "[batch_norm]") 
   CHECK(max_error(out[0].mean, expected.mean) < 2e-6);
   CHECK(max_error(out[0].variance, expected.variance) < 5e-6);
   const auto count = static_cast<ptrdiff_t>(rows * channels);
-  for (const ptrdiff_t rank : {0, 1}) {
-    const auto part = [&](const Values& values) {
-      return Values(values.begin() + rank * count, values.begin() + (rank + 1) * count);
+  for (const ptrdiff_t part : {0, 1}) {
+    const auto rows_of = [&](const Values& values) {
+      return Values(values.begin() + part * count, values.begin() + (part + 1) * count);
     };
-    const Outputs& own = out[rank];
-    CHECK(max_error(own.y, part(expected.y)) < tolerance(dtype, 1, 1e-5));
-    CHECK(max_error(own.dx, part(expected.dx)) < tolerance(dtype, 1, 5e-5));
-    if (form.residual) CHECK(max_error(own.dresidual, part(expected.dresidual)) == 0);
+    const Outputs& own = out[part];
+    CHECK(max_error(own.y, rows_of(expected.y)) < tolerance(dtype, 1, 1e-5));
+    CHECK(max_error(own.dx, rows_of(expected.dx)) < tolerance(dtype, 1, 5e-5));
+    if (form.residual) CHECK(max_error(own.dresidual, rows_of(expected.dresidual)) == 0);
   }
-  // Of a rank's own rows alone: their sum is what the reduction of gradients makes of them.
+  // Of a part's own rows alone: their sum is what the reduction of gradients makes of them.
   const auto check_sum = [&](const Tensor& a, const Tensor& b, const Values& sum) {
     const Values first = values_of(a), second = values_of(b);
     for (size_t i = 0; i < sum.size(); ++i) {
@@ -329,8 +331,8 @@ TEST_CASE("batch_norm says what is wrong", "[batch_norm]") {
                                       "variance needs more than one value per channel"));
   CHECK_THROWS_WITH(apply(in.x.rows(0, 0), in.weight),
                     ContainsSubstring("x has shape [0, 8], 0 rows"));
-  CHECK_THROWS_WITH(ops::batch_norm(in.x, in.weight, in.bias, {}, {}, {.ranks = 2, .sum = {}}),
-                    ContainsSubstring("2 ranks without a sum over them"));
+  CHECK_THROWS_WITH(ops::batch_norm(in.x, in.weight, in.bias, {}, {}, {.count = 2, .sum = {}}),
+                    ContainsSubstring("2 parts without a sum over them"));
   CHECK_THROWS_WITH(ops::batch_norm_with(in.mean, Tensor::full({4}, 1), in.x, in.weight, in.bias),
                     "batch_norm: given statistics [4] of dtype f32, expected [8] of dtype f32");
 }

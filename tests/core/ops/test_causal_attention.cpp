@@ -1,5 +1,7 @@
+#include "core/check_gradient.h"
+#include "core/ops/causal_attention.h"
+#include "core/ops/copy.h"
 #include "tests/support/catch.h"
-#include "tests/support/check_gradient.h"
 #include "tests/support/devices.h"
 #include "tests/support/precision.h"
 #include "tests/support/reference.h"

@@ -1,10 +1,12 @@
 // conv2d against float64, its gradients, its bits, and the workspace that it says it takes.
 #include "core/ops/conv2d.h"
 
+#include "core/check_gradient.h"
 #include "core/cuda.h"
 #include "core/image_ops.h"
+#include "core/ops/copy.h"
+#include "core/ops/fill.h"
 #include "tests/support/catch.h"
-#include "tests/support/check_gradient.h"
 #include "tests/support/devices.h"
 #include "tests/support/precision.h"
 #include "tests/support/reference.h"

@@ -1,3 +1,4 @@
+#include "core/ops/convert.h"
 #include "tests/support/catch.h"
 #include "tests/support/precision.h"
 #include "tests/support/reference.h"

@@ -1,4 +1,4 @@
-#include "core/kernels.h"
+#include "core/ops/copy.h"
 #include "tests/support/catch.h"
 #include "tests/support/tensors.h"
 

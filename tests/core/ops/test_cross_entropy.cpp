@@ -1,5 +1,6 @@
+#include "core/check_gradient.h"
+#include "core/ops/cross_entropy.h"
 #include "tests/support/catch.h"
-#include "tests/support/check_gradient.h"
 #include "tests/support/cross_entropy_reference.h"
 #include "tests/support/precision.h"
 

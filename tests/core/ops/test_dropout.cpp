@@ -1,9 +1,9 @@
 // dropout's mask is a function of (seed, step, sample, layer, element) alone.
 #include <cmath>
 
+#include "core/check_gradient.h"
 #include "core/ops.h"
 #include "tests/support/catch.h"
-#include "tests/support/check_gradient.h"
 #include "tests/support/precision.h"
 
 using namespace tessera;

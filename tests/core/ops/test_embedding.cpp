@@ -1,7 +1,9 @@
 // embedding against float64, its two gradients, and their bits.
+#include "core/check_gradient.h"
 #include "core/ops.h"
+#include "core/ops/add.h"
+#include "core/ops/embedding.h"
 #include "tests/support/catch.h"
-#include "tests/support/check_gradient.h"
 #include "tests/support/precision.h"
 
 using namespace tessera;

@@ -3,9 +3,9 @@
 
 #include <cmath>
 
+#include "core/check_gradient.h"
 #include "core/ops.h"
 #include "tests/support/catch.h"
-#include "tests/support/check_gradient.h"
 #include "tests/support/precision.h"
 
 using namespace tessera;

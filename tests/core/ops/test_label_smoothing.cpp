@@ -1,7 +1,9 @@
 // smoothed_cross_entropy against float64, its gradient, and its bits.
+#include "core/check_gradient.h"
 #include "core/image_ops.h"
+#include "core/ops/cross_entropy.h"
+#include "core/ops/label_smoothing.h"
 #include "tests/support/catch.h"
-#include "tests/support/check_gradient.h"
 #include "tests/support/cross_entropy_reference.h"
 #include "tests/support/precision.h"
 

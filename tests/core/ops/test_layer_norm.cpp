@@ -3,9 +3,11 @@
 #include <cmath>
 #include <utility>
 
+#include "core/check_gradient.h"
 #include "core/ops.h"
+#include "core/ops/copy.h"
+#include "core/ops/layer_norm.h"
 #include "tests/support/catch.h"
-#include "tests/support/check_gradient.h"
 #include "tests/support/precision.h"
 
 using namespace tessera;

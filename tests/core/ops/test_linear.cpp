@@ -1,5 +1,6 @@
+#include "core/check_gradient.h"
+#include "core/ops/matmul.h"
 #include "tests/support/catch.h"
-#include "tests/support/check_gradient.h"
 #include "tests/support/precision.h"
 #include "tests/support/reference.h"
 

@@ -1,8 +1,10 @@
+#include "core/ops/cross_entropy.h"
 #include "core/ops/linear_cross_entropy.h"
 
+#include "core/check_gradient.h"
 #include "core/gemm.h"
+#include "core/ops/matmul.h"
 #include "tests/support/catch.h"
-#include "tests/support/check_gradient.h"
 #include "tests/support/cross_entropy_reference.h"
 #include "tests/support/precision.h"
 

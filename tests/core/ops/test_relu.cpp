@@ -1,9 +1,9 @@
 #include <cmath>
 #include <limits>
 
+#include "core/check_gradient.h"
 #include "core/image_ops.h"
 #include "tests/support/catch.h"
-#include "tests/support/check_gradient.h"
 #include "tests/support/precision.h"
 #include "tests/support/reference.h"
 

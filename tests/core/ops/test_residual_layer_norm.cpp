@@ -1,7 +1,7 @@
 // residual_layer_norm is add and layer_norm in one; its gradient with one or both outputs in use.
+#include "core/check_gradient.h"
 #include "core/ops.h"
 #include "tests/support/catch.h"
-#include "tests/support/check_gradient.h"
 #include "tests/support/precision.h"
 
 using namespace tessera;

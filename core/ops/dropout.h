@@ -1,0 +1,22 @@
+// The launcher of dropout.
+#pragma once
+
+#include <cstdint>
+
+#include "core/dispatch.h"
+#include "core/random.h"
+
+namespace tessera {
+
+/// Which elements dropout keeps: those whose 32-bit draw is at least `threshold`.
+struct DropoutArgs {
+  DropoutState state;
+  uint64_t layer = 0;
+  uint32_t threshold = 0;      // probability times 2^32
+  float keep_scale = 1;        // 1 / (1 - probability)
+  int64_t elements_per_sample = 1;
+};
+/// y = x * keep_scale where kept, 0 elsewhere. Its own backward, with dy for x.
+TESSERA_KERNEL(dropout, const Tensor& y, const Tensor& x, DropoutArgs args)
+
+}  // namespace tessera

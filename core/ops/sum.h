@@ -1,0 +1,13 @@
+// The launchers of sum and of mean, which is a sum times 1 / elements.
+#pragma once
+
+#include "core/dispatch.h"
+
+namespace tessera {
+
+/// y[0], f32, = factor * sum of x, in fixed blocks, so that the order does not depend on threads.
+TESSERA_KERNEL(sum, const Tensor& y, const Tensor& x, float factor)
+/// Every element of dx becomes factor * dy[0]; dy is f32.
+TESSERA_KERNEL(sum_backward, const Tensor& dx, const Tensor& dy, float factor)
+
+}  // namespace tessera

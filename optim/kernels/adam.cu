@@ -1,0 +1,70 @@
+// adam_update on CUDA: Adam and AdamW on all segments in one launch, with the formulas of adam.cpp.
+// With f32 gradients it moves 28 bytes an element, and memory is its limit.
+#include "optim/kernels/update.h"
+#include "optim/kernels/update_segments.cuh"
+
+namespace tessera::cuda {
+
+namespace {
+
+template <class T>
+struct Adam {
+  float* parameters;
+  float* first_moment;
+  float* second_moment;
+  const T* gradients;
+
+  template <int n>
+  __device__ void update(const UpdateTable& table, int64_t at) const {
+    // The search for the segment hides behind these loads.
+    Floats<n> p = load<n>(parameters + at);
+    Floats<n> m = load<n>(first_moment + at);
+    Floats<n> v = load<n>(second_moment + at);
+    const Floats<n> gradient = load<n>(gradients + at);
+    UpdateHyper hyper;
+    if (!find_hyper(table, at, hyper)) return;
+    const float decay = hyper.learning_rate * hyper.weight_decay;
+    const float decay_into_gradient = hyper.decoupled_decay ? 0.0f : hyper.weight_decay;
+    const float shrink = hyper.decoupled_decay ? 1.0f - decay : 1.0f;
+    const float step = hyper.learning_rate / hyper.bias_correction1;
+    const float root_correction = 1.0f / sqrtf(hyper.bias_correction2);
+    for (int k = 0; k < n; ++k) {
+      const float g = fmaf(decay_into_gradient, p.value[k],
+                           gradient.value[k] * hyper.gradient_scale);
+      m.value[k] = fmaf(hyper.beta1, m.value[k], (1.0f - hyper.beta1) * g);
+      v.value[k] = fmaf(hyper.beta2, v.value[k], (1.0f - hyper.beta2) * g * g);
+      const float denominator = fmaf(sqrtf(v.value[k]), root_correction, hyper.epsilon);
+      p.value[k] = fmaf(p.value[k], shrink, -(step * m.value[k] / denominator));
+    }
+    store<n>(first_moment + at, m);
+    store<n>(second_moment + at, v);
+    store<n>(parameters + at, p);
+  }
+};
+
+}  // namespace
+
+void adam_update(const Context& context, const Tensor& parameters, const Tensor& first_moment,
+                 const Tensor& second_moment, const Tensor& gradients,
+                 std::span<const UpdateSegment> segments, std::span<const UpdateHyper> groups,
+                 const StepScalars* scalars) {
+  for (const Tensor* other : {&first_moment, &second_moment, &gradients}) {
+    TESSERA_CHECK(other->elements() == parameters.elements(),
+                  "adam_update: moments or gradients have {} elements, expected {}",
+                  other->elements(), parameters.elements());
+  }
+  TESSERA_CHECK(parameters.dtype() == DType::f32,
+                "adam_update: parameters have dtype {}, expected f32",
+                dtype_name(parameters.dtype()));
+  visit_float(gradients.dtype(), "adam_update", [&]<class T>() {
+    const Adam<T> rule{parameters.data<float>(), first_moment.data<float>(),
+                       second_moment.data<float>(), gradients.data<T>()};
+    constexpr int n = neighbours<float, T>;
+    const bool aligned = aligned_for<n>(rule.parameters) && aligned_for<n>(rule.first_moment) &&
+                         aligned_for<n>(rule.second_moment) && aligned_for<n>(rule.gradients);
+    launch_update<n>(context, "adam_update", rule, aligned, parameters.elements(), segments,
+                     groups, scalars);
+  });
+}
+
+}  // namespace tessera::cuda

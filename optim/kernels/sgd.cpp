@@ -1,0 +1,83 @@
+// sgd_update: SGD with momentum on flat ranges, all (n), as torch.optim.SGD defines it without
+// dampening: parameters and momentum in f32, gradients of any floating-point dtype. beta1 is the
+// momentum. Per element:
+//   g = gradient * gradient_scale + weight_decay * p
+//   b = first_step ? g : momentum * b + g                (only with momentum)
+//   p = p - learning_rate * (nesterov ? g + momentum * b : b)
+// A launcher without an operation.
+#include "core/vector_math.h"
+#include "optim/kernels/update.h"
+#include "optim/kernels/update_segments.h"
+
+namespace tessera::cpu {
+
+namespace {
+
+template <class T>
+void plain_range(float* parameters, const T* gradients, const UpdateHyper& hyper, int64_t begin,
+                 int64_t end) {
+  const float scale = hyper.gradient_scale;
+  const float decay = hyper.weight_decay;
+  const float rate = hyper.learning_rate;
+#pragma omp simd
+  for (int64_t i = begin; i < end; ++i) {
+    const float p = parameters[i];
+    const float g = multiply_add(decay, p, float(gradients[i]) * scale);
+    parameters[i] = multiply_add(-rate, g, p);
+  }
+}
+
+template <class T>
+void momentum_range(float* parameters, float* momentum, const T* gradients,
+                    const UpdateHyper& hyper, int64_t begin, int64_t end) {
+  const float scale = hyper.gradient_scale;
+  const float decay = hyper.weight_decay;
+  const float rate = hyper.learning_rate;
+  const float beta = hyper.beta1;
+  const bool first_step = hyper.first_step;
+  // The step is along gradient_share * g + buffer_share * b.
+  const float gradient_share = hyper.nesterov ? 1.0f : 0.0f;
+  const float buffer_share = hyper.nesterov ? beta : 1.0f;
+#pragma omp simd
+  for (int64_t i = begin; i < end; ++i) {
+    const float p = parameters[i];
+    const float g = multiply_add(decay, p, float(gradients[i]) * scale);
+    const float b = first_step ? g : multiply_add(beta, momentum[i], g);
+    momentum[i] = b;
+    parameters[i] = multiply_add(-rate, multiply_add(buffer_share, b, gradient_share * g), p);
+  }
+}
+
+}  // namespace
+
+void sgd_update(const Context&, const Tensor& parameters, const Tensor& momentum,
+                const Tensor& gradients, std::span<const UpdateSegment> segments,
+                std::span<const UpdateHyper> groups, const StepScalars* scalars) {
+  const bool any_momentum = std::any_of(groups.begin(), groups.end(),
+                                        [](const UpdateHyper& hyper) { return hyper.beta1 != 0; });
+  TESSERA_CHECK(gradients.elements() == parameters.elements(),
+                "sgd_update: gradients have {} elements, expected {}", gradients.elements(),
+                parameters.elements());
+  TESSERA_CHECK(!any_momentum || (momentum.defined() &&
+                                  momentum.elements() == parameters.elements()),
+                "sgd_update: the momentum has {} elements, expected {}",
+                momentum.defined() ? momentum.elements() : 0, parameters.elements());
+  TESSERA_CHECK(parameters.dtype() == DType::f32,
+                "sgd_update: parameters have dtype {}, expected f32",
+                dtype_name(parameters.dtype()));
+  visit_float(gradients.dtype(), "sgd_update", [&]<class T>() {
+    float* p = parameters.data<float>();
+    float* b = any_momentum ? momentum.data<float>() : nullptr;
+    const T* g = gradients.data<T>();
+    for_each_segment("sgd_update", parameters, segments, groups, scalars,
+                     [=](const UpdateHyper& hyper, int64_t begin, int64_t end) {
+                       if (hyper.beta1 == 0) {
+                         plain_range(p, g, hyper, begin, end);
+                       } else {
+                         momentum_range(p, b, g, hyper, begin, end);
+                       }
+                     });
+  });
+}
+
+}  // namespace tessera::cpu

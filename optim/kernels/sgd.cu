@@ -1,0 +1,69 @@
+// sgd_update on CUDA: SGD with momentum on all segments in one launch, with the formulas of
+// sgd.cpp.
+#include "optim/kernels/update.h"
+#include "optim/kernels/update_segments.cuh"
+
+namespace tessera::cuda {
+
+namespace {
+
+template <class T>
+struct Sgd {
+  float* parameters;
+  float* momentum;  // nullptr where no group has any
+  const T* gradients;
+
+  template <int n>
+  __device__ void update(const UpdateTable& table, int64_t at) const {
+    // The search for the segment hides behind these loads.
+    Floats<n> p = load<n>(parameters + at);
+    Floats<n> b = momentum != nullptr ? load<n>(momentum + at) : Floats<n>{};
+    const Floats<n> gradient = load<n>(gradients + at);
+    UpdateHyper hyper;
+    if (!find_hyper(table, at, hyper)) return;
+    const bool has_momentum = hyper.beta1 != 0;
+    // The step is along gradient_share * g + buffer_share * b.
+    const float gradient_share = hyper.nesterov ? 1.0f : 0.0f;
+    const float buffer_share = hyper.nesterov ? hyper.beta1 : 1.0f;
+    for (int k = 0; k < n; ++k) {
+      const float g = fmaf(hyper.weight_decay, p.value[k],
+                           gradient.value[k] * hyper.gradient_scale);
+      b.value[k] = hyper.first_step ? g : fmaf(hyper.beta1, b.value[k], g);
+      const float along =
+          has_momentum ? fmaf(buffer_share, b.value[k], gradient_share * g) : g;
+      p.value[k] = fmaf(-hyper.learning_rate, along, p.value[k]);
+    }
+    if (has_momentum) store<n>(momentum + at, b);
+    store<n>(parameters + at, p);
+  }
+};
+
+}  // namespace
+
+void sgd_update(const Context& context, const Tensor& parameters, const Tensor& momentum,
+                const Tensor& gradients, std::span<const UpdateSegment> segments,
+                std::span<const UpdateHyper> groups, const StepScalars* scalars) {
+  const bool any_momentum = std::any_of(groups.begin(), groups.end(),
+                                        [](const UpdateHyper& hyper) { return hyper.beta1 != 0; });
+  TESSERA_CHECK(gradients.elements() == parameters.elements(),
+                "sgd_update: gradients have {} elements, expected {}", gradients.elements(),
+                parameters.elements());
+  TESSERA_CHECK(!any_momentum || (momentum.defined() &&
+                                  momentum.elements() == parameters.elements()),
+                "sgd_update: the momentum has {} elements, expected {}",
+                momentum.defined() ? momentum.elements() : 0, parameters.elements());
+  TESSERA_CHECK(parameters.dtype() == DType::f32,
+                "sgd_update: parameters have dtype {}, expected f32",
+                dtype_name(parameters.dtype()));
+  visit_float(gradients.dtype(), "sgd_update", [&]<class T>() {
+    const Sgd<T> rule{parameters.data<float>(), any_momentum ? momentum.data<float>() : nullptr,
+                      gradients.data<T>()};
+    constexpr int n = neighbours<float, T>;
+    const bool aligned = aligned_for<n>(rule.parameters) && aligned_for<n>(rule.momentum) &&
+                         aligned_for<n>(rule.gradients);
+    launch_update<n>(context, "sgd_update", rule, aligned, parameters.elements(), segments, groups,
+                     scalars);
+  });
+}
+
+}  // namespace tessera::cuda

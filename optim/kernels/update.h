@@ -1,0 +1,52 @@
+// The launchers of the update rules. They work on flat ranges in whole blocks of 256 elements, and
+// threads split at blocks, so that an element's bits do not depend on where a shard ends. Segments
+// and groups are the host's; scalars are in memory of the context's device.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "core/dispatch.h"
+#include "optim/kernels/step_scalars.h"
+
+namespace tessera {
+
+/// Where the weights of a range of a flat buffer take their hyper-parameters from: elements
+/// [begin, end) belong to parameter group `group`. Both ends lie on blocks of 256 elements.
+struct UpdateSegment {
+  int64_t begin = 0;
+  int64_t end = 0;
+  int group = 0;
+};
+
+/// Hyper-parameters of one group for one step, plain data so that it can live on the device.
+struct UpdateHyper {
+  float learning_rate = 0;
+  float beta1 = 0;              // Adam; for SGD the momentum
+  float beta2 = 0;
+  float epsilon = 0;
+  float weight_decay = 0;
+  float bias_correction1 = 1;   // 1 - beta1^t
+  float bias_correction2 = 1;   // 1 - beta2^t
+  float gradient_scale = 1;     // the clip factor, and what else gradients are multiplied by
+  bool decoupled_decay = true;  // AdamW; false: Adam with L2
+  bool nesterov = false;
+  bool first_step = false;      // SGD: the momentum buffer starts as the gradient
+};
+
+// An update with `scalars` multiplies its groups' gradient_scale by theirs, and changes nothing
+// where they say skip.
+
+/// Adam (Kingma and Ba, arXiv:1412.6980) and AdamW (Loshchilov and Hutter, arXiv:1711.05101).
+/// Parameters and moments are f32; gradients of any dtype.
+TESSERA_KERNEL(adam_update, const Tensor& parameters, const Tensor& first_moment,
+               const Tensor& second_moment, const Tensor& gradients,
+               std::span<const UpdateSegment> segments, std::span<const UpdateHyper> groups,
+               const StepScalars* scalars = nullptr)
+/// SGD with momentum as PyTorch defines it; momentum may be undefined when no group has any.
+/// Parameters and momentum are f32; gradients of any dtype.
+TESSERA_KERNEL(sgd_update, const Tensor& parameters, const Tensor& momentum,
+               const Tensor& gradients, std::span<const UpdateSegment> segments,
+               std::span<const UpdateHyper> groups, const StepScalars* scalars = nullptr)
+
+}  // namespace tessera

@@ -1,0 +1,59 @@
+// What the update rules share: their checks, and on the CPU the walk over segments.
+#pragma once
+
+#include <span>
+#include <string_view>
+
+#include "core/ops/blocks.h"
+#include "optim/kernels/update.h"
+
+namespace tessera {
+
+/// Throws for a segment outside [0, elements), off a block of 256 elements, or of no group.
+inline void check_segments(std::string_view rule, int64_t elements,
+                           std::span<const UpdateSegment> segments,
+                           std::span<const UpdateHyper> groups) {
+  constexpr int64_t block = cpu::block_elements;
+  for (const UpdateSegment& segment : segments) {
+    TESSERA_CHECK(0 <= segment.begin && segment.begin <= segment.end && segment.end <= elements,
+                  "{}: segment [{}, {}) is outside {} elements", rule, segment.begin, segment.end,
+                  elements);
+    TESSERA_CHECK(segment.begin % block == 0 &&
+                      (segment.end % block == 0 || segment.end == elements),
+                  "{}: segment [{}, {}) does not lie on blocks of {} elements", rule, segment.begin,
+                  segment.end, block);
+    TESSERA_CHECK(0 <= segment.group && static_cast<size_t>(segment.group) < groups.size(),
+                  "{}: segment of group {}, expected less than {}", rule, segment.group,
+                  groups.size());
+  }
+}
+
+namespace cpu {
+
+/// Calls body(hyper, begin, end) for ranges that together are the segments, on threads split at
+/// blocks of 256 elements. `scalars`, where there are any, are heeded. Throws as check_segments
+/// does.
+template <class Body>
+void for_each_segment(std::string_view rule, const Tensor& parameters,
+                      std::span<const UpdateSegment> segments, std::span<const UpdateHyper> groups,
+                      const StepScalars* scalars, Body&& body) {
+  const int64_t elements = parameters.elements();
+  check_segments(rule, elements, segments, groups);
+  if (scalars != nullptr && scalars->skip != 0) return;
+  const float scale = scalars == nullptr ? 1.0f : scalars->gradient_scale;
+  // One division of the whole buffer: many small segments still make one parallel region.
+  parallel_blocks(elements, 8, [&](int64_t first, int64_t last) {
+    for (const UpdateSegment& segment : segments) {
+      const int64_t begin = std::max(first, segment.begin);
+      const int64_t end = std::min(last, segment.end);
+      if (begin >= end) continue;
+      UpdateHyper hyper = groups[static_cast<size_t>(segment.group)];
+      hyper.gradient_scale *= scale;
+      body(hyper, begin, end);
+    }
+  });
+}
+
+}  // namespace cpu
+
+}  // namespace tessera

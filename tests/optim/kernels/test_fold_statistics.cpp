@@ -1,0 +1,40 @@
+#include "optim/kernels/fold_statistics.h"
+#include "tests/support/catch.h"
+
+namespace tessera::test {
+namespace {
+
+// Two ranks, two micro-steps, three micro-batches: m = 2 is rank 0's second. S = 2.
+Tensor observed() {
+  return Tensor::from<float>({2, 2, 3}, {1, 10, 1, 3, 30, 1, 2, 20, 1, 999, 999, 1});
+}
+
+TEST_CASE("fold_statistics takes micro-batches in their order, and no others") {
+  const Tensor running = Tensor::from<float>({2}, {0, 1});
+  const Context context = current_context(running.device());
+  const StatisticsFold fold{.ranks = 2, .micro_steps = 2, .micro_batches = 3, .momentum = 0.5f};
+  kernels::fold_statistics(context, running, observed(), fold, nullptr);
+  // ((0 / 2 + 1 / 2) / 2 + 2 / 2) / 2 + 3 / 2
+  CHECK(running.to_host().data<float>()[0] == 2.125f);
+  CHECK(running.to_host().data<float>()[1] == 21.375f);
+}
+
+TEST_CASE("fold_statistics leaves out what had no data, and everything in a step that is skipped") {
+  const Tensor running = Tensor::from<float>({2}, {4, 8});
+  const Context context = current_context(running.device());
+  const Tensor values = observed();
+  values.data<float>()[8] = 0;  // m = 1
+  const StatisticsFold fold{.ranks = 2, .micro_steps = 2, .micro_batches = 2, .momentum = 0.5f};
+  const Tensor scalars = Tensor::zeros({8});  // as large as StepScalars
+  auto* const step = static_cast<StepScalars*>(scalars.raw());
+  step->skip = 1;
+  kernels::fold_statistics(context, running, values, fold, step);
+  CHECK(running.to_host().data<float>()[0] == 4);
+  step->skip = 0;
+  kernels::fold_statistics(context, running, values, fold, step);
+  CHECK(running.to_host().data<float>()[0] == 2.5f);
+  CHECK(running.to_host().data<float>()[1] == 9);
+}
+
+}  // namespace
+}  // namespace tessera::test
