@@ -48,14 +48,7 @@ void adam_update(const Context& context, const Tensor& parameters, const Tensor&
                  const Tensor& second_moment, const Tensor& gradients,
                  std::span<const UpdateSegment> segments, std::span<const UpdateHyper> groups,
                  const StepScalars* scalars) {
-  for (const Tensor* other : {&first_moment, &second_moment, &gradients}) {
-    TESSERA_CHECK(other->elements() == parameters.elements(),
-                  "adam_update: moments or gradients have {} elements, expected {}",
-                  other->elements(), parameters.elements());
-  }
-  TESSERA_CHECK(parameters.dtype() == DType::f32,
-                "adam_update: parameters have dtype {}, expected f32",
-                dtype_name(parameters.dtype()));
+  check_update("adam_update", parameters, {first_moment, second_moment, gradients});
   visit_float(gradients.dtype(), "adam_update", [&]<class T>() {
     const Adam<T> rule{parameters.data<float>(), first_moment.data<float>(),
                        second_moment.data<float>(), gradients.data<T>()};

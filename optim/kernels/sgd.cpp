@@ -53,21 +53,11 @@ void momentum_range(float* parameters, float* momentum, const T* gradients,
 void sgd_update(const Context&, const Tensor& parameters, const Tensor& momentum,
                 const Tensor& gradients, std::span<const UpdateSegment> segments,
                 std::span<const UpdateHyper> groups, const StepScalars* scalars) {
-  const bool any_momentum = std::any_of(groups.begin(), groups.end(),
-                                        [](const UpdateHyper& hyper) { return hyper.beta1 != 0; });
-  TESSERA_CHECK(gradients.elements() == parameters.elements(),
-                "sgd_update: gradients have {} elements, expected {}", gradients.elements(),
-                parameters.elements());
-  TESSERA_CHECK(!any_momentum || (momentum.defined() &&
-                                  momentum.elements() == parameters.elements()),
-                "sgd_update: the momentum has {} elements, expected {}",
-                momentum.defined() ? momentum.elements() : 0, parameters.elements());
-  TESSERA_CHECK(parameters.dtype() == DType::f32,
-                "sgd_update: parameters have dtype {}, expected f32",
-                dtype_name(parameters.dtype()));
+  const bool has_momentum = any_momentum(groups);
+  check_update("sgd_update", parameters, {gradients, has_momentum ? momentum : gradients});
   visit_float(gradients.dtype(), "sgd_update", [&]<class T>() {
     float* p = parameters.data<float>();
-    float* b = any_momentum ? momentum.data<float>() : nullptr;
+    float* b = has_momentum ? momentum.data<float>() : nullptr;
     const T* g = gradients.data<T>();
     for_each_segment("sgd_update", parameters, segments, groups, scalars,
                      [=](const UpdateHyper& hyper, int64_t begin, int64_t end) {

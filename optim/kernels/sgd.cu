@@ -43,20 +43,10 @@ struct Sgd {
 void sgd_update(const Context& context, const Tensor& parameters, const Tensor& momentum,
                 const Tensor& gradients, std::span<const UpdateSegment> segments,
                 std::span<const UpdateHyper> groups, const StepScalars* scalars) {
-  const bool any_momentum = std::any_of(groups.begin(), groups.end(),
-                                        [](const UpdateHyper& hyper) { return hyper.beta1 != 0; });
-  TESSERA_CHECK(gradients.elements() == parameters.elements(),
-                "sgd_update: gradients have {} elements, expected {}", gradients.elements(),
-                parameters.elements());
-  TESSERA_CHECK(!any_momentum || (momentum.defined() &&
-                                  momentum.elements() == parameters.elements()),
-                "sgd_update: the momentum has {} elements, expected {}",
-                momentum.defined() ? momentum.elements() : 0, parameters.elements());
-  TESSERA_CHECK(parameters.dtype() == DType::f32,
-                "sgd_update: parameters have dtype {}, expected f32",
-                dtype_name(parameters.dtype()));
+  const bool has_momentum = any_momentum(groups);
+  check_update("sgd_update", parameters, {gradients, has_momentum ? momentum : gradients});
   visit_float(gradients.dtype(), "sgd_update", [&]<class T>() {
-    const Sgd<T> rule{parameters.data<float>(), any_momentum ? momentum.data<float>() : nullptr,
+    const Sgd<T> rule{parameters.data<float>(), has_momentum ? momentum.data<float>() : nullptr,
                       gradients.data<T>()};
     constexpr int n = neighbours<float, T>;
     const bool aligned = aligned_for<n>(rule.parameters) && aligned_for<n>(rule.momentum) &&

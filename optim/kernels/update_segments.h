@@ -1,6 +1,8 @@
 // What the update rules share: their checks, and on the CPU the walk over segments.
 #pragma once
 
+#include <algorithm>
+#include <initializer_list>
 #include <span>
 #include <string_view>
 
@@ -8,6 +10,25 @@
 #include "optim/kernels/update.h"
 
 namespace tessera {
+
+/// Throws unless the parameters are f32, and moments and gradients have as many elements.
+inline void check_update(std::string_view rule, const Tensor& parameters,
+                         std::initializer_list<Tensor> others) {
+  TESSERA_CHECK(parameters.dtype() == DType::f32, "{}: parameters have dtype {}, expected f32",
+                rule, dtype_name(parameters.dtype()));
+  for (const Tensor& other : others) {
+    const int64_t elements = other.defined() ? other.elements() : 0;
+    TESSERA_CHECK(elements == parameters.elements(),
+                  "{}: moments or gradients have {} elements, expected {}", rule, elements,
+                  parameters.elements());
+  }
+}
+
+/// Whether SGD reads the momentum.
+inline bool any_momentum(std::span<const UpdateHyper> groups) {
+  return std::any_of(groups.begin(), groups.end(),
+                     [](const UpdateHyper& hyper) { return hyper.beta1 != 0; });
+}
 
 /// Throws for a segment outside [0, elements), off a block of 256 elements, or of no group.
 inline void check_segments(std::string_view rule, int64_t elements,

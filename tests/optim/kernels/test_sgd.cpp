@@ -115,9 +115,9 @@ TEST_CASE("sgd_update heeds a step's scalars", "[sgd]") {
 TEST_CASE("sgd_update says what is wrong", "[sgd]") {
   const Tensor p = Tensor::zeros({512});
   REQUIRE_THROWS_WITH(update(p, p, Tensor::zeros({511}), {}, {}),
-                      "sgd_update: gradients have 511 elements, expected 512");
+                      "sgd_update: moments or gradients have 511 elements, expected 512");
   REQUIRE_THROWS_WITH(update(p, Tensor{}, p, {}, {heavy}),
-                      "sgd_update: the momentum has 0 elements, expected 512");
+                      "sgd_update: moments or gradients have 0 elements, expected 512");
   REQUIRE_THROWS_WITH(update(p, p, p, {{256, 768, 0}}, {heavy}),
                       "sgd_update: segment [256, 768) is outside 512 elements");
   REQUIRE_THROWS_WITH(update(Tensor::zeros({512}, DType::bf16), Tensor{}, p, {}, {}),
