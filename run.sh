@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Trains a small GPT with ZeRO-2 on Tessera's own sources: installs what is missing, builds, runs.
 # Arguments go to train_gpt and override what stands below; TESSERA_RANKS is the number of ranks.
+# CUDA is compiled where the machine has a GPU, or with TESSERA_CUDA=ON.
 # With TESSERA_DEPS=FOLDER it installs nothing; see scripts/bundle_dependencies.sh.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/scripts/common.sh"
@@ -10,6 +11,15 @@ ranks=${TESSERA_RANKS:-2}
 threads=$((cores / ranks > 0 ? cores / ranks : 1))
 
 install_packages
+# CUDA takes minutes to compile, and a build that is there is left as it is.
+if [[ -z ${TESSERA_CUDA:-} ]]; then
+  if [[ -f build/release/CMakeCache.txt ]]; then
+    cuda=
+  elif ! has_gpu; then
+    say "no GPU here, so without CUDA; TESSERA_CUDA=ON ./run.sh compiles for one"
+    cuda=OFF
+  fi
+fi
 build release train_gpt generate corpus
 
 train=(mpirun -n "$ranks" build/release/bin/train_gpt --data build/release/corpus.txt

@@ -13,7 +13,7 @@
 #include "apps/comm_bench/comm_report.h"
 #include "apps/comm_bench_options.h"
 #include "core/context.h"
-#include "core/output_file.h"
+#include "core/text/output_file.h"
 #include "dist/bootstrap.h"
 #include "dist/device_choice.h"
 

@@ -12,7 +12,7 @@
 #include "core/autograd.h"
 #include "core/context.h"
 #include "data/images/augment.h"
-#include "data/images/image_file.h"
+#include "data/images/formats/image_file.h"
 #include "dist/device_choice.h"
 #include "models/image/image_classifier.h"
 #include "models/image/image_model.h"

@@ -15,7 +15,7 @@
 #include "apps/cli/run_header.h"
 #include "apps/train_gpt_options.h"
 #include "core/context.h"
-#include "core/number_text.h"
+#include "core/text/number_text.h"
 #include "data/tokens/token_data.h"
 #include "data/tokens/token_input.h"
 #include "dist/bootstrap.h"

@@ -15,7 +15,7 @@
 #include "apps/cli/run_header.h"
 #include "apps/train_resnet_options.h"
 #include "core/context.h"
-#include "core/output_file.h"
+#include "core/text/output_file.h"
 #include "data/images/image_data.h"
 #include "data/images/image_input.h"
 #include "dist/bootstrap.h"

@@ -11,9 +11,9 @@
 
 #include "apps/tune_options.h"
 #include "core/cuda.h"
-#include "core/number_text.h"
-#include "core/output_file.h"
 #include "core/product_tuning.h"
+#include "core/text/number_text.h"
+#include "core/text/output_file.h"
 #include "dist/bootstrap.h"
 #include "optim/zero_optimizer.h"
 #include "train/table.h"

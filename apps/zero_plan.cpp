@@ -13,7 +13,7 @@
 #include "apps/zero_plan_options.h"
 #include "apps/zero_plan_report.h"
 #include "core/context.h"
-#include "core/output_file.h"
+#include "core/text/output_file.h"
 #include "dist/device_choice.h"
 #include "train/plan/plan_stage.h"
 

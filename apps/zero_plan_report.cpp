@@ -5,7 +5,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "core/number_text.h"
+#include "core/text/number_text.h"
 #include "train/plan/plan_gpt.h"
 #include "train/plan/plan_table.h"
 #include "train/run_log.h"

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "apps/zero_plan_options.h"
-#include "core/json_line.h"
+#include "core/text/json_line.h"
 #include "train/plan/plan_stage.h"
 
 namespace tessera::apps {

@@ -20,10 +20,10 @@
 #include "apps/cli/command_line.h"
 #include "apps/comm_bench/comm_bandwidth.h"
 #include "core/cuda.h"
-#include "core/json_line.h"
 #include "core/ops.h"
 #include "core/ops/conv2d.h"
 #include "core/random.h"
+#include "core/text/json_line.h"
 #include "dist/device_choice.h"
 
 namespace {

@@ -26,7 +26,7 @@
 #include "apps/cli/model_options.h"
 #include "core/context.h"
 #include "core/cuda.h"
-#include "core/json_line.h"
+#include "core/text/json_line.h"
 #include "dist/bootstrap.h"
 #include "dist/device_choice.h"
 #include "models/gpt/gpt.h"

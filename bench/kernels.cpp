@@ -23,7 +23,6 @@
 #include "apps/comm_bench/comm_bandwidth.h"
 #include "core/context.h"
 #include "core/cuda.h"
-#include "core/json_line.h"
 #include "core/ops.h"
 #include "core/ops/causal_attention.h"
 #include "core/ops/copy.h"
@@ -34,6 +33,7 @@
 #include "core/ops/matmul.h"
 #include "core/ops/residual_layer_norm.h"
 #include "core/random.h"
+#include "core/text/json_line.h"
 #include "dist/device_choice.h"
 #include "optim/kernels/update.h"
 

@@ -24,7 +24,7 @@
 #include <omp.h>
 
 #include "core/context.h"
-#include "core/gemm.h"
+#include "core/cpu/gemm.h"
 #include "core/ops.h"
 #include "core/ops/causal_attention.h"
 

@@ -3,7 +3,7 @@
 //
 // Whoever trains with several micro-batches a step sets `observed`, and brings their statistics
 // into the running ones in their order, so that evaluation does not depend on who had which of them
-// (optim/zero/batch_statistics.h).
+// (optim/zero/end_of_step/batch_statistics.h).
 #pragma once
 
 #include <cstdint>

@@ -22,8 +22,8 @@
 #include <string_view>
 #include <vector>
 
-#include "core/output_file.h"
 #include "core/tensor.h"
+#include "core/text/output_file.h"
 
 namespace tessera::nn {
 

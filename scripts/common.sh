@@ -78,12 +78,21 @@ install_packages() {
   quietly apt-install.log "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive "${install[@]}"
 }
 
+# Whether the release build has CUDA: AUTO, ON or OFF, as cmake/cuda.cmake takes them; empty: as it
+# was configured before.
+cuda=${TESSERA_CUDA:-AUTO}
+
+has_gpu() {
+  command -v nvidia-smi > /dev/null && nvidia-smi -L 2> /dev/null | grep '^GPU' > /dev/null
+}
+
 # build PRESET [TARGET...]: configures and compiles; without targets, what the preset names.
 build() {
-  local preset=$1 flags=()
+  local preset=$1 flags=() settings=()
   shift
+  if [[ $preset == release && -n $cuda ]]; then settings=(-D "TESSERA_CUDA=$cuda"); fi
   say "building build/$preset (the first time takes minutes)"
-  quietly "configure-$preset.log" cmake --preset "$preset"
+  quietly "configure-$preset.log" cmake --preset "$preset" "${settings[@]}"
   # Which CUDA the build has, or why it has none.
   sed -n 's/^-- \(With\(out\)\? CUDA.*\)/== \1/p' "build/configure-$preset.log"
   if [[ $# -gt 0 ]]; then flags+=(--target "$@"); fi

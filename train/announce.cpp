@@ -3,9 +3,9 @@
 #include <spdlog/spdlog.h>
 
 #include "core/context.h"
+#include "core/cpu/gemm.h"
 #include "core/cuda.h"
-#include "core/gemm.h"
-#include "core/number_text.h"
+#include "core/text/number_text.h"
 
 namespace tessera::train {
 namespace {

@@ -11,7 +11,7 @@
 #include <optional>
 #include <string>
 
-#include "core/json_line.h"
+#include "core/text/json_line.h"
 #include "dist/bootstrap.h"
 
 namespace tessera::train {

@@ -8,7 +8,7 @@
 #include <fmt/format.h>
 
 #include "core/memory.h"
-#include "core/number_text.h"
+#include "core/text/number_text.h"
 
 namespace tessera::train {
 namespace {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "core/json_line.h"
+#include "core/text/json_line.h"
 #include "dist/bootstrap.h"
 #include "optim/plan/plan.h"
 

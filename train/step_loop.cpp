@@ -5,8 +5,8 @@
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
-#include "core/output_file.h"
 #include "core/random.h"
+#include "core/text/output_file.h"
 #include "core/trace.h"
 #include "train/non_finite.h"
 

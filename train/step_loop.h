@@ -18,7 +18,7 @@
 #include <optional>
 #include <string>
 
-#include "core/json_line.h"
+#include "core/text/json_line.h"
 #include "dist/bootstrap.h"
 #include "optim/zero_optimizer.h"
 #include "train/progress.h"

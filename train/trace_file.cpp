@@ -3,7 +3,7 @@
 #include <string_view>
 #include <vector>
 
-#include "core/output_file.h"
+#include "core/text/output_file.h"
 #include "core/trace.h"
 
 namespace tessera::train {

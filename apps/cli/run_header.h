@@ -2,7 +2,7 @@
 #pragma once
 
 #include "apps/cli/run_options.h"
-#include "core/json_line.h"
+#include "core/text/json_line.h"
 #include "dist/bootstrap.h"
 
 namespace tessera::apps {

@@ -6,7 +6,7 @@
 
 #include "apps/comm_bench/comm_measure.h"
 #include "apps/comm_bench_options.h"
-#include "core/json_line.h"
+#include "core/text/json_line.h"
 #include "dist/bootstrap.h"
 
 namespace tessera::apps {

@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "core/context.h"
-#include "core/vector_math.h"
+#include "core/cpu/vector_math.h"
 
 namespace tessera::cpu {
 

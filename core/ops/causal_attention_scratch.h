@@ -13,7 +13,7 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "core/gemm.h"
+#include "core/cpu/gemm.h"
 #include "core/ops/causal_attention.h"
 #include "core/tensor.h"
 

@@ -7,8 +7,8 @@
 #include <cstdint>
 #include <limits>
 
+#include "core/cpu/vector_math.h"
 #include "core/ops/causal_attention_scratch.h"
-#include "core/vector_math.h"
 
 namespace tessera::cpu::attention {
 

@@ -11,9 +11,9 @@
 #include <algorithm>
 
 #include "core/autograd.h"
-#include "core/gemm.h"
+#include "core/cpu/gemm.h"
+#include "core/cpu/onednn_conv.h"
 #include "core/image_ops.h"
-#include "core/onednn_conv.h"
 #include "core/ops/convert.h"
 #include "core/ops/fill.h"
 #include "core/ops/linear.h"

@@ -7,11 +7,11 @@
 #include <limits>
 
 #include "core/autograd.h"
+#include "core/cpu/vector_math.h"
 #include "core/ops.h"
 #include "core/ops/cross_entropy.h"
 #include "core/ops/sum.h"
 #include "core/trace.h"
-#include "core/vector_math.h"
 
 namespace tessera::ops {
 

@@ -7,8 +7,8 @@
 // tail, which 1 + tanh(u) rounds away.
 #pragma once
 
+#include "core/cpu/vector_math.h"
 #include "core/dispatch.h"
-#include "core/vector_math.h"
 
 namespace tessera {
 

@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <string_view>
 
+#include "core/cpu/vector_math.h"
 #include "core/tensor.h"
-#include "core/vector_math.h"
 
 namespace tessera::ops {
 

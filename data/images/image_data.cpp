@@ -7,11 +7,11 @@
 #include <utility>
 
 #include "core/error.h"
-#include "core/number_text.h"
-#include "data/images/cifar.h"
+#include "core/text/number_text.h"
 #include "data/images/drawn_images.h"
-#include "data/images/folder_images.h"
-#include "data/images/idx.h"
+#include "data/images/formats/cifar.h"
+#include "data/images/formats/folder_images.h"
+#include "data/images/formats/idx.h"
 
 namespace tessera::data {
 namespace {

@@ -6,7 +6,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "core/json_line.h"
+#include "core/text/json_line.h"
 
 namespace tessera::models {
 namespace {

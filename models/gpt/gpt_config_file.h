@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "core/output_file.h"
+#include "core/text/output_file.h"
 #include "models/gpt/gpt.h"
 
 namespace tessera::models {

@@ -2,7 +2,7 @@
 
 #include <memory>
 
-#include "core/gemm.h"
+#include "core/cpu/gemm.h"
 #include "core/ops/causal_attention.h"
 #include "core/product.h"
 #include "models/kernel_workspace.h"

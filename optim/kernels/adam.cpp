@@ -9,7 +9,7 @@
 // its limit.
 #include <cmath>
 
-#include "core/vector_math.h"
+#include "core/cpu/vector_math.h"
 #include "optim/kernels/update.h"
 #include "optim/kernels/update_segments.h"
 

@@ -1,6 +1,6 @@
 // fold_statistics: the statistics of a step's micro-batches, one after the other, into the running
 // ones that evaluation normalises with. A launcher without an operation.
-#include "core/vector_math.h"
+#include "core/cpu/vector_math.h"
 #include "optim/kernels/fold_statistics.h"
 
 namespace tessera::cpu {

@@ -5,7 +5,7 @@
 //   b = first_step ? g : momentum * b + g                (only with momentum)
 //   p = p - learning_rate * (nesterov ? g + momentum * b : b)
 // A launcher without an operation.
-#include "core/vector_math.h"
+#include "core/cpu/vector_math.h"
 #include "optim/kernels/update.h"
 #include "optim/kernels/update_segments.h"
 

@@ -9,7 +9,7 @@
 #include <cmath>
 #include <span>
 
-#include "core/vector_math.h"
+#include "core/cpu/vector_math.h"
 #include "optim/kernels/step_end.h"
 
 namespace tessera::cpu {

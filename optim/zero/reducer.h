@@ -10,9 +10,9 @@
 #include <memory>
 #include <vector>
 
-#include "optim/zero/batch_statistics.h"
+#include "optim/zero/end_of_step/batch_statistics.h"
+#include "optim/zero/end_of_step/step_record.h"
 #include "optim/zero/staged_partition.h"
-#include "optim/zero/step_record.h"
 #include "optim/zero/step_state.h"
 
 namespace tessera::optim {

@@ -15,14 +15,14 @@
 #include "optim/kernels/step_scalars.h"
 #include "optim/kernels/update.h"
 #include "optim/rules/loss_scaler.h"
-#include "optim/zero/batch_statistics.h"
-#include "optim/zero/gradient_norm.h"
+#include "optim/zero/end_of_step/batch_statistics.h"
+#include "optim/zero/end_of_step/gradient_norm.h"
+#include "optim/zero/end_of_step/step_record.h"
+#include "optim/zero/end_of_step/step_values.h"
 #include "optim/zero/reducer.h"
 #include "optim/zero/staged_partition.h"
-#include "optim/zero/step_record.h"
 #include "optim/zero/step_report.h"
 #include "optim/zero/step_state.h"
-#include "optim/zero/step_values.h"
 
 namespace tessera::optim {
 

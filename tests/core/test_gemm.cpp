@@ -1,4 +1,4 @@
-#include "core/gemm.h"
+#include "core/cpu/gemm.h"
 
 #include <cstdint>
 #include <cstdlib>

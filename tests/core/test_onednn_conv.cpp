@@ -1,6 +1,6 @@
 // Which algorithm a convolution takes, and that oneDNN keeps to the memory that it is given, where
 // a version of it did not.
-#include "core/onednn_conv.h"
+#include "core/cpu/onednn_conv.h"
 
 #include <algorithm>
 

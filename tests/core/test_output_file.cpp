@@ -1,4 +1,4 @@
-#include "core/output_file.h"
+#include "core/text/output_file.h"
 
 #include <sys/stat.h>
 

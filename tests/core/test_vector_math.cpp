@@ -1,4 +1,4 @@
-#include "core/vector_math.h"
+#include "core/cpu/vector_math.h"
 
 #include <cmath>
 #include <cstring>

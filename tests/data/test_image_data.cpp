@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "core/error.h"
-#include "data/images/cifar.h"
-#include "data/images/idx.h"
+#include "data/images/formats/cifar.h"
+#include "data/images/formats/idx.h"
 #include "tests/support/catch.h"
 #include "tests/support/image_files.h"
 #include "tests/support/temporary_folder.h"

@@ -1,4 +1,4 @@
-#include "data/images/image_file.h"
+#include "data/images/formats/image_file.h"
 
 #include <array>
 #include <filesystem>

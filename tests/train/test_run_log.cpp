@@ -7,8 +7,8 @@
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
-#include "core/number_text.h"
 #include "core/random.h"
+#include "core/text/number_text.h"
 #include "tests/support/catch.h"
 #include "tests/support/temporary_folder.h"
 #include "train/plan/plan_table.h"

@@ -7,7 +7,7 @@
 #include <fmt/format.h>
 
 #include "core/cuda.h"
-#include "core/number_text.h"
+#include "core/text/number_text.h"
 #include "optim/plan/checked_int.h"
 #include "train/table.h"
 

@@ -2,7 +2,7 @@
 #include "core/ops/linear_cross_entropy.h"
 
 #include "core/check_gradient.h"
-#include "core/gemm.h"
+#include "core/cpu/gemm.h"
 #include "core/ops/matmul.h"
 #include "tests/support/catch.h"
 #include "tests/support/cross_entropy_reference.h"

@@ -1,4 +1,4 @@
-#include "optim/zero/batch_statistics.h"
+#include "optim/zero/end_of_step/batch_statistics.h"
 
 #include "core/ops/copy.h"
 #include "core/ops/fill.h"

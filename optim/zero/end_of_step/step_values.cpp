@@ -1,4 +1,4 @@
-#include "optim/zero/step_values.h"
+#include "optim/zero/end_of_step/step_values.h"
 
 #include <cstddef>
 

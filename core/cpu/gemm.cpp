@@ -1,4 +1,4 @@
-#include "core/gemm.h"
+#include "core/cpu/gemm.h"
 
 #include <algorithm>
 #include <cstddef>
@@ -7,9 +7,9 @@
 #include <omp.h>
 
 #include "core/context.h"
+#include "core/cpu/onednn.h"
 #include "core/error.h"
 #include "core/memory.h"
-#include "core/onednn.h"
 
 namespace tessera::cpu {
 namespace {

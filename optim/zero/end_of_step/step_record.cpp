@@ -1,4 +1,4 @@
-#include "optim/zero/step_record.h"
+#include "optim/zero/end_of_step/step_record.h"
 
 #include <algorithm>
 

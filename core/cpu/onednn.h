@@ -1,10 +1,10 @@
-// Matrix products by oneDNN, whose operands it takes as they are. core/gemm.h decides what comes
-// here.
+// Matrix products by oneDNN, whose operands it takes as they are. core/cpu/gemm.h decides what
+// comes here.
 #pragma once
 
 #include <cstdint>
 
-#include "core/gemm.h"
+#include "core/cpu/gemm.h"
 
 namespace tessera::cpu::onednn {
 

@@ -1,11 +1,11 @@
-#include "data/images/folder_images.h"
+#include "data/images/formats/folder_images.h"
 
 #include <algorithm>
 #include <filesystem>
 #include <utility>
 
 #include "core/error.h"
-#include "data/images/image_file.h"
+#include "data/images/formats/image_file.h"
 
 namespace tessera::data {
 namespace {

@@ -1,4 +1,4 @@
-#include "data/images/jpeg_file.h"
+#include "data/images/formats/jpeg_file.h"
 
 #include <csetjmp>
 #include <cstdio>
@@ -7,7 +7,7 @@
 #include <jerror.h>
 
 #include "core/error.h"
-#include "data/images/image_file.h"
+#include "data/images/formats/image_file.h"
 
 namespace tessera::data {
 namespace {

@@ -1,5 +1,5 @@
-// What the files that call oneDNN (versions 2 and 3) share; others include core/onednn.h or
-// core/onednn_conv.h.
+// What the files that call oneDNN (versions 2 and 3) share; others include core/cpu/onednn.h or
+// core/cpu/onednn_conv.h.
 #pragma once
 
 #include <array>

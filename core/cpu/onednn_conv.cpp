@@ -1,4 +1,4 @@
-#include "core/onednn_conv.h"
+#include "core/cpu/onednn_conv.h"
 
 #include <algorithm>
 #include <array>
@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "core/context.h"
-#include "core/onednn_library.h"
+#include "core/cpu/onednn_library.h"
 
 namespace tessera::cpu::onednn {
 namespace {
@@ -309,7 +309,7 @@ Convolution make_convolution(const Problem& problem) {
 }
 
 Convolution& find_convolution(const ConvArgs& args, int threads) {
-  // Each thread keeps its own, as those of products (core/onednn.cpp).
+  // Each thread keeps its own, as those of products (core/cpu/onednn.cpp).
   thread_local std::unordered_map<Problem, Convolution, ProblemHash<Problem>> convolutions;
   const Problem problem{.sizes = args.sizes,
                         .pass = static_cast<int64_t>(args.pass),

@@ -1,4 +1,4 @@
-#include "data/images/idx.h"
+#include "data/images/formats/idx.h"
 
 #include <array>
 #include <filesystem>
@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "core/error.h"
-#include "data/images/gzip_file.h"
+#include "data/images/formats/gzip_file.h"
 
 namespace tessera::data {
 namespace {

@@ -1,12 +1,12 @@
-#include "core/onednn.h"
+#include "core/cpu/onednn.h"
 
 #include <array>
 #include <cstddef>
 #include <memory>
 #include <unordered_map>
 
+#include "core/cpu/onednn_library.h"
 #include "core/memory.h"
-#include "core/onednn_library.h"
 
 namespace tessera::cpu::onednn {
 namespace {

@@ -1,4 +1,4 @@
-#include "data/images/cifar.h"
+#include "data/images/formats/cifar.h"
 
 #include <algorithm>
 #include <filesystem>
@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "core/error.h"
-#include "data/images/image_file.h"
+#include "data/images/formats/image_file.h"
 
 namespace tessera::data {
 namespace {

@@ -1,4 +1,4 @@
-#include "data/images/image_file.h"
+#include "data/images/formats/image_file.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -9,8 +9,8 @@
 #include <cstring>
 
 #include "core/error.h"
-#include "data/images/jpeg_file.h"
-#include "data/images/png_file.h"
+#include "data/images/formats/jpeg_file.h"
+#include "data/images/formats/png_file.h"
 
 namespace tessera::data {
 namespace {

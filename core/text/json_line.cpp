@@ -1,4 +1,4 @@
-#include "core/json_line.h"
+#include "core/text/json_line.h"
 
 #include <cmath>
 

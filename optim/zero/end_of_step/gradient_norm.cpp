@@ -1,4 +1,4 @@
-#include "optim/zero/gradient_norm.h"
+#include "optim/zero/end_of_step/gradient_norm.h"
 
 #include <cmath>
 

@@ -1,4 +1,4 @@
-#include "data/images/png_file.h"
+#include "data/images/formats/png_file.h"
 
 #include <algorithm>
 #include <csetjmp>
@@ -8,7 +8,7 @@
 #include <png.h>
 
 #include "core/error.h"
-#include "data/images/image_file.h"
+#include "data/images/formats/image_file.h"
 
 namespace tessera::data {
 namespace {

@@ -1,0 +1,47 @@
+#!/usr/bin/env bash
+# What stands in for CUDA in a build without it: core/no_cuda and dist/nccl/no_cuda define whatever
+# the other files call of core/cuda and dist/nccl/cuda. In a build with CUDA, whose own files would
+# hide what is missing, the objects that both builds have in common say what they need.
+set -euo pipefail
+cd "$TESSERA_SOURCE_DIR"
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+mapfile -t objects < <(find "$TESSERA_BUILD_DIR/CMakeFiles" -name '*.o')
+cuda=() common=()
+for object in "${objects[@]}"; do
+  case $object in
+    */cuda/* | *.cu.o) cuda+=("$object") ;;
+    */emulated/*) ;;
+    *) common+=("$object") ;;
+  esac
+done
+if [[ ${#cuda[@]} -eq 0 ]]; then
+  echo "skipped: this build has no CUDA, and its link has shown what is asked here"
+  exit 77
+fi
+
+for source in core/no_cuda/*.cpp dist/nccl/no_cuda/*.cpp; do
+  "$CXX" -std=c++20 -O0 -DFMT_SHARED -I. -c "$source" -o "$work/$(echo "$source" | tr / _).o"
+done
+# symbols FLAG FILE...: what the objects need (-u) or define, without what headers bring (W, V).
+symbols() {
+  local flag=$1
+  shift
+  nm -C --format=posix "$flag" "$@" 2> /dev/null | sed -nE 's/^(tessera::.*) [TDBRU]( .*)?$/\1/p' |
+    sort -u
+}
+symbols --undefined-only "${common[@]}" > "$work/needed"
+# Launchers, which take a context first, are called where the build has CUDA alone
+# (core/dispatch.h).
+symbols --defined-only "${cuda[@]}" | grep -v '(tessera::Context const&' > "$work/of_cuda"
+symbols --defined-only "$work"/*.o "${common[@]}" > "$work/without_cuda"
+comm -12 "$work/needed" "$work/of_cuda" > "$work/wanted"
+[[ $(wc -l < "$work/wanted") -ge 20 ]] ||
+  { echo "only these are wanted of CUDA, expected dozens:" >&2; cat "$work/wanted" >&2; exit 1; }
+comm -23 "$work/wanted" "$work/without_cuda" > "$work/missing"
+if [[ -s $work/missing ]]; then
+  echo "a build without CUDA lacks:" >&2
+  cat "$work/missing" >&2
+  exit 1
+fi
+echo "$(wc -l < "$work/wanted") functions of CUDA have a twin without it"
