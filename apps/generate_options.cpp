@@ -2,7 +2,6 @@
 
 #include <cmath>
 
-#include "apps/cli/command_line.h"
 #include "apps/cli/flags.h"
 #include "apps/cli/model_options.h"
 #include "core/error.h"

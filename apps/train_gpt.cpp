@@ -23,12 +23,12 @@
 #include "models/gpt/gpt.h"
 #include "models/gpt/gpt_weights.h"
 #include "optim/zero_optimizer.h"
-#include "train/announce.h"
 #include "train/evaluate.h"
 #include "train/plan/plan_table.h"
+#include "train/report/announce.h"
+#include "train/report/trace_file.h"
 #include "train/sample.h"
 #include "train/step_loop.h"
-#include "train/trace_file.h"
 #include "train/tuned_file.h"
 
 namespace tessera::apps {
@@ -78,6 +78,7 @@ class Run {
     std::unique_ptr<models::GptWeights> weights;
     if (!options.init.empty()) weights = std::make_unique<models::GptWeights>(options.init, model_);
     if (world.rank == 0 && !options.save.empty()) models::check_gpt_destination(options.save);
+    optim::ZeroOptimizer::check(model_, training_.rule, world, training_.zero);
     log_ = train::begin_run({.log = options.log, .trace = options.trace}, world);
     input_ = std::make_unique<data::TokenInput>(
         data_, data::TokenInput::Sizes{options.batch.micro, options.model.context});

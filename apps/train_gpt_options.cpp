@@ -1,8 +1,5 @@
 #include "apps/train_gpt_options.h"
 
-#include <algorithm>
-#include <optional>
-
 #include "apps/cli/command_line.h"
 #include "apps/cli/flags.h"
 #include "apps/cli/train_defaults.h"

@@ -15,7 +15,6 @@
 #include "apps/cli/run_header.h"
 #include "apps/train_resnet_options.h"
 #include "core/context.h"
-#include "core/text/output_file.h"
 #include "data/images/image_data.h"
 #include "data/images/image_input.h"
 #include "dist/bootstrap.h"
@@ -25,12 +24,12 @@
 #include "models/image/image_model.h"
 #include "nn/weights_file.h"
 #include "optim/zero_optimizer.h"
-#include "train/announce.h"
 #include "train/images/image_evaluation.h"
 #include "train/images/plan_image.h"
 #include "train/plan/plan_table.h"
+#include "train/report/announce.h"
+#include "train/report/trace_file.h"
 #include "train/step_loop.h"
-#include "train/trace_file.h"
 #include "train/tuned_file.h"
 #include "train/weights.h"
 
@@ -80,12 +79,13 @@ class Run {
     set_thread_count(dist::threads_per_rank(options.threads, world.local_size));
     std::unique_ptr<nn::WeightsFile> weights;
     if (!options.init.empty()) weights = std::make_unique<nn::WeightsFile>(options.init, *model_);
-    if (world.rank == 0 && !options.save.empty()) check_writable(options.save);
     if (world.size > 1 && !world.communicator->device().is_cpu()) {
       train::choose_algorithms(training_, planned(options, data), world.communicator->device());
       dist::share_convolution_choices(world);
     }
-    log_ = train::begin_run({.log = options.log, .trace = options.trace}, world);
+    optim::ZeroOptimizer::check(*model_, training_.rule, world, training_.zero);
+    log_ =
+        train::begin_run({.log = options.log, .trace = options.trace, .save = options.save}, world);
     batches_ = std::make_shared<data::TrainingBatches>(
         data.train, data.transform,
         data::TrainingBatches::Schedule{.batch = options.batch,

@@ -16,7 +16,7 @@
 #include "core/text/output_file.h"
 #include "dist/bootstrap.h"
 #include "optim/zero_optimizer.h"
-#include "train/table.h"
+#include "train/report/table.h"
 #include "train/tuned_file.h"
 
 namespace tessera::apps {

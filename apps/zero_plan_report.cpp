@@ -8,8 +8,8 @@
 #include "core/text/number_text.h"
 #include "train/plan/plan_gpt.h"
 #include "train/plan/plan_table.h"
-#include "train/run_log.h"
-#include "train/table.h"
+#include "train/report/run_log.h"
+#include "train/report/table.h"
 
 namespace tessera::apps {
 namespace {

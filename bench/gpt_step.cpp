@@ -290,6 +290,5 @@ int bench(const Options& options, dist::World& world) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  const Options options = parse(argc, argv);
-  return dist::run(argc, argv, [&](dist::World& world) { return bench(options, world); });
+  return dist::run(argc, argv, [&](dist::World& world) { return bench(parse(argc, argv), world); });
 }

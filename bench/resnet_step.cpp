@@ -24,7 +24,7 @@
 #include "models/image/image_classifier.h"
 #include "nn/weights_file.h"
 #include "optim/zero_optimizer.h"
-#include "train/run_report.h"
+#include "train/report/run_report.h"
 
 namespace {
 

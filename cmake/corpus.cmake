@@ -1,5 +1,5 @@
 # corpus.txt in the build directory: Tessera's own sources and documents, for run.sh to train on.
-set(folders core nn dist optim models data apps tests bench docs scripts)
+set(folders core nn dist optim models data train apps tests bench docs scripts)
 set(patterns ${PROJECT_SOURCE_DIR}/*.md ${PROJECT_SOURCE_DIR}/*.h ${PROJECT_SOURCE_DIR}/*.sh)
 file(GLOB corpus CONFIGURE_DEPENDS ${patterns})
 set(patterns)

@@ -97,7 +97,7 @@ std::vector<double> found_gradient(const Tensor& leaf) {
   return doubles(gradient);
 }
 
-/// Of a gradient that is rounded to the dtype so many times on the way.
+/// How far a gradient may be off that is rounded to the dtype `roundings` times on the way.
 double tolerance_of(const GradientCheckOptions& options) {
   const double roundoff = options.dtype == DType::bf16  ? 0x1p-8
                           : options.dtype == DType::f16 ? 0x1p-11

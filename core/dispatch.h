@@ -3,8 +3,9 @@
 //   TESSERA_KERNEL(scale, const Tensor& y, const Tensor& x, float factor)   // in the header
 //   kernels::scale(context, y, x, 2.0f);                                    // where it is called
 //
-// `cpu::name` stands in the .cpp and `cuda::name` in the .cu of the header's stem. A launcher
-// overwrites its destinations (first arguments) unless it says otherwise.
+// `cpu::name` stands in a .cpp and `cuda::name` in a .cu of the header's folder, of its stem or of
+// the launcher's. A launcher overwrites its destinations (first arguments) unless it says
+// otherwise.
 #pragma once
 
 #include <utility>

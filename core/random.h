@@ -65,8 +65,8 @@ class RandomStream {
 uint64_t permuted(uint64_t index, uint64_t count, uint64_t seed, std::string_view purpose,
                   uint64_t which);
 
-/// What dropout is keyed by besides layer and element. Set by whoever runs the micro-batches
-/// (optim/zero_optimizer.h), read by the dropout operation.
+/// What dropout is keyed by besides layer and element. Set by whoever runs the micro-batches,
+/// read by the dropout operation.
 struct DropoutState {
   uint64_t seed = 0;
   int64_t step = 0;

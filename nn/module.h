@@ -11,7 +11,7 @@
 //     Linear up_, down_;
 //   };
 //
-// No module mentions a rank: distribution attaches from outside, to the parameters' hooks.
+// No module knows of other processes: distribution attaches from outside, to the parameters' hooks.
 #pragma once
 
 #include <memory>

@@ -1,6 +1,6 @@
 // A Parameter is declared with name, shape, dtype and initialiser, and has no memory until someone
-// lays it out: an optimizer (optim/zero_optimizer.h), or `materialize` for inference. So a model
-// that is larger than one rank can be built.
+// lays it out: an optimizer, or `materialize` for inference. So a model can be built that is larger
+// than the memory of one process.
 #pragma once
 
 #include <cstdint>

@@ -63,6 +63,11 @@ void read_weights(const SafetensorsReader& file, const SafetensorsEntry& entry,
 
 void load_parameter(const NamedParameter& named, const ParameterSource& source) {
   Tensor tensor = named.parameter.tensor();
+  // It would go on with its own master weights, as if nothing had been loaded.
+  TESSERA_CHECK(!named.parameter.leaf().gradient_buffer,
+                "load_weights: parameter '{}' belongs to an optimizer; use its set_parameters, or "
+                "train::load_weights",
+                named.name);
   if (!tensor.allocated()) {
     named.parameter.leaf().name = named.name;
     tensor.attach(allocate(tensor.bytes(), Category::parameters, default_device()), 0);
@@ -139,6 +144,7 @@ void save_weights(const std::string& path, const Module& model) {
   WeightsWriter writer(path, model);
   for (const NamedParameter& named : model.named_parameters()) {
     const Tensor& tensor = named.parameter.tensor();
+    const InUse in_use({&tensor});  // an optimizer's last gather may be under way
     TESSERA_CHECK(tensor.allocated(), "save_weights: parameter '{}' has no values here",
                   named.name);
     writer.write(named, ops::convert(tensor, DType::f32).to_host().values<float>());

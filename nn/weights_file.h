@@ -4,13 +4,13 @@
 //   nn::save_weights("out.safetensors", model);             // a model in memory, in one call
 //   nn::load_weights("out.safetensors", model);
 //
-// Of a model that a ZeroOptimizer has laid out no rank need hold the whole (train/weights.h):
+// Where an optimizer has laid the model out, which nobody may hold whole (train/weights.h):
 //
 //   nn::WeightsFile weights("model.safetensors", model);    // checks every tensor
 //   optimizer.set_parameters(weights.source());
 //   weights.load_statistics(model);
 //
-//   nn::WeightsWriter writer("out.safetensors", model);     // on one rank
+//   nn::WeightsWriter writer("out.safetensors", model);
 //   ... writer.write(named, values) for every parameter, in any order ...
 //   writer.commit(model, batches);
 #pragma once
@@ -62,10 +62,12 @@ class WeightsWriter {
   SafetensorsWriter file_;
 };
 
-/// All weights of a model that is in memory. Throws where a parameter has no values: at stage 3 no
-/// rank has them all (train::save_weights). Throws InputError where the file cannot be written.
+/// All weights of a model that is in memory. Throws where a parameter has no values here, as
+/// at ZeRO's stage 3 (train::save_weights). Throws InputError where the file cannot be written.
 void save_weights(const std::string& path, const Module& model);
-/// The other way; what has no memory gets it. Throws InputError where the file does not fit.
+/// Overwrites all weights of a model by those of a file; what has no memory gets it. Throws where a
+/// parameter belongs to an optimizer (train::load_weights), and InputError where the file does not
+/// fit.
 void load_weights(const std::string& path, Module& model);
 
 // What files of weights with names of their own are made of.

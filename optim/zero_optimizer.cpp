@@ -89,12 +89,18 @@ void check_graph(const ZeroOptions& options, const std::vector<nn::NamedParamete
 
 }  // namespace
 
+void ZeroOptimizer::check(const nn::Module& model, const UpdateRule& rule, const dist::World& world,
+                          const ZeroOptions& options) {
+  check_options(options);
+  check_equal_ranks(options, world);
+  check_groups(rule, options.groups);
+  check_graph(options, model.named_parameters(), *world.communicator);
+}
+
 ZeroOptimizer::ZeroOptimizer(nn::Module& model, UpdateRule rule, const dist::World& world,
                              ZeroOptions options)
     : options_(std::move(options)) {
-  check_options(options_);
-  check_equal_ranks(options_, world);
-  check_groups(rule, options_.groups);
+  check(model, rule, world, options_);
   auto parameters = model.named_parameters();
   check_not_optimised(parameters);
   std::vector<int> groups;
@@ -105,7 +111,6 @@ ZeroOptimizer::ZeroOptimizer(nn::Module& model, UpdateRule rule, const dist::Wor
                   group, options_.groups.size());
     groups.push_back(group);
   }
-  check_graph(options_, parameters, *world.communicator);
   engine_ = std::make_unique<ZeroEngine>(options_, std::move(rule), world);
   engine_->add(std::move(parameters), groups);
   engine_->add(model.named_statistics());

@@ -29,14 +29,12 @@
 #include <memory>
 #include <span>
 #include <string>
-#include <vector>
 
 #include "core/micro_batch.h"
 #include "dist/bootstrap.h"
 #include "nn/module.h"
 #include "optim/rules/update_rule.h"
 #include "optim/zero/options.h"
-#include "optim/zero/partition.h"
 #include "optim/zero/step_report.h"
 
 namespace tessera::optim {
@@ -66,10 +64,16 @@ class [[nodiscard]] LaunchedStep {
 
 class ZeroOptimizer {
  public:
+  /// What the constructor refuses of a run, before anything is laid out or written. Throws
+  /// InputError for a stage other than 0 to 3, for ordered reduction on GPUs that differ, and for
+  /// graphs where there can be none.
+  static void check(const nn::Module& model, const UpdateRule& rule, const dist::World& world,
+                    const ZeroOptions& options);
+
   /// Lays the model's parameters out, initialises those that have no values yet, and attaches to
   /// their hooks. The model must outlive the optimizer; at stage 3 it has values only as long as
-  /// the optimizer lives. Parameters that are frozen now get neither gradient nor state. Throws
-  /// InputError for a stage other than 0 to 3, and for graphs where there can be none. Collective.
+  /// the optimizer lives. Parameters that are frozen now get neither gradient nor state. Throws as
+  /// `check` does. Collective.
   ZeroOptimizer(nn::Module& model, UpdateRule rule, const dist::World& world,
                 ZeroOptions options = {});
   ~ZeroOptimizer();
@@ -162,7 +166,6 @@ class ZeroOptimizer {
   /// Sets every parameter from `source`, which is asked for what this rank holds.
   void set_parameters(const ParameterSource& source);
 
-  using StateShard = optim::StateShard;
   /// The own shards of the parameters' optimizer state, by name.
   StateByName state() const;
   /// The state of whole parameters, on rank `root`; empty elsewhere. Collective.

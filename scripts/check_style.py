@@ -149,8 +149,17 @@ def check_includes(root, path, text):
             yield number, f"{folder}/ may not use MPI, which is dist/'s"
 
 
+def check_words(path, text):
+    """Layers and models do not know how many processes there are: `rank` is a tensor's alone."""
+    if path.parts[0] in ("nn", "models"):
+        for number, line in enumerate(text.split("\n"), 1):
+            if re.search(r"\branks?\b(?!\(\))", line):
+                yield number, f"{path.parts[0]}/ mentions a rank"
+
+
 def check_cpp(root, path, text):
     yield from check_includes(root, path, text)
+    yield from check_words(path, text)
     if path.suffix in (".h", ".cuh"):
         lines = [line for line in text.split("\n") if line.strip()]
         if "#pragma once" not in lines[:40]:

@@ -8,7 +8,13 @@ namespace tessera::train {
 
 std::vector<int64_t> evaluation_starts(const data::TokenRange& range,
                                        const EvaluationOptions& options) {
-  const int64_t context = options.context;
+  const auto [context, batches, sequences] = options;
+  TESSERA_CHECK(context >= 1 && sequences >= 1 && batches >= 0,
+                "evaluate: windows of {} tokens, {} batches of {} windows", context, batches,
+                sequences);
+  if (range.starts(context) < 1) {
+    fail_input("evaluate: {} tokens, expected more than the {} of a window", range.size(), context);
+  }
   const int64_t last = range.starts(context) - 1;
   std::vector<int64_t> starts;
   if (options.batches == 0) {

@@ -20,7 +20,10 @@ double milliseconds(std::chrono::steady_clock::duration time) {
 }  // namespace
 
 std::unique_ptr<RunLog> begin_run(const RunFiles& files, const dist::World& world) {
-  if (world.rank == 0 && !files.trace.empty()) check_writable(files.trace);
+  if (world.rank == 0) {
+    if (!files.trace.empty()) check_writable(files.trace);
+    if (!files.save.empty()) check_writable(files.save);
+  }
   // A rank with bad input ends the job here, before the log replaces an older one.
   world.communicator->barrier();
   auto log = std::make_unique<RunLog>(world.rank == 0 ? files.log : "");

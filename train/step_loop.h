@@ -21,9 +21,9 @@
 #include "core/text/json_line.h"
 #include "dist/bootstrap.h"
 #include "optim/zero_optimizer.h"
-#include "train/progress.h"
-#include "train/run_log.h"
-#include "train/run_report.h"
+#include "train/report/progress.h"
+#include "train/report/run_log.h"
+#include "train/report/run_report.h"
 #include "train/training_run.h"
 
 namespace tessera::train {
@@ -52,10 +52,11 @@ struct StepWork {
 struct RunFiles {
   std::string log = {};    // JSON lines (run_log.h)
   std::string trace = {};  // of all ranks (trace_file.h)
+  std::string save = {};   // what the caller saves at the end
 };
-/// What comes before a run holds anything: the trace's file must be writable, as what is saved must
-/// be, which the caller has checked; no rank has bad input; and ledgers count from here on. The log
-/// is open on rank 0. Throws InputError. Collective.
+/// Begins a run, before it holds anything. First all that the run writes must be writable, and no
+/// rank have bad input; only then the log, which is open on rank 0, replaces an older one. Memory
+/// and traffic are counted from here on. Throws InputError. Collective.
 std::unique_ptr<RunLog> begin_run(const RunFiles& files, const dist::World& world);
 
 class StepLoop {
@@ -63,6 +64,8 @@ class StepLoop {
   /// World, optimizer and log must outlive it. Throws where `work` lacks what the options ask for.
   StepLoop(const LoopOptions& options, const dist::World& world, optim::ZeroOptimizer& optimizer,
            RunLog& log, StepWork work);
+  StepLoop(const StepLoop&) = delete;
+  StepLoop& operator=(const StepLoop&) = delete;
 
   /// All steps. Throws on every rank where a loss or gradient is not finite. Collective.
   void train();

@@ -28,7 +28,7 @@ struct TrainingRun {
   LoopOptions loop;
 };
 
-/// Of the model's first parameter, and so of all where Module::to has set it.
+/// The dtype of the model's first parameter, which is that of all parameters after Module::to.
 DType parameter_dtype(const nn::Module& model);
 /// "fp32", "bf16" or "fp16".
 const char* precision_name(DType dtype);

@@ -191,8 +191,8 @@ void use_tuned_file(const std::string& path, dist::World& world) {
   const Device device = world.communicator->device();
   if (device.is_cpu()) {
     const std::string why = cuda::unusable();
-    fail_input("--tuned {}: the table is for products on CUDA, and {}", path,
-               why.empty() ? "--device is cpu" : "there is no usable GPU: " + why);
+    fail_input("{}: the table is for products on CUDA, and {}", path,
+               why.empty() ? "the ranks compute on the CPU" : "there is no usable GPU: " + why);
   }
   const std::string text =
       dist::broadcast_text(*world.communicator, world.rank == 0 ? text_of(path) : "");

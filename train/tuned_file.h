@@ -1,4 +1,4 @@
-// The table that tune writes and train_gpt --tuned reads: which of cuBLASLt's algorithms a product
+// The table that `tune` writes and training reads: which of cuBLASLt's algorithms a product
 // takes, for one kind of GPU and one version of the library (docs/formats.md).
 #pragma once
 

@@ -18,7 +18,7 @@ namespace tessera::train {
 
 struct SaveOptions {
   nn::SafetensorsMetadata metadata = {{"format", "pt"}};
-  int64_t batches = 0;  // that running statistics are of
+  int64_t batches = 0;  // micro-batches that the running statistics have seen
 };
 
 /// Parameters, of 16 bits their master weights, and running statistics, all as F32; rank 0 writes
@@ -28,8 +28,8 @@ struct SaveOptions {
 void save_weights(const std::string& path, const nn::Module& model, optim::ZeroOptimizer& optimizer,
                   const dist::World& world, const SaveOptions& options = {});
 
-/// The other way; each rank reads what it holds. `optimizer` is the model's. Throws InputError for
-/// a file that does not fit. Every rank calls it.
+/// Gives all weights the values of a file; each rank reads what it holds. `optimizer` is the
+/// model's. Throws InputError for a file that does not fit. Every rank calls it.
 void load_weights(const std::string& path, const nn::Module& model,
                   optim::ZeroOptimizer& optimizer);
 

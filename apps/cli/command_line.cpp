@@ -1,5 +1,4 @@
 #include "apps/cli/command_line.h"
-#include "apps/cli/flags.h"
 
 #include <cstdio>
 #include <exception>

@@ -3,9 +3,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <string>
-
-#include "apps/cli/flags.h"
 
 namespace tessera::apps {
 

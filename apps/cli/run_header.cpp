@@ -1,6 +1,6 @@
 #include "apps/cli/run_header.h"
 
-#include "train/run_log.h"
+#include "train/report/run_log.h"
 
 namespace tessera::apps {
 

@@ -84,7 +84,7 @@ void fill_run(const GivenRun& given, const TrainDefaults& defaults, RunOptions& 
 optim::UpdateRule update_rule(const RunOptions& options);
 /// Matrices and filters decay, vectors (biases and norms) do not.
 optim::ZeroOptions zero_options(const RunOptions& options);
-/// These two, and what the loop is given.
+/// The update rule, the optimizer's options and those of the loop.
 train::TrainingRun training_run(const RunOptions& options);
 
 /// These throw InputError, naming the flag.

@@ -7,8 +7,8 @@
 
 #include "apps/comm_bench/comm_bandwidth.h"
 #include "core/cuda.h"
-#include "train/run_log.h"
-#include "train/table.h"
+#include "train/report/run_log.h"
+#include "train/report/table.h"
 
 namespace tessera::apps {
 namespace {

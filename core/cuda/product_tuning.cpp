@@ -1,4 +1,3 @@
-#include "core/ops/convert.h"
 #include "core/product_tuning.h"
 
 #include <algorithm>
@@ -6,6 +5,7 @@
 
 #include "core/cuda/blas_lt_library.h"
 #include "core/cuda/check.h"
+#include "core/ops/convert.h"
 #include "core/random.h"
 
 namespace tessera::cuda {

@@ -41,13 +41,14 @@ TokenData::TokenData(const TokenDataOptions& options) : options_(options) {
     validation_ = training_;
     training_.end = training_.size() * 9 / 10;
     validation_.begin = training_.end;
-    check_length(training_, "the training part, the first 90 %,", "; or give --val-data");
+    check_length(training_, "the training part, the first 90 %,",
+                 "; or give validation data of its own");
   } else {
     validation_ = whole(options.validation_path);
   }
   if (options.evaluates) {
     check_length(validation_, "the validation part",
-                 "; or give other --val-data, or --eval-every 0");
+                 "; or give other validation data, or evaluate never");
   }
 }
 

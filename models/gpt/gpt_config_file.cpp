@@ -47,11 +47,6 @@ std::string config_path_beside(const std::string& path) {
   return (std::filesystem::path(path).parent_path() / "config.json").string();
 }
 
-bool file_exists(const std::string& path) {
-  std::error_code ignored;
-  return std::filesystem::exists(path, ignored);
-}
-
 bool is_gpt_config(const std::string& config_path) {
   const json config = read_json(config_path);
   return config.is_object() && config.value("model_type", json()) == "gpt2";
@@ -60,8 +55,9 @@ bool is_gpt_config(const std::string& config_path) {
 GptConfig read_gpt_config(const std::string& config_path) {
   const json config = read_json(config_path);
   if (!config.is_object()) {
-    fail_input("{}: {}", config_path,
-               file_exists(config_path) ? "is not a JSON object" : "there is no such file");
+    fail_input(
+        "{}: {}", config_path,
+        std::filesystem::exists(config_path) ? "is not a JSON object" : "there is no such file");
   }
   check_setting(config_path, config, "model_type", {"gpt2"});
   check_setting(config_path, config, "activation_function", {"gelu_new", "gelu_pytorch_tanh"});

@@ -3,15 +3,12 @@
 
 #include <string>
 
-#include "core/text/output_file.h"
 #include "models/gpt/gpt.h"
 
 namespace tessera::models {
 
 /// config.json in the folder of `path`.
 std::string config_path_beside(const std::string& path);
-
-bool file_exists(const std::string& path);
 
 /// Whether the file is there and describes a model of type gpt2.
 bool is_gpt_config(const std::string& config_path);

@@ -1,6 +1,7 @@
 #include "models/gpt/gpt_weights.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <map>
 #include <optional>
 #include <set>
@@ -135,7 +136,7 @@ void check_gpt_destination(const std::string& path) {
   if (path == config_path) fail_input("{}: the weights cannot be config.json", path);
   check_writable(path);
   check_writable(config_path);
-  if (file_exists(config_path) && !is_gpt_config(config_path)) {
+  if (std::filesystem::exists(config_path) && !is_gpt_config(config_path)) {
     fail_input("{}: it is there and is not a GPT-2's; the weights need a folder of their own",
                config_path);
   }

@@ -4,10 +4,10 @@
 //   GptWeights weights("gpt2/model.safetensors", model);   // checks every tensor
 //   weights.load();                                        // a model in memory, or
 //   optimizer.set_parameters([&](const auto& named, int64_t begin, std::span<float> out) {
-//     weights.read(named, begin, out);                     // what a rank holds of it
+//     weights.read(named, begin, out);                     // what is held of it
 //   });
 //
-//   GptWriter writer("out/model.safetensors", model);      // on one rank
+//   GptWriter writer("out/model.safetensors", model);
 //   ... writer.write(named, values) for every parameter, in any order ...
 //   writer.commit();
 //

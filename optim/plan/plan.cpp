@@ -275,10 +275,12 @@ Plan plan(const PlanInput& input, int64_t rank) {
   return Planner(input, rank).make(groups);
 }
 
-int64_t graph_count(const Batch& batch, int64_t ranks, int64_t steps) {
-  std::set<std::pair<bool, int64_t>> kinds;
-  for (int64_t j = steps > 1 ? 0 : 1; j < batch.micro_steps(ranks); ++j) {
-    kinds.emplace(j == 0, batch.contributors(ranks, j));
+int64_t graph_count(const Batch& batch, int64_t ranks, int64_t steps, bool no_sync) {
+  // Whether sums begin, the ranks that contribute, and whether local sums are sent.
+  std::set<std::tuple<bool, int64_t, bool>> kinds;
+  const int64_t last = batch.micro_steps(ranks) - 1;
+  for (int64_t j = steps > 1 ? 0 : 1; j <= last; ++j) {
+    kinds.emplace(j == 0, batch.contributors(ranks, j), no_sync && j == last);
   }
   return std::ssize(kinds);
 }

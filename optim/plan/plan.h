@@ -76,6 +76,6 @@ Plan plan(const PlanInput& input, int64_t rank);
 
 /// Graphs that a rank captures in `steps` steps, without no_sync: one for each kind of micro-step
 /// that there is after the run's first, which runs without a graph (docs/cuda.md).
-int64_t graph_count(const Batch& batch, int64_t ranks, int64_t steps);
+int64_t graph_count(const Batch& batch, int64_t ranks, int64_t steps, bool no_sync = false);
 
 }  // namespace tessera::optim

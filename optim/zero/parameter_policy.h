@@ -8,7 +8,6 @@
 // `use` is called before an operation reads a parameter, `done` behind it.
 #pragma once
 
-#include <memory>
 #include <vector>
 
 #include "optim/zero/partition.h"

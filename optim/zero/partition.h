@@ -2,7 +2,6 @@
 // values, and the own shard of their gradient sum.
 #pragma once
 
-#include <functional>
 #include <span>
 #include <string>
 #include <vector>

@@ -57,7 +57,8 @@ class Reducer {
   void open();
   /// Backward, until every bucket is complete.
   void propagate(const Tensor& loss, float scale);
-  /// Waits for everything that is under way, that of parameters too.
+  /// Waits for everything that is under way, that of parameters too: before a capture, and at its
+  /// end.
   void settle();
 
   void begin_forward();

@@ -17,8 +17,7 @@ void UpdateOnDevice::round(int, const Tensor& weights, const Tensor& values) {
 
 UpdateOnHost::UpdateOnHost(Device other, const Crossing& crossing)
     : other_(other),
-      buckets_(crossing.buckets),
-      slots_(ahead() ? static_cast<size_t>(std::clamp(crossing.buckets, 1, 2)) : 1) {
+      slots_(!other.is_cpu() ? static_cast<size_t>(std::clamp(crossing.buckets, 1, 2)) : 1) {
   for (Slot& slot : slots_) {
     slot.sums = host_zeros(crossing.largest, crossing.sums, Category::communication);
     slot.values = host_zeros(crossing.largest, crossing.values, Category::communication);
@@ -62,16 +61,11 @@ void UpdateOnHost::start(int bucket, const Tensor& sums) {
   slot.brought = copy(slot.brought_sums, sums);
 }
 
-Tensor UpdateOnHost::bring(int bucket, const Sums& sums) {
-  const bool first = bucket == buckets_ - 1;
-  if (first || !ahead()) start(bucket, sums(bucket));
+Tensor UpdateOnHost::take(int bucket) {
   const Slot& slot = this->slot(bucket);
   // The host waits for this copy alone: the CPU reads next what it writes.
   if (slot.brought) slot.brought->synchronize();
-  const Tensor here = slot.brought_sums;
-  // Only now: to get the next sums may take the place where these have come from.
-  if (bucket > 0 && ahead()) start(bucket - 1, sums(bucket - 1));
-  return here;
+  return slot.brought_sums;
 }
 
 void UpdateOnHost::round(int bucket, const Tensor& weights, const Tensor& values) {

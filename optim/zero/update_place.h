@@ -10,8 +10,8 @@
 // From the other device in host memory (core/device.h) each copy is done when its call returns.
 #pragma once
 
-#include <functional>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "core/cuda.h"
@@ -21,9 +21,6 @@ namespace tessera::optim {
 
 class UpdatePlace {
  public:
-  /// A bucket's gradient sums where the ranks compute, when they are there.
-  using Sums = std::function<Tensor(int bucket)>;
-
   virtual ~UpdatePlace() = default;
 
   /// On which the rule runs, and where master weights and state are.
@@ -33,10 +30,14 @@ class UpdatePlace {
   /// Zeroed f32 memory for master weights or state.
   virtual Tensor zeros(int64_t elements) const = 0;
 
-  /// A bucket's sums on device(). Buckets are asked for from the last to the first; `sums` is
-  /// called once for each, in this order.
-  virtual Tensor bring(int bucket, const Sums& sums) = 0;
-  /// Rounds the updated master weights of the bucket that was brought last into `values`.
+  /// Whether a bucket's sums may be started before those of the bucket before it are used.
+  virtual bool ahead() const = 0;
+  /// Begins to bring a bucket's sums, as the calling thread's stream has them, to device(). Buckets
+  /// come from the last to the first.
+  virtual void start(int bucket, const Tensor& sums) = 0;
+  /// The sums of a bucket that was started, when they are there.
+  virtual Tensor take(int bucket) = 0;
+  /// Rounds the updated master weights of the bucket that was taken last into `values`.
   virtual void round(int bucket, const Tensor& weights, const Tensor& values) = 0;
 };
 
@@ -47,11 +48,14 @@ class UpdateOnDevice : public UpdatePlace {
   Device device() const override { return device_; }
   bool has_values() const override { return true; }
   Tensor zeros(int64_t elements) const override;
-  Tensor bring(int bucket, const Sums& sums) override { return sums(bucket); }
+  bool ahead() const override { return false; }
+  void start(int, const Tensor& sums) override { sums_ = sums; }
+  Tensor take(int) override { return std::exchange(sums_, {}); }
   void round(int bucket, const Tensor& weights, const Tensor& values) override;
 
  private:
   Device device_;
+  Tensor sums_;  // between start and take
 };
 
 /// Offload: on the host, while the ranks compute on another device.
@@ -68,7 +72,9 @@ class UpdateOnHost : public UpdatePlace {
   Device device() const override { return Device{}; }
   bool has_values() const override { return false; }
   Tensor zeros(int64_t elements) const override;
-  Tensor bring(int bucket, const Sums& sums) override;
+  bool ahead() const override { return !other_.is_cpu(); }
+  void start(int bucket, const Tensor& sums) override;
+  Tensor take(int bucket) override;
   void round(int bucket, const Tensor& weights, const Tensor& values) override;
 
  private:
@@ -79,17 +85,12 @@ class UpdateOnHost : public UpdatePlace {
     std::optional<cuda::Event> brought;  // on a GPU: behind the last copy of each kind
     std::optional<cuda::Event> sent;
   };
-  /// Whether a bucket's sums may be brought before the sums of the bucket before it are used.
-  bool ahead() const { return !other_.is_cpu(); }
   Slot& slot(int bucket);
   /// Zeroed memory of the host, pinned where the other device is a GPU.
   Tensor host_zeros(int64_t elements, DType dtype, Category category) const;
-  /// Starts the copy of a bucket's sums, as the calling thread's stream has them, to the host.
-  void start(int bucket, const Tensor& sums);
   std::optional<cuda::Event> copy(const Tensor& to, const Tensor& from) const;
 
   Device other_;
-  int buckets_;
   std::vector<Slot> slots_;
 };
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "core/ops/convert.h"
 #include "core/ops/copy.h"
 
 namespace tessera::optim {
@@ -39,8 +38,17 @@ std::vector<Tensor> UpdatePolicy::state(int bucket) const {
   return list;
 }
 
+Tensor UpdatePolicy::brought_sums(int bucket) {
+  const bool first = bucket == partition_.buckets() - 1;
+  if (first || !place_->ahead()) place_->start(bucket, sums(bucket));
+  const Tensor here = place_->take(bucket);
+  // Only now: to get the next sums may take the place where these have come from.
+  if (bucket > 0 && place_->ahead()) place_->start(bucket - 1, sums(bucket - 1));
+  return here;
+}
+
 void UpdatePolicy::update(int bucket, const UpdateChoice& choice) {
-  const Tensor gradients = place_->bring(bucket, [this](int b) { return sums(b); });
+  const Tensor gradients = brought_sums(bucket);
   const Tensor weights = this->weights(bucket);
   const std::vector<Tensor> state = this->state(bucket);
   rule_.update(current_context(place_->device()), {weights, gradients, state, choice.scalars},

@@ -15,7 +15,7 @@ done
 expect 'comm-timeout = x' "$train_gpt" "${run[@]}" --comm-timeout x
 expect '--comm nccl: NCCL connects GPUs, and --device is cpu' \
   "$train_gpt" "${run[@]}" --device cpu --comm nccl
-expect '--tuned no.json: the table is for products on CUDA, and ' \
+expect 'no.json: the table is for products on CUDA, and the ranks compute on the CPU' \
   mpirun -n 2 "$train_gpt" "${run[@]}" --device cpu --tuned no.json
 expect '--out is required' "$tune"
 expect 'micro-batch is 0' "$tune" --micro-batch 0 --out tuned.json

@@ -272,7 +272,7 @@ TEST_CASE("weights do not replace another program's config.json") {
 
 TEST_CASE("logits of a model that transformers saved are transformers' logits") {
   const std::string path = test::fixture("hf_tiny/model.safetensors");
-  if (!file_exists(path)) TESSERA_SKIP("tests/fixtures/hf_tiny is not there");
+  if (!std::filesystem::exists(path)) TESSERA_SKIP("tests/fixtures/hf_tiny is not there");
   models::Gpt model(read_gpt_config(config_path_beside(path)));
   GptWeights(path, model).load();
   model.eval();

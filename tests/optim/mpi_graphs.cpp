@@ -111,8 +111,7 @@ void check_variant(const Variant& variant, const dist::World& world) {
 
   const int64_t micro_steps = run.batch.micro_steps(world.size);
   CHECK(expected.loss_calls == run.steps * micro_steps);
-  const int64_t graphs = optim::graph_count(run.batch, world.size, run.steps) +
-                         (variant.no_sync && micro_steps > 2 ? 1 : 0);
+  const int64_t graphs = optim::graph_count(run.batch, world.size, run.steps, variant.no_sync);
   CHECK(measured.loss_calls == 1 + graphs);
   std::vector<int64_t> peaks = expected.peaks;
   peaks[static_cast<size_t>(Category::workspace)] += graphs * int64_t{sizeof(DropoutDraws)};

@@ -159,6 +159,8 @@ TEST_CASE("plan: graphs leave their loss in a place of its own, and are as many 
   CHECK(graph_count({.global = 5, .micro = 1}, 2, 10) == 3);
   CHECK(graph_count({.global = 2, .micro = 1}, 2, 10) == 1);
   // The run's first runs without one.
+  CHECK(graph_count({.global = 6, .micro = 1}, 2, 10, true) == 3);  // the last sends local sums
+  CHECK(graph_count({.global = 4, .micro = 1}, 2, 10, true) == 2);
   CHECK(graph_count({.global = 2, .micro = 1}, 2, 1) == 0);
   CHECK(graph_count({.global = 6, .micro = 1}, 2, 1) == 1);
 }

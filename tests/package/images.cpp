@@ -28,7 +28,7 @@ void train_network(dist::World& world) {
       images.train, images.transform,
       {.batch = run.loop.batch, .steps = run.loop.steps, .ranks = world.size, .rank = world.rank});
   Network model(images.classes());
-  const auto log = train::begin_run({.log = "images.jsonl"}, world);
+  const auto log = train::begin_run({.log = "images.jsonl", .save = "images.safetensors"}, world);
   optim::ZeroOptimizer optimizer(model, run.rule, world, run.zero);
   const auto forward = [&](const MicroBatch& micro) {
     const data::ImageBatch batch = batches.read(micro);

@@ -31,7 +31,7 @@ void train_on(const std::string& path, dist::World& world) {
   const data::TokenData data({.path = path, .context = 32, .vocab = 256, .global_batch = 8});
   train::set_up_messages(world.rank == 0);
   Decoder model;
-  const auto log = train::begin_run({.log = "tokens.jsonl"}, world);
+  const auto log = train::begin_run({.log = "tokens.jsonl", .save = "tokens.safetensors"}, world);
   optim::ZeroOptimizer optimizer(model, run.rule, world, run.zero);
   const auto loss = [&](const Tensor& x, const Tensor& y) { return model.loss(x, y); };
   const auto forward = [&](const MicroBatch& micro) {

@@ -50,6 +50,7 @@ printf '#include "nn/parameter.h"\n#include <vector>\n' > "$tree/optim/good.cpp"
 { printf 'TEST_CASE("x") {\n'; statements 70; printf '}\n'; } > "$tree/tests/test_long.cpp"
 python3 "$check" "$tree"
 
+echo '// Every rank has one: x.rank() is 2.' | plant nn/a.cpp '1: nn/ mentions a rank'
 { printf 'int x;\nvoid g()\n{\n'; statements 58; printf '}\n'; } |
   plant core/a.cpp '2: function has 61 lines, more than 60'
 { printf 'struct S {\n  S(int x) : a_{x}, b_(x) {\n'; statements 60; printf '  }\n};\n'; } |

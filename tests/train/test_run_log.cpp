@@ -1,4 +1,4 @@
-#include "train/run_log.h"
+#include "train/report/run_log.h"
 
 #include <bit>
 #include <cmath>
@@ -12,8 +12,8 @@
 #include "tests/support/catch.h"
 #include "tests/support/temporary_folder.h"
 #include "train/plan/plan_table.h"
-#include "train/progress.h"
-#include "train/run_report.h"
+#include "train/report/progress.h"
+#include "train/report/run_report.h"
 
 using namespace tessera;
 using namespace tessera::train;

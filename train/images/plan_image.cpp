@@ -117,6 +117,14 @@ void check_size(const TrainingRun& run, const PlannedImages& images) {
 
 PlannedImages planned_images(const models::ImageConfig& config, const data::ImageData& data,
                              float label_smoothing) {
+  const models::ImageSizes sizes =
+      std::visit([](const auto& model) { return model.sizes; }, config);
+  const data::ImageShape& shape = data.transform.shape;
+  TESSERA_CHECK(sizes.side == shape.height && sizes.side == shape.width &&
+                    sizes.channels == shape.channels && sizes.classes == data.classes(),
+                "plan: a model for {} x {} x {} and {} classes, data of {} x {} x {} and {}",
+                sizes.side, sizes.side, sizes.channels, sizes.classes, shape.height, shape.width,
+                shape.channels, data.classes());
   return {.config = config,
           .dtype = data.transform.dtype,
           .shape = data.transform.shape,
@@ -126,6 +134,8 @@ PlannedImages planned_images(const models::ImageConfig& config, const data::Imag
 
 optim::Plan plan_run(const TrainingRun& run, const nn::Module& model, const PlannedImages& images,
                      const JobPlace& place) {
+  TESSERA_CHECK(parameter_dtype(model) == images.dtype, "plan: a model in {}, images in {}",
+                dtype_name(parameter_dtype(model)), dtype_name(images.dtype));
   optim::Plan plan = plan_run(run, model, place);
   check_size(run, images);
   const models::ImageMemory memory = ImageRun(run, images, place).memory();

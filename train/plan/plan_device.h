@@ -17,9 +17,10 @@ struct PlanDevice {
   std::string text() const;
 };
 
-/// Of a job that has chosen.
+/// The device and transport of a job that has chosen them.
 PlanDevice plan_device(const dist::World& world);
-/// Of one that has not. `auto` is CUDA where this process finds a usable GPU, and then NCCL.
+/// What a job with these options is going to choose. `auto` is CUDA where this process finds a
+/// usable GPU, and then NCCL.
 PlanDevice plan_device(const dist::DeviceOptions& options);
 
 }  // namespace tessera::train

@@ -9,7 +9,7 @@
 #include "core/cuda.h"
 #include "core/text/number_text.h"
 #include "optim/plan/checked_int.h"
-#include "train/table.h"
+#include "train/report/table.h"
 
 namespace tessera::train {
 namespace {

@@ -29,7 +29,7 @@ struct PlannedRun {
   int64_t ranks = 1;
   optim::Plan plan = {};
 };
-/// Of device and host, of all ranks that share a node.
+/// Bytes on device and host that all ranks of a node hold together.
 int64_t node_bytes(const optim::Plan& plan, int64_t ranks, int64_t ranks_per_node);
 /// With activations, workspace, host and nodes of several ranks where there are any; a line below
 /// says where workspace is unknown.

@@ -38,7 +38,8 @@ optim::PlanInput plan_input(const TrainingRun& run, const nn::Module& model,
 GraphWorkspace graph_workspace(const TrainingRun& run, int64_t ranks, bool has_dropout) {
   constexpr int64_t draws = sizeof(DropoutDraws);
   const int64_t graphs =
-      run.zero.graph ? optim::graph_count(run.loop.batch, ranks, run.loop.steps) : 0;
+      run.zero.graph ? optim::graph_count(run.loop.batch, ranks, run.loop.steps, run.zero.no_sync)
+                     : 0;
   const int64_t kept = has_dropout ? graphs * draws : 0;
   return {.kept = kept, .capturing = std::max(kept, std::min(graphs, int64_t{1}) * draws)};
 }

@@ -2,8 +2,8 @@
 //
 //   const optim::Plan plan = train::plan_run(run, model, train::place_of(world));
 //
-// After the run its report lays what was measured beside the plan (train/run_report.h): they are
-// equal, to the byte.
+// After the run its report lays what was measured beside the plan (train/report/run_report.h): they
+// are equal, to the byte.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ struct JobPlace {
   int64_t ranks = 1;
   int64_t rank = 0;
 };
-/// Of this process, whose job has chosen its devices.
+/// The place of this process in a job that has chosen its devices.
 JobPlace place_of(const dist::World& world);
 
 optim::PlanInput plan_input(const TrainingRun& run, const nn::Module& model, const JobPlace& place);

@@ -1,4 +1,4 @@
-#include "train/table.h"
+#include "train/report/table.h"
 
 #include <algorithm>
 

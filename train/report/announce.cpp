@@ -1,4 +1,4 @@
-#include "train/announce.h"
+#include "train/report/announce.h"
 
 #include <spdlog/spdlog.h>
 

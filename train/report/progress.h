@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <string>
 
-#include "train/run_log.h"
+#include "train/report/run_log.h"
 
 namespace tessera::train {
 

@@ -1,4 +1,4 @@
-#include "train/run_report.h"
+#include "train/report/run_report.h"
 
 #include <algorithm>
 #include <fstream>

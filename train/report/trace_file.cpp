@@ -1,4 +1,4 @@
-#include "train/trace_file.h"
+#include "train/report/trace_file.h"
 
 #include <string_view>
 #include <vector>
