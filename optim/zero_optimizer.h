@@ -32,7 +32,7 @@
 
 #include "core/micro_batch.h"
 #include "dist/bootstrap.h"
-#include "nn/module.h"
+#include "nn/parameter_source.h"
 #include "optim/rules/update_rule.h"
 #include "optim/zero/options.h"
 #include "optim/zero/step_report.h"

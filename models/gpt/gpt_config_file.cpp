@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/text/json_line.h"
+#include "core/text/output_file.h"
 
 namespace tessera::models {
 namespace {

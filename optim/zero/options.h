@@ -7,12 +7,14 @@
 #include <vector>
 
 #include "core/dtype.h"
-#include "nn/module.h"
+#include "nn/parameter_source.h"
 #include "optim/rules/loss_scaler.h"
 #include "optim/rules/schedule.h"
 #include "optim/rules/update_rule.h"
 
 namespace tessera::optim {
+
+using nn::ParameterSource;
 
 enum class Reduction : uint8_t {
   ordered,  // contributions in order of micro-batch: the same bits for any number of ranks

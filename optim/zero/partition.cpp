@@ -104,7 +104,7 @@ void Partition::attach_bucket(int index, const std::shared_ptr<Storage>& values,
 }
 
 void Partition::fill(const Tensor& target, int index, const dist::Range& range,
-                     const ParameterSource& source) const {
+                     const nn::ParameterSource& source) const {
   for (const Part& part : parts(index, range)) {
     const Tensor values = target.flat(part.offset, part.offset + part.end - part.begin);
     assign(values, [&](int64_t begin, std::span<float> out) {

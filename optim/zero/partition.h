@@ -18,8 +18,6 @@ namespace tessera::optim {
 Tensor flat_buffer(dist::Communicator& communicator, int64_t elements, DType dtype,
                    Category category);
 
-using nn::ParameterSource;
-
 /// A parameter as the optimizer knows it.
 struct PlacedParameter {
   nn::NamedParameter named;
@@ -74,7 +72,7 @@ class Partition {
   void attach_bucket(int bucket, const std::shared_ptr<Storage>& values, int64_t offset) const;
   /// Writes `range` of a bucket from `source` to `target`, of any float dtype.
   void fill(const Tensor& target, int bucket, const dist::Range& range,
-            const ParameterSource& source) const;
+            const nn::ParameterSource& source) const;
 
   /// A part of a parameter, at `offset` of a range of its bucket.
   struct Part {

@@ -15,7 +15,7 @@ UpdatePolicy::UpdatePolicy(const Partition& partition, UpdateRule rule,
   if (partition.dtype() != DType::f32 || !place_->has_values()) masters_ = place_->zeros(elements);
 }
 
-void UpdatePolicy::fill(const ParameterSource& source) {
+void UpdatePolicy::fill(const nn::ParameterSource& source) {
   if (!masters_.defined()) return;
   for (int b = 0; b < partition_.buckets(); ++b) {
     partition_.fill(range_of(masters_, b), b, range(b), source);

@@ -37,7 +37,7 @@ class UpdatePolicy {
   void update(int bucket, const UpdateChoice& choice);
 
   /// Gives the master weights their values, where there are any.
-  void fill(const ParameterSource& source);
+  void fill(const nn::ParameterSource& source);
 
   /// Which range of a bucket this rank updates.
   virtual dist::Range range(int bucket) const = 0;
@@ -61,6 +61,8 @@ class UpdatePolicy {
  private:
   /// The range of the parameters' values, in their dtype.
   Tensor values(int bucket) const;
+  /// The sums of the range's gradients where the update runs.
+  Tensor brought_sums(int bucket);
 
   UpdateRule rule_;
   std::unique_ptr<UpdatePlace> place_;

@@ -15,8 +15,11 @@ done
 expect 'comm-timeout = x' "$train_gpt" "${run[@]}" --comm-timeout x
 expect '--comm nccl: NCCL connects GPUs, and --device is cpu' \
   "$train_gpt" "${run[@]}" --device cpu --comm nccl
-expect 'no.json: the table is for products on CUDA, and the ranks compute on the CPU' \
+expect 'no.json: the table is for products on CUDA, and ' \
   mpirun -n 2 "$train_gpt" "${run[@]}" --device cpu --tuned no.json
+expect 'graph: the ranks compute on the CPU' "$train_gpt" "${run[@]}" --device cpu --graph on
+expect 'graph: the ranks compute on the CPU' "$TESSERA_BIN/train_resnet" --batch 2 --micro-batch 2 \
+  --steps 1 --device cpu --graph on --log run.jsonl
 expect '--out is required' "$tune"
 expect 'micro-batch is 0' "$tune" --micro-batch 0 --out tuned.json
 [[ ! -e run.jsonl ]] || fail "a log of a run that was refused"

@@ -23,3 +23,14 @@ TEST_CASE("an evaluation's windows lie evenly, and 0 batches cover everything on
   // A range of exactly one sequence.
   REQUIRE(evaluation_starts({file, 0, 65}, {.context = 64}) == std::vector<int64_t>{0});
 }
+
+TEST_CASE("an evaluation without windows is refused") {
+  const TemporaryFolder folder;
+  auto file = std::make_shared<const data::TokenFile>(folder.file("a.txt", std::string(100, 'a')));
+  const data::TokenRange range{file, 0, 100};
+  CHECK_THROWS_AS(evaluation_starts(range, {}), Error);
+  CHECK_THROWS_AS(evaluation_starts(range, {.context = 8, .sequences = 0}), Error);
+  CHECK_THROWS_AS(evaluation_starts(range, {.context = 8, .batches = -1}), Error);
+  CHECK_THROWS_AS(evaluation_starts(range, {.context = 100}), InputError);
+  CHECK(evaluation_starts(range, {.context = 99}).size() == 1);
+}

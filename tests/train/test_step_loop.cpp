@@ -157,3 +157,14 @@ TEST_CASE("weights go out of an optimizer and into another one") {
   CHECK_THAT(test::message_of<InputError>([&] { load_weights(path, larger, its); }),
              ContainsSubstring("wte.weight"));
 }
+
+TEST_CASE("a run that could not write at its end does not begin, and leaves the older log") {
+  const test::TemporaryFolder folder;
+  const dist::World world = alone();
+  folder.file("run.jsonl", "older");
+  const std::string log = folder.path("run.jsonl");
+  const std::string nowhere = folder.path("no/file");
+  CHECK_THROWS_AS(begin_run({.log = log, .save = nowhere}, world), InputError);
+  CHECK_THROWS_AS(begin_run({.log = log, .trace = nowhere}, world), InputError);
+  CHECK(folder.read("run.jsonl") == "older");
+}
