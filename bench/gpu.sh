@@ -143,8 +143,8 @@ build_all() {
   fi
   # What the first call measures comes first, so that a build that is cut short has it.
   measured=(bench_kernels bench_gpt_step tune)
-  rest=(bench_resnet_step comm_bench train_gpt train_resnet test_core test_dist test_models
-    test_dist_mpi test_optim_mpi)
+  rest=(bench_resnet_step comm_bench train_gpt train_resnet test_core test_optim_kernels test_dist
+    test_models test_dist_mpi test_optim_mpi)
   if ! $emulated; then rest+=(test_optim test_train generate); fi
   part configure 90 "${configure[@]}" || return 1
   if grep -q 'bench_kernel_times:' <(ninja -C "$build" -t targets all 2> /dev/null); then
@@ -188,7 +188,8 @@ measure_all() {
 # What is only right or wrong: few at once, because processes that share a GPU take turns. test_nn
 # is left out: its subject is host memory.
 tests_all() {
-  local unwanted='~[full]~[cpu]' serial=(test_core test_dist test_models) waiting=()
+  local unwanted='~[full]~[cpu]' waiting=()
+  local serial=(test_core test_optim_kernels test_dist test_models)
   if $emulated; then
     # Enough to see that they run; ctest has them all.
     unwanted+='~[slow]layer_norm*,~[cpu]~[slow]a GPT*,~[cpu]*layout*'
@@ -269,17 +270,19 @@ sanitize_all() {
   local tool limit tools=4 check=(bash -o pipefail -c 'sanitized "$@"' -)
   local kernels='~[full]~[slow]~[cpu]causal_attention*,~[full]~[slow]~[cpu]layer_norm*'
   kernels+=',~[full]~[slow]~[cpu]residual_layer_norm*,~[full]~[slow]~[cpu]*cross_entropy*'
-  kernels+=',~[full]~[slow]~[cpu]embedding*,~[full]~[slow]~[cpu]batch_norm*,~[cpu]adam*,~[cpu]sgd*'
-  if $emulated; then kernels='~[cpu]layer_norm of*'; fi
+  kernels+=',~[full]~[slow]~[cpu]embedding*,~[full]~[slow]~[cpu]batch_norm*' update='~[cpu]'
+  if $emulated; then kernels='~[cpu]layer_norm of*' update='~[cpu]sgd_update against*'; fi
   # A training as users run it, in the device's own memory.
   local step=("$build/bin/bench_gpt_step" --device cuda --precision bf16 --preset nano --batch 2
     --steps 2 --warmup 1 --threads 1)
   for tool in memcheck racecheck synccheck initcheck; do
-    limit=$(((seconds - SECONDS) / (3 * tools)))  # what is left, shared by the tools to come
+    limit=$(((seconds - SECONDS) / (4 * tools)))  # what is left, shared by the tools to come
     tools=$((tools - 1))
     part "sanitize_${tool}_step" "$limit" "${check[@]}" "$tool" "${step[@]}" || true
     part "sanitize_${tool}_kernels" $((2 * limit)) env TESSERA_TEST_DEVICE=cuda "${check[@]}" \
       "$tool" "$build/bin/test_core" "$kernels" || true
+    part "sanitize_${tool}_update" "$limit" env TESSERA_TEST_DEVICE=cuda "${check[@]}" "$tool" \
+      "$build/bin/test_optim_kernels" "$update" || true
   done
 }
 

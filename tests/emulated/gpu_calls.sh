@@ -65,6 +65,7 @@ chmod +x "$work/bin/compute-sanitizer"
 export PATH=$work/bin:$PATH
 call 0 --sanitize
 has 'sanitize_memcheck_step | ok' 'sanitize_memcheck_kernels | ok' \
+  'sanitize_memcheck_update | ok' \
   'sanitize_racecheck_kernels | ok' 'sanitize_synccheck_step | ok' 'sanitize_initcheck_kernels | ok'
 FINDS=racecheck call 1 --sanitize
 has 'sanitize_racecheck_step | FAILED with exit code 9' 'sanitize_memcheck_step | ok'
