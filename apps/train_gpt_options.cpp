@@ -3,6 +3,7 @@
 #include "apps/cli/command_line.h"
 #include "apps/cli/flags.h"
 #include "apps/cli/train_defaults.h"
+#include "models/gpt/gpt_config_file.h"
 
 namespace tessera::apps {
 namespace {
@@ -59,6 +60,19 @@ void check_evaluation(const TrainOptions& options) {
   at_least("--sample", options.sample, 0);
 }
 
+// Beside weights stands config.json, which is read and written with them.
+void check_files(const TrainOptions& options, const std::string& config_file) {
+  constexpr const char* of_init = "--init's config.json";
+  const auto beside = [](const std::string& weights) {
+    return weights.empty() ? "" : models::config_path_beside(weights);
+  };
+  GivenPaths paths = paths_of(options, config_file);
+  paths.inputs.push_back({"--val-data", options.val_data});
+  paths.inputs.push_back({of_init, beside(options.init)});
+  paths.outputs.push_back({"--save's config.json", beside(options.save), of_init});
+  check_paths(paths);
+}
+
 }  // namespace
 
 CommandLine parse_command_line(int argc, const char* const* argv) {
@@ -87,6 +101,7 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
   fill_run(given, defaults_for(options), options);
   check_evaluation(options);
   if (options.data.empty() && !options.plan) fail_input("--data is required");
+  check_files(options, app.config_file());
   return result;
 }
 

@@ -105,6 +105,7 @@ ImageCommandLine parse_image_command_line(int argc, const char* const* argv) {
   options.workers = static_cast<int>(given.workers);
   at_least("--image-size", options.image_size, 0);
   within("--label-smoothing", options.label_smoothing, 0, 1);
+  check_paths(paths_of(options, app.config_file()));
   if (line.epochs && line.given.steps) fail_input("--epochs and --steps are given, expected one");
   if (line.epochs && !(*line.epochs > 0 && *line.epochs <= 1e6)) {
     fail_input("--epochs is {}, expected a number above 0 and at most 1000000", *line.epochs);

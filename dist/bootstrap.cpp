@@ -18,6 +18,7 @@
 #include <memory>
 #include <system_error>
 #include <thread>
+#include <utility>
 
 #include "dist/mpi/mpi_check.h"
 
@@ -31,6 +32,10 @@ std::atomic<int64_t> running_step{-1};
 std::atomic<int64_t> finished_step{-1};
 std::atomic<bool> said_last_words{false};
 std::atomic_flag ending;
+// Over which ranks tell each other that their body has returned.
+MPI_Comm ending_ranks = MPI_COMM_NULL;
+MPI_Request all_ended = MPI_REQUEST_NULL;
+bool announced_end = false;
 static_assert(std::atomic<int64_t>::is_always_lock_free);
 
 bool started_by_launcher() {
@@ -41,12 +46,45 @@ bool started_by_launcher() {
   return false;
 }
 
+/// How many processes the launcher says that it has started, and the variable that says so.
+struct Launched {
+  const char* variable = nullptr;
+  std::string size;
+};
+
+// Of the launchers the innermost counts: within a Slurm allocation mpirun starts the ranks, and
+// Slurm's own variables are of mpirun's daemons then.
+Launched launched() {
+  for (const char* variable :
+       {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS"}) {
+    if (const char* const size = std::getenv(variable)) return {variable, size};
+  }
+  return {};
+}
+
+// N processes that do not know of each other would train N times, and write the same files.
+void check_launcher(const World& world) {
+  const auto [variable, size] = launched();
+  if (variable == nullptr || size == std::to_string(world.size)) return;
+  fail_input(
+      "the launcher has started {} processes ({}), but MPI connects {} of them: start the "
+      "program with the mpirun of the MPI that it is built with, or with srun --mpi=pmix "
+      "where that MPI has PMIx",
+      size, variable, world.size == 1 ? "none" : std::to_string(world.size));
+}
+
 bool mpi_runs() {
   int initialized = 0;
   int finalized = 0;
   MPI_Initialized(&initialized);
   MPI_Finalized(&finalized);
   return initialized && !finalized;
+}
+
+// Once: this rank's body has returned.
+void announce_end() {
+  if (std::exchange(announced_end, true)) return;
+  TESSERA_MPI(MPI_Ibarrier(ending_ranks, &all_ended));
 }
 
 // A rank is told to end when another one has died or the user has stopped mpirun. Only calls that a
@@ -147,6 +185,7 @@ World init_mpi(int& argc, char**& argv) {
   TESSERA_MPI(MPI_Comm_rank(host, &world.local_rank));
   TESSERA_MPI(MPI_Comm_size(host, &world.local_size));
   TESSERA_MPI(MPI_Comm_free(&host));
+  TESSERA_MPI(MPI_Comm_dup(MPI_COMM_WORLD, &ending_ranks));
   world.communicator = mpi_communicator();
   return world;
 }
@@ -162,18 +201,44 @@ World init(int& argc, char**& argv) {
   }
   // After MPI_Init_thread, which may set handlers of its own.
   install_last_words();
+  check_launcher(world);
   return world;
 }
 
 void finish(World& world) {
   if (mpi_runs()) {
+    announce_end();
     // This rank waits for the others to have nothing more to send.
     world.communicator->barrier();
+    TESSERA_MPI(MPI_Wait(&all_ended, MPI_STATUS_IGNORE));
+    TESSERA_MPI(MPI_Comm_free(&ending_ranks));
     world.communicator.reset();
     MPI_Finalize();
   }
   std::fflush(stdout);
 }
+
+namespace {
+
+// A rank whose body has returned a failure: the others may have come to their end with it, or wait
+// in a collective for ever. Ends the job unless they all come within a few seconds.
+void end_unless_all_end(int result) {
+  if (!mpi_runs()) return;
+  announce_end();
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(3);
+  for (int done = 0; done == 0;) {
+    TESSERA_MPI(MPI_Test(&all_ended, &done, MPI_STATUS_IGNORE));
+    if (done != 0) return;
+    if (std::chrono::steady_clock::now() > deadline) {
+      end_job(fmt::format("rank {}: ended with code {}, while other ranks go on", own_rank.load(),
+                          result),
+              result);
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+}
+
+}  // namespace
 
 int run(int argc, char** argv, const std::function<int(World&)>& body) {
   // The world outlives the handlers: nothing of it is torn down before the job has been told.
@@ -181,6 +246,7 @@ int run(int argc, char** argv, const std::function<int(World&)>& body) {
   try {
     world = init(argc, argv);
     const int result = body(world);
+    if (result != 0) end_unless_all_end(result);
     finish(world);
     return result;
   } catch (const InputError& error) {

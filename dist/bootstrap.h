@@ -32,13 +32,15 @@ struct World {
   std::string difference = {};
 };
 
-/// Initialises MPI when the program was started by mpirun (or a PMI/PMIx launcher).
+/// Initialises MPI when the program was started by mpirun (or a PMI/PMIx launcher). Throws
+/// InputError where the launcher has started more processes than MPI knows of.
 World init(int& argc, char**& argv);
 
 /// Ends MPI. Called by every rank when all went well; never while an exception unwinds.
 void finish(World& world);
 
-/// init, body, finish; the process's exit code.
+/// init, body, finish; the process's exit code. Where the body returns another code than 0 while
+/// other ranks go on, the job ends with it.
 int run(int argc, char** argv, const std::function<int(World&)>& body);
 
 /// Says what failed, with rank and step, and ends the job on all ranks: for a thread with nobody

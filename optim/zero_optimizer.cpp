@@ -163,33 +163,38 @@ ZeroOptimizer::MicroBatches ZeroOptimizer::all_of(int64_t step, const Batch& bat
   return {*this, step, batch, batch.micro_steps(engine_->communicator().size())};
 }
 
-MicroBatch ZeroOptimizer::begin(const MicroBatches& batches, int64_t micro_step) {
-  ZeroEngine& engine = *engine_;
-  TESSERA_CHECK(!engine.state().running() && engine.state().finished() == micro_step,
-                "optimizer: micro-step {} begins before the backward of the one before it",
-                micro_step);
+MicroBatch ZeroOptimizer::describe(const MicroBatches& batches, int64_t micro_step) const {
   const Batch& batch = batches.batch_;
-  const int64_t ranks = engine.communicator().size();
-  const int64_t rank = engine.communicator().rank();
-  const int64_t contributors = batch.contributors(ranks, micro_step);
-  const bool contributes = rank < contributors;
+  const int64_t ranks = engine_->communicator().size();
+  const int64_t rank = engine_->communicator().rank();
+  const bool contributes = rank < batch.contributors(ranks, micro_step);
   // A rank without a micro-batch of its own repeats the last one of the step.
   const int64_t index = contributes ? micro_step * ranks + rank : batch.micro_batches() - 1;
-  engine.begin(batches.step_, {.index = micro_step,
-                               .count = batches.micro_steps_,
-                               .micro_batches = batch.micro_batches(),
-                               .contributors = contributors,
-                               .contributes = contributes});
-  const int64_t first_sample = index * batch.micro;
-  dropout_state() = {
-      .seed = options_.seed, .step = batches.step_, .first_sample = first_sample};
   return {.step = batches.step_,
           .index = index,
           .micro_step = micro_step,
-          .first_sample = first_sample,
+          .first_sample = index * batch.micro,
           .samples = batch.micro,
-          .share = engine.state().share(),
+          .share = 1.0f / static_cast<float>(batch.micro_batches()),
           .contributes = contributes};
+}
+
+void ZeroOptimizer::begin(const MicroBatches& batches, int64_t micro_step) {
+  const StepState& state = engine_->state();
+  if (state.running() && state.step() == batches.step_ && state.finished() == micro_step) return;
+  TESSERA_CHECK(!state.running() && state.finished() == micro_step,
+                "optimizer: micro-step {} begins before the backward of the one before it",
+                micro_step);
+  const MicroBatch micro = describe(batches, micro_step);
+  const Batch& batch = batches.batch_;
+  engine_->begin(batches.step_,
+                 {.index = micro_step,
+                  .count = batches.micro_steps_,
+                  .micro_batches = batch.micro_batches(),
+                  .contributors = batch.contributors(engine_->communicator().size(), micro_step),
+                  .contributes = micro.contributes});
+  dropout_state() = {
+      .seed = options_.seed, .step = batches.step_, .first_sample = micro.first_sample};
 }
 
 void ZeroOptimizer::micro_steps(int64_t step, const Batch& batch,

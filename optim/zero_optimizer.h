@@ -80,15 +80,18 @@ class ZeroOptimizer {
   ZeroOptimizer(const ZeroOptimizer&) = delete;
   ZeroOptimizer& operator=(const ZeroOptimizer&) = delete;
 
-  /// This rank's micro-batches of a step, the same number on every rank. Each begins when it is
-  /// looked at; its backward must have run before the next one.
+  /// This rank's micro-batches of a step, the same number on every rank. The first begins with
+  /// begin(), each other when the iterator comes to it; its backward must have run before the next
+  /// one. To look at one, as often as one likes, changes nothing.
   class MicroBatches {
    public:
     class Iterator {
      public:
-      MicroBatch operator*() const { return batches_->optimizer_.begin(*batches_, micro_step_); }
+      MicroBatch operator*() const { return batches_->optimizer_.describe(*batches_, micro_step_); }
       Iterator& operator++() {
-        ++micro_step_;
+        if (++micro_step_ < batches_->micro_steps_) {
+          batches_->optimizer_.begin(*batches_, micro_step_);
+        }
         return *this;
       }
       bool operator!=(const Iterator& other) const { return micro_step_ != other.micro_step_; }
@@ -100,7 +103,10 @@ class ZeroOptimizer {
       const MicroBatches* batches_;
       int64_t micro_step_;
     };
-    Iterator begin() const { return {this, 0}; }
+    Iterator begin() const {
+      optimizer_.begin(*this, 0);
+      return {this, 0};
+    }
     Iterator end() const { return {this, micro_steps_}; }
     int64_t size() const { return micro_steps_; }
 
@@ -178,7 +184,9 @@ class ZeroOptimizer {
  private:
   friend class MicroBatches;
   MicroBatches all_of(int64_t step, const Batch& batch);
-  MicroBatch begin(const MicroBatches& batches, int64_t micro_step);
+  /// Nothing where this micro-step is running already.
+  void begin(const MicroBatches& batches, int64_t micro_step);
+  MicroBatch describe(const MicroBatches& batches, int64_t micro_step) const;
 
   ZeroOptions options_;
   std::unique_ptr<class ZeroEngine> engine_;

@@ -159,6 +159,9 @@ void report_run(const optim::Plan& planned, const StepCount& count, const dist::
   if (all.differing.empty()) {
     fmt::print("\nplanned and measured are equal on all ranks ({})\n", world.size);
   } else {
+    if (all.differing.front() != 0) {
+      fmt::print("\nrank {}\n{}", all.differing.front(), all.first_table);
+    }
     fmt::print("\nplanned and measured DIFFER on ranks {}\n", fmt::join(all.differing, ", "));
   }
 }

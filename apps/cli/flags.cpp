@@ -71,6 +71,11 @@ FlagOption Flags::add_flag(const std::string& names, bool& value, const std::str
   return FlagOption(app_->add_flag(names, value, help));
 }
 
+std::string Flags::config_file() const {
+  const CLI::Option* const config = app_->get_config_ptr();
+  return config == nullptr || config->count() == 0 ? "" : config->results().back();
+}
+
 std::string Flags::parse(int argc, const char* const* argv) {
   try {
     app_->parse(argc, argv);

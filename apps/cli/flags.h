@@ -52,6 +52,9 @@ class Flags {
   FlagOption add_option(const std::string& names, T& value, const std::string& help = "");
   FlagOption add_flag(const std::string& names, bool& value, const std::string& help);
 
+  /// The file that --config has named; empty where there is none.
+  std::string config_file() const;
+
   /// Reads the arguments. Returns the text of help where it was asked for, else an empty one.
   /// Throws InputError, one line.
   std::string parse(int argc, const char* const* argv);

@@ -133,6 +133,16 @@ void fill_run(const GivenRun& given, const TrainDefaults& defaults, RunOptions& 
   sum_dtype(options.memory);  // refuses what does not go with the precision
 }
 
+GivenPaths paths_of(const RunOptions& options, const std::string& config_file) {
+  return {
+      .inputs = {{"--data", options.data},
+                 {"--init", options.init},
+                 {"--tuned", options.tuned},
+                 {"--config", config_file}},
+      .outputs = {
+          {"--log", options.log}, {"--trace", options.trace}, {"--save", options.save, "--init"}}};
+}
+
 optim::UpdateRule update_rule(const RunOptions& options) {
   if (options.optimizer == "sgd") {
     return optim::Sgd{.learning_rate = options.lr,

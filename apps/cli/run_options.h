@@ -12,6 +12,7 @@
 
 #include "apps/cli/flags.h"
 #include "apps/cli/model_options.h"
+#include "apps/cli/paths.h"
 #include "optim/zero_optimizer.h"
 #include "train/training_run.h"
 
@@ -80,6 +81,9 @@ void add_run_options(Flags& app, GivenRun& given, RunOptions& options, const Run
 /// Completes and checks: throws InputError, one line, for what cannot be done as asked. `defaults`
 /// are those of the optimizer that was chosen.
 void fill_run(const GivenRun& given, const TrainDefaults& defaults, RunOptions& options);
+
+/// The files that the options name, and the one that --config has.
+GivenPaths paths_of(const RunOptions& options, const std::string& config_file);
 
 optim::UpdateRule update_rule(const RunOptions& options);
 /// Matrices and filters decay, vectors (biases and norms) do not.

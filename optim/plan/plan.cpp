@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <set>
+#include <tuple>
 #include <utility>
 
+#include "core/assign.h"
 #include "core/error.h"
 #include "dist/communicator.h"
 #include "optim/plan/checked_int.h"
@@ -105,7 +107,19 @@ class Planner {
     return input_.no_sync ? 1 : (micro_batches - rank_ - 1) / input_.ranks + 1;
   }
 
+  // Whether the rank holds an element of a parameter, and not only padding.
+  bool holds_any(const PlanGroup& group) const {
+    for (size_t p = 0; p < group.layout.parameters().size(); ++p) {
+      if (input_.stage < 3 || group.layout.owned(static_cast<int>(p), rank_).size() > 0)
+        return true;
+    }
+    return false;
+  }
+
   void add_values(const PlanGroup& group) {
+    if (input_.device.is_cpu() && group.dtype != DType::f32 && holds_any(group)) {
+      plan_.filling = assign_workspace_bytes;
+    }
     const int64_t bytes = dtype_size(group.dtype);
     const dist::ShardLayout& layout = group.layout;
     const int64_t shard = layout.shard_elements();

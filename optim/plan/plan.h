@@ -58,6 +58,9 @@ struct Plan {
     int64_t communication = 0;
     int64_t memory() const { return optimizer_state + communication; }
   } host = {};
+  /// Workspace on the CPU that giving 16-bit parameters their first values takes, before any step;
+  /// none on a rank that holds no element of them.
+  int64_t filling = 0;
   PlanParts parts = {};
   int64_t padding = 0;  // of parameters: what holds no parameter
   std::array<int64_t, dist::traffic_count> traffic{};  // sent in one step, by dist::Traffic

@@ -1,6 +1,7 @@
 // A rank that fails in the middle of a loop of collectives, for tests/dist/failures.sh:
 //
-//   mpirun -n 3 failing_rank throw|input|input-one|kill|segv|exit|abort|hang|none [nccl [graph]]
+//   mpirun -n 3 failing_rank HOW [nccl [graph]]
+//     HOW: throw input input-one kill segv exit abort hang none return return-all
 //
 // Rank 1 fails in step 5 (the last rank, if there is no rank 1); each step takes some milliseconds.
 // With nccl the ranks talk over NCCL, and a collective may take a second; with graph the gather is
@@ -58,6 +59,7 @@ int train(dist::World& world, const std::string& how, bool with_graph) {
         world.communicator->exchange(gradient, world.size, fold, {dist::Traffic::gradients, 0});
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
     if (step == 5) fail_in_step_5(how, world);
+    if (step == 5 && how == "return" && world.rank == std::min(1, world.size - 1)) return 3;
     reduced.wait();
     gathers();
     world.communicator->barrier();
@@ -65,7 +67,7 @@ int train(dist::World& world, const std::string& how, bool with_graph) {
   }
   gathers = nullptr;  // before the communicator
   if (world.rank == 0) std::puts("all steps finished");
-  return 0;
+  return how == "return-all" ? 3 : 0;
 }
 
 }  // namespace

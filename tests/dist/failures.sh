@@ -35,7 +35,12 @@ for ranks in 1 2 3; do
   expect "$ranks" input 2 '^error: the file is empty$'
   [[ $(grep -c 'the file is empty' "$output") == 1 ]] || fail "the same error was printed twice"
 done
+expect 1 return 3
+expect 1 return-all 3 '^all steps finished'
 for ranks in 2 3; do
+  expect "$ranks" return 3 '^rank 1: ended with code 3, while other ranks go on$'
+  expect "$ranks" return-all 3 '^all steps finished'
+  if grep -q 'go on' "$output"; then fail "ranks that return together were ended"; fi
   expect "$ranks" throw 1 '^rank 1, step 5: something went wrong$'
   expect "$ranks" input-one 2 "^error: this rank's file is empty \(rank 1\)$"
   expect "$ranks" kill 137 "$last_words"
@@ -58,3 +63,17 @@ grep -qE "$last_words" "$output" || fail "a hanging job that was ended had no la
 alone none 0 '^all steps finished'
 alone throw 1 '^rank 0, step 5: something went wrong$'
 alone input 2 '^error: the file is empty$'
+
+# A launcher that this MPI does not know: each process would be a job of its own.
+unknown() {
+  local status=0
+  env "$1=4" "$program" none > "$output" 2>&1 < /dev/null || status=$?
+  [[ $status == 2 ]] || fail "4 processes of $1 ended with $status, expected 2"
+  grep -q "the launcher has started 4 processes ($1), but MPI connects none" "$output" ||
+    fail "4 processes of $1 were not refused by name"
+}
+unknown PMI_SIZE
+unknown SLURM_STEP_NUM_TASKS
+unknown MV2_COMM_WORLD_SIZE
+SLURM_STEP_NUM_TASKS=1 alone none 0 '^all steps finished'
+SLURM_STEP_NUM_TASKS=1 expect 2 none 0 '^all steps finished'

@@ -216,6 +216,10 @@ TEST_CASE("a micro-batch that is left unfinished is told of") {
   optim::ZeroOptimizer optimizer(model, optim::AdamW{}, lone_world());
   const auto batches = optimizer.micro_batches(0, run.batch);
   auto it = batches.begin();
+  // To look changes nothing.
+  CHECK((*it).index == 0);
+  CHECK((*it).index == (*it).index);
+  CHECK((*batches.begin()).index == 0);
   optimizer.backward(tiny_training(run, model).loss(*it));
   CHECK_THROWS_WITH(optimizer.step(), ContainsSubstring("step after 1 of 2 micro-steps"));
   CHECK_THROWS_WITH(optimizer.micro_batches(1, run.batch),

@@ -158,11 +158,30 @@ TEST_CASE("plan: graphs leave their loss in a place of its own, and are as many 
   CHECK(graph_count({.global = 6, .micro = 1}, 2, 10) == 2);
   CHECK(graph_count({.global = 5, .micro = 1}, 2, 10) == 3);
   CHECK(graph_count({.global = 2, .micro = 1}, 2, 10) == 1);
-  // The run's first runs without one.
   CHECK(graph_count({.global = 6, .micro = 1}, 2, 10, true) == 3);  // the last sends local sums
   CHECK(graph_count({.global = 4, .micro = 1}, 2, 10, true) == 2);
+  // The run's first runs without one.
   CHECK(graph_count({.global = 2, .micro = 1}, 2, 1) == 0);
   CHECK(graph_count({.global = 6, .micro = 1}, 2, 1) == 1);
+}
+
+TEST_CASE("plan: first values of 16 bits take workspace where a rank holds any") {
+  // 300 elements are two blocks of 256: of 4 ranks two own some.
+  PlanInput input{.parameters = {{.name = "w", .elements = 300, .dtype = DType::bf16}},
+                  .ranks = 4,
+                  .stage = 3,
+                  .batch = {.global = 4, .micro = 1}};
+  CHECK(plan(input, 0).filling == 1 << 18);
+  CHECK(plan(input, 1).filling == 1 << 18);
+  CHECK(plan(input, 2).filling == 0);
+  CHECK(plan(input, 3).filling == 0);
+  input.stage = 2;
+  CHECK(plan(input, 3).filling == 1 << 18);
+  input.parameters[0].dtype = DType::f32;
+  CHECK(plan(input, 0).filling == 0);
+  input.parameters[0].dtype = DType::f16;
+  input.device = {DeviceType::cuda, 0};
+  CHECK(plan(input, 0).filling == 0);
 }
 
 TEST_CASE("plan: offload moves masters and state to the host") {

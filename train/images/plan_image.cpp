@@ -4,7 +4,6 @@
 #include <variant>
 #include <vector>
 
-#include "core/assign.h"
 #include "data/images/image_batches.h"
 #include "data/images/image_input.h"
 #include "models/image/image_memory.h"
@@ -37,10 +36,6 @@ class ImageRun {
                                    evaluation_results()});
       if (!peak.workspace) continue;
       peak.workspace = std::max(*peak.workspace, *other.workspace + graphs.kept);
-    }
-    // Before the first step parameters get their values; a GPU's from workspace of the host.
-    if (device_.is_cpu() && images_.dtype != DType::f32) {
-      peak.workspace = std::max(*peak.workspace, assign_workspace_bytes);
     }
     const int64_t batches = run_.loop.steps * run_.loop.batch.micro_steps(ranks_);
     peak.activations += input(run_.loop.batch.micro, batches);
@@ -141,6 +136,7 @@ optim::Plan plan_run(const TrainingRun& run, const nn::Module& model, const Plan
   const models::ImageMemory memory = ImageRun(run, images, place).memory();
   plan.activations = memory.activations;
   plan.workspace = memory.workspace;
+  if (plan.workspace) plan.workspace = std::max(*plan.workspace, plan.filling);
   return plan;
 }
 

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <string>
 
-#include "core/assign.h"
 #include "models/gpt/gpt_memory.h"
 #include "optim/plan/checked_int.h"
 
@@ -59,10 +58,7 @@ void add_activations(optim::Plan& plan, const models::GptConfig& config, DType d
       models::gpt_training_memory(config, dtype, sequences, config.context, device);
   plan.activations = memory.activations;
   plan.workspace = memory.workspace;
-  // Before the first step parameters get their values; a GPU's from workspace of the host.
-  if (device.is_cpu() && dtype != DType::f32) {
-    plan.workspace = std::max(*plan.workspace, assign_workspace_bytes);
-  }
+  if (plan.workspace) plan.workspace = std::max(*plan.workspace, plan.filling);
 }
 
 optim::MicroBatchWork gpt_work(const models::GptConfig& config, int64_t sequences, DType dtype) {

@@ -123,9 +123,11 @@ RankReport measure(const optim::Plan& plan, const StepCount& count, const dist::
 GatheredReports gather_reports(const RankReport& own, const dist::World& world) {
   GatheredReports all;
   all.json = dist::gather_text(*world.communicator, own.json().text());
-  const auto verdicts = dist::gather_text(*world.communicator, own.equal() ? "equal" : "differs");
+  const auto verdicts = dist::gather_text(*world.communicator, own.equal() ? "equal" : own.table());
   for (size_t rank = 0; rank < verdicts.size(); ++rank) {
-    if (verdicts[rank] != "equal") all.differing.push_back(static_cast<int>(rank));
+    if (verdicts[rank] == "equal") continue;
+    if (all.differing.empty()) all.first_table = verdicts[rank];
+    all.differing.push_back(static_cast<int>(rank));
   }
   return all;
 }

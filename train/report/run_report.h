@@ -51,6 +51,7 @@ RankReport measure(const optim::Plan& plan, const StepCount& count, const dist::
 struct GatheredReports {
   std::vector<std::string> json;
   std::vector<int> differing;  // ranks whose measurement is not the plan
+  std::string first_table;     // of the first of them
 };
 GatheredReports gather_reports(const RankReport& own, const dist::World& world);
 

@@ -1,0 +1,25 @@
+// The files that a command line names: none that is read may be written, and none be written twice.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace tessera::apps {
+
+struct GivenPath {
+  const char* flag;  // "--log"
+  std::string path;  // empty: not given
+  /// Of an output: the flag of an input that it may take the place of.
+  const char* may_replace = nullptr;
+};
+
+struct GivenPaths {
+  std::vector<GivenPath> inputs;  // files, or folders with all that is in them
+  std::vector<GivenPath> outputs;
+};
+
+/// Throws InputError, naming both flags, where an output is an input or another output: by device
+/// and inode where both are there, so through links too, else by their names. Nothing is opened.
+void check_paths(const GivenPaths& paths);
+
+}  // namespace tessera::apps

@@ -1,0 +1,48 @@
+#!/usr/bin/env bash
+# No output destroys an input or another output: refused by name before anything is opened, through
+# links too.
+. "$(dirname "${BASH_SOURCE[0]}")/common.bash"
+run=("$train_gpt" "${tiny[@]}" --steps 1 --eval-every 1)
+head -c 3000 text.txt > other.txt
+ln -s text.txt link.txt
+ln text.txt hard.txt
+mkdir in
+must_work "${run[@]}" --data text.txt --save in/model.safetensors
+echo 'steps = 1' > run.ini
+ln -s nowhere.jsonl dangling.jsonl
+before=$(find . -type f ! -name '*.log' -exec sha256sum {} + | sort)
+
+for output in log trace save; do
+  for name in text.txt link.txt hard.txt ./in/../text.txt "$PWD/text.txt"; do
+    expect "--$output .* is what --data reads" "${run[@]}" --data text.txt "--$output" "$name"
+  done
+  expect "is what --val-data reads" "${run[@]}" --data text.txt --val-data other.txt \
+    "--$output" other.txt
+  expect "is what --config reads" "${run[@]}" --data text.txt --config run.ini "--$output" run.ini
+  expect "--$output in/config.json is what --init's config.json reads" "${run[@]}" --data text.txt \
+    --init in/model.safetensors "--$output" in/config.json
+done
+expect '--log in/model.safetensors is what --init reads' "${run[@]}" --data text.txt \
+  --init in/model.safetensors --log in/model.safetensors
+for pair in 'log trace' 'log save' 'trace save'; do
+  read -r a b <<< "$pair"
+  expect "--$a and --$b would write the same file" "${run[@]}" --data text.txt "--$a" new \
+    "--$b" ./new
+done
+expect "--log and --save's config.json would write the same file" "${run[@]}" --data text.txt \
+  --log out/config.json --save out/model.safetensors
+expect '--log and --trace would write' mpirun -n 2 "${run[@]}" --data text.txt --log new --trace new
+
+# Images in a folder.
+resnet=("$TESSERA_BIN/train_resnet" --steps 1 --batch 2 --micro-batch 2)
+expect '--log in/config.json is a file in the folder that --data reads' "${resnet[@]}" --data in \
+  --log in/config.json
+expect '--trace .* is what --init reads' "${resnet[@]}" --init in/model.safetensors \
+  --trace in/model.safetensors
+
+after=$(find . -type f ! -name '*.log' -exec sha256sum {} + | sort)
+diff <(echo "$before") <(echo "$after") || fail "files were changed"
+
+# To go on with weights in their place is what --init and --save are for.
+must_work "${run[@]}" --data text.txt --init in/model.safetensors --save in/model.safetensors
+must_work "${run[@]}" --data text.txt --log /dev/null
