@@ -13,9 +13,11 @@ threads=$((cores / ranks > 0 ? cores / ranks : 1))
 install_packages
 # CUDA takes minutes to compile, and a build that is there is left as it is.
 if [[ -z ${TESSERA_CUDA:-} ]]; then
-  if [[ -f build/release/CMakeCache.txt ]]; then
+  if has_gpu; then
+    cuda=AUTO
+  elif [[ -f build/release/build.ninja ]]; then
     cuda=
-  elif ! has_gpu; then
+  else
     say "no GPU here, so without CUDA; TESSERA_CUDA=ON ./run.sh compiles for one"
     cuda=OFF
   fi

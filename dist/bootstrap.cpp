@@ -1,6 +1,6 @@
-// Starting and ending a rank. Two rules: MPI_Finalize is called only when all went well, because a
-// rank that finalizes while others wait in a collective hangs the job for ever; and whoever fails
-// says so and calls MPI_Abort, which ends the others at once.
+// Starting and ending a rank. Two rules: MPI_Finalize is called only when the body of every rank
+// has returned, because a rank that finalizes while others wait in a collective hangs the job for
+// ever; and whoever fails says so and calls MPI_Abort, which ends the others at once.
 #include "dist/bootstrap.h"
 
 #include <signal.h>
@@ -32,19 +32,11 @@ std::atomic<int64_t> running_step{-1};
 std::atomic<int64_t> finished_step{-1};
 std::atomic<bool> said_last_words{false};
 std::atomic_flag ending;
-// Over which ranks tell each other that their body has returned.
+// Ranks tell each other over this communicator that their body has returned.
 MPI_Comm ending_ranks = MPI_COMM_NULL;
 MPI_Request all_ended = MPI_REQUEST_NULL;
 bool announced_end = false;
 static_assert(std::atomic<int64_t>::is_always_lock_free);
-
-bool started_by_launcher() {
-  // Open MPI, MPICH and Intel MPI, PMIx (prterun, srun --mpi=pmix).
-  for (const char* variable : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMI_RANK", "PMIX_RANK"}) {
-    if (std::getenv(variable) != nullptr) return true;
-  }
-  return false;
-}
 
 /// How many processes the launcher says that it has started, and the variable that says so.
 struct Launched {
@@ -62,15 +54,26 @@ Launched launched() {
   return {};
 }
 
+// Whether MPI is asked: Open MPI, MPICH and Intel MPI, PMIx (prterun, srun --mpi=pmix) and whoever
+// says that there are several processes.
+bool started_by_launcher() {
+  for (const char* variable : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMI_RANK", "PMIX_RANK"}) {
+    if (std::getenv(variable) != nullptr) return true;
+  }
+  const Launched found = launched();
+  return found.variable != nullptr && found.size != "1";
+}
+
 // N processes that do not know of each other would train N times, and write the same files.
 void check_launcher(const World& world) {
   const auto [variable, size] = launched();
-  if (variable == nullptr || size == std::to_string(world.size)) return;
+  // A world of several ranks is a job; Slurm's number may be that of another launcher's daemons.
+  if (variable == nullptr || size == "1" || world.size > 1) return;
   fail_input(
-      "the launcher has started {} processes ({}), but MPI connects {} of them: start the "
-      "program with the mpirun of the MPI that it is built with, or with srun --mpi=pmix "
-      "where that MPI has PMIx",
-      size, variable, world.size == 1 ? "none" : std::to_string(world.size));
+      "the launcher has started {} processes ({}), but MPI connects none of them: start the "
+      "program with the mpirun of the MPI that it is built with, or with srun and the --mpi "
+      "(pmix, pmi2) that this MPI knows",
+      size, variable);
 }
 
 bool mpi_runs() {
@@ -208,9 +211,13 @@ World init(int& argc, char**& argv) {
 void finish(World& world) {
   if (mpi_runs()) {
     announce_end();
+    // Until all have come: over NCCL a barrier would not let MPI go on.
+    for (int done = 0; done == 0;) {
+      TESSERA_MPI(MPI_Test(&all_ended, &done, MPI_STATUS_IGNORE));
+      if (done == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
     // This rank waits for the others to have nothing more to send.
     world.communicator->barrier();
-    TESSERA_MPI(MPI_Wait(&all_ended, MPI_STATUS_IGNORE));
     TESSERA_MPI(MPI_Comm_free(&ending_ranks));
     world.communicator.reset();
     MPI_Finalize();
@@ -225,14 +232,14 @@ namespace {
 void end_unless_all_end(int result) {
   if (!mpi_runs()) return;
   announce_end();
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(3);
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(5);
   for (int done = 0; done == 0;) {
     TESSERA_MPI(MPI_Test(&all_ended, &done, MPI_STATUS_IGNORE));
     if (done != 0) return;
     if (std::chrono::steady_clock::now() > deadline) {
       end_job(fmt::format("rank {}: ended with code {}, while other ranks go on", own_rank.load(),
                           result),
-              result);
+              (result & 255) == 0 ? 1 : result);
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }

@@ -181,7 +181,11 @@ MicroBatch ZeroOptimizer::describe(const MicroBatches& batches, int64_t micro_st
 
 void ZeroOptimizer::begin(const MicroBatches& batches, int64_t micro_step) {
   const StepState& state = engine_->state();
-  if (state.running() && state.step() == batches.step_ && state.finished() == micro_step) return;
+  const bool is_running = state.running() && state.step() == batches.step_ &&
+                          state.finished() == micro_step &&
+                          state.micro_step().count == batches.micro_steps_ &&
+                          state.micro_batches() == batches.batch_.micro_batches();
+  if (is_running) return;
   TESSERA_CHECK(!state.running() && state.finished() == micro_step,
                 "optimizer: micro-step {} begins before the backward of the one before it",
                 micro_step);

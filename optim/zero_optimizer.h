@@ -64,9 +64,9 @@ class [[nodiscard]] LaunchedStep {
 
 class ZeroOptimizer {
  public:
-  /// What the constructor refuses of a run, before anything is laid out or written. Throws
-  /// InputError for a stage other than 0 to 3, for ordered reduction on GPUs that differ, and for
-  /// graphs where there can be none.
+  /// Looks at the options before anything is laid out or written. Throws InputError for a stage
+  /// other than 0 to 3, a bucket or clip that cannot be, ordered reduction on GPUs that differ, and
+  /// graphs where there can be none; Error for hyper-parameters with which no update makes sense.
   static void check(const nn::Module& model, const UpdateRule& rule, const dist::World& world,
                     const ZeroOptions& options);
 
@@ -184,7 +184,7 @@ class ZeroOptimizer {
  private:
   friend class MicroBatches;
   MicroBatches all_of(int64_t step, const Batch& batch);
-  /// Nothing where this micro-step is running already.
+  /// Does nothing where this micro-step is running already.
   void begin(const MicroBatches& batches, int64_t micro_step);
   MicroBatch describe(const MicroBatches& batches, int64_t micro_step) const;
 

@@ -25,8 +25,9 @@ std::vector<int64_t> evaluation_starts(const data::TokenRange& range,
 using TokenLoss = std::function<Tensor(const Tensor& tokens, const Tensor& targets)>;
 
 /// Mean loss in nats a token; a GPT's windows are its context. The ranks share the batches, and
-/// every rank gets the same bits, which do not depend on how many ranks there are. Every rank runs
-/// as many forwards. Collective.
+/// every rank gets the same bits, which do not depend on how many ranks there are. Throws
+/// InputError for a range that is shorter than a window. Every rank runs as many forwards.
+/// Collective.
 float evaluate(nn::Module& model, const TokenLoss& loss, const data::TokenRange& range,
                const EvaluationOptions& options, const dist::World& world);
 float evaluate(models::Gpt& model, const data::TokenRange& range, EvaluationOptions options,

@@ -2,6 +2,9 @@
 
 #include <sys/stat.h>
 
+#include <algorithm>
+#include <array>
+#include <cctype>
 #include <filesystem>
 #include <string_view>
 
@@ -12,28 +15,42 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A file that is not there yet is known by the name that it will have.
+// The name that a file will have which is not there yet, through links whose end is not there.
+fs::path future_name(const std::string& path) {
+  std::error_code error;
+  fs::path name = fs::absolute(path, error);
+  constexpr int most_links = 40;  // as the kernel follows
+  for (int i = 0; i < most_links && fs::is_symlink(name, error); ++i) {
+    name = name.parent_path() / fs::read_symlink(name, error);
+  }
+  const fs::path resolved = fs::weakly_canonical(name, error);
+  return error ? name : resolved;
+}
+
 bool same_file(const std::string& a, const std::string& b) {
   struct stat of_a{};
   struct stat of_b{};
   const bool has_a = ::stat(a.c_str(), &of_a) == 0;
   const bool has_b = ::stat(b.c_str(), &of_b) == 0;
   if (has_a != has_b) return false;
+  if (!has_a) return future_name(a) == future_name(b);
   // Devices such as /dev/null keep nothing that could be lost.
-  if (has_a && !S_ISREG(of_a.st_mode) && !S_ISDIR(of_a.st_mode)) return false;
-  if (has_a) return of_a.st_dev == of_b.st_dev && of_a.st_ino == of_b.st_ino;
-  std::error_code error;
-  // Absolute first: of a relative name that is not there nothing would be resolved.
-  const fs::path name = fs::weakly_canonical(fs::absolute(a), error);
-  return !error && name == fs::weakly_canonical(fs::absolute(b), error) && !error;
+  if (!S_ISREG(of_a.st_mode) && !S_ISDIR(of_a.st_mode)) return false;
+  return of_a.st_dev == of_b.st_dev && of_a.st_ino == of_b.st_ino;
 }
 
-// Whether `path` is a file that is there, in the folder or below it.
-bool is_inside(const std::string& path, const std::string& folder) {
+// Whether `path` is there, in the folder or below it, and named as data sets name what they read;
+// logs and weights of earlier runs may stand there too.
+bool is_data_of(const std::string& path, const std::string& folder) {
   std::error_code error;
   if (!fs::is_directory(folder, error) || !fs::is_regular_file(path, error)) return false;
-  const fs::path relative = fs::canonical(path, error).lexically_relative(fs::canonical(folder));
-  return !relative.empty() && *relative.begin() != "..";
+  const fs::path within = fs::canonical(folder, error);
+  const fs::path relative = fs::canonical(path, error).lexically_relative(within);
+  if (relative.empty() || *relative.begin() == "..") return false;
+  std::string name = relative.filename().string();
+  std::ranges::transform(name, name.begin(), [](unsigned char c) { return std::tolower(c); });
+  constexpr std::array ends = {".bin", ".txt", "-ubyte", ".gz", ".jpg", ".jpeg", ".png"};
+  return std::ranges::any_of(ends, [&](const char* end) { return name.ends_with(end); });
 }
 
 }  // namespace
@@ -48,9 +65,9 @@ void check_paths(const GivenPaths& paths) {
       if (same_file(path, input)) {
         fail_input("{} {} is what {} reads, and would be overwritten", flag, path, input_flag);
       }
-      if (is_inside(path, input)) {
-        fail_input("{} {} is a file in the folder that {} reads, and would be overwritten", flag,
-                   path, input_flag);
+      if (is_data_of(path, input)) {
+        fail_input("{} {} is a data file in the folder that {} reads, and would be overwritten",
+                   flag, path, input_flag);
       }
     }
     for (size_t j = 0; j < i; ++j) {

@@ -14,7 +14,7 @@ struct GivenPath {
 };
 
 struct GivenPaths {
-  std::vector<GivenPath> inputs;  // files, or folders with all that is in them
+  std::vector<GivenPath> inputs;  // files, or folders with the data files in them
   std::vector<GivenPath> outputs;
 };
 

@@ -77,8 +77,9 @@ struct Plan {
 /// Throws InputError where a number of bytes is beyond int64.
 Plan plan(const PlanInput& input, int64_t rank);
 
-/// Graphs that a rank captures in `steps` steps, without no_sync: one for each kind of micro-step
-/// that there is after the run's first, which runs without a graph (docs/cuda.md).
+/// Graphs that a rank captures in `steps` steps: one for each kind of micro-step that there is
+/// after the run's first, which runs without a graph (docs/cuda.md). With no_sync the last
+/// micro-step, which sends the local sums, is of a kind of its own.
 int64_t graph_count(const Batch& batch, int64_t ranks, int64_t steps, bool no_sync = false);
 
 }  // namespace tessera::optim

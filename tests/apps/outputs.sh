@@ -10,6 +10,7 @@ mkdir in
 must_work "${run[@]}" --data text.txt --save in/model.safetensors
 echo 'steps = 1' > run.ini
 ln -s nowhere.jsonl dangling.jsonl
+echo data > in/data.bin
 before=$(find . -type f ! -name '*.log' -exec sha256sum {} + | sort)
 
 for output in log trace save; do
@@ -29,20 +30,38 @@ for pair in 'log trace' 'log save' 'trace save'; do
   expect "--$a and --$b would write the same file" "${run[@]}" --data text.txt "--$a" new \
     "--$b" ./new
 done
+expect '--log and --trace would write the same file' "${run[@]}" --data text.txt \
+  --log dangling.jsonl --trace nowhere.jsonl
 expect "--log and --save's config.json would write the same file" "${run[@]}" --data text.txt \
   --log out/config.json --save out/model.safetensors
 expect '--log and --trace would write' mpirun -n 2 "${run[@]}" --data text.txt --log new --trace new
 
 # Images in a folder.
 resnet=("$TESSERA_BIN/train_resnet" --steps 1 --batch 2 --micro-batch 2)
-expect '--log in/config.json is a file in the folder that --data reads' "${resnet[@]}" --data in \
-  --log in/config.json
+expect '--log in/data.bin is a data file in the folder that --data reads' "${resnet[@]}" --data in \
+  --log in/data.bin
 expect '--trace .* is what --init reads' "${resnet[@]}" --init in/model.safetensors \
   --trace in/model.safetensors
 
 after=$(find . -type f ! -name '*.log' -exec sha256sum {} + | sort)
 diff <(echo "$before") <(echo "$after") || fail "files were changed"
 
+# What is no data may stand beside it, and be written again.
+mkdir -p classes/train/{a,b}
+python3 - << 'PYTHON'
+import struct, zlib
+def chunk(kind, data):
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+image = (b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">2I5B", 32, 32, 8, 2, 0, 0, 0)) +
+         chunk(b"IDAT", zlib.compress((b"\0" + bytes(96)) * 32)) + chunk(b"IEND", b""))
+for name in ("a", "b"):
+    for i in range(4):
+        open(f"classes/train/{name}/{i}.png", "wb").write(image)
+PYTHON
+for _ in 1 2; do
+  must_work "${resnet[@]}" --data classes --image-size 32 --eval-every 0 --log classes/run.jsonl \
+    --save classes/model.safetensors
+done
 # To go on with weights in their place is what --init and --save are for.
 must_work "${run[@]}" --data text.txt --init in/model.safetensors --save in/model.safetensors
 must_work "${run[@]}" --data text.txt --log /dev/null

@@ -77,3 +77,5 @@ unknown SLURM_STEP_NUM_TASKS
 unknown MV2_COMM_WORLD_SIZE
 SLURM_STEP_NUM_TASKS=1 alone none 0 '^all steps finished'
 SLURM_STEP_NUM_TASKS=1 expect 2 none 0 '^all steps finished'
+# mpirun within a Slurm job, whose variable counts mpirun's daemons.
+SLURM_STEP_NUM_TASKS=3 expect 2 none 0 '^all steps finished'

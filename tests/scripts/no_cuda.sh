@@ -9,9 +9,12 @@ trap 'rm -rf "$work"' EXIT
 mapfile -t objects < <(find "$TESSERA_BUILD_DIR/CMakeFiles" -name '*.o')
 cuda=() common=()
 for object in "${objects[@]}"; do
-  case $object in
-    */cuda/* | *.cu.o) cuda+=("$object") ;;
-    */emulated/*) ;;
+  source=${object##*.dir/}
+  source=${source%.o}
+  [[ -e $source ]] || continue  # of a file that has moved since
+  case $source in
+    */cuda/* | *.cu) cuda+=("$object") ;;
+    emulated/*) ;;
     *) common+=("$object") ;;
   esac
 done
