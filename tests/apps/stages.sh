@@ -33,6 +33,8 @@ for precision in fp32 bf16 fp16; do
   done
   same "$precision" 2 --precision "$precision" --stage 3 --recompute --bucket-bytes 60000
 done
+slow='no instructions for products in fp16: they are computed in fp32, which is correct, but slower'
+[[ $(grep -c "$slow" stderr.log) == 1 ]] || fail "fp16 is not said to be slow: $(cat stderr.log)"
 # Ranks that own no element of any parameter: with buckets of one parameter each, of at most 1,024
 # elements in blocks of 256.
 small=(--layers 1 --heads 1 --width 4 --context 4 --bucket-bytes 1 --global-batch 6 --micro-batch 1)
@@ -41,8 +43,6 @@ for precision in fp32 bf16; do
     --precision "$precision"
   must_be_as_planned 6 "ranks without elements in $precision"
 done
-slow='no instructions for products in fp16: they are computed in fp32, which is correct, but slower'
-[[ $(grep -c "$slow" stderr.log) == 1 ]] || fail "fp16 is not said to be slow: $(cat stderr.log)"
 for stage in 0 1 2 3; do
   same bf16_sums $((stage + 1)) --precision bf16 --grad-shard bf16 --stage "$stage"
 done
