@@ -84,12 +84,7 @@ class Run {
         data_, data::TokenInput::Sizes{options.batch.micro, options.model.context});
     optimizer_ =
         std::make_unique<optim::ZeroOptimizer>(model_, training_.rule, world, training_.zero);
-    if (weights) {
-      optimizer_->set_parameters(
-          [&](const nn::NamedParameter& named, int64_t begin, std::span<float> out) {
-            weights->read(named, begin, out);
-          });
-    }
+    if (weights) optimizer_->set_parameters(weights->source());
   }
 
   void train() {

@@ -261,9 +261,7 @@ int bench(const Options& options, dist::World& world) {
       zero_options(options));
   if (!options.weights.empty()) {
     const models::GptWeights weights(options.weights, model);
-    optimizer.set_parameters([&](const auto& named, int64_t begin, std::span<float> out) {
-      weights.read(named, begin, out);
-    });
+    optimizer.set_parameters(weights.source());
   }
   if (!options.write_weights.empty()) {
     models::GptWriter writer(options.write_weights, model);

@@ -88,7 +88,8 @@ class Contraction {
   std::vector<Tensor> here_;    // the same on the host
 };
 
-/// What backward() left: zeros where it left nothing, NaN where that is of another dtype.
+/// The gradient that backward() left: zeros where it left none, NaN where its dtype is not the
+/// leaf's.
 std::vector<double> found_gradient(const Tensor& leaf) {
   const Tensor gradient = leaf.leaf()->gradient;
   const auto elements = static_cast<size_t>(leaf.elements());

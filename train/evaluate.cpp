@@ -17,11 +17,11 @@ std::vector<int64_t> evaluation_starts(const data::TokenRange& range,
   }
   const int64_t last = range.starts(context) - 1;
   std::vector<int64_t> starts;
-  if (options.batches == 0) {
+  if (batches == 0) {
     for (int64_t start = 0; start <= last; start += context) starts.push_back(start);
     return starts;
   }
-  const int64_t windows = options.batches * options.sequences;
+  const int64_t windows = batches * sequences;
   for (int64_t i = 0; i < windows; ++i) {
     // In floating point because last * i may be too large for an integer.
     const double place =

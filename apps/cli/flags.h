@@ -40,8 +40,8 @@ class Flags {
   Flags(const Flags&) = delete;
   Flags& operator=(const Flags&) = delete;
 
-  /// Of options added from now on the last one given counts, so that a script's flags can be
-  /// overridden by those that follow them.
+  /// Lets an option that is given twice have its last value, so that a script's flags can be
+  /// overridden by those that follow them. Holds for options that are added from now on.
   void last_wins();
   /// --config FILE reads flags from a file; what it does not know is an error.
   void add_config(const std::string& help);

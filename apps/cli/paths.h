@@ -9,7 +9,7 @@ namespace tessera::apps {
 struct GivenPath {
   const char* flag;  // "--log"
   std::string path;  // empty: not given
-  /// Of an output: the flag of an input that it may take the place of.
+  /// The flag of an input that this output may replace; none where it may replace no input.
   const char* may_replace = nullptr;
 };
 

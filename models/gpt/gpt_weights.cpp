@@ -103,11 +103,13 @@ void GptWeights::check_head(const nn::SafetensorsEntry& head,
 }
 
 void GptWeights::load() const {
-  for (const auto& [name, match] : matches_) {
-    nn::load_parameter(match.named, [this](const auto& named, int64_t begin, std::span<float> out) {
-      read(named, begin, out);
-    });
-  }
+  for (const auto& [name, match] : matches_) nn::load_parameter(match.named, source());
+}
+
+nn::ParameterSource GptWeights::source() const {
+  return [this](const nn::NamedParameter& named, int64_t begin, std::span<float> out) {
+    read(named, begin, out);
+  };
 }
 
 void GptWeights::read(const nn::NamedParameter& named, int64_t begin, std::span<float> out) const {

@@ -3,9 +3,7 @@
 //
 //   GptWeights weights("gpt2/model.safetensors", model);   // checks every tensor
 //   weights.load();                                        // a model in memory, or
-//   optimizer.set_parameters([&](const auto& named, int64_t begin, std::span<float> out) {
-//     weights.read(named, begin, out);                     // what is held of it
-//   });
+//   optimizer.set_parameters(weights.source());            // what is held of it
 //
 //   GptWriter writer("out/model.safetensors", model);
 //   ... writer.write(named, values) for every parameter, in any order ...
@@ -19,6 +17,7 @@
 #include <string>
 
 #include "models/gpt/gpt.h"
+#include "nn/parameter_source.h"
 #include "nn/safetensors.h"
 
 namespace tessera::models {
@@ -38,6 +37,9 @@ class GptWeights {
 
   /// Elements [begin, begin + out.size()) of one of the model's parameters.
   void read(const nn::NamedParameter& named, int64_t begin, std::span<float> out) const;
+
+  /// `read`, for whoever takes a source; the weights must outlive it.
+  nn::ParameterSource source() const;
 
  private:
   struct Match {

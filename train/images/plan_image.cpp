@@ -95,8 +95,8 @@ class ImageRun {
   int64_t rank_;
 };
 
-int64_t classes_of(const models::ImageConfig& config) {
-  return std::visit([](const auto& model) { return model.sizes.classes; }, config);
+models::ImageSizes sizes_of(const models::ImageConfig& config) {
+  return std::visit([](const auto& model) { return model.sizes; }, config);
 }
 
 /// Throws where more than all activations and workspace cannot be counted.
@@ -104,7 +104,7 @@ void check_size(const TrainingRun& run, const PlannedImages& images) {
   using optim::CheckedInt;
   constexpr int64_t more_than_all = 1 << 17;  // bytes of a pixel
   const CheckedInt of_pixels = CheckedInt(images.shape.height) * images.shape.width;
-  (void)(CheckedInt(run.loop.batch.micro) * (of_pixels + classes_of(images.config)) *
+  (void)(CheckedInt(run.loop.batch.micro) * (of_pixels + sizes_of(images.config).classes) *
          more_than_all);
 }
 
@@ -112,8 +112,7 @@ void check_size(const TrainingRun& run, const PlannedImages& images) {
 
 PlannedImages planned_images(const models::ImageConfig& config, const data::ImageData& data,
                              float label_smoothing) {
-  const models::ImageSizes sizes =
-      std::visit([](const auto& model) { return model.sizes; }, config);
+  const models::ImageSizes sizes = sizes_of(config);
   const data::ImageShape& shape = data.transform.shape;
   TESSERA_CHECK(sizes.side == shape.height && sizes.side == shape.width &&
                     sizes.channels == shape.channels && sizes.classes == data.classes(),
