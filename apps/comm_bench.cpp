@@ -9,6 +9,8 @@
 
 #include <fmt/format.h>
 
+#include "apps/cli/agreement.h"
+#include "apps/cli/command_line.h"
 #include "apps/comm_bench/comm_measure.h"
 #include "apps/comm_bench/comm_report.h"
 #include "apps/comm_bench_options.h"
@@ -34,7 +36,7 @@ std::vector<CommResult> measure(const CommOptions& options, dist::World& world, 
     std::vector<CommResult> results;
     for (const int64_t bytes : sizes) results.push_back(measurement.measure(collective, bytes));
     if (prints) fmt::print("{}", comm_table(results, options.dtype, world.size));
-    if (prints) std::fflush(stdout);
+    check_output();  // so that a table is seen, or its loss, before the next is measured
     all.insert(all.end(), results.begin(), results.end());
   }
   return all;
@@ -54,7 +56,8 @@ void write_json(const CommOptions& options, const dist::World& world,
 
 int run(int argc, char** argv, dist::World& world) {
   const bool talks = world.rank == 0;
-  const auto [options, help] = parse_comm_command_line(argc, argv);
+  const auto [options, help, flags] = parse_comm_command_line(argc, argv);
+  check_command_lines(world, "comm_bench", flags, options.devices);
   if (!help.empty()) {
     if (talks) fmt::print("{}", help);
     return 0;
@@ -69,7 +72,10 @@ int run(int argc, char** argv, dist::World& world) {
   int64_t wrong = 0;
   for (const CommResult& result : results) wrong += result.wrong;
   if (wrong == 0) return 0;
-  if (talks) fmt::print(stderr, "error: {} elements are wrong; #wrong says where\n", wrong);
+  if (talks) {
+    std::fputs(fmt::format("error: {} elements are wrong; #wrong says where\n", wrong).c_str(),
+               stderr);
+  }
   return 1;
 }
 
@@ -77,7 +83,7 @@ int run(int argc, char** argv, dist::World& world) {
 }  // namespace tessera::apps
 
 int main(int argc, char** argv) {
-  return tessera::dist::run(argc, argv, [&](tessera::dist::World& world) {
+  return tessera::apps::run_job(argc, argv, [&](tessera::dist::World& world) {
     return tessera::apps::run(argc, argv, world);
   });
 }

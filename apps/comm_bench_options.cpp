@@ -94,6 +94,7 @@ void fill(const Given& given, CommOptions& options) {
   at_least("--warmup", options.warmup, 0);
   at_most("--warmup", options.warmup, most_calls);
   options.dtype = dtype(given.dtype);
+  dist::check_device_options(options.devices);
   fill_collectives(given, options);
 }
 
@@ -103,13 +104,14 @@ CommCommandLine parse_comm_command_line(int argc, const char* const* argv) {
   CommCommandLine result;
   Given given;
   Flags app("Time and bandwidth of each collective, checked: mpirun -n N comm_bench", "comm_bench");
-  app.last_wins();
   add_measurement(app, given, result.options);
   add_buffers(app, given, result.options);
   add_device_options(app, result.options.devices);
   app.add_option("--json", result.options.json, "Write JSON to FILE, or - : print it alone")
+      ->compare(Compared::nothing)  // rank 0 writes it
       ->group("Output");
   result.help = app.parse(argc, argv);
+  result.settings = app.settings();
   if (result.help.empty()) fill(given, result.options);
   return result;
 }

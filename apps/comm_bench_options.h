@@ -7,6 +7,7 @@
 
 #include "apps/comm_bench/comm_bandwidth.h"
 #include "core/dtype.h"
+#include "dist/agreement.h"
 #include "dist/device_choice.h"
 
 namespace tessera::apps {
@@ -26,6 +27,7 @@ struct CommOptions {
 struct CommCommandLine {
   CommOptions options;
   std::string help;  // not empty: only to be printed
+  dist::Settings settings;  // for ranks to compare
 };
 
 /// Throws InputError, one line, for what cannot be measured as asked.

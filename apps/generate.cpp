@@ -8,7 +8,7 @@
 #include "apps/generate_options.h"
 #include "core/context.h"
 #include "dist/device_choice.h"
-#include "models/gpt/gpt_config_file.h"
+#include "models/gpt/gpt_sizes.h"
 #include "models/gpt/gpt_weights.h"
 #include "train/sample.h"
 
@@ -17,19 +17,19 @@ namespace {
 
 void generate(const GenerateOptions& options) {
   dist::choose_device(options.device);
-  const models::GptConfig config =
-      models::read_gpt_config(models::config_path_beside(options.model));
+  const std::string weights = models::gpt_weights_path(options.model);
+  const models::GptConfig config = models::read_gpt_config_of(weights);
   const bool bytes = config.vocab == 256;
   const std::vector<int32_t> prompt = prompt_tokens(options, config);
   train::check_prompt(prompt, config);
   set_thread_count(dist::threads_per_rank(options.threads, 1));
 
   models::Gpt model(config);
-  models::GptWeights(options.model, model).load();
+  models::GptWeights(weights, model).load();
   const auto print = [bytes](int32_t token) {
     const std::string text = train::token_text(token, bytes);
     std::fwrite(text.data(), 1, text.size(), stdout);
-    std::fflush(stdout);
+    check_output();
   };
   if (options.prompt) fmt::print("{}", *options.prompt);
   for (const int32_t token : options.prompt_tokens) print(token);

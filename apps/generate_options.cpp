@@ -34,9 +34,8 @@ GenerateCommandLine parse_generate_command_line(int argc, const char* const* arg
   GenerateCommandLine result;
   GenerateOptions& options = result.options;
   Flags app("Samples from a GPT that train_gpt or transformers saved", "generate");
-  app.last_wins();
   app.add_option("model,--model", options.model,
-                 "FILE.safetensors; config.json beside it has the sizes");
+                 "FILE.safetensors, or the folder DIR; config.json beside it has the sizes");
   app.add_option("--prompt", options.prompt, "Text to go on from, for models of bytes");
   app.add_option("--prompt-tokens", options.prompt_tokens, "Tokens to go on from: 1,2,3")
       ->list(',');
@@ -45,7 +44,7 @@ GenerateCommandLine parse_generate_command_line(int argc, const char* const* arg
       ->capture_default_str();
   app.add_option("--top-k", options.sample.top_k, "Choose among the k likeliest; 0: among all")
       ->capture_default_str();
-  int64_t seed = 0;  // signed, because CLI11 takes -1 for a large unsigned number
+  int64_t seed = 0;
   app.add_option("--seed", seed, "The same seed gives the same text")
       ->capture_default_str();
   add_device_option(app, options.device);

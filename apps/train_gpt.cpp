@@ -12,6 +12,8 @@
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
+#include "apps/cli/agreement.h"
+#include "apps/cli/command_line.h"
 #include "apps/cli/run_header.h"
 #include "apps/train_gpt_options.h"
 #include "core/context.h"
@@ -23,6 +25,7 @@
 #include "models/gpt/gpt.h"
 #include "models/gpt/gpt_weights.h"
 #include "optim/zero_optimizer.h"
+#include "train/agreement.h"
 #include "train/evaluate.h"
 #include "train/plan/plan_table.h"
 #include "train/report/announce.h"
@@ -30,6 +33,7 @@
 #include "train/sample.h"
 #include "train/step_loop.h"
 #include "train/tuned_file.h"
+#include "train/weights.h"
 
 namespace tessera::apps {
 namespace {
@@ -38,7 +42,7 @@ JsonObject header_line(const TrainOptions& options, const dist::World& world,
                        int64_t parameter_count) {
   JsonObject header = header_begin("train_gpt", options);
   header.add("val_data", options.val_data)
-      .add("preset", options.preset)
+      .add("preset", options.name)
       .add("model", JsonObject()
                         .add("layers", options.model.layers)
                         .add("heads", options.model.heads)
@@ -51,16 +55,28 @@ JsonObject header_line(const TrainOptions& options, const dist::World& world,
   return header.add("eval_batches", options.eval_batches).add("sample", options.sample);
 }
 
-data::TokenData open_data(const TrainOptions& options, const dist::World& world) {
-  data::TokenData data({.path = options.data,
-                        .validation_path = options.val_data,
-                        .context = options.model.context,
-                        .vocab = options.model.vocab,
-                        .seed = options.seed,
-                        .global_batch = options.batch.global,
-                        .evaluates = options.eval_every > 0});
-  data.check_vocabulary(world.rank, world.size);
-  return data;
+data::TokenData open_data(const TrainOptions& options) {
+  return data::TokenData({.path = options.data,
+                          .validation_path = options.val_data,
+                          .context = options.model.context,
+                          .vocab = options.model.vocab,
+                          .seed = options.seed,
+                          .global_batch = options.batch.global,
+                          .evaluates = options.eval_every > 0});
+}
+
+// The same bytes are other tokens in a .bin than in a text.
+dist::Setting tokens_setting(const std::string& flag, const std::string& path,
+                             const data::TokenFile& file, bool whole) {
+  dist::Setting setting = train::file_setting(flag, path, whole);
+  if (!path.empty()) setting.value += file.is_text() ? " as text" : " as uint16";
+  return setting;
+}
+
+dist::Settings data_settings(const TrainOptions& options, const data::TokenData& data) {
+  const bool whole = options.verify_data;
+  return {tokens_setting("--data", options.data, *data.training().file, whole),
+          tokens_setting("--val-data", options.val_data, *data.validation().file, whole)};
 }
 
 // One training run of a rank: what its steps need, together.
@@ -72,9 +88,10 @@ class Run {
         talks_(world.rank == 0),
         training_(training_run(options)),
         model_(options.model),
-        data_(open_data(options, world)) {
+        data_(open_data(options)) {
     model_.to(parameter_dtype(options.memory));
     set_thread_count(dist::threads_per_rank(options.threads, world.local_size));
+    if (world.size > 1) check_inputs(world, options, data_settings(options, data_));
     std::unique_ptr<models::GptWeights> weights;
     if (!options.init.empty()) weights = std::make_unique<models::GptWeights>(options.init, model_);
     if (world.rank == 0 && !options.save.empty()) models::check_gpt_destination(options.save);
@@ -108,7 +125,7 @@ class Run {
  private:
   void announce() {
     log_->write(header_line(options_, world_, model_.parameter_count()));
-    train::announce_run(training_, options_.preset, model_, world_);
+    train::announce_run(training_, options_.name, model_, world_);
     spdlog::info("{}: {} tokens to train on, {} to validate", options_.data,
                  grouped(data_.training().size()), grouped(data_.validation().size()));
   }
@@ -123,21 +140,20 @@ class Run {
   void finish(const train::StepCount& count) {
     const optim::Plan planned = train::plan_run(training_, model_, train::place_of(world_));
     train::report_run(planned, count, world_, *log_, [this] {
-      if (!options_.trace.empty()) train::write_trace(options_.trace, world_);
       if (!options_.save.empty()) save();
+      if (!options_.trace.empty()) train::write_trace(options_.trace, world_);
       print_sample();
     });
   }
 
-  // No rank holds the whole model: its tensors come by one after the other.
   void save() {
-    std::unique_ptr<models::GptWriter> writer;
-    if (talks_) writer = std::make_unique<models::GptWriter>(options_.save, model_);
-    optimizer_->for_each_parameter(
-        [&](const nn::NamedParameter& named, std::span<const float> values) {
-          if (writer) writer->write(named, values);
-        });
-    if (writer) writer->commit();
+    train::save_parameters(options_.save, *optimizer_, world_, [this](const std::string& path) {
+      const auto writer = std::make_shared<models::GptWriter>(path, model_);
+      return train::WeightsSink{
+          .write = [writer](const nn::NamedParameter& named,
+                            std::span<const float> values) { writer->write(named, values); },
+          .commit = [writer] { writer->commit(); }};
+    });
   }
 
   void print_sample() {
@@ -168,7 +184,7 @@ std::string plan_text(const TrainOptions& options, const dist::World& world) {
   set_thread_count(dist::threads_per_rank(options.threads, world.local_size));
   models::Gpt model(options.model);
   model.to(parameter_dtype(options.memory));
-  return train::plan_table({.model_name = options.preset,
+  return train::plan_table({.model_name = options.name,
                             .parameters = model.parameter_count(),
                             .dtype = train::parameter_dtype(model),
                             .optimizer = options.optimizer},
@@ -181,7 +197,8 @@ std::string plan_text(const TrainOptions& options, const dist::World& world) {
 
 int run(int argc, char** argv, dist::World& world) {
   train::set_up_messages(world.rank == 0);
-  const auto [options, help] = parse_command_line(argc, argv);
+  const auto [options, help, flags] = parse_command_line(argc, argv);
+  check_command_lines(world, "train_gpt", flags, options.devices);
   if (!help.empty() || options.plan) {
     if (world.rank == 0) fmt::print("{}", help.empty() ? plan_text(options, world) : help);
     return 0;
@@ -197,7 +214,7 @@ int run(int argc, char** argv, dist::World& world) {
 }  // namespace tessera::apps
 
 int main(int argc, char** argv) {
-  return tessera::dist::run(argc, argv, [&](tessera::dist::World& world) {
+  return tessera::apps::run_job(argc, argv, [&](tessera::dist::World& world) {
     return tessera::apps::run(argc, argv, world);
   });
 }

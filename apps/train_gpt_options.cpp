@@ -4,6 +4,7 @@
 #include "apps/cli/flags.h"
 #include "apps/cli/train_defaults.h"
 #include "models/gpt/gpt_config_file.h"
+#include "models/gpt/gpt_sizes.h"
 
 namespace tessera::apps {
 namespace {
@@ -12,8 +13,10 @@ void add_data_and_model(Flags& app, ModelOptions& model, TrainOptions& options) 
   const char* group = "Data";
   app.add_option("--data", options.data,
                  "Text, read as bytes, or uint16 tokens in a .bin of nanoGPT or llm.c")
+      ->compare(Compared::presence)
       ->group(group);
   app.add_option("--val-data", options.val_data, "Validation data (default: the last 10 %)")
+      ->compare(Compared::presence)
       ->group(group);
 
   add_model_options(app, model);
@@ -35,8 +38,14 @@ void add_evaluation(Flags& app, TrainOptions& options) {
 
 void fill_model(const ModelOptions& given, TrainOptions& options) {
   const float dropout = options.model.dropout;
-  options.preset = given.preset;
-  options.model = model_config(given);
+  ModelOptions sizes = given;
+  if (!options.init.empty()) {
+    options.init = models::gpt_weights_path(options.init);
+    sizes = with_sizes_of(options.init, given);
+  }
+  options.preset = preset_of(sizes);
+  options.model = model_config(sizes);
+  options.name = models::gpt_name(options.model);
   options.model.dropout = dropout;
   options.model.recompute = options.memory.recompute;
   options.model.loss_chunk_rows = options.memory.loss_rows;
@@ -56,7 +65,7 @@ TrainDefaults defaults_for(const TrainOptions& options) {
 
 void check_evaluation(const TrainOptions& options) {
   at_least("--eval-batches", options.eval_batches, 0);
-  at_most("--eval-batches", options.eval_batches, int64_t{1} << 30);
+  at_most("--eval-batches", options.eval_batches, int64_t{1} << 20);
   at_least("--sample", options.sample, 0);
 }
 
@@ -82,8 +91,6 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
   GivenRun given;
   Flags app("Trains a GPT with ZeRO on any number of ranks: mpirun -n N train_gpt --data FILE",
             "train_gpt");
-  // A script's flags can be overridden by those that follow them.
-  app.last_wins();
   app.add_config("Read flags from a file: lines such as steps = 100");
   add_data_and_model(app, model, options);
   add_run_options(app, given, options,
@@ -91,11 +98,14 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
                    .optimizer = "adamw",
                    .decay = "Of matrices (adamw: 0.1, else 0)",
                    .save = "Write the weights, FILE.safetensors, and config.json",
+                   .init = "Begin with the weights of FILE.safetensors, or of the folder DIR; the "
+                           "model has their sizes",
                    .clip = 1});
   add_recompute_option(app, options.memory);
   add_loss_rows_option(app, options.memory);
   add_evaluation(app, options);
   result.help = app.parse(argc, argv);
+  result.settings = app.settings();
   if (!result.help.empty()) return result;
   fill_model(model, options);
   fill_run(given, defaults_for(options), options);

@@ -11,7 +11,8 @@ namespace tessera::apps {
 
 struct TrainOptions : RunOptions {
   std::string val_data;  // empty: the last 10 % of data
-  std::string preset;
+  std::string preset;    // whose defaults are taken
+  std::string name;      // of the model: a preset's, or that of other sizes
   models::GptConfig model;
   int64_t eval_batches = 20;  // 0: the whole validation part
   int64_t sample = 0;
@@ -21,6 +22,7 @@ struct TrainOptions : RunOptions {
 struct CommandLine {
   TrainOptions options;
   std::string help;
+  dist::Settings settings;  // for ranks to compare
 };
 
 /// Throws InputError, one line, for what cannot be done as asked.

@@ -12,10 +12,13 @@
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
+#include "apps/cli/agreement.h"
+#include "apps/cli/command_line.h"
 #include "apps/cli/run_header.h"
 #include "apps/train_resnet_options.h"
 #include "core/context.h"
 #include "data/images/image_data.h"
+#include "data/images/image_digest.h"
 #include "data/images/image_input.h"
 #include "dist/bootstrap.h"
 #include "dist/device_choice.h"
@@ -50,6 +53,15 @@ data::ImageData open_data(const ImageTrainOptions& options) {
   return data;
 }
 
+// Before the number of images decides about steps and ranks.
+void check_data(const dist::World& world, const ImageTrainOptions& options,
+                const data::ImageData& data) {
+  if (world.size == 1) return;  // nothing is read for nobody
+  dist::check_agreement(
+      world, {{"--data", fmt::format("{}: {}, with digest {:016x}", data.format, data.description(),
+                                     data::digest_of_images(data, options.verify_data))}});
+}
+
 models::ImageSizes sizes_of(const data::ImageData& data) {
   const data::ImageShape& shape = data.transform.shape;
   return {.side = shape.height, .channels = shape.channels, .classes = data.classes()};
@@ -77,6 +89,7 @@ class Run {
         data_(data),
         model_(build_model(options, data)) {
     set_thread_count(dist::threads_per_rank(options.threads, world.local_size));
+    check_inputs(world, options, {});
     std::unique_ptr<nn::WeightsFile> weights;
     if (!options.init.empty()) weights = std::make_unique<nn::WeightsFile>(options.init, *model_);
     if (world.size > 1 && !world.communicator->device().is_cpu()) {
@@ -188,9 +201,9 @@ class Run {
     const optim::Plan plan =
         train::plan_run(training_, *model_, planned(options_, data_), train::place_of(world_));
     train::report_run(plan, count, world_, *log_, [&] {
-      if (!options_.trace.empty()) train::write_trace(options_.trace, world_);
       const int64_t updates = count.steps - count.skipped;
       if (!options_.save.empty()) save(updates * options_.batch.micro_batches());
+      if (!options_.trace.empty()) train::write_trace(options_.trace, world_);
     });
   }
 
@@ -235,11 +248,13 @@ std::string plan_text(const ImageTrainOptions& options, const data::ImageData& d
 int run(int argc, char** argv, dist::World& world) {
   train::set_up_messages(world.rank == 0);
   ImageCommandLine line = parse_image_command_line(argc, argv);
+  check_command_lines(world, "train_resnet", line.settings, line.options.devices);
   if (!line.help.empty()) {
     if (world.rank == 0) fmt::print("{}", line.help);
     return 0;
   }
   const data::ImageData data = open_data(line.options);
+  check_data(world, line.options, data);
   complete(line, data.train->size(), data.format);
   const ImageTrainOptions& options = line.options;
   check_ranks(options, data.transform.shape.height, world.size);
@@ -258,7 +273,7 @@ int run(int argc, char** argv, dist::World& world) {
 }  // namespace tessera::apps
 
 int main(int argc, char** argv) {
-  return tessera::dist::run(argc, argv, [&](tessera::dist::World& world) {
+  return tessera::apps::run_job(argc, argv, [&](tessera::dist::World& world) {
     return tessera::apps::run(argc, argv, world);
   });
 }

@@ -20,6 +20,7 @@ void add_data_and_model(Flags& app, ImageCommandLine& line, Given& given) {
   app.add_option("--data", options.data,
                  "CIFAR-10 or -100 (binary), MNIST (IDX), or a folder of class folders of JPEG and "
                  "PNG files; without it, shapes that the program draws itself")
+      ->compare(Compared::presence)
       ->group("Data");
   app.add_option("--augment", given.augment, "on: random crops, and mirror images; off")
       ->capture_default_str()
@@ -27,6 +28,7 @@ void add_data_and_model(Flags& app, ImageCommandLine& line, Given& given) {
       ->group("Data");
   app.add_option("--workers", given.workers, "Threads of a rank that prepare images")
       ->capture_default_str()
+      ->compare(Compared::nothing)  // the same images, however many prepare them
       ->group("Data");
   const std::vector<std::string> names = models::image_classifier_names();
   app.add_option("--model", options.model, fmt::format("{}", fmt::join(names, ", ")))
@@ -85,8 +87,6 @@ ImageCommandLine parse_image_command_line(int argc, const char* const* argv) {
       "Trains a classifier of images with ZeRO on any number of ranks: "
       "mpirun -n N train_resnet --data FOLDER",
       "train_resnet");
-  // A script's flags can be overridden by those that follow them.
-  app.last_wins();
   app.add_config("Read flags from a file: lines such as epochs = 30");
   add_data_and_model(app, line, given);
   add_image_training(app, line);
@@ -95,8 +95,10 @@ ImageCommandLine parse_image_command_line(int argc, const char* const* argv) {
                    .optimizer = "sgd",
                    .decay = "Of filters and matrices (sgd: 0.0005, adamw: 0.05, adam: 0)",
                    .save = "Write the weights, FILE.safetensors",
+                   .init = "Begin with the weights of FILE.safetensors",
                    .clip = 0});
   line.help = app.parse(argc, argv);
+  line.settings = app.settings();
   if (!line.help.empty()) return line;
   ImageTrainOptions& options = line.options;
   options.augment = given.augment == "on";
@@ -104,6 +106,7 @@ ImageCommandLine parse_image_command_line(int argc, const char* const* argv) {
   at_most("--workers", given.workers, 256);
   options.workers = static_cast<int>(given.workers);
   at_least("--image-size", options.image_size, 0);
+  if (options.image_size > 0) models::ImageSizes{.side = options.image_size}.validate();
   within("--label-smoothing", options.label_smoothing, 0, 1);
   check_paths(paths_of(options, app.config_file()));
   if (line.epochs && line.given.steps) fail_input("--epochs and --steps are given, expected one");

@@ -30,6 +30,7 @@ struct ImageTrainOptions : RunOptions {  // without data: images that the progra
 struct ImageCommandLine {
   ImageTrainOptions options;
   std::string help;
+  dist::Settings settings;  // for ranks to compare
   GivenRun given;
   std::optional<double> epochs;
 };

@@ -9,6 +9,7 @@
 
 #include <fmt/format.h>
 
+#include "apps/cli/command_line.h"
 #include "apps/tune_options.h"
 #include "core/cuda.h"
 #include "core/product_tuning.h"
@@ -76,7 +77,7 @@ int run(int argc, char** argv, dist::World& world) {
 }  // namespace tessera::apps
 
 int main(int argc, char** argv) {
-  return tessera::dist::run(argc, argv, [&](tessera::dist::World& world) {
+  return tessera::apps::run_job(argc, argv, [&](tessera::dist::World& world) {
     return tessera::apps::run(argc, argv, world);
   });
 }

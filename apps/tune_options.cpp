@@ -15,7 +15,6 @@ TuneCommandLine parse_tune_command_line(int argc, const char* const* argv) {
   std::optional<int64_t> micro_batch;
   MemoryOptions memory;
   Flags app("Times cuBLASLt's algorithms for a GPT's products, for train_gpt --tuned FILE", "tune");
-  app.last_wins();
   add_model_options(app, model);
   app.add_option("--micro-batch", micro_batch, "Sequences that a rank computes at once")
       ->group("Model");
@@ -28,7 +27,7 @@ TuneCommandLine parse_tune_command_line(int argc, const char* const* argv) {
   if (!result.help.empty()) return result;
   if (options.out.empty()) fail_input("--out is required");
   options.model = model_config(model);
-  options.micro_batch = micro_batch.value_or(train_defaults(model.preset).micro_batch);
+  options.micro_batch = micro_batch.value_or(train_defaults(preset_of(model)).micro_batch);
   at_least("--micro-batch", options.micro_batch, 1);
   at_most("--micro-batch", options.micro_batch, int64_t{1} << 30);
   options.dtype = parameter_dtype(memory);

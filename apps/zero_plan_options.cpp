@@ -4,6 +4,7 @@
 #include "apps/cli/flags.h"
 #include "apps/cli/quantity.h"
 #include "core/error.h"
+#include "models/gpt/gpt_sizes.h"
 
 namespace tessera::apps {
 namespace {
@@ -112,9 +113,9 @@ int64_t state_tensors(const std::string& optimizer) {
 }
 
 void fill(const Given& given, PlanOptions& options) {
-  const TrainDefaults defaults = train_defaults(given.model.preset);
-  options.preset = given.model.preset;
+  const TrainDefaults defaults = train_defaults(preset_of(given.model));
   options.model = model_config(given.model);
+  options.name = models::gpt_name(options.model);
   options.model.recompute = given.memory.recompute;
   options.model.loss_chunk_rows = given.memory.loss_rows;
   options.dtype = parameter_dtype(given.memory);
@@ -137,7 +138,8 @@ void fill(const Given& given, PlanOptions& options) {
                  .sum_dtype = sum_dtype(given.memory),
                  .offload = offload(given.memory) == optim::Offload::optimizer,
                  .device = options.device.device,
-                 .staging_bytes = options.device.staging_bytes(given.ranks)};
+                 .staging_bytes = options.device.staging_bytes(given.ranks),
+                 .header_bytes = options.device.header_bytes()};
   if (!given.staging.empty()) {
     // Nothing is a size too: a transport that needs none.
     options.run.staging_bytes =
@@ -156,7 +158,6 @@ PlanCommandLine parse_plan_command_line(int argc, const char* const* argv) {
   Given given;
   Flags app("What training a GPT with ZeRO holds, sends and takes, on any number of ranks",
             "zero_plan");
-  app.last_wins();
   add_model_options(app, given.model);
   add_batch_options(app, given.batch, "Training");
   add_optimizer_option(app, given.optimizer, "Training");

@@ -11,7 +11,7 @@
 namespace tessera::apps {
 
 struct PlanOptions : train::StagesInput {
-  std::string preset;
+  std::string name;  // the preset, or that of a model of other sizes
   std::string optimizer;
   train::PlanDevice device;
   int64_t ranks_per_node = 1;

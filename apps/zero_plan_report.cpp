@@ -33,7 +33,7 @@ std::string title(const PlanOptions& options) {
       "{}: {} parameters ({} layers, {} heads, width {}, context {}, vocabulary {})\n"
       "{}{}, {}, {} rank{}, global batch {} in micro-batches of {}, so {} micro-step{}\n"
       "buckets of {} bytes, {} reduction, overlap {}{}{}{}\n\n",
-      options.preset, grouped(model_parameters(options)), m.layers, m.heads, m.width, m.context,
+      options.name, grouped(model_parameters(options)), m.layers, m.heads, m.width, m.context,
       m.vocab, dtype_name(options.dtype), sums, options.optimizer, grouped(run.ranks),
       run.ranks == 1 ? "" : "s", run.batch.global, run.batch.micro,
       run.batch.micro_steps(run.ranks), run.batch.micro_steps(run.ranks) == 1 ? "" : "s",
@@ -168,7 +168,7 @@ JsonObject plan_json(const PlanOptions& options, const std::vector<train::StageP
   return JsonObject()
       .add("program", "zero_plan")
       .add("version", train::version())
-      .add("preset", options.preset)
+      .add("preset", options.name)
       .add("model", JsonObject()
                         .add("layers", m.layers)
                         .add("heads", m.heads)

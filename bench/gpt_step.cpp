@@ -64,8 +64,7 @@ struct Options {
 
 Options parse(int argc, char** argv) {
   Options options;
-  apps::Flags app("Times GPT training steps");
-  app.last_wins();
+  apps::Flags app("Times GPT training steps", "bench_gpt_step");
   app.add_option("--preset", options.preset);
   app.add_option("--layers", options.layers);
   app.add_option("--heads", options.heads);

@@ -46,8 +46,7 @@ constexpr int64_t classes = 10;
 
 Options parse(int argc, char** argv) {
   Options options;
-  apps::Flags app("Times training steps of a ResNet");
-  app.last_wins();
+  apps::Flags app("Times training steps of a ResNet", "bench_resnet_step");
   app.add_option("--model", options.model);
   app.add_option("--batch", options.batch);
   app.add_option("--size", options.size, "pixels of a side");

@@ -3,13 +3,32 @@ include(CMakePackageConfigHelpers)
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/Tessera)
 set(header_dir ${CMAKE_INSTALL_INCLUDEDIR}/tessera)
 
+set(package_libraries tessera_core tessera_nn tessera_dist tessera_optim tessera_models tessera_data
+  tessera_train)
+set(image_libraries tessera_images tessera_train_images)
+
+# What is not built is named, with the command that builds it, before anything is installed: run.sh,
+# for one, builds a part.
+set(missing "")
+foreach(target IN LISTS programs package_libraries image_libraries)
+  string(APPEND missing "if(NOT EXISTS \"$<TARGET_FILE:${target}>\")
+  string(APPEND missing \" ${target}\")
+endif()
+")
+endforeach()
+install(CODE "set(missing \"\")
+${missing}if(missing)
+  message(FATAL_ERROR \"Nothing is installed, because a part is not built. This builds the rest:
+  cmake --build '${PROJECT_BINARY_DIR}' --target\${missing}\")
+endif()")
+
+install(TARGETS ${programs})
 install(EXPORT Tessera NAMESPACE Tessera:: FILE TesseraTargets.cmake DESTINATION ${package_dir})
-install(TARGETS tessera tessera_core tessera_nn tessera_dist tessera_optim tessera_models
-  tessera_data tessera_train EXPORT Tessera)
+install(TARGETS tessera ${package_libraries} EXPORT Tessera)
 # The component images, which brings zlib, JPEG and PNG only to those who ask for it.
 install(EXPORT TesseraImages NAMESPACE Tessera:: FILE TesseraImagesTargets.cmake
   DESTINATION ${package_dir})
-install(TARGETS tessera_images tessera_train_images EXPORT TesseraImages)
+install(TARGETS ${image_libraries} EXPORT TesseraImages)
 install(FILES tessera.h DESTINATION ${header_dir})
 install(DIRECTORY core nn dist optim models data train DESTINATION ${header_dir}
   FILES_MATCHING PATTERN *.h)

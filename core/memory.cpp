@@ -1,93 +1,25 @@
 #include "core/memory.h"
 
 #include <algorithm>
-#include <bit>
-#include <cstdlib>
-#include <map>
-#include <new>
 #include <span>
 #include <vector>
 
-#include <sys/mman.h>
-
 #include "core/cuda.h"
 #include "core/error.h"
+#include "core/heap.h"
 
 namespace tessera {
 namespace {
 
-constexpr int64_t alignment = 64;
-constexpr int64_t huge_page = int64_t{2} << 20;
-
-// Sizes are rounded so that blocks find each other again: small ones to a cache line, middle ones
-// to an eighth of their power of two, large ones to huge pages.
-int64_t rounded(int64_t bytes) {
-  if (bytes >= huge_page) return (bytes + huge_page - 1) / huge_page * huge_page;
-  if (bytes <= 1024) return std::max(alignment, (bytes + alignment - 1) / alignment * alignment);
-  const auto power = static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(bytes)));
-  const int64_t unit = std::max(alignment, power / 8);
-  return (bytes + unit - 1) / unit * unit;
-}
-
-void* system_allocate(int64_t bytes) {
-  const bool large = bytes >= huge_page;
-  void* data = std::aligned_alloc(static_cast<size_t>(large ? huge_page : alignment),
-                                  static_cast<size_t>(bytes));
-  if (data != nullptr && large) {
-    // Advice only: where huge pages are off the block works as well, more slowly.
-    (void)madvise(data, static_cast<size_t>(bytes), MADV_HUGEPAGE);
-  }
-  return data;
-}
-
-// Freed blocks by size. A block is reused for a request that it exceeds by at most an eighth, so
-// that what the process holds stays near the ledger's peak.
-class Cache {
- public:
-  void* take(int64_t bytes, int64_t& block_bytes) {
-    const std::scoped_lock lock(mutex_);
-    const auto found = free_.lower_bound(bytes);
-    if (found != free_.end() && found->first - bytes <= bytes / 8) {
-      block_bytes = found->first;
-      void* data = found->second.back();
-      found->second.pop_back();
-      if (found->second.empty()) free_.erase(found);
-      return data;
-    }
-    block_bytes = bytes;
-    void* data = system_allocate(bytes);
-    if (data == nullptr) {
-      release_locked();
-      data = system_allocate(bytes);
-    }
-    return data;
-  }
-
-  void give(void* data, int64_t block_bytes) {
-    const std::scoped_lock lock(mutex_);
-    free_[block_bytes].push_back(data);
-  }
-
-  void release() {
-    const std::scoped_lock lock(mutex_);
-    release_locked();
-  }
-
- private:
-  void release_locked() {
-    for (auto& [bytes, blocks] : free_) {
-      for (void* block : blocks) std::free(block);
-    }
-    free_.clear();
-  }
-
-  std::mutex mutex_;
-  std::map<int64_t, std::vector<void*>> free_;
-};
+constexpr int64_t most_bytes = int64_t{1} << 56;  // no machine has more addresses
 
 struct DeviceMemory {
   MemoryLedger ledger;
-  Cache cache;  // unused on CUDA
+  // Unused on CUDA. Small blocks have one of their own, or they would cut large free ranges.
+  Heap small_blocks{64};
+  Heap large_blocks{4096};
+
+  Heap& heap_of(int64_t bytes) { return bytes < 32768 ? small_blocks : large_blocks; }
 };
 
 // Of the host and of the second device in its memory, and of GPUs. Never destroyed: tensors of
@@ -178,7 +110,9 @@ Storage::Storage(int64_t bytes, Category category, Device device, bool pinned)
   if (pinned) {
     data_ = cuda::allocate_pinned(bytes);
   } else if (device.is_cpu()) {
-    data_ = memory.cache.take(rounded(bytes), block_bytes_);
+    Heap& heap = memory.heap_of(bytes);
+    block_bytes_ = bytes < most_bytes ? heap.block_bytes(bytes) : 0;
+    if (block_bytes_ > 0) data_ = heap.take(block_bytes_);
   } else {
     stream_ = cuda::current_stream(device.index);
     captured_ = cuda::captured_memory();
@@ -209,7 +143,7 @@ Storage::~Storage() {
   if (pinned_) {
     cuda::free_pinned(data_);
   } else if (device_.is_cpu()) {
-    memory.cache.give(data_, block_bytes_);
+    memory.heap_of(bytes_).give(data_, block_bytes_);
   } else {
     if (captured_) captured_->remove(category_, bytes_);
     cuda::free(device_.index, data_, stream_, captured_.get());
@@ -230,7 +164,10 @@ std::shared_ptr<Storage> adopt(std::shared_ptr<void> memory, int64_t bytes, Cate
 }
 
 void release_cached_memory() {
-  for (DeviceMemory& memory : all_memory().host) memory.cache.release();
+  for (DeviceMemory& memory : all_memory().host) {
+    memory.small_blocks.release();
+    memory.large_blocks.release();
+  }
   for (int i = 0; i < cuda::device_count(); ++i) cuda::release_cached_memory(i);
 }
 

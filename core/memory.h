@@ -2,10 +2,10 @@
 // requested bytes of each, counted in program order. What a step needs can so be compared, to the
 // byte, with what the planner said (optim/plan/plan.h).
 //
-// On the CPU a caching allocator stands behind it: a freed block is kept and handed out again,
-// because the first touch of fresh pages costs more than most kernels (docs/memory.md). Blocks of
-// 2 MiB and more ask for huge pages. On CUDA it is the device's stream-ordered pool: memory belongs
-// to the stream on which it was allocated, and goes back in that stream's order.
+// On the CPU a heap stands behind it (core/heap.h): what is freed is kept, up to a quarter more
+// than was needed at once, and handed out again, because the first touch of fresh pages costs more
+// than most kernels (docs/memory.md). On CUDA it is the device's stream-ordered pool: memory
+// belongs to the stream on which it was allocated, and goes back in that stream's order.
 #pragma once
 
 #include <array>
@@ -57,7 +57,7 @@ class MemoryLedger {
 /// Throws for a device that this build does not have.
 MemoryLedger& memory_ledger(Device device = default_device());
 
-/// A block of memory; shared by the tensors that view it, returned to the cache with the last one.
+/// A block of memory; shared by the tensors that view it, returned to the heap with the last one.
 class Storage {
  public:
   Storage(int64_t bytes, Category category, Device device, bool pinned = false);
@@ -74,7 +74,7 @@ class Storage {
  private:
   void* data_ = nullptr;
   int64_t bytes_ = 0;
-  int64_t block_bytes_ = 0;  // of the cached block behind it, at least bytes_
+  int64_t block_bytes_ = 0;  // of the heap's block behind it, at least bytes_
   void* stream_ = nullptr;   // on CUDA: where it was allocated, and will be freed
   std::shared_ptr<MemoryLedger> captured_;  // of the graph that has it
   std::shared_ptr<void> adopted_;           // memory that somebody else has allocated
@@ -95,7 +95,7 @@ std::shared_ptr<Storage> allocate_pinned(int64_t bytes, Category category);
 std::shared_ptr<Storage> adopt(std::shared_ptr<void> memory, int64_t bytes, Category category,
                                Device device);
 
-/// Hands the cached blocks back to the system; for tests and for measurements of a process's size.
+/// Hands free memory back to the system; for tests and for measurements of a process's size.
 void release_cached_memory();
 
 }  // namespace tessera

@@ -65,15 +65,21 @@ class RandomStream {
 uint64_t permuted(uint64_t index, uint64_t count, uint64_t seed, std::string_view purpose,
                   uint64_t which);
 
-/// What dropout is keyed by besides layer and element. Set by whoever runs the micro-batches,
-/// read by the dropout operation.
+/// What dropout is keyed by besides layer and element: a seed, a step, and the samples that a
+/// forward works on. Set by whoever runs the micro-batches, a ZeroOptimizer or a loop of one's own,
+/// and read by the dropout operation on the same thread, which throws as long as nobody has set it:
+/// with one state for all steps each would draw the same mask.
 struct DropoutState {
+  static constexpr int64_t not_set = -1;
+
   uint64_t seed = 0;
-  int64_t step = 0;
+  int64_t step = not_set;
   int64_t first_sample = 0;  // index in the step's global batch of the tensor's row 0
 
+  bool is_set() const { return step != not_set; }
   bool operator==(const DropoutState&) const = default;
 };
+/// The calling thread's, which begins without a step.
 DropoutState& dropout_state();
 
 /// The state as kernels take it; core/ops/dropout.cpp says what they draw.

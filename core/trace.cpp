@@ -7,11 +7,14 @@
 #include <fmt/format.h>
 #include <time.h>
 
+#include "core/trace_clock.h"
+
 namespace tessera::trace {
 namespace {
 
 std::mutex mutex;
 std::vector<Event> events;
+std::atomic<int64_t> skew_ns{0};
 
 constexpr std::string_view track_name(Track track) {
   constexpr std::string_view names[] = {"compute", "waiting", "communication", "buckets"};
@@ -37,8 +40,11 @@ void enable(bool on) { is_enabled.store(on, std::memory_order_relaxed); }
 int64_t now_ns() {
   timespec now{};
   clock_gettime(CLOCK_MONOTONIC, &now);  // one clock for all processes of a host
-  return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+  return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec +
+         skew_ns.load(std::memory_order_relaxed);
 }
+
+void skew_clock(int64_t ns) { skew_ns.store(ns, std::memory_order_relaxed); }
 
 void record(Event event) {
   const std::scoped_lock lock(mutex);

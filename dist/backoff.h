@@ -16,6 +16,7 @@ class Backoff {
  public:
   void reset() {
     idle_since_ns_ = 0;
+    slept_ns_ = 0;
     sleep_ns_ = shortest_sleep_ns;
   }
 
@@ -25,15 +26,22 @@ class Backoff {
     if (now - idle_since_ns_ < spin_ns) return;
     const timespec time{0, sleep_ns_};
     nanosleep(&time, nullptr);
+    slept_ns_ += std::min(trace::now_ns() - now, longest_counted_ns);
     sleep_ns_ = std::min(2 * sleep_ns_, longest_sleep_ns);
   }
 
+  /// What pause() has slept since the last reset. Where a sleep took very long, this process was
+  /// stopped itself (by the user, with its whole job): that is nobody's delay.
+  int64_t slept_ns() const { return slept_ns_; }
+
  private:
   static constexpr int64_t spin_ns = 30'000;
+  static constexpr int64_t longest_counted_ns = 500'000'000;
   static constexpr long shortest_sleep_ns = 5'000;
   static constexpr long longest_sleep_ns = 100'000;
 
   int64_t idle_since_ns_ = 0;
+  int64_t slept_ns_ = 0;
   long sleep_ns_ = shortest_sleep_ns;
 };
 

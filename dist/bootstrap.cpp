@@ -20,6 +20,7 @@
 #include <thread>
 #include <utility>
 
+#include "core/text/step_number.h"
 #include "dist/mpi/mpi_check.h"
 
 namespace tessera::dist {
@@ -31,7 +32,9 @@ std::atomic<int> own_rank{0};
 std::atomic<int64_t> running_step{-1};
 std::atomic<int64_t> finished_step{-1};
 std::atomic<bool> said_last_words{false};
+std::atomic<bool> line_open{false};
 std::atomic_flag ending;
+struct sigaction program_handler;  // of SIGTERM
 // Ranks tell each other over this communicator that their body has returned.
 MPI_Comm ending_ranks = MPI_COMM_NULL;
 MPI_Request all_ended = MPI_REQUEST_NULL;
@@ -92,7 +95,7 @@ void announce_end() {
 
 // A rank is told to end when another one has died or the user has stopped mpirun. Only calls that a
 // signal handler may make.
-void say_last_words(int) {
+void say_last_words() {
   const int64_t step = finished_step.load();
   const bool trains = step >= 0 || running_step >= 0;
   if (trains && !said_last_words.exchange(true)) {
@@ -102,11 +105,12 @@ void say_last_words(int) {
       std::memcpy(end, part.data(), part.size());
       end += part.size();
     };
+    if (line_open) append("\n");
     append("rank ");
     end = std::to_chars(end, end + 12, own_rank.load()).ptr;
     if (step >= 0) {
       append(": told to end; last finished step ");
-      end = std::to_chars(end, end + 20, step).ptr;
+      end = std::to_chars(end, end + 20, step_number(step)).ptr;
     } else {
       append(": told to end; no step finished yet");
     }
@@ -114,13 +118,55 @@ void say_last_words(int) {
     [[maybe_unused]] const ssize_t written =
         write(STDERR_FILENO, text.data(), static_cast<size_t>(end - text.data()));
   }
-  _exit(128 + SIGTERM);
 }
 
-void install_last_words() {
-  struct sigaction action{};
-  action.sa_handler = say_last_words;
+// The program's own handler, where it has one, decides what comes after the last words.
+void told_to_end(int signal, siginfo_t* info, void* context) {
+  say_last_words();
+  if ((program_handler.sa_flags & SA_SIGINFO) != 0) {
+    program_handler.sa_sigaction(signal, info, context);
+  } else if (program_handler.sa_handler != SIG_DFL) {
+    program_handler.sa_handler(signal);
+  } else {
+    _exit(128 + SIGTERM);
+  }
+}
+
+// Ctrl-C. The program ends by the signal, whose handler is gone by now: a shell goes on with its
+// script behind a program that exits, also with 130.
+void interrupted(int) {
+  say_last_words();
+  raise(SIGINT);
+  _exit(128 + SIGINT);
+}
+
+// What handles SIGTERM when init begins, MPI's own handlers apart.
+struct sigaction handler_of_sigterm() {
+  struct sigaction handler = {};
+  sigaction(SIGTERM, nullptr, &handler);
+  return handler;
+}
+
+void handle_sigterm(const struct sigaction& before) {
+  const bool plain = (before.sa_flags & SA_SIGINFO) == 0;
+  // A program that ignores the signal goes on doing so; init may be called twice.
+  if (plain && before.sa_handler == SIG_IGN) return;
+  if (!plain && before.sa_sigaction == told_to_end) return;
+  program_handler = before;
+  struct sigaction action = before;  // with its mask and flags
+  action.sa_flags |= SA_SIGINFO;
+  action.sa_sigaction = told_to_end;
   sigaction(SIGTERM, &action, nullptr);
+}
+
+// A program that has its own way to stop keeps it, and so does one that nohup has started.
+void handle_sigint() {
+  struct sigaction action {};
+  sigaction(SIGINT, nullptr, &action);
+  if (action.sa_handler != SIG_DFL) return;
+  action.sa_handler = interrupted;
+  action.sa_flags = static_cast<int>(SA_RESETHAND | SA_NODEFER);
+  sigaction(SIGINT, &action, nullptr);
 }
 
 // Runs `last` on a thread of its own and waits for it a few seconds, no longer: it may depend on
@@ -144,6 +190,7 @@ void run_with_deadline(const std::function<void()>& last) {
   while (ending.test_and_set()) pause();
   said_last_words = true;  // the message has said it
   std::fflush(stdout);
+  if (line_open.exchange(false)) std::fputs("\n", stderr);
   std::fputs((message + "\n").c_str(), stderr);
   std::fflush(stderr);
   if (last) run_with_deadline(last);
@@ -153,20 +200,32 @@ void run_with_deadline(const std::function<void()>& last) {
 
 // Every rank usually finds the same fault in its input: rank 0 reports it and ends the others while
 // they sleep. If it does not, because its own input is good, they report it.
+// "step 6", or "after step 6" where it has ended; nothing before the first step.
+std::string running_step_text() {
+  const int64_t running = running_step;
+  const int64_t finished = finished_step;
+  if (running > finished) return fmt::format("step {}", step_number(running));
+  return finished >= 0 ? fmt::format("after step {}", step_number(finished)) : "";
+}
+
 [[noreturn]] void end_with_input_error(const std::string& text) {
-  if (own_rank == 0) end_job("error: " + text, 2);
+  const std::string step = running_step_text();
+  if (own_rank == 0) {
+    end_job(fmt::format("error: {}{}", text, step.empty() ? "" : " (" + step + ")"), 2);
+  }
   said_last_words = true;
   std::this_thread::sleep_for(std::chrono::seconds(1));
-  end_job(fmt::format("error: {} (rank {})", text, own_rank.load()), 2);
+  end_job(
+      fmt::format("error: {} (rank {}{})", text, own_rank.load(), step.empty() ? "" : ", " + step),
+      2);
 }
 
 [[noreturn]] void end_with_error(const std::string& text,
                                  const std::function<void()>& last = {}) {
-  const int64_t step = std::max(running_step.load(), finished_step + 1);
-  const bool known = running_step >= 0 || finished_step >= 0;
+  const std::string step = running_step_text();
   // A text that begins with its step says it already.
-  const bool says = known && !text.starts_with("step ");
-  const std::string place = says ? fmt::format(", step {}", step) : "";
+  const bool says = !step.empty() && !text.starts_with("step ");
+  const std::string place = says ? ", " + step : "";
   end_job(fmt::format("rank {}{}: {}", own_rank.load(), place, text), 1, last);
 }
 
@@ -177,6 +236,8 @@ World init_mpi(int& argc, char**& argv) {
     fail("MPI_Init_thread: this MPI provides thread level {}, expected MPI_THREAD_MULTIPLE ({})",
          provided, static_cast<int>(MPI_THREAD_MULTIPLE));
   }
+  // Or MPI would end the job before anybody has said which call failed.
+  TESSERA_MPI(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
   World world;
   TESSERA_MPI(MPI_Comm_rank(MPI_COMM_WORLD, &world.rank));
   TESSERA_MPI(MPI_Comm_size(MPI_COMM_WORLD, &world.size));
@@ -196,6 +257,7 @@ World init_mpi(int& argc, char**& argv) {
 }  // namespace
 
 World init(int& argc, char**& argv) {
+  const struct sigaction before = handler_of_sigterm();
   World world;
   if (started_by_launcher()) {
     world = init_mpi(argc, argv);
@@ -203,7 +265,8 @@ World init(int& argc, char**& argv) {
     world.communicator = single_communicator();
   }
   // After MPI_Init_thread, which may set handlers of its own.
-  install_last_words();
+  handle_sigterm(before);
+  handle_sigint();
   check_launcher(world);
   return world;
 }
@@ -272,5 +335,7 @@ void fail_job(const std::string& text, const std::function<void()>& last) {
 void set_running_step(int64_t step) { running_step = step; }
 
 void set_finished_step(int64_t step) { finished_step = step; }
+
+void set_line_open(bool open) { line_open = open; }
 
 }  // namespace tessera::dist

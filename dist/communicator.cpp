@@ -55,9 +55,24 @@ std::function<void()> Communicator::capture_ordered(const std::function<void()>&
   };
 }
 
+std::string Call::text() const {
+  return fmt::format("{}{}{}", traffic_name(purpose),
+                     bucket < 0 ? "" : fmt::format(", bucket {}", bucket),
+                     group == 0 ? "" : fmt::format(" of group {}", group));
+}
+
+void check_may_wait(std::thread::id server, const std::string& what) {
+  TESSERA_CHECK(std::this_thread::get_id() != server,
+                "{}: inside run() or a Receive, where the communication thread would wait for "
+                "itself; wait on the thread that makes the calls, or put what follows into a run() "
+                "of its own",
+                what);
+}
+
 void HostWork::wait() {
   std::unique_lock lock(mutex_);
   if (!done_) {
+    check_may_wait(server_, fmt::format("{} ({})", wait_name_, call_.text()));
     wait_in(wait_name_, call_, [&] { ended_.wait(lock, [&] { return done_; }); });
   }
   if (error_) std::rethrow_exception(error_);

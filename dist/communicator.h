@@ -13,6 +13,9 @@
 //   broadcast                  (N-1) times the buffer from the root, nothing from the others
 //   barrier                    nothing
 //
+// and over MPI a header to each other rank before it, by which ranks that make different calls
+// learn it: then these throw, and name both calls.
+//
 // A collective that failed leaves its communicator unusable: later calls throw the same.
 #pragma once
 
@@ -50,11 +53,18 @@ class Work {
   std::shared_ptr<State> state_;
 };
 
-/// What a call is for: the ledger counts by purpose, the trace shows the bucket.
+/// What a call is for: the ledger counts by purpose, the trace shows the bucket. All of it is the
+/// same on every rank.
 struct Call {
   Traffic purpose = Traffic::other;
   int64_t bucket = -1;
+  int64_t group = 0;  // of buckets that are counted together
+
+  std::string text() const;  // "gradients, bucket 3"; where the group is not 0 "... of group 7"
 };
+
+/// Longer than a rank may compute, evaluate or save while the others wait for it.
+inline constexpr double default_comm_timeout_s = 600;
 
 class Communicator {
  public:
@@ -101,7 +111,8 @@ class Communicator {
 
   /// Runs `body` where the communicator runs, after the calls before it and before those after it:
   /// what a rank computes on a collective's result without waiting for it. Sends nothing, and the
-  /// ledger does not count it.
+  /// ledger does not count it. Over MPI it may make calls, and wait for none that comes after it:
+  /// that throws, as in Receive, and fails the communicator.
   virtual Work run(std::function<void()> body) = 0;
 
   /// Returns when every rank has called it and earlier calls are done.
@@ -118,6 +129,16 @@ class Communicator {
 
   /// Bytes of staging that the transport holds, once and for all calls (Category::communication).
   virtual int64_t staging_bytes() const = 0;
+
+  /// Bytes that a call sends to each other rank besides its data: Traffic::headers, or ::other in a
+  /// call for other purposes.
+  virtual int64_t header_bytes() const { return 0; }
+
+  /// Over MPI: a collective throws when nothing of it has moved for so long, and says which rank
+  /// has not come. The time in which this process itself is stopped does not count. From any
+  /// thread. Elsewhere it means nothing: a single rank waits for nobody, and NCCL's watchdog goes
+  /// by NcclOptions::timeout_s.
+  virtual void set_timeout(double) {}
 
   virtual TrafficLedger& traffic() { return traffic_; }
 
@@ -140,13 +161,15 @@ std::shared_ptr<Communicator> mpi_communicator();
 /// sends and receives is copied through host memory. Collective if making `host` is.
 std::shared_ptr<Communicator> staged_communicator(std::shared_ptr<Communicator> host, int device);
 
+/// The header_bytes() of mpi_communicator and staged_communicator.
+inline constexpr int64_t mpi_header_bytes = 32;
 /// The staging_bytes() of mpi_communicator in a job of `ranks` ranks.
 int64_t mpi_staging_bytes(int64_t ranks);
 /// The staging_bytes() of staged_communicator over it.
 int64_t staged_staging_bytes(int64_t ranks);
 
 struct NcclOptions {
-  double timeout_s = 600;   // a call that has been the oldest under way for longer ends the job
+  double timeout_s = default_comm_timeout_s;  // a call that is the oldest for longer ends the job
   int64_t chunk_bytes = 0;  // of staging, whole blocks of 256 elements of 8 bytes; 0: by the ranks
   int min_ctas = 0;         // blocks of NCCL's kernels, which compete with those that compute;
   int max_ctas = 0;         // 0: its own choice

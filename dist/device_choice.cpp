@@ -16,6 +16,8 @@ namespace tessera::dist {
 
 namespace {
 
+constexpr int most_threads = 4096;  // of a rank
+
 /// What a rank has, in the order of a piece of an all-gather.
 struct Found {
   int64_t devices = 0;
@@ -53,12 +55,18 @@ void check_one_of(const char* flag, const std::string& value,
 
 }  // namespace
 
-void choose_devices(World& world, const DeviceOptions& options) {
+void check_device_options(const DeviceOptions& options) {
   check_one_of("--device", options.device, {"cpu", "cuda", "auto"});
   check_one_of("--comm", options.comm, {"nccl", "mpi", "auto"});
   if (!(options.timeout_s > 0 && std::isfinite(options.timeout_s))) {
     fail_input("--comm-timeout is {}, expected a number of seconds above 0", options.timeout_s);
   }
+}
+
+void choose_devices(World& world, const DeviceOptions& options) {
+  check_device_options(options);
+  world.comm_timeout_s = options.timeout_s;
+  world.communicator->set_timeout(options.timeout_s);
   const bool may_be_cpu = options.device != "cuda";
   if (options.comm == "nccl" && options.device == "cpu") {
     fail_input("--comm nccl: NCCL connects GPUs, and --device is cpu");
@@ -70,7 +78,8 @@ void choose_devices(World& world, const DeviceOptions& options) {
   const auto none = std::ranges::find_if(all, [](const Found& f) { return f.devices == 0; });
   if (none != all.end()) {
     if (may_be_cpu && options.comm != "nccl") return;
-    fail_input("--device {}: rank {} has no usable GPU{}", options.device, none - all.begin(),
+    fail_input("{}: rank {} has no usable GPU{}",
+               may_be_cpu ? "--comm nccl" : "--device " + options.device, none - all.begin(),
                own == 0 ? ": " + cuda::unusable() : "");
   }
   const auto sharing = std::ranges::find_if(all, &Found::shares_one);
@@ -102,7 +111,14 @@ void choose_device(const std::string& device) {
 
 int threads_per_rank(int asked, int ranks_on_this_host) {
   if (asked > 0) return asked;
-  if (std::getenv("OMP_NUM_THREADS") != nullptr) return std::max(1, omp_get_max_threads());
+  if (const char* const variable = std::getenv("OMP_NUM_THREADS")) {
+    const int threads = omp_get_max_threads();
+    // libgomp keeps a team on the stack, which many more threads overflow.
+    if (threads > most_threads) {
+      fail_input("OMP_NUM_THREADS is {}, expected from 1 to {}", variable, most_threads);
+    }
+    return std::max(1, threads);
+  }
   const int cores = static_cast<int>(std::thread::hardware_concurrency());
   return std::max(1, cores / std::max(1, ranks_on_this_host));
 }

@@ -15,8 +15,12 @@ namespace tessera::dist {
 struct DeviceOptions {
   std::string device = "auto";  // cpu, cuda, or auto: CUDA where every rank has a usable GPU
   std::string comm = "auto";    // nccl, mpi, or auto: NCCL where every rank has a GPU of its own
-  double timeout_s = 600;       // of a collective over NCCL; see NcclOptions
+  /// Of a collective: Communicator::set_timeout, NcclOptions.
+  double timeout_s = default_comm_timeout_s;
 };
+
+/// Throws InputError where a value is none of those above.
+void check_device_options(const DeviceOptions& options);
 
 /// A rank takes the GPU of its host with its local rank; where there are fewer GPUs than ranks they
 /// share them in turn, which NCCL refuses and MPI does not. Sets the default device, and replaces

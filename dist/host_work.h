@@ -4,6 +4,7 @@
 #include <condition_variable>
 #include <exception>
 #include <mutex>
+#include <thread>
 
 #include "dist/communicator.h"
 
@@ -16,12 +17,18 @@ const char* wait_name(Collective collective);
 /// track `waiting` as `name`.
 void wait_in(const char* name, const Call& call, const std::function<void()>& body);
 
+/// Throws if the calling thread is `server`, which would wait for itself in `what`.
+void check_may_wait(std::thread::id server, const std::string& what);
+
 class HostWork : public Work::State {
  public:
-  /// `wait_name` is what the trace calls a wait for it, on the track `waiting`.
-  HostWork(const char* wait_name, Call call) : wait_name_(wait_name), call_(call) {}
+  /// `wait_name` is what the trace calls a wait for it, on the track `waiting`; `server` is the
+  /// thread that will finish it.
+  HostWork(const char* wait_name, Call call, std::thread::id server)
+      : wait_name_(wait_name), call_(call), server_(server) {}
 
-  /// The caller's thread waits for the communication thread. waited_ns() counts the time.
+  /// The caller's thread waits for the communication thread. waited_ns() counts the time. Throws
+  /// where they are the same thread and the work is not done: it would wait for itself.
   void wait() override;
   bool done() const override;
 
@@ -33,6 +40,7 @@ class HostWork : public Work::State {
 
   const char* const wait_name_;
   const Call call_;
+  const std::thread::id server_;
   mutable std::mutex mutex_;
   std::condition_variable ended_;
   bool done_ = false;

@@ -107,12 +107,4 @@ Range ShardLayout::owned(int parameter, int64_t rank) const {
           std::clamp(own.end - slot.offset, int64_t{0}, slot.elements)};
 }
 
-int64_t ShardLayout::largest_unshared_bucket() const {
-  int64_t largest = 0;
-  for (const Bucket& bucket : buckets_) {
-    if (!bucket.shared) largest = std::max(largest, bucket.elements);
-  }
-  return largest;
-}
-
 }  // namespace tessera::dist

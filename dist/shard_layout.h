@@ -83,8 +83,6 @@ class ShardLayout {
   int64_t flat_elements() const { return flat_elements_; }            // with padding
   int64_t shard_elements() const { return flat_elements_ / ranks_; }  // of one rank
   int64_t padding_elements() const { return flat_elements_ - parameter_elements_; }
-  /// Largest bucket that holds no tied parameter; 0 if there is none.
-  int64_t largest_unshared_bucket() const;
 
  private:
   int64_t ranks_;

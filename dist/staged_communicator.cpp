@@ -54,6 +54,8 @@ class StagedCommunicator : public Communicator {
   std::string name() const override { return host_->name(); }
   Device device() const override { return device_; }
   int64_t staging_bytes() const override { return chunk_.bytes(); }
+  int64_t header_bytes() const override { return host_->header_bytes(); }
+  void set_timeout(double seconds) override { host_->set_timeout(seconds); }
   TrafficLedger& traffic() override { return host_->traffic(); }
 
   std::shared_ptr<Storage> allocate(int64_t bytes, Category category) override {

@@ -5,8 +5,8 @@
 namespace tessera::dist {
 
 std::string_view traffic_name(Traffic purpose) {
-  constexpr std::string_view names[] = {"gradients", "parameters", "norms", "losses",
-                                        "flags",     "statistics", "other"};
+  constexpr std::string_view names[] = {"gradients", "parameters", "norms",   "losses",
+                                        "flags",     "statistics", "headers", "other"};
   static_assert(std::size(names) == traffic_count);
   return names[static_cast<size_t>(purpose)];
 }
@@ -18,8 +18,11 @@ std::string_view collective_name(Collective collective) {
   return names[static_cast<size_t>(collective)];
 }
 
-void TrafficLedger::add(Collective collective, Traffic purpose, int64_t bytes_sent) {
+void TrafficLedger::add(Collective collective, Traffic purpose, int64_t bytes_sent,
+                        int64_t header_bytes) {
+  const Traffic headers = purpose == Traffic::other ? Traffic::other : Traffic::headers;
   const std::lock_guard lock(mutex_);
+  counts_.bytes[static_cast<size_t>(headers)] += header_bytes;
   counts_.bytes[static_cast<size_t>(purpose)] += bytes_sent;
   counts_.calls[static_cast<size_t>(collective)] += 1;
 }

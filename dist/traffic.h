@@ -1,4 +1,5 @@
-// What a rank has sent, to the byte, by purpose. Payload only: no headers of MPI or TCP.
+// What a rank has sent, to the byte, by purpose. Payload, and Tessera's own
+// headers over MPI; not those of MPI or TCP.
 #pragma once
 
 #include <array>
@@ -9,9 +10,19 @@
 
 namespace tessera::dist {
 
-/// Why bytes move.
-enum class Traffic : uint8_t { gradients, parameters, norms, losses, flags, statistics, other };
-inline constexpr int traffic_count = 7;
+/// Why bytes move. `headers` are what ranks tell each other of the calls for the purposes before
+/// it.
+enum class Traffic : uint8_t {
+  gradients,
+  parameters,
+  norms,
+  losses,
+  flags,
+  statistics,
+  headers,
+  other,
+};
+inline constexpr int traffic_count = 8;
 std::string_view traffic_name(Traffic purpose);
 
 /// Which collective moves them.
@@ -29,7 +40,8 @@ std::string_view collective_name(Collective collective);
 /// Counts of one rank; safe to use from any thread.
 class TrafficLedger {
  public:
-  void add(Collective collective, Traffic purpose, int64_t bytes_sent);
+  /// A call; its headers count as Traffic::headers, or as ::other where its data does.
+  void add(Collective collective, Traffic purpose, int64_t bytes_sent, int64_t header_bytes = 0);
   int64_t bytes_sent(Traffic purpose) const;
   int64_t bytes_sent() const;
   int64_t calls(Collective collective) const;

@@ -16,7 +16,10 @@ Conv2d::Conv2d(int64_t in, int64_t out, Size2 kernel, const Options& options)
                 out);
   weight = add("weight", Parameter({out, in / groups, height, width},
                                    Initializer::he_normal(out * height * width)));
-  if (options.bias) bias = add("bias", Parameter({out}, Initializer::zeros()));
+  weight.set_backward_reads(BackwardReads::for_input_gradient);
+  if (!options.bias) return;
+  bias = add("bias", Parameter({out}, Initializer::zeros()));
+  bias.set_backward_reads(BackwardReads::never);
 }
 
 Tensor Conv2d::forward(const Tensor& x) { return ops::conv2d(x, weight, bias, options_); }
@@ -27,6 +30,7 @@ BatchNorm2d::BatchNorm2d(int64_t channels, const Options& options)
   TESSERA_CHECK(channels >= 1, "BatchNorm2d: {} channels, expected at least 1", channels);
   weight = add("weight", Parameter({channels}, Initializer::ones()));
   bias = add("bias", Parameter({channels}, Initializer::zeros()));
+  bias.set_backward_reads(BackwardReads::never);
   add(statistics_);
 }
 

@@ -18,9 +18,11 @@ Linear::Linear(int64_t in, int64_t out, const Options& options)
   const auto standard = Initializer::uniform(1.0f / std::sqrt(static_cast<float>(in)));
   weight = add("weight", Parameter(weight_shape(in, out, options.layout),
                                    options.initializer.value_or(standard)));
+  weight.set_backward_reads(BackwardReads::for_input_gradient);
   if (options.bias) {
     const auto initializer = options.initializer ? Initializer::zeros() : standard;
     bias = add("bias", Parameter({out}, initializer));
+    bias.set_backward_reads(BackwardReads::never);
   }
 }
 
@@ -30,6 +32,7 @@ Embedding::Embedding(int64_t entries, int64_t width, const Initializer& initiali
   TESSERA_CHECK(entries >= 1 && width >= 1, "Embedding: table [{}, {}], expected at least [1, 1]",
                 entries, width);
   weight = add("weight", Parameter({entries, width}, initializer));
+  weight.set_backward_reads(BackwardReads::never);
 }
 
 Tensor Embedding::forward(const Tensor& tokens) { return ops::embedding(tokens, weight); }

@@ -1,7 +1,7 @@
 #include "nn/module.h"
 
-#include <algorithm>
 #include <set>
+#include <unordered_map>
 #include <utility>
 
 #include "core/assign.h"
@@ -61,16 +61,15 @@ std::vector<NamedParameter> Module::named_parameters() const {
   collect("", block, registrations);
   std::vector<NamedParameter> list;
   std::set<std::string> names;  // those of shared parameters too
+  std::unordered_map<const void*, size_t> places;
   for (const NamedParameter& named : registrations) {
     TESSERA_CHECK(names.insert(named.name).second, "module: two parameters are called '{}'",
                   named.name);
-    const auto known = std::find_if(list.begin(), list.end(), [&named](const auto& other) {
-      return other.parameter.same(named.parameter);
-    });
-    if (known != list.end()) {
-      known->shared = true;
-    } else {
+    const auto [known, is_new] = places.emplace(&named.parameter.leaf(), list.size());
+    if (is_new) {
       list.push_back(named);
+    } else {
+      list[known->second].shared = true;
     }
   }
   return list;

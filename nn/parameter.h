@@ -35,6 +35,14 @@ struct Initializer {
 void initialize(const Initializer& initializer, uint64_t seed, std::string_view name, int64_t begin,
                 std::span<float> out);
 
+/// When the gradients of the operations that use a parameter read its values. Whoever keeps
+/// parameters elsewhere brings them back for that.
+enum class BackwardReads : uint8_t {
+  always,
+  for_input_gradient,  // where the input of its product has a gradient
+  never,               // a bias, a table of embeddings
+};
+
 /// A handle; copies are the same parameter.
 class Parameter {
  public:
@@ -57,6 +65,10 @@ class Parameter {
   void set_trainable(bool on) const;
   bool trainable() const { return leaf().trainable; }
 
+  /// What a layer knows of its own parameter, and a plan asks for; nothing is computed by it.
+  void set_backward_reads(BackwardReads reads) const { state_->backward_reads = reads; }
+  BackwardReads backward_reads() const { return state_->backward_reads; }
+
   Leaf& leaf() const { return *tensor().leaf(); }
   /// The gradient of the last backward that reached the parameter; undefined before. Under an
   /// optimizer a view of its bucket, whose memory the next buckets and the step use again.
@@ -68,6 +80,7 @@ class Parameter {
   struct State {
     Tensor tensor;
     Initializer initializer;
+    BackwardReads backward_reads = BackwardReads::always;
   };
   std::shared_ptr<State> state_;
 };

@@ -1,16 +1,11 @@
 #include "nn/safetensors.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <bit>
-#include <cerrno>
-#include <cstring>
-#include <set>
 
 #include <nlohmann/json.hpp>
+
+#include "core/text/json_read.h"
 
 namespace tessera::nn {
 namespace {
@@ -31,36 +26,29 @@ constexpr ElementType element_types[] = {
     {"BOOL", 1}, {"F8_E4M3", 1}, {"F8_E5M2", 1},
 };
 
-// The header as JSON. Keys that come twice are refused: readers differ in which one they take.
-json parse_json(const std::string& path, const std::string& text) {
-  std::vector<std::set<std::string>> open_objects;
-  const auto check = [&](int depth, json::parse_event_t event, json& parsed) {
-    if (depth > 4) fail_input("{}: the header is nested deeper than the format allows", path);
-    if (event == json::parse_event_t::object_start) open_objects.emplace_back();
-    if (event == json::parse_event_t::object_end) open_objects.pop_back();
-    if (event == json::parse_event_t::key) {
-      const auto& key = parsed.get_ref<const std::string&>();
-      if (!open_objects.back().insert(key).second) {
-        fail_input("{}: the header has the name {} twice", path, printable(key));
-      }
-    }
-    return true;
-  };
-  try {
-    json header = json::parse(text, check);
-    if (!header.is_object()) fail_input("{}: the header is not a JSON object", path);
-    return header;
-  } catch (const json::parse_error& error) {
-    fail_input("{}: the header is not valid JSON, at byte {} of {}", path, error.byte, text.size());
-  } catch (const json::exception& error) {  // such as a number that is too large
-    fail_input("{}: the header is not valid JSON: {}", path, printable(error.what()));
-  }
+// An object of objects that hold lists.
+constexpr JsonLimits header_limits{.bytes = max_header_bytes, .depth = 4};
+
+// What torch.save writes is a zip of pickles, or in old versions a pickle (protocols 2 to 5).
+// `begin` are the file's first 8 bytes.
+void check_no_pickle(const std::string& path, uint64_t begin) {
+  const bool zip = (begin & 0xffffffff) == 0x04034b50;  // "PK\3\4"
+  const bool pickle =
+      (begin & 0xff) == 0x80 && (begin >> 8 & 0xff) >= 2 && (begin >> 8 & 0xff) <= 5;
+  if ((!zip && !pickle) || begin <= uint64_t{max_header_bytes}) return;
+  fail_input(
+      "{}: not a safetensors file, but a {} as PyTorch writes it, which can run programs of others "
+      "and is not read; convert it: python3 -c \"import sys, torch, safetensors.torch as s; "
+      "s.save_file({{k: v.clone() for k, v in torch.load(sys.argv[1], "
+      "weights_only=True).items()}}, "
+      "sys.argv[2])\" IN OUT.safetensors",
+      path, zip ? "zip of pickles" : "pickle");
 }
 
 int64_t non_negative(const std::string& where, const char* what, const json& value) {
   if (!value.is_number_unsigned() || value.get<uint64_t>() > uint64_t{INT64_MAX}) {
     fail_input("{}: {} holds {}, expected whole numbers from 0 on", where, what,
-               value.dump(-1, ' ', true).substr(0, 100));
+               json_excerpt(value));
   }
   return value.get<int64_t>();
 }
@@ -180,62 +168,50 @@ int64_t SafetensorsEntry::elements() const {
   return product;
 }
 
-SafetensorsReader::SafetensorsReader(const std::string& path) : path_(path) {
-  // Not blocking: a pipe without a writer would hang in open.
-  descriptor_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (descriptor_ < 0) fail_input("{}: cannot be opened: {}", path, std::strerror(errno));
-  try {
-    struct stat status {};
-    if (::fstat(descriptor_, &status) != 0 || !S_ISREG(status.st_mode)) {
-      fail_input("{}: is not a regular file", path);
-    }
-    const int64_t file_bytes = status.st_size;
-    if (file_bytes < 8) {
-      fail_input("{}: has {} bytes, too few for a safetensors file", path, file_bytes);
-    }
-    uint64_t header_bytes = 0;
-    read_bytes(0, std::as_writable_bytes(std::span(&header_bytes, 1)));
-    if (header_bytes > uint64_t{max_header_bytes}) {
-      fail_input("{}: not a safetensors file: a header of {} bytes, at most {} are allowed", path,
-                 header_bytes, max_header_bytes);
-    }
-    if (header_bytes > static_cast<uint64_t>(file_bytes - 8)) {
-      fail_input("{}: truncated: a header of {} bytes in a file of {}", path, header_bytes,
-                 file_bytes);
-    }
-    std::string text(header_bytes, '\0');
-    read_bytes(8, std::as_writable_bytes(std::span(text)));
-    data_begin_ = 8 + static_cast<int64_t>(header_bytes);
-
-    const int64_t data_bytes = file_bytes - data_begin_;
-    const json header = parse_json(path, text);  // which items() only refers to
-    for (const auto& [name, value] : header.items()) {
-      if (name == "__metadata__") {
-        metadata_ = parse_metadata(path, value);
-      } else {
-        entries_.push_back(parse_entry(path, name, value, data_bytes));
-      }
-    }
-    check_coverage(path, entries_, data_bytes);
-  } catch (...) {
-    ::close(descriptor_);
-    throw;
+SafetensorsReader::SafetensorsReader(const std::string& path) : file_(path) {
+  const int64_t file_bytes = file_.size();
+  if (file_bytes < 8) {
+    fail_input("{}: has {} bytes, too few for a safetensors file", path, file_bytes);
   }
-}
+  uint64_t header_bytes = 0;
+  file_.read_at(0, &header_bytes, sizeof(header_bytes));
+  check_no_pickle(path, header_bytes);
+  if (header_bytes > uint64_t{max_header_bytes}) {
+    fail_input("{}: not a safetensors file: a header of {} bytes, at most {} are allowed", path,
+               header_bytes, max_header_bytes);
+  }
+  if (header_bytes > static_cast<uint64_t>(file_bytes - 8)) {
+    fail_input("{}: truncated: a header of {} bytes in a file of {}", path, header_bytes,
+               file_bytes);
+  }
+  std::string text(header_bytes, '\0');
+  file_.read_at(8, text.data(), text.size());
+  data_begin_ = 8 + static_cast<int64_t>(header_bytes);
 
-SafetensorsReader::~SafetensorsReader() { ::close(descriptor_); }
+  const int64_t data_bytes = file_bytes - data_begin_;
+  const json header = parse_json(path + ": the header", text, header_limits);
+  if (!header.is_object()) fail_input("{}: the header is not a JSON object", path);
+  for (const auto& [name, value] : header.items()) {
+    if (name == "__metadata__") {
+      metadata_ = parse_metadata(path, value);
+    } else {
+      entries_.push_back(parse_entry(path, name, value, data_bytes));
+    }
+  }
+  check_coverage(path, entries_, data_bytes);
+}
 
 const SafetensorsEntry& SafetensorsReader::entry(std::string_view name) const {
   for (const SafetensorsEntry& entry : entries_) {
     if (entry.name == name) return entry;
   }
-  fail_input("{}: it has no tensor {}", path_, printable(name));
+  fail_input("{}: it has no tensor {}", path(), printable(name));
 }
 
 void SafetensorsReader::check_dtype(const SafetensorsEntry& entry, DType dtype) const {
   if (entry.dtype != safetensors_dtype(dtype)) {
-    fail_input("{}: tensor {}: dtype is {}, expected {}", path_, printable(entry.name), entry.dtype,
-               safetensors_dtype(dtype));
+    fail_input("{}: tensor {}: dtype is {}, expected {}", path(), printable(entry.name),
+               entry.dtype, safetensors_dtype(dtype));
   }
 }
 
@@ -268,20 +244,12 @@ void SafetensorsReader::read_as_f32(const SafetensorsEntry& entry, int64_t first
     return read_widened<BFloat16>(entry, first, out);
   }
   if (entry.dtype == safetensors_dtype(DType::f16)) return read_widened<Float16>(entry, first, out);
-  fail_input("{}: tensor {}: dtype is {}, expected F32, BF16 or F16", path_, printable(entry.name),
+  fail_input("{}: tensor {}: dtype is {}, expected F32, BF16 or F16", path(), printable(entry.name),
              entry.dtype);
 }
 
 void SafetensorsReader::read_bytes(int64_t begin, std::span<std::byte> out) const {
-  int64_t position = data_begin_ + begin;
-  while (!out.empty()) {
-    const ssize_t got = ::pread(descriptor_, out.data(), out.size(), position);
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) fail("{}: reading failed: {}", path_, std::strerror(errno));
-    if (got == 0) fail_input("{}: the file has become shorter while it was read", path_);
-    out = out.subspan(static_cast<size_t>(got));
-    position += got;
-  }
+  file_.read_at(data_begin_ + begin, out.data(), out.size());
 }
 
 }  // namespace tessera::nn

@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "core/tensor.h"
+#include "core/text/input_file.h"
 #include "core/text/output_file.h"
 
 namespace tessera::nn {
@@ -42,11 +43,8 @@ struct SafetensorsEntry {
 class SafetensorsReader {
  public:
   explicit SafetensorsReader(const std::string& path);
-  ~SafetensorsReader();
-  SafetensorsReader(const SafetensorsReader&) = delete;
-  SafetensorsReader& operator=(const SafetensorsReader&) = delete;
 
-  const std::string& path() const { return path_; }
+  const std::string& path() const { return file_.path(); }
   const std::vector<SafetensorsEntry>& entries() const { return entries_; }  // in order of bytes
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
 
@@ -70,8 +68,7 @@ class SafetensorsReader {
   void read_widened(const SafetensorsEntry& entry, int64_t first, std::span<float> out) const;
   void read_bytes(int64_t begin, std::span<std::byte> out) const;
 
-  std::string path_;
-  int descriptor_ = -1;
+  InputFile file_;
   int64_t data_begin_ = 0;  // of the tensors' bytes in the file
   std::vector<SafetensorsEntry> entries_;
   std::map<std::string, std::string> metadata_;

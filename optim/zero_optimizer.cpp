@@ -1,9 +1,11 @@
 #include "optim/zero_optimizer.h"
 
+#include <cstddef>
 #include <limits>
 
 #include "core/ops/scale.h"
 #include "core/random.h"
+#include "core/text/step_number.h"
 #include "optim/kernels/update.h"
 #include "optim/zero/zero_engine.h"
 
@@ -60,6 +62,34 @@ void check_equal_ranks(const ZeroOptions& options, const dist::World& world) {
              world.difference);
 }
 
+// The memory in which parameters have their values, kept while an optimizer takes them over.
+class ValuesBefore {
+ public:
+  explicit ValuesBefore(const std::vector<nn::NamedParameter>& parameters) {
+    for (const auto& named : parameters) {
+      const Tensor tensor = named.parameter.tensor();
+      places_.push_back({tensor, tensor.storage(), offset_bytes(tensor)});
+    }
+  }
+  void restore() const {
+    for (Place place : places_) place.tensor.attach(place.storage, place.offset_bytes);
+  }
+
+ private:
+  static int64_t offset_bytes(const Tensor& tensor) {
+    if (!tensor.allocated()) return 0;
+    return static_cast<std::byte*>(tensor.raw()) -
+           static_cast<std::byte*>(tensor.storage()->data());
+  }
+
+  struct Place {
+    Tensor tensor;
+    std::shared_ptr<Storage> storage;
+    int64_t offset_bytes;
+  };
+  std::vector<Place> places_;
+};
+
 // What must be so for graphs: throws InputError where it is not.
 void check_graph(const ZeroOptions& options, const std::vector<nn::NamedParameter>& parameters,
                  const dist::Communicator& communicator) {
@@ -112,15 +142,16 @@ ZeroOptimizer::ZeroOptimizer(nn::Module& model, UpdateRule rule, const dist::Wor
     groups.push_back(group);
   }
   engine_ = std::make_unique<ZeroEngine>(options_, std::move(rule), world);
-  engine_->add(std::move(parameters), groups);
-  engine_->add(model.named_statistics());
+  engine_->add(std::move(parameters), groups, model.named_statistics());
 }
 
-ZeroOptimizer::~ZeroOptimizer() = default;
+ZeroOptimizer::~ZeroOptimizer() {
+  if (engine_->state().began()) dropout_state() = {};  // of a step that is given up
+}
 
 void ZeroOptimizer::add_param_group(nn::Module& module, const GroupOptions& group) {
   TESSERA_CHECK(!engine_->state().began() && !engine_->under_way(),
-                "add_param_group: step {} is not finished", engine_->state().step());
+                "add_param_group: step {} is not finished", step_number(engine_->state().step()));
   synchronize();
   auto parameters = module.named_parameters();
   check_not_optimised(parameters);
@@ -135,10 +166,16 @@ void ZeroOptimizer::add_param_group(nn::Module& module, const GroupOptions& grou
   }
   check_groups(engine_->rule(), {group});
   check_graph(options_, parameters, engine_->communicator());
+  const ValuesBefore before(parameters);
   options_.groups.push_back(group);
   const std::vector<int> groups(parameters.size(), static_cast<int>(options_.groups.size()));
-  engine_->add(std::move(parameters), groups);
-  engine_->add(module.named_statistics());
+  try {
+    engine_->add(std::move(parameters), groups, module.named_statistics());
+  } catch (...) {
+    options_.groups.pop_back();
+    before.restore();
+    throw;
+  }
 }
 
 ZeroOptimizer::MicroBatches ZeroOptimizer::micro_batches(int64_t step, const Batch& batch) {
@@ -151,7 +188,7 @@ ZeroOptimizer::MicroBatches ZeroOptimizer::micro_batches(int64_t step, const Bat
 ZeroOptimizer::MicroBatches ZeroOptimizer::all_of(int64_t step, const Batch& batch) {
   batch.validate();
   TESSERA_CHECK(!engine_->state().began(), "micro_batches: step {} is not finished",
-                engine_->state().step());
+                step_number(engine_->state().step()));
   const int ranks = engine_->communicator().size();
   if (options_.sync_batch_norm && batch.micro_batches() != ranks) {
     fail_input("sync_batch_norm: {} micro-batches on {} ranks, expected one on each: micro-batches "
@@ -231,6 +268,7 @@ LaunchedStep ZeroOptimizer::launch_step() {
   const StepState& state = engine_->state();
   TESSERA_CHECK(state.all_micro_steps_done(), "optimizer: step after {} of {} micro-steps",
                 state.finished(), state.micro_step().count);
+  dropout_state() = {};  // a forward after this belongs to no step
   const int64_t number = engine_->launch();
   return {*engine_, number, engine_->deferred()};
 }
@@ -305,9 +343,15 @@ void ZeroOptimizer::for_each_parameter(
 
 bool ZeroOptimizer::scales_losses() const { return engine_->scales_losses(); }
 
-void ZeroOptimizer::set_parameters(const ParameterSource& source) {
+void ZeroOptimizer::set_parameters(const ParameterSource& source, RuleState state) {
+  TESSERA_CHECK(
+      !engine_->state().began() && !engine_->under_way(),
+      "set_parameters: step {} is not finished; end it with step(), or ask for the result "
+      "of its launch, first",
+      step_number(engine_->state().step()));
   synchronize();
   for (StagedPartition* staged : engine_->partitions()) staged->fill(source);
+  if (state == RuleState::reset) engine_->reset_rule_state();
 }
 
 StateByName ZeroOptimizer::state() const {

@@ -39,6 +39,13 @@
 
 namespace tessera::optim {
 
+/// What happens to the update rule's state, Adam's moments and counts of updates for instance, when
+/// parameters are set: it was gathered along the way of the weights before.
+enum class RuleState : uint8_t {
+  reset,  // the values are other weights, as of a file
+  keep,   // they are these weights still: an average of them, or the same after a look at others
+};
+
 /// A step that is launched: on a GPU it may still run. Its result must be asked for, in the order
 /// of the launches, before the optimizer goes.
 class [[nodiscard]] LaunchedStep {
@@ -157,7 +164,8 @@ class ZeroOptimizer {
   /// Norms of all parameters' summed gradients at that time, before clipping. Collective.
   std::map<std::string, float> gradient_norms();
 
-  /// Adds parameters of another module, as a group with its own hyper-parameters, between steps.
+  /// Adds parameters of another module, as a group with its own hyper-parameters, between steps. If
+  /// it throws, on one rank or on all, optimizer and module are as before on every rank.
   /// Collective.
   void add_param_group(nn::Module& module, const GroupOptions& group);
 
@@ -169,8 +177,11 @@ class ZeroOptimizer {
   /// bucket is held. Of 16-bit parameters these are the master weights. Collective.
   void for_each_parameter(
       const std::function<void(const nn::NamedParameter&, std::span<const float>)>& body);
-  /// Sets every parameter from `source`, which is asked for what this rank holds.
-  void set_parameters(const ParameterSource& source);
+  /// Sets every parameter from `source`, which is asked for what this rank holds, between steps.
+  /// By default the update rule starts anew, as with a new optimizer: its state is zero, and no
+  /// update is counted. Throws where a step is not finished, and what `source` throws; `source`
+  /// must have set all parameters before the state goes.
+  void set_parameters(const ParameterSource& source, RuleState state = RuleState::reset);
 
   /// The own shards of the parameters' optimizer state, by name.
   StateByName state() const;

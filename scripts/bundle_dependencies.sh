@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Packs what Tessera builds and runs with, but for compilers and tools, into one folder that may
-# be copied anywhere: Open MPI, oneDNN, Catch2, CLI11, fmt, spdlog, nlohmann json, libjpeg, libpng
-# and zlib, as installed.
+# be copied anywhere: Open MPI, oneDNN, Catch2, CLI11, fmt, spdlog, nlohmann json, xxHash,
+# libjpeg, libpng and zlib, as installed.
 #
 #   scripts/bundle_dependencies.sh FOLDER    on Debian or Ubuntu; installs what is missing
 #   TESSERA_DEPS=FOLDER ./run.sh             on a machine without a package archive; ./test.sh too
@@ -31,7 +31,7 @@ base='/(ld-linux.*|lib(c|m|dl|rt|pthread|z|gcc_s|stdc\+\+|gomp))\.so'
 unwanted='ucx|ofi|psm|openib|verbs|netlink|flux|oshmem|spml|sshmem|scoll|memheap|mca_atomic'
 unwanted+='|java|mpifh|usempi|mpi_cxx|/fortran|ompitrace|monitoring|dbg_msgq|romio'
 # Static libraries that stand beside shared ones.
-unwanted+='|lib(jpeg|png|png16|z)\.a$'
+unwanted+='|lib(jpeg|png|png16|xxhash|z)\.a$'
 
 files_of() { dpkg-query -L "$@" | grep -vE "$unwanted"; }
 

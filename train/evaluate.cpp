@@ -6,8 +6,17 @@
 
 namespace tessera::train {
 
-std::vector<int64_t> evaluation_starts(const data::TokenRange& range,
-                                       const EvaluationOptions& options) {
+namespace {
+
+// Losses that are summed over ranks at once, so that an evaluation of any length needs no more
+// memory than this takes.
+constexpr int64_t most_at_once = 4096;
+
+}  // namespace
+
+EvaluationWindows::EvaluationWindows(const data::TokenRange& range,
+                                     const EvaluationOptions& options)
+    : options_(options) {
   const auto [context, batches, sequences] = options;
   TESSERA_CHECK(context >= 1 && sequences >= 1 && batches >= 0,
                 "evaluate: windows of {} tokens, {} batches of {} windows", context, batches,
@@ -15,58 +24,66 @@ std::vector<int64_t> evaluation_starts(const data::TokenRange& range,
   if (range.starts(context) < 1) {
     fail_input("evaluate: {} tokens, expected more than the {} of a window", range.size(), context);
   }
-  const int64_t last = range.starts(context) - 1;
-  std::vector<int64_t> starts;
-  if (batches == 0) {
-    for (int64_t start = 0; start <= last; start += context) starts.push_back(start);
-    return starts;
+  last_ = range.starts(context) - 1;
+  count_ = last_ / context + 1;
+  if (batches > 0) {
+    TESSERA_CHECK(!__builtin_mul_overflow(batches, sequences, &count_),
+                  "evaluate: {} batches of {} windows are too many", batches, sequences);
   }
-  const int64_t windows = batches * sequences;
-  for (int64_t i = 0; i < windows; ++i) {
-    // In floating point because last * i may be too large for an integer.
-    const double place =
-        windows > 1 ? static_cast<double>(i) / static_cast<double>(windows - 1) : 0;
-    starts.push_back(std::min(last, static_cast<int64_t>(place * static_cast<double>(last))));
+}
+
+int64_t EvaluationWindows::start(int64_t window) const {
+  if (options_.batches == 0) return window * options_.context;
+  // In floating point because last_ * window may be too large for an integer.
+  const double place =
+      count_ > 1 ? static_cast<double>(window) / static_cast<double>(count_ - 1) : 0;
+  return std::min(last_, static_cast<int64_t>(place * static_cast<double>(last_)));
+}
+
+int64_t EvaluationWindows::windows_of(int64_t batch) const {
+  return std::min(options_.sequences, count_ - batch * options_.sequences);
+}
+
+std::vector<int64_t> EvaluationWindows::starts_of(int64_t batch) const {
+  std::vector<int64_t> starts(static_cast<size_t>(windows_of(batch)));
+  const int64_t first = batch * options_.sequences;
+  for (int64_t i = 0; i < std::ssize(starts); ++i) {
+    starts[static_cast<size_t>(i)] = start(first + i);
   }
   return starts;
 }
 
 float evaluate(nn::Module& model, const TokenLoss& loss, const data::TokenRange& range,
                const EvaluationOptions& options, const dist::World& world) {
-  const std::vector<int64_t> starts = evaluation_starts(range, options);
-  const auto windows = static_cast<int64_t>(starts.size());
-  const int64_t batches = (windows + options.sequences - 1) / options.sequences;
-  const auto batch = [&](int64_t index) {
-    const int64_t begin = index * options.sequences;
-    const int64_t end = std::min(windows, begin + options.sequences);
-    return std::span(starts).subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
-  };
-
-  // Each batch is computed by one rank and is zero on the others, so that the sum over ranks is
-  // exact; the mean is folded in order of batches.
-  std::vector<float> own(static_cast<size_t>(batches), 0.0f);
+  const EvaluationWindows windows(range, options);
+  const int64_t batches = windows.batches();
+  double sum = 0;
   model.eval();
-  {
-    NoGrad no_grad;
-    for (int64_t first = 0; first < batches; first += world.size) {
+  for (int64_t begin = 0; begin < batches; begin += most_at_once) {
+    const int64_t end = std::min(batches, begin + most_at_once);
+    // Each batch is computed by one rank and is zero on the others, so that the sum over ranks is
+    // exact; the mean is folded in order of batches.
+    std::vector<float> own(static_cast<size_t>(end - begin), 0.0f);
+    for (int64_t first = begin; first < end; first += world.size) {
+      const NoGrad no_grad;
       // Where parameters are sharded a forward takes all ranks: in the last round those without a
       // batch repeat one.
       const int64_t i = first + world.rank;
       const auto [tokens, targets] =
-          data::read_sequences(range, batch(std::min(i, batches - 1)), options.context);
+          data::read_sequences(range, windows.starts_of(std::min(i, end - 1)), options.context);
       const float value = loss(tokens, targets).item();
-      if (i < batches) own[static_cast<size_t>(i)] = value;
+      if (i < end) own[static_cast<size_t>(i - begin)] = value;
+    }
+    const Tensor sums = Tensor::from({end - begin}, own);
+    world.communicator->all_reduce(sums, {dist::Traffic::other}).wait();
+    const Tensor losses = sums.to_host();
+    for (int64_t i = begin; i < end; ++i) {
+      sum += static_cast<double>(losses.data<float>()[i - begin]) *
+             static_cast<double>(windows.windows_of(i));
     }
   }
   model.train();
-  const Tensor sums = Tensor::from({batches}, own);
-  world.communicator->all_reduce(sums, {dist::Traffic::other}).wait();
-  const Tensor losses = sums.to_host();
-  double sum = 0;
-  for (int64_t i = 0; i < batches; ++i) {
-    sum += static_cast<double>(losses.data<float>()[i]) * static_cast<double>(batch(i).size());
-  }
-  return static_cast<float>(sum / static_cast<double>(windows));
+  return static_cast<float>(sum / static_cast<double>(windows.count()));
 }
 
 float evaluate(models::Gpt& model, const data::TokenRange& range, EvaluationOptions options,

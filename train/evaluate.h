@@ -17,9 +17,25 @@ struct EvaluationOptions {
   int64_t sequences = 1;  // of a batch
 };
 
-/// Where the windows of an evaluation begin: always the same, evenly spread.
-std::vector<int64_t> evaluation_starts(const data::TokenRange& range,
-                                       const EvaluationOptions& options);
+/// The windows of an evaluation: always the same, evenly spread. They are counted rather than
+/// listed, because a long range has many.
+class EvaluationWindows {
+ public:
+  /// Throws InputError for a range that is shorter than a window.
+  EvaluationWindows(const data::TokenRange& range, const EvaluationOptions& options);
+
+  int64_t count() const { return count_; }
+  int64_t batches() const { return (count_ + options_.sequences - 1) / options_.sequences; }
+  int64_t start(int64_t window) const;
+  /// The windows of a batch, of which the last may have fewer, and where they begin.
+  int64_t windows_of(int64_t batch) const;
+  std::vector<int64_t> starts_of(int64_t batch) const;
+
+ private:
+  EvaluationOptions options_;
+  int64_t count_ = 0;
+  int64_t last_ = 0;  // where the last one may begin
+};
 
 /// A model's mean loss over tokens (B, T) and the targets (B, T) behind them.
 using TokenLoss = std::function<Tensor(const Tensor& tokens, const Tensor& targets)>;

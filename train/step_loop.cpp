@@ -7,8 +7,10 @@
 
 #include "core/random.h"
 #include "core/text/output_file.h"
+#include "core/text/step_number.h"
 #include "core/trace.h"
 #include "train/non_finite.h"
+#include "train/report/trace_file.h"
 
 namespace tessera::train {
 namespace {
@@ -27,7 +29,8 @@ std::unique_ptr<RunLog> begin_run(const RunFiles& files, const dist::World& worl
   // A rank with bad input ends the job here, before the log replaces an older one.
   world.communicator->barrier();
   auto log = std::make_unique<RunLog>(world.rank == 0 ? files.log : "");
-  trace::enable(!files.trace.empty());
+  trace::enable(false);
+  if (!files.trace.empty()) begin_trace(world);
   memory_ledger(default_device()).reset_peaks();
   world.communicator->traffic().reset();
   return log;
@@ -108,7 +111,8 @@ StepLine StepLoop::line_of(Running& running) {
     fail_together(step, error);
   }
   for (const std::string& name : report.without_gradient) {
-    spdlog::warn("step {}: {} got no gradient, and no update; this is said once", step, name);
+    spdlog::warn("step {}: {} got no gradient, and no update; this is said once", step_number(step),
+                 name);
   }
   const Clock::time_point end = was_ready ? running.launch_end : Clock::now();
   // Without the time in which the step before it was still running.
@@ -153,6 +157,7 @@ void report_run(const optim::Plan& planned, const StepCount& count, const dist::
                 .add("skipped", count.skipped)
                 .add("equal", all.differing.empty())
                 .raw("ranks", fmt::format("[{}]", fmt::join(all.json, ","))));
+  trace::enable(false);  // a trace is of the run, not of what is done with its results
   before_tables();
   if (world.rank != 0) return;
   fmt::print("{}", report.table());

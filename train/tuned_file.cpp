@@ -1,15 +1,12 @@
 #include "train/tuned_file.h"
 
 #include <bit>
-#include <cerrno>
-#include <cstring>
-#include <fstream>
-#include <iterator>
 #include <map>
 
 #include <nlohmann/json.hpp>
 
 #include "core/cuda.h"
+#include "core/text/json_read.h"
 
 namespace tessera::train {
 namespace {
@@ -49,12 +46,7 @@ class Fields {
   Fields object(const char* name) const { return {where_ + ": " + name, at(name)}; }
 
   int64_t number(const char* name, int64_t least, int64_t greatest) const {
-    const json& value = at(name);
-    if (value.is_number_integer() && value >= least && value <= greatest) {
-      return value.get<int64_t>();
-    }
-    fail_input("{}: {} is {}, expected a whole number from {} to {}", where_, name, value.dump(),
-               least, greatest);
+    return json_integer(fmt::format("{}: {}", where_, name), at(name), least, greatest);
   }
   int64_t alignment(const char* name, int64_t least) const {
     const int64_t value = number(name, least, 256);
@@ -63,11 +55,11 @@ class Fields {
   }
   bool flag(const char* name) const {
     if (at(name).is_boolean()) return at(name).get<bool>();
-    fail_input("{}: {} is {}, expected true or false", where_, name, at(name).dump());
+    fail_input("{}: {} is {}, expected true or false", where_, name, json_excerpt(at(name)));
   }
   std::string text(const char* name) const {
     if (at(name).is_string()) return at(name).get<std::string>();
-    fail_input("{}: {} is {}, expected a text", where_, name, at(name).dump());
+    fail_input("{}: {} is {}, expected a text", where_, name, json_excerpt(at(name)));
   }
   DType dtype(const char* name) const {
     const std::string value = text(name);
@@ -131,14 +123,6 @@ void check_place(const std::string& path, const Fields& table, const TunedFor& h
   }
 }
 
-std::string text_of(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) fail_input("{}: cannot be opened: {}", path, std::strerror(errno));
-  std::string text{std::istreambuf_iterator<char>(file), {}};
-  if (file.bad()) fail_input("{}: cannot be read: {}", path, std::strerror(errno));
-  return text;
-}
-
 }  // namespace
 
 std::string tuned_text(const TunedFor& where, const std::vector<cuda::MeasuredProduct>& products) {
@@ -169,7 +153,7 @@ std::string tuned_text(const TunedFor& where, const std::vector<cuda::MeasuredPr
 
 std::vector<cuda::TunedProduct> parse_tuned(const std::string& path, const std::string& text,
                                             const TunedFor& here) {
-  const json parsed = json::parse(text, nullptr, false);
+  const json parsed = parse_json(path, text);
   if (!parsed.is_object() || parsed.value("type", json()) != file_type) {
     fail_input("{}: it is no table that tune wrote", path);
   }
@@ -194,8 +178,8 @@ void use_tuned_file(const std::string& path, dist::World& world) {
     fail_input("{}: the table is for products on CUDA, and {}", path,
                why.empty() ? "the ranks compute on the CPU" : "there is no usable GPU: " + why);
   }
-  const std::string text =
-      dist::broadcast_text(*world.communicator, world.rank == 0 ? text_of(path) : "");
+  const std::string text = dist::broadcast_text(
+      *world.communicator, world.rank == 0 ? read_text_file(path, JsonLimits{}.bytes) : "");
   const auto products =
       parse_tuned(path, text, {cuda::device_name(device.index), cuda::product_library_version()});
   try {

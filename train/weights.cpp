@@ -1,21 +1,97 @@
 #include "train/weights.h"
 
+#include <stdlib.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
 #include <memory>
+#include <optional>
 
 #include "nn/weights_file.h"
 
 namespace tessera::train {
 
+namespace {
+
+namespace fs = std::filesystem;
+using OpenWeights = std::function<WeightsSink(const std::string&)>;
+
+// Saves where `path` says, which rank 0 alone asks; returns why that failed, empty where it did
+// not, on every rank. All ranks bring the tensors together, so a rank 0 that has failed lets the
+// rest come by.
+std::string try_to_save(const std::function<std::string()>& path, optim::ZeroOptimizer& optimizer,
+                        const dist::World& world, const OpenWeights& open) {
+  std::string why;
+  std::optional<WeightsSink> sink;
+  const auto attempt = [&](const std::function<void()>& part) {
+    try {
+      part();
+    } catch (const std::exception& error) {
+      why = error.what();
+      sink.reset();
+    }
+  };
+  if (world.rank == 0) attempt([&] { sink = open(path()); });
+  optimizer.for_each_parameter([&](const nn::NamedParameter& named, std::span<const float> values) {
+    if (sink) attempt([&] { sink->write(named, values); });
+  });
+  if (sink) attempt([&] { sink->commit(); });
+  return dist::broadcast_text(*world.communicator, why);
+}
+
+// A new folder, so that nothing that is there is replaced, neither weights nor what stands beside
+// them.
+fs::path new_folder(const fs::path& parent, const fs::path& file) {
+  std::string name = (parent / (file.stem().string() + "-rescued-XXXXXX")).string();
+  if (::mkdtemp(name.data()) == nullptr) {
+    fail("{}: cannot be written: {}", parent.string(), std::strerror(errno));
+  }
+  return name;
+}
+
+// Returns what happened: where the weights are now, or that they are nowhere.
+std::string rescue(const std::string& lost, optim::ZeroOptimizer& optimizer,
+                   const dist::World& world, const OpenWeights& open) {
+  const fs::path file = fs::path(lost).filename();
+  std::string failures;
+  for (const auto& parent :
+       {+[] { return fs::current_path(); }, +[] { return fs::temp_directory_path(); }}) {
+    fs::path folder;
+    const auto path = [&] {
+      folder = new_folder(parent(), file);
+      return (folder / file).string();
+    };
+    const std::string why = try_to_save(path, optimizer, world, open);
+    if (why.empty()) return fmt::format("the weights are in {} instead", (folder / file).string());
+    std::error_code ignored;
+    if (!folder.empty()) fs::remove_all(folder, ignored);
+    failures += "; " + why;
+  }
+  return "the weights are lost, because no other place can be written either" + failures;
+}
+
+}  // namespace
+
+void save_parameters(const std::string& path, optim::ZeroOptimizer& optimizer,
+                     const dist::World& world, const OpenWeights& open) {
+  const std::string why = try_to_save([&] { return path; }, optimizer, world, open);
+  if (why.empty()) return;
+  const std::string outcome = rescue(path, optimizer, world, open);
+  // One says so, which ends the others while they wait.
+  if (world.rank != 0) world.communicator->barrier();
+  fail("{}; {}", why, outcome);
+}
+
 void save_weights(const std::string& path, const nn::Module& model, optim::ZeroOptimizer& optimizer,
                   const dist::World& world, const SaveOptions& options) {
-  std::unique_ptr<nn::WeightsWriter> writer;
-  if (world.rank == 0) {
-    writer = std::make_unique<nn::WeightsWriter>(path, model, options.metadata);
-  }
-  optimizer.for_each_parameter([&](const nn::NamedParameter& named, std::span<const float> values) {
-    if (writer) writer->write(named, values);
+  save_parameters(path, optimizer, world, [&](const std::string& to) {
+    const auto writer = std::make_shared<nn::WeightsWriter>(to, model, options.metadata);
+    return WeightsSink{
+        .write = [writer](const nn::NamedParameter& named,
+                          std::span<const float> values) { writer->write(named, values); },
+        .commit = [writer, &model, &options] { writer->commit(model, options.batches); }};
   });
-  if (writer) writer->commit(model, options.batches);
 }
 
 void load_weights(const std::string& path, const nn::Module& model,

@@ -7,6 +7,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <span>
 #include <string>
 
 #include "dist/bootstrap.h"
@@ -23,10 +25,24 @@ struct SaveOptions {
 
 /// Parameters, of 16 bits their master weights, and running statistics, all as F32; rank 0 writes
 /// the file, as a whole or not at all. Each tensor takes memory of communication while it comes by,
-/// which no plan of a run counts: report_run goes before it. Throws InputError where it cannot be
-/// written. Collective.
+/// which no plan of a run counts: report_run goes before it. Where `path` cannot be written, does
+/// what save_parameters does. Collective.
 void save_weights(const std::string& path, const nn::Module& model, optim::ZeroOptimizer& optimizer,
                   const dist::World& world, const SaveOptions& options = {});
+
+/// A file of weights in another format, while it is written.
+struct WeightsSink {
+  std::function<void(const nn::NamedParameter&, std::span<const float>)> write;  // each, whole
+  std::function<void()> commit;  // without it nothing remains of the file
+};
+
+/// Gives every parameter to what `open` returns for a path, on rank 0. Where that throws, as on a
+/// full disk, the weights of hours are not lost: they go to a file of the same name in a new folder
+/// of the working directory, or else of the directory for temporary files, and the Error that
+/// rank 0 then throws says where they are. Collective.
+void save_parameters(const std::string& path, optim::ZeroOptimizer& optimizer,
+                     const dist::World& world,
+                     const std::function<WeightsSink(const std::string&)>& open);
 
 /// Gives all weights the values of a file; each rank reads what it holds. `optimizer` is the
 /// model's. Throws InputError for a file that does not fit. Every rank calls it.

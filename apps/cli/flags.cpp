@@ -1,52 +1,203 @@
 #include "apps/cli/flags.h"
 
 #include <algorithm>
-#include <cstdint>
-#include <optional>
+#include <functional>
+#include <map>
+#include <type_traits>
 
 #include <CLI/CLI.hpp>
 
+#include "apps/cli/config_file.h"
+#include "apps/cli/flag_value.h"
+#include "apps/cli/quantity.h"
 #include "core/error.h"
+#include "train/report/run_log.h"
 
 namespace tessera::apps {
 
+struct Flag {
+  CLI::Option* option;
+  std::vector<std::string> names;  // "--steps"
+  std::string unnamed;             // its name among the arguments without one; empty: none
+  std::string type;                // in the help; empty: it takes no value
+  std::vector<std::string> allowed;  // empty: any
+  char delimiter = 0;
+  bool many = false;   // a list, which several arguments fill
+  bool given = false;  // by an argument, or in the file of --config
+  Compared compared = Compared::value;
+  std::function<void(const std::string& what, const std::string& text)> assign;
+  std::function<void()> clear = [] {};
+  std::function<std::string()> value_text;
+
+  const std::string& name() const { return names.empty() ? unnamed : names.front(); }
+};
+
+namespace {
+
+template <class T>
+struct Inner {
+  using Type = T;
+};
+template <class T>
+struct Inner<std::optional<T>> {
+  using Type = T;
+};
+template <class T>
+struct Inner<std::vector<T>> {
+  using Type = T;
+};
+template <class T>
+constexpr bool is_list = false;
+template <class T>
+constexpr bool is_list<std::vector<T>> = true;
+
+template <class T>
+T parse_value(const std::string& what, const std::string& text) {
+  if constexpr (std::is_same_v<T, std::string>) {
+    return parse_text(what, text);
+  } else if constexpr (std::is_integral_v<T>) {
+    using Limits = std::numeric_limits<T>;
+    return static_cast<T>(parse_integer(what, text, Limits::min(), Limits::max()));
+  } else {
+    return parse_float<T>(what, text);
+  }
+}
+
+template <class T>
+const char* type_name() {
+  if constexpr (std::is_same_v<T, std::string>) return "TEXT";
+  return std::is_integral_v<T> ? "INT" : "FLOAT";
+}
+
+// "a,,b" with ',' -> "a", "", "b"
+std::vector<std::string> split(const std::string& text, char delimiter) {
+  std::vector<std::string> parts(1);
+  for (const char c : text) {
+    if (c == delimiter) {
+      parts.emplace_back();
+    } else {
+      parts.back() += c;
+    }
+  }
+  return parts;
+}
+
+// Letters to insert, delete, replace or swap with their neighbour, to make one text of another.
+int64_t edits(const std::string& a, const std::string& b) {
+  const size_t width = b.size() + 1;
+  std::vector<int64_t> table((a.size() + 1) * width);
+  const auto at = [&](size_t i, size_t j) -> int64_t& { return table[i * width + j]; };
+  for (size_t i = 0; i <= a.size(); ++i) {
+    for (size_t j = 0; j <= b.size(); ++j) {
+      if (i == 0 || j == 0) {
+        at(i, j) = static_cast<int64_t>(i + j);
+        continue;
+      }
+      const int64_t replaced = at(i - 1, j - 1) + (a[i - 1] == b[j - 1] ? 0 : 1);
+      at(i, j) = std::min({at(i - 1, j) + 1, at(i, j - 1) + 1, replaced});
+      const bool swapped = i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1];
+      if (swapped) at(i, j) = std::min(at(i, j), at(i - 2, j - 2) + 1);
+    }
+  }
+  return table.back();
+}
+
+std::string in_words(const std::string& value) { return value.empty() ? "nothing" : value; }
+std::string in_words(bool value) { return value ? "on" : "off"; }
+template <class T>
+std::string in_words(const T& value) {
+  return fmt::format("{}", value);
+}
+template <class T>
+std::string in_words(const std::optional<T>& value) {
+  return value ? in_words(*value) : "its default";
+}
+template <class T>
+std::string in_words(const std::vector<T>& values) {
+  return in_words(fmt::format("{}", fmt::join(values, ",")));
+}
+
+// For CLI11, which only collects the texts: a value is converted when all of them are known.
+bool keep_texts(const CLI::results_t&) { return true; }
+
+}  // namespace
+
 FlagOption FlagOption::group(const std::string& name) {
-  option_->group(name);
+  flag_->option->group(name);
   return *this;
 }
 
 FlagOption FlagOption::capture_default_str() {
-  option_->capture_default_str();
+  flag_->option->default_str(flag_->value_text());
   return *this;
 }
 
 FlagOption FlagOption::one_of(const std::vector<std::string>& values) {
-  option_->check(CLI::IsMember(values));
+  flag_->allowed = values;
+  flag_->option->type_name(fmt::format("{}:{{{}}}", flag_->type, fmt::join(values, ",")));
   return *this;
 }
 
 FlagOption FlagOption::list(char delimiter) {
-  option_->delimiter(delimiter)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  flag_->delimiter = delimiter;
+  flag_->option->expected(1)->allow_extra_args(false);
+  return *this;
+}
+
+FlagOption FlagOption::compare(Compared what) {
+  flag_->compared = what;
   return *this;
 }
 
 Flags::Flags(const std::string& description, const std::string& name)
-    : app_(std::make_unique<CLI::App>(description, name)) {}
-
-Flags::~Flags() = default;
-
-void Flags::last_wins() {
+    : app_(std::make_unique<CLI::App>(description, name)) {
+  app_->set_help_flag("-h,--help", "Print this help and end");
+  app_->set_version_flag("--version", fmt::format("{} {}\n", name, train::version()),
+                         "Print the version and end");
   app_->option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
 }
 
+Flags::~Flags() = default;
+
+Flag& Flags::add(const std::string& names, CLI::Option* option, const char* type) {
+  auto flag = std::make_unique<Flag>();
+  flag->option = option;
+  for (const std::string& name : split(names, ',')) {
+    if (name.starts_with("-")) {
+      flag->names.push_back(name);
+    } else {
+      flag->unnamed = name;
+    }
+  }
+  flag->type = type;
+  flags_.push_back(std::move(flag));
+  return *flags_.back();
+}
+
 void Flags::add_config(const std::string& help) {
-  app_->set_config("--config", "", help);
-  app_->allow_config_extras(CLI::config_extras_mode::error);
+  add_option("--config", config_file_, help)->compare(Compared::nothing);
 }
 
 template <class T>
 FlagOption Flags::add_option(const std::string& names, T& value, const std::string& help) {
-  return FlagOption(app_->add_option(names, value, help));
+  using Value = typename Inner<T>::Type;
+  CLI::Option* const option = app_->add_option(names, CLI::callback_t(keep_texts), help);
+  option->type_name(type_name<Value>());
+  Flag& flag = add(names, option, type_name<Value>());
+  flag.value_text = [&value] { return in_words(value); };
+  if constexpr (is_list<T>) {
+    flag.many = true;
+    option->expected(1, CLI::detail::expected_max_vector_size)->allow_extra_args();
+    flag.clear = [&value] { value.clear(); };
+    flag.assign = [&value](const std::string& what, const std::string& text) {
+      value.push_back(parse_value<Value>(what, text));
+    };
+  } else {
+    flag.assign = [&value](const std::string& what, const std::string& text) {
+      value = parse_value<Value>(what, text);
+    };
+  }
+  return FlagOption(&flag);
 }
 
 template FlagOption Flags::add_option(const std::string&, std::string&, const std::string&);
@@ -68,25 +219,179 @@ template FlagOption Flags::add_option(const std::string&, std::vector<int32_t>&,
                                       const std::string&);
 
 FlagOption Flags::add_flag(const std::string& names, bool& value, const std::string& help) {
-  return FlagOption(app_->add_flag(names, value, help));
+  // A text that nobody reads: CLI11 keeps "true" for a flag that stands alone, and what follows =.
+  Flag& flag = add(names, app_->add_flag(names, flag_text_, help), "");
+  flag.value_text = [&value] { return in_words(value); };
+  flag.assign = [&value](const std::string& what, const std::string& text) {
+    value = parse_bool(what, text);
+  };
+  return FlagOption(&flag);
 }
 
-std::string Flags::config_file() const {
-  const CLI::Option* const config = app_->get_config_ptr();
-  return config == nullptr || config->count() == 0 ? "" : config->results().back();
+FlagOption Flags::add_bytes(const std::string& names, std::optional<int64_t>& value,
+                            const std::string& help) {
+  CLI::Option* const option = app_->add_option(names, CLI::callback_t(keep_texts), help);
+  option->type_name("BYTES");
+  Flag& flag = add(names, option, "BYTES");
+  flag.value_text = [&value] { return in_words(value); };
+  flag.assign = [&value](const std::string& what, const std::string& text) {
+    value = parse_bytes(what.c_str(), text);
+  };
+  return FlagOption(&flag);
+}
+
+Flag* Flags::find(const std::string& name) const {
+  for (const auto& flag : flags_) {
+    if (std::ranges::find(flag->names, name) != flag->names.end()) return flag.get();
+  }
+  return nullptr;
+}
+
+// The flag that an unknown name may mean; `name` has its dashes. Empty where none is near.
+std::string Flags::nearest(const std::string& name) const {
+  constexpr size_t longest = 40;  // of a flag
+  std::string best;
+  if (name.size() > longest) return best;
+  auto least = static_cast<int64_t>(1 + name.size() / 6);  // of more edits it is another word
+  for (const auto& flag : flags_) {
+    for (const std::string& other : flag->names) {
+      if (!other.starts_with("--")) continue;
+      const int64_t distance = edits(name, other);
+      if (distance > least || (distance == least && !best.empty())) continue;
+      least = distance;
+      best = other;
+    }
+  }
+  return best;
+}
+
+// CLI11 takes `--data --steps` as data that is called "--steps", `--data= x` as x, `-steps` as -s,
+// [a,b] as a list, and for a list that ends with -- what follows as flags; what it finds unknown it
+// names together with what follows.
+void Flags::check_names(const std::vector<std::string>& arguments) const {
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const std::string& argument = arguments[i];
+    if (argument.empty()) fail_input("an argument is empty, expected a value");
+    const size_t equals = argument.find('=');
+    const std::string value = argument.substr(argument[0] == '-' ? equals + 1 : 0);
+    if (value.starts_with('[') && value.ends_with(']')) {
+      fail_input("{} stands in brackets; ./{} is a file of this name", quoted(value), value);
+    }
+    if (argument[0] != '-' || argument == "-") continue;
+    if (argument == "--") {
+      fail_input("-- stands alone; an argument that begins with - is given as --NAME=VALUE");
+    }
+    const std::string name = argument.substr(0, equals);
+    if (name == "--help" || name == "-h" || name == "--version") {
+      fail_input("{} stands alone, expected no value", name);
+    }
+    const Flag* const flag = find(name);
+    if (flag == nullptr) {
+      const std::string near = nearest(name);
+      fail_input("unknown flag {}; {}", one_line(name),
+                 near.empty() ? "--help lists those that there are" : "did you mean " + near + "?");
+    }
+    if (equals == argument.size() - 1) flag->assign(name, "");  // which refuses an empty value
+    if (equals != std::string::npos && flag->type.empty()) parse_bool(name, value);
+    if (equals != std::string::npos || flag->type.empty()) continue;
+    ++i;
+    if (i == arguments.size()) fail_input("{} has no value", name);
+    if (arguments[i].starts_with("--")) {
+      fail_input("{} has no value; one that begins with -- is given as {}=VALUE", name, name);
+    }
+    if (arguments[i].empty()) flag->assign(name, "");
+  }
+}
+
+void Flags::assign_config() {
+  std::map<const Flag*, std::string> first;  // where a flag has come
+  for (const ConfigLine& line : read_config(config_file_)) {
+    Flag* const flag = find("--" + line.name);
+    if (flag == nullptr || flag == find("--config")) {
+      const bool has_dashes = line.name.starts_with("--");
+      const std::string near =
+          flag == nullptr ? nearest(has_dashes ? line.name : "--" + line.name) : "";
+      fail_input("{}: {} is no flag of a file{}", line.where, quoted(line.name),
+                 near.size() > 2 ? "; did you mean " + near.substr(2) + "?" : "");
+    }
+    const auto [before, is_new] = first.emplace(flag, line.where);
+    if (!is_new) fail_input("{}: {} is given in {} too", line.where, line.name, before->second);
+    assign(*flag, line.where + ": " + line.name, {line.value});
+  }
+}
+
+void Flags::assign(Flag& flag, const std::string& what, const std::vector<std::string>& texts) {
+  flag.given = true;
+  flag.clear();
+  for (const std::string& text : texts) {
+    const auto parts = flag.delimiter == 0 ? std::vector{text} : split(text, flag.delimiter);
+    for (const std::string& part : parts) {
+      if (part.empty() && parts.size() > 1) {
+        fail_input("{} is {}, and one of its values is empty", what, quoted(text));
+      }
+      const auto& allowed = flag.allowed;
+      if (!allowed.empty() && std::ranges::find(allowed, part) == allowed.end()) {
+        fail_input("{} is {}, expected one of {}", what, quoted(part), fmt::join(allowed, ", "));
+      }
+      flag.assign(what, part);
+    }
+  }
+}
+
+// An argument without a name that a name overrides would be dropped.
+void Flags::check_given_once(const Flag& flag, const std::vector<std::string>& arguments) const {
+  const auto named = std::ranges::count_if(arguments, [&](const std::string& argument) {
+    return find(argument.substr(0, argument.find('='))) == &flag;
+  });
+  const auto texts = std::ssize(flag.option->results());
+  if (named == 0 || named == texts) return;
+  fail_input("{} is given without its name and as {}; expected one of them", flag.unnamed,
+             flag.name());
 }
 
 std::string Flags::parse(int argc, const char* const* argv) {
+  const std::vector<std::string> arguments(argv + std::min(argc, 1), argv + argc);
+  for (const std::string& argument : arguments) {
+    if (argument != "--help" && argument != "-h" && argument != "--version") continue;
+    asked_ = argument == "--version" ? Asked::version : Asked::help;
+    return asked_ == Asked::help ? app_->help() : app_->version();
+  }
+  check_names(arguments);
   try {
     app_->parse(argc, argv);
-  } catch (const CLI::CallForHelp&) {
-    return app_->help();
+  } catch (const CLI::ExtrasError&) {
+    const std::string first = app_->remaining().front();
+    fail_input("unexpected argument {}; flags begin with --", quoted(first));
   } catch (const CLI::ParseError& error) {
     std::string text = error.what();
     std::replace(text.begin(), text.end(), '\n', ' ');
     throw InputError(text);
   }
+  Flag* const config = find("--config");
+  if (config != nullptr && config->option->count() > 0) {
+    assign(*config, config->name(), {config->option->results().back()});
+    assign_config();
+  }
+  for (const auto& flag : flags_) {
+    if (flag->option->count() == 0) continue;
+    const std::vector<std::string>& texts = flag->option->results();
+    const bool all = flag->many && flag->delimiter == 0;
+    if (!all && !flag->unnamed.empty()) check_given_once(*flag, arguments);
+    assign(*flag, flag->name(), all ? texts : std::vector{texts.back()});
+  }
   return "";
+}
+
+dist::Settings Flags::settings() const {
+  const auto presence = [](bool given) { return given ? "a value" : "none"; };
+  dist::Settings settings{{"--help", asked_ == Asked::help ? "on" : "off"},
+                          {"--version", asked_ == Asked::version ? "on" : "off"}};
+  for (const auto& flag : flags_) {
+    if (flag->compared == Compared::nothing) continue;
+    const bool value = flag->compared == Compared::value;
+    settings.push_back({flag->name(), value ? flag->value_text() : presence(flag->given)});
+  }
+  return settings;
 }
 
 }  // namespace tessera::apps

@@ -1,15 +1,24 @@
-// A program's flags: CLI11, which takes seconds to compile wherever it is included, so that it is
-// included in flags.cpp alone.
+// A program's flags: --name VALUE or --name=VALUE, --name alone for those without a value, and
+// arguments without a name. Of a flag that comes twice the last value counts, so that a script's
+// flags can be overridden by those that follow them. CLI11 takes the arguments apart and writes the
+// help; it takes seconds to compile wherever it is included, so that it is in flags.cpp alone.
 //
 //   Flags app("What the program does", "name");
 //   app.add_option("--steps", options.steps, "Optimizer steps")->group("Training");
 //   app.add_option("--device", device, "cpu or cuda")->one_of({"cpu", "cuda"});
-//   const std::string help = app.parse(argc, argv);       // not empty: only to be printed
+//   const std::string text = app.parse(argc, argv);       // not empty: only to be printed
+//   dist::check_agreement(world, app.settings());         // where ranks have parsed
+//
+// A value is taken as it is or refused (apps/cli/flag_value.h), for every flag alike.
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
+
+#include "dist/agreement.h"
 
 namespace CLI {
 class App;
@@ -18,49 +27,75 @@ class Option;
 
 namespace tessera::apps {
 
+struct Flag;  // flags.cpp
+
+/// What ranks compare of a flag: its value, or whether it was given (of a path that may be another
+/// one on another host), or nothing, where each may have its own.
+enum class Compared { value, presence, nothing };
+
 /// An option that was added; each call returns the option again.
 class FlagOption {
  public:
-  explicit FlagOption(CLI::Option* option) : option_(option) {}
+  explicit FlagOption(Flag* flag) : flag_(flag) {}
   FlagOption* operator->() { return this; }
 
   FlagOption group(const std::string& name);   // its heading in the help
   FlagOption capture_default_str();            // shows the variable's value as the default
   FlagOption one_of(const std::vector<std::string>& values);
-  FlagOption list(char delimiter);             // several values, also of several flags
+  FlagOption list(char delimiter);             // several values in one text
+  FlagOption compare(Compared what);           // by default the value
 
  private:
-  CLI::Option* option_;
+  Flag* flag_;
 };
 
 class Flags {
  public:
-  explicit Flags(const std::string& description, const std::string& name = "");
+  Flags(const std::string& description, const std::string& name);
   ~Flags();
   Flags(const Flags&) = delete;
   Flags& operator=(const Flags&) = delete;
 
-  /// Lets an option that is given twice have its last value, so that a script's flags can be
-  /// overridden by those that follow them. Holds for options that are added from now on.
-  void last_wins();
-  /// --config FILE reads flags from a file; what it does not know is an error.
+  /// --config FILE reads flags from a file (apps/cli/config_file.h); what it does not know, and a
+  /// flag that comes twice, is an error. The command line overrides it.
   void add_config(const std::string& help);
 
+  /// `names`: "--global-batch,--batch", or "model,--model" for an argument that may have its name.
   /// T: std::string, int, int64_t, float, double, std::optional of these, std::vector of
   /// std::string or int32_t.
   template <class T>
   FlagOption add_option(const std::string& names, T& value, const std::string& help = "");
   FlagOption add_flag(const std::string& names, bool& value, const std::string& help);
+  /// A size in bytes, with or without a unit (apps/cli/quantity.h).
+  FlagOption add_bytes(const std::string& names, std::optional<int64_t>& value,
+                       const std::string& help);
 
   /// The file that --config has named; empty where there is none.
-  std::string config_file() const;
+  const std::string& config_file() const { return config_file_; }
 
-  /// Reads the arguments. Returns the text of help where it was asked for, else an empty one.
-  /// Throws InputError, one line.
+  /// Reads the arguments. Returns the text of help or of the version where it was asked for, else
+  /// an empty one. Throws InputError, one line.
   std::string parse(int argc, const char* const* argv);
 
+  /// What all ranks must have alike, after parse: whether help or the version was asked for, then
+  /// every flag in the order in which it was added, as Compared says. A flag that is added is
+  /// compared.
+  dist::Settings settings() const;
+
  private:
+  Flag& add(const std::string& names, CLI::Option* option, const char* type);
+  Flag* find(const std::string& name) const;
+  std::string nearest(const std::string& name) const;
+  void check_names(const std::vector<std::string>& arguments) const;
+  void check_given_once(const Flag& flag, const std::vector<std::string>& arguments) const;
+  void assign_config();
+  void assign(Flag& flag, const std::string& what, const std::vector<std::string>& texts);
+
   std::unique_ptr<CLI::App> app_;
+  std::vector<std::unique_ptr<Flag>> flags_;
+  std::string config_file_;
+  std::string flag_text_;
+  enum class Asked : uint8_t { run, help, version } asked_ = Asked::run;
 };
 
 }  // namespace tessera::apps

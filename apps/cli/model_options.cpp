@@ -3,15 +3,15 @@
 #include "apps/cli/command_line.h"
 #include "apps/cli/flags.h"
 #include "core/error.h"
-#include "train/plan/plan_stage.h"
+#include "models/gpt/gpt_sizes.h"
 
 namespace tessera::apps {
 
 void add_model_options(Flags& app, ModelOptions& options) {
   const char* group = "Model";
   app.add_option("--preset", options.preset,
-                 "nano, micro, gpt2, gpt2-medium, gpt2-large or gpt2-xl; sets the defaults below")
-      ->capture_default_str()
+                 "nano (the default), micro, gpt2, gpt2-medium, gpt2-large or gpt2-xl; sets the "
+                 "defaults below")
       ->group(group);
   app.add_option("--layers", options.layers, "Blocks")->group(group);
   app.add_option("--heads", options.heads, "Heads of attention, a divisor of the width")
@@ -21,20 +21,68 @@ void add_model_options(Flags& app, ModelOptions& options) {
   app.add_option("--vocab", options.vocab, "Tokens that there are; 256 for text")->group(group);
 }
 
+std::string preset_of(const ModelOptions& options) { return options.preset.value_or("nano"); }
+
 models::GptConfig model_config(const ModelOptions& options) {
-  models::GptConfig config = models::GptConfig::preset(options.preset);
+  models::GptConfig config = models::GptConfig::preset(preset_of(options));
   config.layers = options.layers.value_or(config.layers);
   config.heads = options.heads.value_or(config.heads);
   config.width = options.width.value_or(config.width);
   config.context = options.context.value_or(config.context);
   config.vocab = options.vocab.value_or(config.vocab);
+  config.epsilon = options.epsilon.value_or(config.epsilon);
   config.validate();
-  // So that no product of sizes overflows.
-  at_most("layers", config.layers, train::most_layers);
-  at_most("width", config.width, int64_t{1} << 20);
-  at_most("context", config.context, int64_t{1} << 24);
-  at_most("vocab", config.vocab, int64_t{1} << 24);
   return config;
+}
+
+namespace {
+
+struct Size {
+  const char* name;
+  std::optional<int64_t> ModelOptions::*given;
+  int64_t models::GptConfig::*of_preset;
+  std::optional<int64_t> in_file;
+};
+
+}  // namespace
+
+ModelOptions with_sizes_of(const std::string& weights_path, const ModelOptions& options) {
+  using models::GptConfig;
+  const models::GptFileSizes file = models::read_gpt_file_sizes(weights_path);
+  if (!file.heads && !options.heads && !options.preset) {
+    fail_input(
+        "{}: no config.json beside it says how many heads of attention its model has; give "
+        "--heads",
+        weights_path);
+  }
+  const Size sizes[] = {{"layers", &ModelOptions::layers, &GptConfig::layers, file.layers},
+                        {"heads", &ModelOptions::heads, &GptConfig::heads, file.heads},
+                        {"width", &ModelOptions::width, &GptConfig::width, file.width},
+                        {"context", &ModelOptions::context, &GptConfig::context, file.context},
+                        {"vocab", &ModelOptions::vocab, &GptConfig::vocab, file.vocab}};
+  ModelOptions result = options;
+  std::vector<std::string> asked;
+  std::vector<std::string> held;
+  for (const Size& size : sizes) {
+    if (!size.in_file) continue;
+    const auto given = options.*size.given;
+    const int64_t of_preset =
+        options.preset ? GptConfig::preset(*options.preset).*size.of_preset : *size.in_file;
+    result.*size.given = size.in_file;
+    if (given.value_or(of_preset) == *size.in_file) continue;
+    asked.push_back(
+        given ? fmt::format("--{} {}", size.name, *given)
+              : fmt::format("--preset {} ({} {})", *options.preset, size.name, of_preset));
+    held.push_back(fmt::format("{} {}", size.name, *size.in_file));
+  }
+  if (!asked.empty()) {
+    fail_input("{}: its model has {}, and asked for are {}; leave these flags out", weights_path,
+               fmt::join(held, ", "), fmt::join(asked, ", "));
+  }
+  const std::string like = models::preset_like(file);
+  if (!options.preset && !like.empty()) result.preset = like;
+  result.epsilon = file.epsilon;
+  return result;
 }
 
 void add_batch_options(Flags& app, BatchOptions& options, const std::string& group,
@@ -62,7 +110,8 @@ FlagOption add_optimizer_option(Flags& app, std::string& optimizer, const std::s
 
 void add_bucket_options(Flags& app, BucketOptions& options) {
   const char* group = "Distribution";
-  app.add_option("--bucket-bytes", options.bytes, "Size at which a bucket is sent")->group(group);
+  app.add_bytes("--bucket-bytes", options.bytes, "Size at which a bucket is sent, as 1MiB")
+      ->group(group);
   app.add_option("--reduction", options.reduction,
                  "ordered: the same bits for any number of ranks; fast")
       ->capture_default_str()
@@ -85,7 +134,7 @@ void add_device_options(Flags& app, dist::DeviceOptions& options) {
       ->one_of({"auto", "nccl", "mpi"})
       ->group(group);
   app.add_option("--comm-timeout", options.timeout_s,
-                 "Seconds after which a collective over NCCL ends the job")
+                 "Seconds without progress after which a collective ends the job")
       ->capture_default_str()
       ->group(group);
 }
@@ -105,9 +154,7 @@ void add_graph_option(Flags& app, std::string& graph) {
 }
 
 int64_t bucket_bytes(const BucketOptions& options, const TrainDefaults& defaults) {
-  const int64_t bytes = options.bytes.value_or(defaults.bucket_bytes);
-  at_least("--bucket-bytes", bytes, 1);
-  return bytes;
+  return options.bytes.value_or(defaults.bucket_bytes);
 }
 
 optim::Reduction reduction(const BucketOptions& options) {

@@ -22,11 +22,17 @@ namespace tessera::apps {
 
 /// Group "Model": --preset, --layers, --heads, --width, --context, --vocab.
 struct ModelOptions {
-  std::string preset = "nano";
+  std::optional<std::string> preset;  // not given: nano
   std::optional<int64_t> layers, heads, width, context, vocab;
+  std::optional<float> epsilon;  // of weights in a file
 };
 void add_model_options(Flags& app, ModelOptions& options);
+/// The preset, for whatever its defaults are.
+std::string preset_of(const ModelOptions& options);
 models::GptConfig model_config(const ModelOptions& options);
+/// The options with the sizes of the weights in a safetensors file, which need not be given. Throws
+/// InputError that names all that are given and are not the file's.
+ModelOptions with_sizes_of(const std::string& weights_path, const ModelOptions& options);
 
 /// --global-batch (or --batch), --micro-batch; `samples` says what these count.
 struct BatchOptions {

@@ -1,6 +1,7 @@
 #include "apps/cli/paths.h"
 
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -53,12 +54,27 @@ bool is_data_of(const std::string& path, const std::string& folder) {
   return std::ranges::any_of(ends, [&](const char* end) { return name.ends_with(end); });
 }
 
+// Two that write one file, each from a place of its own, overwrite each other.
+void check_streams(const GivenPath& output) {
+  struct stat file {};
+  if (::stat(output.path.c_str(), &file) != 0 || !S_ISREG(file.st_mode)) return;
+  for (const int stream : {STDOUT_FILENO, STDERR_FILENO}) {
+    struct stat of_stream {};
+    if (::fstat(stream, &of_stream) != 0) continue;
+    if (of_stream.st_dev == file.st_dev && of_stream.st_ino == file.st_ino) {
+      fail_input("{} {} is the file that {} goes to", output.flag, output.path,
+                 stream == STDOUT_FILENO ? "standard output" : "standard error");
+    }
+  }
+}
+
 }  // namespace
 
 void check_paths(const GivenPaths& paths) {
   for (size_t i = 0; i < paths.outputs.size(); ++i) {
     const auto& [flag, path, may_replace] = paths.outputs[i];
     if (path.empty()) continue;
+    check_streams(paths.outputs[i]);
     for (const auto& [input_flag, input, unused] : paths.inputs) {
       const bool replaces = may_replace != nullptr && std::string_view(may_replace) == input_flag;
       if (input.empty() || replaces) continue;

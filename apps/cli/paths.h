@@ -19,7 +19,8 @@ struct GivenPaths {
 };
 
 /// Throws InputError, naming both flags, where an output is an input or another output: by device
-/// and inode where both are there, so through links too, else by their names. Nothing is opened.
+/// and inode where both are there, so through links too, else by their names. So too where it is
+/// the file that standard output or error goes to. Nothing is opened.
 void check_paths(const GivenPaths& paths);
 
 }  // namespace tessera::apps

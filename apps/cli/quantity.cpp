@@ -1,9 +1,11 @@
 #include "apps/cli/quantity.h"
 
+#include <charconv>
 #include <cmath>
-#include <cstdlib>
 #include <optional>
+#include <string_view>
 
+#include "apps/cli/flag_value.h"
 #include "core/error.h"
 
 namespace tessera::apps {
@@ -11,18 +13,20 @@ namespace {
 
 struct Quantity {
   double number = 0;
+  std::string digits;  // as they stand in the text
   std::string unit;
 };
 
 Quantity split(const char* flag, const std::string& text) {
-  char* end = nullptr;
-  const double number = std::strtod(text.c_str(), &end);
-  if (end == text.c_str() || !std::isfinite(number)) {
-    fail_input("{} is '{}', expected a number, which may have a unit", flag, text);
+  double number = 0;
+  const char* const begin = without_plus(text);
+  const auto [end, error] = std::from_chars(begin, begin + text.size(), number);
+  if (error != std::errc() || !std::isfinite(number)) {
+    fail_input("{} is {}, expected a number, which may have a unit", flag, quoted(text));
   }
   std::string unit = end;
   while (!unit.empty() && unit.front() == ' ') unit.erase(0, 1);
-  return {number, unit};
+  return {number, std::string(begin, end), unit};
 }
 
 bool drop_end(std::string& text, const std::string& end) {
@@ -32,54 +36,74 @@ bool drop_end(std::string& text, const std::string& end) {
 }
 
 // 1 for "", 1000 for "k" or "K", 1024 for "Ki", ...
-std::optional<double> prefix(std::string text) {
-  const double base = drop_end(text, "i") ? 1024 : 1000;
-  if (text.empty()) return base == 1000 ? std::optional(1.0) : std::nullopt;
+std::optional<int64_t> prefix(std::string text) {
+  const int64_t base = drop_end(text, "i") ? 1024 : 1000;
+  if (text.empty()) return base == 1000 ? std::optional<int64_t>(1) : std::nullopt;
   if (text == "k") text = "K";
   constexpr std::string_view prefixes = "KMGTPE";
   const size_t place = prefixes.find(text);
   if (text.size() != 1 || place == std::string_view::npos) return std::nullopt;
-  return std::pow(base, static_cast<double>(place + 1));
+  int64_t factor = base;
+  for (size_t i = 0; i < place; ++i) factor *= base;
+  return factor;
+}
+
+int64_t factor_of(const char* flag, const std::string& text, const std::string& unit,
+                  const char* example) {
+  const std::optional<int64_t> factor = prefix(unit);
+  if (!factor) fail_input("{} is {}, expected a quantity such as {}", flag, quoted(text), example);
+  return *factor;
 }
 
 double scaled(const char* flag, const std::string& text, const std::string& unit,
               const char* example) {
-  const double number = split(flag, text).number;
-  const std::optional<double> factor = prefix(unit);
-  if (!factor) fail_input("{} is '{}', expected a quantity such as {}", flag, text, example);
-  const double value = number * *factor;
-  if (!(value > 0)) fail_input("{} is '{}', expected more than 0", flag, text);
+  const int64_t factor = factor_of(flag, text, unit, example);
+  const double value = split(flag, text).number * static_cast<double>(factor);
+  if (!(value > 0)) fail_input("{} is {}, expected more than 0", flag, quoted(text));
+  return value;
+}
+
+// What happens so often in a second: beyond these bounds are no machines, and the times that are
+// computed from it would not be numbers.
+double a_second(const char* flag, const std::string& text, double value) {
+  if (value < 1 || value > 1e24) {
+    fail_input("{} is {}, expected from 1 to 1e24 a second", flag, quoted(text));
+  }
   return value;
 }
 
 }  // namespace
 
 int64_t parse_bytes(const char* flag, const std::string& text) {
-  std::string unit = split(flag, text).unit;
+  constexpr int64_t most = 4'000'000'000'000'000'000;
+  auto [number, digits, unit] = split(flag, text);
   drop_end(unit, "B");
-  const double bytes = scaled(flag, text, unit, "80GB or 24GiB");
-  constexpr double most = 4e18;
-  if (bytes < 1 || bytes > most) {
-    fail_input("{} is '{}', expected from 1 byte to 4 EB", flag, text);
+  const double about = scaled(flag, text, unit, "80GB or 24GiB");
+  if (about < 1 || about > static_cast<double>(most)) {
+    fail_input("{} is {}, expected from 1 byte to 4 EB", flag, quoted(text));
   }
-  return static_cast<int64_t>(bytes);
+  // A double holds whole numbers up to 2^53 alone.
+  if (digits.find_first_not_of("0123456789") != std::string::npos) {
+    return static_cast<int64_t>(about);
+  }
+  return parse_integer(flag, digits) * factor_of(flag, text, unit, "");
 }
 
 double parse_rate(const char* flag, const std::string& text) {
   std::string unit = split(flag, text).unit;
   drop_end(unit, "/s");
   drop_end(unit, "B");
-  return scaled(flag, text, unit, "25GB or 10GiB/s");
+  return a_second(flag, text, scaled(flag, text, unit, "25GB or 10GiB/s"));
 }
 
 double parse_flops(const char* flag, const std::string& text) {
   std::string unit = split(flag, text).unit;
   drop_end(unit, "/s");
-  return scaled(flag, text, unit, "400T or 1.5e14");
+  return a_second(flag, text, scaled(flag, text, unit, "400T or 1.5e14"));
 }
 
 double parse_seconds(const char* flag, const std::string& text) {
-  const auto [number, unit] = split(flag, text);
+  const auto [number, digits, unit] = split(flag, text);
   double factor = 1;
   if (unit == "ms") {
     factor = 1e-3;
@@ -88,9 +112,13 @@ double parse_seconds(const char* flag, const std::string& text) {
   } else if (unit == "ns") {
     factor = 1e-9;
   } else if (!unit.empty() && unit != "s") {
-    fail_input("{} is '{}', expected a time such as 5us or 0.1ms", flag, text);
+    fail_input("{} is {}, expected a time such as 5us or 0.1ms", flag, quoted(text));
   }
-  if (number < 0) fail_input("{} is '{}', expected at least 0", flag, text);
+  constexpr double most = 1e9;
+  if (number < 0) fail_input("{} is {}, expected at least 0", flag, quoted(text));
+  if (number * factor > most) {
+    fail_input("{} is {}, expected at most {:.0f} s", flag, quoted(text), most);
+  }
   return number * factor;
 }
 

@@ -43,6 +43,7 @@ void add_distribution(Flags& app, GivenRun& given) {
   add_graph_option(app, given.graph);
   app.add_option("--threads", given.threads,
                  "Threads of a rank (default: OMP_NUM_THREADS, or the host's cores / its ranks)")
+      ->compare(Compared::nothing)  // threads are compared, wherever they come from
       ->group(group);
 }
 
@@ -50,14 +51,17 @@ void add_output(Flags& app, GivenRun& given, RunOptions& options, const RunFlags
   const char* group = "Output";
   app.add_option("--eval-every", given.eval_every, "Steps between evaluations; 0: none")
       ->group(group);
-  app.add_option("--save", options.save, flags.save)->group(group);
-  app.add_option("--init", options.init, "Begin with the weights of FILE.safetensors")
-      ->group(group);
+  app.add_option("--save", options.save, flags.save)->compare(Compared::presence)->group(group);
+  app.add_option("--init", options.init, flags.init)->compare(Compared::presence)->group(group);
   app.add_option("--tuned", options.tuned,
                  "With CUDA: take the products' algorithms from FILE.json, which tune wrote")
+      ->compare(Compared::presence)  // rank 0's is everybody's
       ->group("Distribution");
-  app.add_option("--log", options.log, "Write JSON lines to FILE.jsonl")->group(group);
+  app.add_option("--log", options.log, "Write JSON lines to FILE.jsonl")
+      ->compare(Compared::nothing)  // rank 0 writes it
+      ->group(group);
   app.add_option("--trace", options.trace, "Write a Chrome/Perfetto trace to FILE.json")
+      ->compare(Compared::presence)
       ->group(group);
   app.add_flag("--plan", options.plan, "Print memory and traffic for any number of ranks, and end")
       ->group(group);
@@ -65,8 +69,15 @@ void add_output(Flags& app, GivenRun& given, RunOptions& options, const RunFlags
 
 void check_training(const RunOptions& options) {
   at_least("--steps", options.steps, 1);
-  at_most("--steps", options.steps, int64_t{1} << 40);
+  constexpr int64_t most_steps = int64_t{1} << 40;
+  at_most("--steps", options.steps, most_steps);
   at_least("--warmup", options.warmup, 0);
+  at_most("--warmup", options.warmup, most_steps);
+  constexpr int64_t most_samples = int64_t{1} << 62;  // places in the data are counted in 64 bits
+  if (options.steps > most_samples / options.batch.global) {
+    fail_input("{} steps of a global batch of {} are more than 2^62 samples; give fewer --steps",
+               options.steps, options.batch.global);
+  }
   at_least("--eval-every", options.eval_every, 0);
   positive("--lr", options.lr);
   within("--beta1", options.beta1, 0, 1);
@@ -81,6 +92,7 @@ void check_training(const RunOptions& options) {
 }
 
 void check_distribution(const GivenRun& given, RunOptions& options) {
+  dist::check_device_options(options.devices);
   if (given.stage < 0 || given.stage > 3) {
     fail_input("stage is {}, expected 0, 1, 2 or 3", given.stage);
   }
@@ -108,6 +120,9 @@ void add_run_options(Flags& app, GivenRun& given, RunOptions& options, const Run
   add_distribution(app, given);
   add_device_options(app, options.devices);
   add_memory_options(app, options.memory);
+  app.add_flag("--verify-data", options.verify_data,
+               "Let ranks compare all that they read, not 64 places spread over it")
+      ->group("Data");
   add_output(app, given, options, flags);
 }
 

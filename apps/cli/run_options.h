@@ -20,6 +20,7 @@ namespace tessera::apps {
 
 struct RunOptions {
   std::string data;
+  bool verify_data = false;  // ranks compare all of it
 
   int stage = 2;
   int64_t bucket_bytes = 0;
@@ -64,7 +65,7 @@ struct GivenRun {
   std::string graph = "off";
   int64_t stage = 2;
   int64_t threads = 0;
-  int64_t seed = 1;  // signed, because CLI11 takes -1 for a large unsigned number
+  int64_t seed = 1;
 };
 
 /// How the flags of an application differ from another's.
@@ -73,6 +74,7 @@ struct RunFlags {
   std::string optimizer;  // the default
   std::string decay;      // what weight decay is applied to, and its default
   std::string save;       // what is written
+  std::string init;       // what is read
   float clip = 0;         // the default
 };
 /// Groups "Training", "Distribution", "Memory" and "Output".

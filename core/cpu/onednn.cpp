@@ -6,12 +6,13 @@
 #include <unordered_map>
 
 #include "core/cpu/onednn_library.h"
+#include "core/cpu/primitive_cache.h"
 #include "core/memory.h"
 
 namespace tessera::cpu::onednn {
 namespace {
 
-/// All that a primitive depends on: one is made for each value and kept.
+/// All that a primitive depends on: one is made for each value.
 struct Problem {
   int64_t batch, m, n, k;
   int64_t a_row, a_column, a_batch;
@@ -102,14 +103,14 @@ Problem problem_of(const ProductArgs& args, int threads) {
           .accumulate = args.accumulate};
 }
 
-Product& find_product(const Problem& problem) {
-  // Each thread keeps its own: the memory objects are rewritten by every call, and equal primitives
-  // share their generated code inside oneDNN anyway.
-  thread_local std::unordered_map<Problem, Product, ProblemHash<Problem>> products;
-  const auto found = products.find(problem);
-  if (found != products.end()) return found->second;
-  return products.emplace(problem, make_product(problem)).first->second;
+// Each thread keeps its own: the memory objects are rewritten by every call, and equal primitives
+// share their generated code inside oneDNN anyway.
+PrimitiveCache<Problem, Product>& products() {
+  thread_local PrimitiveCache<Problem, Product> own;
+  return own;
 }
+
+Product& find_product(const Problem& problem) { return products().find(problem, make_product); }
 
 }  // namespace
 
@@ -145,5 +146,7 @@ int64_t scratchpad_bytes(const ProductArgs& args, int threads) {
   const TeamSize team(threads);
   return find_product(problem_of(args, threads)).scratchpad_bytes;
 }
+
+int64_t kept_products() { return products().size(); }
 
 }  // namespace tessera::cpu::onednn

@@ -12,11 +12,12 @@
 
 #include "core/context.h"
 #include "core/cpu/onednn_library.h"
+#include "core/cpu/primitive_cache.h"
 
 namespace tessera::cpu::onednn {
 namespace {
 
-/// All that a primitive depends on: one is made for each value and kept.
+/// All that a primitive depends on: one is made for each value.
 struct Problem {
   Conv2dSizes sizes;
   int64_t pass, dtype, has_bias, threads;
@@ -308,17 +309,19 @@ Convolution make_convolution(const Problem& problem) {
   return make_convolution(problem, dnnl::algorithm::convolution_direct).value();
 }
 
+// Each thread keeps its own, as those of products (core/cpu/onednn.cpp).
+PrimitiveCache<Problem, Convolution>& convolutions() {
+  thread_local PrimitiveCache<Problem, Convolution> own;
+  return own;
+}
+
 Convolution& find_convolution(const ConvArgs& args, int threads) {
-  // Each thread keeps its own, as those of products (core/cpu/onednn.cpp).
-  thread_local std::unordered_map<Problem, Convolution, ProblemHash<Problem>> convolutions;
   const Problem problem{.sizes = args.sizes,
                         .pass = static_cast<int64_t>(args.pass),
                         .dtype = static_cast<int64_t>(args.dtype),
                         .has_bias = args.has_bias,
                         .threads = threads};
-  const auto found = convolutions.find(problem);
-  if (found != convolutions.end()) return found->second;
-  return convolutions.emplace(problem, make_convolution(problem)).first->second;
+  return convolutions().find(problem, [](const Problem& p) { return make_convolution(p); });
 }
 
 int team_size() { return omp_in_parallel() ? 1 : thread_count(); }
@@ -355,5 +358,7 @@ int64_t conv_workspace_bytes(const ConvArgs& args) {
   const TeamSize team(team_size());
   return find_convolution(args, team_size()).workspace_bytes();
 }
+
+int64_t kept_convolutions() { return convolutions().size(); }
 
 }  // namespace tessera::cpu::onednn

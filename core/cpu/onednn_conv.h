@@ -35,4 +35,7 @@ void convolve(const ConvArgs& args, const ConvMemory& memory);
 
 int64_t conv_workspace_bytes(const ConvArgs& args);
 
+/// How many convolutions' primitives the calling thread keeps, at most most_primitives.
+int64_t kept_convolutions();
+
 }  // namespace tessera::cpu::onednn

@@ -5,10 +5,14 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <type_traits>
 
 #include <dnnl.hpp>
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 #include <omp.h>
 
 #include "core/dtype.h"
@@ -29,8 +33,24 @@ auto checked(const char* text, Call&& call) {
 }
 #define TESSERA_ONEDNN(...) checked(#__VA_ARGS__, [&] { return __VA_ARGS__; })
 
+/// Without AVX-512 oneDNN takes memory for packed operands from malloc in each product, whatever
+/// scratchpad it is given. Of such large blocks the C library would keep ten times as much, in
+/// pieces with small ones between them, once it has raised its limit from which the system has
+/// them.
+inline dnnl::engine make_engine() {
+#ifdef __GLIBC__
+  const auto isa = static_cast<unsigned>(dnnl::get_effective_cpu_isa());
+  const auto avx512 = static_cast<unsigned>(dnnl::cpu_isa::avx512_core);
+  const char* const tunables = std::getenv("GLIBC_TUNABLES");
+  const bool is_chosen = std::getenv("MALLOC_MMAP_THRESHOLD_") != nullptr ||
+                         (tunables && std::strstr(tunables, "malloc.mmap_threshold") != nullptr);
+  if ((isa & avx512) != avx512 && !is_chosen) mallopt(M_MMAP_THRESHOLD, 1 << 20);
+#endif
+  return TESSERA_ONEDNN(dnnl::engine(dnnl::engine::kind::cpu, 0));
+}
+
 inline const dnnl::engine& engine() {
-  static const dnnl::engine cpu_engine = TESSERA_ONEDNN(dnnl::engine(dnnl::engine::kind::cpu, 0));
+  static const dnnl::engine cpu_engine = make_engine();
   return cpu_engine;
 }
 

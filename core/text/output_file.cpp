@@ -1,11 +1,20 @@
 #include "core/text/output_file.h"
 
 #include <fcntl.h>
+#include <signal.h>
+#include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <filesystem>
+#include <mutex>
+#include <thread>
+#include <utility>
 
 #include "core/error.h"
 
@@ -28,13 +37,91 @@ std::string destination(const std::string& path) {
   return std::filesystem::canonical(path).string();
 }
 
+std::string host_name() {
+  std::array<char, 256> name{};
+  if (::gethostname(name.data(), name.size() - 1) != 0) return "host";
+  std::string text = name.data();
+  std::ranges::replace(text, '/', '_');
+  return text;
+}
+
+// Whoever writes a temporary file has a lock on it, which ends with its process, in a container too
+// that numbers its processes anew.
+bool lock(int descriptor) { return ::flock(descriptor, LOCK_EX | LOCK_NB) == 0; }
+
+// Temporary names are `begin` and a number and ".tmp".
+bool is_temporary(std::string_view name, std::string_view begin) {
+  constexpr std::string_view end = ".tmp";
+  if (!name.starts_with(begin) || !name.ends_with(end)) return false;
+  name.remove_prefix(begin.size());
+  if (name.size() <= end.size()) return false;
+  name.remove_suffix(end.size());
+  return name.find_first_not_of("0123456789") == std::string_view::npos;
+}
+
+void remove_left_behind(const std::string& path, const std::string& host) {
+  const std::filesystem::path destination(path);
+  const std::string begin = fmt::format("{}.{}.", destination.filename().string(), host);
+  const auto folder = destination.has_parent_path() ? destination.parent_path() : ".";
+  std::error_code error;
+  std::filesystem::directory_iterator entry(folder, error);
+  for (; !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
+    if (!is_temporary(entry->path().filename().string(), begin)) continue;
+    const char* const name = entry->path().c_str();
+    const int file = ::open(name, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    if (file < 0) continue;
+    struct stat status {};
+    if (::fstat(file, &status) == 0 && S_ISREG(status.st_mode) && lock(file)) ::unlink(name);
+    ::close(file);
+  }
+}
+
 }  // namespace
 
-OutputFile::OutputFile(const std::string& path)
-    : path_(destination(path)), temporary_(fmt::format("{}.{}.tmp", path_, ::getpid())) {
-  const int flags = O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC;
+void fail_beyond_file_size_limit() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    struct sigaction action {};
+    if (::sigaction(SIGXFSZ, nullptr, &action) != 0 || action.sa_handler != SIG_DFL) return;
+    action.sa_handler = SIG_IGN;
+    ::sigaction(SIGXFSZ, &action, nullptr);
+  });
+}
+
+OutputFile::OutputFile(const std::string& path) : path_(destination(path)) {
+  fail_beyond_file_size_limit();
+  const std::string host = host_name();
+  temporary_ = fmt::format("{}.{}.{}.tmp", path_, host, ::getpid());
+  remove_left_behind(path_, host);
+  // Another process that cleans up may hold the file for a moment, or take it away.
+  constexpr int attempts = 100;
+  for (int i = 0; i < attempts; ++i) {
+    if (open_temporary()) return;
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  fail_input("{}: cannot be written: {} is in use", path_, temporary_);
+}
+
+// False where another process has the file, or has removed it between opening and locking: it took
+// it for one that was left behind.
+bool OutputFile::open_temporary() {
+  const int flags = O_WRONLY | O_CREAT | O_NOFOLLOW | O_CLOEXEC;
   descriptor_ = ::open(temporary_.c_str(), flags, 0666);
-  if (descriptor_ < 0) fail_input("{}: cannot be written: {}", path, std::strerror(errno));
+  if (descriptor_ < 0) fail_input("{}: cannot be written: {}", path_, std::strerror(errno));
+  struct stat status {};
+  const bool locked = lock(descriptor_);
+  const bool is_written = !locked && errno == EWOULDBLOCK;  // else there are no locks here
+  struct stat named {};
+  const bool has_name = ::fstat(descriptor_, &status) == 0 &&
+                        ::stat(temporary_.c_str(), &named) == 0 && status.st_dev == named.st_dev &&
+                        status.st_ino == named.st_ino;
+  if (has_name && !is_written && ::ftruncate(descriptor_, 0) == 0) return true;
+  const int error = errno;
+  ::close(std::exchange(descriptor_, -1));
+  if (has_name && !is_written) {
+    fail_input("{}: cannot be written: {}", path_, std::strerror(error));
+  }
+  return false;
 }
 
 OutputFile::~OutputFile() {
@@ -53,6 +140,7 @@ void OutputFile::write(const void* data, size_t bytes) {
     }
     next += written;
     bytes -= static_cast<size_t>(written);
+    flush_in_time(written);
   }
 }
 
@@ -67,7 +155,17 @@ void OutputFile::write_at(int64_t position, const void* data, size_t bytes) {
     next += written;
     position += written;
     bytes -= static_cast<size_t>(written);
+    flush_in_time(written);
   }
+}
+
+// In pieces: one fsync of all of a large file could take longer than other ranks wait for this one.
+void OutputFile::flush_in_time(int64_t written) {
+  constexpr int64_t most = int64_t{256} << 20;
+  unflushed_ += written;
+  if (unflushed_ < most) return;
+  if (::fdatasync(descriptor_) != 0) fail("{}: writing failed: {}", path_, std::strerror(errno));
+  unflushed_ = 0;
 }
 
 void OutputFile::commit() {

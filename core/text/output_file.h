@@ -1,5 +1,6 @@
 // A file that is there as a whole or not at all: written under a temporary name beside its
-// destination, and renamed when it is complete.
+// destination, NAME.HOST.PID.tmp, and renamed when it is complete. What a process that was killed
+// has left under such a name goes when the destination is written again.
 //
 //   OutputFile file("run/model.safetensors");
 //   file.write(bytes.data(), bytes.size());
@@ -15,7 +16,8 @@ namespace tessera {
 
 class OutputFile {
  public:
-  /// Throws InputError, with the system's reason, where `path` cannot be written.
+  /// Throws InputError, with the system's reason, where `path` cannot be written. Removes what
+  /// processes of this host that are no longer there have left of it.
   explicit OutputFile(const std::string& path);
   ~OutputFile();
   OutputFile(const OutputFile&) = delete;
@@ -29,10 +31,19 @@ class OutputFile {
   void commit();
 
  private:
+  bool open_temporary();
+  void flush_in_time(int64_t written);
+
   std::string path_;
   std::string temporary_;
   int descriptor_ = -1;
+  int64_t unflushed_ = 0;  // bytes
 };
+
+/// Makes a write beyond the limit on the size of files (ulimit -f) an error, "File too large",
+/// where it would end the process without a word, unless the program handles SIGXFSZ itself.
+/// Whatever opens a file for writing calls it.
+void fail_beyond_file_size_limit();
 
 /// Throws InputError where an OutputFile could not be written, before anything is computed for it.
 inline void check_writable(const std::string& path) { OutputFile file(path); }

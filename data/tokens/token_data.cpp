@@ -8,8 +8,8 @@
 namespace tessera::data {
 namespace {
 
-TokenRange whole(const std::string& path) {
-  auto file = std::make_shared<const TokenFile>(path);
+TokenRange whole(const std::string& path, int64_t vocab) {
+  auto file = std::make_shared<const TokenFile>(path, vocab);
   const int64_t size = file->size();
   return {std::move(file), 0, size};
 }
@@ -35,7 +35,7 @@ void read_sequences(const TokenRange& range, std::span<const int64_t> starts,
 }
 
 TokenData::TokenData(const TokenDataOptions& options) : options_(options) {
-  training_ = whole(options.path);
+  training_ = whole(options.path, options.vocab);
   check_length(training_, "the data", "");
   if (options.validation_path.empty()) {
     validation_ = training_;
@@ -44,7 +44,7 @@ TokenData::TokenData(const TokenDataOptions& options) : options_(options) {
     check_length(training_, "the training part, the first 90 %,",
                  "; or give validation data of its own");
   } else {
-    validation_ = whole(options.validation_path);
+    validation_ = whole(options.validation_path, options.vocab);
   }
   if (options.evaluates) {
     check_length(validation_, "the validation part",
@@ -57,16 +57,6 @@ void TokenData::check_length(const TokenRange& range, const char* part, const ch
   fail_input("{}: {} has {} tokens, expected at least one sequence: a context of {} and the token "
              "after it{}",
              range.file->path(), part, range.size(), options_.context, advice);
-}
-
-void TokenData::check_vocabulary(int rank, int ranks) const {
-  const auto check = [&](const TokenFile& file) {
-    const int64_t share = (file.size() + ranks - 1) / ranks;
-    const int64_t begin = std::min(file.size(), rank * share);
-    file.check_vocabulary(begin, std::min(file.size(), begin + share), options_.vocab);
-  };
-  check(*training_.file);
-  if (validation_.file != training_.file) check(*validation_.file);
 }
 
 int64_t TokenData::start_of(int64_t step, int64_t sample) const {

@@ -46,10 +46,7 @@ class TokenData {
   /// Throws InputError where a file is not as TokenFile wants it, or is shorter than a sequence.
   explicit TokenData(const TokenDataOptions& options);
 
-  /// Checks this rank's share of all tokens, so that a large file is read once by all ranks.
-  /// Throws InputError for a token beyond the vocabulary.
-  void check_vocabulary(int rank, int ranks) const;
-
+  /// Throws InputError for a token beyond the vocabulary, as reading the ranges does.
   Sequences read(const MicroBatch& micro) const;
   /// Into memory of the host.
   void read(const MicroBatch& micro, const Sequences& into) const;

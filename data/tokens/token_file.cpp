@@ -1,15 +1,9 @@
 #include "data/tokens/token_file.h"
 
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
-#include <cerrno>
-#include <cstring>
 #include <filesystem>
+#include <vector>
 
 #include "core/error.h"
 
@@ -22,41 +16,15 @@ constexpr int32_t header_magic = 20240520;
 constexpr int32_t header_magic_u32 = 20240801;
 constexpr int32_t header_version = 1;
 
-struct Mapping {
-  std::shared_ptr<const std::byte> bytes;
-  int64_t size = 0;
-};
-
-Mapping map_file(const std::string& path) {
-  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (descriptor < 0) fail_input("{}: cannot be opened: {}", path, std::strerror(errno));
-  struct stat status {};
-  const bool regular = ::fstat(descriptor, &status) == 0 && S_ISREG(status.st_mode);
-  const auto size = static_cast<size_t>(status.st_size);
-  void* data = regular && size > 0
-                   ? ::mmap(nullptr, size, PROT_READ, MAP_SHARED, descriptor, 0)
-                   : nullptr;
-  const int error = errno;
-  ::close(descriptor);
-  if (!regular) fail_input("{}: is not a regular file", path);
-  if (size == 0) fail_input("{}: is empty", path);
-  if (data == MAP_FAILED) fail_input("{}: cannot be mapped: {}", path, std::strerror(error));
-  return {{static_cast<const std::byte*>(data),
-           [size](const std::byte* p) { ::munmap(const_cast<std::byte*>(p), size); }},
-          status.st_size};
-}
-
 }  // namespace
 
-TokenFile::TokenFile(const std::string& path) : path_(path) {
-  Mapping mapping = map_file(path);
-  bytes_ = std::move(mapping.bytes);
-  file_bytes_ = mapping.size;
+TokenFile::TokenFile(const std::string& path, int64_t vocab) : file_(path), vocab_(vocab) {
+  if (file_.size() == 0) fail_input("{}: is empty", path);
   if (std::filesystem::path(path).extension() == ".bin") {
     width_ = 2;
     skip_header();
   }
-  const int64_t token_bytes = file_bytes_ - begin_;
+  const int64_t token_bytes = file_.size() - begin_;
   if (token_bytes % width_ != 0) {
     fail_input("{}: has {} bytes of tokens, expected an even number (uint16)", path, token_bytes);
   }
@@ -64,64 +32,64 @@ TokenFile::TokenFile(const std::string& path) : path_(path) {
 }
 
 void TokenFile::skip_header() {
-  if (file_bytes_ < 4) return;
+  if (file_.size() < 4) return;
   int32_t magic = 0;
-  std::memcpy(&magic, bytes_.get(), sizeof(magic));
+  file_.read_at(0, &magic, sizeof(magic));
   if (magic == header_magic_u32) {
-    fail_input("{}: has llm.c's header for tokens of 4 bytes, expected uint16 tokens", path_);
+    fail_input("{}: has llm.c's header for tokens of 4 bytes, expected uint16 tokens", path());
   }
   // Read as tokens, the magic number would begin with 55432, which GPT-2 does not have.
   if (magic != header_magic) return;
-  if (file_bytes_ < header_bytes) {
-    fail_input("{}: begins as llm.c's header of {} bytes, but has {}", path_, header_bytes,
-               file_bytes_);
+  if (file_.size() < header_bytes) {
+    fail_input("{}: begins as llm.c's header of {} bytes, but has {}", path(), header_bytes,
+               file_.size());
   }
   std::array<int32_t, 3> header{};
-  std::memcpy(header.data(), bytes_.get(), sizeof(header));
+  file_.read_at(0, header.data(), sizeof(header));
   if (header[1] != header_version) {
-    fail_input("{}: llm.c's header has version {}, expected {}", path_, header[1], header_version);
+    fail_input("{}: llm.c's header has version {}, expected {}", path(), header[1], header_version);
   }
   begin_ = header_bytes;
-  if (header[2] < 0 || int64_t{header[2]} * width_ != file_bytes_ - header_bytes) {
-    fail_input("{}: llm.c's header says {} tokens, but {} bytes follow, which are {}", path_,
-               header[2], file_bytes_ - header_bytes, (file_bytes_ - header_bytes) / width_);
+  if (header[2] < 0 || int64_t{header[2]} * width_ != file_.size() - header_bytes) {
+    fail_input("{}: llm.c's header says {} tokens, but {} bytes follow, which are {}", path(),
+               header[2], file_.size() - header_bytes, (file_.size() - header_bytes) / width_);
   }
 }
 
-template <class T>
-std::span<const T> TokenFile::tokens() const {
-  return {reinterpret_cast<const T*>(bytes_.get() + begin_), static_cast<size_t>(size_)};
+// Calls body(first, tokens) with tokens [begin, end), a piece after the other. Not mapped: a mapped
+// file that is cut short meanwhile would end the process by SIGBUS.
+template <class T, class Body>
+void TokenFile::for_each_piece(int64_t begin, int64_t end, const Body& body) const {
+  constexpr int64_t most = int64_t{1} << 18;
+  std::vector<T> piece(static_cast<size_t>(std::min(most, end - begin)));
+  for (int64_t first = begin; first < end; first += most) {
+    const auto tokens = std::span(piece).first(static_cast<size_t>(std::min(most, end - first)));
+    file_.read_at(begin_ + first * width_, tokens.data(), tokens.size_bytes());
+    body(first, std::span<const T>(tokens));
+  }
 }
 
 void TokenFile::copy(int64_t begin, std::span<int32_t> out) const {
-  TESSERA_CHECK(begin >= 0 && static_cast<int64_t>(out.size()) <= size_ - begin,
-                "{}: tokens [{}, {}) of {}", path_, begin, begin + static_cast<int64_t>(out.size()),
-                size_);
-  const auto copy_as = [&](auto all) {
-    std::copy_n(all.begin() + begin, out.size(), out.begin());
+  const int64_t end = begin + std::ssize(out);
+  TESSERA_CHECK(begin >= 0 && std::ssize(out) <= size_ - begin, "{}: tokens [{}, {}) of {}", path(),
+                begin, end, size_);
+  const auto copy_piece = [&](int64_t first, auto tokens) {
+    std::ranges::copy(tokens, out.begin() + (first - begin));
   };
   if (width_ == 1) {
-    copy_as(tokens<uint8_t>());
+    for_each_piece<uint8_t>(begin, end, copy_piece);
   } else {
-    copy_as(tokens<uint16_t>());
+    for_each_piece<uint16_t>(begin, end, copy_piece);
   }
+  check_vocabulary(begin, out);
 }
 
-void TokenFile::check_vocabulary(int64_t begin, int64_t end, int64_t vocab) const {
-  const auto check_as = [&]<class T>(std::span<const T> all) {
-    if (vocab > std::numeric_limits<T>::max()) return;
-    const auto part = all.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
-    const auto found =
-        std::find_if(part.begin(), part.end(), [vocab](T token) { return token >= vocab; });
-    if (found == part.end()) return;
-    fail_input("{}: token {} at position {} is beyond the model's vocabulary of {}", path_, *found,
-               begin + (found - part.begin()), vocab);
-  };
-  if (width_ == 1) {
-    check_as(tokens<uint8_t>());
-  } else {
-    check_as(tokens<uint16_t>());
-  }
+void TokenFile::check_vocabulary(int64_t begin, std::span<const int32_t> tokens) const {
+  const auto found =
+      std::ranges::find_if(tokens, [this](int32_t token) { return token >= vocab_; });
+  if (found == tokens.end()) return;
+  fail_input("{}: token {} at position {} is beyond the model's vocabulary of {}", path(), *found,
+             begin + (found - tokens.begin()), vocab_);
 }
 
 }  // namespace tessera::data

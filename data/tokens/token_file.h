@@ -1,38 +1,40 @@
-// Tokens in a file, memory-mapped: a text, whose bytes are the tokens, or a .bin file of uint16 as
-// nanoGPT (tokens alone) and llm.c (a header of 256 int32 before them) write them.
+// Tokens in a file, read where they are asked for: a text, whose bytes are the tokens, or a .bin
+// file of uint16 as nanoGPT (tokens alone) and llm.c (a header of 256 int32 before them) write
+// them.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
 
+#include "core/text/input_file.h"
+
 namespace tessera::data {
 
 class TokenFile {
  public:
-  /// Throws InputError where the file is missing, empty, or not what its name and header say.
-  explicit TokenFile(const std::string& path);
+  /// A file for a model of `vocab` tokens. Throws InputError where it is missing, empty, or not
+  /// what its name and header say. Its tokens are not read here: there may be 60 GB of them.
+  explicit TokenFile(const std::string& path, int64_t vocab = int64_t{1} << 16);
 
-  const std::string& path() const { return path_; }
+  const std::string& path() const { return file_.path(); }
   int64_t size() const { return size_; }         // in tokens
   bool is_text() const { return width_ == 1; }
 
-  /// Tokens [begin, begin + out.size()).
+  /// Tokens [begin, begin + out.size()). Throws InputError for the first that is not below the
+  /// vocabulary, and Error where the file has become shorter.
   void copy(int64_t begin, std::span<int32_t> out) const;
-
-  /// Throws InputError for the first token of [begin, end) that is not below `vocab`.
-  void check_vocabulary(int64_t begin, int64_t end, int64_t vocab) const;
 
  private:
   void skip_header();
-  template <class T>
-  std::span<const T> tokens() const;
+  template <class T, class Body>
+  void for_each_piece(int64_t begin, int64_t end, const Body& body) const;
 
-  std::string path_;
-  std::shared_ptr<const std::byte> bytes_;  // of the whole file
-  int64_t file_bytes_ = 0;
+  void check_vocabulary(int64_t begin, std::span<const int32_t> tokens) const;
+
+  InputFile file_;
+  int64_t vocab_;
   int64_t begin_ = 0;  // of the tokens
   int64_t width_ = 1;  // bytes a token
   int64_t size_ = 0;

@@ -10,6 +10,7 @@
 #include "dist/collective_checks.h"
 #include "dist/fold.h"
 #include "dist/host_work.h"
+#include "dist/mpi/kept_memory.h"
 #include "dist/mpi/mpi_transport.h"
 
 namespace tessera::dist {
@@ -18,11 +19,19 @@ namespace {
 
 struct Task {
   std::shared_ptr<HostWork> work;
-  Call call;
-  std::optional<Collective> collective;  // none for run()
-  int64_t payload_bytes = 0;             // of the buffer, for the trace
-  std::function<int64_t()> body;         // returns the bytes that this rank sent
+  std::optional<CallHeader> header;  // none for run()
+  std::function<int64_t()> body;     // returns the bytes that this rank sent
 };
+
+CallHeader header_of(Collective collective, const Tensor& buffer, Call call, int ranks = 0) {
+  return {.bytes = buffer.bytes(),
+          .bucket = static_cast<int32_t>(call.bucket),
+          .group = static_cast<int32_t>(call.group),
+          .ranks = ranks,
+          .collective = collective,
+          .purpose = call.purpose,
+          .dtype = buffer.dtype()};
+}
 
 const std::byte* bytes_of(const Tensor& tensor) {
   return tensor.elements() > 0 ? static_cast<const std::byte*>(tensor.raw()) : nullptr;
@@ -78,6 +87,8 @@ class MpiCommunicator : public Communicator {
   int size() const override { return transport_.size(); }
   std::string name() const override { return "mpi"; }
   int64_t staging_bytes() const override { return mpi_staging_bytes(size()); }
+  int64_t header_bytes() const override { return mpi_header_bytes; }
+  void set_timeout(double seconds) override { transport_.set_timeout(seconds); }
 
   std::shared_ptr<Storage> allocate(int64_t bytes, Category category) override {
     return tessera::allocate(bytes, category);
@@ -110,8 +121,9 @@ class MpiCommunicator : public Communicator {
 };
 
 Work MpiCommunicator::submit(Task task) {
-  const char* const name = task.collective ? wait_name(*task.collective) : "wait run";
-  auto work = std::make_shared<HostWork>(name, task.call);
+  const char* const name = task.header ? wait_name(task.header->collective) : "wait run";
+  const Call call = task.header ? task.header->call() : Call{};
+  auto work = std::make_shared<HostWork>(name, call, thread_.get_id());
   task.work = work;
   {
     const std::lock_guard lock(mutex_);
@@ -140,12 +152,17 @@ void MpiCommunicator::serve() {
 }
 
 void MpiCommunicator::run_body(const Task& task) {
-  const char* const name = task.collective ? collective_name(*task.collective).data() : "run";
-  const trace::Scope scope(name, trace::Track::communication, task.call.bucket, [&] {
-    return fmt::format("{}, {} bytes", traffic_name(task.call.purpose), task.payload_bytes);
+  const bool sends = task.header.has_value();
+  const CallHeader header = task.header.value_or(CallHeader{});
+  const char* const name = sends ? collective_name(header.collective).data() : "run";
+  const trace::Scope scope(name, trace::Track::communication, header.bucket, [&] {
+    return fmt::format("{}, {} bytes", traffic_name(header.purpose), header.bytes);
   });
+  if (sends) transport_.begin(header);
   const int64_t sent = task.body();
-  if (task.collective) traffic_.add(*task.collective, task.call.purpose, sent);
+  if (sends) {
+    traffic_.add(header.collective, header.purpose, sent, transport_.header_bytes_sent());
+  }
 }
 
 void MpiCommunicator::execute(Task task) {
@@ -153,6 +170,11 @@ void MpiCommunicator::execute(Task task) {
     if (!failure_) run_body(task);
   } catch (...) {
     failure_ = std::current_exception();
+    // What a collective uses that has failed half way: MPI may still read and write there.
+    if (task.header) {
+      keep_until_exit(std::make_shared<std::function<int64_t()>>(std::move(task.body)));
+      transport_.keep_memory();
+    }
   }
   // Whoever waits finds the buffers let go, and the trace and the ledger complete.
   task.body = nullptr;
@@ -182,7 +204,7 @@ Work MpiCommunicator::exchange(const Tensor& input, int contributors, Receive re
     return transport_.exchange(bytes_of(input), input.bytes() / size(), contributors,
                                ascending_sources(contributors), arrived);
   };
-  return submit({{}, call, Collective::exchange, input.bytes(), std::move(body)});
+  return submit({{}, header_of(Collective::exchange, input, call, contributors), std::move(body)});
 }
 
 Work MpiCommunicator::reduce_scatter(const Tensor& shard, const Tensor& input, int contributors,
@@ -200,7 +222,8 @@ Work MpiCommunicator::reduce_scatter(const Tensor& shard, const Tensor& input, i
     return transport_.exchange(bytes_of(input), input.bytes() / size(), contributors, sources,
                                arrived);
   };
-  return submit({{}, call, Collective::reduce_scatter, input.bytes(), std::move(body)});
+  return submit(
+      {{}, header_of(Collective::reduce_scatter, input, call, contributors), std::move(body)});
 }
 
 Work MpiCommunicator::all_gather(const Tensor& buffer, Call call) {
@@ -208,7 +231,7 @@ Work MpiCommunicator::all_gather(const Tensor& buffer, Call call) {
   auto body = [this, buffer] {
     return transport_.all_gather(writable_bytes_of(buffer), buffer.bytes() / size());
   };
-  return submit({{}, call, Collective::all_gather, buffer.bytes(), std::move(body)});
+  return submit({{}, header_of(Collective::all_gather, buffer, call), std::move(body)});
 }
 
 Work MpiCommunicator::all_reduce(const Tensor& buffer, Call call) {
@@ -226,7 +249,7 @@ Work MpiCommunicator::all_reduce(const Tensor& buffer, Call call) {
     };
     return transport_.share(sum, buffer.bytes(), arrived);
   };
-  return submit({{}, call, Collective::all_reduce, buffer.bytes(), std::move(body)});
+  return submit({{}, header_of(Collective::all_reduce, buffer, call), std::move(body)});
 }
 
 Work MpiCommunicator::broadcast(const Tensor& buffer, int root, Call call) {
@@ -234,7 +257,7 @@ Work MpiCommunicator::broadcast(const Tensor& buffer, int root, Call call) {
   auto body = [this, buffer, root] {
     return transport_.broadcast(writable_bytes_of(buffer), buffer.bytes(), root);
   };
-  return submit({{}, call, Collective::broadcast, buffer.bytes(), std::move(body)});
+  return submit({{}, header_of(Collective::broadcast, buffer, call, root), std::move(body)});
 }
 
 Work MpiCommunicator::run(std::function<void()> body) {
@@ -242,11 +265,12 @@ Work MpiCommunicator::run(std::function<void()> body) {
     body();
     return int64_t{0};
   };
-  return submit({{}, {}, std::nullopt, 0, std::move(task)});
+  return submit({{}, std::nullopt, std::move(task)});
 }
 
 void MpiCommunicator::barrier() {
-  submit({{}, {}, Collective::barrier, 0, [this] { return transport_.barrier(); }}).wait();
+  check_may_wait(thread_.get_id(), "barrier");
+  submit({{}, CallHeader{}, [this] { return transport_.barrier(); }}).wait();
 }
 
 }  // namespace

@@ -5,29 +5,41 @@
 // costs several times the transfer (bench/communication.cpp). Here all scratch is allocated once.
 #pragma once
 
-#include <mpi.h>
-
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "core/tensor.h"
+#include "dist/mpi/call_header.h"
+#include "dist/mpi/channel.h"
 
 namespace tessera::dist {
+
+class Pairwise;
 
 class MpiTransport {
  public:
   /// Duplicates MPI_COMM_WORLD; collective.
   MpiTransport();
 
-  int rank() const { return rank_; }
-  int size() const { return size_; }
+  int rank() const { return channel_.rank; }
+  int size() const { return channel_.size; }
 
   /// Makes a transfer that is under way throw. From any thread.
-  void stop() { stop_.store(true, std::memory_order_relaxed); }
+  void stop() { channel_.stop.store(true, std::memory_order_relaxed); }
+  /// A transfer of which nothing moves for longer throws. From any thread.
+  void set_timeout(double seconds);
+
+  /// Before each of the collectives below: what it is. It throws if another rank makes another one.
+  /// The number is set here.
+  void begin(CallHeader call);
+  /// Of the collective that began last.
+  int64_t header_bytes_sent() const { return header_bytes_sent_; }
+  /// Where a collective has thrown: what it uses here is never let go.
+  void keep_memory() const;
 
   /// Bytes [begin, begin + bytes) of this rank's piece, as `source` sent them.
   using Arrived =
@@ -52,14 +64,17 @@ class MpiTransport {
  private:
   int64_t staged_exchange(std::span<const std::byte* const> outgoing, const std::byte* own,
                           int64_t bytes, std::span<const int> sources, const Arrived& arrived);
-  int next_peer(int i) const { return (rank_ + i) % size_; }
+  void agree_once(Pairwise& transfers);
+  int64_t finish(Pairwise& transfers);
+  int next_peer(int i) const { return channel_.next_peer(i); }
 
-  MPI_Comm comm_ = MPI_COMM_NULL;
-  int rank_ = 0;
-  int size_ = 1;
+  Channel channel_;
+  std::shared_ptr<std::vector<CallHeader>> headers_;  // of the running call, by rank
+  int64_t calls_ = 0;
+  bool agreed_ = false;
+  int64_t header_bytes_sent_ = 0;
   int64_t chunk_bytes_ = 0;
   std::shared_ptr<Storage> staging_;  // two chunks a peer, then one chunk for `share`
-  std::atomic<bool> stop_{false};
 };
 
 }  // namespace tessera::dist

@@ -1,6 +1,7 @@
 #include "dist/mpi/pairwise.h"
 
 #include <algorithm>
+#include <set>
 
 #include "dist/mpi/mpi_check.h"
 
@@ -15,14 +16,33 @@ namespace {
 constexpr int64_t direct_slots = 32;
 constexpr int64_t staged_slots = 2;
 
+constexpr int header_tag = 1;
+constexpr int data_tag = 2;
+
+// "rank 2 has", "ranks 2, 3 have"
+template <class Ranks>
+std::string have(const Ranks& ranks) {
+  return fmt::format("rank{} {} {}", ranks.size() == 1 ? "" : "s", fmt::join(ranks, ", "),
+                     ranks.size() == 1 ? "has" : "have");
+}
+
 }  // namespace
 
+Pairwise::Pairwise(const Channel& channel, std::span<CallHeader> headers)
+    : channel_(channel),
+      headers_(headers),
+      agreed_(static_cast<size_t>(channel.size), 1),
+      stream_from_(static_cast<size_t>(channel.size), -1) {}
+
 Pairwise::~Pairwise() {
-  // After a failure: nothing may arrive any more in memory that others will be given.
+  // After a failure. Nobody waits for the transfers here: a peer that is gone or stopped would
+  // never let them end. A receive that no message has met yet takes none any more; what is half
+  // done MPI may still read or write, and whoever owns the memory keeps it.
   for (size_t i = 0; active_ > 0 && i < requests_.size(); ++i) {
-    const bool receives = streams_[stream_of_[i]].direction != Direction::send;
-    if (!receives || requests_[i] == MPI_REQUEST_NULL) continue;
-    MPI_Cancel(&requests_[i]);
+    if (requests_[i] == MPI_REQUEST_NULL) continue;
+    const Direction direction = streams_[stream_of_[i]].direction;
+    const bool sends = direction == Direction::send || direction == Direction::send_header;
+    if (!sends) MPI_Cancel(&requests_[i]);
     MPI_Request_free(&requests_[i]);
   }
 }
@@ -44,12 +64,29 @@ void Pairwise::send(int peer, const std::byte* data, int64_t bytes, int64_t chun
   add({Direction::send, peer, const_cast<std::byte*>(data), bytes, chunk});
 }
 
+int Pairwise::add_receive(const Stream& stream) {
+  return stream_from_[static_cast<size_t>(stream.peer)] = add(stream);
+}
+
 void Pairwise::receive(int peer, std::byte* data, int64_t bytes, int64_t chunk) {
-  add({Direction::receive, peer, data, bytes, chunk});
+  add_receive({Direction::receive, peer, data, bytes, chunk});
 }
 
 int Pairwise::receive_staged(int peer, std::byte* slots, int64_t bytes, int64_t chunk) {
-  return add({Direction::receive_staged, peer, slots, bytes, chunk});
+  return add_receive({Direction::receive_staged, peer, slots, bytes, chunk});
+}
+
+void Pairwise::exchange_headers() {
+  const auto bytes_of = [&](int rank) {
+    return reinterpret_cast<std::byte*>(&headers_[static_cast<size_t>(rank)]);
+  };
+  for (int i = 1; i < channel_.size; ++i) {
+    const int peer = channel_.next_peer(i);
+    add({Direction::send_header, peer, bytes_of(channel_.rank), mpi_header_bytes,
+         mpi_header_bytes});
+    add({Direction::receive_header, peer, bytes_of(peer), mpi_header_bytes, mpi_header_bytes});
+    agreed_[static_cast<size_t>(peer)] = 0;
+  }
 }
 
 // Posts the stream's next chunk with the request of a free slot; nothing when all are posted.
@@ -62,11 +99,23 @@ void Pairwise::post(size_t index, int64_t slot) {
   const bool staged = stream.direction == Direction::receive_staged;
   std::byte* const data = stream.data + (staged ? slot * stream.chunk_bytes : begin);
   MPI_Request* const request = &requests_[stream.first_request + static_cast<size_t>(slot)];
-  if (stream.direction == Direction::send) {
-    TESSERA_MPI(MPI_Isend(data, count, MPI_BYTE, stream.peer, tag_, comm_, request));
-    bytes_sent_ += count;
-  } else {
-    TESSERA_MPI(MPI_Irecv(data, count, MPI_BYTE, stream.peer, tag_, comm_, request));
+  const MPI_Comm comm = channel_.comm;
+  switch (stream.direction) {
+    case Direction::send_header:
+      TESSERA_MPI(MPI_Isend(data, count, MPI_BYTE, stream.peer, header_tag, comm, request));
+      header_bytes_sent_ += count;
+      break;
+    case Direction::receive_header:
+      TESSERA_MPI(MPI_Irecv(data, count, MPI_BYTE, stream.peer, header_tag, comm, request));
+      break;
+    case Direction::send:
+      TESSERA_MPI(MPI_Isend(data, count, MPI_BYTE, stream.peer, data_tag, comm, request));
+      bytes_sent_ += count;
+      break;
+    case Direction::receive:
+    case Direction::receive_staged:
+      TESSERA_MPI(MPI_Irecv(data, count, MPI_BYTE, stream.peer, data_tag, comm, request));
+      break;
   }
   ++active_;
 }
@@ -76,16 +125,32 @@ void Pairwise::start(Direction direction) {
   for (int64_t slot = 0; slot < direct_slots; ++slot) {
     for (size_t index = 0; index < streams_.size(); ++index) {
       const Stream& stream = streams_[index];
-      if (stream.direction == direction && slot < stream.slots) post(index, slot);
+      const bool waits = stream.receives_data() && agreed_[static_cast<size_t>(stream.peer)] == 0;
+      if (stream.direction == direction && slot < stream.slots && !waits) post(index, slot);
     }
   }
 }
 
 void Pairwise::start() {
   // The sends first: posting a receive whose data is ready copies it at once.
+  start(Direction::send_header);
   start(Direction::send);
+  start(Direction::receive_header);
   start(Direction::receive);
   start(Direction::receive_staged);
+}
+
+// The peer's header is there: what comes from it is received from now on, or never.
+void Pairwise::agree(int peer) {
+  const CallHeader& own = headers_[static_cast<size_t>(channel_.rank)];
+  const CallHeader& theirs = headers_[static_cast<size_t>(peer)];
+  if (!(own == theirs)) fail_disagreeing(channel_.rank, own, peer, theirs);
+  agreed_[static_cast<size_t>(peer)] = 1;
+  const int index = stream_from_[static_cast<size_t>(peer)];
+  if (index < 0) return;
+  for (int64_t slot = 0; slot < streams_[static_cast<size_t>(index)].slots; ++slot) {
+    post(static_cast<size_t>(index), slot);
+  }
 }
 
 const std::byte* Pairwise::await(int index, int64_t chunk) {
@@ -115,12 +180,30 @@ void Pairwise::progress() {
     backoff_.reset();
   } else {
     backoff_.pause();
+    if (backoff_.slept_ns() > channel_.timeout_ns) fail_stalled();
   }
+}
+
+// Who has not said that it makes this call has not come to it; else who has not sent or received.
+void Pairwise::fail_stalled() const {
+  std::vector<int> absent;
+  std::set<int> stuck;
+  for (int peer = 0; peer < channel_.size; ++peer) {
+    if (agreed_[static_cast<size_t>(peer)] == 0) absent.push_back(peer);
+  }
+  for (size_t i = 0; i < requests_.size(); ++i) {
+    if (requests_[i] != MPI_REQUEST_NULL) stuck.insert(streams_[stream_of_[i]].peer);
+  }
+  const std::string who = absent.empty() ? have(stuck) + " come to it and not gone on"
+                                         : have(absent) + " not come to it";
+  fail("{}: nothing has moved for {} s (--comm-timeout): {} (stopped, hanging, or computing)",
+       headers_[static_cast<size_t>(channel_.rank)].text(),
+       static_cast<double>(channel_.timeout_ns) / 1e9, who);
 }
 
 // Whether anything was completed.
 bool Pairwise::poll() {
-  if (stop_.load(std::memory_order_relaxed)) {
+  if (channel_.stop.load(std::memory_order_relaxed)) {
     fail("collective: the communicator went away while it was under way");
   }
   int count = 0;
@@ -137,7 +220,9 @@ bool Pairwise::poll() {
 void Pairwise::completed(size_t request) {
   const size_t index = stream_of_[request];
   const Stream& stream = streams_[index];
-  if (stream.direction == Direction::receive_staged) {
+  if (stream.direction == Direction::receive_header) {
+    agree(stream.peer);
+  } else if (stream.direction == Direction::receive_staged) {
     arrived_[request] = 1;
   } else {
     post(index, static_cast<int64_t>(request - stream.first_request));

@@ -1,7 +1,9 @@
 // Transfers between this rank and others, cut into chunks that MPI moves in the background. Both
-// sides of a pair derive the chunks from the same number of bytes, so nothing is negotiated.
+// sides of a pair derive the chunks from the same number of bytes, so nothing is negotiated; but
+// nothing is received from a peer before it has said that it makes the same call.
 //
-//   Pairwise transfers(comm, tag, stop);
+//   Pairwise transfers(channel, headers);
+//   transfers.exchange_headers();
 //   transfers.send(1, data, bytes, chunk);                      // straight from `data`
 //   const int stream = transfers.receive_staged(1, slots, bytes, chunk);
 //   transfers.start();
@@ -12,27 +14,34 @@
 //   transfers.finish();
 #pragma once
 
-#include <mpi.h>
-
-#include <atomic>
 #include <cstddef>
-#include <cstdint>
+#include <span>
+#include <string>
 #include <vector>
 
 #include "dist/backoff.h"
+#include "dist/mpi/call_header.h"
+#include "dist/mpi/channel.h"
 
 namespace tessera::dist {
 
 class Pairwise {
  public:
-  /// A transfer throws soon after `stop` has become true.
-  Pairwise(MPI_Comm comm, int tag, const std::atomic<bool>& stop)
-      : comm_(comm), tag_(tag), stop_(stop) {}
+  /// Of the call that headers[rank] describes; the others' are received there. What waits throws
+  /// soon after `channel` stops, and when nothing has moved for its timeout.
+  Pairwise(const Channel& channel, std::span<CallHeader> headers);
+  /// Where finish() has not returned, MPI may read and write the memory of the transfers for as
+  /// long as the process lives: keep it (dist/mpi/kept_memory.h).
   ~Pairwise();
   Pairwise(const Pairwise&) = delete;
   Pairwise& operator=(const Pairwise&) = delete;
 
+  /// Of a call that begins: with all peers. What waits throws if one of them makes another call.
+  /// Without, the transfers belong to a call that ranks have agreed on.
+  void exchange_headers();
+
   void send(int peer, const std::byte* data, int64_t bytes, int64_t chunk);
+  /// At most one receive a peer.
   void receive(int peer, std::byte* data, int64_t bytes, int64_t chunk);
   /// Receives through two slots of `chunk` bytes each; returns a number for await and release.
   int receive_staged(int peer, std::byte* slots, int64_t bytes, int64_t chunk);
@@ -45,10 +54,11 @@ class Pairwise {
   /// Waits until everything has been sent and received.
   void finish();
 
-  int64_t bytes_sent() const { return bytes_sent_; }
+  int64_t bytes_sent() const { return bytes_sent_; }  // without headers
+  int64_t header_bytes_sent() const { return header_bytes_sent_; }
 
  private:
-  enum class Direction : uint8_t { send, receive, receive_staged };
+  enum class Direction : uint8_t { send_header, receive_header, send, receive, receive_staged };
   struct Stream {
     Direction direction;
     int peer;
@@ -59,19 +69,26 @@ class Pairwise {
     int64_t slots = 0;
     int64_t posted = 0;  // chunks so far
     int64_t chunks() const { return (bytes + chunk_bytes - 1) / chunk_bytes; }
+    bool receives_data() const {
+      return direction == Direction::receive || direction == Direction::receive_staged;
+    }
   };
 
   int add(Stream stream);
+  int add_receive(const Stream& stream);
   void post(size_t index, int64_t slot);
   void start(Direction direction);
+  void agree(int peer);
   void progress();
   bool poll();
   void completed(size_t request);
+  [[noreturn]] void fail_stalled() const;
 
-  MPI_Comm comm_;
-  int tag_;
-  const std::atomic<bool>& stop_;
+  const Channel& channel_;
   Backoff backoff_;
+  std::span<CallHeader> headers_;
+  std::vector<uint8_t> agreed_;   // whether the peer makes this call
+  std::vector<int> stream_from_;  // the stream that receives from a peer; -1: none
   std::vector<Stream> streams_;
   std::vector<MPI_Request> requests_;
   std::vector<size_t> stream_of_;   // of a request
@@ -79,6 +96,7 @@ class Pairwise {
   std::vector<int> indices_;        // what MPI_Testsome found
   int64_t active_ = 0;              // requests posted and not completed
   int64_t bytes_sent_ = 0;
+  int64_t header_bytes_sent_ = 0;
 };
 
 }  // namespace tessera::dist

@@ -72,19 +72,23 @@ std::vector<std::string> GptConfig::preset_names() {
 }
 
 void GptConfig::validate() const {
-  const auto positive = [](const char* what, int64_t value) {
+  const auto check = [](const char* what, int64_t value, int64_t most) {
     if (value < 1) fail_input("{} is {}, expected at least 1", what, value);
+    if (value > most) fail_input("{} is {}, expected at most {}", what, value, most);
   };
-  positive("layers", layers);
-  positive("heads", heads);
-  positive("width", width);
-  positive("context", context);
-  positive("vocab", vocab);
+  check("layers", layers, GptLimits::layers);
+  check("width", width, GptLimits::width);
+  check("heads", heads, GptLimits::width);
+  check("context", context, GptLimits::context);
+  check("vocab", vocab, GptLimits::vocab);
   if (loss_chunk_rows < 0) {
     fail_input("rows of logits at once are {}, expected at least 0", loss_chunk_rows);
   }
   if (width % heads != 0) fail_input("width {} is not divisible by {} heads", width, heads);
   if (!(dropout >= 0 && dropout < 1)) fail_input("dropout is {}, expected in [0, 1)", dropout);
+  if (!(epsilon > 0 && epsilon <= 1)) {
+    fail_input("the norms' epsilon is {}, expected above 0 and at most 1", epsilon);
+  }
 }
 
 Gpt::Gpt(const GptConfig& config)
@@ -101,6 +105,10 @@ Gpt::Gpt(const GptConfig& config)
     blocks_.push_back(std::make_unique<nn::TransformerBlock>(block_options(config, i)));
     begin_block();
     add("h." + std::to_string(i), *blocks_.back());
+    if (!config.recompute) continue;
+    for (const auto& named : blocks_.back()->named_parameters()) {
+      named.parameter.set_backward_reads(nn::BackwardReads::always);  // in its second forward
+    }
   }
   add("ln_f", ln_f_);
   add("lm_head.weight", wte_.weight);  // tied: the head reads the token table

@@ -12,6 +12,14 @@
 
 namespace tessera::models {
 
+/// Largest sizes, of files and command lines alike: no product of them overflows.
+struct GptLimits {
+  static constexpr int64_t layers = int64_t{1} << 14;
+  static constexpr int64_t width = int64_t{1} << 20;
+  static constexpr int64_t context = int64_t{1} << 24;
+  static constexpr int64_t vocab = int64_t{1} << 24;
+};
+
 struct GptConfig {
   int64_t layers = 0;
   int64_t heads = 0;
@@ -30,7 +38,7 @@ struct GptConfig {
   /// nano, micro, gpt2, gpt2-medium, gpt2-large, gpt2-xl. Throws InputError naming the presets.
   static GptConfig preset(const std::string& name);
   static std::vector<std::string> preset_names();
-  /// Throws InputError where the sizes do not make a model.
+  /// Throws InputError where the sizes do not make a model, or are beyond GptLimits.
   void validate() const;
 };
 

@@ -1,33 +1,24 @@
 #include "models/gpt/gpt_config_file.h"
 
 #include <filesystem>
-#include <fstream>
-#include <sstream>
 
 #include <nlohmann/json.hpp>
 
+#include "core/text/input_file.h"
 #include "core/text/json_line.h"
-#include "core/text/output_file.h"
+#include "core/text/json_read.h"
 
 namespace tessera::models {
 namespace {
 
 using nlohmann::json;
 
-// What is in the file, or nothing of a type that JSON has.
-json read_json(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return json(json::value_t::discarded);
-  return json::parse(file, nullptr, false);
-}
+constexpr JsonLimits limits{.bytes = int64_t{1} << 20};
 
 int64_t size_of(const std::string& path, const json& config, const char* key) {
   const auto found = config.find(key);
   if (found == config.end()) fail_input("{}: it has no {}", path, key);
-  if (!found->is_number_integer()) {
-    fail_input("{}: {} is {}, expected a whole number", path, key, found->dump());
-  }
-  return found->get<int64_t>();
+  return json_integer(fmt::format("{}: {}", path, key), *found);
 }
 
 // A setting that changes what the model computes: it must have the one value that Gpt computes.
@@ -38,7 +29,7 @@ void check_setting(const std::string& path, const json& config, const char* key,
   for (const json& value : supported) {
     if (*found == value) return;
   }
-  fail_input("{}: {} is {}, and only {} is supported", path, key, found->dump(),
+  fail_input("{}: {} is {}, and only {} is supported", path, key, json_excerpt(*found),
              supported.begin()->dump());
 }
 
@@ -49,17 +40,15 @@ std::string config_path_beside(const std::string& path) {
 }
 
 bool is_gpt_config(const std::string& config_path) {
-  const json config = read_json(config_path);
+  if (!has_name(config_path)) return false;
+  const json config = read_json_file(config_path, limits);
   return config.is_object() && config.value("model_type", json()) == "gpt2";
 }
 
 GptConfig read_gpt_config(const std::string& config_path) {
-  const json config = read_json(config_path);
-  if (!config.is_object()) {
-    fail_input(
-        "{}: {}", config_path,
-        std::filesystem::exists(config_path) ? "is not a JSON object" : "there is no such file");
-  }
+  if (!has_name(config_path)) fail_input("{}: there is no such file", config_path);
+  const json config = read_json_file(config_path, limits);
+  if (!config.is_object()) fail_input("{}: is not a JSON object", config_path);
   check_setting(config_path, config, "model_type", {"gpt2"});
   check_setting(config_path, config, "activation_function", {"gelu_new", "gelu_pytorch_tanh"});
   check_setting(config_path, config, "tie_word_embeddings", {true});
@@ -72,7 +61,6 @@ GptConfig read_gpt_config(const std::string& config_path) {
                   .width = size_of(config_path, config, "n_embd"),
                   .context = size_of(config_path, config, "n_positions"),
                   .vocab = size_of(config_path, config, "vocab_size")};
-  check_setting(config_path, config, "n_inner", {nullptr, 4 * sizes.width});
   if (const auto epsilon = config.find("layer_norm_epsilon"); epsilon != config.end()) {
     if (!epsilon->is_number()) fail_input("{}: layer_norm_epsilon is not a number", config_path);
     sizes.epsilon = epsilon->get<float>();
@@ -82,10 +70,11 @@ GptConfig read_gpt_config(const std::string& config_path) {
   } catch (const InputError& error) {
     fail_input("{}: {}", config_path, error.what());
   }
+  check_setting(config_path, config, "n_inner", {nullptr, 4 * sizes.width});
   return sizes;
 }
 
-void write_gpt_config(const std::string& config_path, const GptConfig& config) {
+std::string gpt_config_text(const GptConfig& config) {
   // GPT-2's own vocabulary ends with its end-of-text token; a byte has no such meaning.
   const char* end_of_text = config.vocab == 50257 ? "50256" : "null";
   JsonObject json;
@@ -109,9 +98,7 @@ void write_gpt_config(const std::string& config_path, const GptConfig& config) {
       .raw("bos_token_id", end_of_text)
       .raw("eos_token_id", end_of_text)
       .add("torch_dtype", "float32");
-  OutputFile file(config_path);
-  file.write(json.indented() + "\n");
-  file.commit();
+  return json.indented() + "\n";
 }
 
 }  // namespace tessera::models

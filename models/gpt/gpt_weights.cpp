@@ -7,6 +7,7 @@
 #include <set>
 #include <string_view>
 
+#include "core/text/output_file.h"
 #include "models/gpt/gpt_config_file.h"
 #include "nn/weights_file.h"
 
@@ -17,10 +18,6 @@ constexpr std::string_view prefix = "transformer.";
 constexpr std::string_view head_name = "lm_head.weight";
 constexpr std::string_view table_name = "wte.weight";
 constexpr int64_t piece_elements = int64_t{1} << 18;  // that are converted or compared at once
-
-std::string_view without_prefix(std::string_view name) {
-  return name.starts_with(prefix) ? name.substr(prefix.size()) : name;
-}
 
 // The causal mask and its fill value, which old versions of transformers stored in each block.
 bool is_mask_buffer(std::string_view name) {
@@ -57,11 +54,15 @@ std::vector<nn::SafetensorsSpec> specs_of(const Gpt& model) {
 
 }  // namespace
 
+std::string_view without_gpt_prefix(std::string_view name) {
+  return name.starts_with(prefix) ? name.substr(prefix.size()) : name;
+}
+
 GptWeights::GptWeights(const std::string& path, const Gpt& model) : file_(path) {
   std::map<std::string_view, const nn::SafetensorsEntry*> by_name;
   std::optional<nn::SafetensorsEntry> head;
   for (const nn::SafetensorsEntry& entry : file_.entries()) {
-    const std::string_view name = without_prefix(entry.name);
+    const std::string_view name = without_gpt_prefix(entry.name);
     if (name == head_name) {
       head = entry;
     } else if (!is_mask_buffer(name) && !by_name.emplace(name, &entry).second) {
@@ -129,8 +130,11 @@ void GptWriter::write(const nn::NamedParameter& named, std::span<const float> va
 }
 
 void GptWriter::commit() {
+  // Nothing gets its name before both are on the disk, which may become full.
+  OutputFile config(config_path_);
+  config.write(gpt_config_text(config_));
   file_.commit();
-  write_gpt_config(config_path_, config_);
+  config.commit();
 }
 
 void check_gpt_destination(const std::string& path) {
@@ -138,7 +142,15 @@ void check_gpt_destination(const std::string& path) {
   if (path == config_path) fail_input("{}: the weights cannot be config.json", path);
   check_writable(path);
   check_writable(config_path);
-  if (std::filesystem::exists(config_path) && !is_gpt_config(config_path)) {
+  const auto is_gpt = [&] {
+    try {
+      return is_gpt_config(config_path);
+    } catch (const InputError&) {
+      return false;
+    }
+  };
+  std::error_code error;
+  if (std::filesystem::exists(config_path, error) && !is_gpt()) {
     fail_input("{}: it is there and is not a GPT-2's; the weights need a folder of their own",
                config_path);
   }

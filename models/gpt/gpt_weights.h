@@ -15,6 +15,7 @@
 #include <map>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "models/gpt/gpt.h"
 #include "nn/parameter_source.h"
@@ -71,6 +72,9 @@ class GptWriter {
   GptConfig config_;
   nn::SafetensorsWriter file_;
 };
+
+/// A tensor's name without the prefix that transformers gives it.
+std::string_view without_gpt_prefix(std::string_view name);
 
 /// Throws InputError where GptWriter could not write, or would replace another model's config.json.
 void check_gpt_destination(const std::string& path);

@@ -4,15 +4,13 @@
 
 #include <nlohmann/json.hpp>
 
+#include "core/text/json_read.h"
+#include "models/image/image_classifier.h"
+
 namespace tessera::models {
 namespace {
 
 constexpr const char* description_key = "tessera_image_model";
-
-int64_t integer(const nlohmann::json& value) {
-  if (!value.is_number_integer()) fail_input("{}: expected a whole number", value.dump());
-  return value;
-}
 
 void check_norm(const ImageModel::Norm& norm) {
   for (const float mean : norm.mean) {
@@ -24,12 +22,12 @@ void check_norm(const ImageModel::Norm& norm) {
 }
 
 ImageModel parse_description(const std::string& text) {
-  const nlohmann::json json = nlohmann::json::parse(text);
-  ImageModel model{
-      .name = json.at("model"),
-      .sizes = {.side = integer(json.at("image_size")), .channels = integer(json.at("channels"))},
-      .norm = {.mean = json.at("mean"), .std = json.at("std")},
-      .class_names = json.at("classes")};
+  const nlohmann::json json = parse_json("its JSON", text);
+  ImageModel model{.name = json.at("model"),
+                   .sizes = {.side = json_integer("image_size", json.at("image_size")),
+                             .channels = json_integer("channels", json.at("channels"))},
+                   .norm = {.mean = json.at("mean"), .std = json.at("std")},
+                   .class_names = json.at("classes")};
   model.sizes.classes = std::ssize(model.class_names);
   model.sizes.validate();
   const auto channels = static_cast<size_t>(model.sizes.channels);
@@ -38,6 +36,7 @@ ImageModel parse_description(const std::string& text) {
                model.norm.std.size(), channels);
   }
   check_norm(model.norm);
+  image_config(model.name, model.sizes);  // throws where there is no such model
   return model;
 }
 

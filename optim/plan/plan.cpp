@@ -16,7 +16,6 @@ namespace {
 
 constexpr int64_t f32_bytes = 4;
 constexpr int64_t f64_bytes = 8;
-constexpr int64_t ring_slots = 2;
 constexpr int64_t update_slots = 2;
 constexpr int64_t crossing_slots = 2;  // of a GPU
 // Of a GPU, for the norm and for what a step ends with:
@@ -27,42 +26,45 @@ constexpr int64_t fetched_slots = 2;
 
 void add(int64_t& to, CheckedInt value) { to = (to + value).value(); }
 
-int64_t largest_bucket(const PlanGroup& group, bool with_tied) {
+int64_t largest_bucket(const PlanGroup& group) {
   int64_t largest = 0;
   for (const dist::Bucket& bucket : group.layout.buckets()) {
-    if (with_tied || !bucket.shared) largest = std::max(largest, bucket.elements);
+    largest = std::max(largest, bucket.elements);
   }
   return largest;
 }
 
-// What stages 2 and 3 keep of full gradients: the ring, and the slots of tied parameters.
+// What stages 2 and 3 keep of full gradients: a ring for two neighbours, and the slots of tied
+// parameters.
 CheckedInt ring_elements(const PlanGroup& group) {
-  int64_t unshared = 0;
   CheckedInt tied = 0;
+  int64_t neighbours = 0;
+  int64_t before = 0;
   for (const dist::Bucket& bucket : group.layout.buckets()) {
     if (bucket.shared) {
       tied += bucket.elements;
-    } else {
-      ++unshared;
-    }
-  }
-  return tied + CheckedInt(std::min(unshared, ring_slots)) * largest_bucket(group, false);
-}
-
-// Tied blocks stay; of the others there are a block and, with overlap, the next one, which is on
-// its way.
-CheckedInt gathered_elements(const PlanGroup& group, bool overlap) {
-  CheckedInt tied = 0;
-  int64_t most = 0;
-  int64_t before = 0;
-  for (const PlanBlock& block : group.blocks) {
-    if (block.tied) {
-      tied += block.elements;
       continue;
     }
-    most = std::max(most, (CheckedInt(before) + block.elements).value());
-    if (overlap) before = block.elements;
+    neighbours = std::max(neighbours, (CheckedInt(before) + bucket.elements).value());
+    before = bucket.elements;
   }
+  return tied + neighbours;
+}
+
+// Tied blocks stay; of the others there are a block and, where one is gathered ahead, the next one,
+// which is on its way. In backward that is the next one that it reads.
+CheckedInt gathered_elements(const PlanGroup& group, bool ahead) {
+  CheckedInt tied = 0;
+  int64_t most = 0;
+  for (const bool backward : {false, true}) {
+    int64_t before = 0;
+    for (const PlanBlock& block : group.blocks) {
+      if (block.tied || (backward && !block.read_by_backward)) continue;
+      most = std::max(most, (CheckedInt(before) + block.elements).value());
+      if (ahead) before = block.elements;
+    }
+  }
+  for (const PlanBlock& block : group.blocks) tied += block.tied ? block.elements : 0;
   return tied + most;
 }
 
@@ -97,6 +99,11 @@ class Planner {
     add(sent(purpose), bytes);
     add(plan_.update_traffic[static_cast<size_t>(purpose)], bytes);
   }
+  // What ranks tell each other before `calls` collectives.
+  CheckedInt headers(CheckedInt calls) const {
+    return calls * others_ * input_.header_bytes.value_or(dist::mpi_header_bytes);
+  }
+  bool gathers_ahead() const { return input_.overlap && !input_.single_pass; }
   bool sums_locally() const { return input_.no_sync && micro_steps_ > 1; }
 
   // Times that the rank sends its gradient in a step.
@@ -130,13 +137,17 @@ class Planner {
       for (size_t p = 0; p < group.registered.size(); ++p) {
         padding = padding - layout.owned(static_cast<int>(p), rank_).size();
       }
-      add(plan_.parts.gathered, gathered_elements(group, input_.overlap) * bytes);
+      add(plan_.parts.gathered, gathered_elements(group, gathers_ahead()) * bytes);
       for (const PlanBlock& block : group.blocks) {
-        add(sent(dist::Traffic::parameters), CheckedInt(others_) * block.shard_elements * bytes *
-                                                 block.gathers * micro_steps_);
+        const CheckedInt gathers = CheckedInt(block.gathers) * micro_steps_;
+        add(sent(dist::Traffic::parameters),
+            CheckedInt(others_) * block.shard_elements * bytes * gathers);
+        add(sent(dist::Traffic::headers),
+            headers(gathers * (block.end_bucket - block.first_bucket)));
       }
     } else if (input_.stage > 0 && group.trainable) {
       add_update_traffic(dist::Traffic::parameters, CheckedInt(others_) * shard * bytes);
+      add_update_traffic(dist::Traffic::headers, headers(std::ssize(layout.buckets())));
     }
     add(plan_.parts.values, held * bytes);
     add(plan_.padding, padding * bytes);
@@ -154,18 +165,21 @@ class Planner {
     add(plan_.parts.accumulators, CheckedInt(shard) * sum_bytes);
     if (sums_locally()) add(plan_.parts.local_sums, CheckedInt(flat) * sum_bytes);
     if (input_.reduction == Reduction::fast) {
-      const CheckedInt largest_shard = largest_bucket(group, true) / input_.ranks;
+      const CheckedInt largest_shard = largest_bucket(group) / input_.ranks;
       add(plan_.parts.scattered, largest_shard * f32_bytes);
     }
     // A rank sends every shard but its own.
     add(sent(dist::Traffic::gradients), CheckedInt(gradient_sends()) * (flat - shard) *
                                             (sums_locally() ? sum_bytes : bytes));
+    const CheckedInt buckets_sent = std::ssize(group.layout.buckets());
+    add(sent(dist::Traffic::headers), headers(buckets_sent * (input_.no_sync ? 1 : micro_steps_)));
     if (input_.stage > 0) return;
     // Later its own shard of the sums to everybody else.
     add_update_traffic(dist::Traffic::gradients, CheckedInt(others_) * shard * sum_bytes);
+    add_update_traffic(dist::Traffic::headers, headers(buckets_sent));
     if (group.sum_dtype != group.dtype) {
       const int64_t slots = std::min(update_slots, std::ssize(group.layout.buckets()));
-      add(plan_.parts.gathered_sums, CheckedInt(slots) * largest_bucket(group, true) * sum_bytes);
+      add(plan_.parts.gathered_sums, CheckedInt(slots) * largest_bucket(group) * sum_bytes);
     }
   }
 
@@ -178,7 +192,7 @@ class Planner {
     }
     add(plan_.parts.state, CheckedInt(elements) * input_.state_tensors * f32_bytes);
     if (input_.offload) {
-      const int64_t largest = largest_bucket(group, true) / (everything ? 1 : input_.ranks);
+      const int64_t largest = largest_bucket(group) / (everything ? 1 : input_.ranks);
       const int64_t slots =
           input_.device.is_cpu() ? 1 : std::min(crossing_slots, std::ssize(group.layout.buckets()));
       add(plan_.parts.crossing, CheckedInt(slots) * largest * (dtype_size(group.sum_dtype) +
@@ -205,6 +219,7 @@ class Planner {
     plan_.parts.flags = (flags * input_.ranks).value();
     sent(dist::Traffic::losses) = (losses * others_).value();
     sent(dist::Traffic::flags) = (flags * others_).value();
+    add(sent(dist::Traffic::headers), headers(3));  // norms, losses, flags
     if (!input_.device.is_cpu()) {
       const CheckedInt partial_sums =
           (parameter_blocks_ + blocks_a_partial_sum - 1) / blocks_a_partial_sum;
@@ -225,10 +240,13 @@ class Planner {
     if (!synchronized) {
       add(plan_.parts.statistics, slot * micro_steps_ * input_.ranks);
       sent(dist::Traffic::statistics) = (slot * micro_steps_ * others_).value();
+      add(sent(dist::Traffic::headers), headers(1));
       return;
     }
-    // Forward the means, then the squares; backward two sums: each a value for a channel.
+    // Forward the means, then the squares; backward two sums in one call: each a value for a
+    // channel.
     sent(dist::Traffic::statistics) = (values * 2 * f32_bytes * others_).value();
+    add(sent(dist::Traffic::headers), headers(CheckedInt(input_.batch_norms) * 3));
   }
 
   void sum_up() {
@@ -270,7 +288,7 @@ std::vector<PlanParameter> plan_parameters(const nn::Module& model) {
   std::vector<PlanParameter> list;
   for (const auto& [name, parameter, shared, block] : model.named_parameters()) {
     list.push_back({name, parameter.elements(), shared, block, parameter.dtype(),
-                    parameter.trainable()});
+                    parameter.trainable(), parameter.backward_reads()});
   }
   return list;
 }
@@ -282,6 +300,8 @@ int64_t plan_statistics(const nn::Module& model) {
   }
   return values;
 }
+
+int64_t plan_batch_norms(const nn::Module& model) { return std::ssize(model.named_statistics()); }
 
 Plan plan(const PlanInput& input, int64_t rank) {
   const std::vector<PlanGroup> groups = plan_groups(input);  // checks the input

@@ -7,6 +7,31 @@
 namespace tessera::optim {
 namespace {
 
+// Whether backward, which ends at `first_trainable`, reads values of a block: it must come there,
+// and not only pass gradients on to what is behind it.
+bool read_by_backward(const PlanInput& input, const PlanGroup& group, const PlanBlock& block,
+                      int64_t first_trainable) {
+  const auto& buckets = group.layout.buckets();
+  const dist::Bucket& last = buckets[static_cast<size_t>(block.first_bucket)];
+  if (group.last_registered(last) < first_trainable) return false;
+  for (int b = block.first_bucket; b < block.end_bucket; ++b) {
+    for (const int p : buckets[static_cast<size_t>(b)].parameters) {
+      const int64_t place = group.registered[static_cast<size_t>(p)];
+      const PlanParameter& parameter = input.parameters[static_cast<size_t>(place)];
+      switch (parameter.shared ? nn::BackwardReads::always : parameter.backward_reads) {
+        case nn::BackwardReads::always:
+          return true;
+        case nn::BackwardReads::for_input_gradient:
+          if (place > first_trainable) return true;
+          break;
+        case nn::BackwardReads::never:
+          break;
+      }
+    }
+  }
+  return false;
+}
+
 std::vector<PlanBlock> blocks_of(const PlanInput& input, const PlanGroup& group) {
   const auto& buckets = group.layout.buckets();
   const int64_t first_of_backward = first_trainable(input);
@@ -22,11 +47,19 @@ std::vector<PlanBlock> blocks_of(const PlanInput& input, const PlanGroup& group)
     block.tied = block.tied || bucket.shared;
   }
   for (size_t i = 0; i < blocks.size(); ++i) {
-    // Once where it stays until backward is there, or where backward does not come: the last block,
-    // at which forward and backward meet; those of tied parameters; frozen ones at the beginning.
-    const dist::Bucket& last = buckets[static_cast<size_t>(blocks[i].first_bucket)];
-    const bool read_again = group.last_registered(last) >= first_of_backward;
-    blocks[i].gathers = i == 0 || blocks[i].tied || !read_again ? 1 : 2;
+    // Once where it stays until backward is there, or where backward reads nothing of it: the last
+    // block, at which forward and backward meet; those of tied parameters; frozen ones at the
+    // beginning, and a table of embeddings alone.
+    blocks[i].read_by_backward = read_by_backward(input, group, blocks[i], first_of_backward);
+    // Where that is a bias alone, outside of named blocks, its weight is there too: one operation
+    // reads both.
+    const auto is_alone = [&](const PlanBlock& block) {
+      return buckets[static_cast<size_t>(block.first_bucket)].block < 0;
+    };
+    const bool with_bias =
+        i == 1 && !blocks[0].read_by_backward && is_alone(blocks[0]) && is_alone(blocks[1]);
+    const bool still_there = i == 0 || with_bias;
+    blocks[i].gathers = still_there || blocks[i].tied || !blocks[i].read_by_backward ? 1 : 2;
   }
   return blocks;
 }

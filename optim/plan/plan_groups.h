@@ -17,6 +17,7 @@ struct PlanBlock {
   int64_t elements = 0;        // with padding
   int64_t shard_elements = 0;
   bool tied = false;           // holds a tied parameter: stays from first use to backward's end
+  bool read_by_backward = true;
   int64_t gathers = 0;         // in a micro-step
 };
 

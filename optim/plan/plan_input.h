@@ -21,6 +21,7 @@ struct PlanParameter {
   int64_t block = -1;   // that stage 3 gathers as one; -1: named by nobody
   DType dtype = DType::f32;
   bool trainable = true;
+  nn::BackwardReads backward_reads = nn::BackwardReads::always;
 };
 
 struct PlanInput {
@@ -29,6 +30,9 @@ struct PlanInput {
   int stage = 2;
   int64_t bucket_bytes = int64_t{4} << 20;
   bool overlap = true;
+  /// The whole run is one micro-step, without an evaluation. Stage 3 gathers blocks ahead in the
+  /// order that a pass over the model has shown before, and here there is none before.
+  bool single_pass = false;
   Reduction reduction = Reduction::ordered;
   bool no_sync = false;
   Batch batch = {};
@@ -38,15 +42,20 @@ struct PlanInput {
   bool offload = false;
   bool graph = false;
   int64_t statistics = 0;  // values of running statistics: two for each channel of a batch norm
+  int64_t batch_norms = 0;
   bool sync_batch_norm = false;
   Device device = {};  // that ranks compute on
   /// What the transport holds; absent: that of Tessera's over MPI.
   std::optional<int64_t> staging_bytes = std::nullopt;
+  /// What a call sends to each other rank besides its data; absent: as over MPI.
+  std::optional<int64_t> header_bytes = std::nullopt;
 };
 
 /// The parameters of a model as they are now: with their dtypes, and frozen where they are.
 std::vector<PlanParameter> plan_parameters(const nn::Module& model);
 /// The values of its running statistics.
 int64_t plan_statistics(const nn::Module& model);
+/// The batch norms that have them.
+int64_t plan_batch_norms(const nn::Module& model);
 
 }  // namespace tessera::optim

@@ -96,12 +96,11 @@ class Costs {
     const PlanGroup& group = groups_[g];
     std::vector<BlockCost> blocks;
     for (const PlanBlock& block : group.blocks) {
-      BlockCost cost{.tied = block.tied};
+      BlockCost cost{.tied = block.tied, .reached = block.read_by_backward};
       for (int b = block.first_bucket; b < block.end_bucket; ++b) {
         const dist::Bucket& bucket = group.layout.buckets()[static_cast<size_t>(b)];
         const double piece = static_cast<double>(bucket.shard_elements) * size_of(group.dtype);
         cost.gather.seconds += transfer_seconds(input_, rates_, piece);
-        cost.reached = cost.reached || group.last_registered(bucket) >= first_trainable_;
       }
       blocks.push_back(cost);
     }

@@ -47,7 +47,7 @@ struct BucketCost {
 struct BlockCost {
   Transfer gather = {};
   bool tied = false;
-  bool reached = false;
+  bool reached = false;  // by backward, which reads values of it
 };
 
 struct StepCosts {

@@ -179,7 +179,9 @@ class Step {
     for (size_t i = 0; i < costs_.buckets.size(); ++i) {
       const BucketCost& bucket = costs_.buckets[i];
       if (!bucket.reached) continue;
-      if (input_.stage == 3) gatherings_[bucket.group].enter(clock_, bucket.block, false);
+      if (input_.stage == 3 && costs_.blocks[bucket.group][bucket.block].reached) {
+        gatherings_[bucket.group].enter(clock_, bucket.block, false);
+      }
       if (!bucket.trainable) {
         clock_.compute(bucket.backward);
         continue;

@@ -11,7 +11,7 @@
 //    of its elements; a tied parameter's product is the head's, last in forward, first in backward,
 //    while its gradient is complete when backward ends.
 //  - Backward comes to buckets in the order of the layout; a bucket's exchange starts when it is
-//    complete. Stages 2 and 3 wait for one of the ring's two slots before they begin a bucket.
+//    complete. Stages 2 and 3 wait for one of the ring's two places before they begin a bucket.
 //  - A transfer takes latency x (N-1), for as many messages, and what it sends / bandwidth. What
 //    goes to ranks of the own node goes at node_bandwidth. The owner adds what it receives at
 //    memory_bandwidth, on the channel's time.

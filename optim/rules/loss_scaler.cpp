@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "core/error.h"
+#include "core/text/step_number.h"
 
 namespace tessera::optim {
 
@@ -22,7 +23,7 @@ void LossScaler::step(bool overflow, int64_t step) {
   if (overflow) {
     TESSERA_CHECK(scale_ >= 2,
                   "step {}: gradients overflow at a loss scale of {}, and below 1 it cannot fall",
-                  step, scale_);
+                  step_number(step), scale_);
     scale_ /= 2;
     good_steps_ = 0;
   } else if (++good_steps_ == growth_interval_) {

@@ -17,7 +17,9 @@ Schedule warmup_cosine(int64_t warmup, int64_t steps, float minimum) {
                 "steps >= 0 and a minimum in [0, 1]",
                 warmup, steps, minimum);
   return [=](int64_t step) {
-    if (step < warmup) return static_cast<float>(step + 1) / static_cast<float>(warmup + 1);
+    // Unsigned: a warm-up of all steps that can be counted has one more.
+    const uint64_t above = static_cast<uint64_t>(warmup) + 1;
+    if (step < warmup) return static_cast<float>(step + 1) / static_cast<float>(above);
     if (step >= steps) return minimum;
     const double progress =
         static_cast<double>(step - warmup) / static_cast<double>(steps - warmup);

@@ -30,62 +30,82 @@ void FullGradients::settle() {
 
 RingGradients::RingGradients(const Partition& partition, dist::Communicator& communicator)
     : partition_(partition), communicator_(communicator) {
-  int unshared = 0;
+  int64_t neighbours = 0;  // elements of two of them, at most
+  int64_t before = 0;
+  size_t next_end = 0;
   for (int b = 0; b < partition.buckets(); ++b) {
-    own_slot_.push_back(partition.bucket(b).shared ? static_cast<int>(own_.size()) : -1);
-    if (partition.bucket(b).shared) {
-      own_.push_back(new_slot(partition.bucket(b).elements));
-    } else {
-      ++unshared;
+    const dist::Bucket& bucket = partition.bucket(b);
+    own_slot_.push_back(bucket.shared ? static_cast<int>(own_.size()) : -1);
+    end_of_.push_back(next_end);
+    if (bucket.shared) {
+      own_.push_back(new_slot(bucket.elements));
+      continue;
     }
+    neighbours = std::max(neighbours, before + bucket.elements);
+    before = bucket.elements;
+    next_end = 1 - next_end;
   }
-  const int slots = std::min(unshared, first_slots);
-  const int64_t elements = partition.layout().largest_unshared_bucket();
-  for (int i = 0; i < slots; ++i) ring_.push_back(new_slot(elements));
+  ring_ = flat_buffer(communicator, neighbours, partition.dtype(), Category::gradients);
 }
 
 RingGradients::Slot RingGradients::new_slot(int64_t elements) {
   return {flat_buffer(communicator_, elements, partition_.dtype(), Category::gradients), {}, -1};
 }
 
-RingGradients::Slot& RingGradients::free_slot() {
-  for (size_t i = 0; i < ring_.size(); ++i) {
-    Slot& slot = ring_[(next_ + i) % ring_.size()];
-    if (slot.bucket >= 0) continue;  // still filling
-    next_ = (next_ + i + 1) % ring_.size();
-    return slot;
-  }
-  const int64_t elements = partition_.layout().largest_unshared_bucket();
-  ring_.push_back(new_slot(elements));
-  return ring_.back();
+Tensor RingGradients::claim(Slot& slot, int bucket, int64_t elements) {
+  std::exchange(slot.work, {}).wait();  // the bucket that was here has reached its owners
+  slot.bucket = bucket;
+  return slot.memory.flat(0, elements);
 }
 
-Tensor RingGradients::claim(Slot& slot, int bucket) {
-  slot.work.wait();  // the bucket that used the slot before has reached its owners
-  slot.work = {};
-  slot.bucket = bucket;
-  return slot.memory.flat(0, partition_.bucket(bucket).elements);
+std::optional<Tensor> RingGradients::place(size_t end, int bucket) {
+  const int64_t elements = partition_.bucket(bucket).elements;
+  const int64_t begin = end == 0 ? 0 : ring_.elements() - elements;
+  const dist::Range range{begin, begin + elements};
+  End& here = ends_[end];
+  End& there = ends_[1 - end];
+  const bool overlap = there.range.begin < range.end && range.begin < there.range.end;
+  if (here.bucket >= 0 || (overlap && there.bucket >= 0)) return std::nullopt;
+  // Whatever came to an end before its last bucket has left, because that one has waited for it.
+  std::exchange(here.work, {}).wait();
+  if (overlap) std::exchange(there.work, {}).wait();
+  here = {range, {}, bucket};
+  return ring_.flat(range.begin, range.end);
+}
+
+RingGradients::Slot& RingGradients::free_slot(int64_t elements) {
+  for (Slot& slot : beside_) {
+    if (slot.bucket < 0 && slot.memory.elements() >= elements) return slot;
+  }
+  beside_.push_back(new_slot(elements));
+  return beside_.back();
 }
 
 Tensor RingGradients::open(int bucket) {
+  const int64_t elements = partition_.bucket(bucket).elements;
   const int own = own_slot_[static_cast<size_t>(bucket)];
-  return claim(own >= 0 ? own_[static_cast<size_t>(own)] : free_slot(), bucket);
+  if (own >= 0) return claim(own_[static_cast<size_t>(own)], bucket, elements);
+  const size_t end = end_of_[static_cast<size_t>(bucket)];
+  if (const auto memory = place(end, bucket)) return *memory;
+  if (const auto memory = place(1 - end, bucket)) return *memory;
+  return claim(free_slot(elements), bucket, elements);
 }
 
 void RingGradients::sent(int bucket, const dist::Work& work) {
-  for (auto* slots : {&ring_, &own_}) {
-    for (Slot& slot : *slots) {
-      if (slot.bucket != bucket) continue;
-      slot.work = work;
-      slot.bucket = -1;
-    }
-  }
+  const auto leaves = [bucket, &work](auto& place) {
+    if (place.bucket != bucket) return;
+    place.work = work;
+    place.bucket = -1;
+  };
+  for (End& end : ends_) leaves(end);
+  for (Slot& slot : beside_) leaves(slot);
+  for (Slot& slot : own_) leaves(slot);
 }
 
 void RingGradients::settle() {
-  for (auto* slots : {&ring_, &own_}) {
-    for (Slot& slot : *slots) std::exchange(slot.work, {}).wait();
-  }
+  for (End& end : ends_) std::exchange(end.work, {}).wait();
+  for (Slot& slot : beside_) std::exchange(slot.work, {}).wait();
+  for (Slot& slot : own_) std::exchange(slot.work, {}).wait();
 }
 
 ReductionPolicy::Sent OrderedReduction::send(int bucket, const Tensor& gradient,
@@ -103,7 +123,7 @@ ReductionPolicy::Sent OrderedReduction::send(int bucket, const Tensor& gradient,
   };
   const dist::Work work =
       communicator_.exchange(gradient, static_cast<int>(micro_step.contributors), std::move(fold),
-                             {dist::Traffic::gradients, bucket});
+                             partition_.call(dist::Traffic::gradients, bucket));
   return {.left = work, .arrived = work};
 }
 
@@ -123,7 +143,7 @@ dist::Work FastReduction::reduce_scatter(int bucket, const Tensor& gradient,
                                          const MicroStep& micro_step) {
   const Tensor sum = partition_.shard_of(partition_.accumulator(), bucket);
   const auto contributors = static_cast<int>(micro_step.contributors);
-  const dist::Call call{dist::Traffic::gradients, bucket};
+  const dist::Call call = partition_.call(dist::Traffic::gradients, bucket);
   const bool first = micro_step.index == 0;
   if (first && sum.dtype() == DType::f32) {
     return communicator_.reduce_scatter(sum, gradient, contributors, call);

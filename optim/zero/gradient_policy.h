@@ -6,7 +6,9 @@
 // is done the memory belongs to the communication.
 #pragma once
 
+#include <array>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -43,10 +45,17 @@ class FullGradients : public GradientPolicy {
   std::vector<dist::Work> works_;
 };
 
-/// Stages 2 and 3: a ring of slots, each as large as the largest bucket, which buckets pass
-/// through. A tied parameter's bucket, which opens first and closes last, has a slot of its own.
-/// Where a model completes its buckets in another order than that of its registration, the ring
-/// grows by the slots that this takes.
+/// Stages 2 and 3: memory that buckets pass through, from its two ends in turn. It is as large as
+/// two neighbours in the order of the layout take: while one is on its way the next one fills, and
+/// where an operation's weight and bias lie in two buckets, both fill. So it is never larger than
+/// the model, also where one parameter is larger than all others.
+///
+///   | bucket 4 -->         |    <-- bucket 5 |
+///   | bucket 6 -->   |                          when bucket 4 has left, and so on
+///
+/// A tied parameter's bucket, which opens first and closes last, has a slot of its own. Where a
+/// model completes its buckets in another order than that of its registration, buckets that find no
+/// room take slots of their own size beside the ring, which stay for the next ones.
 class RingGradients : public GradientPolicy {
  public:
   RingGradients(const Partition& partition, dist::Communicator& communicator);
@@ -54,26 +63,32 @@ class RingGradients : public GradientPolicy {
   void sent(int bucket, const dist::Work& work) override;
   void settle() override;
 
-  /// Slots that a ring starts with: one fills while the other is on its way, or, where an
-  /// operation's weight and bias lie in two buckets, fills with it.
-  static constexpr int first_slots = 2;
-
  private:
   struct Slot {
     Tensor memory;
     dist::Work work;
     int bucket = -1;  // that fills it, or -1
   };
-  Slot& free_slot();
-  Tensor claim(Slot& slot, int bucket);
+  /// The bucket that came last to an end of the ring.
+  struct End {
+    dist::Range range;
+    dist::Work work;
+    int bucket = -1;  // while it fills, or -1
+  };
   Slot new_slot(int64_t elements);
+  static Tensor claim(Slot& slot, int bucket, int64_t elements);
+  /// A bucket's place at an end, where no bucket that fills is in its way.
+  std::optional<Tensor> place(size_t end, int bucket);
+  Slot& free_slot(int64_t elements);
 
   const Partition& partition_;
   dist::Communicator& communicator_;
-  std::vector<Slot> ring_;
-  size_t next_ = 0;
-  std::vector<Slot> own_;      // of the buckets of tied parameters
-  std::vector<int> own_slot_;  // bucket -> index in own_, or -1
+  Tensor ring_;
+  std::array<End, 2> ends_;
+  std::vector<size_t> end_of_;  // bucket -> the end that it goes to
+  std::vector<Slot> beside_;    // of buckets that found no room
+  std::vector<Slot> own_;       // of the buckets of tied parameters
+  std::vector<int> own_slot_;   // bucket -> index in own_, or -1
 };
 
 /// How a complete bucket comes to the gradient sums of its owners.

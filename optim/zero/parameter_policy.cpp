@@ -34,7 +34,7 @@ void GatheredParameters::use(int parameter) {
 dist::Work GatheredParameters::publish(int bucket) {
   dist::Work& work = published_[static_cast<size_t>(bucket)];
   work = communicator_.all_gather(partition_.held_values(bucket),
-                                  {dist::Traffic::parameters, bucket});
+                                  partition_.call(dist::Traffic::parameters, bucket));
   return work;
 }
 
@@ -126,7 +126,7 @@ void ShardedParameters::gather(int index) {
     const dist::Range own = partition_.own_range(b);
     kernels::copy(current_context(whole.device()), whole.flat(own.begin, own.end),
                   partition_.held_values(b));
-    unit.works.push_back(communicator_.all_gather(whole, {purpose, b}));
+    unit.works.push_back(communicator_.all_gather(whole, partition_.call(purpose, b)));
     partition_.attach_bucket(b, whole.storage(), 0);
   }
 }

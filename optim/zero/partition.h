@@ -49,6 +49,11 @@ class Partition {
   const dist::Bucket& bucket(int index) const {
     return layout_.buckets()[static_cast<size_t>(index)];
   }
+  /// What a collective on a bucket is for. Partitions count their buckets each; the group, the
+  /// first parameter's place of registration, tells them apart.
+  dist::Call call(dist::Traffic purpose, int bucket) const {
+    return {purpose, bucket, parameters_.front().registration};
+  }
   /// The lowest place of registration among a bucket's parameters: backward reaches it last.
   int64_t first_registration(int bucket) const;
   int64_t largest_bucket() const;  // elements

@@ -24,14 +24,27 @@ Reducer::Reducer(const ZeroOptions& options, std::shared_ptr<dist::Communicator>
     : options_(options), communicator_(std::move(communicator)), notes_(notes) {}
 
 Reducer::~Reducer() {
-  for (const auto& filling : trainable_) {
-    for (const PlacedParameter& placed : filling->of.partition().parameters()) {
-      Leaf& leaf = placed.named.parameter.leaf();
-      leaf.gradient_buffer = nullptr;
-      leaf.gradient_complete = nullptr;
-      leaf.gradient = {};  // a view of the optimizer's memory
-    }
+  for (const auto& filling : trainable_) detach(filling->of);
+}
+
+void Reducer::detach(const TrainablePartition& partition) {
+  for (const PlacedParameter& placed : partition.partition().parameters()) {
+    Leaf& leaf = placed.named.parameter.leaf();
+    leaf.gradient_buffer = nullptr;
+    leaf.gradient_complete = nullptr;
+    leaf.gradient = {};  // a view of the optimizer's memory
   }
+}
+
+void Reducer::remove(const TrainablePartition& partition) {
+  const auto is_it = [&partition](const auto& filling) { return &filling->of == &partition; };
+  const auto found = std::find_if(trainable_.begin(), trainable_.end(), is_it);
+  if (found == trainable_.end()) return;
+  detach(partition);
+  const Filling* filling = found->get();
+  std::erase_if(order_, [filling](const Turn& turn) { return turn.filling == filling; });
+  std::erase(parameters_, &(*found)->of.parameters());
+  trainable_.erase(found);
 }
 
 void Reducer::add(TrainablePartition& partition) {
@@ -64,6 +77,10 @@ void Reducer::add_turns(Filling& filling) {
 
 void Reducer::add_frozen(StagedPartition& partition) {
   parameters_.push_back(&partition.parameters());
+}
+
+void Reducer::remove_frozen(StagedPartition& partition) {
+  std::erase(parameters_, &partition.parameters());
 }
 
 void Reducer::forget() { notes_.log.clear(); }

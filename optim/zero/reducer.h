@@ -34,8 +34,12 @@ class Reducer {
   /// Takes the gradients of a partition over: sets their hooks, and sorts its buckets among those
   /// of the partitions before it.
   void add(TrainablePartition& partition);
+  /// Gives a partition's gradients back: its hooks go, and its buckets leave the order. Does
+  /// nothing for a partition that was not added.
+  void remove(const TrainablePartition& partition);
   /// Frozen parameters have no gradient, but forward and backward find their values too.
   void add_frozen(StagedPartition& partition);
+  void remove_frozen(StagedPartition& partition);
   /// Forgets what micro-steps have shown so far: after partitions came, they are others.
   virtual void forget();
 
@@ -95,6 +99,7 @@ class Reducer {
     int bucket;
   };
   void attach(Filling& filling);
+  static void detach(const TrainablePartition& partition);
   void add_turns(Filling& filling);
   void open_bucket(Filling& filling, int bucket);
   Tensor gradient_view(Filling& filling, int parameter);

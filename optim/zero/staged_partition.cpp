@@ -168,7 +168,7 @@ Tensor gather_bucket(const Partition& partition, int bucket, const Tensor& own,
   const Tensor piece = whole.flat(range.begin, range.end);
   kernels::convert(current_context(whole.device()), piece, own);
   if (range.size() < elements) {
-    communicator.all_gather(whole, {dist::Traffic::other, bucket}).wait();
+    communicator.all_gather(whole, partition.call(dist::Traffic::other, bucket)).wait();
   }
   return whole;
 }

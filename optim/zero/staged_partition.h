@@ -62,6 +62,8 @@ class TrainablePartition : public StagedPartition {
   /// Updates what this rank is responsible for of each bucket, and gathers the bucket.
   void update_and_gather(const UpdateChoice& choice);
 
+  /// Zeroes the update rule's state.
+  void reset_state() { updates_->reset_state(); }
   /// Adds the optimizer state that this rank holds to `result`, by parameter.
   void own_state(StateByName& result) const;
   /// Adds the state of whole parameters to `result` on rank `root` alone; a bucket at a time.

@@ -13,7 +13,7 @@ namespace tessera::optim {
 
 /// What a step was.
 struct StepReport {
-  int64_t step = 0;
+  int64_t step = 0;     // from 0, as micro_batches() was given it
   float loss = 0;       // of the global batch
   float grad_norm = 0;  // before clipping
   float learning_rate = 0;

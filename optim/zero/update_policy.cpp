@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/ops/copy.h"
+#include "core/ops/fill.h"
 
 namespace tessera::optim {
 
@@ -19,6 +20,12 @@ void UpdatePolicy::fill(const nn::ParameterSource& source) {
   if (!masters_.defined()) return;
   for (int b = 0; b < partition_.buckets(); ++b) {
     partition_.fill(range_of(masters_, b), b, range(b), source);
+  }
+}
+
+void UpdatePolicy::reset_state() {
+  for (const Tensor& state : state_) {
+    if (state.elements() > 0) kernels::fill(current_context(state.device()), state, 0.0f);
   }
 }
 
@@ -90,7 +97,7 @@ void ReplicatedUpdate::gather(int bucket) {
   kernels::copy(current_context(whole.device()), whole.flat(own.begin, own.end),
                 partition_.shard_of(partition_.accumulator(), bucket));
   gathered_[static_cast<size_t>(bucket)] =
-      communicator_.all_gather(whole, {dist::Traffic::gradients, bucket});
+      communicator_.all_gather(whole, partition_.call(dist::Traffic::gradients, bucket));
 }
 
 void ReplicatedUpdate::prepare(int bucket) {

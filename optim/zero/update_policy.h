@@ -39,6 +39,9 @@ class UpdatePolicy {
   /// Gives the master weights their values, where there are any.
   void fill(const nn::ParameterSource& source);
 
+  /// Zeroes the rule's state.
+  void reset_state();
+
   /// Which range of a bucket this rank updates.
   virtual dist::Range range(int bucket) const = 0;
   /// The f32 weights of that range, as far as `values` has not been rounded.

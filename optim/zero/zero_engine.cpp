@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <exception>
 #include <map>
 
 #include "core/autograd.h"
+#include "core/text/step_number.h"
 #include "core/trace.h"
 #include "optim/kernels/step_end.h"
 #include "optim/zero/graphs.h"
@@ -34,6 +36,18 @@ ParameterSource present_values(const std::vector<nn::NamedParameter>& parameters
   };
 }
 
+/// The lowest rank whose `failed` is true; -1 if there is none. Collective.
+int first_that_failed(dist::Communicator& communicator, bool failed) {
+  // Not the communicator's memory, which may be what there is no more of.
+  const Tensor flags =
+      Tensor::zeros({communicator.size()}, DType::u8, Device{}, Category::communication);
+  auto* const values = flags.data<uint8_t>();
+  values[communicator.rank()] = failed ? 1 : 0;
+  communicator.all_gather_host(flags, {dist::Traffic::other}).wait();
+  const auto* const found = std::find(values, values + communicator.size(), 1);
+  return found == values + communicator.size() ? -1 : static_cast<int>(found - values);
+}
+
 }  // namespace
 
 bool any_f16(const std::vector<nn::NamedParameter>& parameters) {
@@ -48,7 +62,6 @@ ZeroEngine::ZeroEngine(const ZeroOptions& options, UpdateRule rule, const dist::
       communicator_(world.communicator),
       record_(communicator_),
       statistics_(communicator_),
-      norm_(communicator_),
       values_(communicator_->device()) {
   if (options.loss_scaling) scaler_ = std::make_unique<LossScaler>(*options.loss_scaling);
   const Reducer::Notes notes{log_, record_, statistics_};
@@ -56,7 +69,58 @@ ZeroEngine::ZeroEngine(const ZeroOptions& options, UpdateRule rule, const dist::
                            : std::make_unique<Reducer>(options, communicator_, notes);
 }
 
-void ZeroEngine::add(std::vector<nn::NamedParameter> parameters, const std::vector<int>& groups) {
+void ZeroEngine::add(std::vector<nn::NamedParameter> parameters, const std::vector<int>& groups,
+                     std::vector<nn::NamedStatistics> statistics) {
+  const Extent before{trainable_.size(), frozen_.size(), taken_.size(), registered_,
+                      scaler_ != nullptr};
+  // Whatever can fail comes first. Where an optimizer is at work, the ranks then hear whether it
+  // did on one of them: otherwise the next step would wait for ever for a rank that went back.
+  GradientNorm norm;
+  BatchStatistics::Addition addition;
+  std::exception_ptr failure;
+  try {
+    add_partitions(std::move(parameters), groups);
+    norm = norm_of_all();
+    addition = statistics_.prepare(std::move(statistics));
+  } catch (...) {
+    failure = std::current_exception();
+  }
+  const bool at_work = before.trainable + before.frozen > 0;
+  const int failed = at_work ? first_that_failed(*communicator_, failure != nullptr)
+                             : (failure ? communicator_->rank() : -1);
+  if (failed < 0) {
+    norm_ = std::move(norm);
+    statistics_.add(std::move(addition), options_.sync_batch_norm);
+    reducer_->forget();
+    return;
+  }
+  shrink_to(before);
+  if (failure) std::rethrow_exception(failure);
+  fail(
+      "optimizer: rank {} could not take the parameters over, so no rank has; its own message "
+      "says why",
+      failed);
+}
+
+void ZeroEngine::shrink_to(const Extent& extent) {
+  for (size_t i = extent.trainable; i < trainable_.size(); ++i) reducer_->remove(*trainable_[i]);
+  for (size_t i = extent.frozen; i < frozen_.size(); ++i) reducer_->remove_frozen(*frozen_[i]);
+  trainable_.resize(extent.trainable);
+  frozen_.resize(extent.frozen);
+  taken_.resize(extent.parameters);
+  unreached_.resize(extent.parameters);
+  registered_ = extent.registered;
+  if (!extent.scales_losses) scaler_ = nullptr;
+}
+
+GradientNorm ZeroEngine::norm_of_all() const {
+  std::vector<const Partition*> partitions;
+  for (const auto& partition : trainable_) partitions.push_back(&partition->partition());
+  return {communicator_, std::move(partitions)};
+}
+
+void ZeroEngine::add_partitions(std::vector<nn::NamedParameter> parameters,
+                                const std::vector<int>& groups) {
   const ParameterSource source = present_values(parameters, options_.seed);
   if (any_f16(parameters) && !scaler_) scaler_ = std::make_unique<LossScaler>(LossScaling{});
   const size_t first_trainable = trainable_.size();
@@ -76,11 +140,6 @@ void ZeroEngine::add(std::vector<nn::NamedParameter> parameters, const std::vect
   for (auto& part : parts) add_partition(std::move(part));
   for (size_t i = first_trainable; i < trainable_.size(); ++i) trainable_[i]->fill(source);
   for (size_t i = first_frozen; i < frozen_.size(); ++i) frozen_[i]->fill(source);
-  reducer_->forget();
-}
-
-void ZeroEngine::add(const std::vector<nn::NamedStatistics>& statistics) {
-  statistics_.add(statistics, options_.sync_batch_norm);
 }
 
 void ZeroEngine::add_partition(std::vector<PlacedParameter> parameters) {
@@ -95,9 +154,13 @@ void ZeroEngine::add_partition(std::vector<PlacedParameter> parameters) {
                                                             communicator_, options_, log_));
   TrainablePartition& partition = *trainable_.back();
   reducer_->add(partition);
-  norm_.add(partition.partition());
   taken_.resize(taken_.size() + partition.partition().parameters().size(), 0);
   unreached_.resize(taken_.size(), false);
+}
+
+void ZeroEngine::reset_rule_state() {
+  for (const auto& partition : trainable_) partition->reset_state();
+  taken_.assign(taken_.size(), 0);
 }
 
 std::vector<StagedPartition*> ZeroEngine::partitions() const {
@@ -178,8 +241,8 @@ bool ZeroEngine::deferred() const {
 int64_t ZeroEngine::launch() {
   TESSERA_CHECK(std::ssize(launched_) < StepValues::slots,
                 "launch_step: the results of {} steps are not asked for yet, {} may be under way; "
-                "call get() of step {} first", launched_.size(), StepValues::slots,
-                launched_.front().report.step);
+                "call get() of step {} first",
+                launched_.size(), StepValues::slots, step_number(launched_.front().report.step));
   const trace::Scope scope("step");
   reduce();
   Launched launched = end_step();
@@ -242,7 +305,7 @@ StepReport ZeroEngine::result(int64_t number) {
                 "get: the result of this step was asked for before");
   TESSERA_CHECK(launched_.front().number == number,
                 "get: the result of step {} must be asked for first",
-                launched_.front().report.step);
+                step_number(launched_.front().report.step));
   Launched launched = std::move(launched_.front());
   launched_.pop_front();
   const StepScalars values = launched.values.get();
@@ -260,7 +323,8 @@ void ZeroEngine::fail_non_finite(const Launched& launched, const StepScalars& va
   const int64_t failed = launched.report.step;
   if (launched.failures != failures_) {
     throw NonFiniteError(fmt::format("step {}: nothing was updated, because step {} before it was "
-                                     "not finite", failed, failed_step_),
+                                     "not finite",
+                                     step_number(failed), step_number(failed_step_)),
                          -1);
   }
   ++failures_;
@@ -269,13 +333,12 @@ void ZeroEngine::fail_non_finite(const Launched& launched, const StepScalars& va
   values_.stop_skipping();
   if (!std::isfinite(values.loss)) {
     throw NonFiniteError(
-        fmt::format("step {}: the loss is not finite ({})", failed, values.loss),
+        fmt::format("step {}: the loss is not finite ({})", step_number(failed), values.loss),
         values.non_finite);
   }
-  throw NonFiniteError(
-      fmt::format("step {}: the gradient norm is not finite ({}), the loss is {}", failed,
-                  values.norm, values.loss),
-      -1);
+  throw NonFiniteError(fmt::format("step {}: the gradient norm is not finite ({}), the loss is {}",
+                                   step_number(failed), values.norm, values.loss),
+                       -1);
 }
 
 void ZeroEngine::update_and_gather(const std::vector<bool>& reached, float gradient_scale,

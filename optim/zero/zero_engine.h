@@ -32,9 +32,12 @@ class ZeroEngine {
  public:
   ZeroEngine(const ZeroOptions& options, UpdateRule rule, const dist::World& world);
 
-  /// Takes parameters over: groups[i] is the group of parameters[i].
-  void add(std::vector<nn::NamedParameter> parameters, const std::vector<int>& groups);
-  void add(const std::vector<nn::NamedStatistics>& statistics);
+  /// Takes a model's parameters and running statistics over: groups[i] is the group of
+  /// parameters[i]. Where a rank cannot, for lack of memory for instance, it throws, and so does
+  /// every rank that has parameters already: it has these as before. Those that were to come have
+  /// lost their values. Collective.
+  void add(std::vector<nn::NamedParameter> parameters, const std::vector<int>& groups,
+           std::vector<nn::NamedStatistics> statistics);
 
   /// Begins a micro-step; the step's first begins the step.
   void begin(int64_t step, const MicroStep& micro_step);
@@ -71,12 +74,26 @@ class ZeroEngine {
   /// All partitions, those of frozen parameters too.
   std::vector<StagedPartition*> partitions() const;
 
+  /// Zeroes the update rule's state, and counts updates from 0 again.
+  void reset_rule_state();
+
   const StepState& state() const { return state_; }
   const UpdateRule& rule() const { return rule_; }
   dist::Communicator& communicator() const { return *communicator_; }
 
  private:
+  void add_partitions(std::vector<nn::NamedParameter> parameters, const std::vector<int>& groups);
   void add_partition(std::vector<PlacedParameter> parameters);
+  GradientNorm norm_of_all() const;
+  /// What add() may have to go back to.
+  struct Extent {
+    size_t trainable;
+    size_t frozen;
+    size_t parameters;  // trainable ones
+    int64_t registered;
+    bool scales_losses;
+  };
+  void shrink_to(const Extent& extent);
   /// By what the running micro-batch's gradients are multiplied.
   float backward_scale() const;
   float loss_scale() const { return scaler_ ? scaler_->scale() : 1.0f; }

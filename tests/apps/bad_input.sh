@@ -21,7 +21,7 @@ def tensor(begin, end, dtype="F32", shape=(2,)):
 write("empty.txt", b"")
 write("short.txt", b"0123456789")
 write("odd.bin", b"abc")
-write("large.bin", struct.pack("<400H", *[1] * 399, 300))
+write("large.bin", struct.pack("<400H", *[1] * 100, 300, *[1] * 299))
 header = struct.pack("<256i", 20240520, 1, 7, *[0] * 253)
 write("count.bin", header + struct.pack("<100H", *[1] * 100))
 write("foreign.safetensors", b"PK\x03\x04 this is a zip file of another program")
@@ -59,13 +59,10 @@ train 'empty.txt: is empty' --data empty.txt
 train 'is not a regular file' --data .
 train 'short.txt: the data has 10 tokens, expected at least one sequence' --data short.txt
 train 'odd.bin: has 3 bytes' --data odd.bin
-train 'large.bin: token 300 at position 399 is beyond the model.s vocabulary of 256' \
-  --data large.bin
-train 'text.txt: token [0-9]* at position [0-9]* is beyond' "${small[@]}" --vocab 100
 train 'says 7 tokens, but 200 bytes follow' --data count.bin
 train 'validation part has 10 tokens' --data text.txt --val-data short.txt --eval-every 1
 train '--data is required'
-train 'not expected: --foo' "${small[@]}" --foo
+train 'unknown flag --foo; --help lists' "${small[@]}" --foo
 train 'layers is -1' "${small[@]}" --layers -1
 train 'context is 0' "${small[@]}" --context 0
 train 'heads is 0' "${small[@]}" --heads 0
@@ -74,10 +71,10 @@ train 'micro-batch is 0' "${small[@]}" --micro-batch 0
 train 'global batch 12 is not a multiple of the micro-batch 5' "${small[@]}" --micro-batch 5
 train 'width 18 is not divisible by 4 heads' "${small[@]}" --width 18 --heads 4
 train 'stage is 4, expected 0, 1, 2 or 3' "${small[@]}" --stage 4
-train 'precision: fp8 not in {fp32,bf16,fp16}' "${small[@]}" --precision fp8
+train "--precision is 'fp8', expected one of fp32, bf16, fp16" "${small[@]}" --precision fp8
 train 'grad-shard bf16 is for 16-bit gradients; --precision is fp32' \
   "${small[@]}" --grad-shard bf16
-train 'offload: disk not in {none,optimizer}' "${small[@]}" --offload disk
+train "--offload is 'disk', expected one of none, optimizer" "${small[@]}" --offload disk
 
 train 'none.safetensors: cannot be opened' "${small[@]}" --init none.safetensors
 train 'not a safetensors file' "${small[@]}" --init foreign.safetensors
@@ -93,9 +90,10 @@ alone "${small[@]}" --steps 1 --eval-every 0 --save saved/model.safetensors
 head -c -4 saved/model.safetensors > truncated.safetensors
 train 'has [0-9]* bytes of data' "${small[@]}" --init truncated.safetensors
 cp saved/model.safetensors other.safetensors
-train 'shape is \[256, 16\], expected \[256, 32\]' "${small[@]}" --width 32 --init other.safetensors
-train 'n_embd is 16, the model.s is 32' "${small[@]}" --width 32 --init saved/model.safetensors
-train 'n_head is 2, the model.s is 4' "${small[@]}" --heads 4 --init saved/model.safetensors
+train 'has width 16, and asked for are --width 32; leave' \
+  "${small[@]}" --width 32 --init other.safetensors
+train 'has heads 2, width 16, and asked for are --heads 4, --width 32; leave' \
+  "${small[@]}" --heads 4 --width 32 --init saved/model.safetensors
 
 train 'no/m.safetensors: cannot be written: No such file' "${small[@]}" --save no/m.safetensors
 train 'not a regular file' "${small[@]}" --save saved
@@ -107,19 +105,49 @@ if [[ $(id -u) != 0 ]]; then
 fi
 
 expect 'config.json: there is no such file' "$generate" truncated.safetensors
-expect 'not expected: --foo' "$generate" saved/model.safetensors --foo
+expect 'unknown flag --foo; --help lists' "$generate" saved/model.safetensors --foo
 expect 'token 256 is beyond the model.s vocabulary of 256' \
   "$generate" saved/model.safetensors --prompt-tokens 256
+# What config.json says is bounded, and compared with the weights, before a model is built.
+cp saved/config.json config.good
+config() { sed "s/\"$1\": [^,]*/\"$1\": $2/" config.good > saved/config.json; }
+config n_layer 1000000
+expect 'config.json: layers is 1000000, expected at most 16384' "$generate" saved/model.safetensors
+config n_embd 4611686018427387904
+expect 'width is 4611686018427387904, expected at most' "$generate" saved/model.safetensors
+config layer_norm_epsilon -1
+expect 'epsilon is -1, expected above 0' "$generate" saved/model.safetensors
+config n_layer 3
+expect 'config.json: it says n_layer 3, and the tensors of .* have 2' \
+  "$generate" saved/model.safetensors
+head -c 200000 /dev/zero | tr '\0' '[' > saved/config.json
+expect 'config.json: is nested deeper than 32' "$generate" saved/model.safetensors
+train 'config.json: is nested deeper than 32' "${small[@]}" --init saved/model.safetensors
+cp config.good saved/config.json
+
 cp truncated.safetensors saved/model.safetensors
 expect 'has [0-9]* bytes of data' "$generate" saved/model.safetensors
 
 # Several ranks say it once.
 expect 'no_such.txt: cannot be opened' mpirun -n 3 "$train_gpt" --data no_such.txt
 [[ $(grep -c 'no_such.txt' stderr.log) == 1 ]] || fail "said twice: $(cat stderr.log)"
-expect 'not expected: --foo' mpirun -n 2 "$train_gpt" --foo
-# Only one of the ranks reads the token that is wrong.
-expect 'large.bin: token 300 at position 399' \
-  mpirun -n 3 "$train_gpt" --data large.bin --eval-every 0 --log run.jsonl
+expect 'unknown flag --foo; --help lists' mpirun -n 2 "$train_gpt" --foo
+
+# A token beyond the vocabulary ends the run when some rank reads it: no file is scanned before.
+# Every window of the data is read within three steps.
+unread() {
+  local status=0
+  "$@" --steps 3 --eval-every 0 > stdout.log 2> stderr.log < /dev/null || status=$?
+  [[ $status == 2 ]] || fail "exit code $status for a token beyond the vocabulary: $*"
+  grep -q "$wrong_token" stderr.log || fail "$*"$'\n'"$(cat stderr.log)"
+}
+wrong_token='large.bin: token 300 at position 100 is beyond the model.s vocabulary of 256'
+for ranks in 1 3; do
+  unread mpirun -n "$ranks" "$train_gpt" "${small[@]}" --data large.bin
+done
+wrong_token='text.txt: token [0-9]* at position [0-9]* is beyond the model.s vocabulary of 100'
+unread "$train_gpt" "${small[@]}" --vocab 100
+alone "${small[@]}" --data large.bin --steps 3 --eval-every 0 --vocab 301
 
 # A loss that is not finite: the step and the first operation, and exit code 1.
 python3 - << 'PYTHON'
@@ -136,7 +164,7 @@ not_finite() {
   "$@" "${small[@]}" --steps 3 --init nan.safetensors --save never.safetensors \
     > stdout.log 2> stderr.log < /dev/null || status=$?
   [[ $status == 1 ]] || fail "exit code $status for a loss that is not finite: $*"
-  local text='step 0: the loss is not finite (-*nan); first at linear with h.1.mlp.c_fc.weight'
+  local text='step 1: the loss is not finite (-*nan); first at linear with h.1.mlp.c_fc.weight'
   [[ $(grep -c "$text, which is not finite itself" stderr.log) == 1 ]] ||
     fail "$*"$'\n'"$(cat stderr.log)"
 }

@@ -87,15 +87,15 @@ else
   grep -q 'device cpu, communicator mpi' stdout.log || fail "$(cat stdout.log)"
 fi
 
-expect 'not expected: --foo' "$comm_bench" --foo
+expect 'unknown flag --foo' "$comm_bench" --foo
 expect '--min-bytes is 2k, expected at most --max-bytes, 1k' \
   "$comm_bench" --min-bytes 2k --max-bytes 1k
 expect "--min-bytes is '4XB', expected a quantity" "$comm_bench" --min-bytes 4XB
 expect '--factor is 1, expected at least 2' "$comm_bench" --factor 1
 expect '--iterations is 0, expected at least 1' "$comm_bench" --iterations 0
 expect '--warmup is -1, expected at least 0' "$comm_bench" --warmup -1
-expect '--collective: reduce not in' "$comm_bench" --collective reduce
-expect '--dtype: fp8 not in' "$comm_bench" --dtype fp8
+expect "--collective is 'reduce', expected one of" "$comm_bench" --collective reduce
+expect "--dtype is 'fp8', expected one of" "$comm_bench" --dtype fp8
 expect 'all_reduce sums f32 alone, --dtype is bf16' \
   "$comm_bench" --collective all_reduce --dtype bf16
 expect '--comm nccl: NCCL connects GPUs, and --device is cpu' \

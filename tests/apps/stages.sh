@@ -111,7 +111,7 @@ import json
 lines = [json.loads(line) for line in open("skip.jsonl")]
 steps = [line for line in lines if line["type"] == "step"]
 skipped = [step["step"] for step in steps if "skipped" in step]
-assert skipped and skipped[0] == 0 and len(skipped) < len(steps), skipped
+assert skipped and skipped[0] == 1 and len(skipped) < len(steps), skipped
 assert lines[-1]["skipped"] == len(skipped)
 for before, after in zip(steps, steps[1:]):
     factor = 0.5 if "skipped" in before else 1

@@ -1,5 +1,6 @@
 #include "apps/train_gpt_options.h"
 
+#include "models/gpt/gpt_weights.h"
 #include "tests/support/catch.h"
 #include "tests/support/temporary_folder.h"
 #include "train/plan/plan_table.h"
@@ -17,6 +18,19 @@ TrainOptions parse(std::vector<const char*> arguments) {
 
 std::string refusal(const std::vector<const char*>& arguments) {
   return test::message_of<InputError>([&] { parse(arguments); });
+}
+
+// The weights of a model, and config.json beside them.
+std::string saved(const test::TemporaryFolder& folder, const models::GptConfig& config) {
+  models::Gpt model(config);
+  nn::materialize(model, Device{}, 5);
+  const std::string path = folder.path("model.safetensors");
+  models::GptWriter writer(path, model);
+  for (const nn::NamedParameter& named : model.named_parameters()) {
+    writer.write(named, named.parameter.tensor().values<float>());
+  }
+  writer.commit();
+  return path;
 }
 
 }  // namespace
@@ -76,8 +90,8 @@ TEST_CASE("flags come from a file, and the command line overrides it") {
 
 TEST_CASE("what cannot be done is refused in one line that says what is possible") {
   const std::vector<std::pair<std::vector<const char*>, const char*>> cases = {
-      {{"--foo"}, "not expected: --foo"},
-      {{"stray"}, "not expected: stray"},
+      {{"--foo"}, "unknown flag --foo"},
+      {{"stray"}, "unexpected argument 'stray'"},
       {{"--steps", "0"}, "--steps is 0, expected at least 1"},
       {{"--steps", "-5"}, "--steps is -5"},
       {{"--steps", "ten"}, "ten"},
@@ -95,11 +109,12 @@ TEST_CASE("what cannot be done is refused in one line that says what is possible
       {{"--micro-batch", "-1"}, "micro-batch is -1"},
       {{"--stage", "4"}, "stage is 4, expected 0, 1, 2 or 3"},
       {{"--stage", "-1"}, "stage is -1"},
-      {{"--bucket-bytes", "0"}, "--bucket-bytes is 0"},
-      {{"--precision", "fp8"}, "fp8 not in {fp32,bf16,fp16}"},
+      {{"--bucket-bytes", "0"}, "--bucket-bytes is '0', expected more than 0"},
+      {{"--precision", "fp8"}, "--precision is 'fp8', expected one of fp32, bf16, fp16"},
       {{"--grad-shard", "bf16"}, "--grad-shard bf16 is for 16-bit gradients; --precision is fp32"},
-      {{"--precision", "bf16", "--grad-shard", "fp16"}, "fp16 not in {fp32,bf16}"},
-      {{"--offload", "disk"}, "disk not in {none,optimizer}"},
+      {{"--precision", "bf16", "--grad-shard", "fp16"},
+       "--grad-shard is 'fp16', expected one of fp32, bf16"},
+      {{"--offload", "disk"}, "--offload is 'disk', expected one of none, optimizer"},
       {{"--overlap", "maybe"}, "maybe"},
       {{"--reduction", "slow"}, "slow"},
       {{"--optimizer", "lion"}, "lion"},
@@ -113,6 +128,8 @@ TEST_CASE("what cannot be done is refused in one line that says what is possible
       {{"--clip", "-1"}, "--clip is -1"},
       {{"--dropout", "1"}, "dropout is 1"},
       {{"--warmup", "-1"}, "--warmup is -1"},
+      {{"--warmup", "9223372036854775807"}, "--warmup is 9223372036854775807, expected at most"},
+      {{"--steps", "1099511627776", "--global-batch", "12000000"}, "are more than 2^62 samples"},
       {{"--threads", "-1"}, "--threads is -1"},
       {{"--seed", "-1"}, "-1"},
       {{"--eval-every", "-1"}, "--eval-every is -1"},
@@ -128,6 +145,74 @@ TEST_CASE("what cannot be done is refused in one line that says what is possible
   const char* no_data[] = {"train_gpt"};
   REQUIRE_THAT(test::message_of<InputError>([&] { parse_command_line(1, no_data); }),
                ContainsSubstring("--data is required"));
+}
+
+TEST_CASE("--init takes the sizes of its file, and names all that were given otherwise") {
+  const test::TemporaryFolder folder;
+  const std::string path = saved(
+      folder, {.layers = 2, .heads = 3, .width = 12, .context = 8, .vocab = 300, .epsilon = 1e-6f});
+  for (const std::string& given : {path, folder.path("")}) {
+    const TrainOptions options = parse({"--init", given.c_str(), "--steps", "3"});
+    CHECK(options.init == path);
+    CHECK(options.name == "gpt-2x12");
+    CHECK(options.preset == "nano");
+    CHECK(options.model.layers == 2);
+    CHECK(options.model.heads == 3);
+    CHECK(options.model.width == 12);
+    CHECK(options.model.context == 8);
+    CHECK(options.model.vocab == 300);
+    CHECK(options.model.epsilon == 1e-6f);
+    CHECK(parse({"--init", given.c_str(), "--layers", "2"}).model.width == 12);
+  }
+  CHECK(refusal({"--init", path.c_str(), "--layers", "4", "--heads", "3", "--vocab", "256"}) ==
+        path +
+            ": its model has layers 2, vocab 300, and asked for are --layers 4, --vocab 256; "
+            "leave these flags out");
+  CHECK(refusal({"--init", path.c_str(), "--preset", "micro", "--width", "12", "--context", "8",
+                 "--vocab", "300"}) ==
+        path +
+            ": its model has layers 2, heads 3, and asked for are --preset micro (layers 6), "
+            "--preset micro (heads 6); leave these flags out");
+
+  std::filesystem::remove(folder.path("config.json"));
+  CHECK(refusal({"--init", path.c_str()}) ==
+        path +
+            ": no config.json beside it says how many heads of attention its model has; give "
+            "--heads");
+  CHECK(parse({"--init", path.c_str(), "--heads", "2"}).model.heads == 2);
+
+  const std::string pickle = folder.file("pytorch_model.bin", "PK\3\4 of torch.save");
+  std::filesystem::remove(path);
+  CHECK_THAT(refusal({"--init", folder.path("").c_str()}),
+             ContainsSubstring("pytorch_model.bin: not a safetensors file, but a zip of pickles"));
+  std::filesystem::remove(pickle);
+  CHECK_THAT(refusal({"--init", folder.path("").c_str()}),
+             ContainsSubstring("model.safetensors: cannot be opened: No such file"));
+  folder.file("model.safetensors.index.json", "{}");
+  CHECK_THAT(refusal({"--init", folder.path("").c_str()}),
+             ContainsSubstring("its weights are divided among several files"));
+}
+
+TEST_CASE("--init with the sizes of a preset takes the preset's defaults") {
+  const test::TemporaryFolder folder;
+  const std::string path = saved(folder, models::GptConfig::preset("micro"));
+  const TrainOptions options = parse({"--init", path.c_str()});
+  CHECK(options.preset == "micro");
+  CHECK(options.name == "micro");
+  CHECK(options.steps == 5000);
+}
+
+TEST_CASE("a model of other sizes than its preset's has another name") {
+  CHECK(parse({}).name == "nano");
+  CHECK(parse({"--preset", "gpt2", "--layers", "12", "--dropout", "0.1"}).name == "gpt2");
+  CHECK(parse({"--layers", "2"}).name == "gpt-2x128");
+  CHECK(parse({"--context", "32"}).name == "gpt-4x128");
+}
+
+TEST_CASE("sizes of buckets take units") {
+  CHECK(parse({"--bucket-bytes", "1MiB"}).bucket_bytes == 1 << 20);
+  CHECK(parse({"--bucket-bytes", "500kB"}).bucket_bytes == 500'000);
+  CHECK(parse({"--bucket-bytes", "4096"}).bucket_bytes == 4096);
 }
 
 TEST_CASE("precision and what is kept where") {
@@ -177,7 +262,7 @@ TEST_CASE("the plan has every stage, with this run's ranks among others") {
   const TrainOptions options = parse({});
   const models::Gpt model(options.model);
   const std::string table = train::plan_table(
-      {.model_name = options.preset, .optimizer = options.optimizer}, training_run(options),
+      {.model_name = options.name, .optimizer = options.optimizer}, training_run(options),
       {.ranks = 3}, [&](const train::TrainingRun& run, const train::JobPlace& place) {
         return train::plan_run(run, model, place);
       });

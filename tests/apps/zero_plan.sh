@@ -37,7 +37,7 @@ expect() {
   grep -q -- "$pattern" stderr.log || fail "no '$pattern' from: $*"$'\n'"$(cat stderr.log)"
   [[ $(wc -l < stderr.log) == 1 && ! -s stdout.log ]] || fail "more than one line from: $*"
 }
-expect 'not expected: --foo' --foo
+expect 'unknown flag --foo' --foo
 expect '--ranks is 0' --ranks 0
 expect '--ranks is 2000000, expected at most 1000000' --ranks 2000000
 expect "--memory is '80XB', expected a quantity such as 80GB" --memory 80XB

@@ -1,9 +1,15 @@
 #include "core/text/output_file.h"
 
+#include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
 
 #include "core/error.h"
 #include "tests/support/catch.h"
+#include "tests/support/file_size_limit.h"
 #include "tests/support/temporary_folder.h"
 
 using namespace tessera;
@@ -64,4 +70,51 @@ TEST_CASE("pieces are written at their places, in any order") {
   REQUIRE_FALSE(std::filesystem::exists(folder.path("a")));
   file.commit();
   REQUIRE(folder.read("a") == "Head mid tail");
+}
+
+TEST_CASE("beyond the limit on the size of files writing is an error, and nothing remains") {
+  const test::TemporaryFolder folder;
+  {
+    const test::FileSizeLimit limit(1000);
+    CHECK_THAT(message_of<Error>([&] {
+                 OutputFile file(folder.path("a"));
+                 file.write(std::string(2000, 'a'));
+               }),
+               ContainsSubstring("a: writing failed: File too large"));
+  }
+  CHECK(folder.entries() == 0);
+}
+
+TEST_CASE("what a killed process has left goes when the file is written again, nothing else") {
+  const test::TemporaryFolder folder;
+  std::array<char, 256> host{};
+  REQUIRE(::gethostname(host.data(), host.size() - 1) == 0);
+  const std::string begin = std::string("a.") + host.data();
+  folder.file(begin + ".123.tmp", "of a process that is no longer there");
+  const std::string own = folder.file(fmt::format("{}.{}.tmp", begin, ::getpid()),
+                                      "of one that had this process's number");
+  // A file that somebody writes, of another host or of another name stays; a pipe is not opened.
+  const int written = ::open(folder.file(begin + ".124.tmp", "").c_str(), O_WRONLY);
+  REQUIRE(::flock(written, LOCK_EX) == 0);
+  for (const char* name : {"a.another-host.123.tmp", "ab.123.tmp", "a.123.tmp", "a"}) {
+    folder.file(name, "");
+  }
+  folder.file(begin + ".12x.tmp", "");
+  folder.file(begin + "..tmp", "");
+  REQUIRE(::mkfifo(folder.path(begin + ".125.tmp").c_str(), 0600) == 0);
+  {
+    OutputFile file(folder.path("a"));
+    CHECK_FALSE(std::filesystem::exists(folder.path(begin + ".123.tmp")));
+    CHECK(std::filesystem::file_size(own) == 0);
+    // Two writers of one name do not write the same temporary file.
+    CHECK_THAT(message_of<InputError>([&] { OutputFile{folder.path("a")}; }),
+               ContainsSubstring("is in use"));
+    file.write("new");
+    file.commit();
+  }
+  CHECK(folder.read("a") == "new");
+  CHECK(folder.entries() == 8);
+  ::close(written);
+  check_writable(folder.path("a"));
+  CHECK(folder.entries() == 7);
 }

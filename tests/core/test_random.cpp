@@ -137,6 +137,7 @@ TEST_CASE("each thread has a dropout state of its own", "[threads]") {
   dropout_state() = {.seed = 5, .step = 6, .first_sample = 7};
   std::thread([] {
     CHECK(dropout_state().seed == 0);
+    CHECK_FALSE(dropout_state().is_set());
     dropout_state().seed = 9;
   }).join();
   CHECK(dropout_state().seed == 5);

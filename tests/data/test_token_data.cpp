@@ -1,6 +1,7 @@
 #include "data/tokens/token_data.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <set>
 #include <vector>
 
@@ -85,32 +86,49 @@ TEST_CASE("token files that are refused") {
                ContainsSubstring("tokens of 4 bytes"));
 }
 
-TEST_CASE("a token beyond the vocabulary is named with its position") {
+TEST_CASE("a token beyond the vocabulary is named with file and position when it is read") {
   const TemporaryFolder folder;
-  const data::TokenFile bin(folder.file("a.bin", raw<uint16_t>({1, 2, 99, 100, 3})));
-  bin.check_vocabulary(0, 5, 101);
-  bin.check_vocabulary(0, 3, 100);
-  REQUIRE_THAT(
-      test::message_of<InputError>([&] { bin.check_vocabulary(0, 5, 100); }),
-      ContainsSubstring("token 100 at position 3 is beyond the model's vocabulary of 100"));
-  const data::TokenFile text(folder.file("a.txt", "ab\x80"));
-  text.check_vocabulary(0, 3, 256);
-  REQUIRE_THAT(test::message_of<InputError>([&] { text.check_vocabulary(0, 3, 128); }),
-               ContainsSubstring("token 128 at position 2"));
+  const std::string bin = folder.file("a.bin", raw<uint16_t>({1, 2, 99, 100, 3}));
+  const auto read = [](const std::string& path, int64_t vocab, int64_t begin, size_t count) {
+    std::vector<int32_t> tokens(count);
+    return test::message_of<InputError>([&] { data::TokenFile(path, vocab).copy(begin, tokens); });
+  };
+  CHECK(read(bin, 101, 0, 5) == "nothing was thrown");
+  CHECK(read(bin, 100, 0, 3) == "nothing was thrown");
+  CHECK(read(bin, 100, 1, 4) ==
+        bin + ": token 100 at position 3 is beyond the model's vocabulary of 100");
+  const std::string text = folder.file("a.txt", "ab\x80");
+  CHECK(read(text, 256, 0, 3) == "nothing was thrown");
+  CHECK_THAT(read(text, 128, 2, 1), ContainsSubstring("a.txt: token 128 at position 2"));
 }
 
-TEST_CASE("every token is checked by some rank") {
+TEST_CASE("tokens of a file that is cut short while it is read are an error with the place") {
+  const TemporaryFolder folder;
+  const data::TokenFile file(folder.file("a.bin", raw(std::vector<uint16_t>(40000, 7))));
+  std::filesystem::resize_file(file.path(), 20000);
+  std::vector<int32_t> tokens(100);
+  file.copy(9900, tokens);
+  CHECK_THAT(test::message_of<Error>([&] { file.copy(9901, tokens); }),
+             ContainsSubstring("a.bin: has become shorter since it was opened: there is no byte "
+                               "20000"));
+}
+
+TEST_CASE("opening data reads no token, and every sequence that is read is checked") {
   const TemporaryFolder folder;
   std::string text = letters(100);
-  text[97] = '\xf0';
+  text[60] = text[95] = '\xf0';
   const data::TokenData data({.path = folder.file("a.txt", text), .context = 4, .vocab = 128});
-  int refused = 0;
-  for (int rank = 0; rank < 7; ++rank) {
-    const std::string message =
-        test::message_of<InputError>([&] { data.check_vocabulary(rank, 7); });
-    refused += message.find("token 240 at position 97") != std::string::npos;
+  std::set<std::string> messages;
+  for (int64_t step = 0; step < 60; ++step) {
+    messages.insert(test::message_of<InputError>([&] { data.read({.step = step, .samples = 1}); }));
   }
-  REQUIRE(refused == 1);
+  CHECK(messages.size() == 2);
+  CHECK_THAT(*messages.begin(), ContainsSubstring("a.txt: token 240 at position 60 is beyond"));
+  CHECK(*messages.rbegin() == "nothing was thrown");
+  const std::vector<int64_t> starts = {0, 4};
+  CHECK_THAT(
+      test::message_of<InputError>([&] { data::read_sequences(data.validation(), starts, 4); }),
+      ContainsSubstring("token 240 at position 95"));
 }
 
 TEST_CASE("the last tenth validates, or a file of its own") {

@@ -1,9 +1,14 @@
 // A rank that fails in the middle of a loop of collectives, for tests/dist/failures.sh:
 //
 //   mpirun -n 3 failing_rank HOW [nccl [graph]]
-//     HOW: throw input input-one kill segv exit abort hang none return return-all
+//     HOW: throw input input-one kill segv exit abort hang none return return-all mpi
+//          stop stall: rank 1 is stopped, or computes for ever; nobody waits longer than 2 s
+//          suspend: rank 1 computes for 2 s, and nobody waits longer than 4 s
+//          other-call: rank 1 makes another call
+//          handler ignore: SIGTERM has a handler of the program, or none, and rank 1 sends it to
+//          itself
 //
-// Rank 1 fails in step 5 (the last rank, if there is no rank 1); each step takes some milliseconds.
+// Rank 1 fails in step 6 (the last rank, if there is no rank 1); each step takes some milliseconds.
 // With nccl the ranks talk over NCCL, and a collective may take a second; with graph the gather is
 // in a graph that lives until all steps are done.
 #include <signal.h>
@@ -20,12 +25,18 @@
 #include "dist/bootstrap.h"
 #include "dist/device_choice.h"
 #include "dist/fold.h"
+#include "dist/mpi/mpi_check.h"
 
 using namespace tessera;
 
 namespace {
 
-void fail_in_step_5(const std::string& how, dist::World& world) {
+// At once, and also from a handler of signals.
+void say(std::string_view text) {
+  if (write(STDERR_FILENO, text.data(), text.size()) < 0) _exit(1);
+}
+
+void fail_in_step_6(const std::string& how, dist::World& world) {
   if (how == "input") fail_input("the file is empty");
   if (world.rank != std::min(1, world.size - 1)) return;
   if (how == "throw") fail("something went wrong");
@@ -34,8 +45,15 @@ void fail_in_step_5(const std::string& how, dist::World& world) {
   if (how == "segv") kill(getpid(), SIGSEGV);
   if (how == "exit") std::exit(1);
   if (how == "abort") std::abort();
+  if (how == "mpi") TESSERA_MPI(MPI_Send(nullptr, 0, MPI_BYTE, world.size, 0, MPI_COMM_WORLD));
+  if (how == "handler" || how == "ignore") kill(getpid(), SIGTERM);
+  if (how == "stop") kill(getpid(), SIGSTOP);
+  if (how == "suspend") std::this_thread::sleep_for(std::chrono::seconds(2));
+  if (how == "other-call") {
+    world.communicator->broadcast(Tensor::zeros({7}), 0, {dist::Traffic::statistics, 9});
+  }
   // Forever: whoever runs the job ends it.
-  while (how == "hang") std::this_thread::sleep_for(std::chrono::seconds(1));
+  while (how == "hang" || how == "stall") std::this_thread::sleep_for(std::chrono::seconds(1));
 }
 
 int train(dist::World& world, const std::string& how, bool with_graph) {
@@ -48,6 +66,8 @@ int train(dist::World& world, const std::string& how, bool with_graph) {
   const auto gather = [&] {
     world.communicator->all_gather(gradient, {dist::Traffic::parameters, 0}).wait();
   };
+  if (how == "stop" || how == "stall") world.communicator->set_timeout(2);
+  if (how == "suspend") world.communicator->set_timeout(4);
   // Not let go by an exception that unwinds: the graph is there when the job is aborted.
   static std::function<void()>& gathers = *new std::function<void()>(gather);
   if (with_graph) {
@@ -58,7 +78,9 @@ int train(dist::World& world, const std::string& how, bool with_graph) {
     const dist::Work reduced =
         world.communicator->exchange(gradient, world.size, fold, {dist::Traffic::gradients, 0});
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
-    if (step == 5) fail_in_step_5(how, world);
+    if (step == 5 && how == "suspend" && world.rank == 0) say("in step 6\n");
+    dist::set_running_step(step);
+    if (step == 5) fail_in_step_6(how, world);
     if (step == 5 && how == "return" && world.rank == std::min(1, world.size - 1)) return 3;
     reduced.wait();
     gathers();
@@ -70,13 +92,23 @@ int train(dist::World& world, const std::string& how, bool with_graph) {
   return how == "return-all" ? 3 : 0;
 }
 
+void say_handled(int) { say("the program's handler\n"); }
+
+void handle_sigterm(const std::string& how) {
+  struct sigaction action {};
+  action.sa_handler = how == "ignore" ? SIG_IGN : say_handled;
+  sigaction(SIGTERM, &action, nullptr);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
+  const std::string how = argc > 1 ? argv[1] : "none";
+  if (how == "handler" || how == "ignore") handle_sigterm(how);
   return dist::run(argc, argv, [&](dist::World& world) {
     if (argc > 2 && std::string(argv[2]) == "nccl") {
       dist::choose_devices(world, {.device = "cuda", .comm = "nccl", .timeout_s = 1});
     }
-    return train(world, argc > 1 ? argv[1] : "none", argc > 3);
+    return train(world, how, argc > 3);
   });
 }

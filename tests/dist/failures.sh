@@ -29,10 +29,10 @@ alone() {
   grep -qE "$3" "$output" || fail "$1 without mpirun did not say '$3'"
 }
 
-last_words='^rank [0-9]: told to end; last finished step 4'
+last_words='^rank [0-9]: told to end; last finished step 5'
 for ranks in 1 2 3; do
   expect "$ranks" none 0 '^all steps finished'
-  expect "$ranks" input 2 '^error: the file is empty$'
+  expect "$ranks" input 2 '^error: the file is empty \(step 6\)$'
   [[ $(grep -c 'the file is empty' "$output") == 1 ]] || fail "the same error was printed twice"
 done
 expect 1 return 3
@@ -41,12 +41,42 @@ for ranks in 2 3; do
   expect "$ranks" return 3 '^rank 1: ended with code 3, while other ranks go on$'
   expect "$ranks" return-all 3 '^all steps finished'
   if grep -q 'go on' "$output"; then fail "ranks that return together were ended"; fi
-  expect "$ranks" throw 1 '^rank 1, step 5: something went wrong$'
-  expect "$ranks" input-one 2 "^error: this rank's file is empty \(rank 1\)$"
+  expect "$ranks" throw 1 '^rank 1, step 6: something went wrong$'
+  expect "$ranks" input-one 2 "^error: this rank's file is empty \(rank 1, step 6\)$"
   expect "$ranks" kill 137 "$last_words"
   expect "$ranks" exit 1 "$last_words"
   expect "$ranks" abort 134 "$last_words"
+  # The call that MPI refused, not only MPI's words.
+  expect "$ranks" mpi 1 '^rank 1, step 6: MPI_Send\(.*MPI_COMM_WORLD\): .*MPI_ERR_RANK'
+  # A handler of SIGTERM that the program had before decides whether the rank ends.
+  expect "$ranks" handler 0 '^rank 1: told to end; last finished step 5' \
+    "^the program's handler" '^all steps finished'
+  expect "$ranks" ignore 0 '^all steps finished'
+  if grep -q 'told to end' "$output"; then fail "an ignored signal was taken for the end"; fi
 done
+
+# A rank that does not come, and one that makes another call: those that wait say which and where.
+place='(exchange of gradients|all_gather of parameters), bucket 0 \(call [0-9]+, '
+for ranks in 2 3; do
+  for how in stop stall; do
+    expect "$ranks" "$how" 1 \
+      "^rank [02], step 6: $place.*: nothing has moved for 2 s \(--comm-timeout\): rank 1 has"
+  done
+  expect "$ranks" other-call 1 'step 6: ranks make different calls: ' \
+    'rank [02] all_gather of parameters, bucket 0 \(call [0-9]+, ' \
+    'rank 1 broadcast of statistics, bucket 9 \(call [0-9]+, 28 bytes of f32 from rank 0\)'
+done
+
+# A job that is stopped as a whole, for longer than its ranks wait for each other, goes on.
+mpirun -n 2 "$program" suspend > "$output" 2>&1 < /dev/null &
+job=$!
+until grep -q 'in step 6' "$output"; do sleep 0.1; done
+ranks=$(pgrep -P "$job")
+kill -STOP $ranks
+sleep 6
+kill -CONT $ranks
+wait "$job" || fail "a job that was stopped for a while did not go on"
+grep -qE '^all steps finished' "$output" || fail "a job that was stopped for a while did not finish"
 
 # The user ends mpirun while one rank hangs and the others wait for it.
 mpirun -n 3 "$program" hang > "$output" 2>&1 < /dev/null &
@@ -61,8 +91,8 @@ wait "$job" || status=$?
 grep -qE "$last_words" "$output" || fail "a hanging job that was ended had no last words"
 
 alone none 0 '^all steps finished'
-alone throw 1 '^rank 0, step 5: something went wrong$'
-alone input 2 '^error: the file is empty$'
+alone throw 1 '^rank 0, step 6: something went wrong$'
+alone input 2 '^error: the file is empty \(step 6\)$'
 
 # A launcher that this MPI does not know: each process would be a job of its own.
 unknown() {

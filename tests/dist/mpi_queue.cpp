@@ -12,6 +12,7 @@
 using namespace tessera;
 using namespace tessera::dist;
 using namespace std::chrono_literals;
+using Catch::Matchers::ContainsSubstring;
 
 namespace {
 
@@ -155,6 +156,44 @@ TEST_CASE("a communicator that goes away lets nobody wait for ever") {
     CHECK_THROWS_AS(work.wait(), Error);
     CHECK_THROWS_AS(queued.wait(), Error);
   }
+  job().barrier();
+}
+
+TEST_CASE("who waits where the communicator runs is told so, and waits for nobody") {
+  if (over_nccl()) return;  // there a wait is for the stream
+  const auto waits_inside = [](const std::function<void(Communicator&)>& wait) {
+    const auto communicator = new_communicator();
+    Communicator* const inside = communicator.get();
+    CHECK_THROWS_WITH(communicator->run([&wait, inside] { wait(*inside); }).wait(),
+                      ContainsSubstring("inside run() or a Receive"));
+    const auto receive = [&wait, inside](int, int64_t, const Tensor&) { wait(*inside); };
+    const Tensor x = filled(inside->rank(), inside->size());
+    CHECK_THROWS_WITH(communicator->exchange(x, inside->size(), receive, {}).wait(),
+                      ContainsSubstring("inside run() or a Receive"));
+  };
+  waits_inside([](Communicator& inside) { inside.barrier(); });
+  waits_inside([](Communicator& inside) { inside.run([] {}).wait(); });
+  // What came before is done: this waits for nobody.
+  const Work before = job().all_gather(Tensor::zeros({job().size()}), {});
+  job().run([before] { before.wait(); }).wait();
+}
+
+TEST_CASE("what a failed transfer uses stays, because MPI may still read and write there") {
+  if (job().size() == 1 || !test::on_cpu()) return;
+  job().barrier();
+  const MemoryLedger& ledger = memory_ledger(Device{});
+  const int64_t before = ledger.current(Category::communication);
+  auto communicator = new_communicator();
+  const int64_t staging = communicator->staging_bytes();
+  std::weak_ptr<Storage> memory;
+  if (job().rank() == 0) {
+    const Tensor buffer = Tensor::zeros({job().size() * chunk_elements()});
+    memory = buffer.storage();
+    communicator->all_gather(buffer, {});
+  }
+  communicator.reset();  // the other ranks have not come: the gather of rank 0 fails half way
+  CHECK(memory.expired() == (job().rank() != 0));
+  CHECK(ledger.current(Category::communication) - before == (job().rank() == 0 ? staging : 0));
   job().barrier();
 }
 

@@ -51,7 +51,6 @@ TEST_CASE("two buckets on two ranks, derived by hand") {
   CHECK(layout.flat_elements() == 1536);
   CHECK(layout.shard_elements() == 768);
   CHECK(layout.padding_elements() == 536);
-  CHECK(layout.largest_unshared_bucket() == 1024);
   CHECK(layout.owned(1, 0) == Range{0, 0});
   CHECK(layout.owned(1, 1) == Range{0, 100});
   CHECK(layout.owned(2, 0) == Range{0, 512});
@@ -79,7 +78,6 @@ TEST_CASE("a tied parameter on three ranks, derived by hand") {
   CHECK(layout.flat_elements() == 3840);
   CHECK(layout.padding_elements() == 830);
   CHECK(layout.shard_elements() == 1280);
-  CHECK(layout.largest_unshared_bucket() == 2304);
   CHECK(layout.owned(0, 0) == Range{0, 512});
   CHECK(layout.owned(0, 1) == Range{512, 1000});
   CHECK(layout.owned(0, 2) == Range{1000, 1000});
@@ -120,7 +118,6 @@ TEST_CASE("layouts of nothing") {
   CHECK(none.buckets().empty());
   CHECK(none.flat_elements() == 0);
   CHECK(none.shard_elements() == 0);
-  CHECK(none.largest_unshared_bucket() == 0);
 
   const ShardLayout empty(parameters_of({0, 0}), 3, 100);
   REQUIRE(empty.buckets().size() == 1);

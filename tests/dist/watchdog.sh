@@ -29,7 +29,7 @@ hangs() {
   run hang "${@:2}"
   ((SECONDS - begin <= 20)) || fail "a hanging job took $((SECONDS - begin)) s to end"
   [[ $status == 1 ]] || fail "a hanging job ended with $status, expected 1"
-  grep -qE "^rank 0, step 5: $1 has not finished in 1 s" "$output" ||
+  grep -qE "^rank 0, step 6: $1 has not finished in 1 s" "$output" ||
     fail "nobody said which collective does not finish"
 }
 hangs 'all_gather of parameters, bucket 0'
@@ -41,4 +41,4 @@ hangs 'graph of a micro-step' graph
 
 run throw
 [[ $status == 1 ]] || fail "a rank that throws ended the job with $status, expected 1"
-grep -qE '^rank 1, step 5: something went wrong$' "$output" || fail "the error was not said"
+grep -qE '^rank 1, step 6: something went wrong$' "$output" || fail "the error was not said"

@@ -73,7 +73,7 @@ refused() {
 }
 refused 'device.json: the table is of another GPU, and this is emulated' device.json
 refused 'library.json: the table is of cuBLASLt 1, and this is 1' library.json
-refused 'text.json: it is no table that tune wrote' text.json
+refused 'text.json: is not valid JSON: it ends early' text.json
 refused 'foreign.json: the algorithm for the product .* was proposed for another' foreign.json
 refused 'bytes.json: the algorithm for the product .*not initialised' bytes.json
 refused 'atomic.json: the algorithm for the product .* differ from run to run' atomic.json

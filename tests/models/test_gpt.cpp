@@ -152,6 +152,12 @@ TEST_CASE("configurations that make no model are errors that say why") {
   CHECK(message(with([](auto& c) { c.dropout = 1; })) == "dropout is 1, expected in [0, 1)");
   CHECK(message(with([](auto& c) { c.dropout = -0.5f; })) == "dropout is -0.5, expected in [0, 1)");
   CHECK(message(with([](auto& c) { c.dropout = NAN; })) == "dropout is nan, expected in [0, 1)");
+  CHECK(message(with([](auto& c) { c.layers = int64_t{1} << 62; })) ==
+        "layers is 4611686018427387904, expected at most 16384");
+  CHECK(message(with([](auto& c) { c.epsilon = -1; })) ==
+        "the norms' epsilon is -1, expected above 0 and at most 1");
+  CHECK(message(with([](auto& c) { c.epsilon = NAN; })) ==
+        "the norms' epsilon is nan, expected above 0 and at most 1");
   CHECK(message({}) == "layers is 0, expected at least 1");
   CHECK_THROWS_AS(GptConfig::preset("gpt3"), InputError);
   CHECK_THROWS_WITH(GptConfig::preset("gpt3"),
@@ -218,6 +224,7 @@ TEST_CASE("dropout is the same for a sample wherever it is in a batch") {
 
 TEST_CASE("a training step leaves nothing but gradients behind") {
   const DropoutStateRestorer restorer;
+  dropout_state().step = 0;
   GptConfig config = tiny;
   config.dropout = 0.1f;
   Gpt model(config);

@@ -2,7 +2,9 @@
 // dropout, depth, threads, and with logits kept or computed again.
 #include "core/autograd.h"
 #include "core/context.h"
+#include "core/cpu/onednn.h"
 #include "core/memory.h"
+#include "core/random.h"
 #include "models/gpt/gpt_memory.h"
 #include "tests/support/catch.h"
 #include "tests/support/devices.h"
@@ -56,7 +58,9 @@ void check_training(const Run& run) {
   CAPTURE(dtype_name(run.dtype), run.config.layers, run.config.width, run.config.vocab,
           run.config.dropout, run.config.recompute, run.sequences, run.tokens, thread_count());
   const auto actual = measured(run, [](auto& model, const auto& tokens, const auto& targets) {
+    dropout_state() = {.step = 0};
     backward(model.loss(tokens, targets));
+    dropout_state() = {};
   });
   const auto expected =
       models::gpt_training_memory(run.config, run.dtype, run.sequences, run.tokens);
@@ -145,6 +149,16 @@ TEST_CASE("recompute at least halves the activations of a GPT of six blocks") {
   config.recompute = true;
   const int64_t again = models::gpt_training_memory(config, DType::f32, 12, 256).activations;
   CHECK(2 * again <= kept);
+}
+
+TEST_CASE("a step's products are far fewer than are kept of them", "[cpu]") {
+  const Run run{.config = {.layers = 2, .heads = 2, .width = 64, .context = 1000, .vocab = 300},
+                .tokens = 1000};
+  const int64_t before = cpu::onednn::kept_products();
+  measured(run, [](auto& model, const auto& tokens, const auto& targets) {
+    backward(model.loss(tokens, targets));
+  });
+  CHECK(cpu::onednn::kept_products() - before < cpu::onednn::most_primitives / 4);
 }
 
 }  // namespace

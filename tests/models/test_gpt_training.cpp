@@ -22,6 +22,15 @@ namespace {
 constexpr GptConfig small{
     .layers = 6, .heads = 2, .width = 32, .context = 16, .vocab = 37, .dropout = 0.1f};
 
+/// While it is there a step says which masks dropout draws.
+struct InStep {
+  InStep() { dropout_state() = {.step = 0}; }
+  ~InStep() { dropout_state() = before; }
+  InStep(const InStep&) = delete;
+  InStep& operator=(const InStep&) = delete;
+  const DropoutState before = dropout_state();
+};
+
 /// The loss and then every gradient, by parameter, of one step.
 struct Step {
   std::vector<Tensor> tensors;
@@ -108,6 +117,7 @@ TEST_CASE("recomputed blocks leave the same bits and less than half of the activ
 }
 
 TEST_CASE("what a micro-batch holds is as docs/memory.md says, to the byte") {
+  const InStep step;
   const DType dtype = GENERATE(DType::f32, DType::bf16);
   const int64_t size = dtype_size(dtype);
   const int64_t n = 3 * small.context;
@@ -136,6 +146,7 @@ TEST_CASE("what a micro-batch holds is as docs/memory.md says, to the byte") {
 }
 
 TEST_CASE("evaluation does not recompute, and may not come before a backward that does") {
+  const InStep step;
   GptConfig config = small;
   config.recompute = true;
   Gpt model(config);
@@ -151,6 +162,7 @@ TEST_CASE("evaluation does not recompute, and may not come before a backward tha
 }
 
 TEST_CASE("16-bit models have the losses of 32-bit ones to their precision") {
+  const InStep step;
   const double expected = loss_of(DType::f32);
   CHECK(std::fabs(loss_of(DType::bf16) - expected) < 1e-2);
   CHECK(std::fabs(loss_of(DType::f16) - expected) < 2e-3);
@@ -172,6 +184,7 @@ TEST_CASE("logits are f32 for every dtype") {
 }
 
 TEST_CASE("of frozen blocks backward computes nothing that no gradient needs") {
+  const InStep step;
   GptConfig config = small;
   config.recompute = GENERATE(false, true);
   Gpt model(config);

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "models/gpt/gpt_config_file.h"
+#include "models/gpt/gpt_sizes.h"
 #include "tests/support/catch.h"
 #include "tests/support/temporary_folder.h"
 
@@ -251,9 +252,55 @@ TEST_CASE_METHOD(Saved, "a config.json that says something else is refused") {
   with("n_head", 2);
   REQUIRE_THAT(refuse(), ContainsSubstring("it has no n_layer"));
   folder.file("config.json", "{");
+  REQUIRE_THAT(refuse(), ContainsSubstring("is not valid JSON"));
+  folder.file("config.json", "[]");
   REQUIRE_THAT(refuse(), ContainsSubstring("is not a JSON object"));
   std::filesystem::remove(folder.path("config.json"));
   REQUIRE_THAT(refuse(), ContainsSubstring("there is no such file"));
+  std::filesystem::create_symlink("config.json", folder.path("config.json"));
+  REQUIRE_THAT(refuse(), ContainsSubstring("config.json: cannot be opened"));
+}
+
+TEST_CASE_METHOD(Saved, "config.json is read within the limits of a GPT, and before weights") {
+  const std::string path = folder.path("model.safetensors");
+  save(model, path);
+  const auto config = nlohmann::json::parse(folder.read("config.json"));
+  const auto refused = [&](const char* key, const nlohmann::json& value) {
+    auto changed = config;
+    changed[key] = value;
+    folder.file("config.json", changed.dump());
+    return test::message_of<InputError>([&] { read_gpt_config_of(path); });
+  };
+  constexpr int64_t huge = int64_t{1} << 62;
+  CHECK_THAT(refused("n_layer", 1'000'000),
+             ContainsSubstring("layers is 1000000, expected at most 16384"));
+  for (const auto& [key, name] : {std::pair{"n_layer", "layers"}, std::pair{"n_embd", "width"},
+                                  std::pair{"n_positions", "context"},
+                                  std::pair{"vocab_size", "vocab"}, std::pair{"n_head", "heads"}}) {
+    const std::string expected = fmt::format("config.json: {} is {}, expected at most", name, huge);
+    CHECK_THAT(refused(key, huge), ContainsSubstring(expected));
+    CHECK_THAT(refused(key, uint64_t{1} << 63), ContainsSubstring("expected a whole number"));
+  }
+  for (const auto& [epsilon, text] :
+       {std::pair{-1.0, "-1"}, std::pair{0.0, "0"}, std::pair{1e300, "inf"}}) {
+    CHECK_THAT(refused("layer_norm_epsilon", epsilon),
+               ContainsSubstring(fmt::format("epsilon is {}, expected above 0", text)));
+  }
+  CHECK_THAT(refused("n_layer", 16384),
+             ContainsSubstring("config.json: it says n_layer 16384, and the tensors of "));
+
+  auto changed = config;
+  changed["n_layer"] = 3;
+  changed["vocab_size"] = 12;
+  folder.file("config.json", changed.dump());
+  CHECK_THAT(test::message_of<InputError>([&] { read_gpt_config_of(path); }),
+             ContainsSubstring("it says n_layer 3, vocab_size 12, and the tensors of ") &&
+                 ContainsSubstring("have 2, 11"));
+  for (const std::string& text : {std::string(200'000, '['), std::string((1 << 20) + 1, ' ')}) {
+    folder.file("config.json", text);
+    CHECK_THROWS_AS(read_gpt_config_of(path), InputError);
+    CHECK_THROWS_AS(GptWeights(path, model), InputError);
+  }
 }
 
 TEST_CASE("weights do not replace another program's config.json") {

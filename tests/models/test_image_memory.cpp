@@ -8,6 +8,7 @@
 #include "core/context.h"
 #include "core/image_ops.h"
 #include "core/memory.h"
+#include "core/random.h"
 #include "core/ops.h"
 #include "tests/support/catch.h"
 #include "tests/support/devices.h"
@@ -61,11 +62,14 @@ ImageMemory measured(const ImageConfig& config, const ImageMicroBatch& micro, Bo
 }
 
 void check_training(const ImageConfig& config, const ImageMicroBatch& micro) {
-  const auto actual = measured(config, micro, [&](auto& model, const auto& images,
-                                                  const auto& labels) {
-    const Tensor loss = ops::smoothed_cross_entropy(model(images), labels, micro.label_smoothing);
-    backward(loss);
-  });
+  const auto actual =
+      measured(config, micro, [&](auto& model, const auto& images, const auto& labels) {
+        dropout_state() = {.step = 0};
+        const Tensor loss =
+            ops::smoothed_cross_entropy(model(images), labels, micro.label_smoothing);
+        dropout_state() = {};
+        backward(loss);
+      });
   const ImageMemory expected = models::image_training_memory(config, micro);
   CHECK(actual.activations == expected.activations);
   CHECK(actual.workspace == expected.workspace);

@@ -1,6 +1,8 @@
 // Every layer against float64, its gradients against finite differences, and its errors.
 #include <cmath>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "core/random.h"
@@ -117,6 +119,7 @@ TEST_CASE("LayerNorm adds a residual and normalises the sum") {
 }
 
 TEST_CASE("Dropout zeroes in training alone, and scales what it keeps") {
+  const DropoutState before = std::exchange(dropout_state(), {.step = 0});
   Dropout layer(0.25f, 3);
   const Tensor x = Tensor::full({8, 1000}, 3);
   layer.eval();
@@ -136,6 +139,32 @@ TEST_CASE("Dropout zeroes in training alone, and scales what it keeps") {
   CHECK_FALSE(same_bits(other(x), y));
   const Tensor p = as_parameter(random_tensor({2, 6}, 1));
   CHECK(check_gradient([&layer](const auto& in) { return layer(in[0]); }, {p}));
+  dropout_state() = before;
+}
+
+TEST_CASE("Dropout in training is refused where no step says which mask to draw", "[threads]") {
+  const DropoutState before = std::exchange(dropout_state(), {.seed = 1, .step = 0});
+  Dropout layer(0.25f, 3);
+  Dropout none(0, 3);
+  const Tensor x = Tensor::full({2, 3}, 3);
+  CHECK_NOTHROW(layer(x));
+  std::string refused;
+  std::thread([&] {
+    try {
+      (void)none(x);
+      (void)layer(x);
+    } catch (const Error& error) {
+      refused = error.what();
+    }
+  }).join();
+  CHECK_THAT(refused, ContainsSubstring("dropout: no step is running on this thread") &&
+                          ContainsSubstring("or set dropout_state() = {.seed = ..., .step = ...") &&
+                          ContainsSubstring("or call the model's eval()"));
+  dropout_state() = {};
+  CHECK_THROWS_WITH(layer(x), ContainsSubstring("dropout: no step is running"));
+  layer.eval();
+  CHECK(layer(x).raw() == x.raw());
+  dropout_state() = before;
 }
 
 TEST_CASE("a sample is dropped out the same wherever it is in a batch") {

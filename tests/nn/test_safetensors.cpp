@@ -232,9 +232,22 @@ TEST_CASE("safetensors: header lengths") {
   REQUIRE_THAT(refusal(bytes_of("{}", 0, uint64_t{1} << 63)), ContainsSubstring("at most"));
 }
 
+TEST_CASE("safetensors: a PyTorch pickle is named, with how to convert it") {
+  const std::string rest(100, 'x');
+  CHECK_THAT(refusal("PK\3\4\0\0\x08\x08" + rest),
+             ContainsSubstring("but a zip of pickles as PyTorch writes it") &&
+                 ContainsSubstring("s.save_file({k: v.clone() for k, v in torch.load("));
+  for (const char protocol : {'\2', '\3', '\4', '\5'}) {
+    CHECK_THAT(refusal(std::string("\x80") + protocol + "\x8a\nl\xfc\x9c\x46" + rest),
+               ContainsSubstring("but a pickle as PyTorch writes it"));
+  }
+  // A header of 640 bytes begins with these two bytes too.
+  CHECK_THAT(refusal(std::string("\x80\2\0\0\0\0\0\0", 8) + rest), ContainsSubstring("truncated"));
+}
+
 TEST_CASE("safetensors: headers that are not what the format says") {
   REQUIRE_THAT(refusal("", 8), ContainsSubstring("not valid JSON"));
-  REQUIRE_THAT(refusal("{\"a\":", 0), ContainsSubstring("not valid JSON, at byte"));
+  REQUIRE_THAT(refusal("{\"a\":", 0), ContainsSubstring("not valid JSON: it ends early"));
   REQUIRE_THAT(refusal("\xff\xfe{}", 0), ContainsSubstring("not valid JSON"));
   REQUIRE_THAT(refusal("{\"a\":1e999}", 0), ContainsSubstring("not valid JSON: "));
   REQUIRE_THAT(refusal("[]", 0), ContainsSubstring("not a JSON object"));
@@ -316,7 +329,7 @@ TEST_CASE("safetensors: a file that shrinks while it is read is an error") {
   const SafetensorsReader file(path);
   std::filesystem::resize_file(path, std::filesystem::file_size(path) - 4);
   std::vector<float> x(4);
-  REQUIRE_THAT(test::message_of<InputError>([&] { file.read<float>(file.entry("x"), 0, x); }),
+  REQUIRE_THAT(test::message_of<Error>([&] { file.read<float>(file.entry("x"), 0, x); }),
                ContainsSubstring("has become shorter"));
 }
 

@@ -6,6 +6,7 @@
 
 #include "optim/plan/plan.h"
 #include "tests/support/catch.h"
+#include "tests/support/layered_model.h"
 #include "tests/support/memory_use.h"
 #include "tests/support/mixed_model.h"
 #include "tests/support/second_device_communicator.h"
@@ -22,9 +23,10 @@ struct Subject {
 // What of the tiny GPT is frozen, by the beginning of the name.
 using Frozen = std::initializer_list<const char*>;
 
-Subject tiny_gpt(DType dtype, Frozen frozen = {}) {
+Subject tiny_gpt(DType dtype, Frozen frozen = {}, bool recompute = false) {
   TinyRun run;
   run.model.layers = 3;
+  run.model.recompute = recompute;
   auto model = std::make_unique<models::Gpt>(run.model);
   model->to(dtype);
   for (const auto& named : model->named_parameters()) {
@@ -56,6 +58,7 @@ Subject tiny_resnet(DType dtype) {
 struct Run {
   optim::ZeroOptions options;
   int64_t micro_batches = 13;
+  int64_t steps = 3;
   Batch batch() const { return {.global = 2 * micro_batches, .micro = 2}; }
 };
 
@@ -80,7 +83,7 @@ Measured measure(const Subject& subject, const dist::World& world, const Run& ru
   optim::ZeroOptimizer optimizer(*subject.model, optim::AdamW{}, world, run.options);
   const Training training{.batch = run.batch(), .loss = subject.loss};
   TrainingResult result;
-  for (int64_t step = 0; step < 3; ++step) {
+  for (int64_t step = 0; step < run.steps; ++step) {
     world.communicator->traffic().reset();
     train_step(optimizer, training, step, result);
     optimizer.synchronize();
@@ -100,15 +103,18 @@ optim::Plan plan_of(const Subject& subject, const dist::World& world, const Run&
                       .ranks = world.size,
                       .stage = options.stage,
                       .bucket_bytes = options.bucket_bytes,
+                      .single_pass = run.steps * run.batch().micro_steps(world.size) == 1,
                       .reduction = options.reduction,
                       .no_sync = options.no_sync,
                       .batch = run.batch(),
                       .sum_dtype = options.grad_shard,
                       .offload = options.offload == optim::Offload::optimizer,
                       .statistics = optim::plan_statistics(*subject.model),
+                      .batch_norms = optim::plan_batch_norms(*subject.model),
                       .sync_batch_norm = options.sync_batch_norm,
                       .device = world.communicator->device(),
-                      .staging_bytes = world.communicator->staging_bytes()},
+                      .staging_bytes = world.communicator->staging_bytes(),
+                      .header_bytes = world.communicator->header_bytes()},
                      world.rank);
 }
 
@@ -216,16 +222,33 @@ TEST_CASE("measured bytes equal the plan's: frozen parameters", "[slow]") {
   }
 }
 
-TEST_CASE("stage 3: what backward reads nothing of is gathered once, the plan says twice") {
-  // The positions, 8 x 20, are one block of 256 elements; with the table frozen they are alone.
-  const dist::World world = job_world();
+TEST_CASE("measured bytes equal the plan's: blocks of which backward reads nothing") {
   const Run run{{.stage = 3, .bucket_bytes = 6000}};
-  const Subject subject = tiny_gpt(DType::f32, {"wte"});
-  const auto parameters = static_cast<size_t>(dist::Traffic::parameters);
-  const int64_t micro_steps = run.batch().micro_steps(world.size);
-  CHECK(measure(subject, world, run).traffic[parameters] ==
-        plan_of(subject, world, run).traffic[parameters] -
-            (world.size - 1) * 256 * 4 * micro_steps);
+  // The positions alone, beside a frozen table.
+  check_equal(tiny_gpt(DType::f32, {"wte"}), job_world(), run);
+  // A bias alone, which only a second forward reads again.
+  const Frozen but_a_bias = {"h.1.ln", "h.1.attn", "h.1.mlp.c_fc", "h.1.mlp.c_proj.weight"};
+  for (const bool recompute : {false, true}) {
+    CAPTURE(recompute);
+    check_equal(tiny_gpt(DType::f32, but_a_bias, recompute), job_world(), run);
+  }
+}
+
+TEST_CASE("sent bytes equal the plan's: each weight and each bias is gathered alone") {
+  // Backward reads no bias, and not the first weight, whose input has no gradient.
+  auto model = std::make_unique<LayeredModel>(LayeredOptions{.blocks = false});
+  auto loss = [model = model.get()](const MicroBatch& micro) { return model->loss(micro); };
+  const Subject subject{std::move(model), std::move(loss)};
+  const Run run{{.stage = 3, .bucket_bytes = 64}};
+  CHECK(measure(subject, job_world(), run).traffic == plan_of(subject, job_world(), run).traffic);
+}
+
+TEST_CASE("measured bytes equal the plan's: a run of one micro-step") {
+  for (const int stage : {0, 1, 2, 3}) {
+    check_equal(
+        tiny_gpt(DType::f32), job_world(),
+        {.options = {.stage = stage, .bucket_bytes = 6000}, .micro_batches = 1, .steps = 1});
+  }
 }
 
 TEST_CASE("measured bytes equal the plan's: more ranks than a bucket has blocks", "[many]") {

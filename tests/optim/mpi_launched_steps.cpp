@@ -88,10 +88,10 @@ TEST_CASE("launched steps: one that is not finite, and the next, leave the weigh
       const Weights weights = weights_of(optimizer);
       optim::LaunchedStep spoilt = launch(optimizer, training, 1);
       optim::LaunchedStep next = launch(optimizer, training, 2);
-      CHECK_THAT(failure_of(spoilt, 3), ContainsSubstring("step 1: the loss is not finite"));
+      CHECK_THAT(failure_of(spoilt, 3), ContainsSubstring("step 2: the loss is not finite"));
       CHECK(weights_of(optimizer) == weights);
       CHECK(failure_of(next, -1) ==
-            "step 2: nothing was updated, because step 1 before it was not finite");
+            "step 3: nothing was updated, because step 2 before it was not finite");
       CHECK(weights_of(optimizer) == weights);
       // Whoever catches it may go on, as if the two had never been.
       (void)launch(optimizer, training, 3).get();
@@ -111,12 +111,11 @@ TEST_CASE("launched steps: two may be under way, and are asked for in order, onc
   optim::ZeroOptimizer optimizer(model, training.rule, job_world(), {});
   optim::LaunchedStep first = launch(optimizer, training, 0);
   optim::LaunchedStep second = launch(optimizer, training, 1);
-  CHECK_THROWS_WITH(second.get(), "get: the result of step 0 must be asked for first");
+  CHECK_THROWS_WITH(second.get(), "get: the result of step 1 must be asked for first");
   LayeredModel more;
-  CHECK_THROWS_WITH(optimizer.add_param_group(more, {}),
-                    "add_param_group: step 1 is not finished");
+  CHECK_THROWS_WITH(optimizer.add_param_group(more, {}), "add_param_group: step 2 is not finished");
   CHECK_THROWS_WITH(launch(optimizer, training, 2),
-                    ContainsSubstring("call get() of step 0 first"));
+                    ContainsSubstring("call get() of step 1 first"));
   (void)first.get();
   CHECK_THROWS_WITH(first.get(), "get: the result of this step was asked for before");
   const optim::LaunchedStep third = optimizer.launch_step();  // is still to be launched

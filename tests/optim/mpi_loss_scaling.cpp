@@ -105,7 +105,7 @@ TEST_CASE("f16: a scale that would fall under 1 stops on every rank with an erro
     TrainingResult result;
     train_step(optimizer, training, 0, result);
     CHECK_THROWS_WITH(train_step(optimizer, training, 1, result),
-                      ContainsSubstring("step 1") && ContainsSubstring("loss scale of 1"));
+                      ContainsSubstring("step 2") && ContainsSubstring("loss scale of 1"));
     CHECK(result.skipped == std::vector<bool>{true});
     CHECK(weights_of(optimizer) == weights);
   }
@@ -146,7 +146,7 @@ TEST_CASE("a loss that is not finite: NonFiniteError with its micro-batch, on ev
           text = error.what();
         }
         CHECK(micro_batch == micro_batches - 2);
-        CHECK_THAT(text, ContainsSubstring("step 1: the loss is not finite"));
+        CHECK_THAT(text, ContainsSubstring("step 2: the loss is not finite"));
         CHECK(weights_of(optimizer) == weights);
         // Whoever catches it may go on.
         train_step(optimizer, training, 2, result);
@@ -176,7 +176,7 @@ TEST_CASE("a gradient that is not finite under a finite loss: NonFiniteError of 
       train_step(optimizer, training, 0, result);
     } catch (const optim::NonFiniteError& error) {
       micro_batch = error.micro_batch;
-      CHECK_THAT(error.what(), ContainsSubstring("step 0: the gradient norm is not finite"));
+      CHECK_THAT(error.what(), ContainsSubstring("step 1: the gradient norm is not finite"));
     }
     CHECK(micro_batch == -1);
     CHECK(weights_of(optimizer) == weights);

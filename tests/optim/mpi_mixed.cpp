@@ -1,7 +1,9 @@
 // Models whose parameters are not all alike: some frozen, of several dtypes, some that join the
 // optimizer later. Equal bits over ranks and stages as ever, and memory only for what is trained.
 #include "core/ops/convert.h"
+#include "nn/convolution.h"
 #include "tests/support/catch.h"
+#include "tests/support/forwarding_communicator.h"
 #include "tests/support/layered_model.h"
 #include "tests/support/memory_use.h"
 #include "tests/support/mixed_model.h"
@@ -193,6 +195,92 @@ TEST_CASE("add_param_group: names that are taken and senseless hyper-parameters 
                       ContainsSubstring("a learning rate of -1"));
     optimizer.add_param_group(renamed, {});
     CHECK(weights_of(optimizer).count("other.2.bias") == 1);
+  }
+}
+
+// Runs out of memory on its last rank: the allocation that comes after `left` others fails.
+class ShortOfMemory : public ForwardingCommunicator {
+ public:
+  using ForwardingCommunicator::ForwardingCommunicator;
+  std::shared_ptr<Storage> allocate(int64_t bytes, Category category) override {
+    if (rank() == size() - 1 && left-- == 0) fail("no memory for {} bytes", bytes);
+    return ForwardingCommunicator::allocate(bytes, category);
+  }
+  int left = -1;
+};
+
+// A batch norm and a layer in each of two dtypes.
+struct Joining : nn::Module {
+  Joining() : layers({.layers = 2, .dtypes = {DType::f32, DType::bf16}}), norm(3) {
+    add("later", layers);
+    add("norm", norm);
+  }
+  Tensor loss(const MicroBatch& micro) {
+    const auto seed = static_cast<uint64_t>(micro.first_sample);
+    const Tensor image = norm(random_tensor({micro.samples, 2, 2, 3}, seed));
+    return ops::add(layers.loss(micro), ops::mean(ops::mul(image, image)));
+  }
+  LayeredModel layers;
+  nn::BatchNorm2d norm;
+};
+
+std::string bytes_of(const nn::Module& model) {
+  std::string bytes;
+  for (const auto& named : model.named_parameters()) {
+    const Tensor values = named.parameter.tensor().detach().to_host();
+    bytes.append(static_cast<const char*>(values.raw()), static_cast<size_t>(values.bytes()));
+  }
+  return bytes;
+}
+
+TEST_CASE("add_param_group: where one rank has no memory, every rank and the module are as before",
+          "[cpu]") {
+  for (const dist::World& job : {lone_world(), job_world()}) {
+    dist::World world = job;
+    const auto memory = std::make_shared<ShortOfMemory>(job.communicator);
+    world.communicator = memory;
+    for (const int stage : {0, 1, 2, 3}) {
+      CAPTURE(stage, world.size);
+      const auto train_on = [&](int failures) {
+        LayeredModel model({.layers = 1});
+        Joining later;
+        nn::materialize(later);
+        const std::string before = bytes_of(later);
+        const Training training{.batch = {.global = 14, .micro = 2},
+                                .loss = [&](const MicroBatch& micro) {
+                                  const Tensor own = model.loss(micro);
+                                  return micro.step == 0 ? own : ops::add(own, later.loss(micro));
+                                }};
+        optim::ZeroOptimizer optimizer(model, training.rule, world,
+                                       {.stage = stage, .bucket_bytes = 1024, .clip = 0.5f});
+        TrainingResult result;
+        train_step(optimizer, training, 0, result);
+        int failed = 0;
+        for (; failed < failures; ++failed) {
+          const MemoryUse use(*job.communicator);
+          memory->left = failed;
+          std::string text;
+          try {
+            optimizer.add_param_group(later, {.learning_rate = 5e-3f});
+          } catch (const Error& error) {
+            text = error.what();
+          }
+          memory->left = -1;
+          if (text.empty()) break;
+          const bool here = world.rank == world.size - 1;
+          CHECK_THAT(text, ContainsSubstring(here ? "no memory for" : "could not take"));
+          CHECK((bytes_of(later) == before));
+          CHECK(optimizer.options().groups.empty());
+          for (int c = 0; c < category_count; ++c) CHECK(use.current(Category(c)) == 0);
+        }
+        if (failures > 0) CHECK((failed > 6 && failed < failures));
+        if (failures == 0) optimizer.add_param_group(later, {.learning_rate = 5e-3f});
+        for (int64_t step = 1; step < 3; ++step) train_step(optimizer, training, step, result);
+        result.weights = weights_of(optimizer);
+        return result;
+      };
+      CHECK(train_on(100) == train_on(0));
+    }
   }
 }
 

@@ -223,10 +223,31 @@ TEST_CASE("a micro-batch that is left unfinished is told of") {
   optimizer.backward(tiny_training(run, model).loss(*it));
   CHECK_THROWS_WITH(optimizer.step(), ContainsSubstring("step after 1 of 2 micro-steps"));
   CHECK_THROWS_WITH(optimizer.micro_batches(1, run.batch),
-                    ContainsSubstring("step 0 is not finished"));
+                    ContainsSubstring("step 1 is not finished"));
   models::Gpt other(run.model);
   CHECK_THROWS_WITH(optimizer.add_param_group(other, {}),
-                    ContainsSubstring("step 0 is not finished"));
+                    ContainsSubstring("step 1 is not finished"));
+}
+
+TEST_CASE("dropout draws within a step alone: a forward before or after one is refused") {
+  const TinyRun run{.batch = {.global = 2, .micro = 2}};
+  models::Gpt model(run.model);
+  nn::materialize(model);
+  const Training training = tiny_training(run, model);
+  const auto refused = [&] {
+    CHECK_THROWS_WITH(training.loss({.samples = 2}),
+                      ContainsSubstring("dropout: no step is running"));
+  };
+  refused();
+  {
+    optim::ZeroOptimizer optimizer(model, optim::AdamW{}, lone_world());
+    refused();
+    (void)optimizer.step(0, run.batch, training.loss);
+    refused();
+    [[maybe_unused]] const auto given_up = optimizer.micro_batches(1, run.batch).begin();
+    CHECK(training.loss({.samples = 2}).defined());
+  }
+  refused();
 }
 
 }  // namespace

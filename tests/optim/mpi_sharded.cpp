@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "tests/support/catch.h"
+#include "tests/support/devices.h"
 #include "tests/support/layered_model.h"
 #include "tests/support/memory_use.h"
 #include "tests/support/tiny_training.h"
@@ -110,23 +111,65 @@ TEST_CASE("stage 3: evaluation holds no more, gathers each block once, and is co
   const MemoryUse memory(*world.communicator);
   dist::TrafficLedger& traffic = world.communicator->traffic();
   const int64_t layers = 3 * blocks.layer + blocks.last_layer;
-  const auto evaluate = [&](int64_t gathered_elements) {
+  const auto evaluate = [&](int64_t gathered_elements, int64_t calls) {
     const NoGrad no_grad;
     world.communicator->barrier();
     traffic.reset();
     const auto [tokens, targets] = tiny_batch(run, {.step = 100, .samples = 2});
+    model.eval();
     model.loss(tokens, targets);
     world.communicator->barrier();
     CHECK(traffic.bytes_sent(dist::Traffic::other) ==
-          (world.size - 1) * gathered_elements / world.size * 4);
+          (world.size - 1) *
+              (gathered_elements / world.size * 4 + calls * world.communicator->header_bytes()));
     CHECK(traffic.bytes_sent(dist::Traffic::parameters) == 0);
   };
-  evaluate(blocks.embeddings + layers);
-  evaluate(layers);  // what is tied stays until the next step
+  // Two buckets of embeddings, one of each of the four layers, and the barrier.
+  evaluate(blocks.embeddings + layers, 7);
+  evaluate(layers, 5);  // what is tied stays until the next step
   CHECK(memory.peak(Category::parameters) ==
         4 * (blocks.embeddings + blocks.layer + blocks.last_layer));
   optimizer.synchronize();
   CHECK(memory.current(Category::parameters) == 0);  // beyond the shards
+}
+
+// Rank 0 reads the layers of `model` in the order `one`, the others in the order `another`: what
+// the optimizer says then. Nothing, where ranks are not told.
+std::string disagreement(LayeredModel& model, const LayeredModel::Way& one,
+                         const LayeredModel::Way& another) {
+  dist::World world = job_world();
+  world.communicator = dist::mpi_communicator();
+  std::string text;
+  try {
+    optim::ZeroOptimizer optimizer(model, optim::AdamW{}, world, {.stage = 3});
+    const auto loss = [&](const auto& micro) {
+      return model.loss(micro, world.rank == 0 ? one : another);
+    };
+    TrainingResult result;
+    train_step(optimizer, Training{.loss = loss}, 0, result);
+  } catch (const Error& error) {
+    text = error.what();
+  }
+  job_world().communicator->barrier();
+  return text;
+}
+
+TEST_CASE("stage 3: ranks that read parameters in different orders are told both blocks") {
+  if (job_world().size == 1 || !on_cpu()) return;
+  using Catch::Matchers::ContainsSubstring;
+  // A bucket for each layer, the last first.
+  LayeredModel model({.layers = 4});
+  CHECK_THAT(disagreement(model, {0, 1, 2, 3}, {0, 2, 1, 3}),
+             ContainsSubstring("rank 0 all_gather of parameters, bucket 2 (call ") &&
+                 ContainsSubstring(" all_gather of parameters, bucket 1 (call ") &&
+                 ContainsSubstring("read them in the same order"));
+  // Of layers without gradients the buckets are counted apart.
+  LayeredModel frozen({.layers = 2});
+  frozen.layer(1).weight.set_trainable(false);
+  frozen.layer(1).bias.set_trainable(false);
+  CHECK_THAT(disagreement(frozen, {0, 1}, {1, 0}),
+             ContainsSubstring("rank 0 all_gather of parameters, bucket 0 (call ") &&
+                 ContainsSubstring(" all_gather of parameters, bucket 0 of group 2 (call "));
 }
 
 struct Layered {

@@ -1,11 +1,12 @@
-// Weights go out of a model while its optimizer is at work, and not into it behind its back.
+// Weights go out of a model while its optimizer is at work, not into it behind its back, and in by
+// set_parameters, which says what becomes of the state of the weights before.
 #include "core/ops.h"
 #include "nn/layers.h"
 #include "nn/weights_file.h"
 #include "tests/support/catch.h"
 #include "tests/support/delayed_communicator.h"
 #include "tests/support/temporary_folder.h"
-#include "tests/support/training.h"
+#include "tests/support/tiny_training.h"
 
 namespace tessera::test {
 namespace {
@@ -27,6 +28,99 @@ TEST_CASE("saved weights are those after the step, also where their gather is st
   CHECK(folder.read("at_once") == folder.read("later"));
   CHECK_THROWS_WITH(nn::load_weights(folder.path("later"), model),
                     Catch::Matchers::ContainsSubstring("belongs to an optimizer"));
+}
+
+// Weights and state after two steps that follow `before`, with the tiny GPT.
+TrainingResult two_more_steps(
+    int stage, DType dtype, const dist::World& world,
+    const std::function<void(optim::ZeroOptimizer&, const Training&, TrainingResult&)>& before) {
+  const TinyRun run;
+  models::Gpt model(run.model);
+  model.to(dtype);
+  const Training training = tiny_training(run, model);
+  optim::ZeroOptimizer optimizer(model, training.rule, world,
+                                 {.stage = stage, .bucket_bytes = 3000});
+  TrainingResult result;
+  before(optimizer, training, result);
+  result = {};
+  for (int64_t step = 2; step < 4; ++step) train_step(optimizer, training, step, result);
+  result.weights = weights_of(optimizer);
+  for (const auto& [name, shard] : optimizer.consolidated_state()) {
+    for (const auto& [kind, values] : shard.values) result.weights[name + kind] = values;
+  }
+  return result;
+}
+
+void train_two_steps(optim::ZeroOptimizer& optimizer, const Training& training,
+                     TrainingResult& result) {
+  for (int64_t step = 0; step < 2; ++step) train_step(optimizer, training, step, result);
+}
+
+optim::ParameterSource source_of(Weights weights) {
+  return [weights = std::move(weights)](const nn::NamedParameter& named, int64_t begin,
+                                        std::span<float> out) {
+    std::copy_n(weights.at(named.name).begin() + begin, out.size(), out.begin());
+  };
+}
+
+void set_other_weights(optim::ZeroOptimizer& optimizer) {
+  optimizer.set_parameters(
+      [](const nn::NamedParameter& named, int64_t begin, std::span<float> out) {
+        nn::initialize(nn::Initializer::normal(0.02f), 7, named.name, begin, out);
+      });
+}
+
+TEST_CASE("set_parameters: the rule starts anew with other weights, as a new optimizer's",
+          "[cpu]") {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const int stage : {0, 1, 2, 3}) {
+      CAPTURE(dtype_name(dtype), stage);
+      const auto fresh =
+          two_more_steps(stage, dtype, job_world(),
+                         [](auto& optimizer, auto&, auto&) { set_other_weights(optimizer); });
+      const auto after_training = two_more_steps(
+          stage, dtype, job_world(), [](auto& optimizer, const auto& training, auto& result) {
+            train_two_steps(optimizer, training, result);
+            set_other_weights(optimizer);
+          });
+      CHECK(after_training == fresh);
+    }
+  }
+}
+
+TEST_CASE("set_parameters: the rule's state is kept where that is asked for", "[cpu]") {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const int stage : {0, 1, 2, 3}) {
+      CAPTURE(dtype_name(dtype), stage);
+      const auto unchanged = two_more_steps(stage, dtype, job_world(), train_two_steps);
+      const auto set_again = two_more_steps(
+          stage, dtype, job_world(), [](auto& optimizer, const auto& training, auto& result) {
+            train_two_steps(optimizer, training, result);
+            const Weights weights = weights_of(optimizer);
+            set_other_weights(optimizer);  // takes the state away
+            CHECK(weights_of(optimizer) != weights);
+            optimizer.set_parameters(source_of(weights));
+          });
+      const auto kept = two_more_steps(
+          stage, dtype, job_world(), [](auto& optimizer, const auto& training, auto& result) {
+            train_two_steps(optimizer, training, result);
+            optimizer.set_parameters(source_of(weights_of(optimizer)), optim::RuleState::keep);
+          });
+      CHECK(kept == unchanged);
+      CHECK(set_again.losses[0] == unchanged.losses[0]);
+      CHECK(set_again.weights != unchanged.weights);
+    }
+  }
+}
+
+TEST_CASE("set_parameters: within a step it is refused") {
+  const TinyRun run;
+  models::Gpt model(run.model);
+  optim::ZeroOptimizer optimizer(model, optim::AdamW{}, lone_world());
+  const auto batches = optimizer.micro_batches(0, run.batch);
+  [[maybe_unused]] const auto first = batches.begin();
+  CHECK_THROWS_WITH(set_other_weights(optimizer),
+                    Catch::Matchers::ContainsSubstring("set_parameters: step 1 is not finished"));
 }
 
 }  // namespace

@@ -42,7 +42,7 @@ TEST_CASE("loss scale: one that would fall under 1 is an error that names step a
   scaler.step(true, 7);
   CHECK(scaler.scale() == 1);
   CHECK_THROWS_WITH(scaler.step(true, 8),
-                    ContainsSubstring("step 8") && ContainsSubstring("loss scale of 1"));
+                    ContainsSubstring("step 9") && ContainsSubstring("loss scale of 1"));
   CHECK(scaler.scale() == 1);
   scaler.step(false, 9);  // good steps are possible at 1
 }

@@ -1,4 +1,5 @@
 // The plan against numbers derived by hand, in the comments: fp32, what lies where, and limits.
+#include "core/random.h"
 #include "dist/communicator.h"
 #include "models/gpt/gpt.h"
 #include "optim/plan/plan.h"
@@ -55,7 +56,7 @@ TEST_CASE("plan: two ranks, two buckets, every stage") {
   CHECK(sent(stage0, dist::Traffic::norms) == 3 * 8);
   CHECK(sent(stage0, dist::Traffic::losses) == 2 * 4);
   CHECK(sent(stage0, dist::Traffic::flags) == 1);
-  CHECK(stage0.sent() == 9216 + 24 + 8 + 1);
+  CHECK(stage0.sent() == 9216 + 24 + 8 + 1 + 288);  // nine headers
 
   input.stage = 1;
   const Plan stage1 = plan(input, 1);
@@ -66,7 +67,7 @@ TEST_CASE("plan: two ranks, two buckets, every stage") {
 
   input.stage = 2;
   const Plan stage2 = plan(input, 1);
-  CHECK(stage2.gradients == 2 * 4096 + 3072);  // two slots of the larger bucket, the own shard
+  CHECK(stage2.gradients == 6144 + 3072);  // a ring for both buckets, the own shard
   CHECK(stage2.optimizer_state == 2 * 3072);
   CHECK(sent(stage2, dist::Traffic::parameters) == 3072);
 
@@ -77,13 +78,51 @@ TEST_CASE("plan: two ranks, two buckets, every stage") {
   CHECK(stage3.parts.values == 3072);
   CHECK(stage3.parts.gathered == 6144);
   CHECK(stage3.parameters == 3072 + 6144);
-  CHECK(stage3.gradients == 2 * 4096 + 3072);
+  CHECK(stage3.gradients == 6144 + 3072);
   CHECK(stage3.optimizer_state == 2 * 3072);
   CHECK(sent(stage3, dist::Traffic::gradients) == 2 * 3072);
   CHECK(sent(stage3, dist::Traffic::parameters) == 2 * (1024 + 2 * 2048));
   // Rank 1 has elements 512 to 1000 of a, and none of b: 488 of its 768. Rank 0 has 712.
   CHECK(stage3.padding == 280 * 4);
   CHECK(plan(input, 0).padding == 56 * 4);
+}
+
+// 32 bytes to each other rank, before every call.
+TEST_CASE("plan: headers by numbers of calls") {
+  // Three ranks, two buckets, a block each; M = 4, k = 2. At the end of a step norms, losses,
+  // flags.
+  PlanInput input{.parameters = {{"a", 1000}, {"b", 200}},
+                  .ranks = 3,
+                  .bucket_bytes = 2000,
+                  .batch = {.global = 8, .micro = 2}};
+  constexpr auto headers = static_cast<size_t>(dist::Traffic::headers);
+  const auto calls = [&](int stage) {
+    input.stage = stage;
+    const Plan last = plan(input, 2);  // as many as a rank that sends more
+    CHECK(last.traffic[headers] == plan(input, 0).traffic[headers]);
+    return last.traffic[headers] / (2 * 32);
+  };
+  const auto update_calls = [&] { return plan(input, 0).update_traffic[headers] / (2 * 32); };
+  for (const int stage : {0, 1, 2}) {
+    CHECK(calls(stage) == 2 * 2 + 2 + 3);  // exchanges, gathers after the update
+    CHECK(update_calls() == 2);
+  }
+  // b, the last, is gathered once in a micro-step, a twice.
+  CHECK(calls(3) == 2 * 2 + 2 * (1 + 2) + 3);
+  CHECK(update_calls() == 0);
+  input.no_sync = true;
+  CHECK(calls(2) == 2 + 2 + 3);
+  input.no_sync = false;
+  input.parameters[1].trainable = false;  // only stage 3 gathers it
+  CHECK(calls(2) == 2 + 1 + 3);
+  CHECK(calls(3) == 2 + 2 * (1 + 1) + 3);
+  input.statistics = 20;
+  input.batch_norms = 2;
+  CHECK(calls(2) == 2 + 1 + 3 + 1);
+  input.sync_batch_norm = true;
+  CHECK(calls(2) == 2 + 1 + 3 + 2 * 3);
+  input.header_bytes = 0;  // as over NCCL
+  CHECK(calls(2) == 0);
 }
 
 TEST_CASE("plan: three ranks, a tied parameter, an uneven last micro-step") {
@@ -97,7 +136,7 @@ TEST_CASE("plan: three ranks, a tied parameter, an uneven last micro-step") {
                   .batch = {.global = 4, .micro = 1}};
   const Plan rank0 = plan(input, 0);
   CHECK(rank0.parameters == 6144);
-  CHECK(rank0.gradients == 3072 + 3072 + 2048);  // one ring slot (one bucket), the tied slot, shard
+  CHECK(rank0.gradients == 3072 + 3072 + 2048);  // a ring for one bucket, the tied slot, shard
   CHECK(rank0.optimizer_state == 2 * 2048);
   CHECK(rank0.communication == dist::mpi_staging_bytes(3) + 6 * 8 + 3 * 2 * 4 + 3);
   CHECK(sent(rank0, dist::Traffic::gradients) == 2 * (6144 - 2048));
@@ -134,7 +173,7 @@ TEST_CASE("plan: stage 3 gathers the blocks that the model names") {
   CHECK(plan(input, 0).parts.gathered == (1536 + 1024) * 4);
   input.overlap = true;
   CHECK(sent(stage3, dist::Traffic::parameters) == 3 * 2304 * 4);
-  CHECK(stage3.parts.buckets == (2 * 1024 + 1024) * 4);  // two slots of 1024, and that of wte
+  CHECK(stage3.parts.buckets == (1536 + 1024) * 4);  // blocks 3 and 2, and the slot of wte
   // Stages 0 to 2 ignore the blocks: one bucket of wpe to ln_f, and that of wte. In this order:
   // 1 + 2 + 2 + 2 + 1 = 8 blocks, and 4.
   input.stage = 2;
@@ -256,6 +295,37 @@ TEST_CASE("plan: a model's parameters, with blocks, dtypes and what is frozen") 
   CHECK(list.back().name == "ln_f.bias");
   CHECK(list.back().block == 2);
   for (const PlanParameter& parameter : list) CHECK(parameter.dtype == DType::bf16);
+}
+
+TEST_CASE("plan: stage 2 holds no more gradients than stage 0, whatever is larger than a bucket") {
+  const auto gradients = [](PlanInput input, int stage) {
+    input.stage = stage;
+    return plan(input, 0).gradients;
+  };
+  // A table of 10^6 x 64, 256 MB in f32, and a head of a block on each of two ranks: once the table
+  // and the head, which are neighbours, and a half of all as the sum.
+  const PlanInput table{.parameters = {{"table", 64'000'000}, {"head", 512}}, .ranks = 2};
+  CHECK(gradients(table, 0) == 256'002'048 + 128'001'024);
+  CHECK(gradients(table, 2) == 256'002'048 + 128'001'024);
+  // Of ten buckets as large as the head two and the table.
+  PlanInput more = table;
+  for (int i = 0; i < 9; ++i) {
+    more.parameters.push_back({"head" + std::to_string(i), 512, false, i});
+  }
+  CHECK(gradients(more, 3) == 256'002'048 + 128'000'000 + 10 * 1024);
+  CHECK(gradients(more, 0) == 256'000'000 + 128'000'000 + 10 * (2048 + 1024));
+  for (uint64_t seed = 0; seed < 200; ++seed) {
+    RandomStream random(seed, "sizes", 0);
+    PlanInput input{.parameters = {}, .ranks = 1 + static_cast<int64_t>(random.below(5))};
+    const auto count = 1 + random.below(8);
+    for (uint64_t i = 0; i < count; ++i) {
+      const auto elements = static_cast<int64_t>(random.below(random.below(2) == 0 ? 300 : 20'000));
+      input.parameters.push_back({std::to_string(i), elements, random.below(6) == 0});
+    }
+    input.bucket_bytes = static_cast<int64_t>(1 + random.below(30'000));
+    CAPTURE(seed);
+    CHECK(gradients(input, 2) <= gradients(input, 0));
+  }
 }
 
 }  // namespace

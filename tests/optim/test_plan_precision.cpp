@@ -53,7 +53,7 @@ TEST_CASE("plan: bf16 and fp16 with sums in f32, every stage") {
     CHECK(skipped(stage1, dist::Traffic::parameters) == 768 * 2);
 
     const Plan stage2 = plan(two_ranks(dtype, 2), 0);
-    CHECK(stage2.gradients == 2 * 1024 * 2 + 768 * 4);
+    CHECK(stage2.gradients == 1536 * 2 + 768 * 4);
     CHECK(stage2.optimizer_state == stage1.optimizer_state);
     CHECK(stage2.traffic == stage1.traffic);
 
@@ -78,8 +78,8 @@ TEST_CASE("plan: bf16 with sums in bf16") {
   CHECK(stage0.gradients == 1536 * 2 + 768 * 2);  // the sums are gathered where gradients were
   CHECK(sent(stage0, dist::Traffic::gradients) == 2 * 768 * 2 + 768 * 2);
   CHECK(with(DType::bf16, 1).gradients == 1536 * 2 + 768 * 2);
-  CHECK(with(DType::bf16, 2).gradients == 2 * 1024 * 2 + 768 * 2);
-  CHECK(with(DType::bf16, 3).gradients == 2 * 1024 * 2 + 768 * 2);
+  CHECK(with(DType::bf16, 2).gradients == 1536 * 2 + 768 * 2);
+  CHECK(with(DType::bf16, 3).gradients == 1536 * 2 + 768 * 2);
   // fp16's gradients have another dtype than these sums, though the same size.
   CHECK(with(DType::f16, 0).gradients == 1536 * 2 + 768 * 2 + 2 * 1024 * 2);
   // What is f32 keeps sums in f32.
@@ -90,15 +90,15 @@ TEST_CASE("plan: no_sync keeps and sends sums") {
   PlanInput input = two_ranks(DType::bf16, 2);
   input.no_sync = true;
   const Plan f32 = plan(input, 0);
-  CHECK(f32.gradients == 2 * 1024 * 2 + 768 * 4 + 1536 * 4);
+  CHECK(f32.gradients == 1536 * 2 + 768 * 4 + 1536 * 4);
   CHECK(sent(f32, dist::Traffic::gradients) == 768 * 4);
   input.sum_dtype = DType::bf16;
   const Plan bf16 = plan(input, 0);
-  CHECK(bf16.gradients == 2 * 1024 * 2 + 768 * 2 + 1536 * 2);
+  CHECK(bf16.gradients == 1536 * 2 + 768 * 2 + 1536 * 2);
   CHECK(sent(bf16, dist::Traffic::gradients) == 768 * 2);
   input.sum_dtype = DType::f32;
   input.batch = {.global = 4, .micro = 2};  // one micro-step: nothing to sum locally
-  CHECK(plan(input, 0).gradients == 2 * 1024 * 2 + 768 * 4);
+  CHECK(plan(input, 0).gradients == 1536 * 2 + 768 * 4);
   CHECK(sent(plan(input, 0), dist::Traffic::gradients) == 768 * 2);
 }
 
@@ -246,8 +246,8 @@ TEST_CASE("plan: the ZeRO paper's formulas, and what comes on top of them") {
   CHECK(plan(paper(N, 0), 0).memory() - always - accumulator == 16 * P);
   CHECK(plan(paper(N, 1), 0).memory() - always - accumulator == 4 * P + 12 * P / N);
   // Stages 2 and 3: the paper's shard of gradients is the accumulator, and buckets on their way
-  // come on top: two slots of the largest, and that of the tied parameter.
-  const int64_t ring = 2 * (2 * 5 * P / 10 + 3 * P / 10);
+  // come on top: v with a neighbour, and the tied parameter.
+  const int64_t ring = 2 * (6 * P / 10 + 3 * P / 10);
   CHECK(plan(paper(N, 2), 0).memory() - always - ring == 2 * P + 14 * P / N);
   // At stage 3 the blocks that are there: the tied one, and v with a neighbour.
   const int64_t gathered = 2 * (3 * P / 10 + 6 * P / 10);

@@ -17,6 +17,16 @@ TEST_CASE("warmup_cosine rises linearly, passes its middle, and ends at the mini
   CHECK(schedule(100000) == 0.1f);
 }
 
+TEST_CASE("a factor is never negative, however long the warm-up") {
+  for (const int64_t warmup : {int64_t{1} << 40, INT64_MAX - 1, INT64_MAX}) {
+    const Schedule schedule = warmup_cosine(warmup, 10, 0.1f);
+    for (const int64_t step : {int64_t{0}, int64_t{9}, int64_t{10}, warmup - 1}) {
+      CHECK(schedule(step) > 0);
+      CHECK(schedule(step) <= 1);
+    }
+  }
+}
+
 // Values of torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=1, total_steps=100).
 TEST_CASE("one_cycle rises and falls as PyTorch's") {
   const Schedule schedule = one_cycle(100);

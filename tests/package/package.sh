@@ -37,5 +37,11 @@ trains() {
 seq 1 6000 > numbers.txt
 trains tokens numbers.txt
 trains images
+seq 2 6001 > others.txt
+if mpirun -n 1 build/tokens numbers.txt : -n 1 build/tokens others.txt 2> error.txt \
+  < /dev/null; then
+  fail "ranks with other data trained together"
+fi
+grep -q 'data: rank 0 has .*, rank 1 has .*; all ranks of a job' error.txt || fail "$(< error.txt)"
 if build/tokens missing.txt 2> error.txt; then fail "a missing file was taken"; fi
 grep -q 'missing.txt' error.txt || fail "$(< error.txt)"

@@ -28,6 +28,7 @@ void train_on(const std::string& path, dist::World& world) {
       .rule = optim::AdamW{.learning_rate = 3e-3f},
       .zero = {.stage = 3, .bucket_bytes = 1 << 16, .clip = 1, .seed = 1},
       .loop = {.steps = 30, .batch = {.global = 8, .micro = 2}, .eval_every = 10}};
+  dist::check_agreement(world, {train::file_setting("data", path, false)});
   const data::TokenData data({.path = path, .context = 32, .vocab = 256, .global_batch = 8});
   train::set_up_messages(world.rank == 0);
   Decoder model;

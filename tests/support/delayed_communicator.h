@@ -39,6 +39,8 @@ class DelayedCommunicator : public Communicator {
   std::string name() const override { return inner_->name() + " with a delay"; }
   Device device() const override { return inner_->device(); }
   int64_t staging_bytes() const override { return inner_->staging_bytes(); }
+  int64_t header_bytes() const override { return inner_->header_bytes(); }
+  void set_timeout(double seconds) override { inner_->set_timeout(seconds); }
   TrafficLedger& traffic() override { return inner_->traffic(); }
   std::shared_ptr<Storage> allocate(int64_t bytes, Category category) override {
     return inner_->allocate(bytes, category);
@@ -101,7 +103,7 @@ class DelayedCommunicator : public Communicator {
   }
 
   Work submit(const char* name, Call call, std::function<Work()> body) {
-    auto work = std::make_shared<HostWork>(name, call);
+    auto work = std::make_shared<HostWork>(name, call, thread_.get_id());
     {
       const std::lock_guard lock(mutex_);
       queue_.push_back({work, std::move(body)});

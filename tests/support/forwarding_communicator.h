@@ -43,6 +43,8 @@ class ForwardingCommunicator : public dist::Communicator {
   dist::Work run(std::function<void()> body) override { return inner_->run(std::move(body)); }
   void barrier() override { inner_->barrier(); }
   int64_t staging_bytes() const override { return inner_->staging_bytes(); }
+  int64_t header_bytes() const override { return inner_->header_bytes(); }
+  void set_timeout(double seconds) override { inner_->set_timeout(seconds); }
   dist::TrafficLedger& traffic() override { return inner_->traffic(); }
 
  protected:

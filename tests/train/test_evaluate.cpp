@@ -8,6 +8,21 @@ using namespace tessera;
 using namespace tessera::train;
 using test::TemporaryFolder;
 
+namespace {
+
+std::vector<int64_t> evaluation_starts(const data::TokenRange& range,
+                                       const EvaluationOptions& options) {
+  const EvaluationWindows windows(range, options);
+  std::vector<int64_t> starts;
+  for (int64_t batch = 0; batch < windows.batches(); ++batch) {
+    for (const int64_t start : windows.starts_of(batch)) starts.push_back(start);
+  }
+  CHECK(std::ssize(starts) == windows.count());
+  return starts;
+}
+
+}  // namespace
+
 TEST_CASE("an evaluation's windows lie evenly, and 0 batches cover everything once") {
   const TemporaryFolder folder;
   auto file = std::make_shared<const data::TokenFile>(folder.file("a.txt", std::string(1000, 'a')));
@@ -33,4 +48,17 @@ TEST_CASE("an evaluation without windows is refused") {
   CHECK_THROWS_AS(evaluation_starts(range, {.context = 8, .batches = -1}), Error);
   CHECK_THROWS_AS(evaluation_starts(range, {.context = 100}), InputError);
   CHECK(evaluation_starts(range, {.context = 99}).size() == 1);
+}
+
+TEST_CASE("an evaluation of many batches is counted, not listed") {
+  const TemporaryFolder folder;
+  auto file = std::make_shared<const data::TokenFile>(folder.file("a.txt", std::string(1000, 'a')));
+  const data::TokenRange range{file, 0, 1000};
+  const int64_t batches = int64_t{1} << 40;
+  const EvaluationWindows windows(range, {.context = 64, .batches = batches, .sequences = 12});
+  CHECK(windows.count() == batches * 12);
+  CHECK(windows.start(0) == 0);
+  CHECK(windows.start(windows.count() - 1) == 935);
+  CHECK_THROWS_AS(EvaluationWindows(range, {.context = 64, .batches = INT64_MAX, .sequences = 12}),
+                  Error);
 }

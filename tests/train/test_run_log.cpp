@@ -1,5 +1,7 @@
 #include "train/report/run_log.h"
 
+#include <sys/stat.h>
+
 #include <bit>
 #include <cmath>
 #include <limits>
@@ -10,6 +12,7 @@
 #include "core/random.h"
 #include "core/text/number_text.h"
 #include "tests/support/catch.h"
+#include "tests/support/file_size_limit.h"
 #include "tests/support/temporary_folder.h"
 #include "train/plan/plan_table.h"
 #include "train/report/progress.h"
@@ -49,7 +52,7 @@ TEST_CASE("lines of the log are JSON, in the order of the issue") {
                                      "tokens")
                                .text();
   REQUIRE(text ==
-          R"({"type":"step","step":3,"loss":2.5,"grad_norm":0.1,"lr":0.001,"tokens_per_s":1000.25,)"
+          R"({"type":"step","step":4,"loss":2.5,"grad_norm":0.1,"lr":0.001,"tokens_per_s":1000.25,)"
           R"("step_ms":12.346,"comm_exposed_ms":0})");
   const std::string skipped = step_line({.step = 3,
                                          .loss = INFINITY,
@@ -60,7 +63,7 @@ TEST_CASE("lines of the log are JSON, in the order of the issue") {
                                         "images")
                                   .text();
   REQUIRE(skipped ==
-          R"({"type":"step","step":3,"loss":null,"grad_norm":null,"lr":0.001,"loss_scale":65536,)"
+          R"({"type":"step","step":4,"loss":null,"grad_norm":null,"lr":0.001,"loss_scale":65536,)"
           R"("skipped":true,"images_per_s":0,"step_ms":0,"comm_exposed_ms":0})");
   REQUIRE(eval_line(250, 1.5f).text() == R"({"type":"eval","step":250,"val_loss":1.5})");
   const auto escaped = JsonObject().add("path", "a\"b\\c\n\xff").text();
@@ -75,6 +78,33 @@ TEST_CASE("a log is there while it is written, and none is one without a name") 
   REQUIRE(folder.read("a.jsonl") == eval_line(1, 2).text() + "\n");
   RunLog("").write(eval_line(1, 2));
   REQUIRE_THROWS_AS(RunLog(folder.path("no/a.jsonl")), InputError);
+}
+
+TEST_CASE(
+    "a line that does not fit on the disk is missing as a whole, and the next is tried again") {
+  const test::TemporaryFolder folder;
+  const std::string line = eval_line(1, 2).text() + "\n";
+  RunLog log(folder.path("a.jsonl"));
+  log.write(eval_line(1, 2));
+  {
+    // The limit on the size of files stands for a full disk: half a line fits.
+    const test::FileSizeLimit limit(line.size() * 3 / 2);
+    log.write(eval_line(1, 2));
+    CHECK(folder.read("a.jsonl") == line);
+    log.write(eval_line(1, 2));
+    CHECK(folder.read("a.jsonl") == line);
+  }
+  log.write(eval_line(1, 2));
+  CHECK(folder.read("a.jsonl") == line + line);
+}
+
+TEST_CASE("a log is a regular file or a device, and a pipe is refused, not waited for") {
+  const test::TemporaryFolder folder;
+  const std::string pipe = folder.path("pipe");
+  REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
+  CHECK_THAT(test::message_of<InputError>([&] { RunLog{pipe}; }),
+             ContainsSubstring("pipe: cannot be written: it is there and is neither a regular"));
+  RunLog("/dev/null").write(eval_line(1, 2));
 }
 
 TEST_CASE("a report expects of a skipped step what it sends without its update") {

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "core/cpu/onednn.h"
 #include "tests/support/catch.h"
 #include "tests/support/temporary_folder.h"
 
@@ -80,4 +81,13 @@ TEST_CASE("a model in 16 bits gives text too") {
   model.to(DType::bf16);
   nn::materialize(model, {}, 3);
   REQUIRE(text_of(model, {.tokens = 5}).size() == 5);
+}
+
+TEST_CASE("sampling over many lengths keeps a bounded number of products", "[cpu]") {
+  models::GptConfig config = tiny_config();
+  config.context = 160;
+  models::Gpt model(config);
+  nn::materialize(model);
+  text_of(model, {.tokens = 160});
+  REQUIRE(cpu::onednn::kept_products() == cpu::onednn::most_primitives);
 }

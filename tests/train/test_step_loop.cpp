@@ -86,6 +86,22 @@ TEST_CASE("a run leaves a line a step and an evaluation, and what it held equals
   CHECK_FALSE(measure(wrong, loop.count(), world).equal());
 }
 
+TEST_CASE("what a run of one step without evaluation held equals its plan") {
+  const dist::World world = alone();
+  TrainingRun short_run = run;
+  short_run.loop = {.steps = 1, .batch = {.global = 2, .micro = 2}};
+  models::Gpt model(tiny);
+  const auto log = begin_run({}, world);
+  optim::ZeroOptimizer optimizer(model, short_run.rule, world, short_run.zero);
+  StepLoop loop(short_run.loop, world, optimizer, *log,
+                {.unit = "tokens", .units_per_step = 8, .forward = [&](const MicroBatch& micro) {
+                   return model.loss(tokens_of(micro), tokens_of(micro));
+                 }});
+  loop.train();
+  const nn::Module& module = model;
+  CHECK(measure(plan_run(short_run, module, place_of(world)), loop.count(), world).equal());
+}
+
 TEST_CASE("load and loss apart give what forward gives") {
   const dist::World world = alone();
   const auto trained = [&](bool apart) {

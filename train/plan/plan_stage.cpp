@@ -8,6 +8,8 @@
 namespace tessera::train {
 namespace {
 
+constexpr int64_t most_layers = models::GptLimits::layers;  // of the largest model that is planned
+
 optim::PlanInput input_for(const StagesInput& stages, const models::GptConfig& model, int stage) {
   optim::PlanInput input = stages.run;
   input.parameters = gpt_parameters(model, stages.dtype);

@@ -12,9 +12,6 @@
 
 namespace tessera::train {
 
-/// Layers of the largest model that is planned.
-inline constexpr int64_t most_layers = int64_t{1} << 14;
-
 struct StagesInput {
   models::GptConfig model;
   DType dtype = DType::f32;  // of its parameters

@@ -88,7 +88,7 @@ std::string traffic_table(const std::vector<PlannedRun>& runs) {
     if (purpose == dist::Traffic::other) continue;
     columns.push_back({std::string(dist::traffic_name(purpose)),
                        [i](const auto& run) { return run.plan.traffic[static_cast<size_t>(i)]; },
-                       purpose != dist::Traffic::statistics});
+                       purpose != dist::Traffic::statistics && purpose != dist::Traffic::headers});
   }
   columns.push_back({"total", [](const auto& run) { return run.plan.sent(); }});
   return table(columns, runs);

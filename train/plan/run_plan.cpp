@@ -16,11 +16,14 @@ optim::PlanInput plan_input(const TrainingRun& run, const nn::Module& model,
                             const JobPlace& place) {
   const optim::ZeroOptions& zero = run.zero;
   const Device device = place.device.device;
+  run.loop.batch.validate();
+  const bool one_micro_step = run.loop.steps == 1 && run.loop.batch.micro_steps(place.ranks) == 1;
   return {.parameters = optim::plan_parameters(model),
           .ranks = place.ranks,
           .stage = zero.stage,
           .bucket_bytes = zero.bucket_bytes,
           .overlap = zero.overlap,
+          .single_pass = one_micro_step && run.loop.eval_every == 0,
           .reduction = zero.reduction,
           .no_sync = zero.no_sync,
           .batch = run.loop.batch,
@@ -29,9 +32,11 @@ optim::PlanInput plan_input(const TrainingRun& run, const nn::Module& model,
           .offload = zero.offload == optim::Offload::optimizer && !device.is_cpu(),
           .graph = zero.graph,
           .statistics = optim::plan_statistics(model),
+          .batch_norms = optim::plan_batch_norms(model),
           .sync_batch_norm = zero.sync_batch_norm,
           .device = device,
-          .staging_bytes = place.device.staging_bytes(place.ranks)};
+          .staging_bytes = place.device.staging_bytes(place.ranks),
+          .header_bytes = place.device.header_bytes()};
 }
 
 // A graph is captured with such room, which it keeps if it has dropout.

@@ -6,10 +6,13 @@
 #include <cstdlib>
 #include <filesystem>
 #include <string>
+#include <utility>
 
 #include <fmt/format.h>
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
+
+#include "core/text/step_number.h"
 
 namespace tessera::train {
 namespace {
@@ -55,19 +58,26 @@ std::string duration_text(double seconds) {
   return fmt::format("{}:{:02}", minutes, total % 60);
 }
 
-Progress::Progress(int64_t steps, bool shows, std::string unit)
+Progress::Progress(int64_t steps, bool shows, std::string unit, Clock::duration silence)
     : steps_(steps),
       unit_(std::move(unit)),
       shows_(shows),
       terminal_(shows && on_terminal()),
-      begin_(std::chrono::steady_clock::now()) {}
+      silence_(silence),
+      begin_(Clock::now()),
+      last_step_(begin_),
+      last_line_(begin_) {}
 
 void Progress::step(const StepLine& step) {
   if (!shows_) return;
-  const int64_t done = step.step + 1;
+  const int64_t done = step_number(step.step);
   const bool tenth = step.step == 0 || done * 10 / steps_ != step.step * 10 / steps_;
-  if (!terminal_ && !tenth && !step.skipped) return;
-  const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - begin_;
+  const Clock::time_point now = Clock::now();
+  // A step as long as this one would end after a silence that is too long.
+  const bool due = now - last_line_ + (now - std::exchange(last_step_, now)) >= silence_;
+  if (!terminal_ && !tenth && !due && !step.skipped) return;
+  last_line_ = now;
+  const std::chrono::duration<double> passed = now - begin_;
   const double left =
       passed.count() / static_cast<double>(done) * static_cast<double>(steps_ - done);
   const std::string text =
@@ -81,18 +91,21 @@ void Progress::step(const StepLine& step) {
   fmt::print(stderr, "\r{}\x1b[K", text);
   std::fflush(stderr);
   line_open_ = true;
+  dist::set_line_open(true);
   if (done == steps_) clear_line();
 }
 
 void Progress::evaluation(int64_t step, const std::string& text) {
   if (!shows_) return;
   clear_line();
+  last_line_ = Clock::now();
   spdlog::info("step {}/{}  {}", step, steps_, text);
 }
 
 void Progress::clear_line() {
   if (line_open_) fmt::print(stderr, "\n");
   line_open_ = false;
+  dist::set_line_open(false);
 }
 
 }  // namespace tessera::train

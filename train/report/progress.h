@@ -1,6 +1,6 @@
 // What a person sees while a run goes on. On a terminal one line, rewritten each step, with the
-// time left; where output is piped, a line every tenth of the way. A step that is skipped has a
-// line of its own. Everything goes to stderr.
+// time left; where output is piped, a line every tenth of the way, and at least one a minute. A
+// step that is skipped has a line of its own. Everything goes to stderr.
 #pragma once
 
 #include <chrono>
@@ -13,8 +13,12 @@ namespace tessera::train {
 
 class Progress {
  public:
-  /// `shows` is true on the one rank that talks; speed is in `unit`, "tokens", a second.
-  Progress(int64_t steps, bool shows, std::string unit);
+  using Clock = std::chrono::steady_clock;
+
+  /// `shows` is true on the one rank that talks; speed is in `unit`, "tokens", a second. Piped
+  /// lines are at most `silence` apart, or a step where that is longer.
+  Progress(int64_t steps, bool shows, std::string unit,
+           Clock::duration silence = std::chrono::minutes(1));
 
   void step(const StepLine& step);
   void evaluation(int64_t step, const std::string& text);
@@ -27,7 +31,10 @@ class Progress {
   bool shows_;
   bool terminal_;
   bool line_open_ = false;
-  std::chrono::steady_clock::time_point begin_;
+  Clock::duration silence_;
+  Clock::time_point begin_;
+  Clock::time_point last_step_;
+  Clock::time_point last_line_;
 };
 
 /// "1:02:03", "4:05"

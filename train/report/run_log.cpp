@@ -1,12 +1,22 @@
 #include "train/report/run_log.h"
 
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <cerrno>
 #include <cmath>
 #include <cstring>
+#include <iterator>
+#include <utility>
+
+#include <spdlog/spdlog.h>
 
 #include "core/context.h"
 #include "core/cuda.h"
 #include "core/error.h"
+#include "core/text/output_file.h"
+#include "core/text/step_number.h"
 #include "dist/device_choice.h"
 
 namespace tessera::train {
@@ -18,16 +28,44 @@ double rounded(double value) { return std::round(value * 1000) / 1000; }
 
 RunLog::RunLog(const std::string& path) : path_(path) {
   if (path.empty()) return;
-  file_.reset(std::fopen(path.c_str(), "w"));
-  if (!file_) fail_input("{}: cannot be written: {}", path, std::strerror(errno));
+  fail_beyond_file_size_limit();
+  // A pipe that nobody reads would be waited for in open, and one whose reader ends would end us.
+  struct stat status {};
+  if (::stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode) && !S_ISCHR(status.st_mode)) {
+    fail_input(
+        "{}: cannot be written: it is there and is neither a regular file nor a terminal; "
+        "a file can be followed with tail -f",
+        path);
+  }
+  descriptor_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  if (descriptor_ < 0) fail_input("{}: cannot be written: {}", path, std::strerror(errno));
+}
+
+RunLog::~RunLog() {
+  if (descriptor_ >= 0) ::close(descriptor_);
 }
 
 void RunLog::write(const JsonObject& line) {
-  if (!file_) return;
+  if (descriptor_ < 0) return;
   const std::string text = line.text() + "\n";
-  if (std::fputs(text.c_str(), file_.get()) < 0 || std::fflush(file_.get()) != 0) {
-    fail("{}: writing failed: {}", path_, std::strerror(errno));
+  for (size_t done = 0; done < text.size();) {
+    const ssize_t written = ::write(descriptor_, text.data() + done, text.size() - done);
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) return lose_line(errno);
+    done += static_cast<size_t>(written);
   }
+  bytes_ += std::ssize(text);
+}
+
+// The part of the line that was written goes: it would spoil the line behind it, too. A device has
+// no end to be set.
+void RunLog::lose_line(int error) {
+  if (::ftruncate(descriptor_, bytes_) == 0) ::lseek(descriptor_, bytes_, SEEK_SET);
+  if (std::exchange(warned_, true)) return;
+  spdlog::warn(
+      "{}: writing failed: {}; training goes on, and lines are missing from the log until "
+      "they can be written",
+      path_, std::strerror(error));
 }
 
 const char* version() { return TESSERA_VERSION; }
@@ -48,7 +86,7 @@ void add_job(JsonObject& header, const dist::World& world) {
 JsonObject step_line(const StepLine& step, const std::string& unit) {
   JsonObject line;
   line.add("type", "step")
-      .add("step", step.step)
+      .add("step", step_number(step.step))
       .add("loss", step.loss)
       .add("grad_norm", step.grad_norm)
       .add("lr", step.lr);

@@ -1,13 +1,12 @@
 // The log of a run: one JSON object a line, written as the run goes, so that it can be followed.
 //
 //   {"type":"header", ...}                                    the full configuration
-//   {"type":"step","step":0,"loss":5.54,"grad_norm":2.1,"lr":1e-05,"tokens_per_s":...}
+//   {"type":"step","step":1,"loss":5.54,"grad_norm":2.1,"lr":1e-05,"tokens_per_s":...}
 //   {"type":"eval","step":250,"val_loss":2.4}                 after 250 steps
 //   {"type":"summary", ...}                                   memory and traffic
 #pragma once
 
-#include <cstdio>
-#include <memory>
+#include <cstdint>
 #include <optional>
 #include <string>
 
@@ -18,22 +17,29 @@ namespace tessera::train {
 
 class RunLog {
  public:
-  /// Without a path nothing is written. Throws InputError where the file cannot be opened.
+  /// Without a path nothing is written. Throws InputError where the file cannot be opened, or is
+  /// neither a regular file nor a device, such as a terminal.
   explicit RunLog(const std::string& path);
+  ~RunLog();
+  RunLog(const RunLog&) = delete;
+  RunLog& operator=(const RunLog&) = delete;
 
+  /// A line that cannot be written, as on a full disk, is missing from the log as a whole: a run is
+  /// worth more than its log. The first such line is a warning; the next ones are tried again.
   void write(const JsonObject& line);
 
  private:
-  struct Closer {
-    void operator()(std::FILE* file) const { std::fclose(file); }
-  };
+  void lose_line(int error);
+
   std::string path_;
-  std::unique_ptr<std::FILE, Closer> file_;
+  int descriptor_ = -1;
+  int64_t bytes_ = 0;  // of whole lines
+  bool warned_ = false;
 };
 
 /// What a step was, as the log and the terminal show it.
 struct StepLine {
-  int64_t step = 0;
+  int64_t step = 0;  // from 0; what is written counts from 1
   float loss = 0;
   float grad_norm = 0;
   float lr = 0;

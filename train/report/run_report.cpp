@@ -110,10 +110,9 @@ RankReport measure(const optim::Plan& plan, const StepCount& count, const dist::
       const auto index = static_cast<size_t>(i);
       planned = count.steps * plan.traffic[index] - count.skipped * plan.update_traffic[index];
     }
-    // Only models with batch norms have any.
-    if (purpose == dist::Traffic::statistics && planned == 0 && traffic.bytes_sent(purpose) == 0) {
-      continue;
-    }
+    // Only models with batch norms have statistics, and only several ranks over MPI headers.
+    const bool may_lack = purpose == dist::Traffic::statistics || purpose == dist::Traffic::headers;
+    if (may_lack && planned == 0 && traffic.bytes_sent(purpose) == 0) continue;
     report.traffic.push_back(
         {std::string(dist::traffic_name(purpose)), planned, traffic.bytes_sent(purpose)});
   }

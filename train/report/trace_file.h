@@ -7,7 +7,12 @@
 
 namespace tessera::train {
 
-/// Gathers the events that every rank has recorded; rank 0 writes them. Collective.
+/// Events are recorded from now on, and the clocks of other hosts are compared with rank 0's.
+/// Collective.
+void begin_trace(const dist::World& world);
+
+/// Gathers the events that every rank has recorded, with their times on rank 0's clock; rank 0
+/// writes them. Collective.
 void write_trace(const std::string& path, const dist::World& world);
 
 }  // namespace tessera::train

@@ -2,10 +2,11 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
+#include <sstream>
 #include <utility>
 
 #include "core/error.h"
+#include "core/text/input_file.h"
 #include "data/images/formats/image_file.h"
 
 namespace tessera::data {
@@ -14,6 +15,7 @@ namespace {
 constexpr ImageShape shape{32, 32, 3};
 constexpr int64_t plane = 32 * 32;
 constexpr int64_t file_limit_bytes = int64_t{4} << 30;
+constexpr int64_t names_limit_bytes = int64_t{1} << 20;
 
 struct Part {
   std::string file;   // without its folder
@@ -72,12 +74,14 @@ std::shared_ptr<const ImageSet> open_cifar(const std::vector<std::string>& paths
 
 std::vector<std::string> read_class_names(const std::string& path, int64_t classes) {
   std::vector<std::string> names;
-  std::ifstream file(path);
-  if (!file && !std::filesystem::exists(path)) {
+  if (!has_name(path)) {
     for (int64_t i = 0; i < classes; ++i) names.push_back(std::to_string(i));
     return names;
   }
-  for (std::string line; std::getline(file, line);) {
+  std::vector<uint8_t> bytes;
+  read_file(path, names_limit_bytes, bytes);
+  std::istringstream text(std::string(bytes.begin(), bytes.end()));
+  for (std::string line; std::getline(text, line);) {
     if (!line.empty() && line.back() == '\r') line.pop_back();
     if (!line.empty()) names.push_back(line);
   }

@@ -1,35 +1,14 @@
 #include "data/images/formats/image_file.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 
 #include "core/error.h"
+#include "core/text/input_file.h"
 #include "data/images/formats/jpeg_file.h"
 #include "data/images/formats/png_file.h"
 
 namespace tessera::data {
 namespace {
-
-class Descriptor {
- public:
-  // Without waiting: a pipe that nobody writes to would be waited for here.
-  explicit Descriptor(const std::string& path)
-      : value_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
-    if (value_ < 0) fail_input("{}: cannot be opened: {}", path, std::strerror(errno));
-  }
-  ~Descriptor() { ::close(value_); }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  int value() const { return value_; }
-
- private:
-  int value_;
-};
 
 bool begins_with(std::span<const uint8_t> file, std::initializer_list<uint8_t> magic) {
   return file.size() >= magic.size() && std::equal(magic.begin(), magic.end(), file.begin());
@@ -38,22 +17,13 @@ bool begins_with(std::span<const uint8_t> file, std::initializer_list<uint8_t> m
 }  // namespace
 
 void read_file(const std::string& path, int64_t limit_bytes, std::vector<uint8_t>& bytes) {
-  const Descriptor file(path);
-  struct stat status {};
-  if (::fstat(file.value(), &status) != 0 || !S_ISREG(status.st_mode)) {
-    fail_input("{}: is not a regular file", path);
+  const InputFile file(path);
+  if (file.size() == 0) fail_input("{}: is empty", path);
+  if (file.size() > limit_bytes) {
+    fail_input("{}: has {} bytes, expected at most {}", path, file.size(), limit_bytes);
   }
-  if (status.st_size == 0) fail_input("{}: is empty", path);
-  if (status.st_size > limit_bytes) {
-    fail_input("{}: has {} bytes, expected at most {}", path, status.st_size, limit_bytes);
-  }
-  bytes.resize(static_cast<size_t>(status.st_size));
-  for (size_t done = 0; done < bytes.size();) {
-    const ssize_t got = ::read(file.value(), bytes.data() + done, bytes.size() - done);
-    if (got < 0) fail_input("{}: cannot be read: {}", path, std::strerror(errno));
-    if (got == 0) fail_input("{}: became shorter while it was read", path);
-    done += static_cast<size_t>(got);
-  }
+  bytes.resize(static_cast<size_t>(file.size()));
+  file.read_at(0, bytes.data(), bytes.size());
 }
 
 void check_image_size(const std::string& name, int64_t width, int64_t height) {

@@ -39,10 +39,7 @@ std::byte* bytes_of(const Tensor& tensor) { return static_cast<std::byte*>(tenso
 
 std::string text_of(const Task& task) {
   if (!task.collective) return "run";
-  const std::string bucket =
-      task.call.bucket < 0 ? "" : fmt::format(", bucket {}", task.call.bucket);
-  return fmt::format("{} of {}{}", collective_name(*task.collective),
-                     traffic_name(task.call.purpose), bucket);
+  return fmt::format("{} of {}", collective_name(*task.collective), task.call.text());
 }
 
 class NcclCommunicator : public Communicator {

@@ -1,5 +1,7 @@
 #include "optim/zero/end_of_step/batch_statistics.h"
 
+#include <utility>
+
 #include "core/ops/copy.h"
 #include "core/ops/fill.h"
 #include "optim/kernels/fold_statistics.h"
@@ -17,29 +19,37 @@ BatchStatistics::~BatchStatistics() {
   }
 }
 
-void BatchStatistics::add(const std::vector<nn::NamedStatistics>& statistics, bool synchronized) {
-  for (const nn::NamedStatistics& named : statistics) {
-    TESSERA_CHECK(!named.statistics->observed,
-                  "optimizer: the running statistics of '{}' are already under an optimizer",
-                  named.name);
-    const float first = statistics_.empty() ? named.statistics->momentum
-                                            : statistics_[0].statistics->momentum;
-    TESSERA_CHECK(named.statistics->momentum == first,
+BatchStatistics::Addition BatchStatistics::prepare(
+    std::vector<nn::NamedStatistics> statistics) const {
+  if (statistics.empty()) return {};
+  const nn::RunningStatistics& first =
+      *(statistics_.empty() ? statistics : statistics_)[0].statistics;
+  int64_t values = values_;
+  for (const auto& [name, added] : statistics) {
+    TESSERA_CHECK(!added->observed,
+                  "optimizer: the running statistics of '{}' are already under an optimizer", name);
+    TESSERA_CHECK(added->momentum == first.momentum,
                   "optimizer: the running statistics of '{}' have momentum {}, those before {}; "
-                  "expected one momentum", named.name, named.statistics->momentum, first);
-    statistics_.push_back(named);
+                  "expected one momentum",
+                  name, added->momentum, first.momentum);
+    values += 2 * added->mean.elements();
   }
-  synchronized_ = synchronized && communicator_->size() > 1;
-  if (!statistics.empty()) lay_out();
+  return {.statistics = std::move(statistics),
+          .running = flat_buffer(*communicator_, values, DType::f32, Category::parameters),
+          .current = flat_buffer(*communicator_, values + 1, DType::f32, Category::communication)};
 }
 
-void BatchStatistics::lay_out() {
-  values_ = 0;
-  for (const auto& [name, statistics] : statistics_) values_ += 2 * statistics->mean.elements();
-  const Tensor before = running_;  // what the first of them view
-  running_ = flat_buffer(*communicator_, values_, DType::f32, Category::parameters);
-  current_ = {};
-  current_ = flat_buffer(*communicator_, values_ + 1, DType::f32, Category::communication);
+void BatchStatistics::add(Addition addition, bool synchronized) {
+  synchronized_ = synchronized && communicator_->size() > 1;
+  if (addition.statistics.empty()) return;
+  for (auto& named : addition.statistics) statistics_.push_back(std::move(named));
+  const Tensor before = std::exchange(running_, addition.running);  // what the first of them view
+  current_ = addition.current;
+  values_ = running_.elements();
+  attach();
+}
+
+void BatchStatistics::attach() {
   observed_ = {};
   micro_steps_ = 0;
   kernels::fill(current_context(current_.device()), current_.flat(values_, values_ + 1), 1.0f);

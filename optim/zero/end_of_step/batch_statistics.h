@@ -20,9 +20,17 @@ class BatchStatistics {
   BatchStatistics(const BatchStatistics&) = delete;
   BatchStatistics& operator=(const BatchStatistics&) = delete;
 
-  /// Lays the statistics out behind those that are there, and sets their hooks. Values that they
-  /// have are kept. With `synchronized` they normalise over the ranks' micro-batches together.
-  void add(const std::vector<nn::NamedStatistics>& statistics, bool synchronized);
+  /// Statistics to be laid out behind those that are there, and the memory of all of them.
+  struct Addition {
+    std::vector<nn::NamedStatistics> statistics;
+    Tensor running;
+    Tensor current;
+  };
+  /// Changes nothing yet. Throws for statistics that cannot be added.
+  Addition prepare(std::vector<nn::NamedStatistics> statistics) const;
+  /// Lays the statistics out, and sets their hooks. Values that they have are kept. With
+  /// `synchronized` they normalise over the ranks' micro-batches together.
+  void add(Addition addition, bool synchronized);
 
   void begin_step(int64_t micro_steps);
   void begin_micro_step();
@@ -37,7 +45,7 @@ class BatchStatistics {
 
  private:
   void observe(size_t index, int64_t offset, const Tensor& mean, const Tensor& variance);
-  void lay_out();
+  void attach();
 
   std::shared_ptr<dist::Communicator> communicator_;
   std::vector<nn::NamedStatistics> statistics_;

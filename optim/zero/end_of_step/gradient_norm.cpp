@@ -23,10 +23,20 @@ Tensor bytes_for(dist::Communicator& communicator, int64_t count, int64_t size) 
 
 }  // namespace
 
-GradientNorm::GradientNorm(std::shared_ptr<dist::Communicator> communicator)
-    : communicator_(std::move(communicator)) {}
+GradientNorm::GradientNorm(std::shared_ptr<dist::Communicator> communicator,
+                           std::vector<const Partition*> partitions)
+    : communicator_(std::move(communicator)), partitions_(std::move(partitions)) {
+  for (const Partition* partition : partitions_) add_segments(*partition);
+  sums_ = bytes_for(*communicator_, per_rank_ * communicator_->size(), f64_bytes);
+  const Device device = communicator_->device();
+  if (device.is_cpu()) return;
+  constexpr int64_t per_sum = BlockSums::blocks_per_partial_sum;
+  partial_sums_ = bytes_for(*communicator_, (blocks_ + per_sum - 1) / per_sum, f64_bytes);
+  table_ = bytes_for(*communicator_, std::ssize(segments_), sizeof(BlockSums::Segment));
+  cuda::copy_and_wait(device.index, table_.raw(), segments_.data(), table_.bytes());
+}
 
-void GradientNorm::add(const Partition& partition) {
+void GradientNorm::add_segments(const Partition& partition) {
   const dist::ShardLayout& layout = partition.layout();
   for (size_t i = 0; i < partition.parameters().size(); ++i) {
     const dist::ParameterSlot& slot = layout.slot(static_cast<int>(i));
@@ -37,17 +47,7 @@ void GradientNorm::add(const Partition& partition) {
                          .shard_first = per_rank_ + bucket.shard_offset / dist::block_elements});
     blocks_ += dist::blocks_of(slot.elements);
   }
-  partitions_.push_back(&partition);
   per_rank_ += layout.shard_elements() / dist::block_elements;
-
-  sums_ = table_ = partial_sums_ = {};  // before larger ones are allocated
-  sums_ = bytes_for(*communicator_, per_rank_ * communicator_->size(), f64_bytes);
-  const Device device = communicator_->device();
-  if (device.is_cpu()) return;
-  constexpr int64_t per_sum = BlockSums::blocks_per_partial_sum;
-  partial_sums_ = bytes_for(*communicator_, (blocks_ + per_sum - 1) / per_sum, f64_bytes);
-  table_ = bytes_for(*communicator_, std::ssize(segments_), sizeof(BlockSums::Segment));
-  cuda::copy_and_wait(device.index, table_.raw(), segments_.data(), table_.bytes());
 }
 
 void GradientNorm::compute(StepScalars* scalars) {

@@ -14,10 +14,11 @@ namespace tessera::optim {
 
 class GradientNorm {
  public:
-  explicit GradientNorm(std::shared_ptr<dist::Communicator> communicator);
-
-  /// Makes room for one more partition's block sums.
-  void add(const Partition& partition);
+  /// Of no parameter.
+  GradientNorm() = default;
+  /// Makes room for the partitions' block sums. The partitions must stay where they are.
+  GradientNorm(std::shared_ptr<dist::Communicator> communicator,
+               std::vector<const Partition*> partitions);
 
   /// scalars->square_sum, where the ranks compute. The own shards' gradient sums must be complete.
   /// Collective. The host does not wait for a GPU.
@@ -27,6 +28,8 @@ class GradientNorm {
   std::vector<double> of_parameters() const;
 
  private:
+  void add_segments(const Partition& partition);
+
   std::shared_ptr<dist::Communicator> communicator_;
   std::vector<const Partition*> partitions_;
   std::vector<BlockSums::Segment> segments_;

@@ -1,0 +1,24 @@
+#include "apps/cli/agreement.h"
+
+#include "train/agreement.h"
+
+namespace tessera::apps {
+
+void check_command_lines(const dist::World& world, const std::string& program,
+                         const dist::Settings& flags, const dist::DeviceOptions& devices) {
+  world.communicator->set_timeout(devices.timeout_s);
+  dist::Settings own = train::program_settings(program);
+  own.insert(own.end(), flags.begin(), flags.end());
+  dist::check_agreement(world, own);
+}
+
+void check_inputs(const dist::World& world, const RunOptions& options, const dist::Settings& data) {
+  if (world.size == 1) return;  // nothing is read for nobody
+  dist::Settings own = data;
+  own.push_back(train::file_setting("--init", options.init, options.verify_data));
+  const dist::Settings processor = train::processor_settings(world);
+  own.insert(own.end(), processor.begin(), processor.end());
+  dist::check_agreement(world, own);
+}
+
+}  // namespace tessera::apps

@@ -1,0 +1,49 @@
+#include "core/digest.h"
+
+#include <algorithm>
+#include <vector>
+
+// The header alone, without the library: nothing to link, and nothing to find where Tessera is
+// used.
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include "core/text/input_file.h"
+
+namespace tessera {
+
+uint64_t xxh3(std::span<const std::byte> bytes, uint64_t seed) {
+  return XXH3_64bits_withSeed(bytes.data(), bytes.size(), seed);
+}
+
+uint64_t xxh3(const std::string& text, uint64_t seed) {
+  return xxh3(std::as_bytes(std::span(text)), seed);
+}
+
+FileDigest digest_of_file(const std::string& path, bool whole) {
+  constexpr int64_t sampled = 64;
+  constexpr int64_t sampled_bytes = 4096;
+  constexpr int64_t buffer_bytes = 1 << 20;
+  const InputFile file(path);
+  FileDigest result{.bytes = file.size()};
+  std::vector<char> buffer(buffer_bytes);
+  const auto take = [&](int64_t begin, int64_t bytes) {
+    file.read_at(begin, buffer.data(), static_cast<size_t>(bytes));
+    result.digest =
+        xxh3(std::as_bytes(std::span(buffer).first(static_cast<size_t>(bytes))), result.digest);
+  };
+  if (whole || result.bytes <= sampled * sampled_bytes) {
+    for (int64_t at = 0; at < result.bytes; at += buffer_bytes) {
+      take(at, std::min(buffer_bytes, result.bytes - at));
+    }
+    return result;
+  }
+  const int64_t last = result.bytes - sampled_bytes;
+  for (int64_t i = 0; i < sampled; ++i) {
+    // Without i * last, which could overflow.
+    take(last / (sampled - 1) * i + last % (sampled - 1) * i / (sampled - 1), sampled_bytes);
+  }
+  return result;
+}
+
+}  // namespace tessera

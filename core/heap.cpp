@@ -1,0 +1,211 @@
+#include "core/heap.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <utility>
+
+#include <sys/mman.h>
+
+#if __has_include(<sanitizer/asan_interface.h>)
+#include <sanitizer/asan_interface.h>
+#else
+#define ASAN_POISON_MEMORY_REGION(begin, bytes) ((void)0)
+#define ASAN_UNPOISON_MEMORY_REGION(begin, bytes) ((void)0)
+#endif
+
+namespace tessera {
+namespace {
+
+constexpr int64_t small_page = 4096;
+constexpr int64_t huge_page = int64_t{2} << 20;
+
+// The address sanitizer sees what is written behind a block by a gap that belongs to nobody.
+#ifdef __SANITIZE_ADDRESS__
+constexpr int64_t gap = 64;
+#else
+constexpr int64_t gap = 0;
+#endif
+
+int64_t round_up(int64_t bytes, int64_t page) { return (bytes + page - 1) / page * page; }
+char* round_up(char* address, int64_t page) {
+  return address + (-reinterpret_cast<uintptr_t>(address) & static_cast<uintptr_t>(page - 1));
+}
+char* round_down(char* address, int64_t page) {
+  return address - (reinterpret_cast<uintptr_t>(address) & static_cast<uintptr_t>(page - 1));
+}
+
+char* map_pages(char* wanted, int64_t bytes, int flags) {
+  void* data = mmap(wanted, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE,
+                    MAP_PRIVATE | MAP_ANONYMOUS | flags, -1, 0);
+  return data == MAP_FAILED ? nullptr : static_cast<char*>(data);
+}
+
+bool unmap_pages(char* begin, char* end) {
+  return begin == end || munmap(begin, static_cast<size_t>(end - begin)) == 0;
+}
+
+}  // namespace
+
+int64_t Heap::block_bytes(int64_t bytes) const { return round_up(bytes + gap, unit_); }
+
+void* Heap::take(int64_t bytes) {
+  const std::scoped_lock lock(mutex_);
+  const auto room = free_.size() + static_cast<size_t>(blocks_) + 2;
+  if (free_.capacity() < room) free_.reserve(2 * room);
+  live_bytes_ += bytes;
+  const int64_t peak_before = std::exchange(peak_bytes_, std::max(peak_bytes_, live_bytes_));
+  auto found = best_fit(bytes);
+  if (found == free_.end() && grow(bytes)) found = best_fit(bytes);
+  if (found == free_.end()) {
+    live_bytes_ -= bytes;
+    peak_bytes_ = peak_before;
+    return nullptr;
+  }
+  ++blocks_;
+  char* data = found->begin;
+  found->begin += bytes;
+  if (found->begin == found->end) free_.erase(found);
+  ASAN_UNPOISON_MEMORY_REGION(data, static_cast<size_t>(bytes - gap));
+  return data;
+}
+
+void Heap::give(void* data, int64_t bytes) noexcept {
+  const std::scoped_lock lock(mutex_);
+  char* begin = static_cast<char*>(data);
+  ASAN_POISON_MEMORY_REGION(begin, static_cast<size_t>(bytes));
+  add_free({begin, begin + bytes});
+  --blocks_;
+  live_bytes_ -= bytes;
+}
+
+void Heap::release() {
+  const std::scoped_lock lock(mutex_);
+  trim(held_bytes_, small_page);
+  peak_bytes_ = live_bytes_;
+}
+
+int64_t Heap::held_bytes() const {
+  const std::scoped_lock lock(mutex_);
+  return held_bytes_;
+}
+
+int64_t Heap::most_held_bytes() const {
+  const std::scoped_lock lock(mutex_);
+  return most_held();
+}
+
+int64_t Heap::most_held() const { return peak_bytes_ + peak_bytes_ / 4 + huge_page; }
+
+/// The smallest free range with room: large ones stay whole for large blocks.
+std::vector<Heap::Range>::iterator Heap::best_fit(int64_t bytes) {
+  auto best = free_.end();
+  for (auto range = free_.begin(); range != free_.end(); ++range) {
+    if (range->bytes() < bytes) continue;
+    if (best == free_.end() || range->bytes() < best->bytes()) best = range;
+  }
+  return best;
+}
+
+/// Brings pages for a block that no free range has room for.
+bool Heap::grow(int64_t bytes) {
+  const auto missing = [&] {
+    const auto front = std::find_if(free_.begin(), free_.end(),
+                                    [this](const Range& range) { return range.begin == edge_; });
+    return round_up(bytes - (front == free_.end() ? 0 : front->bytes()), huge_page);
+  };
+  // In front of the newest pages a free range that begins there needs only the rest.
+  if (edge_) {
+    int64_t more = missing();
+    make_room(more);
+    // What goes back to the system may be of that very range.
+    while (missing() > more) {
+      more = missing();
+      make_room(more);
+    }
+    more = missing();
+    if (add_pages(map_pages(edge_ - more, more, MAP_FIXED_NOREPLACE), more, edge_ - more)) {
+      return true;
+    }
+  }
+  const int64_t whole = round_up(bytes, huge_page);
+  make_room(whole);
+  if (map_elsewhere(whole)) return true;
+  trim(held_bytes_, small_page);  // The system has no more: all that is free may help.
+  return map_elsewhere(whole);
+}
+
+/// Lets go so many free pages that `bytes` more are not too many.
+void Heap::make_room(int64_t bytes) {
+  // Whole huge pages first: the rest of one that is cut is no longer huge.
+  for (const int64_t page : {huge_page, small_page}) {
+    trim(held_bytes_ + bytes - most_held(), page);
+  }
+}
+
+/// Where the system likes, at the beginning of a huge page.
+bool Heap::map_elsewhere(int64_t bytes) {
+  char* unaligned = map_pages(nullptr, bytes + huge_page, 0);
+  if (!unaligned) return false;
+  char* begin = round_up(unaligned, huge_page);
+  unmap_pages(unaligned, begin);
+  unmap_pages(begin + bytes, unaligned + bytes + huge_page);
+  return add_pages(begin, bytes, begin);
+}
+
+/// False without pages; also for others than the `wanted`, because Linux before 4.17 takes an
+/// address for a wish: they are handed back.
+bool Heap::add_pages(char* begin, int64_t bytes, const char* wanted) {
+  if (begin != wanted) {
+    if (begin) unmap_pages(begin, begin + bytes);
+    return false;
+  }
+  // Advice only: where huge pages are off the memory works as well, more slowly.
+  (void)madvise(begin, static_cast<size_t>(bytes), MADV_HUGEPAGE);
+  held_bytes_ += bytes;
+  edge_ = begin;
+  ASAN_POISON_MEMORY_REGION(begin, static_cast<size_t>(bytes));
+  add_free({begin, begin + bytes});
+  return true;
+}
+
+/// Hands free pages back to the system until `excess` bytes are gone, or none is left: those of
+/// high addresses first, because the newest range is wanted for the block to come.
+void Heap::trim(int64_t excess, int64_t page) {
+  if (excess <= 0) return;
+  free_.reserve(2 * free_.size() + static_cast<size_t>(blocks_) + 2);
+  for (size_t i = free_.size(); i-- > 0 && excess > 0;) {
+    const Range range = free_[i];
+    char* const end = round_down(range.end, page);
+    char* begin = round_up(range.begin, page);
+    if (begin >= end) continue;
+    begin = std::max(begin, end - round_up(excess, page));
+    ASAN_UNPOISON_MEMORY_REGION(begin, static_cast<size_t>(end - begin));
+    // Refused where it would cut one mapping into more than the system allows.
+    if (!unmap_pages(begin, end)) continue;
+    excess -= end - begin;
+    held_bytes_ -= end - begin;
+    if (begin == edge_) edge_ = end;
+    const auto at = free_.erase(free_.begin() + static_cast<std::ptrdiff_t>(i));
+    const auto rest = end < range.end ? free_.insert(at, {end, range.end}) : at;
+    if (range.begin < begin) free_.insert(rest, {range.begin, begin});
+  }
+}
+
+void Heap::add_free(Range range) noexcept {
+  auto next = std::upper_bound(
+      free_.begin(), free_.end(), range.begin,
+      [](const char* address, const Range& other) { return address < other.begin; });
+  if (next != free_.begin() && std::prev(next)->end == range.begin) {
+    range.begin = std::prev(next)->begin;
+    next = free_.erase(std::prev(next));
+  }
+  if (next != free_.end() && next->begin == range.end) {
+    next->begin = range.begin;
+  } else {
+    free_.insert(next, range);
+  }
+}
+
+}  // namespace tessera

@@ -1,0 +1,49 @@
+#include "core/text/input_file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "core/error.h"
+
+namespace tessera {
+
+// Not blocking: a pipe that nobody writes to would be waited for in open.
+InputFile::InputFile(const std::string& path)
+    : path_(path), descriptor_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
+  if (descriptor_ < 0) fail_input("{}: cannot be opened: {}", path, std::strerror(errno));
+  struct stat status {};
+  if (::fstat(descriptor_, &status) != 0 || !S_ISREG(status.st_mode)) {
+    ::close(descriptor_);
+    fail_input("{}: is not a regular file", path);
+  }
+  size_ = status.st_size;
+}
+
+InputFile::~InputFile() { ::close(descriptor_); }
+
+void InputFile::read_at(int64_t position, void* data, size_t bytes) const {
+  char* next = static_cast<char*>(data);
+  while (bytes > 0) {
+    const ssize_t got = ::pread(descriptor_, next, bytes, position);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) fail("{}: reading at byte {} failed: {}", path_, position, std::strerror(errno));
+    if (got == 0) {
+      fail("{}: has become shorter since it was opened: there is no byte {}, of {} that it had",
+           path_, position, size_);
+    }
+    next += got;
+    position += got;
+    bytes -= static_cast<size_t>(got);
+  }
+}
+
+bool has_name(const std::string& path) {
+  struct stat status {};
+  return ::lstat(path.c_str(), &status) == 0;
+}
+
+}  // namespace tessera

@@ -1,0 +1,111 @@
+#include "core/text/json_read.h"
+
+#include <set>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "core/error.h"
+#include "core/text/input_file.h"
+
+namespace tessera {
+namespace {
+
+using nlohmann::json;
+
+// Watches a text while it is parsed, and throws at the first value beyond a limit.
+class Watch {
+ public:
+  Watch(const std::string& where, const JsonLimits& limits) : where_(where), limits_(limits) {}
+
+  bool operator()(int /*depth*/, json::parse_event_t event, json& parsed) {
+    using Event = json::parse_event_t;
+    switch (event) {
+      case Event::object_start:
+      case Event::array_start:
+        count();
+        if (std::ssize(names_) == limits_.depth) {
+          fail_input("{}: is nested deeper than {} lists and objects", where_, limits_.depth);
+        }
+        names_.emplace_back();
+        break;
+      case Event::object_end:
+      case Event::array_end:
+        names_.pop_back();
+        break;
+      case Event::key:
+        if (!names_.back().insert(parsed.get_ref<const std::string&>()).second) {
+          fail_input("{}: has the name {} twice", where_, json_excerpt(parsed));
+        }
+        break;
+      case Event::value:
+        count();
+        break;
+    }
+    return true;
+  }
+
+ private:
+  void count() {
+    if (++values_ > limits_.values) {
+      fail_input("{}: has more than {} values", where_, limits_.values);
+    }
+  }
+
+  const std::string& where_;
+  const JsonLimits& limits_;
+  std::vector<std::set<std::string>> names_;  // of each open object; of lists none
+  int64_t values_ = 0;
+};
+
+}  // namespace
+
+json parse_json(const std::string& where, std::string_view text, const JsonLimits& limits) {
+  if (std::ssize(text) > limits.bytes) {
+    fail_input("{}: has {} bytes, expected at most {}", where, text.size(), limits.bytes);
+  }
+  try {
+    return json::parse(text, Watch(where, limits));
+  } catch (const json::parse_error& error) {
+    if (error.byte > text.size()) {
+      fail_input("{}: is not valid JSON: it ends early, after {} bytes", where, text.size());
+    }
+    fail_input("{}: is not valid JSON, at byte {} of {}", where, error.byte, text.size());
+  } catch (const json::exception& error) {  // such as a number that is too large
+    fail_input("{}: is not valid JSON: {}", where, json_excerpt(error.what()));
+  }
+}
+
+std::string read_text_file(const std::string& path, int64_t most_bytes) {
+  const InputFile file(path);
+  if (file.size() > most_bytes) {
+    fail_input("{}: has {} bytes, expected at most {}", path, file.size(), most_bytes);
+  }
+  std::string text(static_cast<size_t>(file.size()), '\0');
+  file.read_at(0, text.data(), text.size());
+  return text;
+}
+
+json read_json_file(const std::string& path, const JsonLimits& limits) {
+  return parse_json(path, read_text_file(path, limits.bytes), limits);
+}
+
+int64_t json_integer(const std::string& what, const json& value, int64_t least, int64_t greatest) {
+  const bool fits = value.is_number_unsigned() ? value.get<uint64_t>() <= uint64_t{INT64_MAX}
+                                               : value.is_number_integer();
+  if (fits) {
+    const auto number = value.get<int64_t>();
+    if (number >= least && number <= greatest) return number;
+  }
+  fail_input("{} is {}, expected a whole number from {} to {}", what, json_excerpt(value), least,
+             greatest);
+}
+
+std::string json_excerpt(const json& value) {
+  constexpr size_t longest = 100;
+  std::string text = value.dump(-1, ' ', true, json::error_handler_t::replace);
+  if (text.size() > longest) text = text.substr(0, longest) + "...";
+  return text;
+}
+
+}  // namespace tessera

@@ -1,0 +1,117 @@
+#include "models/gpt/gpt_sizes.h"
+
+#include <filesystem>
+#include <string_view>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "core/text/input_file.h"
+#include "models/gpt/gpt_config_file.h"
+#include "models/gpt/gpt_weights.h"
+#include "nn/safetensors.h"
+
+namespace tessera::models {
+namespace {
+
+// Rows and columns of a table of embeddings.
+std::pair<int64_t, int64_t> table_sizes(const nn::SafetensorsReader& file, const char* name) {
+  for (const nn::SafetensorsEntry& entry : file.entries()) {
+    if (without_gpt_prefix(entry.name) != name) continue;
+    if (entry.shape.size() == 2) return {entry.shape[0], entry.shape[1]};
+    fail_input("{}: tensor {}: shape is [{}], expected two sizes", file.path(),
+               nn::printable(entry.name), fmt::join(entry.shape, ", "));
+  }
+  fail_input("{}: it has no tensor \"{}\"", file.path(), name);
+}
+
+int64_t count_layers(const nn::SafetensorsReader& file) {
+  constexpr std::string_view one_of_each = ".ln_1.weight";
+  int64_t layers = 0;
+  for (const nn::SafetensorsEntry& entry : file.entries()) {
+    const std::string_view name = without_gpt_prefix(entry.name);
+    if (name.starts_with("h.") && name.ends_with(one_of_each)) ++layers;
+  }
+  return layers;
+}
+
+void check_agreement(const std::string& weights_path, const GptFileSizes& tensors,
+                     const std::string& config_path, const GptConfig& config) {
+  std::vector<std::string> said;
+  std::vector<std::string> held;
+  const auto compare = [&](const char* name, int64_t in_config, int64_t in_tensors) {
+    if (in_config == in_tensors) return;
+    said.push_back(fmt::format("{} {}", name, in_config));
+    held.push_back(std::to_string(in_tensors));
+  };
+  compare("n_layer", config.layers, tensors.layers);
+  compare("n_embd", config.width, tensors.width);
+  compare("n_positions", config.context, tensors.context);
+  compare("vocab_size", config.vocab, tensors.vocab);
+  if (said.empty()) return;
+  fail_input("{}: it says {}, and the tensors of {} have {}", config_path, fmt::join(said, ", "),
+             weights_path, fmt::join(held, ", "));
+}
+
+}  // namespace
+
+std::string gpt_weights_path(const std::string& path) {
+  namespace fs = std::filesystem;
+  const fs::path folder = path;
+  std::error_code error;
+  if (!fs::is_directory(folder, error)) return path;
+  const fs::path whole = folder / "model.safetensors";
+  if (has_name(whole)) return whole.string();
+  if (has_name(folder / "model.safetensors.index.json")) {
+    fail_input(
+        "{}: its weights are divided among several files, expected one, model.safetensors: "
+        "save the model again with save_pretrained(..., max_shard_size=\"1000GB\")",
+        path);
+  }
+  // Its reader says how to convert it.
+  const fs::path pickle = folder / "pytorch_model.bin";
+  return (has_name(pickle) ? pickle : whole).string();
+}
+
+GptFileSizes read_gpt_file_sizes(const std::string& weights_path) {
+  const nn::SafetensorsReader file(weights_path);
+  GptFileSizes sizes;
+  std::tie(sizes.vocab, sizes.width) = table_sizes(file, "wte.weight");
+  sizes.context = table_sizes(file, "wpe.weight").first;
+  sizes.layers = count_layers(file);
+  const std::string config_path = config_path_beside(weights_path);
+  if (!is_gpt_config(config_path)) return sizes;
+  const GptConfig config = read_gpt_config(config_path);
+  check_agreement(weights_path, sizes, config_path, config);
+  sizes.heads = config.heads;
+  sizes.epsilon = config.epsilon;
+  return sizes;
+}
+
+std::string gpt_name(const GptConfig& config) {
+  const auto key = [](const GptConfig& c) {
+    return std::tuple(c.layers, c.heads, c.width, c.context, c.vocab, c.initializer_range);
+  };
+  for (const std::string& name : GptConfig::preset_names()) {
+    if (key(GptConfig::preset(name)) == key(config)) return name;
+  }
+  return fmt::format("gpt-{}x{}", config.layers, config.width);
+}
+
+std::string preset_like(const GptFileSizes& sizes) {
+  for (const std::string& name : GptConfig::preset_names()) {
+    const GptConfig c = GptConfig::preset(name);
+    const bool like = c.layers == sizes.layers && c.width == sizes.width &&
+                      c.context == sizes.context && c.vocab == sizes.vocab;
+    if (like && sizes.heads.value_or(c.heads) == c.heads) return name;
+  }
+  return "";
+}
+
+GptConfig read_gpt_config_of(const std::string& weights_path) {
+  const GptConfig config = read_gpt_config(config_path_beside(weights_path));
+  read_gpt_file_sizes(weights_path);
+  return config;
+}
+
+}  // namespace tessera::models

@@ -1,0 +1,137 @@
+#!/usr/bin/env bash
+# Ranks that were not started alike: before the first step the job ends, in bounded time, and
+# says which flag, file or variable differs, on which ranks, and how. What may differ does.
+# ctest: TIMEOUT 900
+. "$(dirname "${BASH_SOURCE[0]}")/common.bash"
+resnet=$TESSERA_BIN/train_resnet
+run=("$train_gpt" --data text.txt "${tiny[@]}" --steps 3 --eval-every 0)
+images=("$resnet" --batch 4 --micro-batch 2 --steps 1 --eval-every 0)
+
+# job N COMMAND... : M COMMAND...: as mpirun -n N COMMAND... : -n M COMMAND...; sets `status`.
+job() {
+  local arguments=(-n) argument
+  for argument in "$@"; do
+    arguments+=("$argument")
+    if [[ $argument == : ]]; then arguments+=(-n); fi
+  done
+  status=0
+  timeout 120 mpirun "${arguments[@]}" > stdout.log 2> stderr.log < /dev/null || status=$?
+}
+# differ TEXT N COMMAND... : M COMMAND...
+differ() {
+  local text=$1
+  shift
+  job "$@"
+  [[ $status == 2 ]] || fail "exit code $status instead of 2: $*"$'\n'"$(cat stderr.log)"
+  [[ $(grep -cF -- "error: $text" stderr.log) == 1 ]] ||
+    fail "not '$text' once from: $*"$'\n'"$(cat stderr.log)"
+}
+agree() {
+  job "$@"
+  [[ $status == 0 ]] || fail "exit code $status: $*"$'\n'"$(cat stderr.log)"
+}
+
+# Flags that change a number, what is sent, and what a rank does at all.
+differ '--seed: rank 0 has 1, rank 2 has 7; all ranks of a job must have the same' \
+  2 "${run[@]}" : 1 "${run[@]}" --seed 7
+differ '--lr: rank 0 has 0.5, ranks 1, 2 have 0.25' 1 "${run[@]}" --lr 0.5 : \
+  2 "${run[@]}" --lr 0.25
+for flag in 'stage 0 3' 'precision fp32 bf16' 'device cpu auto' 'eval-every 0 2' 'sample 0 5' \
+  'reduction ordered fast'; do
+  read -r name first second <<< "$flag"
+  differ "--$name: rank 0 has $first, rank 1 has $second" 1 "${run[@]}" "--$name" "$first" : \
+    1 "${run[@]}" "--$name" "$second"
+done
+differ '--plan: rank 0 has off, rank 1 has on' 1 "${run[@]}" : 1 "${run[@]}" --plan
+differ '--help: rank 0 has on, rank 1 has off' 1 "${run[@]}" --help : 1 "${run[@]}"
+for name in save trace val-data; do
+  differ "--$name: rank 0 has none, rank 1 has a value" 1 "${run[@]}" : \
+    1 "${run[@]}" "--$name" text.txt.2
+done
+echo 'seed = 7' > seed.ini
+differ '--seed: rank 0 has 1, rank 1 has 7' 1 "${run[@]}" : 1 "${run[@]}" --config seed.ini
+
+# A rank that cannot begin ends those who could.
+differ '--data is required (rank 1)' 1 "${run[@]}" : 1 "$train_gpt" "${tiny[@]}"
+differ 'stage is 7, expected 0, 1, 2 or 3 (rank 1)' 1 "${run[@]}" : 1 "${run[@]}" --stage 7
+differ 'nothing.txt: cannot be opened: No such file or directory (rank 1)' 1 "${run[@]}" : \
+  1 "${run[@]}" --data nothing.txt
+
+# Another program, and another build of the same one.
+differ 'program: rank 0 has train_gpt ' 1 "${run[@]}" : 1 "${images[@]}"
+python3 - "$train_gpt" << 'PYTHON'
+import sys
+data = bytearray(open(sys.argv[1], "rb").read())
+note = data.index(b"\x04\0\0\0\x14\0\0\0\x03\0\0\0GNU\0")  # a name of 4 bytes, an id of 20
+data[note + 16] ^= 1
+open("train_gpt", "wb").write(data)
+PYTHON
+chmod +x train_gpt
+differ 'build: rank 0 has ' 1 "${run[@]}" : 1 ./train_gpt "${run[@]:1}"
+
+# Data of other contents or another size, and the same bytes read as something else.
+for i in $(seq 20000); do echo "line $i of a text"; done > long.txt
+mkdir b
+for name in text.txt long.txt; do
+  { head -c -1 "$name" && printf x; } > "b/$name"
+done
+differ '--data: rank 0 has ' 1 "${run[@]}" : 1 "${run[@]}" --data b/text.txt
+grep -q "$(wc -c < text.txt | sed ':a;s/\B[0-9]\{3\}\>/,&/;ta') bytes with digest" stderr.log ||
+  fail "no size: $(cat stderr.log)"
+differ '--data: rank 0 has ' 1 "${run[@]}" : 1 "${run[@]}" --data long.txt
+differ '--data: rank 0 has ' 1 "${run[@]}" --data long.txt : 1 "${run[@]}" --data b/long.txt
+differ '--val-data: rank 0 has ' 1 "${run[@]}" --val-data text.txt : \
+  1 "${run[@]}" --val-data b/text.txt
+head -c 20000 /dev/zero > zeros.txt
+cp zeros.txt zeros.bin
+differ '--data: rank 0 has 20,000 bytes' 1 "${run[@]}" --data zeros.txt : \
+  1 "${run[@]}" --data zeros.bin
+# A byte between the 64 blocks that are looked at, which --verify-data finds.
+{ head -c 4500 long.txt && printf '#' && tail -c +4502 long.txt; } > b/long.txt
+cmp -s long.txt b/long.txt && fail "the files are equal"
+agree 1 "${run[@]}" --data long.txt : 1 "${run[@]}" --data b/long.txt
+differ '--data: rank 0 has ' 1 "${run[@]}" --verify-data --data long.txt : \
+  1 "${run[@]}" --verify-data --data b/long.txt
+
+# Weights to begin with.
+for seed in 1 2; do alone "${run[@]:1}" --seed "$seed" --save "$seed.safetensors"; done
+differ '--init: rank 0 has none, rank 1 has a value' 1 "${run[@]}" : \
+  1 "${run[@]}" --init 1.safetensors
+differ '--init: rank 0 has ' 1 "${run[@]}" --init 1.safetensors : \
+  1 "${run[@]}" --init 2.safetensors
+
+# The environment: threads, and what oneDNN makes of it.
+differ '--threads or OMP_NUM_THREADS: rank 0 has 1, rank 1 has 2' 1 "${run[@]}" : \
+  1 env OMP_NUM_THREADS=2 "${run[@]}"
+differ '--threads or OMP_NUM_THREADS: rank 0 has 1, rank 1 has 2' 1 "${run[@]}" : \
+  1 "${run[@]}" --threads 2
+if [[ $(uname -m) == x86_64 ]]; then
+  differ 'instruction set: rank 0 has ' 1 "${run[@]}" : 1 env ONEDNN_MAX_CPU_ISA=SSE41 "${run[@]}"
+fi
+differ 'ONEDNN_DEFAULT_FPMATH_MODE: rank 0 has strict, rank 1 has bf16' 1 "${run[@]}" : \
+  1 env ONEDNN_DEFAULT_FPMATH_MODE=BF16 "${run[@]}"
+
+# Images.
+python3 - << 'PYTHON'
+import os, struct
+for folder, last in (("a", 9), ("c", 8)):
+    os.makedirs(f"mnist/{folder}")
+    with open(f"mnist/{folder}/t10k-images-idx3-ubyte", "wb") as file:
+        file.write(struct.pack(">IIII", 0x803, 20, 4, 4) + bytes(i % 250 for i in range(320)))
+    with open(f"mnist/{folder}/t10k-labels-idx1-ubyte", "wb") as file:
+        file.write(struct.pack(">II", 0x801, 20) + bytes([i % 10 for i in range(19)] + [last]))
+PYTHON
+differ '--data: rank 0 has idx: 18 images' 1 "${images[@]}" --data mnist/a : \
+  1 "${images[@]}" --data mnist/c
+differ '--data: rank 0 has none, rank 1 has a value' 1 "${images[@]}" : \
+  1 "${images[@]}" --data mnist/a
+differ '--augment: rank 0 has on, rank 1 has off' 1 "${images[@]}" : 1 "${images[@]}" --augment off
+differ '--min-bytes: rank 0 has 1KiB, rank 1 has 2KiB' 1 "$TESSERA_BIN/comm_bench" : \
+  1 "$TESSERA_BIN/comm_bench" --min-bytes 2KiB
+
+# What may differ: where a file is, what one rank alone writes, how a number is written.
+cp text.txt b/text.txt
+agree 1 "${run[@]}" --lr 1e-3 --log run.jsonl --save out.safetensors : \
+  1 env -u OMP_NUM_THREADS "${run[@]}" --lr 0.001 --threads 1 --data b/text.txt --save none/there
+[[ -s out.safetensors && ! -e none ]] || fail "rank 1 wrote the weights"
+agree 1 "${images[@]}" --data mnist/a : 1 "${images[@]}" --data mnist/a --workers 2

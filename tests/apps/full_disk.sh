@@ -1,0 +1,42 @@
+#!/usr/bin/env bash
+# A disk that fills up while weights are written, on any rank count: they are found in the working
+# directory, whole, and the exit code says that they are not where they were to be.
+. "$(dirname "${BASH_SOURCE[0]}")/common.bash"
+unshare --mount --map-root-user mount -t tmpfs none "$work" 2> /dev/null ||
+  { echo "skipped: no small disk can be mounted here"; exit 77; }
+
+run=("${tiny[@]}" --data text.txt --steps 2 --eval-every 0)
+resnet=("$TESSERA_BIN/train_resnet" --steps 1 --batch 2 --micro-batch 2 --eval-every 0)
+mkdir out disk
+alone "${run[@]}" --save out/model.safetensors
+must_work "${resnet[@]}" --save image.safetensors
+kilobytes=$((($(stat -c %s out/model.safetensors) + 4095) / 4096 * 4))  # in whole pages
+
+# rescued KILOBYTES PROGRAM ARGUMENT...: with a file system of that size at disk/.
+rescued() {
+  local status=0 kilobytes=$1
+  shift
+  unshare --mount --map-root-user bash -ec '
+    mount -t tmpfs -o size="$0"k none disk
+    status=0
+    "$@" || status=$?
+    [[ -z $(ls disk) ]] || { ls disk >&2; exit 99; }
+    exit $status' "$kilobytes" "$@" > stdout.log 2> stderr.log < /dev/null || status=$?
+  [[ $status == 1 ]] || fail "exit code $status instead of 1: $*"$'\n'"$(< stderr.log)"
+  [[ $(grep -c "disk/[a-z.]*: writing failed: No space left on device; the weights \
+are in .* instead" stderr.log) == 1 ]] ||
+    fail "not said once where the weights are: $(< stderr.log)"
+  found=$(sed -nE 's/.*the weights are in (.*) instead$/\1/p' stderr.log)
+  [[ $found == "$PWD"/*-rescued-*/*.safetensors ]] || fail "they are in '$found'"
+}
+for ranks in 1 3; do
+  rescued $((kilobytes / 2)) mpirun -n "$ranks" "$train_gpt" "${run[@]}" --stage 3 \
+    --trace disk/trace.json --save disk/model.safetensors
+  cmp "$found" out/model.safetensors || fail "other weights on $ranks ranks"
+  cmp "${found%/*}/config.json" out/config.json || fail "no config.json on $ranks ranks"
+done
+# Weights that have room without the config.json beside them, which tells what they are of.
+rescued $kilobytes "$train_gpt" "${run[@]}" --save disk/model.safetensors
+must_work "$generate" "$found" --tokens 3
+rescued $((kilobytes / 2)) "${resnet[@]}" --save disk/image.safetensors
+cmp "$found" image.safetensors || fail "other weights of a model of images"

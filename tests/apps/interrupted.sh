@@ -1,0 +1,84 @@
+#!/usr/bin/env bash
+# Ctrl-C without mpirun: the line of progress ends, the program says which step it finished last, by
+# the count of the screen and the log, and ends by SIGINT, which a shell shows as 130. Where SIGINT
+# is ignored, as behind nohup, training goes on.
+. "$(dirname "${BASH_SOURCE[0]}")/common.bash"
+run=("$train_gpt" --data text.txt "${tiny[@]}" --steps 1000000 --eval-every 0 --log run.jsonl)
+
+python3 - "${run[@]}" << 'PYTHON'
+import json, os, pty, re, signal, subprocess, sys, time
+command = sys.argv[1:]
+last_words = re.compile(r"^rank 0: told to end; last finished step (\d+)$", re.MULTILINE)
+
+def steps_in_log():
+    try:
+        lines = open("run.jsonl").read().split("\n")[:-1]
+    except FileNotFoundError:
+        return []
+    lines = [json.loads(line) for line in lines]
+    return [line["step"] for line in lines if line["type"] == "step"]
+
+def check_log(last):
+    # The step that was running may have been finished, and not been written yet.
+    steps = steps_in_log()
+    assert steps == list(range(1, len(steps) + 1)), steps
+    assert last in (steps[-1], steps[-1] + 1), (last, steps[-1])
+
+# A terminal, where the user presses Ctrl-C.
+child, terminal = pty.fork()
+if child == 0:
+    os.execv(command[0], command)
+text = b""
+pressed = False
+while True:
+    try:
+        part = os.read(terminal, 65536)
+    except OSError:  # Linux' way to say that the other side is closed
+        break
+    if not part:
+        break
+    text += part
+    if not pressed and b"step 3/1000000 " in text:
+        os.write(terminal, b"\x03")
+        pressed = True
+_, status = os.waitpid(child, 0)
+assert os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGINT, (status, text)
+text = text.decode().replace("\r\n", "\n")
+found = last_words.search(text)
+assert found and text.endswith(found.group() + "\n"), text
+shown = int(re.findall(r"step (\d+)/1000000 ", text)[-1])
+assert int(found.group(1)) in (shown, shown + 1), text
+check_log(int(found.group(1)))
+
+# A pipe.
+os.remove("run.jsonl")
+process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                           stderr=subprocess.PIPE, text=True)
+while len(steps_in_log()) < 3:
+    assert process.poll() is None
+    time.sleep(0.05)
+process.send_signal(signal.SIGINT)
+_, errors = process.communicate()
+assert process.returncode == -signal.SIGINT, (process.returncode, errors)
+found = last_words.search(errors)
+assert found, errors
+check_log(int(found.group(1)))
+
+# nohup and shells' background jobs ignore SIGINT.
+os.remove("run.jsonl")
+process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                           stderr=subprocess.PIPE, text=True,
+                           preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN))
+while len(steps_in_log()) < 1:
+    assert process.poll() is None
+    time.sleep(0.05)
+process.send_signal(signal.SIGINT)
+before = len(steps_in_log())
+while len(steps_in_log()) < before + 3:
+    assert process.poll() is None, process.returncode
+    time.sleep(0.05)
+process.terminate()
+_, errors = process.communicate()
+assert process.returncode in (128 + signal.SIGTERM, -signal.SIGTERM), (process.returncode, errors)
+assert last_words.search(errors), errors
+PYTHON

@@ -1,0 +1,66 @@
+#!/usr/bin/env bash
+# What a program prints and nobody can read is an error: exit code 1 and a line that names standard
+# output, be it help, a table, JSON or text. Weights are saved before. A log that cannot be written
+# costs its lines alone.
+. "$(dirname "${BASH_SOURCE[0]}")/common.bash"
+
+# lost PROGRAM ARGUMENT...: standard output is a full disk, and then closed.
+lost() {
+  local status=0 reason
+  "$@" > /dev/full 2> stderr.log < /dev/null || status=$?
+  reason='standard output: writing failed: No space left on device'
+  [[ $status == 1 && $(grep -c "$reason" stderr.log) == 1 ]] ||
+    fail "exit code $status for a full disk: $*"$'\n'"$(< stderr.log)"
+  status=0
+  "$@" >&- 2> stderr.log < /dev/null || status=$?
+  reason='standard output: writing failed: Bad file descriptor'
+  [[ $status == 1 && $(grep -c "$reason" stderr.log) == 1 ]] ||
+    fail "exit code $status for a closed stream: $*"$'\n'"$(< stderr.log)"
+}
+
+run=("${tiny[@]}" --data text.txt --steps 2 --eval-every 0)
+mkdir out
+alone "${run[@]}" --log expected.jsonl --save out/model.safetensors
+resnet=("$TESSERA_BIN/train_resnet" --steps 1 --batch 2 --micro-batch 2 --eval-every 0)
+must_work "${resnet[@]}" --save image.safetensors
+python3 - << 'PYTHON'
+import struct, zlib
+def chunk(kind, data):
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+open("image.png", "wb").write(
+    b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">2I5B", 32, 32, 8, 2, 0, 0, 0)) +
+    chunk(b"IDAT", zlib.compress((b"\0" + bytes(96)) * 32)) + chunk(b"IEND", b""))
+PYTHON
+
+for program in comm_bench generate predict train_gpt train_resnet tune zero_plan; do
+  lost "$TESSERA_BIN/$program" --help
+done
+lost "$train_gpt" "${run[@]}" --plan
+lost "$train_gpt" "${run[@]}" --sample 20 --log run.jsonl --save late.safetensors
+cmp late.safetensors out/model.safetensors || fail "other weights where standard output is lost"
+# The log has not become standard output, which was closed before it was opened.
+diff <(losses expected.jsonl) <(losses run.jsonl) || fail "other losses"
+tail -n 1 run.jsonl | grep -q '"type":"summary"' || fail "the log has something else"
+lost "${resnet[@]}"
+lost "$generate" out/model.safetensors --tokens 5
+lost "$TESSERA_BIN/predict" image.safetensors image.png
+for json in - plan.json; do
+  lost "$TESSERA_BIN/zero_plan" --preset nano --ranks 4 --json "$json"
+done
+for json in - comm.json; do
+  lost "$TESSERA_BIN/comm_bench" --device cpu --min-bytes 1024 --max-bytes 1024 --iterations 1 \
+    --json "$json"
+done
+# Nor does a lost error change what happens.
+status=0
+"$generate" none.safetensors 2> /dev/full || status=$?
+[[ $status == 2 ]] || fail "exit code $status where the error is lost"
+
+# The text of many tokens, which takes days, ends with the first that is lost.
+lost "$generate" out/model.safetensors --tokens 1000000000
+
+# A log on a full disk: one warning, and the run is the same.
+alone "${run[@]}" --log /dev/full --save out/again.safetensors
+cmp out/again.safetensors out/model.safetensors || fail "other weights where the log is lost"
+[[ $(grep -c '/dev/full: writing failed: No space left on device; training goes on' \
+  stderr.log) == 1 ]] || fail "not warned once: $(< stderr.log)"

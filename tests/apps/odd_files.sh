@@ -1,0 +1,90 @@
+#!/usr/bin/env bash
+# What is no file, a file that shrinks, limits on files and threads: named in a line, and nobody is
+# waited for.
+. "$(dirname "${BASH_SOURCE[0]}")/common.bash"
+run=("$train_gpt" "${tiny[@]}" --data text.txt --steps 1 --eval-every 0)
+resnet=("$TESSERA_BIN/train_resnet" --steps 1 --batch 2 --micro-batch 2 --eval-every 0)
+mkfifo pipe
+
+# Pipes that nobody writes to or reads. Whoever waits for one is ended, with another exit code.
+refuses() {
+  local pattern=$1
+  shift
+  expect "$pattern" timeout 60 "$@"
+}
+for flag in --data --val-data --init; do
+  refuses 'pipe: is not a regular file' "${run[@]}" "$flag" pipe
+done
+refuses 'pipe: is not a regular file' "${run[@]}" --config pipe
+for flag in --save --trace; do
+  refuses 'pipe: cannot be written: it is there and is not a regular file' "${run[@]}" "$flag" pipe
+done
+refuses 'pipe: cannot be written: it is there and is neither' "${run[@]}" --log pipe
+mkdir gpt cifar
+must_work "${run[@]}" --save gpt/model.safetensors
+mkfifo gpt/pipe
+refuses 'gpt/pipe: is not a regular file' "$generate" gpt/pipe
+rm gpt/config.json
+mkfifo gpt/config.json
+refuses 'config.json: is not a regular file' "$generate" gpt/model.safetensors
+refuses 'config.json: is not a regular file' "${run[@]}" --init gpt/model.safetensors
+refuses 'pipe: is not a regular file' "$TESSERA_BIN/predict" pipe image.png
+head -c 30730 /dev/zero > cifar/data_batch_1.bin
+head -c 30730 /dev/zero > cifar/test_batch.bin
+mkfifo cifar/batches.meta.txt
+refuses 'batches.meta.txt: is not a regular file' "${resnet[@]}" --data cifar
+rm cifar/batches.meta.txt cifar/test_batch.bin
+mkfifo cifar/test_batch.bin
+refuses 'test_batch.bin' "${resnet[@]}" --data cifar
+
+# The log may be a terminal or another device, but not the file that standard output goes to: each
+# would overwrite the other.
+must_work "${run[@]}" --log /dev/null
+expect '--log /dev/stderr is the file that standard error goes to' "${run[@]}" --log /dev/stderr
+status=0
+"${run[@]}" --log both.txt > both.txt 2> stderr.log || status=$?
+[[ $status == 2 ]] && grep -q -- '--log both.txt is the file that standard output goes to' \
+  stderr.log || fail "exit code $status: $(< stderr.log)"
+
+# More threads than a team's place on the stack allows.
+rm gpt/config.json
+must_work "${run[@]}" --save gpt/model.safetensors
+many_threads() {
+  OMP_NUM_THREADS=99999 expect 'OMP_NUM_THREADS is 99999, expected from 1 to 4096' "$@"
+}
+many_threads "${run[@]}"
+many_threads "${resnet[@]}"
+many_threads "$generate" gpt/model.safetensors
+many_threads "$TESSERA_BIN/zero_plan" --preset nano --ranks 4
+
+expect '--eval-batches is 1073741824, expected at most 1048576' "${run[@]}" --eval-every 1 \
+  --eval-batches 1073741824
+
+# The limit on the size of files, which would end a process without a word.
+status=0
+(
+  ulimit -f 16
+  exec "${run[@]}" --save small.safetensors
+) > stdout.log 2> stderr.log < /dev/null || status=$?
+[[ $status == 1 ]] && grep -q 'small.safetensors: writing failed: File too large; the weights are' \
+  stderr.log || fail "exit code $status: $(< stderr.log)"
+[[ -z $(find . -name '*.tmp' -o -name 'small*') ]] || fail "left behind: $(find . -name 'small*')"
+
+# The data is cut short during training: an error with the file and the place, on any rank.
+for ranks in 1 3; do
+  cp text.txt shrinks.txt
+  rm -f run.jsonl
+  mpirun -n "$ranks" "$train_gpt" "${tiny[@]}" --data shrinks.txt --steps 1000000 --eval-every 0 \
+    --log run.jsonl > output.log 2>&1 < /dev/null &
+  job=$!
+  until [[ $(grep -c '"type":"step"' run.jsonl 2> /dev/null) -ge 3 ]]; do
+    kill -0 $job 2> /dev/null || fail "the job has ended: $(< output.log)"
+    sleep 0.1
+  done
+  truncate -s 4000 shrinks.txt
+  status=0
+  wait $job || status=$?
+  [[ $status == 1 ]] || fail "exit code $status instead of 1: $(< output.log)"
+  grep -qE '^rank [0-2], step [0-9]+: shrinks.txt: has become shorter .* there is no byte [0-9]+' \
+    output.log || fail "no file and place: $(< output.log)"
+done

@@ -1,0 +1,151 @@
+// A flag that no rank compares would be a way to train a mixed model: every flag that a program's
+// help names is here, and what ranks compare of it.
+#include <map>
+#include <regex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "apps/comm_bench_options.h"
+#include "apps/train_gpt_options.h"
+#include "apps/train_resnet_options.h"
+#include "tests/support/catch.h"
+#include "tests/support/temporary_folder.h"
+
+using namespace tessera;
+using namespace tessera::apps;
+
+namespace {
+
+template <class Parse>
+auto parsed(Parse&& parse, const std::vector<std::string>& arguments) {
+  std::vector<const char*> argv{"program"};
+  for (const std::string& argument : arguments) argv.push_back(argument.c_str());
+  return parse(static_cast<int>(argv.size()), argv.data());
+}
+
+std::string value_of(const dist::Settings& settings, const std::string& name) {
+  for (const dist::Setting& setting : settings) {
+    if (setting.name == name) return setting.value;
+  }
+  return "not compared";
+}
+
+// Flags of the help, which come first in their lines; of two names of a flag the first counts.
+std::set<std::string> flags_in(const std::string& help) {
+  std::set<std::string> flags;
+  const std::regex flag(R"((?:^|\n)\s+(?:-h,)?(--[a-z0-9-]+))");
+  for (std::sregex_iterator i(help.begin(), help.end(), flag); i != std::sregex_iterator(); ++i) {
+    flags.insert((*i)[1]);
+  }
+  return flags;
+}
+
+// What is given in place of the default, by flag; an empty value: the flag has none.
+const std::map<std::string, std::string> other = {
+    {"--layers", "2"},
+    {"--heads", "2"},
+    {"--width", "64"},
+    {"--context", "32"},
+    {"--vocab", "300"},
+    {"--preset", "micro"},
+    {"--dropout", "0.1"},
+    {"--steps", "7"},
+    {"--global-batch", "24"},
+    {"--micro-batch", "3"},
+    {"--optimizer", "adam"},
+    {"--lr", "0.5"},
+    {"--min-lr", "1e-09"},
+    {"--warmup", "3"},
+    {"--weight-decay", "0.2"},
+    {"--beta1", "0.8"},
+    {"--beta2", "0.9"},
+    {"--clip", "0.5"},
+    {"--seed", "9"},
+    {"--stage", "1"},
+    {"--bucket-bytes", "4096"},
+    {"--reduction", "fast"},
+    {"--overlap", "off"},
+    {"--graph", "on"},
+    {"--device", "cpu"},
+    {"--comm", "mpi"},
+    {"--comm-timeout", "5"},
+    {"--precision", "fp16"},
+    {"--offload", "optimizer"},
+    {"--recompute", ""},
+    {"--loss-rows", "5"},
+    {"--verify-data", ""},
+    {"--eval-every", "9"},
+    {"--eval-batches", "3"},
+    {"--sample", "4"},
+    {"--plan", ""},
+    {"--augment", "off"},
+    {"--model", "resnet32"},
+    {"--image-size", "16"},
+    {"--sync-bn", ""},
+    {"--epochs", "2"},
+    {"--label-smoothing", "0.1"},
+    {"--schedule", "onecycle"},
+    {"--min-bytes", "2KiB"},
+    {"--max-bytes", "1MiB"},
+    {"--factor", "3"},
+    {"--dtype", "f16"},
+    {"--collective", "exchange"},
+    {"--iterations", "3"},
+    {"--grad-shard", "bf16"},
+};
+const std::set<std::string> paths = {"--data",  "--val-data", "--init",
+                                     "--tuned", "--save",     "--trace"};
+const std::set<std::string> each_its_own = {"--log", "--threads", "--workers", "--json"};
+
+template <class Parse>
+void check_flags(Parse&& parse, const std::vector<std::string>& base) {
+  const dist::Settings before = parsed(parse, base).settings;
+  const std::string help = parsed(parse, {"--help"}).help;
+  CHECK(value_of(parsed(parse, {"--help"}).settings, "--help") == "on");
+  CHECK(value_of(before, "--help") == "off");
+  CHECK(value_of(parsed(parse, {"--version"}).settings, "--version") == "on");
+  const auto value_with = [&](const std::string& flag, const std::string& value) {
+    std::vector<std::string> arguments = base;
+    arguments.push_back(flag);
+    if (!value.empty()) arguments.push_back(value);
+    if (flag == "--grad-shard") arguments.insert(arguments.end(), {"--precision", "bf16"});
+    return value_of(parsed(parse, arguments).settings, flag);
+  };
+  for (const std::string& flag : flags_in(help)) {
+    // What the file of --config says is compared as the flags that it names.
+    if (flag == "--help" || flag == "--version" || flag == "--config") continue;
+    INFO(flag);
+    if (each_its_own.contains(flag)) {
+      CHECK(value_of(before, flag) == "not compared");
+    } else if (paths.contains(flag)) {
+      // --init reads the sizes of its file, which may be named by its folder.
+      const std::string folder = test::fixture("hf_tiny");
+      CHECK(value_with(flag, folder + "/model.safetensors") == "a value");
+      CHECK(value_with(flag, flag == "--init" ? folder : "another.file") == "a value");
+    } else {
+      REQUIRE(other.contains(flag));
+      const std::string value = other.at(flag);
+      CHECK(value_with(flag, value) == (value.empty() ? "on" : value));
+      CHECK(value_of(before, flag) != value_with(flag, value));
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("ranks compare every flag of train_gpt") {
+  check_flags(parse_command_line, {"--data", "text"});
+}
+
+TEST_CASE("ranks compare every flag of train_resnet") { check_flags(parse_image_command_line, {}); }
+
+TEST_CASE("ranks compare every flag of comm_bench") { check_flags(parse_comm_command_line, {}); }
+
+TEST_CASE("ranks compare what a flag says, however it is written") {
+  const auto rate = [](const char* text) {
+    return value_of(parsed(parse_command_line, {"--data", "text", "--lr", text}).settings, "--lr");
+  };
+  CHECK(rate("1e-3") == rate("0.001"));
+  CHECK(rate("0.001") != rate("0.0010001"));
+}

@@ -1,0 +1,53 @@
+#include "dist/agreement.h"
+#include "tests/dist/mpi_helpers.h"
+
+using namespace tessera;
+using namespace tessera::dist;
+
+namespace {
+
+std::string refusal(const Settings& own) {
+  // The job's communicator, which others need: what it holds is not let go here.
+  const World world{.communicator = std::shared_ptr<Communicator>(&job(), [](Communicator*) {}),
+                    .rank = job().rank(),
+                    .size = job().size()};
+  try {
+    check_agreement(world, own);
+  } catch (const InputError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+}  // namespace
+
+TEST_CASE("ranks that agree go on, and send a digest alone") {
+  const Settings settings(100, {"name", std::string(1000, 'x')});
+  const Counted counted(job());
+  CHECK(refusal(settings).empty());
+  if (job().size() > 1) {
+    CHECK(counted.only(Collective::all_gather, Traffic::other, 8 * (job().size() - 1)));
+  }
+  CHECK(refusal({}).empty());
+}
+
+TEST_CASE("every rank hears of the first difference") {
+  const int last = job().size() - 1;
+  const bool other = job().rank() == last && last > 0;
+  const std::string expected = fmt::format(
+      "--seed: rank 0 has 1, rank {} has 7; all ranks of a job must have the same", last);
+  // Lists of other lengths, longer than a round of a gathered text on one rank alone.
+  Settings own = {{"--stage", "2"}, {"--seed", other ? "7" : "1"}};
+  if (other) own.push_back({"more", std::string(100'000, 'x')});
+  CHECK(refusal(own) == (last > 0 ? expected : ""));
+  // The ranks can go on together.
+  CHECK(refusal({{"--stage", "2"}}).empty());
+}
+
+TEST_CASE("a value cannot hide in another one") {
+  const bool other = job().rank() == 1;
+  const Settings own = other ? Settings{{"a", "bc"}} : Settings{{"ab", "c"}};
+  const std::string text = refusal(own);
+  CHECK(text.starts_with(job().size() > 1 ? "ab: rank 0 has c" : ""));
+  CHECK(text.empty() == (job().size() == 1));
+}

@@ -1,0 +1,72 @@
+#include <algorithm>
+#include <cctype>
+#include <sstream>
+
+#include "apps/train_gpt_options.h"
+#include "apps/train_resnet_options.h"
+#include "tests/hostile/readers.h"
+
+namespace tessera::hostile {
+namespace {
+
+// "a = 1\nb = 2\n" -> a, b
+std::vector<std::string> names_in(const std::string& options) {
+  std::vector<std::string> names;
+  std::istringstream text(options);
+  for (std::string line; std::getline(text, line);) {
+    if (line[0] != '#') names.push_back(line.substr(0, line.find_first_of(" =")));
+  }
+  return names;
+}
+
+bool has_word(const std::string& text, const std::string& word) {
+  const auto is_letter = [&](size_t i) {
+    return i < text.size() && (std::isalnum(static_cast<unsigned char>(text[i])) != 0);
+  };
+  for (size_t at = text.find(word); at != std::string::npos; at = text.find(word, at + 1)) {
+    if (!(at > 0 && is_letter(at - 1)) && !is_letter(at + word.size())) return true;
+  }
+  return false;
+}
+
+// A value that is refused is named by its option, what is no option by the file.
+auto says_option_or_file(const std::string& options) {
+  return [names = names_in(options)](const std::string& text, const FileContents& files) {
+    return text.find(files[0].name) != std::string::npos ||
+           std::ranges::any_of(names, [&](const auto& name) { return has_word(text, name); });
+  };
+}
+
+void read_gpt_options(const std::string& folder) {
+  const std::string path = folder + "/run.ini";
+  const char* const arguments[] = {"train_gpt", "--data", "text.txt", "--config", path.c_str()};
+  apps::parse_command_line(5, arguments);
+}
+
+void read_image_options(const std::string& folder) {
+  const std::string path = folder + "/run.ini";
+  const char* const arguments[] = {"train_resnet", "--config", path.c_str()};
+  apps::ImageCommandLine line = apps::parse_image_command_line(3, arguments);
+  apps::complete(line, 1000, "drawn");
+}
+
+}  // namespace
+
+std::vector<Reader> option_readers() {
+  const std::string gpt =
+      "# a run\nsteps = 20\npreset = \"nano\"\nlayers = 2\nlr=0.001\nwarmup = 3\nstage = 2\n"
+      "recompute = true\nprecision = bf16\nseed = 5\nbucket-bytes = 4096\noverlap = off\n";
+  const std::string image =
+      "epochs = 2.5\nmodel = resnet20\nbatch = 32\nmicro-batch = 16\noptimizer = \"sgd\"\n"
+      "label-smoothing = 0.1\nsync-bn = false\nworkers = 2\nschedule = cosine\n";
+  return {{.name = "config_gpt",
+           .variants = {{{"run.ini", gpt, Form::text}}},
+           .read = read_gpt_options,
+           .says_where = says_option_or_file(gpt)},
+          {.name = "config_resnet",
+           .variants = {{{"run.ini", image, Form::text}}},
+           .read = read_image_options,
+           .says_where = says_option_or_file(image)}};
+}
+
+}  // namespace tessera::hostile

@@ -1,0 +1,145 @@
+#include <filesystem>
+
+#include "apps/train_gpt_options.h"
+#include "models/gpt/gpt.h"
+#include "models/gpt/gpt_sizes.h"
+#include "models/gpt/gpt_weights.h"
+#include "models/image/image_classifier.h"
+#include "models/image/image_model.h"
+#include "nn/safetensors.h"
+#include "nn/weights_file.h"
+#include "tests/hostile/readers.h"
+#include "tests/support/temporary_folder.h"
+#include "train/tuned_file.h"
+
+namespace tessera::hostile {
+namespace {
+
+// All kinds of elements, an empty tensor and a number alone.
+FileContents safetensors_files() {
+  const test::TemporaryFolder folder;
+  const auto f32 = Tensor::full({3, 5}, 1.5f);
+  nn::write_safetensors(folder.path("a"), {{"wide", f32},
+                                           {"again", f32},
+                                           {"empty", Tensor::zeros({0, 4})},
+                                           {"tokens", Tensor::zeros({7}, DType::i32)},
+                                           {"bytes", Tensor::zeros({9}, DType::u8)},
+                                           {"brain", Tensor::zeros({2, 2}, DType::bf16)},
+                                           {"number", Tensor::zeros({}, DType::f16)}});
+  return {{"file.safetensors", folder.read("a"), Form::safetensors}};
+}
+
+template <class T>
+void read_as(const nn::SafetensorsReader& file, const nn::SafetensorsEntry& entry) {
+  std::vector<T> values(static_cast<size_t>(entry.elements()));
+  file.read(entry, 0, std::span(values));
+}
+
+void read_safetensors(const std::string& folder) {
+  const nn::SafetensorsReader file(folder + "/file.safetensors");
+  for (const nn::SafetensorsEntry& entry : file.entries()) {
+    if (entry.dtype == "I32") read_as<int32_t>(file, entry);
+    if (entry.dtype == "U8") read_as<uint8_t>(file, entry);
+    if (entry.dtype == "F32" || entry.dtype == "BF16" || entry.dtype == "F16") {
+      std::vector<float> values(static_cast<size_t>(entry.elements()));
+      file.read_as_f32(entry, 0, values);
+    }
+  }
+}
+
+constexpr models::GptConfig tiny{.layers = 1, .heads = 2, .width = 8, .context = 8, .vocab = 16};
+
+FileContents gpt_files() {
+  const test::TemporaryFolder folder;
+  models::Gpt model(tiny);
+  nn::materialize(model, Device{}, 1);
+  models::GptWriter writer(folder.path("model.safetensors"), model);
+  for (const nn::NamedParameter& named : model.named_parameters()) {
+    writer.write(named, named.parameter.tensor().values<float>());
+  }
+  writer.commit();
+  return {{"config.json", folder.read("config.json"), Form::text},
+          {"model.safetensors", folder.read("model.safetensors"), Form::safetensors}};
+}
+
+// As generate does.
+void read_gpt(const std::string& folder) {
+  const std::string path = models::gpt_weights_path(folder);
+  models::Gpt model(models::read_gpt_config_of(path));
+  models::GptWeights(path, model).load();
+}
+
+// As train_gpt does, which takes the sizes of the file.
+void init_gpt(const std::string& folder) {
+  const char* const arguments[] = {"train_gpt", "--data", "text.txt", "--init", folder.c_str()};
+  const apps::TrainOptions options = apps::parse_command_line(5, arguments).options;
+  models::Gpt model(options.model);
+  models::GptWeights(options.init, model).load();
+}
+
+FileContents image_model_files() {
+  const test::TemporaryFolder folder;
+  const models::ImageModel description{.name = "resnet20",
+                                       .sizes = {.side = 8, .channels = 3, .classes = 2},
+                                       .norm = {.mean = {0.1f, 0.2f, 0.3f}, .std = {1, 2, 3}},
+                                       .class_names = {"cat", "dog \"x\""}};
+  const auto model = models::image_classifier(description.name, description.sizes);
+  nn::materialize(*model, Device{}, 1);
+  nn::WeightsWriter writer(folder.path("a"), *model, models::image_metadata(description));
+  for (const nn::NamedParameter& named : model->named_parameters()) {
+    writer.write(named, named.parameter.tensor().values<float>());
+  }
+  writer.commit(*model, 1);
+  return {{"model.safetensors", folder.read("a"), Form::safetensors}};
+}
+
+// As predict does.
+void read_image_model(const std::string& folder) {
+  const std::string path = folder + "/model.safetensors";
+  const models::ImageModel description = models::read_image_model(path);
+  const auto model = models::image_classifier(description.name, description.sizes);
+  nn::load_weights(path, *model);
+}
+
+const train::TunedFor here{"a GPU", 130100};
+
+FileContents tuned_files() {
+  const cuda::ProductShape shape{.m = 64,
+                                 .n = 96,
+                                 .k = 32,
+                                 .a = {.stride = 32},
+                                 .b = {.stride = 96},
+                                 .c = {.stride = 96},
+                                 .dtype = DType::bf16,
+                                 .c_dtype = DType::bf16,
+                                 .bias_alignment = 256};
+  std::vector<cuda::MeasuredProduct> products(2, {.fastest = {shape, {1, 2, 3, ~uint64_t{0}}},
+                                                  .fastest_us = 1.5,
+                                                  .first_us = 2.5,
+                                                  .proposals = 3});
+  products[1].fastest.shape.batch = 4;
+  products[1].fastest.shape.a.batch_stride = 2048;
+  return {{"tuned.json", train::tuned_text(here, products), Form::text}};
+}
+
+// What is no file is refused by use_tuned_file, which wants a GPU.
+void read_tuned(const std::string& folder) {
+  const std::string path = folder + "/tuned.json";
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(path, error)) fail_input("{}: is no file", path);
+  std::ostringstream text;
+  text << std::ifstream(path, std::ios::binary).rdbuf();
+  train::parse_tuned(path, text.str(), here);
+}
+
+}  // namespace
+
+std::vector<Reader> weight_readers() {
+  return {{"safetensors", {safetensors_files()}, read_safetensors},
+          {"gpt", {gpt_files()}, read_gpt},
+          {"gpt_init", {gpt_files()}, init_gpt},
+          {"image_model", {image_model_files()}, read_image_model},
+          {"tuned", {tuned_files()}, read_tuned}};
+}
+
+}  // namespace tessera::hostile

@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# Installing what is not built, or in part, as run.sh builds it: an error before anything is
+# installed, which names what is missing and the command that builds it.
+set -euo pipefail
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+fail() { printf 'FAILED: %s\n' "$*" >&2; exit 1; }
+build=$work/build
+cmake -S "$TESSERA_SOURCE_DIR" -B "$build" -DTESSERA_TESTS=OFF -DTESSERA_BENCH=OFF \
+  -DTESSERA_CUDA=OFF > "$work/output" || fail "$(< "$work/output")"
+
+# missing TARGET...: these are to be built, and nothing else.
+missing() {
+  if cmake --install "$build" --prefix "$work/installed" > "$work/output" 2>&1; then
+    fail "installed without $*"
+  fi
+  [[ ! -e $work/installed ]] || fail "installed in part: $(find "$work/installed")"
+  named=$(sed -nE "s/^ *cmake --build '.*' --target (.*)$/\1/p" "$work/output")
+  [[ $named == "$*" ]] || fail "named '$named', expected '$*': $(< "$work/output")"
+  grep -q 'Nothing is installed, because a part is not built' "$work/output" ||
+    fail "$(< "$work/output")"
+}
+programs=(comm_bench generate predict train_gpt train_resnet tune zero_plan)
+libraries=(core nn dist optim models data train images train_images)
+missing "${programs[@]}" "${libraries[@]/#/tessera_}"
+
+# As after run.sh; which file it is does not matter before it is installed.
+mkdir -p "$build/bin"
+touch "$build"/bin/{generate,train_gpt}
+for library in "${libraries[@]}"; do touch "$build/libtessera_$library.a"; done
+missing comm_bench predict train_resnet tune zero_plan

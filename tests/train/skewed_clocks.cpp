@@ -1,0 +1,66 @@
+// A trace of ranks whose clocks are hours apart, as of hosts that were started on different days.
+// Each rank holds a span in turn: rank 0 finds them one after the other in the file, on its clock.
+//
+//   mpirun -n 3 skewed_clocks
+#include <fstream>
+
+#include <nlohmann/json.hpp>
+
+#include "core/trace.h"
+#include "core/trace_clock.h"
+#include "tests/support/temporary_folder.h"
+#include "train/report/trace_file.h"
+#include "train/step_loop.h"
+
+using namespace tessera;
+
+namespace {
+
+constexpr int64_t hour_ns = int64_t{3'600'000'000'000};
+constexpr double minute_us = 60e6;  // far more than the spans, far less than the skew
+constexpr int rounds = 3;
+
+// Ranks in turn, round after round.
+void take_turns(const dist::World& world) {
+  for (int turn = 0; turn < rounds * world.size; ++turn) {
+    if (turn % world.size == world.rank) {
+      const trace::Scope scope("turn");
+    }
+    world.communicator->barrier();
+  }
+}
+
+void check_file(const std::string& path, int ranks, int64_t begin_ns, int64_t end_ns) {
+  const auto trace = nlohmann::json::parse(std::ifstream(path));
+  std::vector<int> turns(static_cast<size_t>(ranks));
+  for (const auto& event : trace["traceEvents"]) {
+    if (event["name"] != "turn") continue;
+    ++turns[event["pid"].get<size_t>()];
+    const double from = event["ts"].get<double>();
+    const double to = from + event["dur"].get<double>();
+    const double earliest = static_cast<double>(begin_ns) / 1e3 - minute_us;
+    const double latest = static_cast<double>(end_ns) / 1e3 + minute_us;
+    TESSERA_CHECK(earliest <= from && from <= to && to <= latest,
+                  "rank {}'s span is at [{}, {}] us, expected it in [{}, {}]",
+                  event["pid"].get<int>(), from, to, earliest, latest);
+  }
+  for (const int count : turns) {
+    TESSERA_CHECK(count == rounds, "a rank has {} spans, expected {}", count, rounds);
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return dist::run(argc, argv, [](dist::World& world) {
+    trace::skew_clock(world.rank * hour_ns);
+    const test::TemporaryFolder folder;
+    const std::string path = folder.path("trace.json");
+    const int64_t begin_ns = trace::now_ns();
+    const auto log = train::begin_run({.trace = path}, world);
+    take_turns(world);
+    train::write_trace(path, world);
+    if (world.rank == 0) check_file(path, world.size, begin_ns, trace::now_ns());
+    return 0;
+  });
+}
