@@ -138,6 +138,7 @@ void fill(const Given& given, PlanOptions& options) {
                  .sum_dtype = sum_dtype(given.memory),
                  .offload = offload(given.memory) == optim::Offload::optimizer,
                  .device = options.device.device,
+                 .staged = options.device.staged(),
                  .staging_bytes = options.device.staging_bytes(given.ranks),
                  .header_bytes = options.device.header_bytes()};
   if (!given.staging.empty()) {

@@ -83,7 +83,8 @@ JsonObject memory_json(const PlanOptions& options, const optim::Plan& plan) {
   return json.add("total", plan.peak())
       .add("host", JsonObject()
                        .add("optimizer_state", plan.host.optimizer_state)
-                       .add("communication", plan.host.communication))
+                       .add("communication", plan.host.communication)
+                       .add("activations", plan.host.activations))
       .add("node", train::node_bytes(plan, options.run.ranks, options.ranks_per_node))
       .add("padding_therein", plan.padding);
 }
@@ -104,7 +105,8 @@ JsonObject parts_json(const optim::PlanParts& parts) {
       .add("flags", parts.flags)
       .add("scalars", parts.scalars)
       .add("fetched", parts.fetched)
-      .add("crossing", parts.crossing);
+      .add("crossing", parts.crossing)
+      .add("mirrors", parts.mirrors);
 }
 
 JsonObject traffic_json(const optim::Plan& plan) {

@@ -165,8 +165,11 @@ std::shared_ptr<Communicator> staged_communicator(std::shared_ptr<Communicator> 
 inline constexpr int64_t mpi_header_bytes = 32;
 /// The staging_bytes() of mpi_communicator in a job of `ranks` ranks.
 int64_t mpi_staging_bytes(int64_t ranks);
-/// The staging_bytes() of staged_communicator over it.
+/// The staging_bytes() of staged_communicator over it. On the host it holds, besides what `host`
+/// does, a mirror of the largest buffer of a call so far, and one of the largest shard of a
+/// reduce_scatter, each of this size at least.
 int64_t staged_staging_bytes(int64_t ranks);
+inline constexpr int64_t staged_mirror_bytes = int64_t{64} << 10;
 
 struct NcclOptions {
   double timeout_s = default_comm_timeout_s;  // a call that is the oldest for longer ends the job

@@ -3,6 +3,8 @@
 //
 // All of it runs where the host communicator runs, in its order, so that one mirror on the host and
 // one chunk on the GPU serve all calls. Calls are made by one thread.
+#include <algorithm>
+
 #include "core/context.h"
 #include "core/cuda.h"
 #include "dist/collective_checks.h"
@@ -15,14 +17,16 @@ namespace {
 /// Host memory that GPUs copy from and to directly; as large as the largest call so far.
 class PinnedBuffer {
  public:
-  /// `elements` of room. What was handed out before may still be in use, and stays valid.
-  Tensor of(int64_t elements, DType dtype) {
+  /// `elements` of room. `wait_for_calls` is called before it grows: what was handed out before is
+  /// then no longer in use, and goes before the larger one comes.
+  Tensor of(int64_t elements, DType dtype, const std::function<void()>& wait_for_calls) {
     Tensor tensor = Tensor::unallocated({elements}, dtype);
     const int64_t bytes = tensor.bytes();
     if (bytes == 0) return tensor;
     if (!storage_ || storage_->bytes() < bytes) {
+      wait_for_calls();
       storage_ = nullptr;
-      storage_ = allocate_pinned(bytes, Category::communication);
+      storage_ = allocate_pinned(std::max(bytes, staged_mirror_bytes), Category::communication);
     }
     tensor.attach(storage_, 0);
     return tensor;
@@ -73,7 +77,7 @@ class StagedCommunicator : public Communicator {
                       Call call) override {
     check_reduce_scatter(shard, input, contributors, size(), device_);
     const Tensor mirror = bring(input);
-    const Tensor sum = sum_.of(shard.elements(), DType::f32);
+    const Tensor sum = sum_.of(shard.elements(), DType::f32, wait_for_calls_);
     host_->reduce_scatter(sum, mirror, contributors, call);
     return run([sum, shard] { shard.copy_from(sum); });
   }
@@ -120,7 +124,7 @@ class StagedCommunicator : public Communicator {
  private:
   /// The buffer as it will lie on the host when the calls before this one are done.
   Tensor bring(const Tensor& buffer) {
-    const Tensor mirror = mirror_.of(buffer.elements(), buffer.dtype());
+    const Tensor mirror = mirror_.of(buffer.elements(), buffer.dtype(), wait_for_calls_);
     run([buffer, mirror] { mirror.copy_from(buffer); });
     return mirror;
   }
@@ -147,6 +151,7 @@ class StagedCommunicator : public Communicator {
   Tensor chunk_;  // on the GPU, as large as one of the host's
   PinnedBuffer mirror_;
   PinnedBuffer sum_;  // of reduce_scatter
+  const std::function<void()> wait_for_calls_ = [this] { run([] {}).wait(); };
 };
 
 }  // namespace

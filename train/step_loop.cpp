@@ -32,6 +32,7 @@ std::unique_ptr<RunLog> begin_run(const RunFiles& files, const dist::World& worl
   trace::enable(false);
   if (!files.trace.empty()) begin_trace(world);
   memory_ledger(default_device()).reset_peaks();
+  memory_ledger(Device{}).reset_peaks();
   world.communicator->traffic().reset();
   return log;
 }

@@ -24,6 +24,11 @@ TokenInput::TokenInput(const TokenData& data, const Sizes& sizes)
   }
 }
 
+int64_t TokenInput::host_bytes(const Sizes& sizes, Device device) {
+  if (device.is_cpu()) return 0;
+  return int64_t{slot_count} * 2 * sizes.sequences * sizes.context * dtype_size(DType::i32);
+}
+
 void TokenInput::load(const MicroBatch& micro) {
   if (slots_.empty()) return data_.read(micro, input_);
   Slot& slot = slots_[next_];

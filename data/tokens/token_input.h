@@ -23,6 +23,8 @@ class TokenInput {
   };
   /// On the default device; `data` must outlive it.
   TokenInput(const TokenData& data, const Sizes& sizes);
+  /// What it holds on the host, besides the input itself on the GPU; nothing for the CPU.
+  static int64_t host_bytes(const Sizes& sizes, Device device);
 
   /// Launches the copy of a micro-batch's sequences, behind what reads those before.
   void load(const MicroBatch& micro);

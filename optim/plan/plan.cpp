@@ -89,6 +89,7 @@ class Planner {
     }
     add_step();
     add_statistics();
+    if (input_.staged) add_mirrors();
     sum_up();
     return plan_;
   }
@@ -138,6 +139,7 @@ class Planner {
         padding = padding - layout.owned(static_cast<int>(p), rank_).size();
       }
       add(plan_.parts.gathered, gathered_elements(group, gathers_ahead()) * bytes);
+      pass(CheckedInt(largest_bucket(group)) * bytes);
       for (const PlanBlock& block : group.blocks) {
         const CheckedInt gathers = CheckedInt(block.gathers) * micro_steps_;
         add(sent(dist::Traffic::parameters),
@@ -146,6 +148,7 @@ class Planner {
             headers(gathers * (block.end_bucket - block.first_bucket)));
       }
     } else if (input_.stage > 0 && group.trainable) {
+      pass(CheckedInt(largest_bucket(group)) * bytes);
       add_update_traffic(dist::Traffic::parameters, CheckedInt(others_) * shard * bytes);
       add_update_traffic(dist::Traffic::headers, headers(std::ssize(layout.buckets())));
     }
@@ -153,9 +156,14 @@ class Planner {
     add(plan_.padding, padding * bytes);
   }
 
+  // A buffer of so many bytes is handed to a collective.
+  void pass(CheckedInt bytes) { largest_call_ = std::max(largest_call_, bytes.value()); }
+
   void add_gradients(const PlanGroup& group) {
     const int64_t bytes = dtype_size(group.dtype);
     const int64_t sum_bytes = dtype_size(group.sum_dtype);
+    const CheckedInt largest = largest_bucket(group);
+    pass(largest * (sums_locally() ? sum_bytes : bytes));
     const int64_t flat = group.layout.flat_elements();
     const int64_t shard = group.layout.shard_elements();
     const CheckedInt buckets = input_.stage >= 2 ? ring_elements(group) : flat;
@@ -167,6 +175,7 @@ class Planner {
     if (input_.reduction == Reduction::fast) {
       const CheckedInt largest_shard = largest_bucket(group) / input_.ranks;
       add(plan_.parts.scattered, largest_shard * f32_bytes);
+      largest_sum_ = std::max(largest_sum_, (largest_shard * f32_bytes).value());
     }
     // A rank sends every shard but its own.
     add(sent(dist::Traffic::gradients), CheckedInt(gradient_sends()) * (flat - shard) *
@@ -174,12 +183,13 @@ class Planner {
     const CheckedInt buckets_sent = std::ssize(group.layout.buckets());
     add(sent(dist::Traffic::headers), headers(buckets_sent * (input_.no_sync ? 1 : micro_steps_)));
     if (input_.stage > 0) return;
+    pass(largest * sum_bytes);
     // Later its own shard of the sums to everybody else.
     add_update_traffic(dist::Traffic::gradients, CheckedInt(others_) * shard * sum_bytes);
     add_update_traffic(dist::Traffic::headers, headers(buckets_sent));
     if (group.sum_dtype != group.dtype) {
       const int64_t slots = std::min(update_slots, std::ssize(group.layout.buckets()));
-      add(plan_.parts.gathered_sums, CheckedInt(slots) * largest_bucket(group) * sum_bytes);
+      add(plan_.parts.gathered_sums, largest * slots * sum_bytes);
     }
   }
 
@@ -216,6 +226,8 @@ class Planner {
     const CheckedInt flags = ((CheckedInt(micro_steps_) + trainable_ + 7).value()) / 8;
     // A graph leaves its loss in a place of its own.
     plan_.parts.losses = (losses * input_.ranks + (input_.graph ? f32_bytes : 0)).value();
+    pass(losses * input_.ranks);
+    pass(plan_.parts.norms);  // by now the sums of blocks alone
     plan_.parts.flags = (flags * input_.ranks).value();
     sent(dist::Traffic::losses) = (losses * others_).value();
     sent(dist::Traffic::flags) = (flags * others_).value();
@@ -239,6 +251,7 @@ class Planner {
     add(plan_.parts.statistics, slot);
     if (!synchronized) {
       add(plan_.parts.statistics, slot * micro_steps_ * input_.ranks);
+      pass(slot * micro_steps_ * input_.ranks);
       sent(dist::Traffic::statistics) = (slot * micro_steps_ * others_).value();
       add(sent(dist::Traffic::headers), headers(1));
       return;
@@ -249,6 +262,15 @@ class Planner {
     add(sent(dist::Traffic::headers), headers(CheckedInt(input_.batch_norms) * 3));
   }
 
+  // What dist::staged_communicator holds on the host, and the communicator that it has there.
+  void add_mirrors() {
+    CheckedInt mirrors = dist::mpi_staging_bytes(input_.ranks);
+    for (const int64_t largest : {largest_call_, largest_sum_}) {
+      if (largest > 0) mirrors += std::max(largest, dist::staged_mirror_bytes);
+    }
+    plan_.parts.mirrors = mirrors.value();
+  }
+
   void sum_up() {
     const PlanParts& p = plan_.parts;
     const CheckedInt state = CheckedInt(p.masters) + p.state;
@@ -257,7 +279,8 @@ class Planner {
         CheckedInt(p.buckets) + p.accumulators + p.local_sums + p.gathered_sums);
     add(input_.offload ? plan_.host.optimizer_state : plan_.optimizer_state, state);
     const bool apart = !input_.device.is_cpu();  // device and host
-    plan_.host.communication = (CheckedInt(p.crossing) + p.fetched + (apart ? p.flags : 0)).value();
+    plan_.host.communication =
+        (CheckedInt(p.crossing) + p.fetched + p.mirrors + (apart ? p.flags : 0)).value();
     add(plan_.communication, CheckedInt(p.staging) + p.scattered + p.norms + p.losses +
                                  p.statistics + p.scalars + (apart ? 0 : p.flags));
     // So that the plan's own sums hold.
@@ -273,6 +296,8 @@ class Planner {
   int64_t micro_steps_;
   int64_t trainable_ = 0;  // parameters
   int64_t parameter_blocks_ = 0;
+  int64_t largest_call_ = 0;  // bytes of the largest buffer of a collective on the device
+  int64_t largest_sum_ = 0;   // and of the largest shard that a reduce_scatter gives
   Plan plan_;
 };
 

@@ -39,6 +39,7 @@ struct PlanParts {
   int64_t scalars = 0;        // with a GPU: what a step ends with, there,
   int64_t fetched = 0;        // and its copies on the host
   int64_t crossing = 0;       // offload: sums and weights between device and host
+  int64_t mirrors = 0;        // staged: of the largest calls, and the staging of the host
 };
 
 /// Bytes of one rank: what the optimizer and the communicator hold, and what the rank sends.
@@ -52,11 +53,13 @@ struct Plan {
   /// Peaks that follow from the model's operations; absent where no formula was asked.
   std::optional<int64_t> activations = std::nullopt;
   std::optional<int64_t> workspace = std::nullopt;
-  /// Of a GPU's rank on the host: what offload puts there, and what hosts tell each other.
+  /// Of a GPU's rank on the host: what offload puts there, what hosts tell each other, what passes
+  /// through the host on its way to other ranks, and inputs that the GPU copies from there.
   struct Host {
     int64_t optimizer_state = 0;
     int64_t communication = 0;
-    int64_t memory() const { return optimizer_state + communication; }
+    int64_t activations = 0;
+    int64_t memory() const { return optimizer_state + communication + activations; }
   } host = {};
   /// Workspace on the CPU that giving 16-bit parameters their first values takes, before any step;
   /// none on a rank that holds no element of them.

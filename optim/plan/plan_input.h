@@ -45,6 +45,8 @@ struct PlanInput {
   int64_t batch_norms = 0;
   bool sync_batch_norm = false;
   Device device = {};  // that ranks compute on
+  /// Of a GPU: what ranks send passes through the host, which mirrors the largest call.
+  bool staged = false;
   /// What the transport holds; absent: that of Tessera's over MPI.
   std::optional<int64_t> staging_bytes = std::nullopt;
   /// What a call sends to each other rank besides its data; absent: as over MPI.

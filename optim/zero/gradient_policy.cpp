@@ -1,6 +1,7 @@
 #include "optim/zero/gradient_policy.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "core/context.h"
@@ -29,23 +30,43 @@ void FullGradients::settle() {
 }
 
 RingGradients::RingGradients(const Partition& partition, dist::Communicator& communicator)
-    : partition_(partition), communicator_(communicator) {
-  int64_t neighbours = 0;  // elements of two of them, at most
-  int64_t before = 0;
-  size_t next_end = 0;
-  for (int b = 0; b < partition.buckets(); ++b) {
+    : partition_(partition),
+      communicator_(communicator),
+      end_of_(static_cast<size_t>(partition.buckets())) {
+  std::vector<int> order(end_of_.size());
+  std::iota(order.begin(), order.end(), 0);
+  for (const int b : order) {
     const dist::Bucket& bucket = partition.bucket(b);
     own_slot_.push_back(bucket.shared ? static_cast<int>(own_.size()) : -1);
-    end_of_.push_back(next_end);
-    if (bucket.shared) {
-      own_.push_back(new_slot(bucket.elements));
-      continue;
-    }
+    if (bucket.shared) own_.push_back(new_slot(bucket.elements));
+  }
+  ring_ = flat_buffer(communicator, take_turns(order), partition.dtype(), Category::gradients);
+}
+
+int64_t RingGradients::take_turns(const std::vector<int>& order) {
+  int64_t neighbours = 0;
+  int64_t before = 0;
+  size_t next_end = 0;
+  for (const int b : order) {
+    const dist::Bucket& bucket = partition_.bucket(b);
+    if (bucket.shared) continue;
+    end_of_[static_cast<size_t>(b)] = next_end;
     neighbours = std::max(neighbours, before + bucket.elements);
     before = bucket.elements;
     next_end = 1 - next_end;
   }
-  ring_ = flat_buffer(communicator, neighbours, partition.dtype(), Category::gradients);
+  return neighbours;
+}
+
+void RingGradients::follow(const std::vector<int>& order) {
+  const int64_t neighbours = take_turns(order);
+  if (beside_.empty() && neighbours <= ring_.elements()) return;
+  settle();
+  beside_.clear();
+  if (neighbours <= ring_.elements()) return;
+  ends_ = {};
+  ring_ = {};  // the old one goes before a larger one comes
+  ring_ = flat_buffer(communicator_, neighbours, partition_.dtype(), Category::gradients);
 }
 
 RingGradients::Slot RingGradients::new_slot(int64_t elements) {

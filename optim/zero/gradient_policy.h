@@ -28,6 +28,8 @@ class GradientPolicy {
   virtual void sent(int bucket, const dist::Work& work) = 0;
   /// Waits until all memory is free.
   virtual void settle() = 0;
+  /// From now on buckets are completed in this order. Called between micro-steps.
+  virtual void follow(const std::vector<int>&) {}
 };
 
 /// Stages 0 and 1: a buffer as large as the model, a place for every bucket.
@@ -53,15 +55,17 @@ class FullGradients : public GradientPolicy {
 ///   | bucket 4 -->         |    <-- bucket 5 |
 ///   | bucket 6 -->   |                          when bucket 4 has left, and so on
 ///
-/// A tied parameter's bucket, which opens first and closes last, has a slot of its own. Where a
-/// model completes its buckets in another order than that of its registration, buckets that find no
-/// room take slots of their own size beside the ring, which stay for the next ones.
+/// A tied parameter's bucket, which opens first and closes last, has a slot of its own. Buckets
+/// that find no room take slots of their own size beside the ring. They do so in the first
+/// micro-step where a model completes its buckets in another order than that of its registration;
+/// after it the ring follows that order.
 class RingGradients : public GradientPolicy {
  public:
   RingGradients(const Partition& partition, dist::Communicator& communicator);
   Tensor open(int bucket) override;
   void sent(int bucket, const dist::Work& work) override;
   void settle() override;
+  void follow(const std::vector<int>& order) override;
 
  private:
   struct Slot {
@@ -76,6 +80,9 @@ class RingGradients : public GradientPolicy {
     int bucket = -1;  // while it fills, or -1
   };
   Slot new_slot(int64_t elements);
+  /// Gives buckets that come in this order the two ends in turn; returns the elements of the two
+  /// neighbours that have most.
+  int64_t take_turns(const std::vector<int>& order);
   static Tensor claim(Slot& slot, int bucket, int64_t elements);
   /// A bucket's place at an end, where no bucket that fills is in its way.
   std::optional<Tensor> place(size_t end, int bucket);

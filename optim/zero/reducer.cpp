@@ -68,11 +68,55 @@ void Reducer::attach(Filling& filling) {
 
 void Reducer::add_turns(Filling& filling) {
   for (int b = 0; b < filling.of.partition().buckets(); ++b) order_.push_back({&filling, b});
-  const auto reached_earlier = [](const Turn& a, const Turn& b) {
-    return a.filling->of.partition().first_registration(a.bucket) >
-           b.filling->of.partition().first_registration(b.bucket);
+  reset_turns(filling);
+  sort_turns();
+}
+
+void Reducer::reset_turns(Filling& filling) {
+  // Backward reaches parameters of later registration first.
+  for (int b = 0; b < filling.of.partition().buckets(); ++b) {
+    filling.bucket(b).turn = -filling.of.partition().first_registration(b);
+  }
+}
+
+void Reducer::sort_turns() {
+  const auto goes_first = [](const Turn& a, const Turn& b) {
+    return a.filling->bucket(a.bucket).turn < b.filling->bucket(b.bucket).turn;
   };
-  std::sort(order_.begin(), order_.end(), reached_earlier);
+  std::sort(order_.begin(), order_.end(), goes_first);
+}
+
+void Reducer::agree_on_order() {
+  if (agreed_ || order_.empty()) return;
+  const auto count = std::ssize(order_);
+  // The places in order_ of the buckets that came first, second and so on; -1 without data.
+  const Tensor places =
+      Tensor::empty({communicator_->size() * count}, DType::i32, Device{}, Category::workspace);
+  auto* const own = places.data<int32_t>() + communicator_->rank() * count;
+  std::fill_n(own, count, -1);
+  for (size_t i = 0; i < completed_.size(); ++i) {
+    const auto is_it = [&](const Turn& turn) {
+      return turn.filling == completed_[i].filling && turn.bucket == completed_[i].bucket;
+    };
+    own[i] =
+        static_cast<int32_t>(std::find_if(order_.begin(), order_.end(), is_it) - order_.begin());
+  }
+  communicator_->all_gather_host(places, {dist::Traffic::other}).wait();
+  const auto* const first = places.data<int32_t>();  // rank 0's
+  if (first[0] < 0) return;
+  agreed_ = true;
+  for (int64_t i = 0; i < count; ++i) {
+    const Turn& turn = order_[static_cast<size_t>(first[i])];
+    turn.filling->bucket(turn.bucket).turn = i;
+  }
+  sort_turns();
+  for (const auto& filling : trainable_) {
+    std::vector<int> buckets;
+    for (const Turn& turn : order_) {
+      if (turn.filling == filling.get()) buckets.push_back(turn.bucket);
+    }
+    filling->of.gradients().follow(buckets);
+  }
 }
 
 void Reducer::add_frozen(StagedPartition& partition) {
@@ -83,7 +127,12 @@ void Reducer::remove_frozen(StagedPartition& partition) {
   std::erase(parameters_, &partition.parameters());
 }
 
-void Reducer::forget() { notes_.log.clear(); }
+void Reducer::forget() {
+  notes_.log.clear();
+  agreed_ = false;
+  for (const auto& filling : trainable_) reset_turns(*filling);
+  sort_turns();
+}
 
 void Reducer::begin(const MicroStep& micro_step) {
   start(micro_step);
@@ -98,6 +147,7 @@ void Reducer::start(const MicroStep& micro_step) {
 
 void Reducer::open() {
   next_ = 0;
+  completed_.clear();
   notes_.log.begin();
   for (const auto& filling : trainable_) {
     for (size_t b = 0; b < filling->buckets.size(); ++b) {
@@ -126,6 +176,7 @@ void Reducer::backward(const Tensor& loss, float scale) {
   note_data(loss);
   propagate(loss, scale);
   note_reached();
+  agree_on_order();
 }
 
 void Reducer::note_data(const Tensor& loss) {
@@ -168,6 +219,8 @@ void Reducer::skip() {
   complete_missing();
   end_backward();
   note_reached();
+  completed_.clear();  // without data they came in no order
+  agree_on_order();
 }
 
 Tensor Reducer::gradient_view(Filling& filling, int parameter) {
@@ -196,8 +249,13 @@ void Reducer::gradient_complete(Filling& filling, int parameter) {
   bucket.written[position(partition, parameter)] = true;
   reached_.push_back(filling.of.first() + parameter);
   if (--bucket.missing > 0) return;
+  note_completed(filling, index);
   notes_.log.add([this, &filling, index] { complete_bucket(filling, index); });
   send_complete();
+}
+
+void Reducer::note_completed(Filling& filling, int bucket) {
+  if (!agreed_) completed_.push_back({&filling, bucket});
 }
 
 void Reducer::complete_missing() {
@@ -209,6 +267,7 @@ void Reducer::complete_missing() {
 void Reducer::complete_bucket(Filling& filling, int index) {
   Bucket& bucket = filling.bucket(index);
   const auto& parameters = filling.of.partition().bucket(index).parameters;
+  if (bucket.missing > 0) note_completed(filling, index);
   for (size_t i = 0; i < parameters.size(); ++i) {
     if (bucket.written[i]) continue;
     const Tensor gradient = gradient_view(filling, parameters[i]);

@@ -2,7 +2,10 @@
 //
 // Backward calls a leaf's hooks: `gradient_buffer` opens the bucket of the parameter and gives its
 // place there, `gradient_complete` counts down. A complete bucket is sent, but only after those
-// before it in the order of collectives, because every rank must start them in one order.
+// before it in the order of collectives, because every rank must start them in one order. That is
+// the reverse order of registration, and after the first micro-step the order in which rank 0's
+// backward has completed them, as in PyTorch's DistributedDataParallel (Li et al., "PyTorch
+// Distributed", VLDB 2020, section 4.2.1).
 #pragma once
 
 #include <cstdint>
@@ -40,7 +43,8 @@ class Reducer {
   /// Frozen parameters have no gradient, but forward and backward find their values too.
   void add_frozen(StagedPartition& partition);
   void remove_frozen(StagedPartition& partition);
-  /// Forgets what micro-steps have shown so far: after partitions came, they are others.
+  /// Forgets what micro-steps have shown so far, the order of buckets too: after partitions came,
+  /// they are others.
   virtual void forget();
 
   virtual void begin(const MicroStep& micro_step);
@@ -85,6 +89,7 @@ class Reducer {
     std::vector<bool> written;
     int64_t missing = 0;       // parameters still without a complete gradient
     dist::Work arrived;        // at its owner, after it was sent
+    int64_t turn = 0;          // buckets are sent in ascending order of it
   };
   /// The buckets of a partition.
   struct Filling {
@@ -101,9 +106,15 @@ class Reducer {
   void attach(Filling& filling);
   static void detach(const TrainablePartition& partition);
   void add_turns(Filling& filling);
+  /// Turns by registration, which every rank knows without asking.
+  static void reset_turns(Filling& filling);
+  void sort_turns();
+  /// Gives buckets the order in which rank 0 has completed them, once it has had data. Collective.
+  void agree_on_order();
   void open_bucket(Filling& filling, int bucket);
   Tensor gradient_view(Filling& filling, int parameter);
   void gradient_complete(Filling& filling, int parameter);
+  void note_completed(Filling& filling, int bucket);
   void complete_missing();  // parameters that backward did not reach give zeros
   void complete_bucket(Filling& filling, int bucket);
   void send_complete();
@@ -111,10 +122,10 @@ class Reducer {
 
   std::vector<std::unique_ptr<Filling>> trainable_;
   std::vector<ParameterPolicy*> parameters_;  // of all partitions, of frozen ones too
-  // Collectives start in this order, the same on every rank: backward reaches parameters of later
-  // registration first.
-  std::vector<Turn> order_;
+  std::vector<Turn> order_;                   // in which collectives start, the same on every rank
   size_t next_ = 0;
+  bool agreed_ = false;          // order_ is rank 0's order of completion
+  std::vector<Turn> completed_;  // buckets in the running micro-step, until the order is agreed
 };
 
 }  // namespace tessera::optim

@@ -57,14 +57,22 @@ Weights weights_of(optim::ZeroOptimizer& optimizer) {
   return weights;
 }
 
+bool job_is_staged() {
+  const char* const name = std::getenv("TESSERA_TEST_COMM");
+  return !on_cpu() && name != nullptr && std::string(name) == "mpi";
+}
+
 std::shared_ptr<dist::Communicator> job_communicator() {
   if (on_cpu()) return dist::mpi_communicator();
-  const char* const name = std::getenv("TESSERA_TEST_COMM");
-  const int device = default_device().index;
-  if (name != nullptr && std::string(name) == "mpi") {
-    return dist::staged_communicator(dist::mpi_communicator(), device);
-  }
-  return dist::nccl_communicator(device);
+  if (!job_is_staged()) return dist::nccl_communicator(default_device().index);
+  static const std::shared_ptr<dist::Communicator> host = dist::mpi_communicator();
+  return dist::staged_communicator(host, default_device().index);
+}
+
+dist::World world_of(std::shared_ptr<dist::Communicator> communicator) {
+  const int rank = communicator->rank();
+  const int size = communicator->size();
+  return {.communicator = std::move(communicator), .rank = rank, .size = size};
 }
 
 dist::World lone_world() {
@@ -74,7 +82,9 @@ dist::World lone_world() {
 dist::World job_world() {
   // One communicator a process: its staging is allocated once, as in a job.
   static const std::shared_ptr<dist::Communicator> communicator = job_communicator();
-  return {.communicator = communicator, .rank = communicator->rank(), .size = communicator->size()};
+  return world_of(communicator);
 }
+
+dist::World fresh_world() { return job_is_staged() ? world_of(job_communicator()) : job_world(); }
 
 }  // namespace tessera::test

@@ -48,7 +48,11 @@ dist::World lone_world();
 /// What the ranks of this job of MPI communicate over: on the CPU MPI, on CUDA what
 /// TESSERA_TEST_COMM names (mpi: through host memory), NCCL if it names nothing.
 std::shared_ptr<dist::Communicator> job_communicator();
+/// Whether they compute on CUDA and communicate through host memory.
+bool job_is_staged();
 /// The world of this job of MPI.
 dist::World job_world();
+/// The same; where the job is staged, with mirrors of its own, which no call has made larger yet.
+dist::World fresh_world();
 
 }  // namespace tessera::test

@@ -37,9 +37,16 @@ class ImageRun {
       if (!peak.workspace) continue;
       peak.workspace = std::max(*peak.workspace, *other.workspace + graphs.kept);
     }
-    const int64_t batches = run_.loop.steps * run_.loop.batch.micro_steps(ranks_);
-    peak.activations += input(run_.loop.batch.micro, batches);
+    peak.activations += input(run_.loop.batch.micro, micro_batches());
     return peak;
+  }
+
+  /// On the host of a GPU: images that are read ahead, those of an evaluation beside the others.
+  int64_t on_host() const {
+    if (device_.is_cpu()) return 0;
+    const int64_t evaluated =
+        evaluated_sizes().empty() ? 0 : ahead(evaluated_at_once(), own_batches());
+    return ahead(run_.loop.batch.micro, micro_batches()) + evaluated;
   }
 
  private:
@@ -52,9 +59,16 @@ class ImageRun {
 
   /// Of an ImageInput of `count` batches: on a GPU there is one, those ahead are on the host.
   int64_t input(int64_t images, int64_t count) const {
-    const int64_t held = device_.is_cpu() ? std::min(count, data::ImageInput::Options{}.depth) : 1;
-    return held * data::ImageBatches::bytes(images, images_.shape, images_.dtype);
+    return device_.is_cpu() ? ahead(images, count) : batch_bytes(images);
   }
+  int64_t ahead(int64_t images, int64_t count) const {
+    return std::min(count, data::ImageInput::Options{}.depth) * batch_bytes(images);
+  }
+  int64_t batch_bytes(int64_t images) const {
+    return data::ImageBatches::bytes(images, images_.shape, images_.dtype);
+  }
+  /// Of this rank in the whole run.
+  int64_t micro_batches() const { return run_.loop.steps * run_.loop.batch.micro_steps(ranks_); }
 
   bool has_dropout() const {
     const auto* vgg = std::get_if<models::VggConfig>(&images_.config);
@@ -67,9 +81,8 @@ class ImageRun {
   }
   int64_t own_batches() const { return (batches() + ranks_ - 1) / ranks_; }
 
-  int64_t evaluation_input() const {
-    return input(std::min(run_.loop.batch.micro, images_.validation), own_batches());
-  }
+  int64_t evaluated_at_once() const { return std::min(run_.loop.batch.micro, images_.validation); }
+  int64_t evaluation_input() const { return input(evaluated_at_once(), own_batches()); }
   int64_t evaluation_results() const {
     return batches() * evaluation_counts * dtype_size(DType::f32);
   }
@@ -132,8 +145,10 @@ optim::Plan plan_run(const TrainingRun& run, const nn::Module& model, const Plan
                 dtype_name(parameter_dtype(model)), dtype_name(images.dtype));
   optim::Plan plan = plan_run(run, model, place);
   check_size(run, images);
-  const models::ImageMemory memory = ImageRun(run, images, place).memory();
+  const ImageRun image_run(run, images, place);
+  const models::ImageMemory memory = image_run.memory();
   plan.activations = memory.activations;
+  plan.host.activations = image_run.on_host();
   plan.workspace = memory.workspace;
   if (plan.workspace) plan.workspace = std::max(*plan.workspace, plan.filling);
   return plan;

@@ -13,6 +13,8 @@ struct PlanDevice {
 
   /// What the transport holds on the device in a job of `ranks` ranks.
   int64_t staging_bytes(int64_t ranks) const;
+  /// Whether what a GPU sends passes through the host.
+  bool staged() const { return !device.is_cpu() && !nccl; }
   /// What a call sends to each other rank besides its data.
   int64_t header_bytes() const { return nccl ? 0 : dist::mpi_header_bytes; }
   /// For a headline: nothing for the CPU, else ", on GPUs over NCCL".

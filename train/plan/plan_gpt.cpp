@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 
+#include "data/tokens/token_input.h"
 #include "models/gpt/gpt_memory.h"
 #include "optim/plan/checked_int.h"
 
@@ -59,6 +60,7 @@ void add_activations(optim::Plan& plan, const models::GptConfig& config, DType d
   plan.activations = memory.activations;
   plan.workspace = memory.workspace;
   if (plan.workspace) plan.workspace = std::max(*plan.workspace, plan.filling);
+  plan.host.activations = data::TokenInput::host_bytes({sequences, config.context}, device);
 }
 
 optim::MicroBatchWork gpt_work(const models::GptConfig& config, int64_t sequences, DType dtype) {

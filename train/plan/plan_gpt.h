@@ -18,7 +18,7 @@ int64_t parameter_elements(const std::vector<optim::PlanParameter>& parameters);
 
 /// Sets the plan's peaks of activations and workspace: of training in micro-batches of `sequences`
 /// whole contexts, on this processor with this process's number of threads, or on a GPU like
-/// `device`. Where there is none workspace stays unknown.
+/// `device`. Where there is none workspace stays unknown. And what a GPU's tokens take on the host.
 void add_activations(optim::Plan& plan, const models::GptConfig& config, DType dtype,
                      int64_t sequences, Device device);
 

@@ -35,6 +35,7 @@ optim::PlanInput plan_input(const TrainingRun& run, const nn::Module& model,
           .batch_norms = optim::plan_batch_norms(model),
           .sync_batch_norm = zero.sync_batch_norm,
           .device = device,
+          .staged = place.device.staged(),
           .staging_bytes = place.device.staging_bytes(place.ranks),
           .header_bytes = place.device.header_bytes()};
 }

@@ -94,11 +94,14 @@ RankReport measure(const optim::Plan& plan, const StepCount& count, const dist::
     report.memory.push_back({std::string(category_name(category)), planned_bytes(plan, category),
                              memory.current(category), memory.peak(category)});
   }
-  if (plan.host.optimizer_state > 0 && !default_device().is_cpu()) {
+  if (!default_device().is_cpu()) {
     const MemoryLedger& host = memory_ledger(Device{});
-    report.memory.push_back({"host_state", plan.host.optimizer_state,
-                             host.current(Category::optimizer_state),
-                             host.peak(Category::optimizer_state)});
+    const auto add = [&](const char* name, Category category, int64_t planned) {
+      report.memory.push_back({name, planned, host.current(category), host.peak(category)});
+    };
+    add("host_state", Category::optimizer_state, plan.host.optimizer_state);
+    add("host_communication", Category::communication, plan.host.communication);
+    add("host_input", Category::activations, plan.host.activations);
   }
   report.peak_total = memory.peak_total();
   report.process_peak = process_peak_bytes();
