@@ -19,8 +19,10 @@ TokenRange whole(const std::string& path, int64_t vocab) {
 Sequences read_sequences(const TokenRange& range, std::span<const int64_t> starts,
                          int64_t context) {
   const auto rows = static_cast<int64_t>(starts.size());
-  Sequences result{Tensor::empty({rows, context}, DType::i32, Device{}),
-                   Tensor::empty({rows, context}, DType::i32, Device{})};
+  // On its way to a GPU it is gone when this returns.
+  const Category category = default_device().is_cpu() ? Category::activations : Category::workspace;
+  Sequences result{Tensor::empty({rows, context}, DType::i32, Device{}, category),
+                   Tensor::empty({rows, context}, DType::i32, Device{}, category)};
   read_sequences(range, starts, result);
   return {result.tokens.to(default_device()), result.targets.to(default_device())};
 }

@@ -101,7 +101,6 @@ RankReport measure(const optim::Plan& plan, const StepCount& count, const dist::
     };
     add("host_state", Category::optimizer_state, plan.host.optimizer_state);
     add("host_communication", Category::communication, plan.host.communication);
-    add("host_input", Category::activations, plan.host.activations);
   }
   report.peak_total = memory.peak_total();
   report.process_peak = process_peak_bytes();
