@@ -6,17 +6,46 @@
 
 #include <cstdint>
 #include <utility>
+#include <vector>
 
 #include "core/ops/options.h"
 #include "core/tensor.h"
 
 namespace tessera::ops {
 
-Tensor add(const Tensor& a, const Tensor& b);         // equal shapes
-Tensor mul(const Tensor& a, const Tensor& b);         // equal shapes, element by element
+/// Element by element, of one dtype, broadcast as in NumPy: shapes are aligned at their last
+/// dimensions, and a dimension of 1, or one that is missing, is repeated. A gradient is summed over
+/// what was repeated. Where inputs of maximum or minimum are equal each gets half of it.
+Tensor add(const Tensor& a, const Tensor& b);
+Tensor sub(const Tensor& a, const Tensor& b);
+Tensor mul(const Tensor& a, const Tensor& b);
+Tensor div(const Tensor& a, const Tensor& b);
+Tensor maximum(const Tensor& a, const Tensor& b);
+Tensor minimum(const Tensor& a, const Tensor& b);
+
+/// Element by element, any shape. (core/ops/expressions.h says which keep x for backward, which y.)
+Tensor neg(const Tensor& x);
+Tensor exp(const Tensor& x);
+Tensor log(const Tensor& x);
+Tensor sqrt(const Tensor& x);
+Tensor rsqrt(const Tensor& x);
+Tensor reciprocal(const Tensor& x);
+Tensor square(const Tensor& x);
+Tensor abs(const Tensor& x);
+Tensor tanh(const Tensor& x);
+Tensor sigmoid(const Tensor& x);
+Tensor silu(const Tensor& x);  // x sigmoid(x)
+Tensor add(const Tensor& x, float number);
 Tensor scale(const Tensor& x, float factor);
+Tensor pow(const Tensor& x, float exponent);           // NaN where std::pow is NaN
+Tensor clamp(const Tensor& x, float low, float high);  // no gradient where x is outside
+
 Tensor sum(const Tensor& x);                          // -> f32 scalar []
 Tensor mean(const Tensor& x);                         // -> f32 scalar []; x not empty
+/// Over the given dimensions, of which -1 is the last one; they go, or with `keep` become 1. Of x's
+/// dtype, summed in f64.
+Tensor sum(const Tensor& x, const std::vector<int>& dims, bool keep = false);
+Tensor mean(const Tensor& x, const std::vector<int>& dims, bool keep = false);
 Tensor transpose(const Tensor& x);                    // last two dimensions, a copy
 Tensor convert(const Tensor& x, DType dtype);         // f32, bf16, f16; x itself where it is that
 
@@ -68,3 +97,24 @@ Tensor linear_cross_entropy(const Tensor& x, const Tensor& weight, const Tensor&
                             int64_t chunk_rows = 0);
 
 }  // namespace tessera::ops
+
+namespace tessera {
+
+inline Tensor operator+(const Tensor& a, const Tensor& b) { return ops::add(a, b); }
+inline Tensor operator-(const Tensor& a, const Tensor& b) { return ops::sub(a, b); }
+inline Tensor operator*(const Tensor& a, const Tensor& b) { return ops::mul(a, b); }
+inline Tensor operator/(const Tensor& a, const Tensor& b) { return ops::div(a, b); }
+inline Tensor operator-(const Tensor& x) { return ops::neg(x); }
+
+inline Tensor operator+(const Tensor& x, float number) { return ops::add(x, number); }
+inline Tensor operator+(float number, const Tensor& x) { return ops::add(x, number); }
+inline Tensor operator-(const Tensor& x, float number) { return ops::add(x, -number); }
+inline Tensor operator-(float number, const Tensor& x) { return ops::add(ops::neg(x), number); }
+inline Tensor operator*(const Tensor& x, float factor) { return ops::scale(x, factor); }
+inline Tensor operator*(float factor, const Tensor& x) { return ops::scale(x, factor); }
+inline Tensor operator/(const Tensor& x, float divisor) { return ops::scale(x, 1 / divisor); }
+inline Tensor operator/(float number, const Tensor& x) {
+  return ops::scale(ops::reciprocal(x), number);
+}
+
+}  // namespace tessera

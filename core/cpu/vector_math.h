@@ -1,14 +1,17 @@
-// exp and tanh for vectorised loops: branch-free, inline, and made of additions, multiplications
-// and at most one division, so that the compiler vectorises a loop around them without -ffast-math.
-// A vector lane and a scalar call give the same bits, which do not depend on the C library.
+// exp, log and tanh for vectorised loops: branch-free, inline, and made of additions,
+// multiplications and at most one division, so that the compiler vectorises a loop around them
+// without -ffast-math. A vector lane and a scalar call give the same bits, which do not depend on
+// the C library.
 //
-// exp is within one unit in the last place, tanh within 2.5. Both hand NaN on; exp overflows
-// to infinity and underflows through the subnormals to zero, tanh saturates at one.
+// exp and log are within one unit in the last place, tanh within 2.5. All hand NaN on; exp
+// overflows to infinity and underflows through the subnormals to zero, tanh saturates at one; log
+// of zero is -infinity, of a negative number NaN.
 #pragma once
 
 #include <bit>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 
 namespace tessera {
 
@@ -77,6 +80,35 @@ inline float tanh_f32(float x) {
   const float scale = detail::power_of_two(n);
   const float exp_minus_one = multiply_add(scale, q, scale - 1.0f);
   return std::copysign(exp_minus_one / (exp_minus_one + 2.0f), x);
+}
+
+inline float log_f32(float x) {
+  // Subnormal numbers are made normal; their exponent is corrected below.
+  const bool subnormal = x < std::numeric_limits<float>::min();
+  const auto word = std::bit_cast<uint32_t>(subnormal ? x * 0x1p23f : x);
+  // x = 2^n m with m in [sqrt(1/2), sqrt(2)), by subtracting the bits of sqrt(1/2).
+  const uint32_t shifted = word - 0x3F3504F3u;
+  const int32_t n = (static_cast<int32_t>(shifted) >> 23) - (subnormal ? 23 : 0);
+  const float f = std::bit_cast<float>((shifted & 0x007FFFFFu) + 0x3F3504F3u) - 1.0f;
+  // log(1 + f) = f - f^2 / 2 + f^3 p(f), with the coefficients of Cephes' logf (Moshier).
+  float p = 7.0376836292e-2f;
+  p = multiply_add(p, f, -1.1514610310e-1f);
+  p = multiply_add(p, f, 1.1676998740e-1f);
+  p = multiply_add(p, f, -1.2420140846e-1f);
+  p = multiply_add(p, f, 1.4249322787e-1f);
+  p = multiply_add(p, f, -1.6668057665e-1f);
+  p = multiply_add(p, f, 2.0000714765e-1f);
+  p = multiply_add(p, f, -2.4999993993e-1f);
+  p = multiply_add(p, f, 3.3333331174e-1f);
+  // log(2) in two parts; the first has so few bits that its product with n is exact.
+  const auto n_float = static_cast<float>(n);
+  const float square = f * f;
+  float small = multiply_add(n_float, -2.12194440e-4f, p * square * f);
+  small = multiply_add(square, -0.5f, small);
+  const float result = multiply_add(n_float, 0.693359375f, f + small);
+  constexpr float infinity = std::numeric_limits<float>::infinity();
+  const float special = x == 0.0f ? -infinity : x < 0 ? std::numeric_limits<float>::quiet_NaN() : x;
+  return x > 0 && x < infinity ? result : special;
 }
 
 }  // namespace tessera

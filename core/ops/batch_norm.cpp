@@ -14,8 +14,8 @@
 #include "core/ops/convert.h"
 #include "core/ops/copy.h"
 #include "core/ops/layer_norm_rows.h"
-#include "core/ops/mul.h"
 #include "core/ops/scale.h"
+#include "core/ops/unary.h"
 #include "core/trace.h"
 
 namespace tessera::ops {
@@ -52,7 +52,7 @@ void average(const Statistics& own, const BatchParts& parts) {
   const Tensor opposite = context.workspace(own.mean.shape());
   kernels::scale(context, opposite, own.mean, -1);
   kernels::add(context, distance, distance, opposite);
-  kernels::mul(context, distance, distance, distance);
+  kernels::unary(context, distance, distance, Unary::square, Scalars{});
   kernels::add(context, own.variance, own.variance, distance);
   parts.sum(own.variance);
   kernels::scale(context, own.variance, own.variance, share);

@@ -5,6 +5,7 @@
 // does not depend on the number of threads.
 #include "core/autograd.h"
 #include "core/ops.h"
+#include "core/ops/broadcast.h"
 #include "core/ops/fill.h"
 #include "core/ops/sum.h"
 #include "core/trace.h"
@@ -28,6 +29,65 @@ Tensor sum(const Tensor& x) { return scaled_sum("sum", x, 1.0f); }
 Tensor mean(const Tensor& x) {
   TESSERA_CHECK(x.elements() > 0, "mean: shape {} has no elements", x.shape());
   return scaled_sum("mean", x, 1.0f / static_cast<float>(x.elements()));
+}
+
+namespace {
+
+/// x's shape with the given dimensions as 1.
+Shape with_ones(const char* name, const Shape& shape, const std::vector<int>& dims) {
+  std::vector<bool> summed(static_cast<size_t>(shape.rank()), false);
+  for (const int dim : dims) {
+    const int index = dim < 0 ? dim + shape.rank() : dim;
+    TESSERA_CHECK(index >= 0 && index < shape.rank(), "{}: there is no dimension {} in shape {}",
+                  name, dim, shape);
+    TESSERA_CHECK(!summed[static_cast<size_t>(index)], "{}: dimension {} is given twice", name,
+                  dim);
+    summed[static_cast<size_t>(index)] = true;
+  }
+  Shape result;
+  for (int dim = 0; dim < shape.rank(); ++dim) {
+    result.push_back(summed[static_cast<size_t>(dim)] ? 1 : shape[dim]);
+  }
+  return result;
+}
+
+Shape without(const Shape& shape, const std::vector<int>& dims) {
+  Shape result;
+  for (int dim = 0; dim < shape.rank(); ++dim) {
+    const bool goes = std::any_of(dims.begin(), dims.end(), [&](int given) {
+      return given == dim || given + shape.rank() == dim;
+    });
+    if (!goes) result.push_back(shape[dim]);
+  }
+  return result;
+}
+
+Tensor scaled_sum(const char* name, const Tensor& x, const Shape& ones, const Shape& shape,
+                  float factor) {
+  const trace::Scope scope(name);
+  const InUse in_use({&x});
+  const Tensor y = Tensor::empty(shape, x.dtype(), x.device());
+  kernels::sum_to(current_context(x.device()), y.view(ones), x, factor);
+  return record(name, y, {x}, [factor, ones](const Tensor& dy, InputGradients& grads) {
+    kernels::broadcast_to(current_context(dy.device()), grads.destination(0), dy.view(ones),
+                          factor);
+  });
+}
+
+}  // namespace
+
+Tensor sum(const Tensor& x, const std::vector<int>& dims, bool keep) {
+  const Shape ones = with_ones("sum", x.shape(), dims);
+  return scaled_sum("sum", x, ones, keep ? ones : without(x.shape(), dims), 1.0f);
+}
+
+Tensor mean(const Tensor& x, const std::vector<int>& dims, bool keep) {
+  const Shape ones = with_ones("mean", x.shape(), dims);
+  const int64_t count = ones.elements() == 0 ? 0 : x.elements() / ones.elements();
+  TESSERA_CHECK(count > 0 || ones.elements() == 0, "mean: shape {} has no elements to take it of",
+                x.shape());
+  const float factor = count == 0 ? 1.0f : 1.0f / static_cast<float>(count);
+  return scaled_sum("mean", x, ones, keep ? ones : without(x.shape(), dims), factor);
 }
 
 }  // namespace tessera::ops

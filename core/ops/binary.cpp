@@ -1,0 +1,143 @@
+// The binary elementwise operations: y = f(a, b), broadcast against each other. The expressions are
+// in expressions.h.
+#include "core/ops/binary.h"
+
+#include "core/autograd.h"
+#include "core/ops.h"
+#include "core/ops/broadcast.h"
+#include "core/ops/broadcast_runs.h"
+#include "core/ops/unary.h"
+#include "core/trace.h"
+
+namespace tessera::ops {
+
+namespace {
+
+/// dy -> the gradient of an input that was broadcast to dy's shape, or was not. `slopes` writes the
+/// products of dy and the slopes, of dy's shape; without it the slope is one everywhere.
+template <class Slopes>
+void give_gradient(InputGradients& grads, int input, const Shape& shape, const Tensor& dy,
+                   const Slopes& slopes) {
+  if (!grads.wanted(input)) return;
+  const Context context = current_context(dy.device());
+  if (shape == dy.shape()) return slopes(grads.destination(input));
+  const Tensor whole = Tensor::empty(dy.shape(), dy.dtype(), dy.device(), Category::workspace);
+  slopes(whole);
+  kernels::sum_to(context, grads.destination(input), whole, 1.0f);
+}
+
+void linear_gradient(InputGradients& grads, int input, const Shape& shape, const Tensor& dy,
+                     Binary which) {
+  if (!grads.wanted(input)) return;
+  const Context context = current_context(dy.device());
+  const bool negative = which == Binary::sub && input == 1;
+  if (shape != dy.shape()) {
+    return kernels::sum_to(context, grads.destination(input), dy, negative ? -1.0f : 1.0f);
+  }
+  if (!negative) return grads.pass(input, dy);
+  kernels::unary(context, grads.destination(input), dy, Unary::neg, Scalars{});
+}
+
+Tensor record_linear(const char* name, const Tensor& y, const Tensor& a, const Tensor& b,
+                     Binary which) {
+  const Shape a_shape = a.shape();
+  const Shape b_shape = b.shape();
+  return record(name, y, {a, b}, [=](const Tensor& dy, InputGradients& grads) {
+    linear_gradient(grads, 0, a_shape, dy, which);
+    linear_gradient(grads, 1, b_shape, dy, which);
+  });
+}
+
+Tensor record_product(const char* name, const Tensor& y, const Tensor& a, const Tensor& b,
+                      Binary which) {
+  const auto backward = [which, a = saved(a), b = saved(b)](const Tensor& dy,
+                                                            InputGradients& grads) {
+    // mul's gradient by one input reads the other alone; of the rest both are read.
+    const bool crossed = which == Binary::mul;
+    const InUse in_backward(
+        {grads.wanted(1) || !crossed ? &a : nullptr, grads.wanted(0) || !crossed ? &b : nullptr});
+    for (const int input : {0, 1}) {
+      give_gradient(grads, input, (input == 0 ? a : b).shape(), dy, [&](const Tensor& dx) {
+        const Context context = current_context(dy.device());
+        if (crossed) return kernels::binary(context, dx, dy, input == 0 ? b : a, Binary::mul);
+        kernels::binary_backward(context, dx, dy, a, b, input, which);
+      });
+    }
+  };
+  return record(name, y, {a, b}, backward);
+}
+
+Tensor binary(Binary which, const Tensor& a, const Tensor& b) {
+  Tensor result;
+  visit_binary(which, [&]<class Expression>(const char* name) {
+    const Shape shape = broadcast_shape(name, a.shape(), b.shape());
+    TESSERA_CHECK(b.dtype() == a.dtype(), "{}: the second input has dtype {}, expected {}", name,
+                  dtype_name(b.dtype()), dtype_name(a.dtype()));
+    const trace::Scope scope(name);
+    const InUse in_use({&a, &b});
+    const Tensor y = Tensor::empty(shape, a.dtype(), a.device());
+    kernels::binary(current_context(a.device()), y, a, b, which);
+    result = Expression::linear ? record_linear(name, y, a, b, which)
+                                : record_product(name, y, a, b, which);
+  });
+  return result;
+}
+
+}  // namespace
+
+Tensor add(const Tensor& a, const Tensor& b) { return binary(Binary::add, a, b); }
+Tensor sub(const Tensor& a, const Tensor& b) { return binary(Binary::sub, a, b); }
+Tensor mul(const Tensor& a, const Tensor& b) { return binary(Binary::mul, a, b); }
+Tensor div(const Tensor& a, const Tensor& b) { return binary(Binary::div, a, b); }
+Tensor maximum(const Tensor& a, const Tensor& b) { return binary(Binary::maximum, a, b); }
+Tensor minimum(const Tensor& a, const Tensor& b) { return binary(Binary::minimum, a, b); }
+
+}  // namespace tessera::ops
+
+namespace tessera::cpu {
+
+void binary(const Context&, const Tensor& y, const Tensor& a, const Tensor& b, Binary which) {
+  const BroadcastWalk walk = broadcast_walk(y.shape(), a.shape(), b.shape());
+  visit_binary(which, [&]<class Expression>(const char* name) {
+    visit_float(y.dtype(), name, [&]<class T>() {
+      T* out = y.data<T>();
+      const T* left = a.data<T>();
+      const T* right = b.data<T>();
+      with_steps(walk, [&](auto left_step, auto right_step) {
+        parallel_runs(walk, 1, [=](int64_t at, int64_t from_a, int64_t from_b, int64_t count) {
+#pragma omp simd
+          for (int64_t i = 0; i < count; ++i) {
+            out[at + i] = rounded<T>(Expression::value(float(left[from_a + i * left_step]),
+                                                       float(right[from_b + i * right_step])));
+          }
+        });
+      });
+    });
+  });
+}
+
+void binary_backward(const Context&, const Tensor& dx, const Tensor& dy, const Tensor& a,
+                     const Tensor& b, int input, Binary which) {
+  const BroadcastWalk walk = broadcast_walk(dy.shape(), a.shape(), b.shape());
+  visit_binary(which, [&]<class Expression>(const char* name) {
+    visit_float(dy.dtype(), name, [&]<class T>() {
+      T* out = dx.data<T>();
+      const T* grad = dy.data<T>();
+      const T* left = a.data<T>();
+      const T* right = b.data<T>();
+      with_steps(walk, [&](auto left_step, auto right_step) {
+        parallel_runs(walk, 4, [=](int64_t at, int64_t from_a, int64_t from_b, int64_t count) {
+#pragma omp simd
+          for (int64_t i = 0; i < count; ++i) {
+            const float x = float(left[from_a + i * left_step]);
+            const float z = float(right[from_b + i * right_step]);
+            const float slope = input == 0 ? Expression::slope_a(x, z) : Expression::slope_b(x, z);
+            out[at + i] = rounded<T>(float(grad[at + i]) * slope);
+          }
+        });
+      });
+    });
+  });
+}
+
+}  // namespace tessera::cpu

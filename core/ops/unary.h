@@ -1,0 +1,15 @@
+// The launchers of the unary elementwise expressions (core/ops/expressions.h).
+#pragma once
+
+#include "core/dispatch.h"
+#include "core/ops/expressions.h"
+
+namespace tessera {
+
+/// y = f(x), equal shapes; y may be x.
+TESSERA_KERNEL(unary, const Tensor& y, const Tensor& x, Unary which, Scalars scalars)
+/// dx = dy * slope(kept); `kept` is what the expression keeps, or dy where it keeps nothing.
+TESSERA_KERNEL(unary_backward, const Tensor& dx, const Tensor& dy, const Tensor& kept, Unary which,
+               Scalars scalars)
+
+}  // namespace tessera

@@ -1,0 +1,220 @@
+// The binary elementwise operations with broadcasting, sums over dimensions, and operators.
+#include "core/ops/binary.h"
+
+#include <cmath>
+
+#include "core/check_gradient.h"
+#include "core/ops.h"
+#include "core/ops/broadcast.h"
+#include "tests/support/catch.h"
+#include "tests/support/precision.h"
+#include "tests/support/reference.h"
+
+namespace tessera::test {
+namespace {
+
+using Operation = Tensor (*)(const Tensor&, const Tensor&);
+
+struct Case {
+  const char* name;
+  Operation operation;
+  double (*value)(double, double);
+  double (*slope_a)(double, double);
+  double (*slope_b)(double, double);
+};
+
+double half_where_equal(double a, double b) { return a > b ? 1 : a == b ? 0.5 : 0; }
+
+const Case cases[] = {
+    {"add", ops::add, [](double a, double b) { return a + b; }, [](double, double) { return 1.0; },
+     [](double, double) { return 1.0; }},
+    {"sub", ops::sub, [](double a, double b) { return a - b; }, [](double, double) { return 1.0; },
+     [](double, double) { return -1.0; }},
+    {"mul", ops::mul, [](double a, double b) { return a * b; }, [](double, double b) { return b; },
+     [](double a, double) { return a; }},
+    {"div", ops::div, [](double a, double b) { return a / b; },
+     [](double, double b) { return 1 / b; }, [](double a, double b) { return -a / (b * b); }},
+    {"maximum", ops::maximum, [](double a, double b) { return std::max(a, b); }, half_where_equal,
+     [](double a, double b) { return half_where_equal(b, a); }},
+    {"minimum", ops::minimum, [](double a, double b) { return std::min(a, b); },
+     [](double a, double b) { return half_where_equal(b, a); }, half_where_equal}};
+
+struct Shapes {
+  Shape a, b, y;
+};
+const std::vector<Shapes>& shapes() {
+  static const std::vector<Shapes> list = {{{}, {}, {}},
+                                           {{7}, {7}, {7}},
+                                           {{3, 5}, {5}, {3, 5}},
+                                           {{5}, {3, 5}, {3, 5}},
+                                           {{3, 5}, {}, {3, 5}},
+                                           {{1}, {2, 3}, {2, 3}},
+                                           {{4, 1}, {1, 6}, {4, 6}},
+                                           {{2, 1, 3, 1, 5}, {4, 1, 6, 1}, {2, 4, 3, 6, 5}},
+                                           {{2, 3, 1, 67}, {3, 4, 67}, {2, 3, 4, 67}},
+                                           {{2, 300}, {2, 1}, {2, 300}},
+                                           {{0, 3}, {3}, {0, 3}},
+                                           {{1, 3}, {0, 1}, {0, 3}}};
+  return list;
+}
+
+// The place in a tensor of shape `of` of element `index` of the shape `y` to which it is broadcast.
+size_t place(const Shape& y, const Shape& of, int64_t index) {
+  int64_t result = 0, step = 1;
+  for (int dim = 1; dim <= of.rank(); ++dim) {
+    const int64_t at = index % y[-dim];
+    index /= y[-dim];
+    result += of[-dim] == 1 ? 0 : at * step;
+    step *= of[-dim];
+  }
+  return static_cast<size_t>(result);
+}
+
+TEST_CASE("binary operations broadcast, and gradients are summed", "[elementwise]") {
+  const DType dtype = GENERATE(from_range(float_dtypes()));
+  for (const Case& c : cases) {
+    for (const Shapes& s : shapes()) {
+      CAPTURE(c.name, dtype_name(dtype), s.y.elements(), s.a.elements(), s.b.elements());
+      const Tensor a = as_parameter(random_tensor_of(dtype, s.a, 1, 0.5f, 2));
+      const Tensor b = as_parameter(random_tensor_of(dtype, s.b, 2, 0.5f, 2));
+      const Tensor dy = random_tensor_of(dtype, s.y, 3);
+      const Values left = values_of(a), right = values_of(b), dys = values_of(dy);
+      Values y(dys.size()), da(left.size()), db(right.size());
+      for (int64_t i = 0; i < s.y.elements(); ++i) {
+        const size_t at = place(s.y, s.a, i), bt = place(s.y, s.b, i);
+        const auto n = static_cast<size_t>(i);
+        y[n] = c.value(left[at], right[bt]);
+        da[at] += dys[n] * c.slope_a(left[at], right[bt]);
+        db[bt] += dys[n] * c.slope_b(left[at], right[bt]);
+      }
+      const Tensor actual = c.operation(a, b);
+      REQUIRE(actual.shape() == s.y);
+      CHECK(relative_error(actual, y) <= tolerance(dtype, 1, 1e-6));
+      backward_from(actual, dy);
+      REQUIRE(a.leaf()->gradient.shape() == s.a);
+      CHECK(relative_error(a.leaf()->gradient, da) <= tolerance(dtype, 8, 1e-5));
+      CHECK(relative_error(b.leaf()->gradient, db) <= tolerance(dtype, 8, 1e-5));
+    }
+  }
+}
+
+TEST_CASE("gradients of binary operations pass finite differences", "[elementwise]") {
+  for (const Case& c : cases) {
+    CAPTURE(c.name);
+    const Tensor a = random_tensor({3, 4}, 1, 2, 3), b = random_tensor({4}, 2, 0.5f, 1);
+    const auto operation = [&](const auto& in) { return c.operation(in[0], in[1]); };
+    CHECK(check_gradient(operation, {a, b}));
+    CHECK(check_gradient([&](const auto& in) { return c.operation(in[1], in[0]); }, {a, b}));
+  }
+}
+
+TEST_CASE("equal inputs of maximum and minimum share the gradient", "[elementwise]") {
+  for (const Operation operation : {ops::maximum, ops::minimum}) {
+    const Tensor a = as_parameter(Tensor::from<float>({2}, {1, 4}));
+    const Tensor b = as_parameter(Tensor::from<float>({2}, {1, 4}));
+    backward_from(operation(a, b), Tensor::from<float>({2}, {3, 5}));
+    CHECK(values_of(a.leaf()->gradient) == Values{1.5, 2.5});
+    CHECK(values_of(b.leaf()->gradient) == Values{1.5, 2.5});
+    const Tensor nan = Tensor::from<float>({1}, {std::nanf("")});
+    CHECK(std::isnan(operation(nan, Tensor::from<float>({1}, {1})).item()));
+    CHECK(std::isnan(operation(Tensor::from<float>({1}, {1}), nan).item()));
+  }
+}
+
+TEST_CASE("operators are the operations", "[elementwise]") {
+  const Tensor a = Tensor::from<float>({2}, {1, 4}), b = Tensor::from<float>({1}, {2});
+  CHECK(values_of(a + b) == Values{3, 6});
+  CHECK(values_of(a - b) == Values{-1, 2});
+  CHECK(values_of(a * b) == Values{2, 8});
+  CHECK(values_of(a / b) == Values{0.5, 2});
+  CHECK(values_of(-a) == Values{-1, -4});
+  CHECK(values_of(a + 1.0f) == Values{2, 5});
+  CHECK(values_of(1.0f - a) == Values{0, -3});
+  CHECK(values_of(2.0f * a - 1.0f) == Values{1, 7});
+  CHECK(values_of(a / 2.0f) == Values{0.5, 2});
+  CHECK(values_of(2.0f / a) == Values{2, 0.5});
+}
+
+TEST_CASE("a parameter that is gathered as it is used is an input", "[elementwise]") {
+  for (const Case& c : cases) {
+    GatheredParameter a(random_tensor({3, 4}, 1, 0.5f, 2)), b(random_tensor({4}, 2, 0.5f, 2));
+    backward_from(c.operation(a.tensor, b.tensor), random_tensor({3, 4}, 3));
+    CHECK(a.gradient().shape() == Shape{3, 4});
+    CHECK(b.gradient().shape() == Shape{4});
+    const bool linear = std::string(c.name) == "add" || std::string(c.name) == "sub";
+    CHECK(a.uses == (linear ? 1 : 2));
+  }
+}
+
+TEST_CASE("sums and means over dimensions", "[elementwise]") {
+  const DType dtype = GENERATE(from_range(float_dtypes()));
+  struct Over {
+    std::vector<int> dims;
+    Shape gone, kept;
+  };
+  const Shape shape{2, 3, 70, 5};
+  for (const Over& over : std::vector<Over>{{{-1}, {2, 3, 70}, {2, 3, 70, 1}},
+                                            {{0}, {3, 70, 5}, {1, 3, 70, 5}},
+                                            {{1, 3}, {2, 70}, {2, 1, 70, 1}},
+                                            {{-2, 0}, {3, 5}, {1, 3, 1, 5}},
+                                            {{0, 1, 2, 3}, {}, {1, 1, 1, 1}},
+                                            {{}, shape, shape}}) {
+    const Tensor x = as_parameter(random_tensor_of(dtype, shape, 1));
+    const Values in = values_of(x);
+    Values sums(static_cast<size_t>(over.kept.elements())), slopes(in.size());
+    const Tensor dy = random_tensor_of(dtype, over.kept, 2);
+    for (int64_t i = 0; i < x.elements(); ++i) {
+      sums[place(shape, over.kept, i)] += in[static_cast<size_t>(i)];
+      slopes[static_cast<size_t>(i)] = values_of(dy)[place(shape, over.kept, i)];
+    }
+    const Tensor y = ops::sum(x, over.dims, true);
+    CHECK(ops::sum(x, over.dims).shape() == over.gone);
+    REQUIRE(y.shape() == over.kept);
+    CHECK(relative_error(y, sums) <= tolerance(dtype, 1, 1e-6));
+    backward_from(y, dy);
+    CHECK(relative_error(x.leaf()->gradient, slopes) == 0);
+    const auto count = static_cast<double>(x.elements() / over.kept.elements());
+    for (double& sum : sums) sum /= count;
+    CHECK(relative_error(ops::mean(x, over.dims, true), sums) <= tolerance(dtype, 1, 1e-6));
+  }
+}
+
+TEST_CASE("sums and means over dimensions: gradients, nothing to sum, errors", "[elementwise]") {
+  const Tensor x = random_tensor({3, 4, 2}, 1);
+  CHECK(check_gradient([](const auto& in) { return ops::sum(in[0], {1}); }, {x}));
+  CHECK(check_gradient([](const auto& in) { return ops::mean(in[0], {0, -1}, true); }, {x}));
+  CHECK(values_of(ops::sum(random_tensor({0, 2}, 1), {0})) == Values{0, 0});
+  REQUIRE_THROWS_WITH(ops::sum(x, {3}), "sum: there is no dimension 3 in shape [3, 4, 2]");
+  REQUIRE_THROWS_WITH(ops::sum(x, {2, -1}), "sum: dimension -1 is given twice");
+  REQUIRE_THROWS_WITH(ops::mean(random_tensor({0, 2}, 1), {0}),
+                      "mean: shape [0, 2] has no elements to take it of");
+}
+
+TEST_CASE("binary operations have the same bits for every number of threads", "[elementwise]") {
+  const Tensor a = random_tensor({300, 257}, 1, 0.5f, 2), b = random_tensor({257}, 2, 0.5f, 2);
+  const Tensor dy = random_tensor({300, 257}, 3);
+  REQUIRE(same_bits_for_any_threads([&] {
+    std::vector<Tensor> results;
+    for (const Case& c : cases) {
+      const Tensor left = as_parameter(a), right = as_parameter(b);
+      const Tensor y = c.operation(left, right);
+      backward_from(y, dy);
+      results.insert(results.end(), {y, left.leaf()->gradient, right.leaf()->gradient});
+    }
+    results.push_back(ops::sum(a, {1}));
+    return results;
+  }));
+}
+
+TEST_CASE("binary operations say what is wrong", "[elementwise]") {
+  REQUIRE_THROWS_WITH(
+      ops::div(random_tensor({2, 3}, 1), random_tensor({2}, 1)),
+      "div: shapes [2, 3] and [2] do not broadcast: dimension -1 has 3 and 2 elements");
+  REQUIRE_THROWS_WITH(ops::sub(random_tensor({2}, 1), Tensor::zeros({2}, DType::bf16)),
+                      "sub: the second input has dtype bf16, expected f32");
+  REQUIRE_THROWS_WITH(ops::exp(Tensor::zeros({2}, DType::i32)),
+                      "exp: dtype i32 is not supported, expected f32, bf16 or f16");
+}
+
+}  // namespace
+}  // namespace tessera::test
