@@ -35,6 +35,7 @@ Tensor abs(const Tensor& x);
 Tensor tanh(const Tensor& x);
 Tensor sigmoid(const Tensor& x);
 Tensor silu(const Tensor& x);  // x sigmoid(x)
+Tensor softplus(const Tensor& x);  // log(1 + exp(x))
 Tensor add(const Tensor& x, float number);
 Tensor scale(const Tensor& x, float factor);
 Tensor pow(const Tensor& x, float exponent);           // NaN where std::pow is NaN
@@ -76,8 +77,8 @@ struct ResidualNorm {
 ResidualNorm residual_layer_norm(const Tensor& x, const Tensor& residual, const Tensor& weight,
                                  const Tensor& bias, float epsilon = 1e-5f);
 
-/// tokens i32 (B, T), table (V, C) -> (B, T, C). With `positions` (>= T, C) row t is added.
-/// Throws for a token outside [0, V).
+/// tokens i32 (...), table (V, C) -> (..., C). With `positions` (>= T, C) tokens are (B, T), and
+/// row t is added. Throws for a token outside [0, V).
 Tensor embedding(const Tensor& tokens, const Tensor& table, const Tensor& positions = {});
 
 /// Packed qkv (B, T, 3C) -> (B, T, C): softmax(q k^T / sqrt(C/H), causal) v for each head.
@@ -87,6 +88,13 @@ Tensor causal_attention(const Tensor& qkv, int64_t heads);
 /// Zeroes elements with `probability` in [0, 1) and scales the rest by 1 / (1 - probability).
 /// Keyed by (seed, step, sample, layer, element) of `dropout_state()`; dimension 0 is the sample.
 Tensor dropout(const Tensor& x, float probability, uint64_t layer);
+
+/// Losses, f32 scalars []: means over the elements that both inputs are broadcast to.
+Tensor mse_loss(const Tensor& a, const Tensor& b);  // (a - b)^2
+/// -(t log(sigmoid(x)) + (1 - t) log(1 - sigmoid(x))) of logits x and targets t in [0, 1].
+Tensor bce_with_logits(const Tensor& logits, const Tensor& targets);
+/// max(0, 1 - t x) of scores x and targets t, which are -1 or 1.
+Tensor hinge_loss(const Tensor& scores, const Tensor& targets);
 
 /// Mean over rows of -log softmax(logits)[target]: logits (..., V), targets i32 (...) -> scalar [].
 Tensor cross_entropy(const Tensor& logits, const Tensor& targets);

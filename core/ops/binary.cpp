@@ -6,6 +6,7 @@
 #include "core/ops.h"
 #include "core/ops/broadcast.h"
 #include "core/ops/broadcast_runs.h"
+#include "core/ops/mathematics.h"
 #include "core/ops/unary.h"
 #include "core/trace.h"
 
@@ -92,6 +93,10 @@ Tensor div(const Tensor& a, const Tensor& b) { return binary(Binary::div, a, b);
 Tensor maximum(const Tensor& a, const Tensor& b) { return binary(Binary::maximum, a, b); }
 Tensor minimum(const Tensor& a, const Tensor& b) { return binary(Binary::minimum, a, b); }
 
+Tensor bce_with_logits(const Tensor& logits, const Tensor& targets) {
+  return mean(binary(Binary::bce_with_logits, logits, targets));
+}
+
 }  // namespace tessera::ops
 
 namespace tessera::cpu {
@@ -107,8 +112,8 @@ void binary(const Context&, const Tensor& y, const Tensor& a, const Tensor& b, B
         parallel_runs(walk, 1, [=](int64_t at, int64_t from_a, int64_t from_b, int64_t count) {
 #pragma omp simd
           for (int64_t i = 0; i < count; ++i) {
-            out[at + i] = rounded<T>(Expression::value(float(left[from_a + i * left_step]),
-                                                       float(right[from_b + i * right_step])));
+            out[at + i] = rounded<T>(Expression::template value<Mathematics>(
+                float(left[from_a + i * left_step]), float(right[from_b + i * right_step])));
           }
         });
       });
@@ -131,7 +136,8 @@ void binary_backward(const Context&, const Tensor& dx, const Tensor& dy, const T
           for (int64_t i = 0; i < count; ++i) {
             const float x = float(left[from_a + i * left_step]);
             const float z = float(right[from_b + i * right_step]);
-            const float slope = input == 0 ? Expression::slope_a(x, z) : Expression::slope_b(x, z);
+            const float slope = input == 0 ? Expression::template slope_a<Mathematics>(x, z)
+                                           : Expression::template slope_b<Mathematics>(x, z);
             out[at + i] = rounded<T>(float(grad[at + i]) * slope);
           }
         });

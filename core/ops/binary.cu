@@ -2,6 +2,7 @@
 #include "core/cuda/elementwise.cuh"
 #include "core/ops/binary.h"
 #include "core/ops/broadcast.cuh"
+#include "core/ops/mathematics.cuh"
 
 namespace tessera::cuda {
 
@@ -9,14 +10,17 @@ namespace {
 
 template <class Expression>
 struct Value {
-  __device__ float operator()(float a, float b) const { return Expression::value(a, b); }
+  __device__ float operator()(float a, float b) const {
+    return Expression::template value<Mathematics>(a, b);
+  }
 };
 
 template <class Expression>
 struct Gradient {
   int input;
   __device__ float operator()(float dy, float a, float b) const {
-    return dy * (input == 0 ? Expression::slope_a(a, b) : Expression::slope_b(a, b));
+    return dy * (input == 0 ? Expression::template slope_a<Mathematics>(a, b)
+                            : Expression::template slope_b<Mathematics>(a, b));
   }
 };
 

@@ -1,5 +1,6 @@
-// embedding: tokens i32 (B, T), table (V, C), positions (P, C) with P >= T or undefined
+// embedding: tokens i32 (B, T), table (V, C), positions (P, C) with P >= T
 //   -> y (B, T, C):  y[b, t] = table[tokens[b, t]] + positions[t].   R = B T.
+// Without positions tokens have any shape of R elements.
 // The gradient of the table is, for each token, the sum of its rows of dy in order of position.
 #include "core/autograd.h"
 #include "core/ops.h"
@@ -10,9 +11,10 @@ namespace tessera::ops {
 
 namespace {
 void check_shapes(const Tensor& tokens, const Tensor& table, const Tensor& positions) {
-  TESSERA_CHECK(tokens.rank() == 2 && tokens.dtype() == DType::i32,
-                "embedding: tokens are {} {}, expected i32 (B, T)", dtype_name(tokens.dtype()),
-                tokens.shape());
+  const bool any_rank = !positions.defined() && tokens.rank() < Shape::max_rank;
+  TESSERA_CHECK((any_rank || tokens.rank() == 2) && tokens.dtype() == DType::i32,
+                "embedding: tokens are {} {}, expected i32 {}", dtype_name(tokens.dtype()),
+                tokens.shape(), positions.defined() ? "(B, T)" : "of at most four dimensions");
   TESSERA_CHECK(table.rank() == 2, "embedding: table has shape {}, expected (V, C)", table.shape());
   if (!positions.defined()) return;
   TESSERA_CHECK(positions.rank() == 2 && positions.size(1) == table.size(1) &&
@@ -40,9 +42,10 @@ Tensor embedding(const Tensor& tokens, const Tensor& table, const Tensor& positi
   check_range(tokens, table.size(0));
   const trace::Scope scope("embedding");
   const InUse in_use({&table, &positions});
-  const int64_t positions_per_row = tokens.size(1);
-  Tensor y = Tensor::empty({tokens.size(0), positions_per_row, table.size(1)}, table.dtype(),
-                           table.device());
+  const int64_t positions_per_row = positions.defined() ? tokens.size(1) : 1;
+  Shape shape = tokens.shape();
+  shape.push_back(table.size(1));
+  Tensor y = Tensor::empty(shape, table.dtype(), table.device());
   kernels::embedding_forward(current_context(y.device()), y, tokens, table, positions,
                              positions_per_row);
   return record("embedding", y, {table, positions},

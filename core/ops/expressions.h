@@ -19,269 +19,136 @@
 
 namespace tessera {
 
-/// y = f(x). The names are those of the structs below.
-enum class Unary : uint8_t {
-  neg,
-  exp,
-  log,
-  sqrt,
-  rsqrt,
-  reciprocal,
-  square,
-  abs,
-  tanh,
-  sigmoid,
-  silu,
-  add_scalar,
-  pow,
-  clamp
-};
-
-/// y = f(a, b), broadcast against each other.
-enum class Binary : uint8_t { add, sub, mul, div, maximum, minimum };
-
 /// What an expression has besides its elements: a number to add, an exponent, two bounds.
 struct Scalars {
   float first = 0;
   float second = 0;
 };
 
+// clang-format off
+
+// y = f(x), with what backward keeps, the value, and the slope as a function of what is kept, k:
+// nothing, the input, or the output. `c` are the Scalars. NaN is handed on. Slopes at corners are
+// PyTorch's.
+#define TESSERA_UNARY_EXPRESSIONS(X)                                                            \
+  X(neg,        nothing, -x,                             -1.0f)                                 \
+  X(exp,        output,  M::exp(x),                      k)                                     \
+  X(log,        input,   M::log(x),                      1 / k)                                 \
+  X(sqrt,       output,  M::sqrt(x),                     0.5f / k)                              \
+  X(rsqrt,      output,  1 / M::sqrt(x),                 -0.5f * k * k * k)                     \
+  X(reciprocal, output,  1 / x,                          -k * k)                                \
+  X(square,     input,   x * x,                          2 * k)                                 \
+  X(abs,        input,   x < 0 ? -x : x,                 k > 0 ? 1.0f : k < 0 ? -1.0f : 0.0f)   \
+  X(tanh,       output,  M::tanh(x),                     1 - k * k)                             \
+  X(sigmoid,    output,  logistic<M>(x),                 k * (1 - k))                           \
+  X(silu,       input,   x / (1 + M::exp(-x)),           silu_slope<M>(k))                      \
+  X(softplus,   input,   log_one_plus_exp<M>(x, 0),      logistic<M>(k))                        \
+  X(add_scalar, nothing, x + c.first,                    1.0f)                                  \
+  X(pow,        input,   M::pow(x, c.first),             power_slope<M>(k, c.first))            \
+  X(clamp,      input,   clamped(x, c.first, c.second),  k < c.first || k > c.second ? 0.0f : 1.0f)
+
+// y = f(a, b), broadcast against each other, with the slopes by a and by b. Where these are
+// constants (`linear`) backward reads no input.
+//
+// bce_with_logits of a logit a and a target b in [0, 1] is
+// -(b log(sigmoid(a)) + (1 - b) log(1 - sigmoid(a))), without an exponential that overflows.
+#define TESSERA_BINARY_EXPRESSIONS(X)                                                           \
+  X(add,     linear,  a + b,                      1.0f,                   1.0f)                 \
+  X(sub,     linear,  a - b,                      1.0f,                   -1.0f)                \
+  X(mul,     curved,  a * b,                      b,                      a)                    \
+  X(div,     curved,  a / b,                      1 / b,                  -a / (b * b))         \
+  X(maximum, curved,  a > b || a != a ? a : b,    share_of_larger(a, b),  share_of_larger(b, a)) \
+  X(minimum, curved,  a < b || a != a ? a : b,    share_of_larger(b, a),  share_of_larger(a, b)) \
+  X(bce_with_logits, curved, log_one_plus_exp<M>(a, a * b), logistic<M>(a) - b, -a)
+
+// clang-format on
+
+#define TESSERA_NAME(name, ...) name,
+enum class Unary : uint8_t { TESSERA_UNARY_EXPRESSIONS(TESSERA_NAME) };
+enum class Binary : uint8_t { TESSERA_BINARY_EXPRESSIONS(TESSERA_NAME) };
+#undef TESSERA_NAME
+
 namespace expressions {
 
-/// Which tensor the slope of a unary expression is a function of, and so what backward keeps.
+template <class M>
+TESSERA_BOTH inline float logistic(float x) {
+  return 1 / (1 + M::exp(-x));
+}
+
+template <class M>
+TESSERA_BOTH inline float silu_slope(float x) {
+  const float s = logistic<M>(x);
+  return s * (1 + x * (1 - s));
+}
+
+/// log(1 + exp(x)) - less. What 1 + exp(-|x|) has rounded away is put back (Kahan's way), so that
+/// small results are exact too.
+template <class M>
+TESSERA_BOTH inline float log_one_plus_exp(float x, float less) {
+  const float small = M::exp(x < 0 ? x : -x);
+  const float sum = 1 + small;
+  const float log_sum = sum == 1 ? small : M::log(sum) * (small / (sum - 1));
+  return ((x < 0 ? 0 : x) - less) + log_sum;
+}
+
+template <class M>
+TESSERA_BOTH inline float power_slope(float x, float exponent) {
+  return exponent == 0 ? 0.0f : exponent * M::pow(x, exponent - 1);
+}
+
+TESSERA_BOTH inline float clamped(float x, float low, float high) {
+  return x < low ? low : x > high ? high : x;
+}
+
+/// The slope of the larger of a and b by a. Equal inputs take half each.
+TESSERA_BOTH inline float share_of_larger(float a, float b) {
+  return a > b ? 1.0f : a == b ? 0.5f : 0.0f;
+}
+
 enum class Keeps : uint8_t { nothing, input, output };
+enum class Kind : uint8_t { linear, curved };
 
-struct neg {
-  static constexpr Keeps keeps = Keeps::nothing;
-  template <class M>
-  TESSERA_BOTH static float value(float x, Scalars) {
-    return -x;
-  }
-  template <class M>
-  TESSERA_BOTH static float slope(float, Scalars) {
-    return -1;
-  }
-};
+#define TESSERA_UNARY_STRUCT(name, kept, value_of_x, slope_of_k)                            \
+  struct name {                                                                             \
+    static constexpr Keeps keeps = Keeps::kept;                                             \
+    template <class M>                                                                      \
+    TESSERA_BOTH static float value(float x, [[maybe_unused]] Scalars c) {                  \
+      return value_of_x;                                                                    \
+    }                                                                                       \
+    template <class M>                                                                      \
+    TESSERA_BOTH static float slope([[maybe_unused]] float k, [[maybe_unused]] Scalars c) { \
+      return slope_of_k;                                                                    \
+    }                                                                                       \
+  };
+TESSERA_UNARY_EXPRESSIONS(TESSERA_UNARY_STRUCT)
+#undef TESSERA_UNARY_STRUCT
 
-struct exp {
-  static constexpr Keeps keeps = Keeps::output;
-  template <class M>
-  TESSERA_BOTH static float value(float x, Scalars) {
-    return M::exp(x);
-  }
-  template <class M>
-  TESSERA_BOTH static float slope(float y, Scalars) {
-    return y;
-  }
-};
-
-struct log {
-  static constexpr Keeps keeps = Keeps::input;
-  template <class M>
-  TESSERA_BOTH static float value(float x, Scalars) {
-    return M::log(x);
-  }
-  template <class M>
-  TESSERA_BOTH static float slope(float x, Scalars) {
-    return 1 / x;
-  }
-};
-
-struct sqrt {
-  static constexpr Keeps keeps = Keeps::output;
-  template <class M>
-  TESSERA_BOTH static float value(float x, Scalars) {
-    return M::sqrt(x);
-  }
-  template <class M>
-  TESSERA_BOTH static float slope(float y, Scalars) {
-    return 0.5f / y;
-  }
-};
-
-struct rsqrt {
-  static constexpr Keeps keeps = Keeps::output;
-  template <class M>
-  TESSERA_BOTH static float value(float x, Scalars) {
-    return 1 / M::sqrt(x);
-  }
-  template <class M>
-  TESSERA_BOTH static float slope(float y, Scalars) {
-    return -0.5f * y * y * y;
-  }
-};
-
-struct reciprocal {
-  static constexpr Keeps keeps = Keeps::output;
-  template <class M>
-  TESSERA_BOTH static float value(float x, Scalars) {
-    return 1 / x;
-  }
-  template <class M>
-  TESSERA_BOTH static float slope(float y, Scalars) {
-    return -y * y;
-  }
-};
-
-struct square {
-  static constexpr Keeps keeps = Keeps::input;
-  template <class M>
-  TESSERA_BOTH static float value(float x, Scalars) {
-    return x * x;
-  }
-  template <class M>
-  TESSERA_BOTH static float slope(float x, Scalars) {
-    return 2 * x;
-  }
-};
-
-struct abs {
-  static constexpr Keeps keeps = Keeps::input;
-  template <class M>
-  TESSERA_BOTH static float value(float x, Scalars) {
-    return x < 0 ? -x : x;
-  }
-  template <class M>
-  TESSERA_BOTH static float slope(float x, Scalars) {
-    return x > 0 ? 1.0f : x < 0 ? -1.0f : 0.0f;  // 0 at 0, as PyTorch has it
-  }
-};
-
-struct tanh {
-  static constexpr Keeps keeps = Keeps::output;
-  template <class M>
-  TESSERA_BOTH static float value(float x, Scalars) {
-    return M::tanh(x);
-  }
-  template <class M>
-  TESSERA_BOTH static float slope(float y, Scalars) {
-    return 1 - y * y;
-  }
-};
-
-struct sigmoid {
-  static constexpr Keeps keeps = Keeps::output;
-  template <class M>
-  TESSERA_BOTH static float value(float x, Scalars) {
-    return 1 / (1 + M::exp(-x));
-  }
-  template <class M>
-  TESSERA_BOTH static float slope(float y, Scalars) {
-    return y * (1 - y);
-  }
-};
-
-struct silu {
-  static constexpr Keeps keeps = Keeps::input;
-  template <class M>
-  TESSERA_BOTH static float value(float x, Scalars) {
-    return x / (1 + M::exp(-x));
-  }
-  template <class M>
-  TESSERA_BOTH static float slope(float x, Scalars) {
-    const float s = 1 / (1 + M::exp(-x));
-    return s * (1 + x * (1 - s));
-  }
-};
-
-struct add_scalar {
-  static constexpr Keeps keeps = Keeps::nothing;
-  template <class M>
-  TESSERA_BOTH static float value(float x, Scalars c) {
-    return x + c.first;
-  }
-  template <class M>
-  TESSERA_BOTH static float slope(float, Scalars) {
-    return 1;
-  }
-};
-
-struct pow {
-  static constexpr Keeps keeps = Keeps::input;
-  template <class M>
-  TESSERA_BOTH static float value(float x, Scalars c) {
-    return M::pow(x, c.first);
-  }
-  template <class M>
-  TESSERA_BOTH static float slope(float x, Scalars c) {
-    return c.first == 0 ? 0.0f : c.first * M::pow(x, c.first - 1);
-  }
-};
-
-struct clamp {
-  static constexpr Keeps keeps = Keeps::input;
-  template <class M>
-  TESSERA_BOTH static float value(float x, Scalars c) {
-    return x < c.first ? c.first : x > c.second ? c.second : x;  // NaN stays NaN
-  }
-  template <class M>
-  TESSERA_BOTH static float slope(float x, Scalars c) {
-    return x < c.first || x > c.second ? 0.0f : 1.0f;
-  }
-};
-
-// Of two inputs. `linear`: the slopes are the same everywhere, so that backward reads neither.
-
-struct add {
-  static constexpr bool linear = true;
-  TESSERA_BOTH static float value(float a, float b) { return a + b; }
-  TESSERA_BOTH static float slope_a(float, float) { return 1; }
-  TESSERA_BOTH static float slope_b(float, float) { return 1; }
-};
-
-struct sub {
-  static constexpr bool linear = true;
-  TESSERA_BOTH static float value(float a, float b) { return a - b; }
-  TESSERA_BOTH static float slope_a(float, float) { return 1; }
-  TESSERA_BOTH static float slope_b(float, float) { return -1; }
-};
-
-struct mul {
-  static constexpr bool linear = false;
-  TESSERA_BOTH static float value(float a, float b) { return a * b; }
-  TESSERA_BOTH static float slope_a(float, float b) { return b; }
-  TESSERA_BOTH static float slope_b(float a, float) { return a; }
-};
-
-struct div {
-  static constexpr bool linear = false;
-  TESSERA_BOTH static float value(float a, float b) { return a / b; }
-  TESSERA_BOTH static float slope_a(float, float b) { return 1 / b; }
-  TESSERA_BOTH static float slope_b(float a, float b) { return -a / (b * b); }
-};
-
-// Where both are equal each takes half of the gradient, as in PyTorch. NaN is handed on.
-
-struct maximum {
-  static constexpr bool linear = false;
-  TESSERA_BOTH static float value(float a, float b) { return a > b || a != a ? a : b; }
-  TESSERA_BOTH static float slope_a(float a, float b) {
-    return a > b ? 1.0f : a == b ? 0.5f : 0.0f;
-  }
-  TESSERA_BOTH static float slope_b(float a, float b) { return slope_a(b, a); }
-};
-
-struct minimum {
-  static constexpr bool linear = false;
-  TESSERA_BOTH static float value(float a, float b) { return a < b || a != a ? a : b; }
-  TESSERA_BOTH static float slope_a(float a, float b) { return maximum::slope_a(b, a); }
-  TESSERA_BOTH static float slope_b(float a, float b) { return maximum::slope_a(a, b); }
-};
+#define TESSERA_BINARY_STRUCT(name, kind, value_of_both, slope_by_a, slope_by_b)            \
+  struct name {                                                                             \
+    static constexpr bool linear = Kind::kind == Kind::linear;                              \
+    template <class M>                                                                      \
+    TESSERA_BOTH static float value(float a, float b) {                                     \
+      return value_of_both;                                                                 \
+    }                                                                                       \
+    template <class M>                                                                      \
+    TESSERA_BOTH static float slope_a([[maybe_unused]] float a, [[maybe_unused]] float b) { \
+      return slope_by_a;                                                                    \
+    }                                                                                       \
+    template <class M>                                                                      \
+    TESSERA_BOTH static float slope_b([[maybe_unused]] float a, [[maybe_unused]] float b) { \
+      return slope_by_b;                                                                    \
+    }                                                                                       \
+  };
+TESSERA_BINARY_EXPRESSIONS(TESSERA_BINARY_STRUCT)
+#undef TESSERA_BINARY_STRUCT
 
 }  // namespace expressions
-
-// The lists of both kinds.
-#define TESSERA_UNARY_EXPRESSIONS(X)                                                       \
-  X(neg)                                                                                   \
-  X(exp) X(log) X(sqrt) X(rsqrt) X(reciprocal) X(square) X(abs) X(tanh) X(sigmoid) X(silu) \
-      X(add_scalar) X(pow) X(clamp)
-#define TESSERA_BINARY_EXPRESSIONS(X) X(add) X(sub) X(mul) X(div) X(maximum) X(minimum)
 
 /// body.operator()<Expression>(name)
 template <class Body>
 void visit_unary(Unary which, Body&& body) {
   switch (which) {
-#define TESSERA_CASE(name)                              \
+#define TESSERA_CASE(name, ...)                         \
   case Unary::name:                                     \
     body.template operator()<expressions::name>(#name); \
     return;
@@ -294,7 +161,7 @@ void visit_unary(Unary which, Body&& body) {
 template <class Body>
 void visit_binary(Binary which, Body&& body) {
   switch (which) {
-#define TESSERA_CASE(name)                              \
+#define TESSERA_CASE(name, ...)                         \
   case Binary::name:                                    \
     body.template operator()<expressions::name>(#name); \
     return;

@@ -2,9 +2,9 @@
 #include "core/ops/unary.h"
 
 #include "core/autograd.h"
-#include "core/cpu/vector_math.h"
 #include "core/ops.h"
 #include "core/ops/blocks.h"
+#include "core/ops/mathematics.h"
 #include "core/trace.h"
 
 namespace tessera::ops {
@@ -45,6 +45,7 @@ Tensor abs(const Tensor& x) { return unary(Unary::abs, x); }
 Tensor tanh(const Tensor& x) { return unary(Unary::tanh, x); }
 Tensor sigmoid(const Tensor& x) { return unary(Unary::sigmoid, x); }
 Tensor silu(const Tensor& x) { return unary(Unary::silu, x); }
+Tensor softplus(const Tensor& x) { return unary(Unary::softplus, x); }
 Tensor add(const Tensor& x, float number) { return unary(Unary::add_scalar, x, {number}); }
 Tensor pow(const Tensor& x, float exponent) { return unary(Unary::pow, x, {exponent}); }
 
@@ -59,14 +60,6 @@ Tensor clamp(const Tensor& x, float low, float high) {
 namespace tessera::cpu {
 
 namespace {
-
-struct Mathematics {
-  static float exp(float x) { return exp_f32(x); }
-  static float log(float x) { return log_f32(x); }
-  static float tanh(float x) { return tanh_f32(x); }
-  static float sqrt(float x) { return std::sqrt(x); }
-  static float pow(float x, float exponent) { return std::pow(x, exponent); }
-};
 
 constexpr int64_t cost = 8;  // of an element, between a copy's and a power's
 

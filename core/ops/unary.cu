@@ -1,18 +1,11 @@
 // The unary elementwise expressions on CUDA (core/ops/expressions.h).
 #include "core/cuda/elementwise.cuh"
+#include "core/ops/mathematics.cuh"
 #include "core/ops/unary.h"
 
 namespace tessera::cuda {
 
 namespace {
-
-struct Mathematics {
-  TESSERA_BOTH static float exp(float x) { return expf(x); }
-  TESSERA_BOTH static float log(float x) { return logf(x); }
-  TESSERA_BOTH static float tanh(float x) { return tanhf(x); }
-  TESSERA_BOTH static float sqrt(float x) { return sqrtf(x); }
-  TESSERA_BOTH static float pow(float x, float exponent) { return powf(x, exponent); }
-};
 
 template <class Expression>
 struct Value {

@@ -5,7 +5,7 @@
 mpirun -n 3 "$train_gpt" --data text.txt "${tiny[@]}" --steps 1000000 --eval-every 0 \
   --log run.jsonl > output.log 2>&1 < /dev/null &
 job=$!
-for _ in $(seq 100); do
+for _ in $(seq 600); do
   [[ $(grep -c '"type":"step"' run.jsonl 2> /dev/null) -ge 3 ]] && break
   sleep 0.1
 done
@@ -15,7 +15,7 @@ begin=$SECONDS
 kill -KILL "$victim"
 status=0
 wait "$job" || status=$?
-((SECONDS - begin <= 10)) || fail "the job took $((SECONDS - begin)) s to end"
+((SECONDS - begin <= 60)) || fail "the job took $((SECONDS - begin)) s to end"
 [[ $status != 0 ]] || fail "the job returned 0"
 grep -qE '^rank [0-2]: told to end; last finished step [0-9]+' output.log ||
   fail "no last words: $(cat output.log)"

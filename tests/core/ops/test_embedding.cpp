@@ -5,6 +5,7 @@
 #include "core/ops/embedding.h"
 #include "tests/support/catch.h"
 #include "tests/support/precision.h"
+#include "tests/support/reference.h"
 
 using namespace tessera;
 using namespace tessera::test;
@@ -44,6 +45,26 @@ std::vector<double> table_reference(const Case& c, const Tensor& tokens, const T
     }
   }
   return result;
+}
+
+TEST_CASE("embedding takes indices of any shape", "[embedding]") {
+  const Tensor flat = random_indices({12}, 1, 7), rows = random_tensor({12, 5}, 3);
+  const Tensor expected = as_parameter(random_tensor({7, 5}, 2));
+  backward_from(ops::embedding(flat, expected), rows);
+  for (const Shape& shape : {Shape{2, 6}, Shape{2, 3, 2}, Shape{1, 3, 2, 2}}) {
+    const Tensor table = as_parameter(random_tensor({7, 5}, 2));
+    const Tensor y = ops::embedding(flat.view(shape), table);
+    Shape with_channels = shape;
+    with_channels.push_back(5);
+    REQUIRE(y.shape() == with_channels);
+    CHECK(values_of(y) == values_of(ops::embedding(flat, table)));
+    backward_from(y, rows.view(with_channels));
+    CHECK(same_bits(table.leaf()->gradient, expected.leaf()->gradient));
+  }
+  const Tensor one = ops::embedding(random_indices({}, 1, 7), expected);
+  CHECK(one.shape() == Shape{5});
+  REQUIRE_THROWS_WITH(ops::embedding(flat, expected, random_tensor({12, 5}, 1)),
+                      "embedding: tokens are i32 [12], expected i32 (B, T)");
 }
 
 }  // namespace
@@ -154,7 +175,7 @@ TEST_CASE("embedding says what is wrong", "[embedding]") {
   REQUIRE_THROWS_WITH(ops::embedding(tokens, table, random_tensor({2, 8}, 2)),
                       "embedding: positions have shape [2, 8], expected at least [3, 8]");
   REQUIRE_THROWS_WITH(ops::embedding(random_tensor({2, 3}, 1), table),
-                      "embedding: tokens are f32 [2, 3], expected i32 (B, T)");
+                      "embedding: tokens are f32 [2, 3], expected i32 of at most four dimensions");
   REQUIRE_THROWS_WITH(ops::embedding(tokens, random_tensor({8}, 1)),
                       "embedding: table has shape [8], expected (V, C)");
 }

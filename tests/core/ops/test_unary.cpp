@@ -47,6 +47,7 @@ const std::vector<Case>& cases() {
        [](double x) { return sigmoid(x) + x * sigmoid(x) * sigmoid(-x); }},
       {"add", [](const Tensor& x) { return ops::add(x, 0.75f); }, [](double x) { return x + 0.75; },
        [](double) { return 1.0; }},
+      {"softplus", ops::softplus, [](double x) { return std::log1p(std::exp(x)); }, sigmoid},
       {"pow", [](const Tensor& x) { return ops::pow(x, 1.5f); },
        [](double x) { return std::pow(x, 1.5); }, [](double x) { return 1.5 * std::sqrt(x); },
        0.5f},
@@ -120,6 +121,9 @@ TEST_CASE("unary operations at the edges of the numbers", "[elementwise]") {
   CHECK(of(ops::sigmoid, -1000) == 0);
   CHECK(of(ops::sigmoid, 1000) == 1);
   CHECK(of(ops::silu, -1000) == 0);
+  CHECK(of(ops::softplus, -20) == Approx(std::log1p(std::exp(-20.0))).epsilon(1e-6));
+  CHECK(of(ops::softplus, -1000) == 0);
+  CHECK(of(ops::softplus, 1000) == 1000);
   CHECK(of(ops::sqrt, 0) == 0);
   CHECK(of(ops::reciprocal, 0) == infinity);
   const float nan = std::nanf("");
