@@ -54,6 +54,10 @@ Tensor convert(const Tensor& x, DType dtype);         // f32, bf16, f16; x itsel
 Tensor reshape(const Tensor& x, const Shape& shape);        // equal number of elements
 Tensor slice(const Tensor& x, int64_t begin, int64_t end);  // rows of the leading dimension
 
+/// Along dimension `dim`, of which -1 is the last one; the others are equal. Copies.
+Tensor concat(const std::vector<Tensor>& parts, int dim);
+std::vector<Tensor> split(const Tensor& x, const std::vector<int64_t>& sizes, int dim);
+
 /// (..., m, k) x (..., k, n) -> (..., m, n); leading dimensions equal, or b 2-D.
 Tensor matmul(const Tensor& a, const Tensor& b, bool transpose_a = false, bool transpose_b = false);
 
@@ -120,6 +124,7 @@ inline Tensor operator-(const Tensor& x, float number) { return ops::add(x, -num
 inline Tensor operator-(float number, const Tensor& x) { return ops::add(ops::neg(x), number); }
 inline Tensor operator*(const Tensor& x, float factor) { return ops::scale(x, factor); }
 inline Tensor operator*(float factor, const Tensor& x) { return ops::scale(x, factor); }
+/// x times the reciprocal of the divisor, which is rounded.
 inline Tensor operator/(const Tensor& x, float divisor) { return ops::scale(x, 1 / divisor); }
 inline Tensor operator/(float number, const Tensor& x) {
   return ops::scale(ops::reciprocal(x), number);

@@ -14,8 +14,8 @@ namespace tessera::ops {
 
 namespace {
 
-/// dy -> the gradient of an input that was broadcast to dy's shape, or was not. `slopes` writes the
-/// products of dy and the slopes, of dy's shape; without it the slope is one everywhere.
+/// Writes the gradient of an input of the given shape: `slopes` writes products of dy and slopes,
+/// of dy's shape, which are summed where the input was repeated.
 template <class Slopes>
 void give_gradient(InputGradients& grads, int input, const Shape& shape, const Tensor& dy,
                    const Slopes& slopes) {

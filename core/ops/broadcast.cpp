@@ -81,7 +81,7 @@ namespace {
 
 constexpr int64_t columns_at_once = 64;
 
-/// The dimensions of x, without their last one, that a sum keeps or adds up.
+/// Those dimensions of x that a sum keeps, or those that it adds up; the last one is in neither.
 struct Strides {
   std::vector<int64_t> sizes;
   std::vector<int64_t> strides;
@@ -113,7 +113,7 @@ double row_sum(const T* x, int64_t count) {
 }  // namespace
 
 void sum_to(const Context&, const Tensor& y, const Tensor& x, float factor) {
-  // a is y's place: it is repeated where x is summed.
+  // y is repeated in this walk over x, so x is summed wherever y's stride is zero.
   const BroadcastWalk walk = broadcast_walk(x.shape(), y.shape(), x.shape());
   const auto last = static_cast<size_t>(walk.rank - 1);
   const int64_t inner = walk.sizes[last];

@@ -1,0 +1,38 @@
+// The rows of concat and split on CUDA.
+#include "core/cuda/kernel.cuh"
+#include "core/ops/concat.h"
+
+namespace tessera::cuda {
+
+namespace {
+
+constexpr int threads = 256;
+
+template <class T>
+__global__ void __launch_bounds__(threads) copy_rows_kernel(T* y, const T* x, RowCopy copy) {
+  const int64_t element = int64_t{blockIdx.x} * threads + threadIdx.x;
+  const int64_t row = element / copy.width;
+  if (row >= copy.rows) return;
+  const int64_t column = element % copy.width;
+  y[copy.to + row * copy.to_stride + column] = x[copy.from + row * copy.from_stride + column];
+}
+
+}  // namespace
+
+void copy_rows(const Context& context, const Tensor& y, const Tensor& x, const RowCopy& copy) {
+  const int64_t elements = copy.rows * copy.width;
+  if (elements == 0) return;
+  const auto start = [&](auto* to, const auto* from) {
+    launch(context, "copy_rows", {blocks_for(elements, threads), threads},
+           copy_rows_kernel<std::remove_pointer_t<decltype(to)>>, to, from, copy);
+  };
+  if (dtype_size(x.dtype()) == 2) {
+    start(static_cast<uint16_t*>(y.raw()), static_cast<const uint16_t*>(x.raw()));
+  } else {
+    TESSERA_CHECK(dtype_size(x.dtype()) == 4, "copy_rows: dtype {} is not supported",
+                  dtype_name(x.dtype()));
+    start(static_cast<uint32_t*>(y.raw()), static_cast<const uint32_t*>(x.raw()));
+  }
+}
+
+}  // namespace tessera::cuda
