@@ -22,6 +22,13 @@ Tensor mul(const Tensor& a, const Tensor& b);
 Tensor div(const Tensor& a, const Tensor& b);
 Tensor maximum(const Tensor& a, const Tensor& b);
 Tensor minimum(const Tensor& a, const Tensor& b);
+/// One where it is so, else zero, in the inputs' dtype; without a gradient.
+Tensor equal(const Tensor& a, const Tensor& b);
+Tensor not_equal(const Tensor& a, const Tensor& b);
+Tensor less(const Tensor& a, const Tensor& b);
+Tensor less_equal(const Tensor& a, const Tensor& b);
+Tensor greater(const Tensor& a, const Tensor& b);
+Tensor greater_equal(const Tensor& a, const Tensor& b);
 
 /// Element by element, any shape. (core/ops/expressions.h says which keep x for backward, which y.)
 Tensor neg(const Tensor& x);
@@ -54,6 +61,8 @@ Tensor convert(const Tensor& x, DType dtype);         // f32, bf16, f16; x itsel
 Tensor reshape(const Tensor& x, const Shape& shape);        // equal number of elements
 Tensor slice(const Tensor& x, int64_t begin, int64_t end);  // rows of the leading dimension
 
+/// Dimension i of the result is dimension dims[i] of x, of which -1 is the last one. A copy.
+Tensor permute(const Tensor& x, const std::vector<int>& dims);
 /// Along dimension `dim`, of which -1 is the last one; the others are equal. Copies.
 Tensor concat(const std::vector<Tensor>& parts, int dim);
 std::vector<Tensor> split(const Tensor& x, const std::vector<int64_t>& sizes, int dim);

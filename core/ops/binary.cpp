@@ -49,8 +49,8 @@ Tensor record_linear(const char* name, const Tensor& y, const Tensor& a, const T
   });
 }
 
-Tensor record_product(const char* name, const Tensor& y, const Tensor& a, const Tensor& b,
-                      Binary which) {
+Tensor record_curved(const char* name, const Tensor& y, const Tensor& a, const Tensor& b,
+                     Binary which) {
   const auto backward = [which, a = saved(a), b = saved(b)](const Tensor& dy,
                                                             InputGradients& grads) {
     // mul's gradient by one input reads the other alone; of the rest both are read.
@@ -76,10 +76,11 @@ Tensor binary(Binary which, const Tensor& a, const Tensor& b) {
                   dtype_name(b.dtype()), dtype_name(a.dtype()));
     const trace::Scope scope(name);
     const InUse in_use({&a, &b});
-    const Tensor y = Tensor::empty(shape, a.dtype(), a.device());
-    kernels::binary(current_context(a.device()), y, a, b, which);
-    result = Expression::linear ? record_linear(name, y, a, b, which)
-                                : record_product(name, y, a, b, which);
+    result = Tensor::empty(shape, a.dtype(), a.device());
+    kernels::binary(current_context(a.device()), result, a, b, which);
+    using expressions::Kind;
+    if (Expression::curve == Kind::linear) result = record_linear(name, result, a, b, which);
+    if (Expression::curve == Kind::curved) result = record_curved(name, result, a, b, which);
   });
   return result;
 }
@@ -92,6 +93,15 @@ Tensor mul(const Tensor& a, const Tensor& b) { return binary(Binary::mul, a, b);
 Tensor div(const Tensor& a, const Tensor& b) { return binary(Binary::div, a, b); }
 Tensor maximum(const Tensor& a, const Tensor& b) { return binary(Binary::maximum, a, b); }
 Tensor minimum(const Tensor& a, const Tensor& b) { return binary(Binary::minimum, a, b); }
+
+Tensor equal(const Tensor& a, const Tensor& b) { return binary(Binary::equal, a, b); }
+Tensor not_equal(const Tensor& a, const Tensor& b) { return binary(Binary::not_equal, a, b); }
+Tensor less(const Tensor& a, const Tensor& b) { return binary(Binary::less, a, b); }
+Tensor less_equal(const Tensor& a, const Tensor& b) { return binary(Binary::less_equal, a, b); }
+Tensor greater(const Tensor& a, const Tensor& b) { return binary(Binary::greater, a, b); }
+Tensor greater_equal(const Tensor& a, const Tensor& b) {
+  return binary(Binary::greater_equal, a, b);
+}
 
 Tensor bce_with_logits(const Tensor& logits, const Tensor& targets) {
   return mean(binary(Binary::bce_with_logits, logits, targets));

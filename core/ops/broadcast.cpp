@@ -158,9 +158,9 @@ void sum_to(const Context&, const Tensor& y, const Tensor& x, float factor) {
   });
 }
 
-void broadcast_to(const Context&, const Tensor& y, const Tensor& x, float factor) {
-  const BroadcastWalk walk = broadcast_walk(y.shape(), x.shape(), y.shape());
-  visit_float(x.dtype(), "broadcast", [&]<class T>() {
+void copy_walk(const Context&, const Tensor& y, const Tensor& x, const BroadcastWalk& walk,
+               float factor) {
+  visit_float(x.dtype(), "copy_walk", [&]<class T>() {
     T* out = y.data<T>();
     const T* in = x.data<T>();
     parallel_runs(walk, 1, [=](int64_t at, int64_t a, int64_t, int64_t count) {

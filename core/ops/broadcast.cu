@@ -57,7 +57,7 @@ __global__ void __launch_bounds__(threads)
 }
 
 template <class T>
-struct Repeat {
+struct WalkCopy {
   T* y;
   const T* x;
   float factor;
@@ -90,10 +90,10 @@ void sum_to(const Context& context, const Tensor& y, const Tensor& x, float fact
   });
 }
 
-void broadcast_to(const Context& context, const Tensor& y, const Tensor& x, float factor) {
-  const BroadcastWalk walk = broadcast_walk(y.shape(), x.shape(), y.shape());
-  visit_float(x.dtype(), "broadcast", [&]<class T>() {
-    map_walk(context, "broadcast_to", walk, Repeat<T>{y.data<T>(), x.data<T>(), factor});
+void copy_walk(const Context& context, const Tensor& y, const Tensor& x,
+               const BroadcastWalk& walk, float factor) {
+  visit_float(x.dtype(), "copy_walk", [&]<class T>() {
+    map_walk(context, "copy_walk", walk, WalkCopy<T>{y.data<T>(), x.data<T>(), factor});
   });
 }
 

@@ -30,7 +30,7 @@ BroadcastWalk broadcast_walk(const Shape& y, const Shape& a, const Shape& b);
 /// y = the sum of x over dimensions that y has as 1 or lacks, times `factor`. Each element of y is
 /// summed in f64 and in ascending order of the elements of x; y has the dtype of x.
 TESSERA_KERNEL(sum_to, const Tensor& y, const Tensor& x, float factor)
-/// y = x, broadcast to the shape of y, times `factor`.
-TESSERA_KERNEL(broadcast_to, const Tensor& y, const Tensor& x, float factor)
+/// y = the elements of x at the places that the walk over y gives as `a`, times `factor`.
+TESSERA_KERNEL(copy_walk, const Tensor& y, const Tensor& x, const BroadcastWalk& walk, float factor)
 
 }  // namespace tessera

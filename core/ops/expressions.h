@@ -48,7 +48,8 @@ struct Scalars {
   X(clamp,      input,   clamped(x, c.first, c.second),  k < c.first || k > c.second ? 0.0f : 1.0f)
 
 // y = f(a, b), broadcast against each other, with the slopes by a and by b. Where these are
-// constants (`linear`) backward reads no input.
+// constants (`linear`) backward reads no input, and where they are zero (`flat`) there is no
+// backward.
 //
 // bce_with_logits of a logit a and a target b in [0, 1] is
 // -(b log(sigmoid(a)) + (1 - b) log(1 - sigmoid(a))), without an exponential that overflows.
@@ -59,7 +60,13 @@ struct Scalars {
   X(div,     curved,  a / b,                      1 / b,                  -a / (b * b))         \
   X(maximum, curved,  a > b || a != a ? a : b,    share_of_larger(a, b),  share_of_larger(b, a)) \
   X(minimum, curved,  a < b || a != a ? a : b,    share_of_larger(b, a),  share_of_larger(a, b)) \
-  X(bce_with_logits, curved, log_one_plus_exp<M>(a, a * b), logistic<M>(a) - b, -a)
+  X(bce_with_logits, curved, log_one_plus_exp<M>(a, a * b), logistic<M>(a) - b, -a)             \
+  X(equal,         flat, a == b ? 1.0f : 0.0f,    0.0f,                   0.0f)                 \
+  X(not_equal,     flat, a != b ? 1.0f : 0.0f,    0.0f,                   0.0f)                 \
+  X(less,          flat, a < b ? 1.0f : 0.0f,     0.0f,                   0.0f)                 \
+  X(less_equal,    flat, a <= b ? 1.0f : 0.0f,    0.0f,                   0.0f)                 \
+  X(greater,       flat, a > b ? 1.0f : 0.0f,     0.0f,                   0.0f)                 \
+  X(greater_equal, flat, a >= b ? 1.0f : 0.0f,    0.0f,                   0.0f)
 
 // clang-format on
 
@@ -106,7 +113,7 @@ TESSERA_BOTH inline float share_of_larger(float a, float b) {
 }
 
 enum class Keeps : uint8_t { nothing, input, output };
-enum class Kind : uint8_t { linear, curved };
+enum class Kind : uint8_t { linear, curved, flat };
 
 #define TESSERA_UNARY_STRUCT(name, kept, value_of_x, slope_of_k)                            \
   struct name {                                                                             \
@@ -125,7 +132,7 @@ TESSERA_UNARY_EXPRESSIONS(TESSERA_UNARY_STRUCT)
 
 #define TESSERA_BINARY_STRUCT(name, kind, value_of_both, slope_by_a, slope_by_b)            \
   struct name {                                                                             \
-    static constexpr bool linear = Kind::kind == Kind::linear;                              \
+    static constexpr Kind curve = Kind::kind;                                               \
     template <class M>                                                                      \
     TESSERA_BOTH static float value(float a, float b) {                                     \
       return value_of_both;                                                                 \

@@ -69,8 +69,9 @@ Tensor scaled_sum(const char* name, const Tensor& x, const Shape& ones, const Sh
   const Tensor y = Tensor::empty(shape, x.dtype(), x.device());
   kernels::sum_to(current_context(x.device()), y.view(ones), x, factor);
   return record(name, y, {x}, [factor, ones](const Tensor& dy, InputGradients& grads) {
-    kernels::broadcast_to(current_context(dy.device()), grads.destination(0), dy.view(ones),
-                          factor);
+    const Tensor dx = grads.destination(0);
+    kernels::copy_walk(current_context(dy.device()), dx, dy,
+                       broadcast_walk(dx.shape(), ones, dx.shape()), factor);
   });
 }
 

@@ -121,6 +121,20 @@ TEST_CASE("equal inputs of maximum and minimum share the gradient", "[elementwis
   }
 }
 
+TEST_CASE("comparisons are one or zero, and have no gradient", "[elementwise]") {
+  const DType dtype = GENERATE(from_range(float_dtypes()));
+  const Tensor a = as_parameter(rounded_to(dtype, Tensor::from<float>({4}, {1, 2, 3, NAN})));
+  const Tensor b = rounded_to(dtype, Tensor::from<float>({1}, {2}));
+  CHECK(values_of(ops::equal(a, b)) == Values{0, 1, 0, 0});
+  CHECK(values_of(ops::not_equal(a, b)) == Values{1, 0, 1, 1});
+  CHECK(values_of(ops::less(a, b)) == Values{1, 0, 0, 0});
+  CHECK(values_of(ops::less_equal(a, b)) == Values{1, 1, 0, 0});
+  CHECK(values_of(ops::greater(a, b)) == Values{0, 0, 1, 0});
+  CHECK(values_of(ops::greater_equal(a, b)) == Values{0, 1, 1, 0});
+  CHECK(ops::less(a, b).dtype() == dtype);
+  CHECK_FALSE(ops::less(a, b).requires_grad());
+}
+
 TEST_CASE("operators are the operations", "[elementwise]") {
   const Tensor a = Tensor::from<float>({2}, {1, 4}), b = Tensor::from<float>({1}, {2});
   CHECK(values_of(a + b) == Values{3, 6});

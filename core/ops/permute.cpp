@@ -1,0 +1,67 @@
+// permute: x with its dimensions in another order, a copy. The gradient goes back the other way.
+#include "core/autograd.h"
+#include "core/ops.h"
+#include "core/ops/broadcast.h"
+#include "core/trace.h"
+
+namespace tessera::ops {
+
+namespace {
+
+/// The dimensions, counted from the first one.
+std::vector<int> checked(const Shape& shape, const std::vector<int>& dims) {
+  const auto rank = static_cast<size_t>(shape.rank());
+  TESSERA_CHECK(dims.size() == rank, "permute: {} dimensions are given for shape {}", dims.size(),
+                shape);
+  std::vector<bool> taken(rank, false);
+  std::vector<int> result;
+  for (const int dim : dims) {
+    const int index = dim < 0 ? dim + shape.rank() : dim;
+    TESSERA_CHECK(index >= 0 && index < shape.rank(),
+                  "permute: there is no dimension {} in shape {}", dim, shape);
+    TESSERA_CHECK(!taken[static_cast<size_t>(index)], "permute: dimension {} is given twice", dim);
+    taken[static_cast<size_t>(index)] = true;
+    result.push_back(index);
+  }
+  return result;
+}
+
+/// A walk over the result, and the places in a tensor of the given shape.
+BroadcastWalk permuted_walk(const Shape& shape, const std::vector<int>& dims) {
+  std::vector<int64_t> strides(dims.size());
+  int64_t step = 1;
+  for (size_t dim = dims.size(); dim-- > 0;) {
+    strides[dim] = step;
+    step *= shape[static_cast<int>(dim)];
+  }
+  BroadcastWalk walk;
+  for (const int dim : dims) {
+    const auto at = static_cast<size_t>(walk.rank++);
+    walk.sizes[at] = shape[dim];
+    walk.a_strides[at] = strides[static_cast<size_t>(dim)];
+  }
+  if (walk.rank == 0) walk = {.rank = 1, .sizes = {1}, .a_strides = {1}, .b_strides = {1}};
+  return walk;
+}
+
+}  // namespace
+
+Tensor permute(const Tensor& x, const std::vector<int>& dims) {
+  const std::vector<int> order = checked(x.shape(), dims);
+  const trace::Scope scope("permute");
+  const InUse in_use({&x});
+  Shape shape;
+  for (const int dim : order) shape.push_back(x.size(dim));
+  const Tensor y = Tensor::empty(shape, x.dtype(), x.device());
+  kernels::copy_walk(current_context(x.device()), y, x, permuted_walk(x.shape(), order), 1.0f);
+  std::vector<int> back(order.size());
+  for (size_t i = 0; i < order.size(); ++i) {
+    back[static_cast<size_t>(order[i])] = static_cast<int>(i);
+  }
+  return record("permute", y, {x}, [back](const Tensor& dy, InputGradients& grads) {
+    kernels::copy_walk(current_context(dy.device()), grads.destination(0), dy,
+                       permuted_walk(dy.shape(), back), 1.0f);
+  });
+}
+
+}  // namespace tessera::ops
