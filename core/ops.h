@@ -29,6 +29,9 @@ Tensor less(const Tensor& a, const Tensor& b);
 Tensor less_equal(const Tensor& a, const Tensor& b);
 Tensor greater(const Tensor& a, const Tensor& b);
 Tensor greater_equal(const Tensor& a, const Tensor& b);
+/// a where the mask is not zero, else b, all broadcast. What is not taken may be infinite or NaN:
+/// it leaves no trace in the result nor, as zero, in gradients. (A taken -0 becomes +0.)
+Tensor where(const Tensor& mask, const Tensor& a, const Tensor& b);
 
 /// Element by element, any shape. (core/ops/expressions.h says which keep x for backward, which y.)
 Tensor neg(const Tensor& x);

@@ -103,6 +103,10 @@ Tensor greater_equal(const Tensor& a, const Tensor& b) {
   return binary(Binary::greater_equal, a, b);
 }
 
+Tensor where(const Tensor& mask, const Tensor& a, const Tensor& b) {
+  return add(binary(Binary::where_nonzero, mask, a), binary(Binary::where_zero, mask, b));
+}
+
 Tensor bce_with_logits(const Tensor& logits, const Tensor& targets) {
   return mean(binary(Binary::bce_with_logits, logits, targets));
 }

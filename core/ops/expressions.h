@@ -66,7 +66,9 @@ struct Scalars {
   X(less,          flat, a < b ? 1.0f : 0.0f,     0.0f,                   0.0f)                 \
   X(less_equal,    flat, a <= b ? 1.0f : 0.0f,    0.0f,                   0.0f)                 \
   X(greater,       flat, a > b ? 1.0f : 0.0f,     0.0f,                   0.0f)                 \
-  X(greater_equal, flat, a >= b ? 1.0f : 0.0f,    0.0f,                   0.0f)
+  X(greater_equal, flat, a >= b ? 1.0f : 0.0f,    0.0f,                   0.0f)                 \
+  X(where_nonzero, curved, a != 0 ? b : 0.0f,     0.0f,                   a != 0 ? 1.0f : 0.0f) \
+  X(where_zero,    curved, a == 0 ? b : 0.0f,     0.0f,                   a == 0 ? 1.0f : 0.0f)
 
 // clang-format on
 

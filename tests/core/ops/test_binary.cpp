@@ -135,6 +135,20 @@ TEST_CASE("comparisons are one or zero, and have no gradient", "[elementwise]") 
   CHECK_FALSE(ops::less(a, b).requires_grad());
 }
 
+TEST_CASE("where takes one or the other, and nothing of what it does not take", "[elementwise]") {
+  const DType dtype = GENERATE(from_range(float_dtypes()));
+  const auto of = [&](const Shape& shape, const std::vector<float>& values) {
+    return as_parameter(rounded_to(dtype, Tensor::from<float>(shape, values)));
+  };
+  const Tensor mask = of({2, 1}, {1, 0}), a = of({2}, {3, -4}),
+               b = of({2, 2}, {NAN, INFINITY, 5, 6});
+  const Tensor y = ops::where(mask.detach(), a, b);
+  CHECK(values_of(y) == Values{3, -4, 5, 6});
+  backward_from(y, rounded_to(dtype, Tensor::from<float>({2, 2}, {1, 2, 3, 4})));
+  CHECK(values_of(a.leaf()->gradient) == Values{1, 2});
+  CHECK(values_of(b.leaf()->gradient) == Values{0, 0, 3, 4});
+}
+
 TEST_CASE("operators are the operations", "[elementwise]") {
   const Tensor a = Tensor::from<float>({2}, {1, 4}), b = Tensor::from<float>({1}, {2});
   CHECK(values_of(a + b) == Values{3, 6});
