@@ -91,6 +91,11 @@ int64_t Heap::held_bytes() const {
   return held_bytes_;
 }
 
+int64_t Heap::peak_held_bytes() const {
+  const std::scoped_lock lock(mutex_);
+  return peak_held_bytes_;
+}
+
 int64_t Heap::most_held_bytes() const {
   const std::scoped_lock lock(mutex_);
   return most_held();
@@ -164,6 +169,7 @@ bool Heap::add_pages(char* begin, int64_t bytes, const char* wanted) {
   // Advice only: where huge pages are off the memory works as well, more slowly.
   (void)madvise(begin, static_cast<size_t>(bytes), MADV_HUGEPAGE);
   held_bytes_ += bytes;
+  peak_held_bytes_ = std::max(peak_held_bytes_, held_bytes_);
   edge_ = begin;
   ASAN_POISON_MEMORY_REGION(begin, static_cast<size_t>(bytes));
   add_free({begin, begin + bytes});

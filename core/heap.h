@@ -30,6 +30,8 @@ class Heap {
 
   /// Bytes of pages that are held: of blocks, and free ones.
   int64_t held_bytes() const;
+  /// The most that held_bytes() has been.
+  int64_t peak_held_bytes() const;
   /// Bounds held_bytes(), for what the blocks had at most at once until now: a quarter more, and a
   /// huge page. Where a unit is less than a page, free parts of pages may come on top.
   int64_t most_held_bytes() const;
@@ -58,6 +60,7 @@ class Heap {
   int64_t live_bytes_ = 0;  // of blocks
   int64_t peak_bytes_ = 0;  // of blocks, at most
   int64_t held_bytes_ = 0;
+  int64_t peak_held_bytes_ = 0;
   char* edge_ = nullptr;  // where the newest range of pages begins; more are put in front of it
 };
 

@@ -163,6 +163,11 @@ std::shared_ptr<Storage> adopt(std::shared_ptr<void> memory, int64_t bytes, Cate
   return std::make_shared<Storage>(std::move(memory), bytes, category, device);
 }
 
+int64_t peak_held_bytes(Device device) {
+  const DeviceMemory& memory = memory_of(device);
+  return memory.small_blocks.peak_held_bytes() + memory.large_blocks.peak_held_bytes();
+}
+
 void release_cached_memory() {
   for (DeviceMemory& memory : all_memory().host) {
     memory.small_blocks.release();

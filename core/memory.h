@@ -95,6 +95,11 @@ std::shared_ptr<Storage> allocate_pinned(int64_t bytes, Category category);
 std::shared_ptr<Storage> adopt(std::shared_ptr<void> memory, int64_t bytes, Category category,
                                Device device);
 
+/// What the heap of a device in the host's memory has held of pages, at most, free ones included:
+/// bounded by the most that all blocks had at once, a quarter of it, and a huge page for small and
+/// large blocks each.
+int64_t peak_held_bytes(Device device = {});
+
 /// Hands free memory back to the system; for tests and for measurements of a process's size.
 void release_cached_memory();
 

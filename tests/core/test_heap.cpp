@@ -88,6 +88,7 @@ TEST_CASE("free memory is joined with its neighbours, in whichever order it come
     Blocks blocks(4096);
     for (int i = 0; i < 3; ++i) blocks.take(3 * mebibyte);
     const int64_t held = blocks.heap.held_bytes();
+    CHECK(blocks.heap.peak_held_bytes() == held);
     std::vector<Block> given = blocks.live;
     blocks.live.clear();
     for (const size_t i : order) {
@@ -95,6 +96,9 @@ TEST_CASE("free memory is joined with its neighbours, in whichever order it come
     }
     blocks.take(9 * mebibyte);
     CHECK(blocks.heap.held_bytes() == held);
+    blocks.take(3 * mebibyte);
+    CHECK(blocks.heap.peak_held_bytes() == blocks.heap.held_bytes());
+    CHECK(blocks.heap.held_bytes() > held);
   } while (std::next_permutation(order.begin(), order.end()));
 }
 

@@ -67,6 +67,7 @@ JsonObject RankReport::json() const {
       .add("memory", memory_json)
       .add("peak_total", peak_total)
       .add("vm_hwm", process_peak)
+      .add("heap_peak", heap_peak)
       .add("traffic", traffic_json);
 }
 
@@ -104,6 +105,7 @@ RankReport measure(const optim::Plan& plan, const StepCount& count, const dist::
   }
   report.peak_total = memory.peak_total();
   report.process_peak = process_peak_bytes();
+  report.heap_peak = peak_held_bytes();
   const dist::TrafficLedger& traffic = world.communicator->traffic();
   for (int i = 0; i < dist::traffic_count; ++i) {
     const auto purpose = static_cast<dist::Traffic>(i);

@@ -36,6 +36,7 @@ struct RankReport {
   std::vector<Memory> memory;
   int64_t peak_total = 0;       // largest sum over the categories
   int64_t process_peak = 0;     // VmHWM: with the program, its libraries and what they allocate
+  int64_t heap_peak = 0;        // what the heap of blocks on the host has held of it
   std::vector<Traffic> traffic;  // of all steps
 
   /// Whether everything that was planned came out equal.
