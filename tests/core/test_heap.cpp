@@ -96,7 +96,7 @@ TEST_CASE("free memory is joined with its neighbours, in whichever order it come
     }
     blocks.take(9 * mebibyte);
     CHECK(blocks.heap.held_bytes() == held);
-    blocks.take(3 * mebibyte);
+    blocks.take(4 * mebibyte);
     CHECK(blocks.heap.peak_held_bytes() == blocks.heap.held_bytes());
     CHECK(blocks.heap.held_bytes() > held);
   } while (std::next_permutation(order.begin(), order.end()));
