@@ -65,7 +65,8 @@ data::TokenData open_data(const TrainOptions& options) {
                           .evaluates = options.eval_every > 0});
 }
 
-// The same bytes are other tokens in a .bin than in a text.
+// A file is compared with how it is read, because its bytes are other tokens in a .bin than in a
+// text.
 dist::Setting tokens_setting(const std::string& flag, const std::string& path,
                              const data::TokenFile& file, bool whole) {
   dist::Setting setting = train::file_setting(flag, path, whole);

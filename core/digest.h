@@ -19,9 +19,9 @@ struct FileDigest {
   uint64_t digest = 0;
 };
 
-/// Of 64 blocks of 4 KiB at fixed places, evenly spread from the begin of a file to its end, or of
-/// all of it where `whole` asks for that or the blocks would cover it. Throws InputError where the
-/// file cannot be opened or is not a regular one, and Error where reading fails.
+/// Digests 64 blocks of 4 KiB at fixed places, evenly spread from the begin of a file to its end,
+/// or all of it where `whole` asks for that or the blocks would cover it. Throws InputError where
+/// the file cannot be opened or is not a regular one, and Error where reading fails.
 FileDigest digest_of_file(const std::string& path, bool whole = false);
 
 }  // namespace tessera

@@ -1,4 +1,4 @@
-// What the ranks of a program compare with each other.
+// Checks that all ranks of a program were started alike, before the first step.
 #pragma once
 
 #include <string>
@@ -14,8 +14,8 @@ namespace tessera::apps {
 void check_command_lines(const dist::World& world, const std::string& program,
                          const dist::Settings& flags, const dist::DeviceOptions& devices);
 
-/// What the ranks compute with, after set_thread_count, and what they read: `data`, and the weights
-/// of --init. Throws InputError where ranks differ. Collective.
+/// Compares threads, instruction set, `data` and the weights of --init over ranks. Call it after
+/// set_thread_count. Throws InputError where ranks differ. Collective.
 void check_inputs(const dist::World& world, const RunOptions& options, const dist::Settings& data);
 
 }  // namespace tessera::apps

@@ -1,5 +1,5 @@
-// What the applications' command lines have in common: an error is one line and exit code 2, and
-// what was printed has arrived, or the exit code is 1.
+// Runs an application's main function with the conventions of all: bad input is one line and exit
+// code 2, and the exit code is 1 where what was printed has not arrived.
 #pragma once
 
 #include <cstdint>

@@ -24,8 +24,8 @@ bool is_name(std::string_view text) {
   return !text.empty() && text.find_first_not_of(letters) == std::string_view::npos;
 }
 
-// What stands after `=`: in quotes, or up to a comment, which a blank or the begin of the value
-// separates from it.
+// Returns the value behind `=`. It stands in quotes, or ends where a comment begins, at a `#` that
+// follows a blank or begins the value.
 std::string value_of(const std::string& where, std::string_view text) {
   const bool in_quotes = text.starts_with('"') || text.starts_with('\'');
   if (!in_quotes) {

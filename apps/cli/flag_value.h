@@ -1,5 +1,5 @@
-// What a command line or a file of flags says, as a value: the whole text is the value, exactly
-// within the type's range, or it is refused. Nothing is saturated, wrapped or taken to be 0.
+// Strict conversion of a flag's text to a value: the whole text must be one value within the type's
+// range, or it is refused. Nothing is saturated, wrapped or taken to be 0.
 #pragma once
 
 #include <cstdint>

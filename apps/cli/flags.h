@@ -29,8 +29,8 @@ namespace tessera::apps {
 
 struct Flag;  // flags.cpp
 
-/// What ranks compare of a flag: its value, or whether it was given (of a path that may be another
-/// one on another host), or nothing, where each may have its own.
+/// How ranks compare a flag: by its value; by whether it was given, for a path that may be another
+/// one on another host; or not at all, where each rank may have its own.
 enum class Compared { value, presence, nothing };
 
 /// An option that was added; each call returns the option again.
@@ -77,9 +77,8 @@ class Flags {
   /// an empty one. Throws InputError, one line.
   std::string parse(int argc, const char* const* argv);
 
-  /// What all ranks must have alike, after parse: whether help or the version was asked for, then
-  /// every flag in the order in which it was added, as Compared says. A flag that is added is
-  /// compared.
+  /// Returns, after parse, the settings that all ranks must have alike: whether help or the version
+  /// was asked for, then every flag in the order in which it was added, as its Compared says.
   dist::Settings settings() const;
 
  private:

@@ -63,8 +63,8 @@ double scaled(const char* flag, const std::string& text, const std::string& unit
   return value;
 }
 
-// What happens so often in a second: beyond these bounds are no machines, and the times that are
-// computed from it would not be numbers.
+// A rate. No machine is beyond these bounds, and the times that are computed from a rate beyond
+// them would not be numbers.
 double a_second(const char* flag, const std::string& text, double value) {
   if (value < 1 || value > 1e24) {
     fail_input("{} is {}, expected from 1 to 1e24 a second", flag, quoted(text));

@@ -18,8 +18,8 @@ void multiply(const ProductArgs& args, const GemmOptions& options);
 /// The scratchpad of that call.
 int64_t scratchpad_bytes(const ProductArgs& args, int threads);
 
-/// What a thread keeps at most of primitives, which take up to 100 KiB: those of products that it
-/// used last, and as many of convolutions. A step of GPT-2 over 1,024 tokens has 65 products, one
+/// The most primitives of products that a thread keeps, those that it used last, and the most of
+/// convolutions. One takes up to 100 KiB. A step of GPT-2 over 1,024 tokens has 65 products, one
 /// of ResNet-50 68 convolutions. oneDNN itself keeps 1,024 in a process.
 inline constexpr int64_t most_primitives = 512;
 /// How many primitives of products the calling thread keeps.

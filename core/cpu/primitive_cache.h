@@ -17,7 +17,8 @@ namespace tessera::cpu::onednn {
 template <class Problem, class Primitive>
 class PrimitiveCache {
  public:
-  /// That of `problem`, by make(problem) if it is not kept. Valid until the next call.
+  /// Returns the primitive for `problem`, which make(problem) makes if it is not kept. Valid until
+  /// the next call.
   template <class Make>
   Primitive& find(const Problem& problem, Make&& make) {
     const auto found = places_.find(problem);

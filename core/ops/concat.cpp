@@ -7,6 +7,7 @@
 
 #include "core/autograd.h"
 #include "core/ops.h"
+#include "core/ops/dimensions.h"
 #include "core/trace.h"
 
 namespace tessera::ops {
@@ -21,9 +22,7 @@ struct Along {
 };
 
 Along along(const char* name, const Shape& shape, int dim) {
-  Along result{.dim = dim < 0 ? dim + shape.rank() : dim};
-  TESSERA_CHECK(result.dim >= 0 && result.dim < shape.rank(),
-                "{}: there is no dimension {} in shape {}", name, dim, shape);
+  Along result{.dim = dimension(name, shape, dim)};
   for (int d = 0; d < shape.rank(); ++d) {
     if (d < result.dim) result.outer *= shape[d];
     if (d > result.dim) result.inner *= shape[d];

@@ -2,29 +2,12 @@
 #include "core/autograd.h"
 #include "core/ops.h"
 #include "core/ops/broadcast.h"
+#include "core/ops/dimensions.h"
 #include "core/trace.h"
 
 namespace tessera::ops {
 
 namespace {
-
-/// The dimensions, counted from the first one.
-std::vector<int> checked(const Shape& shape, const std::vector<int>& dims) {
-  const auto rank = static_cast<size_t>(shape.rank());
-  TESSERA_CHECK(dims.size() == rank, "permute: {} dimensions are given for shape {}", dims.size(),
-                shape);
-  std::vector<bool> taken(rank, false);
-  std::vector<int> result;
-  for (const int dim : dims) {
-    const int index = dim < 0 ? dim + shape.rank() : dim;
-    TESSERA_CHECK(index >= 0 && index < shape.rank(),
-                  "permute: there is no dimension {} in shape {}", dim, shape);
-    TESSERA_CHECK(!taken[static_cast<size_t>(index)], "permute: dimension {} is given twice", dim);
-    taken[static_cast<size_t>(index)] = true;
-    result.push_back(index);
-  }
-  return result;
-}
 
 /// A walk over the result, and the places in a tensor of the given shape.
 BroadcastWalk permuted_walk(const Shape& shape, const std::vector<int>& dims) {
@@ -47,7 +30,9 @@ BroadcastWalk permuted_walk(const Shape& shape, const std::vector<int>& dims) {
 }  // namespace
 
 Tensor permute(const Tensor& x, const std::vector<int>& dims) {
-  const std::vector<int> order = checked(x.shape(), dims);
+  TESSERA_CHECK(std::ssize(dims) == x.rank(), "permute: {} dimensions are given for shape {}",
+                dims.size(), x.shape());
+  const std::vector<int> order = dimensions("permute", x.shape(), dims);
   const trace::Scope scope("permute");
   const InUse in_use({&x});
   Shape shape;

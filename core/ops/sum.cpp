@@ -6,6 +6,7 @@
 #include "core/autograd.h"
 #include "core/ops.h"
 #include "core/ops/broadcast.h"
+#include "core/ops/dimensions.h"
 #include "core/ops/fill.h"
 #include "core/ops/sum.h"
 #include "core/trace.h"
@@ -33,31 +34,19 @@ Tensor mean(const Tensor& x) {
 
 namespace {
 
-/// x's shape with the given dimensions as 1.
-Shape with_ones(const char* name, const Shape& shape, const std::vector<int>& dims) {
-  std::vector<bool> summed(static_cast<size_t>(shape.rank()), false);
-  for (const int dim : dims) {
-    const int index = dim < 0 ? dim + shape.rank() : dim;
-    TESSERA_CHECK(index >= 0 && index < shape.rank(), "{}: there is no dimension {} in shape {}",
-                  name, dim, shape);
-    TESSERA_CHECK(!summed[static_cast<size_t>(index)], "{}: dimension {} is given twice", name,
-                  dim);
-    summed[static_cast<size_t>(index)] = true;
-  }
-  Shape result;
-  for (int dim = 0; dim < shape.rank(); ++dim) {
-    result.push_back(summed[static_cast<size_t>(dim)] ? 1 : shape[dim]);
-  }
-  return result;
-}
+/// A shape whose given dimensions are 1, and the same without them.
+struct SummedShapes {
+  Shape ones;
+  Shape gone;
+};
 
-Shape without(const Shape& shape, const std::vector<int>& dims) {
-  Shape result;
+SummedShapes summed_shapes(const char* name, const Shape& shape, const std::vector<int>& dims) {
+  const std::vector<int> summed = dimensions(name, shape, dims);
+  SummedShapes result;
   for (int dim = 0; dim < shape.rank(); ++dim) {
-    const bool goes = std::any_of(dims.begin(), dims.end(), [&](int given) {
-      return given == dim || given + shape.rank() == dim;
-    });
-    if (!goes) result.push_back(shape[dim]);
+    const bool goes = std::find(summed.begin(), summed.end(), dim) != summed.end();
+    result.ones.push_back(goes ? 1 : shape[dim]);
+    if (!goes) result.gone.push_back(shape[dim]);
   }
   return result;
 }
@@ -78,17 +67,17 @@ Tensor scaled_sum(const char* name, const Tensor& x, const Shape& ones, const Sh
 }  // namespace
 
 Tensor sum(const Tensor& x, const std::vector<int>& dims, bool keep) {
-  const Shape ones = with_ones("sum", x.shape(), dims);
-  return scaled_sum("sum", x, ones, keep ? ones : without(x.shape(), dims), 1.0f);
+  const auto [ones, gone] = summed_shapes("sum", x.shape(), dims);
+  return scaled_sum("sum", x, ones, keep ? ones : gone, 1.0f);
 }
 
 Tensor mean(const Tensor& x, const std::vector<int>& dims, bool keep) {
-  const Shape ones = with_ones("mean", x.shape(), dims);
+  const auto [ones, gone] = summed_shapes("mean", x.shape(), dims);
   const int64_t count = ones.elements() == 0 ? 0 : x.elements() / ones.elements();
   TESSERA_CHECK(count > 0 || ones.elements() == 0, "mean: shape {} has no elements to take it of",
                 x.shape());
   const float factor = count == 0 ? 1.0f : 1.0f / static_cast<float>(count);
-  return scaled_sum("mean", x, ones, keep ? ones : without(x.shape(), dims), factor);
+  return scaled_sum("mean", x, ones, keep ? ones : gone, factor);
 }
 
 }  // namespace tessera::ops

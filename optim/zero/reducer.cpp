@@ -95,11 +95,8 @@ void Reducer::agree_on_order() {
   auto* const own = places.data<int32_t>() + communicator_->rank() * count;
   std::fill_n(own, count, -1);
   for (size_t i = 0; i < completed_.size(); ++i) {
-    const auto is_it = [&](const Turn& turn) {
-      return turn.filling == completed_[i].filling && turn.bucket == completed_[i].bucket;
-    };
-    own[i] =
-        static_cast<int32_t>(std::find_if(order_.begin(), order_.end(), is_it) - order_.begin());
+    const auto place = std::find(order_.begin(), order_.end(), completed_[i]);
+    own[i] = static_cast<int32_t>(place - order_.begin());
   }
   communicator_->all_gather_host(places, {dist::Traffic::other}).wait();
   const auto* const first = places.data<int32_t>();  // rank 0's

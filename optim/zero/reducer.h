@@ -102,6 +102,8 @@ class Reducer {
   struct Turn {
     Filling* filling;
     int bucket;
+
+    bool operator==(const Turn&) const = default;
   };
   void attach(Filling& filling);
   static void detach(const TrainablePartition& partition);
