@@ -101,6 +101,13 @@ Tensor embedding(const Tensor& tokens, const Tensor& table, const Tensor& positi
 /// Flash attention's recurrence (Dao et al., arXiv:2205.14135): rows of scores in tiles.
 Tensor causal_attention(const Tensor& qkv, int64_t heads);
 
+/// Sums of bags of rows of table (V, C): y (B, C), where y[b] is the f32 sum, in order, of rows
+/// indices[offsets[b]] up to indices[offsets[b + 1]], zero of none, times scale[b] where given.
+/// indices i32 (L) and offsets i32 (B + 1); scale f32 (B) takes no gradient. Indices behind the
+/// last offset are never read, so batches of any bags have one size. Throws for one outside [0, V).
+Tensor embedding_bag(const Tensor& indices, const Tensor& offsets, const Tensor& table,
+                     const Tensor& scale = {});
+
 /// Zeroes elements with `probability` in [0, 1) and scales the rest by 1 / (1 - probability).
 /// Keyed by (seed, step, sample, layer, element) of `dropout_state()`; dimension 0 is the sample.
 Tensor dropout(const Tensor& x, float probability, uint64_t layer);

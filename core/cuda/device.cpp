@@ -85,11 +85,22 @@ thread_local int scoped_device = -1;
 thread_local void* scoped_stream = nullptr;
 bool shared_with_host = false;
 
+/// Whether it is a word of a vocabulary, or of classes, that was wrong.
+bool of_vocabulary(FaultKind kind) {
+  return kind == FaultKind::embedding_token || kind == FaultKind::embedding_bag_token ||
+         kind == FaultKind::cross_entropy_target || kind == FaultKind::linear_cross_entropy_target;
+}
+
 const char* operation_of(FaultKind kind) {
   switch (kind) {
     case FaultKind::embedding_token: return "embedding: token";
+    case FaultKind::embedding_bag_token: return "embedding_bag: token";
     case FaultKind::cross_entropy_target: return "cross_entropy: target";
     case FaultKind::linear_cross_entropy_target: return "linear_cross_entropy: target";
+    case FaultKind::embedding_bag_offset: return "embedding_bag: offset";
+    case FaultKind::index_select_index: return "index_select: index";
+    case FaultKind::gather_index: return "gather: index";
+    case FaultKind::scatter_add_index: return "scatter_add: index";
   }
   return "cuda: value";
 }
@@ -279,6 +290,10 @@ void throw_fault(Device device) {
   Fault& reported = *state_of(device.index).fault;
   if (reported.claimed == 0) return;
   const Fault fault = std::exchange(reported, Fault{});
+  if (!of_vocabulary(fault.kind)) {
+    fail("{} {} at position {} is outside [0, {})", operation_of(fault.kind), fault.value,
+         fault.position, fault.limit);
+  }
   fail("{} {} at position {} is outside the vocabulary of {}", operation_of(fault.kind),
        fault.value, fault.position, fault.limit);
 }

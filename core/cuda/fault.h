@@ -9,7 +9,16 @@
 
 namespace tessera::cuda {
 
-enum class FaultKind : int { embedding_token, cross_entropy_target, linear_cross_entropy_target };
+enum class FaultKind : int {
+  embedding_token,
+  embedding_bag_token,
+  cross_entropy_target,
+  linear_cross_entropy_target,
+  embedding_bag_offset,
+  index_select_index,
+  gather_index,
+  scatter_add_index
+};
 
 /// Lies in host memory that the device can write.
 struct Fault {

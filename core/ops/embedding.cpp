@@ -5,6 +5,7 @@
 #include "core/autograd.h"
 #include "core/ops.h"
 #include "core/ops/embedding.h"
+#include "core/ops/embedding_rows.h"
 #include "core/trace.h"
 
 namespace tessera::ops {
@@ -67,53 +68,6 @@ Tensor embedding(const Tensor& tokens, const Tensor& table, const Tensor& positi
 
 namespace tessera::cpu {
 
-namespace {
-
-/// Columns that are summed at once, in fp32, in a buffer that stays in the nearest cache.
-constexpr int64_t tile = 256;
-
-/// Adds the rows row_of(0), row_of(1), ... of dy up, in this order and in fp32, and calls
-/// write(sum, first, count) with the sums of columns [first, first + count).
-template <class T, class RowOf, class Write>
-void sum_rows(const T* dy, int64_t channels, int64_t rows, RowOf&& row_of, Write&& write) {
-  float sum[tile];
-  for (int64_t first = 0; first < channels; first += tile) {
-    const int64_t count = std::min(tile, channels - first);
-    std::fill_n(sum, count, 0.0f);
-    for (int64_t i = 0; i < rows; ++i) {
-      const T* row = dy + row_of(i) * channels + first;
-#pragma omp simd
-      for (int64_t c = 0; c < count; ++c) sum[c] += float(row[c]);
-    }
-    write(sum, first, count);
-  }
-}
-
-/// The positions of each token, in order: token v has order[start[v]] up to order[start[v + 1]].
-struct TokenOrder {
-  Tensor start;  // i32 (V + 1)
-  Tensor order;  // i32 (R)
-};
-
-/// A counting sort of positions by token.
-TokenOrder sort_by_token(const Context& context, const Tensor& tokens, int64_t vocabulary) {
-  const TokenOrder result{context.workspace({vocabulary + 1}, DType::i32),
-                          context.workspace({tokens.elements()}, DType::i32)};
-  const auto token = tokens.values<int32_t>();
-  int32_t* start = result.start.data<int32_t>();
-  int32_t* order = result.order.data<int32_t>();
-  std::fill_n(start, vocabulary + 1, 0);
-  for (const int32_t v : token) ++start[v + 1];
-  for (int64_t v = 0; v < vocabulary; ++v) start[v + 1] += start[v];
-  // Writing moves start[v] to the end of token v, which is the start of token v + 1.
-  for (size_t i = 0; i < token.size(); ++i) order[start[token[i]]++] = static_cast<int32_t>(i);
-  for (int64_t v = vocabulary; v > 0; --v) start[v] = start[v - 1];
-  start[0] = 0;
-  return result;
-}
-
-}  // namespace
-
 void embedding_forward(const Context&, const Tensor& y, const Tensor& tokens, const Tensor& table,
                        const Tensor& positions, int64_t positions_per_row) {
   const int64_t channels = table.size(1);
@@ -140,44 +94,14 @@ void embedding_forward(const Context&, const Tensor& y, const Tensor& tokens, co
 void embedding_backward(const Context& context, const Tensor& dtable, const Tensor& dy,
                         const Tensor& tokens, bool accumulate) {
   const int64_t vocabulary = dtable.size(0);
-  const int64_t channels = dtable.size(1);
   const int64_t work = tokens.elements() + vocabulary;  // rows to read and rows to write
   TESSERA_CHECK(work < INT32_MAX, "embedding: {} tokens and words together, at most {}", work,
                 INT32_MAX);
-  const TokenOrder sorted = sort_by_token(context, tokens, vocabulary);
-  const int32_t* start = sorted.start.data<int32_t>();
-  // The first token such that those before it are `done` rows of work.
-  const auto token_after = [&](int64_t done) {
-    int64_t low = 0;
-    int64_t high = vocabulary;
-    while (low < high) {
-      const int64_t middle = (low + high) / 2;
-      if (start[middle] + middle < done) {
-        low = middle + 1;
-      } else {
-        high = middle;
-      }
-    }
-    return low;
+  const auto for_each = [token = tokens.values<int32_t>()](const auto& body) {
+    for (size_t i = 0; i < token.size(); ++i) body(token[i], static_cast<int64_t>(i));
   };
-  visit_float(dy.dtype(), "embedding", [&]<class T>() {
-    parallel_ranges(work, channels, [&](int64_t begin, int64_t end) {
-      const int64_t last = token_after(end);
-      for (int64_t v = token_after(begin); v < last; ++v) {
-        const int32_t count = start[v + 1] - start[v];
-        if (count == 0 && accumulate) continue;
-        const int32_t* order = sorted.order.data<int32_t>() + start[v];
-        T* out = dtable.data<T>() + v * channels;
-        const auto write = [=](const float* sum, int64_t first, int64_t columns) {
-          T* to = out + first;
-          for (int64_t c = 0; c < columns; ++c) {
-            to[c] = rounded<T>(accumulate ? float(to[c]) + sum[c] : sum[c]);
-          }
-        };
-        sum_rows(dy.data<T>(), channels, count, [=](int64_t i) { return order[i]; }, write);
-      }
-    });
-  });
+  const TokenOrder sorted = sort_by_token(context, tokens.elements(), vocabulary, for_each);
+  sum_by_token(dtable, dy, sorted, accumulate, [](int64_t) { return 1.0f; });
 }
 
 void position_backward(const Context&, const Tensor& dpositions, const Tensor& dy,
@@ -192,8 +116,8 @@ void position_backward(const Context&, const Tensor& dpositions, const Tensor& d
           for (int64_t c = 0; c < columns; ++c) out[first + c] = rounded<T>(sum[c]);
         };
         const int64_t rows = t < tokens_per_row ? batch : 0;
-        sum_rows(dy.data<T>(), channels, rows, [=](int64_t b) { return b * tokens_per_row + t; },
-                 write);
+        const auto row_of = [=](int64_t b) { return WeightedRow{b * tokens_per_row + t}; };
+        sum_rows(dy.data<T>(), channels, rows, row_of, write);
       }
     });
   });

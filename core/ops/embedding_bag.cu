@@ -1,0 +1,144 @@
+// embedding_bag on CUDA: a warp sums the rows of a bag, in order. The gradient of the table is that
+// of embedding (embedding.cuh), with each sorted position replaced by its bag.
+#include "core/ops/embedding_bag.h"
+
+#include "core/ops/embedding.cuh"
+
+namespace tessera::cuda {
+
+namespace {
+
+using embedding::Positions;
+using embedding::sum_rows;
+using embedding::threads;
+using embedding::WarpOfGrid;
+using embedding::warps;
+
+Positions positions_of(const Bags& bags, int64_t vocabulary) {
+  return {.tokens = bags.indices.data<int32_t>(),
+          .count = bags.indices.elements(),
+          .vocabulary = vocabulary,
+          .fault = FaultKind::embedding_bag_token,
+          .offsets = bags.offsets.data<int32_t>(),
+          .bags = bags.offsets.size(0) - 1};
+}
+
+const float* scale_of(const Bags& bags) {
+  return bags.scale.defined() ? bags.scale.data<float>() : nullptr;
+}
+
+/// A warp checks a bag: its offsets, and the token of each of its positions.
+__global__ void __launch_bounds__(threads) check_bags_kernel(Positions positions, Fault* fault) {
+  const WarpOfGrid at;
+  if (at.index >= positions.bags) return;
+  const int32_t begin = positions.offsets[at.index];
+  const int32_t end = positions.offsets[at.index + 1];
+  if (at.lane == 0 && (begin < 0 || begin > end)) {
+    report_fault(fault, FaultKind::embedding_bag_offset, at.index, begin, int64_t{end} + 1);
+  } else if (at.lane == 0 && end > positions.count) {
+    report_fault(fault, FaultKind::embedding_bag_offset, at.index + 1, end, positions.count + 1);
+  }
+  const int64_t last = positions.inside(end);
+  for (int64_t p = positions.inside(begin) + at.lane; p < last; p += warp_size) {
+    const int32_t token = positions.tokens[p];
+    if (positions.known(token)) continue;
+    report_fault(fault, FaultKind::embedding_bag_token, p, token, positions.vocabulary);
+  }
+}
+
+/// Threads of a warp: columns of one bag. Blocks (x, y) of the grid: bags, columns.
+template <class T, int n, bool aligned>
+__global__ void __launch_bounds__(threads)
+    embedding_bag_kernel(T* y, const T* table, const float* scale, Positions positions,
+                         int64_t channels) {
+  const WarpOfGrid at;
+  const int64_t column = (int64_t{blockIdx.y} * warp_size + at.lane) * n;
+  if (at.index >= positions.bags || column >= channels) return;
+  const int64_t begin = positions.inside(positions.offsets[at.index]);
+  const int64_t end = positions.inside(positions.offsets[at.index + 1]);
+  const auto row_of = [&](int64_t i) {
+    const int32_t token = positions.tokens[begin + i];
+    return int64_t{positions.known(token) ? token : 0};
+  };
+  Floats<n> sum = {};
+  sum_rows<aligned>(sum, table, channels, column, end - begin, row_of,
+                    [](int64_t) { return 1.0f; });
+  if (scale != nullptr) {
+    const float factor = scale[at.index];
+    unrolled<n>([&](int i) { sum.value[i] *= factor; });
+  }
+  store_elements<aligned>(y + at.index * channels + column, sum);
+}
+
+/// Replaces each of the sorted positions, of which there are *count, by its bag.
+__global__ void __launch_bounds__(threads)
+    positions_to_bags_kernel(int32_t* order, const int32_t* count, Positions positions) {
+  const int64_t i = int64_t{blockIdx.x} * threads + threadIdx.x;
+  if (i >= *count) return;
+  const int32_t position = order[i];
+  int64_t low = 0;  // the last bag that begins at or before the position
+  int64_t high = positions.bags;
+  while (high - low > 1) {
+    const int64_t middle = (low + high) / 2;
+    if (positions.offsets[middle] <= position) {
+      low = middle;
+    } else {
+      high = middle;
+    }
+  }
+  order[i] = static_cast<int32_t>(low);
+}
+
+}  // namespace
+
+/// Takes no workspace. A wrong offset or token is thrown by the host's next synchronisation.
+void embedding_bag_forward(const Context& context, const Tensor& y, const Bags& bags,
+                           const Tensor& table) {
+  const int64_t channels = table.size(1);
+  const Positions positions = positions_of(bags, table.size(0));
+  if (positions.bags == 0) return;
+  const unsigned bag_blocks = blocks_for(positions.bags, warps);
+  launch(context, "embedding_bag", {bag_blocks, threads}, check_bags_kernel, positions,
+         device_fault(context));
+  if (y.elements() == 0) return;
+  TESSERA_CHECK(table.size(0) > 0, "embedding_bag: the table has shape {}, expected words",
+                table.shape());
+  visit_float(y.dtype(), "embedding_bag", [&]<class T>() {
+    T* const to = y.data<T>();
+    const T* const from = table.data<T>();
+    visit_access<neighbours<T>>(
+        channels,
+        [&]<int n, bool aligned>() {
+          const dim3 grid(bag_blocks, blocks_for(channels, warp_size * n));
+          launch(context, "embedding_bag", {grid, threads}, embedding_bag_kernel<T, n, aligned>, to,
+                 from, scale_of(bags), positions, channels);
+        },
+        to, from);
+  });
+}
+
+void embedding_bag_backward(const Context& context, const Tensor& dtable, const Tensor& dy,
+                            const Bags& bags, bool accumulate) {
+  constexpr const char* name = "embedding_bag_backward";
+  const Positions positions = positions_of(bags, dtable.size(0));
+  const int64_t work = positions.count + positions.vocabulary;
+  TESSERA_CHECK(work < INT32_MAX, "embedding_bag: {} indices and words together, at most {}", work,
+                INT32_MAX);
+  if (dtable.elements() == 0) return;
+  const embedding::Sorted sorted{context.workspace({positions.count}, DType::i32),
+                                 context.workspace({positions.vocabulary + 1}, DType::i32),
+                                 bags.scale};
+  embedding::sort_by_token(context, sorted.order, sorted.ends, positions);
+  if (positions.count > 0) {
+    launch(context, name, {blocks_for(positions.count, threads), threads},
+           positions_to_bags_kernel, sorted.order.data<int32_t>(),
+           sorted.ends.data<int32_t>() + positions.vocabulary, positions);
+  }
+  if (bags.scale.defined()) {
+    embedding::sum_by_token<true>(context, name, dtable, dy, sorted, accumulate);
+  } else {
+    embedding::sum_by_token<false>(context, name, dtable, dy, sorted, accumulate);
+  }
+}
+
+}  // namespace tessera::cuda

@@ -1,0 +1,22 @@
+// The launchers of embedding_bag. L indices, B bags, C channels, V vocabulary.
+#pragma once
+
+#include "core/dispatch.h"
+
+namespace tessera {
+
+/// Bag b has positions [offsets[b], offsets[b + 1]) of indices, and factor scale[b].
+struct Bags {
+  Tensor indices;  // i32 (L); read from the first offset to the last
+  Tensor offsets;  // i32 (B + 1)
+  Tensor scale;    // f32 (B), or undefined
+};
+
+/// y (B, C) = scale[b] times the fp32 sum of the bag's rows of table (V, C), in order.
+TESSERA_KERNEL(embedding_bag_forward, const Tensor& y, const Bags& bags, const Tensor& table)
+/// dtable (V, C) = per token the fp32 sum over its positions, in order, of scale[b] dy[b] of their
+/// bags; added to dtable if accumulate. Workspace: 4 bytes * (V + 1 + L).
+TESSERA_KERNEL(embedding_bag_backward, const Tensor& dtable, const Tensor& dy, const Bags& bags,
+               bool accumulate)
+
+}  // namespace tessera

@@ -1,0 +1,116 @@
+// What embedding and embedding_bag share on the CPU: sums of rows, positions sorted by token, and
+// from both the gradient of the table.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "core/context.h"
+#include "core/cpu/vector_math.h"
+#include "core/half.h"
+
+namespace tessera::cpu {
+
+/// A row of a matrix, and what it is multiplied by.
+struct WeightedRow {
+  int64_t index;
+  float weight = 1.0f;
+};
+
+/// Adds the rows row_of(0), row_of(1), ... of `from` up, in this order and in fp32, and calls
+/// write(sum, first, count) with the sums of columns [first, first + count).
+template <class T, class RowOf, class Write>
+void sum_rows(const T* from, int64_t channels, int64_t rows, RowOf&& row_of, Write&& write) {
+  constexpr int64_t tile = 256;  // columns at once, in a buffer that stays in the nearest cache
+  float sum[tile];
+  for (int64_t first = 0; first < channels; first += tile) {
+    const int64_t count = std::min(tile, channels - first);
+    std::fill_n(sum, count, 0.0f);
+    for (int64_t i = 0; i < rows; ++i) {
+      const WeightedRow next = row_of(i);
+      const T* row = from + next.index * channels + first;
+      const float weight = next.weight;
+#pragma omp simd
+      for (int64_t c = 0; c < count; ++c) sum[c] = multiply_add(weight, float(row[c]), sum[c]);
+    }
+    write(sum, first, count);
+  }
+}
+
+/// Splits `count` segments into one contiguous range a thread: body(begin, end). Segment i has
+/// start[i + 1] - start[i] rows to read, at `cost_per_row`, and one to write.
+template <class Body>
+void parallel_segments(const int32_t* start, int64_t count, int64_t cost_per_row, Body&& body) {
+  // The first segment such that those before it are `done` rows of work.
+  const auto segment_after = [&](int64_t done) {
+    int64_t low = 0;
+    int64_t high = count;
+    while (low < high) {
+      const int64_t middle = (low + high) / 2;
+      if (start[middle] - start[0] + middle < done) {
+        low = middle + 1;
+      } else {
+        high = middle;
+      }
+    }
+    return low;
+  };
+  const int64_t work = start[count] - start[0] + count;
+  parallel_ranges(work, cost_per_row, [&](int64_t begin, int64_t end) {
+    body(segment_after(begin), segment_after(end));
+  });
+}
+
+/// The rows of dy of each token, in order: token v has order[start[v]] up to order[start[v + 1]].
+struct TokenOrder {
+  Tensor start;  // i32 (V + 1)
+  Tensor order;  // i32, one for each position
+};
+
+/// A counting sort by token. `for_each(body)` calls body(token, row) for every position, in order;
+/// it is called twice. There are at most `positions`, which is what workspace is taken for.
+template <class ForEach>
+TokenOrder sort_by_token(const Context& context, int64_t positions, int64_t vocabulary,
+                         ForEach&& for_each) {
+  const TokenOrder result{context.workspace({vocabulary + 1}, DType::i32),
+                          context.workspace({positions}, DType::i32)};
+  int32_t* start = result.start.data<int32_t>();
+  int32_t* order = result.order.data<int32_t>();
+  std::fill_n(start, vocabulary + 1, 0);
+  for_each([=](int32_t token, int64_t) { ++start[token + 1]; });
+  for (int64_t v = 0; v < vocabulary; ++v) start[v + 1] += start[v];
+  // Writing moves start[v] to the end of token v, which is the start of token v + 1.
+  for_each([=](int32_t token, int64_t row) { order[start[token]++] = static_cast<int32_t>(row); });
+  for (int64_t v = vocabulary; v > 0; --v) start[v] = start[v - 1];
+  start[0] = 0;
+  return result;
+}
+
+/// dtable (V, C) = per token the sum of its rows of dy, row r times weight_of(r), in order and in
+/// fp32; added to dtable if accumulate.
+template <class WeightOf>
+void sum_by_token(const Tensor& dtable, const Tensor& dy, const TokenOrder& sorted, bool accumulate,
+                  WeightOf&& weight_of) {
+  const int64_t channels = dtable.size(1);
+  const int32_t* start = sorted.start.data<int32_t>();
+  visit_float(dy.dtype(), "embedding", [&]<class T>() {
+    parallel_segments(start, dtable.size(0), channels, [&](int64_t begin, int64_t end) {
+      for (int64_t v = begin; v < end; ++v) {
+        const int32_t count = start[v + 1] - start[v];
+        if (count == 0 && accumulate) continue;
+        const int32_t* order = sorted.order.data<int32_t>() + start[v];
+        T* out = dtable.data<T>() + v * channels;
+        const auto write = [=](const float* sum, int64_t first, int64_t columns) {
+          T* to = out + first;
+          for (int64_t c = 0; c < columns; ++c) {
+            to[c] = rounded<T>(accumulate ? float(to[c]) + sum[c] : sum[c]);
+          }
+        };
+        const auto row_of = [&](int64_t i) { return WeightedRow{order[i], weight_of(order[i])}; };
+        sum_rows(dy.data<T>(), channels, count, row_of, write);
+      }
+    });
+  });
+}
+
+}  // namespace tessera::cpu
