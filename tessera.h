@@ -1,5 +1,5 @@
-// Everything that a program which trains or runs a model includes. What images need is declared
-// here too, and linked with the package's component `images` (README.md).
+// Everything that a program which trains or runs a model includes. What images and ratings need is
+// declared here too, and linked with the package's components `images` and `ratings` (README.md).
 #pragma once
 
 #include "core/check_gradient.h"
@@ -11,6 +11,9 @@
 #include "core/tensor.h"
 #include "data/images/image_data.h"
 #include "data/images/image_input.h"
+#include "data/ratings/item_titles.h"
+#include "data/ratings/rating_data.h"
+#include "data/ratings/rating_digest.h"
 #include "data/tokens/token_data.h"
 #include "data/tokens/token_input.h"
 #include "dist/agreement.h"

@@ -5,12 +5,13 @@ set(header_dir ${CMAKE_INSTALL_INCLUDEDIR}/tessera)
 
 set(package_libraries tessera_core tessera_nn tessera_dist tessera_optim tessera_models tessera_data
   tessera_train)
+set(rating_libraries tessera_files tessera_ratings)
 set(image_libraries tessera_images tessera_train_images)
 
 # What is not built is named, with the command that builds it, before anything is installed: run.sh,
 # for one, builds a part.
 set(missing "")
-foreach(target IN LISTS programs package_libraries image_libraries)
+foreach(target IN LISTS programs package_libraries rating_libraries image_libraries)
   string(APPEND missing "if(NOT EXISTS \"$<TARGET_FILE:${target}>\")
   string(APPEND missing \" ${target}\")
 endif()
@@ -25,7 +26,11 @@ endif()")
 install(TARGETS ${programs})
 install(EXPORT Tessera NAMESPACE Tessera:: FILE TesseraTargets.cmake DESTINATION ${package_dir})
 install(TARGETS tessera ${package_libraries} EXPORT Tessera)
-# The component images, which brings zlib, JPEG and PNG only to those who ask for it.
+# The component ratings, which brings zlib only to those who ask for it.
+install(EXPORT TesseraRatings NAMESPACE Tessera:: FILE TesseraRatingsTargets.cmake
+  DESTINATION ${package_dir})
+install(TARGETS ${rating_libraries} EXPORT TesseraRatings)
+# The component images, which brings JPEG and PNG too, and reads compressed files as ratings do.
 install(EXPORT TesseraImages NAMESPACE Tessera:: FILE TesseraImagesTargets.cmake
   DESTINATION ${package_dir})
 install(TARGETS ${image_libraries} EXPORT TesseraImages)

@@ -21,7 +21,7 @@ missing() {
     fail "$(< "$work/output")"
 }
 programs=(comm_bench generate predict train_gpt train_resnet tune zero_plan)
-libraries=(core nn dist optim models data train images train_images)
+libraries=(core nn dist optim models data train files ratings images train_images)
 missing "${programs[@]}" "${libraries[@]/#/tessera_}"
 
 # As after run.sh; which file it is does not matter before it is installed.

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "core/error.h"
-#include "data/images/formats/gzip_file.h"
+#include "data/files/gzip_file.h"
 
 namespace tessera::data {
 namespace {

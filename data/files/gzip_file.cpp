@@ -1,4 +1,4 @@
-#include "data/images/formats/gzip_file.h"
+#include "data/files/gzip_file.h"
 
 #include <algorithm>
 #include <cerrno>

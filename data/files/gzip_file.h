@@ -14,6 +14,7 @@ class GzipFile {
   explicit GzipFile(const std::string& path);
 
   const std::string& path() const { return path_; }
+  int64_t stored_bytes() const { return file_bytes_; }  // as it is on the disk
   /// Fills `out`, or as much of it as there is, and says how much that was. Throws InputError where
   /// the compressed data is damaged or cut short.
   size_t read(std::span<uint8_t> out);

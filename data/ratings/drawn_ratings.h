@@ -1,0 +1,61 @@
+// Ratings of planted factors, drawn by the program itself, so that training works without any file
+// and a test knows how well a model can do:
+//
+//   rating(u, i) = 3.5 + b_u + c_i + p_u . q_i + noise
+//
+// with biases b and c of deviation 0.4, factors p and q of `rank` values whose product has the
+// deviation 0.6, and noise of deviation `noise`, all of them sums of twelve uniform numbers. They
+// are neither rounded nor clamped, so the noise's deviation is the RMSE of the best prediction.
+//
+// Some users are more active and some items more popular than others: of those in places 0, 1, 2,
+// ... of a random order a place r has a share in proportion to 1 / (r + 1 + n / 20), n being how
+// many there are, and each user has at least one rating where there are enough. A user rates an
+// item at most once, and at most three quarters of all.
+//
+// Every number is a function of the seed and of the user, the item or the pair, and integers alone
+// decide: every machine draws the same.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "data/ratings/ratings.h"
+
+namespace tessera::data {
+
+struct DrawnRatingOptions {
+  int64_t users = 1000;
+  int64_t items = 600;
+  int64_t ratings = 60'000;  // at most half of all pairs
+  int64_t rank = 8;
+  double noise = 0.5;
+  uint64_t seed = 0;
+};
+
+class PlantedRatings {
+ public:
+  /// Throws InputError for sizes that cannot be drawn.
+  explicit PlantedRatings(const DrawnRatingOptions& options);
+
+  /// The rating of a pair without its noise.
+  double expected(int64_t user, int64_t item) const;
+  /// All ratings, those of a user together, with times within a year.
+  Ratings draw() const;
+
+ private:
+  /// Numbers are whole multiples of 2^-16, their products of 2^-32.
+  struct Planted {
+    std::vector<int64_t> biases;
+    std::vector<int64_t> factors;  // (users or items, rank)
+  };
+
+  Planted plant(const char* purpose, int64_t count) const;
+  int64_t fixed_expected(int64_t user, int64_t item) const;
+  std::vector<int64_t> counts_of_users() const;
+
+  DrawnRatingOptions options_;
+  Planted users_;
+  Planted items_;
+};
+
+}  // namespace tessera::data

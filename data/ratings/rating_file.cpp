@@ -1,0 +1,148 @@
+#include "data/ratings/rating_file.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <filesystem>
+#include <limits>
+#include <utility>
+
+#include "core/error.h"
+#include "data/files/text_fields.h"
+#include "data/files/text_lines.h"
+#include "data/ratings/id_table.h"
+#include "data/ratings/rating_layout.h"
+
+namespace tessera::data {
+namespace {
+
+namespace fs = std::filesystem;
+
+template <class T>
+T number_in(std::string_view text, std::string_view name, const TextLines& lines) {
+  T value{};
+  const char* const end = text.data() + text.size();
+  const auto [last, error] = std::from_chars(text.data(), end, value);
+  if (error == std::errc::result_out_of_range && last == end) {
+    lines.refuse("the {} {} is too large or too small", name, excerpt(text));
+  }
+  if (error != std::errc{} || last != end || !std::isfinite(value)) {
+    const char* const advice =
+        lines.number() > 1 ? "" : "; if the line has names, give columns behind 'header:'";
+    lines.refuse("the {} is {}, expected a number{}", name, excerpt(text), advice);
+  }
+  return value;
+}
+
+class RatingParser {
+ public:
+  RatingParser(const RatingLayout& layout, const TextLines& lines)
+      : layout_(layout), lines_(lines), splitter_(layout.separator) {}
+
+  void add(std::string_view line) {
+    const auto fields = splitter_.split(line, lines_);
+    if (fields.size() != layout_.fields.size()) {
+      lines_.refuse("has {} fields between {}, expected {}: {}", fields.size(),
+                    name_of_separator(layout_.separator), layout_.fields.size(), layout_.names());
+    }
+    if (ratings_.users.size() == most_ratings) {
+      lines_.refuse("is one more than the {} ratings that are possible", most_ratings);
+    }
+    for (size_t i = 0; i < fields.size(); ++i) take(layout_.fields[i], fields[i]);
+  }
+
+  // With the ids in their order.
+  RatingData finish() {
+    RatingData data{.format = layout_.format, .train = std::move(ratings_)};
+    renumber(data.train.users, users_.sort());
+    renumber(data.train.items, items_.sort());
+    data.user_ids = users_.take_ids();
+    data.item_ids = items_.take_ids();
+    data.has_ratings = layout_.has(RatingField::rating);
+    if (!data.has_ratings) data.train.values.assign(data.train.users.size(), 1.0f);
+    return data;
+  }
+
+ private:
+  static constexpr size_t most_ratings = std::numeric_limits<uint32_t>::max();
+
+  void take(RatingField field, std::string_view text) {
+    switch (field) {
+      case RatingField::skipped:
+        break;
+      case RatingField::user:
+        ratings_.users.push_back(users_.number_of(text, lines_));
+        break;
+      case RatingField::item:
+        ratings_.items.push_back(items_.number_of(text, lines_));
+        break;
+      case RatingField::rating:
+        ratings_.values.push_back(number_in<float>(text, "rating", lines_));
+        break;
+      case RatingField::time:
+        ratings_.times.push_back(number_in<double>(text, "time", lines_));
+        break;
+    }
+  }
+
+  static void renumber(std::vector<int32_t>& numbers, const std::vector<int32_t>& new_numbers) {
+    for (int32_t& number : numbers) number = new_numbers[static_cast<size_t>(number)];
+  }
+
+  const RatingLayout& layout_;
+  const TextLines& lines_;
+  FieldSplitter splitter_;
+  IdTable users_{"user"};
+  IdTable items_{"item"};
+  Ratings ratings_;
+};
+
+// The file of ratings in a folder, which must be the only one.
+std::string file_in(const std::string& folder) {
+  std::vector<std::string> found;
+  std::error_code error;
+  for (fs::directory_iterator entry(folder, error), end; !error && entry != end;
+       entry.increment(error)) {
+    const std::string file = entry->path().filename();
+    std::string_view name = file;
+    if (name.ends_with(".gz")) name.remove_suffix(3);
+    if (name == "u.data" || name == "ratings.dat" || name == "ratings.csv" ||
+        name.ends_with(".inter")) {
+      found.push_back(file);
+    }
+  }
+  if (error) fail_input("{}: cannot be read: {}", folder, error.message());
+  std::sort(found.begin(), found.end());
+  if (found.empty()) {
+    fail_input(
+        "{}: has no ratings that are known here. Looked for: u.data, ratings.dat, "
+        "ratings.csv (MovieLens) and *.inter (RecBole), with .gz or without; or give a file "
+        "and name its columns",
+        folder);
+  }
+  if (found.size() > 1) {
+    fail_input("{}: has {}, expected one file of ratings: give the path of one", folder,
+               fmt::join(found, " and "));
+  }
+  return fs::path(folder) / found.front();
+}
+
+}  // namespace
+
+RatingData read_rating_file(const std::string& path, const std::string& columns) {
+  std::error_code error;
+  TextLines lines(fs::is_directory(path, error) ? file_in(path) : path);
+  std::string_view line;
+  if (!lines.next(line)) fail_input("{}: is empty", lines.path());
+  const RatingLayout layout = find_rating_layout(lines, line, columns);
+  if (layout.has_header && !lines.next(line)) {
+    fail_input("{}: has a header and no ratings", lines.path());
+  }
+  RatingParser parser(layout, lines);
+  do {
+    parser.add(line);
+  } while (lines.next(line));
+  return parser.finish();
+}
+
+}  // namespace tessera::data

@@ -1,0 +1,174 @@
+#include "data/ratings/rating_layout.h"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <filesystem>
+#include <optional>
+
+#include "data/files/text_fields.h"
+
+namespace tessera::data {
+namespace {
+
+constexpr std::array<std::string_view, 5> field_names = {"-", "user", "item", "rating", "time"};
+constexpr std::string_view header_mark = "header:";
+
+// Names that headers of files have, in lower case and without "_", "-" and spaces.
+std::optional<RatingField> field_called(std::string_view name) {
+  std::string plain;
+  for (const char c : name) {
+    if (c == '_' || c == '-' || c == ' ') continue;
+    plain += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  }
+  const auto is = [&](std::initializer_list<std::string_view> names) {
+    return std::ranges::find(names, plain) != names.end();
+  };
+  if (is({"user", "userid"})) return RatingField::user;
+  if (is({"item", "itemid", "movie", "movieid"})) return RatingField::item;
+  if (is({"rating"})) return RatingField::rating;
+  if (is({"time", "timestamp"})) return RatingField::time;
+  return {};
+}
+
+// What is wrong with the fields as a whole; empty if nothing is.
+std::string fault_of(const std::vector<RatingField>& fields) {
+  for (const RatingField field :
+       {RatingField::user, RatingField::item, RatingField::rating, RatingField::time}) {
+    const std::string_view name = field_names[static_cast<size_t>(field)];
+    const auto times = std::ranges::count(fields, field);
+    if (times > 1) return fmt::format("has the column {} {} times", name, times);
+    if (times == 0 && (field == RatingField::user || field == RatingField::item)) {
+      return fmt::format("has no column {}", name);
+    }
+  }
+  return {};
+}
+
+std::string name_without_gz(const std::string& path) {
+  std::string name = std::filesystem::path(path).filename();
+  if (name.ends_with(".gz")) name.resize(name.size() - 3);
+  return name;
+}
+
+RatingLayout with_header_checked(RatingLayout layout, const TextLines& lines) {
+  const std::string fault = fault_of(layout.fields);
+  if (!fault.empty()) lines.refuse("the header {}", fault);
+  return layout;
+}
+
+// RecBole's atomic file of interactions: NAME:TYPE fields between tabs.
+RatingLayout inter_layout(const TextLines& lines, std::string_view header) {
+  RatingLayout layout{.format = "inter", .separator = "\t", .fields = {}, .has_header = true};
+  FieldSplitter splitter(layout.separator);
+  for (const std::string_view text : splitter.split(header, lines)) {
+    const size_t colon = text.find(':');
+    if (colon == text.npos) {
+      lines.refuse("the header has the field {}, expected NAME:TYPE, as user_id:token",
+                   excerpt(text));
+    }
+    const auto field = field_called(text.substr(0, colon));
+    if (!field) {
+      lines.refuse(
+          "the header has the field {}, expected user_id, item_id, rating or timestamp; "
+          "or name the columns, as columns = header:user,item,-",
+          excerpt(text));
+    }
+    const bool is_id = *field == RatingField::user || *field == RatingField::item;
+    const std::string_view expected = is_id ? "token" : "float";
+    if (text.substr(colon + 1) != expected) {
+      lines.refuse("the header has the field {}, expected the type {}", excerpt(text), expected);
+    }
+    layout.fields.push_back(*field);
+  }
+  return with_header_checked(std::move(layout), lines);
+}
+
+RatingLayout csv_layout(const TextLines& lines, std::string_view header) {
+  RatingLayout layout{.format = "csv", .separator = ",", .fields = {}, .has_header = true};
+  FieldSplitter splitter(layout.separator);
+  for (const std::string_view text : splitter.split(header, lines)) {
+    const auto field = field_called(text);
+    if (!field) {
+      lines.refuse(
+          "the header has the column {}, expected userId, movieId (or itemId), rating and "
+          "timestamp; or name the columns, as columns = header:user,item,rating,-",
+          excerpt(text));
+    }
+    layout.fields.push_back(*field);
+  }
+  return with_header_checked(std::move(layout), lines);
+}
+
+// The first separator that cuts the line into as many fields as there are columns.
+std::string separator_of(const TextLines& lines, std::string_view line, size_t columns) {
+  for (const char* separator : {"\t", "::", ";", ",", "|", " "}) {
+    FieldSplitter splitter(separator);
+    if (line.find(separator) == line.npos) continue;
+    if (splitter.split(line, lines).size() == columns) return separator;
+  }
+  lines.refuse(
+      "is not {} fields, one for each column, between tabs, '::', ';', ',', '|' or "
+      "spaces: {}",
+      columns, excerpt(line));
+}
+
+RatingLayout named_layout(const TextLines& lines, std::string_view line, std::string_view columns) {
+  RatingLayout layout{.format = "columns", .separator = {}, .fields = {}};
+  layout.has_header = columns.starts_with(header_mark);
+  std::string_view rest = columns;
+  if (layout.has_header) rest.remove_prefix(header_mark.size());
+  while (true) {
+    const size_t length = std::min(rest.find(','), rest.size());
+    const auto found = std::ranges::find(field_names, trimmed(rest.substr(0, length)));
+    if (found == field_names.end()) {
+      fail_input(
+          "columns are {}, expected user, item, rating, time and - (skipped) between "
+          "commas, as user,item,rating,time, behind 'header:' if the first line has names",
+          excerpt(columns));
+    }
+    layout.fields.push_back(static_cast<RatingField>(found - field_names.begin()));
+    if (length == rest.size()) break;
+    rest.remove_prefix(length + 1);
+  }
+  const std::string fault = fault_of(layout.fields);
+  if (!fault.empty()) fail_input("columns are {}: it {}", excerpt(columns), fault);
+  layout.separator = separator_of(lines, line, layout.fields.size());
+  return layout;
+}
+
+}  // namespace
+
+bool RatingLayout::has(RatingField field) const {
+  return std::ranges::find(fields, field) != fields.end();
+}
+
+std::string RatingLayout::names() const {
+  std::vector<std::string_view> names;
+  for (const RatingField field : fields) names.push_back(field_names[static_cast<size_t>(field)]);
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
+RatingLayout find_rating_layout(const TextLines& lines, std::string_view first_line,
+                                const std::string& columns) {
+  if (!columns.empty()) return named_layout(lines, first_line, columns);
+  const bool is_inter = name_without_gz(lines.path()).ends_with(".inter");
+  if (is_inter || first_line.find(":token") != first_line.npos) {
+    return inter_layout(lines, first_line);
+  }
+  for (const char* separator : {"::", "\t"}) {
+    if (first_line.find(separator) == first_line.npos) continue;
+    return {
+        .format = "movielens",
+        .separator = separator,
+        .fields = {RatingField::user, RatingField::item, RatingField::rating, RatingField::time}};
+  }
+  if (first_line.find(',') != first_line.npos) return csv_layout(lines, first_line);
+  lines.refuse(
+      "begins with {}, expected tabs or '::' between user, item, rating and time "
+      "(MovieLens), a header as userId,movieId,rating,timestamp, or that of a .inter "
+      "file; or name the columns, as columns = user,item,rating,time",
+      excerpt(first_line));
+}
+
+}  // namespace tessera::data

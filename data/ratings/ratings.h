@@ -1,0 +1,18 @@
+// Ratings, or interactions, as arrays of one length.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace tessera::data {
+
+struct Ratings {
+  std::vector<int32_t> users;  // dense numbers from 0
+  std::vector<int32_t> items;
+  std::vector<float> values;
+  std::vector<double> times;  // seconds; empty where the file has none
+
+  int64_t size() const { return static_cast<int64_t>(users.size()); }
+};
+
+}  // namespace tessera::data

@@ -1,0 +1,125 @@
+#include "data/files/text_lines.h"
+
+#include <sys/stat.h>
+
+#include "data/files/text_fields.h"
+#include "tests/support/catch.h"
+#include "tests/support/image_files.h"
+#include "tests/support/temporary_folder.h"
+
+using namespace tessera;
+using namespace std::string_literals;
+using Catch::Matchers::ContainsSubstring;
+using Catch::Matchers::EndsWith;
+using test::TemporaryFolder;
+
+namespace {
+
+using Strings = std::vector<std::string>;
+
+Strings lines_of(const std::string& bytes) {
+  const TemporaryFolder folder;
+  data::TextLines lines(folder.file("text", bytes));
+  Strings result;
+  for (std::string_view line; lines.next(line);) result.emplace_back(line);
+  return result;
+}
+
+std::string refusal(const std::string& bytes) {
+  return test::message_of<InputError>([&] { lines_of(bytes); });
+}
+
+Strings split(const std::string& separator, const std::string& line) {
+  const TemporaryFolder folder;
+  data::TextLines lines(folder.file("text", line));
+  std::string_view first;
+  REQUIRE(lines.next(first));
+  data::FieldSplitter splitter(separator);
+  const auto fields = splitter.split(first, lines);
+  return {fields.begin(), fields.end()};
+}
+
+}  // namespace
+
+TEST_CASE("lines end in LF, CRLF or the end of the file") {
+  REQUIRE(lines_of("a\nbc\n") == Strings{"a", "bc"});
+  REQUIRE(lines_of("a\r\nbc\r\n") == Strings{"a", "bc"});
+  REQUIRE(lines_of("a\nbc") == Strings{"a", "bc"});
+  REQUIRE(lines_of("a\n\n\r\n") == Strings{"a"});
+  REQUIRE(lines_of("\xEF\xBB\xBFuser") == Strings{"user"});
+  REQUIRE(lines_of("").empty());
+  REQUIRE(lines_of("\n").empty());
+}
+
+TEST_CASE("lines of a text larger than the buffer, compressed or not") {
+  // Lengths from 1 to the longest, so that some end where the buffer does.
+  Strings expected;
+  std::string text;
+  for (size_t i = 0; text.size() < 5'000'000; ++i) {
+    expected.push_back(std::to_string(i) + std::string(i * 37 % 700, 'x'));
+    if (i % 1000 == 0) expected.back().resize(data::TextLines::most_line_bytes, 'y');
+    text += expected.back() + '\n';
+  }
+  REQUIRE(lines_of(text) == expected);
+  REQUIRE(lines_of(test::gzipped(text)) == expected);
+}
+
+TEST_CASE("texts that are refused, with the line") {
+  CHECK_THAT(refusal("a\n\nb\n"), EndsWith("text, line 2: is empty"));
+  CHECK_THAT(refusal("a\nb\0c\n"s), EndsWith("text, line 2: has a NUL byte, expected text"));
+  CHECK_THAT(refusal("a\nb\nc\xff\n"), EndsWith("text, line 3: is not UTF-8: 'c\\xff'"));
+  const size_t most = data::TextLines::most_line_bytes;
+  REQUIRE(lines_of("a\n" + std::string(most, 'b')).size() == 2);
+  CHECK_THAT(refusal("a\n" + std::string(most + 1, 'b')),
+             EndsWith("line 2: has more than 65536 bytes"));
+  CHECK_THAT(refusal(std::string(3 << 20, 'b')), EndsWith("line 1: has more than 65536 bytes"));
+  const std::string packed = test::gzipped("a\nb\n");
+  CHECK_THAT(refusal(packed.substr(0, packed.size() - 5)),
+             ContainsSubstring("text: cannot be read"));
+}
+
+TEST_CASE("a text that gzip makes a hundred times smaller is refused before it fills the memory") {
+  // 65 MiB of one line again and again; where little is stored, 64 MiB are read before the refusal.
+  std::string text;
+  for (int64_t i = 0; i < 65 << 16; ++i) text += "user\titem\t12345\n";
+  CHECK_THAT(refusal(test::gzipped(text)),
+             ContainsSubstring("become more than 100 times as many: this is no table"));
+}
+
+TEST_CASE("folders, pipes and missing files are no texts") {
+  const TemporaryFolder folder;
+  const auto open = [&](const std::string& name) {
+    return test::message_of<InputError>([&] { data::TextLines{folder.path(name)}; });
+  };
+  CHECK_THAT(open("nothing"), EndsWith("nothing: cannot be opened: No such file or directory"));
+  CHECK_THAT(open(""), EndsWith(": is not a regular file"));
+  REQUIRE(::mkfifo(folder.path("pipe").c_str(), 0600) == 0);
+  CHECK_THAT(open("pipe"), EndsWith("pipe: is not a regular file"));
+}
+
+TEST_CASE("UTF-8") {
+  for (const auto& text : {""s, "a\0"s, "\xC3\xA9"s, "\xE2\x82\xAC"s, "\xF0\x9F\x98\x80"s,
+                           "\xED\x9F\xBF\xEE\x80\x80\xF4\x8F\xBF\xBF"s}) {
+    CHECK(data::is_utf8(text));
+  }
+  // Alone or cut, longer than needed, a surrogate, above 10FFFF.
+  for (const char* text :
+       {"\x80", "\xC3", "\xC0\x80", "\xC1\xBF", "\xE0\x9F\xBF", "\xE2\x82", "\xED\xA0\x80",
+        "\xF0\x8F\xBF\xBF", "\xF4\x90\x80\x80", "\xF5\x80\x80\x80", "\xC3\x41", "\xE2\x82\x41"}) {
+    CHECK_FALSE(data::is_utf8(text));
+  }
+}
+
+TEST_CASE("fields between separators") {
+  REQUIRE(split("\t", "a\t b \t\tc") == Strings{"a", "b", "", "c"});
+  REQUIRE(split("::", "a::b:c::") == Strings{"a", "b:c", ""});
+  REQUIRE(split(" ", "  a   b c  ") == Strings{"a", "b", "c"});
+  REQUIRE(split("|", "a|\"b|c\"") == Strings{"a", "\"b", "c\""});
+  REQUIRE(split(",", "a") == Strings{"a"});
+  REQUIRE(split(",", R"(1, "a, ""b"" " ,"",c"d)") == Strings{"1", "a, \"b\" ", "", "c\"d"});
+  REQUIRE(split(";", R"("";"x")") == Strings{"", "x"});
+  CHECK_THAT(test::message_of<InputError>([] { split(",", "1,\"ab"); }),
+             EndsWith("line 1: has a quote that does not end: 'ab'"));
+  CHECK_THAT(test::message_of<InputError>([] { split(",", "1,\"a\"b,2"); }),
+             EndsWith("line 1: has 'b' behind a field in quotes, expected ','"));
+}
