@@ -210,7 +210,7 @@ Options parse(int argc, char** argv) {
 int run(int argc, char** argv) {
   const Options options = parse(argc, argv);
   std::vector<Reader> readers = weight_readers();
-  for (auto& more : {data_readers(), option_readers()}) {
+  for (auto& more : {data_readers(), rating_readers(), option_readers()}) {
     readers.insert(readers.end(), more.begin(), more.end());
   }
   int64_t failed = 0;

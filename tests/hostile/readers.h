@@ -24,6 +24,7 @@ struct Reader {
 
 std::vector<Reader> weight_readers();  // safetensors, config.json, image models, tables of tune
 std::vector<Reader> data_readers();    // tokens and images
+std::vector<Reader> rating_readers();  // files of ratings, and of titles
 std::vector<Reader> option_readers();  // --config of the programs
 
 }  // namespace tessera::hostile
