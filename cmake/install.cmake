@@ -5,7 +5,7 @@ set(header_dir ${CMAKE_INSTALL_INCLUDEDIR}/tessera)
 
 set(package_libraries tessera_core tessera_nn tessera_dist tessera_optim tessera_models tessera_data
   tessera_train)
-set(rating_libraries tessera_files tessera_ratings)
+set(rating_libraries tessera_files tessera_ratings tessera_train_ratings)
 set(image_libraries tessera_images tessera_train_images)
 
 # What is not built is named, with the command that builds it, before anything is installed: run.sh,

@@ -20,7 +20,14 @@ inline constexpr int64_t aligned = 256;
 
 /// The gradient of a linear layer's bias: sums over the rows.
 int64_t bias_gradient_workspace(Device device, int64_t rows, int64_t channels);
-/// The mean of the rows' losses.
+/// The mean of the rows' losses, and any sum of so many elements.
 int64_t mean_workspace(int64_t rows);
+/// A linear layer whose weight is stored as [out, in]; with its gradients in training.
+struct LinearSizes {
+  int64_t rows, in, out;
+  bool bias = true;
+};
+int64_t linear_workspace(const Context& context, DType dtype, const LinearSizes& sizes,
+                         bool training);
 
 }  // namespace tessera::models

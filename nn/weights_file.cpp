@@ -16,8 +16,10 @@ constexpr const char* mean_suffix = ".running_mean";
 constexpr const char* variance_suffix = ".running_var";
 constexpr const char* batches_suffix = ".num_batches_tracked";
 
-std::vector<SafetensorsSpec> specs_of(const Module& model) {
+std::vector<SafetensorsSpec> specs_of(const Module& model,
+                                      const std::vector<NamedTensor>& others = {}) {
   std::vector<SafetensorsSpec> specs;
+  for (const auto& [name, tensor] : others) specs.push_back({name, tensor.dtype(), tensor.shape()});
   for (const NamedParameter& named : model.named_parameters()) {
     specs.push_back({named.name, DType::f32, named.parameter.shape()});
   }
@@ -75,9 +77,11 @@ void load_parameter(const NamedParameter& named, const ParameterSource& source) 
   assign(tensor, [&](int64_t begin, std::span<float> out) { source(named, begin, out); });
 }
 
-WeightsFile::WeightsFile(const std::string& path, const Module& model) : file_(path) {
+WeightsFile::WeightsFile(const std::string& path, const Module& model,
+                         const std::vector<std::string>& others)
+    : file_(path) {
   for (const SafetensorsEntry& entry : file_.entries()) entries_.emplace(entry.name, entry);
-  std::set<std::string> known;
+  std::set<std::string> known(others.begin(), others.end());
   for (const SafetensorsSpec& spec : specs_of(model)) {
     known.insert(spec.name);
     if (spec.dtype == DType::f32) expect(spec.name, spec.shape);
@@ -123,8 +127,11 @@ void WeightsFile::load(Module& model) const {
 }
 
 WeightsWriter::WeightsWriter(const std::string& path, const Module& model,
-                             const SafetensorsMetadata& metadata)
-    : file_(path, specs_of(model), metadata) {}
+                             const SafetensorsMetadata& metadata,
+                             const std::vector<NamedTensor>& others)
+    : file_(path, specs_of(model, others), metadata) {
+  for (const auto& [name, tensor] : others) file_.write(name, tensor);
+}
 
 void WeightsWriter::write(const NamedParameter& named, std::span<const float> values) {
   file_.write(named.name, 0, values);

@@ -19,6 +19,7 @@
 #include <map>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "nn/parameter_source.h"
 #include "nn/safetensors.h"
@@ -29,8 +30,9 @@ namespace tessera::nn {
 class WeightsFile {
  public:
   /// Checks that the file has every parameter and running statistic, in its shape and as F32, BF16
-  /// or F16, and nothing else. Throws InputError.
-  WeightsFile(const std::string& path, const Module& model);
+  /// or F16, and nothing else but tensors of the names in `others`. Throws InputError.
+  WeightsFile(const std::string& path, const Module& model,
+              const std::vector<std::string>& others = {});
 
   /// The values of the file, which must outlive what is returned; throws as read_weights does.
   ParameterSource source() const;
@@ -49,9 +51,11 @@ class WeightsFile {
 /// Writes a model's weights as F32, as a whole or not at all.
 class WeightsWriter {
  public:
-  /// Of the model only names and shapes are used. Throws InputError where nothing can be written.
+  /// Of the model only names and shapes are used. `others` are written beside its weights. Throws
+  /// InputError where nothing can be written.
   WeightsWriter(const std::string& path, const Module& model,
-                const SafetensorsMetadata& metadata = {{"format", "pt"}});
+                const SafetensorsMetadata& metadata = {{"format", "pt"}},
+                const std::vector<NamedTensor>& others = {});
 
   /// A whole parameter.
   void write(const NamedParameter& named, std::span<const float> values);

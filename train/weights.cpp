@@ -86,7 +86,8 @@ void save_parameters(const std::string& path, optim::ZeroOptimizer& optimizer,
 void save_weights(const std::string& path, const nn::Module& model, optim::ZeroOptimizer& optimizer,
                   const dist::World& world, const SaveOptions& options) {
   save_parameters(path, optimizer, world, [&](const std::string& to) {
-    const auto writer = std::make_shared<nn::WeightsWriter>(to, model, options.metadata);
+    const auto writer =
+        std::make_shared<nn::WeightsWriter>(to, model, options.metadata, options.others);
     return WeightsSink{
         .write = [writer](const nn::NamedParameter& named,
                           std::span<const float> values) { writer->write(named, values); },

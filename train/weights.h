@@ -10,6 +10,7 @@
 #include <functional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "dist/bootstrap.h"
 #include "nn/module.h"
@@ -21,6 +22,7 @@ namespace tessera::train {
 struct SaveOptions {
   nn::SafetensorsMetadata metadata = {{"format", "pt"}};
   int64_t batches = 0;  // micro-batches that the running statistics have seen
+  std::vector<nn::NamedTensor> others = {};  // beside the weights, on the CPU; of rank 0
 };
 
 /// Parameters, of 16 bits their master weights, and running statistics, all as F32; rank 0 writes

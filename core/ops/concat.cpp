@@ -120,9 +120,11 @@ std::vector<Tensor> split(const Tensor& x, const std::vector<int64_t>& sizes, in
     const Tensor dx = grads.destination(0);
     int64_t begin = 0;
     for (size_t i = 0; i < sizes.size(); ++i) {
-      const Tensor none = Tensor::zeros(with_size(dx.shape(), at.dim, sizes[i]), dx.dtype(),
-                                        dx.device(), Category::workspace);
-      copy_part(at, dx, dys[i].defined() ? dys[i] : none, begin, true);
+      const Tensor part = dys[i].defined()
+                              ? dys[i]
+                              : Tensor::zeros(with_size(dx.shape(), at.dim, sizes[i]), dx.dtype(),
+                                              dx.device(), Category::workspace);
+      copy_part(at, dx, part, begin, true);
       begin += sizes[i];
     }
   });

@@ -2,56 +2,28 @@
 #include "models/image/image_memory.h"
 
 #include <algorithm>
-#include <memory>
 #include <vector>
 
 #include "models/image/image_workspace.h"
 #include "models/kernel_workspace.h"
+#include "models/memory_tape.h"
 
 namespace tessera::models {
 namespace {
-
-/// Bytes that are alive, and the most that ever were.
-struct Alive {
-  int64_t now = 0;
-  int64_t peak = 0;
-};
-
-/// The memory of a tensor, without contents: alive as long as someone holds it.
-class Block {
- public:
-  Block(Alive& alive, int64_t bytes) : alive_(alive), bytes_(bytes) {
-    alive_.now += bytes_;
-    alive_.peak = std::max(alive_.peak, alive_.now);
-  }
-  ~Block() { alive_.now -= bytes_; }
-  Block(const Block&) = delete;
-  Block& operator=(const Block&) = delete;
-
- private:
-  Alive& alive_;
-  int64_t bytes_;
-};
-using Memory = std::shared_ptr<const Block>;
-
-struct Value {
-  Shape shape;           // (N, H, W, C) or (N, C)
-  Memory memory;         // none of the images, which are not counted
-  int64_t producer = -1;  // the operation that made it
-};
 
 /// The operations of a micro-batch, one function each, as core/image_ops.h has them. In training
 /// each leaves on the tape what its gradient keeps and which of its inputs get one.
 class Tape {
  public:
-  Tape(const ImageMicroBatch& micro, bool training) : micro_(micro), training_(training) {
+  Tape(const ImageMicroBatch& micro, bool training) : tape_(training), micro_(micro) {
     if (!can_be_asked(micro.device)) return;
     workspace_ = ImageWorkspace{current_context(micro.device), micro.dtype, training};
     workspace_bytes_ = 0;
   }
 
   Value images(const ImageSizes& sizes) const {
-    return {{micro_.images, sizes.side, sizes.side, sizes.channels}, nullptr};
+    return {.shape = {micro_.images, sizes.side, sizes.side, sizes.channels},
+            .dtype = micro_.dtype};
   }
 
   Value conv2d(const Value& x, int64_t out, int64_t kernel, const Conv2dOptions& options,
@@ -59,24 +31,24 @@ class Tape {
     const Conv2dSizes sizes = conv2d_sizes(x.shape, {out, x.shape[3], kernel, kernel}, options);
     take([&](const auto& of) { return of.conv2d(sizes, has_bias, x.producer >= 0); });
     Value y = empty({sizes.images, sizes.out_height, sizes.out_width, out});
-    record(y, {x.memory}, {&x});
+    tape_.record(y, {x.memory}, {{&x}}, true);
     return y;
   }
 
   Value batch_norm(const Value& x, bool relu, const Value* residual = nullptr) {
     const int64_t channels = x.shape[-1];
     take([&](const auto& of) { return of.batch_norm(x.shape.elements() / channels, channels); });
-    const Memory mean = training_ ? block(4 * channels) : nullptr;
-    const Memory variance = training_ ? block(4 * channels) : nullptr;
-    const Memory rstd = block(4 * channels);
+    const Memory mean = tape_.training() ? tape_.block(4 * channels) : nullptr;
+    const Memory variance = tape_.training() ? tape_.block(4 * channels) : nullptr;
+    const Memory rstd = tape_.block(4 * channels);
     Value y = empty(x.shape);
-    record(y, {x.memory, relu ? y.memory : nullptr, mean, rstd}, {&x, residual});
+    tape_.record(y, {x.memory, relu ? y.memory : nullptr, mean, rstd}, {{&x}, {residual}}, true);
     return y;
   }
 
   Value relu(const Value& x) {
     Value y = empty(x.shape);
-    record(y, {y.memory}, {&x});
+    tape_.record(y, {y.memory}, {{&x}});
     return y;
   }
 
@@ -84,8 +56,8 @@ class Tape {
     const auto& [kernel, stride, padding] = options;
     const int64_t side = (x.shape[1] + 2 * padding.height - kernel.height) / stride.height + 1;
     Value y = empty({x.shape[0], side, side, x.shape[3]});
-    const Memory places = block(y.shape.elements());
-    record(y, {places}, {&x});
+    const Memory places = tape_.block(y.shape.elements());
+    tape_.record(y, {places}, {{&x}});
     return y;
   }
 
@@ -95,18 +67,18 @@ class Tape {
     const int64_t pixels = x.shape[1] * x.shape[2];
     const Shape flat{x.shape[0], x.shape[3] * pixels};
     // A reshape shares the memory and hands the gradient on.
-    if (pixels == 1 || x.shape[3] == 1) return {flat, x.memory, x.producer};
+    if (pixels == 1 || x.shape[3] == 1) return {flat, x.dtype, x.memory, x.producer};
     return without_kept(x, flat);
   }
 
   Value dropout(const Value& x, float probability) {
-    return training_ && probability > 0 ? without_kept(x, x.shape) : x;
+    return tape_.training() && probability > 0 ? without_kept(x, x.shape) : x;
   }
 
   Value linear(const Value& x, int64_t out) {
     take([&](const auto& of) { return of.linear(x.shape[0], x.shape[1], out); });
     Value y = empty({x.shape[0], out});
-    record(y, {x.memory}, {&x});
+    tape_.record(y, {x.memory}, {{&x}}, true);
     return y;
   }
 
@@ -114,67 +86,26 @@ class Tape {
     const int64_t rows = logits.shape[0];
     const bool smoothed = micro_.label_smoothing > 0;
     take([&](const auto& of) { return of.cross_entropy(rows, logits.shape[1], smoothed); });
-    const bool widens = !training_ && micro_.dtype != DType::f32;
-    const Memory wide = widens ? block(4 * logits.shape.elements()) : nullptr;
-    const Memory logsumexp = block(4 * rows);
-    Value loss = {{}, block(4)};
-    record(loss, {logits.memory, logsumexp}, {&logits});
-    // Nobody else holds the logits: their gradient takes their place.
-    if (training_) operations_.back().in_place = true;
+    const bool widens = !tape_.training() && micro_.dtype != DType::f32;
+    const Memory wide = widens ? tape_.block(4 * logits.shape.elements()) : nullptr;
+    const Memory logsumexp = tape_.block(4 * rows);
+    Value loss = tape_.empty({}, DType::f32);
+    tape_.record(loss, {logits.memory, logsumexp}, {{&logits}});
+    tape_.write_gradient_in_place();  // nobody else holds the logits
     return loss;
   }
 
-  /// From the last operation on. A gradient of two uses is added to the first of them.
-  void backward() {
-    operations_.back().gradient = block(4);
-    for (; !operations_.empty(); operations_.pop_back()) {
-      Operation& operation = operations_.back();
-      std::vector<Memory> given;
-      for (const Input& input : operation.inputs) {
-        given.push_back(operation.in_place ? operation.kept[0] : block(input.bytes));
-      }
-      operation.kept.clear();
-      operation.gradient = nullptr;
-      for (size_t i = 0; i < given.size(); ++i) {
-        Memory& gradient = operations_[static_cast<size_t>(operation.inputs[i].producer)].gradient;
-        if (!gradient) gradient = std::move(given[i]);
-      }
-    }
-  }
+  void backward() { tape_.backward(); }
 
-  ImageMemory memory() const { return {alive_.peak, workspace_bytes_}; }
+  ImageMemory memory() const { return {tape_.peak(), workspace_bytes_}; }
 
  private:
-  struct Input {
-    int64_t producer;
-    int64_t bytes;
-  };
-  struct Operation {
-    std::vector<Memory> kept;   // by its gradient's closure
-    std::vector<Input> inputs;  // that get a gradient
-    bool in_place = false;      // the gradient is written over what is kept first
-    Memory gradient = nullptr;  // of its output
-  };
-
-  Memory block(int64_t bytes) { return std::make_shared<const Block>(alive_, bytes); }
-  int64_t bytes_of(const Shape& shape) const { return shape.elements() * dtype_size(micro_.dtype); }
-  Value empty(const Shape& shape) { return {shape, block(bytes_of(shape))}; }
+  Value empty(const Shape& shape) { return tape_.empty(shape, micro_.dtype); }
 
   Value without_kept(const Value& x, const Shape& shape) {
     Value y = empty(shape);
-    record(y, {}, {&x});
+    tape_.record(y, {}, {{&x}});
     return y;
-  }
-
-  void record(Value& y, std::vector<Memory> kept, std::initializer_list<const Value*> inputs) {
-    if (!training_) return;
-    Operation operation{.kept = std::move(kept), .inputs = {}};
-    for (const Value* x : inputs) {
-      if (x == nullptr || x->producer < 0) continue;
-      operation.inputs.push_back({x->producer, bytes_of(x->shape)});
-    }
-    y.producer = std::ssize(operations_);
-    operations_.push_back(std::move(operation));
   }
 
   template <class Ask>
@@ -182,12 +113,10 @@ class Tape {
     if (workspace_) workspace_bytes_ = std::max(*workspace_bytes_, ask(*workspace_));
   }
 
+  MemoryTape tape_;
   ImageMicroBatch micro_;
-  bool training_;
   std::optional<ImageWorkspace> workspace_;
   std::optional<int64_t> workspace_bytes_;
-  Alive alive_;  // before what counts there
-  std::vector<Operation> operations_;
 };
 
 struct Filter {

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "core/ops/conv2d.h"
-#include "core/product.h"
 #include "models/kernel_workspace.h"
 
 namespace tessera::models {
@@ -63,20 +62,7 @@ int64_t ImageWorkspace::batch_norm(int64_t rows, int64_t channels) const {
 }
 
 int64_t ImageWorkspace::linear(int64_t rows, int64_t in, int64_t out) const {
-  const auto product = [this](ProductArgs args) {
-    args.dtype = dtype;
-    args.c_dtype = dtype;
-    return kernels::product_workspace_bytes(context, args);
-  };
-  // The weight is stored as [out, in].
-  const int64_t y = product({.m = rows, .n = out, .k = in, .a = {nullptr, in},
-                             .b = {nullptr, 1, in}, .c = {nullptr, out}, .bias = at(aligned)});
-  if (!training) return y;
-  const int64_t dx = product({.m = rows, .n = in, .k = out, .a = {nullptr, out},
-                              .b = {nullptr, in}, .c = {nullptr, in}});
-  const int64_t dweight = product({.m = out, .n = in, .k = rows, .a = {nullptr, 1, out},
-                                   .b = {nullptr, in}, .c = {nullptr, in}});
-  return std::max({y, dx, dweight, bias_gradient_workspace(context.device, rows, out)});
+  return linear_workspace(context, dtype, {rows, in, out}, training);
 }
 
 int64_t ImageWorkspace::cross_entropy(int64_t rows, int64_t classes, bool smoothed) const {

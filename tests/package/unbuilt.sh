@@ -20,8 +20,9 @@ missing() {
   grep -q 'Nothing is installed, because a part is not built' "$work/output" ||
     fail "$(< "$work/output")"
 }
-programs=(comm_bench generate predict train_gpt train_resnet tune zero_plan)
-libraries=(core nn dist optim models data train files ratings images train_images)
+programs=(comm_bench generate predict recommend train_gpt train_recommender train_resnet tune
+  zero_plan)
+libraries=(core nn dist optim models data train files ratings train_ratings images train_images)
 missing "${programs[@]}" "${libraries[@]/#/tessera_}"
 
 # As after run.sh; which file it is does not matter before it is installed.

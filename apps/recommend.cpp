@@ -1,0 +1,94 @@
+// Recommends items with a model that train_recommender saved:
+//
+//   recommend model.safetensors --user 196 --top 10 --items u.item
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <numeric>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "apps/cli/command_line.h"
+#include "apps/recommend_options.h"
+#include "core/context.h"
+#include "data/ratings/item_titles.h"
+#include "dist/device_choice.h"
+#include "models/recommender/recommender_file.h"
+#include "nn/weights_file.h"
+#include "train/ratings/scoring.h"
+
+namespace tessera::apps {
+namespace {
+
+int32_t number_of(const std::vector<std::string>& ids, const std::string& id,
+                  const std::string& model) {
+  const auto found = std::find(ids.begin(), ids.end(), id);
+  if (found == ids.end()) fail_input("{}: it knows no user {}", model, nn::printable(id));
+  return static_cast<int32_t>(found - ids.begin());
+}
+
+/// The best `top` items, the best one first, and of equal ones the one with the lower number.
+std::vector<int32_t> best_items(std::span<const float> scores, const data::Histories& histories,
+                                int32_t user, const RecommendOptions& options) {
+  std::vector<int32_t> items;
+  for (int32_t item = 0; item < std::ssize(scores); ++item) {
+    const float score = scores[static_cast<size_t>(item)];
+    if (!std::isfinite(score)) fail("{}: the model gives an item the score {}", options.model, score);
+    if (options.all || !histories.has(user, item)) items.push_back(item);
+  }
+  const auto count = std::min(items.size(), static_cast<size_t>(options.top));
+  std::partial_sort(items.begin(), items.begin() + static_cast<int64_t>(count), items.end(),
+                    [&](int32_t a, int32_t b) {
+                      const float left = scores[static_cast<size_t>(a)];
+                      const float right = scores[static_cast<size_t>(b)];
+                      return left != right ? left > right : a < b;
+                    });
+  items.resize(count);
+  return items;
+}
+
+void recommend(const RecommendOptions& options) {
+  dist::choose_device(options.device);
+  set_thread_count(dist::threads_per_rank(options.threads, 1));
+  models::RecommenderFile file = models::read_recommender_file(options.model);
+  std::map<std::string, std::string> titles;
+  if (!options.items.empty()) titles = data::read_item_titles(options.items);
+  const data::Histories histories(std::move(file.history), std::move(file.history_begins),
+                                  file.config.items);
+  const auto model = models::recommender(file.config);
+  nn::WeightsFile(options.model, *model, models::recommender_tensor_names()).load(*model);
+  model->eval();
+  train::Scorer scorer(*model, histories,
+                       train::ranking_evaluation_sizes(file.config, histories, 1));
+  for (const std::string& id : options.users) {
+    const int32_t user = number_of(file.user_ids, id, options.model);
+    const std::span<const float> scores = scorer.catalogue(std::span(&user, 1));
+    fmt::print("user {}\n", id);
+    for (const int32_t item : best_items(scores, histories, user, options)) {
+      float score = scores[static_cast<size_t>(item)];
+      if (file.objective == "rating") score = std::clamp(score, file.lowest, file.highest);
+      const std::string& item_id = file.item_ids[static_cast<size_t>(item)];
+      const auto title = titles.find(item_id);
+      fmt::print("{:10.4f}  {}{}\n", score, item_id,
+                 title == titles.end() ? "" : "  " + title->second);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tessera::apps
+
+int main(int argc, char** argv) {
+  using namespace tessera;
+  return apps::run_alone([&] {
+    const auto [options, help] = apps::parse_recommend_command_line(argc, argv);
+    if (help.empty()) {
+      apps::recommend(options);
+    } else {
+      fmt::print("{}", help);
+    }
+  });
+}

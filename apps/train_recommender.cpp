@@ -1,0 +1,312 @@
+// Trains a recommender by collaborative filtering with ZeRO on any number of ranks.
+//
+//   train_recommender                                        one rank, ratings that it draws
+//   mpirun -n 4 train_recommender --data ml-100k/u.data      four; the same losses, bit for bit
+//
+// Wiring only: options -> data, model, optimizer -> steps -> weights, tables.
+#include <cmath>
+#include <memory>
+#include <numeric>
+#include <optional>
+#include <string>
+
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+
+#include "apps/cli/agreement.h"
+#include "apps/cli/command_line.h"
+#include "apps/cli/run_header.h"
+#include "apps/train_recommender_options.h"
+#include "core/context.h"
+#include "data/ratings/rating_data.h"
+#include "data/ratings/rating_digest.h"
+#include "data/ratings/rating_input.h"
+#include "dist/bootstrap.h"
+#include "dist/device_choice.h"
+#include "models/recommender/recommender_file.h"
+#include "nn/weights_file.h"
+#include "optim/zero_optimizer.h"
+#include "train/plan/plan_table.h"
+#include "train/ratings/plan_ratings.h"
+#include "train/ratings/scoring.h"
+#include "train/report/announce.h"
+#include "train/report/trace_file.h"
+#include "train/step_loop.h"
+#include "train/tuned_file.h"
+#include "train/weights.h"
+
+namespace tessera::apps {
+namespace {
+
+data::RatingData open_data(const RecommenderTrainOptions& options) {
+  data::RatingData data = data::open_rating_data({.path = options.data,
+                                                  .columns = options.columns,
+                                                  .split = options.split,
+                                                  .seed = options.seed});
+  if (!data.has_ratings && !options.ranks) {
+    fail_input("{}: it has no ratings; give --objective ranking", options.data);
+  }
+  return data;
+}
+
+// Before the number of interactions decides about steps and ranks. All of the data is compared.
+void check_data(const dist::World& world, const data::RatingData& data) {
+  if (world.size == 1) return;  // nothing is read for nobody
+  dist::check_agreement(world,
+                        {{"--data", fmt::format("{}: {}, with digest {:016x}", data.format,
+                                                data.description(), digest_of_ratings(data))}});
+}
+
+float mean_rating(const data::Ratings& ratings) {
+  const double sum = std::accumulate(ratings.values.begin(), ratings.values.end(), 0.0);
+  return static_cast<float>(sum / static_cast<double>(ratings.size()));
+}
+
+/// What data and options make of a run, on every rank alike. Its parts refer to each other.
+struct Task {
+  Task(const Task&) = delete;
+  Task& operator=(const Task&) = delete;
+
+  const data::RatingData& data;
+  data::Histories histories;
+  models::RecommenderConfig config;
+  data::RatingBatches batches;
+  std::optional<train::RankingTask> ranking;  // what is held out, where items are ranked
+
+  Task(const RecommenderTrainOptions& options, const data::RatingData& all)
+      : data(all),
+        histories(all.train, all.users(), all.items()),
+        config(options.model),
+        batches(all.train, histories,
+                {.batch = options.batch,
+                 .seed = options.seed,
+                 .negatives = options.negatives,
+                 .ranks = options.ranks,
+                 .histories = config.reads_histories()}) {
+    config.users = all.users();
+    config.items = all.items();
+    config.mean = options.ranks ? 0.0f : mean_rating(all.train);
+    if (!options.ranks || options.eval_every == 0) return;
+    ranking.emplace(histories, all.validation,
+                    train::RankingTask::Options{
+                        .k = options.top, .sampled = options.sampled, .seed = options.seed});
+  }
+
+  std::unique_ptr<models::Recommender> build(const RecommenderTrainOptions& options) const {
+    auto model = models::recommender(config);
+    model->to(parameter_dtype(options.memory));
+    return model;
+  }
+
+  train::PlannedRatings planned(const RecommenderTrainOptions& options) const {
+    train::PlannedRatings result{.config = config,
+                                 .objective = options.objective,
+                                 .l2 = options.l2,
+                                 .batch = batches.sizes()};
+    if (ranking) {
+      const int64_t users = std::ssize(ranking->users());
+      result.evaluation = train::ranking_evaluation_sizes(config, histories, users);
+      result.evaluation_results = users * train::ranking_evaluation_counts;
+    } else if (options.eval_every > 0) {
+      result.evaluation = train::rating_evaluation_sizes(config, histories, data.validation,
+                                                         options.batch.micro);
+      result.evaluation_results = result.evaluation->batches * train::rating_evaluation_counts;
+    }
+    return result;
+  }
+};
+
+// One training run of a rank: what its steps need, together.
+class Run {
+ public:
+  Run(const RecommenderTrainOptions& options, const Task& task, dist::World& world)
+      : options_(options),
+        world_(world),
+        training_(training_run(options)),
+        task_(task),
+        model_(task.build(options)) {
+    set_thread_count(dist::threads_per_rank(options.threads, world.local_size));
+    check_inputs(world, options, {});
+    std::unique_ptr<nn::WeightsFile> weights;
+    if (!options.init.empty()) {
+      weights = std::make_unique<nn::WeightsFile>(options.init, *model_,
+                                                  models::recommender_tensor_names());
+    }
+    optim::ZeroOptimizer::check(*model_, training_.rule, world, training_.zero);
+    log_ =
+        train::begin_run({.log = options.log, .trace = options.trace, .save = options.save}, world);
+    input_ = std::make_unique<data::RatingInput>(task.batches);
+    optimizer_ =
+        std::make_unique<optim::ZeroOptimizer>(*model_, training_.rule, world, training_.zero);
+    if (weights) optimizer_->set_parameters(weights->source());
+  }
+
+  void train() {
+    announce();
+    train::StepLoop loop(
+        training_.loop, world_, *optimizer_, *log_,
+        {.unit = "samples",
+         .units_per_step = options_.batch.global,
+         .forward = [this](const MicroBatch& micro) { return loss(task_.batches.read(micro)); },
+         .load = [this](const MicroBatch& micro) { input_->load(micro); },
+         .loss = [this] { return loss(input_->batch()); },
+         .evaluate = [this](int64_t done) { return evaluation(done); },
+         .describe =
+             [this](int64_t step) {
+               return JsonObject().add("epoch", task_.batches.epoch(step));
+             }});
+    loop.train();
+    finish(loop.count());
+  }
+
+ private:
+  Tensor loss(const data::RatingBatch& batch) {
+    return models::recommender_loss(model_->score(train::recommender_input(batch)), batch.targets,
+                                    options_.objective, options_.l2);
+  }
+
+  void announce() {
+    std::optional<train::RankingQuality> popularity;  // the log's, and rank 0 writes it
+    if (task_.ranking && world_.rank == 0) popularity = task_.ranking->popularity();
+    log_->write(header(popularity));
+    train::announce_run(training_, options_.model.name, *model_, world_);
+    spdlog::info("{}: {}", options_.data.empty() ? task_.data.format : options_.data,
+                 task_.data.description());
+    if (!popularity) return;
+    spdlog::info("Popularity alone, among {}: hr@{} {:.4f}, ndcg@{} {:.4f}",
+                 task_.ranking->protocol(), options_.top, popularity->hit_rate, options_.top,
+                 popularity->ndcg);
+  }
+
+  JsonObject header(const std::optional<train::RankingQuality>& popularity) const {
+    JsonObject line = header_begin("train_recommender", options_);
+    line.add("format", task_.data.format)
+        .add("split", options_.split)
+        .add("model", JsonObject()
+                          .add("name", options_.model.name)
+                          .add("users", task_.config.users)
+                          .add("items", task_.config.items)
+                          .add("factors", task_.config.factors)
+                          .add("parameters", model_->parameter_count()));
+    add_run(line, options_, world_);
+    line.add("epochs", options_.epochs)
+        .add("steps_per_epoch", task_.batches.steps_per_epoch())
+        .add("objective", options_.objective_name())
+        .add("negatives", options_.negatives)
+        .add("l2", options_.l2);
+    if (popularity) {
+      line.add("protocol", task_.ranking->protocol()).add("popularity", quality(*popularity));
+    }
+    return line;
+  }
+
+  JsonObject quality(const train::RankingQuality& quality) const {
+    return JsonObject()
+        .add(fmt::format("hr@{}", options_.top), quality.hit_rate)
+        .add(fmt::format("ndcg@{}", options_.top), quality.ndcg)
+        .add(fmt::format("recall@{}", options_.top), quality.recall)
+        .add("mrr", quality.mrr);
+  }
+
+  train::StepWork::Evaluation evaluation(int64_t done) {
+    const double epochs =
+        static_cast<double>(done) / static_cast<double>(task_.batches.steps_per_epoch());
+    JsonObject line;
+    line.add("type", "eval").add("step", done).add("epoch", std::round(epochs * 1000) / 1000);
+    if (!task_.ranking) {
+      const train::RatingErrors errors = train::evaluate_ratings(
+          *model_, task_.histories, task_.data.validation, train::rating_range(task_.data.train),
+          options_.batch.micro, world_);
+      line.add("rmse", errors.rmse).add("mae", errors.mae);
+      return {line, fmt::format("epoch {:.4g}  rmse {:.4f}  mae {:.4f}", epochs, errors.rmse,
+                                errors.mae)};
+    }
+    const train::RankingQuality found = train::evaluate_ranking(*model_, *task_.ranking, world_);
+    line.append(quality(found)).add("protocol", task_.ranking->protocol());
+    return {line, fmt::format("epoch {:.4g}  hr@{} {:.4f}  ndcg@{} {:.4f}  among {}", epochs,
+                              options_.top, found.hit_rate, options_.top, found.ndcg,
+                              task_.ranking->protocol())};
+  }
+
+  void finish(const train::StepCount& count) {
+    const optim::Plan plan =
+        train::plan_run(training_, *model_, task_.planned(options_), train::place_of(world_));
+    train::report_run(plan, count, world_, *log_, [&] {
+      if (!options_.save.empty()) save();
+      if (!options_.trace.empty()) train::write_trace(options_.trace, world_);
+    });
+  }
+
+  void save() {
+    const train::RatingRange range = train::rating_range(task_.data.train);
+    const models::RecommenderFile file{.config = task_.config,
+                                       .objective = options_.objective_name(),
+                                       .lowest = range.lowest,
+                                       .highest = range.highest,
+                                       .user_ids = task_.data.user_ids,
+                                       .item_ids = task_.data.item_ids,
+                                       .history = task_.histories.all(),
+                                       .history_begins = task_.histories.offsets()};
+    train::save_weights(options_.save, *model_, *optimizer_, world_,
+                        {.metadata = models::recommender_metadata(file),
+                         .others = models::recommender_tensors(file)});
+  }
+
+  const RecommenderTrainOptions& options_;
+  dist::World& world_;
+  train::TrainingRun training_;
+  const Task& task_;
+  std::unique_ptr<models::Recommender> model_;
+  std::unique_ptr<data::RatingInput> input_;
+  std::unique_ptr<train::RunLog> log_;
+  std::unique_ptr<optim::ZeroOptimizer> optimizer_;
+};
+
+std::string plan_text(const RecommenderTrainOptions& options, const Task& task,
+                      const dist::World& world) {
+  set_thread_count(dist::threads_per_rank(options.threads, world.local_size));
+  const auto model = task.build(options);
+  const train::PlannedRatings ratings = task.planned(options);
+  return train::plan_table({.model_name = options.model.name,
+                            .parameters = model->parameter_count(),
+                            .dtype = train::parameter_dtype(*model),
+                            .optimizer = options.optimizer},
+                           training_run(options),
+                           {.device = train::plan_device(options.devices), .ranks = world.size},
+                           [&](const train::TrainingRun& run, const train::JobPlace& place) {
+                             return train::plan_run(run, *model, ratings, place);
+                           });
+}
+
+int run(int argc, char** argv, dist::World& world) {
+  train::set_up_messages(world.rank == 0);
+  RecommenderCommandLine line = parse_recommender_command_line(argc, argv);
+  check_command_lines(world, "train_recommender", line.settings, line.options.devices);
+  if (!line.help.empty()) {
+    if (world.rank == 0) fmt::print("{}", line.help);
+    return 0;
+  }
+  const data::RatingData data = open_data(line.options);
+  check_data(world, data);
+  complete(line, data.train.size());
+  const RecommenderTrainOptions& options = line.options;
+  const Task task(options, data);
+  if (options.plan) {
+    if (world.rank == 0) fmt::print("{}", plan_text(options, task, world));
+    return 0;
+  }
+  dist::choose_devices(world, options.devices);
+  if (!options.tuned.empty()) train::use_tuned_file(options.tuned, world);
+  Run training(options, task, world);
+  training.train();
+  return 0;
+}
+
+}  // namespace
+}  // namespace tessera::apps
+
+int main(int argc, char** argv) {
+  return tessera::apps::run_job(argc, argv, [&](tessera::dist::World& world) {
+    return tessera::apps::run(argc, argv, world);
+  });
+}

@@ -1,0 +1,196 @@
+#include "apps/train_recommender_options.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "apps/cli/command_line.h"
+#include "apps/cli/flags.h"
+
+namespace tessera::apps {
+namespace {
+
+struct Given {
+  std::optional<std::string> split;
+  std::string objective = "rating";
+  std::string loss = "bce";
+  std::vector<int32_t> hidden = {64, 32, 16};
+  std::optional<int64_t> negatives;
+  std::optional<float> l2;
+};
+
+void add_data(Flags& app, RecommenderTrainOptions& options, Given& given) {
+  const char* group = "Data";
+  app.add_option("--data", options.data,
+                 "MovieLens (u.data, ratings.dat, ratings.csv), RecBole's .inter, or any text with "
+                 "--columns, plain or gzipped; without it, ratings that the program draws")
+      ->compare(Compared::presence)
+      ->group(group);
+  app.add_option("--columns", options.columns,
+                 "What the fields of a line are: user,item,rating,time in any order, - for others")
+      ->group(group);
+  app.add_option("--split", given.split,
+                 "What is held out: fold:k/K of the ratings; last, each user's latest; time:F, the "
+                 "latest fraction F; none (default: fold:1/5, for ranking last)")
+      ->group(group);
+}
+
+void add_model(Flags& app, RecommenderTrainOptions& options, Given& given) {
+  const char* group = "Model";
+  const std::vector<std::string> names = models::recommender_names();
+  app.add_option("--model", options.model.name, fmt::format("{}", fmt::join(names, ", ")))
+      ->capture_default_str()
+      ->one_of(names)
+      ->group(group);
+  app.add_option("--factors", options.model.factors, "Numbers that a user and an item are")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--hidden", given.hidden,
+                 "neumf: widths of the MLP, of which the first is both factors together")
+      ->list(',')
+      ->capture_default_str()
+      ->group(group);
+}
+
+void add_objective(Flags& app, RecommenderCommandLine& line, Given& given) {
+  const char* group = "Training";
+  app.add_option("--objective", given.objective,
+                 "rating: predict ratings; ranking: rank what users chose before what they did not")
+      ->capture_default_str()
+      ->one_of({"rating", "ranking"})
+      ->group(group);
+  app.add_option("--loss", given.loss, "Of ranking: bce, or bpr")
+      ->capture_default_str()
+      ->one_of({"bce", "bpr"})
+      ->group(group);
+  app.add_option("--negatives", given.negatives,
+                 "Of ranking: items drawn for each interaction (default: 4; bpr: 1)")
+      ->group(group);
+  app.add_option("--l2", given.l2,
+                 "Weight of the squares of all rows that a batch reads (default: 0.1; ranking: 0)")
+      ->group(group);
+  app.add_option("--epochs", line.epochs, "Passes over the interactions, in place of --steps")
+      ->group(group);
+  app.add_option("--top", line.options.top, "k of hr@k, ndcg@k and recall@k")
+      ->capture_default_str()
+      ->group("Evaluation");
+  app.add_option("--sampled-items", line.options.sampled,
+                 "Rank a held-out item among so many that are drawn, as papers do with 99; 0: among "
+                 "all that its user has not")
+      ->capture_default_str()
+      ->group("Evaluation");
+}
+
+void check_ranking(RecommenderTrainOptions& options, const Given& given) {
+  using models::RecommenderObjective;
+  options.ranks = given.objective == "ranking";
+  options.split = given.split.value_or(options.ranks ? "last" : "fold:1/5");
+  constexpr int64_t most = 1 << 16;
+  if (!options.ranks) {
+    if (given.negatives || options.sampled != 0) {
+      fail_input("--{} is for --objective ranking",
+                 given.negatives ? "negatives" : "sampled-items");
+    }
+    options.objective = RecommenderObjective::rating;
+    return;
+  }
+  const bool bpr = given.loss == "bpr";
+  options.objective = bpr ? RecommenderObjective::bpr : RecommenderObjective::bce;
+  options.negatives = given.negatives.value_or(bpr ? 1 : 4);
+  at_least("--negatives", options.negatives, 1);
+  at_most("--negatives", options.negatives, most);
+  at_least("--sampled-items", options.sampled, 0);
+  at_most("--sampled-items", options.sampled, most);
+  if (options.sampled > 0 && options.split != "last") {
+    fail_input("--sampled-items wants one held-out item of each user: --split last, not {}",
+               options.split);
+  }
+}
+
+TrainDefaults defaults_for(const RecommenderTrainOptions& options) {
+  return {.steps = 0,  // of the epochs
+          .global_batch = 1024,
+          .micro_batch = 256,
+          .lr = options.optimizer == "sgd" ? 0.1f : options.ranks ? 1e-3f : 5e-3f,
+          .min_lr = 0,
+          .warmup = 0,
+          .beta2 = 0.999f,
+          .eval_every = options.steps_per_epoch,
+          .bucket_bytes = int64_t{1} << 19,
+          .weight_decay = 0};
+}
+
+}  // namespace
+
+std::string RecommenderTrainOptions::objective_name() const {
+  switch (objective) {
+    case models::RecommenderObjective::rating:
+      return "rating";
+    case models::RecommenderObjective::bce:
+      return "bce";
+    case models::RecommenderObjective::bpr:
+      return "bpr";
+  }
+  fail("there is no objective {}", static_cast<int>(objective));
+}
+
+RecommenderCommandLine parse_recommender_command_line(int argc, const char* const* argv) {
+  RecommenderCommandLine line;
+  RecommenderTrainOptions& options = line.options;
+  Given given;
+  Flags app(
+      "Trains a recommender by collaborative filtering with ZeRO on any number of ranks: "
+      "mpirun -n N train_recommender --data ml-100k/u.data",
+      "train_recommender");
+  app.add_config("Read flags from a file: lines such as epochs = 30");
+  add_data(app, options, given);
+  add_model(app, options, given);
+  add_objective(app, line, given);
+  add_run_options(app, line.given, options,
+                  {.samples = "Interactions",
+                   .optimizer = "adam",
+                   .decay = "Of all rows of the tables in each step, and of matrices (default: 0)",
+                   .save = "Write weights and ids, FILE.safetensors, for recommend",
+                   .init = "Begin with the weights of FILE.safetensors",
+                   .clip = 0});
+  line.help = app.parse(argc, argv);
+  line.settings = app.settings();
+  if (!line.help.empty()) return line;
+  check_ranking(options, given);
+  options.model.hidden.assign(given.hidden.begin(), given.hidden.end());
+  models::RecommenderConfig some = options.model;
+  some.users = some.items = 1;  // the data's are not known yet
+  some.validate();
+  options.l2 = given.l2.value_or(options.ranks ? 0.0f : 0.1f);
+  within("--l2", options.l2, 0, std::numeric_limits<float>::infinity());
+  at_least("--top", options.top, 1);
+  at_most("--top", options.top, 1 << 20);
+  check_paths(paths_of(options, app.config_file()));
+  if (line.epochs && line.given.steps) fail_input("--epochs and --steps are given, expected one");
+  if (line.epochs && !(*line.epochs > 0 && *line.epochs <= 1e6)) {
+    fail_input("--epochs is {}, expected a number above 0 and at most 1000000", *line.epochs);
+  }
+  return line;
+}
+
+void complete(RecommenderCommandLine& line, int64_t interactions) {
+  RecommenderTrainOptions& options = line.options;
+  TrainDefaults defaults = defaults_for(options);
+  const Batch batch = batch_sizes(line.given.batch, defaults);
+  if (batch.global > interactions) {
+    fail_input("a step of {} interactions, and {} to train on; give a smaller --batch",
+               batch.global, interactions);
+  }
+  options.steps_per_epoch = interactions / batch.global;
+  const auto per_epoch = static_cast<double>(options.steps_per_epoch);
+  defaults.steps = std::max<int64_t>(1, std::llround(line.epochs.value_or(20) * per_epoch));
+  defaults.eval_every = options.split == "none" ? 0 : options.steps_per_epoch;
+  fill_run(line.given, defaults, options);
+  if (options.split == "none" && options.eval_every > 0) {
+    fail_input("--split none holds nothing out, so there is nothing to evaluate on: leave out "
+               "--eval-every");
+  }
+  options.epochs = static_cast<double>(options.steps) / per_epoch;
+}
+
+}  // namespace tessera::apps

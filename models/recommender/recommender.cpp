@@ -1,0 +1,47 @@
+#include "models/recommender/recommender.h"
+
+#include <algorithm>
+
+#include "core/error.h"
+#include "models/recommender/matrix_factorization.h"
+#include "models/recommender/neural_filtering.h"
+
+namespace tessera::models {
+
+std::vector<std::string> recommender_names() { return {"mf", "svd++", "gmf", "neumf"}; }
+
+void RecommenderConfig::validate() const {
+  const std::vector<std::string> names = recommender_names();
+  if (std::find(names.begin(), names.end(), name) == names.end()) {
+    fail_input("there is no model \"{}\", expected one of {}", name, fmt::join(names, ", "));
+  }
+  constexpr int64_t most_rows = int64_t{1} << 31;
+  if (users < 1 || items < 1 || users >= most_rows || items >= most_rows) {
+    fail_input("a model of {} users and {} items, expected from 1 to 2^31 - 1 of each", users,
+               items);
+  }
+  constexpr int64_t widest = int64_t{1} << 16;
+  if (factors < 1 || factors > widest) {
+    fail_input("a model of {} factors, expected from 1 to {}", factors, widest);
+  }
+  if (name != "neumf") return;
+  const bool fits = hidden.size() >= 2 && hidden.size() <= 16 && hidden[0] % 2 == 0 &&
+                    std::all_of(hidden.begin(), hidden.end(),
+                                [](int64_t width) { return width >= 1 && width <= widest; });
+  if (fits) return;
+  fail_input("an MLP of widths {}: expected from 2 to 16 of them, each from 1 to {}, the first one "
+             "even",
+             fmt::join(hidden, ", "), widest);
+}
+
+Recommender::Recommender(const RecommenderConfig& config) : config_(config) { config_.validate(); }
+
+std::unique_ptr<Recommender> recommender(const RecommenderConfig& config) {
+  config.validate();
+  if (config.name == "mf") return std::make_unique<MatrixFactorization>(config);
+  if (config.name == "svd++") return std::make_unique<SvdPlusPlus>(config);
+  if (config.name == "gmf") return std::make_unique<GeneralizedFactorization>(config);
+  return std::make_unique<NeuralFactorization>(config);
+}
+
+}  // namespace tessera::models

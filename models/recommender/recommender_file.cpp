@@ -1,0 +1,130 @@
+#include "models/recommender/recommender_file.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include <nlohmann/json.hpp>
+
+#include "core/text/json_read.h"
+
+namespace tessera::models {
+namespace {
+
+constexpr const char* description_key = "tessera_recommender";
+constexpr const char* user_ids = "ids.users";  // u8: ids with a line end between two
+constexpr const char* item_ids = "ids.items";
+constexpr const char* history_items = "history.items";    // i32
+constexpr const char* history_begins = "history.begins";  // i64 (U + 1)
+
+template <class T>
+Tensor tensor_of(std::span<const T> values) {
+  const Tensor tensor = Tensor::empty({std::ssize(values)}, dtype_of<T>, Device{});
+  std::copy(values.begin(), values.end(), tensor.data<T>());
+  return tensor;
+}
+
+Tensor joined(const std::vector<std::string>& ids) {
+  const std::string text = fmt::format("{}", fmt::join(ids, "\n"));
+  return tensor_of(std::span(reinterpret_cast<const uint8_t*>(text.data()), text.size()));
+}
+
+template <class T>
+std::vector<T> read_list(const nn::SafetensorsReader& file, const char* name) {
+  const nn::SafetensorsEntry& entry = file.entry(name);
+  if (entry.shape.size() != 1) {
+    fail_input("{}: tensor {}: shape is [{}], expected one dimension", file.path(), name,
+               fmt::join(entry.shape, ", "));
+  }
+  std::vector<T> values(static_cast<size_t>(entry.elements()));
+  file.read<T>(entry, 0, values);
+  return values;
+}
+
+std::vector<std::string> read_ids(const nn::SafetensorsReader& file, const char* name,
+                                  int64_t count) {
+  const std::vector<uint8_t> text = read_list<uint8_t>(file, name);
+  std::vector<std::string> ids;
+  auto begin = text.begin();
+  while (true) {
+    const auto end = std::find(begin, text.end(), uint8_t{'\n'});
+    ids.emplace_back(begin, end);
+    if (end == text.end()) break;
+    begin = end + 1;
+  }
+  if (std::ssize(ids) != count) {
+    fail_input("{}: tensor {} has {} ids, expected {}", file.path(), name, ids.size(), count);
+  }
+  return ids;
+}
+
+RecommenderFile parse_description(const std::string& text) {
+  const nlohmann::json json = parse_json("its JSON", text);
+  RecommenderFile file{.config = {.name = json.at("model"),
+                                  .users = json_integer("users", json.at("users")),
+                                  .items = json_integer("items", json.at("items")),
+                                  .factors = json_integer("factors", json.at("factors")),
+                                  .hidden = json.at("hidden"),
+                                  .mean = json.at("mean")},
+                       .objective = json.at("objective"),
+                       .lowest = json.at("lowest"),
+                       .highest = json.at("highest")};
+  file.config.validate();
+  const bool ordered = std::isfinite(file.lowest) && std::isfinite(file.highest) &&
+                       file.lowest <= file.highest && std::isfinite(file.config.mean);
+  if (!ordered) {
+    fail_input("ratings from {} to {} with a mean of {}", file.lowest, file.highest,
+               file.config.mean);
+  }
+  return file;
+}
+
+}  // namespace
+
+std::vector<std::string> recommender_tensor_names() {
+  return {user_ids, item_ids, history_items, history_begins};
+}
+
+nn::SafetensorsMetadata recommender_metadata(const RecommenderFile& file) {
+  const nlohmann::ordered_json json = {
+      {"model", file.config.name},       {"users", file.config.users},
+      {"items", file.config.items},      {"factors", file.config.factors},
+      {"hidden", file.config.hidden},    {"mean", file.config.mean},
+      {"objective", file.objective},     {"lowest", file.lowest},
+      {"highest", file.highest},
+  };
+  return {{"format", "pt"}, {description_key, json.dump()}};
+}
+
+std::vector<nn::NamedTensor> recommender_tensors(const RecommenderFile& file) {
+  return {{user_ids, joined(file.user_ids)},
+          {item_ids, joined(file.item_ids)},
+          {history_items, tensor_of(std::span(file.history))},
+          {history_begins, tensor_of(std::span(file.history_begins))}};
+}
+
+RecommenderFile read_recommender_file(const std::string& path) {
+  const nn::SafetensorsReader reader(path);
+  const auto found = reader.metadata().find(description_key);
+  if (found == reader.metadata().end()) {
+    fail_input("{}: it does not say what model it is of, expected a file that train_recommender "
+               "--save wrote",
+               path);
+  }
+  RecommenderFile file;
+  try {
+    file = parse_description(found->second);
+  } catch (const std::exception& error) {
+    fail_input("{}: its description of the model cannot be used: {}", path, error.what());
+  }
+  file.user_ids = read_ids(reader, user_ids, file.config.users);
+  file.item_ids = read_ids(reader, item_ids, file.config.items);
+  file.history = read_list<int32_t>(reader, history_items);
+  file.history_begins = read_list<int64_t>(reader, history_begins);
+  if (std::ssize(file.history_begins) != file.config.users + 1) {
+    fail_input("{}: tensor {} has {} elements, expected {}", path, history_begins,
+               file.history_begins.size(), file.config.users + 1);
+  }
+  return file;
+}
+
+}  // namespace tessera::models

@@ -1,0 +1,250 @@
+// Letters: B samples of K items, F factors.
+#include "models/recommender/recommender_memory.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "models/kernel_workspace.h"
+#include "models/memory_tape.h"
+
+namespace tessera::models {
+namespace {
+
+/// The operations that the models use, one function each, as core/ops.h has them.
+class Tape {
+ public:
+  Tape(const RecommenderMicroBatch& micro, bool training) : tape_(training), micro_(micro) {
+    if (can_be_asked(micro.device)) workspace_ = 0;
+  }
+
+  /// Rows of a table of so many entries, for indices of the given shape.
+  Value embedding(int64_t entries, const Shape& indices, int64_t width) {
+    Shape shape = indices;
+    shape.push_back(width);
+    return rows_of_table(entries, shape, indices.elements());
+  }
+  Value embedding_bag(int64_t entries, int64_t width) {
+    return rows_of_table(entries, {micro_.samples, width}, micro_.history_places);
+  }
+
+  Value mul(const Value& a, const Value& b) {
+    Value y = tape_.empty(broadcast(a.shape, b.shape), a.dtype);
+    // A gradient is written whole before it is summed over what was repeated.
+    const bool repeats = a.shape != y.shape || b.shape != y.shape;
+    if (tape_.training() && repeats) use(y.bytes());
+    tape_.record(y, {a.memory, b.memory}, {{&a}, {&b}});
+    return y;
+  }
+  /// a + b, or a - b.
+  Value add(const Value& a, const Value& b, bool subtract = false) {
+    Value y = tape_.empty(broadcast(a.shape, b.shape), a.dtype);
+    tape_.record(y, {}, {{&a, a.shape == y.shape}, {&b, b.shape == y.shape && !subtract}});
+    return y;
+  }
+  Value bce_with_logits(const Value& logits) {
+    Value y = tape_.empty(logits.shape, logits.dtype);
+    tape_.record(y, {logits.memory}, {{&logits}});
+    return y;
+  }
+
+  /// An operation that gives as many elements, and keeps nothing: a number added or multiplied.
+  Value like(const Value& x) { return of_shape(x, x.shape, x.dtype, {}); }
+  Value square(const Value& x) { return of_shape(x, x.shape, x.dtype, {x.memory}); }
+  Value softplus(const Value& x) { return square(x); }
+  Value relu(const Value& x) {
+    Value y = tape_.empty(x.shape, x.dtype);
+    tape_.record(y, {y.memory}, {{&x}});
+    return y;
+  }
+  Value convert(const Value& x, DType dtype) {
+    return x.dtype == dtype ? x : of_shape(x, x.shape, dtype, {});
+  }
+  /// Over the last dimension.
+  Value sum_rows(const Value& x) {
+    Shape shape;
+    for (int dim = 0; dim + 1 < x.shape.rank(); ++dim) shape.push_back(x.shape[dim]);
+    return of_shape(x, shape, x.dtype, {});
+  }
+  Value sum(const Value& x) {
+    use(mean_workspace(x.shape.elements()));
+    return of_shape(x, {}, DType::f32, {});
+  }
+
+  Value reshape(const Value& x, const Shape& shape) {
+    Value y{.shape = shape, .dtype = x.dtype, .memory = x.memory};
+    tape_.record(y, {}, {{&x, true}});
+    return y;
+  }
+  std::vector<Value> split_last(const Value& x, int64_t first) {
+    std::vector<Value> parts{tape_.empty(x.shape.with_last(first), x.dtype),
+                             tape_.empty(x.shape.with_last(x.shape[-1] - first), x.dtype)};
+    tape_.record(parts, {}, {{&x}});
+    return parts;
+  }
+  Value concat_last(const Value& a, const Value& b) {
+    Value y = tape_.empty(a.shape.with_last(a.shape[-1] + b.shape[-1]), a.dtype);
+    tape_.record(y, {}, {{&a}, {&b}});
+    return y;
+  }
+
+  Value linear(const Value& x, int64_t out, bool bias = true) {
+    const LinearSizes sizes{.rows = x.shape.elements() / x.shape[-1],
+                            .in = x.shape[-1],
+                            .out = out,
+                            .bias = bias};
+    if (workspace_) {
+      use(linear_workspace(current_context(micro_.device), x.dtype, sizes, tape_.training()));
+    }
+    Value y = tape_.empty(x.shape.with_last(out), x.dtype);
+    tape_.record(y, {x.memory}, {{&x}}, true);
+    return y;
+  }
+
+  void backward() { tape_.backward(); }
+  RecommenderMemory memory() const { return {tape_.peak(), workspace_}; }
+
+ private:
+  void use(int64_t bytes) {
+    if (workspace_) workspace_ = std::max(*workspace_, bytes);
+  }
+
+  static Shape broadcast(const Shape& a, const Shape& b) {
+    Shape shape;
+    for (int dim = 0; dim < a.rank(); ++dim) shape.push_back(std::max(a[dim], b[dim]));
+    return shape;
+  }
+
+  // Backward sorts the indices by row, with a count for each row and one more.
+  Value rows_of_table(int64_t entries, const Shape& shape, int64_t indices) {
+    if (tape_.training()) use(4 * (entries + 1 + indices));
+    Value y = tape_.empty(shape, micro_.dtype);
+    tape_.record(y, {}, {}, true);
+    return y;
+  }
+
+  Value of_shape(const Value& x, const Shape& shape, DType dtype, std::vector<Memory> kept) {
+    Value y = tape_.empty(shape, dtype);
+    tape_.record(y, std::move(kept), {{&x}});
+    return y;
+  }
+
+  MemoryTape tape_;
+  RecommenderMicroBatch micro_;
+  std::optional<int64_t> workspace_;
+};
+
+struct ScoreValues {
+  Value scores;
+  std::vector<Value> rows;
+};
+
+/// The models, as their score functions compute.
+class Walk {
+ public:
+  Walk(Tape& tape, const RecommenderConfig& config, const RecommenderMicroBatch& micro)
+      : tape_(tape),
+        config_(config),
+        users_{micro.samples},
+        items_{micro.shared_items ? 1 : micro.samples, micro.items} {}
+
+  ScoreValues score() {
+    if (config_.name == "mf") return inner_product(users(config_.factors));
+    if (config_.name == "svd++") {
+      const Value liked = tape_.embedding_bag(config_.items, config_.factors);
+      return inner_product(tape_.add(users(config_.factors), liked));
+    }
+    return config_.name == "gmf" ? generalized() : neural();
+  }
+
+ private:
+  Value users(int64_t width) { return tape_.embedding(config_.users, users_, width); }
+  Value items(int64_t width) { return tape_.embedding(config_.items, items_, width); }
+  Value for_each_item(const Value& rows) {
+    return tape_.reshape(rows, {rows.shape[0], 1, rows.shape[1]});
+  }
+  Value as_scores(const Value& y) { return tape_.reshape(y, {y.shape[0], y.shape[1]}); }
+
+  ScoreValues inner_product(const Value& user_rows) {
+    const Value q = items(config_.factors);
+    const Value p = for_each_item(user_rows);
+    const Value b_u = users(1);
+    const Value b_i = items(1);
+    const Value products = tape_.sum_rows(tape_.mul(p, q));
+    const Value biases = tape_.add(b_u, tape_.reshape(b_i, items_));
+    return {tape_.like(tape_.add(products, biases)), {user_rows, q, b_u, b_i}};
+  }
+
+  ScoreValues generalized() {
+    const Value p = users(config_.factors);
+    const Value q = items(config_.factors);
+    return {as_scores(tape_.linear(tape_.mul(for_each_item(p), q), 1)), {p, q}};
+  }
+
+  ScoreValues neural() {
+    const std::vector<int64_t>& hidden = config_.hidden;
+    const Value p = users(config_.factors);
+    const Value q = items(config_.factors);
+    const Value mlp_p = users(hidden[0] / 2);
+    const Value mlp_q = items(hidden[0] / 2);
+    Value x = first_layer(mlp_p, mlp_q, hidden[1]);
+    for (size_t i = 2; i < hidden.size(); ++i) x = tape_.relu(tape_.linear(x, hidden[i]));
+    const Value product = tape_.mul(for_each_item(p), q);
+    return {as_scores(tape_.linear(tape_.concat_last(product, x), 1)), {p, q, mlp_p, mlp_q}};
+  }
+
+  // A function of its own, as the temporaries go before the next layer begins.
+  Value first_layer(const Value& mlp_p, const Value& mlp_q, int64_t out) {
+    const Value of_user = for_each_item(tape_.linear(mlp_p, out, false));
+    return tape_.relu(tape_.add(of_user, tape_.linear(mlp_q, out)));
+  }
+
+  Tape& tape_;
+  const RecommenderConfig& config_;
+  Shape users_;
+  Shape items_;
+};
+
+Value objective_of(Tape& tape, const Value& scores, const RecommenderMicroBatch& micro) {
+  const Value targets{.shape = scores.shape, .dtype = DType::f32};
+  if (micro.objective == RecommenderObjective::rating) {
+    return tape.sum(tape.square(tape.add(scores, targets, true)));
+  }
+  if (micro.objective == RecommenderObjective::bce) return tape.sum(tape.bce_with_logits(scores));
+  const std::vector<Value> parts = tape.split_last(scores, 1);
+  return tape.sum(tape.softplus(tape.add(parts[1], parts[0], true)));
+}
+
+Value loss_of(Tape& tape, const ScoreValues& scores, const RecommenderMicroBatch& micro) {
+  Value loss = objective_of(tape, tape.convert(scores.scores, DType::f32), micro);
+  if (micro.l2 == 0) return loss;
+  Value squares;
+  for (const Value& rows : scores.rows) {
+    const Value sum = tape.sum(tape.square(rows));
+    squares = squares.memory ? tape.add(squares, sum) : sum;
+  }
+  return tape.add(loss, tape.like(squares));
+}
+
+}  // namespace
+
+RecommenderMemory recommender_training_memory(const RecommenderConfig& config,
+                                              const RecommenderMicroBatch& micro) {
+  Tape tape(micro, true);
+  Value loss;
+  {
+    const ScoreValues scores = Walk(tape, config, micro).score();
+    loss = loss_of(tape, scores, micro);
+  }
+  tape.backward();
+  return tape.memory();
+}
+
+RecommenderMemory recommender_evaluation_memory(const RecommenderConfig& config,
+                                                const RecommenderMicroBatch& micro) {
+  Tape tape(micro, false);
+  const ScoreValues scores = Walk(tape, config, micro).score();
+  const Value wide = tape.convert(scores.scores, DType::f32);
+  return tape.memory();
+}
+
+}  // namespace tessera::models

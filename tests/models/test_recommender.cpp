@@ -1,0 +1,289 @@
+// The recommenders against their formulas, written out for one pair of user and item in f64.
+#include "models/recommender/recommender.h"
+
+#include <cmath>
+#include <functional>
+#include <map>
+
+#include "core/autograd.h"
+#include "core/ops.h"
+#include "models/recommender/recommender_file.h"
+#include "models/recommender/recommender_loss.h"
+#include "nn/weights_file.h"
+#include "tests/support/catch.h"
+#include "tests/support/devices.h"
+#include "tests/support/temporary_folder.h"
+#include "tests/support/tensors.h"
+
+namespace tessera::test {
+namespace {
+
+using models::Recommender;
+using models::RecommenderConfig;
+using models::RecommenderInput;
+
+RecommenderConfig small(const std::string& name) {
+  return {.name = name,
+          .users = 5,
+          .items = 7,
+          .factors = 3,
+          .hidden = {4, 6, 2},
+          .mean = name == "mf" || name == "svd++" ? 3.5f : 0.0f};
+}
+
+Tensor indices(const Shape& shape, const std::vector<int32_t>& values) {
+  const Tensor result = Tensor::empty(shape, DType::i32);
+  std::copy(values.begin(), values.end(), result.values<int32_t>().begin());
+  return result;
+}
+
+/// Two users, of whom the second has no history, and three items of each.
+RecommenderInput example() {
+  return {.users = indices({2}, {4, 1}),
+          .items = indices({2, 3}, {0, 6, 2, 2, 3, 5}),
+          .history = indices({4}, {1, 3, 6, 0}),
+          .history_offsets = indices({3}, {0, 3, 3}),
+          .history_scale = Tensor::from({2}, std::vector<float>{1 / std::sqrt(3.0f), 0.0f})};
+}
+
+std::unique_ptr<Recommender> built(const RecommenderConfig& config) {
+  auto model = models::recommender(config);
+  nn::materialize(*model, default_device(), 7);
+  uint64_t seed = 1;  // biases are zero at first
+  for (const nn::NamedParameter& named : model->named_parameters()) {
+    const Tensor& tensor = named.parameter.tensor();
+    tensor.copy_from(random_tensor(tensor.shape(), seed++));
+  }
+  return model;
+}
+
+/// The weights as rows of f64.
+class Weights {
+ public:
+  explicit Weights(const Recommender& model) {
+    for (const nn::NamedParameter& named : model.named_parameters()) {
+      const Tensor& tensor = named.parameter.tensor();
+      const auto width = static_cast<size_t>(tensor.size(-1));
+      const std::vector<double> all = doubles(tensor);
+      auto& rows = rows_[named.name];
+      for (size_t at = 0; at < all.size(); at += width) {
+        rows.emplace_back(all.begin() + static_cast<int64_t>(at),
+                          all.begin() + static_cast<int64_t>(at + width));
+      }
+    }
+  }
+  const std::vector<double>& row(const std::string& name, int32_t index) const {
+    return rows_.at(name).at(static_cast<size_t>(index));
+  }
+  std::vector<double> linear(const std::string& name, const std::vector<double>& x) const {
+    std::vector<double> y;
+    for (const std::vector<double>& weights : rows_.at(name + ".weight")) {
+      double sum = 0;
+      for (size_t i = 0; i < x.size(); ++i) sum += weights.at(i) * x[i];
+      y.push_back(sum);
+    }
+    const auto bias = rows_.find(name + ".bias");
+    for (size_t i = 0; bias != rows_.end() && i < y.size(); ++i) y[i] += bias->second.at(0).at(i);
+    return y;
+  }
+
+ private:
+  std::map<std::string, std::vector<std::vector<double>>> rows_;
+};
+
+double dot(const std::vector<double>& a, const std::vector<double>& b) {
+  double sum = 0;
+  for (size_t i = 0; i < a.size(); ++i) sum += a[i] * b[i];
+  return sum;
+}
+
+std::vector<double> product(const std::vector<double>& a, const std::vector<double>& b) {
+  std::vector<double> result;
+  for (size_t i = 0; i < a.size(); ++i) result.push_back(a[i] * b[i]);
+  return result;
+}
+
+double factorized(const Weights& w, std::vector<double> p, int32_t user, int32_t item) {
+  return 3.5 + w.row("user_bias.weight", user)[0] + w.row("item_bias.weight", item)[0] +
+         dot(p, w.row("item_factors.weight", item));
+}
+
+double with_history(const Weights& w, int32_t user, int32_t item,
+                    const std::vector<int32_t>& history) {
+  std::vector<double> p = w.row("user_factors.weight", user);
+  for (const int32_t liked : history) {
+    const std::vector<double>& y = w.row("history_factors.weight", liked);
+    for (size_t f = 0; f < p.size(); ++f) {
+      p[f] += y[f] / std::sqrt(static_cast<double>(history.size()));
+    }
+  }
+  return factorized(w, p, user, item);
+}
+
+double neural(const Weights& w, int32_t user, int32_t item) {
+  std::vector<double> of_user = w.linear("mlp.0.user", w.row("mlp_user_factors.weight", user));
+  std::vector<double> x = w.linear("mlp.0.item", w.row("mlp_item_factors.weight", item));
+  for (size_t i = 0; i < x.size(); ++i) x[i] = std::max(0.0, x[i] + of_user[i]);
+  x = w.linear("mlp.1", x);
+  std::vector<double> all = product(w.row("user_factors.weight", user),
+                                    w.row("item_factors.weight", item));
+  for (const double value : x) all.push_back(std::max(0.0, value));
+  return w.linear("output", all)[0];
+}
+
+double expected_score(const std::string& name, const Weights& w, int32_t user, int32_t item) {
+  if (name == "mf") return factorized(w, w.row("user_factors.weight", user), user, item);
+  if (name == "svd++") {
+    return with_history(w, user, item,
+                        user == 4 ? std::vector<int32_t>{1, 3, 6} : std::vector<int32_t>{});
+  }
+  if (name == "neumf") return neural(w, user, item);
+  return w.linear("output", product(w.row("user_factors.weight", user),
+                                    w.row("item_factors.weight", item)))[0];
+}
+
+TEST_CASE("recommenders compute their formulas, for items of each user and for shared ones") {
+  const std::string name = GENERATE(from_range(models::recommender_names()));
+  CAPTURE(name);
+  const auto model = built(small(name));
+  const Weights weights(*model);
+  RecommenderInput input = example();
+  const NoGrad no_grad;
+  std::vector<double> expected;
+  for (int i = 0; i < 6; ++i) {
+    expected.push_back(expected_score(name, weights, input.users.values<int32_t>()[i / 3],
+                                      input.items.values<int32_t>()[i]));
+  }
+  const Tensor scores = model->score(input).scores;
+  CHECK(scores.shape() == Shape{2, 3});
+  CHECK(max_error(scores, expected) < 1e-5);
+
+  input.items = indices({1, 2}, {6, 1});
+  expected.clear();
+  for (int i = 0; i < 4; ++i) {
+    expected.push_back(expected_score(name, weights, input.users.values<int32_t>()[i / 2],
+                                      input.items.values<int32_t>()[i % 2]));
+  }
+  const Tensor shared = model->score(input).scores;
+  CHECK(shared.shape() == Shape{2, 2});
+  CHECK(max_error(shared, expected) < 1e-5);
+}
+
+/// By central differences of the f32 loss, for some elements of each parameter.
+void check_gradients(Recommender& model, const std::function<Tensor()>& loss) {
+  backward(loss());
+  for (const nn::NamedParameter& named : model.named_parameters()) {
+    const std::vector<double> gradient = doubles(named.parameter.gradient());
+    const auto values = named.parameter.tensor().values<float>();
+    for (size_t i = 0; i < values.size(); i += 1 + values.size() / 8) {
+      const NoGrad no_grad;
+      const float before = values[i];
+      constexpr float step = 4e-3f;
+      values[i] = before + step;
+      const double above = loss().item();
+      values[i] = before - step;
+      const double below = loss().item();
+      values[i] = before;
+      CAPTURE(named.name, i, gradient[i]);
+      CHECK(std::abs((above - below) / (2 * step) - gradient[i]) < 2e-3);
+    }
+  }
+}
+
+TEST_CASE("objectives are means over samples, with a penalty of what was read") {
+  using models::RecommenderObjective;
+  const std::string name = GENERATE(from_range(models::recommender_names()));
+  const auto objective = GENERATE(RecommenderObjective::rating, RecommenderObjective::bce,
+                                  RecommenderObjective::bpr);
+  CAPTURE(name, static_cast<int>(objective));
+  const auto model = built(small(name));
+  const RecommenderInput input = example();
+  const Tensor targets = Tensor::from({2, 3}, std::vector<float>{1, 0, 0, 1, 0, 0});
+  const float l2 = 0.25f;
+  double expected = 0;
+  {
+    const NoGrad no_grad;
+    const models::Scores scores = model->score(input);
+    const std::vector<double> x = doubles(scores.scores);
+    const std::vector<double> t = doubles(targets);
+    for (size_t i = 0; i < 6; ++i) {
+      const double one = i % 3 == 0 ? 0 : std::log1p(std::exp(x[i] - x[i / 3 * 3])) / 4;
+      if (objective == RecommenderObjective::rating) expected += (x[i] - t[i]) * (x[i] - t[i]) / 6;
+      if (objective == RecommenderObjective::bce) {
+        expected += (std::log1p(std::exp(x[i])) - t[i] * x[i]) / 6;
+      }
+      if (objective == RecommenderObjective::bpr) expected += one;
+    }
+    for (const Tensor& rows : scores.rows) {
+      for (const double value : doubles(rows)) expected += value * value * l2 / 2;
+    }
+  }
+  const auto loss = [&] {
+    return models::recommender_loss(model->score(input), targets, objective, l2);
+  };
+  CHECK(loss().item() == Approx(expected).epsilon(1e-5));
+  check_gradients(*model, loss);
+}
+
+TEST_CASE("configs that cannot be are refused") {
+  const auto message = [](RecommenderConfig config) {
+    try {
+      config.validate();
+    } catch (const InputError& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  CHECK(message(small("svd++")).empty());
+  CHECK(message({.name = "als", .users = 1, .items = 1}) ==
+        "there is no model \"als\", expected one of mf, svd++, gmf, neumf");
+  CHECK_THAT(message({.users = 0, .items = 1}), Catch::Contains("0 users and 1 items"));
+  CHECK_THAT(message({.users = 1, .items = 1, .factors = 0}), Catch::Contains("0 factors"));
+  CHECK_THAT(message({.name = "neumf", .users = 1, .items = 1, .hidden = {3, 2}}),
+             Catch::Contains("widths 3, 2"));
+}
+
+TEST_CASE("a file of a recommender has weights, ids and histories, and is refused where it lacks "
+          "one") {
+  const TemporaryFolder folder;
+  const auto model = built(small("svd++"));
+  const models::RecommenderFile file{.config = model->config(),
+                                     .objective = "rating",
+                                     .lowest = 1,
+                                     .highest = 5,
+                                     .user_ids = {"a", "b", "", "d e", "\xc3\xa9"},
+                                     .item_ids = {"1", "2", "3", "4", "5", "6", "7"},
+                                     .history = {0, 3, 6},
+                                     .history_begins = {0, 2, 2, 3, 3, 3}};
+  const std::string path = folder.path("m.safetensors");
+  const auto write = [&](const std::vector<nn::NamedTensor>& others) {
+    nn::WeightsWriter writer(path, *model, models::recommender_metadata(file), others);
+    for (const nn::NamedParameter& named : model->named_parameters()) {
+      writer.write(named, named.parameter.tensor().to_host().values<float>());
+    }
+    writer.commit(*model, 0);
+  };
+  write(models::recommender_tensors(file));
+  const models::RecommenderFile again = models::read_recommender_file(path);
+  CHECK(again.config.name == "svd++");
+  CHECK(again.config.mean == 3.5f);
+  CHECK(again.config.hidden == file.config.hidden);
+  CHECK(again.user_ids == file.user_ids);
+  CHECK(again.item_ids == file.item_ids);
+  CHECK(again.history == file.history);
+  CHECK(again.history_begins == file.history_begins);
+  CHECK(again.highest == 5);
+  const auto other = models::recommender(again.config);
+  nn::WeightsFile(path, *other, models::recommender_tensor_names()).load(*other);
+  const NoGrad no_grad;
+  CHECK(same_bits(model->score(example()).scores, other->score(example()).scores));
+  CHECK_THROWS_WITH(nn::WeightsFile(path, *other), Catch::Contains("is unknown"));
+
+  std::vector<nn::NamedTensor> others = models::recommender_tensors(file);
+  others.erase(others.begin());
+  write(others);
+  CHECK_THROWS_WITH(models::read_recommender_file(path), Catch::Contains("ids.users"));
+}
+
+}  // namespace
+}  // namespace tessera::test

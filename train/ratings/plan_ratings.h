@@ -1,0 +1,30 @@
+// What a run on ratings will hold and send: optim::plan with the model's activations and workspace
+// (models/recommender/recommender_memory.h), and the batches that the run holds.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "data/ratings/rating_batches.h"
+#include "models/recommender/recommender_loss.h"
+#include "train/plan/run_plan.h"
+#include "train/ratings/rating_evaluation.h"
+
+namespace tessera::train {
+
+/// What a plan needs to know of a run's model and data.
+struct PlannedRatings {
+  models::RecommenderConfig config;
+  models::RecommenderObjective objective = models::RecommenderObjective::rating;
+  float l2 = 0;
+  data::RatingBatchSizes batch;  // a micro-batch
+  std::optional<RatingEvaluationSizes> evaluation = std::nullopt;  // what the run evaluates, where it does
+  int64_t evaluation_results = 0;  // f32 that the ranks bring together for it
+};
+
+/// The plan of a rank, with activations and workspace at this process's number of threads. Throws
+/// InputError where a number of bytes is beyond int64.
+optim::Plan plan_run(const TrainingRun& run, const nn::Module& model,
+                     const PlannedRatings& ratings, const JobPlace& place);
+
+}  // namespace tessera::train

@@ -1,0 +1,236 @@
+#include "train/ratings/rating_evaluation.h"
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+
+#include <fmt/format.h>
+
+#include "core/error.h"
+#include "core/random.h"
+#include "train/ratings/scoring.h"
+
+namespace tessera::train {
+namespace {
+
+int64_t pieces(int64_t items, int64_t size) { return (items + size - 1) / size; }
+
+int64_t history_of(const models::RecommenderConfig& config, const data::Histories& histories) {
+  return config.reads_histories() ? std::max<int64_t>(1, histories.longest()) : 0;
+}
+
+/// Calls body(batch) for this rank's share of the batches of all ranks. A rank that is short of one
+/// computes the last one again, so that all run as many forwards, and its result does not count.
+template <class Body>
+void for_each_own_batch(int64_t batches, const dist::World& world, Body&& body) {
+  const int64_t own = pieces(batches, world.size);
+  for (int64_t i = 0; i < own; ++i) {
+    const int64_t number = i * world.size + world.rank;
+    body(std::min(number, batches - 1), number < batches);
+  }
+}
+
+/// Adds what the ranks found. Each number is zero on all ranks but one, so that the sum is exact.
+std::vector<float> brought_together(const std::vector<float>& own, const dist::World& world) {
+  const Tensor sums = Tensor::from({std::ssize(own)}, own);
+  world.communicator->all_reduce(sums, {dist::Traffic::other}).wait();
+  const Tensor host = sums.to_host();
+  return {host.values<float>().begin(), host.values<float>().end()};
+}
+
+data::Histories histories_of(const data::Histories& training, const data::Ratings& ratings) {
+  return data::Histories(ratings, training.users(), training.items());
+}
+
+}  // namespace
+
+RatingRange rating_range(const data::Ratings& ratings) {
+  TESSERA_CHECK(ratings.size() > 0, "rating_range: there are no ratings");
+  const auto [lowest, highest] = std::minmax_element(ratings.values.begin(), ratings.values.end());
+  return {.lowest = *lowest, .highest = *highest};
+}
+
+RatingEvaluationSizes rating_evaluation_sizes(const models::RecommenderConfig& config,
+                                              const data::Histories& histories,
+                                              const data::Ratings& validation, int64_t samples) {
+  return {.samples = samples,
+          .longest_history = history_of(config, histories),
+          .batches = pieces(validation.size(), samples)};
+}
+
+RatingErrors evaluate_ratings(models::Recommender& model, const data::Histories& histories,
+                              const data::Ratings& validation, const RatingRange& range,
+                              int64_t samples, const dist::World& world) {
+  const RatingEvaluationSizes sizes =
+      rating_evaluation_sizes(model.config(), histories, validation, samples);
+  std::vector<float> own(static_cast<size_t>(sizes.batches * rating_evaluation_counts), 0.0f);
+  model.eval();
+  {
+    Scorer scorer(model, histories, sizes);
+    std::vector<int32_t> users(static_cast<size_t>(samples));
+    std::vector<int32_t> items(static_cast<size_t>(samples));
+    for_each_own_batch(sizes.batches, world, [&](int64_t batch, bool counts) {
+      const int64_t first = batch * samples;
+      const int64_t count = std::min(samples, validation.size() - first);
+      for (int64_t i = 0; i < samples; ++i) {
+        const auto from = static_cast<size_t>(first + std::min(i, count - 1));
+        users[static_cast<size_t>(i)] = validation.users[from];
+        items[static_cast<size_t>(i)] = validation.items[from];
+      }
+      const std::span<const float> scores = scorer.pairs(users, items);
+      if (!counts) return;
+      double squares = 0;
+      double distances = 0;
+      for (int64_t i = 0; i < count; ++i) {
+        const float score = scores[static_cast<size_t>(i)];
+        // NaN is handed on.
+        const float rating = score < range.lowest    ? range.lowest
+                             : score > range.highest ? range.highest
+                                                     : score;
+        const double error =
+            static_cast<double>(rating) - validation.values[static_cast<size_t>(first + i)];
+        squares += error * error;
+        distances += std::abs(error);
+      }
+      float* const at = own.data() + batch * rating_evaluation_counts;
+      at[0] = static_cast<float>(squares);
+      at[1] = static_cast<float>(distances);
+    });
+  }
+  model.train();
+  const std::vector<float> sums = brought_together(own, world);
+  double squares = 0;
+  double distances = 0;
+  for (size_t i = 0; i < sums.size(); i += rating_evaluation_counts) {
+    squares += sums[i];
+    distances += sums[i + 1];
+  }
+  const auto count = static_cast<double>(validation.size());
+  return {.rmse = static_cast<float>(std::sqrt(squares / count)),
+          .mae = static_cast<float>(distances / count)};
+}
+
+RankingTask::RankingTask(const data::Histories& training, const data::Ratings& validation,
+                         const Options& options)
+    : training_(training), held_out_(histories_of(training, validation)), options_(options) {
+  for (int32_t user = 0; user < held_out_.users(); ++user) {
+    const int64_t count = std::ssize(held_out_.of(user));
+    if (count > 0) users_.push_back(user);
+    if (count == 0 || options_.sampled == 0) continue;
+    if (count > 1) {
+      fail_input("user number {} has {} held-out items; with sampled items each user may have one, "
+                 "as --split last gives",
+                 user, count);
+    }
+    if (training_.others(user) - count < options_.sampled) {
+      fail_input("user number {} has {} items left to sample from, expected at least {}", user,
+                 training_.others(user) - count, options_.sampled);
+    }
+  }
+}
+
+std::vector<int32_t> RankingTask::sample(int32_t user, int32_t item) const {
+  const auto pair = static_cast<uint64_t>(user) * static_cast<uint64_t>(training_.items()) +
+                    static_cast<uint64_t>(item);
+  RandomStream stream(options_.seed, "items to rank among", pair);
+  std::vector<int32_t> items;
+  while (std::ssize(items) < options_.sampled) {
+    const auto others = static_cast<uint64_t>(training_.others(user));
+    const int32_t drawn = training_.other(user, static_cast<int64_t>(stream.below(others)));
+    if (drawn == item || std::find(items.begin(), items.end(), drawn) != items.end()) continue;
+    items.push_back(drawn);
+  }
+  return items;
+}
+
+RankingQuality RankingTask::quality(int32_t user, std::span<const float> scores) const {
+  std::vector<int64_t> places;
+  for (const int32_t item : held_out_.of(user)) {
+    places.push_back(options_.sampled == 0
+                         ? place_in_catalogue(scores, training_.of(user), item)
+                         : place_among(scores, sample(user, item), item));
+  }
+  return ranking_quality(places, options_.k);
+}
+
+namespace {
+
+/// The mean of the users' numbers, summed in f64 and in order of the users.
+RankingQuality mean_quality(std::span<const float> numbers) {
+  double sums[ranking_evaluation_counts] = {};
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    sums[i % ranking_evaluation_counts] += static_cast<double>(numbers[i]);
+  }
+  const auto users = static_cast<double>(numbers.size() / ranking_evaluation_counts);
+  const auto mean = [&](size_t i) { return static_cast<float>(sums[i] / users); };
+  return {.hit_rate = mean(0), .ndcg = mean(1), .recall = mean(2), .mrr = mean(3)};
+}
+
+void write_quality(const RankingQuality& quality, float* to) {
+  to[0] = quality.hit_rate;
+  to[1] = quality.ndcg;
+  to[2] = quality.recall;
+  to[3] = quality.mrr;
+}
+
+}  // namespace
+
+RankingQuality RankingTask::popularity() const {
+  std::vector<float> counts(static_cast<size_t>(training_.items()), 0.0f);
+  for (const int32_t item : training_.all()) counts[static_cast<size_t>(item)] += 1;
+  std::vector<float> numbers(users_.size() * ranking_evaluation_counts);
+  for (size_t i = 0; i < users_.size(); ++i) {
+    write_quality(quality(users_[i], counts), numbers.data() + i * ranking_evaluation_counts);
+  }
+  return mean_quality(numbers);
+}
+
+std::string RankingTask::protocol() const {
+  return options_.sampled == 0 ? fmt::format("all {} items", training_.items())
+                               : fmt::format("{} sampled items", options_.sampled);
+}
+
+RatingEvaluationSizes ranking_evaluation_sizes(const models::RecommenderConfig& config,
+                                               const data::Histories& histories, int64_t users) {
+  constexpr int64_t pairs_at_once = 1 << 16;  // 16 MiB of products of 64 factors
+  const int64_t items = std::min(config.items, pairs_at_once);
+  const int64_t samples = std::min(users, std::max<int64_t>(1, pairs_at_once / items));
+  return {.samples = samples,
+          .items = items,
+          .shared_items = true,
+          .longest_history = history_of(config, histories),
+          .batches = pieces(users, samples)};
+}
+
+RankingQuality evaluate_ranking(models::Recommender& model, const RankingTask& task,
+                                const dist::World& world) {
+  const std::vector<int32_t>& users = task.users();
+  const RatingEvaluationSizes sizes =
+      ranking_evaluation_sizes(model.config(), task.training(), std::ssize(users));
+  std::vector<float> own(users.size() * ranking_evaluation_counts, 0.0f);
+  model.eval();
+  {
+    Scorer scorer(model, task.training(), sizes);
+    std::vector<int32_t> batch_users(static_cast<size_t>(sizes.samples));
+    for_each_own_batch(sizes.batches, world, [&](int64_t batch, bool counts) {
+      const int64_t first = batch * sizes.samples;
+      const int64_t count = std::min(sizes.samples, std::ssize(users) - first);
+      for (int64_t i = 0; i < sizes.samples; ++i) {
+        batch_users[static_cast<size_t>(i)] =
+            users[static_cast<size_t>(first + std::min(i, count - 1))];
+      }
+      const std::span<const float> scores = scorer.catalogue(batch_users);
+      if (!counts) return;
+      const auto items = static_cast<size_t>(model.config().items);
+      for (int64_t i = 0; i < count; ++i) {
+        const auto row = static_cast<size_t>(i);
+        write_quality(task.quality(batch_users[row], scores.subspan(row * items, items)),
+                      own.data() + (first + i) * ranking_evaluation_counts);
+      }
+    });
+  }
+  model.train();
+  return mean_quality(brought_together(own, world));
+}
+
+}  // namespace tessera::train

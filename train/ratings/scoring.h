@@ -1,0 +1,43 @@
+// Scores of a recommender for users and items that are named by number, outside of training.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "data/ratings/rating_batches.h"
+#include "models/recommender/recommender.h"
+#include "train/ratings/rating_evaluation.h"
+
+namespace tessera::train {
+
+models::RecommenderInput recommender_input(const data::RatingBatch& batch);
+
+/// Computes scores on the default device, in batches of one size.
+class Scorer {
+ public:
+  /// All three must outlive it. Without shared items a batch is pairs of a user and an item.
+  Scorer(models::Recommender& model, const data::Histories& histories,
+         const RatingEvaluationSizes& sizes);
+
+  /// Scores of as many pairs as a batch has samples. Valid until the next call.
+  std::span<const float> pairs(std::span<const int32_t> users, std::span<const int32_t> items);
+  /// Scores of all items for as many users as a batch has: (B, I). Valid until the next call.
+  std::span<const float> catalogue(std::span<const int32_t> users);
+
+ private:
+  void load_users(std::span<const int32_t> users);
+  Tensor compute(const Tensor& items);
+
+  models::Recommender& model_;
+  const data::Histories& histories_;
+  RatingEvaluationSizes sizes_;
+  data::RatingBatch host_;
+  data::RatingBatch input_;  // on the CPU the host's
+  Tensor host_items_;        // i32 (1, items) of the catalogue
+  Tensor items_;
+  std::vector<float> scores_;
+};
+
+}  // namespace tessera::train
