@@ -10,41 +10,39 @@ nn::Initializer factors() { return nn::Initializer::normal(0.1f); }
 
 }  // namespace
 
+// Tables are registered in the order in which they are used, as ZeRO's buckets assume.
 MatrixFactorization::MatrixFactorization(const RecommenderConfig& config)
     : Recommender(config),
-      user_factors(config.users, config.factors, factors()),
-      item_factors(config.items, config.factors, factors()),
+      user_factors_(config.users, config.factors, factors()),
+      item_factors_(config.items, config.factors, factors()),
       user_bias_(config.users, 1, nn::Initializer::zeros()),
       item_bias_(config.items, 1, nn::Initializer::zeros()) {
-  add("user_factors", user_factors);
-  add("item_factors", item_factors);
+  add("user_factors", user_factors_);
+  if (config.reads_histories()) {
+    history_factors_.emplace(config.items, config.factors, factors());
+    add("history_factors", *history_factors_);
+  }
+  add("item_factors", item_factors_);
   add("user_bias", user_bias_);
   add("item_bias", item_bias_);
 }
 
+Tensor MatrixFactorization::user_rows(const RecommenderInput& input) {
+  const Tensor own = user_factors_(input.users);
+  if (!history_factors_) return own;
+  return own + ops::embedding_bag(input.history, input.history_offsets, history_factors_->weight,
+                                  input.history_scale);
+}
+
 Scores MatrixFactorization::score(const RecommenderInput& input) {
-  return score_with(user_factors(input.users), input);
-}
-
-Scores MatrixFactorization::score_with(const Tensor& user_rows, const RecommenderInput& input) {
-  const Tensor q = item_factors(input.items);                                      // (B, K, F)
-  const Tensor p = ops::reshape(user_rows, {user_rows.size(0), 1, user_rows.size(1)});
-  const Tensor b_u = user_bias_(input.users);                                      // (B, 1)
-  const Tensor b_i = item_bias_(input.items);                                      // (B, K, 1)
-  const Tensor products = ops::sum(p * q, {-1});                                   // (B, K)
+  const Tensor rows = user_rows(input);
+  const Tensor q = item_factors_(input.items);  // (B, K, F)
+  const Tensor p = ops::reshape(rows, {rows.size(0), 1, rows.size(1)});
+  const Tensor b_u = user_bias_(input.users);                // (B, 1)
+  const Tensor b_i = item_bias_(input.items);                // (B, K, 1)
+  const Tensor products = ops::sum(p * q, {-1});             // (B, K)
   const Tensor biases = b_u + ops::reshape(b_i, input.items.shape());
-  return {products + biases + config().mean, {user_rows, q, b_u, b_i}};
-}
-
-SvdPlusPlus::SvdPlusPlus(const RecommenderConfig& config)
-    : MatrixFactorization(config), history_factors_(config.items, config.factors, factors()) {
-  add("history_factors", history_factors_);
-}
-
-Scores SvdPlusPlus::score(const RecommenderInput& input) {
-  const Tensor liked = ops::embedding_bag(input.history, input.history_offsets,
-                                          history_factors_.weight, input.history_scale);
-  return score_with(user_factors(input.users) + liked, input);
+  return {products + biases + config().mean, {rows, q, b_u, b_i}};
 }
 
 }  // namespace tessera::models

@@ -38,10 +38,9 @@ Recommender::Recommender(const RecommenderConfig& config) : config_(config) { co
 
 std::unique_ptr<Recommender> recommender(const RecommenderConfig& config) {
   config.validate();
-  if (config.name == "mf") return std::make_unique<MatrixFactorization>(config);
-  if (config.name == "svd++") return std::make_unique<SvdPlusPlus>(config);
   if (config.name == "gmf") return std::make_unique<GeneralizedFactorization>(config);
-  return std::make_unique<NeuralFactorization>(config);
+  if (config.name == "neumf") return std::make_unique<NeuralFactorization>(config);
+  return std::make_unique<MatrixFactorization>(config);
 }
 
 }  // namespace tessera::models

@@ -148,12 +148,8 @@ class Walk {
         items_{micro.shared_items ? 1 : micro.samples, micro.items} {}
 
   ScoreValues score() {
-    if (config_.name == "mf") return inner_product(users(config_.factors));
-    if (config_.name == "svd++") {
-      const Value liked = tape_.embedding_bag(config_.items, config_.factors);
-      return inner_product(tape_.add(users(config_.factors), liked));
-    }
-    return config_.name == "gmf" ? generalized() : neural();
+    if (config_.name == "gmf") return generalized();
+    return config_.name == "neumf" ? neural() : inner_product();
   }
 
  private:
@@ -164,14 +160,21 @@ class Walk {
   }
   Value as_scores(const Value& y) { return tape_.reshape(y, {y.shape[0], y.shape[1]}); }
 
-  ScoreValues inner_product(const Value& user_rows) {
+  Value user_rows() {
+    const Value own = users(config_.factors);
+    if (!config_.reads_histories()) return own;
+    return tape_.add(own, tape_.embedding_bag(config_.items, config_.factors));
+  }
+
+  ScoreValues inner_product() {
+    const Value rows = user_rows();
     const Value q = items(config_.factors);
-    const Value p = for_each_item(user_rows);
+    const Value p = for_each_item(rows);
     const Value b_u = users(1);
     const Value b_i = items(1);
     const Value products = tape_.sum_rows(tape_.mul(p, q));
     const Value biases = tape_.add(b_u, tape_.reshape(b_i, items_));
-    return {tape_.like(tape_.add(products, biases)), {user_rows, q, b_u, b_i}};
+    return {tape_.like(tape_.add(products, biases)), {rows, q, b_u, b_i}};
   }
 
   ScoreValues generalized() {
@@ -186,16 +189,11 @@ class Walk {
     const Value q = items(config_.factors);
     const Value mlp_p = users(hidden[0] / 2);
     const Value mlp_q = items(hidden[0] / 2);
-    Value x = first_layer(mlp_p, mlp_q, hidden[1]);
+    const Value of_user = for_each_item(tape_.linear(mlp_p, hidden[1], false));
+    Value x = tape_.relu(tape_.add(of_user, tape_.linear(mlp_q, hidden[1])));
     for (size_t i = 2; i < hidden.size(); ++i) x = tape_.relu(tape_.linear(x, hidden[i]));
     const Value product = tape_.mul(for_each_item(p), q);
     return {as_scores(tape_.linear(tape_.concat_last(product, x), 1)), {p, q, mlp_p, mlp_q}};
-  }
-
-  // A function of its own, as the temporaries go before the next layer begins.
-  Value first_layer(const Value& mlp_p, const Value& mlp_q, int64_t out) {
-    const Value of_user = for_each_item(tape_.linear(mlp_p, out, false));
-    return tape_.relu(tape_.add(of_user, tape_.linear(mlp_q, out)));
   }
 
   Tape& tape_;

@@ -48,8 +48,9 @@ grep -q 'equal on all ranks (2)' stdout.log || fail "$(cat stdout.log)"
 python3 -c 'import json; json.load(open("trace.json"))'
 rm run.jsonl
 
-# Planted factors are found again: the error comes close to the noise.
-alone --log drawn.jsonl --epochs 12
+# Planted factors are found again: what the biases leave has a deviation of 0.78, the noise of 0.5.
+alone --log drawn.jsonl
+alone --log biases.jsonl --factors 1
 python3 - << 'PYTHON'
 import json
 lines = [json.loads(line) for line in open("drawn.jsonl")]
@@ -60,20 +61,71 @@ assert list(steps[0]) == ["type", "step", "loss", "grad_norm", "lr", "samples_pe
                           "comm_exposed_ms", "epoch"]
 evaluations = [l for l in lines if l["type"] == "eval"]
 assert list(evaluations[0]) == ["type", "step", "epoch", "rmse", "mae"]
-assert len(evaluations) == 12 and evaluations[-1]["epoch"] == 12
-print(evaluations[0]["rmse"], evaluations[-1]["rmse"])
-assert evaluations[-1]["rmse"] < @LIMIT@, evaluations[-1]
+assert len(evaluations) == 20 and evaluations[-1]["epoch"] == 20
+biases = [json.loads(line) for line in open("biases.jsonl")][-2]
+assert 0.5 < evaluations[-1]["rmse"] < 0.68 < 0.75 < biases["rmse"], (evaluations[-1], biases)
 PYTHON
 
-# Ranking knows the groups, popularity does not.
-alone "${run[@]}" --objective ranking --split fold:1/4 --epochs 60 --steps 1 2> /dev/null || true
-alone --data u.data --batch 60 --micro-batch 12 --objective ranking --split fold:1/4 --epochs 40 \
-  --factors 8 --lr 0.01 --log ranked.jsonl --save ranked.safetensors --eval-every 200
+# Ranking learns the groups, which popularity does not know.
+groups=(--data u.data --batch 60 --micro-batch 12 --objective ranking --split fold:1/4 --epochs 60
+  --factors 8 --lr 0.01 --eval-every 540)
+alone "${groups[@]}" --log ranked.jsonl
+alone --data u.data --batch 60 --micro-batch 12 --split none --epochs 60 --factors 8 --lr 0.01 \
+  --l2 0.01 --save model.safetensors
 python3 - << 'PYTHON'
 import json
 lines = [json.loads(line) for line in open("ranked.jsonl")]
 last = [l for l in lines if l["type"] == "eval"][-1]
-assert list(last) == ["type", "step", "epoch", "hr@10", "ndcg@10", "recall@10", "mrr", "protocol"]
+names = ["hr@10", "ndcg@10", "recall@10", "mrr"]
+assert list(last) == ["type", "step", "epoch"] + names + ["protocol"]
 assert last["protocol"] == "all 30 items" == lines[0]["protocol"]
-assert set(lines[0]["popularity"]) == {"hr@10", "ndcg@10", "recall@10", "mrr"}
+assert list(lines[0]["popularity"]) == names
 PYTHON
+"$recommend" model.safetensors --user u7 --user u8 --top 4 --items u.item > found.txt
+python3 - << 'PYTHON'
+lines = open("found.txt", encoding="utf-8").read().splitlines()
+assert len(lines) == 10 and lines[0] == "user u7" and lines[5] == "user u8", lines
+seen = {(u, i) for u, i, *_ in (line.split("\t") for line in open("u.data"))}
+for user, found in (("u7", lines[1:5]), ("u8", lines[6:])):
+    scores = [float(line.split()[0]) for line in found]
+    assert scores == sorted(scores, reverse=True) and max(scores) <= 5 and scores[0] > 3, found
+    for line in found:
+        film = line.split()[1]
+        assert (user, film) not in seen and line.endswith(f"  Caf\xe9 {film} (1990)"), line
+    assert int(found[0].split()[1]) % 3 == int(user[1:]) % 3, found
+PYTHON
+[[ $("$recommend" model.safetensors u7 --top 99 --all | wc -l) == 31 ]] || fail "--all"
+
+# Weights that were saved go on where they were.
+alone --data u.data --batch 60 --micro-batch 12 --split none --steps 1 --factors 8 --lr 1e-9 \
+  --init model.safetensors --save again.safetensors
+"$recommend" again.safetensors --user u7 --user u8 --top 4 --items u.item | diff found.txt -
+
+alone "${run[@]}" --plan --log plan.jsonl
+grep -q 'Memory of rank 0' stdout.log || fail "no plan"
+[[ ! -e plan.jsonl ]] || fail "a plan wrote a log"
+
+expect 'nothing.*: ' "$train_gpt" --data nothing
+printf '1\t2\t3\n1\t3\tnan\n' > bad.data
+expect 'bad.data.*line 2' mpirun -n 2 "$train_gpt" --data bad.data --columns user,item,rating
+printf 'a\tb\nc\td\n' > chosen.data
+expect 'no ratings' "$train_gpt" --data chosen.data --columns user,item --split none
+printf 'a\tb\na\tc\n' > all.data
+expect 'has all 2 items' "$train_gpt" --data all.data --columns user,item --split none --batch 2 \
+  --micro-batch 2 --objective ranking
+expect 'als' "$train_gpt" --model als
+expect 'smaller --batch' "$train_gpt" --data u.data --batch 4096
+expect 'sampled-items' "$train_gpt" --objective ranking --split fold:1/5 --sampled-items 9
+expect 'ranking' "$train_gpt" --negatives 3
+expect 'split' "$train_gpt" --split last:2
+expect 'left to sample' "$train_gpt" --data u.data --batch 60 --micro-batch 12 --objective ranking \
+  --sampled-items 29
+expect 'eval-every' "$train_gpt" --data u.data --split none --eval-every 5 --batch 60 \
+  --micro-batch 12
+expect 'widths 5, 3' "$train_gpt" --model neumf --hidden 5,3
+expect 'shape is' "$train_gpt" --data u.data --batch 60 --micro-batch 12 --factors 9 \
+  --init model.safetensors
+expect 'no user' "$recommend" model.safetensors --user nobody
+expect 'required' "$recommend" model.safetensors
+cp text.txt text.safetensors
+expect 'text.safetensors' "$recommend" text.safetensors --user u7
