@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Installs the build to a place of its own, and with that compiles and runs, outside the checkout,
-# the README's first program and two that train models of their own.
+# the README's first program, two that train models of their own, and one that reads ratings.
 set -euo pipefail
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-cp "$TESSERA_SOURCE_DIR"/tests/package/{CMakeLists.txt,tokens.cpp,images.cpp} "$work"
+cp "$TESSERA_SOURCE_DIR"/tests/package/{CMakeLists.txt,tokens.cpp,images.cpp,ratings.cpp} "$work"
 cp "$TESSERA_BUILD_DIR/samples/readme_sample_1.cpp" "$work/main.cpp"
 
 cmake --install "$TESSERA_BUILD_DIR" --prefix "$work/installed" > /dev/null
@@ -45,3 +45,8 @@ fi
 grep -q 'data: rank 0 has .*, rank 1 has .*; all ranks of a job' error.txt || fail "$(< error.txt)"
 if build/tokens missing.txt 2> error.txt; then fail "a missing file was taken"; fi
 grep -q 'missing.txt' error.txt || fail "$(< error.txt)"
+build/ratings > ratings.txt
+grep -qx '60,000 ratings of 600 items by 1,000 users: 48,000 to train on, 12,000 to validate' \
+  ratings.txt || fail "$(< ratings.txt)"
+if build/ratings missing.txt 2> error.txt; then fail "missing ratings were taken"; fi
+grep -q 'missing.txt: cannot be opened' error.txt || fail "$(< error.txt)"
