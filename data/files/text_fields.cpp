@@ -29,7 +29,8 @@ std::span<const std::string_view> FieldSplitter::split(std::string_view line,
   const bool spaces = separator_ == " ";
   std::string_view rest = spaces ? trimmed(line) : line;
   while (true) {
-    if (has_quotes_ && trimmed(rest).starts_with('"')) {
+    const size_t begin = has_quotes_ ? rest.find_first_not_of(" \t") : rest.npos;
+    if (begin != rest.npos && rest[begin] == '"') {
       fields_.push_back(take_quoted(rest, lines));
     } else {
       const size_t length = std::min(rest.find(separator_), rest.size());
