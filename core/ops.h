@@ -108,6 +108,15 @@ Tensor causal_attention(const Tensor& qkv, int64_t heads);
 Tensor embedding_bag(const Tensor& indices, const Tensor& offsets, const Tensor& table,
                      const Tensor& scale = {});
 
+/// Along dimension `dim`, of which -1 is the last one, with index i32 in [0, x.size(dim)): else it
+/// throws. y[.., j, ..] = x[.., index[j], ..], index (n).
+Tensor index_select(const Tensor& x, int dim, const Tensor& index);
+/// y[.., j, ..] = x[.., index[.., j, ..], ..]; index and y have the shape of x but for `dim`.
+Tensor gather(const Tensor& x, int dim, const Tensor& index);
+/// x, and added to x[.., index[.., j, ..], ..] source[.., j, ..], in order of j and in f32, rounded
+/// once. index and source have the shape of x but for `dim`.
+Tensor scatter_add(const Tensor& x, int dim, const Tensor& index, const Tensor& source);
+
 /// Zeroes elements with `probability` in [0, 1) and scales the rest by 1 / (1 - probability).
 /// Keyed by (seed, step, sample, layer, element) of `dropout_state()`; dimension 0 is the sample.
 Tensor dropout(const Tensor& x, float probability, uint64_t layer);

@@ -1,0 +1,30 @@
+// The launchers of gather, index_select and scatter_add.
+#pragma once
+
+#include <cstdint>
+
+#include "core/dispatch.h"
+
+namespace tessera {
+
+enum class Picking { index_select, gather, scatter_add };
+
+/// A tensor seen as (outer, size, inner), with the dimension that is indexed in the middle, and
+/// what is picked from it, or added to it, as (outer, count, inner).
+struct Lines {
+  Picking picking;  // whose index it is, for errors
+  int64_t outer = 1;
+  int64_t size = 0;
+  int64_t inner = 1;
+  int64_t count = 0;
+  bool shared = false;  // index is (count), for all outer and inner; else (outer, count, inner)
+};
+
+/// y[o, j, i] = x[o, index[o, j, i], i]
+TESSERA_KERNEL(gather_lines, const Tensor& y, const Tensor& x, const Tensor& index,
+               const Lines& lines)
+/// sum[o, index[o, j, i], i] += source[o, j, i], in order of j; sum is f32.
+TESSERA_KERNEL(scatter_lines, const Tensor& sum, const Tensor& source, const Tensor& index,
+               const Lines& lines)
+
+}  // namespace tessera
