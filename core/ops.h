@@ -70,7 +70,7 @@ Tensor permute(const Tensor& x, const std::vector<int>& dims);
 Tensor concat(const std::vector<Tensor>& parts, int dim);
 std::vector<Tensor> split(const Tensor& x, const std::vector<int64_t>& sizes, int dim);
 
-/// (..., m, k) x (..., k, n) -> (..., m, n); leading dimensions equal, or b 2-D.
+/// (..., m, k) x (..., k, n) -> (..., m, n); leading dimensions are broadcast as above.
 Tensor matmul(const Tensor& a, const Tensor& b, bool transpose_a = false, bool transpose_b = false);
 
 struct LinearOptions {

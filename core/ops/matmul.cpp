@@ -1,11 +1,17 @@
 // matmul: y (..., m, n) = op(a) (..., m, k) op(b) (..., k, n), where op transposes the last two
-// dimensions if asked. Leading dimensions are equal, or b is 2-D and used for all.
+// dimensions if asked. Leading dimensions are broadcast as in NumPy. Where they are equal, or b is
+// 2-D and used for all, one call does it; else there is one for each run of matrices that lie one
+// after the other, or are the same one, in both operands.
 //
 // With C = op(A) op(B) and dC, each gradient is a product again, for each way A and B are stored:
 //   dA = dC op(B)^T, or op(B) dC^T where A is stored transposed;
 //   dB = op(A)^T dC, or dC^T op(A) where B is stored transposed.
+// That of a matrix used more than once is summed over its uses, in their order and in f32.
+#include <vector>
+
 #include "core/autograd.h"
 #include "core/ops.h"
+#include "core/ops/broadcast.h"
 #include "core/ops/convert.h"
 #include "core/ops/fill.h"
 #include "core/ops/matmul.h"
@@ -29,10 +35,8 @@ Shape product_shape(const Tensor& a, const Tensor& b, bool transpose_a, bool tra
                 "matmul: shapes {}{} and {}{} have inner extents {} and {}, expected equal",
                 a.shape(), transpose_a ? "^T" : "", b.shape(), transpose_b ? "^T" : "", a_inner,
                 b_inner);
-  Shape shape = leading(a.shape());
-  TESSERA_CHECK(b.rank() == 2 || leading(b.shape()) == shape,
-                "matmul: b has shape {}, expected the leading dimensions {} of a, or none",
-                b.shape(), shape);
+  Shape shape =
+      broadcast_shape("matmul's leading dimensions", leading(a.shape()), leading(b.shape()));
   shape.push_back(a.size(transpose_a ? -1 : -2));
   shape.push_back(b.size(transpose_b ? -2 : -1));
   return shape;
@@ -45,18 +49,34 @@ Tensor as_one_matrix(const Tensor& x) {
   return x.view({leading(x.shape()).elements() * x.size(-2), x.size(-1)});
 }
 
+/// Whether one call of the launcher takes a and b as they are.
+bool in_one_call(const Tensor& a, const Tensor& b) {
+  return b.rank() == 2 || leading(a.shape()) == leading(b.shape());
+}
+
+/// to = the gradient of a by the product's, dy; added to it if args.accumulate.
+void left_gradient(const Tensor& to, const Tensor& dy, const Tensor& b, MatmulArgs args) {
+  const Context context = current_context(dy.device());
+  if (args.transpose_a) {
+    kernels::matmul(context, to, b, dy, MatmulArgs{args.transpose_b, true, args.accumulate});
+  } else {
+    kernels::matmul(context, to, dy, b, MatmulArgs{false, !args.transpose_b, args.accumulate});
+  }
+}
+/// That of b.
+void right_gradient(const Tensor& to, const Tensor& dy, const Tensor& a, MatmulArgs args) {
+  const Context context = current_context(dy.device());
+  if (args.transpose_b) {
+    kernels::matmul(context, to, dy, a, MatmulArgs{true, args.transpose_a, args.accumulate});
+  } else {
+    kernels::matmul(context, to, a, dy, MatmulArgs{!args.transpose_a, false, args.accumulate});
+  }
+}
+
 /// db where one b serves all matrices of a: the sum over them, in f32.
 void shared_gradient(const Tensor& db, const Tensor& dy, const Tensor& a, MatmulArgs args) {
+  if (!args.transpose_a) return right_gradient(db, as_one_matrix(dy), as_one_matrix(a), args);
   const Context context = current_context(dy.device());
-  const auto add = [&](const Tensor& to, const Tensor& left, const Tensor& right,
-                       bool accumulate) {
-    if (args.transpose_b) {
-      kernels::matmul(context, to, right, left, MatmulArgs{true, args.transpose_a, accumulate});
-    } else {
-      kernels::matmul(context, to, left, right, MatmulArgs{!args.transpose_a, false, accumulate});
-    }
-  };
-  if (!args.transpose_a) return add(db, as_one_matrix(a), as_one_matrix(dy), false);
   const Tensor lefts = as_matrices(a);
   const Tensor rights = as_matrices(dy);
   const int64_t count = lefts.size(0);
@@ -64,10 +84,111 @@ void shared_gradient(const Tensor& db, const Tensor& dy, const Tensor& a, Matmul
   const bool separate = count > 1 && db.dtype() != DType::f32;
   const Tensor sum = separate ? context.workspace(db.shape()) : db;
   for (int64_t i = 0; i < count; ++i) {
-    add(sum, lefts.rows(i, i + 1).view({lefts.size(1), lefts.size(2)}),
-        rights.rows(i, i + 1).view({rights.size(1), rights.size(2)}), i > 0);
+    args.accumulate = i > 0;
+    right_gradient(sum, rights.rows(i, i + 1).view({rights.size(1), rights.size(2)}),
+                   lefts.rows(i, i + 1).view({lefts.size(1), lefts.size(2)}), args);
   }
   if (separate) kernels::convert(context, db, sum);
+}
+
+/// Neighbouring matrices of an operand from `first` on, or, with a step of 0, one for all of a run.
+struct Run {
+  int64_t first;
+  int64_t count;
+  int64_t step;
+
+  Tensor of(const Tensor& x) const {
+    const Tensor taken = as_matrices(x).rows(first, first + (step == 0 ? 1 : count));
+    return step == 0 ? as_one_matrix(taken) : taken;
+  }
+  Run at(int64_t i) const { return {first + i * step, 1, 0}; }
+};
+
+/// Calls body(y, a, b) for runs of matrices, in order of y.
+template <class Body>
+void for_each_run(const Shape& y, const Shape& a, const Shape& b, const Body& body) {
+  const BroadcastWalk walk = broadcast_walk(leading(y), leading(a), leading(b));
+  const auto last = static_cast<size_t>(walk.rank - 1);
+  const int64_t count = walk.sizes[last];
+  for (int64_t at = 0; at < walk.elements(); at += count) {
+    int64_t a_first = 0;
+    int64_t b_first = 0;
+    int64_t rest = at / count;
+    for (size_t dim = last; dim-- > 0;) {
+      a_first += rest % walk.sizes[dim] * walk.a_strides[dim];
+      b_first += rest % walk.sizes[dim] * walk.b_strides[dim];
+      rest /= walk.sizes[dim];
+    }
+    body(Run{at, count, 1}, Run{a_first, count, walk.a_strides[last]},
+         Run{b_first, count, walk.b_strides[last]});
+  }
+}
+
+/// What broadcasting adds to a gradient: sums into `to`, whose matrices are used in runs.
+/// add(run of y, run of `to`, sum, accumulate) is one product.
+class RepeatedSums {
+ public:
+  RepeatedSums(const Tensor& to, int64_t uses)
+      : context_(current_context(to.device())),
+        to_(to),
+        separate_(to.dtype() != DType::f32 && uses > matrices()),
+        sum_(separate_ ? context_.workspace(to.shape()) : to),
+        used_(static_cast<size_t>(matrices()), false) {
+    if (uses == 0) kernels::fill(context_, sum_, 0.0f);
+  }
+
+  /// Calls product(destination, accumulate, i) for each part of a run, where i is -1 if the run has
+  /// one product, and else counts its matrices.
+  template <class Product>
+  void add(const Run& run, const Product& product) {
+    auto used = used_.begin() + run.first;
+    const int64_t parts = run.step == 0 ? run.count : 1;
+    for (int64_t i = 0; i < parts; ++i) {
+      product(run.of(sum_), *used, run.step == 0 ? i : int64_t{-1});
+      *used = true;
+    }
+  }
+
+  void finish() const {
+    if (separate_) kernels::convert(context_, to_, sum_);
+  }
+
+ private:
+  int64_t matrices() const { return leading(to_.shape()).elements(); }
+
+  Context context_;
+  Tensor to_;
+  bool separate_;
+  Tensor sum_;
+  std::vector<bool> used_;  // of each run's first matrix: what comes next is added
+};
+
+/// da and db where matrices of a and b are used more than once.
+void broadcast_gradients(const Tensor& dy, const Tensor& a, const Tensor& b, MatmulArgs args,
+                         InputGradients& grads) {
+  const auto part = [](const Run& run, int64_t i) { return i < 0 ? run : run.at(i); };
+  const int64_t uses = leading(dy.shape()).elements();
+  if (grads.wanted(0)) {
+    RepeatedSums sums(grads.destination(0), uses);
+    for_each_run(dy.shape(), a.shape(), b.shape(),
+                 [&](const Run& y, const Run& left, const Run& right) {
+                   sums.add(left, [&](const Tensor& to, bool accumulate, int64_t i) {
+                     args.accumulate = accumulate;
+                     left_gradient(to, part(y, i).of(dy), part(right, i).of(b), args);
+                   });
+                 });
+    sums.finish();
+  }
+  if (!grads.wanted(1)) return;
+  RepeatedSums sums(grads.destination(1), uses);
+  for_each_run(dy.shape(), a.shape(), b.shape(),
+               [&](const Run& y, const Run& left, const Run& right) {
+                 sums.add(right, [&](const Tensor& to, bool accumulate, int64_t i) {
+                   args.accumulate = accumulate;
+                   right_gradient(to, part(y, i).of(dy), part(left, i).of(a), args);
+                 });
+               });
+  sums.finish();
 }
 }  // namespace
 
@@ -75,30 +196,29 @@ Tensor matmul(const Tensor& a, const Tensor& b, bool transpose_a, bool transpose
   const Shape shape = product_shape(a, b, transpose_a, transpose_b);
   const trace::Scope scope("matmul");
   const InUse in_use({&a, &b});
+  const Context context = current_context(a.device());
+  const MatmulArgs args{transpose_a, transpose_b, false};
   Tensor y = Tensor::empty(shape, a.dtype(), a.device());
-  kernels::matmul(current_context(a.device()), y, a, b,
-                  MatmulArgs{transpose_a, transpose_b, false});
+  if (in_one_call(a, b)) {
+    kernels::matmul(context, y, a, b, args);
+  } else {
+    for_each_run(shape, a.shape(), b.shape(),
+                 [&](const Run& to, const Run& left, const Run& right) {
+                   kernels::matmul(context, to.of(y), left.of(a), right.of(b), args);
+                 });
+  }
 
   return record("matmul", y, {a, b},
-                [a = saved(a), b = saved(b), transpose_a, transpose_b](const Tensor& dy,
-                                                                       InputGradients& grads) {
-                  const Context context = current_context(dy.device());
+                [a = saved(a), b = saved(b), args](const Tensor& dy, InputGradients& grads) {
                   const InUse in_backward(
                       {grads.wanted(1) ? &a : nullptr, grads.wanted(0) ? &b : nullptr});
-                  if (grads.wanted(0)) {
-                    const bool swap = transpose_a;
-                    kernels::matmul(context, grads.destination(0), swap ? b : dy, swap ? dy : b,
-                                    swap ? MatmulArgs{transpose_b, true, false}
-                                         : MatmulArgs{false, !transpose_b, false});
-                  }
+                  if (!in_one_call(a, b)) return broadcast_gradients(dy, a, b, args, grads);
+                  if (grads.wanted(0)) left_gradient(grads.destination(0), dy, b, args);
                   if (!grads.wanted(1)) return;
-                  const Tensor db = grads.destination(1);
                   if (b.rank() < a.rank()) {
-                    shared_gradient(db, dy, a, MatmulArgs{transpose_a, transpose_b, false});
-                  } else if (transpose_b) {
-                    kernels::matmul(context, db, dy, a, MatmulArgs{true, transpose_a, false});
+                    shared_gradient(grads.destination(1), dy, a, args);
                   } else {
-                    kernels::matmul(context, db, a, dy, MatmulArgs{!transpose_a, false, false});
+                    right_gradient(grads.destination(1), dy, a, args);
                   }
                 });
 }
