@@ -117,6 +117,19 @@ Tensor gather(const Tensor& x, int dim, const Tensor& index);
 /// once. index and source have the shape of x but for `dim`.
 Tensor scatter_add(const Tensor& x, int dim, const Tensor& index, const Tensor& source);
 
+enum class RotaryPairs {
+  halves,      // elements i and i + D/2, as in GPT-NeoX and Llama
+  interleaved  // elements 2i and 2i + 1, as in the paper
+};
+struct RotaryOptions {
+  float base = 10000;
+  RotaryPairs pairs = RotaryPairs::halves;
+  int64_t offset = 0;  // added to positions
+};
+/// x (B, T, H, D), D even: pair i of a head at position p is turned by the angle p base^(-2i/D) (Su
+/// et al., arXiv:2104.09864), which is computed in f64. positions i32 (T) or (B, T); else 0, 1, ...
+Tensor rotary(const Tensor& x, const Tensor& positions = {}, RotaryOptions options = {});
+
 /// Zeroes elements with `probability` in [0, 1) and scales the rest by 1 / (1 - probability).
 /// Keyed by (seed, step, sample, layer, element) of `dropout_state()`; dimension 0 is the sample.
 Tensor dropout(const Tensor& x, float probability, uint64_t layer);
