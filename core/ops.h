@@ -130,6 +130,16 @@ struct RotaryOptions {
 /// et al., arXiv:2104.09864), which is computed in f64. positions i32 (T) or (B, T); else 0, 1, ...
 Tensor rotary(const Tensor& x, const Tensor& positions = {}, RotaryOptions options = {});
 
+struct AttentionOptions {
+  bool causal = false;
+  float scale = 0;  // of the scores; 0: 1 / sqrt(D)
+};
+/// q (B, T, H, D), k and v (B, S, G, D) -> (B, T, H, D): softmax(scale q k^T) v for each head h of
+/// H, a multiple of G, which shares k and v of head h / (H / G). Causal: query t sees the keys up
+/// to t + S - T. Backward keeps the inputs, the result and an f32 (B, H, T); no (T, S) scores are
+/// kept (core/ops/attention.h has the workspace).
+Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, AttentionOptions options = {});
+
 /// Zeroes elements with `probability` in [0, 1) and scales the rest by 1 / (1 - probability).
 /// Keyed by (seed, step, sample, layer, element) of `dropout_state()`; dimension 0 is the sample.
 Tensor dropout(const Tensor& x, float probability, uint64_t layer);

@@ -7,15 +7,13 @@
 //
 // One thread computes a head, or in the forward a tile, from its first to its last product. So the
 // bits depend neither on the number of threads nor on the other sequences of the batch.
-#include <algorithm>
+#include <cmath>
 #include <cstdint>
-
-#include <omp.h>
 
 #include "core/autograd.h"
 #include "core/ops.h"
+#include "core/ops/attention_tiles.h"
 #include "core/ops/causal_attention.h"
-#include "core/ops/causal_attention_tiles.h"
 #include "core/trace.h"
 
 namespace tessera::ops {
@@ -49,71 +47,48 @@ namespace tessera::cpu {
 
 namespace {
 
-/// Threads for `tasks` pieces of about `flops` each.
-int team_size(int64_t tasks, int64_t flops) {
-  const int64_t useful = worth_a_team(tasks, flops) ? tasks : 1;
-  return static_cast<int>(std::min<int64_t>(thread_count(), std::max<int64_t>(1, useful)));
+/// q, k and v of a token follow one another.
+attention::Sizes packed_sizes(const Tensor& qkv, int64_t heads) {
+  const int64_t channels = qkv.size(2) / 3;
+  const int64_t head = channels / heads;
+  const attention::Layout packed{qkv.size(1), 3 * channels};
+  return {.batch = qkv.size(0),
+          .heads = heads,
+          .kv_heads = heads,
+          .head = head,
+          .scale = 1.0f / std::sqrt(static_cast<float>(head)),
+          .causal = true,
+          .q = packed,
+          .kv = packed,
+          .y = {qkv.size(1), channels}};
 }
 
-/// body(task, scratch) for each task, on a team; each thread has a scratch of its own.
-template <class T, class Body>
-void run_tasks(const Context& context, const attention::Sizes& s, bool backward, int64_t tasks,
-               int threads, const Body& body) {
-  const int64_t floats = attention::Scratch<T>::floats(s, backward);
-  const Tensor workspace = context.workspace({threads, floats});
-  TeamErrors errors;
-#pragma omp parallel for schedule(dynamic) num_threads(threads)
-  for (int64_t task = 0; task < tasks; ++task) {
-    errors.guard([&] {
-      float* memory = workspace.data<float>() + omp_get_thread_num() * floats;
-      body(task, attention::Scratch<T>(memory, s, backward));
-    });
-  }
-  errors.rethrow();
+template <class T>
+attention::Operands<T> packed_operands(T* qkv, const attention::Sizes& s) {
+  return {qkv, qkv + s.y.stride, qkv + 2 * s.y.stride};
 }
 
 }  // namespace
 
 void attention_forward(const Context& context, const Tensor& y, const Tensor& logsumexp,
                        const Tensor& qkv, int64_t heads) {
-  const attention::Sizes s(qkv, heads);
+  const attention::Sizes s = packed_sizes(qkv, heads);
   if (s.empty()) return;
-  const int64_t tasks = s.batch * heads * s.tiles;
-  const int threads = team_size(tasks, attention_tile_rows * s.tokens * s.head);
   visit_float(qkv.dtype(), "causal_attention", [&]<class T>() {
-    const auto forward = [&](int64_t task, const attention::Scratch<T>& scratch) {
-      const int64_t pair = task / s.tiles;  // sequence and head
-      const int64_t sequence = pair / heads;
-      const int64_t h = pair % heads;
-      attention::forward_tile(s, attention::head_of<const T>(qkv.data<T>(), s, sequence, h),
-                              task % s.tiles * attention_tile_rows,
-                              attention::slice_of(y.data<T>(), s, sequence, h),
-                              logsumexp.data<float>() + pair * s.tokens, scratch);
-    };
-    run_tasks<T>(context, s, false, tasks, threads, forward);
+    attention::forward<T>(context, s, packed_operands<const T>(qkv.data<T>(), s), y.data<T>(),
+                          logsumexp.data<float>());
   });
 }
 
 void attention_backward(const Context& context, const Tensor& dqkv, const Tensor& dy,
                         const Tensor& y, const Tensor& logsumexp, const Tensor& qkv,
                         int64_t heads) {
-  const attention::Sizes s(qkv, heads);
+  const attention::Sizes s = packed_sizes(qkv, heads);
   if (s.empty()) return;
-  const int64_t tasks = s.batch * heads;
-  const int threads = team_size(tasks, s.tokens * s.tokens * s.head);
   visit_float(qkv.dtype(), "causal_attention", [&]<class T>() {
-    const auto backward = [&](int64_t task, const attention::Scratch<T>& scratch) {
-      const int64_t sequence = task / heads;
-      const int64_t h = task % heads;
-      const attention::HeadGradients<T> g{
-          attention::head_of(dqkv.data<T>(), s, sequence, h),
-          attention::slice_of<const T>(dy.data<T>(), s, sequence, h),
-          attention::slice_of<const T>(y.data<T>(), s, sequence, h),
-          logsumexp.data<float>() + task * s.tokens};
-      attention::backward_head(s, attention::head_of<const T>(qkv.data<T>(), s, sequence, h), g,
-                               scratch);
-    };
-    run_tasks<T>(context, s, true, tasks, threads, backward);
+    attention::backward<T>(context, s, packed_operands<const T>(qkv.data<T>(), s),
+                           {dy.data<T>(), y.data<T>(), logsumexp.data<float>()},
+                           packed_operands(dqkv.data<T>(), s));
   });
 }
 

@@ -1,5 +1,5 @@
-// The loops of causal_attention over one head, on the calling thread: tiles of query rows meet
-// blocks of keys.
+// The loops of attention and causal_attention on the CPU: tiles of query rows meet blocks of keys,
+// one head on one thread, and the teams that run them.
 #pragma once
 
 #include <algorithm>
@@ -7,8 +7,10 @@
 #include <cstdint>
 #include <limits>
 
+#include <omp.h>
+
 #include "core/cpu/vector_math.h"
-#include "core/ops/causal_attention_scratch.h"
+#include "core/ops/attention_scratch.h"
 
 namespace tessera::cpu::attention {
 
@@ -28,9 +30,10 @@ void convert_rows(Slice<T> to, const float* from, int64_t rows, int64_t head) {
 
 /// Sets hidden scores of row r of a block to -infinity as far as the last vector with a visible one
 /// reaches. Returns that end: up to there a row is computed, in loops without a remainder.
-inline int64_t mask_row(float* scores, const Block& x, int64_t r) {
-  // Tiles and blocks start on multiples of tile_rows, so every row sees a key of the block.
-  const int64_t visible = std::min(x.keys, x.row + r + 1 - x.key);
+inline int64_t mask_row(const Sizes& s, float* scores, const Block& x, int64_t r) {
+  // Where there are more keys than queries, a row may see none of a block that others see.
+  const int64_t seen = s.visible(x.row + r) - x.key;
+  const int64_t visible = std::max(int64_t{0}, std::min(x.keys, seen));
   const int64_t end = std::min(x.keys, (visible + 15) / 16 * 16);
   for (int64_t i = visible; i < end; ++i) scores[i] = -infinity;
   return end;
@@ -65,7 +68,7 @@ void forward_block(const Sizes& s, const Head<const T>& head, const Block& x,
   scratch.multiply(scores_product(s, x, head.q.rows(x.row), head.k.rows(x.key), scratch.scores));
   for (int64_t r = 0; r < x.rows; ++r) {
     float* scores = scratch.scores + r * x.keys;
-    const int64_t end = mask_row(scores, x, r);
+    const int64_t end = mask_row(s, scores, x, r);
     const float correction =
         softmax_row(scores, end, x.keys, s.scale, scratch.maximum[r], scratch.sum[r]);
     if (!scratch.shared) convert_row(scratch.probabilities + r * x.keys, scores, x.keys);
@@ -99,7 +102,7 @@ void score_gradients(const Sizes& s, const Block& x, const float* logsumexp, con
                      const Scratch<T>& scratch) {
   for (int64_t r = 0; r < x.rows; ++r) {
     float* scores = scratch.scores + r * x.keys;
-    const int64_t end = mask_row(scores, x, r);
+    const int64_t end = mask_row(s, scores, x, r);
     const float* gradient = scratch.gradient + r * x.keys;
     T* p = scratch.probabilities + r * x.keys;
     T* ds = scratch.dscores + r * x.keys;
@@ -134,9 +137,10 @@ void row_products(float* delta, Slice<const T> dy, Slice<const T> y, int64_t row
 
 template <class T>
 struct HeadGradients {
-  Head<T> destination;
+  Slice<T> dq;
   Slice<const T> dy, y;
   const float* logsumexp;  // (T)
+  bool first_head;         // of those that share k and v
 };
 
 /// dq of the tile of one head from `row` on, and its contribution to dk and dv.
@@ -155,22 +159,80 @@ void backward_tile(const Sizes& s, const Head<const T>& head, int64_t row,
     scratch.multiply(scores_product(s, x, q, k, scratch.scores));
     scratch.multiply(scores_product(s, x, dy, v, scratch.gradient));
     score_gradients(s, x, g.logsumexp, delta, scratch);
-    scratch.multiply(keys_product<T>(s, x, scratch.probabilities, dy, scratch.dv + sums));
-    scratch.multiply(keys_product<T>(s, x, scratch.dscores, q, scratch.dk + sums));
+    scratch.multiply(
+        keys_product<T>(s, x, scratch.probabilities, dy, scratch.dv + sums, g.first_head));
+    scratch.multiply(keys_product<T>(s, x, scratch.dscores, q, scratch.dk + sums, g.first_head));
     scratch.multiply(rows_product<T>(s, x, scratch.dscores, k, scratch.out));
   });
-  convert_rows(g.destination.q.rows(row), scratch.out, rows, s.head);
+  convert_rows(g.dq.rows(row), scratch.out, rows, s.head);
 }
 
-/// dq, dk and dv of one head.
-template <class T>
-void backward_head(const Sizes& s, const Head<const T>& head, const HeadGradients<T>& g,
-                   const Scratch<T>& scratch) {
-  for (int64_t tile = s.tiles - 1; tile >= 0; --tile) {
-    backward_tile(s, head, tile * tile_rows, g, scratch);
+/// Threads for `tasks` pieces of about `flops` each.
+inline int team_size(int64_t tasks, int64_t flops) {
+  const int64_t useful = worth_a_team(tasks, flops) ? tasks : 1;
+  return static_cast<int>(std::min<int64_t>(thread_count(), std::max<int64_t>(1, useful)));
+}
+
+/// body(task, scratch) for each task, on a team; each thread has a scratch of its own.
+template <class T, class Body>
+void run_tasks(const Context& context, const Sizes& s, bool backward, int64_t tasks, int threads,
+               const Body& body) {
+  const int64_t floats = Scratch<T>::floats(s, backward);
+  const Tensor workspace = context.workspace({threads, floats});
+  TeamErrors errors;
+#pragma omp parallel for schedule(dynamic) num_threads(threads)
+  for (int64_t task = 0; task < tasks; ++task) {
+    errors.guard([&] {
+      float* memory = workspace.data<float>() + omp_get_thread_num() * floats;
+      body(task, Scratch<T>(memory, s, backward));
+    });
   }
-  convert_rows(g.destination.k, scratch.dk, s.tokens, s.head);
-  convert_rows(g.destination.v, scratch.dv, s.tokens, s.head);
+  errors.rethrow();
+}
+
+/// y and logsumexp (B, H, T): a task is a tile of a head.
+template <class T>
+void forward(const Context& context, const Sizes& s, const Operands<const T>& x, T* y,
+             float* logsumexp) {
+  const int64_t tasks = s.batch * s.heads * s.tiles();
+  const int threads = team_size(tasks, tile_rows * s.kv.tokens * s.head);
+  run_tasks<T>(context, s, false, tasks, threads, [&](int64_t task, const Scratch<T>& scratch) {
+    const int64_t pair = task / s.tiles();  // sequence and head
+    const int64_t sequence = pair / s.heads;
+    const int64_t h = pair % s.heads;
+    forward_tile(s, head_of(x, s, sequence, h), task % s.tiles() * tile_rows,
+                 slice_of(y, s.y, s, sequence, h), logsumexp + pair * s.q.tokens, scratch);
+  });
+}
+
+template <class T>
+struct Results {
+  const T *dy, *y;
+  const float* logsumexp;  // (B, H, T)
+};
+
+/// The gradients `dx` of q, k and v: a task is all heads of a sequence that share k and v.
+template <class T>
+void backward(const Context& context, const Sizes& s, const Operands<const T>& x,
+              const Results<T>& results, const Operands<T>& dx) {
+  const int64_t tasks = s.batch * s.kv_heads;
+  const int threads = team_size(tasks, s.group() * s.q.tokens * s.kv.tokens * s.head);
+  run_tasks<T>(context, s, true, tasks, threads, [&](int64_t task, const Scratch<T>& scratch) {
+    const int64_t sequence = task / s.kv_heads;
+    const int64_t first = task % s.kv_heads * s.group();
+    for (int64_t h = first; h < first + s.group(); ++h) {
+      const HeadGradients<T> g{
+          head_of(dx, s, sequence, h).q, slice_of(results.dy, s.y, s, sequence, h),
+          slice_of(results.y, s.y, s, sequence, h),
+          results.logsumexp + (sequence * s.heads + h) * s.q.tokens, h == first};
+      for (int64_t tile = s.tiles() - 1; tile >= 0; --tile) {
+        backward_tile(s, head_of(x, s, sequence, h), tile * tile_rows, g, scratch);
+      }
+    }
+    const Head<T> shared = head_of(dx, s, sequence, first);
+    convert_rows(shared.k, scratch.dk, s.kv.tokens, s.head);
+    convert_rows(shared.v, scratch.dv, s.kv.tokens, s.head);
+  });
 }
 
 }  // namespace tessera::cpu::attention

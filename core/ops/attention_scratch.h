@@ -1,6 +1,7 @@
-// What one thread of causal_attention works in, and the matrices and products of one head.
+// What one thread of attention or causal_attention works in, and the matrices and products of one
+// head.
 //
-//   const attention::Sizes s(qkv, heads);
+//   const attention::Sizes s = ...;
 //   const int64_t floats = attention::Scratch<T>::floats(s, backward);  // for each thread
 //   const attention::Scratch<T> scratch(memory, s, backward);
 //
@@ -22,25 +23,27 @@ namespace tessera::cpu::attention {
 inline constexpr int64_t tile_rows = attention_tile_rows;
 inline constexpr int64_t block_keys = attention_block_keys;
 
+/// How the tokens of a sequence lie in memory, each with all its heads.
+struct Layout {
+  int64_t tokens = 0;
+  int64_t stride = 0;  // elements between them
+};
+
 struct Sizes {
-  int64_t batch, tokens, heads, channels;
-  int64_t head = 0;   // D
-  float scale = 0;    // of the scores
-  int64_t tiles = 0;  // of a head's query rows
-  int64_t keys = 0;   // in the longest block
+  int64_t batch = 0;
+  int64_t heads = 0;
+  int64_t kv_heads = 0;  // of k and v; each serves heads / kv_heads neighbours of q
+  int64_t head = 0;      // D
+  float scale = 0;       // of the scores
+  bool causal = false;
+  Layout q, kv, y;  // those of gradients are the same
 
-  Sizes(const Tensor& qkv, int64_t head_count)
-      : batch(qkv.size(0)),
-        tokens(qkv.size(1)),
-        heads(head_count),
-        channels(qkv.size(2) / 3),
-        head(channels / heads),
-        scale(1.0f / std::sqrt(static_cast<float>(head))),
-        tiles((tokens + tile_rows - 1) / tile_rows),
-        keys(std::min(tokens, block_keys)) {}
-
-  int64_t packed() const { return 3 * channels; }  // between tokens of qkv
-  bool empty() const { return batch * tokens * channels == 0; }
+  int64_t group() const { return heads / kv_heads; }
+  bool empty() const { return batch * q.tokens * heads * head == 0; }
+  int64_t tiles() const { return (q.tokens + tile_rows - 1) / tile_rows; }  // of a head's queries
+  int64_t longest_block() const { return std::min(kv.tokens, block_keys); }
+  /// How many keys, from the first on, query t sees: one at least.
+  int64_t visible(int64_t t) const { return causal ? t + 1 + kv.tokens - q.tokens : kv.tokens; }
 };
 
 /// One head's part (T, D) of a wider matrix.
@@ -52,22 +55,29 @@ struct Slice {
   Slice rows(int64_t first) const { return {data + first * stride, stride}; }
 };
 
-/// The part of one sequence's head `h` of x (B, T, C).
+/// The part of one sequence's head `h` of x, which lies as `layout` says.
 template <class T>
-Slice<T> slice_of(T* x, const Sizes& s, int64_t sequence, int64_t h) {
-  return {x + sequence * s.tokens * s.channels + h * s.head, s.channels};
+Slice<T> slice_of(T* x, const Layout& layout, const Sizes& s, int64_t sequence, int64_t h) {
+  return {x + sequence * layout.tokens * layout.stride + h * s.head, layout.stride};
 }
+
+/// The first elements of q, k and v, or of their gradients.
+template <class T>
+struct Operands {
+  T *q, *k, *v;
+};
 
 template <class T>
 struct Head {
   Slice<T> q, k, v;
 };
 
-/// The same of qkv (B, T, 3C).
+/// Head `h` of one sequence, and what of k and v serves it.
 template <class T>
-Head<T> head_of(T* qkv, const Sizes& s, int64_t sequence, int64_t h) {
-  T* q = qkv + sequence * s.tokens * s.packed() + h * s.head;
-  return {{q, s.packed()}, {q + s.channels, s.packed()}, {q + 2 * s.channels, s.packed()}};
+Head<T> head_of(const Operands<T>& x, const Sizes& s, int64_t sequence, int64_t h) {
+  const int64_t shared = h / s.group();
+  return {slice_of(x.q, s.q, s, sequence, h), slice_of(x.k, s.kv, s, sequence, shared),
+          slice_of(x.v, s.kv, s, sequence, shared)};
 }
 
 /// Where query rows [row, row + rows) meet keys [key, key + keys).
@@ -78,14 +88,14 @@ struct Block {
 
 /// Rows of the tile that starts at `row`.
 inline int64_t rows_of_tile(const Sizes& s, int64_t row) {
-  return std::min(tile_rows, s.tokens - row);
+  return std::min(tile_rows, s.q.tokens - row);
 }
 
 /// Calls body(block) for the blocks of keys that the tile from `row` on sees, in order.
 template <class Body>
 void for_each_block(const Sizes& s, int64_t row, const Body& body) {
   const int64_t rows = rows_of_tile(s, row);
-  const int64_t end = row + rows;  // of what the last row sees
+  const int64_t end = s.visible(row + rows - 1);
   for (int64_t key = 0; key < end; key += block_keys) {
     body(Block{row, rows, key, std::min(block_keys, end - key)});
   }
@@ -121,40 +131,44 @@ ProductArgs rows_product(const Sizes& s, const Block& x, const T* weights, Slice
           .dtype = dtype_of<T>};
 }
 
-/// to (keys, D) = weights (rows, keys)^T b (rows, D), summed over the tiles of a head: the last one
-/// comes first and overwrites.
+/// to (keys, D) = weights (rows, keys)^T b (rows, D), summed over the tiles of all heads that share
+/// k and v: the last tile of the first head sees all keys, comes first and overwrites.
 template <class T>
 ProductArgs keys_product(const Sizes& s, const Block& x, const T* weights, Slice<const T> b,
-                         float* to) {
+                         float* to, bool first_head) {
   return {.m = x.keys,
           .n = s.head,
           .k = x.rows,
           .a = {weights, 1, x.keys},
           .b = {b.data, b.stride},
           .c = {to, s.head},
-          .accumulate = x.row + x.rows < s.tokens,
+          .accumulate = !first_head || x.row + x.rows < s.q.tokens,
           .dtype = dtype_of<T>};
 }
 
 /// The workspace of the largest product of a pass, in whole cache lines.
 template <class T>
 int64_t product_floats(const Sizes& s, bool backward) {
-  const Slice<const T> packed{nullptr, s.packed()};
-  const Slice<const T> unpacked{nullptr, s.channels};
+  const Slice<const T> q{nullptr, s.q.stride};
+  const Slice<const T> kv{nullptr, s.kv.stride};
+  const Slice<const T> y{nullptr, s.y.stride};
   int64_t bytes = 0;
   const auto count = [&](const ProductArgs& args) {
     bytes = std::max(bytes, gemm_workspace_bytes(args, {.threads = 1}));
   };
-  for (int64_t tile = 0; tile < s.tiles; ++tile) {
+  for (int64_t tile = 0; tile < s.tiles(); ++tile) {
     // Those in between have no product that the tiles of the first two blocks do not have.
-    if (tile >= 2 * block_keys / tile_rows && tile < s.tiles - 1) continue;
+    if (tile >= 2 * block_keys / tile_rows && tile < s.tiles() - 1) continue;
     for_each_block(s, tile * tile_rows, [&](const Block& x) {
-      count(scores_product<T>(s, x, packed, packed, nullptr));
-      count(rows_product<T>(s, x, nullptr, packed, nullptr));
+      count(scores_product<T>(s, x, q, kv, nullptr));
+      count(rows_product<T>(s, x, nullptr, kv, nullptr));
       if (!backward) return;
-      count(scores_product<T>(s, x, unpacked, packed, nullptr));
-      count(keys_product<T>(s, x, nullptr, unpacked, nullptr));
-      count(keys_product<T>(s, x, nullptr, packed, nullptr));
+      count(scores_product<T>(s, x, y, kv, nullptr));
+      for (const bool first_head : {true, false}) {
+        if (!first_head && s.group() == 1) continue;
+        count(keys_product<T>(s, x, nullptr, y, nullptr, first_head));
+        count(keys_product<T>(s, x, nullptr, q, nullptr, first_head));
+      }
     });
   }
   return (bytes + 63) / 64 * 64 / dtype_size(DType::f32);
@@ -172,18 +186,20 @@ struct Scratch {
   float* out;        // (tile_rows, D)
   float* maximum;    // (tile_rows)
   float* sum;        // (tile_rows)
-  float* dk;         // (T, D), backward only
-  float* dv;         // (T, D), backward only
+  float* dk;         // (S, D), backward only
+  float* dv;         // (S, D), backward only
   void* workspace;   // of a product
 
   static constexpr bool shared = std::is_same_v<T, float>;
 
   /// Of a tile of scores, of one of T, and of dk. Like all that lies here whole cache lines.
-  static int64_t score_floats(const Sizes& s) { return tile_rows * s.keys; }
+  static int64_t score_floats(const Sizes& s) { return tile_rows * s.longest_block(); }
   static int64_t rounded_floats(const Sizes& s) {
     return shared ? 0 : score_floats(s) * dtype_size(dtype_of<T>) / dtype_size(DType::f32);
   }
-  static int64_t sum_floats(const Sizes& s) { return s.tiles * tile_rows * s.head; }
+  static int64_t sum_floats(const Sizes& s) {
+    return (s.kv.tokens + tile_rows - 1) / tile_rows * tile_rows * s.head;
+  }
 
   static int64_t floats(const Sizes& s, bool backward) {
     const int64_t pair = score_floats(s) + rounded_floats(s);
