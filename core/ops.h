@@ -57,6 +57,15 @@ Tensor mean(const Tensor& x);                         // -> f32 scalar []; x not
 /// dtype, summed in f64.
 Tensor sum(const Tensor& x, const std::vector<int>& dims, bool keep = false);
 Tensor mean(const Tensor& x, const std::vector<int>& dims, bool keep = false);
+/// The largest element over dimensions given as for sum; NaN where there is one. Equal maxima share
+/// the gradient equally.
+Tensor max(const Tensor& x, const std::vector<int>& dims, bool keep = false);
+/// log(sum(exp(x))) over dimensions given as for sum, without overflow; of x's dtype. Keeps x.
+Tensor logsumexp(const Tensor& x, const std::vector<int>& dims, bool keep = false);
+/// exp(x) / sum(exp(x)), summed over all of the given dimensions together, and its logarithm. Of
+/// x's shape and dtype. Both keep their result, which is what their gradients are made from.
+Tensor softmax(const Tensor& x, const std::vector<int>& dims);
+Tensor log_softmax(const Tensor& x, const std::vector<int>& dims);
 Tensor transpose(const Tensor& x);                    // last two dimensions, a copy
 Tensor convert(const Tensor& x, DType dtype);         // f32, bf16, f16; x itself where it is that
 

@@ -29,4 +29,31 @@ inline std::vector<int> dimensions(const char* name, const Shape& shape,
   return result;
 }
 
+/// A shape whose given dimensions are 1, and the same without them.
+struct ReducedShapes {
+  Shape ones;
+  Shape gone;
+};
+
+inline ReducedShapes reduced_shapes(const char* name, const Shape& shape,
+                                    const std::vector<int>& dims) {
+  const std::vector<int> reduced = dimensions(name, shape, dims);
+  ReducedShapes result;
+  for (int dim = 0; dim < shape.rank(); ++dim) {
+    const bool goes = std::find(reduced.begin(), reduced.end(), dim) != reduced.end();
+    result.ones.push_back(goes ? 1 : shape[dim]);
+    if (!goes) result.gone.push_back(shape[dim]);
+  }
+  return result;
+}
+
+/// The order that undoes a permutation.
+inline std::vector<int> inverse_order(const std::vector<int>& order) {
+  std::vector<int> back(order.size());
+  for (size_t i = 0; i < order.size(); ++i) {
+    back[static_cast<size_t>(order[i])] = static_cast<int>(i);
+  }
+  return back;
+}
+
 }  // namespace tessera

@@ -39,14 +39,11 @@ Tensor permute(const Tensor& x, const std::vector<int>& dims) {
   for (const int dim : order) shape.push_back(x.size(dim));
   const Tensor y = Tensor::empty(shape, x.dtype(), x.device());
   kernels::copy_walk(current_context(x.device()), y, x, permuted_walk(x.shape(), order), 1.0f);
-  std::vector<int> back(order.size());
-  for (size_t i = 0; i < order.size(); ++i) {
-    back[static_cast<size_t>(order[i])] = static_cast<int>(i);
-  }
-  return record("permute", y, {x}, [back](const Tensor& dy, InputGradients& grads) {
-    kernels::copy_walk(current_context(dy.device()), grads.destination(0), dy,
-                       permuted_walk(dy.shape(), back), 1.0f);
-  });
+  return record("permute", y, {x},
+                [back = inverse_order(order)](const Tensor& dy, InputGradients& grads) {
+                  kernels::copy_walk(current_context(dy.device()), grads.destination(0), dy,
+                                     permuted_walk(dy.shape(), back), 1.0f);
+                });
 }
 
 }  // namespace tessera::ops

@@ -34,23 +34,6 @@ Tensor mean(const Tensor& x) {
 
 namespace {
 
-/// A shape whose given dimensions are 1, and the same without them.
-struct SummedShapes {
-  Shape ones;
-  Shape gone;
-};
-
-SummedShapes summed_shapes(const char* name, const Shape& shape, const std::vector<int>& dims) {
-  const std::vector<int> summed = dimensions(name, shape, dims);
-  SummedShapes result;
-  for (int dim = 0; dim < shape.rank(); ++dim) {
-    const bool goes = std::find(summed.begin(), summed.end(), dim) != summed.end();
-    result.ones.push_back(goes ? 1 : shape[dim]);
-    if (!goes) result.gone.push_back(shape[dim]);
-  }
-  return result;
-}
-
 Tensor scaled_sum(const char* name, const Tensor& x, const Shape& ones, const Shape& shape,
                   float factor) {
   const trace::Scope scope(name);
@@ -67,12 +50,12 @@ Tensor scaled_sum(const char* name, const Tensor& x, const Shape& ones, const Sh
 }  // namespace
 
 Tensor sum(const Tensor& x, const std::vector<int>& dims, bool keep) {
-  const auto [ones, gone] = summed_shapes("sum", x.shape(), dims);
+  const auto [ones, gone] = reduced_shapes("sum", x.shape(), dims);
   return scaled_sum("sum", x, ones, keep ? ones : gone, 1.0f);
 }
 
 Tensor mean(const Tensor& x, const std::vector<int>& dims, bool keep) {
-  const auto [ones, gone] = summed_shapes("mean", x.shape(), dims);
+  const auto [ones, gone] = reduced_shapes("mean", x.shape(), dims);
   const int64_t count = ones.elements() == 0 ? 0 : x.elements() / ones.elements();
   TESSERA_CHECK(count > 0 || ones.elements() == 0, "mean: shape {} has no elements to take it of",
                 x.shape());

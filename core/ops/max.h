@@ -1,0 +1,16 @@
+// The launchers of max over dimensions.
+#pragma once
+
+#include "core/dispatch.h"
+#include "core/ops/reduced_runs.h"
+
+namespace tessera {
+
+/// y = the largest element of every run of x, which has at least one; NaN where the run has one.
+TESSERA_KERNEL(max_forward, const Tensor& y, const Tensor& x, const ReducedRuns& runs)
+/// dx = dy / n for the n elements of a run that equal its maximum y, else zero. In a run whose
+/// maximum is NaN dx is NaN everywhere, as 0 / 0 is.
+TESSERA_KERNEL(max_backward, const Tensor& dx, const Tensor& dy, const Tensor& x, const Tensor& y,
+               const ReducedRuns& runs)
+
+}  // namespace tessera

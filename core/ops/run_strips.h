@@ -1,0 +1,118 @@
+// Loops over ReducedRuns on the CPU. A thread takes a piece: one run of neighbours, or up to 64
+// runs side by side. Either is walked in strips of at most 64 neighbours, and what is gathered has
+// a lane for each place in a strip, so that one loop over lanes vectorises for both:
+//
+//   parallel_pieces(runs, cost, [&](const RunPiece& piece) {
+//     Lanes<double> sums = {};
+//     piece.each([&](int64_t at, int64_t width) {
+//       for (int64_t c = 0; c < width; ++c) sums[c] += x[at + c];
+//     });
+//     piece.join(sums, [](double a, double b) { return a + b; });  // of one run: every lane, all
+//     piece.store(y, sums);
+//   });
+//
+// Which elements meet in a lane, and the order of lanes, is a function of the runs alone, so that
+// bits do not depend on the number of threads.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+
+#include "core/context.h"
+#include "core/half.h"
+#include "core/ops/reduced_runs.h"
+
+namespace tessera::cpu {
+
+inline constexpr int64_t strip_width = 64;
+
+template <class V>
+using Lanes = std::array<V, strip_width>;
+
+template <class V>
+Lanes<V> lanes_of(V value) {
+  Lanes<V> lanes;
+  lanes.fill(value);
+  return lanes;
+}
+
+struct RunPiece {
+  int64_t first_run;
+  bool one_run;
+  int64_t offset;  // of the first strip
+  int64_t step;    // from strip to strip
+  int64_t strips;
+  int64_t width;  // of every strip but the last one
+  int64_t last_width;
+
+  /// Calls body(at, width) for every strip.
+  template <class Body>
+  void each(const Body& body) const {
+    for (int64_t strip = 0; strip < strips; ++strip) {
+      body(offset + strip * step, strip + 1 < strips ? width : last_width);
+    }
+  }
+
+  /// Brings the lanes of one run together in ascending order: every lane has the result.
+  template <class V, class F>
+  void join(Lanes<V>& lanes, const F& f) const {
+    if (!one_run) return;
+    V value = lanes[0];
+    for (size_t lane = 1; lane < static_cast<size_t>(width); ++lane) value = f(value, lanes[lane]);
+    lanes.fill(value);
+  }
+
+  /// f(lane) for every lane in use; of one run they all have what lane 0 has.
+  template <class F>
+  Lanes<float> map(const F& f) const {
+    if (one_run) return lanes_of(f(size_t{0}));
+    Lanes<float> lanes = {};
+    for (size_t lane = 0; lane < static_cast<size_t>(width); ++lane) lanes[lane] = f(lane);
+    return lanes;
+  }
+
+  /// The values that a tensor with one element a run has for the lanes.
+  template <class T>
+  Lanes<float> load(const T* values) const {
+    return map([&](size_t lane) { return float(values[first_run + static_cast<int64_t>(lane)]); });
+  }
+  template <class T>
+  void store(T* values, const Lanes<float>& lanes) const {
+    const int64_t count = one_run ? 1 : width;
+    for (int64_t c = 0; c < count; ++c) {
+      values[first_run + c] = rounded<T>(lanes[static_cast<size_t>(c)]);
+    }
+  }
+};
+
+/// body(piece) for all pieces, split over threads.
+template <class Body>
+void parallel_pieces(const ReducedRuns& runs, int64_t cost_per_element, const Body& body) {
+  const bool one_run = runs.inner == 1;
+  const int64_t chunks = (runs.inner + strip_width - 1) / strip_width;
+  const int64_t side_by_side = std::min(runs.inner, strip_width);
+  const int64_t cost = std::max<int64_t>(1, runs.reduced * side_by_side * cost_per_element);
+  parallel_ranges(runs.outer * chunks, cost, [&](int64_t begin, int64_t end) {
+    for (int64_t index = begin; index < end; ++index) {
+      const int64_t row = index / chunks;
+      const int64_t first = index % chunks * strip_width;
+      RunPiece piece{.first_run = row * runs.inner + first,
+                     .one_run = one_run,
+                     .offset = row * runs.reduced * runs.inner + first,
+                     .step = runs.inner,
+                     .strips = runs.reduced,
+                     .width = std::min(strip_width, runs.inner - first),
+                     .last_width = std::min(strip_width, runs.inner - first)};
+      if (one_run) {
+        piece.step = strip_width;
+        piece.strips = (runs.reduced + strip_width - 1) / strip_width;
+        piece.width = std::min(strip_width, runs.reduced);
+        piece.last_width = runs.reduced - (piece.strips - 1) * strip_width;
+      }
+      body(piece);
+    }
+  });
+}
+
+}  // namespace tessera::cpu

@@ -1,0 +1,87 @@
+// How kernels walk over ReducedRuns. Where runs lie side by side each is a thread's, so that
+// neighbouring threads read neighbours; a run of neighbours is a warp's or, where it is long, a
+// block's. Which thread takes which elements, and so the order of a sum, is a function of the runs
+// alone.
+//
+//   struct Maximum {
+//     template <int threads>
+//     __device__ void operator()(const RunThread<threads>& run) const { run.each(...); }
+//   };
+//   map_runs(context, "max", runs, Maximum{...});
+#pragma once
+
+#include "core/ops/reduced_runs.h"
+#include "core/ops/rows.cuh"
+
+namespace tessera::cuda {
+
+inline constexpr int run_block = 256;
+/// Longest run of neighbours that is a warp's.
+inline constexpr int64_t warp_run = 1024;
+
+/// One of the `threads` that share a run.
+template <int threads>
+struct RunThread {
+  int64_t index;    // of the run
+  int64_t first;    // its first element
+  int64_t step;     // from element to element
+  int64_t reduced;  // elements
+  int thread;
+
+  /// body(element) for every one of the run that is this thread's.
+  template <class Body>
+  __device__ void each(const Body& body) const {
+    for (int64_t i = thread; i < reduced; i += threads) body(first + i * step);
+  }
+  /// Over the threads that share the run, which all call it and all have the result.
+  __device__ float sum(double value) const {
+    if constexpr (threads == 1) {
+      return static_cast<float>(value);
+    } else {
+      return row_sum<threads>(static_cast<float>(value));
+    }
+  }
+  /// Leaves NaN out, as fmaxf does.
+  __device__ float max(float value) const {
+    if constexpr (threads == 1) {
+      return value;
+    } else {
+      return row_max<threads>(value);
+    }
+  }
+};
+
+namespace detail {
+
+template <int threads, class Body>
+__global__ void __launch_bounds__(run_block) run_kernel(ReducedRuns runs, Body body) {
+  const int64_t index = int64_t{blockIdx.x} * (run_block / threads) + threadIdx.x / threads;
+  if (index >= runs.outer * runs.inner) return;
+  const int64_t row = index / runs.inner;
+  body(RunThread<threads>{.index = index,
+                          .first = row * runs.reduced * runs.inner + index % runs.inner,
+                          .step = runs.inner,
+                          .reduced = runs.reduced,
+                          .thread = static_cast<int>(threadIdx.x) % threads});
+}
+
+}  // namespace detail
+
+/// body(RunThread) for every run, called by all of the threads that share it.
+template <class Body>
+void map_runs(const Context& context, const char* name, const ReducedRuns& runs, Body body) {
+  if (runs.count() == 0) return;
+  const auto by = [&]<int threads>() {
+    launch(context, name, {blocks_for(runs.count(), run_block / threads), run_block},
+           detail::run_kernel<threads, Body>, runs, body);
+  };
+  if (runs.inner > 1) {
+    by.template operator()<1>();
+  } else if (runs.reduced <= warp_run) {
+    by.template operator()<warp_size>();
+  } else {
+    by.template operator()<run_block>();
+  }
+}
+
+}  // namespace tessera::cuda

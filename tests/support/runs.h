@@ -1,0 +1,70 @@
+// Shapes and dimensions that operations over dimensions are tested with, and which elements belong
+// together.
+#pragma once
+
+#include <algorithm>
+#include <vector>
+
+#include "core/shape.h"
+
+namespace tessera::test {
+
+struct RunCase {
+  Shape shape;
+  std::vector<int> dims;
+};
+
+/// Runs of neighbours, side by side, and of dimensions that are not neighbours; shorter and longer
+/// than a strip of 64, and than what a warp takes.
+inline std::vector<RunCase> run_cases() {
+  return {{{7}, {0}},
+          {{3, 65}, {1}},
+          {{3, 65}, {0}},
+          {{2, 5, 130}, {1}},
+          {{2, 3, 4, 5}, {1, 2}},
+          {{2, 3, 4, 5}, {-1, 0}},
+          {{4, 1, 5}, {0, 2}},
+          {{3, 1}, {1}},
+          {{2, 1100}, {-1}},
+          {{1100, 2}, {0}},
+          {{3, 4}, {0, 1}},
+          {{3, 4}, {}},
+          {{}, {}},
+          {{0, 3}, {1}},
+          {{2, 3, 2, 3}, {3, 1}}};
+}
+
+/// The run of each element, counted in the order of the result.
+struct RunsReference {
+  Shape ones;  // the reduced dimensions are 1
+  Shape gone;  // they are left out
+  std::vector<size_t> of;
+  size_t count = 1;
+
+  explicit RunsReference(const RunCase& c) {
+    const int rank = c.shape.rank();
+    std::vector<bool> reduced(static_cast<size_t>(rank), false);
+    for (const int dim : c.dims) reduced[static_cast<size_t>(dim < 0 ? dim + rank : dim)] = true;
+    for (int dim = 0; dim < rank; ++dim) {
+      const bool goes = reduced[static_cast<size_t>(dim)];
+      ones.push_back(goes ? 1 : c.shape[dim]);
+      if (!goes) gone.push_back(c.shape[dim]);
+    }
+    count = static_cast<size_t>(gone.elements());
+    of.resize(static_cast<size_t>(c.shape.elements()));
+    for (size_t element = 0; element < of.size(); ++element) {
+      size_t rest = element, run = 0, step = 1;
+      for (int dim = rank; dim-- > 0;) {
+        const auto size = static_cast<size_t>(c.shape[dim]);
+        if (!reduced[static_cast<size_t>(dim)]) {
+          run += rest % size * step;
+          step *= size;
+        }
+        rest /= size;
+      }
+      of[element] = run;
+    }
+  }
+};
+
+}  // namespace tessera::test
