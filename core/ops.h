@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -162,6 +163,16 @@ Tensor hinge_loss(const Tensor& scores, const Tensor& targets);
 
 /// Mean over rows of -log softmax(logits)[target]: logits (..., V), targets i32 (...) -> scalar [].
 Tensor cross_entropy(const Tensor& logits, const Tensor& targets);
+
+struct CrossEntropyOptions {
+  Tensor class_weights = {};            // f32 (V), without a gradient; undefined: 1
+  std::optional<int32_t> ignored = {};  // its rows take no part; may be outside [0, V)
+};
+/// The sum of the rows' losses, each times the weight of its target, over the sum of these weights.
+/// Throws where the weights add up to zero, as where every row is ignored. The mean is over the
+/// rows of one call: where micro-batches have unequal weights, their mean is not that of the whole.
+Tensor cross_entropy(const Tensor& logits, const Tensor& targets,
+                     const CrossEntropyOptions& options);
 
 /// cross_entropy(linear(x, weight [V, C]), targets) in chunks of `chunk_rows` rows; 0: of as many
 /// as suit the device (core/ops/linear_cross_entropy.h). Every number has bits of its own.

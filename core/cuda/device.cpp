@@ -101,6 +101,7 @@ const char* operation_of(FaultKind kind) {
     case FaultKind::index_select_index: return "index_select: index";
     case FaultKind::gather_index: return "gather: index";
     case FaultKind::scatter_add_index: return "scatter_add: index";
+    case FaultKind::cross_entropy_weights: return "cross_entropy: the weights of targets";
   }
   return "cuda: value";
 }
@@ -290,6 +291,12 @@ void throw_fault(Device device) {
   Fault& reported = *state_of(device.index).fault;
   if (reported.claimed == 0) return;
   const Fault fault = std::exchange(reported, Fault{});
+  if (fault.kind == FaultKind::cross_entropy_weights) {
+    fail(
+        "cross_entropy: the weights of {} targets add up to zero; all of them are ignored or of "
+        "weightless classes",
+        fault.limit);
+  }
   if (!of_vocabulary(fault.kind)) {
     fail("{} {} at position {} is outside [0, {})", operation_of(fault.kind), fault.value,
          fault.position, fault.limit);

@@ -17,7 +17,8 @@ enum class FaultKind : int {
   embedding_bag_offset,
   index_select_index,
   gather_index,
-  scatter_add_index
+  scatter_add_index,
+  cross_entropy_weights  // add up to zero; the limit is the number of rows
 };
 
 /// Lies in host memory that the device can write.

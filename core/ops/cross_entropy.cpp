@@ -7,15 +7,14 @@
 #include <limits>
 
 #include "core/autograd.h"
-#include "core/cpu/vector_math.h"
 #include "core/ops.h"
 #include "core/ops/cross_entropy.h"
+#include "core/ops/cross_entropy_rows.h"
 #include "core/ops/sum.h"
 #include "core/trace.h"
 
 namespace tessera::ops {
 
-namespace {
 void check_cross_entropy(const Tensor& logits, const Tensor& targets) {
   TESSERA_CHECK(logits.rank() >= 1, "cross_entropy: logits have shape {}, expected [..., V]",
                 logits.shape());
@@ -27,7 +26,6 @@ void check_cross_entropy(const Tensor& logits, const Tensor& targets) {
   TESSERA_CHECK(targets.elements() > 0, "cross_entropy: targets have shape {}, expected rows",
                 targets.shape());
 }
-}  // namespace
 
 Tensor cross_entropy(const Tensor& logits, const Tensor& targets) {
   check_cross_entropy(logits, targets);
@@ -101,20 +99,6 @@ void cross_entropy_forward(const Context&, const Tensor& losses, const Tensor& l
   });
 }
 
-namespace {
-template <class D, class T>
-void row_gradient(D* out, const T* x, int64_t columns, int32_t target, float normalizer,
-                  float factor) {
-  // First, because the row itself may be overwritten.
-  const float hit = (exp_f32(float(x[target]) - normalizer) - 1.0f) * factor;
-#pragma omp simd
-  for (int64_t i = 0; i < columns; ++i) {
-    out[i] = rounded<D>(exp_f32(float(x[i]) - normalizer) * factor);
-  }
-  out[target] = D(hit);
-}
-}  // namespace
-
 void cross_entropy_backward(const Context&, const Tensor& dlogits, const Tensor& dloss,
                             const Tensor& logits, const Tensor& logsumexp, const Tensor& targets,
                             int64_t vocabulary, float scale) {
@@ -128,8 +112,8 @@ void cross_entropy_backward(const Context&, const Tensor& dlogits, const Tensor&
       const T* x = logits.data<T>();
       parallel_ranges(targets.elements(), 16 * vocabulary, [=](int64_t begin, int64_t end) {
         for (int64_t row = begin; row < end; ++row) {
-          row_gradient(out + row * stride, x + row * stride, vocabulary, target[row],
-                       normalizer[row], factor);
+          cross_entropy_row_gradient(out + row * stride, x + row * stride, vocabulary, target[row],
+                                     normalizer[row], factor);
         }
       });
     });

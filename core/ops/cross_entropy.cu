@@ -11,6 +11,7 @@
 #include "core/cuda/fault.cuh"
 #include "core/ops/cross_entropy.h"
 #include "core/ops/rows.cuh"
+#include "core/ops/weighted_cross_entropy.h"
 
 namespace tessera::cuda {
 
@@ -129,6 +130,7 @@ struct Backward {
   const float* logsumexp;
   const int32_t* targets;
   float scale;
+  const float* shares;  // that of a row, in place of `scale`; null where all have that
   int64_t rows;
   int64_t columns;
   int64_t stride;  // of the rows of both
@@ -144,7 +146,9 @@ __device__ inline void write_gradient(const Backward<D, T>& args, int64_t row, i
   D* out = args.dlogits + row * args.stride;
   float values[batch];
   load_batch<whole, n, aligned>(values, x, first, step, args.columns);
-  const float factor = *args.dloss * args.scale;
+  const float share = args.shares == nullptr ? args.scale : args.shares[row];
+  const float factor = *args.dloss * share;
+  const bool zero = args.shares != nullptr && share == 0;  // whatever the logits are
   const float logsumexp = args.logsumexp[row];
   const int64_t target = column_of(args.targets[row], args.columns);
   unrolled<turns>([&](int turn) {
@@ -152,7 +156,8 @@ __device__ inline void write_gradient(const Backward<D, T>& args, int64_t row, i
     Floats<n> gradient;
     unrolled<n>([&](int i) {
       const float probability = exponential(values[turn * n + i] - logsumexp);
-      gradient.value[i] = (at + i == target ? probability - 1.0f : probability) * factor;
+      const float value = (at + i == target ? probability - 1.0f : probability) * factor;
+      gradient.value[i] = zero ? 0.0f : value;
     });
     if (whole || at + n <= args.columns) {
       store_elements<aligned>(out + at, gradient);
@@ -231,32 +236,59 @@ void cross_entropy_forward(const Context& context, const Tensor& losses, const T
   });
 }
 
+namespace {
+
+template <class D, class T>
+void launch_backward(const Context& context, const Backward<D, T>& args) {
+  const dim3 block =
+      args.columns <= warp_columns ? dim3(warp_size, threads / warp_size) : dim3(threads);
+  const dim3 grid(blocks_for(args.rows, block.y), blocks_for(args.columns, block.x * batch));
+  visit_access<neighbours<D, T>>(
+      args.stride,
+      [&]<int n, bool aligned>() {
+        launch(context, "cross_entropy_backward", {grid, block},
+               cross_entropy_backward_kernel<D, T, n, aligned>, args);
+      },
+      args.dlogits, args.logits);
+}
+
+}  // namespace
+
 void cross_entropy_backward(const Context& context, const Tensor& dlogits, const Tensor& dloss,
                             const Tensor& logits, const Tensor& logsumexp, const Tensor& targets,
                             int64_t vocabulary, float scale) {
   if (targets.elements() == 0 || vocabulary == 0) return;
   visit_float(logits.dtype(), "cross_entropy", [&]<class T>() {
     visit_float(dlogits.dtype(), "cross_entropy", [&]<class D>() {
-      const Backward<D, T> args{.dlogits = dlogits.data<D>(),
-                                .dloss = dloss.data<float>(),
-                                .logits = logits.data<T>(),
-                                .logsumexp = logsumexp.data<float>(),
-                                .targets = targets.data<int32_t>(),
-                                .scale = scale,
-                                .rows = targets.elements(),
-                                .columns = vocabulary,
-                                .stride = logits.size(-1)};
-      const dim3 block =
-          vocabulary <= warp_columns ? dim3(warp_size, threads / warp_size) : dim3(threads);
-      const dim3 grid(blocks_for(args.rows, block.y), blocks_for(vocabulary, block.x * batch));
-      visit_access<neighbours<D, T>>(
-          args.stride,
-          [&]<int n, bool aligned>() {
-            launch(context, "cross_entropy_backward", {grid, block},
-                   cross_entropy_backward_kernel<D, T, n, aligned>, args);
-          },
-          args.dlogits, args.logits);
+      launch_backward(context, Backward<D, T>{.dlogits = dlogits.data<D>(),
+                                              .dloss = dloss.data<float>(),
+                                              .logits = logits.data<T>(),
+                                              .logsumexp = logsumexp.data<float>(),
+                                              .targets = targets.data<int32_t>(),
+                                              .scale = scale,
+                                              .shares = nullptr,
+                                              .rows = targets.elements(),
+                                              .columns = vocabulary,
+                                              .stride = logits.size(-1)});
     });
+  });
+}
+
+void weighted_cross_entropy_backward(const Context& context, const Tensor& dlogits,
+                                     const Tensor& dloss, const Tensor& logits,
+                                     const Tensor& logsumexp, const Tensor& targets,
+                                     const Tensor& shares) {
+  visit_float(logits.dtype(), "cross_entropy", [&]<class T>() {
+    launch_backward(context, Backward<T, T>{.dlogits = dlogits.data<T>(),
+                                            .dloss = dloss.data<float>(),
+                                            .logits = logits.data<T>(),
+                                            .logsumexp = logsumexp.data<float>(),
+                                            .targets = targets.data<int32_t>(),
+                                            .scale = 1,
+                                            .shares = shares.data<float>(),
+                                            .rows = targets.elements(),
+                                            .columns = logits.size(-1),
+                                            .stride = logits.size(-1)});
   });
 }
 

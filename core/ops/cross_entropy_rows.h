@@ -1,0 +1,33 @@
+// What cross_entropy with and without weights share: the check of their inputs, and the gradient of
+// one row.
+#pragma once
+
+#include <cstdint>
+
+#include "core/cpu/vector_math.h"
+#include "core/half.h"
+#include "core/tensor.h"
+
+namespace tessera::ops {
+
+/// Checks logits (..., V) and targets i32 (...), of which there is at least one.
+void check_cross_entropy(const Tensor& logits, const Tensor& targets);
+
+}  // namespace tessera::ops
+
+namespace tessera::cpu {
+
+/// out = (exp(x - normalizer) - onehot(target)) * factor; out may be x.
+template <class D, class T>
+void cross_entropy_row_gradient(D* out, const T* x, int64_t columns, int32_t target,
+                                float normalizer, float factor) {
+  // First, because the row itself may be overwritten.
+  const float hit = (exp_f32(float(x[target]) - normalizer) - 1.0f) * factor;
+#pragma omp simd
+  for (int64_t i = 0; i < columns; ++i) {
+    out[i] = rounded<D>(exp_f32(float(x[i]) - normalizer) * factor);
+  }
+  out[target] = D(hit);
+}
+
+}  // namespace tessera::cpu
