@@ -161,6 +161,13 @@ Tensor bce_with_logits(const Tensor& logits, const Tensor& targets);
 /// max(0, 1 - t x) of scores x and targets t, which are -1 or 1.
 Tensor hinge_loss(const Tensor& scores, const Tensor& targets);
 
+/// a . b / (max(|a|, epsilon) max(|b|, epsilon)) over dimension `dim`, which goes; a and b have
+/// equally many elements there, and are broadcast in the others. Of a's dtype, computed in f32.
+Tensor cosine_similarity(const Tensor& a, const Tensor& b, int dim = -1, float epsilon = 1e-8f);
+/// 1 - cos(a, b) where a target is 1, max(0, cos(a, b) - margin) where it is -1, with the cosine
+/// over the last dimension: a and b (..., C), targets (...), all of one dtype.
+Tensor cosine_loss(const Tensor& a, const Tensor& b, const Tensor& targets, float margin = 0);
+
 /// Mean over rows of -log softmax(logits)[target]: logits (..., V), targets i32 (...) -> scalar [].
 Tensor cross_entropy(const Tensor& logits, const Tensor& targets);
 

@@ -73,5 +73,107 @@ TEST_CASE("a sure logit has the loss that float64 gives it", "[losses]") {
   CHECK(loss(1000, 1) == 0);
 }
 
+/// The cosine of rows of C values in float64, and its derivatives by both.
+struct Cosine {
+  double value;
+  Values da, db;
+
+  Cosine(const double* a, const double* b, size_t channels) : da(channels), db(channels) {
+    double aa = 0, bb = 0, ab = 0;
+    for (size_t i = 0; i < channels; ++i) {
+      aa += a[i] * a[i];
+      bb += b[i] * b[i];
+      ab += a[i] * b[i];
+    }
+    value = ab / std::sqrt(aa * bb);
+    for (size_t i = 0; i < channels; ++i) {
+      da[i] = b[i] / std::sqrt(aa * bb) - value * a[i] / aa;
+      db[i] = a[i] / std::sqrt(aa * bb) - value * b[i] / bb;
+    }
+  }
+};
+
+TEST_CASE("cosine_loss and its gradients are those of float64", "[losses]") {
+  const DType dtype = GENERATE(from_range(float_dtypes()));
+  const float margin = GENERATE(0.0f, 0.25f);
+  const size_t rows = 40, channels = 9;
+  const Tensor a = as_parameter(random_tensor_of(dtype, {40, 9}, 1));
+  const Tensor b = as_parameter(random_tensor_of(dtype, {40, 9}, 2));
+  Tensor t = random_tensor({40}, 3);
+  for (float& value : t.values<float>()) value = value > 0 ? 1.0f : -1.0f;
+  const Tensor targets = rounded_to(dtype, t);
+  const Values x = values_of(a), y = values_of(b), sides = values_of(targets);
+  double loss = 0;
+  Values da, db;
+  for (size_t row = 0; row < rows; ++row) {
+    const Cosine cosine(x.data() + row * channels, y.data() + row * channels, channels);
+    const double over = cosine.value - double{margin};
+    const double slope = sides[row] > 0 ? -1 : over > 0 ? 1 : 0;
+    loss += (sides[row] > 0 ? 1 - cosine.value : std::max(0.0, over)) / double{rows};
+    for (size_t i = 0; i < channels; ++i) {
+      da.push_back(slope * cosine.da[i] / double{rows});
+      db.push_back(slope * cosine.db[i] / double{rows});
+    }
+  }
+  const Tensor actual = ops::cosine_loss(a, b, targets, margin);
+  REQUIRE(actual.shape() == Shape{});
+  REQUIRE(actual.dtype() == DType::f32);
+  CHECK(double{actual.item()} == Approx(loss).epsilon(1e-5));
+  backward(actual);
+  CHECK(relative_error(a.leaf()->gradient, da) <= tolerance(dtype, 2, 1e-5));
+  CHECK(relative_error(b.leaf()->gradient, db) <= tolerance(dtype, 2, 1e-5));
+}
+
+TEST_CASE("cosine_similarity is that of float64, over any dimension", "[losses]") {
+  const DType dtype = GENERATE(from_range(float_dtypes()));
+  const Tensor a = random_tensor_of(dtype, {4, 3, 6}, 1), b = random_tensor_of(dtype, {3, 1}, 2);
+  const Tensor y = ops::cosine_similarity(a, b, 1);
+  REQUIRE(y.shape() == Shape{4, 6});
+  REQUIRE(y.dtype() == dtype);
+  const Values x = values_of(a), z = values_of(b);
+  Values expected;
+  for (size_t i = 0; i < 4; ++i) {
+    for (size_t j = 0; j < 6; ++j) {
+      const double column[] = {x[i * 18 + j], x[i * 18 + 6 + j], x[i * 18 + 12 + j]};
+      expected.push_back(Cosine(column, z.data(), 3).value);
+    }
+  }
+  CHECK(relative_error(y, expected) <= tolerance(dtype, 1, 1e-6));
+  const GradientCheckOptions options{.dtype = dtype};
+  const auto similarity = [](const auto& in) { return ops::cosine_similarity(in[0], in[1], 1); };
+  CHECK(
+      check_gradient(similarity, {random_tensor({2, 3, 4}, 1), random_tensor({3, 1}, 2)}, options));
+}
+
+TEST_CASE("cosines of zeros and of large numbers are finite, as are their gradients", "[losses]") {
+  const float value = GENERATE(0.0f, 1e15f, 1e-15f);
+  const Tensor a = as_parameter(Tensor::full({2, 3}, value)), b = Tensor::full({2, 3}, 2);
+  const Tensor y = ops::cosine_similarity(a, b);
+  CHECK(values_of(y)[0] == Approx(value == 1e15f ? 1 : value == 0 ? 0 : 1.7320508e-7));
+  backward(ops::sum(y));
+  CHECK(std::isfinite(values_of(a.leaf()->gradient)[0]));
+  backward(ops::cosine_loss(a, b, Tensor::full({2}, 1)));
+  CHECK(std::isfinite(values_of(a.leaf()->gradient)[0]));
+}
+
+TEST_CASE("cosines say what is wrong", "[losses]") {
+  const Tensor a = Tensor::full({2, 3}, 1);
+  REQUIRE_THROWS_WITH(ops::cosine_similarity(a, Tensor::full({2, 1}, 1)),
+                      "cosine_similarity: shapes [2, 3] and [2, 1] have 3 and 1 elements in "
+                      "dimension -1, expected as many");
+  REQUIRE_THROWS_WITH(ops::cosine_similarity(a, Tensor::full({3}, 1), 0),
+                      "cosine_similarity: shapes [2, 3] and [3] have 2 and 1 elements in "
+                      "dimension 0, expected as many");
+  REQUIRE_THROWS_WITH(ops::cosine_similarity(a, a, 1, 0),
+                      "cosine_similarity: epsilon is 0, expected one whose square f32 can hold");
+  REQUIRE_THROWS_WITH(ops::cosine_loss(a, Tensor::full({3}, 1), a),
+                      "cosine_loss: inputs have shapes [2, 3] and [3], expected both (..., C)");
+  REQUIRE_THROWS_WITH(ops::cosine_loss(a, a, a),
+                      "cosine_loss: targets have shape [2, 3], expected [2]");
+  REQUIRE_THROWS_WITH(ops::cosine_loss(a, Tensor::empty({2, 3}, DType::f16), Tensor::full({2}, 1)),
+                      "cosine_loss: the second input and the targets have dtypes f16 and f32, "
+                      "expected f32");
+}
+
 }  // namespace
 }  // namespace tessera::test
