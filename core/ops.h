@@ -96,6 +96,10 @@ Tensor gelu(const Tensor& x);  // tanh form
 /// (..., C) -> (..., C), normalised over the last dimension.
 Tensor layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, float epsilon = 1e-5f);
 
+/// (..., C) -> (..., C): x / sqrt(mean(x^2) + epsilon) * weight, the mean over the last dimension
+/// (Zhang and Sennrich, arXiv:1910.07467).
+Tensor rms_norm(const Tensor& x, const Tensor& weight, float epsilon = 1e-5f);
+
 struct ResidualNorm {
   Tensor sum;         // x + residual
   Tensor normalized;  // layer_norm(sum)
