@@ -36,7 +36,9 @@ std::vector<int32_t> best_items(std::span<const float> scores, const data::Histo
   std::vector<int32_t> items;
   for (int32_t item = 0; item < std::ssize(scores); ++item) {
     const float score = scores[static_cast<size_t>(item)];
-    if (!std::isfinite(score)) fail("{}: the model gives an item the score {}", options.model, score);
+    if (!std::isfinite(score)) {
+      fail("{}: the model gives an item the score {}", options.model, score);
+    }
     if (options.all || !histories.has(user, item)) items.push_back(item);
   }
   const auto count = std::min(items.size(), static_cast<size_t>(options.top));

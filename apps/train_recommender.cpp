@@ -52,9 +52,9 @@ data::RatingData open_data(const RecommenderTrainOptions& options) {
 // Before the number of interactions decides about steps and ranks. All of the data is compared.
 void check_data(const dist::World& world, const data::RatingData& data) {
   if (world.size == 1) return;  // nothing is read for nobody
-  dist::check_agreement(world,
-                        {{"--data", fmt::format("{}: {}, with digest {:016x}", data.format,
-                                                data.description(), digest_of_ratings(data))}});
+  dist::check_agreement(
+      world, {{"--data", fmt::format("{}: {}, with digest {:016x}", data.format, data.description(),
+                                     digest_of_ratings(data))}});
 }
 
 float mean_rating(const data::Ratings& ratings) {
@@ -108,8 +108,8 @@ struct Task {
       result.evaluation = train::ranking_evaluation_sizes(config, histories, users);
       result.evaluation_results = users * train::ranking_evaluation_counts;
     } else if (options.eval_every > 0) {
-      result.evaluation = train::rating_evaluation_sizes(config, histories, data.validation,
-                                                         options.batch.micro);
+      result.evaluation =
+          train::rating_evaluation_sizes(config, histories, data.validation, options.batch.micro);
       result.evaluation_results = result.evaluation->batches * train::rating_evaluation_counts;
     }
     return result;

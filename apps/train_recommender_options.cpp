@@ -67,16 +67,17 @@ void add_objective(Flags& app, RecommenderCommandLine& line, Given& given) {
                  "Of ranking: items drawn for each interaction (default: 4; bpr: 1)")
       ->group(group);
   app.add_option("--l2", given.l2,
-                 "Weight of the squares of all rows that a batch reads (default: 0.1; ranking: 0)")
+                 "Weight of the squares of the rows that a batch reads (default: 0.1; ranking: 0)")
       ->group(group);
   app.add_option("--epochs", line.epochs, "Passes over the interactions, in place of --steps")
       ->group(group);
   app.add_option("--top", line.options.top, "k of hr@k, ndcg@k and recall@k")
       ->capture_default_str()
       ->group("Evaluation");
-  app.add_option("--sampled-items", line.options.sampled,
-                 "Rank a held-out item among so many that are drawn, as papers do with 99; 0: among "
-                 "all that its user has not")
+  app.add_option(
+         "--sampled-items", line.options.sampled,
+         "Rank a held-out item among so many that are drawn, as papers do with 99; 0: among "
+         "all that its user has not")
       ->capture_default_str()
       ->group("Evaluation");
 }
@@ -111,7 +112,9 @@ TrainDefaults defaults_for(const RecommenderTrainOptions& options) {
   return {.steps = 0,  // of the epochs
           .global_batch = 1024,
           .micro_batch = 256,
-          .lr = options.optimizer == "sgd" ? 0.1f : options.ranks ? 1e-3f : 5e-3f,
+          .lr = options.optimizer == "sgd" ? 0.1f
+                : options.ranks            ? 1e-3f
+                                           : 5e-3f,
           .min_lr = 0,
           .warmup = 0,
           .beta2 = 0.999f,
@@ -187,8 +190,9 @@ void complete(RecommenderCommandLine& line, int64_t interactions) {
   defaults.eval_every = options.split == "none" ? 0 : options.steps_per_epoch;
   fill_run(line.given, defaults, options);
   if (options.split == "none" && options.eval_every > 0) {
-    fail_input("--split none holds nothing out, so there is nothing to evaluate on: leave out "
-               "--eval-every");
+    fail_input(
+        "--split none holds nothing out, so there is nothing to evaluate on: leave out "
+        "--eval-every");
   }
   options.epochs = static_cast<double>(options.steps) / per_epoch;
 }

@@ -17,15 +17,15 @@
 namespace tessera::apps {
 
 struct RecommenderTrainOptions : RunOptions {  // without data: ratings that the program draws
-  std::string columns;  // of a text
+  std::string columns;                         // of a text
   std::string split;
   models::RecommenderConfig model;  // without numbers of users and items
   bool ranks = false;               // interactions are ranked, rather than ratings predicted
   models::RecommenderObjective objective = models::RecommenderObjective::rating;
   int64_t negatives = 0;  // drawn for each interaction
   float l2 = 0;
-  double epochs = 0;  // as many as the steps are
-  int64_t top = 10;   // k of hr@k, ndcg@k and recall@k
+  double epochs = 0;    // as many as the steps are
+  int64_t top = 10;     // k of hr@k, ndcg@k and recall@k
   int64_t sampled = 0;  // items that a held-out one is ranked among; 0: all
 
   int64_t steps_per_epoch = 1;

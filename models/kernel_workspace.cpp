@@ -31,14 +31,22 @@ int64_t linear_workspace(const Context& context, DType dtype, const LinearSizes&
     args.c_dtype = dtype;
     return kernels::product_workspace_bytes(context, args);
   };
-  const int64_t y =
-      product({.m = rows, .n = out, .k = in, .a = {nullptr, in}, .b = {nullptr, 1, in},
-               .c = {nullptr, out}, .bias = bias ? at(aligned) : nullptr});
+  const int64_t y = product({.m = rows,
+                             .n = out,
+                             .k = in,
+                             .a = {nullptr, in},
+                             .b = {nullptr, 1, in},
+                             .c = {nullptr, out},
+                             .bias = bias ? at(aligned) : nullptr});
   if (!training) return y;
-  const int64_t dx = product({.m = rows, .n = in, .k = out, .a = {nullptr, out},
-                              .b = {nullptr, in}, .c = {nullptr, in}});
-  const int64_t dweight = product({.m = out, .n = in, .k = rows, .a = {nullptr, 1, out},
-                                   .b = {nullptr, in}, .c = {nullptr, in}});
+  const int64_t dx = product(
+      {.m = rows, .n = in, .k = out, .a = {nullptr, out}, .b = {nullptr, in}, .c = {nullptr, in}});
+  const int64_t dweight = product({.m = out,
+                                   .n = in,
+                                   .k = rows,
+                                   .a = {nullptr, 1, out},
+                                   .b = {nullptr, in},
+                                   .c = {nullptr, in}});
   const int64_t dbias = bias ? bias_gradient_workspace(context.device, rows, out) : 0;
   return std::max({y, dx, dweight, dbias});
 }

@@ -40,9 +40,10 @@ void Histories::check() const {
     int32_t before = -1;
     for (const int32_t item : of(static_cast<int32_t>(user))) {
       if (item <= before || item >= item_count_) {
-        fail_input("histories: user {} has item {} behind item {}, expected ascending items below "
-                   "{}, each once",
-                   user, item, before, item_count_);
+        fail_input(
+            "histories: user {} has item {} behind item {}, expected ascending items below "
+            "{}, each once",
+            user, item, before, item_count_);
       }
       before = item;
     }

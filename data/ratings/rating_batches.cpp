@@ -71,9 +71,10 @@ RatingBatches::RatingBatches(const Ratings& ratings, const Histories& histories,
                histories.items());
   }
   if (options_.histories && sizes().history_places() > INT32_MAX) {
-    fail_input("a micro-batch of {} samples with histories of up to {} items has more than 2^31 - 1"
-               " places: give a smaller --micro-batch",
-               options_.batch.micro, histories.longest());
+    fail_input(
+        "a micro-batch of {} samples with histories of up to {} items has more than 2^31 - 1"
+        " places: give a smaller --micro-batch",
+        options_.batch.micro, histories.longest());
   }
 }
 
@@ -85,9 +86,9 @@ RatingBatchSizes RatingBatches::sizes() const {
 
 int64_t RatingBatches::index_of(int64_t step, int64_t sample) const {
   const int64_t place = step % steps_per_epoch_ * options_.batch.global + sample;
-  return static_cast<int64_t>(
-      permuted(static_cast<uint64_t>(place), static_cast<uint64_t>(ratings_.size()), options_.seed,
-               "order of an epoch", static_cast<uint64_t>(epoch(step))));
+  return static_cast<int64_t>(permuted(static_cast<uint64_t>(place),
+                                       static_cast<uint64_t>(ratings_.size()), options_.seed,
+                                       "order of an epoch", static_cast<uint64_t>(epoch(step))));
 }
 
 int32_t RatingBatches::negative(int64_t epoch, int64_t interaction, int64_t number) const {

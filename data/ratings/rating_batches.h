@@ -18,11 +18,11 @@ namespace tessera::data {
 /// B samples of K items each. A history has a fixed number of places, of which the first ones are
 /// used, so that memory does not depend on which users a batch has.
 struct RatingBatch {
-  Tensor users = {};    // i32 (B)
-  Tensor items = {};    // i32 (B, K): the interaction's, and those drawn
-  Tensor targets = {};  // f32 (B, K): ratings; or one for the interaction's item and zero for the drawn
-  Tensor history = {};          // i32 (B * longest): the users' items in training, one behind the other
-  Tensor history_offsets = {};  // i32 (B + 1): where each user's begin; the last is where all end
+  Tensor users = {};            // i32 (B)
+  Tensor items = {};            // i32 (B, K): the interaction's, and those drawn
+  Tensor targets = {};          // f32 (B, K): ratings; or one, and zero for those drawn
+  Tensor history = {};          // i32 (B * longest): the users' items in training, in turn
+  Tensor history_offsets = {};  // i32 (B + 1): where each user's begin; the last: where all end
   Tensor history_scale = {};    // f32 (B): 1 / sqrt(items), or 0 for none
 };
 

@@ -38,9 +38,9 @@ Scores MatrixFactorization::score(const RecommenderInput& input) {
   const Tensor rows = user_rows(input);
   const Tensor q = item_factors_(input.items);  // (B, K, F)
   const Tensor p = ops::reshape(rows, {rows.size(0), 1, rows.size(1)});
-  const Tensor b_u = user_bias_(input.users);                // (B, 1)
-  const Tensor b_i = item_bias_(input.items);                // (B, K, 1)
-  const Tensor products = ops::sum(p * q, {-1});             // (B, K)
+  const Tensor b_u = user_bias_(input.users);     // (B, 1)
+  const Tensor b_i = item_bias_(input.items);     // (B, K, 1)
+  const Tensor products = ops::sum(p * q, {-1});  // (B, K)
   const Tensor biases = b_u + ops::reshape(b_i, input.items.shape());
   return {products + biases + config().mean, {rows, q, b_u, b_i}};
 }

@@ -69,10 +69,10 @@ NeuralFactorization::NeuralFactorization(const RecommenderConfig& config)
 }
 
 Scores NeuralFactorization::score(const RecommenderInput& input) {
-  const Tensor p = user_factors_(input.users);           // (B, F)
-  const Tensor q = item_factors_(input.items);           // (B, K, F)
-  const Tensor mlp_p = mlp_user_factors_(input.users);   // (B, hidden[0] / 2)
-  const Tensor mlp_q = mlp_item_factors_(input.items);   // (B, K, hidden[0] / 2)
+  const Tensor p = user_factors_(input.users);              // (B, F)
+  const Tensor q = item_factors_(input.items);              // (B, K, F)
+  const Tensor mlp_p = mlp_user_factors_(input.users);      // (B, hidden[0] / 2)
+  const Tensor mlp_q = mlp_item_factors_(input.items);      // (B, K, hidden[0] / 2)
   const Tensor of_user = for_each_item(user_half_(mlp_p));  // (B, 1, hidden[1])
   Tensor x = ops::relu(of_user + item_half_(mlp_q));
   for (const auto& layer : layers_) x = ops::relu((*layer)(x));

@@ -29,9 +29,10 @@ void RecommenderConfig::validate() const {
                     std::all_of(hidden.begin(), hidden.end(),
                                 [](int64_t width) { return width >= 1 && width <= widest; });
   if (fits) return;
-  fail_input("an MLP of widths {}: expected from 2 to 16 of them, each from 1 to {}, the first one "
-             "even",
-             fmt::join(hidden, ", "), widest);
+  fail_input(
+      "an MLP of widths {}: expected from 2 to 16 of them, each from 1 to {}, the first one "
+      "even",
+      fmt::join(hidden, ", "), widest);
 }
 
 Recommender::Recommender(const RecommenderConfig& config) : config_(config) { config_.validate(); }

@@ -86,10 +86,10 @@ std::vector<std::string> recommender_tensor_names() {
 
 nn::SafetensorsMetadata recommender_metadata(const RecommenderFile& file) {
   const nlohmann::ordered_json json = {
-      {"model", file.config.name},       {"users", file.config.users},
-      {"items", file.config.items},      {"factors", file.config.factors},
-      {"hidden", file.config.hidden},    {"mean", file.config.mean},
-      {"objective", file.objective},     {"lowest", file.lowest},
+      {"model", file.config.name},    {"users", file.config.users},
+      {"items", file.config.items},   {"factors", file.config.factors},
+      {"hidden", file.config.hidden}, {"mean", file.config.mean},
+      {"objective", file.objective},  {"lowest", file.lowest},
       {"highest", file.highest},
   };
   return {{"format", "pt"}, {description_key, json.dump()}};
@@ -106,9 +106,10 @@ RecommenderFile read_recommender_file(const std::string& path) {
   const nn::SafetensorsReader reader(path);
   const auto found = reader.metadata().find(description_key);
   if (found == reader.metadata().end()) {
-    fail_input("{}: it does not say what model it is of, expected a file that train_recommender "
-               "--save wrote",
-               path);
+    fail_input(
+        "{}: it does not say what model it is of, expected a file that train_recommender "
+        "--save wrote",
+        path);
   }
   RecommenderFile file;
   try {

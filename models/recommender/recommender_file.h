@@ -14,10 +14,10 @@ namespace tessera::models {
 
 struct RecommenderFile {
   RecommenderConfig config = {};
-  std::string objective = {};                // rating, bce or bpr
-  float lowest = 0;                          // of the ratings, which predictions are clamped to
+  std::string objective = {};  // rating, bce or bpr
+  float lowest = 0;            // of the ratings, which predictions are clamped to
   float highest = 0;
-  std::vector<std::string> user_ids = {};    // by number
+  std::vector<std::string> user_ids = {};  // by number
   std::vector<std::string> item_ids = {};
   std::vector<int32_t> history = {};         // the users' items, ascending for each user
   std::vector<int64_t> history_begins = {};  // where each user's begin; the last is where all end

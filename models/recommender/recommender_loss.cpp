@@ -26,8 +26,8 @@ Tensor objective_of(const Tensor& scores, const Tensor& targets, RecommenderObje
 
 }  // namespace
 
-Tensor recommender_loss(const Scores& scores, const Tensor& targets,
-                        RecommenderObjective objective, float l2) {
+Tensor recommender_loss(const Scores& scores, const Tensor& targets, RecommenderObjective objective,
+                        float l2) {
   const Tensor loss = objective_of(ops::convert(scores.scores, DType::f32), targets, objective);
   if (l2 == 0) return loss;
   Tensor squares;

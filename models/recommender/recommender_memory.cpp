@@ -88,10 +88,8 @@ class Tape {
   }
 
   Value linear(const Value& x, int64_t out, bool bias = true) {
-    const LinearSizes sizes{.rows = x.shape.elements() / x.shape[-1],
-                            .in = x.shape[-1],
-                            .out = out,
-                            .bias = bias};
+    const LinearSizes sizes{
+        .rows = x.shape.elements() / x.shape[-1], .in = x.shape[-1], .out = out, .bias = bias};
     if (workspace_) {
       use(linear_workspace(current_context(micro_.device), x.dtype, sizes, tape_.training()));
     }

@@ -72,6 +72,25 @@ same recomputed "$most" --recompute --stage 3 --graph on
 same recomputed 2 --stage 0 --comm mpi
 if [[ ${TESSERA_QUICK:-} == 1 ]]; then exit 0; fi
 
+# Recommenders: the same over ranks, communicators, stages and graphs.
+recommender() {
+  local name=$1 ranks=$2
+  shift 2
+  must_work mpirun -n "$ranks" "$TESSERA_BIN/train_recommender" --batch 48 --micro-batch 8 \
+    --steps 3 --eval-every 3 --device cuda --reduction ordered --factors 8 "$@" --log run.jsonl \
+    --save run.safetensors
+  grep -q 'planned and measured are equal' stdout.log || fail "not as planned: $(cat stdout.log)"
+  sed -i -E 's/,"samples_per_s".*"epoch"/,"epoch"/' run.jsonl
+  as_first "$name" "$ranks ranks, $*"
+}
+for graph in off on; do
+  recommender ratings "$most" --model svd++ --stage 3 --comm nccl --graph "$graph"
+done
+recommender ratings 2 --model svd++ --stage 2 --comm mpi
+ranking=(--model neumf --objective ranking --precision bf16)
+recommender ranking 1 "${ranking[@]}" --stage 0 --graph on
+recommender ranking 2 "${ranking[@]}" --stage 2 --comm mpi
+
 # A ResNet: the same over ranks, communicators, stages and graphs, where the build has cuDNN.
 images=(--batch 6 --micro-batch 2 --steps 3 --eval-every 0 --device cuda --reduction ordered)
 resnet() {

@@ -125,8 +125,8 @@ double neural(const Weights& w, int32_t user, int32_t item) {
   std::vector<double> x = w.linear("mlp.0.item", w.row("mlp_item_factors.weight", item));
   for (size_t i = 0; i < x.size(); ++i) x[i] = std::max(0.0, x[i] + of_user[i]);
   x = w.linear("mlp.1", x);
-  std::vector<double> all = product(w.row("user_factors.weight", user),
-                                    w.row("item_factors.weight", item));
+  std::vector<double> all =
+      product(w.row("user_factors.weight", user), w.row("item_factors.weight", item));
   for (const double value : x) all.push_back(std::max(0.0, value));
   return w.linear("output", all)[0];
 }
@@ -138,8 +138,8 @@ double expected_score(const std::string& name, const Weights& w, int32_t user, i
                         user == 4 ? std::vector<int32_t>{1, 3, 6} : std::vector<int32_t>{});
   }
   if (name == "neumf") return neural(w, user, item);
-  return w.linear("output", product(w.row("user_factors.weight", user),
-                                    w.row("item_factors.weight", item)))[0];
+  return w.linear(
+      "output", product(w.row("user_factors.weight", user), w.row("item_factors.weight", item)))[0];
 }
 
 TEST_CASE("recommenders compute their formulas, for items of each user and for shared ones") {
@@ -193,8 +193,8 @@ void check_gradients(Recommender& model, const std::function<Tensor()>& loss) {
 TEST_CASE("objectives are means over samples, with a penalty of what was read") {
   using models::RecommenderObjective;
   const std::string name = GENERATE(from_range(models::recommender_names()));
-  const auto objective = GENERATE(RecommenderObjective::rating, RecommenderObjective::bce,
-                                  RecommenderObjective::bpr);
+  const auto objective =
+      GENERATE(RecommenderObjective::rating, RecommenderObjective::bce, RecommenderObjective::bpr);
   CAPTURE(name, static_cast<int>(objective));
   const auto model = built(small(name));
   const RecommenderInput input = example();
@@ -243,8 +243,9 @@ TEST_CASE("configs that cannot be are refused") {
              Catch::Contains("widths 3, 2"));
 }
 
-TEST_CASE("a file of a recommender has weights, ids and histories, and is refused where it lacks "
-          "one") {
+TEST_CASE(
+    "a file of a recommender has weights, ids and histories, and is refused where it lacks "
+    "one") {
   const TemporaryFolder folder;
   const auto model = built(small("svd++"));
   const models::RecommenderFile file{.config = model->config(),

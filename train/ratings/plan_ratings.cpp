@@ -24,13 +24,13 @@ models::RecommenderMemory training_memory(const PlannedRatings& ratings, DType d
 models::RecommenderMemory evaluation_memory(const PlannedRatings& ratings, DType dtype,
                                             Device device) {
   const RatingEvaluationSizes& sizes = *ratings.evaluation;
-  return models::recommender_evaluation_memory(
-      ratings.config, {.dtype = dtype,
-                       .samples = sizes.samples,
-                       .items = sizes.items,
-                       .shared_items = sizes.shared_items,
-                       .history_places = sizes.batch().history_places(),
-                       .device = device});
+  return models::recommender_evaluation_memory(ratings.config,
+                                               {.dtype = dtype,
+                                                .samples = sizes.samples,
+                                                .items = sizes.items,
+                                                .shared_items = sizes.shared_items,
+                                                .history_places = sizes.batch().history_places(),
+                                                .device = device});
 }
 
 /// Throws where more than all activations and workspace cannot be counted.
@@ -47,8 +47,8 @@ void check_size(const PlannedRatings& ratings) {
 
 }  // namespace
 
-optim::Plan plan_run(const TrainingRun& run, const nn::Module& model,
-                     const PlannedRatings& ratings, const JobPlace& place) {
+optim::Plan plan_run(const TrainingRun& run, const nn::Module& model, const PlannedRatings& ratings,
+                     const JobPlace& place) {
   optim::Plan plan = plan_run(run, model, place);
   check_size(ratings);
   const Device device = place.device.device;

@@ -18,13 +18,14 @@ struct PlannedRatings {
   models::RecommenderObjective objective = models::RecommenderObjective::rating;
   float l2 = 0;
   data::RatingBatchSizes batch;  // a micro-batch
-  std::optional<RatingEvaluationSizes> evaluation = std::nullopt;  // what the run evaluates, where it does
-  int64_t evaluation_results = 0;  // f32 that the ranks bring together for it
+  /// Of the evaluation, where there is one, and the f32 that the ranks bring together for it.
+  std::optional<RatingEvaluationSizes> evaluation = std::nullopt;
+  int64_t evaluation_results = 0;
 };
 
 /// The plan of a rank, with activations and workspace at this process's number of threads. Throws
 /// InputError where a number of bytes is beyond int64.
-optim::Plan plan_run(const TrainingRun& run, const nn::Module& model,
-                     const PlannedRatings& ratings, const JobPlace& place);
+optim::Plan plan_run(const TrainingRun& run, const nn::Module& model, const PlannedRatings& ratings,
+                     const JobPlace& place);
 
 }  // namespace tessera::train

@@ -118,9 +118,10 @@ RankingTask::RankingTask(const data::Histories& training, const data::Ratings& v
     if (count > 0) users_.push_back(user);
     if (count == 0 || options_.sampled == 0) continue;
     if (count > 1) {
-      fail_input("user number {} has {} held-out items; with sampled items each user may have one, "
-                 "as --split last gives",
-                 user, count);
+      fail_input(
+          "user number {} has {} held-out items; with sampled items each user may have one, "
+          "as --split last gives",
+          user, count);
     }
     if (training_.others(user) - count < options_.sampled) {
       fail_input("user number {} has {} items left to sample from, expected at least {}", user,
@@ -146,9 +147,8 @@ std::vector<int32_t> RankingTask::sample(int32_t user, int32_t item) const {
 RankingQuality RankingTask::quality(int32_t user, std::span<const float> scores) const {
   std::vector<int64_t> places;
   for (const int32_t item : held_out_.of(user)) {
-    places.push_back(options_.sampled == 0
-                         ? place_in_catalogue(scores, training_.of(user), item)
-                         : place_among(scores, sample(user, item), item));
+    places.push_back(options_.sampled == 0 ? place_in_catalogue(scores, training_.of(user), item)
+                                           : place_among(scores, sample(user, item), item));
   }
   return ranking_quality(places, options_.k);
 }

@@ -42,8 +42,8 @@ struct RatingRange {
 };
 RatingRange rating_range(const data::Ratings& ratings);
 
-/// f32 of each batch of evaluate_ratings, and of each user of evaluate_ranking, that the ranks bring
-/// together at the end.
+/// f32 that the ranks bring together at the end: of each batch of evaluate_ratings, and of each
+/// user of evaluate_ranking.
 inline constexpr int64_t rating_evaluation_counts = 2;
 inline constexpr int64_t ranking_evaluation_counts = 4;
 
@@ -52,7 +52,7 @@ RatingEvaluationSizes rating_evaluation_sizes(const models::RecommenderConfig& c
                                               const data::Ratings& validation, int64_t samples);
 
 /// Over all of `validation`, `samples` at once. `histories` are those of training. An id that
-/// training has no interaction of is predicted by its first values. The ranks share the batches, and
+/// training has no interaction of is predicted by its first values. The ranks share the batches;
 /// every rank gets the same bits, which do not depend on how many ranks there are. Collective.
 RatingErrors evaluate_ratings(models::Recommender& model, const data::Histories& histories,
                               const data::Ratings& validation, const RatingRange& range,
@@ -63,7 +63,7 @@ class RankingTask {
  public:
   struct Options {
     int64_t k = 10;
-    int64_t sampled = 0;  // items that each is ranked among; 0: all that the user has not in training
+    int64_t sampled = 0;  // items that each is ranked among; 0: all that are not in training
     uint64_t seed = 0;    // of their choice, a function of (seed, user, item)
   };
   /// `training` must outlive it. Throws InputError where a user has not as many items to sample, or
