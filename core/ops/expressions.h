@@ -29,7 +29,7 @@ struct Scalars {
 
 // y = f(x), with what backward keeps, the value, and the slope as a function of what is kept, k:
 // nothing, the input, or the output. `c` are the Scalars. NaN is handed on. Slopes at corners are
-// PyTorch's.
+// PyTorch's, but for clamp's at its bounds: one, as in PyTorch 1.13, where 2.15 has zero.
 #define TESSERA_UNARY_EXPRESSIONS(X)                                                            \
   X(neg,        nothing, -x,                             -1.0f)                                 \
   X(exp,        output,  M::exp(x),                      k)                                     \

@@ -110,6 +110,7 @@ const std::vector<Case>& layer_cases() {
          return ops::split(in[0], {2, 3}, 1)[1];
        }},
       TESSERA_BINARY(matmul),
+      {"matmul_broadcast", [](const Inputs& in) { return ops::matmul(in[0], in[1]); }},
       {"linear", [](const Inputs& in) { return ops::linear(in[0], in[1], in[2]); }},
       {"layer_norm", [](const Inputs& in) { return ops::layer_norm(in[0], in[1], in[2]); }},
       TESSERA_BINARY(rms_norm),
@@ -124,6 +125,25 @@ const std::vector<Case>& layer_cases() {
       {"avg_pool",
        [](const Inputs& in) { return ops::avg_pool(in[0], {.kernel = 2, .stride = 2}); }},
       TESSERA_BINARY(embedding),
+  };
+  return list;
+}
+
+const std::vector<Case>& index_and_attention_cases() {
+  static const std::vector<Case> list = {
+      {"embedding_bag", [](const Inputs& in) { return ops::embedding_bag(in[0], in[1], in[2]); }},
+      {"gather", [](const Inputs& in) { return ops::gather(in[0], 1, in[1]); }},
+      {"index_select", [](const Inputs& in) { return ops::index_select(in[0], 1, in[1]); }},
+      {"scatter_add", [](const Inputs& in) { return ops::scatter_add(in[0], 1, in[1], in[2]); }},
+      TESSERA_UNARY(rotary),
+      {"rotary_interleaved",
+       [](const Inputs& in) {
+         return ops::rotary(in[0], {}, {.pairs = ops::RotaryPairs::interleaved});
+       }},
+      {"attention", [](const Inputs& in) { return ops::attention(in[0], in[1], in[2]); }},
+      {"attention_causal",
+       [](const Inputs& in) { return ops::attention(in[0], in[1], in[2], {.causal = true}); }},
+      {"causal_attention", [](const Inputs& in) { return ops::causal_attention(in[0], 2); }},
   };
   return list;
 }
@@ -157,7 +177,8 @@ const std::vector<Case>& loss_cases() {
 
 std::vector<Case> all_cases() {
   std::vector<Case> all;
-  for (const auto& list : {elementwise_cases(), reduction_cases(), layer_cases(), loss_cases()}) {
+  for (const auto& list : {elementwise_cases(), reduction_cases(), layer_cases(),
+                           index_and_attention_cases(), loss_cases()}) {
     all.insert(all.end(), list.begin(), list.end());
   }
   return all;
