@@ -143,8 +143,8 @@ build_all() {
   fi
   # What the first call measures comes first, so that a build that is cut short has it.
   measured=(bench_kernels bench_gpt_step tune)
-  rest=(bench_resnet_step comm_bench train_gpt train_resnet test_core test_optim_kernels test_dist
-    test_models test_dist_mpi test_optim_mpi)
+  rest=(bench_resnet_step comm_bench train_gpt train_resnet train_recommender test_core
+    test_optim_kernels test_dist test_models test_dist_mpi test_optim_mpi)
   if ! $emulated; then rest+=(test_optim test_train generate); fi
   part configure 90 "${configure[@]}" || return 1
   if grep -q 'bench_kernel_times:' <(ninja -C "$build" -t targets all 2> /dev/null); then

@@ -31,7 +31,7 @@ run() {
   mpirun -n "$ranks" "$@" --save weights.safetensors --log run.jsonl > output 2>&1 < /dev/null ||
     die "$name: $(cat output)"
   {
-    grep -E '"type":"(step|eval)"' run.jsonl | sed -E 's/,"(tokens|images)_per_s".*//'
+    grep -E '"type":"(step|eval)"' run.jsonl | sed -E 's/,"(tokens|images|samples)_per_s".*//'
     cat weights.safetensors
   } | sha256sum | sed "s/ .*/  $name/"
 }
@@ -44,6 +44,8 @@ run gpt-recompute-stage3-3 3 "$build/train_gpt" "${gpt[@]}" --device cpu --stage
 run resnet-fp32-stage0-1 1 "$build/train_resnet" "${images[@]}" --device cpu --stage 0
 run resnet-bf16-stage2-3 3 "$build/train_resnet" "${images[@]}" --device cpu --stage 2 \
   --precision bf16
+run recommender-fp32-stage2-3 3 "$build/train_recommender" --steps 20 --eval-every 10 \
+  --model neumf --objective ranking --device cpu --stage 2
 export TESSERA_EMULATED_DEVICES=2
 run gpt-emulated-stage3-2 2 "$emulated/train_gpt" "${gpt[@]}" --device cuda --stage 3 \
   --precision bf16 --reduction ordered

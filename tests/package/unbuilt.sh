@@ -29,4 +29,4 @@ missing "${programs[@]}" "${libraries[@]/#/tessera_}"
 mkdir -p "$build/bin"
 touch "$build"/bin/{generate,train_gpt}
 for library in "${libraries[@]}"; do touch "$build/libtessera_$library.a"; done
-missing comm_bench predict train_resnet tune zero_plan
+missing comm_bench predict recommend train_recommender train_resnet tune zero_plan
