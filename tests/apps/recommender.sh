@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# ctest: TIMEOUT 900
 # train_recommender and recommend as users run them: the same bits for any number of ranks, stages
 # and objectives, planned factors that are found again, the log's lines, the plan, weights that go
 # out and come in again, recommendations with titles, and bad input.
