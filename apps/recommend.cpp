@@ -59,7 +59,7 @@ void recommend(const RecommendOptions& options) {
   std::map<std::string, std::string> titles;
   if (!options.items.empty()) titles = data::read_item_titles(options.items);
   const data::Histories histories(std::move(file.history), std::move(file.history_begins),
-                                  file.config.items);
+                                  file.config.items, options.model);
   const auto model = models::recommender(file.config);
   nn::WeightsFile(options.model, *model, models::recommender_tensor_names()).load(*model);
   model->eval();

@@ -20,30 +20,31 @@ Histories::Histories(const Ratings& ratings, int64_t users, int64_t items)
     std::sort(items_.begin() + offsets_[user], items_.begin() + offsets_[user + 1]);
     longest_ = std::max(longest_, offsets_[user + 1] - offsets_[user]);
   }
-  check();
+  check("ratings");
 }
 
-Histories::Histories(std::vector<int32_t> items, std::vector<int64_t> offsets, int64_t item_count)
+Histories::Histories(std::vector<int32_t> items, std::vector<int64_t> offsets, int64_t item_count,
+                     const std::string& source)
     : items_(std::move(items)), offsets_(std::move(offsets)), item_count_(item_count) {
   const bool whole = !offsets_.empty() && offsets_.front() == 0 &&
                      offsets_.back() == std::ssize(items_) &&
                      std::is_sorted(offsets_.begin(), offsets_.end());
-  if (!whole) fail_input("histories: they do not begin and end where their lists do");
+  if (!whole) fail_input("{}: histories do not begin and end where their lists do", source);
   for (size_t user = 0; user + 1 < offsets_.size(); ++user) {
     longest_ = std::max(longest_, offsets_[user + 1] - offsets_[user]);
   }
-  check();
+  check(source);
 }
 
-void Histories::check() const {
+void Histories::check(const std::string& source) const {
   for (int64_t user = 0; user < users(); ++user) {
     int32_t before = -1;
     for (const int32_t item : of(static_cast<int32_t>(user))) {
       if (item <= before || item >= item_count_) {
         fail_input(
-            "histories: user {} has item {} behind item {}, expected ascending items below "
+            "{}: user number {} has item {} behind item {}, expected ascending items below "
             "{}, each once",
-            user, item, before, item_count_);
+            source, user, item, before, item_count_);
       }
       before = item;
     }

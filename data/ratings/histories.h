@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "data/ratings/ratings.h"
@@ -19,8 +20,10 @@ class Histories {
   /// Of `users` users, each of whose items is in [0, items).
   Histories(const Ratings& ratings, int64_t users, int64_t items);
   /// Of lists that are there already: user u has items[offsets[u]] up to items[offsets[u + 1]],
-  /// ascending. Throws InputError where they are no such lists.
-  Histories(std::vector<int32_t> items, std::vector<int64_t> offsets, int64_t item_count);
+  /// ascending. Throws InputError where they are no such lists; `source`, the file that has them,
+  /// begins it.
+  Histories(std::vector<int32_t> items, std::vector<int64_t> offsets, int64_t item_count,
+            const std::string& source);
 
   int64_t users() const { return std::ssize(offsets_) - 1; }
   int64_t items() const { return item_count_; }
@@ -37,7 +40,7 @@ class Histories {
   int32_t other(int32_t user, int64_t place) const;
 
  private:
-  void check() const;
+  void check(const std::string& source) const;
 
   std::vector<int32_t> items_;
   std::vector<int64_t> offsets_;
