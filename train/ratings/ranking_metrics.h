@@ -22,8 +22,8 @@ struct RankingQuality {
 RankingQuality ranking_quality(std::span<const int64_t> places, int64_t k);
 
 /// The place of `item` among all items, of which those in `excluded` (ascending) are no candidates:
-/// how many have a higher score, or an equal one and a lower number. A score that is NaN comes
-/// before all others.
+/// how many have a higher score, or an equal one and a lower number. Other items whose score is NaN
+/// count as higher, and all of them do where the item's own is: what is no number is never right.
 int64_t place_in_catalogue(std::span<const float> scores, std::span<const int32_t> excluded,
                            int32_t item);
 /// The same among `item` and the given others.
