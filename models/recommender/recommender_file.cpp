@@ -57,17 +57,7 @@ std::vector<std::string> read_ids(const nn::SafetensorsReader& file, const char*
   return ids;
 }
 
-RecommenderFile parse_description(const std::string& text) {
-  const nlohmann::json json = parse_json("its JSON", text);
-  RecommenderFile file{.config = {.name = json.at("model"),
-                                  .users = json_integer("users", json.at("users")),
-                                  .items = json_integer("items", json.at("items")),
-                                  .factors = json_integer("factors", json.at("factors")),
-                                  .hidden = json.at("hidden"),
-                                  .mean = json.at("mean")},
-                       .objective = json.at("objective"),
-                       .lowest = json.at("lowest"),
-                       .highest = json.at("highest")};
+void check_description(const RecommenderFile& file) {
   file.config.validate();
   const bool ordered = std::isfinite(file.lowest) && std::isfinite(file.highest) &&
                        file.lowest <= file.highest && std::isfinite(file.config.mean);
@@ -75,6 +65,26 @@ RecommenderFile parse_description(const std::string& text) {
     fail_input("ratings from {} to {} with a mean of {}", file.lowest, file.highest,
                file.config.mean);
   }
+  if (file.objective == "rating" || file.objective == "bce" || file.objective == "bpr") return;
+  fail_input("there is no objective \"{}\", expected one of rating, bce, bpr", file.objective);
+}
+
+RecommenderFile parse_description(const std::string& text) {
+  const nlohmann::json json = parse_json("its JSON", text);
+  RecommenderFile file{.config = {.name = json.at("model"),
+                                  .users = json_integer("users", json.at("users")),
+                                  .items = json_integer("items", json.at("items")),
+                                  .factors = json_integer("factors", json.at("factors")),
+                                  .hidden = {},
+                                  .mean = json.at("mean")},
+                       .objective = json.at("objective"),
+                       .lowest = json.at("lowest"),
+                       .highest = json.at("highest")};
+  const auto& hidden = json.at("hidden").get_ref<const nlohmann::json::array_t&>();
+  for (const nlohmann::json& width : hidden) {
+    file.config.hidden.push_back(json_integer("hidden", width));
+  }
+  check_description(file);
   return file;
 }
 
