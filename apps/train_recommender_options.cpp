@@ -13,9 +13,10 @@ namespace {
 struct Given {
   std::optional<std::string> split;
   std::string objective = "rating";
-  std::string loss = "bce";
-  std::vector<int32_t> hidden = {64, 32, 16};
+  std::optional<std::string> loss;
+  std::vector<int32_t> hidden;
   std::optional<int64_t> negatives;
+  std::optional<int64_t> top;
   std::optional<float> l2;
 };
 
@@ -46,9 +47,9 @@ void add_model(Flags& app, RecommenderTrainOptions& options, Given& given) {
       ->capture_default_str()
       ->group(group);
   app.add_option("--hidden", given.hidden,
-                 "neumf: widths of the MLP, of which the first is both factors together")
+                 "neumf: widths of the MLP, of which the first is both factors together (default: "
+                 "64,32,16)")
       ->list(',')
-      ->capture_default_str()
       ->group(group);
 }
 
@@ -59,8 +60,7 @@ void add_objective(Flags& app, RecommenderCommandLine& line, Given& given) {
       ->capture_default_str()
       ->one_of({"rating", "ranking"})
       ->group(group);
-  app.add_option("--loss", given.loss, "Of ranking: bce, or bpr")
-      ->capture_default_str()
+  app.add_option("--loss", given.loss, "Of ranking: bce, or bpr (default: bce)")
       ->one_of({"bce", "bpr"})
       ->group(group);
   app.add_option("--negatives", given.negatives,
@@ -71,15 +71,23 @@ void add_objective(Flags& app, RecommenderCommandLine& line, Given& given) {
       ->group(group);
   app.add_option("--epochs", line.epochs, "Passes over the interactions, in place of --steps")
       ->group(group);
-  app.add_option("--top", line.options.top, "k of hr@k, ndcg@k and recall@k")
+  app.add_option("--top", given.top, "Of ranking: k of hr@k, ndcg@k and recall@k (default: 10)")
+      ->group("Evaluation");
+  app.add_option("--sampled-items", line.options.sampled,
+                 "Of ranking: rank a held-out item among so many that are drawn, as papers do with "
+                 "99; 0: among all that its user has not")
       ->capture_default_str()
       ->group("Evaluation");
-  app.add_option(
-         "--sampled-items", line.options.sampled,
-         "Rank a held-out item among so many that are drawn, as papers do with 99; 0: among "
-         "all that its user has not")
-      ->capture_default_str()
-      ->group("Evaluation");
+}
+
+/// A flag that would change nothing is refused: it was meant to.
+void check_prediction(const RecommenderTrainOptions& options, const Given& given) {
+  const char* const flag = given.loss             ? "loss"
+                           : given.negatives      ? "negatives"
+                           : given.top            ? "top"
+                           : options.sampled != 0 ? "sampled-items"
+                                                  : nullptr;
+  if (flag != nullptr) fail_input("--{} is for --objective ranking", flag);
 }
 
 void check_ranking(RecommenderTrainOptions& options, const Given& given) {
@@ -88,20 +96,20 @@ void check_ranking(RecommenderTrainOptions& options, const Given& given) {
   options.split = given.split.value_or(options.ranks ? "last" : "fold:1/5");
   constexpr int64_t most = 1 << 16;
   if (!options.ranks) {
-    if (given.negatives || options.sampled != 0) {
-      fail_input("--{} is for --objective ranking",
-                 given.negatives ? "negatives" : "sampled-items");
-    }
+    check_prediction(options, given);
     options.objective = RecommenderObjective::rating;
     return;
   }
-  const bool bpr = given.loss == "bpr";
+  const bool bpr = given.loss.value_or("bce") == "bpr";
   options.objective = bpr ? RecommenderObjective::bpr : RecommenderObjective::bce;
   options.negatives = given.negatives.value_or(bpr ? 1 : 4);
   at_least("--negatives", options.negatives, 1);
   at_most("--negatives", options.negatives, most);
   at_least("--sampled-items", options.sampled, 0);
   at_most("--sampled-items", options.sampled, most);
+  options.top = given.top.value_or(10);
+  at_least("--top", options.top, 1);
+  at_most("--top", options.top, 1 << 20);
   if (options.sampled > 0 && options.split != "last") {
     fail_input("--sampled-items wants one held-out item of each user: --split last, not {}",
                options.split);
@@ -160,14 +168,17 @@ RecommenderCommandLine parse_recommender_command_line(int argc, const char* cons
   line.settings = app.settings();
   if (!line.help.empty()) return line;
   check_ranking(options, given);
-  options.model.hidden.assign(given.hidden.begin(), given.hidden.end());
+  if (!given.hidden.empty()) {
+    if (options.model.name != "neumf") {
+      fail_input("--hidden is for --model neumf, not {}", options.model.name);
+    }
+    options.model.hidden.assign(given.hidden.begin(), given.hidden.end());
+  }
   models::RecommenderConfig some = options.model;
   some.users = some.items = 1;  // the data's are not known yet
   some.validate();
   options.l2 = given.l2.value_or(options.ranks ? 0.0f : 0.1f);
   within("--l2", options.l2, 0, std::numeric_limits<float>::infinity());
-  at_least("--top", options.top, 1);
-  at_most("--top", options.top, 1 << 20);
   check_paths(paths_of(options, app.config_file()));
   if (line.epochs && line.given.steps) fail_input("--epochs and --steps are given, expected one");
   if (line.epochs && !(*line.epochs > 0 && *line.epochs <= 1e6)) {

@@ -8,6 +8,7 @@
 
 #include "apps/comm_bench_options.h"
 #include "apps/train_gpt_options.h"
+#include "apps/train_recommender_options.h"
 #include "apps/train_resnet_options.h"
 #include "tests/support/catch.h"
 #include "tests/support/temporary_folder.h"
@@ -93,13 +94,33 @@ const std::map<std::string, std::string> other = {
     {"--collective", "exchange"},
     {"--iterations", "3"},
     {"--grad-shard", "bf16"},
+    {"--columns", "user,item"},
+    {"--split", "time:0.5"},
+    {"--factors", "5"},
+    {"--hidden", "8,4"},
+    {"--objective", "ranking"},
+    {"--loss", "bpr"},
+    {"--negatives", "7"},
+    {"--l2", "0.25"},
+    {"--top", "3"},
+    {"--sampled-items", "9"},
 };
 const std::set<std::string> paths = {"--data",  "--val-data", "--init",
                                      "--tuned", "--save",     "--trace"};
 const std::set<std::string> each_its_own = {"--log", "--threads", "--workers", "--json"};
 
+// Flags that are refused without others.
+const std::map<std::string, std::vector<std::string>> needed = {
+    {"--grad-shard", {"--precision", "bf16"}}, {"--hidden", {"--model", "neumf"}},
+    {"--loss", {"--objective", "ranking"}},    {"--negatives", {"--objective", "ranking"}},
+    {"--top", {"--objective", "ranking"}},     {"--sampled-items", {"--objective", "ranking"}},
+};
+
+// `values` are given in place of those in `other`.
 template <class Parse>
-void check_flags(Parse&& parse, const std::vector<std::string>& base) {
+void check_flags(Parse&& parse, const std::vector<std::string>& base,
+                 std::map<std::string, std::string> values = {}) {
+  values.insert(other.begin(), other.end());
   const dist::Settings before = parsed(parse, base).settings;
   const std::string help = parsed(parse, {"--help"}).help;
   CHECK(value_of(parsed(parse, {"--help"}).settings, "--help") == "on");
@@ -109,7 +130,9 @@ void check_flags(Parse&& parse, const std::vector<std::string>& base) {
     std::vector<std::string> arguments = base;
     arguments.push_back(flag);
     if (!value.empty()) arguments.push_back(value);
-    if (flag == "--grad-shard") arguments.insert(arguments.end(), {"--precision", "bf16"});
+    if (const auto found = needed.find(flag); found != needed.end()) {
+      arguments.insert(arguments.end(), found->second.begin(), found->second.end());
+    }
     return value_of(parsed(parse, arguments).settings, flag);
   };
   for (const std::string& flag : flags_in(help)) {
@@ -124,8 +147,8 @@ void check_flags(Parse&& parse, const std::vector<std::string>& base) {
       CHECK(value_with(flag, folder + "/model.safetensors") == "a value");
       CHECK(value_with(flag, flag == "--init" ? folder : "another.file") == "a value");
     } else {
-      REQUIRE(other.contains(flag));
-      const std::string value = other.at(flag);
+      REQUIRE(values.contains(flag));
+      const std::string value = values.at(flag);
       CHECK(value_with(flag, value) == (value.empty() ? "on" : value));
       CHECK(value_of(before, flag) != value_with(flag, value));
     }
@@ -139,6 +162,10 @@ TEST_CASE("ranks compare every flag of train_gpt") {
 }
 
 TEST_CASE("ranks compare every flag of train_resnet") { check_flags(parse_image_command_line, {}); }
+
+TEST_CASE("ranks compare every flag of train_recommender") {
+  check_flags(parse_recommender_command_line, {}, {{"--model", "gmf"}, {"--optimizer", "sgd"}});
+}
 
 TEST_CASE("ranks compare every flag of comm_bench") { check_flags(parse_comm_command_line, {}); }
 

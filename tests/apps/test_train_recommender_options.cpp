@@ -1,0 +1,138 @@
+#include "apps/train_recommender_options.h"
+
+#include <vector>
+
+#include "tests/support/catch.h"
+
+namespace tessera::apps {
+namespace {
+
+using models::RecommenderObjective;
+
+RecommenderTrainOptions parse(std::vector<const char*> arguments, int64_t interactions = 80'000) {
+  arguments.insert(arguments.begin(), "train_recommender");
+  RecommenderCommandLine line =
+      parse_recommender_command_line(static_cast<int>(arguments.size()), arguments.data());
+  complete(line, interactions);
+  return line.options;
+}
+
+TEST_CASE("train_recommender without flags: what it trains with") {
+  const RecommenderTrainOptions options = parse({});
+  CHECK(options.data.empty());
+  CHECK(options.split == "fold:1/5");
+  CHECK(options.model.name == "mf");
+  CHECK(options.model.factors == 64);
+  CHECK(options.model.hidden == std::vector<int64_t>{64, 32, 16});
+  CHECK_FALSE(options.ranks);
+  CHECK(options.objective == RecommenderObjective::rating);
+  CHECK(options.objective_name() == "rating");
+  CHECK(options.negatives == 0);
+  CHECK(options.sampled == 0);
+  CHECK(options.l2 == 0.1f);
+  CHECK(options.top == 10);
+  CHECK(options.batch.global == 1024);
+  CHECK(options.batch.micro == 256);
+  CHECK(options.optimizer == "adam");
+  CHECK(options.lr == 5e-3f);
+  CHECK(options.min_lr == 0);
+  CHECK(options.weight_decay == 0);
+  CHECK(options.clip == 0);
+  CHECK(options.warmup == 0);
+  CHECK(options.beta2 == 0.999f);
+  CHECK(options.steps_per_epoch == 78);
+  CHECK(options.steps == 20 * 78);
+  CHECK(options.epochs == 20);
+  CHECK(options.eval_every == 78);
+  CHECK(parse({"--optimizer", "sgd"}).lr == 0.1f);
+}
+
+TEST_CASE("train_recommender that ranks: what it trains with") {
+  const RecommenderTrainOptions bce = parse({"--objective", "ranking"});
+  CHECK(bce.ranks);
+  CHECK(bce.split == "last");
+  CHECK(bce.objective == RecommenderObjective::bce);
+  CHECK(bce.objective_name() == "bce");
+  CHECK(bce.negatives == 4);
+  CHECK(bce.l2 == 0);
+  CHECK(bce.lr == 1e-3f);
+  const RecommenderTrainOptions bpr =
+      parse({"--objective", "ranking", "--loss", "bpr", "--split", "fold:2/3", "--l2", "0.5"});
+  CHECK(bpr.objective_name() == "bpr");
+  CHECK(bpr.negatives == 1);
+  CHECK(bpr.split == "fold:2/3");
+  CHECK(bpr.l2 == 0.5f);
+  const RecommenderTrainOptions sampled =
+      parse({"--objective", "ranking", "--sampled-items", "99", "--negatives", "7", "--top", "5"});
+  CHECK(sampled.sampled == 99);
+  CHECK(sampled.negatives == 7);
+  CHECK(sampled.top == 5);
+}
+
+TEST_CASE("epochs of interactions and steps are two ways to say how long") {
+  CHECK(parse({"--epochs", "2"}).steps == 156);
+  CHECK(parse({"--epochs", "0.5"}).steps == 39);
+  CHECK(parse({"--epochs", "0.001"}).steps == 1);
+  CHECK(parse({"--steps", "39"}).epochs == Catch::Approx(0.5));
+  CHECK(parse({"--batch", "2048", "--epochs", "1"}).steps == 39);
+  CHECK_THROWS_WITH(parse({"--epochs", "1", "--steps", "2"}), Catch::Contains("expected one"));
+  for (const char* epochs : {"0", "-1", "nan", "inf", "1000001"}) {
+    CHECK_THROWS_WITH(parse({"--epochs", epochs}), Catch::Contains("--epochs"));
+  }
+}
+
+TEST_CASE("without a split nothing is evaluated") {
+  CHECK(parse({"--split", "none"}).eval_every == 0);
+  CHECK(parse({"--split", "none", "--eval-every", "0"}).eval_every == 0);
+  CHECK(parse({"--eval-every", "0"}).eval_every == 0);
+  CHECK_THROWS_WITH(parse({"--split", "none", "--eval-every", "5"}),
+                    Catch::Contains("leave out --eval-every"));
+}
+
+TEST_CASE("what ranks alone is refused where ratings are predicted") {
+  CHECK_THROWS_WITH(parse({"--negatives", "3"}),
+                    Catch::Contains("--negatives is for --objective ranking"));
+  CHECK_THROWS_WITH(parse({"--sampled-items", "9"}),
+                    Catch::Contains("--sampled-items is for --objective ranking"));
+  CHECK_THROWS_WITH(parse({"--loss", "bpr"}), Catch::Contains("--loss is for --objective ranking"));
+  CHECK_THROWS_WITH(parse({"--top", "3"}), Catch::Contains("--top is for --objective ranking"));
+  CHECK_THROWS_WITH(
+      parse({"--objective", "ranking", "--sampled-items", "9", "--split", "fold:1/5"}),
+      Catch::Contains("--split last, not fold:1/5"));
+  CHECK_THROWS_WITH(parse({"--hidden", "8,4"}), Catch::Contains("--hidden is for --model neumf"));
+}
+
+TEST_CASE("train_recommender refuses what makes no sense") {
+  CHECK_THROWS_WITH(parse({"--batch", "4096"}, 500), Catch::Contains("smaller --batch"));
+  CHECK_THROWS_WITH(parse({"--model", "als"}), Catch::Contains("als"));
+  CHECK_THROWS_WITH(parse({"--model", "neumf", "--hidden", "5,3"}), Catch::Contains("widths 5, 3"));
+  for (const std::vector<const char*>& arguments :
+       std::vector<std::vector<const char*>>{{"--factors", "0"},
+                                             {"--factors", "65537"},
+                                             {"--model", "neumf", "--hidden", "8"},
+                                             {"--model", "neumf", "--hidden", "8,x"},
+                                             {"--model", "neumf", "--hidden", "8,0"},
+                                             {"--objective", "ranks"},
+                                             {"--objective", "ranking", "--loss", "warp"},
+                                             {"--objective", "ranking", "--negatives", "0"},
+                                             {"--objective", "ranking", "--negatives", "65537"},
+                                             {"--objective", "ranking", "--sampled-items", "-1"},
+                                             {"--objective", "ranking", "--top", "0"},
+                                             {"--l2", "-0.1"},
+                                             {"--l2", "nan"},
+                                             {"--l2", "inf"},
+                                             {"--stage", "4"},
+                                             {"--batch", "10", "--micro-batch", "3"},
+                                             {"--recompute"}}) {
+    CAPTURE(arguments[0], arguments.back(), arguments.size());
+    CHECK_THROWS_AS(parse(arguments), InputError);
+  }
+}
+
+TEST_CASE("widths of an MLP are those that are given") {
+  CHECK(parse({"--model", "neumf", "--hidden", "8,6,4"}).model.hidden ==
+        std::vector<int64_t>{8, 6, 4});
+}
+
+}  // namespace
+}  // namespace tessera::apps
