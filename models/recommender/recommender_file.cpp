@@ -80,7 +80,8 @@ RecommenderFile parse_description(const std::string& text) {
                        .objective = json.at("objective"),
                        .lowest = json.at("lowest"),
                        .highest = json.at("highest")};
-  const auto& hidden = json.at("hidden").get_ref<const nlohmann::json::array_t&>();
+  const nlohmann::json& hidden = json.at("hidden");
+  if (!hidden.is_array()) fail_input("hidden is {}, expected widths", json_excerpt(hidden));
   for (const nlohmann::json& width : hidden) {
     file.config.hidden.push_back(json_integer("hidden", width));
   }

@@ -286,5 +286,30 @@ TEST_CASE(
   CHECK_THROWS_WITH(models::read_recommender_file(path), Catch::Contains("ids.users"));
 }
 
+TEST_CASE("descriptions of recommenders that cannot be are refused, with the file's name") {
+  const TemporaryFolder folder;
+  const std::string path = folder.path("m.safetensors");
+  const models::RecommenderFile file{.config = small("neumf"), .objective = "bpr"};
+  const auto refusal = [&](const std::string& part, const std::string& other) {
+    nn::SafetensorsMetadata metadata = models::recommender_metadata(file);
+    for (auto& [key, text] : metadata) {
+      if (const size_t at = text.find(part); at != std::string::npos) {
+        text.replace(at, part.size(), other);
+      }
+    }
+    nn::write_safetensors(path, {{"a", Tensor::zeros({1})}}, metadata);
+    const std::string text = message_of<InputError>([&] { models::read_recommender_file(path); });
+    CHECK_THAT(text, Catch::Contains(path));
+    return text;
+  };
+  CHECK_THAT(refusal("\"bpr\"", "\"ranks\""), Catch::Contains("no objective \"ranks\""));
+  CHECK_THAT(refusal("[4,6,2]", "[4,6.5,2]"), Catch::Contains("hidden"));
+  CHECK_THAT(refusal("[4,6,2]", "[4,1e300,2]"), Catch::Contains("hidden"));
+  CHECK_THAT(refusal("[4,6,2]", "{\"a\":4,\"b\":2}"), Catch::Contains("expected widths"));
+  CHECK_THAT(refusal("[4,6,2]", "4"), Catch::Contains("expected widths"));
+  CHECK_THAT(refusal("\"users\":5", "\"users\":0"), Catch::Contains("0 users"));
+  CHECK_THAT(refusal("\"lowest\":0.0", "\"lowest\":1.0"), Catch::Contains("ratings from 1 to 0"));
+}
+
 }  // namespace
 }  // namespace tessera::test
