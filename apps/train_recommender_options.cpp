@@ -116,6 +116,22 @@ void check_ranking(RecommenderTrainOptions& options, const Given& given) {
   }
 }
 
+void check_model(RecommenderTrainOptions& options, const Given& given) {
+  if (!given.hidden.empty()) {
+    if (options.model.name != "neumf") {
+      fail_input("--hidden is for --model neumf, not {}", options.model.name);
+    }
+    options.model.hidden.assign(given.hidden.begin(), given.hidden.end());
+  }
+  models::RecommenderConfig some = options.model;
+  some.users = some.items = 1;  // the data's are not known yet
+  try {
+    some.validate();
+  } catch (const InputError& error) {
+    fail_input("--model, --factors or --hidden: {}", error.what());
+  }
+}
+
 TrainDefaults defaults_for(const RecommenderTrainOptions& options) {
   return {.steps = 0,  // of the epochs
           .global_batch = 1024,
@@ -168,15 +184,7 @@ RecommenderCommandLine parse_recommender_command_line(int argc, const char* cons
   line.settings = app.settings();
   if (!line.help.empty()) return line;
   check_ranking(options, given);
-  if (!given.hidden.empty()) {
-    if (options.model.name != "neumf") {
-      fail_input("--hidden is for --model neumf, not {}", options.model.name);
-    }
-    options.model.hidden.assign(given.hidden.begin(), given.hidden.end());
-  }
-  models::RecommenderConfig some = options.model;
-  some.users = some.items = 1;  // the data's are not known yet
-  some.validate();
+  check_model(options, given);
   options.l2 = given.l2.value_or(options.ranks ? 0.0f : 0.1f);
   within("--l2", options.l2, 0, std::numeric_limits<float>::infinity());
   check_paths(paths_of(options, app.config_file()));

@@ -105,7 +105,8 @@ TEST_CASE("what ranks alone is refused where ratings are predicted") {
 TEST_CASE("train_recommender refuses what makes no sense") {
   CHECK_THROWS_WITH(parse({"--batch", "4096"}, 500), Catch::Contains("smaller --batch"));
   CHECK_THROWS_WITH(parse({"--model", "als"}), Catch::Contains("als"));
-  CHECK_THROWS_WITH(parse({"--model", "neumf", "--hidden", "5,3"}), Catch::Contains("widths 5, 3"));
+  CHECK_THROWS_WITH(parse({"--model", "neumf", "--hidden", "5,3"}),
+                    Catch::Contains("--hidden: an MLP of widths 5, 3"));
   for (const std::vector<const char*>& arguments :
        std::vector<std::vector<const char*>>{{"--factors", "0"},
                                              {"--factors", "65537"},
