@@ -22,6 +22,7 @@ WORDLESS = ("std::bad_alloc", "std::bad_cast", "terminate called", "basic_string
             "map::at", "stoi", "stol", "std::length_error", "cannot create std::vector")
 TINY = ["--layers", "1", "--heads", "1", "--width", "8", "--context", "8", "--global-batch", "4",
         "--micro-batch", "2", "--eval-every", "0"]
+RATINGS = ["--batch", "4", "--micro-batch", "2", "--factors", "2", "--eval-every", "0"]
 
 
 class Failure(Exception):
@@ -121,6 +122,10 @@ class Bench:
         os.symlink("text.txt", self.input / "link.txt")
         os.symlink("loop", self.input / "loop")
         os.symlink("nowhere", self.input / "dangling")
+        for name, first in (("u.data", 1), ("other.data", 2)):
+            lines = [f"u{user}\t{item}\t{draw.randint(1, 5)}\t{880000000 + 20 * user + item}\n"
+                     for user in range(12) for item in range(first + user % 3, 20, 2)]
+            (self.input / name).write_text("".join(lines))
         (self.input / "folder").mkdir()
         mnist = self.input / "mnist"
         mnist.mkdir()
@@ -128,13 +133,16 @@ class Bench:
             struct.pack(">4I", 0x803, 20, 8, 8) + draw.randbytes(1280))
         (mnist / "t10k-labels-idx1-ubyte").write_bytes(
             struct.pack(">2I", 0x801, 20) + bytes(i % 10 for i in range(20)))
-        for name in ("gpt", "gpt2", "image"):
+        for name in ("gpt", "gpt2", "image", "recommender", "recommender2"):
             (self.input / name).mkdir()
         for number, folder in enumerate(("gpt", "gpt2")):
             self.must_work("train_gpt", *TINY, "--data", "in/text.txt", "--steps", "2", "--seed",
                            str(number), "--save", f"in/{folder}/model.safetensors")
         self.must_work("train_resnet", "--data", "in/mnist", "--batch", "4", "--micro-batch", "2",
                        "--steps", "1", "--eval-every", "0", "--save", "in/image/model.safetensors")
+        for number, folder in enumerate(("recommender", "recommender2")):
+            self.must_work("train_recommender", "--data", "in/u.data", *RATINGS, "--steps", "2",
+                           "--seed", str(number), "--save", f"in/{folder}/model.safetensors")
 
     def program(self, name):
         return str(self.programs / name)

@@ -10,16 +10,17 @@ import shutil
 import signal
 import time
 
-from common import TINY, WORDLESS, Failure, check_log, session_members
+from common import RATINGS, TINY, WORDLESS, Failure, check_log, session_members
 
 LIMIT_S = 30
 TIMEOUT_S = "3"  # --comm-timeout of the runs whose ranks are stopped
-PROGRAMS = ("train_gpt", "train_resnet")
+PROGRAMS = ("train_gpt", "train_recommender", "train_resnet")
 STEPS = 12
 BASES = {
     "train_gpt": ["--data", "out/data/text.txt", *TINY],
     "train_resnet": ["--data", "out/data/mnist", "--batch", "4", "--micro-batch", "2",
                      "--eval-every", "0"],
+    "train_recommender": ["--data", "out/data/u.data", *RATINGS],
 }
 
 
@@ -34,6 +35,7 @@ class Run:
         for name in ("data", "save"):
             (bench.output / name).mkdir()
         shutil.copy(bench.input / "text.txt", bench.output / "data/text.txt")
+        shutil.copy(bench.input / "u.data", bench.output / "data/u.data")
         shutil.copytree(bench.input / "mnist", bench.output / "data/mnist")
         self.save = bench.output / "save/model.safetensors"
         self.log = bench.output / "run.jsonl"
@@ -182,6 +184,8 @@ def lost_stdout(bench, draw):
     commands = {
         "train_gpt": ["--data", "in/text.txt", *TINY, "--steps", "1"],
         "train_resnet": [*BASES["train_resnet"], "--steps", "1"],
+        "train_recommender": [*BASES["train_recommender"], "--steps", "1"],
+        "recommend": ["in/recommender/model.safetensors", "u1"],
         "generate": ["in/gpt/model.safetensors", "--tokens", "2"],
         "predict": ["in/image/model.safetensors", "in/picture.png"],
         "zero_plan": draw.choice([[], ["--json", "-"]]),

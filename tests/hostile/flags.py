@@ -8,19 +8,22 @@ import re
 import shlex
 from decimal import Decimal, InvalidOperation
 
-from common import TINY, WORDLESS, Failure, check_log
+from common import RATINGS, TINY, WORDLESS, Failure, check_log
 
 BASES = {
     "train_gpt": ["--data", "in/text.txt", *TINY, "--steps", "2", "--log", "out/run.jsonl"],
     "train_resnet": ["--data", "in/mnist", "--batch", "4", "--micro-batch", "2", "--steps", "1",
                      "--eval-every", "0", "--log", "out/run.jsonl"],
+    "train_recommender": ["--data", "in/u.data", *RATINGS, "--objective", "ranking", "--steps",
+                          "2", "--log", "out/run.jsonl"],
+    "recommend": ["--model", "in/recommender/model.safetensors", "--user", "u1"],
     "generate": ["--model", "in/gpt/model.safetensors", "--tokens", "3"],
     "predict": ["--model", "in/image/model.safetensors", "--images", "in/picture.png"],
     "tune": ["--layers", "1", "--heads", "1", "--width", "8", "--out", "out/tuned.json"],
     "zero_plan": ["--layers", "2", "--ranks", "4"],
     "comm_bench": ["--max-bytes", "4KiB", "--iterations", "1", "--warmup", "0"],
 }
-INPUTS = ("data", "val-data", "init", "tuned", "config", "model", "images")
+INPUTS = ("data", "val-data", "init", "tuned", "config", "model", "images", "items")
 OUTPUTS = ("log", "trace", "save", "out", "json")
 ALIASES = {"batch": "global-batch"}
 # What takes long as asked is no fault: these get no large number that is allowed.
@@ -37,12 +40,21 @@ QUANTITIES = ["1EiB", "-1", "0", "1e400GB", "GB", "1 GB", "1kb", "nan", "", " ",
 PATHS = ["", "in/no_such_file", "in/folder", "in/empty.txt", "in/short.txt", "in/junk.bin",
          "in/pipe", "in/loop", "in/dangling", "in/link.txt", "/dev/null", "/dev/full", "/dev/zero",
          "in/text.txt/x", "in/" + "n" * 300, "in/gpt/config.json", "in/gpt/model.safetensors",
-         "in/image/model.safetensors", b"in/\xff\xfe", "in/gpt", "."]
+         "in/image/model.safetensors", b"in/\xff\xfe", "in/gpt", ".", "in/u.data",
+         "in/recommender/model.safetensors"]
 CONTRADICTIONS = {
     "train_gpt": ["--grad-shard bf16", "--width 8 --heads 3", "--global-batch 4 --micro-batch 3",
                   "--lr 0.1 --min-lr 1", "--beta1 1", "--dropout 1", "--vocab 20", "--stage 4"],
     "train_resnet": ["--epochs 1", "--schedule onecycle --warmup 3", "--image-size 9",
                      "--sync-bn --batch 4 --micro-batch 1", "--batch 1000", "--workers 0"],
+    "train_recommender": [
+        "--epochs 1", "--split none --eval-every 1", "--batch 1000", "--hidden 8,4",
+        "--model neumf --hidden 5,3", "--objective rating --loss bpr", "--negatives 0",
+        "--objective rating --negatives 3", "--objective rating --sampled-items 3",
+        "--objective rating --top 3", "--split fold:1/5 --sampled-items 3", "--split fold:6/5",
+        "--eval-every 1 --sampled-items 99", "--columns user,user"],
+    "recommend": ["--top 0", "--user nobody", "--model in/gpt/model.safetensors", "--threads -1",
+                  "--model in/image/model.safetensors", "--items in/no_such_file"],
     "generate": ["--prompt x --prompt-tokens 1", "--prompt-tokens 256", "--prompt-tokens 1,,2",
                  "--prompt-tokens -1", "--temperature -1", "--top-k -1"],
     "predict": ["--top 0", "--model in/gpt/model.safetensors", "--images in/text.txt"],
@@ -265,7 +277,8 @@ def check_decimals(command, header, fail):
 
 
 def run_case(bench, draw):
-    program = draw.choice(["train_gpt"] * 5 + ["train_resnet"] * 2 + sorted(BASES))
+    program = draw.choice(["train_gpt"] * 5 + ["train_recommender", "train_resnet"] * 2 +
+                          sorted(BASES))
     if program not in bench.__dict__.setdefault("flags", {}):
         bench.flags[program] = flags_of(bench, program)
     command = Command(program, bench.flags[program])
@@ -275,7 +288,8 @@ def run_case(bench, draw):
     if hasattr(command, "config"):
         (bench.output / "odd.ini").write_bytes(command.config.encode())
     line = [bench.program(program), *command.arguments]
-    ranks = program in ("train_gpt", "train_resnet", "comm_bench") and draw.random() < 0.1
+    ranks = program in ("comm_bench", "train_gpt", "train_recommender", "train_resnet") and (
+        draw.random() < 0.1)
     if kinds[-1] != "contradiction":  # which what follows may have resolved
         command.never.pop("contradiction", None)
     if kinds[-1] != "no value":  # what follows is its value then

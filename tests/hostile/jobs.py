@@ -2,12 +2,13 @@
 what differs. What may differ changes no loss."""
 import re
 
-from common import TINY, Failure, check_log, losses
+from common import RATINGS, TINY, Failure, check_log, losses
 
 LIMIT_S = 30
 GPT = ["--data", "in/text.txt", *TINY, "--steps", "3"]
 IMAGES = ["--data", "in/mnist", "--batch", "4", "--micro-batch", "2", "--steps", "1",
           "--eval-every", "0"]
+RANKING = ["--data", "in/u.data", *RATINGS, "--objective", "ranking", "--steps", "2"]
 BENCH = ["--max-bytes", "2KiB", "--iterations", "1", "--warmup", "0"]
 # Flag -> values of which a part of the ranks has the first and the others the second.
 TRAINING = {
@@ -29,6 +30,13 @@ DIFFERENCES = {
     "train_resnet": {
         **TRAINING, "augment": ("on", "off"), "model": ("resnet20", "resnet32"),
         "label-smoothing": ("0", "0.1"), "schedule": ("cosine", "onecycle"), "batch": ("4", "8")},
+    "train_recommender": {
+        **TRAINING, "model": ("mf", "gmf"), "factors": ("2", "3"), "split": ("fold:1/5", "last"),
+        "columns": ("user,item,rating,time", "user,item,-,time"), "loss": ("bce", "bpr"),
+        "objective": ("rating", "ranking"), "negatives": ("1", "2"), "l2": ("0", "0.1"),
+        "top": ("3", "5"), "sampled-items": ("0", "2"), "batch": ("4", "8"),
+        "data": ("in/u.data", "in/other.data"), "init": ("in/recommender/model.safetensors",
+                                                         "in/recommender2/model.safetensors")},
     "comm_bench": {"min-bytes": ("1KiB", "2KiB"), "max-bytes": ("2KiB", "4KiB"),
                    "factor": ("2", "4"), "dtype": ("f32", "bf16"), "iterations": ("1", "2"),
                    "warmup": ("0", "1"), "collective": ("exchange", "broadcast")},
@@ -45,6 +53,11 @@ ONE_SIDED = {
     "train_resnet": {("--sync-bn",): ("sync-bn", "sync bn"), ("--help",): ("help",),
                      ("--workers", "0"): ("workers",), ("--plan",): ("plan",),
                      ("--save", "out/m.safetensors"): ("save",)},
+    "train_recommender": {
+        ("--help",): ("help",), ("--plan",): ("plan",), ("--stage", "7"): ("stage",),
+        ("--save", "out/m.safetensors"): ("save",), ("--split", "last:2"): ("split",),
+        ("--data", "in/no_such_file"): ("no_such_file", "data"),
+        ("--data", "in/text.txt"): ("text.txt", "data"), ("--negatives", "0"): ("negatives",)},
     "comm_bench": {("--help",): ("help",), ("--factor", "1"): ("factor",)},
 }
 ENVIRONMENT = {"OMP_NUM_THREADS=2": ("OMP_NUM_THREADS", "threads"),
@@ -52,7 +65,8 @@ ENVIRONMENT = {"OMP_NUM_THREADS=2": ("OMP_NUM_THREADS", "threads"),
 # What ranks may have of their own: where the same bytes are, and what one rank alone writes.
 OWN = [("--data", "out/copy.txt"), ("--log", "out/other.jsonl"), ("--config", "out/same.ini"),
        ("--seed", "1"), ("--lr", "1e-2"), ("--threads", "1")]
-PROGRAMS = {"train_gpt": GPT, "train_resnet": IMAGES, "comm_bench": BENCH}
+PROGRAMS = {"train_gpt": GPT, "train_resnet": IMAGES, "train_recommender": RANKING,
+            "comm_bench": BENCH}
 
 
 def differing(draw, program):
@@ -88,7 +102,7 @@ def contexts(bench, draw, program, common, more):
 
 
 def must_differ(bench, draw):
-    program = draw.choice(["train_gpt"] * 3 + ["train_resnet", "comm_bench"])
+    program = draw.choice(["train_gpt"] * 3 + ["train_recommender", "train_resnet", "comm_bench"])
     kind, first, second, words = differing(draw, program)
     common = list(PROGRAMS[program])
     if program != "comm_bench" and draw.random() < 0.5 and kind == "flag":

@@ -2,8 +2,11 @@
 #include <cctype>
 #include <sstream>
 
+#include "apps/recommend_options.h"
 #include "apps/train_gpt_options.h"
+#include "apps/train_recommender_options.h"
 #include "apps/train_resnet_options.h"
+#include "core/text/json_read.h"
 #include "tests/hostile/readers.h"
 
 namespace tessera::hostile {
@@ -50,9 +53,45 @@ void read_image_options(const std::string& folder) {
   apps::complete(line, 1000, "drawn");
 }
 
+void read_recommender_options(const std::string& folder) {
+  const std::string path = folder + "/run.ini";
+  const char* const arguments[] = {"train_recommender", "--config", path.c_str()};
+  apps::RecommenderCommandLine line = apps::parse_recommender_command_line(3, arguments);
+  apps::complete(line, 1000);
+}
+
+// A line an argument.
+std::vector<std::string> arguments_in(const std::string& text) {
+  std::vector<std::string> arguments;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) arguments.push_back(line);
+  return arguments;
+}
+
+void read_recommend_command(const std::string& folder) {
+  const std::vector<std::string> arguments =
+      arguments_in(read_text_file(folder + "/command.txt", 1 << 20));
+  std::vector<const char*> argv{"recommend"};
+  for (const std::string& argument : arguments) argv.push_back(argument.c_str());
+  apps::parse_recommend_command_line(static_cast<int>(argv.size()), argv.data());
+}
+
+// What is refused of a command line is named by its flag, or is an argument that is no flag.
+bool says_flag_or_file(const std::string& text, const FileContents& files) {
+  return text.find(files[0].name) != std::string::npos || text.find("--") != std::string::npos ||
+         has_word(text, "argument") || has_word(text, "brackets");
+}
+
 }  // namespace
 
 std::vector<Reader> option_readers() {
+  const std::string recommender =
+      "epochs = 2.5\nmodel = neumf\nhidden = \"8,4\"\nbatch = 32\nmicro-batch = 16\n"
+      "objective = ranking\nloss = bpr\nnegatives = 2\nl2 = 0.01\ntop = 5\nsplit = last\n"
+      "sampled-items = 99\nfactors = 4\ncolumns = \"user,item\"\n";
+  const std::string command =
+      "--model\nm.safetensors\n--user=196\n--user\nb c\n--top\n5\n--items=u.item\n--all\n"
+      "--device\ncpu\n--threads=2\n";
   const std::string gpt =
       "# a run\nsteps = 20\npreset = \"nano\"\nlayers = 2\nlr=0.001\nwarmup = 3\nstage = 2\n"
       "recompute = true\nprecision = bf16\nseed = 5\nbucket-bytes = 4096\noverlap = off\n";
@@ -66,7 +105,15 @@ std::vector<Reader> option_readers() {
           {.name = "config_resnet",
            .variants = {{{"run.ini", image, Form::text}}},
            .read = read_image_options,
-           .says_where = says_option_or_file(image)}};
+           .says_where = says_option_or_file(image)},
+          {.name = "config_recommender",
+           .variants = {{{"run.ini", recommender, Form::text}}},
+           .read = read_recommender_options,
+           .says_where = says_option_or_file(recommender)},
+          {.name = "command_recommend",
+           .variants = {{{"command.txt", command, Form::text}}},
+           .read = read_recommend_command,
+           .says_where = says_flag_or_file}};
 }
 
 }  // namespace tessera::hostile

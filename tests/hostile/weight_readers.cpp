@@ -1,11 +1,14 @@
 #include <filesystem>
+#include <stdexcept>
 
 #include "apps/train_gpt_options.h"
+#include "data/ratings/histories.h"
 #include "models/gpt/gpt.h"
 #include "models/gpt/gpt_sizes.h"
 #include "models/gpt/gpt_weights.h"
 #include "models/image/image_classifier.h"
 #include "models/image/image_model.h"
+#include "models/recommender/recommender_file.h"
 #include "nn/safetensors.h"
 #include "nn/weights_file.h"
 #include "tests/hostile/readers.h"
@@ -101,6 +104,49 @@ void read_image_model(const std::string& folder) {
   nn::load_weights(path, *model);
 }
 
+FileContents recommender_files(const std::string& name) {
+  const test::TemporaryFolder folder;
+  const models::RecommenderFile file{
+      .config =
+          {.name = name, .users = 4, .items = 6, .factors = 3, .hidden = {4, 2}, .mean = 3.5f},
+      .objective = name == "neumf" ? "bpr" : "rating",
+      .lowest = 0.5f,
+      .highest = 5,
+      .user_ids = {"196", "u 2", "\xc3\xa9", "x"},
+      .item_ids = {"1", "2", "30", "4", "tt5", "6"},
+      .history = {0, 2, 5, 1, 3, 4},
+      .history_begins = {0, 3, 3, 4, 6}};
+  const auto model = models::recommender(file.config);
+  nn::materialize(*model, Device{}, 1);
+  nn::WeightsWriter writer(folder.path("a"), *model, models::recommender_metadata(file),
+                           models::recommender_tensors(file));
+  for (const nn::NamedParameter& named : model->named_parameters()) {
+    writer.write(named, named.parameter.tensor().values<float>());
+  }
+  writer.commit(*model, 0);
+  return {{"model.safetensors", folder.read("a"), Form::safetensors}};
+}
+
+// As recommend does.
+void read_recommender(const std::string& folder) {
+  const std::string path = folder + "/model.safetensors";
+  models::RecommenderFile file = models::read_recommender_file(path);
+  const data::Histories histories(std::move(file.history), std::move(file.history_begins),
+                                  file.config.items, path);
+  const auto model = models::recommender(file.config);
+  nn::WeightsFile(path, *model, models::recommender_tensor_names()).load(*model);
+  for (int32_t user = 0; user < histories.users(); ++user) {
+    for (int64_t place = 0; place < histories.others(user); ++place) {
+      if (!histories.has(user, histories.other(user, place))) continue;
+      throw std::logic_error("an item that a user has not is one that the user has");
+    }
+  }
+  if (std::ssize(file.user_ids) != histories.users() ||
+      std::ssize(file.item_ids) != histories.items()) {
+    throw std::logic_error("a user or an item has no id");
+  }
+}
+
 const train::TunedFor here{"a GPU", 130100};
 
 FileContents tuned_files() {
@@ -135,11 +181,13 @@ void read_tuned(const std::string& folder) {
 }  // namespace
 
 std::vector<Reader> weight_readers() {
-  return {{"safetensors", {safetensors_files()}, read_safetensors},
-          {"gpt", {gpt_files()}, read_gpt},
-          {"gpt_init", {gpt_files()}, init_gpt},
-          {"image_model", {image_model_files()}, read_image_model},
-          {"tuned", {tuned_files()}, read_tuned}};
+  return {
+      {"safetensors", {safetensors_files()}, read_safetensors},
+      {"gpt", {gpt_files()}, read_gpt},
+      {"gpt_init", {gpt_files()}, init_gpt},
+      {"image_model", {image_model_files()}, read_image_model},
+      {"recommender", {recommender_files("svd++"), recommender_files("neumf")}, read_recommender},
+      {"tuned", {tuned_files()}, read_tuned}};
 }
 
 }  // namespace tessera::hostile
