@@ -161,8 +161,9 @@ class Run {
 
  private:
   Tensor loss(const data::RatingBatch& batch) {
-    return models::recommender_loss(model_->score(train::recommender_input(batch)), batch.targets,
-                                    options_.objective, options_.l2);
+    const models::RecommenderInput input = train::recommender_input(batch, options_.l2 > 0);
+    return models::recommender_loss(model_->score(input), batch.targets, options_.objective,
+                                    options_.l2);
   }
 
   void announce() {

@@ -101,6 +101,8 @@ const char* operation_of(FaultKind kind) {
     case FaultKind::index_select_index: return "index_select: index";
     case FaultKind::gather_index: return "gather: index";
     case FaultKind::scatter_add_index: return "scatter_add: index";
+    case FaultKind::row_products_index:
+      return "row_products: index";
     case FaultKind::cross_entropy_weights: return "cross_entropy: the weights of targets";
   }
   return "cuda: value";

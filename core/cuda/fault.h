@@ -18,6 +18,7 @@ enum class FaultKind : int {
   index_select_index,
   gather_index,
   scatter_add_index,
+  row_products_index,
   cross_entropy_weights  // add up to zero; the limit is the number of rows
 };
 

@@ -191,13 +191,17 @@ struct TableGradient {
   const T* dy;
   const int32_t* order;
   const int32_t* ends;
-  const float* weights;  // of the rows of dy; null where all are 1
+  const float* weights;  // as many as there are in `order`; null where all are 1
   int64_t vocabulary;
   int64_t channels;
   bool accumulate;
+  int64_t per_row;  // how many neighbours in `order` share a row of dy
 
-  __device__ float weight_of(int64_t row) const {
-    if constexpr (weighted) return weights[row];
+  __device__ int64_t row_of(int64_t place) const {
+    return per_row == 1 ? place : place / per_row;
+  }
+  __device__ float weight_of(int64_t place) const {
+    if constexpr (weighted) return weights[place];
     return 1.0f;
   }
 };
@@ -224,7 +228,7 @@ __device__ inline void sum_frequent_token(const TableGradient<T, weighted>& args
     unrolled<block_rows / warps>([&](int k) {
       const int i = k * warps + warp;
       if (!inside || i >= count) return;
-      const T* row = args.dy + args.order[first + i] * args.channels;
+      const T* row = args.dy + args.row_of(args.order[first + i]) * args.channels;
       rows[i][lane] = load_elements<aligned, n>(row + column + lane * n);
     });
     __syncthreads();
@@ -256,7 +260,7 @@ __global__ void __launch_bounds__(threads)
     if (count <= block_rows && !(args.accumulate && count == 0)) {
       Floats<n> sum = {};
       sum_rows<aligned>(sum, args.dy, args.channels, column, count,
-                        [&](int64_t i) { return args.order[begin + i]; },
+                        [&](int64_t i) { return args.row_of(args.order[begin + i]); },
                         [&](int64_t i) { return args.weight_of(args.order[begin + i]); });
       if (args.accumulate) {
         const Floats<n> before = widened(load_elements<aligned, n>(to));
@@ -274,11 +278,12 @@ __global__ void __launch_bounds__(threads)
   }
 }
 
-/// Positions, or the rows of dy in their place, by token; and what those rows are multiplied by.
+/// Positions, or the rows of dy in their place, by token; and what each of them is multiplied by.
 struct Sorted {
   Tensor order;
   Tensor ends;
-  Tensor weights;  // f32, or undefined
+  Tensor weights;       // f32, or undefined
+  int64_t per_row = 1;  // neighbouring positions that share a row of dy
 };
 
 /// dtable (V, C) = per token the sum of its rows; added to dtable if accumulate.
@@ -296,7 +301,8 @@ void sum_by_token(const Context& context, const char* name, const Tensor& dtable
         .weights = weighted ? sorted.weights.data<float>() : nullptr,
         .vocabulary = vocabulary,
         .channels = channels,
-        .accumulate = accumulate};
+        .accumulate = accumulate,
+        .per_row = sorted.per_row};
     visit_access<neighbours<T>>(
         channels,
         [&]<int n, bool aligned>() {

@@ -1,6 +1,7 @@
 #include "models/recommender/matrix_factorization.h"
 
 #include "core/ops.h"
+#include "core/table_ops.h"
 
 namespace tessera::models {
 namespace {
@@ -17,6 +18,8 @@ MatrixFactorization::MatrixFactorization(const RecommenderConfig& config)
       item_factors_(config.items, config.factors, factors()),
       user_bias_(config.users, 1, nn::Initializer::zeros()),
       item_bias_(config.items, 1, nn::Initializer::zeros()) {
+  // Its rows are multiplied where they are, in backward too.
+  item_factors_.weight.set_backward_reads(nn::BackwardReads::always);
   add("user_factors", user_factors_);
   if (config.reads_histories()) {
     history_factors_.emplace(config.items, config.factors, factors());
@@ -35,14 +38,13 @@ Tensor MatrixFactorization::user_rows(const RecommenderInput& input) {
 }
 
 Scores MatrixFactorization::score(const RecommenderInput& input) {
-  const Tensor rows = user_rows(input);
-  const Tensor q = item_factors_(input.items);  // (B, K, F)
-  const Tensor p = ops::reshape(rows, {rows.size(0), 1, rows.size(1)});
-  const Tensor b_u = user_bias_(input.users);     // (B, 1)
-  const Tensor b_i = item_bias_(input.items);     // (B, K, 1)
-  const Tensor products = ops::sum(p * q, {-1});  // (B, K)
+  const Tensor p = user_rows(input);  // (B, F)
+  const auto [products, squares] =
+      ops::row_products(p, input.items, item_factors_.weight, input.penalized);
+  const Tensor b_u = user_bias_(input.users);  // (B, 1)
+  const Tensor b_i = item_bias_(input.items);  // (B, K, 1)
   const Tensor biases = b_u + ops::reshape(b_i, input.items.shape());
-  return {products + biases + config().mean, {rows, q, b_u, b_i}};
+  return {products + biases + config().mean, {p, b_u, b_i}, squares};
 }
 
 }  // namespace tessera::models

@@ -47,11 +47,15 @@ struct RecommenderInput {
   Tensor history = {};          // i32
   Tensor history_offsets = {};  // i32 (B + 1)
   Tensor history_scale = {};    // f32 (B): 1 / sqrt(items of the user)
+  bool penalized = false;       // whether Scores has all that a penalty is of
 };
 
 struct Scores {
-  Tensor scores;             // (B, K): a rating, or a logit
-  std::vector<Tensor> rows;  // of the tables that were read for them: what a penalty is of
+  Tensor scores;  // (B, K): a rating, or a logit
+  /// A penalty is of the squares of all rows of tables that were read: of these, and those of which
+  /// no copy was made, f32, where the input asked for them.
+  std::vector<Tensor> rows;
+  Tensor squares = {};
 };
 
 class Recommender : public nn::Module {

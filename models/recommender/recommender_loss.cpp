@@ -31,10 +31,11 @@ Tensor recommender_loss(const Scores& scores, const Tensor& targets, Recommender
   const Tensor loss = objective_of(ops::convert(scores.scores, DType::f32), targets, objective);
   if (l2 == 0) return loss;
   Tensor squares;
-  for (const Tensor& rows : scores.rows) {
-    const Tensor sum = ops::sum(ops::square(rows));
+  const auto add = [&squares](const Tensor& sum) {
     squares = squares.defined() ? squares + sum : sum;
-  }
+  };
+  for (const Tensor& rows : scores.rows) add(ops::sum(ops::square(rows)));
+  if (scores.squares.defined()) add(ops::sum(scores.squares));
   return loss + squares * (l2 / static_cast<float>(scores.scores.size(0)));
 }
 

@@ -16,8 +16,9 @@ enum class RecommenderObjective : uint8_t { rating, bce, bpr };
 
 /// An f32 scalar []: the mean over B samples of K items. targets f32 (B, K): ratings, or one for
 /// the observed item; bpr does not read them, and takes the first of each sample's K >= 2 items as
-/// the observed one. Added to it is l2 / B times the sum of squares of all rows that were read: a
-/// row's penalty grows with how often it is read, as in Koren's papers (recommender.h).
+/// the observed one. Added to it is l2 / B times the sum of squares of all rows that were read, for
+/// which the scores are `penalized` (recommender.h): a row's penalty grows with how often it is
+/// read, as in Koren's papers.
 Tensor recommender_loss(const Scores& scores, const Tensor& targets, RecommenderObjective objective,
                         float l2);
 

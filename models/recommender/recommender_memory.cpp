@@ -27,6 +27,20 @@ class Tape {
     return rows_of_table(entries, {micro_.samples, width}, micro_.history_places);
   }
 
+  /// Products (B, K) of rows (B, F) with rows of a table, and the squares of the latter.
+  std::vector<Value> row_products(const Value& x, int64_t entries, const Shape& indices,
+                                  bool squares) {
+    const int64_t places = indices.elements();
+    // On CUDA the gradients of 16-bit products are brought to f32.
+    const bool widens = x.dtype != DType::f32 && !micro_.device.is_cpu();
+    if (tape_.training()) use(4 * (entries + 1 + places) + (widens ? 4 * places : 0));
+    std::vector<Value> results{tape_.empty({x.shape[0], indices[1]}, x.dtype)};
+    if (squares) results.push_back(tape_.empty(indices, DType::f32));
+    tape_.record(results, {x.memory}, {{&x}}, true);
+    if (!squares) results.emplace_back();
+    return results;
+  }
+
   Value mul(const Value& a, const Value& b) {
     Value y = tape_.empty(broadcast(a.shape, b.shape), a.dtype);
     // A gradient is written whole before it is summed over what was repeated.
@@ -58,12 +72,6 @@ class Tape {
   }
   Value convert(const Value& x, DType dtype) {
     return x.dtype == dtype ? x : of_shape(x, x.shape, dtype, {});
-  }
-  /// Over the last dimension.
-  Value sum_rows(const Value& x) {
-    Shape shape;
-    for (int dim = 0; dim + 1 < x.shape.rank(); ++dim) shape.push_back(x.shape[dim]);
-    return of_shape(x, shape, x.dtype, {});
   }
   Value sum(const Value& x) {
     use(mean_workspace(x.shape.elements()));
@@ -134,6 +142,7 @@ class Tape {
 struct ScoreValues {
   Value scores;
   std::vector<Value> rows;
+  Value squares = {};
 };
 
 /// The models, as their score functions compute.
@@ -142,6 +151,7 @@ class Walk {
   Walk(Tape& tape, const RecommenderConfig& config, const RecommenderMicroBatch& micro)
       : tape_(tape),
         config_(config),
+        penalized_(micro.l2 > 0),
         users_{micro.samples},
         items_{micro.shared_items ? 1 : micro.samples, micro.items} {}
 
@@ -165,14 +175,12 @@ class Walk {
   }
 
   ScoreValues inner_product() {
-    const Value rows = user_rows();
-    const Value q = items(config_.factors);
-    const Value p = for_each_item(rows);
+    const Value p = user_rows();
+    const std::vector<Value> results = tape_.row_products(p, config_.items, items_, penalized_);
     const Value b_u = users(1);
     const Value b_i = items(1);
-    const Value products = tape_.sum_rows(tape_.mul(p, q));
     const Value biases = tape_.add(b_u, tape_.reshape(b_i, items_));
-    return {tape_.like(tape_.add(products, biases)), {rows, q, b_u, b_i}};
+    return {tape_.like(tape_.add(results[0], biases)), {p, b_u, b_i}, results[1]};
   }
 
   ScoreValues generalized() {
@@ -196,6 +204,7 @@ class Walk {
 
   Tape& tape_;
   const RecommenderConfig& config_;
+  bool penalized_;
   Shape users_;
   Shape items_;
 };
@@ -214,10 +223,11 @@ Value loss_of(Tape& tape, const ScoreValues& scores, const RecommenderMicroBatch
   Value loss = objective_of(tape, tape.convert(scores.scores, DType::f32), micro);
   if (micro.l2 == 0) return loss;
   Value squares;
-  for (const Value& rows : scores.rows) {
-    const Value sum = tape.sum(tape.square(rows));
+  const auto add = [&](const Value& sum) {
     squares = squares.memory ? tape.add(squares, sum) : sum;
-  }
+  };
+  for (const Value& rows : scores.rows) add(tape.sum(tape.square(rows)));
+  if (scores.squares.memory) add(tape.sum(scores.squares));
   return tape.add(loss, tape.like(squares));
 }
 

@@ -197,7 +197,8 @@ TEST_CASE("objectives are means over samples, with a penalty of what was read") 
       GENERATE(RecommenderObjective::rating, RecommenderObjective::bce, RecommenderObjective::bpr);
   CAPTURE(name, static_cast<int>(objective));
   const auto model = built(small(name));
-  const RecommenderInput input = example();
+  RecommenderInput input = example();
+  input.penalized = true;
   const Tensor targets = Tensor::from({2, 3}, std::vector<float>{1, 0, 0, 1, 0, 0});
   const float l2 = 0.25f;
   double expected = 0;
@@ -217,6 +218,12 @@ TEST_CASE("objectives are means over samples, with a penalty of what was read") 
     for (const Tensor& rows : scores.rows) {
       for (const double value : doubles(rows)) expected += value * value * l2 / 2;
     }
+    const Weights weights(*model);
+    for (size_t i = 0; scores.squares.defined() && i < 6; ++i) {
+      const auto& row = weights.row("item_factors.weight", input.items.values<int32_t>()[i]);
+      expected += dot(row, row) * l2 / 2;
+    }
+    CHECK(scores.squares.defined() == (name == "mf" || name == "svd++"));
   }
   const auto loss = [&] {
     return models::recommender_loss(model->score(input), targets, objective, l2);

@@ -37,6 +37,7 @@ RecommenderInput input_of(const RecommenderConfig& config, const RecommenderMicr
   RecommenderInput input{
       .users = numbers({micro.samples}, config.users),
       .items = numbers({micro.shared_items ? 1 : micro.samples, micro.items}, config.items)};
+  input.penalized = micro.l2 > 0;
   if (!config.reads_histories()) return input;
   input.history = numbers({micro.history_places}, config.items);
   input.history_offsets = Tensor::empty({micro.samples + 1}, DType::i32);

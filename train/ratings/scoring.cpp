@@ -9,12 +9,13 @@
 
 namespace tessera::train {
 
-models::RecommenderInput recommender_input(const data::RatingBatch& batch) {
+models::RecommenderInput recommender_input(const data::RatingBatch& batch, bool penalized) {
   return {.users = batch.users,
           .items = batch.items,
           .history = batch.history,
           .history_offsets = batch.history_offsets,
-          .history_scale = batch.history_scale};
+          .history_scale = batch.history_scale,
+          .penalized = penalized};
 }
 
 Scorer::Scorer(models::Recommender& model, const data::Histories& histories,

@@ -12,7 +12,8 @@
 
 namespace tessera::train {
 
-models::RecommenderInput recommender_input(const data::RatingBatch& batch);
+/// `penalized`: as RecommenderInput has it.
+models::RecommenderInput recommender_input(const data::RatingBatch& batch, bool penalized = false);
 
 /// Computes scores on the default device, in batches of one size.
 class Scorer {
