@@ -54,8 +54,10 @@ TEST_CASE("train_recommender that ranks: what it trains with") {
   CHECK(bce.objective == RecommenderObjective::bce);
   CHECK(bce.objective_name() == "bce");
   CHECK(bce.negatives == 4);
-  CHECK(bce.l2 == 0);
-  CHECK(bce.lr == 1e-3f);
+  CHECK(bce.l2 == 1e-3f);
+  CHECK(bce.lr == 5e-3f);
+  CHECK(parse({"--objective", "ranking", "--model", "neumf"}).lr == 3e-3f);
+  CHECK(parse({"--objective", "ranking", "--optimizer", "sgd"}).lr == 0.1f);
   const RecommenderTrainOptions bpr =
       parse({"--objective", "ranking", "--loss", "bpr", "--split", "fold:2/3", "--l2", "0.5"});
   CHECK(bpr.objective_name() == "bpr");
