@@ -38,8 +38,7 @@ def models(torch):
 
     def table(rows, width, deviation):
         embedding = nn.Embedding(rows, width)
-        nn.init.normal_(embedding.weight, std=deviation) if deviation else \
-            nn.init.zeros_(embedding.weight)
+        nn.init.normal_(embedding.weight, std=deviation)
         return embedding
 
     def glorot(inputs, outputs):
