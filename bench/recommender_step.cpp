@@ -83,7 +83,8 @@ Samples samples_of(const Options& options, int64_t step) {
     ratings.push_back(static_cast<float>(1 + drawn(number + 2, 5)));
   }
   return {{.users = Tensor::from({options.batch}, users),
-           .items = Tensor::from({options.batch, 1}, items)},
+           .items = Tensor::from({options.batch, 1}, items),
+           .penalized = options.l2 > 0},
           Tensor::from({options.batch, 1}, ratings)};
 }
 

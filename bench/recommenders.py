@@ -8,7 +8,7 @@
 ratings: RMSE over five folds of --seed, mean of the last epochs, beside Surprise's SVD and SVDpp
 on the same folds. ranking: hr@10 and ndcg@10 of each user's last item, mean and standard error of
 --seeds runs, beside the same recipe in PyTorch. speed: a step of matrix factorization beside the
-fastest of PyTorch's ways, in turn, by the processor's time, which a busy machine does not lengthen;
+fastest of PyTorch's ways, in turn, by the processor's time, which a busy machine lengthens less;
 the row is refused where the losses differ. Each prints rows of a table.
 bench/peers/README.md says how to install the peers.
 """
@@ -197,6 +197,8 @@ def main():
     unknown = set(args.questions) - set(QUESTIONS)
     if unknown:
         parser.error(f"unknown: {', '.join(sorted(unknown))}; there are {', '.join(QUESTIONS)}")
+    if args.seeds < 2 or args.rounds < 1:
+        parser.error("expected at least two --seeds, for a standard error, and one of --rounds")
     missing = [name for name in ("train_recommender", "bench_rating_split",
                                  "bench_recommender_step") if not (args.bin / name).exists()]
     if missing:

@@ -73,15 +73,18 @@ void embedding_forward(const Context&, const Tensor& y, const Tensor& tokens, co
   const int64_t channels = table.size(1);
   const int32_t* token = tokens.data<int32_t>();
   visit_float(y.dtype(), "embedding", [&]<class T>() {
+    T* const to = y.data<T>();
+    const T* const from = table.data<T>();
+    const T* const places = positions.defined() ? positions.data<T>() : nullptr;
     parallel_ranges(tokens.elements(), channels, [&](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; ++r) {
-        T* out = y.data<T>() + r * channels;
-        const T* row = table.data<T>() + token[r] * channels;
-        if (!positions.defined()) {
-          std::copy_n(row, channels, out);
+        T* out = to + r * channels;
+        const T* row = from + token[r] * channels;
+        if (places == nullptr) {
+          for (int64_t c = 0; c < channels; ++c) out[c] = row[c];
           continue;
         }
-        const T* position = positions.data<T>() + r % positions_per_row * channels;
+        const T* position = places + r % positions_per_row * channels;
 #pragma omp simd
         for (int64_t c = 0; c < channels; ++c) {
           out[c] = rounded<T>(float(row[c]) + float(position[c]));

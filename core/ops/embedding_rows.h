@@ -17,23 +17,47 @@ struct WeightedRow {
   float weight = 1.0f;
 };
 
+/// sum[c] += the elements [first, first + count) of the rows, in order. Rows lie anywhere, so the
+/// processor cannot guess the next one: it is asked for while those before it are added up.
+template <int64_t fixed, class T, class RowOf>
+void add_rows(float* sum, const T* from, int64_t channels, int64_t rows, const RowOf& row_of,
+              int64_t count) {
+  constexpr int64_t ahead = 8;
+  constexpr int64_t line = 64 / static_cast<int64_t>(sizeof(T));
+  const int64_t columns = fixed > 0 ? fixed : count;
+  for (int64_t i = 0; i < rows; ++i) {
+    if (i + ahead < rows) {
+      const T* const later = from + row_of(i + ahead).index * channels;
+      for (int64_t c = 0; c < columns; c += line) __builtin_prefetch(later + c);
+    }
+    const WeightedRow next = row_of(i);
+    const T* const row = from + next.index * channels;
+    const float weight = next.weight;
+#pragma omp simd
+    for (int64_t c = 0; c < columns; ++c) sum[c] = multiply_add(weight, float(row[c]), sum[c]);
+  }
+}
+
 /// Adds the rows row_of(0), row_of(1), ... of `from` up, in this order and in fp32, and calls
 /// write(sum, first, count) with the sums of columns [first, first + count).
 template <class T, class RowOf, class Write>
 void sum_rows(const T* from, int64_t channels, int64_t rows, RowOf&& row_of, Write&& write) {
-  constexpr int64_t tile = 256;  // columns at once, in a buffer that stays in the nearest cache
-  float sum[tile];
+  // Columns at once: few enough for registers, or, of wide rows, a buffer in the nearest cache.
+  constexpr int64_t narrow = 64;
+  constexpr int64_t wide = 256;
+  const int64_t tile = channels <= 2 * narrow ? narrow : wide;
   for (int64_t first = 0; first < channels; first += tile) {
     const int64_t count = std::min(tile, channels - first);
-    std::fill_n(sum, count, 0.0f);
-    for (int64_t i = 0; i < rows; ++i) {
-      const WeightedRow next = row_of(i);
-      const T* row = from + next.index * channels + first;
-      const float weight = next.weight;
-#pragma omp simd
-      for (int64_t c = 0; c < count; ++c) sum[c] = multiply_add(weight, float(row[c]), sum[c]);
+    if (count == narrow) {
+      float sum[narrow] = {};
+      add_rows<narrow>(sum, from + first, channels, rows, row_of, count);
+      write(sum, first, count);
+    } else {
+      float sum[wide];
+      std::fill_n(sum, count, 0.0f);
+      add_rows<0>(sum, from + first, channels, rows, row_of, count);
+      write(sum, first, count);
     }
-    write(sum, first, count);
   }
 }
 
@@ -94,12 +118,15 @@ void sum_by_token(const Tensor& dtable, const Tensor& dy, const TokenOrder& sort
   const int64_t channels = dtable.size(1);
   const int32_t* start = sorted.start.data<int32_t>();
   visit_float(dy.dtype(), "embedding", [&]<class T>() {
+    T* const table = dtable.data<T>();
+    const T* const rows = dy.data<T>();
+    const int32_t* const all = sorted.order.data<int32_t>();
     parallel_segments(start, dtable.size(0), channels, [&](int64_t begin, int64_t end) {
       for (int64_t v = begin; v < end; ++v) {
         const int32_t count = start[v + 1] - start[v];
         if (count == 0 && accumulate) continue;
-        const int32_t* order = sorted.order.data<int32_t>() + start[v];
-        T* out = dtable.data<T>() + v * channels;
+        const int32_t* order = all + start[v];
+        T* out = table + v * channels;
         const auto write = [=](const float* sum, int64_t first, int64_t columns) {
           T* to = out + first;
           for (int64_t c = 0; c < columns; ++c) {
@@ -107,7 +134,7 @@ void sum_by_token(const Tensor& dtable, const Tensor& dy, const TokenOrder& sort
           }
         };
         const auto row_of = [&](int64_t i) { return WeightedRow{order[i], weight_of(order[i])}; };
-        sum_rows(dy.data<T>(), channels, count, row_of, write);
+        sum_rows(rows, channels, count, row_of, write);
       }
     });
   });

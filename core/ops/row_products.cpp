@@ -145,9 +145,11 @@ void row_products_dx(const Context&, const Tensor& dx, const Tensor& dproducts,
   const int32_t* indices = in.indices.data<int32_t>();
   visit_float(dx.dtype(), "row_products", [&]<class T>() {
     const T* dy = dproducts.data<T>();
+    const T* const table = in.table.data<T>();
+    T* const to = dx.data<T>();
     parallel_ranges(dx.size(0), per_row * channels, [&](int64_t begin, int64_t end) {
       for (int64_t b = begin; b < end; ++b) {
-        T* out = dx.data<T>() + b * channels;
+        T* out = to + b * channels;
         const auto write = [=](const float* sum, int64_t first, int64_t columns) {
           for (int64_t c = 0; c < columns; ++c) out[first + c] = rounded<T>(sum[c]);
         };
@@ -155,7 +157,7 @@ void row_products_dx(const Context&, const Tensor& dx, const Tensor& dproducts,
           const int64_t at = b * per_row + k;
           return WeightedRow{indices[at], float(dy[at])};
         };
-        sum_rows(in.table.data<T>(), channels, per_row, row_of, write);
+        sum_rows(table, channels, per_row, row_of, write);
       }
     });
   });
@@ -178,16 +180,20 @@ void row_products_dtable(const Context& context, const Tensor& dtable,
   const float* dsquares = gradients.squares.defined() ? gradients.squares.data<float>() : nullptr;
   visit_float(dtable.dtype(), "row_products", [&]<class T>() {
     const T* dy = gradients.products.defined() ? gradients.products.data<T>() : nullptr;
+    const T* const x = in.x.data<T>();
+    const T* const table = in.table.data<T>();
+    T* const to = dtable.data<T>();
+    const int32_t* const all = sorted.order.data<int32_t>();
     parallel_segments(start, dtable.size(0), channels, [&](int64_t begin, int64_t end) {
       for (int64_t v = begin; v < end; ++v) {
         const int32_t count = start[v + 1] - start[v];
         if (count == 0 && accumulate) continue;
-        const int32_t* order = sorted.order.data<int32_t>() + start[v];
+        const int32_t* order = all + start[v];
         float factor = 0;
         for (int32_t i = 0; dsquares != nullptr && i < count; ++i) factor += dsquares[order[i]];
         factor *= 2;
-        const T* row = in.table.data<T>() + v * channels;
-        T* out = dtable.data<T>() + v * channels;
+        const T* row = table + v * channels;
+        T* out = to + v * channels;
         const auto write = [=](const float* sum, int64_t first, int64_t columns) {
 #pragma omp simd
           for (int64_t c = 0; c < columns; ++c) {
@@ -200,7 +206,7 @@ void row_products_dtable(const Context& context, const Tensor& dtable,
         const auto row_of = [=](int64_t i) {
           return WeightedRow{per_row == 1 ? order[i] : order[i] / per_row, float(dy[order[i]])};
         };
-        sum_rows(in.x.data<T>(), channels, dy == nullptr ? 0 : count, row_of, write);
+        sum_rows(x, channels, dy == nullptr ? 0 : count, row_of, write);
       }
     });
   });

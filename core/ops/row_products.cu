@@ -86,7 +86,7 @@ __global__ void __launch_bounds__(threads)
   store_elements<aligned>(dx + at.index * channels + column, sum);
 }
 
-/// dtable[v] += 2 table[v] times the sum of dsquares over the sorted places of v. A row is a warp's.
+/// dtable[v] += 2 table[v] times the sum of dsquares over the sorted places of v. A warp has a row.
 template <class T>
 __global__ void __launch_bounds__(threads)
     add_squares_kernel(T* dtable, const T* table, const float* dsquares, const int32_t* order,

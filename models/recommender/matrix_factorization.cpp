@@ -44,7 +44,7 @@ Scores MatrixFactorization::score(const RecommenderInput& input) {
   const Tensor b_u = user_bias_(input.users);  // (B, 1)
   const Tensor b_i = item_bias_(input.items);  // (B, K, 1)
   const Tensor biases = b_u + ops::reshape(b_i, input.items.shape());
-  return {products + biases + config().mean, {p, b_u, b_i}, squares};
+  return {products + biases + config().mean, {p, b_u, b_i}, squares, input.penalized};
 }
 
 }  // namespace tessera::models

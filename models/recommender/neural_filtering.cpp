@@ -38,7 +38,7 @@ GeneralizedFactorization::GeneralizedFactorization(const RecommenderConfig& conf
 Scores GeneralizedFactorization::score(const RecommenderInput& input) {
   const Tensor p = user_factors_(input.users);  // (B, F)
   const Tensor q = item_factors_(input.items);  // (B, K, F)
-  return {as_scores(output_(for_each_item(p) * q)), {p, q}, {}};
+  return {as_scores(output_(for_each_item(p) * q)), {p, q}, {}, input.penalized};
 }
 
 NeuralFactorization::NeuralFactorization(const RecommenderConfig& config)
@@ -77,7 +77,8 @@ Scores NeuralFactorization::score(const RecommenderInput& input) {
   Tensor x = ops::relu(of_user + item_half_(mlp_q));
   for (const auto& layer : layers_) x = ops::relu((*layer)(x));
   const Tensor product = for_each_item(p) * q;
-  return {as_scores(output_(ops::concat({product, x}, -1))), {p, q, mlp_p, mlp_q}, {}};
+  return {
+      as_scores(output_(ops::concat({product, x}, -1))), {p, q, mlp_p, mlp_q}, {}, input.penalized};
 }
 
 }  // namespace tessera::models

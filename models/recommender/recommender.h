@@ -56,6 +56,7 @@ struct Scores {
   /// no copy was made, f32, where the input asked for them.
   std::vector<Tensor> rows;
   Tensor squares = {};
+  bool penalized = false;  // as the input was
 };
 
 class Recommender : public nn::Module {

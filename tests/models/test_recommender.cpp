@@ -229,6 +229,8 @@ TEST_CASE("objectives are means over samples, with a penalty of what was read") 
     return models::recommender_loss(model->score(input), targets, objective, l2);
   };
   CHECK(loss().item() == Approx(expected).epsilon(1e-5));
+  CHECK_THROWS_WITH(models::recommender_loss(model->score(example()), targets, objective, l2),
+                    Catch::Contains("not penalized"));
   check_gradients(*model, loss);
 }
 
