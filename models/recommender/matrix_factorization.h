@@ -17,11 +17,11 @@ class MatrixFactorization : public Recommender {
  private:
   Tensor user_rows(const RecommenderInput& input);  // (B, F)
 
+  RecommenderTable user_bias_;
+  RecommenderTable item_bias_;
   RecommenderTable user_factors_;
   std::optional<RecommenderTable> history_factors_;  // y, of svd++
   RecommenderTable item_factors_;
-  RecommenderTable user_bias_;
-  RecommenderTable item_bias_;
 };
 
 }  // namespace tessera::models

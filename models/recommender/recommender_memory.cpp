@@ -175,11 +175,11 @@ class Walk {
   }
 
   ScoreValues inner_product() {
-    const Value p = user_rows();
-    const std::vector<Value> results = tape_.row_products(p, config_.items, items_, penalized_);
     const Value b_u = users(1);
     const Value b_i = items(1);
     const Value biases = tape_.add(b_u, tape_.reshape(b_i, items_));
+    const Value p = user_rows();
+    const std::vector<Value> results = tape_.row_products(p, config_.items, items_, penalized_);
     return {tape_.like(tape_.add(results[0], biases)), {p, b_u, b_i}, results[1]};
   }
 
