@@ -62,13 +62,14 @@ float mean_rating(const data::Ratings& ratings) {
   return static_cast<float>(sum / static_cast<double>(ratings.size()));
 }
 
-/// What data and options make of a run, on every rank alike. Its parts refer to each other.
+/// Data, batches and model of a run, the same on every rank. Not copied: members refer to others.
 struct Task {
   Task(const Task&) = delete;
   Task& operator=(const Task&) = delete;
 
   const data::RatingData& data;
   data::Histories histories;
+  train::RatingRange range;  // of the ratings to train on
   models::RecommenderConfig config;
   data::RatingBatches batches;
   std::optional<train::RankingTask> ranking;  // what is held out, where items are ranked
@@ -76,6 +77,7 @@ struct Task {
   Task(const RecommenderTrainOptions& options, const data::RatingData& all)
       : data(all),
         histories(all.train, all.users(), all.items()),
+        range(train::rating_range(all.train)),
         config(options.model),
         batches(all.train, histories,
                 {.batch = options.batch,
@@ -215,9 +217,9 @@ class Run {
     JsonObject line;
     line.add("type", "eval").add("step", done).add("epoch", std::round(epochs * 1000) / 1000);
     if (!task_.ranking) {
-      const train::RatingErrors errors = train::evaluate_ratings(
-          *model_, task_.histories, task_.data.validation, train::rating_range(task_.data.train),
-          options_.batch.micro, world_);
+      const train::RatingErrors errors =
+          train::evaluate_ratings(*model_, task_.histories, task_.data.validation, task_.range,
+                                  options_.batch.micro, world_);
       line.add("rmse", errors.rmse).add("mae", errors.mae);
       return {line, fmt::format("epoch {:.4g}  rmse {:.4f}  mae {:.4f}", epochs, errors.rmse,
                                 errors.mae)};
@@ -239,11 +241,10 @@ class Run {
   }
 
   void save() {
-    const train::RatingRange range = train::rating_range(task_.data.train);
     const models::RecommenderFile file{.config = task_.config,
                                        .objective = options_.objective_name(),
-                                       .lowest = range.lowest,
-                                       .highest = range.highest,
+                                       .lowest = task_.range.lowest,
+                                       .highest = task_.range.highest,
                                        .user_ids = task_.data.user_ids,
                                        .item_ids = task_.data.item_ids,
                                        .history = task_.histories.all(),

@@ -6,7 +6,7 @@
 // With C = op(A) op(B) and dC, each gradient is a product again, for each way A and B are stored:
 //   dA = dC op(B)^T, or op(B) dC^T where A is stored transposed;
 //   dB = op(A)^T dC, or dC^T op(A) where B is stored transposed.
-// That of a matrix used more than once is summed over its uses, in their order and in f32.
+// The gradient of a matrix used more than once is summed over its uses, in their order and in f32.
 #include <vector>
 
 #include "core/autograd.h"
@@ -63,7 +63,7 @@ void left_gradient(const Tensor& to, const Tensor& dy, const Tensor& b, MatmulAr
     kernels::matmul(context, to, dy, b, MatmulArgs{false, !args.transpose_b, args.accumulate});
   }
 }
-/// That of b.
+/// to = the gradient of b by the product's, dy; added to it if args.accumulate.
 void right_gradient(const Tensor& to, const Tensor& dy, const Tensor& a, MatmulArgs args) {
   const Context context = current_context(dy.device());
   if (args.transpose_b) {

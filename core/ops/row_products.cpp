@@ -9,7 +9,6 @@
 
 #include "core/autograd.h"
 #include "core/ops/embedding_rows.h"
-#include "core/ops/fill.h"
 #include "core/table_ops.h"
 #include "core/trace.h"
 

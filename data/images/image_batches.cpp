@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/pinned_tensor.h"
 #include "core/random.h"
 
 namespace tessera::data {
@@ -14,18 +15,15 @@ Shape batch_shape(int64_t images, const ImageShape& shape) {
   return {images, shape.height, shape.width, shape.channels};
 }
 
-Tensor pinned_tensor(const Shape& shape, DType dtype) {
-  Tensor result = Tensor::unallocated(shape, dtype);
-  result.attach(allocate_pinned(result.bytes(), Category::activations), 0);
-  return result;
-}
-
 }  // namespace
 
 ImageBatch ImageBatches::allocate(int64_t images, bool pinned) const {
   const Shape shape = batch_shape(images, transform_.options().shape);
   const DType dtype = transform_.options().dtype;
-  if (pinned) return {pinned_tensor(shape, dtype), pinned_tensor({images}, DType::i32)};
+  if (pinned) {
+    return {pinned_tensor(shape, dtype, Category::activations),
+            pinned_tensor({images}, DType::i32, Category::activations)};
+  }
   return {Tensor::empty(shape, dtype, Device{}), Tensor::empty({images}, DType::i32, Device{})};
 }
 

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <string_view>
 
 #include "core/error.h"
+#include "core/pinned_tensor.h"
 #include "core/random.h"
 
 namespace tessera::data {
@@ -22,12 +22,6 @@ RatingBatch batch_of(const RatingBatchSizes& sizes, Allocate&& allocate) {
   return batch;
 }
 
-Tensor pinned_tensor(const Shape& shape, DType dtype) {
-  Tensor result = Tensor::unallocated(shape, dtype);
-  result.attach(allocate_pinned(result.bytes(), Category::activations), 0);
-  return result;
-}
-
 }  // namespace
 
 int64_t RatingBatchSizes::bytes() const {
@@ -37,7 +31,8 @@ int64_t RatingBatchSizes::bytes() const {
 
 RatingBatch allocate_rating_batch(const RatingBatchSizes& sizes, bool pinned) {
   return batch_of(sizes, [pinned](const Shape& shape, DType dtype) {
-    return pinned ? pinned_tensor(shape, dtype) : Tensor::empty(shape, dtype, Device{});
+    return pinned ? pinned_tensor(shape, dtype, Category::activations)
+                  : Tensor::empty(shape, dtype, Device{});
   });
 }
 

@@ -1,5 +1,7 @@
 #include "data/tokens/token_input.h"
 
+#include "core/pinned_tensor.h"
+
 namespace tessera::data {
 namespace {
 
@@ -19,8 +21,7 @@ TokenInput::TokenInput(const TokenData& data, const Sizes& sizes)
   if (both_.device().is_cpu()) return;
   slots_.resize(slot_count);
   for (Slot& slot : slots_) {
-    slot.both = Tensor::unallocated(both_.shape(), DType::i32);
-    slot.both.attach(allocate_pinned(both_.bytes(), Category::activations), 0);
+    slot.both = pinned_tensor(both_.shape(), DType::i32, Category::activations);
   }
 }
 

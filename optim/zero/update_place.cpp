@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "core/ops/convert.h"
+#include "core/pinned_tensor.h"
 
 namespace tessera::optim {
 
@@ -26,8 +27,7 @@ UpdateOnHost::UpdateOnHost(Device other, const Crossing& crossing)
 
 Tensor UpdateOnHost::host_zeros(int64_t elements, DType dtype, Category category) const {
   if (other_.is_cpu()) return Tensor::zeros({elements}, dtype, Device{}, category);
-  Tensor result = Tensor::unallocated({elements}, dtype);
-  result.attach(allocate_pinned(result.bytes(), category), 0);
+  Tensor result = pinned_tensor({elements}, dtype, category);
   if (result.bytes() > 0) std::memset(result.raw(), 0, static_cast<size_t>(result.bytes()));
   return result;
 }

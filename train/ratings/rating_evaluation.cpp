@@ -8,12 +8,13 @@
 
 #include "core/error.h"
 #include "core/random.h"
+#include "models/kernel_workspace.h"
 #include "train/ratings/scoring.h"
 
 namespace tessera::train {
 namespace {
 
-int64_t pieces(int64_t items, int64_t size) { return (items + size - 1) / size; }
+using models::pieces;
 
 int64_t history_of(const models::RecommenderConfig& config, const data::Histories& histories) {
   return config.reads_histories() ? std::max<int64_t>(1, histories.longest()) : 0;

@@ -5,6 +5,7 @@
 
 #include "core/autograd.h"
 #include "core/ops.h"
+#include "core/pinned_tensor.h"
 #include "data/ratings/rating_input.h"
 
 namespace tessera::train {
@@ -27,11 +28,10 @@ Scorer::Scorer(models::Recommender& model, const data::Histories& histories,
   const bool on_cpu = default_device().is_cpu();
   input_ = on_cpu ? host_ : data::allocate_rating_input(sizes.batch());
   if (!sizes.shared_items) return;
-  host_items_ = Tensor::unallocated({1, sizes.items}, DType::i32);
-  host_items_.attach(on_cpu ? allocate(host_items_.bytes(), Category::activations, Device{})
-                            : allocate_pinned(host_items_.bytes(), Category::activations),
-                     0);
-  items_ = on_cpu ? host_items_ : Tensor::empty({1, sizes.items}, DType::i32);
+  const Shape shape{1, sizes.items};
+  host_items_ = on_cpu ? Tensor::empty(shape, DType::i32, Device{})
+                       : pinned_tensor(shape, DType::i32, Category::activations);
+  items_ = on_cpu ? host_items_ : Tensor::empty(shape, DType::i32);
 }
 
 void Scorer::load_users(std::span<const int32_t> users) {
