@@ -293,7 +293,7 @@ class BackwardPass {
     node.backward = nullptr;  // lets go of what the closure saved
     node.output_gradients.clear();
     for (size_t i = 0; i < node.inputs.size(); ++i) {
-      deliver(node.inputs[i], std::move(gradients.given_[i]));
+      if (!gradients.delivered_[i]) deliver(node.inputs[i], std::move(gradients.given_[i]));
     }
   }
 
@@ -301,6 +301,13 @@ class BackwardPass {
   std::unordered_set<const Node*> seen_;
   std::vector<std::shared_ptr<Node>> nodes_;
 };
+
+void InputGradients::written(int input) {
+  const auto i = static_cast<size_t>(input);
+  TESSERA_CHECK(!delivered_[i], "{}: the gradient of input {} is written twice", node_.name, input);
+  delivered_[i] = true;
+  BackwardPass::deliver(node_.inputs[i], std::move(given_[i]));
+}
 
 void InputGradients::through(const Operations& operations, std::vector<Tensor> inputs) {
   const int64_t begin = next_sequence.load(std::memory_order_relaxed);

@@ -94,7 +94,8 @@ struct Node {
 /// Where a node's closure leaves the gradients of its inputs.
 class InputGradients {
  public:
-  explicit InputGradients(Node& node) : node_(node), given_(node.inputs.size()) {}
+  explicit InputGradients(Node& node)
+      : node_(node), given_(node.inputs.size()), delivered_(node.inputs.size()) {}
 
   bool wanted(int input) const { return node_.inputs[static_cast<size_t>(input)].wanted(); }
 
@@ -111,6 +112,10 @@ class InputGradients {
   /// Hands an existing tensor on as the input's gradient.
   void pass(int input, const Tensor& gradient);
 
+  /// Says that the input's gradient is written. Whoever waits for that of a parameter need not wait
+  /// for those of the others; it may be called where a gradient is not wanted.
+  void written(int input);
+
   /// For a node that stands for several operations: runs them, recorded, on `inputs` (the values of
   /// the node's first inputs, which get the history of those), and differentiates through them in
   /// the node's place. What `operations` returns stands for the node's outputs. The node's inputs
@@ -122,6 +127,7 @@ class InputGradients {
   friend class BackwardPass;
   Node& node_;
   std::vector<Tensor> given_;
+  std::vector<bool> delivered_;
 };
 
 /// x for use in a closure: without history, except that a parameter stays a handle on the

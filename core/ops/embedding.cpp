@@ -120,7 +120,7 @@ void position_backward(const Context&, const Tensor& dpositions, const Tensor& d
         };
         const int64_t rows = t < tokens_per_row ? batch : 0;
         const auto row_of = [=](int64_t b) { return WeightedRow{b * tokens_per_row + t}; };
-        sum_rows(dy.data<T>(), channels, rows, row_of, write);
+        sum_rows(dy.data<T>(), channels, {rows, rows}, row_of, write);
       }
     });
   });

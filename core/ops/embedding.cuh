@@ -195,10 +195,15 @@ struct TableGradient {
   int64_t vocabulary;
   int64_t channels;
   bool accumulate;
-  int64_t per_row;  // how many neighbours in `order` share a row of dy
+  int64_t per_row;      // how many neighbouring places share a row of dy
+  const int32_t* rows;  // or the row of dy of each place, where it is not null
+  int64_t row_count;    // of dy
 
   __device__ int64_t row_of(int64_t place) const {
-    return per_row == 1 ? place : place / per_row;
+    if (rows == nullptr) return per_row == 1 ? place : place / per_row;
+    // A row that is wrong has been reported; it must not lead outside of memory.
+    const int32_t row = rows[place];
+    return row >= 0 && row < row_count ? row : 0;
   }
   __device__ float weight_of(int64_t place) const {
     if constexpr (weighted) return weights[place];
@@ -284,6 +289,7 @@ struct Sorted {
   Tensor ends;
   Tensor weights;       // f32, or undefined
   int64_t per_row = 1;  // neighbouring positions that share a row of dy
+  Tensor rows = {};     // i32: or the row of dy of each position
 };
 
 /// dtable (V, C) = per token the sum of its rows; added to dtable if accumulate.
@@ -302,7 +308,9 @@ void sum_by_token(const Context& context, const char* name, const Tensor& dtable
         .vocabulary = vocabulary,
         .channels = channels,
         .accumulate = accumulate,
-        .per_row = sorted.per_row};
+        .per_row = sorted.per_row,
+        .rows = sorted.rows.defined() ? sorted.rows.data<int32_t>() : nullptr,
+        .row_count = dy.size(0)};
     visit_access<neighbours<T>>(
         channels,
         [&]<int n, bool aligned>() {

@@ -86,7 +86,8 @@ void embedding_bag_forward(const Context&, const Tensor& y, const Bags& bags, co
           for (int64_t c = 0; c < columns; ++c) out[first + c] = rounded<T>(factor * sum[c]);
         };
         const auto row_of = [=](int64_t i) { return WeightedRow{indices[offsets[b] + i]}; };
-        sum_rows(table.data<T>(), channels, offsets[b + 1] - offsets[b], row_of, write);
+        const RowCount rows{offsets[b + 1] - offsets[b], offsets[y.size(0)] - offsets[b]};
+        sum_rows(table.data<T>(), channels, rows, row_of, write);
       }
     });
   });

@@ -17,18 +17,31 @@ struct WeightedRow {
   float weight = 1.0f;
 };
 
-/// sum[c] += the elements [first, first + count) of the rows, in order. Rows lie anywhere, so the
-/// processor cannot guess the next one: it is asked for while those before it are added up.
-template <int64_t fixed, class T, class RowOf>
-void add_rows(float* sum, const T* from, int64_t channels, int64_t rows, const RowOf& row_of,
-              int64_t count) {
-  constexpr int64_t ahead = 8;
+/// How many rows are added up, and of how many row_of knows: those that others will add up next
+/// are then asked for too.
+struct RowCount {
+  int64_t added;
+  int64_t known;
+};
+
+/// Rows lie anywhere, so the processor cannot guess the next one: it is asked for while so many
+/// before it are used.
+constexpr int64_t rows_ahead = 8;
+
+template <class T>
+void prefetch_row(const T* row, int64_t columns) {
   constexpr int64_t line = 64 / static_cast<int64_t>(sizeof(T));
+  for (int64_t c = 0; c < columns; c += line) __builtin_prefetch(row + c);
+}
+
+/// sum[c] += the elements [first, first + count) of the rows, in order.
+template <int64_t fixed, class T, class RowOf>
+void add_rows(float* sum, const T* from, int64_t channels, RowCount rows, const RowOf& row_of,
+              int64_t count) {
   const int64_t columns = fixed > 0 ? fixed : count;
-  for (int64_t i = 0; i < rows; ++i) {
-    if (i + ahead < rows) {
-      const T* const later = from + row_of(i + ahead).index * channels;
-      for (int64_t c = 0; c < columns; c += line) __builtin_prefetch(later + c);
+  for (int64_t i = 0; i < rows.added; ++i) {
+    if (i + rows_ahead < rows.known) {
+      prefetch_row(from + row_of(i + rows_ahead).index * channels, columns);
     }
     const WeightedRow next = row_of(i);
     const T* const row = from + next.index * channels;
@@ -41,7 +54,7 @@ void add_rows(float* sum, const T* from, int64_t channels, int64_t rows, const R
 /// Adds the rows row_of(0), row_of(1), ... of `from` up, in this order and in fp32, and calls
 /// write(sum, first, count) with the sums of columns [first, first + count).
 template <class T, class RowOf, class Write>
-void sum_rows(const T* from, int64_t channels, int64_t rows, RowOf&& row_of, Write&& write) {
+void sum_rows(const T* from, int64_t channels, RowCount rows, RowOf&& row_of, Write&& write) {
   // Columns at once: few enough for registers, or, of wide rows, a buffer in the nearest cache.
   constexpr int64_t narrow = 64;
   constexpr int64_t wide = 256;
@@ -134,7 +147,8 @@ void sum_by_token(const Tensor& dtable, const Tensor& dy, const TokenOrder& sort
           }
         };
         const auto row_of = [&](int64_t i) { return WeightedRow{order[i], weight_of(order[i])}; };
-        sum_rows(rows, channels, count, row_of, write);
+        const RowCount terms{count, start[dtable.size(0)] - start[v]};
+        sum_rows(rows, channels, terms, row_of, write);
       }
     });
   });

@@ -1,79 +1,145 @@
-// row_products: x (B, C), indices i32 (B, K), table (V, C)
-//   -> products[b, k] = x[b] . table[indices[b, k]],  squares[b, k] = |table[indices[b, k]]|^2.
-// It is what a matrix factorization computes: no row of the table is copied, so that only the table
-// and B rows are read. Where K is large, or the table stays in the cache, that is much less than
-// B K rows.
+// row_products: left (V, C) at i32 (B), right (W, C) at i32 (B, K)
+//   -> products[b, k] = left[i[b]] . right[j[b, k]] + their biases,
+//      squares = the sum of the squares of all that was looked up.
+// It is what a matrix factorization computes. Only the tables are read: they often stay in the
+// cache, and are in any case much less than B K rows.
 #include "core/ops/row_products.h"
 
 #include <array>
+#include <vector>
 
 #include "core/autograd.h"
-#include "core/ops/embedding_rows.h"
-#include "core/table_ops.h"
+#include "core/ops/row_products_rows.h"
 #include "core/trace.h"
 
 namespace tessera::ops {
 
 namespace {
-void check_shapes(const RowProductInputs& in) {
-  const auto& [x, indices, table] = in;
-  TESSERA_CHECK(table.rank() == 2, "row_products: table has shape {}, expected (V, C)",
-                table.shape());
-  TESSERA_CHECK(x.rank() == 2 && x.size(1) == table.size(1),
-                "row_products: x has shape {}, expected [B, {}]", x.shape(), table.size(1));
-  TESSERA_CHECK(x.dtype() == table.dtype(), "row_products: x has dtype {}, expected {}",
-                dtype_name(x.dtype()), dtype_name(table.dtype()));
-  const bool fits = indices.rank() == 2 && (indices.size(0) == x.size(0) || indices.size(0) == 1);
-  TESSERA_CHECK(fits && indices.dtype() == DType::i32,
-                "row_products: indices are {} {}, expected i32 [{}, K] or [1, K]",
-                dtype_name(indices.dtype()), indices.shape(), x.size(0));
+void check_lookup(const char* side, const Lookup& at, int64_t channels, DType dtype) {
+  TESSERA_CHECK(at.table.rank() == 2 && at.table.size(1) == channels,
+                "row_products: the {} table has shape {}, expected [V, {}]", side, at.table.shape(),
+                channels);
+  TESSERA_CHECK(at.table.dtype() == dtype, "row_products: the {} table has dtype {}, expected {}",
+                side, dtype_name(at.table.dtype()), dtype_name(dtype));
+  if (!at.bias.defined()) return;
+  const Shape expected{at.table.size(0), 1};
+  TESSERA_CHECK(at.bias.shape() == expected && at.bias.dtype() == dtype,
+                "row_products: the {} bias is {} {}, expected {} {}", side,
+                dtype_name(at.bias.dtype()), at.bias.shape(), dtype_name(dtype), expected);
 }
 
-void check_range(const Tensor& indices, int64_t rows) {
-  if (!indices.device().is_cpu()) return;  // the device's kernel checks, as embedding's does
-  const auto values = indices.values<int32_t>();
+void check_indices(const RowProductInputs& in) {
+  const Tensor& left = in.left.indices;
+  TESSERA_CHECK(!left.defined() || (left.rank() == 1 && left.dtype() == DType::i32),
+                "row_products: left indices are {} {}, expected i32 [B]", dtype_name(left.dtype()),
+                left.shape());
+  const Tensor& right = in.right.indices;
+  const bool fits = right.defined() && right.rank() == 2 && right.dtype() == DType::i32 &&
+                    (right.size(0) == in.rows() || right.size(0) == 1);
+  TESSERA_CHECK(fits && right.size(1) > 0,
+                "row_products: right indices are {} {}, expected i32 [{}, K] or [1, K], K > 0",
+                right.defined() ? dtype_name(right.dtype()) : "undefined",
+                right.defined() ? right.shape() : Shape{}, in.rows());
+}
+
+void check_range(const char* side, const Lookup& at) {
+  // The device's kernel checks by itself, as embedding's does.
+  if (!at.indices.defined() || !at.indices.device().is_cpu()) return;
+  const auto values = at.indices.values<int32_t>();
+  const int64_t rows = at.table.size(0);
   for (size_t i = 0; i < values.size(); ++i) {
     TESSERA_CHECK(0 <= values[i] && values[i] < rows,
-                  "row_products: index {} at position {} is outside [0, {})", values[i], i, rows);
+                  "row_products: {} index {} at position {} is outside [0, {})", side, values[i], i,
+                  rows);
   }
 }
 
-void check_gradient(const RowProductInputs& in) {
-  const bool recorded = grad_enabled() && (in.x.requires_grad() || in.table.requires_grad());
-  TESSERA_CHECK(
-      !recorded || in.indices.size(0) == in.x.size(0),
-      "row_products: indices {} are shared by {} rows, expected indices of each row where "
-      "a gradient is wanted",
-      in.indices.shape(), in.x.size(0));
+void check(const RowProductInputs& in) {
+  const auto& [left, right] = in;
+  TESSERA_CHECK(left.table.rank() == 2,
+                "row_products: the left table has shape {}, expected (V, C)", left.table.shape());
+  check_lookup("left", left, left.table.size(1), left.table.dtype());
+  check_lookup("right", right, left.table.size(1), left.table.dtype());
+  check_indices(in);
+  check_range("left", left);
+  check_range("right", right);
+  TESSERA_CHECK(left.indices.defined() || !left.bias.defined(),
+                "row_products: the left bias has shape {} and no indices look it up",
+                left.bias.shape());
+  const int64_t work = in.rows() * in.per_row() + std::max(left.table.size(0), right.table.size(0));
+  TESSERA_CHECK(work < INT32_MAX, "row_products: {} indices and rows together, at most {}", work,
+                INT32_MAX);
+  bool recorded = false;
+  for (const Lookup& at : {left, right}) {
+    recorded |= at.table.requires_grad() || (at.bias.defined() && at.bias.requires_grad());
+  }
+  TESSERA_CHECK(!recorded || !grad_enabled() || !in.shared(),
+                "row_products: right indices {} are shared by {} rows, expected indices of each "
+                "row where a gradient is wanted",
+                right.indices.shape(), in.rows());
+}
+
+Lookup saved_lookup(const Lookup& at) {
+  const auto kept = [](const Tensor& x) { return x.defined() ? saved(x) : Tensor(); };
+  return {kept(at.table), kept(at.indices), kept(at.bias)};
+}
+
+const Tensor* if_defined(const Tensor& x) { return x.defined() ? &x : nullptr; }
+
+/// The place of each among the inputs of the operation, or -1.
+struct InputPlaces {
+  std::vector<Tensor> inputs;
+  std::array<std::array<int, 2>, 2> places;  // by side: bias, table
+
+  explicit InputPlaces(const RowProductInputs& in) {
+    const auto add = [&](const Tensor& x) {
+      if (!x.defined()) return -1;
+      inputs.push_back(x);
+      return static_cast<int>(inputs.size()) - 1;
+    };
+    for (const auto& [side, at] : {std::pair{0, in.left}, std::pair{1, in.right}}) {
+      places[static_cast<size_t>(side)] = {add(at.bias), add(at.table)};
+    }
+  }
+};
+
+GradientTarget target_of(InputGradients& grads, int input) {
+  if (input < 0 || !grads.wanted(input)) return {};
+  const auto [gradient, accumulate] = grads.accumulating_destination(input);
+  return {gradient, accumulate};
 }
 }  // namespace
 
-RowProducts row_products(const Tensor& x, const Tensor& indices, const Tensor& table,
-                         bool squares) {
-  const RowProductInputs given{x, indices, table};
-  check_shapes(given);
-  check_range(indices, table.size(0));
-  check_gradient(given);
+RowProducts row_products(const Lookup& left, const Lookup& right, bool squares) {
+  const RowProductInputs given{left, right};
+  check(given);
   const trace::Scope scope("row_products");
-  const InUse in_use({&x, &table});
-  RowProducts result{.products = Tensor::empty({x.size(0), indices.size(1)}, x.dtype(), x.device()),
-                     .squares = {}};
-  if (squares) result.squares = Tensor::empty(indices.shape(), DType::f32, x.device());
-  kernels::row_products_forward(current_context(x.device()), result.products, result.squares,
-                                given);
+  const InUse in_use({&left.table, &right.table, if_defined(left.bias), if_defined(right.bias)});
+  const Device device = left.table.device();
+  RowProducts result{
+      .products = Tensor::empty({given.rows(), given.per_row()}, left.table.dtype(), device),
+      .squares = squares ? Tensor::empty({}, DType::f32, device) : Tensor()};
+  kernels::row_products_forward(current_context(device), result.products, result.squares, given);
   std::array<Tensor, 2> outputs{result.products, result.squares};
-  const RowProductInputs in{saved(x), saved(indices), saved(table)};
-  record("row_products", std::span(outputs).first(squares ? 2 : 1), {x, table},
-         [in](std::span<const Tensor> dys, InputGradients& grads) {
-           const Context context = current_context(in.x.device());
+  const InputPlaces at(given);
+  const RowProductInputs in{saved_lookup(left), saved_lookup(right)};
+  record("row_products", std::span(outputs).first(squares ? 2 : 1), at.inputs,
+         [in, places = at.places](std::span<const Tensor> dys, InputGradients& grads) {
+           const Context context = current_context(in.left.table.device());
            const RowProductGradients dy{dys[0], dys.size() > 1 ? dys[1] : Tensor()};
-           const InUse in_backward({&in.x, &in.table});
-           if (grads.wanted(0) && dy.products.defined()) {
-             kernels::row_products_dx(context, grads.destination(0), dy.products, in);
+           const InUse in_backward({&in.left.table, &in.right.table, if_defined(in.left.bias),
+                                    if_defined(in.right.bias)});
+           for (const RowProductSide side : {RowProductSide::right, RowProductSide::left}) {
+             const auto [bias, table] = places[static_cast<size_t>(side)];
+             const GradientTarget dtable = target_of(grads, table);
+             const GradientTarget dbias = target_of(grads, bias);
+             if (dtable.gradient.defined() || dbias.gradient.defined()) {
+               kernels::row_products_backward(context, dtable, dbias, side, dy, in);
+             }
+             for (const int input : {table, bias}) {
+               if (input >= 0) grads.written(input);
+             }
            }
-           if (!grads.wanted(1)) return;
-           const auto [dtable, accumulate] = grads.accumulating_destination(1);
-           kernels::row_products_dtable(context, dtable, dy, in, accumulate);
          });
   return {outputs[0], outputs[1]};
 }
@@ -99,115 +165,85 @@ float inner_product(const T* a, const T* b, int64_t count) {
   for (int64_t l = 0; c + l < count; ++l) {
     sums[l] = multiply_add(float(a[c + l]), float(b[c + l]), sums[l]);
   }
+#pragma GCC unroll 4
   for (int64_t half = lanes / 2; half > 0; half /= 2) {
+#pragma GCC unroll 8
     for (int64_t l = 0; l < half; ++l) sums[l] += sums[l + half];
   }
   return sums[0];
 }
 
+template <class T>
+void multiply(T* products, const RowProductInputs& in) {
+  const Rows<T> left(in.left);
+  const Rows<T> right(in.right);
+  const int64_t per_row = in.per_row();
+  const int64_t channels = in.channels();
+  const bool shared = in.shared();
+  const int64_t rows = in.rows();
+  parallel_ranges(rows, per_row * channels, [&](int64_t begin, int64_t end) {
+    for (int64_t b = begin; b < end; ++b) {
+      if (per_row == 1 && b + rows_ahead < rows) {
+        prefetch_row(left.row(left.index(b + rows_ahead)), channels);
+        if (!shared) prefetch_row(right.row(right.index(b + rows_ahead)), channels);
+      }
+      const int64_t i = left.index(b);
+      const T* const row = left.row(i);
+      const float bias = left.bias_of(i);
+      const int64_t first = shared ? 0 : b * per_row;
+      for (int64_t k = 0; k < per_row; ++k) {
+        const int64_t j = right.index(first + k);
+        const float product = inner_product(row, right.row(j), channels);
+        products[b * per_row + k] = rounded<T>(product + (bias + right.bias_of(j)));
+      }
+    }
+  });
+}
+
+/// The sum of the squares of all rows that were looked up, each as often as it was. Blocks of rows
+/// are summed side by side, and then in order.
+template <class T>
+double sum_of_squares(const Context& context, const ops::Lookup& at) {
+  constexpr int64_t block = 64;
+  const Rows<T> rows(at);
+  const int64_t count = at.table.size(0);
+  const int64_t blocks = (count + block - 1) / block;
+  const Tensor lookups = context.workspace({at.indices.defined() ? count : 0}, DType::i32);
+  const Tensor scratch = context.workspace({blocks * 2});  // an fp64 takes the room of two f32
+  auto* const times = lookups.data<int32_t>();
+  auto* const sums = static_cast<double*>(scratch.raw());
+  if (rows.indices != nullptr) {
+    std::fill_n(times, count, 0);
+    for (int64_t i = 0; i < at.indices.elements(); ++i) ++times[rows.indices[i]];
+  }
+  parallel_ranges(blocks, block * rows.channels, [&](int64_t begin, int64_t end) {
+    for (int64_t number = begin; number < end; ++number) {
+      double sum = 0;
+      const int64_t last = std::min(count, (number + 1) * block);
+      for (int64_t v = number * block; v < last; ++v) {
+        const int32_t often = rows.indices == nullptr ? 1 : times[v];
+        if (often == 0) continue;
+        const float bias = rows.bias_of(v);
+        sum +=
+            double(often) * (inner_product(rows.row(v), rows.row(v), rows.channels) + bias * bias);
+      }
+      sums[number] = sum;
+    }
+  });
+  double total = 0;
+  for (int64_t number = 0; number < blocks; ++number) total += sums[number];
+  return total;
+}
+
 }  // namespace
 
-void row_products_forward(const Context&, const Tensor& products, const Tensor& squares,
+void row_products_forward(const Context& context, const Tensor& products, const Tensor& squares,
                           const RowProductInputs& in) {
-  const int64_t channels = in.x.size(1);
-  const int64_t per_row = in.per_row();
-  const int32_t* indices = in.indices.data<int32_t>();
-  const bool shared = in.shared();
-  visit_float(in.x.dtype(), "row_products", [&]<class T>() {
-    const T* x = in.x.data<T>();
-    const T* table = in.table.data<T>();
-    T* y = products.data<T>();
-    parallel_ranges(in.x.size(0), per_row * channels, [&](int64_t begin, int64_t end) {
-      for (int64_t b = begin; b < end; ++b) {
-        const int32_t* own = indices + (shared ? 0 : b * per_row);
-        for (int64_t k = 0; k < per_row; ++k) {
-          y[b * per_row + k] =
-              rounded<T>(inner_product(x + b * channels, table + own[k] * channels, channels));
-        }
-      }
-    });
+  visit_float(products.dtype(), "row_products", [&]<class T>() {
+    multiply(products.data<T>(), in);
     if (!squares.defined()) return;
-    float* const sums = squares.data<float>();
-    parallel_ranges(squares.elements(), channels, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) {
-        const T* row = table + indices[i] * channels;
-        sums[i] = inner_product(row, row, channels);
-      }
-    });
-  });
-}
-
-void row_products_dx(const Context&, const Tensor& dx, const Tensor& dproducts,
-                     const RowProductInputs& in) {
-  const int64_t channels = in.x.size(1);
-  const int64_t per_row = in.per_row();
-  const int32_t* indices = in.indices.data<int32_t>();
-  visit_float(dx.dtype(), "row_products", [&]<class T>() {
-    const T* dy = dproducts.data<T>();
-    const T* const table = in.table.data<T>();
-    T* const to = dx.data<T>();
-    parallel_ranges(dx.size(0), per_row * channels, [&](int64_t begin, int64_t end) {
-      for (int64_t b = begin; b < end; ++b) {
-        T* out = to + b * channels;
-        const auto write = [=](const float* sum, int64_t first, int64_t columns) {
-          for (int64_t c = 0; c < columns; ++c) out[first + c] = rounded<T>(sum[c]);
-        };
-        const auto row_of = [=](int64_t k) {
-          const int64_t at = b * per_row + k;
-          return WeightedRow{indices[at], float(dy[at])};
-        };
-        sum_rows(table, channels, per_row, row_of, write);
-      }
-    });
-  });
-}
-
-void row_products_dtable(const Context& context, const Tensor& dtable,
-                         const RowProductGradients& gradients, const RowProductInputs& in,
-                         bool accumulate) {
-  const int64_t places = in.indices.elements();
-  const int64_t work = places + dtable.size(0);
-  TESSERA_CHECK(work < INT32_MAX, "row_products: {} indices and rows together, at most {}", work,
-                INT32_MAX);
-  const int32_t* indices = in.indices.data<int32_t>();
-  const TokenOrder sorted = sort_by_token(context, places, dtable.size(0), [&](const auto& body) {
-    for (int64_t i = 0; i < places; ++i) body(indices[i], i);
-  });
-  const int64_t channels = dtable.size(1);
-  const int64_t per_row = in.per_row();
-  const int32_t* start = sorted.start.data<int32_t>();
-  const float* dsquares = gradients.squares.defined() ? gradients.squares.data<float>() : nullptr;
-  visit_float(dtable.dtype(), "row_products", [&]<class T>() {
-    const T* dy = gradients.products.defined() ? gradients.products.data<T>() : nullptr;
-    const T* const x = in.x.data<T>();
-    const T* const table = in.table.data<T>();
-    T* const to = dtable.data<T>();
-    const int32_t* const all = sorted.order.data<int32_t>();
-    parallel_segments(start, dtable.size(0), channels, [&](int64_t begin, int64_t end) {
-      for (int64_t v = begin; v < end; ++v) {
-        const int32_t count = start[v + 1] - start[v];
-        if (count == 0 && accumulate) continue;
-        const int32_t* order = all + start[v];
-        float factor = 0;
-        for (int32_t i = 0; dsquares != nullptr && i < count; ++i) factor += dsquares[order[i]];
-        factor *= 2;
-        const T* row = table + v * channels;
-        T* out = to + v * channels;
-        const auto write = [=](const float* sum, int64_t first, int64_t columns) {
-#pragma omp simd
-          for (int64_t c = 0; c < columns; ++c) {
-            // Without squares the row's own values leave no trace.
-            const float total =
-                factor == 0 ? sum[c] : multiply_add(factor, float(row[first + c]), sum[c]);
-            out[first + c] = rounded<T>(accumulate ? float(out[first + c]) + total : total);
-          }
-        };
-        const auto row_of = [=](int64_t i) {
-          return WeightedRow{per_row == 1 ? order[i] : order[i] / per_row, float(dy[order[i]])};
-        };
-        sum_rows(x, channels, dy == nullptr ? 0 : count, row_of, write);
-      }
-    });
+    const double left = sum_of_squares<T>(context, in.left);
+    *squares.data<float>() = static_cast<float>(left + sum_of_squares<T>(context, in.right));
   });
 }
 

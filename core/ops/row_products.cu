@@ -1,10 +1,11 @@
-// row_products on CUDA: a warp computes a product. The gradient of the table is that of embedding
-// (embedding.cuh), whose rows are those of x times the gradients of the products.
+// row_products on CUDA: a warp computes a product. The gradient of a table is that of embedding
+// (embedding.cuh), whose rows are those of the other table times the gradients of the products.
 #include "core/ops/row_products.h"
 
 #include "core/ops/convert.h"
 #include "core/ops/embedding.cuh"
 #include "core/ops/fill.h"
+#include "core/ops/sum.h"
 
 namespace tessera::cuda {
 
@@ -16,182 +17,306 @@ using embedding::threads;
 using embedding::WarpOfGrid;
 using embedding::warps;
 
-Positions positions_of(const RowProductInputs& in) {
-  return {.tokens = in.indices.data<int32_t>(),
-          .count = in.indices.elements(),
-          .vocabulary = in.table.size(0),
-          .fault = FaultKind::row_products_index};
+constexpr const char* name = "row_products";
+
+/// A Lookup's memory.
+template <class T>
+struct Rows {
+  const T* table;
+  const T* bias;           // null: none
+  const int32_t* indices;  // null: all rows, in order
+  int64_t count;           // of the table
+
+  explicit Rows(const ops::Lookup& at)
+      : table(at.table.data<T>()),
+        bias(at.bias.defined() ? at.bias.data<T>() : nullptr),
+        indices(at.indices.defined() ? at.indices.data<int32_t>() : nullptr),
+        count(at.table.size(0)) {}
+
+  __device__ bool known(int64_t index) const { return index >= 0 && index < count; }
+  /// Row 0 where the index is wrong, which is reported if there is somewhere to.
+  __device__ int64_t index(int64_t place, Fault* fault = nullptr) const {
+    if (indices == nullptr) return place;
+    const int32_t index = indices[place];
+    if (known(index)) return index;
+    if (fault != nullptr) report_fault(fault, FaultKind::row_products_index, place, index, count);
+    return 0;
+  }
+  __device__ float bias_of(int64_t index) const {
+    return bias == nullptr ? 0.0f : float(bias[index]);
+  }
+};
+
+/// a . b by a warp, for all of its lanes.
+template <int n, bool aligned, class T>
+__device__ inline float inner_product(const T* a, const T* b, int64_t channels, int lane) {
+  float sum = 0;
+  for (int64_t c = int64_t{lane} * n; c < channels; c += warp_size * n) {
+    const Floats<n> left = widened(load_elements<aligned, n>(a + c));
+    const Floats<n> right = widened(load_elements<aligned, n>(b + c));
+    unrolled<n>([&](int i) { sum += left.value[i] * right.value[i]; });
+  }
+  return warp_sum(sum);
 }
 
-template <class T>
-struct Products {
-  T* products;     // null: squares of the table's rows instead
-  float* squares;
-  const T* x;
-  const T* table;
-  Positions indices;
-  int64_t count;  // of results
+struct ProductSizes {
+  int64_t products;
   int64_t channels;
   int64_t per_row;
   bool shared;
 };
 
-/// A product is a warp's.
 template <class T, int n, bool aligned>
-__global__ void __launch_bounds__(threads) row_products_kernel(Products<T> args, Fault* fault) {
+__global__ void __launch_bounds__(threads)
+    row_products_kernel(T* products, Rows<T> left, Rows<T> right, ProductSizes s, Fault* fault) {
   const WarpOfGrid at;
-  if (at.index >= args.count) return;
-  const int64_t b = args.products == nullptr ? 0 : at.index / args.per_row;
-  const int64_t place = args.shared ? at.index - b * args.per_row : at.index;
-  int32_t index = args.indices.tokens[place];
-  if (!args.indices.known(index)) {
-    if (at.lane == 0) {
-      report_fault(fault, args.indices.fault, place, index, args.indices.vocabulary);
-    }
-    index = 0;
-  }
-  const T* row = args.table + index * args.channels;
-  const T* other = args.products == nullptr ? row : args.x + b * args.channels;
-  float sum = 0;
-  for (int64_t c = int64_t{at.lane} * n; c < args.channels; c += warp_size * n) {
-    const Floats<n> left = widened(load_elements<aligned, n>(other + c));
-    const Floats<n> right = widened(load_elements<aligned, n>(row + c));
-    unrolled<n>([&](int i) { sum += left.value[i] * right.value[i]; });
-  }
-  sum = warp_sum(sum);
-  if (at.lane != 0) return;
-  if (args.products == nullptr) {
-    args.squares[at.index] = sum;
-  } else {
-    args.products[at.index] = rounded<T>(sum);
+  if (at.index >= s.products) return;
+  const int64_t b = at.index / s.per_row;
+  Fault* const reported = at.lane == 0 ? fault : nullptr;
+  const int64_t i = left.index(b, reported);
+  const int64_t j = right.index(s.shared ? at.index - b * s.per_row : at.index, reported);
+  const float product = inner_product<n, aligned>(
+      left.table + i * s.channels, right.table + j * s.channels, s.channels, at.lane);
+  if (at.lane == 0) {
+    products[at.index] = rounded<T>(product + (left.bias_of(i) + right.bias_of(j)));
   }
 }
 
-/// Threads of a warp: columns of one row of x. Blocks (x, y) of the grid: rows, columns.
+/// squares (places) = those of the row and the bias that each place looks up.
 template <class T, int n, bool aligned>
 __global__ void __launch_bounds__(threads)
-    row_products_dx_kernel(T* dx, const T* dy, const T* table, Positions indices, int64_t rows,
-                           int64_t channels, int64_t per_row) {
+    row_squares_kernel(float* squares, Rows<T> rows, int64_t places, int64_t channels) {
+  const WarpOfGrid at;
+  if (at.index >= places) return;
+  const int64_t i = rows.index(at.index);
+  const T* row = rows.table + i * channels;
+  const float square = inner_product<n, aligned>(row, row, channels, at.lane);
+  const float bias = rows.bias_of(i);
+  if (at.lane == 0) squares[at.index] = square + bias * bias;
+}
+
+/// The row on the left of each place (b, k).
+__global__ void __launch_bounds__(threads)
+    repeat_indices_kernel(int32_t* repeated, const int32_t* indices, int64_t places,
+                          int64_t per_row) {
+  const int64_t i = int64_t{blockIdx.x} * threads + threadIdx.x;
+  if (i < places) repeated[i] = indices[i / per_row];
+}
+
+/// dleft of rows that are not looked up. Threads of a warp: columns of one row. Blocks (x, y) of
+/// the grid: rows, columns. dsquares may be null.
+template <class T, int n, bool aligned>
+__global__ void __launch_bounds__(threads)
+    row_products_dleft_kernel(T* dleft, const T* left, const T* dy, Rows<T> right,
+                              const float* dsquares, ProductSizes s, bool accumulate) {
   const WarpOfGrid at;
   const int64_t column = (int64_t{blockIdx.y} * warp_size + at.lane) * n;
-  if (at.index >= rows || column >= channels) return;
-  const int64_t begin = at.index * per_row;
-  const auto row_of = [&](int64_t k) {
-    const int32_t index = indices.tokens[begin + k];
-    return int64_t{indices.known(index) ? index : 0};
-  };
+  if (at.index * s.per_row >= s.products || column >= s.channels) return;
+  const int64_t begin = at.index * s.per_row;
   Floats<n> sum = {};
-  sum_rows<aligned>(sum, table, channels, column, per_row, row_of,
-                    [&](int64_t k) { return float(dy[begin + k]); });
-  store_elements<aligned>(dx + at.index * channels + column, sum);
+  if (dy != nullptr) {
+    sum_rows<aligned>(sum, right.table, s.channels, column, s.per_row,
+                      [&](int64_t k) { return right.index(begin + k); },
+                      [&](int64_t k) { return float(dy[begin + k]); });
+  }
+  const int64_t to = at.index * s.channels + column;
+  if (dsquares != nullptr) {
+    const Floats<n> row = widened(load_elements<aligned, n>(left + to));
+    unrolled<n>([&](int i) { sum.value[i] += 2 * *dsquares * row.value[i]; });
+  }
+  if (accumulate) {
+    const Floats<n> before = widened(load_elements<aligned, n>(dleft + to));
+    unrolled<n>([&](int i) { sum.value[i] = before.value[i] + sum.value[i]; });
+  }
+  store_elements<aligned>(dleft + to, sum);
 }
 
-/// dtable[v] += 2 table[v] times the sum of dsquares over the sorted places of v. A warp has a row.
+/// What is left to add once a table's rows are summed: for each row v, of the sorted places of v,
+/// the bias's gradient, and twice row and bias times dsquares for each lookup.
 template <class T>
-__global__ void __launch_bounds__(threads)
-    add_squares_kernel(T* dtable, const T* table, const float* dsquares, const int32_t* order,
-                       const int32_t* ends, int64_t vocabulary, int64_t channels) {
+struct RowRest {
+  T* dtable;              // null: not wanted
+  T* dbias;               // null: not wanted
+  bool accumulate_bias;
+  const T* dy;            // (B, K), or null
+  const float* dsquares;  // or null
+  const int32_t* order;
+  const int32_t* ends;
+  int64_t channels;
+  int64_t places_per_lookup;
+};
+
+/// A warp has a row.
+template <class T>
+__global__ void __launch_bounds__(threads) row_rest_kernel(RowRest<T> args, Rows<T> own) {
   const WarpOfGrid at;
-  if (at.index >= vocabulary) return;
-  const int64_t begin = ends[at.index];
-  const int64_t end = ends[at.index + 1];
-  if (begin == end) return;
-  float factor = 0;
-  for (int64_t i = begin + at.lane; i < end; i += warp_size) factor += dsquares[order[i]];
-  factor = 2 * warp_sum(factor);
-  for (int64_t c = at.lane; c < channels; c += warp_size) {
-    T& to = dtable[at.index * channels + c];
-    to = rounded<T>(float(to) + factor * float(table[at.index * channels + c]));
+  const int64_t v = at.index;
+  if (v >= own.count) return;
+  const int64_t begin = args.ends[v];
+  const int64_t count = args.ends[v + 1] - begin;
+  const float factor = args.dsquares == nullptr
+                           ? 0.0f
+                           : 2 * *args.dsquares * float(count / args.places_per_lookup);
+  if (args.dbias != nullptr) {
+    float sum = 0;
+    if (args.dy != nullptr) {
+      for (int64_t i = at.lane; i < count; i += warp_size) {
+        sum += float(args.dy[args.order[begin + i]]);
+      }
+    }
+    sum = warp_sum(sum) + factor * own.bias_of(v);
+    T& to = args.dbias[v];
+    if (at.lane == 0) to = rounded<T>(args.accumulate_bias ? float(to) + sum : sum);
   }
+  if (args.dtable == nullptr || factor == 0) return;
+  for (int64_t c = at.lane; c < args.channels; c += warp_size) {
+    T& to = args.dtable[v * args.channels + c];
+    to = rounded<T>(float(to) + factor * float(own.table[v * args.channels + c]));
+  }
+}
+
+ProductSizes sizes_of(const RowProductInputs& in) {
+  return {.products = in.rows() * in.per_row(),
+          .channels = in.channels(),
+          .per_row = in.per_row(),
+          .shared = in.shared()};
+}
+
+/// The squares of what one side looks up, beginning at squares[first]. Returns where they end.
+template <class T>
+int64_t write_squares(const Context& context, const Tensor& squares, int64_t first,
+                      const ops::Lookup& at) {
+  const int64_t places = at.indices.defined() ? at.indices.elements() : at.table.size(0);
+  const Rows<T> rows(at);
+  const int64_t channels = at.table.size(1);
+  if (places == 0) return first;
+  visit_access<neighbours<T>>(
+      channels,
+      [&]<int n, bool aligned>() {
+        launch(context, name, {blocks_for(places, warps), threads},
+               row_squares_kernel<T, n, aligned>, squares.data<float>() + first, rows, places,
+               channels);
+      },
+      rows.table);
+  return first + places;
 }
 
 }  // namespace
 
-/// Takes no workspace. A wrong index is thrown by the host's next synchronisation.
+/// A wrong index is thrown by the host's next synchronisation.
 void row_products_forward(const Context& context, const Tensor& products, const Tensor& squares,
                           const RowProductInputs& in) {
-  const int64_t channels = in.x.size(1);
-  TESSERA_CHECK(in.table.size(0) > 0 || in.indices.elements() == 0,
-                "row_products: the table has shape {}, expected rows", in.table.shape());
-  visit_float(in.x.dtype(), "row_products", [&]<class T>() {
-    Products<T> args{.products = products.data<T>(),
-                     .squares = nullptr,
-                     .x = in.x.data<T>(),
-                     .table = in.table.data<T>(),
-                     .indices = positions_of(in),
-                     .count = products.elements(),
-                     .channels = channels,
-                     .per_row = in.per_row(),
-                     .shared = in.shared()};
+  const ProductSizes sizes = sizes_of(in);
+  for (const ops::Lookup& at : {in.left, in.right}) {
+    TESSERA_CHECK(at.table.size(0) > 0 || sizes.products == 0,
+                  "row_products: a table has shape {}, expected rows", at.table.shape());
+  }
+  visit_float(products.dtype(), name, [&]<class T>() {
+    const Rows<T> left(in.left);
+    const Rows<T> right(in.right);
     visit_access<neighbours<T>>(
-        channels,
+        sizes.channels,
         [&]<int n, bool aligned>() {
-          const auto compute = [&] {
-            if (args.count == 0) return;
-            launch(context, "row_products", {blocks_for(args.count, warps), threads},
-                   row_products_kernel<T, n, aligned>, args, device_fault(context));
-          };
-          compute();
-          if (!squares.defined()) return;
-          args.products = nullptr;
-          args.squares = squares.data<float>();
-          args.count = squares.elements();
-          args.shared = false;
-          compute();
+          if (sizes.products == 0) return;
+          launch(context, name, {blocks_for(sizes.products, warps), threads},
+                 row_products_kernel<T, n, aligned>, products.data<T>(), left, right, sizes,
+                 device_fault(context));
         },
-        args.x, args.table);
+        left.table, right.table);
+    if (!squares.defined()) return;
+    const Tensor each = context.workspace({in.rows() + in.right.indices.elements()});
+    const int64_t first = write_squares<T>(context, each, 0, in.left);
+    write_squares<T>(context, each, first, in.right);
+    sum(context, squares, each, 1.0f);
   });
 }
 
-/// Takes no workspace.
-void row_products_dx(const Context& context, const Tensor& dx, const Tensor& dproducts,
-                     const RowProductInputs& in) {
-  if (dx.elements() == 0) return;
-  const int64_t channels = dx.size(1);
-  visit_float(dx.dtype(), "row_products", [&]<class T>() {
-    T* const to = dx.data<T>();
-    const T* const table = in.table.data<T>();
+namespace {
+
+/// Of left rows that are not looked up: every place has its own, so that there is nothing to sort.
+void backward_of_rows(const Context& context, const GradientTarget& target,
+                      const RowProductGradients& gradients, const RowProductInputs& in) {
+  const Tensor& dleft = target.gradient;
+  if (dleft.elements() == 0) return;
+  const ProductSizes sizes = sizes_of(in);
+  visit_float(dleft.dtype(), name, [&]<class T>() {
+    T* const to = dleft.data<T>();
+    const T* const left = in.left.table.data<T>();
+    const T* const dy = gradients.products.defined() ? gradients.products.data<T>() : nullptr;
+    const Rows<T> right(in.right);
+    const float* dsquares =
+        gradients.squares.defined() ? gradients.squares.data<float>() : nullptr;
     visit_access<neighbours<T>>(
-        channels,
+        sizes.channels,
         [&]<int n, bool aligned>() {
-          const dim3 grid(blocks_for(dx.size(0), warps), blocks_for(channels, warp_size * n));
-          launch(context, "row_products_dx", {grid, threads}, row_products_dx_kernel<T, n, aligned>,
-                 to, dproducts.data<T>(), table, positions_of(in), dx.size(0), channels,
-                 in.per_row());
+          const dim3 grid(blocks_for(in.rows(), warps), blocks_for(sizes.channels, warp_size * n));
+          launch(context, name, {grid, threads}, row_products_dleft_kernel<T, n, aligned>, to,
+                 left, dy, right, dsquares, sizes, target.accumulate);
         },
-        to, table);
+        to, left, right.table);
   });
 }
 
-void row_products_dtable(const Context& context, const Tensor& dtable,
-                         const RowProductGradients& gradients, const RowProductInputs& in,
-                         bool accumulate) {
-  constexpr const char* name = "row_products_dtable";
-  const Positions positions = positions_of(in);
-  const int64_t work = positions.count + positions.vocabulary;
-  TESSERA_CHECK(work < INT32_MAX, "row_products: {} indices and rows together, at most {}", work,
-                INT32_MAX);
-  if (dtable.elements() == 0) return;
+/// The row on the left of each place (b, k); undefined where row b is the b-th.
+Tensor left_of_places(const Context& context, const RowProductInputs& in) {
+  const Tensor& indices = in.left.indices;
+  const int64_t places = in.rows() * in.per_row();
+  if (!indices.defined() || in.per_row() == 1 || places == 0) return indices;
+  Tensor repeated = context.workspace({places}, DType::i32);
+  launch(context, name, {blocks_for(places, threads), threads}, repeat_indices_kernel,
+         repeated.data<int32_t>(), indices.data<int32_t>(), places, in.per_row());
+  return repeated;
+}
+
+}  // namespace
+
+void row_products_backward(const Context& context, const GradientTarget& table,
+                           const GradientTarget& bias, RowProductSide side,
+                           const RowProductGradients& gradients, const RowProductInputs& in) {
+  const bool of_left = side == RowProductSide::left;
+  if (of_left && !in.left.indices.defined()) {
+    return backward_of_rows(context, table, gradients, in);
+  }
+  const ops::Lookup& own = of_left ? in.left : in.right;
+  const ops::Lookup& other = of_left ? in.right : in.left;
+  if (own.table.size(0) == 0) return;
+  const Tensor left = left_of_places(context, in);
+  const Positions positions{.tokens = (of_left ? left : in.right.indices).data<int32_t>(),
+                            .count = in.rows() * in.per_row(),
+                            .vocabulary = own.table.size(0),
+                            .fault = FaultKind::row_products_index};
   embedding::Sorted sorted{.order = context.workspace({positions.count}, DType::i32),
                            .ends = context.workspace({positions.vocabulary + 1}, DType::i32),
                            .weights = gradients.products,
-                           .per_row = in.per_row()};
+                           .per_row = in.per_row(),
+                           .rows = of_left ? in.right.indices : left};
   embedding::sort_by_token(context, sorted.order, sorted.ends, positions);
-  if (!gradients.products.defined()) {
-    if (!accumulate) fill(context, dtable, 0.0f);
-  } else {
-    if (dtable.dtype() != DType::f32) {
-      sorted.weights = context.workspace({positions.count});
-      convert(context, sorted.weights, gradients.products);
+  const Tensor& dtable = table.gradient;
+  if (dtable.defined() && dtable.elements() > 0) {
+    if (!gradients.products.defined()) {
+      if (!table.accumulate) fill(context, dtable, 0.0f);
+    } else {
+      if (dtable.dtype() != DType::f32) {
+        sorted.weights = context.workspace({positions.count});
+        convert(context, sorted.weights, gradients.products);
+      }
+      embedding::sum_by_token<true>(context, name, dtable, other.table, sorted, table.accumulate);
     }
-    embedding::sum_by_token<true>(context, name, dtable, in.x, sorted, accumulate);
   }
-  if (!gradients.squares.defined()) return;
-  visit_float(dtable.dtype(), name, [&]<class T>() {
-    launch(context, name, {blocks_for(positions.vocabulary, warps), threads}, add_squares_kernel<T>,
-           dtable.data<T>(), in.table.data<T>(), gradients.squares.data<float>(),
-           sorted.order.data<int32_t>(), sorted.ends.data<int32_t>(), positions.vocabulary,
-           in.x.size(1));
+  visit_float(own.table.dtype(), name, [&]<class T>() {
+    const RowRest<T> rest{
+        .dtable = dtable.defined() ? dtable.data<T>() : nullptr,
+        .dbias = bias.gradient.defined() ? bias.gradient.data<T>() : nullptr,
+        .accumulate_bias = bias.accumulate,
+        .dy = gradients.products.defined() ? gradients.products.data<T>() : nullptr,
+        .dsquares = gradients.squares.defined() ? gradients.squares.data<float>() : nullptr,
+        .order = sorted.order.data<int32_t>(),
+        .ends = sorted.ends.data<int32_t>(),
+        .channels = in.channels(),
+        .places_per_lookup = of_left ? in.per_row() : 1};
+    if (rest.dbias == nullptr && rest.dsquares == nullptr) return;
+    launch(context, name, {blocks_for(positions.vocabulary, warps), threads}, row_rest_kernel<T>,
+           rest, Rows<T>(own));
   });
 }
 

@@ -15,7 +15,8 @@ class MatrixFactorization : public Recommender {
   Scores score(const RecommenderInput& input) override;
 
  private:
-  Tensor user_rows(const RecommenderInput& input);  // (B, F)
+  /// (B, F), of svd++.
+  Tensor user_rows(const RecommenderInput& input);
 
   RecommenderTable user_bias_;
   RecommenderTable item_bias_;

@@ -52,8 +52,8 @@ struct RecommenderInput {
 
 struct Scores {
   Tensor scores;  // (B, K): a rating, or a logit
-  /// A penalty is of the squares of all rows of tables that were read: of these, and those of which
-  /// no copy was made, f32, where the input asked for them.
+  /// A penalty is of the squares of all rows of tables that were read: of these, and, where the
+  /// input asked for it, of those of which no copy was made the sum, f32 [].
   std::vector<Tensor> rows;
   Tensor squares = {};
   bool penalized = false;  // as the input was

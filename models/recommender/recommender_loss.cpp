@@ -38,7 +38,7 @@ Tensor recommender_loss(const Scores& scores, const Tensor& targets, Recommender
     squares = squares.defined() ? squares + sum : sum;
   };
   for (const Tensor& rows : scores.rows) add(ops::sum(ops::square(rows)));
-  if (scores.squares.defined()) add(ops::sum(scores.squares));
+  if (scores.squares.defined()) add(scores.squares);
   return loss + squares * (l2 / static_cast<float>(scores.scores.size(0)));
 }
 

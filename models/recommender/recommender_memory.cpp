@@ -27,16 +27,31 @@ class Tape {
     return rows_of_table(entries, {micro_.samples, width}, micro_.history_places);
   }
 
-  /// Products (B, K) of rows (B, F) with rows of a table, and the squares of the latter.
-  std::vector<Value> row_products(const Value& x, int64_t entries, const Shape& indices,
+  /// What row_products looks up: rows of a table, or, without entries, those of x.
+  struct Rows {
+    int64_t entries = 0;
+    const Value* x = nullptr;
+  };
+  /// Products (B, K) of rows with rows of a table, and the sum of the squares of both.
+  std::vector<Value> row_products(const Rows& left, int64_t entries, const Shape& indices,
                                   bool squares) {
-    const int64_t places = indices.elements();
-    // On CUDA the gradients of 16-bit products are brought to f32.
-    const bool widens = x.dtype != DType::f32 && !micro_.device.is_cpu();
-    if (tape_.training()) use(4 * (entries + 1 + places) + (widens ? 4 * places : 0));
-    std::vector<Value> results{tape_.empty({x.shape[0], indices[1]}, x.dtype)};
-    if (squares) results.push_back(tape_.empty(indices, DType::f32));
-    tape_.record(results, {x.memory}, {{&x}}, true);
+    const int64_t places = micro_.samples * indices[1];
+    const DType dtype = left.x == nullptr ? micro_.dtype : left.x->dtype;
+    if (squares) use_for_squares(left, entries, indices);
+    if (tape_.training()) {
+      const bool repeated = left.entries > 0 && indices[1] > 1;
+      // On CUDA rows that are not looked up are not sorted.
+      const int64_t left_rows = left.x == nullptr ? left.entries : micro_.samples;
+      if (left.x == nullptr || micro_.device.is_cpu()) {
+        use_for_terms(left_rows, places, dtype, repeated);
+      }
+      use_for_terms(entries, places, dtype, repeated);
+    }
+    std::vector<Value> results{tape_.empty({micro_.samples, indices[1]}, dtype)};
+    if (squares) results.push_back(tape_.empty({}, DType::f32));
+    std::vector<Memory> kept;
+    if (left.x != nullptr) kept.push_back(left.x->memory);
+    tape_.record(results, kept, {{left.x}}, true);
     if (!squares) results.emplace_back();
     return results;
   }
@@ -110,6 +125,29 @@ class Tape {
   RecommenderMemory memory() const { return {tape_.peak(), workspace_}; }
 
  private:
+  /// Where row_products sums squares: on the CPU lookups of each row and sums of 64 rows, one side
+  /// after the other, on CUDA a square for each lookup.
+  void use_for_squares(const Rows& left, int64_t entries, const Shape& indices) {
+    if (micro_.device.is_cpu()) {
+      const auto sums = [](int64_t rows) { return 8 * pieces(rows, 64); };
+      use(4 * entries + sums(entries));
+      use(left.entries > 0 ? 4 * left.entries + sums(left.entries) : sums(micro_.samples));
+    } else {
+      const int64_t lookups = micro_.samples + indices.elements();
+      use(4 * lookups + mean_workspace(lookups));
+    }
+  }
+  /// Where row_products sorts places by row: on the CPU each with its row and weight; on CUDA with
+  /// weights apart, where they are brought to f32, and rows, where those on the left are
+  /// `repeated`.
+  void use_for_terms(int64_t rows, int64_t places, DType dtype, bool repeated) {
+    if (micro_.device.is_cpu()) {
+      use(4 * (rows + 1) + 8 * places);
+    } else {
+      const int each = 1 + (dtype == DType::f32 ? 0 : 1) + (repeated ? 1 : 0);
+      use(4 * (rows + 1 + each * places));
+    }
+  }
   void use(int64_t bytes) {
     if (workspace_) workspace_ = std::max(*workspace_, bytes);
   }
@@ -168,19 +206,27 @@ class Walk {
   }
   Value as_scores(const Value& y) { return tape_.reshape(y, {y.shape[0], y.shape[1]}); }
 
+  /// Of svd++.
   Value user_rows() {
     const Value own = users(config_.factors);
-    if (!config_.reads_histories()) return own;
     return tape_.add(own, tape_.embedding_bag(config_.items, config_.factors));
   }
 
   ScoreValues inner_product() {
-    const Value b_u = users(1);
-    const Value b_i = items(1);
-    const Value biases = tape_.add(b_u, tape_.reshape(b_i, items_));
-    const Value p = user_rows();
-    const std::vector<Value> results = tape_.row_products(p, config_.items, items_, penalized_);
-    return {tape_.like(tape_.add(results[0], biases)), {p, b_u, b_i}, results[1]};
+    const auto products = [&](const Tape::Rows& left) {
+      return tape_.row_products(left, config_.items, items_, penalized_);
+    };
+    if (!config_.reads_histories()) {
+      const std::vector<Value> results = products({.entries = config_.users});
+      return {tape_.like(results[0]), {}, results[1]};
+    }
+    const Value bias = users(1);
+    std::vector<Value> results;
+    {
+      const Value p = user_rows();
+      results = products({.x = &p});
+    }
+    return {tape_.like(tape_.add(results[0], bias)), {bias}, results[1]};
   }
 
   ScoreValues generalized() {

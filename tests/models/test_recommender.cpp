@@ -103,21 +103,20 @@ std::vector<double> product(const std::vector<double>& a, const std::vector<doub
   return result;
 }
 
-double factorized(const Weights& w, std::vector<double> p, int32_t user, int32_t item) {
+double factorized(const Weights& w, const std::vector<double>& p, int32_t user, int32_t item) {
   return 3.5 + w.row("user_bias.weight", user)[0] + w.row("item_bias.weight", item)[0] +
          dot(p, w.row("item_factors.weight", item));
 }
 
-double with_history(const Weights& w, int32_t user, int32_t item,
-                    const std::vector<int32_t>& history) {
+/// p_u, in svd++ with what the user liked.
+std::vector<double> user_row(const std::string& name, const Weights& w, int32_t user) {
   std::vector<double> p = w.row("user_factors.weight", user);
-  for (const int32_t liked : history) {
+  if (name != "svd++" || user != 4) return p;
+  for (const int32_t liked : {1, 3, 6}) {
     const std::vector<double>& y = w.row("history_factors.weight", liked);
-    for (size_t f = 0; f < p.size(); ++f) {
-      p[f] += y[f] / std::sqrt(static_cast<double>(history.size()));
-    }
+    for (size_t f = 0; f < p.size(); ++f) p[f] += y[f] / std::sqrt(3.0);
   }
-  return factorized(w, p, user, item);
+  return p;
 }
 
 double neural(const Weights& w, int32_t user, int32_t item) {
@@ -132,10 +131,8 @@ double neural(const Weights& w, int32_t user, int32_t item) {
 }
 
 double expected_score(const std::string& name, const Weights& w, int32_t user, int32_t item) {
-  if (name == "mf") return factorized(w, w.row("user_factors.weight", user), user, item);
-  if (name == "svd++") {
-    return with_history(w, user, item,
-                        user == 4 ? std::vector<int32_t>{1, 3, 6} : std::vector<int32_t>{});
+  if (name == "mf" || name == "svd++") {
+    return factorized(w, user_row(name, w, user), user, item);
   }
   if (name == "neumf") return neural(w, user, item);
   return w.linear(
@@ -190,6 +187,26 @@ void check_gradients(Recommender& model, const std::function<Tensor()>& loss) {
   }
 }
 
+/// Of all rows that the example reads, each as often as it is read.
+double read_squares(const std::string& name, const Weights& w, const models::Scores& scores,
+                    const RecommenderInput& input) {
+  double sum = 0;
+  const auto add = [&sum](const std::vector<double>& row) { sum += dot(row, row); };
+  if (name != "mf" && name != "svd++") {
+    for (const Tensor& rows : scores.rows) add(doubles(rows));
+    return sum;
+  }
+  for (const int32_t user : input.users.values<int32_t>()) {
+    add(user_row(name, w, user));
+    add(w.row("user_bias.weight", user));
+  }
+  for (const int32_t item : input.items.values<int32_t>()) {
+    add(w.row("item_factors.weight", item));
+    add(w.row("item_bias.weight", item));
+  }
+  return sum;
+}
+
 TEST_CASE("objectives are means over samples, with a penalty of what was read") {
   using models::RecommenderObjective;
   const std::string name = GENERATE(from_range(models::recommender_names()));
@@ -215,14 +232,7 @@ TEST_CASE("objectives are means over samples, with a penalty of what was read") 
       }
       if (objective == RecommenderObjective::bpr) expected += one;
     }
-    for (const Tensor& rows : scores.rows) {
-      for (const double value : doubles(rows)) expected += value * value * l2 / 2;
-    }
-    const Weights weights(*model);
-    for (size_t i = 0; scores.squares.defined() && i < 6; ++i) {
-      const auto& row = weights.row("item_factors.weight", input.items.values<int32_t>()[i]);
-      expected += dot(row, row) * l2 / 2;
-    }
+    expected += read_squares(name, Weights(*model), scores, input) * l2 / 2;
     CHECK(scores.squares.defined() == (name == "mf" || name == "svd++"));
   }
   const auto loss = [&] {

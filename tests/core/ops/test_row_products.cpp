@@ -1,5 +1,6 @@
 #include "core/table_ops.h"
 
+#include <array>
 #include <vector>
 
 #include "core/autograd.h"
@@ -25,122 +26,171 @@ Tensor indices_of(const Shape& shape, int64_t below) {
 }
 
 struct Sizes {
-  int64_t rows, per_row, table, channels;
+  int64_t rows, per_row, left, right, channels;
 };
 
-TEST_CASE("row_products are inner products with rows of a table, and their squares",
+constexpr std::array all_sizes{Sizes{4, 1, 3, 7, 3},     Sizes{5, 3, 9, 2, 16},
+                               Sizes{3, 70, 1, 900, 33}, Sizes{1, 2, 2, 1, 64},
+                               Sizes{400, 1, 3, 2, 40},  Sizes{130, 2, 300, 40, 257}};
+
+/// The operands of products; without `looked_up` the left rows are those of a (B, C) tensor.
+struct Operands {
+  bool looked_up;
+  Tensor left_indices, right_indices;
+  std::vector<Tensor> tables;  // left, right, and then biases: right, left
+
+  Operands(const Sizes& s, bool by_index, DType dtype, bool shared = false)
+      : looked_up(by_index),
+        left_indices(indices_of({s.rows}, s.left)),
+        right_indices(indices_of({shared ? 1 : s.rows, s.per_row}, s.right)) {
+    const auto add = [&](const Shape& shape) {
+      const auto seed = static_cast<uint32_t>(1 + tables.size());
+      tables.push_back(ops::convert(random_tensor(shape, seed), dtype));
+    };
+    add({looked_up ? s.left : s.rows, s.channels});
+    add({s.right, s.channels});
+    add({s.right, 1});
+    if (looked_up) add({s.left, 1});
+  }
+
+  ops::RowProducts products(const std::vector<Tensor>& of) const {
+    const ops::Lookup left =
+        looked_up ? ops::Lookup{of[0], left_indices, of[3]} : ops::Lookup{of[0]};
+    return ops::row_products(left, {of[1], right_indices, of[2]}, true);
+  }
+  /// The same by lookups, products and sums.
+  ops::RowProducts composed(const std::vector<Tensor>& of) const {
+    const auto rows = [&](const Tensor& table, bool left) {
+      return left && !looked_up ? table
+                                : ops::embedding(left ? left_indices : right_indices, table);
+    };
+    const auto sum = [](const Tensor& x) { return ops::sum(ops::square(x)); };
+    const Tensor p = rows(of[0], true);
+    const Tensor q = rows(of[1], false);
+    const Tensor b_q = rows(of[2], false);
+    const int64_t per_row = right_indices.size(1);
+    Tensor y = ops::sum(ops::reshape(p, {p.size(0), 1, p.size(1)}) * q, {-1}) +
+               ops::reshape(b_q, {right_indices.size(0), per_row});
+    Tensor squares = sum(p) + sum(q) + sum(b_q);
+    if (!looked_up) return {y, squares};
+    const Tensor b_p = rows(of[3], true);
+    return {y + b_p, squares + sum(b_p)};
+  }
+};
+
+TEST_CASE("row_products are inner products of looked up rows, with biases, and all squares",
           "[row_products]") {
   const DType dtype = GENERATE(DType::f32, DType::bf16, DType::f16);
+  const bool looked_up = GENERATE(true, false);
+  const bool shared = GENERATE(false, true);
   const double tolerance = dtype == DType::f32 ? 1e-5 : 2e-2;
-  for (const auto& [rows, per_row, table_rows, channels] :
-       {Sizes{4, 1, 7, 3}, Sizes{5, 3, 2, 16}, Sizes{3, 70, 900, 33}, Sizes{1, 2, 1, 64},
-        Sizes{130, 2, 40, 257}}) {
-    for (const bool shared : {false, true}) {
-      CAPTURE(rows, per_row, table_rows, channels, shared, dtype_name(dtype));
-      const Tensor x = ops::convert(random_tensor({rows, channels}, 1), dtype);
-      const Tensor table = ops::convert(random_tensor({table_rows, channels}, 2), dtype);
-      const Tensor indices = indices_of({shared ? 1 : rows, per_row}, table_rows);
-      const std::vector<double> left = doubles(x);
-      const std::vector<double> right = doubles(table);
-      std::vector<double> expected, squares;
-      const auto index = [&](int64_t b, int64_t k) {
-        return indices.values<int32_t>()[static_cast<size_t>((shared ? 0 : b * per_row) + k)];
-      };
-      for (int64_t b = 0; b < rows; ++b) {
-        for (int64_t k = 0; k < per_row; ++k) {
-          double sum = 0;
-          double square = 0;
-          for (int64_t c = 0; c < channels; ++c) {
-            const double a = left[static_cast<size_t>(b * channels + c)];
-            const double t = right[static_cast<size_t>(index(b, k) * channels + c)];
-            sum += a * t;
-            square += t * t;
-          }
-          expected.push_back(sum);
-          if (b < indices.size(0)) squares.push_back(square);
-        }
-      }
-      const auto result = ops::row_products(x, indices, table, true);
-      CHECK(result.products.shape() == Shape{rows, per_row});
-      CHECK(max_error(result.products, expected) < tolerance);
-      CHECK(result.squares.dtype() == DType::f32);
-      CHECK(max_error(result.squares, squares) < 1e-5);
-      CHECK_FALSE(ops::row_products(x, indices, table).squares.defined());
-    }
+  for (const Sizes& s : all_sizes) {
+    CAPTURE(s.rows, s.per_row, s.right, s.channels, looked_up, shared, dtype_name(dtype));
+    const Operands operands(s, looked_up, dtype, shared);
+    const NoGrad no_grad;
+    const auto result = operands.products(operands.tables);
+    CHECK(result.products.shape() == Shape{s.rows, s.per_row});
+    CHECK(result.products.dtype() == dtype);
+    CHECK(result.squares.shape() == Shape{});
+    // The reference is computed in f32, from the same values.
+    std::vector<Tensor> wide;
+    for (const Tensor& table : operands.tables) wide.push_back(ops::convert(table, DType::f32));
+    const auto expected = operands.composed(wide);
+    CHECK(max_error(result.products, doubles(expected.products)) < tolerance);
+    CHECK(max_error(result.squares, doubles(expected.squares)) < 1e-5);
+    const auto without = ops::row_products({wide[0], looked_up ? operands.left_indices : Tensor()},
+                                           {wide[1], operands.right_indices});
+    CHECK_FALSE(without.squares.defined());
   }
 }
 
 TEST_CASE("gradients of row_products are those of lookups and products", "[row_products]") {
   const DType dtype = GENERATE(DType::f32, DType::bf16);
+  const bool looked_up = GENERATE(true, false);
   const double tolerance = dtype == DType::f32 ? 1e-5 : 4e-2;
-  for (const auto& [rows, per_row, table_rows, channels] :
-       {Sizes{4, 1, 7, 3}, Sizes{5, 3, 2, 16}, Sizes{3, 70, 90, 33}, Sizes{400, 1, 3, 40}}) {
-    CAPTURE(rows, per_row, table_rows, channels, dtype_name(dtype));
-    const Tensor indices = indices_of({rows, per_row}, table_rows);
-    const Tensor weights = ops::convert(random_tensor({rows, per_row}, 3), dtype);
-    const auto gradients = [&](const auto& products) {
-      const Tensor x = leaf(ops::convert(random_tensor({rows, channels}, 1), dtype));
-      const Tensor table = leaf(ops::convert(random_tensor({table_rows, channels}, 2), dtype));
-      const auto [y, squares] = products(x, table);
-      backward(ops::sum(y * weights) + 0.25f * ops::sum(squares));
-      return std::vector{gradient_of(x), gradient_of(table)};
+  for (const Sizes& s : all_sizes) {
+    CAPTURE(s.rows, s.per_row, s.left, s.right, s.channels, looked_up, dtype_name(dtype));
+    const Operands operands(s, looked_up, dtype);
+    const Tensor weights = random_tensor({s.rows, s.per_row}, 9);
+    // Gradients are added to those of an earlier backward.
+    const auto gradients = [&](DType of, const auto& products) {
+      std::vector<Tensor> leaves;
+      for (const Tensor& table : operands.tables) leaves.push_back(leaf(ops::convert(table, of)));
+      for (const bool squares : {false, true}) {
+        const ops::RowProducts y = products(leaves);
+        const Tensor loss = ops::sum(ops::convert(y.products, DType::f32) * weights);
+        backward(squares ? loss + 0.01f * y.squares : loss);
+      }
+      for (Tensor& x : leaves) x = gradient_of(x);
+      return leaves;
     };
-    const auto composed = gradients([&](const Tensor& x, const Tensor& table) {
-      const Tensor looked_up = ops::embedding(indices, table);
-      const Tensor wide = ops::reshape(x, {rows, 1, channels});
-      return std::pair{ops::sum(wide * looked_up, {-1}), ops::square(looked_up)};
-    });
-    const auto fused = gradients([&](const Tensor& x, const Tensor& table) {
-      const auto result = ops::row_products(x, indices, table, true);
-      return std::pair{result.products, result.squares};
-    });
-    for (const size_t i : {size_t{0}, size_t{1}}) {
+    const auto fused = gradients(dtype, [&](const auto& of) { return operands.products(of); });
+    const auto composed =
+        gradients(DType::f32, [&](const auto& of) { return operands.composed(of); });
+    for (size_t i = 0; i < fused.size(); ++i) {
+      CAPTURE(i);
       CHECK(max_error(fused[i], doubles(composed[i])) < tolerance);
     }
   }
 }
 
 TEST_CASE("row_products pass a check against finite differences", "[row_products]") {
-  const Tensor indices = indices_of({4, 3}, 5);
+  const Operands operands({.rows = 4, .per_row = 3, .left = 6, .right = 5, .channels = 6}, true,
+                          DType::f32);
   const auto products = [&](const std::vector<Tensor>& in) {
-    const auto result = ops::row_products(in[0], indices, in[1], true);
+    const auto result = operands.products(in);
     return result.products + result.squares;
   };
-  CHECK(check_gradient(products, {random_tensor({4, 6}, 1), random_tensor({5, 6}, 2)}));
+  CHECK(check_gradient(products, operands.tables));
   // Of one result alone.
-  const auto squares = [&](const std::vector<Tensor>& in) {
-    return ops::row_products(in[0], indices, in[1], true).squares;
-  };
-  CHECK(check_gradient(squares, {random_tensor({4, 6}, 1), random_tensor({5, 6}, 2)}));
+  const auto squares = [&](const std::vector<Tensor>& in) { return operands.products(in).squares; };
+  CHECK(check_gradient(squares, operands.tables));
 }
 
 TEST_CASE("row_products have the same bits for any number of threads", "[row_products]") {
-  const Tensor indices = indices_of({600, 5}, 41);
+  const Operands operands({.rows = 600, .per_row = 5, .left = 300, .right = 41, .channels = 70},
+                          GENERATE(true, false), DType::f32);
   CHECK(same_bits_for_any_threads([&] {
-    const Tensor x = leaf(random_tensor({600, 70}, 1));
-    const Tensor table = leaf(random_tensor({41, 70}, 2));
-    const auto [y, squares] = ops::row_products(x, indices, table, true);
-    backward(ops::sum(ops::square(y)) + ops::sum(squares));
-    return std::vector{y, squares, gradient_of(x), gradient_of(table)};
+    std::vector<Tensor> leaves;
+    for (const Tensor& table : operands.tables) leaves.push_back(leaf(table));
+    const auto [y, squares] = operands.products(leaves);
+    backward(ops::sum(ops::square(y)) + squares);
+    std::vector results{y, squares};
+    for (const Tensor& x : leaves) results.push_back(gradient_of(x));
+    return results;
   }));
 }
 
 TEST_CASE("row_products refuse what does not fit", "[row_products]") {
   const Tensor x = random_tensor({2, 3}, 1);
   const Tensor table = random_tensor({4, 3}, 2);
+  const Tensor bias = random_tensor({4, 1}, 3);
   const Tensor indices = indices_of({2, 5}, 4);
-  CHECK_THROWS_WITH(ops::row_products(random_tensor({2, 4}, 1), indices, table),
-                    Catch::Contains("x has shape [2, 4], expected [B, 3]"));
-  CHECK_THROWS_WITH(ops::row_products(x, indices_of({3, 5}, 4), table),
+  const Tensor left = indices_of({2}, 4);
+  CHECK_THROWS_WITH(ops::row_products({random_tensor({2, 4}, 1)}, {table, indices}),
+                    Catch::Contains("the right table has shape [4, 3], expected [V, 4]"));
+  CHECK_THROWS_WITH(ops::row_products({x}, {table, indices_of({3, 5}, 4)}),
                     Catch::Contains("expected i32 [2, K] or [1, K]"));
-  CHECK_THROWS_WITH(ops::row_products(x, indices, ops::convert(table, DType::bf16)),
-                    Catch::Contains("x has dtype f32, expected bf16"));
-  CHECK_THROWS_WITH(ops::row_products(x, indices_of({1, 5}, 4), leaf(table)),
+  CHECK_THROWS_WITH(ops::row_products({x}, {table, indices_of({2, 0}, 4)}),
+                    Catch::Contains("K > 0"));
+  CHECK_THROWS_WITH(ops::row_products({x}, {table}), Catch::Contains("indices are undefined"));
+  CHECK_THROWS_WITH(ops::row_products({table, indices}, {table, indices}),
+                    Catch::Contains("left indices are i32 [2, 5], expected i32 [B]"));
+  CHECK_THROWS_WITH(ops::row_products({x}, {ops::convert(table, DType::bf16), indices}),
+                    Catch::Contains("the right table has dtype bf16, expected f32"));
+  CHECK_THROWS_WITH(ops::row_products({table, left, random_tensor({3, 1}, 1)}, {table, indices}),
+                    Catch::Contains("the left bias is f32 [3, 1], expected f32 [4, 1]"));
+  CHECK_THROWS_WITH(ops::row_products({table, {}, bias}, {table, indices_of({4, 1}, 4)}),
+                    Catch::Contains("no indices look it up"));
+  CHECK_THROWS_WITH(ops::row_products({x}, {leaf(table), indices_of({1, 5}, 4)}),
                     Catch::Contains("are shared by 2 rows"));
   if (!on_cpu()) return;
   indices.values<int32_t>()[7] = 4;
-  CHECK_THROWS_WITH(ops::row_products(x, indices, table),
-                    Catch::Contains("index 4 at position 7 is outside [0, 4)"));
+  CHECK_THROWS_WITH(ops::row_products({x}, {table, indices}),
+                    Catch::Contains("right index 4 at position 7 is outside [0, 4)"));
+  left.values<int32_t>()[1] = -1;
+  CHECK_THROWS_WITH(ops::row_products({table, left}, {table, indices_of({2, 5}, 4)}),
+                    Catch::Contains("left index -1 at position 1 is outside [0, 4)"));
 }
 
 }  // namespace

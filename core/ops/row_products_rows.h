@@ -1,0 +1,33 @@
+// What row_products and its gradient share on the CPU.
+#pragma once
+
+#include "core/ops/embedding_rows.h"
+#include "core/ops/row_products.h"
+
+namespace tessera::cpu {
+
+template <class T>
+T* data_or_null(const Tensor& x) {
+  return x.defined() ? x.data<T>() : nullptr;
+}
+
+/// A Lookup's memory.
+template <class T>
+struct Rows {
+  const T* table;
+  const T* bias;           // null: none
+  const int32_t* indices;  // null: all rows, in order
+  int64_t channels;
+
+  explicit Rows(const ops::Lookup& at)
+      : table(at.table.data<T>()),
+        bias(data_or_null<T>(at.bias)),
+        indices(data_or_null<int32_t>(at.indices)),
+        channels(at.table.size(1)) {}
+
+  int64_t index(int64_t place) const { return indices == nullptr ? place : indices[place]; }
+  const T* row(int64_t index) const { return table + index * channels; }
+  float bias_of(int64_t index) const { return bias == nullptr ? 0.0f : float(bias[index]); }
+};
+
+}  // namespace tessera::cpu
