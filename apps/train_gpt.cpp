@@ -83,26 +83,32 @@ dist::Settings data_settings(const TrainOptions& options, const data::TokenData&
 // One training run of a rank: what its steps need, together.
 class Run {
  public:
-  Run(const TrainOptions& options, dist::World& world)
+  Run(const TrainOptions& options, const Resumed& resumed, dist::World& world)
       : options_(options),
+        resumed_(resumed),
         world_(world),
         talks_(world.rank == 0),
         training_(training_run(options)),
         model_(options.model),
         data_(open_data(options)) {
     model_.to(parameter_dtype(options.memory));
-    set_thread_count(dist::threads_per_rank(options.threads, world.local_size));
+    set_thread_count(resumed.threads(options.threads, world));
     if (world.size > 1) check_inputs(world, options, data_settings(options, data_));
+    go_on();
     std::unique_ptr<models::GptWeights> weights;
-    if (!options.init.empty()) weights = std::make_unique<models::GptWeights>(options.init, model_);
+    const bool begins = !resumed.found();  // what goes on has its own weights
+    if (begins && !options.init.empty())
+      weights = std::make_unique<models::GptWeights>(options.init, model_);
     if (world.rank == 0 && !options.save.empty()) models::check_gpt_destination(options.save);
     optim::ZeroOptimizer::check(model_, training_.rule, world, training_.zero);
-    log_ = train::begin_run({.log = options.log, .trace = options.trace}, world);
+    log_ = train::begin_run(
+        {.log = options.log, .trace = options.trace, .finished = resumed.log_step()}, world);
     input_ = std::make_unique<data::TokenInput>(
         data_, data::TokenInput::Sizes{options.batch.micro, options.model.context});
     optimizer_ =
         std::make_unique<optim::ZeroOptimizer>(model_, training_.rule, world, training_.zero);
     if (weights) optimizer_->set_parameters(weights->source());
+    resumed.restore(*optimizer_);
   }
 
   void train() {
@@ -118,14 +124,28 @@ class Run {
              },
          .load = [this](const MicroBatch& micro) { input_->load(micro); },
          .loss = [this] { return model_.loss(input_->tokens(), input_->targets()); },
-         .evaluate = [this](int64_t done) { return evaluation(done); }});
+         .evaluate = [this](int64_t done) { return evaluation(done); },
+         .run = run_settings_,
+         .bits = bits_settings("train_gpt", options_.tuned, world_)});
     loop.train();
-    finish(loop.count());
+    if (!loop.stopped()) finish(loop.count());
   }
 
  private:
+  JsonObject header() const { return header_line(options_, world_, model_.parameter_count()); }
+
+  // Takes the place of the checkpoint, if this is its run.
+  void go_on() {
+    if (!resumed_.found() && !options_.checkpoints.options.wanted()) return;
+    run_settings_ = run_settings(header(), options_.reduction == optim::Reduction::fast);
+    const data::TokenFile& file = *data_.training().file;
+    run_settings_.push_back({"data", tokens_setting("", options_.data, file, false).value});
+    resumed_.check(run_settings_, bits_settings("train_gpt", options_.tuned, world_));
+    resumed_.place(training_.loop);
+  }
+
   void announce() {
-    log_->write(header_line(options_, world_, model_.parameter_count()));
+    log_->write(log_->empty() ? header() : resumed_.log_line(header()));
     train::announce_run(training_, options_.name, model_, world_);
     spdlog::info("{}: {} tokens to train on, {} to validate", options_.data,
                  grouped(data_.training().size()), grouped(data_.validation().size()));
@@ -171,6 +191,8 @@ class Run {
   }
 
   const TrainOptions& options_;
+  const Resumed& resumed_;
+  dist::Settings run_settings_;
   dist::World& world_;
   bool talks_;  // one rank prints and writes
   train::TrainingRun training_;
@@ -206,7 +228,9 @@ int run(int argc, char** argv, dist::World& world) {
   }
   dist::choose_devices(world, options.devices);
   if (!options.tuned.empty()) train::use_tuned_file(options.tuned, world);
-  Run training(options, world);
+  const Resumed resumed(options.checkpoints, world);
+  if (resumed.finished(options.steps)) return 0;
+  Run training(options, resumed, world);
   training.train();
   return 0;
 }

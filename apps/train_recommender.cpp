@@ -121,26 +121,34 @@ struct Task {
 // One training run of a rank: what its steps need, together.
 class Run {
  public:
-  Run(const RecommenderTrainOptions& options, const Task& task, dist::World& world)
+  Run(const RecommenderTrainOptions& options, const Task& task, const Resumed& resumed,
+      dist::World& world)
       : options_(options),
+        resumed_(resumed),
         world_(world),
         training_(training_run(options)),
         task_(task),
         model_(task.build(options)) {
-    set_thread_count(dist::threads_per_rank(options.threads, world.local_size));
+    set_thread_count(resumed.threads(options.threads, world));
     check_inputs(world, options, {});
+    go_on();
     std::unique_ptr<nn::WeightsFile> weights;
-    if (!options.init.empty()) {
+    const bool begins = !resumed.found();  // what goes on has its own weights
+    if (begins && !options.init.empty()) {
       weights = std::make_unique<nn::WeightsFile>(options.init, *model_,
                                                   models::recommender_tensor_names());
     }
     optim::ZeroOptimizer::check(*model_, training_.rule, world, training_.zero);
-    log_ =
-        train::begin_run({.log = options.log, .trace = options.trace, .save = options.save}, world);
+    log_ = train::begin_run({.log = options.log,
+                             .trace = options.trace,
+                             .save = options.save,
+                             .finished = resumed.log_step()},
+                            world);
     input_ = std::make_unique<data::RatingInput>(task.batches);
     optimizer_ =
         std::make_unique<optim::ZeroOptimizer>(*model_, training_.rule, world, training_.zero);
     if (weights) optimizer_->set_parameters(weights->source());
+    resumed.restore(*optimizer_);
   }
 
   void train() {
@@ -154,11 +162,11 @@ class Run {
          .loss = [this] { return loss(input_->batch()); },
          .evaluate = [this](int64_t done) { return evaluation(done); },
          .describe =
-             [this](int64_t step) {
-               return JsonObject().add("epoch", task_.batches.epoch(step));
-             }});
+             [this](int64_t step) { return JsonObject().add("epoch", task_.batches.epoch(step)); },
+         .run = run_settings_,
+         .bits = bits_settings("train_recommender", options_.tuned, world_)});
     loop.train();
-    finish(loop.count());
+    if (!loop.stopped()) finish(loop.count());
   }
 
  private:
@@ -168,10 +176,19 @@ class Run {
                                     options_.l2);
   }
 
+  // Takes the place of the checkpoint, if this is its run.
+  void go_on() {
+    if (!resumed_.found() && !options_.checkpoints.options.wanted()) return;
+    run_settings_ = run_settings(header({}), options_.reduction == optim::Reduction::fast);
+    run_settings_.push_back({"data", fmt::format("{:016x}", digest_of_ratings(task_.data))});
+    resumed_.check(run_settings_, bits_settings("train_recommender", options_.tuned, world_));
+    resumed_.place(training_.loop);
+  }
+
   void announce() {
     std::optional<train::RankingQuality> popularity;  // the log's, and rank 0 writes it
     if (task_.ranking && world_.rank == 0) popularity = task_.ranking->popularity();
-    log_->write(header(popularity));
+    log_->write(log_->empty() ? header(popularity) : resumed_.log_line(header(popularity)));
     train::announce_run(training_, options_.model.name, *model_, world_);
     spdlog::info("{}: {}", options_.data.empty() ? task_.data.format : options_.data,
                  task_.data.description());
@@ -255,6 +272,8 @@ class Run {
   }
 
   const RecommenderTrainOptions& options_;
+  const Resumed& resumed_;
+  dist::Settings run_settings_;
   dist::World& world_;
   train::TrainingRun training_;
   const Task& task_;
@@ -299,7 +318,9 @@ int run(int argc, char** argv, dist::World& world) {
   }
   dist::choose_devices(world, options.devices);
   if (!options.tuned.empty()) train::use_tuned_file(options.tuned, world);
-  Run training(options, task, world);
+  const Resumed resumed(options.checkpoints, world);
+  if (resumed.finished(options.steps)) return 0;
+  Run training(options, task, resumed, world);
   training.train();
   return 0;
 }

@@ -82,33 +82,43 @@ train::PlannedImages planned(const ImageTrainOptions& options, const data::Image
 // One training run of a rank: what its steps need, together.
 class Run {
  public:
-  Run(const ImageTrainOptions& options, const data::ImageData& data, dist::World& world)
+  Run(const ImageTrainOptions& options, const data::ImageData& data, const Resumed& resumed,
+      dist::World& world)
       : options_(options),
+        resumed_(resumed),
         world_(world),
         training_(image_training_run(options)),
         data_(data),
         model_(build_model(options, data)) {
-    set_thread_count(dist::threads_per_rank(options.threads, world.local_size));
+    set_thread_count(resumed.threads(options.threads, world));
     check_inputs(world, options, {});
     std::unique_ptr<nn::WeightsFile> weights;
-    if (!options.init.empty()) weights = std::make_unique<nn::WeightsFile>(options.init, *model_);
+    const bool begins = !resumed.found();  // what goes on has its own weights
+    if (begins && !options.init.empty())
+      weights = std::make_unique<nn::WeightsFile>(options.init, *model_);
     if (world.size > 1 && !world.communicator->device().is_cpu()) {
       train::choose_algorithms(training_, planned(options, data), world.communicator->device());
       dist::share_convolution_choices(world);
     }
     optim::ZeroOptimizer::check(*model_, training_.rule, world, training_.zero);
-    log_ =
-        train::begin_run({.log = options.log, .trace = options.trace, .save = options.save}, world);
     batches_ = std::make_shared<data::TrainingBatches>(
         data.train, data.transform,
         data::TrainingBatches::Schedule{.batch = options.batch,
                                         .steps = options.steps,
+                                        .first_step = resumed.step(),
                                         .ranks = world.size,
                                         .rank = world.rank});
+    go_on();
+    log_ = train::begin_run({.log = options.log,
+                             .trace = options.trace,
+                             .save = options.save,
+                             .finished = resumed.log_step()},
+                            world);
     input_ = std::make_unique<data::ImageInput>(
         batches_, data::ImageInput::Options{.workers = options.workers});
     optimizer_ =
         std::make_unique<optim::ZeroOptimizer>(*model_, training_.rule, world, training_.zero);
+    resumed.restore(*optimizer_);
     if (!weights) return;
     optimizer_->set_parameters(weights->source());
     weights->load_statistics(*model_);
@@ -127,12 +137,24 @@ class Run {
                           .load = [this](const MicroBatch& micro) { load(micro); },
                           .loss = [this] { return loss(input_->images(), input_->labels()); },
                           .evaluate = [this](int64_t done) { return evaluation(done); },
-                          .describe = [this](int64_t step) { return describe(step); }});
+                          .describe = [this](int64_t step) { return describe(step); },
+                          .run = run_settings_,
+                          .bits = bits_settings("train_resnet", options_.tuned, world_)});
     loop.train();
-    finish(loop.count());
+    if (!loop.stopped()) finish(loop.count());
   }
 
  private:
+  // Takes the place of the checkpoint, if this is its run.
+  void go_on() {
+    if (!resumed_.found() && !options_.checkpoints.options.wanted()) return;
+    const bool ranks_matter = options_.sync_bn || options_.reduction == optim::Reduction::fast;
+    run_settings_ = run_settings(header(), ranks_matter);
+    run_settings_.push_back({"data", fmt::format("{:016x}", data::digest_of_images(data_, false))});
+    resumed_.check(run_settings_, bits_settings("train_resnet", options_.tuned, world_));
+    resumed_.place(training_.loop);
+  }
+
   Tensor loss(const Tensor& images, const Tensor& labels) {
     return ops::smoothed_cross_entropy((*model_)(images), labels, options_.label_smoothing);
   }
@@ -151,7 +173,7 @@ class Run {
   }
 
   void announce() {
-    log_->write(header());
+    log_->write(log_->empty() ? header() : resumed_.log_line(header()));
     train::announce_run(training_, options_.model, *model_, world_);
     spdlog::info("{}: {}", options_.data.empty() ? data_.format : options_.data,
                  data_.description());
@@ -201,7 +223,8 @@ class Run {
     const optim::Plan plan =
         train::plan_run(training_, *model_, planned(options_, data_), train::place_of(world_));
     train::report_run(plan, count, world_, *log_, [&] {
-      const int64_t updates = count.steps - count.skipped;
+      const train::LoopOptions& loop = training_.loop;
+      const int64_t updates = loop.first_step + count.steps - loop.skipped - count.skipped;
       if (!options_.save.empty()) save(updates * options_.batch.micro_batches());
       if (!options_.trace.empty()) train::write_trace(options_.trace, world_);
     });
@@ -218,6 +241,8 @@ class Run {
   }
 
   const ImageTrainOptions& options_;
+  const Resumed& resumed_;
+  dist::Settings run_settings_;
   dist::World& world_;
   train::TrainingRun training_;
   const data::ImageData& data_;
@@ -264,7 +289,9 @@ int run(int argc, char** argv, dist::World& world) {
   }
   dist::choose_devices(world, options.devices);
   if (!options.tuned.empty()) train::use_tuned_file(options.tuned, world);
-  Run training(options, data, world);
+  const Resumed resumed(options.checkpoints, world);
+  if (resumed.finished(options.steps)) return 0;
+  Run training(options, data, resumed, world);
   training.train();
   return 0;
 }

@@ -47,7 +47,8 @@ DeviceMemory& memory_of(Device device) {
 
 std::string_view category_name(Category category) {
   constexpr std::string_view names[] = {"parameters",  "gradients",     "optimizer_state",
-                                        "activations", "communication", "workspace"};
+                                        "activations", "communication", "workspace",
+                                        "checkpoint"};
   return names[static_cast<size_t>(category)];
 }
 

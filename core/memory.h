@@ -25,8 +25,9 @@ enum class Category : uint8_t {
   activations,
   communication,
   workspace,
+  checkpoint,  // what is about to be written, while the run goes on
 };
-inline constexpr int category_count = 6;
+inline constexpr int category_count = 7;
 
 std::string_view category_name(Category category);
 

@@ -94,6 +94,12 @@ void HostWork::end(std::exception_ptr error) {
 
 namespace {
 
+// Texts travel in rounds of a few KiB a rank, so that a long one does not need memory for all of
+// them at once on every rank.
+int64_t text_round(int64_t ranks) {
+  return std::clamp<int64_t>((int64_t{1} << 20) / ranks, 4096, 65536);
+}
+
 /// Calls take(source, part) with the text of each rank, part after part.
 template <class Take>
 void gather_parts(Communicator& communicator, const std::string& text, Take&& take) {
@@ -105,9 +111,7 @@ void gather_parts(Communicator& communicator, const std::string& text, Take&& ta
   lengths.all_gather(communicator, Traffic::other).wait();
   const int64_t longest = *std::ranges::max_element(lengths.values().values<int64_t>());
 
-  // In rounds of a few KiB a rank, so that a long text does not need memory for all of them at once
-  // on every rank.
-  const int64_t round = std::clamp<int64_t>((int64_t{1} << 20) / ranks, 4096, 65536);
+  const int64_t round = text_round(ranks);
   const HostBuffer pieces(ranks * round, DType::u8, communicator);
   auto* const bytes = reinterpret_cast<char*>(pieces.data<uint8_t>());
 
@@ -126,6 +130,10 @@ void gather_parts(Communicator& communicator, const std::string& text, Take&& ta
 }
 
 }  // namespace
+
+int64_t text_exchange_bytes(int64_t ranks) {
+  return ranks * (text_round(ranks) + static_cast<int64_t>(sizeof(int64_t)));
+}
 
 std::vector<std::string> gather_text(Communicator& communicator, const std::string& text) {
   std::vector<std::string> texts;

@@ -195,6 +195,9 @@ int64_t nccl_staging_bytes(int64_t ranks, const NcclOptions& options = {});
 /// Every rank's text on rank 0, in rank order; empty elsewhere. Collective.
 std::vector<std::string> gather_text(Communicator& communicator, const std::string& text);
 
+/// Bytes on the host that both take while they run, however long texts are.
+int64_t text_exchange_bytes(int64_t ranks);
+
 /// Rank 0's text, on every rank. Collective.
 std::string broadcast_text(Communicator& communicator, const std::string& text);
 

@@ -100,6 +100,11 @@ class SafetensorsWriter {
   /// A whole tensor on the CPU, of any dtype.
   void write(std::string_view name, const Tensor& tensor);
 
+  /// What the file begins with, before the tensors' bytes: the length and the JSON.
+  const std::string& header() const { return header_; }
+  /// Where a tensor's bytes begin in the file.
+  int64_t position(std::string_view name) const;
+
   /// Makes the file appear at `path`. Throws where an element was not written.
   void commit();
 
@@ -108,7 +113,10 @@ class SafetensorsWriter {
                    std::span<const std::byte> bytes);
   void mark_written(const SafetensorsEntry& entry, int64_t begin, int64_t end);
 
+  const SafetensorsEntry& entry(std::string_view name) const;
+
   OutputFile file_;
+  std::string header_;
   int64_t data_begin_ = 0;  // of the tensors' bytes in the file
   std::map<std::string, SafetensorsEntry, std::less<>> entries_;
   std::map<int64_t, int64_t> written_;  // ranges of the tensors' bytes, begin -> end

@@ -45,10 +45,22 @@ SafetensorsWriter::SafetensorsWriter(const std::string& path, std::vector<Safete
   }
   const std::string header = make_header(entries, metadata);
   const uint64_t header_bytes = header.size();
-  file_.write(&header_bytes, sizeof(header_bytes));
-  file_.write(header);
-  data_begin_ = static_cast<int64_t>(sizeof(header_bytes) + header_bytes);
+  header_.assign(reinterpret_cast<const char*>(&header_bytes), sizeof(header_bytes));
+  header_ += header;
+  file_.write(header_);
+  data_begin_ = std::ssize(header_);
   for (SafetensorsEntry& entry : entries) entries_.emplace(entry.name, std::move(entry));
+}
+
+const SafetensorsEntry& SafetensorsWriter::entry(std::string_view name) const {
+  const auto found = entries_.find(name);
+  TESSERA_CHECK(found != entries_.end(), "safetensors: the file was not to have a tensor '{}'",
+                name);
+  return found->second;
+}
+
+int64_t SafetensorsWriter::position(std::string_view name) const {
+  return data_begin_ + entry(name).begin;
 }
 
 void SafetensorsWriter::write(std::string_view name, const Tensor& tensor) {
@@ -58,10 +70,7 @@ void SafetensorsWriter::write(std::string_view name, const Tensor& tensor) {
 
 void SafetensorsWriter::write_bytes(std::string_view name, DType dtype, int64_t first,
                                     std::span<const std::byte> bytes) {
-  const auto found = entries_.find(name);
-  TESSERA_CHECK(found != entries_.end(), "safetensors: the file was not to have a tensor '{}'",
-                name);
-  const SafetensorsEntry& entry = found->second;
+  const SafetensorsEntry& entry = this->entry(name);
   TESSERA_CHECK(entry.dtype == safetensors_dtype(dtype),
                 "safetensors: '{}' is written as {}, expected {}", name, safetensors_dtype(dtype),
                 entry.dtype);

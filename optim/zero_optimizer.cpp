@@ -270,8 +270,10 @@ LaunchedStep ZeroOptimizer::launch_step() {
                 state.finished(), state.micro_step().count);
   dropout_state() = {};  // a forward after this belongs to no step
   const int64_t number = engine_->launch();
-  return {*engine_, number, engine_->deferred()};
+  return {*engine_, number, engine_->deferred(), engine_->last_notes()};
 }
+
+void ZeroOptimizer::set_notes(uint8_t notes) { engine_->set_notes(notes); }
 
 StepReport ZeroOptimizer::step(int64_t step, const Batch& batch,
                                const std::function<Tensor(const MicroBatch&)>& loss) {
@@ -344,14 +346,30 @@ void ZeroOptimizer::for_each_parameter(
 bool ZeroOptimizer::scales_losses() const { return engine_->scales_losses(); }
 
 void ZeroOptimizer::set_parameters(const ParameterSource& source, RuleState state) {
-  TESSERA_CHECK(
-      !engine_->state().began() && !engine_->under_way(),
-      "set_parameters: step {} is not finished; end it with step(), or ask for the result "
-      "of its launch, first",
-      step_number(engine_->state().step()));
+  check_between_steps("set_parameters");
   synchronize();
   for (StagedPartition* staged : engine_->partitions()) staged->fill(source);
   if (state == RuleState::reset) engine_->reset_rule_state();
+}
+
+std::vector<StateTensor> ZeroOptimizer::state_tensors() const { return engine_->state_tensors(); }
+
+std::vector<StatePiece> ZeroOptimizer::own_state_pieces() const {
+  check_between_steps("own_state_pieces");
+  return engine_->own_state();
+}
+
+void ZeroOptimizer::restore_state(const StateSource& source) {
+  check_between_steps("restore_state");
+  synchronize();
+  engine_->restore(source);
+}
+
+void ZeroOptimizer::check_between_steps(const char* what) const {
+  TESSERA_CHECK(!engine_->state().began() && !engine_->under_way(),
+                "{}: step {} is not finished; end it with step(), or ask for the result of its "
+                "launch, first",
+                what, step_number(engine_->state().step()));
 }
 
 StateByName ZeroOptimizer::state() const {

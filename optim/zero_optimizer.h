@@ -34,6 +34,7 @@
 #include "dist/bootstrap.h"
 #include "nn/parameter_source.h"
 #include "optim/rules/update_rule.h"
+#include "optim/zero/optimizer_state.h"
 #include "optim/zero/options.h"
 #include "optim/zero/step_report.h"
 
@@ -59,14 +60,17 @@ class [[nodiscard]] LaunchedStep {
   /// Whether get() has something to wait for: with a GPU, but for loss scaling and offload, with
   /// which the launch itself waits. The same on every rank.
   bool deferred() const { return deferred_; }
+  /// The bits that set_notes was given on any rank, known without waiting, the same on every rank.
+  uint8_t notes() const { return notes_; }
 
  private:
   friend class ZeroOptimizer;
-  LaunchedStep(class ZeroEngine& engine, int64_t number, bool deferred)
-      : engine_(&engine), number_(number), deferred_(deferred) {}
+  LaunchedStep(class ZeroEngine& engine, int64_t number, bool deferred, uint8_t notes)
+      : engine_(&engine), number_(number), deferred_(deferred), notes_(notes) {}
   ZeroEngine* engine_;
   int64_t number_;
   bool deferred_;
+  uint8_t notes_;
 };
 
 class ZeroOptimizer {
@@ -158,6 +162,11 @@ class ZeroOptimizer {
   StepReport step(int64_t step, const Batch& batch,
                   const std::function<Tensor(const MicroBatch&)>& loss);
 
+  /// Bits that travel with what the ranks tell each other at the end of the running step, or the
+  /// next one, and cost nothing: LaunchedStep::notes has those of all ranks. So ranks agree,
+  /// between two steps, on what one of them has heard: a signal, or a file that is written.
+  void set_notes(uint8_t notes);
+
   /// The step's summed gradient of a parameter, f32 and whole on every rank, between the last
   /// backward and step(). Collective.
   Tensor gradient(const std::string& name);
@@ -183,6 +192,17 @@ class ZeroOptimizer {
   /// must have set all parameters before the state goes.
   void set_parameters(const ParameterSource& source, RuleState state = RuleState::reset);
 
+  /// All tensors that a run needs in order to go on, the same on every rank and at every stage.
+  std::vector<StateTensor> state_tensors() const;
+  /// What this rank answers for of them, between steps: the own shards at every stage, and of
+  /// what no rank shards rank 0. Good until the next step. Counts are copies in the host's memory,
+  /// of the category checkpoint.
+  std::vector<StatePiece> own_state_pieces() const;
+  /// Goes on from there: the next steps have the bits that they would have had where the state was
+  /// taken. Every rank asks for what it holds. Throws where a step is not finished, and what
+  /// `source` throws; then the optimizer holds a mixture, and its job should end.
+  void restore_state(const StateSource& source);
+
   /// The own shards of the parameters' optimizer state, by name.
   StateByName state() const;
   /// The state of whole parameters, on rank `root`; empty elsewhere. Collective.
@@ -195,6 +215,7 @@ class ZeroOptimizer {
  private:
   friend class MicroBatches;
   MicroBatches all_of(int64_t step, const Batch& batch);
+  void check_between_steps(const char* what) const;
   /// Does nothing where this micro-step is running already.
   void begin(const MicroBatches& batches, int64_t micro_step);
   MicroBatch describe(const MicroBatches& batches, int64_t micro_step) const;

@@ -28,7 +28,7 @@ std::unique_ptr<RunLog> begin_run(const RunFiles& files, const dist::World& worl
   }
   // A rank with bad input ends the job here, before the log replaces an older one.
   world.communicator->barrier();
-  auto log = std::make_unique<RunLog>(world.rank == 0 ? files.log : "");
+  auto log = std::make_unique<RunLog>(world.rank == 0 ? files.log : "", files.finished);
   trace::enable(false);
   if (!files.trace.empty()) begin_trace(world);
   memory_ledger(default_device()).reset_peaks();
@@ -45,6 +45,11 @@ StepLoop::StepLoop(const LoopOptions& options, const dist::World& world,
       log_(log),
       work_(std::move(work)),
       progress_(options.steps, world.rank == 0, work_.unit) {
+  if (options.checkpoints.wanted()) {
+    checkpoints_ = std::make_unique<RunCheckpoints>(
+        options.checkpoints, world, optimizer, log,
+        CheckpointInfo{.run = std::move(work_.run), .bits = std::move(work_.bits)});
+  }
   TESSERA_CHECK(work_.forward, "train: the loop has no forward");
   TESSERA_CHECK(!work_.load == !work_.loss, "train: the loop has one of load and loss alone");
   TESSERA_CHECK(work_.evaluate || options.eval_every == 0,
@@ -58,20 +63,43 @@ StepLoop::StepLoop(const LoopOptions& options, const dist::World& world,
 }
 
 void StepLoop::train() {
-  for (int64_t step = 0; step < options_.steps; ++step) {
+  const int64_t done = run_steps();
+  optimizer_.synchronize();
+  if (!checkpoints_) return;
+  const std::string path = checkpoints_->finish(done, options_.skipped + count_.skipped);
+  if (stopped_) {
+    spdlog::info("stopped after step {} of {}; the same command goes on from {}", done,
+                 options_.steps, path);
+  } else {
+    spdlog::info("checkpoint: {}", path);
+  }
+  checkpoints_.reset();
+}
+
+int64_t StepLoop::run_steps() {
+  for (int64_t step = options_.first_step; step < options_.steps; ++step) {
+    if (checkpoints_) optimizer_.set_notes(checkpoints_->notes());
     launch(step);
     const int64_t done = step + 1;
     const bool last = done == options_.steps;
     const bool evaluates = options_.eval_every > 0 && (last || done % options_.eval_every == 0);
+    const uint8_t notes = running_->launched.notes();
+    const bool saves = checkpoints_ && checkpoints_->saves(done, notes);
+    stopped_ = checkpoints_ && !last && RunCheckpoints::stops(notes);
     // A GPU's step is logged while it computes the next one.
-    if (last || evaluates || !running_->launched.deferred()) log_running();
+    const bool looks = last || evaluates || saves || stopped_;
+    if (looks || !running_->launched.deferred()) log_running();
     if (evaluates) {
       const StepWork::Evaluation evaluation = work_.evaluate(done);
       log_.write(evaluation.line);
       progress_.evaluation(done, evaluation.text);
     }
+    if (stopped_) return done;
+    if (checkpoints_ && !last) {
+      checkpoints_->after_step(done, options_.skipped + count_.skipped, notes);
+    }
   }
-  optimizer_.synchronize();
+  return options_.steps;
 }
 
 // Launches a step, and logs the one before it if that is still to do, also where this one fails.
@@ -98,7 +126,8 @@ void StepLoop::log_running() {
   running_.reset();
   log_.write(step_line(line, work_.unit).append(description));
   progress_.step(line);
-  count_ = {.steps = line.step + 1, .skipped = count_.skipped + (line.skipped ? 1 : 0)};
+  count_ = {.steps = line.step + 1 - options_.first_step,
+            .skipped = count_.skipped + (line.skipped ? 1 : 0)};
 }
 
 StepLine StepLoop::line_of(Running& running) {

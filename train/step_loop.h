@@ -21,6 +21,7 @@
 #include "core/text/json_line.h"
 #include "dist/bootstrap.h"
 #include "optim/zero_optimizer.h"
+#include "train/checkpoint/run_checkpoints.h"
 #include "train/report/progress.h"
 #include "train/report/run_log.h"
 #include "train/report/run_report.h"
@@ -46,6 +47,9 @@ struct StepWork {
   std::function<Evaluation(int64_t)> evaluate = nullptr;
   /// More members for a step's line of the log; asked when the step is launched.
   std::function<JsonObject(int64_t)> describe = [](int64_t) { return JsonObject(); };
+  /// What checkpoints say of the run, and on what its bits depend besides (manifest.h).
+  dist::Settings run = {};
+  dist::Settings bits = {};
 };
 
 /// Files that a run writes; without a path one is not written.
@@ -53,6 +57,8 @@ struct RunFiles {
   std::string log = {};    // JSON lines (run_log.h)
   std::string trace = {};  // of all ranks (trace_file.h)
   std::string save = {};   // what the caller saves at the end
+  /// Where the log is that of the run so far: steps that were done (run_log.h).
+  std::optional<int64_t> finished = std::nullopt;
 };
 /// Begins a run, before it holds anything. First all that the run writes must be writable, and no
 /// rank have bad input; only then the log, which is open on rank 0, replaces an older one. Memory
@@ -67,9 +73,14 @@ class StepLoop {
   StepLoop(const StepLoop&) = delete;
   StepLoop& operator=(const StepLoop&) = delete;
 
-  /// All steps. Throws on every rank where a loss or gradient is not finite. Collective.
+  /// All steps from first_step on, or up to the one after which a signal ends the run. Throws on
+  /// every rank where a loss or gradient is not finite, or the last checkpoint cannot be written.
+  /// Collective.
   void train();
+  /// The steps that this process has done.
   const StepCount& count() const { return count_; }
+  /// Whether a signal has ended the run before its last step.
+  bool stopped() const { return stopped_; }
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -82,6 +93,7 @@ class StepLoop {
     JsonObject description;
   };
 
+  int64_t run_steps();
   void launch(int64_t step);
   void log_running();
   StepLine line_of(Running& running);
@@ -97,6 +109,8 @@ class StepLoop {
   std::optional<Running> running_;
   Clock::time_point last_end_;
   StepCount count_;
+  bool stopped_ = false;
+  std::unique_ptr<RunCheckpoints> checkpoints_;
 };
 
 /// What ranks held and sent, beside what was planned: a line of the log, and tables on rank 0's

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "core/micro_batch.h"
 #include "nn/module.h"
@@ -16,10 +17,27 @@
 
 namespace tessera::train {
 
+/// When a run is saved so that it can go on (train/checkpoint/run_checkpoints.h).
+struct CheckpointOptions {
+  std::string folder = {};  // empty: never
+  int64_t every = 0;        // steps; 0: at the end, and when it is asked for
+  int64_t keep = 3;         // the newest of them stay
+  bool async = true;        // from a copy of the state, while steps go on
+  int64_t saved_step = -1;  // of which the folder has a checkpoint already
+
+  bool wanted() const { return !folder.empty(); }
+  bool staged() const { return wanted() && async; }
+};
+
 struct LoopOptions {
   int64_t steps = 0;
   Batch batch;
   int64_t eval_every = 0;  // steps between evaluations, of which one is at the end; 0: none
+  CheckpointOptions checkpoints = {};
+  int64_t first_step = 0;  // steps that were done before, of which a checkpoint has the state
+  int64_t skipped = 0;     // of these
+
+  int64_t steps_left() const { return steps - first_step; }
 };
 
 struct TrainingRun {

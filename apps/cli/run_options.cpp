@@ -124,6 +124,7 @@ void add_run_options(Flags& app, GivenRun& given, RunOptions& options, const Run
                "Let ranks compare all that they read, not 64 places spread over it")
       ->group("Data");
   add_output(app, given, options, flags);
+  add_checkpoint_options(app, options.checkpoints);
 }
 
 void fill_run(const GivenRun& given, const TrainDefaults& defaults, RunOptions& options) {
@@ -144,6 +145,7 @@ void fill_run(const GivenRun& given, const TrainDefaults& defaults, RunOptions& 
   options.overlap = given.overlap == "on";
   options.graph = given.graph == "on";
   options.reduction = reduction(given.buckets);
+  fill_checkpoints(options.checkpoints);
   check_training(options);
   sum_dtype(options.memory);  // refuses what does not go with the precision
 }

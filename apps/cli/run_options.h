@@ -13,6 +13,7 @@
 #include "apps/cli/flags.h"
 #include "apps/cli/model_options.h"
 #include "apps/cli/paths.h"
+#include "apps/cli/resume.h"
 #include "optim/zero_optimizer.h"
 #include "train/training_run.h"
 
@@ -46,6 +47,7 @@ struct RunOptions {
 
   int64_t eval_every = 0;  // 0: never
 
+  CheckpointFlags checkpoints;
   std::string save;
   std::string init;
   std::string tuned;  // a table that tune wrote

@@ -81,6 +81,7 @@ class Planner {
   Plan make(const std::vector<PlanGroup>& groups) {
     for (const PlanGroup& group : groups) {
       add_values(group);
+      if (input_.checkpoint_staging) add_staging(group);
       if (!group.trainable) continue;
       trainable_ += std::ssize(group.registered);
       add_gradients(group);
@@ -89,6 +90,7 @@ class Planner {
     }
     add_step();
     add_statistics();
+    if (input_.checkpoints) add_checkpoints();
     if (input_.staged) add_mirrors();
     sum_up();
     return plan_;
@@ -154,6 +156,29 @@ class Planner {
     }
     add(plan_.parts.values, held * bytes);
     add(plan_.padding, padding * bytes);
+  }
+
+  // The own shards, at every stage: f32 weights and state, or the values of frozen parameters.
+  void add_staging(const PlanGroup& group) {
+    const int64_t bytes =
+        group.trainable ? (1 + input_.state_tensors) * f32_bytes : dtype_size(group.dtype);
+    for (size_t p = 0; p < group.registered.size(); ++p) {
+      const int64_t elements = group.layout.owned(static_cast<int>(p), rank_).size();
+      add(plan_.checkpoint, CheckedInt(elements) * bytes);
+    }
+  }
+
+  // What rank 0 writes for all: a count of updates for each parameter, the loss scale and its age.
+  void add_checkpoints() {
+    plan_.parts.texts = dist::text_exchange_bytes(input_.ranks);
+    if (rank_ != 0) return;
+    const bool scaled = input_.loss_scaling ||
+                        std::ranges::any_of(input_.parameters, [](const PlanParameter& parameter) {
+                          return parameter.dtype == DType::f16;
+                        });
+    constexpr int64_t count_bytes = 8;
+    add(plan_.checkpoint,
+        CheckedInt(trainable_) * count_bytes + (scaled ? f32_bytes + count_bytes : 0));
   }
 
   // A buffer of so many bytes is handed to a collective.
@@ -222,8 +247,8 @@ class Planner {
 
   void add_step() {
     const CheckedInt losses = CheckedInt(micro_steps_) * f32_bytes;
-    // A bit for each micro-step (had it data?) and each parameter (had it a gradient?).
-    const CheckedInt flags = ((CheckedInt(micro_steps_) + trainable_ + 7).value()) / 8;
+    // A byte of notes, a bit for each micro-step (had it data?) and parameter (had it a gradient?).
+    const CheckedInt flags = 1 + ((CheckedInt(micro_steps_) + trainable_ + 7).value()) / 8;
     // A graph leaves its loss in a place of its own.
     plan_.parts.losses = (losses * input_.ranks + (input_.graph ? f32_bytes : 0)).value();
     pass(losses * input_.ranks);
@@ -248,6 +273,7 @@ class Planner {
     const CheckedInt slot = (values + 1) * f32_bytes;  // the last value says that there was data
     const bool synchronized = input_.sync_batch_norm && input_.ranks > 1;
     plan_.parts.running = (values * f32_bytes).value();
+    if (input_.checkpoint_staging && rank_ == 0) add(plan_.checkpoint, values * f32_bytes);
     add(plan_.parts.statistics, slot);
     if (!synchronized) {
       add(plan_.parts.statistics, slot * micro_steps_ * input_.ranks);
@@ -280,12 +306,13 @@ class Planner {
     add(input_.offload ? plan_.host.optimizer_state : plan_.optimizer_state, state);
     const bool apart = !input_.device.is_cpu();  // device and host
     plan_.host.communication =
-        (CheckedInt(p.crossing) + p.fetched + p.mirrors + (apart ? p.flags : 0)).value();
+        (CheckedInt(p.crossing) + p.fetched + p.mirrors + (apart ? p.flags + p.texts : 0)).value();
     add(plan_.communication, CheckedInt(p.staging) + p.scattered + p.norms + p.losses +
-                                 p.statistics + p.scalars + (apart ? 0 : p.flags));
+                                 p.statistics + p.scalars + (apart ? 0 : p.flags + p.texts));
     // So that the plan's own sums hold.
     CheckedInt all = CheckedInt(plan_.parameters) + plan_.gradients + plan_.communication + state;
     all += plan_.host.communication;
+    all += plan_.checkpoint;
     CheckedInt traffic = 0;
     for (const int64_t bytes : plan_.traffic) traffic += bytes;
   }

@@ -39,6 +39,7 @@ struct PlanParts {
   int64_t scalars = 0;        // with a GPU: what a step ends with, there,
   int64_t fetched = 0;        // and its copies on the host
   int64_t crossing = 0;       // offload: sums and weights between device and host
+  int64_t texts = 0;          // checkpoints: what ranks tell each other of them, on the host
   int64_t mirrors = 0;        // staged: of the largest calls, and the staging of the host
 };
 
@@ -50,6 +51,7 @@ struct Plan {
   int64_t gradients = 0;
   int64_t optimizer_state = 0;
   int64_t communication = 0;
+  int64_t checkpoint = 0;  // on the host, wherever ranks compute
   /// Peaks that follow from the model's operations; absent where no formula was asked.
   std::optional<int64_t> activations = std::nullopt;
   std::optional<int64_t> workspace = std::nullopt;
@@ -70,8 +72,8 @@ struct Plan {
   /// What of it makes the update known to all: a step without an update does not send it.
   std::array<int64_t, dist::traffic_count> update_traffic{};
 
-  /// Of the device: what optimizer and communicator hold; with activations and workspace, as far
-  /// as these are known, an upper bound of all at once.
+  /// Of the device, but for checkpoints: what optimizer and communicator hold; with activations and
+  /// workspace, as far as these are known, an upper bound of all at once.
   int64_t memory() const { return parameters + gradients + optimizer_state + communication; }
   int64_t peak() const { return memory() + activations.value_or(0) + workspace.value_or(0); }
   int64_t sent() const;

@@ -41,6 +41,9 @@ struct PlanInput {
   /// Master weights and state on the host, where that is another device than the values'.
   bool offload = false;
   bool graph = false;
+  bool checkpoints = false;         // are written,
+  bool checkpoint_staging = false;  // from a copy of the own state
+  bool loss_scaling = false;        // also without parameters of f16
   int64_t statistics = 0;  // values of running statistics: two for each channel of a batch norm
   int64_t batch_norms = 0;
   bool sync_batch_norm = false;

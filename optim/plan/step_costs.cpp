@@ -137,7 +137,7 @@ class Costs {
       parameters += std::ssize(group.registered);
     }
     const double micro_steps = static_cast<double>(input_.batch.micro_steps(input_.ranks));
-    const double flags = std::ceil((micro_steps + static_cast<double>(parameters)) / 8);
+    const double flags = 1 + std::ceil((micro_steps + static_cast<double>(parameters)) / 8);
     for (const double bytes : {blocks * f64_bytes, micro_steps * f32_bytes, flags}) {
       costs_.end.seconds += transfer_seconds(input_, rates_, bytes);
     }

@@ -7,15 +7,33 @@
 
 namespace tessera::optim {
 
+namespace {
+
+void check_scale(float scale) {
+  int exponent = 0;
+  if (!(scale >= 1) || std::frexp(scale, &exponent) != 0.5f) {
+    fail_input("loss scale {}, expected a power of two, at least 1", scale);
+  }
+}
+
+}  // namespace
+
 LossScaler::LossScaler(const LossScaling& options)
     : scale_(options.initial), growth_interval_(options.growth_interval) {
-  int exponent = 0;
-  if (!(scale_ >= 1) || std::frexp(scale_, &exponent) != 0.5f) {
-    fail_input("loss scale {}, expected a power of two, at least 1", scale_);
-  }
+  check_scale(scale_);
   if (growth_interval_ < 1) {
     fail_input("loss scale grows after {} steps, expected at least 1", growth_interval_);
   }
+}
+
+void LossScaler::restore(float scale, int64_t good_steps) {
+  check_scale(scale);
+  if (good_steps < 0 || good_steps >= growth_interval_) {
+    fail_input("loss scale after {} good steps, expected from 0 to {}", good_steps,
+               growth_interval_ - 1);
+  }
+  scale_ = scale;
+  good_steps_ = good_steps;
 }
 
 void LossScaler::step(bool overflow, int64_t step) {

@@ -19,6 +19,10 @@ class LossScaler {
   explicit LossScaler(const LossScaling& options);
 
   float scale() const { return scale_; }
+  /// Since the scale last changed.
+  int64_t good_steps() const { return good_steps_; }
+  /// Goes on from there. Throws InputError where no scaler can be.
+  void restore(float scale, int64_t good_steps);
   /// After each step. Throws where an overflow would bring the scale under 1.
   void step(bool overflow, int64_t step);
 

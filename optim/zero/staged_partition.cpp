@@ -49,6 +49,12 @@ std::unique_ptr<UpdatePlace> update_place(const Partition& partition, Device dev
           .values = partition.dtype()});
 }
 
+ParameterSource values_of(const StateSource& source, const std::string& kind) {
+  return [&source, kind](const nn::NamedParameter& named, int64_t begin, std::span<float> out) {
+    source.read(state_path(named.name, kind), begin, out);
+  };
+}
+
 // Copies what `range` of a bucket holds of each of its parameters; `values` begins at range.begin.
 void copy_out(const Partition& partition, int bucket, const dist::Range& range,
               std::span<const float> values, const std::string& state_name, StateByName& result) {
@@ -107,6 +113,37 @@ dist::Range StagedPartition::range(int bucket) const { return partition_.held_ra
 
 Tensor StagedPartition::weights(int bucket) const { return partition_.held_values(bucket); }
 
+StateTensor StagedPartition::state_tensor(int parameter, const std::string& kind,
+                                          DType dtype) const {
+  const nn::NamedParameter& named = partition_.parameter(parameter).named;
+  return {named.name, kind, dtype, named.parameter.shape()};
+}
+
+void StagedPartition::list_state(std::vector<StateTensor>& list) const {
+  for (int p = 0; p < std::ssize(partition_.parameters()); ++p) {
+    list.push_back(state_tensor(p, value_kind, partition_.dtype()));
+  }
+}
+
+void StagedPartition::list_pieces_of(const std::string& kind, int bucket, const Tensor& held,
+                                     std::vector<StatePiece>& list) const {
+  const dist::Range own = partition_.own_range(bucket);
+  const int64_t offset = own.begin - range(bucket).begin;
+  for (const Partition::Part& part : partition_.parts(bucket, own)) {
+    const int64_t at = offset + part.offset;
+    list.push_back({.of = state_tensor(part.parameter, kind, held.dtype()),
+                    .begin = part.begin,
+                    .end = part.end,
+                    .values = held.flat(at, at + part.end - part.begin)});
+  }
+}
+
+void StagedPartition::list_pieces(std::vector<StatePiece>& list) const {
+  for (int b = 0; b < partition_.buckets(); ++b) list_pieces_of(value_kind, b, weights(b), list);
+}
+
+void StagedPartition::restore(const StateSource& source) { fill(values_of(source, value_kind)); }
+
 TrainablePartition::TrainablePartition(std::vector<PlacedParameter> parameters, int64_t first,
                                        const UpdateRule& rule,
                                        std::shared_ptr<dist::Communicator> communicator,
@@ -138,6 +175,32 @@ void TrainablePartition::make_policies(const UpdateRule& rule, const ZeroOptions
 void TrainablePartition::fill(const ParameterSource& source) {
   StagedPartition::fill(source);
   updates_->fill(source);
+}
+
+void TrainablePartition::list_state(std::vector<StateTensor>& list) const {
+  for (int p = 0; p < std::ssize(partition_.parameters()); ++p) {
+    list.push_back(state_tensor(p, value_kind, DType::f32));
+    for (const std::string& name : updates_->state_names()) {
+      list.push_back(state_tensor(p, name, DType::f32));
+    }
+  }
+}
+
+void TrainablePartition::list_pieces(std::vector<StatePiece>& list) const {
+  StagedPartition::list_pieces(list);
+  const std::vector<std::string> names = updates_->state_names();
+  for (int b = 0; b < partition_.buckets(); ++b) {
+    const std::vector<Tensor> state = updates_->state(b);
+    for (size_t i = 0; i < names.size(); ++i) list_pieces_of(names[i], b, state[i], list);
+  }
+}
+
+void TrainablePartition::restore(const StateSource& source) {
+  StagedPartition::restore(source);
+  const std::vector<std::string> names = updates_->state_names();
+  for (size_t i = 0; i < names.size(); ++i) {
+    updates_->fill_state(i, values_of(source, names[i]));
+  }
 }
 
 void TrainablePartition::update_and_gather(const UpdateChoice& choice) {

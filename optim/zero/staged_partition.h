@@ -8,6 +8,7 @@
 
 #include "dist/communicator.h"
 #include "optim/zero/gradient_policy.h"
+#include "optim/zero/optimizer_state.h"
 #include "optim/zero/options.h"
 #include "optim/zero/parameter_policy.h"
 #include "optim/zero/partition.h"
@@ -36,7 +37,19 @@ class StagedPartition {
   virtual dist::Range range(int bucket) const;
   virtual Tensor weights(int bucket) const;
 
+  /// Adds every tensor of the parameters' state to `list`, in order of the parameters.
+  virtual void list_state(std::vector<StateTensor>& list) const;
+  /// Adds what the own shards have of it to `list`.
+  virtual void list_pieces(std::vector<StatePiece>& list) const;
+  /// Gives all that this rank holds of it its values.
+  virtual void restore(const StateSource& source);
+
  protected:
+  /// The part of each parameter that the own shard of a bucket has, of `held`, which is of range().
+  void list_pieces_of(const std::string& kind, int bucket, const Tensor& held,
+                      std::vector<StatePiece>& list) const;
+  StateTensor state_tensor(int parameter, const std::string& kind, DType dtype) const;
+
   std::shared_ptr<dist::Communicator> communicator_;
   Partition partition_;
   std::unique_ptr<ParameterPolicy> parameters_;
@@ -57,6 +70,9 @@ class TrainablePartition : public StagedPartition {
   void fill(const ParameterSource& source) override;
   dist::Range range(int bucket) const override { return updates_->range(bucket); }
   Tensor weights(int bucket) const override { return updates_->weights(bucket); }
+  void list_state(std::vector<StateTensor>& list) const override;
+  void list_pieces(std::vector<StatePiece>& list) const override;
+  void restore(const StateSource& source) override;
 
   // At the end of a step, when the gradient sums are with their owners.
   /// Updates what this rank is responsible for of each bucket, and gathers the bucket.

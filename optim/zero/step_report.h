@@ -22,6 +22,7 @@ struct StepReport {
   bool skipped = false;
   /// Parameters that got no gradient in any micro-batch and so no update; each once in a run.
   std::vector<std::string> without_gradient;
+  uint8_t notes = 0;       // the bits that ZeroOptimizer::set_notes was given on any rank
   int64_t exposed_ns = 0;  // waiting for communication, from the step's first micro-batch on
 };
 

@@ -29,6 +29,12 @@ void UpdatePolicy::reset_state() {
   }
 }
 
+void UpdatePolicy::fill_state(size_t index, const nn::ParameterSource& source) {
+  for (int b = 0; b < partition_.buckets(); ++b) {
+    partition_.fill(range_of(state_[index], b), b, range(b), source);
+  }
+}
+
 Tensor UpdatePolicy::weights(int bucket) const {
   return masters_.defined() ? range_of(masters_, bucket) : values(bucket);
 }

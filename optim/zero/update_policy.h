@@ -41,6 +41,8 @@ class UpdatePolicy {
 
   /// Zeroes the rule's state.
   void reset_state();
+  /// Gives the rule's state of number `index`, in the order of state_names(), its values.
+  void fill_state(size_t index, const nn::ParameterSource& source);
 
   /// Which range of a bucket this rank updates.
   virtual dist::Range range(int bucket) const = 0;

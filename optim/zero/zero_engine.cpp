@@ -212,6 +212,7 @@ void ZeroEngine::run_micro_step(const std::function<Tensor()>& loss) {
 
 void ZeroEngine::reduce() {
   if (reduced_) return;
+  record_.set_notes(std::exchange(notes_, uint8_t{0}));
   record_.exchange();
   statistics_.gather();
   reducer_->finish();
@@ -282,6 +283,7 @@ ZeroEngine::Launched ZeroEngine::end_step() {
   launched.report.learning_rate =
       rule_.hyper(1, {}).learning_rate * options_.schedule(state_.step());
   launched.report.skipped = batches_with_data() == 0;
+  launched.report.notes = record_.notes();
   return launched;
 }
 

@@ -77,6 +77,16 @@ class ZeroEngine {
   /// Zeroes the update rule's state, and counts updates from 0 again.
   void reset_rule_state();
 
+  /// All tensors of the state, what this rank answers for of them, and the way back.
+  std::vector<StateTensor> state_tensors() const;
+  std::vector<StatePiece> own_state() const;
+  void restore(const StateSource& source);
+
+  /// What the other ranks hear of with the running step, or the next one.
+  void set_notes(uint8_t notes) { notes_ = notes; }
+  /// Those of all ranks, of the step that was launched last.
+  uint8_t last_notes() const { return record_.notes(); }
+
   const StepState& state() const { return state_; }
   const UpdateRule& rule() const { return rule_; }
   dist::Communicator& communicator() const { return *communicator_; }
@@ -135,6 +145,7 @@ class ZeroEngine {
   std::vector<int64_t> taken_;   // updates so far of each trainable parameter
   std::vector<bool> unreached_;  // of each: whether it was told
 
+  uint8_t notes_ = 0;
   bool reduced_ = false;
   int64_t waited_before_ns_ = 0;
 

@@ -102,18 +102,27 @@ const std::map<std::string, std::string> other = {
     {"--loss", "bpr"},
     {"--negatives", "7"},
     {"--l2", "0.25"},
+    {"--checkpoint-every", "5"},
+    {"--checkpoint-keep", "2"},
+    {"--checkpoint-async", "off"},
+    {"--resume-changed", "lr"},
     {"--top", "3"},
     {"--sampled-items", "9"},
 };
-const std::set<std::string> paths = {"--data",  "--val-data", "--init",
-                                     "--tuned", "--save",     "--trace"};
+const std::set<std::string> paths = {"--data", "--val-data", "--init",   "--tuned",
+                                     "--save", "--trace",    "--resume", "--checkpoint"};
 const std::set<std::string> each_its_own = {"--log", "--threads", "--workers", "--json"};
 
 // Flags that are refused without others.
 const std::map<std::string, std::vector<std::string>> needed = {
-    {"--grad-shard", {"--precision", "bf16"}}, {"--hidden", {"--model", "neumf"}},
-    {"--loss", {"--objective", "ranking"}},    {"--negatives", {"--objective", "ranking"}},
-    {"--top", {"--objective", "ranking"}},     {"--sampled-items", {"--objective", "ranking"}},
+    {"--checkpoint-every", {"--checkpoint", "runs"}},
+    {"--resume-changed", {"--resume", "runs"}},
+    {"--grad-shard", {"--precision", "bf16"}},
+    {"--hidden", {"--model", "neumf"}},
+    {"--loss", {"--objective", "ranking"}},
+    {"--negatives", {"--objective", "ranking"}},
+    {"--top", {"--objective", "ranking"}},
+    {"--sampled-items", {"--objective", "ranking"}},
 };
 
 // `values` are given in place of those in `other`.

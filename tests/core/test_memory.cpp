@@ -20,9 +20,9 @@ using Catch::Matchers::ContainsSubstring;
 
 namespace {
 
-constexpr Category categories[] = {Category::parameters,      Category::gradients,
-                                   Category::optimizer_state, Category::activations,
-                                   Category::communication,   Category::workspace};
+constexpr Category categories[] = {
+    Category::parameters,    Category::gradients, Category::optimizer_state, Category::activations,
+    Category::communication, Category::workspace, Category::checkpoint};
 
 /// What the process-wide ledger counted since the beginning of a test.
 class LedgerSince {
@@ -58,6 +58,7 @@ TEST_CASE("categories have names") {
   CHECK(category_name(Category::activations) == "activations");
   CHECK(category_name(Category::communication) == "communication");
   CHECK(category_name(Category::workspace) == "workspace");
+  CHECK(category_name(Category::checkpoint) == "checkpoint");
 }
 
 TEST_CASE("the ledger counts requested bytes by category, in program order") {

@@ -19,8 +19,9 @@ TEST_CASE("plan: one rank sends nothing") {
   CHECK(plan0.parameters == 2048);
   CHECK(plan0.gradients == 2048 + 2048);  // the micro-batch's and the sum
   CHECK(plan0.optimizer_state == 2 * 2048);
-  CHECK(plan0.communication == 2 * 8 + 4 + 1);  // two block sums, one loss, two flags in a byte
-  CHECK(plan0.memory() == 5 * 2048 + 21);
+  // Two block sums, one loss, a byte of notes, two flags in another.
+  CHECK(plan0.communication == 2 * 8 + 4 + 2);
+  CHECK(plan0.memory() == 5 * 2048 + 22);
   CHECK(plan0.padding == 212 * 4);
   CHECK(plan0.sent() == 0);
   // At stage 3 the shard is everything, and the block that is used has a place of its own.
@@ -48,15 +49,15 @@ TEST_CASE("plan: two ranks, two buckets, every stage") {
   CHECK(stage0.parameters == 6144);
   CHECK(stage0.gradients == 6144 + 3072);
   CHECK(stage0.optimizer_state == 2 * 6144);
-  CHECK(stage0.communication == staging + 6 * 8 + 2 * 2 * 4 + 2);
+  CHECK(stage0.communication == staging + 6 * 8 + 2 * 2 * 4 + 2 * 2);
   CHECK(stage0.padding == (1536 - 1200) * 4);
   // Twice the other's half of the gradients, once the own half of the sums.
   CHECK(sent(stage0, dist::Traffic::gradients) == 2 * 3072 + 3072);
   CHECK(sent(stage0, dist::Traffic::parameters) == 0);
   CHECK(sent(stage0, dist::Traffic::norms) == 3 * 8);
   CHECK(sent(stage0, dist::Traffic::losses) == 2 * 4);
-  CHECK(sent(stage0, dist::Traffic::flags) == 1);
-  CHECK(stage0.sent() == 9216 + 24 + 8 + 1 + 288);  // nine headers
+  CHECK(sent(stage0, dist::Traffic::flags) == 2);
+  CHECK(stage0.sent() == 9216 + 24 + 8 + 2 + 288);  // nine headers
 
   input.stage = 1;
   const Plan stage1 = plan(input, 1);
@@ -138,12 +139,12 @@ TEST_CASE("plan: three ranks, a tied parameter, an uneven last micro-step") {
   CHECK(rank0.parameters == 6144);
   CHECK(rank0.gradients == 3072 + 3072 + 2048);  // a ring for one bucket, the tied slot, shard
   CHECK(rank0.optimizer_state == 2 * 2048);
-  CHECK(rank0.communication == dist::mpi_staging_bytes(3) + 6 * 8 + 3 * 2 * 4 + 3);
+  CHECK(rank0.communication == dist::mpi_staging_bytes(3) + 6 * 8 + 3 * 2 * 4 + 3 * 2);
   CHECK(sent(rank0, dist::Traffic::gradients) == 2 * (6144 - 2048));
   CHECK(sent(rank0, dist::Traffic::parameters) == 2 * 2048);
   CHECK(sent(rank0, dist::Traffic::norms) == 2 * 2 * 8);
   CHECK(sent(rank0, dist::Traffic::losses) == 2 * 2 * 4);
-  CHECK(sent(rank0, dist::Traffic::flags) == 2 * 1);
+  CHECK(sent(rank0, dist::Traffic::flags) == 2 * 2);
   CHECK(sent(plan(input, 1), dist::Traffic::gradients) == 6144 - 2048);
   CHECK(sent(plan(input, 2), dist::Traffic::gradients) == 6144 - 2048);
   input.no_sync = true;
@@ -191,7 +192,7 @@ TEST_CASE("plan: frozen parameters have values and are gathered, no more") {
   CHECK(stage2.parameters == (1024 + 512) * 4);
   CHECK(stage2.gradients == (512 + 256) * 4);
   CHECK(stage2.optimizer_state == 2 * 256 * 4);
-  CHECK(stage2.communication == dist::mpi_staging_bytes(2) + 2 * 8 + 2 * 4 + 2);
+  CHECK(stage2.communication == dist::mpi_staging_bytes(2) + 2 * 8 + 2 * 4 + 2 * 2);
   CHECK(sent(stage2, dist::Traffic::gradients) == 256 * 4);
   CHECK(sent(stage2, dist::Traffic::parameters) == 256 * 4);
   input.stage = 3;
@@ -232,7 +233,7 @@ TEST_CASE("plan: a transport's staging may be given") {
   CHECK(plan(input, 0).parts.staging == dist::mpi_staging_bytes(2));
   input.staging_bytes = 5;
   CHECK(plan(input, 0).parts.staging == 5);
-  CHECK(plan(input, 0).communication == 5 + 2 * 8 + 2 * 4 + 2);
+  CHECK(plan(input, 0).communication == 5 + 2 * 8 + 2 * 4 + 2 * 2);
 }
 
 TEST_CASE("plan: a million ranks, trillions of parameters") {
@@ -249,7 +250,7 @@ TEST_CASE("plan: a million ranks, trillions of parameters") {
   CHECK(last.parts.masters == 4 * shard);
   CHECK(last.parts.state == 8 * shard);
   CHECK(last.parts.norms == 8 * 39'070'000'000);
-  CHECK(last.parts.flags == 1'000'000 * 2);  // two micro-steps and ten parameters
+  CHECK(last.parts.flags == 1'000'000 * 3);  // notes, two micro-steps and ten parameters
   CHECK(sent(last, dist::Traffic::norms) == 999'999 * 8 * int64_t{39'070});
   // Rank 999,999 has micro-batch 999,999 and none in the second micro-step.
   CHECK(sent(last, dist::Traffic::gradients) == 2 * 999'999 * shard);

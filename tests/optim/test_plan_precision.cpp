@@ -201,8 +201,8 @@ TEST_CASE("plan: offload moves masters and state to the host") {
   CHECK(plan(input, 0).host.communication == 1024 * (4 + 2));
   // From a GPU the next sums come, and the last weights go, while these are updated.
   input.device = {DeviceType::cuda, 0};
-  // Flags are on the host too, a byte of each rank, and copies of what two steps end with.
-  constexpr int64_t of_steps = 2 + 2 * 32;
+  // Flags are on the host too, two bytes of each rank, and copies of what two steps end with.
+  constexpr int64_t of_steps = 2 * 2 + 2 * 32;
   CHECK(plan(input, 0).host.communication == 2 * 1024 * (4 + 2) + of_steps);
   input.bucket_bytes = int64_t{1} << 30;  // one bucket, of 1536 elements: there is no next one
   CHECK(plan(input, 0).host.communication == 1536 * (4 + 2) + of_steps);
@@ -235,8 +235,9 @@ TEST_CASE("plan: the ZeRO paper's formulas, and what comes on top of them") {
   const int64_t N = GENERATE(1, 2, 3, 8, 64);
   const int64_t P = 10 * N * dist::block_elements * 7;
   CAPTURE(N);
-  // At every stage: staging, 8 bytes a block of 256, 4 N for losses; 1 + 4 flags in a byte a rank.
-  const int64_t always = dist::mpi_staging_bytes(N) + 8 * P / 256 + 4 * N + N;
+  // At every stage: staging, 8 bytes a block of 256, 4 N for losses; a byte of notes and 1 + 4
+  // flags in another a rank.
+  const int64_t always = dist::mpi_staging_bytes(N) + 8 * P / 256 + 4 * N + 2 * N;
   for (int stage = 0; stage <= 3; ++stage) {
     CHECK(plan(paper(N, stage), N - 1).padding == 0);
     CHECK(plan(paper(N, stage), N - 1).communication == always);

@@ -23,7 +23,7 @@ constexpr MachineRates slow{.flops = 1, .bandwidth = 1024};
 
 // What ends a step of n such buckets: block sums (8 bytes each), a loss a micro-step, flags.
 double end(int64_t count, int64_t micro_steps = 1) {
-  const int64_t flags = (micro_steps + count + 7) / 8;
+  const int64_t flags = 1 + (micro_steps + count + 7) / 8;
   return static_cast<double>(8 * count + 4 * micro_steps + flags) / 1024;
 }
 
@@ -153,7 +153,7 @@ TEST_CASE("step time: messages take latency, and a node is nearer") {
   rates.node_bandwidth = 4096;
   rates.ranks_per_node = 2;
   const double transfer = 3 + 0.25 + 2;
-  const double small = 3 * 3 + (8.0 + 4 + 1) / 1024 * 2.25;  // norms, losses, flags
+  const double small = 3 * 3 + (8.0 + 4 + 2) / 1024 * 2.25;  // norms, losses, flags
   const StepTime time = step_time(input, {.flops = 3}, rates);
   CHECK(time.communication == Approx(2 * transfer + small));
   CHECK(time.total() == Approx(3 + 2 * transfer + small));
@@ -184,7 +184,7 @@ TEST_CASE("step time: frozen parameters are not exchanged, and backward stops at
   input.parameters[0].trainable = false;
   const StepTime first = step_time(input, {.flops = 12}, slow);
   CHECK(first.compute == Approx(4 + 4));
-  CHECK(first.communication == Approx(2 + (8.0 + 4 + 1) / 1024));
+  CHECK(first.communication == Approx(2 + (8.0 + 4 + 2) / 1024));
   // w1 frozen: backward passes through it, without a gradient of its own: 2.
   input.parameters[0].trainable = true;
   input.parameters[1].trainable = false;

@@ -68,7 +68,9 @@ class ImageRun {
     return data::ImageBatches::bytes(images, images_.shape, images_.dtype);
   }
   /// Of this rank in the whole run.
-  int64_t micro_batches() const { return run_.loop.steps * run_.loop.batch.micro_steps(ranks_); }
+  int64_t micro_batches() const {
+    return run_.loop.steps_left() * run_.loop.batch.micro_steps(ranks_);
+  }
 
   bool has_dropout() const {
     const auto* vgg = std::get_if<models::VggConfig>(&images_.config);

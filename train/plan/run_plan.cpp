@@ -17,7 +17,8 @@ optim::PlanInput plan_input(const TrainingRun& run, const nn::Module& model,
   const optim::ZeroOptions& zero = run.zero;
   const Device device = place.device.device;
   run.loop.batch.validate();
-  const bool one_micro_step = run.loop.steps == 1 && run.loop.batch.micro_steps(place.ranks) == 1;
+  const bool one_micro_step =
+      run.loop.steps_left() == 1 && run.loop.batch.micro_steps(place.ranks) == 1;
   return {.parameters = optim::plan_parameters(model),
           .ranks = place.ranks,
           .stage = zero.stage,
@@ -31,6 +32,9 @@ optim::PlanInput plan_input(const TrainingRun& run, const nn::Module& model,
           .sum_dtype = zero.grad_shard,
           .offload = zero.offload == optim::Offload::optimizer && !device.is_cpu(),
           .graph = zero.graph,
+          .checkpoints = run.loop.checkpoints.wanted(),
+          .checkpoint_staging = run.loop.checkpoints.staged(),
+          .loss_scaling = zero.loss_scaling.has_value(),
           .statistics = optim::plan_statistics(model),
           .batch_norms = optim::plan_batch_norms(model),
           .sync_batch_norm = zero.sync_batch_norm,
@@ -44,8 +48,9 @@ optim::PlanInput plan_input(const TrainingRun& run, const nn::Module& model,
 GraphWorkspace graph_workspace(const TrainingRun& run, int64_t ranks, bool has_dropout) {
   constexpr int64_t draws = sizeof(DropoutDraws);
   const int64_t graphs =
-      run.zero.graph ? optim::graph_count(run.loop.batch, ranks, run.loop.steps, run.zero.no_sync)
-                     : 0;
+      run.zero.graph
+          ? optim::graph_count(run.loop.batch, ranks, run.loop.steps_left(), run.zero.no_sync)
+          : 0;
   const int64_t kept = has_dropout ? graphs * draws : 0;
   return {.kept = kept, .capturing = std::max(kept, std::min(graphs, int64_t{1}) * draws)};
 }

@@ -7,9 +7,11 @@
 #include <cerrno>
 #include <cmath>
 #include <cstring>
+#include <fstream>
 #include <iterator>
 #include <utility>
 
+#include <nlohmann/json.hpp>
 #include <spdlog/spdlog.h>
 
 #include "core/context.h"
@@ -26,7 +28,7 @@ double rounded(double value) { return std::round(value * 1000) / 1000; }
 
 }  // namespace
 
-RunLog::RunLog(const std::string& path) : path_(path) {
+RunLog::RunLog(const std::string& path, std::optional<int64_t> finished) : path_(path) {
   if (path.empty()) return;
   fail_beyond_file_size_limit();
   // A pipe that nobody reads would be waited for in open, and one whose reader ends would end us.
@@ -37,8 +39,26 @@ RunLog::RunLog(const std::string& path) : path_(path) {
         "a file can be followed with tail -f",
         path);
   }
-  descriptor_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  const int flags = finished ? O_RDWR | O_CREAT : O_WRONLY | O_CREAT | O_TRUNC;
+  descriptor_ = ::open(path.c_str(), flags | O_CLOEXEC, 0666);
   if (descriptor_ < 0) fail_input("{}: cannot be written: {}", path, std::strerror(errno));
+  if (finished && S_ISREG(status.st_mode)) cut_after(*finished);
+}
+
+// The first line that is not whole, or of a later step, and what follows it, go.
+void RunLog::cut_after(int64_t finished) {
+  std::ifstream file(path_, std::ios::binary);
+  for (std::string line; std::getline(file, line) && !file.eof();) {
+    const nlohmann::json json = nlohmann::json::parse(line, nullptr, false);
+    if (!json.is_object() || json.value("type", "") == "summary") break;
+    const auto step = json.find("step");
+    if (step != json.end() && (!step->is_number_integer() || step->get<int64_t>() > finished))
+      break;
+    bytes_ += std::ssize(line) + 1;
+  }
+  if (::ftruncate(descriptor_, bytes_) != 0 || ::lseek(descriptor_, bytes_, SEEK_SET) != bytes_) {
+    fail_input("{}: cannot be written: {}", path_, std::strerror(errno));
+  }
 }
 
 RunLog::~RunLog() {

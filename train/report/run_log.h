@@ -19,16 +19,22 @@ class RunLog {
  public:
   /// Without a path nothing is written. Throws InputError where the file cannot be opened, or is
   /// neither a regular file nor a device, such as a terminal.
-  explicit RunLog(const std::string& path);
+  /// `finished`: the log of a run so far, of which lines after so many steps go, as do those of the
+  /// summary; they will be written again. Without it an older file is replaced.
+  explicit RunLog(const std::string& path, std::optional<int64_t> finished = std::nullopt);
   ~RunLog();
   RunLog(const RunLog&) = delete;
   RunLog& operator=(const RunLog&) = delete;
+
+  /// Whether the file has no line yet.
+  bool empty() const { return bytes_ == 0; }
 
   /// A line that cannot be written, as on a full disk, is missing from the log as a whole: a run is
   /// worth more than its log. The first such line is a warning; the next ones are tried again.
   void write(const JsonObject& line);
 
  private:
+  void cut_after(int64_t finished);
   void lose_line(int error);
 
   std::string path_;

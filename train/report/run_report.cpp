@@ -21,6 +21,8 @@ std::optional<int64_t> planned_bytes(const optim::Plan& plan, Category category)
     case Category::activations: return plan.activations;
     case Category::communication: return plan.communication;
     case Category::workspace: return plan.workspace;
+    case Category::checkpoint:
+      return plan.checkpoint;
   }
   return std::nullopt;
 }
@@ -92,6 +94,9 @@ RankReport measure(const optim::Plan& plan, const StepCount& count, const dist::
   const MemoryLedger& memory = memory_ledger(default_device());
   for (int i = 0; i < category_count; ++i) {
     const auto category = static_cast<Category>(i);
+    // They are the host's, and many runs have none.
+    const bool is_here = default_device().is_cpu() && plan.checkpoint + memory.peak(category) > 0;
+    if (category == Category::checkpoint && !is_here) continue;
     report.memory.push_back({std::string(category_name(category)), planned_bytes(plan, category),
                              memory.current(category), memory.peak(category)});
   }
@@ -102,6 +107,7 @@ RankReport measure(const optim::Plan& plan, const StepCount& count, const dist::
     };
     add("host_state", Category::optimizer_state, plan.host.optimizer_state);
     add("host_communication", Category::communication, plan.host.communication);
+    if (plan.checkpoint > 0) add("host_checkpoint", Category::checkpoint, plan.checkpoint);
   }
   report.peak_total = memory.peak_total();
   report.process_peak = process_peak_bytes();

@@ -32,6 +32,8 @@ class BatchStatistics {
   /// `synchronized` they normalise over the ranks' micro-batches together.
   void add(Addition addition, bool synchronized);
 
+  const std::vector<nn::NamedStatistics>& all() const { return statistics_; }
+
   void begin_step(int64_t micro_steps);
   void begin_micro_step();
   /// Throws unless the running micro-step's forward has observed all of them, each once.

@@ -14,7 +14,7 @@ StepRecord::StepRecord(std::shared_ptr<dist::Communicator> communicator)
 void StepRecord::begin(int64_t micro_steps, int64_t parameters) {
   micro_steps_ = micro_steps;
   parameters_ = parameters;
-  flag_bytes_ = (micro_steps + parameters + 7) / 8;
+  flag_bytes_ = 1 + (micro_steps + parameters + 7) / 8;
   const int64_t ranks = communicator_->size();
   // The old ones go before larger ones come.
   if (!losses_.defined() || losses_.elements() != ranks * micro_steps) {
@@ -33,7 +33,7 @@ void StepRecord::begin(int64_t micro_steps, int64_t parameters) {
 }
 
 void StepRecord::set_flag(int64_t index) {
-  uint8_t* own = flags_.data<uint8_t>() + communicator_->rank() * flag_bytes_;
+  uint8_t* own = flags_.data<uint8_t>() + communicator_->rank() * flag_bytes_ + 1;
   own[index / 8] = static_cast<uint8_t>(own[index / 8] | (1u << (index % 8)));
 }
 
@@ -45,6 +45,18 @@ void StepRecord::set_loss(int64_t micro_step, const Tensor& loss) {
 
 void StepRecord::set_reached(int64_t parameter) { set_flag(micro_steps_ + parameter); }
 
+void StepRecord::set_notes(uint8_t notes) {
+  flags_.data<uint8_t>()[communicator_->rank() * flag_bytes_] = notes;
+}
+
+uint8_t StepRecord::notes() const {
+  uint8_t notes = 0;
+  for (int64_t rank = 0; rank < communicator_->size(); ++rank) {
+    notes = static_cast<uint8_t>(notes | flags_.data<uint8_t>()[rank * flag_bytes_]);
+  }
+  return notes;
+}
+
 void StepRecord::exchange() {
   const dist::Work losses = communicator_->all_gather(losses_, {dist::Traffic::losses, -1});
   flags_.all_gather(*communicator_, dist::Traffic::flags).wait();
@@ -52,7 +64,7 @@ void StepRecord::exchange() {
 }
 
 bool StepRecord::flag(int64_t rank, int64_t index) const {
-  const uint8_t byte = flags_.data<uint8_t>()[rank * flag_bytes_ + index / 8];
+  const uint8_t byte = flags_.data<uint8_t>()[rank * flag_bytes_ + 1 + index / 8];
   return ((byte >> (index % 8)) & 1u) != 0;
 }
 

@@ -1,6 +1,7 @@
 // What the ranks tell each other about a step when it ends: the losses of its micro-batches, which
-// of them had data, and which parameters got a gradient in any of them. Losses stay where the ranks
-// compute; the rest is what hosts know, and travels between hosts.
+// of them had data, which parameters got a gradient in any of them, and notes that mean something
+// to the caller alone. Losses stay where the ranks compute; the rest is what hosts know, and
+// travels between hosts.
 #pragma once
 
 #include <cstdint>
@@ -20,6 +21,7 @@ class StepRecord {
   /// A loss of one element, which says that there was data. The host does not wait for it.
   void set_loss(int64_t micro_step, const Tensor& loss);
   void set_reached(int64_t parameter);
+  void set_notes(uint8_t notes);
 
   /// Tells the others and hears from them. Collective. The host does not wait for losses on a GPU.
   void exchange();
@@ -31,6 +33,8 @@ class StepRecord {
   bool had_data(int64_t micro_batch) const;
   /// Whether the parameter got a gradient on any rank.
   bool reached(int64_t parameter) const;
+  /// The bits that are set on any rank.
+  uint8_t notes() const;
 
  private:
   bool flag(int64_t rank, int64_t index) const;
@@ -39,7 +43,7 @@ class StepRecord {
   std::shared_ptr<dist::Communicator> communicator_;
   int64_t micro_steps_ = 0;
   int64_t parameters_ = 0;
-  int64_t flag_bytes_ = 0;  // of one rank: a bit for each micro-step, then for each parameter
+  int64_t flag_bytes_ = 0;  // of one rank: notes, a bit for each micro-step and each parameter
   Tensor losses_;
   dist::HostBuffer flags_;  // u8 [ranks * flag_bytes]
 };

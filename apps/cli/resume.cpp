@@ -1,0 +1,224 @@
+#include "apps/cli/resume.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <set>
+
+#include <nlohmann/json.hpp>
+#include <spdlog/spdlog.h>
+
+#include "apps/cli/command_line.h"
+#include "core/context.h"
+#include "core/cuda.h"
+#include "core/error.h"
+#include "core/text/json_read.h"
+#include "dist/device_choice.h"
+#include "train/agreement.h"
+
+namespace tessera::apps {
+namespace {
+
+constexpr const char* threads_setting = "threads";
+
+// Members of a header that say where a run runs, what it prints and what it writes.
+const std::set<std::string> not_of_the_run = {
+    "type",    "program",   "version",     "data",         "val_data",     "ranks",
+    "threads", "device",    "device_name", "communicator", "graph",        "loss_rows",
+    "stage",   "recompute", "offload",     "bucket_bytes", "overlap",      "eval_every",
+    "init",    "tuned",     "save",        "trace",        "eval_batches", "sample",
+    "preset",  "format",    "workers",     "protocol",     "popularity"};
+
+// "--global-batch" and "global_batch" are the same.
+std::string member_name(std::string name) {
+  name.erase(0, name.find_first_not_of('-'));
+  std::ranges::replace(name, '-', '_');
+  return name;
+}
+
+const dist::Setting* find(const dist::Settings& settings, const std::string& name) {
+  const auto found = std::ranges::find(settings, name, &dist::Setting::name);
+  return found == settings.end() ? nullptr : &*found;
+}
+
+std::string value_of(const dist::Settings& settings, const std::string& name) {
+  const dist::Setting* const found = find(settings, name);
+  return found == nullptr ? "nothing" : found->value;
+}
+
+// Names of both, those of `a` first.
+std::vector<std::string> names_of(const dist::Settings& a, const dist::Settings& b) {
+  std::vector<std::string> names;
+  for (const dist::Settings& settings : {a, b}) {
+    for (const dist::Setting& setting : settings) {
+      if (std::ranges::find(names, setting.name) == names.end()) names.push_back(setting.name);
+    }
+  }
+  return names;
+}
+
+}  // namespace
+
+void add_checkpoint_options(Flags& app, CheckpointFlags& flags) {
+  const char* group = "Checkpoints";
+  app.add_option(
+         "--checkpoint", flags.options.folder,
+         "Save the run in DIR, at its end and when SIGUSR1 asks for it, so that it can go on")
+      ->compare(Compared::presence)
+      ->group(group);
+  app.add_option("--checkpoint-every", flags.options.every, "And after each so many steps")
+      ->group(group);
+  app.add_option("--checkpoint-keep", flags.options.keep, "How many of them stay")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--checkpoint-async", flags.async,
+                 "Write them from a copy of the state, while steps go on")
+      ->one_of({"on", "off"})
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--resume", flags.resume,
+                 "Go on from: latest, the newest in DIR (with --checkpoint the default); never; or "
+                 "the checkpoint in this folder")
+      ->compare(Compared::presence)
+      ->group(group);
+  app.add_option("--resume-changed", flags.changed,
+                 "What may differ from the run that was saved: lr,steps, for instance")
+      ->list(',')
+      ->group(group);
+}
+
+void fill_checkpoints(CheckpointFlags& flags) {
+  at_least("--checkpoint-every", flags.options.every, 0);
+  at_least("--checkpoint-keep", flags.options.keep, 1);
+  flags.options.async = flags.async == "on";
+  if (flags.options.every > 0 && !flags.options.wanted()) {
+    fail_input("--checkpoint-every: give --checkpoint, the folder to save in");
+  }
+  if (flags.resume.empty()) flags.resume = flags.options.wanted() ? "latest" : "never";
+  if (flags.resume == "latest" && !flags.options.wanted()) {
+    fail_input("--resume latest: give --checkpoint, the folder to look in");
+  }
+  if (!flags.changed.empty() && flags.resume == "never") {
+    fail_input("--resume-changed: there is nothing to go on from; give --checkpoint or --resume");
+  }
+  for (std::string& name : flags.changed) name = member_name(name);
+}
+
+dist::Settings run_settings(const JsonObject& header, bool ranks_matter) {
+  dist::Settings settings;
+  const nlohmann::json json = parse_json("header", header.text());
+  const auto add = [&](const std::string& name, const nlohmann::json& value) {
+    settings.push_back({name, value.is_string() ? value.get<std::string>() : value.dump()});
+  };
+  for (const auto& [name, value] : json.items()) {
+    if (not_of_the_run.contains(name) && !(name == "ranks" && ranks_matter)) continue;
+    if (!value.is_object()) {
+      add(name, value);
+    } else {
+      for (const auto& [member, text] : value.items()) {
+        if (member != "parameters") add(name + "." + member, text);  // they follow from the others
+      }
+    }
+  }
+  return settings;
+}
+
+dist::Settings bits_settings(const std::string& program, const std::string& tuned,
+                             const dist::World& world) {
+  dist::Settings settings = train::program_settings(program);
+  const Device device = world.communicator->device();
+  settings.push_back({"device", device.is_cpu() ? dist::device_type_name(device)
+                                                : cuda::device_name(device.index)});
+  settings.push_back(train::file_setting("tuned", tuned, true));
+  settings.push_back({threads_setting, std::to_string(thread_count())});
+  for (dist::Setting& setting : train::processor_settings(world)) {
+    if (!setting.name.starts_with("--threads")) settings.push_back(std::move(setting));
+  }
+  return settings;
+}
+
+bool Resumed::finished(int64_t steps) const {
+  if (!found() || step() < steps) return false;
+  spdlog::info("all {} steps are done; for more of them give --steps and --resume-changed steps",
+               steps);
+  return true;
+}
+
+Resumed::Resumed(const CheckpointFlags& flags, const dist::World& world) : flags_(flags) {
+  if (flags.options.wanted() && world.rank == 0) {
+    claimed_ = std::make_unique<train::CheckpointFolder>(flags.options.folder);
+  }
+  if (flags.resume == "never") return;
+  if (flags.resume == "latest") {
+    checkpoint_ = train::find_checkpoint(flags.options.folder, world);
+  } else {
+    checkpoint_ = train::open_checkpoint(flags.resume, world);
+  }
+}
+
+int Resumed::threads(int given, const dist::World& world) const {
+  if (given == 0 && found()) {
+    const std::string saved = value_of(checkpoint_->manifest().bits, threads_setting);
+    const int count = std::atoi(saved.c_str());
+    constexpr int most = 4096;
+    if (count > 0 && count <= most) return count;
+  }
+  return dist::threads_per_rank(given, world.local_size);
+}
+
+void Resumed::check(const dist::Settings& run, const dist::Settings& bits) const {
+  if (!found()) return;
+  const train::Manifest& manifest = checkpoint_->manifest();
+  const std::vector<std::string> known = names_of(run, manifest.run);
+  for (const std::string& name : flags_.changed) {
+    if (std::ranges::find(known, name) == known.end()) {
+      fail_input("--resume-changed {}: there is no such setting; there are {}", name,
+                 fmt::join(known, ", "));
+    }
+  }
+  for (const std::string& name : known) {
+    const std::string now = value_of(run, name);
+    const std::string before = value_of(manifest.run, name);
+    if (now == before || std::ranges::find(flags_.changed, name) != flags_.changed.end()) continue;
+    fail_input(
+        "{} is {}, and {} in the run that {} is of; give it the same value, another folder, "
+        "or --resume-changed {}",
+        name, now, before, checkpoint_->folder(), name);
+  }
+  for (const std::string& name : names_of(bits, manifest.bits)) {
+    const std::string now = value_of(bits, name);
+    const std::string before = value_of(manifest.bits, name);
+    if (now != before) {
+      spdlog::warn(
+          "{} is {}, and was {}: from here on the run's bits are not those of one that was "
+          "not interrupted",
+          name, now, before);
+    }
+  }
+}
+
+void Resumed::place(train::LoopOptions& loop) const {
+  loop.checkpoints = flags_.options;
+  loop.first_step = step();
+  loop.skipped = skipped();
+  loop.checkpoints.saved_step = found() && flags_.resume == "latest" ? step() : -1;
+  if (!found()) return;
+  spdlog::info("going on from {}, after step {}, digest {}", checkpoint_->folder(), step(),
+               checkpoint_->manifest().digest.text());
+}
+
+void Resumed::restore(optim::ZeroOptimizer& optimizer) const {
+  if (found()) train::restore_checkpoint(*checkpoint_, optimizer);
+}
+
+JsonObject Resumed::log_line(const JsonObject& header) const {
+  if (!found()) return header;
+  const nlohmann::json json = parse_json("header", header.text());
+  JsonObject line;
+  line.add("type", "resume").add("step", step()).add("checkpoint", checkpoint_->folder());
+  for (const auto& [name, value] : json.items()) {
+    if (name != "type") line.raw(name, value.dump());
+  }
+  return line;
+}
+
+}  // namespace tessera::apps

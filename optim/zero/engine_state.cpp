@@ -1,0 +1,103 @@
+// The state of a ZeroEngine as named tensors, and back.
+#include <algorithm>
+
+#include "optim/zero/zero_engine.h"
+
+namespace tessera::optim {
+namespace {
+
+constexpr const char* updates_kind = "updates";  // of a parameter
+constexpr const char* scaler_name = "loss_scaler";
+constexpr const char* scale_kind = "scale";
+constexpr const char* good_steps_kind = "good_steps";
+constexpr const char* mean_kind = "running_mean";
+constexpr const char* variance_kind = "running_var";
+
+StateTensor count_tensor(const std::string& name, const std::string& kind) {
+  return {name, kind, DType::i64, {}};
+}
+
+template <class T>
+StatePiece scalar_piece(const std::string& name, const std::string& kind, T value) {
+  const Tensor values = Tensor::empty({1}, dtype_of<T>, Device{}, Category::checkpoint);
+  *values.data<T>() = value;
+  return {
+      .of = {name, kind, dtype_of<T>, {}}, .begin = 0, .end = 1, .values = values, .is_copy = true};
+}
+
+StatePiece whole(const StateTensor& tensor, const Tensor& values) {
+  return {.of = tensor, .begin = 0, .end = tensor.shape.elements(), .values = values};
+}
+
+void read_statistics(const StateSource& source, const std::string& path, Tensor to) {
+  const Tensor values = Tensor::empty(to.shape(), DType::f32, Device{}, Category::workspace);
+  source.read(path, 0, values.values<float>());
+  to.copy_from(values);
+}
+
+}  // namespace
+
+std::vector<StateTensor> ZeroEngine::state_tensors() const {
+  std::vector<StateTensor> list;
+  for (const StagedPartition* partition : partitions()) partition->list_state(list);
+  for (const auto& partition : trainable_) {
+    for (const PlacedParameter& placed : partition->partition().parameters()) {
+      list.push_back(count_tensor(placed.named.name, updates_kind));
+    }
+  }
+  for (const auto& [name, statistics] : statistics_.all()) {
+    list.push_back({name, mean_kind, DType::f32, statistics->mean.shape()});
+    list.push_back({name, variance_kind, DType::f32, statistics->variance.shape()});
+  }
+  if (scaler_) {
+    list.push_back({scaler_name, scale_kind, DType::f32, {}});
+    list.push_back(count_tensor(scaler_name, good_steps_kind));
+  }
+  return list;
+}
+
+std::vector<StatePiece> ZeroEngine::own_state() const {
+  std::vector<StatePiece> list;
+  for (const StagedPartition* partition : partitions()) partition->list_pieces(list);
+  if (communicator_->rank() != 0) return list;
+  for (const auto& partition : trainable_) {
+    auto number = static_cast<size_t>(partition->first());
+    for (const PlacedParameter& placed : partition->partition().parameters()) {
+      list.push_back(scalar_piece(placed.named.name, updates_kind, taken_[number++]));
+    }
+  }
+  for (const auto& [name, statistics] : statistics_.all()) {
+    const Shape& shape = statistics->mean.shape();
+    list.push_back(whole({name, mean_kind, DType::f32, shape}, statistics->mean.detach()));
+    list.push_back(whole({name, variance_kind, DType::f32, shape}, statistics->variance.detach()));
+  }
+  if (scaler_) {
+    list.push_back(scalar_piece(scaler_name, scale_kind, scaler_->scale()));
+    list.push_back(scalar_piece(scaler_name, good_steps_kind, scaler_->good_steps()));
+  }
+  return list;
+}
+
+void ZeroEngine::restore(const StateSource& source) {
+  // What can be wrong in itself comes first.
+  if (scaler_) {
+    float scale = 0;
+    source.read(state_path(scaler_name, scale_kind), 0, std::span(&scale, 1));
+    scaler_->restore(scale, source.count(state_path(scaler_name, good_steps_kind)));
+  }
+  for (const auto& partition : trainable_) {
+    auto number = static_cast<size_t>(partition->first());
+    for (const PlacedParameter& placed : partition->partition().parameters()) {
+      const int64_t count = source.count(state_path(placed.named.name, updates_kind));
+      if (count < 0) fail_input("{} has {} updates", placed.named.name, count);
+      taken_[number++] = count;
+    }
+  }
+  for (StagedPartition* partition : partitions()) partition->restore(source);
+  for (const auto& [name, statistics] : statistics_.all()) {
+    read_statistics(source, state_path(name, mean_kind), statistics->mean);
+    read_statistics(source, state_path(name, variance_kind), statistics->variance);
+  }
+}
+
+}  // namespace tessera::optim

@@ -1,0 +1,160 @@
+#!/usr/bin/env bash
+# ctest: TIMEOUT 600
+# Runs that are stopped, killed and saved go on with the bits of a run that nobody touched, on other
+# ranks and at another stage: losses, log and digest. And what is refused, and what is passed over.
+. "$(dirname "${BASH_SOURCE[0]}")/common.bash"
+run=(--data text.txt "${tiny[@]}" --steps 12 --eval-every 5 --eval-batches 2 --threads 1)
+train_resnet=$TESSERA_BIN/train_resnet
+train_recommender=$TESSERA_BIN/train_recommender
+
+# digest LOG STEP: of that checkpoint.
+digest() {
+  sed -nE "s/.*\"type\":\"checkpoint\",\"step\":$2,.*\"digest\":\"([0-9a-f]+)\".*/\1/p" "$1"
+}
+
+# The reference: one rank, which saves at the end alone.
+alone "${run[@]}" --checkpoint whole --log whole.jsonl
+grep -q 'planned and measured are equal on all ranks (1)' stdout.log || fail "$(cat stdout.log)"
+expected=$(digest whole.jsonl 12)
+[[ $expected =~ ^[0-9a-f]{32}$ ]] || fail "no digest in $(cat whole.jsonl)"
+
+# like_whole LOG TEXT: the run of this log is the reference's, no step twice.
+like_whole() {
+  diff <(losses whole.jsonl) <(losses "$1") || fail "other losses: $2"
+  [[ $(digest "$1" 12) == "$expected" ]] || fail "another digest: $2"
+}
+
+# Saving while steps go on, or between two, changes neither bits nor bytes.
+for async in on off; do
+  ranks 2 "${run[@]}" --checkpoint "$async" --checkpoint-every 2 --checkpoint-async "$async" \
+    --log "$async.jsonl"
+  grep -q 'planned and measured are equal on all ranks (2)' stdout.log || fail "$(cat stdout.log)"
+  like_whole "$async.jsonl" "async $async"
+done
+[[ $(ls off) == $'lock\nstep-000000008\nstep-000000010\nstep-000000012' ]] || fail "kept: $(ls off)"
+
+# From each of the checkpoints, in another layout each.
+go_on() {
+  ranks "$1" "${run[@]}" --checkpoint "$2" --log "$2.jsonl" "${@:3}"
+  grep -q "planned and measured are equal on all ranks ($1)" stdout.log || fail "$(cat stdout.log)"
+  like_whole "$2.jsonl" "$1 ranks, $*"
+}
+rm -r off/step-000000012
+cp off.jsonl kept.jsonl
+go_on 3 off --stage 3 --bucket-bytes 4096
+grep -q 'going on from off/step-000000010' stderr.log || fail "$(cat stderr.log)"
+rm -r off/step-000000012 off/step-000000010
+go_on 1 off --stage 0 --recompute
+rm -r off/step-000000012
+ranks 5 "${run[@]}" --resume off/step-000000008 --checkpoint elsewhere --log off.jsonl --stage 1
+like_whole off.jsonl "from a folder that was named"
+# All is done.
+ranks 2 "${run[@]}" --checkpoint elsewhere --log off.jsonl
+grep -q 'all 12 steps are done' stderr.log || fail "$(cat stderr.log)"
+like_whole off.jsonl "nothing left to do"
+
+# wait_for PATTERN FILE
+wait_for() {
+  for _ in $(seq 600); do
+    grep -qE "$1" "$2" 2> /dev/null && return
+    sleep 0.05
+  done
+  fail "no $1 in $2: $(cat "$2")"
+}
+
+# SIGUSR1 saves and goes on, SIGUSR2 saves and ends with code 0; each to mpirun, or to one rank.
+long=(--data text.txt "${tiny[@]}" --steps 100000 --eval-every 0 --threads 1 --checkpoint asked
+  --log asked.jsonl)
+mpirun -n 2 "$train_gpt" "${long[@]}" > output.log 2>&1 < /dev/null &
+job=$!
+wait_for '"step":3,' asked.jsonl
+kill -USR1 "$(pgrep -n -f "^$train_gpt .*--checkpoint asked")"
+wait_for '"type":"checkpoint"' asked.jsonl
+kill -USR2 "$job"
+status=0
+wait "$job" || status=$?
+[[ $status == 0 ]] || fail "exit code $status after SIGUSR2: $(cat output.log)"
+grep -q 'the same command goes on from asked/step-' output.log || fail "$(cat output.log)"
+[[ $(find asked -name 'step-*' | wc -l) == 2 ]] || fail "$(ls asked)"
+stopped=$(grep -c '"type":"step"' asked.jsonl)
+mpirun -n 3 "$train_gpt" "${long[@]}" > output.log 2>&1 < /dev/null &
+job=$!
+wait_for "\"step\":$((stopped + 2))," asked.jsonl
+kill -TERM "$(pgrep -n -f "^$train_gpt .*--checkpoint asked")"
+status=0
+wait "$job" || status=$?
+[[ $status == 0 ]] || fail "exit code $status after SIGTERM to a rank: $(cat output.log)"
+twice=$(grep '"type":"step"' asked.jsonl | grep -oE '"step":[0-9]+' | uniq -d)
+[[ -z $twice ]] || fail "$twice twice"
+
+# Killed at any moment: the newest whole one is taken, and the end is that of a run without a kill.
+many=(--data text.txt "${tiny[@]}" --steps 200 --eval-every 0 --threads 1)
+alone "${many[@]}" --checkpoint quiet --log quiet.jsonl
+for step in 15 60 110 155; do
+  mpirun -n 2 "$train_gpt" "${many[@]}" --checkpoint killed --checkpoint-every 1 \
+    --log killed.jsonl > output.log 2>&1 < /dev/null &
+  job=$!
+  wait_for "\"step\":$step," killed.jsonl
+  pkill -KILL -f "^$train_gpt .*--checkpoint killed" || fail "nobody to kill before step $step"
+  wait "$job" && fail "a killed job returned 0"
+done
+ranks 3 "${many[@]}" --checkpoint killed --log killed.jsonl --stage 3
+grep -qE 'going on from killed/step-0000001[0-9]{2}' stderr.log || fail "$(cat stderr.log)"
+diff <(losses quiet.jsonl) <(losses killed.jsonl) || fail "other losses after kills"
+[[ $(digest killed.jsonl 200) == $(digest quiet.jsonl 200) ]] || fail "another digest after kills"
+[[ $(find killed -name '*.partial' | wc -l) == 0 ]] || fail "left behind: $(ls killed)"
+
+# A checkpoint that is not whole is passed over, and named; where none is whole nothing begins.
+ranks 2 "${run[@]}" --checkpoint damaged --checkpoint-every 5 --checkpoint-async off \
+  --log damaged.jsonl
+rm -r damaged/step-000000012
+printf x | dd of="$(ls damaged/step-000000010/shard-00002*)" bs=1 seek=9000 conv=notrunc 2> dd.log
+go_on 2 damaged
+grep -q 'step-000000010 is passed over: .*shard-00002-of-00002.safetensors: elements' stderr.log ||
+  fail "$(cat stderr.log)"
+rm -r damaged/step-000000012
+for manifest in damaged/*/manifest.json; do sed -i 's/"step": [0-9]*/"step": 7/' "$manifest"; done
+expect 'no checkpoint there is whole' mpirun -n 2 "$train_gpt" "${run[@]}" --checkpoint damaged
+
+# Another run, and what goes on all the same when it is said.
+expect 'lr is 0.5, and 0.001 in the run that on/step-000000012 is of' \
+  "$train_gpt" "${run[@]}" --steps 20 --resume-changed steps,warmup --lr 0.5 --checkpoint on
+expect 'data is .* bytes with digest' "$train_gpt" "${run[@]}" --steps 20 \
+  --resume-changed steps,warmup --data "$TESSERA_SOURCE_DIR/README.md" --checkpoint on
+alone "${run[@]}" --steps 14 --resume-changed steps,warmup --checkpoint on --log more.jsonl
+[[ $(digest more.jsonl 14) != '' ]] || fail "$(cat more.jsonl)"
+expect 'model.width is 32, and 16' "$train_gpt" "${run[@]}" --steps 20 \
+  --resume-changed steps,warmup --width 32 --checkpoint on
+expect 'there is no such setting' "$train_gpt" "${run[@]}" --steps 20 --resume-changed stpes \
+  --checkpoint on
+expect 'give --checkpoint' "$train_gpt" "${run[@]}" --checkpoint-every 2
+expect 'give --checkpoint' "$train_gpt" "${run[@]}" --resume latest
+expect 'nothing to go on from' "$train_gpt" "${run[@]}" --resume-changed lr
+expect 'manifest.json' "$train_gpt" "${run[@]}" --resume nowhere
+expect 'cannot be made' "$train_gpt" "${run[@]}" --checkpoint text.txt/run
+expect 'at least 1' "$train_gpt" "${run[@]}" --checkpoint on --checkpoint-keep 0
+
+# One writer a folder.
+"$train_gpt" "${long[@]}" --checkpoint on --resume never > output.log 2>&1 < /dev/null &
+job=$!
+wait_for 'step 1/' output.log
+expect 'another run writes its checkpoints there' "$train_gpt" "${run[@]}" --checkpoint on
+kill -TERM "$job"
+wait "$job" || fail "exit code $? after SIGTERM without mpirun: $(cat output.log)"
+
+# The other programs: running statistics, images read ahead, epochs that are gone on with.
+others() {
+  local program=$1 name=$2
+  shift 2
+  must_work "$program" "$@" --checkpoint "$name-whole" --log "$name-whole.jsonl"
+  must_work mpirun -n 2 "$program" "$@" --checkpoint "$name" --checkpoint-every 2 \
+    --checkpoint-async off --log "$name.jsonl"
+  rm -r "$name/step-000000006"
+  must_work mpirun -n 3 "$program" "$@" --checkpoint "$name" --stage 3 --log "$name.jsonl"
+  grep -q 'planned and measured are equal on all ranks (3)' stdout.log || fail "$(cat stdout.log)"
+  [[ $(digest "$name.jsonl" 6) == $(digest "$name-whole.jsonl" 6) ]] || fail "other bits: $name"
+  [[ $(digest "$name.jsonl" 6) =~ ^[0-9a-f]{32}$ ]] || fail "$(cat "$name.jsonl")"
+}
+others "$train_recommender" recommender --steps 6 --batch 60 --micro-batch 12 --factors 10 \
+  --threads 1
+others "$train_resnet" resnet --steps 6 --batch 12 --micro-batch 4 --eval-every 3 --threads 1

@@ -1,0 +1,252 @@
+// A run that is saved and goes on, on other ranks, at another stage and with other buckets, has the
+// bits of one that nobody touched; and one digest, whoever wrote it.
+#include <filesystem>
+#include <fstream>
+
+#include "core/block_digest.h"
+#include "core/error.h"
+#include "tests/support/catch.h"
+#include "tests/support/temporary_folder.h"
+#include "tests/support/tiny_training.h"
+#include "tests/support/tiny_vision.h"
+#include "train/checkpoint/checkpoint.h"
+
+namespace tessera::test {
+namespace {
+
+constexpr int64_t all_steps = 6;
+constexpr int64_t saved_step = 3;
+
+/// The same folder on every rank, of rank 0, gone when all ranks are through.
+class SharedFolder {
+ public:
+  explicit SharedFolder(const dist::World& world)
+      : world_(world), path_(dist::broadcast_text(*world.communicator, own_.path("checkpoints"))) {}
+  ~SharedFolder() { world_.communicator->barrier(); }
+  SharedFolder(const SharedFolder&) = delete;
+  SharedFolder& operator=(const SharedFolder&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  dist::World world_;
+  TemporaryFolder own_;
+  std::string path_;
+};
+
+struct Layout {
+  dist::World world;
+  int stage = 0;
+  int64_t bucket_bytes = 6000;
+};
+
+/// A model with an optimizer over a layout, which can be saved and go on.
+template <class Model, class Run>
+class Job {
+ public:
+  Job(const Run& run, const Layout& layout)
+      : layout_(layout), model_(make(run)), training_(tiny_training(run, *model_)) {
+    optimizer_ = std::make_unique<optim::ZeroOptimizer>(
+        *model_, training_.rule, layout.world,
+        optim::ZeroOptions{
+            .stage = layout.stage, .bucket_bytes = layout.bucket_bytes, .clip = 0.5f, .seed = 3});
+  }
+
+  void train(int64_t from, int64_t to) {
+    for (int64_t step = from; step < to; ++step) train_step(*optimizer_, training_, step, result_);
+  }
+  BlockDigest save(const std::string& folder, int64_t step) {
+    return train::save_checkpoint(folder, *optimizer_, layout_.world, {.step = step});
+  }
+  int64_t restore(const std::string& folder) {
+    const auto found = train::find_checkpoint(folder, layout_.world);
+    REQUIRE(found != nullptr);
+    train::restore_checkpoint(*found, *optimizer_);
+    return found->manifest().step;
+  }
+  optim::ZeroOptimizer& optimizer() { return *optimizer_; }
+  TrainingResult result() {
+    result_.weights = weights_of(*optimizer_);
+    return result_;
+  }
+
+ private:
+  static std::unique_ptr<Model> make(const Run& run) {
+    auto model = std::make_unique<Model>(run.model);
+    model->to(run.dtype);
+    return model;
+  }
+
+  Layout layout_;
+  std::unique_ptr<Model> model_;
+  Training training_;
+  TrainingResult result_;
+  std::unique_ptr<optim::ZeroOptimizer> optimizer_;
+};
+using GptJob = Job<models::Gpt, TinyRun>;
+using VisionJob = Job<models::ResNet, TinyVision>;
+
+TrainingResult tail(TrainingResult result, int64_t from) {
+  const auto cut = [from](auto& list) { list.erase(list.begin(), list.begin() + from); };
+  cut(result.losses);
+  cut(result.grad_norms);
+  cut(result.loss_scales);
+  cut(result.skipped);
+  return result;
+}
+
+/// Saves in one layout and goes on in the other; every rank computes the uninterrupted run alone.
+template <class J, class Run>
+void check_resume(const Run& run, const Layout& writer, const Layout& reader) {
+  const dist::World job = job_world();
+  CAPTURE(writer.world.size, writer.stage, reader.world.size, reader.stage, dtype_name(run.dtype));
+  J whole(run, {lone_world(), 0});
+  whole.train(0, all_steps);
+  const TrainingResult expected = tail(whole.result(), saved_step);
+
+  const SharedFolder folder(job);
+  J first(run, writer);
+  first.train(0, saved_step);
+  // A layout of one rank is rank 0's.
+  const bool alone = writer.world.size < job.size;
+  BlockDigest digest;
+  if (!alone || job.rank == 0) digest = first.save(folder.path(), saved_step);
+  job.communicator->barrier();
+
+  J second(run, reader);
+  CHECK(second.restore(folder.path()) == saved_step);
+  // The state that was read is the state that was written, in any layout.
+  const SharedFolder again(job);
+  const bool reads_alone = reader.world.size < job.size;
+  if (!reads_alone || job.rank == 0) {
+    const BlockDigest restored = second.save(again.path(), saved_step);
+    if (job.rank == 0) CHECK(restored.text() == digest.text());
+  }
+  second.train(saved_step, all_steps);
+  const TrainingResult result = second.result();
+  CHECK(result.losses == expected.losses);
+  CHECK(result.grad_norms == expected.grad_norms);
+  CHECK(result.loss_scales == expected.loss_scales);
+  CHECK(result.skipped == expected.skipped);
+  CHECK(result.weights == expected.weights);
+}
+
+template <class J, class Run>
+void check_both_ways(const Run& run, int stage, int other) {
+  check_resume<J>(run, {job_world(), stage}, {lone_world(), other, 64});
+  check_resume<J>(run, {lone_world(), other, 1 << 24}, {job_world(), stage});
+}
+
+TEST_CASE("a run goes on with the same bits in any layout, in f32") {
+  const TinyRun run{.batch = {.global = 26, .micro = 2}};
+  for (const int stage : {0, 1, 2, 3}) check_both_ways<GptJob>(run, stage, (stage + 1) % 4);
+}
+
+TEST_CASE("a run goes on with the same bits in any layout, in 16 bits") {
+  // With f16 the first steps overflow: the loss scale and the steps without update go on too.
+  TinyRun run{.batch = {.global = 26, .micro = 2}};
+  run.dtype = DType::bf16;
+  check_both_ways<GptJob>(run, 2, 3);
+  run.dtype = DType::f16;
+  check_both_ways<GptJob>(run, 3, 0);
+}
+
+TEST_CASE("running statistics of batch norms go on") {
+  check_both_ways<VisionJob>(TinyVision{}, 2, 1);
+}
+
+TEST_CASE("every rank refuses a checkpoint that is not whole, and takes the one before") {
+  const dist::World world = job_world();
+  const SharedFolder folder(world);
+  const TinyRun run{.batch = {.global = 26, .micro = 2}};
+  GptJob job(run, {world, 2});
+  job.train(0, 1);
+  const BlockDigest first = job.save(folder.path(), 1);
+  job.train(1, 2);
+  job.save(folder.path(), 2);
+  const auto damage = [&](const std::string& name, int64_t at) {
+    const auto path = std::filesystem::path(folder.path()) / train::checkpoint_name(2) / name;
+    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekg(at);
+    const int byte = file.get();
+    file.seekp(at);
+    file.put(static_cast<char>(byte ^ 1));
+  };
+  const std::string shard = train::shard_name(world.size - 1, world.size);
+  for (const auto& [name, at] : {std::pair<std::string, int64_t>{shard, 100'000'000},
+                                 {shard, 20},
+                                 {train::manifest_name, 60}}) {
+    if (world.rank == 0) {
+      const auto path = std::filesystem::path(folder.path()) / train::checkpoint_name(2) / name;
+      damage(name, std::min(at, static_cast<int64_t>(std::filesystem::file_size(path)) - 1));
+    }
+    world.communicator->barrier();
+    const auto found = train::find_checkpoint(folder.path(), world);
+    REQUIRE(found != nullptr);
+    CHECK(found->manifest().step == 1);
+    CHECK(found->manifest().digest == first);
+    world.communicator->barrier();
+    if (world.rank == 0) {
+      const auto path = std::filesystem::path(folder.path()) / train::checkpoint_name(2) / name;
+      damage(name, std::min(at, static_cast<int64_t>(std::filesystem::file_size(path)) - 1));
+    }
+    world.communicator->barrier();
+    CHECK(train::find_checkpoint(folder.path(), world)->manifest().step == 2);
+    world.communicator->barrier();
+  }
+  const std::string path =
+      (std::filesystem::path(folder.path()) / train::checkpoint_name(1)).string();
+  world.communicator->barrier();
+  if (world.rank == 0) std::filesystem::remove(std::filesystem::path(path) / shard);
+  world.communicator->barrier();
+  CHECK(message_of<InputError>([&] { train::open_checkpoint(path, world); }).find(shard) !=
+        std::string::npos);
+}
+
+TEST_CASE("a checkpoint of another model or rule is refused before anything changes") {
+  const dist::World world = job_world();
+  const SharedFolder folder(world);
+  TinyRun run{.batch = {.global = 26, .micro = 2}};
+  GptJob job(run, {world, 2});
+  job.train(0, 1);
+  job.save(folder.path(), 1);
+  const auto found = train::find_checkpoint(folder.path(), world);
+  run.model.layers = 1;
+  GptJob shallow(run, {world, 2});
+  CHECK(message_of<InputError>([&] {
+          train::restore_checkpoint(*found, shallow.optimizer());
+        }).find("it has \"h.1.") != std::string::npos);
+  run.model.layers = 2;
+  run.model.width = 40;
+  GptJob wide(run, {world, 2});
+  const Weights before = weights_of(wide.optimizer());
+  CHECK(message_of<InputError>([&] {
+          train::restore_checkpoint(*found, wide.optimizer());
+        }).find("wte.weight/value is f32 [37, 20], that of the run f32 [37, 40]") !=
+        std::string::npos);
+  CHECK(weights_of(wide.optimizer()) == before);
+}
+
+TEST_CASE("where one rank cannot write no rank has a checkpoint, and the one before stays") {
+  const dist::World world = job_world();
+  const SharedFolder folder(world);
+  const TinyRun run{.batch = {.global = 26, .micro = 2}};
+  GptJob job(run, {world, 2});
+  job.train(0, 1);
+  job.save(folder.path(), 1);
+  // A folder is in the way of the last rank's file.
+  const std::string shard = train::shard_name(world.size - 1, world.size);
+  if (world.rank == 0) {
+    std::filesystem::create_directories(
+        std::filesystem::path(train::partial_folder(folder.path(), 2)) / shard / "in the way");
+  }
+  world.communicator->barrier();
+  const std::string message = message_of<Error>([&] { job.save(folder.path(), 2); });
+  CHECK(message.find(fmt::format("rank {}: ", world.size - 1)) != std::string::npos);
+  world.communicator->barrier();
+  CHECK(train::checkpoint_steps(folder.path()) == std::vector<int64_t>{1});
+  CHECK_FALSE(std::filesystem::exists(train::partial_folder(folder.path(), 2)));
+  CHECK(train::find_checkpoint(folder.path(), world)->manifest().step == 1);
+}
+
+}  // namespace
+}  // namespace tessera::test

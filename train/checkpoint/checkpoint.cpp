@@ -1,0 +1,247 @@
+#include "train/checkpoint/checkpoint.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+#include <filesystem>
+
+#include <spdlog/spdlog.h>
+
+#include "core/error.h"
+#include "core/text/output_file.h"
+#include "train/report/run_log.h"
+
+namespace tessera::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* name_begin = "step-";
+constexpr const char* partial_end = ".partial";
+
+// What the folder has by these names is on the disk afterwards.
+void flush_folder(const fs::path& folder) {
+  const int descriptor = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  const bool flushed = descriptor >= 0 && ::fsync(descriptor) == 0;
+  const int error = errno;
+  if (descriptor >= 0) ::close(descriptor);
+  if (!flushed)
+    fail("{}: cannot be flushed to the disk: {}", folder.string(), std::strerror(error));
+}
+
+// In the host's memory, where a file is written from.
+std::vector<optim::StatePiece> on_host(std::vector<optim::StatePiece> pieces) {
+  for (optim::StatePiece& piece : pieces) piece.values = piece.values.to_host();
+  return pieces;
+}
+
+int64_t step_of_name(const std::string& name) {
+  if (!name.starts_with(name_begin)) return -1;
+  int64_t step = -1;
+  const char* const begin = name.data() + std::strlen(name_begin);
+  const char* const end = name.data() + name.size();
+  if (std::from_chars(begin, end, step).ptr != end || checkpoint_name(step) != name) return -1;
+  return step;
+}
+
+// The first text that is not empty, with its rank.
+std::string first_failure(const std::vector<std::string>& texts) {
+  for (size_t rank = 0; rank < texts.size(); ++rank) {
+    if (!texts[rank].empty()) return fmt::format("rank {}: {}", rank, texts[rank]);
+  }
+  return "";
+}
+
+// Why the folder is no whole checkpoint; empty where it is one. All ranks verify together.
+std::string verify_together(const std::string& path, const dist::World& world,
+                            std::unique_ptr<CheckpointReader>& reader) {
+  std::string why;
+  try {
+    reader = std::make_unique<CheckpointReader>(path);
+    reader->verify(world.rank, world.size);
+  } catch (const std::exception& error) {
+    why = error.what();
+  }
+  // One of them is enough: mostly all ranks say the same.
+  const std::vector<std::string> all = dist::gather_text(*world.communicator, why);
+  const auto first = std::ranges::find_if(all, [](const auto& text) { return !text.empty(); });
+  return dist::broadcast_text(*world.communicator, first == all.end() ? "" : *first);
+}
+
+}  // namespace
+
+std::string checkpoint_name(int64_t step) { return fmt::format("{}{:09}", name_begin, step); }
+
+std::vector<int64_t> checkpoint_steps(const std::string& folder) {
+  std::vector<int64_t> steps;
+  std::error_code error;
+  fs::directory_iterator entry(folder, error);
+  for (; !error && entry != fs::directory_iterator(); entry.increment(error)) {
+    const int64_t step = step_of_name(entry->path().filename().string());
+    if (step >= 0) steps.push_back(step);
+  }
+  if (error && error != std::errc::no_such_file_or_directory) {
+    fail_input("{}: cannot be read: {}", folder, error.message());
+  }
+  std::sort(steps.rbegin(), steps.rend());
+  return steps;
+}
+
+std::string partial_folder(const std::string& folder, int64_t step) {
+  return (fs::path(folder) / (checkpoint_name(step) + partial_end)).string();
+}
+
+Manifest manifest_of(const std::vector<std::string>& shards, const optim::ZeroOptimizer& optimizer,
+                     const dist::World& world, const CheckpointInfo& info) {
+  Manifest manifest{.version = version(),
+                    .step = info.step,
+                    .skipped = info.skipped,
+                    .digest = {},
+                    .layout = {.ranks = world.size,
+                               .stage = optimizer.options().stage,
+                               .bucket_bytes = optimizer.options().bucket_bytes},
+                    .run = info.run,
+                    .bits = info.bits,
+                    .files = {},
+                    .tensors = optimizer.state_tensors(),
+                    .ranges = {}};
+  for (const std::string& text : shards) {
+    WrittenShard shard = parse_shard(text);
+    for (CheckpointRange& range : shard.ranges) {
+      range.file = std::ssize(manifest.files);
+      manifest.digest += range.digest;
+      manifest.ranges.push_back(range);
+    }
+    manifest.files.push_back(std::move(shard.file));
+  }
+  std::sort(manifest.ranges.begin(), manifest.ranges.end(), [](const auto& a, const auto& b) {
+    return std::pair(a.tensor, a.begin) < std::pair(b.tensor, b.begin);
+  });
+  return manifest;
+}
+
+void commit_checkpoint(const std::string& folder, const Manifest& manifest) {
+  const fs::path partial = partial_folder(folder, manifest.step);
+  const std::string text = manifest_text(manifest);
+  const std::string path = (partial / manifest_name).string();
+  // What would not be read again is not written.
+  parse_manifest(path, text);
+  OutputFile file(path);
+  file.write(text);
+  file.commit();
+  flush_folder(partial);
+  // One that is there already was not whole, or has the same bits: it gives way.
+  const fs::path whole = fs::path(folder) / checkpoint_name(manifest.step);
+  if (fs::exists(whole)) {
+    const fs::path before = whole.string() + ".before" + partial_end;
+    fs::remove_all(before);
+    fs::rename(whole, before);
+    fs::rename(partial, whole);
+    fs::remove_all(before);
+  } else {
+    fs::rename(partial, whole);
+  }
+  flush_folder(folder);
+}
+
+void prune_checkpoints(const std::string& folder, int64_t keep) {
+  const std::vector<int64_t> steps = checkpoint_steps(folder);
+  for (int64_t i = keep; i < std::ssize(steps); ++i) {
+    const fs::path old = fs::path(folder) / checkpoint_name(steps[static_cast<size_t>(i)]);
+    // Under another name first: half of it must not be taken for a checkpoint.
+    const fs::path going = old.string() + partial_end;
+    fs::rename(old, going);
+    fs::remove_all(going);
+  }
+}
+
+void remove_partial_checkpoints(const std::string& folder) {
+  std::error_code error;
+  std::vector<fs::path> left;
+  for (fs::directory_iterator entry(folder, error); !error && entry != fs::directory_iterator();
+       entry.increment(error)) {
+    const std::string name = entry->path().filename().string();
+    if (name.starts_with(name_begin) && name.ends_with(partial_end)) left.push_back(entry->path());
+  }
+  for (const fs::path& path : left) fs::remove_all(path);
+}
+
+BlockDigest save_checkpoint(const std::string& folder, optim::ZeroOptimizer& optimizer,
+                            const dist::World& world, const CheckpointInfo& info) {
+  const std::string partial = partial_folder(folder, info.step);
+  std::string shard;
+  std::string why;
+  const auto attempt = [&why](const auto& part) {
+    try {
+      part();
+    } catch (const std::exception& error) {
+      why = error.what();
+    }
+  };
+  attempt([&] {
+    fs::create_directories(partial);
+    shard =
+        shard_text(write_shard(partial, shard_name(world.rank, world.size),
+                               on_host(optimizer.own_state_pieces()), optimizer.state_tensors()));
+  });
+  const std::vector<std::string> shards = dist::gather_text(*world.communicator, shard);
+  why = first_failure(dist::gather_text(*world.communicator, why));
+  BlockDigest digest;
+  if (world.rank == 0) {
+    if (why.empty()) {
+      attempt([&] {
+        const Manifest manifest = manifest_of(shards, optimizer, world, info);
+        commit_checkpoint(folder, manifest);
+        digest = manifest.digest;
+      });
+    }
+    std::error_code ignored;
+    if (!why.empty()) fs::remove_all(partial, ignored);
+  }
+  why = dist::broadcast_text(*world.communicator, why);
+  const std::string text = dist::broadcast_text(*world.communicator, digest.text());
+  if (why.empty()) return *BlockDigest::parse(text);
+  fail("{}: the checkpoint of step {} was not written: {}", folder, info.step, why);
+}
+
+std::unique_ptr<CheckpointReader> open_checkpoint(const std::string& path,
+                                                  const dist::World& world) {
+  std::unique_ptr<CheckpointReader> reader;
+  const std::string why = verify_together(path, world, reader);
+  if (!why.empty()) fail_input("{}", why);
+  return reader;
+}
+
+std::unique_ptr<CheckpointReader> find_checkpoint(const std::string& folder,
+                                                  const dist::World& world) {
+  std::string names;
+  if (world.rank == 0) {
+    for (const int64_t step : checkpoint_steps(folder)) names += fmt::format("{} ", step);
+  }
+  names = dist::broadcast_text(*world.communicator, names);
+  std::string newest_failure;
+  const char* const end = names.data() + names.size();
+  for (const char* at = names.data(); at < end;) {
+    int64_t step = 0;
+    at = std::from_chars(at, end, step).ptr + 1;
+    std::unique_ptr<CheckpointReader> reader;
+    const std::string path = (fs::path(folder) / checkpoint_name(step)).string();
+    const std::string why = verify_together(path, world, reader);
+    if (why.empty()) return reader;
+    spdlog::warn("{} is passed over: {}", path, why);
+    if (newest_failure.empty()) newest_failure = why;
+  }
+  if (newest_failure.empty()) return nullptr;
+  fail_input("{}: no checkpoint there is whole: {}", folder, newest_failure);
+}
+
+void restore_checkpoint(const CheckpointReader& checkpoint, optim::ZeroOptimizer& optimizer) {
+  checkpoint.check_tensors(optimizer.state_tensors());
+  optimizer.restore_state(checkpoint);
+}
+
+}  // namespace tessera::train

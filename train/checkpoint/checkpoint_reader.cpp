@@ -1,0 +1,158 @@
+#include "train/checkpoint/checkpoint_reader.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "core/digest.h"
+#include "core/dispatch.h"
+#include "core/error.h"
+#include "core/half.h"
+#include "core/text/json_read.h"
+#include "nn/safetensors.h"
+
+namespace tessera::train {
+namespace {
+
+std::string in_folder(const std::string& folder, const std::string& name) {
+  return (std::filesystem::path(folder) / name).string();
+}
+
+Manifest read_manifest(const std::string& folder) {
+  constexpr int64_t most_bytes = int64_t{1} << 28;
+  const std::string path = in_folder(folder, manifest_name);
+  return parse_manifest(path, read_text_file(path, most_bytes));
+}
+
+}  // namespace
+
+CheckpointReader::CheckpointReader(const std::string& folder)
+    : folder_(folder), manifest_(read_manifest(folder)) {
+  size_t next = 0;
+  for (size_t t = 0; t < manifest_.tensors.size(); ++t) {
+    by_path_.emplace(manifest_.tensors[t].path(), t);
+    first_range_.push_back(next);
+    while (next < manifest_.ranges.size() &&
+           manifest_.ranges[next].tensor == static_cast<int64_t>(t)) {
+      ++next;
+    }
+  }
+  open_files();
+}
+
+void CheckpointReader::open_files() {
+  for (const CheckpointFile& expected : manifest_.files) {
+    const std::string path = in_folder(folder_, expected.name);
+    files_.push_back(std::make_unique<InputFile>(path));
+    const InputFile& file = *files_.back();
+    if (file.size() != expected.bytes) {
+      fail_input("{}: it has {} bytes, the manifest says {}", path, file.size(), expected.bytes);
+    }
+    std::string header(static_cast<size_t>(expected.header_bytes), '\0');
+    file.read_at(0, header.data(), header.size());
+    if (xxh3(header) != expected.header) {
+      fail_input("{}: its header was changed since it was written", path);
+    }
+  }
+}
+
+void CheckpointReader::verify(int64_t part, int64_t parts) const {
+  constexpr int64_t most_bytes = int64_t{1} << 20;
+  std::vector<std::byte> buffer;
+  for (auto i = static_cast<size_t>(part); i < manifest_.ranges.size();
+       i += static_cast<size_t>(parts)) {
+    const CheckpointRange& range = manifest_.ranges[i];
+    const optim::StateTensor& of = manifest_.tensors[static_cast<size_t>(range.tensor)];
+    const int64_t element = dtype_size(of.dtype);
+    const int64_t piece = most_bytes / element / digest_block * digest_block;
+    const std::string path = of.path();
+    BlockDigest digest;
+    for (int64_t begin = range.begin; begin < range.end; begin += piece) {
+      const int64_t bytes = (std::min(range.end, begin + piece) - begin) * element;
+      buffer.resize(static_cast<size_t>(bytes));
+      files_[static_cast<size_t>(range.file)]->read_at(
+          range.offset + (begin - range.begin) * element, buffer.data(), buffer.size());
+      digest += digest_of_blocks(path, begin, element, buffer);
+    }
+    if (digest != range.digest) {
+      fail_input("{}: elements [{}, {}) of {} were changed since they were written",
+                 in_folder(folder_, manifest_.files[static_cast<size_t>(range.file)].name),
+                 range.begin, range.end, nn::printable(path));
+    }
+  }
+}
+
+void CheckpointReader::check_tensors(const std::vector<optim::StateTensor>& expected) const {
+  for (const optim::StateTensor& wanted : expected) {
+    const auto found = by_path_.find(wanted.path());
+    if (found == by_path_.end()) {
+      fail_input("{}: it has no {}, which the run has", folder_, wanted.path());
+    }
+    const optim::StateTensor& there = manifest_.tensors[found->second];
+    if (there.shape != wanted.shape || is_float(there.dtype) != is_float(wanted.dtype)) {
+      fail_input("{}: {} is {} {}, that of the run {} {}", folder_, wanted.path(),
+                 dtype_name(there.dtype), there.shape, dtype_name(wanted.dtype), wanted.shape);
+    }
+  }
+  if (expected.size() == manifest_.tensors.size()) return;
+  std::map<std::string, bool> known;
+  for (const optim::StateTensor& wanted : expected) known.emplace(wanted.path(), true);
+  for (const auto& [path, number] : by_path_) {
+    if (!known.contains(path)) {
+      fail_input("{}: it has {}, which the run has not", folder_, nn::printable(path));
+    }
+  }
+}
+
+const optim::StateTensor& CheckpointReader::tensor(const std::string& path) const {
+  const auto found = by_path_.find(path);
+  if (found == by_path_.end()) fail_input("{}: it has no {}", folder_, nn::printable(path));
+  return manifest_.tensors[found->second];
+}
+
+void CheckpointReader::read_bytes(const std::string& path, int64_t begin,
+                                  std::span<std::byte> out) const {
+  const optim::StateTensor& of = tensor(path);
+  const int64_t element = dtype_size(of.dtype);
+  const int64_t end = begin + std::ssize(out) / element;
+  TESSERA_CHECK(begin >= 0 && end <= of.shape.elements(),
+                "checkpoint: elements [{}, {}) of {}, which has {}", begin, end, path,
+                of.shape.elements());
+  const size_t first = first_range_[by_path_.at(path)];
+  const auto after = std::upper_bound(
+      manifest_.ranges.begin() + static_cast<int64_t>(first), manifest_.ranges.end(), begin,
+      [&](int64_t at, const CheckpointRange& range) {
+        return range.tensor != manifest_.ranges[first].tensor || at < range.end;
+      });
+  for (auto range = after; begin < end; ++range) {
+    const int64_t last = std::min(end, range->end);
+    const auto bytes = static_cast<size_t>((last - begin) * element);
+    files_[static_cast<size_t>(range->file)]->read_at(
+        range->offset + (begin - range->begin) * element, out.data(), bytes);
+    out = out.subspan(bytes);
+    begin = last;
+  }
+}
+
+void CheckpointReader::read(const std::string& path, int64_t begin, std::span<float> out) const {
+  const DType dtype = tensor(path).dtype;
+  if (dtype == DType::f32) return read_bytes(path, begin, std::as_writable_bytes(out));
+  TESSERA_CHECK(is_float(dtype), "checkpoint: {} is {}, expected floats", path, dtype_name(dtype));
+  visit_float(dtype, "checkpoint", [&]<class T>() {
+    std::vector<T> narrow(out.size());
+    read_bytes(path, begin, std::as_writable_bytes(std::span(narrow)));
+    for (size_t i = 0; i < narrow.size(); ++i) out[i] = float(narrow[i]);
+  });
+}
+
+int64_t CheckpointReader::count(const std::string& path) const {
+  const optim::StateTensor& of = tensor(path);
+  if (of.dtype != DType::i64 || of.shape.elements() != 1) {
+    fail_input("{}: {} is {} {}, expected a count", folder_, nn::printable(path),
+               dtype_name(of.dtype), of.shape);
+  }
+  int64_t value = 0;
+  read_bytes(path, 0, std::as_writable_bytes(std::span(&value, 1)));
+  return value;
+}
+
+}  // namespace tessera::train

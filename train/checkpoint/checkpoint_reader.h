@@ -1,0 +1,50 @@
+// A checkpoint that is there, read by whoever wants whatever part of it.
+//
+//   const train::CheckpointReader checkpoint("run/step-000000100");
+//   checkpoint.verify();
+//   optimizer.restore_state(checkpoint);
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/text/input_file.h"
+#include "train/checkpoint/manifest.h"
+
+namespace tessera::train {
+
+class CheckpointReader : public optim::StateSource {
+ public:
+  /// Reads the manifest, and looks at every file's size and header. Throws InputError for a folder
+  /// that is no checkpoint, or not a whole one.
+  explicit CheckpointReader(const std::string& folder);
+
+  const std::string& folder() const { return folder_; }
+  const Manifest& manifest() const { return manifest_; }
+
+  /// Reads every `parts`-th range, beginning with number `part`, and compares digests. Throws
+  /// InputError with the file and the tensor.
+  void verify(int64_t part = 0, int64_t parts = 1) const;
+
+  /// Throws InputError unless it has exactly these tensors, naming the first that differs.
+  void check_tensors(const std::vector<optim::StateTensor>& expected) const;
+
+  void read(const std::string& path, int64_t begin, std::span<float> out) const override;
+  int64_t count(const std::string& path) const override;
+  /// Elements of a tensor of any dtype.
+  void read_bytes(const std::string& path, int64_t begin, std::span<std::byte> out) const;
+
+ private:
+  const optim::StateTensor& tensor(const std::string& path) const;
+  void open_files();
+
+  std::string folder_;
+  Manifest manifest_;
+  std::map<std::string, size_t> by_path_;  // -> of the manifest's tensors
+  std::vector<size_t> first_range_;        // of each tensor
+  std::vector<std::unique_ptr<InputFile>> files_;
+};
+
+}  // namespace tessera::train

@@ -1,0 +1,65 @@
+// What a checkpoint consists of: manifest.json in its folder (docs/checkpoints.md has the format).
+// It is written last, so that a folder without it, or with one whose own checksum does not fit, is
+// no checkpoint.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/block_digest.h"
+#include "dist/agreement.h"
+#include "optim/zero/optimizer_state.h"
+
+namespace tessera::train {
+
+/// A file of a checkpoint, written by one rank.
+struct CheckpointFile {
+  std::string name;          // within the folder
+  int64_t bytes = 0;         // of the whole file
+  int64_t header_bytes = 0;  // before the first tensor's
+  uint64_t header = 0;       // their XXH3
+};
+
+/// Elements [begin, end) of a tensor, and where their bytes are.
+struct CheckpointRange {
+  int64_t tensor = 0;  // of the manifest's tensors
+  int64_t begin = 0;
+  int64_t end = 0;
+  int64_t file = 0;         // of the manifest's files
+  int64_t offset = 0;       // of the first byte in the file
+  BlockDigest digest = {};  // of the elements, with the tensor's path as the name
+
+  bool operator==(const CheckpointRange&) const = default;
+};
+
+/// The ranks that wrote it: nothing that reads a checkpoint depends on it.
+struct CheckpointLayout {
+  int64_t ranks = 1;
+  int64_t stage = 0;
+  int64_t bucket_bytes = 0;
+};
+
+struct Manifest {
+  std::string version;  // of Tessera
+  int64_t step = 0;     // steps that were finished
+  int64_t skipped = 0;  // of these, without an update
+  BlockDigest digest;   // of all the state: the sum of the ranges' digests
+  CheckpointLayout layout;
+  dist::Settings run;   // what the run is: another value is another run
+  dist::Settings bits;  // what its bits depend on besides
+  std::vector<CheckpointFile> files;
+  std::vector<optim::StateTensor> tensors;
+  std::vector<CheckpointRange> ranges;  // by tensor, and within a tensor by element
+};
+
+/// JSON, with a checksum of itself as its last member.
+std::string manifest_text(const Manifest& manifest);
+
+/// Trusts nothing: throws InputError, which begins with `where`, for a text that is no manifest, or
+/// not whole, or whose ranges do not cover each tensor once or do not lie in their files.
+Manifest parse_manifest(const std::string& where, const std::string& text);
+
+inline constexpr const char* manifest_name = "manifest.json";
+
+}  // namespace tessera::train

@@ -1,0 +1,236 @@
+#include "train/checkpoint/run_checkpoints.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+
+#include <spdlog/spdlog.h>
+
+#include "core/error.h"
+#include "core/trace.h"
+
+namespace tessera::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr uint8_t save_note = 1;
+constexpr uint8_t stop_note = 2;
+constexpr uint8_t busy_note = 4;
+
+// What handlers of signals write; lock-free, so that they may.
+std::atomic<uint8_t> asked{0};
+static_assert(std::atomic<uint8_t>::is_always_lock_free);
+
+void ask(int signal) { asked |= signal == SIGUSR1 ? save_note : stop_note; }
+
+/// Takes the signals over for a while, one owner at a time.
+class Signals {
+ public:
+  Signals() {
+    asked = 0;
+    struct sigaction action {};
+    action.sa_handler = ask;
+    action.sa_flags = SA_RESTART;
+    for (size_t i = 0; i < numbers.size(); ++i) sigaction(numbers[i], &action, &before_[i]);
+  }
+  ~Signals() {
+    for (size_t i = 0; i < numbers.size(); ++i) sigaction(numbers[i], &before_[i], nullptr);
+  }
+  Signals(const Signals&) = delete;
+  Signals& operator=(const Signals&) = delete;
+
+ private:
+  static constexpr std::array numbers{SIGUSR1, SIGUSR2, SIGTERM};
+  std::array<struct sigaction, numbers.size()> before_{};
+};
+std::unique_ptr<Signals> signals;
+
+}  // namespace
+
+CheckpointFolder::CheckpointFolder(const std::string& folder) {
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (error) fail_input("{}: cannot be made: {}", folder, error.message());
+  const std::string path = (fs::path(folder) / "lock").string();
+  lock_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+  if (lock_ < 0) fail_input("{}: cannot be written: {}", path, std::strerror(errno));
+  if (::flock(lock_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+    ::close(lock_);
+    fail_input("{}: another run writes its checkpoints there; give it a folder of its own", folder);
+  }
+  remove_partial_checkpoints(folder);
+}
+
+CheckpointFolder::~CheckpointFolder() { ::close(lock_); }
+
+RunCheckpoints::RunCheckpoints(CheckpointOptions options, const dist::World& world,
+                               optim::ZeroOptimizer& optimizer, RunLog& log, CheckpointInfo info)
+    : options_(std::move(options)),
+      world_(world),
+      optimizer_(optimizer),
+      log_(log),
+      info_(std::move(info)),
+      saved_step_(options_.saved_step) {
+  signals = std::make_unique<Signals>();
+  if (!options_.staged()) return;
+  for (const optim::StatePiece& piece : optimizer_.own_state_pieces()) {
+    if (piece.is_copy) continue;
+    staging_.push_back(
+        Tensor::empty(piece.values.shape(), piece.values.dtype(), Device{}, Category::checkpoint));
+  }
+}
+
+RunCheckpoints::~RunCheckpoints() {
+  join();
+  signals.reset();
+}
+
+uint8_t RunCheckpoints::notes() const {
+  return static_cast<uint8_t>(asked | (busy_ ? busy_note : 0));
+}
+
+bool RunCheckpoints::stops(uint8_t notes) { return (notes & stop_note) != 0; }
+
+bool RunCheckpoints::saves(int64_t done, uint8_t notes) const {
+  return (options_.every > 0 && done % options_.every == 0) || (notes & save_note) != 0;
+}
+
+void RunCheckpoints::after_step(int64_t done, int64_t skipped, uint8_t notes) {
+  if (phase_ != Phase::idle && (notes & busy_note) == 0) advance();
+  if (!saves(done, notes)) return;
+  asked &= static_cast<uint8_t>(~save_note);
+  if (phase_ != Phase::idle) {
+    log_.write(JsonObject()
+                   .add("type", "checkpoint")
+                   .add("step", done)
+                   .add("skipped", true)
+                   .add("writing", writing_.step));
+    return;
+  }
+  info_.step = done;
+  info_.skipped = skipped;
+  start(info_);
+  if (options_.async) return;
+  while (phase_ != Phase::idle) advance();
+}
+
+std::string RunCheckpoints::finish(int64_t done, int64_t skipped) {
+  while (phase_ != Phase::idle) advance();
+  if (saved_step_ != done) {
+    info_.step = done;
+    info_.skipped = skipped;
+    start(info_);
+    while (phase_ != Phase::idle) advance();
+  }
+  if (!failure_.empty()) {
+    fail("{}: the checkpoint of step {} was not written: {}", options_.folder, done, failure_);
+  }
+  return path(done);
+}
+
+std::string RunCheckpoints::path(int64_t step) const {
+  return (fs::path(options_.folder) / checkpoint_name(step)).string();
+}
+
+// Copies of what the next step changes.
+std::vector<optim::StatePiece> RunCheckpoints::staged_pieces() {
+  std::vector<optim::StatePiece> pieces = optimizer_.own_state_pieces();
+  size_t next = 0;
+  for (optim::StatePiece& piece : pieces) {
+    if (piece.is_copy) continue;
+    if (options_.staged()) {
+      const Tensor copy = staging_[next++];
+      copy.copy_from(piece.values);
+      piece.values = copy;
+    } else {
+      piece.values = piece.values.to_host();
+    }
+  }
+  return pieces;
+}
+
+void RunCheckpoints::start(const CheckpointInfo& info) {
+  const trace::Scope scope("checkpoint");
+  writing_ = info;
+  phase_ = Phase::shards;
+  work([this, tensors = optimizer_.state_tensors(), pieces = staged_pieces(),
+        partial = partial_folder(options_.folder, info.step)] {
+    fs::create_directories(partial);
+    shard_ =
+        shard_text(write_shard(partial, shard_name(world_.rank, world_.size), pieces, tensors));
+  });
+}
+
+void RunCheckpoints::advance() {
+  join();
+  const auto first_of = [this] {
+    const std::vector<std::string> all = dist::gather_text(*world_.communicator, why_);
+    for (size_t rank = 0; rank < all.size(); ++rank) {
+      if (!all[rank].empty()) return fmt::format("rank {}: {}", rank, all[rank]);
+    }
+    return std::string();
+  };
+  const std::string failure = dist::broadcast_text(*world_.communicator, first_of());
+  if (!failure.empty()) return conclude(failure, "");
+  if (phase_ == Phase::manifest) {
+    return conclude("", dist::broadcast_text(*world_.communicator, digest_));
+  }
+  const std::vector<std::string> shards = dist::gather_text(*world_.communicator, shard_);
+  phase_ = Phase::manifest;
+  if (world_.rank != 0) return;
+  const Manifest manifest = manifest_of(shards, optimizer_, world_, writing_);
+  work([this, manifest] {
+    commit_checkpoint(options_.folder, manifest);
+    digest_ = manifest.digest.text();
+    try {
+      prune_checkpoints(options_.folder, options_.keep);
+    } catch (const std::exception& error) {
+      spdlog::warn("an old checkpoint could not be removed: {}", error.what());
+    }
+  });
+}
+
+void RunCheckpoints::conclude(const std::string& failure, const std::string& digest) {
+  phase_ = Phase::idle;
+  why_.clear();
+  failure_ = failure;
+  JsonObject line;
+  line.add("type", "checkpoint").add("step", writing_.step);
+  if (failure.empty()) {
+    saved_step_ = writing_.step;
+    log_.write(line.add("path", path(writing_.step)).add("digest", digest));
+    return;
+  }
+  log_.write(line.add("failed", failure));
+  spdlog::warn(
+      "{}: the checkpoint of step {} was not written: {}; those before it are as they were",
+      options_.folder, writing_.step, failure);
+  std::error_code ignored;
+  if (world_.rank == 0) fs::remove_all(partial_folder(options_.folder, writing_.step), ignored);
+}
+
+void RunCheckpoints::work(std::function<void()> body) {
+  why_.clear();
+  busy_ = true;
+  thread_ = std::thread([this, body = std::move(body)] {
+    try {
+      body();
+    } catch (const std::exception& error) {
+      why_ = error.what();
+    }
+    busy_ = false;
+  });
+}
+
+void RunCheckpoints::join() {
+  if (thread_.joinable()) thread_.join();
+}
+
+}  // namespace tessera::train
