@@ -100,7 +100,7 @@ void print_failure(const Options& options, const Reader& reader, int64_t number,
   std::fflush(stdout);
 }
 
-int64_t address_space_bytes() {
+[[maybe_unused]] int64_t address_space_bytes() {
   int64_t pages = 0;
   std::ifstream("/proc/self/statm") >> pages;
   return pages * ::sysconf(_SC_PAGESIZE);

@@ -1,7 +1,10 @@
+#include <algorithm>
 #include <filesystem>
+#include <fstream>
 #include <stdexcept>
 
 #include "apps/train_gpt_options.h"
+#include "core/text/json_read.h"
 #include "data/ratings/histories.h"
 #include "models/gpt/gpt.h"
 #include "models/gpt/gpt_sizes.h"
@@ -13,6 +16,8 @@
 #include "nn/weights_file.h"
 #include "tests/hostile/readers.h"
 #include "tests/support/temporary_folder.h"
+#include "train/checkpoint/checkpoint_reader.h"
+#include "train/checkpoint/shard_file.h"
 #include "train/tuned_file.h"
 
 namespace tessera::hostile {
@@ -178,6 +183,70 @@ void read_tuned(const std::string& folder) {
   train::parse_tuned(path, text.str(), here);
 }
 
+// Two ranks' shards of two tensors, and a count.
+FileContents checkpoint_files() {
+  const test::TemporaryFolder folder;
+  const std::vector<optim::StateTensor> tensors{{"w", "value", DType::f32, {30, 20}},
+                                                {"w", "exp_avg", DType::f32, {30, 20}},
+                                                {"w", "updates", DType::i64, {}}};
+  const auto piece = [&](size_t tensor, int64_t begin, int64_t end) {
+    const Tensor values = Tensor::full({end - begin}, 0.5f + static_cast<float>(begin));
+    return optim::StatePiece{.of = tensors[tensor], .begin = begin, .end = end, .values = values};
+  };
+  optim::StatePiece count{.of = tensors[2], .begin = 0, .end = 1, .values = {}};
+  count.values = Tensor::from({1}, std::vector<int64_t>{7});
+  train::Manifest manifest{.version = "0", .step = 7, .skipped = 1, .tensors = tensors};
+  const auto add = [&](const std::string& name, const std::vector<optim::StatePiece>& pieces) {
+    train::WrittenShard shard = train::write_shard(folder.path(""), name, pieces, tensors);
+    for (train::CheckpointRange& range : shard.ranges) {
+      range.file = std::ssize(manifest.files);
+      manifest.digest += range.digest;
+      manifest.ranges.push_back(range);
+    }
+    manifest.files.push_back(shard.file);
+  };
+  add("a.safetensors", {piece(0, 0, 512), piece(1, 0, 512), count});
+  add("b.safetensors", {piece(0, 512, 600), piece(1, 512, 600)});
+  std::ranges::sort(manifest.ranges, {}, [](const train::CheckpointRange& range) {
+    return std::pair(range.tensor, range.begin);
+  });
+  return {{train::manifest_name, train::manifest_text(manifest), Form::text},
+          {"a.safetensors", folder.read("a.safetensors"), Form::safetensors},
+          {"b.safetensors", folder.read("b.safetensors"), Form::safetensors}};
+}
+
+// All of it is there and is what was written, or it is refused.
+void read_checkpoint(const std::string& folder) {
+  const train::CheckpointReader checkpoint(folder);
+  checkpoint.verify();
+  for (const optim::StateTensor& tensor : checkpoint.manifest().tensors) {
+    if (tensor.dtype == DType::i64 && tensor.shape.elements() == 1) {
+      checkpoint.count(tensor.path());
+    } else if (is_float(tensor.dtype)) {
+      std::vector<float> values(static_cast<size_t>(tensor.shape.elements()));
+      checkpoint.read(tensor.path(), 0, values);
+    }
+  }
+}
+
+void read_unchanged_checkpoint(const std::string& folder) {
+  read_checkpoint(folder);
+  static const std::string manifest = checkpoint_files()[0].bytes;
+  const train::CheckpointReader checkpoint(folder);
+  if (train::manifest_text(checkpoint.manifest()) != manifest) {
+    throw std::runtime_error("a checkpoint was read that nobody has written");
+  }
+}
+
+// With a checksum made right again, whatever the manifest says.
+void read_lying_checkpoint(const std::string& folder) {
+  const std::string path = folder + "/" + train::manifest_name;
+  std::string text = read_text_file(path, int64_t{1} << 28);
+  text.resize(std::min(text.size(), text.rfind(",\n\"checksum\"")));
+  std::ofstream(path, std::ios::binary) << train::with_checksum(text);
+  read_checkpoint(folder);
+}
+
 }  // namespace
 
 std::vector<Reader> weight_readers() {
@@ -187,6 +256,8 @@ std::vector<Reader> weight_readers() {
       {"gpt_init", {gpt_files()}, init_gpt},
       {"image_model", {image_model_files()}, read_image_model},
       {"recommender", {recommender_files("svd++"), recommender_files("neumf")}, read_recommender},
+      {"checkpoint", {checkpoint_files()}, read_unchanged_checkpoint},
+      {"lying_checkpoint", {checkpoint_files()}, read_lying_checkpoint},
       {"tuned", {tuned_files()}, read_tuned}};
 }
 

@@ -136,3 +136,27 @@ TEST_CASE("numbers and times for people") {
   REQUIRE(duration_text(65.4) == "1:05");
   REQUIRE(duration_text(3723) == "1:02:03");
 }
+
+TEST_CASE("the log of a run that goes on keeps what was done, and no step twice") {
+  const test::TemporaryFolder folder;
+  const std::string kept =
+      "{\"type\":\"header\"}\n{\"type\":\"step\",\"step\":1}\n{\"type\":\"eval\",\"step\":2}\n";
+  const auto after = [&](const std::string& rest, int64_t finished) {
+    const std::string path = folder.file("log.jsonl", kept + rest);
+    RunLog(path, finished).write(JsonObject().add("type", "resume"));
+    return folder.read("log.jsonl");
+  };
+  const std::string resume = "{\"type\":\"resume\"}\n";
+  CHECK(after("{\"type\":\"step\",\"step\":3}\n{\"type\":\"step\",\"step\":4}\n", 2) ==
+        kept + resume);
+  CHECK(after("{\"type\":\"summary\",\"steps\":2}\n", 2) == kept + resume);
+  CHECK(after("{\"type\":\"step\",\"st", 5) == kept + resume);
+  CHECK(after("not JSON\n{\"type\":\"step\",\"step\":3}\n", 5) == kept + resume);
+  CHECK(after("{\"type\":\"step\",\"step\":\"3\"}\n", 5) == kept + resume);
+  CHECK(after("", 0) == "{\"type\":\"header\"}\n" + resume);
+  // A log that is not there begins.
+  RunLog fresh(folder.path("new.jsonl"), 7);
+  CHECK(fresh.empty());
+  fresh.write(JsonObject().add("type", "header"));
+  CHECK(folder.read("new.jsonl") == "{\"type\":\"header\"}\n");
+}

@@ -210,15 +210,17 @@ std::string_view checked_part(const std::string& where, std::string_view text) {
   if (at == std::string_view::npos)
     fail_input("{}: it is not whole: its checksum is missing", where);
   const std::string_view part = text.substr(0, at);
-  const std::string expected =
-      fmt::format("{}{}\"}}\n", checksum_begin, hexadecimal(xxh3(std::string(part))));
-  if (text.substr(at) != expected) {
+  if (text != with_checksum(std::string(part))) {
     fail_input("{}: its checksum does not fit: it was changed, or is not whole", where);
   }
   return part;
 }
 
 }  // namespace
+
+std::string with_checksum(const std::string& members) {
+  return members + checksum_begin + hexadecimal(xxh3(members)) + "\"}\n";
+}
 
 std::string manifest_text(const Manifest& manifest) {
   JsonObject object;
@@ -257,7 +259,7 @@ std::string manifest_text(const Manifest& manifest) {
            }));
   std::string text = object.indented();
   while (!text.empty() && (text.back() == '}' || text.back() == '\n')) text.pop_back();
-  return text + fmt::format("{}{}\"}}\n", checksum_begin, hexadecimal(xxh3(text)));
+  return with_checksum(text);
 }
 
 Manifest parse_manifest(const std::string& where, const std::string& text) {

@@ -41,20 +41,23 @@ struct CheckpointLayout {
 };
 
 struct Manifest {
-  std::string version;  // of Tessera
+  std::string version = {};  // of Tessera
   int64_t step = 0;     // steps that were finished
   int64_t skipped = 0;  // of these, without an update
-  BlockDigest digest;   // of all the state: the sum of the ranges' digests
-  CheckpointLayout layout;
-  dist::Settings run;   // what the run is: another value is another run
-  dist::Settings bits;  // what its bits depend on besides
-  std::vector<CheckpointFile> files;
-  std::vector<optim::StateTensor> tensors;
-  std::vector<CheckpointRange> ranges;  // by tensor, and within a tensor by element
+  BlockDigest digest = {};  // of all the state: the sum of the ranges' digests
+  CheckpointLayout layout = {};
+  dist::Settings run = {};   // what the run is: another value is another run
+  dist::Settings bits = {};  // what its bits depend on besides
+  std::vector<CheckpointFile> files = {};
+  std::vector<optim::StateTensor> tensors = {};
+  std::vector<CheckpointRange> ranges = {};  // by tensor, and within a tensor by element
 };
 
 /// JSON, with a checksum of itself as its last member.
 std::string manifest_text(const Manifest& manifest);
+
+/// A manifest's text up to its last member, with the checksum behind it.
+std::string with_checksum(const std::string& members);
 
 /// Trusts nothing: throws InputError, which begins with `where`, for a text that is no manifest, or
 /// not whole, or whose ranges do not cover each tensor once or do not lie in their files.

@@ -1,0 +1,112 @@
+#include "train/checkpoint/manifest.h"
+
+#include <functional>
+
+#include "core/digest.h"
+#include "core/error.h"
+#include "tests/support/catch.h"
+#include "tests/support/temporary_folder.h"
+
+namespace tessera::test {
+namespace {
+
+using train::Manifest;
+
+// Two tensors, the first in two files.
+Manifest example() {
+  Manifest manifest{
+      .version = "1.2.3",
+      .step = 40,
+      .skipped = 3,
+      .digest = {},
+      .layout = {.ranks = 2, .stage = 3, .bucket_bytes = 4096},
+      .run = {{"lr", "0.001"}, {"model.layers", "2"}},
+      .bits = {{"threads", "1"}},
+      .files = {{"a.safetensors", 8000, 100, 0xfedcba9876543210}, {"b.safetensors", 4000, 80, 7}},
+      .tensors = {{"wte.weight", "value", DType::f32, {30, 20}},
+                  {"wte.weight", "updates", DType::i64, {}}},
+      .ranges = {
+          {0, 0, 512, 0, 100, {1, 2}}, {0, 512, 600, 1, 80, {3, 4}}, {1, 0, 1, 0, 2148, {5, 6}}}};
+  for (const train::CheckpointRange& range : manifest.ranges) manifest.digest += range.digest;
+  return manifest;
+}
+
+std::string refusal(const Manifest& manifest) {
+  return message_of<InputError>([&] { train::parse_manifest("m.json", manifest_text(manifest)); });
+}
+
+TEST_CASE("a manifest says what it was given") {
+  const Manifest before = example();
+  const Manifest after = train::parse_manifest("m.json", manifest_text(before));
+  CHECK(after.version == "1.2.3");
+  CHECK(after.step == 40);
+  CHECK(after.skipped == 3);
+  CHECK(after.digest == BlockDigest{9, 12});
+  CHECK(after.layout.ranks == 2);
+  CHECK(after.layout.stage == 3);
+  CHECK(after.layout.bucket_bytes == 4096);
+  CHECK(after.run == before.run);
+  CHECK(after.bits == before.bits);
+  REQUIRE(after.files.size() == 2);
+  CHECK(after.files[0].header == 0xfedcba9876543210);
+  CHECK(after.files[1].bytes == 4000);
+  REQUIRE(after.tensors.size() == 2);
+  CHECK(after.tensors[0].path() == "wte.weight/value");
+  CHECK(after.tensors[0].shape == Shape{30, 20});
+  CHECK(after.tensors[1].dtype == DType::i64);
+  CHECK(after.ranges == before.ranges);
+}
+
+TEST_CASE("a manifest that was cut or changed is not whole") {
+  const std::string text = manifest_text(example());
+  const auto says = [](const std::string& changed) {
+    return message_of<InputError>([&] { train::parse_manifest("m.json", changed); });
+  };
+  CHECK(says("").find("m.json: it is not whole") == 0);
+  for (size_t length = 0; length < text.size(); ++length) {
+    CHECK(says(text.substr(0, length)).starts_with("m.json: it"));
+  }
+  for (size_t at = 0; at < text.size(); ++at) {
+    std::string changed = text;
+    changed[at] = static_cast<char>(changed[at] ^ 1);
+    CHECK(says(changed).starts_with("m.json: it"));
+  }
+}
+
+TEST_CASE("a manifest with a right checksum is not believed either") {
+  const auto with = [](const std::function<void(Manifest&)>& change) {
+    Manifest manifest = example();
+    change(manifest);
+    return refusal(manifest);
+  };
+  CHECK(with([](Manifest& m) { m.ranges.pop_back(); }) ==
+        "m.json: ranges: of \"wte.weight/updates\" the element 0 is in none, or in two");
+  CHECK(with([](Manifest& m) { m.ranges[1].begin = 256; }).find("element 512 is in none, or in") !=
+        std::string::npos);
+  CHECK(with([](Manifest& m) { m.ranges[1].begin = 513; }).find("a block of 256 elements") !=
+        std::string::npos);
+  CHECK(with([](Manifest& m) { m.ranges[1].end = 601; }).find("ranges") != std::string::npos);
+  CHECK(with([](Manifest& m) { m.ranges[0].offset = 99; }).find("ranges") != std::string::npos);
+  CHECK(with([](Manifest& m) { m.ranges[0].offset = 8000 - 2047; }).find("ranges") !=
+        std::string::npos);
+  CHECK(with([](Manifest& m) { m.ranges[0].file = 2; }).find("ranges") != std::string::npos);
+  CHECK(with([](Manifest& m) { m.files[0].bytes = 2100; }).find("is longer than a.safetensors") !=
+        std::string::npos);
+  CHECK(with([](Manifest& m) { m.files[0].header_bytes = 9000; }) ==
+        "m.json: files: header_bytes is 9000 of 8000 bytes");
+  CHECK(with([](Manifest& m) { m.ranges[0].digest.low = 2; }) ==
+        "m.json: digest: it is not the ranges' sum");
+  CHECK(with([](Manifest& m) { m.tensors[1] = m.tensors[0]; }) ==
+        "m.json: tensors: \"wte.weight/value\" is there twice");
+  CHECK(with([](Manifest& m) { m.skipped = 41; }) == "m.json: skipped is 41 of 40 steps");
+  for (const char* name : {"../a", "/etc/passwd", "", ".", "..", ".hidden", "sub/a"}) {
+    CHECK(with([&](Manifest& m) { m.files[0].name = name; }).find("expected the name of a file") !=
+          std::string::npos);
+  }
+  CHECK(with([](Manifest& m) {
+          m.tensors[0].shape = {int64_t{1} << 40, int64_t{1} << 40};
+        }).find("more than 2^48 elements") != std::string::npos);
+}
+
+}  // namespace
+}  // namespace tessera::test
