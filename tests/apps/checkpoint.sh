@@ -33,6 +33,15 @@ for async in on off; do
 done
 [[ $(ls off) == $'lock\nstep-000000008\nstep-000000010\nstep-000000012' ]] || fail "kept: $(ls off)"
 
+# The lines of the documentation that read one tensor, by the package of others.
+if python3 -c 'import numpy, safetensors' 2> import.log; then
+  sed -n '/^```python/,/^```/p' "$TESSERA_SOURCE_DIR/docs/checkpoints.md" | sed '/^```/d' > read.py
+  python3 read.py off/step-000000008 wte.weight exp_avg > read.txt
+  grep -q '^4096 \[' read.txt || fail "$(cat read.txt)"
+else
+  printf 'skipped, because Python has no safetensors: reading a tensor as the documentation does\n'
+fi
+
 # From each of the checkpoints, in another layout each.
 go_on() {
   ranks "$1" "${run[@]}" --checkpoint "$2" --log "$2.jsonl" "${@:3}"
