@@ -42,7 +42,7 @@ TEST_CASE("fold starts from +0.0", "[fold]") {
 }
 
 TEST_CASE("fold's bits do not depend on the number of threads, or on where a range begins",
-          "[fold]") {
+          "[fold][teams]") {
   const DType dtype = GENERATE(from_range(float_dtypes()));
   const DType sum_dtype = GENERATE(DType::f32, DType::bf16);
   const Tensor contribution = random_tensor_of(dtype, {40001}, 2);

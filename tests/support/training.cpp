@@ -27,6 +27,7 @@ void train_step(optim::ZeroOptimizer& optimizer, const Training& training, int64
   result.grad_norms.push_back(comparable(report.grad_norm));
   result.loss_scales.push_back(report.loss_scale);
   result.skipped.push_back(report.skipped);
+  result.notes = report.notes;
 }
 
 TrainingResult train(nn::Module& model, const Training& training, const dist::World& world,

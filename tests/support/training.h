@@ -20,6 +20,7 @@ struct TrainingResult {
   std::vector<float> grad_norms;  // likewise
   std::vector<float> loss_scales;
   std::vector<bool> skipped;
+  uint8_t notes = 0;  // of the last step
   Weights weights;
 
   bool operator==(const TrainingResult&) const = default;

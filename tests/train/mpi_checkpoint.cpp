@@ -9,7 +9,7 @@
 #include "tests/support/temporary_folder.h"
 #include "tests/support/tiny_training.h"
 #include "tests/support/tiny_vision.h"
-#include "train/checkpoint/checkpoint.h"
+#include "train/checkpoint/run_checkpoints.h"
 
 namespace tessera::test {
 namespace {
@@ -64,6 +64,8 @@ class Job {
     return found->manifest().step;
   }
   optim::ZeroOptimizer& optimizer() { return *optimizer_; }
+  /// Of the last step, of all ranks.
+  uint8_t notes() const { return result_.notes; }
   TrainingResult result() {
     result_.weights = weights_of(*optimizer_);
     return result_;
@@ -152,6 +154,50 @@ TEST_CASE("a run goes on with the same bits in any layout, in 16 bits") {
 
 TEST_CASE("running statistics of batch norms go on") {
   check_both_ways<VisionJob>(TinyVision{}, 2, 1);
+}
+
+// As StepLoop does; what the last checkpoint's digest is, on rank 0.
+std::string train_with_checkpoints(const std::string& folder, bool async, int64_t every) {
+  const dist::World world = job_world();
+  const TinyRun run{.batch = {.global = 26, .micro = 2}};
+  GptJob job(run, {world, 2});
+  train::RunLog log("");
+  {
+    train::RunCheckpoints checkpoints({.folder = folder, .every = every, .keep = 2, .async = async},
+                                      world, job.optimizer(), log, {});
+    for (int64_t step = 0; step < all_steps; ++step) {
+      job.optimizer().set_notes(checkpoints.notes());
+      job.train(step, step + 1);
+      checkpoints.after_step(step + 1, 0, job.notes());
+    }
+    checkpoints.finish(all_steps, 0);
+  }
+  const auto found = train::find_checkpoint(folder, world);
+  REQUIRE(found != nullptr);
+  CHECK(found->manifest().step == all_steps);
+  world.communicator->barrier();
+  return found->manifest().digest.text();
+}
+
+TEST_CASE("checkpoints that are written while steps go on are those that are waited for") {
+  const dist::World world = job_world();
+  const SharedFolder waited(world);
+  const SharedFolder meanwhile(world);
+  const std::string expected = train_with_checkpoints(waited.path(), false, 1);
+  CHECK(train_with_checkpoints(meanwhile.path(), true, 1) == expected);
+  CHECK(train::checkpoint_steps(waited.path()) == std::vector<int64_t>{6, 5});
+  CHECK(std::ssize(train::checkpoint_steps(meanwhile.path())) <= 2);
+}
+
+TEST_CASE("a checkpoint that cannot be written is a warning, and the last one an error") {
+  const dist::World world = job_world();
+  const SharedFolder folder(world);
+  // A file is in the folder's place.
+  if (world.rank == 0) std::ofstream(folder.path()) << "in the way";
+  world.communicator->barrier();
+  const std::string message =
+      message_of<Error>([&] { train_with_checkpoints(folder.path(), true, 2); });
+  CHECK(message.find("the checkpoint of step 6 was not written: rank 0: ") != std::string::npos);
 }
 
 TEST_CASE("every rank refuses a checkpoint that is not whole, and takes the one before") {

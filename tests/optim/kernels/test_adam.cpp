@@ -109,7 +109,7 @@ TEST_CASE("adam_update of a shard gives the bits of the whole", "[adam]") {
   REQUIRE(same_bits(shards.v, whole.v));
 }
 
-TEST_CASE("adam_update's bits do not depend on the number of threads", "[adam]") {
+TEST_CASE("adam_update's bits do not depend on the number of threads", "[adam][teams]") {
   const DType dtype = GENERATE(from_range(float_dtypes()));
   REQUIRE(same_bits_for_any_threads([dtype] {
     const int64_t size = 256 * 201;

@@ -74,7 +74,8 @@ TEST_CASE("sgd_update needs no momentum where no group has any", "[sgd]") {
   REQUIRE(max_error(p, expected) < 1e-7);
 }
 
-TEST_CASE("sgd_update's bits do not depend on the number of threads, or on the shard", "[sgd]") {
+TEST_CASE("sgd_update's bits do not depend on the number of threads, or on the shard",
+          "[sgd][teams]") {
   const DType dtype = GENERATE(from_range(float_dtypes()));
   const int64_t size = 256 * 201;
   const auto updated = [&](int64_t begin, int64_t end) {

@@ -37,7 +37,7 @@ TEST_CASE("block_square_sums against float64", "[square_sums]") {
   }
 }
 
-TEST_CASE("block_square_sums do not depend on shards or threads", "[square_sums]") {
+TEST_CASE("block_square_sums do not depend on shards or threads", "[square_sums][teams]") {
   const DType dtype = GENERATE(from_range(float_dtypes()));
   const Tensor x = random_tensor_of(dtype, {256 * 300}, 1);
   const std::vector<double> all = sums_of(x);
