@@ -200,6 +200,38 @@ TEST_CASE("a checkpoint that cannot be written is a warning, and the last one an
   CHECK(message.find("the checkpoint of step 6 was not written: rank 0: ") != std::string::npos);
 }
 
+// tests/fixtures/checkpoints/1/ is what version 0.1.0 wrote, on two ranks at stage 2, after two
+// steps of this run in f16.
+const TinyRun golden{.batch = {.global = 6, .micro = 2},
+                     .model = {.layers = 1, .heads = 2, .width = 4, .context = 4, .vocab = 9},
+                     .dtype = DType::f16};
+constexpr const char* golden_digest = "1b619cada1e8783d660c162a50d4d227";
+
+TEST_CASE("a checkpoint of the first format is read, and has its digest") {
+  const dist::World world = job_world();
+  const auto checkpoint = train::open_checkpoint(fixture("checkpoints/1"), world);
+  CHECK(checkpoint->manifest().version == "0.1.0");
+  CHECK(checkpoint->manifest().step == 2);
+  CHECK(checkpoint->manifest().layout.ranks == 2);
+  CHECK(checkpoint->manifest().digest.text() == golden_digest);
+  GptJob job(golden, {world, 3});
+  train::restore_checkpoint(*checkpoint, job.optimizer());
+  const SharedFolder folder(world);
+  CHECK(job.save(folder.path(), 2).text() == golden_digest);
+  // One element, by hand: of the token table's first moment.
+  float value = 0;
+  checkpoint->read("wte.weight/exp_avg", 5, std::span(&value, 1));
+  CHECK(value == -0.002037990605458617f);
+}
+
+// Writes the fixture into the working directory: mpirun -n 2 test_train_mpi "[golden]"
+TEST_CASE("the golden checkpoint is written anew", "[.][golden]") {
+  const dist::World world = job_world();
+  GptJob job(golden, {world, 2});
+  job.train(0, 2);
+  job.save("golden", 2);
+}
+
 TEST_CASE("every rank refuses a checkpoint that is not whole, and takes the one before") {
   const dist::World world = job_world();
   const SharedFolder folder(world);
