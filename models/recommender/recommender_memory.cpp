@@ -273,7 +273,7 @@ Value loss_of(Tape& tape, const ScoreValues& scores, const RecommenderMicroBatch
     squares = squares.memory ? tape.add(squares, sum) : sum;
   };
   for (const Value& rows : scores.rows) add(tape.sum(tape.square(rows)));
-  if (scores.squares.memory) add(tape.sum(scores.squares));
+  if (scores.squares.memory) add(scores.squares);
   return tape.add(loss, tape.like(squares));
 }
 

@@ -130,6 +130,11 @@ TEST_CASE("a recommender's activations and workspace equal the formula") {
       set_thread_count(threads);
       check_all({.name = name, .users = 11, .items = 23, .factors = 6, .hidden = {8, 6, 5, 3}},
                 dtype, 4);
+      // So few that the numbers of the loss count.
+      for (const int64_t samples : {1, 2}) {
+        check_all({.name = name, .users = 5, .items = 4, .factors = 2, .hidden = {4, 2}}, dtype,
+                  samples);
+      }
       check_all({.name = name, .users = 300, .items = 5, .factors = 33, .hidden = {66, 5}}, dtype,
                 130);
     }
