@@ -1,0 +1,63 @@
+#!/usr/bin/env bash
+# ctest: TIMEOUT 900
+# A run is killed at a write, an fsync, a rename or a removal of its checkpoints, or these fail: the
+# old or the new checkpoint is whole, and the run's end is that of one that nobody touched. All
+# fsyncs and renames, and some of the writes and removals; all of them with `exhaustive`.
+. "$(dirname "${BASH_SOURCE[0]}")/common.bash"
+"${CXX:-c++}" -std=c++20 -shared -fPIC -O1 -o faults.so \
+  "$TESSERA_SOURCE_DIR/tests/apps/file_faults.cpp" -ldl || fail "no library of faults"
+run=("$train_gpt" --data text.txt --layers 1 --heads 1 --width 4 --context 4 --global-batch 2
+  --micro-batch 2 --steps 3 --eval-every 0 --threads 1 --checkpoint "$work/run"
+  --checkpoint-every 1 --checkpoint-keep 1 --checkpoint-async off)
+
+digest() { sed -nE 's/^ *"digest": "([0-9a-f]+)",$/\1/p' run/step-000000003/manifest.json; }
+must_work "${run[@]}"
+expected=$(digest)
+[[ $expected =~ ^[0-9a-f]{32}$ ]] || fail "no digest"
+
+# fault KIND CALLS AT: the run with this fault; its exit code in `status`.
+fault() {
+  rm -rf run
+  status=0
+  {
+    env LD_PRELOAD="$work/faults.so" FAULT_FOLDER="$work/run/step-" FAULT="$1" FAULT_CALLS="$2" \
+      FAULT_AT="$3" FAULT_COUNT="$work/count" "${run[@]}" > stdout.log 2> stderr.log < /dev/null ||
+      status=$?
+  } 2> shell.log  # which says that a program was killed
+}
+# And then the same command, without a fault.
+goes_on() {
+  must_work "${run[@]}"
+  [[ $(digest) == "$expected" ]] || fail "another end after $1"
+  # What was to go when all was done may have stayed; nothing that is not whole does.
+  [[ $(ls run) =~ ^lock.(step-000000002.)?step-000000003$ ]] || fail "left after $1: $(ls run)"
+}
+
+tried=0
+for calls in write fsync rename unlink; do
+  fault none "$calls" 0
+  [[ $status == 0 ]] || fail "counting $calls: $(cat stderr.log)"
+  count=$(cat count)
+  ((count >= 3)) || fail "$count calls of $calls are seen"
+  step=1
+  [[ $calls == write && ${1:-} != exhaustive ]] && step=$((count / 6))
+  [[ $calls == unlink && ${1:-} != exhaustive ]] && step=2
+  for ((at = 1; at <= count; at += step)); do
+    fault kill "$calls" "$at"
+    [[ $status == 137 ]] || fail "exit code $status of a run that is killed at $calls $at"
+    goes_on "a kill at $calls $at of $count"
+    kinds=(EIO)
+    [[ $calls == write ]] && kinds+=(short)
+    for kind in "${kinds[@]}"; do
+      fault "$kind" "$calls" "$at"
+      [[ $status == 0 || $status == 1 ]] || fail "exit code $status, $kind at $calls $at"
+      grep -q 'step 3/3' stderr.log || fail "$kind at $calls $at ends the run: $(cat stderr.log)"
+      # A removal that fails is no harm to what was saved.
+      grep -qE 'was not written: |could not be removed: ' stderr.log || [[ $calls == unlink ]] ||
+        fail "$kind at $calls $at is not told"
+      goes_on "$kind at $calls $at of $count"
+    done
+    tried=$((tried + 1))
+  done
+done
+printf '%d places, killed and failing: the run goes on as if nothing had happened\n' "$tried"

@@ -1,0 +1,123 @@
+// A library that tests load before a program (LD_PRELOAD): it counts calls that change files of a
+// folder, and lets one of them go wrong.
+//
+//   FAULT_FOLDER=/tmp/run FAULT_CALLS=fsync,rename FAULT_AT=3 FAULT=kill LD_PRELOAD=... train_gpt
+//
+// FAULT: kill (SIGKILL in place of the call), EIO, ENOSPC, or short (half of a write, then ENOSPC).
+// Without FAULT_AT it counts alone, and writes the number to FAULT_COUNT at the end.
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/types.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <climits>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+namespace {
+
+std::atomic<long> calls{0};
+std::atomic<bool> out_of_space{false};
+
+const char* setting(const char* name) {
+  const char* const value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+bool in_folder(const char* path) {
+  const char* const folder = setting("FAULT_FOLDER");
+  return *folder != '\0' && std::strstr(path, folder) != nullptr;
+}
+
+bool in_folder(int descriptor) {
+  std::array<char, 64> link{};
+  std::array<char, PATH_MAX> path{};
+  std::snprintf(link.data(), link.size(), "/proc/self/fd/%d", descriptor);
+  const ssize_t length = ::readlink(link.data(), path.data(), path.size() - 1);
+  return length > 0 && in_folder(path.data());
+}
+
+bool is(const char* fault) { return std::strcmp(setting("FAULT"), fault) == 0; }
+
+/// Whether this call of the folder is the one that goes wrong.
+bool is_turn(const char* name) {
+  if (std::strstr(setting("FAULT_CALLS"), name) == nullptr) return false;
+  const bool turn = ++calls == std::atol(setting("FAULT_AT"));
+  if (turn && is("kill")) ::kill(::getpid(), SIGKILL);
+  return turn;
+}
+
+int fail_with(int error) {
+  errno = error;
+  return -1;
+}
+
+int fault_error() { return is("EIO") ? EIO : ENOSPC; }
+
+template <class Function>
+Function* next(const char* name) {
+  return reinterpret_cast<Function*>(::dlsym(RTLD_NEXT, name));
+}
+
+struct Report {
+  ~Report() {
+    const char* const path = setting("FAULT_COUNT");
+    if (*path == '\0') return;
+    std::FILE* const file = std::fopen(path, "w");
+    std::fprintf(file, "%ld\n", calls.load());
+    std::fclose(file);
+  }
+} report;
+
+}  // namespace
+
+extern "C" {
+
+ssize_t write(int descriptor, const void* data, size_t bytes) {
+  static auto* const real = next<ssize_t(int, const void*, size_t)>("write");
+  if (!in_folder(descriptor)) return real(descriptor, data, bytes);
+  if (out_of_space) return fail_with(ENOSPC);
+  if (!is_turn("write")) return real(descriptor, data, bytes);
+  if (!is("short")) return fail_with(fault_error());
+  out_of_space = true;
+  return bytes < 2 ? fail_with(ENOSPC) : real(descriptor, data, bytes / 2);
+}
+
+ssize_t pwrite(int descriptor, const void* data, size_t bytes, off_t position) {
+  static auto* const real = next<ssize_t(int, const void*, size_t, off_t)>("pwrite");
+  if (!in_folder(descriptor)) return real(descriptor, data, bytes, position);
+  if (out_of_space) return fail_with(ENOSPC);
+  if (!is_turn("write")) return real(descriptor, data, bytes, position);
+  if (!is("short")) return fail_with(fault_error());
+  out_of_space = true;
+  return bytes < 2 ? fail_with(ENOSPC) : real(descriptor, data, bytes / 2, position);
+}
+
+ssize_t pwrite64(int descriptor, const void* data, size_t bytes, off64_t position) {
+  return pwrite(descriptor, data, bytes, position);
+}
+
+int fsync(int descriptor) {
+  static auto* const real = next<int(int)>("fsync");
+  const bool fails = in_folder(descriptor) && is_turn("fsync");
+  return fails ? fail_with(fault_error()) : real(descriptor);
+}
+
+int rename(const char* from, const char* to) {
+  static auto* const real = next<int(const char*, const char*)>("rename");
+  const bool fails = in_folder(to) && is_turn("rename");
+  return fails ? fail_with(fault_error()) : real(from, to);
+}
+
+int unlinkat(int folder, const char* path, int flags) {
+  static auto* const real = next<int(int, const char*, int)>("unlinkat");
+  const bool fails = in_folder(folder) && is_turn("unlink");
+  return fails ? fail_with(fault_error()) : real(folder, path, flags);
+}
+
+}  // extern "C"
