@@ -1,0 +1,180 @@
+#!/usr/bin/env python3
+"""Time checkpoints beside PyTorch's, and what they add to training.
+
+    bench/checkpoints.py --python peer2/bin/python               # every question
+    bench/checkpoints.py --python peer2/bin/python memory disk   # some of them
+
+memory: a blocking save of GPT-2 124M with AdamW's moments by 2 ranks to --memory, a tmpfs, and its
+way back, against torch.distributed.checkpoint and torch.save. disk: the same to --disk, flushed by
+all, and against dd with as many writers and bytes. training: what an asynchronous checkpoint every
+20 steps adds to a step of micro on 2 ranks. restart: from a kill of all ranks to the next finished
+step of nano. Each prints rows of a table; runs alternate, and a row has medians.
+"""
+import argparse
+import json
+import os
+import pathlib
+import shutil
+import signal
+import statistics
+import subprocess
+import tempfile
+import time
+
+from compare import BIN, PEER_LIBRARY, PEERS, alternate, environment, last_json, row
+
+RANKS = 2
+
+
+def ours(args, folder, **options):
+    flags = [f"--{name}={value}" for name, value in options.items()]
+    return last_json(["mpirun", "-n", RANKS, args.bin / "bench_checkpoint", "--preset", "gpt2",
+                      "--folder", folder, *flags])
+
+
+def peer(args, folder, *options):
+    return last_json([args.python, PEERS / "checkpoint.py", "--folder", folder, *options],
+                     **PEER_LIBRARY)
+
+
+def middle(results, key, skip=1):
+    """The median over all rounds but the first of each process, which warms memory up."""
+    return statistics.median(value for result in results for value in result[key][skip:])
+
+
+def compare_saves(args, where, name, *flush):
+    folder = pathlib.Path(where) / "tessera-checkpoints"
+    folders = [folder / part for part in ("ours", "dcp", "torch.save")]
+    try:
+        mine, dcp, single = alternate(
+            args.rounds,
+            lambda: ours(args, folders[0], rounds=4),
+            lambda: peer(args, folders[1], "--rounds", "4", *flush),
+            lambda: peer(args, folders[2], "--rounds", "4", "--way", "torch.save", *flush))
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    for key, what in (("save_ms", "save"), ("load_ms", "verify and load")):
+        a, b, c = (middle(results, key) for results in (mine, dcp, single))
+        row(f"{what}, GPT-2 124M with moments, 2 ranks, {name}",
+            f"{a:.0f} ms; DCP {b:.0f} ms, torch.save {c:.0f} ms", f"{min(b, c) / a:.2f} x",
+            ">= 1.5" if key == "save_ms" and not flush else "",
+            f"PyTorch {dcp[0]['torch']}, {mine[0]['bytes'] / 1e9:.2f} GB")
+    return middle(mine, "save_ms"), mine[0]["bytes"]
+
+
+def memory(args):
+    compare_saves(args, args.memory, "tmpfs")
+
+
+def dd_ms(folder, total):
+    """So many bytes by as many writers, each flushed; sources are in memory already."""
+    each = total // RANKS // 2**20
+    begin = time.perf_counter()
+    writers = [subprocess.Popen(["dd", "if=/dev/zero", f"of={folder}/{i}", "bs=1M",
+                                 f"count={each}", "conv=fsync"], stderr=subprocess.DEVNULL)
+               for i in range(RANKS)]
+    for writer in writers:
+        writer.wait()
+    return (time.perf_counter() - begin) * 1e3
+
+
+def disk(args):
+    mine, total = compare_saves(args, args.disk, "disk, flushed", "--fsync")
+    times = []
+    for _ in range(args.rounds + 2):
+        with tempfile.TemporaryDirectory(dir=args.disk) as folder:
+            times.append(dd_ms(folder, total))
+    limit = statistics.median(times[1:])
+    row("the same against dd, 2 writers", f"{mine:.0f} ms; dd {limit:.0f} ms",
+        f"{limit / mine:.2f} x", ">= 0.85")
+
+
+def train_gpt(args, folder, log, *flags):
+    return ["mpirun", "-n", str(RANKS), str(args.bin / "train_gpt"), "--data", args.data,
+            "--threads", "1", "--log", str(log), *flags]
+
+
+def median_step_ms(args, *flags):
+    with tempfile.TemporaryDirectory(dir=args.disk) as folder:
+        log = pathlib.Path(folder) / "log.jsonl"
+        given = [flag.replace("FOLDER", folder) for flag in flags]
+        subprocess.run(train_gpt(args, folder, log, "--preset", "micro", "--steps", "45",
+                                 "--eval-every", "0", "--sample", "0", *given),
+                       env=environment(1), check=True, stdin=subprocess.DEVNULL,
+                       stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        lines = [json.loads(line) for line in log.read_text().splitlines()]
+    # From one step to the last but those that warm up: the mean, since checkpoints fall on few.
+    steps = [line["step_ms"] for line in lines if line["type"] == "step"][4:44]
+    return {"ms": statistics.mean(steps)}
+
+
+def training(args):
+    without, with_them = alternate(
+        args.rounds, lambda: median_step_ms(args),
+        lambda: median_step_ms(args, "--checkpoint", "FOLDER/run", "--checkpoint-every", "20"))
+    a = statistics.median(result["ms"] for result in without)
+    b = statistics.median(result["ms"] for result in with_them)
+    row("a step of micro, 2 ranks, with an asynchronous checkpoint every 20",
+        f"{b:.1f} ms, without {a:.1f} ms", f"{(b / a - 1) * 100:+.1f} %", "<= 2 %")
+
+
+def wait_for_steps(log, count):
+    while not (log.exists() and log.read_text().count('"type":"step"') >= count):
+        time.sleep(0.01)
+
+
+def restart(args):
+    times = []
+    for _ in range(args.rounds):
+        with tempfile.TemporaryDirectory(dir=args.disk) as folder:
+            log = pathlib.Path(folder) / "log.jsonl"
+            command = train_gpt(args, folder, log, "--preset", "nano", "--steps", "100000",
+                                "--eval-every", "0", "--checkpoint", f"{folder}/run",
+                                "--checkpoint-every", "10")
+            start = {"env": environment(1), "stdin": subprocess.DEVNULL,
+                     "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL,
+                     "start_new_session": True}
+            job = subprocess.Popen(command, **start)
+            wait_for_steps(log, 35)
+            begin = time.perf_counter()
+            os.killpg(job.pid, signal.SIGKILL)
+            subprocess.run(["pkill", "-KILL", "-f", f"--checkpoint {folder}/run"], check=False)
+            job.wait()
+            job = subprocess.Popen(command, **start)
+            while '"type":"resume"' not in log.read_text():
+                time.sleep(0.005)
+            before = log.read_text().split('"type":"resume"')[0].count('"type":"step"')
+            wait_for_steps(log, before + 1)
+            times.append(time.perf_counter() - begin)
+            os.killpg(job.pid, signal.SIGKILL)
+            subprocess.run(["pkill", "-KILL", "-f", f"--checkpoint {folder}/run"], check=False)
+            job.wait()
+    row("from a kill to the next finished step, nano, 2 ranks",
+        f"{statistics.median(times):.2f} s", "", "< 3 s")
+
+
+QUESTIONS = {"memory": memory, "disk": disk, "training": training, "restart": restart}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("questions", nargs="*", metavar="QUESTION",
+                        help=f"of {', '.join(QUESTIONS)}; all where none is given")
+    parser.add_argument("--python", default="python3", help="that has PyTorch")
+    parser.add_argument("--bin", type=pathlib.Path, default=BIN)
+    parser.add_argument("--memory", default="/dev/shm", help="a folder in memory")
+    parser.add_argument("--disk", default="/var/tmp", help="a folder on a disk")
+    parser.add_argument("--data", default=str(pathlib.Path(__file__).resolve()),
+                        help="a text to train on")
+    parser.add_argument("--rounds", type=int, default=3)
+    args = parser.parse_args()
+    for name in args.questions:
+        if name not in QUESTIONS:
+            parser.error(f"there is no question {name}; there are {', '.join(QUESTIONS)}")
+    print("| what | measured | ratio | bar | |\n| --- | --- | --- | --- | --- |", flush=True)
+    for name in args.questions or QUESTIONS:
+        QUESTIONS[name](args)
+
+
+if __name__ == "__main__":
+    main()
