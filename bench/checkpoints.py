@@ -123,6 +123,10 @@ def wait_for_steps(log, count):
         time.sleep(0.01)
 
 
+def kill_ranks(folder):
+    subprocess.run(["pkill", "-KILL", "-f", "--", f"--checkpoint {folder}/run"], check=False)
+
+
 def restart(args):
     times = []
     for _ in range(args.rounds):
@@ -138,7 +142,7 @@ def restart(args):
             wait_for_steps(log, 35)
             begin = time.perf_counter()
             os.killpg(job.pid, signal.SIGKILL)
-            subprocess.run(["pkill", "-KILL", "-f", f"--checkpoint {folder}/run"], check=False)
+            kill_ranks(folder)
             job.wait()
             job = subprocess.Popen(command, **start)
             while '"type":"resume"' not in log.read_text():
@@ -147,7 +151,7 @@ def restart(args):
             wait_for_steps(log, before + 1)
             times.append(time.perf_counter() - begin)
             os.killpg(job.pid, signal.SIGKILL)
-            subprocess.run(["pkill", "-KILL", "-f", f"--checkpoint {folder}/run"], check=False)
+            kill_ranks(folder)
             job.wait()
     row("from a kill to the next finished step, nano, 2 ranks",
         f"{statistics.median(times):.2f} s", "", "< 3 s")

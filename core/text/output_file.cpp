@@ -160,9 +160,13 @@ void OutputFile::write_at(int64_t position, const void* data, size_t bytes) {
 }
 
 // In pieces: one fsync of all of a large file could take longer than other ranks wait for this one.
+// The disk begins with each piece while the next one is written.
 void OutputFile::flush_in_time(int64_t written) {
   constexpr int64_t most = int64_t{256} << 20;
+  constexpr int64_t piece = int64_t{16} << 20;
+  const bool ends_piece = unflushed_ / piece != (unflushed_ + written) / piece;
   unflushed_ += written;
+  if (ends_piece) ::sync_file_range(descriptor_, 0, 0, SYNC_FILE_RANGE_WRITE);
   if (unflushed_ < most) return;
   if (::fdatasync(descriptor_) != 0) fail("{}: writing failed: {}", path_, std::strerror(errno));
   unflushed_ = 0;

@@ -38,10 +38,10 @@ WrittenShard write_shard(const std::string& folder, const std::string& name,
   nn::SafetensorsWriter file(path, std::move(specs));
   WrittenShard result;
   int64_t end = std::ssize(file.header());
+  for (const optim::StatePiece& piece : pieces) file.write(piece_name(piece), piece.values);
+  // Digests are made while the disk is busy.
   for (const optim::StatePiece& piece : pieces) {
-    const std::string of = piece_name(piece);
-    file.write(of, piece.values);
-    const int64_t offset = file.position(of);
+    const int64_t offset = file.position(piece_name(piece));
     end = std::max(end, offset + piece.values.bytes());
     result.ranges.push_back(
         {.tensor = numbers.at(piece.of.path()),
