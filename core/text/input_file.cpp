@@ -25,6 +25,10 @@ InputFile::InputFile(const std::string& path)
 
 InputFile::~InputFile() { ::close(descriptor_); }
 
+void InputFile::will_read(int64_t position, int64_t bytes) const {
+  ::posix_fadvise(descriptor_, position, bytes, POSIX_FADV_WILLNEED);
+}
+
 void InputFile::read_at(int64_t position, void* data, size_t bytes) const {
   char* next = static_cast<char*>(data);
   while (bytes > 0) {

@@ -25,6 +25,10 @@ class InputFile {
   /// shorter since it was opened.
   void read_at(int64_t position, void* data, size_t bytes) const;
 
+  /// Lets the system begin to read bytes [position, position + bytes), as far as there are any, and
+  /// returns at once.
+  void will_read(int64_t position, int64_t bytes) const;
+
  private:
   std::string path_;
   int descriptor_ = -1;

@@ -56,28 +56,50 @@ void CheckpointReader::open_files() {
 }
 
 void CheckpointReader::verify(int64_t part, int64_t parts) const {
-  constexpr int64_t most_bytes = int64_t{1} << 20;
-  std::vector<std::byte> buffer;
-  for (auto i = static_cast<size_t>(part); i < manifest_.ranges.size();
-       i += static_cast<size_t>(parts)) {
-    const CheckpointRange& range = manifest_.ranges[i];
+  std::vector<const CheckpointRange*> ranges;
+  for (const CheckpointRange& range : manifest_.ranges) ranges.push_back(&range);
+  std::ranges::sort(ranges, {}, [](const CheckpointRange* range) {
+    return std::pair(range->file, range->offset);
+  });
+  const auto bytes_of = [this](const CheckpointRange& range) {
     const optim::StateTensor& of = manifest_.tensors[static_cast<size_t>(range.tensor)];
-    const int64_t element = dtype_size(of.dtype);
-    const int64_t piece = most_bytes / element / digest_block * digest_block;
-    const std::string path = of.path();
-    BlockDigest digest;
-    for (int64_t begin = range.begin; begin < range.end; begin += piece) {
-      const int64_t bytes = (std::min(range.end, begin + piece) - begin) * element;
-      buffer.resize(static_cast<size_t>(bytes));
-      files_[static_cast<size_t>(range.file)]->read_at(
-          range.offset + (begin - range.begin) * element, buffer.data(), buffer.size());
-      digest += digest_of_blocks(path, begin, element, buffer);
-    }
-    if (digest != range.digest) {
-      fail_input("{}: elements [{}, {}) of {} were changed since they were written",
-                 in_folder(folder_, manifest_.files[static_cast<size_t>(range.file)].name),
-                 range.begin, range.end, nn::printable(path));
-    }
+    return (range.end - range.begin) * dtype_size(of.dtype);
+  };
+  double all = 0;
+  for (const CheckpointRange* range : ranges) all += static_cast<double>(bytes_of(*range));
+  const double begin = all * static_cast<double>(part) / static_cast<double>(parts);
+  const double end = all * static_cast<double>(part + 1) / static_cast<double>(parts);
+  double before = 0;
+  std::vector<std::byte> buffer;
+  for (const CheckpointRange* range : ranges) {
+    // The last one has what rounding and empty ranges leave over.
+    const bool is_own = before >= begin && (before < end || part + 1 == parts);
+    before += static_cast<double>(bytes_of(*range));
+    if (is_own) verify_range(*range, buffer);
+  }
+}
+
+void CheckpointReader::verify_range(const CheckpointRange& range,
+                                    std::vector<std::byte>& buffer) const {
+  constexpr int64_t most_bytes = int64_t{1} << 20;
+  constexpr int64_t ahead = int64_t{16} << 20;  // that the disk reads meanwhile
+  const optim::StateTensor& of = manifest_.tensors[static_cast<size_t>(range.tensor)];
+  const InputFile& file = *files_[static_cast<size_t>(range.file)];
+  const int64_t element = dtype_size(of.dtype);
+  const int64_t piece = most_bytes / element / digest_block * digest_block;
+  const std::string path = of.path();
+  BlockDigest digest;
+  for (int64_t begin = range.begin; begin < range.end; begin += piece) {
+    const int64_t bytes = (std::min(range.end, begin + piece) - begin) * element;
+    const int64_t position = range.offset + (begin - range.begin) * element;
+    file.will_read(position + ahead, most_bytes);
+    buffer.resize(static_cast<size_t>(bytes));
+    file.read_at(position, buffer.data(), buffer.size());
+    digest += digest_of_blocks(path, begin, element, buffer);
+  }
+  if (digest != range.digest) {
+    fail_input("{}: elements [{}, {}) of {} were changed since they were written", file.path(),
+               range.begin, range.end, nn::printable(path));
   }
 }
 

@@ -24,8 +24,8 @@ class CheckpointReader : public optim::StateSource {
   const std::string& folder() const { return folder_; }
   const Manifest& manifest() const { return manifest_; }
 
-  /// Reads every `parts`-th range, beginning with number `part`, and compares digests. Throws
-  /// InputError with the file and the tensor.
+  /// Reads one of `parts` shares of the bytes, number `part`, as they lie in the files, and
+  /// compares digests. Throws InputError with the file and the tensor.
   void verify(int64_t part = 0, int64_t parts = 1) const;
 
   /// Throws InputError unless it has exactly these tensors, naming the first that differs.
@@ -39,6 +39,7 @@ class CheckpointReader : public optim::StateSource {
  private:
   const optim::StateTensor& tensor(const std::string& path) const;
   void open_files();
+  void verify_range(const CheckpointRange& range, std::vector<std::byte>& buffer) const;
 
   std::string folder_;
   Manifest manifest_;
