@@ -151,13 +151,14 @@ void fill_run(const GivenRun& given, const TrainDefaults& defaults, RunOptions& 
 }
 
 GivenPaths paths_of(const RunOptions& options, const std::string& config_file) {
-  return {
-      .inputs = {{"--data", options.data},
-                 {"--init", options.init},
-                 {"--tuned", options.tuned},
-                 {"--config", config_file}},
-      .outputs = {
-          {"--log", options.log}, {"--trace", options.trace}, {"--save", options.save, "--init"}}};
+  return {.inputs = {{"--data", options.data},
+                     {"--init", options.init},
+                     {"--tuned", options.tuned},
+                     {"--config", config_file}},
+          .outputs = {{"--log", options.log},
+                      {"--trace", options.trace},
+                      {"--save", options.save, "--init"},
+                      {"--checkpoint", options.checkpoints.options.folder}}};
 }
 
 optim::UpdateRule update_rule(const RunOptions& options) {
@@ -198,10 +199,12 @@ optim::ZeroOptions zero_options(const RunOptions& options) {
 }
 
 train::TrainingRun training_run(const RunOptions& options) {
-  return {
-      .rule = update_rule(options),
-      .zero = zero_options(options),
-      .loop = {.steps = options.steps, .batch = options.batch, .eval_every = options.eval_every}};
+  return {.rule = update_rule(options),
+          .zero = zero_options(options),
+          .loop = {.steps = options.steps,
+                   .batch = options.batch,
+                   .eval_every = options.eval_every,
+                   .checkpoints = options.checkpoints.options}};
 }
 
 }  // namespace tessera::apps

@@ -141,6 +141,9 @@ expect 'give --checkpoint' "$train_gpt" "${run[@]}" --resume latest
 expect 'nothing to go on from' "$train_gpt" "${run[@]}" --resume-changed lr
 expect 'manifest.json' "$train_gpt" "${run[@]}" --resume nowhere
 expect 'cannot be made' "$train_gpt" "${run[@]}" --checkpoint text.txt/run
+mkdir pictures
+expect '--checkpoint pictures is what --data reads' "$train_resnet" --data pictures \
+  --checkpoint pictures
 expect 'at least 1' "$train_gpt" "${run[@]}" --checkpoint on --checkpoint-keep 0
 
 # One writer a folder.
