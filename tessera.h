@@ -34,6 +34,7 @@
 #include "optim/plan/plan.h"
 #include "optim/zero_optimizer.h"
 #include "train/agreement.h"
+#include "train/checkpoint/run_checkpoints.h"
 #include "train/evaluate.h"
 #include "train/images/image_evaluation.h"
 #include "train/images/plan_image.h"
