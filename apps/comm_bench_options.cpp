@@ -3,9 +3,9 @@
 #include <array>
 
 #include "apps/cli/command_line.h"
-#include "apps/cli/flags.h"
+#include "apps/console/flags.h"
 #include "apps/cli/model_options.h"
-#include "apps/cli/quantity.h"
+#include "apps/console/quantity.h"
 #include "core/error.h"
 
 namespace tessera::apps {

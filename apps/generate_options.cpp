@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "apps/cli/flags.h"
+#include "apps/console/flags.h"
 #include "apps/cli/model_options.h"
 #include "core/error.h"
 

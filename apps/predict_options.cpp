@@ -1,7 +1,7 @@
 #include "apps/predict_options.h"
 
 #include "apps/cli/command_line.h"
-#include "apps/cli/flags.h"
+#include "apps/console/flags.h"
 #include "apps/cli/model_options.h"
 #include "core/error.h"
 

@@ -1,7 +1,7 @@
 #include "apps/train_gpt_options.h"
 
 #include "apps/cli/command_line.h"
-#include "apps/cli/flags.h"
+#include "apps/console/flags.h"
 #include "apps/cli/train_defaults.h"
 #include "models/gpt/gpt_config_file.h"
 #include "models/gpt/gpt_sizes.h"

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "apps/cli/command_line.h"
-#include "apps/cli/flags.h"
+#include "apps/console/flags.h"
 #include "models/image/image_classifier.h"
 
 namespace tessera::apps {

@@ -3,7 +3,7 @@
 #include <optional>
 
 #include "apps/cli/command_line.h"
-#include "apps/cli/flags.h"
+#include "apps/console/flags.h"
 #include "core/error.h"
 
 namespace tessera::apps {

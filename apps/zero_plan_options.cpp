@@ -1,8 +1,8 @@
 #include "apps/zero_plan_options.h"
 
 #include "apps/cli/command_line.h"
-#include "apps/cli/flags.h"
-#include "apps/cli/quantity.h"
+#include "apps/console/flags.h"
+#include "apps/console/quantity.h"
 #include "core/error.h"
 #include "models/gpt/gpt_sizes.h"
 

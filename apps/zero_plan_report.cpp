@@ -6,6 +6,7 @@
 #include <fmt/ranges.h>
 
 #include "core/text/number_text.h"
+#include "core/version.h"
 #include "train/plan/plan_gpt.h"
 #include "train/plan/plan_table.h"
 #include "train/report/run_log.h"
@@ -169,7 +170,7 @@ JsonObject plan_json(const PlanOptions& options, const std::vector<train::StageP
   for (const train::StagePlan& plan : plans) stages.push_back(stage_json(options, plan).text());
   return JsonObject()
       .add("program", "zero_plan")
-      .add("version", train::version())
+      .add("version", version())
       .add("preset", options.name)
       .add("model", JsonObject()
                         .add("layers", m.layers)

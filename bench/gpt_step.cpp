@@ -22,7 +22,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "apps/cli/flags.h"
+#include "apps/console/flags.h"
 #include "apps/cli/model_options.h"
 #include "core/context.h"
 #include "core/cuda.h"

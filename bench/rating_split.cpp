@@ -11,7 +11,7 @@
 
 #include <fmt/format.h>
 
-#include "apps/cli/flags.h"
+#include "apps/console/flags.h"
 #include "core/error.h"
 #include "data/ratings/rating_data.h"
 #include "dist/bootstrap.h"

@@ -15,7 +15,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "apps/cli/flags.h"
+#include "apps/console/flags.h"
 #include "core/context.h"
 #include "dist/bootstrap.h"
 #include "models/recommender/recommender_loss.h"

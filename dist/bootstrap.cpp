@@ -20,8 +20,11 @@
 #include <thread>
 #include <utility>
 
+#include "core/run_status.h"
 #include "core/text/step_number.h"
 #include "dist/mpi/mpi_check.h"
+#include "dist/stalled.h"
+#include "dist/start_guard.h"
 
 namespace tessera::dist {
 
@@ -184,6 +187,19 @@ void run_with_deadline(const std::function<void()>& last) {
   (void)done->get_future().wait_for(std::chrono::seconds(3));
 }
 
+// MPI_Abort waits for a daemon to end this process, which never happens where the daemon itself
+// waits for a host that is gone.
+void exit_later(int exit_code) {
+  try {
+    std::thread([exit_code] {
+      std::this_thread::sleep_for(std::chrono::seconds(5));
+      _exit(exit_code);
+    }).detach();
+  } catch (const std::system_error&) {
+    // No thread is to be had; mostly MPI_Abort does not need its help.
+  }
+}
+
 // Prints one line and ends the job on all ranks. Of several threads that fail, the first does.
 [[noreturn]] void end_job(const std::string& message, int exit_code,
                           const std::function<void()>& last = {}) {
@@ -194,7 +210,10 @@ void run_with_deadline(const std::function<void()>& last) {
   std::fputs((message + "\n").c_str(), stderr);
   std::fflush(stderr);
   if (last) run_with_deadline(last);
-  if (mpi_runs()) MPI_Abort(MPI_COMM_WORLD, exit_code);
+  if (mpi_runs()) {
+    exit_later(exit_code);
+    MPI_Abort(MPI_COMM_WORLD, exit_code);
+  }
   _exit(exit_code);
 }
 
@@ -209,6 +228,7 @@ std::string running_step_text() {
 }
 
 [[noreturn]] void end_with_input_error(const std::string& text) {
+  publish_failure(RunFailure::input);
   const std::string step = running_step_text();
   if (own_rank == 0) {
     end_job(fmt::format("error: {}{}", text, step.empty() ? "" : " (" + step + ")"), 2);
@@ -260,6 +280,7 @@ World init(int& argc, char**& argv) {
   const struct sigaction before = handler_of_sigterm();
   World world;
   if (started_by_launcher()) {
+    const StartGuard guard(argc, argv);
     world = init_mpi(argc, argv);
   } else {
     world.communicator = single_communicator();
@@ -321,20 +342,29 @@ int run(int argc, char** argv, const std::function<int(World&)>& body) {
     return result;
   } catch (const InputError& error) {
     end_with_input_error(error.what());
+  } catch (const StalledError& error) {
+    publish_failure(RunFailure::stalled, error.ranks);
+    end_with_error(error.what());
   } catch (const std::exception& error) {
+    publish_failure(RunFailure::error);
     end_with_error(error.what());
   } catch (...) {
+    publish_failure(RunFailure::error);
     end_with_error("an exception that is no std::exception");
   }
 }
 
 void fail_job(const std::string& text, const std::function<void()>& last) {
+  publish_failure(RunFailure::error);
   end_with_error(text, last);
 }
 
 void set_running_step(int64_t step) { running_step = step; }
 
-void set_finished_step(int64_t step) { finished_step = step; }
+void set_finished_step(int64_t step) {
+  finished_step = step;
+  publish_finished_steps(step + 1);
+}
 
 void set_line_open(bool open) { line_open = open; }
 

@@ -8,6 +8,7 @@
 #include "core/trace.h"
 #include "dist/backoff.h"
 #include "dist/mpi/mpi_check.h"
+#include "dist/stalled.h"
 
 namespace tessera::dist {
 namespace {
@@ -52,9 +53,11 @@ class Ranks {
       TESSERA_MPI(MPI_Iprobe(from, tag, communicator_, &there, MPI_STATUS_IGNORE));
       if (there != 0) return;
       backoff.pause();
-      TESSERA_CHECK(static_cast<double>(backoff.slept_ns()) < timeout_s_ * 1e9,
-                    "comparing clocks: rank {} has said nothing for {} s (--comm-timeout)", from,
-                    timeout_s_);
+      if (static_cast<double>(backoff.slept_ns()) < timeout_s_ * 1e9) continue;
+      throw StalledError(
+          fmt::format("comparing clocks: rank {} has said nothing for {} s (--comm-timeout)", from,
+                      timeout_s_),
+          {from});
     }
   }
 

@@ -1,85 +1,9 @@
 #include "apps/cli/command_line.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
-#include <cerrno>
-#include <cstdio>
-#include <cstring>
-#include <exception>
-#include <system_error>
-
-#include "core/error.h"
-#include "core/text/output_file.h"
-
 namespace tessera::apps {
 
-void at_least(const char* flag, int64_t value, int64_t minimum) {
-  if (value < minimum) fail_input("{} is {}, expected at least {}", flag, value, minimum);
-}
-
-void at_most(const char* flag, int64_t value, int64_t maximum) {
-  if (value > maximum) fail_input("{} is {}, expected at most {}", flag, value, maximum);
-}
-
-namespace {
-
-// A file that is opened later would get the number of a stream that the caller has closed, and what
-// is printed would go into it. To write to standard output stays an error.
-void hold_closed_streams() {
-  constexpr int modes[] = {O_WRONLY, O_RDONLY, O_WRONLY};
-  for (int stream = STDIN_FILENO; stream <= STDERR_FILENO; ++stream) {
-    if (::fcntl(stream, F_GETFD) < 0 && errno == EBADF) (void)::open("/dev/null", modes[stream]);
-  }
-}
-
-// The body of any application, with what it has printed.
-int run_and_check(const std::function<int()>& body) {
-  try {
-    const int result = body();
-    check_output();
-    return result;
-  } catch (const std::system_error& error) {
-    // fmt says of what it cannot print neither where it was to go nor that it is lost.
-    if (std::ferror(stdout) == 0) throw;
-    fail("standard output: writing failed: {}", error.code().message());
-  }
-}
-
-void print_error(const std::exception& error) {
-  std::fputs(fmt::format("error: {}\n", error.what()).c_str(), stderr);
-}
-
-}  // namespace
-
-void check_output() {
-  errno = 0;
-  const bool flushed = std::fflush(stdout) == 0;
-  if (flushed && std::ferror(stdout) == 0) return;
-  fail("standard output: writing failed: {}",
-       flushed ? "a part of what was printed is lost" : std::strerror(errno));
-}
-
-int run_alone(const std::function<void()>& body) {
-  fail_beyond_file_size_limit();
-  hold_closed_streams();
-  try {
-    return run_and_check([&] {
-      body();
-      return 0;
-    });
-  } catch (const InputError& error) {
-    print_error(error);
-    return 2;
-  } catch (const std::exception& error) {
-    print_error(error);
-    return 1;
-  }
-}
-
 int run_job(int argc, char** argv, const std::function<int(dist::World&)>& body) {
-  fail_beyond_file_size_limit();
-  hold_closed_streams();
+  prepare_streams();
   return dist::run(argc, argv,
                    [&](dist::World& world) { return run_and_check([&] { return body(world); }); });
 }

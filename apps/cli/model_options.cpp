@@ -1,7 +1,7 @@
 #include "apps/cli/model_options.h"
 
 #include "apps/cli/command_line.h"
-#include "apps/cli/flags.h"
+#include "apps/console/flags.h"
 #include "core/error.h"
 #include "models/gpt/gpt_sizes.h"
 

@@ -11,7 +11,7 @@
 #include <optional>
 #include <string>
 
-#include "apps/cli/flags.h"
+#include "apps/console/flags.h"
 #include "apps/cli/train_defaults.h"
 #include "core/micro_batch.h"
 #include "dist/device_choice.h"

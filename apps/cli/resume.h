@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "apps/cli/flags.h"
+#include "apps/console/flags.h"
 #include "core/text/json_line.h"
 #include "dist/bootstrap.h"
 #include "train/checkpoint/run_checkpoints.h"

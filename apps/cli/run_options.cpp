@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "apps/cli/command_line.h"
-#include "apps/cli/flags.h"
+#include "apps/console/flags.h"
 
 namespace tessera::apps {
 namespace {

@@ -10,7 +10,7 @@
 #include <optional>
 #include <string>
 
-#include "apps/cli/flags.h"
+#include "apps/console/flags.h"
 #include "apps/cli/model_options.h"
 #include "apps/cli/paths.h"
 #include "apps/cli/resume.h"

@@ -7,6 +7,7 @@
 
 #include "apps/comm_bench/comm_bandwidth.h"
 #include "core/cuda.h"
+#include "core/version.h"
 #include "train/report/run_log.h"
 #include "train/report/table.h"
 
@@ -90,7 +91,7 @@ JsonObject comm_json(const CommOptions& options, const dist::World& world,
   }
   JsonObject json;
   json.add("program", "comm_bench")
-      .add("version", train::version())
+      .add("version", version())
       .add("ranks", world.size)
       .add("device", dist::device_type_name(device));
   if (!device.is_cpu()) json.add("device_name", cuda::device_name(device.index));

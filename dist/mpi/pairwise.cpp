@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <set>
 
+#include "core/run_status.h"
 #include "dist/mpi/mpi_check.h"
+#include "dist/stalled.h"
 
 namespace tessera::dist {
 
@@ -176,10 +178,13 @@ void Pairwise::finish() {
 }
 
 void Pairwise::progress() {
+  constexpr int64_t noticeable_ns = 50'000'000;
   if (poll()) {
+    if (backoff_.slept_ns() > noticeable_ns) publish_waiting(false);
     backoff_.reset();
   } else {
     backoff_.pause();
+    if (backoff_.slept_ns() > noticeable_ns) publish_waiting(true);
     if (backoff_.slept_ns() > channel_.timeout_ns) fail_stalled();
   }
 }
@@ -196,9 +201,13 @@ void Pairwise::fail_stalled() const {
   }
   const std::string who = absent.empty() ? have(stuck) + " come to it and not gone on"
                                          : have(absent) + " not come to it";
-  fail("{}: nothing has moved for {} s (--comm-timeout): {} (stopped, hanging, or computing)",
-       headers_[static_cast<size_t>(channel_.rank)].text(),
-       static_cast<double>(channel_.timeout_ns) / 1e9, who);
+  if (absent.empty()) absent.assign(stuck.begin(), stuck.end());
+  throw StalledError(
+      fmt::format(
+          "{}: nothing has moved for {} s (--comm-timeout): {} (stopped, hanging, or computing)",
+          headers_[static_cast<size_t>(channel_.rank)].text(),
+          static_cast<double>(channel_.timeout_ns) / 1e9, who),
+      absent);
 }
 
 // Whether anything was completed.

@@ -1,5 +1,5 @@
 // What every program's flags have in common.
-#include "apps/cli/flags.h"
+#include "apps/console/flags.h"
 
 #include <cmath>
 #include <functional>
@@ -11,6 +11,7 @@
 #include "apps/train_resnet_options.h"
 #include "apps/tune_options.h"
 #include "apps/zero_plan_options.h"
+#include "core/version.h"
 #include "tests/support/catch.h"
 #include "tests/support/temporary_folder.h"
 #include "train/report/run_log.h"
@@ -200,7 +201,7 @@ TEST_CASE("an argument is never dropped or taken apart") {
 
 TEST_CASE("every program says its version and its flags") {
   for (const auto& [name, parse] : programs()) {
-    CHECK(parse({"--version"}) == name + " " + train::version() + "\n");
+    CHECK(parse({"--version"}) == name + " " + version() + "\n");
     CHECK_THAT(parse({"--foo", "-h"}), ContainsSubstring("Usage: " + name + " [OPTIONS]"));
   }
   const std::string help = Program().parse({"--help"});

@@ -1,7 +1,7 @@
 // zero_plan's command line: what is understood, and what is refused.
 #include "apps/zero_plan_options.h"
 
-#include "apps/cli/quantity.h"
+#include "apps/console/quantity.h"
 #include "tests/support/catch.h"
 #include "tests/support/plan_command_line.h"
 #include "tests/support/temporary_folder.h"

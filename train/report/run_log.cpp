@@ -88,8 +88,6 @@ void RunLog::lose_line(int error) {
       path_, std::strerror(error));
 }
 
-const char* version() { return TESSERA_VERSION; }
-
 JsonObject header_begin(const std::string& program) {
   return JsonObject().add("type", "header").add("program", program).add("version", version());
 }

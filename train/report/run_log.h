@@ -11,6 +11,7 @@
 #include <string>
 
 #include "core/text/json_line.h"
+#include "core/version.h"
 #include "dist/bootstrap.h"
 
 namespace tessera::train {
@@ -56,8 +57,6 @@ struct StepLine {
   double comm_exposed_ms = 0;
 };
 
-/// Tessera's, "0.1.0".
-const char* version();
 /// Begins a header: the program that writes it and Tessera's version.
 JsonObject header_begin(const std::string& program);
 /// Ranks, threads, device and communicator of a job.

@@ -5,6 +5,7 @@
 
 #include "core/cuda.h"
 #include "core/error.h"
+#include "core/run_status.h"
 #include "dist/bootstrap.h"
 
 namespace tessera::dist {
@@ -43,6 +44,7 @@ void Watchdog::watch() {
         end(fmt::format("{}: {}", oldest ? oldest->name : "between two calls", failure));
       }
       if (oldest && Clock::now() - since > timeout) {
+        publish_failure(RunFailure::stalled);
         end(fmt::format("{} has not finished in {} s: another rank is gone, is stuck, or runs "
                         "another collective", oldest->name, watched_.timeout_s));
       }

@@ -1,4 +1,4 @@
-#include "apps/cli/flag_value.h"
+#include "apps/console/flag_value.h"
 
 #include <charconv>
 #include <cmath>

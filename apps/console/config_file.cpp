@@ -1,9 +1,9 @@
-#include "apps/cli/config_file.h"
+#include "apps/console/config_file.h"
 
 #include <sstream>
 #include <string_view>
 
-#include "apps/cli/flag_value.h"
+#include "apps/console/flag_value.h"
 #include "core/error.h"
 #include "core/text/json_read.h"
 

@@ -9,7 +9,7 @@
 //   const std::string text = app.parse(argc, argv);       // not empty: only to be printed
 //   dist::check_agreement(world, app.settings());         // where ranks have parsed
 //
-// A value is taken as it is or refused (apps/cli/flag_value.h), for every flag alike.
+// A value is taken as it is or refused (apps/console/flag_value.h), for every flag alike.
 #pragma once
 
 #include <cstdint>
@@ -56,8 +56,8 @@ class Flags {
   Flags(const Flags&) = delete;
   Flags& operator=(const Flags&) = delete;
 
-  /// --config FILE reads flags from a file (apps/cli/config_file.h); what it does not know, and a
-  /// flag that comes twice, is an error. The command line overrides it.
+  /// --config FILE reads flags from a file (apps/console/config_file.h); what it does not know, and
+  /// a flag that comes twice, is an error. The command line overrides it.
   void add_config(const std::string& help);
 
   /// `names`: "--global-batch,--batch", or "model,--model" for an argument that may have its name.
@@ -66,7 +66,7 @@ class Flags {
   template <class T>
   FlagOption add_option(const std::string& names, T& value, const std::string& help = "");
   FlagOption add_flag(const std::string& names, bool& value, const std::string& help);
-  /// A size in bytes, with or without a unit (apps/cli/quantity.h).
+  /// A size in bytes, with or without a unit (apps/console/quantity.h).
   FlagOption add_bytes(const std::string& names, std::optional<int64_t>& value,
                        const std::string& help);
 

@@ -1,11 +1,11 @@
-#include "apps/cli/quantity.h"
+#include "apps/console/quantity.h"
 
 #include <charconv>
 #include <cmath>
 #include <optional>
 #include <string_view>
 
-#include "apps/cli/flag_value.h"
+#include "apps/console/flag_value.h"
 #include "core/error.h"
 
 namespace tessera::apps {

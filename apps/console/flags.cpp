@@ -1,4 +1,4 @@
-#include "apps/cli/flags.h"
+#include "apps/console/flags.h"
 
 #include <algorithm>
 #include <functional>
@@ -7,11 +7,11 @@
 
 #include <CLI/CLI.hpp>
 
-#include "apps/cli/config_file.h"
-#include "apps/cli/flag_value.h"
-#include "apps/cli/quantity.h"
+#include "apps/console/config_file.h"
+#include "apps/console/flag_value.h"
+#include "apps/console/quantity.h"
 #include "core/error.h"
-#include "train/report/run_log.h"
+#include "core/version.h"
 
 namespace tessera::apps {
 
@@ -152,7 +152,7 @@ FlagOption FlagOption::compare(Compared what) {
 Flags::Flags(const std::string& description, const std::string& name)
     : app_(std::make_unique<CLI::App>(description, name)) {
   app_->set_help_flag("-h,--help", "Print this help and end");
-  app_->set_version_flag("--version", fmt::format("{} {}\n", name, train::version()),
+  app_->set_version_flag("--version", fmt::format("{} {}\n", name, version()),
                          "Print the version and end");
   app_->option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
 }

@@ -1,0 +1,142 @@
+// Starts a training program under mpirun, and where a rank dies or hangs starts it again from its
+// last checkpoint without that rank:
+//
+//   relaunch -n 4 --min-ranks 2 --restarts 10 -- train_gpt --data text.txt --checkpoint runs/a
+//
+// It links no MPI: mpirun starts `relaunch --as-rank` for each rank, which starts the program and
+// reports how it ends (apps/relaunch/rank_parent.h).
+#include <cstdio>
+#include <set>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "apps/console/console.h"
+#include "apps/relaunch/job.h"
+#include "apps/relaunch/rank_parent.h"
+#include "apps/relaunch_options.h"
+#include "core/error.h"
+
+namespace tessera::apps {
+namespace {
+
+constexpr const char* as_rank = "--as-rank";
+
+void say(const std::string& text) { std::fputs(("relaunch: " + text + "\n").c_str(), stderr); }
+
+std::string own_path() {
+  std::string path(4096, '\0');
+  const ssize_t length = ::readlink("/proc/self/exe", path.data(), path.size());
+  TESSERA_CHECK(length > 0, "relaunch: /proc/self/exe cannot be read");
+  path.resize(static_cast<size_t>(length));
+  return path;
+}
+
+/// The jobs of one run, one after the other.
+class Relaunch {
+ public:
+  explicit Relaunch(const RelaunchOptions& options)
+      : options_(options), ranks_(options.ranks), hosts_(options.hosts) {}
+
+  /// Returns the exit code.
+  int run() {
+    warn_without_checkpoints();
+    for (int restart = 0;; ++restart) {
+      const JobEnd job = run_one_job(command(), ranks_, signals_, asked_);
+      if (asked_.to_interrupt) return 128 + SIGINT;
+      const Verdict verdict = judge(job);
+      if (verdict.kind == Verdict::Kind::finished) return 0;
+      const std::string why = take_away(verdict);
+      const std::string reason = reason_to_end(verdict, restart);
+      if (!reason.empty()) {
+        say(fmt::format("{}; {}", why, reason));
+        return job.code;
+      }
+      say(fmt::format("{}; starting again with {} ranks (restart {} of {})", why, ranks_,
+                      restart + 1, options_.restarts));
+    }
+  }
+
+ private:
+  std::vector<std::string> command() const {
+    std::vector<std::string> words = options_.mpirun;
+    words.insert(words.end(), {"-n", std::to_string(ranks_)});
+    if (!hosts_.empty()) words.insert(words.end(), {"--host", hosts_text(hosts_)});
+    words.insert(words.end(), {own_path(), as_rank});
+    words.insert(words.end(), options_.command.begin(), options_.command.end());
+    return words;
+  }
+
+  void warn_without_checkpoints() const {
+    for (const std::string& word : options_.command) {
+      if (word.starts_with("--checkpoint") || word.starts_with("--config")) return;
+    }
+    say("the command has no --checkpoint, so that a restart begins at the first step");
+  }
+
+  // Goes on without the lost ranks; returns what has happened.
+  std::string take_away(const Verdict& verdict) {
+    if (verdict.kind == Verdict::Kind::stalled) remember(-1, verdict.step, 0);
+    if (verdict.kind != Verdict::Kind::lost_ranks) return verdict.why;
+    std::vector<int> lost;
+    std::vector<std::string> texts;
+    for (const LostRank& rank : verdict.lost) {
+      lost.push_back(rank.rank);
+      const std::string place =
+          hosts_.empty() ? "" : fmt::format(" on {}", host_of(hosts_, rank.rank).name);
+      texts.push_back(
+          fmt::format("rank {}{} {} in step {}", rank.rank, place, rank.why, rank.step));
+      remember(rank.rank, rank.step, rank.signal);
+    }
+    ranks_ -= static_cast<int>(std::ssize(lost));
+    if (!hosts_.empty()) hosts_ = without_ranks(hosts_, lost);
+    return fmt::format("{}", fmt::join(texts, ", "));
+  }
+
+  void remember(int rank, int64_t step, int signal) {
+    if (!seen_.insert({rank, step, signal}).second) comes_again_ = true;
+  }
+
+  // Why the job is not started again; empty where it is.
+  std::string reason_to_end(const Verdict& verdict, int restart) const {
+    if (verdict.kind == Verdict::Kind::failed) return "that would come again, so the run ends";
+    if (asked_.to_stop) return "the run was told to end";
+    if (comes_again_) return "that has come before, in the same step, so the run ends";
+    if (ranks_ < options_.min_ranks) {
+      return fmt::format("{} ranks are left of at least {} (--min-ranks)", ranks_,
+                         options_.min_ranks);
+    }
+    if (restart >= options_.restarts) {
+      return fmt::format("it was started again {} times (--restarts)", restart);
+    }
+    return "";
+  }
+
+  const RelaunchOptions& options_;
+  int ranks_;
+  std::vector<Host> hosts_;
+  SignalQueue signals_{{SIGCHLD, SIGTERM, SIGINT, SIGUSR1, SIGUSR2}};
+  Asked asked_;
+  std::set<std::tuple<int, int64_t, int>> seen_;  // rank, step, signal
+  bool comes_again_ = false;
+};
+
+}  // namespace
+}  // namespace tessera::apps
+
+int main(int argc, char** argv) {
+  using namespace tessera;
+  return apps::run_alone([&] {
+    if (argc > 2 && argv[1] == std::string(apps::as_rank)) {
+      return apps::run_as_rank({argv + 2, argv + argc});
+    }
+    const auto [options, help] = apps::parse_relaunch_command_line(argc, argv);
+    if (!help.empty()) {
+      fmt::print("{}", help);
+      return 0;
+    }
+    return apps::Relaunch(options).run();
+  });
+}

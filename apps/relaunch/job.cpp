@@ -1,0 +1,146 @@
+#include "apps/relaunch/job.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <optional>
+#include <string_view>
+
+#include "core/error.h"
+
+namespace tessera::apps {
+namespace {
+
+void write_text(std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) return;  // nobody reads it any more
+    text.remove_prefix(static_cast<size_t>(written));
+  }
+}
+
+class RunningJob {
+ public:
+  RunningJob(const std::vector<std::string>& command, int ranks, SignalQueue& signals, Asked& asked)
+      : signals_(signals), asked_(asked) {
+    end_.ranks = ranks;
+    std::array<int, 2> ends{};
+    TESSERA_CHECK(::pipe2(ends.data(), O_CLOEXEC) == 0, "pipe: {}", std::strerror(errno));
+    output_ = ends[0];
+    ::fcntl(output_, F_SETFL, O_NONBLOCK);
+    try {
+      process_ =
+          start_process(command, signals, {.death_signal = SIGTERM, .error_output = ends[1]});
+    } catch (...) {
+      ::close(ends[0]);
+      ::close(ends[1]);
+      throw;
+    }
+    ::close(ends[1]);
+  }
+  ~RunningJob() { ::close(output_); }
+  RunningJob(const RunningJob&) = delete;
+  RunningJob& operator=(const RunningJob&) = delete;
+
+  JobEnd wait() {
+    int status = 0;
+    while (::waitpid(process_, &status, WNOHANG) == 0) {
+      constexpr int soon_ms = 50;
+      std::array<pollfd, 2> ready{{{.fd = open_ ? output_ : -1, .events = POLLIN, .revents = 0},
+                                   {.fd = signals_.descriptor(), .events = POLLIN, .revents = 0}}};
+      ::poll(ready.data(), ready.size(), soon_ms);
+      read_output();
+      take_signals();
+      pass_signals_on();
+      end_hanging_launcher();
+    }
+    read_output();
+    filter_.finish();
+    end_.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    return std::move(end_);
+  }
+
+ private:
+  void read_output() {
+    std::array<char, 1 << 16> bytes{};
+    while (open_) {
+      const ssize_t count = ::read(output_, bytes.data(), bytes.size());
+      if (count > 0) {
+        filter_.feed({bytes.data(), static_cast<size_t>(count)});
+      } else if (count == 0) {
+        open_ = false;
+      } else if (errno != EINTR) {
+        return;
+      }
+    }
+  }
+
+  void take_signals() {
+    for (auto signal = signals_.next(); signal.number != 0; signal = signals_.next()) {
+      if (signal.number == SIGUSR1) waiting_.push_back(SIGUSR1);
+      if (signal.number == SIGUSR2 || signal.number == SIGTERM) {
+        asked_.to_stop = true;
+        waiting_.push_back(SIGUSR2);
+      }
+      if (signal.number == SIGINT) {
+        asked_.to_interrupt = true;
+        // A terminal has sent it to mpirun too, which would take a second one as an order to leave
+        // its ranks alone.
+        if (!signal.of_terminal) ::kill(process_, SIGINT);
+      }
+    }
+  }
+
+  // mpirun can pass them on once all ranks are there.
+  void pass_signals_on() {
+    if (begun_ < end_.ranks) return;
+    for (const int signal : waiting_) ::kill(process_, signal);
+    waiting_.clear();
+  }
+
+  // When a rank dies, mpirun ends the others and itself in about a second. It waits for ever where
+  // another host does not answer; then it goes, and the parents of this host's ranks see that.
+  void end_hanging_launcher() {
+    constexpr std::chrono::seconds patience(6);
+    if (!died_ || Clock::now() - *died_ <= patience) return;
+    end_.hung = true;
+    ::kill(process_, SIGKILL);
+  }
+
+  void take(const RankRecord& record) {
+    if (record.event == RankRecord::Event::started) ++begun_;
+    const bool died =
+        record.event == RankRecord::Event::ended && (record.signal != 0 || record.code != 0);
+    if (died && !died_) died_ = Clock::now();
+    end_.records.push_back(record);
+  }
+
+  using Clock = std::chrono::steady_clock;
+  SignalQueue& signals_;
+  Asked& asked_;
+  JobEnd end_;
+  std::optional<Clock::time_point> died_;  // when it became known that a rank has
+  pid_t process_ = -1;
+  int output_ = -1;
+  bool open_ = true;
+  int begun_ = 0;  // ranks
+  std::vector<int> waiting_;
+  RecordFilter filter_{write_text, [this](const RankRecord& record) { take(record); }};
+};
+
+}  // namespace
+
+JobEnd run_one_job(const std::vector<std::string>& command, int ranks, SignalQueue& signals,
+                   Asked& asked) {
+  return RunningJob(command, ranks, signals, asked).wait();
+}
+
+}  // namespace tessera::apps

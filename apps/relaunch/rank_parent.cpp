@@ -1,0 +1,141 @@
+#include "apps/relaunch/rank_parent.h"
+
+#include <poll.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <string_view>
+
+#include "apps/relaunch/processes.h"
+#include "apps/relaunch/rank_record.h"
+#include "core/error.h"
+#include "core/run_status.h"
+
+namespace tessera::apps {
+namespace {
+
+// By the variables of Open MPI, PMIx, MPICH and Slurm.
+int own_rank() {
+  for (const char* variable : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"}) {
+    const char* const text = std::getenv(variable);
+    if (text == nullptr) continue;
+    int rank = -1;
+    const std::string_view view = text;
+    if (std::from_chars(view.data(), view.data() + view.size(), rank).ec == std::errc())
+      return rank;
+  }
+  fail("relaunch: the launcher does not say which rank this process is");
+}
+
+void report(const RankRecord& record) {
+  const std::string text = record_text(record);
+  [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());
+}
+
+// Passes a signal on once the program handles it: before that it would kill the program, which is
+// not what asking for a checkpoint means. Returns whether nothing is left to be passed on.
+bool pass_on(pid_t child, std::vector<int>& waiting) {
+  std::erase_if(waiting, [child](int signal) {
+    return handles_signal(child, signal) && ::kill(child, signal) == 0;
+  });
+  return waiting.empty();
+}
+
+// Ends this process as the child has ended.
+int end_as(int status) {
+  if (WIFEXITED(status)) return WEXITSTATUS(status);
+  const rlimit no_core{.rlim_cur = 0, .rlim_max = 0};
+  ::setrlimit(RLIMIT_CORE, &no_core);  // the child has left one, if any is wanted
+  ::signal(WTERMSIG(status), SIG_DFL);
+  sigset_t all;
+  sigfillset(&all);
+  sigprocmask(SIG_UNBLOCK, &all, nullptr);
+  ::raise(WTERMSIG(status));
+  return 128 + WTERMSIG(status);
+}
+
+/// What has become of a child.
+class ChildState {
+ public:
+  explicit ChildState(pid_t child) : child_(child) {}
+
+  void update() {
+    int status = 0;
+    while (!ended_ && ::waitpid(child_, &status, WNOHANG | WUNTRACED | WCONTINUED) == child_) {
+      ended_ = WIFEXITED(status) || WIFSIGNALED(status);
+      if (ended_) status_ = status;
+      if (WIFSTOPPED(status)) stopped_ = true;
+      if (!WIFCONTINUED(status)) continue;
+      stopped_ = false;
+      continued_ = true;
+      when_continued_ = Clock::now();
+    }
+  }
+  bool ended() const { return ended_; }
+  int status() const { return status_; }
+  /// Whether it is stopped, or was until just now: mpirun continues what it is about to end.
+  bool was_stopped() const {
+    return stopped_ || (continued_ && Clock::now() - when_continued_ < std::chrono::seconds(1));
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  pid_t child_;
+  bool ended_ = false;
+  bool stopped_ = false;
+  int status_ = 0;
+  bool continued_ = false;
+  Clock::time_point when_continued_{};
+};
+
+}  // namespace
+
+int run_as_rank(const std::vector<std::string>& command) {
+  const RunStatusFile file;
+  ::setenv(run_status_variable, file.path().c_str(), 1);
+  RankRecord record{.rank = own_rank(), .host = host_name()};
+  SignalQueue signals({SIGCHLD, SIGTERM, SIGUSR1, SIGUSR2});
+  // mpirun sends signals to groups: those that ask for a checkpoint must wait (pass_on).
+  const pid_t child = start_process(command, signals, {.death_signal = SIGKILL, .own_group = true});
+  report(record);
+
+  const pid_t launcher = ::getppid();
+  std::vector<int> waiting;
+  ChildState state(child);
+  while (!state.ended()) {
+    constexpr int soon_ms = 20;
+    constexpr int a_second_ms = 1000;
+    pollfd ready{.fd = signals.descriptor(), .events = POLLIN, .revents = 0};
+    ::poll(&ready, 1, pass_on(child, waiting) ? a_second_ms : soon_ms);
+    if (::getppid() != launcher) ::kill(child, SIGKILL);  // nobody else would end it now
+    // The child first: one that has died before its parent was told has not died of that.
+    state.update();
+    for (int signal = signals.next().number; signal != 0; signal = signals.next().number) {
+      if (signal == SIGUSR1 || signal == SIGUSR2) waiting.push_back(signal);
+      if (signal != SIGTERM || state.ended() || record.was_told) continue;
+      record.was_told = true;
+      record.event = RankRecord::Event::told;
+      record.stopped = state.was_stopped();
+      record.status = file.read();
+      report(record);
+      ::kill(child, SIGTERM);
+    }
+  }
+  record.event = RankRecord::Event::ended;
+  record.status = file.read();
+  if (WIFSIGNALED(state.status())) {
+    record.signal = WTERMSIG(state.status());
+  } else {
+    record.code = WEXITSTATUS(state.status());
+  }
+  report(record);
+  return end_as(state.status());
+}
+
+}  // namespace tessera::apps

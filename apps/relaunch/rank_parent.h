@@ -1,0 +1,14 @@
+// The parent of a rank, which mpirun starts in place of the program: starts the program, passes
+// signals on, and reports to relaunch how it has ended (rank_record.h).
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace tessera::apps {
+
+/// Runs a command as this process's rank, and ends as it does: with its exit code, or killed by the
+/// same signal, so that mpirun sees what it would have seen without a parent.
+int run_as_rank(const std::vector<std::string>& command);
+
+}  // namespace tessera::apps

@@ -1,0 +1,89 @@
+#include "apps/relaunch/rank_record.h"
+
+#include <utility>
+
+#include <nlohmann/json.hpp>
+
+namespace tessera::apps {
+namespace {
+
+constexpr char begin_record = '\x1e';    // ASCII's record separator
+constexpr size_t longest_record = 4096;  // bytes; what is longer is text
+
+constexpr const char* event_names[] = {"started", "told", "ended"};
+
+std::optional<RankRecord> parse_record(std::string_view text) {
+  const nlohmann::json json = nlohmann::json::parse(text, nullptr, false);
+  if (!json.is_object()) return std::nullopt;
+  try {
+    RankRecord record{.rank = json.at("rank").get<int>()};
+    const auto name = json.at("event").get<std::string>();
+    if (name != event_names[0]) {
+      record.event = name == event_names[1] ? RankRecord::Event::told : RankRecord::Event::ended;
+    }
+    record.host = json.at("host").get<std::string>();
+    record.stopped = json.at("stopped").get<bool>();
+    record.signal = json.at("signal").get<int>();
+    record.code = json.at("code").get<int>();
+    record.was_told = json.at("was_told").get<bool>();
+    record.status.finished_steps = json.at("steps").get<int64_t>();
+    record.status.failure = static_cast<RunFailure>(json.at("failure").get<int32_t>());
+    record.status.waits = json.at("waits").get<bool>();
+    record.status.absent = json.at("absent").get<std::vector<int>>();
+    return record;
+  } catch (const nlohmann::json::exception&) {
+    return std::nullopt;
+  }
+}
+
+}  // namespace
+
+bool RankRecord::operator==(const RankRecord& other) const {
+  return record_text(*this) == record_text(other);
+}
+
+std::string record_text(const RankRecord& record) {
+  const nlohmann::json json = {{"rank", record.rank},
+                               {"event", event_names[static_cast<size_t>(record.event)]},
+                               {"host", record.host},
+                               {"stopped", record.stopped},
+                               {"signal", record.signal},
+                               {"code", record.code},
+                               {"was_told", record.was_told},
+                               {"steps", record.status.finished_steps},
+                               {"failure", static_cast<int32_t>(record.status.failure)},
+                               {"waits", record.status.waits},
+                               {"absent", record.status.absent}};
+  return begin_record + json.dump() + "\n";
+}
+
+void RecordFilter::feed(std::string_view bytes) {
+  while (!bytes.empty()) {
+    if (begun_.empty()) {
+      const size_t begin = bytes.find(begin_record);
+      if (const std::string_view text = bytes.substr(0, begin); !text.empty()) text_(text);
+      if (begin == std::string_view::npos) return;
+      begun_ = begin_record;
+      bytes.remove_prefix(begin + 1);
+    }
+    const size_t end = bytes.find('\n');
+    begun_ += bytes.substr(0, end);
+    if (begun_.size() > longest_record) {
+      finish();
+    } else if (end == std::string_view::npos) {
+      return;
+    } else {
+      if (const auto record = parse_record(std::string_view(begun_).substr(1))) record_(*record);
+      begun_.clear();
+    }
+    if (end == std::string_view::npos) return;
+    bytes.remove_prefix(end + 1);
+  }
+}
+
+void RecordFilter::finish() {
+  if (!begun_.empty()) text_(begun_);
+  begun_.clear();
+}
+
+}  // namespace tessera::apps

@@ -1,0 +1,144 @@
+#include "apps/relaunch/verdict.h"
+
+#include <algorithm>
+#include <array>
+#include <set>
+
+#include <fmt/format.h>
+
+#include "apps/relaunch/processes.h"
+
+namespace tessera::apps {
+namespace {
+
+using Event = RankRecord::Event;
+using Records = std::vector<RankRecord>;
+
+LostRank lost(const RankRecord& record, std::string why, int signal = 0) {
+  return {.rank = record.rank,
+          .why = std::move(why),
+          .step = record.status.finished_steps + 1,
+          .signal = signal};
+}
+
+const RankRecord* last_of(const Records& records, int rank) {
+  const auto found = std::find_if(records.rbegin(), records.rend(),
+                                  [rank](const RankRecord& record) { return record.rank == rank; });
+  return found == records.rend() ? nullptr : &*found;
+}
+
+// The first that was killed, though nobody had told its parent to end.
+const RankRecord* first_killed(const Records& records) {
+  const auto found = std::ranges::find_if(records, [](const RankRecord& record) {
+    return record.event == Event::ended && record.signal != 0 && !record.was_told;
+  });
+  return found == records.end() ? nullptr : &*found;
+}
+
+// Why a rank has failed by itself; empty where it has not.
+std::string own_failure(const RankRecord& record) {
+  if (record.event == Event::started) return "";
+  switch (record.status.failure) {
+    case RunFailure::input:
+      return fmt::format("rank {} has bad input", record.rank);
+    case RunFailure::error:
+      return fmt::format("rank {} has ended with an error", record.rank);
+    case RunFailure::stalled:
+      return fmt::format("rank {} has waited in vain, and does not know for whom", record.rank);
+    case RunFailure::none:
+      break;
+  }
+  const bool exited = record.event == Event::ended && record.code != 0 && !record.was_told;
+  return exited ? fmt::format("rank {} ended with exit code {}", record.rank, record.code) : "";
+}
+
+// Of the ranks for which it has waited those that are the reason: where some processes were
+// stopped, these; else those that do not wait for others themselves; all where none is known to be
+// better than the others.
+std::vector<LostRank> absent_ranks(const JobEnd& job, const RankRecord& stalled) {
+  std::array<std::vector<LostRank>, 3> groups;  // stopped, not waiting, all
+  for (const int rank : stalled.status.absent) {
+    if (rank < 0 || rank >= job.ranks) continue;
+    const RankRecord* const last = last_of(job.records, rank);
+    if (last != nullptr && last->status.failure == RunFailure::stalled) continue;
+    const bool stopped = last != nullptr && last->stopped;
+    const bool waits = last != nullptr && last->status.waits;
+    const LostRank absent{.rank = rank,
+                          .why = stopped ? "was stopped" : "did not come to a collective",
+                          .step = stalled.status.finished_steps + 1};
+    if (stopped) groups[0].push_back(absent);
+    if (!waits) groups[1].push_back(absent);
+    groups[2].push_back(absent);
+  }
+  const auto best = std::ranges::find_if(groups, [](const auto& group) { return !group.empty(); });
+  return best == groups.end() ? std::vector<LostRank>() : *best;
+}
+
+// Ranks whose parents have begun and never said that they end, while others have.
+std::vector<LostRank> silent_ranks(const JobEnd& job) {
+  std::set<int> heard;
+  int64_t steps = 0;
+  for (const RankRecord& record : job.records) {
+    if (record.event == Event::started) continue;
+    heard.insert(record.rank);
+    steps = std::max(steps, record.status.finished_steps);
+  }
+  std::vector<LostRank> silent;
+  if (heard.empty()) return silent;
+  for (int rank = 0; rank < job.ranks; ++rank) {
+    if (!heard.contains(rank)) {
+      silent.push_back({.rank = rank, .why = "fell silent", .step = steps + 1});
+    }
+  }
+  return silent;
+}
+
+std::vector<LostRank> stopped_ranks(const Records& records) {
+  std::vector<LostRank> stopped;
+  for (const RankRecord& record : records) {
+    if (record.event == Event::told && record.stopped)
+      stopped.push_back(lost(record, "was stopped"));
+  }
+  return stopped;
+}
+
+void add_missing(const std::vector<LostRank>& more, std::vector<LostRank>& ranks) {
+  for (const LostRank& rank : more) {
+    const bool known = std::ranges::find(ranks, rank.rank, &LostRank::rank) != ranks.end();
+    if (!known) ranks.push_back(rank);
+  }
+}
+
+}  // namespace
+
+Verdict judge(const JobEnd& job) {
+  if (job.code == 0) return {.kind = Verdict::Kind::finished};
+  if (const RankRecord* const killed = first_killed(job.records)) {
+    return {
+        .kind = Verdict::Kind::lost_ranks,
+        .lost = {lost(*killed, "was killed by " + signal_name(killed->signal), killed->signal)}};
+  }
+  // Before those that have fallen silent: a rank that mpirun ends may have no time to say so.
+  const auto failed = std::ranges::find_if(
+      job.records, [](const RankRecord& record) { return !own_failure(record).empty(); });
+  if (failed != job.records.end()) {
+    const bool stalled = failed->status.failure == RunFailure::stalled;
+    if (!stalled) return {.why = own_failure(*failed)};
+    std::vector<LostRank> absent = absent_ranks(job, *failed);
+    // Ranks of a host that does not answer may have come to the collective just before.
+    if (job.hung) add_missing(silent_ranks(job), absent);
+    // In MPI_Init nobody knows for whom it waits.
+    if (absent.empty()) absent = stopped_ranks(job.records);
+    if (!absent.empty()) return {.kind = Verdict::Kind::lost_ranks, .lost = std::move(absent)};
+    return {.kind = Verdict::Kind::stalled,
+            .why = own_failure(*failed),
+            .step = failed->status.finished_steps + 1};
+  }
+  std::vector<LostRank> silent = silent_ranks(job);
+  if (!silent.empty()) return {.kind = Verdict::Kind::lost_ranks, .lost = std::move(silent)};
+  return {.why = job.records.empty()
+                     ? fmt::format("mpirun ended with exit code {} before any rank began", job.code)
+                     : fmt::format("mpirun ended with exit code {}", job.code)};
+}
+
+}  // namespace tessera::apps

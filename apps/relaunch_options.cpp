@@ -1,0 +1,83 @@
+#include "apps/relaunch_options.h"
+
+#include <algorithm>
+#include <span>
+#include <sstream>
+#include <string_view>
+
+#include "apps/console/console.h"
+#include "apps/console/flags.h"
+#include "core/error.h"
+
+namespace tessera::apps {
+namespace {
+
+std::vector<std::string> words(const std::string& text) {
+  std::istringstream stream(text);
+  std::vector<std::string> list;
+  for (std::string word; stream >> word;) list.push_back(word);
+  return list;
+}
+
+void check_hosts(RelaunchOptions& options, const std::string& hosts, bool ranks_given) {
+  if (hosts.empty()) return;
+  options.hosts = parse_hosts(hosts);
+  const int slots = slots_of(options.hosts);
+  if (!ranks_given) options.ranks = slots;
+  if (options.ranks != slots) {
+    fail_input("--ranks is {}, but --hosts {} has places for {}", options.ranks, hosts, slots);
+  }
+}
+
+}  // namespace
+
+RelaunchCommandLine parse_relaunch_command_line(int argc, const char* const* argv) {
+  const std::span<const char* const> arguments(argv, static_cast<size_t>(argc));
+  const auto dashes = std::ranges::find(arguments, std::string_view("--"));
+  RelaunchCommandLine result;
+  RelaunchOptions& options = result.options;
+  std::string hosts;
+  std::string mpirun = "mpirun";
+  std::optional<int64_t> ranks;
+  int64_t min_ranks = options.min_ranks;
+  int64_t restarts = options.restarts;
+  Flags app(
+      "Starts a program under mpirun, and starts it again without the ranks that were lost:\n"
+      "  relaunch -n 4 --min-ranks 2 -- train_gpt --data text.txt --checkpoint runs/a "
+      "--checkpoint-every 100",
+      "relaunch");
+  app.add_option("-n,--ranks", ranks, "Ranks to begin with (default: the places of --hosts)");
+  app.add_option("--hosts", hosts, "Where they run, and how many on each: NAME:RANKS,NAME:RANKS");
+  app.add_option("--min-ranks", min_ranks, "Do not go on with fewer")->capture_default_str();
+  app.add_option("--restarts", restarts, "How often to start again")->capture_default_str();
+  app.add_option("--mpirun", mpirun, "The launcher, with arguments of its own")
+      ->capture_default_str();
+  result.help = app.parse(static_cast<int>(dashes - arguments.begin()), argv);
+  if (!result.help.empty()) return result;
+
+  constexpr int64_t most = 1 << 20;
+  for (const auto& [flag, value, least] : {std::tuple("--ranks", ranks.value_or(1), int64_t{1}),
+                                           {"--min-ranks", min_ranks, 1},
+                                           {"--restarts", restarts, 0}}) {
+    at_least(flag, value, least);
+    at_most(flag, value, most);
+  }
+  options.ranks = static_cast<int>(ranks.value_or(0));
+  options.min_ranks = static_cast<int>(min_ranks);
+  options.restarts = static_cast<int>(restarts);
+  check_hosts(options, hosts, ranks.has_value());
+  if (options.ranks == 0) fail_input("--ranks: give the number of ranks, or --hosts");
+  if (options.min_ranks > options.ranks) {
+    fail_input("--min-ranks is {}, expected at most the {} ranks to begin with", min_ranks,
+               options.ranks);
+  }
+  options.mpirun = words(mpirun);
+  if (options.mpirun.empty()) fail_input("--mpirun is empty");
+  if (dashes != arguments.end()) options.command.assign(dashes + 1, arguments.end());
+  if (options.command.empty()) {
+    fail_input("the program to run is missing: relaunch -n 4 -- train_gpt ...");
+  }
+  return result;
+}
+
+}  // namespace tessera::apps

@@ -1,0 +1,166 @@
+#!/usr/bin/env python3
+"""Kills training jobs at random moments until so many have died, and compares what comes out.
+
+    bench/kills.py --kills 1000                 with the programs of build/release/bin
+    bench/kills.py --kills 20 --seed 3 --bin build/cpu/bin
+
+Each run is trained to its end by one command line, which is given again after each kill, each time
+on another number of ranks, at another stage, with other buckets, and with checkpoints that are
+written while steps go on or between two. A rank, all ranks or mpirun gets SIGKILL, after a time
+that is drawn anew, so that kills hit the start, steps, saves and the end. The digest of the run
+must be that of one that nobody touched; after every kill the folder must have a whole checkpoint
+if it had one before. Prints a JSON line of figures; exits with 1 at the first run that is not
+equal.
+"""
+
+import argparse
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+STEPS = 120
+EVERY = 3
+MODEL = ["--layers", "2", "--heads", "2", "--width", "16", "--context", "16",
+         "--global-batch", "12", "--micro-batch", "2"]
+
+
+def digest_of(log):
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    found = [line["digest"] for line in lines
+             if line["type"] == "checkpoint" and line["step"] == STEPS and "digest" in line]
+    steps = [line["step"] for line in lines if line["type"] == "step"]
+    if steps != list(range(1, STEPS + 1)):
+        sys.exit(f"{log}: the log has other steps than 1 to {STEPS}: {steps}")
+    return found[-1] if found else None
+
+
+def ranks_of(mpirun):
+    """The processes that this mpirun has started."""
+    try:
+        text = Path(f"/proc/{mpirun}/task/{mpirun}/children").read_text()
+    except OSError:
+        return []
+    return [int(pid) for pid in text.split()]
+
+
+def kill(pid):
+    try:
+        os.kill(pid, signal.SIGKILL)
+        return True
+    except ProcessLookupError:
+        return False
+
+
+class Trial:
+    """Runs that are killed, one after the other."""
+
+    def __init__(self, arguments, work):
+        self.program = str(Path(arguments.bin).resolve() / "train_gpt")
+        self.random = random.Random(arguments.seed)
+        self.work = work
+        self.data = work / "text.txt"
+        self.data.write_text("".join(self.random.choices("abcdefgh \n", k=20000)))
+        self.figures = {"kills": 0, "runs": 0, "starts": 0, "of_rank": 0, "of_all": 0,
+                        "of_mpirun": 0, "during_a_save": 0, "before_the_first_checkpoint": 0}
+        self.job_seconds = 1.0  # from start to end; kills are drawn within it
+
+    def command(self, name):
+        ranks = self.random.choice([1, 2, 3])
+        return ["mpirun", "-n", str(ranks), self.program, "--data", str(self.data), *MODEL,
+                "--steps", str(STEPS), "--eval-every", "0", "--threads", "1",
+                "--stage", str(self.random.randrange(4)),
+                "--bucket-bytes", str(self.random.choice([4096, 16384, 1 << 20])),
+                "--checkpoint", str(self.work / name), "--checkpoint-every", str(EVERY),
+                "--checkpoint-async", self.random.choice(["on", "off"]),
+                "--log", str(self.work / f"{name}.jsonl")]
+
+    def start(self, name):
+        self.figures["starts"] += 1
+        return subprocess.Popen(self.command(name), stdin=subprocess.DEVNULL,
+                                stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+
+    def finish(self, name):
+        job = self.start(name)
+        begin = time.monotonic()
+        _, errors = job.communicate(timeout=300)
+        if job.returncode != 0:
+            sys.exit(f"{name}: exit code {job.returncode}:\n{errors}")
+        self.job_seconds = time.monotonic() - begin
+        return digest_of(self.work / f"{name}.jsonl")
+
+    def strike(self, job, folder):
+        """Kills a part of a job; returns whether there was something to kill."""
+        ranks = ranks_of(job.pid)
+        what = self.random.choice(["of_rank", "of_all", "of_mpirun"])
+        victims = [job.pid] if what == "of_mpirun" else ranks
+        if what == "of_rank" and ranks:
+            victims = [self.random.choice(ranks)]
+        saving = any(folder.glob("*.partial")) if folder.exists() else False
+        if job.poll() is not None or not any([kill(pid) for pid in victims]):
+            return False
+        self.figures["kills"] += 1
+        self.figures[what] += 1
+        self.figures["during_a_save"] += saving
+        return True
+
+    def run(self, name, expected, most_kills):
+        folder = self.work / name
+        for _ in range(most_kills):
+            had = list(folder.glob("step-*[0-9]")) if folder.exists() else []
+            job = self.start(name)
+            try:
+                job.wait(timeout=self.random.uniform(0.02, 1.2 * self.job_seconds))
+            except subprocess.TimeoutExpired:
+                if self.strike(job, folder) and not had:
+                    self.figures["before_the_first_checkpoint"] += 1
+            _, errors = job.communicate(timeout=120)
+            while any(kill(pid) for pid in stragglers(self.program, name)):
+                time.sleep(0.05)
+            if had and not list(folder.glob("step-*[0-9]")):
+                sys.exit(f"{name}: it had checkpoints, and has none after a kill")
+            if job.returncode == 0:
+                break
+            if job.returncode in (1, 2):
+                sys.exit(f"{name}: exit code {job.returncode}:\n{errors}")
+        found = self.finish(name) if job.returncode != 0 else digest_of(self.work / f"{name}.jsonl")
+        if found != expected:
+            sys.exit(f"{name}: digest {found}, expected {expected}")
+        self.figures["runs"] += 1
+        shutil.rmtree(folder)
+
+
+def stragglers(program, name):
+    """Ranks of a killed mpirun that are still there."""
+    found = subprocess.run(["pgrep", "-f", f"^{re.escape(program)} .*/{name}.jsonl"],
+                           capture_output=True, text=True, check=False)
+    return [int(pid) for pid in found.stdout.split()]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--bin", default="build/release/bin")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        trial = Trial(arguments, Path(folder))
+        expected = trial.finish("untouched")
+        if expected is None:
+            sys.exit("the run that nobody touches has no digest")
+        number = 0
+        while trial.figures["kills"] < arguments.kills:
+            number += 1
+            trial.run(f"run{number}", expected, most_kills=12)
+        print(json.dumps({"digest": expected, "seed": arguments.seed, **trial.figures}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,64 @@
+#include "dist/start_guard.h"
+
+#include <unistd.h>
+
+#include <charconv>
+#include <chrono>
+#include <cstdio>
+#include <string>
+#include <string_view>
+
+#include <fmt/format.h>
+
+#include "core/run_status.h"
+#include "dist/communicator.h"
+
+namespace tessera::dist {
+namespace {
+
+// The flag is parsed, and refused where it is bad, once the ranks can talk to each other; until
+// then a value that cannot be read counts as none.
+double timeout_in(int argc, const char* const* argv) {
+  constexpr std::string_view flag = "--comm-timeout";
+  double timeout_s = default_comm_timeout_s;
+  for (int i = 1; i < argc; ++i) {
+    std::string_view text = argv[i];
+    if (!text.starts_with(flag)) continue;
+    text.remove_prefix(flag.size());
+    if (text.empty() && i + 1 < argc) text = argv[i + 1];
+    if (text.starts_with('=')) text.remove_prefix(1);
+    double value = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (error == std::errc() && value > 0) timeout_s = value;
+  }
+  return timeout_s;
+}
+
+}  // namespace
+
+StartGuard::StartGuard(int argc, const char* const* argv)
+    : thread_([this, timeout_s = timeout_in(argc, argv)] { watch(timeout_s); }) {}
+
+StartGuard::~StartGuard() {
+  {
+    const std::lock_guard lock(mutex_);
+    started_ = true;
+  }
+  changed_.notify_one();
+  thread_.join();
+}
+
+void StartGuard::watch(double timeout_s) {
+  std::unique_lock lock(mutex_);
+  const std::chrono::duration<double> timeout(timeout_s);
+  if (changed_.wait_for(lock, timeout, [this] { return started_; })) return;
+  publish_failure(RunFailure::stalled);
+  std::fputs(fmt::format("MPI has not started within {} s (--comm-timeout): a rank is stopped or "
+                         "hangs, or a host does not answer\n",
+                         timeout_s)
+                 .c_str(),
+             stderr);
+  _exit(1);
+}
+
+}  // namespace tessera::dist

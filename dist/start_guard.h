@@ -1,0 +1,31 @@
+// Ends a process that waits in vain for the other ranks to start: MPI_Init and the first calls
+// after it have no time limit of their own, so a rank that is stopped before them would hold the
+// job for ever.
+#pragma once
+
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+
+namespace tessera::dist {
+
+/// While it lives, and for no longer than --comm-timeout of the command line (by default
+/// default_comm_timeout_s); then it says so and ends the process with exit code 1, at which the
+/// launcher ends the others.
+class StartGuard {
+ public:
+  StartGuard(int argc, const char* const* argv);
+  ~StartGuard();
+  StartGuard(const StartGuard&) = delete;
+  StartGuard& operator=(const StartGuard&) = delete;
+
+ private:
+  void watch(double timeout_s);
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool started_ = false;
+  std::thread thread_;
+};
+
+}  // namespace tessera::dist

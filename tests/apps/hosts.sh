@@ -1,0 +1,128 @@
+#!/usr/bin/env bash
+# ctest: TIMEOUT 400 PROCESSORS 2
+# Two hosts on one machine: network namespaces with a link between them, and names and clocks of
+# their own. Training over both has the bits of one rank; a trace is aligned; a link that is slow
+# and loses packets costs time alone; a link that is cut ends the job on both sides, and relaunch
+# goes on with the host that is left.
+. "$(dirname "${BASH_SOURCE[0]}")/common.bash"
+
+here=tessera-$$-a
+there=tessera-$$-b
+skip() { echo "skipped: $*"; exit 77; }
+[[ -x $(command -v ip) ]] || skip "there is no ip (iproute2), which makes network namespaces"
+mpirun --version 2> /dev/null | grep -q "Open MPI" || skip "mpirun is not Open MPI's"
+ip netns add "$here" 2> /dev/null || skip "network namespaces are not allowed here"
+link=
+clean_up() {
+  for name in "$here" "$there"; do
+    ip netns pids "$name" 2> /dev/null | xargs -r kill -KILL 2> /dev/null || true
+    ip netns del "$name" 2> /dev/null || true
+  done
+  [[ -z $link ]] || kill "$link" 2> /dev/null || true
+  rm -rf "$work"
+}
+trap clean_up EXIT
+ip netns add "$there"
+ip link add "va$$" type veth peer name "vb$$" || skip "veth interfaces are not allowed here"
+ip link set "va$$" netns "$here"
+ip link set "vb$$" netns "$there"
+for side in "$here va$$ 1" "$there vb$$ 2"; do
+  read -r name interface number <<< "$side"
+  ip -n "$name" addr add "10.213.7.$number/24" dev "$interface"
+  ip -n "$name" link set lo up
+  ip -n "$name" link set "$interface" up
+  # Unanswered data is given up after about 10 s too.
+  ip netns exec "$name" sh -c 'echo 5 > /proc/sys/net/ipv4/tcp_retries2'
+done
+
+# What mpirun starts on the other host: with that host's name and, where they may differ, its clock.
+clock=()
+unshare --time --monotonic 3600 true 2> /dev/null && clock=(--time --monotonic 3600)
+cat > agent << END
+#!/bin/sh
+shift
+exec ip netns exec $there unshare --uts ${clock[*]} sh -c "hostname $there; \$*"
+END
+chmod +x agent
+export OMPI_MCA_plm_rsh_agent=$work/agent OMPI_MCA_btl=tcp,self OMPI_MCA_orte_keep_fqdn_hostnames=1
+# A daemon whose host is gone is missed after 10 s.
+export OMPI_MCA_oob_tcp_keepalive_time=4 OMPI_MCA_oob_tcp_keepalive_intvl=2
+export OMPI_MCA_oob_tcp_keepalive_probes=3
+# on_network PREFIX COMMAND...: on this host, over the interface of a network.
+on_network() {
+  OMPI_MCA_btl_tcp_if_include=$1.0/24 OMPI_MCA_oob_tcp_if_include=$1.0/24 \
+    ip netns exec "$here" "${@:2}"
+}
+on_both() { on_network "$1" mpirun --host "$1.1:2,$1.2:2" -n 4 "${@:2}"; }
+
+run=("$train_gpt" --data text.txt "${tiny[@]}" --threads 1 --log run.jsonl --save run.safetensors)
+must_work "${run[@]}" --steps 8 --eval-every 4
+as_first hosts "one rank"
+for stage in 0 1 2 3; do
+  must_work on_both 10.213.7 "${run[@]}" --steps 8 --eval-every 4 --stage $stage \
+    --trace trace.json
+  as_first hosts "two hosts, stage $stage"
+  # No rank has begun an exchange after another one has ended it.
+  python3 - << 'END'
+import json
+ranks = {}
+for event in json.load(open("trace.json"))["traceEvents"]:
+    if event["ph"] == "X" and event["name"] == "exchange":
+        ranks.setdefault(event["pid"], []).append((event["ts"], event["ts"] + event["dur"]))
+assert len(ranks) == 4, ranks.keys()
+assert len({len(spans) for spans in ranks.values()}) == 1, "ranks have other numbers of exchanges"
+slack_us = 2000  # of the clocks
+for number, spans in enumerate(zip(*ranks.values())):
+    last_begin = max(begin for begin, _ in spans)
+    first_end = min(end for _, end in spans)
+    assert last_begin < first_end + slack_us, (number, spans)
+END
+done
+
+# The link is cut while they train.
+relaunch_log=relaunch.log
+on_network 10.213.7 "$TESSERA_BIN/relaunch" --hosts 10.213.7.1:2,10.213.7.2:2 -- \
+  "$train_gpt" --data text.txt "${tiny[@]}" --threads 1 --eval-every 0 --stage 2 --steps 1200 \
+  --comm-timeout 4 --checkpoint cut --checkpoint-every 5 --log cut.jsonl \
+  > stdout.log 2> $relaunch_log < /dev/null &
+job=$!
+steps_in() { grep -c '"type":"step"' "$1" 2> /dev/null || true; }
+for _ in $(seq 600); do
+  [[ $(steps_in cut.jsonl) -ge 20 ]] && break
+  sleep 0.1
+done
+[[ $(steps_in cut.jsonl) -ge 20 ]] || fail "no 20 steps: $(cat $relaunch_log)"
+ip -n "$there" link set "vb$$" down
+begin=$SECONDS
+while [[ -n $(ip netns pids "$there") ]] || ! grep -q "starting again" $relaunch_log; do
+  ((SECONDS - begin <= 60)) ||
+    fail "60 s after the cut: $(ip netns pids "$there"), $(cat $relaunch_log)"
+  sleep 0.1
+done
+echo "everyone has ended $((SECONDS - begin)) s after the link was cut"
+status=0
+timeout 120 tail --pid=$job -f /dev/null || kill -KILL $job
+wait $job || status=$?
+[[ $status == 0 ]] || fail "exit code $status: $(cat $relaunch_log)"
+grep -qE 'relaunch: rank 2 on 10.213.7.2 .*rank 3 on 10.213.7.2 .*starting again with 2 ranks' \
+  $relaunch_log || fail "it does not name the ranks of the other host: $(cat $relaunch_log)"
+digest_of() { grep -o '"digest":"[0-9a-f]*"' "$1" | tail -n 1; }
+must_work "$train_gpt" --data text.txt "${tiny[@]}" --threads 1 --eval-every 0 --steps 1200 \
+  --checkpoint alone --log alone.jsonl
+[[ $(digest_of cut.jsonl) == "$(digest_of alone.jsonl)" ]] || fail "other bits after the cut"
+
+# A slow link that loses packets.
+"$TESSERA_BIN/slow_link" "$here" "$there" 20 1 > link.log 2>&1 &
+link=$!
+for _ in $(seq 100); do
+  grep -q ready link.log && break
+  kill -0 $link 2> /dev/null || skip "the slow link alone: $(cat link.log)"
+  sleep 0.05
+done
+for side in "$here 1 2" "$there 2 1"; do
+  read -r name own other <<< "$side"
+  ip -n "$name" addr add "10.213.8.$own" peer "10.213.8.$other" dev slow0
+  ip -n "$name" link set slow0 up
+done
+must_work on_both 10.213.8 "${run[@]}" --steps 8 --eval-every 4 --stage 1
+as_first hosts "a link with 20 ms of delay and 1 % loss"

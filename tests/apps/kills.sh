@@ -1,0 +1,5 @@
+#!/usr/bin/env bash
+# ctest: TIMEOUT 400 PROCESSORS 2
+# Jobs that are killed at 20 random moments go on with the bits of one that nobody touched.
+. "$(dirname "${BASH_SOURCE[0]}")/common.bash"
+python3 "$TESSERA_SOURCE_DIR/bench/kills.py" --kills 20 --bin "$TESSERA_BIN"

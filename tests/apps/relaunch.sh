@@ -1,0 +1,136 @@
+#!/usr/bin/env bash
+# ctest: TIMEOUT 300 PROCESSORS 2
+# relaunch, as a user would use it: ranks are killed, stopped, told to end, and have bad input.
+. "$(dirname "${BASH_SOURCE[0]}")/common.bash"
+relaunch=$TESSERA_BIN/relaunch
+failing_rank=$TESSERA_BIN/failing_rank
+
+! ldd "$relaunch" | grep -q libmpi || fail "relaunch links MPI"
+
+run=(--data text.txt "${tiny[@]}" --eval-every 0 --checkpoint-every 5 --resume-changed steps
+  --threads 1)
+digest_of() { grep -o '"digest":"[0-9a-f]*"' "$1" | tail -n 1; }
+steps_in() { grep -c '"type":"step"' "$1" 2> /dev/null || true; }
+# await_steps LOG COUNT: until so many steps are in a log.
+await_steps() {
+  for _ in $(seq 1200); do
+    [[ $(steps_in "$1") -ge $2 ]] && return
+    sleep 0.05
+  done
+  fail "no $2 steps in $1: $(cat output.log)"
+}
+# in_background COMMAND...: as job $job, its words in output.log
+in_background() {
+  "$@" > stdout.log 2> output.log < /dev/null &
+  job=$!
+}
+# ends CODE: the job does, within a minute.
+ends() {
+  local status=0
+  timeout 90 tail --pid="$job" -f /dev/null || kill -KILL "$job"
+  wait "$job" || status=$?
+  [[ $status == "$1" ]] || fail "exit code $status instead of $1: $(cat output.log)"
+}
+says() { grep -qE -- "$1" output.log || fail "it does not say '$1': $(cat output.log)"; }
+# A rank of the running job, by the order of their numbers as processes.
+rank_process() { pgrep -f "^$train_gpt .*--log $1" | sed -n "$2p"; }
+
+# The run that nobody touches.
+steps=1500
+must_work "$train_gpt" "${run[@]}" --steps $steps --checkpoint untouched --log untouched.jsonl
+expected=$(digest_of untouched.jsonl)
+[[ -n $expected ]] || fail "no digest in the log"
+
+# Killed twice: 4 ranks, then 3, then 2.
+in_background "$relaunch" -n 4 --min-ranks 2 --restarts 3 -- \
+  "$train_gpt" "${run[@]}" --steps $steps --stage 2 --checkpoint killed --log killed.jsonl
+await_steps killed.jsonl 20
+kill -KILL "$(rank_process killed.jsonl 3)"
+for _ in $(seq 600); do
+  grep -q "starting again with 3 ranks (restart 1 of 3)" output.log && break
+  sleep 0.05
+done
+before=$(steps_in killed.jsonl)
+await_steps killed.jsonl $((before + 20))
+kill -SEGV "$(rank_process killed.jsonl 2)"
+ends 0
+says 'relaunch: rank [0-3] was killed by SIGKILL in step [0-9]+; starting again with 3 ranks'
+says 'relaunch: rank [0-2] was killed by SIGSEGV in step [0-9]+; starting again with 2 ranks'
+[[ $(digest_of killed.jsonl) == "$expected" ]] || fail "other bits after two kills"
+losses killed.jsonl | diff <(losses untouched.jsonl) - > /dev/null || fail "other losses in the log"
+
+# A rank that is stopped: the others wait for --comm-timeout, and the job goes on without it.
+in_background "$relaunch" -n 3 -- "$train_gpt" "${run[@]}" --steps $steps --stage 3 \
+  --comm-timeout 2 --checkpoint stopped --log stopped.jsonl
+await_steps stopped.jsonl 20
+kill -STOP "$(rank_process stopped.jsonl 2)"
+ends 0
+says 'relaunch: rank [0-2] was stopped in step [0-9]+; starting again with 2 ranks'
+[[ $(digest_of stopped.jsonl) == "$expected" ]] || fail "other bits after a stopped rank"
+
+# Stopped before it has begun, and while a checkpoint is written.
+cat > stops.sh << 'END'
+#!/bin/sh
+# The last rank of three stops itself, once.
+if [ "$OMPI_COMM_WORLD_RANK$PMI_RANK" = 2 ]; then kill -STOP $$; fi
+exec "$@"
+END
+chmod +x stops.sh
+in_background "$relaunch" -n 3 -- ./stops.sh "$train_gpt" "${run[@]}" --steps $steps \
+  --comm-timeout 3 --checkpoint start --log start.jsonl
+ends 0
+says 'MPI has not started within 3 s'
+says 'relaunch: rank 2 was stopped in step 1; starting again with 2 ranks'
+[[ $(digest_of start.jsonl) == "$expected" ]] || fail "other bits after a rank stopped at the start"
+
+in_background "$relaunch" -n 3 -- "$train_gpt" "${run[@]}" --steps $steps --stage 1 \
+  --comm-timeout 2 --checkpoint saving --checkpoint-every 1 --log saving.jsonl
+await_steps saving.jsonl 10
+for _ in $(seq 10000); do
+  ls -d saving/*.partial > /dev/null 2>&1 && break
+done
+kill -STOP "$(rank_process saving.jsonl 1)"
+ends 0
+says 'relaunch: rank [0-2] was stopped in step [0-9]+; starting again with 2 ranks'
+[[ $(digest_of saving.jsonl) == "$expected" ]] || fail "other bits after a rank stopped in a save"
+
+# Told to end: it saves, and the same command goes on.
+in_background "$relaunch" -n 2 -- "$train_gpt" "${run[@]}" --steps $steps --checkpoint told \
+  --log told.jsonl
+sleep 0.3 # also where it has hardly begun, the signal must not be lost, nor kill anybody
+kill -TERM "$job"
+ends 0
+says 'stopped after step [0-9]+ of'
+[[ $(steps_in told.jsonl) -lt $steps ]] || fail "it was not told in time"
+must_work "$relaunch" -n 2 -- "$train_gpt" "${run[@]}" --steps $steps --checkpoint told \
+  --log told.jsonl
+[[ $(digest_of told.jsonl) == "$expected" ]] || fail "other bits after SIGTERM"
+
+# What would come again is not started again.
+ended() {
+  local code=$1 pattern=$2 status=0
+  shift 2
+  "$relaunch" "$@" > stdout.log 2> output.log < /dev/null || status=$?
+  [[ $status == "$code" ]] || fail "exit code $status instead of $code: $*: $(cat output.log)"
+  says "$pattern"
+  ! grep -q "starting again" output.log || fail "it was started again: $(cat output.log)"
+}
+ended 2 'relaunch: rank [01] has bad input; that would come again' \
+  -n 2 -- "$train_gpt" --data nosuch.txt --checkpoint x
+ended 1 'relaunch: rank [01] has ended with an error; that would come again' \
+  -n 2 -- "$train_gpt" "${run[@]}" --steps 20 --lr 1e38 --warmup 0 --clip 0 --checkpoint y
+ended 3 'relaunch: rank [01] ended with exit code 3; that would come again' -n 2 -- sh -c 'exit 3'
+ended 137 'rank [0-9]+ was killed by SIGKILL in step 1; 1 ranks are left of at least 2' \
+  -n 2 --min-ranks 2 -- sh -c 'kill -KILL $$'
+ended 137 'it was started again 0 times' -n 2 --restarts 0 -- sh -c 'kill -KILL $$'
+# The same rank, step and signal for the second time. (Rank 1 fails in step 6.)
+status=0
+"$relaunch" -n 3 -- "$failing_rank" segv > stdout.log 2> output.log < /dev/null || status=$?
+[[ $status != 0 ]] || fail "a rank that always dies ended with 0"
+says 'relaunch: the command has no --checkpoint'
+says 'rank 1 was killed by SIGSEGV in step 6; starting again with 2 ranks'
+says 'rank 1 was killed by SIGSEGV in step 6; that has come before, in the same step'
+
+expect 'nosuch: cannot be started' "$relaunch" -n 2 --mpirun nosuch -- "$train_gpt" --checkpoint x
+expect 'the program to run is missing' "$relaunch" -n 2
+ended 2 'nosuch: cannot be started' -n 2 -- nosuch --checkpoint x

@@ -1,0 +1,183 @@
+// What relaunch decides by: records within a stream of text, verdicts on jobs, hosts that are left.
+#include "apps/relaunch/hosts.h"
+#include "apps/relaunch/rank_record.h"
+#include "apps/relaunch/verdict.h"
+#include "apps/relaunch_options.h"
+#include "core/error.h"
+#include "tests/support/catch.h"
+
+using namespace tessera;
+using namespace tessera::apps;
+
+namespace {
+
+using Event = RankRecord::Event;
+using Kind = Verdict::Kind;
+
+RankRecord started(int rank) { return {.rank = rank, .event = Event::started}; }
+RankRecord told(int rank, RunStatus status = {}) {
+  return {.rank = rank, .event = Event::told, .was_told = true, .status = std::move(status)};
+}
+RankRecord killed(int rank, int signal, int64_t steps = 0, bool was_told = false) {
+  return {.rank = rank,
+          .event = Event::ended,
+          .signal = signal,
+          .was_told = was_told,
+          .status = {.finished_steps = steps}};
+}
+RankRecord exited(int rank, int code, RunStatus status = {}) {
+  return {.rank = rank, .event = Event::ended, .code = code, .status = std::move(status)};
+}
+RunStatus stalled(std::vector<int> absent, int64_t steps = 0) {
+  return {.finished_steps = steps, .failure = RunFailure::stalled, .absent = std::move(absent)};
+}
+
+// A job of four ranks that have all begun.
+Verdict of_four(std::vector<RankRecord> records, int code = 1) {
+  JobEnd job{.code = code, .ranks = 4};
+  for (int rank = 0; rank < 4; ++rank) job.records.push_back(started(rank));
+  job.records.insert(job.records.end(), records.begin(), records.end());
+  return judge(job);
+}
+
+std::vector<int> lost_in(const Verdict& verdict) {
+  std::vector<int> ranks;
+  for (const LostRank& lost : verdict.lost) ranks.push_back(lost.rank);
+  return ranks;
+}
+
+RelaunchOptions parse(std::vector<const char*> arguments) {
+  arguments.insert(arguments.begin(), "relaunch");
+  return parse_relaunch_command_line(static_cast<int>(arguments.size()), arguments.data()).options;
+}
+
+// What the command line is refused with.
+std::string refusal(const std::vector<const char*>& arguments) {
+  try {
+    parse(arguments);
+  } catch (const InputError& error) {
+    return error.what();
+  }
+  return "nothing";
+}
+
+}  // namespace
+
+TEST_CASE("records are taken out of a stream that is cut anywhere") {
+  const RankRecord first{.rank = 3, .host = "a \"b\"", .status = stalled({1, 2}, 77)};
+  const RankRecord second = killed(1, 9, 5);
+  const std::string stream =
+      "before\nmid" + record_text(first) + "line\n" + record_text(second) + "after";
+  for (size_t piece = 1; piece <= stream.size(); ++piece) {
+    std::string text;
+    std::vector<RankRecord> records;
+    RecordFilter filter([&](std::string_view part) { text += part; },
+                        [&](const RankRecord& record) { records.push_back(record); });
+    for (size_t at = 0; at < stream.size(); at += piece) filter.feed(stream.substr(at, piece));
+    filter.finish();
+    REQUIRE(text == "before\nmidline\nafter");
+    REQUIRE(records == std::vector{first, second});
+  }
+}
+
+TEST_CASE("what only looks like a record is text, and a damaged record is dropped") {
+  std::string text;
+  int records = 0;
+  RecordFilter filter([&](std::string_view part) { text += part; },
+                      [&](const RankRecord&) { ++records; });
+  filter.feed("\x1e{\"rank\":1}\n\x1enonsense\n\x1e{\"rank\":\"x\"}\nkept\n");
+  filter.feed("\x1e" + std::string(5000, 'x') + "\n");
+  filter.feed("\x1e unfinished");
+  filter.finish();
+  CHECK(records == 0);
+  CHECK(text == "kept\n\x1e" + std::string(5000, 'x') + "\x1e unfinished");
+}
+
+TEST_CASE("the first rank that is killed is lost, and those that end because of it are not") {
+  const Verdict verdict = of_four({exited(1, 1, {.failure = RunFailure::error}), killed(2, 9, 57),
+                                   killed(3, 11, 57), told(0), killed(0, 15, 57, true)},
+                                  137);
+  CHECK(verdict.kind == Kind::lost_ranks);
+  REQUIRE(lost_in(verdict) == std::vector{2});
+  CHECK(verdict.lost[0].why == "was killed by SIGKILL");
+  CHECK(verdict.lost[0].step == 58);
+  CHECK(verdict.lost[0].signal == 9);
+}
+
+TEST_CASE("ranks for which a collective waits in vain are lost") {
+  const Verdict hanging = of_four({exited(0, 1, stalled({2}, 9)), told(1), told(2), told(3)});
+  CHECK(hanging.kind == Kind::lost_ranks);
+  REQUIRE(lost_in(hanging) == std::vector{2});
+  CHECK(hanging.lost[0].step == 10);
+
+  // Both are waited for; one of them waits for the other.
+  CHECK(lost_in(of_four({exited(0, 1, stalled({2, 3})), told(2, {.waits = true}), told(3)})) ==
+        std::vector{3});
+  // A process may be stopped while it waits.
+  RankRecord stopped = told(2, {.waits = true});
+  stopped.stopped = true;
+  CHECK(lost_in(of_four({exited(0, 1, stalled({2, 3})), stopped, told(3)})) == std::vector{2});
+  CHECK(lost_in(of_four({exited(0, 1, stalled({2, 3})), told(2), told(3)})) == std::vector{2, 3});
+  // Rank 2 waits too, so it is not the one for which all wait.
+  CHECK(lost_in(of_four({exited(0, 1, stalled({2, 3})), told(2, stalled({3}))})) == std::vector{3});
+  // Before ranks know each other.
+  CHECK(lost_in(of_four({exited(0, 1, stalled({})), told(1), stopped})) == std::vector{2});
+  // A number that no rank has.
+  CHECK(of_four({exited(0, 1, stalled({4, -1}))}).kind == Kind::stalled);
+  CHECK(of_four({exited(0, 1, stalled({}))}).kind == Kind::stalled);
+}
+
+TEST_CASE("ranks of a host that falls silent are lost") {
+  CHECK(lost_in(of_four({told(0), told(1)}, 205)) == std::vector{2, 3});
+  CHECK(lost_in(judge({.code = 1, .ranks = 2, .records = {started(0), told(0)}})) ==
+        std::vector{1});
+}
+
+TEST_CASE("where mpirun hangs, silent ranks are lost together with those that were waited for") {
+  const JobEnd job{.code = 137,
+                   .ranks = 4,
+                   .hung = true,
+                   .records = {started(0), started(1), started(2), started(3),
+                               exited(0, 1, stalled({2}, 5)), exited(1, 1, stalled({2}, 5))}};
+  CHECK(lost_in(judge(job)) == std::vector{2, 3});
+}
+
+TEST_CASE("what would come again is no loss") {
+  CHECK(of_four({exited(2, 2, {.failure = RunFailure::input})}, 2).why == "rank 2 has bad input");
+  CHECK(of_four({told(1, {.failure = RunFailure::error})}).kind == Kind::failed);
+  CHECK(of_four({exited(2, 3)}, 3).why == "rank 2 ended with exit code 3");
+  CHECK(judge({.code = 7, .ranks = 2}).why ==
+        "mpirun ended with exit code 7 before any rank began");
+  CHECK(of_four({}, 0).kind == Kind::finished);
+}
+
+TEST_CASE("hosts lose the places of their ranks") {
+  const std::vector<Host> hosts = parse_hosts("a:2,b,c:1");
+  CHECK(hosts == std::vector<Host>{{"a", 2}, {"b", 1}, {"c", 1}});
+  CHECK(host_of(hosts, 1).name == "a");
+  CHECK(host_of(hosts, 2).name == "b");
+  CHECK(hosts_text(without_ranks(hosts, {2, 0})) == "a:1,c:1");
+  for (const char* text : {"", "a,", "a:0", "a:x", ":2", "a:-1", "a:2,a:1", "a:99999999999"}) {
+    INFO(text);
+    CHECK_THROWS_AS(parse_hosts(text), InputError);
+  }
+}
+
+TEST_CASE("relaunch's command line") {
+  const RelaunchOptions options = parse(
+      {"--hosts", "a:2,b:2", "--mpirun", "mpirun --mca btl tcp,self", "--", "train", "-n", "7"});
+  CHECK(options.ranks == 4);
+  CHECK(options.mpirun == std::vector<std::string>{"mpirun", "--mca", "btl", "tcp,self"});
+  CHECK(options.command == std::vector<std::string>{"train", "-n", "7"});
+  CHECK(parse({"-n", "3", "--min-ranks", "2", "--restarts", "0", "--", "x"}).min_ranks == 2);
+
+  CHECK(refusal({"-n", "2", "train"}).find("unexpected argument") == 0);
+  CHECK(refusal({"-n", "2"}).find("the program to run is missing") == 0);
+  CHECK(refusal({"--", "x"}).find("--ranks: give the number") == 0);
+  CHECK(refusal({"-n", "0", "--", "x"}).find("--ranks is 0") == 0);
+  CHECK(refusal({"-n", "2", "--min-ranks", "3", "--", "x"}).find("--min-ranks is 3") == 0);
+  CHECK(refusal({"-n", "2", "--restarts", "-1", "--", "x"}).find("--restarts is -1") == 0);
+  CHECK(refusal({"-n", "3", "--hosts", "a:2", "--", "x"})
+            .find("--ranks is 3, but --hosts a:2 has places for 2") == 0);
+  CHECK(refusal({"-n", "3", "--mpirun", " ", "--", "x"}).find("--mpirun is empty") == 0);
+}
