@@ -23,6 +23,7 @@
 #include "dist/bootstrap.h"
 #include "dist/device_choice.h"
 #include "models/gpt/gpt.h"
+#include "models/gpt/gpt_metadata.h"
 #include "models/gpt/gpt_weights.h"
 #include "optim/zero_optimizer.h"
 #include "train/agreement.h"
@@ -40,17 +41,19 @@ namespace {
 
 JsonObject header_line(const TrainOptions& options, const dist::World& world,
                        int64_t parameter_count) {
+  JsonObject model;
+  model.add("layers", options.model.layers)
+      .add("heads", options.model.heads)
+      .add("width", options.model.width)
+      .add("context", options.model.context)
+      .add("vocab", options.model.vocab)
+      .add("dropout", options.model.dropout);
+  // Weights of others may bring another epsilon, which is then part of what the run is.
+  const float epsilon = options.model.epsilon;
+  if (epsilon != models::GptConfig().epsilon) model.add("epsilon", epsilon);
+  model.add("parameters", parameter_count);
   JsonObject header = header_begin("train_gpt", options);
-  header.add("val_data", options.val_data)
-      .add("preset", options.name)
-      .add("model", JsonObject()
-                        .add("layers", options.model.layers)
-                        .add("heads", options.model.heads)
-                        .add("width", options.model.width)
-                        .add("context", options.model.context)
-                        .add("vocab", options.model.vocab)
-                        .add("dropout", options.model.dropout)
-                        .add("parameters", parameter_count));
+  header.add("val_data", options.val_data).add("preset", options.name).add("model", model);
   add_run(header, options, world);
   return header.add("eval_batches", options.eval_batches).add("sample", options.sample);
 }
@@ -126,7 +129,8 @@ class Run {
          .loss = [this] { return model_.loss(input_->tokens(), input_->targets()); },
          .evaluate = [this](int64_t done) { return evaluation(done); },
          .run = run_settings_,
-         .bits = bits_settings("train_gpt", options_.tuned, world_)});
+         .bits = bits_settings("train_gpt", options_.tuned, world_),
+         .weights = models::gpt_metadata(model_.config())});
     loop.train();
     if (!loop.stopped()) finish(loop.count());
   }

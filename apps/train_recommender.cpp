@@ -164,7 +164,11 @@ class Run {
          .describe =
              [this](int64_t step) { return JsonObject().add("epoch", task_.batches.epoch(step)); },
          .run = run_settings_,
-         .bits = bits_settings("train_recommender", options_.tuned, world_)});
+         .bits = bits_settings("train_recommender", options_.tuned, world_),
+         .weights = models::recommender_metadata({.config = task_.config,
+                                                  .objective = options_.objective_name(),
+                                                  .lowest = task_.range.lowest,
+                                                  .highest = task_.range.highest})});
     loop.train();
     if (!loop.stopped()) finish(loop.count());
   }

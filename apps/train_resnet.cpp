@@ -139,7 +139,8 @@ class Run {
                           .evaluate = [this](int64_t done) { return evaluation(done); },
                           .describe = [this](int64_t step) { return describe(step); },
                           .run = run_settings_,
-                          .bits = bits_settings("train_resnet", options_.tuned, world_)});
+                          .bits = bits_settings("train_resnet", options_.tuned, world_),
+                          .weights = models::image_metadata(description())});
     loop.train();
     if (!loop.stopped()) finish(loop.count());
   }
@@ -230,14 +231,16 @@ class Run {
     });
   }
 
+  models::ImageModel description() const {
+    return {.name = options_.model,
+            .sizes = sizes_of(data_),
+            .norm = {.mean = data_.transform.norm.mean, .std = data_.transform.norm.std},
+            .class_names = data_.class_names};
+  }
+
   void save(int64_t batches) {
-    const models::ImageModel description{
-        .name = options_.model,
-        .sizes = sizes_of(data_),
-        .norm = {.mean = data_.transform.norm.mean, .std = data_.transform.norm.std},
-        .class_names = data_.class_names};
     train::save_weights(options_.save, *model_, *optimizer_, world_,
-                        {.metadata = models::image_metadata(description), .batches = batches});
+                        {.metadata = models::image_metadata(description()), .batches = batches});
   }
 
   const ImageTrainOptions& options_;

@@ -12,25 +12,6 @@
 namespace tessera::nn {
 namespace {
 
-constexpr const char* mean_suffix = ".running_mean";
-constexpr const char* variance_suffix = ".running_var";
-constexpr const char* batches_suffix = ".num_batches_tracked";
-
-std::vector<SafetensorsSpec> specs_of(const Module& model,
-                                      const std::vector<NamedTensor>& others = {}) {
-  std::vector<SafetensorsSpec> specs;
-  for (const auto& [name, tensor] : others) specs.push_back({name, tensor.dtype(), tensor.shape()});
-  for (const NamedParameter& named : model.named_parameters()) {
-    specs.push_back({named.name, DType::f32, named.parameter.shape()});
-  }
-  for (const auto& [name, statistics] : model.named_statistics()) {
-    specs.push_back({name + mean_suffix, DType::f32, statistics->mean.shape()});
-    specs.push_back({name + variance_suffix, DType::f32, statistics->variance.shape()});
-    specs.push_back({name + batches_suffix, DType::i64, {}});
-  }
-  return specs;
-}
-
 // A finite weight that would become infinity is refused.
 void check_fits_f16(const std::string& path, const std::string& name, int64_t begin,
                     std::span<const float> values) {
@@ -45,6 +26,21 @@ void check_fits_f16(const std::string& path, const std::string& name, int64_t be
 }
 
 }  // namespace
+
+std::vector<SafetensorsSpec> weights_specs(const Module& model,
+                                           const std::vector<NamedTensor>& others) {
+  std::vector<SafetensorsSpec> specs;
+  for (const auto& [name, tensor] : others) specs.push_back({name, tensor.dtype(), tensor.shape()});
+  for (const NamedParameter& named : model.named_parameters()) {
+    specs.push_back({named.name, DType::f32, named.parameter.shape()});
+  }
+  for (const auto& [name, statistics] : model.named_statistics()) {
+    specs.push_back({name + running_mean_suffix, DType::f32, statistics->mean.shape()});
+    specs.push_back({name + running_variance_suffix, DType::f32, statistics->variance.shape()});
+    specs.push_back({name + batches_suffix, DType::i64, {}});
+  }
+  return specs;
+}
 
 void check_weights(const std::string& path, const SafetensorsEntry& entry, const Shape& shape) {
   if (entry.dtype != "F32" && entry.dtype != "BF16" && entry.dtype != "F16") {
@@ -82,7 +78,7 @@ WeightsFile::WeightsFile(const std::string& path, const Module& model,
     : file_(path) {
   for (const SafetensorsEntry& entry : file_.entries()) entries_.emplace(entry.name, entry);
   std::set<std::string> known(others.begin(), others.end());
-  for (const SafetensorsSpec& spec : specs_of(model)) {
+  for (const SafetensorsSpec& spec : weights_specs(model)) {
     known.insert(spec.name);
     if (spec.dtype == DType::f32) expect(spec.name, spec.shape);
   }
@@ -115,8 +111,8 @@ void WeightsFile::load_statistics(const Module& model) const {
     to.copy_from(values);
   };
   for (const auto& [name, statistics] : model.named_statistics()) {
-    read(statistics->mean, name + mean_suffix, std::numeric_limits<float>::lowest());
-    read(statistics->variance, name + variance_suffix, 0);
+    read(statistics->mean, name + running_mean_suffix, std::numeric_limits<float>::lowest());
+    read(statistics->variance, name + running_variance_suffix, 0);
   }
 }
 
@@ -129,7 +125,7 @@ void WeightsFile::load(Module& model) const {
 WeightsWriter::WeightsWriter(const std::string& path, const Module& model,
                              const SafetensorsMetadata& metadata,
                              const std::vector<NamedTensor>& others)
-    : file_(path, specs_of(model, others), metadata) {
+    : file_(path, weights_specs(model, others), metadata) {
   for (const auto& [name, tensor] : others) file_.write(name, tensor);
 }
 
@@ -139,8 +135,8 @@ void WeightsWriter::write(const NamedParameter& named, std::span<const float> va
 
 void WeightsWriter::commit(const Module& model, int64_t batches) {
   for (const auto& [name, statistics] : model.named_statistics()) {
-    file_.write(name + mean_suffix, statistics->mean.to_host());
-    file_.write(name + variance_suffix, statistics->variance.to_host());
+    file_.write(name + running_mean_suffix, statistics->mean.to_host());
+    file_.write(name + running_variance_suffix, statistics->variance.to_host());
     file_.write<int64_t>(name + batches_suffix, 0, std::span(&batches, 1));
   }
   file_.commit();

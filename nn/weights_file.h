@@ -76,6 +76,15 @@ void load_weights(const std::string& path, Module& model);
 
 // What files of weights with names of their own are made of.
 
+/// The tensors of a model's file, in their order: `others`, parameters by registration, statistics.
+std::vector<SafetensorsSpec> weights_specs(const Module& model,
+                                           const std::vector<NamedTensor>& others = {});
+/// What follows the name of a batch norm in the names of its running statistics, and of the number
+/// of batches that they have seen.
+inline constexpr const char* running_mean_suffix = ".running_mean";
+inline constexpr const char* running_variance_suffix = ".running_var";
+inline constexpr const char* batches_suffix = ".num_batches_tracked";
+
 /// Throws InputError unless the tensor has this shape and is F32, BF16 or F16.
 void check_weights(const std::string& path, const SafetensorsEntry& entry, const Shape& shape);
 

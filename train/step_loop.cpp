@@ -46,9 +46,11 @@ StepLoop::StepLoop(const LoopOptions& options, const dist::World& world,
       work_(std::move(work)),
       progress_(options.steps, world.rank == 0, work_.unit) {
   if (options.checkpoints.wanted()) {
-    checkpoints_ = std::make_unique<RunCheckpoints>(
-        options.checkpoints, world, optimizer, log,
-        CheckpointInfo{.run = std::move(work_.run), .bits = std::move(work_.bits)});
+    checkpoints_ =
+        std::make_unique<RunCheckpoints>(options.checkpoints, world, optimizer, log,
+                                         CheckpointInfo{.run = std::move(work_.run),
+                                                        .bits = std::move(work_.bits),
+                                                        .weights = std::move(work_.weights)});
   }
   TESSERA_CHECK(work_.forward, "train: the loop has no forward");
   TESSERA_CHECK(!work_.load == !work_.loss, "train: the loop has one of load and loss alone");

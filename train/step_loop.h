@@ -14,6 +14,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -50,6 +51,8 @@ struct StepWork {
   /// What checkpoints say of the run, and on what its bits depend besides (manifest.h).
   dist::Settings run = {};
   dist::Settings bits = {};
+  /// Metadata of a file of the model's weights, so that a checkpoint can be exported as one.
+  std::map<std::string, std::string> weights = {};
 };
 
 /// Files that a run writes; without a path one is not written.

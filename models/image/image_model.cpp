@@ -55,20 +55,27 @@ nn::SafetensorsMetadata image_metadata(const ImageModel& model) {
   return {{"format", "pt"}, {description_key, json.dump(-1, ' ', false, Handler::replace)}};
 }
 
-ImageModel read_image_model(const std::string& path) {
-  const nn::SafetensorsReader file(path);
-  const auto found = file.metadata().find(description_key);
-  if (found == file.metadata().end()) {
+bool describes_image_model(const nn::SafetensorsMetadata& metadata) {
+  return metadata.contains(description_key);
+}
+
+ImageModel parse_image_model(const std::string& where, const nn::SafetensorsMetadata& metadata) {
+  const auto found = metadata.find(description_key);
+  if (found == metadata.end()) {
     fail_input(
         "{}: it does not say what model it is of, expected a file that train_resnet --save "
         "wrote",
-        path);
+        where);
   }
   try {
     return parse_description(found->second);
   } catch (const std::exception& error) {
-    fail_input("{}: its description of the model cannot be used: {}", path, error.what());
+    fail_input("{}: its description of the model cannot be used: {}", where, error.what());
   }
+}
+
+ImageModel read_image_model(const std::string& path) {
+  return parse_image_model(path, nn::SafetensorsReader(path).metadata());
 }
 
 }  // namespace tessera::models

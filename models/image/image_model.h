@@ -28,6 +28,10 @@ struct ImageModel {
 
 nn::SafetensorsMetadata image_metadata(const ImageModel& model);
 
+/// Whether metadata have such a description, and the model that they describe. `where` begins the
+/// InputError for one that is absent or cannot be used.
+bool describes_image_model(const nn::SafetensorsMetadata& metadata);
+ImageModel parse_image_model(const std::string& where, const nn::SafetensorsMetadata& metadata);
 /// The description in a file that train_resnet wrote. Throws InputError where there is none.
 ImageModel read_image_model(const std::string& path);
 

@@ -113,21 +113,29 @@ std::vector<nn::NamedTensor> recommender_tensors(const RecommenderFile& file) {
           {history_begins, tensor_of(std::span(file.history_begins))}};
 }
 
-RecommenderFile read_recommender_file(const std::string& path) {
-  const nn::SafetensorsReader reader(path);
-  const auto found = reader.metadata().find(description_key);
-  if (found == reader.metadata().end()) {
+bool describes_recommender(const nn::SafetensorsMetadata& metadata) {
+  return metadata.contains(description_key);
+}
+
+RecommenderFile parse_recommender(const std::string& where,
+                                  const nn::SafetensorsMetadata& metadata) {
+  const auto found = metadata.find(description_key);
+  if (found == metadata.end()) {
     fail_input(
         "{}: it does not say what model it is of, expected a file that train_recommender "
         "--save wrote",
-        path);
+        where);
   }
-  RecommenderFile file;
   try {
-    file = parse_description(found->second);
+    return parse_description(found->second);
   } catch (const std::exception& error) {
-    fail_input("{}: its description of the model cannot be used: {}", path, error.what());
+    fail_input("{}: its description of the model cannot be used: {}", where, error.what());
   }
+}
+
+RecommenderFile read_recommender_file(const std::string& path) {
+  const nn::SafetensorsReader reader(path);
+  RecommenderFile file = parse_recommender(path, reader.metadata());
   file.user_ids = read_ids(reader, user_ids, file.config.users);
   file.item_ids = read_ids(reader, item_ids, file.config.items);
   file.history = read_list<int32_t>(reader, history_items);

@@ -30,6 +30,11 @@ std::vector<nn::NamedTensor> recommender_tensors(const RecommenderFile& file);
 /// Their names.
 std::vector<std::string> recommender_tensor_names();
 
+/// Whether metadata describe a recommender, and their description: all but ids and histories.
+/// `where` begins the InputError for one that is absent or cannot be used.
+bool describes_recommender(const nn::SafetensorsMetadata& metadata);
+RecommenderFile parse_recommender(const std::string& where,
+                                  const nn::SafetensorsMetadata& metadata);
 /// Throws InputError where `path` is no file that train_recommender wrote.
 RecommenderFile read_recommender_file(const std::string& path);
 

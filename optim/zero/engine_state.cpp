@@ -6,12 +6,9 @@
 namespace tessera::optim {
 namespace {
 
-constexpr const char* updates_kind = "updates";  // of a parameter
 constexpr const char* scaler_name = "loss_scaler";
 constexpr const char* scale_kind = "scale";
 constexpr const char* good_steps_kind = "good_steps";
-constexpr const char* mean_kind = "running_mean";
-constexpr const char* variance_kind = "running_var";
 
 StateTensor count_tensor(const std::string& name, const std::string& kind) {
   return {name, kind, DType::i64, {}};
@@ -46,8 +43,8 @@ std::vector<StateTensor> ZeroEngine::state_tensors() const {
     }
   }
   for (const auto& [name, statistics] : statistics_.all()) {
-    list.push_back({name, mean_kind, DType::f32, statistics->mean.shape()});
-    list.push_back({name, variance_kind, DType::f32, statistics->variance.shape()});
+    list.push_back({name, running_mean_kind, DType::f32, statistics->mean.shape()});
+    list.push_back({name, running_variance_kind, DType::f32, statistics->variance.shape()});
   }
   if (scaler_) {
     list.push_back({scaler_name, scale_kind, DType::f32, {}});
@@ -68,8 +65,9 @@ std::vector<StatePiece> ZeroEngine::own_state() const {
   }
   for (const auto& [name, statistics] : statistics_.all()) {
     const Shape& shape = statistics->mean.shape();
-    list.push_back(whole({name, mean_kind, DType::f32, shape}, statistics->mean.detach()));
-    list.push_back(whole({name, variance_kind, DType::f32, shape}, statistics->variance.detach()));
+    list.push_back(whole({name, running_mean_kind, DType::f32, shape}, statistics->mean.detach()));
+    list.push_back(
+        whole({name, running_variance_kind, DType::f32, shape}, statistics->variance.detach()));
   }
   if (scaler_) {
     list.push_back(scalar_piece(scaler_name, scale_kind, scaler_->scale()));
@@ -95,8 +93,8 @@ void ZeroEngine::restore(const StateSource& source) {
   }
   for (StagedPartition* partition : partitions()) partition->restore(source);
   for (const auto& [name, statistics] : statistics_.all()) {
-    read_statistics(source, state_path(name, mean_kind), statistics->mean);
-    read_statistics(source, state_path(name, variance_kind), statistics->variance);
+    read_statistics(source, state_path(name, running_mean_kind), statistics->mean);
+    read_statistics(source, state_path(name, running_variance_kind), statistics->variance);
   }
 }
 

@@ -49,5 +49,10 @@ class StateSource {
 /// The kind of a parameter's own values: f32 where it is trained, master weights where it has 16
 /// bits; of a frozen one its own dtype.
 inline constexpr const char* value_kind = "value";
+/// How often a trained parameter was updated: i64 [].
+inline constexpr const char* updates_kind = "updates";
+/// Of a batch norm.
+inline constexpr const char* running_mean_kind = "running_mean";
+inline constexpr const char* running_variance_kind = "running_var";
 
 }  // namespace tessera::optim

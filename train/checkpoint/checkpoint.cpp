@@ -76,6 +76,12 @@ std::string verify_together(const std::string& path, const dist::World& world,
 
 std::string checkpoint_name(int64_t step) { return fmt::format("{}{:09}", name_begin, step); }
 
+bool names_checkpoint(const std::string& path) {
+  fs::path whole = fs::path(path).lexically_normal();
+  if (!whole.has_filename()) whole = whole.parent_path();  // "step-000000100/"
+  return step_of_name(whole.filename().string()) >= 0;
+}
+
 std::vector<int64_t> checkpoint_steps(const std::string& folder) {
   std::vector<int64_t> steps;
   std::error_code error;
@@ -106,11 +112,18 @@ Manifest manifest_of(const std::vector<std::string>& shards, const optim::ZeroOp
                                .bucket_bytes = optimizer.options().bucket_bytes},
                     .run = info.run,
                     .bits = info.bits,
+                    .weights = info.weights,
                     .files = {},
                     .tensors = optimizer.state_tensors(),
                     .ranges = {}};
-  for (const std::string& text : shards) {
-    WrittenShard shard = parse_shard(text);
+  std::vector<WrittenShard> written;
+  for (const std::string& text : shards) written.push_back(parse_shard(text));
+  add_shards(manifest, std::move(written));
+  return manifest;
+}
+
+void add_shards(Manifest& manifest, std::vector<WrittenShard> shards) {
+  for (WrittenShard& shard : shards) {
     for (CheckpointRange& range : shard.ranges) {
       range.file = std::ssize(manifest.files);
       manifest.digest += range.digest;
@@ -121,7 +134,6 @@ Manifest manifest_of(const std::vector<std::string>& shards, const optim::ZeroOp
   std::sort(manifest.ranges.begin(), manifest.ranges.end(), [](const auto& a, const auto& b) {
     return std::pair(a.tensor, a.begin) < std::pair(b.tensor, b.begin);
   });
-  return manifest;
 }
 
 void commit_checkpoint(const std::string& folder, const Manifest& manifest) {

@@ -13,6 +13,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -30,10 +31,13 @@ struct CheckpointInfo {
   int64_t skipped = 0;      // of these, without an update
   dist::Settings run = {};  // as the manifest has them
   dist::Settings bits = {};
+  std::map<std::string, std::string> weights = {};
 };
 
 /// "step-000000100".
 std::string checkpoint_name(int64_t step);
+/// Whether a path ends with such a name, which is then the folder of one checkpoint.
+bool names_checkpoint(const std::string& path);
 /// The steps of which a folder has a checkpoint by its name, the newest first. None where the
 /// folder is not there.
 std::vector<int64_t> checkpoint_steps(const std::string& folder);
@@ -50,6 +54,8 @@ std::string partial_folder(const std::string& folder, int64_t step);
 /// The manifest of what all ranks have written, as shard_text.
 Manifest manifest_of(const std::vector<std::string>& shards, const optim::ZeroOptimizer& optimizer,
                      const dist::World& world, const CheckpointInfo& info);
+/// Adds what was written of the manifest's tensors: files, ranges and digest.
+void add_shards(Manifest& manifest, std::vector<WrittenShard> shards);
 /// Writes the manifest, and gives the checkpoint its name.
 void commit_checkpoint(const std::string& folder, const Manifest& manifest);
 /// Removes the oldest but the `keep` newest, and what writers that are gone have left. The caller

@@ -32,6 +32,12 @@ std::string settings_text(const dist::Settings& settings) {
   return object.text();
 }
 
+std::string map_text(const std::map<std::string, std::string>& map) {
+  JsonObject object;
+  for (const auto& [name, value] : map) object.add(name, value);
+  return object.text();
+}
+
 std::string shape_text(const Shape& shape) {
   return fmt::format("[{}]", fmt::join(shape.begin(), shape.end(), ","));
 }
@@ -69,6 +75,7 @@ class Members {
     for (const auto& [key, text] : value.items()) list.push_back({key, text_of(name, text)});
     return list;
   }
+  bool has(const char* name) const { return object_.contains(name); }
   std::string member(const char* name) const { return fmt::format("{}: {}", where_, name); }
 
   static BlockDigest digest_of(const std::string& member, const std::string& text) {
@@ -121,7 +128,7 @@ CheckpointFile parse_file(const Members& file) {
 }
 
 Shape parse_shape(const std::string& member, const nlohmann::json& list) {
-  constexpr size_t most_dimensions = 8;
+  constexpr size_t most_dimensions = Shape::max_rank;
   if (!list.is_array() || list.size() > most_dimensions) {
     fail_input("{} is {}, expected a shape", member, json_excerpt(list));
   }
@@ -234,7 +241,11 @@ std::string manifest_text(const Manifest& manifest) {
                          .add("stage", manifest.layout.stage)
                          .add("bucket_bytes", manifest.layout.bucket_bytes))
       .raw("run", settings_text(manifest.run))
-      .raw("bits", settings_text(manifest.bits))
+      .raw("bits", settings_text(manifest.bits));
+  // Optional, so that what was written before there were such members is read, and stays the same.
+  if (!manifest.weights.empty()) object.raw("weights", map_text(manifest.weights));
+  if (!manifest.imported.empty()) object.add("imported", manifest.imported);
+  object
       .raw("files", lines(manifest.files,
                           [](const CheckpointFile& file) {
                             return JsonObject()
@@ -284,6 +295,12 @@ Manifest parse_manifest(const std::string& where, const std::string& text) {
                     .files = {},
                     .tensors = {},
                     .ranges = {}};
+  if (members.has("weights")) {
+    for (const auto& [name, value] : members.settings("weights")) {
+      manifest.weights.emplace(name, value);
+    }
+  }
+  if (members.has("imported")) manifest.imported = members.text("imported");
   if (manifest.skipped > manifest.step) {
     fail_input("{} is {} of {} steps", members.member("skipped"), manifest.skipped, manifest.step);
   }

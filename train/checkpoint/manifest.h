@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -48,6 +49,12 @@ struct Manifest {
   CheckpointLayout layout = {};
   dist::Settings run = {};   // what the run is: another value is another run
   dist::Settings bits = {};  // what its bits depend on besides
+  /// Metadata of a file of these weights: what export_weights needs besides the state to write what
+  /// the program would save. Empty where the writer did not say.
+  std::map<std::string, std::string> weights = {};
+  /// The name of the file that the weights were imported from; empty where a run wrote them. The
+  /// `run` of an imported checkpoint has only the settings that the file fixes.
+  std::string imported = {};
   std::vector<CheckpointFile> files = {};
   std::vector<optim::StateTensor> tensors = {};
   std::vector<CheckpointRange> ranges = {};  // by tensor, and within a tensor by element
