@@ -165,6 +165,22 @@ int Resumed::threads(int given, const dist::World& world) const {
   return dist::threads_per_rank(given, world.local_size);
 }
 
+// Of a checkpoint that was imported: what its file fixes must be alike, and the rest is new.
+void Resumed::check_imported(const dist::Settings& run) const {
+  const train::Manifest& manifest = checkpoint_->manifest();
+  std::vector<std::string> names;
+  for (const auto& [name, value] : manifest.run) {
+    names.push_back(name);
+    const std::string now = value_of(run, name);
+    if (now == value || std::ranges::find(flags_.changed, name) != flags_.changed.end()) continue;
+    fail_input("{} is {}, and {} in {}, which {} was imported from; give it the same value", name,
+               now, value, manifest.imported, checkpoint_->folder());
+  }
+  spdlog::info("{} was imported from {}, which fixes {}; the rest of the run is this command's",
+               checkpoint_->folder(), manifest.imported,
+               names.empty() ? "the tensors alone" : fmt::format("{}", fmt::join(names, ", ")));
+}
+
 void Resumed::check(const dist::Settings& run, const dist::Settings& bits) const {
   if (!found()) return;
   const train::Manifest& manifest = checkpoint_->manifest();
@@ -175,6 +191,7 @@ void Resumed::check(const dist::Settings& run, const dist::Settings& bits) const
                  fmt::join(known, ", "));
     }
   }
+  if (!manifest.imported.empty()) return check_imported(run);
   for (const std::string& name : known) {
     const std::string now = value_of(run, name);
     const std::string before = value_of(manifest.run, name);

@@ -55,7 +55,8 @@ class Resumed {
   int threads(int given, const dist::World& world) const;
 
   /// Throws InputError, with both values, where the checkpoint is of another run and
-  /// --resume-changed does not say so; warns where only its bits will be others.
+  /// --resume-changed does not say so; warns where only its bits will be others. Of a checkpoint
+  /// that was imported only what its file fixes is compared, and the user is told.
   void check(const dist::Settings& run, const dist::Settings& bits) const;
   /// Gives the loop its place.
   void place(train::LoopOptions& loop) const;
@@ -68,6 +69,8 @@ class Resumed {
   JsonObject log_line(const JsonObject& header) const;
 
  private:
+  void check_imported(const dist::Settings& run) const;
+
   const CheckpointFlags& flags_;
   std::unique_ptr<train::CheckpointFolder> claimed_;  // on rank 0
   std::unique_ptr<train::CheckpointReader> checkpoint_;

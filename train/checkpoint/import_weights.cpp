@@ -1,0 +1,203 @@
+// A file of weights as the tensors of a checkpoint.
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <set>
+
+#include "core/error.h"
+#include "core/text/input_file.h"
+#include "models/gpt/gpt_config_file.h"
+#include "models/gpt/gpt_metadata.h"
+#include "models/gpt/gpt_sizes.h"
+#include "models/gpt/gpt_weights.h"
+#include "models/image/image_classifier.h"
+#include "models/image/image_model.h"
+#include "models/recommender/recommender_file.h"
+#include "nn/weights_file.h"
+#include "train/checkpoint/export_weights.h"
+#include "train/checkpoint/imported_tensor.h"
+
+namespace tessera::train {
+namespace {
+
+constexpr int64_t most_elements = int64_t{1} << 48;  // that a manifest may give a tensor
+
+ImportedTensor value_of(const std::string& name, const Shape& shape) {
+  return {.of = {name, optim::value_kind, DType::f32, shape}};
+}
+
+bool has_gpt_tensors(const nn::SafetensorsReader& file) {
+  const auto has = [&](const char* name) {
+    return std::ranges::any_of(file.entries(), [&](const nn::SafetensorsEntry& entry) {
+      return models::without_gpt_prefix(entry.name) == name;
+    });
+  };
+  return has("wte.weight") && has("wpe.weight") && has("ln_f.weight");
+}
+
+// The settings of train_gpt that the file fixes. No tensor's shape shows the number of heads, nor
+// the norms' epsilon, which train_gpt names where it is not GPT-2's.
+dist::Settings gpt_settings(const models::GptConfig& config) {
+  const auto text = [](auto value) { return fmt::format("{}", value); };
+  dist::Settings settings{{"model.layers", text(config.layers)},
+                          {"model.heads", text(config.heads)},
+                          {"model.width", text(config.width)},
+                          {"model.context", text(config.context)},
+                          {"model.vocab", text(config.vocab)}};
+  if (config.epsilon != models::GptConfig().epsilon) {
+    settings.push_back({"model.epsilon", text(config.epsilon)});
+  }
+  return settings;
+}
+
+void add_gpt(ImportedWeights& weights) {
+  if (!has_name(models::config_path_beside(weights.path))) {
+    fail_input("{}: it has the tensors of a GPT-2, and {} is missing, which has the heads",
+               weights.path, models::config_path_beside(weights.path));
+  }
+  const auto model = std::make_shared<models::Gpt>(models::read_gpt_config_of(weights.path));
+  const auto file = std::make_shared<models::GptWeights>(weights.path, *model);
+  weights.is_gpt = true;
+  weights.metadata = models::gpt_metadata(model->config());
+  weights.run = gpt_settings(model->config());
+  for (const nn::NamedParameter& named : model->named_parameters()) {
+    ImportedTensor tensor = value_of(named.name, named.parameter.shape());
+    tensor.read = [model, file, named](int64_t begin, std::span<float> out) {
+      file->read(named, begin, out);
+    };
+    weights.values.push_back(std::move(tensor));
+  }
+}
+
+// Throws InputError where a file that says what model it is of has other tensors; returns the names
+// of those that are no weights.
+std::set<std::string> check_description(ImportedWeights& weights,
+                                        const nn::SafetensorsMetadata& metadata) {
+  if (models::describes_image_model(metadata)) {
+    const models::ImageModel image = models::parse_image_model(weights.path, metadata);
+    nn::WeightsFile(weights.path, *models::image_classifier(image.name, image.sizes));
+    weights.run = {{"model.name", image.name}};
+  } else if (models::describes_recommender(metadata)) {
+    const models::RecommenderFile file = models::parse_recommender(weights.path, metadata);
+    const std::vector<std::string> others = models::recommender_tensor_names();
+    nn::WeightsFile(weights.path, *models::recommender(file.config), others);
+    weights.run = {{"model.name", file.config.name}};
+    return {others.begin(), others.end()};
+  }
+  return {};
+}
+
+// Elements of a batch norm's running statistics, which must be such that it can normalise.
+void check_statistics(const std::string& where, std::span<const float> values, bool variance) {
+  for (const float value : values) {
+    if (!std::isfinite(value) || (variance && value < 0)) {
+      fail_input("{} has the value {}", where, value);
+    }
+  }
+}
+
+int64_t read_batches(const nn::SafetensorsReader& file, const nn::SafetensorsEntry& entry) {
+  int64_t batches = 0;
+  if (entry.elements() != 1) {
+    fail_input("{}: tensor {}: shape is [{}], expected one number", file.path(),
+               nn::printable(entry.name), fmt::join(entry.shape, ", "));
+  }
+  file.read<int64_t>(entry, 0, std::span(&batches, 1));
+  if (batches < 0) {
+    fail_input("{}: tensor {} is {}, expected at least 0", file.path(), nn::printable(entry.name),
+               batches);
+  }
+  return batches;
+}
+
+/// Sorts the tensors of a file into parameters and statistics.
+class Sorter {
+ public:
+  Sorter(std::shared_ptr<const nn::SafetensorsReader> file, ImportedWeights& weights)
+      : file_(std::move(file)), weights_(weights) {}
+
+  void add(const nn::SafetensorsEntry& entry) {
+    const std::string& name = entry.name;
+    if (name.ends_with(nn::batches_suffix)) {
+      // Of norms that have seen different numbers, the largest: an exported file has one for all.
+      batches_ = std::max(batches_, read_batches(*file_, entry));
+    } else if (name.ends_with(nn::running_mean_suffix)) {
+      add_statistics(entry, nn::running_mean_suffix, optim::running_mean_kind);
+    } else if (name.ends_with(nn::running_variance_suffix)) {
+      add_statistics(entry, nn::running_variance_suffix, optim::running_variance_kind);
+    } else {
+      ImportedTensor tensor = value_of(name, shape_of(entry));
+      tensor.read = [file = file_, entry](int64_t begin, std::span<float> out) {
+        file->read_as_f32(entry, begin, out);
+      };
+      weights_.values.push_back(std::move(tensor));
+    }
+  }
+
+  void finish() const {
+    for (const ImportedTensor& one : weights_.statistics) {
+      const bool mean = one.of.kind == optim::running_mean_kind;
+      const char* const other = mean ? optim::running_variance_kind : optim::running_mean_kind;
+      const bool paired = std::ranges::any_of(weights_.statistics, [&](const ImportedTensor& two) {
+        return two.of.name == one.of.name && two.of.kind == other && two.of.shape == one.of.shape;
+      });
+      if (!paired) {
+        fail_input("{}: {} has {} without {} of its shape", file_->path(),
+                   nn::printable(one.of.name), one.of.kind, other);
+      }
+    }
+    if (!weights_.statistics.empty()) {
+      weights_.metadata[imported_batches_key] = std::to_string(batches_);
+    }
+  }
+
+ private:
+  Shape shape_of(const nn::SafetensorsEntry& entry) const {
+    if (entry.shape.size() > Shape::max_rank || entry.elements() > most_elements) {
+      fail_input("{}: tensor {}: shape is [{}], expected at most {} dimensions and 2^48 elements",
+                 file_->path(), nn::printable(entry.name), fmt::join(entry.shape, ", "),
+                 Shape::max_rank);
+    }
+    const Shape shape{std::span<const int64_t>(entry.shape)};
+    nn::check_weights(file_->path(), entry, shape);
+    return shape;
+  }
+
+  void add_statistics(const nn::SafetensorsEntry& entry, std::string_view suffix,
+                      const char* kind) {
+    const std::string name = entry.name.substr(0, entry.name.size() - suffix.size());
+    ImportedTensor tensor{.of = {name, kind, DType::f32, shape_of(entry)}};
+    const bool variance = kind == optim::running_variance_kind;
+    tensor.read = [file = file_, entry, variance](int64_t begin, std::span<float> out) {
+      file->read_as_f32(entry, begin, out);
+      check_statistics(file->path() + ": tensor " + nn::printable(entry.name), out, variance);
+    };
+    weights_.statistics.push_back(std::move(tensor));
+  }
+
+  std::shared_ptr<const nn::SafetensorsReader> file_;
+  ImportedWeights& weights_;
+  int64_t batches_ = 0;
+};
+
+}  // namespace
+
+ImportedWeights open_imported_weights(const std::string& path) {
+  ImportedWeights weights{.path = models::gpt_weights_path(path)};
+  const auto file = std::make_shared<const nn::SafetensorsReader>(weights.path);
+  if (has_gpt_tensors(*file)) {
+    add_gpt(weights);
+  } else {
+    const std::set<std::string> others = check_description(weights, file->metadata());
+    weights.metadata = file->metadata();
+    Sorter sorter(file, weights);
+    for (const nn::SafetensorsEntry& entry : file->entries()) {
+      if (!others.contains(entry.name)) sorter.add(entry);
+    }
+    sorter.finish();
+  }
+  if (weights.values.empty()) fail_input("{}: it has no weights", weights.path);
+  return weights;
+}
+
+}  // namespace tessera::train
