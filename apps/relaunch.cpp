@@ -128,7 +128,7 @@ class Relaunch {
 
 int main(int argc, char** argv) {
   using namespace tessera;
-  return apps::run_alone([&] {
+  return apps::run_tool([&] {
     if (argc > 2 && argv[1] == std::string(apps::as_rank)) {
       return apps::run_as_rank({argv + 2, argv + argc});
     }

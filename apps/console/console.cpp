@@ -64,7 +64,14 @@ int run_and_check(const std::function<int()>& body) {
   }
 }
 
-int run_alone_with_code(const std::function<int()>& body) {
+int run_alone(const std::function<void()>& body) {
+  return run_tool([&] {
+    body();
+    return 0;
+  });
+}
+
+int run_tool(const std::function<int()>& body) {
   prepare_streams();
   try {
     return run_and_check(body);

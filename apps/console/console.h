@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <type_traits>
 
 namespace tessera::apps {
 
@@ -16,22 +15,14 @@ void at_most(const char* flag, int64_t value, int64_t maximum);
 /// disk; run_alone and run_job call it at the end.
 void check_output();
 
-/// Runs a program that is no rank of a job; returns its exit code: that of the body (0 where it
-/// returns none), 2 for bad input, 1 for any other failure, which it prints.
-int run_alone_with_code(const std::function<int()>& body);
-template <class Body>
-int run_alone(const Body& body) {
-  return run_alone_with_code([&body] {
-    if constexpr (std::is_void_v<decltype(body())>) {
-      body();
-      return 0;
-    } else {
-      return body();
-    }
-  });
-}
+/// Runs a program that is no rank of a job; returns its exit code: 0, 2 for bad input, 1 for any
+/// other failure, which it prints.
+int run_alone(const std::function<void()>& body);
+/// The same for a program whose exit code is a result, as that of diff(1): what `body` returns
+/// where nothing fails.
+int run_tool(const std::function<int()>& body);
 
-/// For run_alone and run_job: what comes before a program's body, and the body with check_output.
+/// For these and run_job: what comes before a program's body, and the body with check_output.
 void prepare_streams();
 int run_and_check(const std::function<int()>& body);
 

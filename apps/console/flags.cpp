@@ -354,7 +354,7 @@ std::string Flags::parse(int argc, const char* const* argv) {
   for (const std::string& argument : arguments) {
     if (argument != "--help" && argument != "-h" && argument != "--version") continue;
     asked_ = argument == "--version" ? Asked::version : Asked::help;
-    return asked_ == Asked::help ? app_->help() : app_->version();
+    return asked_ == Asked::help ? app_->help() + examples_ : app_->version();
   }
   check_names(arguments);
   try {

@@ -70,6 +70,9 @@ class Flags {
   FlagOption add_bytes(const std::string& names, std::optional<int64_t>& value,
                        const std::string& help);
 
+  /// What the help ends with: command lines, and what they do.
+  void add_examples(const std::string& text) { examples_ = text; }
+
   /// The file that --config has named; empty where there is none.
   const std::string& config_file() const { return config_file_; }
 
@@ -93,6 +96,7 @@ class Flags {
   std::unique_ptr<CLI::App> app_;
   std::vector<std::unique_ptr<Flag>> flags_;
   std::string config_file_;
+  std::string examples_;
   std::string flag_text_;
   enum class Asked : uint8_t { run, help, version } asked_ = Asked::run;
 };

@@ -20,8 +20,8 @@ missing() {
   grep -q 'Nothing is installed, because a part is not built' "$work/output" ||
     fail "$(< "$work/output")"
 }
-programs=(comm_bench generate predict recommend relaunch train_gpt train_recommender train_resnet
-  tune zero_plan)
+programs=(checkpoint comm_bench generate predict recommend relaunch train_gpt train_recommender
+  train_resnet tune zero_plan)
 libraries=(core nn dist optim models data train files ratings train_ratings images train_images)
 missing "${programs[@]}" "${libraries[@]/#/tessera_}"
 
@@ -29,4 +29,4 @@ missing "${programs[@]}" "${libraries[@]/#/tessera_}"
 mkdir -p "$build/bin"
 touch "$build"/bin/{generate,train_gpt}
 for library in "${libraries[@]}"; do touch "$build/libtessera_$library.a"; done
-missing comm_bench predict recommend relaunch train_recommender train_resnet tune zero_plan
+missing checkpoint comm_bench predict recommend relaunch train_recommender train_resnet tune zero_plan

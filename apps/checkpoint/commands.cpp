@@ -1,0 +1,115 @@
+#include "apps/checkpoint/commands.h"
+
+#include <filesystem>
+#include <system_error>
+
+#include <fmt/format.h>
+
+#include "core/error.h"
+#include "core/text/number_text.h"
+#include "dist/communicator.h"
+#include "nn/safetensors.h"
+#include "train/checkpoint/checkpoint.h"
+#include "train/checkpoint/export_weights.h"
+#include "train/checkpoint/import_checkpoint.h"
+
+namespace tessera::apps {
+namespace {
+
+namespace fs = std::filesystem;
+
+dist::World this_process() { return {.communicator = dist::single_communicator()}; }
+
+std::string in_folder(const std::string& folder, int64_t step) {
+  return (fs::path(folder) / train::checkpoint_name(step)).string();
+}
+
+// Why a checkpoint is not whole; empty where it is, which is printed.
+std::string verify_one(const std::string& path) {
+  try {
+    const train::CheckpointReader checkpoint(path);
+    checkpoint.verify();
+    const train::Manifest& manifest = checkpoint.manifest();
+    fmt::print("{}: whole, {} bytes, digest {}\n", path, grouped(total_bytes(manifest)),
+               manifest.digest.text());
+    return "";
+  } catch (const Error& error) {  // a file that became shorter meanwhile, too
+    fmt::print("{}: not whole\n", path);
+    return error.what();
+  }
+}
+
+}  // namespace
+
+bool is_one_checkpoint(const std::string& path) {
+  std::error_code error;
+  if (!fs::is_directory(path, error)) fail_input("{}: there is no such folder", path);
+  return train::names_checkpoint(path) || fs::exists(fs::path(path) / train::manifest_name, error);
+}
+
+std::vector<int64_t> steps_in(const std::string& folder) {
+  std::vector<int64_t> steps = train::checkpoint_steps(folder);
+  if (steps.empty()) fail_input("{}: it has no checkpoints", folder);
+  return steps;
+}
+
+std::unique_ptr<train::CheckpointReader> open_whole_checkpoint(const std::string& path) {
+  if (is_one_checkpoint(path)) return train::open_checkpoint(path, this_process());
+  steps_in(path);
+  return train::find_checkpoint(path, this_process());
+}
+
+int64_t total_bytes(const train::Manifest& manifest) {
+  int64_t bytes = 0;
+  for (const train::CheckpointFile& file : manifest.files) bytes += file.bytes;
+  return bytes;
+}
+
+std::string plain(const std::string& text) {
+  const std::string quoted = nn::printable(text);
+  return quoted == '"' + text + '"' ? text : quoted;
+}
+
+int verify_checkpoints(const CheckpointToolOptions& options) {
+  const std::string& path = options.path;
+  if (is_one_checkpoint(path)) {
+    const std::string why = verify_one(path);
+    if (!why.empty()) fail("{}", why);
+    return 0;
+  }
+  const std::vector<int64_t> steps = steps_in(path);
+  int64_t damaged = 0;
+  std::string first;
+  for (const int64_t step : steps) {
+    const std::string why = verify_one(in_folder(path, step));
+    if (why.empty()) continue;
+    ++damaged;
+    if (first.empty()) first = why;
+  }
+  if (damaged > 0) fail("{} of {} checkpoints are not whole: {}", damaged, steps.size(), first);
+  return 0;
+}
+
+int export_checkpoint(const CheckpointToolOptions& options) {
+  const auto checkpoint = open_whole_checkpoint(options.path);
+  const fs::path within = fs::weakly_canonical(options.other)
+                              .lexically_relative(fs::weakly_canonical(checkpoint->folder()));
+  if (!within.empty() && *within.begin() != "..") {
+    fail_input("{} is in the checkpoint {}, expected another folder", options.other,
+               checkpoint->folder());
+  }
+  train::export_weights(*checkpoint, options.other);
+  fmt::print("{}: the weights of {}, after step {}\n", options.other, checkpoint->folder(),
+             checkpoint->manifest().step);
+  return 0;
+}
+
+int import_weights(const CheckpointToolOptions& options) {
+  const train::ImportedCheckpoint imported = train::import_checkpoint(options.import);
+  const train::Manifest& manifest = imported.manifest;
+  fmt::print("{}: {} tensors of {}, {} bytes, digest {}\n", imported.path, manifest.tensors.size(),
+             manifest.imported, grouped(total_bytes(manifest)), manifest.digest.text());
+  return 0;
+}
+
+}  // namespace tessera::apps
