@@ -12,6 +12,7 @@
 #include "train/checkpoint/checkpoint.h"
 #include "train/checkpoint/export_weights.h"
 #include "train/checkpoint/import_checkpoint.h"
+#include "train/checkpoint/path_within.h"
 
 namespace tessera::apps {
 namespace {
@@ -92,9 +93,7 @@ int verify_checkpoints(const CheckpointToolOptions& options) {
 
 int export_checkpoint(const CheckpointToolOptions& options) {
   const auto checkpoint = open_whole_checkpoint(options.path);
-  const fs::path within = fs::weakly_canonical(options.other)
-                              .lexically_relative(fs::weakly_canonical(checkpoint->folder()));
-  if (!within.empty() && *within.begin() != "..") {
+  if (train::is_path_within(options.other, checkpoint->folder())) {
     fail_input("{} is in the checkpoint {}, expected another folder", options.other,
                checkpoint->folder());
   }

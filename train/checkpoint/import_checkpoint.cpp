@@ -7,6 +7,7 @@
 #include "optim/rules/update_rule.h"
 #include "train/checkpoint/checkpoint.h"
 #include "train/checkpoint/imported_tensor.h"
+#include "train/checkpoint/path_within.h"
 #include "train/checkpoint/run_checkpoints.h"
 #include "train/report/run_log.h"
 
@@ -158,15 +159,9 @@ std::vector<optim::StatePiece> read_parts(const std::vector<ImportedTensor>& ten
   return pieces;
 }
 
-bool is_within(const std::string& path, const std::string& folder) {
-  const fs::path relative =
-      fs::weakly_canonical(path).lexically_relative(fs::weakly_canonical(folder));
-  return !relative.empty() && *relative.begin() != "..";
-}
-
 void check_folder(const ImportOptions& options, int64_t step) {
   for (const std::string& path : {options.weights, options.moments}) {
-    if (path.empty() || !is_within(path, options.folder)) continue;
+    if (path.empty() || !is_path_within(path, options.folder)) continue;
     fail_input("{} is in {}, where the checkpoint is to be written; give another folder", path,
                options.folder);
   }
