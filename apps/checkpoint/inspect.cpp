@@ -89,7 +89,7 @@ ordered_json checkpoint_json(const std::string& path, const Manifest& manifest) 
   return json;
 }
 
-// Columns as wide as their cells, aligned to the left; an empty heading is not printed.
+// Columns as wide as their cells, aligned to the left. A row may have fewer cells than others.
 void print_table(const std::vector<std::vector<std::string>>& rows) {
   std::vector<size_t> widths;
   for (const std::vector<std::string>& row : rows) {
@@ -178,13 +178,15 @@ ordered_json folder_json(const std::vector<Listed>& list) {
 }
 
 void print_folder(const std::vector<Listed>& list) {
-  std::vector<std::vector<std::string>> rows{{"step", "digest", "bytes", "layout"}};
+  std::vector<std::vector<std::string>> rows{{"step", "whole", "digest", "bytes", "layout"}};
   for (const Listed& one : list) {
+    rows.push_back({std::to_string(one.step), one.manifest ? "yes" : "no"});
     if (!one.manifest) continue;
-    rows.push_back({std::to_string(one.step), one.manifest->digest.text(),
-                    grouped(total_bytes(*one.manifest)), layout_text(*one.manifest)});
+    rows.back().push_back(one.manifest->digest.text());
+    rows.back().push_back(grouped(total_bytes(*one.manifest)));
+    rows.back().push_back(layout_text(*one.manifest));
   }
-  if (rows.size() > 1) print_table(rows);
+  print_table(rows);
   for (const Listed& one : list) {
     if (!one.manifest) fmt::print("{} is not whole: {}\n", one.path, one.why);
   }

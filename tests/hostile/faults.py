@@ -5,6 +5,7 @@ Right is an end in bounded time, with exit code 0 and the weights of an undistur
 and words about what happened; inputs as they were; no process of the job left; and no temporary
 file once the next run has saved under the same name."""
 import os
+import pathlib
 import re
 import shutil
 import signal
@@ -16,6 +17,7 @@ LIMIT_S = 30
 TIMEOUT_S = "3"  # --comm-timeout of the runs whose ranks are stopped
 PROGRAMS = ("train_gpt", "train_recommender", "train_resnet")
 STEPS = 12
+CHECKPOINT = pathlib.Path(__file__).resolve().parents[1] / "fixtures/checkpoints/1"
 BASES = {
     "train_gpt": ["--data", "out/data/text.txt", *TINY],
     "train_resnet": ["--data", "out/data/mnist", "--batch", "4", "--micro-batch", "2",
@@ -189,6 +191,7 @@ def lost_stdout(bench, draw):
         "generate": ["in/gpt/model.safetensors", "--tokens", "2"],
         "predict": ["in/image/model.safetensors", "in/picture.png"],
         "zero_plan": draw.choice([[], ["--json", "-"]]),
+        "checkpoint": ["inspect", str(CHECKPOINT), *draw.choice([[], ["--json"]])],
         "comm_bench": ["--max-bytes", "2KiB", *draw.choice([[], ["--json", "-"]])],
     }
     program = draw.choice(sorted(commands))

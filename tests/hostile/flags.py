@@ -21,10 +21,12 @@ BASES = {
     "predict": ["--model", "in/image/model.safetensors", "--images", "in/picture.png"],
     "tune": ["--layers", "1", "--heads", "1", "--width", "8", "--out", "out/tuned.json"],
     "zero_plan": ["--layers", "2", "--ranks", "4"],
+    "checkpoint": ["import", "--file", "in/gpt/model.safetensors", "--dir", "out/imported"],
     "comm_bench": ["--max-bytes", "4KiB", "--iterations", "1", "--warmup", "0"],
 }
-INPUTS = ("data", "val-data", "init", "tuned", "config", "model", "images", "items")
-OUTPUTS = ("log", "trace", "save", "out", "json")
+INPUTS = ("data", "val-data", "init", "tuned", "config", "model", "images", "items", "file",
+          "moments")
+OUTPUTS = ("log", "trace", "save", "out", "json", "dir")
 ALIASES = {"batch": "global-batch"}
 # What takes long as asked is no fault: these get no large number that is allowed.
 LONG = ("steps", "tokens", "sample", "epochs", "iterations", "warmup", "eval-batches")
@@ -60,6 +62,8 @@ CONTRADICTIONS = {
     "predict": ["--top 0", "--model in/gpt/model.safetensors", "--images in/text.txt"],
     "tune": ["--micro-batch 0", "--width 8 --heads 3"],
     "zero_plan": ["--bandwidth 1GB", "--flops 1T", "--ranks 0", "--width 8 --heads 3"],
+    "checkpoint": ["--step -1", "--moments in/gpt/model.safetensors", "--optimizer lbfgs",
+                   "--dir in/gpt", "--shard-bytes 1"],
     "comm_bench": ["--min-bytes 1MB --max-bytes 1KB", "--factor 1", "--iterations 0",
                    "--collective all_reduce --dtype bf16"],
 }
@@ -74,14 +78,21 @@ LINES = {
 }
 
 
+def command_of(program):
+    """The word that a program's flags come after, in a list; none for most programs."""
+    first = BASES[program][:1]
+    return [] if first[0].startswith("--") else first
+
+
 class Command:
     """A command line as it is put together. `words` are those that a refusal may name."""
 
     def __init__(self, program, flags):
         self.program, self.flags = program, flags
         self.arguments = list(BASES[program])
-        names = (ALIASES.get(a[2:], a[2:]) for a in self.arguments[::2])
-        self.values = dict(zip(names, self.arguments[1::2]))
+        given = self.arguments[len(command_of(program)):]
+        names = (ALIASES.get(a[2:], a[2:]) for a in given[::2])
+        self.values = dict(zip(names, given[1::2]))
         self.words, self.environment = [], {}
         self.never = {}  # flag, or place in the line -> whether its last value must be refused
 
@@ -95,12 +106,12 @@ class Command:
         self.values[flag] = text
         self.words += [flag, flag.replace("-", " "), text, os.path.basename(text)]
         self.words += [] if text else ["is empty"]
-        self.words += ["config.json"] if flag in ("model", "init") else []
+        self.words += ["config.json"] if flag in ("model", "init", "file") else []
 
 
 def flags_of(bench, program):
     """Flag -> (type, choices), as the program's help has them. Flags without a value: type ''."""
-    help_text = bench.must_work(program, "--help").stdout
+    help_text = bench.must_work(program, *command_of(program), "--help").stdout
     found = {}
     for line in help_text.splitlines():
         match = re.match(r"  (\S*--\S+)(?: ([A-Z]+)(?::\{(\S+)\})?)?", line)

@@ -4,9 +4,11 @@
 #include <stdexcept>
 
 #include "apps/train_gpt_options.h"
+#include "core/text/input_file.h"
 #include "core/text/json_read.h"
 #include "data/ratings/histories.h"
 #include "models/gpt/gpt.h"
+#include "models/gpt/gpt_metadata.h"
 #include "models/gpt/gpt_sizes.h"
 #include "models/gpt/gpt_weights.h"
 #include "models/image/image_classifier.h"
@@ -15,8 +17,11 @@
 #include "nn/safetensors.h"
 #include "nn/weights_file.h"
 #include "tests/hostile/readers.h"
+#include "tests/support/checkpoints.h"
 #include "tests/support/temporary_folder.h"
 #include "train/checkpoint/checkpoint_reader.h"
+#include "train/checkpoint/export_weights.h"
+#include "train/checkpoint/import_checkpoint.h"
 #include "train/checkpoint/shard_file.h"
 #include "train/tuned_file.h"
 
@@ -195,7 +200,12 @@ FileContents checkpoint_files() {
   };
   optim::StatePiece count{.of = tensors[2], .begin = 0, .end = 1, .values = {}};
   count.values = Tensor::from({1}, std::vector<int64_t>{7});
-  train::Manifest manifest{.version = "0", .step = 7, .skipped = 1, .tensors = tensors};
+  train::Manifest manifest{.version = "0",
+                           .step = 7,
+                           .skipped = 1,
+                           .weights = {{"format", "pt"}},
+                           .imported = "w.safetensors",
+                           .tensors = tensors};
   const auto add = [&](const std::string& name, const std::vector<optim::StatePiece>& pieces) {
     train::WrittenShard shard = train::write_shard(folder.path(""), name, pieces, tensors);
     for (train::CheckpointRange& range : shard.ranges) {
@@ -238,13 +248,88 @@ void read_unchanged_checkpoint(const std::string& folder) {
   }
 }
 
-// With a checksum made right again, whatever the manifest says.
-void read_lying_checkpoint(const std::string& folder) {
+// Makes a manifest's checksum right again, whatever the rest says.
+void sign(const std::string& folder) {
   const std::string path = folder + "/" + train::manifest_name;
   std::string text = read_text_file(path, int64_t{1} << 28);
   text.resize(std::min(text.size(), text.rfind(",\n\"checksum\"")));
   std::ofstream(path, std::ios::binary) << train::with_checksum(text);
+}
+
+void read_lying_checkpoint(const std::string& folder) {
+  sign(folder);
   read_checkpoint(folder);
+}
+
+// Of the tiny GPT, whose sizes the manifest has, in one file.
+FileContents gpt_checkpoint_files() {
+  const test::TemporaryFolder folder;
+  models::Gpt model(tiny);
+  nn::materialize(model, Device{}, 1);
+  std::vector<test::Stated> state;
+  for (const nn::NamedParameter& named : model.named_parameters()) {
+    const Tensor& tensor = named.parameter.tensor();
+    state.push_back({.of = {named.name, optim::value_kind, DType::f32, tensor.shape()},
+                     .values = tensor.flat(0, tensor.elements())});
+  }
+  const std::string path = test::write_checkpoint(
+      folder.path("run"), state, {.step = 1, .weights = models::gpt_metadata(tiny)});
+  FileContents files;
+  for (const std::string& name :
+       {std::string(train::manifest_name), train::shard_name(0, 2), train::shard_name(1, 2)}) {
+    const bool manifest = name == train::manifest_name;
+    files.push_back({name, folder.read("run/" + train::checkpoint_name(1) + "/" + name),
+                     manifest ? Form::text : Form::safetensors});
+  }
+  return files;
+}
+
+// As checkpoint export does, of a manifest that may say anything.
+void export_lying_checkpoint(const std::string& folder) {
+  sign(folder);
+  const test::TemporaryFolder out;
+  train::export_weights(train::CheckpointReader(folder), out.path("model.safetensors"));
+}
+
+// Weights, and the state of AdamW, as PyTorch keeps it.
+FileContents imported_files() {
+  const test::TemporaryFolder folder;
+  const auto many = Tensor::full({3, 90}, 1.5f);
+  const auto few = Tensor::full({2}, 0.5f);
+  nn::write_safetensors(
+      folder.path("w"),
+      {{"up.weight", many}, {"bn.weight", few}, {"bn.running_mean", few}, {"bn.running_var", few}});
+  nn::write_safetensors(folder.path("m"), {{"up.weight.exp_avg", many},
+                                           {"up.weight.exp_avg_sq", many},
+                                           {"up.weight.step", Tensor::full({}, 3)},
+                                           {"bn.weight.exp_avg", few},
+                                           {"bn.weight.exp_avg_sq", few},
+                                           {"bn.weight.step", Tensor::full({}, 3)}});
+  return {{"model.safetensors", folder.read("w"), Form::safetensors},
+          {"moments.safetensors", folder.read("m"), Form::safetensors}};
+}
+
+FileContents imported_gpt_files() {
+  FileContents files = gpt_files();
+  std::ranges::reverse(files);  // the weights come first
+  return files;
+}
+
+// As checkpoint import does. What it has written is a checkpoint.
+void import_files(const std::string& folder) {
+  const test::TemporaryFolder out;
+  train::ImportOptions options{.weights = folder + "/model.safetensors", .folder = out.path("run")};
+  std::error_code error;
+  const std::string moments = folder + "/moments.safetensors";
+  const bool has_moments =
+      !std::filesystem::exists(folder + "/config.json", error) || has_name(moments);
+  if (has_moments) options.moments = moments;
+  const std::string path = train::import_checkpoint(options).path;
+  try {
+    train::CheckpointReader(path).verify();
+  } catch (const Error& problem) {
+    throw std::logic_error(problem.what());
+  }
 }
 
 }  // namespace
@@ -258,6 +343,8 @@ std::vector<Reader> weight_readers() {
       {"recommender", {recommender_files("svd++"), recommender_files("neumf")}, read_recommender},
       {"checkpoint", {checkpoint_files()}, read_unchanged_checkpoint},
       {"lying_checkpoint", {checkpoint_files()}, read_lying_checkpoint},
+      {"exported_checkpoint", {gpt_checkpoint_files()}, export_lying_checkpoint},
+      {"imported_weights", {imported_files(), imported_gpt_files()}, import_files},
       {"tuned", {tuned_files()}, read_tuned}};
 }
 

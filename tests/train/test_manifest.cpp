@@ -57,6 +57,36 @@ TEST_CASE("a manifest says what it was given") {
   CHECK(after.ranges == before.ranges);
 }
 
+TEST_CASE("a manifest says what weights it is of, where that is known") {
+  // As checkpoints were written before there were such members.
+  const std::string before = manifest_text(example());
+  CHECK(before.find("weights") == std::string::npos);
+  CHECK(before.find("imported") == std::string::npos);
+  CHECK(train::parse_manifest("m.json", before).weights.empty());
+  CHECK(train::parse_manifest("m.json", before).imported.empty());
+
+  Manifest manifest = example();
+  manifest.weights = {{"format", "pt"}, {"classes", "[\"a \\ b\"]\n"}};
+  manifest.imported = "model \"x\".safetensors";
+  const Manifest after = train::parse_manifest("m.json", manifest_text(manifest));
+  CHECK(after.weights == manifest.weights);
+  CHECK(after.imported == manifest.imported);
+  CHECK(manifest_text(after) == manifest_text(manifest));
+
+  const auto with = [&](const std::string& from, const std::string& to) {
+    std::string text = manifest_text(manifest);
+    text.resize(text.rfind(",\n\"checksum\""));
+    text.replace(text.find(from), from.size(), to);
+    return message_of<InputError>(
+        [&] { train::parse_manifest("m.json", train::with_checksum(text)); });
+  };
+  CHECK(with("\"format\":\"pt\"", "\"format\":3") == "m.json: weights is 3, expected text");
+  CHECK(with("\"weights\": {", "\"weights\": 1, \"more\": {") ==
+        "m.json: weights is 1, expected an object");
+  CHECK(with("\"model \\\"x\\\".safetensors\"", "null") ==
+        "m.json: imported is null, expected text");
+}
+
 TEST_CASE("a manifest that was cut or changed is not whole") {
   const std::string text = manifest_text(example());
   const auto says = [](const std::string& changed) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <optional>
@@ -26,6 +27,10 @@ struct Weight {
 };
 using Weights = std::map<std::string, Weight>;  // by the name in the file
 
+std::string manifest_path(const CheckpointReader& checkpoint) {
+  return (std::filesystem::path(checkpoint.folder()) / manifest_name).string();
+}
+
 // In the order of the file: parameters as the optimizer lists them, which is by registration for
 // parameters that are trained alike, and statistics.
 std::vector<nn::SafetensorsSpec> list_weights(const CheckpointReader& checkpoint,
@@ -35,11 +40,11 @@ std::vector<nn::SafetensorsSpec> list_weights(const CheckpointReader& checkpoint
   const auto add = [&](std::vector<nn::SafetensorsSpec>& list, const std::string& name,
                        const optim::StateTensor& tensor) {
     if (!is_float(tensor.dtype)) {
-      fail_input("{}: {} is {}, and only floats can be exported", checkpoint.folder(),
+      fail_input("{}: {} is {}, and only floats can be exported", manifest_path(checkpoint),
                  nn::printable(tensor.path()), dtype_name(tensor.dtype));
     }
     if (!weights.emplace(name, Weight{tensor.path(), tensor.shape}).second) {
-      fail_input("{}: two of its tensors would be called {}", checkpoint.folder(),
+      fail_input("{}: two of its tensors would be called {}", manifest_path(checkpoint),
                  nn::printable(name));
     }
     list.push_back({name, DType::f32, tensor.shape});
@@ -63,20 +68,22 @@ std::vector<nn::SafetensorsSpec> list_weights(const CheckpointReader& checkpoint
 std::unique_ptr<nn::Module> described_model(const CheckpointReader& checkpoint) {
   const auto& metadata = checkpoint.manifest().weights;
   if (models::describes_gpt(metadata)) {
-    const models::GptConfig config = models::parse_gpt_metadata(checkpoint.folder(), metadata);
+    const models::GptConfig config =
+        models::parse_gpt_metadata(manifest_path(checkpoint), metadata);
     // Every layer has tensors: no manifest makes a larger model than it has tensors for.
     if (config.layers > std::ssize(checkpoint.manifest().tensors)) {
-      fail_input("{}: a GPT of {} layers in {} tensors", checkpoint.folder(), config.layers,
+      fail_input("{}: a GPT of {} layers in {} tensors", manifest_path(checkpoint), config.layers,
                  checkpoint.manifest().tensors.size());
     }
     return std::make_unique<models::Gpt>(config);
   }
   if (models::describes_image_model(metadata)) {
-    const models::ImageModel image = models::parse_image_model(checkpoint.folder(), metadata);
+    const models::ImageModel image = models::parse_image_model(manifest_path(checkpoint), metadata);
     return models::image_classifier(image.name, image.sizes);
   }
   if (models::describes_recommender(metadata)) {
-    return models::recommender(models::parse_recommender(checkpoint.folder(), metadata).config);
+    return models::recommender(
+        models::parse_recommender(manifest_path(checkpoint), metadata).config);
   }
   return nullptr;
 }
@@ -85,7 +92,7 @@ std::unique_ptr<nn::Module> described_model(const CheckpointReader& checkpoint) 
 std::vector<nn::SafetensorsSpec> model_weights(const CheckpointReader& checkpoint,
                                                const nn::Module& model, const Weights& weights) {
   std::vector<nn::SafetensorsSpec> specs = nn::weights_specs(model);
-  const std::string where = checkpoint.folder() + ": the model that its manifest describes";
+  const std::string where = manifest_path(checkpoint) + ": the model that it describes";
   for (const nn::SafetensorsSpec& spec : specs) {
     const auto found = weights.find(spec.name);
     if (found == weights.end()) fail_input("{} has {}, and it has not", where, spec.name);

@@ -153,7 +153,13 @@ class Sorter {
 
  private:
   Shape shape_of(const nn::SafetensorsEntry& entry) const {
-    if (entry.shape.size() > Shape::max_rank || entry.elements() > most_elements) {
+    int64_t elements = 1;  // as if empty dimensions had one, so that no product overflows
+    bool fits = entry.shape.size() <= Shape::max_rank;
+    for (const int64_t extent : entry.shape) {
+      fits = fits && extent <= most_elements / elements;
+      elements *= fits ? std::max(extent, int64_t{1}) : 1;
+    }
+    if (!fits) {
       fail_input("{}: tensor {}: shape is [{}], expected at most {} dimensions and 2^48 elements",
                  file_->path(), nn::printable(entry.name), fmt::join(entry.shape, ", "),
                  Shape::max_rank);

@@ -1,0 +1,70 @@
+# Sourced by the tests of checkpoint, behind common.bash: how they call it, and files that Python
+# makes for it by its own means.
+checkpoint=$TESSERA_BIN/checkpoint
+train_resnet=$TESSERA_BIN/train_resnet
+train_recommender=$TESSERA_BIN/train_recommender
+python=${TESSERA_PEER_PYTHON:-python3}
+
+tool() {
+  "$checkpoint" "$@" > tool.log 2> stderr.log || fail "exit code $?: $*: $(cat stderr.log)"
+}
+# says PATTERN: what the tool has printed.
+says() { grep -qE -- "$1" tool.log || fail "no '$1' in: $(cat tool.log)"; }
+# fails CODE PATTERN ARGUMENT...: with this exit code, and one line on standard error.
+fails() {
+  local code=$1 pattern=$2 status=0
+  shift 2
+  "$checkpoint" "$@" > tool.log 2> stderr.log || status=$?
+  [[ $status == "$code" ]] || fail "exit code $status instead of $code: $*: $(cat stderr.log)"
+  grep -qE -- "$pattern" stderr.log || fail "not '$pattern' from: $*: $(cat stderr.log)"
+  [[ $(wc -l < stderr.log) == 1 ]] || fail "more than one line from: $*: $(cat stderr.log)"
+}
+digest() {
+  sed -nE "s/.*\"type\":\"checkpoint\",\"step\":$2,.*\"digest\":\"([0-9a-f]+)\".*/\1/p" "$1"
+}
+
+# The optimizer's state in a checkpoint as a file of PyTorch's names, read and written by Python's
+# own means: moments.py CHECKPOINT FILE PREFIX
+cat > moments.py << 'PYTHON'
+import json, struct, sys
+folder, path, prefix = sys.argv[1:]
+manifest = json.load(open(folder + "/manifest.json"))
+files = [open(folder + "/" + f["name"], "rb").read() for f in manifest["files"]]
+tensors = manifest["tensors"]
+values = [b""] * len(tensors)
+for tensor, begin, end, file, offset, digest in manifest["ranges"]:
+    size = 8 if tensors[tensor]["dtype"] == "I64" else 4
+    values[tensor] += files[file][offset:offset + (end - begin) * size]
+header, data = {}, b""
+for tensor, value in zip(tensors, values):
+    kind = tensor["kind"]
+    if kind == "updates":  # a float of 32 bits, as PyTorch counts steps
+        kind, value = "step", struct.pack("<f", struct.unpack("<q", value)[0])
+    elif kind not in ("exp_avg", "exp_avg_sq", "momentum_buffer"):
+        continue
+    header[f"{prefix}{tensor['name']}.{kind}"] = {
+        "dtype": "F32", "shape": tensor["shape"], "data_offsets": [len(data), len(data + value)]}
+    data += value
+text = json.dumps(header).encode()
+open(path, "wb").write(struct.pack("<Q", len(text)) + text + data)
+PYTHON
+
+# edit.py FROM TO CODE: a safetensors file after CODE has changed `tensors`, name -> [dtype, shape,
+# bytes].
+cat > edit.py << 'PYTHON'
+import json, struct, sys
+data = open(sys.argv[1], "rb").read()
+size = int.from_bytes(data[:8], "little")
+header, data = json.loads(data[8:8 + size]), data[8 + size:]
+metadata = header.pop("__metadata__", None)
+tensors = {name: [e["dtype"], e["shape"], data[slice(*e["data_offsets"])]]
+           for name, e in header.items()}
+exec(sys.argv[3])
+header, data = {"__metadata__": metadata} if metadata else {}, b""
+for name, (dtype, shape, value) in tensors.items():
+    header[name] = {"dtype": dtype, "shape": shape,
+                    "data_offsets": [len(data), len(data) + len(value)]}
+    data += value
+text = json.dumps(header).encode()
+open(sys.argv[2], "wb").write(struct.pack("<Q", len(text)) + text + data)
+PYTHON

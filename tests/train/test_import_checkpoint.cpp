@@ -1,0 +1,223 @@
+#include "train/checkpoint/import_checkpoint.h"
+
+#include <cmath>
+#include <filesystem>
+
+#include "core/error.h"
+#include "nn/safetensors.h"
+#include "tests/support/catch.h"
+#include "tests/support/checkpoints.h"
+#include "tests/support/temporary_folder.h"
+#include "train/checkpoint/compare_checkpoints.h"
+#include "train/checkpoint/run_checkpoints.h"
+
+namespace tessera::test {
+namespace {
+
+using nn::NamedTensor;
+using train::CheckpointReader;
+using train::ImportOptions;
+
+Tensor half(const std::vector<float>& values) {
+  const Tensor tensor = Tensor::empty({std::ssize(values)}, DType::f16, Device{});
+  for (size_t i = 0; i < values.size(); ++i) tensor.data<Float16>()[i] = Float16(values[i]);
+  return tensor;
+}
+
+Tensor numbers(const Shape& shape, float first) {
+  const Tensor tensor = Tensor::empty(shape, DType::f32, Device{});
+  for (int64_t i = 0; i < tensor.elements(); ++i) {
+    tensor.data<float>()[i] = first + static_cast<float>(i);
+  }
+  return tensor;
+}
+
+struct Files {
+  TemporaryFolder folder;
+
+  ImportOptions options(const std::vector<NamedTensor>& weights,
+                        const std::vector<NamedTensor>& moments = {}) const {
+    ImportOptions options{.weights = folder.path("w.safetensors"), .folder = folder.path("run")};
+    nn::write_safetensors(options.weights, weights);
+    if (moments.empty()) return options;
+    options.moments = folder.path("m.safetensors");
+    nn::write_safetensors(options.moments, moments);
+    return options;
+  }
+  std::string refusal(const ImportOptions& options) const {
+    std::string message = message_of<InputError>([&] { train::import_checkpoint(options); });
+    CHECK(train::checkpoint_steps(options.folder).empty());
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(folder.path(""))) {
+      CHECK(entry.path().extension() != ".partial");
+    }
+    return message;
+  }
+};
+
+const std::vector<NamedTensor> weights{{"a.weight", numbers({3, 400}, 0)}, {"b", half({1, -2})}};
+
+std::vector<NamedTensor> adam_state() {
+  return {{"a.weight.exp_avg", numbers({3, 400}, 0.5f)},
+          {"a.weight.exp_avg_sq", numbers({3, 400}, 7)},
+          {"a.weight.step", Tensor::full({}, 12)},
+          {"b.exp_avg", half({3, 4})},
+          {"b.exp_avg_sq", numbers({2}, 1)},
+          {"b.step", Tensor::from({1}, std::vector<int64_t>{12})}};
+}
+
+TEST_CASE("weights become values, with the state of an optimizer that has not begun") {
+  const Files files;
+  const train::ImportedCheckpoint imported = train::import_checkpoint(files.options(weights));
+  CHECK(imported.path == files.folder.path("run/step-000000000"));
+  const CheckpointReader checkpoint(imported.path);
+  checkpoint.verify();
+  CHECK(checkpoint.manifest().imported == "w.safetensors");
+  CHECK(checkpoint.manifest().run.empty());
+  const CheckpointReader expected(
+      write_checkpoint(files.folder.path("expected"),
+                       {{{"a.weight", "value", DType::f32, {3, 400}}, numbers({1200}, 0)},
+                        stated("a.weight", "exp_avg", {3, 400}, std::vector<float>(1200)),
+                        stated("a.weight", "exp_avg_sq", {3, 400}, std::vector<float>(1200)),
+                        stated("b", "value", {2}, {1, -2}),
+                        stated("b", "exp_avg", {2}, {0, 0}),
+                        stated("b", "exp_avg_sq", {2}, {0, 0}),
+                        stated_count("a.weight", 0),
+                        stated_count("b", 0)},
+                       {.step = 0}));
+  CHECK(train::compare_checkpoints(checkpoint, expected).equal());
+  CHECK(checkpoint.manifest().digest == expected.manifest().digest);
+}
+
+TEST_CASE("the state of an optimizer is brought along, in files of any size") {
+  const Files files;
+  ImportOptions options = files.options(weights, adam_state());
+  options.shard_bytes = GENERATE(2048, 4096, 6000, int64_t{1} << 28);
+  const train::ImportedCheckpoint imported = train::import_checkpoint(options);
+  CHECK(imported.manifest.step == 12);
+  const CheckpointReader checkpoint(imported.path);
+  checkpoint.verify();
+  for (const train::CheckpointFile& file : checkpoint.manifest().files) {
+    CHECK(file.bytes - file.header_bytes <= options.shard_bytes);
+  }
+  const CheckpointReader expected(
+      write_checkpoint(files.folder.path("expected"),
+                       {{{"a.weight", "value", DType::f32, {3, 400}}, numbers({1200}, 0)},
+                        {{"a.weight", "exp_avg", DType::f32, {3, 400}}, numbers({1200}, 0.5f)},
+                        {{"a.weight", "exp_avg_sq", DType::f32, {3, 400}}, numbers({1200}, 7)},
+                        stated("b", "value", {2}, {1, -2}),
+                        stated("b", "exp_avg", {2}, {3, 4}),
+                        stated("b", "exp_avg_sq", {2}, {1, 2}),
+                        stated_count("a.weight", 12),
+                        stated_count("b", 12)},
+                       {.step = 12}));
+  CHECK(train::compare_checkpoints(checkpoint, expected).equal());
+}
+
+TEST_CASE("running statistics are told by their names") {
+  const Files files;
+  std::vector<NamedTensor> with{
+      {"bn.weight", numbers({2}, 1)},
+      {"bn.running_mean", numbers({2}, 3)},
+      {"bn.running_var", numbers({2}, 5)},
+      {"bn.num_batches_tracked", Tensor::from({}, std::vector<int64_t>{9})}};
+  const CheckpointReader checkpoint(train::import_checkpoint(files.options(with)).path);
+  float value = 0;
+  checkpoint.read("bn/running_var", 1, std::span(&value, 1));
+  CHECK(value == 6);
+  CHECK(checkpoint.manifest().weights.at("num_batches_tracked") == "9");
+  const Files bad;
+  with[2].tensor = numbers({2}, -1);
+  CHECK(bad.refusal(bad.options(with)).find("\"bn.running_var\" has the value -1") !=
+        std::string::npos);
+  with[2].tensor = numbers({3}, 1);
+  CHECK(bad.refusal(bad.options(with)).find("has running_mean without running_var of its shape") !=
+        std::string::npos);
+}
+
+TEST_CASE("weights that no run can have are refused") {
+  const Files files;
+  CHECK(files.refusal(files.options({{"n", Tensor::from({1}, std::vector<int64_t>{1})}}))
+            .find("\"n\": dtype is I64, expected F32, BF16 or F16") != std::string::npos);
+  CHECK(files
+            .refusal(files.options(
+                {{"bn.running_mean", numbers({1}, 0)}, {"bn.running_var", numbers({1}, 0)}}))
+            .find("it has no weights") != std::string::npos);
+}
+
+TEST_CASE("moments that do not fit are refused, and leave nothing behind") {
+  const Files files;
+  const auto with = [&](const std::string& name, const Tensor& tensor) {
+    std::vector<NamedTensor> state = adam_state();
+    bool found = false;
+    for (NamedTensor& named : state) {
+      if (named.name != name) continue;
+      named.tensor = tensor;
+      found = true;
+    }
+    if (!found) state.push_back({name, tensor});
+    return files.refusal(files.options(weights, state));
+  };
+  const auto has = [](const std::string& text, const char* part) {
+    INFO(text);
+    return text.find(part) != std::string::npos;
+  };
+  CHECK(has(with("c.exp_avg", numbers({2}, 0)), "\"c.exp_avg\" is of a parameter that "));
+  CHECK(has(with("b.lr", numbers({2}, 0)), "\"b.lr\" is no state of Adam, AdamW or SGD"));
+  CHECK(has(with("step", numbers({2}, 0)), "\"step\" is no state of"));
+  CHECK(has(with("b.exp_avg", numbers({3}, 0)), "\"b.exp_avg\": shape is [3], expected [2]"));
+  CHECK(has(with("b.step", numbers({2}, 0)), "\"b.step\": shape is [2], expected one number"));
+  CHECK(has(with("b.step", half({2})), "\"b.step\": dtype is F16"));
+  for (const float step : {-1.0f, 0.5f, NAN, INFINITY, 1e30f}) {
+    CHECK(has(with("b.step", Tensor::full({}, step)), "expected a whole number of updates"));
+  }
+  CHECK(has(with("b.step", Tensor::full({}, 13)), "a.weight has 12 updates, b has 13; give"));
+  CHECK(has(with("b.exp_avg", numbers({2}, NAN)), "\"b.exp_avg\": element 0 is nan"));
+  CHECK(has(with("a.weight.exp_avg_sq", numbers({3, 400}, -1)), "element 0 is -1"));
+  ImportOptions options = files.options(weights, adam_state());
+  options.optimizer = "plain-sgd";
+  CHECK(has(files.refusal(options), "it has exp_avg, exp_avg_sq, and plain-sgd keeps nothing"));
+  options.optimizer = "lion";
+  CHECK(has(files.refusal(options), "there is no optimizer \"lion\""));
+}
+
+TEST_CASE("momentum has at least one update behind it") {
+  const Files files;
+  const std::vector<NamedTensor> momentum{{"a.weight.momentum_buffer", numbers({3, 400}, 1)},
+                                          {"b.momentum_buffer", numbers({2}, 1)}};
+  ImportOptions options = files.options(weights, momentum);
+  CHECK(files.refusal(options).find("has no step; give the run's, --step") != std::string::npos);
+  options.step = 0;
+  CHECK(files.refusal(options).find("has momentum, and the step is 0") != std::string::npos);
+  options.step = 4;
+  const CheckpointReader checkpoint(train::import_checkpoint(options).path);
+  CHECK(checkpoint.count("b/updates") == 4);
+}
+
+TEST_CASE("a folder that a run writes to, or that is ahead, is refused") {
+  const Files files;
+  ImportOptions options = files.options(weights);
+  options.step = 5;
+  {
+    const train::CheckpointFolder claimed(options.folder);
+    CHECK(files.refusal(options).find("another run writes its checkpoints there") !=
+          std::string::npos);
+  }
+  train::import_checkpoint(options);
+  CHECK(message_of<InputError>([&] {
+          train::import_checkpoint(options);
+        }).find("it has a checkpoint of step 5 already") != std::string::npos);
+  options.step = 4;
+  CHECK(message_of<InputError>([&] {
+          train::import_checkpoint(options);
+        }).find("step-000000005 is there, and a run would go on from it") != std::string::npos);
+  options.step = 6;
+  CHECK(train::import_checkpoint(options).manifest.step == 6);
+  options.folder = files.folder.path("");
+  options.step = 9;
+  CHECK(message_of<InputError>([&] {
+          train::import_checkpoint(options);
+        }).find("where the checkpoint is to be written") != std::string::npos);
+}
+
+}  // namespace
+}  // namespace tessera::test
