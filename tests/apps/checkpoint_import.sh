@@ -2,7 +2,7 @@
 # What checkpoint import refuses of weights and moments, by name; counts of updates that differ; and
 # the state that PyTorch saves with the lines of the documentation.
 . "$(dirname "${BASH_SOURCE[0]}")/common.bash"
-. "$(dirname "${BASH_SOURCE[0]}")/checkpoint_tool.bash"
+. "$TESSERA_SOURCE_DIR/tests/apps/checkpoint_tool.bash"
 
 # A GPT's run and a classifier's, their weights and moments.
 alone --data text.txt "${tiny[@]}" --eval-every 0 --threads 1 --warmup 2 --steps 8 --checkpoint a \

@@ -3,7 +3,7 @@
 # that it exports as --save writes them, and imports that go on with the bits of the run that they
 # came from. And bad input to the commands that read checkpoints.
 . "$(dirname "${BASH_SOURCE[0]}")/common.bash"
-. "$(dirname "${BASH_SOURCE[0]}")/checkpoint_tool.bash"
+. "$TESSERA_SOURCE_DIR/tests/apps/checkpoint_tool.bash"
 
 # A GPT: the run, and another one on three ranks. Both save in the middle and at the end.
 run=(--data text.txt "${tiny[@]}" --eval-every 0 --threads 1 --warmup 2)
