@@ -20,12 +20,12 @@ struct Stated {
 inline Stated stated(const std::string& name, const std::string& kind, const Shape& shape,
                      const std::vector<float>& values) {
   return {.of = {name, kind, DType::f32, shape},
-          .values = Tensor::from({shape.elements()}, values)};
+          .values = Tensor::from({shape.elements()}, values).to_host()};
 }
 
 inline Stated stated_count(const std::string& name, int64_t count) {
   return {.of = {name, optim::updates_kind, DType::i64, {}},
-          .values = Tensor::from({1}, std::vector<int64_t>{count})};
+          .values = Tensor::from({1}, std::vector<int64_t>{count}).to_host()};
 }
 
 /// Writes folder/step-N, of the manifest's step, in two files: pieces of at most `piece` elements,

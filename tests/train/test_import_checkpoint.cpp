@@ -38,11 +38,15 @@ struct Files {
   ImportOptions options(const std::vector<NamedTensor>& weights,
                         const std::vector<NamedTensor>& moments = {}) const {
     ImportOptions options{.weights = folder.path("w.safetensors"), .folder = folder.path("run")};
-    nn::write_safetensors(options.weights, weights);
+    write(options.weights, weights);
     if (moments.empty()) return options;
     options.moments = folder.path("m.safetensors");
-    nn::write_safetensors(options.moments, moments);
+    write(options.moments, moments);
     return options;
+  }
+  static void write(const std::string& path, std::vector<NamedTensor> tensors) {
+    for (NamedTensor& named : tensors) named.tensor = named.tensor.to_host();
+    nn::write_safetensors(path, tensors);
   }
   std::string refusal(const ImportOptions& options) const {
     std::string message = message_of<InputError>([&] { train::import_checkpoint(options); });
