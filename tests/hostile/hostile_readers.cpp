@@ -215,14 +215,14 @@ int run(int argc, char** argv) {
   }
   int64_t failed = 0;
   int64_t run = 0;
-  std::string table = fmt::format("{:15} {:>8} {:>8} {:>8} {:>8}\n", "reader", "cases", "read",
+  std::string table = fmt::format("{:19} {:>8} {:>8} {:>8} {:>8}\n", "reader", "cases", "read",
                                   "refused", "failed");
   for (const Reader& reader : readers) {
     if (!options.reader.empty() && reader.name != options.reader) continue;
     const auto [number, outcomes] = run_reader(options, reader);
     const auto [none, read, refused, bad] = outcomes;
     const int64_t cases = read + refused + bad;
-    table += fmt::format("{:15} {:8} {:8} {:8} {:8}\n", reader.name, cases, read, refused, bad);
+    table += fmt::format("{:19} {:8} {:8} {:8} {:8}\n", reader.name, cases, read, refused, bad);
     failed += bad;
     ++run;
     // Otherwise the damage is none, or hits what no reader gets past.
