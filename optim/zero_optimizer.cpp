@@ -359,6 +359,8 @@ std::vector<StatePiece> ZeroOptimizer::own_state_pieces() const {
   return engine_->own_state();
 }
 
+std::vector<int64_t> ZeroOptimizer::parameter_events() const { return engine_->parameter_events(); }
+
 void ZeroOptimizer::restore_state(const StateSource& source) {
   check_between_steps("restore_state");
   synchronize();

@@ -148,7 +148,8 @@ class ZeroOptimizer {
   /// In place of forward and backward: this rank has no data for the running micro-batch. It takes
   /// part in what the ranks do together and changes nothing: the step's loss and gradient are the
   /// means over the micro-batches that had data. At stage 3 it gathers in the order of its last
-  /// micro-batch with data, so not in the first one of a run or after add_param_group.
+  /// micro-batch with data, or of the run that restore_state goes on from, so not in the first one
+  /// of a new run or after add_param_group.
   void skip();
 
   /// Ends the step: update the own shard, gather parameters. Throws NonFiniteError. Collective.
@@ -198,6 +199,10 @@ class ZeroOptimizer {
   /// what no rank shards rank 0. Good until the next step. Counts are copies in the host's memory,
   /// of the category checkpoint.
   std::vector<StatePiece> own_state_pieces() const;
+  /// In what order the last micro-batch with data used parameters and completed their gradients:
+  /// numbers 4 x place of registration + kind (optim/zero/step_state.h). A rank that has no data in
+  /// its first micro-batch follows it at stage 3. It is the model's, not the layout's.
+  std::vector<int64_t> parameter_events() const;
   /// Goes on from there: the next steps have the bits that they would have had where the state was
   /// taken. Every rank asks for what it holds. Throws where a step is not finished, and what
   /// `source` throws; then the optimizer holds a mixture, and its job should end.

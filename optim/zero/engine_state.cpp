@@ -1,6 +1,7 @@
 // The state of a ZeroEngine as named tensors, and back.
 #include <algorithm>
 
+#include "core/error.h"
 #include "optim/zero/zero_engine.h"
 
 namespace tessera::optim {
@@ -30,6 +31,16 @@ void read_statistics(const StateSource& source, const std::string& path, Tensor 
   const Tensor values = Tensor::empty(to.shape(), DType::f32, Device{}, Category::workspace);
   source.read(path, 0, values.values<float>());
   to.copy_from(values);
+}
+
+constexpr int64_t event_kinds = 4;
+
+ParameterEvent event_of(int64_t number, int64_t parameters) {
+  if (number < 0 || number / event_kinds >= parameters) {
+    fail_input("the order in which parameters are used has {}, and there are {} parameters", number,
+               parameters);
+  }
+  return {static_cast<ParameterEvent::Kind>(number % event_kinds), number / event_kinds};
 }
 
 }  // namespace
@@ -78,6 +89,10 @@ std::vector<StatePiece> ZeroEngine::own_state() const {
 
 void ZeroEngine::restore(const StateSource& source) {
   // What can be wrong in itself comes first.
+  std::vector<ParameterEvent> events;
+  for (const int64_t number : source.parameter_events()) {
+    events.push_back(event_of(number, registered_));
+  }
   if (scaler_) {
     float scale = 0;
     source.read(state_path(scaler_name, scale_kind), 0, std::span(&scale, 1));
@@ -96,6 +111,15 @@ void ZeroEngine::restore(const StateSource& source) {
     read_statistics(source, state_path(name, running_mean_kind), statistics->mean);
     read_statistics(source, state_path(name, running_variance_kind), statistics->variance);
   }
+  log_.set_events(std::move(events));
+}
+
+std::vector<int64_t> ZeroEngine::parameter_events() const {
+  std::vector<int64_t> numbers;
+  for (const auto& [kind, parameter] : log_.events()) {
+    numbers.push_back(parameter * event_kinds + static_cast<int64_t>(kind));
+  }
+  return numbers;
 }
 
 }  // namespace tessera::optim

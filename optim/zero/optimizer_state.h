@@ -44,6 +44,8 @@ class StateSource {
   virtual void read(const std::string& path, int64_t begin, std::span<float> out) const = 0;
   /// The element of a tensor [] of i64.
   virtual int64_t count(const std::string& path) const = 0;
+  /// What ZeroOptimizer::parameter_events returned; empty where that is not known.
+  virtual std::vector<int64_t> parameter_events() const { return {}; }
 };
 
 /// The kind of a parameter's own values: f32 where it is trained, master weights where it has 16

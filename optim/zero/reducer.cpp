@@ -1,9 +1,11 @@
 #include "optim/zero/reducer.h"
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
 #include "core/autograd.h"
+#include "core/error.h"
 #include "core/ops/fill.h"
 #include "core/trace.h"
 
@@ -118,10 +120,12 @@ void Reducer::agree_on_order() {
 
 void Reducer::add_frozen(StagedPartition& partition) {
   parameters_.push_back(&partition.parameters());
+  frozen_.push_back(&partition);
 }
 
 void Reducer::remove_frozen(StagedPartition& partition) {
   std::erase(parameters_, &partition.parameters());
+  std::erase(frozen_, &partition);
 }
 
 void Reducer::forget() {
@@ -188,17 +192,23 @@ void Reducer::note_reached() {
 }
 
 void Reducer::propagate(const Tensor& loss, float scale) {
-  const auto begin_backward = [this] {
-    for (ParameterPolicy* parameters : parameters_) parameters->begin_backward();
-  };
-  notes_.log.add(begin_backward);
   begin_backward();
   tessera::backward(loss, scale);
   complete_missing();
   end_backward();
 }
 
+void Reducer::begin_backward() {
+  const auto begin = [this] {
+    for (ParameterPolicy* parameters : parameters_) parameters->begin_backward();
+  };
+  notes_.log.note({ParameterEvent::Kind::begin_backward});
+  notes_.log.add(begin);
+  begin();
+}
+
 void Reducer::end_backward() {
+  notes_.log.end();
   for (ParameterPolicy* parameters : parameters_) parameters->end_backward();
 }
 
@@ -209,15 +219,61 @@ void Reducer::skip() {
   const bool must_know = std::any_of(parameters_.begin(), parameters_.end(), [](const auto* p) {
     return p->gathers_as_read();
   });
-  TESSERA_CHECK(!must_know || communicator_->size() == 1 || notes_.log.knows_last(),
+  const bool knows = notes_.log.knows_last();
+  TESSERA_CHECK(!must_know || communicator_->size() == 1 || knows || !notes_.log.events().empty(),
                 "optimizer: a rank without data in its first micro-batch cannot know in which "
                 "order the others gather parameters at stage 3");
-  notes_.log.repeat_last();
+  if (knows) {
+    notes_.log.repeat_last();
+  } else {
+    follow_events();
+  }
   complete_missing();
   end_backward();
   note_reached();
   completed_.clear();  // without data they came in no order
   agree_on_order();
+}
+
+// Does with zeros what a micro-step with data does.
+void Reducer::follow_events() {
+  struct Place {
+    StagedPartition* partition;
+    Filling* filling;  // null for a frozen parameter
+    int parameter;
+  };
+  std::map<int64_t, Place> places;
+  const auto add_places = [&places](StagedPartition& partition, Filling* filling) {
+    for (int p = 0; p < std::ssize(partition.partition().parameters()); ++p) {
+      places[partition.partition().parameter(p).registration] = {&partition, filling, p};
+    }
+  };
+  for (const auto& filling : trainable_) add_places(filling->of, filling.get());
+  for (StagedPartition* const partition : frozen_) add_places(*partition, nullptr);
+
+  const std::vector<ParameterEvent> events = notes_.log.events();
+  for (const auto& [kind, registration] : events) {
+    if (kind == ParameterEvent::Kind::begin_backward) {
+      begin_backward();
+      continue;
+    }
+    const auto& [partition, filling, parameter] = places.at(registration);
+    const bool completes = kind == ParameterEvent::Kind::complete;
+    TESSERA_CHECK(!completes || filling != nullptr,
+                  "optimizer: by the order of the run that this one goes on from, '{}' has a "
+                  "gradient, but it is frozen",
+                  partition->partition().parameter(parameter).named.name);
+    if (kind == ParameterEvent::Kind::use) {
+      partition->parameters().use(parameter);
+    } else if (kind == ParameterEvent::Kind::done) {
+      partition->parameters().done(parameter);
+    } else {
+      const Tensor gradient = gradient_view(*filling, parameter);
+      kernels::fill(current_context(gradient.device()), gradient, 0.0f);
+      gradient_complete(*filling, parameter);
+    }
+  }
+  reached_.clear();  // by nobody
 }
 
 Tensor Reducer::gradient_view(Filling& filling, int parameter) {
@@ -245,6 +301,8 @@ void Reducer::gradient_complete(Filling& filling, int parameter) {
   Bucket& bucket = filling.bucket(index);
   bucket.written[position(partition, parameter)] = true;
   reached_.push_back(filling.of.first() + parameter);
+  notes_.log.note(
+      {ParameterEvent::Kind::complete, filling.of.partition().parameter(parameter).registration});
   if (--bucket.missing > 0) return;
   note_completed(filling, index);
   notes_.log.add([this, &filling, index] { complete_bucket(filling, index); });

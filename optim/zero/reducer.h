@@ -70,6 +70,7 @@ class Reducer {
   void settle();
 
   void begin_forward();
+  void begin_backward();
   void end_backward();
   /// Counts a micro-batch that contributes: its loss and its batch statistics.
   void note_data(const Tensor& loss);
@@ -117,6 +118,7 @@ class Reducer {
   Tensor gradient_view(Filling& filling, int parameter);
   void gradient_complete(Filling& filling, int parameter);
   void note_completed(Filling& filling, int bucket);
+  void follow_events();
   void complete_missing();  // parameters that backward did not reach give zeros
   void complete_bucket(Filling& filling, int bucket);
   void send_complete();
@@ -124,6 +126,7 @@ class Reducer {
 
   std::vector<std::unique_ptr<Filling>> trainable_;
   std::vector<ParameterPolicy*> parameters_;  // of all partitions, of frozen ones too
+  std::vector<StagedPartition*> frozen_;
   std::vector<Turn> order_;                   // in which collectives start, the same on every rank
   size_t next_ = 0;
   bool agreed_ = false;          // order_ is rank 0's order of completion

@@ -85,8 +85,15 @@ StagedPartition::StagedPartition(std::vector<PlacedParameter> parameters,
   for (size_t i = 0; i < partition_.parameters().size(); ++i) {
     Leaf& leaf = partition_.parameters()[i].named.parameter.leaf();
     const int index = static_cast<int>(i);
-    leaf.about_to_be_used = [this, index] { parameters_->use(index); };
-    leaf.no_longer_used = [this, index] { parameters_->done(index); };
+    const int64_t registration = partition_.parameters()[i].registration;
+    leaf.about_to_be_used = [this, &log, index, registration] {
+      log.note({ParameterEvent::Kind::use, registration});
+      parameters_->use(index);
+    };
+    leaf.no_longer_used = [this, &log, index, registration] {
+      log.note({ParameterEvent::Kind::done, registration});
+      parameters_->done(index);
+    };
     leaf.gradient_buffer = [name = leaf.name]() -> Tensor {
       fail("optimizer: parameter '{}' was frozen when the optimizer took it, and has no room for "
            "a gradient", name);

@@ -60,13 +60,46 @@ class StepState {
   MicroStep micro_step_;
 };
 
+/// What a micro-step does with a parameter. In what order it does all this follows from the model
+/// alone, so that it is the same on any number of ranks, at any stage and with any buckets.
+struct ParameterEvent {
+  enum class Kind : uint8_t {
+    use,             // an operation is about to read it
+    done,            // the operation has ended
+    complete,        // its gradient is complete
+    begin_backward,  // of no parameter
+  };
+  Kind kind = Kind::use;
+  int64_t parameter = 0;  // its place of registration among all of the optimizer
+
+  bool operator==(const ParameterEvent&) const = default;
+};
+
 /// What ranks do together in a micro-step, in order, so that a rank without data can do it too.
 class MicroStepLog {
  public:
   /// Begins a micro-step. The log of the one before it is kept if that one did anything.
   void begin() {
     if (!running_.empty()) last_ = std::exchange(running_, {});
+    if (!running_events_.empty()) last_events_ = std::exchange(running_events_, {});
+    notes_ = true;
   }
+  /// Ends it: what reads parameters until the next one begins is an evaluation.
+  void end() { notes_ = false; }
+
+  void note(const ParameterEvent& event) {
+    if (notes_) running_events_.push_back(event);
+  }
+  /// The events of the last micro-step that had data, of this process or of the run that it goes on
+  /// from.
+  const std::vector<ParameterEvent>& events() const {
+    return running_events_.empty() ? last_events_ : running_events_;
+  }
+  void set_events(std::vector<ParameterEvent> events) {
+    running_events_.clear();
+    last_events_ = std::move(events);
+  }
+
   void add(std::function<void()> together) { running_.push_back(std::move(together)); }
   /// Does once more what the last micro-step with data did.
   void repeat_last() {
@@ -79,11 +112,15 @@ class MicroStepLog {
   void clear() {
     running_.clear();
     last_.clear();
+    set_events({});
   }
 
  private:
   std::vector<std::function<void()>> running_;
   std::vector<std::function<void()>> last_;  // of the last micro-step that had data
+  bool notes_ = false;
+  std::vector<ParameterEvent> running_events_;
+  std::vector<ParameterEvent> last_events_;
 };
 
 }  // namespace tessera::optim

@@ -80,6 +80,7 @@ class ZeroEngine {
   /// All tensors of the state, what this rank answers for of them, and the way back.
   std::vector<StateTensor> state_tensors() const;
   std::vector<StatePiece> own_state() const;
+  std::vector<int64_t> parameter_events() const;
   void restore(const StateSource& source);
 
   /// What the other ranks hear of with the running step, or the next one.

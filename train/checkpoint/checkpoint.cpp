@@ -113,6 +113,7 @@ Manifest manifest_of(const std::vector<std::string>& shards, const optim::ZeroOp
                     .run = info.run,
                     .bits = info.bits,
                     .weights = info.weights,
+                    .events = optimizer.parameter_events(),
                     .files = {},
                     .tensors = optimizer.state_tensors(),
                     .ranges = {}};

@@ -33,6 +33,7 @@ class CheckpointReader : public optim::StateSource {
 
   void read(const std::string& path, int64_t begin, std::span<float> out) const override;
   int64_t count(const std::string& path) const override;
+  std::vector<int64_t> parameter_events() const override { return manifest_.events; }
   /// Elements of a tensor of any dtype.
   void read_bytes(const std::string& path, int64_t begin, std::span<std::byte> out) const;
 

@@ -245,6 +245,9 @@ std::string manifest_text(const Manifest& manifest) {
   // Optional, so that what was written before there were such members is read, and stays the same.
   if (!manifest.weights.empty()) object.raw("weights", map_text(manifest.weights));
   if (!manifest.imported.empty()) object.add("imported", manifest.imported);
+  if (!manifest.events.empty()) {
+    object.raw("events", fmt::format("[{}]", fmt::join(manifest.events, ",")));
+  }
   object
       .raw("files", lines(manifest.files,
                           [](const CheckpointFile& file) {
@@ -301,6 +304,11 @@ Manifest parse_manifest(const std::string& where, const std::string& text) {
     }
   }
   if (members.has("imported")) manifest.imported = members.text("imported");
+  if (members.has("events")) {
+    for (const nlohmann::json& event : members.list("events")) {
+      manifest.events.push_back(json_integer(members.member("events"), event, 0, INT64_MAX));
+    }
+  }
   if (manifest.skipped > manifest.step) {
     fail_input("{} is {} of {} steps", members.member("skipped"), manifest.skipped, manifest.step);
   }

@@ -55,6 +55,7 @@ struct Manifest {
   /// The name of the file that the weights were imported from; empty where a run wrote them. The
   /// `run` of an imported checkpoint has only the settings that the file fixes.
   std::string imported = {};
+  std::vector<int64_t> events = {};  // optim::ZeroOptimizer::parameter_events, where it is known
   std::vector<CheckpointFile> files = {};
   std::vector<optim::StateTensor> tensors = {};
   std::vector<CheckpointRange> ranges = {};  // by tensor, and within a tensor by element
