@@ -6,6 +6,7 @@
 // Wiring only: options -> data, model, optimizer -> steps -> weights, tables, sample. What reads
 // the model, every rank does alike, because at stage 3 no rank can do it alone; one of them talks.
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 #include <string>
 
@@ -102,7 +103,7 @@ class Run {
     const bool begins = !resumed.found();  // what goes on has its own weights
     if (begins && !options.init.empty())
       weights = std::make_unique<models::GptWeights>(options.init, model_);
-    if (world.rank == 0 && !options.save.empty()) models::check_gpt_destination(options.save);
+    check_destinations();
     optim::ZeroOptimizer::check(model_, training_.rule, world, training_.zero);
     log_ = train::begin_run(
         {.log = options.log, .trace = options.trace, .finished = resumed.log_step()}, world);
@@ -128,6 +129,11 @@ class Run {
          .load = [this](const MicroBatch& micro) { input_->load(micro); },
          .loss = [this] { return model_.loss(input_->tokens(), input_->targets()); },
          .evaluate = [this](int64_t done) { return evaluation(done); },
+         .open_weights =
+             [this](const std::string& path, int64_t) {
+               models::check_gpt_destination(path);
+               return open_weights(path);
+             },
          .run = run_settings_,
          .bits = bits_settings("train_gpt", options_.tuned, world_),
          .weights = models::gpt_metadata(model_.config())});
@@ -159,7 +165,8 @@ class Run {
     const float loss = train::evaluate(
         model_, data_.validation(),
         {.batches = options_.eval_batches, .sequences = options_.batch.micro}, world_);
-    return {train::eval_line(done, loss), fmt::format("validation loss {:.4f}", loss)};
+    return {train::eval_line(done, loss), fmt::format("validation loss {:.4f}", loss),
+            train::Score{.value = loss}};
   }
 
   void finish(const train::StepCount& count) {
@@ -171,14 +178,28 @@ class Run {
     });
   }
 
+  train::WeightsSink open_weights(const std::string& path) const {
+    const auto writer = std::make_shared<models::GptWriter>(path, model_);
+    return {.write = [writer](const nn::NamedParameter& named,
+                              std::span<const float> values) { writer->write(named, values); },
+            .commit = [writer] { writer->commit(); }};
+  }
+
   void save() {
-    train::save_parameters(options_.save, *optimizer_, world_, [this](const std::string& path) {
-      const auto writer = std::make_shared<models::GptWriter>(path, model_);
-      return train::WeightsSink{
-          .write = [writer](const nn::NamedParameter& named,
-                            std::span<const float> values) { writer->write(named, values); },
-          .commit = [writer] { writer->commit(); }};
-    });
+    train::save_parameters(options_.save, *optimizer_, world_,
+                           [this](const std::string& path) { return open_weights(path); });
+  }
+
+  // What would replace another model's file is refused before the run begins.
+  void check_destinations() const {
+    if (world_.rank != 0 || options_.save.empty()) return;
+    models::check_gpt_destination(options_.save);
+    if (!options_.save_best) return;
+    const std::string best = train::best_weights_path(options_.save);
+    std::error_code error;
+    if (!std::filesystem::exists(std::filesystem::path(best).parent_path(), error)) return;
+    models::check_gpt_destination(best);
+    models::check_gpt_config_beside(best, model_);
   }
 
   void print_sample() {

@@ -79,6 +79,7 @@ void check_files(const TrainOptions& options, const std::string& config_file) {
   paths.inputs.push_back({"--val-data", options.val_data});
   paths.inputs.push_back({of_init, beside(options.init)});
   paths.outputs.push_back({"--save's config.json", beside(options.save), of_init});
+  paths.saves.others = {"config.json"};
   check_paths(paths);
 }
 

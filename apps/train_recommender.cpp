@@ -100,11 +100,24 @@ struct Task {
     return model;
   }
 
+  // What is written of the weights' file besides the weights.
+  models::RecommenderFile file(const RecommenderTrainOptions& options) const {
+    return {.config = config,
+            .objective = options.objective_name(),
+            .lowest = range.lowest,
+            .highest = range.highest,
+            .user_ids = data.user_ids,
+            .item_ids = data.item_ids,
+            .history = histories.all(),
+            .history_begins = histories.offsets()};
+  }
+
   train::PlannedRatings planned(const RecommenderTrainOptions& options) const {
     train::PlannedRatings result{.config = config,
                                  .objective = options.objective,
                                  .l2 = options.l2,
-                                 .batch = batches.sizes()};
+                                 .batch = batches.sizes(),
+                                 .saved_bytes = models::recommender_tensor_bytes(file(options))};
     if (ranking) {
       const int64_t users = std::ssize(ranking->users());
       result.evaluation = train::ranking_evaluation_sizes(config, histories, users);
@@ -161,6 +174,10 @@ class Run {
          .load = [this](const MicroBatch& micro) { input_->load(micro); },
          .loss = [this] { return loss(input_->batch()); },
          .evaluate = [this](int64_t done) { return evaluation(done); },
+         .open_weights =
+             [this](const std::string& path, int64_t) {
+               return train::open_weights(path, *model_, save_options());
+             },
          .describe =
              [this](int64_t step) { return JsonObject().add("epoch", task_.batches.epoch(step)); },
          .run = run_settings_,
@@ -242,37 +259,36 @@ class Run {
           train::evaluate_ratings(*model_, task_.histories, task_.data.validation, task_.range,
                                   options_.batch.micro, world_);
       line.add("rmse", errors.rmse).add("mae", errors.mae);
-      return {line, fmt::format("epoch {:.4g}  rmse {:.4f}  mae {:.4f}", epochs, errors.rmse,
-                                errors.mae)};
+      return {line,
+              fmt::format("epoch {:.4g}  rmse {:.4f}  mae {:.4f}", epochs, errors.rmse, errors.mae),
+              train::Score{.value = errors.rmse}};
     }
     const train::RankingQuality found = train::evaluate_ranking(*model_, *task_.ranking, world_);
     line.append(quality(found)).add("protocol", task_.ranking->protocol());
-    return {line, fmt::format("epoch {:.4g}  hr@{} {:.4f}  ndcg@{} {:.4f}  among {}", epochs,
-                              options_.top, found.hit_rate, options_.top, found.ndcg,
-                              task_.ranking->protocol())};
+    return {
+        line,
+        fmt::format("epoch {:.4g}  hr@{} {:.4f}  ndcg@{} {:.4f}  among {}", epochs, options_.top,
+                    found.hit_rate, options_.top, found.ndcg, task_.ranking->protocol()),
+        train::Score{.value = found.ndcg, .higher_is_better = true}};
   }
 
   void finish(const train::StepCount& count) {
     const optim::Plan plan =
         train::plan_run(training_, *model_, task_.planned(options_), train::place_of(world_));
     train::report_run(plan, count, world_, *log_, [&] {
-      if (!options_.save.empty()) save();
+      if (!options_.save.empty()) {
+        // Rank 0 alone writes the ids and histories beside the weights.
+        train::save_weights(options_.save, *model_, *optimizer_, world_,
+                            world_.rank == 0 ? save_options() : train::SaveOptions{});
+      }
       if (!options_.trace.empty()) train::write_trace(options_.trace, world_);
     });
   }
 
-  void save() {
-    const models::RecommenderFile file{.config = task_.config,
-                                       .objective = options_.objective_name(),
-                                       .lowest = task_.range.lowest,
-                                       .highest = task_.range.highest,
-                                       .user_ids = task_.data.user_ids,
-                                       .item_ids = task_.data.item_ids,
-                                       .history = task_.histories.all(),
-                                       .history_begins = task_.histories.offsets()};
-    train::save_weights(options_.save, *model_, *optimizer_, world_,
-                        {.metadata = models::recommender_metadata(file),
-                         .others = models::recommender_tensors(file)});
+  train::SaveOptions save_options() const {
+    const models::RecommenderFile file = task_.file(options_);
+    return {.metadata = models::recommender_metadata(file),
+            .others = models::recommender_tensors(file)};
   }
 
   const RecommenderTrainOptions& options_;

@@ -137,6 +137,10 @@ class Run {
                           .load = [this](const MicroBatch& micro) { load(micro); },
                           .loss = [this] { return loss(input_->images(), input_->labels()); },
                           .evaluate = [this](int64_t done) { return evaluation(done); },
+                          .open_weights =
+                              [this](const std::string& path, int64_t updates) {
+                                return train::open_weights(path, *model_, save_options(updates));
+                              },
                           .describe = [this](int64_t step) { return describe(step); },
                           .run = run_settings_,
                           .bits = bits_settings("train_resnet", options_.tuned, world_),
@@ -215,9 +219,11 @@ class Run {
     line.add("epoch", std::round(epochs * 1000) / 1000)
         .add("top1", result.top1)
         .add("top5", result.top5);
-    return {line, fmt::format("epoch {:.4g}  validation loss {:.4f}  top-1 {:.2f} %  top-5 "
-                              "{:.2f} %", epochs, result.loss, 100 * result.top1,
-                              100 * result.top5)};
+    return {line,
+            fmt::format("epoch {:.4g}  validation loss {:.4f}  top-1 {:.2f} %  top-5 "
+                        "{:.2f} %",
+                        epochs, result.loss, 100 * result.top1, 100 * result.top5),
+            train::Score{.value = result.top1, .higher_is_better = true, .tie = result.loss}};
   }
 
   void finish(const train::StepCount& count) {
@@ -226,7 +232,9 @@ class Run {
     train::report_run(plan, count, world_, *log_, [&] {
       const train::LoopOptions& loop = training_.loop;
       const int64_t updates = loop.first_step + count.steps - loop.skipped - count.skipped;
-      if (!options_.save.empty()) save(updates * options_.batch.micro_batches());
+      if (!options_.save.empty()) {
+        train::save_weights(options_.save, *model_, *optimizer_, world_, save_options(updates));
+      }
       if (!options_.trace.empty()) train::write_trace(options_.trace, world_);
     });
   }
@@ -238,9 +246,9 @@ class Run {
             .class_names = data_.class_names};
   }
 
-  void save(int64_t batches) {
-    train::save_weights(options_.save, *model_, *optimizer_, world_,
-                        {.metadata = models::image_metadata(description()), .batches = batches});
+  train::SaveOptions save_options(int64_t updates) const {
+    return {.metadata = models::image_metadata(description()),
+            .batches = updates * options_.batch.micro_batches()};
   }
 
   const ImageTrainOptions& options_;

@@ -25,6 +25,7 @@ struct Given {
   std::string overlap = "on";
   dist::DeviceOptions devices{.device = "cpu", .comm = "nccl"};
   bool shared_cores = false;
+  bool saves = false;
   std::string fits, staging, flops, bandwidth, latency, memory_bandwidth, node_bandwidth;
 };
 
@@ -137,6 +138,7 @@ void fill(const Given& given, PlanOptions& options) {
                  .state_tensors = state_tensors(given.optimizer),
                  .sum_dtype = sum_dtype(given.memory),
                  .offload = offload(given.memory) == optim::Offload::optimizer,
+                 .saves = given.saves,
                  .device = options.device.device,
                  .staged = options.device.staged(),
                  .staging_bytes = options.device.staging_bytes(given.ranks),
@@ -165,6 +167,9 @@ PlanCommandLine parse_plan_command_line(int argc, const char* const* argv) {
   add_memory_options(app, given.memory);
   add_recompute_option(app, given.memory);
   add_loss_rows_option(app, given.memory);
+  app.add_flag("--saves", given.saves,
+               "Weights are saved while the run goes on, as train_gpt's --save-every asks for")
+      ->group("Memory");
   add_ranks(app, given);
   add_machine(app, given);
   app.add_option("--json", result.options.json, "Write JSON to FILE, or - : print it alone")

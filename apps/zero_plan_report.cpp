@@ -1,5 +1,7 @@
 #include "apps/zero_plan_report.h"
 
+#include <array>
+#include <numeric>
 #include <utility>
 
 #include <fmt/format.h>
@@ -100,6 +102,7 @@ JsonObject parts_json(const optim::PlanParts& parts) {
       .add("masters", parts.masters)
       .add("state", parts.state)
       .add("staging", parts.staging)
+      .add("saved", parts.saved)
       .add("scattered", parts.scattered)
       .add("norms", parts.norms)
       .add("losses", parts.losses)
@@ -114,10 +117,16 @@ JsonObject traffic_json(const optim::Plan& plan) {
   JsonObject json;
   for (int i = 0; i < dist::traffic_count; ++i) {
     const auto purpose = static_cast<dist::Traffic>(i);
-    if (purpose == dist::Traffic::statistics || purpose == dist::Traffic::other) continue;
+    if (purpose == dist::Traffic::statistics || purpose == dist::Traffic::saves ||
+        purpose == dist::Traffic::other)
+      continue;
     json.add(dist::traffic_name(purpose), plan.traffic[static_cast<size_t>(i)]);
   }
   return json.add("total", plan.sent());
+}
+
+int64_t sum(const std::array<int64_t, dist::traffic_count>& traffic) {
+  return std::accumulate(traffic.begin(), traffic.end(), int64_t{0});
 }
 
 JsonObject stage_json(const PlanOptions& options, const train::StagePlan& stage) {
@@ -126,6 +135,7 @@ JsonObject stage_json(const PlanOptions& options, const train::StagePlan& stage)
       .add("memory", memory_json(options, stage.plan))
       .add("parts", parts_json(stage.plan.parts))
       .add("traffic", traffic_json(stage.plan));
+  if (options.run.saves) json.add("save_traffic", sum(stage.plan.save_traffic));
   if (stage.largest) {
     json.add("largest", JsonObject()
                             .add("layers", stage.largest->layers)

@@ -19,10 +19,11 @@ enum class Traffic : uint8_t {
   losses,
   flags,
   statistics,
+  saves,  // weights that are written while a run goes on
   headers,
   other,
 };
-inline constexpr int traffic_count = 8;
+inline constexpr int traffic_count = 9;
 std::string_view traffic_name(Traffic purpose);
 
 /// Which collective moves them.

@@ -332,7 +332,7 @@ void ZeroOptimizer::for_each_parameter(
     const Partition& partition = staged->partition();
     for (int b = 0; b < partition.buckets(); ++b) {
       const Tensor whole = gather_bucket(partition, b, staged->weights(b), staged->range(b),
-                                         engine_->communicator())
+                                         engine_->communicator(), dist::Traffic::saves)
                                .to_host();
       for (const Partition::Part& part : partition.parts(b, partition.whole_range(b))) {
         const auto values = whole.values<float>().subspan(

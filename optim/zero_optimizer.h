@@ -184,7 +184,8 @@ class ZeroOptimizer {
   void synchronize();
 
   /// Calls `body` with the f32 values of each parameter, whole, on every rank; never more than a
-  /// bucket is held. Of 16-bit parameters these are the master weights. Collective.
+  /// bucket is held. Of 16-bit parameters these are the master weights. What is sent for it counts
+  /// as dist::Traffic::saves. Collective.
   void for_each_parameter(
       const std::function<void(const nn::NamedParameter&, std::span<const float>)>& body);
   /// Sets every parameter from `source`, which is asked for what this rank holds, between steps.

@@ -48,7 +48,8 @@ StepLoop::StepLoop(const LoopOptions& options, const dist::World& world,
   if (options.checkpoints.wanted()) {
     checkpoints_ =
         std::make_unique<RunCheckpoints>(options.checkpoints, world, optimizer, log,
-                                         CheckpointInfo{.run = std::move(work_.run),
+                                         CheckpointInfo{.best = options.best,
+                                                        .run = std::move(work_.run),
                                                         .bits = std::move(work_.bits),
                                                         .weights = std::move(work_.weights)});
   }
@@ -57,6 +58,14 @@ StepLoop::StepLoop(const LoopOptions& options, const dist::World& world,
   TESSERA_CHECK(work_.evaluate || options.eval_every == 0,
                 "train: an evaluation every {} steps, and nothing that evaluates",
                 options.eval_every);
+  TESSERA_CHECK(work_.open_weights || !options.weights.wanted(),
+                "train: weights are to be saved in steps, and nothing that opens their file");
+  TESSERA_CHECK(options.eval_every > 0 || !options.weights.best,
+                "train: the best weights are to be saved, and there is no evaluation");
+  if (options.weights.wanted()) {
+    saves_ = std::make_unique<WeightSaves>(options.weights, world, optimizer, log,
+                                           work_.open_weights, options.best);
+  }
   if (work_.load) return;
   // A graph would compute the captured micro-batch again and again.
   TESSERA_CHECK(!optimizer.options().graph, "train: graphs need load and loss apart");
@@ -68,7 +77,7 @@ void StepLoop::train() {
   const int64_t done = run_steps();
   optimizer_.synchronize();
   if (!checkpoints_) return;
-  const std::string path = checkpoints_->finish(done, options_.skipped + count_.skipped);
+  const std::string path = checkpoints_->finish(done, skipped());
   if (stopped_) {
     spdlog::info("stopped after step {} of {}; the same command goes on from {}", done,
                  options_.steps, path);
@@ -89,19 +98,28 @@ int64_t StepLoop::run_steps() {
     const bool saves = checkpoints_ && checkpoints_->saves(done, notes);
     stopped_ = checkpoints_ && !last && RunCheckpoints::stops(notes);
     // A GPU's step is logged while it computes the next one.
-    const bool looks = last || evaluates || saves || stopped_;
+    const bool looks =
+        last || evaluates || saves || stopped_ || (saves_ && saves_->due(done, evaluates));
     if (looks || !running_->launched.deferred()) log_running();
-    if (evaluates) {
-      const StepWork::Evaluation evaluation = work_.evaluate(done);
-      log_.write(evaluation.line);
-      progress_.evaluation(done, evaluation.text);
-    }
+    if (evaluates) evaluate(done);
+    if (saves_) saves_->after_step(done, done - skipped());
+    if (saves_) count_.saves = saves_->count();
+    // A checkpoint comes after the saves that it knows of.
+    if (saves_ && checkpoints_) checkpoints_->set_best(saves_->best());
     if (stopped_) return done;
-    if (checkpoints_ && !last) {
-      checkpoints_->after_step(done, options_.skipped + count_.skipped, notes);
-    }
+    if (checkpoints_ && !last) checkpoints_->after_step(done, skipped(), notes);
   }
   return options_.steps;
+}
+
+void StepLoop::evaluate(int64_t done) {
+  StepWork::Evaluation evaluation = work_.evaluate(done);
+  if (saves_ && saves_->keep_best(done, done - skipped(), evaluation.score)) {
+    evaluation.line.add("best", true);
+    evaluation.text += "  the best so far";
+  }
+  log_.write(evaluation.line);
+  progress_.evaluation(done, evaluation.text);
 }
 
 // Launches a step, and logs the one before it if that is still to do, also where this one fails.
@@ -128,8 +146,8 @@ void StepLoop::log_running() {
   running_.reset();
   log_.write(step_line(line, work_.unit).append(description));
   progress_.step(line);
-  count_ = {.steps = line.step + 1 - options_.first_step,
-            .skipped = count_.skipped + (line.skipped ? 1 : 0)};
+  count_.steps = line.step + 1 - options_.first_step;
+  if (line.skipped) ++count_.skipped;
 }
 
 StepLine StepLoop::line_of(Running& running) {

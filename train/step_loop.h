@@ -27,6 +27,7 @@
 #include "train/report/run_log.h"
 #include "train/report/run_report.h"
 #include "train/training_run.h"
+#include "train/weight_saves.h"
 
 namespace tessera::train {
 
@@ -44,8 +45,13 @@ struct StepWork {
   struct Evaluation {
     JsonObject line;
     std::string text;
+    /// What the best evaluation is chosen by, where LoopOptions::weights asks for it: the same on
+    /// every rank.
+    std::optional<Score> score = std::nullopt;
   };
   std::function<Evaluation(int64_t)> evaluate = nullptr;
+  /// Opens a file of the weights, where LoopOptions::weights asks for some.
+  WeightSaves::Open open_weights = nullptr;
   /// More members for a step's line of the log; asked when the step is launched.
   std::function<JsonObject(int64_t)> describe = [](int64_t) { return JsonObject(); };
   /// What checkpoints say of the run, and on what its bits depend besides (manifest.h).
@@ -97,6 +103,8 @@ class StepLoop {
   };
 
   int64_t run_steps();
+  void evaluate(int64_t done);
+  int64_t skipped() const { return options_.skipped + count_.skipped; }
   void launch(int64_t step);
   void log_running();
   StepLine line_of(Running& running);
@@ -113,6 +121,7 @@ class StepLoop {
   Clock::time_point last_end_;
   StepCount count_;
   bool stopped_ = false;
+  std::unique_ptr<WeightSaves> saves_;
   std::unique_ptr<RunCheckpoints> checkpoints_;
 };
 

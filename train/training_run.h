@@ -9,11 +9,13 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "core/micro_batch.h"
 #include "nn/module.h"
 #include "optim/zero_optimizer.h"
+#include "train/score.h"
 
 namespace tessera::train {
 
@@ -29,13 +31,24 @@ struct CheckpointOptions {
   bool staged() const { return wanted() && async; }
 };
 
+/// When weights alone are saved before the end of a run (train/weight_saves.h).
+struct WeightSaveOptions {
+  std::string path = {};  // of the weights at the end; the others are in folders beside it
+  int64_t every = 0;      // steps; 0: never
+  bool best = false;      // those of the best evaluation so far
+
+  bool wanted() const { return every > 0 || best; }
+};
+
 struct LoopOptions {
   int64_t steps = 0;
   Batch batch;
   int64_t eval_every = 0;  // steps between evaluations, of which one is at the end; 0: none
   CheckpointOptions checkpoints = {};
+  WeightSaveOptions weights = {};
   int64_t first_step = 0;  // steps that were done before, of which a checkpoint has the state
   int64_t skipped = 0;     // of these
+  std::optional<BestEvaluation> best = std::nullopt;  // of these, where its weights are saved
 
   int64_t steps_left() const { return steps - first_step; }
 };

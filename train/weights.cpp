@@ -75,7 +75,7 @@ std::string rescue(const std::string& lost, optim::ZeroOptimizer& optimizer,
 
 void save_parameters(const std::string& path, optim::ZeroOptimizer& optimizer,
                      const dist::World& world, const OpenWeights& open) {
-  const std::string why = try_to_save([&] { return path; }, optimizer, world, open);
+  const std::string why = try_save_parameters(path, optimizer, world, open);
   if (why.empty()) return;
   const std::string outcome = rescue(path, optimizer, world, open);
   // One says so, which ends the others while they wait.
@@ -83,16 +83,25 @@ void save_parameters(const std::string& path, optim::ZeroOptimizer& optimizer,
   fail("{}; {}", why, outcome);
 }
 
+std::string try_save_parameters(const std::string& path, optim::ZeroOptimizer& optimizer,
+                                const dist::World& world, const OpenWeights& open) {
+  return try_to_save([&] { return path; }, optimizer, world, open);
+}
+
 void save_weights(const std::string& path, const nn::Module& model, optim::ZeroOptimizer& optimizer,
                   const dist::World& world, const SaveOptions& options) {
-  save_parameters(path, optimizer, world, [&](const std::string& to) {
-    const auto writer =
-        std::make_shared<nn::WeightsWriter>(to, model, options.metadata, options.others);
-    return WeightsSink{
-        .write = [writer](const nn::NamedParameter& named,
-                          std::span<const float> values) { writer->write(named, values); },
-        .commit = [writer, &model, &options] { writer->commit(model, options.batches); }};
-  });
+  save_parameters(path, optimizer, world,
+                  [&](const std::string& to) { return open_weights(to, model, options); });
+}
+
+WeightsSink open_weights(const std::string& path, const nn::Module& model,
+                         const SaveOptions& options) {
+  const auto writer =
+      std::make_shared<nn::WeightsWriter>(path, model, options.metadata, options.others);
+  return {
+      .write = [writer](const nn::NamedParameter& named,
+                        std::span<const float> values) { writer->write(named, values); },
+      .commit = [writer, &model, batches = options.batches] { writer->commit(model, batches); }};
 }
 
 void load_weights(const std::string& path, const nn::Module& model,

@@ -26,17 +26,23 @@ struct SaveOptions {
 };
 
 /// Parameters, of 16 bits their master weights, and running statistics, all as F32; rank 0 writes
-/// the file, as a whole or not at all. Each tensor takes memory of communication while it comes by,
-/// which no plan of a run counts: report_run goes before it. Where `path` cannot be written, does
-/// what save_parameters does. Collective.
+/// the file, as a whole or not at all. A bucket at a time takes memory of communication while it
+/// comes by. The plan of a run counts this, and what is sent, only for saves of its loop
+/// (train/weight_saves.h): after the run, report_run goes before it. Where `path` cannot be
+/// written, does what save_parameters does. Collective.
 void save_weights(const std::string& path, const nn::Module& model, optim::ZeroOptimizer& optimizer,
                   const dist::World& world, const SaveOptions& options = {});
 
-/// A file of weights in another format, while it is written.
+/// A file of weights in any format, while it is written.
 struct WeightsSink {
   std::function<void(const nn::NamedParameter&, std::span<const float>)> write;  // each, whole
   std::function<void()> commit;  // without it nothing remains of the file
 };
+
+/// The file that save_weights writes, of a model that must outlive it. Throws InputError where
+/// `path` cannot be written.
+WeightsSink open_weights(const std::string& path, const nn::Module& model,
+                         const SaveOptions& options = {});
 
 /// Gives every parameter to what `open` returns for a path, on rank 0. Where that throws, as on a
 /// full disk, the weights of hours are not lost: they go to a file of the same name in a new folder
@@ -45,6 +51,12 @@ struct WeightsSink {
 void save_parameters(const std::string& path, optim::ZeroOptimizer& optimizer,
                      const dist::World& world,
                      const std::function<WeightsSink(const std::string&)>& open);
+
+/// The same, but a failure is no error and its weights go nowhere else: returns why they could not
+/// be written, on every rank; empty where they are. Collective.
+std::string try_save_parameters(const std::string& path, optim::ZeroOptimizer& optimizer,
+                                const dist::World& world,
+                                const std::function<WeightsSink(const std::string&)>& open);
 
 /// Gives all weights the values of a file; each rank reads what it holds. `optimizer` is the
 /// model's. Throws InputError for a file that does not fit. Every rank calls it.

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <charconv>
 #include <filesystem>
 #include <string_view>
 
@@ -68,9 +69,70 @@ void check_streams(const GivenPath& output) {
   }
 }
 
+// The number N of a folder step-N; 0 where it is none.
+int64_t step_of_folder(const fs::path& folder) {
+  constexpr std::string_view begin = "step-";
+  const std::string name = folder.filename().string();
+  if (!name.starts_with(begin)) return 0;
+  int64_t step = 0;
+  const char* const end = name.data() + name.size();
+  return std::from_chars(name.data() + begin.size(), end, step).ptr == end ? step : 0;
+}
+
+// The files that saves in steps would write, as far as another path of the command line can be one
+// of them: all of a long run are too many to be listed.
+std::vector<GivenPath> files_of_saves(const GivenPaths& paths) {
+  const auto& [file, others, every, best, checkpoints] = paths.saves;
+  std::vector<std::string> folders;
+  const auto add_step = [&](const fs::path& folder) {
+    const int64_t step = step_of_folder(folder);
+    if (step > 0 && step % every == 0) folders.push_back(folder.filename().string());
+  };
+  for (const auto* list : {&paths.inputs, &paths.outputs}) {
+    for (const GivenPath& given : *list) {
+      if (given.path.empty() || every == 0) continue;
+      const fs::path name = future_name(given.path);
+      add_step(name);
+      add_step(name.parent_path());
+    }
+  }
+  std::vector<GivenPath> files;
+  const fs::path beside = fs::path(file).parent_path();
+  const auto add_files = [&](const char* flag, const std::string& folder) {
+    files.push_back({flag, (beside / folder / fs::path(file).filename()).string()});
+    for (const std::string& other : others) {
+      files.push_back({flag, (beside / folder / other).string()});
+    }
+  };
+  if (best) add_files("--save-best", "best");
+  std::ranges::sort(folders);
+  const auto repeated = std::ranges::unique(folders);
+  folders.erase(repeated.begin(), repeated.end());
+  for (const std::string& folder : folders) add_files("--save-every", folder);
+  return files;
+}
+
+// Checkpoints have folders of the same names, and are removed when they are old.
+void check_step_folders(const GivenSaves& saves) {
+  if (saves.every == 0 || saves.file.empty() || saves.checkpoints.empty()) return;
+  const fs::path parent = fs::path(saves.file).parent_path();
+  const std::string beside = parent.empty() ? "." : parent.string();
+  if (!same_file(beside, saves.checkpoints)) return;
+  fail_input(
+      "--save-every writes folders step-... in {}, and --checkpoint {} has its own of these "
+      "names there; give one of them another folder",
+      beside, saves.checkpoints);
+}
+
 }  // namespace
 
-void check_paths(const GivenPaths& paths) {
+void check_paths(const GivenPaths& given) {
+  GivenPaths paths = given;
+  check_step_folders(given.saves);
+  if (!given.saves.file.empty()) {
+    const std::vector<GivenPath> files = files_of_saves(given);
+    paths.outputs.insert(paths.outputs.end(), files.begin(), files.end());
+  }
   for (size_t i = 0; i < paths.outputs.size(); ++i) {
     const auto& [flag, path, may_replace] = paths.outputs[i];
     if (path.empty()) continue;

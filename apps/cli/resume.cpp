@@ -217,6 +217,7 @@ void Resumed::place(train::LoopOptions& loop) const {
   loop.checkpoints = flags_.options;
   loop.first_step = step();
   loop.skipped = skipped();
+  if (found()) loop.best = checkpoint_->manifest().best;
   loop.checkpoints.saved_step = found() && flags_.resume == "latest" ? step() : -1;
   if (!found()) return;
   spdlog::info("going on from {}, after step {}, digest {}", checkpoint_->folder(), step(),

@@ -52,6 +52,12 @@ void add_output(Flags& app, GivenRun& given, RunOptions& options, const RunFlags
   app.add_option("--eval-every", given.eval_every, "Steps between evaluations; 0: none")
       ->group(group);
   app.add_option("--save", options.save, flags.save)->compare(Compared::presence)->group(group);
+  app.add_option("--save-every", options.save_every,
+                 "And after each so many steps, in a folder step-... beside FILE")
+      ->group(group);
+  app.add_flag("--save-best", options.save_best,
+               "And those of the best evaluation so far, in a folder best beside FILE")
+      ->group(group);
   app.add_option("--init", options.init, flags.init)->compare(Compared::presence)->group(group);
   app.add_option("--tuned", options.tuned,
                  "With CUDA: take the products' algorithms from FILE.json, which tune wrote")
@@ -88,6 +94,18 @@ void check_training(const RunOptions& options) {
   if (!(options.min_lr >= 0 && options.min_lr <= options.lr)) {
     fail_input("--min-lr is {}, expected from 0 to the learning rate, {}", options.min_lr,
                options.lr);
+  }
+}
+
+void check_saves(const RunOptions& options) {
+  if (options.save_every) at_least("--save-every", *options.save_every, 1);
+  const char* const flag = options.save_every  ? "--save-every"
+                           : options.save_best ? "--save-best"
+                                               : nullptr;
+  if (flag == nullptr) return;
+  if (options.save.empty()) fail_input("{}: give --save, the file beside which it saves", flag);
+  if (options.save_best && options.eval_every == 0) {
+    fail_input("--save-best: no evaluation says which weights are best; give --eval-every");
   }
 }
 
@@ -147,6 +165,7 @@ void fill_run(const GivenRun& given, const TrainDefaults& defaults, RunOptions& 
   options.reduction = reduction(given.buckets);
   fill_checkpoints(options.checkpoints);
   check_training(options);
+  check_saves(options);
   sum_dtype(options.memory);  // refuses what does not go with the precision
 }
 
@@ -158,7 +177,11 @@ GivenPaths paths_of(const RunOptions& options, const std::string& config_file) {
           .outputs = {{"--log", options.log},
                       {"--trace", options.trace},
                       {"--save", options.save, "--init"},
-                      {"--checkpoint", options.checkpoints.options.folder}}};
+                      {"--checkpoint", options.checkpoints.options.folder}},
+          .saves = {.file = options.save,
+                    .every = options.save_every.value_or(0),
+                    .best = options.save_best,
+                    .checkpoints = options.checkpoints.options.folder}};
 }
 
 optim::UpdateRule update_rule(const RunOptions& options) {
@@ -204,7 +227,10 @@ train::TrainingRun training_run(const RunOptions& options) {
           .loop = {.steps = options.steps,
                    .batch = options.batch,
                    .eval_every = options.eval_every,
-                   .checkpoints = options.checkpoints.options}};
+                   .checkpoints = options.checkpoints.options,
+                   .weights = {.path = options.save,
+                               .every = options.save_every.value_or(0),
+                               .best = options.save_best}}};
 }
 
 }  // namespace tessera::apps

@@ -49,6 +49,8 @@ struct RunOptions {
 
   CheckpointFlags checkpoints;
   std::string save;
+  std::optional<int64_t> save_every;  // steps
+  bool save_best = false;
   std::string init;
   std::string tuned;  // a table that tune wrote
   std::string log;

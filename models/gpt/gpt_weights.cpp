@@ -130,11 +130,16 @@ void GptWriter::write(const nn::NamedParameter& named, std::span<const float> va
 }
 
 void GptWriter::commit() {
-  // Nothing gets its name before both are on the disk, which may become full.
+  // Nothing gets its name before both are on the disk, which may become full. The weights come
+  // last: who finds them finds the sizes too, also where the process is killed in between.
   OutputFile config(config_path_);
   config.write(gpt_config_text(config_));
-  file_.commit();
   config.commit();
+  file_.commit();
+}
+
+void check_gpt_config_beside(const std::string& path, const Gpt& model) {
+  check_config(config_path_beside(path), model.config());
 }
 
 void check_gpt_destination(const std::string& path) {

@@ -76,6 +76,10 @@ class GptWriter {
 /// A tensor's name without the prefix that transformers gives it.
 std::string_view without_gpt_prefix(std::string_view name);
 
+/// Throws InputError where config.json beside `path` is of a model of other sizes: its weights
+/// could not be replaced as a whole.
+void check_gpt_config_beside(const std::string& path, const Gpt& model);
+
 /// Throws InputError where GptWriter could not write, or would replace another model's config.json.
 void check_gpt_destination(const std::string& path);
 

@@ -18,7 +18,8 @@ constexpr const char* history_begins = "history.begins";  // i64 (U + 1)
 
 template <class T>
 Tensor tensor_of(std::span<const T> values) {
-  const Tensor tensor = Tensor::empty({std::ssize(values)}, dtype_of<T>, Device{});
+  const Tensor tensor =
+      Tensor::empty({std::ssize(values)}, dtype_of<T>, Device{}, Category::workspace);
   std::copy(values.begin(), values.end(), tensor.data<T>());
   return tensor;
 }
@@ -111,6 +112,17 @@ std::vector<nn::NamedTensor> recommender_tensors(const RecommenderFile& file) {
           {item_ids, joined(file.item_ids)},
           {history_items, tensor_of(std::span(file.history))},
           {history_begins, tensor_of(std::span(file.history_begins))}};
+}
+
+int64_t recommender_tensor_bytes(const RecommenderFile& file) {
+  const auto joined_bytes = [](const std::vector<std::string>& ids) {
+    int64_t bytes = std::max<int64_t>(0, std::ssize(ids) - 1);  // a line end between two
+    for (const std::string& id : ids) bytes += std::ssize(id);
+    return bytes;
+  };
+  return joined_bytes(file.user_ids) + joined_bytes(file.item_ids) +
+         std::ssize(file.history) * dtype_size(DType::i32) +
+         std::ssize(file.history_begins) * dtype_size(DType::i64);
 }
 
 bool describes_recommender(const nn::SafetensorsMetadata& metadata) {

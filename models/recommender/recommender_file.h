@@ -25,8 +25,9 @@ struct RecommenderFile {
 
 /// Name, sizes and objective, for the metadata.
 nn::SafetensorsMetadata recommender_metadata(const RecommenderFile& file);
-/// The rest, as tensors beside the weights.
+/// The rest, as tensors beside the weights, and their bytes (Category::workspace).
 std::vector<nn::NamedTensor> recommender_tensors(const RecommenderFile& file);
+int64_t recommender_tensor_bytes(const RecommenderFile& file);
 /// Their names.
 std::vector<std::string> recommender_tensor_names();
 

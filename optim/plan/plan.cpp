@@ -82,6 +82,7 @@ class Planner {
     for (const PlanGroup& group : groups) {
       add_values(group);
       if (input_.checkpoint_staging) add_staging(group);
+      if (input_.saves) add_save(group);
       if (!group.trainable) continue;
       trainable_ += std::ssize(group.registered);
       add_gradients(group);
@@ -90,6 +91,9 @@ class Planner {
     }
     add_step();
     add_statistics();
+    if (input_.checkpoints || input_.saves) {
+      plan_.parts.texts = dist::text_exchange_bytes(input_.ranks);
+    }
     if (input_.checkpoints) add_checkpoints();
     if (input_.staged) add_mirrors();
     sum_up();
@@ -170,7 +174,6 @@ class Planner {
 
   // What rank 0 writes for all: a count of updates for each parameter, the loss scale and its age.
   void add_checkpoints() {
-    plan_.parts.texts = dist::text_exchange_bytes(input_.ranks);
     if (rank_ != 0) return;
     const bool scaled = input_.loss_scaling ||
                         std::ranges::any_of(input_.parameters, [](const PlanParameter& parameter) {
@@ -179,6 +182,22 @@ class Planner {
     constexpr int64_t count_bytes = 8;
     add(plan_.checkpoint,
         CheckedInt(trainable_) * count_bytes + (scaled ? f32_bytes + count_bytes : 0));
+  }
+
+  // A save holds one bucket at a time, whole and in f32. It gathers those of which a rank has no
+  // more than its shard.
+  void add_save(const PlanGroup& group) {
+    const CheckedInt largest = CheckedInt(largest_bucket(group)) * f32_bytes;
+    plan_.parts.saved = std::max(plan_.parts.saved, largest.value());
+    const bool sharded = input_.stage == 3 || (input_.stage > 0 && group.trainable);
+    if (!sharded || input_.ranks == 1) return;
+    pass(largest);
+    const auto add_traffic = [this](dist::Traffic purpose, CheckedInt bytes) {
+      add(plan_.save_traffic[static_cast<size_t>(purpose)], bytes);
+    };
+    add_traffic(dist::Traffic::saves,
+                CheckedInt(others_) * group.layout.shard_elements() * f32_bytes);
+    add_traffic(dist::Traffic::headers, headers(std::ssize(group.layout.buckets())));
   }
 
   // A buffer of so many bytes is handed to a collective.
@@ -307,8 +326,10 @@ class Planner {
     const bool apart = !input_.device.is_cpu();  // device and host
     plan_.host.communication =
         (CheckedInt(p.crossing) + p.fetched + p.mirrors + (apart ? p.flags + p.texts : 0)).value();
+    // A save's bucket has gone before ranks tell each other how the save went.
     add(plan_.communication, CheckedInt(p.staging) + p.scattered + p.norms + p.losses +
-                                 p.statistics + p.scalars + (apart ? 0 : p.flags + p.texts));
+                                 p.statistics + p.scalars +
+                                 (apart ? p.saved : p.flags + std::max(p.saved, p.texts)));
     // So that the plan's own sums hold.
     CheckedInt all = CheckedInt(plan_.parameters) + plan_.gradients + plan_.communication + state;
     all += plan_.host.communication;

@@ -39,7 +39,8 @@ struct PlanParts {
   int64_t scalars = 0;        // with a GPU: what a step ends with, there,
   int64_t fetched = 0;        // and its copies on the host
   int64_t crossing = 0;       // offload: sums and weights between device and host
-  int64_t texts = 0;          // checkpoints: what ranks tell each other of them, on the host
+  int64_t texts = 0;          // checkpoints, saves: what ranks tell each other of them, on the host
+  int64_t saved = 0;          // saves: the largest bucket in f32, while it is gathered
   int64_t mirrors = 0;        // staged: of the largest calls, and the staging of the host
 };
 
@@ -71,6 +72,8 @@ struct Plan {
   std::array<int64_t, dist::traffic_count> traffic{};  // sent in one step, by dist::Traffic
   /// What of it makes the update known to all: a step without an update does not send it.
   std::array<int64_t, dist::traffic_count> update_traffic{};
+  /// What one save of the weights sends besides, where the run has saves.
+  std::array<int64_t, dist::traffic_count> save_traffic{};
 
   /// Of the device, but for checkpoints: what optimizer and communicator hold; with activations and
   /// workspace, as far as these are known, an upper bound of all at once.

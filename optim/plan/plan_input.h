@@ -43,6 +43,7 @@ struct PlanInput {
   bool graph = false;
   bool checkpoints = false;         // are written,
   bool checkpoint_staging = false;  // from a copy of the own state
+  bool saves = false;               // weights are saved while the run goes on
   bool loss_scaling = false;        // also without parameters of f16
   int64_t statistics = 0;  // values of running statistics: two for each channel of a batch norm
   int64_t batch_norms = 0;

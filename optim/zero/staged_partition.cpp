@@ -231,14 +231,15 @@ void TrainablePartition::gather(int bucket) {
 }
 
 Tensor gather_bucket(const Partition& partition, int bucket, const Tensor& own,
-                     const dist::Range& range, dist::Communicator& communicator) {
+                     const dist::Range& range, dist::Communicator& communicator,
+                     dist::Traffic purpose) {
   const int64_t elements = partition.bucket(bucket).elements;
   const Tensor whole =
       flat_buffer(communicator, elements, DType::f32, Category::communication);
   const Tensor piece = whole.flat(range.begin, range.end);
   kernels::convert(current_context(whole.device()), piece, own);
   if (range.size() < elements) {
-    communicator.all_gather(whole, partition.call(dist::Traffic::other, bucket)).wait();
+    communicator.all_gather(whole, partition.call(purpose, bucket)).wait();
   }
   return whole;
 }

@@ -101,6 +101,7 @@ class TrainablePartition : public StagedPartition {
 /// A bucket's values in f32, [bucket elements], on every rank, of which this rank has `own` at
 /// `range`: the same length on every rank, or the whole bucket. Collective.
 Tensor gather_bucket(const Partition& partition, int bucket, const Tensor& own,
-                     const dist::Range& range, dist::Communicator& communicator);
+                     const dist::Range& range, dist::Communicator& communicator,
+                     dist::Traffic purpose = dist::Traffic::other);
 
 }  // namespace tessera::optim

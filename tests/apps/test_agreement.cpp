@@ -102,6 +102,8 @@ const std::map<std::string, std::string> other = {
     {"--loss", "bpr"},
     {"--negatives", "7"},
     {"--l2", "0.25"},
+    {"--save-every", "5"},
+    {"--save-best", ""},
     {"--checkpoint-every", "5"},
     {"--checkpoint-keep", "2"},
     {"--checkpoint-async", "off"},
@@ -115,6 +117,8 @@ const std::set<std::string> each_its_own = {"--log", "--threads", "--workers", "
 
 // Flags that are refused without others.
 const std::map<std::string, std::vector<std::string>> needed = {
+    {"--save-every", {"--save", "model.safetensors"}},
+    {"--save-best", {"--save", "model.safetensors"}},
     {"--checkpoint-every", {"--checkpoint", "runs"}},
     {"--resume-changed", {"--resume", "runs"}},
     {"--grad-shard", {"--precision", "bf16"}},

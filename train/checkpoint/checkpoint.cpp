@@ -106,6 +106,7 @@ Manifest manifest_of(const std::vector<std::string>& shards, const optim::ZeroOp
   Manifest manifest{.version = version(),
                     .step = info.step,
                     .skipped = info.skipped,
+                    .best = info.best,
                     .digest = {},
                     .layout = {.ranks = world.size,
                                .stage = optimizer.options().stage,

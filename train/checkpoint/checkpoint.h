@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,7 @@
 #include "optim/zero_optimizer.h"
 #include "train/checkpoint/checkpoint_reader.h"
 #include "train/checkpoint/shard_file.h"
+#include "train/score.h"
 
 namespace tessera::train {
 
@@ -29,6 +31,7 @@ namespace tessera::train {
 struct CheckpointInfo {
   int64_t step = 0;         // steps that are finished
   int64_t skipped = 0;      // of these, without an update
+  std::optional<BestEvaluation> best = std::nullopt;  // so far, where its weights are kept
   dist::Settings run = {};  // as the manifest has them
   dist::Settings bits = {};
   std::map<std::string, std::string> weights = {};

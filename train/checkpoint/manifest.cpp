@@ -1,6 +1,7 @@
 #include "train/checkpoint/manifest.h"
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <set>
 
@@ -60,6 +61,14 @@ class Members {
   std::string text(const char* name) const { return text_of(name, at(name)); }
   int64_t integer(const char* name, int64_t greatest = INT64_MAX) const {
     return json_integer(member(name), at(name), 0, greatest);
+  }
+  bool has(const char* name) const { return object_.contains(name); }
+  double number(const char* name) const {
+    const nlohmann::json& value = at(name);
+    if (!value.is_number() || !std::isfinite(value.get<double>())) {
+      fail_input("{} is {}, expected a number", member(name), excerpt(value));
+    }
+    return value.get<double>();
   }
   const nlohmann::json& list(const char* name) const {
     const nlohmann::json& value = at(name);
@@ -196,6 +205,18 @@ void check_complete(const std::string& where, const Manifest& manifest) {
   if (digest != manifest.digest) fail_input("{}: digest: it is not the ranges' sum", where);
 }
 
+JsonObject best_json(const BestEvaluation& best) {
+  return JsonObject().add("step", best.step).add("value", best.value).add("tie", best.tie);
+}
+
+// Optional: a run that does not keep its best weights knows of none.
+std::optional<BestEvaluation> parse_best(const Members& members) {
+  if (!members.has("best")) return std::nullopt;
+  const Members best(members.member("best"), members.at("best"));
+  return BestEvaluation{
+      .step = best.integer("step"), .value = best.number("value"), .tie = best.number("tie")};
+}
+
 void parse_tensors(const std::string& where, const nlohmann::json& list, Manifest& manifest) {
   std::set<std::string> paths;
   for (const nlohmann::json& entry : list) {
@@ -234,8 +255,9 @@ std::string manifest_text(const Manifest& manifest) {
   object.add("format", format_name)
       .add("version", manifest.version)
       .add("step", manifest.step)
-      .add("skipped", manifest.skipped)
-      .add("digest", manifest.digest.text())
+      .add("skipped", manifest.skipped);
+  if (manifest.best) object.add("best", best_json(*manifest.best));
+  object.add("digest", manifest.digest.text())
       .add("layout", JsonObject()
                          .add("ranks", manifest.layout.ranks)
                          .add("stage", manifest.layout.stage)
@@ -289,6 +311,7 @@ Manifest parse_manifest(const std::string& where, const std::string& text) {
   Manifest manifest{.version = members.text("version"),
                     .step = members.integer("step", int64_t{1} << 40),
                     .skipped = members.integer("skipped"),
+                    .best = parse_best(members),
                     .digest = members.digest("digest"),
                     .layout = {.ranks = layout.integer("ranks"),
                                .stage = layout.integer("stage"),
@@ -311,6 +334,10 @@ Manifest parse_manifest(const std::string& where, const std::string& text) {
   }
   if (manifest.skipped > manifest.step) {
     fail_input("{} is {} of {} steps", members.member("skipped"), manifest.skipped, manifest.step);
+  }
+  if (manifest.best && (manifest.best->step < 1 || manifest.best->step > manifest.step)) {
+    fail_input("{}: step is {} of {} steps", members.member("best"), manifest.best->step,
+               manifest.step);
   }
   for (const nlohmann::json& entry : members.list("files")) {
     manifest.files.push_back(parse_file(Members(where + ": files", entry)));

@@ -5,12 +5,14 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "core/block_digest.h"
 #include "dist/agreement.h"
 #include "optim/zero/optimizer_state.h"
+#include "train/score.h"
 
 namespace tessera::train {
 
@@ -45,6 +47,7 @@ struct Manifest {
   std::string version = {};  // of Tessera
   int64_t step = 0;     // steps that were finished
   int64_t skipped = 0;  // of these, without an update
+  std::optional<BestEvaluation> best = std::nullopt;  // of these, where its weights are kept
   BlockDigest digest = {};  // of all the state: the sum of the ranges' digests
   CheckpointLayout layout = {};
   dist::Settings run = {};   // what the run is: another value is another run

@@ -52,6 +52,9 @@ class RunCheckpoints {
   bool saves(int64_t done, uint8_t notes) const;
   static bool stops(uint8_t notes);
 
+  /// The best evaluation so far, for the checkpoints that begin from now on.
+  void set_best(const std::optional<BestEvaluation>& best) { info_.best = best; }
+
   /// After a step of which nothing is under way any more. A checkpoint that falls due while one is
   /// written is skipped, and logged. Where one cannot be written the run goes on, and is warned;
   /// the ones before it stay. Collective.

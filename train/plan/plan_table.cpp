@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <numeric>
 #include <set>
 
 #include <fmt/format.h>
@@ -86,11 +87,18 @@ std::string traffic_table(const std::vector<PlannedRun>& runs) {
   for (int i = 0; i < dist::traffic_count; ++i) {
     const auto purpose = static_cast<dist::Traffic>(i);
     if (purpose == dist::Traffic::other) continue;
+    if (purpose == dist::Traffic::saves) continue;
     columns.push_back({std::string(dist::traffic_name(purpose)),
                        [i](const auto& run) { return run.plan.traffic[static_cast<size_t>(i)]; },
                        purpose != dist::Traffic::statistics && purpose != dist::Traffic::headers});
   }
   columns.push_back({"total", [](const auto& run) { return run.plan.sent(); }});
+  columns.push_back({"a save besides",
+                     [](const auto& run) {
+                       const auto& bytes = run.plan.save_traffic;
+                       return std::accumulate(bytes.begin(), bytes.end(), int64_t{0});
+                     },
+                     false});
   return table(columns, runs);
 }
 

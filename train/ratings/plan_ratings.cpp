@@ -71,6 +71,10 @@ optim::Plan plan_run(const TrainingRun& run, const nn::Module& model, const Plan
   plan.activations = peak.activations + ratings.batch.bytes();
   plan.workspace = peak.workspace;
   if (plan.workspace) plan.workspace = std::max(*plan.workspace, plan.filling);
+  const bool saves_here = run.loop.weights.wanted() && place.rank == 0 && device.is_cpu();
+  if (plan.workspace && saves_here) {
+    plan.workspace = std::max(*plan.workspace, ratings.saved_bytes);
+  }
   return plan;
 }
 

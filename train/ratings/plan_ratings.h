@@ -21,6 +21,8 @@ struct PlannedRatings {
   /// Of the evaluation, where there is one, and the f32 that the ranks bring together for it.
   std::optional<RatingEvaluationSizes> evaluation = std::nullopt;
   int64_t evaluation_results = 0;
+  /// Of what rank 0 writes beside the weights, where they are saved while the run goes on.
+  int64_t saved_bytes = 0;
 };
 
 /// The plan of a rank, with activations and workspace at this process's number of threads. Throws

@@ -82,9 +82,10 @@ std::string RankReport::table() const {
   text += row("all at once", std::nullopt, peak_total);
   text += row("process (VmHWM)", std::nullopt, process_peak);
   text += '\n';
-  const auto [steps, skipped] = count;
-  const std::string exception = skipped > 0 ? fmt::format(", {} skipped", skipped) : "";
-  text += heading(fmt::format("sent, {} step{}{}", steps, steps == 1 ? "" : "s", exception));
+  const auto [steps, skipped, saves] = count;
+  std::string others = skipped > 0 ? fmt::format(", {} skipped", skipped) : "";
+  if (saves > 0) others += fmt::format(", {} save{}", saves, saves == 1 ? "" : "s");
+  text += heading(fmt::format("sent, {} step{}{}", steps, steps == 1 ? "" : "s", others));
   for (const Traffic& t : traffic) text += row(t.purpose, t.planned, t.sent);
   return text;
 }
@@ -118,10 +119,13 @@ RankReport measure(const optim::Plan& plan, const StepCount& count, const dist::
     std::optional<int64_t> planned;
     if (purpose != dist::Traffic::other) {
       const auto index = static_cast<size_t>(i);
-      planned = count.steps * plan.traffic[index] - count.skipped * plan.update_traffic[index];
+      planned = count.steps * plan.traffic[index] - count.skipped * plan.update_traffic[index] +
+                count.saves * plan.save_traffic[index];
     }
-    // Only models with batch norms have statistics, and only several ranks over MPI headers.
-    const bool may_lack = purpose == dist::Traffic::statistics || purpose == dist::Traffic::headers;
+    // Only models with batch norms have statistics, only several ranks over MPI headers, and only
+    // runs that ask for them saves.
+    const bool may_lack = purpose == dist::Traffic::statistics ||
+                          purpose == dist::Traffic::headers || purpose == dist::Traffic::saves;
     if (may_lack && planned == 0 && traffic.bytes_sent(purpose) == 0) continue;
     report.traffic.push_back(
         {std::string(dist::traffic_name(purpose)), planned, traffic.bytes_sent(purpose)});

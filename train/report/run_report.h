@@ -12,10 +12,12 @@
 
 namespace tessera::train {
 
-/// How many steps a run took, and in how many of them gradients overflowed and nothing was updated.
+/// How many steps a run took, in how many of them gradients overflowed and nothing was updated, and
+/// how often its weights were saved before its end.
 struct StepCount {
   int64_t steps = 0;
   int64_t skipped = 0;
+  int64_t saves = 0;
 };
 
 struct RankReport {

@@ -1,0 +1,168 @@
+#!/usr/bin/env bash
+# ctest: TIMEOUT 300
+# Weights that are saved while a run goes on, and the best of them: the same bits on any ranks and
+# stage, after a kill and a resume too, with planned bytes that are equal to the measured ones; disks
+# that are full; and checkpoints whose copy is limited.
+. "$(dirname "${BASH_SOURCE[0]}")/common.bash"
+train_resnet=$TESSERA_BIN/train_resnet
+train_recommender=$TESSERA_BIN/train_recommender
+run=(--data text.txt "${tiny[@]}" --steps 12 --eval-every 3 --eval-batches 2 --threads 1 --lr 0.02)
+
+equal_bytes() {
+  grep -q "planned and measured are equal on all ranks ($1)" stdout.log ||
+    fail "planned is not measured: $2"$'\n'"$(cat stdout.log)"
+}
+
+# The reference: no saves but the one at the end.
+alone "${run[@]}" --save plain.safetensors --log plain.jsonl
+rm config.json
+equal_bytes 1 "without saves"
+
+# best_step LOG: of the last evaluation that was the best.
+best_step() { sed -nE 's/.*"type":"eval","step":([0-9]+),.*"best":true.*/\1/p' "$1" | tail -1; }
+
+# same_saves FOLDER TEXT: FOLDER has the files of `first`.
+same_saves() {
+  diff <(cd first && find . -type f | sort) <(cd "$1" && find . -type f | sort) ||
+    fail "other files: $2"
+  (cd first && find . -type f) | while read -r file; do
+    cmp "first/$file" "$1/$file" || fail "another $file: $2"
+  done
+}
+
+mkdir first
+alone "${run[@]}" --save first/model.safetensors --save-every 5 --save-best --log first.jsonl
+equal_bytes 1 "a run with saves"
+diff <(losses plain.jsonl) <(losses first.jsonl | sed 's/,"best":true//') ||
+  fail "saving changes losses"
+cmp plain.safetensors first/model.safetensors || fail "saving changes the weights"
+[[ $(cd first && find . -name model.safetensors | sort | tr '\n' ' ') == \
+  "./best/model.safetensors ./model.safetensors ./step-000000005/model.safetensors \
+./step-000000010/model.safetensors " ]] || fail "$(find first)"
+[[ $(grep -c '"type":"save"' first.jsonl) == 2 ]] || fail "$(grep save first.jsonl)"
+grep -q '{"type":"save","step":5,"path":"first/step-000000005/model.safetensors"}' first.jsonl ||
+  fail "$(grep save first.jsonl)"
+# The best is the one that the log says, and its evaluation the lowest of all.
+lowest=$(sed -nE 's/.*"type":"eval","step":([0-9]+),"val_loss":([0-9.]+).*/\2 \1/p' first.jsonl |
+  sort -g | head -1)
+[[ $(best_step first.jsonl) == "${lowest#* }" ]] || fail "best: $(grep eval first.jsonl)"
+must_work "$generate" first/best --tokens 3
+# What is saved after the last step is what the run ends with.
+mkdir long
+alone "${run[@]}" --save long/model.safetensors --save-every 12
+cmp long/model.safetensors long/step-000000012/model.safetensors || fail "another last step"
+
+# At every stage, on other ranks and with other bytes.
+for stage in 0 1 2 3; do
+  rm -rf other
+  mkdir other
+  size=$((2 + stage % 2))
+  ranks $size "${run[@]}" --save other/model.safetensors --save-every 5 --save-best \
+    --stage $stage --bucket-bytes 4096 --log other.jsonl
+  equal_bytes $size "stage $stage"
+  same_saves other "stage $stage on $size ranks"
+  ranks 2 "${run[@]}" --save other/model.safetensors --save-every 4 --save-best --precision bf16 \
+    --stage $stage --checkpoint "kept-$stage" --checkpoint-every 4 --offload optimizer
+  equal_bytes 2 "bf16, stage $stage"
+done
+rm -rf other
+
+# Killed, and gone on with elsewhere: the best is known again.
+wait_for() {
+  for _ in $(seq 600); do
+    grep -qE "$1" "$2" 2> /dev/null && return
+    sleep 0.05
+  done
+  fail "no $1 in $2: $(cat "$2")"
+}
+many=(--data text.txt "${tiny[@]}" --steps 300 --eval-every 4 --eval-batches 1 --threads 1 --lr 0.03
+  --save-every 60 --save-best)
+rm -rf first && mkdir first killed
+alone "${many[@]}" --save first/model.safetensors --log first.jsonl
+for step in 30 110 190; do
+  mpirun -n 2 "$train_gpt" "${many[@]}" --save killed/model.safetensors --checkpoint saved \
+    --checkpoint-every 3 --log killed.jsonl > output.log 2>&1 < /dev/null &
+  job=$!
+  wait_for "\"step\":$step," killed.jsonl
+  pkill -KILL -f "^$train_gpt .*--checkpoint saved" || fail "nobody to kill before step $step"
+  wait "$job" && fail "a killed job returned 0"
+done
+ranks 3 "${many[@]}" --save killed/model.safetensors --checkpoint saved --log killed.jsonl --stage 3
+find killed -name '*.tmp' -delete  # of another number of ranks, or of a process that was killed
+same_saves killed "killed and gone on with"
+diff <(grep '"type":"eval"' first.jsonl) <(grep '"type":"eval"' killed.jsonl) || fail "other evals"
+grep -q '"best": {' saved/step-000000300/manifest.json || fail "no best in the manifest"
+# Without its file a best is none.
+rm -r killed/best saved/step-000000300
+ranks 2 "${many[@]}" --save killed/model.safetensors --checkpoint saved --log killed.jsonl
+grep -q 'the best weights so far, of step [0-9]*, are not there' stderr.log ||
+  fail "$(cat stderr.log)"
+
+# The other programs.
+mkdir image
+must_work mpirun -n 2 "$train_resnet" --steps 6 --batch 12 --micro-batch 4 --eval-every 2 \
+  --threads 1 --save image/model.safetensors --save-every 3 --save-best --log image.jsonl --stage 3
+equal_bytes 2 "train_resnet"
+cmp image/model.safetensors image/step-000000006/model.safetensors || fail "another last step"
+grep -q '"best":true' image.jsonl && [[ -s image/best/model.safetensors ]] || fail "no best image"
+mkdir ratings
+for objective in rating ranking; do
+  must_work mpirun -n 2 "$train_recommender" --steps 6 --batch 60 --micro-batch 12 --factors 10 \
+    --eval-every 2 --threads 1 --objective $objective --save ratings/$objective.safetensors \
+    --save-every 3 --save-best --log ratings.jsonl
+  equal_bytes 2 "train_recommender"
+  cmp ratings/$objective.safetensors ratings/step-000000006/$objective.safetensors ||
+    fail "another last step"
+  grep -q '"best":true' ratings.jsonl && [[ -s ratings/best/$objective.safetensors ]] ||
+    fail "no best recommender"
+done
+
+# The table before a run shows what saves take.
+alone --plan "${run[@]}"
+cp stdout.log plain.txt
+alone --plan "${run[@]}" --save model.safetensors --save-every 5
+grep -q 'a save besides' stdout.log || fail "$(cat stdout.log)"
+! grep -q 'a save besides' plain.txt || fail "a save in a run without one"
+
+# What cannot be is refused.
+save=("$train_gpt" "${run[@]}" --save model.safetensors)
+expect 'save-every is 0, expected at least 1' "${save[@]}" --save-every 0
+expect 'save-every is -3, expected at least 1' "${save[@]}" --save-every -3
+expect '--save-every: give --save' "$train_gpt" "${run[@]}" --save-every 5
+expect '--save-best: give --save' "$train_gpt" "${run[@]}" --save-best
+expect '--save-best: no evaluation' "${save[@]}" --save-best --eval-every 0
+expect '--save-best: no evaluation' "$train_recommender" --split none --save-best --save model
+expect 'is what --init reads' "$train_gpt" --data text.txt --init first/best/model.safetensors \
+  --save first/model.safetensors --save-best
+expect 'is what --init reads' "$train_gpt" --data text.txt \
+  --init first/step-000000060/model.safetensors --save first/model.safetensors --save-every 30
+mkdir -p best && cp text.txt best/model.safetensors
+expect 'is what --data reads' "$train_gpt" --data best/model.safetensors --save model.safetensors \
+  --save-best
+expect 'has its own of these names there' "${save[@]}" --save-every 5 --checkpoint .
+printf '{"model_type":"gpt2","n_layer":3,"n_head":2,"n_embd":16,"n_positions":16,"vocab_size":256}' \
+  > best/config.json
+expect 'best/config.json' "${save[@]}" --save-best
+rm -r best
+
+# A full disk: the run goes on, says so, and its end is as ever. The best that is there stays.
+if unshare --mount --map-root-user mount -t tmpfs none "$work" 2> /dev/null; then
+  mkdir -p disk
+  kilobytes=$((($(stat -c %s plain.safetensors) + 4095) / 4096 * 4))
+  unshare --mount --map-root-user bash -ec '
+    mount -t tmpfs -o size="$0"k none disk
+    mkdir disk/best disk/step-000000004
+    "$@"
+    find disk -type f > left.txt' $((kilobytes * 3 / 2 + 8)) \
+    mpirun -n 2 "$train_gpt" "${run[@]}" --save-every 4 --save disk/model.safetensors --log full.jsonl \
+    > stdout.log 2> stderr.log < /dev/null && fail "the last save has room: $(cat left.txt)"
+  grep -q '"type":"summary".*"equal":true,"ranks"' full.jsonl || fail "$(grep summary full.jsonl)"
+  grep -q 'the weights of step 8 were not saved: .*No space left on device; training goes on' \
+    stderr.log || fail "$(cat stderr.log)"
+  [[ $(grep -c '"type":"save".*"failed":".*No space left on device"' full.jsonl) == 2 ]] ||
+    fail "$(grep save full.jsonl)"
+  diff <(losses plain.jsonl) <(losses full.jsonl) || fail "a full disk changes losses"
+  grep -q 'the weights are in .* instead' stderr.log || fail "$(cat stderr.log)"
+else
+  printf 'skipped, because no small disk can be mounted here: saves on a full disk\n'
+fi

@@ -1,0 +1,93 @@
+#include "train/weight_saves.h"
+
+#include <filesystem>
+#include <utility>
+
+#include <spdlog/spdlog.h>
+
+#include "core/trace.h"
+#include "train/checkpoint/checkpoint.h"
+
+namespace tessera::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string beside(const std::string& path, const std::string& folder) {
+  const fs::path file(path);
+  return (file.parent_path() / folder / file.filename()).string();
+}
+
+}  // namespace
+
+std::string step_weights_path(const std::string& path, int64_t step) {
+  return beside(path, checkpoint_name(step));
+}
+
+std::string best_weights_path(const std::string& path) { return beside(path, "best"); }
+
+WeightSaves::WeightSaves(WeightSaveOptions options, const dist::World& world,
+                         optim::ZeroOptimizer& optimizer, RunLog& log, Open open,
+                         std::optional<BestEvaluation> best)
+    : options_(std::move(options)),
+      world_(world),
+      optimizer_(optimizer),
+      log_(log),
+      open_(std::move(open)),
+      best_(best) {
+  if (!options_.best || !best_) return;
+  const std::string path = best_weights_path(options_.path);
+  std::error_code error;
+  const bool lost = world.rank == 0 && !fs::exists(path, error);
+  if (dist::broadcast_text(*world.communicator, lost ? "lost" : "").empty()) return;
+  spdlog::warn(
+      "{}: the best weights so far, of step {}, are not there; the next evaluation is the "
+      "best again",
+      path, best_->step);
+  best_.reset();
+}
+
+bool WeightSaves::due(int64_t done, bool evaluated) const {
+  return (options_.every > 0 && done % options_.every == 0) || (options_.best && evaluated);
+}
+
+bool WeightSaves::keep_best(int64_t done, int64_t updates, const std::optional<Score>& score) {
+  if (!options_.best || !score || !score->valid()) return false;
+  if (best_ && !is_better(*score, *best_)) return false;
+  const std::string path = best_weights_path(options_.path);
+  const std::string why = save(path, updates);
+  if (!why.empty()) {
+    report_failure(done, path, why);
+    return false;
+  }
+  best_ = {.step = done, .value = score->value, .tie = score->tie};
+  return true;
+}
+
+void WeightSaves::after_step(int64_t done, int64_t updates) {
+  if (options_.every == 0 || done % options_.every != 0) return;
+  const std::string path = step_weights_path(options_.path, done);
+  const std::string why = save(path, updates);
+  if (!why.empty()) return report_failure(done, path, why);
+  log_.write(JsonObject().add("type", "save").add("step", done).add("path", path));
+}
+
+std::string WeightSaves::save(const std::string& path, int64_t updates) {
+  const trace::Scope scope("save");
+  ++count_;
+  return try_save_parameters(path, optimizer_, world_, [&](const std::string& to) {
+    fs::create_directories(fs::path(to).parent_path());
+    return open_(to, updates);
+  });
+}
+
+void WeightSaves::report_failure(int64_t done, const std::string& path, const std::string& why) {
+  log_.write(
+      JsonObject().add("type", "save").add("step", done).add("path", path).add("failed", why));
+  spdlog::warn("the weights of step {} were not saved: {}; training goes on", done, why);
+  // The folder goes where nothing is in it.
+  std::error_code ignored;
+  if (world_.rank == 0) fs::remove(fs::path(path).parent_path(), ignored);
+}
+
+}  // namespace tessera::train
