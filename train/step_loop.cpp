@@ -96,10 +96,10 @@ int64_t StepLoop::run_steps() {
     const bool evaluates = options_.eval_every > 0 && (last || done % options_.eval_every == 0);
     const uint8_t notes = running_->launched.notes();
     const bool saves = checkpoints_ && checkpoints_->saves(done, notes);
+    const bool saves_weights = saves_ && saves_->due(done, evaluates);
     stopped_ = checkpoints_ && !last && RunCheckpoints::stops(notes);
     // A GPU's step is logged while it computes the next one.
-    const bool looks =
-        last || evaluates || saves || stopped_ || (saves_ && saves_->due(done, evaluates));
+    const bool looks = last || evaluates || saves || saves_weights || stopped_;
     if (looks || !running_->launched.deferred()) log_running();
     if (evaluates) evaluate(done);
     if (saves_) saves_->after_step(done, done - skipped());
@@ -127,8 +127,11 @@ void StepLoop::launch(int64_t step) {
   const auto begin = Clock::now();
   std::optional<optim::LaunchedStep> launched;
   JsonObject description;
+  int64_t checkpoint_wait_ns = 0;
   try {
     optimizer_.micro_steps(step, options_.batch, work_.load, work_.loss);
+    // The update, which follows, changes what a checkpoint may still be written from.
+    if (checkpoints_) checkpoint_wait_ns = checkpoints_->wait_for_reads();
     launched = optimizer_.launch_step();
     description = work_.describe(step);
   } catch (...) {
@@ -136,7 +139,7 @@ void StepLoop::launch(int64_t step) {
     throw;
   }
   log_running();
-  running_ = {step, begin, *launched, Clock::now(), std::move(description)};
+  running_ = {step, begin, *launched, Clock::now(), std::move(description), checkpoint_wait_ns};
 }
 
 void StepLoop::log_running() {
@@ -177,7 +180,8 @@ StepLine StepLoop::line_of(Running& running) {
       .skipped = report.skipped,
       .samples_per_s = static_cast<double>(work_.units_per_step) / (ms / 1000),
       .step_ms = ms,
-      .comm_exposed_ms = static_cast<double>(report.exposed_ns) / 1e6};
+      .comm_exposed_ms = static_cast<double>(report.exposed_ns) / 1e6,
+      .checkpoint_wait_ms = static_cast<double>(running.checkpoint_wait_ns) / 1e6};
 }
 
 // Every rank comes here. All repeat the micro-batch to find where its loss went wrong; then one

@@ -100,6 +100,7 @@ class StepLoop {
     optim::LaunchedStep launched;
     Clock::time_point launch_end;
     JsonObject description;
+    int64_t checkpoint_wait_ns;
   };
 
   int64_t run_steps();

@@ -25,6 +25,9 @@ struct CheckpointOptions {
   int64_t every = 0;        // steps; 0: at the end, and when it is asked for
   int64_t keep = 3;         // the newest of them stay
   bool async = true;        // from a copy of the state, while steps go on
+  /// Bytes that a rank's copy takes at most; absent: all of its own state. What does not fit is
+  /// read where it lies, and the next update waits for it (train/checkpoint/state_copy.h).
+  std::optional<int64_t> staging = std::nullopt;
   int64_t saved_step = -1;  // of which the folder has a checkpoint already
 
   bool wanted() const { return !folder.empty(); }

@@ -11,6 +11,7 @@
 #include <string_view>
 
 #include "core/error.h"
+#include "train/checkpoint/checkpoint.h"
 
 namespace tessera::apps {
 namespace {
@@ -26,7 +27,8 @@ fs::path future_name(const std::string& path) {
     name = name.parent_path() / fs::read_symlink(name, error);
   }
   const fs::path resolved = fs::weakly_canonical(name, error);
-  return error ? name : resolved;
+  if (error) return name;
+  return resolved.has_filename() ? resolved : resolved.parent_path();  // of a folder with a slash
 }
 
 bool same_file(const std::string& a, const std::string& b) {
@@ -69,14 +71,14 @@ void check_streams(const GivenPath& output) {
   }
 }
 
-// The number N of a folder step-N; 0 where it is none.
+// The number of a folder that is called as those of saves, such as step-000000500; else 0.
 int64_t step_of_folder(const fs::path& folder) {
   constexpr std::string_view begin = "step-";
   const std::string name = folder.filename().string();
   if (!name.starts_with(begin)) return 0;
   int64_t step = 0;
-  const char* const end = name.data() + name.size();
-  return std::from_chars(name.data() + begin.size(), end, step).ptr == end ? step : 0;
+  std::from_chars(name.data() + begin.size(), name.data() + name.size(), step);
+  return name == train::checkpoint_name(step) ? step : 0;
 }
 
 // The files that saves in steps would write, as far as another path of the command line can be one

@@ -75,6 +75,11 @@ void add_checkpoint_options(Flags& app, CheckpointFlags& flags) {
       ->one_of({"on", "off"})
       ->capture_default_str()
       ->group(group);
+  app.add_bytes("--checkpoint-staging", flags.staging,
+                "Size that a rank's copy may have, as 1GiB or 0; the next update waits until the "
+                "rest is written (default: all)",
+                Zero::allowed)
+      ->group(group);
   app.add_option("--resume", flags.resume,
                  "Go on from: latest, the newest in DIR (with --checkpoint the default); never; or "
                  "the checkpoint in this folder")
@@ -90,6 +95,12 @@ void fill_checkpoints(CheckpointFlags& flags) {
   at_least("--checkpoint-every", flags.options.every, 0);
   at_least("--checkpoint-keep", flags.options.keep, 1);
   flags.options.async = flags.async == "on";
+  flags.options.staging = flags.staging;
+  if (flags.staging && !flags.options.staged()) {
+    fail_input(
+        "--checkpoint-staging: it limits the copy that checkpoints are written from while "
+        "steps go on; give --checkpoint, and --checkpoint-async on");
+  }
   if (flags.options.every > 0 && !flags.options.wanted()) {
     fail_input("--checkpoint-every: give --checkpoint, the folder to save in");
   }

@@ -26,6 +26,7 @@ struct CheckpointFlags {
   std::string resume;                // "latest", "never" or a checkpoint's folder
   std::vector<std::string> changed;  // what may differ from the checkpoint's run
   std::string async = "on";
+  std::optional<int64_t> staging;  // bytes
 };
 void add_checkpoint_options(Flags& app, CheckpointFlags& flags);
 /// Completes and checks. Throws InputError.

@@ -229,13 +229,14 @@ FlagOption Flags::add_flag(const std::string& names, bool& value, const std::str
 }
 
 FlagOption Flags::add_bytes(const std::string& names, std::optional<int64_t>& value,
-                            const std::string& help) {
+                            const std::string& help, Zero zero) {
   CLI::Option* const option = app_->add_option(names, CLI::callback_t(keep_texts), help);
   option->type_name("BYTES");
   Flag& flag = add(names, option, "BYTES");
   flag.value_text = [&value] { return in_words(value); };
-  flag.assign = [&value](const std::string& what, const std::string& text) {
-    value = parse_bytes(what.c_str(), text);
+  flag.assign = [&value, zero](const std::string& what, const std::string& text) {
+    const bool nothing = zero == Zero::allowed && text == "0";
+    value = nothing ? 0 : parse_bytes(what.c_str(), text);
   };
   return FlagOption(&flag);
 }

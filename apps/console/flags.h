@@ -33,6 +33,9 @@ struct Flag;  // flags.cpp
 /// one on another host; or not at all, where each rank may have its own.
 enum class Compared { value, presence, nothing };
 
+/// Whether a size may be 0, which is written without a unit.
+enum class Zero { refused, allowed };
+
 /// An option that was added; each call returns the option again.
 class FlagOption {
  public:
@@ -68,7 +71,7 @@ class Flags {
   FlagOption add_flag(const std::string& names, bool& value, const std::string& help);
   /// A size in bytes, with or without a unit (apps/console/quantity.h).
   FlagOption add_bytes(const std::string& names, std::optional<int64_t>& value,
-                       const std::string& help);
+                       const std::string& help, Zero zero = Zero::refused);
 
   /// What the help ends with: command lines, and what they do.
   void add_examples(const std::string& text) { examples_ = text; }

@@ -26,48 +26,6 @@ constexpr int64_t fetched_slots = 2;
 
 void add(int64_t& to, CheckedInt value) { to = (to + value).value(); }
 
-int64_t largest_bucket(const PlanGroup& group) {
-  int64_t largest = 0;
-  for (const dist::Bucket& bucket : group.layout.buckets()) {
-    largest = std::max(largest, bucket.elements);
-  }
-  return largest;
-}
-
-// What stages 2 and 3 keep of full gradients: a ring for two neighbours, and the slots of tied
-// parameters.
-CheckedInt ring_elements(const PlanGroup& group) {
-  CheckedInt tied = 0;
-  int64_t neighbours = 0;
-  int64_t before = 0;
-  for (const dist::Bucket& bucket : group.layout.buckets()) {
-    if (bucket.shared) {
-      tied += bucket.elements;
-      continue;
-    }
-    neighbours = std::max(neighbours, (CheckedInt(before) + bucket.elements).value());
-    before = bucket.elements;
-  }
-  return tied + neighbours;
-}
-
-// Tied blocks stay; of the others there are a block and, where one is gathered ahead, the next one,
-// which is on its way. In backward that is the next one that it reads.
-CheckedInt gathered_elements(const PlanGroup& group, bool ahead) {
-  CheckedInt tied = 0;
-  int64_t most = 0;
-  for (const bool backward : {false, true}) {
-    int64_t before = 0;
-    for (const PlanBlock& block : group.blocks) {
-      if (block.tied || (backward && !block.read_by_backward)) continue;
-      most = std::max(most, (CheckedInt(before) + block.elements).value());
-      if (ahead) before = block.elements;
-    }
-  }
-  for (const PlanBlock& block : group.blocks) tied += block.tied ? block.elements : 0;
-  return tied + most;
-}
-
 class Planner {
  public:
   Planner(const PlanInput& input, int64_t rank)
@@ -95,6 +53,7 @@ class Planner {
       plan_.parts.texts = dist::text_exchange_bytes(input_.ranks);
     }
     if (input_.checkpoints) add_checkpoints();
+    if (input_.checkpoint_staging) add_pieces();
     if (input_.staged) add_mirrors();
     sum_up();
     return plan_;
@@ -163,12 +122,27 @@ class Planner {
   }
 
   // The own shards, at every stage: f32 weights and state, or the values of frozen parameters.
+  // A copy always has those that are in a GPU's memory, and others as far as there is room.
   void add_staging(const PlanGroup& group) {
-    const int64_t bytes =
-        group.trainable ? (1 + input_.state_tensors) * f32_bytes : dtype_size(group.dtype);
+    const int64_t tensors = group.trainable ? 1 + input_.state_tensors : 1;
+    const int64_t bytes = group.trainable ? f32_bytes : dtype_size(group.dtype);
+    const bool on_host = input_.device.is_cpu() || (group.trainable && input_.offload);
     for (size_t p = 0; p < group.registered.size(); ++p) {
       const int64_t elements = group.layout.owned(static_cast<int>(p), rank_).size();
-      add(plan_.checkpoint, CheckedInt(elements) * bytes);
+      const CheckedInt piece = CheckedInt(elements) * bytes;
+      if (!on_host || !input_.checkpoint_limit) {
+        add(plan_.checkpoint, piece * tensors);
+      } else {
+        pieces_.insert(pieces_.end(), static_cast<size_t>(tensors), piece.value());
+      }
+    }
+  }
+
+  // Those that fit, the largest first.
+  void add_pieces() {
+    std::sort(pieces_.rbegin(), pieces_.rend());
+    for (const int64_t piece : pieces_) {
+      if (piece <= *input_.checkpoint_limit - plan_.checkpoint) add(plan_.checkpoint, piece);
     }
   }
 
@@ -344,6 +318,7 @@ class Planner {
   int64_t micro_steps_;
   int64_t trainable_ = 0;  // parameters
   int64_t parameter_blocks_ = 0;
+  std::vector<int64_t> pieces_;  // bytes of each that a copy may have
   int64_t largest_call_ = 0;  // bytes of the largest buffer of a collective on the device
   int64_t largest_sum_ = 0;   // and of the largest shard that a reduce_scatter gives
   Plan plan_;

@@ -116,6 +116,48 @@ int64_t first_trainable(const PlanInput& input) {
   return found - input.parameters.begin();
 }
 
+int64_t largest_bucket(const PlanGroup& group) {
+  int64_t largest = 0;
+  for (const dist::Bucket& bucket : group.layout.buckets()) {
+    largest = std::max(largest, bucket.elements);
+  }
+  return largest;
+}
+
+// What stages 2 and 3 keep of full gradients: a ring for two neighbours, and the slots of tied
+// parameters.
+CheckedInt ring_elements(const PlanGroup& group) {
+  CheckedInt tied = 0;
+  int64_t neighbours = 0;
+  int64_t before = 0;
+  for (const dist::Bucket& bucket : group.layout.buckets()) {
+    if (bucket.shared) {
+      tied += bucket.elements;
+      continue;
+    }
+    neighbours = std::max(neighbours, (CheckedInt(before) + bucket.elements).value());
+    before = bucket.elements;
+  }
+  return tied + neighbours;
+}
+
+// Tied blocks stay; of the others there are a block and, where one is gathered ahead, the next one,
+// which is on its way. In backward that is the next one that it reads.
+CheckedInt gathered_elements(const PlanGroup& group, bool ahead) {
+  CheckedInt tied = 0;
+  int64_t most = 0;
+  for (const bool backward : {false, true}) {
+    int64_t before = 0;
+    for (const PlanBlock& block : group.blocks) {
+      if (block.tied || (backward && !block.read_by_backward)) continue;
+      most = std::max(most, (CheckedInt(before) + block.elements).value());
+      if (ahead) before = block.elements;
+    }
+  }
+  for (const PlanBlock& block : group.blocks) tied += block.tied ? block.elements : 0;
+  return tied + most;
+}
+
 std::vector<PlanGroup> plan_groups(const PlanInput& input) {
   check(input);
   std::vector<PlanParameter> kinds;  // the first parameter of each group

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "dist/shard_layout.h"
+#include "optim/plan/checked_int.h"
 #include "optim/plan/plan_input.h"
 
 namespace tessera::optim {
@@ -38,6 +39,15 @@ struct PlanGroup {
     return registered[static_cast<size_t>(bucket.parameters.front())];
   }
 };
+
+/// Elements of the largest bucket.
+int64_t largest_bucket(const PlanGroup& group);
+/// Of what stages 2 and 3 keep of full gradients: a ring for two neighbours, and the slots of tied
+/// parameters.
+CheckedInt ring_elements(const PlanGroup& group);
+/// Elements that stage 3 gathers at once, at most; `ahead`: blocks are gathered before they are
+/// read.
+CheckedInt gathered_elements(const PlanGroup& group, bool ahead);
 
 /// Throws for a stage, dtype or number that cannot be.
 std::vector<PlanGroup> plan_groups(const PlanInput& input);

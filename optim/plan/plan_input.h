@@ -42,7 +42,9 @@ struct PlanInput {
   bool offload = false;
   bool graph = false;
   bool checkpoints = false;         // are written,
-  bool checkpoint_staging = false;  // from a copy of the own state
+  bool checkpoint_staging = false;  // from a copy of the own state,
+  /// of so many bytes at most; absent: of all of it
+  std::optional<int64_t> checkpoint_limit = std::nullopt;
   bool saves = false;               // weights are saved while the run goes on
   bool loss_scaling = false;        // also without parameters of f16
   int64_t statistics = 0;  // values of running statistics: two for each channel of a batch norm

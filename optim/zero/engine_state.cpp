@@ -23,8 +23,12 @@ StatePiece scalar_piece(const std::string& name, const std::string& kind, T valu
       .of = {name, kind, dtype_of<T>, {}}, .begin = 0, .end = 1, .values = values, .is_copy = true};
 }
 
-StatePiece whole(const StateTensor& tensor, const Tensor& values) {
-  return {.of = tensor, .begin = 0, .end = tensor.shape.elements(), .values = values};
+StatePiece statistics_piece(const StateTensor& tensor, const Tensor& values) {
+  return {.of = tensor,
+          .begin = 0,
+          .end = tensor.shape.elements(),
+          .values = values,
+          .of_forward = true};
 }
 
 void read_statistics(const StateSource& source, const std::string& path, Tensor to) {
@@ -76,9 +80,10 @@ std::vector<StatePiece> ZeroEngine::own_state() const {
   }
   for (const auto& [name, statistics] : statistics_.all()) {
     const Shape& shape = statistics->mean.shape();
-    list.push_back(whole({name, running_mean_kind, DType::f32, shape}, statistics->mean.detach()));
-    list.push_back(
-        whole({name, running_variance_kind, DType::f32, shape}, statistics->variance.detach()));
+    const StateTensor mean{name, running_mean_kind, DType::f32, shape};
+    const StateTensor variance{name, running_variance_kind, DType::f32, shape};
+    list.push_back(statistics_piece(mean, statistics->mean.detach()));
+    list.push_back(statistics_piece(variance, statistics->variance.detach()));
   }
   if (scaler_) {
     list.push_back(scalar_piece(scaler_name, scale_kind, scaler_->scale()));

@@ -34,6 +34,7 @@ struct StatePiece {
   int64_t end = 0;
   Tensor values;         // flat, where they lie: a view of what the next step changes
   bool is_copy = false;  // or not a view
+  bool of_forward = false;  // running statistics: what a forward observes, not what is trained
 };
 
 /// Where an optimizer takes its state from, by path.

@@ -4,7 +4,8 @@
 //   FAULT_FOLDER=/tmp/run FAULT_CALLS=fsync,rename FAULT_AT=3 FAULT=kill LD_PRELOAD=... train_gpt
 //
 // FAULT: kill (SIGKILL in place of the call), EIO, ENOSPC, or short (half of a write, then ENOSPC).
-// Without FAULT_AT it counts alone, and writes the number to FAULT_COUNT at the end.
+// Without FAULT_AT it counts alone, and writes the number to FAULT_COUNT at the end. With
+// FAULT_DELAY_MS each write of the folder takes so much longer, as on a slow disk.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -40,6 +41,11 @@ bool in_folder(int descriptor) {
   std::snprintf(link.data(), link.size(), "/proc/self/fd/%d", descriptor);
   const ssize_t length = ::readlink(link.data(), path.data(), path.size() - 1);
   return length > 0 && in_folder(path.data());
+}
+
+void delay() {
+  const long ms = std::atol(setting("FAULT_DELAY_MS"));
+  if (ms > 0) ::usleep(static_cast<useconds_t>(ms * 1000));
 }
 
 bool is(const char* fault) { return std::strcmp(setting("FAULT"), fault) == 0; }
@@ -81,6 +87,7 @@ extern "C" {
 ssize_t write(int descriptor, const void* data, size_t bytes) {
   static auto* const real = next<ssize_t(int, const void*, size_t)>("write");
   if (!in_folder(descriptor)) return real(descriptor, data, bytes);
+  delay();
   if (out_of_space) return fail_with(ENOSPC);
   if (!is_turn("write")) return real(descriptor, data, bytes);
   if (!is("short")) return fail_with(fault_error());
@@ -91,6 +98,7 @@ ssize_t write(int descriptor, const void* data, size_t bytes) {
 ssize_t pwrite(int descriptor, const void* data, size_t bytes, off_t position) {
   static auto* const real = next<ssize_t(int, const void*, size_t, off_t)>("pwrite");
   if (!in_folder(descriptor)) return real(descriptor, data, bytes, position);
+  delay();
   if (out_of_space) return fail_with(ENOSPC);
   if (!is_turn("write")) return real(descriptor, data, bytes, position);
   if (!is("short")) return fail_with(fault_error());

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # ctest: TIMEOUT 300
 # Weights that are saved while a run goes on, and the best of them: the same bits on any ranks and
-# stage, after a kill and a resume too, with planned bytes that are equal to the measured ones; disks
-# that are full; and checkpoints whose copy is limited.
+# stage, after a kill and a resume too, with planned bytes that are equal to the measured ones; a
+# disk that is full; and checkpoints whose copy is limited, on a slow disk.
 . "$(dirname "${BASH_SOURCE[0]}")/common.bash"
 train_resnet=$TESSERA_BIN/train_resnet
 train_recommender=$TESSERA_BIN/train_recommender
@@ -140,8 +140,7 @@ mkdir -p best && cp text.txt best/model.safetensors
 expect 'is what --data reads' "$train_gpt" --data best/model.safetensors --save model.safetensors \
   --save-best
 expect 'has its own of these names there' "${save[@]}" --save-every 5 --checkpoint .
-printf '{"model_type":"gpt2","n_layer":3,"n_head":2,"n_embd":16,"n_positions":16,"vocab_size":256}' \
-  > best/config.json
+sed -E 's/("n_layer": *)2/\13/' long/config.json > best/config.json
 expect 'best/config.json' "${save[@]}" --save-best
 rm -r best
 
@@ -154,8 +153,9 @@ if unshare --mount --map-root-user mount -t tmpfs none "$work" 2> /dev/null; the
     mkdir disk/best disk/step-000000004
     "$@"
     find disk -type f > left.txt' $((kilobytes * 3 / 2 + 8)) \
-    mpirun -n 2 "$train_gpt" "${run[@]}" --save-every 4 --save disk/model.safetensors --log full.jsonl \
-    > stdout.log 2> stderr.log < /dev/null && fail "the last save has room: $(cat left.txt)"
+    mpirun -n 2 "$train_gpt" "${run[@]}" --save-every 4 --save disk/model.safetensors \
+    --log full.jsonl > stdout.log 2> stderr.log < /dev/null &&
+    fail "the last save has room: $(cat left.txt)"
   grep -q '"type":"summary".*"equal":true,"ranks"' full.jsonl || fail "$(grep summary full.jsonl)"
   grep -q 'the weights of step 8 were not saved: .*No space left on device; training goes on' \
     stderr.log || fail "$(cat stderr.log)"
@@ -166,3 +166,47 @@ if unshare --mount --map-root-user mount -t tmpfs none "$work" 2> /dev/null; the
 else
   printf 'skipped, because no small disk can be mounted here: saves on a full disk\n'
 fi
+
+# Checkpoints from a copy of a limited size, on a slow disk: the update waits, and the bits stay.
+"${CXX:-c++}" -std=c++20 -shared -fPIC -O1 -o faults.so \
+  "$TESSERA_SOURCE_DIR/tests/apps/file_faults.cpp" -ldl || fail "no library of faults"
+digest() {
+  sed -nE "s/.*\"type\":\"checkpoint\",\"step\":$2,.*\"digest\":\"([0-9a-f]+)\".*/\1/p" "$1"
+}
+few=("${run[@]}" --steps 4 --warmup 1 --checkpoint-every 2)
+alone "${few[@]}" --checkpoint all --log all.jsonl
+# copied: the largest planned copy of a rank.
+copied() {
+  grep -oE '"checkpoint":\{"planned":[0-9]+' "$1" | grep -oE '[0-9]+$' | sort -n | tail -1
+}
+whole=$(copied all.jsonl)
+[[ -n $(digest all.jsonl 2) && -n $(digest all.jsonl 4) && $whole -gt 50000 ]] ||
+  fail "$(cat all.jsonl)"
+for stage in 0 1 2 3; do
+  for limit in 0 20K; do
+    rm -rf limited
+    must_work mpirun -n $((1 + stage % 3)) -x LD_PRELOAD="$work/faults.so" \
+      -x FAULT_FOLDER="$work/limited/step-" -x FAULT_DELAY_MS=4 \
+      "$train_gpt" "${few[@]}" --checkpoint "$work/limited" --checkpoint-staging $limit \
+      --stage $stage --log limited.jsonl
+    equal_bytes $((1 + stage % 3)) "a limited copy at stage $stage"
+    for step in 2 4; do
+      [[ $(digest limited.jsonl $step) == $(digest all.jsonl $step) ]] ||
+        fail "another checkpoint of step $step: stage $stage, $limit"
+    done
+    diff <(losses all.jsonl) <(losses limited.jsonl) || fail "other losses: stage $stage, $limit"
+    [[ $(copied limited.jsonl) -le 20000 && $(copied limited.jsonl) -gt 0 ]] ||
+      fail "$(copied limited.jsonl) of $whole bytes are copied"
+    grep -q '"step":3,.*"checkpoint_wait_ms":[1-9]' limited.jsonl ||
+      fail "no wait: $(cat limited.jsonl)"
+    grep -q '"type":"checkpoint","step":2,"wait_ms":[1-9]' limited.jsonl ||
+      fail "no wait: $(cat limited.jsonl)"
+  done
+done
+! grep -q wait_ms all.jsonl || fail "a wait for a whole copy: $(cat all.jsonl)"
+alone --plan "${few[@]}" --checkpoint all
+grep -q 'checkpoint besides' stdout.log || fail "$(cat stdout.log)"
+expect '--checkpoint-staging: it limits' "$train_gpt" "${run[@]}" --checkpoint-staging 1MiB
+expect '--checkpoint-staging: it limits' "$train_gpt" "${run[@]}" --checkpoint all \
+  --checkpoint-async off --checkpoint-staging 0
+expect 'expected a number' "$train_gpt" "${run[@]}" --checkpoint all --checkpoint-staging much

@@ -215,6 +215,51 @@ TEST_CASE("sizes of buckets take units") {
   CHECK(parse({"--bucket-bytes", "4096"}).bucket_bytes == 4096);
 }
 
+TEST_CASE("a checkpoint's copy may be limited, also to nothing") {
+  const auto staging = [](const char* text) {
+    return parse({"--checkpoint", "runs", "--checkpoint-staging", text})
+        .checkpoints.options.staging;
+  };
+  CHECK_FALSE(parse({"--checkpoint", "runs"}).checkpoints.options.staging.has_value());
+  CHECK(staging("0") == 0);
+  CHECK(staging("512K") == 512'000);
+  CHECK(staging("1MiB") == 1 << 20);
+  CHECK_THROWS_WITH(staging("-1"), ContainsSubstring("--checkpoint-staging is '-1'"));
+  CHECK_THROWS_WITH(parse({"--bucket-bytes", "0"}), ContainsSubstring("more than 0"));
+}
+
+TEST_CASE("weights that are saved in steps replace no input and no checkpoint") {
+  const auto refused = [](const std::vector<const char*>& more) {
+    std::vector<const char*> arguments = {"--save", "out/model.safetensors"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    try {
+      parse(arguments);
+    } catch (const InputError& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  const char* const best = "out/best/model.safetensors";
+  CHECK(refused({"--save-best", "--val-data", best}).starts_with("--save-best out/best/"));
+  CHECK(refused({"--val-data", best}).empty());
+  CHECK(refused({"--save-best", "--log", best}).find("would write the same file") !=
+        std::string::npos);
+  CHECK(refused({"--save-best", "--trace", "out/best/config.json"}).find("the same file") !=
+        std::string::npos);
+  const char* const step = "out/step-000000050/model.safetensors";
+  CHECK(refused({"--save-every", "25", "--val-data", step}).find("would be overwritten") !=
+        std::string::npos);
+  CHECK(refused({"--save-every", "20", "--val-data", step}).empty());
+  CHECK(refused({"--save-every", "25", "--val-data", "out/step-50/model.safetensors"}).empty());
+  CHECK(refused({"--save-every", "25", "--checkpoint", "out"}).find("has its own of these names") !=
+        std::string::npos);
+  CHECK(
+      refused({"--save-every", "25", "--checkpoint", "out/"}).find("has its own of these names") !=
+      std::string::npos);
+  CHECK(refused({"--save-best", "--checkpoint", "out"}).empty());
+  CHECK(refused({"--save-every", "25", "--checkpoint", "elsewhere"}).empty());
+}
+
 TEST_CASE("precision and what is kept where") {
   const TrainOptions plain = parse({});
   REQUIRE(parameter_dtype(plain.memory) == DType::f32);

@@ -6,7 +6,7 @@
 #include "core/block_digest.h"
 #include "core/error.h"
 #include "tests/support/catch.h"
-#include "tests/support/temporary_folder.h"
+#include "tests/support/shared_folder.h"
 #include "tests/support/tiny_training.h"
 #include "tests/support/tiny_vision.h"
 #include "train/checkpoint/run_checkpoints.h"
@@ -16,22 +16,6 @@ namespace {
 
 constexpr int64_t all_steps = 6;
 constexpr int64_t saved_step = 3;
-
-/// The same folder on every rank, of rank 0, gone when all ranks are through.
-class SharedFolder {
- public:
-  explicit SharedFolder(const dist::World& world)
-      : world_(world), path_(dist::broadcast_text(*world.communicator, own_.path("checkpoints"))) {}
-  ~SharedFolder() { world_.communicator->barrier(); }
-  SharedFolder(const SharedFolder&) = delete;
-  SharedFolder& operator=(const SharedFolder&) = delete;
-  const std::string& path() const { return path_; }
-
- private:
-  dist::World world_;
-  TemporaryFolder own_;
-  std::string path_;
-};
 
 struct Layout {
   dist::World world;

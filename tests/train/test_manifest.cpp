@@ -1,6 +1,7 @@
 #include "train/checkpoint/manifest.h"
 
 #include <functional>
+#include <limits>
 
 #include "core/digest.h"
 #include "core/error.h"
@@ -55,6 +56,53 @@ TEST_CASE("a manifest says what it was given") {
   CHECK(after.tensors[0].shape == Shape{30, 20});
   CHECK(after.tensors[1].dtype == DType::i64);
   CHECK(after.ranges == before.ranges);
+  CHECK_FALSE(after.best.has_value());
+}
+
+TEST_CASE("a manifest may know the best evaluation so far, and is not believed about it either") {
+  Manifest manifest = example();
+  manifest.best = {.step = 30, .value = 0.1, .tie = 2.0f / 3};
+  const Manifest after = train::parse_manifest("m.json", manifest_text(manifest));
+  CHECK(after.best == manifest.best);
+  for (const int64_t step : {0, 41}) {
+    manifest.best->step = step;
+    CHECK(refusal(manifest) == fmt::format("m.json: best: step is {} of 40 steps", step));
+  }
+  manifest.best = {.step = 30, .value = std::numeric_limits<double>::quiet_NaN()};
+  CHECK(refusal(manifest).find("m.json: best: value is null, expected a number") == 0);
+  // Of what another program wrote with a right checksum.
+  manifest.best = {.step = 30, .value = 0.5};
+  std::string text = manifest_text(manifest);
+  text.resize(text.rfind(",\n\"checksum\""));
+  const auto with = [&](const std::string& best) {
+    std::string changed = text;
+    const size_t begin = changed.find("\"best\": ") + 8;
+    changed.replace(begin, changed.find('}', begin) + 1 - begin, best);
+    return message_of<InputError>(
+        [&] { train::parse_manifest("m.json", train::with_checksum(changed)); });
+  };
+  CHECK(with("7").find("m.json: best: it is no JSON object") == 0);
+  CHECK(with(R"({"step":3})").find("m.json: best: it has no \"value\"") == 0);
+  CHECK(with(R"({"step":3,"value":"low","tie":0})").find("expected a number") != std::string::npos);
+  CHECK(with(R"({"step":-3,"value":1,"tie":0})").find("best: step") != std::string::npos);
+}
+
+TEST_CASE("of evaluations the better one is the best, and none that is not finite") {
+  using train::is_better;
+  const train::BestEvaluation best{.step = 3, .value = 0.5, .tie = 1};
+  CHECK(is_better({.value = 0.25}, best));
+  CHECK_FALSE(is_better({.value = 0.75}, best));
+  CHECK(is_better({.value = 0.75, .higher_is_better = true}, best));
+  CHECK_FALSE(is_better({.value = 0.25, .higher_is_better = true}, best));
+  for (const bool higher : {false, true}) {
+    CHECK(is_better({.value = 0.5, .higher_is_better = higher, .tie = 0.5}, best));
+    CHECK_FALSE(is_better({.value = 0.5, .higher_is_better = higher, .tie = 1}, best));
+    for (const double value :
+         {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity(),
+          -std::numeric_limits<double>::infinity()}) {
+      CHECK_FALSE(is_better({.value = value, .higher_is_better = higher}, best));
+    }
+  }
 }
 
 TEST_CASE("a manifest says what weights it is of, where that is known") {

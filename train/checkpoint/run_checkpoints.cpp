@@ -5,8 +5,11 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
+#include <chrono>
+#include <cmath>
 #include <cstring>
 #include <filesystem>
 
@@ -80,11 +83,7 @@ RunCheckpoints::RunCheckpoints(CheckpointOptions options, const dist::World& wor
       saved_step_(options_.saved_step) {
   signals = std::make_unique<Signals>();
   if (!options_.staged()) return;
-  for (const optim::StatePiece& piece : optimizer_.own_state_pieces()) {
-    if (piece.is_copy) continue;
-    staging_.push_back(
-        Tensor::empty(piece.values.shape(), piece.values.dtype(), Device{}, Category::checkpoint));
-  }
+  copy_ = StateCopy(options_, optimizer_.own_state_pieces(), optimizer_.options().offload);
 }
 
 RunCheckpoints::~RunCheckpoints() {
@@ -139,32 +138,41 @@ std::string RunCheckpoints::path(int64_t step) const {
   return (fs::path(options_.folder) / checkpoint_name(step)).string();
 }
 
-// Copies of what the next step changes.
-std::vector<optim::StatePiece> RunCheckpoints::staged_pieces() {
+std::vector<optim::StatePiece> RunCheckpoints::pieces_to_write() {
   std::vector<optim::StatePiece> pieces = optimizer_.own_state_pieces();
-  size_t next = 0;
-  for (optim::StatePiece& piece : pieces) {
-    if (piece.is_copy) continue;
-    if (options_.staged()) {
-      const Tensor copy = staging_[next++];
-      copy.copy_from(piece.values);
-      piece.values = copy;
-    } else {
-      piece.values = piece.values.to_host();
-    }
-  }
+  if (options_.staged()) return copy_.take(std::move(pieces));
+  for (optim::StatePiece& piece : pieces) piece.values = piece.values.to_host();
   return pieces;
+}
+
+int64_t RunCheckpoints::wait_for_reads() {
+  if (!reading_) return 0;
+  const trace::Scope scope("checkpoint wait");
+  const auto begin = std::chrono::steady_clock::now();
+  reading_.wait(true);
+  const auto waited = std::chrono::steady_clock::now() - begin;
+  const int64_t ns = std::chrono::duration_cast<std::chrono::nanoseconds>(waited).count();
+  waited_ns_ += ns;
+  return ns;
+}
+
+void RunCheckpoints::end_reading() {
+  reading_ = false;
+  reading_.notify_all();
 }
 
 void RunCheckpoints::start(const CheckpointInfo& info) {
   const trace::Scope scope("checkpoint");
   writing_ = info;
   phase_ = Phase::shards;
-  work([this, tensors = optimizer_.state_tensors(), pieces = staged_pieces(),
+  waited_ns_ = 0;
+  std::vector<optim::StatePiece> pieces = pieces_to_write();
+  reading_ = !std::ranges::all_of(pieces, &optim::StatePiece::is_copy);
+  work([this, tensors = optimizer_.state_tensors(), pieces = std::move(pieces),
         partial = partial_folder(options_.folder, info.step)] {
     fs::create_directories(partial);
-    shard_ =
-        shard_text(write_shard(partial, shard_name(world_.rank, world_.size), pieces, tensors));
+    shard_ = shard_text(write_shard(partial, shard_name(world_.rank, world_.size), pieces, tensors,
+                                    [this] { end_reading(); }));
   });
 }
 
@@ -203,6 +211,7 @@ void RunCheckpoints::conclude(const std::string& failure, const std::string& dig
   failure_ = failure;
   JsonObject line;
   line.add("type", "checkpoint").add("step", writing_.step);
+  if (waited_ns_ > 0) line.add("wait_ms", std::round(static_cast<double>(waited_ns_) / 1e3) / 1e3);
   if (failure.empty()) {
     saved_step_ = writing_.step;
     log_.write(line.add("path", path(writing_.step)).add("digest", digest));
@@ -225,6 +234,7 @@ void RunCheckpoints::work(std::function<void()> body) {
     } catch (const std::exception& error) {
       why_ = error.what();
     }
+    end_reading();  // also where it failed
     busy_ = false;
   });
 }

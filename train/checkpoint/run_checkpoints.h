@@ -4,7 +4,8 @@
 // the disk. That its rank has written its part each rank notes with the next step's flags
 // (ZeroOptimizer::set_notes); when all have, rank 0's thread writes the manifest, and notes that
 // too. So every rank knows after the same step what has become of it. Without `async` all of this
-// happens between two steps.
+// happens between two steps. A copy may be limited (CheckpointOptions::staging): then the next
+// update waits until what is not in it has been read.
 //
 //   SIGUSR1            save after the step, and go on
 //   SIGUSR2, SIGTERM   save after the step, and end
@@ -17,6 +18,7 @@
 #include <vector>
 
 #include "train/checkpoint/checkpoint.h"
+#include "train/checkpoint/state_copy.h"
 #include "train/report/run_log.h"
 #include "train/training_run.h"
 
@@ -59,6 +61,12 @@ class RunCheckpoints {
   /// written is skipped, and logged. Where one cannot be written the run goes on, and is warned;
   /// the ones before it stay. Collective.
   void after_step(int64_t done, int64_t skipped, uint8_t notes);
+  /// Returns when no state is read in place any more, and how long that took in nanoseconds; 0
+  /// where nothing was. Must be called before each update, where the options limit the copy:
+  /// between ZeroOptimizer::micro_steps and launch_step, and before anything else that changes
+  /// state.
+  int64_t wait_for_reads();
+
   /// Saves what is not saved, and waits until it is on the disk. Throws where it cannot be written.
   /// Returns where the last checkpoint is. Collective.
   std::string finish(int64_t done, int64_t skipped);
@@ -68,11 +76,12 @@ class RunCheckpoints {
 
   void start(const CheckpointInfo& info);
   void write_own_shard(const CheckpointInfo& info, std::vector<optim::StatePiece> pieces);
-  std::vector<optim::StatePiece> staged_pieces();
+  std::vector<optim::StatePiece> pieces_to_write();
   /// The next phase, once the work of this one is done on all ranks. Collective.
   void advance();
   void write_manifest(const std::vector<std::string>& shards);
   void conclude(const std::string& failure, const std::string& digest);
+  void end_reading();
   void work(std::function<void()> body);
   void join();
   std::string path(int64_t step) const;
@@ -82,12 +91,14 @@ class RunCheckpoints {
   optim::ZeroOptimizer& optimizer_;
   RunLog& log_;
   CheckpointInfo info_;
-  std::vector<Tensor> staging_;  // a copy of each piece
+  StateCopy copy_;
 
   Phase phase_ = Phase::idle;
   CheckpointInfo writing_;  // what the running phases are about
   std::thread thread_;
   std::atomic<bool> busy_ = false;
+  std::atomic<bool> reading_ = false;  // state where it lies, which must not change meanwhile
+  int64_t waited_ns_ = 0;              // for this checkpoint's reads, on this rank
   std::string shard_;  // of the thread: what it has written,
   std::string digest_;
   std::string why_;          // or why not

@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <map>
+#include <ranges>
 #include <sstream>
 
 #include "core/digest.h"
@@ -27,7 +28,8 @@ std::string shard_name(int rank, int ranks) {
 
 WrittenShard write_shard(const std::string& folder, const std::string& name,
                          const std::vector<optim::StatePiece>& pieces,
-                         const std::vector<optim::StateTensor>& tensors) {
+                         const std::vector<optim::StateTensor>& tensors,
+                         const std::function<void()>& views_read) {
   std::vector<nn::SafetensorsSpec> specs;
   for (const optim::StatePiece& piece : pieces) {
     specs.push_back({piece_name(piece), piece.of.dtype, {piece.end - piece.begin}});
@@ -38,19 +40,27 @@ WrittenShard write_shard(const std::string& folder, const std::string& name,
   nn::SafetensorsWriter file(path, std::move(specs));
   WrittenShard result;
   int64_t end = std::ssize(file.header());
-  for (const optim::StatePiece& piece : pieces) file.write(piece_name(piece), piece.values);
-  // Digests are made while the disk is busy.
-  for (const optim::StatePiece& piece : pieces) {
-    const int64_t offset = file.position(piece_name(piece));
-    end = std::max(end, offset + piece.values.bytes());
-    result.ranges.push_back(
-        {.tensor = numbers.at(piece.of.path()),
-         .begin = piece.begin,
-         .end = piece.end,
-         .file = 0,
-         .offset = offset,
-         .digest = digest_of_blocks(piece.of.path(), piece.begin, dtype_size(piece.of.dtype),
-                                    bytes_of(piece.values))});
+  for (const bool copies : {false, true}) {
+    const auto of_turn = [copies](const optim::StatePiece& piece) {
+      return piece.is_copy == copies;
+    };
+    for (const optim::StatePiece& piece : pieces | std::views::filter(of_turn)) {
+      file.write(piece_name(piece), piece.values);
+    }
+    // Digests are made while the disk is busy.
+    for (const optim::StatePiece& piece : pieces | std::views::filter(of_turn)) {
+      const int64_t offset = file.position(piece_name(piece));
+      end = std::max(end, offset + piece.values.bytes());
+      result.ranges.push_back(
+          {.tensor = numbers.at(piece.of.path()),
+           .begin = piece.begin,
+           .end = piece.end,
+           .file = 0,
+           .offset = offset,
+           .digest = digest_of_blocks(piece.of.path(), piece.begin, dtype_size(piece.of.dtype),
+                                      bytes_of(piece.values))});
+    }
+    if (!copies && views_read) views_read();
   }
   file.commit();
   result.file = {.name = name,

@@ -2,6 +2,7 @@
 // that is called after what it is a part of, "wte.weight/exp_avg/131072".
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -15,11 +16,13 @@ struct WrittenShard {
   std::vector<CheckpointRange> ranges;
 };
 
-/// Writes pieces, which are in the host's memory, to a file in `folder`, and digests them. When it
-/// returns the file is on the disk. `tensors` is the optimizer's list. Throws where it cannot.
+/// Writes pieces, which are in the host's memory, to a file in `folder`, and digests them: first
+/// those that are no copies, after which it calls `views_read`, if it is given. When it returns the
+/// file is on the disk. `tensors` is the optimizer's list. Throws where it cannot.
 WrittenShard write_shard(const std::string& folder, const std::string& name,
                          const std::vector<optim::StatePiece>& pieces,
-                         const std::vector<optim::StateTensor>& tensors);
+                         const std::vector<optim::StateTensor>& tensors,
+                         const std::function<void()>& views_read = nullptr);
 
 /// "shard-00001-of-00004.safetensors", by number from 0.
 std::string shard_name(int rank, int ranks);

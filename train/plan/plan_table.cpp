@@ -52,7 +52,8 @@ bool lacks_workspace(const PlannedRun& run) {
 }  // namespace
 
 int64_t node_bytes(const optim::Plan& plan, int64_t ranks, int64_t ranks_per_node) {
-  const optim::CheckedInt rank = optim::CheckedInt(plan.peak()) + plan.host.memory();
+  const optim::CheckedInt rank =
+      optim::CheckedInt(plan.peak()) + plan.host.memory() + plan.checkpoint;
   return (rank * std::min(ranks, ranks_per_node)).value();
 }
 
@@ -61,19 +62,20 @@ std::string memory_table(const std::vector<PlannedRun>& runs, int64_t ranks_per_
     return ranks_per_node == 1 ? 0 : node_bytes(run.plan, run.ranks, ranks_per_node);
   };
   const bool unknown = std::any_of(runs.begin(), runs.end(), lacks_workspace);
-  std::string text = table(
-      {{"parameters", [](const auto& run) { return run.plan.parameters; }},
-       {"gathered therein", [](const auto& run) { return run.plan.parts.gathered; }, false},
-       {"gradients", [](const auto& run) { return run.plan.gradients; }},
-       {"optimizer state", [](const auto& run) { return run.plan.optimizer_state; }},
-       {"communication", [](const auto& run) { return run.plan.communication; }},
-       {"activations", [](const auto& run) { return run.plan.activations; }, false},
-       {"workspace", [](const auto& run) { return run.plan.workspace; }, unknown},
-       {"total", [](const auto& run) { return run.plan.peak(); }},
-       {"on the host", [](const auto& run) { return run.plan.host.memory(); }, false},
-       {"all of a node", node, false},
-       {"padding therein", [](const auto& run) { return run.plan.padding; }}},
-      runs);
+  std::string text =
+      table({{"parameters", [](const auto& run) { return run.plan.parameters; }},
+             {"gathered therein", [](const auto& run) { return run.plan.parts.gathered; }, false},
+             {"gradients", [](const auto& run) { return run.plan.gradients; }},
+             {"optimizer state", [](const auto& run) { return run.plan.optimizer_state; }},
+             {"communication", [](const auto& run) { return run.plan.communication; }},
+             {"activations", [](const auto& run) { return run.plan.activations; }, false},
+             {"workspace", [](const auto& run) { return run.plan.workspace; }, unknown},
+             {"total", [](const auto& run) { return run.plan.peak(); }},
+             {"checkpoint besides", [](const auto& run) { return run.plan.checkpoint; }, false},
+             {"on the host", [](const auto& run) { return run.plan.host.memory(); }, false},
+             {"all of a node", node, false},
+             {"padding therein", [](const auto& run) { return run.plan.padding; }}},
+            runs);
   if (unknown) {
     text += fmt::format("workspace is unknown here and in no total: the GPU's cuBLASLt says what "
                         "products take, and there is no usable GPU ({})\n",

@@ -110,9 +110,13 @@ JsonObject step_line(const StepLine& step, const std::string& unit) {
       .add("lr", step.lr);
   if (step.loss_scale) line.add("loss_scale", *step.loss_scale);
   if (step.skipped) line.add("skipped", true);
-  return line.add(unit + "_per_s", rounded(step.samples_per_s))
+  line.add(unit + "_per_s", rounded(step.samples_per_s))
       .add("step_ms", rounded(step.step_ms))
       .add("comm_exposed_ms", rounded(step.comm_exposed_ms));
+  if (step.checkpoint_wait_ms > 0) {
+    line.add("checkpoint_wait_ms", rounded(step.checkpoint_wait_ms));
+  }
+  return line;
 }
 
 JsonObject eval_line(int64_t step, float val_loss) {

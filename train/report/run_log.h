@@ -55,6 +55,7 @@ struct StepLine {
   double samples_per_s = 0;  // tokens, or images
   double step_ms = 0;
   double comm_exposed_ms = 0;
+  double checkpoint_wait_ms = 0;  // of the update, until a checkpoint has read what it changes
 };
 
 /// Begins a header: the program that writes it and Tessera's version.

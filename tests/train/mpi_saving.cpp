@@ -1,0 +1,260 @@
+// Weights that a run saves while it goes on, and checkpoints whose copy is limited: the bits of a
+// run without them at every stage, planned bytes that are equal to the measured ones, and a best
+// file that does not depend on whether the run was interrupted.
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <sstream>
+
+#include "core/error.h"
+#include "tests/support/catch.h"
+#include "tests/support/shared_folder.h"
+#include "tests/support/tiny_training.h"
+#include "tests/support/tiny_vision.h"
+#include "train/plan/run_plan.h"
+#include "train/step_loop.h"
+
+namespace tessera::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int64_t all_steps = 6;
+
+std::string read_file(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+struct LoopRun {
+  DType dtype = DType::f32;
+  int stage = 2;
+  bool frozen = false;  // the first layer
+  train::LoopOptions loop = {};
+  std::vector<double> scores = {};  // of the evaluation after each step
+};
+
+train::LoopOptions six_steps() { return {.steps = all_steps, .batch = {.global = 26, .micro = 2}}; }
+
+struct Outcome {
+  Weights weights;
+  bool equal = false;      // planned and measured bytes
+  int64_t checkpoint = 0;  // planned bytes
+  std::string log;
+};
+
+template <class Model>
+Outcome run_loop(const LoopRun& given, Model& model, const Training& training,
+                 const dist::World& world, const std::string& log_path) {
+  train::TrainingRun run{
+      .rule = training.rule,
+      .zero = {.stage = given.stage, .bucket_bytes = 6000, .clip = 0.5f, .seed = 3},
+      .loop = given.loop};
+  run.loop.batch = training.batch;
+  train::set_up_messages(false);
+  const auto log = train::begin_run({.log = log_path}, world);
+  optim::ZeroOptimizer optimizer(model, run.rule, world, run.zero);
+  if (run.loop.checkpoints.wanted()) {
+    if (const auto found = train::find_checkpoint(run.loop.checkpoints.folder, world)) {
+      train::restore_checkpoint(*found, optimizer);
+      run.loop.first_step = found->manifest().step;
+      run.loop.skipped = found->manifest().skipped;
+      run.loop.best = found->manifest().best;
+    }
+  }
+  Outcome outcome;
+  {
+    train::StepLoop loop(run.loop, world, optimizer, *log,
+                         {.unit = "samples",
+                          .units_per_step = training.batch.global,
+                          .forward = training.loss,
+                          .evaluate = [&](int64_t done) -> train::StepWork::Evaluation {
+                            const double value = given.scores[static_cast<size_t>(done) - 1];
+                            return {train::eval_line(done, 1), "", train::Score{.value = value}};
+                          },
+                          .open_weights =
+                              [&](const std::string& path, int64_t updates) {
+                                return train::open_weights(path, model, {.batches = updates});
+                              }});
+    loop.train();
+    const optim::Plan plan =
+        train::plan_run(run, static_cast<const nn::Module&>(model), train::place_of(world));
+    const train::RankReport report = train::measure(plan, loop.count(), world);
+    outcome.equal = report.equal();
+    INFO(report.table());
+    CHECK(outcome.equal);
+    outcome.checkpoint = plan.checkpoint;
+  }
+  outcome.weights = weights_of(optimizer);
+  if (world.rank == 0 && !log_path.empty()) outcome.log = read_file(log_path);
+  return outcome;
+}
+
+Outcome run_gpt(const LoopRun& given, const std::string& log_path = "") {
+  TinyRun tiny{.batch = given.loop.batch, .dtype = given.dtype};
+  models::Gpt model(tiny.model);
+  model.to(given.dtype);
+  for (const auto& named : model.named_parameters()) {
+    if (given.frozen && named.name.starts_with("h.0.")) named.parameter.set_trainable(false);
+  }
+  return run_loop(given, model, tiny_training(tiny, model), fresh_world(), log_path);
+}
+
+Outcome run_vision(const LoopRun& given) {
+  const TinyVision tiny;
+  models::ResNet model(tiny.model);
+  return run_loop(given, model, tiny_training(tiny, model), fresh_world(), "");
+}
+
+std::string digest_of(const std::string& folder) {
+  const auto found = train::find_checkpoint(folder, job_world());
+  REQUIRE(found != nullptr);
+  CHECK(found->manifest().step == all_steps);
+  job_world().communicator->barrier();
+  return found->manifest().digest.text();
+}
+
+struct Kind {
+  DType dtype;
+  int stage;
+  bool frozen;
+};
+constexpr Kind kinds[] = {{DType::f32, 0, false},  {DType::f32, 1, true},  {DType::f32, 2, false},
+                          {DType::f32, 3, true},   {DType::bf16, 0, true}, {DType::bf16, 1, false},
+                          {DType::bf16, 3, false}, {DType::f16, 2, true}};
+
+TEST_CASE("saving weights in steps changes no bits, and is in the plan") {
+  const dist::World world = job_world();
+  for (const auto& [dtype, stage, frozen] : kinds) {
+    CAPTURE(stage, dtype_name(dtype), frozen);
+    const SharedFolder folder(world);
+    LoopRun run{.dtype = dtype, .stage = stage, .frozen = frozen, .loop = six_steps()};
+    const Weights expected = run_gpt(run).weights;
+    run.loop.weights = {.path = folder.path() + "/w.safetensors", .every = 2};
+    CHECK(run_gpt(run).weights == expected);
+    world.communicator->barrier();
+    for (const int64_t step : {2, 4, 6}) {
+      CHECK(fs::exists(train::step_weights_path(run.loop.weights.path, step)));
+    }
+  }
+}
+
+TEST_CASE("a save that cannot be written is a line of the log, and is counted") {
+  const dist::World world = job_world();
+  const SharedFolder folder(world);
+  // A file is where the second save would have its folder.
+  if (world.rank == 0) {
+    fs::create_directories(folder.path());
+    std::ofstream(fs::path(folder.path()) / train::checkpoint_name(4)) << "in the way";
+  }
+  world.communicator->barrier();
+  LoopRun run{.stage = 3, .loop = six_steps()};
+  run.loop.weights = {.path = folder.path() + "/w.safetensors", .every = 2};
+  const std::string log = run_gpt(run, folder.path() + "/log.jsonl").log;
+  if (world.rank != 0) return;
+  CHECK(log.find(R"({"type":"save","step":2,"path":")") != std::string::npos);
+  const size_t failed = log.find(R"({"type":"save","step":4,)");
+  REQUIRE(failed != std::string::npos);
+  CHECK(log.find(R"("failed":")", failed) < log.find('\n', failed));
+  CHECK(log.find(R"({"type":"save","step":6,"path":")") != std::string::npos);
+}
+
+// After steps 1 to 6: the first is best, then the fourth; a NaN and an infinity never are, and of
+// equal ones the first is.
+const double nan_value = std::numeric_limits<double>::quiet_NaN();
+const double infinite = std::numeric_limits<double>::infinity();
+const std::vector<double> scores = {2.5, nan_value, 2.75, 1.5, -infinite, 1.5};
+
+TEST_CASE("the best weights are those of the best evaluation, also of a run that was interrupted") {
+  const dist::World world = job_world();
+  const SharedFolder whole(world);
+  LoopRun run{.stage = 1, .loop = six_steps(), .scores = scores};
+  run.loop.eval_every = 1;
+  run.loop.weights = {.path = whole.path() + "/w.safetensors", .every = 1, .best = true};
+  if (world.rank == 0) fs::create_directories(whole.path());
+  world.communicator->barrier();
+  const std::string log = run_gpt(run, whole.path() + "/log.jsonl").log;
+  const std::string best = read_file(train::best_weights_path(run.loop.weights.path));
+  CHECK(best == read_file(train::step_weights_path(run.loop.weights.path, 4)));
+  CHECK_FALSE(best.empty());
+  if (world.rank == 0) {
+    CHECK(log.find(R"("step":1,"val_loss":1,"best":true)") != std::string::npos);
+    CHECK(log.find(R"("step":2,"val_loss":1,"best")") == std::string::npos);
+    CHECK(log.find(R"("step":6,"val_loss":1,"best")") == std::string::npos);
+  }
+  // Interrupted before the best, and after it.
+  for (const int64_t stop : {2, 5}) {
+    CAPTURE(stop);
+    const SharedFolder cut(world);
+    LoopRun part = run;
+    part.loop.weights = {.path = cut.path() + "/w.safetensors", .best = true};
+    part.loop.checkpoints = {.folder = cut.path() + "/checkpoints"};
+    part.loop.steps = stop;
+    run_gpt(part);
+    part.loop.steps = all_steps;
+    part.stage = 3;
+    run_gpt(part);
+    const auto found = train::find_checkpoint(part.loop.checkpoints.folder, world);
+    REQUIRE(found != nullptr);
+    CHECK(found->manifest().best == train::BestEvaluation{.step = 4, .value = 1.5});
+    CHECK(read_file(train::best_weights_path(part.loop.weights.path)) == best);
+    world.communicator->barrier();
+  }
+}
+
+TEST_CASE("a limited copy gives the same checkpoint, and is as large as planned") {
+  if (!job_world().communicator->device().is_cpu()) return;  // refused: the next test
+  const dist::World world = job_world();
+  for (const auto& [dtype, stage, frozen] : kinds) {
+    LoopRun run{.dtype = dtype, .stage = stage, .frozen = frozen, .loop = six_steps()};
+    const Weights expected = run_gpt(run).weights;
+    std::string digest;
+    int64_t all = 0;
+    for (const auto& limit :
+         {std::optional<int64_t>(), std::optional<int64_t>(0), std::optional<int64_t>(6000)}) {
+      CAPTURE(stage, dtype_name(dtype), frozen, limit.value_or(-1));
+      const SharedFolder folder(world);
+      run.loop.checkpoints = {.folder = folder.path(), .every = 1, .staging = limit};
+      const Outcome outcome = run_gpt(run);
+      CHECK(outcome.weights == expected);
+      if (digest.empty()) digest = digest_of(folder.path());
+      CHECK(digest_of(folder.path()) == digest);
+      if (!limit) all = outcome.checkpoint;
+      // Beyond the limit are counts and the loss scale alone.
+      if (limit) CHECK(outcome.checkpoint <= std::max<int64_t>(*limit, 400));
+      if (limit == 0) CHECK(outcome.checkpoint < all);
+    }
+  }
+}
+
+TEST_CASE("running statistics are always in the copy") {
+  if (!job_world().communicator->device().is_cpu()) return;
+  const dist::World world = job_world();
+  LoopRun run{.loop = six_steps()};
+  run.loop.steps = all_steps;
+  std::string digest;
+  for (const auto& limit : {std::optional<int64_t>(), std::optional<int64_t>(0)}) {
+    const SharedFolder folder(world);
+    run.loop.checkpoints = {.folder = folder.path(), .every = 2, .staging = limit};
+    const int64_t held = run_vision(run).checkpoint;
+    if (limit) CHECK((held > 0) == (world.rank == 0));
+    if (digest.empty()) digest = digest_of(folder.path());
+    CHECK(digest_of(folder.path()) == digest);
+  }
+}
+
+TEST_CASE("a GPU's state cannot be read in place") {
+  if (job_world().communicator->device().is_cpu()) return;
+  const dist::World world = job_world();
+  const SharedFolder folder(world);
+  LoopRun run{.loop = six_steps()};
+  run.loop.checkpoints = {.folder = folder.path(), .staging = 0};
+  CHECK(message_of<InputError>([&] { run_gpt(run); }).find("the state is on the GPU") !=
+        std::string::npos);
+}
+
+}  // namespace
+}  // namespace tessera::test
