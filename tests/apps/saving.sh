@@ -75,11 +75,11 @@ wait_for() {
   done
   fail "no $1 in $2: $(cat "$2")"
 }
-many=(--data text.txt "${tiny[@]}" --steps 300 --eval-every 4 --eval-batches 1 --threads 1 --lr 0.03
-  --save-every 60 --save-best)
+many=(--data text.txt "${tiny[@]}" --steps 160 --eval-every 4 --eval-batches 1 --threads 1 --lr 0.03
+  --save-every 40 --save-best)
 rm -rf first && mkdir first killed
 alone "${many[@]}" --save first/model.safetensors --log first.jsonl
-for step in 30 110 190; do
+for step in 30 90; do
   mpirun -n 2 "$train_gpt" "${many[@]}" --save killed/model.safetensors --checkpoint saved \
     --checkpoint-every 3 --log killed.jsonl > output.log 2>&1 < /dev/null &
   job=$!
@@ -91,9 +91,9 @@ ranks 3 "${many[@]}" --save killed/model.safetensors --checkpoint saved --log ki
 find killed -name '*.tmp' -delete  # of another number of ranks, or of a process that was killed
 same_saves killed "killed and gone on with"
 diff <(grep '"type":"eval"' first.jsonl) <(grep '"type":"eval"' killed.jsonl) || fail "other evals"
-grep -q '"best": {' saved/step-000000300/manifest.json || fail "no best in the manifest"
+grep -q '"best": {' saved/step-000000160/manifest.json || fail "no best in the manifest"
 # Without its file a best is none.
-rm -r killed/best saved/step-000000300
+rm -r killed/best saved/step-000000160
 ranks 2 "${many[@]}" --save killed/model.safetensors --checkpoint saved --log killed.jsonl
 grep -q 'the best weights so far, of step [0-9]*, are not there' stderr.log ||
   fail "$(cat stderr.log)"
@@ -135,7 +135,7 @@ expect '--save-best: no evaluation' "$train_recommender" --split none --save-bes
 expect 'is what --init reads' "$train_gpt" --data text.txt --init first/best/model.safetensors \
   --save first/model.safetensors --save-best
 expect 'is what --init reads' "$train_gpt" --data text.txt \
-  --init first/step-000000060/model.safetensors --save first/model.safetensors --save-every 30
+  --init first/step-000000080/model.safetensors --save first/model.safetensors --save-every 20
 mkdir -p best && cp text.txt best/model.safetensors
 expect 'is what --data reads' "$train_gpt" --data best/model.safetensors --save model.safetensors \
   --save-best
@@ -186,7 +186,7 @@ for stage in 0 1 2 3; do
   for limit in 0 20K; do
     rm -rf limited
     must_work mpirun -n $((1 + stage % 3)) -x LD_PRELOAD="$work/faults.so" \
-      -x FAULT_FOLDER="$work/limited/step-" -x FAULT_DELAY_MS=4 \
+      -x FAULT_FOLDER="$work/limited/step-" -x FAULT_DELAY_MS=3 \
       "$train_gpt" "${few[@]}" --checkpoint "$work/limited" --checkpoint-staging $limit \
       --stage $stage --log limited.jsonl
     equal_bytes $((1 + stage % 3)) "a limited copy at stage $stage"
