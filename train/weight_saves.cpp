@@ -65,7 +65,7 @@ bool WeightSaves::keep_best(int64_t done, int64_t updates, const std::optional<S
 }
 
 void WeightSaves::after_step(int64_t done, int64_t updates) {
-  if (options_.every == 0 || done % options_.every != 0) return;
+  if (options_.every <= 0 || done % options_.every != 0) return;
   const std::string path = step_weights_path(options_.path, done);
   const std::string why = save(path, updates);
   if (!why.empty()) return report_failure(done, path, why);

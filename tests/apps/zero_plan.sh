@@ -28,6 +28,22 @@ must_work "$zero_plan" --preset gpt2-xl --ranks 1000000 --ranks-per-node 8 --pre
   --node-bandwidth 200GB --latency 5us --staging 100MB
 grep -q '1,000,000' stdout.log || fail "no million ranks"
 
+# Saves of weights while a run goes on: what stages 1 to 3 send in one, as it is planned for a run.
+must_work "$zero_plan" --ranks 2
+! grep -q 'a save besides' stdout.log || fail "a save, and nobody asked"
+must_work "$zero_plan" --ranks 2 --saves
+grep -q 'a save besides' stdout.log || fail "$(cat stdout.log)"
+must_work "$zero_plan" --ranks 2 --stage 2 --saves --json saves.json
+must_work "$zero_plan" --ranks 2 --stage 2 --json plain.json
+python3 - << 'PYTHON'
+import json
+saves, plain = (json.load(open(name))["stages"][0] for name in ("saves.json", "plain.json"))
+assert saves["save_traffic"] > 4 * 400_000 and "save_traffic" not in plain, saves
+assert saves["parts"]["saved"] > 0 == plain["parts"]["saved"], saves["parts"]
+assert saves["memory"]["communication"] > plain["memory"]["communication"], saves["memory"]
+assert saves["traffic"] == plain["traffic"]
+PYTHON
+
 # expect PATTERN ARGUMENT...
 expect() {
   local pattern=$1 status=0
