@@ -144,6 +144,15 @@ TEST_CASE("a loop that lacks what it is asked for is refused") {
   CHECK_THAT(refusal({.forward = forward, .load = [](const MicroBatch&) {}}),
              ContainsSubstring("one of load and loss alone"));
   CHECK_THAT(refusal({.forward = forward}), ContainsSubstring("an evaluation every 2 steps"));
+  LoopOptions options{.steps = 1, .batch = run.loop.batch, .weights = {.path = "w", .every = 1}};
+  const auto saving = [&](const StepWork& work) {
+    return test::message_of<Error>([&] { StepLoop(options, world, optimizer, log, work); });
+  };
+  CHECK_THAT(saving({.forward = forward}), ContainsSubstring("nothing that opens their file"));
+  options.weights = {.path = "w", .best = true};
+  const auto open = [&](const std::string& path, int64_t) { return open_weights(path, model); };
+  CHECK_THAT(saving({.forward = forward, .open_weights = open}),
+             ContainsSubstring("there is no evaluation"));
 }
 
 TEST_CASE("weights go out of an optimizer and into another one") {
