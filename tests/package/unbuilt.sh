@@ -29,4 +29,5 @@ missing "${programs[@]}" "${libraries[@]/#/tessera_}"
 mkdir -p "$build/bin"
 touch "$build"/bin/{generate,train_gpt}
 for library in "${libraries[@]}"; do touch "$build/libtessera_$library.a"; done
-missing checkpoint comm_bench predict recommend relaunch train_recommender train_resnet tune zero_plan
+missing checkpoint comm_bench predict recommend relaunch train_recommender train_resnet tune \
+  zero_plan
