@@ -84,7 +84,6 @@ class Members {
     for (const auto& [key, text] : value.items()) list.push_back({key, text_of(name, text)});
     return list;
   }
-  bool has(const char* name) const { return object_.contains(name); }
   std::string member(const char* name) const { return fmt::format("{}: {}", where_, name); }
 
   static BlockDigest digest_of(const std::string& member, const std::string& text) {
