@@ -24,8 +24,6 @@ namespace {
 
 constexpr const char* as_rank = "--as-rank";
 
-void say(const std::string& text) { std::fputs(("relaunch: " + text + "\n").c_str(), stderr); }
-
 std::string own_path() {
   std::string path(4096, '\0');
   const ssize_t length = ::readlink("/proc/self/exe", path.data(), path.size());
@@ -38,16 +36,19 @@ std::string own_path() {
 class Relaunch {
  public:
   explicit Relaunch(const RelaunchOptions& options)
-      : options_(options), ranks_(options.ranks), hosts_(options.hosts) {}
+      : options_(options), ranks_(options.ranks), hosts_(options.hosts) {
+    // Whoever reads this program's words may go; the run goes on.
+    ::signal(SIGPIPE, SIG_IGN);
+  }
 
   /// Returns the exit code.
   int run() {
     warn_without_checkpoints();
     for (int restart = 0;; ++restart) {
       const JobEnd job = run_one_job(command(), ranks_, signals_, asked_);
-      if (asked_.to_interrupt) return 128 + SIGINT;
       const Verdict verdict = judge(job);
       if (verdict.kind == Verdict::Kind::finished) return 0;
+      if (asked_.to_interrupt) return 128 + SIGINT;
       const std::string why = take_away(verdict);
       const std::string reason = reason_to_end(verdict, restart);
       if (!reason.empty()) {
@@ -64,7 +65,7 @@ class Relaunch {
     std::vector<std::string> words = options_.mpirun;
     words.insert(words.end(), {"-n", std::to_string(ranks_)});
     if (!hosts_.empty()) words.insert(words.end(), {"--host", hosts_text(hosts_)});
-    words.insert(words.end(), {own_path(), as_rank});
+    words.insert(words.end(), {path_, as_rank});
     words.insert(words.end(), options_.command.begin(), options_.command.end());
     return words;
   }
@@ -80,18 +81,20 @@ class Relaunch {
   std::string take_away(const Verdict& verdict) {
     if (verdict.kind == Verdict::Kind::stalled) remember(-1, verdict.step, 0);
     if (verdict.kind != Verdict::Kind::lost_ranks) return verdict.why;
-    std::vector<int> lost;
+    std::vector<size_t> places;
     std::vector<std::string> texts;
     for (const LostRank& rank : verdict.lost) {
-      lost.push_back(rank.rank);
-      const std::string place =
-          hosts_.empty() ? "" : fmt::format(" on {}", host_of(hosts_, rank.rank).name);
+      std::string place;
+      if (!hosts_.empty()) {
+        places.push_back(host_of(hosts_, rank.rank, rank.host));
+        place = " on " + hosts_[places.back()].name;
+      }
       texts.push_back(
           fmt::format("rank {}{} {} in step {}", rank.rank, place, rank.why, rank.step));
       remember(rank.rank, rank.step, rank.signal);
     }
-    ranks_ -= static_cast<int>(std::ssize(lost));
-    if (!hosts_.empty()) hosts_ = without_ranks(hosts_, lost);
+    ranks_ -= static_cast<int>(std::ssize(verdict.lost));
+    hosts_ = without_places(hosts_, places);
     return fmt::format("{}", fmt::join(texts, ", "));
   }
 
@@ -115,6 +118,7 @@ class Relaunch {
   }
 
   const RelaunchOptions& options_;
+  const std::string path_ = own_path();
   int ranks_;
   std::vector<Host> hosts_;
   SignalQueue signals_{{SIGCHLD, SIGTERM, SIGINT, SIGUSR1, SIGUSR2}};

@@ -22,10 +22,25 @@ std::vector<std::string> words(const std::string& text) {
 void check_hosts(RelaunchOptions& options, const std::string& hosts, bool ranks_given) {
   if (hosts.empty()) return;
   options.hosts = parse_hosts(hosts);
-  const int slots = slots_of(options.hosts);
+  const auto slots = static_cast<int>(slots_of(options.hosts));
   if (!ranks_given) options.ranks = slots;
   if (options.ranks != slots) {
     fail_input("--ranks is {}, but --hosts {} has places for {}", options.ranks, hosts, slots);
+  }
+}
+
+// Another place to go on from would be gone back to at each restart.
+void check_resume(const std::vector<std::string>& command) {
+  constexpr std::string_view flag = "--resume";
+  for (size_t i = 0; i < command.size(); ++i) {
+    std::string value;
+    if (command[i] == flag && i + 1 < command.size()) value = command[i + 1];
+    if (command[i].starts_with("--resume=")) value = command[i].substr(flag.size() + 1);
+    if (value.empty() || value == "latest") continue;
+    fail_input(
+        "--resume {}: a restart would go back there, expected latest; copy a checkpoint to the "
+        "folder of --checkpoint to begin with it",
+        value);
   }
 }
 
@@ -74,6 +89,7 @@ RelaunchCommandLine parse_relaunch_command_line(int argc, const char* const* arg
   options.mpirun = words(mpirun);
   if (options.mpirun.empty()) fail_input("--mpirun is empty");
   if (dashes != arguments.end()) options.command.assign(dashes + 1, arguments.end());
+  check_resume(options.command);
   if (options.command.empty()) {
     fail_input("the program to run is missing: relaunch -n 4 -- train_gpt ...");
   }

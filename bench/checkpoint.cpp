@@ -89,7 +89,7 @@ int run(int argc, char** argv, dist::World& world) {
       TESSERA_CHECK(found != nullptr, "{}: there is no checkpoint", options.folder);
       train::restore_checkpoint(*found, optimizer);
     }));
-    if (world.rank == 0 && !options.loads) train::prune_checkpoints(options.folder, 1);
+    if (world.rank == 0 && !options.loads) train::prune_checkpoints(options.folder, INT64_MAX, 1);
   }
   if (world.rank == 0) {
     fmt::print(R"({{"bytes":{},"save_ms":[{:.1f}],"load_ms":[{:.1f}]}})"

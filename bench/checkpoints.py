@@ -8,7 +8,8 @@ memory: a blocking save of GPT-2 124M with AdamW's moments by 2 ranks to --memor
 way back, against torch.distributed.checkpoint and torch.save. disk: the same to --disk, flushed by
 all, and against dd with as many writers and bytes. training: what an asynchronous checkpoint every
 20 steps adds to a step of micro on 2 ranks. restart: from a kill of all ranks to the next finished
-step of nano. Each prints rows of a table; runs alternate, and a row has medians.
+step of nano. relaunch: from the kill of one rank of three to the next finished step of the two that are
+left. Each prints rows of a table; runs alternate, and a row has medians.
 """
 import argparse
 import json
@@ -157,7 +158,37 @@ def restart(args):
         f"{statistics.median(times):.2f} s", "", "< 3 s")
 
 
-QUESTIONS = {"memory": memory, "disk": disk, "training": training, "restart": restart}
+def relaunch(args):
+    """A rank of three is killed, and relaunch goes on with two."""
+    times = []
+    for _ in range(args.rounds):
+        with tempfile.TemporaryDirectory(dir=args.disk) as folder:
+            log = pathlib.Path(folder) / "log.jsonl"
+            command = train_gpt(args, folder, log, "--preset", "nano", "--steps", "100000",
+                                "--eval-every", "0", "--checkpoint", f"{folder}/run",
+                                "--checkpoint-every", "10")
+            program = command[command.index("-n") + 2:]
+            job = subprocess.Popen([args.bin / "relaunch", "-n", "3", "--", *program],
+                                   env=environment(1), stdin=subprocess.DEVNULL,
+                                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            wait_for_steps(log, 35)
+            ranks = subprocess.run(["pgrep", "-f", f"^{program[0]} .*{folder}"],
+                                   capture_output=True, text=True, check=True).stdout.split()
+            begin = time.perf_counter()
+            os.kill(int(ranks[1]), signal.SIGKILL)
+            while '"type":"resume"' not in log.read_text():
+                time.sleep(0.005)
+            before = log.read_text().split('"type":"resume"')[0].count('"type":"step"')
+            wait_for_steps(log, before + 1)
+            times.append(time.perf_counter() - begin)
+            job.send_signal(signal.SIGTERM)
+            job.wait()
+    row("from the kill of one rank of three to the next finished step of two, relaunch, nano",
+        f"{statistics.median(times):.2f} s", "", "< 3 s")
+
+
+QUESTIONS = {"memory": memory, "disk": disk, "training": training, "restart": restart,
+             "relaunch": relaunch}
 
 
 def main():

@@ -1,17 +1,17 @@
 #include "core/run_status.h"
 
-#include <fcntl.h>
-#include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <atomic>
 #include <cerrno>
+#include <charconv>
 #include <cstdlib>
 #include <cstring>
-#include <filesystem>
+#include <string_view>
 
 #include "core/error.h"
 
@@ -33,15 +33,28 @@ void* map_status(int descriptor) {
   return ::mmap(nullptr, sizeof(Mapped), PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
 }
 
-// Null where nobody wants to know, or where the file is not what the variable promises.
+constexpr const char* file_name = "tessera-run-status";
+
+// Whether a descriptor is such a file: a number may be that of another one, where something between
+// the starter and this process has closed what it inherited.
+bool is_status(int descriptor) {
+  std::array<char, 64> target{};
+  const std::string link = fmt::format("/proc/self/fd/{}", descriptor);
+  const ssize_t length = ::readlink(link.c_str(), target.data(), target.size());
+  struct stat file {};
+  return length > 0 && std::string_view(target.data()).find(file_name) != std::string_view::npos &&
+         ::fstat(descriptor, &file) == 0 && file.st_size == static_cast<off_t>(sizeof(Mapped));
+}
+
+// Null where nobody wants to know.
 Mapped* own_status() {
-  const char* const path = std::getenv(run_status_variable);
-  if (path == nullptr) return nullptr;
-  const int descriptor = ::open(path, O_RDWR | O_CLOEXEC);
-  if (descriptor < 0) return nullptr;
-  const bool fits = ::lseek(descriptor, 0, SEEK_END) == static_cast<off_t>(sizeof(Mapped));
-  void* const mapped = fits ? map_status(descriptor) : MAP_FAILED;
-  ::close(descriptor);
+  const char* const text = std::getenv(run_status_variable);
+  if (text == nullptr) return nullptr;
+  int descriptor = -1;
+  const std::string_view number = text;
+  std::from_chars(number.data(), number.data() + number.size(), descriptor);
+  if (descriptor < 0 || !is_status(descriptor)) return nullptr;
+  void* const mapped = map_status(descriptor);
   return mapped == MAP_FAILED ? nullptr : static_cast<Mapped*>(mapped);
 }
 
@@ -61,30 +74,28 @@ void publish_waiting(bool waits) {
 }
 
 void publish_failure(RunFailure failure, std::span<const int> absent) {
+  static std::atomic_flag published;
   Mapped* const mapped = status();
-  if (mapped == nullptr || mapped->failure != RunFailure::none) return;
+  if (mapped == nullptr || published.test_and_set()) return;
   const size_t count = std::min(absent.size(), mapped->absent.size());
   for (size_t i = 0; i < count; ++i) mapped->absent[i] = absent[i];
   mapped->absent_count = static_cast<int32_t>(count);
   mapped->failure = failure;
 }
 
-RunStatusFile::RunStatusFile()
-    : path_((std::filesystem::temp_directory_path() / "tessera-rank-XXXXXX").string()) {
-  const int descriptor = ::mkostemp(path_.data(), O_CLOEXEC);
-  if (descriptor < 0) fail("{}: cannot be made: {}", path_, std::strerror(errno));
-  const bool sized = ::ftruncate(descriptor, sizeof(Mapped)) == 0;
-  mapped_ = sized ? map_status(descriptor) : MAP_FAILED;
-  const int error = errno;
-  ::close(descriptor);
+RunStatusFile::RunStatusFile() : descriptor_(::memfd_create(file_name, 0)) {
+  if (descriptor_ < 0) fail("a file in memory cannot be made: {}", std::strerror(errno));
+  const bool sized = ::ftruncate(descriptor_, sizeof(Mapped)) == 0;
+  mapped_ = sized ? map_status(descriptor_) : MAP_FAILED;
   if (mapped_ != MAP_FAILED) return;
-  ::unlink(path_.c_str());
-  fail("{}: cannot be mapped into memory: {}", path_, std::strerror(error));
+  const int error = errno;
+  ::close(descriptor_);
+  fail("a file in memory cannot be mapped: {}", std::strerror(error));
 }
 
 RunStatusFile::~RunStatusFile() {
   ::munmap(mapped_, sizeof(Mapped));
-  ::unlink(path_.c_str());
+  ::close(descriptor_);
 }
 
 RunStatus RunStatusFile::read() const {

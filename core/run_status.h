@@ -1,10 +1,10 @@
-// What a process tells the program that has started it, in a way that outlives it: a small file,
-// which both map into memory, so that the last finished step can be read also after a SIGKILL.
-// `relaunch` starts ranks like this. The environment variable TESSERA_RUN_STATUS names the file;
-// without it nothing is told to anybody.
+// What a process tells the program that has started it, in a way that outlives it: a small file in
+// memory, which both map, so that the last finished step can be read also after a SIGKILL.
+// `relaunch` starts ranks like this. The process inherits the open file, whose number the
+// environment variable TESSERA_RUN_STATUS has; without it nothing is told to anybody.
 //
 //   RunStatusFile file;                                       // the starter's
-//   setenv(run_status_variable, file.path().c_str(), 1);
+//   setenv(run_status_variable, file.number().c_str(), 1);
 //   ... start the process, wait for its end ...
 //   RunStatus status = file.read();
 #pragma once
@@ -26,7 +26,7 @@ enum class RunFailure : int32_t {
 };
 
 struct RunStatus {
-  int64_t finished_steps = 0;  // that are finished, counted over all processes of the run
+  int64_t finished_steps = 0;  // counted from the beginning of the run, over all its processes
   RunFailure failure = RunFailure::none;
   std::vector<int> absent = {};  // ranks for which a stalled collective has waited; at most 64
   bool waits = false;            // for other ranks, in a collective in which nothing moves
@@ -40,17 +40,18 @@ void publish_failure(RunFailure failure, std::span<const int> absent = {});
 /// The starter's side.
 class RunStatusFile {
  public:
-  /// Makes the file in the directory for temporary files. Throws Error where it cannot.
+  /// Throws Error where the system has no such files. Processes that are started while this lives
+  /// inherit it.
   RunStatusFile();
-  ~RunStatusFile();  // removes it
+  ~RunStatusFile();
   RunStatusFile(const RunStatusFile&) = delete;
   RunStatusFile& operator=(const RunStatusFile&) = delete;
 
-  const std::string& path() const { return path_; }
+  std::string number() const { return std::to_string(descriptor_); }
   RunStatus read() const;
 
  private:
-  std::string path_;
+  int descriptor_ = -1;
   void* mapped_ = nullptr;
 };
 

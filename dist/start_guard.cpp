@@ -2,8 +2,10 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <charconv>
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <string>
 #include <string_view>
@@ -29,9 +31,12 @@ double timeout_in(int argc, const char* const* argv) {
     if (text.starts_with('=')) text.remove_prefix(1);
     double value = 0;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-    if (error == std::errc() && value > 0) timeout_s = value;
+    if (error == std::errc() && std::isfinite(value) && value > 0) timeout_s = value;
   }
-  return timeout_s;
+  // To start takes seconds by itself on a busy machine.
+  constexpr double least_s = 10;
+  constexpr double most_s = 1e7;
+  return std::clamp(timeout_s, least_s, most_s);
 }
 
 }  // namespace

@@ -9,9 +9,9 @@
 
 namespace tessera::dist {
 
-/// While it lives, and for no longer than --comm-timeout of the command line (by default
-/// default_comm_timeout_s); then it says so and ends the process with exit code 1, at which the
-/// launcher ends the others.
+/// Where it lives longer than --comm-timeout of the command line (10 s at least, by default
+/// default_comm_timeout_s) it says so and ends the process with exit code 1, at which the launcher
+/// ends the others.
 class StartGuard {
  public:
   StartGuard(int argc, const char* const* argv);

@@ -105,7 +105,9 @@ class SafetensorsWriter {
   /// Where a tensor's bytes begin in the file.
   int64_t position(std::string_view name) const;
 
-  /// Makes the file appear at `path`. Throws where an element was not written.
+  /// Throws where an element was not written.
+  void check_complete() const;
+  /// Makes the file appear at `path`. Throws as check_complete does.
   void commit();
 
  private:

@@ -6,6 +6,7 @@
 #include <spdlog/spdlog.h>
 
 #include "core/random.h"
+#include "core/run_status.h"
 #include "core/text/output_file.h"
 #include "core/text/step_number.h"
 #include "core/trace.h"
@@ -45,6 +46,7 @@ StepLoop::StepLoop(const LoopOptions& options, const dist::World& world,
       log_(log),
       work_(std::move(work)),
       progress_(options.steps, world.rank == 0, work_.unit) {
+  publish_finished_steps(options.first_step);
   if (options.checkpoints.wanted()) {
     checkpoints_ =
         std::make_unique<RunCheckpoints>(options.checkpoints, world, optimizer, log,

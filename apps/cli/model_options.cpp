@@ -134,7 +134,8 @@ void add_device_options(Flags& app, dist::DeviceOptions& options) {
       ->one_of({"auto", "nccl", "mpi"})
       ->group(group);
   app.add_option("--comm-timeout", options.timeout_s,
-                 "Seconds without progress after which a collective ends the job")
+                 "Seconds without progress after which a collective, or the start (10 at least), "
+                 "ends the job")
       ->capture_default_str()
       ->group(group);
 }

@@ -158,12 +158,22 @@ Resumed::Resumed(const CheckpointFlags& flags, const dist::World& world) : flags
   if (flags.options.wanted() && world.rank == 0) {
     claimed_ = std::make_unique<train::CheckpointFolder>(flags.options.folder);
   }
-  if (flags.resume == "never") return;
   if (flags.resume == "latest") {
     checkpoint_ = train::find_checkpoint(flags.options.folder, world);
-  } else {
-    checkpoint_ = train::open_checkpoint(flags.resume, world);
+    return;
   }
+  if (flags.resume != "never") checkpoint_ = train::open_checkpoint(flags.resume, world);
+  if (flags.options.wanted()) check_no_later_steps();
+}
+
+// Later checkpoints would be taken for this run's newest ones.
+void Resumed::check_no_later_steps() const {
+  const std::vector<int64_t> steps = train::checkpoint_steps(flags_.options.folder);
+  if (steps.empty() || steps.front() <= step()) return;
+  fail_input(
+      "--resume {}: {} has a checkpoint of step {}, from which a later start would go on; remove "
+      "the checkpoints after step {}, or give --checkpoint another folder",
+      flags_.resume, flags_.options.folder, steps.front(), step());
 }
 
 int Resumed::threads(int given, const dist::World& world) const {
@@ -229,6 +239,12 @@ void Resumed::place(train::LoopOptions& loop) const {
   loop.first_step = step();
   loop.skipped = skipped();
   if (found()) loop.best = checkpoint_->manifest().best;
+  const bool only_longer = std::ranges::all_of(
+      flags_.changed, [](const std::string& name) { return name == "steps" || name == "epochs"; });
+  if (loop.best && !only_longer) {
+    spdlog::info("the run was changed, so its best evaluation is looked for anew");
+    loop.best.reset();
+  }
   loop.checkpoints.saved_step = found() && flags_.resume == "latest" ? step() : -1;
   if (!found()) return;
   spdlog::info("going on from {}, after step {}, digest {}", checkpoint_->folder(), step(),

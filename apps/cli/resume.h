@@ -70,6 +70,7 @@ class Resumed {
   JsonObject log_line(const JsonObject& header) const;
 
  private:
+  void check_no_later_steps() const;
   void check_imported(const dist::Settings& run) const;
 
   const CheckpointFlags& flags_;

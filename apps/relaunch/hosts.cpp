@@ -1,5 +1,6 @@
 #include "apps/relaunch/hosts.h"
 
+#include <algorithm>
 #include <charconv>
 #include <set>
 
@@ -8,10 +9,10 @@
 namespace tessera::apps {
 namespace {
 
-constexpr int most_slots = 1 << 20;
+constexpr int most_slots = 1 << 20;  // of all hosts
 
 Host parse_host(const std::string& text, const std::string& all) {
-  const size_t colon = text.rfind(':');
+  const size_t colon = text.find(':');
   Host host{.name = text.substr(0, colon)};
   bool good = !host.name.empty();
   if (good && colon != std::string::npos) {
@@ -21,16 +22,6 @@ Host parse_host(const std::string& text, const std::string& all) {
   }
   if (!good) fail_input("--hosts {}: '{}' is not NAME or NAME:RANKS", all, text);
   return host;
-}
-
-// The place in the list of a rank's host.
-size_t index_of(const std::vector<Host>& hosts, int rank) {
-  int before = 0;
-  for (size_t i = 0; i < hosts.size(); ++i) {
-    before += hosts[i].slots;
-    if (rank < before) return i;
-  }
-  fail("hosts: rank {} of {} has no place", rank, before);
 }
 
 }  // namespace
@@ -46,6 +37,10 @@ std::vector<Host> parse_hosts(const std::string& text) {
     }
     begin = end + 1;
   }
+  if (slots_of(hosts) > most_slots) {
+    fail_input("--hosts {}: it has places for {} ranks, expected at most {}", text, slots_of(hosts),
+               most_slots);
+  }
   return hosts;
 }
 
@@ -57,19 +52,25 @@ std::string hosts_text(const std::vector<Host>& hosts) {
   return text;
 }
 
-int slots_of(const std::vector<Host>& hosts) {
-  int slots = 0;
+int64_t slots_of(const std::vector<Host>& hosts) {
+  int64_t slots = 0;
   for (const Host& host : hosts) slots += host.slots;
   return slots;
 }
 
-const Host& host_of(const std::vector<Host>& hosts, int rank) {
-  return hosts[index_of(hosts, rank)];
+size_t host_of(const std::vector<Host>& hosts, int rank, const std::string& name) {
+  const auto named = std::ranges::find(hosts, name, &Host::name);
+  if (named != hosts.end()) return static_cast<size_t>(named - hosts.begin());
+  int before = 0;
+  for (size_t i = 0; i < hosts.size(); ++i) {
+    before += hosts[i].slots;
+    if (rank < before) return i;
+  }
+  fail("hosts: rank {} of {} has no place", rank, before);
 }
 
-std::vector<Host> without_ranks(std::vector<Host> hosts, const std::vector<int>& ranks) {
-  const std::vector<Host> before = hosts;
-  for (const int rank : ranks) --hosts[index_of(before, rank)].slots;
+std::vector<Host> without_places(std::vector<Host> hosts, const std::vector<size_t>& places) {
+  for (const size_t place : places) hosts[place].slots = std::max(0, hosts[place].slots - 1);
   std::erase_if(hosts, [](const Host& host) { return host.slots == 0; });
   return hosts;
 }

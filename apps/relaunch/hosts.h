@@ -1,6 +1,8 @@
 // The hosts of a job, "a:2,b:4": their names and how many ranks each of them may get.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -17,12 +19,14 @@ struct Host {
 std::vector<Host> parse_hosts(const std::string& text);
 /// As mpirun's --host takes it.
 std::string hosts_text(const std::vector<Host>& hosts);
-int slots_of(const std::vector<Host>& hosts);
+int64_t slots_of(const std::vector<Host>& hosts);
 
-/// The host of a rank. Ranks fill one host after the other, as mpirun places them by default.
-const Host& host_of(const std::vector<Host>& hosts, int rank);
+/// The place in the list of the host that a rank runs on: that of the name by which the host calls
+/// itself, or, where the list has other names, as its address, by the rank's number. mpirun fills
+/// one host after the other by default.
+size_t host_of(const std::vector<Host>& hosts, int rank, const std::string& name);
 
-/// The hosts without the places of some ranks. A host without a place is left out.
-std::vector<Host> without_ranks(std::vector<Host> hosts, const std::vector<int>& ranks);
+/// The hosts without a slot for each of these places. A host without a slot is left out.
+std::vector<Host> without_places(std::vector<Host> hosts, const std::vector<size_t>& places);
 
 }  // namespace tessera::apps

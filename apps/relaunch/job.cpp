@@ -12,13 +12,17 @@
 #include <cstring>
 #include <optional>
 #include <string_view>
+#include <thread>
 
 #include "core/error.h"
 
 namespace tessera::apps {
 namespace {
 
+bool line_open = false;  // what was written last has not ended its line
+
 void write_text(std::string_view text) {
+  if (!text.empty()) line_open = text.back() != '\n';
   while (!text.empty()) {
     const ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());
     if (written < 0 && errno == EINTR) continue;
@@ -52,7 +56,9 @@ class RunningJob {
 
   JobEnd wait() {
     int status = 0;
-    while (::waitpid(process_, &status, WNOHANG) == 0) {
+    for (pid_t ended = 0; ended == 0;) {
+      ended = ::waitpid(process_, &status, WNOHANG);
+      TESSERA_CHECK(ended >= 0, "waitpid: {}", std::strerror(errno));
       constexpr int soon_ms = 50;
       std::array<pollfd, 2> ready{{{.fd = open_ ? output_ : -1, .events = POLLIN, .revents = 0},
                                    {.fd = signals_.descriptor(), .events = POLLIN, .revents = 0}}};
@@ -88,6 +94,7 @@ class RunningJob {
       if (signal.number == SIGUSR1) waiting_.push_back(SIGUSR1);
       if (signal.number == SIGUSR2 || signal.number == SIGTERM) {
         asked_.to_stop = true;
+        if (!told_) told_ = Clock::now();
         waiting_.push_back(SIGUSR2);
       }
       if (signal.number == SIGINT) {
@@ -99,11 +106,17 @@ class RunningJob {
     }
   }
 
-  // mpirun can pass them on once all ranks are there.
+  // mpirun can pass them on once all ranks are there. Where they do not come, as where a host does
+  // not answer, a run that was told to end has nothing to save.
   void pass_signals_on() {
-    if (begun_ < end_.ranks) return;
-    for (const int signal : waiting_) ::kill(process_, signal);
-    waiting_.clear();
+    constexpr std::chrono::seconds patience(15);
+    if (begun_ == end_.ranks) {
+      for (const int signal : waiting_) ::kill(process_, signal);
+      waiting_.clear();
+    } else if (told_ && Clock::now() - *told_ > patience) {
+      died_ = told_;
+      ::kill(process_, SIGTERM);
+    }
   }
 
   // When a rank dies, mpirun ends the others and itself in about a second. It waits for ever where
@@ -113,6 +126,8 @@ class RunningJob {
     if (!died_ || Clock::now() - *died_ <= patience) return;
     end_.hung = true;
     ::kill(process_, SIGKILL);
+    // The parents of its ranks look every second.
+    std::this_thread::sleep_for(std::chrono::milliseconds(1500));
   }
 
   void take(const RankRecord& record) {
@@ -127,6 +142,7 @@ class RunningJob {
   SignalQueue& signals_;
   Asked& asked_;
   JobEnd end_;
+  std::optional<Clock::time_point> told_;  // when this process was told to end the run
   std::optional<Clock::time_point> died_;  // when it became known that a rank has
   pid_t process_ = -1;
   int output_ = -1;
@@ -137,6 +153,10 @@ class RunningJob {
 };
 
 }  // namespace
+
+void say(const std::string& text) {
+  write_text(fmt::format("{}relaunch: {}\n", line_open ? "\n" : "", text));
+}
 
 JobEnd run_one_job(const std::vector<std::string>& command, int ranks, SignalQueue& signals,
                    Asked& asked) {

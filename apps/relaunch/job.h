@@ -15,6 +15,9 @@ struct Asked {
   bool to_interrupt = false;  // SIGINT: the run ends as it is
 };
 
+/// Writes a line of relaunch's own to standard error, after what ranks have written there.
+void say(const std::string& text);
+
 /// Starts `command`, which is mpirun with its arguments, and waits for its end. What ranks write to
 /// their standard error goes to this process's. SIGTERM and SIGUSR2 reach the ranks as SIGUSR2 and
 /// SIGUSR1 as itself, once all of them have begun. Throws InputError where it cannot be started.

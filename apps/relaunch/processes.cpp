@@ -38,6 +38,8 @@ std::string status_line(pid_t process, const std::string& name) {
 }  // namespace
 
 SignalQueue::SignalQueue(const std::vector<int>& signals) {
+  // Where whoever started this program ignores it, children would end without a trace.
+  ::signal(SIGCHLD, SIG_DFL);
   sigset_t set;
   sigemptyset(&set);
   for (const int signal : signals) sigaddset(&set, signal);
@@ -74,6 +76,7 @@ pid_t start_process(const std::vector<std::string>& command, const SignalQueue& 
     ::prctl(PR_SET_PDEATHSIG, options.death_signal);
     if (::getppid() != parent) ::_exit(127);  // which has died before that call
     if (options.own_group) ::setpgid(0, 0);
+    ::signal(SIGPIPE, SIG_DFL);
     signals.restore_mask();
     if (options.error_output >= 0) ::dup2(options.error_output, STDERR_FILENO);
     become(arguments, report[1]);

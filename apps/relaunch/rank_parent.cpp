@@ -11,6 +11,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <string_view>
+#include <thread>
 
 #include "apps/relaunch/processes.h"
 #include "apps/relaunch/rank_record.h"
@@ -33,9 +34,13 @@ int own_rank() {
   fail("relaunch: the launcher does not say which rank this process is");
 }
 
+// Several times, because mpirun may cut one in two and put another rank's words in between.
 void report(const RankRecord& record) {
   const std::string text = record_text(record);
-  [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());
+  for (int i = 0; i < 3; ++i) {
+    [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
 }
 
 // Passes a signal on once the program handles it: before that it would kill the program, which is
@@ -97,15 +102,15 @@ class ChildState {
 }  // namespace
 
 int run_as_rank(const std::vector<std::string>& command) {
+  const pid_t launcher = ::getppid();
   const RunStatusFile file;
-  ::setenv(run_status_variable, file.path().c_str(), 1);
+  ::setenv(run_status_variable, file.number().c_str(), 1);
   RankRecord record{.rank = own_rank(), .host = host_name()};
   SignalQueue signals({SIGCHLD, SIGTERM, SIGUSR1, SIGUSR2});
   // mpirun sends signals to groups: those that ask for a checkpoint must wait (pass_on).
   const pid_t child = start_process(command, signals, {.death_signal = SIGKILL, .own_group = true});
   report(record);
 
-  const pid_t launcher = ::getppid();
   std::vector<int> waiting;
   ChildState state(child);
   while (!state.ended()) {

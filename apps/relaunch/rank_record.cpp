@@ -1,5 +1,6 @@
 #include "apps/relaunch/rank_record.h"
 
+#include <algorithm>
 #include <utility>
 
 #include <nlohmann/json.hpp>
@@ -8,6 +9,7 @@ namespace tessera::apps {
 namespace {
 
 constexpr char begin_record = '\x1e';    // ASCII's record separator
+constexpr const char* end_or_begin = "\n\x1e";
 constexpr size_t longest_record = 4096;  // bytes; what is longer is text
 
 constexpr const char* event_names[] = {"started", "told", "ended"};
@@ -66,23 +68,33 @@ void RecordFilter::feed(std::string_view bytes) {
       begun_ = begin_record;
       bytes.remove_prefix(begin + 1);
     }
-    const size_t end = bytes.find('\n');
+    // Another record may begin within this one, whose rest is behind it.
+    const size_t end = bytes.find_first_of(end_or_begin);
     begun_ += bytes.substr(0, end);
-    if (begun_.size() > longest_record) {
+    const bool cut = end != std::string_view::npos && bytes[end] == begin_record;
+    if (begun_.size() > longest_record || cut) {
       finish();
-    } else if (end == std::string_view::npos) {
-      return;
-    } else {
-      if (const auto record = parse_record(std::string_view(begun_).substr(1))) record_(*record);
-      begun_.clear();
+      bytes.remove_prefix(std::min(end, bytes.size()));
+      continue;
     }
     if (end == std::string_view::npos) return;
     bytes.remove_prefix(end + 1);
+    take(std::exchange(begun_, {}));
+  }
+}
+
+void RecordFilter::take(const std::string& line) {
+  const auto record = parse_record(std::string_view(line).substr(1));
+  if (!record) {
+    text_(line.substr(1) + "\n");
+  } else if (std::ranges::find(taken_, line) == taken_.end()) {
+    taken_.push_back(line);
+    record_(*record);
   }
 }
 
 void RecordFilter::finish() {
-  if (!begun_.empty()) text_(begun_);
+  if (begun_.size() > 1) text_(std::string_view(begun_).substr(1));
   begun_.clear();
 }
 

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "core/run_status.h"
 
@@ -40,15 +41,19 @@ class RecordFilter {
                std::function<void(const RankRecord&)> record)
       : text_(std::move(text)), record_(std::move(record)) {}
 
-  /// The next bytes of the stream, cut anywhere. A record that cannot be read is dropped.
+  /// The next bytes of the stream, cut anywhere. A record that comes again is taken once. What
+  /// cannot be read as one, because others' words are in it, is text.
   void feed(std::string_view bytes);
   /// The stream is over: what looked like the beginning of a record was text.
   void finish();
 
  private:
+  void take(const std::string& line);
+
   std::function<void(std::string_view)> text_;
   std::function<void(const RankRecord&)> record_;
-  std::string begun_;  // a record whose end has not come yet
+  std::string begun_;               // a record whose end has not come yet
+  std::vector<std::string> taken_;  // records, as they came
 };
 
 }  // namespace tessera::apps

@@ -52,9 +52,8 @@ std::string own_failure(const RankRecord& record) {
   return exited ? fmt::format("rank {} ended with exit code {}", record.rank, record.code) : "";
 }
 
-// Of the ranks for which it has waited those that are the reason: where some processes were
-// stopped, these; else those that do not wait for others themselves; all where none is known to be
-// better than the others.
+// Finds out which of the ranks that it has waited for are the reason. These are the stopped ones if
+// there are any, else those that do not wait for others themselves, else all.
 std::vector<LostRank> absent_ranks(const JobEnd& job, const RankRecord& stalled) {
   std::array<std::vector<LostRank>, 3> groups;  // stopped, not waiting, all
   for (const int rank : stalled.status.absent) {
@@ -109,9 +108,14 @@ void add_missing(const std::vector<LostRank>& more, std::vector<LostRank>& ranks
   }
 }
 
-}  // namespace
+void name_hosts(const JobEnd& job, std::vector<LostRank>& ranks) {
+  for (LostRank& rank : ranks) {
+    const RankRecord* const record = last_of(job.records, rank.rank);
+    if (record != nullptr) rank.host = record->host;
+  }
+}
 
-Verdict judge(const JobEnd& job) {
+Verdict judge_records(const JobEnd& job) {
   if (job.code == 0) return {.kind = Verdict::Kind::finished};
   if (const RankRecord* const killed = first_killed(job.records)) {
     return {
@@ -123,10 +127,17 @@ Verdict judge(const JobEnd& job) {
       job.records, [](const RankRecord& record) { return !own_failure(record).empty(); });
   if (failed != job.records.end()) {
     const bool stalled = failed->status.failure == RunFailure::stalled;
+    std::vector<LostRank> gone;
+    if (job.hung) gone = silent_ranks(job);
+    // Where a host does not answer, others may get an error of MPI before they have waited.
+    const bool of_input = failed->status.failure == RunFailure::input;
+    if (!stalled && !of_input && !gone.empty()) {
+      return {.kind = Verdict::Kind::lost_ranks, .lost = std::move(gone)};
+    }
     if (!stalled) return {.why = own_failure(*failed)};
     std::vector<LostRank> absent = absent_ranks(job, *failed);
     // Ranks of a host that does not answer may have come to the collective just before.
-    if (job.hung) add_missing(silent_ranks(job), absent);
+    add_missing(gone, absent);
     // In MPI_Init nobody knows for whom it waits.
     if (absent.empty()) absent = stopped_ranks(job.records);
     if (!absent.empty()) return {.kind = Verdict::Kind::lost_ranks, .lost = std::move(absent)};
@@ -139,6 +150,14 @@ Verdict judge(const JobEnd& job) {
   return {.why = job.records.empty()
                      ? fmt::format("mpirun ended with exit code {} before any rank began", job.code)
                      : fmt::format("mpirun ended with exit code {}", job.code)};
+}
+
+}  // namespace
+
+Verdict judge(const JobEnd& job) {
+  Verdict verdict = judge_records(job);
+  name_hosts(job, verdict.lost);
+  return verdict;
 }
 
 }  // namespace tessera::apps

@@ -12,14 +12,15 @@ namespace tessera::apps {
 /// What came of one job.
 struct JobEnd {
   int code = 0;                          // mpirun's, or 128 + the signal that has killed it
-  int ranks = 0;                         // that it was to have
+  int ranks = 0;                         // the number that mpirun was asked for
   bool hung = false;                     // mpirun could not end it, as where a host does not answer
   std::vector<RankRecord> records = {};  // in the order in which they have arrived
 };
 
 struct LostRank {
   int rank = 0;
-  std::string why;   // "was killed by SIGKILL"
+  std::string host = {};  // by its own name; empty where it has never begun
+  std::string why = {};   // "was killed by SIGKILL"
   int64_t step = 0;  // counted from 1: in which it was, as far as it is known
   int signal = 0;    // 0 where it was none
 };

@@ -130,6 +130,7 @@ void GptWriter::write(const nn::NamedParameter& named, std::span<const float> va
 }
 
 void GptWriter::commit() {
+  file_.check_complete();
   // Nothing gets its name before both are on the disk, which may become full. The weights come
   // last: who finds them finds the sizes too, also where the process is killed in between.
   OutputFile config(config_path_);

@@ -252,6 +252,7 @@ void Reducer::follow_events() {
   for (StagedPartition* const partition : frozen_) add_places(*partition, nullptr);
 
   const std::vector<ParameterEvent> events = notes_.log.events();
+  notes_.log.end();  // what follows is a copy of the order, and not to be noted
   for (const auto& [kind, registration] : events) {
     if (kind == ParameterEvent::Kind::begin_backward) {
       begin_backward();

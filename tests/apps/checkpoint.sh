@@ -101,10 +101,10 @@ many=(--data text.txt "${tiny[@]}" --steps 400 --eval-every 0 --threads 1)
 alone "${many[@]}" --checkpoint quiet --log quiet.jsonl
 for step in 15 40 70 120; do
   mpirun -n 2 "$train_gpt" "${many[@]}" --checkpoint killed --checkpoint-every 1 \
-    --log killed.jsonl > output.log 2>&1 < /dev/null &
+    --log "$work/killed.jsonl" > output.log 2>&1 < /dev/null &
   job=$!
   wait_for "\"step\":$step," killed.jsonl
-  pkill -KILL -f "^$train_gpt .*--checkpoint killed" || fail "nobody to kill before step $step"
+  pkill -KILL -f "^$train_gpt .*--log $work/killed.jsonl" || fail "nobody to kill before step $step"
   wait "$job" && fail "a killed job returned 0"
 done
 ranks 3 "${many[@]}" --checkpoint killed --log killed.jsonl --stage 3
@@ -146,11 +146,23 @@ expect '--checkpoint pictures is what --data reads' "$train_resnet" --data pictu
   --checkpoint pictures
 expect 'at least 1' "$train_gpt" "${run[@]}" --checkpoint on --checkpoint-keep 0
 
+# A folder with later steps: a later start would go on from them.
+expect 'on has a checkpoint of step 12, from which a later start would go on' \
+  "$train_gpt" "${run[@]}" --checkpoint on --resume never
+expect 'remove the checkpoints after step 8' "$train_gpt" "${run[@]}" --checkpoint off \
+  --resume off/step-000000008
+# A newer one that is not whole does not take the place of what is written after it.
+cp -r on broken
+rm -r broken/step-000000010
+printf 'x' >> broken/step-000000012/manifest.json
+ranks 2 "${run[@]}" --steps 10 --resume-changed steps --checkpoint broken --checkpoint-keep 1
+[[ $(ls broken) == $'lock\nstep-000000010' ]] || fail "kept: $(ls broken)"
+
 # One writer a folder.
-"$train_gpt" "${long[@]}" --checkpoint on --resume never > output.log 2>&1 < /dev/null &
+"$train_gpt" "${long[@]}" --checkpoint locked --resume never > output.log 2>&1 < /dev/null &
 job=$!
 wait_for 'step 1/' output.log
-expect 'another run writes its checkpoints there' "$train_gpt" "${run[@]}" --checkpoint on
+expect 'another run writes its checkpoints there' "$train_gpt" "${run[@]}" --checkpoint locked
 kill -TERM "$job"
 wait "$job" || fail "exit code $? after SIGTERM without mpirun: $(cat output.log)"
 

@@ -30,6 +30,7 @@ pairs() {
         --resume from/step-000000004 --checkpoint to --log to.jsonl
       [[ $(digest_of to.jsonl) == "$expected" ]] ||
         fail "$1: saved on $count ranks at stage $stage, resumed on ${to% *} at stage ${to#* }"
+      [[ $(grep '"type":"step"' to.jsonl | head -n 1) == *'"step":5,'* ]] || fail "it began anew"
       rm -r to to.jsonl
     done
     rm -r from from.jsonl

@@ -6,7 +6,7 @@
 model=(--layers 2 --heads 2 --width 80 --context 16 --global-batch 4 --micro-batch 2)
 mpirun -n 2 "$train_gpt" --data text.txt "${model[@]}" --steps 1000000 --eval-every 0 \
   --checkpoint run --checkpoint-every 4 --checkpoint-keep 2 --checkpoint-async on \
-  --log run.jsonl > output.log 2>&1 < /dev/null &
+  --log "$work/run.jsonl" > output.log 2>&1 < /dev/null &
 job=$!
 written() { grep -c '"type":"checkpoint".*"digest"' run.jsonl 2> /dev/null || true; }
 await() {
@@ -20,7 +20,7 @@ await() {
 # resident KiB of all ranks
 resident() {
   local all=0 pid pages
-  for pid in $(pgrep -f "^$train_gpt .*--log run.jsonl"); do
+  for pid in $(pgrep -f "^$train_gpt .*--log $work/run.jsonl"); do
     read -r _ pages _ < "/proc/$pid/statm"
     ((all += pages * 4))
   done
@@ -30,7 +30,7 @@ await 15
 before=$(resident)
 await 65
 after=$(resident)
-kill -TERM "$(pgrep -f "^$train_gpt .*--log run.jsonl" | head -n 1)"
+kill -TERM "$(pgrep -f "^$train_gpt .*--log $work/run.jsonl" | head -n 1)"
 wait $job || fail "exit code $?: $(cat output.log)"
 echo "two ranks: $before KiB after 15 checkpoints, $after KiB after 65"
 ((before > 20000)) || fail "no ranks were found"

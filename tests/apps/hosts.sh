@@ -106,6 +106,7 @@ wait $job || status=$?
 [[ $status == 0 ]] || fail "exit code $status: $(cat $relaunch_log)"
 grep -qE 'relaunch: rank 2 on 10.213.7.2 .*rank 3 on 10.213.7.2 .*starting again with 2 ranks' \
   $relaunch_log || fail "it does not name the ranks of the other host: $(cat $relaunch_log)"
+grep -q 'going on from cut/' $relaunch_log || fail "it began anew: $(cat $relaunch_log)"
 digest_of() { grep -o '"digest":"[0-9a-f]*"' "$1" | tail -n 1; }
 must_work "$train_gpt" --data text.txt "${tiny[@]}" --threads 1 --eval-every 0 --steps 1200 \
   --checkpoint alone --log alone.jsonl
@@ -116,7 +117,11 @@ must_work "$train_gpt" --data text.txt "${tiny[@]}" --threads 1 --eval-every 0 -
 link=$!
 for _ in $(seq 100); do
   grep -q ready link.log && break
-  kill -0 $link 2> /dev/null || skip "the slow link alone: $(cat link.log)"
+  if ! kill -0 $link 2> /dev/null; then
+    grep -q '/dev/net/tun\|slow0' link.log || fail "the slow link: $(cat link.log)"
+    echo "skipped, because the system has no interfaces for it: a slow link: $(cat link.log)"
+    exit 0
+  fi
   sleep 0.05
 done
 for side in "$here 1 2" "$there 2 1"; do

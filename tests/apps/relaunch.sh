@@ -5,9 +5,10 @@
 relaunch=$TESSERA_BIN/relaunch
 failing_rank=$TESSERA_BIN/failing_rank
 
-! ldd "$relaunch" | grep -q libmpi || fail "relaunch links MPI"
+ldd "$relaunch" > libraries.log
+! grep -q libmpi libraries.log || fail "relaunch links MPI"
 
-run=(--data text.txt "${tiny[@]}" --eval-every 0 --checkpoint-every 5 --resume-changed steps
+run=(--data text.txt "${tiny[@]}" --eval-every 0 --checkpoint-every 5
   --threads 1)
 digest_of() { grep -o '"digest":"[0-9a-f]*"' "$1" | tail -n 1; }
 steps_in() { grep -c '"type":"step"' "$1" 2> /dev/null || true; }
@@ -24,7 +25,7 @@ in_background() {
   "$@" > stdout.log 2> output.log < /dev/null &
   job=$!
 }
-# ends CODE: the job does, within a minute.
+# ends CODE: the job does, in time.
 ends() {
   local status=0
   timeout 90 tail --pid="$job" -f /dev/null || kill -KILL "$job"
@@ -32,40 +33,52 @@ ends() {
   [[ $status == "$1" ]] || fail "exit code $status instead of $1: $(cat output.log)"
 }
 says() { grep -qE -- "$1" output.log || fail "it does not say '$1': $(cat output.log)"; }
-# A rank of the running job, by the order of their numbers as processes.
-rank_process() { pgrep -f "^$train_gpt .*--log $1" | sed -n "$2p"; }
+# rank_process LOG RANK: of the running job with this log.
+rank_process() {
+  local pid
+  for pid in $(pgrep -f "^$train_gpt .*--log $work/$1"); do
+    tr '\0' '\n' < "/proc/$pid/environ" | grep -qxE "(OMPI_COMM_WORLD_RANK|PMI_RANK)=$2" && echo "$pid"
+  done | head -n 1
+}
+# resumes LOG COUNT: the run has gone on so many times, rather than begun anew.
+resumes() {
+  [[ $(grep -c 'going on from' output.log) == "$2" ]] || fail "not gone on $2 times: $(cat output.log)"
+  grep -q '"type":"resume"' "$1" || fail "no resume in $1"
+}
 
 # The run that nobody touches.
-steps=1500
+steps=600
 must_work "$train_gpt" "${run[@]}" --steps $steps --checkpoint untouched --log untouched.jsonl
 expected=$(digest_of untouched.jsonl)
 [[ -n $expected ]] || fail "no digest in the log"
 
 # Killed twice: 4 ranks, then 3, then 2.
 in_background "$relaunch" -n 4 --min-ranks 2 --restarts 3 -- \
-  "$train_gpt" "${run[@]}" --steps $steps --stage 2 --checkpoint killed --log killed.jsonl
+  "$train_gpt" "${run[@]}" --steps $steps --stage 2 --checkpoint killed --log "$work/killed.jsonl"
 await_steps killed.jsonl 20
-kill -KILL "$(rank_process killed.jsonl 3)"
+kill -KILL "$(rank_process killed.jsonl 2)"
 for _ in $(seq 600); do
   grep -q "starting again with 3 ranks (restart 1 of 3)" output.log && break
   sleep 0.05
 done
 before=$(steps_in killed.jsonl)
 await_steps killed.jsonl $((before + 20))
-kill -SEGV "$(rank_process killed.jsonl 2)"
+kill -SEGV "$(rank_process killed.jsonl 1)"
 ends 0
-says 'relaunch: rank [0-3] was killed by SIGKILL in step [0-9]+; starting again with 3 ranks'
-says 'relaunch: rank [0-2] was killed by SIGSEGV in step [0-9]+; starting again with 2 ranks'
+resumes killed.jsonl 2
+says 'relaunch: rank 2 was killed by SIGKILL in step [0-9]+; starting again with 3 ranks'
+says 'relaunch: rank 1 was killed by SIGSEGV in step [0-9]+; starting again with 2 ranks'
 [[ $(digest_of killed.jsonl) == "$expected" ]] || fail "other bits after two kills"
 losses killed.jsonl | diff <(losses untouched.jsonl) - > /dev/null || fail "other losses in the log"
 
 # A rank that is stopped: the others wait for --comm-timeout, and the job goes on without it.
 in_background "$relaunch" -n 3 -- "$train_gpt" "${run[@]}" --steps $steps --stage 3 \
-  --comm-timeout 2 --checkpoint stopped --log stopped.jsonl
+  --comm-timeout 2 --checkpoint stopped --log "$work/stopped.jsonl"
 await_steps stopped.jsonl 20
-kill -STOP "$(rank_process stopped.jsonl 2)"
+kill -STOP "$(rank_process stopped.jsonl 1)"
 ends 0
-says 'relaunch: rank [0-2] was stopped in step [0-9]+; starting again with 2 ranks'
+resumes stopped.jsonl 1
+says 'relaunch: rank 1 was stopped in step [0-9]+; starting again with 2 ranks'
 [[ $(digest_of stopped.jsonl) == "$expected" ]] || fail "other bits after a stopped rank"
 
 # Stopped before it has begun, and while a checkpoint is written.
@@ -77,33 +90,43 @@ exec "$@"
 END
 chmod +x stops.sh
 in_background "$relaunch" -n 3 -- ./stops.sh "$train_gpt" "${run[@]}" --steps $steps \
-  --comm-timeout 3 --checkpoint start --log start.jsonl
+  --comm-timeout 3 --checkpoint start --log "$work/start.jsonl"
 ends 0
-says 'MPI has not started within 3 s'
+says 'MPI has not started within 10 s'
 says 'relaunch: rank 2 was stopped in step 1; starting again with 2 ranks'
 [[ $(digest_of start.jsonl) == "$expected" ]] || fail "other bits after a rank stopped at the start"
 
 in_background "$relaunch" -n 3 -- "$train_gpt" "${run[@]}" --steps $steps --stage 1 \
-  --comm-timeout 2 --checkpoint saving --checkpoint-every 1 --log saving.jsonl
+  --comm-timeout 2 --checkpoint saving --checkpoint-every 1 --log "$work/saving.jsonl"
 await_steps saving.jsonl 10
 for _ in $(seq 10000); do
   ls -d saving/*.partial > /dev/null 2>&1 && break
+  kill -0 "$job" 2> /dev/null || fail "it has ended before it was seen to save: $(cat output.log)"
 done
 kill -STOP "$(rank_process saving.jsonl 1)"
 ends 0
-says 'relaunch: rank [0-2] was stopped in step [0-9]+; starting again with 2 ranks'
+resumes saving.jsonl 1
+says 'relaunch: rank 1 was stopped in step [0-9]+; starting again with 2 ranks'
 [[ $(digest_of saving.jsonl) == "$expected" ]] || fail "other bits after a rank stopped in a save"
 
-# Told to end: it saves, and the same command goes on.
+# Told to save, and to end: it does, and the same command goes on. Where it has hardly begun the
+# signal must not be lost, nor kill anybody.
 in_background "$relaunch" -n 2 -- "$train_gpt" "${run[@]}" --steps $steps --checkpoint told \
-  --log told.jsonl
-sleep 0.3 # also where it has hardly begun, the signal must not be lost, nor kill anybody
+  --checkpoint-every 0 --log "$work/told.jsonl"
+until grep -q relaunch "/proc/$job/cmdline"; do sleep 0.01; done
+sleep 0.1
+kill -USR1 "$job"
+for _ in $(seq 600); do
+  ls -d told/step-*[0-9] > /dev/null 2>&1 && break
+  sleep 0.05
+done
+ls -d told/step-*[0-9] > /dev/null || fail "SIGUSR1 saved nothing: $(cat output.log)"
 kill -TERM "$job"
 ends 0
 says 'stopped after step [0-9]+ of'
 [[ $(steps_in told.jsonl) -lt $steps ]] || fail "it was not told in time"
 must_work "$relaunch" -n 2 -- "$train_gpt" "${run[@]}" --steps $steps --checkpoint told \
-  --log told.jsonl
+  --log "$work/told.jsonl"
 [[ $(digest_of told.jsonl) == "$expected" ]] || fail "other bits after SIGTERM"
 
 # What would come again is not started again.
@@ -131,6 +154,23 @@ says 'relaunch: the command has no --checkpoint'
 says 'rank 1 was killed by SIGSEGV in step 6; starting again with 2 ranks'
 says 'rank 1 was killed by SIGSEGV in step 6; that has come before, in the same step'
 
+# Whoever starts it may ignore the ends of children, and whoever reads its words may go.
+status=0
+sh -c "trap '' CHLD; exec $relaunch -n 1 -- sh -c 'exit 3'" > stdout.log 2> output.log || status=$?
+[[ $status == 3 ]] || fail "exit code $status instead of 3 where SIGCHLD is ignored"
+status=0
+{ "$relaunch" -n 1 -- sh -c 'echo words >&2; sleep 1; echo words >&2; touch done' 2>&1 || status=$?; } |
+  head -n 1 > /dev/null
+[[ -e done ]] || fail "it ended with whoever read its words"
+# Told to end while ranks do not begin.
+printf '#!/bin/sh\nexec sleep 1000\n' > silent.sh
+chmod +x silent.sh
+in_background "$relaunch" -n 2 --mpirun ./silent.sh -- "$train_gpt" --checkpoint x
+sleep 0.5
+kill -TERM "$job"
+ends 143
+
+expect 'would go back there, expected latest' "$relaunch" -n 2 -- "$train_gpt" --resume x/step-000000001
 expect 'nosuch: cannot be started' "$relaunch" -n 2 --mpirun nosuch -- "$train_gpt" --checkpoint x
 expect 'the program to run is missing' "$relaunch" -n 2
 ended 2 'nosuch: cannot be started' -n 2 -- nosuch --checkpoint x

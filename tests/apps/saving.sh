@@ -81,10 +81,10 @@ rm -rf first && mkdir first killed
 alone "${many[@]}" --save first/model.safetensors --log first.jsonl
 for step in 30 90; do
   mpirun -n 2 "$train_gpt" "${many[@]}" --save killed/model.safetensors --checkpoint saved \
-    --checkpoint-every 3 --log killed.jsonl > output.log 2>&1 < /dev/null &
+    --checkpoint-every 3 --log "$work/killed.jsonl" > output.log 2>&1 < /dev/null &
   job=$!
   wait_for "\"step\":$step," killed.jsonl
-  pkill -KILL -f "^$train_gpt .*--checkpoint saved" || fail "nobody to kill before step $step"
+  pkill -KILL -f "^$train_gpt .*--log $work/killed.jsonl" || fail "nobody to kill before step $step"
   wait "$job" && fail "a killed job returned 0"
 done
 ranks 3 "${many[@]}" --save killed/model.safetensors --checkpoint saved --log killed.jsonl --stage 3

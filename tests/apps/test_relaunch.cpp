@@ -80,7 +80,23 @@ TEST_CASE("records are taken out of a stream that is cut anywhere") {
   }
 }
 
-TEST_CASE("what only looks like a record is text, and a damaged record is dropped") {
+TEST_CASE("a record that others' words have cut is text, and comes again") {
+  const RankRecord first = killed(1, 9, 5);
+  const RankRecord second = killed(2, 11, 7);
+  const std::string a = record_text(first);
+  const std::string b = record_text(second);
+  std::string text;
+  std::vector<RankRecord> records;
+  RecordFilter filter([&](std::string_view part) { text += part; },
+                      [&](const RankRecord& record) { records.push_back(record); });
+  filter.feed(a.substr(0, 20) + b + a.substr(20));              // a record within a record
+  filter.feed(a.substr(0, 30) + "words\n" + a.substr(30) + a);  // words within a record
+  filter.feed(a + b + b);
+  CHECK(records == std::vector{second, first});
+  CHECK(text == a.substr(1, 19) + a.substr(20) + a.substr(1, 29) + "words\n" + a.substr(30));
+}
+
+TEST_CASE("what only looks like a record is text") {
   std::string text;
   int records = 0;
   RecordFilter filter([&](std::string_view part) { text += part; },
@@ -90,7 +106,8 @@ TEST_CASE("what only looks like a record is text, and a damaged record is droppe
   filter.feed("\x1e unfinished");
   filter.finish();
   CHECK(records == 0);
-  CHECK(text == "kept\n\x1e" + std::string(5000, 'x') + "\x1e unfinished");
+  CHECK(text == "{\"rank\":1}\nnonsense\n{\"rank\":\"x\"}\nkept\n" + std::string(5000, 'x') +
+                    "\n unfinished");
 }
 
 TEST_CASE("the first rank that is killed is lost, and those that end because of it are not") {
@@ -140,6 +157,12 @@ TEST_CASE("where mpirun hangs, silent ranks are lost together with those that we
                    .records = {started(0), started(1), started(2), started(3),
                                exited(0, 1, stalled({2}, 5)), exited(1, 1, stalled({2}, 5))}};
   CHECK(lost_in(judge(job)) == std::vector{2, 3});
+  // Or MPI has found out before.
+  JobEnd error = job;
+  error.records = {started(0), started(1), exited(0, 1, {.failure = RunFailure::error}), told(1)};
+  CHECK(lost_in(judge(error)) == std::vector{2, 3});
+  error.records[2].status.failure = RunFailure::input;
+  CHECK(judge(error).kind == Kind::failed);
 }
 
 TEST_CASE("what would come again is no loss") {
@@ -154,10 +177,13 @@ TEST_CASE("what would come again is no loss") {
 TEST_CASE("hosts lose the places of their ranks") {
   const std::vector<Host> hosts = parse_hosts("a:2,b,c:1");
   CHECK(hosts == std::vector<Host>{{"a", 2}, {"b", 1}, {"c", 1}});
-  CHECK(host_of(hosts, 1).name == "a");
-  CHECK(host_of(hosts, 2).name == "b");
-  CHECK(hosts_text(without_ranks(hosts, {2, 0})) == "a:1,c:1");
-  for (const char* text : {"", "a,", "a:0", "a:x", ":2", "a:-1", "a:2,a:1", "a:99999999999"}) {
+  CHECK(host_of(hosts, 1, "other") == 0);
+  CHECK(host_of(hosts, 2, "other") == 1);
+  CHECK(host_of(hosts, 0, "c") == 2);  // what it calls itself counts
+  CHECK(hosts_text(without_places(hosts, {1, 0})) == "a:1,c:1");
+  CHECK(hosts_text(without_places(hosts, {2, 2})) == "a:2,b:1");
+  for (const char* text :
+       {"", "a,", "a:0", "a:x", ":2", "a:-1", "a:2,a:1", "a:99999999999", "::1", "a:1048576,b:1"}) {
     INFO(text);
     CHECK_THROWS_AS(parse_hosts(text), InputError);
   }
@@ -179,5 +205,9 @@ TEST_CASE("relaunch's command line") {
   CHECK(refusal({"-n", "2", "--restarts", "-1", "--", "x"}).find("--restarts is -1") == 0);
   CHECK(refusal({"-n", "3", "--hosts", "a:2", "--", "x"})
             .find("--ranks is 3, but --hosts a:2 has places for 2") == 0);
+  CHECK(refusal({"-n", "3", "--", "x", "--resume", "run/step-000000100"})
+            .find("--resume run/step-") == 0);
+  CHECK(refusal({"-n", "3", "--", "x", "--resume=never"}).find("--resume never") == 0);
+  CHECK(parse({"-n", "3", "--", "x", "--resume", "latest"}).ranks == 3);
   CHECK(refusal({"-n", "3", "--mpirun", " ", "--", "x"}).find("--mpirun is empty") == 0);
 }

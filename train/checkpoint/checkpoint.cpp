@@ -162,10 +162,11 @@ void commit_checkpoint(const std::string& folder, const Manifest& manifest) {
   flush_folder(folder);
 }
 
-void prune_checkpoints(const std::string& folder, int64_t keep) {
-  const std::vector<int64_t> steps = checkpoint_steps(folder);
-  for (int64_t i = keep; i < std::ssize(steps); ++i) {
-    const fs::path old = fs::path(folder) / checkpoint_name(steps[static_cast<size_t>(i)]);
+void prune_checkpoints(const std::string& folder, int64_t newest, int64_t keep) {
+  int64_t kept = 0;
+  for (const int64_t step : checkpoint_steps(folder)) {
+    if (step <= newest && kept++ < keep) continue;
+    const fs::path old = fs::path(folder) / checkpoint_name(step);
     // Under another name first: half of it must not be taken for a checkpoint.
     const fs::path going = old.string() + partial_end;
     fs::rename(old, going);

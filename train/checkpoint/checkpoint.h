@@ -61,9 +61,11 @@ Manifest manifest_of(const std::vector<std::string>& shards, const optim::ZeroOp
 void add_shards(Manifest& manifest, std::vector<WrittenShard> shards);
 /// Writes the manifest, and gives the checkpoint its name.
 void commit_checkpoint(const std::string& folder, const Manifest& manifest);
-/// Removes the oldest but the `keep` newest, and what writers that are gone have left. The caller
-/// is the folder's only writer.
-void prune_checkpoints(const std::string& folder, int64_t keep);
+/// Removes old checkpoints up to `newest`, which was written last, but the `keep` newest of them;
+/// and those of later steps, which were passed over because they are not whole, and would be taken
+/// for newer ones. The caller is the folder's only writer.
+void prune_checkpoints(const std::string& folder, int64_t newest, int64_t keep);
+/// Removes what writers that are gone have left.
 void remove_partial_checkpoints(const std::string& folder);
 
 /// The newest checkpoint of a folder that is whole; null where it has none. Every rank reads its

@@ -198,7 +198,7 @@ void RunCheckpoints::advance() {
     commit_checkpoint(options_.folder, manifest);
     digest_ = manifest.digest.text();
     try {
-      prune_checkpoints(options_.folder, options_.keep);
+      prune_checkpoints(options_.folder, manifest.step, options_.keep);
     } catch (const std::exception& error) {
       spdlog::warn("an old checkpoint could not be removed: {}", error.what());
     }
