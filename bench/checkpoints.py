@@ -8,8 +8,8 @@ memory: a blocking save of GPT-2 124M with AdamW's moments by 2 ranks to --memor
 way back, against torch.distributed.checkpoint and torch.save. disk: the same to --disk, flushed by
 all, and against dd with as many writers and bytes. training: what an asynchronous checkpoint every
 20 steps adds to a step of micro on 2 ranks. restart: from a kill of all ranks to the next finished
-step of nano. relaunch: from the kill of one rank of three to the next finished step of the two that are
-left. Each prints rows of a table; runs alternate, and a row has medians.
+step of nano. relaunch: from the kill of one rank of three to the next finished step of the two that
+are left. Each prints rows of a table; runs alternate, and a row has medians.
 """
 import argparse
 import json

@@ -9,8 +9,8 @@ on another number of ranks, at another stage, with other buckets, and with check
 written while steps go on or between two. A rank, all ranks or mpirun gets SIGKILL, after a time
 that is drawn anew, so that kills hit the start, steps, saves and the end. The digest of the run
 must be that of one that nobody touched; after every kill `checkpoint verify` must find all
-checkpoints whole, and some if there were some before. Prints a JSON line of figures; exits with 1 at the first run that is not
-equal.
+checkpoints whole, and some if there were some before. Prints a JSON line of figures; exits with 1
+at the first run that is not equal.
 """
 
 import argparse
