@@ -54,9 +54,17 @@ StartGuard::~StartGuard() {
 }
 
 void StartGuard::watch(double timeout_s) {
+  using Clock = std::chrono::steady_clock;
+  const auto begin = Clock::now();
+  const pid_t launcher = ::getppid();
+  constexpr std::chrono::milliseconds between_looks(500);
   std::unique_lock lock(mutex_);
-  const std::chrono::duration<double> timeout(timeout_s);
-  if (changed_.wait_for(lock, timeout, [this] { return started_; })) return;
+  while (std::chrono::duration<double>(Clock::now() - begin).count() < timeout_s) {
+    if (changed_.wait_for(lock, between_looks, [this] { return started_; })) return;
+    if (::getppid() == launcher) continue;
+    std::fputs("the launcher has died while MPI was starting\n", stderr);
+    _exit(1);
+  }
   publish_failure(RunFailure::stalled);
   std::fputs(fmt::format("MPI has not started within {} s (--comm-timeout): a rank is stopped or "
                          "hangs, or a host does not answer\n",

@@ -54,7 +54,6 @@ go_on 3 off --stage 3 --bucket-bytes 4096
 grep -q 'going on from off/step-000000010' stderr.log || fail "$(cat stderr.log)"
 rm -r off/step-000000012 off/step-000000010
 go_on 1 off --stage 0 --recompute
-rm -r off/step-000000012
 ranks 5 "${run[@]}" --resume off/step-000000008 --checkpoint elsewhere --log off.jsonl --stage 1
 like_whole off.jsonl "from a folder that was named"
 # All is done.
@@ -130,7 +129,8 @@ expect 'lr is 0.5, and 0.001 in the run that on/step-000000012 is of' \
   "$train_gpt" "${run[@]}" --steps 20 --resume-changed steps,warmup --lr 0.5 --checkpoint on
 expect 'data is .* bytes with digest' "$train_gpt" "${run[@]}" --steps 20 \
   --resume-changed steps,warmup --data "$TESSERA_SOURCE_DIR/README.md" --checkpoint on
-alone "${run[@]}" --steps 14 --resume-changed steps,warmup --checkpoint on --log more.jsonl
+cp -r on more
+alone "${run[@]}" --steps 14 --resume-changed steps,warmup --checkpoint more --log more.jsonl
 [[ $(digest more.jsonl 14) != '' ]] || fail "$(cat more.jsonl)"
 expect 'model.width is 32, and 16' "$train_gpt" "${run[@]}" --steps 20 \
   --resume-changed steps,warmup --width 32 --checkpoint on
@@ -152,10 +152,10 @@ expect 'on has a checkpoint of step 12, from which a later start would go on' \
 expect 'remove the checkpoints after step 8' "$train_gpt" "${run[@]}" --checkpoint off \
   --resume off/step-000000008
 # A newer one that is not whole does not take the place of what is written after it.
-cp -r on broken
-rm -r broken/step-000000010
+cp -r off broken
 printf 'x' >> broken/step-000000012/manifest.json
-ranks 2 "${run[@]}" --steps 10 --resume-changed steps --checkpoint broken --checkpoint-keep 1
+ranks 2 "${run[@]}" --steps 10 --resume-changed steps,warmup --checkpoint broken \
+  --checkpoint-keep 1
 [[ $(ls broken) == $'lock\nstep-000000010' ]] || fail "kept: $(ls broken)"
 
 # One writer a folder.
