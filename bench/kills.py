@@ -33,13 +33,16 @@ MODEL = ["--layers", "2", "--heads", "2", "--width", "16", "--context", "16",
 
 
 def digest_of(log):
+    """The digest of the last step's checkpoint, beside the log, which must have every step once.
+
+    Not the digest that the log has: a kill can fall between the checkpoint and its line there.
+    """
     lines = [json.loads(line) for line in log.read_text().splitlines()]
-    found = [line["digest"] for line in lines
-             if line["type"] == "checkpoint" and line["step"] == STEPS and "digest" in line]
     steps = [line["step"] for line in lines if line["type"] == "step"]
     if steps != list(range(1, STEPS + 1)):
         sys.exit(f"{log}: the log has other steps than 1 to {STEPS}: {steps}")
-    return found[-1] if found else None
+    manifest = log.with_suffix("") / f"step-{STEPS:09d}" / "manifest.json"
+    return json.loads(manifest.read_text())["digest"]
 
 
 def ranks_of(mpirun):
@@ -182,8 +185,6 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         trial = Trial(arguments, Path(folder))
         expected = trial.finish("untouched")
-        if expected is None:
-            sys.exit("the run that nobody touches has no digest")
         number = 0
         while trial.figures["kills"] < arguments.kills:
             number += 1
