@@ -21,6 +21,7 @@
 #include "dist/agreement.h"
 #include "dist/bootstrap.h"
 #include "dist/device_choice.h"
+#include "dist/mesh.h"
 #include "models/gpt/gpt.h"
 #include "models/gpt/gpt_weights.h"
 #include "models/image/image_classifier.h"

@@ -4,6 +4,7 @@
 //   mpirun -n 4 comm_bench --device cpu                             over MPI, in host memory
 //   mpirun -n 4 comm_bench --device cuda --comm mpi                 GPU memory, staged
 //   mpirun -n 4 comm_bench --device cuda --comm nccl --json nccl.json
+//   mpirun -n 4 comm_bench --groups 2                               two halves at the same time
 #include <cstdio>
 #include <vector>
 
@@ -15,15 +16,18 @@
 #include "apps/comm_bench/comm_report.h"
 #include "apps/comm_bench_options.h"
 #include "core/context.h"
+#include "core/error.h"
 #include "core/text/output_file.h"
 #include "dist/bootstrap.h"
 #include "dist/device_choice.h"
+#include "dist/mesh.h"
 
 namespace tessera::apps {
 namespace {
 
 /// Prints a table as soon as its collective is measured, on rank 0.
-std::vector<CommResult> measure(const CommOptions& options, dist::World& world, bool prints) {
+std::vector<CommResult> measure(const CommOptions& options, const dist::World& world,
+                                bool prints) {
   const std::vector<int64_t> sizes =
       options.sizes.in_units_of(world.size * dtype_size(options.dtype));
   CommMeasurement measurement(*world.communicator, {.dtype = options.dtype,
@@ -40,6 +44,17 @@ std::vector<CommResult> measure(const CommOptions& options, dist::World& world, 
     all.insert(all.end(), results.begin(), results.end());
   }
   return all;
+}
+
+/// The ranks that are measured together: neighbours, if there are several groups.
+dist::World group_of(const dist::World& world, int64_t groups) {
+  if (groups == 0) return world;
+  if (groups > world.size) {
+    fail_input("--groups is {}, expected at most one for each of {} ranks", groups, world.size);
+  }
+  const int64_t group = world.rank * groups / world.size;
+  return dist::world_of_group(
+      world, world.communicator->split(static_cast<int>(group), world.rank, "measured"));
 }
 
 void write_json(const CommOptions& options, const dist::World& world,
@@ -67,12 +82,13 @@ int run(int argc, char** argv, dist::World& world) {
   const bool to_file = !options.json.empty() && options.json != "-";
   if (talks && to_file) check_writable(options.json);
 
-  const std::vector<CommResult> results = measure(options, world, talks && options.json != "-");
-  if (talks && !options.json.empty()) write_json(options, world, results);
+  const dist::World group = group_of(world, options.groups);
+  const std::vector<CommResult> results = measure(options, group, talks && options.json != "-");
+  if (talks && !options.json.empty()) write_json(options, group, results);
   int64_t wrong = 0;
   for (const CommResult& result : results) wrong += result.wrong;
   if (wrong == 0) return 0;
-  if (talks) {
+  if (group.rank == 0) {
     std::fputs(fmt::format("error: {} elements are wrong; #wrong says where\n", wrong).c_str(),
                stderr);
   }

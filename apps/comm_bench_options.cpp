@@ -13,9 +13,10 @@ namespace {
 
 using dist::Collective;
 
-constexpr std::array measured = {Collective::exchange, Collective::reduce_scatter,
-                                 Collective::all_gather, Collective::all_reduce,
-                                 Collective::broadcast};
+constexpr std::array measured = {Collective::exchange,     Collective::reduce_scatter,
+                                 Collective::all_gather,   Collective::all_reduce,
+                                 Collective::broadcast,    Collective::exchange_v,
+                                 Collective::all_gather_v, Collective::send_receive};
 
 // As given.
 struct Given {
@@ -46,9 +47,15 @@ void add_measurement(Flags& app, Given& given, CommOptions& options) {
   const char* group = "Measurement";
   app.add_option("--collective", given.collective,
                  "exchange (the ordered reduction), reduce_scatter, all_gather, all_reduce, "
-                 "broadcast or all")
+                 "broadcast, exchange_v (alltoallv), all_gather_v, send_receive (sendrecv) or all")
       ->capture_default_str()
-      ->one_of({"exchange", "reduce_scatter", "all_gather", "all_reduce", "broadcast", "all"})
+      ->one_of({"exchange", "reduce_scatter", "all_gather", "all_reduce", "broadcast",
+                "exchange_v", "all_gather_v", "send_receive", "all"})
+      ->group(group);
+  app.add_option("--groups", options.groups,
+                 "Split the ranks into so many groups, which are measured at the same time; 1: a "
+                 "group of all ranks, 0: no split")
+      ->capture_default_str()
       ->group(group);
   app.add_option("--iterations", options.iterations, "Calls of which the median is taken")
       ->capture_default_str()
@@ -89,6 +96,7 @@ void fill(const Given& given, CommOptions& options) {
   }
   at_least("--factor", sizes.factor, 2);
   constexpr int64_t most_calls = 1'000'000;
+  at_least("--groups", options.groups, 0);
   at_least("--iterations", options.iterations, 1);
   at_most("--iterations", options.iterations, most_calls);
   at_least("--warmup", options.warmup, 0);

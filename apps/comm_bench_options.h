@@ -19,6 +19,7 @@ struct CommOptions {
   /// Asked for with all others, but not measured: it does not sum values of this dtype.
   bool without_all_reduce = false;
   DType dtype = DType::f32;
+  int64_t groups = 0;  // of equal size or one rank apart, measured at once; 0: no split
   int64_t iterations = 20;
   int64_t warmup = 5;
   std::string json;  // a file, or - for standard output in place of tables; empty: none

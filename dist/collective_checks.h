@@ -1,7 +1,12 @@
 // What every communicator checks of a call's arguments, on the caller's thread.
 #pragma once
 
+#include <algorithm>
+#include <numeric>
+#include <vector>
+
 #include "core/tensor.h"
+#include "dist/communicator.h"
 
 namespace tessera::dist {
 
@@ -62,6 +67,66 @@ inline void check_broadcast(const Tensor& buffer, int root, int ranks, Device de
   check_memory("broadcast", buffer, device);
   TESSERA_CHECK(root >= 0 && root < ranks, "broadcast: root {}, expected 0 to {}", root,
                 ranks - 1);
+}
+
+/// `counts` are of the elements of `buffer`, one for each rank.
+inline void check_counts(const char* operation, const std::vector<int64_t>& counts,
+                         const Tensor& buffer, int ranks) {
+  TESSERA_CHECK(std::ssize(counts) == ranks, "{}: {} counts, expected one for each of {} ranks",
+                operation, counts.size(), ranks);
+  for (size_t r = 0; r < counts.size(); ++r) {
+    TESSERA_CHECK(counts[r] >= 0, "{}: {} elements for rank {}, expected none or more", operation,
+                  counts[r], r);
+  }
+  const int64_t sum = std::accumulate(counts.begin(), counts.end(), int64_t{0});
+  TESSERA_CHECK(sum == buffer.elements(),
+                "{}: a buffer of {} elements, but the counts add up to {}", operation,
+                buffer.elements(), sum);
+}
+
+inline void check_exchange_v(const Tensor& input, const Tensor& output,
+                             const ExchangeCounts& counts, int rank, int ranks,
+                             Device device = {}) {
+  check_memory("exchange_v", input, device);
+  check_memory("exchange_v", output, device);
+  TESSERA_CHECK(input.dtype() == output.dtype(), "exchange_v: input of {} and output of {}",
+                dtype_name(input.dtype()), dtype_name(output.dtype()));
+  check_counts("exchange_v", counts.send, input, ranks);
+  check_counts("exchange_v", counts.receive, output, ranks);
+  const auto own = static_cast<size_t>(rank);
+  TESSERA_CHECK(counts.send[own] == counts.receive[own],
+                "exchange_v: rank {} sends {} elements to itself and expects {}", rank,
+                counts.send[own], counts.receive[own]);
+}
+
+inline void check_all_gather_v(const Tensor& buffer, const std::vector<int64_t>& counts, int ranks,
+                               Device device = {}) {
+  check_memory("all_gather_v", buffer, device);
+  check_counts("all_gather_v", counts, buffer, ranks);
+}
+
+inline void check_send_receive(const Transfer& outgoing, const Transfer& incoming, int rank,
+                               int ranks, Device device = {}) {
+  TESSERA_CHECK(outgoing.peer != -1 || incoming.peer != -1,
+                "send_receive: neither a rank to send to nor one to receive from");
+  for (const Transfer* const one : {&outgoing, &incoming}) {
+    if (one->peer == -1) continue;
+    check_memory("send_receive", one->buffer, device);
+    TESSERA_CHECK(one->peer >= 0 && one->peer < ranks, "send_receive: peer {}, expected 0 to {}",
+                  one->peer, ranks - 1);
+  }
+  const bool alone = outgoing.peer == rank || incoming.peer == rank;
+  TESSERA_CHECK(!alone || outgoing.peer == incoming.peer,
+                "send_receive: rank {} is its own peer in one direction alone", rank);
+  TESSERA_CHECK(!alone || (outgoing.buffer.elements() == incoming.buffer.elements() &&
+                           outgoing.buffer.dtype() == incoming.buffer.dtype()),
+                "send_receive: rank {} sends {} {} to itself and expects {} {}", rank,
+                outgoing.buffer.elements(), dtype_name(outgoing.buffer.dtype()),
+                incoming.buffer.elements(), dtype_name(incoming.buffer.dtype()));
+}
+
+inline void check_group(const std::string& group) {
+  TESSERA_CHECK(!group.empty(), "split: a group without a name");
 }
 
 }  // namespace tessera::dist

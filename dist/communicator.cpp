@@ -27,6 +27,10 @@ const char* wait_name(Collective collective) {
     case Collective::all_reduce: return "wait all_reduce";
     case Collective::broadcast: return "wait broadcast";
     case Collective::barrier: return "wait barrier";
+    case Collective::exchange_v: return "wait exchange";
+    case Collective::all_gather_v: return "wait gather";
+    case Collective::send_receive: return "wait send_receive";
+    case Collective::split: return "wait split";
   }
   return "wait";
 }

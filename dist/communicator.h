@@ -1,9 +1,12 @@
-// Collectives between the ranks of a job. Every call is asynchronous and returns Work to wait for;
-// calls run in the order in which they were made, which must be the same on every rank.
+// Collectives and point-to-point transfers between the ranks of a job, or of a group of them. Every
+// call is asynchronous and returns Work to wait for. Calls run in the order in which they were
+// made. All ranks make the same collectives in the same order; a transfer concerns two ranks.
 //
 //   Work work = communicator.all_gather(bucket, {Traffic::parameters, 3});
 //   ... compute ...
 //   work.wait();                                    // throws what the collective threw
+//
+//   auto half = communicator.split(rank % 2, rank, "half");     // a group of every second rank
 //
 // "piece r" of a buffer of N * n elements is [r * n, (r + 1) * n). What a call sends:
 //
@@ -11,12 +14,15 @@
 //   all_gather, .._host        (N-1) times the own piece
 //   all_reduce                 (N-1) times the buffer
 //   broadcast                  (N-1) times the buffer from the root, nothing from the others
-//   barrier                    nothing
+//   exchange_v                 its input but for the own piece
+//   all_gather_v               (N-1) times the own piece
+//   send, send_receive         the outgoing buffer, nothing if it goes to the rank itself
+//   barrier, receive, split    nothing
 //
-// and over MPI a header to each other rank before it, by which ranks that make different calls
-// learn it: then these throw, and name both calls.
+// Over MPI a header goes before it, to each other rank or to the peers of a transfer. Ranks that
+// make different calls find out by it: these throw, and name both calls.
 //
-// A collective that failed leaves its communicator unusable: later calls throw the same.
+// A call that failed leaves its communicator unusable: later calls throw the same error.
 #pragma once
 
 #include <cstdint>
@@ -63,6 +69,18 @@ struct Call {
   std::string text() const;  // "gradients, bucket 3"; where the group is not 0 "... of group 7"
 };
 
+/// exchange_v: elements that this rank sends to each rank, and that it gets from each.
+struct ExchangeCounts {
+  std::vector<int64_t> send = {};
+  std::vector<int64_t> receive = {};
+};
+
+/// One direction of a point-to-point transfer: the buffer, and the rank at the other end.
+struct Transfer {
+  Tensor buffer = {};
+  int peer = -1;  // -1: nothing moves in this direction
+};
+
 /// Longer than a rank may compute, evaluate or save while the others wait for it.
 inline constexpr double default_comm_timeout_s = 600;
 
@@ -79,6 +97,14 @@ class Communicator {
   virtual int rank() const = 0;
   virtual int size() const = 0;
   virtual std::string name() const = 0;  // "mpi", "nccl", "single"
+  /// The name that split() was given; empty for the communicator of all ranks.
+  virtual std::string group() const { return ""; }
+
+  /// The communicator of those ranks that give the same `color`, in ascending order of `key` and
+  /// then of rank; nullptr for a negative color. It has staging, a traffic ledger and, over MPI, a
+  /// thread of its own, so that calls of two groups may be under way at once. `group` names it in
+  /// errors and traces. Collective over this communicator; returns when all ranks have called it.
+  virtual std::shared_ptr<Communicator> split(int color, int key, const std::string& group) = 0;
 
   /// Where it allocates, and where the ranks compute.
   virtual Device device() const { return {}; }
@@ -109,6 +135,28 @@ class Communicator {
 
   virtual Work broadcast(const Tensor& buffer, int root, Call call) = 0;
 
+  /// An all-to-all of pieces of any length (MPI_Alltoallv): the counts.send[r] elements of `input`
+  /// behind those for the ranks before r go to rank r, and the counts.receive[s] elements from rank
+  /// s come to stand behind those of the ranks before s in `output`. Any dtype; the buffers do not
+  /// overlap. If a rank expects another count than its peer sends, both throw over MPI.
+  virtual Work exchange_v(const Tensor& input, const Tensor& output, ExchangeCounts counts,
+                          Call call) = 0;
+
+  /// all_gather with pieces of any length (MPI_Allgatherv), in place: counts[r] elements of rank r
+  /// stand in `buffer` behind those of the ranks before r. Every rank gives the same counts.
+  virtual Work all_gather_v(const Tensor& buffer, std::vector<int64_t> counts, Call call) = 0;
+
+  /// Sends one buffer and receives another at the same time, as each step round a ring does: a send
+  /// and a receive behind it would wait for each other on two ranks. The peer makes the matching
+  /// call, with a buffer of as many bytes. A rank may be its own peer in both directions.
+  virtual Work send_receive(const Transfer& outgoing, const Transfer& incoming, Call call) = 0;
+  Work send(const Tensor& buffer, int to, Call call) {
+    return send_receive({buffer, to}, {}, call);
+  }
+  Work receive(const Tensor& buffer, int from, Call call) {
+    return send_receive({}, {buffer, from}, call);
+  }
+
   /// Runs `body` where the communicator runs, after the calls before it and before those after it:
   /// what a rank computes on a collective's result without waiting for it. Sends nothing, and the
   /// ledger does not count it. Over MPI it may make calls, and wait for none that comes after it:
@@ -130,8 +178,8 @@ class Communicator {
   /// Bytes of staging that the transport holds, once and for all calls (Category::communication).
   virtual int64_t staging_bytes() const = 0;
 
-  /// Bytes that a call sends to each other rank besides its data: Traffic::headers, or ::other in a
-  /// call for other purposes.
+  /// Bytes that a call sends besides its data to each other rank, or to each peer of a transfer:
+  /// Traffic::headers, or ::other in a call for other purposes.
   virtual int64_t header_bytes() const { return 0; }
 
   /// Over MPI: a collective throws when nothing of it has moved for so long, and says which rank
@@ -166,8 +214,9 @@ inline constexpr int64_t mpi_header_bytes = 32;
 /// The staging_bytes() of mpi_communicator in a job of `ranks` ranks.
 int64_t mpi_staging_bytes(int64_t ranks);
 /// The staging_bytes() of staged_communicator over it. On the host it holds, besides what `host`
-/// does, a mirror of the largest buffer of a call so far, and one of the largest shard of a
-/// reduce_scatter, each of this size at least.
+/// does, a mirror of the largest buffer of a call so far, and one of the largest result that is not
+/// in place (reduce_scatter's shard, exchange_v's output, a received buffer), each of this size at
+/// least.
 int64_t staged_staging_bytes(int64_t ranks);
 inline constexpr int64_t staged_mirror_bytes = int64_t{64} << 10;
 

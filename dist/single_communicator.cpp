@@ -1,5 +1,6 @@
 // The communicator of a job of one rank. Nothing moves; what counts is that every call has the same
 // meaning as between several ranks, and that the ledger counts which collective ran.
+#include "core/ops/copy.h"
 #include "dist/collective_checks.h"
 #include "dist/communicator.h"
 #include "dist/fold.h"
@@ -10,11 +11,20 @@ namespace {
 
 class SingleCommunicator : public Communicator {
  public:
-  explicit SingleCommunicator(Device device) : device_(device) {}
+  explicit SingleCommunicator(Device device, std::string group = "")
+      : device_(device), group_(std::move(group)) {}
 
   int rank() const override { return 0; }
   int size() const override { return 1; }
   std::string name() const override { return "single"; }
+  std::string group() const override { return group_; }
+
+  std::shared_ptr<Communicator> split(int color, int, const std::string& group) override {
+    check_group(group);
+    traffic_.add(Collective::split, Traffic::other, 0);
+    if (color < 0) return nullptr;
+    return std::make_shared<SingleCommunicator>(device_, group);
+  }
 
   std::shared_ptr<Storage> allocate(int64_t bytes, Category category) override {
     return tessera::allocate(bytes, category, device_);
@@ -60,6 +70,27 @@ class SingleCommunicator : public Communicator {
     return {};
   }
 
+  Work exchange_v(const Tensor& input, const Tensor& output, ExchangeCounts counts,
+                  Call call) override {
+    check_exchange_v(input, output, counts, 0, 1, device_);
+    traffic_.add(Collective::exchange_v, call.purpose, 0);
+    copy(output, input);
+    return {};
+  }
+
+  Work all_gather_v(const Tensor& buffer, std::vector<int64_t> counts, Call call) override {
+    check_all_gather_v(buffer, counts, 1, device_);
+    traffic_.add(Collective::all_gather_v, call.purpose, 0);
+    return {};
+  }
+
+  Work send_receive(const Transfer& outgoing, const Transfer& incoming, Call call) override {
+    check_send_receive(outgoing, incoming, 0, 1, device_);
+    traffic_.add(Collective::send_receive, call.purpose, 0);
+    copy(incoming.buffer, outgoing.buffer);
+    return {};
+  }
+
   Work run(std::function<void()> body) override {
     body();
     return {};
@@ -76,7 +107,12 @@ class SingleCommunicator : public Communicator {
   Device device() const override { return device_; }
 
  private:
-  Device device_;
+  void copy(const Tensor& to, const Tensor& from) const {
+    if (from.elements() > 0) kernels::copy(current_context(device_), to, from);
+  }
+
+  const Device device_;
+  const std::string group_;
 };
 
 }  // namespace

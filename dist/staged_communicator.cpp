@@ -36,7 +36,8 @@ class PinnedBuffer {
   std::shared_ptr<Storage> storage_;
 };
 
-/// Of the staging of a host communicator, which has two for each peer and one more.
+/// The size of a chunk in the staging of a host communicator, which has two for each peer and one
+/// more.
 int64_t one_chunk(int64_t staging_bytes, int64_t ranks) {
   return staging_bytes / (2 * (ranks - 1) + 1);
 }
@@ -56,6 +57,12 @@ class StagedCommunicator : public Communicator {
   int rank() const override { return host_->rank(); }
   int size() const override { return host_->size(); }
   std::string name() const override { return host_->name(); }
+  std::string group() const override { return host_->group(); }
+  std::shared_ptr<Communicator> split(int color, int key, const std::string& group) override {
+    auto host = host_->split(color, key, group);
+    if (!host) return nullptr;
+    return staged_communicator(std::move(host), device_.index);
+  }
   Device device() const override { return device_; }
   int64_t staging_bytes() const override { return chunk_.bytes(); }
   int64_t header_bytes() const override { return host_->header_bytes(); }
@@ -77,7 +84,7 @@ class StagedCommunicator : public Communicator {
                       Call call) override {
     check_reduce_scatter(shard, input, contributors, size(), device_);
     const Tensor mirror = bring(input);
-    const Tensor sum = sum_.of(shard.elements(), DType::f32, wait_for_calls_);
+    const Tensor sum = second_.of(shard.elements(), DType::f32, wait_for_calls_);
     host_->reduce_scatter(sum, mirror, contributors, call);
     return run([sum, shard] { shard.copy_from(sum); });
   }
@@ -105,6 +112,35 @@ class StagedCommunicator : public Communicator {
     const Tensor mirror = bring(buffer);
     host_->broadcast(mirror, root, call);
     return run([buffer, mirror] { buffer.copy_from(mirror); });
+  }
+
+  Work exchange_v(const Tensor& input, const Tensor& output, ExchangeCounts counts,
+                  Call call) override {
+    check_exchange_v(input, output, counts, rank(), size(), device_);
+    const Tensor mirror = bring(input);
+    const Tensor arrived = second_.of(output.elements(), output.dtype(), wait_for_calls_);
+    host_->exchange_v(mirror, arrived, std::move(counts), call);
+    return run([output, arrived] { output.copy_from(arrived); });
+  }
+
+  Work all_gather_v(const Tensor& buffer, std::vector<int64_t> counts, Call call) override {
+    check_all_gather_v(buffer, counts, size(), device_);
+    const Tensor mirror = bring(buffer);
+    host_->all_gather_v(mirror, std::move(counts), call);
+    return run([buffer, mirror] { buffer.copy_from(mirror); });
+  }
+
+  Work send_receive(const Transfer& outgoing, const Transfer& incoming, Call call) override {
+    check_send_receive(outgoing, incoming, rank(), size(), device_);
+    Transfer out = outgoing;
+    Transfer in = incoming;
+    if (out.peer >= 0) out.buffer = bring(outgoing.buffer);
+    if (in.peer >= 0) {
+      in.buffer = second_.of(incoming.buffer.elements(), incoming.buffer.dtype(), wait_for_calls_);
+    }
+    Work sent = host_->send_receive(out, in, call);
+    if (in.peer < 0) return sent;
+    return run([to = incoming.buffer, from = in.buffer] { to.copy_from(from); });
   }
 
   Work run(std::function<void()> body) override {
@@ -150,7 +186,7 @@ class StagedCommunicator : public Communicator {
   void* stream_;
   Tensor chunk_;  // on the GPU, as large as one of the host's
   PinnedBuffer mirror_;
-  PinnedBuffer sum_;  // of reduce_scatter
+  PinnedBuffer second_;  // the result of a call whose input and output differ
   const std::function<void()> wait_for_calls_ = [this] { run([] {}).wait(); };
 };
 

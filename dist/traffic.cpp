@@ -12,8 +12,10 @@ std::string_view traffic_name(Traffic purpose) {
 }
 
 std::string_view collective_name(Collective collective) {
-  constexpr std::string_view names[] = {"reduce_scatter", "exchange",  "all_gather",
-                                        "all_reduce",     "broadcast", "barrier"};
+  constexpr std::string_view names[] = {"reduce_scatter", "exchange",     "all_gather",
+                                        "all_reduce",     "broadcast",    "barrier",
+                                        "exchange_v",     "all_gather_v", "send_receive",
+                                        "split"};
   static_assert(std::size(names) == collective_count);
   return names[static_cast<size_t>(collective)];
 }

@@ -26,7 +26,7 @@ enum class Traffic : uint8_t {
 inline constexpr int traffic_count = 9;
 std::string_view traffic_name(Traffic purpose);
 
-/// Which collective moves them.
+/// Which call moves them.
 enum class Collective : uint8_t {
   reduce_scatter,
   exchange,
@@ -34,8 +34,12 @@ enum class Collective : uint8_t {
   all_reduce,
   broadcast,
   barrier,
+  exchange_v,
+  all_gather_v,
+  send_receive,
+  split,
 };
-inline constexpr int collective_count = 6;
+inline constexpr int collective_count = 10;
 std::string_view collective_name(Collective collective);
 
 /// Counts of one rank; safe to use from any thread.

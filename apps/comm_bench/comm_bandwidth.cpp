@@ -22,9 +22,13 @@ double bus_factor(dist::Collective collective, int64_t ranks) {
     case dist::Collective::all_reduce: return 2 * others;
     case dist::Collective::reduce_scatter:
     case dist::Collective::exchange:
-    case dist::Collective::all_gather: return others;
-    case dist::Collective::broadcast: return 1;
-    case dist::Collective::barrier: break;
+    case dist::Collective::all_gather:
+    case dist::Collective::exchange_v:
+    case dist::Collective::all_gather_v: return others;
+    case dist::Collective::broadcast:
+    case dist::Collective::send_receive: return 1;
+    case dist::Collective::barrier:
+    case dist::Collective::split: break;
   }
   fail("bus_factor: a {} has no bandwidth", dist::collective_name(collective));
 }
@@ -35,8 +39,9 @@ Bandwidth bandwidth(dist::Collective collective, int64_t bytes, int64_t ranks, d
 }
 
 int64_t argument_elements(dist::Collective collective, int64_t elements, int64_t ranks) {
-  const bool whole =
-      collective == dist::Collective::all_reduce || collective == dist::Collective::broadcast;
+  const bool whole = collective == dist::Collective::all_reduce ||
+                     collective == dist::Collective::broadcast ||
+                     collective == dist::Collective::send_receive;
   return whole ? elements : elements / ranks;
 }
 

@@ -7,7 +7,8 @@
 //
 //   all_reduce                                2 (N-1) / N
 //   reduce_scatter, exchange, all_gather      (N-1) / N
-//   broadcast                                 1
+//   exchange_v (alltoallv), all_gather_v      (N-1) / N
+//   broadcast, send_receive (sendrecv)        1
 //
 // nccl-tests has no exchange: it moves as many bytes as a reduce-scatter, and counts like one.
 #pragma once
@@ -35,7 +36,7 @@ struct Bandwidth {
   double bus = 0;
 };
 
-/// Throws for a barrier, which moves nothing.
+/// Throws for a barrier and a split, which move nothing.
 double bus_factor(dist::Collective collective, int64_t ranks);
 Bandwidth bandwidth(dist::Collective collective, int64_t bytes, int64_t ranks, double seconds);
 

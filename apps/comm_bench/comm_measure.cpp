@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -18,8 +19,8 @@ using dist::Collective;
 
 constexpr int64_t root = 0;
 
-// What `source` gives at `index`: an integer from 1 to 101, which every dtype holds exactly, so
-// that sums have no rounding and 0 is nobody's.
+// The value of `source` at `index`: an integer from 1 to 101, which every dtype holds exactly, so
+// that sums have no rounding. 0 never occurs in the input, so a missing write shows.
 constexpr int64_t period = 101;
 float value_at(int64_t source, int64_t index) {
   return static_cast<float>((7 * source + 3 * index) % period + 1);
@@ -38,6 +39,34 @@ class Sums {
  private:
   std::vector<float> values_;
 };
+
+// Elements that `source` sends to each rank in exchange_v: half a piece more to the next rank, half
+// a piece less to the one after it. With fewer than three ranks all pieces are equal.
+std::vector<int64_t> counts_from(int64_t source, int64_t ranks, int64_t piece) {
+  std::vector<int64_t> counts(static_cast<size_t>(ranks), piece);
+  if (ranks < 3) return counts;
+  counts[static_cast<size_t>((source + 1) % ranks)] += piece / 2;
+  counts[static_cast<size_t>((source + 2) % ranks)] -= piece / 2;
+  return counts;
+}
+
+dist::ExchangeCounts exchange_counts(int64_t rank, int64_t ranks, int64_t piece) {
+  dist::ExchangeCounts counts{.send = counts_from(rank, ranks, piece)};
+  for (int64_t source = 0; source < ranks; ++source) {
+    counts.receive.push_back(
+        counts_from(source, ranks, piece)[static_cast<size_t>(rank)]);
+  }
+  return counts;
+}
+
+// Elements that each rank has in all_gather_v.
+std::vector<int64_t> gather_counts(int64_t ranks, int64_t piece) {
+  return counts_from(0, ranks, piece);
+}
+
+int64_t sum_before(const std::vector<int64_t>& counts, int64_t rank) {
+  return std::accumulate(counts.begin(), counts.begin() + rank, int64_t{0});
+}
 
 /// x[i] = value(i)
 template <class Value>
@@ -83,11 +112,14 @@ CommMeasurement::CommMeasurement(dist::Communicator& communicator, const CommPla
   };
   const int64_t elements = plan.max_bytes / dtype_size(plan.dtype);
   largest_ = {.all = buffer(elements, plan.dtype),
+              .arrived = buffer(elements, plan.dtype),
               .piece = buffer(elements / communicator.size(), DType::f32)};
 }
 
 dist::Work CommMeasurement::start(Collective collective, const Buffers& buffers) {
   const int ranks = communicator_.size();
+  const int rank = communicator_.rank();
+  const int64_t piece = buffers.piece.elements();
   switch (collective) {
     case Collective::exchange:
       return communicator_.exchange(
@@ -102,7 +134,16 @@ dist::Work CommMeasurement::start(Collective collective, const Buffers& buffers)
     case Collective::all_gather: return communicator_.all_gather(buffers.all, {});
     case Collective::all_reduce: return communicator_.all_reduce(buffers.all, {});
     case Collective::broadcast: return communicator_.broadcast(buffers.all, root, {});
-    case Collective::barrier: break;
+    case Collective::exchange_v:
+      return communicator_.exchange_v(buffers.all, buffers.arrived,
+                                      exchange_counts(rank, ranks, piece), {});
+    case Collective::all_gather_v:
+      return communicator_.all_gather_v(buffers.all, gather_counts(ranks, piece), {});
+    case Collective::send_receive:
+      return communicator_.send_receive({buffers.all, (rank + 1) % ranks},
+                                        {buffers.arrived, (rank + ranks - 1) % ranks}, {});
+    case Collective::barrier:
+    case Collective::split: break;
   }
   fail("comm_bench: a {} is not measured", dist::collective_name(collective));
 }
@@ -120,18 +161,43 @@ int64_t CommMeasurement::time(Collective collective, const Buffers& buffers) {
 void CommMeasurement::prepare(Collective collective, const Buffers& buffers) {
   const int64_t rank = communicator_.rank();
   const int64_t piece = buffers.piece.elements();
+  const std::vector<int64_t> gathered = gather_counts(communicator_.size(), piece);
+  const int64_t begin = sum_before(gathered, rank);
+  const int64_t end = sum_before(gathered, rank + 1);
   // What must arrive from others is not there before.
   write(buffers.piece, [](int64_t) { return 0.0f; });
+  write(buffers.arrived, [](int64_t) { return 0.0f; });
   write(buffers.all, [&](int64_t i) {
     if (collective == Collective::all_gather && i / piece != rank) return 0.0f;
+    if (collective == Collective::all_gather_v && (i < begin || i >= end)) return 0.0f;
     if (collective == Collective::broadcast && rank != root) return 0.0f;
     return value_at(rank, i);
   });
 }
 
+// Of exchange_v: from each source the part of its buffer that was for this rank.
+int64_t CommMeasurement::wrong_arrivals(const Buffers& buffers) {
+  const int64_t ranks = communicator_.size();
+  const int64_t rank = communicator_.rank();
+  const int64_t piece = buffers.piece.elements();
+  const dist::ExchangeCounts counts = exchange_counts(rank, ranks, piece);
+  int64_t count = 0;
+  int64_t begin = 0;
+  for (int64_t source = 0; source < ranks; ++source) {
+    const int64_t elements = counts.receive[static_cast<size_t>(source)];
+    const int64_t first = sum_before(counts_from(source, ranks, piece), rank);
+    count += differing(buffers.arrived.flat(begin, begin + elements),
+                       [&](int64_t i) { return value_at(source, first + i); });
+    begin += elements;
+  }
+  return count;
+}
+
 int64_t CommMeasurement::wrong(Collective collective, const Buffers& buffers) {
   const int64_t piece = buffers.piece.elements();
-  const Sums sums(communicator_.size());
+  const int64_t ranks = communicator_.size();
+  const int64_t before = (communicator_.rank() + ranks - 1) % ranks;
+  const Sums sums(ranks);
   switch (collective) {
     case Collective::exchange:
     case Collective::reduce_scatter: {
@@ -144,7 +210,21 @@ int64_t CommMeasurement::wrong(Collective collective, const Buffers& buffers) {
       return differing(buffers.all, [&](int64_t i) { return sums.at(i); });
     case Collective::broadcast:
       return differing(buffers.all, [&](int64_t i) { return value_at(root, i); });
-    case Collective::barrier: break;
+    case Collective::exchange_v: return wrong_arrivals(buffers);
+    case Collective::all_gather_v: {
+      const std::vector<int64_t> counts = gather_counts(ranks, piece);
+      int64_t count = 0;
+      for (int64_t source = 0; source < ranks; ++source) {
+        const int64_t begin = sum_before(counts, source);
+        count += differing(buffers.all.flat(begin, sum_before(counts, source + 1)),
+                           [&](int64_t i) { return value_at(source, begin + i); });
+      }
+      return count;
+    }
+    case Collective::send_receive:
+      return differing(buffers.arrived, [&](int64_t i) { return value_at(before, i); });
+    case Collective::barrier:
+    case Collective::split: break;
   }
   return 0;
 }
@@ -156,6 +236,7 @@ CommResult CommMeasurement::measure(Collective collective, int64_t bytes) {
                 "comm_bench: {} bytes, expected {} equal pieces of {} and at most {}", bytes, ranks,
                 dtype_name(plan_.dtype), plan_.max_bytes);
   const Buffers buffers{.all = largest_.all.flat(0, elements),
+                        .arrived = largest_.arrived.flat(0, elements),
                         .piece = largest_.piece.flat(0, elements / ranks)};
 
   prepare(collective, buffers);  // touches every page before timing

@@ -34,21 +34,25 @@ class CommMeasurement {
   /// Allocates the buffers. Collective.
   CommMeasurement(dist::Communicator& communicator, const CommPlan& plan);
 
-  /// `bytes`: a multiple of ranks elements, at most the plan's. Any collective but a barrier;
-  /// all_reduce with f32. Collective; the result is the same on every rank.
+  /// `bytes`: a multiple of ranks elements, at most the plan's. Any collective but a barrier and a
+  /// split; all_reduce with f32. The pieces of exchange_v and all_gather_v have unequal lengths;
+  /// send_receive passes the buffer on round a ring. Collective; the result is the same on every
+  /// rank.
   CommResult measure(dist::Collective collective, int64_t bytes);
 
  private:
   /// What a call reads and writes.
   struct Buffers {
-    Tensor all;    // [N * n], of the plan's dtype: the input, or what is worked on in place
-    Tensor piece;  // [n], f32: this rank's sums
+    Tensor all;      // [N * n], of the plan's dtype: the input, or what is worked on in place
+    Tensor arrived;  // [N * n], of the plan's dtype: the output of exchange_v and send_receive
+    Tensor piece;    // [n], f32: this rank's sums
   };
 
   dist::Work start(dist::Collective collective, const Buffers& buffers);
   int64_t time(dist::Collective collective, const Buffers& buffers);  // ns
   void prepare(dist::Collective collective, const Buffers& buffers);
   int64_t wrong(dist::Collective collective, const Buffers& buffers);
+  int64_t wrong_arrivals(const Buffers& buffers);
 
   dist::Communicator& communicator_;
   CommPlan plan_;

@@ -26,7 +26,15 @@ const char* heading(Collective collective) {
       return "all_gather: size of all pieces, count of one, busbw = algbw x (n-1)/n";
     case Collective::all_reduce: return "all_reduce: busbw = algbw x 2(n-1)/n";
     case Collective::broadcast: return "broadcast from rank 0: busbw = algbw";
-    case Collective::barrier: break;
+    case Collective::exchange_v:
+      return "exchange_v (alltoallv): pieces of unequal length, count of a mean one, "
+             "busbw = algbw x (n-1)/n";
+    case Collective::all_gather_v:
+      return "all_gather_v: pieces of unequal length, count of a mean one, busbw = algbw x (n-1)/n";
+    case Collective::send_receive:
+      return "send_receive (sendrecv): the buffer goes to the next rank of a ring, busbw = algbw";
+    case Collective::barrier:
+    case Collective::split: break;
   }
   return "";
 }
@@ -42,11 +50,13 @@ std::string comm_title(const CommOptions& options, const dist::World& world) {
   const std::string name =
       device.is_cpu() ? "" : fmt::format(" ({})", cuda::device_name(device.index));
   std::string text = fmt::format(
-      "# {} rank{}, device {}{}, communicator {}, {}\n"
+      "# {} rank{}, device {}{}, communicator {}{}, {}\n"
       "# time: the median of {} calls after {}, each as long as on the slowest rank\n"
       "# size: rounded up to whole pieces, a multiple of {} bytes\n",
       world.size, world.size == 1 ? "" : "s", dist::device_type_name(device), name,
-      world.communicator->name(), dtype_name(options.dtype), options.iterations, options.warmup,
+      world.communicator->name(),
+      options.groups == 0 ? "" : fmt::format(", the first of {} groups", options.groups),
+      dtype_name(options.dtype), options.iterations, options.warmup,
       world.size * dtype_size(options.dtype));
   if (options.without_all_reduce) {
     text += "# all_reduce is left out: it sums f32 alone\n";
@@ -96,6 +106,7 @@ JsonObject comm_json(const CommOptions& options, const dist::World& world,
       .add("device", dist::device_type_name(device));
   if (!device.is_cpu()) json.add("device_name", cuda::device_name(device.index));
   return json.add("communicator", world.communicator->name())
+      .add("groups", options.groups)
       .add("dtype", dtype_name(options.dtype))
       .add("iterations", options.iterations)
       .add("warmup", options.warmup)

@@ -68,9 +68,22 @@ std::vector<int> rotated_sources(int rank, int size, int contributors) {
   return sources;
 }
 
+std::vector<int64_t> in_bytes(std::vector<int64_t> counts, DType dtype) {
+  for (int64_t& count : counts) count *= dtype_size(dtype);
+  return counts;
+}
+
+MpiTransport::End end_of(const Transfer& transfer) {
+  if (transfer.peer < 0) return {};
+  return {transfer.peer, writable_bytes_of(transfer.buffer), transfer.buffer.bytes(),
+          transfer.buffer.dtype()};
+}
+
 class MpiCommunicator : public Communicator {
  public:
   MpiCommunicator() : thread_([this] { serve(); }) {}
+  MpiCommunicator(MPI_Comm comm, const std::string& group)
+      : transport_(comm, group), thread_([this] { serve(); }) {}
 
   // Calls that are not done by now belong to a job that fails: nobody may wait for its peers here.
   ~MpiCommunicator() override {
@@ -86,6 +99,8 @@ class MpiCommunicator : public Communicator {
   int rank() const override { return transport_.rank(); }
   int size() const override { return transport_.size(); }
   std::string name() const override { return "mpi"; }
+  std::string group() const override { return transport_.group(); }
+  std::shared_ptr<Communicator> split(int color, int key, const std::string& group) override;
   int64_t staging_bytes() const override { return mpi_staging_bytes(size()); }
   int64_t header_bytes() const override { return mpi_header_bytes; }
   void set_timeout(double seconds) override { transport_.set_timeout(seconds); }
@@ -100,6 +115,10 @@ class MpiCommunicator : public Communicator {
   Work all_gather(const Tensor& buffer, Call call) override;
   Work all_reduce(const Tensor& buffer, Call call) override;
   Work broadcast(const Tensor& buffer, int root, Call call) override;
+  Work exchange_v(const Tensor& input, const Tensor& output, ExchangeCounts counts,
+                  Call call) override;
+  Work all_gather_v(const Tensor& buffer, std::vector<int64_t> counts, Call call) override;
+  Work send_receive(const Transfer& outgoing, const Transfer& incoming, Call call) override;
   Work run(std::function<void()> body) override;
   void barrier() override;
 
@@ -156,7 +175,8 @@ void MpiCommunicator::run_body(const Task& task) {
   const CallHeader header = task.header.value_or(CallHeader{});
   const char* const name = sends ? collective_name(header.collective).data() : "run";
   const trace::Scope scope(name, trace::Track::communication, header.bucket, [&] {
-    return fmt::format("{}, {} bytes", traffic_name(header.purpose), header.bytes);
+    return fmt::format("{}, {} bytes{}", traffic_name(header.purpose), header.bytes,
+                       group().empty() ? "" : ", group " + group());
   });
   if (sends) transport_.begin(header);
   const int64_t sent = task.body();
@@ -258,6 +278,54 @@ Work MpiCommunicator::broadcast(const Tensor& buffer, int root, Call call) {
     return transport_.broadcast(writable_bytes_of(buffer), buffer.bytes(), root);
   };
   return submit({{}, header_of(Collective::broadcast, buffer, call, root), std::move(body)});
+}
+
+Work MpiCommunicator::exchange_v(const Tensor& input, const Tensor& output, ExchangeCounts counts,
+                                 Call call) {
+  check_exchange_v(input, output, counts, rank(), size());
+  auto body = [this, input, output, send = in_bytes(std::move(counts.send), input.dtype()),
+               receive = in_bytes(std::move(counts.receive), input.dtype())] {
+    return transport_.exchange_v(bytes_of(input), send, writable_bytes_of(output), receive);
+  };
+  return submit({{}, header_of(Collective::exchange_v, input, call), std::move(body)});
+}
+
+Work MpiCommunicator::all_gather_v(const Tensor& buffer, std::vector<int64_t> counts, Call call) {
+  check_all_gather_v(buffer, counts, size());
+  auto body = [this, buffer, bytes = in_bytes(std::move(counts), buffer.dtype())] {
+    return transport_.all_gather_v(writable_bytes_of(buffer), bytes);
+  };
+  return submit({{}, header_of(Collective::all_gather_v, buffer, call), std::move(body)});
+}
+
+Work MpiCommunicator::send_receive(const Transfer& outgoing, const Transfer& incoming, Call call) {
+  check_send_receive(outgoing, incoming, rank(), size());
+  auto body = [this, outgoing, incoming] {
+    if (outgoing.peer == rank()) {
+      copy_to(writable_bytes_of(incoming.buffer), bytes_of(outgoing.buffer),
+              outgoing.buffer.bytes());
+      return int64_t{0};
+    }
+    return transport_.send_receive(end_of(outgoing), end_of(incoming));
+  };
+  const Tensor& described = outgoing.peer >= 0 ? outgoing.buffer : incoming.buffer;
+  return submit({{}, header_of(Collective::send_receive, described, call), std::move(body)});
+}
+
+std::shared_ptr<Communicator> MpiCommunicator::split(int color, int key,
+                                                     const std::string& group) {
+  check_group(group);
+  check_may_wait(thread_.get_id(), "split");
+  MPI_Comm comm = MPI_COMM_NULL;
+  const CallHeader header{.collective = Collective::split};
+  submit({{}, header, [&, this] {
+            comm = transport_.split(color, key);
+            return int64_t{0};
+          }}).wait();
+  if (comm == MPI_COMM_NULL) return nullptr;
+  auto part = std::make_shared<MpiCommunicator>(comm, group);
+  part->set_timeout(transport_.timeout_s());
+  return part;
 }
 
 Work MpiCommunicator::run(std::function<void()> body) {

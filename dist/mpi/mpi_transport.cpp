@@ -1,6 +1,7 @@
 #include "dist/mpi/mpi_transport.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "dist/mpi/kept_memory.h"
@@ -23,6 +24,28 @@ int64_t staging_chunk_bytes(int64_t ranks) {
   return std::clamp(share, 64 * KiB, 1024 * KiB) / unit * unit;
 }
 
+// Where each rank's bytes begin: behind those of the ranks before it.
+std::vector<int64_t> offsets_of(std::span<const int64_t> bytes) {
+  std::vector<int64_t> offsets(bytes.size());
+  std::exclusive_scan(bytes.begin(), bytes.end(), offsets.begin(), int64_t{0});
+  return offsets;
+}
+
+// The rank in MPI_COMM_WORLD of each rank of `comm`.
+std::vector<int> job_ranks_of(MPI_Comm comm, int size) {
+  std::vector<int> ranks(static_cast<size_t>(size));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  MPI_Group here = MPI_GROUP_NULL;
+  MPI_Group job = MPI_GROUP_NULL;
+  TESSERA_MPI(MPI_Comm_group(comm, &here));
+  TESSERA_MPI(MPI_Comm_group(MPI_COMM_WORLD, &job));
+  std::vector<int> result(ranks.size());
+  TESSERA_MPI(MPI_Group_translate_ranks(here, size, ranks.data(), job, result.data()));
+  TESSERA_MPI(MPI_Group_free(&here));
+  TESSERA_MPI(MPI_Group_free(&job));
+  return result;
+}
+
 }  // namespace
 
 int64_t mpi_staging_bytes(int64_t ranks) {
@@ -31,14 +54,26 @@ int64_t mpi_staging_bytes(int64_t ranks) {
 }
 
 MpiTransport::MpiTransport() {
-  // Never freed: that is a collective, and a destructor may run on one rank alone. MPI_Finalize
-  // takes care of it.
   TESSERA_MPI(MPI_Comm_dup(MPI_COMM_WORLD, &channel_.comm));
+  open("");
+}
+
+MpiTransport::MpiTransport(MPI_Comm comm, const std::string& group) {
+  channel_.comm = comm;
+  open(group);
+}
+
+// The MPI communicator is never freed: that is a collective, and a destructor may run on one rank
+// alone. MPI_Finalize takes care of it.
+void MpiTransport::open(const std::string& group) {
   TESSERA_MPI(MPI_Comm_set_errhandler(channel_.comm, MPI_ERRORS_RETURN));
   TESSERA_MPI(MPI_Comm_rank(channel_.comm, &channel_.rank));
   TESSERA_MPI(MPI_Comm_size(channel_.comm, &channel_.size));
+  channel_.group = group;
+  channel_.job_ranks = job_ranks_of(channel_.comm, size());
   set_timeout(default_comm_timeout_s);
-  headers_ = std::make_shared<std::vector<CallHeader>>(size());
+  headers_ = std::make_shared<CallHeaders>(size());
+  transfers_with_.resize(static_cast<size_t>(size()));
   chunk_bytes_ = staging_chunk_bytes(size());
   if (size() > 1) staging_ = allocate(mpi_staging_bytes(size()), Category::communication);
 }
@@ -49,8 +84,9 @@ void MpiTransport::set_timeout(double seconds) {
 }
 
 void MpiTransport::begin(CallHeader call) {
-  call.number = ++calls_;
-  (*headers_)[static_cast<size_t>(rank())] = call;
+  // Transfers are counted by pair, since the other ranks do not see them.
+  if (call.collective != Collective::send_receive) call.number = ++calls_;
+  headers_->set(call);
   agreed_ = false;
   header_bytes_sent_ = 0;
 }
@@ -172,6 +208,96 @@ int64_t MpiTransport::broadcast(std::byte* buffer, int64_t bytes, int root) {
   }
   transfers.start();
   return finish(transfers);
+}
+
+// Where the two sides of a pair have lengths of their own: each tells what it sends.
+void MpiTransport::expect(std::span<const int64_t> sent_bytes,
+                          std::span<const int64_t> received_bytes) {
+  for (size_t r = 0; r < sent_bytes.size(); ++r) {
+    headers_->sent[r].bytes = sent_bytes[r];
+    headers_->expected[r].bytes = received_bytes[r];
+  }
+}
+
+int64_t MpiTransport::exchange_v(const std::byte* input, std::span<const int64_t> send_bytes,
+                                 std::byte* output, std::span<const int64_t> receive_bytes) {
+  expect(send_bytes, receive_bytes);
+  const std::vector<int64_t> from = offsets_of(send_bytes);
+  const std::vector<int64_t> to = offsets_of(receive_bytes);
+  Pairwise transfers(channel_, *headers_);
+  agree_once(transfers);
+  for (int i = 1; i < size(); ++i) {
+    const auto peer = static_cast<size_t>(next_peer(i));
+    if (send_bytes[peer] == 0) continue;
+    transfers.send(next_peer(i), input + from[peer], send_bytes[peer], direct_chunk_bytes);
+  }
+  for (int i = 1; i < size(); ++i) {
+    const auto source = static_cast<size_t>(next_peer(size() - i));
+    if (receive_bytes[source] == 0) continue;
+    transfers.receive(next_peer(size() - i), output + to[source], receive_bytes[source],
+                      direct_chunk_bytes);
+  }
+  transfers.start();
+  const auto own = static_cast<size_t>(rank());
+  std::copy_n(input + from[own], send_bytes[own], output + to[own]);
+  return finish(transfers);
+}
+
+int64_t MpiTransport::all_gather_v(std::byte* buffer, std::span<const int64_t> bytes) {
+  const int64_t own = bytes[static_cast<size_t>(rank())];
+  expect(std::vector<int64_t>(bytes.size(), own), bytes);
+  const std::vector<int64_t> begin = offsets_of(bytes);
+  Pairwise transfers(channel_, *headers_);
+  agree_once(transfers);
+  for (int i = 1; i < size() && own > 0; ++i) {
+    transfers.send(next_peer(i), buffer + begin[static_cast<size_t>(rank())], own,
+                   direct_chunk_bytes);
+  }
+  for (int i = 1; i < size(); ++i) {
+    const int source = next_peer(size() - i);
+    const auto s = static_cast<size_t>(source);
+    if (bytes[s] > 0) transfers.receive(source, buffer + begin[s], bytes[s], direct_chunk_bytes);
+  }
+  transfers.start();
+  return finish(transfers);
+}
+
+// Both peers tell what they send; a direction in which nothing moves counts as 0 bytes of u8.
+int64_t MpiTransport::send_receive(const End& outgoing, const End& incoming) {
+  std::vector<int> peers;
+  for (const int peer : {outgoing.peer, incoming.peer}) {
+    if (peer >= 0 && std::ranges::find(peers, peer) == peers.end()) peers.push_back(peer);
+  }
+  const auto describe = [](CallHeader& header, int peer, const End& end) {
+    const bool moves = end.peer == peer && end.bytes > 0;
+    header.bytes = moves ? end.bytes : 0;
+    header.dtype = moves ? end.dtype : DType::u8;
+  };
+  for (const int peer : peers) {
+    const auto p = static_cast<size_t>(peer);
+    CallHeader& sent = headers_->sent[p];
+    CallHeader& expected = headers_->expected[p];
+    sent.number = expected.number = headers_->own.number = ++transfers_with_[p];
+    describe(sent, peer, outgoing);
+    describe(expected, peer, incoming);
+  }
+  Pairwise transfers(channel_, *headers_);
+  transfers.exchange_headers(peers);
+  if (outgoing.bytes > 0) {
+    transfers.send(outgoing.peer, outgoing.data, outgoing.bytes, direct_chunk_bytes);
+  }
+  if (incoming.bytes > 0) {
+    transfers.receive(incoming.peer, incoming.data, incoming.bytes, direct_chunk_bytes);
+  }
+  transfers.start();
+  return finish(transfers);
+}
+
+MPI_Comm MpiTransport::split(int color, int key) {
+  barrier();  // MPI_Comm_split has no time limit: it is called when all ranks have come
+  MPI_Comm comm = MPI_COMM_NULL;
+  TESSERA_MPI(MPI_Comm_split(channel_.comm, color < 0 ? MPI_UNDEFINED : color, key, &comm));
+  return comm;
 }
 
 int64_t MpiTransport::barrier() {

@@ -10,6 +10,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "core/tensor.h"
@@ -22,19 +23,23 @@ class Pairwise;
 
 class MpiTransport {
  public:
-  /// Duplicates MPI_COMM_WORLD; collective.
+  /// Of all ranks of the job: duplicates MPI_COMM_WORLD. Collective.
   MpiTransport();
+  /// Of the ranks of `comm`, which becomes its own. `group` names them in errors.
+  MpiTransport(MPI_Comm comm, const std::string& group);
 
   int rank() const { return channel_.rank; }
   int size() const { return channel_.size; }
+  const std::string& group() const { return channel_.group; }
 
   /// Makes a transfer that is under way throw. From any thread.
   void stop() { channel_.stop.store(true, std::memory_order_relaxed); }
   /// A transfer of which nothing moves for longer throws. From any thread.
   void set_timeout(double seconds);
+  double timeout_s() const { return static_cast<double>(channel_.timeout_ns) / 1e9; }
 
-  /// Before each of the collectives below: what it is. It throws if another rank makes another one.
-  /// The number is set here.
+  /// Describes the call that is made next: it throws if another rank makes another one. The number
+  /// of the call is set here.
   void begin(CallHeader call);
   /// Of the collective that began last.
   int64_t header_bytes_sent() const { return header_bytes_sent_; }
@@ -57,6 +62,25 @@ class MpiTransport {
   /// What `arrived` was given of another rank, as a tensor.
   Tensor staged(const std::byte* data, int64_t bytes, DType dtype) const;
 
+  /// Piece r of `input`, of send_bytes[r] bytes, goes to rank r; receive_bytes[s] bytes of rank s
+  /// come to stand behind those of the ranks before it in `output`.
+  int64_t exchange_v(const std::byte* input, std::span<const int64_t> send_bytes, std::byte* output,
+                     std::span<const int64_t> receive_bytes);
+  int64_t all_gather_v(std::byte* buffer, std::span<const int64_t> bytes);
+
+  /// One direction of a transfer; the peer is another rank, or -1 where nothing moves.
+  struct End {
+    int peer = -1;
+    std::byte* data = nullptr;
+    int64_t bytes = 0;
+    DType dtype = DType::u8;
+  };
+  int64_t send_receive(const End& outgoing, const End& incoming);
+
+  /// The ranks that give the same color, in the order of their keys; MPI_COMM_NULL for a negative
+  /// one. Waits for all ranks.
+  MPI_Comm split(int color, int key);
+
   int64_t all_gather(std::byte* buffer, int64_t piece_bytes);
   int64_t broadcast(std::byte* buffer, int64_t bytes, int root);
   int64_t barrier();
@@ -64,13 +88,16 @@ class MpiTransport {
  private:
   int64_t staged_exchange(std::span<const std::byte* const> outgoing, const std::byte* own,
                           int64_t bytes, std::span<const int> sources, const Arrived& arrived);
+  void open(const std::string& group);
+  void expect(std::span<const int64_t> sent_bytes, std::span<const int64_t> received_bytes);
   void agree_once(Pairwise& transfers);
   int64_t finish(Pairwise& transfers);
   int next_peer(int i) const { return channel_.next_peer(i); }
 
   Channel channel_;
-  std::shared_ptr<std::vector<CallHeader>> headers_;  // of the running call, by rank
-  int64_t calls_ = 0;
+  std::shared_ptr<CallHeaders> headers_;  // of the running call
+  int64_t calls_ = 0;                     // collectives so far
+  std::vector<int64_t> transfers_with_;   // send_receive calls so far, by peer
   bool agreed_ = false;
   int64_t header_bytes_sent_ = 0;
   int64_t chunk_bytes_ = 0;

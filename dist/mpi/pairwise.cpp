@@ -30,7 +30,7 @@ std::string have(const Ranks& ranks) {
 
 }  // namespace
 
-Pairwise::Pairwise(const Channel& channel, std::span<CallHeader> headers)
+Pairwise::Pairwise(const Channel& channel, CallHeaders& headers)
     : channel_(channel),
       headers_(headers),
       agreed_(static_cast<size_t>(channel.size), 1),
@@ -78,17 +78,22 @@ int Pairwise::receive_staged(int peer, std::byte* slots, int64_t bytes, int64_t 
   return add_receive({Direction::receive_staged, peer, slots, bytes, chunk});
 }
 
-void Pairwise::exchange_headers() {
-  const auto bytes_of = [&](int rank) {
-    return reinterpret_cast<std::byte*>(&headers_[static_cast<size_t>(rank)]);
-  };
-  for (int i = 1; i < channel_.size; ++i) {
-    const int peer = channel_.next_peer(i);
-    add({Direction::send_header, peer, bytes_of(channel_.rank), mpi_header_bytes,
+void Pairwise::exchange_headers(std::span<const int> peers) {
+  const auto bytes_of = [](CallHeader& header) { return reinterpret_cast<std::byte*>(&header); };
+  for (const int peer : peers) {
+    const auto p = static_cast<size_t>(peer);
+    add({Direction::send_header, peer, bytes_of(headers_.sent[p]), mpi_header_bytes,
          mpi_header_bytes});
-    add({Direction::receive_header, peer, bytes_of(peer), mpi_header_bytes, mpi_header_bytes});
-    agreed_[static_cast<size_t>(peer)] = 0;
+    add({Direction::receive_header, peer, bytes_of(headers_.received[p]), mpi_header_bytes,
+         mpi_header_bytes});
+    agreed_[p] = 0;
   }
+}
+
+void Pairwise::exchange_headers() {
+  std::vector<int> peers;
+  for (int i = 1; i < channel_.size; ++i) peers.push_back(channel_.next_peer(i));
+  exchange_headers(peers);
 }
 
 // Posts the stream's next chunk with the request of a free slot; nothing when all are posted.
@@ -144,10 +149,12 @@ void Pairwise::start() {
 
 // The peer's header is there: what comes from it is received from now on, or never.
 void Pairwise::agree(int peer) {
-  const CallHeader& own = headers_[static_cast<size_t>(channel_.rank)];
-  const CallHeader& theirs = headers_[static_cast<size_t>(peer)];
-  if (!(own == theirs)) fail_disagreeing(channel_.rank, own, peer, theirs);
-  agreed_[static_cast<size_t>(peer)] = 1;
+  const auto p = static_cast<size_t>(peer);
+  if (!(headers_.expected[p] == headers_.received[p])) {
+    fail_disagreeing({channel_.job_rank(channel_.rank), channel_.job_rank(peer)}, headers_.own,
+                     headers_.expected[p], headers_.received[p]);
+  }
+  agreed_[p] = 1;
   const int index = stream_from_[static_cast<size_t>(peer)];
   if (index < 0) return;
   for (int64_t slot = 0; slot < streams_[static_cast<size_t>(index)].slots; ++slot) {
@@ -194,18 +201,20 @@ void Pairwise::fail_stalled() const {
   std::vector<int> absent;
   std::set<int> stuck;
   for (int peer = 0; peer < channel_.size; ++peer) {
-    if (agreed_[static_cast<size_t>(peer)] == 0) absent.push_back(peer);
+    if (agreed_[static_cast<size_t>(peer)] == 0) absent.push_back(channel_.job_rank(peer));
   }
   for (size_t i = 0; i < requests_.size(); ++i) {
-    if (requests_[i] != MPI_REQUEST_NULL) stuck.insert(streams_[stream_of_[i]].peer);
+    if (requests_[i] != MPI_REQUEST_NULL) {
+      stuck.insert(channel_.job_rank(streams_[stream_of_[i]].peer));
+    }
   }
   const std::string who = absent.empty() ? have(stuck) + " come to it and not gone on"
                                          : have(absent) + " not come to it";
   if (absent.empty()) absent.assign(stuck.begin(), stuck.end());
   throw StalledError(
       fmt::format(
-          "{}: nothing has moved for {} s (--comm-timeout): {} (stopped, hanging, or computing)",
-          headers_[static_cast<size_t>(channel_.rank)].text(),
+          "{}{}: nothing has moved for {} s (--comm-timeout): {} (stopped, hanging, or computing)",
+          headers_.own.text(), channel_.group.empty() ? "" : " in group " + channel_.group,
           static_cast<double>(channel_.timeout_ns) / 1e9, who),
       absent);
 }

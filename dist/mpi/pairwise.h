@@ -16,7 +16,6 @@
 
 #include <cstddef>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "dist/backoff.h"
@@ -27,17 +26,19 @@ namespace tessera::dist {
 
 class Pairwise {
  public:
-  /// Of the call that headers[rank] describes; the others' are received there. What waits throws
+  /// For the call that `headers` describe, where those of the peers are received. What waits throws
   /// soon after `channel` stops, and when nothing has moved for its timeout.
-  Pairwise(const Channel& channel, std::span<CallHeader> headers);
+  Pairwise(const Channel& channel, CallHeaders& headers);
   /// Where finish() has not returned, MPI may read and write the memory of the transfers for as
   /// long as the process lives: keep it (dist/mpi/kept_memory.h).
   ~Pairwise();
   Pairwise(const Pairwise&) = delete;
   Pairwise& operator=(const Pairwise&) = delete;
 
-  /// Of a call that begins: with all peers. What waits throws if one of them makes another call.
-  /// Without, the transfers belong to a call that ranks have agreed on.
+  /// At the beginning of a call: exchanges headers with these peers, or with all of them. What
+  /// waits throws if one of them makes another call. Without it, the transfers belong to a call
+  /// that ranks have agreed on.
+  void exchange_headers(std::span<const int> peers);
   void exchange_headers();
 
   void send(int peer, const std::byte* data, int64_t bytes, int64_t chunk);
@@ -86,7 +87,7 @@ class Pairwise {
 
   const Channel& channel_;
   Backoff backoff_;
-  std::span<CallHeader> headers_;
+  CallHeaders& headers_;
   std::vector<uint8_t> agreed_;   // whether the peer makes this call
   std::vector<int> stream_from_;  // the stream that receives from a peer; -1: none
   std::vector<Stream> streams_;

@@ -152,6 +152,17 @@ void Communicator::run(std::span<const Call> calls) {
   in_use_.clear();
 }
 
+std::shared_ptr<Communicator> Communicator::split(int color, int key) {
+  if (in_use_.test_and_set()) {
+    throw Failure(ncclInvalidUsage, "ncclCommSplit: a call is under way");
+  }
+  PeersOfGroup group;
+  if (failure_ == ncclSuccess) group = peers_.split(color, key);
+  in_use_.clear();
+  if (failure_ != ncclSuccess) throw Failure(failure_, "the communicator has failed before");
+  return color < 0 ? nullptr : std::make_shared<Communicator>(group, device_);
+}
+
 void Communicator::leave() {
   peers_.abort();
   // What is under way says goodbye itself when it fails.

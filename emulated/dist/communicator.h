@@ -18,6 +18,11 @@ struct Call {
 class Communicator {
  public:
   Communicator(int rank, int size, int device) : peers_(rank, size), device_(device) {}
+  Communicator(const PeersOfGroup& group, int device) : peers_(group), device_(device) {}
+
+  /// One of the ranks that give the same color; nullptr for NCCL_SPLIT_NOCOLOR. Throws where a call
+  /// is under way or one has failed.
+  std::shared_ptr<Communicator> split(int color, int key);
 
   int rank() const { return peers_.rank(); }
   int size() const { return peers_.size(); }

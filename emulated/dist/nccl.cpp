@@ -144,6 +144,23 @@ void check_ids(const ncclUniqueId& id, int ranks) {
   }
 }
 
+void check_config(const ncclConfig_t& config) {
+  const ncclConfig_t initial = NCCL_CONFIG_INITIALIZER;
+  if (config.magic != initial.magic || config.size != initial.size) {
+    throw Failure(ncclInvalidArgument, "the configuration was not initialised");
+  }
+  if (config.blocking == 0) {
+    throw Failure(ncclInvalidArgument, "communicators that do not block are not emulated");
+  }
+}
+
+ncclComm_t handle_of(Shared communicator) {
+  auto* const handle = new ncclComm;
+  const std::lock_guard lock(state().mutex);
+  state().communicators.emplace(handle, std::move(communicator));
+  return handle;
+}
+
 Call call_of(Kind kind, const void* send, void* receive, size_t count, ncclDataType_t type,
              int reduction, int rank) {
   return {{kind, static_cast<int32_t>(type), reduction, rank, count}, send, receive};
@@ -195,24 +212,26 @@ ncclResult_t ncclCommInitRank(ncclComm_t* comm, int ranks, ncclUniqueId id, int 
 ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id, int rank,
                                     ncclConfig_t* config) {
   return guarded([&] {
-    const ncclConfig_t initial = NCCL_CONFIG_INITIALIZER;
-    if (config->magic != initial.magic || config->size != initial.size) {
-      throw Failure(ncclInvalidArgument, "the configuration was not initialised");
-    }
-    if (config->blocking == 0) {
-      throw Failure(ncclInvalidArgument, "communicators that do not block are not emulated");
-    }
+    check_config(*config);
     int device = 0;
     if (cudaGetDevice(&device) != cudaSuccess) {
       throw Failure(ncclUnhandledCudaError, "there is no device");
     }
     check_world(ranks, rank);
     check_ids(id, ranks);
-    auto communicator = std::make_shared<Communicator>(rank, ranks, device);
-    auto* const handle = new ncclComm;
-    const std::lock_guard lock(state().mutex);
-    state().communicators.emplace(handle, std::move(communicator));
-    *comm = handle;
+    *comm = handle_of(std::make_shared<Communicator>(rank, ranks, device));
+  });
+}
+
+ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* part,
+                           ncclConfig_t* config) {
+  return guarded([&] {
+    if (config != nullptr) check_config(*config);
+    if (color < 0 && color != NCCL_SPLIT_NOCOLOR) {
+      throw Failure(ncclInvalidArgument, "ncclCommSplit: color " + std::to_string(color));
+    }
+    Shared communicator = find(comm)->split(color, key);
+    *part = communicator ? handle_of(std::move(communicator)) : nullptr;
   });
 }
 

@@ -50,6 +50,24 @@ Peers::Peers(int rank, int size) : rank_(rank), size_(size), gone_(static_cast<s
   check(MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
 }
 
+Peers::Peers(const PeersOfGroup& group)
+    : comm_(group.comm),
+      rank_(group.rank),
+      size_(group.size),
+      gone_(static_cast<size_t>(group.size)) {}
+
+PeersOfGroup Peers::split(int color, int key) const {
+  PeersOfGroup group;
+  if (comm_ == MPI_COMM_NULL) return group;
+  check(MPI_Comm_split(comm_, color < 0 ? MPI_UNDEFINED : color, key, &group.comm),
+        "MPI_Comm_split");
+  if (group.comm == MPI_COMM_NULL) return group;
+  check(MPI_Comm_set_errhandler(group.comm, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+  check(MPI_Comm_rank(group.comm, &group.rank), "MPI_Comm_rank");
+  check(MPI_Comm_size(group.comm, &group.size), "MPI_Comm_size");
+  return group;
+}
+
 Peers::~Peers() {
   if (!mpi_runs()) {
     for (auto& announcement : announced_) (void)announcement.release();

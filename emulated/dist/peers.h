@@ -16,13 +16,24 @@
 
 namespace emulated::nccl {
 
+/// What a part of the ranks has in common; no MPI communicator where it is one rank without MPI.
+struct PeersOfGroup {
+  MPI_Comm comm = MPI_COMM_NULL;
+  int rank = 0;
+  int size = 1;
+};
+
 class Peers {
  public:
   /// Duplicates MPI_COMM_WORLD, which must have `size` ranks; collective. One rank needs no MPI.
   Peers(int rank, int size);
+  explicit Peers(const PeersOfGroup& group);
   ~Peers();
   Peers(const Peers&) = delete;
   Peers& operator=(const Peers&) = delete;
+
+  /// The ranks that give the same color, in the order of their keys. Collective.
+  PeersOfGroup split(int color, int key) const;
 
   int rank() const { return rank_; }
   int size() const { return size_; }

@@ -13,7 +13,8 @@
 // by each launch of the graph.
 //
 // What it cannot cover: several ranks on one GPU, which NCCL refuses and which is the rule here;
-// other communicators than those of all ranks of MPI_COMM_WORLD; concurrency, as in cuda_runtime.h.
+// communicators that are neither of all ranks of MPI_COMM_WORLD nor split from such a one;
+// concurrency, as in cuda_runtime.h.
 // Needs MPI_THREAD_MULTIPLE. One rank works without MPI.
 #pragma once
 
@@ -57,6 +58,7 @@ enum ncclDataType_t {
 enum ncclRedOp_t { ncclSum = 0, ncclProd = 1, ncclMax = 2, ncclMin = 3, ncclAvg = 4 };
 
 #define NCCL_CONFIG_UNDEF_INT INT_MIN
+#define NCCL_SPLIT_NOCOLOR -1
 
 struct ncclConfig_t {
   size_t size;
@@ -83,6 +85,9 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId* id);
 ncclResult_t ncclCommInitRank(ncclComm_t* comm, int ranks, ncclUniqueId id, int rank);
 ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id, int rank,
                                     ncclConfig_t* config);
+/// Waits without a time limit for the other ranks of `comm`, as NCCL does.
+ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* part,
+                           ncclConfig_t* config);
 ncclResult_t ncclCommDestroy(ncclComm_t comm);
 /// From any thread; a call that is under way fails.
 ncclResult_t ncclCommAbort(ncclComm_t comm);

@@ -15,7 +15,8 @@ assert (report["ranks"], report["dtype"]) == (ranks, dtype), report
 element = {"f32": 4, "bf16": 2, "f16": 2}[dtype]
 others = (ranks - 1) / ranks
 factor = {"exchange": others, "reduce_scatter": others, "all_gather": others,
-          "all_reduce": 2 * others, "broadcast": 1}
+          "all_reduce": 2 * others, "broadcast": 1, "exchange_v": others,
+          "all_gather_v": others, "send_receive": 1}
 if dtype != "f32":
     del factor["all_reduce"]
 
@@ -28,7 +29,7 @@ assert [(r["collective"], r["bytes"]) for r in results] == [
 
 rows = []
 for r in results:
-    whole = r["collective"] in ("all_reduce", "broadcast")
+    whole = r["collective"] in ("all_reduce", "broadcast", "send_receive")
     assert r["count"] == r["bytes"] // element // (1 if whole else ranks), r
     assert r["wrong"] == 0 and r["time_us"] > 0, r
     algbw = r["bytes"] / r["time_us"] / 1e3
@@ -58,6 +59,15 @@ must_work mpirun -n 2 "$comm_bench" "${sizes[@]}" "${few[@]}" --json comm.json
 check 2 f32
 grep -q '^# 2 ranks, device cpu, communicator mpi, f32$' stdout.log || fail "$(cat stdout.log)"
 
+# Groups that are measured at the same time: the first of two has two of the three ranks.
+must_work mpirun -n 3 "$comm_bench" "${sizes[@]}" "${few[@]}" --groups 1 --json comm.json
+check 3 f32
+grep -q 'communicator mpi, the first of 1 groups, f32$' stdout.log || fail "$(cat stdout.log)"
+must_work mpirun -n 3 "$comm_bench" "${sizes[@]}" "${few[@]}" --groups 2 --json comm.json
+check 2 f32
+expect '--groups is 3, expected at most one for each of 2 ranks' \
+  mpirun -n 2 "$comm_bench" --groups 3
+
 must_work mpirun -n 2 "$comm_bench" --max-bytes 2k --collective all_gather "${few[@]}" --json -
 python3 - << 'PYTHON'
 import json
@@ -83,7 +93,16 @@ if "$comm_bench" --device cuda --max-bytes 2k "${few[@]}" > cuda.log 2>&1 < /dev
   fi
 else
   expect '--device cuda: rank 0 has no usable GPU: ' "$comm_bench" --device cuda
-  must_work mpirun -n 2 "$comm_bench" --max-bytes 2k "${few[@]}"
+  # Groups that are measured at the same time: the first of two has two of the three ranks.
+must_work mpirun -n 3 "$comm_bench" "${sizes[@]}" "${few[@]}" --groups 1 --json comm.json
+check 3 f32
+grep -q 'communicator mpi, the first of 1 groups, f32$' stdout.log || fail "$(cat stdout.log)"
+must_work mpirun -n 3 "$comm_bench" "${sizes[@]}" "${few[@]}" --groups 2 --json comm.json
+check 2 f32
+expect '--groups is 3, expected at most one for each of 2 ranks' \
+  mpirun -n 2 "$comm_bench" --groups 3
+
+must_work mpirun -n 2 "$comm_bench" --max-bytes 2k "${few[@]}"
   grep -q 'device cpu, communicator mpi' stdout.log || fail "$(cat stdout.log)"
 fi
 

@@ -34,6 +34,9 @@ TEST_CASE("bandwidth is counted as nccl-tests does") {
   CHECK(bus(Collective::exchange) == Approx(3.0));
   CHECK(bus(Collective::all_gather) == Approx(3.0));
   CHECK(bus(Collective::broadcast) == Approx(4.0));
+  CHECK(bus(Collective::exchange_v) == Approx(3.0));
+  CHECK(bus(Collective::all_gather_v) == Approx(3.0));
+  CHECK(bus(Collective::send_receive) == Approx(4.0));
 
   // An odd number: 3 ranks, 1,500 bytes in 2 us: 0.75 GB/s.
   CHECK(bandwidth(Collective::all_gather, 1500, 3, 2e-6).bus == Approx(0.5));
@@ -50,6 +53,9 @@ TEST_CASE("count is that of the argument") {
   CHECK(argument_elements(Collective::exchange, 24, 3) == 8);
   CHECK(argument_elements(Collective::all_reduce, 24, 3) == 24);
   CHECK(argument_elements(Collective::broadcast, 24, 3) == 24);
+  CHECK(argument_elements(Collective::exchange_v, 24, 3) == 8);
+  CHECK(argument_elements(Collective::all_gather_v, 24, 3) == 8);
+  CHECK(argument_elements(Collective::send_receive, 24, 3) == 24);
 }
 
 TEST_CASE("sizes are whole pieces, each once") {
@@ -76,10 +82,12 @@ TEST_CASE("comm_bench measures what was asked") {
   CHECK(defaults.sizes.min_bytes == 1024);
   CHECK(defaults.sizes.max_bytes == 128 << 20);
   CHECK(defaults.sizes.factor == 2);
-  CHECK(defaults.collectives.size() == 5);
+  CHECK(defaults.collectives.size() == 8);
   CHECK(defaults.dtype == DType::f32);
   CHECK_FALSE(defaults.without_all_reduce);
   CHECK(defaults.devices.device == "auto");
+  CHECK(defaults.groups == 0);
+  CHECK(parse({"--groups", "2"}).groups == 2);
 
   const CommOptions half = parse({"--dtype", "bf16", "--min-bytes", "1k", "--max-bytes", "128M"});
   CHECK(half.dtype == DType::bf16);
@@ -87,7 +95,8 @@ TEST_CASE("comm_bench measures what was asked") {
   CHECK(half.sizes.max_bytes == 128'000'000);
   CHECK(half.collectives ==
         std::vector{Collective::exchange, Collective::reduce_scatter, Collective::all_gather,
-                    Collective::broadcast});
+                    Collective::broadcast, Collective::exchange_v, Collective::all_gather_v,
+                    Collective::send_receive});
   CHECK(half.without_all_reduce);
 
   const CommOptions one = parse({"--dtype", "f16", "--collective", "all_gather"});
@@ -101,6 +110,7 @@ TEST_CASE("comm_bench refuses what it cannot measure") {
                     ContainsSubstring("--min-bytes is 2k, expected at most --max-bytes, 1k"));
   CHECK_THROWS_WITH(parse({"--factor", "1"}), ContainsSubstring("expected at least 2"));
   CHECK_THROWS_WITH(parse({"--iterations", "0"}), ContainsSubstring("expected at least 1"));
+  CHECK_THROWS_WITH(parse({"--groups", "-1"}), ContainsSubstring("expected at least 0"));
   CHECK_THROWS_WITH(parse({"--warmup", "-1"}), ContainsSubstring("expected at least 0"));
   CHECK_THROWS_WITH(parse({"--collective", "all_reduce", "--dtype", "bf16"}),
                     ContainsSubstring("all_reduce sums f32 alone, --dtype is bf16"));

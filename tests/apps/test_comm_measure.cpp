@@ -33,6 +33,19 @@ class SpoilingCommunicator : public test::ForwardingCommunicator {
   dist::Work all_gather(const Tensor& buffer, dist::Call) override { return spoil(buffer); }
   dist::Work all_reduce(const Tensor& buffer, dist::Call) override { return spoil(buffer); }
   dist::Work broadcast(const Tensor& buffer, int, dist::Call) override { return spoil(buffer); }
+  dist::Work exchange_v(const Tensor& input, const Tensor& output, dist::ExchangeCounts counts,
+                        dist::Call call) override {
+    inner().exchange_v(input, output, std::move(counts), call).wait();
+    return spoil(output);
+  }
+  dist::Work all_gather_v(const Tensor& buffer, std::vector<int64_t>, dist::Call) override {
+    return spoil(buffer);
+  }
+  dist::Work send_receive(const dist::Transfer& outgoing, const dist::Transfer& incoming,
+                          dist::Call call) override {
+    inner().send_receive(outgoing, incoming, call).wait();
+    return spoil(incoming.buffer);
+  }
 
  private:
   static dist::Work spoil(const Tensor& tensor) {
@@ -44,7 +57,8 @@ class SpoilingCommunicator : public test::ForwardingCommunicator {
 
 constexpr Collective measured[] = {Collective::exchange, Collective::reduce_scatter,
                                    Collective::all_gather, Collective::all_reduce,
-                                   Collective::broadcast};
+                                   Collective::broadcast,  Collective::exchange_v,
+                                   Collective::all_gather_v, Collective::send_receive};
 
 }  // namespace
 
@@ -80,4 +94,5 @@ TEST_CASE("what is not a whole number of pieces, or too large, is not measured")
   CHECK_THROWS_AS(measurement.measure(Collective::all_gather, 1004), Error);
   CHECK_THROWS_AS(measurement.measure(Collective::all_gather, 10), Error);
   CHECK_THROWS_AS(measurement.measure(Collective::barrier, 100), Error);
+  CHECK_THROWS_AS(measurement.measure(Collective::split, 100), Error);
 }

@@ -7,6 +7,7 @@
 
 using namespace tessera;
 using namespace tessera::dist;
+using Catch::Matchers::ContainsSubstring;
 
 TEST_CASE("one rank has its own as the result of every collective") {
   const auto communicator = single_communicator(default_device());
@@ -46,7 +47,20 @@ TEST_CASE("one rank has its own as the result of every collective") {
   communicator->all_reduce(x, {}).wait();
   communicator->broadcast(x, 0, {}).wait();
   communicator->barrier();
+  const Tensor y = Tensor::zeros({x.elements()});
+  communicator->exchange_v(x, y, {{x.elements()}, {x.elements()}}, {}).wait();
+  CHECK(y.data<float>()[1] == 2);
+  y.copy_from(Tensor::zeros({y.elements()}));
+  communicator->send_receive({x, 0}, {y, 0}, {}).wait();
+  CHECK(y.data<float>()[1] == 2);
+  communicator->all_gather_v(x, {x.elements()}, {}).wait();
   CHECK(x.data<float>()[1] == 2);
+  CHECK_THROWS_WITH(communicator->send(x, 0, {}),
+                    ContainsSubstring("its own peer in one direction alone"));
+  const auto group = communicator->split(0, 0, "alone");
+  CHECK(group->group() == "alone");
+  CHECK(group->size() == 1);
+  CHECK(communicator->split(-1, 0, "none") == nullptr);
   CHECK(gather_text(*communicator, "text") == std::vector<std::string>{"text"});
 }
 

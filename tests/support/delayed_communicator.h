@@ -37,6 +37,11 @@ class DelayedCommunicator : public Communicator {
   int rank() const override { return inner_->rank(); }
   int size() const override { return inner_->size(); }
   std::string name() const override { return inner_->name() + " with a delay"; }
+  std::string group() const override { return inner_->group(); }
+  /// The group's communicator without a delay.
+  std::shared_ptr<Communicator> split(int color, int key, const std::string& group) override {
+    return inner_->split(color, key, group);
+  }
   Device device() const override { return inner_->device(); }
   int64_t staging_bytes() const override { return inner_->staging_bytes(); }
   int64_t header_bytes() const override { return inner_->header_bytes(); }
@@ -74,6 +79,22 @@ class DelayedCommunicator : public Communicator {
   Work broadcast(const Tensor& buffer, int root, Call call) override {
     return submit(wait_name(Collective::broadcast), call,
                   [this, buffer, root, call] { return inner_->broadcast(buffer, root, call); });
+  }
+  Work exchange_v(const Tensor& input, const Tensor& output, ExchangeCounts counts,
+                  Call call) override {
+    return submit(wait_name(Collective::exchange_v), call, [this, input, output, counts, call] {
+      return inner_->exchange_v(input, output, counts, call);
+    });
+  }
+  Work all_gather_v(const Tensor& buffer, std::vector<int64_t> counts, Call call) override {
+    return submit(wait_name(Collective::all_gather_v), call, [this, buffer, counts, call] {
+      return inner_->all_gather_v(buffer, counts, call);
+    });
+  }
+  Work send_receive(const Transfer& outgoing, const Transfer& incoming, Call call) override {
+    return submit(wait_name(Collective::send_receive), call, [this, outgoing, incoming, call] {
+      return inner_->send_receive(outgoing, incoming, call);
+    });
   }
   Work run(std::function<void()> body) override {
     return submit("wait run", {}, [this, body = std::move(body)] { return inner_->run(body); });

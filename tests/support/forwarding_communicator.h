@@ -16,6 +16,12 @@ class ForwardingCommunicator : public dist::Communicator {
   int rank() const override { return inner_->rank(); }
   int size() const override { return inner_->size(); }
   std::string name() const override { return inner_->name(); }
+  std::string group() const override { return inner_->group(); }
+  /// The group's communicator as it is: it changes no calls.
+  std::shared_ptr<dist::Communicator> split(int color, int key,
+                                            const std::string& group) override {
+    return inner_->split(color, key, group);
+  }
   Device device() const override { return inner_->device(); }
   std::shared_ptr<Storage> allocate(int64_t bytes, Category category) override {
     return inner_->allocate(bytes, category);
@@ -39,6 +45,18 @@ class ForwardingCommunicator : public dist::Communicator {
   }
   dist::Work broadcast(const Tensor& buffer, int root, dist::Call call) override {
     return inner_->broadcast(buffer, root, call);
+  }
+  dist::Work exchange_v(const Tensor& input, const Tensor& output, dist::ExchangeCounts counts,
+                        dist::Call call) override {
+    return inner_->exchange_v(input, output, std::move(counts), call);
+  }
+  dist::Work all_gather_v(const Tensor& buffer, std::vector<int64_t> counts,
+                          dist::Call call) override {
+    return inner_->all_gather_v(buffer, std::move(counts), call);
+  }
+  dist::Work send_receive(const dist::Transfer& outgoing, const dist::Transfer& incoming,
+                          dist::Call call) override {
+    return inner_->send_receive(outgoing, incoming, call);
   }
   dist::Work run(std::function<void()> body) override { return inner_->run(std::move(body)); }
   void barrier() override { inner_->barrier(); }

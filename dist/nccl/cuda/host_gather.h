@@ -19,9 +19,24 @@ class HostGather {
     int initialized = 0;
     TESSERA_MPI(MPI_Initialized(&initialized));
     if (!initialized) return;
-    // Never freed, as that of MpiTransport.
-    TESSERA_MPI(MPI_Comm_dup(MPI_COMM_WORLD, &comm_));
-    TESSERA_MPI(MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN));
+    // Never freed, like the communicator of MpiTransport.
+    MPI_Comm comm = MPI_COMM_NULL;
+    TESSERA_MPI(MPI_Comm_dup(MPI_COMM_WORLD, &comm));
+    open(comm);
+  }
+
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+
+  /// Between the ranks that give the same color, in the order of their keys; useless where it is
+  /// negative. Collective.
+  HostGather split(int color, int key) const {
+    HostGather group(*this);
+    if (comm_ == MPI_COMM_NULL) return group;
+    MPI_Comm comm = MPI_COMM_NULL;
+    TESSERA_MPI(MPI_Comm_split(comm_, color < 0 ? MPI_UNDEFINED : color, key, &comm));
+    if (comm != MPI_COMM_NULL) group.open(comm);
+    return group;
   }
 
   /// Every rank's piece of `buffer`, in place, less than 2 GiB. The calling thread waits for the
@@ -39,7 +54,16 @@ class HostGather {
   }
 
  private:
+  void open(MPI_Comm comm) {
+    comm_ = comm;
+    TESSERA_MPI(MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN));
+    TESSERA_MPI(MPI_Comm_rank(comm_, &rank_));
+    TESSERA_MPI(MPI_Comm_size(comm_, &size_));
+  }
+
   MPI_Comm comm_ = MPI_COMM_NULL;
+  int rank_ = 0;
+  int size_ = 1;
 };
 
 }  // namespace tessera::dist

@@ -8,29 +8,34 @@
 
 namespace tessera::dist {
 
-std::pair<int, int> mpi_rank_and_size() {
-  int initialized = 0;
-  TESSERA_MPI(MPI_Initialized(&initialized));
-  int rank = 0;
-  int size = 1;
-  if (initialized) {
-    TESSERA_MPI(MPI_Comm_rank(MPI_COMM_WORLD, &rank));
-    TESSERA_MPI(MPI_Comm_size(MPI_COMM_WORLD, &size));
-  }
-  return {rank, size};
+namespace {
+
+ncclConfig_t config_of(const NcclOptions& options) {
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 1;
+  if (options.min_ctas > 0) config.minCTAs = options.min_ctas;
+  if (options.max_ctas > 0) config.maxCTAs = options.max_ctas;
+  return config;
 }
+
+}  // namespace
 
 ncclComm_t make_communicator(int rank, int size, const NcclOptions& options) {
   ncclUniqueId id{};
   if (rank == 0) TESSERA_NCCL(ncclGetUniqueId(&id));
   if (size > 1) TESSERA_MPI(MPI_Bcast(&id, sizeof(id), MPI_BYTE, 0, MPI_COMM_WORLD));
-  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-  config.blocking = 1;
-  if (options.min_ctas > 0) config.minCTAs = options.min_ctas;
-  if (options.max_ctas > 0) config.maxCTAs = options.max_ctas;
+  ncclConfig_t config = config_of(options);
   ncclComm_t comm = nullptr;
   TESSERA_NCCL(ncclCommInitRankConfig(&comm, size, id, rank, &config));
   return comm;
+}
+
+ncclComm_t split_communicator(ncclComm_t comm, int color, int key, const NcclOptions& options) {
+  ncclConfig_t config = config_of(options);
+  ncclComm_t part = nullptr;
+  TESSERA_NCCL(
+      ncclCommSplit(comm, color < 0 ? NCCL_SPLIT_NOCOLOR : color, key, &part, &config));
+  return part;
 }
 
 int64_t nccl_library_version() {

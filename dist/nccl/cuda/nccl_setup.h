@@ -5,17 +5,17 @@
 #include <nccl.h>
 
 #include <string>
-#include <utility>
 
 #include "dist/communicator.h"
 
 namespace tessera::dist {
 
-/// Of MPI_COMM_WORLD, or {0, 1} where MPI is not initialised.
-std::pair<int, int> mpi_rank_and_size();
-
-/// Of all these ranks. Collective.
+/// Connects all ranks of the job. Collective.
 ncclComm_t make_communicator(int rank, int size, const NcclOptions& options);
+
+/// Connects the ranks of `comm` that give the same color, in the order of their keys; nullptr for a
+/// negative color. Collective.
+ncclComm_t split_communicator(ncclComm_t comm, int color, int key, const NcclOptions& options);
 
 /// Why the communicator cannot go on, or nothing.
 std::string failure_of(ncclComm_t comm);

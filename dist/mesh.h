@@ -1,0 +1,52 @@
+// The ranks of a job as a grid with named axes, and the groups along each axis.
+//
+//   dist::Mesh mesh(world, {{"replica", 2}, {"data", 4}});         // 8 ranks
+//   optim::ZeroOptimizer optimizer(model, rule, mesh.group("data"), {.stage = 2});
+//   mesh.group("replica").communicator->all_gather(...);           // among those of one column
+//
+// Ranks are numbered row by row: the last axis varies fastest, so its groups are neighbours.
+//
+//   rank        0 1 2 3   4 5 6 7
+//   "data"      0 1 2 3   0 1 2 3     two groups of four
+//   "replica"   0 0 0 0   1 1 1 1     four groups of two: 0 4, 1 5, 2 6, 3 7
+//
+// A group is a World of its own: whoever is given one knows of no other ranks.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "dist/bootstrap.h"
+
+namespace tessera::dist {
+
+class Mesh {
+ public:
+  struct Axis {
+    std::string name;
+    int size = 1;
+  };
+
+  /// Splits world.communicator once for each axis that is not the whole job. Collective. Throws if
+  /// names are empty or occur twice, or the product of the sizes is not the number of ranks.
+  Mesh(const World& world, std::vector<Axis> axes);
+
+  /// The ranks that differ from this one along `axis` alone, in the order of their coordinates.
+  /// Throws if there is no such axis.
+  const World& group(std::string_view axis) const;
+
+  /// The place of this rank along `axis`, which is also its rank in the group.
+  int coordinate(std::string_view axis) const { return group(axis).rank; }
+
+  const std::vector<Axis>& axes() const { return axes_; }
+
+ private:
+  std::vector<Axis> axes_;
+  std::vector<World> groups_;  // one for each axis
+};
+
+/// `world` with the ranks of `communicator`, one that was split from its own.
+World world_of_group(const World& world, std::shared_ptr<Communicator> communicator);
+
+}  // namespace tessera::dist
