@@ -1,5 +1,5 @@
-// Everything that a program which trains or runs a model includes. What images and ratings need is
-// declared here too, and linked with the package's components `images` and `ratings` (README.md).
+// All headers of a program that trains or runs a model. Images and ratings are declared here too;
+// link the package's components `images` and `ratings` for them (README.md).
 #pragma once
 
 #include "core/check_gradient.h"

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Installs what is missing, builds, and runs the tests: all of the release build, and under the
-# address and undefined behaviour sanitizers those of core, dist and optim on the CPU and, together
-# with those of models and applications, on an emulation of CUDA. (What only reads options or writes
-# reports is not sanitized.)
+# Installs what is missing, builds, and runs the tests. The release build runs all of them. Under
+# the address and undefined behaviour sanitizers run those of core, dist and optim on the CPU and,
+# together with those of models and applications, on an emulation of CUDA. (Code that only reads
+# options or writes reports is not sanitized.)
 # --full adds the long matrices and the thread sanitizer. Other arguments go to ctest.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/scripts/common.sh"

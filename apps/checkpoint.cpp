@@ -1,4 +1,4 @@
-// Looks into checkpoints, compares them, and makes weights of them and them of weights:
+// Inspects and compares checkpoints, exports their weights, and imports weights as checkpoints:
 //
 //   checkpoint inspect runs/a
 //   checkpoint export runs/a out/model.safetensors

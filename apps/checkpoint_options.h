@@ -1,4 +1,4 @@
-// The command line of checkpoint, checked.
+// Parses and checks the command line of `checkpoint`.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ enum class CheckpointCommand : uint8_t { inspect, verify, diff, export_weights, 
 
 struct CheckpointToolOptions {
   CheckpointCommand command = CheckpointCommand::inspect;
-  std::string path;   // of a checkpoint, or of a folder of checkpoints
+  std::string path;   // a checkpoint, or a folder of checkpoints
   std::string other;  // diff: the second one; export: the file to write
   bool json = false;
   train::ImportOptions import;
@@ -20,10 +20,10 @@ struct CheckpointToolOptions {
 
 struct CheckpointCommandLine {
   CheckpointToolOptions options;
-  std::string help;  // not empty: only to be printed
+  std::string help;  // if not empty: print it and end
 };
 
-/// Throws InputError, one line, for what cannot be done as asked.
+/// Throws InputError, with a one-line message, if a flag is invalid.
 CheckpointCommandLine parse_checkpoint_command_line(int argc, const char* const* argv);
 
 }  // namespace tessera::apps

@@ -1,4 +1,4 @@
-// The command line of generate, checked.
+// Parses and checks the command line of `generate`.
 #pragma once
 
 #include <cstdint>
@@ -21,14 +21,14 @@ struct GenerateOptions {
 
 struct GenerateCommandLine {
   GenerateOptions options;
-  std::string help;  // not empty: only to be printed
+  std::string help;  // if not empty: print it and end
 };
 
-/// Throws InputError, one line, for what cannot be done as asked.
+/// Throws InputError, with a one-line message, if a flag is invalid.
 GenerateCommandLine parse_generate_command_line(int argc, const char* const* argv);
 
-/// The tokens that the model sees first. Throws InputError for text with a model that is not one of
-/// bytes.
+/// Returns the tokens of the prompt. Throws InputError if --prompt is given and the model's
+/// vocabulary is not bytes.
 std::vector<int32_t> prompt_tokens(const GenerateOptions& options, const models::GptConfig& config);
 
 }  // namespace tessera::apps

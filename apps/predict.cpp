@@ -21,7 +21,7 @@
 namespace tessera::apps {
 namespace {
 
-// As (H, W, 1), with the weights of ITU-R BT.601, for models of grey images.
+// Converts an RGB image to grey, (H, W, 1), with the weights of ITU-R BT.601.
 data::ImageView grey(const data::ImageView& image, std::vector<uint8_t>& pixels) {
   const auto count = static_cast<size_t>(image.shape.height * image.shape.width);
   pixels.resize(count);
@@ -32,7 +32,8 @@ data::ImageView grey(const data::ImageView& image, std::vector<uint8_t>& pixels)
   return {{image.shape.height, image.shape.width, 1}, pixels.data()};
 }
 
-// An image of the model's size is taken as it is; another one as evaluation takes those of folders.
+// Reads an image as the model's input, (1, side, side, channels). An image of another size is
+// resized as in the evaluation on folders of images.
 Tensor read_input(const std::string& path, const models::ImageModel& model) {
   const auto [side, channels, classes] = model.sizes;
   const data::ImageShape shape{side, side, channels};

@@ -1,4 +1,4 @@
-// The command line of predict, checked.
+// Parses and checks the command line of `predict`.
 #pragma once
 
 #include <cstdint>
@@ -17,10 +17,10 @@ struct PredictOptions {
 
 struct PredictCommandLine {
   PredictOptions options;
-  std::string help;  // not empty: only to be printed
+  std::string help;  // if not empty: print it and end
 };
 
-/// Throws InputError, one line, for what cannot be done as asked.
+/// Throws InputError, with a one-line message, if a flag is invalid.
 PredictCommandLine parse_predict_command_line(int argc, const char* const* argv);
 
 }  // namespace tessera::apps

@@ -1,4 +1,4 @@
-// The command line of recommend, checked.
+// Parses and checks the command line of `recommend`.
 #pragma once
 
 #include <cstdint>
@@ -12,17 +12,17 @@ struct RecommendOptions {
   std::vector<std::string> users;  // ids
   std::string items;               // a file with titles
   int64_t top = 10;
-  bool all = false;             // also what the user had in training
+  bool all = false;             // include items that the user has in training
   std::string device = "auto";  // cpu, cuda, or auto: CUDA where a GPU is usable
   int threads = 0;
 };
 
 struct RecommendCommandLine {
   RecommendOptions options;
-  std::string help;  // not empty: only to be printed
+  std::string help;  // if not empty: print it and end
 };
 
-/// Throws InputError, one line, for what cannot be done as asked.
+/// Throws InputError, with a one-line message, if a flag is invalid.
 RecommendCommandLine parse_recommend_command_line(int argc, const char* const* argv);
 
 }  // namespace tessera::apps

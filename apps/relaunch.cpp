@@ -1,5 +1,5 @@
-// Starts a training program under mpirun, and where a rank dies or hangs starts it again from its
-// last checkpoint without that rank:
+// Starts a training program under mpirun. If a rank dies or hangs, starts the program again from
+// its last checkpoint without that rank:
 //
 //   relaunch -n 4 --min-ranks 2 --restarts 10 -- train_gpt --data text.txt --checkpoint runs/a
 //
@@ -32,12 +32,12 @@ std::string own_path() {
   return path;
 }
 
-/// The jobs of one run, one after the other.
+/// Starts job after job until the run is finished or must end.
 class Relaunch {
  public:
   explicit Relaunch(const RelaunchOptions& options)
       : options_(options), ranks_(options.ranks), hosts_(options.hosts) {
-    // Whoever reads this program's words may go; the run goes on.
+    // The reader of this program's output may exit; the run goes on.
     ::signal(SIGPIPE, SIG_IGN);
   }
 
@@ -77,7 +77,7 @@ class Relaunch {
     say("the command has no --checkpoint, so that a restart begins at the first step");
   }
 
-  // Goes on without the lost ranks; returns what has happened.
+  // Removes the lost ranks from the next job. Returns a text that says what happened.
   std::string take_away(const Verdict& verdict) {
     if (verdict.kind == Verdict::Kind::stalled) remember(-1, verdict.step, 0);
     if (verdict.kind != Verdict::Kind::lost_ranks) return verdict.why;
@@ -102,7 +102,7 @@ class Relaunch {
     if (!seen_.insert({rank, step, signal}).second) comes_again_ = true;
   }
 
-  // Why the job is not started again; empty where it is.
+  // Returns why the job is not started again; empty if it is.
   std::string reason_to_end(const Verdict& verdict, int restart) const {
     if (verdict.kind == Verdict::Kind::failed) return "that would come again, so the run ends";
     if (asked_.to_stop) return "the run was told to end";

@@ -29,7 +29,7 @@ void check_hosts(RelaunchOptions& options, const std::string& hosts, bool ranks_
   }
 }
 
-// Another place to go on from would be gone back to at each restart.
+// Refuses to resume from one fixed checkpoint, because each restart would go back to it.
 void check_resume(const std::vector<std::string>& command) {
   constexpr std::string_view flag = "--resume";
   for (size_t i = 0; i < command.size(); ++i) {

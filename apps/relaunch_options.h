@@ -1,4 +1,4 @@
-// The command line of relaunch.
+// Parses and checks the command line of `relaunch`.
 #pragma once
 
 #include <string>
@@ -10,19 +10,19 @@ namespace tessera::apps {
 
 struct RelaunchOptions {
   int ranks = 0;
-  std::vector<Host> hosts = {};  // none: this one
+  std::vector<Host> hosts = {};  // empty: this host
   int min_ranks = 1;
   int restarts = 10;
-  std::vector<std::string> mpirun = {};   // with arguments
-  std::vector<std::string> command = {};  // what each rank runs
+  std::vector<std::string> mpirun = {};   // the launcher and its arguments
+  std::vector<std::string> command = {};  // the program that each rank runs, with its arguments
 };
 
 struct RelaunchCommandLine {
   RelaunchOptions options = {};
-  std::string help = {};  // not empty: only to be printed
+  std::string help = {};  // if not empty: print it and end
 };
 
-/// Throws InputError.
+/// Throws InputError if a flag is invalid.
 RelaunchCommandLine parse_relaunch_command_line(int argc, const char* const* argv);
 
 }  // namespace tessera::apps

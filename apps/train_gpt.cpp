@@ -3,8 +3,9 @@
 //   train_gpt --data shakespeare.txt                          one rank
 //   mpirun -n 4 train_gpt --data shakespeare.txt --stage 2    four; the same losses, bit for bit
 //
-// Wiring only: options -> data, model, optimizer -> steps -> weights, tables, sample. What reads
-// the model, every rank does alike, because at stage 3 no rank can do it alone; one of them talks.
+// Wiring only: options -> data, model, optimizer -> steps -> weights, tables, sample. Every rank
+// runs all code that reads the model, because at stage 3 no rank has all parameters. Only rank 0
+// prints.
 #include <cstdio>
 #include <filesystem>
 #include <memory>
@@ -49,7 +50,7 @@ JsonObject header_line(const TrainOptions& options, const dist::World& world,
       .add("context", options.model.context)
       .add("vocab", options.model.vocab)
       .add("dropout", options.model.dropout);
-  // Weights of others may bring another epsilon, which is then part of what the run is.
+  // Weights from elsewhere may bring another epsilon, which then is a setting of the run.
   const float epsilon = options.model.epsilon;
   if (epsilon != models::GptConfig().epsilon) model.add("epsilon", epsilon);
   model.add("parameters", parameter_count);
@@ -69,8 +70,8 @@ data::TokenData open_data(const TrainOptions& options) {
                           .evaluates = options.eval_every > 0});
 }
 
-// A file is compared with how it is read, because its bytes are other tokens in a .bin than in a
-// text.
+// The setting also says how the file is read, because the same bytes are other tokens in a .bin
+// than in a text.
 dist::Setting tokens_setting(const std::string& flag, const std::string& path,
                              const data::TokenFile& file, bool whole) {
   dist::Setting setting = train::file_setting(flag, path, whole);
@@ -84,7 +85,7 @@ dist::Settings data_settings(const TrainOptions& options, const data::TokenData&
           tokens_setting("--val-data", options.val_data, *data.validation().file, whole)};
 }
 
-// One training run of a rank: what its steps need, together.
+// One training run of a rank, with everything that its steps need.
 class Run {
  public:
   Run(const TrainOptions& options, const Resumed& resumed, dist::World& world)
@@ -100,11 +101,13 @@ class Run {
     if (world.size > 1) check_inputs(world, options, data_settings(options, data_));
     go_on();
     std::unique_ptr<models::GptWeights> weights;
-    const bool begins = !resumed.found();  // what goes on has its own weights
+    const bool begins = !resumed.found();  // a resumed run has its own weights
     if (begins && !options.init.empty())
       weights = std::make_unique<models::GptWeights>(options.init, model_);
     check_destinations();
     optim::ZeroOptimizer::check(model_, training_.rule, world, training_.zero);
+    // The checks come before begin_run, which replaces an older log. The input and the optimizer
+    // come after it, because memory and traffic are counted from there on.
     log_ = train::begin_run(
         {.log = options.log, .trace = options.trace, .finished = resumed.log_step()}, world);
     input_ = std::make_unique<data::TokenInput>(
@@ -144,7 +147,7 @@ class Run {
  private:
   JsonObject header() const { return header_line(options_, world_, model_.parameter_count()); }
 
-  // Takes the place of the checkpoint, if this is its run.
+  // Checks that the checkpoint, if any, is of this run, and starts the loop at its step.
   void go_on() {
     if (!resumed_.found() && !options_.checkpoints.options.wanted()) return;
     run_settings_ = run_settings(header(), options_.reduction == optim::Reduction::fast);
@@ -190,7 +193,7 @@ class Run {
                            [this](const std::string& path) { return open_weights(path); });
   }
 
-  // What would replace another model's file is refused before the run begins.
+  // Refuses, before the run begins, to replace the file of another model.
   void check_destinations() const {
     if (world_.rank != 0 || options_.save.empty()) return;
     models::check_gpt_destination(options_.save);

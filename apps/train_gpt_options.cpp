@@ -69,7 +69,7 @@ void check_evaluation(const TrainOptions& options) {
   at_least("--sample", options.sample, 0);
 }
 
-// Beside weights stands config.json, which is read and written with them.
+// A config.json beside the weights is read and written with them, so its path is checked too.
 void check_files(const TrainOptions& options, const std::string& config_file) {
   constexpr const char* of_init = "--init's config.json";
   const auto beside = [](const std::string& weights) {

@@ -1,4 +1,5 @@
-// The command line of train_gpt, complete and checked: what was not given has the preset's default.
+// Parses and checks the command line of train_gpt. Flags that are not given take the preset's
+// defaults.
 #pragma once
 
 #include <cstdint>
@@ -11,21 +12,21 @@ namespace tessera::apps {
 
 struct TrainOptions : RunOptions {
   std::string val_data;  // empty: the last 10 % of data
-  std::string preset;    // whose defaults are taken
-  std::string name;      // of the model: a preset's, or that of other sizes
+  std::string preset;    // the preset of the defaults
+  std::string name;      // of the model: the preset with its sizes, else made of the sizes
   models::GptConfig model;
   int64_t eval_batches = 20;  // 0: the whole validation part
   int64_t sample = 0;
 };
 
-/// What a command line asks for: training, or, where `help` is not empty, only to print it.
+/// A parsed command line. If `help` is not empty, the program prints it and ends.
 struct CommandLine {
   TrainOptions options;
   std::string help;
   dist::Settings settings;  // for ranks to compare
 };
 
-/// Throws InputError, one line, for what cannot be done as asked.
+/// Throws InputError, with a one-line message, if a flag is invalid.
 CommandLine parse_command_line(int argc, const char* const* argv);
 
 }  // namespace tessera::apps

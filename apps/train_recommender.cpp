@@ -49,9 +49,10 @@ data::RatingData open_data(const RecommenderTrainOptions& options) {
   return data;
 }
 
-// Before the number of interactions decides about steps and ranks. All of the data is compared.
+// Compares all of the data over ranks. This comes before `complete`, which derives the number of
+// steps from the number of interactions.
 void check_data(const dist::World& world, const data::RatingData& data) {
-  if (world.size == 1) return;  // nothing is read for nobody
+  if (world.size == 1) return;  // no other rank to compare with
   dist::check_agreement(
       world, {{"--data", fmt::format("{}: {}, with digest {:016x}", data.format, data.description(),
                                      digest_of_ratings(data))}});
@@ -62,7 +63,8 @@ float mean_rating(const data::Ratings& ratings) {
   return static_cast<float>(sum / static_cast<double>(ratings.size()));
 }
 
-/// Data, batches and model of a run, the same on every rank. Not copied: members refer to others.
+/// Data, batches and model of a run, the same on every rank. Not copied: members refer to each
+/// other.
 struct Task {
   Task(const Task&) = delete;
   Task& operator=(const Task&) = delete;
@@ -72,7 +74,7 @@ struct Task {
   train::RatingRange range;  // of the ratings to train on
   models::RecommenderConfig config;
   data::RatingBatches batches;
-  std::optional<train::RankingTask> ranking;  // what is held out, where items are ranked
+  std::optional<train::RankingTask> ranking;  // the held-out items, if items are ranked
 
   Task(const RecommenderTrainOptions& options, const data::RatingData& all)
       : data(all),
@@ -100,7 +102,7 @@ struct Task {
     return model;
   }
 
-  // What is written of the weights' file besides the weights.
+  // What the weights' file contains besides the weights.
   models::RecommenderFile file(const RecommenderTrainOptions& options) const {
     return {.config = config,
             .objective = options.objective_name(),
@@ -131,7 +133,7 @@ struct Task {
   }
 };
 
-// One training run of a rank: what its steps need, together.
+// One training run of a rank, with everything that its steps need.
 class Run {
  public:
   Run(const RecommenderTrainOptions& options, const Task& task, const Resumed& resumed,
@@ -146,12 +148,14 @@ class Run {
     check_inputs(world, options, {});
     go_on();
     std::unique_ptr<nn::WeightsFile> weights;
-    const bool begins = !resumed.found();  // what goes on has its own weights
+    const bool begins = !resumed.found();  // a resumed run has its own weights
     if (begins && !options.init.empty()) {
       weights = std::make_unique<nn::WeightsFile>(options.init, *model_,
                                                   models::recommender_tensor_names());
     }
     optim::ZeroOptimizer::check(*model_, training_.rule, world, training_.zero);
+    // The checks come before begin_run, which replaces an older log. The input and the optimizer
+    // come after it, because memory and traffic are counted from there on.
     log_ = train::begin_run({.log = options.log,
                              .trace = options.trace,
                              .save = options.save,
@@ -197,7 +201,7 @@ class Run {
                                     options_.l2);
   }
 
-  // Takes the place of the checkpoint, if this is its run.
+  // Checks that the checkpoint, if any, is of this run, and starts the loop at its step.
   void go_on() {
     if (!resumed_.found() && !options_.checkpoints.options.wanted()) return;
     run_settings_ = run_settings(header({}), options_.reduction == optim::Reduction::fast);
@@ -207,7 +211,7 @@ class Run {
   }
 
   void announce() {
-    std::optional<train::RankingQuality> popularity;  // the log's, and rank 0 writes it
+    std::optional<train::RankingQuality> popularity;  // on rank 0 only, which writes the log
     if (task_.ranking && world_.rank == 0) popularity = task_.ranking->popularity();
     log_->write(log_->empty() ? header(popularity) : resumed_.log_line(header(popularity)));
     train::announce_run(training_, options_.model.name, *model_, world_);

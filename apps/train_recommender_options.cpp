@@ -81,7 +81,7 @@ void add_objective(Flags& app, RecommenderCommandLine& line, Given& given) {
       ->group("Evaluation");
 }
 
-/// A flag that would change nothing is refused: it was meant to.
+/// Refuses the flags of ranking, which would have no effect on the prediction of ratings.
 void check_prediction(const RecommenderTrainOptions& options, const Given& given) {
   const char* const flag = given.loss             ? "loss"
                            : given.negatives      ? "negatives"
@@ -125,7 +125,7 @@ void check_model(RecommenderTrainOptions& options, const Given& given) {
     options.model.hidden.assign(given.hidden.begin(), given.hidden.end());
   }
   models::RecommenderConfig some = options.model;
-  some.users = some.items = 1;  // the data's are not known yet
+  some.users = some.items = 1;  // the data is not open yet
   try {
     some.validate();
   } catch (const InputError& error) {
@@ -141,7 +141,7 @@ float default_rate(const RecommenderTrainOptions& options) {
 }
 
 TrainDefaults defaults_for(const RecommenderTrainOptions& options) {
-  return {.steps = 0,  // of the epochs
+  return {.steps = 0,  // follows from the epochs
           .global_batch = 1024,
           .micro_batch = 256,
           .lr = default_rate(options),

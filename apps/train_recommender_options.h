@@ -1,5 +1,5 @@
-// The command line of train_recommender. What was not given depends on the data, too, so it is
-// completed when that is open.
+// Parses and checks the command line of train_recommender. Some defaults depend on the data, so the
+// options are completed once it is open.
 //
 //   RecommenderCommandLine line = parse_recommender_command_line(argc, argv);
 //   RatingData data = open_rating_data(...);
@@ -16,17 +16,17 @@
 
 namespace tessera::apps {
 
-struct RecommenderTrainOptions : RunOptions {  // without data: ratings that the program draws
-  std::string columns;                         // of a text
+struct RecommenderTrainOptions : RunOptions {  // data empty: ratings that the program draws
+  std::string columns;                         // fields of a line: "user,item,rating"
   std::string split;
-  models::RecommenderConfig model;  // without numbers of users and items
-  bool ranks = false;               // interactions are ranked, rather than ratings predicted
+  models::RecommenderConfig model;  // its numbers of users and items are not set
+  bool ranks = false;               // rank items, rather than predict ratings
   models::RecommenderObjective objective = models::RecommenderObjective::rating;
   int64_t negatives = 0;  // drawn for each interaction
   float l2 = 0;
-  double epochs = 0;    // as many as the steps are
+  double epochs = 0;    // the number of steps, in epochs
   int64_t top = 10;     // k of hr@k, ndcg@k and recall@k
-  int64_t sampled = 0;  // items that a held-out one is ranked among; 0: all
+  int64_t sampled = 0;  // items among which a held-out one is ranked; 0: all
 
   int64_t steps_per_epoch = 1;
 
@@ -41,10 +41,11 @@ struct RecommenderCommandLine {
   std::optional<double> epochs;
 };
 
-/// Throws InputError, one line, for what cannot be done as asked.
+/// Throws InputError, with a one-line message, if a flag is invalid.
 RecommenderCommandLine parse_recommender_command_line(int argc, const char* const* argv);
 
-/// Completes the options with the defaults for so many interactions to train on. Throws InputError.
+/// Completes the options with the defaults for this number of training interactions. Throws
+/// InputError.
 void complete(RecommenderCommandLine& line, int64_t interactions);
 
 }  // namespace tessera::apps

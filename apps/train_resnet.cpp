@@ -53,10 +53,11 @@ data::ImageData open_data(const ImageTrainOptions& options) {
   return data;
 }
 
-// Before the number of images decides about steps and ranks.
+// Compares the data over ranks. This comes before `complete`, which derives the number of steps
+// from the number of images.
 void check_data(const dist::World& world, const ImageTrainOptions& options,
                 const data::ImageData& data) {
-  if (world.size == 1) return;  // nothing is read for nobody
+  if (world.size == 1) return;  // no other rank to compare with
   dist::check_agreement(
       world, {{"--data", fmt::format("{}: {}, with digest {:016x}", data.format, data.description(),
                                      data::digest_of_images(data, options.verify_data))}});
@@ -79,7 +80,7 @@ train::PlannedImages planned(const ImageTrainOptions& options, const data::Image
                                options.label_smoothing);
 }
 
-// One training run of a rank: what its steps need, together.
+// One training run of a rank, with everything that its steps need.
 class Run {
  public:
   Run(const ImageTrainOptions& options, const data::ImageData& data, const Resumed& resumed,
@@ -93,7 +94,7 @@ class Run {
     set_thread_count(resumed.threads(options.threads, world));
     check_inputs(world, options, {});
     std::unique_ptr<nn::WeightsFile> weights;
-    const bool begins = !resumed.found();  // what goes on has its own weights
+    const bool begins = !resumed.found();  // a resumed run has its own weights
     if (begins && !options.init.empty())
       weights = std::make_unique<nn::WeightsFile>(options.init, *model_);
     if (world.size > 1 && !world.communicator->device().is_cpu()) {
@@ -109,6 +110,8 @@ class Run {
                                         .ranks = world.size,
                                         .rank = world.rank});
     go_on();
+    // The checks come before begin_run, which replaces an older log. The input and the optimizer
+    // come after it, because memory and traffic are counted from there on.
     log_ = train::begin_run({.log = options.log,
                              .trace = options.trace,
                              .save = options.save,
@@ -150,7 +153,7 @@ class Run {
   }
 
  private:
-  // Takes the place of the checkpoint, if this is its run.
+  // Checks that the checkpoint, if any, is of this run, and starts the loop at its step.
   void go_on() {
     if (!resumed_.found() && !options_.checkpoints.options.wanted()) return;
     const bool ranks_matter = options_.sync_bn || options_.reduction == optim::Reduction::fast;
@@ -260,7 +263,7 @@ class Run {
   std::unique_ptr<nn::Module> model_;
   std::shared_ptr<data::TrainingBatches> batches_;
   std::unique_ptr<data::ImageInput> input_;
-  int64_t data_exposed_ns_ = 0;  // of the running step
+  int64_t data_exposed_ns_ = 0;  // time that the running step has waited for data
   std::unique_ptr<train::RunLog> log_;
   std::unique_ptr<optim::ZeroOptimizer> optimizer_;
 };

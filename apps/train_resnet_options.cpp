@@ -28,7 +28,7 @@ void add_data_and_model(Flags& app, ImageCommandLine& line, Given& given) {
       ->group("Data");
   app.add_option("--workers", given.workers, "Threads of a rank that prepare images")
       ->capture_default_str()
-      ->compare(Compared::nothing)  // the same images, however many prepare them
+      ->compare(Compared::nothing)  // the number of threads does not change the images
       ->group("Data");
   const std::vector<std::string> names = models::image_classifier_names();
   app.add_option("--model", options.model, fmt::format("{}", fmt::join(names, ", ")))
@@ -59,7 +59,7 @@ void add_image_training(Flags& app, ImageCommandLine& line) {
 }
 
 TrainDefaults defaults_for(const ImageTrainOptions& options) {
-  TrainDefaults defaults{.steps = 0,  // of the epochs
+  TrainDefaults defaults{.steps = 0,  // follows from the epochs
                          .global_batch = 128,
                          .micro_batch = 64,
                          .lr = 1e-3f,
@@ -71,7 +71,7 @@ TrainDefaults defaults_for(const ImageTrainOptions& options) {
                          .weight_decay = 0};
   if (options.optimizer == "adamw") defaults.weight_decay = 0.05f;
   if (options.optimizer == "sgd") {
-    // VGG has no normalisation that would hold larger steps.
+    // VGG has no normalisation that would keep larger steps stable.
     defaults.lr = options.model.starts_with("vgg") ? 0.01f : 0.1f;
     defaults.weight_decay = 5e-4f;
   }
@@ -140,7 +140,7 @@ void complete(ImageCommandLine& line, int64_t training_images, const std::string
 
 namespace {
 
-// Over one value nothing can be normalised.
+// Refuses batch norms over one value, which cannot be normalised.
 void check_norms(const ImageTrainOptions& options, int64_t side, int64_t ranks) {
   const models::ImageConfig config = models::image_config(options.model, {.side = side});
   const auto* const resnet = std::get_if<models::ResNetConfig>(&config);

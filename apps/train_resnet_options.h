@@ -1,5 +1,5 @@
-// The command line of train_resnet. What was not given depends on the data, too, so it is completed
-// when that is open.
+// Parses and checks the command line of train_resnet. Some defaults depend on the data, so the
+// options are completed once it is open.
 //
 //   ImageCommandLine line = parse_image_command_line(argc, argv);
 //   ImageData data = open_image_data(...);
@@ -14,10 +14,10 @@
 
 namespace tessera::apps {
 
-struct ImageTrainOptions : RunOptions {  // without data: images that the program draws itself
+struct ImageTrainOptions : RunOptions {  // data empty: images that the program draws
   std::string model = "resnet20";
-  int64_t image_size = 0;  // 0: the images' own; of folders 224
-  double epochs = 0;       // as many as the steps are
+  int64_t image_size = 0;  // 0: the images' own size; 224 for folders
+  double epochs = 0;       // the number of steps, in epochs
   float label_smoothing = 0;
   bool augment = true;
   std::string schedule = "cosine";
@@ -35,17 +35,17 @@ struct ImageCommandLine {
   std::optional<double> epochs;
 };
 
-/// Throws InputError, one line, for what cannot be done as asked.
+/// Throws InputError, with a one-line message, if a flag is invalid.
 ImageCommandLine parse_image_command_line(int argc, const char* const* argv);
 
-/// Completes the options with the defaults for so many training images of a format
+/// Completes the options with the defaults for this number of training images of this format
 /// (image_data.h). Throws InputError.
 void complete(ImageCommandLine& line, int64_t training_images, const std::string& format);
 
-/// Throws InputError where so many ranks cannot do as asked, for images of `side` pixels.
+/// Throws InputError if the options do not fit this number of ranks or images of `side` pixels.
 void check_ranks(const ImageTrainOptions& options, int64_t side, int64_t ranks);
 
-/// With schedule, and synchronized batch norms where asked for.
+/// training_run with the learning rate's schedule and, if asked for, synchronized batch norms.
 train::TrainingRun image_training_run(const ImageTrainOptions& options);
 
 }  // namespace tessera::apps

@@ -1,4 +1,4 @@
-// The command line of tune, complete and checked.
+// Parses and checks the command line of `tune`.
 #pragma once
 
 #include <cstdint>
@@ -17,10 +17,10 @@ struct TuneOptions {
 
 struct TuneCommandLine {
   TuneOptions options;
-  std::string help;  // not empty: only to be printed
+  std::string help;  // if not empty: print it and end
 };
 
-/// Throws InputError, one line, for what cannot be measured as asked.
+/// Throws InputError, with a one-line message, if a flag is invalid.
 TuneCommandLine parse_tune_command_line(int argc, const char* const* argv);
 
 }  // namespace tessera::apps

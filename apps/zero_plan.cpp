@@ -1,10 +1,10 @@
-// Says what training a GPT with ZeRO would hold, send and take, before any machine is asked for it.
+// Estimates the memory, the traffic and the time of training a GPT with ZeRO, without running it.
 //
 //   zero_plan --preset gpt2-xl --ranks 64 --precision bf16 --memory 24GiB
 //   zero_plan --preset gpt2-xl --ranks 1000000 --ranks-per-node 8 --stage 3 --flops 150T
 //             --bandwidth 12GB --node-bandwidth 200GB --latency 5us --json plan.json
 //
-// Arithmetic alone: one process plans for any number of ranks. No GPT is built.
+// It is arithmetic alone: one process plans for any number of ranks, and no GPT is built.
 #include <cstdio>
 
 #include <fmt/format.h>

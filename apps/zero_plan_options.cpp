@@ -11,7 +11,7 @@ namespace {
 
 constexpr int64_t most_ranks = 1'000'000;
 
-// As given; what is empty comes from the preset, or was not asked for.
+// The flags as given. Empty values take the preset's, or were not asked for.
 struct Given {
   ModelOptions model;
   BatchOptions batch;
@@ -144,7 +144,7 @@ void fill(const Given& given, PlanOptions& options) {
                  .staging_bytes = options.device.staging_bytes(given.ranks),
                  .header_bytes = options.device.header_bytes()};
   if (!given.staging.empty()) {
-    // Nothing is a size too: a transport that needs none.
+    // 0 is allowed: some transports need no staging memory.
     options.run.staging_bytes =
         given.staging == "0" ? 0 : parse_bytes("--staging", given.staging);
   }

@@ -1,4 +1,5 @@
-// The command line of zero_plan, complete and checked: what was not given has the preset's default.
+// Parses and checks the command line of zero_plan. Flags that are not given take the preset's
+// defaults.
 #pragma once
 
 #include <cstdint>
@@ -11,20 +12,20 @@
 namespace tessera::apps {
 
 struct PlanOptions : train::StagesInput {
-  std::string name;  // the preset, or that of a model of other sizes
+  std::string name;  // of the model: the preset with its sizes, else made of the sizes
   std::string optimizer;
   train::PlanDevice device;
   int64_t ranks_per_node = 1;
-  int threads = 0;   // of a rank, as train_gpt's
+  int threads = 0;   // of a rank, as in train_gpt
   std::string json;  // a file, or - for standard output in place of tables; empty: none
 };
 
 struct PlanCommandLine {
   PlanOptions options;
-  std::string help;  // not empty: only to be printed
+  std::string help;  // if not empty: print it and end
 };
 
-/// Throws InputError, one line, for what cannot be planned as asked.
+/// Throws InputError, with a one-line message, if a flag is invalid.
 PlanCommandLine parse_plan_command_line(int argc, const char* const* argv);
 
 }  // namespace tessera::apps

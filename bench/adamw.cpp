@@ -51,7 +51,7 @@ void copy_memcpy(float* y, const float* x, int64_t n) {
 }
 
 #if defined(__AVX512F__)
-// Stores that pass the caches: the destination is not read before it is written.
+// Copies with stores that bypass the caches, so the destination is not read before it is written.
 void copy_non_temporal(float* y, const float* x, int64_t n) {
   parallel_ranges(n / 16, 16, [=](int64_t begin, int64_t end) {
     for (int64_t i = begin * 16; i < end * 16; i += 16) {

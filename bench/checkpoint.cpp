@@ -1,10 +1,11 @@
-// Times blocking checkpoints of a GPT with AdamW's moments, and their way back: what
-// bench/peers/checkpoint.py does with PyTorch.
+// Times how long blocking checkpoints of a GPT with AdamW's moments take to save and to load.
+// bench/peers/checkpoint.py does the same with PyTorch.
 //
 //   mpirun -n 2 bench_checkpoint --preset gpt2 --folder /dev/shm/run --rounds 5
 //
-// Rank 0 prints one JSON object: bytes of a checkpoint, and of each round the milliseconds from a
-// barrier until the checkpoint has its name, and until it is verified and the optimizer has it.
+// Rank 0 prints one JSON object: the bytes of a checkpoint, and two times in milliseconds for each
+// round. A save is timed from a barrier until the checkpoint has its final name, a load until the
+// checkpoint is verified and the optimizer has its state.
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>

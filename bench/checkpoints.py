@@ -5,11 +5,11 @@
     bench/checkpoints.py --python peer2/bin/python memory disk   # some of them
 
 memory: a blocking save of GPT-2 124M with AdamW's moments by 2 ranks to --memory, a tmpfs, and its
-way back, against torch.distributed.checkpoint and torch.save. disk: the same to --disk, flushed by
-all, and against dd with as many writers and bytes. training: what an asynchronous checkpoint every
-20 steps adds to a step of micro on 2 ranks. restart: from a kill of all ranks to the next finished
-step of nano. relaunch: from the kill of one rank of three to the next finished step of the two that
-are left. Each prints rows of a table; runs alternate, and a row has medians.
+load, against torch.distributed.checkpoint and torch.save. disk: the same on --disk, where all sides
+flush, and against dd with as many writers and bytes. training: what an asynchronous checkpoint
+every 20 steps adds to a step of micro on 2 ranks. restart: from a kill of all ranks to the next
+finished step of nano. relaunch: from the kill of one rank of three to the next finished step of the
+two that are left. Each question prints rows of a table. Runs alternate, and rows show medians.
 """
 import argparse
 import json
@@ -68,7 +68,7 @@ def memory(args):
 
 
 def dd_ms(folder, total):
-    """So many bytes by as many writers, each flushed; sources are in memory already."""
+    """Time dd with one flushing writer per rank. The source, /dev/zero, needs no disk."""
     each = total // RANKS // 2**20
     begin = time.perf_counter()
     writers = [subprocess.Popen(["dd", "if=/dev/zero", f"of={folder}/{i}", "bs=1M",
@@ -104,7 +104,7 @@ def median_step_ms(args, *flags):
                        env=environment(1), check=True, stdin=subprocess.DEVNULL,
                        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         lines = [json.loads(line) for line in log.read_text().splitlines()]
-    # From one step to the last but those that warm up: the mean, since checkpoints fall on few.
+    # The mean of the steps after the warm-up, since only few steps write a checkpoint.
     steps = [line["step_ms"] for line in lines if line["type"] == "step"][4:44]
     return {"ms": statistics.mean(steps)}
 

@@ -1,16 +1,16 @@
-// How fast the ranks of one machine reduce and gather, against what its memory can do and against
-// MPI's own reduce-scatter.
+// Measures how fast the ranks of one machine reduce and gather, compared with copies in its memory
+// and with MPI's own reduce-scatter.
 //
 //   mpirun -n 2 bench_communication [payload MB = 128] [runs = 15]
 //
-// prints one JSON object. GB/s counts bytes read and written, of all ranks together, over the time
-// of the slowest; medians of runs that alternate. With a payload of P bytes on each of N ranks:
+// Prints one JSON object. GB/s counts the bytes that all ranks together read and write, over the
+// time of the slowest rank. Values are medians of runs in which the operations alternate. With a
+// payload of P bytes on each of N ranks:
 //
 //   memcpy           each rank copies its payload: P read, P written
 //   ordered_reduce   exchange and fold: each rank reads N contributions of P/N and writes one sum
-// of
-//                    P/N: P + P/N. What staging costs on top is not counted as useful bytes
-//   mpi_reduce_scatter_block   the same work by the library: P + P/N
+//                    of P/N: P + P/N. Extra copies for staging do not count as useful bytes
+//   mpi_reduce_scatter_block   the same reduction by the library: P + P/N
 //   all_gather       each rank reads and writes N-1 pieces of P/N: 2 P (N-1)/N
 #include <mpi.h>
 
@@ -32,8 +32,8 @@ namespace {
 
 struct Buffers {
   Tensor payload;  // every rank's contribution, and the buffer that is gathered
-  Tensor other;    // as large
-  Tensor sum;      // of one piece
+  Tensor other;    // as large as payload
+  Tensor sum;      // one rank's piece of the sum
 };
 
 class Benchmark {

@@ -5,10 +5,10 @@
     bench/compare.py gpt-micro-1 adamw     # some of them
     bench/compare.py --list
 
-Ours and the peer run alternately, --rounds times each; a row is the median over rounds of what each
-process printed as its own median. The peer is PyTorch on the CPU (bench/peers/README.md says how to
+Tessera and the peer run alternately, --rounds times each. A row is the median over rounds of the
+median that each process printed. The peer is PyTorch on the CPU (bench/peers/README.md says how to
 install it; --python names its interpreter; sharded-peers wants one with a current PyTorch). Both
-begin with the same weights and the same batches, and the row is refused where their losses differ.
+begin with the same weights and the same batches, and the script stops if their losses differ.
 """
 import argparse
 import contextlib
@@ -33,7 +33,7 @@ SIZES = {  # layers, heads, width, context, batch, vocab
     "gpt2": (12, 12, 768, 256, 1, 50257),
 }
 STEPS = {"nano": (60, 10), "micro": (4, 1), "gpt2": (4, 1)}  # timed, warm-up
-BF16_WAYS = ("autocast", "master")  # of gpt_step.py
+BF16_WAYS = ("autocast", "master")  # --bf16 of gpt_step.py
 STRATEGIES = ("ddp", "zero1", "fsdp-grad-op", "fsdp-full")  # PyTorch's stages 0 to 3
 
 
@@ -43,7 +43,8 @@ def environment(threads):
         if line and not line.startswith("#"):
             name, value = line.split("=", 1)
             env[name] = value
-    # Either makes a PyTorch that uses OpenBLAS several times slower, and the comparison void.
+    # Each of these makes a PyTorch that uses OpenBLAS several times slower, and the comparison
+    # void.
     env.pop("OPENBLAS_CORETYPE", None)
     env.pop("OPENBLAS_L2_SIZE", None)
     return env
@@ -113,7 +114,7 @@ def require_same_losses(what, a, b, tolerance):
 
 
 def memory_mib(results):
-    """Peak above what the process had before training: ours at its start, PyTorch's at import."""
+    """Peak memory above that before training: ours at the start, PyTorch's after its import."""
     return statistics.median(
         (result["vm_hwm_kib"] - result.get("vm_hwm_start_kib", result.get("vm_hwm_import_kib")))
         / 1024 for result in results)
@@ -139,7 +140,7 @@ def gpt_step(args, preset, threads, bar, malloc="keep"):
 
 
 def bf16_step(args, preset, threads):
-    """Against our fp32, and against the faster of PyTorch's two ways."""
+    """Compare our bf16 step with our fp32, and with the faster of PyTorch's two ways."""
     with initial_weights(args, preset) as weights:
         mine, fp32, *peers = alternate(
             args.rounds,
@@ -151,7 +152,8 @@ def bf16_step(args, preset, threads):
     ways = ", ".join(f"{way} {median(results, 'median_ms'):.1f} ms"
                      for way, results in zip(BF16_WAYS, peers))
     name = f"{preset}, {threads} thread(s)"
-    # A step of bf16's grid; PyTorch's own two differ by a quarter of it after micro's five steps.
+    # 2**-8 is the spacing of bf16. PyTorch's two ways differ by a quarter of it after 5 steps of
+    # micro.
     require_same_losses(f"{name}, bf16 and fp32", mine, fp32, 2**-8)
     for way, results in zip(BF16_WAYS, peers):
         require_same_losses(f"{name}, bf16, {way}", mine, results, 2**-8)
@@ -207,7 +209,7 @@ def recompute(args):
 
 
 def sharded_peers(args):
-    """Time and memory of each stage beside PyTorch's; then which of their losses are the same."""
+    """Compare each stage's time and memory with PyTorch's; then show which losses are the same."""
     has_fsdp = subprocess.run(
         [args.python, "-c", "from torch.distributed.fsdp import fully_shard"],
         env=dict(environment(1), **PEER_LIBRARY), stderr=subprocess.DEVNULL).returncode == 0
@@ -244,7 +246,7 @@ def sharded_step(args, weights, dtype, stage, strategy):
 
 
 def distinct_losses(runs):
-    """Four micro-batches a step on 1, 2 and 4 ranks: a letter for each sequence of losses."""
+    """Run 4 micro-batches a step on 1, 2 and 4 ranks; equal sequences of losses share a letter."""
     letters, listed = {}, []
     for name, run in runs.items():
         seen = [letters.setdefault(tuple(run(ranks)["losses"]), chr(ord("A") + len(letters)))
@@ -305,7 +307,7 @@ QUESTIONS = {
        for preset, threads, bar in (("nano", 1, ">= 1.6"), ("nano", 2, ">= 1.6"),
                                     ("micro", 1, ">= 1.3"), ("micro", 2, ">= 1.3"),
                                     ("gpt2", 1, ">= 1.5"), ("gpt2", 2, ">= 1.5"))},
-    # PyTorch as it is installed: without the peer's setting that keeps freed memory.
+    # PyTorch as it is installed, without the peer's setting that malloc keeps freed memory.
     "gpt-gpt2-1-plain": lambda a: gpt_step(a, "gpt2", 1, ">= 1.5", "plain"),
     "gpt-gpt2-2-plain": lambda a: gpt_step(a, "gpt2", 2, ">= 1.5", "plain"),
     **{f"bf16-{preset}-{threads}": (lambda a, p=preset, t=threads: bf16_step(a, p, t))

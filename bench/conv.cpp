@@ -1,12 +1,13 @@
-// How fast the convolutions of a ResNet run, layer by layer.
+// Measures how fast the convolutions of a ResNet run, layer by layer.
 //
 //   bench_conv --net resnet20 --batch 128 --threads 1 --dtype f32
 //   bench_conv --net resnet18 --batch 16 --dtype bf16 > ours.json; bench/peers/conv.py ours.json
 //   bench_conv --tiny                      two images, one call each
 //
-// Prints one JSON object with a row for each kind of layer, of which the network has `count`: times
-// are medians over samples of a loop of calls, backward is both gradients, and the first layer has
-// none of its input. gflops_per_s is of both.
+// Prints one JSON object with a row for each kind of layer; `count` is how often the network has
+// it. Times are medians over samples, each of which is a loop of calls. backward computes both
+// gradients, except that the first layer needs none of its input. gflops_per_s is over forward and
+// backward.
 #include <algorithm>
 #include <chrono>
 #include <functional>
@@ -31,15 +32,15 @@ namespace {
 using namespace tessera;
 
 struct Layer {
-  int64_t pixels, channels, out_channels, kernel, stride;  // pixels: of a side of the image
+  int64_t pixels, channels, out_channels, kernel, stride;  // pixels: side of the image
   int64_t count;
   bool is_first = false;
 
   int64_t padding() const { return kernel / 2; }
 };
 
-/// Stages of `blocks` two-layer blocks, each stage but the first of half the pixels of the one
-/// before and of twice the channels.
+/// Stages of two-layer blocks. Each stage after the first has half the pixels and twice the
+/// channels of the one before; `blocks` has the number of blocks of each stage.
 std::vector<Layer> basic_blocks(Layer first, int64_t pixels, int64_t channels,
                                 const std::vector<int64_t>& blocks) {
   std::vector<Layer> layers{first, {pixels, channels, channels, 3, 1, 2 * blocks[0]}};
@@ -53,7 +54,8 @@ std::vector<Layer> basic_blocks(Layer first, int64_t pixels, int64_t channels,
   return layers;
 }
 
-/// Stages of blocks 1x1, 3x3, 1x1 whose output has four times the channels; the 3x3 has the stride.
+/// Stages of blocks of 1x1, 3x3 and 1x1 layers. A block's output has four times its channels, and
+/// the 3x3 layer has the stride.
 std::vector<Layer> bottlenecks(Layer first, int64_t pixels, int64_t channels,
                                const std::vector<int64_t>& blocks) {
   std::vector<Layer> layers{first};
@@ -82,7 +84,7 @@ std::vector<Layer> layers_of(const std::string& net) {
 
 struct Samples {
   int count;
-  double seconds;  // of each
+  double seconds;  // per sample
 };
 
 double seconds_of(int64_t calls, const std::function<void()>& body) {

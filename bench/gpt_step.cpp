@@ -6,10 +6,11 @@
 //   bench_gpt_step --precision bf16 --recompute
 //   bench_gpt_step --device cuda --preset gpt2 --context 1024 --batch 64 --precision bf16
 //
-// Prints one JSON object: the losses of all steps; of the steps after the warm-up the median and
-// least time, what of it was waiting for communication, what ending the step took (the update), and
-// the ledger's peaks, of the device; the process's peak memory (VmHWM), with that of the program
-// when it has only started; and model_flops, of a step of all ranks, as nanoGPT counts them.
+// Prints one JSON object. It has the losses of all steps. For the steps after the warm-up it has
+// the median and least time, the part of it spent waiting for communication, the time of the update
+// at the end of a step, and the memory ledger's peaks on the device. It also has the process's peak
+// memory (VmHWM), at the end and right after the start, and model_flops, the FLOPs of a step of all
+// ranks as nanoGPT counts them.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -46,7 +47,7 @@ struct Options {
   int64_t width = 0;
   int64_t context = 0;
   int64_t batch = 0;
-  int64_t micro_batches = 0;  // of a step; 0: one a rank
+  int64_t micro_batches = 0;  // per step; 0: one per rank
   int64_t steps = 10;
   int64_t warmup = 2;
   int threads = 1;
@@ -95,7 +96,7 @@ Options parse(int argc, char** argv) {
   return options;
 }
 
-// The sizes that the peer's presets have: GPT-2's at a context of 256.
+// The sizes of the peer's presets, in which GPT-2 has a context of 256.
 models::GptConfig sizes(const Options& options, int64_t& batch) {
   models::GptConfig config = models::GptConfig::preset(options.preset);
   const bool large = config.context > 256;
@@ -153,11 +154,12 @@ double median(std::vector<double> values) {
 struct Timing {
   std::vector<double> ms;
   std::vector<double> exposed_ms;
-  std::vector<double> update_ms;  // of launch_step(), with what it waits for
+  std::vector<double> update_ms;  // time in launch_step(), including its waits
   std::vector<std::string> losses;  // as JSON
 };
 
-/// What this rank reads, of all steps, where the model computes: making it is no part of a step.
+/// All batches that this rank reads, in the memory of the model's device. They are made before the
+/// first step, so that no step's time includes making them.
 std::vector<TokenBatch> read_all(const Options& options, const models::Gpt& model,
                                  const Batch& batch, const dist::World& world) {
   std::vector<TokenBatch> batches;
@@ -171,8 +173,8 @@ std::vector<TokenBatch> read_all(const Options& options, const models::Gpt& mode
   return batches;
 }
 
-// As train_gpt runs them: a step's result is asked for when the next one is launched, so that a GPU
-// never waits for the host. On the CPU a step is done when it is launched.
+// Runs the steps as train_gpt does: a step's result is read after the next step is launched, so
+// that a GPU never waits for the host. On the CPU a step is done when it is launched.
 Timing run_steps(const Options& options, models::Gpt& model, optim::ZeroOptimizer& optimizer,
                  const Batch& batch, const dist::World& world) {
   const std::vector<TokenBatch> batches = read_all(options, model, batch, world);
@@ -192,7 +194,7 @@ Timing run_steps(const Options& options, models::Gpt& model, optim::ZeroOptimize
       input = next;
       return;
     }
-    // A graph reads where it was captured: in the memory of the first.
+    // A captured graph reads the memory of the first batch, so later batches are copied into it.
     const int device = default_device().index;
     cuda::copy(device, input.tokens.raw(), next.tokens.raw(), next.tokens.bytes());
     cuda::copy(device, input.targets.raw(), next.targets.raw(), next.targets.bytes());
@@ -236,7 +238,8 @@ optim::ZeroOptions zero_options(const Options& options) {
           .groups = {{.weight_decay = 0.0f}}};
 }
 
-// "activation_peak_bytes":..., of each category that a step may change, and of all at once.
+// The memory ledger's peaks as JSON members, "activation_peak_bytes":..., for each category that a
+// step may change, and for the total.
 std::string peaks() {
   const MemoryLedger& ledger = memory_ledger();
   return fmt::format(

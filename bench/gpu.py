@@ -5,12 +5,12 @@
     bench/gpu.py kernels gpt2     # some of them; --list names them
     bench/gpu.py --smoke          # tiny, on --device cpu, to see that it works
 
-Times are medians that each process takes itself, around work that ends with waiting for the device
+Times are medians that each process measures itself, over work that ends with waiting for the device
 (bench/kernels.cpp, bench/gpt_step.cpp, bench/resnet_step.cpp, and the peers of the same names). The
-peer is PyTorch with torch.compile, fused AdamW and its FLASH_ATTENTION backend; --python none
-leaves it out, --peer-only prints what compares with figures of ours that an earlier call has left
-in --out. Each figure of ours is printed when it is known, before the peer begins. Exit code 77 says
-that the build lacks what every question needs.
+peer is PyTorch with torch.compile, fused AdamW and its FLASH_ATTENTION backend. --python none
+leaves it out; --peer-only runs the peer alone and compares it with our figures, which an earlier
+call left in --out. Our figures are printed before the peer begins. Exit code 77 says that the build
+lacks what every question needs.
 """
 import argparse
 import json
@@ -38,9 +38,10 @@ def smi(field):
 
 
 def batch_to_fill(args, preset):
-    """A power of two whose activations and logits fill about three quarters of the card's memory.
+    """A batch, a power of two, whose activations and logits fill about 3/4 of the card's memory.
 
-    A token's activations take about 34 bytes a channel and layer in bf16, its logits 10 a word.
+    In bf16 a token's activations take about 34 bytes a channel and layer, and its logits 10 bytes
+    a vocabulary entry.
     """
     if args.batch or args.smoke:
         return args.batch or 2
@@ -64,7 +65,7 @@ def peer(args, script, *options):
 
 
 def kept(args, name, measure, again):
-    """What measure() returns, kept in args.out; measured only once unless `again`."""
+    """The result of measure(), kept in args.out; measured only once unless `again`."""
     path = args.out / f"{name}.json"
     if again or not path.exists():
         path.write_text(json.dumps(measure()))
@@ -76,7 +77,7 @@ def rows_of(result):
 
 
 def our_kernels(args, again=False):
-    """What bench_kernels measures, by name."""
+    """The rows that bench_kernels measures, by name."""
     options = ["--tiny"] if args.smoke else []
     return rows_of(kept(args, "kernels", lambda: ours(args, "bench_kernels", *options), again))
 
@@ -92,7 +93,7 @@ def kernels(args):
 
 
 def kernel_row(name, row, mine):
-    """Ours, against what bounds it here."""
+    """Print our kernel against its bound: the copy's bandwidth or the product's rate."""
     if "gb_per_s" in row:
         ratio = row["gb_per_s"] / mine["copy"]["gb_per_s"]
         compare.row(name, f"{row['ms']:.3f} ms, {row['gb_per_s']:.3g} GB/s",
@@ -105,7 +106,7 @@ def kernel_row(name, row, mine):
 
 
 def peer_kernel_row(name, row, theirs):
-    """Beside the peer's, where it has one."""
+    """Print our kernel beside the peer's, if the peer has one."""
     flash = theirs.get(f"{name}, FLASH_ATTENTION")
     if flash and flash["ms"]:
         cudnn = theirs.get(f"{name}, CUDNN_ATTENTION")
@@ -126,7 +127,7 @@ def step_options(args, preset):
 
 
 def graph_options(args):
-    """A graph is CUDA's."""
+    """Graphs need CUDA."""
     return [] if args.device == "cpu" else ["--graph", "on"]
 
 
@@ -137,7 +138,7 @@ def our_step(args, preset, *more, **env):
 
 
 def peer_steps(args, preset, *more):
-    """One run for each way of training in bf16, all for the smallest model."""
+    """Run each way of training in bf16; larger models than gpt2 run autocast only."""
     ways = compare.BF16_WAYS if preset == "gpt2" else ("autocast",)
     options = [*step_options(args, preset), "--threads", args.threads, "--dtype", "bf16",
                "--compile", "--json", *more]
@@ -145,7 +146,7 @@ def peer_steps(args, preset, *more):
 
 
 def initial_weights(args, folder, script, *options):
-    """The same start for both: the peer's."""
+    """Have the peer write the initial weights, with which both sides begin."""
     path = pathlib.Path(folder) / "model.safetensors"
     command = [args.python, compare.PEERS / script, *options, "--write-weights", path]
     subprocess.run([str(part) for part in command], check=True)
@@ -153,7 +154,7 @@ def initial_weights(args, folder, script, *options):
 
 
 def tuned_step(args, preset):
-    """Our step with a table of tune's for the preset's products; None where tune fails."""
+    """Our step with the table that tune writes for the preset's products; None if tune fails."""
     table = args.out / f"tuned-{preset}.json"
     shape = ["--preset", "nano"] if args.smoke else ["--preset", preset, "--context", 1024]
     command = [args.bin / "tune", *shape, "--micro-batch", batch_to_fill(args, preset),
@@ -177,7 +178,7 @@ def step_rows(name, mine, rate, required):
 
 
 def our_gpt(args, preset, name):
-    """Prints our steps, and returns the faster one: as it comes, or with tune's table."""
+    """Print our step without and with tune's table, and return the faster one."""
     required = preset == "gpt2"
     rate = our_kernels(args)["bf16 product"]["tflops_per_s"]
     mine = our_step(args, preset)
@@ -199,7 +200,7 @@ def gpt(args, preset):
         return
     with tempfile.TemporaryDirectory() as folder:
         start = []
-        if required:  # a file that is written in seconds
+        if required:  # only for gpt2, whose file is written in seconds
             start = initial_weights(args, folder, "gpt_step.py", *step_options(args, preset))
             same = our_step(args, preset, *start)
         peers = {way: result for way, result in peer_steps(args, preset, *start).items() if result}
@@ -221,7 +222,7 @@ def gpt(args, preset):
 
 
 def resnet_sizes(args):
-    """Of the model, a side of an image and the batch."""
+    """The model, the side of an image and the batch."""
     return ("resnet20", 32, 2) if args.smoke else ("resnet50", 224, 128)
 
 
@@ -244,7 +245,7 @@ def resnet(args):
     def our_resnet(*more):
         return ours(args, "bench_resnet_step", *resnet_options(args), "--precision", "bf16", *more)
 
-    # Where nvcc compiles, the build has looked for cuDNN's headers.
+    # If the build uses nvcc, its cache says if cuDNN's headers were found.
     cache = args.bin.parent / "CMakeCache.txt"
     if args.device == "cuda" and cache.exists() and \
             "TESSERA_CUDNN_INCLUDE-NOTFOUND" in cache.read_text():
@@ -259,7 +260,7 @@ def resnet(args):
         start = initial_weights(args, folder, "resnet_step.py", *resnet_options(args))
         same = our_resnet(*start)
         theirs = peer_resnet(args, *start)
-    # In bf16 two runs go apart; their first steps say whether they are the same training.
+    # In bf16 two runs diverge over the steps, so only the first three losses must agree.
     first = [{**result, "losses": result["losses"][:3]} for result in (same, theirs)]
     compare.require_same_losses(f"{model}, bf16", first[:1], first[1:], 5e-2)
     compare.row(f"{name} against PyTorch's", f"{ms:.1f} ms, PyTorch {theirs['median_ms']:.1f} ms",
@@ -267,7 +268,7 @@ def resnet(args):
 
 
 def idle(lines):
-    """Of "start end name" lines: how long the device ran nothing in the later half of the time.
+    """How long the device was idle in the later half of the time, from "start end name" lines.
 
     Returns (idle ns, all ns). Spans may overlap and come in any order.
     """
@@ -299,7 +300,7 @@ def gaps(args):
 
 
 def ordered(args):
-    """The ordered reduction beside the library's: ranks that share a GPU, then a GPU for each."""
+    """Time the ordered reduction and the library's: ranks share a GPU, then each has its own."""
     gpus = 1 if args.smoke else len(smi("name"))
     runs = [("mpi", 2)] + ([("nccl", gpus)] if gpus > 1 else [])
     size = "64KiB" if args.smoke else "64MiB"
@@ -343,7 +344,7 @@ def main():
         return print("\n".join(QUESTIONS))
     with tempfile.TemporaryDirectory() as folder:
         args.out = args.out or pathlib.Path(folder)
-        # Without a GPU no driver loads what records the time between kernels.
+        # Without a GPU no driver loads the library that records the time between kernels.
         default = [name for name in QUESTIONS if not (args.smoke and name == "gaps")]
         skipped = {}
         for name in args.questions or default:

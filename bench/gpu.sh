@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds Tessera for this machine's GPU, measures it beside PyTorch, runs its tests there, and
 # checks it with compute-sanitizer; writes a table to paste into bench/README.md. Each call fits ten
-# minutes, keeps the build of the one before, and leaves what it has when its time is over.
+# minutes, reuses the build of the call before, and keeps its results so far when its time is over.
 #
 #   bench/gpu.sh                         the first call: --build --measure kernels gpt2 --peer none
 #   bench/gpu.sh --measure [QUESTION...] bench/gpu.py's questions, or all: ours, then the peer's
@@ -16,9 +16,9 @@
 #   TESSERA_GPU_SECONDS=900              another time than 570 s; TESSERA_GPU_BUILD: another folder
 #                                        than build/gpu
 #
-# A call builds first, then measures, tests and sanitizes, whichever it was asked for. Every part
-# has a time limit, and those after a failed one run all the same; the exit code is 1 if any of this
-# call failed. What this machine or build cannot do is skipped, by name.
+# A call builds first, then measures, tests and sanitizes, as far as it was asked to. Every part has
+# a time limit, and a failed part does not stop the later ones; the exit code is 1 if any part of
+# this call failed. Parts that this machine or build cannot do are listed as skipped.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/../scripts/common.sh"
 
@@ -82,21 +82,22 @@ if wants measure && [[ $python != none ]] && ! "$python" -c 'import torch' 2> /d
 fi
 install_packages
 mkdir -p "$report"
-# One host: NCCL need not look for others, and a machine without a network has this interface alone.
+# All ranks are on one host, so the loopback interface is enough for NCCL. A machine without a
+# network has no other one.
 export NCCL_SOCKET_IFNAME=${NCCL_SOCKET_IFNAME:-lo}
 export TESSERA_SOURCE_DIR=$PWD TESSERA_BIN=$build/bin
 touch "$report/.began"
-# As nvcc's toolkit, compute-sanitizer may be where no search path leads.
+# compute-sanitizer may be in the toolkit's folder, outside of PATH.
 if [[ -d /usr/local/cuda/bin ]]; then PATH=$PATH:/usr/local/cuda/bin; fi
-# What PyTorch brings where the toolkit has none.
+# Prints the folder of a library that PyTorch's packages bring, for toolkits without it.
 brought() { python3 -c "import nvidia.$1; print(*nvidia.$1.__path__)" 2> /dev/null || true; }
 cudnn=$(brought cudnn)
 if [[ -d $cudnn/lib ]]; then
   export LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$cudnn/lib
 fi
 
-# part NAME SECONDS COMMAND...: runs it with its output in NAME.log, and writes how it went to
-# NAME.part. Exit code 77 says skipped, and the last line why.
+# part NAME SECONDS COMMAND...: runs the command with its output in NAME.log, and writes the result
+# to NAME.part. Exit code 77 means skipped; the last line of the log says why.
 part() {
   local name=$1 limit=$2 log=$report/$1.log begin=$SECONDS status=0 result
   shift 2
@@ -118,7 +119,8 @@ part() {
   if [[ $result != FAILED* ]]; then
     say "$name: $result"
   else
-    say "$name: $result"$'\n'"$(tail -n 15 "$log" | sed 's/^/    /')"  # in one piece
+    # One message, because parts run in parallel.
+    say "$name: $result"$'\n'"$(tail -n 15 "$log" | sed 's/^/    /')"
     return 1
   fi
 }
@@ -130,6 +132,7 @@ build_all() {
   configure=(cmake --preset release -B "$build" -DTESSERA_CUDA=ON)  # for the GPUs that it finds
   if $emulated; then
     configure=(cmake --preset emulated -B "$build")
+    # A build that is already configured is kept:
     if [[ -f $build/build.ninja ]]; then configure=(true); fi  # it may be a sanitizer's
   else
     toolkit=$(dirname "$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)")/../include
@@ -141,7 +144,8 @@ build_all() {
       configure+=("-DTESSERA_CUDNN_INCLUDE=$cudnn/include")
     fi
   fi
-  # What the first call measures comes first, so that a build that is cut short has it.
+  # The programs that the first call measures are built first, so that a build that is cut short has
+  # them.
   measured=(bench_kernels bench_gpt_step tune)
   rest=(bench_resnet_step comm_bench train_gpt train_resnet train_recommender test_core
     test_optim_kernels test_dist test_models test_dist_mpi test_optim_mpi)
@@ -154,13 +158,13 @@ build_all() {
   fi
   sed -n 's/^-- \(Without.*\)/== \1/p' "$report/configure.log"
   part build 400 ninja -C "$build" -j "$cores" "${measured[@]}" || return 1
-  # The compilers have most of a call that does nothing else.
+  # The limits leave most of a call that only builds to the compilers.
   part build_rest 500 ninja -C "$build" -j "$cores" "${rest[@]}" || true
 }
 
 # --- measure
 
-# Ours for all questions, and then the peer's, which compiles for minutes.
+# Measures our side of all questions first, and then the peer, which compiles for minutes.
 measure_all() {
   local question
   local ask=(python3 bench/gpu.py --bin "$build/bin" --out "$report")
@@ -171,27 +175,27 @@ measure_all() {
       "${@:2}" || true
   }
   for question in "${questions[@]}"; do
-    if $emulated && [[ $question == gaps ]]; then continue; fi  # no driver that loads a library
+    if $emulated && [[ $question == gaps ]]; then continue; fi  # no driver loads its library
     answer "$question" "$question" --python none
   done
   if [[ $python == none ]]; then return; fi
   # torch.compile keeps what it has compiled for the next call.
   export TORCHINDUCTOR_CACHE_DIR=$PWD/build/inductor
   for question in "${questions[@]}"; do
-    if [[ $question == gaps || $question == ordered ]]; then continue; fi  # it has none
+    if [[ $question == gaps || $question == ordered ]]; then continue; fi  # these have no peer
     answer "$question-peer" "$question" --python "$python" --peer-only
   done
 }
 
 # --- tests
 
-# What is only right or wrong: few at once, because processes that share a GPU take turns. test_nn
-# is left out: its subject is host memory.
+# Tests may run side by side, unlike measurements, but only a few at once, because processes that
+# share a GPU take turns. test_nn is left out: it tests host memory.
 tests_all() {
   local unwanted='~[full]~[cpu]' waiting=()
   local serial=(test_core test_optim_kernels test_dist test_models)
   if $emulated; then
-    # Enough to see that they run; ctest has them all.
+    # A few tests show that this script works; ctest runs them all.
     unwanted+='~[slow]layer_norm*,~[cpu]~[slow]a GPT*,~[cpu]*layout*'
     serial=(test_core test_dist)
   else
@@ -240,14 +244,15 @@ tests_all() {
 
 # --- sanitize
 
-# sanitized TOOL COMMAND...: where compute-sanitizer works on this GPU.
+# sanitized TOOL COMMAND...: runs the command under compute-sanitizer. Exits with 77 if the tool
+# does not work on this GPU.
 sanitized() {
   local status=0 output only=() help
   if ! command -v compute-sanitizer; then
     echo "compute-sanitizer is not installed"
     exit 77
   fi
-  # Kernels of our own: of a library's nobody here can mend what the tool finds.
+  # Check only Tessera's kernels: findings in a library's kernels cannot be fixed here.
   help=$(compute-sanitizer --help 2>&1) || true
   if [[ $help == *--kernel-regex* ]]; then
     only=(--kernel-regex kns=tessera)
@@ -272,11 +277,11 @@ sanitize_all() {
   kernels+=',~[full]~[slow]~[cpu]residual_layer_norm*,~[full]~[slow]~[cpu]*cross_entropy*'
   kernels+=',~[full]~[slow]~[cpu]embedding*,~[full]~[slow]~[cpu]batch_norm*' update='~[cpu]'
   if $emulated; then kernels='~[cpu]layer_norm of*' update='~[cpu]sgd_update against*'; fi
-  # A training as users run it, in the device's own memory.
+  # A training as users run it, in device memory; the tests use memory that is shared with the host.
   local step=("$build/bin/bench_gpt_step" --device cuda --precision bf16 --preset nano --batch 2
     --steps 2 --warmup 1 --threads 1)
   for tool in memcheck racecheck synccheck initcheck; do
-    limit=$(((seconds - SECONDS) / (4 * tools)))  # what is left, shared by the tools to come
+    limit=$(((seconds - SECONDS) / (4 * tools)))  # the time left, shared by the remaining tools
     tools=$((tools - 1))
     part "sanitize_${tool}_step" "$limit" "${check[@]}" "$tool" "${step[@]}" || true
     part "sanitize_${tool}_kernels" $((2 * limit)) env TESSERA_TEST_DEVICE=cuda "${check[@]}" \

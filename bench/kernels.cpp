@@ -1,14 +1,14 @@
-// How fast the operations of a GPT step run on one device, against what bounds them there: the rate
-// of its matrix products, or the bandwidth of a copy.
+// Measures how fast the operations of a GPT step run on one device, against their bound there: the
+// rate of its matrix products, or the bandwidth of a copy.
 //
 //   bench_kernels --device cuda
 //   bench_kernels --device cuda --tiny     sizes that the emulated device finishes in a second
 //
-// Prints one JSON object with a row for each: ms is the median over samples of the time a call,
-// where a sample is a loop of calls that ends with waiting for the device. tflops_per_s counts the
-// products, half of those of attention because of its mask; gb_per_s the bytes that must be read
-// and written once, which each row's comment below names. B batch, T tokens, C channels, H heads,
-// R rows, V vocabulary.
+// Prints one JSON object with a row for each operation. ms is the median time of a call over
+// samples; a sample is a loop of calls that ends with waiting for the device. tflops_per_s counts
+// the matrix products, of which attention's mask leaves half. gb_per_s counts the bytes that must
+// be read and written once; the comment at each row names them. B batch, T tokens, C channels, H
+// heads, R rows, V vocabulary.
 #include <algorithm>
 #include <chrono>
 #include <functional>
@@ -42,7 +42,7 @@ namespace {
 using namespace tessera;
 
 struct Sizes {
-  int64_t product = 8192;      // of a square
+  int64_t product = 8192;      // side of the square matrices
   int64_t tokens = 16384;      // B T of attention
   int64_t width = 2048;        // C of attention
   std::vector<int64_t> contexts = {1024, 4096};
@@ -97,7 +97,7 @@ class Bench {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   }
 
-  // A first call loads the kernel and a second one says how many make a sample.
+  // The first call loads the kernel; the second one determines how many calls make a sample.
   double measure(const std::function<void()>& body) const {
     seconds_of(1, body);
     const double once = seconds_of(1, body);
@@ -202,8 +202,8 @@ class Bench {
                   4 * x.bytes() + statistics);
   }
 
-  // The three products of a language model's last layer, with rows of logits as they come and
-  // padded: x (R, C), weight (V, C); logits and the sum of the weight's gradient are f32.
+  // The three products of a language model's last layer, with unpadded and with padded rows of
+  // logits: x (R, C), weight (V, C). The logits and the sum of the weight's gradient are f32.
   void head() {
     const int64_t rows = sizes_.loss_rows, vocab = sizes_.vocab, width = sizes_.loss_width;
     const Tensor x = values({rows, width}), weight = values({vocab, width});

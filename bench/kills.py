@@ -6,11 +6,11 @@
 
 Each run is trained to its end by one command line, which is given again after each kill, each time
 on another number of ranks, at another stage, with other buckets, and with checkpoints that are
-written while steps go on or between two. A rank, all ranks or mpirun gets SIGKILL, after a time
-that is drawn anew, so that kills hit the start, steps, saves and the end. The digest of the run
-must be that of one that nobody touched; after every kill `checkpoint verify` must find all
-checkpoints whole, and some if there were some before. Prints a JSON line of figures; exits with 1
-at the first run that is not equal.
+written while steps go on or between two steps. A rank, all ranks or mpirun gets SIGKILL, after a
+time that is drawn anew, so that kills hit the start, steps, saves and the end. The digest of the
+run must equal that of an undisturbed run. After every kill `checkpoint verify` must find all
+checkpoints whole, and at least one if there was one before. Prints a JSON line of figures; exits
+with 1 at the first run that is not equal.
 """
 
 import argparse
@@ -75,7 +75,7 @@ class Trial:
         self.figures = {"kills": 0, "runs": 0, "starts": 0, "of_rank": 0, "of_all": 0,
                         "of_mpirun": 0, "during_a_save": 0, "before_the_first_checkpoint": 0,
                         "resumes": 0, "helped_to_end": 0}
-        self.job_seconds = 1.0  # from start to end; kills are drawn within it
+        self.job_seconds = 1.0  # a job's duration, from which the times of kills are drawn
 
     def command(self, name):
         ranks = self.random.choice([1, 2, 3])
@@ -102,7 +102,7 @@ class Trial:
         return digest_of(self.work / f"{name}.jsonl")
 
     def strike(self, job, folder):
-        """Kills a part of a job; returns whether there was something to kill."""
+        """Kills a part of a job; returns True if there was something to kill."""
         ranks = ranks_of(job.pid)
         what = self.random.choice(["of_rank", "of_all", "of_mpirun"])
         victims = [job.pid] if what == "of_mpirun" else ranks
@@ -117,10 +117,10 @@ class Trial:
         return True
 
     def end_of(self, job, name):
-        """What a job has written, once nothing of it is left.
+        """Waits until no process of a job is left, and returns what it wrote to standard error.
 
-        That it ends by itself is for other tests (tests/hostile): what does not is counted, and
-        its state is printed.
+        Other tests check that jobs end by themselves (tests/hostile). Here, processes that do not
+        end are counted and killed, and their state is printed.
         """
         patience = 20  # seconds
         deadline = time.monotonic() + patience
@@ -135,7 +135,7 @@ class Trial:
         return job.communicate(timeout=120)[1]
 
     def check_whole(self, folder, had):
-        """All that has the name of a checkpoint is one."""
+        """Verifies all folders with a checkpoint's name; some must be left if there were any."""
         if not folder.exists() or not list(folder.glob("step-*[0-9]")):
             if had:
                 sys.exit(f"{folder}: it had checkpoints, and has none after a kill")

@@ -1,4 +1,4 @@
-// The time of a GPT training step's matrix products alone: what a step is compared with.
+// Times the matrix products of a GPT training step alone, the bound that a step is compared with.
 //
 //   bench_matmul_ceiling --layers 6 --heads 6 --width 384 --context 256 --batch 12 --vocab 256
 //                        --dtype fp32 --threads 1 --repeats 9
@@ -9,7 +9,7 @@
 // model; activations are one set for all layers, which is kinder to the caches than a model is.
 // Products read and write different activations: values fed through again and again would shrink
 // to subnormal numbers, which are slow. With bf16 the operands and most results are bf16; as in the
-// step, the logits and what attention sums are f32.
+// step, the logits and the sums of attention are f32.
 // Prints the medians as one JSON object.
 #include <algorithm>
 #include <chrono>
@@ -66,9 +66,10 @@ constexpr int64_t tile_elements = cpu::attention_tile_rows * cpu::attention_bloc
 struct Buffers {
   std::vector<Linear> linears;  // four a layer
   Tensor head, head_gradient;   // [V, C]
-  // What is read and what is written: (R, C), (R, 4C), (R, V).
+  // Activations that are read, and (_out) that are written: (R, C), (R, 4C), (R, V).
   Tensor narrow, narrow_out, wide, wide_out, logits, logits_out;
-  // Of each thread: scores of a tile as they are written and as they are read, dk or dv of a head.
+  // For each thread: a tile's scores as they are written and as they are read, and dk or dv of a
+  // head.
   Tensor scores, probabilities, sums;
 
   explicit Buffers(const Sizes& s)
@@ -171,7 +172,7 @@ void all_attention_products(const Sizes& s, const Buffers& b, bool backward) {
 #pragma omp parallel for schedule(dynamic) num_threads(s.threads)
   for (int64_t task = 0; task < s.batch * s.heads; ++task) {
     const int64_t thread = omp_get_thread_num();
-    // (R, 4C) has room for the packed (R, 3C).
+    // `wide`, (R, 4C), has room for the packed q, k and v, (R, 3C).
     const int64_t offset = task / s.heads * s.context * 3 * s.width +
                            task % s.heads * (s.width / s.heads);
     const auto bytes = [](const Tensor& x, int64_t element) {

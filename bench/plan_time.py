@@ -4,12 +4,12 @@
     bench/plan_time.py                     # fp32 and bf16; about ten minutes
     bench/plan_time.py --precision bf16 --rounds 1
 
-Two configurations calibrate the planner. From one rank come what its products and its memory reach.
-From two ranks, without overlap so that waiting is all of the communication, come what a rank sends,
-and what its products reach while the other core is busy too, which is some percent less. Then
-zero_plan predicts six other configurations, of other sizes, stages, micro-batches and ranks, and
-the table shows how far off it was. All of them run --rounds times in turn; a time is the median
-over the rounds of the medians over steps.
+Two configurations calibrate the planner. The run on one rank gives the rates of its products and
+of its memory. The run on two ranks, without overlap so that all communication is waiting, gives the
+rate at which a rank sends, and the rate of its products while the other core is busy too, which is
+some percent lower. Then zero_plan predicts six other configurations, of other sizes, stages,
+micro-batches and ranks, and the table shows how far off it was. All of them run --rounds times in
+turn; a time is the median over the rounds of the medians over steps.
 
 The two ranks have a core each, and communicate from it; so the planner is told --shared-cores.
 """
@@ -68,7 +68,7 @@ def measure(config, precision):
 
 
 def plan(config, precision, **rates):
-    """What zero_plan says of a step; `rates` by the name of the flag."""
+    """The times of a step by zero_plan; `rates` become flags of the same names."""
     command = [BIN / "zero_plan", *sizes(config), "--precision", precision,
                "--ranks", config["ranks"], "--micro-batch", config["batch"],
                "--global-batch", config["batch"] * micro_batches(config),
@@ -80,7 +80,7 @@ def plan(config, precision, **rates):
 
 
 def products_rate(config, precision, measured, memory_bandwidth, waiting_ms):
-    """What the products of a run reach, if all else of its computing is at memory_bandwidth."""
+    """FLOP/s of a run's products, if the rest of its computing runs at memory_bandwidth."""
     counted = plan(config, precision, flops=1e12, bandwidth=1e9)
     moving = counted["moved_bytes"] / memory_bandwidth
     computing = (median(measured, "median_ms") - waiting_ms) / 1e3 - moving
@@ -90,14 +90,14 @@ def products_rate(config, precision, measured, memory_bandwidth, waiting_ms):
 
 
 def calibrate(precision, alone, two):
-    """By number of ranks, rates with which the calibrating plans take as long as the runs did."""
+    """Rates, by number of ranks, with which zero_plan gives the times of the calibrating runs."""
     one_rank, two_ranks = CALIBRATION
     update_bytes = plan(one_rank, precision, flops=1e12)["update_bytes"]
     memory_bandwidth = update_bytes / (median(alone, "update_ms") / 1e3)
     waiting_ms = median(two, "exposed_ms")
     rates = dict(memory_bandwidth=memory_bandwidth)
 
-    slowest, fastest = 1e6, 1e13  # bytes a second; more of it is less time
+    slowest, fastest = 1e6, 1e13  # bytes per second; more of them mean less waiting
     while fastest / slowest > 1.001:
         middle = (slowest * fastest) ** 0.5
         planned = plan(two_ranks, precision, flops=1e12, bandwidth=middle, **rates)

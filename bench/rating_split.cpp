@@ -1,9 +1,10 @@
-// Writes what train_recommender trains on and what it holds out, so that the programs that are
-// measured beside it do the same:
+// Writes train_recommender's split into training and held-out ratings, so that the programs that
+// are measured beside it use the same one:
 //
 //   bench_rating_split --data ml-100k/u.data --split fold:1/5 --seed 1 --output fold.tsv
 //
-// A line a rating, below a header: numbers of user and item, the rating, and 1 if it is held out.
+// One line per rating, after a header: numbers of user and item, the rating, and 1 if it is held
+// out.
 #include <cstdint>
 #include <cstdlib>
 #include <fstream>

@@ -3,8 +3,8 @@
 //
 //   bench_recommender_step --users 943 --items 1682 --batch 1024 --weights init.safetensors
 //
-// Prints one JSON object: the losses of all steps, and of those after the warm-up the median and
-// least time, and the median of the processor's time, which a busy machine does not lengthen.
+// Prints one JSON object: the losses of all steps and, for the steps after the warm-up, the median
+// and least time and the median CPU time, which other processes do not lengthen.
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
@@ -56,7 +56,7 @@ Options parse(int argc, char** argv) {
   return options;
 }
 
-// The finalizer of MurmurHash3: numbers that the peer draws in the same way.
+// The finalizer of MurmurHash3. The peer draws its numbers in the same way.
 uint32_t mixed(uint32_t x) {
   x = (x ^ (x >> 16)) * 0x85ebca6bu;
   x = (x ^ (x >> 13)) * 0xc2b2ae35u;

@@ -8,8 +8,8 @@
 ratings: RMSE over five folds of --seed, mean of the last epochs, beside Surprise's SVD and SVDpp
 on the same folds. ranking: hr@10 and ndcg@10 of each user's last item, mean and standard error of
 --seeds runs, beside the same recipe in PyTorch. speed: a step of matrix factorization beside the
-fastest of PyTorch's ways, in turn, by the processor's time, which a busy machine lengthens less;
-the row is refused where the losses differ. Each prints rows of a table.
+fastest of PyTorch's ways; they run in turn and are compared by CPU time, which a busy machine
+lengthens less; the script stops if the losses differ. Each question prints rows of a table.
 bench/peers/README.md says how to install the peers.
 """
 import argparse
@@ -22,7 +22,7 @@ import tempfile
 
 from compare import BIN, PEER_LIBRARY, PEERS, alternate, environment, last_json, median, row
 
-# Chosen on ratings without each user's last one, holding out the last of what remains.
+# Chosen without each user's last rating: the last one of the rest was held out for it.
 RANKING = {
     "mf": {"loss": "bce", "negatives": 4, "lr": 5e-3, "l2": 1e-3, "epochs": 20, "factors": 64},
     "neumf": {"loss": "bce", "negatives": 4, "lr": 3e-3, "l2": 1e-3, "epochs": 20, "factors": 64},
@@ -55,7 +55,7 @@ def train(args, **options):
 
 
 def split_of(args, folder, split, seed):
-    """The path of what our own reader makes of the data."""
+    """Writes Tessera's split of the data to a file, and returns its path."""
     path = pathlib.Path(folder) / "split.tsv"
     done = subprocess.run([args.bin / "bench_rating_split", "--data", args.data, "--split", split,
                            "--seed", str(seed), "--output", path], env=environment(1),
@@ -66,7 +66,7 @@ def split_of(args, folder, split, seed):
 
 
 def require(python, module, flag):
-    """Stops where the interpreter that --flag names lacks a module."""
+    """Exits with a message if the interpreter of --flag lacks a module."""
     try:
         tried = subprocess.run([python, "-c", f"import {module}"], stderr=subprocess.DEVNULL,
                                env=dict(environment(1), **PEER_LIBRARY)).returncode
@@ -162,7 +162,7 @@ def step_speed(args, users, items, batch, steps):
             *(lambda way=way: last_json([*script, *timed, "--way", way], **PEER_LIBRARY)
               for way in WAYS))
     for way, results in zip(WAYS, peers):
-        # SparseAdam leaves rows alone that were not read, so that its losses soon are others.
+        # SparseAdam updates only rows that were read, so only its first loss is the same.
         count = 1 if way == "sparse" else None
         for x, y in zip(mine[0]["losses"][:count], results[0]["losses"]):
             if abs(x - y) > 2e-4 * abs(y):

@@ -64,7 +64,7 @@ Options parse(int argc, char** argv) {
   return options;
 }
 
-// Value i of a step's images, (N, H, W, C), and the label of image n, as the peer has them.
+// The images of a step, (N, H, W, C). The peer computes the same images and labels.
 Tensor images_of(const Options& options, int64_t step) {
   const int64_t elements = options.batch * options.size * options.size * 3;
   std::vector<float> values(static_cast<size_t>(elements));

@@ -1,5 +1,5 @@
-# CUDA: compiled by nvcc where that is found, emulated on the CPU where asked for, or left out.
-#   TESSERA_CUDA       AUTO (where nvcc is found), ON (an error where not), OFF
+# CUDA: compiled by nvcc if that is found, emulated on the CPU if asked for, or left out.
+#   TESSERA_CUDA       AUTO (only if nvcc is found), ON (an error if it is not found), OFF
 #   TESSERA_EMULATED   compile the .cu files as host C++ against the headers in emulated/include
 # Sets tessera_cuda to nvcc, emulated or OFF, and tessera_cuda_libraries.
 set(TESSERA_CUDA AUTO CACHE STRING "Build for CUDA: AUTO, ON or OFF")
@@ -15,7 +15,7 @@ function(tessera_find_cuda)
     set(why "nvcc is not installed" PARENT_SCOPE)
     return()
   endif()
-  # Not CMAKE_CUDA_COMPILER: with that preset, check_language does not try the compiler.
+  # Not CMAKE_CUDA_COMPILER: if that is set, check_language does not try the compiler.
   set(ENV{CUDACXX} ${TESSERA_NVCC})
   include(CheckLanguage)
   check_language(CUDA)
@@ -92,8 +92,8 @@ endif()
 
 # tessera_add_cuda(TARGET FOLDERS dir...): gives a library the CUDA sources of the folders, and of
 # dir/cuda or dir/no_cuda, whichever the build has. dir/cuda/delayed loads libraries when they are
-# first used; the emulated build has these in itself. Without cuDNN's headers dir/cuda/no_cudnn
-# stands for the files that have cudnn in their names.
+# first used; the emulated build contains these libraries itself. Without cuDNN's headers,
+# dir/cuda/no_cudnn replaces the files that have cudnn in their names.
 function(tessera_add_cuda target)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "FOLDERS")
   foreach(folder IN LISTS arg_FOLDERS)

@@ -1,8 +1,8 @@
-# tessera_flags: how Tessera's own sources are compiled, and not those of who links the libraries.
+# tessera_flags: the flags of Tessera's own sources, not of programs that link its libraries.
 include(CheckCXXCompilerFlag)
 add_library(tessera_flags INTERFACE)
-# GCC 12 takes fmt 9 for an overflow wherever a shape is formatted, and "a" + std::to_string(i) for
-# an overlapping copy.
+# GCC 12 warns wrongly of an overflow in fmt 9 wherever a shape is formatted, and of an overlapping
+# copy in "a" + std::to_string(i).
 target_compile_options(tessera_flags INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wpedantic;-Wshadow;-Wno-stringop-overflow;-Wno-restrict>
   $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra,-Wno-stringop-overflow>)
@@ -30,8 +30,9 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
 endif()
 
 if(TESSERA_SANITIZE)
-  # Whole debug information, and checks of virtual tables or of what the address sanitizer finds too
-  # (null pointers, ends of objects), would nearly double the time of compiling.
+  # Left out, because they would nearly double the time of compiling: full debug information, checks
+  # of virtual tables, and checks of what the address sanitizer finds too (null pointers, ends of
+  # objects).
   target_compile_options(tessera_flags INTERFACE
     -O1 -g1 -fno-omit-frame-pointer -fno-sanitize-recover=all -fsanitize=${TESSERA_SANITIZE})
   if(TESSERA_SANITIZE MATCHES "address")

@@ -8,8 +8,8 @@ set(package_libraries tessera_core tessera_nn tessera_dist tessera_optim tessera
 set(rating_libraries tessera_files tessera_ratings tessera_train_ratings)
 set(image_libraries tessera_images tessera_train_images)
 
-# What is not built is named, with the command that builds it, before anything is installed: run.sh,
-# for one, builds a part.
+# Before anything is installed, targets that are not built are listed, with the command that builds
+# them: run.sh, for instance, builds only some of them.
 set(missing "")
 foreach(target IN LISTS programs package_libraries rating_libraries image_libraries)
   string(APPEND missing "if(NOT EXISTS \"$<TARGET_FILE:${target}>\")
@@ -26,11 +26,11 @@ endif()")
 install(TARGETS ${programs})
 install(EXPORT Tessera NAMESPACE Tessera:: FILE TesseraTargets.cmake DESTINATION ${package_dir})
 install(TARGETS tessera ${package_libraries} EXPORT Tessera)
-# The component ratings, which brings zlib only to those who ask for it.
+# The component ratings: only programs that ask for it need zlib.
 install(EXPORT TesseraRatings NAMESPACE Tessera:: FILE TesseraRatingsTargets.cmake
   DESTINATION ${package_dir})
 install(TARGETS ${rating_libraries} EXPORT TesseraRatings)
-# The component images, which brings JPEG and PNG too, and reads compressed files as ratings do.
+# The component images needs JPEG and PNG, and the component ratings to read compressed files.
 install(EXPORT TesseraImages NAMESPACE Tessera:: FILE TesseraImagesTargets.cmake
   DESTINATION ${package_dir})
 install(TARGETS ${image_libraries} EXPORT TesseraImages)

@@ -14,7 +14,8 @@ void assign(const Tensor& tensor, const ValueSource& source) {
   if (elements == 0) return;
   const bool on_host = tensor.device().is_cpu();
   if (tensor.dtype() == DType::f32 && on_host) return source(0, tensor.values<float>());
-  // A piece at a time, so that f32 values of all of it never exist, and never all on the host.
+  // Works piece by piece, so that the f32 values never exist as a whole, and a CUDA tensor never
+  // has a whole copy on the host.
   constexpr int64_t most = assign_workspace_bytes / dtype_size(DType::f32);
   const Context context = current_context(on_host ? tensor.device() : Device{});
   const Tensor scratch = context.workspace({most});

@@ -1,4 +1,4 @@
-// Gives a tensor of any float dtype values that come in f32: initial ones, or those of a file.
+// Fills a tensor of any float dtype from f32 values: initial values, or those of a file.
 #pragma once
 
 #include <functional>
@@ -8,15 +8,16 @@
 
 namespace tessera {
 
-/// Writes elements [begin, begin + out.size()).
+/// Writes the values of elements [begin, begin + out.size()) to `out`.
 using ValueSource = std::function<void(int64_t begin, std::span<float> out)>;
 
-/// Workspace that `assign` takes for a tensor of 16-bit values on the CPU; f32 is written in place.
-/// For one on CUDA it takes as much, and room for as many values of the tensor's dtype, on the CPU.
+/// Bytes of workspace on the CPU that `assign` takes for a 16-bit tensor on the CPU; f32 is written
+/// in place there. For a tensor on CUDA it takes these bytes, and room on the CPU for the same
+/// number of values in the tensor's dtype.
 inline constexpr int64_t assign_workspace_bytes = int64_t{1} << 18;
 
-/// Gives `tensor`, f32, bf16 or f16 in any shape, its elements from `source`, which is asked for
-/// them in ascending order. What f16 cannot hold becomes infinity.
+/// Fills `tensor` (f32, bf16 or f16, any shape) from `source`, which is called for its elements in
+/// ascending order. Values too large for f16 become infinity.
 void assign(const Tensor& tensor, const ValueSource& source);
 
 }  // namespace tessera

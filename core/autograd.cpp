@@ -50,7 +50,7 @@ std::shared_ptr<Node> make_node(const char* name, std::span<const Tensor> inputs
   return node;
 }
 
-// sum of two gradients; in place where nobody else holds the first.
+// Returns the sum of two gradients; adds in place if nothing else holds the first one.
 Tensor added(Tensor first, const Tensor& second) {
   const Context context = current_context(first.device());
   if (first.unique()) {
@@ -65,8 +65,8 @@ Tensor added(Tensor first, const Tensor& second) {
 }  // namespace
 
 Node::~Node() {
-  // A long chain of producers is released here one by one; left to the members' destructors it
-  // would recurse once a node.
+  // Releases a long chain of producers in a loop. The members' destructors would recurse once per
+  // node and could exhaust the stack.
   std::vector<std::shared_ptr<Node>> producers;
   const auto collect = [&producers](Node& node) {
     for (Edge& edge : node.inputs) {
@@ -84,7 +84,8 @@ Node::~Node() {
 Tensor InputGradients::destination(int input) {
   const Sum sum = accumulating_destination(input);
   if (!sum.accumulate) return sum.gradient;
-  // A later contribution to a parameter: into scratch, added once per element when it is complete.
+  // A later contribution to a parameter goes to scratch and is added once per element when it is
+  // complete.
   Tensor& given = given_[static_cast<size_t>(input)];
   given = current_context(sum.gradient.device())
               .workspace(sum.gradient.shape(), sum.gradient.dtype());
@@ -149,7 +150,7 @@ void record(const char* name, std::span<Tensor> outputs, std::initializer_list<T
 void record(const char* name, std::span<Tensor> outputs, std::span<const Tensor> inputs,
             MultiBackward backward) {
   if (output_observer) {
-    const OutputObserver observer = output_observer;  // which may end itself while it runs
+    const OutputObserver observer = output_observer;  // a copy: the observer may unset itself
     for (const Tensor& output : outputs) observer(name, output, inputs);
   }
   if (input_collector != nullptr) input_collector->add(inputs);
@@ -192,18 +193,22 @@ InUse::~InUse() {
   for (const auto& leaf : leaves_) leaf->no_longer_used();
 }
 
-/// One walk over the graph behind some outputs: made, gradients begun, counted, started, run.
-/// A pass within another one, for a node that stands for operations which ran again, ends where the
-/// graph is older than those, and adds to the gradients that the other pass has begun.
+/// One backward walk over the graph behind some outputs. Its calls are, in this order: constructor,
+/// begin_gradients, count_contributions, start, run. All contributions are counted before the first
+/// node runs, because a parameter's gradient is complete when its count returns to zero.
+///
+/// A nested pass differentiates the operations that a node has run again (InputGradients::through).
+/// It visits only nodes recorded since then, and adds to the gradients that the outer pass has
+/// begun.
 class BackwardPass {
  public:
-  /// Collects what was recorded from the sequence number `begin` on.
+  /// Collects the nodes behind `outputs` whose sequence number is at least `begin`.
   explicit BackwardPass(std::span<const Tensor> outputs, int64_t begin = 0) : begin_(begin) {
     for (const Tensor& output : outputs) {
       if (output.defined()) collect(output.producer());
     }
     for (size_t i = 0; i < nodes_.size(); ++i) {
-      // Before anything is computed: no hook of a parameter hears of a backward that fails here.
+      // Checked before anything is computed, so that a backward that fails here calls no hook.
       TESSERA_CHECK(nodes_[i]->backward != nullptr,
                     "backward: the graph of '{}' was already used by an earlier backward",
                     nodes_[i]->name);
@@ -240,6 +245,9 @@ class BackwardPass {
     for_each_parameter([](const Node&, Leaf& leaf) { ++leaf.awaited; });
   }
 
+  /// Hands the gradient of one input on. For a parameter it counts one contribution as arrived, and
+  /// `gradient` is defined only if it lies in scratch: otherwise it was written in place, or there
+  /// is none.
   static void deliver(const Node::Edge& edge, Tensor gradient) {
     if (edge.parameter.defined()) {
       Leaf& leaf = *edge.parameter.leaf();
@@ -290,7 +298,7 @@ class BackwardPass {
       const trace::Scope scope(node.name);
       node.backward(node.output_gradients, gradients);
     }
-    node.backward = nullptr;  // lets go of what the closure saved
+    node.backward = nullptr;  // releases the saved tensors
     node.output_gradients.clear();
     for (size_t i = 0; i < node.inputs.size(); ++i) {
       if (!gradients.delivered_[i]) deliver(node.inputs[i], std::move(gradients.given_[i]));
@@ -334,13 +342,14 @@ void InputGradients::through(const Operations& operations, std::vector<Tensor> i
   pass.check_gradients_begun(node_.name);
   pass.count_contributions();
   for (Node::Edge& edge : node_.inputs) {
-    // The contributions just counted take the place of the node's own.
+    // The node counted once for each parameter; the contributions just counted replace that. They
+    // must be counted first, or a count could reach zero too early.
     if (edge.parameter.defined()) BackwardPass::deliver(std::exchange(edge, {}), {});
   }
   for (size_t i = 0; i < outputs.size(); ++i) {
     pass.start(outputs[i], std::exchange(gradients[i], {}));
   }
-  outputs.clear();
+  outputs.clear();  // so that run() frees their memory as it goes
   pass.run();
 }
 

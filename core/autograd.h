@@ -13,16 +13,17 @@
 //
 // Accumulation rules, for every operation:
 //  - a kernel overwrites its destination; autograd adds where a tensor has more than one use;
-//  - a gradient that was handed on (`pass`) may be shared: it is added to only while nobody else
-//    holds it;
-//  - a parameter's first contribution is written straight into the buffer that its Leaf provides,
-//    each later one of the same backward into scratch, and is added once per element;
-//  - a closure captures `saved(x)`, never x itself: tensors without history, so that memory goes as
-//    soon as backward has passed and long graphs are released without recursion.
+//  - a gradient handed on by `pass` may share its memory: autograd adds to it in place only if
+//    nothing else holds that memory;
+//  - the first contribution to a parameter's gradient is written straight into the buffer that its
+//    Leaf provides; each later one of the same backward goes to scratch and is added once per
+//    element;
+//  - a closure captures `saved(x)`, never x itself: without history, memory is freed as soon as
+//    backward has passed, and long graphs are released without recursion.
 //
-// The memory of a parameter may come and go: it is there while an `InUse` of the parameter lives.
-// So an operation begins with `InUse`, its closure does too where it reads a value, and neither
-// keeps a view of a parameter.
+// The memory of a parameter may come and go: it is guaranteed only while an `InUse` of the
+// parameter lives. So an operation begins with `InUse`, and so does its closure if it reads the
+// parameter's value. Neither keeps a view of a parameter.
 #pragma once
 
 #include <cstdint>
@@ -37,21 +38,22 @@
 
 namespace tessera {
 
-/// The end of the graph at a parameter. Whoever lays the parameters out sets the hooks.
+/// The leaf of the graph for a parameter. The code that places parameters in memory, such as an
+/// optimizer, sets the hooks.
 struct Leaf {
   std::string name;
 
-  /// Whether it takes a gradient. A frozen parameter takes none, and no operation is recorded for
-  /// its sake; its use is announced all the same.
+  /// True if the parameter takes a gradient. A frozen parameter takes none, and no operation is
+  /// recorded for its sake. Its uses are announced by the hooks below all the same.
   bool trainable = true;
 
-  /// Called before an operation reads the parameter's value, forward or backward. What backward
-  /// computes without the value (the gradient of an embedding's table, of a bias) calls nothing.
+  /// Called before an operation reads the parameter's value, forward or backward. Not called for a
+  /// gradient that does not need the value (that of an embedding's table or of a bias).
   std::function<void()> about_to_be_used;
-  /// Called when that operation is done with it: once for each call of about_to_be_used.
+  /// Called when the operation no longer needs the value: once per call of about_to_be_used.
   std::function<void()> no_longer_used;
-  /// Memory for this micro-batch's gradient; asked for at its first contribution. Without this hook
-  /// a tensor of its own is allocated.
+  /// Returns the memory for the gradient of this micro-batch; called at its first contribution.
+  /// Without this hook autograd allocates a tensor.
   std::function<Tensor()> gradient_buffer;
   /// Called once in a backward, when every contribution has arrived in `gradient`.
   std::function<void()> gradient_complete;
@@ -64,17 +66,17 @@ struct Leaf {
 
 class InputGradients;
 
-/// The gradients of an operation's outputs -> those of its inputs. An output that nothing used has
-/// an undefined gradient.
+/// Turns the gradients of an operation's outputs into those of its inputs. The gradient of an
+/// output that nothing used is undefined.
 using MultiBackward = std::function<void(std::span<const Tensor>, InputGradients&)>;
 using Backward = std::function<void(const Tensor&, InputGradients&)>;
 
 /// One recorded operation.
 struct Node {
   struct Edge {
-    std::shared_ptr<Node> producer;  // or, for a parameter, leaf
+    std::shared_ptr<Node> producer;  // of the input; null for a parameter
     int output_index = 0;
-    Tensor parameter;  // the handle on a parameter, whose memory may come and go
+    Tensor parameter;  // the input itself, if it is a trainable parameter
     Shape shape;
     DType dtype = DType::f32;
     Device device;
@@ -85,7 +87,7 @@ struct Node {
   ~Node();
 
   const char* name = "";
-  int64_t sequence = 0;  // order of creation, which is a topological one
+  int64_t sequence = 0;  // order of creation, which is a topological order
   std::vector<Edge> inputs;
   MultiBackward backward;
   std::vector<Tensor> output_gradients;
@@ -99,27 +101,30 @@ class InputGradients {
 
   bool wanted(int input) const { return node_.inputs[static_cast<size_t>(input)].wanted(); }
 
-  /// Memory of the input's shape that the closure must overwrite as a whole.
+  /// Returns memory of the input's shape, which the closure must overwrite completely.
   Tensor destination(int input);
 
   struct Sum {
     Tensor gradient;
     bool accumulate;  // true: add to what is there; false: overwrite
   };
-  /// As destination, for kernels that can add in place: once per element, after their own fp32 sum.
+  /// Like destination, for kernels that can add in place: once per element, after their own fp32
+  /// sum.
   Sum accumulating_destination(int input);
 
   /// Hands an existing tensor on as the input's gradient.
   void pass(int input, const Tensor& gradient);
 
-  /// Says that the input's gradient is written. Whoever waits for that of a parameter need not wait
-  /// for those of the others; it may be called where a gradient is not wanted.
+  /// Declares the input's gradient complete before the closure ends, so that a parameter's gradient
+  /// can be sent while the closure computes the others. Does nothing for an input whose gradient is
+  /// not wanted; throws if called twice.
   void written(int input);
 
-  /// For a node that stands for several operations: runs them, recorded, on `inputs` (the values of
-  /// the node's first inputs, which get the history of those), and differentiates through them in
-  /// the node's place. What `operations` returns stands for the node's outputs. The node's inputs
-  /// that are parameters must be those that the operations have.
+  /// For a node that stands for several operations, such as the one of recompute(): runs
+  /// `operations` with recording on `inputs`, the values of the node's first inputs, and then
+  /// backward through them. The results of `operations` stand for the node's outputs, and gradients
+  /// go on to the node's inputs. Every trainable parameter that the operations use must be an input
+  /// of the node.
   using Operations = std::function<std::vector<Tensor>(const std::vector<Tensor>& inputs)>;
   void through(const Operations& operations, std::vector<Tensor> inputs);
 
@@ -130,17 +135,18 @@ class InputGradients {
   std::vector<bool> delivered_;
 };
 
-/// x for use in a closure: without history, except that a parameter stays a handle on the
-/// parameter.
+/// Returns x for capture in a closure: without its history, or x itself if it is a parameter.
 Tensor saved(const Tensor& x);
 
-/// What a closure keeps of an input: the input, or, where its operation offered to compute it again
-/// (norms and activations do: they cost little beside a product and are as large), only the way to
-/// do so. Its memory then goes when the forward is done with it.
+/// An input as a closure keeps it. If the operation that made the input offers to recompute it,
+/// only that function is kept, and the input's memory is freed during the forward. Norms and
+/// activations offer this: their results are as large as those of matrix products, but cheap to
+/// compute. Otherwise the input itself is kept.
 class Kept {
  public:
   explicit Kept(const Tensor& x);
-  /// The value, the same bits in either case. A parameter is the parameter: announce it.
+  /// Returns the value, with the same bits in either case. It may be the parameter itself: hold an
+  /// `InUse` of it while reading.
   Tensor get() const { return recompute_ ? (*recompute_)() : tensor_; }
 
  private:
@@ -148,17 +154,18 @@ class Kept {
   std::shared_ptr<const Tensor::Recompute> recompute_;
 };
 
-/// Records an operation if gradients are on and an input wants one; returns `output` with history.
+/// Records an operation if gradients are on and an input wants one. Returns `output` with history.
 Tensor record(const char* name, Tensor output, std::initializer_list<Tensor> inputs,
               Backward backward);
-/// The same for several outputs, in place.
+/// Records an operation with several outputs, which are given their history in place.
 void record(const char* name, std::span<Tensor> outputs, std::span<const Tensor> inputs,
             MultiBackward backward);
 void record(const char* name, std::span<Tensor> outputs, std::initializer_list<Tensor> inputs,
             MultiBackward backward);
 
-/// While it lives, collects those inputs of operations on this thread, recorded or not, of which a
-/// gradient could be wanted: trainable parameters and tensors with history, each once.
+/// While it lives, collects the inputs of all operations on this thread that may want a gradient
+/// (trainable parameters and tensors with history), each once, whether or not the operations are
+/// recorded.
 class InputCollector {
  public:
   InputCollector();
@@ -174,14 +181,15 @@ class InputCollector {
   InputCollector* before_;
 };
 
-/// Calls `observer` with every operation's output on this thread, recorded or not; nullptr ends it.
-/// For finding where a value went wrong.
+/// Calls `observer` with every output of every operation on this thread, recorded or not; nullptr
+/// ends that. Used to find where a value goes wrong.
 using OutputObserver = std::function<void(const char* operation, const Tensor& output,
                                           std::span<const Tensor> inputs)>;
 void observe_outputs(OutputObserver observer);
 
-/// Whether operations are recorded on this thread.
+/// True if operations are recorded on this thread.
 bool grad_enabled();
+/// Switches recording on or off on this thread while it lives.
 class GradMode {
  public:
   explicit GradMode(bool on);
@@ -192,12 +200,14 @@ class GradMode {
  private:
   bool before_;
 };
+/// While it lives, no operations are recorded on this thread.
 struct NoGrad : GradMode {
   NoGrad() : GradMode(false) {}
 };
 
-/// Tells the hooks of parameters among `tensors` that an operation reads them while this lives.
-/// A pointer may be null, for what is not read this time.
+/// Announces to the hooks of the parameters among `tensors` that an operation reads them:
+/// about_to_be_used in the constructor, no_longer_used in the destructor. A pointer may be null,
+/// for an input that is not read.
 class InUse {
  public:
   InUse(std::initializer_list<const Tensor*> tensors);
@@ -206,13 +216,14 @@ class InUse {
   InUse& operator=(const InUse&) = delete;
 
  private:
-  InUse() = default;  // once it is done the destructor runs, whatever a hook throws
+  InUse() = default;  // delegated to: the destructor then runs even if a hook throws
 
   std::vector<std::shared_ptr<Leaf>> leaves_;
 };
 
-/// Computes the gradient of `loss`, one element, times `scale` for every parameter that it was made
-/// from, and frees the graph on the way. Throws if the loss has no history.
+/// Computes the gradient of `loss` (one element) times `scale` for every trainable parameter that
+/// it depends on, and frees the graph on the way. Throws if the loss has no history, or if an
+/// earlier backward has used its graph.
 void backward(const Tensor& loss, float scale = 1.0f);
 
 }  // namespace tessera

@@ -4,7 +4,7 @@
 #include <array>
 #include <charconv>
 
-// GCC 12 takes the undefined operands of its own AVX-512 intrinsics for a mistake.
+// GCC 12 warns about the undefined operands of its own AVX-512 intrinsics.
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #define XXH_INLINE_ALL

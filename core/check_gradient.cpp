@@ -22,7 +22,7 @@ std::vector<double> doubles(const Tensor& x) {
   return values;
 }
 
-/// Weights away from zero, of both signs.
+/// Random weights of both signs, at least 0.5 in magnitude, so that every output element counts.
 Tensor contraction_weights(const Shape& shape, Device device) {
   const Tensor weights = Tensor::empty(shape, DType::f32, Device{});
   RandomStream stream(20, "check_gradient", 0);
@@ -43,22 +43,23 @@ Tensor leaf_of(const Tensor& x, DType dtype) {
   return leaf;
 }
 
-/// The f32 forward, contracted, as a function of one element of one input.
+/// The f32 forward, contracted to a scalar, as a function of one element of one input.
 class Contraction {
  public:
-  /// At the leaves' values.
+  /// Starts from the leaves' values.
   Contraction(const Operation& operation, const std::vector<Tensor>& leaves, const Tensor& weights)
       : operation_(operation), weights_(doubles(weights)) {
     const NoGrad no_grad;
     for (const Tensor& leaf : leaves) {
-      // In f32 the caller's own memory, which an operation may read as that of a parameter.
+      // An f32 leaf is not copied: an operation may read the caller's memory as a parameter, and
+      // must see the changed elements.
       const Tensor point = ops::convert(leaf.detach(), DType::f32);
       points_.push_back(point);
       here_.push_back(point.device().is_cpu() ? point : point.to_host());
     }
   }
 
-  /// The derivative by one element, which is moved and put back.
+  /// The derivative by one element, which is changed in place and restored.
   double derivative(size_t input, size_t element, float step) {
     const float before = here_[input].values<float>()[element];
     const auto at = [&](float offset) { return with(input, element, before + offset); };
@@ -85,10 +86,10 @@ class Contraction {
   const Operation& operation_;
   std::vector<double> weights_;
   std::vector<Tensor> points_;  // f32
-  std::vector<Tensor> here_;    // the same on the host
+  std::vector<Tensor> here_;    // points_, readable on the host
 };
 
-/// The gradient that backward() left: zeros where it left none, NaN where its dtype is not the
+/// The leaf's gradient after backward(): zeros if there is none, NaN if its dtype is not the
 /// leaf's.
 std::vector<double> found_gradient(const Tensor& leaf) {
   const Tensor gradient = leaf.leaf()->gradient;
@@ -98,7 +99,7 @@ std::vector<double> found_gradient(const Tensor& leaf) {
   return doubles(gradient);
 }
 
-/// How far a gradient may be off that is rounded to the dtype `roundings` times on the way.
+/// The error allowed for a gradient that was rounded to the dtype `roundings` times on the way.
 double tolerance_of(const GradientCheckOptions& options) {
   const double roundoff = options.dtype == DType::bf16  ? 0x1p-8
                           : options.dtype == DType::f16 ? 0x1p-11

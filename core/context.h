@@ -1,5 +1,5 @@
-// What a kernel is launched with: the device, the stream, and where it finds scratch memory.
-// On the CPU the stream is the calling thread, and loops are split over a team of OpenMP threads.
+// The context of a kernel launch: the device, the stream, and scratch memory. On the CPU the stream
+// is the calling thread, and loops are split over a team of OpenMP threads.
 #pragma once
 
 #include <algorithm>
@@ -24,12 +24,14 @@ struct Context {
 /// The context of the calling thread for tensors on `device`; on CUDA with the thread's stream.
 Context current_context(Device device);
 
-/// Threads per rank for CPU kernels. Part of what fixes a run's bits (docs/determinism.md).
+/// Sets the number of threads per rank for CPU kernels, on which a run's bits depend
+/// (docs/determinism.md).
 void set_thread_count(int threads);
+/// The number of threads for CPU kernels that the calling thread launches.
 int thread_count();
 
-/// Another number of threads for the kernels that the calling thread launches, as long as it lives:
-/// a communication thread folds alone, beside a team that computes.
+/// While it lives, overrides the number of threads for kernels that the calling thread launches. A
+/// communication thread reduces on one thread this way, beside the team that computes.
 class ThreadCountScope {
  public:
   explicit ThreadCountScope(int threads);
@@ -41,11 +43,12 @@ class ThreadCountScope {
   int before_;
 };
 
-/// Whether a loop over `items`, each of about `cost` elementary operations, is worth a team.
+/// True if a loop over `items`, each of about `cost` elementary operations, is worth a team of
+/// threads.
 inline bool worth_a_team(int64_t items, int64_t cost) { return items * cost >= 32768; }
 
-/// Brings an exception out of a parallel region, which it must not leave by itself: the first is
-/// kept, and thrown again behind the region.
+/// Carries an exception out of a parallel region, which no exception may leave by itself. The first
+/// one is kept, and rethrow() throws it after the region.
 class TeamErrors {
  public:
   template <class Body>
@@ -65,8 +68,8 @@ class TeamErrors {
   std::exception_ptr error_;
 };
 
-/// Splits [0, items) into one contiguous range a thread: body(begin, end).
-/// Ranges depend on items and the number of threads alone.
+/// Splits [0, items) into one contiguous range per thread and calls body(begin, end) for each. The
+/// ranges depend only on the arguments and the number of threads.
 template <class Body>
 void parallel_ranges(int64_t items, int64_t cost_per_item, Body&& body) {
   const int64_t threads = worth_a_team(items, cost_per_item) ? thread_count() : 1;

@@ -1,5 +1,5 @@
-// What core asks of CUDA, in terms that need none of its headers. core/cuda/ answers, or in a build
-// without CUDA core/no_cuda/, which has no device and says so.
+// The part of CUDA that core needs, declared without CUDA's headers. core/cuda/ implements it. In a
+// build without CUDA core/no_cuda/ does: there is no device, and calls that need one throw.
 #pragma once
 
 #include <cstdint>
@@ -15,22 +15,23 @@ class MemoryLedger;
 
 namespace tessera::cuda {
 
-/// Why no GPU can be used, as part of a sentence; empty where one can.
+/// The reason why no GPU can be used, as part of a sentence; empty if one can.
 std::string unusable();
 
-/// Usable devices; 0 where unusable() says why.
+/// The number of usable devices. If it is 0, unusable() says why.
 int device_count();
 
-/// "NVIDIA H200, compute capability 9.0". Throws for a device that is not there.
+/// The device's name, such as "NVIDIA H200, compute capability 9.0". Throws if there is no such
+/// device.
 std::string device_name(int index);
-/// 132 for an H200. Throws for a device that is not there.
+/// The device's number of multiprocessors, 132 for an H200. Throws if there is no such device.
 int64_t multiprocessor_count(int index);
 
 /// Makes `index` the calling thread's device. A thread starts with device 0.
 void use_device(int index);
 
-/// The stream of the calling thread on a device: the one of a StreamScope, or the device's compute
-/// stream, which all threads share. A cudaStream_t.
+/// The calling thread's current stream on a device, a cudaStream_t: that of a StreamScope, or else
+/// the device's compute stream, which all threads share.
 void* current_stream(int index);
 
 /// Launches of the calling thread on `device` go to `stream` as long as the scope lives.
@@ -46,21 +47,21 @@ class StreamScope {
   void* stream_before_;
 };
 
-/// A stream of its own, which lives as long as the process. A cudaStream_t.
+/// Makes a new stream, a cudaStream_t, which lives as long as the process.
 void* new_stream(int index);
 
-/// The device's stream for copies that go on beside its compute stream. A cudaStream_t.
+/// The device's stream for copies that overlap with its compute stream, a cudaStream_t.
 void* copy_stream(int index);
 
-/// A point in the calling thread's current stream. Copies are the same point.
+/// Marks a point in the calling thread's current stream. Copies of an Event mark the same point.
 class Event {
  public:
   explicit Event(int index);
-  /// What the calling thread launches from now on comes after the point. The host does not wait.
+  /// Makes the calling thread's current stream wait for the point. The host does not wait.
   void wait() const;
-  /// The host waits until the device has come to the point. Throws as cuda::synchronize does.
+  /// The host waits until the device has reached the point. Throws as cuda::synchronize does.
   void synchronize() const;
-  /// Whether it has.
+  /// True if the device has reached the point.
   bool passed() const;
 
  private:
@@ -68,48 +69,49 @@ class Event {
   std::shared_ptr<void> event_;
 };
 
-/// Device memory in the order of `stream`; nullptr where there is not enough. Freed in the order
-/// of the same stream: what other streams do with it must come before, by events. `captured`:
-/// captured_memory() as it was allocated.
+/// Allocates device memory in the order of `stream`; nullptr if there is not enough. It is freed in
+/// the order of the same stream, and events must order the work of other streams before that.
+/// `captured` is what captured_memory() was at the allocation.
 void* allocate(int index, int64_t bytes, void* stream);
 void free(int index, void* data, void* stream, const MemoryLedger* captured);
 /// Hands unused memory of the device's pools back to the system.
 void release_cached_memory(int index);
 
-/// Host memory that devices copy from and to directly, while the host goes on; nullptr where there
-/// is not enough. The host waits for the device before it is freed: copies may be under way.
+/// Allocates pinned host memory, which devices copy from and to without the host waiting; nullptr
+/// if there is not enough. free_pinned waits for the device, because copies may be in flight.
 void* allocate_pinned(int64_t bytes);
 void free_pinned(void* data);
 
 /// Zeroes device memory in the order of the current stream.
 void zero(int index, void* data, int64_t bytes);
 
-/// Copies between any two places in the order of the current stream of `index`; the host goes on.
-/// What lies on the host must be pinned, and stay as it is until an Event behind the copy.
+/// Starts a copy between any two places on the current stream of `index`; the host does not wait.
+/// Host memory must be pinned, and must not change before an Event after the copy has passed.
 void copy(int index, void* to, const void* from, int64_t bytes);
 
-/// Copies between any two places in the order of the current stream of `index`, and waits for it.
+/// Copies between any two places on the current stream of `index`, and waits for that stream.
 void copy_and_wait(int index, void* to, const void* from, int64_t bytes);
 
-/// The calling thread waits for the current stream of `index`. Throws what a kernel found wrong in
-/// its input (core/cuda/fault.h).
+/// The calling thread waits for its current stream on `index`. Throws if a kernel has reported
+/// wrong input (core/cuda/fault.h).
 void synchronize(int index);
 
-/// What a body launches, captured to be launched again as one: a step's many launches then cost the
-/// host one (docs/cuda.md). The body runs once, on the host, and nothing of it on the device.
+/// A CUDA graph: captures what a body launches, to launch it again as one. A step's many launches
+/// then cost the host one (docs/cuda.md). In the capture the body runs once on the host, and
+/// nothing of it runs on the device.
 ///
 ///   step();                              // once without a graph: libraries make their handles
 ///   cuda::Graph graph(0, step);          // captured, and checked
 ///   graph.launch();                      // as step() would, but nothing of it runs on the host
 ///
-/// A launch has what the capture had: addresses, sizes, arguments of kernels. Only dropout draws
-/// as the launching thread's dropout_state() says. So a body takes its input from memory that lives
-/// as long as the graph, leaves its results in such memory, and
-///  - frees what it allocates, and nothing else: its memory belongs to the graph;
+/// A launch repeats the capture with the same addresses, sizes and kernel arguments. Only dropout
+/// differs: it draws by the dropout_state() of the thread that launches. So a body takes its input
+/// from memory that lives as long as the graph, leaves its results in such memory, and
+///  - frees all that it allocates, and nothing else: memory from the body belongs to the graph;
 ///  - never lets the host wait (Tensor::item, to, copy_from, values; synchronize);
-///  - has other streams wait for an Event of the current one first, and waits for them last;
+///  - makes other streams wait for an Event of the captured one first, and waits for them last;
 ///  - runs under one dropout_state().
-/// Each of these is checked while capturing, and an error.
+/// The capture checks each of these rules, and throws if one is broken.
 class Graph {
  public:
   Graph(int index, const std::function<void()>& body);
@@ -117,8 +119,8 @@ class Graph {
   Graph(const Graph&) = delete;
   Graph& operator=(const Graph&) = delete;
 
-  /// Launches it on the current stream; launches come after each other. The device's ledger has the
-  /// peaks that the body would have caused.
+  /// Launches the graph on the current stream. Launches run one after the other. The device's
+  /// ledger gets the peaks that the body would have caused.
   void launch();
 
  private:
@@ -126,14 +128,15 @@ class Graph {
   std::unique_ptr<Captured> captured_;
 };
 
-/// Throws while the calling thread captures a graph: `call` is nothing that a graph can do.
+/// Throws if the calling thread is capturing a graph, because a graph cannot contain `call`.
 void refuse_in_capture(const char* call);
 
-/// What the calling thread's running capture has allocated and not freed; nullptr outside of one.
+/// The ledger of the memory that the calling thread's running capture has allocated and not freed;
+/// nullptr outside of a capture.
 std::shared_ptr<MemoryLedger> captured_memory();
 
-/// For tests: device memory that the host may touch, and launches that return when they are done.
-/// Before the first allocation.
+/// For tests: makes device memory accessible to the host, and makes every launch wait until it is
+/// done. Must be called before the first allocation.
 void share_memory_with_host();
 bool memory_is_shared_with_host();
 

@@ -1,6 +1,6 @@
-// Where a tensor lives and a kernel runs. Besides the host, `cpu`, there is a second device in host
-// memory, `cpu:1`: kernels run on it as on the host, and its memory is counted on its own. Tests
-// take it for a computing device that is not the host.
+// Devices: where a tensor lives and a kernel runs. Besides the host, `cpu`, there is a second
+// device in host memory, `cpu:1`. Kernels run on it as on the host, and its memory is counted
+// separately. Tests use it in place of a GPU, as a device that is not the host.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ struct Device {
   }
 };
 
-/// Where a tensor is made when nothing else is said: the CPU, until it is set.
+/// The device of new tensors for which no device is given: the CPU, until it is set.
 Device default_device();
 void set_default_device(Device device);
 

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <vector>
 
-// The header alone, without the library: nothing to link, and nothing to find where Tessera is
-// used.
+// Uses the header only, so that neither Tessera nor a program that uses it must find and link the
+// library.
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
@@ -40,7 +40,7 @@ FileDigest digest_of_file(const std::string& path, bool whole) {
   }
   const int64_t last = result.bytes - sampled_bytes;
   for (int64_t i = 0; i < sampled; ++i) {
-    // Without i * last, which could overflow.
+    // Rounds i * last / (sampled - 1) down without i * last, which could overflow.
     take(last / (sampled - 1) * i + last % (sampled - 1) * i / (sampled - 1), sampled_bytes);
   }
   return result;

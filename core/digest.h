@@ -1,5 +1,5 @@
-// Digests of 64 bits: xxHash's XXH3 (Collet, xxhash.com), which says whether two ranks read the
-// same. It guards against mistakes, not against attacks.
+// 64-bit digests by xxHash's XXH3 (Collet, xxhash.com), which ranks compare to find out whether
+// they have read the same data. They guard against mistakes, not against attacks.
 #pragma once
 
 #include <cstddef>
@@ -9,8 +9,8 @@
 
 namespace tessera {
 
-/// XXH3_64bits_withSeed of `bytes`. With the digest of what comes before it as its seed it digests
-/// both.
+/// XXH3_64bits_withSeed of `bytes`. If the seed is the digest of the bytes before, the result is a
+/// digest of both.
 uint64_t xxh3(std::span<const std::byte> bytes, uint64_t seed = 0);
 uint64_t xxh3(const std::string& text, uint64_t seed = 0);
 
@@ -19,9 +19,9 @@ struct FileDigest {
   uint64_t digest = 0;
 };
 
-/// Digests 64 blocks of 4 KiB at fixed places, evenly spread from the begin of a file to its end,
-/// or all of it where `whole` asks for that or the blocks would cover it. Throws InputError where
-/// the file cannot be opened or is not a regular one, and Error where reading fails.
+/// Digests 64 blocks of 4 KiB, evenly spread from the beginning of a file to its end, or the whole
+/// file if `whole` is true or the blocks would cover it. Throws InputError if the file cannot be
+/// opened or is not a regular file, and Error if reading fails.
 FileDigest digest_of_file(const std::string& path, bool whole = false);
 
 }  // namespace tessera

@@ -1,11 +1,12 @@
-// How a launcher is declared: once for both devices, and dispatched once, by the context's device.
+// Declares a launcher once for both devices; calls are dispatched in one place, by the context's
+// device.
 //
 //   TESSERA_KERNEL(scale, const Tensor& y, const Tensor& x, float factor)   // in the header
 //   kernels::scale(context, y, x, 2.0f);                                    // where it is called
 //
-// `cpu::name` stands in a .cpp and `cuda::name` in a .cu of the header's folder, of its stem or of
-// the launcher's. A launcher overwrites its destinations (first arguments) unless it says
-// otherwise.
+// `cpu::name` is in a .cpp file and `cuda::name` in a .cu file, in the folder of the header and
+// named like the header or the launcher. A launcher overwrites its destinations (first arguments)
+// unless its comment says otherwise.
 #pragma once
 
 #include <utility>

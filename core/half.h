@@ -5,7 +5,7 @@
 //   values[i] = rounded<BFloat16>(x + 1.0f);  // to the nearest, ties to even
 //
 // Both conversions are branch-free integer arithmetic, so that a loop around them vectorises and a
-// vector lane gives the same bits as a scalar call. NaN stays NaN; what is too large becomes
+// vector lane gives the same bits as a scalar call. NaN stays NaN; values that are too large become
 // infinity; subnormal numbers are kept.
 #pragma once
 
@@ -21,15 +21,16 @@ struct BFloat16 {
   BFloat16() = default;
   explicit constexpr BFloat16(float value) : bits(0) {
     const auto word = std::bit_cast<uint32_t>(value);
-    // Just short of half of the 16 bits that go is added; where the last bit that stays is odd it
-    // makes up what a tie lacks.
+    // Rounds to the nearest, ties to even. Adding 0x7FFF, just less than half of the 16 dropped
+    // bits, rounds a tie down. If the last kept bit is odd, the lowest bit is set first, which
+    // rounds a tie up.
     const uint32_t half = ((word | ((word >> 16) & 1u)) + 0x7FFFu) >> 16;
-    bits = static_cast<uint16_t>(value != value ? 0x7FC0u : half);  // a NaN would be carried away
+    bits = static_cast<uint16_t>(value != value ? 0x7FC0u : half);  // rounding could lose a NaN
   }
   explicit constexpr operator float() const {
     return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
   }
-  bool operator==(const BFloat16&) const = default;  // of the bits
+  bool operator==(const BFloat16&) const = default;  // compares the bits
 };
 
 struct Float16 {
@@ -39,9 +40,10 @@ struct Float16 {
   explicit constexpr Float16(float value) : bits(0) {
     const auto word = std::bit_cast<uint32_t>(value);
     const uint32_t sign = (word >> 16) & 0x8000u;
-    // From 65520 on all is infinity, which 2^16 becomes.
+    // Values from 65520 on become infinity, which is what 2^16 becomes below.
     const uint32_t magnitude = std::min(word & 0x7FFFFFFFu, 0x47800000u);
-    // Normal: moves the exponent's bias from 127 to 15 and rounds the 13 bits that go, as above.
+    // Normal: moves the exponent's bias from 127 to 15, and rounds the 13 dropped bits as BFloat16
+    // does.
     const uint32_t normal = ((magnitude | ((magnitude >> 13) & 1u)) - 0x37FFF001u) >> 13;
     // Subnormal (below 2^-14): adding 0.5 leaves multiples of 2^-24 in the low bits, rounded.
     const float shifted = std::bit_cast<float>(magnitude) + 0.5f;
@@ -50,20 +52,21 @@ struct Float16 {
     bits = static_cast<uint16_t>(sign | (value != value ? 0x7E00u : half));
   }
   explicit constexpr operator float() const {
-    // The sign, and the magnitude as if the exponent's bias were 127: multiplying by 2^112 corrects
-    // it, for subnormals too.
+    // Builds the sign and the magnitude as if the exponent's bias were 127. Multiplying by 2^112
+    // corrects the bias, for subnormals too.
     const auto extended = static_cast<uint32_t>(static_cast<int16_t>(bits));
-    const uint32_t word = (extended << 13) & 0x8FFFFFFFu;  // one copy of the sign
+    const uint32_t word = (extended << 13) & 0x8FFFFFFFu;  // keeps one copy of the sign
     const float scaled = std::bit_cast<float>(word) * 0x1p112f;
     // Infinity and NaN keep the largest exponent.
     const uint32_t special = (word & 0x0F800000u) == 0x0F800000u ? 0x7F800000u : 0u;
     return std::bit_cast<float>(std::bit_cast<uint32_t>(scaled) | special);
   }
-  bool operator==(const Float16&) const = default;  // of the bits
+  bool operator==(const Float16&) const = default;  // compares the bits
 };
 
-/// T(value), for loops: in one marked `omp simd` GCC keeps the constructor's temporary in memory
-/// and then does not vectorise, which is ten times slower; a function's result stays in a register.
+/// Returns T(value); loops must use this function. In a loop that is marked `omp simd`, GCC keeps
+/// the temporary of T(value) in memory and then does not vectorise, which is ten times slower. The
+/// result of a function stays in a register.
 template <class T>
 constexpr T rounded(float value) {
   return T(value);

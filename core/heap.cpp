@@ -21,7 +21,7 @@ namespace {
 constexpr int64_t small_page = 4096;
 constexpr int64_t huge_page = int64_t{2} << 20;
 
-// The address sanitizer sees what is written behind a block by a gap that belongs to nobody.
+// A poisoned gap behind each block, with which the address sanitizer finds writes beyond its end.
 #ifdef __SANITIZE_ADDRESS__
 constexpr int64_t gap = 64;
 #else
@@ -52,8 +52,10 @@ int64_t Heap::block_bytes(int64_t bytes) const { return round_up(bytes + gap, un
 
 void* Heap::take(int64_t bytes) {
   const std::scoped_lock lock(mutex_);
+  // Reserves room for every range that give() may add later.
   const auto room = free_.size() + static_cast<size_t>(blocks_) + 2;
   if (free_.capacity() < room) free_.reserve(2 * room);
+  // Raised before grow(), whose limit depends on the peak.
   live_bytes_ += bytes;
   const int64_t peak_before = std::exchange(peak_bytes_, std::max(peak_bytes_, live_bytes_));
   auto found = best_fit(bytes);
@@ -103,7 +105,7 @@ int64_t Heap::most_held_bytes() const {
 
 int64_t Heap::most_held() const { return peak_bytes_ + peak_bytes_ / 4 + huge_page; }
 
-/// The smallest free range with room: large ones stay whole for large blocks.
+/// Finds the smallest free range with room, so that large ranges stay whole for large blocks.
 std::vector<Heap::Range>::iterator Heap::best_fit(int64_t bytes) {
   auto best = free_.end();
   for (auto range = free_.begin(); range != free_.end(); ++range) {
@@ -113,18 +115,19 @@ std::vector<Heap::Range>::iterator Heap::best_fit(int64_t bytes) {
   return best;
 }
 
-/// Brings pages for a block that no free range has room for.
+/// Maps pages for a block that no free range has room for. False if the system has no more.
 bool Heap::grow(int64_t bytes) {
   const auto missing = [&] {
     const auto front = std::find_if(free_.begin(), free_.end(),
                                     [this](const Range& range) { return range.begin == edge_; });
     return round_up(bytes - (front == free_.end() ? 0 : front->bytes()), huge_page);
   };
-  // In front of the newest pages a free range that begins there needs only the rest.
+  // First tries to map in front of the newest pages: a free range that begins there needs only the
+  // missing bytes.
   if (edge_) {
     int64_t more = missing();
     make_room(more);
-    // What goes back to the system may be of that very range.
+    // make_room may have handed back pages of that free range, so that more is missing.
     while (missing() > more) {
       more = missing();
       make_room(more);
@@ -137,19 +140,19 @@ bool Heap::grow(int64_t bytes) {
   const int64_t whole = round_up(bytes, huge_page);
   make_room(whole);
   if (map_elsewhere(whole)) return true;
-  trim(held_bytes_, small_page);  // The system has no more: all that is free may help.
+  trim(held_bytes_, small_page);  // The system has no more: hands back all that is free.
   return map_elsewhere(whole);
 }
 
-/// Lets go so many free pages that `bytes` more are not too many.
+/// Hands free pages back so that `bytes` more stay within most_held().
 void Heap::make_room(int64_t bytes) {
-  // Whole huge pages first: the rest of one that is cut is no longer huge.
+  // Whole huge pages first, because cutting a huge page leaves small ones.
   for (const int64_t page : {huge_page, small_page}) {
     trim(held_bytes_ + bytes - most_held(), page);
   }
 }
 
-/// Where the system likes, at the beginning of a huge page.
+/// Maps pages where the system chooses, from the beginning of a huge page on.
 bool Heap::map_elsewhere(int64_t bytes) {
   char* unaligned = map_pages(nullptr, bytes + huge_page, 0);
   if (!unaligned) return false;
@@ -159,14 +162,14 @@ bool Heap::map_elsewhere(int64_t bytes) {
   return add_pages(begin, bytes, begin);
 }
 
-/// False without pages; also for others than the `wanted`, because Linux before 4.17 takes an
-/// address for a wish: they are handed back.
+/// Adds pages to the free ranges. False if there are none, or if they are not the `wanted` ones:
+/// Linux before 4.17 takes an address as a hint only, and such pages are handed back.
 bool Heap::add_pages(char* begin, int64_t bytes, const char* wanted) {
   if (begin != wanted) {
     if (begin) unmap_pages(begin, begin + bytes);
     return false;
   }
-  // Advice only: where huge pages are off the memory works as well, more slowly.
+  // Only advice: if huge pages are off, the memory works as well, more slowly.
   (void)madvise(begin, static_cast<size_t>(bytes), MADV_HUGEPAGE);
   held_bytes_ += bytes;
   peak_held_bytes_ = std::max(peak_held_bytes_, held_bytes_);
@@ -176,8 +179,8 @@ bool Heap::add_pages(char* begin, int64_t bytes, const char* wanted) {
   return true;
 }
 
-/// Hands free pages back to the system until `excess` bytes are gone, or none is left: those of
-/// high addresses first, because the newest range is wanted for the block to come.
+/// Hands free pages back to the system until `excess` bytes are gone or none is left. High
+/// addresses go first, because the newest range, at low addresses, is needed for the next block.
 void Heap::trim(int64_t excess, int64_t page) {
   if (excess <= 0) return;
   free_.reserve(2 * free_.size() + static_cast<size_t>(blocks_) + 2);
@@ -188,7 +191,7 @@ void Heap::trim(int64_t excess, int64_t page) {
     if (begin >= end) continue;
     begin = std::max(begin, end - round_up(excess, page));
     ASAN_UNPOISON_MEMORY_REGION(begin, static_cast<size_t>(end - begin));
-    // Refused where it would cut one mapping into more than the system allows.
+    // Fails if it would split a mapping into more than the system allows.
     if (!unmap_pages(begin, end)) continue;
     excess -= end - begin;
     held_bytes_ -= end - begin;

@@ -1,6 +1,6 @@
-// Where the CPU's blocks of memory come from: ranges of pages of the system, cut into blocks. What
-// is given back is kept for the next block, joined with the free memory beside it, because the
-// first touch of fresh pages costs more than most kernels (docs/memory.md).
+// The allocator of the CPU: it maps ranges of pages and cuts blocks from them. A freed block is
+// joined with the free memory beside it and kept for later blocks, because the first touch of fresh
+// pages costs more than most kernels (docs/memory.md).
 #pragma once
 
 #include <cstdint>
@@ -12,28 +12,29 @@ namespace tessera {
 /// Safe to use from any thread.
 class Heap {
  public:
-  /// Blocks are aligned to `unit` bytes, a power of two of 64 to 4096, and are multiples of it.
+  /// Blocks are aligned to `unit` bytes, a power of two from 64 to 4096, and their sizes are
+  /// multiples of it.
   explicit Heap(int64_t unit) : unit_(unit) {}
   Heap(const Heap&) = delete;
   Heap& operator=(const Heap&) = delete;
 
-  /// What a block of `bytes`, above 0, takes of the heap.
+  /// The size of the block for a request of `bytes`, which is above 0.
   int64_t block_bytes(int64_t bytes) const;
-  /// An uninitialised block, of so many block_bytes(); nullptr where the system has no more, after
-  /// all free pages were handed back to it.
+  /// Returns an uninitialised block of a size from block_bytes(). Returns nullptr if the system has
+  /// no more memory, even after all free pages were handed back to it.
   void* take(int64_t block_bytes);
-  /// Allocates nothing: destructors call it.
+  /// Frees a block. Allocates nothing itself, because destructors call it.
   void give(void* data, int64_t block_bytes) noexcept;
 
-  /// Pages that no block lies on go back to the system, and what was held at most is forgotten.
+  /// Hands pages without blocks back to the system, and resets the peak that bounds held_bytes().
   void release();
 
-  /// Bytes of pages that are held: of blocks, and free ones.
+  /// The bytes of all pages that the heap holds, free ones included.
   int64_t held_bytes() const;
-  /// The most that held_bytes() has been.
+  /// The peak of held_bytes().
   int64_t peak_held_bytes() const;
-  /// Bounds held_bytes(), for what the blocks had at most at once until now: a quarter more, and a
-  /// huge page. Where a unit is less than a page, free parts of pages may come on top.
+  /// The bound on held_bytes(): the peak bytes of the blocks, a quarter of them, and a huge page.
+  /// If the unit is less than a page, free parts of pages may come on top.
   int64_t most_held_bytes() const;
 
  private:
@@ -54,14 +55,15 @@ class Heap {
 
   const int64_t unit_;
   mutable std::mutex mutex_;
-  // In order of addresses, never two that touch. Has room for one more a block, for give().
+  // In order of addresses; adjacent ranges are joined. Each block has room reserved for one more
+  // range, so that give() never allocates.
   std::vector<Range> free_;
   int64_t blocks_ = 0;
-  int64_t live_bytes_ = 0;  // of blocks
-  int64_t peak_bytes_ = 0;  // of blocks, at most
+  int64_t live_bytes_ = 0;  // of all blocks
+  int64_t peak_bytes_ = 0;  // peak of live_bytes_
   int64_t held_bytes_ = 0;
   int64_t peak_held_bytes_ = 0;
-  char* edge_ = nullptr;  // where the newest range of pages begins; more are put in front of it
+  char* edge_ = nullptr;  // where the newest pages begin; grow() maps more in front of them
 };
 
 }  // namespace tessera

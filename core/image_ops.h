@@ -1,5 +1,5 @@
-// The operations on images, one line and a contract each, as core/ops.h has the others. Images are
-// (N, H, W, C): N images of H rows and W columns of pixels, C channels (torch's channels_last).
+// The operations on images, each with a short contract; core/ops.h has the other operations. Images
+// are (N, H, W, C): N images of H rows and W columns of pixels, C channels (torch's channels_last).
 #pragma once
 
 #include <cstdint>
@@ -17,36 +17,37 @@ Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias,
 
 struct BatchNormOptions {
   float epsilon = 1e-5f;
-  bool relu = false;  // of the result, the residual added
+  bool relu = false;  // applied last, after the residual is added
 };
 
-/// A batch in parts of as many rows each, every part in a call of its own, which are normalised
-/// together.
+/// A batch that is split into parts with equally many rows, such as one per rank. Each part has a
+/// call of its own, and the parts are normalised together.
 struct BatchParts {
   int64_t count = 1;
-  std::function<void(const Tensor&)> sum;  // replaces a tensor by its sum over the parts; one: none
+  /// Replaces a tensor by its sum over all parts. Not called if there is one part.
+  std::function<void(const Tensor&)> sum;
 };
 
 struct BatchNorm {
   Tensor y;
   Tensor mean;      // f32 (C), of the whole batch; no gradient
-  Tensor variance;  // f32 (C), biased: what x is divided by the root of, without epsilon
+  Tensor variance;  // f32 (C), biased (divided by the number of rows), without epsilon
 };
 /// (..., C) -> (..., C), each channel normalised over all rows of the batch, of which x is one of
-/// `parts`. weight and bias (C). residual, of x's shape, is added to the result; it may be
+/// `parts`. weight and bias are (C). residual has x's shape and is added to the result; it may be
 /// undefined.
 BatchNorm batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias,
                      const Tensor& residual = {}, BatchNormOptions options = {},
                      const BatchParts& parts = {});
-/// The same with given statistics f32 (C), as in evaluation; they get no gradient.
+/// batch_norm with given statistics f32 (C), as in evaluation; they get no gradient.
 Tensor batch_norm_with(const Tensor& mean, const Tensor& variance, const Tensor& x,
                        const Tensor& weight, const Tensor& bias, const Tensor& residual = {},
                        BatchNormOptions options = {});
 
 Tensor relu(const Tensor& x);
 
-/// (N, H, W, C) -> (N, H', W', C), H' = floor((H + 2 padding - kernel) / stride) + 1. Windows of at
-/// most 255 pixels for max_pool.
+/// (N, H, W, C) -> (N, H', W', C), H' = floor((H + 2 padding - kernel) / stride) + 1. Windows of
+/// max_pool have at most 255 pixels.
 Tensor max_pool(const Tensor& x, const PoolOptions& options);
 Tensor avg_pool(const Tensor& x, const PoolOptions& options);  // padding counts as zeros
 Tensor global_avg_pool(const Tensor& x);                       // (N, H, W, C) -> (N, C)

@@ -15,15 +15,15 @@ constexpr int64_t most_bytes = int64_t{1} << 56;  // no machine has more address
 
 struct DeviceMemory {
   MemoryLedger ledger;
-  // Unused on CUDA. Small blocks have one of their own, or they would cut large free ranges.
+  // Unused on CUDA. Small blocks have a heap of their own, so that they do not cut large ranges.
   Heap small_blocks{64};
   Heap large_blocks{4096};
 
   Heap& heap_of(int64_t bytes) { return bytes < 32768 ? small_blocks : large_blocks; }
 };
 
-// Of the host and of the second device in its memory, and of GPUs. Never destroyed: tensors of
-// static lifetime give their memory back after main.
+// The memory of the host, of the second device in host memory, and of GPUs. Never destroyed:
+// tensors of static lifetime free their memory after main.
 struct AllMemory {
   std::array<DeviceMemory, 2> host;
   std::vector<DeviceMemory> cuda{static_cast<size_t>(cuda::device_count())};

@@ -1,11 +1,11 @@
-// Memory under a ledger: every allocation has a category, and the ledger knows current and peak
-// requested bytes of each, counted in program order. What a step needs can so be compared, to the
-// byte, with what the planner said (optim/plan/plan.h).
+// Memory with a ledger: every allocation has a category, and the ledger counts the current and peak
+// requested bytes of each category in program order. So the memory of a step can be compared, to
+// the byte, with the planner's prediction (optim/plan/plan.h).
 //
-// On the CPU a heap stands behind it (core/heap.h): what is freed is kept, up to a quarter more
+// On the CPU, memory comes from a heap (core/heap.h). Freed memory is kept, up to a quarter more
 // than was needed at once, and handed out again, because the first touch of fresh pages costs more
-// than most kernels (docs/memory.md). On CUDA it is the device's stream-ordered pool: memory
-// belongs to the stream on which it was allocated, and goes back in that stream's order.
+// than most kernels (docs/memory.md). On CUDA, memory comes from the device's stream-ordered pool:
+// it belongs to the stream on which it was allocated, and is freed in that stream's order.
 #pragma once
 
 #include <array>
@@ -25,13 +25,13 @@ enum class Category : uint8_t {
   activations,
   communication,
   workspace,
-  checkpoint,  // what is about to be written, while the run goes on
+  checkpoint,  // copies that wait to be written while the run goes on
 };
 inline constexpr int category_count = 7;
 
 std::string_view category_name(Category category);
 
-/// Current and peak requested bytes by category. One a device; safe to use from any thread.
+/// Current and peak requested bytes by category. One per device; safe to use from any thread.
 class MemoryLedger {
  public:
   void add(Category category, int64_t bytes);
@@ -42,7 +42,7 @@ class MemoryLedger {
   int64_t current_total() const;
   /// Peak of the sum over categories, which is at most the sum of the peaks.
   int64_t peak_total() const;
-  /// Counts memory that came and went once more as `passing` has counted it from nothing.
+  /// Raises the peaks as if the usage recorded in `passing` happened now.
   void add_passing(const MemoryLedger& passing);
   /// Sets every peak to its current value.
   void reset_peaks();
@@ -58,7 +58,7 @@ class MemoryLedger {
 /// Throws for a device that this build does not have.
 MemoryLedger& memory_ledger(Device device = default_device());
 
-/// A block of memory; shared by the tensors that view it, returned to the heap with the last one.
+/// A block of memory, shared by the tensors that view it and freed with the last of them.
 class Storage {
  public:
   Storage(int64_t bytes, Category category, Device device, bool pinned = false);
@@ -75,10 +75,10 @@ class Storage {
  private:
   void* data_ = nullptr;
   int64_t bytes_ = 0;
-  int64_t block_bytes_ = 0;  // of the heap's block behind it, at least bytes_
+  int64_t block_bytes_ = 0;  // of the heap's block, at least bytes_
   void* stream_ = nullptr;   // on CUDA: where it was allocated, and will be freed
-  std::shared_ptr<MemoryLedger> captured_;  // of the graph that has it
-  std::shared_ptr<void> adopted_;           // memory that somebody else has allocated
+  std::shared_ptr<MemoryLedger> captured_;  // of the graph capture that allocated it
+  std::shared_ptr<void> adopted_;           // memory that was allocated elsewhere
   Category category_;
   Device device_;
   bool pinned_;
@@ -87,18 +87,18 @@ class Storage {
 /// Uninitialised, 64-byte aligned. Throws when there is not enough memory, with bytes and category.
 std::shared_ptr<Storage> allocate(int64_t bytes, Category category, Device device = {});
 
-/// The same on the host, in memory that GPUs copy from and to directly (cuda::allocate_pinned): for
-/// what is long-lived, because it is not cached. Throws in a build without CUDA.
+/// Allocates pinned host memory, which GPUs copy from and to directly (cuda::allocate_pinned). It
+/// is not cached, so it is for long-lived tensors. Throws in a build without CUDA.
 std::shared_ptr<Storage> allocate_pinned(int64_t bytes, Category category);
 
-/// `memory` of a device, which somebody else has allocated, under the ledger: it is let go with the
-/// last tensor.
+/// Puts memory of a device that was allocated elsewhere under the ledger. `memory` is released with
+/// the last tensor that views it.
 std::shared_ptr<Storage> adopt(std::shared_ptr<void> memory, int64_t bytes, Category category,
                                Device device);
 
-/// What the heap of a device in the host's memory has held of pages, at most, free ones included:
-/// bounded by the most that all blocks had at once, a quarter of it, and a huge page for small and
-/// large blocks each.
+/// The peak bytes of pages that the heaps of a device in host memory have held, free ones included.
+/// They are bounded by the peak bytes of all blocks, a quarter of these, and a huge page each for
+/// small and large blocks.
 int64_t peak_held_bytes(Device device = {});
 
 /// Hands free memory back to the system; for tests and for measurements of a process's size.

@@ -12,7 +12,7 @@ struct Batch {
   int64_t global = 1;
   int64_t micro = 1;
 
-  /// Throws InputError where the sizes do not fit.
+  /// Throws InputError unless both sizes are positive and `global` is a multiple of `micro`.
   void validate() const;
   int64_t micro_batches() const { return global / micro; }              // M
   int64_t micro_steps(int64_t ranks) const;                             // k
@@ -25,10 +25,10 @@ struct MicroBatch {
   int64_t step = 0;
   int64_t index = 0;         // m
   int64_t micro_step = 0;    // j
-  int64_t first_sample = 0;  // of the global batch
+  int64_t first_sample = 0;  // its index in the global batch
   int64_t samples = 0;
-  float share = 1;           // of the step's samples: the scale of its loss and gradient
-  /// False for a repeated micro-batch in the last micro-step: what it gives is not sent.
+  float share = 1;           // of the step's samples; scales its loss and gradient
+  /// False for a repeated micro-batch in the last micro-step, whose gradient is not sent.
   bool contributes = true;
 };
 

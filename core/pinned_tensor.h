@@ -1,4 +1,4 @@
-// Tensors on the host that a GPU copies from or to while the host goes on.
+// Tensors in pinned host memory, which a GPU copies from or to without the host waiting.
 #pragma once
 
 #include "core/memory.h"
@@ -6,7 +6,7 @@
 
 namespace tessera {
 
-/// Without contents, in pinned memory. Throws where there is no CUDA.
+/// An uninitialised tensor in pinned memory. Throws in a build without CUDA.
 inline Tensor pinned_tensor(const Shape& shape, DType dtype, Category category) {
   Tensor result = Tensor::unallocated(shape, dtype);
   result.attach(allocate_pinned(result.bytes(), category), 0);

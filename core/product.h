@@ -5,8 +5,8 @@
 //
 // A matrix is a pointer and strides, so that slices of a packed tensor and transposes need no
 // copies. Every product is summed in f32 (on CUDA tf32 is off) and rounded once, into c. Its bits
-// depend on its sizes and strides, and on the CPU on threads, on CUDA on alignments and the
-// library.
+// depend on its sizes and strides, on the CPU also on the number of threads, and on CUDA also on
+// alignments and the library.
 #pragma once
 
 #include <cstdint>
@@ -41,16 +41,16 @@ struct ProductArgs {
   const void* bias = nullptr;  // (n), added to each row; on CUDA only where c has its dtype
   bool accumulate = false;     // add to c, once per element, after the product's own fp32 sum
   DType dtype = DType::f32;    // of a, b and bias
-  DType c_dtype = DType::f32;  // f32, or that of the operands
+  DType c_dtype = DType::f32;  // f32, or the operands' dtype
 };
 
-// multiply: sizes of 0 are fine, a sum over no terms is 0. Operands may lie anywhere, c beside
-// them. Throws for what the device's library refuses.
+// multiply: sizes may be 0; a sum over no terms is 0. Operands may overlap each other, but not c.
+// Throws for products that the device's library refuses.
 //
-// product_workspace_bytes: what multiply(context, args) takes of the workspace category at most,
-// sizes being above 0, when called from here. Of addresses only whether there is a bias and, on
-// CUDA, the alignment counts; none has any. Throws as multiply does, and where no device is there
-// to be asked.
+// product_workspace_bytes: the most workspace that multiply(context, args) takes when called at
+// this point. Sizes are above 0. Addresses do not matter, except whether there is a bias and, on
+// CUDA, their alignments; a null address counts as fully aligned. Throws as multiply does, and if
+// there is no such device to query.
 #define TESSERA_PRODUCT                                           \
   void multiply(const Context& context, const ProductArgs& args); \
   int64_t product_workspace_bytes(const Context& context, const ProductArgs& args);

@@ -1,6 +1,7 @@
-// Which of cuBLASLt's algorithms a product takes on CUDA: the first of the library's heuristic,
-// or, where a table of measured ones names the product, that one. The application tune measures,
-// train_gpt --tuned reads. A build without CUDA has no products, and says so.
+// Which cuBLASLt algorithm a product uses on CUDA: the one that a table of measurements names for
+// it, or else the first proposal of cuBLASLt's heuristic. The application tune measures and writes
+// such a table; train_gpt --tuned reads it. A build without CUDA has no products, and every call
+// throws.
 #pragma once
 
 #include <array>
@@ -12,10 +13,11 @@
 
 namespace tessera::cuda {
 
-/// What an algorithm depends on: `batch` products c (m, n) = a (m, k) b (k, n).
+/// Everything that the choice of an algorithm depends on, for `batch` products c (m, n) = a (m, k)
+/// b (k, n).
 struct ProductShape {
-  /// Lines of `stride` elements: rows, or where `transposed`, columns. `alignment` of its address:
-  /// a power of two up to 256, in bytes.
+  /// A matrix whose lines (rows, or columns if `transposed`) begin `stride` elements apart.
+  /// `alignment` is its address's: a power of two up to 256, in bytes.
   struct Matrix {
     int64_t stride = 0;
     int64_t batch_stride = 0;
@@ -35,7 +37,8 @@ struct ProductShape {
   auto operator<=>(const ProductShape&) const = default;
 };
 
-/// A cublasLtMatmulAlgo_t. The library lets it be stored, for the same version of the library.
+/// The bytes of a cublasLtMatmulAlgo_t. They may be stored, for use with the same version of
+/// cuBLASLt.
 using AlgorithmBytes = std::array<uint64_t, 8>;
 
 struct TunedProduct {
@@ -43,7 +46,7 @@ struct TunedProduct {
   AlgorithmBytes algorithm = {};
 };
 
-/// cuBLASLt's, as 130100 for 13.1.0.
+/// The version of cuBLASLt, 130100 for 13.1.0.
 int64_t product_library_version();
 
 /// Every shape of a product that this process has computed on the device.
@@ -52,16 +55,16 @@ std::vector<ProductShape> computed_products(int device);
 struct MeasuredProduct {
   TunedProduct fastest;
   double fastest_us = 0;
-  double first_us = 0;  // of the heuristic's first
+  double first_us = 0;  // of the heuristic's first proposal
   int proposals = 0;
 };
-/// Times the algorithms that the library proposes for products of random values, under the same
-/// conditions as without tuning: the same bits in every run. The host waits.
+/// Times cuBLASLt's proposals for a product, on random values. The proposals meet the same
+/// conditions as without tuning, so each has the same bits in every run. The host waits.
 MeasuredProduct measure_product(const Context& context, const ProductShape& shape);
 
-/// From now on these products take these algorithms, and others the heuristic's first. Throws,
-/// and changes nothing, where the library refuses an algorithm for its product, or where it may
-/// add in an order that differs from run to run.
+/// Makes these products use these algorithms from now on; others use the heuristic's first
+/// proposal. Throws, and changes nothing, if cuBLASLt refuses an algorithm for its product, or if
+/// its order of additions may differ from run to run.
 void use_tuned_products(int device, const std::vector<TunedProduct>& products);
 
 }  // namespace tessera::cuda

@@ -1,18 +1,19 @@
-// A range on the time line of a profiler such as Nsight Systems: NVTX, in the domain "tessera".
-// trace::Scope opens one. core/cuda/ has what opens it, core/no_cuda/ that there is none.
+// Ranges on the time line of a profiler such as Nsight Systems: NVTX, in the domain "tessera".
+// trace::Scope opens one. core/cuda/ implements this; in core/no_cuda/ the functions do nothing.
 #pragma once
 
 #include <cstdint>
 
 namespace tessera::profiler {
 
-/// Whether a profiler takes NVTX ranges in this process: one that does came with its start.
+/// True if an NVTX profiler was attached when the process started.
 bool listens();
 
 /// Ranges nest on the calling thread. `id` is shown beside the name unless it is -1.
 void open_range(const char* name, int64_t id);
 void close_range();
 
+/// A range that is open while the object lives.
 class Range {
  public:
   Range(const char* name, int64_t id) : is_open_(listening()) {

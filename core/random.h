@@ -1,5 +1,6 @@
-// Random numbers that are a function of what they are for, never of when or where they are drawn.
-// Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011).
+// Random numbers that are a function of their purpose and index, never of when or where they are
+// drawn. The generator is Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2,
+// 3", SC 2011).
 #pragma once
 
 #include <array>
@@ -30,7 +31,7 @@ constexpr PhiloxKey philox_key(uint64_t seed) {
   return {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)};
 }
 
-/// 64-bit FNV-1a: a name's number, the same on every machine.
+/// 64-bit FNV-1a hash of a text, the same on every machine.
 constexpr uint64_t stable_hash(std::string_view text) {
   uint64_t hash = 0xcbf29ce484222325;
   for (const char c : text) hash = (hash ^ static_cast<uint8_t>(c)) * 0x100000001b3;
@@ -42,7 +43,7 @@ constexpr float uniform_float(uint32_t bits) {
   return static_cast<float>((bits >> 8) + 1) * 0x1p-24f;
 }
 
-/// A stream of draws keyed by (seed, purpose, index): sampling of tokens, choice of sequences.
+/// A stream of draws keyed by (seed, purpose, index), for sampling tokens and choosing sequences.
 class RandomStream {
  public:
   RandomStream(uint64_t seed, std::string_view purpose, uint64_t index);
@@ -59,30 +60,31 @@ class RandomStream {
   int used_ = 4;
 };
 
-/// A permutation of [0, count) that seed, purpose and `which` choose: where `index` goes. No table:
-/// Feistel rounds over the next power of four, walked until they stay in range (Black and Rogaway,
-/// "Ciphers with arbitrary finite domains", CT-RSA 2002). Throws unless index < count <= 2^62.
+/// Returns where `index` goes in a permutation of [0, count), which seed, purpose and `which`
+/// choose. It needs no table: Feistel rounds permute the next power of four, and are repeated until
+/// the result is in range (Black and Rogaway, "Ciphers with arbitrary finite domains", CT-RSA
+/// 2002). Throws unless index < count <= 2^62.
 uint64_t permuted(uint64_t index, uint64_t count, uint64_t seed, std::string_view purpose,
                   uint64_t which);
 
-/// What dropout is keyed by besides layer and element: a seed, a step, and the samples that a
-/// forward works on. Set by whoever runs the micro-batches, a ZeroOptimizer or a loop of one's own,
-/// and read by the dropout operation on the same thread, which throws as long as nobody has set it:
-/// with one state for all steps each would draw the same mask.
+/// The state on which dropout's masks depend, besides layer and element: a seed, a step, and the
+/// first sample of a forward. The code that runs the micro-batches sets it (a ZeroOptimizer, or
+/// your own loop), and the dropout operation reads it on the same thread. Dropout throws until it
+/// is set: with one state for all steps, each step would draw the same mask.
 struct DropoutState {
   static constexpr int64_t not_set = -1;
 
   uint64_t seed = 0;
   int64_t step = not_set;
-  int64_t first_sample = 0;  // index in the step's global batch of the tensor's row 0
+  int64_t first_sample = 0;  // index of the tensor's row 0 in the step's global batch
 
   bool is_set() const { return step != not_set; }
   bool operator==(const DropoutState&) const = default;
 };
-/// The calling thread's, which begins without a step.
+/// The calling thread's state, which is not set at first.
 DropoutState& dropout_state();
 
-/// The state as kernels take it; core/ops/dropout.cpp says what they draw.
+/// The state in the form that kernels take; core/ops/dropout.cpp says what they draw.
 struct DropoutDraws {
   PhiloxKey key{};
   uint32_t first_sample = 0;
@@ -95,7 +97,7 @@ constexpr DropoutDraws dropout_draws(const DropoutState& state) {
              philox_key(state.seed));
   return {{words[0], words[1]}, static_cast<uint32_t>(state.first_sample)};
 }
-/// Of samples in a step, and so of first_sample and a tensor's rows together.
+/// The most samples of a step. first_sample plus the rows of a tensor must not exceed it.
 inline constexpr int64_t dropout_sample_limit = int64_t{1} << 32;
 
 }  // namespace tessera

@@ -10,7 +10,7 @@
 namespace tessera {
 namespace {
 
-/// Draws dropout as at an earlier time while it lives.
+/// Restores an earlier dropout state while it lives, so that the same masks are drawn again.
 class DropoutAsOf {
  public:
   explicit DropoutAsOf(const DropoutState& state)
@@ -29,7 +29,8 @@ Tensors::const_iterator find(const Tensors& list, Tensors::const_iterator end, c
   return std::find_if(list.begin(), end, [&x](const Tensor& other) { return other.same(x); });
 }
 
-/// The segment's first run. Adds the parameters that it has to `inputs`.
+/// Runs the segment for the first time, without recording. Adds the parameters that it uses to
+/// `inputs`.
 Tensors run_first(const char* name, const Segment& segment, const Tensors& values,
                   Tensors& inputs) {
   const trace::Scope scope(name);
@@ -46,7 +47,7 @@ Tensors run_first(const char* name, const Segment& segment, const Tensors& value
   return results;
 }
 
-/// Which results the segment has made itself, each once.
+/// The positions of the results that the segment has made itself, each tensor once.
 std::vector<size_t> new_results(const Tensors& results, const Tensors& values) {
   std::vector<size_t> positions;
   for (size_t i = 0; i < results.size(); ++i) {
@@ -65,7 +66,7 @@ Tensors chosen(const Tensors& list, const std::vector<size_t>& positions) {
   return result;
 }
 
-/// Puts with[i] where the tensor from[i] is.
+/// Replaces the tensor from[i] by with[i] wherever it is in the list.
 void replace(Tensors& list, const Tensors& from, const Tensors& with) {
   for (Tensor& tensor : list) {
     const auto at = find(from, from.end(), tensor);
@@ -103,6 +104,7 @@ std::vector<Tensor> recompute(const char* name, std::vector<Tensor> inputs, Segm
            };
            grads.through(run, std::move(again));
          });
+  // Results that the segment made get the node's history; inputs that it handed on keep their own.
   replace(results, made, outputs);
   replace(results, values, inputs);
   return results;

@@ -7,7 +7,8 @@
 //   });
 //
 // Losses and gradients have the same bits as without it, and a parameter's gradient is complete at
-// the same point of backward. Held are the inputs, and in backward the activations of one segment.
+// the same point of backward. Between forward and backward only the inputs are held; in backward,
+// the activations of one segment at a time.
 #pragma once
 
 #include <functional>
@@ -17,15 +18,15 @@
 
 namespace tessera {
 
-/// Operations on the inputs, each of which may be undefined, and on parameters. It runs twice, and
-/// must do the same both times; what it captures must live until backward.
+/// A function of the inputs, each of which may be undefined, and of parameters. It runs twice, and
+/// must do the same both times. Everything that it captures must live until backward.
 using Segment = std::function<std::vector<Tensor>(const std::vector<Tensor>&)>;
 
-/// segment(inputs), differentiable in the inputs and in the parameters that the segment has. An
-/// output that the segment only hands on (an input, a parameter, an undefined tensor) is that
-/// tensor itself. Segments may contain segments. Throws if the segment takes a tensor with history
-/// that is not among its inputs, since that would keep what is to be freed. Where gradients are off
-/// it is just segment(inputs).
+/// Returns segment(inputs), differentiable in the inputs and in the parameters that the segment
+/// uses. If the segment returns an input, a parameter or an undefined tensor as it is, the result
+/// is that tensor itself. Segments may contain segments. Throws if the segment uses a tensor with
+/// history that is not among its inputs, because the graph would keep its memory. If gradients are
+/// off, it just calls the segment.
 std::vector<Tensor> recompute(const char* name, std::vector<Tensor> inputs, Segment segment);
 
 }  // namespace tessera

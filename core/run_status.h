@@ -1,7 +1,7 @@
-// What a process tells the program that has started it, in a way that outlives it: a small file in
-// memory, which both map, so that the last finished step can be read also after a SIGKILL.
-// `relaunch` starts ranks like this. The process inherits the open file, whose number the
-// environment variable TESSERA_RUN_STATUS has; without it nothing is told to anybody.
+// The status that a process publishes for the program that started it. It is a small file in memory
+// which both map, so that the last finished step can be read even after a SIGKILL. `relaunch`
+// starts ranks this way. The process inherits the open file, whose descriptor number is in the
+// environment variable TESSERA_RUN_STATUS. Without the variable nothing is published.
 //
 //   RunStatusFile file;                                       // the starter's
 //   setenv(run_status_variable, file.number().c_str(), 1);
@@ -21,27 +21,28 @@ inline constexpr const char* run_status_variable = "TESSERA_RUN_STATUS";
 enum class RunFailure : int32_t {
   none,
   input,    // bad input: the same command fails again
-  error,    // any other named error, as a loss that is not finite
-  stalled,  // a collective in which nothing has moved for --comm-timeout
+  error,    // any other named error, such as a loss that is not finite
+  stalled,  // a collective made no progress for --comm-timeout
 };
 
 struct RunStatus {
-  int64_t finished_steps = 0;  // counted from the beginning of the run, over all its processes
+  int64_t finished_steps = 0;  // since the beginning of the run, restarts included
   RunFailure failure = RunFailure::none;
-  std::vector<int> absent = {};  // ranks for which a stalled collective has waited; at most 64
-  bool waits = false;            // for other ranks, in a collective in which nothing moves
+  std::vector<int> absent = {};  // ranks that a stalled collective waited for; at most 64
+  bool waits = false;            // true while it waits for other ranks in a collective
 };
 
-/// These do nothing in a process that has no such file. Of several failures the first counts.
+/// These publish to the file, and do nothing in a process without one. Only the first failure
+/// counts.
 void publish_finished_steps(int64_t steps);
 void publish_waiting(bool waits);
 void publish_failure(RunFailure failure, std::span<const int> absent = {});
 
-/// The starter's side.
+/// The side of the program that starts the process.
 class RunStatusFile {
  public:
-  /// Throws Error where the system has no such files. Processes that are started while this lives
-  /// inherit it.
+  /// Throws Error if the system cannot make such a file. Processes that are started while the
+  /// object lives inherit the file.
   RunStatusFile();
   ~RunStatusFile();
   RunStatusFile(const RunStatusFile&) = delete;

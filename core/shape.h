@@ -39,7 +39,7 @@ class Shape {
     return extents_[static_cast<size_t>(index)];
   }
 
-  /// Throws where the elements are so many that their bytes could not be counted.
+  /// Throws if there are more than max_elements, so that sizes in bytes do not overflow.
   int64_t elements() const {
     int64_t product = 1;
     for (const int64_t extent : *this) {

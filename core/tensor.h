@@ -5,7 +5,8 @@
 //   Tensor x = Tensor::from<float>({2, 3}, {1, 2, 3, 4, 5, 6});
 //   float* values = x.data<float>();
 //
-// `view` and `rows` share memory and know nothing of autograd; the operations in core/ops.h do.
+// `view` and `rows` share memory and are not recorded by autograd; the operations in core/ops.h
+// are.
 #pragma once
 
 #include <algorithm>
@@ -46,7 +47,7 @@ class Tensor {
     return from(shape, std::span<const T>(values));
   }
 
-  /// A shape without memory, as a parameter is before it is laid out.
+  /// A tensor without memory, such as a parameter before it is laid out.
   static Tensor unallocated(const Shape& shape, DType dtype);
 
   bool defined() const { return impl_ != nullptr; }
@@ -56,7 +57,7 @@ class Tensor {
   int64_t size(int dim) const { return shape()[dim]; }
   int64_t elements() const { return shape().elements(); }
   DType dtype() const { return impl().dtype; }
-  /// Where its memory is; of a tensor without memory the default device.
+  /// The device of its memory; the default device if it has none.
   Device device() const;
   int64_t bytes() const { return elements() * dtype_size(dtype()); }
   const std::shared_ptr<Storage>& storage() const { return impl().storage; }
@@ -66,7 +67,7 @@ class Tensor {
   /// First element as T; throws when T is not the dtype's type.
   template <class T>
   T* data() const;
-  /// The elements of a tensor that the host can read; throws for one on CUDA, which to() copies.
+  /// The elements, for the host to read and write. Throws for a tensor on CUDA; to() copies it.
   template <class T>
   std::span<T> values() const {
     check_host_access();
@@ -75,44 +76,45 @@ class Tensor {
   /// The value of a tensor with one element, waiting for the device if need be.
   float item() const;
 
-  /// The same memory with another shape of as many elements.
+  /// A view of the same memory, with another shape of equally many elements.
   Tensor view(const Shape& shape) const;
   /// Rows [begin, end) of the leading dimension; shares memory.
   Tensor rows(int64_t begin, int64_t end) const;
   /// Elements [begin, end) as a flat tensor; shares memory.
   Tensor flat(int64_t begin, int64_t end) const;
-  /// A copy on `device`, of the given category; the tensor itself where it is there already.
-  /// Waits for what the device is doing. Knows nothing of autograd.
+  /// Returns a copy on `device` in the given category, or the tensor itself if it is there already.
+  /// Waits for the device. Not recorded by autograd.
   Tensor to(Device device, Category category = Category::activations) const;
-  /// The tensor where the host can read it, else a copy there.
+  /// Returns the tensor itself if it is in host memory, else a copy on the host.
   Tensor to_host() const { return device().is_cpu() ? *this : to(Device{}); }
-  /// Overwrites the values with those of `source`, of as many elements and the same dtype, on any
-  /// device. Waits for what the devices are doing. Knows nothing of autograd.
+  /// Overwrites the values with those of `source`, which has equally many elements of the same
+  /// dtype, on any device. Waits for the devices. Not recorded by autograd.
   void copy_from(const Tensor& source) const;
-  /// The same memory without its history.
+  /// A view of the same memory without history.
   Tensor detach() const;
 
   /// Gives a tensor its memory (or takes it away, with nullptr); all handles see it.
   void attach(std::shared_ptr<Storage> storage, int64_t offset_bytes);
-  /// Another element type for a tensor without memory; all handles see it.
+  /// Changes the element type of a tensor without memory; all handles see it.
   void set_dtype(DType dtype);
 
   // History, kept by core/autograd.h.
-  /// Whether an operation made it that is recorded, or it is a parameter that is not frozen.
+  /// True for the result of a recorded operation, and for a parameter that is not frozen.
   bool requires_grad() const;
   const std::shared_ptr<Node>& producer() const { return impl().producer; }
   int output_index() const { return impl().output_index; }
   const std::shared_ptr<Leaf>& leaf() const { return impl().leaf; }
   void set_producer(std::shared_ptr<Node> producer, int output_index);
   void set_leaf(std::shared_ptr<Leaf> leaf);
-  /// How to compute the value again; nullptr where no operation offered it.
+  /// A function that computes the value again. recompute() is nullptr if the operation that made
+  /// the tensor offers none.
   using Recompute = std::function<Tensor()>;
   const std::shared_ptr<const Recompute>& recompute() const { return impl().recompute; }
   void set_recompute(Recompute recompute);
 
-  /// Whether both are handles on one tensor, not merely on the same memory.
+  /// True if both are handles on one tensor, not merely on the same memory.
   bool same(const Tensor& other) const { return impl_ == other.impl_; }
-  /// Whether no other handle and no other view shares this memory.
+  /// True if no other handle and no other view shares this memory.
   bool unique() const { return impl_ && impl_.use_count() == 1 && impl_->storage.use_count() == 1; }
 
  private:

@@ -21,8 +21,8 @@ constexpr std::string_view track_name(Track track) {
   return names[static_cast<size_t>(track)];
 }
 
-// Names and details are ours, but a parameter's name may hold anything. What is not ASCII need not
-// be UTF-8, which JSON has to be.
+// Makes a text safe for JSON: drops control characters and replaces bytes that are not ASCII. A
+// parameter's name may hold any bytes, which need not be valid UTF-8, as JSON requires.
 std::string escaped(std::string_view text) {
   std::string result;
   for (const char c : text) {
@@ -91,7 +91,7 @@ void Scope::begin(const char* name, Track track, std::string detail, int64_t id)
 
 void Scope::finish() {
   event_.end_ns = now_ns();
-  if (event_.end_ns == event_.begin_ns) ++event_.end_ns;  // an instant is something else
+  if (event_.end_ns == event_.begin_ns) ++event_.end_ns;  // equal times would mark an instant
   record(std::move(event_));
 }
 

@@ -1,5 +1,5 @@
-// A trace of what ran when, in the Chrome/Perfetto format. A scope has a name, is a range of a
-// profiler that listens too, and costs two predictable branches where nobody asks for it.
+// A trace of what ran when, in the Chrome/Perfetto format. A scope has a name, and is also a range
+// of an attached profiler. With neither trace nor profiler it costs two predictable branches.
 //
 //   trace::Scope scope("linear");                                 // on the compute track
 //   trace::Scope scope("reduce", trace::Track::communication, bucket, [&] { return "..."; });
@@ -19,7 +19,7 @@ enum class Track : uint8_t { compute, waiting, communication, buckets };
 struct Event {
   std::string name;
   Track track = Track::compute;
-  int64_t begin_ns = 0;  // of a clock that all ranks of a host share
+  int64_t begin_ns = 0;  // on a clock that all ranks of a host share
   int64_t end_ns = 0;    // equal to begin_ns for an instant
   std::string detail;    // shown beside the name
   int64_t id = -1;       // bucket, or -1
@@ -29,6 +29,7 @@ inline std::atomic<bool> is_enabled{false};
 inline bool enabled() { return is_enabled.load(std::memory_order_relaxed); }
 void enable(bool on);
 
+/// Nanoseconds on a clock that all processes of a host share.
 int64_t now_ns();
 void record(Event event);
 /// The events so far, in order of recording; clears them.
@@ -37,6 +38,7 @@ std::vector<Event> take_events();
 /// The Chrome JSON array elements ("ph":"X" ...) of one rank, comma-separated, without brackets.
 std::string to_chrome_json(const std::vector<Event>& events, int rank);
 
+/// Records an event that lasts as long as the object. `detail` is called only if tracing is on.
 class Scope {
  public:
   explicit Scope(const char* name, Track track = Track::compute) : range_(name, -1) {

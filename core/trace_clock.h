@@ -1,12 +1,12 @@
-// The clock of traces and waiting times (trace::now_ns) as a test sees it.
+// A test's access to the clock of traces and waiting times (trace::now_ns).
 #pragma once
 
 #include <cstdint>
 
 namespace tessera::trace {
 
-/// For tests: from now on this process's clock shows `ns` more, as that of a host which was started
-/// so much earlier. Of several calls the last counts.
+/// For tests: shifts this process's clock by `ns`, as if its host had been started so much earlier.
+/// A later call replaces the shift.
 void skew_clock(int64_t ns);
 
 }  // namespace tessera::trace

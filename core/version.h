@@ -1,9 +1,9 @@
-// The version of the library and its programs, as their --version and the header of a log have it.
+// The version of the library and its programs, as shown by --version and in the header of a log.
 #pragma once
 
 namespace tessera {
 
-/// Tessera's, "0.1.0".
+/// Tessera's version, such as "0.1.0".
 const char* version();
 
 }  // namespace tessera

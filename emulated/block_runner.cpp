@@ -59,7 +59,7 @@ void BlockRunner::prepare(const Launch& launch) {
   blockDim = launch.block;
   gridDim = launch.grid;
   if (launch.shared_bytes > 0) {
-    // Its own allocation in each launch, so that the address sanitizer knows its end.
+    // Shared memory is allocated for each launch, so that the address sanitizer knows its end.
     void* memory = nullptr;
     if (posix_memalign(&memory, 16, launch.shared_bytes) != 0) throw std::bad_alloc();
     shared_.reset(memory);
@@ -119,7 +119,8 @@ void BlockRunner::run_threads(Fiber& fiber) {
   while (begun_ < threads_.size() && !(waiting_first_ && any_ready())) {
     run_thread(threads_[arranged_[begun_++]], fiber);
   }
-  free_.push_back(&fiber);  // nobody takes it before the switch
+  // next_fiber() does not take this one: a thread is ready, or all threads have begun.
+  free_.push_back(&fiber);
   fiber.switch_to(next_fiber());
 }
 
@@ -233,7 +234,7 @@ void BlockRunner::note_failure(std::string_view message) {
 
 void BlockRunner::leave_block() {
   current_->fiber->switch_to(host_);
-  std::abort();  // nobody comes back to an abandoned block
+  std::abort();  // no fiber switches back to an abandoned block
 }
 
 std::string BlockRunner::position() const {

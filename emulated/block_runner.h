@@ -1,6 +1,6 @@
-// Runs the threads of one block after another on one OS thread: each until it waits for others or
-// ends. Threads that never wait share one stack; a thread that waits keeps the stack it is on, and
-// the next one gets another.
+// Runs the blocks of a launch one after another on one OS thread. A block's threads run in turn,
+// each until it waits for others or ends. Threads that never wait share one stack; a thread that
+// waits keeps the stack it is on, and the next one gets another.
 #pragma once
 
 #include <array>
@@ -18,19 +18,19 @@ namespace emulated {
 
 class BlockRunner {
  public:
-  /// That of the calling OS thread; null where no launch runs.
+  /// The runner whose launch runs on the calling OS thread; null if there is none.
   static BlockRunner* running();
 
   /// Runs a launch whose shape has been checked. Returns what went wrong, empty if nothing did.
   std::string run(const Launch& launch);
 
-  // What the running CUDA thread calls. These return when the others have come, or never, where
-  // they do not come: the launch is then over.
+  // The running CUDA thread calls these. They return once all other threads have arrived. If some
+  // never arrive, the launch fails and they do not return.
   void block_barrier(Site site);
   void warp_meeting(const char* name, unsigned mask, void* mine,
                     void (*compute)(void* const* lanes), Site site);
-  /// Says what the running thread does wrong; leave_block, in a statement of its own, then ends the
-  /// launch without the destructors of what the block's stacks hold.
+  /// Records what the running thread does wrong. leave_block, in a statement of its own, then ends
+  /// the launch without the destructors of objects on the block's stacks.
   void note_failure(std::string_view message);
   [[noreturn]] void leave_block();
 
@@ -43,8 +43,8 @@ class BlockRunner {
     unsigned number;
     uint3 index;
     State state;
-    unsigned mask;          // of a warp operation
-    const char* operation;  // that it waits in
+    unsigned mask;          // of the warp operation; 0: a barrier of the block
+    const char* operation;  // the operation that it waits in
     Site site;
     Fiber* fiber;
   };
@@ -57,7 +57,7 @@ class BlockRunner {
     void* lanes[32];
   };
   struct Warp {
-    unsigned existing;  // lanes, all but in the last warp
+    unsigned existing;  // mask of the lanes: all, but fewer in the last warp
     std::vector<Meeting> meetings;
   };
   struct Free {
@@ -91,25 +91,25 @@ class BlockRunner {
   std::unique_ptr<void, Free> shared_;
   std::string failure_;
 
-  std::vector<Thread> threads_;       // of the block, by number
+  std::vector<Thread> threads_;       // of the running block, by number
   std::vector<Warp> warps_;
   std::vector<uint16_t> arranged_;    // the threads in the order in which they begin
   size_t begun_ = 0;
   size_t ended_ = 0;
   bool waiting_first_ = true;
   Thread* current_ = nullptr;
-  std::array<uint16_t, 1024> ready_{};  // a ring: what they waited for has come
+  std::array<uint16_t, 1024> ready_{};  // a ring of threads that can go on
   unsigned ready_begin_ = 0;
   unsigned ready_end_ = 0;
 
   size_t at_barrier_ = 0;
-  bool one_barrier_ = true;  // all of these at the same site
+  bool one_barrier_ = true;  // all threads there are at the same call site
   Site barrier_site_;
 
-  Fiber host_;  // the stack that launched
+  Fiber host_;  // the stack that called run()
   std::vector<std::unique_ptr<Fiber>> fibers_;
   std::vector<Fiber*> free_;
-  Fiber* started_ = nullptr;  // taken from free_, for fiber_main to know itself
+  Fiber* started_ = nullptr;  // the last one taken from free_, so that fiber_main finds its own
 };
 
 }  // namespace emulated

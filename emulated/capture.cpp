@@ -1,4 +1,5 @@
-// Stream capture, and graphs: the captured work in the order of its calls, which a launch does.
+// Stream capture and graphs. A graph has the captured work in the order of the calls, and a launch
+// runs it in that order.
 #include "emulated/capture.h"
 
 #include <fmt/format.h>
@@ -16,11 +17,11 @@ namespace emulated {
 
 namespace {
 
-/// Memory of a graph: at one address as long as the graph lives, in use from its allocation's node
-/// to its free's.
+/// Memory of a graph: it has one address as long as the graph lives, and is in use from its
+/// allocation node to its free node.
 struct Block {
   size_t bytes = 0;
-  bool in_use = false;  // where the capture, later a launch, has come to
+  bool in_use = false;  // at the current point of the capture, later of a launch
 };
 
 struct Nodes {
@@ -43,7 +44,7 @@ struct Nodes {
                                 in_use ? "not freed yet" : "not allocated"));
     }
     block.in_use = in_use;
-    // NaN, as all fresh memory; after the free too, so that a later use shows.
+    // Filled with NaN as all fresh memory is; after the free too, so that a later use shows.
     std::memset(address, 0xFF, block.bytes);
     return cudaSuccess;
   }
@@ -64,8 +65,8 @@ namespace {
 
 using Shared = std::shared_ptr<Capture>;
 
-// All captures that have not ended, by their streams. Never destroyed: what is of static lifetime
-// may still make calls after main.
+// All captures that have not ended, by their streams. Never destroyed, because objects of static
+// lifetime may still make calls after main.
 struct Captures {
   std::mutex mutex;
   std::map<cudaStream_t, Shared> by_stream;
@@ -94,13 +95,13 @@ void end(const Shared& capture) {
   for (auto& [address, block] : capture->nodes->blocks) block.in_use = false;
 }
 
-/// Whether all work of the capture comes before the point that its first stream has come to.
+/// True if all work of the capture comes before the point that its first stream has reached.
 bool joined(const Capture& capture) {
   const Clock& known = capture.streams.at(capture.origin);
   return std::all_of(capture.streams.begin(), capture.streams.end(), [&](const auto& entry) {
     const auto& [stream, clock] = entry;
     const auto own = clock.find(stream);
-    if (own == clock.end()) return true;  // it has done nothing
+    if (own == clock.end()) return true;  // no work was captured on it
     const auto seen = known.find(stream);
     return seen != known.end() && seen->second >= own->second;
   });
@@ -182,7 +183,7 @@ cudaError_t capture_allocation(void** pointer, size_t bytes, cudaStream_t stream
   const std::shared_ptr<Nodes> nodes = capture_of(stream)->nodes;
   if (const auto error = allocate_graph_memory(pointer, bytes); error != cudaSuccess) return error;
   nodes->blocks[*pointer] = {bytes, true};
-  // Not the graph itself: it would hold on to its own work.
+  // A plain pointer: a shared one in the graph's own work would keep the graph alive for ever.
   return enqueue(stream, [nodes = nodes.get(), address = *pointer] {
     return nodes->use(address, true);
   });
@@ -241,7 +242,7 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
                        "the capture was begun on another stream");
   }
   end(capture);
-  // Events of the capture live on, its memory does not.
+  // Events may keep the capture alive, but not its nodes and their memory.
   auto nodes = std::exchange(capture->nodes, nullptr);
   if (capture->invalid) {
     return failed(cudaErrorStreamCaptureInvalidated, "an earlier call has broken the capture");
@@ -297,4 +298,4 @@ cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
   return cudaSuccess;
 }
 
-cudaError_t cudaDeviceGraphMemTrim(int) { return cudaSuccess; }  // a graph keeps what it has
+cudaError_t cudaDeviceGraphMemTrim(int) { return cudaSuccess; }  // a graph keeps its memory

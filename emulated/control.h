@@ -1,4 +1,4 @@
-// What tests may ask of emulated CUDA beyond CUDA's own calls.
+// Controls of emulated CUDA for tests, beyond CUDA's own calls.
 #pragma once
 
 #include <cstddef>
@@ -17,16 +17,17 @@ namespace emulated {
 void set_order_seed(uint64_t seed);
 uint64_t order_seed();
 
-/// Number of devices, 0 to 64; -1 for that of the environment's TESSERA_EMULATED_DEVICES, else 1.
+/// Sets the number of devices, 0 to 64. -1 stands for the environment's TESSERA_EMULATED_DEVICES,
+/// or 1 if that is not set.
 void set_device_count(int count);
 
-/// Memory of each device; allocations beyond it fail. 16 GiB to begin with.
+/// Sets the memory of each device, at first 16 GiB; allocations beyond it fail.
 void set_device_memory(size_t bytes);
 
 /// Bytes of device memory in use, managed and pool memory included, over all devices.
 size_t device_bytes_in_use();
 
-/// What the calling OS thread's last failed call found wrong; empty before the first.
+/// Why the calling OS thread's last failed call failed; empty before the first.
 std::string last_failure();
 
 /// While on, cuDNN proposes a convolution's algorithms in the opposite order.
@@ -37,18 +38,18 @@ struct NvtxRange {
   std::string domain;
   std::string message;
   int64_t payload = -1;  // -1: none
-  int depth = 0;         // of the ranges around it, on its thread
+  int depth = 0;         // the number of ranges around it on its thread
 };
-/// While on, ranges are kept as they are closed.
+/// While on, ranges are recorded when they are closed.
 void keep_nvtx_ranges(bool on);
-/// Those kept so far, in order of closing; forgets them.
+/// Returns the ranges recorded so far, in order of closing, and clears the record.
 std::vector<NvtxRange> take_nvtx_ranges();
 
-/// While on, what is given to streams outside of captures is counted: kernels, products,
-/// convolutions, copies, fills, host functions and graphs, each as one.
+/// While on, counts the operations that are given to streams outside of captures: kernels,
+/// products, convolutions, copies, fills, host functions and graphs, each as one.
 void count_launches(bool on);
-/// The numbers so far, by the NVTX ranges that were open on the calling thread, from the outermost
-/// on: "backward/linear"; forgets them.
+/// Returns the counts so far and clears them. The keys are the NVTX ranges that were open on the
+/// calling thread, from the outermost on: "backward/linear".
 std::map<std::string, int64_t> take_launches();
 
 }  // namespace emulated

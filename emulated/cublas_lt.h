@@ -1,5 +1,6 @@
-// What emulated/cublas_lt.cpp hands to the arithmetic in emulated/cublas_lt_product.cpp: a product
-// whose description was found consistent, and where its matrices lie. Column-major, as the library.
+// The products that emulated/cublas_lt.cpp passes to the arithmetic in
+// emulated/cublas_lt_product.cpp: consistent descriptions, and the addresses of the matrices.
+// Column-major, as in the library.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +9,7 @@
 
 namespace emulated::cublas_lt {
 
-/// In a cublasLtMatrixLayoutOpaque_t.
+/// The contents of a cublasLtMatrixLayoutOpaque_t.
 struct Layout {
   static constexpr uint64_t expected_mark = 0x6C61796F7574;
   uint64_t mark = expected_mark;
@@ -16,13 +17,13 @@ struct Layout {
   int32_t batch = 1;
   int64_t rows = 0;
   int64_t columns = 0;
-  int64_t stride = 0;  // of columns
+  int64_t stride = 0;  // between columns
   int64_t batch_stride = 0;
 
   bool operator==(const Layout&) const = default;
 };
 
-/// In a cublasLtMatmulDescOpaque_t.
+/// The contents of a cublasLtMatmulDescOpaque_t.
 struct Operation {
   static constexpr uint64_t expected_mark = 0x6F706572;
   uint64_t mark = expected_mark;
@@ -45,8 +46,8 @@ struct Addresses {
   void* d;
 };
 
-/// D = alpha op(A) op(B) + beta C and the epilogue. C is not read where beta is 0. Sums over k are
-/// those of `splits` parts, added in order.
+/// D = alpha op(A) op(B) + beta C and the epilogue. C is not read if beta is 0. k is divided into
+/// `splits` parts, whose sums are added in order.
 void compute(const Problem& problem, const Addresses& addresses, int64_t splits, float alpha,
              float beta);
 

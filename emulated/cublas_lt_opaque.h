@@ -1,5 +1,5 @@
-// How the emulated cuBLASLt's calls report errors, and what is in the memory that callers see as
-// opaque. Memory that was never initialised has another mark.
+// How the emulated cuBLASLt's calls report errors, and the contents of the descriptors, which are
+// opaque to callers. All of them begin with a mark, which uninitialised memory does not have.
 #pragma once
 
 #include <cstdint>
@@ -50,10 +50,10 @@ struct Preference {
 struct Algorithm {
   static constexpr uint64_t expected_mark = 0x616C676F;
   uint64_t mark = expected_mark;
-  uint64_t problem = 0;  // a hash of what it was proposed for
+  uint64_t problem = 0;  // a hash of the product that it was proposed for
   uint64_t workspace_bytes = 0;
   uint32_t alignment[4] = {};
-  int32_t splits = 1;  // of k
+  int32_t splits = 1;  // the number of parts of k
   uint32_t reduction = CUBLASLT_REDUCTION_SCHEME_NONE;
 };
 

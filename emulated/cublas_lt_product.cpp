@@ -44,11 +44,11 @@ std::vector<float> widened(const void* data, const Layout& x, int64_t matrix, in
 }
 
 // The sums of a tile stay in the first-level cache, and each element of A that is read serves all
-// of the tile's columns. Long sums are added in parts, as a GPU does that splits k: one f32 sum
-// over 100,000 terms would miss what the tests ask for.
+// of the tile's columns. Long sums are added in parts, as by a GPU that splits k: one f32 sum over
+// 100,000 terms would exceed the tolerance of the tests.
 constexpr int64_t tile_rows = 512;
 constexpr int64_t tile_columns = 4;
-constexpr int64_t most_terms = 4096;  // of a part
+constexpr int64_t most_terms = 4096;  // per part
 using Tile = float[tile_columns][tile_rows];
 
 /// Part of a packed matrix, columns `stride` apart.
@@ -74,7 +74,7 @@ void sum_tile(Tile& sums, Packed a, Packed b, int64_t rows, int64_t columns, int
   }
 }
 
-/// The same for any number of terms, in parts of `part_terms`.
+/// Like sum_tile, but for any number of terms, which are summed in parts of `part_terms`.
 void sum_parts(Tile& sums, Packed a, Packed b, int64_t rows, int64_t columns, int64_t terms,
                int64_t part_terms) {
   sum_tile(sums, a, b, rows, columns, std::min(part_terms, terms));
@@ -88,11 +88,11 @@ void sum_parts(Tile& sums, Packed a, Packed b, int64_t rows, int64_t columns, in
   }
 }
 
-/// Elements of one column of D, one after the other: what a sum becomes, and where.
+/// Consecutive elements of one column of D: turns their sums into results and stores them.
 template <class T>
 struct Column {
-  const T* c;     // null where beta is 0
-  const T* bias;  // null where there is none
+  const T* c;     // null if beta is 0
+  const T* bias;  // null if there is none
   T* d;
   float alpha, beta;
 

@@ -101,7 +101,7 @@ Problem problem_of(Pass pass, const cudnnTensorDescriptor_t x, const cudnnFilter
   return p;
 }
 
-/// The algorithm of every pass that most convolutions have, and the one that all have.
+/// Each pass has two algorithms: this one is for most convolutions, the other one for all.
 constexpr int usual_algorithm = 1;
 int other_algorithm(Pass pass) { return pass == Pass::forward ? 0 : 5; }
 
@@ -113,7 +113,7 @@ bool has_algorithm(const Problem& p, int algorithm) {
   return (algorithm == usual_algorithm && !unusual) || algorithm == other_algorithm(p.pass);
 }
 
-/// Throws where a call may not name this algorithm.
+/// Throws if a call may not use this algorithm.
 void check_algorithm(const Problem& p, int algorithm) {
   const int math = p.convolution.math;
   demand(p.x.type != CUDNN_DATA_FLOAT || math == CUDNN_FMA_MATH,
@@ -126,7 +126,7 @@ void check_algorithm(const Problem& p, int algorithm) {
   }
 }
 
-/// None for some convolutions, and different from pass to pass and by algorithm.
+/// The size is 0 for some convolutions, and differs by pass and by algorithm.
 size_t workspace_bytes(const Problem& p, int algorithm) {
   if (p.w.h * p.w.w == 1 && p.pass == Pass::forward) return 0;
   return static_cast<size_t>(4096 * (1 + static_cast<int>(p.pass)) + 16 * (p.x.c % 7) +

@@ -1,12 +1,12 @@
-// What emulated/cudnn.cpp hands to the arithmetic in emulated/cudnn_convolution.cpp: a convolution
-// whose description was found consistent, and where its memory lies.
+// The convolutions that emulated/cudnn.cpp passes to the arithmetic in
+// emulated/cudnn_convolution.cpp: consistent descriptions, and the addresses of the tensors.
 #pragma once
 
 #include <cstdint>
 
 #include <cudnn.h>
 
-// What descriptors point to.
+// The structs that descriptors point to.
 
 struct cudnnTensorStruct {
   bool is_set = false;
@@ -15,7 +15,7 @@ struct cudnnTensorStruct {
 
   int64_t elements() const { return n * c * h * w; }
 };
-struct cudnnFilterStruct : cudnnTensorStruct {};  // k is n
+struct cudnnFilterStruct : cudnnTensorStruct {};  // n is the number of filters
 
 struct cudnnConvolutionStruct {
   bool is_set = false;
@@ -39,11 +39,11 @@ struct Problem {
 };
 
 struct Addresses {
-  const void *x, *w, *y;  // of the result too
+  const void *x, *w, *y;  // one of them is the result
   void* result;
 };
 
-/// result = alpha (the sum of products) + beta result, which is not read where beta is 0.
+/// result = alpha (the sum of products) + beta result. The old result is not read if beta is 0.
 void compute(const Problem& problem, const Addresses& at, float alpha, float beta);
 
 }  // namespace emulated::cudnn

@@ -32,13 +32,14 @@ std::vector<float> widened(const void* data, const cudnnTensorStruct& desc) {
   return result;
 }
 
-/// Calls body(x, w, y) with the places of each element of y, and of the channels of a pixel and of
-/// a filter that it is a sum of products of.
+/// Calls body(x, w, y) for each element of y and each tap of its filter, with three offsets: that
+/// of the input channels of a pixel in x, that of the filter's channels in w, and that of the
+/// element in y, which sums the products of these channels.
 template <class Body>
 void for_each_product(const Problem& p, Body&& body) {
   const auto& [is_set, pad_h, pad_w, stride_h, stride_w, dilation_h, dilation_w, groups, math] =
       p.convolution;
-  const int64_t filters = p.y.c / groups;  // of a group
+  const int64_t filters = p.y.c / groups;  // per group
   for (int64_t pixel = 0; pixel < p.y.n * p.y.h * p.y.w; ++pixel) {
     const int64_t n = pixel / p.y.w / p.y.h;
     const int64_t top = pixel / p.y.w % p.y.h * stride_h - pad_h;

@@ -1,5 +1,6 @@
-// Errors, and devices with their properties. Their numbers are those of a GPU of compute capability
-// 9.0, but for few multiprocessors: loops over a grid of that size then take several turns.
+// Errors, and devices with their properties. The properties are those of a GPU of compute
+// capability 9.0, but with few multiprocessors, so that loops over a grid of that size take several
+// turns.
 #include <fmt/format.h>
 
 #include <atomic>
@@ -73,19 +74,19 @@ const Known& find(cudaError_t error) {
   return known[std::size(known) - 1];
 }
 
-// Without a destructor: what is freed after main may still fail.
+// Has no destructor, because a free after main may still fail and be recorded here.
 struct LastError {
-  cudaError_t error;      // until cudaGetLastError
-  cudaError_t explained;  // by the text, which stays
+  cudaError_t error;      // cleared by cudaGetLastError
+  cudaError_t explained;  // the error that `text` explains; never cleared
   char text[2048];        // the error's sentence and the reason
-  size_t reason;          // where it begins
+  size_t reason;          // the offset at which the reason begins
 };
 constinit thread_local LastError last{};
 constinit thread_local int device_of_thread = 0;
 
 std::atomic<int> set_count{-1};
 
-/// A number of the environment's.
+/// A number from an environment variable; `initial` if that is not set.
 int number_of(const char* variable, int initial, int least, int most) {
   const char* const text = std::getenv(variable);
   if (text == nullptr || *text == '\0') return initial;

@@ -1,4 +1,5 @@
-// What device code calls, and what warp operations compute when all their lanes have come.
+// The functions that device code calls, and what warp operations compute once all lanes have
+// arrived.
 #include <fmt/format.h>
 
 #include <bit>
@@ -48,8 +49,8 @@ void ballot_lanes(void* const* lanes) {
   }
 }
 
-// The lane that `lane` reads from; its own where the other one lies outside its segment of `width`
-// lanes, as PTX defines shfl.
+// The lane that `lane` reads from. It is `lane` itself if the other one is outside its segment of
+// `width` lanes, as PTX defines shfl.
 int source_lane(Shuffle kind, int lane, int argument, int width) {
   const int first = lane & ~(width - 1);
   const int last = first + width - 1;

@@ -1,4 +1,4 @@
-// How a runtime call says what it found wrong.
+// How runtime calls report errors.
 #pragma once
 
 #include <string>
@@ -7,17 +7,17 @@
 
 namespace emulated {
 
-/// Makes `error` the calling OS thread's last one, with the reason that cudaGetErrorString gives,
-/// and returns it.
+/// Makes `error` the calling OS thread's last one, with `why` as the reason that cudaGetErrorString
+/// gives, and returns it.
 cudaError_t failed(cudaError_t error, const std::string& why);
 
-/// Of the calling OS thread.
+/// The device that the calling OS thread has set.
 int current_device();
 int device_count();
 
-/// Success for a stream that exists, which the null stream does.
+/// Returns cudaSuccess if the stream exists, as the null stream always does.
 cudaError_t check_stream(cudaStream_t stream, const char* call);
-/// It must also have been created on that device.
+/// Like check_stream, and the stream must have been created on `device`.
 cudaError_t check_stream_of(int device, cudaStream_t stream, const char* call);
 
 }  // namespace emulated

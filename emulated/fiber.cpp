@@ -19,19 +19,19 @@ namespace emulated {
 
 namespace {
 
-// Room for a kernel's registers, which the sanitizers' frames multiply; only touched pages exist.
+// Large enough for a kernel's frames, which sanitizers multiply. Only touched pages take memory.
 constexpr size_t stack_bytes = 256 << 10;
 
-// Who left, and for whom, while a switch is under way.
+// During a switch: the fiber that is left, and the one that is entered.
 constinit thread_local Fiber* departing = nullptr;
 constinit thread_local Fiber* arriving = nullptr;
 
 }  // namespace
 
 #if defined(__x86_64__)
-// emulated_switch_stacks(void** from, void* to): saves what a function must keep for its caller
-// on the running stack, and takes it from the other one. Vector registers are the caller's affair.
-// swapcontext does the same with two system calls.
+// emulated_switch_stacks(void** from, void* to): saves the callee-saved registers on the running
+// stack, and restores those of the other one. Vector registers are caller-saved. swapcontext does
+// the same with two system calls.
 extern "C" void emulated_switch_stacks(void** from, void* to);
 asm(R"(
   .pushsection .text
@@ -67,7 +67,7 @@ Fiber::Fiber(void (*entry)(), int number) : entry_(entry) {
                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK | MAP_NORESERVE, -1, 0);
   if (mapping == MAP_FAILED) throw std::bad_alloc();
   mapping_ = static_cast<char*>(mapping);
-  mprotect(mapping_, page, PROT_NONE);  // an overflow ends the program instead of another stack
+  mprotect(mapping_, page, PROT_NONE);  // an overflow faults, and overwrites no other stack
   low_ = mapping_ + page;
   bytes_ = stack_bytes;
   offset_ = static_cast<size_t>(number % 32) * 256;
@@ -87,13 +87,13 @@ Fiber::~Fiber() {
 
 void Fiber::restart() {
 #if defined(__SANITIZE_ADDRESS__)
-  __asan_unpoison_memory_region(low_, bytes_);  // frames that were left have no end of their own
+  __asan_unpoison_memory_region(low_, bytes_);  // abandoned frames never clear their own
   fake_stack_ = nullptr;
 #endif
   char* const low = mapping_ + (static_cast<const char*>(low_) - mapping_);
 #if defined(__x86_64__)
-  // As if start() had been called from nowhere, by a call that left the stack 8 bytes beyond a
-  // multiple of 16, and had then switched away with six registers saved.
+  // Lays out the stack as if start() had been called, by a call that left the stack pointer 8 bytes
+  // off a multiple of 16, and had then switched away with six registers saved.
   auto* const top = reinterpret_cast<uintptr_t*>(low + bytes_ - offset_);
   top[-1] = 0;  // return address of start()
   top[-2] = reinterpret_cast<uintptr_t>(&Fiber::start);
@@ -136,7 +136,8 @@ void Fiber::switch_to(Fiber& to) {
 
 void Fiber::arrive() {
 #if defined(__SANITIZE_ADDRESS__)
-  // What was left tells its bounds, which of an OS thread's own stack nobody else knows.
+  // Stores the bounds of the stack that was left. For an OS thread's own stack there is no other
+  // way to learn them.
   __sanitizer_finish_switch_fiber(fake_stack_, &departing->low_, &departing->bytes_);
 #endif
 }

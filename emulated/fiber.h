@@ -1,5 +1,5 @@
-// Stacks that one OS thread switches between without the system's help: a CUDA thread that waits
-// keeps its own.
+// Fibers: stacks that one OS thread switches between in user space. A CUDA thread that waits keeps
+// its stack.
 #pragma once
 
 #include <cstddef>
@@ -12,10 +12,11 @@ namespace emulated {
 
 class Fiber {
  public:
-  /// The stack that the calling OS thread came with.
+  /// The calling OS thread's own stack.
   Fiber() = default;
-  /// A stack on which `entry` starts at the first switch to it, and from which it never returns.
-  /// `number` tells fibers apart: their tops must not share the same lines of the cache.
+  /// A new stack. `entry` starts on it at the first switch to this fiber, and must never return.
+  /// `number` shifts the top of the stack, so that the tops of many fibers do not share cache
+  /// lines.
   Fiber(void (*entry)(), int number);
   ~Fiber();
   Fiber(const Fiber&) = delete;
@@ -24,7 +25,7 @@ class Fiber {
   /// Leaves this fiber, which must be the running one, for `to`; returns when it is switched to.
   void switch_to(Fiber& to);
 
-  /// Forgets what a fiber that does not run was doing: its entry starts anew.
+  /// Discards the frames of a fiber that is not running: its entry starts anew.
   void restart();
 
  private:
@@ -32,8 +33,8 @@ class Fiber {
   void arrive();
 
   void (*entry_)() = nullptr;
-  char* mapping_ = nullptr;    // begins with a page that cannot be touched
-  const void* low_ = nullptr;  // of the stack, for the address sanitizer
+  char* mapping_ = nullptr;    // begins with a guard page
+  const void* low_ = nullptr;  // lower end of the stack, for the address sanitizer
   size_t bytes_ = 0;
   size_t offset_ = 0;  // of the first frame below the top
   void* fake_stack_ = nullptr;

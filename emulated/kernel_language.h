@@ -1,5 +1,5 @@
-// The words that kernels are written in: qualifiers, vector types, indices, barriers, warp
-// operations, atomics. Reached through <cuda_runtime.h>, whose emulated twin says what is covered.
+// The language of kernels: qualifiers, vector types, indices, barriers, warp operations, atomics.
+// Included by the emulated <cuda_runtime.h>, which says what is covered.
 #pragma once
 
 #include <atomic>
@@ -18,8 +18,8 @@
 #define __forceinline__ inline __attribute__((always_inline))
 #define __launch_bounds__(...)
 #define __grid_constant__
-// One block runs at a time on an OS thread, so one copy an OS thread is one a block. An `alignas`
-// must stand in front of it.
+// An OS thread runs one block at a time, so a variable per OS thread is one per block. An `alignas`
+// must come before it.
 #define __shared__ static thread_local
 
 struct uint3 {
@@ -57,8 +57,8 @@ struct dim3 {
   constexpr operator uint3() const { return {x, y, z}; }
 };
 
-// Of the CUDA thread that runs on the calling OS thread. Without `constinit` each access would ask
-// whether they are initialised yet.
+// The indices of the CUDA thread that runs on the calling OS thread. Without `constinit` each
+// access would first check if they are initialised.
 extern constinit thread_local uint3 threadIdx;
 extern constinit thread_local uint3 blockIdx;
 extern constinit thread_local dim3 blockDim;
@@ -85,7 +85,7 @@ void block_barrier(Site site);
 void warp_meeting(const char* name, unsigned mask, void* mine, void (*compute)(void* const* lanes),
                   Site site);
 
-/// An operation of a whole warp, on a struct of operands and results that each lane brings:
+/// An operation of a whole warp, on a struct of operands and results that each lane passes:
 ///
 ///   struct Sum { float value; float total; };
 ///   inline void sum_lanes(Sum* const* lanes) { ... }             // lanes[0] ... lanes[31]
@@ -107,7 +107,7 @@ void warp_operation(const char* name, Lane& mine, Site site = Site::current()) {
 
 enum class Shuffle { index, up, down, butterfly };
 
-/// The value that another lane gave, as bits; all ones where that lane takes no part.
+/// The value that another lane gave, as bits; all ones if that lane does not take part.
 uint64_t shuffle(Shuffle kind, unsigned mask, uint64_t bits, int argument, int width, Site site);
 
 template <class T>
@@ -122,7 +122,7 @@ T shuffle_value(Shuffle kind, unsigned mask, T value, int argument, int width, S
   return value;
 }
 
-/// Bit i: whether lane i is in the mask and gave true.
+/// Bit i is set if lane i is in the mask and its predicate is true.
 unsigned ballot(const char* name, unsigned mask, bool predicate, Site site);
 
 template <class T>
@@ -177,8 +177,8 @@ inline int __all_sync(unsigned mask, int predicate,
 inline void __threadfence() { std::atomic_thread_fence(std::memory_order_seq_cst); }
 inline void __threadfence_block() { __threadfence(); }
 
-// Atomics return the value before. There is none for floating point: the order of its additions
-// would change the bits from run to run.
+// Atomics return the old value. There are none for floating point, because the order of the
+// additions would change the bits from run to run.
 template <emulated::Counted T>
 T atomicAdd(T* address, std::type_identity_t<T> value) {
   return std::atomic_ref<T>(*address).fetch_add(value);

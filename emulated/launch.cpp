@@ -1,4 +1,4 @@
-// Launches: whether a GPU could run them, and then every block on the calling OS thread.
+// Launches: checks that a GPU could run them, then runs every block on the calling OS thread.
 #include <fmt/format.h>
 
 #include <cstdio>
@@ -14,7 +14,8 @@ namespace emulated {
 
 namespace {
 
-// What kernels have been allowed, beyond the 48 KiB that need no asking.
+// The dynamic shared memory that cudaFuncSetAttribute has allowed each kernel. 48 KiB are allowed
+// to all.
 class SharedLimits {
  public:
   void set(const void* kernel, size_t bytes) {

@@ -1,5 +1,5 @@
-// Device, managed and pinned memory: each block an allocation of its own, so that the address
-// sanitizer knows its ends, filled with NaN, and known to the checks of copies and frees.
+// Device, managed and pinned memory. Each block is an allocation of its own, so that the address
+// sanitizer knows its ends; it is filled with NaN, and recorded for the checks of copies and frees.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -96,7 +96,7 @@ class Memory {
     return cudaSuccess;
   }
 
-  /// The block around an address; none for memory of the host's own.
+  /// The block that contains an address; none for memory that CUDA did not allocate.
   std::optional<std::pair<const char*, Block>> around(const void* address) {
     const std::lock_guard lock(mutex_);
     const auto* const byte = static_cast<const char*>(address);
@@ -131,7 +131,7 @@ class Memory {
   }
 
  private:
-  static constexpr size_t alignment = 256;  // the least that CUDA promises
+  static constexpr size_t alignment = 256;  // the least that CUDA guarantees
 
   std::mutex mutex_;
   std::map<const char*, Block> blocks_;
@@ -139,13 +139,14 @@ class Memory {
   size_t total_ = size_t{16} << 30;
 };
 
-// Never destroyed: what is of static lifetime gives its memory back after main.
+// Never destroyed, because objects of static lifetime free their memory after main.
 Memory& memory() {
   static auto& one = *new Memory;
   return one;
 }
 
-// One end of a copy: that it lies in one block, or is the host's where the kind allows that.
+// Checks one end of a copy: it must lie in one block, or in the host's memory if the kind allows
+// that.
 cudaError_t check_end(const char* call, const void* address, size_t bytes, bool on_device) {
   const auto found = memory().around(address);
   if (!found) {
@@ -181,7 +182,7 @@ cudaError_t copy(const char* call, void* to, const void* from, size_t bytes, cud
   if (a < b + bytes && b < a + bytes) {
     return failed(cudaErrorInvalidValue, fmt::format("{}: the two ends overlap", call));
   }
-  // A graph cannot copy pageable memory, which takes the host's help.
+  // A graph cannot copy pageable memory, because that needs the host's help.
   if (!memory().around(to) || !memory().around(from)) {
     const auto error = check_not_captured(stream, "a copy of pageable memory");
     if (error != cudaSuccess) return error;
@@ -205,7 +206,7 @@ cudaError_t set(const char* call, void* to, int value, size_t bytes, cudaStream_
   });
 }
 
-// A device's pool is a handle alone: its number, from 1 on.
+// A device's pool is just a handle: the device's number plus 1.
 cudaError_t find_pool(const char* call, cudaMemPool_t pool, int* device) {
   *device = static_cast<int>(reinterpret_cast<uintptr_t>(pool)) - 1;
   if (0 <= *device && *device < device_count()) return cudaSuccess;
@@ -273,7 +274,7 @@ std::mutex registered_mutex;
 std::set<void*> registered;
 }  // namespace
 
-// Copies are no faster for it here: only that the calls come in pairs is checked.
+// Registered memory is not copied faster here; only the pairing of the calls is checked.
 cudaError_t cudaHostRegister(void* pointer, size_t bytes, unsigned) {
   if (pointer == nullptr || bytes == 0) {
     return failed(cudaErrorInvalidValue, "cudaHostRegister: no memory");
@@ -349,7 +350,7 @@ cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t pool, cudaMemPoolAttr attribut
   if (const auto error = find_pool(__func__, pool, &device); error != cudaSuccess) return error;
   const bool peak =
       attribute == cudaMemPoolAttrReservedMemHigh || attribute == cudaMemPoolAttrUsedMemHigh;
-  if (!peak) return cudaSuccess;  // how freed memory is kept and found again
+  if (!peak) return cudaSuccess;  // attributes of the reuse of memory have no effect here
   if (*static_cast<const uint64_t*>(value) != 0) {
     return failed(cudaErrorInvalidValue, fmt::format("{}: a peak can be set to 0 alone", __func__));
   }

@@ -33,10 +33,11 @@ std::atomic<uint64_t>& current_seed() {
   return seed;
 }
 
-// How often a seed was set: each OS thread then counts its launches anew.
+// The number of times that a seed was set. When it changes, each OS thread counts its launches
+// anew.
 std::atomic<uint64_t> settings{0};
 
-// A bijection of 64 bits that spreads each of them over all (Steele and others, SplitMix).
+// A bijection of 64-bit numbers that spreads each bit over all bits (Steele and others, SplitMix).
 uint64_t mixed(uint64_t x) {
   x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
   x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
@@ -81,7 +82,7 @@ void Order::arrange(std::vector<uint16_t>& order) {
     return;
   }
   for (size_t i = size; i > 1; --i) {
-    // The high bits of a product are a number below i as good as a remainder's, and cheaper.
+    // The high bits of a product are as good a number below i as a remainder, and cheaper.
     const auto j = static_cast<size_t>((next() >> 32) * i >> 32);
     std::swap(order[i - 1], order[j]);
   }

@@ -1,4 +1,4 @@
-// In which order a launch's blocks and threads run. emulated/control.h says what a seed means.
+// The order in which a launch's blocks and threads run. emulated/control.h says what a seed means.
 #pragma once
 
 #include <cstdint>
@@ -9,22 +9,25 @@ namespace emulated {
 class Order {
  public:
   Order() = default;  // ascending
-  /// Of a launch that starts with this seed, the calling OS thread's nth since the seed was set.
+  /// The order of the calling OS thread's next launch. It follows from the seed and from the number
+  /// of the thread's launches since the seed was set.
   static Order of_next_launch();
 
   bool shuffled() const { return seed_ > 1; }
 
-  /// The block, out of `blocks`, that runs as number i. `prepare_blocks` comes first.
+  /// After prepare_blocks, block(i) is the block, out of `blocks`, that runs as number i.
   void prepare_blocks(uint64_t blocks);
   uint64_t block(uint64_t i) const { return (first_ + i % blocks_ * stride_) % blocks_; }
 
-  /// Fills `order` with 0 ... size - 1 as the seed wants it. A shuffled one changes with each call.
+  /// Fills `order` with 0 ... size - 1 in the order of the seed. A shuffled order differs in each
+  /// call.
   void arrange(std::vector<uint16_t>& order);
 
-  /// Whether threads that may go on do so before threads that have not begun.
+  /// True if threads that can go on do so before threads that have not begun.
   bool waiting_first() { return !shuffled() || (next() & 1) != 0; }
 
-  /// The lane that goes on as number i after a warp has met; a permutation by first and odd step.
+  /// The order in which lanes go on after a warp operation: lanes[i] is number i. It is a
+  /// permutation, because the step is odd.
   struct Lanes {
     unsigned first;
     unsigned step;

@@ -1,7 +1,8 @@
-// The runtime calls in use, with the real header's names, values and signatures. Each call does
-// all of its work before it returns, but on a captured stream. Stricter than the real runtime: a
-// block is freed by the call that belongs to its allocation, a copy must lie inside the allocations
-// that it touches and must not overlap itself, and kernels are not launched from kernels.
+// The runtime calls in use, with the real header's names, values and signatures. Each call does all
+// of its work before it returns, except on a captured stream. Stricter than the real runtime: a
+// block must be freed by the call that belongs to its allocation, a copy must lie inside the
+// allocations that it touches and must not overlap itself, and kernels must not be launched from
+// kernels.
 #pragma once
 
 #include <memory>
@@ -41,14 +42,14 @@ enum cudaError_t {
   cudaErrorUnknown = 999,
 };
 
-/// With the reason behind it where `error` is the calling thread's last one.
+/// Includes the reason if `error` is the calling thread's last one.
 const char* cudaGetErrorString(cudaError_t error);
 const char* cudaGetErrorName(cudaError_t error);
 cudaError_t cudaGetLastError();
 cudaError_t cudaPeekAtLastError();
 
-// Devices. There is one unless the environment's TESSERA_EMULATED_DEVICES says otherwise, with
-// three multiprocessors, or TESSERA_EMULATED_MULTIPROCESSORS.
+// Devices. There is one, with three multiprocessors, unless TESSERA_EMULATED_DEVICES or
+// TESSERA_EMULATED_MULTIPROCESSORS of the environment says otherwise.
 
 struct cudaDeviceProp {
   char name[256];
@@ -126,12 +127,12 @@ inline constexpr unsigned cudaHostRegisterPortable = 1;
 
 cudaError_t cudaMalloc(void** pointer, size_t bytes);
 cudaError_t cudaMallocManaged(void** pointer, size_t bytes, unsigned flags = cudaMemAttachGlobal);
-cudaError_t cudaFree(void* pointer);  // of either
+cudaError_t cudaFree(void* pointer);  // from cudaMalloc or cudaMallocManaged
 cudaError_t cudaMallocAsync(void** pointer, size_t bytes, cudaStream_t stream);
 cudaError_t cudaFreeAsync(void* pointer, cudaStream_t stream);
 cudaError_t cudaHostAlloc(void** pointer, size_t bytes, unsigned flags);
 cudaError_t cudaMallocHost(void** pointer, size_t bytes);
-cudaError_t cudaFreeHost(void* pointer);  // of either
+cudaError_t cudaFreeHost(void* pointer);  // from cudaHostAlloc or cudaMallocHost
 cudaError_t cudaHostRegister(void* pointer, size_t bytes, unsigned flags);
 cudaError_t cudaHostUnregister(void* pointer);
 cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind);
@@ -233,16 +234,16 @@ struct Launch {
   dim3 block;
   size_t shared_bytes;
   cudaStream_t stream;
-  void (*run_thread)(const void* call);  // of one CUDA thread
+  void (*run_thread)(const void* call);  // runs one CUDA thread
   const void* call;
-  std::shared_ptr<const void> (*kept)(const void* call);  // a copy, for a graph
+  std::shared_ptr<const void> (*kept)(const void* call);  // copies `call` for a graph
 };
 cudaError_t launch(const Launch& launch);
 cudaError_t set_function_attribute(const void* kernel, cudaFuncAttribute attribute, int value);
 
 inline constexpr size_t max_parameter_bytes = 32764;
 inline constexpr size_t default_shared_bytes = 48 << 10;
-inline constexpr size_t max_shared_bytes = 227 << 10;  // once cudaFuncSetAttribute has allowed it
+inline constexpr size_t max_shared_bytes = 227 << 10;  // if cudaFuncSetAttribute has allowed it
 
 }  // namespace emulated
 

@@ -1,5 +1,5 @@
-// Streams and events: but for captures work is done when its call returns, so what is left are
-// their lifetimes, their flags, and the time that an event was recorded.
+// Streams and events. Except in captures, work is done when its call returns, so only their
+// lifetimes, their flags, and the time at which an event was recorded matter.
 #include <fmt/format.h>
 
 #include <chrono>
@@ -47,7 +47,7 @@ class Handles {
   std::set<T*> handles_;
 };
 
-// Never destroyed: what is of static lifetime may still use them after main.
+// Never destroyed, because objects of static lifetime may still use them after main.
 Handles<CUstream_st>& streams() {
   static auto& handles = *new Handles<CUstream_st>;
   return handles;

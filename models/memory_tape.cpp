@@ -39,6 +39,7 @@ void MemoryTape::deliver(const Edge& edge, Memory gradient) {
   if (!slot) {
     slot = std::move(gradient);
   } else if (slot.use_count() > 1) {
+    // The first gradient has other holders, so the sum goes into memory of its own.
     slot = block(edge.bytes);
   }
 }
@@ -59,6 +60,7 @@ void MemoryTape::backward() {
         given.push_back(operation.in_place ? operation.kept[0] : block(input.bytes));
       }
     }
+    // As in autograd, these are freed before gradients are added, which may take memory.
     operation.kept.clear();
     outputs.clear();
     for (size_t i = 0; i < given.size(); ++i) deliver(operation.inputs[i], std::move(given[i]));

@@ -1,6 +1,6 @@
-// The memory that a model's operations take in a training step, before it runs. A formula walks
-// through the model as its code does, with values that have a size and no contents, and the tape
-// keeps the books: what is alive, and the most that ever was.
+// Predicts the memory that a model's operations take in a training step, before it runs. A function
+// goes through the model as its code does, with values that have a size but no contents. The tape
+// counts the bytes that are alive, and their peak.
 //
 //   MemoryTape tape(true);
 //   Value y = tape.empty(shape, dtype);                       // what an operation gives
@@ -8,7 +8,7 @@
 //   tape.backward();
 //   tape.peak();
 //
-// It shares nothing with the run: the rules of core/autograd.h are written here once more.
+// It shares no code with the run: it implements the memory rules of core/autograd.h once more.
 #pragma once
 
 #include <algorithm>
@@ -24,13 +24,13 @@
 
 namespace tessera::models {
 
-/// Bytes that are alive, and the most that ever were.
+/// Bytes that are alive now, and their peak.
 struct AliveBytes {
   int64_t now = 0;
   int64_t peak = 0;
 };
 
-/// The memory of a tensor, without contents: alive as long as someone holds it.
+/// The memory of a tensor, without contents. Its bytes are alive as long as this object.
 class MemoryBlock {
  public:
   MemoryBlock(AliveBytes& alive, int64_t bytes);
@@ -47,8 +47,8 @@ using Memory = std::shared_ptr<const MemoryBlock>;
 struct Value {
   Shape shape = {};
   DType dtype = DType::f32;
-  Memory memory = nullptr;  // none of an input that is not counted
-  int64_t producer = -1;    // the operation that made it, where its gradient is wanted
+  Memory memory = nullptr;  // nullptr for an input that is not counted
+  int64_t producer = -1;    // the operation that made it; -1: no gradient is wanted
   size_t output = 0;        // which of the operation's outputs it is
 
   int64_t bytes() const { return shape.elements() * dtype_size(dtype); }
@@ -65,28 +65,28 @@ class MemoryTape {
   Memory block(int64_t bytes) { return std::make_shared<const MemoryBlock>(alive_, bytes); }
   Value empty(const Shape& shape, DType dtype);
 
-  /// An input of an operation. Its gradient is memory of its own, or it is that of the output,
-  /// handed on.
+  /// An input of an operation. Its gradient has memory of its own or, if `handed_on`, is the
+  /// output's gradient itself.
   struct Input {
-    const Value* value;  // nullptr, or without a producer: no gradient
+    const Value* value;  // nullptr or without a producer: no gradient
     bool handed_on = false;
   };
-  /// Records an operation that gives `y`. It makes a node of the graph only where an input has a
-  /// gradient, or where it `has_parameters`.
+  /// Records an operation with output `y`, whose closure keeps `kept`. It becomes a node of the
+  /// graph only if an input gets a gradient or it `has_parameters`.
   void record(Value& y, std::vector<Memory> kept, std::initializer_list<Input> inputs,
               bool has_parameters = false) {
     record(std::span(&y, 1), std::move(kept), inputs, has_parameters);
   }
-  /// The same for an operation of several outputs.
+  /// Records an operation with several outputs.
   void record(std::span<Value> outputs, std::vector<Memory> kept,
               std::initializer_list<Input> inputs, bool has_parameters = false);
-  /// The gradient of the operation's one input is written over what it kept first.
+  /// The last operation writes the gradient of its one input over the first tensor that it kept.
   void write_gradient_in_place() {
     if (training_) operations_.back().in_place = true;
   }
 
-  /// From the last operation on. A gradient of two uses is added to the first of them, in place
-  /// where nobody else holds it.
+  /// Runs backward from the last operation on. Where a value has a second gradient, it is added to
+  /// the first one, in place if nothing else holds that.
   void backward();
 
   int64_t peak() const { return alive_.peak; }
@@ -99,17 +99,17 @@ class MemoryTape {
     bool handed_on;
   };
   struct Operation {
-    std::vector<Memory> kept;  // by its gradient's closure
-    std::vector<Edge> inputs;  // that get a gradient
+    std::vector<Memory> kept;  // held by its closure until that has run
+    std::vector<Edge> inputs;  // the inputs that get a gradient
     bool in_place = false;
-    int64_t bytes = 0;              // of its first output
-    std::vector<Memory> gradients;  // of its outputs
+    int64_t bytes = 0;              // bytes of its first output
+    std::vector<Memory> gradients;  // gradients of its outputs
   };
 
   void deliver(const Edge& edge, Memory gradient);
 
   bool training_;
-  AliveBytes alive_;  // before what counts there
+  AliveBytes alive_;  // declared first: memory in operations_ counts here until destroyed
   std::vector<Operation> operations_;
 };
 

@@ -1,5 +1,4 @@
-// The layers of convolutional networks. Images are (N, H, W, C); mathematics stands in
-// core/image_ops.h.
+// Layers of convolutional networks. Images are (N, H, W, C); core/image_ops.h has the operations.
 #pragma once
 
 #include <cstdint>
@@ -36,7 +35,7 @@ class BatchNorm2d : public Module {
   struct Options {
     float epsilon = 1e-5f;
     float momentum = 0.1f;
-    bool relu = false;  // of the result, the residual added
+    bool relu = false;  // applied to the result, after the residual is added
   };
   BatchNorm2d(int64_t channels, const Options& options);
   explicit BatchNorm2d(int64_t channels) : BatchNorm2d(channels, Options{}) {}

@@ -1,4 +1,4 @@
-// The layers: parameters and a forward, nothing else. Mathematics stands in core/ops.h.
+// The basic layers. Each has parameters and a forward, which calls an operation of core/ops.h.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,8 @@ class Linear : public Module {
     bool bias = true;
     WeightLayout layout = WeightLayout::out_in;
     Activation activation = Activation::none;
-    /// Default: uniform within 1 / sqrt(in), as torch.nn.Linear.
+    /// Default: weight and bias uniform within 1 / sqrt(in), as torch.nn.Linear. An initializer
+    /// given here draws the weight; the bias is then zero.
     std::optional<Initializer> initializer = std::nullopt;
   };
   Linear(int64_t in, int64_t out) : Linear(in, out, Options{}) {}
@@ -34,7 +35,7 @@ class Linear : public Module {
   ops::LinearOptions options_;
 };
 
-/// Rows of a table [entries, width].
+/// Looks up rows of a table [entries, width].
 class Embedding : public Module {
  public:
   Embedding(int64_t entries, int64_t width,
@@ -48,7 +49,7 @@ class LayerNorm : public Module {
  public:
   explicit LayerNorm(int64_t width, float epsilon = 1e-5f);
   Tensor forward(const Tensor& x) override;  // (..., width) -> the same
-  /// x + residual and its norm, in one operation.
+  /// Returns x + residual and the norm of that sum, computed in one operation.
   ops::ResidualNorm add_and_norm(const Tensor& x, const Tensor& residual);
 
   Parameter weight;
@@ -58,7 +59,8 @@ class LayerNorm : public Module {
   float epsilon_;
 };
 
-/// In training zeroes elements with the given probability. `layer` tells dropouts of a model apart.
+/// In training zeroes elements with the given probability. `layer` must differ between the dropouts
+/// of a model, so that each draws its own mask.
 class Dropout : public Module {
  public:
   Dropout(float probability, uint64_t layer);
@@ -74,7 +76,7 @@ class Gelu : public Module {
   Tensor forward(const Tensor& x) override { return ops::gelu(x); }
 };
 
-/// Modules of one input and one output, one after the other, named "0", "1", ...
+/// Runs modules of one input and one output one after the other. They are named "0", "1", ...
 class Sequential : public Module {
  public:
   template <class M, class... Args>

@@ -43,42 +43,43 @@ class Module {
   Module(const Module&) = delete;
   Module& operator=(const Module&) = delete;
 
-  /// For modules of one input and one output; throws for the others.
+  /// Overridden by modules with one input and one output; throws in other modules.
   virtual Tensor forward(const Tensor& x);
   Tensor operator()(const Tensor& x) { return forward(x); }
 
   /// Every parameter once, in order of registration.
   std::vector<NamedParameter> named_parameters() const;
   int64_t parameter_count() const;
-  /// What normalisations over the batch keep for evaluation, in order of registration.
+  /// The running statistics of all batch norms, in order of registration.
   std::vector<NamedStatistics> named_statistics() const;
 
-  /// Another element type for all parameters, before they have memory (see Parameter::set_dtype).
+  /// Sets the element type of all parameters, before they have memory (see Parameter::set_dtype).
   void to(DType dtype);
 
-  /// Training or evaluation, for this module and all below it; dropout and normalisation over the
-  /// batch are the difference.
+  /// Switches this module and all below it to training or to evaluation. Dropout and batch norms
+  /// behave differently in the two.
   void train(bool on = true);
   void eval() { train(false); }
   bool training() const { return training_; }
 
  protected:
+  /// Registers a parameter, and returns it.
   Parameter add(const std::string& name, const Parameter& parameter);
   void add(const std::string& name, Module& child);  // child must live as long as this
-  /// The statistics of this module itself; at most once.
+  /// Registers the running statistics of this module itself; at most once.
   void add(std::shared_ptr<RunningStatistics> statistics);
-  /// Begins a block: what is registered from here on, up to the next call, is used together, and
-  /// whoever keeps parameters elsewhere (ZeRO's stage 3) brings and drops them as one. Blocks count
-  /// from 0 over a whole model, in order of registration.
+  /// Begins a block. The parameters registered up to the next call are used together, so ZeRO stage
+  /// 3 gathers and frees them together. Blocks are numbered from 0 over the whole model, in order
+  /// of registration.
   void begin_block();
 
  private:
   struct Entry {
     std::string name;
     Parameter parameter;
-    Module* child = nullptr;  // with neither parameter nor child a block begins here
+    Module* child = nullptr;  // an entry with neither parameter nor child begins a block
   };
-  /// Appends every registration below, shared parameters once for each of their names.
+  /// Appends all registered parameters, a shared one once for each of its names.
   void collect(const std::string& prefix, int& block, std::vector<NamedParameter>& list) const;
   void collect(const std::string& prefix, std::vector<NamedStatistics>& list) const;
 
@@ -87,8 +88,8 @@ class Module {
   bool training_ = true;
 };
 
-/// Allocates and initialises a model's parameters on `device`, for inference or for training
-/// without an optimizer of ours, and running statistics. What has memory keeps it.
+/// Allocates and initialises a model's parameters and running statistics on `device`, for inference
+/// or for training without a Tessera optimizer. Those that have memory already keep their values.
 void materialize(Module& model, Device device = default_device(), uint64_t seed = 0);
 
 }  // namespace tessera::nn

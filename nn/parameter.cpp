@@ -11,8 +11,8 @@
 namespace tessera::nn {
 namespace {
 
-// Two normal values from four random words (Box and Muller, 1958), in double so that rounding to
-// float is the only place where mathematics libraries could differ.
+// Two normal values from the first two random words (Box and Muller, 1958). In double, so that
+// rounding to float hides nearly all differences between mathematics libraries.
 std::array<float, 2> normal_pair(const PhiloxCounter& words, float deviation) {
   const double radius = std::sqrt(-2.0 * std::log((words[0] + 1.0) * 0x1p-32));
   const double angle = 2.0 * std::numbers::pi * (words[1] * 0x1p-32);
@@ -20,7 +20,7 @@ std::array<float, 2> normal_pair(const PhiloxCounter& words, float deviation) {
           static_cast<float>(radius * std::sin(angle) * deviation)};
 }
 
-/// Elements 2 * pair and 2 * pair + 1, which share a counter.
+/// Draws elements 2 * pair and 2 * pair + 1, which share a Philox counter.
 std::array<float, 2> draw_pair(const Initializer& initializer, PhiloxKey key, uint64_t pair) {
   const PhiloxCounter words =
       philox({static_cast<uint32_t>(pair), static_cast<uint32_t>(pair >> 32), 0, 1}, key);
@@ -72,7 +72,8 @@ void Parameter::set_dtype(DType dtype) const {
   TESSERA_CHECK(is_float(dtype), "set_dtype: a parameter as {}, expected f32, bf16 or f16",
                 dtype_name(dtype));
   if (dtype == this->dtype()) return;
-  // Under an optimizer's stage 3 the memory may be away just now.
+  // Under ZeRO stage 3 the parameter may have no memory at this moment, although an optimizer has
+  // it: then its gradient_buffer is set.
   TESSERA_CHECK(!tensor().allocated() && !leaf().gradient_buffer,
                 "set_dtype: the parameter of shape {} already has memory, as {}; expected before "
                 "materialize or an optimizer",

@@ -1,6 +1,6 @@
-// A Parameter is declared with name, shape, dtype and initialiser, and has no memory until someone
-// lays it out: an optimizer, or `materialize` for inference. So a model can be built that is larger
-// than the memory of one process.
+// A Parameter has a shape, a dtype and an initialiser, but no memory until an optimizer allocates
+// it, or `materialize` for inference. So a model can be built that is larger than the memory of one
+// process.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 
 namespace tessera::nn {
 
-/// How a parameter's first values are drawn: a function of (seed, name, element) alone.
+/// How a parameter's initial values are drawn. Each is a function of (seed, name, element) alone.
 struct Initializer {
   enum class Kind : uint8_t { constant, normal, uniform };
   Kind kind = Kind::constant;
@@ -35,18 +35,18 @@ struct Initializer {
 void initialize(const Initializer& initializer, uint64_t seed, std::string_view name, int64_t begin,
                 std::span<float> out);
 
-/// When the gradients of the operations that use a parameter read its values. Whoever keeps
-/// parameters elsewhere brings them back for that.
+/// When backward reads the values of a parameter. ZeRO stage 3 must gather the parameter again for
+/// such a read.
 enum class BackwardReads : uint8_t {
   always,
-  for_input_gradient,  // where the input of its product has a gradient
-  never,               // a bias, a table of embeddings
+  for_input_gradient,  // only where the layer's input needs a gradient
+  never,               // for a bias or an embedding table
 };
 
-/// A handle; copies are the same parameter.
+/// A handle: copies refer to the same parameter.
 class Parameter {
  public:
-  Parameter() = default;  // no parameter, as the bias of a layer without one
+  Parameter() = default;  // undefined, as the bias of a layer without bias
   Parameter(const Shape& shape, const Initializer& initializer, DType dtype = DType::f32);
 
   bool defined() const { return state_ != nullptr; }
@@ -55,23 +55,25 @@ class Parameter {
   DType dtype() const { return tensor().dtype(); }
   const Initializer& initializer() const { return state_->initializer; }
 
-  /// The value, for operations. Undefined for no parameter.
+  /// The value, for operations; an undefined tensor for an undefined parameter.
   const Tensor& tensor() const;
   operator const Tensor&() const { return tensor(); }  // NOLINT: a parameter is used as a tensor
 
-  /// Another element type (f32, bf16 or f16), while there is no memory yet; throws afterwards.
+  /// Sets the element type (f32, bf16 or f16). Throws if the parameter has memory already.
   void set_dtype(DType dtype) const;
-  /// A frozen parameter takes no gradient and no update. Throws once an optimizer has it.
+  /// A frozen parameter gets no gradient and no update. Throws if an optimizer has the parameter.
   void set_trainable(bool on) const;
   bool trainable() const { return leaf().trainable; }
 
-  /// What a layer knows of its own parameter, and a plan asks for; nothing is computed by it.
+  /// Set by the layer that owns the parameter. Only the plan of a run reads it (optim/plan); it
+  /// does not change what is computed.
   void set_backward_reads(BackwardReads reads) const { state_->backward_reads = reads; }
   BackwardReads backward_reads() const { return state_->backward_reads; }
 
   Leaf& leaf() const { return *tensor().leaf(); }
   /// The gradient of the last backward that reached the parameter; undefined before. Under an
-  /// optimizer a view of its bucket, whose memory the next buckets and the step use again.
+  /// optimizer it is a view of the parameter's bucket, whose memory later buckets and the step
+  /// reuse.
   const Tensor& gradient() const { return leaf().gradient; }
 
   bool same(const Parameter& other) const { return state_ == other.state_; }

@@ -9,8 +9,8 @@
 
 namespace tessera::nn {
 
-/// Writes elements [begin, begin + out.size()) of a parameter, in f32. Whoever keeps a part of a
-/// parameter asks for that part alone.
+/// Writes elements [begin, begin + out.size()) of a parameter to `out`, in f32. A process that
+/// holds a shard of a parameter asks for that shard alone.
 using ParameterSource =
     std::function<void(const NamedParameter& named, int64_t begin, std::span<float> out)>;
 

@@ -3,14 +3,14 @@
 namespace tessera::nn {
 namespace {
 
-// Followed by a norm, which takes any bias away.
+// A batch norm follows these convolutions and would subtract a bias again.
 Conv2d::Options without_bias(int64_t stride, int64_t padding) {
   return {.convolution = {.stride = stride, .padding = padding}, .bias = false};
 }
 
 constexpr BatchNorm2d::Options with_relu{.relu = true};
 
-// What brings the input to the output's shape.
+// The shortcut's projection to the output's shape; nullptr if the input has that shape already.
 std::unique_ptr<Sequential> projection(int64_t in, int64_t out, int64_t stride) {
   if (in == out && stride == 1) return nullptr;
   auto modules = std::make_unique<Sequential>();
@@ -21,10 +21,12 @@ std::unique_ptr<Sequential> projection(int64_t in, int64_t out, int64_t stride) 
 
 }  // namespace
 
-// In forward a value is let go as soon as it is used, which counts in evaluation.
+// forward() reuses one variable, so that in evaluation an activation is freed as soon as it was
+// used.
 //
-// Registration is in the order of use, so that backward completes buckets one after the other, and
-// stage 2 needs few of them at once: the shortcut comes before the norm that adds it.
+// Parameters are registered in the order of use. Backward then completes gradient buckets one after
+// the other, and ZeRO stage 2 holds few of them at once. So the shortcut is registered before the
+// norm that adds it.
 BasicBlock::BasicBlock(int64_t in, int64_t width, int64_t stride)
     : conv1_(in, width, 3, without_bias(stride, 1)),
       bn1_(width, with_relu),

@@ -1,5 +1,5 @@
-// The residual blocks of ResNet (He et al., arXiv:1512.03385): two ways through, added at the end.
-// Parameters are named as in torchvision.
+// The residual blocks of ResNet (He et al., arXiv:1512.03385): convolutions and a shortcut around
+// them, added at the end. Parameters are named as in torchvision.
 #pragma once
 
 #include <cstdint>
@@ -22,11 +22,11 @@ class BasicBlock : public Module {
   BatchNorm2d bn1_;
   Conv2d conv2_;
   BatchNorm2d bn2_;
-  std::unique_ptr<Sequential> downsample_;  // none where shapes are equal
+  std::unique_ptr<Sequential> downsample_;  // nullptr if input and output have the same shape
 };
 
-/// 1x1, 3x3 and 1x1 convolutions, narrow in the middle; the stride is the second's, as torchvision
-/// has it ("ResNet v1.5").
+/// 1x1, 3x3 and 1x1 convolutions, narrow in the middle. The second one has the stride, as in
+/// torchvision ("ResNet v1.5").
 class Bottleneck : public Module {
  public:
   static constexpr int64_t expansion = 4;

@@ -1,9 +1,9 @@
-// What a normalisation over the batch keeps for evaluation: the running mean and variance of what
-// it has normalised in training. Like a Parameter it has no memory until someone lays it out.
+// The running mean and variance that a batch norm collects in training and uses in evaluation. Like
+// a Parameter they have no memory until an optimizer or `materialize` allocates it.
 //
-// Whoever trains with several micro-batches a step sets `observed`, and brings their statistics
-// into the running ones in their order, so that evaluation does not depend on who had which of them
-// (optim/zero/end_of_step/batch_statistics.h).
+// The optimizer sets `observed`, and folds the statistics of a step's micro-batches into the
+// running ones in order of the micro-batches. So evaluation does not depend on which process had
+// which micro-batch (optim/zero/end_of_step/batch_statistics.h).
 #pragma once
 
 #include <cstdint>
@@ -23,16 +23,18 @@ struct RunningStatistics {
   float momentum;   // running = (1 - momentum) * running + momentum * new
 
   /// Called with the mean and the unbiased variance, f32 (C), of each micro-batch in training.
-  /// Without this hook they become part of the running ones at once.
+  /// Without this hook they are folded into the running statistics at once.
   std::function<void(const Tensor& mean, const Tensor& variance)> observed;
-  /// The micro-batches that are normalised together, each of them a part.
+  /// The micro-batches that are normalised together; by default each is normalised alone.
   ops::BatchParts parts;
 
-  /// Of mean and variance, which lie one behind the other.
+  /// Bytes of mean and variance together, which are stored one behind the other.
   int64_t bytes() const { return mean.bytes() + variance.bytes(); }
+  /// Places mean and variance in `storage`, from `offset_bytes` on.
   void attach(const std::shared_ptr<Storage>& storage, int64_t offset_bytes);
-  /// Mean 0 and variance 1.
+  /// Sets mean to 0 and variance to 1.
   void reset();
+  /// Takes the statistics of one micro-batch: passes them to `observed`, or folds them in.
   void observe(const Tensor& batch_mean, const Tensor& batch_variance);
 };
 

@@ -14,7 +14,7 @@ static_assert(std::endian::native == std::endian::little, "safetensors are read 
 
 using nlohmann::json;
 
-constexpr int64_t max_header_bytes = 100'000'000;  // the limit of the format's own reader
+constexpr int64_t max_header_bytes = 100'000'000;  // the limit of Hugging Face's reader
 
 struct ElementType {
   std::string_view name;
@@ -26,11 +26,11 @@ constexpr ElementType element_types[] = {
     {"BOOL", 1}, {"F8_E4M3", 1}, {"F8_E5M2", 1},
 };
 
-// An object of objects that hold lists.
+// The header is an object of objects that hold lists.
 constexpr JsonLimits header_limits{.bytes = max_header_bytes, .depth = 4};
 
-// What torch.save writes is a zip of pickles, or in old versions a pickle (protocols 2 to 5).
-// `begin` are the file's first 8 bytes.
+// Refuses what torch.save writes: a zip of pickles, or in old versions a pickle (protocols 2 to 5).
+// `begin` holds the file's first 8 bytes; a possible length of a safetensors header passes.
 void check_no_pickle(const std::string& path, uint64_t begin) {
   const bool zip = (begin & 0xffffffff) == 0x04034b50;  // "PK\3\4"
   const bool pickle =
@@ -59,7 +59,7 @@ const json& field(const std::string& where, const json& entry, const char* name)
   return *found;
 }
 
-// Bytes that dtype and shape ask for.
+// Bytes that a tensor of this dtype and shape takes.
 int64_t required_bytes(const std::string& where, const SafetensorsEntry& entry) {
   const auto type = std::find_if(std::begin(element_types), std::end(element_types),
                                  [&](const ElementType& t) { return t.name == entry.dtype; });
@@ -111,7 +111,7 @@ SafetensorsEntry parse_entry(const std::string& path, const std::string& name, c
   return entry;
 }
 
-// Together the tensors must be the file's data: no overlap, no hole, nothing behind them.
+// The tensors together must cover the file's data exactly: no overlap, no gap, nothing behind them.
 void check_coverage(const std::string& path, std::vector<SafetensorsEntry>& entries,
                     int64_t data_bytes) {
   std::sort(entries.begin(), entries.end(), [](const auto& a, const auto& b) {

@@ -1,5 +1,5 @@
-// Safetensors (https://github.com/huggingface/safetensors): named tensors in one file, read and
-// written piece by piece, so that a model is never in memory twice, and need not be there once.
+// Safetensors (https://github.com/huggingface/safetensors): named tensors in one file. They are
+// read and written in pieces, so that a process never holds more of a model than it uses.
 //
 //   8 bytes    length n of the header, little-endian
 //   n bytes    JSON: {"name": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}, ...}
@@ -32,7 +32,7 @@ struct SafetensorsEntry {
   std::string name;
   std::string dtype;  // as the file says it: "F32"
   std::vector<int64_t> shape;
-  int64_t begin = 0;  // of its bytes, counted from the end of the header
+  int64_t begin = 0;  // where its data begins, in bytes from the end of the header
   int64_t end = 0;
 
   int64_t elements() const;
@@ -51,14 +51,15 @@ class SafetensorsReader {
   /// Throws InputError where the file has no such tensor.
   const SafetensorsEntry& entry(std::string_view name) const;
 
-  /// Elements [first, first + out.size()) of a tensor, whose dtype must be T's.
+  /// Reads elements [first, first + out.size()) of a tensor, whose dtype must be T's.
   template <class T>
   void read(const SafetensorsEntry& entry, int64_t first, std::span<T> out) const {
     check_dtype(entry, dtype_of<T>);
     check_range(entry, first, static_cast<int64_t>(out.size()));
     read_bytes(entry.begin + first * static_cast<int64_t>(sizeof(T)), std::as_writable_bytes(out));
   }
-  /// The same for a tensor of F32, BF16 or F16, whose values f32 holds exactly.
+  /// Reads elements [first, first + out.size()) of an F32, BF16 or F16 tensor, converted to f32,
+  /// which holds them exactly.
   void read_as_f32(const SafetensorsEntry& entry, int64_t first, std::span<float> out) const;
 
  private:
@@ -69,12 +70,12 @@ class SafetensorsReader {
   void read_bytes(int64_t begin, std::span<std::byte> out) const;
 
   InputFile file_;
-  int64_t data_begin_ = 0;  // of the tensors' bytes in the file
+  int64_t data_begin_ = 0;  // where the tensors' bytes begin in the file
   std::vector<SafetensorsEntry> entries_;
   std::map<std::string, std::string> metadata_;
 };
 
-/// A tensor that a file is going to have.
+/// A tensor that a SafetensorsWriter will write.
 struct SafetensorsSpec {
   std::string name;
   DType dtype = DType::f32;
@@ -83,24 +84,24 @@ struct SafetensorsSpec {
 
 using SafetensorsMetadata = std::map<std::string, std::string>;
 
-/// Writes a file as a whole or not at all, its tensors in pieces and in any order. In the file
-/// tensors with larger elements come first, so that all are aligned.
+/// Writes a file as a whole or not at all. Tensors are written in pieces and in any order. In the
+/// file tensors with larger elements come first, so that all are aligned.
 class SafetensorsWriter {
  public:
   /// Throws InputError where `path` cannot be written.
   SafetensorsWriter(const std::string& path, std::vector<SafetensorsSpec> tensors,
                     const SafetensorsMetadata& metadata = {{"format", "pt"}});
 
-  /// Elements [first, first + values.size()) of a tensor, whose dtype must be T's. Throws where the
-  /// file has no such elements, or has been given one of them before.
+  /// Writes elements [first, first + values.size()) of a tensor, whose dtype must be T's. Throws if
+  /// the tensor has no such elements, or if one of them was written before.
   template <class T>
   void write(std::string_view name, int64_t first, std::span<const T> values) {
     write_bytes(name, dtype_of<T>, first, std::as_bytes(values));
   }
-  /// A whole tensor on the CPU, of any dtype.
+  /// Writes a whole tensor, which is on the CPU, of any dtype.
   void write(std::string_view name, const Tensor& tensor);
 
-  /// What the file begins with, before the tensors' bytes: the length and the JSON.
+  /// The bytes before the tensors' data: the header's length and its JSON.
   const std::string& header() const { return header_; }
   /// Where a tensor's bytes begin in the file.
   int64_t position(std::string_view name) const;
@@ -119,7 +120,7 @@ class SafetensorsWriter {
 
   OutputFile file_;
   std::string header_;
-  int64_t data_begin_ = 0;  // of the tensors' bytes in the file
+  int64_t data_begin_ = 0;  // where the tensors' bytes begin in the file
   std::map<std::string, SafetensorsEntry, std::less<>> entries_;
   std::map<int64_t, int64_t> written_;  // ranges of the tensors' bytes, begin -> end
 };
@@ -129,14 +130,14 @@ struct NamedTensor {
   Tensor tensor;  // on the CPU
 };
 
-/// All at once, of tensors that are in memory. Throws InputError where `path` cannot be written.
+/// Writes a file of tensors that are in memory. Throws InputError where `path` cannot be written.
 void write_safetensors(const std::string& path, const std::vector<NamedTensor>& tensors,
                        const SafetensorsMetadata& metadata = {{"format", "pt"}});
 
-/// How the format calls a dtype: "F32".
+/// The format's name of a dtype: "F32".
 std::string_view safetensors_dtype(DType dtype);
 
-/// A name from a file, made fit to print: escaped, and cut where it is long.
+/// A name from a file, made fit to print: quoted, escaped, and cut if it is long.
 std::string printable(std::string_view name);
 
 }  // namespace tessera::nn

@@ -27,7 +27,7 @@ std::string make_header(std::span<const SafetensorsEntry> entries,
     header[entry.name]["data_offsets"] = {entry.begin, entry.end};
   }
   std::string text = header.dump();
-  text.append((8 - text.size() % 8) % 8, ' ');  // so that the data begins aligned
+  text.append((8 - text.size() % 8) % 8, ' ');  // so that the data begins at a multiple of 8
   return text;
 }
 
@@ -86,7 +86,7 @@ void SafetensorsWriter::write_bytes(std::string_view name, DType dtype, int64_t 
   file_.write_at(data_begin_ + begin, bytes.data(), bytes.size());
 }
 
-// Neighbouring ranges become one.
+// Merges adjacent ranges, so that a complete file is one range.
 void SafetensorsWriter::mark_written(const SafetensorsEntry& entry, int64_t begin, int64_t end) {
   auto next = written_.lower_bound(begin);
   const auto previous = next == written_.begin() ? written_.end() : std::prev(next);
@@ -105,7 +105,7 @@ void SafetensorsWriter::mark_written(const SafetensorsEntry& entry, int64_t begi
 }
 
 void SafetensorsWriter::check_complete() const {
-  const int64_t missing = written_.contains(0) ? written_.at(0) : 0;  // the first byte, or the end
+  const int64_t missing = written_.contains(0) ? written_.at(0) : 0;  // the first gap, or the end
   for (const auto& [name, entry] : entries_) {
     TESSERA_CHECK(missing < entry.begin || missing >= entry.end,
                   "safetensors: elements of '{}' were not written", name);

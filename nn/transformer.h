@@ -13,9 +13,9 @@ struct TransformerOptions {
   int64_t heads = 0;    // H, divides C
   float dropout = 0;    // after the embedding and after each sub-layer
   float epsilon = 1e-5f;
-  float deviation = 0.02f;           // initial, of weights
-  float residual_deviation = 0.02f;  // the same of the projections into the residual
-  uint64_t index = 0;   // of the block: keys its dropout
+  float deviation = 0.02f;           // standard deviation of the initial weights
+  float residual_deviation = 0.02f;  // deviation of projections into the residual stream
+  uint64_t index = 0;   // the block's number, which keys its dropout
 };
 
 class CausalSelfAttention : public Module {
@@ -39,14 +39,14 @@ class Mlp : public Module {
   Linear c_proj_;
 };
 
-/// The residual stream between two sub-layers: its value is residual + update. The sum is left to
-/// the next norm, which computes both in one pass.
+/// The residual stream between two sub-layers. Its value is residual + update; the next norm
+/// computes this sum and the norm in one pass.
 struct ResidualStream {
   Tensor residual;
-  Tensor update;  // undefined at the start
+  Tensor update;  // undefined before the first sub-layer
 };
 
-/// The norm of a stream, and the stream's value as the next residual.
+/// Returns the stream's value, which is the next residual, and its norm.
 ops::ResidualNorm normalize(LayerNorm& norm, const ResidualStream& stream);
 
 class TransformerBlock : public Module {

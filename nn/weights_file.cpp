@@ -12,7 +12,7 @@
 namespace tessera::nn {
 namespace {
 
-// A finite weight that would become infinity is refused.
+// Refuses a finite weight that would become infinity in f16.
 void check_fits_f16(const std::string& path, const std::string& name, int64_t begin,
                     std::span<const float> values) {
   constexpr float becomes_infinity = 65520;
@@ -61,7 +61,7 @@ void read_weights(const SafetensorsReader& file, const SafetensorsEntry& entry,
 
 void load_parameter(const NamedParameter& named, const ParameterSource& source) {
   Tensor tensor = named.parameter.tensor();
-  // It would go on with its own master weights, as if nothing had been loaded.
+  // The optimizer would continue from its own master weights, as if nothing had been loaded.
   TESSERA_CHECK(!named.parameter.leaf().gradient_buffer,
                 "load_weights: parameter '{}' belongs to an optimizer; use its set_parameters, or "
                 "train::load_weights",
@@ -118,7 +118,7 @@ void WeightsFile::load_statistics(const Module& model) const {
 
 void WeightsFile::load(Module& model) const {
   for (const NamedParameter& named : model.named_parameters()) load_parameter(named, source());
-  materialize(model);  // the statistics
+  materialize(model);  // allocates the running statistics
   load_statistics(model);
 }
 
@@ -147,7 +147,7 @@ void save_weights(const std::string& path, const Module& model) {
   WeightsWriter writer(path, model);
   for (const NamedParameter& named : model.named_parameters()) {
     const Tensor& tensor = named.parameter.tensor();
-    const InUse in_use({&tensor});  // an optimizer's last gather may be under way
+    const InUse in_use({&tensor});  // an optimizer's last gather may be in flight
     TESSERA_CHECK(tensor.allocated(), "save_weights: parameter '{}' has no values here",
                   named.name);
     writer.write(named, ops::convert(tensor, DType::f32).to_host().values<float>());

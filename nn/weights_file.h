@@ -4,7 +4,7 @@
 //   nn::save_weights("out.safetensors", model);             // a model in memory, in one call
 //   nn::load_weights("out.safetensors", model);
 //
-// Where an optimizer has laid the model out, which nobody may hold whole (train/weights.h):
+// Under an optimizer, where no process need hold the whole model (train/weights.h):
 //
 //   nn::WeightsFile weights("model.safetensors", model);    // checks every tensor
 //   optimizer.set_parameters(weights.source());
@@ -34,11 +34,11 @@ class WeightsFile {
   WeightsFile(const std::string& path, const Module& model,
               const std::vector<std::string>& others = {});
 
-  /// The values of the file, which must outlive what is returned; throws as read_weights does.
+  /// The values of the file; this object must outlive the source. It throws as read_weights does.
   ParameterSource source() const;
-  /// Overwrites the model's running statistics, which have memory.
+  /// Overwrites the model's running statistics, which must have memory.
   void load_statistics(const Module& model) const;
-  /// Both, for inference; what has no memory gets it.
+  /// Loads parameters and running statistics, for inference. Allocates those without memory.
   void load(Module& model) const;
 
  private:
@@ -51,36 +51,38 @@ class WeightsFile {
 /// Writes a model's weights as F32, as a whole or not at all.
 class WeightsWriter {
  public:
-  /// Of the model only names and shapes are used. `others` are written beside its weights. Throws
-  /// InputError where nothing can be written.
+  /// Uses only the names and shapes of the model. `others` are written beside its weights. Throws
+  /// InputError where `path` cannot be written.
   WeightsWriter(const std::string& path, const Module& model,
                 const SafetensorsMetadata& metadata = {{"format", "pt"}},
                 const std::vector<NamedTensor>& others = {});
 
-  /// A whole parameter.
+  /// Writes a whole parameter.
   void write(const NamedParameter& named, std::span<const float> values);
-  /// Writes the running statistics, which are of so many batches, and makes the file appear.
+  /// Writes the running statistics, which were collected over `batches` batches, and makes the file
+  /// appear.
   void commit(const Module& model, int64_t batches);
 
  private:
   SafetensorsWriter file_;
 };
 
-/// All weights of a model that is in memory. Throws where a parameter has no values here, as
-/// at ZeRO's stage 3 (train::save_weights). Throws InputError where the file cannot be written.
+/// Writes all weights of a model that is in memory. Throws where a parameter has no values in this
+/// process, as under ZeRO stage 3 (use train::save_weights). Throws InputError where the file
+/// cannot be written.
 void save_weights(const std::string& path, const Module& model);
-/// Overwrites all weights of a model by those of a file; what has no memory gets it. Throws where a
-/// parameter belongs to an optimizer (train::load_weights), and InputError where the file does not
-/// fit.
+/// Overwrites all weights of a model with those of a file. Allocates parameters without memory.
+/// Throws where a parameter belongs to an optimizer (use train::load_weights), and InputError where
+/// the file does not fit the model.
 void load_weights(const std::string& path, Module& model);
 
-// What files of weights with names of their own are made of.
+// Building blocks, also for formats with other tensor names (models/gpt/gpt_weights.h).
 
-/// The tensors of a model's file, in their order: `others`, parameters by registration, statistics.
+/// The tensors of a model's file: `others`, parameters in order of registration, then statistics.
 std::vector<SafetensorsSpec> weights_specs(const Module& model,
                                            const std::vector<NamedTensor>& others = {});
-/// What follows the name of a batch norm in the names of its running statistics, and of the number
-/// of batches that they have seen.
+/// Appended to the name of a batch norm: the names of its running mean, of its running variance,
+/// and of the number of batches that they were collected over.
 inline constexpr const char* running_mean_suffix = ".running_mean";
 inline constexpr const char* running_variance_suffix = ".running_var";
 inline constexpr const char* batches_suffix = ".num_batches_tracked";
@@ -88,8 +90,8 @@ inline constexpr const char* batches_suffix = ".num_batches_tracked";
 /// Throws InputError unless the tensor has this shape and is F32, BF16 or F16.
 void check_weights(const std::string& path, const SafetensorsEntry& entry, const Shape& shape);
 
-/// Elements [begin, begin + out.size()) for a parameter. Throws InputError for a finite weight that
-/// the parameter cannot hold.
+/// Reads elements [begin, begin + out.size()) of a parameter. Throws InputError for a finite weight
+/// that the parameter's dtype cannot hold.
 void read_weights(const SafetensorsReader& file, const SafetensorsEntry& entry,
                   const NamedParameter& named, int64_t begin, std::span<float> out);
 

@@ -54,7 +54,7 @@ void check_options(const ZeroOptions& options) {
   }
 }
 
-// Ordered reduction promises the same bits for any number of ranks.
+// Ordered reduction promises equal bits for any number of ranks, so it refuses ranks that differ.
 void check_equal_ranks(const ZeroOptions& options, const dist::World& world) {
   if (options.reduction != Reduction::ordered || world.difference.empty()) return;
   fail_input("reduction ordered: {}, so that results depend on which rank computes what; use ranks "
@@ -62,7 +62,7 @@ void check_equal_ranks(const ZeroOptions& options, const dist::World& world) {
              world.difference);
 }
 
-// The memory in which parameters have their values, kept while an optimizer takes them over.
+// Keeps the memory of the parameters' values while an optimizer takes them over.
 class ValuesBefore {
  public:
   explicit ValuesBefore(const std::vector<nn::NamedParameter>& parameters) {
@@ -90,7 +90,7 @@ class ValuesBefore {
   std::vector<Place> places_;
 };
 
-// What must be so for graphs: throws InputError where it is not.
+// Throws InputError if the options or parameters do not allow graphs.
 void check_graph(const ZeroOptions& options, const std::vector<nn::NamedParameter>& parameters,
                  const dist::Communicator& communicator) {
   if (!options.graph) return;
@@ -146,7 +146,7 @@ ZeroOptimizer::ZeroOptimizer(nn::Module& model, UpdateRule rule, const dist::Wor
 }
 
 ZeroOptimizer::~ZeroOptimizer() {
-  if (engine_->state().began()) dropout_state() = {};  // of a step that is given up
+  if (engine_->state().began()) dropout_state() = {};  // a step was given up
 }
 
 void ZeroOptimizer::add_param_group(nn::Module& module, const GroupOptions& group) {
@@ -347,7 +347,7 @@ bool ZeroOptimizer::scales_losses() const { return engine_->scales_losses(); }
 
 void ZeroOptimizer::set_parameters(const ParameterSource& source, RuleState state) {
   check_between_steps("set_parameters");
-  synchronize();
+  synchronize();  // a gather in flight would overwrite the new values
   for (StagedPartition* staged : engine_->partitions()) staged->fill(source);
   if (state == RuleState::reset) engine_->reset_rule_state();
 }
@@ -363,7 +363,7 @@ std::vector<int64_t> ZeroOptimizer::parameter_events() const { return engine_->p
 
 void ZeroOptimizer::restore_state(const StateSource& source) {
   check_between_steps("restore_state");
-  synchronize();
+  synchronize();  // a gather in flight would overwrite the new values
   engine_->restore(source);
 }
 

@@ -17,10 +17,10 @@
 //   stage 0  plain data parallel: every rank holds and updates everything
 //   stage 1  optimizer state is sharded
 //   stage 2  gradients too: buckets come from a small ring and leave as they fill
-//   stage 3  parameters too: each block is gathered before it is read, and let go after
+//   stage 3  parameters too: each block is gathered before it is read, and released afterwards
 //
-// Parameters may be f32, bf16 or f16, mixed as the model likes. Those of 16 bits have f32 master
-// weights beside the optimizer's state, gradients of 16 bits, and sums of these in f32.
+// Parameters may be f32, bf16 or f16, in any mixture. 16-bit parameters have f32 master weights
+// beside the optimizer's state, 16-bit gradients, and f32 sums of these.
 #pragma once
 
 #include <cstdint>
@@ -40,27 +40,28 @@
 
 namespace tessera::optim {
 
-/// What happens to the update rule's state, Adam's moments and counts of updates for instance, when
-/// parameters are set: it was gathered along the way of the weights before.
+/// What set_parameters does with the update rule's state, such as Adam's moments and the counts of
+/// updates. That state was built up while training the present weights.
 enum class RuleState : uint8_t {
-  reset,  // the values are other weights, as of a file
-  keep,   // they are these weights still: an average of them, or the same after a look at others
+  reset,  // the new values are other weights, such as those of a file
+  keep,   // the new values are still these weights: their average, or a copy put back
 };
 
-/// A step that is launched: on a GPU it may still run. Its result must be asked for, in the order
-/// of the launches, before the optimizer goes.
+/// A step that was launched; on a GPU it may still run. Its result must be asked for, in the order
+/// of the launches, before the optimizer is destroyed.
 class [[nodiscard]] LaunchedStep {
  public:
-  /// Waits for the step's loss and norm where they are not on the host. Once. Throws
-  /// NonFiniteError, also for a step that was launched meanwhile: it changes no weight either.
+  /// Waits for the step's loss and norm if they are not on the host yet. May be called once. Throws
+  /// NonFiniteError if the step was not finite, or if it was launched before such a failure was
+  /// known: it has changed no weight either.
   StepReport get();
 
-  /// Whether get() would return at once. Not the same on every rank.
+  /// True if get() would return at once. May differ between ranks.
   bool ready() const;
-  /// Whether get() has something to wait for: with a GPU, but for loss scaling and offload, with
-  /// which the launch itself waits. The same on every rank.
+  /// True if get() may have to wait: with a GPU, except with loss scaling or offload, where the
+  /// launch itself waits. The same on every rank.
   bool deferred() const { return deferred_; }
-  /// The bits that set_notes was given on any rank, known without waiting, the same on every rank.
+  /// The bits that set_notes was given on any rank, known without waiting. The same on every rank.
   uint8_t notes() const { return notes_; }
 
  private:
@@ -75,9 +76,9 @@ class [[nodiscard]] LaunchedStep {
 
 class ZeroOptimizer {
  public:
-  /// Looks at the options before anything is laid out or written. Throws InputError for a stage
-  /// other than 0 to 3, a bucket or clip that cannot be, ordered reduction on GPUs that differ, and
-  /// graphs where there can be none; Error for hyper-parameters with which no update makes sense.
+  /// Checks the options before anything is allocated or written. Throws InputError for a stage
+  /// other than 0 to 3, an invalid bucket size or clip, ordered reduction on ranks that differ, and
+  /// graphs where they are not possible; Error for invalid hyper-parameters.
   static void check(const nn::Module& model, const UpdateRule& rule, const dist::World& world,
                     const ZeroOptions& options);
 
@@ -91,9 +92,9 @@ class ZeroOptimizer {
   ZeroOptimizer(const ZeroOptimizer&) = delete;
   ZeroOptimizer& operator=(const ZeroOptimizer&) = delete;
 
-  /// This rank's micro-batches of a step, the same number on every rank. The first begins with
-  /// begin(), each other when the iterator comes to it; its backward must have run before the next
-  /// one. To look at one, as often as one likes, changes nothing.
+  /// This rank's micro-batches of a step, the same number on every rank. The first one begins with
+  /// begin(), each further one when the iterator reaches it, and its backward must have run before
+  /// the next one begins. Dereferencing the iterator changes nothing.
   class MicroBatches {
    public:
     class Iterator {
@@ -130,48 +131,49 @@ class ZeroOptimizer {
     Batch batch_;
     int64_t micro_steps_;
   };
-  /// Throws with options.graph.
+  /// The micro-batches of a step. Throws with options.graph.
   MicroBatches micro_batches(int64_t step, const Batch& batch);
 
-  /// All micro-steps of a step: `load` brings a micro-batch's values to where `loss` reads them,
-  /// which gives their mean loss, or an undefined tensor for no data. With options.graph `loss` and
-  /// its backward are captured in graphs and replayed (cuda::Graph says what that takes), so that
-  /// `loss` itself runs in few micro-steps; `load` runs in each. Every micro-batch has data then.
+  /// Runs all micro-steps of a step. `load` puts a micro-batch's values where `loss` reads them;
+  /// `loss` returns their mean loss, or an undefined tensor for no data. With options.graph, `loss`
+  /// and its backward are captured in graphs and replayed (cuda::Graph says what that takes), so
+  /// `loss` itself runs in few micro-steps, but `load` in each, and every micro-batch must have
+  /// data.
   void micro_steps(int64_t step, const Batch& batch,
                    const std::function<void(const MicroBatch&)>& load,
                    const std::function<Tensor()>& loss);
 
-  /// Backward of the running micro-batch's mean loss: scales it by the micro-batch's share and
+  /// Backward of the current micro-batch's mean loss: scales it by the micro-batch's share and
   /// sends gradients to their owners as buckets fill.
   void backward(const Tensor& loss);
 
-  /// In place of forward and backward: this rank has no data for the running micro-batch. It takes
-  /// part in what the ranks do together and changes nothing: the step's loss and gradient are the
-  /// means over the micro-batches that had data. At stage 3 it gathers in the order of its last
-  /// micro-batch with data, or of the run that restore_state goes on from, so not in the first one
-  /// of a new run or after add_param_group.
+  /// Replaces forward and backward if this rank has no data for the current micro-batch. The rank
+  /// takes part in the collective calls and contributes nothing: the step's loss and gradient are
+  /// the means over the micro-batches that had data. At stage 3 it gathers in the order of its last
+  /// micro-batch with data, or of the run that restore_state resumed, so it cannot skip the first
+  /// micro-batch of a new run or after add_param_group.
   void skip();
 
   /// Ends the step: update the own shard, gather parameters. Throws NonFiniteError. Collective.
   StepReport step() { return launch_step().get(); }
 
-  /// The same, for the host to go on while a GPU computes: launch a step, then ask for the result
-  /// of the one before it. At most two may be under way. Collective.
+  /// As step(), but the host goes on while a GPU computes: launch a step, then ask for the result
+  /// of the step before it. At most two steps may be in flight. Collective.
   LaunchedStep launch_step();
 
-  /// A whole step: `loss` gives a micro-batch's mean loss, or an undefined tensor for no data.
+  /// Runs a step: `loss` returns a micro-batch's mean loss, or an undefined tensor for no data.
   StepReport step(int64_t step, const Batch& batch,
                   const std::function<Tensor(const MicroBatch&)>& loss);
 
-  /// Bits that travel with what the ranks tell each other at the end of the running step, or the
-  /// next one, and cost nothing: LaunchedStep::notes has those of all ranks. So ranks agree,
-  /// between two steps, on what one of them has heard: a signal, or a file that is written.
+  /// Bits that travel with the flags that ranks exchange at the end of the current step, or of the
+  /// next one, at no cost. LaunchedStep::notes has the bits of all ranks. So ranks can agree
+  /// between two steps on what one of them has noticed, such as a signal or a file that is written.
   void set_notes(uint8_t notes);
 
   /// The step's summed gradient of a parameter, f32 and whole on every rank, between the last
   /// backward and step(). Collective.
   Tensor gradient(const std::string& name);
-  /// Norms of all parameters' summed gradients at that time, before clipping. Collective.
+  /// Norms of all parameters' summed gradients at the same time, before clipping. Collective.
   std::map<std::string, float> gradient_norms();
 
   /// Adds parameters of another module, as a group with its own hyper-parameters, between steps. If
@@ -179,34 +181,35 @@ class ZeroOptimizer {
   /// Collective.
   void add_param_group(nn::Module& module, const GroupOptions& group);
 
-  /// Waits until every parameter has its new value; for reading parameters without an operation,
-  /// which at stage 3 needs for_each_parameter.
+  /// Waits until every parameter has its new value. Needed before parameters are read without an
+  /// operation; at stage 3 use for_each_parameter instead.
   void synchronize();
 
-  /// Calls `body` with the f32 values of each parameter, whole, on every rank; never more than a
-  /// bucket is held. Of 16-bit parameters these are the master weights. What is sent for it counts
-  /// as dist::Traffic::saves. Collective.
+  /// Calls `body` with the f32 values of each parameter, whole, on every rank; of 16-bit parameters
+  /// these are the master weights. Holds one bucket at a time. Its traffic counts as
+  /// dist::Traffic::saves. Collective.
   void for_each_parameter(
       const std::function<void(const nn::NamedParameter&, std::span<const float>)>& body);
-  /// Sets every parameter from `source`, which is asked for what this rank holds, between steps.
-  /// By default the update rule starts anew, as with a new optimizer: its state is zero, and no
-  /// update is counted. Throws where a step is not finished, and what `source` throws; `source`
-  /// must have set all parameters before the state goes.
+  /// Sets every parameter from `source`, which is asked for what this rank holds, between steps. By
+  /// default the update rule then starts anew, as with a new optimizer: its state is zero, and no
+  /// update is counted. Throws if a step is not finished, and what `source` throws; the rule's
+  /// state is reset only after all parameters are set.
   void set_parameters(const ParameterSource& source, RuleState state = RuleState::reset);
 
-  /// All tensors that a run needs in order to go on, the same on every rank and at every stage.
+  /// The tensors that a run needs in order to go on, the same on every rank and at every stage.
   std::vector<StateTensor> state_tensors() const;
-  /// What this rank answers for of them, between steps: the own shards at every stage, and of
-  /// what no rank shards rank 0. Good until the next step. Counts are copies in the host's memory,
-  /// of the category checkpoint.
+  /// The pieces of them that this rank saves, between steps: its own shards at every stage, and on
+  /// rank 0 all state that is not sharded. Valid until the next step. Counts are copies in host
+  /// memory, of Category::checkpoint.
   std::vector<StatePiece> own_state_pieces() const;
-  /// In what order the last micro-batch with data used parameters and completed their gradients:
-  /// numbers 4 x place of registration + kind (optim/zero/step_state.h). A rank that has no data in
-  /// its first micro-batch follows it at stage 3. It is the model's, not the layout's.
+  /// The order in which the last micro-batch with data used parameters and completed their
+  /// gradients: numbers 4 x registration index + kind (optim/zero/step_state.h). At stage 3 a rank
+  /// without data in its first micro-batch follows this order, which depends on the model and not
+  /// on the layout.
   std::vector<int64_t> parameter_events() const;
-  /// Goes on from there: the next steps have the bits that they would have had where the state was
-  /// taken. Every rank asks for what it holds. Throws where a step is not finished, and what
-  /// `source` throws; then the optimizer holds a mixture, and its job should end.
+  /// Restores that state: the next steps have the same bits as in the run that saved it. Every rank
+  /// reads what it holds. Throws if a step is not finished, and what `source` throws; in the second
+  /// case the optimizer holds a mixture of states, and its job should end.
   void restore_state(const StateSource& source);
 
   /// The own shards of the parameters' optimizer state, by name.
@@ -215,14 +218,14 @@ class ZeroOptimizer {
   StateByName consolidated_state(int root = 0);
 
   const ZeroOptions& options() const { return options_; }
-  /// Whether losses are scaled, because a parameter is f16 or the options ask for it.
+  /// True if losses are scaled, because a parameter is f16 or the options ask for it.
   bool scales_losses() const;
 
  private:
   friend class MicroBatches;
   MicroBatches all_of(int64_t step, const Batch& batch);
   void check_between_steps(const char* what) const;
-  /// Does nothing where this micro-step is running already.
+  /// Does nothing if this micro-step is already running.
   void begin(const MicroBatches& batches, int64_t micro_step);
   MicroBatch describe(const MicroBatches& batches, int64_t micro_step) const;
 

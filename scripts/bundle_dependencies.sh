@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
-# Packs what Tessera builds and runs with, but for compilers and tools, into one folder that may
-# be copied anywhere: Open MPI, oneDNN, Catch2, CLI11, fmt, spdlog, nlohmann json, xxHash,
+# Packs the libraries that Tessera builds and runs with, but no compilers and tools, into one folder
+# that may be copied anywhere: Open MPI, oneDNN, Catch2, CLI11, fmt, spdlog, nlohmann json, xxHash,
 # libjpeg, libpng and zlib, as installed.
 #
 #   scripts/bundle_dependencies.sh FOLDER    on Debian or Ubuntu; installs what is missing
 #   TESSERA_DEPS=FOLDER ./run.sh             on a machine without a package archive; ./test.sh too
 #
-# That machine has the same kind of processor, a C library at least as new, and g++, cmake, ninja
-# and python3. FOLDER/env.sh sets what a shell needs to use the folder. docs/cuda.md has more.
+# That machine must have the same kind of processor, a C library at least as new, and g++, cmake,
+# ninja and python3. FOLDER/env.sh sets what a shell needs to use the folder. docs/cuda.md has more.
 set -euo pipefail
 shopt -s inherit_errexit
-unset TESSERA_DEPS  # what is packed is what this machine has installed
+unset TESSERA_DEPS  # pack what this machine has installed
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 [[ $# -eq 1 && -n $1 ]] || die "usage: scripts/bundle_dependencies.sh FOLDER"
@@ -24,18 +24,18 @@ install_packages
 triplet=$(gcc -print-multiarch)
 limit_bytes=$((48 << 20))
 tools='^(cmake|g\+\+|ninja-build|python3)$'
-# Part of every system with a C++ compiler, and tied to it.
+# Libraries of every system with a C++ compiler, which belong to that compiler: they are not packed.
 base='/(ld-linux.*|lib(c|m|dl|rt|pthread|z|gcc_s|stdc\+\+|gomp))\.so'
-# Transports of special networks, which Debian's configuration leaves out too, and bindings of other
-# languages: they would bring most of the libraries that Open MPI can use.
+# Left out: transports of special networks, which Debian's configuration leaves out too, and
+# bindings of other languages. They would bring most of the libraries that Open MPI can use.
 unwanted='ucx|ofi|psm|openib|verbs|netlink|flux|oshmem|spml|sshmem|scoll|memheap|mca_atomic'
 unwanted+='|java|mpifh|usempi|mpi_cxx|/fortran|ompitrace|monitoring|dbg_msgq|romio'
-# Static libraries that stand beside shared ones.
+# Also static libraries that have a shared one beside them.
 unwanted+='|lib(jpeg|png|png16|xxhash|z)\.a$'
 
 files_of() { dpkg-query -L "$@" | grep -vE "$unwanted"; }
 
-# The files to take, of the packages that scripts/packages.txt names and of those of Open MPI.
+# Lists the files to take: those of the packages in scripts/packages.txt, and those of Open MPI.
 wanted_files() {
   local packages plugins
   mapfile -t packages < <(grep -vE "^#|$tools" scripts/packages.txt)
@@ -54,7 +54,8 @@ wanted_files() {
     grep -E '^/usr/lib/.*pmix.*(\.so|\.conf|help-.*\.txt)'
 }
 
-# What links in the folder point to and its programs and libraries load, and it lacks.
+# Lists what the folder lacks: targets of its links, and libraries that its programs and libraries
+# load.
 missing_libraries() {
   local link library
   find "$folder/lib/$triplet" -xtype l | while read -r link; do
@@ -68,9 +69,10 @@ missing_libraries() {
     done
 }
 
-# take FILE...: copies below the folder, without /usr; links stay links, by name. One to a whole
-# path (Debian's libz.so) becomes one to the name, which is beside it in the folder. Headers of the
-# processor go beside the others: no compiler looks for them elsewhere outside of /usr.
+# take FILE...: copies files into the folder, without /usr in their paths. Links stay links. A link
+# to an absolute path (Debian's libz.so) becomes a link to that name in the same folder. Headers of
+# one architecture go beside the others, because outside of /usr compilers do not look for them
+# elsewhere.
 take() {
   local file to target
   for file; do
@@ -92,7 +94,7 @@ mkdir -p "$folder"
 files=$(wanted_files | sort -u)
 mapfile -t files <<< "$files"
 take "${files[@]}"
-# Names that are links of the alternatives system, whose targets differ from machine to machine.
+# The alternatives system makes these names links, whose targets differ from machine to machine.
 ln -sfn orterun "$folder/bin/mpirun"
 ln -sfn orterun "$folder/bin/mpiexec"
 ln -sfn opal_wrapper "$folder/bin/mpicc"

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Checks what the house style leaves to a machine: budgets, whitespace, headers, include arrows,
-and that what docs/ quote still stands in the sources.
+"""Checks the rules of the house style that a script can check: sizes, whitespace, headers, which
+folder includes which, and that lines which docs/ quote are still in the sources.
 
-Usage: scripts/check_style.py [ROOT]. Prints a line a finding, and exits with 1 if there is any.
+Usage: scripts/check_style.py [ROOT]. Prints a line per finding, and exits with 1 if there is any.
 """
 import functools
 import pathlib
@@ -10,11 +10,11 @@ import re
 import sys
 
 MAX_FILE_LINES = 400
-MAX_KERNEL_FILE_LINES = 800  # .cu, where a tile needs it
+MAX_KERNEL_FILE_LINES = 800  # of .cu files
 MAX_FUNCTION_LINES = 60
 MAX_COLUMNS = 100
 
-# Folder of a file -> what its quoted includes may begin with. Other folders include what they like.
+# Folder of a file -> what its quoted includes may begin with. Other folders may include anything.
 ARROWS = {
     "core": ("core/",),
     "nn": ("core/", "nn/"),
@@ -150,7 +150,7 @@ def check_includes(root, path, text):
 
 
 def check_words(path, text):
-    """Layers and models do not know how many processes there are: `rank` is a tensor's alone."""
+    """Layers and models do not know of other processes: `rank()` is a tensor's number of axes."""
     if path.parts[0] in ("nn", "models"):
         for number, line in enumerate(text.split("\n"), 1):
             if re.search(r"\branks?\b(?!\(\))", line):
@@ -175,7 +175,7 @@ def check_cpp(root, path, text):
 
 
 def check_quotes(root, path):
-    """A ```cpp block of docs/ that is no whole program is lines of one source, word for word."""
+    """A ```cpp block of docs/ without a main must be consecutive lines of one source."""
     text = (root / path).read_text(encoding="utf-8")
     for match in re.finditer(r"^```cpp\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
         quote = "\n" + "".join(line.strip() + "\n" for line in match.group(1).splitlines())

@@ -10,13 +10,14 @@ cores=$(nproc)
 say() { printf '== %s\n' "$*"; }
 die() { printf 'error: %s\n' "$*" >&2; exit 1; }
 
-# Goes over to the libraries in the folder TESSERA_DEPS, which scripts/bundle_dependencies.sh made.
+# Switches to the libraries in the folder TESSERA_DEPS, which scripts/bundle_dependencies.sh made.
 use_dependencies() {
   local tool glibc
   TESSERA_DEPS=$(cd "$called_from" && realpath -m -- "$TESSERA_DEPS")
   [[ -f $TESSERA_DEPS/env.sh ]] || die "TESSERA_DEPS is $TESSERA_DEPS, expected a folder that \
 scripts/bundle_dependencies.sh made"
-  # mpicc prints its flags without quotes, and a colon ends a folder of a search path.
+  # mpicc prints its flags without quotes, so a space would split them; a colon would split the
+  # search paths.
   [[ $TESSERA_DEPS != *[[:space:]:]* ]] ||
     die "TESSERA_DEPS is '$TESSERA_DEPS', expected a path without spaces and colons: move it"
   for tool in g++ cmake ninja python3; do
@@ -49,14 +50,14 @@ missing_packages() {
   done
 }
 
-# True where sudo works, after asking for the password if there is somebody to ask.
+# True if sudo works, after asking for the password if there is a terminal.
 can_sudo() {
   command -v sudo > /dev/null || return 1
   sudo -n true 2> /dev/null || { [[ -t 0 ]] && sudo -v; }
 }
 
-# Installs what scripts/packages.txt names and the machine lacks: as root, by sudo, or not at all.
-# Nothing where TESSERA_DEPS has it.
+# Installs the packages of scripts/packages.txt that the machine lacks, as root or by sudo. Does
+# nothing if TESSERA_DEPS brings the libraries.
 install_packages() {
   if [[ -n ${TESSERA_DEPS:-} ]]; then return; fi
   if ! command -v dpkg-query > /dev/null; then
@@ -78,8 +79,8 @@ install_packages() {
   quietly apt-install.log "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive "${install[@]}"
 }
 
-# Whether the release build has CUDA: AUTO, ON or OFF, as cmake/cuda.cmake takes them; empty: as it
-# was configured before.
+# TESSERA_CUDA of the release build: AUTO, ON or OFF (cmake/cuda.cmake); empty: as it was configured
+# before.
 cuda=${TESSERA_CUDA:-AUTO}
 
 has_gpu() {
@@ -93,7 +94,7 @@ build() {
   if [[ $preset == release && -n $cuda ]]; then settings=(-D "TESSERA_CUDA=$cuda"); fi
   say "building build/$preset (the first time takes minutes)"
   quietly "configure-$preset.log" cmake --preset "$preset" "${settings[@]}"
-  # Which CUDA the build has, or why it has none.
+  # Print which CUDA the build has, or why it has none.
   sed -n 's/^-- \(With\(out\)\? CUDA.*\)/== \1/p' "build/configure-$preset.log"
   if [[ $# -gt 0 ]]; then flags+=(--target "$@"); fi
   if [[ ! -t 1 ]]; then flags+=(-- --quiet); fi

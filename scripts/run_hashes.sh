@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Ten short trainings and a hash of each: of its losses, norms and weights. What only moves code
-# leaves all of them as they are:
+# Runs short trainings, and prints a hash of the losses, norms and weights of each. A change that
+# only moves code must leave all hashes as they are:
 #
 #   scripts/run_hashes.sh build/release build/emulated > before.txt      # then the change, then
 #   scripts/run_hashes.sh build/release build/emulated | diff before.txt -
@@ -16,7 +16,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cd "$work"
 export OMP_NUM_THREADS=1
-# A text of its own, because the sources change.
+# A generated text, because Tessera's own sources change.
 awk 'BEGIN { for (i = 1; i < 6000; ++i) printf "%d %d\n", i * i % 9973, i * 7919 % 104729 }' \
   > text.txt
 

@@ -16,7 +16,8 @@
 namespace tessera::train {
 namespace {
 
-// The notes of a segment: a header, a name and a description each, both filled up to 4 bytes.
+// Finds the build id among the notes of an ELF segment. A note has a header, a name and a
+// description; name and description are padded to 4 bytes each.
 std::string build_id_in(const char* notes, size_t bytes) {
   const auto filled = [](size_t size) { return (size + 3) / 4 * 4; };
   ElfW(Nhdr) header;
@@ -39,7 +40,7 @@ std::string build_id_in(const char* notes, size_t bytes) {
   return "";
 }
 
-// What the linker has written into the program, the first of the objects that are loaded.
+// The build id that the linker has written into the program, which is the first loaded object.
 std::string build_id() {
   std::string id;
   dl_iterate_phdr(

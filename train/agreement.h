@@ -1,5 +1,5 @@
-// What a program that trains lets its ranks compare (dist/agreement.h): the program itself, what it
-// computes with, and the files that it reads.
+// The settings of a training program that its ranks compare (dist/agreement.h): the program itself,
+// what it computes with, and the files that it reads.
 //
 //   dist::check_agreement(world, train::program_settings("my_program"));
 //   dist::check_agreement(world, train::processor_settings(world));
@@ -11,17 +11,17 @@
 
 namespace tessera::train {
 
-/// The program's name, Tessera's version, and the linker's digest of the program file, which is
-/// another one for other sources, another compiler or other instructions.
+/// The program's name, Tessera's version, and the linker's build id of the program file. The build
+/// id differs for other sources, another compiler or another instruction set.
 dist::Settings program_settings(const std::string& program);
 
-/// Where the ranks compute on CPUs, what the bits of their results depend on: threads, as
-/// set_thread_count has them, and oneDNN's version, instructions and rounding. On GPUs nothing:
-/// dist::choose_devices compares these.
+/// If the ranks compute on CPUs, the settings that the bits of their results depend on: threads, as
+/// set by set_thread_count, and oneDNN's version, instruction set and math mode. Empty on GPUs,
+/// whose settings dist::choose_devices compares.
 dist::Settings processor_settings(const dist::World& world);
 
-/// Size and digest of the file that a flag names, of all of it or of 64 blocks (core/digest.h);
-/// "no file" for an empty path. Throws InputError where it cannot be read.
+/// The size and digest of the file that a flag names. The digest is of the `whole` file or of 64
+/// blocks of it (core/digest.h). "no file" for an empty path. Throws InputError if unreadable.
 dist::Setting file_setting(const std::string& flag, const std::string& path, bool whole);
 
 }  // namespace tessera::train

@@ -8,8 +8,8 @@ namespace tessera::train {
 
 namespace {
 
-// Losses that are summed over ranks at once, so that an evaluation of any length needs no more
-// memory than this takes.
+// The most losses that are summed over ranks at once, so that the memory of an evaluation does not
+// grow with its length.
 constexpr int64_t most_at_once = 4096;
 
 }  // namespace
@@ -66,8 +66,8 @@ float evaluate(nn::Module& model, const TokenLoss& loss, const data::TokenRange&
     std::vector<float> own(static_cast<size_t>(end - begin), 0.0f);
     for (int64_t first = begin; first < end; first += world.size) {
       const NoGrad no_grad;
-      // Where parameters are sharded a forward takes all ranks: in the last round those without a
-      // batch repeat one.
+      // With sharded parameters a forward needs all ranks: in the last round, ranks without a batch
+      // repeat the last one.
       const int64_t i = first + world.rank;
       const auto [tokens, targets] =
           data::read_sequences(range, windows.starts_of(std::min(i, end - 1)), options.context);

@@ -27,23 +27,22 @@ class EvaluationWindows {
   int64_t count() const { return count_; }
   int64_t batches() const { return (count_ + options_.sequences - 1) / options_.sequences; }
   int64_t start(int64_t window) const;
-  /// The windows of a batch, of which the last may have fewer, and where they begin.
+  /// The number of windows of a batch (the last batch may have fewer), and where they begin.
   int64_t windows_of(int64_t batch) const;
   std::vector<int64_t> starts_of(int64_t batch) const;
 
  private:
   EvaluationOptions options_;
   int64_t count_ = 0;
-  int64_t last_ = 0;  // where the last one may begin
+  int64_t last_ = 0;  // the last position at which a window may begin
 };
 
-/// A model's mean loss over tokens (B, T) and the targets (B, T) behind them.
+/// Returns a model's mean loss over tokens (B, T) and their targets (B, T).
 using TokenLoss = std::function<Tensor(const Tensor& tokens, const Tensor& targets)>;
 
-/// Mean loss in nats a token; a GPT's windows are its context. The ranks share the batches, and
-/// every rank gets the same bits, which do not depend on how many ranks there are. Throws
-/// InputError for a range that is shorter than a window. Every rank runs as many forwards.
-/// Collective.
+/// Mean loss in nats per token; a GPT's windows are its context. The ranks share the batches. Every
+/// rank gets the same bits, which do not depend on the number of ranks, and runs the same number of
+/// forwards. Throws InputError for a range that is shorter than a window. Collective.
 float evaluate(nn::Module& model, const TokenLoss& loss, const data::TokenRange& range,
                const EvaluationOptions& options, const dist::World& world);
 float evaluate(models::Gpt& model, const data::TokenRange& range, EvaluationOptions options,

@@ -22,7 +22,8 @@ bool is_finite(const Tensor& x) {
   return finite;
 }
 
-// "linear with h.3.mlp.c_fc.weight"; names the parameter that is at fault, or else the first.
+// "linear with h.3.mlp.c_fc.weight". Names the first parameter that is not finite, or else the
+// first one of all.
 std::string describe(const char* operation, std::span<const Tensor> inputs) {
   std::string first;
   for (const Tensor& input : inputs) {

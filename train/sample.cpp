@@ -10,7 +10,7 @@
 namespace tessera::train {
 namespace {
 
-// Tokens from the likeliest down, at most `count`; equal ones in order of their numbers.
+// At most `count` tokens, the likeliest first; equally likely ones in order of their numbers.
 std::vector<int32_t> likeliest(std::span<const float> logits, int64_t count) {
   std::vector<int32_t> order(logits.size());
   std::iota(order.begin(), order.end(), 0);
@@ -50,7 +50,7 @@ int32_t choose_token(std::span<const float> logits, const SampleOptions& options
     left -= weights[i];
     if (left <= 0) return candidates[i];
   }
-  return candidates[0];  // rounding left a little more than nothing
+  return candidates[0];  // rounding has left a little more than 0
 }
 
 void check_prompt(std::span<const int32_t> prompt, const models::GptConfig& config) {

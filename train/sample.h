@@ -25,15 +25,15 @@ int32_t choose_token(std::span<const float> logits, const SampleOptions& options
 void check_prompt(std::span<const int32_t> prompt, const models::GptConfig& config);
 
 /// Calls `emit` with each new token. `prompt` is not empty; the model sees the last `context`
-/// tokens. Throws InputError for a token beyond the vocabulary. Where the model's parameters are
-/// sharded over ranks, all of them call it alike.
+/// tokens. Throws InputError for a token beyond the vocabulary. If parameters are sharded over
+/// ranks, every rank must make the same call.
 void sample(models::Gpt& model, std::vector<int32_t> prompt, const SampleOptions& options,
             const std::function<void(int32_t)>& emit);
 
-/// What a text begins after, where no prompt is given: a line end, or GPT-2's end-of-text.
+/// The token to begin after without a prompt: a line end, GPT-2's end-of-text, or else token 0.
 int32_t default_prompt(const models::GptConfig& config, bool bytes);
 
-/// How a new token is printed: as its byte, or as its number and a space.
+/// The text of a new token: its byte, or its number and a space.
 std::string token_text(int32_t token, bool bytes);
 
 }  // namespace tessera::train

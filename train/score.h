@@ -1,4 +1,4 @@
-// How good an evaluation found a model's weights to be, and which of several is the best.
+// The score of a model's weights in an evaluation, and which of several is the best.
 #pragma once
 
 #include <cmath>
@@ -6,13 +6,13 @@
 
 namespace tessera::train {
 
-/// The number that evaluations are compared by, and another one for those where it is equal.
+/// The number by which evaluations are compared, and a second number for ties.
 struct Score {
   double value = 0;
   bool higher_is_better = false;
   double tie = 0;  // lower is better
 
-  /// Whether there is something to compare: a loss that is not finite is no score.
+  /// True if the score can be compared: a loss that is not finite is no score.
   bool valid() const { return std::isfinite(value) && std::isfinite(tie); }
 };
 
@@ -25,7 +25,7 @@ struct BestEvaluation {
   bool operator==(const BestEvaluation&) const = default;
 };
 
-/// Whether a score is better than the best so far. Of two that are equal the first stays.
+/// True if a score is better than the best so far. If both are equal, the first stays.
 inline bool is_better(const Score& score, const BestEvaluation& best) {
   if (!score.valid()) return false;
   if (score.value == best.value) return score.tie < best.tie;

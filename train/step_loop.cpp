@@ -32,6 +32,7 @@ std::unique_ptr<RunLog> begin_run(const RunFiles& files, const dist::World& worl
   auto log = std::make_unique<RunLog>(world.rank == 0 ? files.log : "", files.finished);
   trace::enable(false);
   if (!files.trace.empty()) begin_trace(world);
+  // Peaks and traffic count from here on, without what came before the run.
   memory_ledger(default_device()).reset_peaks();
   memory_ledger(Device{}).reset_peaks();
   world.communicator->traffic().reset();
@@ -69,6 +70,7 @@ StepLoop::StepLoop(const LoopOptions& options, const dist::World& world,
                                            work_.open_weights, options.best);
   }
   if (work_.load) return;
+  // From here on `forward` stands in for load and loss.
   // A graph would compute the captured micro-batch again and again.
   TESSERA_CHECK(!optimizer.options().graph, "train: graphs need load and loss apart");
   work_.load = [this](const MicroBatch& micro) { loaded_ = micro; };
@@ -77,6 +79,7 @@ StepLoop::StepLoop(const LoopOptions& options, const dist::World& world,
 
 void StepLoop::train() {
   const int64_t done = run_steps();
+  // The last gathers may be in flight; after train() the caller may read the parameters.
   optimizer_.synchronize();
   if (!checkpoints_) return;
   const std::string path = checkpoints_->finish(done, skipped());
@@ -86,28 +89,33 @@ void StepLoop::train() {
   } else {
     spdlog::info("checkpoint: {}", path);
   }
+  // Restores the previous handlers of the signals.
   checkpoints_.reset();
 }
 
 int64_t StepLoop::run_steps() {
   for (int64_t step = options_.first_step; step < options_.steps; ++step) {
+    // Notes travel with the flags of this step, so they must be set before its launch.
     if (checkpoints_) optimizer_.set_notes(checkpoints_->notes());
     launch(step);
     const int64_t done = step + 1;
     const bool last = done == options_.steps;
     const bool evaluates = options_.eval_every > 0 && (last || done % options_.eval_every == 0);
+    // All ranks' notes are known without waiting for the step, and all ranks decide by them.
     const uint8_t notes = running_->launched.notes();
     const bool saves = checkpoints_ && checkpoints_->saves(done, notes);
     const bool saves_weights = saves_ && saves_->due(done, evaluates);
     stopped_ = checkpoints_ && !last && RunCheckpoints::stops(notes);
-    // A GPU's step is logged while it computes the next one.
+    // A GPU's step is logged while the GPU computes the next one, unless its result is needed now.
     const bool looks = last || evaluates || saves || saves_weights || stopped_;
     if (looks || !running_->launched.deferred()) log_running();
+    // evaluate() also saves the weights, if they are the best so far.
     if (evaluates) evaluate(done);
     if (saves_) saves_->after_step(done, done - skipped());
     if (saves_) count_.saves = saves_->count();
-    // A checkpoint comes after the saves that it knows of.
+    // The checkpoint comes after the saves, because it records the best evaluation that was saved.
     if (saves_ && checkpoints_) checkpoints_->set_best(saves_->best());
+    // At the end of the run train() writes the checkpoint and waits for it.
     if (stopped_) return done;
     if (checkpoints_ && !last) checkpoints_->after_step(done, skipped(), notes);
   }
@@ -116,6 +124,7 @@ int64_t StepLoop::run_steps() {
 
 void StepLoop::evaluate(int64_t done) {
   StepWork::Evaluation evaluation = work_.evaluate(done);
+  // Saved before the line is written: only weights that were saved are called the best.
   if (saves_ && saves_->keep_best(done, done - skipped(), evaluation.score)) {
     evaluation.line.add("best", true);
     evaluation.text += "  the best so far";
@@ -124,7 +133,8 @@ void StepLoop::evaluate(int64_t done) {
   progress_.evaluation(done, evaluation.text);
 }
 
-// Launches a step, and logs the one before it if that is still to do, also where this one fails.
+// Launches a step, then logs the step before it if that is still to do, also if the launch fails.
+// In this order a GPU has work while the host logs.
 void StepLoop::launch(int64_t step) {
   const auto begin = Clock::now();
   std::optional<optim::LaunchedStep> launched;
@@ -132,7 +142,7 @@ void StepLoop::launch(int64_t step) {
   int64_t checkpoint_wait_ns = 0;
   try {
     optimizer_.micro_steps(step, options_.batch, work_.load, work_.loss);
-    // The update, which follows, changes what a checkpoint may still be written from.
+    // The update in launch_step changes the state that a checkpoint may still be reading.
     if (checkpoints_) checkpoint_wait_ns = checkpoints_->wait_for_reads();
     launched = optimizer_.launch_step();
     description = work_.describe(step);
@@ -158,7 +168,7 @@ void StepLoop::log_running() {
 StepLine StepLoop::line_of(Running& running) {
   const int64_t step = running.step;
   optim::StepReport report;
-  // What need not be waited for ended about when its launch did; the rest ends now.
+  // A step that is ready has ended about when its launch did; any other ends when get() returns.
   const bool was_ready = running.launched.ready();
   try {
     report = running.launched.get();
@@ -170,7 +180,7 @@ StepLine StepLoop::line_of(Running& running) {
                  name);
   }
   const Clock::time_point end = was_ready ? running.launch_end : Clock::now();
-  // Without the time in which the step before it was still running.
+  // Without the time in which the step before was still running.
   const double ms = milliseconds(end - std::max(running.begin, last_end_));
   last_end_ = end;
   return {
@@ -186,8 +196,9 @@ StepLine StepLoop::line_of(Running& running) {
       .checkpoint_wait_ms = static_cast<double>(running.checkpoint_wait_ns) / 1e6};
 }
 
-// Every rank comes here. All repeat the micro-batch to find where its loss went wrong; then one
-// says so, which ends the others while they wait.
+// Called on every rank. All ranks repeat the micro-batch to find the operation where its loss went
+// wrong, because a forward may be collective. Then rank 0 throws, which ends the others while they
+// wait in the barrier.
 void StepLoop::fail_together(int64_t step, const optim::NonFiniteError& error) {
   std::string text = error.what();
   if (error.micro_batch >= 0) {
@@ -195,6 +206,7 @@ void StepLoop::fail_together(int64_t step, const optim::NonFiniteError& error) {
                            .index = error.micro_batch,
                            .first_sample = error.micro_batch * options_.batch.micro,
                            .samples = options_.batch.micro};
+    // Dropout draws the same masks as in the step.
     dropout_state() = {
         .seed = optimizer_.options().seed, .step = step, .first_sample = micro.first_sample};
     text += "; first at " + first_non_finite([&] { work_.forward(micro); });
@@ -205,6 +217,7 @@ void StepLoop::fail_together(int64_t step, const optim::NonFiniteError& error) {
 
 void report_run(const optim::Plan& planned, const StepCount& count, const dist::World& world,
                 RunLog& log, const std::function<void()>& before_tables) {
+  // Measured first, because gathering the reports is traffic too.
   const RankReport report = measure(planned, count, world);
   const GatheredReports all = gather_reports(report, world);
   log.write(JsonObject()

@@ -1,5 +1,5 @@
 // The steps of a training run: each is launched, logged and shown; now and then the model is
-// evaluated. What is trained on what, the caller says.
+// evaluated. The caller says which model is trained on which data.
 //
 //   auto log = train::begin_run({.log = "run.jsonl"}, world);
 //   train::StepLoop loop(run.loop, world, optimizer, *log,
@@ -32,63 +32,66 @@
 namespace tessera::train {
 
 struct StepWork {
-  std::string unit = {};  // what speed counts
+  std::string unit = {};  // of the speed, such as "tokens"
   int64_t units_per_step = 0;
-  /// The mean loss of any micro-batch, which is read for it. A loss that is not finite is looked
-  /// for with it, on every rank alike.
+  /// Reads a micro-batch and returns its mean loss. Also called, on every rank, to find the
+  /// operation where a loss became non-finite.
   std::function<Tensor(const MicroBatch&)> forward = nullptr;
-  /// In place of `forward` in steps, both or neither: `load` brings a micro-batch's values to where
-  /// `loss` reads them, as graphs want it, and as suits data that is read ahead.
+  /// Used instead of `forward` in steps; set both or neither. `load` puts a micro-batch's values
+  /// where `loss` reads them. Graphs need this, and it suits data that is read ahead.
   std::function<void(const MicroBatch&)> load = nullptr;
   std::function<Tensor()> loss = nullptr;
-  /// Evaluates after so many steps: a line of the log, and what the terminal shows.
+  /// The result of an evaluation: a line of the log, and a text for the terminal.
   struct Evaluation {
     JsonObject line;
     std::string text;
-    /// What the best evaluation is chosen by, where LoopOptions::weights asks for it: the same on
-    /// every rank.
+    /// The score by which the best evaluation is chosen, if LoopOptions::weights asks for it. The
+    /// same on every rank.
     std::optional<Score> score = std::nullopt;
   };
+  /// Evaluates the model after so many steps.
   std::function<Evaluation(int64_t)> evaluate = nullptr;
-  /// Opens a file of the weights, where LoopOptions::weights asks for some.
+  /// Opens a file of the weights, if LoopOptions::weights asks for saves.
   WeightSaves::Open open_weights = nullptr;
-  /// More members for a step's line of the log; asked when the step is launched.
+  /// Returns more members for a step's line of the log; called when the step is launched.
   std::function<JsonObject(int64_t)> describe = [](int64_t) { return JsonObject(); };
-  /// What checkpoints say of the run, and on what its bits depend besides (manifest.h).
+  /// The settings of the run in checkpoints, and further settings that its bits depend on
+  /// (manifest.h).
   dist::Settings run = {};
   dist::Settings bits = {};
   /// Metadata of a file of the model's weights, so that a checkpoint can be exported as one.
   std::map<std::string, std::string> weights = {};
 };
 
-/// Files that a run writes; without a path one is not written.
+/// Files that a run writes; a file without a path is not written.
 struct RunFiles {
   std::string log = {};    // JSON lines (run_log.h)
-  std::string trace = {};  // of all ranks (trace_file.h)
-  std::string save = {};   // what the caller saves at the end
-  /// Where the log is that of the run so far: steps that were done (run_log.h).
+  std::string trace = {};  // trace of all ranks (trace_file.h)
+  std::string save = {};   // written by the caller at the end
+  /// Set if the log of the run so far is continued: steps that were done (run_log.h).
   std::optional<int64_t> finished = std::nullopt;
 };
-/// Begins a run, before it holds anything. First all that the run writes must be writable, and no
-/// rank have bad input; only then the log, which is open on rank 0, replaces an older one. Memory
-/// and traffic are counted from here on. Throws InputError. Collective.
+/// Begins a run; called before it allocates anything. Checks that everything that the run writes
+/// can be written and that no rank has bad input. Only then the log, which is open on rank 0,
+/// replaces an older one. Memory and traffic are counted from here on. Throws InputError.
+/// Collective.
 std::unique_ptr<RunLog> begin_run(const RunFiles& files, const dist::World& world);
 
 class StepLoop {
  public:
-  /// World, optimizer and log must outlive it. Throws where `work` lacks what the options ask for.
+  /// World, optimizer and log must outlive it. Throws if `work` lacks what the options ask for.
   StepLoop(const LoopOptions& options, const dist::World& world, optim::ZeroOptimizer& optimizer,
            RunLog& log, StepWork work);
   StepLoop(const StepLoop&) = delete;
   StepLoop& operator=(const StepLoop&) = delete;
 
-  /// All steps from first_step on, or up to the one after which a signal ends the run. Throws on
-  /// every rank where a loss or gradient is not finite, or the last checkpoint cannot be written.
+  /// Runs all steps from first_step on, or until a signal ends the run after a step. Throws on
+  /// every rank if a loss or gradient is not finite, or the last checkpoint cannot be written.
   /// Collective.
   void train();
   /// The steps that this process has done.
   const StepCount& count() const { return count_; }
-  /// Whether a signal has ended the run before its last step.
+  /// True if a signal has ended the run before its last step.
   bool stopped() const { return stopped_; }
 
  private:
@@ -116,7 +119,7 @@ class StepLoop {
   optim::ZeroOptimizer& optimizer_;
   RunLog& log_;
   StepWork work_;
-  MicroBatch loaded_;  // where `forward` stands for `load` and `loss`
+  MicroBatch loaded_;  // if `forward` stands in for `load` and `loss`
   Progress progress_;
   std::optional<Running> running_;
   Clock::time_point last_end_;
@@ -126,8 +129,8 @@ class StepLoop {
   std::unique_ptr<RunCheckpoints> checkpoints_;
 };
 
-/// What ranks held and sent, beside what was planned: a line of the log, and tables on rank 0's
-/// standard output, before which `before_tables` is called on every rank. Collective.
+/// Compares what ranks held and sent with the plan: writes a line of the log, and prints tables on
+/// rank 0's standard output. Before the tables `before_tables` is called on every rank. Collective.
 void report_run(
     const optim::Plan& planned, const StepCount& count, const dist::World& world, RunLog& log,
     const std::function<void()>& before_tables = [] {});

@@ -1,4 +1,4 @@
-// A training run in plain numbers: what its optimizer, its loop and its plan are given.
+// The options of a training run, for its optimizer, its loop and its plan.
 //
 //   const train::TrainingRun run{.rule = optim::AdamW{.learning_rate = 3e-4f},
 //                                .zero = {.stage = 2},
@@ -19,16 +19,16 @@
 
 namespace tessera::train {
 
-/// When a run is saved so that it can go on (train/checkpoint/run_checkpoints.h).
+/// When and how checkpoints are written (train/checkpoint/run_checkpoints.h).
 struct CheckpointOptions {
   std::string folder = {};  // empty: never
-  int64_t every = 0;        // steps; 0: at the end, and when it is asked for
-  int64_t keep = 3;         // the newest of them stay
-  bool async = true;        // from a copy of the state, while steps go on
-  /// Bytes that a rank's copy takes at most; absent: all of its own state. What does not fit is
-  /// read where it lies, and the next update waits for it (train/checkpoint/state_copy.h).
+  int64_t every = 0;        // steps; 0: only at the end and on a signal
+  int64_t keep = 3;         // how many of the newest stay
+  bool async = true;        // written while steps go on, from a copy of the state
+  /// The most bytes of a rank's copy; nullopt: all of its own state. State that does not fit is
+  /// read in place, and the next update waits for it (train/checkpoint/state_copy.h).
   std::optional<int64_t> staging = std::nullopt;
-  int64_t saved_step = -1;  // of which the folder has a checkpoint already
+  int64_t saved_step = -1;  // a step of which the folder has a checkpoint already
 
   bool wanted() const { return !folder.empty(); }
   bool staged() const { return wanted() && async; }
@@ -36,9 +36,9 @@ struct CheckpointOptions {
 
 /// When weights alone are saved before the end of a run (train/weight_saves.h).
 struct WeightSaveOptions {
-  std::string path = {};  // of the weights at the end; the others are in folders beside it
+  std::string path = {};  // file of the weights at the end; other saves are in folders beside it
   int64_t every = 0;      // steps; 0: never
-  bool best = false;      // those of the best evaluation so far
+  bool best = false;      // save those of the best evaluation so far
 
   bool wanted() const { return every > 0 || best; }
 };
@@ -49,9 +49,9 @@ struct LoopOptions {
   int64_t eval_every = 0;  // steps between evaluations, of which one is at the end; 0: none
   CheckpointOptions checkpoints = {};
   WeightSaveOptions weights = {};
-  int64_t first_step = 0;  // steps that were done before, of which a checkpoint has the state
-  int64_t skipped = 0;     // of these
-  std::optional<BestEvaluation> best = std::nullopt;  // of these, where its weights are saved
+  int64_t first_step = 0;  // steps done before, whose state a checkpoint has restored
+  int64_t skipped = 0;     // steps done before without an update
+  std::optional<BestEvaluation> best = std::nullopt;  // so far, if its weights are saved
 
   int64_t steps_left() const { return steps - first_step; }
 };

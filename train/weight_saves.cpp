@@ -85,7 +85,7 @@ void WeightSaves::report_failure(int64_t done, const std::string& path, const st
   log_.write(
       JsonObject().add("type", "save").add("step", done).add("path", path).add("failed", why));
   spdlog::warn("the weights of step {} were not saved: {}; training goes on", done, why);
-  // The folder goes where nothing is in it.
+  // Removes the folder if it is empty.
   std::error_code ignored;
   if (world_.rank == 0) fs::remove(fs::path(path).parent_path(), ignored);
 }

@@ -32,25 +32,26 @@ class WeightSaves {
   /// Opens a file of the weights as they are after so many updates, on rank 0.
   using Open = std::function<WeightsSink(const std::string& path, int64_t updates)>;
 
-  /// World, optimizer and log must outlive it. `best` is what a checkpoint knows of the run so far;
-  /// it is forgotten, with a warning, where its file is not there. Collective.
+  /// World, optimizer and log must outlive it. `best` is the best evaluation that a checkpoint
+  /// knows of; it is dropped, with a warning, if its file is missing. Collective.
   WeightSaves(WeightSaveOptions options, const dist::World& world, optim::ZeroOptimizer& optimizer,
               RunLog& log, Open open, std::optional<BestEvaluation> best);
 
-  /// Whether anything may be saved after so many steps, of which the last may be evaluated.
+  /// True if anything may be saved after `done` steps; `evaluated`: the last of them is evaluated.
   bool due(int64_t done, bool evaluated) const;
-  /// Keeps the weights if they are the best so far. Returns whether they are, and are written: an
-  /// earlier file stays where they could not be, and what it scored counts. Collective.
+  /// Saves the weights if they are the best so far. Returns true if they are and were written. If
+  /// they could not be written, the earlier file and its score stay. Collective.
   bool keep_best(int64_t done, int64_t updates, const std::optional<Score>& score);
-  /// Saves the weights if it is their turn. Collective.
+  /// Saves the weights if a save is due after this step. Collective.
   void after_step(int64_t done, int64_t updates);
 
   const std::optional<BestEvaluation>& best() const { return best_; }
-  /// How often parameters were gathered for a save, also for one that failed.
+  /// How often parameters were gathered for a save, failed saves included.
   int64_t count() const { return count_; }
 
  private:
-  /// Why it could not be done; empty where it could. The same on every rank. Collective.
+  /// Saves the weights. Returns why that failed, or an empty text, the same on every rank.
+  /// Collective.
   std::string save(const std::string& path, int64_t updates);
   void report_failure(int64_t done, const std::string& path, const std::string& why);
 

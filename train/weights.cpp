@@ -17,9 +17,9 @@ namespace {
 namespace fs = std::filesystem;
 using OpenWeights = std::function<WeightsSink(const std::string&)>;
 
-// Saves where `path` says, which rank 0 alone asks; returns why that failed, empty where it did
-// not, on every rank. All ranks bring the tensors together, so a rank 0 that has failed lets the
-// rest come by.
+// Saves the weights to path(), which only rank 0 calls. Returns on every rank why that failed, or
+// an empty text. Gathering the parameters is collective, so rank 0 takes part to the end even if it
+// has failed.
 std::string try_to_save(const std::function<std::string()>& path, optim::ZeroOptimizer& optimizer,
                         const dist::World& world, const OpenWeights& open) {
   std::string why;
@@ -40,8 +40,7 @@ std::string try_to_save(const std::function<std::string()>& path, optim::ZeroOpt
   return dist::broadcast_text(*world.communicator, why);
 }
 
-// A new folder, so that nothing that is there is replaced, neither weights nor what stands beside
-// them.
+// A new folder, so that no file is replaced, neither weights nor files beside them.
 fs::path new_folder(const fs::path& parent, const fs::path& file) {
   std::string name = (parent / (file.stem().string() + "-rescued-XXXXXX")).string();
   if (::mkdtemp(name.data()) == nullptr) {
@@ -50,7 +49,7 @@ fs::path new_folder(const fs::path& parent, const fs::path& file) {
   return name;
 }
 
-// Returns what happened: where the weights are now, or that they are nowhere.
+// Returns what happened: where the weights are now, or that they are lost.
 std::string rescue(const std::string& lost, optim::ZeroOptimizer& optimizer,
                    const dist::World& world, const OpenWeights& open) {
   const fs::path file = fs::path(lost).filename();
@@ -78,7 +77,7 @@ void save_parameters(const std::string& path, optim::ZeroOptimizer& optimizer,
   const std::string why = try_save_parameters(path, optimizer, world, open);
   if (why.empty()) return;
   const std::string outcome = rescue(path, optimizer, world, open);
-  // One says so, which ends the others while they wait.
+  // Rank 0 throws, which ends the other ranks while they wait in the barrier.
   if (world.rank != 0) world.communicator->barrier();
   fail("{}; {}", why, outcome);
 }

@@ -25,7 +25,7 @@ std::string in_folder(const std::string& folder, int64_t step) {
   return (fs::path(folder) / train::checkpoint_name(step)).string();
 }
 
-// Why a checkpoint is not whole; empty where it is, which is printed.
+// Verifies a checkpoint and prints the result. Returns why it is not whole; empty if it is.
 std::string verify_one(const std::string& path) {
   try {
     const train::CheckpointReader checkpoint(path);
@@ -34,7 +34,7 @@ std::string verify_one(const std::string& path) {
     fmt::print("{}: whole, {} bytes, digest {}\n", path, grouped(total_bytes(manifest)),
                manifest.digest.text());
     return "";
-  } catch (const Error& error) {  // a file that became shorter meanwhile, too
+  } catch (const Error& error) {  // also if a file became shorter meanwhile
     fmt::print("{}: not whole\n", path);
     return error.what();
   }

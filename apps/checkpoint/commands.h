@@ -1,4 +1,4 @@
-// What the commands of checkpoint do, each of which prints to standard output and returns the
+// The commands of the program `checkpoint`. Each prints to standard output and returns the
 // program's exit code.
 #pragma once
 
@@ -10,24 +10,24 @@
 
 namespace tessera::apps {
 
-/// Whether a path is one checkpoint, whole or not, rather than a folder of checkpoints: its name is
-/// a checkpoint's, or it has a manifest. Throws InputError where there is no such folder.
+/// True if a path is one checkpoint, whole or damaged, rather than a folder of checkpoints: it is
+/// named like a checkpoint, or has a manifest. Throws InputError if there is no such folder.
 bool is_one_checkpoint(const std::string& path);
-/// The steps of a folder, the newest first. Throws InputError where it has none.
+/// The steps of the checkpoints in a folder, the newest first. Throws InputError if there are none.
 std::vector<int64_t> steps_in(const std::string& folder);
-/// The checkpoint at a path, or the newest in a folder that is whole, every byte of it verified.
-/// Throws InputError where there is none.
+/// Opens the checkpoint at a path, or the newest whole one in a folder, and verifies every byte.
+/// Throws InputError if there is none.
 std::unique_ptr<train::CheckpointReader> open_whole_checkpoint(const std::string& path);
-/// Of all its files.
+/// The size of all files of a checkpoint.
 int64_t total_bytes(const train::Manifest& manifest);
 
-/// A name or value as it is; quoted and cut where it is long or would not be one line.
+/// A name or value for printing: unchanged if it is short and on one line, else quoted and cut.
 std::string plain(const std::string& text);
 
 int inspect_checkpoints(const CheckpointToolOptions& options);
-/// Throws Error, and not InputError, where a checkpoint is not whole.
+/// Throws Error, not InputError, if a checkpoint is not whole.
 int verify_checkpoints(const CheckpointToolOptions& options);
-/// 0 where all tensors are equal, else 1.
+/// Returns 0 if all tensors are equal, else 1.
 int diff_checkpoints(const CheckpointToolOptions& options);
 int export_checkpoint(const CheckpointToolOptions& options);
 int import_weights(const CheckpointToolOptions& options);

@@ -1,4 +1,4 @@
-// Prints what a folder of checkpoints has, and what is in one checkpoint: as text, or as JSON.
+// Lists the checkpoints of a folder, or prints the contents of one, as text or as JSON.
 #include <algorithm>
 #include <filesystem>
 #include <optional>
@@ -89,7 +89,7 @@ ordered_json checkpoint_json(const std::string& path, const Manifest& manifest) 
   return json;
 }
 
-// Columns as wide as their cells, aligned to the left. A row may have fewer cells than others.
+// Prints left-aligned columns, each as wide as its widest cell. Rows may have different lengths.
 void print_table(const std::vector<std::vector<std::string>>& rows) {
   std::vector<size_t> widths;
   for (const std::vector<std::string>& row : rows) {
@@ -142,12 +142,12 @@ void print_checkpoint(const std::string& path, const Manifest& manifest) {
   print_table(rows);
 }
 
-/// A checkpoint of a folder, as far as it can be told without reading its tensors.
+/// A checkpoint in a folder, as its manifest describes it. The tensors are not read.
 struct Listed {
   std::string path;
   int64_t step = 0;
   std::optional<Manifest> manifest;
-  std::string why;  // it is not whole
+  std::string why;  // why it is not whole, if so
 };
 
 std::vector<Listed> list_folder(const std::string& folder) {

@@ -13,7 +13,7 @@ void check_command_lines(const dist::World& world, const std::string& program,
 }
 
 void check_inputs(const dist::World& world, const RunOptions& options, const dist::Settings& data) {
-  if (world.size == 1) return;  // nothing is read for nobody
+  if (world.size == 1) return;  // no other rank to compare with
   dist::Settings own = data;
   own.push_back(train::file_setting("--init", options.init, options.verify_data));
   const dist::Settings processor = train::processor_settings(world);

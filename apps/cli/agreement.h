@@ -8,9 +8,9 @@
 
 namespace tessera::apps {
 
-/// The program, its build and its flags, as soon as they are parsed: before the ranks do anything
-/// together, because flags decide what that is. Throws InputError where ranks differ. Collective,
-/// with the timeout of `devices`.
+/// Compares the program, its build and its flags over all ranks. Call it right after parsing and
+/// before any other collective, because the flags decide which collectives follow. Sets the
+/// communicator's timeout to that of `devices`. Throws InputError where ranks differ. Collective.
 void check_command_lines(const dist::World& world, const std::string& program,
                          const dist::Settings& flags, const dist::DeviceOptions& devices);
 

@@ -9,7 +9,7 @@
 
 namespace tessera::apps {
 
-/// As dist::run does.
+/// Calls dist::run with `body`. Throws Error if text printed to standard output was lost.
 int run_job(int argc, char** argv, const std::function<int(dist::World&)>& body);
 
 }  // namespace tessera::apps

@@ -1,5 +1,6 @@
-// The flags that say what is trained and how it is divided: train_gpt trains it, zero_plan counts
-// what that would take. What was not given has the preset's default.
+// The flags for a model and for how its training is divided over ranks. train_gpt trains it;
+// zero_plan estimates the memory and traffic of training it. Flags that are not given take the
+// defaults of the preset.
 //
 //   ModelOptions model;
 //   add_model_options(app, model);
@@ -24,14 +25,15 @@ namespace tessera::apps {
 struct ModelOptions {
   std::optional<std::string> preset;  // not given: nano
   std::optional<int64_t> layers, heads, width, context, vocab;
-  std::optional<float> epsilon;  // of weights in a file
+  std::optional<float> epsilon;  // of the layer norms, from config.json
 };
 void add_model_options(Flags& app, ModelOptions& options);
-/// The preset, for whatever its defaults are.
+/// The name of the preset; "nano" if none was given.
 std::string preset_of(const ModelOptions& options);
 models::GptConfig model_config(const ModelOptions& options);
-/// The options with the sizes of the weights in a safetensors file, which need not be given. Throws
-/// InputError that names all that are given and are not the file's.
+/// Returns the options with the sizes of a model in a safetensors file, so that the user need not
+/// give them. Throws InputError that lists all given sizes that differ from the file's, or asks for
+/// --heads if nothing else says how many heads there are.
 ModelOptions with_sizes_of(const std::string& weights_path, const ModelOptions& options);
 
 /// --global-batch (or --batch), --micro-batch; `samples` says what these count.
@@ -54,9 +56,9 @@ void add_bucket_options(Flags& app, BucketOptions& options);
 int64_t bucket_bytes(const BucketOptions& options, const TrainDefaults& defaults);
 optim::Reduction reduction(const BucketOptions& options);
 
-/// The same group: --overlap on|off.
+/// Group "Distribution": --overlap on|off.
 void add_overlap_option(Flags& app, std::string& overlap);
-/// The same group: --graph on|off.
+/// Group "Distribution": --graph on|off.
 void add_graph_option(Flags& app, std::string& graph);
 
 /// Group "Memory": --precision, --grad-shard, --offload; and a GPT's --recompute and --loss-rows.

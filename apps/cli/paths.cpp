@@ -18,17 +18,17 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The name that a file will have which is not there yet, through links whose end is not there.
+// The absolute path of a file that does not exist yet. Dangling links are followed.
 fs::path future_name(const std::string& path) {
   std::error_code error;
   fs::path name = fs::absolute(path, error);
-  constexpr int most_links = 40;  // as the kernel follows
+  constexpr int most_links = 40;  // the kernel's limit
   for (int i = 0; i < most_links && fs::is_symlink(name, error); ++i) {
     name = name.parent_path() / fs::read_symlink(name, error);
   }
   const fs::path resolved = fs::weakly_canonical(name, error);
   if (error) return name;
-  return resolved.has_filename() ? resolved : resolved.parent_path();  // of a folder with a slash
+  return resolved.has_filename() ? resolved : resolved.parent_path();  // a/b/ becomes a/b
 }
 
 bool same_file(const std::string& a, const std::string& b) {
@@ -43,8 +43,8 @@ bool same_file(const std::string& a, const std::string& b) {
   return of_a.st_dev == of_b.st_dev && of_a.st_ino == of_b.st_ino;
 }
 
-// Whether `path` is there, in the folder or below it, and named as data sets name what they read;
-// logs and weights of earlier runs may stand there too.
+// True if `path` is an existing file in or below the folder whose name ends like a data file's. The
+// folder may also contain logs and weights of earlier runs, which may be replaced.
 bool is_data_of(const std::string& path, const std::string& folder) {
   std::error_code error;
   if (!fs::is_directory(folder, error) || !fs::is_regular_file(path, error)) return false;
@@ -57,7 +57,8 @@ bool is_data_of(const std::string& path, const std::string& folder) {
   return std::ranges::any_of(ends, [&](const char* end) { return name.ends_with(end); });
 }
 
-// Two that write one file, each from a place of its own, overwrite each other.
+// Refuses an output that standard output or error is redirected to: both would write the file, each
+// at its own offset, and overwrite each other.
 void check_streams(const GivenPath& output) {
   struct stat file {};
   if (::stat(output.path.c_str(), &file) != 0 || !S_ISREG(file.st_mode)) return;
@@ -71,7 +72,7 @@ void check_streams(const GivenPath& output) {
   }
 }
 
-// The number of a folder that is called as those of saves, such as step-000000500; else 0.
+// The step of a folder that is named like those of saves, such as step-000000500; else 0.
 int64_t step_of_folder(const fs::path& folder) {
   constexpr std::string_view begin = "step-";
   const std::string name = folder.filename().string();
@@ -81,8 +82,8 @@ int64_t step_of_folder(const fs::path& folder) {
   return name == train::checkpoint_name(step) ? step : 0;
 }
 
-// The files that saves in steps would write, as far as another path of the command line can be one
-// of them: all of a long run are too many to be listed.
+// The files that --save-every and --save-best would write. A long run saves too many steps to list,
+// so only those steps are listed whose folder occurs in another path of the command line.
 std::vector<GivenPath> files_of_saves(const GivenPaths& paths) {
   const auto& [file, others, every, best, checkpoints] = paths.saves;
   std::vector<std::string> folders;
@@ -114,7 +115,7 @@ std::vector<GivenPath> files_of_saves(const GivenPaths& paths) {
   return files;
 }
 
-// Checkpoints have folders of the same names, and are removed when they are old.
+// Checkpoints have folders of the same names, and old ones are removed, so saves could be lost.
 void check_step_folders(const GivenSaves& saves) {
   if (saves.every == 0 || saves.file.empty() || saves.checkpoints.empty()) return;
   const fs::path parent = fs::path(saves.file).parent_path();

@@ -1,4 +1,5 @@
-// The files that a command line names: none that is read may be written, and none be written twice.
+// Checks the files that a command line names: no input may be overwritten, and no two outputs may
+// be one file.
 #pragma once
 
 #include <cstdint>
@@ -10,14 +11,15 @@ namespace tessera::apps {
 struct GivenPath {
   const char* flag;  // "--log"
   std::string path;  // empty: not given
-  /// The flag of an input that this output may replace; none where it may replace no input.
+  /// The flag of an input that this output may replace; nullptr: none.
   const char* may_replace = nullptr;
 };
 
-/// Weights that are saved in steps, in folders beside their file (train/weight_saves.h).
+/// Weights that --save-every and --save-best write, in folders beside the file of --save
+/// (train/weight_saves.h).
 struct GivenSaves {
-  std::string file = {};                 // that --save names
-  std::vector<std::string> others = {};  // names of files that are written beside it
+  std::string file = {};                 // of --save
+  std::vector<std::string> others = {};  // names of files written beside it
   int64_t every = 0;                     // --save-every; 0: not given
   bool best = false;                     // --save-best
   std::string checkpoints = {};          // the folder of --checkpoint
@@ -29,10 +31,10 @@ struct GivenPaths {
   GivenSaves saves = {};
 };
 
-/// Throws InputError, naming both flags, where an output is an input or another output: by device
-/// and inode where both are there, so through links too, else by their names. So too where it is
-/// the file that standard output or error goes to. Weights that are saved in steps may replace no
-/// input, and their folders must not be among those of checkpoints. Nothing is opened.
+/// Throws InputError, naming both flags, if an output is also an input or another output. Existing
+/// files are compared by device and inode, so links are seen through; others are compared by name.
+/// Also throws if an output is the file that standard output or error goes to, if a save in steps
+/// would replace an input, or if the saves share a folder with checkpoints. Opens no file.
 void check_paths(const GivenPaths& paths);
 
 }  // namespace tessera::apps

@@ -20,7 +20,8 @@ namespace {
 
 constexpr const char* threads_setting = "threads";
 
-// Members of a header that say where a run runs, what it prints and what it writes.
+// Members of a log header that are not compared as settings of the run: where it runs, what it
+// prints and writes.
 const std::set<std::string> not_of_the_run = {
     "type",    "program",   "version",     "data",         "val_data",     "ranks",
     "threads", "device",    "device_name", "communicator", "graph",        "loss_rows",
@@ -28,7 +29,7 @@ const std::set<std::string> not_of_the_run = {
     "init",    "tuned",     "save",        "trace",        "eval_batches", "sample",
     "preset",  "format",    "workers",     "protocol",     "popularity"};
 
-// "--global-batch" and "global_batch" are the same.
+// The header's name of a flag: "--global-batch" becomes "global_batch".
 std::string member_name(std::string name) {
   name.erase(0, name.find_first_not_of('-'));
   std::ranges::replace(name, '-', '_');
@@ -45,7 +46,7 @@ std::string value_of(const dist::Settings& settings, const std::string& name) {
   return found == nullptr ? "nothing" : found->value;
 }
 
-// Names of both, those of `a` first.
+// The names in `a`, then those that only `b` has.
 std::vector<std::string> names_of(const dist::Settings& a, const dist::Settings& b) {
   std::vector<std::string> names;
   for (const dist::Settings& settings : {a, b}) {
@@ -126,7 +127,7 @@ dist::Settings run_settings(const JsonObject& header, bool ranks_matter) {
       add(name, value);
     } else {
       for (const auto& [member, text] : value.items()) {
-        if (member != "parameters") add(name + "." + member, text);  // they follow from the others
+        if (member != "parameters") add(name + "." + member, text);  // follows from the others
       }
     }
   }
@@ -166,7 +167,7 @@ Resumed::Resumed(const CheckpointFlags& flags, const dist::World& world) : flags
   if (flags.options.wanted()) check_no_later_steps();
 }
 
-// Later checkpoints would be taken for this run's newest ones.
+// A checkpoint of a later step in the folder would be taken for the newest of this run.
 void Resumed::check_no_later_steps() const {
   const std::vector<int64_t> steps = train::checkpoint_steps(flags_.options.folder);
   if (steps.empty() || steps.front() <= step()) return;
@@ -186,7 +187,8 @@ int Resumed::threads(int given, const dist::World& world) const {
   return dist::threads_per_rank(given, world.local_size);
 }
 
-// Of a checkpoint that was imported: what its file fixes must be alike, and the rest is new.
+// Checks an imported checkpoint: only the settings that the import recorded must agree, since the
+// imported file fixes no others.
 void Resumed::check_imported(const dist::Settings& run) const {
   const train::Manifest& manifest = checkpoint_->manifest();
   std::vector<std::string> names;

@@ -1,9 +1,9 @@
-// How the applications that train save their runs, and go on with them: --checkpoint and the flags
-// beside it.
+// Saves the runs of the training applications in checkpoints and resumes them: --checkpoint and the
+// flags of its group.
 //
-//   const Resumed resumed(options.checkpoints, world);          // claims the folder, finds the
-//   newest set_thread_count(resumed.threads(options.threads, world)); resumed.check(run, bits); //
-//   is it this run?
+//   const Resumed resumed(options.checkpoints, world);  // claims the folder, finds the newest
+//   set_thread_count(resumed.threads(options.threads, world));
+//   resumed.check(run, bits);                           // is it this run?
 //   ... optimizer ...
 //   resumed.restore(optimizer);
 #pragma once
@@ -24,49 +24,52 @@ namespace tessera::apps {
 struct CheckpointFlags {
   train::CheckpointOptions options;
   std::string resume;                // "latest", "never" or a checkpoint's folder
-  std::vector<std::string> changed;  // what may differ from the checkpoint's run
+  std::vector<std::string> changed;  // settings that may differ from the checkpoint's
   std::string async = "on";
   std::optional<int64_t> staging;  // bytes
 };
 void add_checkpoint_options(Flags& app, CheckpointFlags& flags);
-/// Completes and checks. Throws InputError.
+/// Fills in the defaults and checks the flags. Throws InputError.
 void fill_checkpoints(CheckpointFlags& flags);
 
-/// Settings of what a header of the log says of the run itself: what is learned, from what and how.
-/// Where it runs, what is printed and what is written beside do not belong to it. "model.layers" is
-/// in the object "model". `ranks_matter`: another number of ranks is another run.
+/// The settings in a log header that define the run: the model and how it is trained. Left out are
+/// settings that say where it runs, what it prints and what it writes. The member "layers" of the
+/// object "model" becomes "model.layers". With `ranks_matter` the number of ranks is included.
 dist::Settings run_settings(const JsonObject& header, bool ranks_matter);
 
-/// What a run's bits depend on besides: the program, the device, and what computes there.
+/// The other settings that the bits of a run's results depend on: the program, the device, the
+/// tuned algorithms, the threads and the CPU's instructions.
 dist::Settings bits_settings(const std::string& program, const std::string& tuned,
                              const dist::World& world);
 
-/// The checkpoint that a run goes on from, if there is one.
+/// The checkpoint that a run resumes from, if there is one.
 class Resumed {
  public:
   /// Claims the folder on rank 0, and finds the checkpoint that --resume means. Collective.
   Resumed(const CheckpointFlags& flags, const dist::World& world);
 
   bool found() const { return checkpoint_ != nullptr; }
-  /// Whether nothing is left to do of so many steps; then it says so.
+  /// True, after a message to the user, if the checkpoint already has all `steps` steps.
   bool finished(int64_t steps) const;
   int64_t step() const { return found() ? checkpoint_->manifest().step : 0; }
   int64_t skipped() const { return found() ? checkpoint_->manifest().skipped : 0; }
-  /// Threads of a rank: those of the checkpoint where none are `given`, since bits depend on them.
+  /// Threads of a rank: `given`, or if that is 0 the checkpoint's number, since the bits of the
+  /// results depend on it.
   int threads(int given, const dist::World& world) const;
 
-  /// Throws InputError, with both values, where the checkpoint is of another run and
-  /// --resume-changed does not say so; warns where only its bits will be others. Of a checkpoint
-  /// that was imported only what its file fixes is compared, and the user is told.
+  /// Throws InputError, with both values, if a setting differs from the checkpoint's run and
+  /// --resume-changed does not name it. Warns if only the bits of the results will differ. For an
+  /// imported checkpoint only the settings that the import recorded are compared, and a message
+  /// lists them.
   void check(const dist::Settings& run, const dist::Settings& bits) const;
-  /// Gives the loop its place.
+  /// Sets where the loop starts: the first step, the skipped steps and the best evaluation so far.
   void place(train::LoopOptions& loop) const;
-  /// For the log, which goes on too.
+  /// The last step whose lines the log keeps; nullopt for a run from the beginning.
   std::optional<int64_t> log_step() const { return found() ? std::optional(step()) : std::nullopt; }
-  /// Gives the optimizer its state, and lets go of the checkpoint's files. Every rank calls it.
+  /// Restores the optimizer's state from the checkpoint, if there is one. Every rank calls it.
   void restore(optim::ZeroOptimizer& optimizer) const;
-  /// The line of the log that begins what follows: a header, or, in the log of the run so far, what
-  /// this part of it has of its own.
+  /// The log line that begins this part of the run: the header, or, if the run was resumed, a line
+  /// of type "resume" with the step, the checkpoint and the members of the header.
   JsonObject log_line(const JsonObject& header) const;
 
  private:
@@ -74,7 +77,7 @@ class Resumed {
   void check_imported(const dist::Settings& run) const;
 
   const CheckpointFlags& flags_;
-  std::unique_ptr<train::CheckpointFolder> claimed_;  // on rank 0
+  std::unique_ptr<train::CheckpointFolder> claimed_;  // set on rank 0 only
   std::unique_ptr<train::CheckpointReader> checkpoint_;
 };
 

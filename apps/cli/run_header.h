@@ -9,7 +9,7 @@ namespace tessera::apps {
 
 /// Begins the header: program, version and data.
 JsonObject header_begin(const char* program, const RunOptions& options);
-/// The rest: devices, distribution and training.
+/// Adds the rest of the header: devices, distribution and training.
 void add_run(JsonObject& header, const RunOptions& options, const dist::World& world);
 
 }  // namespace tessera::apps

@@ -43,7 +43,7 @@ void add_distribution(Flags& app, GivenRun& given) {
   add_graph_option(app, given.graph);
   app.add_option("--threads", given.threads,
                  "Threads of a rank (default: OMP_NUM_THREADS, or the host's cores / its ranks)")
-      ->compare(Compared::nothing)  // threads are compared, wherever they come from
+      ->compare(Compared::nothing)  // check_inputs compares the resulting threads
       ->group(group);
 }
 
@@ -61,7 +61,7 @@ void add_output(Flags& app, GivenRun& given, RunOptions& options, const RunFlags
   app.add_option("--init", options.init, flags.init)->compare(Compared::presence)->group(group);
   app.add_option("--tuned", options.tuned,
                  "With CUDA: take the products' algorithms from FILE.json, which tune wrote")
-      ->compare(Compared::presence)  // rank 0's is everybody's
+      ->compare(Compared::presence)  // rank 0 broadcasts the file's text
       ->group("Distribution");
   app.add_option("--log", options.log, "Write JSON lines to FILE.jsonl")
       ->compare(Compared::nothing)  // rank 0 writes it
@@ -79,7 +79,7 @@ void check_training(const RunOptions& options) {
   at_most("--steps", options.steps, most_steps);
   at_least("--warmup", options.warmup, 0);
   at_most("--warmup", options.warmup, most_steps);
-  constexpr int64_t most_samples = int64_t{1} << 62;  // places in the data are counted in 64 bits
+  constexpr int64_t most_samples = int64_t{1} << 62;  // positions in the data are 64-bit integers
   if (options.steps > most_samples / options.batch.global) {
     fail_input("{} steps of a global batch of {} are more than 2^62 samples; give fewer --steps",
                options.steps, options.batch.global);
@@ -166,7 +166,7 @@ void fill_run(const GivenRun& given, const TrainDefaults& defaults, RunOptions& 
   fill_checkpoints(options.checkpoints);
   check_training(options);
   check_saves(options);
-  sum_dtype(options.memory);  // refuses what does not go with the precision
+  sum_dtype(options.memory);  // throws if --grad-shard does not fit --precision
 }
 
 GivenPaths paths_of(const RunOptions& options, const std::string& config_file) {

@@ -1,4 +1,4 @@
-// What the command lines of the applications that train have in common, complete and checked.
+// The options that all training applications share, with defaults filled in and checked.
 //
 //   GivenRun given;
 //   add_run_options(app, given, options, {.samples = "Images", .optimizer = "sgd", .clip = 0});
@@ -21,7 +21,7 @@ namespace tessera::apps {
 
 struct RunOptions {
   std::string data;
-  bool verify_data = false;  // ranks compare all of it
+  bool verify_data = false;  // ranks compare all of the data
 
   int stage = 2;
   int64_t bucket_bytes = 0;
@@ -58,7 +58,7 @@ struct RunOptions {
   bool plan = false;
 };
 
-/// As given; what is empty comes from the application's defaults.
+/// The flags as given. An empty optional takes the application's default.
 struct GivenRun {
   BatchOptions batch;
   BucketOptions buckets;
@@ -72,32 +72,33 @@ struct GivenRun {
   int64_t seed = 1;
 };
 
-/// How the flags of an application differ from another's.
+/// The texts and defaults of the flags that differ between applications.
 struct RunFlags {
-  std::string samples;    // what a batch consists of
+  std::string samples;    // what a batch consists of: "Images"
   std::string optimizer;  // the default
-  std::string decay;      // what weight decay is applied to, and its default
-  std::string save;       // what is written
-  std::string init;       // what is read
+  std::string decay;      // help of --weight-decay
+  std::string save;       // help of --save
+  std::string init;       // help of --init
   float clip = 0;         // the default
 };
 /// Groups "Training", "Distribution", "Memory" and "Output".
 void add_run_options(Flags& app, GivenRun& given, RunOptions& options, const RunFlags& flags);
 
-/// Completes and checks: throws InputError, one line, for what cannot be done as asked. `defaults`
-/// are those of the optimizer that was chosen.
+/// Fills in `defaults`, which are those of the chosen optimizer, and checks the options. Throws
+/// InputError with a one-line message.
 void fill_run(const GivenRun& given, const TrainDefaults& defaults, RunOptions& options);
 
-/// The files that the options name, and the one that --config has.
+/// The files that the options name, and the file of --config.
 GivenPaths paths_of(const RunOptions& options, const std::string& config_file);
 
 optim::UpdateRule update_rule(const RunOptions& options);
-/// Matrices and filters decay, vectors (biases and norms) do not.
+/// Weight decay applies to matrices and filters, not to vectors (biases and norms).
 optim::ZeroOptions zero_options(const RunOptions& options);
 /// The update rule, the optimizer's options and those of the loop.
 train::TrainingRun training_run(const RunOptions& options);
 
-/// These throw InputError, naming the flag.
+/// These throw InputError, naming the flag, unless the value is finite and > 0, or in [minimum,
+/// below).
 void positive(const char* flag, float value);
 void within(const char* flag, float value, float minimum, float below);
 

@@ -9,13 +9,13 @@ namespace tessera::apps {
 struct TrainDefaults {
   int64_t steps;
   int64_t global_batch;
-  int64_t micro_batch;  // not a function of the ranks, so that their number changes no bit
+  int64_t micro_batch;  // fixed, so that the number of ranks changes no bit
   float lr;
   float min_lr;
   int64_t warmup;
   float beta2;
   int64_t eval_every;
-  int64_t bucket_bytes;  // several buckets a model, so that they can leave one by one
+  int64_t bucket_bytes;  // several buckets per model, so that sending overlaps with backward
   float weight_decay = 0;
 };
 

@@ -24,8 +24,8 @@ bool is_name(std::string_view text) {
   return !text.empty() && text.find_first_not_of(letters) == std::string_view::npos;
 }
 
-// Returns the value behind `=`. It stands in quotes, or ends where a comment begins, at a `#` that
-// follows a blank or begins the value.
+// Returns the value after `=`. It is quoted, or ends where a comment begins: at a `#` that follows
+// a blank or begins the value.
 std::string value_of(const std::string& where, std::string_view text) {
   const bool in_quotes = text.starts_with('"') || text.starts_with('\'');
   if (!in_quotes) {
@@ -50,7 +50,8 @@ std::string value_of(const std::string& where, std::string_view text) {
 std::vector<ConfigLine> read_config(const std::string& path) {
   constexpr int64_t most_bytes = int64_t{1} << 20;
   std::string bytes = read_text_file(path, most_bytes);
-  if (bytes.starts_with("\xEF\xBB\xBF")) bytes.erase(0, 3);  // as some editors mark UTF-8
+  // Some editors write a byte order mark at the beginning of UTF-8 files.
+  if (bytes.starts_with("\xEF\xBB\xBF")) bytes.erase(0, 3);
   std::istringstream text(bytes);
   std::vector<ConfigLine> lines;
   int64_t number = 0;

@@ -1,8 +1,8 @@
 // A file of flags, which --config names:
 //
-//   # a comment; lines without a name are empty but for one
+//   # a comment, on a line of its own or after a value
 //   steps = 500
-//   preset = "nano"                  # quotes may stand, as in a shell
+//   preset = "nano"                  # quotes are optional
 //   recompute = true
 #pragma once
 
@@ -17,7 +17,7 @@ struct ConfigLine {
   std::string value;  // without quotes
 };
 
-/// Throws InputError with file and line for a line that is no `NAME = VALUE`.
+/// Reads a file of flags. Throws InputError with file and line if a line is not `NAME = VALUE`.
 std::vector<ConfigLine> read_config(const std::string& path);
 
 }  // namespace tessera::apps

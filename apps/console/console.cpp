@@ -24,8 +24,9 @@ void at_most(const char* flag, int64_t value, int64_t maximum) {
 
 namespace {
 
-// A file that is opened later would get the number of a stream that the caller has closed, and what
-// is printed would go into it. To write to standard output stays an error.
+// Opens /dev/null in place of standard streams that the caller has closed. A file opened later
+// would get the closed stream's descriptor, and printed text would go into that file. Standard
+// output is opened for reading only, so that writing to it stays an error.
 void hold_closed_streams() {
   constexpr int modes[] = {O_WRONLY, O_RDONLY, O_WRONLY};
   for (int stream = STDIN_FILENO; stream <= STDERR_FILENO; ++stream) {
@@ -58,7 +59,7 @@ int run_and_check(const std::function<int()>& body) {
     check_output();
     return result;
   } catch (const std::system_error& error) {
-    // fmt says of what it cannot print neither where it was to go nor that it is lost.
+    // fmt's message says neither that standard output failed nor that text is lost.
     if (std::ferror(stdout) == 0) throw;
     fail("standard output: writing failed: {}", error.code().message());
   }

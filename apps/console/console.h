@@ -1,5 +1,5 @@
-// Runs a program's main function with the conventions of all: bad input is one line and exit code
-// 2, and the exit code is 1 where what was printed has not arrived.
+// Runs a program's main function with the conventions that all programs share: bad input prints one
+// line and gives exit code 2; output that could not be written gives exit code 1.
 #pragma once
 
 #include <cstdint>
@@ -7,22 +7,23 @@
 
 namespace tessera::apps {
 
-/// These throw InputError, naming the flag.
+/// These throw InputError, naming the flag, if the value is out of range.
 void at_least(const char* flag, int64_t value, int64_t minimum);
 void at_most(const char* flag, int64_t value, int64_t maximum);
 
-/// Flushes standard output. Throws Error where something that was printed is lost, as on a full
-/// disk; run_alone and run_job call it at the end.
+/// Flushes standard output. Throws Error if printed text was lost, for instance on a full disk.
+/// run_alone and run_job call it at the end.
 void check_output();
 
-/// Runs a program that is no rank of a job; returns its exit code: 0, 2 for bad input, 1 for any
-/// other failure, which it prints.
+/// Runs a program that is not a rank of a job. Returns its exit code: 0, 2 for bad input, 1 for any
+/// other failure. Prints the error.
 int run_alone(const std::function<void()>& body);
-/// The same for a program whose exit code is a result, as that of diff(1): what `body` returns
-/// where nothing fails.
+/// Like run_alone, for a program whose exit code is a result, as that of diff(1): returns what
+/// `body` returns if nothing fails.
 int run_tool(const std::function<int()>& body);
 
-/// For these and run_job: what comes before a program's body, and the body with check_output.
+/// The parts of run_alone, run_tool and run_job: the setup before the body, and the body followed
+/// by check_output.
 void prepare_streams();
 int run_and_check(const std::function<int()>& body);
 

@@ -8,21 +8,23 @@
 
 namespace tessera::apps {
 
-// Each throws InputError. `what` begins it: a flag, "--steps", or file and line, "a.cfg:3: steps".
+// Each function throws InputError, whose message begins with `what`: a flag, "--steps", or file and
+// line, "a.cfg:3: steps".
 
-std::string parse_text(const std::string& what, const std::string& text);  // not empty
+std::string parse_text(const std::string& what, const std::string& text);  // refuses ""
 int64_t parse_integer(const std::string& what, const std::string& text,
                       int64_t least = std::numeric_limits<int64_t>::min(),
                       int64_t greatest = std::numeric_limits<int64_t>::max());
 bool parse_bool(const std::string& what, const std::string& text);  // true or false
-/// A finite number that the type holds: neither too large, nor so small that 0 would be left.
+/// Parses a finite number. Refuses values that overflow the type or underflow to 0.
 template <class T>  // float, double
 T parse_float(const std::string& what, const std::string& text);
 
-/// Where std::from_chars begins, which takes a minus and no plus.
+/// Skips a leading plus, which std::from_chars would refuse.
 const char* without_plus(const std::string& text);
 
-/// A text in an error: on one line, and cut where it is long; and in quotes.
+/// Formats a text for an error message: one_line replaces control characters and cuts a long text;
+/// quoted also puts it in quotes.
 std::string one_line(const std::string& text);
 std::string quoted(const std::string& text);
 

@@ -18,11 +18,11 @@ namespace tessera::apps {
 struct Flag {
   CLI::Option* option;
   std::vector<std::string> names;  // "--steps"
-  std::string unnamed;             // its name among the arguments without one; empty: none
-  std::string type;                // in the help; empty: it takes no value
+  std::string unnamed;             // name as a positional argument; empty: not positional
+  std::string type;                // as shown in the help; empty: it takes no value
   std::vector<std::string> allowed;  // empty: any
   char delimiter = 0;
-  bool many = false;   // a list, which several arguments fill
+  bool many = false;   // a list that takes several arguments
   bool given = false;  // by an argument, or in the file of --config
   Compared compared = Compared::value;
   std::function<void(const std::string& what, const std::string& text)> assign;
@@ -82,7 +82,7 @@ std::vector<std::string> split(const std::string& text, char delimiter) {
   return parts;
 }
 
-// Letters to insert, delete, replace or swap with their neighbour, to make one text of another.
+// Edit distance: how many inserted, deleted, replaced or swapped letters turn `a` into `b`.
 int64_t edits(const std::string& a, const std::string& b) {
   const size_t width = b.size() + 1;
   std::vector<int64_t> table((a.size() + 1) * width);
@@ -117,7 +117,7 @@ std::string in_words(const std::vector<T>& values) {
   return in_words(fmt::format("{}", fmt::join(values, ",")));
 }
 
-// For CLI11, which only collects the texts: a value is converted when all of them are known.
+// CLI11's callback keeps only the texts: values are converted once all texts are known.
 bool keep_texts(const CLI::results_t&) { return true; }
 
 }  // namespace
@@ -219,7 +219,7 @@ template FlagOption Flags::add_option(const std::string&, std::vector<int32_t>&,
                                       const std::string&);
 
 FlagOption Flags::add_flag(const std::string& names, bool& value, const std::string& help) {
-  // A text that nobody reads: CLI11 keeps "true" for a flag that stands alone, and what follows =.
+  // flag_text_ is never read. CLI11 stores "true" for a flag without a value, else the text after =
   Flag& flag = add(names, app_->add_flag(names, flag_text_, help), "");
   flag.value_text = [&value] { return in_words(value); };
   flag.assign = [&value](const std::string& what, const std::string& text) {
@@ -248,12 +248,12 @@ Flag* Flags::find(const std::string& name) const {
   return nullptr;
 }
 
-// The flag that an unknown name may mean; `name` has its dashes. Empty where none is near.
+// The known flag nearest to the unknown `name`, both with their dashes; empty if none is near.
 std::string Flags::nearest(const std::string& name) const {
-  constexpr size_t longest = 40;  // of a flag
+  constexpr size_t longest = 40;  // no flag's name is longer
   std::string best;
   if (name.size() > longest) return best;
-  auto least = static_cast<int64_t>(1 + name.size() / 6);  // of more edits it is another word
+  auto least = static_cast<int64_t>(1 + name.size() / 6);  // with more edits it is another word
   for (const auto& flag : flags_) {
     for (const std::string& other : flag->names) {
       if (!other.starts_with("--")) continue;
@@ -266,9 +266,9 @@ std::string Flags::nearest(const std::string& name) const {
   return best;
 }
 
-// CLI11 takes `--data --steps` as data that is called "--steps", `--data= x` as x, `-steps` as -s,
-// [a,b] as a list, and for a list that ends with -- what follows as flags; what it finds unknown it
-// names together with what follows.
+// Refuses arguments that CLI11 would misread: `--data --steps` as data named "--steps", `--data= x`
+// as `--data x`, `-steps` as -s, [a,b] as a list, and flags after the -- that ends a list. Unknown
+// flags are refused here too, because CLI11's message would include the arguments after them.
 void Flags::check_names(const std::vector<std::string>& arguments) const {
   for (size_t i = 0; i < arguments.size(); ++i) {
     const std::string& argument = arguments[i];
@@ -305,7 +305,7 @@ void Flags::check_names(const std::vector<std::string>& arguments) const {
 }
 
 void Flags::assign_config() {
-  std::map<const Flag*, std::string> first;  // where a flag has come
+  std::map<const Flag*, std::string> first;  // file and line where each flag was given first
   for (const ConfigLine& line : read_config(config_file_)) {
     Flag* const flag = find("--" + line.name);
     if (flag == nullptr || flag == find("--config")) {
@@ -339,7 +339,7 @@ void Flags::assign(Flag& flag, const std::string& what, const std::vector<std::s
   }
 }
 
-// An argument without a name that a name overrides would be dropped.
+// Refuses a flag given both by position and by name: the positional one would be dropped.
 void Flags::check_given_once(const Flag& flag, const std::vector<std::string>& arguments) const {
   const auto named = std::ranges::count_if(arguments, [&](const std::string& argument) {
     return find(argument.substr(0, argument.find('='))) == &flag;

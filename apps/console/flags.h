@@ -1,7 +1,7 @@
 // A program's flags: --name VALUE or --name=VALUE, --name alone for those without a value, and
-// arguments without a name. Of a flag that comes twice the last value counts, so that a script's
-// flags can be overridden by those that follow them. CLI11 takes the arguments apart and writes the
-// help; it takes seconds to compile wherever it is included, so that it is in flags.cpp alone.
+// positional arguments. If a flag is given twice, the last value counts, so that flags at the end
+// of a command override those of a script. CLI11 splits the arguments and writes the help. It takes
+// seconds to compile in each file that includes it, so only flags.cpp does.
 //
 //   Flags app("What the program does", "name");
 //   app.add_option("--steps", options.steps, "Optimizer steps")->group("Training");
@@ -29,14 +29,14 @@ namespace tessera::apps {
 
 struct Flag;  // flags.cpp
 
-/// How ranks compare a flag: by its value; by whether it was given, for a path that may be another
-/// one on another host; or not at all, where each rank may have its own.
+/// How ranks compare a flag: by its value; by whether it was given, for a path that may differ
+/// between hosts; or not at all, where each rank may have a value of its own.
 enum class Compared { value, presence, nothing };
 
-/// Whether a size may be 0, which is written without a unit.
+/// For add_bytes: if a size of 0 is allowed. It is written without a unit.
 enum class Zero { refused, allowed };
 
-/// An option that was added; each call returns the option again.
+/// An option that was added. Each call returns the option again, so that calls can be chained.
 class FlagOption {
  public:
   explicit FlagOption(Flag* flag) : flag_(flag) {}
@@ -59,11 +59,12 @@ class Flags {
   Flags(const Flags&) = delete;
   Flags& operator=(const Flags&) = delete;
 
-  /// --config FILE reads flags from a file (apps/console/config_file.h); what it does not know, and
-  /// a flag that comes twice, is an error. The command line overrides it.
+  /// Adds --config FILE, which reads flags from a file (apps/console/config_file.h). An unknown
+  /// flag in the file, or one given twice, is an error. The command line overrides the file.
   void add_config(const std::string& help);
 
-  /// `names`: "--global-batch,--batch", or "model,--model" for an argument that may have its name.
+  /// `names`: "--global-batch,--batch", or "model,--model" for a positional argument that may also
+  /// be given by name.
   /// T: std::string, int, int64_t, float, double, std::optional of these, std::vector of
   /// std::string or int32_t.
   template <class T>
@@ -73,18 +74,19 @@ class Flags {
   FlagOption add_bytes(const std::string& names, std::optional<int64_t>& value,
                        const std::string& help, Zero zero = Zero::refused);
 
-  /// What the help ends with: command lines, and what they do.
+  /// The text that the help ends with: example command lines and what they do.
   void add_examples(const std::string& text) { examples_ = text; }
 
-  /// The file that --config has named; empty where there is none.
+  /// The file that --config named; empty if there is none.
   const std::string& config_file() const { return config_file_; }
 
-  /// Reads the arguments. Returns the text of help or of the version where it was asked for, else
-  /// an empty one. Throws InputError, one line.
+  /// Reads the arguments. Returns the text of the help or of the version if it was asked for, else
+  /// an empty text. Throws InputError with a one-line message.
   std::string parse(int argc, const char* const* argv);
 
-  /// Returns, after parse, the settings that all ranks must have alike: whether help or the version
-  /// was asked for, then every flag in the order in which it was added, as its Compared says.
+  /// Returns, after parse, the settings that must be equal on all ranks: whether help or the
+  /// version was asked for, then every flag in the order in which it was added, as its Compared
+  /// says.
   dist::Settings settings() const;
 
  private:

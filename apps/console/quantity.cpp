@@ -13,7 +13,7 @@ namespace {
 
 struct Quantity {
   double number = 0;
-  std::string digits;  // as they stand in the text
+  std::string digits;  // of the number, as written
   std::string unit;
 };
 
@@ -63,8 +63,8 @@ double scaled(const char* flag, const std::string& text, const std::string& unit
   return value;
 }
 
-// A rate. No machine is beyond these bounds, and the times that are computed from a rate beyond
-// them would not be numbers.
+// Checks a rate. No machine is beyond these bounds, and a rate beyond them would give times that
+// are infinite or NaN.
 double a_second(const char* flag, const std::string& text, double value) {
   if (value < 1 || value > 1e24) {
     fail_input("{} is {}, expected from 1 to 1e24 a second", flag, quoted(text));
@@ -82,7 +82,7 @@ int64_t parse_bytes(const char* flag, const std::string& text) {
   if (about < 1 || about > static_cast<double>(most)) {
     fail_input("{} is {}, expected from 1 byte to 4 EB", flag, quoted(text));
   }
-  // A double holds whole numbers up to 2^53 alone.
+  // A double holds whole numbers exactly only up to 2^53, so they are parsed as integers.
   if (digits.find_first_not_of("0123456789") != std::string::npos) {
     return static_cast<int64_t>(about);
   }

@@ -6,14 +6,14 @@
 
 namespace tessera::apps {
 
-// Each throws InputError, naming the flag, for what is no number with a unit, or not positive
-// (seconds: negative), and beyond what a machine can be (rates from 1 to 1e24, at most 1e9 s).
-// Whole numbers are exact, fractions of a byte are dropped. Prefixes are k, M, G, T, P, E for
-// powers of 1000, and Ki ... for 1024.
+// Each function throws InputError, naming the flag, if the text is not a number with a known unit,
+// is not positive (seconds: is negative) or is out of range (rates: 1 to 1e24; times: up to 1e9 s).
+// Whole numbers of bytes are exact; fractions of a byte are dropped. The prefixes k, M, G, T, P and
+// E are powers of 1000; Ki, Mi, ... are powers of 1024.
 
 int64_t parse_bytes(const char* flag, const std::string& text);   // "80GB", "24GiB", "1000"
-double parse_rate(const char* flag, const std::string& text);     // bytes a second: "25GB", "1GB/s"
-double parse_flops(const char* flag, const std::string& text);    // a second: "400T", "1.5e14"
+double parse_rate(const char* flag, const std::string& text);     // bytes per second: "25GB/s"
+double parse_flops(const char* flag, const std::string& text);    // per second: "400T", "1.5e14"
 double parse_seconds(const char* flag, const std::string& text);  // "5us", "0.1ms", "2"
 
 }  // namespace tessera::apps

@@ -9,7 +9,7 @@
 namespace tessera::apps {
 namespace {
 
-constexpr int most_slots = 1 << 20;  // of all hosts
+constexpr int most_slots = 1 << 20;  // over all hosts
 
 Host parse_host(const std::string& text, const std::string& all) {
   const size_t colon = text.find(':');

@@ -15,18 +15,18 @@ struct Host {
   bool operator==(const Host&) const = default;
 };
 
-/// Throws InputError, which names --hosts, for a text of another form.
+/// Parses "a:2,b:4". Throws InputError, naming --hosts, if the text has another form.
 std::vector<Host> parse_hosts(const std::string& text);
-/// As mpirun's --host takes it.
+/// The list in the form of mpirun's --host.
 std::string hosts_text(const std::vector<Host>& hosts);
 int64_t slots_of(const std::vector<Host>& hosts);
 
-/// The place in the list of the host that a rank runs on: that of the name by which the host calls
-/// itself, or, where the list has other names, as its address, by the rank's number. mpirun fills
-/// one host after the other by default.
+/// The index in the list of the host that a rank runs on. `name` is the name that the host itself
+/// reports. If the list does not have this name, for instance because it has addresses, the index
+/// follows from the rank's number: mpirun fills one host after the other by default.
 size_t host_of(const std::vector<Host>& hosts, int rank, const std::string& name);
 
-/// The hosts without a slot for each of these places. A host without a slot is left out.
+/// Takes one slot from the host at each of these indices, and removes hosts without slots.
 std::vector<Host> without_places(std::vector<Host> hosts, const std::vector<size_t>& places);
 
 }  // namespace tessera::apps

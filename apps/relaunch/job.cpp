@@ -19,14 +19,14 @@
 namespace tessera::apps {
 namespace {
 
-bool line_open = false;  // what was written last has not ended its line
+bool line_open = false;  // the last text written had no newline at its end
 
 void write_text(std::string_view text) {
   if (!text.empty()) line_open = text.back() != '\n';
   while (!text.empty()) {
     const ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());
     if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) return;  // nobody reads it any more
+    if (written <= 0) return;  // the reader is gone
     text.remove_prefix(static_cast<size_t>(written));
   }
 }
@@ -99,15 +99,16 @@ class RunningJob {
       }
       if (signal.number == SIGINT) {
         asked_.to_interrupt = true;
-        // A terminal has sent it to mpirun too, which would take a second one as an order to leave
-        // its ranks alone.
+        // Ctrl-C in a terminal has reached mpirun too. A second SIGINT would make mpirun exit at
+        // once and leave its ranks alone.
         if (!signal.of_terminal) ::kill(process_, SIGINT);
       }
     }
   }
 
-  // mpirun can pass them on once all ranks are there. Where they do not come, as where a host does
-  // not answer, a run that was told to end has nothing to save.
+  // mpirun can forward signals once all ranks have started. If they do not start in time, for
+  // instance because a host does not answer, a run that was told to end is terminated: it has
+  // nothing to save.
   void pass_signals_on() {
     constexpr std::chrono::seconds patience(15);
     if (begun_ == end_.ranks) {
@@ -119,14 +120,14 @@ class RunningJob {
     }
   }
 
-  // When a rank dies, mpirun ends the others and itself in about a second. It waits for ever where
-  // another host does not answer; then it goes, and the parents of this host's ranks see that.
+  // When a rank dies, mpirun ends the others and itself in about a second, but it waits forever for
+  // a host that does not answer. It is then killed, and the rank parents on this host notice that.
   void end_hanging_launcher() {
     constexpr std::chrono::seconds patience(6);
     if (!died_ || Clock::now() - *died_ <= patience) return;
     end_.hung = true;
     ::kill(process_, SIGKILL);
-    // The parents of its ranks look every second.
+    // The rank parents check every second if mpirun is still there.
     std::this_thread::sleep_for(std::chrono::milliseconds(1500));
   }
 
@@ -143,11 +144,11 @@ class RunningJob {
   Asked& asked_;
   JobEnd end_;
   std::optional<Clock::time_point> told_;  // when this process was told to end the run
-  std::optional<Clock::time_point> died_;  // when it became known that a rank has
+  std::optional<Clock::time_point> died_;  // when the first death of a rank became known
   pid_t process_ = -1;
   int output_ = -1;
   bool open_ = true;
-  int begun_ = 0;  // ranks
+  int begun_ = 0;  // number of ranks that have started
   std::vector<int> waiting_;
   RecordFilter filter_{write_text, [this](const RankRecord& record) { take(record); }};
 };

@@ -38,7 +38,8 @@ std::string status_line(pid_t process, const std::string& name) {
 }  // namespace
 
 SignalQueue::SignalQueue(const std::vector<int>& signals) {
-  // Where whoever started this program ignores it, children would end without a trace.
+  // If the starter of this program ignored SIGCHLD, that would be inherited, and waitpid could not
+  // tell how children ended.
   ::signal(SIGCHLD, SIG_DFL);
   sigset_t set;
   sigemptyset(&set);
@@ -67,14 +68,14 @@ pid_t start_process(const std::vector<std::string>& command, const SignalQueue& 
   std::vector<char*> arguments;
   for (std::string& text : texts) arguments.push_back(text.data());
   arguments.push_back(nullptr);
-  std::array<int, 2> report{};  // closed by exec, so that silence says that it has worked
+  std::array<int, 2> report{};  // closed by exec: end of file means success
   TESSERA_CHECK(::pipe2(report.data(), O_CLOEXEC) == 0, "pipe: {}", std::strerror(errno));
   const pid_t parent = ::getpid();
   const pid_t child = ::fork();
   TESSERA_CHECK(child >= 0, "fork: {}", std::strerror(errno));
   if (child == 0) {
     ::prctl(PR_SET_PDEATHSIG, options.death_signal);
-    if (::getppid() != parent) ::_exit(127);  // which has died before that call
+    if (::getppid() != parent) ::_exit(127);  // the parent died before prctl
     if (options.own_group) ::setpgid(0, 0);
     ::signal(SIGPIPE, SIG_DFL);
     signals.restore_mask();

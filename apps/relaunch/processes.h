@@ -1,4 +1,4 @@
-// What relaunch and the parents of ranks ask the system about processes.
+// Signals and child processes, for relaunch and the parents of ranks.
 #pragma once
 
 #include <signal.h>
@@ -9,21 +9,21 @@
 
 namespace tessera::apps {
 
-/// Signals that this process takes one after the other, from a descriptor, rather than in handlers.
+/// Blocks signals and takes them one by one from a descriptor, rather than in handlers.
 class SignalQueue {
  public:
   explicit SignalQueue(const std::vector<int>& signals);
-  ~SignalQueue();  // signals do again what they did before
+  ~SignalQueue();  // restores the signal mask
   SignalQueue(const SignalQueue&) = delete;
   SignalQueue& operator=(const SignalQueue&) = delete;
 
   int descriptor() const { return descriptor_; }
   struct Signal {
-    int number = 0;            // 0: there is none now
-    bool of_terminal = false;  // sent by the kernel, as for Ctrl-C, to all processes in front
+    int number = 0;            // 0: none is pending
+    bool of_terminal = false;  // sent by the kernel to the terminal's processes, as for Ctrl-C
   };
   Signal next();
-  /// For a child, before it becomes another program.
+  /// Restores the signal mask in a child, before it executes another program.
   void restore_mask() const;
 
  private:
@@ -32,15 +32,15 @@ class SignalQueue {
 };
 
 struct StartOptions {
-  int death_signal = 0;    // that it gets when this process dies
-  bool own_group = false;  // signals to this process's group do not reach it
-  int error_output = -1;   // becomes its standard error, unless negative
+  int death_signal = 0;    // sent to the child when this process dies
+  bool own_group = false;  // signals to this process's group do not reach the child
+  int error_output = -1;   // the child's standard error; negative: inherited
 };
-/// Starts a command, looked for in PATH. Throws InputError where it cannot be started.
+/// Starts a command, which is looked up in PATH. Throws InputError if it cannot be started.
 pid_t start_process(const std::vector<std::string>& command, const SignalQueue& signals,
                     const StartOptions& options);
 
-/// Whether the process handles a signal, which would end it otherwise.
+/// True if the process has a handler for the signal, so that the signal does not end it.
 bool handles_signal(pid_t process, int signal);
 
 /// "SIGKILL", or "signal 99".

@@ -21,7 +21,7 @@
 namespace tessera::apps {
 namespace {
 
-// By the variables of Open MPI, PMIx, MPICH and Slurm.
+// Reads this process's rank from the variables of Open MPI, PMIx, MPICH and Slurm.
 int own_rank() {
   for (const char* variable : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"}) {
     const char* const text = std::getenv(variable);
@@ -34,7 +34,8 @@ int own_rank() {
   fail("relaunch: the launcher does not say which rank this process is");
 }
 
-// Several times, because mpirun may cut one in two and put another rank's words in between.
+// Writes a record several times, because mpirun may split a line and put another rank's output in
+// between. RecordFilter drops repeated records.
 void report(const RankRecord& record) {
   const std::string text = record_text(record);
   for (int i = 0; i < 3; ++i) {
@@ -43,8 +44,8 @@ void report(const RankRecord& record) {
   }
 }
 
-// Passes a signal on once the program handles it: before that it would kill the program, which is
-// not what asking for a checkpoint means. Returns whether nothing is left to be passed on.
+// Passes a signal on once the program handles it: a request for a checkpoint must not kill a
+// program that is still starting. Returns true if no signal is left to pass on.
 bool pass_on(pid_t child, std::vector<int>& waiting) {
   std::erase_if(waiting, [child](int signal) {
     return handles_signal(child, signal) && ::kill(child, signal) == 0;
@@ -52,11 +53,11 @@ bool pass_on(pid_t child, std::vector<int>& waiting) {
   return waiting.empty();
 }
 
-// Ends this process as the child has ended.
+// Ends this process as the child ended: with the same exit code or by the same signal.
 int end_as(int status) {
   if (WIFEXITED(status)) return WEXITSTATUS(status);
   const rlimit no_core{.rlim_cur = 0, .rlim_max = 0};
-  ::setrlimit(RLIMIT_CORE, &no_core);  // the child has left one, if any is wanted
+  ::setrlimit(RLIMIT_CORE, &no_core);  // the child has left a core file, if any is wanted
   ::signal(WTERMSIG(status), SIG_DFL);
   sigset_t all;
   sigfillset(&all);
@@ -65,7 +66,7 @@ int end_as(int status) {
   return 128 + WTERMSIG(status);
 }
 
-/// What has become of a child.
+/// Tracks if a child has ended or is stopped.
 class ChildState {
  public:
   explicit ChildState(pid_t child) : child_(child) {}
@@ -84,7 +85,8 @@ class ChildState {
   }
   bool ended() const { return ended_; }
   int status() const { return status_; }
-  /// Whether it is stopped, or was until just now: mpirun continues what it is about to end.
+  /// True if the child is stopped or was until a second ago, because mpirun continues stopped
+  /// processes before it ends them.
   bool was_stopped() const {
     return stopped_ || (continued_ && Clock::now() - when_continued_ < std::chrono::seconds(1));
   }
@@ -107,7 +109,8 @@ int run_as_rank(const std::vector<std::string>& command) {
   ::setenv(run_status_variable, file.number().c_str(), 1);
   RankRecord record{.rank = own_rank(), .host = host_name()};
   SignalQueue signals({SIGCHLD, SIGTERM, SIGUSR1, SIGUSR2});
-  // mpirun sends signals to groups: those that ask for a checkpoint must wait (pass_on).
+  // mpirun sends signals to process groups. The child has its own, because requests for a
+  // checkpoint must wait until it handles them (pass_on).
   const pid_t child = start_process(command, signals, {.death_signal = SIGKILL, .own_group = true});
   report(record);
 
@@ -118,8 +121,9 @@ int run_as_rank(const std::vector<std::string>& command) {
     constexpr int a_second_ms = 1000;
     pollfd ready{.fd = signals.descriptor(), .events = POLLIN, .revents = 0};
     ::poll(&ready, 1, pass_on(child, waiting) ? a_second_ms : soon_ms);
-    if (::getppid() != launcher) ::kill(child, SIGKILL);  // nobody else would end it now
-    // The child first: one that has died before its parent was told has not died of that.
+    if (::getppid() != launcher) ::kill(child, SIGKILL);  // the launcher is gone and cannot end it
+    // Look at the child before the signals: a child that died before SIGTERM came did not die of
+    // it.
     state.update();
     for (int signal = signals.next().number; signal != 0; signal = signals.next().number) {
       if (signal == SIGUSR1 || signal == SIGUSR2) waiting.push_back(signal);

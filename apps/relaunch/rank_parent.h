@@ -7,8 +7,8 @@
 
 namespace tessera::apps {
 
-/// Runs a command as this process's rank, and ends as it does: with its exit code, or killed by the
-/// same signal, so that mpirun sees what it would have seen without a parent.
+/// Runs a command as this process's rank, and ends as the command does: with its exit code, or by
+/// the same signal, so that mpirun sees what it would see without a parent.
 int run_as_rank(const std::vector<std::string>& command);
 
 }  // namespace tessera::apps

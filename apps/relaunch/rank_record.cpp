@@ -10,7 +10,7 @@ namespace {
 
 constexpr char begin_record = '\x1e';    // ASCII's record separator
 constexpr const char* end_or_begin = "\n\x1e";
-constexpr size_t longest_record = 4096;  // bytes; what is longer is text
+constexpr size_t longest_record = 4096;  // bytes; longer lines are text
 
 constexpr const char* event_names[] = {"started", "told", "ended"};
 
@@ -68,7 +68,8 @@ void RecordFilter::feed(std::string_view bytes) {
       begun_ = begin_record;
       bytes.remove_prefix(begin + 1);
     }
-    // Another record may begin within this one, whose rest is behind it.
+    // Another record may begin inside this one. Then this one is cut in two, and both parts are
+    // text.
     const size_t end = bytes.find_first_of(end_or_begin);
     begun_ += bytes.substr(0, end);
     const bool cut = end != std::string_view::npos && bytes[end] == begin_record;

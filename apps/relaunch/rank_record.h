@@ -1,6 +1,6 @@
-// What the parents of ranks report to relaunch: lines within what mpirun passes on from their
-// standard error, because that is the one way that leads from every host to where mpirun runs.
-// A record begins with a character that no text has, and ends with its line.
+// Records that the parents of ranks send to relaunch: lines on their standard error, which mpirun
+// forwards. This is the only channel that leads from every host to the host of mpirun. A record
+// begins with a character that does not occur in text, and ends with a newline.
 #pragma once
 
 #include <functional>
@@ -16,7 +16,7 @@ namespace tessera::apps {
 struct RankRecord {
   enum class Event {
     started,
-    told,  // its parent was told to end, which mpirun does when another rank has ended the job
+    told,  // its parent was told to end: mpirun does so after another rank has ended the job
     ended,
   };
   int rank = 0;
@@ -31,20 +31,20 @@ struct RankRecord {
   bool operator==(const RankRecord&) const;
 };
 
-/// A line that no text of a program can be taken for.
+/// The record as a line that cannot be confused with a program's output.
 std::string record_text(const RankRecord& record);
 
-/// Takes a stream apart into records and what the ranks have written.
+/// Splits the output of mpirun into records and the text of the ranks.
 class RecordFilter {
  public:
   RecordFilter(std::function<void(std::string_view)> text,
                std::function<void(const RankRecord&)> record)
       : text_(std::move(text)), record_(std::move(record)) {}
 
-  /// The next bytes of the stream, cut anywhere. A record that comes again is taken once. What
-  /// cannot be read as one, because others' words are in it, is text.
+  /// Takes the next bytes of the stream, split anywhere. Repeated records are taken once. A record
+  /// that cannot be parsed, because other output is inside it, is text.
   void feed(std::string_view bytes);
-  /// The stream is over: what looked like the beginning of a record was text.
+  /// Ends the stream: an unfinished record is text.
   void finish();
 
  private:
@@ -52,8 +52,8 @@ class RecordFilter {
 
   std::function<void(std::string_view)> text_;
   std::function<void(const RankRecord&)> record_;
-  std::string begun_;               // a record whose end has not come yet
-  std::vector<std::string> taken_;  // records, as they came
+  std::string begun_;               // a record whose end has not arrived yet
+  std::vector<std::string> taken_;  // all records so far, to drop repeated ones
 };
 
 }  // namespace tessera::apps

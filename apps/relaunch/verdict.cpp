@@ -27,7 +27,7 @@ const RankRecord* last_of(const Records& records, int rank) {
   return found == records.rend() ? nullptr : &*found;
 }
 
-// The first that was killed, though nobody had told its parent to end.
+// The first rank that was killed before mpirun had told its parent to end.
 const RankRecord* first_killed(const Records& records) {
   const auto found = std::ranges::find_if(records, [](const RankRecord& record) {
     return record.event == Event::ended && record.signal != 0 && !record.was_told;
@@ -35,7 +35,7 @@ const RankRecord* first_killed(const Records& records) {
   return found == records.end() ? nullptr : &*found;
 }
 
-// Why a rank has failed by itself; empty where it has not.
+// Returns why a rank failed by itself; empty if it did not.
 std::string own_failure(const RankRecord& record) {
   if (record.event == Event::started) return "";
   switch (record.status.failure) {
@@ -52,8 +52,8 @@ std::string own_failure(const RankRecord& record) {
   return exited ? fmt::format("rank {} ended with exit code {}", record.rank, record.code) : "";
 }
 
-// Finds out which of the ranks that it has waited for are the reason. These are the stopped ones if
-// there are any, else those that do not wait for others themselves, else all.
+// Finds the ranks that `stalled` waited for in vain and that caused the stall: the stopped ones if
+// there are any, else those that did not wait for others themselves, else all.
 std::vector<LostRank> absent_ranks(const JobEnd& job, const RankRecord& stalled) {
   std::array<std::vector<LostRank>, 3> groups;  // stopped, not waiting, all
   for (const int rank : stalled.status.absent) {
@@ -73,7 +73,7 @@ std::vector<LostRank> absent_ranks(const JobEnd& job, const RankRecord& stalled)
   return best == groups.end() ? std::vector<LostRank>() : *best;
 }
 
-// Ranks whose parents have begun and never said that they end, while others have.
+// Ranks that reported nothing after their start, while others did.
 std::vector<LostRank> silent_ranks(const JobEnd& job) {
   std::set<int> heard;
   int64_t steps = 0;
@@ -122,23 +122,24 @@ Verdict judge_records(const JobEnd& job) {
         .kind = Verdict::Kind::lost_ranks,
         .lost = {lost(*killed, "was killed by " + signal_name(killed->signal), killed->signal)}};
   }
-  // Before those that have fallen silent: a rank that mpirun ends may have no time to say so.
+  // This comes before silent ranks, because a rank that mpirun ends may have no time to report it.
   const auto failed = std::ranges::find_if(
       job.records, [](const RankRecord& record) { return !own_failure(record).empty(); });
   if (failed != job.records.end()) {
     const bool stalled = failed->status.failure == RunFailure::stalled;
     std::vector<LostRank> gone;
     if (job.hung) gone = silent_ranks(job);
-    // Where a host does not answer, others may get an error of MPI before they have waited.
+    // If a host does not answer, ranks on other hosts may get an MPI error before they time out.
     const bool of_input = failed->status.failure == RunFailure::input;
     if (!stalled && !of_input && !gone.empty()) {
       return {.kind = Verdict::Kind::lost_ranks, .lost = std::move(gone)};
     }
     if (!stalled) return {.why = own_failure(*failed)};
     std::vector<LostRank> absent = absent_ranks(job, *failed);
-    // Ranks of a host that does not answer may have come to the collective just before.
+    // Ranks of a host that does not answer may have reached the collective just before, so they are
+    // not among the absent ranks.
     add_missing(gone, absent);
-    // In MPI_Init nobody knows for whom it waits.
+    // A rank that stalls in MPI_Init does not know for which ranks it waits.
     if (absent.empty()) absent = stopped_ranks(job.records);
     if (!absent.empty()) return {.kind = Verdict::Kind::lost_ranks, .lost = std::move(absent)};
     return {.kind = Verdict::Kind::stalled,

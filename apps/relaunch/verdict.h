@@ -1,4 +1,4 @@
-// Why a job has ended, and which of its ranks are to blame: what relaunch decides by.
+// Judges why a job ended and which of its ranks caused that. relaunch decides by it how to go on.
 #pragma once
 
 #include <optional>
@@ -9,28 +9,28 @@
 
 namespace tessera::apps {
 
-/// What came of one job.
+/// How one job ended.
 struct JobEnd {
-  int code = 0;                          // mpirun's, or 128 + the signal that has killed it
-  int ranks = 0;                         // the number that mpirun was asked for
-  bool hung = false;                     // mpirun could not end it, as where a host does not answer
-  std::vector<RankRecord> records = {};  // in the order in which they have arrived
+  int code = 0;                          // mpirun's exit code, or 128 + the signal that killed it
+  int ranks = 0;                         // the number of ranks that mpirun was asked for
+  bool hung = false;                     // mpirun had to be killed, as when a host does not answer
+  std::vector<RankRecord> records = {};  // in the order of arrival
 };
 
 struct LostRank {
   int rank = 0;
-  std::string host = {};  // by its own name; empty where it has never begun
+  std::string host = {};  // as the host calls itself; empty if the rank never started
   std::string why = {};   // "was killed by SIGKILL"
-  int64_t step = 0;  // counted from 1: in which it was, as far as it is known
-  int signal = 0;    // 0 where it was none
+  int64_t step = 0;  // the step the rank was in, from 1, as far as known
+  int signal = 0;    // 0: no signal killed it
 };
 
 struct Verdict {
   enum class Kind {
     finished,
     lost_ranks,  // the job may be started again without them
-    stalled,     // nothing has moved, and no rank is known to be the reason
-    failed,      // for a reason that would come again: bad input, a loss that is not finite
+    stalled,     // no rank made progress, and no rank is known to be the reason
+    failed,      // for a reason that would occur again: bad input, a loss that is not finite
   };
   Kind kind = Kind::failed;
   std::vector<LostRank> lost = {};
@@ -38,9 +38,8 @@ struct Verdict {
   int64_t step = 0;      // stalled
 };
 
-/// A rank is lost where it was the first to be killed by a signal, where a collective has waited
-/// for it in vain, or where its host has fallen silent. Ranks that mpirun has ended because of it
-/// are not.
+/// A rank is lost if it was the first to be killed by a signal, if a collective waited for it in
+/// vain, or if its host fell silent. Ranks that mpirun ended as a consequence are not lost.
 Verdict judge(const JobEnd& job);
 
 }  // namespace tessera::apps

@@ -1,11 +1,11 @@
-// A library that the CUDA driver loads into any program, and that writes when kernels, copies and
-// memsets ran on the device, those of CUDA graphs too: a line "start end name" each, in
-// nanoseconds, to the file that TESSERA_KERNEL_TIMES names.
+// A library that the CUDA driver loads into any program. It records when kernels, copies and
+// memsets ran on the device, also those of CUDA graphs, and writes a line "start end name" for
+// each, in nanoseconds, to the file that TESSERA_KERNEL_TIMES names.
 //
 //   CUDA_INJECTION64_PATH=libbench_kernel_times.so TESSERA_KERNEL_TIMES=times.txt program ...
 //
-// bench/gpu.py computes from it how long the device had nothing to do. CUPTI's records cost time on
-// the host, so that what it finds is an upper bound.
+// bench/gpu.py computes the idle time of the device from these lines. Recording costs time on the
+// host, so the result is an upper bound.
 #include <cstdio>
 #include <cstdlib>
 #include <initializer_list>
@@ -47,7 +47,7 @@ void write(const CUpti_Activity* record) {
 void CUPTIAPI give_buffer(uint8_t** buffer, size_t* bytes, size_t* most_records) {
   *buffer = static_cast<uint8_t*>(std::aligned_alloc(8, buffer_bytes));
   *bytes = *buffer == nullptr ? 0 : buffer_bytes;
-  *most_records = 0;  // as many as fit
+  *most_records = 0;  // 0: as many as fit
 }
 
 void CUPTIAPI take_buffer(CUcontext, uint32_t, uint8_t* buffer, size_t, size_t valid_bytes) {
@@ -63,7 +63,7 @@ void finish() {
 
 }  // namespace
 
-/// What the driver looks for; it answers whether that went well.
+/// The entry point that the driver calls. Returns 1 if the recording has begun, else 0.
 extern "C" __attribute__((visibility("default"))) int InitializeInjection() {
   const char* path = std::getenv("TESSERA_KERNEL_TIMES");
   output = path == nullptr ? nullptr : std::fopen(path, "w");

@@ -6,8 +6,8 @@
 
 --way: dcp (torch.distributed.checkpoint.save of a replicated state, which its planner shares among
 the ranks), torch.save (rank 0 alone). Neither flushes to the disk by itself; with --fsync every
-file and the folder is, as ours always are. Rank 0 prints a JSON object with milliseconds of each
-round, from a barrier to a barrier.
+file and the folder are flushed, as Tessera always does. Rank 0 prints a JSON object with the
+milliseconds of each round, from barrier to barrier.
 """
 import argparse
 import json

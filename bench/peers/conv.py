@@ -5,8 +5,8 @@
     conv.py ours.json             # JSON: our rows, PyTorch's times beside them, and their ratios
 
 Activations and weights are channels_last, PyTorch's fast layout; backward is autograd's, of the
-weight and, but for the first layer, of the input. `ratio` is PyTorch's time through ours, of both
-passes; the summary's is of the whole network, each layer as often as it has it.
+weight and, but for the first layer, of the input. `ratio` is PyTorch's time divided by ours, over
+both passes. The summary's ratio is over the whole network: each layer counts as often as it occurs.
 """
 import argparse
 import json

@@ -90,7 +90,7 @@ class Gpt(nn.Module):
 
 
 def init(model, std=0.02, seed=1337):
-    """GPT-2's: normal(std), residual projections / sqrt(2 layers), biases 0, LN weights 1."""
+    """GPT-2's start: normal(std), residual projections / sqrt(2 layers), biases 0, LN weights 1."""
     generator = torch.Generator().manual_seed(seed)
     residual = std / math.sqrt(2 * len(model.h))
     with torch.no_grad():

@@ -92,7 +92,7 @@ def summarize(args, step_ms, losses, import_kib, **more):
 
 
 def flash_attention(args):
-    """PyTorch would choose among its backends by itself, and need not take this one."""
+    """On CUDA, force this backend: PyTorch by itself may choose another one."""
     import torch
     if args.device == "cpu":
         return contextlib.nullcontext()

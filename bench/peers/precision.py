@@ -11,7 +11,7 @@
 
     autocast  fp32 weights and residual stream; torch.autocast runs products and attention in bf16
     master    everything in bf16; AdamW updates fp32 copies of the weights
-    fp32      as it says
+    fp32      everything in fp32
 """
 import contextlib
 

@@ -1,4 +1,4 @@
-"""What a peer has to settle before torch is loaded, and what it reads about its own process."""
+"""What a peer must set before torch is loaded, and what it can read about its own process."""
 import ctypes
 import os
 import re
@@ -25,7 +25,7 @@ def keep_freed_memory():
 
 
 def import_torch():
-    """Imports torch and returns the peak memory so far: what training takes is above that."""
+    """Imports torch and returns the peak memory so far, above which training's is counted."""
     import torch
     if hasattr(torch, "compile"):
         import torch._dynamo  # 80 MiB of modules, which the first optimizer would import

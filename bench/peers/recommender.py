@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Trains train_recommender's mf or neumf for ranking in PyTorch: the same initial law, batches,
-negatives, Adam, cosine and evaluation, with random numbers of its own.
+"""Trains train_recommender's mf or neumf for ranking in PyTorch, with the same initialization,
+batches, negatives, Adam, cosine and evaluation, but with random numbers of its own.
 
     recommender.py --split last.tsv --model mf --loss bpr --epochs 20 --seed 1
 
 last.tsv is what bench_rating_split writes. Prints a JSON object: hr@10 and ndcg@10 of the last
-epoch, among the whole catalogue and among --sampled-items that are drawn; popularity's too.
+epoch, among the whole catalogue and among --sampled-items that are drawn, for the model and for
+popularity alone.
 """
 import argparse
 import json
@@ -33,7 +34,7 @@ def arguments():
 
 
 def models(torch):
-    """The classes, once torch is there. Each gives scores (B, K) and the rows that it has read."""
+    """The models' classes. Each returns scores (B, K) and the embedding rows that it read."""
     nn = torch.nn
 
     def table(rows, width, deviation):
@@ -79,7 +80,7 @@ def models(torch):
 
 
 def draw_negatives(torch, has, users, count, generator):
-    """(N, count) items that the users do not have in training; equal chances."""
+    """(N, count) items that the users do not have in training, all equally likely."""
     items = torch.randint(has.size(1), (len(users), count), generator=generator)
     while True:
         wrong = has[users.unsqueeze(1), items].nonzero()
@@ -90,7 +91,7 @@ def draw_negatives(torch, has, users, count, generator):
 
 
 def places(torch, scores, candidates, held_out):
-    """How many candidates come before each user's held-out item: of equal scores, lower numbers."""
+    """How many candidates rank before each user's held-out item; of equals, lower numbers do."""
     own = scores.gather(1, held_out.unsqueeze(1))
     number = torch.arange(scores.size(1))
     before = (scores > own) | ((scores == own) & (number < held_out.unsqueeze(1)))
@@ -104,11 +105,11 @@ def quality(torch, place, k=10):
 
 
 def protocols(torch, has, users, held_out, sampled, generator):
-    """name -> which items each user's held-out one is ranked among."""
+    """name -> mask (users, items) of the items among which the held-out item is ranked."""
     others = ~has[users]
     others[torch.arange(len(users)), held_out] = False
     drawn = torch.zeros_like(others)
-    chosen = torch.multinomial(others.double(), sampled, generator=generator)  # none twice
+    chosen = torch.multinomial(others.double(), sampled, generator=generator)  # without replacement
     drawn.scatter_(1, chosen, True)
     return {"all": others, "sampled": drawn}
 

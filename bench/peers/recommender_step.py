@@ -66,7 +66,7 @@ def samples(torch, args, step):
 
 
 def step_of(torch, args, tables):
-    """A function of a batch that takes a step and returns the loss."""
+    """Returns a function that trains on a batch and returns its loss."""
     sparse = args.way == "sparse"
     functional = torch.nn.functional
 

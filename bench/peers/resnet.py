@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-# blocks of each stage, width of the first, bottleneck
+# name -> (blocks of each stage, width of the first stage, bottleneck)
 PRESETS = {
     "resnet20": ([3, 3, 3], 16, False),
     "resnet32": ([5, 5, 5], 16, False),
@@ -85,7 +85,7 @@ def resnet(name, classes=10, channels=3, small_images=None):
 
 
 def sgd(model, lr, momentum=0.9, weight_decay=5e-4):
-    """Nesterov; filters and matrices decay, biases and norms do not."""
+    """Nesterov SGD; weight decay applies to filters and matrices, not to biases and norms."""
     parameters = list(model.parameters())
     return torch.optim.SGD(
         [{"params": [p for p in parameters if p.dim() > 1], "weight_decay": weight_decay},

@@ -59,7 +59,7 @@ def main():
         words = (index.astype(np.uint32) * np.uint32(2654435761)) >> np.uint32(8)
         pixels = words.astype(np.float32) * np.float32(2.0 ** -23) - np.float32(1)
         images = torch.from_numpy(pixels.reshape(args.batch, args.size, args.size, 3))
-        images = images.permute(0, 3, 1, 2).to(args.device)  # channels_last as it is
+        images = images.permute(0, 3, 1, 2).to(args.device)  # channels_last without a copy
         labels = ((torch.arange(args.batch) * 7 + step) % 10).to(args.device)
         synchronize()
         begin = time.perf_counter()

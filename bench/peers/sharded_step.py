@@ -40,7 +40,7 @@ def launch(args):
             "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo"),
         }) for rank in range(args.ranks)]
         try:
-            # Done when rank 0 is; a rank that fails would leave the others waiting for it.
+            # Wait for rank 0, or for a rank that fails: the others would wait for it forever.
             while ranks[0].poll() is None and not any(rank.poll() for rank in ranks):
                 time.sleep(0.05)
         finally:
@@ -90,7 +90,8 @@ class FullySharded:
                    "reshard_after_forward": args.strategy == "fsdp-full", "mp_policy": policy}
         for block in model.h:
             fully_shard(block, **options)
-        # The rest is one unit, read first in forward and last in it: it stays whole in between.
+        # The other weights form one unit, read first and last in forward; they stay gathered
+        # meanwhile.
         fully_shard(model, **dict(options, reshard_after_forward=False))
         self.model = model
         self.optimizer = torch.optim.AdamW(gpt2.weight_groups(model.parameters()),

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Trains Surprise's SVD or SVDpp, as it is by default, on the split of a bench_rating_split file.
+"""Trains Surprise's SVD or SVDpp, with default settings, on the split of a bench_rating_split file.
 
     surprise_ratings.py --split fold.tsv --model SVDpp --seed 1
 

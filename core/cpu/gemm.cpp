@@ -27,7 +27,7 @@ void check_dtypes(const ProductArgs& args) {
                 dtype_name(args.dtype), dtype_name(args.c_dtype));
 }
 
-/// What a product over k = 0 is: the bias, or zero.
+/// The product over k = 0, whose sum is zero: writes or adds the bias only.
 void add_no_terms(const ProductArgs& args) {
   if (args.accumulate && !args.bias) return;
   visit_float(args.dtype, "gemm", [&]<class T>() {
@@ -45,14 +45,15 @@ void add_no_terms(const ProductArgs& args) {
   });
 }
 
-// A sum over more than twice this is computed in parts: over k = 50,257 (the gradient of a language
-// model's last activations) one call ran at 100 GFLOP/s, parts at 114, of 118 that the core can do.
+// Sums over more than twice as many terms are computed in parts. Over k = 50,257 (the gradient of a
+// language model's last activations) one call ran at 100 GFLOP/s, parts at 114; the core's peak is
+// 118.
 constexpr int64_t part_terms = 4096;
 
-/// Columns [begin, begin + count) of a and rows of b: a part of the sum over k.
+/// The part of the sum over k that takes columns [begin, begin + count) of a and these rows of b.
 ProductArgs part_of(ProductArgs args, int64_t begin, int64_t count) {
   const auto advance = [&](const void* data, int64_t stride) {
-    // Sizes may be asked for without addresses.
+    // Addresses are null when only the workspace is asked for.
     return data ? static_cast<const std::byte*>(data) + begin * stride * dtype_size(args.dtype)
                 : nullptr;
   };
@@ -68,7 +69,7 @@ ProductArgs part_of(ProductArgs args, int64_t begin, int64_t count) {
 
 template <class Body>
 void for_each_part(const ProductArgs& args, Body&& body) {
-  // Parts are added in the type of c, so that only f32 may be cut.
+  // Parts are added in c's dtype, so only a product with an f32 result may be split.
   if (args.k <= 2 * part_terms || args.c_dtype != DType::f32) return body(args);
   for (int64_t begin = 0; begin < args.k; begin += part_terms) {
     body(part_of(args, begin, std::min(part_terms, args.k - begin)));
@@ -87,7 +88,7 @@ int64_t native_workspace_bytes(const ProductArgs& args, int threads) {
   return bytes;
 }
 
-/// The product of f32 copies, and where they lie in one block: offsets in bytes.
+/// A product of f32 copies, and the offsets in bytes of the copies within one block.
 struct Widened {
   ProductArgs product;  // without addresses
   int64_t a = 0, b = 0, bias = 0, c = 0, scratchpad = 0;
@@ -127,7 +128,7 @@ Widened widen(const ProductArgs& args, int threads) {
   return widened;
 }
 
-/// Copies matrices of `lines` lines of `length` elements, one line after the other.
+/// Copies matrices to f32 without gaps. Each has `lines` lines of `length` elements.
 template <class T>
 void widen_lines(float* to, const T* from, int64_t matrices, int64_t lines, int64_t length,
                  int64_t batch_stride, int64_t line_stride) {
@@ -194,7 +195,8 @@ void multiply_widened(const ProductArgs& args, GemmOptions options) {
   round_result(args, floats(widened.c));
 }
 
-/// The product that is left when trivial ones are done: its threads counted, its sizes above zero.
+/// Handles products without elements or terms; calls body for all others, with the number of
+/// threads set.
 template <class Body>
 void with_terms(const ProductArgs& args, GemmOptions options, Body&& body) {
   check_dtypes(args);

@@ -1,9 +1,8 @@
-// What matrix products have on the CPU alone (core/product.h has what both devices have): how many
-// threads compute one, and memory that it works in.
-//
+// Matrix products on the CPU, with options that CUDA does not have: the number of threads and the
+// memory to work in. core/product.h has the interface of both devices.
 // A product's bits depend on its sizes, strides and threads, never on its addresses. bf16 operands
-// go to oneDNN as they are where the CPU multiplies bf16; elsewhere, and for f16, they are widened
-// to f32 first.
+// go to oneDNN as they are if the CPU has bf16 instructions. Otherwise, and for f16, they are
+// converted to f32 first.
 #pragma once
 
 #include <cstdint>
@@ -15,21 +14,22 @@ namespace tessera::cpu {
 struct GemmOptions {
   int threads = 0;            // 0: thread_count(); inside a parallel region always 1
   Device device = {};         // whose workspace is used
-  void* workspace = nullptr;  // gemm_workspace_bytes() on a cache line; nullptr: allocated
+  void* workspace = nullptr;  // gemm_workspace_bytes(), 64-byte aligned; nullptr: allocated
 };
 
-/// As multiply, which is this with the context's device.
+/// Like cpu::multiply, with options. multiply calls it with the context's device.
 void gemm(const ProductArgs& args, const GemmOptions& options = {});
 
-/// The same through f32 copies of the operands: how gemm multiplies what has no fast product.
+/// Computes the product through f32 copies of the operands, as gemm does for dtypes without a fast
+/// product.
 void widened_gemm(const ProductArgs& args, const GemmOptions& options = {});
 
-/// Whether the CPU multiplies this dtype as it is. The answer never changes within a process.
+/// True if the CPU multiplies this dtype without conversion. The answer never changes within a
+/// process.
 bool has_fast_gemm(DType dtype);
 
-/// What gemm(args, options) holds at most of the workspace category, when called from here: the
-/// scratchpad of the library and widened operands. Addresses do not matter, but whether there is a
-/// bias does.
+/// The most workspace that gemm(args, options) holds when called at this point: oneDNN's scratchpad
+/// and f32 copies of operands. Addresses do not matter, except whether there is a bias.
 int64_t gemm_workspace_bytes(const ProductArgs& args, const GemmOptions& options = {});
 
 }  // namespace tessera::cpu

@@ -12,7 +12,7 @@
 namespace tessera::cpu::onednn {
 namespace {
 
-/// All that a primitive depends on: one is made for each value.
+/// Everything that a primitive depends on: the key of the cache.
 struct Problem {
   int64_t batch, m, n, k;
   int64_t a_row, a_column, a_batch;
@@ -35,7 +35,7 @@ dnnl::memory::desc describe(const Problem& p, int64_t dtype, int64_t rows, int64
   if (p.batch == 1) {
     return TESSERA_ONEDNN(dnnl::memory::desc({rows, columns}, type, {strides[1], strides[2]}));
   }
-  // A batch stride of 0 is a matrix that the whole batch shares: oneDNN broadcasts extent 1.
+  // A batch stride of 0 means one matrix for the whole batch: oneDNN broadcasts an extent of 1.
   const int64_t extent = strides[0] == 0 ? 1 : p.batch;
   const int64_t stride = strides[0] == 0 ? rows * columns : strides[0];
   return TESSERA_ONEDNN(
@@ -103,7 +103,7 @@ Problem problem_of(const ProductArgs& args, int threads) {
           .accumulate = args.accumulate};
 }
 
-// Each thread keeps its own: the memory objects are rewritten by every call, and equal primitives
+// One cache per thread, because every call rewrites a primitive's memory objects. Equal primitives
 // share their generated code inside oneDNN anyway.
 PrimitiveCache<Problem, Product>& products() {
   thread_local PrimitiveCache<Problem, Product> own;
@@ -116,7 +116,7 @@ Product& find_product(const Problem& problem) { return products().find(problem, 
 
 bool has_instructions_for(DType dtype) {
   if (dtype == DType::f32) return true;
-  // Each instruction set's value has the bits of those that it includes.
+  // An instruction set's value contains the bits of the sets that it includes.
   const auto isa = static_cast<unsigned>(dnnl::get_effective_cpu_isa());
   const auto bf16 = static_cast<unsigned>(dnnl::cpu_isa::avx512_core_bf16);
   return dtype == DType::bf16 && (isa & bf16) == bf16;

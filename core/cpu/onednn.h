@@ -1,5 +1,5 @@
-// Matrix products by oneDNN, whose operands it takes as they are. core/cpu/gemm.h decides what
-// comes here.
+// Matrix products by oneDNN, without conversion of operands. cpu::gemm decides which products come
+// here.
 #pragma once
 
 #include <cstdint>
@@ -8,21 +8,22 @@
 
 namespace tessera::cpu::onednn {
 
-/// Whether the CPU has instructions that oneDNN multiplies this dtype with, rather than emulating
-/// them.
+/// True if the CPU has instructions with which oneDNN multiplies this dtype, rather than emulating
+/// it.
 bool has_instructions_for(DType dtype);
 
-/// One call of the library, for sizes above zero, with `options.threads` threads.
+/// Computes the product with one call of oneDNN, on `options.threads` threads. Sizes are above
+/// zero.
 void multiply(const ProductArgs& args, const GemmOptions& options);
 
-/// The scratchpad of that call.
+/// Bytes of scratchpad that multiply needs.
 int64_t scratchpad_bytes(const ProductArgs& args, int threads);
 
-/// The most primitives of products that a thread keeps, those that it used last, and the most of
-/// convolutions. One takes up to 100 KiB. A step of GPT-2 over 1,024 tokens has 65 products, one
-/// of ResNet-50 68 convolutions. oneDNN itself keeps 1,024 in a process.
+/// Each thread keeps the primitives of the products that it used last, at most this many, and as
+/// many of convolutions. A primitive takes up to 100 KiB. A step of GPT-2 over 1,024 tokens has 65
+/// products, a step of ResNet-50 68 convolutions. oneDNN itself keeps 1,024 primitives per process.
 inline constexpr int64_t most_primitives = 512;
-/// How many primitives of products the calling thread keeps.
+/// The number of product primitives that the calling thread keeps.
 int64_t kept_products();
 
 }  // namespace tessera::cpu::onednn

@@ -17,7 +17,7 @@
 namespace tessera::cpu::onednn {
 namespace {
 
-/// All that a primitive depends on: one is made for each value.
+/// Everything that a primitive depends on: the key of the cache.
 struct Problem {
   Conv2dSizes sizes;
   int64_t pass, dtype, has_bias, threads;
@@ -25,7 +25,7 @@ struct Problem {
   bool operator==(const Problem&) const = default;
 };
 
-/// One call of the library, without addresses.
+/// A primitive and its arguments, whose addresses are set before each run.
 struct Call {
   dnnl::primitive primitive;
   std::unordered_map<int, dnnl::memory> arguments;
@@ -40,12 +40,12 @@ struct Call {
 
 /// A tensor of a convolution, in the caller's layout and in the library's.
 struct Operand {
-  Call reorder;              // from one to the other; none where they are the same
-  int64_t packed_bytes = 0;  // of the library's, in whole cache lines; 0 where they are the same
+  Call reorder;              // between the two layouts; empty if they are equal
+  int64_t packed_bytes = 0;  // in the library's layout, in whole cache lines; 0 if equal
 };
 
-/// A convolution, and what moves its tensors between layouts. The workspace has those of x, weight
-/// and y in the library's layout first, then the scratchpad of one call at a time.
+/// A convolution and the reorders of its tensors. The workspace begins with those of x, weight and
+/// y that need a copy in the library's layout. A scratchpad follows, which one call at a time uses.
 struct Convolution {
   Call call;
   std::array<Operand, 3> operands;  // x, weight, y
@@ -67,9 +67,9 @@ struct Convolution {
 /// The tensors of a convolution in the library's terms.
 struct Layouts {
   dnnl::algorithm algorithm = dnnl::algorithm::convolution_direct;
-  dnnl::memory::desc x, y, bias;       // x and y of Winograd's algorithm as weight
-  dnnl::memory::desc weight, dweight;  // in whichever layout the library likes
-  dnnl::memory::desc plain_x, plain_weight, plain_y;  // the caller's; also of the gradients
+  dnnl::memory::desc x, y, bias;       // with Winograd, x and y in the library's layout too
+  dnnl::memory::desc weight, dweight;  // in the layout that the library chooses
+  dnnl::memory::desc plain_x, plain_weight, plain_y;  // the caller's layout, also for gradients
   dnnl::memory::dims stride, dilation, padding;
   bool strides_few_channels = false;
   bool has_few_channels = false;
@@ -102,7 +102,7 @@ Layouts layouts_of(const Problem& p, dnnl::algorithm algorithm) {
   l.dilation = {dilation.height - 1, dilation.width - 1};
   l.padding = {padding.height, padding.width};
   l.has_few_channels = s.group_channels() <= 32;
-  constexpr int64_t widest_vector = 16;  // of f32
+  constexpr int64_t widest_vector = 16;  // f32 values
   l.strides_few_channels = s.kernel_height * s.kernel_width == 1 && stride != Size2(1) &&
                            s.group_channels() < widest_vector;
   l.attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
@@ -124,8 +124,9 @@ auto direct_or_first(Make&& make) {
   return first;
 }
 
-// The weight gradient of version 2's 1x1 convolutions with a stride writes behind its scratchpad
-// where a pixel has fewer channels than a vector holds.
+// In oneDNN 2 the weight gradient that is specialised for 1x1 kernels writes beyond its scratchpad
+// if the convolution has a stride and a pixel has fewer channels than a vector. This takes the
+// first other implementation.
 template <class Make>
 auto without_1x1(Make&& make) {
   auto chosen = make();
@@ -136,15 +137,16 @@ auto without_1x1(Make&& make) {
   return chosen;
 }
 
-// Winograd's F(4 x 4, 3 x 3) of Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks"
-// (2015), has a quarter of the products. On 3x3 layers of ResNet-18 and -20 it takes half of the
-// direct algorithm's time forward and for the gradient of x, two thirds of it for the weight's from
-// 64 channels on; a fifth of the gain is lost where images are reordered. It loses where channels
-// are few, and where the transformed weight is larger than the images.
+// True where Winograd's algorithm F(4 x 4, 3 x 3) is the faster one (Lavin and Gray, "Fast
+// Algorithms for Convolutional Neural Networks", 2015). It needs a quarter of the multiplications.
+// On 3x3 layers of ResNet-18 and -20 it takes half of the direct algorithm's time for the forward
+// and the gradient of x, and from 64 channels on two thirds for the gradient of the weight. A fifth
+// of the gain is lost where images must be reordered. It is slower with few channels, and where the
+// transformed weight is larger than the images.
 bool suits_winograd(const Problem& p) {
   const Conv2dSizes& s = p.sizes;
   const auto& [stride, padding, dilation, groups] = s.options;
-  constexpr int64_t block = 16;  // channels of the library's layout
+  constexpr int64_t block = 16;  // channels per block of the library's layout
   const int64_t least = p.pass == static_cast<int64_t>(Conv2dPass::weight_gradient) ? 64 : 32;
   const int64_t most = std::max(s.channels, s.out_channels);
   return p.dtype == static_cast<int64_t>(DType::f32) && s.kernel_height == 3 &&
@@ -154,7 +156,8 @@ bool suits_winograd(const Problem& p) {
          s.images * s.out_height * s.out_width >= 4 * most;
 }
 
-// Of Winograd's algorithm these are empty where the library or the machine has none.
+// The three describe functions return an empty description if oneDNN has no Winograd implementation
+// for the convolution on this machine.
 dnnl::convolution_forward::primitive_desc describe_forward(const Layouts& l) {
   using Forward = dnnl::convolution_forward;
   constexpr auto kind = dnnl::prop_kind::forward_training;
@@ -165,7 +168,7 @@ dnnl::convolution_forward::primitive_desc describe_forward(const Layouts& l) {
         l.padding, l.attributes, l.is_winograd()));
   };
 #else
-  // Lives as long as the search: version 2 keeps a pointer to it.
+  // Must live as long as the search for an implementation: version 2 keeps a pointer to it.
   const auto operation = TESSERA_ONEDNN(Forward::desc(kind, l.algorithm, l.x, l.weight, l.bias, l.y,
                                                       l.stride, l.dilation, l.padding, l.padding));
   const auto make = [&] {
@@ -244,7 +247,7 @@ Operand make_operand(const Layouts& l, const dnnl::memory::desc& plain,
   return operand;
 }
 
-/// The names of x, weight and y among the arguments of a pass.
+/// oneDNN's argument names of x, weight and y in a pass.
 std::array<int, 3> names_of(Conv2dPass pass) {
   switch (pass) {
     case Conv2dPass::forward: return {DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST};
@@ -255,12 +258,12 @@ std::array<int, 3> names_of(Conv2dPass pass) {
   return {DNNL_ARG_SRC, DNNL_ARG_DIFF_WEIGHTS, DNNL_ARG_DIFF_DST};
 }
 
-/// Which of x, weight and y the pass writes.
+/// The index of the tensor that the pass writes: 0 for x, 1 for weight, 2 for y.
 size_t destination_of(Conv2dPass pass) {
   return pass == Conv2dPass::forward ? 2 : pass == Conv2dPass::input_gradient ? 0 : 1;
 }
 
-/// `packed`: x, weight and y in the library's layout.
+/// `packed` has the library's layouts of x, weight and y.
 template <class Primitive, class Description>
 Convolution make_convolution(const Layouts& l, Conv2dPass pass, const Description& description,
                              const std::array<dnnl::memory::desc, 3>& packed) {
@@ -276,7 +279,7 @@ Convolution make_convolution(const Layouts& l, Conv2dPass pass, const Descriptio
   return made;
 }
 
-/// Without a value where the library does not have the algorithm.
+/// nullopt if the library does not have the algorithm for the problem.
 std::optional<Convolution> make_convolution(const Problem& problem, dnnl::algorithm algorithm) {
   const Layouts l = layouts_of(problem, algorithm);
   const auto pass = static_cast<Conv2dPass>(problem.pass);
@@ -309,7 +312,7 @@ Convolution make_convolution(const Problem& problem) {
   return make_convolution(problem, dnnl::algorithm::convolution_direct).value();
 }
 
-// Each thread keeps its own, as those of products (core/cpu/onednn.cpp).
+// One cache per thread, as for products (core/cpu/onednn.cpp).
 PrimitiveCache<Problem, Convolution>& convolutions() {
   thread_local PrimitiveCache<Problem, Convolution> own;
   return own;
@@ -337,6 +340,7 @@ void convolve(const ConvArgs& args, const ConvMemory& memory) {
   Operand& destination = operands[destination_of(args.pass)];
   auto* const workspace = static_cast<std::byte*>(memory.workspace);
   void* const scratchpad = workspace + convolution.packed_bytes();
+  // Inputs are reordered before the convolution, the destination after it.
   std::byte* packed = workspace;
   for (size_t i = 0; i < operands.size(); ++i) {
     Operand& operand = operands[i];

@@ -1,7 +1,7 @@
 // Convolutions by oneDNN. Images are (N, H, W, C), weights (O, C / groups, kh, kw) as torch stores
-// them. oneDNN chooses another layout for weights, with which it is 2 to 4 times as fast, and
-// for Winograd's algorithm one for images too; every call brings there what it reads, and back what
-// it writes, through the workspace.
+// them. oneDNN chooses another layout for weights, which makes it 2 to 4 times as fast, and for
+// Winograd's algorithm also for images. Every call reorders its inputs to these layouts and its
+// result back, in the workspace.
 #pragma once
 
 #include <cstdint>
@@ -10,9 +10,9 @@
 
 namespace tessera::cpu::onednn {
 
-/// One pass over sizes above zero, in f32 or in a dtype that has_instructions_for. Sums are f32,
-/// and each result is rounded once; so are the transforms of Winograd's algorithm, which has f32
-/// alone.
+/// One pass of a convolution. Sizes are above zero; the dtype is f32 or one that
+/// has_instructions_for accepts. Sums are f32, and each result is rounded once. Winograd's
+/// algorithm is used for f32 only, and its transforms are f32 too.
 struct ConvArgs {
   Conv2dPass pass = Conv2dPass::forward;
   Conv2dSizes sizes;
@@ -20,22 +20,23 @@ struct ConvArgs {
   bool has_bias = false;  // forward only
 };
 
-/// What each pass reads and writes: of x, weight and y one is the destination.
+/// The memory of a pass, which decides whether x, weight or y is the destination.
 struct ConvMemory {
   void* x = nullptr;          // or dx
   void* weight = nullptr;     // or dweight
   void* y = nullptr;          // or dy
   void* bias = nullptr;       // (O)
-  void* workspace = nullptr;  // conv_workspace_bytes(args) on a cache line
+  void* workspace = nullptr;  // conv_workspace_bytes(args), 64-byte aligned
 };
 
-/// One call of the library, with the calling thread's number of threads: bits depend on these, the
-/// arguments and the values, never on addresses.
+/// Computes one pass with the calling thread's number of threads. The result's bits depend on this
+/// number, the arguments and the values, never on addresses.
 void convolve(const ConvArgs& args, const ConvMemory& memory);
 
+/// Bytes of workspace that convolve needs with the calling thread's number of threads.
 int64_t conv_workspace_bytes(const ConvArgs& args);
 
-/// How many convolutions' primitives the calling thread keeps, at most most_primitives.
+/// The number of convolutions whose primitives the calling thread keeps, at most most_primitives.
 int64_t kept_convolutions();
 
 }  // namespace tessera::cpu::onednn

@@ -1,4 +1,4 @@
-// What the files that call oneDNN (versions 2 and 3) share; others include core/cpu/onednn.h or
+// Shared by the files that call oneDNN (versions 2 and 3). Other files include core/cpu/onednn.h or
 // core/cpu/onednn_conv.h.
 #pragma once
 
@@ -20,7 +20,7 @@
 
 namespace tessera::cpu::onednn {
 
-/// Runs one call of the library; its failure becomes an Error that keeps the text of the call.
+/// Runs one call of oneDNN. A failure becomes an Error that contains the text of the call.
 template <class Call>
 auto checked(const char* text, Call&& call) {
   try {
@@ -33,10 +33,10 @@ auto checked(const char* text, Call&& call) {
 }
 #define TESSERA_ONEDNN(...) checked(#__VA_ARGS__, [&] { return __VA_ARGS__; })
 
-/// Without AVX-512 oneDNN takes memory for packed operands from malloc in each product, whatever
-/// scratchpad it is given. Of such large blocks the C library would keep ten times as much, in
-/// pieces with small ones between them, once it has raised its limit from which the system has
-/// them.
+/// Without AVX-512 oneDNN allocates packed operands with malloc in each product, whatever
+/// scratchpad it is given. When such large blocks are freed, glibc raises the size from which it
+/// maps blocks directly. It would then serve them from a fragmented heap and keep ten times as much
+/// memory. So that threshold is fixed here, unless the user has chosen it.
 inline dnnl::engine make_engine() {
 #ifdef __GLIBC__
   const auto isa = static_cast<unsigned>(dnnl::get_effective_cpu_isa());
@@ -54,7 +54,7 @@ inline const dnnl::engine& engine() {
   return cpu_engine;
 }
 
-/// Of the calling thread.
+/// The calling thread's stream.
 inline dnnl::stream& stream() {
   thread_local dnnl::stream own = TESSERA_ONEDNN(dnnl::stream(engine()));
   return own;
@@ -69,7 +69,7 @@ inline dnnl::memory::data_type data_type(DType dtype) {
   }
 }
 
-/// Of a struct of 64-bit numbers alone: all that a primitive depends on.
+/// Hashes a Problem, the key of a PrimitiveCache: a struct of 64-bit numbers only.
 template <class Problem>
 struct ProblemHash {
   size_t operator()(const Problem& problem) const {
@@ -85,7 +85,8 @@ struct ProblemHash {
   }
 };
 
-/// oneDNN asks OpenMP how many threads to use, both when a primitive is made and when it runs.
+/// Sets OpenMP's number of threads while it lives. oneDNN reads it both when a primitive is made
+/// and when it runs.
 class TeamSize {
  public:
   explicit TeamSize(int threads) : before_(omp_get_max_threads()) {

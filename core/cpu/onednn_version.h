@@ -1,4 +1,4 @@
-// Which oneDNN computes here, and with what: its results' bits depend on it.
+// The version and the settings of oneDNN, on which the bits of its results depend.
 #pragma once
 
 #include <string>
@@ -7,9 +7,11 @@ namespace tessera::cpu::onednn {
 
 struct Library {
   std::string version;       // "2.6.3"
-  std::string instructions;  // those that it takes at most: "avx512_core_bf16"; ONEDNN_MAX_CPU_ISA
-  std::string math_mode;     // "strict", or what ONEDNN_DEFAULT_FPMATH_MODE lets it round to
+  std::string instructions;  // the widest set that it may use: "avx512_core_bf16"
+  std::string math_mode;     // "strict", or the dtype that f32 may be rounded to
 };
+/// The oneDNN of this process. The environment variables ONEDNN_MAX_CPU_ISA and
+/// ONEDNN_DEFAULT_FPMATH_MODE change its instructions and its math mode.
 Library library();
 
 }  // namespace tessera::cpu::onednn

@@ -1,6 +1,6 @@
-// Primitives of oneDNN that calls come back for. Making one takes longer than many a product, so a
-// training step must find all of its own again; but sampling brings new sizes with every token, and
-// each primitive has code and descriptions.
+// A cache of oneDNN primitives. Making one takes longer than many a product, so all primitives of a
+// training step must stay cached. The cache is bounded because sampling brings new sizes with every
+// token, and each primitive holds code and descriptions.
 #pragma once
 
 #include <cstdint>
@@ -13,12 +13,12 @@
 
 namespace tessera::cpu::onednn {
 
-/// The `most_primitives` that were used last. For one thread.
+/// Keeps the `most_primitives` primitives that were used last. For one thread only.
 template <class Problem, class Primitive>
 class PrimitiveCache {
  public:
-  /// Returns the primitive for `problem`, which make(problem) makes if it is not kept. Valid until
-  /// the next call.
+  /// Returns the primitive for `problem`; make(problem) makes it if it is not cached. The reference
+  /// is valid until the next call.
   template <class Make>
   Primitive& find(const Problem& problem, Make&& make) {
     const auto found = places_.find(problem);
@@ -39,7 +39,7 @@ class PrimitiveCache {
 
  private:
   using Entry = std::pair<const Problem, Primitive>;
-  std::list<Entry> by_last_use_;  // the newest first
+  std::list<Entry> by_last_use_;  // the most recently used first
   std::unordered_map<Problem, typename std::list<Entry>::iterator, ProblemHash<Problem>> places_;
 };
 

@@ -3,8 +3,8 @@
 // without -ffast-math. A vector lane and a scalar call give the same bits, which do not depend on
 // the C library.
 //
-// exp and log are within one unit in the last place, tanh within 2.5. All hand NaN on; exp
-// overflows to infinity and underflows through the subnormals to zero, tanh saturates at one; log
+// exp and log are within one unit in the last place, tanh within 2.5. All propagate NaN. exp
+// overflows to infinity and underflows through the subnormals to zero; tanh saturates at one; log
 // of zero is -infinity, of a negative number NaN.
 #pragma once
 
@@ -15,8 +15,8 @@
 
 namespace tessera {
 
-/// a * b + c; in one rounding where the processor can. Written out because what the compiler would
-/// fuse on its own may differ between a loop's body and its remainder.
+/// a * b + c, rounded once if the processor has FMA. Written out because the compiler's own fusing
+/// may differ between a loop's body and its remainder.
 inline float multiply_add(float a, float b, float c) {
 #ifdef FP_FAST_FMAF
   return std::fma(a, b, c);
@@ -25,7 +25,8 @@ inline float multiply_add(float a, float b, float c) {
 #endif
 }
 
-/// x within [-bound, bound]; NaN stays NaN. One comparison: two would become a chain of masks.
+/// Clamps x to [-bound, bound]; NaN stays NaN. Uses one comparison, because two would become a
+/// chain of masks.
 inline float clamp_magnitude(float x, float bound) {
   const float magnitude = std::fabs(x);
   return std::copysign(magnitude > bound ? bound : magnitude, x);

@@ -1,9 +1,8 @@
-// Matrix products on CUDA. With the library's descriptors and algorithms in blas_lt_library.cpp it
-// is the one place that knows cuBLASLt.
+// Matrix products on CUDA by cuBLASLt, whose descriptors and algorithms are in blas_lt_library.cpp.
 //
-// The algorithm is the first that the library proposes for a product's sizes, strides, dtypes and
-// alignments; it is kept, so that a product has the same bits in every call, and on every rank with
-// the same library and kind of GPU.
+// The algorithm is the first that cuBLASLt proposes for a product's sizes, strides, dtypes and
+// alignments, unless a table names another (core/product_tuning.h). It is kept, so that a product
+// has the same bits in every call, and on every rank with the same library and kind of GPU.
 #include "core/product.h"
 
 #include <algorithm>
@@ -14,7 +13,7 @@
 namespace tessera::cuda {
 namespace {
 
-/// A product over k = 0 as one over k = 1 of zeros, so that the library applies what follows it.
+/// Computes a product over k = 0 as one over k = 1 of zeros, so that cuBLASLt adds the bias.
 void add_no_terms(const Context& context, ProductArgs args) {
   if (args.accumulate && !args.bias) return;
   const Tensor zeros = context.workspace({std::max(args.m, args.n)}, args.dtype);

@@ -10,13 +10,13 @@
 namespace tessera::cuda {
 namespace {
 
-// What an algorithm may ask for: NVIDIA's advice for Hopper. Most ask for less or nothing, and only
-// that is allocated.
+// The most workspace that an algorithm may ask for, as NVIDIA advises for Hopper. Most algorithms
+// ask for less or none, and only that is allocated.
 constexpr uint64_t workspace_limit = uint64_t{32} << 20;
 
-// Where k is split, the parts are f32 sums in the workspace that a second step adds in one order.
-// INPLACE and OUTPUT_TYPE would round each part to c's dtype, and INPLACE adds them while blocks
-// finish, in an order that is not documented.
+// If an algorithm splits k, its partial sums must be f32 in the workspace, and a second step must
+// add them in one order. INPLACE and OUTPUT_TYPE would round each partial sum to c's dtype, and
+// INPLACE adds them as blocks finish, in an undocumented order.
 constexpr uint32_t allowed_reductions =
     CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
 
@@ -29,17 +29,18 @@ cudaDataType library_type(DType dtype) {
   }
 }
 
-/// The largest power of two up to 256, the library's own measure, that divides an address.
+/// The largest power of two that divides an address, up to 256 as in cuBLASLt.
 uint32_t alignment_of(const void* data) {
   const auto address = reinterpret_cast<uintptr_t>(data) | 256u;
   return static_cast<uint32_t>(address & (~address + 1));
 }
 
-/// An address that is as aligned as that, and that nobody follows.
+/// An address with this alignment that is never followed.
 void* aligned(int64_t alignment) { return reinterpret_cast<void*>(alignment); }
 
 Operand operand(const ConstMatrix& x, int64_t rows, int64_t columns) {
-  // The stride of a single line does not matter to us; to the library it must span the line.
+  // The stride of a single line does not matter to us, but cuBLASLt requires that it spans the
+  // line.
   if (x.column_stride == 1 && (x.row_stride >= columns || rows == 1)) {
     return {columns, rows, std::max(x.row_stride, columns), x.batch_stride, false, x.data};
   }
@@ -77,7 +78,7 @@ cublasLtMatrixLayoutOpaque_t layout_of(const Operand& x, DType dtype, int64_t ba
   return layout;
 }
 
-// The distance of matrices does not matter where there is one.
+// The batch stride does not matter if there is one matrix.
 ProductShape::Matrix shape_of(const Operand& x, int64_t batch) {
   return {x.stride, batch > 1 ? x.batch_stride : 0, x.transpose, alignment_of(x.data)};
 }
@@ -245,7 +246,7 @@ void Library::multiply(const Context& context, const Product& product, Descripto
   }
   const float alpha = 1.0f, beta = accumulate ? 1.0f : 0.0f;
   auto& [operation, first, second, result] = descriptors;
-  void* const c = const_cast<void*>(product.result.data);  // ProductArgs::c
+  void* const c = const_cast<void*>(product.result.data);  // ProductArgs::c is mutable
   TESSERA_CUBLAS(cublasLtMatmul(
       handle_, &operation, &alpha, product.first.data, &first, product.second.data, &second, &beta,
       c, &result, c, &result, &algorithm.algorithm,

@@ -1,5 +1,5 @@
-// Products in cuBLASLt's terms, and the algorithms that they take. What core/cuda/blas_lt.cpp and
-// core/cuda/product_tuning.cpp share; others include core/product.h.
+// Products in cuBLASLt's terms, and their algorithms. Shared by core/cuda/blas_lt.cpp and
+// core/cuda/product_tuning.cpp; other files include core/product.h.
 #pragma once
 
 #include <cublasLt.h>
@@ -11,18 +11,18 @@
 #include "core/product.h"
 #include "core/product_tuning.h"
 
-// Throws for anything but success, with the text of the call.
+// Throws, with the text of the call, unless the call succeeds.
 #define TESSERA_CUBLAS(call) ::tessera::cuda::check_cublas((call), #call)
 
 namespace tessera::cuda {
 
 void check_cublas(cublasStatus_t status, const char* call);
 
-// The library's matrices are column-major: line after line of `rows` elements, `stride` apart. A
-// row-major matrix read so is its transpose. Therefore the library is asked for c^T = b^T a^T: its
-// first operand is b, its second a, its m and n are our n and m, and `bias`, which it adds to
-// each column, is added to each of our rows. An operand with column_stride 1 already is the
-// transpose that is wanted; one with row_stride 1 must be transposed.
+// A matrix as cuBLASLt sees it, column-major: `columns` columns of `rows` elements, which begin
+// `stride` elements apart. A row-major matrix read this way is its transpose. So cuBLASLt is asked
+// for c^T = b^T a^T: its first operand is b, its second is a, and its m and n are our n and m. It
+// adds `bias` to each of its columns, which are our rows. An operand with column_stride 1 already
+// is the needed transpose; an operand with row_stride 1 must be transposed.
 struct Operand {
   int64_t rows = 0;
   int64_t columns = 0;
@@ -47,11 +47,11 @@ struct Product {
 };
 
 Product product_of(const ProductArgs& args);
-/// Without memory: its addresses are only as aligned as the shape says. Throws for strides and
-/// dtypes that no product has.
+/// The product of a shape, without memory: its addresses are never followed and only have the
+/// alignments of the shape. Throws for strides and dtypes that no product has.
 Product product_of(const ProductShape& shape);
 
-/// The library's descriptors of a product: plain values, so that each call has its own.
+/// cuBLASLt's descriptors of a product. They are plain values, so that each call has its own.
 struct Descriptors {
   cublasLtMatmulDescOpaque_t operation;
   cublasLtMatrixLayoutOpaque_t first, second, result;
@@ -64,27 +64,29 @@ struct Algorithm {
   int64_t workspace_bytes = 0;
 };
 
-/// The library's handle for one device, and the algorithms that products take. Any thread may ask.
+/// cuBLASLt's handle for one device, and the algorithms of products. Safe to use from any thread.
 class Library {
  public:
   Library();
 
-  /// The one that a table names, or else the first proposal, which is kept. Throws where there is
-  /// none.
+  /// Returns the algorithm that a table names for the product, or else cuBLASLt's first proposal,
+  /// which is then kept. Throws if there is none.
   Algorithm algorithm_for(const Product& product, Descriptors& descriptors);
 
-  /// At most `most`, the library's best guess first; none where it has none.
+  /// Returns at most `most` proposals, cuBLASLt's best guess first; empty if it has none.
   std::vector<Algorithm> proposals(const Product& product, Descriptors& descriptors,
                                    int most) const;
 
-  /// An algorithm from a table, if the library takes it for the product and its order of additions
-  /// is one that we allow; throws otherwise.
+  /// Returns an algorithm from a table. Throws unless cuBLASLt accepts it for the product and its
+  /// order of additions and its workspace are allowed.
   Algorithm checked(const ProductShape& shape, const AlgorithmBytes& bytes) const;
 
+  /// Makes these products use these algorithms from now on.
   void use(const std::map<ProductShape, Algorithm>& algorithms);
+  /// The shapes of all products that have an algorithm so far.
   std::vector<ProductShape> shapes();
 
-  /// c = a b + bias, or c += a b + bias, in the context's stream.
+  /// c = a b + bias, or c += a b + bias, on the context's stream.
   void multiply(const Context& context, const Product& product, Descriptors& descriptors,
                 const Algorithm& algorithm, bool accumulate) const;
 

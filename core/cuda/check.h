@@ -1,4 +1,4 @@
-// Turns a CUDA call that failed into an exception that keeps the text of the call:
+// Turns a failed CUDA call into an exception that contains the text of the call:
 //   TESSERA_CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream));
 #pragma once
 
@@ -10,11 +10,13 @@ struct Context;
 
 namespace tessera::cuda {
 
-/// Throws Error for anything but success, with the call, CUDA's name of the error and its sentence.
+/// Throws Error with the call, CUDA's name of the error and its description, unless the call
+/// succeeded.
 void check(cudaError_t error, const char* call);
 
-/// Follows what puts work on the context's stream. Where tests share memory with the device, waits
-/// for its end. Throws, with `name`, in a graph's capture that the stream is not part of.
+/// Must follow every call that puts work on the context's stream. If tests share memory with the
+/// device, it waits for the work to end. Throws, with `name`, during the capture of a graph that
+/// the stream is not part of.
 void finish_call(const Context& context, const char* name);
 
 }  // namespace tessera::cuda

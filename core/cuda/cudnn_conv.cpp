@@ -19,7 +19,7 @@
 #include "core/cuda/check.h"
 #include "core/cuda/per_device.h"
 
-// Throws for anything but success, with the text of the call.
+// Throws, with the text of the call, unless the call succeeds.
 #define TESSERA_CUDNN(call) check_cudnn((call), #call)
 
 namespace tessera::cuda {
@@ -32,11 +32,11 @@ void check_cudnn(cudnnStatus_t status, const char* call) {
   fail("{}: {} ({})", call, cudnnGetErrorString(status), reason.data());
 }
 
-// An algorithm that asks for more is not taken: Fourier's transforms would need gigabytes for what
-// others do as fast.
+// An algorithm that asks for more is rejected: FFT algorithms would need gigabytes, and others are
+// as fast.
 constexpr size_t workspace_limit = size_t{512} << 20;
 
-/// One of the library's enumeration for a pass.
+/// An algorithm of a pass: `number` is its value in cuDNN's enumeration.
 struct Algorithm {
   int number = 0;
   cudnnMathType_t math = CUDNN_DEFAULT_MATH;
@@ -69,11 +69,11 @@ struct Destroy {
     (void)cudnnDestroyConvolutionDescriptor(desc);
   }
 };
-/// A descriptor, which is a pointer, and its end.
+/// Owns a cuDNN descriptor, which is a pointer, and destroys it.
 template <class Desc>
 using Owned = std::unique_ptr<std::remove_pointer_t<Desc>, Destroy>;
 
-/// A convolution as the library has it described, and its algorithm.
+/// cuDNN's descriptors of a convolution, and its algorithm.
 struct Convolution {
   Owned<cudnnTensorDescriptor_t> x, y;
   Owned<cudnnFilterDescriptor_t> filter;
@@ -124,7 +124,7 @@ Convolution describe(const ConvArgs& args) {
   return c;
 }
 
-/// `ask` is one of the library's calls, for results of type Found.
+/// cuDNN's proposals for a pass. `ask` is the call that lists them as results of type Found.
 template <class Found, class Ask>
 std::vector<Proposal> proposals_of(Ask&& ask) {
   constexpr int most = 16;
@@ -140,7 +140,7 @@ std::vector<Proposal> proposals_of(Ask&& ask) {
   return result;
 }
 
-/// The fastest first, by the library's own estimate for these sizes.
+/// cuDNN's proposals for a pass, the fastest first by its own estimate for these sizes.
 std::vector<Proposal> proposals(cudnnHandle_t handle, Conv2dPass pass, const Convolution& c) {
   switch (pass) {
     case Conv2dPass::forward:
@@ -162,8 +162,8 @@ std::vector<Proposal> proposals(cudnnHandle_t handle, Conv2dPass pass, const Con
   return {};
 }
 
-/// Sets `bytes` to the algorithm's workspace; an error where the library does not have the
-/// algorithm for the convolution.
+/// Sets `bytes` to the algorithm's workspace. Returns an error if cuDNN does not have the algorithm
+/// for the convolution.
 cudnnStatus_t ask_workspace(cudnnHandle_t handle, Conv2dPass pass, const Convolution& c,
                             int algorithm, size_t& bytes) {
   switch (pass) {
@@ -183,12 +183,13 @@ cudnnStatus_t ask_workspace(cudnnHandle_t handle, Conv2dPass pass, const Convolu
   return CUDNN_STATUS_BAD_PARAM;
 }
 
-/// Makes it the convolution's algorithm, without rounding of operands. Otherwise says why it is
-/// not: nothing is changed then but the descriptor's math type.
+/// Sets the convolution's algorithm, with a math type that does not round operands, and returns an
+/// empty text. If it cannot be used, returns the reason; only the descriptor's math type has
+/// changed then.
 std::string try_algorithm(cudnnHandle_t handle, const ConvArgs& args, Convolution& c,
                           Algorithm algorithm) {
-  // All other types of mathematics round f32 operands to TF32. Operands in bf16 and f16 are
-  // multiplied as they are, unless conversions are allowed.
+  // All other math types may round f32 operands to TF32. Operands in bf16 and f16 are multiplied as
+  // they are, unless conversions are allowed.
   if (args.dtype == DType::f32) {
     algorithm.math = CUDNN_FMA_MATH;
   } else if (algorithm.math == CUDNN_TENSOR_OP_MATH_ALLOW_CONVERSION) {
@@ -219,7 +220,7 @@ std::string describe_text(const ConvArgs& args) {
       groups);
 }
 
-/// The first that may be taken of what the library proposes.
+/// Chooses the first of cuDNN's proposals that may be used. Throws, with all reasons, if none may.
 void choose_algorithm(cudnnHandle_t handle, const ConvArgs& args, Convolution& c) {
   std::string refused;
   for (const Proposal& proposal : proposals(handle, args.pass, c)) {
@@ -239,8 +240,8 @@ void choose_algorithm(cudnnHandle_t handle, const ConvArgs& args, Convolution& c
        describe_text(args), workspace_limit >> 20, refused.empty() ? "none" : refused);
 }
 
-/// The library's handle for one device, and the convolutions that were asked for. Any thread may
-/// ask; the handle serves one at a time.
+/// cuDNN's handle for one device, and the convolutions that were asked for. Safe to use from any
+/// thread: a mutex lets one thread at a time use the handle.
 class Library {
  public:
   Library() { TESSERA_CUDNN(cudnnCreate(&handle_)); }
@@ -372,7 +373,7 @@ int64_t convolution_library_version() {
   try {
     return static_cast<int64_t>(cudnnGetVersion());
   } catch (const Error&) {
-    return 0;  // it cannot be loaded
+    return 0;  // cuDNN cannot be loaded
   }
 }
 

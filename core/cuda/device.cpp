@@ -21,7 +21,7 @@ struct DeviceState {
 
 struct Found {
   int count = 0;
-  std::string why;  // there is none
+  std::string why;  // the reason if count is 0
 };
 
 // Asked once: the answer does not change while a process runs.
@@ -29,7 +29,7 @@ const Found& found() {
   static const Found result = [] {
     int count = 0;
     const cudaError_t error = cudaGetDeviceCount(&count);
-    (void)cudaGetLastError();  // the failure is this function's result, not the next call's
+    (void)cudaGetLastError();  // clears the error: the next call must not report it
     int driver = 0;
     if (error == cudaErrorInsufficientDriver &&
         cudaDriverGetVersion(&driver) == cudaSuccess && driver == 0) {
@@ -60,7 +60,7 @@ DeviceState make_state(int index) {
   TESSERA_CUDA(cudaHostAlloc(reinterpret_cast<void**>(&state.fault), sizeof(Fault),
                              cudaHostAllocDefault));
   *state.fault = Fault{};
-  // The pool keeps what it has: giving it back and asking again would wait for the device.
+  // The pool keeps freed memory: returning it and asking again would wait for the device.
   cudaMemPool_t pool = nullptr;
   TESSERA_CUDA(cudaDeviceGetDefaultMemPool(&pool, index));
   uint64_t everything = ~uint64_t{0};
@@ -69,7 +69,7 @@ DeviceState make_state(int index) {
   return state;
 }
 
-// Never destroyed: tensors of static lifetime give their memory back after main.
+// Never destroyed: tensors of static lifetime free their memory after main.
 DeviceState& state_of(int index) {
   static std::mutex mutex;
   static auto* const states = new std::vector<DeviceState>;
@@ -85,7 +85,7 @@ thread_local int scoped_device = -1;
 thread_local void* scoped_stream = nullptr;
 bool shared_with_host = false;
 
-/// Whether it is a word of a vocabulary, or of classes, that was wrong.
+/// True if a token or a target class was wrong.
 bool of_vocabulary(FaultKind kind) {
   return kind == FaultKind::embedding_token || kind == FaultKind::embedding_bag_token ||
          kind == FaultKind::cross_entropy_target || kind == FaultKind::linear_cross_entropy_target;
@@ -189,7 +189,7 @@ void Event::wait() const {
 void Event::synchronize() const {
   refuse_in_capture("Event::synchronize");
   TESSERA_CUDA(cudaEventSynchronize(static_cast<cudaEvent_t>(event_.get())));
-  // What is launched behind the event may just be writing a fault: throw it when it is complete.
+  // A kernel launched after the event may still be writing its fault: waiting completes the record.
   if (state_of(index_).fault->claimed != 0) cuda::synchronize(index_);
 }
 
@@ -206,7 +206,7 @@ void* allocate(int index, int64_t bytes, void* stream) {
   if (capturing) check_captured(stream, "allocate");
   void* data = nullptr;
   const auto size = static_cast<size_t>(bytes);
-  // No host reads what a graph has allocated.
+  // The host never reads memory that a graph has allocated, so it need not be shared.
   const cudaError_t error =
       shared_with_host && !capturing ? cudaMallocManaged(&data, size, cudaMemAttachGlobal)
                        : cudaMallocAsync(&data, size, static_cast<cudaStream_t>(stream));
@@ -222,12 +222,12 @@ void free(int, void* data, void* stream, const MemoryLedger* captured) {
   Capture* const running = running_capture();
   const MemoryLedger* const now = running != nullptr ? running->memory.get() : nullptr;
   if (captured != now) {
-    // Older than the capture: it goes when that has ended. Or it has outlived its capture, which is
-    // an error there, and went with the graph.
+    // Memory older than the running capture is freed when the capture has ended. Memory that has
+    // outlived its own capture was freed with the graph, and the capture has reported an error.
     if (captured == nullptr) running->freed.emplace_back(data, stream);
     return;
   }
-  // In a destructor, and perhaps after main: an error has nowhere to go, and the process's end
+  // Destructors call this, perhaps after main: errors cannot be reported, and the process's end
   // frees everything.
   if (shared_with_host && captured == nullptr) {
     (void)cudaFree(data);
@@ -258,7 +258,7 @@ void* allocate_pinned(int64_t bytes) {
 }
 
 void free_pinned(void* data) {
-  // As above an error has nowhere to go.
+  // Copies may be in flight. As in free(), errors cannot be reported.
   (void)cudaDeviceSynchronize();
   (void)cudaFreeHost(data);
 }

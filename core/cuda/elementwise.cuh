@@ -6,7 +6,7 @@
 //   };
 //   map(context, "add", Add{}, elements, y, a, b);
 //
-// The destination may be one of the sources: a thread has read what it overwrites.
+// The destination may be one of the sources: a thread reads each element before it overwrites it.
 #pragma once
 
 #include <algorithm>
@@ -18,7 +18,7 @@
 
 namespace tessera::cuda {
 
-/// What a thread holds of n neighbouring elements.
+/// n neighbouring elements in the registers of a thread, as f32.
 template <int n>
 struct Floats {
   float value[n];
@@ -30,12 +30,12 @@ struct alignas(sizeof(T) * n) Elements {
   T value[n];
 };
 
-/// Neighbours that a thread takes at once: 16 bytes of the widest type, so that the accesses of a
-/// warp to the other types are as gapless, only shorter.
+/// The number of neighbouring elements that a thread takes at once: 16 bytes of the widest type. A
+/// warp then accesses the narrower types without gaps too, in shorter pieces.
 template <class... T>
 inline constexpr int neighbours = 16 / static_cast<int>(std::max({sizeof(T)...}));
 
-/// Whether n neighbours from an address on, and every nth after it, can be read in one access.
+/// True if n neighbours can be read in one access at an address, and at every nth element after it.
 template <int n, class T>
 bool aligned_for(const T* data) {
   return reinterpret_cast<uintptr_t>(data) % (sizeof(T) * n) == 0;
@@ -56,8 +56,8 @@ __device__ inline void store(T* to, const Floats<n>& from) {
   *reinterpret_cast<Elements<T, n>*>(to) = elements;
 }
 
-/// body(0), ..., body(count - 1), unrolled whatever the body's size: an array that is indexed by a
-/// loop's variable would lie in memory rather than in registers.
+/// Calls body(0), ..., body(count - 1), always unrolled: an array that is indexed by a loop
+/// variable would lie in memory rather than in registers.
 template <int count, class Body>
 __device__ inline void unrolled(const Body& body) {
   [&]<int... i>(std::integer_sequence<int, i...>) {
@@ -69,9 +69,9 @@ namespace detail {
 
 inline constexpr int map_threads = 256;
 
-// Times that a thread takes its n neighbours. All are loaded before the first is stored: with two
-// accesses of 16 bytes a thread, 64 KB a multiprocessor are under way, twice what an H200's
-// 4.8 TB/s take at a latency of about 0.8 us.
+// How often a thread takes n neighbours. All are loaded before the first is stored, which keeps
+// enough loads in flight: two 16-byte accesses per thread are 64 KB per multiprocessor, twice what
+// an H200's 4.8 TB/s need at a latency of about 0.8 us.
 template <int n>
 inline constexpr int map_turns = n == 1 ? 8 : 2;
 

@@ -1,5 +1,5 @@
-// What a kernel found wrong in its input, for the host to throw at the next synchronisation: no
-// operation waits for the device in order to check its arguments.
+// Faults: what a kernel found wrong in its input. The host throws it at the next synchronisation,
+// so no operation waits for the device just to check its arguments.
 //
 //   Fault* fault = device_fault(context);          // an argument of a kernel, which calls
 //   report_fault(fault, ...)                       // core/cuda/fault.cuh, and goes on
@@ -19,22 +19,23 @@ enum class FaultKind : int {
   gather_index,
   scatter_add_index,
   row_products_index,
-  cross_entropy_weights  // add up to zero; the limit is the number of rows
+  cross_entropy_weights  // the weights add up to zero; `limit` is the number of rows
 };
 
-/// Lies in host memory that the device can write.
+/// The record of a fault, in host memory that the device can write.
 struct Fault {
-  unsigned claimed;     // 1 once a thread has found something; the first one stays
+  unsigned claimed;     // 1 once a thread has reported a fault; only the first is kept
   FaultKind kind;
-  int value;            // out of [0, limit)
+  int value;            // the wrong value, outside [0, limit)
   long long position;
   long long limit;
 };
 
-/// That of the context's device.
+/// The record of the context's device.
 Fault* device_fault(const Context& context);
 
-/// Throws what a kernel of the device has reported, and forgets it. The device must be idle.
+/// Throws the fault that a kernel of the device has reported, if any, and clears it. The device
+/// must be idle.
 void throw_fault(Device device);
 
 }  // namespace tessera::cuda

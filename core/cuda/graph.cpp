@@ -1,4 +1,4 @@
-// Graphs: captured by CUDA, with the rules of core/cuda.h checked beside it.
+// CUDA graphs: their capture and launch, and the checks of the rules in core/cuda.h.
 #include "core/cuda/graph.h"
 
 #include <string>
@@ -13,8 +13,8 @@ namespace {
 
 thread_local Capture* running = nullptr;
 
-/// Runs the body with its launches on `stream` captured. Whatever it throws, the stream is as
-/// before.
+/// Runs the body and captures its launches on `stream`. If the body throws, the capture is ended
+/// and the stream can be used as before.
 cudaGraph_t capture(cudaStream_t stream, Capture& capture, const std::function<void()>& body) {
   cudaGraph_t graph = nullptr;
   TESSERA_CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
@@ -23,7 +23,7 @@ cudaGraph_t capture(cudaStream_t stream, Capture& capture, const std::function<v
     body();
   } catch (...) {
     running = nullptr;
-    (void)cudaStreamEndCapture(stream, &graph);  // what the body has thrown says more
+    (void)cudaStreamEndCapture(stream, &graph);  // the exception of the body says more
     (void)cudaGetLastError();
     if (graph != nullptr) (void)cudaGraphDestroy(graph);
     throw;
@@ -94,11 +94,11 @@ std::shared_ptr<MemoryLedger> captured_memory() {
 struct Graph::Captured {
   Device device;
   Capture capture;
-  cudaGraph_t graph = nullptr;  // owns the addresses of its memory
+  cudaGraph_t graph = nullptr;  // keeps the addresses of its memory reserved
   cudaGraphExec_t executable = nullptr;
 
   ~Captured() {
-    // What is under way ends all the same. As in every destructor, errors have nowhere to go.
+    // Launches in flight complete all the same. A destructor cannot report errors.
     if (executable != nullptr) (void)cudaGraphExecDestroy(executable);
     if (graph != nullptr) (void)cudaGraphDestroy(graph);
   }
@@ -119,7 +119,7 @@ Graph::Graph(int index, const std::function<void()>& body)
   free_delayed(index, made.capture);
   check_memory(made.capture);
   if (made.capture.samples == 0) made.capture.draws.reset();
-  // What runs without a graph has left memory in the device's pool, which a graph cannot use.
+  // The device's pool may keep memory of earlier work, which a graph cannot use.
   release_cached_memory(index);
   TESSERA_CUDA(cudaGraphInstantiate(&made.executable, made.graph, 0));
 }
@@ -135,7 +135,7 @@ void Graph::launch() {
     TESSERA_CHECK(state.first_sample + capture.samples <= dropout_sample_limit,
                   "dropout: samples {} to {} of a step, expected at most 2^32", state.first_sample,
                   state.first_sample + capture.samples);
-    // Behind the launch before, which reads what is overwritten here.
+    // The stream orders this after the previous launch, which reads what is overwritten here.
     store_draws(context, static_cast<DropoutDraws*>(capture.draws->data()), dropout_draws(state));
   }
   memory_ledger(captured_->device).add_passing(*capture.memory);

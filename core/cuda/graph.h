@@ -1,4 +1,4 @@
-// What a running capture (cuda::Graph in core/cuda.h) is to the rest of CUDA's side.
+// The state of a running capture (cuda::Graph in core/cuda.h), for the other files of core/cuda/.
 #pragma once
 
 #include <memory>
@@ -12,24 +12,25 @@
 namespace tessera::cuda {
 
 struct Capture {
-  std::shared_ptr<MemoryLedger> memory = std::make_shared<MemoryLedger>();  // its own
-  std::vector<std::pair<void*, void*>> freed;  // what is not, and its stream
+  std::shared_ptr<MemoryLedger> memory = std::make_shared<MemoryLedger>();  // of the body
+  std::vector<std::pair<void*, void*>> freed;  // older memory freed in the body, and its stream
   DropoutState dropout = dropout_state();
-  std::shared_ptr<Storage> draws;  // a DropoutDraws
-  int64_t samples = 0;             // most that dropout had; 0 where there was no dropout
+  std::shared_ptr<Storage> draws;  // a DropoutDraws on the device
+  int64_t samples = 0;             // most samples of a dropout; 0 if there is no dropout
 };
 
-/// The calling thread's; nullptr outside of one.
+/// The calling thread's running capture; nullptr outside of one.
 Capture* running_capture();
 
-/// Throws, with `name`, where the running capture is not one of `stream`.
+/// Throws, with `name`, if `stream` is not part of the running capture.
 void check_captured(void* stream, const char* name);
 
-/// In a capture where a kernel finds the state that it draws by, because that is another one in
-/// each launch of the graph; otherwise nullptr. Throws where `state` is not that of the capture.
+/// In a capture, returns the device memory from which dropout kernels read the state they draw by,
+/// because the state differs in each launch of the graph. Outside of a capture, returns nullptr.
+/// Throws if `state` is not the one with which the capture began.
 const DropoutDraws* captured_dropout(const DropoutState& state, int64_t samples);
 
-/// Writes it there, in the stream's order; in core/ops/dropout.cu.
+/// Writes `draws` to `to` in the stream's order. Defined in core/ops/dropout.cu.
 void store_draws(const Context& context, DropoutDraws* to, const DropoutDraws& draws);
 
 }  // namespace tessera::cuda

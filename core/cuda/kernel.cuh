@@ -1,5 +1,5 @@
-// What every .cu file starts from: launching, warp and block sums, 16-byte accesses. The same text
-// is compiled by nvcc and, against the headers in emulated/include, by a host compiler.
+// Included by every .cu file: launching, warp and block sums, 16-byte accesses. nvcc compiles this
+// file, and so does a host compiler against the headers in emulated/include.
 //
 //   launch(context, "scale", {blocks_for(packs, 256), 256}, scale_kernel<T>, y, x, packs, factor);
 #pragma once
@@ -26,14 +26,14 @@ inline constexpr unsigned whole_warp = 0xffffffffu;
 struct LaunchShape {
   dim3 grid;
   dim3 block;
-  size_t shared_bytes = 0;  // dynamic_shared(), beside what the kernel declares
+  size_t shared_bytes = 0;  // of dynamic_shared(), beside what the kernel declares
 };
 
 inline cudaStream_t stream_of(const Context& context) {
   return static_cast<cudaStream_t>(context.stream);
 }
 
-/// Blocks of a one-dimensional grid in which each takes `per_block` items.
+/// The number of blocks of a one-dimensional grid in which each block takes `per_block` items.
 inline unsigned blocks_for(int64_t items, int64_t per_block) {
   const int64_t blocks = (items + per_block - 1) / per_block;
   TESSERA_CHECK(blocks <= std::numeric_limits<int32_t>::max(),
@@ -42,11 +42,11 @@ inline unsigned blocks_for(int64_t items, int64_t per_block) {
   return static_cast<unsigned>(blocks);
 }
 
-/// Throws where a launch failed, and as finish_call does (core/cuda/check.h).
+/// Throws if the launch failed; otherwise calls finish_call (core/cuda/check.h).
 void finish_launch(const Context& context, const char* name, cudaError_t error);
 
 /// Starts `kernel` on the context's stream; arguments are converted to its parameters' types.
-/// Throws with `name` where CUDA refuses.
+/// Throws, with `name`, if CUDA refuses the launch.
 template <class... Params, class... Args>
 void launch(const Context& context, const char* name, LaunchShape shape,
             void (*kernel)(Params...), Args&&... args) {
@@ -68,23 +68,25 @@ void launch(const Context& context, const char* name, LaunchShape shape,
       values);
 }
 
-/// As many T as a thread reads or writes in one access.
+/// 16 bytes of T, which a thread reads or writes in one access.
 template <class T>
 struct alignas(16) Pack {
   static constexpr int size = 16 / static_cast<int>(sizeof(T));
   T value[size];
 };
 
-/// Whether an address may be read as Packs.
+/// True if an address may be read as Packs.
 inline bool packable(const void* data) { return reinterpret_cast<uintptr_t>(data) % 16 == 0; }
 
-/// Of all lanes of a warp, all of which must call it; every lane has the result. Butterfly order.
+/// Sum over all lanes of a warp, in butterfly order. All lanes must call it, and all have the
+/// result.
 __device__ inline float warp_sum(float value) {
   for (int offset = warp_size / 2; offset > 0; offset /= 2) {
     value += __shfl_xor_sync(whole_warp, value, offset);
   }
   return value;
 }
+/// Maximum over all lanes of a warp. All lanes must call it, and all have the result.
 __device__ inline float warp_max(float value) {
   for (int offset = warp_size / 2; offset > 0; offset /= 2) {
     value = fmaxf(value, __shfl_xor_sync(whole_warp, value, offset));
@@ -92,9 +94,9 @@ __device__ inline float warp_max(float value) {
   return value;
 }
 
-/// Of all threads of a one-dimensional block, in a fixed order; every thread has the result.
-/// `scratch` is shared memory for threads / 32 floats, free for other use when all have returned
-/// and met at a barrier.
+/// Sum over all threads of a one-dimensional block, in a fixed order; every thread has the result.
+/// `scratch` is shared memory for threads / 32 floats. It may be used for something else after a
+/// barrier after the call.
 template <int threads>
 __device__ inline float block_sum(float value, float* scratch) {
   static_assert(threads % warp_size == 0);
@@ -108,7 +110,8 @@ __device__ inline float block_sum(float value, float* scratch) {
   for (int warp = 1; warp < warps; ++warp) total += scratch[warp];
   return total;
 }
-/// The same in f64, once in a kernel for each number of threads: thread 0 has the result.
+/// Sum in f64 over all threads of a one-dimensional block; thread 0 has the result. A kernel may
+/// call it once for each number of threads, because no barrier guards its memory against reuse.
 template <int threads>
 __device__ inline double block_sum_once(double value) {
   static_assert(threads % warp_size == 0);
@@ -123,6 +126,7 @@ __device__ inline double block_sum_once(double value) {
   for (const double sum : warp_sums) total += sum;
   return total;
 }
+/// Maximum over all threads of a block; otherwise like block_sum.
 template <int threads>
 __device__ inline float block_max(float value, float* scratch) {
   static_assert(threads % warp_size == 0);

@@ -1,14 +1,14 @@
-// Products of 16-bit tiles on tensor cores, and what feeds them from shared memory: mma.sync,
-// ldmatrix and cp.async. Compute capability 8.0 or later. emulated/include has a twin of this file,
-// with the same contract in plain loops.
+// Products of 16-bit tiles on tensor cores, and the loads and copies that feed them through shared
+// memory: mma.sync, ldmatrix and cp.async. Compute capability 8.0 or later. emulated/include has a
+// twin of this file, with the same contract in plain loops.
 //
-// Of c (16, 8) += a (16, 16) b (16, 8), lane l of a warp, with g = l / 4 and q = l % 4, holds
+// For c (16, 8) += a (16, 16) b (16, 8), lane l of a warp, with g = l / 4 and q = l % 4, holds
 //   a[0] = a(g, 2q)   a[1] = a(g + 8, 2q)   a[2] = a(g, 2q + 8)   a[3] = a(g + 8, 2q + 8)
 //   b[0] = b(2q, g)   b[1] = b(2q + 8, g)
 //   c[0] = c(g, 2q)   c[1] = c(g, 2q + 1)   c[2] = c(g + 8, 2q)   c[3] = c(g + 8, 2q + 1)
-// An element of a or b stands for two values, one in each half: the one named, low, and its
-// neighbour along the sum, a(g, 2q + 1) or b(2q + 1, g). So two results side by side, rounded and
-// packed, are the operand a of a next product:
+// Each a[i] and b[i] holds two values: the value named above in its low half, and the neighbour
+// along the sum, such as a(g, 2q + 1) or b(2q + 1, g), in its high half. So two results side by
+// side, c0 and c1, become the operand a of a next product when they are rounded and packed:
 //   a[0] = pack(c0[0], c0[1])  a[1] = pack(c0[2], c0[3])  a[2] = pack(c1[0], c1[1])  ...
 #pragma once
 
@@ -19,12 +19,13 @@
 
 #include "core/half.h"
 
-// Before a loop over registers: an array stays in registers only where every index is a constant.
+// Stands before every loop over registers: an array stays in registers only if every index is a
+// constant.
 #define TESSERA_UNROLL _Pragma("unroll")
 
 namespace tessera::cuda {
 
-/// A place in shared memory, in the 32 bits that it takes there. `+` counts bytes.
+/// An address in shared memory, which takes 32 bits. `+` counts bytes.
 class SharedAddress {
  public:
   __device__ explicit SharedAddress(const void* shared)
@@ -40,8 +41,8 @@ class SharedAddress {
   uint32_t value_;
 };
 
-/// c += a b for the whole warp, as the head of this file lays it out. Products are exact; their sum
-/// is f32, in the hardware's order, which is the same in every run.
+/// c += a b for the whole warp, in the layout at the head of this file. Products are exact; their
+/// sum is f32, in the hardware's order, which is the same in every run.
 template <class T>
 __device__ inline void mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   if constexpr (std::is_same_v<T, BFloat16>) {
@@ -60,44 +61,46 @@ __device__ inline void mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, u
   }
 }
 
-/// Four matrices of 8 x 8 values of 16 bits for the whole warp. Lane l names row l % 8 of matrix
-/// l / 8: 16 bytes, aligned. r[i] is (g, 2q) of matrix i, low, and (g, 2q + 1).
+/// Loads four matrices of 8 x 8 16-bit values for the whole warp. Lane l gives the address of one
+/// row, 16 aligned bytes: row l % 8 of matrix l / 8. r[i] holds element (g, 2q) of matrix i in its
+/// low half and (g, 2q + 1) in its high half.
 __device__ inline void load_matrices(uint32_t (&r)[4], SharedAddress row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];\n"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                : "r"(row.value()));
 }
 
-/// The same of the transposed matrices: r[i] is (2q, g) of matrix i, low, and (2q + 1, g).
+/// Like load_matrices, of the transposed matrices: r[i] holds element (2q, g) of matrix i in its
+/// low half and (2q + 1, g) in its high half.
 __device__ inline void load_matrices_transposed(uint32_t (&r)[4], SharedAddress row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];\n"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                : "r"(row.value()));
 }
 
-/// Starts a copy of 16 bytes, both ends aligned, from global to shared memory; where not `wanted`,
-/// writes zeros and does not read. It is there after wait_for_copies, for this thread; for the
-/// others of the block after a barrier behind that.
+/// Starts a copy of 16 bytes, both ends aligned, from global to shared memory. If not `wanted`, it
+/// writes zeros and does not read. After wait_for_copies this thread sees the bytes; the other
+/// threads of the block see them after a barrier that follows.
 __device__ inline void copy_async_16(SharedAddress to, const void* from, bool wanted) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;\n" ::"r"(to.value()),
                "l"(__cvta_generic_to_global(from)), "r"(wanted ? 16 : 0)
                : "memory");
 }
-/// The same of 4 bytes.
+/// Like copy_async_16, for 4 bytes.
 __device__ inline void copy_async_4(SharedAddress to, const void* from, bool wanted) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;\n" ::"r"(to.value()),
                "l"(__cvta_generic_to_global(from)), "r"(wanted ? 4 : 0)
                : "memory");
 }
-/// Ends a group of the copies that this thread has started.
+/// Closes a group of the copies that this thread has started.
 __device__ inline void commit_copies() { asm volatile("cp.async.commit_group;\n" ::: "memory"); }
-/// Waits until at most `pending` of this thread's groups, the last ones, are still under way.
+/// Waits until at most the last `pending` groups of this thread are still in flight.
 template <int pending>
 __device__ inline void wait_for_copies() {
   asm volatile("cp.async.wait_group %0;\n" ::"n"(pending) : "memory");
 }
 
-/// Both rounded to T, to the nearest with ties to even.
+/// Rounds both values to T, to the nearest with ties to even, and puts them into one register.
 template <class T>
 __device__ inline uint32_t pack(float low, float high) {
   uint32_t result;
@@ -110,8 +113,8 @@ __device__ inline uint32_t pack(float low, float high) {
   return result;
 }
 
-/// 2^x within a relative error of 2^-22, in one instruction where exp2f takes four; what would be
-/// subnormal is zero.
+/// 2^x within a relative error of 2^-22, in one instruction where exp2f takes four. Subnormal
+/// results become zero.
 __device__ inline float exp2_approximate(float x) {
   float result;
   asm("ex2.approx.ftz.f32 %0, %1;\n" : "=f"(result) : "f"(x));

@@ -1,4 +1,4 @@
-// What a library of the GPU's has for each device.
+// The handle of a GPU library, such as cuBLASLt or cuDNN, for each device.
 #pragma once
 
 #include <map>
@@ -10,9 +10,9 @@
 
 namespace tessera::cuda {
 
-/// The Library of a device, made when it is first asked for, which must not be in the capture of a
-/// graph: that throws, naming the library and what was `called`. Never destroyed: a handle must not
-/// outlive the driver, which may be gone after main.
+/// Returns the Library of a device, which is made at the first call. That call must not be in the
+/// capture of a graph: it throws there, naming the library and the operation that was `called`.
+/// Never destroyed, because the driver may be gone after main.
 template <class Library>
 Library& one_per_device(int device, const char* name, const char* called) {
   static std::mutex mutex;

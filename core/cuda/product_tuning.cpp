@@ -13,7 +13,8 @@ namespace {
 
 constexpr int most_proposals = 16;
 
-// Two measurements of one algorithm may differ by less than that: then the first proposal stays.
+// An algorithm replaces the first proposal only if it takes less than this share of its time: two
+// measurements of one algorithm may differ by as much.
 constexpr double worthwhile = 0.98;
 
 /// Elements that the matrices of an operand span.
@@ -21,9 +22,9 @@ int64_t span_of(const Operand& x, int64_t batch) {
   return (batch - 1) * x.batch_stride + (x.columns - 1) * x.stride + x.rows;
 }
 
-// Values as in training, about 1 at most: a GPU is slower with such than with zeros.
+// Values between -1 and 1, as in training: a GPU computes more slowly with them than with zeros.
 Tensor random_values(const Context& context, int64_t elements, DType dtype) {
-  constexpr int64_t most = int64_t{1} << 20;  // repeated where there are more
+  constexpr int64_t most = int64_t{1} << 20;  // values that are drawn; more elements repeat them
   const Tensor host = Tensor::empty({std::min(elements, most)}, DType::f32, Device{});
   RandomStream random(0, "tune", static_cast<uint64_t>(elements));
   for (float& value : host.values<float>()) value = 2 * random.uniform() - 1;
@@ -36,7 +37,8 @@ Tensor random_values(const Context& context, int64_t elements, DType dtype) {
   return result;
 }
 
-/// Memory of one matrix of a product, with values or without, at an address as aligned as said.
+/// Memory for one matrix of a product, with random values or without, at an address with the given
+/// alignment.
 class Buffer {
  public:
   Buffer(const Context& context, int64_t elements, DType dtype, int64_t alignment, bool values) {
@@ -72,7 +74,7 @@ class TimedEvent {
   cudaEvent_t event_ = nullptr;
 };
 
-/// Of one call of `launch`: the least of three averages, each over some ten milliseconds.
+/// The time of one call of `launch`: the least of three averages, each over about ten milliseconds.
 template <class Launch>
 double time_us(const Context& context, Launch&& launch) {
   TimedEvent begin, end;
@@ -82,7 +84,7 @@ double time_us(const Context& context, Launch&& launch) {
     end.record(context);
     return end.us_since(begin) / calls;
   };
-  average(1);  // loads the kernel
+  average(1);  // the first call loads the kernel
   const double once = average(1);
   const int calls = static_cast<int>(std::clamp(10'000 / std::max(once, 1.0), 1.0, 100.0));
   return std::min({average(calls), average(calls), average(calls)});

@@ -1,4 +1,5 @@
-// core/profiler.h by NVTX, whose headers load the tool that the environment names, if there is one.
+// Implements core/profiler.h with NVTX, whose headers load the profiler that the environment names,
+// if any.
 #include "core/profiler.h"
 
 #include <nvtx3/nvToolsExt.h>
@@ -6,7 +7,7 @@
 namespace tessera::profiler {
 namespace {
 
-// Null where no tool listens.
+// Null if no profiler is attached.
 nvtxDomainHandle_t domain() {
   static const nvtxDomainHandle_t handle = nvtxDomainCreateA("tessera");
   return handle;

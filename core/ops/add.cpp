@@ -1,5 +1,5 @@
-// add: y = a + b, equal shapes, on the CPU: how contributions to one gradient are added up. (The
-// operation, which broadcasts, is in binary.cpp.)
+// add on the CPU: y = a + b, equal shapes. Autograd adds up the contributions to a gradient with
+// it. (The operation ops::add, which broadcasts, is in binary.cpp.)
 #include "core/ops/add.h"
 
 #include "core/ops/blocks.h"

@@ -1,10 +1,10 @@
 // attention: q (B, T, H, D), k and v (B, S, G, D) -> y (B, T, H, D): for each sequence and head h,
 //   y[t] = sum over s of softmax over s (scale q[t] k[s]) v[s],
-// with k and v of head h / (H / G), and, where causal, over the s <= t + S - T alone.
+// with k and v of head h / (H / G). Where causal, s runs over s <= t + S - T only.
 //
-// On the CPU it is causal_attention's recurrence, over the same tiles. The forward keeps logsumexp,
-// from which the backward computes the probabilities again; dk and dv are summed over the heads
-// that share k and v, one head after the other, in f32.
+// The CPU kernels share the tiles and the online softmax of causal_attention (attention_tiles.h).
+// The forward keeps logsumexp, from which the backward recomputes the probabilities. dk and dv are
+// summed in f32 over the heads that share k and v, one head after the other.
 #include "core/ops/attention.h"
 
 #include <cmath>
@@ -67,7 +67,7 @@ Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, AttentionOpt
         };
         const AttentionGradients dx{destination(0, in.q), destination(1, in.k),
                                     destination(2, in.v)};
-        if (dy.elements() == 0) {  // keys without a query
+        if (dy.elements() == 0) {  // no queries: dk and dv are zero
           for (const Tensor& d : {dx.dk, dx.dv}) kernels::fill(context, d, 0.0f);
           return;
         }

@@ -1,9 +1,10 @@
-// attention on CUDA: rows of scores in products of all heads, with softmax in between. A sequence
-// and some of its queries at a time, so that the scores take little memory and stay in the
-// second-level cache; where causal, keys that none of those queries sees are left out.
+// attention on CUDA: matrix products over all heads, with a softmax kernel between q k^T and p v.
+// One sequence and up to 256 of its queries (a tile) are processed at a time, so that the scores
+// take little memory and stay in the L2 cache. Where causal, keys that no query of the tile sees
+// are left out.
 //
-// dk and dv of a sequence are summed in f32, over its queries from the last ones on, which see all
-// keys and overwrite, and then over the heads that share k and v.
+// dk and dv of a sequence are summed in f32 over its tiles and over the heads that share k and v.
+// The last tile comes first: it sees all keys and overwrites the sums, and the others add to them.
 #include "core/ops/attention.h"
 
 #include <algorithm>
@@ -20,7 +21,7 @@ constexpr int threads = 256;
 constexpr int warps = threads / warp_size;
 constexpr int64_t tile_queries = 256;
 
-/// Where queries [first, first + rows) of one sequence meet its keys [0, keys).
+/// The scores of queries [first, first + rows) of one sequence with its keys [0, keys).
 struct Tile {
   int64_t heads;
   int64_t head;    // D
@@ -28,7 +29,7 @@ struct Tile {
   int64_t first;
   int64_t rows;
   int64_t keys;
-  int64_t hidden;  // keys that row 0 does not see; each next one sees one more, up to all
+  int64_t hidden;  // keys that row 0 does not see; each next row sees one key more
   float scale;
 
   int64_t all_rows() const { return heads * rows; }
@@ -37,7 +38,7 @@ struct Tile {
   }
 };
 
-/// A row of scores (H, rows, keys), which a warp has.
+/// The row of scores (H, rows, keys) that this warp works on.
 struct WarpRow {
   int lane = static_cast<int>(threadIdx.x) % warp_size;
   int64_t index = int64_t{blockIdx.x} * warps + static_cast<int>(threadIdx.x) / warp_size;
@@ -47,8 +48,8 @@ struct WarpRow {
       : h(index / tile.rows), row(index % tile.rows) {}
 };
 
-/// Scores become probabilities, rounded to T; `probabilities` may be where the scores are. Writes
-/// logsumexp (H, T) of the scaled scores.
+/// Turns scores into probabilities, rounded to T; `probabilities` may share the memory of `scores`.
+/// Writes logsumexp (H, T) of the scaled scores.
 template <class T>
 __global__ void __launch_bounds__(threads)
     attention_softmax_kernel(T* probabilities, float* scores, float* logsumexp, Tile tile) {
@@ -73,7 +74,7 @@ __global__ void __launch_bounds__(threads)
   if (at.lane == 0) logsumexp[at.h * tile.tokens + tile.first + at.row] = highest + logf(sum);
 }
 
-/// delta (H, rows) = sum over d of dy * y, both of a sequence (T, H, D).
+/// delta (H, rows) = sum over d of dy * y, with dy and y (T, H, D) of one sequence.
 template <class T>
 __global__ void __launch_bounds__(threads)
     attention_delta_kernel(float* delta, const T* dy, const T* y, Tile tile) {
@@ -90,15 +91,15 @@ __global__ void __launch_bounds__(threads)
 
 template <class T>
 struct ScoreGradient {
-  T* probabilities;  // may be where the scores are
-  T* dscores;        // may be where the gradient is
+  T* probabilities;  // may share the memory of `scores`
+  T* dscores;        // may share the memory of `gradient`
   const float* scores;
   const float* gradient;  // of the probabilities
   const float* logsumexp;
   const float* delta;
 };
 
-/// The probabilities again, and the gradient of the scores.
+/// Recomputes the probabilities, and computes the gradient of the scores.
 template <class T>
 __global__ void __launch_bounds__(threads)
     attention_scores_kernel(ScoreGradient<T> args, Tile tile) {
@@ -120,8 +121,8 @@ __global__ void __launch_bounds__(threads)
   }
 }
 
-/// The products of one sequence. Heads h = i G + j, for all groups i at once, are one product with
-/// the G heads of k and v; there is one for each j.
+/// The products of one sequence. Heads h = i (H / G) + j of all groups i < G form one batched
+/// product with the G heads of k and v, so there are H / G products, one for each j.
 template <class T>
 class Sequence {
  public:
@@ -160,7 +161,7 @@ class Sequence {
                           .dtype = dtype_of<T>});
     }
   }
-  /// to (H, rows, D) = weights (H, rows, keys) b (S, G, D).
+  /// to (H, rows, D) = weights (H, rows, keys) b (S, G, D), over the tile's keys.
   void rows(const Tile& t, float* to, const T* weights, const T* b) const {
     for (int64_t j = 0; j < group(); ++j) {
       multiply(context_, {.batch = kv_heads_,
@@ -174,7 +175,8 @@ class Sequence {
                           .dtype = dtype_of<T>});
     }
   }
-  /// sum (G, S, D) += weights (H, rows, keys)^T b (T, H, D); the last tile overwrites.
+  /// sum (G, S, D) += weights (H, rows, keys)^T b (T, H, D); the last tile, which comes first,
+  /// overwrites.
   void keys(const Tile& t, float* sum, const T* weights, const T* b) const {
     for (int64_t j = 0; j < group(); ++j) {
       multiply(context_, {.batch = kv_heads_,
@@ -201,8 +203,8 @@ class Sequence {
   bool causal_;
 };
 
-/// Room for a tile's scores (H, rows, keys): in f32, and in T, which is the same room where T is
-/// f32.
+/// Workspace for a tile's scores (H, rows, keys), in f32 and in T. Where T is f32, both are the
+/// same memory.
 template <class T>
 struct Scores {
   Tensor wide, narrow;
@@ -216,12 +218,13 @@ struct Scores {
   T* rounded() const { return narrow.template data<T>(); }
 };
 
-/// Room for a product (H, rows, D) of a tile.
+/// Workspace for a tile's product (H, rows, D), in f32.
 Tensor product_room(const Context& context, const AttentionInputs& in) {
   return context.workspace({in.q.size(2), std::min(in.q.size(1), tile_queries), in.q.size(3)});
 }
 
-/// A thread has an element of `to` (rows, heads, D), which becomes that of `from` (heads, rows, D).
+/// to (rows, heads, D) = from (heads, rows, D) with the first two axes exchanged, rounded to T. One
+/// thread for each element.
 template <class T>
 __global__ void __launch_bounds__(threads)
     heads_inward_kernel(T* to, const float* from, int64_t heads, int64_t rows, int64_t head) {
@@ -232,7 +235,7 @@ __global__ void __launch_bounds__(threads)
   to[element] = rounded<T>(from[(h * rows + token) * head + element % head]);
 }
 
-/// Products have a head's rows together; tensors, a token's heads.
+/// Copies a product (heads, rows, D) into the layout of tensors (rows, heads, D), rounded to T.
 template <class T>
 void heads_inward(const Context& context, T* to, const float* from, int64_t heads, int64_t rows,
                   int64_t head) {
@@ -266,11 +269,11 @@ void grouped_attention_forward(const Context& context, const Tensor& y, const Te
 
 namespace {
 
-/// What the backward of one sequence after the other works in.
+/// Workspace of the backward, used for one sequence after the other.
 template <class T>
 struct BackwardRoom {
   Scores<T> scores, gradient;
-  Tensor out, delta;  // (H, R, D), (H, R)
+  Tensor out, delta;  // (H, R, D), (H, R), with R = min(T, 256)
   Tensor dk, dv;      // (G, S, D)
 
   BackwardRoom(const Context& context, const AttentionInputs& in)
@@ -282,7 +285,7 @@ struct BackwardRoom {
   }
 };
 
-/// dq, dk and dv of one sequence, of which dk and dv stay in the room.
+/// Computes dq, dk and dv of one sequence. dk and dv are left in `room`, in f32.
 template <class T>
 void backward_sequence(const Context& context, const Sequence<T>& sequence, T* dq,
                        const AttentionResults& results, const AttentionInputs& in,

@@ -1,13 +1,14 @@
-// What the kernels of causal_attention share: where a head lies in packed qkv, which part of it a
+// Shared by the kernels of causal_attention: where a head lies in packed qkv, which part of it a
 // block works on, and how tiles in shared memory are multiplied on tensor cores.
-// attention_plain.cuh is for what these do not take: f32, other D, addresses off 16 bytes.
+// attention_plain.cuh has the kernels for all other cases: f32, D other than 64 and 128, and
+// addresses that are not aligned to 16 bytes.
 //
 // A warp owns 16 M rows of a product and all of its columns, so that the softmax of a row stays
-// within four lanes, and one product's result is the next one's operand without leaving registers.
-// core/cuda/mma.cuh has the layout of fragments.
-// These are the instructions of every GPU since compute capability 8.0. Hopper's wgmma, fed by TMA,
-// is a faster second step: with mma.sync FlashAttention-2 was seen at 35 % of an H100's rate, with
-// wgmma FlashAttention-3 at 75 % (arXiv:2407.08608).
+// within four lanes, and the result of one product becomes an operand of the next one without
+// leaving registers. core/cuda/mma.cuh has the layout of fragments.
+// The instructions used exist on every GPU since compute capability 8.0. Hopper's wgmma, fed by
+// TMA, would be faster: FlashAttention-2, with mma.sync, reaches 35 % of an H100's peak, and
+// FlashAttention-3, with wgmma, 75 % (arXiv:2407.08608).
 #pragma once
 
 #include <cmath>
@@ -25,9 +26,9 @@ inline constexpr float log2_e = 1.44269504f;
 inline constexpr float infinity = std::numeric_limits<float>::infinity();
 
 struct Sizes {
-  int64_t pairs;                      // of a sequence and a head
+  int64_t pairs;                      // B * H, pairs of a sequence and a head
   int tokens, heads, head, channels;  // T, H, D, C
-  float scale;                        // of the scores
+  float scale;                        // of the scores: 1 / sqrt(D)
 
   bool empty() const { return pairs * tokens * head == 0; }
 };
@@ -66,7 +67,7 @@ struct Head {
   Slice<T> q, k, v;
 };
 
-/// The first element of a head in rows of `stride`.
+/// Offset of a head's first element in a tensor whose tokens are `stride` elements apart.
 __device__ inline int64_t head_offset(const Sizes& s, int pair, int stride) {
   return int64_t{pair / s.heads} * s.tokens * stride + pair % s.heads * s.head;
 }
@@ -85,8 +86,8 @@ __device__ Head<T> head_of(T* qkv, const Sizes& s, int pair) {
   return {{q, stride}, {q + s.channels, stride}, {q + 2 * s.channels, stride}};
 }
 
-/// What a block works on: a tile of `rows` tokens of one head. The blocks of a head follow one
-/// another, so that those at work at the same time read the same keys from the cache.
+/// The work of a block: a tile of tokens of one head. The blocks of a head have consecutive
+/// indices, so that blocks which run at the same time read the same keys from the cache.
 struct Work {
   int pair;
   int first;  // token
@@ -94,8 +95,8 @@ struct Work {
 
 enum class Order { first_tile_first, last_tile_first };
 
-/// Under the causal mask tiles differ in length; the long ones go first, and the short ones fill
-/// the gaps at the end.
+/// Under the causal mask some tiles take longer than others. The long ones start first, and the
+/// short ones fill the gaps at the end.
 __device__ inline Work work_of_block(const Sizes& s, int rows, Order order) {
   const int tiles = (s.tokens + rows - 1) / rows;
   const int tile = static_cast<int>(blockIdx.x) % tiles;
@@ -111,7 +112,8 @@ inline constexpr int threads = warps * warp_size;
 __device__ inline int lane() { return static_cast<int>(threadIdx.x) % warp_size; }
 __device__ inline int warp() { return static_cast<int>(threadIdx.x) / warp_size; }
 
-/// Whether `head` values of a tensor's rows can be read in 16-byte pieces.
+/// True if the kernels on tensor cores take these tensors: 16-bit types at addresses aligned to 16
+/// bytes, and D of 64 or 128.
 inline bool on_tensor_cores(const Sizes& s, std::initializer_list<const Tensor*> tensors) {
   bool aligned = true;
   for (const Tensor* tensor : tensors) {
@@ -120,20 +122,22 @@ inline bool on_tensor_cores(const Sizes& s, std::initializer_list<const Tensor*>
   return aligned && (s.head == 64 || s.head == 128);
 }
 
-/// Bytes between the rows of a tile of D values in shared memory. The 16 behind a row shift the
-/// next one by four banks: so eight rows at one column, as ldmatrix reads them, lie in different
-/// banks, and every place is one offset of the lane plus a constant. Permuted chunks would need no
-/// padding, but an offset for each column, and registers are scarcer here than shared memory.
+/// Bytes between the rows of a tile of D 16-bit values in shared memory. 16 bytes of padding behind
+/// each row shift the next row by four banks, so that the eight rows which ldmatrix reads at one
+/// column lie in different banks. Every address is then one offset per lane plus a constant.
+/// Permuted chunks would need no padding, but an offset for each column, and registers are scarcer
+/// here than shared memory.
 template <int D>
 inline constexpr uint32_t pitch = D * 2 + 16;
 
-/// A place in a tile.
+/// Offset in bytes of a chunk of 16 bytes in a tile.
 template <int D>
 __device__ constexpr uint32_t chunk_offset(int row, int chunk) {
   return static_cast<uint32_t>(row) * pitch<D> + static_cast<uint32_t>(chunk) * 16;
 }
 
-/// Starts copying `rows` tokens from `first` on into a tile; zeros where there are none.
+/// Starts copying `rows` tokens, from token `first` on, into a tile. Rows past the last token are
+/// zero.
 template <int rows, int D, class T>
 __device__ void load_tile(SharedAddress tile, Slice<const T> from, int first, int tokens) {
   constexpr int chunks = D / 8;
@@ -150,8 +154,8 @@ __device__ void load_tile(SharedAddress tile, Slice<const T> from, int first, in
   }
 }
 
-/// Blocks of `keys` keys, each with its values behind it. There is room for two: while warps work
-/// on one, the next one arrives.
+/// Blocks of `keys` keys, each followed by its values, double-buffered: while warps work on one
+/// block, the next one is copied.
 template <class T, int D, int keys>
 struct KeyBlocks {
   static constexpr uint32_t half = keys * pitch<D>;
@@ -172,14 +176,14 @@ struct KeyBlocks {
   }
 };
 
-/// Where this lane points ldmatrix for rows 0 to 15 and chunks 0 and 1 of a tile: the one pattern
-/// in which all operands are read.
+/// Offset of the address that this lane passes to ldmatrix for rows 0 to 15 and chunks 0 and 1 of a
+/// tile. All operands are read in this pattern.
 template <int D>
 __device__ uint32_t lane_offset() {
   return chunk_offset<D>(lane() % 16, lane() / 16);
 }
 
-/// c (16 M, 8 N) += a b^T: rows of two tiles of D columns.
+/// c (16 M, 8 N) += a b^T, where a and b are rows of two tiles of D columns.
 template <class T, int D, int M, int N>
 __device__ void multiply_rows(float (&c)[M][N][4], SharedAddress a, SharedAddress b) {
   TESSERA_UNROLL
@@ -202,13 +206,13 @@ __device__ void multiply_rows(float (&c)[M][N][4], SharedAddress a, SharedAddres
   }
 }
 
-/// Operands of a product whose sum runs over the 16 K columns that they come from.
+/// A matrix (16 M, 16 K) in registers, as the left operand of a product that sums over its columns.
 template <int M, int K>
 struct Weights {
   uint32_t value[M][K][4];
 };
 
-/// Rounds a product's result (16 M, 8 N).
+/// Rounds a product's result (16 M, 8 N) to T, as the left operand of the next product.
 template <class T, int M, int N>
 __device__ Weights<M, N / 2> rounded_weights(const float (&c)[M][N][4]) {
   Weights<M, N / 2> result;
@@ -226,7 +230,7 @@ __device__ Weights<M, N / 2> rounded_weights(const float (&c)[M][N][4]) {
   return result;
 }
 
-/// c (16 M, D) += weights (16 M, 16 K) b: rows of a tile of D columns.
+/// c (16 M, D) += weights (16 M, 16 K) b, where b (16 K, D) is rows of a tile.
 template <class T, int D, int M, int K>
 __device__ void add_weighted_rows(float (&c)[M][D / 8][4], const Weights<M, K>& weights,
                                   SharedAddress b) {
@@ -262,8 +266,8 @@ __device__ void for_each_element(float (&c)[M][N][4], const Body& body) {
   }
 }
 
-/// Scores of queries, in rows from token `row` on, and keys, in columns from token `column` on:
-/// hides what a query must not see.
+/// Causal mask of scores whose rows are queries, from token `row` on, and whose columns are keys,
+/// from token `column` on: -infinity where the key is later than the query.
 template <int M, int N>
 __device__ void hide_later_keys(float (&scores)[M][N][4], int row, int column) {
   if (column + 8 * N - 1 <= row) return;
@@ -272,7 +276,8 @@ __device__ void hide_later_keys(float (&scores)[M][N][4], int row, int column) {
   });
 }
 
-/// The same where keys are the rows and queries the columns.
+/// Causal mask of scores whose rows are keys, from token `row` on, and whose columns are queries,
+/// from token `column` on: -infinity where the key is later than the query.
 template <int M, int N>
 __device__ void hide_earlier_queries(float (&scores)[M][N][4], int row, int column) {
   if (row + 16 * M - 1 <= column) return;
@@ -281,14 +286,15 @@ __device__ void hide_earlier_queries(float (&scores)[M][N][4], int row, int colu
   });
 }
 
-/// Writes a warp's result (16 M, D), row r times factor(m, half) with r = 16 m + 8 half + lane / 4,
-/// to tokens `first`, ... Goes through the rows of `tile` that this warp alone uses, from `row` on:
-/// a fragment has 4 bytes of a row side by side, memory wants 16.
+/// Writes a warp's result (16 M, D) to the tokens from `first` on, with row
+/// r = 16 m + 8 half + lane / 4 multiplied by factor(m, half). The result passes through the rows
+/// of `tile` from `row` on, which no other warp uses: a fragment has 4 adjacent bytes of a row, but
+/// stores should have 16.
 template <int D, class T, int M, class Factor>
 __device__ void store_rows(Slice<T> to, int first, int tokens, const float (&c)[M][D / 8][4],
                            const Factor& factor, T* tile, int row) {
   char* const shared = reinterpret_cast<char*>(tile);
-  __syncwarp();  // every lane has read what lay here
+  __syncwarp();  // all lanes have read the old values of these rows
   TESSERA_UNROLL
   for (int m = 0; m < M; ++m) {
     TESSERA_UNROLL

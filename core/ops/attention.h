@@ -1,11 +1,11 @@
-// The launchers of attention. B sequences of T queries and S keys, H heads of which H / G
-// neighbours share one of the G heads of k and v, D size of a head.
+// The launchers of attention. B sequences of T queries and S keys; H heads of size D, of which
+// H / G neighbours share one of the G heads of k and v.
 //
-// Workspace: on the CPU what causal_attention takes, with dk and dv of one head (S, D) in f32. On
-// CUDA, beside what products take (core/product.h), rows of scores of one sequence, R = min(T, 256)
-// at a time:
-//   forward    scores (H, R, S) in f32 and, for 16-bit types, again in those; (H, R, D) in f32
-//   backward   both of the former twice; (H, R, D), (H, R) and 2 (G, S, D) in f32
+// Workspace on the CPU: for each thread a tile of scores, and in the backward dk and dv (S, D) of
+// one head (attention_scratch.h). Workspace on CUDA, beside that of products (core/product.h), for
+// R = min(T, 256) queries of one sequence at a time:
+//   forward    scores (H, R, S) in f32 and, for 16-bit types, also in that type; (H, R, D) in f32
+//   backward   the scores of the forward twice; (H, R, D), (H, R) and 2 (G, S, D) in f32
 #pragma once
 
 #include <cstdint>

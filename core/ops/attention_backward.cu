@@ -3,11 +3,12 @@
 //   delta = sum over d of dy y,  dp = dy v^T,  ds = p (dp - delta) / sqrt(D):
 //   dq = ds k,  dk = ds^T q,  dv = p^T dy.
 //
-// p is computed again from the scores and logsumexp (Dao et al., arXiv:2205.14135; Dao,
-// arXiv:2307.08691), once for dq, in tiles of queries that meet keys, and once for dk and dv, in
-// tiles of keys that meet queries. That makes seven products of T x T x D where five would do, but
-// every sum stays in the registers of one warp, in one order: adding dq up across blocks would take
-// float atomics, whose order varies, or blocks that wait for one another.
+// p is recomputed from the scores and logsumexp (Dao et al., arXiv:2205.14135; Dao,
+// arXiv:2307.08691), and this happens twice: in the kernel of dq, where a block owns a tile of
+// queries and loops over keys, and in the kernel of dk and dv, where it owns a tile of keys and
+// loops over queries. That makes seven products of T x T x D where five would do, but every sum
+// stays in the registers of one warp, in one order: adding dq up across blocks would take float
+// atomics, whose order varies, or blocks that wait for one another.
 //
 // Workspace: delta, f32 (B, H, T): 4 B H T bytes.
 #include <algorithm>
@@ -23,8 +24,9 @@ using namespace attention;
 
 // ---- delta
 
-/// delta (B, H, T) = scale * sum over d of dy y; with the scale, because it is subtracted from
-/// scaled dp. `lanes` threads have a token's head, and each reads `width` values at a time.
+/// delta (B, H, T) = scale * sum over d of dy y. It contains the scale because it is subtracted
+/// from a scaled dp. `lanes` threads share a head of a token, and each reads `width` values at a
+/// time.
 template <class T, int lanes, int width>
 __global__ void __launch_bounds__(256)
     row_products(float* delta, const T* dy, const T* y, Sizes s) {
@@ -51,7 +53,7 @@ __global__ void __launch_bounds__(256)
   delta[pair * s.tokens + token % s.tokens] = sum * s.scale;
 }
 
-/// What the kernels of dq and of dk and dv read and write.
+/// The arguments of the kernels of dq and of dk and dv.
 template <class T>
 struct Backward {
   T* dqkv;
@@ -63,16 +65,17 @@ struct Backward {
 
 // ---- on tensor cores
 
-/// p of a score, and ds of a dp, for a row's logsumexp * log2(e) and delta.
+/// p = exp(scale * score - logsumexp). Both scale and logsumexp come multiplied by log2(e).
 __device__ inline float probability(float score, float scale_log2, float logsumexp_log2) {
   return exp2_approximate(fmaf(score, scale_log2, -logsumexp_log2));
 }
+/// ds = p (scale * dp - delta).
 __device__ inline float score_gradient(float p, float dp, float scale, float delta) {
   return p * fmaf(dp, scale, -delta);
 }
 
-/// dq: 128 query rows, 32 a warp, as in the forward; as many keys at a time as leave scores, their
-/// gradients and dq in registers.
+/// Tiles of the kernel of dq: 128 query rows, 32 a warp, as in the forward, and as many keys at a
+/// time as let scores, their gradients and dq fit into registers.
 template <class T, int D>
 struct QueryShape {
   static constexpr int M = 2;
@@ -82,11 +85,12 @@ struct QueryShape {
 
   using Blocks = KeyBlocks<T, D, keys>;
   static constexpr uint32_t tile_bytes = rows * pitch<D>;
-  /// Queries and dy, and two blocks of keys and values: 72 or 102 KiB.
+  /// Queries and dy, and two blocks of keys and values: 72 KiB (D = 64) or 102 KiB (D = 128).
   static constexpr uint32_t shared_bytes = 2 * tile_bytes + Blocks::bytes;
 };
 
-/// From dp in `ds` and the scores in `p`: ds. logsumexp and delta are of the rows that a lane has.
+/// In place: dp in `ds` becomes ds. `p` holds the scores, logsumexp and delta those of the rows
+/// that this lane has.
 template <int M, int N>
 __device__ void query_weights(const float (&p)[M][N][4], float (&ds)[M][N][4],
                               const float (&logsumexp)[M][2], const float (&delta)[M][2],
@@ -120,7 +124,7 @@ __global__ void __launch_bounds__(threads, 2) query_gradients(Backward<T> x, Siz
   load_tile<Shape::rows, D>(dy, slice_of(x.dy, s, work.pair), work.first, s.tokens);
   blocks.load(0);
 
-  const int row = warp() * 16 * M;  // of the tile, the warp's first
+  const int row = warp() * 16 * M;  // the warp's first row in the tile
   const int first_token = work.first + row;
   const int last_token = first_token + 16 * M - 1;
   const int end = std::min(work.first + Shape::rows, s.tokens);
@@ -135,10 +139,10 @@ __global__ void __launch_bounds__(threads, 2) query_gradients(Backward<T> x, Siz
   float dq[M][D / 8][4] = {};
   for (int b = 0; b * keys < end; ++b) {
     wait_for_copies<0>();
-    __syncthreads();  // block b is there, and all warps are done with the one before it
+    __syncthreads();  // block b has arrived, and all warps are done with block b - 1
     if ((b + 1) * keys < end) blocks.load(b + 1);
     const int key = b * keys;
-    if (key > last_token) continue;  // the warp's rows see nothing of it
+    if (key > last_token) continue;  // the warp's rows see none of its keys
     float p[M][N][4] = {};
     multiply_rows<T, D>(p, q + chunk_offset<D>(row, 0), blocks.keys_of(b));
     hide_later_keys(p, first_token, key);
@@ -151,8 +155,8 @@ __global__ void __launch_bounds__(threads, 2) query_gradients(Backward<T> x, Siz
   store_rows<D>(head_of(x.dqkv, s, work.pair).q, first_token, s.tokens, dq, one, shared, row);
 }
 
-/// Blocks of 64 queries: q, dy, logsumexp and delta of a head. There is room for two: while warps
-/// work on one, the next one arrives.
+/// Blocks of 64 queries of a head: their q, dy, logsumexp and delta. They are double-buffered:
+/// while warps work on one block, the next one is copied.
 template <class T, int D>
 struct QueryBlocks {
   static constexpr int queries = 64;
@@ -170,7 +174,7 @@ struct QueryBlocks {
   __device__ const char* block(int b) const {
     return room + static_cast<uint32_t>(b % 2) * block_bytes;
   }
-  /// logsumexp, and `queries` floats behind it delta.
+  /// logsumexp of the block's queries, followed by their delta: `queries` floats each.
   __device__ const float* rows(int b) const {
     return reinterpret_cast<const float*>(block(b) + 2 * tile_bytes);
   }
@@ -188,10 +192,10 @@ struct QueryBlocks {
   }
 };
 
-/// dk and dv: the rows of the products are keys, so p^T and ds^T come out of their products as the
-/// operands of the next. A warp has 32 keys at D = 64, and 16 at D = 128, whose sums are as large
-/// again. Queries come 64 at a time, and are used as many at a time as leave p^T, ds^T and both
-/// sums in registers.
+/// Tiles of the kernel of dk and dv. The rows of the products are keys, so p^T and ds^T come out of
+/// their products as the operands of the next ones. A warp has 32 keys at D = 64, and 16 at
+/// D = 128, where the sums of a key are twice as large. Queries are loaded 64 at a time, and `step`
+/// of them are used at a time, so that p^T, ds^T and both sums fit into registers.
 template <class T, int D>
 struct KeyShape {
   static constexpr int M = D == 64 ? 2 : 1;
@@ -201,12 +205,12 @@ struct KeyShape {
 
   using Blocks = QueryBlocks<T, D>;
   static constexpr uint32_t tile_bytes = keys * pitch<D>;
-  /// Keys and values, and two blocks of queries: 73 or 103 KiB.
+  /// Keys and values, and two blocks of queries: 73 KiB (D = 64) or 103 KiB (D = 128).
   static constexpr uint32_t shared_bytes = 2 * tile_bytes + Blocks::bytes;
 };
 
-/// From dp^T in `ds` and the scores in `p`, of keys as rows and queries as columns: ds^T and p^T.
-/// logsumexp and delta are those of the queries.
+/// In place, with keys as rows and queries as columns: scores in `p` become p^T, and dp^T in `ds`
+/// becomes ds^T. logsumexp and delta are those of the queries.
 template <int M, int N>
 __device__ void key_weights(float (&p)[M][N][4], float (&ds)[M][N][4], const float* logsumexp,
                             const float* delta, float scale) {
@@ -248,17 +252,17 @@ __global__ void __launch_bounds__(threads, 2) key_gradients(Backward<T> x, Sizes
   const int begin = work.first / queries;
   blocks.load(begin);
 
-  const int row = warp() * 16 * M;  // of the tile, the warp's first
+  const int row = warp() * 16 * M;  // the warp's first row in the tile
   const int first_key = work.first + row;
   float dk[M][D / 8][4] = {};
   float dv[M][D / 8][4] = {};
   for (int b = begin; b * queries < s.tokens; ++b) {
     wait_for_copies<0>();
-    __syncthreads();  // block b is there, and all warps are done with the one before it
+    __syncthreads();  // block b has arrived, and all warps are done with block b - 1
     if ((b + 1) * queries < s.tokens) blocks.load(b + 1);
     for (int query = 0; query < queries; query += Shape::step) {
       const int token = b * queries + query;
-      if (token + Shape::step - 1 < first_key) continue;  // none of these sees the warp's keys
+      if (token + Shape::step - 1 < first_key) continue;  // no query sees the warp's keys
       const SharedAddress q = SharedAddress(blocks.block(b)) + chunk_offset<D>(query, 0);
       const SharedAddress dy = q + Shape::Blocks::tile_bytes;
       const float* const logsumexp = blocks.rows(b) + query;
@@ -280,14 +284,14 @@ __global__ void __launch_bounds__(threads, 2) key_gradients(Backward<T> x, Sizes
 
 // ---- plain
 
-/// Of a score in `p` and a dp in `ds`: p and ds.
+/// In place: a score in `p` becomes p, and dp in `ds` becomes ds.
 __device__ inline void plain_weights(float& p, float& ds, bool visible, float logsumexp,
                                      float delta, float scale) {
   p = visible ? expf(p * scale - logsumexp) : 0.0f;
   ds = p * (ds * scale - delta);
 }
 
-/// A row's value for `token`, or zero where there is none.
+/// row[token], or zero for a token past the last one.
 __device__ inline float row_value(const float* row, int token, int tokens) {
   return token < tokens ? row[token] : 0.0f;
 }
@@ -310,7 +314,7 @@ __global__ void __launch_bounds__(plain_threads) query_gradients_plain(Backward<
 
   float dq[R][J] = {};
   for (int key = 0; key <= work.first; key += rows) {
-    __syncthreads();  // all are done with the tiles of before
+    __syncthreads();  // all threads are done with the previous tiles
     load_plain(k, rows, head.k, key, s);
     load_plain(v, rows, head.v, key, s);
     __syncthreads();
@@ -357,7 +361,7 @@ __global__ void __launch_bounds__(plain_threads) key_gradients_plain(Backward<T>
   float dk[R][J] = {};
   float dv[R][J] = {};
   for (int query = work.first; query < s.tokens; query += rows) {
-    __syncthreads();  // all are done with the tiles of before
+    __syncthreads();  // all threads are done with the previous tiles
     load_plain(q, rows, head.q, query, s);
     load_plain(dy, rows, head_dy, query, s);
     __syncthreads();

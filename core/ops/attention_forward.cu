@@ -1,7 +1,8 @@
 // The forward of causal_attention on CUDA; causal_attention.cpp says what is computed, and
-// attention.cuh how a tile is multiplied. A block has a tile of query rows of one head, which meet
-// the blocks of keys that they see, with a running maximum and sum (Dao et al., arXiv:2205.14135;
-// Dao, arXiv:2307.08691). A row's bits depend on its head's values alone.
+// attention.cuh how a tile is multiplied. A block has a tile of query rows of one head and loops
+// over the keys that they see, with a running maximum and sum for each row (Dao et al.,
+// arXiv:2205.14135; Dao, arXiv:2307.08691). A row's bits depend only on the values of its sequence
+// and head.
 #include <algorithm>
 
 #include "core/ops/attention_plain.cuh"
@@ -13,41 +14,42 @@ namespace {
 
 using namespace attention;
 
-/// 128 query rows, 32 a warp: then each fragment of keys and values that is read serves two
-/// products, and shared memory keeps up with the tensor cores. Blocks of 64 keys: a warp's scores
-/// and its rows of y fill 128 registers a thread (D = 64) or 192 (D = 128).
+/// 128 query rows, 32 a warp, so that each fragment of keys and values that is read from shared
+/// memory serves two products: then shared memory keeps up with the tensor cores. With blocks of 64
+/// keys, a warp's scores and its rows of y fill 128 registers a thread (D = 64) or 192 (D = 128).
 template <class T, int D>
 struct ForwardShape {
   static constexpr int M = 2;
   static constexpr int rows = warps * 16 * M;
   static constexpr int keys = 64;
   static constexpr int N = keys / 8;
-  /// Blocks of a multiprocessor at the same time, of which one computes exponentials while another
-  /// multiplies.
+  /// Thread blocks that a multiprocessor runs at the same time: one computes exponentials while
+  /// another one multiplies.
   static constexpr int resident = D == 64 ? 3 : 2;
 
   using Blocks = KeyBlocks<T, D, keys>;
   static constexpr uint32_t tile_bytes = rows * pitch<D>;
-  /// The queries, and two blocks of keys and values: 54 or 102 KiB.
+  /// The queries, and two blocks of keys and values: 54 KiB (D = 64) or 102 KiB (D = 128).
   static constexpr uint32_t shared_bytes = tile_bytes + Blocks::bytes;
 };
 
-/// Of the rows m, half that a lane has of its warp's tile. The sums are of the lane's own columns.
+/// Running maximum and sum of the rows (m, half) that a lane has in its warp's tile. The sums cover
+/// only the lane's own columns.
 template <int M>
 struct RunningRows {
   float maximum[M][2];
   float sum[M][2];
 };
 
-/// Of the four lanes that have a row.
+/// Combines the values of the four lanes that share a row; all four get the result.
 template <class Combine>
 __device__ float combine_row(float value, const Combine& combine) {
   value = combine(value, __shfl_xor_sync(whole_warp, value, 1));
   return combine(value, __shfl_xor_sync(whole_warp, value, 2));
 }
 
-/// Takes a block's scores into the rows' maxima, and corrects what was summed up with earlier ones.
-/// Every row sees the first key of its head, so a maximum is finite.
+/// Raises the rows' maxima to those of a block's scores, and rescales the sums and outputs that
+/// were accumulated with the old maxima. Every row sees the first key, so each maximum is finite.
 template <int M, int N, int O>
 __device__ void raise_maxima(RunningRows<M>& running, float (&out)[M][O][4],
                              const float (&scores)[M][N][4], float scale_log2) {
@@ -75,7 +77,7 @@ __device__ void raise_maxima(RunningRows<M>& running, float (&out)[M][O][4],
   }
 }
 
-/// Scores become exp(scale * (score - maximum)), and are added to the rows' sums.
+/// Turns scores into exp(scale * (score - maximum)), and adds these to the rows' sums.
 template <int M, int N>
 __device__ void exponentials(RunningRows<M>& running, float (&scores)[M][N][4], float scale_log2) {
   TESSERA_UNROLL
@@ -93,8 +95,8 @@ __device__ void exponentials(RunningRows<M>& running, float (&scores)[M][N][4], 
   }
 }
 
-/// Divides the rows by their sums and writes them, and logsumexp (T). `row` is the warp's first of
-/// the tile that starts at token `first`.
+/// Divides the rows by their sums and writes them and their logsumexp (T). `row` is the warp's
+/// first row in the tile, which starts at token `first`.
 template <class T, int D, int M>
 __device__ void finish_rows(Slice<T> y, float* logsumexp, int first, int row,
                             const RunningRows<M>& running, const float (&out)[M][D / 8][4], T* tile,
@@ -130,7 +132,7 @@ __global__ void __launch_bounds__(threads, ForwardShape<T, D>::resident)
   load_tile<Shape::rows, D>(q, head.q, work.first, s.tokens);
   blocks.load(0);
 
-  const int row = warp() * 16 * M;  // of the tile, the warp's first
+  const int row = warp() * 16 * M;  // the warp's first row in the tile
   const int first_token = work.first + row;
   const int last_token = first_token + 16 * M - 1;
   const int end = std::min(work.first + Shape::rows, s.tokens);
@@ -144,10 +146,10 @@ __global__ void __launch_bounds__(threads, ForwardShape<T, D>::resident)
   }
   for (int b = 0; b * keys < end; ++b) {
     wait_for_copies<0>();
-    __syncthreads();  // block b is there, and all warps are done with the one before it
+    __syncthreads();  // block b has arrived, and all warps are done with block b - 1
     if ((b + 1) * keys < end) blocks.load(b + 1);
     const int key = b * keys;
-    if (key > last_token) continue;  // the warp's rows see nothing of it
+    if (key > last_token) continue;  // the warp's rows see none of its keys
     float scores[M][N][4] = {};
     multiply_rows<T, D>(scores, q + chunk_offset<D>(row, 0), blocks.keys_of(b));
     hide_later_keys(scores, first_token, key);
@@ -162,8 +164,8 @@ __global__ void __launch_bounds__(threads, ForwardShape<T, D>::resident)
 
 // ---- plain
 
-/// The same for one row of a square of scores, of which 16 neighbouring lanes have R columns each.
-/// Returns the correction of what was summed up before.
+/// raise_maxima and exponentials for one row of a square of scores, of which 16 neighbouring lanes
+/// have R columns each. Returns the factor that corrects the output accumulated so far.
 template <int R>
 __device__ float softmax_row_plain(float (&scores)[R], float& maximum, float& sum, float scale) {
   float highest = maximum;
@@ -196,14 +198,14 @@ __global__ void __launch_bounds__(plain_threads)
   load_plain(q, rows, head.q, work.first, s);
 
   float out[R][J] = {};
-  float maximum[R], sum[R];  // the sum of the thread's own columns
+  float maximum[R], sum[R];  // the sum covers only the thread's own columns
   TESSERA_UNROLL
   for (int i = 0; i < R; ++i) {
     maximum[i] = -infinity;
     sum[i] = 0;
   }
   for (int key = 0; key <= work.first; key += rows) {
-    __syncthreads();  // all are done with the tiles of before
+    __syncthreads();  // all threads are done with the previous tiles
     load_plain(k, rows, head.k, key, s);
     load_plain(v, rows, head.v, key, s);
     __syncthreads();

@@ -1,6 +1,6 @@
 // How the kernels of causal_attention multiply tiles without tensor cores: f32 arithmetic on values
-// of any type, D up to 256, at any address. Threads stand in a square of 16 x 16; thread (across,
-// down) owns rows down + 16 i and columns across + 16 j of a tile's products.
+// of any type, D up to 256, at any address. Threads form a square of 16 x 16; thread (across, down)
+// owns rows down + 16 i and columns across + 16 j of a tile's products.
 #pragma once
 
 #include <algorithm>
@@ -15,9 +15,9 @@ inline constexpr int plain_threads = side * side;
 __device__ inline int across() { return static_cast<int>(threadIdx.x) % side; }
 __device__ inline int down() { return static_cast<int>(threadIdx.x) / side; }
 
-/// A plain kernel's tile has 16 R tokens, and a thread 16 J columns apart of the D, J of them.
-/// Calls body.template operator()<R, J>() with what fits D: what a block keeps in shared memory
-/// stays below the 99 KiB that every GPU since compute capability 8.0 has.
+/// Calls body.template operator()<R, J>() with the size of tiles for heads of size D: a tile has
+/// 16 R tokens, and a thread has J of the D columns, 16 apart. The shared memory of a block stays
+/// below the 99 KiB that every GPU since compute capability 8.0 has.
 template <class Body>
 void visit_plain_tile(int head, const Body& body) {
   if (head <= 64) return body.template operator()<4, 4>();
@@ -25,16 +25,18 @@ void visit_plain_tile(int head, const Body& body) {
   return body.template operator()<1, 16>();
 }
 
-/// Floats between the rows of a tile of D columns: odd, so that a column's lie in different banks.
+/// Floats between the rows of a tile of D columns. The number is odd, so that the elements of a
+/// column lie in different banks.
 __host__ __device__ inline int plain_pitch(int head) { return head | 1; }
 
-/// Of a block with some tiles of `rows` tokens and some squares of weights.
+/// Shared memory of a block with `tiles` tiles of `rows` tokens and `squares` squares of weights.
 inline size_t plain_shared_bytes(int rows, int head, int tiles, int squares) {
   return sizeof(float) *
          static_cast<size_t>(rows * (tiles * plain_pitch(head) + squares * (rows + 1)));
 }
 
-/// Widens `rows` tokens from `first` on into a tile; zeros where there are none.
+/// Copies `rows` tokens, from token `first` on, into a tile, as f32. Rows past the last token are
+/// zero.
 template <class T>
 __device__ void load_plain(float* tile, int rows, Slice<const T> from, int first, const Sizes& s) {
   for (int r = down(); r < rows; r += side) {
@@ -45,7 +47,7 @@ __device__ void load_plain(float* tile, int rows, Slice<const T> from, int first
   }
 }
 
-/// c += a b^T, of the rows of two tiles.
+/// c += a b^T, where a and b are the rows of two tiles.
 template <int R>
 __device__ void multiply_plain(float (&c)[R][R], const float* a, const float* b, int head) {
   const int pitch = plain_pitch(head);
@@ -62,7 +64,7 @@ __device__ void multiply_plain(float (&c)[R][R], const float* a, const float* b,
   }
 }
 
-/// Puts a square of weights where all threads see it.
+/// Writes a square of weights to shared memory, for all threads of the block.
 template <int R>
 __device__ void share_plain(float* square, const float (&c)[R][R]) {
   TESSERA_UNROLL
@@ -74,12 +76,12 @@ __device__ void share_plain(float* square, const float (&c)[R][R]) {
   }
 }
 
-/// c (16 R, D) += weights b, with the weights as share_plain left them. Only the first `tokens`
-/// rows of b count: the others are zero.
+/// c (16 R, D) += weights b, with the weights that share_plain wrote. Only the first `tokens` rows
+/// of b are added: the others are zero.
 template <int R, int J>
 __device__ void add_plain(float (&c)[R][J], const float* weights, const float* b, int tokens,
                           int head) {
-  int column[J];  // what lies behind D is computed from the last one, and not stored
+  int column[J];  // columns past D repeat the last one, and are not stored
   TESSERA_UNROLL
   for (int j = 0; j < J; ++j) column[j] = std::min(across() + side * j, head - 1);
   for (int k = 0; k < std::min(side * R, tokens); ++k) {
@@ -95,7 +97,8 @@ __device__ void add_plain(float (&c)[R][J], const float* weights, const float* b
   }
 }
 
-/// Writes a result (16 R, D), row i times factor(i), to tokens `first`, ...
+/// Writes a result (16 R, D) to the tokens from `first` on, with row i of each thread multiplied by
+/// factor(i).
 template <int R, int J, class T, class Factor>
 __device__ void store_plain(Slice<T> to, int first, const float (&c)[R][J], const Factor& factor,
                             const Sizes& s) {

@@ -1,12 +1,12 @@
-// What one thread of attention or causal_attention works in, and the matrices and products of one
-// head.
+// The workspace of one thread of attention or causal_attention, and the matrices and products of
+// one head.
 //
 //   const attention::Sizes s = ...;
 //   const int64_t floats = attention::Scratch<T>::floats(s, backward);  // for each thread
 //   const attention::Scratch<T> scratch(memory, s, backward);
 //
-// The scratch holds the workspace of products too, so that a thread allocates nothing: what a team
-// holds does not depend on which of its threads multiply at the same time.
+// The scratch includes the workspace of products, so that a thread allocates nothing. The memory of
+// a team then does not depend on which of its threads multiply at the same time.
 #pragma once
 
 #include <algorithm>
@@ -26,23 +26,23 @@ inline constexpr int64_t block_keys = attention_block_keys;
 /// How the tokens of a sequence lie in memory, each with all its heads.
 struct Layout {
   int64_t tokens = 0;
-  int64_t stride = 0;  // elements between them
+  int64_t stride = 0;  // elements between tokens
 };
 
 struct Sizes {
   int64_t batch = 0;
   int64_t heads = 0;
-  int64_t kv_heads = 0;  // of k and v; each serves heads / kv_heads neighbours of q
+  int64_t kv_heads = 0;  // heads of k and v; heads / kv_heads neighbouring heads of q share one
   int64_t head = 0;      // D
   float scale = 0;       // of the scores
   bool causal = false;
-  Layout q, kv, y;  // those of gradients are the same
+  Layout q, kv, y;  // also the layouts of their gradients
 
   int64_t group() const { return heads / kv_heads; }
   bool empty() const { return batch * q.tokens * heads * head == 0; }
   int64_t tiles() const { return (q.tokens + tile_rows - 1) / tile_rows; }  // of a head's queries
   int64_t longest_block() const { return std::min(kv.tokens, block_keys); }
-  /// How many keys, from the first on, query t sees: one at least.
+  /// Number of keys, counted from the first, that query t sees: at least one.
   int64_t visible(int64_t t) const { return causal ? t + 1 + kv.tokens - q.tokens : kv.tokens; }
 };
 
@@ -55,7 +55,7 @@ struct Slice {
   Slice rows(int64_t first) const { return {data + first * stride, stride}; }
 };
 
-/// The part of one sequence's head `h` of x, which lies as `layout` says.
+/// Head `h` of one sequence in x, whose tokens lie as `layout` says.
 template <class T>
 Slice<T> slice_of(T* x, const Layout& layout, const Sizes& s, int64_t sequence, int64_t h) {
   return {x + sequence * layout.tokens * layout.stride + h * s.head, layout.stride};
@@ -72,7 +72,7 @@ struct Head {
   Slice<T> q, k, v;
 };
 
-/// Head `h` of one sequence, and what of k and v serves it.
+/// Head `h` of q of one sequence, with the head of k and v that it uses.
 template <class T>
 Head<T> head_of(const Operands<T>& x, const Sizes& s, int64_t sequence, int64_t h) {
   const int64_t shared = h / s.group();
@@ -80,7 +80,7 @@ Head<T> head_of(const Operands<T>& x, const Sizes& s, int64_t sequence, int64_t 
           slice_of(x.v, s.kv, s, sequence, shared)};
 }
 
-/// Where query rows [row, row + rows) meet keys [key, key + keys).
+/// A block of scores: query rows [row, row + rows) with keys [key, key + keys).
 struct Block {
   int64_t row, rows;
   int64_t key, keys;
@@ -91,7 +91,7 @@ inline int64_t rows_of_tile(const Sizes& s, int64_t row) {
   return std::min(tile_rows, s.q.tokens - row);
 }
 
-/// Calls body(block) for the blocks of keys that the tile from `row` on sees, in order.
+/// Calls body(block) for the blocks of keys that the tile starting at `row` sees, in order.
 template <class Body>
 void for_each_block(const Sizes& s, int64_t row, const Body& body) {
   const int64_t rows = rows_of_tile(s, row);
@@ -101,8 +101,8 @@ void for_each_block(const Sizes& s, int64_t row, const Body& body) {
   }
 }
 
-// The products of a block, of matrices of T into one of f32, on the calling thread. Their workspace
-// can be asked for without addresses.
+// The products of a block, with operands in T and results in f32, on the calling thread. The
+// addresses may be null where only the size of the workspace is asked for.
 
 /// to (rows, keys) = a (rows, D) b (keys, D)^T
 template <class T>
@@ -132,7 +132,7 @@ ProductArgs rows_product(const Sizes& s, const Block& x, const T* weights, Slice
 }
 
 /// to (keys, D) = weights (rows, keys)^T b (rows, D), summed over the tiles of all heads that share
-/// k and v: the last tile of the first head sees all keys, comes first and overwrites.
+/// k and v. The last tile of the first head comes first and overwrites, since it sees all keys.
 template <class T>
 ProductArgs keys_product(const Sizes& s, const Block& x, const T* weights, Slice<const T> b,
                          float* to, bool first_head) {
@@ -146,7 +146,7 @@ ProductArgs keys_product(const Sizes& s, const Block& x, const T* weights, Slice
           .dtype = dtype_of<T>};
 }
 
-/// The workspace of the largest product of a pass, in whole cache lines.
+/// Workspace of the largest product of a pass, in floats, rounded up to whole cache lines.
 template <class T>
 int64_t product_floats(const Sizes& s, bool backward) {
   const Slice<const T> q{nullptr, s.q.stride};
@@ -157,7 +157,7 @@ int64_t product_floats(const Sizes& s, bool backward) {
     bytes = std::max(bytes, gemm_workspace_bytes(args, {.threads = 1}));
   };
   for (int64_t tile = 0; tile < s.tiles(); ++tile) {
-    // Those in between have no product that the tiles of the first two blocks do not have.
+    // The tiles in between have no products that the tiles of the first two blocks do not have.
     if (tile >= 2 * block_keys / tile_rows && tile < s.tiles() - 1) continue;
     for_each_block(s, tile * tile_rows, [&](const Block& x) {
       count(scores_product<T>(s, x, q, kv, nullptr));
@@ -174,9 +174,9 @@ int64_t product_floats(const Sizes& s, bool backward) {
   return (bytes + 63) / 64 * 64 / dtype_size(DType::f32);
 }
 
-/// What one thread works in. Scores, the softmax and all sums are f32; a product takes its operands
-/// in T. `probabilities` shares the memory of `scores` where T is f32: each value is read before it
-/// is overwritten.
+/// The workspace of one thread. Scores, the softmax and all sums are f32; a product takes its
+/// operands in T. Where T is f32, `probabilities` shares the memory of `scores`, and `dscores` that
+/// of `gradient`: each value is read before it is overwritten.
 template <class T>
 struct Scratch {
   float* scores;     // (tile_rows, keys)
@@ -188,11 +188,11 @@ struct Scratch {
   float* sum;        // (tile_rows)
   float* dk;         // (S, D), backward only
   float* dv;         // (S, D), backward only
-  void* workspace;   // of a product
+  void* workspace;   // of a product, the largest one
 
   static constexpr bool shared = std::is_same_v<T, float>;
 
-  /// Of a tile of scores, of one of T, and of dk. Like all that lies here whole cache lines.
+  /// Floats of a tile of scores, of a tile rounded to T, and of dk or dv: whole cache lines each.
   static int64_t score_floats(const Sizes& s) { return tile_rows * s.longest_block(); }
   static int64_t rounded_floats(const Sizes& s) {
     return shared ? 0 : score_floats(s) * dtype_size(dtype_of<T>) / dtype_size(DType::f32);

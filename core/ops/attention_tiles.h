@@ -1,5 +1,5 @@
-// The loops of attention and causal_attention on the CPU: tiles of query rows meet blocks of keys,
-// one head on one thread, and the teams that run them.
+// The loops of attention and causal_attention on the CPU: what one thread computes for a tile of
+// query rows of one head, block of keys by block of keys, and the teams of threads that run this.
 #pragma once
 
 #include <algorithm>
@@ -22,16 +22,17 @@ void convert_row(T* to, const float* from, int64_t count) {
   for (int64_t i = 0; i < count; ++i) to[i] = rounded<T>(from[i]);
 }
 
-/// Rows of D, which follow one another in `from`.
+/// Rounds `rows` rows of D values, which are contiguous in `from`.
 template <class T>
 void convert_rows(Slice<T> to, const float* from, int64_t rows, int64_t head) {
   for (int64_t r = 0; r < rows; ++r) convert_row(to.rows(r).data, from + r * head, head);
 }
 
-/// Sets hidden scores of row r of a block to -infinity as far as the last vector with a visible one
-/// reaches. Returns that end: up to there a row is computed, in loops without a remainder.
+/// Sets the hidden scores of row r of a block to -infinity, up to the end of the last vector of 16
+/// that holds a visible score. Returns that end: the loops over the row run up to it, in whole
+/// vectors.
 inline int64_t mask_row(const Sizes& s, float* scores, const Block& x, int64_t r) {
-  // Where there are more keys than queries, a row may see none of a block that others see.
+  // With more keys than queries, a row may see no key of a block that other rows see.
   const int64_t seen = s.visible(x.row + r) - x.key;
   const int64_t visible = std::max(int64_t{0}, std::min(x.keys, seen));
   const int64_t end = std::min(x.keys, (visible + 15) / 16 * 16);
@@ -40,7 +41,7 @@ inline int64_t mask_row(const Sizes& s, float* scores, const Block& x, int64_t r
 }
 
 /// Scores of one row become exp(scale * score - maximum), zero from `end` on; updates the row's
-/// running maximum and sum. Returns what the sums before this block have to be multiplied by.
+/// running maximum and sum. Returns the factor by which the sums of earlier blocks change.
 inline float softmax_row(float* scores, int64_t end, int64_t keys, float scale, float& maximum,
                          float& sum) {
   float highest = -infinity;
@@ -61,7 +62,8 @@ inline float softmax_row(float* scores, int64_t end, int64_t keys, float scale, 
   return correction;
 }
 
-/// A block's contribution to the sums of its tile: out, and the rows' maximum and sum.
+/// Adds a block's contribution to the running results of its tile: out, and the rows' maximum and
+/// sum.
 template <class T>
 void forward_block(const Sizes& s, const Head<const T>& head, const Block& x,
                    const Scratch<T>& scratch) {
@@ -72,13 +74,13 @@ void forward_block(const Sizes& s, const Head<const T>& head, const Block& x,
     const float correction =
         softmax_row(scores, end, x.keys, s.scale, scratch.maximum[r], scratch.sum[r]);
     if (!scratch.shared) convert_row(scratch.probabilities + r * x.keys, scores, x.keys);
-    if (x.key == 0) continue;
+    if (x.key == 0) continue;  // the product of the first block overwrites `out`
     for (int64_t d = 0; d < s.head; ++d) scratch.out[r * s.head + d] *= correction;
   }
   scratch.multiply(rows_product<T>(s, x, scratch.probabilities, head.v.rows(x.key), scratch.out));
 }
 
-/// The tile of one head from `row` on: its rows of y, and of logsumexp (T).
+/// Computes y and logsumexp (T) for the tile of one head that starts at `row`.
 template <class T>
 void forward_tile(const Sizes& s, const Head<const T>& head, int64_t row, Slice<T> y,
                   float* logsumexp, const Scratch<T>& scratch) {
@@ -96,7 +98,8 @@ void forward_tile(const Sizes& s, const Head<const T>& head, int64_t row, Slice<
   }
 }
 
-/// Of a block of scores and of dy v^T: the probabilities, and the gradient of the scores.
+/// Computes the probabilities of a block from its scores, and the gradient of the scores from
+/// dy v^T (`gradient`).
 template <class T>
 void score_gradients(const Sizes& s, const Block& x, const float* logsumexp, const float* delta,
                      const Scratch<T>& scratch) {
@@ -140,10 +143,11 @@ struct HeadGradients {
   Slice<T> dq;
   Slice<const T> dy, y;
   const float* logsumexp;  // (T)
-  bool first_head;         // of those that share k and v
+  bool first_head;         // true for the first of the heads that share k and v
 };
 
-/// dq of the tile of one head from `row` on, and its contribution to dk and dv.
+/// Computes dq for the tile of one head that starts at `row`, and adds the tile's contribution to
+/// dk and dv.
 template <class T>
 void backward_tile(const Sizes& s, const Head<const T>& head, int64_t row,
                    const HeadGradients<T>& g, const Scratch<T>& scratch) {
@@ -167,13 +171,13 @@ void backward_tile(const Sizes& s, const Head<const T>& head, int64_t row,
   convert_rows(g.dq.rows(row), scratch.out, rows, s.head);
 }
 
-/// Threads for `tasks` pieces of about `flops` each.
+/// Number of threads for `tasks` tasks of about `flops` operations each.
 inline int team_size(int64_t tasks, int64_t flops) {
   const int64_t useful = worth_a_team(tasks, flops) ? tasks : 1;
   return static_cast<int>(std::min<int64_t>(thread_count(), std::max<int64_t>(1, useful)));
 }
 
-/// body(task, scratch) for each task, on a team; each thread has a scratch of its own.
+/// Calls body(task, scratch) for each task, on a team whose threads have a scratch each.
 template <class T, class Body>
 void run_tasks(const Context& context, const Sizes& s, bool backward, int64_t tasks, int threads,
                const Body& body) {
@@ -190,7 +194,7 @@ void run_tasks(const Context& context, const Sizes& s, bool backward, int64_t ta
   errors.rethrow();
 }
 
-/// y and logsumexp (B, H, T): a task is a tile of a head.
+/// Computes y and logsumexp (B, H, T). A task is one tile of one head.
 template <class T>
 void forward(const Context& context, const Sizes& s, const Operands<const T>& x, T* y,
              float* logsumexp) {
@@ -211,7 +215,8 @@ struct Results {
   const float* logsumexp;  // (B, H, T)
 };
 
-/// The gradients `dx` of q, k and v: a task is all heads of a sequence that share k and v.
+/// Computes the gradients `dx` of q, k and v. A task is all heads of a sequence that share k and v,
+/// so that one thread sums dk and dv.
 template <class T>
 void backward(const Context& context, const Sizes& s, const Operands<const T>& x,
               const Results<T>& results, const Operands<T>& dx) {
@@ -225,6 +230,7 @@ void backward(const Context& context, const Sizes& s, const Operands<const T>& x
           head_of(dx, s, sequence, h).q, slice_of(results.dy, s.y, s, sequence, h),
           slice_of(results.y, s.y, s, sequence, h),
           results.logsumexp + (sequence * s.heads + h) * s.q.tokens, h == first};
+      // The last tile comes first, because it overwrites the sums of dk and dv (keys_product).
       for (int64_t tile = s.tiles() - 1; tile >= 0; --tile) {
         backward_tile(s, head_of(x, s, sequence, h), tile * tile_rows, g, scratch);
       }

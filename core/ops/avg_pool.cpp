@@ -1,6 +1,6 @@
-// avg_pool: x (N, H, W, C) -> y (N, H', W', C), the mean over each window of kh x kw pixels, those
-// of the padding zeros. The gradient of a pixel is the sum of dy over the windows that cover it,
-// divided by their size.
+// avg_pool: x (N, H, W, C) -> y (N, H', W', C), the mean over each window of kh x kw pixels, where
+// pixels of the padding are zeros. The gradient of a pixel is the sum of dy over the windows that
+// cover it, divided by the size of a window.
 #include "core/autograd.h"
 #include "core/image_ops.h"
 #include "core/ops.h"
@@ -59,7 +59,8 @@ struct PixelRange {
   int64_t row, row_end, column, column_end, width;
 };
 
-/// to (count) = factor * the sum over the range's pixels, row by row. `from` is the image's first.
+/// to (count) = factor * sum over the range's pixels, row by row. `from` is the first pixel of the
+/// image.
 template <class T>
 void write_sum(T* to, const T* from, PixelRange range, int64_t channels, int64_t count,
                float factor) {

@@ -1,5 +1,5 @@
-// avg_pool on CUDA: a thread adds up n channels of the pixels under a window, or of the windows
-// over a pixel, row by row as on the CPU.
+// avg_pool on CUDA: a thread adds up n channels of the pixels under a window (forward) or of the
+// windows over a pixel (backward), row by row as on the CPU.
 #include "core/ops/avg_pool.h"
 #include "core/ops/pool.cuh"
 
@@ -7,7 +7,7 @@ namespace tessera::cuda {
 
 namespace {
 
-/// Forward, `to` are windows and `from` pixels; backward it is the other way round.
+/// In the forward, `to` holds windows and `from` pixels; in the backward, `to` holds pixels.
 template <class T>
 struct PoolSum {
   T* to;

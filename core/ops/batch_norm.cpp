@@ -2,7 +2,7 @@
 // over all R rows of the batch,
 //   y = (x - mean) * rstd * weight + bias + residual,  rstd = 1 / sqrt(variance + epsilon)
 // (Ioffe and Szegedy, arXiv:1502.03167), and with relu y = max(y, 0), in one pass over memory.
-// mean and rstd (C) are kept for the gradient, and with relu y, which says where dy counts.
+// x, mean and rstd (C) are kept for the gradient, and with relu also y: dy counts where y > 0.
 #include <cmath>
 #include <limits>
 
@@ -34,14 +34,16 @@ int64_t check_batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bi
   return rows;
 }
 
-/// What x is normalised with: f32 (C) each. `rows` is 0 where they do not depend on x.
+/// The statistics that x is normalised with, f32 (C) each, computed from `rows` rows. `rows` is 0
+/// for given statistics, which do not depend on x.
 struct Statistics {
   Tensor mean, variance;
   int64_t rows = 0;
 };
 
-/// Those of all parts' rows together: the mean of the means, and the mean of each part's variance
-/// and its mean's squared distance from that.
+/// Turns the statistics of one part into those of all parts together. The mean is the average of
+/// the parts' means; the variance is the average of each part's variance plus the squared distance
+/// of its mean from the common mean.
 void average(const Statistics& own, const BatchParts& parts) {
   const Context context = current_context(own.mean.device());
   const float share = 1.0f / static_cast<float>(parts.count);
@@ -85,7 +87,8 @@ Tensor normalize(const Statistics& statistics, const Tensor& x, const Tensor& we
           sum_gn = sums.flat(rstd.elements(), sums.elements());
           kernels::batch_norm_backward_sums(here, sum_g, sum_gn, dy, y, x, mean, rstd);
         }
-        // Before they are summed over parts: whoever has the parts sums gradients of parameters.
+        // These are written before the sums are summed over parts: the caller, who has the parts,
+        // sums the gradients of parameters.
         if (grads.wanted(1)) kernels::convert(here, grads.destination(1), sum_gn);
         if (grads.wanted(2)) kernels::convert(here, grads.destination(2), sum_g);
         if (of_x && parts.count > 1) parts.sum(sums);
@@ -141,7 +144,7 @@ Tensor batch_norm_with(const Tensor& mean, const Tensor& variance, const Tensor&
 
 namespace tessera::cpu {
 
-/// Workspace: 16 bytes * chunks * width (struct WideRows), of at least one chunk.
+/// Workspace: 16 bytes * max(1, chunks) * width (struct WideRows).
 void batch_norm_statistics(const Context& context, const Tensor& mean, const Tensor& variance,
                            const Tensor& x) {
   const int64_t channels = mean.elements();
@@ -231,7 +234,7 @@ void batch_norm_forward(const Context& context, const Tensor& y, const Tensor& x
 
 namespace {
 
-/// dy where it counts: everywhere, or where y > 0.
+/// g: dy, or if `masked` dy where y > 0 and 0 elsewhere.
 template <class T, bool masked>
 struct Masked {
   const T* dy;
@@ -243,7 +246,7 @@ struct Masked {
   }
 };
 
-/// Calls body(g) with Masked<T, masked>.
+/// Calls body(g) with a Masked, which masks if y is defined.
 template <class T, class Body>
 void visit_masked(const Tensor& dy, const Tensor& y, Body&& body) {
   if (y.defined()) {
@@ -253,7 +256,7 @@ void visit_masked(const Tensor& dy, const Tensor& y, Body&& body) {
   }
 }
 
-/// sum_g (columns) += g, sum_gd += g * (x - centre) over `rows` rows of elements from `first` on.
+/// sum_g (columns) += g, sum_gd += g * (x - centre), over `rows` rows from element `first` on.
 template <class T, class G>
 void add_gradients(float* sum_g, float* sum_gd, const G& g, const T* x, const float* centre,
                    int64_t first, int64_t rows, int64_t columns) {
@@ -278,7 +281,7 @@ void add_gradients(float* sum_g, float* sum_gd, const G& g, const T* x, const fl
 
 }  // namespace
 
-/// Workspace: 8 bytes * chunks * width, of at least one chunk, and 4 * width.
+/// Workspace: 8 bytes * max(1, chunks) * width, and 4 bytes * width.
 void batch_norm_backward_sums(const Context& context, const Tensor& sum_g, const Tensor& sum_gn,
                               const Tensor& dy, const Tensor& y, const Tensor& x,
                               const Tensor& mean, const Tensor& rstd) {

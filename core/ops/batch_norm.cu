@@ -1,10 +1,11 @@
-// batch_norm on CUDA. A block takes a chunk of rows and up to 32 accesses' width of channels; its
-// threads (x, y) stand for n neighbouring channels and for rows, so that what a thread needs of its
-// channels stays in registers.
+// batch_norm on CUDA. A block takes a chunk of rows and up to 32 n channels. Thread (x, y) has n
+// neighbouring channels of rows y, y + Y, ..., so that mean, scale and sums of its channels stay in
+// registers.
 //
 // Sums over rows are made in chunks, whose number depends on R, C and the dtype alone: a thread
-// adds rows y, y + Y, ..., the threads of a block are merged in pairs, and then, by a second
-// kernel, the chunks. Means and variances are merged by Chan's formula: nothing cancels.
+// adds up rows y, y + Y, ... of a chunk, the sums of a block's threads are merged in pairs, and a
+// second kernel merges the chunks. Means and variances are merged by Chan's formula, which avoids
+// cancellation.
 #include <algorithm>
 #include <limits>
 
@@ -16,12 +17,12 @@ namespace tessera::cuda {
 namespace {
 
 constexpr int threads = 256;
-/// Rows that a thread has under way at once.
+/// Rows whose loads a thread has in flight at once.
 constexpr int batch = 4;
 /// Four blocks for each of an H200's 132 multiprocessors.
 constexpr int64_t max_blocks = 528;
 
-/// Which rows and channels are whose.
+/// Divides rows and channels among blocks and threads.
 struct RowGrid {
   RowGrid(int64_t elements, int64_t c, int n) : rows(elements / c), channels(c) {
     while (lanes < warp_size && lanes * n < c) lanes *= 2;
@@ -37,7 +38,7 @@ struct RowGrid {
     return {dim3(across, chunks), dim3(static_cast<unsigned>(lanes), row_threads())};
   }
 
-  /// Of this thread; behind the last where it has none.
+  /// First channel of this thread; `channels` or more if the thread has none.
   template <int n>
   __device__ int64_t first_channel() const {
     return (int64_t{blockIdx.x} * blockDim.x + threadIdx.x) * n;
@@ -45,8 +46,8 @@ struct RowGrid {
   __device__ int64_t rows_of(int64_t chunk) const {
     return std::min(chunk_rows, rows - chunk * chunk_rows);
   }
-  /// Calls body(first, rows) for this thread's rows, `rows` <= batch of them at a time: they begin
-  /// with elements first, first + stride(), ...
+  /// Calls body(first, rows) for this thread's rows, `rows` <= batch of them at a time. These rows
+  /// begin at elements first, first + stride(), ...
   template <class Body>
   __device__ void each_batch(const Body& body) const {
     const int64_t first = int64_t{blockIdx.y} * chunk_rows;
@@ -66,7 +67,7 @@ struct RowGrid {
   int64_t chunk_rows;
 };
 
-/// Of n channels over `count` rows: their mean, and the sum of their squared distances from it.
+/// Mean of n channels over `count` rows, and sum of the squared distances from the mean.
 template <int n>
 struct Moments {
   float count;
@@ -87,7 +88,7 @@ struct Moments {
   }
 };
 
-/// Of n channels over rows: g, and g times the distance of x from its mean.
+/// Sums over rows, for n channels: of g, and of g times the distance of x from its mean.
 template <int n>
 struct Sums {
   Floats<n> g;
@@ -101,8 +102,8 @@ struct Sums {
   }
 };
 
-/// Merges the parts of a block's threads with the same x into that of y = 0, in pairs. The threads
-/// along y are a power of two, and `parts` is shared memory for all of the block.
+/// Merges the parts of a block's threads with equal x, in pairs, into the part of the thread with
+/// y = 0. blockDim.y is a power of two, and `parts` is shared memory with one part for each thread.
 template <class Part>
 __device__ inline void merge_rows(Part& own, Part* parts) {
   const unsigned at = threadIdx.y * blockDim.x + threadIdx.x;
@@ -129,7 +130,7 @@ template <class T>
 struct BackwardSums {
   float* partial;  // (chunks, 2, C): the sums of each chunk
   const T* dy;
-  const T* y;  // null where dy counts everywhere
+  const T* y;  // null without relu, where all of dy counts
   const T* x;
   const float* mean;
 };
@@ -139,7 +140,7 @@ struct Backward {
   T* dx;         // or null
   T* dresidual;  // or null
   const T* dy;
-  const T* y;  // null where dy counts everywhere
+  const T* y;  // null without relu, where all of dy counts
   const T* x;
   const float* mean;
   const float* rstd;
@@ -226,8 +227,8 @@ __global__ void __launch_bounds__(threads)
   });
 }
 
-/// Merges the chunks of this thread's channel: threads along y take chunks y, y + 32, ..., and are
-/// then merged in pairs. Those with y = 0 have the result.
+/// Threads along y in the kernels that merge chunks. Thread y merges chunks y, y + 32, ... of its
+/// channel, and merge_chunks then merges the threads in pairs. Threads with y = 0 get the result.
 constexpr int finish_rows = 32;
 
 template <class Part, class Read>

@@ -1,13 +1,13 @@
 // The launchers of batch normalisation (Ioffe and Szegedy, arXiv:1502.03167) of x (..., C) over all
-// of its R rows. mean, variance, rstd and all sums are f32 (C). Sums over rows are in an order that
-// depends on R and C alone.
+// of its R rows. mean, variance, rstd and all sums are f32 (C). The order of sums over rows depends
+// only on R and C, and on CUDA also on the dtype.
 #pragma once
 
 #include "core/dispatch.h"
 
 namespace tessera {
 
-/// mean = of the rows, variance = the mean of (x - mean)^2 over rows.
+/// mean = mean of x over rows, variance = mean of (x - mean)^2 over rows.
 TESSERA_KERNEL(batch_norm_statistics, const Tensor& mean, const Tensor& variance, const Tensor& x)
 /// rstd = 1 / sqrt(variance + epsilon)
 TESSERA_KERNEL(batch_norm_rstd, const Tensor& rstd, const Tensor& variance, float epsilon)
@@ -21,9 +21,9 @@ TESSERA_KERNEL(batch_norm_forward, const Tensor& y, const Tensor& x, const Tenso
 TESSERA_KERNEL(batch_norm_backward_sums, const Tensor& sum_g, const Tensor& sum_gn,
                const Tensor& dy, const Tensor& y, const Tensor& x, const Tensor& mean,
                const Tensor& rstd)
-/// dx = weight * rstd * (g - sum_g * factor - n * sum_gn * factor), dresidual = g. Either may be
-/// undefined. factor = 1 / the rows that the statistics are of; where they do not depend on x it
-/// is 0, and the sums may be undefined.
+/// dx = weight * rstd * (g - sum_g * factor - n * sum_gn * factor), dresidual = g. dx and dresidual
+/// may be undefined. factor = 1 / number of rows that the statistics were computed from. It is 0
+/// for statistics that do not depend on x; then sum_g and sum_gn may be undefined.
 TESSERA_KERNEL(batch_norm_backward, const Tensor& dx, const Tensor& dresidual, const Tensor& dy,
                const Tensor& y, const Tensor& x, const Tensor& mean, const Tensor& rstd,
                const Tensor& weight, const Tensor& sum_g, const Tensor& sum_gn, float factor)

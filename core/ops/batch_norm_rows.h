@@ -1,4 +1,4 @@
-// The CPU's loops of batch_norm over rows: how rows are seen, and sums over them.
+// The CPU's loops of batch_norm over rows: how rows are grouped, and how sums over them are made.
 #pragma once
 
 #include <algorithm>
@@ -9,9 +9,10 @@
 
 namespace tessera::cpu {
 
-/// How the loops see the rows. Few channels would leave vectors empty, so `fold` rows are taken as
-/// one wide row of fold * C columns; less than `fold` rows are left over. Sums are made in chunks
-/// of wide rows: all of this depends on R and C alone, so that bits do not depend on threads.
+/// How rows are grouped. With few channels a row would not fill vectors, so `fold` rows are treated
+/// as one wide row of fold * C columns; less than `fold` rows are left over. Sums are made in
+/// chunks of wide rows. All of this depends on R and C alone, so that bits do not depend on the
+/// number of threads.
 struct WideRows {
   WideRows(int64_t elements, int64_t c)
       : channels(c),
@@ -27,17 +28,17 @@ struct WideRows {
   int64_t channels;
   int64_t fold;
   int64_t width;
-  int64_t count;
-  int64_t left_over;
-  int64_t chunk_rows;
+  int64_t count;       // wide rows
+  int64_t left_over;   // rows
+  int64_t chunk_rows;  // wide rows in a chunk
   int64_t chunks;
 
-  /// Wide rows of `some` chunks from `chunk` on.
+  /// Number of wide rows in `some` chunks from `chunk` on.
   int64_t rows_of(int64_t chunk, int64_t some) const {
     return std::min(count, (chunk + some) * chunk_rows) - chunk * chunk_rows;
   }
 
-  /// Calls body(first, columns) for each wide row, and for what is left over, in parallel: it is
+  /// Calls body(first, columns) in parallel for each wide row, and once for the rows left over: for
   /// elements [first, first + columns) of x.
   template <class Body>
   void parallel_rows(int64_t cost, Body&& body) const {
@@ -48,7 +49,7 @@ struct WideRows {
     });
   }
 
-  /// Calls body(chunk, first) for each chunk, in parallel, from wide row `first` on.
+  /// Calls body(chunk, first) in parallel for each chunk, which starts at wide row `first`.
   template <class Body>
   void parallel_chunks(int64_t cost, Body&& body) const {
     parallel_ranges(chunks, cost * chunk_rows * width, [&](int64_t begin, int64_t end) {
@@ -57,7 +58,7 @@ struct WideRows {
   }
 };
 
-/// values (width) = of(channel) in every column.
+/// Sets every column of values (width) to of(channel) for the column's channel.
 template <class Of>
 void fill_columns(float* values, const WideRows& wide, Of&& of) {
   for (int64_t first = 0; first < wide.width; first += wide.channels) {
@@ -65,7 +66,7 @@ void fill_columns(float* values, const WideRows& wide, Of&& of) {
   }
 }
 
-/// sum (columns) += value(row, column) over `rows`: four at a time, so that sums are read and
+/// sum (columns) += value(row, column) over `rows` rows, four at a time, so that sums are read and
 /// written less often than values.
 template <class Value>
 void add_rows(float* sum, int64_t rows, int64_t columns, const Value& value) {
@@ -82,7 +83,7 @@ void add_rows(float* sum, int64_t rows, int64_t columns, const Value& value) {
   }
 }
 
-/// Of `rows` rows, column by column: their mean, and the sum of their squared distances from it.
+/// Mean of each column over `rows` rows, and sum of the squared distances from the mean.
 struct Moments {
   float* mean;
   float* squares;
@@ -94,7 +95,7 @@ struct Moments {
     rows = 0;
   }
 
-  /// Makes these those of both sets of rows (Chan, Golub and LeVeque, 1979).
+  /// Merges the moments of other rows into these (Chan, Golub and LeVeque, 1979).
   void merge(const Moments& other, int64_t columns) {
     const auto before = static_cast<float>(rows);
     rows += other.rows;
@@ -107,9 +108,10 @@ struct Moments {
     }
   }
 
-  /// Merges `more` rows of x, block by block. A block fits a near cache and is read twice, for its
-  /// mean and for the distances from that, so that no variance cancels. The mean is summed as
-  /// distances from the first row, which keeps the bits that a sum of large values would lose.
+  /// Merges `more` rows of x, block by block. A block fits into a near cache and is read twice, for
+  /// its mean and then for the squared distances from the mean, so that the variance does not
+  /// suffer from cancellation. The mean is summed as distances from the first row, which keeps bits
+  /// that a sum of large values would lose.
   template <class T>
   void merge_rows(const T* x, int64_t more, int64_t columns, Moments scratch) {
     for (int64_t first = 0; first < more; first += WideRows::block) {
@@ -134,8 +136,9 @@ struct Moments {
   }
 };
 
-/// Calls merge(into, from, some) for pairs of `count` parts, until all are in part 0: `from` has up
-/// to `some` parts by then. Sums of equals lose less to rounding than one long sum.
+/// Calls merge(into, from, some) for pairs of `count` parts until all are merged into part 0. At
+/// each call, `from` already holds up to `some` of the parts. Sums in pairs lose less to rounding
+/// than one long sum.
 template <class Merge>
 void merge_pairs(int64_t count, Merge&& merge) {
   for (int64_t some = 1; some < count; some *= 2) {

@@ -14,8 +14,8 @@ namespace tessera::ops {
 
 namespace {
 
-/// Writes the gradient of an input of the given shape: `slopes` writes products of dy and slopes,
-/// of dy's shape, which are summed where the input was repeated.
+/// Writes the gradient of an input of the given shape. `slopes` writes dy times the slope, in dy's
+/// shape; where the input was repeated, these products are summed.
 template <class Slopes>
 void give_gradient(InputGradients& grads, int input, const Shape& shape, const Tensor& dy,
                    const Slopes& slopes) {
@@ -53,7 +53,7 @@ Tensor record_curved(const char* name, const Tensor& y, const Tensor& a, const T
                      Binary which) {
   const auto backward = [which, a = saved(a), b = saved(b)](const Tensor& dy,
                                                             InputGradients& grads) {
-    // mul's gradient by one input reads the other alone; of the rest both are read.
+    // The gradient of mul by one input reads only the other input. All others read both inputs.
     const bool crossed = which == Binary::mul;
     const InUse in_backward(
         {grads.wanted(1) || !crossed ? &a : nullptr, grads.wanted(0) || !crossed ? &b : nullptr});

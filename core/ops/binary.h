@@ -6,7 +6,8 @@
 
 namespace tessera {
 
-/// y = f(a, b), where y has the shape that both are broadcast to. y may be an input of its shape.
+/// y = f(a, b), where y has the shape that both are broadcast to. y may be one of the inputs if
+/// that has y's shape.
 TESSERA_KERNEL(binary, const Tensor& y, const Tensor& a, const Tensor& b, Binary which)
 /// dx = dy * the slope by input 0 (a) or 1 (b); dx has the shape of dy, to which a and b are
 /// broadcast.

@@ -2,7 +2,7 @@
 // which elements fall into a vector loop's body and which into its remainder never depends on the
 // number of threads.
 //
-// In the loops that use this, `omp simd` says that elements are independent even where a
+// In the loops that use this, `omp simd` promises that elements are independent, also where the
 // destination is one of the sources, which the operations allow.
 #pragma once
 

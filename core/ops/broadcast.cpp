@@ -1,5 +1,5 @@
-// Broadcasting: shapes, walks, and the two kernels that every broadcast operation needs in one
-// direction or the other.
+// Broadcasting: shapes, walks, and the two kernels behind broadcast operations on the CPU: sum_to
+// sums where an input was repeated, and copy_walk repeats.
 #include "core/ops/broadcast.h"
 
 #include <algorithm>
@@ -81,7 +81,7 @@ namespace {
 
 constexpr int64_t columns_at_once = 64;
 
-/// Those dimensions of x that a sum keeps, or those that it adds up; the last one is in neither.
+/// The dimensions of x that a sum keeps, or those that it adds up, without x's last dimension.
 struct Strides {
   std::vector<int64_t> sizes;
   std::vector<int64_t> strides;
@@ -91,7 +91,7 @@ struct Strides {
     for (const int64_t size : sizes) product *= size;
     return product;
   }
-  /// Where element `index` of them begins.
+  /// Offset in x of element `index` of these dimensions.
   int64_t offset(int64_t index) const {
     int64_t result = 0;
     for (size_t dim = sizes.size(); dim-- > 0;) {

@@ -1,6 +1,6 @@
-// The two kernels of broadcasting on CUDA. A sum is taken by one thread where neighbouring elements
-// of x belong to neighbouring sums, else by a block, whose threads take every 256th element and add
-// their sums in a tree: in both cases in an order that the shapes alone decide.
+// The two kernels of broadcasting on CUDA. Where neighbouring elements of x belong to neighbouring
+// sums, one thread computes a sum. Otherwise a block does: each of its threads adds every 256th
+// element, and the threads' sums are added in a tree. Both orders depend on the shapes alone.
 #include "core/ops/broadcast.cuh"
 
 namespace tessera::cuda {
@@ -9,7 +9,7 @@ namespace {
 
 constexpr int threads = 256;
 
-/// Dimensions of x that a sum keeps or adds up, each with its distance in x.
+/// Dimensions of x that a sum keeps or adds up, each with its stride in x.
 struct Dims {
   int rank = 0;
   int64_t count = 1;
@@ -21,7 +21,8 @@ struct Dims {
     strides[static_cast<size_t>(rank++)] = stride;
     count *= size;
   }
-  /// Dimensions are in ascending order of stride: the first one is walked through first.
+  /// Offset of element `index`. Dimensions are in ascending order of stride, and the first one
+  /// varies fastest.
   __device__ int64_t offset(int64_t index) const {
     int64_t result = 0;
     for (int dim = 0; dim < rank; ++dim) {

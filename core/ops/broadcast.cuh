@@ -6,7 +6,7 @@
 
 namespace tessera::cuda {
 
-/// Places of one element in the tensors of a walk.
+/// Offsets of one element in the two tensors of a walk.
 struct WalkPlaces {
   int64_t a;
   int64_t b;
@@ -60,7 +60,7 @@ __global__ void __launch_bounds__(walk_threads)
 
 }  // namespace detail
 
-/// body(element, places) for every element of the walk.
+/// Calls body(element, places) for every element of the walk, on a thread each.
 template <class Body>
 void map_walk(const Context& context, const char* name, const BroadcastWalk& walk, Body body) {
   const int64_t elements = walk.elements();

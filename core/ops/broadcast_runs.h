@@ -10,7 +10,7 @@
 namespace tessera::cpu {
 
 /// Calls body(at, a, b, count) for runs of neighbouring elements [at, at + count) of the walk's
-/// last dimension, whose first has places `a` and `b` in the two tensors.
+/// last dimension. `a` and `b` are the offsets of the run's first element in the two tensors.
 template <class Body>
 void parallel_runs(const BroadcastWalk& walk, int64_t cost_per_element, Body&& body) {
   const auto last = static_cast<size_t>(walk.rank - 1);
@@ -34,8 +34,8 @@ void parallel_runs(const BroadcastWalk& walk, int64_t cost_per_element, Body&& b
   });
 }
 
-/// Calls body(a_step, b_step) with the steps of the walk's last dimension as constants, so that a
-/// loop with them vectorises.
+/// Calls body(a_step, b_step) with the strides of the walk's last dimension as compile-time
+/// constants, so that a loop with them vectorises.
 template <class Body>
 void with_steps(const BroadcastWalk& walk, Body&& body) {
   using Zero = std::integral_constant<int64_t, 0>;

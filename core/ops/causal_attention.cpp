@@ -1,12 +1,13 @@
 // causal_attention: y (B, T, C) from packed qkv (B, T, 3C): for each sequence and head h of H,
 //   y[t] = sum over s <= t of softmax over s (q[t] k[s] / sqrt(D)) v[s],  D = C / H.
 //
-// The T x T scores of a head never exist: tiles of query rows meet blocks of keys, and a running
-// maximum and sum make the softmax exact (Dao et al., arXiv:2205.14135). The forward keeps
-// logsumexp (B, H, T), from which the backward computes the probabilities again.
+// The T x T scores of a head are never stored as a whole: a tile of query rows goes through the
+// keys block by block, and a running maximum and sum make the softmax exact (Dao et al.,
+// arXiv:2205.14135). The forward keeps logsumexp (B, H, T), from which the backward recomputes the
+// probabilities.
 //
-// One thread computes a head, or in the forward a tile, from its first to its last product. So the
-// bits depend neither on the number of threads nor on the other sequences of the batch.
+// One thread computes a tile (forward) or a head (backward) from its first to its last product. So
+// the bits depend neither on the number of threads nor on the other sequences of the batch.
 #include <cmath>
 #include <cstdint>
 
@@ -47,7 +48,7 @@ namespace tessera::cpu {
 
 namespace {
 
-/// q, k and v of a token follow one another.
+/// Sizes and layouts of packed qkv, where each token has its q, then its k, then its v.
 attention::Sizes packed_sizes(const Tensor& qkv, int64_t heads) {
   const int64_t channels = qkv.size(2) / 3;
   const int64_t head = channels / heads;

@@ -1,4 +1,4 @@
-// The launchers of causal_attention, and how it is cut on the CPU. B batch, T tokens, C channels,
+// The launchers of causal_attention, and its tile sizes on the CPU. B batch, T tokens, C channels,
 // H heads.
 #pragma once
 
@@ -8,7 +8,7 @@
 
 namespace tessera {
 
-/// y (B, T, C) from packed qkv (B, T, 3C); logsumexp f32 (B, H, T). No T x T matrix is held.
+/// y (B, T, C) from packed qkv (B, T, 3C); logsumexp f32 (B, H, T). No T x T matrix is stored.
 TESSERA_KERNEL(attention_forward, const Tensor& y, const Tensor& logsumexp, const Tensor& qkv,
                int64_t heads)
 TESSERA_KERNEL(attention_backward, const Tensor& dqkv, const Tensor& dy, const Tensor& y,
@@ -16,8 +16,8 @@ TESSERA_KERNEL(attention_backward, const Tensor& dqkv, const Tensor& dy, const T
 
 namespace cpu {
 
-// A tile of scores and one of their gradients stay in the second-level cache, and products of this
-// size run near the processor's peak.
+// At these sizes a tile of scores and a tile of their gradients stay in the L2 cache, and products
+// run near the processor's peak.
 inline constexpr int64_t attention_tile_rows = 64;    // query rows at a time
 inline constexpr int64_t attention_block_keys = 512;  // keys at a time, a multiple of tile_rows
 

@@ -1,6 +1,6 @@
-// concat and split: parts of a tensor along one dimension. With that dimension in the middle,
-// shapes are (outer, size, inner), and a part's elements are `outer` rows of size * inner
-// neighbours.
+// concat and split: parts of a tensor along one dimension. Shapes are seen as (outer, size, inner),
+// with that dimension in the middle, so that a part is `outer` rows of size * inner contiguous
+// elements.
 #include "core/ops/concat.h"
 
 #include <cstring>
@@ -14,7 +14,7 @@ namespace tessera::ops {
 
 namespace {
 
-/// A dimension of a shape, and how many elements are before and behind it.
+/// A dimension of a shape, and the products of the sizes before it and after it.
 struct Along {
   int dim = 0;  // counted from the first one
   int64_t outer = 1;
@@ -36,7 +36,8 @@ Shape with_size(const Shape& shape, int dim, int64_t size) {
   return result;
 }
 
-/// Copies a part between its own tensor and its place in the whole, which begins with `before`.
+/// Copies a part into its place in the whole (`into_whole`) or back. The place begins at index
+/// `before` of the dimension.
 void copy_part(const Along& at, const Tensor& whole, const Tensor& part, int64_t before,
                bool into_whole) {
   const int64_t whole_row = whole.size(at.dim) * at.inner;

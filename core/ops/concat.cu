@@ -1,4 +1,4 @@
-// The rows of concat and split on CUDA.
+// The copies of concat and split on CUDA, one element a thread.
 #include "core/cuda/kernel.cuh"
 #include "core/ops/concat.h"
 

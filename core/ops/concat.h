@@ -7,8 +7,9 @@
 
 namespace tessera {
 
-/// Rows of the same elements in two tensors: `width` elements each, which begin at `to` and `from`
-/// in the first row and are `to_stride` and `from_stride` elements apart.
+/// Rows to copy from one tensor to another, of `width` elements each. In the destination the first
+/// row begins at element `to` and rows are `to_stride` elements apart; in the source these are
+/// `from` and `from_stride`.
 struct RowCopy {
   int64_t rows = 0;
   int64_t width = 0;
@@ -18,8 +19,8 @@ struct RowCopy {
   int64_t from_stride = 0;
 };
 
-/// Copies rows of x into y; what lies between them in y stays. Both have one dtype, of 2 or 4
-/// bytes.
+/// Copies rows of x into y, and leaves the elements of y between these rows untouched. x and y have
+/// the same dtype, of 2 or 4 bytes.
 TESSERA_KERNEL(copy_rows, const Tensor& y, const Tensor& x, const RowCopy& copy)
 
 }  // namespace tessera

@@ -1,11 +1,11 @@
 // conv2d: y (N, H', W', O) = x (N, H, W, C) convolved with weight (O, C / groups, kh, kw) + bias:
 //   y[n, i, j, o] = bias[o] + sum over c, u, v of
 //     x[n, i stride + u dilation - padding, j stride + v dilation - padding, c] weight[o, c, u, v]
-// where x is zero outside of the image, and c counts the channels of o's group.
+// where x is zero outside of the image, and c runs over the channels of o's group.
 //
-// The gradient of x is the sum over all (i, j, o) that its pixel went into, that of the weight the
-// sum over images and pixels. Neither is computed where it is not wanted: a network's first
-// convolution has no gradient of its x.
+// The gradient of a pixel of x is a sum over all (i, j, o) that the pixel contributes to, and the
+// gradient of the weight a sum over images and pixels. A gradient that is not wanted is not
+// computed: a network's first convolution needs none for its x.
 #include "core/ops/conv2d.h"
 
 #include <algorithm>
@@ -141,8 +141,8 @@ void call_library(const Context& context, const onednn::ConvArgs& args, const Te
                           .workspace = workspace.raw()});
 }
 
-/// Computes one of x, weight and y from the others. What the CPU does not multiply as it is goes
-/// through f32 copies.
+/// Computes one of x, weight and y from the other two. A dtype without fast products on this CPU
+/// goes through f32 copies.
 void convolve(const Context& context, Conv2dPass pass, const Conv2dSizes& sizes, const Tensor& x,
               const Tensor& weight, const Tensor& y, const Tensor& bias = {}) {
   const onednn::ConvArgs args{pass, sizes, y.dtype(), bias.defined()};

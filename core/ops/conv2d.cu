@@ -1,6 +1,6 @@
-// conv2d on CUDA: convolutions by cuDNN, which takes the weight with its channels last; it comes
-// there, and its gradient back, through the workspace. The bias is what y begins with, so that y is
-// rounded once.
+// conv2d on CUDA: convolutions by cuDNN, which takes the weight with its channels last. The weight
+// is transposed into the workspace, and its gradient is transposed back from there. y is filled
+// with the bias first, and the convolution is added to it, so that y is rounded once.
 #include "core/ops/conv2d.h"
 
 #include <algorithm>
@@ -16,7 +16,7 @@ namespace {
 
 constexpr int copy_threads = 256;
 
-/// y (R, C): every row is `row`, `width` elements a thread.
+/// Sets every row of y (R, C) to `row`. A thread writes `width` elements.
 template <class T, int width>
 __global__ void __launch_bounds__(copy_threads)
     repeat_row_kernel(T* y, const T* row, int64_t elements, int64_t columns) {
@@ -42,7 +42,7 @@ void repeat_row(const Context& context, const Tensor& y, const Tensor& row) {
 
 int64_t taps(const Conv2dSizes& sizes) { return sizes.kernel_height * sizes.kernel_width; }
 
-/// Whether (O, C / groups, kh, kw) and (O, kh, kw, C / groups) are the same memory.
+/// True if (O, C / groups, kh, kw) and (O, kh, kw, C / groups) have the same layout in memory.
 bool has_channels_last(const Conv2dSizes& sizes) {
   return taps(sizes) == 1 || sizes.group_channels() == 1;
 }

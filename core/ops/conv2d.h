@@ -1,5 +1,5 @@
-// The launchers of conv2d, its sizes, and what it takes of the workspace, for both devices and for
-// plans of memory. Images are (N, H, W, C): N images of H rows and W columns of pixels, C channels.
+// The launchers of conv2d, its sizes, and the size of its workspace, which plans of memory need.
+// Images are (N, H, W, C): N images of H rows and W columns of pixels, C channels.
 #pragma once
 
 #include <cstdint>
@@ -14,12 +14,13 @@ namespace tessera {
 /// may be undefined.
 TESSERA_KERNEL(conv2d_forward, const Tensor& y, const Tensor& x, const Tensor& weight,
                const Tensor& bias, const Conv2dOptions& options)
-/// Any of dx, dweight, dbias may be undefined; x may where dweight is, and the weight where dx is.
+/// Any of dx, dweight, dbias may be undefined. x may be undefined if dweight is, and weight if dx
+/// is.
 TESSERA_KERNEL(conv2d_backward, const Tensor& dx, const Tensor& dweight, const Tensor& dbias,
                const Tensor& dy, const Tensor& x, const Tensor& weight,
                const Conv2dOptions& options)
 
-/// All that the work of a convolution depends on, but for its dtype.
+/// All parameters of a convolution except for its dtype.
 struct Conv2dSizes {
   int64_t images = 0, height = 0, width = 0, channels = 0;  // of x
   int64_t out_height = 0, out_width = 0, out_channels = 0;  // of y
@@ -35,22 +36,23 @@ struct Conv2dSizes {
   }
 };
 
-/// Of x (N, H, W, C) and weight (O, C / groups, kh, kw). Throws where they do not fit each other or
-/// the options.
+/// The sizes of a convolution of x (N, H, W, C) with weight (O, C / groups, kh, kw). Throws if
+/// these do not fit each other or the options.
 Conv2dSizes conv2d_sizes(const Shape& x, const Shape& weight, const Conv2dOptions& options);
 
-/// What a library is asked for: one of y, dx and dweight.
+/// What a library computes: one of y, dx and dweight.
 enum class Conv2dPass : uint8_t { forward, input_gradient, weight_gradient };
 
-/// What the backward of both devices begins with: the gradient of the bias, which is that of a
-/// linear layer, and that of a weight that no pixel has met. Nothing where no other is wanted or
-/// there is.
+/// The tensors of conv2d_backward, any of which may be undefined as there.
 struct Conv2dDestinations {
   const Tensor &dx, &dweight, &dbias;
 };
 struct Conv2dSources {
   const Tensor &dy, &x, &weight;
 };
+/// The first part of conv2d_backward on both devices. Computes dbias, which is column sums of dy as
+/// in a linear layer, and zeroes dweight if dy is empty. Returns the sizes for the rest of the
+/// backward, or nullopt if nothing is left to compute.
 std::optional<Conv2dSizes> begin_conv2d_backward(const Context& context,
                                                  const Conv2dDestinations& to,
                                                  const Conv2dSources& from,
@@ -63,9 +65,9 @@ struct Conv2dGradients {
   bool bias = false;
 };
 
-// What conv2d_forward and conv2d_backward take of the workspace at most, to the byte, for tensors
-// of that dtype. On the CPU with the calling thread's number of threads; on CUDA the device must be
-// there to be asked.
+// The exact number of bytes of workspace that conv2d_forward and conv2d_backward hold at most, for
+// tensors of the given dtype. On the CPU it depends on the calling thread's number of threads; on
+// CUDA the device must be present, since its library is queried.
 #define TESSERA_CONV2D_WORKSPACE                                                                  \
   int64_t conv2d_forward_workspace(const Context& context, const Conv2dSizes& sizes, DType dtype, \
                                    bool has_bias);                                                \

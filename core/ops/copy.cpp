@@ -1,4 +1,4 @@
-// copy: y = x, equal numbers of elements of one dtype. A launcher without an operation.
+// copy: y = x, equal numbers of elements of one dtype. There is only a launcher, no operation.
 #include <cstring>
 
 #include "core/ops/blocks.h"

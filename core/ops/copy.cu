@@ -9,7 +9,8 @@ void copy(const Context& context, const Tensor& y, const Tensor& x) {
                 "copy: the source is {} {}, expected {} {}", dtype_name(x.dtype()), x.shape(),
                 dtype_name(y.dtype()), y.shape());
   if (x.bytes() == 0 || y.raw() == x.raw()) return;
-  // From pageable host memory the call returns when that has been read, to it when it is written.
+  // With pageable host memory the call returns when the source there has been read, or when the
+  // destination there has been written.
   TESSERA_CUDA(cudaMemcpyAsync(y.raw(), x.raw(), static_cast<size_t>(x.bytes()), cudaMemcpyDefault,
                                stream_of(context)));
 }

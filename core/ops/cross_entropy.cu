@@ -1,10 +1,10 @@
 // cross_entropy on CUDA: one pass over the logits forward, one backward.
 //
-// The forward keeps a running maximum and the sum of exponentials under it (Milakov and Gimelshein,
-// arXiv:1805.02867), for each thread; these are then brought under the row's maximum and added in a
-// fixed order. The bits of a row are a function of its values, dtype and stride. Rows whose stride
-// is not whole accesses are read element by element: neighbouring lanes read neighbouring elements,
-// and the exponentials still take longer than the loads.
+// In the forward each thread keeps a running maximum and the sum of exponentials relative to it
+// (Milakov and Gimelshein, arXiv:1805.02867). The sums are then rescaled to the row's maximum and
+// added in a fixed order. The bits of a row are a function of its values, dtype and stride. Rows
+// whose stride is not a multiple of an access are read element by element: neighbouring lanes read
+// neighbouring elements, and the exponentials still take longer than the loads.
 #include <cmath>
 #include <limits>
 
@@ -18,27 +18,29 @@ namespace tessera::cuda {
 namespace {
 
 constexpr int threads = 256;
-/// Elements that a thread has under way at once: 64 bytes of f32.
+/// Elements that a thread has in flight at once: 64 bytes of f32.
 constexpr int batch = 16;
-/// Longest row that is a warp's; a longer one is a block's.
+/// Longest row that one warp handles; a longer row takes a block.
 constexpr int64_t warp_columns = 1024;
 constexpr int block_threads = 512;
 
-/// exp by way of 2^x, in half the instructions of expf. The product's rounding is a relative error
-/// of |x| 2^-24: large only where the result is next to nothing.
+/// exp(x) as 2^(x log2(e)), in half the instructions of expf. Rounding the product makes a relative
+/// error of |x| 2^-24, which is large only where the result is close to zero.
 __device__ inline float exponential(float x) { return exp2f(x * 1.44269504f); }
 
-/// The target of a row, or column 0 where the target is none: check_targets has reported that.
+/// The target of a row, or column 0 for a target out of range, which check_targets has reported.
 __device__ inline int64_t column_of(int32_t target, int64_t columns) {
   return target >= 0 && target < columns ? target : 0;
 }
 
-/// What a maximum is subtracted as: where all logits so far are -inf, nothing is.
+/// The shift to subtract from logits: their maximum, or 0 where all logits so far are -inf, because
+/// -inf - (-inf) is NaN.
 __device__ inline float finite_shift(float maximum) {
   return maximum == -std::numeric_limits<float>::infinity() ? 0.0f : maximum;
 }
 
-/// The sum of exponentials under their maximum. NaN stays in the sum.
+/// A running maximum, and the sum of exponentials relative to it. A NaN does not enter the maximum,
+/// but makes the sum NaN.
 struct RunningSum {
   float maximum = -std::numeric_limits<float>::infinity();
   float sum = 0;
@@ -54,13 +56,14 @@ struct RunningSum {
   }
 };
 
-/// n elements of x from `first` on, and the next ones `step` further on each; -inf behind the end
-/// of the row, unless the batch is `whole`. What a row has as padding is not read: nobody wrote it.
+/// Loads a batch: n elements of x from `first` on, the next n from first + step on, and so on.
+/// Values past the end of the row become -inf; with `whole` there are none. The padding of a row is
+/// not read, because it may never have been written.
 template <bool whole, int n, bool aligned, class T>
 __device__ inline void load_batch(float (&values)[batch], const T* x, int64_t first, int64_t step,
                                   int64_t columns) {
   constexpr int turns = batch / n;
-  Elements<T, n> loaded[turns];  // all are under way before the first is looked at
+  Elements<T, n> loaded[turns];  // all loads are in flight before the first value is used
   unrolled<turns>([&](int turn) {
     const int64_t at = first + turn * step;
     if (whole || at + n <= columns) {
@@ -130,14 +133,14 @@ struct Backward {
   const float* logsumexp;
   const int32_t* targets;
   float scale;
-  const float* shares;  // that of a row, in place of `scale`; null where all have that
+  const float* shares;  // a factor for each row in place of `scale`, or null
   int64_t rows;
   int64_t columns;
-  int64_t stride;  // of the rows of both
+  int64_t stride;  // of the rows of logits and dlogits
 };
 
-/// A thread's elements of a row, all of which it reads before it writes, so that dlogits may be the
-/// logits. `whole`: none of them is behind the row's end.
+/// Writes the gradient for a thread's elements of a row. The thread reads all of them before it
+/// writes, so that dlogits may be the logits. `whole`: none of them is past the end of the row.
 template <bool whole, int n, bool aligned, class D, class T>
 __device__ inline void write_gradient(const Backward<D, T>& args, int64_t row, int64_t first,
                                       int64_t step) {
@@ -148,7 +151,7 @@ __device__ inline void write_gradient(const Backward<D, T>& args, int64_t row, i
   load_batch<whole, n, aligned>(values, x, first, step, args.columns);
   const float share = args.shares == nullptr ? args.scale : args.shares[row];
   const float factor = *args.dloss * share;
-  const bool zero = args.shares != nullptr && share == 0;  // whatever the logits are
+  const bool zero = args.shares != nullptr && share == 0;  // even if logits are not finite
   const float logsumexp = args.logsumexp[row];
   const int64_t target = column_of(args.targets[row], args.columns);
   unrolled<turns>([&](int turn) {
@@ -169,7 +172,8 @@ __device__ inline void write_gradient(const Backward<D, T>& args, int64_t row, i
   });
 }
 
-/// Threads (x, y) of a block stand for columns and rows, blocks (x, y) for rows and columns.
+/// Within a block, threads along x go over columns and threads along y over rows. In the grid,
+/// blocks along x go over rows and blocks along y over columns.
 template <class D, class T, int n, bool aligned>
 __global__ void __launch_bounds__(threads) cross_entropy_backward_kernel(Backward<D, T> args) {
   constexpr int turns = batch / n;
@@ -195,8 +199,8 @@ __global__ void __launch_bounds__(threads)
 
 }  // namespace
 
-/// Takes no workspace, as all of this file. The host does not wait: it throws at its next
-/// synchronisation with the device.
+/// The host does not wait for the result: it throws at its next synchronisation with the device.
+/// No launcher of this file takes workspace.
 void check_targets(const Context& context, std::string_view operation, const Tensor& targets,
                    int64_t vocabulary) {
   const int64_t count = targets.elements();

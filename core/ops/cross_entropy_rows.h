@@ -1,4 +1,4 @@
-// What cross_entropy with and without weights share: the check of their inputs, and the gradient of
+// Shared by cross_entropy with and without weights: the check of the inputs, and the gradient of
 // one row.
 #pragma once
 
@@ -10,7 +10,7 @@
 
 namespace tessera::ops {
 
-/// Checks logits (..., V) and targets i32 (...), of which there is at least one.
+/// Throws unless logits are (..., V) and targets are i32 (...) with at least one element.
 void check_cross_entropy(const Tensor& logits, const Tensor& targets);
 
 }  // namespace tessera::ops
@@ -21,7 +21,7 @@ namespace tessera::cpu {
 template <class D, class T>
 void cross_entropy_row_gradient(D* out, const T* x, int64_t columns, int32_t target,
                                 float normalizer, float factor) {
-  // First, because the row itself may be overwritten.
+  // Computed before the loop, which may overwrite x[target].
   const float hit = (exp_f32(float(x[target]) - normalizer) - 1.0f) * factor;
 #pragma omp simd
   for (int64_t i = 0; i < columns; ++i) {

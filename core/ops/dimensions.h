@@ -1,4 +1,4 @@
-// How operations take dimensions: counted from the first one, or, negative, from the last.
+// Dimensions as operations take them: counted from the first one, or, if negative, from the last.
 #pragma once
 
 #include <algorithm>
@@ -8,7 +8,8 @@
 
 namespace tessera {
 
-/// `dim` counted from the first dimension. Throws, with the operation's name, where there is none.
+/// `dim` counted from the first dimension. Throws, with the operation's name, if the shape has no
+/// such dimension.
 inline int dimension(const char* name, const Shape& shape, int dim) {
   const int index = dim < 0 ? dim + shape.rank() : dim;
   TESSERA_CHECK(index >= 0 && index < shape.rank(), "{}: there is no dimension {} in shape {}",
@@ -29,7 +30,8 @@ inline std::vector<int> dimensions(const char* name, const Shape& shape,
   return result;
 }
 
-/// A shape whose given dimensions are 1, and the same without them.
+/// The shapes that a reduction over some dimensions leaves: `ones` has these dimensions as 1,
+/// `gone` is without them.
 struct ReducedShapes {
   Shape ones;
   Shape gone;

@@ -1,12 +1,12 @@
 // dropout: x (S, ...) -> y (S, ...): zeroes elements with a probability p and scales the rest by
-// 1 / (1 - p). Dimension 0 is the sample; a scalar is one sample. The gradient is the same launcher
-// with the same arguments: the mask is drawn again, not kept.
+// 1 / (1 - p). Dimension 0 is the sample; a scalar is one sample. The backward calls the same
+// launcher with the same arguments: the mask is drawn again, not kept.
 //
 // Whether an element is kept is a function of (seed, step, sample, layer, element) alone. Elements
 // are drawn four at a time:
 //   key      two words of philox((step, purpose), seed): steps and seeds share no stream
 //   counter  (element / 4, sample, layer low, layer high); word element % 4 of the result decides
-// The counter holds its parts whole, so that within a step no two draws are the same.
+// The counter holds all bits of its parts, so that no counter is used twice within a step.
 #include <cmath>
 
 #include "core/autograd.h"
@@ -34,7 +34,7 @@ Tensor dropout(const Tensor& x, float probability, uint64_t layer) {
       .keep_scale = 1.0f / (1.0f - probability),
       .elements_per_sample = samples == 0 ? 0 : x.elements() / samples,
   };
-  constexpr int64_t limit = int64_t{1} << 32;  // what a word of the counter holds
+  constexpr int64_t limit = int64_t{1} << 32;  // number of values of a word of the counter
   TESSERA_CHECK(args.elements_per_sample / 4 < limit &&
                     args.state.first_sample + samples <= dropout_sample_limit,
                 "dropout: {} elements in each of the samples {} to {}, expected at most 2^34 "
@@ -59,8 +59,9 @@ namespace {
 constexpr int64_t tile = 256;  // elements whose words are drawn together
 constexpr int64_t tile_groups = tile / 4;
 
-/// The words of a tile's elements, from `first_group` on: for each group philox() of core/random.h,
-/// written out round by round over all groups because that vectorises and calls of philox() do not.
+/// Draws the words of a tile's elements, from `first_group` on. This is philox() of core/random.h
+/// for each group, written out round by round over all groups, because that vectorises and calls of
+/// philox() do not.
 void draw_tile(uint32_t* draws, uint32_t first_group, uint32_t sample, uint64_t layer,
                PhiloxKey key) {
   uint32_t c0[tile_groups], c1[tile_groups], c2[tile_groups], c3[tile_groups];

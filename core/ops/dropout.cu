@@ -32,8 +32,9 @@ __device__ inline float drop(float x, uint32_t draw, const DropoutArgs& args) {
   return draw >= args.threshold ? scaled : 0.0f;
 }
 
-/// `tiles` blocks of threads have a sample, a thread its n neighbours. `aligned`: a sample is whole
-/// accesses of n elements. In a graph, whose arguments do not change, `in_graph` is the state.
+/// `tiles` blocks handle a sample, and a thread n neighbouring elements of it. `aligned`: a sample
+/// is a whole number of aligned accesses of n elements. In a CUDA graph, whose kernel arguments
+/// cannot change, the state is read from `in_graph`; it is null elsewhere.
 template <bool aligned, class T>
 __global__ void __launch_bounds__(threads)
     dropout_kernel(T* y, const T* x, unsigned tiles, DropoutArgs args, DropoutDraws state,
@@ -45,7 +46,7 @@ __global__ void __launch_bounds__(threads)
   if (element >= args.elements_per_sample) return;
   if (in_graph != nullptr) state = *in_graph;
   if constexpr (aligned) {
-    // Counted in packs: from an index of elements nvcc 13.0 makes n stores.
+    // The index is computed in packs: from an index in elements nvcc 13.0 makes n stores.
     const int64_t at = (sample * (args.elements_per_sample / n) + pack) * n;
     Floats<n> values = load<n>(x + at);
     const Draws<n> draws(state, args.layer, sample, element);

@@ -8,7 +8,7 @@
 
 namespace tessera {
 
-/// Which elements dropout keeps: those whose 32-bit draw is at least `threshold`.
+/// Dropout keeps the elements whose 32-bit draw is at least `threshold`.
 struct DropoutArgs {
   DropoutState state;
   uint64_t layer = 0;
@@ -16,7 +16,7 @@ struct DropoutArgs {
   float keep_scale = 1;        // 1 / (1 - probability)
   int64_t elements_per_sample = 1;
 };
-/// y = x * keep_scale where kept, 0 elsewhere. Its own backward, with dy for x.
+/// y = x * keep_scale where kept, 0 elsewhere. Also the backward, with dx for y and dy for x.
 TESSERA_KERNEL(dropout, const Tensor& y, const Tensor& x, DropoutArgs args)
 
 }  // namespace tessera

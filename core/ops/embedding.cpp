@@ -1,7 +1,7 @@
 // embedding: tokens i32 (B, T), table (V, C), positions (P, C) with P >= T
 //   -> y (B, T, C):  y[b, t] = table[tokens[b, t]] + positions[t].   R = B T.
-// Without positions tokens have any shape of R elements.
-// The gradient of the table is, for each token, the sum of its rows of dy in order of position.
+// Without positions, tokens may have any shape, with R elements in all.
+// A row of the table's gradient is the sum of the rows of dy at that token's positions, in order.
 #include "core/autograd.h"
 #include "core/ops.h"
 #include "core/ops/embedding.h"
@@ -28,7 +28,7 @@ void check_shapes(const Tensor& tokens, const Tensor& table, const Tensor& posit
 }
 
 void check_range(const Tensor& tokens, int64_t vocabulary) {
-  if (!tokens.device().is_cpu()) return;  // a device's kernel checks, without making the host wait
+  if (!tokens.device().is_cpu()) return;  // on a device the kernel checks: the host need not wait
   const auto values = tokens.values<int32_t>();
   for (size_t i = 0; i < values.size(); ++i) {
     TESSERA_CHECK(0 <= values[i] && values[i] < vocabulary,

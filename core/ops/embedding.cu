@@ -1,5 +1,5 @@
-// embedding on CUDA: y[r] = table[tokens[r]] + positions[r mod T], and its two gradients. That of
-// the table is in embedding.cuh.
+// embedding on CUDA: y[r] = table[tokens[r]] + positions[r mod T], and its two gradients. The
+// gradient of the table is in embedding.cuh.
 #include "core/ops/embedding.h"
 
 #include "core/ops/embedding.cuh"
@@ -20,14 +20,14 @@ struct Lookup {
   T* y;
   const int32_t* tokens;
   const T* table;
-  const T* positions;  // null where there are none
+  const T* positions;  // or null
   int64_t rows;
   int64_t channels;
   int64_t vocabulary;
   int64_t positions_per_row;
 };
 
-/// A row is a warp's.
+/// A warp computes a row of y.
 template <class T, int n, bool aligned>
 __global__ void __launch_bounds__(threads) embedding_kernel(Lookup<T> args, Fault* fault) {
   const WarpOfGrid at;
@@ -54,7 +54,8 @@ __global__ void __launch_bounds__(threads) embedding_kernel(Lookup<T> args, Faul
   }
 }
 
-/// A warp has columns of one position; blocks (x, y) of the grid: positions, columns.
+/// A warp sums columns of one position. In the grid, blocks along x go over positions and blocks
+/// along y over columns.
 template <class T, int n, bool aligned>
 __global__ void __launch_bounds__(threads)
     position_backward_kernel(T* dpositions, const T* dy, int64_t positions, int64_t channels,
@@ -73,7 +74,8 @@ __global__ void __launch_bounds__(threads)
 
 }  // namespace
 
-/// Takes no workspace. A token outside the vocabulary is thrown by the host's next synchronisation.
+/// Takes no workspace. If a token is outside the vocabulary, the host throws at its next
+/// synchronisation with the device.
 void embedding_forward(const Context& context, const Tensor& y, const Tensor& tokens,
                        const Tensor& table, const Tensor& positions, int64_t positions_per_row) {
   if (y.elements() == 0) return;

@@ -1,8 +1,8 @@
 // The gradient of a table of embeddings on CUDA, for embedding and embedding_bag: for each token
-// the fp32 sum of its rows of dy in order of position, which must not depend on who is first. So
+// the fp32 sum of its rows of dy in order of position, whichever thread comes first. To this end
 // positions are sorted by token: a counting sort with integer atomics, which leaves each token's
 // positions in any order, and then a sort of each token's positions. A warp sums the rows of a
-// token, a block those of a frequent one.
+// token, and a block the rows of a frequent token.
 #pragma once
 
 #include <algorithm>
@@ -21,7 +21,8 @@ struct WarpOfGrid {
   int64_t index = int64_t{blockIdx.x} * warps + warp;
 };
 
-/// What is looked up: a token at each position, or at those from the first to the last offset.
+/// The tokens that are looked up: those at all positions or, with offsets, those at the positions
+/// from the first offset up to the last.
 struct Positions {
   const int32_t* tokens;
   int64_t count;
@@ -32,16 +33,18 @@ struct Positions {
 
   __device__ int64_t begin() const { return offsets == nullptr ? 0 : inside(offsets[0]); }
   __device__ int64_t end() const { return offsets == nullptr ? count : inside(offsets[bags]); }
-  /// An offset that is wrong has been reported; it must not lead outside of memory.
+  /// Clamps an offset to the positions. A wrong offset has been reported already, and must not lead
+  /// outside of memory.
   __device__ int64_t inside(int64_t offset) const {
     return std::min(std::max(offset, int64_t{0}), count);
   }
   __device__ bool known(int32_t token) const { return token >= 0 && token < vocabulary; }
 };
 
-// The sort. `ends` (V + 1): first ends[v + 1] is the number of positions of token v, then where
-// they begin in `order`, and when all have been written where they end; ends[0] stays 0. So token v
-// has order[ends[v]] up to order[ends[v + 1]]. Tokens outside the vocabulary are left out.
+// The sort works in `ends` (V + 1). First ends[v + 1] counts the positions of token v. Then it is
+// where they begin in `order`, and it moves to where they end while they are written. ends[0] stays
+// 0. In the end token v has order[ends[v]] up to, but not including, order[ends[v + 1]]. Tokens
+// outside the vocabulary are left out.
 
 static __global__ void __launch_bounds__(threads)
     count_tokens_kernel(int32_t* ends, Positions positions, Fault* fault) {
@@ -55,7 +58,7 @@ static __global__ void __launch_bounds__(threads)
   }
 }
 
-/// The sum of `value` over the threads of the block before the calling one.
+/// The sum of `value` over the threads of the block that come before the calling thread.
 template <int block_threads>
 __device__ inline int32_t sum_before(int32_t value) {
   __shared__ int32_t warp_sums[block_threads / warp_size];
@@ -76,7 +79,8 @@ __device__ inline int32_t sum_before(int32_t value) {
 
 constexpr int scan_threads = 1024;
 
-/// Counts to beginnings, by one block: a thread sums a slice, and goes through it again.
+/// Turns counts into beginnings (an exclusive prefix sum) with one block: a thread sums a slice,
+/// and then goes through it again to write.
 static __global__ void __launch_bounds__(scan_threads)
     scan_counts_kernel(int32_t* counts, int64_t count) {
   const int64_t slice = (count + scan_threads - 1) / scan_threads;
@@ -101,11 +105,11 @@ static __global__ void __launch_bounds__(threads)
   order[atomicAdd(ends + token + 1, 1)] = static_cast<int32_t>(i);
 }
 
-// Up to as many positions are ranked by a warp, each against all others; more are written anew, in
-// order, by a block that goes through all tokens.
+// A token with up to this many positions is sorted by a warp, which ranks each position against all
+// others. With more positions, a block writes them anew, in order, by going through all tokens.
 constexpr int rank_positions = 256;
 
-/// Writes the positions of `token`, in order, to `order`.
+/// Writes the positions of `token`, in order, to `order`. All threads of the block take part.
 __device__ inline void collect_positions(int32_t* order, const Positions& positions,
                                          int64_t token) {
   const int64_t rows = positions.end() - positions.begin();
@@ -148,7 +152,8 @@ static __global__ void __launch_bounds__(threads)
   }
 }
 
-/// Sorts positions by token into `order` (at least as many); `ends` (V + 1) as above.
+/// Sorts positions by token into `order`, which has room for positions.count; `ends` (V + 1) as
+/// above.
 inline void sort_by_token(const Context& context, const Tensor& order, const Tensor& ends,
                           const Positions& positions) {
   constexpr const char* name = "embedding_backward";
@@ -164,12 +169,12 @@ inline void sort_by_token(const Context& context, const Tensor& order, const Ten
          sorted, last, positions);
 }
 
-/// sum += weight_of(0) row_of(0), weight_of(1) row_of(1), ... of matrix x from column `column` on,
-/// in this order.
+/// For i = 0, 1, ..., in this order: sum += weight_of(i) * row row_of(i) of matrix x, for n columns
+/// from `column` on.
 template <bool aligned, int n, class T, class RowOf, class WeightOf>
 __device__ inline void sum_rows(Floats<n>& sum, const T* x, int64_t channels, int64_t column,
                                 int64_t rows, const RowOf& row_of, const WeightOf& weight_of) {
-  constexpr int at_once = 8;  // loads under way
+  constexpr int at_once = 8;  // loads in flight
   for (int64_t first = 0; first < rows; first += at_once) {
     Elements<T, n> loaded[at_once];
     unrolled<at_once>([&](int k) {
@@ -191,17 +196,17 @@ struct TableGradient {
   const T* dy;
   const int32_t* order;
   const int32_t* ends;
-  const float* weights;  // as many as there are in `order`; null where all are 1
+  const float* weights;  // indexed by the values of `order`; null where all are 1
   int64_t vocabulary;
   int64_t channels;
   bool accumulate;
-  int64_t per_row;      // how many neighbouring places share a row of dy
-  const int32_t* rows;  // or the row of dy of each place, where it is not null
+  int64_t per_row;      // number of neighbouring places that share a row of dy
+  const int32_t* rows;  // if not null, the row of dy of each place instead
   int64_t row_count;    // of dy
 
   __device__ int64_t row_of(int64_t place) const {
     if (rows == nullptr) return per_row == 1 ? place : place / per_row;
-    // A row that is wrong has been reported; it must not lead outside of memory.
+    // A wrong row has been reported already, and must not lead outside of memory.
     const int32_t row = rows[place];
     return row >= 0 && row < row_count ? row : 0;
   }
@@ -211,12 +216,12 @@ struct TableGradient {
   }
 };
 
-// A token with more rows is summed by a block, which has as many of them under way: a warp alone
-// would wait for memory once for every 8.
+// A token with more rows than this is summed by a block, which has this many rows in flight: a warp
+// alone would wait for memory once for every 8 rows.
 constexpr int block_rows = 64;
 
-/// The sums of columns [column, column + warp_size * n) of one token by a whole block: warps load
-/// rows side by side into shared memory, and each thread goes down one column.
+/// Sums columns [column, column + warp_size * n) of one token with a whole block: each warp loads
+/// other rows into shared memory, and then each thread sums one column.
 template <bool aligned, int n, class T, bool weighted>
 __device__ inline void sum_frequent_token(const TableGradient<T, weighted>& args, int64_t token,
                                           int64_t column) {
@@ -250,7 +255,8 @@ __device__ inline void sum_frequent_token(const TableGradient<T, weighted>& args
   *to = rounded<T>(args.accumulate ? float(*to) + sum : sum);
 }
 
-/// Threads of a warp: columns of one token. Blocks (x, y) of the grid: tokens, columns.
+/// The threads of a warp have columns of one token. In the grid, blocks along x go over tokens and
+/// blocks along y over columns.
 template <class T, bool weighted, int n, bool aligned>
 __global__ void __launch_bounds__(threads)
     embedding_backward_kernel(TableGradient<T, weighted> args) {
@@ -261,7 +267,7 @@ __global__ void __launch_bounds__(threads)
     const int64_t begin = args.ends[at.index];
     const int64_t count = args.ends[at.index + 1] - begin;
     T* to = args.dtable + at.index * args.channels + column;
-    // What is added to stays as it is where there is nothing to add.
+    // When accumulating, rows without tokens are left untouched.
     if (count <= block_rows && !(args.accumulate && count == 0)) {
       Floats<n> sum = {};
       sum_rows<aligned>(sum, args.dy, args.channels, column, count,
@@ -283,16 +289,18 @@ __global__ void __launch_bounds__(threads)
   }
 }
 
-/// Positions, or the rows of dy in their place, by token; and what each of them is multiplied by.
+/// Positions sorted by token, with the weight and the row of dy of each. `order` may hold rows of
+/// dy in place of positions.
 struct Sorted {
   Tensor order;
   Tensor ends;
   Tensor weights;       // f32, or undefined
-  int64_t per_row = 1;  // neighbouring positions that share a row of dy
-  Tensor rows = {};     // i32: or the row of dy of each position
+  int64_t per_row = 1;  // number of neighbouring positions that share a row of dy
+  Tensor rows = {};     // i32; if defined, the row of dy of each position instead
 };
 
-/// dtable (V, C) = per token the sum of its rows; added to dtable if accumulate.
+/// dtable (V, C) = for each token the sum of its weighted rows of dy; added to dtable if
+/// `accumulate`.
 template <bool weighted>
 void sum_by_token(const Context& context, const char* name, const Tensor& dtable, const Tensor& dy,
                   const Sorted& sorted, bool accumulate) {

@@ -1,7 +1,7 @@
 // embedding_bag: indices i32 (L), offsets i32 (B + 1), table (V, C), scale f32 (B) -> y (B, C):
 //   y[b] = scale[b] * sum over p in [offsets[b], offsets[b + 1]) of table[indices[p]].
-// The gradient of the table is, for each token, the sum of scale[b] dy[b] over its positions, in
-// order. No row of a position is ever held: there are B rows of y, not L.
+// A row of the table's gradient is the sum of scale[b] dy[b] over that token's positions, in order.
+// The L rows that are looked up are never stored, only the B rows of y.
 #include "core/ops/embedding_bag.h"
 
 #include "core/autograd.h"
@@ -33,7 +33,7 @@ void check_shapes(const Bags& bags, const Tensor& table) {
 }
 
 void check_range(const Bags& bags, int64_t vocabulary) {
-  if (!bags.indices.device().is_cpu()) return;  // the device's kernel checks, as embedding's does
+  if (!bags.indices.device().is_cpu()) return;  // on a device the kernel checks, as for embedding
   const auto offsets = bags.offsets.values<int32_t>();
   const auto indices = bags.indices.values<int32_t>();
   const auto length = static_cast<int64_t>(indices.size());

@@ -46,7 +46,8 @@ __global__ void __launch_bounds__(threads) check_bags_kernel(Positions positions
   }
 }
 
-/// Threads of a warp: columns of one bag. Blocks (x, y) of the grid: bags, columns.
+/// The threads of a warp have columns of one bag. In the grid, blocks along x go over bags and
+/// blocks along y over columns.
 template <class T, int n, bool aligned>
 __global__ void __launch_bounds__(threads)
     embedding_bag_kernel(T* y, const T* table, const float* scale, Positions positions,
@@ -70,7 +71,7 @@ __global__ void __launch_bounds__(threads)
   store_elements<aligned>(y + at.index * channels + column, sum);
 }
 
-/// Replaces each of the sorted positions, of which there are *count, by its bag.
+/// Replaces each of the *count sorted positions by its bag.
 __global__ void __launch_bounds__(threads)
     positions_to_bags_kernel(int32_t* order, const int32_t* count, Positions positions) {
   const int64_t i = int64_t{blockIdx.x} * threads + threadIdx.x;
@@ -91,7 +92,8 @@ __global__ void __launch_bounds__(threads)
 
 }  // namespace
 
-/// Takes no workspace. A wrong offset or token is thrown by the host's next synchronisation.
+/// Takes no workspace. If an offset or a token is wrong, the host throws at its next
+/// synchronisation with the device.
 void embedding_bag_forward(const Context& context, const Tensor& y, const Bags& bags,
                            const Tensor& table) {
   const int64_t channels = table.size(1);

@@ -7,15 +7,16 @@ namespace tessera {
 
 /// Bag b has positions [offsets[b], offsets[b + 1]) of indices, and factor scale[b].
 struct Bags {
-  Tensor indices;  // i32 (L); read from the first offset to the last
+  Tensor indices;  // i32 (L); only those from the first offset up to the last are read
   Tensor offsets;  // i32 (B + 1)
   Tensor scale;    // f32 (B), or undefined
 };
 
-/// y (B, C) = scale[b] times the fp32 sum of the bag's rows of table (V, C), in order.
+/// y (B, C): y[b] = scale[b] times the fp32 sum of bag b's rows of table (V, C), in order.
 TESSERA_KERNEL(embedding_bag_forward, const Tensor& y, const Bags& bags, const Tensor& table)
-/// dtable (V, C) = per token the fp32 sum over its positions, in order, of scale[b] dy[b] of their
-/// bags; added to dtable if accumulate. Workspace: 4 bytes * (V + 1 + L).
+/// dtable (V, C) = for each token the fp32 sum over its positions, in order, of scale[b] dy[b],
+/// where b is the bag of a position; added to dtable if `accumulate`. Workspace:
+/// 4 bytes * (V + 1 + L).
 TESSERA_KERNEL(embedding_bag_backward, const Tensor& dtable, const Tensor& dy, const Bags& bags,
                bool accumulate)
 

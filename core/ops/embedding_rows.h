@@ -1,5 +1,5 @@
-// What embedding and embedding_bag share on the CPU: sums of rows, positions sorted by token, and
-// from both the gradient of the table.
+// Shared by embedding and embedding_bag on the CPU: sums of rows, positions sorted by token, and
+// the gradient of the table, which uses both.
 #pragma once
 
 #include <algorithm>
@@ -11,21 +11,21 @@
 
 namespace tessera::cpu {
 
-/// A row of a matrix, and what it is multiplied by.
+/// The index of a row of a matrix, and the weight that multiplies the row.
 struct WeightedRow {
   int64_t index;
   float weight = 1.0f;
 };
 
-/// How many rows are added up, and of how many row_of knows: those that others will add up next
-/// are then asked for too.
+/// The number of rows to add up, and the number of rows that row_of may be called for. The rows
+/// after the `added` ones belong to the next sums, and are prefetched too.
 struct RowCount {
   int64_t added;
   int64_t known;
 };
 
-/// Rows lie anywhere, so the processor cannot guess the next one: it is asked for while so many
-/// before it are used.
+/// A row is prefetched this many rows before it is used: rows lie anywhere in the table, so the
+/// processor cannot predict the next one.
 constexpr int64_t rows_ahead = 8;
 
 template <class T>
@@ -34,7 +34,8 @@ void prefetch_row(const T* row, int64_t columns) {
   for (int64_t c = 0; c < columns; c += line) __builtin_prefetch(row + c);
 }
 
-/// sum[c] += the elements [first, first + count) of the rows, in order.
+/// sum[c] += element c of each row times its weight, for c < count, row by row in order. `fixed` is
+/// `count` as a compile-time constant, or 0.
 template <int64_t fixed, class T, class RowOf>
 void add_rows(float* sum, const T* from, int64_t channels, RowCount rows, const RowOf& row_of,
               int64_t count) {
@@ -51,11 +52,12 @@ void add_rows(float* sum, const T* from, int64_t channels, RowCount rows, const 
   }
 }
 
-/// Adds the rows row_of(0), row_of(1), ... of `from` up, in this order and in fp32, and calls
+/// Adds up the rows row_of(0), row_of(1), ... of `from`, in this order and in fp32, and calls
 /// write(sum, first, count) with the sums of columns [first, first + count).
 template <class T, class RowOf, class Write>
 void sum_rows(const T* from, int64_t channels, RowCount rows, RowOf&& row_of, Write&& write) {
-  // Columns at once: few enough for registers, or, of wide rows, a buffer in the nearest cache.
+  // Columns at a time: sums of narrow rows fit into registers, those of wide rows into the L1
+  // cache.
   constexpr int64_t narrow = 64;
   constexpr int64_t wide = 256;
   const int64_t tile = channels <= 2 * narrow ? narrow : wide;
@@ -74,11 +76,12 @@ void sum_rows(const T* from, int64_t channels, RowCount rows, RowOf&& row_of, Wr
   }
 }
 
-/// Splits `count` segments into one contiguous range a thread: body(begin, end). Segment i has
-/// start[i + 1] - start[i] rows to read, at `cost_per_row`, and one to write.
+/// Splits `count` segments into one contiguous range a thread, of about equal work, and calls
+/// body(begin, end) for each. Segment i has start[i + 1] - start[i] rows to read, at
+/// `cost_per_row`, and one to write.
 template <class Body>
 void parallel_segments(const int32_t* start, int64_t count, int64_t cost_per_row, Body&& body) {
-  // The first segment such that those before it are `done` rows of work.
+  // The first segment with at least `done` rows of work before it.
   const auto segment_after = [&](int64_t done) {
     int64_t low = 0;
     int64_t high = count;
@@ -98,14 +101,15 @@ void parallel_segments(const int32_t* start, int64_t count, int64_t cost_per_row
   });
 }
 
-/// The rows of dy of each token, in order: token v has order[start[v]] up to order[start[v + 1]].
+/// The rows of dy of each token, in order: token v has order[start[v]] up to, but not including,
+/// order[start[v + 1]].
 struct TokenOrder {
   Tensor start;  // i32 (V + 1)
   Tensor order;  // i32, one for each position
 };
 
 /// A counting sort by token. `for_each(body)` calls body(token, row) for every position, in order;
-/// it is called twice. There are at most `positions`, which is what workspace is taken for.
+/// it is called twice. Workspace is taken for `positions`, the largest possible number of these.
 template <class ForEach>
 TokenOrder sort_by_token(const Context& context, int64_t positions, int64_t vocabulary,
                          ForEach&& for_each) {
@@ -123,8 +127,8 @@ TokenOrder sort_by_token(const Context& context, int64_t positions, int64_t voca
   return result;
 }
 
-/// dtable (V, C) = per token the sum of its rows of dy, row r times weight_of(r), in order and in
-/// fp32; added to dtable if accumulate.
+/// dtable (V, C) = for each token the fp32 sum of its rows of dy, in order, with row r multiplied
+/// by weight_of(r); added to dtable if `accumulate`.
 template <class WeightOf>
 void sum_by_token(const Tensor& dtable, const Tensor& dy, const TokenOrder& sorted, bool accumulate,
                   WeightOf&& weight_of) {
@@ -137,7 +141,7 @@ void sum_by_token(const Tensor& dtable, const Tensor& dy, const TokenOrder& sort
     parallel_segments(start, dtable.size(0), channels, [&](int64_t begin, int64_t end) {
       for (int64_t v = begin; v < end; ++v) {
         const int32_t count = start[v + 1] - start[v];
-        if (count == 0 && accumulate) continue;
+        if (count == 0 && accumulate) continue;  // rows without tokens are left untouched
         const int32_t* order = all + start[v];
         T* out = table + v * channels;
         const auto write = [=](const float* sum, int64_t first, int64_t columns) {

@@ -1,9 +1,9 @@
-// The table of elementwise expressions: what is computed in f32 for one element, and the slopes
-// that backward multiplies the gradient with. The loops of unary.cpp and binary.cpp and the kernels
-// of unary.cu and binary.cu are written once and take any of them, so that a new expression is a
-// struct here, a line of its list, and a line in core/ops.h.
+// The table of elementwise expressions: the value in f32 for one element, and the slopes by which
+// backward multiplies the gradient. The loops of unary.cpp and binary.cpp and the kernels of
+// unary.cu and binary.cu are written once for all expressions, so that a new expression is a line
+// of a list here, and a line each in core/ops.h and in unary.cpp or binary.cpp.
 //
-// M is the device's mathematics: exp, log, tanh, sqrt, pow.
+// M has the device's functions exp, log, tanh, sqrt and pow.
 #pragma once
 
 #include <cmath>
@@ -19,7 +19,7 @@
 
 namespace tessera {
 
-/// What an expression has besides its elements: a number to add, an exponent, two bounds.
+/// The scalar arguments of an expression: a number to add, an exponent, or two bounds.
 struct Scalars {
   float first = 0;
   float second = 0;
@@ -27,9 +27,10 @@ struct Scalars {
 
 // clang-format off
 
-// y = f(x), with what backward keeps, the value, and the slope as a function of what is kept, k:
-// nothing, the input, or the output. `c` are the Scalars. NaN is handed on. Slopes at corners are
-// PyTorch's, but for clamp's at its bounds: one, as in PyTorch 1.13, where 2.15 has zero.
+// y = f(x). The columns: the name, what backward keeps (nothing, the input or the output), the
+// value, and the slope as a function of the kept number, k. `c` are the Scalars. A NaN in x gives a
+// NaN in y. Slopes at corners are PyTorch's, except for that of clamp at its bounds: it is one, as
+// in PyTorch 1.13, while PyTorch 2.15 has zero.
 #define TESSERA_UNARY_EXPRESSIONS(X)                                                            \
   X(neg,        nothing, -x,                             -1.0f)                                 \
   X(exp,        output,  M::exp(x),                      k)                                     \
@@ -47,9 +48,9 @@ struct Scalars {
   X(pow,        input,   M::pow(x, c.first),             power_slope<M>(k, c.first))            \
   X(clamp,      input,   clamped(x, c.first, c.second),  k < c.first || k > c.second ? 0.0f : 1.0f)
 
-// y = f(a, b), broadcast against each other, with the slopes by a and by b. Where these are
-// constants (`linear`) backward reads no input, and where they are zero (`flat`) there is no
-// backward.
+// y = f(a, b), with a and b broadcast against each other. The columns: the name, the kind, the
+// value, and the slopes by a and by b. Where the slopes are constants (`linear`), backward reads no
+// input; where they are zero (`flat`), there is no backward.
 //
 // bce_with_logits of a logit a and a target b in [0, 1] is
 // -(b log(sigmoid(a)) + (1 - b) log(1 - sigmoid(a))), without an exponential that overflows.
@@ -90,8 +91,8 @@ TESSERA_BOTH inline float silu_slope(float x) {
   return s * (1 + x * (1 - s));
 }
 
-/// log(1 + exp(x)) - less. What 1 + exp(-|x|) has rounded away is put back (Kahan's way), so that
-/// small results are exact too.
+/// log(1 + exp(x)) - less. The rounding error of 1 + exp(-|x|) is corrected as in Kahan's log1p, so
+/// that small results are accurate too.
 template <class M>
 TESSERA_BOTH inline float log_one_plus_exp(float x, float less) {
   const float small = M::exp(x < 0 ? x : -x);
@@ -109,7 +110,7 @@ TESSERA_BOTH inline float clamped(float x, float low, float high) {
   return x < low ? low : x > high ? high : x;
 }
 
-/// The slope of the larger of a and b by a. Equal inputs take half each.
+/// The slope of max(a, b) by a. Equal inputs get half each.
 TESSERA_BOTH inline float share_of_larger(float a, float b) {
   return a > b ? 1.0f : a == b ? 0.5f : 0.0f;
 }
@@ -153,7 +154,7 @@ TESSERA_BINARY_EXPRESSIONS(TESSERA_BINARY_STRUCT)
 
 }  // namespace expressions
 
-/// body.operator()<Expression>(name)
+/// Calls body.template operator()<Expression>(name) for the expression that `which` names.
 template <class Body>
 void visit_unary(Unary which, Body&& body) {
   switch (which) {

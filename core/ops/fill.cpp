@@ -1,4 +1,4 @@
-// fill: every element of y becomes the value. A launcher without an operation.
+// fill: sets every element of y to a value. There is only a launcher, no operation.
 #include "core/ops/blocks.h"
 #include "core/ops/fill.h"
 

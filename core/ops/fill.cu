@@ -1,4 +1,4 @@
-// fill on CUDA: every element of y becomes the value.
+// fill on CUDA: sets every element of y to a value.
 #include "core/cuda/elementwise.cuh"
 #include "core/ops/fill.h"
 

@@ -1,5 +1,6 @@
 // flatten: (N, H, W, C) -> (N, C * H * W) in torch's order, channel by channel: a transposition of
-// each image's (H * W, C). Where an image has one pixel or one channel that changes nothing.
+// each image's (H * W, C). With one pixel or one channel the order of elements stays, so a reshape
+// is enough.
 #include "core/image_ops.h"
 #include "core/ops.h"
 

@@ -1,10 +1,11 @@
-// index_select, gather and scatter_add: along one dimension, by index. Shapes are seen as
-// (outer, size, inner) with that dimension in the middle:
+// index_select, gather and scatter_add: elements along one dimension are picked, or added to, by
+// index. Shapes are seen as (outer, size, inner) with that dimension in the middle:
 //   index_select   y[o, j, i] = x[o, index[j], i]
 //   gather         y[o, j, i] = x[o, index[o, j, i], i]
 //   scatter_add    y = x, and y[o, index[o, j, i], i] += source[o, j, i] for j = 0, 1, ...
-// What is added to an element lies in one line (o, :, i), which one thread walks through in order:
-// so no sum depends on who is first. The gradient of picking is adding, and the other way round.
+// All terms of a sum lie in one line (o, :, i) of the source, which one thread goes through in
+// order, so no sum depends on which thread comes first. The gradient of gather is scatter_add, and
+// that of scatter_add is gather.
 #include "core/ops/gather.h"
 
 #include <algorithm>
@@ -33,7 +34,7 @@ const char* name_of(Picking picking) {
   return "";
 }
 
-/// Where `dim` is counted from the first dimension.
+/// The lines of `shape` along `dim`, which is counted from the first dimension.
 Lines lines_of(Picking picking, const Shape& shape, int dim, int64_t count) {
   Lines lines{.picking = picking,
               .size = shape[dim],
@@ -44,7 +45,7 @@ Lines lines_of(Picking picking, const Shape& shape, int dim, int64_t count) {
   return lines;
 }
 
-/// For an index, or a source, of the shape of x but for one dimension.
+/// Throws unless an index has the shape of x in all dimensions but `dim`.
 void check_shape(Picking picking, const char* what, const Shape& shape, const Shape& x, int dim) {
   bool fits = shape.rank() == x.rank();
   for (int d = 0; fits && d < x.rank(); ++d) fits = d == dim || shape[d] == x[d];
@@ -56,7 +57,7 @@ void check_index(const Tensor& index, const Lines& lines) {
   const char* name = name_of(lines.picking);
   TESSERA_CHECK(index.dtype() == DType::i32, "{}: index has dtype {}, expected i32", name,
                 dtype_name(index.dtype()));
-  if (!index.device().is_cpu()) return;  // the device's kernel checks, without a wait
+  if (!index.device().is_cpu()) return;  // on a device the kernel checks, without a wait
   const auto values = index.values<int32_t>();
   for (size_t i = 0; i < values.size(); ++i) {
     TESSERA_CHECK(0 <= values[i] && values[i] < lines.size,
@@ -64,7 +65,8 @@ void check_index(const Tensor& index, const Lines& lines) {
   }
 }
 
-/// sum, and the elements of `source` where they belong: rounded once where sum is not f32.
+/// Adds the elements of `source` by index, in f32, to the values that begin(context, wide) writes,
+/// and leaves the result in `sum`, rounded once if that is not f32.
 template <class Begin>
 void scatter(const Tensor& sum, const Tensor& source, const Tensor& index, const Lines& lines,
              const Begin& begin) {
@@ -76,10 +78,11 @@ void scatter(const Tensor& sum, const Tensor& source, const Tensor& index, const
   if (separate) kernels::convert(context, sum, wide);
 }
 
-/// dx of y = x picked by index.
+/// dx, where y was picked from x by index.
 void picked_gradient(const Tensor& dx, const Tensor& dy, const Tensor& index, const Lines& lines) {
   if (lines.outer == 1 && (lines.shared || lines.inner == 1)) {
-    // Rows of a matrix are picked, as from a table. Few lines would keep few threads busy.
+    // Rows of a matrix were picked, as from an embedding's table. Its kernel keeps more threads
+    // busy than scatter, which has one thread for each of a few lines.
     return kernels::embedding_backward(
         current_context(dx.device()), dx.view({lines.size, lines.inner}),
         dy.view({lines.count, lines.inner}), index.view({lines.count}), false);

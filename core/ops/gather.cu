@@ -26,7 +26,8 @@ struct IndexedLines {
   FaultKind kind;
   Fault* fault;
 
-  /// That of `element` of (outer, count, inner); -1 where it is out of range.
+  /// The index for `element` of (outer, count, inner), or -1 if it is out of range, which is
+  /// reported.
   __device__ int64_t picked(int64_t element) const {
     const int64_t at = lines.shared ? element / lines.inner % lines.count : element;
     const int32_t found = index[at];
@@ -40,7 +41,7 @@ IndexedLines indexed(const Context& context, const Lines& lines, const Tensor& i
   return {lines, index.data<int32_t>(), fault_of(lines.picking), device_fault(context)};
 }
 
-/// A thread has an element of y.
+/// One thread for each element of y.
 template <class T>
 __global__ void __launch_bounds__(threads) gather_kernel(T* y, const T* x, IndexedLines args) {
   const auto& lines = args.lines;
@@ -52,7 +53,7 @@ __global__ void __launch_bounds__(threads) gather_kernel(T* y, const T* x, Index
   y[element] = picked < 0 ? T(0.0f) : x[from];
 }
 
-/// A thread has a line (o, :, i), and adds in its order.
+/// One thread for each line (o, :, i), which adds the line's elements in order.
 template <class T>
 __global__ void __launch_bounds__(threads)
     scatter_kernel(float* sum, const T* source, IndexedLines args) {
@@ -72,7 +73,8 @@ __global__ void __launch_bounds__(threads)
 
 }  // namespace
 
-/// Takes no workspace. A wrong index is thrown by the host's next synchronisation.
+/// Takes no workspace. If an index is wrong, the host throws at its next synchronisation with the
+/// device.
 void gather_lines(const Context& context, const Tensor& y, const Tensor& x, const Tensor& index,
                   const Lines& lines) {
   if (y.elements() == 0) return;
@@ -82,7 +84,8 @@ void gather_lines(const Context& context, const Tensor& y, const Tensor& x, cons
   });
 }
 
-/// Takes no workspace. A wrong index is thrown by the host's next synchronisation.
+/// Takes no workspace. If an index is wrong, the host throws at its next synchronisation with the
+/// device.
 void scatter_lines(const Context& context, const Tensor& sum, const Tensor& source,
                    const Tensor& index, const Lines& lines) {
   if (source.elements() == 0) return;

@@ -9,10 +9,10 @@ namespace tessera {
 
 enum class Picking { index_select, gather, scatter_add };
 
-/// A tensor seen as (outer, size, inner), with the dimension that is indexed in the middle, and
-/// what is picked from it, or added to it, as (outer, count, inner).
+/// A tensor seen as (outer, size, inner), with the dimension that is indexed in the middle. The
+/// elements that are picked from it, or added to it, are (outer, count, inner).
 struct Lines {
-  Picking picking;  // whose index it is, for errors
+  Picking picking;  // the operation, for error messages
   int64_t outer = 1;
   int64_t size = 0;
   int64_t inner = 1;

@@ -1,10 +1,10 @@
-// GELU in its tanh form: its launchers, and for the loops of gelu.cpp and of fused operations the
-// function and its derivative.
+// GELU in its tanh form: its launchers, and the function and its derivative for the CPU loops of
+// gelu.cpp and of fused operations.
 //
 //   gelu(x) = x/2 (1 + tanh(u)) = x sigmoid(2u),  u = sqrt(2/pi) (x + 0.044715 x^3)
 //
-// The sigmoid is what is computed: it costs one exp, and it keeps the small values of the negative
-// tail, which 1 + tanh(u) rounds away.
+// The sigmoid form is computed: it costs one exp, and it keeps the small values of the negative
+// tail, which 1 + tanh(u) would round away.
 #pragma once
 
 #include "core/cpu/vector_math.h"

@@ -1,12 +1,12 @@
-// The launchers of what label smoothing adds to cross_entropy.
+// The launchers of the terms that label smoothing adds to cross_entropy.
 #pragma once
 
 #include "core/dispatch.h"
 
 namespace tessera {
 
-/// What label smoothing adds to cross-entropy: losses[r] += smoothing * (logits[r][target] -
-/// mean(logits[r])); losses f32 (R), logits (R, V), targets i32 (R).
+/// losses[r] += smoothing * (logits[r][target] - mean(logits[r])); losses f32 (R), logits (R, V),
+/// targets i32 (R).
 TESSERA_KERNEL(label_smoothing_forward, const Tensor& losses, const Tensor& logits,
                const Tensor& targets, float smoothing)
 /// dlogits[r] += (onehot(target) - 1 / V) * smoothing * scale * dloss[0]; dlogits f32 (R, V).

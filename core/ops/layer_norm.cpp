@@ -110,12 +110,12 @@ void add_parameter_gradients_row(float* dweight, float* dbias, const T* dy, cons
   }
 }
 
-/// The sums over rows are made in chunks whose number depends on the rows alone, and the chunks are
-/// then added in order: the same bits for any number of threads.
+/// The sums over rows are made in chunks, whose number depends only on the number of rows, and the
+/// chunks are then added in order, so that the bits are the same for any number of threads.
 constexpr int64_t max_chunks = 32;
 constexpr int64_t min_chunk_rows = 16;
 
-/// Adds the chunks of `partial` (chunks, 2, C) up and writes dweight and dbias, where defined.
+/// Adds up the chunks of `partial` (chunks, 2, C) and writes dweight and dbias, where defined.
 template <class T>
 void write_parameter_gradients(const Tensor& dweight, const Tensor& dbias, const Tensor& partial) {
   const int64_t chunks = partial.size(0);

@@ -1,9 +1,10 @@
 // layer_norm on CUDA. The forward is in layer_norm.cuh.
 //
-// The backward reads a row once for dx and for the sums over rows, dweight and dbias. These are
-// made in chunks of rows, whose number depends on the rows alone: within a chunk warp w sums rows
-// w, w + 8, ..., then the warps are added in order, then, by a second kernel, the chunks. Rows that
-// no warp's registers hold take two kernels, one for dx and one for the chunks, with the same bits.
+// The backward reads a row once for dx and for the sums over rows, dweight and dbias. The sums are
+// made in chunks of rows, whose number depends only on the number of rows: within a chunk warp w
+// sums rows w, w + 8, ..., then the warps' sums are added in order, and a second kernel adds up the
+// chunks. Rows that do not fit into a warp's registers, or are not aligned, take two kernels, one
+// for dx and one for the chunks, with the same bits.
 #include "core/ops/layer_norm.cuh"
 #include "core/ops/layer_norm.h"
 
@@ -35,8 +36,8 @@ namespace {
 
 constexpr int warps = norm_threads / warp_size;
 
-// Two blocks for each of an H200's 132 multiprocessors: one wave, and few enough chunks that the
-// second kernel reads little. A chunk gives each warp as many rows.
+// Two blocks for each of an H200's 132 multiprocessors: all run at the same time, and there are so
+// few chunks that the second kernel reads little. A chunk has equally many rows for each warp.
 constexpr int64_t max_chunks = 264;
 
 struct RowChunks {
@@ -112,7 +113,8 @@ __device__ inline void add_parameter_gradients(float& dweight, float& dbias, flo
   dbias += dy;
 }
 
-/// dx and the sums of a chunk of rows, each read once: a row is a warp's, in registers.
+/// Computes dx and the parameters' sums for a chunk of rows. A warp holds a row in registers, so
+/// that each row is read once.
 template <class T, int turns>
 __global__ void __launch_bounds__(norm_threads) norm_backward_kernel(NormBackward<T> args) {
   constexpr int n = neighbours<T>;
@@ -147,7 +149,7 @@ __global__ void __launch_bounds__(norm_threads) norm_backward_kernel(NormBackwar
     }
   }
   if (args.partial == nullptr) return;
-  for (int w = 0; w < warps; ++w) {  // in order: the bits must not depend on who is first
+  for (int w = 0; w < warps; ++w) {  // in order, so that the bits do not depend on timing
     if (w == warp) {
       walk.template each<turns>([&](int turn, int64_t at) {
         unrolled<n>([&](int i) {
@@ -167,7 +169,7 @@ __global__ void __launch_bounds__(norm_threads) norm_backward_kernel(NormBackwar
   }
 }
 
-/// dx alone, of any rows.
+/// Computes dx only, for rows of any length and alignment.
 template <class T, int threads, int n, bool aligned>
 __global__ void __launch_bounds__(norm_threads) norm_input_kernel(NormBackward<T> args) {
   using Part = RowPart<T, threads, n, aligned, 0>;
@@ -184,8 +186,8 @@ __global__ void __launch_bounds__(norm_threads) norm_input_kernel(NormBackward<T
                                  args.weight, {args.mean[r], args.rstd[r]});
 }
 
-/// The sums of a chunk of rows, of any length, a block for 32 columns: warp w takes the rows that
-/// it takes in norm_backward_kernel.
+/// Computes the parameters' sums for a chunk of rows of any length, with a block for 32 columns.
+/// Warp w takes the same rows as in norm_backward_kernel.
 template <class T>
 __global__ void __launch_bounds__(norm_threads) norm_columns_kernel(NormBackward<T> args) {
   __shared__ float sums[2][warps][warp_size];
@@ -213,8 +215,9 @@ __global__ void __launch_bounds__(norm_threads) norm_columns_kernel(NormBackward
   args.partial[(int64_t{blockIdx.y} * 2 + warp) * args.channels + column] = total;
 }
 
-/// Adds the chunks up, 32 columns of dweight and dbias, side by side, a block: warp w chunks w,
-/// w + 32, ..., then the warps in order. Null destinations are left out.
+/// Warps of a block that adds up the chunks. A block has 32 of the 2 C columns of dweight and
+/// dbias, which lie side by side. Warp w adds chunks w, w + 32, ..., then the warps' sums are added
+/// in order. A null destination is not written.
 constexpr int finish_warps = 32;
 
 template <class T>
@@ -277,8 +280,8 @@ void launch_norm_backward(const Context& context, const NormBackward<T>& args) {
 
 }  // namespace
 
-/// Workspace, where dweight or dbias is wanted: 8 bytes * chunks * C, with chunks of
-/// k = 8 * ceil(rows / 2112) rows, ceil(rows / k) of them.
+/// Workspace, if dweight or dbias is wanted: 8 bytes * chunks * C, where chunks = ceil(rows / k)
+/// and k = 8 * ceil(rows / 2112) is the number of rows in a chunk.
 void layer_norm_backward(const Context& context, const Tensor& dx, const Tensor& dweight,
                          const Tensor& dbias, const Tensor& dy, const Tensor& dsum, const Tensor& x,
                          const Tensor& mean, const Tensor& rstd, const Tensor& weight) {

@@ -1,7 +1,7 @@
-// What layer_norm and residual_layer_norm share on CUDA: the forward, one pass over memory.
+// Shared by layer_norm and residual_layer_norm on CUDA: the forward, in one pass over memory.
 //
-// A row of up to 256 accesses (2,048 elements of 16 bits) is a warp's, which needs no barrier; a
-// longer one is a block's. The bits of a row are a function of the row alone.
+// A warp handles a row of up to 256 accesses (2,048 elements of 16 bits), which needs no barrier; a
+// block handles a longer row. The bits of a row are a function of the row alone.
 #pragma once
 
 #include "core/ops/rows.cuh"
@@ -9,7 +9,8 @@
 namespace tessera::cuda {
 
 inline constexpr int norm_threads = 256;
-/// Turns of a warp over its row: what registers hold beside the backward's sums of each element.
+/// Most accesses that a lane of a warp makes to its row: as many as registers hold beside the
+/// backward's sums of each element.
 inline constexpr int norm_warp_turns = 8;
 
 template <class T>
@@ -29,14 +30,15 @@ void visit_turns(int64_t needed, Body&& body) {
   }
 }
 
-/// The same for a row of whole accesses that is a warp's.
+/// visit_turns for a row that is whole accesses and that a warp handles.
 template <class T, class Body>
 void visit_warp_turns(int64_t channels, Body&& body) {
   visit_turns<1, 2, 3, 4, 5, 6, 7, norm_warp_turns>(
       (channels / neighbours<T> + warp_size - 1) / warp_size, body);
 }
 
-/// Calls body.operator()<threads, n, aligned, turns>() for rows of `channels` elements.
+/// Calls body.operator()<threads, n, aligned, turns>() with what suits rows of `channels` elements.
+/// `turns` is 0 where a row does not stay in registers.
 template <class T, class Body, class... Data>
 void visit_norm_rows(int64_t channels, Body&& body, const Data*... data) {
   constexpr int wide = neighbours<T>;
@@ -68,7 +70,7 @@ void visit_norm_rows(int64_t channels, Body&& body, const Data*... data) {
 template <class T>
 struct NormForward {
   T* y;
-  T* sum;  // x + residual, where there is one
+  T* sum;  // x + residual; null without a residual
   float* mean;
   float* rstd;
   const T* x;

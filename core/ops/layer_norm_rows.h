@@ -1,4 +1,4 @@
-// What layer_norm and residual_layer_norm share: their checks, which are batch_norm's too, and the
+// Shared by layer_norm and residual_layer_norm: the checks, which batch_norm uses too, and the
 // loops over one row.
 #pragma once
 
@@ -28,7 +28,7 @@ inline int64_t checked_norm_rows(std::string_view operation, const Tensor& x, co
   return rows;
 }
 
-/// Lets y = layer_norm(x) be computed again where its user would otherwise keep it.
+/// Lets an operation that would keep y = layer_norm(x) for its backward recompute y instead.
 void offer_recompute(Tensor& y, const Tensor& x, const Tensor& weight, const Tensor& bias,
                      int64_t rows, float epsilon);
 
@@ -49,8 +49,8 @@ float row_total(const T* x, int64_t channels) {
   return total;
 }
 
-/// From the row's total, in a second pass: the row is in the nearest cache, and the variance does
-/// not cancel.
+/// Mean and rstd of a row, from its total and a second pass over it. The row is in the L1 cache by
+/// then, and with a second pass the variance does not suffer from cancellation.
 template <class T>
 RowStatistics row_statistics(float total, const T* x, int64_t channels, float epsilon) {
   const float mean = total / static_cast<float>(channels);

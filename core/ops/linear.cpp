@@ -1,11 +1,12 @@
 // linear: y (R, out) = activation(x (R, in) W + bias), W stored as [in, out] or as [out, in].
 //
-// With an activation the value before it, `pre`, is kept where a backward is coming:
+// With an activation the value before it, `pre`, is kept if there will be a backward:
 //   g = dy * activation'(pre),  dx = g W^T,  dW = x^T g,  dbias = sums of g's columns.
 //
-// On CUDA too GELU is a kernel of its own, not the library's epilogue: that would take the f32
-// value before it, where backward computes GELU again from the rounded one (Kept, core/autograd.h);
-// so the gradient of the next weight is of the very values that it was multiplied with.
+// On CUDA too GELU is a kernel of its own, not the library's epilogue. An epilogue would compute
+// GELU from the f32 value, while the backward recomputes it from `pre`, which is rounded (Kept,
+// core/autograd.h). With a kernel of its own, the gradient of the next weight is computed from
+// exactly the values that this weight was multiplied with.
 #include "core/autograd.h"
 #include "core/ops.h"
 #include "core/ops/gelu.h"
@@ -33,7 +34,7 @@ void check_linear(const Tensor& x, const Tensor& weight, const Tensor& bias, Wei
                 dtype_name(bias.dtype()), dtype_name(x.dtype()));
 }
 
-/// Whether a backward is coming, which needs the value before the activation.
+/// True if there will be a backward, which needs the value before the activation.
 bool recorded(const Tensor& x, const Tensor& weight, const Tensor& bias) {
   return grad_enabled() && (x.requires_grad() || weight.requires_grad() || bias.requires_grad());
 }
@@ -86,7 +87,7 @@ struct Sizes {
   int64_t row_stride, column_stride;  // of W as (in, out)
 };
 
-/// y (..., out), weight as `layout` says.
+/// The sizes for y (..., out) and a weight of the given layout.
 Sizes sizes_of(const Tensor& y, const Tensor& weight, WeightLayout layout) {
   const bool in_out = layout == WeightLayout::in_out;
   const int64_t in = weight.size(in_out ? 0 : 1);
@@ -153,7 +154,7 @@ void linear_backward(const Context& context, const Tensor& dx, const Tensor& dwe
 namespace tessera::cpu {
 
 namespace {
-/// Every column is summed in one order, in short runs of rows first, whichever thread has it.
+/// Sums each column in a fixed order, first within short runs of rows, whichever thread has it.
 template <class T>
 void sum_columns(T* out, const T* x, int64_t rows, int64_t columns) {
   constexpr int64_t tile = 128;

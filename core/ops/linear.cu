@@ -1,8 +1,8 @@
-// linear on CUDA: the gradient of its bias. The products are cuBLASLt's, which add the bias too.
+// linear on CUDA: the gradient of its bias. cuBLASLt computes the products, and adds the bias too.
 //
-// The gradient of the bias is a kernel of its own, not an epilogue: an order of addition that is
-// written down, one rounding, the same bits whether or not the weight trains. It reads once more
-// what the products beside it take many times as long for.
+// The gradient of the bias is a kernel of its own, not an epilogue of the library. This gives a
+// known order of addition, one rounding, and the same bits whether or not the weight trains. The
+// cost is one more read of the gradient, which is little beside the products.
 #include <algorithm>
 
 #include "core/cuda/kernel.cuh"
@@ -13,8 +13,9 @@ namespace tessera::cuda {
 namespace {
 
 /// sums (chunks, C): row i is the sum of rows [i * chunk, (i + 1) * chunk) of x (R, C), by columns.
-/// A block sums 32 * width columns of one chunk: thread (i, j) the rows j, j + lanes, … of `width`
-/// columns, then the lanes' parts in order. `width` changes how memory is read, not the order.
+/// A block sums 32 * width columns of one chunk: thread (i, j) sums rows j, j + lanes, ... of
+/// `width` columns, then the parts of all j are added in order. `width` changes how memory is read,
+/// not the order of addition.
 template <class T, class Sum, int width, int lanes>
 __global__ void column_sums_kernel(Sum* sums, const T* x, int64_t rows, int64_t columns,
                                    int64_t chunk) {
@@ -59,11 +60,12 @@ void launch_column_sums(const Context& context, Sum* sums, const T* x, int64_t r
          column_sums_kernel<T, Sum, width, lanes>, sums, x, rows, columns, chunk);
 }
 
-// Rows of a block of the first pass: eight a thread, so that a GPU has blocks enough to be busy and
-// the second pass reads little (for GPT-2's 16,384 rows of 768: 768 blocks, 3 % of the bytes).
+// Rows that a block sums in the first pass: eight a thread, so that a GPU has enough blocks to be
+// busy, and the second pass reads little (for GPT-2's 16,384 rows of 768: 768 blocks, 3 % of the
+// bytes).
 constexpr int64_t first_pass_rows = 64;
 
-/// One pass over x where its rows fit one chunk, two otherwise.
+/// The first pass: sums (chunks, C) of chunks of first_pass_rows rows of x (R, C).
 template <class T, class Sum>
 void first_column_sums(const Context& context, Sum* sums, const T* x, int64_t rows,
                        int64_t columns) {
@@ -76,7 +78,8 @@ void first_column_sums(const Context& context, Sum* sums, const T* x, int64_t ro
   }
 }
 
-/// out (C) = sums of the columns of x (R, C), in an order that depends on R alone.
+/// out (C) = sums of the columns of x (R, C), in an order that depends on R alone. One pass is
+/// enough where the rows fit one chunk; otherwise a second pass adds up the chunks.
 template <class T>
 void sum_columns(const Context& context, T* out, const T* x, int64_t rows, int64_t columns) {
   if (columns == 0) return;
@@ -84,7 +87,7 @@ void sum_columns(const Context& context, T* out, const T* x, int64_t rows, int64
   const int64_t chunks = (rows + first_pass_rows - 1) / first_pass_rows;
   const Tensor parts = context.workspace({chunks, columns});
   first_column_sums(context, parts.data<float>(), x, rows, columns);
-  // Few blocks of many threads: what is left is a matter of latency.
+  // The second pass reads so little that latency decides: it takes few blocks of many threads.
   launch_column_sums<float, T, 1, 32>(context, out, parts.data<float>(), chunks, columns, chunks);
 }
 

@@ -1,5 +1,5 @@
-// The launchers of linear, one for both devices: what differs is inside a product (core/product.h),
-// inside GELU, and in how the gradient of a bias is summed.
+// The launchers of linear, written once for both devices. The devices differ inside a product
+// (core/product.h), inside GELU, and in how the gradient of a bias is summed.
 #pragma once
 
 #include <cstdint>
@@ -15,18 +15,18 @@ namespace kernels {
 void linear_forward(const Context& context, const Tensor& y, const Tensor& pre, const Tensor& x,
                     const Tensor& weight, const Tensor& bias, WeightLayout layout,
                     Activation activation);
-/// Any of dx, dweight, dbias may be undefined; x may where dweight is, and the weight is not read
-/// where dx is. With an activation `dy` belongs to its output.
+/// Any of dx, dweight, dbias may be undefined. x may be undefined if dweight is, and weight is not
+/// read if dx is undefined. With an activation, dy is the gradient of the activation's output.
 void linear_backward(const Context& context, const Tensor& dx, const Tensor& dweight,
                      const Tensor& dbias, const Tensor& dy, const Tensor& pre, const Tensor& x,
                      const Tensor& weight, WeightLayout layout, Activation activation);
 }  // namespace kernels
 
-/// sums (C) = the sums of the columns of x (..., C), in an order that depends on the rows alone:
-/// the gradient of a bias.
+/// sums (C) = the sums of the columns of x (..., C), which is the gradient of a bias. The order
+/// depends only on the number of rows.
 TESSERA_KERNEL(column_sums, const Tensor& sums, const Tensor& x)
 
-/// R of x (..., C).
+/// R, the number of rows of x (..., C).
 inline int64_t rows_of(const Tensor& x) {
   int64_t rows = 1;
   for (int i = 0; i < x.rank() - 1; ++i) rows *= x.size(i);
@@ -34,7 +34,7 @@ inline int64_t rows_of(const Tensor& x) {
 }
 
 namespace cuda {
-/// What column_sums takes of the workspace.
+/// Bytes of workspace that column_sums takes.
 int64_t column_sums_workspace(int64_t rows, int64_t channels);
 }  // namespace cuda
 

@@ -1,10 +1,10 @@
 // linear_cross_entropy: loss [] = cross_entropy(x (R, C) weight (V, C)^T, targets (R)).
 //
-// The logits (R, V) are the largest tensor of a language model. They exist in f32, for one chunk of
-// rows at a time, each row padded to logits_stride(V) elements. One chunk that has all rows is
-// kept; several are computed again in the backward, which costs one more product and no memory.
-// Their gradient, under the incoming scale, takes their place; that of 16-bit operands is in their
-// dtype, for products in it, and has a place of its own.
+// The logits (R, V) are the largest tensor of a language model. They are computed in f32 for one
+// chunk of rows at a time, each row padded to logits_stride(V) elements. A single chunk with all
+// rows is kept for the backward; several chunks are recomputed there, which costs one more product
+// and no memory. With f32 operands the gradient of the logits overwrites them. With 16-bit operands
+// it is rounded to their dtype, for the products that read it, and has memory of its own.
 #include "core/autograd.h"
 #include "core/ops.h"
 #include "core/ops/convert.h"
@@ -40,7 +40,8 @@ void check_linear_cross_entropy(const Tensor& x, const Tensor& weight, const Ten
                 chunk_rows);
 }
 
-/// The tensors by rows: x (R, C), weight (V, C), targets and logsumexp (R).
+/// The tensors with leading dimensions flattened: x (R, C), weight (V, C), targets and logsumexp
+/// (R).
 struct Rows {
   Tensor x, weight, targets, logsumexp;
   int64_t chunk = 0;
@@ -62,17 +63,17 @@ struct Rows {
   }
 };
 
-/// dx and dweight, where defined, chunk by chunk. `kept` has the logits of the only chunk, or is
-/// undefined.
+/// Computes dx and dweight, where defined, chunk by chunk. `kept` has the logits if there is only
+/// one chunk, and is undefined otherwise.
 void rows_backward(const Rows& rows, const Tensor& kept, const Tensor& dloss, const Tensor& dx,
                    const Tensor& dweight) {
   const Context context = current_context(dloss.device());
   const DType dtype = rows.x.dtype();
   const Shape chunk_shape = rows.chunk_shape();
   const Tensor logits = kept.defined() ? kept : context.workspace(chunk_shape);
-  // In the dtype of the products that read it; f32 takes the place of the logits.
+  // The gradient has the dtype of the products that read it. In f32 it overwrites the logits.
   const Tensor dlogits = dtype == DType::f32 ? logits : context.workspace(chunk_shape, dtype);
-  // Chunks are summed in f32 and rounded once.
+  // The chunks' contributions to dweight are summed in f32 and rounded once.
   const bool separate = dweight.defined() && dtype != DType::f32 && rows.chunk < rows.count();
   const Tensor sum = separate ? context.workspace(dweight.shape()) : dweight;
   const float share = 1.0f / static_cast<float>(rows.count());

@@ -1,5 +1,5 @@
-// How linear_cross_entropy lays out its logits: how far their rows lie apart, and how many rows it
-// computes at once.
+// How linear_cross_entropy lays out its logits: the stride of their rows, and the number of rows
+// that it computes at a time.
 #pragma once
 
 #include <algorithm>
@@ -9,17 +9,17 @@
 
 namespace tessera::ops {
 
-/// Elements from one row of logits to the next, at least the vocabulary: a multiple of 64, so that
-/// every row begins at 16 bytes in any dtype. At GPT-2's 50,257 words rows without padding would
-/// leave cuBLASLt's fast kernels out.
+/// Elements from one row of logits to the next: the vocabulary rounded up to a multiple of 64, so
+/// that every row is aligned to 16 bytes in any dtype. Without padding, GPT-2's 50,257 words would
+/// rule out cuBLASLt's fast kernels.
 inline int64_t logits_stride(int64_t vocabulary) {
   constexpr int64_t multiple = 64;
   return (vocabulary + multiple - 1) / multiple * multiple;
 }
 
-/// Rows of a chunk: `asked`, or where that is 0, as many as fit 64 MiB of f32 logits, at least one.
+/// Rows of a chunk: `asked` or, if that is 0, as many as fit 64 MiB of f32 logits, at least one.
 /// That is enough for products at full speed on a CPU. A GPU gets at least 8,192 rows, so that it
-/// is not starved by launches, unless they take more than 2 GiB.
+/// does not wait for launches, unless these rows take more than 2 GiB.
 inline int64_t logits_chunk_rows(int64_t vocabulary, Device device, int64_t asked = 0) {
   if (asked > 0) return asked;
   constexpr int64_t enough_bytes = int64_t{64} << 20;

@@ -18,8 +18,8 @@ namespace {
 
 constexpr float infinity = std::numeric_limits<float>::infinity();
 
-/// Checks that a and b have equally many elements in dimension `dim` of what they are broadcast to;
-/// returns that dimension, counted from the last one.
+/// Checks that a and b have equally many elements in dimension `dim` of the shape that they are
+/// broadcast to. Returns that dimension, counted from the last one.
 int compared_dimension(const char* name, const Tensor& a, const Tensor& b, int dim) {
   const Shape shape = broadcast_shape(name, a.shape(), b.shape());
   const int from_last = dimension(name, shape, dim) - shape.rank();
@@ -36,13 +36,13 @@ int compared_dimension(const char* name, const Tensor& a, const Tensor& b, int d
 
 Tensor cosine_similarity(const Tensor& a, const Tensor& b, int dim, float epsilon) {
   const int from_last = compared_dimension("cosine_similarity", a, b, dim);
-  const float smallest = epsilon * epsilon;  // among squares
+  const float smallest = epsilon * epsilon;  // of a squared length
   TESSERA_CHECK(smallest >= std::numeric_limits<float>::min() && smallest < infinity,
                 "cosine_similarity: epsilon is {}, expected one whose square f32 can hold",
                 epsilon);
   const Tensor x = convert(a, DType::f32);
   const Tensor y = convert(b, DType::f32);
-  // Each is divided by its length before they are multiplied, so that no product overflows.
+  // Both are divided by their lengths before they are multiplied, so that no product overflows.
   const auto unit = [&](const Tensor& v) {
     return v * rsqrt(clamp(sum(square(v), {from_last}, true), smallest, infinity));
   };
@@ -62,7 +62,7 @@ Tensor cosine_loss(const Tensor& a, const Tensor& b, const Tensor& targets, floa
   const Tensor x = convert(a, DType::f32);
   const Tensor y = convert(b, DType::f32);
   const Tensor t = convert(targets, DType::f32);
-  // PyTorch adds this to both squared lengths here, where cosine_similarity clamps them.
+  // As in PyTorch, this is added to both squared lengths, which cosine_similarity clamps instead.
   constexpr float epsilon = 1e-12f;
   const auto reciprocal_length = [](const Tensor& v) {
     return rsqrt(sum(square(v), {-1}) + epsilon);

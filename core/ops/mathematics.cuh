@@ -1,4 +1,4 @@
-// CUDA's mathematics for the elementwise expressions (core/ops/expressions.h).
+// The functions that the elementwise expressions use (core/ops/expressions.h), on CUDA.
 #pragma once
 
 #include "core/cuda/kernel.cuh"

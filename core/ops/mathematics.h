@@ -1,4 +1,4 @@
-// The CPU's mathematics for the elementwise expressions (core/ops/expressions.h).
+// The functions that the elementwise expressions use (core/ops/expressions.h), on the CPU.
 #pragma once
 
 #include <cmath>

@@ -1,7 +1,7 @@
 // matmul: y (..., m, n) = op(a) (..., m, k) op(b) (..., k, n), where op transposes the last two
-// dimensions if asked. Leading dimensions are broadcast as in NumPy. Where they are equal, or b is
-// 2-D and used for all, one call does it; else there is one for each run of matrices that lie one
-// after the other, or are the same one, in both operands.
+// dimensions if asked. Leading dimensions are broadcast as in NumPy. If they are equal, or b is 2-D
+// and used for all, one call of the launcher is enough. Otherwise there is one call for each run of
+// matrices: in each operand these are contiguous, or all the same matrix.
 //
 // With C = op(A) op(B) and dC, each gradient is a product again, for each way A and B are stored:
 //   dA = dC op(B)^T, or op(B) dC^T where A is stored transposed;
@@ -49,12 +49,13 @@ Tensor as_one_matrix(const Tensor& x) {
   return x.view({leading(x.shape()).elements() * x.size(-2), x.size(-1)});
 }
 
-/// Whether one call of the launcher takes a and b as they are.
+/// True if one call of the launcher takes a and b as they are.
 bool in_one_call(const Tensor& a, const Tensor& b) {
   return b.rank() == 2 || leading(a.shape()) == leading(b.shape());
 }
 
-/// to = the gradient of a by the product's, dy; added to it if args.accumulate.
+/// to = the gradient of a, where dy is the gradient of the product; added to `to` if
+/// args.accumulate.
 void left_gradient(const Tensor& to, const Tensor& dy, const Tensor& b, MatmulArgs args) {
   const Context context = current_context(dy.device());
   if (args.transpose_a) {
@@ -63,7 +64,8 @@ void left_gradient(const Tensor& to, const Tensor& dy, const Tensor& b, MatmulAr
     kernels::matmul(context, to, dy, b, MatmulArgs{false, !args.transpose_b, args.accumulate});
   }
 }
-/// to = the gradient of b by the product's, dy; added to it if args.accumulate.
+/// to = the gradient of b, where dy is the gradient of the product; added to `to` if
+/// args.accumulate.
 void right_gradient(const Tensor& to, const Tensor& dy, const Tensor& a, MatmulArgs args) {
   const Context context = current_context(dy.device());
   if (args.transpose_b) {
@@ -73,7 +75,7 @@ void right_gradient(const Tensor& to, const Tensor& dy, const Tensor& a, MatmulA
   }
 }
 
-/// db where one b serves all matrices of a: the sum over them, in f32.
+/// db where all matrices of a are multiplied with one b: a sum over these matrices, in f32.
 void shared_gradient(const Tensor& db, const Tensor& dy, const Tensor& a, MatmulArgs args) {
   if (!args.transpose_a) return right_gradient(db, as_one_matrix(dy), as_one_matrix(a), args);
   const Context context = current_context(dy.device());
@@ -91,7 +93,8 @@ void shared_gradient(const Tensor& db, const Tensor& dy, const Tensor& a, Matmul
   if (separate) kernels::convert(context, db, sum);
 }
 
-/// Neighbouring matrices of an operand from `first` on, or, with a step of 0, one for all of a run.
+/// The `count` matrices of an operand in a run: contiguous ones from `first` on or, with a step of
+/// 0, matrix `first` each time.
 struct Run {
   int64_t first;
   int64_t count;
@@ -124,8 +127,8 @@ void for_each_run(const Shape& y, const Shape& a, const Shape& b, const Body& bo
   }
 }
 
-/// What broadcasting adds to a gradient: sums into `to`, whose matrices are used in runs.
-/// add(run of y, run of `to`, sum, accumulate) is one product.
+/// The gradient `to` of an operand whose matrices are used more than once: sums of products, one
+/// for each use, in f32.
 class RepeatedSums {
  public:
   RepeatedSums(const Tensor& to, int64_t uses)
@@ -137,8 +140,9 @@ class RepeatedSums {
     if (uses == 0) kernels::fill(context_, sum_, 0.0f);
   }
 
-  /// Calls product(destination, accumulate, i) for each part of a run, where i is -1 if the run has
-  /// one product, and else counts its matrices.
+  /// Calls product(destination, accumulate, i) for a run of the operand. If the run repeats one
+  /// matrix, there is a call for each i of its uses. Otherwise there is one call, with i = -1, for
+  /// all matrices of the run.
   template <class Product>
   void add(const Run& run, const Product& product) {
     auto used = used_.begin() + run.first;
@@ -160,7 +164,7 @@ class RepeatedSums {
   Tensor to_;
   bool separate_;
   Tensor sum_;
-  std::vector<bool> used_;  // of each run's first matrix: what comes next is added
+  std::vector<bool> used_;  // by a run's first matrix: true if written, so that products are added
 };
 
 /// da and db where matrices of a and b are used more than once.
@@ -253,7 +257,7 @@ void matmul(const Context& context, const Tensor& y, const Tensor& a, const Tens
                       .dtype = a.dtype(),
                       .c_dtype = y.dtype()};
   if (b.rank() == 2 && a.rank() > 2 && !args.transpose_a) {
-    // The rows of all matrices of a, one after the other, are one matrix.
+    // The matrices of a are contiguous, so that their rows together are one matrix.
     product.m *= batch;
     product.batch = 1;
   }

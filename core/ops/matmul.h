@@ -1,4 +1,5 @@
-// The launcher of matmul, one for both devices: what differs is inside a product (core/product.h).
+// The launcher of matmul, written once for both devices, which differ inside a product
+// (core/product.h).
 #pragma once
 
 #include "core/context.h"
@@ -12,9 +13,9 @@ struct MatmulArgs {
 };
 
 namespace kernels {
-/// y (..., m, n) = op(a) op(b), batched over equal leading dimensions; a or b may be 2-D for all of
-/// them. y is f32 or of the operands' dtype. m is y's and n and k are b's: the rows of y and a may
-/// be longer, and what they have behind is neither read nor written.
+/// y (..., m, n) = op(a) op(b), batched over equal leading dimensions. a or b may be 2-D, and is
+/// then used for the whole batch. y is f32 or has the operands' dtype. m is taken from y, and n and
+/// k from b: the rows of y and a may be longer, and their further elements are not accessed.
 void matmul(const Context& context, const Tensor& y, const Tensor& a, const Tensor& b,
             MatmulArgs args);
 }  // namespace kernels

@@ -17,7 +17,7 @@ struct Maximum {
   template <int threads>
   __device__ void operator()(const RunThread<threads>& run) const {
     float largest = -std::numeric_limits<float>::infinity();
-    float nans = 0;  // 1 where this thread has seen one: fmaxf leaves them out
+    float nans = 0;  // 1 if this thread has seen a NaN, which fmaxf ignores
     run.each([&](int64_t at) {
       const auto value = float(x[at]);
       largest = fmaxf(largest, value);

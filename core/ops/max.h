@@ -6,10 +6,10 @@
 
 namespace tessera {
 
-/// y = the largest element of every run of x, which has at least one; NaN where the run has one.
+/// y = the largest element of each run of x, or NaN if the run has a NaN. Runs must not be empty.
 TESSERA_KERNEL(max_forward, const Tensor& y, const Tensor& x, const ReducedRuns& runs)
 /// dx = dy / n for the n elements of a run that equal its maximum y, else zero. In a run whose
-/// maximum is NaN dx is NaN everywhere, as 0 / 0 is.
+/// maximum is NaN, dx is NaN everywhere.
 TESSERA_KERNEL(max_backward, const Tensor& dx, const Tensor& dy, const Tensor& x, const Tensor& y,
                const ReducedRuns& runs)
 

@@ -1,7 +1,7 @@
 // max_pool: x (N, H, W, C) -> y (N, H', W', C), the maximum over each window, in which NaN is
-// larger than all numbers. `places` (N, H', W', C) keeps which pixel of its window that was, so
-// that neither x nor y is needed for the gradient: each pixel of dx gathers dy from the windows
-// that took it.
+// larger than all numbers. `places` (N, H', W', C) keeps which pixel of its window had the maximum,
+// so that neither x nor y is needed for the gradient: each pixel of dx gathers dy from the windows
+// whose maximum it was.
 #include "core/autograd.h"
 #include "core/image_ops.h"
 #include "core/ops/max_pool.h"
@@ -32,7 +32,7 @@ namespace tessera::cpu {
 
 namespace {
 
-/// What a window's maximum is so far, for some channels.
+/// A window's running maximum, and the pixel that has it, for some channels.
 struct Maximum {
   float value[pool_channels];
   int32_t place[pool_channels];
@@ -47,7 +47,7 @@ struct Maximum {
 #pragma omp simd
     for (int64_t i = 0; i < count; ++i) {
       const float next = float(pixel[i]);
-      // Larger, or NaN; nothing comes after a NaN.
+      // True if `next` is larger or NaN. A NaN stays the maximum.
       const bool larger = !(next <= value[i]) & (value[i] == value[i]);
       value[i] = larger ? next : value[i];
       place[i] = larger ? here : place[i];
@@ -55,7 +55,7 @@ struct Maximum {
   }
 };
 
-/// `x` is the image's first pixel.
+/// Writes the maximum of window `part`, and its place. `x` is the image's first pixel.
 template <class T>
 void write_maximum(T* y, uint8_t* places, const T* x, const Pooling& pool, const PixelPart& part) {
   const auto& [channels, rows, columns] = pool;
@@ -80,7 +80,7 @@ void write_maximum(T* y, uint8_t* places, const T* x, const Pooling& pool, const
   }
 }
 
-/// `dy` and `places` are those of the image's first window.
+/// Writes dx of pixel `part`. `dy` and `places` are those of the image's first window.
 template <class T>
 void gather_gradient(T* dx, const T* dy, const uint8_t* places, const Pooling& pool,
                      const PixelPart& part) {

@@ -1,5 +1,5 @@
 // max_pool on CUDA: a thread finds the maximum of n channels over a window, or gathers the gradient
-// of n channels of a pixel from the windows that took it.
+// of n channels of a pixel from the windows whose maximum it was.
 #include "core/ops/max_pool.h"
 #include "core/ops/pool.cuh"
 
@@ -34,7 +34,7 @@ __global__ void __launch_bounds__(PixelGrid::max_threads) max_pool_kernel(MaxPoo
         const bool first = r == top && c == left;
         unrolled<n>([&](int i) {
           const float best = maximum.value[i];
-          // Larger, or NaN; nothing comes after a NaN.
+          // True if the value is larger or NaN. A NaN stays the maximum.
           if (first || (!(values.value[i] <= best) && best == best)) {
             maximum.value[i] = values.value[i];
             places.value[i] = here;

@@ -6,8 +6,9 @@
 
 namespace tessera {
 
-/// y (N, H', W', C); places u8 of y's shape: which pixel of the window, row by row from 0, is the
-/// first that has the maximum (NaN is larger than all numbers). Pixels of the padding never are it.
+/// y (N, H', W', C): the maximum over each window. NaN is larger than all numbers, and padding does
+/// not count. places, u8 of y's shape: the first pixel of the window that has the maximum, counted
+/// row by row from 0.
 TESSERA_KERNEL(max_pool_forward, const Tensor& y, const Tensor& places, const Tensor& x,
                const PoolOptions& options)
 TESSERA_KERNEL(max_pool_backward, const Tensor& dx, const Tensor& dy, const Tensor& places,

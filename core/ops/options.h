@@ -1,16 +1,16 @@
-// What operations can be asked for, in the words that their callers and their launchers share.
+// Options of operations, shared by the operations' callers and by their launchers.
 #pragma once
 
 #include <cstdint>
 
 namespace tessera {
 
-/// What an operation applies to its result.
+/// The function that an operation applies to its result.
 enum class Activation : uint8_t { none, gelu };
 /// How a Linear stores its weight: [in, out] as GPT-2 does, or [out, in] as torch.nn.Linear does.
 enum class WeightLayout : uint8_t { in_out, out_in };
 
-/// A height and a width; one number stands for both.
+/// A height and a width. One number sets both.
 struct Size2 {
   int64_t height = 0;
   int64_t width = 0;
@@ -23,8 +23,8 @@ struct Size2 {
 struct Conv2dOptions {
   Size2 stride = 1;
   Size2 padding = 0;   // zeros on each side
-  Size2 dilation = 1;  // distance between the pixels that neighbouring weights meet
-  int64_t groups = 1;  // channels in as many groups, each convolved by itself
+  Size2 dilation = 1;  // distance between the pixels that neighbouring weights multiply
+  int64_t groups = 1;  // number of groups of channels, each convolved by itself
   bool operator==(const Conv2dOptions&) const = default;
 };
 

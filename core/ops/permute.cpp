@@ -1,4 +1,4 @@
-// permute: x with its dimensions in another order, a copy. The gradient goes back the other way.
+// permute: a copy of x with its dimensions in another order. The gradient is permuted back.
 #include "core/autograd.h"
 #include "core/ops.h"
 #include "core/ops/broadcast.h"
@@ -9,7 +9,7 @@ namespace tessera::ops {
 
 namespace {
 
-/// A walk over the result, and the places in a tensor of the given shape.
+/// A walk over the result of permute, where tensor `a` is the source, of the given shape.
 BroadcastWalk permuted_walk(const Shape& shape, const std::vector<int>& dims) {
   std::vector<int64_t> strides(dims.size());
   int64_t step = 1;

@@ -1,5 +1,5 @@
-// How the kernels of max_pool and avg_pool are laid over the pixels that they write: a thread takes
-// n neighbouring channels of one, a block some of a row of pixels.
+// How the kernels of max_pool and avg_pool divide the pixels that they write: a thread has n
+// neighbouring channels of a pixel, and a block has a part of a row of pixels.
 #pragma once
 
 #include "core/ops/pool.h"
@@ -7,14 +7,14 @@
 
 namespace tessera::cuda {
 
-/// The n channels of a thread: `channel` and those after it, from element `at` on.
+/// Channels [channel, channel + n) of a pixel, which a thread writes. They begin at element `at`.
 struct PixelPart {
   int64_t image, row, column;
   int64_t channel;
   int64_t at;
 };
 
-/// Over a tensor of shape (N, H, W, C), n channels a thread.
+/// A grid of threads over a tensor of shape (N, H, W, C), with n channels a thread.
 struct PixelGrid {
   PixelGrid(const Shape& shape, int n)
       : rows(shape[0] * shape[1]), height(shape[1]), parts(shape[3] / n), places(shape[2] * parts) {
@@ -25,7 +25,7 @@ struct PixelGrid {
 
   LaunchShape launch_shape() const { return {blocks_for(rows * row_blocks, 1), threads}; }
 
-  /// Calls body(part), unless this thread is behind the end of its row.
+  /// Calls body(part), unless this thread is past the end of its row.
   template <int n, class Body>
   __device__ void visit(const Body& body) const {
     const int64_t row = blockIdx.x / row_blocks;
@@ -38,8 +38,8 @@ struct PixelGrid {
   static constexpr int64_t max_threads = 256;
   int64_t rows;    // of pixels
   int64_t height;  // rows of an image
-  int64_t parts;   // of a pixel
-  int64_t places;  // for threads in a row of pixels
+  int64_t parts;   // threads for a pixel
+  int64_t places;  // threads for a row of pixels
   unsigned threads;
   unsigned row_blocks;
 };

@@ -1,4 +1,4 @@
-// What max_pool and avg_pool share: their checks, and which pixels a window covers.
+// Shared by max_pool and avg_pool: their checks, and which pixels a window covers.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 
 namespace tessera {
 
-/// The rows of an image, or its columns, and the windows that pass over them.
+/// One axis of an image, its rows or its columns, and the windows along it.
 struct PoolAxis {
   int64_t pixels;
   int64_t windows;
@@ -18,9 +18,9 @@ struct PoolAxis {
   int64_t stride;
   int64_t padding;
 
-  /// Where window `w` begins; before the image where that is padded.
+  /// First pixel of window `w`; negative where the window begins in the padding.
   constexpr int64_t start(int64_t w) const { return w * stride - padding; }
-  /// Its pixels within the image: [first_pixel, last_pixel).
+  /// The pixels of window `w` within the image: [first_pixel, last_pixel).
   constexpr int64_t first_pixel(int64_t w) const { return std::max<int64_t>(0, start(w)); }
   constexpr int64_t last_pixel(int64_t w) const { return std::min(pixels, start(w) + kernel); }
   /// The windows that cover pixel `p`: [first_window, last_window).
@@ -32,7 +32,7 @@ struct PoolAxis {
   }
 };
 
-/// Of images (N, H, W, C) to (N, H', W', C).
+/// The sizes of pooling images (N, H, W, C) to (N, H', W', C).
 struct Pooling {
   Pooling(const Tensor& x, const Tensor& y, const PoolOptions& options)
       : channels(x.size(3)),
@@ -58,7 +58,7 @@ Shape checked_pool_shape(std::string_view operation, const Tensor& x, const Pool
 
 namespace cpu {
 
-/// Channels that are computed at once: what is kept of them stays in the nearest cache.
+/// Channels that are computed at a time, so that their sums or maxima stay in the L1 cache.
 inline constexpr int64_t pool_channels = 256;
 
 /// Channels [channel, channel + count) of a pixel, which begin at element `at`.
@@ -68,7 +68,8 @@ struct PixelPart {
   int64_t at;
 };
 
-/// Calls body(part) for all of a tensor of shape (N, H, W, C), of `cost` operations an element.
+/// Calls body(part) for all pixels of a tensor of shape (N, H, W, C), split over threads. `cost` is
+/// the number of operations for an element.
 template <class Body>
 void parallel_pixels(const Shape& shape, int64_t cost, Body&& body) {
   const int64_t height = shape[1], width = shape[2], channels = shape[3];

@@ -1,5 +1,5 @@
-// How operations over some dimensions of a tensor see it: as (outer, reduced, inner), where the
-// reduced dimensions are neighbours. Where they are not, the tensor is permuted first.
+// How operations over some dimensions of a tensor see it: as (outer, reduced, inner), with the
+// reduced dimensions in the middle. If these are not adjacent, the tensor is permuted first.
 //
 //   (2, 3, 4, 5) over {1, 2}: outer 2, reduced 12, inner 5: runs of 12 elements, 5 apart
 //   (2, 3, 4, 5) over {1, 3}: permuted to (2, 4, 3, 5), then outer 8, reduced 15, inner 1
@@ -25,18 +25,18 @@ struct ReducedRuns {
 struct ReducedDims {
   ReducedShapes shapes;
   ReducedRuns runs;
-  std::vector<int> order;  // how to permute the tensor first; empty where it may stay as it is
+  std::vector<int> order;  // the permutation to apply first; empty if none is needed
 };
 
-/// The walk over the given dimensions of a shape. Throws, with the operation's name, where it does
-/// not have them.
+/// The runs over the given dimensions of a shape. Throws, with the operation's name, if the shape
+/// does not have these dimensions.
 inline ReducedDims reduced_dims(const char* name, const Shape& shape,
                                 const std::vector<int>& dims) {
   const std::vector<int> reduced = dimensions(name, shape, dims);
   ReducedDims result{.shapes = reduced_shapes(name, shape, dims), .runs = {}, .order = {}};
   ReducedRuns& runs = result.runs;
   std::vector<int> kept_order, reduced_order;
-  bool neighbours = true;  // no kept dimension stands between reduced ones; one of size 1 does not
+  bool neighbours = true;  // no kept dimension, except of size 1, is between reduced ones
   for (int dim = 0; dim < shape.rank(); ++dim) {
     const int64_t size = shape[dim];
     const bool goes = std::find(reduced.begin(), reduced.end(), dim) != reduced.end();

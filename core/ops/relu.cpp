@@ -1,5 +1,5 @@
-// relu: y = max(x, 0), element by element, any shape. NaN stays NaN. The gradient is written in
-// terms of y, which the next operation mostly keeps anyway.
+// relu: y = max(x, 0), element by element, any shape. NaN stays NaN. The gradient is computed from
+// y, which the next operation mostly keeps anyway.
 #include "core/autograd.h"
 #include "core/image_ops.h"
 #include "core/ops/blocks.h"

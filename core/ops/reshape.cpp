@@ -1,5 +1,5 @@
-// reshape: x under another shape of as many elements. Shares memory, so it has no kernel; only a
-// parameter is copied, because its memory may go when the operation is done.
+// reshape: x with another shape of equally many elements. The result shares x's memory, so there is
+// no kernel. Only a parameter is copied, because its memory may be released after the operation.
 #include "core/autograd.h"
 #include "core/ops.h"
 #include "core/ops/copy.h"

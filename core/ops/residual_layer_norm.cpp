@@ -1,7 +1,8 @@
 // residual_layer_norm: x, residual (..., C), weight (C), bias (C)
 //   -> sum (..., C) = x + residual,  normalized (..., C) = layer_norm(sum)
-// in one pass over memory. The norm is taken of the sum as it is stored: in 16 bits, of the rounded
-// one. The gradient is layer_norm's, with what arrives for the sum added.
+// in one pass over memory. The norm is computed from the sum as it is stored: with 16-bit types,
+// from the rounded sum. The gradient is that of layer_norm plus the gradient that arrives for the
+// sum.
 #include <array>
 
 #include "core/autograd.h"
@@ -41,7 +42,7 @@ ResidualNorm residual_layer_norm(const Tensor& x, const Tensor& residual, const 
            const auto wanted = [&grads](int input) {
              return grads.wanted(input) ? grads.destination(input) : Tensor{};
            };
-           Tensor dx = dsum;  // of x and of the residual alike
+           Tensor dx = dsum;  // the gradient of both x and residual
            if (dnormalized.defined()) {
              dx = grads.wanted(0) || grads.wanted(1)
                       ? Tensor::empty(sum.shape(), sum.dtype(), sum.device())

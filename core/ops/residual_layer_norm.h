@@ -1,4 +1,5 @@
-// The launcher of residual_layer_norm. Its gradient is layer_norm's, with that of the sum.
+// The launcher of residual_layer_norm. Its backward is layer_norm_backward, with the gradient of
+// the sum as dsum.
 #pragma once
 
 #include "core/dispatch.h"

@@ -25,7 +25,8 @@ int64_t checked_rows(const Tensor& x, const Tensor& weight) {
   return Shape(std::span(x.shape().begin(), x.shape().end() - 1)).elements();
 }
 
-/// As layer_norm does: y costs little beside a product that would keep it.
+/// Lets an operation that would keep y for its backward recompute y instead, as in layer_norm. That
+/// costs little beside a product.
 void offer_recompute(Tensor& y, const Tensor& x, const Tensor& weight, int64_t rows,
                      float epsilon) {
   if (!grad_enabled()) return;
@@ -116,12 +117,13 @@ void add_weight_gradient_row(float* dweight, const T* dy, const T* x, float rrms
   }
 }
 
-/// As in layer_norm the sum over rows is made in chunks whose number depends on the rows alone, and
-/// the chunks are then added in order: the same bits for any number of threads.
+/// As in layer_norm, the sum over rows is made in chunks, whose number depends only on the number
+/// of rows, and the chunks are then added in order, so that the bits are the same for any number of
+/// threads.
 constexpr int64_t max_chunks = 32;
 constexpr int64_t min_chunk_rows = 16;
 
-/// Adds the chunks of `partial` (chunks, C) up.
+/// Adds up the chunks of `partial` (chunks, C) and writes dweight.
 template <class T>
 void write_weight_gradient(const Tensor& dweight, const Tensor& partial) {
   const int64_t channels = partial.size(1);

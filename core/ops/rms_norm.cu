@@ -1,8 +1,8 @@
-// rms_norm on CUDA. A row is a warp's or, where it is long, a block's, as in layer_norm.cuh.
+// rms_norm on CUDA. A warp handles a row, or a block if the row is long, as in layer_norm.cuh.
 //
-// The weight's gradient is summed as layer_norm's: in chunks of rows, whose number depends on the
-// rows alone. Within a chunk warp w sums rows w, w + 8, ..., then the warps are added in order,
-// then, by a second kernel, the chunks.
+// The weight's gradient is summed as in layer_norm: in chunks of rows, whose number depends only on
+// the number of rows. Within a chunk warp w sums rows w, w + 8, ..., then the warps' sums are added
+// in order, and a second kernel adds up the chunks.
 #include "core/ops/rms_norm.h"
 
 #include <algorithm>
@@ -37,7 +37,7 @@ struct RmsNorm {
   float epsilon;
 };
 
-/// A row, and the thread's way over it.
+/// The row of this thread, and its walk over the row.
 template <int threads, int n>
 struct ThreadRow {
   __device__ explicit ThreadRow(int64_t channels)
@@ -103,7 +103,7 @@ __global__ void __launch_bounds__(norm_threads) rms_norm_input_kernel(RmsNorm<T>
   });
 }
 
-/// The sums of a chunk of rows, a block for 32 columns.
+/// Sums dweight over a chunk of rows. A block has 32 columns.
 template <class T>
 __global__ void __launch_bounds__(norm_threads)
     rms_norm_columns_kernel(float* partial, RmsNorm<T> args, int64_t chunk_rows) {
@@ -128,7 +128,8 @@ __global__ void __launch_bounds__(norm_threads)
   partial[int64_t{blockIdx.y} * args.channels + column] = total;
 }
 
-/// Adds the chunks up, 32 columns a block: warp w chunks w, w + 32, ..., then the warps in order.
+/// Warps of a block that adds up the chunks for 32 columns: warp w adds chunks w, w + 32, ..., then
+/// the warps' sums are added in order.
 constexpr int finish_warps = 32;
 
 template <class T>
@@ -190,8 +191,8 @@ void rms_norm_forward(const Context& context, const Tensor& y, const Tensor& rrm
   });
 }
 
-/// Workspace, where dweight is wanted: 4 bytes * chunks * C, with layer_norm's chunks of
-/// k = 8 * ceil(rows / 2112) rows, ceil(rows / k) of them.
+/// Workspace, if dweight is wanted: 4 bytes * chunks * C, where chunks = ceil(rows / k) and
+/// k = 8 * ceil(rows / 2112) is the number of rows in a chunk, as in layer_norm.
 void rms_norm_backward(const Context& context, const Tensor& dx, const Tensor& dweight,
                        const Tensor& dy, const Tensor& x, const Tensor& rrms,
                        const Tensor& weight) {

@@ -1,9 +1,9 @@
 // rotary: x (B, T, H, D) -> y: pair i of each head's D elements, at position p, is turned by
 //   angle = p base^(-2i/D):   (a, b) -> (a cos - b sin, a sin + b cos)
 // (Su et al., arXiv:2104.09864), so that products of queries and keys depend on their distance.
-// Cosines and sines come from a table in the workspace, one row a position: angles are computed in
-// f64, since far positions turn many times, and rounded to f32 as cosine and sine. The gradient is
-// turned back; the table is computed again for it.
+// Cosines and sines come from a table in the workspace, with a row for each position. Angles are
+// computed in f64, since far positions turn many times, and their cosines and sines are rounded to
+// f32. The gradient is turned by the negative angles, and the table is computed again for it.
 #include "core/ops/rotary.h"
 
 #include <cmath>
@@ -78,7 +78,7 @@ void rotary_table(const Context&, const Tensor& table, const Tensor& positions, 
 
 namespace {
 
-/// One head of one token.
+/// Turns one head of one token.
 template <class T>
 void rotate_row(T* y, const T* x, const float* cosines, const float* sines, int64_t pairs,
                 Rotation rotation) {

@@ -8,7 +8,7 @@ namespace {
 
 constexpr int threads = 256;
 
-/// A thread has one angle.
+/// One thread for each angle.
 __global__ void __launch_bounds__(threads)
     rotary_table_kernel(float* table, const int32_t* positions, int64_t rows, int64_t pairs,
                         double base, int64_t offset) {
@@ -35,7 +35,7 @@ struct PairRows {
   Rotation rotation;
 };
 
-/// A thread has one pair.
+/// One thread for each pair.
 template <class T>
 __global__ void __launch_bounds__(threads) rotate_pairs_kernel(PairRows<T> args) {
   const int64_t element = int64_t{blockIdx.x} * threads + threadIdx.x;

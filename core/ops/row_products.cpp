@@ -1,8 +1,8 @@
 // row_products: left (V, C) at i32 (B), right (W, C) at i32 (B, K)
 //   -> products[b, k] = left[i[b]] . right[j[b, k]] + their biases,
-//      squares = the sum of the squares of all that was looked up.
-// It is what a matrix factorization computes. Only the tables are read: they often stay in the
-// cache, and are in any case much less than B K rows.
+//      squares = the sum of the squares of all rows and biases that were looked up.
+// This is what a matrix factorization computes. The rows are read from the tables and never copied:
+// the tables often stay in the cache, and are much smaller than B K rows.
 #include "core/ops/row_products.h"
 
 #include <array>
@@ -43,7 +43,7 @@ void check_indices(const RowProductInputs& in) {
 }
 
 void check_range(const char* side, const Lookup& at) {
-  // The device's kernel checks by itself, as embedding's does.
+  // On a device the kernel checks, as for embedding.
   if (!at.indices.defined() || !at.indices.device().is_cpu()) return;
   const auto values = at.indices.values<int32_t>();
   const int64_t rows = at.table.size(0);
@@ -86,7 +86,7 @@ Lookup saved_lookup(const Lookup& at) {
 
 const Tensor* if_defined(const Tensor& x) { return x.defined() ? &x : nullptr; }
 
-/// The place of each among the inputs of the operation, or -1.
+/// The inputs of the recorded operation, and the index of each bias and table among them, or -1.
 struct InputPlaces {
   std::vector<Tensor> inputs;
   std::array<std::array<int, 2>, 2> places;  // by side: bias, table
@@ -136,6 +136,7 @@ RowProducts row_products(const Lookup& left, const Lookup& right, bool squares) 
              if (dtable.gradient.defined() || dbias.gradient.defined()) {
                kernels::row_products_backward(context, dtable, dbias, side, dy, in);
              }
+             // Announced for each side, so that a wait for one side does not include the other.
              for (const int input : {table, bias}) {
                if (input >= 0) grads.written(input);
              }
@@ -150,7 +151,8 @@ namespace tessera::cpu {
 
 namespace {
 
-/// a . b, in f32. The order is that of 16 lanes, however long a vector is and wherever rows lie.
+/// a . b, in f32. It is summed in 16 lanes whatever the width of the processor's vectors and the
+/// addresses, so that the order is fixed.
 template <class T>
 float inner_product(const T* a, const T* b, int64_t count) {
   constexpr int64_t lanes = 16;
@@ -200,8 +202,8 @@ void multiply(T* products, const RowProductInputs& in) {
   });
 }
 
-/// The sum of the squares of all rows that were looked up, each as often as it was. Blocks of rows
-/// are summed side by side, and then in order.
+/// The sum of the squares of all rows and biases that were looked up, counted once for each lookup.
+/// Blocks of rows are summed in parallel, and then the blocks are added in order.
 template <class T>
 double sum_of_squares(const Context& context, const ops::Lookup& at) {
   constexpr int64_t block = 64;

@@ -1,5 +1,5 @@
-// row_products on CUDA: a warp computes a product. The gradient of a table is that of embedding
-// (embedding.cuh), whose rows are those of the other table times the gradients of the products.
+// row_products on CUDA: a warp computes a product. The gradient of a table is summed as for
+// embedding (embedding.cuh), from rows of the other table times the gradients of the products.
 #include "core/ops/row_products.h"
 
 #include "core/ops/convert.h"
@@ -19,13 +19,13 @@ using embedding::warps;
 
 constexpr const char* name = "row_products";
 
-/// A Lookup's memory.
+/// Pointers to the memory of a Lookup.
 template <class T>
 struct Rows {
   const T* table;
   const T* bias;           // null: none
   const int32_t* indices;  // null: all rows, in order
-  int64_t count;           // of the table
+  int64_t count;           // rows of the table
 
   explicit Rows(const ops::Lookup& at)
       : table(at.table.data<T>()),
@@ -34,7 +34,7 @@ struct Rows {
         count(at.table.size(0)) {}
 
   __device__ bool known(int64_t index) const { return index >= 0 && index < count; }
-  /// Row 0 where the index is wrong, which is reported if there is somewhere to.
+  /// The index at a place, or 0 if it is out of range, which is reported to `fault` if not null.
   __device__ int64_t index(int64_t place, Fault* fault = nullptr) const {
     if (indices == nullptr) return place;
     const int32_t index = indices[place];
@@ -47,7 +47,7 @@ struct Rows {
   }
 };
 
-/// a . b by a warp, for all of its lanes.
+/// a . b, computed by a warp; all of its lanes get the result.
 template <int n, bool aligned, class T>
 __device__ inline float inner_product(const T* a, const T* b, int64_t channels, int lane) {
   float sum = 0;
@@ -82,7 +82,7 @@ __global__ void __launch_bounds__(threads)
   }
 }
 
-/// squares (places) = those of the row and the bias that each place looks up.
+/// squares (places): the sum of the squares of the row and the bias that each place looks up.
 template <class T, int n, bool aligned>
 __global__ void __launch_bounds__(threads)
     row_squares_kernel(float* squares, Rows<T> rows, int64_t places, int64_t channels) {
@@ -95,7 +95,7 @@ __global__ void __launch_bounds__(threads)
   if (at.lane == 0) squares[at.index] = square + bias * bias;
 }
 
-/// The row on the left of each place (b, k).
+/// repeated (B, K): the left row of each place (b, k), from indices (B).
 __global__ void __launch_bounds__(threads)
     repeat_indices_kernel(int32_t* repeated, const int32_t* indices, int64_t places,
                           int64_t per_row) {
@@ -103,8 +103,9 @@ __global__ void __launch_bounds__(threads)
   if (i < places) repeated[i] = indices[i / per_row];
 }
 
-/// dleft of rows that are not looked up. Threads of a warp: columns of one row. Blocks (x, y) of
-/// the grid: rows, columns. dsquares may be null.
+/// Computes dleft for left rows without indices, where row b belongs to the places (b, k). The
+/// threads of a warp have columns of one row. In the grid, blocks along x go over rows and blocks
+/// along y over columns. dy and dsquares may be null.
 template <class T, int n, bool aligned>
 __global__ void __launch_bounds__(threads)
     row_products_dleft_kernel(T* dleft, const T* left, const T* dy, Rows<T> right,
@@ -131,8 +132,9 @@ __global__ void __launch_bounds__(threads)
   store_elements<aligned>(dleft + to, sum);
 }
 
-/// What is left to add once a table's rows are summed: for each row v, of the sorted places of v,
-/// the bias's gradient, and twice row and bias times dsquares for each lookup.
+/// The rest of a gradient, after sum_by_token: for each row v of the table, the gradient of its
+/// bias, summed over the sorted places of v, and 2 * dsquares times the row and the bias for each
+/// time that v was looked up.
 template <class T>
 struct RowRest {
   T* dtable;              // null: not wanted
@@ -146,7 +148,7 @@ struct RowRest {
   int64_t places_per_lookup;
 };
 
-/// A warp has a row.
+/// A warp handles a row of the table.
 template <class T>
 __global__ void __launch_bounds__(threads) row_rest_kernel(RowRest<T> args, Rows<T> own) {
   const WarpOfGrid at;
@@ -182,7 +184,7 @@ ProductSizes sizes_of(const RowProductInputs& in) {
           .shared = in.shared()};
 }
 
-/// The squares of what one side looks up, beginning at squares[first]. Returns where they end.
+/// Writes the squares for all places of one side, from squares[first] on. Returns the end of them.
 template <class T>
 int64_t write_squares(const Context& context, const Tensor& squares, int64_t first,
                       const ops::Lookup& at) {
@@ -203,7 +205,7 @@ int64_t write_squares(const Context& context, const Tensor& squares, int64_t fir
 
 }  // namespace
 
-/// A wrong index is thrown by the host's next synchronisation.
+/// If an index is wrong, the host throws at its next synchronisation with the device.
 void row_products_forward(const Context& context, const Tensor& products, const Tensor& squares,
                           const RowProductInputs& in) {
   const ProductSizes sizes = sizes_of(in);
@@ -233,7 +235,8 @@ void row_products_forward(const Context& context, const Tensor& products, const 
 
 namespace {
 
-/// Of left rows that are not looked up: every place has its own, so that there is nothing to sort.
+/// The gradient of left rows without indices. The places of a row are contiguous, so that nothing
+/// has to be sorted.
 void backward_of_rows(const Context& context, const GradientTarget& target,
                       const RowProductGradients& gradients, const RowProductInputs& in) {
   const Tensor& dleft = target.gradient;
@@ -257,7 +260,8 @@ void backward_of_rows(const Context& context, const GradientTarget& target,
   });
 }
 
-/// The row on the left of each place (b, k); undefined where row b is the b-th.
+/// The left row of each place (b, k); undefined without left indices, where it is row b of the
+/// table.
 Tensor left_of_places(const Context& context, const RowProductInputs& in) {
   const Tensor& indices = in.left.indices;
   const int64_t places = in.rows() * in.per_row();

@@ -16,28 +16,29 @@ struct RowProductInputs {
   bool shared() const { return right.indices.size(0) != rows(); }
 };
 
-/// products (B, K), and squares f32 [], which may be undefined. Workspace, for squares alone: on
-/// the CPU 4 bytes for each row of the larger table (4 V), and 8 for every 64 of them; on CUDA
-/// 4 bytes * (B + B K), and what their sum takes.
+/// Computes products (B, K), and squares f32 [], which may be undefined. Workspace is taken only
+/// for squares: on the CPU 4 bytes for each row of the larger table (4 V), and 8 bytes for every 64
+/// rows of it; on CUDA 4 bytes * (B + B K), and the workspace of `sum` over these.
 TESSERA_KERNEL(row_products_forward, const Tensor& products, const Tensor& squares,
                const RowProductInputs& in)
 
-/// Of the results; either may be undefined.
+/// The gradients of the results. Either may be undefined.
 struct RowProductGradients {
   Tensor products;  // (B, K)
   Tensor squares;   // f32 []
 };
-/// A gradient to be written, or added to where `accumulate` says so; undefined where not wanted.
+/// A gradient to write, or to add to if `accumulate`. Undefined if it is not wanted.
 struct GradientTarget {
   Tensor gradient = {};
   bool accumulate = false;
 };
 enum class RowProductSide : uint8_t { left, right };
-/// For each row v of the table of one side the fp32 sums, over the places (b, k) where it was
-/// looked up, in order, of dproducts[b, k] times the other side's row (table) and of dproducts
-/// (bias), and twice the row or bias itself times dsquares for each time it was looked up.
-/// Workspace: on the CPU 4 bytes * (V + 1 + 2 B K); on CUDA 4 bytes * (V + 1 + B K) where indices
-/// are sorted, B K more for 16-bit types, and B K more for the left ones where K > 1.
+/// Computes the gradients of one side's table and bias. For each row v of the table it is the fp32
+/// sum, over the places (b, k) where v was looked up, in order, of dproducts[b, k] times the other
+/// side's row; for the bias it is the sum of dproducts[b, k]. Added to it is 2 * dsquares times the
+/// row or bias itself, for each time that v was looked up.
+/// Workspace: on the CPU 4 bytes * (V + 1 + 2 B K). On CUDA 4 bytes * (V + 1 + B K) if indices are
+/// sorted, another 4 B K for 16-bit types, and another 4 B K for left indices where K > 1.
 TESSERA_KERNEL(row_products_backward, const GradientTarget& table, const GradientTarget& bias,
                RowProductSide side, const RowProductGradients& gradients,
                const RowProductInputs& in)

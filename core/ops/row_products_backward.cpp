@@ -1,18 +1,19 @@
-// The gradients of row_products on the CPU. Places are sorted by the row of the table, so that each
-// row's sum is made in one go, in registers.
+// The gradients of row_products on the CPU. Places (b, k) are sorted by the row that they look up,
+// so that each row's sum is made in one go, in registers.
 #include "core/ops/row_products_rows.h"
 
 namespace tessera::cpu {
 
 namespace {
 
-/// One of the places where a row was looked up: the other side's row, and the product's gradient.
+/// A place where a row was looked up: the other side's row there, and the product's gradient.
 struct Term {
   int32_t other;
   float weight;
 };
 
-/// By row v of a table, terms[start[v]] up to terms[start[v + 1]].
+/// Terms sorted by row: row v of a table has terms[start[v]] up to, but not including,
+/// terms[start[v + 1]].
 struct Terms {
   Tensor start_memory;  // i32 (V + 1)
   Tensor memory;        // two f32 a term
@@ -26,7 +27,7 @@ struct Terms {
         terms(static_cast<Term*>(memory.raw())) {}
 };
 
-/// Sorts the places (b, k) by own_at(place), a row, and within a row by place.
+/// Sorts the places (b, k) by their row, own_at(place), and within a row by place.
 template <class OwnAt, class TermAt>
 void sort_terms(const Terms& to, int64_t rows, int64_t places, const OwnAt& own_at,
                 const TermAt& term_at) {
@@ -37,7 +38,7 @@ void sort_terms(const Terms& to, int64_t rows, int64_t places, const OwnAt& own_
   for (int64_t place = 0; place < places; ++place) {
     to.terms[start[own_at(place)]++] = term_at(place);
   }
-  // Each beginning has moved on to its end, which is where the next one begins.
+  // start[v] has moved to the end of row v, which is where row v + 1 begins.
   std::move_backward(start, start + rows, start + rows + 1);
   start[0] = 0;
 }
@@ -69,7 +70,7 @@ Terms terms_of(const Context& context, RowProductSide side, const T* dy,
   return terms;
 }
 
-/// to[c] = value_at(c), or that much more.
+/// to[c] = value_at(c), or to[c] += value_at(c) if `accumulate`.
 template <class T, class ValueAt>
 void put_all(T* to, int64_t count, bool accumulate, const ValueAt& value_at) {
   if (accumulate) {
@@ -91,7 +92,7 @@ void row_products_backward(const Context& context, const GradientTarget& table,
   const int64_t rows = own.table.size(0);
   const int64_t channels = in.channels();
   const int64_t places = in.rows() * in.per_row();
-  // A row on the left is looked up once for K places.
+  // A left row is looked up once for all of its K places.
   const int64_t places_per_lookup = of_left ? in.per_row() : 1;
   const float dsquares = gradients.squares.defined() ? *gradients.squares.data<float>() : 0.0f;
   visit_float(own.table.dtype(), "row_products", [&]<class T>() {
@@ -113,7 +114,7 @@ void row_products_backward(const Context& context, const GradientTarget& table,
       const bool accumulate = table.accumulate;
       const auto write = [=](const float* sum, int64_t first, int64_t columns) {
         const T* const own_row = row + first;
-        // Without squares the row's own values leave no trace.
+        // Without dsquares the row's own values must not enter: they may not be finite.
         if (factor == 0) {
           put_all(out + first, columns, accumulate, [=](int64_t c) { return sum[c]; });
         } else {

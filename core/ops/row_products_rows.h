@@ -1,4 +1,4 @@
-// What row_products and its gradient share on the CPU.
+// Shared by row_products and its gradient on the CPU.
 #pragma once
 
 #include "core/ops/embedding_rows.h"
@@ -11,7 +11,7 @@ T* data_or_null(const Tensor& x) {
   return x.defined() ? x.data<T>() : nullptr;
 }
 
-/// A Lookup's memory.
+/// Pointers to the memory of a Lookup.
 template <class T>
 struct Rows {
   const T* table;

@@ -2,8 +2,8 @@
 // block; a thread takes n neighbouring elements at a time, the next ones `threads * n` further on.
 //
 // Which thread takes which elements, and so the order of a sum, is a function of the row's length
-// and dtype, and of the distance from row to row. Where the tensor lies decides only whether n
-// neighbours are one access.
+// and dtype, and of the stride of rows. The tensor's address decides only whether n neighbours are
+// read in one access.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace tessera::cuda {
 
-/// n neighbours as they lie in memory: in one access where `aligned`, else one by one.
+/// Loads n neighbouring elements: in one access if `aligned`, else one by one.
 template <bool aligned, int n, class T>
 __device__ inline Elements<T, n> load_elements(const T* from) {
   if constexpr (aligned) {
@@ -31,7 +31,7 @@ __device__ inline Floats<n> widened(const Elements<T, n>& elements) {
   return result;
 }
 
-/// Rounds each value to T.
+/// Stores n neighbouring elements, each rounded to T: in one access if `aligned`.
 template <bool aligned, int n, class T>
 __device__ inline void store_elements(T* to, const Floats<n>& from) {
   if constexpr (aligned) {
@@ -41,8 +41,9 @@ __device__ inline void store_elements(T* to, const Floats<n>& from) {
   }
 }
 
-/// Calls body.operator()<n, aligned>() for rows that begin `stride` elements apart: n = `wide`
-/// where that is a multiple of it, else 1. All data begins with a row; null pointers are aligned.
+/// Calls body.operator()<n, aligned>() for rows that begin `stride` elements apart: n = `wide` if
+/// the stride is a multiple of `wide`, else 1. `aligned` is true if every row of all `data`, which
+/// point to first rows, can be accessed n elements at a time. Null pointers count as aligned.
 template <int wide, class Body, class... T>
 void visit_access(int64_t stride, Body&& body, const T*... data) {
   if (stride % wide != 0) {
@@ -54,7 +55,8 @@ void visit_access(int64_t stride, Body&& body, const T*... data) {
   }
 }
 
-/// Of the `threads` that share a row, all of which call it: a warp, or all of a block.
+/// The sum over the `threads` that share a row, a warp or a whole block. All of them must call it.
+/// row_max is the maximum.
 template <int threads>
 __device__ inline float row_sum(float value) {
   if constexpr (threads == warp_size) {
@@ -74,14 +76,14 @@ __device__ inline float row_max(float value) {
   }
 }
 
-/// A thread's way over a row.
+/// A thread's walk over a row.
 template <int threads, int n>
 struct RowWalk {
-  int thread;  // of those that share the row
+  int thread;  // index among the threads that share the row
   int64_t columns;
 
-  /// Calls body(turn, at) for elements [at, at + n), turn = 0, 1, ... A row of at most `turns` > 0
-  /// turns is walked without a loop.
+  /// Calls body(turn, at) for elements [at, at + n) of each turn. With `turns` > 0, which must be
+  /// enough for the row, the loop is unrolled and turn = 0, 1, ...; with `turns` = 0 turn is 0.
   template <int turns, class Body>
   __device__ void each(const Body& body) const {
     if constexpr (turns > 0) {
@@ -95,8 +97,9 @@ struct RowWalk {
   }
 };
 
-/// What a thread has of a row: in registers where the row has at most `turns` > 0 turns, so that
-/// memory is read once; else (turns = 0) read each time, then mostly from the nearest cache.
+/// A thread's elements of a row. With `turns` > 0, which must be enough for the row, they are kept
+/// in registers, so that memory is read once. With `turns` = 0 they are read each time they are
+/// used, after the first time mostly from the L1 cache.
 template <class T, int threads, int n, bool aligned, int turns>
 class RowPart {
  public:
@@ -108,7 +111,7 @@ class RowPart {
       row_ = row;
     }
   }
-  /// Of turn `turn`, which begins with element `at`.
+  /// The elements of turn `turn`, which begins with element `at`.
   __device__ Floats<n> get(int turn, int64_t at) const {
     if constexpr (turns > 0) {
       return widened(kept_[turn]);
@@ -116,8 +119,8 @@ class RowPart {
       return widened(load_elements<aligned, n>(row_ + at));
     }
   }
-  /// Adds the elements of `other`, rounds the sums to T and writes them to row `sum`; they are what
-  /// this has from now on.
+  /// Adds the elements of `other`, rounds the sums to T and writes them to row `sum`. From then on
+  /// this holds the sums.
   __device__ void add(const RowWalk<threads, n>& walk, const T* other, T* sum) {
     RowPart added;
     added.load(walk, other);

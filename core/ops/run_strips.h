@@ -1,13 +1,13 @@
-// Loops over ReducedRuns on the CPU. A thread takes a piece: one run of neighbours, or up to 64
-// runs side by side. Either is walked in strips of at most 64 neighbours, and what is gathered has
-// a lane for each place in a strip, so that one loop over lanes vectorises for both:
+// Loops over ReducedRuns on the CPU. A thread takes a piece: one contiguous run, or up to 64 runs
+// side by side. Either is read in strips of at most 64 contiguous elements, and accumulators have a
+// lane for each place in a strip, so that one loop over lanes vectorises for both:
 //
 //   parallel_pieces(runs, cost, [&](const RunPiece& piece) {
 //     Lanes<double> sums = {};
 //     piece.each([&](int64_t at, int64_t width) {
 //       for (int64_t c = 0; c < width; ++c) sums[c] += x[at + c];
 //     });
-//     piece.join(sums, [](double a, double b) { return a + b; });  // of one run: every lane, all
+//     piece.join(sums, [](double a, double b) { return a + b; });  // one run: lanes get its sum
 //     piece.store(y, sums);
 //   });
 //
@@ -54,7 +54,8 @@ struct RunPiece {
     }
   }
 
-  /// Brings the lanes of one run together in ascending order: every lane has the result.
+  /// If the piece is one run, combines the lanes in ascending order; every lane gets the result.
+  /// Runs side by side have a lane each, which is left as it is.
   template <class V, class F>
   void join(Lanes<V>& lanes, const F& f) const {
     if (!one_run) return;
@@ -63,7 +64,7 @@ struct RunPiece {
     lanes.fill(value);
   }
 
-  /// f(lane) for every lane in use; of one run they all have what lane 0 has.
+  /// f(lane) for every lane in use. If the piece is one run, all lanes get f(0).
   template <class F>
   Lanes<float> map(const F& f) const {
     if (one_run) return lanes_of(f(size_t{0}));
@@ -72,7 +73,7 @@ struct RunPiece {
     return lanes;
   }
 
-  /// The values that a tensor with one element a run has for the lanes.
+  /// For each lane, the element of its run in a tensor with one element a run.
   template <class T>
   Lanes<float> load(const T* values) const {
     return map([&](size_t lane) { return float(values[first_run + static_cast<int64_t>(lane)]); });
@@ -86,7 +87,7 @@ struct RunPiece {
   }
 };
 
-/// body(piece) for all pieces, split over threads.
+/// Calls body(piece) for all pieces, split over threads.
 template <class Body>
 void parallel_pieces(const ReducedRuns& runs, int64_t cost_per_element, const Body& body) {
   const bool one_run = runs.inner == 1;

@@ -1,6 +1,6 @@
-// How kernels walk over ReducedRuns. Where runs lie side by side each is a thread's, so that
-// neighbouring threads read neighbours; a run of neighbours is a warp's or, where it is long, a
-// block's. Which thread takes which elements, and so the order of a sum, is a function of the runs
+// How kernels walk over ReducedRuns. Runs side by side (inner > 1) have a thread each, so that
+// neighbouring threads read neighbouring elements. A contiguous run has a warp or, if it is long, a
+// block. Which thread takes which elements, and so the order of a sum, is a function of the runs
 // alone.
 //
 //   struct Maximum {
@@ -16,7 +16,7 @@
 namespace tessera::cuda {
 
 inline constexpr int run_block = 256;
-/// Longest run of neighbours that is a warp's.
+/// Longest contiguous run that a warp handles.
 inline constexpr int64_t warp_run = 1024;
 
 /// One of the `threads` that share a run.
@@ -28,12 +28,12 @@ struct RunThread {
   int64_t reduced;  // elements
   int thread;
 
-  /// body(element) for every one of the run that is this thread's.
+  /// Calls body(element) for every element of the run that this thread handles.
   template <class Body>
   __device__ void each(const Body& body) const {
     for (int64_t i = thread; i < reduced; i += threads) body(first + i * step);
   }
-  /// Over the threads that share the run, which all call it and all have the result.
+  /// The sum over the threads that share the run. All of them must call it, and all get the result.
   __device__ float sum(double value) const {
     if constexpr (threads == 1) {
       return static_cast<float>(value);
@@ -41,7 +41,7 @@ struct RunThread {
       return row_sum<threads>(static_cast<float>(value));
     }
   }
-  /// Leaves NaN out, as fmaxf does.
+  /// The maximum over the threads that share the run, called as sum is. Ignores NaN, as fmaxf does.
   __device__ float max(float value) const {
     if constexpr (threads == 1) {
       return value;
@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(run_block) run_kernel(ReducedRuns runs, Body b
 
 }  // namespace detail
 
-/// body(RunThread) for every run, called by all of the threads that share it.
+/// Calls body(RunThread) for every run, in each of the threads that share it.
 template <class Body>
 void map_runs(const Context& context, const char* name, const ReducedRuns& runs, Body body) {
   if (runs.count() == 0) return;

@@ -1,5 +1,6 @@
-// slice: rows [begin, end) of the leading dimension of x. Shares memory, so it has no kernel; only
-// of a parameter the rows are copied, because its memory may go when the operation is done.
+// slice: rows [begin, end) of the leading dimension of x. The result shares x's memory, so there is
+// no kernel. Only the rows of a parameter are copied, because its memory may be released after the
+// operation.
 #include "core/autograd.h"
 #include "core/ops.h"
 #include "core/ops/copy.h"

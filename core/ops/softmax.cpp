@@ -1,10 +1,10 @@
-// softmax, log_softmax: x -> y of its shape; logsumexp: x -> one element a run. A run is what the
-// given dimensions have together (core/ops/reduced_runs.h). With shift the run's maximum
+// softmax, log_softmax: x -> y of x's shape; logsumexp: x -> one element a run. A run is all
+// elements along the given dimensions (core/ops/reduced_runs.h). With shift the run's maximum
 //   softmax      y = exp(x - shift) / sum(exp(x - shift))        dx = y (dy - sum(y dy))
 //   log_softmax  y = x - shift - log(sum(exp(x - shift)))        dx = dy - exp(y) sum(dy)
 //   logsumexp    y = shift + log(sum(exp(x - shift)))            dx = dy softmax(x)
-// The first two keep y. logsumexp keeps x, and computes its softmax again: y, rounded to 16 bits,
-// would leave a bf16 gradient of which not one digit is right where y is some hundreds.
+// softmax and log_softmax keep y. logsumexp keeps x, and its backward computes softmax(x): from y,
+// rounded to bf16, not one digit of the gradient would be right where y is some hundreds.
 //
 // In a run whose maximum is infinite the shift is 0, so that logsumexp is that infinity rather
 // than NaN.
@@ -25,7 +25,8 @@ namespace {
 
 using Softmax = Tensor (*)(const char* name, const Tensor& x, const ReducedRuns& runs);
 
-/// Calls `operation` on x as it is, or permuted there and back.
+/// Calls `operation` on x or, where its runs require that, on x permuted, and permutes the result
+/// back.
 Tensor over_runs(const char* name, const Tensor& x, const std::vector<int>& dims,
                  Softmax operation) {
   const ReducedDims reduced = reduced_dims(name, x.shape(), dims);
@@ -177,7 +178,7 @@ void logsumexp_forward(const Context&, const Tensor& y, const Tensor& x, const R
 
 namespace {
 
-/// dx = slope(dy, y, sum), where `sum` is over the run of term(dy, y).
+/// dx = slope(dy, y, sum), where `sum` is the sum of term(dy, y) over the run.
 template <class Term, class Slope>
 void gradient_of_runs(const Tensor& dx, const Tensor& dy, const Tensor& y, const ReducedRuns& runs,
                       const Term& term, const Slope& slope) {

@@ -1,5 +1,5 @@
-// softmax, log_softmax and logsumexp on CUDA: a run is read for its maximum, for its sum and for
-// the result, the later times mostly from the nearest cache.
+// softmax, log_softmax and logsumexp on CUDA: a run is read for its maximum, then for its sum and
+// for the result. After the first time it comes mostly from the L1 cache.
 #include "core/ops/softmax.h"
 
 #include <cmath>

@@ -1,5 +1,5 @@
-// The launchers of softmax, log_softmax and logsumexp, which have the statistics of a run in
-// common: with m its maximum, shift = m, or 0 where m is infinite, and sum = sum(exp(x - shift)).
+// The launchers of softmax, log_softmax and logsumexp. The forwards use two statistics of a run:
+// with m its maximum, shift = m, or 0 if m is infinite, and sum = sum(exp(x - shift)).
 #pragma once
 
 #include "core/dispatch.h"
@@ -7,7 +7,8 @@
 
 namespace tessera {
 
-/// y = exp(x - shift) / sum, times the factor of the run where `factors`, of x's dtype, is defined.
+/// y = exp(x - shift) / sum, multiplied by the run's factor if `factors` is defined. `factors` has
+/// one element a run, of x's dtype.
 TESSERA_KERNEL(softmax_forward, const Tensor& y, const Tensor& x, const Tensor& factors,
                const ReducedRuns& runs)
 /// y = x - shift - log(sum)

@@ -1,5 +1,5 @@
-// sum: y [] = sum of x; mean: y [] = sum of x / elements. Any shape, but the mean of nothing is an
-// error. y is f32 for every dtype of x: it is what a loss is made of.
+// sum: y [] = sum of x; mean: y [] = sum of x / elements. x may have any shape, but a mean of no
+// elements is an error. y is f32 for every dtype of x, because losses are made of it.
 //
 // Blocks of 4096 elements are summed in fp64 each, then the blocks in order, so that the result
 // does not depend on the number of threads.

@@ -15,7 +15,7 @@ __global__ void __launch_bounds__(threads)
     sum_blocks_kernel(double* sums, const T* x, int64_t elements) {
   constexpr int count = sum_block / threads;
   const int64_t first = blockIdx.x * sum_block + threadIdx.x;
-  float value[count];  // all loads are under way before the first addition
+  float value[count];  // all loads are in flight before the first addition
   for (int i = 0; i < count; ++i) {
     const int64_t at = first + i * threads;
     value[i] = at < elements ? float(x[at]) : 0.0f;
@@ -52,7 +52,7 @@ void sum(const Context& context, const Tensor& y, const Tensor& x, float factor)
     if (blocks == 0) return;
     launch(context, "sum", {blocks, threads}, sum_blocks_kernel<T>, sums, in, x.elements());
   });
-  // The sum of nothing is zero, and this writes it.
+  // If x is empty, this kernel writes zero.
   launch(context, "sum", {1, threads}, sum_sums_kernel, y.data<float>(), sums, blocks, factor);
 }
 

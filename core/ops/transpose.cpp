@@ -32,7 +32,8 @@ Tensor transpose(const Tensor& x) {
 namespace tessera::cpu {
 
 namespace {
-// Both sides of a tile are whole cache lines in f32; twice as many in 16 bits were slower.
+// In f32 both sides of a tile are whole cache lines. For 16-bit types tiles of twice this size were
+// slower.
 constexpr int64_t tile = 16;
 
 template <class T>

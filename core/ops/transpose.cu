@@ -1,5 +1,5 @@
-// transpose on CUDA: y (..., n, m) = x (..., m, n), through tiles in shared memory, so that both
-// sides are read and written along their rows.
+// transpose on CUDA: y (..., n, m) = x (..., m, n), through tiles in shared memory, so that x is
+// read and y is written along rows.
 #include "core/cuda/kernel.cuh"
 #include "core/ops/transpose.h"
 
@@ -7,8 +7,8 @@ namespace tessera::cuda {
 
 namespace {
 
-// A row of a tile is 128 bytes of 16-bit elements, 256 of f32; an f32 tile takes 17 KB, so that
-// shared memory holds as many blocks as there are threads for.
+// A row of a tile is 128 bytes of 16-bit elements, or 256 of f32. An f32 tile takes 17 KB, so that
+// threads, not shared memory, limit the number of blocks of a multiprocessor.
 constexpr int tile = 64;
 constexpr int row_threads = 32;
 constexpr int rows_at_once = 8;
@@ -17,7 +17,8 @@ template <class T>
 __global__ void __launch_bounds__(row_threads* rows_at_once)
     transpose_kernel(T* y, const T* x, int64_t m, int64_t n, unsigned tile_rows,
                      unsigned tile_columns) {
-  // Rows end on an odd number of banks, so that a warp's walk down a column meets each bank once.
+  // Rows are padded to an odd number of banks, so that a warp reading down a column meets each bank
+  // once.
   __shared__ T part[tile][tile + 4 / sizeof(T)];
   const int64_t matrix = blockIdx.x / tile_columns / tile_rows;
   const int64_t row = int64_t{blockIdx.x / tile_columns % tile_rows} * tile;

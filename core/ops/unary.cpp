@@ -61,7 +61,7 @@ namespace tessera::cpu {
 
 namespace {
 
-constexpr int64_t cost = 8;  // of an element, between a copy's and a power's
+constexpr int64_t cost = 8;  // operations an element: a copy takes fewer, a power more
 
 }  // namespace
 

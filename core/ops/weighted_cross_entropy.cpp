@@ -2,7 +2,7 @@
 // and 0 for ignored rows,
 //   loss [] = sum(w * (logsumexp(logits) - logits[target])) / sum(w).
 // The backward is that of cross_entropy, with the share w / sum(w) of each row in place of 1 / R.
-// Kept are the logits, and for each row its target, logsumexp and share.
+// The logits, and the target, logsumexp and share of each row are kept for it.
 #include "core/ops/weighted_cross_entropy.h"
 
 #include <algorithm>
@@ -30,10 +30,10 @@ void check_class_weights(const Tensor& logits, const Tensor& weights) {
                 dtype_name(weights.dtype()));
 }
 
-/// What is known of each row before its logits are read.
+/// The target and the share of each row, which do not depend on the logits.
 struct TargetRows {
-  Tensor targets;  // i32, in [0, V)
-  Tensor shares;   // f32: the weight over the sum of weights
+  Tensor targets;  // i32, in [0, V); 0 for an ignored row
+  Tensor shares;   // f32: the row's weight divided by the sum of weights
 };
 
 TargetRows target_rows(const Context& context, const Tensor& targets, int64_t vocabulary,
@@ -68,7 +68,7 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& targets,
   const Tensor losses = context.workspace(targets.shape());
   const Tensor loss = Tensor::empty({}, DType::f32, logits.device());
   kernels::cross_entropy_forward(context, losses, logsumexp, logits, rows.targets, logits.size(-1));
-  // Two steps, because the loss of a row that takes no part may be infinite or NaN.
+  // First the losses of rows with share 0 are set to 0, because they may be infinite or NaN.
   kernels::binary(context, losses, rows.shares, losses, Binary::where_nonzero);
   kernels::binary(context, losses, losses, rows.shares, Binary::mul);
   kernels::sum(context, loss, losses, 1.0f);
@@ -77,7 +77,7 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& targets,
       "cross_entropy", loss, {logits},
       [logits = saved(logits), rows, logsumexp](const Tensor& dloss, InputGradients& grads) {
         const InUse in_backward({&logits});
-        // As in cross_entropy: the gradient of unique logits takes their place.
+        // Unique logits are held only here, so their gradient may overwrite them.
         const bool in_place = logits.unique() && !logits.leaf();
         const Tensor dlogits = in_place ? logits : grads.destination(0);
         kernels::weighted_cross_entropy_backward(current_context(dloss.device()), dlogits, dloss,

@@ -1,5 +1,5 @@
-// What class weights and an ignored target add to cross_entropy on CUDA; the backward is in
-// cross_entropy.cu.
+// The weights of rows for cross_entropy with class weights or an ignored target, on CUDA. The
+// backward is in cross_entropy.cu.
 #include "core/ops/weighted_cross_entropy.h"
 
 #include "core/cuda/fault.cuh"
@@ -57,7 +57,8 @@ void target_weights(const Context& context, const Tensor& weights, const Tensor&
          target_weights_kernel, args);
 }
 
-/// As check_targets: the host does not wait, and throws at its next synchronisation.
+/// As in check_targets, the host does not wait: it throws at its next synchronisation with the
+/// device.
 void check_total_weight(const Context& context, const Tensor& total, int64_t rows) {
   launch(context, "check_total_weight", {1, 1}, check_total_weight_kernel, device_fault(context),
          total.data<float>(), rows);

@@ -1,4 +1,5 @@
-// The launchers of what class weights and an ignored target add to cross_entropy.
+// The launchers of cross_entropy with class weights or an ignored target, beside those in
+// cross_entropy.h.
 #pragma once
 
 #include <cstdint>
@@ -8,15 +9,16 @@
 
 namespace tessera {
 
-/// targets i32 (R), class_weights f32 (V) or undefined -> weights f32 (R): that of the target, or
-/// 1; 0 for an ignored row, and for a target outside [0, V). looked_up i32 (R): the target, or 0
-/// for an ignored row.
+/// From targets i32 (R) and class_weights f32 (V), which may be undefined, computes weights f32 (R)
+/// and looked_up i32 (R). An ignored row has weight 0. Any other row has the class weight of its
+/// target, which is 0 outside [0, V), or 1 without class weights. looked_up is the target, or 0 for
+/// an ignored row.
 TESSERA_KERNEL(target_weights, const Tensor& weights, const Tensor& looked_up,
                const Tensor& targets, const Tensor& class_weights, std::optional<int32_t> ignored)
-/// Throws where total[0], the sum of the weights of R rows, is zero: a mean over them is undefined.
+/// Throws if total[0], the sum of the weights of R rows, is zero: their mean would be undefined.
 TESSERA_KERNEL(check_total_weight, const Tensor& total, int64_t rows)
-/// dlogits = (softmax - onehot) * shares[row] * dloss[0], zero in rows whose share is zero,
-/// whatever their logits; else as cross_entropy_backward. shares is f32 (R).
+/// dlogits = (softmax - onehot) * shares[row] * dloss[0]; shares is f32 (R). Rows whose share is
+/// zero get zeros, even if their logits are not finite. dlogits may be the logits themselves.
 TESSERA_KERNEL(weighted_cross_entropy_backward, const Tensor& dlogits, const Tensor& dloss,
                const Tensor& logits, const Tensor& logsumexp, const Tensor& targets,
                const Tensor& shares)

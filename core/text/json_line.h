@@ -1,5 +1,5 @@
-// JSON text as the log needs it: a float is the shortest text that reads back to the same float,
-// where a JSON library would print the digits of a double.
+// JSON text for the log. A float is written as the shortest text that reads back to the same float;
+// a JSON library would print the digits of a double.
 //
 //   JsonObject().add("step", 3).add("loss", 1.25f).text()      -> {"step":3,"loss":1.25}
 #pragma once
@@ -13,9 +13,10 @@
 
 namespace tessera {
 
-/// A float or double as JSON; null where JSON has no such number.
+/// A float or double as JSON; null for infinity and NaN, which JSON does not have.
 std::string json_number(float value);
 std::string json_number(double value);
+/// A text in quotes, with escapes; bytes that are not UTF-8 are replaced.
 std::string json_string(std::string_view text);
 
 /// An object whose members keep the order in which they were added.
@@ -42,19 +43,19 @@ class JsonObject {
   JsonObject& add(std::string_view name, const JsonObject& object) {
     return raw(name, object.text());
   }
-  /// All members of another object.
+  /// Appends all members of another object.
   JsonObject& append(const JsonObject& other) {
     members_.insert(members_.end(), other.members_.begin(), other.members_.end());
     return *this;
   }
-  /// A value that is JSON already.
+  /// Adds a value that is JSON text already.
   JsonObject& raw(std::string_view name, std::string json) {
     members_.emplace_back(json_string(name), std::move(json));
     return *this;
   }
 
   std::string text() const;
-  /// One member a line, for people to read.
+  /// The object with one member per line, for people to read.
   std::string indented() const;
 
  private:

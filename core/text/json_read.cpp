@@ -13,7 +13,7 @@ namespace {
 
 using nlohmann::json;
 
-// Watches a text while it is parsed, and throws at the first value beyond a limit.
+// A callback of the parser that throws at the first value beyond a limit, and at a repeated name.
 class Watch {
  public:
   Watch(const std::string& where, const JsonLimits& limits) : where_(where), limits_(limits) {}
@@ -54,7 +54,7 @@ class Watch {
 
   const std::string& where_;
   const JsonLimits& limits_;
-  std::vector<std::set<std::string>> names_;  // of each open object; of lists none
+  std::vector<std::set<std::string>> names_;  // of each open object or list; a list has none
   int64_t values_ = 0;
 };
 

@@ -21,8 +21,8 @@
 namespace tessera {
 namespace {
 
-// The file that a path names, through links: a rename would otherwise replace the link. Refuses
-// what a rename must not replace: folders, devices, files that are write-protected.
+// Follows the links of a path, because a rename would replace the link itself. Refuses what a
+// rename must not replace: folders, devices, files that are write-protected.
 std::string destination(const std::string& path) {
   std::error_code error;
   const auto status = std::filesystem::status(path, error);
@@ -45,11 +45,11 @@ std::string host_name() {
   return text;
 }
 
-// Whoever writes a temporary file has a lock on it, which ends with its process, in a container too
-// that numbers its processes anew.
+// The process that writes a temporary file holds a lock on it until it ends. The PID in the name is
+// not enough: a container numbers its processes anew.
 bool lock(int descriptor) { return ::flock(descriptor, LOCK_EX | LOCK_NB) == 0; }
 
-// Temporary names are `begin` and a number and ".tmp".
+// True for a temporary name: `begin`, a number and ".tmp".
 bool is_temporary(std::string_view name, std::string_view begin) {
   constexpr std::string_view end = ".tmp";
   if (!name.starts_with(begin) || !name.ends_with(end)) return false;
@@ -93,7 +93,7 @@ OutputFile::OutputFile(const std::string& path) : path_(destination(path)) {
   const std::string host = host_name();
   temporary_ = fmt::format("{}.{}.{}.tmp", path_, host, ::getpid());
   remove_left_behind(path_, host);
-  // Another process that cleans up may hold the file for a moment, or take it away.
+  // Another process that cleans up may lock the file for a moment, or remove it.
   constexpr int attempts = 100;
   for (int i = 0; i < attempts; ++i) {
     if (open_temporary()) return;
@@ -102,15 +102,15 @@ OutputFile::OutputFile(const std::string& path) : path_(destination(path)) {
   fail_input("{}: cannot be written: {} is in use", path_, temporary_);
 }
 
-// False where another process has the file, or has removed it between opening and locking: it took
-// it for one that was left behind.
+// False if another process has locked the file, or has removed it as left behind between opening
+// and locking.
 bool OutputFile::open_temporary() {
   const int flags = O_WRONLY | O_CREAT | O_NOFOLLOW | O_CLOEXEC;
   descriptor_ = ::open(temporary_.c_str(), flags, 0666);
   if (descriptor_ < 0) fail_input("{}: cannot be written: {}", path_, std::strerror(errno));
   struct stat status {};
   const bool locked = lock(descriptor_);
-  const bool is_written = !locked && errno == EWOULDBLOCK;  // else there are no locks here
+  const bool is_written = !locked && errno == EWOULDBLOCK;  // else the file system has no locks
   struct stat named {};
   const bool has_name = ::fstat(descriptor_, &status) == 0 &&
                         ::stat(temporary_.c_str(), &named) == 0 && status.st_dev == named.st_dev &&
@@ -159,8 +159,8 @@ void OutputFile::write_at(int64_t position, const void* data, size_t bytes) {
   }
 }
 
-// In pieces: one fsync of all of a large file could take longer than other ranks wait for this one.
-// The disk begins with each piece while the next one is written.
+// Flushes in pieces, because one fsync of a large file could take longer than other ranks wait for
+// this one. The disk starts writing each piece while the next one is produced.
 void OutputFile::flush_in_time(int64_t written) {
   constexpr int64_t most = int64_t{256} << 20;
   constexpr int64_t piece = int64_t{16} << 20;
@@ -173,7 +173,8 @@ void OutputFile::flush_in_time(int64_t written) {
 }
 
 void OutputFile::commit() {
-  // The bytes before the name: a crash must not leave an empty file under the final name.
+  // The bytes go to disk before the rename: a crash must not leave an empty file under the final
+  // name.
   if (::fsync(descriptor_) != 0) fail("{}: writing failed: {}", path_, std::strerror(errno));
   if (::rename(temporary_.c_str(), path_.c_str()) != 0) {
     fail("{}: renaming {} failed: {}", path_, temporary_, std::strerror(errno));

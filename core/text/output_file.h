@@ -1,6 +1,6 @@
-// A file that is there as a whole or not at all: written under a temporary name beside its
-// destination, NAME.HOST.PID.tmp, and renamed when it is complete. What a process that was killed
-// has left under such a name goes when the destination is written again.
+// A file that is complete or does not appear at all. It is written under a temporary name beside
+// its destination, NAME.HOST.PID.tmp, and renamed when it is complete. Temporary files of killed
+// processes are removed when the destination is written again.
 //
 //   OutputFile file("run/model.safetensors");
 //   file.write(bytes.data(), bytes.size());
@@ -16,8 +16,8 @@ namespace tessera {
 
 class OutputFile {
  public:
-  /// Throws InputError, with the system's reason, where `path` cannot be written. Removes what
-  /// processes of this host that are no longer there have left of it.
+  /// Throws InputError, with the system's reason, if `path` cannot be written. Removes the
+  /// temporary files for `path` of processes of this host that have ended.
   explicit OutputFile(const std::string& path);
   ~OutputFile();
   OutputFile(const OutputFile&) = delete;
@@ -25,9 +25,10 @@ class OutputFile {
 
   void write(const void* data, size_t bytes);
   void write(std::string_view text) { write(text.data(), text.size()); }
-  /// At a byte of the file, wherever `write` is; what nobody writes before that byte is zeros.
+  /// Writes at a position of its own, independent of `write`. Bytes that are never written become
+  /// zeros.
   void write_at(int64_t position, const void* data, size_t bytes);
-  /// Replaces what was at `path`.
+  /// Flushes the file to disk and replaces what was at `path`.
   void commit();
 
  private:
@@ -40,12 +41,13 @@ class OutputFile {
   int64_t unflushed_ = 0;  // bytes
 };
 
-/// Makes a write beyond the limit on the size of files (ulimit -f) an error, "File too large",
-/// where it would end the process without a word, unless the program handles SIGXFSZ itself.
-/// Whatever opens a file for writing calls it.
+/// Makes a write beyond the file size limit (ulimit -f) fail with an error, "File too large". By
+/// default the signal SIGXFSZ would end the process without a message. A handler that the program
+/// has set for it is kept. All code that opens a file for writing calls this first.
 void fail_beyond_file_size_limit();
 
-/// Throws InputError where an OutputFile could not be written, before anything is computed for it.
+/// Throws InputError if an OutputFile could not be written to `path`. Lets a program fail before it
+/// computes anything.
 inline void check_writable(const std::string& path) { OutputFile file(path); }
 
 }  // namespace tessera

@@ -1,4 +1,4 @@
-// A file that may be compressed by gzip, whatever its name says, read from its begin to its end.
+// A file that may be compressed by gzip, whatever its name, read from its beginning to its end.
 #pragma once
 
 #include <cstdint>
@@ -14,12 +14,12 @@ class GzipFile {
   explicit GzipFile(const std::string& path);
 
   const std::string& path() const { return path_; }
-  int64_t stored_bytes() const { return file_bytes_; }  // as it is on the disk
-  /// Fills `out`, or as much of it as there is, and says how much that was. Throws InputError where
-  /// the compressed data is damaged or cut short.
+  int64_t stored_bytes() const { return file_bytes_; }  // its size on the disk
+  /// Reads into `out` until it is full or the file ends, and returns the number of bytes that were
+  /// read. Throws InputError where the compressed data is damaged or cut short.
   size_t read(std::span<uint8_t> out);
-  /// What the file can hold at most: its size, or that times the most that gzip can compress. So
-  /// what a header claims can be refused before memory is taken for it.
+  /// An upper bound on the bytes of the file's contents: its size, times gzip's best ratio if it is
+  /// compressed. So a size claimed by a header can be refused before memory is allocated for it.
   int64_t most_bytes();
 
  private:

@@ -43,7 +43,7 @@ std::span<const std::string_view> FieldSplitter::split(std::string_view line,
   }
 }
 
-// Takes a field off the begin of `rest`, up to the separator.
+// Takes a quoted field off the beginning of `rest`, up to the separator.
 std::string_view FieldSplitter::take_quoted(std::string_view& rest, const TextLines& lines) {
   rest.remove_prefix(rest.find('"') + 1);
   const std::string_view begin = rest;
@@ -67,7 +67,7 @@ std::string_view FieldSplitter::take_quoted(std::string_view& rest, const TextLi
   std::string& text = unquoted_.emplace_back();
   for (size_t i = 0; i < field.size(); ++i) {
     text += field[i];
-    if (field[i] == '"') ++i;  // the second one of two
+    if (field[i] == '"') ++i;  // skips the second quote of a pair
   }
   return text;
 }

@@ -1,4 +1,4 @@
-// The fields of a line of a table.
+// Splits the lines of a table into fields.
 //
 //   FieldSplitter splitter(",");
 //   for (std::string_view line; lines.next(line);) {
@@ -18,12 +18,12 @@ namespace tessera::data {
 
 class FieldSplitter {
  public:
-  /// One or two characters. A space stands for one or more of them.
+  /// `separator` has one or two characters. A space stands for one or more spaces.
   explicit FieldSplitter(std::string_view separator);
 
-  /// The fields, without spaces around them; they stay until the next call or the next line.
-  /// Between commas and semicolons a field may stand in quotes, with "" for a quote in it (RFC
-  /// 4180); one that does not end in its line is refused.
+  /// Returns the fields without spaces around them. They are valid until the next call or the next
+  /// line. If the separator is a comma or a semicolon, a field may be quoted, with "" for a quote
+  /// in it (RFC 4180); a quoted field that does not end in its line is refused.
   std::span<const std::string_view> split(std::string_view line, const TextLines& lines);
 
   const std::string& separator() const { return separator_; }
@@ -34,13 +34,13 @@ class FieldSplitter {
   std::string separator_;
   bool has_quotes_;
   std::vector<std::string_view> fields_;
-  std::deque<std::string> unquoted_;  // fields that had "" in them; a deque keeps their addresses
+  std::deque<std::string> unquoted_;  // fields that had "" in them; a deque never moves them
 };
 
-/// Without spaces and tabs at either end.
+/// `text` without spaces and tabs at either end.
 std::string_view trimmed(std::string_view text);
 
-/// How a separator is called in errors: "tabs", "'::'".
+/// The name of a separator in errors: "tabs", "'::'".
 std::string name_of_separator(std::string_view separator);
 
 }  // namespace tessera::data

@@ -7,19 +7,20 @@ namespace tessera::data {
 namespace {
 
 constexpr size_t buffer_bytes = size_t{1} << 20;
-// Tables that people and programs write become three to ten times as large; repeated lines, which
-// say nothing, a thousand times.
+// Real tables become three to ten times as large when they are decompressed. Only lines that repeat
+// become a thousand times as large.
 constexpr int64_t most_expansion = 100;
 constexpr int64_t always_allowed_bytes = int64_t{1} << 26;
 
-// Bytes of the sequence that begins `text`; 0 where none does (RFC 3629, section 4).
+// Length of the UTF-8 sequence that `text` begins with; 0 if it begins with none (RFC 3629, section
+// 4).
 size_t utf8_sequence(std::string_view text) {
   const auto byte = [&](size_t i) { return static_cast<uint8_t>(text[i]); };
   const uint8_t lead = byte(0);
   if (lead < 0x80) return 1;
   const size_t bytes = lead < 0xC2 ? 0 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : lead < 0xF5 ? 4 : 0;
   if (bytes == 0 || bytes > text.size()) return 0;
-  // The second byte's range excludes longer forms than needed, surrogates and what is above 10FFFF.
+  // The second byte's range excludes overlong forms, surrogates and code points above 10FFFF.
   const uint8_t least = lead == 0xE0 ? 0xA0 : lead == 0xF0 ? 0x90 : 0x80;
   const uint8_t most = lead == 0xED ? 0x9F : lead == 0xF4 ? 0x8F : 0xBF;
   if (byte(1) < least || byte(1) > most) return 0;
@@ -74,7 +75,7 @@ bool TextLines::next(std::string_view& line) {
 }
 
 bool TextLines::take(std::string_view& line) {
-  size_t searched = 0;  // bytes of the line that are known to have no end in them
+  size_t searched = 0;  // bytes of the line that have no line end in them
   while (true) {
     const char* const first = buffer_.data() + begin_;
     const size_t bytes = end_ - begin_;

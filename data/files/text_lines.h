@@ -6,8 +6,8 @@
 //     ..."
 //   }
 //
-// Lines end in LF or CRLF, the last one also at the end of the file; a byte order mark before the
-// first one is no part of it. Empty lines are refused, except at the end of the file.
+// Lines end in LF or CRLF; the last line may also end with the file. A byte order mark before the
+// first line is skipped. Empty lines are refused, except at the end of the file.
 #pragma once
 
 #include <cstddef>
@@ -27,20 +27,20 @@ class TextLines {
   static constexpr size_t most_line_bytes = size_t{1} << 16;
 
   enum class Encoding { utf8, unknown };
-  /// Throws InputError where there is no such file or it is not a regular one. What is not UTF-8 is
-  /// refused too, unless the encoding is unknown.
+  /// Throws InputError where there is no such file or it is not a regular one. With Encoding::utf8
+  /// next() refuses lines that are not UTF-8.
   explicit TextLines(const std::string& path, Encoding encoding = Encoding::utf8);
 
-  /// Sets `line` to the next one, which stays until the next call, or returns false at the end.
-  /// Throws InputError where a line is empty, too long, has a NUL or is not UTF-8, where compressed
-  /// data is damaged, and where it becomes more than a hundred times as large: a text does not, and
-  /// memory for its contents is taken as they come.
+  /// Sets `line` to the next line, which is valid until the next call, or returns false at the end.
+  /// Throws InputError where a line is empty, too long, has a NUL or is not UTF-8, and where
+  /// compressed data is damaged or becomes more than a hundred times as large. Real tables do not
+  /// become so large, and callers would run out of memory for the contents.
   bool next(std::string_view& line);
 
   const std::string& path() const { return file_.path(); }
-  int64_t number() const { return number_; }  // of the last line, from 1
+  int64_t number() const { return number_; }  // number of the last line, from 1
 
-  /// Throws InputError, which begins with the file and the number of the last line.
+  /// Throws InputError, whose message begins with the file and the number of the last line.
   template <class... Args>
   [[noreturn]] void refuse(fmt::format_string<Args...> format, Args&&... args) const {
     refuse_line(number_, fmt::format(format, std::forward<Args>(args)...));
@@ -55,16 +55,16 @@ class TextLines {
   GzipFile file_;
   Encoding encoding_;
   std::vector<char> buffer_;
-  size_t begin_ = 0;  // of what is not handed out yet
+  size_t begin_ = 0;  // begin of the bytes that are not handed out yet
   size_t end_ = 0;
-  bool at_end_ = false;     // nothing follows what is in the buffer
-  int64_t read_bytes_ = 0;  // of the text
+  bool at_end_ = false;     // the file has nothing behind the buffer's contents
+  int64_t read_bytes_ = 0;  // decompressed bytes so far
   int64_t number_ = 0;
 };
 
 bool is_utf8(std::string_view text);
 
-/// Text from a file in an error: in quotes, in ASCII, cut where it is long.
+/// Text from a file, for an error: in quotes, in ASCII, cut if it is long.
 std::string excerpt(std::string_view text);
 
 }  // namespace tessera::data

@@ -13,7 +13,7 @@ namespace {
 constexpr int64_t padding = 4;
 constexpr double least_area = 0.08;
 constexpr double most_ratio = 4.0 / 3;
-constexpr double evaluated_share = 224.0 / 256;  // of the shorter side
+constexpr double evaluated_share = 224.0 / 256;  // what evaluation shows of the shorter side
 
 // Uniform in [0, 1).
 double uniform(RandomStream& stream) { return static_cast<double>(stream.next_u32()) * 0x1p-32; }
@@ -23,7 +23,7 @@ ImageBox middle(const ImageShape& image, double height, double width) {
           (static_cast<double>(image.width) - width) / 2, height, width};
 }
 
-// torchvision's RandomResizedCrop: whole pixels; the middle after ten parts that did not fit.
+// torchvision's RandomResizedCrop, in whole pixels; after ten parts that did not fit, the middle.
 ImageBox random_part(const ImageShape& image, RandomStream& stream) {
   const auto area = static_cast<double>(image.height * image.width);
   for (int attempt = 0; attempt < 10; ++attempt) {
@@ -42,7 +42,7 @@ ImageBox random_part(const ImageShape& image, RandomStream& stream) {
   return middle(image, std::min(height, width * most_ratio), std::min(width, height * most_ratio));
 }
 
-// What a resized and cut image shows of one: a box of the input's ratio in the middle.
+// The part of an image that evaluation uses: a box in the middle, with the input's aspect ratio.
 ImageBox evaluated_part(const ImageShape& image, const ImageShape& input) {
   const double shorter =
       std::min(static_cast<double>(image.height) / static_cast<double>(input.height),
@@ -129,7 +129,8 @@ template <class T>
 void ImageTransform::place_as(const std::vector<T>& table, const ImageView& image,
                               const Augmentation& at, T* out) const {
   const auto [height, width, channels] = image.shape;
-  // Columns [begin, end) of the result are the image's, in their order or in reverse.
+  // Columns [begin, end) of the result come from the image, in order or mirrored; the rest is
+  // padding.
   const int64_t begin = std::max<int64_t>(0, at.mirrored ? at.left : -at.left);
   const int64_t end = width - std::max<int64_t>(0, at.mirrored ? -at.left : at.left);
   const int64_t first = at.mirrored ? width - 1 + at.left - begin : begin + at.left;

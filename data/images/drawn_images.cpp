@@ -12,14 +12,14 @@ namespace tessera::data {
 namespace {
 
 constexpr int side = static_cast<int>(drawn_shape.height);
-constexpr int unit = 8;    // a pixel's side: places are in eighths of pixels
-constexpr int samples = 4;  // along a pixel's side, of which a shape covers so many
+constexpr int unit = 8;    // positions are in eighths of a pixel
+constexpr int samples = 4;  // along a pixel's side, to smooth the edges of shapes
 constexpr int turn = 1024;
 
 using Color = std::array<int, 3>;
 
-// sin(2 pi angle / turn) in 1 / 4096, as Bhaskara I gave it in the 7th century: off by at most
-// 0.0017, and a fraction of whole numbers.
+// sin(2 pi angle / turn) in units of 1 / 4096, by the formula of Bhaskara I (7th century): off by
+// at most 0.0017, and computed in integers.
 int sine(int angle) {
   constexpr int half = turn / 2;
   angle &= turn - 1;
@@ -30,7 +30,7 @@ int sine(int angle) {
 }
 int cosine(int angle) { return sine(angle + turn / 4); }
 
-// Whether (u, v), in 1 / 4096 of the shape's radius, is inside the shape of the class.
+// True if (u, v), in units of 1 / 4096 of the radius, is inside the shape.
 bool inside(int shape, int u, int v) {
   constexpr int one = 4096;
   const auto disc = [](int x, int y, int radius) { return x * x + y * y <= radius * radius; };
@@ -57,7 +57,7 @@ bool inside(int shape, int u, int v) {
   }
 }
 
-// One picture, as its stream of random numbers says.
+// Draws one picture from a stream of random numbers.
 class Drawing {
  public:
   Drawing(RandomStream stream, int shape, uint8_t* out)
@@ -71,7 +71,7 @@ class Drawing {
       place_ = {between(0, side * unit), between(0, side * unit), between(unit, 2 * unit), 0};
       fill(0, color(0, 255));
     }
-    // Lighter than the background, mostly.
+    // The shape is lighter than both colours of the background.
     Color ink = color(64, 255);
     while (light(ink) < light(from) + 120 || light(ink) < light(to) + 120) ink = color(64, 255);
     const int radius = between(8 * unit, 14 * unit);
@@ -102,7 +102,7 @@ class Drawing {
     const int dx = cosine(angle), dy = sine(angle);
     for (int y = 0; y < side; ++y) {
       for (int x = 0; x < side; ++x) {
-        // From one corner to the other at most: 0 to 256.
+        // The share of `to`, of 256: at most from 0 in one corner to 256 in the opposite one.
         const int way = ((2 * x - side) * dx + (2 * y - side) * dy) / (side * 48);
         const int share = std::clamp(128 + way, 0, 256);
         for (size_t c = 0; c < 3; ++c) {
@@ -162,7 +162,7 @@ class Drawing {
 }  // namespace
 
 std::shared_ptr<const ImageSet> draw_images(std::string_view part, int64_t count) {
-  constexpr uint64_t seed = 0x7465737365726121;  // the pictures are what they are in every run
+  constexpr uint64_t seed = 0x7465737365726121;  // fixed: every run draws the same pictures
   constexpr auto classes = static_cast<int64_t>(drawn_classes.size());
   std::vector<uint8_t> pixels(static_cast<size_t>(count * drawn_shape.elements()));
   std::vector<int32_t> labels(static_cast<size_t>(count));

@@ -1,5 +1,5 @@
-// Which images are in the batches that a rank reads, one after the other, and how they become a
-// model's input. ImageInput (image_input.h) hands them out, prepared ahead.
+// Which images are in the batches that a rank reads, and how they become a model's input.
+// ImageInput (image_input.h) prepares the batches ahead and hands them out.
 #pragma once
 
 #include <cstdint>
@@ -26,23 +26,23 @@ class ImageBatches {
 
   virtual int64_t count() const = 0;
   virtual int64_t images_in(int64_t batch) const = 0;
-  /// Of the largest batch.
+  /// Images in the largest batch.
   virtual int64_t most_images() const = 0;
   /// Writes image `row` of a batch to `into`, on the host. Safe to use from any thread.
   virtual void prepare(int64_t batch, int64_t row, ImageMemory& memory,
                        const ImageBatch& into) const = 0;
 
-  /// Memory of the host for `images` images. Pinned: for copies to a GPU.
+  /// Allocates host memory for `images` images; pinned, if it is for copies to a GPU.
   ImageBatch allocate(int64_t images, bool pinned) const;
-  /// Memory of the default device for them.
+  /// Allocates memory for `images` images on the default device.
   ImageBatch allocate_input(int64_t images) const;
-  /// Bytes of such a batch: what the plan of a run counts for each.
+  /// Bytes of a batch of `images` images, as the plan of a run counts them.
   static int64_t bytes(int64_t images, const ImageShape& shape, DType dtype);
 
  protected:
   const ImageSet& set() const { return *set_; }
   const ImageTransform& transform() const { return transform_; }
-  /// The first byte of image `row`.
+  /// The first byte of image `row` in `into`.
   void* place_of(int64_t row, const ImageBatch& into) const;
 
  private:
@@ -50,30 +50,32 @@ class ImageBatches {
   ImageTransform transform_;
 };
 
-/// The micro-batches of a run. An epoch is every image once, in an order that (seed, epoch) choose,
-/// without the last ones, which do not fill a step. So which images are in a micro-batch, and how
-/// they are cut, is a function of (seed, step, its number) alone, never of the rank.
+/// The micro-batches of a run. An epoch visits every image once, in an order that (seed, epoch)
+/// determine, except the last images, which do not fill a step. So the images of a micro-batch, and
+/// how they are augmented, are a function of (seed, step, number of the micro-batch) alone, never
+/// of the rank.
 class TrainingBatches : public ImageBatches {
  public:
   struct Schedule {
     Batch batch = {};
-    int64_t steps = 1;       // of the run, all epochs together
-    int64_t first_step = 0;  // the first that is read
+    int64_t steps = 1;       // steps of the run, over all epochs
+    int64_t first_step = 0;  // the first step that is read
     int64_t ranks = 1;
     int64_t rank = 0;
   };
-  /// The transform's seed is the order's too. Throws InputError where the images do not fill one
-  /// step.
+  /// The transform's seed also determines the order. Throws InputError where the images do not fill
+  /// one step.
   TrainingBatches(std::shared_ptr<const ImageSet> set, const ImageTransformOptions& transform,
                   const Schedule& schedule);
 
   int64_t steps_per_epoch() const { return steps_per_epoch_; }
   int64_t epoch(int64_t step) const { return step / steps_per_epoch_; }
-  /// The set's index of sample `sample` of a step's global batch.
+  /// The index in the set of sample `sample` of a step's global batch.
   int64_t index_of(int64_t step, int64_t sample) const;
-  /// The number of the batch that is this micro-batch. Throws for one of another rank.
+  /// The micro-batch's number in the order in which this rank reads. Throws for a micro-batch of
+  /// another rank.
   int64_t number_of(const MicroBatch& micro) const;
-  /// Any micro-batch of any rank, prepared here and now, on the default device.
+  /// Prepares any micro-batch of any rank, on the calling thread, on the default device.
   ImageBatch read(const MicroBatch& micro) const;
 
   int64_t count() const override;
@@ -85,16 +87,16 @@ class TrainingBatches : public ImageBatches {
  private:
   void prepare_sample(int64_t step, int64_t sample, int64_t row, ImageMemory& memory,
                       const ImageBatch& into) const;
-  /// The micro-batch's number m in its step.
+  /// The micro-batch m that this rank has in a micro-step (core/micro_batch.h).
   int64_t micro_batch(int64_t micro_step) const;
 
   Schedule schedule_;
   int64_t steps_per_epoch_ = 0;
 };
 
-/// A pass over a set in its own order, in batches of `size`, the last one smaller: rank r of N
-/// reads numbers r, r + N, ... Where that is one less than other ranks read, it reads the set's
-/// last batch again, so that all run as many forwards.
+/// One pass over a set in its own order, in batches of `size`, the last one smaller. Rank r of N
+/// reads batches r, r + N, ... A rank with one batch less than the others reads the set's last
+/// batch again, so that all ranks run the same number of forwards.
 class EvaluationBatches : public ImageBatches {
  public:
   struct Share {
@@ -106,7 +108,8 @@ class EvaluationBatches : public ImageBatches {
                     const Share& share);
 
   int64_t total() const { return total_; }  // batches of all ranks
-  /// The number, among those of all ranks, of this rank's batch; total() and more: read again.
+  /// The number of this rank's batch among those of all ranks. From total() on it is the last
+  /// batch, read again.
   int64_t number_of(int64_t batch) const { return batch * share_.ranks + share_.rank; }
 
   int64_t count() const override { return (total_ + share_.ranks - 1) / share_.ranks; }

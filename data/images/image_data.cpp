@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 constexpr int64_t folder_image_size = 224;
 constexpr int64_t most_image_size = 4096;
 
-// Of ImageNet's training images, as torchvision's models expect them.
+// Statistics of ImageNet's training images, as torchvision's models expect them.
 const ChannelStatistics imagenet{{0.485f, 0.456f, 0.406f}, {0.229f, 0.224f, 0.225f}};
 
 struct Folder {
@@ -52,7 +52,7 @@ Folder look_into(const std::string& path) {
   return result;
 }
 
-// A format that is not there; one that is there and wrong throws.
+// nullopt if a folder does not have the format. A folder that has it, but with errors, throws.
 using Found = std::optional<ImageData>;
 
 ImageData in_memory(std::string format, std::shared_ptr<const ImageSet> train,
@@ -80,7 +80,7 @@ Found find_cifar10(const Folder& folder) {
     fail_input("{}: has {}, expected both data_batch_*.bin and test_batch.bin, which CIFAR-10 has",
                folder.path, tests ? "test_batch.bin alone" : "no test_batch.bin");
   }
-  // In order of their numbers: 2 before 10.
+  // Shorter names come first, so that batch 2 is before batch 10.
   std::stable_sort(paths.begin(), paths.end(),
                    [](const auto& a, const auto& b) { return a.size() < b.size(); });
   auto train = open_cifar(paths, cifar10);
@@ -103,7 +103,8 @@ Found find_cifar100(const Folder& folder) {
                    cifar_shape);
 }
 
-// The file of "images-idx3" or "labels-idx1" of a part ("train", "t10k"); empty without one.
+// The path of the `content` ("images-idx3" or "labels-idx1") of a part ("train" or "t10k"); empty
+// if there is no such file.
 std::string idx_file(const Folder& folder, const std::string& part, std::string content) {
   const auto dash = content.rfind('-');
   std::string dotted = content;
@@ -150,7 +151,7 @@ Found find_idx(const Folder& folder) {
   }
   ImageData data =
       in_memory("idx", train->set, test->set, read_class_names("", idx_classes), shape);
-  data.transform.flips = false;  // a mirrored digit is none, or another one
+  data.transform.flips = false;  // a mirrored digit is no digit, or another one
   return data;
 }
 

@@ -1,12 +1,13 @@
-// What a model of images trains on and is evaluated on, found by what is at a path:
+// The images that a model trains on and is evaluated on. The format is found by what is at a path:
 //
 //   data_batch_*.bin, test_batch.bin    CIFAR-10, binary (names from batches.meta.txt)
 //   train.bin, test.bin                 CIFAR-100, binary (names from fine_label_names.txt)
-//   {train,t10k}-{images,labels}-...    MNIST or Fashion-MNIST, IDX, compressed or not; of one pair
-//                                       alone the last tenth is held out
-//   folders of JPEG or PNG files        a folder a class; below train/ and val/ (or validation/, or
-//                                       test/), or else the last tenth of each class is held out
-//   no path                             pictures that it draws itself (drawn_images.h)
+//   {train,t10k}-{images,labels}-...    MNIST or Fashion-MNIST, IDX, compressed or not; if only one
+//                                       pair is there, its last tenth is held out
+//   folders of JPEG or PNG files        one folder for each class, below train/ and val/ (or
+//                                       validation/, or test/); without a folder to validate, the
+//                                       last tenth of each class is held out
+//   no path                             pictures that the program draws (drawn_images.h)
 #pragma once
 
 #include <cstdint>
@@ -21,7 +22,7 @@ namespace tessera::data {
 
 struct ImageDataOptions {
   std::string path = {};
-  int64_t image_size = 0;  // height and width of the input; 0: the images' own, of folders 224
+  int64_t image_size = 0;  // height and width of the input; 0: the images' own, 224 for folders
   int64_t drawn_training = 10000;
   int64_t drawn_validation = 2000;
 };
@@ -31,9 +32,9 @@ struct ImageData {
   std::shared_ptr<const ImageSet> train = {};
   std::shared_ptr<const ImageSet> validation = {};
   std::vector<std::string> class_names = {};
-  /// Shape, normalisation and kind of augmentation. Measured on the training images where these are
-  /// in memory; of folders ImageNet's mean and deviation. Seed, dtype and whether to augment are
-  /// the run's.
+  /// Shape, normalisation and kind of augmentation. Mean and deviation are measured on the training
+  /// images if these are in memory; folders get ImageNet's. Seed, dtype and `augments` are set by
+  /// the run.
   ImageTransformOptions transform = {};
 
   int64_t classes() const { return static_cast<int64_t>(class_names.size()); }
@@ -41,8 +42,8 @@ struct ImageData {
   std::string description() const;
 };
 
-/// Throws InputError where nothing of the above is found, with what was looked for, where a file is
-/// not what it should be, and for another image_size than that of images which are not resized.
+/// Throws InputError where none of these formats is found, naming what was looked for; where a file
+/// is not what it should be; and where image_size differs from that of images that are not resized.
 ImageData open_image_data(const ImageDataOptions& options);
 
 }  // namespace tessera::data

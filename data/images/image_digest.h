@@ -1,4 +1,4 @@
-// Whether two ranks have the same images.
+// A digest of images, to check that all ranks have the same.
 #pragma once
 
 #include <cstdint>
@@ -7,10 +7,9 @@
 
 namespace tessera::data {
 
-/// A digest (core/digest.h) of the names of the classes and, for training and validation, of all
-/// labels and of 64 images at fixed places, evenly spread; `whole`: of all images. Of images in
-/// files it is their pixels that count, as this machine decodes them. Throws InputError for one
-/// that cannot be read.
+/// Digests (core/digest.h) the class names and, for training and validation, all labels and 64
+/// images at fixed places, evenly spread, or all images if `whole`. Images in files count as the
+/// pixels that this machine decodes. Throws InputError for an image that cannot be read.
 uint64_t digest_of_images(const ImageData& data, bool whole = false);
 
 }  // namespace tessera::data

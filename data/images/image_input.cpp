@@ -29,11 +29,12 @@ void ImageInput::load(int64_t number) {
   TESSERA_CHECK(number == queue_.taken(), "images: batch {} is asked for, the next one is {}",
                 number, queue_.taken());
   if (!device_.images.defined()) {
+    // On the CPU the previous batch was read in its slot, and nothing reads it any more.
     if (queue_.held() > 0) queue_.release();
     batch_ = queue_.take();
     return;
   }
-  // The host waits for the copy before the last one: it may be two batches ahead.
+  // With two copies in flight the host waits for the older one, and then frees its slot.
   if (queue_.held() == most_copies) {
     copied_.front().synchronize();
     copied_.pop_front();

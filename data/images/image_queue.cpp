@@ -9,8 +9,8 @@
 namespace tessera::data {
 namespace {
 
-// Few enough that all workers are on the batch that is waited for, and enough that they rarely meet
-// at the mutex.
+// Few enough that all workers share the batch that is waited for, and enough that they rarely wait
+// for the mutex.
 constexpr int64_t images_at_once = 8;
 
 }  // namespace

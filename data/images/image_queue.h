@@ -1,5 +1,5 @@
-// Batches of images, prepared by threads of its own ahead of who takes them, in a few slots of
-// memory that are used again and again.
+// Prepares batches of images ahead of their use, on threads of its own, in a few slots of memory
+// that are reused.
 //
 //   ImageQueue queue(batches, {.workers = 2});
 //   const ImageBatch batch = queue.take();    // the next one, as soon as it is ready
@@ -22,32 +22,34 @@ namespace tessera::data {
 
 struct ImageQueueOptions {
   int workers = 1;
-  int64_t depth = 3;  // slots, those that are taken among them
+  int64_t depth = 3;  // slots, including those that are taken
   bool pinned = false;
 };
 
-/// take and release are for one thread. May be destroyed at any time.
+/// take() and release() must be called by one thread. The queue may be destroyed at any time.
 class ImageQueue {
  public:
   ImageQueue(std::shared_ptr<const ImageBatches> batches, const ImageQueueOptions& options);
 
-  /// Valid until it is released. Throws what preparing its first bad image threw, then and again.
+  /// Waits for the next batch, which is valid until it is released. If images of it cannot be
+  /// prepared, throws the error of the first of these, also when it is called again.
   ImageBatch take();
+  /// Frees the slot of the oldest batch that is taken.
   void release();
   int64_t taken() const { return taken_; }
-  /// Batches that are taken and not released.
+  /// The number of batches that are taken and not released.
   int64_t held() const { return taken_ - released_; }
-  /// How long take() has waited in all.
+  /// How long take() has waited in total.
   int64_t waited_ns() const { return waited_ns_; }
 
  private:
   struct Slot {
     ImageBatch batch;
-    int64_t left = 0;  // images to be prepared
+    int64_t left = 0;  // images that are not prepared yet
     std::exception_ptr error = {};
-    int64_t bad_row = 0;  // whose error it is: the first one, whichever thread was sooner
+    int64_t bad_row = 0;  // the row of `error`: the first bad one, in any order of threads
   };
-  /// Some images of one batch: what a worker takes at a time.
+  /// Rows [begin, end) of a batch, which a worker takes at a time.
   struct Work {
     int64_t batch = 0;
     int64_t begin = 0;
@@ -65,12 +67,12 @@ class ImageQueue {
   std::mutex mutex_;
   std::condition_variable_any changed_;
   std::vector<Slot> slots_;
-  int64_t next_batch_ = 0;  // that workers take images of
+  int64_t next_batch_ = 0;  // the batch that workers take images of
   int64_t next_row_ = 0;
   int64_t released_ = 0;
   int64_t taken_ = 0;
   int64_t waited_ns_ = 0;
-  std::vector<std::jthread> workers_;  // last: they are stopped before what they use is gone
+  std::vector<std::jthread> workers_;  // last: destroyed, and so joined, before what they use
 };
 
 }  // namespace tessera::data

@@ -8,15 +8,16 @@
 namespace tessera::data {
 namespace {
 
-constexpr int weight_bits = 22;  // of 32: 8 for the values, one for the sign, one to spare
+constexpr int weight_bits = 22;  // 32, less 8 for the values, one for the sign and one to spare
 constexpr int32_t half = 1 << (weight_bits - 1);
 
-// What each pixel of the result is made of, along one direction.
+// Which pixels of the image each pixel of the result is made of, and with which weights, along one
+// direction.
 struct Taps {
   struct Range {
     int64_t first = 0;  // pixel of the image
     int64_t count = 0;
-    size_t weights = 0;  // where its own begin
+    size_t weights = 0;  // where its weights begin
   };
   std::vector<Range> ranges;
   std::vector<int32_t> weights;
@@ -25,7 +26,7 @@ struct Taps {
   int64_t end() const { return ranges.back().first + ranges.back().count; }
 };
 
-// `size` pixels from [start, start + length) of an image that has `limit`.
+// The taps of `size` pixels that show [start, start + length) of an image that has `limit` pixels.
 Taps taps(double start, double length, int64_t size, int64_t limit) {
   Taps result;
   const double scale = length / static_cast<double>(size);
@@ -76,7 +77,7 @@ void resize_image(const ImageView& image, const ImageBox& box, int64_t height, i
   TESSERA_CHECK(channels == 1 || channels == 3, "resize: {} channels, expected 1 or 3", channels);
   const Taps down = taps(box.top, box.height, height, image_height);
   const Taps across = taps(box.left, box.width, width, image_width);
-  // Along the rows first, those alone that the box needs.
+  // First along the rows, only those that the box needs; then along the columns.
   const int64_t row_values = width * channels;
   rows.resize(static_cast<size_t>((down.end() - down.begin()) * row_values));
   for (int64_t y = down.begin(); y < down.end(); ++y) {

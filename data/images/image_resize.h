@@ -1,5 +1,5 @@
 // Bilinear resizing with antialiasing: where an image becomes smaller, each pixel is a mean over
-// all that it covers, weighted by a triangle (Pillow's and torchvision's default).
+// all pixels that it covers, weighted by a triangle (Pillow's and torchvision's default).
 #pragma once
 
 #include <cstdint>
@@ -17,9 +17,9 @@ struct ImageBox {
   double width = 0;
 };
 
-/// The box of `image` as (height, width, C) in `out`; `rows` is scratch. At the box's edges pixels
-/// outside of it count too, as if the whole image were resized and then cut. Rounded to the nearest
-/// after each direction, in integers.
+/// Resizes the box of `image` to (height, width, C) in `out`; `rows` is scratch. At the box's edges
+/// pixels outside of it count too, as if the whole image were resized and then cut. All sums are in
+/// integers, and are rounded to the nearest after each direction.
 void resize_image(const ImageView& image, const ImageBox& box, int64_t height, int64_t width,
                   std::vector<uint8_t>& rows, uint8_t* out);
 

@@ -30,7 +30,7 @@ ImageRange::ImageRange(std::shared_ptr<const ImageSet> set, int64_t begin, int64
 }
 
 ChannelStatistics measure_channels(const ImageSet& set, int64_t channels) {
-  // How often each value comes: what follows from that is exact, in any order.
+  // Counts how often each value occurs: sums over the counts are exact, whatever their order.
   std::vector<uint64_t> counts(static_cast<size_t>(channels) * 256);
   ImageMemory memory;
   for (int64_t i = 0; i < set.size(); ++i) {

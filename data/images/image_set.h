@@ -1,4 +1,4 @@
-// Images with labels, for models that say what is on an image: where they come from is hidden here.
+// Images with labels. An ImageSet hides where they come from: memory or files.
 //
 //   ImageMemory memory;                                  // one a thread
 //   const ImageView image = set.read(17, memory);        // u8 (H, W, C)
@@ -22,17 +22,17 @@ struct ImageShape {
   bool operator==(const ImageShape&) const = default;
 };
 
-/// An image in memory that belongs to somebody else: u8 (H, W, C).
+/// An image, u8 (H, W, C), in memory that another object owns.
 struct ImageView {
   ImageShape shape;
   const uint8_t* pixels = nullptr;
 };
 
-/// What reading images takes, kept from one to the next by the thread that reads.
+/// Buffers for reading images. Each thread that reads has its own and reuses it.
 struct ImageMemory {
   std::vector<uint8_t> file;
   std::vector<uint8_t> pixels;
-  std::vector<uint8_t> rows;     // of a resize, between its two directions
+  std::vector<uint8_t> rows;     // scratch between the two directions of a resize
   std::vector<uint8_t> resized;
 };
 
@@ -42,10 +42,10 @@ class ImageSet {
   virtual ~ImageSet() = default;
   virtual int64_t size() const = 0;
   virtual int32_t label(int64_t index) const = 0;
-  /// Where the image is: a file, or a place in one.
+  /// Where the image comes from: a file, or a place in one.
   virtual std::string name(int64_t index) const = 0;
-  /// Valid as long as the set and, until it reads again, the memory. Throws InputError, with name
-  /// and index, for one that cannot be read.
+  /// Reads an image. The view is valid as long as the set, and until `memory` is used again. Throws
+  /// InputError, with name and index, for an image that cannot be read.
   virtual ImageView read(int64_t index, ImageMemory& memory) const = 0;
 };
 
@@ -87,13 +87,13 @@ class ImageRange : public ImageSet {
   int64_t end_;
 };
 
-/// Of values in [0, 1], a channel each.
+/// Mean and standard deviation of each channel, of values in [0, 1].
 struct ChannelStatistics {
   std::vector<float> mean;
   std::vector<float> std;
 };
-/// Over all pixels of all images, exact sums. Throws InputError where a channel has one value only,
-/// which nothing could be normalised with.
+/// Measures all pixels of all images, by exact sums. Throws InputError where a channel has only one
+/// value: its deviation is 0, and the input is divided by it.
 ChannelStatistics measure_channels(const ImageSet& set, int64_t channels);
 
 }  // namespace tessera::data

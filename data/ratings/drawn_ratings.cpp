@@ -25,8 +25,9 @@ constexpr double product_deviation = 0.6;
 constexpr double first_time = 1e9;
 constexpr uint64_t seconds_of_a_year = 365 * 24 * 3600;
 
-// In 2^-16, of deviation 1: twelve numbers that are uniform in [0, 1) have the mean 6 and the
-// variance 1. The six takes back that each lacks half of 2^-16 on average.
+// A normal value of deviation 1, in units of 2^-16. The sum of twelve uniform numbers in [0, 1) has
+// the mean 6 and the variance 1. Each of them is half a unit too small on average, so six units are
+// added.
 int64_t normal(RandomStream& stream) {
   int64_t sum = 6 - 6 * (int64_t{1} << fraction_bits);
   for (int i = 0; i < 6; ++i) {
@@ -40,8 +41,8 @@ int64_t normal(RandomStream& stream, int64_t deviation) {
   return deviation * normal(stream) >> fraction_bits;
 }
 
-// Sums of the shares of the places before each one, and of all; in units that let small shares of
-// many places still differ.
+// Prefix sums of the places' shares; the last entry is the sum of all. The unit is 2^-36, so that
+// shares stay large integers even if there are many places.
 std::vector<uint64_t> sums_of_shares(int64_t count) {
   std::vector<uint64_t> sums(static_cast<size_t>(count) + 1);
   for (int64_t place = 0; place < count; ++place) {
@@ -62,7 +63,7 @@ PlantedRatings::PlantedRatings(const DrawnRatingOptions& options) : options_(opt
   check("number of users", options.users, most_users_or_items);
   check("number of items", options.items, most_users_or_items);
   check("rank", options.rank, most_rank);
-  // More would make the choice of items that a user has not rated yet slow.
+  // With more ratings it would be slow to draw items that a user has not rated yet.
   check("number", options.ratings,
         std::min<int64_t>(options.users * options.items / 2, UINT32_MAX));
   if (!(options.noise >= 0.0 && options.noise <= most_noise)) {
@@ -73,8 +74,9 @@ PlantedRatings::PlantedRatings(const DrawnRatingOptions& options) : options_(opt
 }
 
 PlantedRatings::Planted PlantedRatings::plant(const char* purpose, int64_t count) const {
-  // The product of two factors is a sum of `rank` products, each of variance deviation^4. Square
-  // roots are exact in IEEE arithmetic, as all that is used here.
+  // The inner product of two factors is a sum of `rank` products, each of variance deviation^4.
+  // Square roots are correctly rounded in IEEE arithmetic, as all operations used here, so that
+  // every machine gets the same deviation.
   const double variance = product_deviation / std::sqrt(static_cast<double>(options_.rank));
   const auto deviation = static_cast<int64_t>(std::floor(std::sqrt(variance) * one + 0.5));
   Planted planted;
@@ -136,7 +138,7 @@ Ratings PlantedRatings::draw() const {
   const auto items = static_cast<uint64_t>(options_.items);
   const auto noise = static_cast<int64_t>(std::floor(options_.noise * one + 0.5));
   const std::vector<int64_t> counts = counts_of_users();
-  std::vector<int64_t> rated_by(static_cast<size_t>(items), -1);  // the last user, of each item
+  std::vector<int64_t> rated_by(static_cast<size_t>(items), -1);  // the last user to draw each item
   Ratings ratings;
   for (int64_t user = 0; user < options_.users; ++user) {
     RandomStream choice(options_.seed, "items of a drawn user", static_cast<uint64_t>(user));

@@ -1,19 +1,20 @@
-// Ratings of planted factors, drawn by the program itself, so that training works without any file
-// and a test knows how well a model can do:
+// Ratings of planted factors. The program draws them itself, so that training works without any
+// file and a test knows how well a model can do:
 //
 //   rating(u, i) = 3.5 + b_u + c_i + p_u . q_i + noise
 //
 // with biases b and c of deviation 0.4, factors p and q of `rank` values whose product has the
-// deviation 0.6, and noise of deviation `noise`, all of them sums of twelve uniform numbers. They
-// are neither rounded nor clamped, so the noise's deviation is the RMSE of the best prediction.
+// deviation 0.6, and noise of deviation `noise`. All of these are sums of twelve uniform numbers.
+// The ratings are neither rounded nor clamped, so the noise's deviation is the RMSE of the best
+// prediction.
 //
-// Some users are more active and some items more popular than others: of those in places 0, 1, 2,
-// ... of a random order a place r has a share in proportion to 1 / (r + 1 + n / 20), n being how
-// many there are, and each user has at least one rating where there are enough. A user rates an
-// item at most once, and at most three quarters of all.
+// Some users are more active and some items more popular than others. n users or items are put in a
+// random order, and place r = 0, 1, 2, ... gets a share in proportion to 1 / (r + 1 + n / 20). Each
+// user has at least one rating if there are enough of them. A user rates an item at most once, and
+// at most three quarters of all items.
 //
-// Every number is a function of the seed and of the user, the item or the pair, and integers alone
-// decide: every machine draws the same.
+// Every number is a function of the seed and of the user, the item or the pair. It is computed in
+// integers and correctly rounded operations, so that every machine draws the same ratings.
 #pragma once
 
 #include <cstdint>
@@ -43,7 +44,7 @@ class PlantedRatings {
   Ratings draw() const;
 
  private:
-  /// Numbers are whole multiples of 2^-16, their products of 2^-32.
+  /// Fixed point: integers in units of 2^-16. Their products are in units of 2^-32.
   struct Planted {
     std::vector<int64_t> biases;
     std::vector<int64_t> factors;  // (users or items, rank)

@@ -1,5 +1,5 @@
-// Which items each user has in training: what no negative may be, what SVD++ reads, and what nobody
-// is recommended again.
+// Which items each user has in training. They are never drawn as negatives, SVD++ reads them, and
+// they are not recommended again.
 //
 //   const Histories histories(data.train, data.users(), data.items());
 //   histories.of(user);                       // ascending
@@ -17,26 +17,28 @@ namespace tessera::data {
 
 class Histories {
  public:
-  /// Of `users` users, each of whose items is in [0, items).
+  /// The histories of `users` users; every item is in [0, items). Throws InputError where a user
+  /// has an item twice.
   Histories(const Ratings& ratings, int64_t users, int64_t items);
-  /// Of lists that are there already: user u has items[offsets[u]] up to items[offsets[u + 1]],
-  /// ascending. Throws InputError where they are no such lists; `source`, the file that has them,
-  /// begins it.
+  /// Takes lists that exist already: user u has items[offsets[u]] up to items[offsets[u + 1]],
+  /// ascending. Throws InputError where the lists are not like this; its message begins with
+  /// `source`, the file that has them.
   Histories(std::vector<int32_t> items, std::vector<int64_t> offsets, int64_t item_count,
             const std::string& source);
 
   int64_t users() const { return std::ssize(offsets_) - 1; }
   int64_t items() const { return item_count_; }
   std::span<const int32_t> of(int32_t user) const;
-  /// Of all users, one behind the other, and where each begins; the last entry is where all end.
+  /// The items of all users, one user behind the other.
   const std::vector<int32_t>& all() const { return items_; }
+  /// Where the items of each user begin in all(); the last entry is the end.
   const std::vector<int64_t>& offsets() const { return offsets_; }
   int64_t longest() const { return longest_; }
 
   bool has(int32_t user, int32_t item) const;
-  /// How many items a user has not.
+  /// How many items the user does not have.
   int64_t others(int32_t user) const { return item_count_ - std::ssize(of(user)); }
-  /// Item number `place` in [0, others(user)) of those that a user has not, ascending.
+  /// Item number `place`, in [0, others(user)), of those that the user does not have, ascending.
   int32_t other(int32_t user, int64_t place) const;
 
  private:

@@ -1,4 +1,4 @@
-// Users and items as files name them, and their dense numbers.
+// Maps the ids of users or items in files to dense numbers.
 #pragma once
 
 #include <cstdint>
@@ -15,22 +15,23 @@ class IdTable {
  public:
   static constexpr size_t most_id_bytes = 256;
 
-  /// `name` ("user") begins errors.
+  /// `name` says in errors what the ids are: "user".
   explicit IdTable(std::string name);
 
-  /// The number of an id in the order of first appearance. Refuses, with the last line of `lines`,
-  /// an id that is empty, longer than most_id_bytes or has a control character, and more than
-  /// 2^31 - 1 of them.
+  /// The number of an id; a new id gets the next one. Refuses, with the last line of `lines`, an id
+  /// that is empty, longer than most_id_bytes or has a control character, and more than 2^31 - 1
+  /// ids.
   int32_t number_of(std::string_view id, const TextLines& lines);
 
-  /// Puts the ids in an order that does not depend on who came first: by their values if all are
-  /// whole numbers of 64 bits (equal values, as 7 and 07, by their bytes), else by their bytes.
-  /// Returns new numbers by the old ones. Nothing may be looked up afterwards.
+  /// Sorts the ids, so that numbers do not depend on which id came first: by value if all are whole
+  /// numbers of 64 bits (equal values, as 7 and 07, by their bytes), else by their bytes. Returns
+  /// the new number of each old one. number_of may not be called afterwards.
   std::vector<int32_t> sort();
   std::vector<std::string> take_ids() { return std::move(ids_); }
 
  private:
-  /// A number and half of its id's hash in one word: a look-up touches a slot and the id alone.
+  /// The number of an id and half of its hash, which tells most ids apart: a look-up compares few
+  /// strings.
   struct Slot {
     uint32_t check = 0;
     int32_t number = -1;

@@ -14,14 +14,14 @@ namespace {
 
 struct TitleLayout {
   std::string separator;
-  size_t id = 0;  // which field
+  size_t id = 0;  // index of the field
   size_t title = 1;
-  size_t fields = 0;  // of every line
+  size_t fields = 0;  // how many there are in every line
   bool has_header = false;
   bool may_be_latin1 = false;
 };
 
-// Looks for the fields of a header that `is_id` and `is_title` recognise.
+// Finds the fields of a header for which `is_id` and `is_title` are true.
 template <class IsId, class IsTitle>
 TitleLayout layout_of_header(const TextLines& lines, std::string_view header, const char* separator,
                              const IsId& is_id, const IsTitle& is_title) {

@@ -1,4 +1,4 @@
-// What items are called, for people who read recommendations.
+// The titles of items, for people who read recommendations.
 #pragma once
 
 #include <map>
@@ -6,8 +6,8 @@
 
 namespace tessera::data {
 
-/// Titles in UTF-8 by the ids that the file of ratings has. The file is found by its first line,
-/// compressed by gzip or not:
+/// Reads titles, in UTF-8, by the ids that the file of ratings has. The format is found by the
+/// first line; the file may be compressed by gzip:
 ///
 ///   u.item         MovieLens: ID|TITLE|...
 ///   movies.dat     MovieLens: ID::TITLE::GENRES
@@ -15,8 +15,8 @@ namespace tessera::data {
 ///   NAME.item      RecBole: tabs below a header with item_id:token and a field called title, name
 ///                  or ..._title
 ///
-/// The first two may be in Latin-1, as MovieLens has them: they are, if the file is not UTF-8.
-/// Throws InputError, with file and line, for anything else, for an item without an id, and for one
+/// If the file is not UTF-8, the first two are read as Latin-1, as MovieLens has them. Throws
+/// InputError, with file and line, for any other format, for an item without an id, and for an id
 /// that comes twice.
 std::map<std::string, std::string> read_item_titles(const std::string& path);
 

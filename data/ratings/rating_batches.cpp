@@ -89,14 +89,14 @@ int64_t RatingBatches::index_of(int64_t step, int64_t sample) const {
 int32_t RatingBatches::negative(int64_t epoch, int64_t interaction, int64_t number) const {
   constexpr auto purpose = static_cast<uint32_t>(stable_hash("negative item"));
   const auto sample = static_cast<uint64_t>(interaction);
-  // An epoch beyond 2^32 and a number beyond 2^31 draw what an earlier one drew.
+  // Epochs and numbers from 2^32 on repeat earlier draws.
   const PhiloxCounter words =
       philox({static_cast<uint32_t>(sample), static_cast<uint32_t>(sample >> 32) ^ purpose,
               static_cast<uint32_t>(epoch), static_cast<uint32_t>(number)},
              philox_key(options_.seed));
   const int32_t user = ratings_.users[static_cast<size_t>(interaction)];
   const auto others = static_cast<uint64_t>(histories_.others(user));
-  // 32 bits times a count of at most 2^31: a place is drawn too often by one in 2^32 at most.
+  // Scales 32 random bits to [0, others). The probability of a place is off by less than 2^-32.
   return histories_.other(user, static_cast<int64_t>(words[0] * others >> 32));
 }
 

@@ -1,13 +1,13 @@
-// What a recommender trains on and is evaluated on: who rated, bought or looked at what, found by
-// what is at a path:
+// What a recommender trains on and is evaluated on: who rated, bought or looked at which item. The
+// format is found by what is at a path:
 //
 //   u.data, ratings.dat, ratings.csv    MovieLens: tabs, '::', or commas below a header
 //   NAME.inter                          RecBole's interactions: tabs below a header of NAME:TYPE
 //   any text, with `columns`            fields in the order that `columns` has
-//   a folder                            that has one of the first three, or one .inter
+//   a folder                            exactly one of its files has a name as above
 //   no path                             ratings of planted factors (drawn_ratings.h)
 //
-// each compressed by gzip or not. The whole of it is in memory; docs/ratings.md has the rules.
+// Files may be compressed by gzip. All ratings are held in memory. docs/ratings.md has the rules.
 //
 //   RatingData data = open_rating_data({.path = "ml-100k", .split = "fold:1/5"});
 //   for (int64_t i = 0; i < data.train.size(); ++i) { ... data.train.users[i] ... }
@@ -24,14 +24,16 @@ namespace tessera::data {
 
 struct RatingDataOptions {
   std::string path = {};
-  /// What the fields of a line are, as "user,item,rating,time": in any order, "-" for one that is
-  /// skipped, rating and time optional; behind "header:" if the first line has names. Empty: found.
+  /// The fields of a line, as "user,item,rating,time": in any order, "-" for a field that is
+  /// skipped, rating and time optional. "header:" comes first if the first line has names. Empty:
+  /// the format is found by the file.
   std::string columns = {};
-  /// "fold:k/K": those whose place in a permutation is k - 1 modulo K validate, 1 <= k <= K, K
-  /// >= 2. "last": each user's latest, of users with two or more. "time:F": the latest fraction F
-  /// of all, which needs times. "none": all are trained on.
+  /// "fold:k/K": holds out the ratings whose place in a random permutation is k - 1 modulo K, 1 <=
+  /// k <= K, K >= 2. "last": holds out each user's latest rating, for users with two or more.
+  /// "time:F": holds out the latest fraction F of all ratings, which needs times. "none": holds out
+  /// nothing.
   std::string split = "fold:1/5";
-  uint64_t seed = 0;  // of the split's permutation
+  uint64_t seed = 0;  // seed of the split's permutation
   DrawnRatingOptions drawn = {};
 };
 
@@ -42,8 +44,8 @@ struct RatingData {
   std::vector<std::string> user_ids = {};  // by number, as in the file
   std::vector<std::string> item_ids = {};
   bool has_ratings = true;  // false: every value is 1
-  std::string split = {};   // as given
-  int64_t dropped = 0;      // earlier ratings of the same user and item
+  std::string split = {};   // as in the options
+  int64_t dropped = 0;      // ratings with a later one of the same user and item
 
   int64_t users() const { return static_cast<int64_t>(user_ids.size()); }
   int64_t items() const { return static_cast<int64_t>(item_ids.size()); }
@@ -51,8 +53,8 @@ struct RatingData {
   std::string description() const;
 };
 
-/// Throws InputError, with file and line, where nothing of the above is found, a line is not what
-/// it should be, or the split is none or leaves nothing to train on or to validate.
+/// Throws InputError, with file and line, where none of these formats is found, a line is
+/// malformed, or the split is invalid or leaves nothing to train on or to validate.
 RatingData open_rating_data(const RatingDataOptions& options);
 
 }  // namespace tessera::data

@@ -9,7 +9,8 @@
 namespace tessera::data {
 namespace {
 
-// How many there are is digested too: otherwise values could move from one array to the next.
+// The number of values is digested too: otherwise values could move from one array to the next
+// without changing the digest.
 template <class T>
 uint64_t with(uint64_t digest, const std::vector<T>& values) {
   const uint64_t count = values.size();

@@ -1,4 +1,4 @@
-// Whether two ranks have the same ratings.
+// A digest of ratings, to check that all ranks have the same.
 #pragma once
 
 #include <cstdint>
@@ -7,9 +7,8 @@
 
 namespace tessera::data {
 
-/// A digest (core/digest.h) of everything: the ids in order, whether there are ratings, and users,
-/// items, values and times of training and validation. Where they were read from and by which name
-/// the split was asked for do not count.
+/// Digests (core/digest.h) the ids in order, has_ratings, and the users, items, values and times of
+/// training and validation. The path, the format and the text of the split do not count.
 uint64_t digest_of_ratings(const RatingData& data);
 
 }  // namespace tessera::data

@@ -51,7 +51,7 @@ class RatingParser {
     for (size_t i = 0; i < fields.size(); ++i) take(layout_.fields[i], fields[i]);
   }
 
-  // With the ids in their order.
+  // Returns the ratings, with the ids sorted and the ratings renumbered accordingly.
   RatingData finish() {
     RatingData data{.format = layout_.format, .train = std::move(ratings_)};
     renumber(data.train.users, users_.sort());
@@ -97,7 +97,7 @@ class RatingParser {
   Ratings ratings_;
 };
 
-// The file of ratings in a folder, which must be the only one.
+// The path of the file of ratings in a folder, which must have exactly one.
 std::string file_in(const std::string& folder) {
   std::vector<std::string> found;
   std::error_code error;

@@ -7,8 +7,8 @@
 
 namespace tessera::data {
 
-/// All ratings of a file, or of the one that a folder has, in `train`; format, ids and whether it
-/// has ratings. Duplicates are still there. Throws InputError as open_rating_data does.
+/// Reads all ratings of a file, or of the only file of ratings in a folder, into `train`, and sets
+/// format, ids and has_ratings. Duplicates are kept. Throws InputError as open_rating_data does.
 RatingData read_rating_file(const std::string& path, const std::string& columns);
 
 }  // namespace tessera::data

@@ -1,5 +1,5 @@
-// Where training finds the samples of a micro-batch: in the same memory every time, which a graph
-// needs (core/cuda.h), and which is filled while the host goes on.
+// Provides the samples of a micro-batch to training, in the same memory every time, as a CUDA graph
+// needs (core/cuda.h). A GPU copies them while the host goes on.
 //
 //   RatingInput input(batches);
 //   input.load(micro);
@@ -17,18 +17,20 @@ namespace tessera::data {
 
 class RatingInput {
  public:
-  /// On the default device; `batches` must outlive it.
+  /// Allocates on the default device; `batches` must outlive this object.
   explicit RatingInput(const RatingBatches& batches);
-  /// What it holds on the host, besides the input itself on the GPU; nothing for the CPU.
+  /// Bytes that it holds on the host, besides the input itself on a GPU; 0 for the CPU.
   static int64_t host_bytes(const RatingBatchSizes& sizes, Device device);
 
-  /// Launches the copy of a micro-batch's samples, behind what reads those before.
+  /// Loads a micro-batch's samples. On a GPU this launches a copy, in stream order behind the
+  /// kernels that read the previous ones.
   void load(const MicroBatch& micro);
 
   const RatingBatch& batch() const { return input_; }
 
  private:
-  /// Of a GPU's input on the host, pinned: the device copies one while the host fills the other.
+  /// A pinned host buffer for a GPU's input: the GPU copies from one while the host fills the
+  /// other.
   struct Slot {
     RatingBatch batch;
     std::optional<cuda::Event> copied;
@@ -36,11 +38,11 @@ class RatingInput {
 
   const RatingBatches& batches_;
   RatingBatch input_;
-  std::vector<Slot> slots_;  // none on the CPU
+  std::vector<Slot> slots_;  // empty on the CPU
   size_t next_ = 0;
 };
 
-/// Launches the copy of a batch on the host to one of the same sizes on a GPU.
+/// Launches the copy of a batch in host memory to a batch of the same sizes on a GPU.
 void copy_batch(const RatingBatch& to, const RatingBatch& from);
 
 }  // namespace tessera::data

@@ -14,7 +14,8 @@ namespace {
 constexpr std::array<std::string_view, 5> field_names = {"-", "user", "item", "rating", "time"};
 constexpr std::string_view header_mark = "header:";
 
-// Names that headers of files have, in lower case and without "_", "-" and spaces.
+// The field that headers call `name`, whatever its case, without "_", "-" and spaces; nullopt if
+// there is none.
 std::optional<RatingField> field_called(std::string_view name) {
   std::string plain;
   for (const char c : name) {
@@ -31,7 +32,7 @@ std::optional<RatingField> field_called(std::string_view name) {
   return {};
 }
 
-// What is wrong with the fields as a whole; empty if nothing is.
+// What is wrong with the list of fields, as part of a sentence; empty if nothing is.
 std::string fault_of(const std::vector<RatingField>& fields) {
   for (const RatingField field :
        {RatingField::user, RatingField::item, RatingField::rating, RatingField::time}) {

@@ -1,4 +1,5 @@
-// Which field of a line is what, found by a file's name and its first line.
+// The layout of a file of ratings: what each field of a line is, and what separates the fields. It
+// is found by the file's name and first line.
 #pragma once
 
 #include <string>
@@ -18,12 +19,12 @@ struct RatingLayout {
   bool has_header = false;
 
   bool has(RatingField field) const;
-  /// "user, item, rating, time"; what is skipped is "-".
+  /// "user, item, rating, time"; a skipped field is "-".
   std::string names() const;
 };
 
-/// `columns` as RatingDataOptions has it, empty for none; `first_line` is the last that was taken
-/// from `lines`. Throws InputError where nothing known begins so, or columns make no sense.
+/// `columns` is as in RatingDataOptions, empty for none; `first_line` is the line last taken from
+/// `lines`. Throws InputError where no known format begins like this, or `columns` are invalid.
 RatingLayout find_rating_layout(const TextLines& lines, std::string_view first_line,
                                 const std::string& columns);
 

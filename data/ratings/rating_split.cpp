@@ -15,7 +15,7 @@
 namespace tessera::data {
 namespace {
 
-// A byte a rating, which threads may write beside each other.
+// A byte for each rating, not a bit: threads write neighbouring marks at the same time.
 using Marks = std::vector<uint8_t>;
 
 template <class T>
@@ -25,8 +25,8 @@ bool read_number(std::string_view text, T& value) {
   return error == std::errc{} && last == end;
 }
 
-// Moves the marked values to the result; what stays is closed up. One array at a time, so that
-// little more than the ratings is held at once.
+// Moves the marked values to the result and closes the gaps that they leave. Arrays are split one
+// at a time, so that little more memory than the ratings take is held at once.
 template <class T>
 std::vector<T> take_marked(std::vector<T>& values, const Marks& marks, size_t count) {
   std::vector<T> taken;
@@ -54,12 +54,12 @@ Ratings take_marked(Ratings& ratings, const Marks& marks) {
   return taken;
 }
 
-// Whether rating b, which is further behind in the file, comes after a.
+// True if rating b, which is behind a in the file, is not older than a, or if there are no times.
 bool is_later(const Ratings& ratings, uint32_t a, uint32_t b) {
   return ratings.times.empty() || ratings.times[b] >= ratings.times[a];
 }
 
-// The ratings' indices, those of a user together and in the order of the file.
+// The indices of the ratings, grouped by user; within a user in the order of the file.
 std::vector<uint32_t> grouped_by_user(const Ratings& ratings, int64_t users) {
   std::vector<uint32_t> next(static_cast<size_t>(users) + 1);
   for (const int32_t user : ratings.users) ++next[static_cast<size_t>(user) + 1];
@@ -138,7 +138,7 @@ RatingSplit parse_rating_split(const std::string& text) {
 
 int64_t drop_duplicates(Ratings& ratings, int64_t users, int64_t items) {
   Marks dropped(ratings.users.size());
-  // For each item the user who was the last to be looked at, and which of that user's ratings
+  // For each item, the last user whose rating of it was visited, and which of that user's ratings
   // stays.
   std::vector<int32_t> user_of(static_cast<size_t>(items), -1);
   std::vector<uint32_t> kept(static_cast<size_t>(items));

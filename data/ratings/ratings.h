@@ -1,4 +1,4 @@
-// Ratings, or interactions, as arrays of one length.
+// Ratings, or interactions, as arrays of equal length.
 #pragma once
 
 #include <cstdint>

@@ -19,7 +19,7 @@ TokenRange whole(const std::string& path, int64_t vocab) {
 Sequences read_sequences(const TokenRange& range, std::span<const int64_t> starts,
                          int64_t context) {
   const auto rows = static_cast<int64_t>(starts.size());
-  // On its way to a GPU it is gone when this returns.
+  // On the way to a GPU these are scratch, which is freed when this function returns.
   const Category category = default_device().is_cpu() ? Category::activations : Category::workspace;
   Sequences result{Tensor::empty({rows, context}, DType::i32, Device{}, category),
                    Tensor::empty({rows, context}, DType::i32, Device{}, category)};
@@ -62,8 +62,9 @@ void TokenData::check_length(const TokenRange& range, const char* part, const ch
 }
 
 int64_t TokenData::start_of(int64_t step, int64_t sample) const {
-  // An epoch is every window of a grid once, in an order of its own, on a grid that begins where it
-  // will: all of the text is seen before any of it again, and not always cut in the same places.
+  // An epoch visits every window of a grid once, in a shuffled order. Each epoch shuffles anew and
+  // draws where its grid begins. So all of the text is seen before any of it repeats, and it is not
+  // always cut in the same places.
   const int64_t starts = training_.starts(options_.context);
   const int64_t windows = std::max<int64_t>(1, starts / options_.context);
   const int64_t index = step * options_.global_batch + sample;

@@ -4,8 +4,8 @@
 //   auto [tokens, targets] = data.read(micro);       // i32 (B, T) each
 //
 // A sequence is context + 1 consecutive tokens: the first `context` are the input, the last the
-// targets. Which one is sample i of a step is a function of (seed, step, i) alone: the windows of
-// an epoch, each once, in a shuffled order.
+// targets. Sample i of a step is a function of (seed, step, i) alone: an epoch visits each of its
+// windows once, in a shuffled order.
 #pragma once
 
 #include <cstdint>
@@ -26,29 +26,31 @@ struct TokenDataOptions {
   int64_t context = 0;
   int64_t vocab = 0;
   uint64_t seed = 0;
-  int64_t global_batch = 1;  // samples of a step
-  bool evaluates = true;  // whether the validation part must hold a sequence
+  int64_t global_batch = 1;  // samples in a step
+  bool evaluates = true;  // true: the validation part must hold a sequence
 };
 
 struct Sequences {
   Tensor tokens;   // i32 (B, T)
-  Tensor targets;  // i32 (B, T): the tokens after them
+  Tensor targets;  // i32 (B, T): for each token the next one
 };
 
-/// The sequences that begin at `starts` of a range, counted from its own begin. The second into
-/// memory of the host, of as many sequences.
+/// Reads the sequences that begin at `starts`, counted from the range's beginning, onto the default
+/// device.
 Sequences read_sequences(const TokenRange& range, std::span<const int64_t> starts, int64_t context);
+/// Reads the sequences at `starts` into host memory `into`, which has a row for each of them.
 void read_sequences(const TokenRange& range, std::span<const int64_t> starts,
                     const Sequences& into);
 
 class TokenData {
  public:
-  /// Throws InputError where a file is not as TokenFile wants it, or is shorter than a sequence.
+  /// Throws InputError where TokenFile refuses a file, or a part is shorter than a sequence.
   explicit TokenData(const TokenDataOptions& options);
 
-  /// Throws InputError for a token beyond the vocabulary, as reading the ranges does.
+  /// Reads a micro-batch's sequences onto the default device. Throws InputError for a token beyond
+  /// the vocabulary.
   Sequences read(const MicroBatch& micro) const;
-  /// Into memory of the host.
+  /// Reads a micro-batch's sequences into host memory `into`.
   void read(const MicroBatch& micro, const Sequences& into) const;
   /// Where sample `sample` of a step begins in the training part.
   int64_t start_of(int64_t step, int64_t sample) const;

@@ -10,7 +10,7 @@
 namespace tessera::data {
 namespace {
 
-// llm.c's header. The file of its Llama 3 scripts has another one, and tokens of four bytes.
+// llm.c's header. Files of its Llama 3 scripts have another magic number and tokens of four bytes.
 constexpr int64_t header_bytes = 1024;
 constexpr int32_t header_magic = 20240520;
 constexpr int32_t header_magic_u32 = 20240801;
@@ -38,7 +38,8 @@ void TokenFile::skip_header() {
   if (magic == header_magic_u32) {
     fail_input("{}: has llm.c's header for tokens of 4 bytes, expected uint16 tokens", path());
   }
-  // Read as tokens, the magic number would begin with 55432, which GPT-2 does not have.
+  // No file of GPT-2 tokens alone begins like this: as a token, the first half of the magic number
+  // is 55432, which is beyond GPT-2's vocabulary.
   if (magic != header_magic) return;
   if (file_.size() < header_bytes) {
     fail_input("{}: begins as llm.c's header of {} bytes, but has {}", path(), header_bytes,
@@ -56,8 +57,8 @@ void TokenFile::skip_header() {
   }
 }
 
-// Calls body(first, tokens) with tokens [begin, end), a piece after the other. Not mapped: a mapped
-// file that is cut short meanwhile would end the process by SIGBUS.
+// Calls body(first, tokens) for tokens [begin, end), piece by piece. The file is not mapped: if a
+// mapped file were truncated meanwhile, SIGBUS would end the process.
 template <class T, class Body>
 void TokenFile::for_each_piece(int64_t begin, int64_t end, const Body& body) const {
   constexpr int64_t most = int64_t{1} << 18;

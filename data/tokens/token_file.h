@@ -1,6 +1,6 @@
-// Tokens in a file, read where they are asked for: a text, whose bytes are the tokens, or a .bin
-// file of uint16 as nanoGPT (tokens alone) and llm.c (a header of 256 int32 before them) write
-// them.
+// Tokens in a file, read when they are asked for. The file is a text, whose bytes are the tokens,
+// or a .bin file of uint16 tokens as nanoGPT writes it (tokens alone) or llm.c (after a header of
+// 256 int32).
 #pragma once
 
 #include <cstdint>
@@ -14,16 +14,17 @@ namespace tessera::data {
 
 class TokenFile {
  public:
-  /// A file for a model of `vocab` tokens. Throws InputError where it is missing, empty, or not
-  /// what its name and header say. Its tokens are not read here: there may be 60 GB of them.
+  /// Opens a file for a model with a vocabulary of `vocab` tokens. Throws InputError where it is
+  /// missing, empty, or not what its name and header say. Its tokens are not read here: there may
+  /// be 60 GB of them.
   explicit TokenFile(const std::string& path, int64_t vocab = int64_t{1} << 16);
 
   const std::string& path() const { return file_.path(); }
   int64_t size() const { return size_; }         // in tokens
   bool is_text() const { return width_ == 1; }
 
-  /// Tokens [begin, begin + out.size()). Throws InputError for the first that is not below the
-  /// vocabulary, and Error where the file has become shorter.
+  /// Copies tokens [begin, begin + out.size()) to `out`. Throws InputError for the first token that
+  /// is not below the vocabulary, and Error where the file has become shorter.
   void copy(int64_t begin, std::span<int32_t> out) const;
 
  private:
@@ -35,8 +36,8 @@ class TokenFile {
 
   InputFile file_;
   int64_t vocab_;
-  int64_t begin_ = 0;  // of the tokens
-  int64_t width_ = 1;  // bytes a token
+  int64_t begin_ = 0;  // where the tokens begin, in bytes
+  int64_t width_ = 1;  // bytes of a token
   int64_t size_ = 0;
 };
 
@@ -47,7 +48,8 @@ struct TokenRange {
   int64_t end = 0;
 
   int64_t size() const { return end - begin; }
-  /// Starts at which a sequence of `context` tokens and the token after it fit.
+  /// How many places there are at which a sequence of `context` tokens, and the token after it,
+  /// fit.
   int64_t starts(int64_t context) const { return size() - context; }
 };
 

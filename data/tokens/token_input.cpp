@@ -34,8 +34,8 @@ void TokenInput::load(const MicroBatch& micro) {
   if (slots_.empty()) return data_.read(micro, input_);
   Slot& slot = slots_[next_];
   next_ = (next_ + 1) % slots_.size();
-  // The host waits for the copy before the last one: it is two micro-steps ahead, and may not
-  // overwrite what is still to be copied.
+  // Before the host overwrites this slot it waits until the GPU has copied the slot's last batch.
+  // That copy was launched two micro-steps ago, so the host can be that far ahead.
   if (slot.copied) slot.copied->synchronize();
   data_.read(micro, halves(slot.both));
   const int index = both_.device().index;

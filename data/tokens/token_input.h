@@ -1,5 +1,5 @@
-// Where training finds the tokens of a micro-batch: in the same memory every time, which a graph
-// needs (core/cuda.h), and which is filled while the host goes on.
+// Provides the tokens of a micro-batch to training, in the same memory every time, as a CUDA graph
+// needs (core/cuda.h). A GPU copies them while the host goes on.
 //
 //   TokenInput input(data, {.sequences = 12, .context = 64});
 //   input.load(micro);
@@ -18,22 +18,24 @@ namespace tessera::data {
 class TokenInput {
  public:
   struct Sizes {
-    int64_t sequences = 0;  // of every micro-batch
+    int64_t sequences = 0;  // sequences in every micro-batch
     int64_t context = 0;
   };
-  /// On the default device; `data` must outlive it.
+  /// Allocates on the default device; `data` must outlive this object.
   TokenInput(const TokenData& data, const Sizes& sizes);
-  /// What it holds on the host, besides the input itself on the GPU; nothing for the CPU.
+  /// Bytes that it holds on the host, besides the input itself on a GPU; 0 for the CPU.
   static int64_t host_bytes(const Sizes& sizes, Device device);
 
-  /// Launches the copy of a micro-batch's sequences, behind what reads those before.
+  /// Loads a micro-batch's sequences. On a GPU this launches a copy, in stream order behind the
+  /// kernels that read the previous ones.
   void load(const MicroBatch& micro);
 
   const Tensor& tokens() const { return input_.tokens; }    // i32 (B, T)
   const Tensor& targets() const { return input_.targets; }  // i32 (B, T)
 
  private:
-  /// Of a GPU's input on the host, pinned: the device copies one while the host fills the other.
+  /// A pinned host buffer for a GPU's input: the GPU copies from one while the host fills the
+  /// other.
   struct Slot {
     Tensor both;  // i32 (2 B, T): tokens, then targets
     std::optional<cuda::Event> copied;
@@ -42,7 +44,7 @@ class TokenInput {
   const TokenData& data_;
   Tensor both_;  // i32 (2 B, T)
   Sequences input_;
-  std::vector<Slot> slots_;  // none on the CPU
+  std::vector<Slot> slots_;  // empty on the CPU
   size_t next_ = 0;
 };
 

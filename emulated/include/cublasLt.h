@@ -1,16 +1,15 @@
 // cuBLASLt on the CPU: the calls in use, with the real header's names, values and signatures.
 //
-// A product is computed when it is asked for, with f32 sums in order of k, or by an algorithm that
-// splits k, of its parts in order. What the library's documentation demands is checked: sizes of
-// attributes, shapes and leading dimensions that fit each other, one dtype for both operands and
-// f32 or the same for the result, the pointer that an epilogue needs, a workspace as large and as
-// aligned as asked for. On top of it: an algorithm is used only for a product like the one it was
-// proposed for, with addresses as aligned as promised; the result overlaps no operand; and the
-// workspace is overwritten. cublasLtGetStatusString says what was wrong in the calling thread's
-// last failure.
+// A product is computed during the call, with f32 sums in order of k; an algorithm that splits k
+// sums the parts and adds them in order. These demands of the library's documentation are checked:
+// sizes of attributes, shapes and leading dimensions that fit each other, one dtype for both
+// operands and f32 or the same dtype for the result, the pointer that an epilogue needs, and a
+// workspace of the required size and alignment. Stricter than the library: an algorithm may be used
+// only for a product like the one it was proposed for, with addresses as aligned as promised; the
+// result must not overlap an operand; and the workspace is overwritten. cublasLtGetStatusString
+// explains the calling thread's last failure.
 //
-// What it cannot cover: which algorithms there are, their order of addition, and what a GPU's
-// rounding differs by.
+// Not covered: which algorithms a GPU has, their order of addition, and a GPU's rounding.
 #pragma once
 
 #include <cstddef>
@@ -53,7 +52,7 @@ typedef enum {
   CUBLASLT_EPILOGUE_BIAS = 4,
 } cublasLtEpilogue_t;
 
-// Descriptors are the caller's memory; what is in it is known to emulated/cublas_lt.cpp alone.
+// Descriptors are the caller's memory; only the sources of this emulation know their contents.
 typedef struct cublasLtContext* cublasLtHandle_t;
 typedef struct {
   uint64_t data[8];
@@ -126,14 +125,15 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
                                                     cublasLtMatmulPreferenceAttributes_t attribute,
                                                     const void* value, size_t bytes);
 
-/// Up to four algorithms for each product that the library documents; each wants a workspace.
+/// Proposes up to four algorithms for a product. Each needs a workspace.
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
     cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, cublasLtMatrixLayout_t a_layout,
     cublasLtMatrixLayout_t b_layout, cublasLtMatrixLayout_t c_layout,
     cublasLtMatrixLayout_t d_layout, cublasLtMatmulPreference_t preference, int requested,
     cublasLtMatmulHeuristicResult_t results[], int* returned);
 
-/// Whether an algorithm, perhaps read from a file, fits a product; says its workspace.
+/// Checks if an algorithm, which may come from a file, fits a product, and gives its workspace's
+/// size.
 cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc,
                                        cublasLtMatrixLayout_t a_layout,
                                        cublasLtMatrixLayout_t b_layout,

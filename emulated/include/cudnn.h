@@ -1,20 +1,20 @@
 // cuDNN on the CPU: the calls in use, with the real header's names, values and signatures.
 //
-// A convolution is computed when it is asked for, with f32 sums, and each result is rounded once.
-// What the library's documentation demands is checked: descriptors that were set, of shapes and
-// dtypes that fit each other, a workspace as large as was said. On top of it: images and filters
-// have their channels last, memory begins at multiples of 16 bytes, the result overlaps no operand,
-// the workspace is overwritten, f32 is asked for without TF32, and the algorithms are those whose
-// additions have one order. cudnnGetLastErrorString says what was wrong in the calling thread's
-// last failure.
+// A convolution is computed during the call, with f32 sums, and each result is rounded once. These
+// demands of the library's documentation are checked: descriptors that were set, with shapes and
+// dtypes that fit each other, and a workspace of at least the size that was reported. Stricter than
+// the library: images and filters must have their channels last, memory must begin at multiples of
+// 16 bytes, the result must not overlap an operand, the workspace is overwritten, f32 must not use
+// TF32, and only algorithms with one order of additions may be used. cudnnGetLastErrorString
+// explains the calling thread's last failure.
 //
-// The proposals for a convolution begin with what may not be taken: for gradients ALGO_0, which
-// is not deterministic, and for f32 one in TF32. This cuDNN has no IMPLICIT_PRECOMP_GEMM and no
-// ALGO_1 for 3 channels, groups or dilation, but another algorithm there; and none for kernels of
-// more than 31 rows (emulated/control.h changes the order).
+// The proposals for a convolution begin with algorithms that must not be taken: for gradients
+// ALGO_0, which is not deterministic, and for f32 one in TF32. For 3 channels, groups or dilation
+// this cuDNN has no IMPLICIT_PRECOMP_GEMM and no ALGO_1, but another algorithm; for kernels of more
+// than 31 rows it has none. emulated/control.h can reverse the order of the proposals.
 //
-// What it cannot cover: which convolutions an algorithm really has, how large a workspace it takes,
-// the order of addition, and what a GPU's rounding differs by.
+// Not covered: which algorithms a GPU has for a convolution, their workspace and order of addition,
+// and a GPU's rounding.
 #pragma once
 
 #include <cstddef>
@@ -119,7 +119,7 @@ cudnnStatus_t cudnnSetConvolution2dDescriptor(cudnnConvolutionDescriptor_t desc,
 cudnnStatus_t cudnnSetConvolutionMathType(cudnnConvolutionDescriptor_t desc, cudnnMathType_t math);
 cudnnStatus_t cudnnSetConvolutionGroupCount(cudnnConvolutionDescriptor_t desc, int groups);
 
-/// Each call writes the library's proposals, the fastest first, at most `most` of them.
+/// Each call writes at most `most` of the library's proposals, the fastest first.
 cudnnStatus_t cudnnGetConvolutionForwardAlgorithm_v7(
     cudnnHandle_t handle, const cudnnTensorDescriptor_t x, const cudnnFilterDescriptor_t w,
     const cudnnConvolutionDescriptor_t conv, const cudnnTensorDescriptor_t y, const int most,
@@ -146,7 +146,8 @@ cudnnStatus_t cudnnGetConvolutionBackwardFilterWorkspaceSize(
     const cudnnConvolutionDescriptor_t conv, const cudnnFilterDescriptor_t dw,
     cudnnConvolutionBwdFilterAlgo_t algorithm, size_t* bytes);
 
-/// y = alpha conv(x, w) + beta y, and so the gradients. What has beta 0 is not read.
+/// y = alpha conv(x, w) + beta y, and in the same way the gradients. If beta is 0, the old result
+/// is not read.
 cudnnStatus_t cudnnConvolutionForward(
     cudnnHandle_t handle, const void* alpha, const cudnnTensorDescriptor_t x_desc, const void* x,
     const cudnnFilterDescriptor_t w_desc, const void* w, const cudnnConvolutionDescriptor_t conv,

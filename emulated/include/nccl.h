@@ -1,18 +1,18 @@
 // NCCL on emulated CUDA: the calls in use, with the real header's names, values and signatures,
 // over MPI (emulated/dist). A call, or the outermost ncclGroupEnd, does all of its work before it
-// returns. Checked of NCCL's documented contract, with an error that ncclGetLastError explains:
+// returns. These parts of NCCL's documented contract are checked; ncclGetLastError explains errors:
 //   - every rank makes the same collectives in the same order, with the same count, dtype,
 //     reduction and root: ranks compare them before anything moves;
-//   - every send has a receive of the same count and dtype. Stricter than NCCL: what two ranks send
-//     each other in one group of the one, stands in one group of the other, in matching order;
-//   - a rank that does not come within a time, or has gone, is an error and not a wait for ever;
+//   - every send has a receive of the same count and dtype. Stricter than NCCL: all that two ranks
+//     send each other in one group on one side is in one group on the other, in matching order;
+//   - a rank that does not arrive in time, or has ended, is an error rather than an endless wait;
 //   - registered memory is deregistered before it is freed;
 //   - buffers lie on the communicator's device, and are either apart or in place exactly;
 //   - streams exist, groups are closed, and a communicator that failed is not used again.
-// Sums are in another order than that of ranks, as NCCL's are. On a captured stream a call is made
-// by each launch of the graph.
+// As in NCCL, sums are not in the order of ranks. On a captured stream a call is made by each
+// launch of the graph.
 //
-// What it cannot cover: several ranks on one GPU, which NCCL refuses and which is the rule here;
+// Not covered: several ranks on one GPU, which NCCL refuses but which are the rule here;
 // communicators that are neither of all ranks of MPI_COMM_WORLD nor split from such a one;
 // concurrency, as in cuda_runtime.h.
 // Needs MPI_THREAD_MULTIPLE. One rank works without MPI.
@@ -76,7 +76,7 @@ struct ncclConfig_t {
         NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT                  \
   }
 
-/// Of the last failure in this process.
+/// Explains the last failure in this process.
 const char* ncclGetLastError(ncclComm_t comm);
 const char* ncclGetErrorString(ncclResult_t result);
 ncclResult_t ncclGetVersion(int* version);
@@ -89,15 +89,15 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id
 ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* part,
                            ncclConfig_t* config);
 ncclResult_t ncclCommDestroy(ncclComm_t comm);
-/// From any thread; a call that is under way fails.
+/// May be called from any thread. A call that is in progress then fails.
 ncclResult_t ncclCommAbort(ncclComm_t comm);
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error);
 
-/// Memory of the current device.
+/// Allocates memory of the current device.
 ncclResult_t ncclMemAlloc(void** pointer, size_t bytes);
-/// Not while it is registered with a communicator that is there.
+/// An error while the memory is registered with a communicator that exists.
 ncclResult_t ncclMemFree(void* pointer);
-/// Of memory from ncclMemAlloc; each block once with a communicator.
+/// Registers memory from ncclMemAlloc, each block once per communicator.
 ncclResult_t ncclCommRegister(ncclComm_t comm, void* buffer, size_t bytes, void** handle);
 ncclResult_t ncclCommDeregister(ncclComm_t comm, void* handle);
 

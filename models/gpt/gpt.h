@@ -12,7 +12,8 @@
 
 namespace tessera::models {
 
-/// Largest sizes, of files and command lines alike: no product of them overflows.
+/// Upper limits on sizes, from files and command lines alike. They keep the number of parameters
+/// within int64.
 struct GptLimits {
   static constexpr int64_t layers = int64_t{1} << 14;
   static constexpr int64_t width = int64_t{1} << 20;
@@ -28,14 +29,15 @@ struct GptConfig {
   int64_t vocab = 0;
   float dropout = 0;
   float epsilon = 1e-5f;
-  float initializer_range = 0.02f;  // deviation of the initial weights
-  /// Backward computes each block's activations again (core/recompute.h), in the model itself: it
-  /// must live until then.
+  float initializer_range = 0.02f;  // standard deviation of the initial weights
+  /// Backward recomputes each block's activations (core/recompute.h). It calls the model's blocks
+  /// again, so the model must live until then.
   bool recompute = false;
   /// Rows of logits that the loss computes at once: ops::linear_cross_entropy's chunk_rows.
   int64_t loss_chunk_rows = 0;
 
-  /// nano, micro, gpt2, gpt2-medium, gpt2-large, gpt2-xl. Throws InputError naming the presets.
+  /// The preset nano, micro, gpt2, gpt2-medium, gpt2-large or gpt2-xl. For another name throws
+  /// InputError, which lists the presets.
   static GptConfig preset(const std::string& name);
   static std::vector<std::string> preset_names();
   /// Throws InputError where the sizes do not make a model, or are beyond GptLimits.
@@ -52,7 +54,7 @@ class Gpt : public nn::Module {
   Tensor loss(const Tensor& tokens, const Tensor& targets);
   /// tokens i32 (B, T) -> logits f32 (B, T, V).
   Tensor logits(const Tensor& tokens);
-  /// Logits of what follows a sequence: tokens i32 (1, T), T >= 1 -> f32 (1, V).
+  /// Logits of the token that follows a sequence: tokens i32 (1, T), T >= 1 -> f32 (1, V).
   Tensor next_logits(const Tensor& tokens);
 
  private:

@@ -21,7 +21,7 @@ int64_t size_of(const std::string& path, const json& config, const char* key) {
   return json_integer(fmt::format("{}: {}", path, key), *found);
 }
 
-// A setting that changes what the model computes: it must have the one value that Gpt computes.
+// Refuses a setting that changes what the model computes, unless it is absent or `supported`.
 void check_setting(const std::string& path, const json& config, const char* key,
                    std::initializer_list<json> supported) {
   const auto found = config.find(key);
@@ -75,7 +75,7 @@ GptConfig read_gpt_config(const std::string& config_path) {
 }
 
 std::string gpt_config_text(const GptConfig& config) {
-  // GPT-2's own vocabulary ends with its end-of-text token; a byte has no such meaning.
+  // GPT-2's vocabulary ends with its end-of-text token, 50256. Byte models have no such token.
   const char* end_of_text = config.vocab == 50257 ? "50256" : "null";
   JsonObject json;
   json.raw("architectures", R"(["GPT2LMHeadModel"])")

@@ -7,18 +7,18 @@
 
 namespace tessera::models {
 
-/// config.json in the folder of `path`.
+/// The path of config.json in the folder of `path`.
 std::string config_path_beside(const std::string& path);
 
-/// Whether the file is there and describes a model of type gpt2. Throws InputError for a file that
-/// is no JSON.
+/// True if the file exists and describes a model of type gpt2. Throws InputError for a file that is
+/// not JSON.
 bool is_gpt_config(const std::string& config_path);
 
-/// The sizes in a config.json. Throws InputError where they are absent, beyond GptConfig's limits,
-/// or ask for what Gpt is not.
+/// Reads the sizes in a config.json. Throws InputError if a size is absent or beyond GptLimits, or
+/// if a setting asks for something that Gpt does not support.
 GptConfig read_gpt_config(const std::string& config_path);
 
-/// A config.json with the sizes, as transformers reads it.
+/// The text of a config.json with these sizes, as transformers reads it.
 std::string gpt_config_text(const GptConfig& config);
 
 }  // namespace tessera::models

@@ -10,7 +10,7 @@
 namespace tessera::models {
 namespace {
 
-/// What is alive, by name, and the most that ever was.
+/// The tensors that are alive, by name, and the peak of their bytes.
 class Alive {
  public:
   void begin(const std::string& name, int64_t bytes) {
@@ -22,7 +22,7 @@ class Alive {
   void end(const Names&... names) {
     (end_one(names), ...);
   }
-  /// `name` ends and `next` is called so from now on.
+  /// Frees `name`, and from now on calls `next` by that name.
   void replace(const std::string& name, const std::string& next) {
     end_one(name);
     bytes_[name] = bytes_.at(next);
@@ -43,7 +43,7 @@ class Alive {
   int64_t peak_ = 0;
 };
 
-/// The activations, in program order. What belongs to block l is called "l/...".
+/// The activations of a step, in program order. Tensors of block l are named "l/...".
 class Activations {
  public:
   Activations(const GptSizes& sizes, bool training) : s_(sizes), dropout_(training && s_.dropout) {
@@ -55,7 +55,7 @@ class Activations {
 
   int64_t peak() const { return alive_.peak(); }
 
-  /// Forward of a block. Where it is recorded, what its backward needs stays.
+  /// Forward of a block. If it is recorded, the tensors that its backward needs stay alive.
   void block(int64_t l, bool recorded) {
     norm(l, "ln_1", l > 0 ? "sum_1" : "", recorded);
     begin(l, "qkv", 3 * s_.x);
@@ -75,7 +75,8 @@ class Activations {
     if (!recorded && l > 0) end(l, "sum_1");
   }
 
-  /// The stream that went into block l: its sum, where no closure has it, and its update.
+  /// Frees the stream that entered block l: its update and, if `sum`, its sum. `sum` is false while
+  /// a closure holds the sum.
   void end_input(int64_t l, bool sum) {
     if (l == 0) {
       if (sum) alive_.end("x");
@@ -119,11 +120,11 @@ class Activations {
     alive_.end("d attended");
     alive_.begin("d ln", s_.x);
     alive_.end("d qkv");
-    norm_backward(l, "ln_1");  // in the first block it is added to what the residual has brought
+    norm_backward(l, "ln_1");  // in block 0 autograd adds dx to the residual's gradient
     if (l > 0) end(l, "sum_1");
   }
 
-  /// Backward of a block whose forward was not recorded.
+  /// Backward of a block whose forward was not recorded: recomputes the forward first.
   void block_backward_again(int64_t l) {
     block(l, true);
     end(l, "update");
@@ -146,7 +147,7 @@ class Activations {
     (alive_.end(of(l, names)), ...);
   }
 
-  /// Dropout makes a new tensor of one that ends then.
+  /// Dropout writes a new tensor. Then its input is freed, and the result takes over the name.
   void dropped(const std::string& name) {
     alive_.begin("dropped", s_.x);
     alive_.replace(name, "dropped");
@@ -159,7 +160,7 @@ class Activations {
     if (!recorded) end(l, name + " statistics");
   }
 
-  /// Backward of dropout and of the projection into the stream.
+  /// Backward of dropout and of the projection into the residual stream.
   void sublayer_backward(const char* gradient, int64_t bytes) {
     if (dropout_) alive_.begin("d dropped", s_.x);
     alive_.begin(gradient, bytes);

@@ -1,5 +1,5 @@
-// What a GPT is, as a map of texts: the numbers of its config.json, for whoever keeps weights in a
-// place that has no config.json, as a checkpoint does.
+// The config of a GPT as a map of strings, for weights that are stored without a config.json, as in
+// a checkpoint.
 //
 //   manifest.weights = models::gpt_metadata(model.config());
 //   const models::Gpt model(models::parse_gpt_metadata("manifest.json", manifest.weights));
@@ -12,15 +12,15 @@
 
 namespace tessera::models {
 
-/// {"format": "pt", "model_type": "gpt2", "n_layer": "12", ...}; floats as the shortest texts that
-/// read back to the same ones.
+/// {"format": "pt", "model_type": "gpt2", "n_layer": "12", ...}. Floats are written as the shortest
+/// text that reads back to the same value.
 std::map<std::string, std::string> gpt_metadata(const GptConfig& config);
 
-/// Whether these are the metadata of a GPT.
+/// True if these are the metadata of a GPT.
 bool describes_gpt(const std::map<std::string, std::string>& metadata);
 
-/// The sizes again. Throws InputError, which begins with `where`, where one is absent, no number,
-/// or beyond GptConfig's limits.
+/// Reads the config back. Throws InputError, whose message begins with `where`, if a size is
+/// absent, is not a number, or is beyond GptLimits.
 GptConfig parse_gpt_metadata(const std::string& where,
                              const std::map<std::string, std::string>& metadata);
 

@@ -68,7 +68,7 @@ std::string gpt_weights_path(const std::string& path) {
         "save the model again with save_pretrained(..., max_shard_size=\"1000GB\")",
         path);
   }
-  // Its reader says how to convert it.
+  // The weights' reader refuses pytorch_model.bin, and its error says how to convert the file.
   const fs::path pickle = folder / "pytorch_model.bin";
   return (has_name(pickle) ? pickle : whole).string();
 }

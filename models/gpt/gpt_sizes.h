@@ -1,5 +1,5 @@
-// The sizes of a GPT whose weights are in a file, before a model of these sizes is built: tensors
-// have shapes, and config.json beside them says the rest.
+// Reads the sizes of a GPT from a file of weights, before a model of these sizes is built: from the
+// shapes of its tensors, and the rest from config.json beside it.
 #pragma once
 
 #include <cstdint>
@@ -15,22 +15,24 @@ struct GptFileSizes {
   int64_t width = 0;
   int64_t context = 0;
   int64_t vocab = 0;
-  std::optional<int64_t> heads;  // no tensor has them: of config.json
+  std::optional<int64_t> heads;  // heads and epsilon are in config.json only
   std::optional<float> epsilon;
 };
 
-/// A file of weights, or the one in a folder, which transformers calls model.safetensors. Throws
-/// InputError for a folder whose weights are divided among files.
+/// The path of the weights: `path` itself, or if it is a folder, its model.safetensors, as
+/// transformers calls it. Throws InputError for a folder whose weights are divided among several
+/// files.
 std::string gpt_weights_path(const std::string& path);
 
-/// Those of a safetensors file and, where a GPT-2's config.json is beside it, of that too. Throws
-/// InputError where the two disagree, naming every size that does.
+/// The sizes in a safetensors file and, if a GPT-2's config.json is beside it, in that file. Throws
+/// InputError where the two disagree, naming every size that differs.
 GptFileSizes read_gpt_file_sizes(const std::string& weights_path);
 
-/// The preset that has these sizes and this deviation of first weights; else "gpt-2x128", by layers
-/// and width.
+/// The name of the preset with these sizes and this initializer_range. If there is none, a name
+/// made of layers and width: "gpt-2x128".
 std::string gpt_name(const GptConfig& config);
-/// The preset that has the sizes of a file, as far as it says them; empty where none has.
+/// The name of the preset with the sizes of a file, as far as the file has them; empty if there is
+/// none.
 std::string preset_like(const GptFileSizes& sizes);
 
 /// The config of the model whose weights are in a file, from a config.json that must be beside it.

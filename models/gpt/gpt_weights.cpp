@@ -17,7 +17,7 @@ namespace {
 constexpr std::string_view prefix = "transformer.";
 constexpr std::string_view head_name = "lm_head.weight";
 constexpr std::string_view table_name = "wte.weight";
-constexpr int64_t piece_elements = int64_t{1} << 18;  // that are converted or compared at once
+constexpr int64_t piece_elements = int64_t{1} << 18;  // compared at once
 
 // The causal mask and its fill value, which old versions of transformers stored in each block.
 bool is_mask_buffer(std::string_view name) {
@@ -85,7 +85,8 @@ GptWeights::GptWeights(const std::string& path, const Gpt& model) : file_(path) 
   }
 }
 
-// A head of its own would be another model: refused rather than dropped.
+// A head that differs from the token table makes another model. It is refused, since ignoring it
+// would give wrong results.
 void GptWeights::check_head(const nn::SafetensorsEntry& head,
                             const nn::SafetensorsEntry& table) const {
   const Shape shape(std::span<const int64_t>(table.shape));
@@ -131,8 +132,9 @@ void GptWriter::write(const nn::NamedParameter& named, std::span<const float> va
 
 void GptWriter::commit() {
   file_.check_complete();
-  // Nothing gets its name before both are on the disk, which may become full. The weights come
-  // last: who finds them finds the sizes too, also where the process is killed in between.
+  // Both files are written before either gets its name, since the disk may become full. The weights
+  // are renamed last: where they exist config.json exists too, even if the process is killed in
+  // between.
   OutputFile config(config_path_);
   config.write(gpt_config_text(config_));
   config.commit();

@@ -32,14 +32,14 @@ class GptWeights {
   /// InputError.
   GptWeights(const std::string& path, const Gpt& model);
 
-  /// Overwrites the model's parameters, rounding to their dtype. Those without memory get it.
-  /// Here and in read() a finite weight that an f16 parameter cannot hold is an InputError.
+  /// Overwrites the model's parameters, rounding to their dtype. Allocates parameters without
+  /// memory. Here and in read() a finite weight that an f16 parameter cannot hold is an InputError.
   void load() const;
 
-  /// Elements [begin, begin + out.size()) of one of the model's parameters.
+  /// Reads elements [begin, begin + out.size()) of one of the model's parameters.
   void read(const nn::NamedParameter& named, int64_t begin, std::span<float> out) const;
 
-  /// `read`, for whoever takes a source; the weights must outlive it.
+  /// read() as a ParameterSource; this object must outlive it.
   nn::ParameterSource source() const;
 
  private:
@@ -58,10 +58,12 @@ class GptWeights {
 /// as a whole or not at all.
 class GptWriter {
  public:
-  /// Of the model only names and shapes are used. Throws InputError where nothing can be written.
+  /// Uses only the model's config, names and shapes. Throws InputError where `path` cannot be
+  /// written.
   GptWriter(const std::string& path, const Gpt& model);
 
-  /// Elements [begin, begin + values.size()) of a parameter; in any order, each of them once.
+  /// Writes elements [begin, begin + values.size()) of a parameter; in any order, each element
+  /// once.
   void write(const nn::NamedParameter& named, std::span<const float> values, int64_t begin = 0);
 
   /// Makes the files appear. Throws where an element was not written.
@@ -76,8 +78,8 @@ class GptWriter {
 /// A tensor's name without the prefix that transformers gives it.
 std::string_view without_gpt_prefix(std::string_view name);
 
-/// Throws InputError where config.json beside `path` is of a model of other sizes: its weights
-/// could not be replaced as a whole.
+/// Throws InputError if config.json beside `path` describes a GPT of other sizes, since weights and
+/// config.json cannot be replaced in one step.
 void check_gpt_config_beside(const std::string& path, const Gpt& model);
 
 /// Throws InputError where GptWriter could not write, or would replace another model's config.json.

@@ -10,7 +10,7 @@
 namespace tessera::models {
 namespace {
 
-/// What a device's kernels take that the other device's do not, or not as much of.
+/// The workspace of single kernels. Attention and norms differ between the CPU and CUDA.
 class Kernels {
  public:
   explicit Kernels(const GptSizes& sizes)
@@ -37,9 +37,9 @@ class CpuKernels : public Kernels {
  public:
   using Kernels::Kernels;
 
-  // Of each thread: tiles of scores, in f32 and, where that differs, in the dtype; the output's
-  // tile and the rows' maxima and sums; in backward a second pair of tiles, and dk and dv; and what
-  // a product takes.
+  // Each thread has a tile of scores in f32 and, if the dtype differs, one in the dtype; a tile of
+  // the output, and the maxima and sums of its rows; in backward a second pair of score tiles, dk
+  // and dv; and the workspace of a product.
   int64_t attention(bool backward) const override {
     const int64_t tile = cpu::attention_tile_rows;
     const int64_t head = c_ / s_.config.heads;
@@ -55,13 +55,13 @@ class CpuKernels : public Kernels {
                       attention_product(backward));
   }
 
-  // Chunks of at least 16 rows, at most 32 of them, have sums of their own.
+  // The rows are cut into at most 32 chunks, of 16 rows or more, with sums of their own.
   int64_t norm_gradient() const override {
     return pieces(s_.n, std::max<int64_t>(16, pieces(s_.n, 32))) * 2 * c_ * 4;
   }
 
  private:
-  // The most that one product of a tile's rows and a block's keys takes, in whole cache lines.
+  // The largest workspace of a product of a tile's rows and a block's keys, in whole cache lines.
   int64_t attention_product(bool backward) const {
     const int64_t head = c_ / s_.config.heads;
     int64_t most = 0;
@@ -74,7 +74,7 @@ class CpuKernels : public Kernels {
       for (int64_t key = 0; key < end; key += cpu::attention_block_keys) {
         const int64_t rows = end - row;
         const int64_t keys = std::min(end - key, cpu::attention_block_keys);
-        // Rows of q, k and v lie 3C apart, those of dy C.
+        // Rows of q, k and v are 3C elements apart, those of dy C.
         on_one_thread({.m = rows, .n = head, .k = keys, .a = {nullptr, keys},      // y, dq
                        .b = {nullptr, 3 * c_}, .c = {nullptr, head}, .accumulate = key > 0});
         for (const int64_t stride : {3 * c_, c_}) {
@@ -96,16 +96,16 @@ class CudaKernels : public Kernels {
  public:
   using Kernels::Kernels;
 
-  // The products of y and dy, a row and head each.
+  // Backward holds the inner product of y and dy for each row and head, in f32.
   int64_t attention(bool backward) const override { return backward ? s_.logsumexp : 0; }
 
-  // Chunks of whole eights of rows, at most 264 of them.
+  // The rows are cut into at most 264 chunks, of a multiple of 8 rows, with sums of their own.
   int64_t norm_gradient() const override {
     return pieces(s_.n, 8 * pieces(s_.n, 8 * 264)) * 2 * c_ * 4;
   }
 };
 
-/// The peak, operation by operation.
+/// The peak over all operations, which run one after the other.
 class Workspace {
  public:
   Workspace(const GptSizes& sizes, const Kernels& kernels)
@@ -128,8 +128,8 @@ class Workspace {
     use(kernels_.attention(true));
     linear_backward(c_, c_, 0, 0);
     linear_backward(c_, 4 * c_, norm_again(), 4 * s_.x);   // GELU's gradient
-    linear_backward(4 * c_, c_, 4 * s_.x, 0);              // GELU computed again
-    use(4 * (s_.config.vocab + 1 + s_.n));                 // the order of tokens in the table
+    linear_backward(4 * c_, c_, 4 * s_.x, 0);              // GELU, recomputed
+    use(4 * (s_.config.vocab + 1 + s_.n));                 // the tokens, sorted by table row
   }
 
   int64_t peak() const { return peak_; }
@@ -142,7 +142,8 @@ class Workspace {
     use(kernels_.product({.m = s_.n, .n = out, .k = in, .a = {nullptr, in}, .b = {nullptr, out},
                           .c = {nullptr, out}, .bias = at(aligned), .c_dtype = s_.dtype}));
   }
-  // `input` is computed again, `gradient` is that of what goes into the activation.
+  // `input`: bytes of the layer's input, if it is recomputed. `gradient`: bytes of the gradient of
+  // the activation's input.
   void linear_backward(int64_t in, int64_t out, int64_t input, int64_t gradient) {
     const int64_t dx =
         kernels_.product({.m = s_.n, .n = in, .k = out, .a = {nullptr, out},
@@ -152,13 +153,15 @@ class Workspace {
                           .b = {nullptr, out}, .c = {nullptr, out}, .c_dtype = s_.dtype});
     use(input + gradient + std::max({kernels_.bias_gradient(out), dx, dweight}));
   }
-  // A norm that is computed again needs room for its statistics too, before other things begin.
+  // Recomputing a norm also takes room for its statistics, which are freed before the layer's
+  // backward begins.
   int64_t norm_again() {
     use(s_.x + 2 * s_.row);
     return s_.x;
   }
 
-  /// body(rows, where their x begins) for each chunk of the head's rows.
+  /// The largest body(rows, x) over the chunks of the head's rows. x stands in for the address of a
+  /// chunk's first row, of which only the alignment counts; it is null for the first chunk.
   template <class Body>
   int64_t most_of_chunks(Body&& body) const {
     int64_t most = 0;
@@ -180,7 +183,7 @@ class Workspace {
     const DType dweight_dtype = several ? DType::f32 : s_.dtype;
     int64_t held = s_.keeps_logits ? 0 : s_.logits;
     if (!wide) held += s_.chunk * s_.stride * s_.element;     // the gradient of the logits
-    if (!wide && several) held += 4 * v * c_;                 // the sum over chunks
+    if (!wide && several) held += 4 * v * c_;                 // the sum over chunks, in f32
     const int64_t products = most_of_chunks([&](int64_t rows, void* x) {
       const int64_t dx = kernels_.product({.m = rows, .n = c_, .k = v, .a = {nullptr, s_.stride},
                                            .b = {nullptr, c_}, .c = {x, c_},

@@ -1,4 +1,4 @@
-// The models that label images, by name.
+// Image classifiers, by name.
 #pragma once
 
 #include <memory>
@@ -15,7 +15,7 @@ namespace tessera::models {
 
 using ImageConfig = std::variant<ResNetConfig, VggConfig>;
 
-/// Throws InputError naming those that there are.
+/// The config of a model. For an unknown name throws InputError, which lists the known ones.
 ImageConfig image_config(const std::string& name, const ImageSizes& sizes);
 /// A ResNet or a VGG: (N, H, W, C) -> (N, classes). Throws as image_config does.
 std::unique_ptr<nn::Module> image_classifier(const std::string& name, const ImageSizes& sizes);

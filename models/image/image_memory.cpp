@@ -12,7 +12,7 @@ namespace tessera::models {
 namespace {
 
 /// The operations of a micro-batch, one function each, as core/image_ops.h has them. In training
-/// each leaves on the tape what its gradient keeps and which of its inputs get one.
+/// each one records on the tape what its closure keeps, and which of its inputs get a gradient.
 class Tape {
  public:
   Tape(const ImageMicroBatch& micro, bool training) : tape_(training), micro_(micro) {
@@ -66,7 +66,7 @@ class Tape {
   Value flatten(const Value& x) {
     const int64_t pixels = x.shape[1] * x.shape[2];
     const Shape flat{x.shape[0], x.shape[3] * pixels};
-    // A reshape shares the memory and hands the gradient on.
+    // Here flatten is a reshape, which shares the memory and hands the gradient on.
     if (pixels == 1 || x.shape[3] == 1) return {flat, x.dtype, x.memory, x.producer};
     return without_kept(x, flat);
   }
@@ -91,7 +91,7 @@ class Tape {
     const Memory logsumexp = tape_.block(4 * rows);
     Value loss = tape_.empty({}, DType::f32);
     tape_.record(loss, {logits.memory, logsumexp}, {{&logits}});
-    tape_.write_gradient_in_place();  // nobody else holds the logits
+    tape_.write_gradient_in_place();  // nothing else holds the logits
     return loss;
   }
 
@@ -125,7 +125,7 @@ struct Filter {
   int64_t stride = 1;
 };
 
-/// Without a bias, as a norm follows; of the same size for stride 1.
+/// A convolution without bias, since a norm follows. With stride 1 it keeps the image's size.
 Value convolution(Tape& tape, const Value& x, const Filter& filter) {
   return tape.conv2d(x, filter.out, filter.kernel,
                      {.stride = filter.stride, .padding = filter.kernel / 2}, false);
@@ -134,7 +134,7 @@ Value normalized(Tape& tape, const Value& x, const Filter& filter, bool relu) {
   return tape.batch_norm(convolution(tape, x, filter), relu);
 }
 
-/// nn::BasicBlock and nn::Bottleneck.
+/// The forward of nn::BasicBlock or nn::Bottleneck.
 Value residual_block(Tape& tape, const Value& x, const std::vector<Filter>& filters,
                      int64_t stride) {
   const Filter& last = filters.back();
@@ -158,7 +158,7 @@ Value logits(Tape& tape, const ResNetConfig& config) {
   Value x = normalized(tape, tape.images(config.sizes), first, true);
   if (!config.small_images) x = tape.max_pool(x, {.kernel = 3, .stride = 2, .padding = 1});
   for (size_t i = 0; i < config.blocks.size(); ++i) {
-    Value y = x;  // a stage's input is there until the stage ends
+    Value y = x;  // ResNet::forward holds a stage's input until the stage ends
     for (int64_t block = 0; block < config.blocks[i]; ++block) {
       const int64_t stride = block == 0 && i > 0 ? 2 : 1;
       y = residual_block(tape, y, filters_of(config, config.width << i, stride), stride);
@@ -178,7 +178,7 @@ Value logits(Tape& tape, const VggConfig& config) {
     x = tape.max_pool(x, {.kernel = 2, .stride = 2});
   }
   const Value features = tape.flatten(x);
-  x = features;  // these are there until the end
+  x = features;  // Vgg::forward holds the features until the end
   for (int layer = 0; layer < 2; ++layer) {
     x = tape.linear(x, config.hidden);
     x = tape.relu(x);

@@ -1,15 +1,15 @@
-// How much memory the operations of an image model take in a training step, before it runs: the
-// peaks of the ledger's activations and workspace, to the byte.
+// Predicts how much memory the operations of an image model take in a training step, before it
+// runs: the peaks of the ledger's activations and workspace, to the byte.
 //
 //   const ImageMemory memory = image_training_memory(
 //       image_config("resnet50", sizes), {.dtype = DType::bf16, .images = 32});
 //
-// Images and labels are not in it: whoever makes them keeps several micro-batches of them
+// Images and labels are not counted here: several micro-batches of them are held ahead of the step
 // (train/images/plan_image.h counts these).
 //
-// The formula walks through the model as its code does, with blocks of memory that have a size and
-// no contents. It shares nothing with the run but the sizes of scratch memory that libraries are
-// asked for, which depend on the processor, and on a CPU on the number of threads.
+// The prediction goes through the model as its code does, with blocks of memory that have a size
+// but no contents. It shares no code with the run, except the queries for the scratch memory of
+// libraries. That memory depends on the processor, and on a CPU on the number of threads.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@
 namespace tessera::models {
 
 struct ImageMicroBatch {
-  DType dtype = DType::f32;  // of images and parameters
+  DType dtype = DType::f32;  // dtype of images and parameters
   int64_t images = 1;
   float label_smoothing = 0;
   Device device = default_device();
@@ -30,15 +30,16 @@ struct ImageMicroBatch {
 
 struct ImageMemory {
   int64_t activations = 0;  // peak bytes, without images and labels
-  /// Peak bytes; absent for a GPU that cannot be used here, whose libraries nobody can ask.
+  /// Peak bytes; nullopt if there is no such GPU here, so that its libraries cannot be queried.
   std::optional<int64_t> workspace = std::nullopt;
 };
 
-/// Of loss = smoothed_cross_entropy(model(images), labels, label_smoothing), and then of
-/// backward(loss), with this process's number of threads. (Within one expression the logits would
-/// live on.)
+/// Memory of loss = smoothed_cross_entropy(model(images), labels, label_smoothing), and then of
+/// backward(loss), with this process's number of threads. These are two statements: within one
+/// expression the logits would live until the end of backward.
 ImageMemory image_training_memory(const ImageConfig& config, const ImageMicroBatch& micro);
-/// Of cross_entropy(model(images), labels) without gradients as in evaluation, the logits in f32.
+/// Memory of cross_entropy(model(images), labels) without gradients, as in evaluation, with the
+/// logits converted to f32.
 ImageMemory image_evaluation_memory(const ImageConfig& config, const ImageMicroBatch& micro);
 
 }  // namespace tessera::models

@@ -36,7 +36,7 @@ ImageModel parse_description(const std::string& text) {
                model.norm.std.size(), channels);
   }
   check_norm(model.norm);
-  image_config(model.name, model.sizes);  // throws where there is no such model
+  image_config(model.name, model.sizes);  // throws if there is no such model
   return model;
 }
 

@@ -1,6 +1,6 @@
-// What a file of weights says about its classifier of images, in its metadata, so that predict can
-// build the model again: name, sizes, normalisation and classes (docs/formats.md). The weights
-// themselves have torchvision's names and layout (nn/weights_file.h).
+// Describes an image classifier in the metadata of its file of weights, so that predict can build
+// the model again: name, sizes, normalisation and classes (docs/formats.md). The weights themselves
+// have torchvision's names and layout (nn/weights_file.h).
 //
 //   nn::WeightsWriter writer("out.safetensors", *model, models::image_metadata(description));
 //   const models::ImageModel description = models::read_image_model("out.safetensors");
@@ -17,7 +17,7 @@ namespace tessera::models {
 struct ImageModel {
   std::string name;  // "resnet20"
   ImageSizes sizes;
-  /// Of each channel: the input is (value / 255 - mean) / std.
+  /// The normalisation of each channel: the input is (value / 255 - mean) / std.
   struct Norm {
     std::vector<float> mean;
     std::vector<float> std;
@@ -26,11 +26,13 @@ struct ImageModel {
   std::vector<std::string> class_names;
 };
 
+/// The metadata that describe the model.
 nn::SafetensorsMetadata image_metadata(const ImageModel& model);
 
-/// Whether metadata have such a description, and the model that they describe. `where` begins the
-/// InputError for one that is absent or cannot be used.
+/// True if the metadata describe an image model.
 bool describes_image_model(const nn::SafetensorsMetadata& metadata);
+/// The model that the metadata describe. Throws InputError, whose message begins with `where`, if
+/// the description is absent or cannot be used.
 ImageModel parse_image_model(const std::string& where, const nn::SafetensorsMetadata& metadata);
 /// The description in a file that train_resnet wrote. Throws InputError where there is none.
 ImageModel read_image_model(const std::string& path);

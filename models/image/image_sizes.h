@@ -1,4 +1,4 @@
-// What a classifier of images is built for.
+// The sizes that an image classifier is built for.
 #pragma once
 
 #include <cstdint>
@@ -8,11 +8,11 @@
 namespace tessera::models {
 
 struct ImageSizes {
-  int64_t side = 32;     // of a square image, in pixels
+  int64_t side = 32;     // side of a square image, in pixels
   int64_t channels = 3;
   int64_t classes = 10;
 
-  /// Throws InputError.
+  /// Throws InputError if a size is out of range.
   void validate() const {
     if (side >= 1 && side <= 16384 && channels >= 1 && channels <= 1024 && classes >= 1 &&
         classes <= 1 << 20) {

@@ -9,18 +9,18 @@
 
 namespace tessera::models {
 
-/// Peak bytes of an operation on `context`, with its gradient in training. The device must be there
-/// to be asked (models/kernel_workspace.h).
+/// Peak bytes of each operation on `context`; in training with its gradient. can_be_asked
+/// (models/kernel_workspace.h) must be true for the device.
 struct ImageWorkspace {
   Context context;
   DType dtype;
   bool training;
 
-  /// `wants_dx`: not of a network's first convolution.
+  /// `wants_dx` is false for a network's first convolution, whose input needs no gradient.
   int64_t conv2d(const Conv2dSizes& sizes, bool has_bias, bool wants_dx) const;
   int64_t batch_norm(int64_t rows, int64_t channels) const;
   int64_t linear(int64_t rows, int64_t in, int64_t out) const;
-  /// The gradient of smoothed labels in 16 bits is summed in f32.
+  /// With smoothed labels the gradient of 16-bit logits is summed in f32, in the workspace.
   int64_t cross_entropy(int64_t rows, int64_t classes, bool smoothed) const;
 };
 

@@ -17,19 +17,20 @@
 namespace tessera::models {
 
 struct ResNetConfig {
-  std::vector<int64_t> blocks;  // of each stage; from the second on a stage halves the image
-  int64_t width = 0;            // of the first stage; each has twice the channels of that before it
+  std::vector<int64_t> blocks;  // blocks in each stage; all stages but the first halve the image
+  int64_t width = 0;            // channels of the first stage; each later stage doubles them
   bool bottleneck = false;
-  /// The first convolution: 3x3 with stride 1, or 7x7 with stride 2 and a max pool.
+  /// The first convolution is 3x3 with stride 1 if true, else 7x7 with stride 2 and a max pool.
   bool small_images = false;
   ImageSizes sizes;
 
-  /// resnet20, resnet32, resnet56: section 4.2, for small images, with projections where a shortcut
-  /// changes shape. resnet18, resnet34, resnet50: table 1, with the first convolution for small
-  /// images where a side is at most 64 pixels. Throws InputError naming the presets.
+  /// resnet20, resnet32, resnet56: the paper's section 4.2, for small images, but with projections
+  /// where a shortcut changes shape. resnet18, resnet34, resnet50: its table 1, but with the first
+  /// convolution for small images where a side is at most 64 pixels. Throws InputError naming the
+  /// presets.
   static ResNetConfig preset(const std::string& name, const ImageSizes& sizes);
   static std::vector<std::string> preset_names();
-  /// Pixels of a side in the last stage.
+  /// The side of the image in the last stage, in pixels.
   int64_t last_side() const;
 };
 
@@ -42,7 +43,7 @@ class ResNet : public nn::Module {
  private:
   nn::Conv2d conv1_;
   nn::BatchNorm2d bn1_;
-  std::unique_ptr<nn::MaxPool2d> maxpool_;  // none for small images
+  std::unique_ptr<nn::MaxPool2d> maxpool_;  // nullptr for small images
   std::vector<std::unique_ptr<nn::Sequential>> stages_;
   nn::Linear fc_;
 };

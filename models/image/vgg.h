@@ -16,20 +16,22 @@
 namespace tessera::models {
 
 struct VggConfig {
-  std::vector<std::vector<int64_t>> stages;  // channels of 3x3 convolutions; a pool ends each
+  std::vector<std::vector<int64_t>> stages;  // channels of 3x3 convolutions; a pool ends a stage
   int64_t hidden = 0;                        // width of the two layers of the classifier
   float dropout = 0.5f;
   ImageSizes sizes;
 
-  /// vgg11 and vgg16 (columns A and D). 4096 hidden units, but 512 where a side is at most 64
-  /// pixels: there the last stage leaves few values. Throws InputError naming the presets.
+  /// vgg11 and vgg16: the paper's columns A and D. They have 4096 hidden units, or 512 where a side
+  /// is at most 64 pixels, since the last stage then leaves few values. Throws InputError naming
+  /// the presets.
   static VggConfig preset(const std::string& name, const ImageSizes& sizes);
   static std::vector<std::string> preset_names();
 };
 
 class Vgg : public nn::Module {
  public:
-  /// Throws InputError where the sizes do not make a model: the pools must leave a pixel.
+  /// Throws InputError where the sizes do not make a model: the pools must leave at least one
+  /// pixel.
   explicit Vgg(const VggConfig& config);
   Tensor forward(const Tensor& images) override;  // (N, H, W, C) -> (N, classes)
 

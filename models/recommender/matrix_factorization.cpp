@@ -6,7 +6,7 @@
 namespace tessera::models {
 namespace {
 
-// Small factors, of which the biases learn the most at first.
+// Factors start small, so that the biases learn the most at first.
 nn::Initializer factors() { return nn::Initializer::normal(0.1f); }
 
 }  // namespace
@@ -18,7 +18,8 @@ MatrixFactorization::MatrixFactorization(const RecommenderConfig& config)
       item_bias_(config.items, 1, nn::Initializer::zeros()),
       user_factors_(config.users, config.factors, factors()),
       item_factors_(config.items, config.factors, factors()) {
-  // What row_products looks up is read again by its gradient, and is there as one.
+  // Tables that row_products looks up are read again by its gradient, all at once, so they share a
+  // block.
   const auto add_looked_up = [this](const std::string& name, RecommenderTable& table) {
     table.weight.set_backward_reads(nn::BackwardReads::always);
     add(name, table);

@@ -7,21 +7,21 @@
 
 namespace tessera::models {
 
-/// mf: mean + b_u + b_i + p_u . q_i. In svd++ a user is p_u + |N(u)|^-1/2 sum of y_j over N(u), the
-/// items that the user has in training.
+/// mf: mean + b_u + b_i + p_u . q_i. svd++ replaces p_u by p_u + |N(u)|^-1/2 sum of y_j over N(u),
+/// the items that the user has in training.
 class MatrixFactorization : public Recommender {
  public:
   explicit MatrixFactorization(const RecommenderConfig& config);
   Scores score(const RecommenderInput& input) override;
 
  private:
-  /// (B, F), of svd++.
+  /// The users' factors in svd++, (B, F).
   Tensor user_rows(const RecommenderInput& input);
 
   RecommenderTable user_bias_;
   RecommenderTable item_bias_;
   RecommenderTable user_factors_;
-  std::optional<RecommenderTable> history_factors_;  // y, of svd++
+  std::optional<RecommenderTable> history_factors_;  // y_j; svd++ only
   RecommenderTable item_factors_;
 };
 

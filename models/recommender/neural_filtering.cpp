@@ -8,14 +8,14 @@
 namespace tessera::models {
 namespace {
 
-// The paper's deviation of the factors; its layers are Glorot's.
+// Factors are drawn with the paper's deviation. The layers use Glorot's initialization.
 nn::Initializer factors() { return nn::Initializer::normal(0.01f); }
 
 nn::Linear::Options glorot(int64_t in, int64_t out, bool bias = true) {
   return {.bias = bias, .initializer = nn::Initializer::xavier_uniform(in, out)};
 }
 
-/// Rows (B, F) of users, as factors of all of their items.
+/// (B, F) -> (B, 1, F): a user's row is broadcast over all of the user's items.
 Tensor for_each_item(const Tensor& rows) {
   return ops::reshape(rows, {rows.size(0), 1, rows.size(1)});
 }

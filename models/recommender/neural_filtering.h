@@ -1,4 +1,4 @@
-// Scores by layers on top of factors: gmf and neumf, of neural collaborative filtering.
+// gmf and neumf, of neural collaborative filtering: scores by layers on top of factors.
 #pragma once
 
 #include <memory>
@@ -8,7 +8,8 @@
 
 namespace tessera::models {
 
-/// h . (p_u * q_i), element by element, and a bias: a product whose factors have weights.
+/// gmf: h . (p_u * q_i) + bias, with an elementwise product: an inner product with a weight for
+/// each factor.
 class GeneralizedFactorization : public Recommender {
  public:
   explicit GeneralizedFactorization(const RecommenderConfig& config);
@@ -20,9 +21,9 @@ class GeneralizedFactorization : public Recommender {
   nn::Linear output_;
 };
 
-/// A linear layer over that product and the last layer of an MLP, whose input are other factors of
-/// user and item, side by side. The MLP's first layer stands in two: a user's half is computed once
-/// for all of the user's items.
+/// neumf: a linear layer over gmf's product p_u * q_i and the output of an MLP, side by side. The
+/// MLP's input is other factors of user and item, side by side. Its first layer is split into a
+/// user half and an item half, so that a user's half is computed once for all of the user's items.
 class NeuralFactorization : public Recommender {
  public:
   explicit NeuralFactorization(const RecommenderConfig& config);
@@ -35,7 +36,7 @@ class NeuralFactorization : public Recommender {
   RecommenderTable mlp_item_factors_;
   nn::Linear user_half_;
   nn::Linear item_half_;
-  std::vector<std::unique_ptr<nn::Linear>> layers_;  // behind the first one
+  std::vector<std::unique_ptr<nn::Linear>> layers_;  // the MLP's layers after the first
   nn::Linear output_;
 };
 

@@ -1,11 +1,12 @@
-// Models of collaborative filtering: how much a user likes an item, from which users like which.
+// Models of collaborative filtering: they predict how much a user likes an item from what all users
+// liked.
 //
 //   mf      biased matrix factorization (Koren, Bell and Volinsky, "Matrix factorization techniques
 //           for recommender systems", Computer 2009)
-//   svd++   the same, and a user is also the sum of what the user has rated (Koren, "Factorization
-//           meets the neighborhood", KDD 2008)
-//   gmf     a weighted product of factors; neumf: beside an MLP of other factors (He et al.,
-//           "Neural collaborative filtering", WWW 2017)
+//   svd++   mf, where a user is also the sum of factors of the items that the user has rated
+//           (Koren, "Factorization meets the neighborhood", KDD 2008)
+//   gmf     a weighted product of factors (He et al., "Neural collaborative filtering", WWW 2017)
+//   neumf   gmf beside an MLP of other factors (also He et al.)
 //
 //   auto model = models::recommender({.name = "mf", .users = 943, .items = 1682});
 //   const Tensor scores = model->score({.users = users, .items = items}).scores;
@@ -29,12 +30,12 @@ struct RecommenderConfig {
   int64_t users = 0;
   int64_t items = 0;
   int64_t factors = 64;
-  /// neumf: widths of the MLP: both factors side by side, and what each layer gives.
+  /// neumf: widths of the MLP: of its input, both factors side by side, and of each layer's output.
   std::vector<int64_t> hidden = {64, 32, 16};
-  float mean = 0;  // mf, svd++: what every score begins with, the mean of all ratings
-  /// Whether RecommenderInput needs histories.
+  float mean = 0;  // mf, svd++: added to every score; the mean of all ratings
+  /// True if RecommenderInput needs histories.
   bool reads_histories() const { return name == "svd++"; }
-  /// Throws InputError, naming what there is.
+  /// Throws InputError for an unknown name, listing the known ones, and for sizes out of range.
   void validate() const;
 };
 std::vector<std::string> recommender_names();
@@ -43,20 +44,22 @@ std::vector<std::string> recommender_names();
 struct RecommenderInput {
   Tensor users;  // i32 (B)
   Tensor items;  // i32 (B, K) or (1, K)
-  /// Where the config reads histories, as embedding_bag takes them: a user's items in training.
+  /// If the config reads histories: each user's items in training, as ops::embedding_bag takes
+  /// them.
   Tensor history = {};          // i32
   Tensor history_offsets = {};  // i32 (B + 1)
   Tensor history_scale = {};    // f32 (B): 1 / sqrt(items of the user)
-  bool penalized = false;       // whether Scores has all that a penalty is of
+  bool penalized = false;       // true: Scores gets everything that an L2 penalty needs
 };
 
 struct Scores {
   Tensor scores;  // (B, K): a rating, or a logit
-  /// A penalty is of the squares of all rows of tables that were read: of these, and, where the
-  /// input asked for it, of those of which no copy was made the sum, f32 [].
+  /// An L2 penalty sums the squares of all table rows that were read. `rows` are the rows that were
+  /// copied. `squares`, f32 [], is the sum for rows that were read in place, if the input is
+  /// penalized.
   std::vector<Tensor> rows;
   Tensor squares = {};
-  bool penalized = false;  // as the input was
+  bool penalized = false;  // as in the input
 };
 
 class Recommender : public nn::Module {
@@ -71,11 +74,11 @@ class Recommender : public nn::Module {
   RecommenderConfig config_;
 };
 
-/// Throws as validate does.
+/// Builds the model. Throws as validate does.
 std::unique_ptr<Recommender> recommender(const RecommenderConfig& config);
 
-/// What users and items are kept in, by number. The gradient of such a table is dense: all of its
-/// rows are sent and updated in each step.
+/// A table with a row for each user or item, by number. Its gradient is dense: all of its rows are
+/// sent and updated in each step.
 using RecommenderTable = nn::Embedding;
 
 }  // namespace tessera::models

@@ -11,7 +11,7 @@ namespace tessera::models {
 namespace {
 
 constexpr const char* description_key = "tessera_recommender";
-constexpr const char* user_ids = "ids.users";  // u8: ids with a line end between two
+constexpr const char* user_ids = "ids.users";  // u8: ids, separated by line ends
 constexpr const char* item_ids = "ids.items";
 constexpr const char* history_items = "history.items";    // i32
 constexpr const char* history_begins = "history.begins";  // i64 (U + 1)
@@ -116,7 +116,7 @@ std::vector<nn::NamedTensor> recommender_tensors(const RecommenderFile& file) {
 
 int64_t recommender_tensor_bytes(const RecommenderFile& file) {
   const auto joined_bytes = [](const std::vector<std::string>& ids) {
-    int64_t bytes = std::max<int64_t>(0, std::ssize(ids) - 1);  // a line end between two
+    int64_t bytes = std::max<int64_t>(0, std::ssize(ids) - 1);  // line ends between ids
     for (const std::string& id : ids) bytes += std::ssize(id);
     return bytes;
   };

@@ -17,7 +17,7 @@ class Tape {
     if (can_be_asked(micro.device)) workspace_ = 0;
   }
 
-  /// Rows of a table of so many entries, for indices of the given shape.
+  /// Looks up rows of a table of `entries` rows, for indices of the given shape.
   Value embedding(int64_t entries, const Shape& indices, int64_t width) {
     Shape shape = indices;
     shape.push_back(width);
@@ -27,12 +27,13 @@ class Tape {
     return rows_of_table(entries, {micro_.samples, width}, micro_.history_places);
   }
 
-  /// What row_products looks up: rows of a table, or, without entries, those of x.
+  /// The left side of row_products: rows of a table or, without entries, the rows of x.
   struct Rows {
     int64_t entries = 0;
     const Value* x = nullptr;
   };
-  /// Products (B, K) of rows with rows of a table, and the sum of the squares of both.
+  /// Products (B, K) of the left rows with rows of a table and, if asked for, the sum of the
+  /// squares of both.
   std::vector<Value> row_products(const Rows& left, int64_t entries, const Shape& indices,
                                   bool squares) {
     const int64_t places = micro_.samples * indices[1];
@@ -40,7 +41,7 @@ class Tape {
     if (squares) use_for_squares(left, entries, indices);
     if (tape_.training()) {
       const bool repeated = left.entries > 0 && indices[1] > 1;
-      // On CUDA rows that are not looked up are not sorted.
+      // CUDA does not sort left rows that are not looked up, so they take no workspace.
       const int64_t left_rows = left.x == nullptr ? left.entries : micro_.samples;
       if (left.x == nullptr || micro_.device.is_cpu()) {
         use_for_terms(left_rows, places, dtype, repeated);
@@ -58,7 +59,7 @@ class Tape {
 
   Value mul(const Value& a, const Value& b) {
     Value y = tape_.empty(broadcast(a.shape, b.shape), a.dtype);
-    // A gradient is written whole before it is summed over what was repeated.
+    // The gradient of a broadcast operand is first written in y's shape, then summed to its own.
     const bool repeats = a.shape != y.shape || b.shape != y.shape;
     if (tape_.training() && repeats) use(y.bytes());
     tape_.record(y, {a.memory, b.memory}, {{&a}, {&b}});
@@ -76,7 +77,7 @@ class Tape {
     return y;
   }
 
-  /// An operation that gives as many elements, and keeps nothing: a number added or multiplied.
+  /// An elementwise operation that keeps nothing, as adding or multiplying by a number.
   Value like(const Value& x) { return of_shape(x, x.shape, x.dtype, {}); }
   Value square(const Value& x) { return of_shape(x, x.shape, x.dtype, {x.memory}); }
   Value softplus(const Value& x) { return square(x); }
@@ -125,8 +126,8 @@ class Tape {
   RecommenderMemory memory() const { return {tape_.peak(), workspace_}; }
 
  private:
-  /// Where row_products sums squares: on the CPU lookups of each row and sums of 64 rows, one side
-  /// after the other, on CUDA a square for each lookup.
+  /// Workspace for row_products' sum of squares. On the CPU, one side after the other: how often
+  /// each row was looked up, and an fp64 sum for every 64 rows. On CUDA: a square for each lookup.
   void use_for_squares(const Rows& left, int64_t entries, const Shape& indices) {
     if (micro_.device.is_cpu()) {
       const auto sums = [](int64_t rows) { return 8 * pieces(rows, 64); };
@@ -137,9 +138,9 @@ class Tape {
       use(4 * lookups + mean_workspace(lookups));
     }
   }
-  /// Where row_products sorts places by row: on the CPU each with its row and weight; on CUDA with
-  /// weights apart, where they are brought to f32, and rows, where those on the left are
-  /// `repeated`.
+  /// Workspace for row_products' gradient, which sorts the places (b, k) by table row. On the CPU
+  /// each place has the other side's row and a weight. On CUDA the weights take memory only if they
+  /// are converted to f32, and the rows only if left ones are `repeated` for each k.
   void use_for_terms(int64_t rows, int64_t places, DType dtype, bool repeated) {
     if (micro_.device.is_cpu()) {
       use(4 * (rows + 1) + 8 * places);
@@ -158,7 +159,7 @@ class Tape {
     return shape;
   }
 
-  // Backward sorts the indices by row, with a count for each row and one more.
+  // Backward sorts the indices by row: it takes entries + 1 offsets and the sorted indices.
   Value rows_of_table(int64_t entries, const Shape& shape, int64_t indices) {
     if (tape_.training()) use(4 * (entries + 1 + indices));
     Value y = tape_.empty(shape, micro_.dtype);
@@ -183,7 +184,7 @@ struct ScoreValues {
   Value squares = {};
 };
 
-/// The models, as their score functions compute.
+/// Goes through the models as their score functions do.
 class Walk {
  public:
   Walk(Tape& tape, const RecommenderConfig& config, const RecommenderMicroBatch& micro)
@@ -206,7 +207,7 @@ class Walk {
   }
   Value as_scores(const Value& y) { return tape_.reshape(y, {y.shape[0], y.shape[1]}); }
 
-  /// Of svd++.
+  /// The users' factors in svd++.
   Value user_rows() {
     const Value own = users(config_.factors);
     return tape_.add(own, tape_.embedding_bag(config_.items, config_.factors));
@@ -222,6 +223,7 @@ class Walk {
     }
     const Value bias = users(1);
     std::vector<Value> results;
+    // In the model the users' rows are a temporary, which is freed when row_products returns.
     {
       const Value p = user_rows();
       results = products({.x = &p});

@@ -5,8 +5,8 @@
 //   v = beta2 v + (1 - beta2) g^2
 //   p = p (1 - learning_rate * weight_decay)   (where decay is decoupled)
 //   p = p - learning_rate / bias_correction1 * m / (sqrt(v) / sqrt(bias_correction2) + epsilon)
-// A launcher without an operation. With f32 gradients it moves 28 bytes an element, and memory is
-// its limit.
+// No autograd operation wraps this launcher. With f32 gradients it moves 28 bytes per element and
+// is bound by memory bandwidth.
 #include <cmath>
 
 #include "core/cpu/vector_math.h"

@@ -1,5 +1,5 @@
 // adam_update on CUDA: Adam and AdamW on all segments in one launch, with the formulas of adam.cpp.
-// With f32 gradients it moves 28 bytes an element, and memory is its limit.
+// With f32 gradients it moves 28 bytes per element and is bound by memory bandwidth.
 #include "optim/kernels/update.h"
 #include "optim/kernels/update_segments.cuh"
 
@@ -16,7 +16,7 @@ struct Adam {
 
   template <int n>
   __device__ void update(const UpdateTable& table, int64_t at) const {
-    // The search for the segment hides behind these loads.
+    // These loads are issued first, so that the search for the segment overlaps with them.
     Floats<n> p = load<n>(parameters + at);
     Floats<n> m = load<n>(first_moment + at);
     Floats<n> v = load<n>(second_moment + at);

@@ -1,5 +1,6 @@
-// fold_statistics: the statistics of a step's micro-batches, one after the other, into the running
-// ones that evaluation normalises with. A launcher without an operation.
+// fold_statistics: folds the batch statistics of a step's micro-batches, in order of micro-batch,
+// into the running statistics that evaluation normalises with. No autograd operation wraps this
+// launcher.
 #include "core/cpu/vector_math.h"
 #include "optim/kernels/fold_statistics.h"
 
@@ -13,7 +14,7 @@ void fold_statistics(const Context&, const Tensor& running, const Tensor& observ
   for (int64_t m = 0; m < fold.micro_batches; ++m) {
     const int64_t slot = m % fold.ranks * fold.micro_steps + m / fold.ranks;
     const float* const x = observed.data<float>() + slot * (values + 1);
-    if (x[values] == 0) continue;
+    if (x[values] == 0) continue;  // no data
     for (int64_t i = 0; i < values; ++i) {
       y[i] = multiply_add(fold.momentum, x[i], (1 - fold.momentum) * y[i]);
     }

@@ -1,4 +1,4 @@
-// fold_statistics on CUDA: a thread for each value takes the micro-batches one after the other.
+// fold_statistics on CUDA: one thread per value folds the micro-batches in order.
 #include "core/cuda/kernel.cuh"
 #include "optim/kernels/fold_statistics.h"
 

@@ -1,4 +1,4 @@
-// The launcher that brings a step's statistics of batch normalisation into the running ones.
+// Launcher that folds the batch-norm statistics of a step into the running statistics.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace tessera {
 
-/// Whose statistics come into the running ones.
+/// The layout of the observed statistics, and the momentum of the fold.
 struct StatisticsFold {
   int64_t ranks = 1;
   int64_t micro_steps = 1;
@@ -16,8 +16,8 @@ struct StatisticsFold {
   float momentum = 0.1f;
 };
 /// For each micro-batch that had data, in order of m: running (S) = (1 - momentum) * running +
-/// momentum * its own. observed f32 (ranks, micro_steps, S + 1): S values, then 1 where there was
-/// data, else 0. Nothing changes where `scalars`, which may be null, say skip.
+/// momentum * its statistics. observed is f32 (ranks, micro_steps, S + 1): S values, then 1 if the
+/// micro-batch had data, else 0. Changes nothing if `scalars` (may be null) has skip set.
 TESSERA_KERNEL(fold_statistics, const Tensor& running, const Tensor& observed,
                const StatisticsFold& fold, const StepScalars* scalars)
 

@@ -4,7 +4,7 @@
 //   g = gradient * gradient_scale + weight_decay * p
 //   b = first_step ? g : momentum * b + g                (only with momentum)
 //   p = p - learning_rate * (nesterov ? g + momentum * b : b)
-// A launcher without an operation.
+// No autograd operation wraps this launcher.
 #include "core/cpu/vector_math.h"
 #include "optim/kernels/update.h"
 #include "optim/kernels/update_segments.h"
@@ -35,7 +35,7 @@ void momentum_range(float* parameters, float* momentum, const T* gradients,
   const float rate = hyper.learning_rate;
   const float beta = hyper.beta1;
   const bool first_step = hyper.first_step;
-  // The step is along gradient_share * g + buffer_share * b.
+  // The step direction is gradient_share * g + buffer_share * b.
   const float gradient_share = hyper.nesterov ? 1.0f : 0.0f;
   const float buffer_share = hyper.nesterov ? beta : 1.0f;
 #pragma omp simd

@@ -10,19 +10,19 @@ namespace {
 template <class T>
 struct Sgd {
   float* parameters;
-  float* momentum;  // nullptr where no group has any
+  float* momentum;  // nullptr if no group has momentum
   const T* gradients;
 
   template <int n>
   __device__ void update(const UpdateTable& table, int64_t at) const {
-    // The search for the segment hides behind these loads.
+    // These loads are issued first, so that the search for the segment overlaps with them.
     Floats<n> p = load<n>(parameters + at);
     Floats<n> b = momentum != nullptr ? load<n>(momentum + at) : Floats<n>{};
     const Floats<n> gradient = load<n>(gradients + at);
     UpdateHyper hyper;
     if (!find_hyper(table, at, hyper)) return;
     const bool has_momentum = hyper.beta1 != 0;
-    // The step is along gradient_share * g + buffer_share * b.
+    // The step direction is gradient_share * g + buffer_share * b.
     const float gradient_share = hyper.nesterov ? 1.0f : 0.0f;
     const float buffer_share = hyper.nesterov ? hyper.beta1 : 1.0f;
     for (int k = 0; k < n; ++k) {

@@ -1,6 +1,6 @@
 // block_square_sums: x (n) of any floating-point dtype -> sums (ceil(n / 256)), the fp64 sum of
-// squares of each block of 256 elements. A launcher without an operation; folded in order, the sums
-// give a gradient's norm.
+// squares of each block of 256 elements. No autograd operation wraps this launcher. Added in order,
+// the sums give the norm of a gradient.
 #include "core/ops/blocks.h"
 #include "optim/kernels/square_sums.h"
 
@@ -10,8 +10,8 @@ namespace {
 
 constexpr int64_t lanes = 16;
 
-/// Element i goes to lane i mod 16, and the lanes are added pairwise: an order that is written here
-/// rather than left to the compiler, because the sums of different ranks are compared bit by bit.
+/// Element i goes to lane i mod 16, and the lanes are added pairwise. The order is written out
+/// rather than left to the compiler, because a block's sum must have the same bits on every rank.
 template <class T>
 double square_sum(const T* x, int64_t count) {
   double sum[lanes] = {};

@@ -1,7 +1,7 @@
-// block_square_sums on CUDA: the CPU's sums bit by bit, because they are made in its order. Half a
-// warp has a block of 256 elements: lane l adds the squares of elements l, l + 16, ..., and the
-// lanes are added pairwise. The products are exact, so that fusing them with the sum changes
-// nothing.
+// block_square_sums on CUDA, with the same bits as on the CPU, because the order of additions is
+// the same. Half a warp sums a block of 256 elements: lane l adds the squares of elements l, l +
+// 16, ..., then the lanes are added pairwise. The products are exact in fp64, so fusing them into
+// the additions changes no bit.
 #include "core/cuda/kernel.cuh"
 #include "optim/kernels/square_sums.h"
 
@@ -12,7 +12,7 @@ namespace {
 constexpr int lanes = 16;
 constexpr int block_elements = 256;
 constexpr int threads = 256;
-constexpr int groups = threads / lanes;  // blocks of elements that a block of threads has
+constexpr int groups = threads / lanes;  // blocks of elements per thread block
 
 template <class T>
 __global__ void __launch_bounds__(threads)
@@ -20,14 +20,14 @@ __global__ void __launch_bounds__(threads)
   const int lane = static_cast<int>(threadIdx.x) % lanes;
   const int64_t block = int64_t{blockIdx.x} * groups + threadIdx.x / lanes;
   const int64_t first = block * block_elements + lane;
-  float value[block_elements / lanes];  // all loads are under way before the first addition
+  float value[block_elements / lanes];  // all loads are in flight before the first addition
   for (int i = 0; i < block_elements / lanes; ++i) {
     const int64_t at = first + i * lanes;
     value[i] = at < elements ? float(x[at]) : 0.0f;
   }
   double sum = 0;
   for (const float v : value) sum += double(v) * double(v);
-  // What a lane of the upper half gets from beyond its group does not reach lane 0.
+  // Lanes of the upper half read beyond their group, but these values never reach lane 0.
   for (int width = lanes / 2; width > 0; width /= 2) {
     sum += __shfl_down_sync(whole_warp, sum, width);
   }

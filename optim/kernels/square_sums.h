@@ -1,4 +1,4 @@
-// The launcher of the sums of squares that a gradient's norm is made of.
+// Launcher of the block sums of squares from which the norm of a gradient is computed.
 #pragma once
 
 #include <span>
@@ -7,8 +7,8 @@
 
 namespace tessera {
 
-/// sums[i] = the fp64 sum of squares of block i of x (blocks of 256 elements); in memory of the
-/// context's device.
+/// sums[i] = the fp64 sum of squares of block i of x (blocks of 256 elements). sums is in memory of
+/// the context's device.
 TESSERA_KERNEL(block_square_sums, std::span<double> sums, const Tensor& x)
 
 }  // namespace tessera

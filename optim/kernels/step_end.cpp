@@ -1,10 +1,11 @@
-// add_block_sums and end_step: from the block sums of squares of all ranks and the losses of all
-// micro-batches to what a step's update reads (StepScalars). Launchers without an operation.
+// add_block_sums and end_step compute the scalars that a step's update reads (StepScalars) from the
+// block sums of squares of all ranks and the losses of all micro-batches. No autograd operations
+// wrap these launchers.
 //   square_sum     = sum of all block sums, in parameter order
 //   loss           = correction * (share l_0 + share l_1 + ...), a left fold over micro-batches
 //   norm           = sqrt(square_sum) * gradient_factor
 //   gradient_scale = gradient_factor * min(1, clip / (norm + 1e-6)), as
-//                    torch.nn.utils.clip_grad_norm_ defines it; without clipping gradient_factor
+//                    torch.nn.utils.clip_grad_norm_ defines it; without clipping: gradient_factor
 #include <algorithm>
 #include <cmath>
 #include <span>

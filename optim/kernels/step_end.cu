@@ -1,6 +1,6 @@
 // add_block_sums and end_step on CUDA, with the formulas of step_end.cpp. The block sums are added
-// in a tree over their numbers in parameter order: within a block of threads as below, then over
-// the blocks of threads, so that ranks, stages and buckets do not show in the bits.
+// in a tree over their numbers in parameter order: first within each thread block, then over the
+// thread blocks. So the bits do not depend on ranks, stages or buckets.
 #include <algorithm>
 #include <cmath>
 
@@ -45,7 +45,8 @@ __global__ void __launch_bounds__(threads)
   if (threadIdx.x == 0) scalars->square_sum = sum;
 }
 
-/// One block. All threads fetch losses, because one alone would wait for memory at each.
+/// Runs as one thread block. All threads fetch losses, because one thread alone would wait for
+/// memory at each loss.
 __global__ void __launch_bounds__(threads)
     end_step_kernel(StepScalars* scalars, const float* losses, StepEnd end) {
   __shared__ float fetched[threads];
@@ -54,7 +55,7 @@ __global__ void __launch_bounds__(threads)
   for (int64_t begin = 0; begin < end.micro_batches; begin += threads) {
     const int64_t count = std::min<int64_t>(threads, end.micro_batches - begin);
     const int64_t own = begin + threadIdx.x;
-    __syncthreads();  // what was fetched before has been added
+    __syncthreads();  // the losses of the round before have been added
     if (threadIdx.x < count) {
       fetched[threadIdx.x] = losses[own % end.ranks * end.micro_steps + own / end.ranks];
     }

@@ -1,19 +1,19 @@
-// What a step's update reads of the step's end: the clip factor, and the skip flag.
+// The scalars that the end of a step computes for the update, such as clip factor and skip flag.
 #pragma once
 
 #include <cstdint>
 
 namespace tessera {
 
-/// What the end of a step computes and its update reads, plain data that lives where both run: the
-/// host knows it later, or never.
+/// Plain data on the device where the end of a step and its update run. The host may read it later,
+/// or not at all.
 struct StepScalars {
-  double square_sum = 0;     // of the sums of the gradients, before they are scaled
+  double square_sum = 0;     // of all gradient sums, before they are scaled
   float loss = 0;            // of the global batch
   float norm = 0;            // of the gradient, before clipping
-  float gradient_scale = 1;  // what a sum of gradients is multiplied by in the update
-  int32_t non_finite = -1;   // the first micro-batch whose loss is not finite
-  int32_t skip = 0;          // 1: nothing is updated
+  float gradient_scale = 1;  // factor on the gradient sums in the update
+  int32_t non_finite = -1;   // the first micro-batch whose loss is not finite, or -1
+  int32_t skip = 0;          // 1: the update changes nothing
 };
 
 }  // namespace tessera

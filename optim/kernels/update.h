@@ -1,6 +1,6 @@
-// The launchers of the update rules. They work on flat ranges in whole blocks of 256 elements, and
-// threads split at blocks, so that an element's bits do not depend on where a shard ends. Segments
-// and groups are the host's; scalars are in memory of the context's device.
+// Launchers of the update rules. They work on flat ranges in whole blocks of 256 elements, and
+// threads split only at blocks, so that an element's bits do not depend on where a shard ends.
+// Segments and groups are in host memory; scalars are in memory of the context's device.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,8 @@
 
 namespace tessera {
 
-/// Where the weights of a range of a flat buffer take their hyper-parameters from: elements
-/// [begin, end) belong to parameter group `group`. Both ends lie on blocks of 256 elements.
+/// Elements [begin, end) of a flat buffer belong to parameter group `group` and take its
+/// hyper-parameters. Both ends lie on blocks of 256 elements.
 struct UpdateSegment {
   int64_t begin = 0;
   int64_t end = 0;
@@ -28,14 +28,14 @@ struct UpdateHyper {
   float weight_decay = 0;
   float bias_correction1 = 1;   // 1 - beta1^t
   float bias_correction2 = 1;   // 1 - beta2^t
-  float gradient_scale = 1;     // the clip factor, and what else gradients are multiplied by
+  float gradient_scale = 1;     // factor on the gradients, such as the clip factor
   bool decoupled_decay = true;  // AdamW; false: Adam with L2
   bool nesterov = false;
   bool first_step = false;      // SGD: the momentum buffer starts as the gradient
 };
 
-// An update with `scalars` multiplies its groups' gradient_scale by theirs, and changes nothing
-// where they say skip.
+// With `scalars`, an update multiplies gradient_scale of its groups by scalars->gradient_scale, and
+// changes nothing if scalars->skip is set.
 
 /// Adam (Kingma and Ba, arXiv:1412.6980) and AdamW (Loshchilov and Hutter, arXiv:1711.05101).
 /// Parameters and moments are f32; gradients of any dtype.

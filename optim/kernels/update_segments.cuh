@@ -1,5 +1,5 @@
-// What the update rules share on CUDA: segments and hyper-parameters in device memory, where a
-// thread looks up its own, so that one launch updates all segments of all groups.
+// Shared by the update rules on CUDA: segments and hyper-parameters lie in device memory, where
+// each thread looks up its own. So one launch updates all segments of all groups.
 #pragma once
 
 #include <algorithm>
@@ -22,11 +22,11 @@ struct UpdateTable {
   const StepScalars* scalars;  // or nullptr
 };
 
-/// What the elements of the block of 256 around `element` are updated with; false where they are
-/// not. Binary search.
+/// Finds the hyper-parameters for `element` and its block of 256 elements by binary search. Returns
+/// false if the block must not be updated.
 __device__ inline bool find_hyper(const UpdateTable& table, int64_t element, UpdateHyper& hyper) {
   int first = 0;
-  int last = table.count;  // the segment is among [first, last), if any has the element
+  int last = table.count;  // if a segment has the element, it is in [first, last)
   while (last - first > 1) {
     const int middle = (first + last) / 2;
     (table.segments[middle].begin <= element ? first : last) = middle;
@@ -39,7 +39,8 @@ __device__ inline bool find_hyper(const UpdateTable& table, int64_t element, Upd
   return table.scalars->skip == 0;
 }
 
-/// The segments that are to be searched. Throws as check_segments does, and where two overlap.
+/// The non-empty segments in ascending order, for the binary search. Throws as check_segments does,
+/// and if two segments overlap.
 inline std::vector<UpdateSegment> searchable(std::string_view rule, int64_t elements,
                                              std::span<const UpdateSegment> segments,
                                              std::span<const UpdateHyper> groups) {
@@ -57,7 +58,7 @@ inline std::vector<UpdateSegment> searchable(std::string_view rule, int64_t elem
   return result;
 }
 
-/// What a launch carries in its arguments, which end at 4 KB.
+/// Words that one launch passes as kernel arguments, which are limited to 4 KB.
 struct CarriedWords {
   static constexpr int most = 896;
   uint32_t value[most];
@@ -68,8 +69,8 @@ __global__ inline void __launch_bounds__(256)
   for (int i = static_cast<int>(threadIdx.x); i < count; i += 256) to[i] = words.value[i];
 }
 
-/// A table, and the memory that it lies in as long as this lives. It travels as arguments of
-/// kernels: a copy from pageable memory might wait for all that the stream was given before.
+/// A table and its device memory. The table is sent as kernel arguments, because a copy from
+/// pageable host memory may wait for all earlier work of the stream.
 class DeviceUpdateTable {
  public:
   DeviceUpdateTable(const Context& context, std::span<const UpdateSegment> segments,
@@ -111,9 +112,9 @@ __global__ void __launch_bounds__(update_threads)
   }
 }
 
-/// Updates all segments in one launch: `rule.update<n>(table, at)` on the device updates the n
-/// neighbours from element `at` on, which are of one segment or of none. `aligned`: all tensors of
-/// the rule can be accessed in n neighbours. Throws as `searchable` does.
+/// Updates all segments in one launch. On the device, `rule.update<n>(table, at)` updates the n
+/// elements from `at` on, which lie in one segment or in none. `aligned`: all tensors of the rule
+/// are aligned for accesses of n elements. Throws as `searchable` does.
 template <int n, class Rule>
 void launch_update(const Context& context, const char* name, const Rule& rule, bool aligned,
                    int64_t elements, std::span<const UpdateSegment> segments,

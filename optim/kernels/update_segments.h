@@ -1,4 +1,4 @@
-// What the update rules share: their checks, and on the CPU the walk over segments.
+// Shared by the update rules: checks, and on the CPU the loop over segments.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 
 namespace tessera {
 
-/// Throws unless the parameters are f32, and moments and gradients have as many elements.
+/// Throws unless parameters are f32, and moments and gradients have equally many elements.
 inline void check_update(std::string_view rule, const Tensor& parameters,
                          std::initializer_list<Tensor> others) {
   TESSERA_CHECK(parameters.dtype() == DType::f32, "{}: parameters have dtype {}, expected f32",
@@ -24,13 +24,14 @@ inline void check_update(std::string_view rule, const Tensor& parameters,
   }
 }
 
-/// Whether SGD reads the momentum.
+/// True if a group has momentum, so that SGD reads the momentum buffer.
 inline bool any_momentum(std::span<const UpdateHyper> groups) {
   return std::any_of(groups.begin(), groups.end(),
                      [](const UpdateHyper& hyper) { return hyper.beta1 != 0; });
 }
 
-/// Throws for a segment outside [0, elements), off a block of 256 elements, or of no group.
+/// Throws for a segment that is outside [0, elements), does not lie on blocks of 256 elements, or
+/// names a group that does not exist.
 inline void check_segments(std::string_view rule, int64_t elements,
                            std::span<const UpdateSegment> segments,
                            std::span<const UpdateHyper> groups) {
@@ -51,9 +52,9 @@ inline void check_segments(std::string_view rule, int64_t elements,
 
 namespace cpu {
 
-/// Calls body(hyper, begin, end) for ranges that together are the segments, on threads split at
-/// blocks of 256 elements. `scalars`, where there are any, are heeded. Throws as check_segments
-/// does.
+/// Calls body(hyper, begin, end) for ranges that together cover the segments, on threads that split
+/// at blocks of 256 elements. `scalars` (may be null) are applied as update.h says. Throws as
+/// check_segments does.
 template <class Body>
 void for_each_segment(std::string_view rule, const Tensor& parameters,
                       std::span<const UpdateSegment> segments, std::span<const UpdateHyper> groups,
@@ -62,7 +63,8 @@ void for_each_segment(std::string_view rule, const Tensor& parameters,
   check_segments(rule, elements, segments, groups);
   if (scalars != nullptr && scalars->skip != 0) return;
   const float scale = scalars == nullptr ? 1.0f : scalars->gradient_scale;
-  // One division of the whole buffer: many small segments still make one parallel region.
+  // The whole buffer is divided among threads once, so that many small segments still make one
+  // parallel region.
   parallel_blocks(elements, 8, [&](int64_t first, int64_t last) {
     for (const UpdateSegment& segment : segments) {
       const int64_t begin = std::max(first, segment.begin);

@@ -1,4 +1,4 @@
-// An int64 whose arithmetic throws where the result does not fit: plans are asked for any size.
+// An int64 whose arithmetic throws on overflow, because a plan may be asked for any size.
 #pragma once
 
 #include <cstdint>

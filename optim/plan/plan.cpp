@@ -17,11 +17,11 @@ namespace {
 constexpr int64_t f32_bytes = 4;
 constexpr int64_t f64_bytes = 8;
 constexpr int64_t update_slots = 2;
-constexpr int64_t crossing_slots = 2;  // of a GPU
-// Of a GPU, for the norm and for what a step ends with:
-constexpr int64_t segment_bytes = 32;         // a parameter in the table of block sums
+constexpr int64_t crossing_slots = 2;  // for offload from a GPU
+// Only with a GPU, for the norm and the scalars of a step:
+constexpr int64_t segment_bytes = 32;         // one parameter in the table of block sums
 constexpr int64_t blocks_a_partial_sum = 1024;
-constexpr int64_t scalars_bytes = 32;         // a f64, and five words
+constexpr int64_t scalars_bytes = 32;         // one f64 and five 32-bit words
 constexpr int64_t fetched_slots = 2;
 
 void add(int64_t& to, CheckedInt value) { to = (to + value).value(); }
@@ -65,14 +65,14 @@ class Planner {
     add(sent(purpose), bytes);
     add(plan_.update_traffic[static_cast<size_t>(purpose)], bytes);
   }
-  // What ranks tell each other before `calls` collectives.
+  // Bytes of headers that this rank sends for `calls` collectives.
   CheckedInt headers(CheckedInt calls) const {
     return calls * others_ * input_.header_bytes.value_or(dist::mpi_header_bytes);
   }
   bool gathers_ahead() const { return input_.overlap && !input_.single_pass; }
   bool sums_locally() const { return input_.no_sync && micro_steps_ > 1; }
 
-  // Times that the rank sends its gradient in a step.
+  // Number of times that the rank sends its gradient in a step.
   int64_t gradient_sends() const {
     const int64_t micro_batches = input_.batch.micro_batches();
     if (rank_ >= micro_batches) return 0;
@@ -80,7 +80,7 @@ class Planner {
     return input_.no_sync ? 1 : (micro_batches - rank_ - 1) / input_.ranks + 1;
   }
 
-  // Whether the rank holds an element of a parameter, and not only padding.
+  // True if the rank holds an element of a parameter, and not only padding.
   bool holds_any(const PlanGroup& group) const {
     for (size_t p = 0; p < group.layout.parameters().size(); ++p) {
       if (input_.stage < 3 || group.layout.owned(static_cast<int>(p), rank_).size() > 0)
@@ -121,8 +121,9 @@ class Planner {
     add(plan_.padding, padding * bytes);
   }
 
-  // The own shards, at every stage: f32 weights and state, or the values of frozen parameters.
-  // A copy always has those that are in a GPU's memory, and others as far as there is room.
+  // A checkpoint is written from a copy of this rank's shards, at every stage: f32 weights and
+  // state, or the values of frozen parameters. Shards in GPU memory are always copied, shards in
+  // host memory as far as the limit allows.
   void add_staging(const PlanGroup& group) {
     const int64_t tensors = group.trainable ? 1 + input_.state_tensors : 1;
     const int64_t bytes = group.trainable ? f32_bytes : dtype_size(group.dtype);
@@ -138,7 +139,7 @@ class Planner {
     }
   }
 
-  // Those that fit, the largest first.
+  // Adds the pieces that fit into the limit, the largest first.
   void add_pieces() {
     std::sort(pieces_.rbegin(), pieces_.rend());
     for (const int64_t piece : pieces_) {
@@ -146,7 +147,7 @@ class Planner {
     }
   }
 
-  // What rank 0 writes for all: a count of updates for each parameter, the loss scale and its age.
+  // Rank 0 also writes the counts of updates, the loss scale and its count of good steps.
   void add_checkpoints() {
     if (rank_ != 0) return;
     const bool scaled = input_.loss_scaling ||
@@ -158,8 +159,8 @@ class Planner {
         CheckedInt(trainable_) * count_bytes + (scaled ? f32_bytes + count_bytes : 0));
   }
 
-  // A save holds one bucket at a time, whole and in f32. It gathers those of which a rank has no
-  // more than its shard.
+  // A save holds one bucket at a time, whole and in f32. Buckets of which a rank holds only its
+  // shard are gathered for it.
   void add_save(const PlanGroup& group) {
     const CheckedInt largest = CheckedInt(largest_bucket(group)) * f32_bytes;
     plan_.parts.saved = std::max(plan_.parts.saved, largest.value());
@@ -174,7 +175,7 @@ class Planner {
     add_traffic(dist::Traffic::headers, headers(std::ssize(group.layout.buckets())));
   }
 
-  // A buffer of so many bytes is handed to a collective.
+  // Notes that a buffer of `bytes` is handed to a collective.
   void pass(CheckedInt bytes) { largest_call_ = std::max(largest_call_, bytes.value()); }
 
   void add_gradients(const PlanGroup& group) {
@@ -186,8 +187,8 @@ class Planner {
     const int64_t shard = group.layout.shard_elements();
     const CheckedInt buckets = input_.stage >= 2 ? ring_elements(group) : flat;
     add(plan_.parts.buckets, buckets * bytes);
-    // The sum over micro-batches needs a place of its own at every stage, because the next
-    // micro-batch's gradient is written where the last one's was.
+    // The sum over micro-batches needs a buffer of its own at every stage, because the gradient of
+    // the next micro-batch overwrites the previous gradient.
     add(plan_.parts.accumulators, CheckedInt(shard) * sum_bytes);
     if (sums_locally()) add(plan_.parts.local_sums, CheckedInt(flat) * sum_bytes);
     if (input_.reduction == Reduction::fast) {
@@ -202,7 +203,7 @@ class Planner {
     add(sent(dist::Traffic::headers), headers(buckets_sent * (input_.no_sync ? 1 : micro_steps_)));
     if (input_.stage > 0) return;
     pass(largest * sum_bytes);
-    // Later its own shard of the sums to everybody else.
+    // At stage 0 it also sends its own shard of the sums to every other rank, before the update.
     add_update_traffic(dist::Traffic::gradients, CheckedInt(others_) * shard * sum_bytes);
     add_update_traffic(dist::Traffic::headers, headers(buckets_sent));
     if (group.sum_dtype != group.dtype) {
@@ -228,7 +229,7 @@ class Planner {
     }
   }
 
-  // The sums of squares of all blocks, of all ranks.
+  // Memory for the sums of squares of all blocks of all ranks, and the traffic that gathers them.
   void add_norms(const PlanGroup& group) {
     const int64_t blocks = group.layout.flat_elements() / dist::block_elements;
     add(plan_.parts.norms, CheckedInt(blocks) * f64_bytes);
@@ -240,12 +241,13 @@ class Planner {
 
   void add_step() {
     const CheckedInt losses = CheckedInt(micro_steps_) * f32_bytes;
-    // A byte of notes, a bit for each micro-step (had it data?) and parameter (had it a gradient?).
+    // A byte of notes, then a bit for each micro-step (did it have data?) and each parameter (did
+    // it get a gradient?).
     const CheckedInt flags = 1 + ((CheckedInt(micro_steps_) + trainable_ + 7).value()) / 8;
-    // A graph leaves its loss in a place of its own.
+    // A graph writes its loss to a buffer of its own.
     plan_.parts.losses = (losses * input_.ranks + (input_.graph ? f32_bytes : 0)).value();
     pass(losses * input_.ranks);
-    pass(plan_.parts.norms);  // by now the sums of blocks alone
+    pass(plan_.parts.norms);  // so far it has only the block sums
     plan_.parts.flags = (flags * input_.ranks).value();
     sent(dist::Traffic::losses) = (losses * others_).value();
     sent(dist::Traffic::flags) = (flags * others_).value();
@@ -263,7 +265,7 @@ class Planner {
   void add_statistics() {
     if (input_.statistics == 0) return;
     const CheckedInt values = input_.statistics;
-    const CheckedInt slot = (values + 1) * f32_bytes;  // the last value says that there was data
+    const CheckedInt slot = (values + 1) * f32_bytes;  // the last value says whether there was data
     const bool synchronized = input_.sync_batch_norm && input_.ranks > 1;
     plan_.parts.running = (values * f32_bytes).value();
     if (input_.checkpoint_staging && rank_ == 0) add(plan_.checkpoint, values * f32_bytes);
@@ -275,13 +277,13 @@ class Planner {
       add(sent(dist::Traffic::headers), headers(1));
       return;
     }
-    // Forward the means, then the squares; backward two sums in one call: each a value for a
-    // channel.
+    // Forward reduces the means, then the squares; backward reduces two sums in one call. Each has
+    // one value per channel.
     sent(dist::Traffic::statistics) = (values * 2 * f32_bytes * others_).value();
     add(sent(dist::Traffic::headers), headers(CheckedInt(input_.batch_norms) * 3));
   }
 
-  // What dist::staged_communicator holds on the host, and the communicator that it has there.
+  // Host memory of dist::staged_communicator and of the host communicator that it uses.
   void add_mirrors() {
     CheckedInt mirrors = dist::mpi_staging_bytes(input_.ranks);
     for (const int64_t largest : {largest_call_, largest_sum_}) {
@@ -300,11 +302,11 @@ class Planner {
     const bool apart = !input_.device.is_cpu();  // device and host
     plan_.host.communication =
         (CheckedInt(p.crossing) + p.fetched + p.mirrors + (apart ? p.flags + p.texts : 0)).value();
-    // A save's bucket has gone before ranks tell each other how the save went.
+    // A save frees its bucket before the ranks exchange how it went: only the larger counts.
     add(plan_.communication, CheckedInt(p.staging) + p.scattered + p.norms + p.losses +
                                  p.statistics + p.scalars +
                                  (apart ? p.saved : p.flags + std::max(p.saved, p.texts)));
-    // So that the plan's own sums hold.
+    // Throws here if a sum overflows, so that the sums in Plan cannot.
     CheckedInt all = CheckedInt(plan_.parameters) + plan_.gradients + plan_.communication + state;
     all += plan_.host.communication;
     all += plan_.checkpoint;
@@ -318,9 +320,9 @@ class Planner {
   int64_t micro_steps_;
   int64_t trainable_ = 0;  // parameters
   int64_t parameter_blocks_ = 0;
-  std::vector<int64_t> pieces_;  // bytes of each that a copy may have
+  std::vector<int64_t> pieces_;  // bytes of each piece that may be copied
   int64_t largest_call_ = 0;  // bytes of the largest buffer of a collective on the device
-  int64_t largest_sum_ = 0;   // and of the largest shard that a reduce_scatter gives
+  int64_t largest_sum_ = 0;   // bytes of the largest shard that a reduce_scatter returns
   Plan plan_;
 };
 
@@ -358,7 +360,7 @@ Plan plan(const PlanInput& input, int64_t rank) {
 }
 
 int64_t graph_count(const Batch& batch, int64_t ranks, int64_t steps, bool no_sync) {
-  // Whether sums begin, the ranks that contribute, and whether local sums are sent.
+  // Graphs differ in whether sums begin, how many ranks contribute, whether local sums are sent.
   std::set<std::tuple<bool, int64_t, bool>> kinds;
   const int64_t last = batch.micro_steps(ranks) - 1;
   for (int64_t j = steps > 1 ? 0 : 1; j <= last; ++j) {

@@ -1,5 +1,6 @@
-// What a run will hold and send, to the byte, before it starts. A formula over ShardLayout that
-// shares nothing else with the optimizer: tests hold what was measured against it.
+// The memory and traffic of a run, to the byte, before it starts. The plan is a formula over
+// ShardLayout and shares no other code with the optimizer, so that tests can compare it with
+// measurements.
 //
 //   Plan plan = optim::plan({.parameters = plan_parameters(model), .ranks = 64, .stage = 3,
 //                            .batch = {.global = 512, .micro = 4}}, 0);
@@ -15,79 +16,80 @@
 
 namespace tessera::optim {
 
-/// What the categories of memory consist of, in bytes of one rank.
+/// The parts of the memory categories, in bytes of one rank.
 struct PlanParts {
   // parameters
   int64_t values = 0;         // stages 0 to 2: all; stage 3: the own shard
-  int64_t running = 0;        // statistics of batch norms
-  int64_t gathered = 0;       // stage 3: the blocks that are there at once, at most
+  int64_t running = 0;        // running statistics of batch norms
+  int64_t gathered = 0;       // stage 3: the most that gathered blocks take at once
   // gradients
-  int64_t buckets = 0;        // of the running micro-batch. Stages 2 and 3: ring and tied slots
-  int64_t accumulators = 0;   // the own shard of the step's sum
+  int64_t buckets = 0;        // of the current micro-batch; stages 2 and 3: ring and tied slots
+  int64_t accumulators = 0;   // the own shard of the step's gradient sum
   int64_t local_sums = 0;     // no_sync with more than one micro-step
-  int64_t gathered_sums = 0;  // stage 0, where sums have another dtype than gradients
+  int64_t gathered_sums = 0;  // stage 0, if sums and gradients differ in dtype
   // optimizer state
   int64_t masters = 0;        // f32 weights
   int64_t state = 0;
   // communication
-  int64_t staging = 0;        // of the transport
-  int64_t scattered = 0;      // fast reduction
+  int64_t staging = 0;        // buffers of the transport
+  int64_t scattered = 0;      // fast reduction: the result of a reduce-scatter
   int64_t norms = 0;
   int64_t losses = 0;
-  int64_t statistics = 0;     // of a step's micro-batches, and of the running one
+  int64_t statistics = 0;     // batch statistics of a step's micro-batches and of the current one
   int64_t flags = 0;          // on the host
-  int64_t scalars = 0;        // with a GPU: what a step ends with, there,
-  int64_t fetched = 0;        // and its copies on the host
-  int64_t crossing = 0;       // offload: sums and weights between device and host
-  int64_t texts = 0;          // checkpoints, saves: what ranks tell each other of them, on the host
+  int64_t scalars = 0;        // with a GPU: the scalars of a step on the device
+  int64_t fetched = 0;        // with a GPU: copies of the scalars on the host
+  int64_t crossing = 0;       // offload: copies of sums and weights between device and host
+  int64_t texts = 0;          // checkpoints, saves: texts that ranks exchange, on the host
   int64_t saved = 0;          // saves: the largest bucket in f32, while it is gathered
-  int64_t mirrors = 0;        // staged: of the largest calls, and the staging of the host
+  int64_t mirrors = 0;        // staged: mirrors of the largest calls, and the host's own staging
 };
 
 /// Bytes of one rank: what the optimizer and the communicator hold, and what the rank sends.
 struct Plan {
   int64_t rank = 0;
-  // Peaks by category, of the device that computes.
+  // Peaks by category, on the device that computes.
   int64_t parameters = 0;
   int64_t gradients = 0;
   int64_t optimizer_state = 0;
   int64_t communication = 0;
-  int64_t checkpoint = 0;  // on the host, wherever ranks compute
-  /// Peaks that follow from the model's operations; absent where no formula was asked.
+  int64_t checkpoint = 0;  // on the host, also if ranks compute on GPUs
+  /// Peaks that depend on the model's operations; nullopt if no formula was asked for them.
   std::optional<int64_t> activations = std::nullopt;
   std::optional<int64_t> workspace = std::nullopt;
-  /// Of a GPU's rank on the host: what offload puts there, what hosts tell each other, what passes
-  /// through the host on its way to other ranks, and inputs that the GPU copies from there.
+  /// Host memory of a rank that computes on a GPU: offloaded state, data that hosts exchange,
+  /// buffers that pass through the host to other ranks, and inputs that the GPU copies from there.
   struct Host {
     int64_t optimizer_state = 0;
     int64_t communication = 0;
     int64_t activations = 0;
     int64_t memory() const { return optimizer_state + communication + activations; }
   } host = {};
-  /// Workspace on the CPU that giving 16-bit parameters their first values takes, before any step;
-  /// none on a rank that holds no element of them.
+  /// Workspace on the CPU for writing the first values of 16-bit parameters, before any step; 0 on
+  /// a rank that holds no element of them.
   int64_t filling = 0;
   PlanParts parts = {};
-  int64_t padding = 0;  // of parameters: what holds no parameter
+  int64_t padding = 0;  // of `parameters`: bytes that belong to no parameter
   std::array<int64_t, dist::traffic_count> traffic{};  // sent in one step, by dist::Traffic
-  /// What of it makes the update known to all: a step without an update does not send it.
+  /// The part of `traffic` that publishes the update; a step without an update does not send it.
   std::array<int64_t, dist::traffic_count> update_traffic{};
-  /// What one save of the weights sends besides, where the run has saves.
+  /// Sent in addition by each save of the weights, if the run has saves.
   std::array<int64_t, dist::traffic_count> save_traffic{};
 
-  /// Of the device, but for checkpoints: what optimizer and communicator hold; with activations and
-  /// workspace, as far as these are known, an upper bound of all at once.
+  /// memory() is what optimizer and communicator hold on the device. peak() adds activations and
+  /// workspace, as far as these are known, and is an upper bound of all at once. Neither includes
+  /// the memory for checkpoints.
   int64_t memory() const { return parameters + gradients + optimizer_state + communication; }
   int64_t peak() const { return memory() + activations.value_or(0) + workspace.value_or(0); }
   int64_t sent() const;
 };
 
-/// Throws InputError where a number of bytes is beyond int64.
+/// The plan of one rank. Throws InputError if a number of bytes exceeds int64.
 Plan plan(const PlanInput& input, int64_t rank);
 
-/// Graphs that a rank captures in `steps` steps: one for each kind of micro-step that there is
-/// after the run's first, which runs without a graph (docs/cuda.md). With no_sync the last
-/// micro-step, which sends the local sums, is of a kind of its own.
+/// Number of graphs that a rank captures in `steps` steps: one for each kind of micro-step after
+/// the run's first micro-step, which runs without a graph (docs/cuda.md). With no_sync the last
+/// micro-step of a step is a kind of its own, because it sends the local sums.
 int64_t graph_count(const Batch& batch, int64_t ranks, int64_t steps, bool no_sync = false);
 
 }  // namespace tessera::optim

@@ -7,8 +7,8 @@
 namespace tessera::optim {
 namespace {
 
-// Whether backward, which ends at `first_trainable`, reads values of a block: it must come there,
-// and not only pass gradients on to what is behind it.
+// True if backward reads values of a block. Backward ends at `first_trainable`: it does not reach
+// parameters registered before it, and computes no input gradient at it.
 bool read_by_backward(const PlanInput& input, const PlanGroup& group, const PlanBlock& block,
                       int64_t first_trainable) {
   const auto& buckets = group.layout.buckets();
@@ -47,12 +47,12 @@ std::vector<PlanBlock> blocks_of(const PlanInput& input, const PlanGroup& group)
     block.tied = block.tied || bucket.shared;
   }
   for (size_t i = 0; i < blocks.size(); ++i) {
-    // Once where it stays until backward is there, or where backward reads nothing of it: the last
-    // block, at which forward and backward meet; those of tied parameters; frozen ones at the
-    // beginning, and a table of embeddings alone.
+    // Forward gathers every block. Backward gathers a block again, unless it is still there (the
+    // last block, where forward and backward meet, and tied blocks), or backward reads none of its
+    // values (frozen blocks at the beginning, a block of only an embedding table).
     blocks[i].read_by_backward = read_by_backward(input, group, blocks[i], first_of_backward);
-    // Where that is a bias alone, outside of named blocks, its weight is there too: one operation
-    // reads both.
+    // If the last block is only a bias outside of named blocks, the block with its weight is still
+    // there too, because one operation reads both.
     const auto is_alone = [&](const PlanBlock& block) {
       return buckets[static_cast<size_t>(block.first_bucket)].block < 0;
     };
@@ -124,8 +124,7 @@ int64_t largest_bucket(const PlanGroup& group) {
   return largest;
 }
 
-// What stages 2 and 3 keep of full gradients: a ring for two neighbours, and the slots of tied
-// parameters.
+// Stages 2 and 3 hold a ring for two neighbouring buckets, and a slot for each tied parameter.
 CheckedInt ring_elements(const PlanGroup& group) {
   CheckedInt tied = 0;
   int64_t neighbours = 0;
@@ -141,8 +140,8 @@ CheckedInt ring_elements(const PlanGroup& group) {
   return tied + neighbours;
 }
 
-// Tied blocks stay; of the others there are a block and, where one is gathered ahead, the next one,
-// which is on its way. In backward that is the next one that it reads.
+// Tied blocks stay. Of the other blocks one is in use and, when gathering ahead, the next one is in
+// flight. In backward the next one is the next block whose values backward reads.
 CheckedInt gathered_elements(const PlanGroup& group, bool ahead) {
   CheckedInt tied = 0;
   int64_t most = 0;

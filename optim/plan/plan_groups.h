@@ -1,5 +1,6 @@
-// A model as its plan sees it: parameters of one dtype and trainability lie together, in buckets of
-// their own, and at stage 3 are gathered in blocks. Derived from the inputs and ShardLayout alone.
+// The model as a plan sees it. Parameters of one dtype that are all trainable or all frozen form a
+// group, with buckets of its own that stage 3 gathers in blocks. Derived only from the input and
+// ShardLayout.
 #pragma once
 
 #include <cstdint>
@@ -11,30 +12,30 @@
 
 namespace tessera::optim {
 
-/// Buckets that stage 3 gathers as one: those of a block that the model names, or a single one.
+/// Buckets that stage 3 gathers together: those of a named block, or a single bucket.
 struct PlanBlock {
   int first_bucket = 0;
   int end_bucket = 0;
   int64_t elements = 0;        // with padding
   int64_t shard_elements = 0;
-  bool tied = false;           // holds a tied parameter: stays from first use to backward's end
+  bool tied = false;           // has a tied parameter: stays from its first use until backward ends
   bool read_by_backward = true;
-  int64_t gathers = 0;         // in a micro-step
+  int64_t gathers = 0;         // per micro-step
 };
 
 struct PlanGroup {
   DType dtype = DType::f32;
   DType sum_dtype = DType::f32;
   bool trainable = true;
-  std::vector<int64_t> registered;  // of each of the layout's parameters: its place in the model
+  std::vector<int64_t> registered;  // registration index of each parameter of the layout
   dist::ShardLayout layout;
-  std::vector<PlanBlock> blocks;    // in order of buckets, the model's last first; at stage 3
+  std::vector<PlanBlock> blocks;    // stage 3: in order of buckets, so the model's last block first
 
-  /// The lowest place in the model of a bucket's parameters; backward comes to it last.
+  /// The lowest registration index in a bucket; backward reaches that parameter last.
   int64_t first_registered(const dist::Bucket& bucket) const {
     return registered[static_cast<size_t>(bucket.parameters.back())];
   }
-  /// The same, highest.
+  /// The highest registration index in a bucket; backward reaches that parameter first.
   int64_t last_registered(const dist::Bucket& bucket) const {
     return registered[static_cast<size_t>(bucket.parameters.front())];
   }
@@ -42,18 +43,17 @@ struct PlanGroup {
 
 /// Elements of the largest bucket.
 int64_t largest_bucket(const PlanGroup& group);
-/// Of what stages 2 and 3 keep of full gradients: a ring for two neighbours, and the slots of tied
-/// parameters.
+/// Elements of the gradient buffers of stages 2 and 3: a ring for two neighbouring buckets, and a
+/// slot for each tied parameter.
 CheckedInt ring_elements(const PlanGroup& group);
-/// Elements that stage 3 gathers at once, at most; `ahead`: blocks are gathered before they are
-/// read.
+/// The most elements that stage 3 has gathered at once; with `ahead` the next block is included.
 CheckedInt gathered_elements(const PlanGroup& group, bool ahead);
 
-/// Throws for a stage, dtype or number that cannot be.
+/// The groups of the input's parameters. Throws for an invalid stage, dtype or number.
 std::vector<PlanGroup> plan_groups(const PlanInput& input);
 
-/// The place in the model of the first trainable parameter, where backward ends; that behind the
-/// last one where there is none.
+/// Registration index of the first trainable parameter, where backward ends; the number of
+/// parameters if all are frozen.
 int64_t first_trainable(const PlanInput& input);
 
 }  // namespace tessera::optim

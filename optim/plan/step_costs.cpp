@@ -12,7 +12,7 @@ constexpr double f64_bytes = 8;
 
 double size_of(DType dtype) { return static_cast<double>(dtype_size(dtype)); }
 
-// `piece_bytes` to every other rank.
+// Seconds to send `piece_bytes` to every other rank.
 double transfer_seconds(const PlanInput& input, const MachineRates& rates, double piece_bytes) {
   if (input.ranks == 1) return 0;
   const double others = static_cast<double>(input.ranks - 1);
@@ -22,8 +22,8 @@ double transfer_seconds(const PlanInput& input, const MachineRates& rates, doubl
   return rates.latency * others + piece_bytes * sending;
 }
 
-// Reads the sum twice, once for the norm; reads and writes f32 weights and state; writes what is
-// rounded from the weights.
+// Bytes that an update moves per element: it reads the sum twice (once for the norm), reads and
+// writes f32 weights and state, and writes 16-bit weights rounded from the f32 ones.
 double update_bytes(const PlanInput& input, const PlanGroup& group) {
   const double rounded = group.dtype == DType::f32 ? 0 : size_of(group.dtype);
   const double kept = static_cast<double>(1 + input.state_tensors);
@@ -107,7 +107,7 @@ class Costs {
     costs_.blocks.push_back(std::move(blocks));
   }
 
-  // Divides a micro-batch's work by the elements of the parameters.
+  // Divides a micro-batch's work among the buckets in proportion to their elements.
   void share_work() {
     double all = 0;
     double untied = 0;
@@ -116,13 +116,13 @@ class Costs {
       if (!bucket.tied) untied += bucket.elements;
     }
     const Cost forward = Cost{work_.flops, work_.bytes} * (1.0 / 3);
-    // The head is not computed again. Of the bytes as many are moved again as of the operations.
+    // The head is not recomputed. Bytes are taken to be moved again in the same proportion.
     const Cost again = forward * (work_.flops > 0 ? work_.recomputed_flops / forward.flops : 0);
     for (BucketCost& bucket : costs_.buckets) {
       if (all == 0) return;
       bucket.forward = forward * (bucket.elements / all);
       if (!bucket.reached) continue;
-      // Gradients of the inputs, and of the parameters.
+      // One product for the gradient of the input, and another for that of trained parameters.
       bucket.backward = bucket.forward * (bucket.trainable ? 2 : 1);
       if (!bucket.tied) bucket.backward += again * (bucket.elements / untied);
     }

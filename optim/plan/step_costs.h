@@ -1,4 +1,4 @@
-// What the parts of a step cost, bucket by bucket: what step_time lays out on its lines of time.
+// The costs of the parts of a step, bucket by bucket. step_time places them on its time lines.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace tessera::optim {
 
-/// What is computed: operations, and bytes that move in memory.
+/// Computation: operations, and bytes moved in memory.
 struct Cost {
   double flops = 0;
   double bytes = 0;
@@ -21,7 +21,7 @@ struct Cost {
   }
 };
 
-/// What the channel does: seconds on the wire, then the owner's additions.
+/// A transfer on the channel: seconds on the wire, then the owner's additions.
 struct Transfer {
   double seconds = 0;
   Cost additions = {};
@@ -29,30 +29,30 @@ struct Transfer {
 
 struct BucketCost {
   size_t group = 0;
-  size_t block = 0;         // of the group, at stage 3
-  int64_t registered = 0;   // the lowest place in the model of its parameters
+  size_t block = 0;         // index of its block in the group, at stage 3
+  int64_t registered = 0;   // the lowest registration index of its parameters
   bool tied = false;
   bool trainable = true;
-  bool reached = true;      // by backward
-  double elements = 0;      // of its parameters, without padding
-  Cost forward = {};        // of a tied one: of the head
+  bool reached = true;      // backward reaches it
+  double elements = 0;      // elements of its parameters, without padding
+  Cost forward = {};        // for a tied bucket: of the head
   Cost backward = {};
-  Cost local_addition = {};  // no_sync: of its gradient to the rank's own sum
+  Cost local_addition = {};  // no_sync: adds its gradient to the rank's own sum
   Cost update = {};
   Transfer exchange = {};
   Transfer gather = {};     // stage 0: of its sum; stages 1 and 2: of its parameters
 };
 
-/// What stage 3 gathers at once.
+/// A block of buckets that stage 3 gathers together.
 struct BlockCost {
   Transfer gather = {};
   bool tied = false;
-  bool reached = false;  // by backward, which reads values of it
+  bool reached = false;  // backward reads values of it
 };
 
 struct StepCosts {
   std::vector<BucketCost> buckets;             // in the order in which backward completes them
-  std::vector<std::vector<BlockCost>> blocks;  // of each group, in order of backward; at stage 3
+  std::vector<std::vector<BlockCost>> blocks;  // stage 3: of each group, in order of backward
   Transfer end = {};          // norms, losses and flags
 };
 

@@ -12,7 +12,7 @@
 namespace tessera::optim {
 namespace {
 
-// The two lines of time.
+// The two time lines of a rank: computing, and the channel.
 class Clock {
  public:
   Clock(const MachineRates& rates, const PlanInput& input)
@@ -32,7 +32,7 @@ class Clock {
   }
   void wait(double until) { now_ = std::max(now_, until); }
 
-  /// Asks for a transfer; returns when it is over.
+  /// Starts a transfer; returns the time at which it ends.
   double launch(const Transfer& transfer) {
     if (alone_) {
       compute(transfer.additions);
@@ -65,12 +65,12 @@ class Clock {
   const MachineRates& rates_;
   bool alone_;
   bool overlap_;
-  double now_ = 0;      // where computing is
-  double channel_ = 0;  // when the channel is free
+  double now_ = 0;      // the time that computing has reached
+  double channel_ = 0;  // the time at which the channel is free
   StepTime time_;
 };
 
-// Which blocks of a group stage 3 has there.
+// The blocks of a group that stage 3 holds gathered.
 class Gathering {
  public:
   explicit Gathering(const std::vector<BlockCost>& blocks)
@@ -105,7 +105,7 @@ class Gathering {
   }
 
   const std::vector<BlockCost>& blocks_;
-  std::vector<double> there_;  // when each block is, or absent
+  std::vector<double> there_;  // the time at which each block is gathered, or absent
   size_t current_ = blocks_.size();
 };
 
@@ -135,7 +135,8 @@ class Step {
   }
 
  private:
-  // A gradient is born where another was: that one must have left.
+  // The time at which the memory for a bucket's gradient is free: the gradient that was there
+  // before must have been sent.
   double& place(size_t index) {
     const BucketCost& bucket = costs_.buckets[index];
     if (input_.stage < 2 || bucket.tied) return reduced_[index];
@@ -146,7 +147,7 @@ class Step {
   void update() {
     const bool gathers_sums = input_.stage == 0;
     const size_t count = costs_.buckets.size();
-    // The bucket that forward uses first is the last of the layout.
+    // Forward uses the last bucket of the layout first.
     for (size_t i = count; gathers_sums && i-- > 0;) {
       published_[i] = clock_.launch(costs_.buckets[i].gather);
     }
@@ -195,16 +196,16 @@ class Step {
   }
 
   struct Ring {
-    std::array<double, 2> free{};  // when each slot is
+    std::array<double, 2> free{};  // the time at which each slot is free
     size_t next = 0;
   };
 
   const PlanInput& input_;
   const StepCosts& costs_;
   Clock clock_;
-  std::vector<double> reduced_;    // when each bucket's exchange is over
-  std::vector<double> published_;  // when its sum or its parameters are gathered
-  std::vector<Ring> rings_;        // of each group
+  std::vector<double> reduced_;    // the time at which each bucket's exchange ends
+  std::vector<double> published_;  // the time at which its sum or parameters are gathered
+  std::vector<Ring> rings_;        // one per group
   std::vector<Gathering> gatherings_;
 };
 
@@ -234,7 +235,7 @@ void check(const PlanInput& input, const MachineRates& rates) {
 StepTime step_time(const PlanInput& input, const MicroBatchWork& work, const MachineRates& rates) {
   check(input, rates);
   const StepCosts costs = step_costs(input, work, rates);
-  // Micro-steps soon repeat each other: what the last one adds, all further ones add.
+  // Micro-steps soon repeat each other, so each further one adds what the last simulated one adds.
   constexpr int64_t most_simulated = 12;
   const int64_t micro_steps = input.batch.micro_steps(input.ranks);
   const int64_t simulated = std::min(micro_steps, most_simulated);

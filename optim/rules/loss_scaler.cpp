@@ -37,7 +37,7 @@ void LossScaler::restore(float scale, int64_t good_steps) {
 }
 
 void LossScaler::step(bool overflow, int64_t step) {
-  constexpr float largest = 0x1p60f;  // far from where a scaled loss would itself be infinite
+  constexpr float largest = 0x1p60f;  // far below where a scaled loss itself would overflow
   if (overflow) {
     TESSERA_CHECK(scale_ >= 2,
                   "step {}: gradients overflow at a loss scale of {}, and below 1 it cannot fall",

@@ -19,11 +19,11 @@ class LossScaler {
   explicit LossScaler(const LossScaling& options);
 
   float scale() const { return scale_; }
-  /// Since the scale last changed.
+  /// Steps without an overflow since the scale last changed.
   int64_t good_steps() const { return good_steps_; }
-  /// Goes on from there. Throws InputError where no scaler can be.
+  /// Sets both, as from a checkpoint. Throws InputError for values that no scaler can have.
   void restore(float scale, int64_t good_steps);
-  /// After each step. Throws where an overflow would bring the scale under 1.
+  /// Adjusts the scale after a step. Throws if an overflow would bring the scale below 1.
   void step(bool overflow, int64_t step);
 
  private:

@@ -17,7 +17,7 @@ Schedule warmup_cosine(int64_t warmup, int64_t steps, float minimum) {
                 "steps >= 0 and a minimum in [0, 1]",
                 warmup, steps, minimum);
   return [=](int64_t step) {
-    // Unsigned: a warm-up of all steps that can be counted has one more.
+    // Unsigned, because warmup + 1 overflows int64_t for the largest warm-up.
     const uint64_t above = static_cast<uint64_t>(warmup) + 1;
     if (step < warmup) return static_cast<float>(step + 1) / static_cast<float>(above);
     if (step >= steps) return minimum;

@@ -13,14 +13,14 @@ Schedule constant_schedule();
 
 /// Rises linearly over `warmup` steps to 1, then falls as half a cosine to `minimum` at `steps`
 /// (Loshchilov and Hutter, arXiv:1608.03983, without restarts). Step s of the warm-up has factor
-/// (s + 1) / (warmup + 1), as nanoGPT's. Throws unless 0 <= warmup, 0 <= steps and
+/// (s + 1) / (warmup + 1), as in nanoGPT. Throws unless 0 <= warmup, 0 <= steps and
 /// 0 <= minimum <= 1.
 Schedule warmup_cosine(int64_t warmup, int64_t steps, float minimum);
 
-/// The 1cycle policy (Smith and Topin, arXiv:1708.07120) as torch.optim.lr_scheduler.OneCycleLR
-/// has it by default, of the learning rate alone: half a cosine from 1 / 25 up to 1 over the first
-/// 30 % of the steps, then half a cosine down to 1 / 250,000 at the last step. Throws unless
-/// 0 <= steps.
+/// The 1cycle policy (Smith and Topin, arXiv:1708.07120) with the defaults of
+/// torch.optim.lr_scheduler.OneCycleLR, for the learning rate only: half a cosine from 1 / 25 up to
+/// 1 over the first 30 % of the steps, then half a cosine down to 1 / 250,000 at the last step.
+/// Throws unless 0 <= steps.
 Schedule one_cycle(int64_t steps);
 
 }  // namespace tessera::optim

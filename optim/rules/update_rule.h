@@ -1,4 +1,4 @@
-// What an optimizer does to a weight, given its gradient and its state: a pure function on flat
+// Update rules: how a weight changes, given its gradient and its state, as a pure function on flat
 // ranges. A rule is a plain struct of hyper-parameters:
 //
 //   optim::AdamW{.learning_rate = 3e-4f, .weight_decay = 0.1f}
@@ -18,7 +18,7 @@
 
 namespace tessera::optim {
 
-/// Parameters with hyper-parameters of their own; what is not set is the rule's.
+/// Hyper-parameters of a parameter group; those that are not set are taken from the rule.
 struct GroupOptions {
   std::optional<float> learning_rate = std::nullopt;
   std::optional<float> beta1 = std::nullopt;  // SGD: momentum
@@ -30,9 +30,9 @@ struct GroupOptions {
 struct UpdateRanges {
   Tensor parameters;
   Tensor gradients;
-  std::span<const Tensor> state;  // one a name, in the order of state_names()
-  /// On a GPU: what the host does not know when it launches the update. A rule hands them on to its
-  /// launcher, or heeds them as optim/kernels/update.h says.
+  std::span<const Tensor> state;  // one per name, in the order of state_names()
+  /// On a GPU: scalars that the host does not know yet when it launches the update. A rule passes
+  /// them to its launcher, or applies them as optim/kernels/update.h says.
   const StepScalars* scalars = nullptr;
 };
 
@@ -77,7 +77,7 @@ struct AdamW {
               std::span<const UpdateSegment> segments, std::span<const UpdateHyper> groups) const;
 };
 
-/// Any rule, by value.
+/// Holds any rule by value.
 class UpdateRule {
  public:
   template <class Rule>
@@ -86,7 +86,7 @@ class UpdateRule {
 
   /// Names of the state tensors, each as large as the parameters.
   std::vector<std::string> state_names() const { return rule_->state_names(); }
-  /// A group's hyper-parameters in the step, which counts from 1.
+  /// Hyper-parameters of a group in its update number `step`, counted from 1.
   UpdateHyper hyper(int64_t step, const GroupOptions& group) const {
     return rule_->hyper(step, group);
   }

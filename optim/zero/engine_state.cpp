@@ -1,4 +1,4 @@
-// The state of a ZeroEngine as named tensors, and back.
+// Lists the state of a ZeroEngine as named tensors, and restores it from them.
 #include <algorithm>
 
 #include "core/error.h"
@@ -15,6 +15,7 @@ StateTensor count_tensor(const std::string& name, const std::string& kind) {
   return {name, kind, DType::i64, {}};
 }
 
+// The value is no tensor of the optimizer, so the piece has a copy rather than a view.
 template <class T>
 StatePiece scalar_piece(const std::string& name, const std::string& kind, T value) {
   const Tensor values = Tensor::empty({1}, dtype_of<T>, Device{}, Category::checkpoint);
@@ -32,11 +33,13 @@ StatePiece statistics_piece(const StateTensor& tensor, const Tensor& values) {
 }
 
 void read_statistics(const StateSource& source, const std::string& path, Tensor to) {
+  // Read on the host first, because the statistics may be in GPU memory.
   const Tensor values = Tensor::empty(to.shape(), DType::f32, Device{}, Category::workspace);
   source.read(path, 0, values.values<float>());
   to.copy_from(values);
 }
 
+// An event is stored as one number: parameter * event_kinds + kind (docs/checkpoints.md).
 constexpr int64_t event_kinds = 4;
 
 ParameterEvent event_of(int64_t number, int64_t parameters) {
@@ -51,6 +54,7 @@ ParameterEvent event_of(int64_t number, int64_t parameters) {
 
 std::vector<StateTensor> ZeroEngine::state_tensors() const {
   std::vector<StateTensor> list;
+  // The list depends on the model, the update rule and loss scaling, never on stage or ranks.
   for (const StagedPartition* partition : partitions()) partition->list_state(list);
   for (const auto& partition : trainable_) {
     for (const PlacedParameter& placed : partition->partition().parameters()) {
@@ -71,6 +75,7 @@ std::vector<StateTensor> ZeroEngine::state_tensors() const {
 std::vector<StatePiece> ZeroEngine::own_state() const {
   std::vector<StatePiece> list;
   for (const StagedPartition* partition : partitions()) partition->list_pieces(list);
+  // The remaining state is the same on every rank, so rank 0 alone saves it.
   if (communicator_->rank() != 0) return list;
   for (const auto& partition : trainable_) {
     auto number = static_cast<size_t>(partition->first());
@@ -93,7 +98,7 @@ std::vector<StatePiece> ZeroEngine::own_state() const {
 }
 
 void ZeroEngine::restore(const StateSource& source) {
-  // What can be wrong in itself comes first.
+  // Checks the events before anything is changed.
   std::vector<ParameterEvent> events;
   for (const int64_t number : source.parameter_events()) {
     events.push_back(event_of(number, registered_));
@@ -111,6 +116,7 @@ void ZeroEngine::restore(const StateSource& source) {
       taken_[number++] = count;
     }
   }
+  // Every rank reads the ranges that it holds: values, master weights and the update rule's state.
   for (StagedPartition* partition : partitions()) partition->restore(source);
   for (const auto& [name, statistics] : statistics_.all()) {
     read_statistics(source, state_path(name, running_mean_kind), statistics->mean);

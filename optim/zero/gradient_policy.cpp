@@ -16,7 +16,7 @@ FullGradients::FullGradients(const Partition& partition, dist::Communicator& com
       works_(static_cast<size_t>(partition.buckets())) {}
 
 Tensor FullGradients::open(int bucket) {
-  // The previous micro-step's gradient may still be on its way to its owners.
+  // The gradient of the previous micro-step may still be in flight to its owners.
   works_[static_cast<size_t>(bucket)].wait();
   return partition_.bucket_of(flat_, bucket);
 }
@@ -37,12 +37,15 @@ RingGradients::RingGradients(const Partition& partition, dist::Communicator& com
   std::iota(order.begin(), order.end(), 0);
   for (const int b : order) {
     const dist::Bucket& bucket = partition.bucket(b);
+    // A tied bucket opens first and closes last, so it would block an end of the ring meanwhile.
     own_slot_.push_back(bucket.shared ? static_cast<int>(own_.size()) : -1);
     if (bucket.shared) own_.push_back(new_slot(bucket.elements));
   }
   ring_ = flat_buffer(communicator, take_turns(order), partition.dtype(), Category::gradients);
 }
 
+// Neighbours in the order get opposite ends, so that one fills while the other is in flight. The
+// ring must hold the largest such pair.
 int64_t RingGradients::take_turns(const std::vector<int>& order) {
   int64_t neighbours = 0;
   int64_t before = 0;
@@ -61,11 +64,12 @@ int64_t RingGradients::take_turns(const std::vector<int>& order) {
 void RingGradients::follow(const std::vector<int>& order) {
   const int64_t neighbours = take_turns(order);
   if (beside_.empty() && neighbours <= ring_.elements()) return;
+  // Memory may be freed only when no collective reads it any more.
   settle();
   beside_.clear();
   if (neighbours <= ring_.elements()) return;
   ends_ = {};
-  ring_ = {};  // the old one goes before a larger one comes
+  ring_ = {};  // the old ring is freed before the larger one is allocated
   ring_ = flat_buffer(communicator_, neighbours, partition_.dtype(), Category::gradients);
 }
 
@@ -86,8 +90,9 @@ std::optional<Tensor> RingGradients::place(size_t end, int bucket) {
   End& here = ends_[end];
   End& there = ends_[1 - end];
   const bool overlap = there.range.begin < range.end && range.begin < there.range.end;
+  // A bucket that still fills cannot be waited for: this thread is the one that fills it.
   if (here.bucket >= 0 || (overlap && there.bucket >= 0)) return std::nullopt;
-  // Whatever came to an end before its last bucket has left, because that one has waited for it.
+  // Only the last bucket at each end is remembered: it has itself waited for those before it.
   std::exchange(here.work, {}).wait();
   if (overlap) std::exchange(there.work, {}).wait();
   here = {range, {}, bucket};
@@ -107,12 +112,14 @@ Tensor RingGradients::open(int bucket) {
   const int own = own_slot_[static_cast<size_t>(bucket)];
   if (own >= 0) return claim(own_[static_cast<size_t>(own)], bucket, elements);
   const size_t end = end_of_[static_cast<size_t>(bucket)];
+  // First the end whose turn it is, then the other end, then a slot beside the ring.
   if (const auto memory = place(end, bucket)) return *memory;
   if (const auto memory = place(1 - end, bucket)) return *memory;
   return claim(free_slot(elements), bucket, elements);
 }
 
 void RingGradients::sent(int bucket, const dist::Work& work) {
+  // From now on the memory waits for `work` instead of for the bucket to fill.
   const auto leaves = [bucket, &work](auto& place) {
     if (place.bucket != bucket) return;
     place.work = work;
@@ -132,7 +139,8 @@ void RingGradients::settle() {
 ReductionPolicy::Sent OrderedReduction::send(int bucket, const Tensor& gradient,
                                              const MicroStep& micro_step) {
   const Tensor sum = partition_.shard_of(partition_.accumulator(), bucket);
-  // Up to here the sum has begun: what lies beyond has had no contribution yet in this step.
+  // Elements below `begun` have a contribution in this step, and the next one is added to it. The
+  // first contribution of a step overwrites the sum of the step before.
   int64_t begun = micro_step.index == 0 ? 0 : sum.elements();
   auto fold = [sum, begun](int, int64_t begin, const Tensor& chunk) mutable {
     const int64_t end = begin + chunk.elements();
@@ -142,6 +150,8 @@ ReductionPolicy::Sent OrderedReduction::send(int bucket, const Tensor& gradient,
     kernels::fold(current_context(sum.device()), sum.flat(begin, end), chunk, begin >= begun);
     begun = std::max(begun, end);
   };
+  // Each element's contributions come in ascending order of source, which is the order of
+  // micro-batches. The lambda owns what it touches, because it runs where the communicator runs.
   const dist::Work work =
       communicator_.exchange(gradient, static_cast<int>(micro_step.contributors), std::move(fold),
                              partition_.call(dist::Traffic::gradients, bucket));
@@ -166,18 +176,20 @@ dist::Work FastReduction::reduce_scatter(int bucket, const Tensor& gradient,
   const auto contributors = static_cast<int>(micro_step.contributors);
   const dist::Call call = partition_.call(dist::Traffic::gradients, bucket);
   const bool first = micro_step.index == 0;
+  // The first reduction of a step may overwrite the sum, and writes f32 straight into it.
   if (first && sum.dtype() == DType::f32) {
     return communicator_.reduce_scatter(sum, gradient, contributors, call);
   }
   const Tensor scattered = scattered_.flat(0, sum.elements());
   communicator_.reduce_scatter(scattered, gradient, contributors, call);
-  // In the communicator's order, so after the reduce-scatter and before the next one's writes.
+  // Runs in the communicator's order: after this reduce-scatter, before the next one's writes.
   return communicator_.run([sum, scattered, first] {
     kernels::fold(current_context(sum.device()), sum, scattered, first);
   });
 }
 
 void LocalSums::begin(const MicroStep& micro_step) {
+  // With one micro-step there is nothing to add up: send() reduces the gradient itself.
   if (micro_step.count == 1 || sums_.defined()) return;
   sums_ = flat_buffer(communicator_, partition_.layout().flat_elements(),
                       partition_.accumulator().dtype(), Category::gradients);
@@ -187,11 +199,14 @@ ReductionPolicy::Sent LocalSums::send(int bucket, const Tensor& gradient,
                                       const MicroStep& micro_step) {
   if (!sums_.defined()) return of_sums_->send(bucket, gradient, micro_step);
   const Tensor sum = partition_.bucket_of(sums_, bucket);
+  // A rank that repeats a micro-batch must not add it twice.
   if (micro_step.contributes) {
     kernels::fold(current_context(gradient.device()), sum, gradient, micro_step.index == 0);
   }
+  // No wait is needed to use the memory again: the addition comes first in the same stream.
   if (!micro_step.last()) return {};
-  // The sums are reduced once a step, as if it had one micro-step: of the ranks that have any.
+  // The sums are reduced once per step, as if it had one micro-step to which every rank contributes
+  // that has a micro-batch of its own.
   MicroStep once = micro_step;
   once.index = 0;
   once.contributors = std::min<int64_t>(communicator_.size(), micro_step.micro_batches);

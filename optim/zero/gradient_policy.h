@@ -1,9 +1,9 @@
-// Where a bucket's gradient of one micro-batch is born, in the dtype of its parameters, and how it
-// reaches its owner.
+// Where the gradient of a bucket in one micro-batch is written, in the dtype of its parameters, and
+// how it reaches the owners of its shards.
 //
 // The reducer (optim/zero/reducer.h) opens a bucket when its first contribution arrives, sends it
-// when it is complete, and hands over the collective that does so. From then until that collective
-// is done the memory belongs to the communication.
+// when it is complete, and then passes the collective to sent(). Until that collective is done the
+// memory belongs to the communicator.
 #pragma once
 
 #include <array>
@@ -24,7 +24,7 @@ class GradientPolicy {
 
   /// Memory for the bucket's gradient, [bucket elements]; waits until it is free.
   virtual Tensor open(int bucket) = 0;
-  /// The bucket is on its way: its memory is free when `work` is done.
+  /// The bucket was sent: its memory is free when `work` is done.
   virtual void sent(int bucket, const dist::Work& work) = 0;
   /// Waits until all memory is free.
   virtual void settle() = 0;
@@ -32,7 +32,7 @@ class GradientPolicy {
   virtual void follow(const std::vector<int>&) {}
 };
 
-/// Stages 0 and 1: a buffer as large as the model, a place for every bucket.
+/// Stages 0 and 1: a buffer as large as the model, with a place for every bucket.
 class FullGradients : public GradientPolicy {
  public:
   FullGradients(const Partition& partition, dist::Communicator& communicator);
@@ -47,18 +47,18 @@ class FullGradients : public GradientPolicy {
   std::vector<dist::Work> works_;
 };
 
-/// Stages 2 and 3: memory that buckets pass through, from its two ends in turn. It is as large as
-/// two neighbours in the order of the layout take: while one is on its way the next one fills, and
-/// where an operation's weight and bias lie in two buckets, both fill. So it is never larger than
-/// the model, also where one parameter is larger than all others.
+/// Stages 2 and 3: a ring that buckets use from its two ends in turn. It has room for the largest
+/// pair of neighbours in the order of the layout: one is in flight while the next one fills, and if
+/// the weight and bias of an operation lie in two buckets, both fill at once. So the ring is never
+/// larger than the model, even if one parameter is larger than all others.
 ///
 ///   | bucket 4 -->         |    <-- bucket 5 |
 ///   | bucket 6 -->   |                          when bucket 4 has left, and so on
 ///
-/// A tied parameter's bucket, which opens first and closes last, has a slot of its own. Buckets
-/// that find no room take slots of their own size beside the ring. They do so in the first
-/// micro-step where a model completes its buckets in another order than that of its registration;
-/// after it the ring follows that order.
+/// The bucket of a tied parameter opens first and closes last, so it has a slot of its own. Buckets
+/// that find no room get slots of their own size beside the ring. This happens in the first
+/// micro-step of a model that does not complete its buckets in reverse order of registration;
+/// afterwards the ring follows the order of the model.
 class RingGradients : public GradientPolicy {
  public:
   RingGradients(const Partition& partition, dist::Communicator& communicator);
@@ -71,20 +71,20 @@ class RingGradients : public GradientPolicy {
   struct Slot {
     Tensor memory;
     dist::Work work;
-    int bucket = -1;  // that fills it, or -1
+    int bucket = -1;  // the bucket that is filling it, or -1
   };
-  /// The bucket that came last to an end of the ring.
+  /// An end of the ring, with the bucket that used it last.
   struct End {
     dist::Range range;
     dist::Work work;
-    int bucket = -1;  // while it fills, or -1
+    int bucket = -1;  // that bucket while it fills, else -1
   };
   Slot new_slot(int64_t elements);
-  /// Gives buckets that come in this order the two ends in turn; returns the elements of the two
-  /// neighbours that have most.
+  /// Assigns the two ends in turn to buckets that come in this order; returns the elements of the
+  /// largest pair of neighbours.
   int64_t take_turns(const std::vector<int>& order);
   static Tensor claim(Slot& slot, int bucket, int64_t elements);
-  /// A bucket's place at an end, where no bucket that fills is in its way.
+  /// The memory of a bucket at an end; nullopt if a bucket that still fills is in the way.
   std::optional<Tensor> place(size_t end, int bucket);
   Slot& free_slot(int64_t elements);
 
@@ -93,17 +93,17 @@ class RingGradients : public GradientPolicy {
   Tensor ring_;
   std::array<End, 2> ends_;
   std::vector<size_t> end_of_;  // bucket -> the end that it goes to
-  std::vector<Slot> beside_;    // of buckets that found no room
-  std::vector<Slot> own_;       // of the buckets of tied parameters
+  std::vector<Slot> beside_;    // memory of buckets that found no room in the ring
+  std::vector<Slot> own_;       // memory of the buckets of tied parameters
   std::vector<int> own_slot_;   // bucket -> index in own_, or -1
 };
 
-/// How a complete bucket comes to the gradient sums of its owners.
+/// How a complete bucket is added to the gradient sums of its owners.
 class ReductionPolicy {
  public:
   struct Sent {
-    dist::Work left;     // the gradient's memory is free
-    dist::Work arrived;  // the own shard's sum has what was sent
+    dist::Work left;     // done when the gradient's memory is free
+    dist::Work arrived;  // done when the own shard's sum has what was sent
   };
   virtual ~ReductionPolicy() = default;
 
@@ -123,7 +123,7 @@ class OrderedReduction : public ReductionPolicy {
   dist::Communicator& communicator_;
 };
 
-/// The transport's reduce-scatter.
+/// The transport's reduce-scatter: the same bits from run to run.
 class FastReduction : public ReductionPolicy {
  public:
   FastReduction(const Partition& partition, dist::Communicator& communicator);
@@ -134,10 +134,10 @@ class FastReduction : public ReductionPolicy {
 
   const Partition& partition_;
   dist::Communicator& communicator_;
-  Tensor scattered_;  // what a reduce-scatter gives, one shard
+  Tensor scattered_;  // the result of a reduce-scatter, one shard
 };
 
-/// no_sync: this rank's micro-batches are added up here, and the sum is sent with the last of them.
+/// no_sync: adds up the micro-batches of this rank, and sends the sum with the last of them.
 class LocalSums : public ReductionPolicy {
  public:
   LocalSums(const Partition& partition, dist::Communicator& communicator,
@@ -150,7 +150,7 @@ class LocalSums : public ReductionPolicy {
   const Partition& partition_;
   dist::Communicator& communicator_;
   std::unique_ptr<ReductionPolicy> of_sums_;
-  Tensor sums_;  // [flat_elements]; there are none until a step has several micro-steps
+  Tensor sums_;  // [flat_elements]; undefined until a step has several micro-steps
 };
 
 }  // namespace tessera::optim

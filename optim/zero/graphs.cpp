@@ -29,10 +29,11 @@ void GraphedReducer::forget() {
   ready_to_capture_ = false;
 }
 
-// Buckets fill when a graph is launched, or else when `run` finds that there is none yet.
+// Opens no buckets: run() decides how this micro-step runs.
 void GraphedReducer::begin(const MicroStep& micro_step) { start(micro_step); }
 
 void GraphedReducer::run(const std::function<Tensor()>& loss, float scale) {
+  // The first micro-step runs without a graph, so that a capture finds libraries and buffers ready.
   if (!ready_to_capture_) {
     open();
     backward(with_data(loss()), scale);
@@ -42,6 +43,8 @@ void GraphedReducer::run(const std::function<Tensor()>& loss, float scale) {
   auto graph = graphs_.find(kind());
   if (graph == graphs_.end()) graph = graphs_.emplace(kind(), capture(loss, scale)).first;
   const trace::Scope scope("graph of a micro-step");
+  // A launch runs nothing of the micro-step on the host. What its host code would do is done here:
+  // phases of the parameters, the loss, and the parameters reached.
   begin_forward();
   graph->second.launch();
   end_backward();
@@ -61,16 +64,19 @@ GraphedReducer::Kind GraphedReducer::kind() const {
 GraphedReducer::Captured GraphedReducer::capture(const std::function<Tensor()>& loss,
                                                  float scale) {
   open();
-  // A graph knows no work from outside of it, and nothing outside work of a graph.
+  // A graph cannot wait for work outside of it, and nothing outside can wait for work in a graph.
+  // So nothing may be in flight before the capture or at its end.
   settle();
   Captured captured;
   captured.launch = communicator_->capture([&] {
     const Tensor value = with_data(loss());
     notes_.statistics.check_observed();
+    // The graph frees the memory of the loss, so its value is copied to memory that stays.
     kernels::copy(current_context(loss_.device()), loss_, value);
     propagate(value, scale);
     settle();
   });
+  // Every launch reaches the parameters that the captured backward has reached.
   captured.reached = reached_;
   return captured;
 }

@@ -1,4 +1,4 @@
-// Micro-steps as graphs (docs/cuda.md). Only an optimizer with options.graph has them.
+// Micro-steps as CUDA graphs (docs/cuda.md), used only with options.graph.
 #pragma once
 
 #include <compare>
@@ -12,8 +12,8 @@
 namespace tessera::optim {
 
 /// A reducer that launches forward, backward and their collectives as one graph. The run's first
-/// micro-step runs without one: libraries make their handles, stage 2 the slots of its ring, and
-/// stage 3 learns in which order blocks are read.
+/// micro-step runs without a graph, so that libraries make their handles, stage 2 allocates the
+/// slots of its ring, and stage 3 learns in which order blocks are read.
 class GraphedReducer : public Reducer {
  public:
   GraphedReducer(const ZeroOptions& options, std::shared_ptr<dist::Communicator> communicator,
@@ -23,27 +23,27 @@ class GraphedReducer : public Reducer {
   void run(const std::function<Tensor()>& loss, float scale) override;
 
  private:
-  /// Which micro-steps launch the same, so that one graph serves them all (docs/cuda.md).
+  /// Micro-steps of one kind make the same launches, so one graph serves them all (docs/cuda.md).
   struct Kind {
-    int64_t micro_batches;  // of the step, by whose number gradients are scaled
-    bool first;             // of the step: gradient sums begin
+    int64_t micro_batches;  // of the step; gradients are scaled by its inverse
+    bool first;             // the first of the step: gradient sums begin
     bool reduces_sums;      // no_sync: the local sums are sent
     int64_t contributors;
     bool contributes;
 
     auto operator<=>(const Kind&) const = default;
   };
-  /// A graph of a micro-step, and what of it only hosts know.
+  /// The graph of a micro-step, and what the host must know of it.
   struct Captured {
     std::function<void()> launch;
-    std::vector<int64_t> reached;  // parameters
+    std::vector<int64_t> reached;  // parameters that get a gradient
   };
   Captured capture(const std::function<Tensor()>& loss, float scale);
   Kind kind() const;
 
   std::map<Kind, Captured> graphs_;
   bool ready_to_capture_ = false;  // a micro-step has run without a graph
-  Tensor loss_;                    // [1], where graphs leave their micro-batch's loss
+  Tensor loss_;                    // [1], to which graphs copy the loss of their micro-batch
 };
 
 }  // namespace tessera::optim

@@ -1,4 +1,4 @@
-// What a ZeroOptimizer is asked for.
+// The options of a ZeroOptimizer.
 #pragma once
 
 #include <cstdint>
@@ -31,23 +31,24 @@ struct ZeroOptions {
   int64_t bucket_bytes = int64_t{4} << 20;
   bool overlap = true;  // communicate while backward and the next forward run
   Reduction reduction = Reduction::ordered;
-  /// Sum the micro-batches of a step on each rank first, and reduce once: fewer bytes, another
-  /// order of summation, a full gradient on every rank.
+  /// Sum the micro-batches of a step on each rank first, and reduce once: this sends fewer bytes,
+  /// but sums in another order and keeps a full gradient on every rank.
   bool no_sync = false;
   float clip = 0;  // maximum of the global gradient norm; 0: no clipping
   Schedule schedule = constant_schedule();
   uint64_t seed = 0;  // of initial weights and dropout
-  /// Of the gradient sums of 16-bit parameters: f32, or bf16, then rounded after every addition.
+  /// Dtype of the gradient sums of 16-bit parameters: f32, or bf16, rounded after every addition.
   DType grad_shard = DType::f32;
-  /// Default: LossScaling{} where a parameter is f16, none elsewhere.
+  /// Default: LossScaling{} if a parameter is f16, else none.
   std::optional<LossScaling> loss_scaling = std::nullopt;
   Offload offload = Offload::none;
   /// Launch micro-steps as CUDA graphs (docs/cuda.md), by ZeroOptimizer::micro_steps.
   bool graph = false;
-  /// Batch norms normalise over a step's whole batch: one micro-batch on each rank. Weights are the
-  /// same bits for any stage, bucket and overlap then, but not for other numbers of ranks.
+  /// Batch norms normalise over the whole batch of a step, which must have one micro-batch per
+  /// rank. The weights then have the same bits for any stage, bucket size and overlap, but not for
+  /// another number of ranks.
   bool sync_batch_norm = false;
-  /// Which group a parameter joins, by name; `groups` are numbered from 1, 0 is the rule's own.
+  /// Returns the group of a parameter: 0 for the rule's own hyper-parameters, i for groups[i - 1].
   std::function<int(const nn::NamedParameter&)> group_of = nullptr;
   std::vector<GroupOptions> groups = {};
 };

@@ -13,7 +13,8 @@ GatheredParameters::GatheredParameters(const Partition& partition,
       published_(static_cast<size_t>(partition.buckets())) {}
 
 GatheredParameters::~GatheredParameters() {
-  // Nobody waits here, where an exception may unwind: who uses a value that is under way does.
+  // Does not wait here, where an exception may unwind. The first operation that uses a value in
+  // flight waits instead.
   for (size_t i = 0; i < partition_.parameters().size(); ++i) {
     const int bucket = partition_.layout().slot(static_cast<int>(i)).bucket;
     const dist::Work work = published_[static_cast<size_t>(bucket)];
@@ -31,6 +32,7 @@ void GatheredParameters::use(int parameter) {
   wait(static_cast<size_t>(partition_.layout().slot(parameter).bucket));
 }
 
+// No wait here: use() waits bucket by bucket, so that gathers overlap with the next forward.
 dist::Work GatheredParameters::publish(int bucket) {
   dist::Work& work = published_[static_cast<size_t>(bucket)];
   work = communicator_.all_gather(partition_.held_values(bucket),
@@ -48,6 +50,7 @@ ShardedParameters::ShardedParameters(const Partition& partition, dist::Communica
   int64_t block = -1;
   for (int b = 0; b < partition.buckets(); ++b) {
     const dist::Bucket& bucket = partition.bucket(b);
+    // Consecutive buckets of one named block are gathered together.
     if (units_.empty() || bucket.block < 0 || bucket.block != block) units_.emplace_back();
     block = bucket.block;
     units_.back().buckets.push_back(b);
@@ -61,6 +64,8 @@ ShardedParameters::~ShardedParameters() { release_all(); }
 void ShardedParameters::use(int parameter) {
   const int bucket = partition_.layout().slot(parameter).bucket;
   const int unit = unit_of_[static_cast<size_t>(bucket)];
+  // An operation may read several units, such as a weight and a bias in two buckets. Units with
+  // readers must stay when another one is entered.
   if (unit != last_) enter(unit, being_read());
   ++units_[static_cast<size_t>(unit)].readers;
 }
@@ -79,11 +84,12 @@ std::vector<int> ShardedParameters::being_read() const {
 }
 
 void ShardedParameters::enter(int unit, const std::vector<int>& kept) {
+  // Logged so that a rank without data can repeat it: a gather is collective.
   if (phase_ != Phase::evaluation) log_.add([this, unit, kept] { enter(unit, kept); });
   const int next = successor(unit);
   last_ = unit;
-  // Room before the new ones come. A tied unit takes nobody's place: it is read between the
-  // forward and the backward of the unit before it.
+  // Frees memory before new units are gathered. A tied unit displaces no other: it is read between
+  // the forward and the backward of the unit before it, which would then be gathered again.
   if (!units_[static_cast<size_t>(unit)].tied) {
     for (int other = 0; other < static_cast<int>(units_.size()); ++other) {
       const bool stays = other == unit || other == next ||
@@ -92,6 +98,8 @@ void ShardedParameters::enter(int unit, const std::vector<int>& kept) {
       if (!stays) release(other);
     }
   }
+  // This unit's gather comes first, because collectives run in order. The next unit's gather is in
+  // flight while this one is used.
   gather(unit);
   if (next >= 0) gather(next);
   for (const dist::Work& work : units_[static_cast<size_t>(unit)].works) work.wait();
@@ -99,13 +107,14 @@ void ShardedParameters::enter(int unit, const std::vector<int>& kept) {
 
 int ShardedParameters::successor(int unit) {
   if (phase_ == Phase::evaluation) {
-    // As in training, where each untied unit is read once in a forward.
+    // An evaluation follows the order of the training forward, which reads each untied unit once.
     const auto& units = forward_.units;
     const auto at = std::find(units.begin(), units.end(), unit);
     const bool known = !units_[static_cast<size_t>(unit)].tied && at != units.end();
     return prefetch_ && known && at + 1 != units.end() ? *(at + 1) : -1;
   }
   Order& order = phase_ == Phase::forward ? forward_ : backward_;
+  // The pass has left the known order: the rest of the order is dropped and learned anew.
   if (order.next == order.units.size() || order.units[order.next] != unit) {
     order.units.resize(order.next);
     order.units.push_back(unit);
@@ -121,12 +130,13 @@ void ShardedParameters::gather(int index) {
       phase_ == Phase::evaluation ? dist::Traffic::other : dist::Traffic::parameters;
   for (const int b : unit.buckets) {
     Tensor whole = Tensor::unallocated({partition_.bucket(b).elements}, partition_.dtype());
-    // Not the communicator's memory, which is for what stays.
+    // From the pool, because the communicator's memory is for buffers that stay.
     whole.attach(allocate(whole.bytes(), Category::parameters, communicator_.device()), 0);
     const dist::Range own = partition_.own_range(b);
     kernels::copy(current_context(whole.device()), whole.flat(own.begin, own.end),
                   partition_.held_values(b));
     unit.works.push_back(communicator_.all_gather(whole, partition_.call(purpose, b)));
+    // Attached before the gather is done; enter() waits before an operation reads the values.
     partition_.attach_bucket(b, whole.storage(), 0);
   }
 }
@@ -135,7 +145,7 @@ void ShardedParameters::release(int index) {
   Unit& unit = units_[static_cast<size_t>(index)];
   if (unit.works.empty()) return;
   for (const int b : unit.buckets) partition_.attach_bucket(b, nullptr, 0);
-  unit.works.clear();  // a gather that is under way keeps its memory until it is done
+  unit.works.clear();  // a gather in flight keeps its memory until it is done
 }
 
 void ShardedParameters::release_all() {
@@ -144,11 +154,13 @@ void ShardedParameters::release_all() {
 }
 
 dist::Work ShardedParameters::publish(int) {
-  release_all();  // what is gathered has the values before the update
+  release_all();  // gathered units still have the values before the update
   return {};
 }
 
 void ShardedParameters::begin_forward() {
+  // Nothing is gathered at the start, so that the gathers of a micro-step follow from its own reads
+  // alone, on every rank alike.
   release_all();
   phase_ = Phase::forward;
   forward_.next = 0;
@@ -157,11 +169,13 @@ void ShardedParameters::begin_forward() {
 void ShardedParameters::begin_backward() {
   phase_ = Phase::backward;
   backward_.next = 0;
+  // The unit that forward has read last is entered once more, as the first one of backward.
   last_ = -1;
 }
 
 void ShardedParameters::end_backward() {
   release_all();
+  // Whatever reads parameters until the next micro-step is an evaluation.
   phase_ = Phase::evaluation;
 }
 

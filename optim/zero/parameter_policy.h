@@ -1,11 +1,11 @@
-// How an operation finds the values of the parameters that it reads, and how a rank's update
-// reaches the others.
+// How an operation gets the values of the parameters that it reads, and how a rank's update reaches
+// the other ranks.
 //
 //   stage 0      ReplicatedParameters   every rank has updated everything: nothing to do
-//   stages 1, 2  GatheredParameters     after an update each bucket is gathered; who reads waits
-//   stage 3      ShardedParameters      a block is gathered when it is read, and let go after
+//   stages 1, 2  GatheredParameters     each bucket is gathered after its update; readers wait
+//   stage 3      ShardedParameters      a block is gathered when read, and released afterwards
 //
-// `use` is called before an operation reads a parameter, `done` behind it.
+// `use` is called before an operation reads a parameter, and `done` after it.
 #pragma once
 
 #include <vector>
@@ -21,14 +21,15 @@ class ParameterPolicy {
 
   virtual void use(int parameter) = 0;
   virtual void done(int) {}
-  /// The own values of a bucket are new. Returns what makes them known to the other ranks.
+  /// Called after the update of the own values of a bucket. Returns the collective that sends them
+  /// to the other ranks.
   virtual dist::Work publish(int bucket) = 0;
-  /// After this, operations find the values as they are now.
+  /// After this call, operations find the present values.
   virtual void synchronize() {}
-  /// Whether ranks gather values in the order in which their operations read them.
+  /// True if ranks gather values in the order in which their operations read them.
   virtual bool gathers_as_read() const { return false; }
 
-  // Within a micro-step.
+  // Called within a micro-step:
   virtual void begin_forward() {}
   virtual void begin_backward() {}
   virtual void end_backward() {}
@@ -53,16 +54,16 @@ class GatheredParameters : public ParameterPolicy {
 
   const Partition& partition_;
   dist::Communicator& communicator_;
-  std::vector<dist::Work> published_;  // one a bucket
+  std::vector<dist::Work> published_;  // one per bucket
 };
 
-/// Stage 3. What is gathered at once is a unit: the buckets of a block that the model names, or one
-/// bucket where it names none. A unit stays until another takes its place; the one after it, as the
-/// last micro-step of the kind has shown, is gathered meanwhile. A unit with a tied parameter stays
-/// until the backward is over.
+/// Stage 3. Parameters are gathered in units: the buckets of a block that the model names, or a
+/// single bucket. A unit stays gathered until another one takes its place. Meanwhile the next unit
+/// is gathered, in the order that an earlier pass has shown. A unit with a tied parameter stays
+/// until backward is over.
 ///
-/// Which gathers start, and when, follows from the order in which operations read parameters, which
-/// is the program's and so the same on every rank.
+/// Which gathers start, and when, follows from the order in which operations read parameters. This
+/// is the order of the program, and so the same on every rank.
 class ShardedParameters : public ParameterPolicy {
  public:
   ShardedParameters(const Partition& partition, dist::Communicator& communicator, bool prefetch,
@@ -81,19 +82,20 @@ class ShardedParameters : public ParameterPolicy {
   struct Unit {
     std::vector<int> buckets;
     bool tied = false;
-    int64_t readers = 0;  // operations under way that read it
-    std::vector<dist::Work> works;  // one a bucket, while gathered or under way
+    int64_t readers = 0;  // running operations that read it
+    std::vector<dist::Work> works;  // one per bucket, while gathered or in flight
   };
-  /// The units as a pass over the model reads them.
+  /// The units in the order in which a pass over the model reads them.
   struct Order {
     std::vector<int> units;
     size_t next = 0;
   };
   enum class Phase : uint8_t { evaluation, forward, backward };
 
-  /// `kept`: units that operations under way read.
+  /// Makes room for a unit and gathers it. `kept`: units that running operations read.
   void enter(int unit, const std::vector<int>& kept);
   std::vector<int> being_read() const;
+  /// The unit that will be read next, to be gathered ahead; -1 if there is none or it is unknown.
   int successor(int unit);
   void gather(int unit);
   void release(int unit);

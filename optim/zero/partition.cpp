@@ -24,6 +24,7 @@ std::vector<dist::LayoutParameter> layout_list(const std::vector<PlacedParameter
   std::vector<dist::LayoutParameter> list;
   for (const auto& placed : parameters) {
     const auto& [name, parameter, shared, block] = placed.named;
+    // Only stage 3 gathers by block, so elsewhere buckets need not end where a block does.
     list.push_back({name, parameter.elements(), shared, blocks ? block : -1});
   }
   return list;
@@ -35,6 +36,7 @@ Tensor flat_buffer(dist::Communicator& communicator, int64_t elements, DType dty
                    Category category) {
   Tensor flat = Tensor::unallocated({elements}, dtype);
   flat.attach(communicator.allocate(flat.bytes(), category), 0);
+  // Zeroed as a whole, gaps and padding included: norms and updates read whole blocks.
   if (elements > 0) kernels::fill(current_context(flat.device()), flat, 0.0f);
   return flat;
 }
@@ -87,10 +89,12 @@ Tensor Partition::held_values(int index) const {
 }
 
 void Partition::attach() const {
+  // At stage 3 parameters have no memory until an operation reads them.
   for (int b = 0; b < buckets(); ++b) {
     const int64_t offset = bucket(b).offset * dtype_size(dtype_);
     attach_bucket(b, sharded_ ? nullptr : values_.storage(), sharded_ ? 0 : offset);
   }
+  // Messages name a parameter by its leaf.
   for (const auto& placed : parameters_) placed.named.parameter.leaf().name = placed.named.name;
 }
 
@@ -130,13 +134,14 @@ std::vector<UpdateSegment> Partition::segments(int index, const dist::Range& ran
   std::vector<UpdateSegment> list;
   for (const int p : bucket(index).parameters) {
     const dist::ParameterSlot& slot = layout_.slot(p);
-    // To the end of its last block: the gap there has zero gradients, weights and state, and
-    // stays so.
+    // A segment runs to the end of the parameter's last block. The gap there has zero gradients,
+    // weights and state, and the update keeps them zero.
     const int64_t begin = std::max(range.begin, slot.offset);
     const int64_t whole = dist::blocks_of(slot.elements) * dist::block_elements;
     const int64_t end = std::min(range.end, slot.offset + whole);
     const int hyper = hyper_of[static_cast<size_t>(p)];
     if (begin >= end || hyper < 0) continue;
+    // Adjacent segments with the same hyper-parameters become one.
     if (!list.empty() && list.back().group == hyper && list.back().end == begin - range.begin) {
       list.back().end = end - range.begin;
     } else {
@@ -152,6 +157,8 @@ void Partition::clear_gaps(const Tensor& gradient, int index) const {
       kernels::fill(current_context(gradient.device()), gradient.flat(begin, end), 0.0f);
     }
   };
+  // The ring of stages 2 and 3 reuses memory, so gaps may have values of another bucket. The norm
+  // would count them.
   int64_t covered = 0;
   for (const int p : bucket(index).parameters) {
     const dist::ParameterSlot& slot = layout_.slot(p);
@@ -162,7 +169,7 @@ void Partition::clear_gaps(const Tensor& gradient, int index) const {
 }
 
 std::string Partition::owner_ranges(int index) const {
-  constexpr int64_t most = 16;  // more would make the trace unreadable, and large
+  constexpr int64_t most = 16;  // longer lists would make the trace large and unreadable
   std::string text;
   for (int64_t rank = 0; rank < std::min(layout_.ranks(), most); ++rank) {
     const dist::Range range = layout_.shard(index, rank);

@@ -1,4 +1,4 @@
-// Parameters that were laid out together, all of one dtype: where each lies, the memory of their
+// Parameters of one dtype that are laid out together: the place of each one, the memory of their
 // values, and the own shard of their gradient sum.
 #pragma once
 
@@ -22,19 +22,19 @@ Tensor flat_buffer(dist::Communicator& communicator, int64_t elements, DType dty
 struct PlacedParameter {
   nn::NamedParameter named;
   int group = 0;
-  int64_t registration = 0;  // its place among all parameters of the optimizer
+  int64_t registration = 0;  // its index among all parameters of the optimizer
 };
 
 struct PartitionOptions {
   int64_t bucket_bytes = 0;
-  bool sharded = false;  // stage 3: values are held by their owners alone
+  bool sharded = false;  // stage 3: a rank holds only the values that it owns
   DType sum_dtype = DType::f32;
 };
 
 class Partition {
  public:
-  /// The parameters must have one dtype, and be all trainable or all frozen. Allocates; attach()
-  /// and fill() give the values.
+  /// The parameters must have one dtype, and be all trainable or all frozen. Allocates memory;
+  /// attach() and fill() then give the parameters their values.
   Partition(std::vector<PlacedParameter> parameters, dist::Communicator& communicator,
             const PartitionOptions& options);
 
@@ -49,12 +49,12 @@ class Partition {
   const dist::Bucket& bucket(int index) const {
     return layout_.buckets()[static_cast<size_t>(index)];
   }
-  /// What a collective on a bucket is for. Partitions count their buckets each; the group, the
-  /// first parameter's place of registration, tells them apart.
+  /// The description of a collective on a bucket. Each partition numbers its buckets from 0; the
+  /// group, the registration index of its first parameter, tells partitions apart.
   dist::Call call(dist::Traffic purpose, int bucket) const {
     return {purpose, bucket, parameters_.front().registration};
   }
-  /// The lowest place of registration among a bucket's parameters: backward reaches it last.
+  /// The lowest registration index in a bucket; backward reaches that parameter last.
   int64_t first_registration(int bucket) const;
   int64_t largest_bucket() const;  // elements
 
@@ -65,15 +65,15 @@ class Partition {
   dist::Range own_range(int bucket) const { return layout_.shard(bucket, rank_); }
   dist::Range whole_range(int bucket) const { return {0, this->bucket(bucket).elements}; }
 
-  /// What this rank holds of a bucket's values at all times, and these values.
+  /// The range of a bucket's values that this rank always holds, and the values.
   dist::Range held_range(int bucket) const;
   Tensor held_values(int bucket) const;
   /// The gradient sum of the own shards, [shard_elements]; frozen parameters have none.
   const Tensor& accumulator() const { return accumulator_; }
 
-  /// Lets the parameters view the flat buffer, or, where values are sharded, takes their memory.
+  /// Makes the parameters views of the flat buffer. If values are sharded, takes their memory away.
   void attach() const;
-  /// Lets the parameters of a bucket view `values`, [bucket elements], or takes their memory.
+  /// Makes a bucket's parameters views of `values` from byte `offset` on; null: without memory.
   void attach_bucket(int bucket, const std::shared_ptr<Storage>& values, int64_t offset) const;
   /// Writes `range` of a bucket from `source` to `target`, of any float dtype.
   void fill(const Tensor& target, int bucket, const dist::Range& range,
@@ -86,14 +86,14 @@ class Partition {
     int64_t end = 0;
     int64_t offset = 0;
   };
-  /// What a range of a bucket holds of its parameters; not empty.
+  /// The non-empty parts of parameters in a range of a bucket.
   std::vector<Part> parts(int bucket, const dist::Range& range) const;
 
   /// Segments of `range` of a bucket for the update rules, relative to the range's begin.
   /// hyper_of[parameter] is an index of hyper-parameters, or -1 for no update.
   std::vector<UpdateSegment> segments(int bucket, const dist::Range& range,
                                       std::span<const int> hyper_of) const;
-  /// Zeroes what no parameter covers of a bucket's gradient.
+  /// Zeroes the elements of a bucket's gradient that belong to no parameter.
   void clear_gaps(const Tensor& gradient, int bucket) const;
   /// "rank 0 [0, 512), rank 1 [512, 1024)", for the trace.
   std::string owner_ranges(int bucket) const;

@@ -12,7 +12,7 @@
 namespace tessera::optim {
 namespace {
 
-// The place of a parameter in its bucket.
+// The index of a parameter among those of its bucket.
 size_t position(const Partition& partition, int parameter) {
   // Buckets hold parameters in descending order of registration.
   const auto& bucket = partition.bucket(partition.layout().slot(parameter).bucket);
@@ -34,7 +34,7 @@ void Reducer::detach(const TrainablePartition& partition) {
     Leaf& leaf = placed.named.parameter.leaf();
     leaf.gradient_buffer = nullptr;
     leaf.gradient_complete = nullptr;
-    leaf.gradient = {};  // a view of the optimizer's memory
+    leaf.gradient = {};  // a view of the optimizer's memory, which may go
   }
 }
 
@@ -42,6 +42,7 @@ void Reducer::remove(const TrainablePartition& partition) {
   const auto is_it = [&partition](const auto& filling) { return &filling->of == &partition; };
   const auto found = std::find_if(trainable_.begin(), trainable_.end(), is_it);
   if (found == trainable_.end()) return;
+  // The hooks go before the Filling that they refer to.
   detach(partition);
   const Filling* filling = found->get();
   std::erase_if(order_, [filling](const Turn& turn) { return turn.filling == filling; });
@@ -51,6 +52,7 @@ void Reducer::remove(const TrainablePartition& partition) {
 
 void Reducer::add(TrainablePartition& partition) {
   const auto buckets = static_cast<size_t>(partition.partition().buckets());
+  // Allocated apart, because the hooks keep a reference to it.
   trainable_.push_back(
       std::make_unique<Filling>(Filling{partition, std::vector<Bucket>(buckets)}));
   parameters_.push_back(&partition.parameters());
@@ -91,7 +93,7 @@ void Reducer::sort_turns() {
 void Reducer::agree_on_order() {
   if (agreed_ || order_.empty()) return;
   const auto count = std::ssize(order_);
-  // The places in order_ of the buckets that came first, second and so on; -1 without data.
+  // own[i]: index in order_ of the bucket that this rank completed i-th; -1 if it had no data.
   const Tensor places =
       Tensor::empty({communicator_->size() * count}, DType::i32, Device{}, Category::workspace);
   auto* const own = places.data<int32_t>() + communicator_->rank() * count;
@@ -101,14 +103,15 @@ void Reducer::agree_on_order() {
     own[i] = static_cast<int32_t>(place - order_.begin());
   }
   communicator_->all_gather_host(places, {dist::Traffic::other}).wait();
-  const auto* const first = places.data<int32_t>();  // rank 0's
-  if (first[0] < 0) return;
+  const auto* const first = places.data<int32_t>();  // rank 0's order, which all ranks take over
+  if (first[0] < 0) return;  // rank 0 had no data; the next micro-step tries again
   agreed_ = true;
   for (int64_t i = 0; i < count; ++i) {
     const Turn& turn = order_[static_cast<size_t>(first[i])];
     turn.filling->bucket(turn.bucket).turn = i;
   }
   sort_turns();
+  // No bucket is filling now, so the rings can hand out their ends in the new order.
   for (const auto& filling : trainable_) {
     std::vector<int> buckets;
     for (const Turn& turn : order_) {
@@ -173,14 +176,17 @@ void Reducer::run(const std::function<Tensor()>& loss, float scale) {
 }
 
 void Reducer::backward(const Tensor& loss, float scale) {
+  // A forward that did not use each batch norm once fails here, before any gradient is sent.
   notes_.statistics.check_observed();
   note_data(loss);
   propagate(loss, scale);
   note_reached();
+  // Until rank 0 has had data, every micro-step ends with this collective, on every rank.
   agree_on_order();
 }
 
 void Reducer::note_data(const Tensor& loss) {
+  // A repeated micro-batch must not count twice.
   if (!micro_step_.contributes) return;
   notes_.record.set_loss(micro_step_.index, loss);
   notes_.statistics.keep(micro_step_.index);
@@ -194,6 +200,8 @@ void Reducer::note_reached() {
 void Reducer::propagate(const Tensor& loss, float scale) {
   begin_backward();
   tessera::backward(loss, scale);
+  // Every bucket is sent in every micro-step, because all ranks make the same collective calls:
+  // parameters that backward has not reached get zeros.
   complete_missing();
   end_backward();
 }
@@ -202,12 +210,14 @@ void Reducer::begin_backward() {
   const auto begin = [this] {
     for (ParameterPolicy* parameters : parameters_) parameters->begin_backward();
   };
+  // Logged, so that a rank without data can repeat it.
   notes_.log.note({ParameterEvent::Kind::begin_backward});
   notes_.log.add(begin);
   begin();
 }
 
 void Reducer::end_backward() {
+  // Reads of parameters from here on belong to an evaluation.
   notes_.log.end();
   for (ParameterPolicy* parameters : parameters_) parameters->end_backward();
 }
@@ -223,19 +233,22 @@ void Reducer::skip() {
   TESSERA_CHECK(!must_know || communicator_->size() == 1 || knows || !notes_.log.events().empty(),
                 "optimizer: a rank without data in its first micro-batch cannot know in which "
                 "order the others gather parameters at stage 3");
+  // A rank that has had data repeats what it did then. A rank without any data so far follows the
+  // events of the run that it resumes.
   if (knows) {
     notes_.log.repeat_last();
   } else {
     follow_events();
   }
+  // Completes the buckets that the replay has not completed: at stages 0 to 2 that may be all.
   complete_missing();
   end_backward();
   note_reached();
-  completed_.clear();  // without data they came in no order
+  completed_.clear();  // this rank had no data, so its order says nothing
   agree_on_order();
 }
 
-// Does with zeros what a micro-step with data does.
+// Repeats a micro-step by its events with zero gradients: the same gathers and the same sends.
 void Reducer::follow_events() {
   struct Place {
     StagedPartition* partition;
@@ -252,7 +265,7 @@ void Reducer::follow_events() {
   for (StagedPartition* const partition : frozen_) add_places(*partition, nullptr);
 
   const std::vector<ParameterEvent> events = notes_.log.events();
-  notes_.log.end();  // what follows is a copy of the order, and not to be noted
+  notes_.log.end();  // what follows repeats these events and must not be noted again
   for (const auto& [kind, registration] : events) {
     if (kind == ParameterEvent::Kind::begin_backward) {
       begin_backward();
@@ -274,7 +287,7 @@ void Reducer::follow_events() {
       gradient_complete(*filling, parameter);
     }
   }
-  reached_.clear();  // by nobody
+  reached_.clear();  // zeros are no gradient
 }
 
 Tensor Reducer::gradient_view(Filling& filling, int parameter) {
@@ -285,6 +298,7 @@ Tensor Reducer::gradient_view(Filling& filling, int parameter) {
   TESSERA_CHECK(bucket.missing > 0 && !bucket.written[position(partition, parameter)],
                 "optimizer: a gradient of '{}' arrived outside of a micro-batch, or twice in one",
                 named.name);
+  // The first gradient of any of its parameters opens a bucket.
   if (!bucket.gradient.defined()) open_bucket(filling, slot.bucket);
   return bucket.gradient.flat(slot.offset, slot.offset + slot.elements)
       .view(named.parameter.shape());
@@ -306,6 +320,7 @@ void Reducer::gradient_complete(Filling& filling, int parameter) {
       {ParameterEvent::Kind::complete, filling.of.partition().parameter(parameter).registration});
   if (--bucket.missing > 0) return;
   note_completed(filling, index);
+  // At this point of a replay, a rank without data fills the bucket with zeros.
   notes_.log.add([this, &filling, index] { complete_bucket(filling, index); });
   send_complete();
 }
@@ -334,6 +349,8 @@ void Reducer::complete_bucket(Filling& filling, int index) {
   send_complete();
 }
 
+// Buckets leave in order_, because every rank must start its collectives in the same order. A
+// bucket that is complete early waits for those before it.
 void Reducer::send_complete() {
   while (next_ < order_.size()) {
     const auto [filling, bucket] = order_[next_];
@@ -350,6 +367,7 @@ void Reducer::send(Filling& filling, int index) {
                    filling.of.partition().owner_ranges(index), index});
   }
   Bucket& bucket = filling.bucket(index);
+  // From here on the memory belongs to the reduction; it is free again when sent.left is done.
   const Tensor gradient = std::exchange(bucket.gradient, {});
   const ReductionPolicy::Sent sent = filling.of.reduction().send(index, gradient, micro_step_);
   filling.of.gradients().sent(index, sent.left);

@@ -9,6 +9,7 @@ namespace tessera::optim {
 namespace {
 
 DType sum_dtype(const std::vector<PlacedParameter>& parameters, const ZeroOptions& options) {
+  // Gradients in f32 have sums in f32; the option is for 16-bit gradients.
   const bool wide = parameters.empty() || parameters[0].named.parameter.dtype() == DType::f32;
   return wide ? DType::f32 : options.grad_shard;
 }
@@ -39,6 +40,7 @@ std::unique_ptr<UpdatePlace> update_place(const Partition& partition, Device dev
   // Ranks that compute on the host have their state there anyway.
   const bool on_host = options.offload == Offload::optimizer && !(device == Device{});
   if (!on_host) return std::make_unique<UpdateOnDevice>(device);
+  // Stage 0 updates whole buckets, and the other stages shards.
   const int64_t largest = partition.largest_bucket();
   return std::make_unique<UpdateOnHost>(
       device,
@@ -55,10 +57,10 @@ ParameterSource values_of(const StateSource& source, const std::string& kind) {
   };
 }
 
-// Copies what `range` of a bucket holds of each of its parameters; `values` begins at range.begin.
+// Copies the parts of parameters in `range` of a bucket to `result`; values[0] is at range.begin.
 void copy_out(const Partition& partition, int bucket, const dist::Range& range,
               std::span<const float> values, const std::string& state_name, StateByName& result) {
-  // Parameters of which this rank has nothing are listed too.
+  // Also lists parameters of which this rank holds nothing.
   for (const int p : partition.bucket(bucket).parameters) {
     result[partition.parameter(p).named.name].values[state_name];
   }
@@ -86,6 +88,7 @@ StagedPartition::StagedPartition(std::vector<PlacedParameter> parameters,
     Leaf& leaf = partition_.parameters()[i].named.parameter.leaf();
     const int index = static_cast<int>(i);
     const int64_t registration = partition_.parameters()[i].registration;
+    // Uses are noted, so that a rank without data can follow them at stage 3.
     leaf.about_to_be_used = [this, &log, index, registration] {
       log.note({ParameterEvent::Kind::use, registration});
       parameters_->use(index);
@@ -94,6 +97,8 @@ StagedPartition::StagedPartition(std::vector<PlacedParameter> parameters,
       log.note({ParameterEvent::Kind::done, registration});
       parameters_->done(index);
     };
+    // Only frozen parameters keep this hook: the reducer replaces it for trained ones. That it is
+    // set also shows that the parameter has an optimizer.
     leaf.gradient_buffer = [name = leaf.name]() -> Tensor {
       fail("optimizer: parameter '{}' was frozen when the optimizer took it, and has no room for "
            "a gradient", name);
@@ -101,6 +106,7 @@ StagedPartition::StagedPartition(std::vector<PlacedParameter> parameters,
   }
 }
 
+// The hooks capture `this` and would outlive it.
 StagedPartition::~StagedPartition() {
   for (const PlacedParameter& placed : partition_.parameters()) {
     Leaf& leaf = placed.named.parameter.leaf();
@@ -134,6 +140,7 @@ void StagedPartition::list_state(std::vector<StateTensor>& list) const {
 
 void StagedPartition::list_pieces_of(const std::string& kind, int bucket, const Tensor& held,
                                      std::vector<StatePiece>& list) const {
+  // A rank that holds a whole bucket saves only its shard too: every element is saved once.
   const dist::Range own = partition_.own_range(bucket);
   const int64_t offset = own.begin - range(bucket).begin;
   for (const Partition::Part& part : partition_.parts(bucket, own)) {
@@ -165,6 +172,7 @@ void TrainablePartition::make_policies(const UpdateRule& rule, const ZeroOptions
   auto place = update_place(partition_, communicator_->device(), options);
   if (options.stage == 0) {
     auto full = std::make_unique<FullGradients>(partition_, *communicator_);
+    // If the dtypes are equal, sums are gathered into the gradients' memory, which is free by then.
     updates_ = std::make_unique<ReplicatedUpdate>(partition_, *communicator_, rule,
                                                   std::move(place), full->flat());
     gradients_ = std::move(full);
@@ -181,6 +189,7 @@ void TrainablePartition::make_policies(const UpdateRule& rule, const ZeroOptions
 
 void TrainablePartition::fill(const ParameterSource& source) {
   StagedPartition::fill(source);
+  // Master weights get the values of the source, not values rounded to 16 bits.
   updates_->fill(source);
 }
 
@@ -203,6 +212,7 @@ void TrainablePartition::list_pieces(std::vector<StatePiece>& list) const {
 }
 
 void TrainablePartition::restore(const StateSource& source) {
+  // Restores the master weights too, by the virtual fill().
   StagedPartition::restore(source);
   const std::vector<std::string> names = updates_->state_names();
   for (size_t i = 0; i < names.size(); ++i) {
@@ -211,8 +221,10 @@ void TrainablePartition::restore(const StateSource& source) {
 }
 
 void TrainablePartition::update_and_gather(const UpdateChoice& choice) {
-  // The bucket that the next forward uses first is the last of the layout.
+  // From the last bucket to the first, because the next forward uses the last bucket first. The
+  // collectives of prepare() all start before the first update, which then overlaps with them.
   for (int b = partition_.buckets() - 1; b >= 0; --b) updates_->prepare(b);
+  // Each bucket is gathered at once: the gather is in flight while the next bucket is updated.
   for (int b = partition_.buckets() - 1; b >= 0; --b) {
     update(b, choice);
     gather(b);
@@ -236,8 +248,10 @@ Tensor gather_bucket(const Partition& partition, int bucket, const Tensor& own,
   const int64_t elements = partition.bucket(bucket).elements;
   const Tensor whole =
       flat_buffer(communicator, elements, DType::f32, Category::communication);
+  // The own piece is converted into its place, and the gather brings the pieces of the others.
   const Tensor piece = whole.flat(range.begin, range.end);
   kernels::convert(current_context(whole.device()), piece, own);
+  // The condition is the same on every rank, because the ranges are equally long.
   if (range.size() < elements) {
     communicator.all_gather(whole, partition.call(purpose, bucket)).wait();
   }
@@ -260,6 +274,7 @@ void TrainablePartition::gather_state(int root, StateByName& result) const {
   for (int b = 0; b < partition_.buckets(); ++b) {
     const std::vector<Tensor> state = updates_->state(b);
     for (size_t i = 0; i < names.size(); ++i) {
+      // Every rank takes part in the gather, and only the root keeps the result.
       const Tensor whole = gather_bucket(partition_, b, state[i], range(b), *communicator_);
       if (communicator_->rank() == root) {
         const Tensor values = whole.to_host();

@@ -1,6 +1,6 @@
-// A partition and what its ZeRO stage makes of it: one policy for its parameters, and where these
-// are trained one for gradients, their reduction and the update. Here the options become policies;
-// no step asks for its stage.
+// A partition with the policies of its ZeRO stage: one for its parameters, and if they are trained
+// one each for gradients, reduction and update. Options are turned into policies here, so that no
+// step has to ask for its stage.
 #pragma once
 
 #include <memory>
@@ -17,10 +17,10 @@
 
 namespace tessera::optim {
 
-/// Parameters and how operations find their values: all that frozen parameters have.
+/// Parameters, and the policy by which operations get their values. Frozen parameters need no more.
 class StagedPartition {
  public:
-  /// Attaches to the hooks by which operations read the parameters, and lets go of them at its end.
+  /// Sets the hooks that operations call to read the parameters; the destructor removes them.
   StagedPartition(std::vector<PlacedParameter> parameters,
                   std::shared_ptr<dist::Communicator> communicator, const ZeroOptions& options,
                   MicroStepLog& log);
@@ -31,21 +31,21 @@ class StagedPartition {
   const Partition& partition() const { return partition_; }
   ParameterPolicy& parameters() { return *parameters_; }
 
-  /// Gives the parameters their values.
+  /// Writes the parameters' values from `source`.
   virtual void fill(const ParameterSource& source);
-  /// The f32 values of the range of a bucket that this rank is responsible for, and the range.
+  /// The range of a bucket that this rank is responsible for, and its values (f32 if trained).
   virtual dist::Range range(int bucket) const;
   virtual Tensor weights(int bucket) const;
 
   /// Adds every tensor of the parameters' state to `list`, in order of the parameters.
   virtual void list_state(std::vector<StateTensor>& list) const;
-  /// Adds what the own shards have of it to `list`.
+  /// Adds the pieces of that state that lie in the own shards to `list`.
   virtual void list_pieces(std::vector<StatePiece>& list) const;
-  /// Gives all that this rank holds of it its values.
+  /// Restores the part of that state that this rank holds.
   virtual void restore(const StateSource& source);
 
  protected:
-  /// The part of each parameter that the own shard of a bucket has, of `held`, which is of range().
+  /// Adds each parameter's part of the own shard of a bucket; `held` has the values of range().
   void list_pieces_of(const std::string& kind, int bucket, const Tensor& held,
                       std::vector<StatePiece>& list) const;
   StateTensor state_tensor(int parameter, const std::string& kind, DType dtype) const;
@@ -55,7 +55,7 @@ class StagedPartition {
   std::unique_ptr<ParameterPolicy> parameters_;
 };
 
-/// Parameters that are trained. Their gradients are the reducer's (optim/zero/reducer.h).
+/// Parameters that are trained. The reducer handles their gradients (optim/zero/reducer.h).
 class TrainablePartition : public StagedPartition {
  public:
   /// `first`: the number of its first parameter among all trainable ones of the optimizer.
@@ -74,16 +74,16 @@ class TrainablePartition : public StagedPartition {
   void list_pieces(std::vector<StatePiece>& list) const override;
   void restore(const StateSource& source) override;
 
-  // At the end of a step, when the gradient sums are with their owners.
-  /// Updates what this rank is responsible for of each bucket, and gathers the bucket.
+  // Called at the end of a step, when the gradient sums are complete at their owners.
+  /// Updates the part of each bucket that this rank is responsible for, and gathers the bucket.
   void update_and_gather(const UpdateChoice& choice);
 
   /// Zeroes the update rule's state.
   void reset_state() { updates_->reset_state(); }
   /// Adds the optimizer state that this rank holds to `result`, by parameter.
   void own_state(StateByName& result) const;
-  /// Adds the state of whole parameters to `result` on rank `root` alone; a bucket at a time.
-  /// Collective.
+  /// Adds the state of whole parameters to `result`, on rank `root` only. Gathers one bucket at a
+  /// time. Collective.
   void gather_state(int root, StateByName& result) const;
 
  private:
@@ -98,8 +98,8 @@ class TrainablePartition : public StagedPartition {
   std::unique_ptr<UpdatePolicy> updates_;
 };
 
-/// A bucket's values in f32, [bucket elements], on every rank, of which this rank has `own` at
-/// `range`: the same length on every rank, or the whole bucket. Collective.
+/// Gathers a bucket's values in f32, [bucket elements], on every rank. This rank has the values
+/// `own` of `range`, which is equally long on every rank or is the whole bucket. Collective.
 Tensor gather_bucket(const Partition& partition, int bucket, const Tensor& own,
                      const dist::Range& range, dist::Communicator& communicator,
                      dist::Traffic purpose = dist::Traffic::other);

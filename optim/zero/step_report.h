@@ -1,4 +1,4 @@
-// What a ZeroOptimizer answers: how a step went, and which state a rank holds.
+// The results of a ZeroOptimizer: the report of a step, and the state that a rank holds.
 #pragma once
 
 #include <cstdint>
@@ -11,22 +11,22 @@
 
 namespace tessera::optim {
 
-/// What a step was.
+/// The result of a step.
 struct StepReport {
-  int64_t step = 0;     // from 0, as micro_batches() was given it
+  int64_t step = 0;     // counted from 0, as given to micro_batches()
   float loss = 0;       // of the global batch
   float grad_norm = 0;  // before clipping
   float learning_rate = 0;
-  float loss_scale = 1;  // that the step ran with
-  /// No weight was changed: gradients overflowed under loss scaling, or no rank had data.
+  float loss_scale = 1;  // with which the step ran
+  /// True if no weight was changed: gradients overflowed under loss scaling, or no rank had data.
   bool skipped = false;
-  /// Parameters that got no gradient in any micro-batch and so no update; each once in a run.
+  /// Parameters that got no gradient in any micro-batch and so no update; listed once in a run.
   std::vector<std::string> without_gradient;
   uint8_t notes = 0;       // the bits that ZeroOptimizer::set_notes was given on any rank
   int64_t exposed_ns = 0;  // waiting for communication, from the step's first micro-batch on
 };
 
-/// The loss or the gradient of a step is not finite, on every rank alike; no weight was changed.
+/// Thrown on every rank if the loss or gradient of a step is not finite; no weight was changed.
 struct NonFiniteError : Error {
   NonFiniteError(const std::string& text, int64_t micro_batch_index)
       : Error(text), micro_batch(micro_batch_index) {}

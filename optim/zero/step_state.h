@@ -1,4 +1,4 @@
-// Where the running step stands: its micro-steps, and what ranks did together in the last one.
+// The state of the current step: its micro-steps, and the collective work of the last one.
 #pragma once
 
 #include <cstdint>
@@ -8,10 +8,10 @@
 
 namespace tessera::optim {
 
-/// A micro-step as everything that works in it knows it.
+/// A micro-step of a step.
 struct MicroStep {
-  int64_t index = 0;          // j
-  int64_t count = 1;          // k
+  int64_t index = 0;          // j, from 0
+  int64_t count = 1;          // k, of the step
   int64_t micro_batches = 1;  // M, of the whole step
   int64_t contributors = 1;   // ranks with a micro-batch of their own in this micro-step
   bool contributes = true;    // this rank is one of them
@@ -19,10 +19,10 @@ struct MicroStep {
   bool last() const { return index + 1 == count; }
 };
 
-/// The numbers of the running step.
+/// The counters of the current step.
 class StepState {
  public:
-  /// Begins a micro-step; the step's first begins the step.
+  /// Begins a micro-step; the first one of a step begins the step.
   void begin(int64_t step, const MicroStep& micro_step) {
     if (!began_) step_ = step;
     micro_step_ = micro_step;
@@ -41,7 +41,7 @@ class StepState {
 
   int64_t step() const { return step_; }
   bool began() const { return began_; }
-  /// Whether a micro-batch is between its begin and its backward.
+  /// True while a micro-batch is between its begin and its backward.
   bool running() const { return running_; }
   int64_t finished() const { return finished_; }  // micro-steps
   bool all_micro_steps_done() const {
@@ -60,8 +60,8 @@ class StepState {
   MicroStep micro_step_;
 };
 
-/// What a micro-step does with a parameter. In what order it does all this follows from the model
-/// alone, so that it is the same on any number of ranks, at any stage and with any buckets.
+/// What happens to a parameter in a micro-step. The order of events follows from the model alone,
+/// so it is the same for any number of ranks, any stage and any buckets.
 struct ParameterEvent {
   enum class Kind : uint8_t {
     use,             // an operation is about to read it
@@ -70,28 +70,27 @@ struct ParameterEvent {
     begin_backward,  // of no parameter
   };
   Kind kind = Kind::use;
-  int64_t parameter = 0;  // its place of registration among all of the optimizer
+  int64_t parameter = 0;  // its registration index in the optimizer
 
   bool operator==(const ParameterEvent&) const = default;
 };
 
-/// What ranks do together in a micro-step, in order, so that a rank without data can do it too.
+/// The collective work of a micro-step in order, so that a rank without data can repeat it.
 class MicroStepLog {
  public:
-  /// Begins a micro-step. The log of the one before it is kept if that one did anything.
+  /// Begins a micro-step. The log of the previous one is kept, if that one did anything.
   void begin() {
     if (!running_.empty()) last_ = std::exchange(running_, {});
     if (!running_events_.empty()) last_events_ = std::exchange(running_events_, {});
     notes_ = true;
   }
-  /// Ends it: what reads parameters until the next one begins is an evaluation.
+  /// Ends the micro-step: reads of parameters until the next one belong to an evaluation.
   void end() { notes_ = false; }
 
   void note(const ParameterEvent& event) {
     if (notes_) running_events_.push_back(event);
   }
-  /// The events of the last micro-step that had data, of this process or of the run that it goes on
-  /// from.
+  /// The events of the last micro-step with data, of this process or of the run that it resumes.
   const std::vector<ParameterEvent>& events() const {
     return running_events_.empty() ? last_events_ : running_events_;
   }
@@ -101,11 +100,11 @@ class MicroStepLog {
   }
 
   void add(std::function<void()> together) { running_.push_back(std::move(together)); }
-  /// Does once more what the last micro-step with data did.
+  /// Repeats the collective work of the last micro-step that had data.
   void repeat_last() {
     const auto replay = last_;
     for (const auto& together : replay) together();
-    running_ = replay;  // and not what the replay added itself
+    running_ = replay;  // without what the replay itself has added
   }
   bool empty() const { return running_.empty(); }
   bool knows_last() const { return !last_.empty(); }

@@ -16,6 +16,7 @@ void UpdateOnDevice::round(int, const Tensor& weights, const Tensor& values) {
   kernels::convert(current_context(device_), values, weights);
 }
 
+// With a GPU there are two slots: one bucket is copied while the CPU works on the other.
 UpdateOnHost::UpdateOnHost(Device other, const Crossing& crossing)
     : other_(other),
       slots_(!other.is_cpu() ? static_cast<size_t>(std::clamp(crossing.buckets, 1, 2)) : 1) {
@@ -45,17 +46,18 @@ std::optional<cuda::Event> UpdateOnHost::copy(const Tensor& to, const Tensor& fr
     to.copy_from(from);
     return std::nullopt;
   }
+  // Recorded on the caller's stream, before the scope makes the copy stream current.
   const cuda::Event before(other_.index);
   const cuda::StreamScope here(other_.index, cuda::copy_stream(other_.index));
-  // The copy stream waits for what the caller's stream was given: it makes the sums, or may still
-  // read the values that are overwritten now.
+  // The copy stream waits for earlier work of the caller's stream, which computes the sums and may
+  // still read the values that are overwritten now.
   before.wait();
   cuda::copy(other_.index, to.raw(), from.raw(), from.bytes());
   return cuda::Event(other_.index);
 }
 
 void UpdateOnHost::start(int bucket, const Tensor& sums) {
-  // Nobody waits for the slot: the CPU was done with it before the bucket in between was brought.
+  // No wait is needed: the CPU finished with this slot one bucket ago.
   Slot& slot = this->slot(bucket);
   slot.brought_sums = slot.sums.flat(0, sums.elements());
   slot.brought = copy(slot.brought_sums, sums);
@@ -63,14 +65,14 @@ void UpdateOnHost::start(int bucket, const Tensor& sums) {
 
 Tensor UpdateOnHost::take(int bucket) {
   const Slot& slot = this->slot(bucket);
-  // The host waits for this copy alone: the CPU reads next what it writes.
+  // The host waits only for this copy, whose result the CPU reads next.
   if (slot.brought) slot.brought->synchronize();
   return slot.brought_sums;
 }
 
 void UpdateOnHost::round(int bucket, const Tensor& weights, const Tensor& values) {
   Slot& slot = this->slot(bucket);
-  // The host waits until the values before the last ones have left: the CPU overwrites them.
+  // The host waits until the slot's previous values have been copied: the CPU overwrites them now.
   if (slot.sent) slot.sent->synchronize();
   const Tensor rounded = slot.values.flat(0, values.elements());
   kernels::convert(current_context(device()), rounded, weights);

@@ -1,13 +1,15 @@
-// Where a rank's update runs: with its master weights and state, on the device of the values or,
-// with offload, on the host.
+// Where a rank's update runs, and where its master weights and state lie: on the device of the
+// values or, with offload, on the host.
 //
-// The host needs gradient sums to come down and rounded weights to go up. From a GPU, copies of two
-// buckets are under way on the device's copy stream while the CPU updates a third one between them:
+// The host needs gradient sums from the device, and sends rounded weights back. With a GPU, copies
+// of two buckets are in flight on the device's copy stream while the CPU updates the bucket between
+// them:
 //
 //   copy stream   sums 5 | sums 4    | values 5, sums 3 | values 4, sums 2 | ...
 //   CPU                    update 5  | update 4         | update 3         | ...
 //
-// From the other device in host memory (core/device.h) each copy is done when its call returns.
+// If the ranks compute on the second device in host memory (core/device.h), each copy is done when
+// its call returns.
 #pragma once
 
 #include <optional>
@@ -23,25 +25,25 @@ class UpdatePlace {
  public:
   virtual ~UpdatePlace() = default;
 
-  /// On which the rule runs, and where master weights and state are.
+  /// The device on which the rule runs, and which has master weights and state.
   virtual Device device() const = 0;
-  /// Whether the parameters' values lie there too, so that f32 values need no master weights.
+  /// True if the parameters' values are on device() too, so that f32 values need no master weights.
   virtual bool has_values() const = 0;
   /// Zeroed f32 memory for master weights or state.
   virtual Tensor zeros(int64_t elements) const = 0;
 
-  /// Whether a bucket's sums may be started before those of the bucket before it are used.
+  /// True if a bucket's sums may be started before those of the previous bucket are used.
   virtual bool ahead() const = 0;
-  /// Begins to bring a bucket's sums, as the calling thread's stream has them, to device(). Buckets
+  /// Starts to copy a bucket's sums to device(), in order of the calling thread's stream. Buckets
   /// come from the last to the first.
   virtual void start(int bucket, const Tensor& sums) = 0;
-  /// The sums of a bucket that was started, when they are there.
+  /// Waits for the sums of a bucket that was started, and returns them.
   virtual Tensor take(int bucket) = 0;
   /// Rounds the updated master weights of the bucket that was taken last into `values`.
   virtual void round(int bucket, const Tensor& weights, const Tensor& values) = 0;
 };
 
-/// Where the ranks compute: everything is there.
+/// Updates on the device of the ranks, where everything already lies.
 class UpdateOnDevice : public UpdatePlace {
  public:
   explicit UpdateOnDevice(Device device) : device_(device) {}
@@ -63,7 +65,7 @@ class UpdateOnHost : public UpdatePlace {
  public:
   struct Crossing {
     int buckets = 0;
-    int64_t largest = 0;  // elements of a bucket that cross
+    int64_t largest = 0;  // the most elements that are copied for one bucket
     DType sums = DType::f32;
     DType values = DType::f32;
   };
@@ -81,8 +83,8 @@ class UpdateOnHost : public UpdatePlace {
   struct Slot {
     Tensor sums;
     Tensor values;
-    Tensor brought_sums;  // of the bucket that has the slot
-    std::optional<cuda::Event> brought;  // on a GPU: behind the last copy of each kind
+    Tensor brought_sums;  // of the bucket that uses the slot
+    std::optional<cuda::Event> brought;  // on a GPU: recorded after the last copy of each kind
     std::optional<cuda::Event> sent;
   };
   Slot& slot(int bucket);

@@ -13,6 +13,7 @@ UpdatePolicy::UpdatePolicy(const Partition& partition, UpdateRule rule,
   for (size_t i = 0; i < rule_.state_names().size(); ++i) {
     state_.push_back(place_->zeros(elements));
   }
+  // Values in f32 on the device of the update are updated in place.
   if (partition.dtype() != DType::f32 || !place_->has_values()) masters_ = place_->zeros(elements);
 }
 
@@ -53,9 +54,10 @@ std::vector<Tensor> UpdatePolicy::state(int bucket) const {
 
 Tensor UpdatePolicy::brought_sums(int bucket) {
   const bool first = bucket == partition_.buckets() - 1;
+  // A place that works ahead has started this bucket during the call before.
   if (first || !place_->ahead()) place_->start(bucket, sums(bucket));
   const Tensor here = place_->take(bucket);
-  // Only now: to get the next sums may take the place where these have come from.
+  // Only after take(): the gather of the next sums may overwrite the memory that these came from.
   if (bucket > 0 && place_->ahead()) place_->start(bucket - 1, sums(bucket - 1));
   return here;
 }
@@ -81,6 +83,7 @@ ReplicatedUpdate::ReplicatedUpdate(const Partition& partition, dist::Communicato
     gradients_ = gradients;
     return;
   }
+  // Sums of another dtype than the gradients need memory of their own, for two buckets at a time.
   const int64_t largest = partition.largest_bucket();
   for (int i = 0; i < std::min(slot_count, partition.buckets()); ++i) {
     slots_.push_back(flat_buffer(communicator, largest, dtype, Category::gradients));
@@ -100,6 +103,7 @@ Tensor ReplicatedUpdate::target(int bucket) const {
 void ReplicatedUpdate::gather(int bucket) {
   const Tensor whole = target(bucket);
   const dist::Range own = partition_.own_range(bucket);
+  // Each rank has the sum of its own shard; the gather brings the other shards.
   kernels::copy(current_context(whole.device()), whole.flat(own.begin, own.end),
                 partition_.shard_of(partition_.accumulator(), bucket));
   gathered_[static_cast<size_t>(bucket)] =
@@ -114,7 +118,7 @@ void ReplicatedUpdate::prepare(int bucket) {
 }
 
 Tensor ReplicatedUpdate::sums(int bucket) {
-  // The slot that the bucket before this one has left takes the next bucket but one.
+  // The sums of bucket + 1 are no longer needed, so their slot is free for a later bucket.
   const int freed = bucket + 1;
   const int next = freed - static_cast<int>(slots_.size());
   if (!slots_.empty() && freed < partition_.buckets() && next >= 0) gather(next);

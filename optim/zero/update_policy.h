@@ -1,12 +1,13 @@
-// What a rank updates: which range of each bucket, from which sums, with which state.
+// The update of a rank: which range of each bucket it updates, from which sums, with which state.
 //
-// Weights are updated in f32. Where a model's parameters have another dtype, or where the state
-// lives on another device, the rank keeps master weights of its range beside the rule's state, and
-// rounds them into the parameters after each update (Micikevicius et al., arXiv:1710.03740). Where
-// that happens, on the ranks' device or on the host, is optim/zero/update_place.h's.
+// Weights are updated in f32. If the parameters have another dtype, or the state is on another
+// device, the rank keeps master weights of its range beside the rule's state, and rounds them into
+// the parameters after each update (Micikevicius et al., arXiv:1710.03740). An UpdatePlace decides
+// whether this happens on the device of the ranks or on the host (optim/zero/update_place.h).
 //
-// For each bucket, from the last to the first: `prepare` starts what the update needs of other
-// ranks; then, again for each, `update` waits for that and applies the rule.
+// `prepare` is called for each bucket, from the last to the first, and starts the collectives that
+// the update needs. Then `update` is called for each bucket in the same order: it waits for them
+// and applies the rule.
 #pragma once
 
 #include <memory>
@@ -21,12 +22,12 @@
 
 namespace tessera::optim {
 
-/// Which hyper-parameters each parameter of a partition takes in a step: an index of `hypers`, or
-/// -1 where it is not updated.
+/// The hyper-parameters of a partition's parameters in one step: hyper_of[parameter] is an index of
+/// `hypers`, or -1 if the parameter is not updated.
 struct UpdateChoice {
   std::span<const UpdateHyper> hypers;
   std::vector<int> hyper_of;
-  const StepScalars* scalars = nullptr;  // as UpdateRanges has them
+  const StepScalars* scalars = nullptr;  // as in UpdateRanges
 };
 
 class UpdatePolicy {
@@ -36,19 +37,19 @@ class UpdatePolicy {
   virtual void prepare(int bucket) = 0;
   void update(int bucket, const UpdateChoice& choice);
 
-  /// Gives the master weights their values, where there are any.
+  /// Sets the master weights from `source`, if there are any.
   void fill(const nn::ParameterSource& source);
 
   /// Zeroes the rule's state.
   void reset_state();
-  /// Gives the rule's state of number `index`, in the order of state_names(), its values.
+  /// Sets the rule's state tensor `index`, in the order of state_names(), from `source`.
   void fill_state(size_t index, const nn::ParameterSource& source);
 
-  /// Which range of a bucket this rank updates.
+  /// The range of a bucket that this rank updates.
   virtual dist::Range range(int bucket) const = 0;
-  /// The f32 weights of that range, as far as `values` has not been rounded.
+  /// The f32 weights of that range: the master weights, or the values if there are none.
   Tensor weights(int bucket) const;
-  /// The rule's state of that range, one tensor a name.
+  /// The rule's state of that range, one tensor per name.
   std::vector<Tensor> state(int bucket) const;
   std::vector<std::string> state_names() const { return rule_.state_names(); }
 
@@ -56,29 +57,29 @@ class UpdatePolicy {
   /// `elements`: of all ranges that this rank updates.
   UpdatePolicy(const Partition& partition, UpdateRule rule, std::unique_ptr<UpdatePlace> place,
                int64_t elements);
-  /// The sums of the range's gradients where the ranks compute, when they are there.
+  /// Waits for the gradient sums of that range, and returns them on the device of the ranks.
   virtual Tensor sums(int bucket) = 0;
-  /// The bucket's range of memory for all ranges.
+  /// A bucket's part of a buffer for all ranges that this rank updates.
   virtual Tensor range_of(const Tensor& flat, int bucket) const = 0;
 
   const Partition& partition_;
 
  private:
-  /// The range of the parameters' values, in their dtype.
+  /// The parameters' values in that range, in their dtype.
   Tensor values(int bucket) const;
-  /// The sums of the range's gradients where the update runs.
+  /// The gradient sums of that range, on the device of the update.
   Tensor brought_sums(int bucket);
 
   UpdateRule rule_;
   std::unique_ptr<UpdatePlace> place_;
-  Tensor masters_;             // f32, or undefined where the values themselves are updated
-  std::vector<Tensor> state_;  // f32, one a name
+  Tensor masters_;             // f32, or undefined if the values themselves are updated
+  std::vector<Tensor> state_;  // f32, one per name
 };
 
 /// Stage 0: the summed gradients are gathered, and every rank updates everything.
 class ReplicatedUpdate : public UpdatePolicy {
  public:
-  /// `gradients`, flat: where the sums are gathered if these have their dtype.
+  /// `gradients`: the flat gradient buffer, which also takes the sums if the dtypes are equal.
   ReplicatedUpdate(const Partition& partition, dist::Communicator& communicator, UpdateRule rule,
                    std::unique_ptr<UpdatePlace> place, const Tensor& gradients);
   void prepare(int bucket) override;
@@ -92,12 +93,12 @@ class ReplicatedUpdate : public UpdatePolicy {
   void gather(int bucket);
   Tensor target(int bucket) const;
 
-  /// Buckets under way where the sums have slots of their own.
+  /// The most buckets in flight if the sums have slots of their own.
   static constexpr int slot_count = 2;
 
   dist::Communicator& communicator_;
   Tensor gradients_;           // [flat_elements], or undefined
-  std::vector<Tensor> slots_;  // else: as large as the largest bucket
+  std::vector<Tensor> slots_;  // used instead, each as large as the largest bucket
   std::vector<dist::Work> gathered_;
 };
 

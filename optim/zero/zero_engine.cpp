@@ -14,13 +14,13 @@
 namespace tessera::optim {
 namespace {
 
-/// The values that parameters have, or else their initial ones.
+/// The values that parameters have now, or their initial values if they have none.
 ParameterSource present_values(const std::vector<nn::NamedParameter>& parameters, uint64_t seed) {
   std::map<std::string, Tensor> present;
   for (const auto& named : parameters) {
     const Tensor& tensor = named.parameter.tensor();
     if (!tensor.allocated()) continue;
-    const InUse in_use({&tensor});  // an earlier optimizer's last gather may be under way
+    const InUse in_use({&tensor});  // the last gather of an earlier optimizer may be in flight
     present[named.name] = tensor.detach().to_host();
   }
   return [present, seed](const nn::NamedParameter& named, int64_t begin, std::span<float> out) {
@@ -38,7 +38,7 @@ ParameterSource present_values(const std::vector<nn::NamedParameter>& parameters
 
 /// The lowest rank whose `failed` is true; -1 if there is none. Collective.
 int first_that_failed(dist::Communicator& communicator, bool failed) {
-  // Not the communicator's memory, which may be what there is no more of.
+  // Allocated outside of the communicator, whose memory may be exhausted.
   const Tensor flags =
       Tensor::zeros({communicator.size()}, DType::u8, Device{}, Category::communication);
   auto* const values = flags.data<uint8_t>();
@@ -73,8 +73,9 @@ void ZeroEngine::add(std::vector<nn::NamedParameter> parameters, const std::vect
                      std::vector<nn::NamedStatistics> statistics) {
   const Extent before{trainable_.size(), frozen_.size(), taken_.size(), registered_,
                       scaler_ != nullptr};
-  // Whatever can fail comes first. Where an optimizer is at work, the ranks then hear whether it
-  // did on one of them: otherwise the next step would wait for ever for a rank that went back.
+  // Everything that can fail comes first. If the optimizer already has parameters, the ranks then
+  // exchange whether it failed on one of them; otherwise the next step would wait forever for a
+  // rank that rolled back.
   GradientNorm norm;
   BatchStatistics::Addition addition;
   std::exception_ptr failure;
@@ -91,10 +92,10 @@ void ZeroEngine::add(std::vector<nn::NamedParameter> parameters, const std::vect
   if (failed < 0) {
     norm_ = std::move(norm);
     statistics_.add(std::move(addition), options_.sync_batch_norm);
-    reducer_->forget();
+    reducer_->forget();  // micro-steps differ from now on
     return;
   }
-  shrink_to(before);
+  shrink_to(before);  // also on ranks where nothing failed
   if (failure) std::rethrow_exception(failure);
   fail(
       "optimizer: rank {} could not take the parameters over, so no rank has; its own message "
@@ -103,6 +104,7 @@ void ZeroEngine::add(std::vector<nn::NamedParameter> parameters, const std::vect
 }
 
 void ZeroEngine::shrink_to(const Extent& extent) {
+  // The hooks go before the partitions that they refer to.
   for (size_t i = extent.trainable; i < trainable_.size(); ++i) reducer_->remove(*trainable_[i]);
   for (size_t i = extent.frozen; i < frozen_.size(); ++i) reducer_->remove_frozen(*frozen_[i]);
   trainable_.resize(extent.trainable);
@@ -184,6 +186,7 @@ void ZeroEngine::begin(int64_t step, const MicroStep& micro_step) {
   if (!state_.began()) {
     waited_before_ns_ = dist::waited_ns();
     dist::set_running_step(step);
+    // Cleared before the first micro-step writes its own entries.
     record_.begin(micro_step.count, static_cast<int64_t>(taken_.size()));
     statistics_.begin_step(micro_step.count);
     reduced_ = false;
@@ -211,6 +214,8 @@ void ZeroEngine::run_micro_step(const std::function<Tensor()>& loss) {
 }
 
 void ZeroEngine::reduce() {
+  // The norm reads the own gradient sums, so finish() must come before it. gradient() may have
+  // called this already.
   if (reduced_) return;
   record_.set_notes(std::exchange(notes_, uint8_t{0}));
   record_.exchange();
@@ -233,8 +238,8 @@ float ZeroEngine::data_correction() const {
 
 float ZeroEngine::gradient_factor() const { return data_correction() / loss_scale(); }
 
-// Loss scaling decides on the host by what the next step multiplies its loss, and offload updates
-// on the host: these wait for a step's values before its update.
+// With loss scaling the host decides the scale of the next loss, and with offload it updates. Both
+// need a step's values on the host before its update.
 bool ZeroEngine::deferred() const {
   return !communicator_->device().is_cpu() && !scaler_ && options_.offload == Offload::none;
 }
@@ -248,16 +253,16 @@ int64_t ZeroEngine::launch() {
   reduce();
   Launched launched = end_step();
   if (!deferred()) {
-    update_by(launched);
+    update_by(launched);  // waits for the values
   } else if (!launched.report.skipped) {
-    update_and_gather(launched.reached, 1.0f, values_.scalars());
+    update_and_gather(launched.reached, 1.0f, values_.scalars());  // scalars stay on the device
   }
   launched.report.exposed_ns = dist::waited_ns() - waited_before_ns_;
   launched_.push_back(std::move(launched));
   return launched_.back().number;
 }
 
-// Loss, norm and clip factor are computed where the ranks compute, and begin their way to the host.
+// Computes loss, norm and clip factor where the ranks compute, and starts their copy to the host.
 ZeroEngine::Launched ZeroEngine::end_step() {
   kernels::end_step(current_context(communicator_->device()), values_.scalars(), record_.losses(),
                     StepEnd{.ranks = communicator_->size(),
@@ -268,7 +273,8 @@ ZeroEngine::Launched ZeroEngine::end_step() {
                             .gradient_factor = gradient_factor(),
                             .clip = options_.clip,
                             .keep_skipping = !scaler_});
-  state_.end();  // also where it fails now
+  state_.end();  // the step is over, even if what follows throws
+  // The copy to the host is launched before the update, so that get() does not wait for the update.
   Launched launched{.number = next_number_++,
                     .report = {},
                     .reached = std::vector<bool>(taken_.size()),
@@ -287,9 +293,10 @@ ZeroEngine::Launched ZeroEngine::end_step() {
   return launched;
 }
 
-// Where the host decides whether and by which clip factor to update.
+// The host waits for the step's values, and then updates or skips the update.
 void ZeroEngine::update_by(const Launched& launched) {
   const StepScalars values = launched.values.get();
+  // A step without data says nothing about the loss scale.
   const bool without_data = batches_with_data() == 0;
   if (scaler_ && (values.skip || !without_data)) scaler_->step(values.skip, state_.step());
   if (values.skip || without_data) return;
@@ -323,6 +330,7 @@ StepReport ZeroEngine::result(int64_t number) {
 
 void ZeroEngine::fail_non_finite(const Launched& launched, const StepScalars& values) {
   const int64_t failed = launched.report.step;
+  // A failure that was reported since this step was launched is why this step was skipped.
   if (launched.failures != failures_) {
     throw NonFiniteError(fmt::format("step {}: nothing was updated, because step {} before it was "
                                      "not finite",
@@ -331,7 +339,7 @@ void ZeroEngine::fail_non_finite(const Launched& launched, const StepScalars& va
   }
   ++failures_;
   failed_step_ = failed;
-  taken_ = launched.taken;  // nor has what was launched since then updated anything
+  taken_ = launched.taken;  // steps launched since then have not updated anything either
   values_.stop_skipping();
   if (!std::isfinite(values.loss)) {
     throw NonFiniteError(
@@ -355,7 +363,7 @@ void ZeroEngine::update_and_gather(const std::vector<bool>& reached, float gradi
     for (size_t i = 0; i < parameters.size(); ++i) {
       const auto index = static_cast<size_t>(partition.first()) + i;
       if (!reached[index]) continue;
-      const std::pair key{parameters[i].group, ++taken_[index]};
+      const std::pair key{parameters[i].group, ++taken_[index]};  // undone by fail_non_finite()
       const auto [entry, is_new] = known.emplace(key, static_cast<int>(hypers.size()));
       if (is_new) hypers.push_back(hyper(key.first, key.second, gradient_scale));
       hyper_of[i] = entry->second;

@@ -1,7 +1,7 @@
-// What a ZeroOptimizer runs on: the partitions of its parameters, and their steps. A step is three
-// verbs: reduce gradients to their owners, update the own shard, gather parameters. The reducer
-// sends gradients while backward runs; launch() waits for them, and then each partition updates
-// and gathers a bucket after the other.
+// The implementation of ZeroOptimizer: the partitions of its parameters, and their steps. A step is
+// three verbs: reduce gradients to their owners, update the own shard, gather parameters. The
+// reducer sends gradients while backward runs. launch() waits for them; then each partition updates
+// and gathers one bucket after the other.
 #pragma once
 
 #include <deque>
@@ -25,67 +25,67 @@
 
 namespace tessera::optim {
 
-/// Whether one of them is f16, so that losses are scaled.
+/// True if a parameter is f16, so that losses must be scaled.
 bool any_f16(const std::vector<nn::NamedParameter>& parameters);
 
 class ZeroEngine {
  public:
   ZeroEngine(const ZeroOptions& options, UpdateRule rule, const dist::World& world);
 
-  /// Takes a model's parameters and running statistics over: groups[i] is the group of
-  /// parameters[i]. Where a rank cannot, for lack of memory for instance, it throws, and so does
-  /// every rank that has parameters already: it has these as before. Those that were to come have
-  /// lost their values. Collective.
+  /// Takes over a model's parameters and running statistics; groups[i] is the group of
+  /// parameters[i]. If this fails on a rank, for instance for lack of memory, that rank throws. If
+  /// the engine already has parameters, every rank throws and keeps these as they were; the new
+  /// parameters have lost their values. Collective.
   void add(std::vector<nn::NamedParameter> parameters, const std::vector<int>& groups,
            std::vector<nn::NamedStatistics> statistics);
 
-  /// Begins a micro-step; the step's first begins the step.
+  /// Begins a micro-step; the first one of a step begins the step.
   void begin(int64_t step, const MicroStep& micro_step);
-  /// The running micro-step, by one of these: backward of its loss; nothing, where there is no
-  /// data; or forward and backward of `loss`, with options.graph as a graph.
+  /// One of these runs the current micro-step: backward() of its loss; skip(), if there is no data;
+  /// or run_micro_step(), which runs forward and backward of `loss`, with options.graph as a graph.
   void backward(const Tensor& loss);
   void skip();
   void run_micro_step(const std::function<Tensor()>& loss);
 
-  /// Ends the step, and returns the number by which its result is asked for.
+  /// Ends the step, and returns its number for ready() and result().
   int64_t launch();
   bool ready(int64_t number) const;
   StepReport result(int64_t number);
   bool under_way() const { return !launched_.empty(); }
-  /// Whether a step ends without the host knowing its values.
+  /// True if a step is launched without the host knowing its values.
   bool deferred() const;
   bool scales_losses() const { return scaler_ != nullptr; }
 
-  /// Brings the sums of the step's gradients to their owners and computes their norm, once a step.
+  /// Completes the gradient sums at their owners and computes their norm, once per step.
   void reduce();
-  /// What a sum of gradients is multiplied by: the loss scale's inverse, and the correction for
+  /// The factor on a gradient sum: the inverse of the loss scale, and the correction for
   /// micro-batches without data.
   float gradient_factor() const;
-  /// Norms of the sums of trainable(), after reduce(). Waits.
+  /// The norms of all gradient sums of trainable(), after reduce(). The host waits.
   std::vector<double> norms() const { return norm_.of_parameters(); }
 
   struct Place {
     const TrainablePartition* partition;
     int parameter;
   };
-  /// Where a trainable parameter is; throws for a name that there is not.
+  /// Finds a trainable parameter; throws for an unknown name.
   Place find(const std::string& name) const;
   const std::vector<std::unique_ptr<TrainablePartition>>& trainable() const { return trainable_; }
-  /// All partitions, those of frozen parameters too.
+  /// All partitions, those of frozen parameters included.
   std::vector<StagedPartition*> partitions() const;
 
   /// Zeroes the update rule's state, and counts updates from 0 again.
   void reset_rule_state();
 
-  /// All tensors of the state, what this rank answers for of them, and the way back.
+  /// All tensors of the state, the pieces of them that this rank saves, and the way back.
   std::vector<StateTensor> state_tensors() const;
   std::vector<StatePiece> own_state() const;
   std::vector<int64_t> parameter_events() const;
   void restore(const StateSource& source);
 
-  /// What the other ranks hear of with the running step, or the next one.
+  /// Notes that travel to the other ranks with the current step, or with the next one.
   void set_notes(uint8_t notes) { notes_ = notes; }
-  /// Those of all ranks, of the step that was launched last.
+  /// The notes of all ranks in the step that was launched last.
   uint8_t last_notes() const { return record_.notes(); }
 
   const StepState& state() const { return state_; }
@@ -96,7 +96,7 @@ class ZeroEngine {
   void add_partitions(std::vector<nn::NamedParameter> parameters, const std::vector<int>& groups);
   void add_partition(std::vector<PlacedParameter> parameters);
   GradientNorm norm_of_all() const;
-  /// What add() may have to go back to.
+  /// The sizes to which add() rolls back if it fails.
   struct Extent {
     size_t trainable;
     size_t frozen;
@@ -105,20 +105,20 @@ class ZeroEngine {
     bool scales_losses;
   };
   void shrink_to(const Extent& extent);
-  /// By what the running micro-batch's gradients are multiplied.
+  /// The factor on the gradients of the current micro-batch.
   float backward_scale() const;
   float loss_scale() const { return scaler_ ? scaler_->scale() : 1.0f; }
   int64_t batches_with_data() const;
-  /// Makes shares of all micro-batches shares of those that had data.
+  /// The factor that turns a mean over all micro-batches into one over those that had data.
   float data_correction() const;
 
-  /// What is known of a step from its launch until its result is asked for.
+  /// A step that was launched and whose result was not asked for yet.
   struct Launched {
     int64_t number;
-    StepReport report;             // but for what is computed
-    std::vector<bool> reached;     // of each trainable parameter
-    std::vector<int64_t> taken;    // before this step's update
-    int64_t failures;              // that were known then
+    StepReport report;             // without the values that are still computed
+    std::vector<bool> reached;     // per trainable parameter: true if it got a gradient
+    std::vector<int64_t> taken;    // taken_ before this step's update
+    int64_t failures;              // failures_ at the launch
     FetchedScalars values;
   };
   Launched end_step();
@@ -139,12 +139,12 @@ class ZeroEngine {
   BatchStatistics statistics_;
   std::vector<std::unique_ptr<TrainablePartition>> trainable_;
   std::vector<std::unique_ptr<StagedPartition>> frozen_;
-  std::unique_ptr<Reducer> reducer_;  // goes before the partitions that it works on
+  std::unique_ptr<Reducer> reducer_;  // destroyed before the partitions that it works on
   GradientNorm norm_;
 
   int64_t registered_ = 0;       // parameters, of all kinds
   std::vector<int64_t> taken_;   // updates so far of each trainable parameter
-  std::vector<bool> unreached_;  // of each: whether it was told
+  std::vector<bool> unreached_;  // true once the user was told that it got no gradient
 
   uint8_t notes_ = 0;
   bool reduced_ = false;
@@ -153,7 +153,7 @@ class ZeroEngine {
   StepValues values_;
   std::deque<Launched> launched_;
   int64_t next_number_ = 0;
-  int64_t failures_ = 0;       // steps that were not finite, and whose caller knows
+  int64_t failures_ = 0;       // non-finite steps that were reported to the caller
   int64_t failed_step_ = -1;   // the last of them
 };
 

@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
-# Ranks that were not started alike: before the first step the job ends, in bounded time, and
-# says which flag, file or variable differs, on which ranks, and how. What may differ does.
+# Ranks that were started with different flags, files or variables. Before the first step the job
+# ends, in bounded time, and names what differs, on which ranks, and how. Differences that do no
+# harm are accepted.
 # ctest: TIMEOUT 900
 . "$(dirname "${BASH_SOURCE[0]}")/common.bash"
 resnet=$TESSERA_BIN/train_resnet
 run=("$train_gpt" --data text.txt "${tiny[@]}" --steps 3 --eval-every 0)
 images=("$resnet" --batch 4 --micro-batch 2 --steps 1 --eval-every 0)
 
-# job N COMMAND... : M COMMAND...: as mpirun -n N COMMAND... : -n M COMMAND...; sets `status`.
+# job N COMMAND... : M COMMAND...: runs mpirun -n N COMMAND... : -n M COMMAND...; sets `status`.
 job() {
   local arguments=(-n) argument
   for argument in "$@"; do
@@ -17,7 +18,7 @@ job() {
   status=0
   timeout 120 mpirun "${arguments[@]}" > stdout.log 2> stderr.log < /dev/null || status=$?
 }
-# differ TEXT N COMMAND... : M COMMAND...
+# differ TEXT N COMMAND... : M COMMAND...: the job must end with exit code 2 and the error TEXT.
 differ() {
   local text=$1
   shift
@@ -31,7 +32,7 @@ agree() {
   [[ $status == 0 ]] || fail "exit code $status: $*"$'\n'"$(cat stderr.log)"
 }
 
-# Flags that change a number, what is sent, and what a rank does at all.
+# Flags that change numbers, that change what is sent, and that change what a rank does at all.
 differ '--seed: rank 0 has 1, rank 2 has 7; all ranks of a job must have the same' \
   2 "${run[@]}" : 1 "${run[@]}" --seed 7
 differ '--lr: rank 0 has 0.5, ranks 1, 2 have 0.25' 1 "${run[@]}" --lr 0.5 : \
@@ -51,13 +52,13 @@ done
 echo 'seed = 7' > seed.ini
 differ '--seed: rank 0 has 1, rank 1 has 7' 1 "${run[@]}" : 1 "${run[@]}" --config seed.ini
 
-# A rank that cannot begin ends those who could.
+# A rank that cannot start ends the ranks that could.
 differ '--data is required (rank 1)' 1 "${run[@]}" : 1 "$train_gpt" "${tiny[@]}"
 differ 'stage is 7, expected 0, 1, 2 or 3 (rank 1)' 1 "${run[@]}" : 1 "${run[@]}" --stage 7
 differ 'nothing.txt: cannot be opened: No such file or directory (rank 1)' 1 "${run[@]}" : \
   1 "${run[@]}" --data nothing.txt
 
-# Another program, and another build of the same one.
+# Ranks that run different programs, and different builds of one program.
 differ 'program: rank 0 has train_gpt ' 1 "${run[@]}" : 1 "${images[@]}"
 python3 - "$train_gpt" << 'PYTHON'
 import sys
@@ -69,7 +70,7 @@ PYTHON
 chmod +x train_gpt
 differ 'build: rank 0 has ' 1 "${run[@]}" : 1 ./train_gpt "${run[@]:1}"
 
-# Data of other contents or another size, and the same bytes read as something else.
+# Data with other contents, data of another size, and the same bytes read in another format.
 for i in $(seq 20000); do echo "line $i of a text"; done > long.txt
 mkdir b
 for name in text.txt long.txt; do
@@ -86,21 +87,21 @@ head -c 20000 /dev/zero > zeros.txt
 cp zeros.txt zeros.bin
 differ '--data: rank 0 has 20,000 bytes' 1 "${run[@]}" --data zeros.txt : \
   1 "${run[@]}" --data zeros.bin
-# A byte between the 64 blocks that are looked at, which --verify-data finds.
+# A changed byte between the 64 blocks that are compared by default; --verify-data finds it.
 { head -c 4500 long.txt && printf '#' && tail -c +4502 long.txt; } > b/long.txt
 cmp -s long.txt b/long.txt && fail "the files are equal"
 agree 1 "${run[@]}" --data long.txt : 1 "${run[@]}" --data b/long.txt
 differ '--data: rank 0 has ' 1 "${run[@]}" --verify-data --data long.txt : \
   1 "${run[@]}" --verify-data --data b/long.txt
 
-# Weights to begin with.
+# Initial weights that differ.
 for seed in 1 2; do alone "${run[@]:1}" --seed "$seed" --save "$seed.safetensors"; done
 differ '--init: rank 0 has none, rank 1 has a value' 1 "${run[@]}" : \
   1 "${run[@]}" --init 1.safetensors
 differ '--init: rank 0 has ' 1 "${run[@]}" --init 1.safetensors : \
   1 "${run[@]}" --init 2.safetensors
 
-# The environment: threads, and what oneDNN makes of it.
+# The environment: the number of threads, and the variables that oneDNN reads.
 differ '--threads or OMP_NUM_THREADS: rank 0 has 1, rank 1 has 2' 1 "${run[@]}" : \
   1 env OMP_NUM_THREADS=2 "${run[@]}"
 differ '--threads or OMP_NUM_THREADS: rank 0 has 1, rank 1 has 2' 1 "${run[@]}" : \
@@ -111,7 +112,7 @@ fi
 differ 'ONEDNN_DEFAULT_FPMATH_MODE: rank 0 has strict, rank 1 has bf16' 1 "${run[@]}" : \
   1 env ONEDNN_DEFAULT_FPMATH_MODE=BF16 "${run[@]}"
 
-# Images.
+# Images that differ.
 python3 - << 'PYTHON'
 import os, struct
 for folder, last in (("a", 9), ("c", 8)):
@@ -129,7 +130,7 @@ differ '--augment: rank 0 has on, rank 1 has off' 1 "${images[@]}" : 1 "${images
 differ '--min-bytes: rank 0 has 1KiB, rank 1 has 2KiB' 1 "$TESSERA_BIN/comm_bench" : \
   1 "$TESSERA_BIN/comm_bench" --min-bytes 2KiB
 
-# What may differ: where a file is, what one rank alone writes, how a number is written.
+# Accepted differences: a file's place, files that only one rank writes, a number's notation.
 cp text.txt b/text.txt
 agree 1 "${run[@]}" --lr 1e-3 --log run.jsonl --save out.safetensors : \
   1 env -u OMP_NUM_THREADS "${run[@]}" --lr 0.001 --threads 1 --data b/text.txt --save none/there

@@ -3,7 +3,8 @@
 # written.
 . "$(dirname "${BASH_SOURCE[0]}")/common.bash"
 
-# Raw files, and safetensors files that lie. The format's errors in detail: nn/test_safetensors.cpp.
+# Raw files, and safetensors files with false headers. nn/test_safetensors.cpp tests the errors of
+# the format in detail.
 python3 - << 'PYTHON'
 import json, struct
 
@@ -35,7 +36,8 @@ PYTHON
 
 before() { find . -type f ! -name '*.log' -exec sha256sum {} + | sort; }
 
-# expect PATTERN PROGRAM ARGUMENT...
+# expect PATTERN PROGRAM ARGUMENT...: must be refused with exit code 2, in one line with PATTERN,
+# and must change no file.
 expect() {
   local pattern=$1 status=0 state
   shift
@@ -108,7 +110,7 @@ expect 'config.json: there is no such file' "$generate" truncated.safetensors
 expect 'unknown flag --foo; --help lists' "$generate" saved/model.safetensors --foo
 expect 'token 256 is beyond the model.s vocabulary of 256' \
   "$generate" saved/model.safetensors --prompt-tokens 256
-# What config.json says is bounded, and compared with the weights, before a model is built.
+# The sizes in config.json are limited, and compared with the weights, before a model is built.
 cp saved/config.json config.good
 config() { sed "s/\"$1\": [^,]*/\"$1\": $2/" config.good > saved/config.json; }
 config n_layer 1000000
@@ -128,13 +130,13 @@ cp config.good saved/config.json
 cp truncated.safetensors saved/model.safetensors
 expect 'has [0-9]* bytes of data' "$generate" saved/model.safetensors
 
-# Several ranks say it once.
+# With several ranks the error is printed once.
 expect 'no_such.txt: cannot be opened' mpirun -n 3 "$train_gpt" --data no_such.txt
 [[ $(grep -c 'no_such.txt' stderr.log) == 1 ]] || fail "said twice: $(cat stderr.log)"
 expect 'unknown flag --foo; --help lists' mpirun -n 2 "$train_gpt" --foo
 
-# A token beyond the vocabulary ends the run when some rank reads it: no file is scanned before.
-# Every window of the data is read within three steps.
+# Files are not scanned for tokens beyond the vocabulary before training; such a token ends the run
+# when some rank reads it. Three steps read every window of the data.
 unread() {
   local status=0
   "$@" --steps 3 --eval-every 0 > stdout.log 2> stderr.log < /dev/null || status=$?
@@ -149,7 +151,7 @@ wrong_token='text.txt: token [0-9]* at position [0-9]* is beyond the model.s voc
 unread "$train_gpt" "${small[@]}" --vocab 100
 alone "${small[@]}" --data large.bin --steps 3 --eval-every 0 --vocab 301
 
-# A loss that is not finite: the step and the first operation, and exit code 1.
+# A loss that is not finite: the error names the step and the first operation; exit code 1.
 python3 - << 'PYTHON'
 import json, struct
 data = bytearray(open("other.safetensors", "rb").read())

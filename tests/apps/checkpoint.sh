@@ -1,30 +1,31 @@
 #!/usr/bin/env bash
 # ctest: TIMEOUT 600
-# Runs that are stopped, killed and saved go on with the bits of a run that nobody touched, on other
-# ranks and at another stage: losses, log and digest. And what is refused, and what is passed over.
+# A run that is stopped or killed and then resumed, on other numbers of ranks and at another stage,
+# has the losses, log and digest of an uninterrupted run. Also: bad input that is refused, and
+# damaged checkpoints that are skipped.
 . "$(dirname "${BASH_SOURCE[0]}")/common.bash"
 run=(--data text.txt "${tiny[@]}" --steps 12 --eval-every 5 --eval-batches 2 --threads 1)
 train_resnet=$TESSERA_BIN/train_resnet
 train_recommender=$TESSERA_BIN/train_recommender
 
-# digest LOG STEP: of that checkpoint.
+# digest LOG STEP: prints the digest of the checkpoint of this step.
 digest() {
   sed -nE "s/.*\"type\":\"checkpoint\",\"step\":$2,.*\"digest\":\"([0-9a-f]+)\".*/\1/p" "$1"
 }
 
-# The reference: one rank, which saves at the end alone.
+# The reference: one rank, which saves at the end only.
 alone "${run[@]}" --checkpoint whole --log whole.jsonl
 grep -q 'planned and measured are equal on all ranks (1)' stdout.log || fail "$(cat stdout.log)"
 expected=$(digest whole.jsonl 12)
 [[ $expected =~ ^[0-9a-f]{32}$ ]] || fail "no digest in $(cat whole.jsonl)"
 
-# like_whole LOG TEXT: the run of this log is the reference's, no step twice.
+# like_whole LOG TEXT: the run of this log must equal the reference; no step appears twice.
 like_whole() {
   diff <(losses whole.jsonl) <(losses "$1") || fail "other losses: $2"
   [[ $(digest "$1" 12) == "$expected" ]] || fail "another digest: $2"
 }
 
-# Saving while steps go on, or between two, changes neither bits nor bytes.
+# Saving changes neither bits nor bytes, whether it happens during steps or between them.
 for async in on off; do
   ranks 2 "${run[@]}" --checkpoint "$async" --checkpoint-every 2 --checkpoint-async "$async" \
     --log "$async.jsonl"
@@ -33,7 +34,7 @@ for async in on off; do
 done
 [[ $(ls off) == $'lock\nstep-000000008\nstep-000000010\nstep-000000012' ]] || fail "kept: $(ls off)"
 
-# The lines of the documentation that read one tensor, by the package of others.
+# Run the lines of the documentation that read one tensor with the safetensors package for Python.
 if python3 -c 'import numpy, safetensors' 2> import.log; then
   sed -n '/^```python/,/^```/p' "$TESSERA_SOURCE_DIR/docs/checkpoints.md" | sed '/^```/d' > read.py
   python3 read.py off/step-000000008 wte.weight exp_avg > read.txt
@@ -42,7 +43,7 @@ else
   printf 'skipped, because Python has no safetensors: reading a tensor as the documentation does\n'
 fi
 
-# From each of the checkpoints, in another layout each.
+# Resume from each of the checkpoints, each time in another layout.
 go_on() {
   ranks "$1" "${run[@]}" --checkpoint "$2" --log "$2.jsonl" "${@:3}"
   grep -q "planned and measured are equal on all ranks ($1)" stdout.log || fail "$(cat stdout.log)"
@@ -56,12 +57,12 @@ rm -r off/step-000000012 off/step-000000010
 go_on 1 off --stage 0 --recompute
 ranks 5 "${run[@]}" --resume off/step-000000008 --checkpoint elsewhere --log off.jsonl --stage 1
 like_whole off.jsonl "from a folder that was named"
-# All is done.
+# Resume a run that has finished all its steps.
 ranks 2 "${run[@]}" --checkpoint elsewhere --log off.jsonl
 grep -q 'all 12 steps are done' stderr.log || fail "$(cat stderr.log)"
 like_whole off.jsonl "nothing left to do"
 
-# wait_for PATTERN FILE
+# wait_for PATTERN FILE: waits until FILE has a line with PATTERN.
 wait_for() {
   for _ in $(seq 600); do
     grep -qE "$1" "$2" 2> /dev/null && return
@@ -70,7 +71,8 @@ wait_for() {
   fail "no $1 in $2: $(cat "$2")"
 }
 
-# SIGUSR1 saves and goes on, SIGUSR2 saves and ends with code 0; each to mpirun, or to one rank.
+# SIGUSR1 saves and training continues; SIGUSR2 and SIGTERM save and end with code 0. Signals are
+# sent to mpirun and to a single rank.
 long=(--data text.txt "${tiny[@]}" --steps 100000 --eval-every 0 --threads 1 --checkpoint asked
   --log asked.jsonl)
 mpirun -n 2 "$train_gpt" "${long[@]}" > output.log 2>&1 < /dev/null &
@@ -95,7 +97,8 @@ wait "$job" || status=$?
 twice=$(grep '"type":"step"' asked.jsonl | grep -oE '"step":[0-9]+' | uniq -d)
 [[ -z $twice ]] || fail "$twice twice"
 
-# Killed at any moment: the newest whole one is taken, and the end is that of a run without a kill.
+# Killed at any moment, the run resumes from the newest undamaged checkpoint and ends like a run
+# that was not killed.
 many=(--data text.txt "${tiny[@]}" --steps 400 --eval-every 0 --threads 1)
 alone "${many[@]}" --checkpoint quiet --log quiet.jsonl
 for step in 15 40 70 120; do
@@ -112,7 +115,7 @@ diff <(losses quiet.jsonl) <(losses killed.jsonl) || fail "other losses after ki
 [[ $(digest killed.jsonl 400) == $(digest quiet.jsonl 400) ]] || fail "another digest after kills"
 [[ $(find killed -name '*.partial' | wc -l) == 0 ]] || fail "left behind: $(ls killed)"
 
-# A checkpoint that is not whole is passed over, and named; where none is whole nothing begins.
+# A damaged checkpoint is skipped, and named. If all are damaged, training does not start.
 ranks 2 "${run[@]}" --checkpoint damaged --checkpoint-every 5 --checkpoint-async off \
   --log damaged.jsonl
 rm -r damaged/step-000000012
@@ -124,7 +127,8 @@ rm -r damaged/step-000000012
 for manifest in damaged/*/manifest.json; do sed -i 's/"step": [0-9]*/"step": 7/' "$manifest"; done
 expect 'no checkpoint there is whole' mpirun -n 2 "$train_gpt" "${run[@]}" --checkpoint damaged
 
-# Another run, and what goes on all the same when it is said.
+# Settings and data that differ from the checkpoint's are refused, except settings that
+# --resume-changed names.
 expect 'lr is 0.5, and 0.001 in the run that on/step-000000012 is of' \
   "$train_gpt" "${run[@]}" --steps 20 --resume-changed steps,warmup --lr 0.5 --checkpoint on
 expect 'data is .* bytes with digest' "$train_gpt" "${run[@]}" --steps 20 \
@@ -146,19 +150,21 @@ expect '--checkpoint pictures is what --data reads' "$train_resnet" --data pictu
   --checkpoint pictures
 expect 'at least 1' "$train_gpt" "${run[@]}" --checkpoint on --checkpoint-keep 0
 
-# A folder with later steps: a later start would go on from them.
+# A new run is refused in a folder with later checkpoints, because a later start would resume from
+# those.
 expect 'on has a checkpoint of step 12, from which a later start would go on' \
   "$train_gpt" "${run[@]}" --checkpoint on --resume never
 expect 'remove the checkpoints after step 8' "$train_gpt" "${run[@]}" --checkpoint off \
   --resume off/step-000000008
-# A newer one that is not whole does not take the place of what is written after it.
+# A newer but damaged checkpoint is removed, rather than kept in place of a checkpoint that was
+# written after it.
 cp -r off broken
 printf 'x' >> broken/step-000000012/manifest.json
 ranks 2 "${run[@]}" --steps 10 --resume-changed steps,warmup --checkpoint broken \
   --checkpoint-keep 1
 [[ $(ls broken) == $'lock\nstep-000000010' ]] || fail "kept: $(ls broken)"
 
-# One writer a folder.
+# Only one run may write checkpoints to a folder.
 "$train_gpt" "${long[@]}" --checkpoint locked --resume never > output.log 2>&1 < /dev/null &
 job=$!
 wait_for 'step 1/' output.log
@@ -166,7 +172,8 @@ expect 'another run writes its checkpoints there' "$train_gpt" "${run[@]}" --che
 kill -TERM "$job"
 wait "$job" || fail "exit code $? after SIGTERM without mpirun: $(cat output.log)"
 
-# The other programs: running statistics, images read ahead, epochs that are gone on with.
+# The other programs, which have running statistics, prefetched images, and epochs that a resume
+# starts in the middle of.
 others() {
   local program=$1 name=$2
   shift 2

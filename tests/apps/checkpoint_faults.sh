@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # ctest: TIMEOUT 900
-# A run is killed at a write, an fsync, a rename or a removal of its checkpoints, or these fail: the
-# old or the new checkpoint is whole, and the run's end is that of one that nobody touched. All
-# fsyncs and renames, and some of the writes and removals; all of them with `exhaustive`.
+# A run is killed at a write, an fsync, a rename or a removal of its checkpoints, or one of these
+# calls fails. Either the old or the new checkpoint is then undamaged, and the resumed run ends like
+# one without faults. Tries each fsync and rename and a sample of the writes and removals; with the
+# argument `exhaustive` tries every call.
 . "$(dirname "${BASH_SOURCE[0]}")/common.bash"
 "${CXX:-c++}" -std=c++20 -shared -fPIC -O1 -o faults.so \
   "$TESSERA_SOURCE_DIR/tests/apps/file_faults.cpp" -ldl || fail "no library of faults"
@@ -15,7 +16,7 @@ must_work "${run[@]}"
 expected=$(digest)
 [[ $expected =~ ^[0-9a-f]{32}$ ]] || fail "no digest"
 
-# fault KIND CALLS AT: the run with this fault; its exit code in `status`.
+# fault KIND CALLS AT: runs with this fault; sets `status` to the exit code.
 fault() {
   rm -rf run
   status=0
@@ -23,13 +24,13 @@ fault() {
     env LD_PRELOAD="$work/faults.so" FAULT_FOLDER="$work/run/step-" FAULT="$1" FAULT_CALLS="$2" \
       FAULT_AT="$3" FAULT_COUNT="$work/count" "${run[@]}" > stdout.log 2> stderr.log < /dev/null ||
       status=$?
-  } 2> shell.log  # which says that a program was killed
+  } 2> shell.log  # where the shell reports that a program was killed
 }
-# And then the same command, without a fault.
+# goes_on TEXT: the same command, without a fault, resumes and must end as expected.
 goes_on() {
   must_work "${run[@]}"
   [[ $(digest) == "$expected" ]] || fail "another end after $1"
-  # What was to go when all was done may have stayed; nothing that is not whole does.
+  # An old checkpoint that was about to be removed may be left, but no incomplete one.
   [[ $(ls run) =~ ^lock.(step-000000002.)?step-000000003$ ]] || fail "left after $1: $(ls run)"
 }
 
@@ -52,7 +53,7 @@ for calls in write fsync rename unlink; do
       fault "$kind" "$calls" "$at"
       [[ $status == 0 || $status == 1 ]] || fail "exit code $status, $kind at $calls $at"
       grep -q 'step 3/3' stderr.log || fail "$kind at $calls $at ends the run: $(cat stderr.log)"
-      # A removal that fails is no harm to what was saved.
+      # A removal that fails need not be reported, because it does no harm to saved checkpoints.
       grep -qE 'was not written: |could not be removed: ' stderr.log || [[ $calls == unlink ]] ||
         fail "$kind at $calls $at is not told"
       goes_on "$kind at $calls $at of $count"

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# What checkpoint import refuses of weights and moments, by name; counts of updates that differ; and
-# the state that PyTorch saves with the lines of the documentation.
+# Weights and moments that `checkpoint import` refuses, with the names of the tensors; update counts
+# that differ; and the state that PyTorch saves by the lines of the documentation.
 . "$(dirname "${BASH_SOURCE[0]}")/common.bash"
 . "$TESSERA_SOURCE_DIR/tests/apps/checkpoint_tool.bash"
 
-# A GPT's run and a classifier's, their weights and moments.
+# Weights and moments of a GPT's run and of a classifier's run.
 alone --data text.txt "${tiny[@]}" --eval-every 0 --threads 1 --warmup 2 --steps 8 --checkpoint a \
   --checkpoint-every 4 --checkpoint-async off
 mkdir out
@@ -29,7 +29,7 @@ fails 2 'it has exp_avg, exp_avg_sq, and sgd keeps momentum_buffer' import out n
 mkdir bare
 cp out/model.safetensors bare
 fails 2 'bare/config.json is missing' import bare new
-# refused CODE PATTERN: moments after CODE.
+# refused CODE PATTERN: import must refuse moments that the Python statement CODE has changed.
 refused() {
   "$python" edit.py moments.safetensors wrong.safetensors "$1"
   fails 2 "$2" import out new --moments wrong.safetensors
@@ -62,7 +62,7 @@ fails 2 'has no step; give the run' import resnet-2.safetensors new --moments un
 tool import resnet-2.safetensors uncounted --moments uncounted.safetensors --step 2
 tool diff uncounted resnet/step-000000002
 
-# The lines of the documentation that save PyTorch's state, run as they are.
+# Run the lines of the documentation that save PyTorch's state, unchanged.
 if ! "$python" -c 'import torch, safetensors.torch' 2> import.log; then
   printf 'skipped, because Python has no torch and safetensors: the state that PyTorch saves\n'
   exit 0

@@ -1,5 +1,5 @@
-# Sourced by the tests of checkpoint, behind common.bash: how they call it, and files that Python
-# makes for it by its own means.
+# Sourced by the tests of `checkpoint`, after common.bash: functions that call the tool, and Python
+# scripts that write its input files independently of Tessera.
 checkpoint=$TESSERA_BIN/checkpoint
 train_resnet=$TESSERA_BIN/train_resnet
 train_recommender=$TESSERA_BIN/train_recommender
@@ -8,9 +8,9 @@ python=${TESSERA_PEER_PYTHON:-python3}
 tool() {
   "$checkpoint" "$@" > tool.log 2> stderr.log || fail "exit code $?: $*: $(cat stderr.log)"
 }
-# says PATTERN: what the tool has printed.
+# says PATTERN: the tool must have printed this.
 says() { grep -qE -- "$1" tool.log || fail "no '$1' in: $(cat tool.log)"; }
-# fails CODE PATTERN ARGUMENT...: with this exit code, and one line on standard error.
+# fails CODE PATTERN ARGUMENT...: must end with this exit code and one line on standard error.
 fails() {
   local code=$1 pattern=$2 status=0
   shift 2
@@ -23,8 +23,8 @@ digest() {
   sed -nE "s/.*\"type\":\"checkpoint\",\"step\":$2,.*\"digest\":\"([0-9a-f]+)\".*/\1/p" "$1"
 }
 
-# The optimizer's state in a checkpoint as a file of PyTorch's names, read and written by Python's
-# own means: moments.py CHECKPOINT FILE PREFIX
+# moments.py CHECKPOINT FILE PREFIX: writes a checkpoint's optimizer state to a file with PyTorch's
+# tensor names. Reads and writes without Tessera.
 cat > moments.py << 'PYTHON'
 import json, struct, sys
 folder, path, prefix = sys.argv[1:]
@@ -38,7 +38,7 @@ for tensor, begin, end, file, offset, digest in manifest["ranges"]:
 header, data = {}, b""
 for tensor, value in zip(tensors, values):
     kind = tensor["kind"]
-    if kind == "updates":  # a float of 32 bits, as PyTorch counts steps
+    if kind == "updates":  # PyTorch counts steps in 32-bit floats
         kind, value = "step", struct.pack("<f", struct.unpack("<q", value)[0])
     elif kind not in ("exp_avg", "exp_avg_sq", "momentum_buffer"):
         continue
@@ -49,8 +49,8 @@ text = json.dumps(header).encode()
 open(path, "wb").write(struct.pack("<Q", len(text)) + text + data)
 PYTHON
 
-# edit.py FROM TO CODE: a safetensors file after CODE has changed `tensors`, name -> [dtype, shape,
-# bytes].
+# edit.py FROM TO CODE: copies a safetensors file after the Python statement CODE has changed
+# `tensors`, a dict of name -> [dtype, shape, bytes].
 cat > edit.py << 'PYTHON'
 import json, struct, sys
 data = open(sys.argv[1], "rb").read()

@@ -1,19 +1,19 @@
 #!/usr/bin/env bash
-# checkpoint as users run it: what it shows of runs, what it finds damaged or different, weights
-# that it exports as --save writes them, and imports that go on with the bits of the run that they
-# came from. And bad input to the commands that read checkpoints.
+# The `checkpoint` program as users run it: inspect shows runs, verify finds damage, diff finds
+# differences, export writes the same weights as --save, and imported checkpoints resume with the
+# bits of the run they came from. Also bad input to the commands that read checkpoints.
 . "$(dirname "${BASH_SOURCE[0]}")/common.bash"
 . "$TESSERA_SOURCE_DIR/tests/apps/checkpoint_tool.bash"
 
-# A GPT: the run, and another one on three ranks. Both save in the middle and at the end.
+# A GPT: the reference run, and another run on three ranks. Both save in the middle and at the end.
 run=(--data text.txt "${tiny[@]}" --eval-every 0 --threads 1 --warmup 2)
 full=("${run[@]}" --steps 8)
 mkdir half end out
 alone "${full[@]}" --checkpoint a --checkpoint-every 4 --checkpoint-async off --log a.jsonl \
   --save end/model.safetensors
 ranks 3 "${full[@]}" --checkpoint b --checkpoint-every 4 --checkpoint-async off --stage 3
-# --save in the middle: a run that a signal ends saves no weights, so one goes on with no steps left
-# to differ in but their number.
+# The weights that --save writes in the middle. A run that a signal ends saves no weights, so this
+# run resumes at step 4, and ends at step 5.
 cp -r a middle
 rm -r middle/step-000000008
 alone "${full[@]}" --steps 5 --resume-changed steps --checkpoint middle --log middle.jsonl \
@@ -45,7 +45,7 @@ PYTHON
 tool verify a
 [[ $(grep -c ': whole, ' tool.log) == 2 ]] || fail "$(cat tool.log)"
 
-# Ranks and stages make no difference, steps do.
+# Ranks and stages make no difference; steps do.
 tool diff a b
 says '^[0-9]+ tensors are equal, 0 differ$'
 tool diff a/step-000000004 b/step-000000004
@@ -57,7 +57,7 @@ says "^  wte.weight/value: 4,096 of 4,096 elements, the first at \[0, 0\]: $numb
 says '^  ln_f.bias/updates: 1 of 1 elements, the first at \[\]: 4 and 8$'
 says '^  step: 4 and 8$'
 
-# What export writes is what --save writes at that step, as a whole.
+# export writes exactly the file that --save writes at that step.
 tool export b out/model.safetensors
 cmp out/model.safetensors end/model.safetensors
 cmp out/config.json end/config.json
@@ -68,7 +68,7 @@ cmp -s out/model.safetensors half/model.safetensors && fail "two steps have the 
 must_work "$generate" --model out --prompt 'a' --tokens 3
 [[ -s stdout.log ]] || fail "nothing generated"
 
-# Imported with its moments the run goes on as if nobody had taken it apart.
+# Imported with its moments, the run resumes with the bits of the original.
 "$python" moments.py a/step-000000004 moments.safetensors transformer.
 tool import out/model.safetensors imported --moments moments.safetensors --shard-bytes 20000
 says 'imported/step-000000004: 112 tensors of model.safetensors'
@@ -84,7 +84,8 @@ grep -q 'imported/step-000000004 was imported from model.safetensors, which fixe
 [[ $(digest imported.jsonl 8) == $(digest a.jsonl 8) ]] || fail "another digest after the import"
 [[ $(digest a.jsonl 8) =~ ^[0-9a-f]{32}$ ]] || fail "$(cat a.jsonl)"
 
-# Without moments they are zero, and only what the file fixes is compared.
+# Without moments the moments are zero. Only settings that the weights file determines are compared
+# when a run resumes.
 tool import out zero --step 3
 "$checkpoint" diff zero a/step-000000004 > tool.log && fail "zeros are no moments"
 says '^28 tensors are equal, 84 differ$'
@@ -103,7 +104,8 @@ status=0
 [[ $status == 2 ]] || fail "exit code $status: AdamW went on from the state of SGD"
 grep -q 'it has no .*/exp_avg, which the run has' stderr.log || fail "$(cat stderr.log)"
 
-# Sizes may be the weights' own. A norm's epsilon shows in no tensor either, and is named.
+# Without flags for sizes, a run takes those of the weights file. No tensor shows a norm's epsilon,
+# so it is recorded, and a run with another epsilon is refused by name.
 mkdir epsilon
 cp out/model.safetensors epsilon
 sed 's/"layer_norm_epsilon": [^,]*/"layer_norm_epsilon": 1e-06/' out/config.json \
@@ -117,7 +119,7 @@ tool export kept epsilon/again.safetensors
 grep -q '"layer_norm_epsilon": 1e-06' epsilon/config.json || fail "$(cat epsilon/config.json)"
 rm -r kept
 
-# Classifiers of images, with momentum and running statistics; and recommenders.
+# The other programs: image classifiers, with momentum and running statistics, and recommenders.
 others() {
   local program=$1 name=$2
   shift 2
@@ -144,14 +146,15 @@ open("grey.png", "wb").write(
     chunk(b"IDAT", zlib.compress((b"\0" + b"\x7f" * 24) * 8)) + chunk(b"IEND", b""))
 PYTHON
 must_work "$TESSERA_BIN/predict" resnet-2.safetensors grey.png
-# What an import is made of comes out again, with the number of batches.
+# An import that is exported again has all its values, including the number of batches.
 tool import resnet-2.safetensors resnet-zero --optimizer sgd
 tool export resnet-zero resnet-back.safetensors
 cmp resnet-2.safetensors resnet-back.safetensors
 expect 'model.name is resnet32, and resnet20 in resnet-2.safetensors' "$train_resnet" \
   --batch 12 --micro-batch 4 --steps 5 --model resnet32 --checkpoint resnet-zero
 others "$train_recommender" recommender --batch 60 --micro-batch 12 --factors 10 --threads 1
-# The same weights, without ids and histories, which no checkpoint has.
+# The exported weights equal the saved ones, except for ids and histories, which checkpoints do not
+# have.
 "$python" edit.py recommender.safetensors recommender-weights.safetensors \
   'tensors = {n: t for n, t in tensors.items() if t[0] == "F32"}'
 "$python" edit.py recommender-exported.safetensors recommender-same.safetensors ''
@@ -161,8 +164,7 @@ tool inspect recommender-ids --json
 expect 'it has no tensor "ids.users"' "$TESSERA_BIN/recommend" recommender-exported.safetensors \
   --user u1
 
-# Memory stays far below the model's: 256 MiB of weights, in a file that has zeros where nothing was
-# written.
+# Memory stays far below the model's size: 256 MiB of weights, in a sparse file that reads as zeros.
 mkdir large
 "$python" - << 'PYTHON'
 import json, struct
@@ -200,7 +202,7 @@ assert os.path.getsize("written/model.safetensors") > weights - 4096
 PYTHON
 rm -r large kept written
 
-# Damage is found, and says where.
+# Damage is found, and the message says where.
 cp -r a damaged
 printf x | dd of="$(ls damaged/step-000000008/shard-*)" bs=1 seek=20000 conv=notrunc 2> dd.log
 tool inspect damaged/step-000000008

@@ -1,5 +1,5 @@
-# Sourced by the shell tests of the applications: a folder of their own, a text, and short names.
-# The number of threads is fixed, because it is part of what fixes a run's bits.
+# Sourced by the shell tests of the applications: a temporary folder, a text to train on, and short
+# names. The number of threads is fixed, because the bits of a run depend on it.
 set -euo pipefail
 export OMP_NUM_THREADS=1
 work=$(mktemp -d)
@@ -8,7 +8,7 @@ cd "$work"
 train_gpt=$TESSERA_BIN/train_gpt
 generate=$TESSERA_BIN/generate
 
-# These test the CPU, also where there are GPUs, real or emulated ones, until show_gpus.
+# Tests run on the CPU, even on machines with real or emulated GPUs, until they call show_gpus.
 [[ -v CUDA_VISIBLE_DEVICES ]] && visible_gpus=$CUDA_VISIBLE_DEVICES
 [[ -v TESSERA_EMULATED_DEVICES ]] && emulated_gpus=$TESSERA_EMULATED_DEVICES
 export CUDA_VISIBLE_DEVICES= TESSERA_EMULATED_DEVICES=0
@@ -23,15 +23,15 @@ tiny=(--layers 2 --heads 2 --width 16 --context 16 --global-batch 12 --micro-bat
 
 fail() { printf 'FAILED: %s\n' "$*" >&2; exit 1; }
 
-# alone ARGUMENT... and ranks N ARGUMENT...: train_gpt, which must succeed, without and with mpirun.
+# alone ARGUMENT... and ranks N ARGUMENT...: train_gpt without and with mpirun; it must succeed.
 alone() { must_work "$train_gpt" "$@"; }
 ranks() { must_work mpirun -n "$1" "$train_gpt" "${@:2}"; }
 must_work() {
   "$@" > stdout.log 2> stderr.log < /dev/null || fail "exit code $?: $*"$'\n'"$(cat stderr.log)"
 }
 
-# expect PATTERN PROGRAM ARGUMENT...: bad input, refused in one line with exit code 2. Several ranks
-# say it once.
+# expect PATTERN PROGRAM ARGUMENT...: bad input, refused in one line with exit code 2. With several
+# ranks the line is printed once.
 expect() {
   local pattern=$1 status=0
   shift
@@ -43,11 +43,11 @@ expect() {
   [[ ! -s stdout.log ]] || fail "output from: $*"
 }
 
-# What must be equal between runs: the log without times and without the header and summary.
+# losses LOG: prints what must be equal between runs: steps and evaluations, without times.
 losses() { grep -E '"type":"(step|eval)"' "$1" | sed -E 's/,"(tokens|images)_per_s".*//'; }
 
-# as_first NAME TEXT: the last run, whose log is run.jsonl and whose weights are run.safetensors, has
-# the losses and weights of the first run of this name. TEXT says which run it is where it has not.
+# as_first NAME TEXT: the last run, whose log is run.jsonl and whose weights are run.safetensors,
+# must have the losses and weights of the first run of this name. TEXT describes the run in errors.
 as_first() {
   if [[ ! -e $1.txt ]]; then
     losses run.jsonl > "$1.txt"

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# --device, --comm, --comm-timeout and --tuned, with a GPU and without: what is chosen, and what is
-# refused. Without CUDA, and where there is no GPU, the second half is skipped.
+# --device, --comm, --comm-timeout and --tuned, with and without a GPU: which device and
+# communicator are chosen, and what is refused. The second half needs CUDA and a GPU, and is skipped
+# otherwise.
 . "$(dirname "${BASH_SOURCE[0]}")/common.bash"
 tune=$TESSERA_BIN/tune
 run=("${tiny[@]}" --data text.txt --steps 1 --eval-every 0 --log run.jsonl)
@@ -24,7 +25,7 @@ expect '--out is required' "$tune"
 expect 'micro-batch is 0' "$tune" --micro-batch 0 --out tuned.json
 [[ ! -e run.jsonl ]] || fail "a log of a run that was refused"
 
-# used DEVICE ARGUMENT...: what a run's log says that it used.
+# used DEVICE ARGUMENT...: the log of this run must say that it ran on DEVICE.
 used() {
   local device=$1
   shift
@@ -50,7 +51,7 @@ expect 'there is no usable GPU: .' "$train_gpt" "${run[@]}" --tuned no.json
 expect '--device cuda: rank 0 has no usable GPU: .' "$tune" --out tuned.json
 [[ ! -e tuned.json ]] || fail "a table without a GPU"
 
-# With one.
+# With a GPU.
 show_gpus
 export TESSERA_EMULATED_DEVICES=1
 if "$train_gpt" "${run[@]}" --device cuda > cuda.log 2>&1 < /dev/null; then

@@ -1,11 +1,11 @@
-// A library that tests load before a program (LD_PRELOAD): it counts calls that change files of a
-// folder, and lets one of them go wrong.
+// A library that tests preload into a program (LD_PRELOAD): it counts calls that change files of a
+// folder, and makes one of them fail.
 //
 //   FAULT_FOLDER=/tmp/run FAULT_CALLS=fsync,rename FAULT_AT=3 FAULT=kill LD_PRELOAD=... train_gpt
 //
 // FAULT: kill (SIGKILL in place of the call), EIO, ENOSPC, or short (half of a write, then ENOSPC).
-// Without FAULT_AT it counts alone, and writes the number to FAULT_COUNT at the end. With
-// FAULT_DELAY_MS each write of the folder takes so much longer, as on a slow disk.
+// Without FAULT_AT it only counts, and writes the number to FAULT_COUNT at the end. With
+// FAULT_DELAY_MS each write in the folder takes that many milliseconds longer, as on a slow disk.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -50,7 +50,7 @@ void delay() {
 
 bool is(const char* fault) { return std::strcmp(setting("FAULT"), fault) == 0; }
 
-/// Whether this call of the folder is the one that goes wrong.
+/// True if this call is the one that must fail. Counts the calls that FAULT_CALLS names.
 bool is_turn(const char* name) {
   if (std::strstr(setting("FAULT_CALLS"), name) == nullptr) return false;
   const bool turn = ++calls == std::atol(setting("FAULT_AT"));

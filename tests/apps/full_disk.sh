@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# A disk that fills up while weights are written, on any rank count: they are found in the working
-# directory, whole, and the exit code says that they are not where they were to be.
+# A disk that fills up while weights are written, on one rank and on several: the weights are saved,
+# undamaged, in the working directory instead, and exit code 1 says that they are not where they
+# should be.
 . "$(dirname "${BASH_SOURCE[0]}")/common.bash"
 unshare --mount --map-root-user mount -t tmpfs none "$work" 2> /dev/null ||
   { echo "skipped: no small disk can be mounted here"; exit 77; }
@@ -12,7 +13,8 @@ alone "${run[@]}" --save out/model.safetensors
 must_work "${resnet[@]}" --save image.safetensors
 kilobytes=$((($(stat -c %s out/model.safetensors) + 4095) / 4096 * 4))  # in whole pages
 
-# rescued KILOBYTES PROGRAM ARGUMENT...: with a file system of that size at disk/.
+# rescued KILOBYTES PROGRAM ARGUMENT...: runs with a file system of that size at disk/; sets `found`
+# to the file that has the weights.
 rescued() {
   local status=0 kilobytes=$1
   shift
@@ -35,7 +37,7 @@ for ranks in 1 3; do
   cmp "$found" out/model.safetensors || fail "other weights on $ranks ranks"
   cmp "${found%/*}/config.json" out/config.json || fail "no config.json on $ranks ranks"
 done
-# Weights that have room without the config.json beside them, which tells what they are of.
+# The disk has room for the weights but not for config.json, which describes their model.
 rescued $kilobytes "$train_gpt" "${run[@]}" --save disk/model.safetensors
 must_work "$generate" "$found" --tokens 3
 rescued $((kilobytes / 2)) "${resnet[@]}" --save disk/image.safetensors

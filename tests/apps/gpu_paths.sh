@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # ctest: TIMEOUT 900
-# The programs on GPUs, in the memory that users get: the device's pool, NCCL's registered buffers,
-# streams that nobody waits for. (Tests of the library use memory that the host shares, and wait
-# after each launch.) Every way of running one training has the losses and weights of the first, and
-# holds and sends what was planned. Skipped where there is no GPU; TESSERA_QUICK=1 leaves out most.
+# The programs on GPUs, with the memory that users get: the device's pool, NCCL's registered
+# buffers, streams without a wait after each launch. (Tests of the library use memory that the host
+# shares, and wait after each launch.) All layouts of one training have the losses and weights of
+# the first, and hold and send the planned bytes. Skipped without a GPU; TESSERA_QUICK=1 skips most
+# runs.
 . "$TESSERA_SOURCE_DIR/tests/apps/common.bash"
 show_gpus
-# Ranks take turns on GPUs of a machine with fewer of them, over MPI.
+# If a machine has fewer GPUs than ranks, several ranks share one, over MPI.
 if [[ -v TESSERA_EMULATED_DEVICES ]]; then
   gpus=$TESSERA_EMULATED_DEVICES
 else
@@ -26,7 +27,7 @@ fi
 run=(--data text.txt "${shape[@]}" --global-batch 6 --steps 3 --eval-every 3 --eval-batches 2
   --device cuda --reduction ordered)
 
-# same NAME RANKS ARGUMENT...: has the losses and weights of the first run of this name.
+# same NAME RANKS ARGUMENT...: must have the losses and weights of the first run of this name.
 same() {
   local name=$1 ranks=$2
   shift 2
@@ -36,7 +37,7 @@ same() {
   as_first "$name" "$ranks ranks, $*"
 }
 
-# Ranks over NCCL, each with a GPU of its own.
+# Ranks over NCCL, one GPU each.
 most=$((gpus < 3 ? gpus : 3))
 stages=(0 1 2 3)
 if [[ ${TESSERA_QUICK:-} == 1 ]]; then stages=(3); fi
@@ -52,8 +53,8 @@ for stage in "${stages[@]}"; do
 done
 [[ $(wc -l < bf16.txt) == 4 ]] || fail "$(cat bf16.txt)"
 
-# What moves memory otherwise: small buckets, a tensor over several of them, no overlap, state on
-# the host.
+# Options that use memory differently: small buckets, and tensors that span several of them; no
+# overlap; optimizer state on the host.
 for stage in 2 3; do
   for graph in off on; do
     same bf16 "$most" --precision bf16 --stage "$stage" --graph "$graph" --bucket-bytes 4000
@@ -64,7 +65,7 @@ for stage in 2 3; do
   same bf16 2 --precision bf16 --stage "$stage" --offload optimizer --comm mpi
 done
 for graph in off on; do same dropped "$most" --dropout 0.1 --graph "$graph"; done
-# Rows of logits with padding, in several chunks.
+# Padded rows of logits, in several chunks.
 for graph in off on; do
   same padded "$most" --precision bf16 --vocab 1009 --loss-rows 24 --graph "$graph"
 done
@@ -72,7 +73,7 @@ same recomputed "$most" --recompute --stage 3 --graph on
 same recomputed 2 --stage 0 --comm mpi
 if [[ ${TESSERA_QUICK:-} == 1 ]]; then exit 0; fi
 
-# Recommenders: the same over ranks, communicators, stages and graphs.
+# Recommenders: equal results over ranks, communicators, stages and graphs.
 recommender() {
   local name=$1 ranks=$2
   shift 2
@@ -91,7 +92,7 @@ ranking=(--model neumf --objective ranking --precision bf16)
 recommender ranking 1 "${ranking[@]}" --stage 0 --graph on
 recommender ranking 2 "${ranking[@]}" --stage 2 --comm mpi
 
-# A ResNet: the same over ranks, communicators, stages and graphs, where the build has cuDNN.
+# A ResNet: equal results over ranks, communicators, stages and graphs, if the build has cuDNN.
 images=(--batch 6 --micro-batch 2 --steps 3 --eval-every 0 --device cuda --reduction ordered)
 resnet() {
   must_work mpirun -n "$1" "$TESSERA_BIN/train_resnet" "${images[@]}" "${@:2}" --log run.jsonl \

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # ctest: TIMEOUT 400 PROCESSORS 2
-# Two hosts on one machine: network namespaces with a link between them, and names and clocks of
-# their own. Training over both has the bits of one rank; a trace is aligned; a link that is slow
-# and loses packets costs time alone; a link that is cut ends the job on both sides, and relaunch
-# goes on with the host that is left.
+# Two hosts, emulated on one machine by network namespaces with a link between them, each with its
+# own name and clock. Training over both has the bits of one rank; a trace is aligned; a slow link
+# that loses packets costs only time; after a cut of the link the job ends on both sides, and
+# relaunch resumes on the remaining host.
 . "$(dirname "${BASH_SOURCE[0]}")/common.bash"
 
 here=tessera-$$-a
@@ -31,11 +31,12 @@ for side in "$here va$$ 1" "$there vb$$ 2"; do
   ip -n "$name" addr add "10.213.7.$number/24" dev "$interface"
   ip -n "$name" link set lo up
   ip -n "$name" link set "$interface" up
-  # Unanswered data is given up after about 10 s too.
+  # Give up unacknowledged data after about 10 s, as the keepalive settings below do.
   ip netns exec "$name" sh -c 'echo 5 > /proc/sys/net/ipv4/tcp_retries2'
 done
 
-# What mpirun starts on the other host: with that host's name and, where they may differ, its clock.
+# The command by which mpirun starts a process on the other host: with that host's name and, if the
+# kernel has time namespaces, its own clock.
 clock=()
 unshare --time --monotonic 3600 true 2> /dev/null && clock=(--time --monotonic 3600)
 cat > agent << END
@@ -45,10 +46,10 @@ exec ip netns exec $there unshare --uts ${clock[*]} sh -c "hostname $there; \$*"
 END
 chmod +x agent
 export OMPI_MCA_plm_rsh_agent=$work/agent OMPI_MCA_btl=tcp,self OMPI_MCA_orte_keep_fqdn_hostnames=1
-# A daemon whose host is gone is missed after 10 s.
+# mpirun notices after 10 s that a daemon's host is gone.
 export OMPI_MCA_oob_tcp_keepalive_time=4 OMPI_MCA_oob_tcp_keepalive_intvl=2
 export OMPI_MCA_oob_tcp_keepalive_probes=3
-# on_network PREFIX COMMAND...: on this host, over the interface of a network.
+# on_network PREFIX COMMAND...: runs on this host, over the interface of the network PREFIX.0/24.
 on_network() {
   OMPI_MCA_btl_tcp_if_include=$1.0/24 OMPI_MCA_oob_tcp_if_include=$1.0/24 \
     ip netns exec "$here" "${@:2}"
@@ -62,7 +63,7 @@ for stage in 0 1 2 3; do
   must_work on_both 10.213.7 "${run[@]}" --steps 8 --eval-every 4 --stage $stage \
     --trace trace.json
   as_first hosts "two hosts, stage $stage"
-  # No rank has begun an exchange after another one has ended it.
+  # No rank begins an exchange after another rank has ended it.
   python3 - << 'END'
 import json
 ranks = {}
@@ -71,7 +72,7 @@ for event in json.load(open("trace.json"))["traceEvents"]:
         ranks.setdefault(event["pid"], []).append((event["ts"], event["ts"] + event["dur"]))
 assert len(ranks) == 4, ranks.keys()
 assert len({len(spans) for spans in ranks.values()}) == 1, "ranks have other numbers of exchanges"
-slack_us = 2000  # of the clocks
+slack_us = 2000  # clocks are aligned to about 2 ms
 for number, spans in enumerate(zip(*ranks.values())):
     last_begin = max(begin for begin, _ in spans)
     first_end = min(end for _, end in spans)
@@ -79,7 +80,7 @@ for number, spans in enumerate(zip(*ranks.values())):
 END
 done
 
-# The link is cut while they train.
+# The link is cut during training.
 relaunch_log=relaunch.log
 on_network 10.213.7 "$TESSERA_BIN/relaunch" --hosts 10.213.7.1:2,10.213.7.2:2 -- \
   "$train_gpt" --data text.txt "${tiny[@]}" --threads 1 --eval-every 0 --stage 2 --steps 1200 \

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Ctrl-C without mpirun: the line of progress ends, the program says which step it finished last, by
-# the count of the screen and the log, and ends by SIGINT, which a shell shows as 130. Where SIGINT
-# is ignored, as behind nohup, training goes on.
+# Ctrl-C without mpirun: the progress line ends, the program says which step it finished last, as
+# counted on the screen and in the log, and ends by SIGINT, which a shell shows as 130. If SIGINT is
+# ignored, as under nohup, training continues.
 . "$(dirname "${BASH_SOURCE[0]}")/common.bash"
 run=("$train_gpt" --data text.txt "${tiny[@]}" --steps 1000000 --eval-every 0 --log run.jsonl)
 
@@ -19,12 +19,12 @@ def steps_in_log():
     return [line["step"] for line in lines if line["type"] == "step"]
 
 def check_log(last):
-    # The step that was running may have been finished, and not been written yet.
+    # The running step may have finished without being written to the log.
     steps = steps_in_log()
     assert steps == list(range(1, len(steps) + 1)), steps
     assert last in (steps[-1], steps[-1] + 1), (last, steps[-1])
 
-# A terminal, where the user presses Ctrl-C.
+# A terminal, in which the user presses Ctrl-C.
 child, terminal = pty.fork()
 if child == 0:
     os.execv(command[0], command)
@@ -50,7 +50,7 @@ shown = int(re.findall(r"step (\d+)/1000000 ", text)[-1])
 assert int(found.group(1)) in (shown, shown + 1), text
 check_log(int(found.group(1)))
 
-# A pipe.
+# SIGINT to a program whose standard error is a pipe.
 os.remove("run.jsonl")
 process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                            stderr=subprocess.PIPE, text=True)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# A rank of train_gpt is killed in the middle of training: the job ends within 10 s, non-zero, and
-# the survivors say which step they finished last.
+# A rank of train_gpt is killed in the middle of training: the job ends soon, with a non-zero exit
+# code, and the survivors say which step they finished last.
 . "$(dirname "${BASH_SOURCE[0]}")/common.bash"
 mpirun -n 3 "$train_gpt" --data text.txt "${tiny[@]}" --steps 1000000 --eval-every 0 \
   --log run.jsonl > output.log 2>&1 < /dev/null &

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# What a program prints and nobody can read is an error: exit code 1 and a line that names standard
-# output, be it help, a table, JSON or text. Weights are saved before. A log that cannot be written
-# costs its lines alone.
+# Output that cannot be written to standard output (help, a table, JSON or text) is an error: exit
+# code 1 and a line that names standard output. Weights are saved first. If a log cannot be written,
+# only its lines are lost.
 . "$(dirname "${BASH_SOURCE[0]}")/common.bash"
 
-# lost PROGRAM ARGUMENT...: standard output is a full disk, and then closed.
+# lost PROGRAM ARGUMENT...: must fail when standard output is a full disk, and when it is closed.
 lost() {
   local status=0 reason
   "$@" > /dev/full 2> stderr.log < /dev/null || status=$?
@@ -38,7 +38,7 @@ done
 lost "$train_gpt" "${run[@]}" --plan
 lost "$train_gpt" "${run[@]}" --sample 20 --log run.jsonl --save late.safetensors
 cmp late.safetensors out/model.safetensors || fail "other weights where standard output is lost"
-# The log has not become standard output, which was closed before it was opened.
+# Standard output was closed, so the log must not have been opened on its file descriptor.
 diff <(losses expected.jsonl) <(losses run.jsonl) || fail "other losses"
 tail -n 1 run.jsonl | grep -q '"type":"summary"' || fail "the log has something else"
 lost "${resnet[@]}"
@@ -51,15 +51,15 @@ for json in - comm.json; do
   lost "$TESSERA_BIN/comm_bench" --device cpu --min-bytes 1024 --max-bytes 1024 --iterations 1 \
     --json "$json"
 done
-# Nor does a lost error change what happens.
+# An error message that cannot be written does not change the exit code.
 status=0
 "$generate" none.safetensors 2> /dev/full || status=$?
 [[ $status == 2 ]] || fail "exit code $status where the error is lost"
 
-# The text of many tokens, which takes days, ends with the first that is lost.
+# Generating this text would take days; it ends at the first character that cannot be written.
 lost "$generate" out/model.safetensors --tokens 1000000000
 
-# A log on a full disk: one warning, and the run is the same.
+# A log on a full disk: one warning, and training is unaffected.
 alone "${run[@]}" --log /dev/full --save out/again.safetensors
 cmp out/again.safetensors out/model.safetensors || fail "other weights where the log is lost"
 [[ $(grep -c '/dev/full: writing failed: No space left on device; training goes on' \

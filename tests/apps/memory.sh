@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# A process holds what the ledger says and little more: the heap of blocks the ledger's peak, a
-# quarter of it and two huge pages, which is its own bound, and the rest (code, libraries, generated
-# kernels, malloc) a constant at most: 26 to 43 MiB on Debian 12 (docs/memory.md, "A process"). A
-# run that shards all and computes again holds far less than plain data parallel does. Where the CPU
-# does not multiply bf16, the f32 copies of operands are in ledger and plan.
+# A process holds little more than the ledger's bytes. Its heap of blocks holds at most the ledger's
+# peak, plus a quarter of that, plus two huge pages, which is the heap's own bound. The rest (code,
+# libraries, generated kernels, malloc) is below a constant: 26 to 43 MiB on Debian 12
+# (docs/memory.md, "A process"). Stage 3 with recomputation holds far less than plain data
+# parallelism. On CPUs that do not multiply bf16, ledger and plan count the f32 copies of operands.
 . "$(dirname "${BASH_SOURCE[0]}")/common.bash"
 micro=(--preset micro --steps 3 --global-batch 8 --micro-batch 4 --eval-every 0)
 
-# check LOG LEAST MOST: the ledger's peak is between so many MiB.
+# check LOG LEAST MOST: the ledger's peak must be between LEAST and MOST MiB.
 check() {
   python3 - "$@" << 'PYTHON'
 import json, sys
@@ -23,7 +23,7 @@ for rank in [json.loads(line) for line in open(sys.argv[1])][-1]["ranks"]:
     assert rest < allowed, f"{rest} bytes besides the heap, allowed are {allowed}"
 PYTHON
 }
-# measure LOG N ARGUMENT...: a run of N ranks, whose planned and measured bytes are equal.
+# measure LOG N ARGUMENT...: runs N ranks, whose planned and measured bytes must be equal.
 measure() {
   ranks "$2" --data text.txt "${micro[@]}" --log "$1" "${@:3}"
   grep -q 'planned and measured are equal' stdout.log || fail "$(cat stdout.log)"
@@ -34,7 +34,8 @@ measure two.jsonl 2
 check two.jsonl 200 400
 measure least.jsonl 2 --precision bf16 --stage 3 --recompute
 check least.jsonl 100 160
-# oneDNN leaves other instructions alone; elsewhere than on x86 it does not read this.
+# oneDNN then uses no newer instructions than these; on CPUs other than x86 it ignores this
+# variable.
 export ONEDNN_MAX_CPU_ISA=AVX512_CORE
 measure widened.jsonl 2 --precision bf16 --stage 0
 check widened.jsonl 200 400

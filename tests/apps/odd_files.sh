@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# What is no file, a file that shrinks, limits on files and threads: named in a line, and nobody is
-# waited for.
+# Paths that are not regular files, a file that shrinks, limits on file sizes and threads: each is
+# reported in one line, and no program hangs.
 . "$(dirname "${BASH_SOURCE[0]}")/common.bash"
 run=("$train_gpt" "${tiny[@]}" --data text.txt --steps 1 --eval-every 0)
 resnet=("$TESSERA_BIN/train_resnet" --steps 1 --batch 2 --micro-batch 2 --eval-every 0)
 mkfifo pipe
 
-# Pipes that nobody writes to or reads. Whoever waits for one is ended, with another exit code.
+# Pipes without a reader or writer. A program that waits for one is ended by timeout, whose exit
+# code is another.
 refuses() {
   local pattern=$1
   shift
@@ -37,7 +38,7 @@ rm cifar/batches.meta.txt cifar/test_batch.bin
 mkfifo cifar/test_batch.bin
 refuses 'test_batch.bin' "${resnet[@]}" --data cifar
 
-# The log may be a terminal or another device, but not the file that standard output goes to: each
+# The log may be a terminal or another device, but not the file of standard output, because each
 # would overwrite the other.
 must_work "${run[@]}" --log /dev/null
 expect '--log /dev/stderr is the file that standard error goes to' "${run[@]}" --log /dev/stderr
@@ -46,7 +47,7 @@ status=0
 [[ $status == 2 ]] && grep -q -- '--log both.txt is the file that standard output goes to' \
   stderr.log || fail "exit code $status: $(< stderr.log)"
 
-# More threads than a team's place on the stack allows.
+# More threads than libgomp has room for: it keeps a team on the stack.
 rm gpt/config.json
 must_work "${run[@]}" --save gpt/model.safetensors
 many_threads() {
@@ -60,7 +61,7 @@ many_threads "$TESSERA_BIN/zero_plan" --preset nano --ranks 4
 expect '--eval-batches is 1073741824, expected at most 1048576' "${run[@]}" --eval-every 1 \
   --eval-batches 1073741824
 
-# The limit on the size of files, which would end a process without a word.
+# A limit on file sizes, whose signal SIGXFSZ would end the process without a message.
 status=0
 (
   ulimit -f 16
@@ -70,7 +71,7 @@ status=0
   stderr.log || fail "exit code $status: $(< stderr.log)"
 [[ -z $(find . -name '*.tmp' -o -name 'small*') ]] || fail "left behind: $(find . -name 'small*')"
 
-# The data is cut short during training: an error with the file and the place, on any rank.
+# The data is truncated during training: the error names the file and the position, on any rank.
 for ranks in 1 3; do
   cp text.txt shrinks.txt
   rm -f run.jsonl

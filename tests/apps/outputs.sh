@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# No output destroys an input or another output: refused by name before anything is opened, through
-# links too.
+# No output overwrites an input or another output: each such case is refused by name before any file
+# is opened, also if the paths are links.
 . "$(dirname "${BASH_SOURCE[0]}")/common.bash"
 run=("$train_gpt" "${tiny[@]}" --steps 1 --eval-every 1)
 head -c 3000 text.txt > other.txt
@@ -36,7 +36,7 @@ expect "--log and --save's config.json would write the same file" "${run[@]}" --
   --log out/config.json --save out/model.safetensors
 expect '--log and --trace would write' mpirun -n 2 "${run[@]}" --data text.txt --log new --trace new
 
-# Images in a folder.
+# A folder of images.
 resnet=("$TESSERA_BIN/train_resnet" --steps 1 --batch 2 --micro-batch 2)
 expect '--log in/data.bin is a data file in the folder that --data reads' "${resnet[@]}" --data in \
   --log in/data.bin
@@ -46,7 +46,7 @@ expect '--trace .* is what --init reads' "${resnet[@]}" --init in/model.safetens
 after=$(find . -type f ! -name '*.log' -exec sha256sum {} + | sort)
 diff <(echo "$before") <(echo "$after") || fail "files were changed"
 
-# What is no data may stand beside it, and be written again.
+# Files that are not data may be written beside the data, and overwritten by the next run.
 mkdir -p classes/train/{a,b}
 python3 - << 'PYTHON'
 import struct, zlib
@@ -62,6 +62,6 @@ for _ in 1 2; do
   must_work "${resnet[@]}" --data classes --image-size 32 --eval-every 0 --log classes/run.jsonl \
     --save classes/model.safetensors
 done
-# To go on with weights in their place is what --init and --save are for.
+# Training may continue on weights in place: --init and --save may name the same file.
 must_work "${run[@]}" --data text.txt --init in/model.safetensors --save in/model.safetensors
 must_work "${run[@]}" --data text.txt --log /dev/null

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # ctest: TIMEOUT 900
-# train_recommender and recommend as users run them: the same bits for any number of ranks, stages
-# and objectives, planned factors that are found again, the log's lines, the plan, weights that go
-# out and come in again, recommendations with titles, and bad input.
+# train_recommender and recommend as users run them: for each objective, equal bits for any number
+# of ranks and any stage; planted factors that are recovered; the log's lines; the plan; weights
+# that are saved and loaded again; recommendations with titles; and bad input.
 . "$(dirname "${BASH_SOURCE[0]}")/common.bash"
-train_gpt=$TESSERA_BIN/train_recommender  # what alone and ranks run
+train_gpt=$TESSERA_BIN/train_recommender  # the program that `alone` and `ranks` run
 recommend=$TESSERA_BIN/recommend
 losses() { grep -E '"type":"(step|eval)"' "$1" | sed -E 's/,"samples_per_s".*"epoch"/,"epoch"/'; }
 
-# Ratings of films 1 to 30 by users u1 to u40, in three groups who like a third of them each.
+# Ratings of films 1 to 30 by users u1 to u40, in three groups that like a third of the films each.
 python3 - << 'PYTHON'
 import random
 random.seed(1)
@@ -36,7 +36,8 @@ for objective in "${objectives[@]}"; do
   read -ra flags <<< "--objective $objective"
   for n in 1 2 3 5; do
     for stage in 0 1 2 3; do
-      # Of all combinations every number of ranks and every stage, and all of two models.
+      # Two of the objectives run all combinations; the others run every number of ranks and every
+      # stage, but not every pair.
       [[ $objective == *mf* || $stage == $((n % 4)) || $n == 1 && $stage == 2 ]] || continue
       ranks "$n" "${run[@]}" "${flags[@]}" --stage "$stage"
       as_first "${objective//[ :\/]/_}" "$n ranks at stage $stage"
@@ -49,7 +50,7 @@ grep -q 'equal on all ranks (2)' stdout.log || fail "$(cat stdout.log)"
 python3 -c 'import json; json.load(open("trace.json"))'
 rm run.jsonl
 
-# Planted factors are found again: what the biases leave has a deviation of 0.78, the noise of 0.5.
+# Planted factors are recovered: biases alone leave a deviation of 0.78; the noise has one of 0.5.
 alone --log drawn.jsonl
 alone --log biases.jsonl --factors 1
 python3 - << 'PYTHON'
@@ -67,7 +68,7 @@ biases = [json.loads(line) for line in open("biases.jsonl")][-2]
 assert 0.5 < evaluations[-1]["rmse"] < 0.68 < 0.75 < biases["rmse"], (evaluations[-1], biases)
 PYTHON
 
-# Ranking learns the groups, which popularity does not know.
+# Ranking learns the three groups of films, which popularity cannot show.
 groups=(--data u.data --batch 60 --micro-batch 12 --objective ranking --split fold:1/4 --epochs 60
   --factors 8 --lr 0.01 --eval-every 540)
 alone "${groups[@]}" --log ranked.jsonl
@@ -97,7 +98,7 @@ for user, found in (("u7", lines[1:5]), ("u8", lines[6:])):
 PYTHON
 [[ $("$recommend" model.safetensors u7 --top 99 --all | wc -l) == 31 ]] || fail "--all"
 
-# Weights that were saved go on where they were.
+# Training resumes from saved weights: a tiny step leaves the recommendations unchanged.
 alone --data u.data --batch 60 --micro-batch 12 --split none --steps 1 --factors 8 --lr 1e-9 \
   --init model.safetensors --save again.safetensors
 "$recommend" again.safetensors --user u7 --user u8 --top 4 --items u.item | diff found.txt -

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # ctest: TIMEOUT 300 PROCESSORS 2
-# relaunch, as a user would use it: ranks are killed, stopped, told to end, and have bad input.
+# relaunch as users run it: ranks are killed, stopped, told to end, or given bad input.
 . "$(dirname "${BASH_SOURCE[0]}")/common.bash"
 relaunch=$TESSERA_BIN/relaunch
 failing_rank=$TESSERA_BIN/failing_rank
@@ -12,7 +12,7 @@ run=(--data text.txt "${tiny[@]}" --eval-every 0 --checkpoint-every 5
   --threads 1)
 digest_of() { grep -o '"digest":"[0-9a-f]*"' "$1" | tail -n 1; }
 steps_in() { grep -c '"type":"step"' "$1" 2> /dev/null || true; }
-# await_steps LOG COUNT: until so many steps are in a log.
+# await_steps LOG COUNT: waits until the log has COUNT steps.
 await_steps() {
   for _ in $(seq 1200); do
     [[ $(steps_in "$1") -ge $2 ]] && return
@@ -20,12 +20,12 @@ await_steps() {
   done
   fail "no $2 steps in $1: $(cat output.log)"
 }
-# in_background COMMAND...: as job $job, its words in output.log
+# in_background COMMAND...: starts it as job $job; output.log has its standard error.
 in_background() {
   "$@" > stdout.log 2> output.log < /dev/null &
   job=$!
 }
-# ends CODE: the job does, in time.
+# ends CODE: the job must end in time, with this exit code.
 ends() {
   local status=0
   timeout 90 tail --pid="$job" -f /dev/null || kill -KILL "$job"
@@ -33,7 +33,7 @@ ends() {
   [[ $status == "$1" ]] || fail "exit code $status instead of $1: $(cat output.log)"
 }
 says() { grep -qE -- "$1" output.log || fail "it does not say '$1': $(cat output.log)"; }
-# rank_process LOG RANK: of the running job with this log.
+# rank_process LOG RANK: prints the process id of this rank of the running job with this log.
 rank_process() {
   local pid
   for pid in $(pgrep -f "^$train_gpt .*--log $work/$1"); do
@@ -41,14 +41,14 @@ rank_process() {
       echo "$pid"
   done | head -n 1
 }
-# resumes LOG COUNT: the run has gone on so many times, rather than begun anew.
+# resumes LOG COUNT: the run must have resumed COUNT times, rather than begun anew.
 resumes() {
   [[ $(grep -c 'going on from' output.log) == "$2" ]] ||
     fail "not gone on $2 times: $(cat output.log)"
   grep -q '"type":"resume"' "$1" || fail "no resume in $1"
 }
 
-# The run that nobody touches.
+# The uninterrupted reference run.
 steps=600
 must_work "$train_gpt" "${run[@]}" --steps $steps --checkpoint untouched --log untouched.jsonl
 expected=$(digest_of untouched.jsonl)
@@ -73,7 +73,7 @@ says 'relaunch: rank 1 was killed by SIGSEGV in step [0-9]+; starting again with
 [[ $(digest_of killed.jsonl) == "$expected" ]] || fail "other bits after two kills"
 losses killed.jsonl | diff <(losses untouched.jsonl) - > /dev/null || fail "other losses in the log"
 
-# A rank that is stopped: the others wait for --comm-timeout, and the job goes on without it.
+# A stopped rank: the others wait for --comm-timeout, and the job continues without that rank.
 in_background "$relaunch" -n 3 -- "$train_gpt" "${run[@]}" --steps $steps --stage 3 \
   --comm-timeout 2 --checkpoint stopped --log "$work/stopped.jsonl"
 await_steps stopped.jsonl 20
@@ -83,7 +83,7 @@ resumes stopped.jsonl 1
 says 'relaunch: rank 1 was stopped in step [0-9]+; starting again with 2 ranks'
 [[ $(digest_of stopped.jsonl) == "$expected" ]] || fail "other bits after a stopped rank"
 
-# Stopped before it has begun, and while a checkpoint is written.
+# A rank that is stopped before MPI starts, and one that is stopped while a checkpoint is written.
 cat > stops.sh << 'END'
 #!/bin/sh
 # The last rank of three stops itself, once.
@@ -111,8 +111,8 @@ resumes saving.jsonl 1
 says 'relaunch: rank 1 was stopped in step [0-9]+; starting again with 2 ranks'
 [[ $(digest_of saving.jsonl) == "$expected" ]] || fail "other bits after a rank stopped in a save"
 
-# Told to save, and to end: it does, and the same command goes on. Where it has hardly begun the
-# signal must not be lost, nor kill anybody.
+# SIGUSR1 makes the job save, SIGTERM makes it save and end; the same command then resumes. A signal
+# soon after the start must neither be lost nor kill a process.
 in_background "$relaunch" -n 2 -- "$train_gpt" "${run[@]}" --steps $steps --checkpoint told \
   --checkpoint-every 0 --log "$work/told.jsonl"
 until grep -q relaunch "/proc/$job/cmdline"; do sleep 0.01; done
@@ -131,7 +131,7 @@ must_work "$relaunch" -n 2 -- "$train_gpt" "${run[@]}" --steps $steps --checkpoi
   --log "$work/told.jsonl"
 [[ $(digest_of told.jsonl) == "$expected" ]] || fail "other bits after SIGTERM"
 
-# What would come again is not started again.
+# Failures that would happen again are not restarted.
 ended() {
   local code=$1 pattern=$2 status=0
   shift 2
@@ -148,7 +148,8 @@ ended 3 'relaunch: rank [01] ended with exit code 3; that would come again' -n 2
 ended 137 'rank [0-9]+ was killed by SIGKILL in step 1; 1 ranks are left of at least 2' \
   -n 2 --min-ranks 2 -- sh -c 'kill -KILL $$'
 ended 137 'it was started again 0 times' -n 2 --restarts 0 -- sh -c 'kill -KILL $$'
-# The same rank, step and signal for the second time. (Rank 1 fails in step 6.)
+# The same rank fails at the same step by the same signal for the second time. (Rank 1 fails in step
+# 6.)
 status=0
 "$relaunch" -n 3 -- "$failing_rank" segv > stdout.log 2> output.log < /dev/null || status=$?
 [[ $status != 0 ]] || fail "a rank that always dies ended with 0"
@@ -156,14 +157,14 @@ says 'relaunch: the command has no --checkpoint'
 says 'rank 1 was killed by SIGSEGV in step 6; starting again with 2 ranks'
 says 'rank 1 was killed by SIGSEGV in step 6; that has come before, in the same step'
 
-# Whoever starts it may ignore the ends of children, and whoever reads its words may go.
+# relaunch works when its parent ignores SIGCHLD, and when the reader of its output exits.
 status=0
 sh -c "trap '' CHLD; exec $relaunch -n 1 -- sh -c 'exit 3'" > stdout.log 2> output.log || status=$?
 [[ $status == 3 ]] || fail "exit code $status instead of 3 where SIGCHLD is ignored"
 talker='echo words >&2; sleep 1; echo words >&2; touch done'
 { "$relaunch" -n 1 -- sh -c "$talker" 2>&1 || true; } | head -n 1 > /dev/null
 [[ -e done ]] || fail "it ended with whoever read its words"
-# Told to end while ranks do not begin.
+# SIGTERM arrives while ranks have not begun.
 printf '#!/bin/sh\nexec sleep 1000\n' > silent.sh
 chmod +x silent.sh
 in_background "$relaunch" -n 2 --mpirun ./silent.sh -- "$train_gpt" --checkpoint x

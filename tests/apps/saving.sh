@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # ctest: TIMEOUT 300
-# Weights that are saved while a run goes on, and the best of them: the same bits on any ranks and
-# stage, after a kill and a resume too, with planned bytes that are equal to the measured ones; a
-# disk that is full; and checkpoints whose copy is limited, on a slow disk.
+# Weights that are saved during a run, and the best of them: equal bits on any number of ranks and
+# any stage, also after a kill and a resume, with planned bytes equal to the measured ones; a full
+# disk; and checkpoints with a limited staging copy, on a slow disk.
 . "$(dirname "${BASH_SOURCE[0]}")/common.bash"
 train_resnet=$TESSERA_BIN/train_resnet
 train_recommender=$TESSERA_BIN/train_recommender
@@ -13,15 +13,15 @@ equal_bytes() {
     fail "planned is not measured: $2"$'\n'"$(cat stdout.log)"
 }
 
-# The reference: no saves but the one at the end.
+# The reference: one save, at the end.
 alone "${run[@]}" --save plain.safetensors --log plain.jsonl
 rm config.json
 equal_bytes 1 "without saves"
 
-# best_step LOG: of the last evaluation that was the best.
+# best_step LOG: prints the step of the last evaluation that was the best so far.
 best_step() { sed -nE 's/.*"type":"eval","step":([0-9]+),.*"best":true.*/\1/p' "$1" | tail -1; }
 
-# same_saves FOLDER TEXT: FOLDER has the files of `first`.
+# same_saves FOLDER TEXT: FOLDER must have the same files as `first`.
 same_saves() {
   diff <(cd first && find . -type f | sort) <(cd "$1" && find . -type f | sort) ||
     fail "other files: $2"
@@ -42,17 +42,17 @@ cmp plain.safetensors first/model.safetensors || fail "saving changes the weight
 [[ $(grep -c '"type":"save"' first.jsonl) == 2 ]] || fail "$(grep save first.jsonl)"
 grep -q '{"type":"save","step":5,"path":"first/step-000000005/model.safetensors"}' first.jsonl ||
   fail "$(grep save first.jsonl)"
-# The best is the one that the log says, and its evaluation the lowest of all.
+# The best weights are those of the lowest evaluation, as the log says.
 lowest=$(sed -nE 's/.*"type":"eval","step":([0-9]+),"val_loss":([0-9.]+).*/\2 \1/p' first.jsonl |
   sort -g | head -1)
 [[ $(best_step first.jsonl) == "${lowest#* }" ]] || fail "best: $(grep eval first.jsonl)"
 must_work "$generate" first/best --tokens 3
-# What is saved after the last step is what the run ends with.
+# The save after the last step equals the final weights.
 mkdir long
 alone "${run[@]}" --save long/model.safetensors --save-every 12
 cmp long/model.safetensors long/step-000000012/model.safetensors || fail "another last step"
 
-# At every stage, on other ranks and with other bytes.
+# Saves at every stage, on other numbers of ranks and with other bucket sizes.
 for stage in 0 1 2 3; do
   rm -rf other
   mkdir other
@@ -67,7 +67,7 @@ for stage in 0 1 2 3; do
 done
 rm -rf other
 
-# Killed, and gone on with elsewhere: the best is known again.
+# A run that is killed and resumed on other ranks still knows its best evaluation.
 wait_for() {
   for _ in $(seq 600); do
     grep -qE "$1" "$2" 2> /dev/null && return
@@ -91,7 +91,7 @@ ranks 3 "${many[@]}" --save killed/model.safetensors --checkpoint saved --log ki
 same_saves killed "killed and gone on with"
 diff <(grep '"type":"eval"' first.jsonl) <(grep '"type":"eval"' killed.jsonl) || fail "other evals"
 grep -q '"best": {' saved/step-000000240/manifest.json || fail "no best in the manifest"
-# Without its file a best is none.
+# If the file of the best weights is missing, the resumed run warns and has no best.
 rm -r killed/best saved/step-000000240
 ranks 2 "${many[@]}" --save killed/model.safetensors --checkpoint saved --log killed.jsonl
 grep -q 'the best weights so far, of step [0-9]*, are not there' stderr.log ||
@@ -116,14 +116,14 @@ for objective in rating ranking; do
     fail "no best recommender"
 done
 
-# The table before a run shows what saves take.
+# The plan's table shows the memory that saves take.
 alone --plan "${run[@]}"
 cp stdout.log plain.txt
 alone --plan "${run[@]}" --save model.safetensors --save-every 5
 grep -q 'a save besides' stdout.log || fail "$(cat stdout.log)"
 ! grep -q 'a save besides' plain.txt || fail "a save in a run without one"
 
-# What cannot be is refused.
+# Impossible combinations are refused.
 save=("$train_gpt" "${run[@]}" --save model.safetensors)
 expect 'save-every is 0, expected at least 1' "${save[@]}" --save-every 0
 expect 'save-every is -3, expected at least 1' "${save[@]}" --save-every -3
@@ -143,7 +143,8 @@ sed -E 's/("n_layer": *)2/\13/' long/config.json > best/config.json
 expect 'best/config.json' "${save[@]}" --save-best
 rm -r best
 
-# A full disk: the run goes on, says so, and its end is as ever. The best that is there stays.
+# A full disk: training continues, warns, and has the same losses. The last weights are saved in
+# another place.
 if unshare --mount --map-root-user mount -t tmpfs none "$work" 2> /dev/null; then
   mkdir -p disk
   kilobytes=$((($(stat -c %s plain.safetensors) + 4095) / 4096 * 4))
@@ -166,7 +167,8 @@ else
   printf 'skipped, because no small disk can be mounted here: saves on a full disk\n'
 fi
 
-# Checkpoints from a copy of a limited size, on a slow disk: the update waits, and the bits stay.
+# Checkpoints with a limited staging copy on a slow disk: the update waits for the copy; bits are
+# unchanged.
 "${CXX:-c++}" -std=c++20 -shared -fPIC -O1 -o faults.so \
   "$TESSERA_SOURCE_DIR/tests/apps/file_faults.cpp" -ldl || fail "no library of faults"
 digest() {
@@ -174,7 +176,7 @@ digest() {
 }
 few=("${run[@]}" --steps 4 --warmup 1 --checkpoint-every 2)
 alone "${few[@]}" --checkpoint all --log all.jsonl
-# copied: the largest planned copy of a rank.
+# copied LOG: prints the largest planned copy of any rank.
 copied() {
   grep -oE '"checkpoint":\{"planned":[0-9]+' "$1" | grep -oE '[0-9]+$' | sort -n | tail -1
 }

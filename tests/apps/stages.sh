@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Every precision at every ZeRO stage, as users run them. Within a precision losses, text and saved
-# weights are the same bits for any stage and number of ranks; memory and traffic are as planned.
+# Every precision at every ZeRO stage, as users run them. Within a precision, losses, text and saved
+# weights have equal bits for any stage and number of ranks; memory and traffic are as planned.
 # ctest: TIMEOUT 600
 . "$(dirname "${BASH_SOURCE[0]}")/common.bash"
 run=(--data text.txt --preset nano --steps 4 --eval-every 2 --eval-batches 4 --dropout 0.1)
@@ -10,7 +10,7 @@ must_be_as_planned() {
   grep -q "planned and measured are equal on all ranks ($1)" stdout.log ||
     fail "$2"$'\n'"$(cat stdout.log)"
 }
-# same NAME RANKS ARGUMENT...: trains, and must end as the first run of this NAME has.
+# same NAME RANKS ARGUMENT...: trains, and must have the results of the first run of this NAME.
 same() {
   local name=$1 n=$2 what="$1, $2 ranks, ${*:3}"
   ranks "$n" "${run[@]}" "${@:3}" --sample 12 --log run.jsonl --save saved.safetensors
@@ -35,7 +35,7 @@ for precision in fp32 bf16 fp16; do
 done
 slow='no instructions for products in fp16: they are computed in fp32, which is correct, but slower'
 [[ $(grep -c "$slow" stderr.log) == 1 ]] || fail "fp16 is not said to be slow: $(cat stderr.log)"
-# Ranks that own no element of any parameter: with buckets of one parameter each, of at most 1,024
+# Some ranks own no element of any parameter: each bucket has one parameter, of at most 1,024
 # elements in blocks of 256.
 small=(--layers 1 --heads 1 --width 4 --context 4 --bucket-bytes 1 --global-batch 6 --micro-batch 1)
 for precision in fp32 bf16; do
@@ -73,8 +73,8 @@ for name, (precision, grad_shard) in expected.items():
 assert max(evaluated.values()) - min(evaluated.values()) < 0.05, evaluated
 PYTHON
 
-# What a bf16 run on one rank saved, another one on three reads and saves again, byte for byte: with
-# a step so small that no f32 weight moves.
+# Weights that a bf16 run on one rank saved are loaded and saved on three ranks, byte for byte. The
+# step is so small that no f32 weight changes.
 still=(--optimizer sgd --lr 1e-37 --steps 1 --eval-every 0 --clip 0)
 for precision in fp32 bf16; do
   for stage in 0 3; do
@@ -86,8 +86,8 @@ done
 "$generate" bf16.safetensors --prompt 'int ' --tokens 10 > generated.txt
 [[ $(wc -c < generated.txt) == 15 ]] || fail "$(cat generated.txt)"
 
-# fp16: with weights so large that gradients overflow, every rank skips the step, says so, and goes
-# on with half the scale; nothing is sent that only an update needs.
+# fp16 with weights so large that gradients overflow: every rank skips the step, reports it, and
+# continues with half the scale; exchanges that only an update needs are left out.
 python3 - << 'PYTHON'
 import json, struct
 data = bytearray(open("fp16.safetensors", "rb").read())

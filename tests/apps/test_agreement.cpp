@@ -1,5 +1,5 @@
-// A flag that no rank compares would be a way to train a mixed model: every flag that a program's
-// help names is here, and what ranks compare of it.
+// A flag that ranks do not compare would allow inconsistent training. So this test knows every flag
+// that a program's help names, and how ranks compare it.
 #include <map>
 #include <regex>
 #include <set>
@@ -32,7 +32,7 @@ std::string value_of(const dist::Settings& settings, const std::string& name) {
   return "not compared";
 }
 
-// Flags of the help, which come first in their lines; of two names of a flag the first counts.
+// Flags at the beginning of the help's lines. Of two names for one flag, only the first is taken.
 std::set<std::string> flags_in(const std::string& help) {
   std::set<std::string> flags;
   const std::regex flag(R"((?:^|\n)\s+(?:-h,)?(--[a-z0-9-]+))");
@@ -42,7 +42,7 @@ std::set<std::string> flags_in(const std::string& help) {
   return flags;
 }
 
-// What is given in place of the default, by flag; an empty value: the flag has none.
+// A value for each flag that differs from its default; empty if the flag takes no value.
 const std::map<std::string, std::string> other = {
     {"--layers", "2"},
     {"--heads", "2"},
@@ -93,6 +93,7 @@ const std::map<std::string, std::string> other = {
     {"--dtype", "f16"},
     {"--collective", "exchange"},
     {"--iterations", "3"},
+    {"--groups", "2"},
     {"--grad-shard", "bf16"},
     {"--columns", "user,item"},
     {"--split", "time:0.5"},
@@ -116,7 +117,7 @@ const std::set<std::string> paths = {"--data", "--val-data", "--init",   "--tune
                                      "--save", "--trace",    "--resume", "--checkpoint"};
 const std::set<std::string> each_its_own = {"--log", "--threads", "--workers", "--json"};
 
-// Flags that are refused without others.
+// Flags that are refused unless these others are given.
 const std::map<std::string, std::vector<std::string>> needed = {
     {"--save-every", {"--save", "model.safetensors"}},
     {"--save-best", {"--save", "model.safetensors"}},
@@ -131,7 +132,7 @@ const std::map<std::string, std::vector<std::string>> needed = {
     {"--sampled-items", {"--objective", "ranking"}},
 };
 
-// `values` are given in place of those in `other`.
+// `values` override those in `other`.
 template <class Parse>
 void check_flags(Parse&& parse, const std::vector<std::string>& base,
                  std::map<std::string, std::string> values = {}) {
@@ -151,13 +152,13 @@ void check_flags(Parse&& parse, const std::vector<std::string>& base,
     return value_of(parsed(parse, arguments).settings, flag);
   };
   for (const std::string& flag : flags_in(help)) {
-    // What the file of --config says is compared as the flags that it names.
+    // Ranks compare the flags that the file of --config sets, not its name.
     if (flag == "--help" || flag == "--version" || flag == "--config") continue;
     INFO(flag);
     if (each_its_own.contains(flag)) {
       CHECK(value_of(before, flag) == "not compared");
     } else if (paths.contains(flag)) {
-      // --init reads the sizes of its file, which may be named by its folder.
+      // --init reads the model's sizes from the file, which may be given by its folder.
       const std::string folder = test::fixture("hf_tiny");
       CHECK(value_with(flag, folder + "/model.safetensors") == "a value");
       CHECK(value_with(flag, flag == "--init" ? folder : "another.file") == "a value");

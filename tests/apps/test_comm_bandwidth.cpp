@@ -1,4 +1,4 @@
-// comm_bench's arithmetic, against values worked out by hand, and its command line.
+// comm_bench's arithmetic, against values worked out by hand, and comm_bench's command line.
 #include "apps/comm_bench/comm_bandwidth.h"
 
 #include <vector>
@@ -23,7 +23,7 @@ CommOptions parse(std::vector<const char*> arguments) {
 }  // namespace
 
 TEST_CASE("bandwidth is counted as nccl-tests does") {
-  // 4 ranks, 4 MB in 1 ms: 4 GB/s. Of 4 pieces 3 must travel; an all-reduce moves them twice.
+  // 4 ranks, 4 MB in 1 ms: 4 GB/s. 3 of the 4 pieces must travel; an all-reduce moves them twice.
   const auto bus = [](Collective collective) {
     const Bandwidth speed = bandwidth(collective, 4'000'000, 4, 1e-3);
     CHECK(speed.algorithm == Approx(4.0));

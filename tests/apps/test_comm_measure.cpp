@@ -1,5 +1,5 @@
-// comm_bench finds the elements that a communicator delivers wrongly. Over several ranks:
-// comm_bench.sh.
+// comm_bench finds the elements that a communicator delivers wrongly. comm_bench.sh tests it over
+// several ranks.
 #include "apps/comm_bench/comm_measure.h"
 
 #include <utility>
@@ -13,7 +13,7 @@ using dist::Collective;
 
 namespace {
 
-// Spoils one element of what each collective delivers.
+// Corrupts one element of each collective's result.
 class SpoilingCommunicator : public test::ForwardingCommunicator {
  public:
   SpoilingCommunicator() : ForwardingCommunicator(dist::single_communicator()) {}
@@ -49,7 +49,7 @@ class SpoilingCommunicator : public test::ForwardingCommunicator {
 
  private:
   static dist::Work spoil(const Tensor& tensor) {
-    // The times that are gathered at the end are not what is measured.
+    // Only the measured f32 data is corrupted; the times gathered at the end stay correct.
     if (tensor.dtype() == DType::f32) tensor.data<float>()[tensor.elements() - 1] += 1;
     return {};
   }

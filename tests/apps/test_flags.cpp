@@ -1,4 +1,4 @@
-// What every program's flags have in common.
+// Behaviour that the flags of all programs share.
 #include "apps/console/flags.h"
 
 #include <cmath>
@@ -136,7 +136,7 @@ TEST_CASE("sizes in bytes take units, and are exact") {
   };
   CHECK(bytes("512KiB") == 512 * 1024);
   CHECK(bytes("1.5kB") == 1500);
-  CHECK(bytes("9007199254740993") == 9007199254740993);  // 2^53 + 1, which no double is
+  CHECK(bytes("9007199254740993") == 9007199254740993);  // 2^53 + 1, which no double can represent
   CHECK_THAT(refusal({"--bytes", "9223372036854775808"}), ContainsSubstring("1 byte to 4 EB"));
   for (const char* text : {"0", "-1", "1e400", "nan", "inf", "1XB", "MiB", "1iB", "0x10"}) {
     INFO(text);
@@ -151,7 +151,7 @@ TEST_CASE("every flag of every program refuses an empty value and an unknown fla
     for (std::string line; std::getline(help, line);) {
       const size_t begin = line.find("--");
       const size_t end = line.find_first_of(" ,", begin);
-      if (!line.starts_with("  ") || begin >= 30) continue;  // no line that begins a flag
+      if (!line.starts_with("  ") || begin >= 30) continue;  // this line does not begin a flag
       const std::string flag = line.substr(begin, end - begin);
       if (flag == "--help" || flag == "--version") continue;
       INFO(name << " " << flag);

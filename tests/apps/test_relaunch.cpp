@@ -1,4 +1,5 @@
-// What relaunch decides by: records within a stream of text, verdicts on jobs, hosts that are left.
+// The parts on which relaunch bases its decisions: records within a stream of text, verdicts on
+// jobs, remaining hosts.
 #include "apps/relaunch/hosts.h"
 #include "apps/relaunch/rank_record.h"
 #include "apps/relaunch/verdict.h"
@@ -32,7 +33,7 @@ RunStatus stalled(std::vector<int> absent, int64_t steps = 0) {
   return {.finished_steps = steps, .failure = RunFailure::stalled, .absent = std::move(absent)};
 }
 
-// A job of four ranks that have all begun.
+// The verdict on a job of four ranks that have all begun.
 Verdict of_four(std::vector<RankRecord> records, int code = 1) {
   JobEnd job{.code = code, .ranks = 4};
   for (int rank = 0; rank < 4; ++rank) job.records.push_back(started(rank));
@@ -51,7 +52,7 @@ RelaunchOptions parse(std::vector<const char*> arguments) {
   return parse_relaunch_command_line(static_cast<int>(arguments.size()), arguments.data()).options;
 }
 
-// What the command line is refused with.
+// The error message that refuses the command line.
 std::string refusal(const std::vector<const char*>& arguments) {
   try {
     parse(arguments);
@@ -127,19 +128,19 @@ TEST_CASE("ranks for which a collective waits in vain are lost") {
   REQUIRE(lost_in(hanging) == std::vector{2});
   CHECK(hanging.lost[0].step == 10);
 
-  // Both are waited for; one of them waits for the other.
+  // Ranks 2 and 3 are waited for, but rank 2 waits for others itself, so only rank 3 is lost.
   CHECK(lost_in(of_four({exited(0, 1, stalled({2, 3})), told(2, {.waits = true}), told(3)})) ==
         std::vector{3});
-  // A process may be stopped while it waits.
+  // Rank 2 was stopped while it was waiting, so it is lost in spite of its wait.
   RankRecord stopped = told(2, {.waits = true});
   stopped.stopped = true;
   CHECK(lost_in(of_four({exited(0, 1, stalled({2, 3})), stopped, told(3)})) == std::vector{2});
   CHECK(lost_in(of_four({exited(0, 1, stalled({2, 3})), told(2), told(3)})) == std::vector{2, 3});
-  // Rank 2 waits too, so it is not the one for which all wait.
+  // Rank 2 has stalled while it waited for rank 3, so only rank 3 is lost.
   CHECK(lost_in(of_four({exited(0, 1, stalled({2, 3})), told(2, stalled({3}))})) == std::vector{3});
-  // Before ranks know each other.
+  // The ranks do not know each other yet, so the stalled rank names none.
   CHECK(lost_in(of_four({exited(0, 1, stalled({})), told(1), stopped})) == std::vector{2});
-  // A number that no rank has.
+  // The absent ranks are not ranks of the job, or none are named.
   CHECK(of_four({exited(0, 1, stalled({4, -1}))}).kind == Kind::stalled);
   CHECK(of_four({exited(0, 1, stalled({}))}).kind == Kind::stalled);
 }
@@ -157,7 +158,7 @@ TEST_CASE("where mpirun hangs, silent ranks are lost together with those that we
                    .records = {started(0), started(1), started(2), started(3),
                                exited(0, 1, stalled({2}, 5)), exited(1, 1, stalled({2}, 5))}};
   CHECK(lost_in(judge(job)) == std::vector{2, 3});
-  // Or MPI has found out before.
+  // The result is the same if MPI reports an error first.
   JobEnd error = job;
   error.records = {started(0), started(1), exited(0, 1, {.failure = RunFailure::error}), told(1)};
   CHECK(lost_in(judge(error)) == std::vector{2, 3});
@@ -179,7 +180,7 @@ TEST_CASE("hosts lose the places of their ranks") {
   CHECK(hosts == std::vector<Host>{{"a", 2}, {"b", 1}, {"c", 1}});
   CHECK(host_of(hosts, 1, "other") == 0);
   CHECK(host_of(hosts, 2, "other") == 1);
-  CHECK(host_of(hosts, 0, "c") == 2);  // what it calls itself counts
+  CHECK(host_of(hosts, 0, "c") == 2);  // the host name that the rank reports counts
   CHECK(hosts_text(without_places(hosts, {1, 0})) == "a:1,c:1");
   CHECK(hosts_text(without_places(hosts, {2, 2})) == "a:2,b:1");
   for (const char* text :

@@ -286,7 +286,7 @@ TEST_CASE("precision and what is kept where") {
   };
   REQUIRE(on({}).stage == 3);
   REQUIRE(on({}).sum_dtype == DType::bf16);
-  // A CPU's state is on the host anyway.
+  // On a CPU the optimizer state is on the host anyway.
   REQUIRE_FALSE(on({}).offload);
   REQUIRE(on({DeviceType::cuda, 0}).offload);
 }

@@ -1,5 +1,5 @@
-// What zero_plan answers: the same plan as for a model that is built, the largest model by a search
-// against a walk, and JSON that says what the tables say.
+// zero_plan's results: the plan equals that of a built model, the search for the largest model
+// finds the same as trying all numbers of layers, and JSON and tables agree.
 #include <nlohmann/json.hpp>
 
 #include "apps/zero_plan_report.h"
@@ -109,7 +109,7 @@ TEST_CASE("tables have a row a stage, and what was asked for") {
   CHECK_THAT(text, ContainsSubstring("The most layers that fit 1,000,000,000 bytes a rank"));
   CHECK_THAT(text, ContainsSubstring("exposed ms"));
   CHECK_THAT(text, !ContainsSubstring("on the host"));
-  // Activations are counted where they are known.
+  // Activations are counted if they are known.
   optim::Plan& plan = plans[0].plan;
   CHECK(plan.peak() == plan.memory() + plan.activations.value() + plan.workspace.value());
   plan.activations = plan.workspace = std::nullopt;

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# train_gpt as users run it: the same log for any number of ranks, its lines, the plan, the trace,
-# weights that go out and come in again.
+# train_gpt as users run it: an equal log for any number of ranks, the log's lines, the plan, the
+# trace, and weights that are saved and loaded again.
 . "$(dirname "${BASH_SOURCE[0]}")/common.bash"
 run=(--data text.txt "${tiny[@]}" --steps 6 --eval-every 3 --dropout 0.1 --bucket-bytes 4096)
 
@@ -21,7 +21,7 @@ done
 ranks 2 "${run[@]}" --reduction fast --log fast.jsonl
 head -n 1 fast.jsonl | grep -q '"reduction":"fast"' || fail "the header does not say fast"
 grep -q 'equal on all ranks (2)' stdout.log || fail "$(cat stdout.log)"
-# The whole validation part, shared by three ranks.
+# An evaluation of the whole validation part gives the same losses on one and on three ranks.
 alone "${run[@]}" --eval-batches 0 --log whole1.jsonl
 ranks 3 "${run[@]}" --eval-batches 0 --log whole3.jsonl
 diff <(losses whole1.jsonl) <(losses whole3.jsonl) || fail "the evaluation depends on the ranks"
@@ -52,7 +52,7 @@ assert {e["pid"] for e in events} == {0, 1, 2}
 assert any(e["name"] == "linear" for e in events)
 PYTHON
 
-# Weights that were saved go on where they were, and generate reads them.
+# Training resumes from saved weights with the loss it ended with, and generate reads the weights.
 mkdir out
 alone --data text.txt "${tiny[@]}" --steps 3 --eval-every 3 --lr 1e-9 --clip 0 \
   --weight-decay 0 --init one.safetensors --save out/model.safetensors --log init.jsonl
@@ -72,14 +72,14 @@ cmp a.txt b.txt
 ! cmp -s a.txt c.txt || fail "another seed gave the same text"
 "$generate" out/model.safetensors --prompt-tokens 105,110,116 --temperature 0 --tokens 5 > /dev/null
 
-# --plan and --help need no data, end at once, and are printed once.
+# --plan and --help need no data, end at once, and print their text once.
 ranks 3 --plan
 [[ $(grep -c 'this run: 3 ranks' stdout.log) == 1 ]] || fail "$(cat stdout.log)"
 grep -qE '^ +3 +16 ' stdout.log || fail "no stage 3 on 16 ranks: $(cat stdout.log)"
 ranks 2 --help
 [[ $(grep -c 'ZeRO stage: 0, 1, 2 or 3' stdout.log) == 1 ]] || fail "$(cat stdout.log)"
 
-# A file of tokens, with and without llm.c's header, is the same data.
+# A file of tokens gives the same training with and without llm.c's header.
 python3 - << 'PYTHON'
 import struct
 text = open("text.txt", "rb").read()

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# train_resnet and predict as users run them: the same log for any number of ranks and stages, its
-# lines, the plan, weights that go out and come in again, labels of files, and bad input.
+# train_resnet and predict as users run them: an equal log for any number of ranks and stages, the
+# log's lines, the plan, weights that are saved and loaded again, labels of files, and bad input.
 . "$(dirname "${BASH_SOURCE[0]}")/common.bash"
-train_gpt=$TESSERA_BIN/train_resnet  # what alone and ranks run
+train_gpt=$TESSERA_BIN/train_resnet  # the program that `alone` and `ranks` run
 predict=$TESSERA_BIN/predict
 
 # A folder of two classes, bright and dark, of PNG files that Python writes.
@@ -72,7 +72,7 @@ alone "${run[@]}" --plan --log plan.jsonl
 grep -q 'Memory of rank 0' stdout.log || fail "no plan"
 [[ ! -e plan.jsonl ]] || fail "a plan wrote a log"
 
-# Weights that were saved go on where they were, with their running statistics.
+# Training resumes from saved weights and running statistics: a tiny step leaves weights unchanged.
 alone "${run[@]}" --steps 1 --eval-every 0 --lr 1e-9 --weight-decay 0 --init one.safetensors \
   --save again.safetensors
 python3 - << 'PYTHON'
@@ -89,13 +89,13 @@ before, after = read("one.safetensors"), read("again.safetensors")
 assert before.keys() == after.keys() and len(before) == 65 + 2 * 21
 for name in before:
     difference = max(abs(a - b) for a, b in zip(before[name], after[name]))
-    if "running" in name:  # three micro-batches have come in
+    if "running" in name:  # updated by three micro-batches
         assert difference > 0, name
     else:
         assert difference < 1e-6, (name, difference)
 PYTHON
 
-# Well trained it knows bright from dark.
+# After enough training the model tells bright from dark.
 alone "${run[@]}" --steps 30 --eval-every 30 --save model.safetensors --log long.jsonl
 "$predict" model.safetensors pictures/bright/03.png pictures/dark/07.png > labels.txt
 [[ $(sed -n 2p labels.txt) == *bright && $(sed -n 5p labels.txt) == *dark ]] ||
@@ -114,7 +114,7 @@ PYTHON
 expect '2 x 3 pixels' "$train_gpt" --data oblong
 expect 'larger --micro-batch' "$train_gpt" --data pictures --image-size 4 --batch 1 --micro-batch 1
 expect 'smaller --batch' "$train_gpt" --data pictures --image-size 16 --plan
-ln -s loop pictures/loop  # which leads nowhere, and is no class
+ln -s loop pictures/loop  # a link to itself, which is not a class
 alone "${run[@]}" --steps 1 --eval-every 0
 expect 'resnet21' "$train_gpt" --model resnet21
 expect 'expected one' "$train_gpt" --epochs 1 --steps 2

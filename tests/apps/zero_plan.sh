@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# zero_plan alone: no mpirun; tables, JSON to a file and to standard output; the same figures as
-# train_gpt's; a million ranks at once; bad input is one line and exit code 2.
+# zero_plan without mpirun: tables, JSON to a file and to standard output, the same figures as
+# train_gpt's, a plan for a million ranks, and bad input, which gives one line and exit code 2.
 . "$(dirname "${BASH_SOURCE[0]}")/common.bash"
 zero_plan=$TESSERA_BIN/zero_plan
 
@@ -11,7 +11,7 @@ cmp -s stdout.log plan.json || fail "JSON on standard output is not that of the 
 must_work "$zero_plan" --help
 grep -q -- '--ranks-per-node' stdout.log || fail "no help"
 
-# The row of two ranks at stage 2 that train_gpt plans.
+# The row of two ranks at stage 2 must equal the one that train_gpt plans.
 alone --plan
 python3 - << 'PYTHON'
 import json
@@ -28,7 +28,7 @@ must_work "$zero_plan" --preset gpt2-xl --ranks 1000000 --ranks-per-node 8 --pre
   --node-bandwidth 200GB --latency 5us --staging 100MB
 grep -q '1,000,000' stdout.log || fail "no million ranks"
 
-# Saves of weights while a run goes on: what stages 1 to 3 send in one, as it is planned for a run.
+# --saves adds the memory and the traffic of a save of weights during a run.
 must_work "$zero_plan" --ranks 2
 ! grep -q 'a save besides' stdout.log || fail "a save, and nobody asked"
 must_work "$zero_plan" --ranks 2 --saves
@@ -44,7 +44,7 @@ assert saves["memory"]["communication"] > plain["memory"]["communication"], save
 assert saves["traffic"] == plain["traffic"]
 PYTHON
 
-# expect PATTERN ARGUMENT...
+# expect PATTERN ARGUMENT...: bad input, refused in one line with exit code 2.
 expect() {
   local pattern=$1 status=0
   shift

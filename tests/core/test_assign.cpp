@@ -1,4 +1,4 @@
-// assign: values that come in f32, given to tensors of each float dtype.
+// assign: f32 values written to tensors of each float dtype.
 #include "core/assign.h"
 
 #include <vector>

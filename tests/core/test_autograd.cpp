@@ -1,6 +1,5 @@
-// Backward over graphs of every form: several uses, several outputs, aliases, very long chains, and
-// graphs that were used before. What the hooks of parameters hear stands in
-// test_autograd_hooks.cpp.
+// Backward over all kinds of graphs: several uses, several outputs, aliases, very long chains, and
+// graphs that were used before. test_autograd_hooks.cpp tests the hooks of parameters.
 #include <string>
 #include <vector>
 
@@ -29,13 +28,13 @@ std::vector<float> gradient_values(const Tensor& x) {
 
 using Floats = std::vector<float>;
 
-/// y = x, whose closure hands the gradient on as it is.
+/// y = x; its backward passes the gradient on unchanged.
 Tensor passed(const Tensor& x) {
   return record("passed", x.detach(), {x},
                 [](const Tensor& dy, InputGradients& grads) { grads.pass(0, dy); });
 }
 
-/// Two outputs, 2x and 3x; `seen` counts the gradients that arrive.
+/// Two outputs, 2x and 3x; `seen` tells which of their gradients have arrived.
 std::vector<Tensor> two_and_three_times(const Tensor& x, std::vector<bool>& seen) {
   std::vector<Tensor> outputs{ops::scale(x.detach(), 2), ops::scale(x.detach(), 3)};
   record("two_and_three_times", outputs, {x},
@@ -119,7 +118,7 @@ TEST_CASE("a node whose output gets no gradient is passed over, and what is behi
   int completed = 0;
   y.leaf()->gradient_complete = [&completed] { ++completed; };
   const Tensor h = ops::scale(y, 2);
-  // Its closure has nothing to say about its second input.
+  // Its closure gives no gradient to its second input.
   const Tensor z = record("first_only", x.detach(), {x, h},
                           [](const Tensor& dy, InputGradients& grads) { grads.pass(0, dy); });
   backward(ops::sum(z));
@@ -190,7 +189,7 @@ TEST_CASE("a second backward over a freed graph is an error, and changes nothing
   used = 0;
   const std::string message = "was already used by an earlier backward";
   CHECK_THROWS_WITH(backward(loss), ContainsSubstring("'sum' " + message));
-  // Reached through new operations it is noticed before any of them is computed.
+  // A used node behind new operations is found before any gradient is computed.
   const Tensor other = ops::sum(ops::mul(ops::scale(x, 3), h));
   used = 0;
   CHECK_THROWS_WITH(backward(other), ContainsSubstring("'mul' " + message));
@@ -262,7 +261,8 @@ TEST_CASE("very long graphs need no recursion") {
   const Tensor x = parameter({1});
   const auto chain = [&x] {
     Tensor y = ops::scale(x, 1);
-    // Every node twice an input of the next, so that release meets each producer twice.
+    // Every node is an input of the next one twice, so releasing the graph meets each producer
+    // twice.
     for (int i = 0; i < length; ++i) {
       const Tensor before = y;
       y = record("link", before.detach(), {before, before},
@@ -301,7 +301,7 @@ TEST_CASE("what can be computed again is not kept, and gives the same bits") {
   const Tensor down = weights(5);
   const auto kept_bytes = [&](bool again) {
     const int64_t before = memory_ledger().current(Category::activations);
-    // A reshape is a value like any other: nothing knows how to compute it again.
+    // A reshaped tensor cannot be recomputed, so operations that need it keep it.
     const auto whole = [again](const Tensor& t) {
       return again ? t : ops::reshape(ops::reshape(t, {15}), {3, 5});
     };
@@ -345,7 +345,7 @@ TEST_CASE("an observer sees every output, recorded or not") {
   CHECK(firsts == Floats{3, 2, 6});
   CHECK(most_inputs == 2);
 
-  // It may end itself, as one that looks for the first bad value does.
+  // An observer may remove itself, as one that stops at the first bad value does.
   int calls = 0;
   observe_outputs([&calls](const char*, const Tensor&, std::span<const Tensor>) {
     observe_outputs(nullptr);

@@ -1,4 +1,4 @@
-// What a parameter's hooks hear during forward and backward, and where its gradient is written.
+// Which hooks of a parameter are called in forward and backward, and where gradients are written.
 #include <algorithm>
 #include <functional>
 #include <string>
@@ -59,7 +59,7 @@ TEST_CASE("a parameter hears of its use, in backward only where its value is rea
   const Tensor loss = ops::sum(y);
   log.clear();
   backward(loss);
-  // Complete comes after the use: whoever frees the parameter may do so before the gradient leaves.
+  // "complete" comes after "done", so the parameter may be freed before its gradient is sent.
   CHECK(log == Log{"w use", "w buffer", "w done", "w complete"});
   CHECK(w.at_completion == 3);
   CHECK(w.tensor.leaf()->gradient.raw() == w.buffer.raw());
@@ -79,7 +79,7 @@ TEST_CASE("a shared parameter is complete once, after all contributions") {
   const Tensor targets = Tensor::from<int32_t>({1, 3}, {1, 1, 2});
   Values expected;
   {
-    // The same without hooks, with a table for each use.
+    // The reference: no hooks, and a separate table for each use.
     const Tensor first = as_parameter(table.tensor);
     const Tensor second = as_parameter(table.tensor);
     const Tensor weight = as_parameter(other.tensor);
@@ -131,7 +131,7 @@ TEST_CASE("every way to contribute adds to what is there, and the first overwrit
       for (const auto& third : ways) {
         log.clear();
         kernels::fill(test_context(), w.buffer, -1000);
-        // Backward meets the third first.
+        // Backward reaches the third use first.
         const Tensor a = first(w.tensor);
         const Tensor b = ops::scale(second(w.tensor), 10);
         const Tensor c = ops::scale(third(w.tensor), 100);
@@ -165,7 +165,7 @@ TEST_CASE("a use that leads to no gradient does not hold completion up") {
   backward(ops::sum(z));
   CHECK(w.at_completion == 1);
   CHECK(count(log, "w complete") == 1);
-  // A use outside of the loss's graph is nobody's business.
+  // A use outside of the loss's graph does not delay completion.
   log.clear();
   const Tensor unused = ops::scale(w.tensor, 7);
   backward(ops::sum(ops::scale(w.tensor, 3)));
@@ -208,7 +208,7 @@ TEST_CASE("an operation that fails still lets go of its parameters") {
   } catch (const Error&) {
   }
   CHECK(log == Log{"w use", "w done"});
-  // Also where a hook fails, as a gather may.
+  // Also when a hook throws, as a gather that fails does.
   log.clear();
   bad.tensor.leaf()->about_to_be_used = [] { fail("as it must"); };
   CHECK_THROWS_AS(ops::mul(w.tensor, bad.tensor), Error);
@@ -229,7 +229,7 @@ TEST_CASE("a frozen parameter takes no gradient, but hears of its use") {
   CHECK(w.at_completion == 4);
   CHECK_FALSE(frozen.tensor.leaf()->gradient.defined());
 
-  // Where all are frozen there is no graph.
+  // If all parameters are frozen, no graph is recorded.
   log.clear();
   const Tensor y = ops::scale(ops::mul(frozen.tensor, frozen.tensor), 2);
   CHECK_FALSE(y.requires_grad());

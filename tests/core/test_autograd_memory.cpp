@@ -1,4 +1,4 @@
-// When the memory of activations, gradients and parameters goes.
+// When the memory of activations, gradients and parameters is freed.
 #include <deque>
 #include <functional>
 #include <utility>
@@ -23,8 +23,8 @@ int64_t workspace() { return memory_ledger().current(Category::workspace); }
 using Tensors = std::vector<Tensor>;
 using Operation = std::function<Tensor(const Tensors&)>;
 
-/// Whether the operation's value and gradients are the same when its parameters have memory only
-/// while it says that it reads them; and whether nothing holds that memory.
+/// True if the operation has the same value and gradients when its parameters have memory only
+/// while it announces that it reads them, and if nothing else holds that memory.
 bool says_what_it_reads(const Operation& operation, const Tensors& values) {
   Tensors in_place;
   for (const Tensor& value : values) in_place.push_back(as_parameter(value));
@@ -69,7 +69,7 @@ TEST_CASE("memory goes while backward proceeds, and all of it in the end") {
   constexpr int64_t bytes = elements * 4;
   const Tensor x = as_parameter(Tensor::full({elements}, 1));
   constexpr int depth = 16;
-  std::vector<int64_t> held;  // at each node of backward, the last of the chain first
+  std::vector<int64_t> held;  // in the order of backward: the last node of the chain first
   {
     const auto base = activations();
     Tensor y = x;
@@ -86,12 +86,12 @@ TEST_CASE("memory goes while backward proceeds, and all of it in the end") {
     y = {};
     CHECK(activations() - base == depth * bytes + 4);
     backward(loss);
-    // The loss itself is all that is left.
+    // Only the loss itself is left.
     CHECK(activations() - base == 4);
   }
   REQUIRE(held.size() == depth);
   for (int i = 0; i < depth; ++i) {
-    // What the nodes before this one saved, its own, and its incoming gradient.
+    // The outputs saved by this node and those before it, its incoming gradient, and the loss.
     const int64_t saved_bytes = (depth - i) * bytes;
     CHECK(held[static_cast<size_t>(i)] == saved_bytes + bytes + 4);
   }

@@ -1,4 +1,4 @@
-// Products by cuBLASLt, where the program runs on CUDA.
+// Products by cuBLASLt; they need a GPU.
 #ifdef TESSERA_WITH_CUDA
 #include "core/product.h"
 
@@ -20,7 +20,7 @@ struct Sizes {
   int64_t m, n, k;
 };
 
-/// Operands of a product, in any way of storing them, `offset` elements behind an aligned address.
+/// Operands of a product, transposed or not, `offset` elements after an aligned address.
 struct Operands {
   Operands(DType dtype, DType c_dtype, Sizes s, bool a_is_transposed, bool b_is_transposed,
            int64_t offset = 0)
@@ -91,7 +91,7 @@ TEST_CASE("a product on CUDA equals float64 however its operands are stored", "[
 TEST_CASE("a product on CUDA reads heads out of a packed tensor, writes into rows that are wider",
           "[blas_lt]") {
   if (on_cpu()) return;
-  // (T, 3, H, D): q of all heads, times the k of each or of the first.
+  // qkv is (T, 3, H, D): q of each head times the head's own k, or times the k of head 0.
   const int64_t tokens = 9, heads = 3, size = 5, row = 3 * heads * size, wide = tokens + 4;
   const DType dtype = GENERATE(from_range(float_dtypes()));
   const bool shared = GENERATE(false, true);
@@ -216,7 +216,7 @@ TEST_CASE("what a product takes of the workspace is known before it runs") {
         cuda::multiply(context(), args);
         const int64_t taken = ledger.peak(Category::workspace) - before;
         CHECK(cuda::product_workspace_bytes(context(), args) == taken);
-        // Addresses count by their alignment alone: of blocks that are not there it is the same.
+        // Only the alignment of addresses matters, so addresses without memory give the same size.
         const int64_t address = 1024 + offset * dtype_size(dtype);
         args.c.data = reinterpret_cast<void*>(static_cast<intptr_t>(address));
         args.a.data = args.b.data = args.bias = args.c.data;

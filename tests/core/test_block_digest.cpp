@@ -20,7 +20,7 @@ BlockDigest digest(const std::string& name, std::span<const float> values, int64
 }
 
 TEST_CASE("a digest of blocks is what the xxhash package of Python computes") {
-  // By xxhash.xxh3_128_intdigest, as docs/checkpoints.md defines it: of 600 numbers.
+  // The digest of 600 numbers, computed by xxhash.xxh3_128_intdigest as docs/checkpoints.md says.
   CHECK(digest("wte.weight/exp_avg", numbers(600)).text() == "5ccdc569509bba0f291187c546181592");
 }
 

@@ -9,7 +9,7 @@ using namespace tessera::test;
 
 namespace {
 
-/// y = x * x, with a gradient of `factor` times the right one, at one element or at all.
+/// y = x * x, whose gradient is wrong by a factor, at the first element or at all elements.
 Tensor square(const Tensor& x, float factor, bool only_first) {
   Tensor y = ops::mul(x.detach(), x.detach());
   return record("square", y, {x}, [=, x = saved(x)](const Tensor& dy, InputGradients& grads) {

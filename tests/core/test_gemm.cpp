@@ -16,7 +16,7 @@ struct Sizes {
   int64_t m, n, k;
 };
 
-/// Operands of a product, in any way of storing them.
+/// Operands of a product, transposed or not.
 struct Operands {
   Operands(DType dtype, DType c_dtype, Sizes s, bool a_is_transposed, bool b_is_transposed)
       : sizes(s),
@@ -103,7 +103,7 @@ TEST_CASE("gemm rounds once: c = round(c + (product + bias))", "[gemm][cpu]") {
 
 TEST_CASE("gemm reads heads out of a packed tensor and broadcasts a shared operand",
           "[gemm][cpu]") {
-  // (T, 3, H, D): q of all heads, times the same k.
+  // qkv is (T, 3, H, D): q of each head times the head's own k, or times the k of head 0.
   const int64_t tokens = 9, heads = 3, size = 5, row = 3 * heads * size;
   const DType dtype = GENERATE(from_range(float_dtypes()));
   const bool shared = GENERATE(false, true);
@@ -297,7 +297,7 @@ TEST_CASE("which products are fast depends on the CPU", "[gemm][cpu]") {
   CHECK_FALSE(cpu::has_fast_gemm(DType::f16));
   CHECK_FALSE(cpu::has_fast_gemm(DType::i32));
 #ifdef __x86_64__
-  // oneDNN can be told to leave instructions alone.
+  // These variables may forbid oneDNN to use instructions that the CPU has.
   if (std::getenv("ONEDNN_MAX_CPU_ISA") || std::getenv("DNNL_MAX_CPU_ISA")) return;
   CHECK(cpu::has_fast_gemm(DType::bf16) == (__builtin_cpu_supports("avx512bf16") != 0));
 #endif

@@ -1,4 +1,5 @@
-// A graph gives the bits of what it has captured, and refuses what it could not launch again.
+// A graph gives the bits of the body it has captured, and bodies that cannot be replayed are
+// refused.
 #include <cmath>
 #include <functional>
 #include <memory>
@@ -35,8 +36,8 @@ Tensor tokens_of(uint64_t seed) {
   return Tensor::from({batch, length}, values);
 }
 
-/// A block of a transformer, with memory for its gradients as an optimizer lays it out: all of its
-/// step's input and output lives as long as this.
+/// A transformer block with gradient buffers, as an optimizer provides them. All inputs and outputs
+/// of its step live as long as this object, so a graph may be launched again.
 class Model {
  public:
   explicit Model(DType dtype) : dtype_(dtype) {
@@ -93,7 +94,7 @@ class Model {
   Tensor loss_ = Tensor::zeros({});
 };
 
-/// What dropout is keyed by, for the time of a test.
+/// Sets the dropout state, and restores it at the end of a test.
 class State {
  public:
   explicit State(DropoutState state) : before_(std::exchange(dropout_state(), state)) {}
@@ -132,17 +133,17 @@ TEST_CASE("a graph has the bits of the step that it has captured", "[graph]") {
   REQUIRE(expected[0] != expected[1]);
 
   cuda::Graph graph(0, step);
-  CHECK(model.results() == expected.back());  // nothing has run
+  CHECK(model.results() == expected.back());  // capturing runs nothing
   for (const size_t i : {0u, 2u, 1u, 3u, 2u}) {
     prepare(steps[i].first, steps[i].second);
     graph.launch();
     CHECK(model.results() == expected[i]);
   }
-  // The same input with another draw, so that it is the draw which shows.
+  // Only the dropout state differs from the first step, so it must change the results.
   prepare(steps[0].first, {.seed = 7, .step = 1});
   graph.launch();
   CHECK(model.results() != expected[0]);
-  // What runs beside a graph draws by its own arguments.
+  // A step outside of the graph uses the dropout state that is set at its launch.
   prepare(steps[2].first, steps[2].second);
   step();
   CHECK(model.results() == expected[2]);
@@ -165,7 +166,7 @@ TEST_CASE("the ledger counts a graph's launch as what it has captured", "[graph]
   const std::vector<int64_t> expected = peaks_of(step);
   REQUIRE(expected[0] > before);
   auto graph = std::make_unique<cuda::Graph>(0, step);
-  // Its own memory is what dropout draws by.
+  // The graph's own memory holds the draws of dropout.
   const int64_t own = static_cast<int64_t>(sizeof(DropoutDraws));
   CHECK(ledger.current_total() == before + own);
   std::vector<int64_t> with_own = expected;
@@ -229,7 +230,7 @@ TEST_CASE("what a graph cannot launch again is refused while it is captured", "[
   dropout_state().first_sample = (int64_t{1} << 32) - 2;
   CHECK_THROWS_WITH(drops.launch(), ContainsSubstring("expected at most 2^32"));
 
-  // After all of this the stream is as before.
+  // After all these failures the stream works as before.
   kernels::copy(test_context(), y, x);
   CHECK(same_bits(x, y));
 }

@@ -1,5 +1,5 @@
-// The 16-bit storage types against their definition in float64: a value is
-// sign * mantissa * 2^exponent, a conversion goes to the nearest one, ties to even.
+// The 16-bit storage types against their definition in float64: a value is sign * mantissa *
+// 2^exponent, and a conversion gives the nearest value, ties to even.
 #include "core/half.h"
 
 #include <algorithm>
@@ -17,7 +17,7 @@ namespace {
 
 constexpr float infinity = std::numeric_limits<float>::infinity();
 
-/// Bits of mantissa that are stored, and the exponent of the smallest normal number.
+/// The number of stored mantissa bits, and the exponent of the smallest normal number.
 template <class T>
 struct Format;
 template <>
@@ -38,7 +38,7 @@ T from_bits(unsigned bits) {
   return value;
 }
 
-/// What the pattern means.
+/// The value that a bit pattern encodes.
 template <class T>
 double decoded(unsigned bits) {
   constexpr int mantissa_bits = Format<T>::mantissa;
@@ -70,8 +70,8 @@ bool same(double a, double b) {
   return (std::isnan(a) && std::isnan(b)) || (a == b && std::signbit(a) == std::signbit(b));
 }
 
-/// Both types: every value, its neighbours in f32, the middle to the next value and its neighbours,
-/// and patterns of f32 at random.
+/// Inputs of conversions to T: every value of T and the midpoints to its neighbours, each with the
+/// floats next to it, and random floats.
 template <class T>
 std::vector<float> interesting_values() {
   std::vector<float> values;
@@ -113,10 +113,10 @@ TEMPLATE_TEST_CASE("f32 is rounded to the nearest 16-bit value, ties to even", "
 
 TEST_CASE("16-bit values at the ends of their ranges", "[half]") {
   CHECK(Float16(65519.996f).bits == 0x7BFF);  // 65504, the largest
-  CHECK(Float16(65520.0f).bits == 0x7C00);    // half way to what would come next
+  CHECK(Float16(65520.0f).bits == 0x7C00);    // a tie, which rounds up to infinity
   CHECK(Float16(-1e30f).bits == 0xFC00);
   CHECK(Float16(0x1p-24f).bits == 1);         // the smallest
-  CHECK(Float16(0x1p-25f).bits == 0);         // half of it: a tie, to even
+  CHECK(Float16(0x1p-25f).bits == 0);         // half of it: a tie, rounded to even
   CHECK(Float16(0x1.8p-24f).bits == 2);
   CHECK(Float16(0x1.000002p-25f).bits == 1);
   CHECK(Float16(0x1.FFEp-15f).bits == 0x400); // rounds up to the smallest normal number
@@ -127,7 +127,7 @@ TEST_CASE("16-bit values at the ends of their ranges", "[half]") {
   CHECK(BFloat16(0x1p-133f).bits == 1);
   CHECK(BFloat16(0x1p-134f).bits == 0);
   CHECK(BFloat16(-0.0f).bits == 0x8000);
-  // A NaN whose payload is in the bits that go.
+  // A NaN whose payload is only in bits that the conversion drops.
   const float thin_nan = std::bit_cast<float>(0x7F800001u);
   CHECK(std::isnan(float(BFloat16(thin_nan))));
   CHECK(std::isnan(float(Float16(thin_nan))));

@@ -1,5 +1,5 @@
-// The heap behind the CPU's blocks: they do not overlap, what is free is found again, and what is
-// held has a bound.
+// The heap behind the CPU's blocks: blocks do not overlap, free memory is reused, and the memory it
+// holds is bounded.
 #include "core/heap.h"
 
 #include <algorithm>
@@ -40,7 +40,7 @@ class Blocks {
     std::memset(data, mark_, static_cast<size_t>(bytes));
     return live.back();
   }
-  /// Checks first that nobody else wrote to it.
+  /// Frees a block, after checking that its mark is intact.
   void give(size_t index) {
     const Block block = live[index];
     live.erase(live.begin() + static_cast<std::ptrdiff_t>(index));
@@ -102,8 +102,8 @@ TEST_CASE("free memory is joined with its neighbours, in whichever order it come
   } while (std::next_permutation(order.begin(), order.end()));
 }
 
-// As a training step: activations, and workspace between them, go in the order in which they came
-// or in its reverse.
+// Like training steps: activations, and workspace between them, are freed in the order of their
+// allocation or in reverse.
 TEST_CASE("what one step gives back the next one takes, without fresh pages", "[heap][cpu]") {
   Blocks blocks(4096);
   blocks.take(20 * mebibyte);
@@ -125,7 +125,7 @@ TEST_CASE("free pages go where a heap would hold more than a quarter too much", 
   Blocks blocks(4096);
   for (int i = 0; i < 32; ++i) blocks.take(2 * mebibyte);
   for (size_t i = 16; i-- > 0;) blocks.give(2 * i);
-  // No hole between the blocks that are left has room for these.
+  // No hole between the remaining blocks has room for these.
   for (int i = 0; i < 8; ++i) {
     blocks.take(4 * mebibyte);
     CHECK(blocks.heap.held_bytes() <= blocks.heap.most_held_bytes());
@@ -144,7 +144,7 @@ TEST_CASE("a heap without blocks hands everything back", "[heap][cpu]") {
   CHECK(blocks.heap.held_bytes() == 6 * mebibyte);
 }
 
-// The address sanitizer keeps pages of its own.
+// Tagged [slow], so left out of sanitizer builds: the address sanitizer keeps freed pages.
 TEST_CASE("sizes that grow leave no more resident than the largest and a share", "[slow][cpu]") {
   static_assert(noexcept(std::declval<Heap&>().give(nullptr, 0)));
   release_cached_memory();
@@ -156,7 +156,7 @@ TEST_CASE("sizes that grow leave no more resident than the largest and a share",
     std::memset(block->data(), 1, static_cast<size_t>(largest));
     CHECK(resident_bytes() - before <= largest + largest / 4 + 6 * mebibyte);
   }
-  // What was freed is kept, because the next step wants it.
+  // The heap keeps freed memory, because the next step needs it.
   CHECK(resident_bytes() - before >= largest);
   release_cached_memory();
   CHECK(resident_bytes() - before <= 2 * mebibyte);

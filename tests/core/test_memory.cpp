@@ -1,4 +1,4 @@
-// The ledger, byte for byte and in program order, and the heap behind it.
+// The ledger counts exact bytes in program order. Also the heap behind it.
 #include <atomic>
 #include <cstdint>
 #include <cstring>
@@ -63,7 +63,7 @@ TEST_CASE("categories have names") {
 
 TEST_CASE("the ledger counts requested bytes by category, in program order") {
   const LedgerSince ledger;
-  auto a = allocate(100, Category::parameters);  // 100 activations 0
+  auto a = allocate(100, Category::parameters);  // total 100
   auto b = allocate(7, Category::activations);   // 107
   CHECK(ledger.current(Category::parameters) == 100);
   CHECK(ledger.current(Category::activations) == 7);
@@ -76,7 +76,7 @@ TEST_CASE("the ledger counts requested bytes by category, in program order") {
   CHECK(ledger.current(Category::activations) == 110);
   CHECK(ledger.peak(Category::activations) == 110);
   CHECK(ledger.current_total() == 110);
-  // Less than the sum of the peaks, which were at different times.
+  // The total's peak is less than the sum of the peaks, which were at different times.
   CHECK(ledger.peak_total() == 150);
 
   memory_ledger({}).reset_peaks();
@@ -140,7 +140,7 @@ TEST_CASE("freed memory is handed out again") {
     const void* address = first->data();
     CHECK(allocate(bytes, Category::activations)->data() != address);
     first.reset();
-    // To another category as well, and for a smaller request.
+    // The freed block also serves another category, and a slightly smaller request.
     const auto again = allocate(bytes - bytes / 20, Category::workspace);
     CHECK(again->data() == address);
     CHECK(again->bytes() == bytes - bytes / 20);
@@ -182,7 +182,8 @@ TEST_CASE("no bytes are no memory and no error") {
   CHECK_THROWS_WITH(allocate(-1, Category::workspace), ContainsSubstring("-1 bytes"));
 }
 
-// The address sanitizer ends a program that asks for this much.
+// Tagged [slow], so left out of sanitizer builds: the address sanitizer ends a program that asks
+// for this much.
 TEST_CASE("too much memory is an error with bytes and category, and is not counted", "[slow]") {
   const LedgerSince ledger;
   const int64_t bytes = int64_t{1} << 60;
@@ -201,7 +202,8 @@ TEST_CASE("threads share the allocator", "[threads]") {
   std::vector<std::thread> team;
   for (int t = 0; t < threads; ++t) {
     team.emplace_back([t, &faults] {
-      // Blocks that live across those of others, marked so that one handed out twice is seen.
+      // Blocks stay allocated while other threads allocate. They are marked, so a block that is
+      // handed out twice shows.
       std::vector<std::shared_ptr<Storage>> held(8);
       for (int i = 0; i < 400; ++i) {
         auto& slot = held[static_cast<size_t>(i % 8)];
@@ -240,7 +242,7 @@ TEST_CASE("the second device has a ledger and a cache of its own") {
   CHECK(ledger.current(Category::gradients) - before == 200);
   CHECK(host.peak_total() == 0);
 
-  // What it gives back it hands out again, and the host does not.
+  // The second device hands its freed block out again; the host does not.
   const void* address = x.raw();
   x = {};
   CHECK(ledger.current(Category::gradients) == before);
@@ -297,7 +299,7 @@ TEST_CASE("pinned memory is the host's in the ledger, and a GPU's to copy from a
     const int index = x.device().index;
     const std::vector<float> values{1, 2, 3, 4};
     std::memcpy(there->data(), values.data(), 16);
-    // There on the copy stream, twice as much on the compute stream, back on the copy stream.
+    // To the device on the copy stream, doubled on the compute stream, back on the copy stream.
     const auto copy = [index](void* to, const void* from) {
       const cuda::Event launched(index);
       const cuda::StreamScope here(index, cuda::copy_stream(index));

@@ -1,5 +1,5 @@
-// Which algorithm a convolution takes, and that oneDNN keeps to the memory that it is given, where
-// a version of it did not.
+// Which algorithm a convolution uses, and that oneDNN stays within the workspace that it is given,
+// which one of its versions did not.
 #include "core/cpu/onednn_conv.h"
 
 #include <algorithm>
@@ -39,9 +39,9 @@ TEST_CASE("a strided 1x1 convolution of few channels stays within its workspace"
   }
 }
 
-// Elsewhere all are direct sums.
+// Other versions of oneDNN, and CPUs without AVX-512, compute direct sums only.
 TEST_CASE("Winograd's algorithm is used where it pays, and has room for images", "[cpu]") {
-  // oneDNN can be told to leave instructions alone.
+  // ONEDNN_MAX_CPU_ISA may forbid oneDNN to use AVX-512, so oneDNN is asked, not the CPU.
   const auto isa = static_cast<unsigned>(dnnl::get_effective_cpu_isa());
   const auto avx512 = static_cast<unsigned>(dnnl::cpu_isa::avx512_core);
   if (DNNL_VERSION_MAJOR != 2 || (isa & avx512) != avx512) {

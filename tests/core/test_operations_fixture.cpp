@@ -1,6 +1,6 @@
 // Results and gradients of single operations against PyTorch's, computed in float64 from the same
-// inputs (tests/fixtures/make_operations_fixture.py). An operation is a line of the table here and
-// one of the same name there.
+// inputs (tests/fixtures/make_operations_fixture.py). Each operation has a line in the table here
+// and a line of the same name in that script.
 #include <functional>
 #include <set>
 #include <string>
@@ -23,7 +23,7 @@ struct Case {
   std::function<Tensor(const Inputs&)> operation;
 };
 
-/// An operation of one or two inputs without options, under its own name.
+/// An operation of one or two inputs without options, under its C++ name.
 #define TESSERA_UNARY(name)                                  \
   {                                                          \
 #name, [](const Inputs& in) { return ops::name(in[0]); } \
@@ -236,7 +236,7 @@ TEST_CASE("operations and their gradients are PyTorch's", "[operations_fixture]"
         REQUIRE(gradient.defined());
         CHECK(relative_error(gradient, values_of(file.tensor(name))) <= tolerance);
       } else if (gradient.defined()) {
-        CHECK(values_of(gradient) == Values(values_of(gradient).size(), 0.0));  // where's mask
+        CHECK(values_of(gradient) == Values(values_of(gradient).size(), 0.0));  // mask of `where`
       }
     }
   }

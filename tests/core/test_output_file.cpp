@@ -93,7 +93,8 @@ TEST_CASE("what a killed process has left goes when the file is written again, n
   folder.file(begin + ".123.tmp", "of a process that is no longer there");
   const std::string own = folder.file(fmt::format("{}.{}.tmp", begin, ::getpid()),
                                       "of one that had this process's number");
-  // A file that somebody writes, of another host or of another name stays; a pipe is not opened.
+  // Files that another process is writing (locked), and files of other hosts or names stay. A pipe
+  // is not opened.
   const int written = ::open(folder.file(begin + ".124.tmp", "").c_str(), O_WRONLY);
   REQUIRE(::flock(written, LOCK_EX) == 0);
   for (const char* name : {"a.another-host.123.tmp", "ab.123.tmp", "a.123.tmp", "a"}) {
@@ -106,7 +107,7 @@ TEST_CASE("what a killed process has left goes when the file is written again, n
     OutputFile file(folder.path("a"));
     CHECK_FALSE(std::filesystem::exists(folder.path(begin + ".123.tmp")));
     CHECK(std::filesystem::file_size(own) == 0);
-    // Two writers of one name do not write the same temporary file.
+    // Two writers of one file must not share a temporary file.
     CHECK_THAT(message_of<InputError>([&] { OutputFile{folder.path("a")}; }),
                ContainsSubstring("is in use"));
     file.write("new");

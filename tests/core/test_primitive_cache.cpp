@@ -1,4 +1,4 @@
-// How many of oneDNN's primitives are kept, and which.
+// How many of oneDNN's primitives are kept, and which ones.
 #include "core/cpu/primitive_cache.h"
 
 #include "core/cpu/gemm.h"

@@ -1,4 +1,4 @@
-// Measured algorithms in place of the heuristic's first, where the program runs on CUDA.
+// Products on CUDA use the measured algorithms of a table instead of the heuristic's first choice.
 #ifdef TESSERA_WITH_CUDA
 #include "core/product_tuning.h"
 
@@ -15,7 +15,7 @@ namespace {
 
 constexpr int64_t m = 12, n = 20, k = 28;
 
-/// A product of two matrices each whose memory begins `offset` elements behind an aligned address.
+/// A batch of two products, whose operands begin `offset` elements after an aligned address.
 struct Operands {
   explicit Operands(int64_t offset)
       : a(random_tensor_of(DType::f32, {2 * m * k + offset}, 1).flat(offset, offset + 2 * m * k)),

@@ -1,4 +1,4 @@
-// Philox against the vectors of its authors, and what is built on it.
+// Philox against its authors' test vectors, and the functions that are built on it.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -22,7 +22,7 @@ TEST_CASE("philox gives Random123's known answers") {
         PhiloxCounter{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd});
   CHECK(philox({0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}, {0xa4093822, 0x299f31d0}) ==
         PhiloxCounter{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1});
-  // At compile time as well.
+  // Philox can be evaluated at compile time.
   static_assert(philox({0, 0, 0, 0}, {0, 0})[0] == 0x6627e8d5);
 }
 
@@ -32,7 +32,7 @@ TEST_CASE("keys and hashes are what they are on every machine") {
   CHECK(stable_hash("") == 0xcbf29ce484222325);
   CHECK(stable_hash("a") == 0xaf63dc4c8601ec8c);
   CHECK(stable_hash("foobar") == 0x85944171f73967e8);
-  // Bytes above 127 count as positive, whatever the sign of char.
+  // Bytes above 127 are positive numbers, whether or not char is signed.
   CHECK(stable_hash("\xff") == (0xcbf29ce484222325 ^ 0xff) * 0x100000001b3);
 }
 
@@ -78,7 +78,7 @@ TEST_CASE("uniform draws have the moments of a uniform distribution") {
     squares += value * value;
   }
   CHECK(outside == 0);
-  // Five standard errors: sqrt(1/12 / n), sqrt(4/45 / n).
+  // The bounds are five standard errors: sqrt(1/12 / n), sqrt(4/45 / n).
   CHECK(std::fabs(sum / draws - 0.5) < 5 * std::sqrt(1.0 / 12 / draws));
   CHECK(std::fabs(squares / draws - 1.0 / 3) < 5 * std::sqrt(4.0 / 45 / draws));
 }
@@ -109,7 +109,7 @@ TEST_CASE("below is without bias") {
       REQUIRE(value < bound);
       lower += value < bound / 3;
     }
-    // Taken modulo, half the draws would be there.
+    // With a plain modulo, half of the draws would be there.
     CHECK(std::fabs(lower / static_cast<double>(draws) - 1.0 / 3) < 0.014);
   }
 }

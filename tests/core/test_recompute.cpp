@@ -1,5 +1,5 @@
-// Segments whose activations are computed again: the same bits and the same hooks as without, and
-// the memory that goes.
+// Segments whose activations are recomputed: the same bits and calls of hooks as without
+// recomputation, and less memory.
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -23,7 +23,7 @@ namespace {
 using Tensors = std::vector<Tensor>;
 using Log = std::vector<std::string>;
 
-/// The segment as it is, or with its activations computed again.
+/// Runs the segment directly, or with its activations recomputed.
 Tensors run(bool again, Tensors inputs, const Segment& segment) {
   return again ? recompute("segment", std::move(inputs), segment) : segment(inputs);
 }
@@ -33,7 +33,7 @@ Tensor run(bool again, const Tensor& input, const std::function<Tensor(const Ten
   })[0];
 }
 
-/// Parameters of tests, and what their hooks heard.
+/// The parameters of a test, and a log of the calls of their hooks.
 struct Parameters {
   Tensor make(const std::string& name, const Shape& shape, uint64_t seed) {
     const Tensor parameter = as_parameter(random_tensor(shape, seed));
@@ -48,7 +48,7 @@ struct Parameters {
     return parameter;
   }
 
-  /// Copies of the gradients that backward leaves.
+  /// Runs backward; returns the loss and the gradients, which it takes out of the parameters.
   Tensors gradients_of(const Tensor& loss) {
     backward(loss);
     Tensors gradients{loss};
@@ -58,7 +58,8 @@ struct Parameters {
     return gradients;
   }
 
-  /// Whether the loss has the same value, gradients and hooks either way.
+  /// True if the loss has equal values, gradients and calls of hooks with and without
+  /// recomputation.
   bool same(const std::function<Tensor(bool)>& loss) {
     const Tensors expected = gradients_of(loss(false));
     const Log heard = std::exchange(log, {});
@@ -99,7 +100,8 @@ TEST_CASE("recompute gives the same bits, with parameters in several segments an
 }
 
 TEST_CASE("the uses of a segment's input are added in the order of backward") {
-  // Sums of five uses, of which the segment has two in the middle: the order shows in the bits.
+  // Inside the segment and around it x is used several times: the order in which its gradients are
+  // added shows in the bits.
   Parameters parameters;
   const Tensor p = parameters.make("p", {64}, 1);
   CHECK(parameters.same([&](bool again) {
@@ -110,7 +112,7 @@ TEST_CASE("the uses of a segment's input are added in the order of backward") {
           }));
     return ops::sum(ops::mul(ops::add(sum, ops::scale(x, 1.1f)), x));
   }));
-  // The same tensor as two inputs.
+  // One tensor as both inputs.
   CHECK(parameters.same([&](bool again) {
     const Tensor x = ops::scale(p, 0.3f);
     const Tensors out = run(again, Tensors{x, x}, [](const Tensors& in) {
@@ -206,7 +208,8 @@ TEST_CASE("segments may contain segments") {
   CHECK(parameters.same(loss));
   runs = 0;
   backward(loss(true));
-  // Each of two: in the forward, when the outer one runs again, and for itself.
+  // Each of the two inner segments runs three times: in the forward, when the outer segment is
+  // recomputed, and for its own backward.
   CHECK(runs == 6);
 }
 
@@ -280,7 +283,8 @@ TEST_CASE("a chain of segments holds their inputs, and in backward one segment")
   CHECK(held(false).after_forward == segments * depth * bytes);
   const Held again = held(true);
   CHECK(again.after_forward == segments * bytes);
-  // The last segment's values, the gradient that arrives, and the loss with its own.
+  // The segments' inputs, one segment's values, the incoming gradient, and the loss and its
+  // gradient.
   CHECK(again.peak <= (segments + depth + 1) * bytes + 8);
 }
 
@@ -304,7 +308,7 @@ TEST_CASE("the second run stands in the trace") {
   trace::enable(false);
   Log names;
   for (const auto& event : trace::take_events()) names.push_back(event.name);
-  // In order of their ends; the last "gelu" is its gradient.
+  // In the order in which they ended; the second "gelu" is its backward.
   CHECK(names == Log{"sum", "gelu", "recompute", "gelu", "segment", "backward"});
 }
 
@@ -326,7 +330,7 @@ TEST_CASE("a segment that takes a history from elsewhere is an error") {
                     ContainsSubstring("segment: the segment takes a tensor of shape [4] with "
                                       "history that is not among its inputs"));
   CHECK(grad_enabled());
-  // As it is it may be handed on, and without its history be used.
+  // Such a tensor may be returned unchanged, and used after detach().
   const Tensors out = run(true, Tensors{p}, [&h](const Tensors& in) {
     return Tensors{h, ops::mul(in[0], h.detach())};
   });

@@ -1,4 +1,4 @@
-// Tensors as handles: views, tensors without elements or without memory, and what errors say.
+// Tensors as handles: views, tensors without elements or without memory, and error messages.
 #include <cstdint>
 #include <cstring>
 #include <vector>
@@ -40,7 +40,7 @@ TEST_CASE("shapes that cannot be are errors") {
   const int64_t large = int64_t{1} << 40;
   CHECK_THROWS_WITH((Shape{large, large}.elements()),
                     ContainsSubstring("[1099511627776, 1099511627776] has more than 2^59"));
-  // 2^60 can be counted, the bytes of as many i64 cannot.
+  // 2^60 elements can be counted, but not the bytes of that many i64 values.
   CHECK_THROWS_WITH(Shape{int64_t{1} << 60}.elements(), ContainsSubstring("more than 2^59"));
 }
 
@@ -145,7 +145,7 @@ TEST_CASE("a tensor without memory has a shape, and says what is missing") {
   CHECK_THROWS_WITH(x.raw(), ContainsSubstring("shape [2, 2] has no memory yet"));
   CHECK_THROWS_WITH(x.values<float>(), ContainsSubstring("materialize"));
 
-  // All handles see memory come and go.
+  // All handles see that memory is attached and detached.
   const Tensor block = Tensor::from<float>({6}, {0, 1, 2, 3, 4, 5});
   x.attach(block.storage(), 8);
   CHECK(other.allocated());

@@ -1,4 +1,4 @@
-// Scopes and the file they end up in.
+// Trace scopes, and the file that they are written to.
 #include <string>
 #include <thread>
 #include <utility>
@@ -15,7 +15,7 @@ using trace::Track;
 
 namespace {
 
-/// Tracing for the length of a test, which begins and ends with no events.
+/// Enables tracing during a test. Events are discarded before and after it.
 class Tracing {
  public:
   Tracing() {
@@ -82,7 +82,7 @@ TEST_CASE("scopes nest, and are recorded as they end") {
   CHECK(outer.id == -1);
   CHECK(outer.begin_ns <= inner.begin_ns);
   CHECK(inner.end_ns <= outer.end_ns);
-  // However short it is, a scope is not an instant.
+  // Even the shortest scope has a duration, which tells it from an instant.
   CHECK(inner.begin_ns < inner.end_ns);
   CHECK(trace::take_events().empty());
 }
@@ -112,7 +112,7 @@ TEST_CASE("events become Chrome's JSON") {
       {"wait", Track::waiting, 1, 2, "all", -1},
   };
   const auto json = parsed(events, 3);
-  // The names of the process and of its four tracks, then the events.
+  // First the names of the process and of its four tracks, then the events.
   REQUIRE(json.size() == 8);
   CHECK(json[0]["ph"] == "M");
   CHECK(json[0]["name"] == "process_name");

@@ -15,7 +15,8 @@ using Catch::Matchers::ContainsSubstring;
 
 namespace {
 
-// A channel's values are themselves: mean 0, and the deviation undoes the division by 255.
+// Normalizes to the pixel values themselves: mean 0, and a deviation that undoes the division by
+// 255.
 data::ImageTransformOptions plain(const data::ImageShape& shape) {
   const auto channels = static_cast<size_t>(shape.channels);
   return {.shape = shape,
@@ -65,7 +66,7 @@ TEST_CASE("a training image is a crop of the padded image, mirrored or not") {
       }
     }
   }
-  REQUIRE(seen.size() == 9 * 9 * 2);  // every place, and both ways
+  REQUIRE(seen.size() == 9 * 9 * 2);  // every crop, mirrored or not
   transform.evaluate(image, memory, out.data());
   for (size_t i = 0; i < out.size(); ++i) REQUIRE(out[i] == Catch::Approx(pixels[i]));
 }
@@ -160,7 +161,7 @@ TEST_CASE("random parts have 8 to 100 % of the area and sides of 3:4 to 4:3") {
   }
   REQUIRE(least == Catch::Approx(0.08).margin(0.01));
   REQUIRE(most > 0.9);
-  // Where nothing fits, the middle of what there is.
+  // If no drawn box fits, the box is the middle of the image.
   for (int64_t i = 0; i < 50; ++i) {
     const data::ImageBox box = transform.draw({3, 400, 3}, 0, i).box;
     REQUIRE(box.height <= 3);
@@ -173,11 +174,11 @@ TEST_CASE("resizing") {
   const data::ImageShape shape{6, 5, 3};
   const auto pixels = counting(shape);
   const data::ImageBox whole{0, 0, 6, 5};
-  // To its own size: itself. A part in whole pixels: that part.
+  // Resizing to the same size changes nothing. A box of whole pixels gives exactly these pixels.
   REQUIRE(resized(shape, pixels, whole, 6, 5) == std::vector<int>(pixels.begin(), pixels.end()));
   REQUIRE(resized(shape, pixels, {2, 1, 1, 2}, 1, 2) ==
           std::vector<int>(pixels.begin() + 33, pixels.begin() + 39));
-  // One colour stays what it is, however much is taken together.
+  // An image of one colour keeps it at every scale.
   for (const int value : {0, 1, 128, 254, 255}) {
     const std::vector<uint8_t> flat(1000 * 3, static_cast<uint8_t>(value));
     for (const auto& [height, width] : {std::pair{1, 1}, {3, 7}, {50, 200}}) {
@@ -186,14 +187,14 @@ TEST_CASE("resizing") {
       }
     }
   }
-  // To a half: 1/8, 3/8, 3/8, 1/8 of four neighbours; at the edge 3/7, 3/7, 1/7 of three.
+  // Halving: 1/8, 3/8, 3/8, 1/8 of four neighbours; at the edge 3/7, 3/7, 1/7 of three.
   std::vector<uint8_t> dot(8, 0);
   dot[3] = 255;
   REQUIRE(resized({1, 8, 1}, dot, {0, 0, 1, 8}, 1, 4) == std::vector<int>{0, 96, 32, 0});
   REQUIRE(resized({8, 1, 1}, dot, {0, 0, 8, 1}, 4, 1) == std::vector<int>{0, 96, 32, 0});
   dot = {0, 0, 70, 0, 0, 0, 0, 0};
   REQUIRE(resized({1, 8, 1}, dot, {0, 0, 1, 8}, 1, 4) == std::vector<int>{10, 26, 0, 0});
-  // To the double: 3/4 and 1/4 of two neighbours.
+  // Doubling: 3/4 and 1/4 of two neighbours.
   REQUIRE(resized({1, 2, 1}, {100, 200}, {0, 0, 1, 2}, 1, 4) ==
           std::vector<int>{100, 125, 175, 200});
 }
@@ -202,7 +203,7 @@ TEST_CASE("an evaluated image is the middle of the one whose shorter side was re
   data::ImageTransformOptions options = plain({14, 14, 3});
   options.resizes = true;
   const data::ImageTransform transform(options);
-  // 16 x 32: resized to 16 x 32, of which the middle 14 x 14 is shown.
+  // A 16 x 32 image needs no resizing; its middle 14 x 14 is shown.
   const data::ImageShape shape{16, 32, 3};
   const auto pixels = counting(shape);
   data::ImageMemory memory;

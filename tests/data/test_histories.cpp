@@ -29,7 +29,7 @@ Ratings ratings_of(const std::vector<std::pair<int32_t, int32_t>>& pairs) {
 
 Items list_of(std::span<const int32_t> items) { return {items.begin(), items.end()}; }
 
-// Against a loop over all pairs: which items a user has, and which ones are left, ascending.
+// Compares with a loop over all pairs: each user's items, and all other items, both ascending.
 void check_against_loop(const Histories& histories, const Ratings& ratings) {
   std::vector<std::set<int32_t>> expected(static_cast<size_t>(histories.users()));
   for (size_t i = 0; i < ratings.users.size(); ++i) {
@@ -68,8 +68,8 @@ TEST_CASE("histories have every user's items in ascending order, and count what 
   REQUIRE(histories.items() == 6);
   REQUIRE(histories.all() == Items{2, 0, 1, 2, 3, 4, 5, 0, 4, 5, 3});
   REQUIRE(histories.offsets() == std::vector<int64_t>{0, 1, 7, 7, 10, 10, 11, 11});
-  REQUIRE(histories.others(1) == 0);  // who has all of them
-  REQUIRE(histories.others(2) == 6);  // who has none
+  REQUIRE(histories.others(1) == 0);  // user 1 has all of them
+  REQUIRE(histories.others(2) == 6);  // user 2 has none
   REQUIRE(histories.other(3, 0) == 1);
   REQUIRE(histories.other(3, 2) == 3);
   check_against_loop(histories, ratings);
@@ -112,7 +112,7 @@ TEST_CASE("lists that are no histories are refused") {
   CHECK_THAT(refusal({1, 1}, {0, 2}, 3), ContainsSubstring("item 1 behind item 1"));
   CHECK_THAT(refusal({0, 3}, {0, 2}, 3), ContainsSubstring("item 3 behind item 0"));
   CHECK_THAT(refusal({-1}, {0, 1}, 3), ContainsSubstring("item -1 behind item -1"));
-  // Another user's list may begin with what the one before ends with.
+  // A user's list may begin with the item that ends the previous user's list.
   CHECK(refusal({0, 2, 2}, {0, 2, 3}, 3) == "nothing was thrown");
   CHECK_THAT(test::message_of<InputError>([] {
                const Histories unused(ratings_of({{0, 3}}), 1, 3);

@@ -62,7 +62,7 @@ std::string idx_refusal(const std::string& images, const std::string& labels) {
   return test::message_of<InputError>([&] { data::open_idx(a, b); });
 }
 
-// folder/CLASS/FILE: an image of 2 x 2 whose red is `red`.
+// Writes folder/`file`, an image of 2 x 2 whose red is `red`. `file` is CLASS/NAME.
 void add_image(const TemporaryFolder& folder, const std::string& file, char red) {
   fs::create_directories(fs::path(folder.path(file)).parent_path());
   folder.file(file, test::png_of(2, 2, {red, 0, 0}));
@@ -111,7 +111,7 @@ TEST_CASE("CIFAR-100 takes the fine label, and names come from a file") {
   folder.file("fine_label_names.txt", "one\ntwo\n");
   REQUIRE_THAT(refusal(folder.path("")),
                ContainsSubstring("fine_label_names.txt: has 2 names of classes, expected 100"));
-  for (const char* end : {"fine_label_names.txt", "nowhere"}) {  // links are not taken for no file
+  for (const char* end : {"fine_label_names.txt", "nowhere"}) {  // a bad link is not a missing file
     fs::remove(folder.path("fine_label_names.txt"));
     fs::create_symlink(end, folder.path("fine_label_names.txt"));
     CHECK_THAT(refusal(folder.path("")),
@@ -190,7 +190,7 @@ TEST_CASE("IDX files that are refused") {
   REQUIRE_THAT(idx_refusal(idx_images(0, 2, 2, ""), idx_labels(0, "")),
                ContainsSubstring("labels: its header says that it has none"));
   REQUIRE_THAT(idx_refusal(idx_images(2, 0, 2, ""), labels), ContainsSubstring("0 x 2, expected"));
-  // What a header claims is not believed, and no memory is taken for it.
+  // The sizes in a header are checked before memory is allocated for them.
   REQUIRE_THAT(idx_refusal(idx_images(0xffffffff, 65535, 65535, "x"), idx_labels(0xffffffff, "")),
                ContainsSubstring("images: its header says more than 2^63 bytes"));
   REQUIRE_THAT(idx_refusal(idx_images(0x7fffffff, 65535, 16, "x"), idx_labels(0x7fffffff, "")),
@@ -313,7 +313,8 @@ TEST_CASE("CIFAR-10's images, where they are") {
   REQUIRE(data.description() ==
           "10,000 images of 32 x 32 x 3 in 10 classes to train on, 2,000 to validate");
   REQUIRE(data.class_names[9] == "truck");
-  // Of the 50,000 that are meant the literature has 0.4914, 0.4822, 0.4465 and 0.247, 0.243, 0.262.
+  // For all 50,000 training images the literature gives means 0.4914, 0.4822, 0.4465 and deviations
+  // 0.247, 0.243, 0.262.
   REQUIRE(data.transform.norm.mean[0] == Catch::Approx(0.4914).margin(0.01));
   REQUIRE(data.transform.norm.std[2] == Catch::Approx(0.2616).margin(0.01));
 }

@@ -35,7 +35,7 @@ std::string refusal(const std::string& file) {
       [&] { data::decode_image("a file", bytes_of(file), pixels); });
 }
 
-// A pattern without sharp edges, which JPEG keeps.
+// A pattern without sharp edges, which JPEG preserves almost exactly.
 std::vector<uint8_t> waves(int width, int height, int channels) {
   std::vector<uint8_t> pixels;
   for (int y = 0; y < height; ++y) {
@@ -48,7 +48,7 @@ std::vector<uint8_t> waves(int width, int height, int channels) {
   return pixels;
 }
 
-// JPEG's size stands behind the marker of its frame, FF C0.
+// Changes the size of a JPEG, which follows the marker of its frame, FF C0.
 std::string with_jpeg_size(std::string file, uint16_t height, uint16_t width) {
   const size_t frame = file.find("\xff\xc0"s);
   file.replace(frame + 5, 4, test::word(uint32_t{height} << 16 | width));
@@ -64,7 +64,7 @@ TEST_CASE("PNG of every kind is read as RGB") {
           std::vector<int>{7, 7, 7, 200, 200, 200});
   REQUIRE(decoded(png({.width = 3, .depth = 1, .color = 0}, "\0\xa0"s)) ==
           std::vector<int>{255, 255, 255, 0, 0, 0, 255, 255, 255});
-  // 16 bits: to the nearest of 8, 0x80ff * 255 / 65535 = 128.5.
+  // 16 bits are rounded to 8: 0x80ff * 255 / 65535 = 128.5.
   REQUIRE(decoded(png({.depth = 16}, "\0\xff\xff\x80\xfe\x01\x02"s)) ==
           std::vector<int>{255, 128, 1});
   const std::string palette = test::png_chunk("PLTE", "\x0a\x0b\x0c\x14\x15\x16"s);
@@ -73,14 +73,14 @@ TEST_CASE("PNG of every kind is read as RGB") {
   REQUIRE(decoded(png({.width = 2, .color = 3}, "\0\x01\x00"s,
                       palette + test::png_chunk("tRNS", "\x00\x10"s))) ==
           std::vector<int>{20, 21, 22, 10, 11, 12});
-  // Transparency leaves the colours as they are.
+  // Transparency does not change the colours.
   REQUIRE(decoded(png({.color = 6}, "\0\x09\x08\x07\x00"s)) == std::vector<int>{9, 8, 7});
   REQUIRE(decoded(png({.color = 4}, "\0\x09\x01"s)) == std::vector<int>{9, 9, 9});
   // Interlaced: (0, 0), then (0, 1), then the second row.
   REQUIRE(decoded(png({.width = 2, .height = 2, .color = 0, .interlaced = 1},
                       "\0\x01\0\x02\0\x03\x04"s)) ==
           std::vector<int>{1, 1, 1, 2, 2, 2, 3, 3, 3, 4, 4, 4});
-  // Neither a profile nor a text is looked at, whatever it would become.
+  // Gamma and text chunks are ignored, even if they are damaged.
   REQUIRE(decoded(png({.color = 0}, "\0\x09"s,
                       test::png_chunk("gAMA", test::word(1000)) +
                           test::png_chunk("zTXt", "a\0\0damaged"s))) == std::vector<int>{9, 9, 9});
@@ -99,7 +99,7 @@ TEST_CASE("JPEG of every kind is read as RGB") {
   for (const uint8_t value : grey) grey3.insert(grey3.end(), 3, value);
   near(decoded(jpeg(9, 7, grey, {JCS_GRAYSCALE, 1})), grey3, 2);
   near(decoded(jpeg(9, 7, grey, {JCS_GRAYSCALE, 1, true})), grey3, 2);
-  // Inks, inverted because libjpeg writes them as Adobe does: 255 is none.
+  // CMYK inks, inverted because libjpeg writes them as Adobe does: 255 is no ink.
   const std::vector<uint8_t> inks(4 * 64, 200);
   near(decoded(jpeg(8, 8, inks, {JCS_CMYK, 4})), std::vector<uint8_t>(3 * 64, 157), 2);
 }
@@ -135,7 +135,7 @@ TEST_CASE("damaged JPEG is refused where pixels are lost, and else read") {
   std::string bad_codes = file;
   for (size_t i = middle; i < middle + 64; i += 2) bad_codes.replace(i, 2, "\xff\0"s);
   REQUIRE_THAT(refusal(bad_codes), ContainsSubstring("JPEG: Corrupt JPEG data"));
-  // What some cameras and programs leave before the end loses nothing.
+  // Zeros before the end, which some cameras and programs write, do no harm.
   std::string more = file;
   more.insert(file.size() - 2, 20, '\0');
   REQUIRE(decoded(more) == decoded(file));
@@ -148,7 +148,7 @@ TEST_CASE("images that claim to be huge are refused before memory is taken for t
   REQUIRE_THAT(refusal(with_jpeg_size(jpeg(8, 8, waves(8, 8, 3)), 65500, 65500)),
                ContainsSubstring("says that it has 65500 x 65500 pixels"));
   REQUIRE_THAT(refusal(png({.width = 0}, "\0"s)), ContainsSubstring("a file: PNG: "));
-  // Scans that say nothing new, again and again.
+  // A file that repeats one scan, which adds nothing, 600 times.
   const std::string file = jpeg(8, 8, waves(8, 8, 1), {JCS_GRAYSCALE, 1, true});
   const size_t scan = file.rfind("\xff\xda");
   std::string scans = file.substr(0, file.size() - 2);
@@ -168,11 +168,11 @@ TEST_CASE("what is no image file, and what is no file") {
                ContainsSubstring("none.png: cannot be opened: No such file"));
   REQUIRE_THAT(refuse(folder.path("")), ContainsSubstring("not a regular file"));
   REQUIRE_THAT(refuse(folder.file("empty.png", "")), ContainsSubstring("empty.png: is empty"));
-  // A hole of more than the limit costs nothing, and is not read.
+  // A sparse file above the limit takes no disk space, and must not be read.
   const std::string large = folder.file("large.png", "x");
   std::filesystem::resize_file(large, static_cast<uintmax_t>(data::image_file_limit_bytes) + 1);
   REQUIRE_THAT(refuse(large), ContainsSubstring("has 268435457 bytes, expected at most 268435456"));
-  // By what is in it, not by its name.
+  // The format is recognised by the content, not by the name.
   const data::ImageView image =
       data::read_image_file(folder.file("a.jpg", test::png_of(3, 2, "abc")), memory);
   REQUIRE(image.shape == data::ImageShape{2, 3, 3});

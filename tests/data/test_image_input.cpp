@@ -55,13 +55,13 @@ std::vector<T> values_of(const Tensor& tensor) {
   return {values.begin(), values.end()};
 }
 
-// What a micro-batch is: pixels and labels.
+// The pixels and labels of a micro-batch.
 using Content = std::pair<std::vector<float>, std::vector<int32_t>>;
 Content content_of(const Tensor& images, const Tensor& labels) {
   return {values_of<float>(images), values_of<int32_t>(labels)};
 }
 
-// Every micro-batch of `steps` steps, by step and number, read by `ranks` ranks in turn.
+// All micro-batches of `steps` steps, indexed by step and number, read by `ranks` ranks in turn.
 std::vector<std::vector<Content>> read_by(int64_t ranks, const Batch& batch, int64_t steps) {
   std::vector<std::vector<Content>> result(
       static_cast<size_t>(steps), std::vector<Content>(static_cast<size_t>(batch.micro_batches())));

@@ -55,7 +55,7 @@ struct Samples {
   bool operator==(const Samples&) const = default;
 };
 
-// All samples of a step, one micro-batch behind the other.
+// All samples of a step, micro-batch after micro-batch.
 Samples step_of(const RatingBatches& batches, const Batch& batch, int64_t step) {
   const auto append = [](auto& to, const auto& from) {
     to.insert(to.end(), from.begin(), from.end());
@@ -125,7 +125,8 @@ TEST_CASE("samples are a function of seed and place, whatever the micro-batch") 
   REQUIRE(expected.users.size() == 24 * 12);
   for (const int64_t micro : {1, 3, 4}) CHECK(steps_with(micro, 1) == expected);
   CHECK(steps_with(12, 2) != expected);
-  // Another global batch divides the same epoch: as long as both are in it, samples are equal.
+  // Another global batch size splits the same epoch differently. Samples are equal as long as both
+  // sizes are in the first epoch.
   const Samples others = steps_with(2, 1, 4);
   const size_t both = 12 * (203 / 12);
   for (size_t i = 0; i < both; ++i) {
@@ -155,7 +156,7 @@ TEST_CASE("negatives are items that the user has not, drawn anew in each epoch")
       equal_seeds += item == other.negative(0, interaction, number) ? 1 : 0;
     }
   }
-  // By chance alone about one in twenty is drawn again, of 1015.
+  // By chance alone about one in twenty of 1015 draws is equal.
   CHECK(equal_epochs < 150);
   CHECK(equal_numbers < 150);
   CHECK(equal_seeds < 150);
@@ -175,7 +176,8 @@ TEST_CASE("negatives are uniform over all that the user has not") {
       const double error = static_cast<double>(count) - 500;
       chi_squared += error * error / 500;
     }
-    // Its mean is the degrees of freedom, its variance twice as much: five deviations.
+    // Chi-squared has the degrees of freedom as its mean, and twice as much as its variance: up to
+    // five standard deviations are allowed.
     const auto freedom = static_cast<double>(others - 1);
     CAPTURE(interaction, others, chi_squared);
     CHECK(chi_squared < freedom + 5 * std::sqrt(2 * freedom));
@@ -230,7 +232,7 @@ TEST_CASE("histories of a batch stand one behind the other, each with its scale"
     REQUIRE(read.history_scale.values<float>()[row] ==
             1 / std::sqrt(static_cast<float>(own.size())));
   }
-  // Outside of training a user may have none.
+  // Outside of training a user may have no history.
   const Histories none(std::vector<int32_t>{1}, {0, 0, 1}, 2, "a file");
   const RatingBatch two = data::allocate_rating_batch({.samples = 2, .longest_history = 1}, false);
   data::write_history(none, 0, 0, two);
@@ -253,7 +255,7 @@ TEST_CASE("a batch of ratings takes the bytes that its sizes say") {
   };
   CHECK(taken([&] { return data::allocate_rating_batch(sizes, false); }) == sizes.bytes());
   CHECK(taken([&] { return data::allocate_rating_input(sizes); }) == sizes.bytes());
-  // By hand: users, items and targets; places, offsets and scales.
+  // Counted by hand: users, items and targets; then histories, offsets and scales.
   CHECK(RatingBatchSizes{.samples = 5, .items = 2, .longest_history = 11}.bytes() ==
         4 * (5 + 10 + 10) + 4 * (55 + 6 + 5));
 }

@@ -37,7 +37,8 @@ std::string refusal(const std::string& name, const std::string& bytes,
   return test::message_of<InputError>([&] { read(name, bytes, columns, split); });
 }
 
-// What all formats below have: user 10 rates b with 3.5 and a with 1, user 9 rates a with 5.
+// All formats below have these ratings: user 10 rates b with 3.5 and a with 1, user 9 rates a with
+// 5.
 void check_three(const RatingData& data, const std::string& format, bool times = true) {
   REQUIRE(data.format == format);
   REQUIRE(data.user_ids == Strings{"9", "10"});  // numbers, so 9 comes first
@@ -71,7 +72,7 @@ TEST_CASE("MovieLens: tabs, '::' or commas below a header, compressed or not") {
   check_three(read("ratings.csv", "\xEF\xBB\xBF" + csv), "csv");
   check_three(read("u.data.gz", test::gzipped(tabs)), "movielens");
   check_three(read("ratings.csv.gz", test::gzipped(csv)), "csv");
-  // Another order, no times, quotes, CRLF, no newline at the end.
+  // Columns in another order, no times, quotes, CRLF, no newline at the end.
   check_three(read("a.csv", "item_id,rating,User\r\nb,3.5,10\r\n\"a\", 1 ,10\r\na,5,9"), "csv",
               false);
 }
@@ -147,7 +148,7 @@ TEST_CASE("numbers of users and items do not depend on the order of the lines") 
       REQUIRE(lines[i] == data.user_ids[user] + "," + data.item_ids[item]);
     }
   } while (std::next_permutation(lines.begin(), lines.end()));
-  // One that is no whole number, or is larger than 64 bits: all are in order of their bytes.
+  // If one id is not a whole number, or exceeds 64 bits, all ids are sorted by their bytes.
   REQUIRE(read("a", "10,1\n9,1\nx,1\n", "user,item").user_ids == Strings{"10", "9", "x"});
   REQUIRE(read("a", "10,1\n9,1\n9223372036854775808,1\n", "user,item").user_ids ==
           Strings{"10", "9", "9223372036854775808"});
@@ -175,7 +176,7 @@ TEST_CASE("of ratings of one user and item the latest stays, at its place") {
   REQUIRE(data.dropped == 2);
   REQUIRE(data.train.users == Numbers{0, 0, 1});
   REQUIRE(data.train.items == Numbers{0, 1, 0});
-  REQUIRE(data.train.values == std::vector<float>{1, 4, 5});  // of equal times the last one
+  REQUIRE(data.train.values == std::vector<float>{1, 4, 5});  // the last of equal times
   REQUIRE(data.train.times == std::vector<double>{20, 1, 1});
   REQUIRE(data.description() ==
           "3 ratings of 2 items by 2 users: 3 to train on, 0 to validate; 2 more dropped, of which "

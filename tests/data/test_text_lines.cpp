@@ -79,7 +79,7 @@ TEST_CASE("texts that are refused, with the line") {
 }
 
 TEST_CASE("a text that gzip makes a hundred times smaller is refused before it fills the memory") {
-  // 65 MiB of one line again and again; where little is stored, 64 MiB are read before the refusal.
+  // 65 MiB of one repeated line. Up to 64 MiB are allowed, however small the compressed file is.
   std::string text;
   for (int64_t i = 0; i < 65 << 16; ++i) text += "user\titem\t12345\n";
   CHECK_THAT(refusal(test::gzipped(text)),
@@ -102,7 +102,7 @@ TEST_CASE("UTF-8") {
                            "\xED\x9F\xBF\xEE\x80\x80\xF4\x8F\xBF\xBF"s}) {
     CHECK(data::is_utf8(text));
   }
-  // Alone or cut, longer than needed, a surrogate, above 10FFFF.
+  // Lone or truncated sequences, sequences longer than needed, a surrogate, values above 10FFFF.
   for (const char* text :
        {"\x80", "\xC3", "\xC0\x80", "\xC1\xBF", "\xE0\x9F\xBF", "\xE2\x82", "\xED\xA0\x80",
         "\xF0\x8F\xBF\xBF", "\xF4\x90\x80\x80", "\xF5\x80\x80\x80", "\xC3\x41", "\xE2\x82\x41"}) {
@@ -118,7 +118,7 @@ TEST_CASE("fields between separators") {
   REQUIRE(split(",", "a") == Strings{"a"});
   REQUIRE(split(",", R"(1, "a, ""b"" " ,"",c"d)") == Strings{"1", "a, \"b\" ", "", "c\"d"});
   REQUIRE(split(";", R"("";"x")") == Strings{"", "x"});
-  // Spaces at the end are not looked through again for each field.
+  // Trailing spaces must not be scanned again for each field, which would take quadratic time.
   const std::string many = std::string(30'000, ',') + std::string(30'000, ' ');
   REQUIRE(split(",", many).size() == 30'001);
   CHECK_THAT(test::message_of<InputError>([] { split(",", "1,\"ab"); }),

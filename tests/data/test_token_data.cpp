@@ -172,7 +172,7 @@ TEST_CASE("sequences are a function of seed, step and sample alone") {
     const auto actual = part.tokens.values<int32_t>();
     REQUIRE(std::equal(actual.begin(), actual.end(), expected.begin()));
   }
-  // Targets are the tokens one later, in the training part.
+  // Targets are the tokens shifted by one.
   const auto tokens = whole.tokens.values<int32_t>();
   const auto targets = whole.targets.values<int32_t>();
   for (size_t i = 0; i + 1 < tokens.size(); ++i) {
@@ -189,7 +189,7 @@ TEST_CASE("an epoch has every window of a grid once, the next one in another ord
                               .vocab = 256,
                               .seed = 7,
                               .global_batch = 4});
-  // 4,500 tokens train: 4,484 places to start, 280 windows, 70 steps an epoch.
+  // 4,500 tokens to train on: 4,484 start positions, 280 windows, 70 steps per epoch.
   std::vector<std::vector<int64_t>> epochs(2);
   for (int64_t step = 0; step < 140; ++step) {
     for (int64_t sample = 0; sample < 4; ++sample) {

@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
-# Training on emulated GPUs as users run it: what a table of tune changes, the same on every rank,
-# and what cannot be is refused. (tests/apps/gpu_paths.sh: every way of running one training.)
+# Training on emulated GPUs as users run it: a table of `tune` changes results equally on all ranks,
+# and impossible combinations are refused. (tests/apps/gpu_paths.sh tests the layouts of a
+# training.)
 . "$TESSERA_SOURCE_DIR/tests/apps/common.bash"
 export TESSERA_EMULATED_DEVICES=2
 tune=$TESSERA_BIN/tune
 shape=(--layers 2 --heads 2 --width 32 --context 32 --micro-batch 2)
 run=(--data text.txt "${shape[@]}" --global-batch 6 --steps 3 --eval-every 3 --eval-batches 2)
 
-# same NAME ARGUMENT...: two ranks with the losses and weights of the first run of this name.
+# same NAME ARGUMENT...: two ranks must have the losses and weights of the first run of this name.
 same() {
   local name=$1
   shift
@@ -45,7 +46,8 @@ def changed(**changes):
     first, *others = json.loads(json.dumps(table["products"]))
     return [{**first, **changes}, *others]
 
-# The emulated library's algorithm says in its sixth word how often it splits k, and how it adds.
+# The sixth word of the emulated library's algorithm says into how many parts it splits k, and how
+# it adds them.
 def split(product, splits, reduction):
     words = [product["algorithm"][i:i + 16] for i in range(0, 128, 16)]
     words[5] = f"{reduction << 32 | splits:016x}"
@@ -60,7 +62,7 @@ write("bytes.json", products=changed(algorithm="0" * 128))
 open("text.json", "w").write("{")
 PYTHON
 
-# Each rank takes the table's algorithms, and those that split k add in another order.
+# Each rank uses the table's algorithms; those that split k add in another order.
 same split --comm nccl --tuned split.json
 same split --comm mpi --tuned split.json
 same split --comm nccl --stage 3 --tuned split.json
@@ -78,7 +80,7 @@ refused 'foreign.json: the algorithm for the product .* was proposed for another
 refused 'bytes.json: the algorithm for the product .*not initialised' bytes.json
 refused 'atomic.json: the algorithm for the product .* differ from run to run' atomic.json
 
-# Weights from one device, text on another.
+# Weights that were trained on a GPU generate text on the GPU and on the CPU.
 alone "${run[@]}" --device cuda --sample 5 --save saved.safetensors
 [[ -s stdout.log ]] || fail "no sample"
 "$generate" saved.safetensors --device cuda --prompt 'int ' --tokens 10 > cuda.txt

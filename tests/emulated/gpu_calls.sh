@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # ctest: TIMEOUT 1200
-# Every call of bench/gpu.sh on the emulated device, with this build: what it runs, what it leaves,
-# and what it says where something is missing or fails.
+# Every call of bench/gpu.sh on the emulated device, with this build: what it runs, which results it
+# leaves, and what it reports if something is missing or fails.
 set -euo pipefail
 cd "$TESSERA_SOURCE_DIR"
 work=$(mktemp -d)
@@ -14,14 +14,14 @@ fi
 export TESSERA_GPU_BUILD=$TESSERA_BUILD_DIR
 unset TESSERA_BIN
 
-# call STATUS ARGUMENT...
+# call STATUS ARGUMENT...: runs bench/gpu.sh, which must end with this exit code.
 call() {
   local expected=$1 status=0
   shift
   bench/gpu.sh --emulated --report "$work/report" "$@" > "$work/output" 2>&1 || status=$?
   [[ $status == "$expected" ]] || fail "exit code $status instead of $expected: $*"
 }
-# has TEXT...: each begins a line of the table.
+# has TEXT...: each text must begin a line of the report's table.
 has() {
   local text
   for text; do
@@ -48,7 +48,7 @@ call 0 --tests
 has 'test_core | ok' 'test_dist | ok' 'test_dist_mpi_np2 | ok' 'equal_bits_mpi_np2 | ok' \
   'equal_bits_nccl_np2 | ok' 'programs | ok'
 
-# compute-sanitizer: absent, content, and with a finding.
+# compute-sanitizer: not installed, without findings, and with a finding.
 call 0 --sanitize
 has 'sanitize_memcheck_step | skipped: compute-sanitizer is not installed'
 mkdir "$work/bin"
@@ -70,10 +70,10 @@ has 'sanitize_memcheck_step | ok' 'sanitize_memcheck_kernels | ok' \
 FINDS=racecheck call 1 --sanitize
 has 'sanitize_racecheck_step | FAILED with exit code 9' 'sanitize_memcheck_step | ok'
 
-# The exit code is that of the call alone.
+# The exit code is that of this call alone; an earlier failure stays in the table.
 call 0 --measure ordered --peer none
 has 'sanitize_racecheck_step | FAILED with exit code 9'
 
-# Time that is over: what there was is in the table.
+# After the time limit, the table still has the earlier results.
 TESSERA_GPU_SECONDS=0 call 1 --measure kernels --peer none
 has 'kernels | FAILED: not done after' 'resnet | ok'

@@ -1,5 +1,5 @@
-// Launches of the tests' kernels with arguments of other types, as core/cuda/kernel.cuh has them,
-// but with CUDA's error as the result.
+// Launches the tests' kernels. Arguments are converted to the kernels' types, as
+// core/cuda/kernel.cuh does, but CUDA's error is returned.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -31,7 +31,7 @@ cudaError_t launch(Shape shape, void (*kernel)(Params...), Args... args) {
       values);
 }
 
-/// Another order of blocks and threads, as long as it lives.
+/// Sets the order of blocks and threads for its lifetime.
 class OrderSeed {
  public:
   explicit OrderSeed(uint64_t seed) : before_(emulated::order_seed()) {
@@ -45,7 +45,7 @@ class OrderSeed {
   uint64_t before_;
 };
 
-/// Number of the seeds 0 ... 7 for which `wrong()` holds.
+/// The number of seeds 0 ... 7 for which `wrong()` is true.
 template <class Wrong>
 int seeds_where(Wrong wrong) {
   int found = 0;

@@ -1,5 +1,5 @@
-// That emulated NCCL finds what breaks NCCL's contract. What it computes is checked by the tests of
-// the communicator that uses it.
+// Emulated NCCL finds violations of NCCL's contract. The tests of the communicator that uses it
+// check what it computes.
 #include <mpi.h>
 #include <nccl.h>
 
@@ -29,7 +29,7 @@ struct World {
   int before() const { return (rank + size - 1) % size; }
 };
 
-// A communicator of all ranks, new for each case: one that failed is not usable again.
+// A communicator of all ranks, new for each case, because one that has failed is unusable.
 class Comm {
  public:
   Comm() {
@@ -133,14 +133,14 @@ TEST_CASE("ranks that make other collectives, or the same with another argument,
       result = ncclAllReduce(data, data, 6, odd ? ncclInt64 : ncclFloat32, ncclSum, comm, nullptr);
       break;
     case 3:
-      // A transfer on one side, a collective on the other.
+      // The last rank sends, the others broadcast.
       result = odd ? ncclSend(data, 6, ncclFloat32, 0, comm, nullptr)
                    : ncclBroadcast(data, data, 6, ncclFloat32, 0, comm, nullptr);
       break;
     default: FAIL("no such case");
   }
   if (what == 3 && world.rank > 0 && !odd) {
-    CHECK(result == ncclRemoteError);  // the two that disagree have left
+    CHECK(result == ncclRemoteError);  // the two ranks that disagree have left
   } else {
     CHECK(result == ncclInvalidUsage);
   }
@@ -153,7 +153,7 @@ TEST_CASE("sends of a group meet the receives of the peer's group") {
   const Comm comm;
   const Floats sent(20);
   const Floats received(20);
-  // Two transfers around the ring, of different sizes; with two ranks both peers are the same.
+  // Two transfers around the ring, of different sizes. With two ranks both peers are the same rank.
   CHECK(ncclGroupStart() == ncclSuccess);
   CHECK(ncclSend(sent.at(3), 7, ncclFloat32, world.after(), comm, nullptr) == ncclSuccess);
   CHECK(ncclSend(sent.at(10), 2, ncclFloat32, world.after(), comm, nullptr) == ncclSuccess);
@@ -164,7 +164,7 @@ TEST_CASE("sends of a group meet the receives of the peer's group") {
   CHECK(received[6] == 9);
   CHECK(received[7] == 10);
   CHECK(received[8] == 11);
-  CHECK(received[9] == 9);  // as it was
+  CHECK(received[9] == 9);  // unchanged
 }
 
 TEST_CASE("a send that no rank receives is an error after a while") {
@@ -217,7 +217,7 @@ TEST_CASE("buffers in place are in place exactly, and on the device") {
                           nullptr) == ncclInvalidArgument);
   CHECK(ncclAllReduce(buffer.at(0), buffer.at(1), 10, ncclFloat32, ncclSum, comm, nullptr) ==
         ncclInvalidArgument);
-  CHECK(comm.failure() == ncclSuccess);  // nothing has begun
+  CHECK(comm.failure() == ncclSuccess);  // the call has not begun
   CHECK(gather_from(buffer.at(own), 10) == ncclSuccess);
 }
 
@@ -282,7 +282,7 @@ TEST_CASE("calls on a captured stream are made by each launch of the graph, on a
     REQUIRE(cudaGraphLaunch(exec, stream) == cudaSuccess);
     CHECK(buffer[1] == static_cast<float>(factor * world.size * (world.size + 1) / 2));
     CHECK(buffer[2] == static_cast<float>(factor * (1 + world.before())));
-    meet();  // nobody writes what another one still reads
+    meet();  // no rank writes what another one still reads
   }
   CHECK(cudaGraphExecDestroy(exec) == cudaSuccess);
   CHECK(cudaGraphDestroy(graph) == cudaSuccess);
@@ -357,7 +357,7 @@ TEST_CASE("registered memory is freed when nothing is registered any more") {
   CHECK(ncclCommDeregister(comm, handle) == ncclInvalidArgument);
   CHECK(ncclMemFree(memory) == ncclSuccess);
   CHECK(ncclMemFree(memory) == ncclInvalidArgument);
-  // What is registered goes with its communicator.
+  // Aborting a communicator ends its registrations.
   REQUIRE(ncclMemAlloc(&memory, 64) == ncclSuccess);
   REQUIRE(ncclCommRegister(comm, memory, 64, &handle) == ncclSuccess);
   comm.abort();

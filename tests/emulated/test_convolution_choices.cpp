@@ -1,4 +1,4 @@
-// Which algorithm a convolution takes of those that the library proposes, and why not another.
+// Which of the algorithms that the library proposes a convolution uses.
 #include <map>
 
 #include "core/convolution_choices.h"
@@ -13,7 +13,8 @@ using Catch::Matchers::ContainsSubstring;
 
 Context device_context() { return current_context({DeviceType::cuda, 0}); }
 
-/// By pass. The library has proposed what is not deterministic, and what rounds f32, before.
+/// The choices by pass. The emulated library proposes first what is not deterministic or rounds
+/// f32, so the first proposals must not be chosen.
 std::map<Conv2dPass, cuda::ConvolutionChoice> choices(const Conv2dSizes& sizes, DType dtype) {
   (void)kernels::conv2d_forward_workspace(device_context(), sizes, dtype, false);
   (void)kernels::conv2d_backward_workspace(device_context(), sizes, dtype, {});

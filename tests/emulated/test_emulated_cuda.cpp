@@ -1,5 +1,5 @@
-// The execution model: barriers and what happens where one is missing, indices, shared memory,
-// atomics, several OS threads.
+// The execution model of the emulated device: barriers, and what happens if one is missing;
+// indices, shared memory, atomics, several OS threads.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -45,7 +45,7 @@ __global__ void neighbours(int* y, const int* x) {
   y[i] = sum;
 }
 
-// Lanes hand values on within their warp only.
+// Lanes pass values on within their warp only.
 template <bool with_barrier>
 __global__ void rotate_in_warps(int* y, const int* x) {
   __shared__ int values[block_size];
@@ -71,7 +71,7 @@ __global__ void broadcast(int* y, const int* x) {
 
 bool wrong(void (*kernel)(int*, const int*), int (*expected)(const int* x, int i)) {
   constexpr int blocks = 3;
-  static int salt = 0;  // what an earlier launch has left in shared memory is wrong as well
+  static int salt = 0;  // so that values left in shared memory by an earlier launch are wrong too
   salt += 1000;
   std::vector<int> x(blocks * block_size);
   std::iota(x.begin(), x.end(), salt);
@@ -167,7 +167,7 @@ std::vector<int> order_of(uint64_t seed) {
   return order;
 }
 
-// Every block finds its memory as it was before the first.
+// Every block must find NaN in its shared memory, not the values of an earlier block.
 __global__ void use_dynamic(float* sums, int floats, int* poisoned) {
   auto* const values = tessera::cuda::dynamic_shared<float>();
   for (int i = static_cast<int>(threadIdx.x); i < floats; i += static_cast<int>(blockDim.x)) {
@@ -227,7 +227,7 @@ TEST_CASE("emulated: a missing barrier shows in some orders, a correct kernel in
   CHECK(seeds_where([&] { return wrong(rotate_in_warps<true>, rotated); }) == 0);
   CHECK(seeds_where([&] { return wrong(rotate_in_warps<false>, rotated); }) == 8);
 
-  // Correct by chance where the last warp runs first.
+  // Without the barrier the result is correct by chance if the last warp runs first.
   const auto total = [](const int* x, int) { return x[64] + x[95]; };
   CHECK(seeds_where([&] { return wrong(broadcast<true>, total); }) == 0);
   CHECK(seeds_where([&] { return wrong(broadcast<false>, total); }) >= 4);
@@ -262,7 +262,7 @@ TEST_CASE("emulated: threads that wait for each other end the launch with who wa
         CHECK_THAT(cudaGetErrorString(cudaErrorLaunchFailure), ContainsSubstring(part));
         CHECK_THAT(emulated::last_failure(), ContainsSubstring(part));
       }
-      // Nothing of the broken block is left.
+      // The failed launch leaves nothing behind.
       const auto reversed = [](const int* x, int i) { return x[block_size - 1 - i]; };
       CHECK_FALSE(wrong(reverse<true>, reversed));
     }
@@ -354,7 +354,7 @@ TEST_CASE("emulated: OS threads launch at the same time", "[threads]") {
         std::fill(x.begin(), x.end(), 100 * t + round);
         const bool ran = launch({20, 128}, sum_of_block, y.data(), x.data()) == cudaSuccess;
         if (!ran || y != std::vector<int>(20, 128 * (100 * t + round))) ++mistakes[size_t(t)];
-        // One thread's failures are not the others'.
+        // A failure on one thread is not an error on the others.
         if (t != 0 || round % 10 != 0) continue;
         if (launch({2, 64}, skip_barrier) != cudaErrorLaunchFailure) ++mistakes[0];
       }

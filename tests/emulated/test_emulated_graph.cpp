@@ -63,7 +63,7 @@ struct Setup {
   cudaError_t add(float* to, const float* from, float value, cudaStream_t on) const {
     return launch({1, 4, 0, on}, add_kernel, to, from, value);
   }
-  // A call that a capture does not survive.
+  // Checks that a call was refused and has invalidated the capture.
   void breaks(cudaError_t error, cudaError_t expected, const char* why) {
     check_refused(error, expected, why);
     cudaStreamCaptureStatus status{};
@@ -90,7 +90,7 @@ TEST_CASE("emulated: a graph does what was captured, at each launch and not befo
     CHECK(s.add(scratch, s.in, value, s.stream) == cudaSuccess);
     value = 100;
   }
-  // The other stream adds, and is waited for.
+  // The other stream joins the capture by an event, adds, and is waited for.
   REQUIRE(cudaEventRecord(s.event, s.stream) == cudaSuccess);
   REQUIRE(cudaStreamWaitEvent(s.other, s.event) == cudaSuccess);
   CHECK(s.add(s.out, scratch, 3, s.other) == cudaSuccess);
@@ -209,7 +209,7 @@ TEST_CASE("emulated: how a capture begins and ends") {
   check_refused(cudaStreamBeginCapture(s.stream, mode), cudaErrorIllegalState, "already");
   std::thread([&] {
     CHECK(cudaStreamEndCapture(s.stream, &s.graph) == cudaErrorStreamCaptureWrongThread);
-    CHECK(cudaFree(nullptr) == cudaSuccess);  // it captures nothing
+    CHECK(cudaFree(nullptr) == cudaSuccess);  // this thread captures nothing
   }).join();
   REQUIRE(cudaEventRecord(s.event, s.stream) == cudaSuccess);
   REQUIRE(cudaStreamWaitEvent(s.other, s.event) == cudaSuccess);
@@ -221,7 +221,7 @@ TEST_CASE("emulated: how a capture begins and ends") {
   s.begin();
   REQUIRE(cudaEventRecord(s.event, s.stream) == cudaSuccess);
   REQUIRE(cudaStreamWaitEvent(s.other, s.event) == cudaSuccess);
-  s.make();  // what has joined and done nothing needs no waiting for
+  s.make();  // a joined stream without work need not be waited for
   CHECK(cudaGraphLaunch(s.exec, s.other) == cudaSuccess);
 }
 

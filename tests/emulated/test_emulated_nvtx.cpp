@@ -1,4 +1,4 @@
-// Scopes of the trace as a profiler sees them: ranges of NVTX.
+// Trace scopes as a profiler sees them: NVTX ranges.
 #include <nvtx3/nvToolsExt.h>
 
 #include <stdexcept>
@@ -12,7 +12,7 @@ using namespace tessera;
 
 namespace {
 
-/// Ranges are kept for the length of a test, which begins and ends with none.
+/// Keeps NVTX ranges during a test. They are discarded before and after it.
 class Profiling {
  public:
   Profiling() {

@@ -1,4 +1,4 @@
-// The runtime calls: what they do, and what they refuse.
+// The calls of the emulated runtime: what they do, and what they refuse.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -16,7 +16,7 @@ namespace {
 __global__ void nothing() {}
 __global__ void nothing_else() {}
 
-// That a call failed as expected, with the reason.
+// Checks that a call has failed as expected, and that its message says why.
 void check_refused(cudaError_t error, cudaError_t expected, const char* why) {
   CHECK(error == expected);
   CHECK(cudaPeekAtLastError() == expected);
@@ -26,7 +26,7 @@ void check_refused(cudaError_t error, cudaError_t expected, const char* why) {
   CHECK_THAT(cudaGetErrorString(error), ContainsSubstring(why));
 }
 
-// Puts back what a test changes.
+// Sets the number of devices; restores the defaults at the end of a test.
 struct Devices {
   explicit Devices(int count) { emulated::set_device_count(count); }
   ~Devices() {

@@ -1,4 +1,4 @@
-// Operations of a warp: which lane reads from which, masks, warps that are not full.
+// Operations of a warp: which lane reads from which, masks, and warps that are not full.
 #include <cstdint>
 #include <cstring>
 #include <numeric>
@@ -11,7 +11,7 @@ using namespace emulated_tests;
 
 namespace {
 
-// Four shuffles of every lane by one argument: (threads, 4).
+// y is (threads, 4): the results of the four shuffles with one argument.
 template <class T>
 __global__ void shuffle_all(T* y, const T* x, int argument, int width) {
   const unsigned i = threadIdx.x;
@@ -21,8 +21,8 @@ __global__ void shuffle_all(T* y, const T* x, int argument, int width) {
   y[4 * i + 3] = __shfl_xor_sync(~0u, x[i], argument, width);
 }
 
-// As the programming guide words it: segments of `width` lanes; what lies outside is one's own,
-// but for xor, which may read from earlier segments.
+// The lane that is read, as the CUDA programming guide says. Segments have `width` lanes. A source
+// outside of the segment gives the lane's own value; but xor may read from earlier segments.
 int expected_lane(int kind, int lane, int argument, int width) {
   const int segment = lane / width * width;
   const int inside = lane % width;
@@ -53,7 +53,7 @@ void check_shuffles() {
   }
 }
 
-// Halves of a warp that go different ways, each with its own mask.
+// The halves of a warp diverge, each with its own mask.
 __global__ void in_halves(int* y) {
   const int lane = static_cast<int>(threadIdx.x);
   int value = lane;
@@ -68,7 +68,7 @@ __global__ void in_halves(int* y) {
   y[lane] = value;
 }
 
-// The last warp has 8 lanes; the others of its mask do not exist.
+// The last warp has only 8 lanes; its mask names 24 lanes that do not exist.
 __global__ void not_full(int* y) {
   const int value = __shfl_down_sync(~0u, static_cast<int>(threadIdx.x), 4);
   __syncwarp();

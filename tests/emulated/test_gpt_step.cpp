@@ -1,4 +1,4 @@
-// A GPT's training step as the device sees it: how much is launched, and which products.
+// A GPT's training step as the device sees it: how many kernels are launched, and which products.
 #include <algorithm>
 #include <map>
 #include <string>
@@ -25,8 +25,8 @@ struct GptStep {
   int64_t rows() const { return sequences * tokens; }
 };
 
-/// What is launched in the last of `steps` steps in bf16 on one rank at stage 0, with one bucket
-/// beside that of the tied table.
+/// Counts the launches in the last of `steps` bf16 steps on one rank at stage 0. There are two
+/// buckets: that of the tied table, and one for all other parameters.
 Launches launches_of(const GptStep& step, int steps) {
   set_default_device({DeviceType::cuda, 0});
   models::Gpt model(step.model);
@@ -48,8 +48,8 @@ Launches launches_of(const GptStep& step, int steps) {
   return launches;
 }
 
-/// L layers, `chunks` chunks of rows of logits, rows enough for the sums of the biases' gradients
-/// to take a second pass or not.
+/// The launches of a step with L layers and `chunks` chunks of rows of logits. With many rows the
+/// sums of the biases' gradients take a second pass.
 Launches expected(int64_t layers, int64_t chunks, bool second_pass) {
   return {
       {"embedding", 1},
@@ -57,26 +57,27 @@ Launches expected(int64_t layers, int64_t chunks, bool second_pass) {
       {"residual_layer_norm", 2 * layers},
       {"linear", 5 * layers},  // four products, and GELU
       {"causal_attention", layers},
-      {"linear_cross_entropy", 3 + 2 * chunks},  // targets checked, losses added in two launches
-      // A chunk's logits again, their gradient and its products; the sum of the weight's. The only
-      // chunk is kept.
+      {"linear_cross_entropy", 3 + 2 * chunks},  // one checks targets, two add up losses
+      // Per chunk: its logits again, their gradient and two products; then the weight's sum. A
+      // single chunk is kept, so its logits are not computed again.
       {"backward/linear_cross_entropy", chunks == 1 ? 3 : 4 * chunks + 1},
       {"backward/residual_layer_norm", 4 * layers},
-      // Each has two products and the bias; GELU's gradient, itself again, and two norms again.
+      // Each of four linears has two products and a bias sum; also GELU's gradient, and again GELU
+      // and two norms.
       {"backward/linear", (second_pass ? 20 : 16) * layers},
       {"backward/causal_attention", 3 * layers},
       {"backward/layer_norm", 2},
       {"backward/embedding", 7},
-      {"backward", 4},     // the loss's seed, the sum of both halves of a stream, a fold a bucket
-      {"", 2},             // losses set to zero, and this one's copy
-      {"step", 7},         // the norm in three, the scalars, their copy, a bucket's sums each
-      {"step/update", 6},  // of a bucket its groups, AdamW, and the weights rounded
+      {"backward", 4},     // the loss's seed, the sum of both halves of a stream, a fold per bucket
+      {"", 2},             // the losses set to zero, and a copy of this one
+      {"step", 7},         // the norm in three, the scalars, their copy, the sums of each bucket
+      {"step/update", 6},  // per bucket: its groups, AdamW, and the rounded weights
   };
 }
 
 TEST_CASE("a GPT's step launches what this table has") {
   const auto [layers, sequences] = GENERATE(std::pair{1, 1}, std::pair{3, 2}, std::pair{2, 6});
-  // Sizes of whole blocks of 256 elements: between others there are gaps, which are cleared.
+  // All sizes are whole blocks of 256 elements. Otherwise clearing the gaps would launch more.
   const GptStep step{{.layers = layers, .heads = 4, .width = 256, .context = 16, .vocab = 37,
                       .loss_chunk_rows = 16},
                      sequences, 16};
@@ -102,7 +103,7 @@ TEST_CASE("by the table a step of GPT-2 at 65,536 rows launches 502 times") {
 
 using Products = std::vector<cuda::ProductShape>;
 
-/// The products that the process asks cuBLASLt about in `body`, and for the first time.
+/// The products that the process asks cuBLASLt about for the first time in `body`.
 template <class Body>
 Products new_products(Body&& body) {
   const Products before = cuda::computed_products(0);
@@ -119,7 +120,8 @@ void plan(const GptStep& step) {
 }
 
 TEST_CASE("the plan of a GPT's step asks about the products that it computes, and no others") {
-  // One chunk and several, a vocabulary that is a multiple of nothing, and a width for each case.
+  // One chunk and several, and an odd vocabulary. Each case has a width of its own, so that none of
+  // its products was asked about before.
   int64_t width = 40;
   for (const bool plan_first : {true, false}) {
     for (const int64_t chunk_rows : {0, 24}) {

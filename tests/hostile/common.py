@@ -1,5 +1,5 @@
-"""What the hostile cases share: a bench with input files, runs of limited time, and what must hold
-after each of them."""
+"""Shared by the hostile cases: a bench with input files, runs with a time limit, and checks after
+each run."""
 import hashlib
 import json
 import math
@@ -17,7 +17,7 @@ import zlib
 
 MPI_SETTINGS = pathlib.Path(__file__).resolve().parents[2] / "scripts/mpi.env"
 ADDRESS_SPACE = 8 << 30
-# Texts of a library or a runtime that tell a user nothing.
+# Messages of a library or a runtime that do not help a user.
 WORDLESS = ("std::bad_alloc", "std::bad_cast", "terminate called", "basic_string::", "vector::_M",
             "map::at", "stoi", "stol", "std::length_error", "cannot create std::vector")
 TINY = ["--layers", "1", "--heads", "1", "--width", "8", "--context", "8", "--global-batch", "4",
@@ -61,7 +61,7 @@ def png(side):
 
 
 def state_of(folder):
-    """Every entry of a folder with what it is: contents, the end of a link, or its kind alone."""
+    """Each entry of a folder -> a digest of its contents, a link's target, or only its kind."""
     state = {}
     for path in sorted(folder.rglob("*")):
         if path.is_symlink():
@@ -75,8 +75,8 @@ def state_of(folder):
 
 
 def session_members(session):
-    """Processes of a session that still run, as (id, name); those of a job are children of mpirun
-    in its session."""
+    """Processes of a session that still run, as (id, name). The ranks of a job are children of
+    mpirun, in its session."""
     found = []
     for stat in pathlib.Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -90,7 +90,7 @@ def session_members(session):
 
 
 class Bench:
-    """Folders in/ (never to be changed) and out/ (new in each case), both below `root`."""
+    """The folders in/ (which must never change) and out/ (new in each case) below `root`."""
 
     def __init__(self, root, programs, prints):
         self.root, self.programs, self.prints = root, programs, False
@@ -158,8 +158,8 @@ class Bench:
         self.output.mkdir()
 
     def start(self, command, environment=None, file_bytes=None, stdout=None, closed=()):
-        """A process in a session of its own; its texts go to files below the root, or where files
-        are limited, to pipes, which must hold them."""
+        """Starts a process in a session of its own. Its output goes to files below the root. If
+        the size of files is limited it goes to pipes, which must have room for all of it."""
         def prepare():
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
             resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE, ADDRESS_SPACE))
@@ -201,7 +201,7 @@ class Bench:
 
     @staticmethod
     def end_session(session):
-        """Kills what this bench has started and what is left of it."""
+        """Kills the processes that are left in a session that this bench has started."""
         for _ in range(50):
             members = session_members(session)
             if not members:
@@ -214,7 +214,7 @@ class Bench:
             time.sleep(0.02)
 
     def changed_inputs(self):
-        """Names of inputs that are not as they were, which are put back."""
+        """The names of inputs that a run has changed. Restores them."""
         now = state_of(self.input)
         now.pop("pipe", None)
         changed = sorted(name for name in now.keys() | self.inputs.keys()
@@ -231,8 +231,8 @@ class Bench:
 
 
 def check_log(kind, path, complete=True):
-    """The lines of a log: JSON, finite, and where the run went to its end a line a step and a
-    summary that says equal."""
+    """Returns the lines of a log, which must be JSON with finite numbers. A complete log must have
+    a line for each step, and a summary that says equal."""
     lines = []
     for line in path.read_text("utf-8", "replace").splitlines():
         try:

@@ -1,9 +1,9 @@
 """Faults during a run: ranks and launchers that are killed or stopped, disks that are full, data
 that shrinks, folders that go away, closed descriptors.
 
-Right is an end in bounded time, with exit code 0 and the weights of an undisturbed run, or nonzero
-and words about what happened; inputs as they were; no process of the job left; and no temporary
-file once the next run has saved under the same name."""
+Expected: the run ends in bounded time, either with exit code 0 and the weights of an undisturbed
+run, or with a nonzero code and a message about what happened. Inputs are unchanged, no process of
+the job is left, and no temporary file once the next run has saved under the same name."""
 import os
 import pathlib
 import re
@@ -27,7 +27,7 @@ BASES = {
 
 
 class Run:
-    """A training run to be disturbed, which saves at its end, and what is known about it."""
+    """A training run that a case disturbs, and its files. It saves weights at its end."""
 
     def __init__(self, bench, draw, kind, steps=STEPS, ranks=None, program=None):
         self.bench, self.draw, self.kind = bench, draw, kind
@@ -53,7 +53,7 @@ class Run:
         self.process = self.bench.start(self.command(), **settings)
 
     def wait_for_steps(self, count):
-        """Until so many steps are done, or the run has ended."""
+        """Waits until so many steps are done, or the run has ended."""
         end = time.monotonic() + LIMIT_S
         while time.monotonic() < end and self.process.poll() is None:
             try:
@@ -64,7 +64,7 @@ class Run:
             time.sleep(0.005)
 
     def members(self):
-        """The processes of the ranks."""
+        """The process ids of the ranks."""
         return [number for number, name in session_members(self.process.pid)
                 if name == self.program[:15]]
 
@@ -78,8 +78,8 @@ class Run:
         raise Failure(self.kind, f"{text}\n  {result.text()}")
 
     def check(self, result, words, may_end=True, wordless=()):
-        """Either done with the right weights, or failed with one of the words. A signal is no
-        way to end."""
+        """The run must be done with the right weights, or have failed with one of the words. It
+        must not have ended by a signal, except by one of `wordless`."""
         if result.code == 0:
             if not may_end:
                 self.fail("ends as if nothing had happened", result)
@@ -94,7 +94,7 @@ class Run:
         return "failed"
 
     def check_weights(self, result):
-        """The saved weights are those of an undisturbed run of one rank."""
+        """The saved weights must be those of an undisturbed run of one rank."""
         references = self.bench.__dict__.setdefault("references", {})
         name = f"{self.program} {self.steps}"
         if name not in references:
@@ -111,7 +111,7 @@ class Run:
             self.fail("exit code 0, and the weights of an undisturbed run are nowhere", result)
 
     def save_again(self):
-        """The next run of that name, which leaves its own file and nothing else."""
+        """Saves under the same name again; only the new file may be left."""
         (self.bench.output / "save").mkdir(exist_ok=True)
         arguments = [*BASES[self.program], "--steps", "1", "--save", "out/save/model.safetensors"]
         arguments = [a.replace("out/data/", "in/") for a in arguments]
@@ -130,7 +130,7 @@ def killed_rank(bench, draw):
     number = draw.choice([signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV, signal.SIGABRT])
     if members := run.members():
         os.kill(draw.choice(members), number)
-    else:  # before the ranks are there
+    else:  # no rank has started yet
         os.kill(run.process.pid, signal.SIGTERM)
     result = run.end()
     run.save_again()
@@ -169,7 +169,7 @@ def killed_launcher(bench, draw):
 
 
 def told_to_end(bench, draw):
-    """Without mpirun: last words on SIGTERM and SIGINT."""
+    """Without mpirun a program says which step it finished last, on SIGTERM and SIGINT."""
     run = Run(bench, draw, "told to end", steps=10**8, ranks=1)
     run.start()
     run.wait_for_steps(draw.choice([1, 2, 10]))
@@ -206,7 +206,7 @@ def lost_stdout(bench, draw):
 
 
 def closed_descriptors(bench, draw):
-    """A file that is opened takes the closed one's number: nothing printed may go there."""
+    """An opened file takes a closed descriptor's number; nothing printed may go to that file."""
     run = Run(bench, draw, "closed descriptors", ranks=1)
     closed = draw.choice([(1,), (2,), (1, 2), (0,), (0, 1, 2)])
     run.start(closed=closed)
@@ -233,7 +233,7 @@ def full_log(bench, draw):
 
 
 def file_limit(bench, draw):
-    # MPI keeps files of its own, so one rank without it.
+    # MPI writes files of its own, so this is one rank without mpirun.
     run = Run(bench, draw, "file size limit", ranks=1)
     old = bench.input / "gpt/model.safetensors"
     had = draw.random() < 0.5
@@ -265,7 +265,7 @@ def shrinking_data(bench, draw):
     else:
         data.unlink()
     result = run.end()
-    # While the file is opened it may be of any length; later a replaced or longer one is no fault.
+    # The file may have any length when it is opened. Later, a replaced or longer file is no error.
     errors = r"text\.txt: (has become shorter|cannot be opened|is empty|has \d+ tokens)"
     outcome = run.check(result, [errors]) if result.code != 0 else "done"
     if result.code == 0:
@@ -286,7 +286,7 @@ def missing_folder(bench, draw):
 
 
 def unreadable(bench, draw):
-    """Data that cannot be read; root may read everything, but not a folder or /proc/self/mem."""
+    """Data that cannot be read. Root can read everything except a folder and /proc/self/mem."""
     run = Run(bench, draw, "unreadable", ranks=draw.choice([1, 2]))
     path = draw.choice(["/proc/self/mem", "in/folder", "in/dangling", "in/loop", "in/pipe"])
     if os.getuid() != 0:
@@ -294,7 +294,7 @@ def unreadable(bench, draw):
         (bench.output / "locked").chmod(0)
         path = "out/locked"
     flag = draw.choice(["--data", "--init", "--config"])
-    if flag == "--config" and path == "/proc/self/mem":  # of no length, as a file without flags
+    if flag == "--config" and path == "/proc/self/mem":  # of length 0, like a file without flags
         path = "in/folder"
     run.arguments += [flag, path]
     run.start()
@@ -305,14 +305,15 @@ def unreadable(bench, draw):
 
 
 def killed_save(bench, draw):
-    """As soon as the temporary file is there, or shortly after."""
+    """Kills the ranks as soon as the temporary file exists, or shortly after."""
     run = Run(bench, draw, "killed while it saves", ranks=draw.choice([1, 1, 2]))
     shutil.copy(bench.input / "image/model.safetensors", run.save)
     before = run.save.read_bytes()
     run.start()
     end = time.monotonic() + LIMIT_S
     while run.process.poll() is None and time.monotonic() < end:
-        # The program looks once at the beginning whether it may write there.
+        # At its start the program tests whether it can write there, so this waits for the last
+        # steps.
         if run.log.exists() and b'"step":11' in run.log.read_bytes() and bench.left_behind():
             time.sleep(draw.random() * 0.01)
             for member in run.members() or [run.process.pid]:

@@ -1,8 +1,8 @@
-"""Odd flags: each program, with values at the edge of what a number holds, empty ones, files that
-are none, misspelled, repeated and contradictory flags, and --config files without sense.
+"""Odd flags of each program: values at the limits of numbers, empty values, paths that are not
+files, misspelled, repeated and contradictory flags, and nonsense in --config files.
 
-Right is exit code 0 after a run that did what was asked, or 1 or 2 with words that name the flag,
-its value or the file."""
+Expected: exit code 0 after a run that did what was asked, or 1 or 2 with a message that names the
+flag, its value or the file."""
 import os
 import re
 import shlex
@@ -28,7 +28,7 @@ INPUTS = ("data", "val-data", "init", "tuned", "config", "model", "images", "ite
           "moments")
 OUTPUTS = ("log", "trace", "save", "out", "json", "dir")
 ALIASES = {"batch": "global-batch"}
-# What takes long as asked is no fault: these get no large number that is allowed.
+# Large values of these flags are allowed and only make a run long, so they are not tried.
 LONG = ("steps", "tokens", "sample", "epochs", "iterations", "warmup", "eval-batches")
 
 EDGES = ["-1", "0", "-0", "1.5", "1e3", "0x10", "abc", "", " ", "nan", "inf", "+2", "2 ", "1,000",
@@ -67,7 +67,7 @@ CONTRADICTIONS = {
     "comm_bench": ["--min-bytes 1MB --max-bytes 1KB", "--factor 1", "--iterations 0",
                    "--collective all_reduce --dtype bf16"],
 }
-# Lines of a --config file, and whether they must be refused.
+# Lines of a --config file, and whether they must be refused (None: they may be).
 LINES = {
     "stpes = 3": True, "recompute = 7": True, "seed = 2\nseed = 3": True, "no sense here": True,
     "seed =": True, "= 3": True, "warmup = 2 3": True, "{": True, "lr = \"": True,
@@ -79,13 +79,13 @@ LINES = {
 
 
 def command_of(program):
-    """The word that a program's flags come after, in a list; none for most programs."""
+    """The subcommand before a program's flags, in a list; empty for most programs."""
     first = BASES[program][:1]
     return [] if first[0].startswith("--") else first
 
 
 class Command:
-    """A command line as it is put together. `words` are those that a refusal may name."""
+    """A command line under construction. A refusal must name one of `words`."""
 
     def __init__(self, program, flags):
         self.program, self.flags = program, flags
@@ -94,7 +94,7 @@ class Command:
         names = (ALIASES.get(a[2:], a[2:]) for a in given[::2])
         self.values = dict(zip(names, given[1::2]))
         self.words, self.environment = [], {}
-        self.never = {}  # flag, or place in the line -> whether its last value must be refused
+        self.never = {}  # flag or kind of error -> whether its last value must be refused
 
     def add(self, draw, flag, value, never=False):
         self.never[flag] = never
@@ -110,7 +110,7 @@ class Command:
 
 
 def flags_of(bench, program):
-    """Flag -> (type, choices), as the program's help has them. Flags without a value: type ''."""
+    """Flag -> (type, choices), from the program's help. Flags without a value have type ''."""
     help_text = bench.must_work(program, *command_of(program), "--help").stdout
     found = {}
     for line in help_text.splitlines():
@@ -221,7 +221,7 @@ def check(kind, bench, command, result):
     read = {os.path.realpath(bench.root / command.values[name])
             for name in INPUTS if command.values.get(name)}
     init = command.values.get("init")
-    goes_on = init and init == command.values.get("save")  # its weights and their config.json
+    goes_on = init and init == command.values.get("save")  # these two may change
     own = {os.path.realpath(bench.root / name) for name in
            (init, os.path.join(os.path.dirname(init), "config.json"))} if goes_on else set()
     lost = [name for name in bench.changed_inputs() if
@@ -240,7 +240,7 @@ def check(kind, bench, command, result):
         return "done"
     files = [value for name, value in command.values.items() if name in INPUTS]
     words = [word for word in command.words + files if word.strip()]
-    # What a run announces names files, too.
+    # Only lines with errors count, because other messages name files, too.
     refusal = "\n".join(line for line in re.split(r"[\r\n]+", result.stderr)
                         if re.match(r"error: |rank \d+", line))
     names = any(re.search(rf"(?<!\w){re.escape(word)}(?!\w)", refusal) for word in words)
@@ -281,7 +281,7 @@ def check_decimals(command, header, fail):
             asked = Decimal(value.strip())
         except InvalidOperation:
             fail(f"--{flag} is {value!r}, which is no number")
-        # As far as a float of 32 bits holds it; subnormal numbers have fewer digits.
+        # Equal as far as a 32-bit float can hold the value; subnormal numbers have fewer digits.
         if asked.is_finite() and abs(Decimal(ran) - asked) > max(abs(asked) * Decimal("1e-6"),
                                                                  Decimal("1e-44")):
             fail(f"--{flag} {value} ran as {ran}")
@@ -301,9 +301,9 @@ def run_case(bench, draw):
     line = [bench.program(program), *command.arguments]
     ranks = program in ("comm_bench", "train_gpt", "train_recommender", "train_resnet") and (
         draw.random() < 0.1)
-    if kinds[-1] != "contradiction":  # which what follows may have resolved
+    if kinds[-1] != "contradiction":  # later arguments may have resolved it
         command.never.pop("contradiction", None)
-    if kinds[-1] != "no value":  # what follows is its value then
+    if kinds[-1] != "no value":  # the next argument is its value then
         command.never.pop("no value", None)
     result = bench.run(["mpirun", "-n", "2", *line] if ranks else line,
                        environment=command.environment)

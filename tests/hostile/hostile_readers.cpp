@@ -1,6 +1,6 @@
-// Damaged files for every reader: each is read to its last value, or refused by a tessera::Error
-// that says which file. Anything else is a failure: another exception, a crash, more memory than
-// the reader may take, or no end within 10 s.
+// Damaged files for every reader. Each file must be read to its last value, or refused by a
+// tessera::Error that says which file. Anything else is a failure: another exception, a crash, more
+// memory than the reader may take, or no end within 10 s.
 //
 //   hostile_readers --seed 1 --cases 10000                 every reader, a process for each
 //   hostile_readers --seed 1 --reader idx --case 17        one case, with what happens in it
@@ -38,9 +38,9 @@ struct Options {
 
 enum class Outcome { none, read, refused, failed };
 
-/// What a reader's process tells the one that waits for it, in memory that both have.
+/// What a reader's process reports to the process that waits for it, in shared memory.
 struct Progress {
-  int64_t number = 0;  // of the case that is being read, then of the next one
+  int64_t number = 0;  // the case that is being read, or the next one
   int64_t outcomes[4] = {};
 };
 
@@ -68,7 +68,7 @@ bool says_where(const Reader& reader, const std::string& text, const std::string
   return text.find(folder) != std::string::npos;
 }
 
-// Reads a case's files. `text` is what was thrown, or what is wrong with that.
+// Reads a case's files. `text` becomes the message of the exception, or what is wrong with it.
 Outcome read_case(const Reader& reader, const Case& hostile, const std::string& folder,
                   std::string& text) {
   write_files(folder, hostile.files);
@@ -106,7 +106,7 @@ void print_failure(const Options& options, const Reader& reader, int64_t number,
   return pages * ::sysconf(_SC_PAGESIZE);
 }
 
-// A sanitizer reserves terabytes of addresses; it has limits of its own (ASAN_OPTIONS).
+// Sanitizers reserve terabytes of addresses; they have limits of their own (ASAN_OPTIONS).
 void limit_memory([[maybe_unused]] int64_t bytes) {
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
   const auto most = static_cast<rlim_t>(address_space_bytes() + bytes);
@@ -117,7 +117,7 @@ void limit_memory([[maybe_unused]] int64_t bytes) {
   ::setrlimit(RLIMIT_CORE, &no_core);
 }
 
-// The reader's process: all cases from progress.number on.
+// Runs in the reader's process: reads all cases from progress.number on.
 void read_cases(const Options& options, const Reader& reader, const std::string& folder,
                 Progress& progress) {
   limit_memory(reader.most_bytes);
@@ -141,7 +141,7 @@ void read_cases(const Options& options, const Reader& reader, const std::string&
   std::fflush(stdout);
 }
 
-// How a reader's process ended, where that was before its last case.
+// Describes how a reader's process ended, if it ended before its last case.
 std::string death(int status) {
   if (!WIFSIGNALED(status)) return fmt::format("the process ended with {}", WEXITSTATUS(status));
   const int number = WTERMSIG(status);
@@ -149,7 +149,7 @@ std::string death(int status) {
   return fmt::format("the process ended with {}", ::strsignal(number));
 }
 
-// All cases of a reader in one process; where that dies, the next one goes on behind the case.
+// Reads all cases in a child process. If the child dies, the next one continues after that case.
 Progress run_reader(const Options& options, const Reader& reader) {
   const test::TemporaryFolder folder;
   void* const shared =
@@ -225,7 +225,7 @@ int run(int argc, char** argv) {
     table += fmt::format("{:19} {:8} {:8} {:8} {:8}\n", reader.name, cases, read, refused, bad);
     failed += bad;
     ++run;
-    // Otherwise the damage is none, or hits what no reader gets past.
+    // Otherwise the damage has no effect, or is so large that no reader gets past it.
     if (cases < 200 || (read >= 2 && refused >= 2)) continue;
     ++failed;
     fmt::print("FAILED {}: of {} cases {} are read, expected some of each\n", reader.name, cases,

@@ -1,5 +1,5 @@
-"""Jobs whose ranks were not started alike: the job ends within seconds, nonzero, and a text names
-what differs. What may differ changes no loss."""
+"""Jobs whose ranks were started differently. The job must end within seconds with a nonzero code,
+and a message must name what differs. Allowed differences must change no loss."""
 import re
 
 from common import RATINGS, TINY, Failure, check_log, losses
@@ -10,7 +10,7 @@ IMAGES = ["--data", "in/mnist", "--batch", "4", "--micro-batch", "2", "--steps",
           "--eval-every", "0"]
 RANKING = ["--data", "in/u.data", *RATINGS, "--objective", "ranking", "--steps", "2"]
 BENCH = ["--max-bytes", "2KiB", "--iterations", "1", "--warmup", "0"]
-# Flag -> values of which a part of the ranks has the first and the others the second.
+# Flag -> its values; some ranks get one of them, the others another one.
 TRAINING = {
     "seed": ("1", "7"), "lr": ("0.01", "0.02"), "min-lr": ("1e-5", "1e-6"), "warmup": ("0", "1"),
     "weight-decay": ("0", "0.1"), "beta1": ("0.9", "0.8"), "beta2": ("0.99", "0.9"),
@@ -41,7 +41,7 @@ DIFFERENCES = {
                    "factor": ("2", "4"), "dtype": ("f32", "bf16"), "iterations": ("1", "2"),
                    "warmup": ("0", "1"), "collective": ("exchange", "broadcast")},
 }
-# What only some ranks have -> words of which one must be said.
+# Arguments that only some ranks get -> words; the message must have one of these.
 ONE_SIDED = {
     "train_gpt": {
         ("--plan",): ("plan",), ("--help",): ("help",), ("--recompute",): ("recompute",),
@@ -62,7 +62,8 @@ ONE_SIDED = {
 }
 ENVIRONMENT = {"OMP_NUM_THREADS=2": ("OMP_NUM_THREADS", "threads"),
                "ONEDNN_MAX_CPU_ISA=SSE41": ("instruction set", "ONEDNN_MAX_CPU_ISA", "ISA")}
-# What ranks may have of their own: where the same bytes are, and what one rank alone writes.
+# Arguments that may differ: another path to the same bytes, a file that only one rank writes, and
+# values that are equal to the other ranks'.
 OWN = [("--data", "out/copy.txt"), ("--log", "out/other.jsonl"), ("--config", "out/same.ini"),
        ("--seed", "1"), ("--lr", "1e-2"), ("--threads", "1")]
 PROGRAMS = {"train_gpt": GPT, "train_resnet": IMAGES, "train_recommender": RANKING,
@@ -87,7 +88,7 @@ def differing(draw, program):
 
 
 def contexts(bench, draw, program, common, more):
-    """mpirun's arguments for two or three groups of ranks; the groups' arguments in any order."""
+    """An mpirun command of two groups of ranks, which get the arguments in any order."""
     sides = draw.sample(more, 2)
     command = ["mpirun"]
     for number, side in enumerate(sides):
@@ -106,7 +107,7 @@ def must_differ(bench, draw):
     kind, first, second, words = differing(draw, program)
     common = list(PROGRAMS[program])
     if program != "comm_bench" and draw.random() < 0.5 and kind == "flag":
-        # A difference beside another setting that all ranks share.
+        # Besides the difference, all ranks get one more flag with the same value.
         flag = draw.choice(["stage", "reduction", "overlap", "precision"])
         common += [f"--{flag}", draw.choice(DIFFERENCES[program][flag])]
     result = bench.run(contexts(bench, draw, program, common, [first, second]), limit_s=LIMIT_S)

@@ -20,7 +20,7 @@
 namespace tessera::hostile {
 namespace {
 
-// A place in `bytes`; every third one among the first 64, where headers are.
+// A random position in `bytes`. Every third one is among the first 64 bytes, where headers are.
 size_t place_in(const std::string& bytes, Random& random) {
   return random.below(random.one_in(3) ? std::min<size_t>(bytes.size(), 64) : bytes.size());
 }
@@ -83,7 +83,7 @@ std::string splice(std::string& bytes, Random& random) {
   }
 }
 
-// A whole number at the edge of what 8 to 64 bits hold, in either order of bytes.
+// Writes an integer at the limits of 8 to 64 bits, in either byte order.
 std::string boundary_number(std::string& bytes, Random& random) {
   const size_t width = random.pick<size_t>({1, 2, 4, 8});
   const uint64_t value = random.pick<uint64_t>(
@@ -144,7 +144,7 @@ std::string mutate_safetensors(std::string& bytes, Random& random) {
   return what + (of_header ? " in the header" : " in the tensors");
 }
 
-// A chunk's data, with the checksum made right again.
+// Damages the data of a chunk, and corrects the chunk's checksum.
 std::string mutate_png(std::string& bytes, Random& random) {
   std::vector<size_t> chunks;
   for (size_t at = 8; at + 12 <= bytes.size();) {
@@ -165,7 +165,7 @@ std::string mutate_png(std::string& bytes, Random& random) {
   return what + " in " + type;
 }
 
-// What a file of this form has inside, at the moment for gzip what it was made of.
+// Damages what a file of this form has inside. Files of form gzip are not compressed yet.
 std::string mutate_inside(HostileFile& file, Random& random) {
   switch (file.form) {
     case Form::safetensors:
@@ -207,7 +207,7 @@ size_t Random::below(size_t end) { return end == 0 ? 0 : static_cast<size_t>(nex
 
 std::string mutate(FileContents& files, Random& random) {
   std::vector<std::string> done;
-  // Files in gzip's form are given as what is to be compressed.
+  // Files of form gzip are given uncompressed, and are compressed here.
   std::vector<bool> compressed(files.size(), false);
   const size_t times = random.one_in(2) ? 1 : 2 + random.below(2);
   for (size_t i = 0; i < times; ++i) {

@@ -1,5 +1,5 @@
-// Damage to files, drawn from a seed: bits, lengths, places, numbers, text, and what stands in a
-// file's place. The same seed, reader and case give the same damage on every machine.
+// Damage to files, drawn from a seed: bits, lengths, positions, numbers, text, and other things in
+// a file's place. Equal seeds, readers and cases give equal damage on every machine.
 //
 //   Random random(seed, "idx", 17);
 //   FileContents files = variant;
@@ -31,11 +31,11 @@ class Random {
   uint64_t state_;
 };
 
-/// What a file's lengths and checksums are, which damage inside them keeps right half of the time:
-/// a reader that looks at them first would never see it.
+/// The form of a file. Part of the damage keeps the lengths and checksums of this form right,
+/// because otherwise a reader that looks at them first would never see the damage inside.
 enum class Form { plain, text, safetensors, png, gzip };
 
-/// What stands at a file's path.
+/// What is found at a file's path.
 enum class Place { file, nothing, folder, pipe, link_to_itself, link_to_nothing, link_to_folder };
 
 struct HostileFile {

@@ -32,7 +32,7 @@ bool has_word(const std::string& text, const std::string& word) {
   return false;
 }
 
-// A value that is refused is named by its option, what is no option by the file.
+// A refusal of a value must name its option. A refusal of text that is no option names the file.
 auto says_option_or_file(const std::string& options) {
   return [names = names_in(options)](const std::string& text, const FileContents& files) {
     return text.find(files[0].name) != std::string::npos ||
@@ -60,7 +60,7 @@ void read_recommender_options(const std::string& folder) {
   apps::complete(line, 1000);
 }
 
-// A line an argument.
+// Splits a text into arguments, one per line.
 std::vector<std::string> arguments_in(const std::string& text) {
   std::vector<std::string> arguments;
   std::istringstream lines(text);
@@ -76,7 +76,7 @@ void read_recommend_command(const std::string& folder) {
   apps::parse_recommend_command_line(static_cast<int>(argv.size()), argv.data());
 }
 
-// What is refused of a command line is named by its flag, or is an argument that is no flag.
+// A refusal must name a file or a flag, or say that an argument or its brackets are wrong.
 bool says_flag_or_file(const std::string& text, const FileContents& files) {
   return text.find(files[0].name) != std::string::npos || text.find("--") != std::string::npos ||
          has_word(text, "argument") || has_word(text, "brackets");

@@ -15,7 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Lines of user, item, rating and time below a header. One user of seven is no number.
+// Lines of user, item, rating and time below a header. One user in seven is not a number.
 std::string table(const std::string& header, const std::string& separator, bool quotes = false) {
   std::string text = header;
   for (int i = 0; i < 60; ++i) {
@@ -48,7 +48,7 @@ void check_part(const data::RatingData& data, const data::Ratings& part) {
   }
 }
 
-// With each split that its contents allow; `columns` for files of the name "columns".
+// Reads with each split that the contents allow. A file named columns.txt needs `columns`.
 void read_ratings(const std::string& folder) {
   const bool named = fs::symlink_status(folder + "/columns.txt").type() != fs::file_type::not_found;
   data::RatingDataOptions options{.path = named ? folder + "/columns.txt" : folder,

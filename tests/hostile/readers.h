@@ -1,4 +1,4 @@
-// Every reader of the library, with files that it reads well.
+// Every reader of the library, with undamaged files that it can read.
 #pragma once
 
 #include <cstdint>
@@ -12,13 +12,12 @@ namespace tessera::hostile {
 
 struct Reader {
   std::string name;
-  std::vector<FileContents> variants;  // of each the first files are read well
-  /// Reads all that is in the files of a folder, to the last value. Throws Error for what it
-  /// refuses.
+  std::vector<FileContents> variants;  // undamaged; a case damages one of them
+  /// Reads everything in the files of a folder, to the last value. Throws Error if it refuses them.
   std::function<void(const std::string& folder)> read;
   /// Address space that it may take beyond what the process had at its start.
   int64_t most_bytes = int64_t{256} << 20;
-  /// Whether a refusal says where the fault is. Empty: it has the path of a file, or of the folder.
+  /// True if a refusal says where the fault is. If empty, the refusal must have the folder's path.
   std::function<bool(const std::string& text, const FileContents& files)> says_where = {};
 };
 

@@ -7,7 +7,7 @@
 
 namespace tessera::hostile {
 
-/// Returns what was done, beginning with its kind: "JSON: ...".
+/// Damages the text. Returns what was done, beginning with its kind: "JSON: ...".
 std::string mutate_text(std::string& text, Random& random);
 
 }  // namespace tessera::hostile

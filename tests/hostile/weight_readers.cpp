@@ -28,7 +28,7 @@
 namespace tessera::hostile {
 namespace {
 
-// All kinds of elements, an empty tensor and a number alone.
+// Tensors of all element types, an empty tensor and a scalar.
 FileContents safetensors_files() {
   const test::TemporaryFolder folder;
   const auto f32 = Tensor::full({3, 5}, 1.5f);
@@ -75,14 +75,14 @@ FileContents gpt_files() {
           {"model.safetensors", folder.read("model.safetensors"), Form::safetensors}};
 }
 
-// As generate does.
+// Reads a GPT as generate does.
 void read_gpt(const std::string& folder) {
   const std::string path = models::gpt_weights_path(folder);
   models::Gpt model(models::read_gpt_config_of(path));
   models::GptWeights(path, model).load();
 }
 
-// As train_gpt does, which takes the sizes of the file.
+// Reads a GPT as train_gpt --init does, with the sizes that the file has.
 void init_gpt(const std::string& folder) {
   const char* const arguments[] = {"train_gpt", "--data", "text.txt", "--init", folder.c_str()};
   const apps::TrainOptions options = apps::parse_command_line(5, arguments).options;
@@ -106,7 +106,7 @@ FileContents image_model_files() {
   return {{"model.safetensors", folder.read("a"), Form::safetensors}};
 }
 
-// As predict does.
+// Reads an image model as predict does.
 void read_image_model(const std::string& folder) {
   const std::string path = folder + "/model.safetensors";
   const models::ImageModel description = models::read_image_model(path);
@@ -137,7 +137,7 @@ FileContents recommender_files(const std::string& name) {
   return {{"model.safetensors", folder.read("a"), Form::safetensors}};
 }
 
-// As recommend does.
+// Reads a recommender as recommend does.
 void read_recommender(const std::string& folder) {
   const std::string path = folder + "/model.safetensors";
   models::RecommenderFile file = models::read_recommender_file(path);
@@ -178,7 +178,7 @@ FileContents tuned_files() {
   return {{"tuned.json", train::tuned_text(here, products), Form::text}};
 }
 
-// What is no file is refused by use_tuned_file, which wants a GPU.
+// use_tuned_file refuses paths that are not files, but needs a GPU; so the check is here.
 void read_tuned(const std::string& folder) {
   const std::string path = folder + "/tuned.json";
   std::error_code error;
@@ -188,7 +188,7 @@ void read_tuned(const std::string& folder) {
   train::parse_tuned(path, text.str(), here);
 }
 
-// Two ranks' shards of two tensors, and a count.
+// The shards of two ranks: two tensors, and a count.
 FileContents checkpoint_files() {
   const test::TemporaryFolder folder;
   const std::vector<optim::StateTensor> tensors{{"w", "value", DType::f32, {30, 20}},
@@ -225,7 +225,7 @@ FileContents checkpoint_files() {
           {"b.safetensors", folder.read("b.safetensors"), Form::safetensors}};
 }
 
-// All of it is there and is what was written, or it is refused.
+// Reads and verifies everything in a checkpoint.
 void read_checkpoint(const std::string& folder) {
   const train::CheckpointReader checkpoint(folder);
   checkpoint.verify();
@@ -248,7 +248,7 @@ void read_unchanged_checkpoint(const std::string& folder) {
   }
 }
 
-// Makes a manifest's checksum right again, whatever the rest says.
+// Corrects a manifest's checksum, whatever the rest of the manifest says.
 void sign(const std::string& folder) {
   const std::string path = folder + "/" + train::manifest_name;
   std::string text = read_text_file(path, int64_t{1} << 28);
@@ -261,7 +261,7 @@ void read_lying_checkpoint(const std::string& folder) {
   read_checkpoint(folder);
 }
 
-// Of the tiny GPT, whose sizes the manifest has, in one file.
+// A checkpoint of the tiny GPT; its manifest has the model's sizes.
 FileContents gpt_checkpoint_files() {
   const test::TemporaryFolder folder;
   models::Gpt model(tiny);
@@ -284,14 +284,14 @@ FileContents gpt_checkpoint_files() {
   return files;
 }
 
-// As checkpoint export does, of a manifest that may say anything.
+// Exports as `checkpoint export` does, from a manifest that may say anything.
 void export_lying_checkpoint(const std::string& folder) {
   sign(folder);
   const test::TemporaryFolder out;
   train::export_weights(train::CheckpointReader(folder), out.path("model.safetensors"));
 }
 
-// Weights, and the state of AdamW, as PyTorch keeps it.
+// Weights, and the state of AdamW as PyTorch stores it.
 FileContents imported_files() {
   const test::TemporaryFolder folder;
   const auto many = Tensor::full({3, 90}, 1.5f);
@@ -315,7 +315,7 @@ FileContents imported_gpt_files() {
   return files;
 }
 
-// As checkpoint import does. What it has written is a checkpoint.
+// Imports as `checkpoint import` does. What it writes must be a valid checkpoint.
 void import_files(const std::string& folder) {
   const test::TemporaryFolder out;
   train::ImportOptions options{.weights = folder + "/model.safetensors", .folder = out.path("run")};

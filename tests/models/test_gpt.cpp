@@ -1,5 +1,5 @@
-// GPT against float64, its sizes against the published ones, and what a training step leaves
-// behind.
+// GPT against float64, its sizes against the published ones, and the memory that a training step
+// leaves allocated.
 #include <cmath>
 #include <map>
 #include <string>
@@ -47,7 +47,7 @@ int64_t parameter_count(const std::string& preset) {
 
 int64_t held(Category category) { return memory_ledger().current(category); }
 
-/// Restores what a test changes of the dropout's key.
+/// Restores the dropout state at the end of a test.
 struct DropoutStateRestorer {
   DropoutState before = dropout_state();
   ~DropoutStateRestorer() { dropout_state() = before; }
@@ -92,7 +92,7 @@ TEST_CASE("logits and loss agree with float64") {
   Gpt model(tiny);
   materialize(model);
   randomize(model, 5);
-  // As long as the context, and shorter.
+  // Sequences as long as the context, and shorter ones.
   for (const int64_t length : {6, 4, 1}) {
     const Tensor tokens = random_indices({3, length}, 1, tiny.vocab);
     const Tensor targets = random_indices({3, length}, 2, tiny.vocab);
@@ -213,7 +213,7 @@ TEST_CASE("dropout is the same for a sample wherever it is in a batch") {
   dropout_state() = {.seed = 1, .step = 3, .first_sample = 100};
   CHECK(relative_error(model.logits(tokens), values_of(together)) > 0.05);
 
-  // Of equal rows, each is dropped out in its own way.
+  // Equal rows get different dropout masks.
   const Tensor equal = Tensor::from<int32_t>({2, 2}, {5, 5, 5, 5});
   const Tensor rows = model.logits(equal);
   CHECK_FALSE(same_bits(rows.rows(0, 1), rows.rows(1, 2)));
@@ -308,13 +308,13 @@ TEST_CASE("a parameter hears of its use in pairs where it is read, and is comple
   backward(loss);
   CHECK(uses == ends);
   for (const auto& [name, count] : uses) {
-    // Norms are computed again, with weight and bias, and have a backward, which reads the weight.
+    // Backward computes norms again, which reads weight and bias; their gradient reads the weight.
     const bool norm = name.find("ln_") != std::string::npos;
     const bool weight = name.ends_with("weight");
     const bool again = norm && name.find("ln_f") == std::string::npos;
     CHECK(count == (norm ? int{again} + int{weight} : 1));
   }
-  CHECK(uses.count("wte.weight") == 1);  // by the head alone
+  CHECK(uses.count("wte.weight") == 1);  // only by the head
   CHECK(uses.count("wpe.weight") == 0);
   CHECK(uses.count("h.0.mlp.c_fc.bias") == 0);
   CHECK(completions.size() == model.named_parameters().size());

@@ -1,5 +1,5 @@
-// Peaks of activations and workspace equal the formula, to the byte, over precision, recompute,
-// dropout, depth, threads, and with logits kept or computed again.
+// Peaks of activations and workspace equal the formula to the byte, over precisions, recompute,
+// dropout, depths and threads, and with logits that are kept or computed again.
 #include "core/autograd.h"
 #include "core/context.h"
 #include "core/cpu/onednn.h"
@@ -94,12 +94,12 @@ TEST_CASE("a GPT's activations and workspace equal the formula") {
   const bool recompute = GENERATE(false, true);
   const int before = thread_count();
   for (const int threads : {1, 2}) {
-    if (threads > 1 && !on_cpu()) continue;  // a GPU's kernels know nothing of them
+    if (threads > 1 && !on_cpu()) continue;  // threads do not change a GPU's kernels
     set_thread_count(threads);
     for (const float dropout : {0.0f, 0.1f}) {
       for (const int64_t layers : {1, 2, 5}) {
         for (const auto& [sequences, tokens] : {std::pair{1, 1}, {2, 7}, {3, 80}}) {
-          if (tokens == 80 && layers == 5 && !on_cpu()) continue;  // slow where it is emulated
+          if (tokens == 80 && layers == 5 && !on_cpu()) continue;  // slow on the emulated device
           const auto config = small(layers, 37, dropout, recompute);
           check_training({config, dtype, sequences, tokens});
           check_evaluation({config, dtype, sequences, tokens});
@@ -135,7 +135,7 @@ TEST_CASE("so they do where attention needs the most workspace, in every run", "
   const int64_t alone = expected();
   for (const int threads : {1, 2, 3}) {
     set_thread_count(threads);
-    CHECK(expected() == threads * alone);  // it is attention's: each thread has its own
+    CHECK(expected() == threads * alone);  // attention's workspace: each thread has its own
     for (int repeat = 0; repeat < 3; ++repeat) {
       check_training(run);
       check_evaluation(run);

@@ -1,4 +1,4 @@
-// Ways to train GPT in less memory: blocks that are computed again, 16-bit parameters, frozen ones.
+// Ways to train a GPT in less memory: recomputed blocks, 16-bit parameters, frozen parameters.
 #include <algorithm>
 #include <cmath>
 #include <string>
@@ -22,7 +22,7 @@ namespace {
 constexpr GptConfig small{
     .layers = 6, .heads = 2, .width = 32, .context = 16, .vocab = 37, .dropout = 0.1f};
 
-/// While it is there a step says which masks dropout draws.
+/// Sets a step in the dropout state, which selects the masks, and restores the state at its end.
 struct InStep {
   InStep() { dropout_state() = {.step = 0}; }
   ~InStep() { dropout_state() = before; }
@@ -31,10 +31,10 @@ struct InStep {
   const DropoutState before = dropout_state();
 };
 
-/// The loss and then every gradient, by parameter, of one step.
+/// The loss of one step, and then the gradient of every parameter.
 struct Step {
   std::vector<Tensor> tensors;
-  std::vector<std::string> completed;  // in order
+  std::vector<std::string> completed;  // names in the order of completion
   int64_t peak = 0;                    // of activations
 };
 
@@ -137,7 +137,7 @@ TEST_CASE("what a micro-batch holds is as docs/memory.md says, to the byte") {
     backward(loss);
     return std::pair{after_forward, memory_ledger().peak(Category::activations) - before};
   };
-  const int64_t S = (V + 63) / 64 * 64;  // of a row of logits
+  const int64_t S = (V + 63) / 64 * 64;  // stride of a row of logits
   const int64_t head = 2 * C * size + 4 * (5 + S);
   CHECK(held(false).first == n * (L * (10 * C * size + 4 * (H + 4)) + head) + 4);
   const auto [after_forward, peak] = held(true);
@@ -191,7 +191,7 @@ TEST_CASE("of frozen blocks backward computes nothing that no gradient needs") {
   materialize(model, default_device(), 1);
   Gpt whole(config);
   materialize(whole, default_device(), 1);
-  // All but the last two blocks and the final norm.
+  // Freezes everything but the last two blocks and the final norm.
   std::vector<std::string> completed;
   for (const auto& named : model.named_parameters()) {
     named.parameter.set_trainable(named.block >= 5);

@@ -30,7 +30,7 @@ std::vector<nn::NamedTensor> tensors_of(const models::Gpt& model, const std::str
 }
 
 // Saves a model of f32 as a sharded optimizer does: the last parameter first, here in pieces of
-// seven.
+// seven elements.
 void save(const models::Gpt& model, const std::string& path) {
   GptWriter writer(path, model);
   const auto parameters = model.named_parameters();
@@ -143,7 +143,8 @@ TEST_CASE_METHOD(Saved, "parts of parameters are read from files of any precisio
     REQUIRE_THROWS_AS(weights.read(named, named.parameter.elements() - 4, part), Error);
     REQUIRE_THROWS_AS(weights.read({"absent", {}}, 0, part), Error);
 
-    // Into parameters of any precision: exact where these are as wide, else rounded.
+    // Weights are loaded into parameters of any precision: exactly if these are as wide, else
+    // rounded.
     for (const DType wanted : {DType::f32, DType::bf16, DType::f16}) {
       models::Gpt loaded(tiny);
       loaded.to(wanted);

@@ -1,5 +1,6 @@
-// Peaks of activations and workspace equal the formula, to the byte, over blocks, projections,
-// stems, precision, sizes of images and batches, threads, smoothing, training and evaluation.
+// Peaks of activations and workspace equal the formula to the byte, over blocks, projections,
+// stems, precisions, sizes of images and batches, threads, label smoothing, training and
+// evaluation.
 #include "models/image/image_memory.h"
 
 #include <array>
@@ -35,7 +36,7 @@ std::unique_ptr<nn::Module> built(const ImageConfig& config) {
   return std::make_unique<models::Vgg>(std::get<VggConfig>(config));
 }
 
-/// body(model, images, labels), without these two.
+/// Peaks of body(model, images, labels), without the bytes of images and labels.
 template <class Body>
 ImageMemory measured(const ImageConfig& config, const ImageMicroBatch& micro, Body&& body) {
   const models::ImageSizes sizes = sizes_of(config);
@@ -95,11 +96,11 @@ void check(const ImageConfig& config, const ImageMicroBatch& micro) {
   check_evaluation(config, micro);
 }
 
-/// With 1 and 2 threads, with and without smoothing.
+/// Checks with 1 and 2 threads, with and without label smoothing.
 void check_all(const ImageConfig& config, DType dtype, int64_t images) {
   const ThreadCountRestorer restore;
   for (const int threads : {1, 2}) {
-    if (threads > 1 && !on_cpu()) continue;  // a GPU's kernels know nothing of them
+    if (threads > 1 && !on_cpu()) continue;  // threads do not change a GPU's kernels
     set_thread_count(threads);
     check(config, {.dtype = dtype, .images = images});
     check(config, {.dtype = dtype, .images = images, .label_smoothing = 0.1f});
@@ -132,7 +133,7 @@ TEST_CASE("so they do without projections, with one channel, one pixel or many c
   check_all(config, dtype, 2);
   config.sizes = {.side = 1, .channels = 1, .classes = 3};
   check_all(config, dtype, 5);
-  // Logits larger than all that the network computes: the peak is in the loss.
+  // The logits are larger than everything else, so the peak is in the loss.
   config.sizes = {.side = 3, .channels = 1, .classes = 40'000};
   check_all(config, dtype, 2);
 }
@@ -159,7 +160,7 @@ TEST_CASE("so they do for models as they are trained", "[cpu]") {
         {.dtype = dtype, .images = 2, .label_smoothing = 0.1f});
 }
 
-// Three convolutions, each with a norm, and no projection: images of W channels all through.
+// Three convolutions, each with a norm, and no projection; every image has W channels.
 TEST_CASE("activations of a small ResNet, derived by hand") {
   const int64_t n = 2, side = 4, w = 16, classes = 10;
   const ResNetConfig config{.blocks = {1},
@@ -167,17 +168,17 @@ TEST_CASE("activations of a small ResNet, derived by hand") {
                             .small_images = true,
                             .sizes = {.side = side, .channels = 3, .classes = classes}};
   const int64_t image = n * side * side * w * 4;
-  // Each norm keeps its x, its y, mean and rstd, and the caller the loss. The peak is in the last
+  // Each norm saves its x, y, mean and rstd, and the caller holds the loss. The peak is in the last
   // norm's backward, with dy, dx and the residual's gradient.
   const int64_t kept = 3 * (2 * image + 2 * w * 4) + 4;
   CHECK(models::image_training_memory(config, {.images = n}).activations == kept + 3 * image);
-  // The last norm has the first one's y, the second convolution's, its own and rstd.
+  // At the last norm: the first norm's y, the second convolution's y, its own y and rstd.
   CHECK(models::image_evaluation_memory(config, {.images = n}).activations == 3 * image + w * 4);
 }
 
-// Two tensors of each convolution's size (16,384 floats an image in the first stage, then half),
-// one of each projection's, and 2 floats for each of all norms' 784 channels; in the last norm's
-// backward three tensors more, and the loss.
+// Saved: two tensors of the size of each convolution's result (16,384 floats per image in the first
+// stage, then half as many), one of each projection's, and 2 floats for each of the 784 channels of
+// all norms. The last norm's backward has three tensors more; the loss is one float.
 TEST_CASE("activations of ResNet-20, derived by hand") {
   const int64_t kept = 7 * 2 * 16'384 + 13 * 8'192 + 13 * 4'096;
   const int64_t images = 64;
@@ -191,7 +192,7 @@ TEST_CASE("activations of a small VGG, derived by hand") {
                          .sizes = {.side = 4, .channels = 1, .classes = 2}};
   const int64_t image = 3 * 4 * 4 * 32 * 2;
   const ImageMicroBatch micro{.dtype = DType::bf16, .images = 3};
-  // In relu's backward its y, dy and dx, beside the loss; in its forward x and y.
+  // relu's backward has y, dy and dx, and the loss is held; its forward has x and y.
   CHECK(models::image_training_memory(config, micro).activations == 3 * image + 4);
   CHECK(models::image_evaluation_memory(config, micro).activations == 2 * image);
 }
@@ -205,10 +206,10 @@ TEST_CASE("workspace of norms over many pixels, derived by hand") {
   const ThreadCountRestorer restore;
   set_thread_count(1);
   check(config, micro);
-  // 5 * 128 * 128 pixels. On the CPU they are 2,560 rows of 256: 32 chunks of these, with 4 floats
-  // a column each. On CUDA two threads have a pixel's channels, and 528 blocks of 128 pixels would
-  // take them in two turns, so that there are 320 chunks of 256: of each the gradient has two
-  // sums, and then those of all.
+  // 5 * 128 * 128 pixels. The CPU treats them as 2,560 rows of 256, in 32 chunks with 4 floats per
+  // column each. On CUDA two threads share a pixel's channels. 528 blocks of 128 pixels would need
+  // two turns, so there are 320 chunks of 256 pixels. The gradient has two sums per chunk and
+  // channel, and then the total of each.
   const int64_t bytes = on_cpu() ? 32 * 4 * 256 * 4 : (320 + 1) * 2 * 8 * 4;
   CHECK(models::image_training_memory(config, micro).workspace.value() == bytes);
 }

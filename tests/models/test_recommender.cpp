@@ -1,4 +1,4 @@
-// The recommenders against their formulas, written out for one pair of user and item in f64.
+// The recommenders against their formulas, computed for one pair of user and item in f64.
 #include "models/recommender/recommender.h"
 
 #include <cmath>
@@ -37,7 +37,7 @@ Tensor indices(const Shape& shape, const std::vector<int32_t>& values) {
   return result;
 }
 
-/// Two users, of whom the second has no history, and three items of each.
+/// Two users with three items each. The second user has no history.
 RecommenderInput example() {
   return {.users = indices({2}, {4, 1}),
           .items = indices({2, 3}, {0, 6, 2, 2, 3, 5}),
@@ -108,7 +108,7 @@ double factorized(const Weights& w, const std::vector<double>& p, int32_t user, 
          dot(p, w.row("item_factors.weight", item));
 }
 
-/// p_u, in svd++ with what the user liked.
+/// The factors p_u of a user; svd++ adds those of the items in the user's history.
 std::vector<double> user_row(const std::string& name, const Weights& w, int32_t user) {
   std::vector<double> p = w.row("user_factors.weight", user);
   if (name != "svd++" || user != 4) return p;
@@ -166,7 +166,7 @@ TEST_CASE("recommenders compute their formulas, for items of each user and for s
   CHECK(max_error(shared, expected) < 1e-5);
 }
 
-/// By central differences of the f32 loss, for some elements of each parameter.
+/// Compares with central differences of the f32 loss, for some elements of each parameter.
 void check_gradients(Recommender& model, const std::function<Tensor()>& loss) {
   backward(loss());
   for (const nn::NamedParameter& named : model.named_parameters()) {
@@ -187,7 +187,7 @@ void check_gradients(Recommender& model, const std::function<Tensor()>& loss) {
   }
 }
 
-/// Of all rows that the example reads, each as often as it is read.
+/// The squares of all rows that the example reads, each counted as often as it is read.
 double read_squares(const std::string& name, const Weights& w, const models::Scores& scores,
                     const RecommenderInput& input) {
   double sum = 0;

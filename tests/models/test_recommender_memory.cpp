@@ -1,5 +1,5 @@
-// Peaks of activations and workspace equal the formula, to the byte, over models, objectives,
-// precision, numbers of items, threads, training and evaluation.
+// Peaks of activations and workspace equal the formula to the byte, over models, objectives,
+// precisions, numbers of items, threads, training and evaluation.
 #include "models/recommender/recommender_memory.h"
 
 #include <array>
@@ -50,7 +50,7 @@ RecommenderInput input_of(const RecommenderConfig& config, const RecommenderMicr
   return input;
 }
 
-/// body(model, input), without these two.
+/// Peaks of body(model, input), without the bytes of the input.
 template <class Body>
 RecommenderMemory measured(const RecommenderConfig& config, const RecommenderMicroBatch& micro,
                            Body&& body) {
@@ -126,11 +126,11 @@ TEST_CASE("a recommender's activations and workspace equal the formula") {
   const ThreadCountRestorer restore;
   for (const std::string& name : models::recommender_names()) {
     for (const int threads : {1, 2}) {
-      if (threads > 1 && !on_cpu()) continue;  // a GPU's kernels know nothing of them
+      if (threads > 1 && !on_cpu()) continue;  // threads do not change a GPU's kernels
       set_thread_count(threads);
       check_all({.name = name, .users = 11, .items = 23, .factors = 6, .hidden = {8, 6, 5, 3}},
                 dtype, 4);
-      // So few that the numbers of the loss count.
+      // So few samples that the single numbers of the loss show in the peak.
       for (const int64_t samples : {1, 2}) {
         check_all({.name = name, .users = 5, .items = 4, .factors = 2, .hidden = {4, 2}}, dtype,
                   samples);

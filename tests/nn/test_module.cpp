@@ -15,7 +15,7 @@ using Catch::Matchers::ContainsSubstring;
 
 namespace {
 
-/// A module that tests put together from outside.
+/// A module to which tests add parameters, children and blocks from outside.
 class Open : public Module {
  public:
   using Module::add;
@@ -107,7 +107,7 @@ TEST_CASE("blocks are numbered over the whole model, in order of registration") 
   const Parameter table = root.add("table", fresh());
   plain.add("a", fresh());
   root.add("plain", plain);
-  plain.add("b", fresh());  // after its module was registered, and all the same below it
+  plain.add("b", fresh());  // added after its module, but numbered with it
   root.begin_block();
   root.add("middle", fresh());
   inner.add("first", fresh());
@@ -171,7 +171,7 @@ TEST_CASE("materialize gives every parameter memory and its first values") {
     CHECK(values_of(norm.weight) == Values{1, 1, 1, 1});
     CHECK(values_of(norm.bias) == Values{0, 0, 0, 0});
 
-    // What has memory keeps it, and its values.
+    // Parameters that have memory keep it, and their values.
     norm.weight.tensor().data<float>()[0] = 7;
     const void* address = linear.weight.tensor().raw();
     materialize(root, {}, 6);
@@ -201,7 +201,7 @@ TEST_CASE("a model has one dtype before it has memory") {
   for (size_t i = 0; i < 6; ++i) {
     CHECK(linear.weight.tensor().values<BFloat16>()[i] == BFloat16(expected[i]));
   }
-  root.to(DType::bf16);  // as it is
+  root.to(DType::bf16);  // no change
   CHECK_THROWS_WITH(root.to(DType::f32), ContainsSubstring("parameter 'linear.weight' already has "
                                                            "memory, as bf16"));
   CHECK(norm.bias.dtype() == DType::bf16);

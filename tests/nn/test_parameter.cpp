@@ -1,4 +1,4 @@
-// Parameters before and after they have memory, and the values they begin with.
+// Parameters before and after they have memory, and their initial values.
 #include <algorithm>
 #include <cmath>
 #include <string>
@@ -86,14 +86,14 @@ TEST_CASE("constants") {
 }
 
 TEST_CASE("an element's value is a function of seed, name and element alone") {
-  constexpr int64_t count = 3001;  // enough for a team
+  constexpr int64_t count = 3001;  // enough for several threads
   for (const auto& initializer : {Initializer::normal(0.5f), Initializer::uniform(0.5f)}) {
     const auto whole = drawn(initializer, count);
     CHECK(drawn(initializer, count) == whole);
     CHECK(drawn(initializer, count, 2) != whole);
     CHECK(drawn(initializer, count, 1, "bias") != whole);
 
-    // Drawn in ranges of any lengths, from odd elements too.
+    // Values that are drawn in ranges of any length, also from odd elements on, are the same.
     std::vector<float> pieces;
     for (int64_t begin = 0, length = 1; begin < count; begin += length, length = length * 3 % 17) {
       const int64_t size = std::min(length, count - begin);
@@ -102,14 +102,14 @@ TEST_CASE("an element's value is a function of seed, name and element alone") {
     }
     CHECK(pieces == whole);
 
-    // By any number of threads.
+    // The number of threads makes no difference.
     const ThreadCountRestorer restorer;
     for (const int threads : {2, 3}) {
       set_thread_count(threads);
       CHECK(drawn(initializer, count) == whole);
     }
 
-    // Elements beyond 2^32 are others.
+    // Elements beyond 2^32 have values of their own.
     CHECK(drawn(initializer, 4, 1, "weight", int64_t{1} << 33) !=
           std::vector<float>(whole.begin(), whole.begin() + 4));
     auto sorted = whole;
@@ -123,12 +123,12 @@ TEST_CASE("normal values have the moments of a normal distribution") {
   const auto n = static_cast<double>(count);
   const auto values = drawn(Initializer::normal(0.02f), count);
   const Moments moments(values);
-  // Five standard errors each.
+  // The bounds are five standard errors each.
   CHECK(std::fabs(moments.mean) < 5 * 0.02 / std::sqrt(n));
   CHECK(std::fabs(std::sqrt(moments.variance) / 0.02 - 1) < 5 / std::sqrt(2 * n));
   CHECK(std::fabs(moments.skewness) < 5 * std::sqrt(6 / n));
   CHECK(std::fabs(moments.kurtosis - 3) < 5 * std::sqrt(24 / n));
-  // The two of a pair, and neighbours of different pairs, are independent.
+  // The two values of a pair, and neighbours of different pairs, are independent.
   double within = 0;
   double across = 0;
   for (size_t i = 0; i + 2 < values.size(); i += 2) {
@@ -182,10 +182,10 @@ TEST_CASE("a parameter's dtype changes while it has no memory") {
                     ContainsSubstring("a parameter as i32, expected f32, bf16 or f16"));
   Tensor handle = parameter.tensor();
   handle.attach(allocate(12, Category::parameters), 0);
-  parameter.set_dtype(DType::bf16);  // as it is
+  parameter.set_dtype(DType::bf16);  // no change
   CHECK_THROWS_WITH(parameter.set_dtype(DType::f32),
                     ContainsSubstring("shape [2, 3] already has memory, as bf16"));
-  // An optimizer may have its memory elsewhere.
+  // A gradient buffer means that an optimizer manages the parameter, so its dtype is fixed.
   handle.attach(nullptr, 0);
   parameter.leaf().gradient_buffer = [] { return Tensor(); };
   CHECK_THROWS_AS(parameter.set_dtype(DType::f32), Error);

@@ -20,7 +20,7 @@ constexpr AttentionSizes sizes{.batch = 2, .tokens = 3, .width = 6, .heads = 2};
 
 Tensor input() { return random_tensor({2, 3, 6}, 40); }
 
-/// A composition of operations, each differentiated with rounding of its own.
+/// For a composition of operations, each of which rounds.
 constexpr GradientCheckOptions composed{.tolerance = 3e-3};
 
 }  // namespace
@@ -99,7 +99,7 @@ TEST_CASE("blocks in a row share one residual stream") {
   CHECK(relative_error(sum, expected) < 3e-6);
   CHECK(relative_error(normalized, layer_norm_reference(expected, values_of(norm.weight),
                                                         values_of(norm.bias))) < 3e-6);
-  // At the start of a stream there is nothing to add.
+  // At the start of a residual stream there is nothing to add.
   const auto start = normalize(norm, ResidualStream{x, {}});
   CHECK(start.sum.raw() == x.raw());
   CHECK(same_bits(start.normalized, norm(x)));

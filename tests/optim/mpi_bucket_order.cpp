@@ -1,4 +1,4 @@
-// Models that use their layers in another order than they register them: after the first micro-step
+// Models that use their layers in another order than they register them. After the first micro-step
 // buckets are sent in the order in which rank 0 completes them, and pass through a ring that is as
 // large as planned.
 #include <utility>
@@ -12,7 +12,7 @@
 namespace tessera::test {
 namespace {
 
-// Notes the buckets whose gradients leave.
+// Records the buckets whose gradients are sent.
 class NotingCommunicator : public ForwardingCommunicator {
  public:
   using ForwardingCommunicator::ForwardingCommunicator;
@@ -28,10 +28,10 @@ class NotingCommunicator : public ForwardingCommunicator {
 };
 
 constexpr int layers = 6;
-// Backward goes through them the other way round.
+// Backward goes through the layers in the opposite order.
 const LayeredModel::Way from_the_last = {5, 4, 3, 2, 1, 0};
 
-// A run of a model whose layers are a bucket each.
+// A run of a model with one bucket per layer.
 class Run {
  public:
   Run(const dist::World& world, const optim::ZeroOptions& options, LayeredModel::Way way,
@@ -46,7 +46,7 @@ class Run {
                     return model_.loss(micro, way);
                   }} {}
 
-  /// The buckets that left in the last of the step's two micro-steps.
+  /// The buckets that were sent in the last of the step's two micro-steps.
   std::vector<NotingCommunicator::Bucket> step(int64_t number) {
     noting_->sent.clear();
     train_step(optimizer_, training_, number, result_);
@@ -77,7 +77,7 @@ class Run {
   TrainingResult result_;
 };
 
-// Room for a layer's weight and bias.
+// Bytes of a layer's weight and bias, so that each layer fills a bucket.
 constexpr int64_t layer_bytes = (48 * 48 + 256) * 4;
 
 TEST_CASE("buckets out of the order of registration leave as rank 0 completes them") {
@@ -87,7 +87,7 @@ TEST_CASE("buckets out of the order of registration leave as rank 0 completes th
     const optim::ZeroOptions options{.stage = stage, .bucket_bytes = layer_bytes};
     Run run(world, options, from_the_last);
     for (int64_t step = 0; step < 3; ++step) {
-      // Bucket 0 has the layer that is registered last, and is used first.
+      // Bucket 0 has the layer that is registered last and used first.
       std::vector<NotingCommunicator::Bucket> expected;
       for (int b = layers - 1; b >= 0; --b) expected.emplace_back(0, b);
       CHECK(run.step(step) == expected);
@@ -100,7 +100,7 @@ TEST_CASE("buckets of two dtypes leave as rank 0 completes them, over both") {
   constexpr DType half = DType::bf16;
   Run run(job_world(), {.stage = 2, .bucket_bytes = layer_bytes}, from_the_last,
           {DType::f32, half, DType::f32, half, DType::f32, half});
-  // Two layers in bf16 share a bucket. The second group's first parameter is the third of all.
+  // Two bf16 layers share a bucket. A group has the number of its first parameter: bf16's is 2.
   const std::vector<NotingCommunicator::Bucket> expected = {{0, 2}, {2, 1}, {0, 1}, {0, 0}, {2, 0}};
   for (int64_t step = 0; step < 2; ++step) CHECK(run.step(step) == expected);
 }

@@ -1,5 +1,5 @@
-// Memory and traffic to the byte: what the ledgers measured equals what the plan said, which shares
-// nothing with the optimizer but the layout.
+// Memory and traffic to the byte: what the ledgers measured equals the plan, which shares no code
+// with the optimizer but the layout.
 #include <initializer_list>
 #include <memory>
 #include <utility>
@@ -20,7 +20,7 @@ struct Subject {
   std::function<Tensor(const MicroBatch&)> loss;
 };
 
-// What of the tiny GPT is frozen, by the beginning of the name.
+// Prefixes of the names of the tiny GPT's frozen parameters.
 using Frozen = std::initializer_list<const char*>;
 
 Subject tiny_gpt(DType dtype, Frozen frozen = {}, bool recompute = false) {
@@ -76,7 +76,7 @@ std::array<int64_t, category_count> peaks_of(const MemoryUse& use) {
   return peaks;
 }
 
-// Peaks of some steps, and the traffic of the last of them.
+// Peaks of all steps, and the traffic of the last one.
 Measured measure(const Subject& subject, const dist::World& world, const Run& run) {
   const MemoryUse memory(*world.communicator, world.communicator->device());
   const MemoryUse host(*world.communicator);
@@ -90,7 +90,7 @@ Measured measure(const Subject& subject, const dist::World& world, const Run& ru
   }
   Measured measured{.peaks = peaks_of(memory), .host_peaks = peaks_of(host)};
   for (int t = 0; t < dist::traffic_count; ++t) {
-    if (static_cast<dist::Traffic>(t) == dist::Traffic::other) continue;  // in no plan
+    if (static_cast<dist::Traffic>(t) == dist::Traffic::other) continue;  // not planned
     measured.traffic[static_cast<size_t>(t)] =
         world.communicator->traffic().bytes_sent(static_cast<dist::Traffic>(t));
   }
@@ -120,7 +120,7 @@ optim::Plan plan_of(const Subject& subject, const dist::World& world, const Run&
                      world.rank);
 }
 
-// What a communicator holds grows with its calls: each comparison has one that has made none.
+// A communicator's memory grows with its calls, so each comparison gets one that has made none.
 void check_equal(const Subject& subject, const Run& run, const dist::World& world = fresh_world()) {
   const optim::ZeroOptions& options = run.options;
   CAPTURE(options.stage, options.bucket_bytes, options.overlap, run.micro_batches,
@@ -161,7 +161,7 @@ TEST_CASE("measured bytes equal the plan's", "[slow]") {
     CAPTURE(dtype_name(dtype));
     for (const int stage : {0, 1, 2, 3}) {
       for (const int64_t bucket_bytes : {int64_t{64}, int64_t{6000}, int64_t{1} << 24}) {
-        for (const int64_t micro_batches : {1, 13}) {  // of one only rank 0 sends gradients
+        for (const int64_t micro_batches : {1, 13}) {  // with 1, only rank 0 sends gradients
           check_equal(tiny_gpt(dtype),
                       {{.stage = stage, .bucket_bytes = bucket_bytes, .grad_shard = grad_shard},
                        micro_batches});
@@ -211,9 +211,9 @@ TEST_CASE("measured bytes equal the plan's: frozen parameters", "[slow]") {
 
 TEST_CASE("measured bytes equal the plan's: blocks of which backward reads nothing") {
   const Run run{{.stage = 3, .bucket_bytes = 6000}};
-  // The positions alone, beside a frozen table.
+  // Only the positions are trained, beside a frozen token table.
   check_equal(tiny_gpt(DType::f32, {"wte"}), run);
-  // A bias alone, which only a second forward reads again.
+  // In this block only a bias is trained, which only recomputation reads again.
   const Frozen but_a_bias = {"h.1.ln", "h.1.attn", "h.1.mlp.c_fc", "h.1.mlp.c_proj.weight"};
   for (const bool recompute : {false, true}) {
     CAPTURE(recompute);
@@ -222,7 +222,7 @@ TEST_CASE("measured bytes equal the plan's: blocks of which backward reads nothi
 }
 
 TEST_CASE("sent bytes equal the plan's: each weight and each bias is gathered alone") {
-  // Backward reads no bias, and not the first weight, whose input has no gradient.
+  // Backward reads no bias, and not the first weight, because its input needs no gradient.
   auto model = std::make_unique<LayeredModel>(LayeredOptions{.blocks = false});
   auto loss = [model = model.get()](const MicroBatch& micro) { return model->loss(micro); };
   const Subject subject{std::move(model), std::move(loss)};

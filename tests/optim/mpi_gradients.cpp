@@ -26,7 +26,7 @@ void run_micro_batches(optim::ZeroOptimizer& optimizer, const Training& training
   }
 }
 
-// The gradients of a second step, when the weights have moved.
+// The gradients of a second step, after the weights have changed.
 Gradients gradients_of(const TinyRun& run, const dist::World& world,
                        const optim::ZeroOptions& options) {
   models::Gpt model(run.model);
@@ -45,7 +45,7 @@ Gradients gradients_of(const TinyRun& run, const dist::World& world,
     const auto values = gradient.values<float>();
     result.values[named.name].assign(values.begin(), values.end());
   }
-  CHECK(optimizer.gradient_norms() == result.norms);  // asking again is free
+  CHECK(optimizer.gradient_norms() == result.norms);  // asking again changes nothing
   result.grad_norm = optimizer.step().grad_norm;
   result.weights = weights_of(optimizer);
   return result;

@@ -1,5 +1,5 @@
-// Micro-steps launched as CUDA graphs: the same run as without, bit for bit, with the same traffic
-// and, but for what graphs themselves hold, the same memory.
+// Micro-steps launched as CUDA graphs: the same bits and traffic as without graphs, and the same
+// memory except for what the graphs themselves hold.
 #include "core/ops.h"
 #include "core/random.h"
 #include "nn/layers.h"
@@ -20,7 +20,7 @@ struct Measured {
   int64_t loss_calls = 0;
   float evaluated = 0;
   std::vector<int64_t> traffic;  // bytes by purpose, then calls by collective
-  std::vector<int64_t> peaks;    // by category, of all
+  std::vector<int64_t> peaks;    // by category, of the whole run
 };
 
 Measured measure(const TinyRun& run, const dist::World& world, const optim::ZeroOptions& options) {
@@ -56,7 +56,7 @@ Measured measure(const TinyRun& run, const dist::World& world, const optim::Zero
       ask();
       before = next;
       if (step == 1) {
-        // In between, what gathers parameters at stage 3.
+        // An evaluation between the steps, which gathers parameters at stage 3.
         const NoGrad no_grad;
         model.eval();
         measured.evaluated = model.loss(input.tokens, input.targets).item();
@@ -146,7 +146,7 @@ class Renamed : public nn::Module {
   explicit Renamed(nn::Module& module) { add("later", module); }
 };
 
-// Steps of a layer, then of other batches, then with one more layer.
+// Steps with one layer, then with larger batches, then with one more layer.
 TrainingResult train_changing(bool graph, int stage) {
   constexpr int64_t width = 24;
   nn::Linear first(width, width), second(width, width);

@@ -1,5 +1,5 @@
-// Steps whose results are asked for later: the same run as step by step; and after one that is not
-// finite the weights are those before it, also where one more was launched.
+// Steps whose results are asked for later: the same run as step by step. After a step that is not
+// finite the weights are those before it, even if one more step was launched.
 #include <cmath>
 
 #include "tests/support/catch.h"
@@ -77,7 +77,7 @@ TEST_CASE("launched steps, each asked for after the next: equal bits to step by 
 
 TEST_CASE("launched steps: one that is not finite, and the next, leave the weights before it") {
   for (const int stage : {0, 2, 3}) {
-    for (const bool next_too : {false, true}) {  // whether the next step is spoilt as well
+    for (const bool next_too : {false, true}) {  // true: the next step is spoilt, too
       CAPTURE(stage, next_too);
       LayeredModel model({.dtypes = {DType::f32, DType::bf16, DType::f32}});
       const Training training =
@@ -93,7 +93,7 @@ TEST_CASE("launched steps: one that is not finite, and the next, leave the weigh
       CHECK(failure_of(next, -1) ==
             "step 3: nothing was updated, because step 2 before it was not finite");
       CHECK(weights_of(optimizer) == weights);
-      // Whoever catches it may go on, as if the two had never been.
+      // After catching the errors, training can continue as if the two steps had not been launched.
       (void)launch(optimizer, training, 3).get();
 
       LayeredModel other({.dtypes = {DType::f32, DType::bf16, DType::f32}});
@@ -118,7 +118,7 @@ TEST_CASE("launched steps: two may be under way, and are asked for in order, onc
                     ContainsSubstring("call get() of step 1 first"));
   (void)first.get();
   CHECK_THROWS_WITH(first.get(), "get: the result of this step was asked for before");
-  const optim::LaunchedStep third = optimizer.launch_step();  // is still to be launched
+  const optim::LaunchedStep third = optimizer.launch_step();  // the step that was refused above
   (void)second.get();
   (void)optim::LaunchedStep(third).get();
 }

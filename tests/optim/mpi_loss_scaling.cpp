@@ -1,5 +1,5 @@
-// f16 with dynamic loss scaling, and what is not finite in other precisions: every rank decides the
-// same, and no weight changes.
+// f16 with dynamic loss scaling, and values that are not finite in other precisions: all ranks
+// decide alike, and no weight changes.
 #include <cmath>
 #include <limits>
 
@@ -14,8 +14,8 @@ using Catch::Matchers::ContainsSubstring;
 
 constexpr int64_t micro_batches = 7;
 
-// A run of layers whose loss is multiplied by `factor` in one micro-batch of some steps: on the one
-// rank that has it.
+// A run of layers whose loss is multiplied by `factor` in one micro-batch of some steps, so only on
+// the rank that has this micro-batch.
 struct Overflowing {
   DType dtype = DType::f16;
   std::vector<int64_t> steps;
@@ -112,7 +112,7 @@ TEST_CASE("f16: a scale that would fall under 1 stops on every rank with an erro
 }
 
 TEST_CASE("f16: the scale changes no result where nothing overflows or vanishes") {
-  // A power of two is exact: only what 16 bits cannot hold could make a difference.
+  // Powers of two scale exactly, so only values that 16 bits cannot hold could differ.
   const auto run = [](float scale) {
     return train_overflowing({}, job_world(), 2, {.initial = scale}, 4);
   };
@@ -148,7 +148,7 @@ TEST_CASE("a loss that is not finite: NonFiniteError with its micro-batch, on ev
         CHECK(micro_batch == micro_batches - 2);
         CHECK_THAT(text, ContainsSubstring("step 2: the loss is not finite"));
         CHECK(weights_of(optimizer) == weights);
-        // Whoever catches it may go on.
+        // After catching the error, training can continue.
         train_step(optimizer, training, 2, result);
         CHECK(weights_of(optimizer) != weights);
       }

@@ -1,5 +1,6 @@
-// Models whose parameters are not all alike: some frozen, of several dtypes, some that join the
-// optimizer later. Equal bits over ranks and stages as ever, and memory only for what is trained.
+// Models with parameters of different kinds: some frozen, of several dtypes, some that join the
+// optimizer later. Bits are equal over ranks and stages; only trained parameters take memory for
+// gradients and state.
 #include "core/ops/convert.h"
 #include "nn/convolution.h"
 #include "tests/support/catch.h"
@@ -29,7 +30,7 @@ TrainingResult train_frozen(const TinyRun& run, const std::string& frozen, const
 
 TEST_CASE("frozen parameters keep their values, the others train with one rank's bits") {
   for (const DType dtype : {DType::f32, DType::bf16}) {
-    // A block, a part of every block, the tied table.
+    // Frozen parameters: a whole block, a part of a block, the tied table.
     for (const char* frozen : {"h.0.", "h.1.mlp", "wte"}) {
       TinyRun run{.steps = 3, .batch = {.global = 26, .micro = 2}, .dtype = dtype};
       const auto expected = train_frozen(run, frozen, lone_world(), {.stage = 0, .clip = 0.5f});
@@ -39,7 +40,7 @@ TEST_CASE("frozen parameters keep their values, the others train with one rank's
       for (const auto& [name, values] : weights_of(untrained)) {
         CAPTURE(name);
         if (name.starts_with(frozen)) {
-          // Held in the model's dtype alone: there are no master weights.
+          // Frozen parameters are held in the model's dtype only; they have no master weights.
           const Tensor rounded = Tensor::empty({static_cast<int64_t>(values.size())}, dtype);
           kernels::convert(current_context({}), rounded,
                            Tensor::from<float>({rounded.elements()}, values));
@@ -65,8 +66,8 @@ TEST_CASE("frozen parameters have neither gradients nor state") {
   const dist::World world = job_world();
   for (const int stage : {0, 1, 2, 3}) {
     CAPTURE(stage);
-    // Two layers of 24 x 24 and 24: 576 and 24 elements, 3 blocks of 256 and 1, in one bucket
-    // for each of the two; everything twice where nothing is frozen.
+    // Each of the two layers has 24 x 24 weights and 24 biases: 576 and 24 elements, 3 blocks of
+    // 256 and 1 block, in one bucket per layer. One of the layers is frozen.
     const int64_t shard = (4 + world.size - 1) / world.size * 256;
     const int64_t flat = shard * world.size;
     const MemoryUse memory(*world.communicator, default_device());
@@ -145,7 +146,7 @@ TEST_CASE("two dtypes in one model: one rank's bits at every stage") {
   }
 }
 
-// Three layers of which the last two join after two steps, in their own dtype.
+// Three layers, of which the last two join after two steps, in a dtype of their own.
 TrainingResult train_joining(DType joining, const dist::World& world, int stage) {
   LayeredModel model({.layers = 1});
   LayeredModel later({.layers = 2, .dtypes = {joining, joining}});
@@ -198,7 +199,7 @@ TEST_CASE("add_param_group: names that are taken and senseless hyper-parameters 
   }
 }
 
-// Runs out of memory on its last rank: the allocation that comes after `left` others fails.
+// Runs out of memory on its last rank: the allocation after `left` others fails.
 class ShortOfMemory : public ForwardingCommunicator {
  public:
   using ForwardingCommunicator::ForwardingCommunicator;
@@ -209,7 +210,7 @@ class ShortOfMemory : public ForwardingCommunicator {
   int left = -1;
 };
 
-// A batch norm and a layer in each of two dtypes.
+// A batch norm, and one layer in each of two dtypes.
 struct Joining : nn::Module {
   Joining() : layers({.layers = 2, .dtypes = {DType::f32, DType::bf16}}), norm(3) {
     add("later", layers);

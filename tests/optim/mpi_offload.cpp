@@ -1,5 +1,5 @@
-// Offload, with two devices: ranks that compute on cpu:1 or a GPU and keep master weights and state
-// on the host. No optimizer state ever lives on the computing device, and the bits do not change.
+// Offload, with two devices: ranks compute on cpu:1 or a GPU, and keep master weights and state on
+// the host. The computing device never holds optimizer state, and the bits do not change.
 #include "tests/support/catch.h"
 #include "tests/support/memory_use.h"
 #include "tests/support/mixed_model.h"
@@ -28,7 +28,7 @@ TEST_CASE("offload: the computing device never holds optimizer state, the host d
       train_tiny(run_of(dtype, 1), world, options_of(stage, optim::Offload::optimizer));
       CHECK(device.peak(Category::optimizer_state) == 0);
       CHECK(host.peak(Category::optimizer_state) > 0);
-      CHECK(host.peak(Category::communication) > 0);  // where sums and weights pass
+      CHECK(host.peak(Category::communication) > 0);  // buffers for sums and weights
     }
   }
 }
@@ -42,7 +42,7 @@ TEST_CASE("without offload the state is on the computing device: the test above 
       train_tiny(run_of(dtype, 1), world, options_of(stage, optim::Offload::none));
       CHECK(device.peak(Category::optimizer_state) > 0);
       CHECK(host.peak(Category::optimizer_state) == 0);
-      // A GPU's ranks exchange norms, losses and flags by way of the host.
+      // Ranks on GPUs exchange norms, losses and flags through the host.
       if (on_cpu()) CHECK(host.peak(Category::communication) == 0);
     }
   }

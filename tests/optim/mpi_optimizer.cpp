@@ -87,7 +87,7 @@ TEST_CASE("groups: a learning rate of zero keeps its parameters") {
   }
 }
 
-// Two linears on their own inputs: the gradient of one says nothing of the other.
+// Two linear layers with separate inputs: the gradient of one does not depend on the other.
 struct Branches : nn::Module {
   Branches() {
     first = add("first", nn::Parameter({12, 40}, nn::Initializer::normal(0.5f)));
@@ -136,10 +136,10 @@ TEST_CASE("a parameter without gradient keeps weights and state, as if the step 
                                                 .weight_decay = 0.5f}};
   using Names = std::vector<std::vector<std::string>>;
   for (const auto& rule : rules) {
-    // Steps 1 and 3 alone: momentum, decay and Adam's bias correction count these two.
+    // Only steps 1 and 3: momentum, decay and Adam's bias correction must count just these two.
     Trained expected = train_second(rule, lone_world(), 0, {1, 3}, {1, 3});
     CHECK(expected.without_gradient == Names{{}, {}});
-    expected.without_gradient = {{"second"}, {}, {}, {}, {}};  // told once
+    expected.without_gradient = {{"second"}, {}, {}, {}, {}};  // reported once
     if (job_world().rank != 0) expected.state.clear();
     for (const int stage : {0, 1, 2, 3}) {
       CAPTURE(stage);
@@ -216,7 +216,7 @@ TEST_CASE("a micro-batch that is left unfinished is told of") {
   optim::ZeroOptimizer optimizer(model, optim::AdamW{}, lone_world());
   const auto batches = optimizer.micro_batches(0, run.batch);
   auto it = batches.begin();
-  // To look changes nothing.
+  // Reading the iterator changes nothing.
   CHECK((*it).index == 0);
   CHECK((*it).index == (*it).index);
   CHECK((*batches.begin()).index == 0);

@@ -1,6 +1,6 @@
-// Overlap is real: with reductions and gathers that take a known time, the trace shows a bucket
-// reducing before backward ends and a block arriving while the one before it computes, and a step
-// takes less than computing and communicating one after the other.
+// Overlap is real. With reductions and gathers that take a known time, the trace shows a bucket
+// reducing before backward ends, and a block arriving while the one before it computes; a step
+// takes less time than computing and communicating one after the other.
 #include <algorithm>
 #include <chrono>
 #include <map>
@@ -17,15 +17,15 @@ namespace {
 constexpr auto delay = std::chrono::milliseconds(20);
 constexpr int64_t delay_ns = 20'000'000;
 
-// The trace shows block `link` busy for the length of the delay.
+// Takes the time of the delay, and traces it as work of block `link`.
 void take_time(const char* name, int link) {
   const trace::Scope scope(name, trace::Track::compute, link, [] { return std::string(); });
   std::this_thread::sleep_for(delay);
 }
 
-// A forward and a backward that take a known time too, in as many pieces as there are blocks, each
-// a bucket of its own. In both directions a block reads its weight first and is busy then; in
-// backward all but the first, of whose input nobody wants the gradient.
+// A forward and a backward that take a known time, too. Each block is a bucket. In both directions
+// a block reads its weight and is busy then. In backward this holds for all blocks but the first,
+// because the gradient of the model's input is not needed.
 struct SlowChain : nn::Module {
   static constexpr int links = 8;
   SlowChain() {
@@ -52,7 +52,7 @@ struct SlowChain : nn::Module {
   std::vector<nn::Parameter> weights;
 };
 
-// The events of a second step; in the first one stage 3 has seen the order of the blocks.
+// The events of a second step. In the first one stage 3 learns the order of the blocks.
 std::vector<trace::Event> traced_step(const optim::ZeroOptions& options,
                                       std::chrono::nanoseconds reduction_delay,
                                       std::chrono::nanoseconds gather_delay) {
@@ -97,7 +97,7 @@ Timeline reductions(bool overlap) {
 }
 
 TEST_CASE("a bucket reduces while backward still runs", "[cpu]") {
-  if (job_world().size == 1) return;  // one rank's reduction is done when it is called
+  if (job_world().size == 1) return;  // one rank's reduction ends within its call
   const Timeline line = reductions(true);
   CHECK(line.first_reduce_begin < line.backward_end);
 }
@@ -108,7 +108,7 @@ TEST_CASE("without overlap a backward waits for each reduction", "[cpu]") {
   CHECK(line.backward_end - line.backward_begin >= (2 * SlowChain::links - 1) * delay_ns);
 }
 
-// What happened to one block in a step of stage 3.
+// The times of one block in a step of stage 3.
 struct BlockTimes {
   std::vector<trace::Event> gathers;  // before forward, and before backward
   trace::Event forward;
@@ -144,8 +144,8 @@ TEST_CASE("stage 3: a block is gathered once for its forward and once for its ba
       CHECK(blocks[i].gathers[0].end_ns <= blocks[i].forward.begin_ns);
       CHECK(blocks[i].gathers[1].end_ns <= blocks[i].backward.begin_ns);
     }
-    // Where forward turns into backward it is still there; and backward would read the first weight
-    // only for the gradient of the model's input.
+    // The last block is still gathered where forward turns into backward. Backward would read the
+    // first weight only for the gradient of the model's input.
     CHECK(blocks.back().gathers.size() == 1);
     CHECK(blocks.front().gathers.size() == 1);
   }
@@ -157,7 +157,7 @@ TEST_CASE("stage 3: the next block is gathered before the forward of this one en
     CAPTURE(i);
     REQUIRE_FALSE(blocks[i + 1].gathers.empty());
     CHECK(blocks[i + 1].gathers.front().begin_ns < blocks[i].forward.end_ns);
-    // In backward the block before.
+    // In backward the block before this one is gathered ahead.
     if (i > 0) CHECK(blocks[i].gathers.back().begin_ns < blocks[i + 1].backward.end_ns);
   }
 }

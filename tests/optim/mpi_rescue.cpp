@@ -1,4 +1,5 @@
-// Weights that cannot be written where they were to be find another place, on any number of ranks.
+// Weights that cannot be written to their path are written to another place, on any number of
+// ranks.
 #include <stdlib.h>
 
 #include <filesystem>
@@ -17,7 +18,7 @@
 namespace tessera::test {
 namespace {
 
-// A working directory of the test's own, and another place for temporary files.
+// Sets a working directory and a folder for temporary files; restores both at its end.
 class Places {
  public:
   Places(const std::string& working, const std::string& temporary)
@@ -45,7 +46,7 @@ std::string bytes_of(const std::string& path) {
   return text.str();
 }
 
-// The one file below a folder.
+// The only file below a folder.
 std::string only_file(const std::string& folder) {
   std::vector<std::string> files;
   for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) {
@@ -65,7 +66,7 @@ TEST_CASE("weights that cannot be written where they were to be are rescued else
                                  {.stage = 3, .bucket_bytes = 1024, .seed = 3});
   const std::string expected = folder.path("expected");
   train::save_weights(expected, model, optimizer, world);
-  // Rank 0 says what happened, while the others wait.
+  // Only rank 0 throws; the others wait for it in the barrier.
   const auto failure = [&](const auto& save) {
     std::string text = message_of<Error>([&] {
       save();

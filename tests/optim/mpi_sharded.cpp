@@ -1,5 +1,5 @@
-// Stage 3: what is gathered and when, and that neither the order in which a model reads its
-// parameters nor what comes between two steps changes a bit.
+// Stage 3: what is gathered and when. Neither the order in which a model reads its parameters nor
+// what comes between two steps changes a bit.
 #include <algorithm>
 #include <utility>
 
@@ -20,9 +20,9 @@ int64_t padded(int64_t blocks) {
   return (blocks + ranks - 1) / ranks * ranks * 256;
 }
 
-// Blocks of the tiny GPT, width 20, by hand: token table 37 x 20 and positions 8 x 20; of each
-// layer two norms (20, 20), 20 x 60 and 60, 20 x 20 and 20, 20 x 80 and 80, 80 x 20 and 20; at the
-// end one more norm, with the last layer.
+// Blocks of the tiny GPT, width 20, by hand. Token table 37 x 20 and positions 8 x 20. Each layer:
+// two norms (20, 20), 20 x 60 and 60, 20 x 20 and 20, 20 x 80 and 80, 80 x 20 and 20. The last
+// layer's block also has the final norm.
 struct TinyBlocks {
   int64_t embeddings = padded(3) + padded(1);  // the tied table has a bucket of its own
   int64_t layer = padded(4 + (5 + 1) + (2 + 1) + (7 + 1) + (7 + 1));
@@ -46,7 +46,7 @@ TEST_CASE("stage 3: a rank holds its shard, the tied block and at most two other
         optim::ZeroOptimizer optimizer(model, optim::AdamW{}, world,
                                        {.stage = 3, .overlap = overlap});
         const int64_t shard = whole / world.size;
-        // Nothing is whole at the beginning.
+        // Only shards have memory at the beginning.
         CHECK(memory.peak(Category::parameters) == shard * dtype_size(dtype));
         TrainingResult result;
         for (int64_t step = 0; step < run.steps; ++step) {
@@ -63,7 +63,7 @@ TEST_CASE("stage 3: a rank holds its shard, the tied block and at most two other
 }
 
 TEST_CASE("stage 3 without blocks: at most a weight, its bias and what comes next are there") {
-  // A bucket for each: 24 x 24 elements are 3 blocks of 256, a bias is 1.
+  // Each parameter has a bucket: 24 x 24 elements are 3 blocks of 256, a bias is 1.
   const dist::World world = job_world();
   const MemoryUse memory(*world.communicator);
   LayeredModel model({.layers = 4, .blocks = false});
@@ -124,17 +124,17 @@ TEST_CASE("stage 3: evaluation holds no more, gathers each block once, and is co
               (gathered_elements / world.size * 4 + calls * world.communicator->header_bytes()));
     CHECK(traffic.bytes_sent(dist::Traffic::parameters) == 0);
   };
-  // Two buckets of embeddings, one of each of the four layers, and the barrier.
+  // Two buckets of embeddings, one bucket for each of the four layers, and the barrier.
   evaluate(blocks.embeddings + layers, 7);
-  evaluate(layers, 5);  // what is tied stays until the next step
+  evaluate(layers, 5);  // the embeddings stay gathered until the next step
   CHECK(memory.peak(Category::parameters) ==
         4 * (blocks.embeddings + blocks.layer + blocks.last_layer));
   optimizer.synchronize();
-  CHECK(memory.current(Category::parameters) == 0);  // beyond the shards
+  CHECK(memory.current(Category::parameters) == 0);  // besides the shards
 }
 
-// Rank 0 reads the layers of `model` in the order `one`, the others in the order `another`: what
-// the optimizer says then. Nothing, where ranks are not told.
+// Rank 0 reads the layers of `model` in the order `one`, the other ranks in the order `another`.
+// Returns the optimizer's error, or nothing if there was none.
 std::string disagreement(LayeredModel& model, const LayeredModel::Way& one,
                          const LayeredModel::Way& another) {
   dist::World world = job_world();
@@ -157,13 +157,13 @@ std::string disagreement(LayeredModel& model, const LayeredModel::Way& one,
 TEST_CASE("stage 3: ranks that read parameters in different orders are told both blocks") {
   if (job_world().size == 1 || !on_cpu()) return;
   using Catch::Matchers::ContainsSubstring;
-  // A bucket for each layer, the last first.
+  // One bucket per layer, of which the last layer's is number 0.
   LayeredModel model({.layers = 4});
   CHECK_THAT(disagreement(model, {0, 1, 2, 3}, {0, 2, 1, 3}),
              ContainsSubstring("rank 0 all_gather of parameters, bucket 2 (call ") &&
                  ContainsSubstring(" all_gather of parameters, bucket 1 (call ") &&
                  ContainsSubstring("read them in the same order"));
-  // Of layers without gradients the buckets are counted apart.
+  // Buckets of layers without gradients are numbered on their own.
   LayeredModel frozen({.layers = 2});
   frozen.layer(1).weight.set_trainable(false);
   frozen.layer(1).bias.set_trainable(false);
@@ -211,8 +211,8 @@ TEST_CASE("stage 3: any order of layers, layers more than once, layers not in ev
   const LayeredModel::Way ways[] = {
       {3, 2, 1, 0},           // against the order of registration
       {0, 1, 2, 3},           // and then along it
-      {0, 1, 0, 2, 0, 3, 0},  // one that comes back
-      {2, 2, 2},              // others not at all
+      {0, 1, 0, 2, 0, 3, 0},  // layer 0 comes back
+      {2, 2, 2},              // the other layers not at all
       {1, 3},
       {0, 1, 2, 3, 3, 2, 1, 0},
   };
@@ -227,7 +227,7 @@ TEST_CASE("stage 3: any order of layers, layers more than once, layers not in ev
   }
 }
 
-// The losses of some batch without gradients, and the weights.
+// The losses of three batches without gradients, and the weights.
 std::pair<std::vector<float>, Weights> evaluate(models::Gpt& model, const TinyRun& run,
                                                 optim::ZeroOptimizer& optimizer) {
   const NoGrad no_grad;
@@ -312,7 +312,7 @@ TEST_CASE("parameters are set and read whole, at every stage and dtype") {
       optimizer.set_parameters(source);
       for (const auto& [name, values] : weights_of(optimizer)) {
         CAPTURE(name);
-        int64_t wrong = 0;  // of 16-bit parameters too: the masters have the values unrounded
+        int64_t wrong = 0;  // also in 16 bits: masters have unrounded values
         for (size_t i = 0; i < values.size(); ++i) {
           wrong += values[i] == value(name, static_cast<int64_t>(i)) ? 0 : 1;
         }

@@ -1,5 +1,5 @@
-// Uneven data: ranks that have run out join what the others do together and change nothing. The
-// result is that of one rank alone which leaves the same micro-batches out.
+// Uneven data: ranks that have run out of data join the other ranks' collectives and change
+// nothing. The result is that of a single rank which leaves out the same micro-batches.
 #include <functional>
 #include <set>
 
@@ -12,7 +12,7 @@ namespace {
 
 using Catch::Matchers::ContainsSubstring;
 
-// Which micro-batches of a step have no data.
+// True for micro-batches without data.
 using Missing = std::function<bool(int64_t step, int64_t micro_batch)>;
 
 TrainingResult train_uneven(const TinyRun& run, const dist::World& world,
@@ -27,8 +27,8 @@ TrainingResult train_uneven(const TinyRun& run, const dist::World& world,
   return train(model, training, world, options);
 }
 
-// 13 micro-batches: from 1 to 5 ranks run out at different micro-steps, some in the last one have
-// none of their own, and all of them lack data in some micro-step.
+// 13 micro-batches: with 2 to 5 ranks, ranks run out at different micro-steps, some ranks have no
+// micro-batch in the last micro-step, and in some micro-step no rank has data.
 const Missing run_out = [](int64_t step, int64_t m) {
   // At stage 3 the first micro-batches of a run must have data.
   if (step == 0) return m >= 11 || m == 7;
@@ -70,7 +70,7 @@ TEST_CASE("ranks that run out of data, with recompute and rounded gradient sums"
 }
 
 TEST_CASE("the loss and the gradient are means over the micro-batches that had data") {
-  // What is left of 8 micro-batches are the first 4, as in a step of 4.
+  // Only the first 4 of 8 micro-batches have data, which must be like a step of 4.
   const auto run = [](int64_t global, int64_t with_data, int stage) {
     LayeredModel model;
     const Training training{
@@ -82,7 +82,7 @@ TEST_CASE("the loss and the gradient are means over the micro-batches that had d
   for (const int stage : {0, 1, 2, 3}) {
     const TrainingResult uneven = run(8, 4, stage);
     const TrainingResult even = run(4, 4, stage);
-    // Shares of 1/8 doubled at the end: powers of two change no bit.
+    // Shares of 1/8 are doubled at the end, and powers of two change no bit.
     CHECK(uneven == even);
   }
 }
@@ -94,7 +94,7 @@ TEST_CASE("a step without any data changes nothing") {
       const TinyRun run{.steps = 3, .dtype = dtype};
       const bool scaled = dtype == DType::f16;
       optim::ZeroOptions options{.stage = stage, .bucket_bytes = 3000};
-      // Two good steps would double the scale; one without data is none.
+      // Two good steps would double the scale; a step without data is not one.
       if (scaled) options.loss_scaling = optim::LossScaling{.initial = 256, .growth_interval = 2};
       const auto result = train_uneven(run, job_world(), options,
                                        [](int64_t step, int64_t) { return step == 1; });
@@ -103,7 +103,7 @@ TEST_CASE("a step without any data changes nothing") {
       CHECK(result.grad_norms[1] == 0);
       const float scale = scaled ? 256 : 1;
       CHECK(result.loss_scales == std::vector<float>{scale, scale, scale});
-      // Adam's bias correction counts two steps: as if the one in between had not been.
+      // Adam's bias correction counts two steps, as if the step in between had not happened.
       models::Gpt model(run.model);
       model.to(dtype);
       optim::ZeroOptimizer optimizer(model, optim::AdamW{.learning_rate = 1e-2f}, job_world(),
@@ -148,12 +148,12 @@ TEST_CASE("the closure form of a step is the loop") {
   }
 }
 
-// Begins a micro-batch, of which the test does not come to an end.
+// Begins a micro-batch that the test does not finish.
 MicroBatch begun(optim::ZeroOptimizer& optimizer) {
   return *optimizer.micro_batches(0, {.global = 10, .micro = 2}).begin();
 }
 
-// Skips the micro-batch where that is refused of several ranks; one alone gathers for nobody else.
+// Skips the micro-batch. Several ranks must refuse it; a single rank gathers for no other.
 void check_skip_refused(optim::ZeroOptimizer& optimizer) {
   if (job_world().size > 1) {
     CHECK_THROWS_WITH(optimizer.skip(),

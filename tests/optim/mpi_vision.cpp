@@ -1,5 +1,5 @@
-// Batch norms over ranks: one run, one string of bits, running statistics included; synchronized
-// ones; and what is refused.
+// Batch norms over ranks: equal bits in all layouts, running statistics included; synchronized
+// norms; and what is refused.
 #include "core/autograd.h"
 #include "core/ops.h"
 #include "tests/support/catch.h"
@@ -39,7 +39,7 @@ TEST_CASE("equal bits with batch norms, over ranks, precisions, stages, buckets 
   std::map<DType, TrainingResult> references;
   for (const Variant& variant : variants) {
     CAPTURE(dtype_name(variant.dtype), variant.stage, variant.bucket_bytes, variant.overlap);
-    // 7 micro-batches: but for one rank and seven, some have none in the last micro-step.
+    // 7 micro-batches: except with one or seven ranks, some ranks have none in the last micro-step.
     TinyVision run;
     run.dtype = variant.dtype;
     if (!references.contains(variant.dtype)) {
@@ -53,7 +53,7 @@ TEST_CASE("equal bits with batch norms, over ranks, precisions, stages, buckets 
   CHECK(f32.weights.at("layer2.0.downsample.1.variance") != std::vector<float>(16, 1.0f));
 }
 
-// A step of one process that accumulates, without an optimizer's hooks.
+// Compares with one process that accumulates the statistics without an optimizer's hooks.
 TEST_CASE("running statistics take each micro-batch in its order") {
   const TinyVision run{.steps = 1};
   const TrainingResult result = train_tiny(run, job_world(), {.stage = 1, .seed = 3});
@@ -127,7 +127,7 @@ TEST_CASE("values that statistics have are kept by an optimizer, and go on after
   CHECK(statistics_of(model) != before);
 }
 
-// Where a norm's statistics would be those of another micro-batch, or of two.
+// Otherwise a norm's statistics would be those of another micro-batch, or of two.
 TEST_CASE("a batch norm that a forward does not use once is refused") {
   class Norms : public nn::Module {
    public:

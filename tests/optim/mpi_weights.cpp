@@ -1,5 +1,5 @@
-// Weights go out of a model while its optimizer is at work, not into it behind its back, and in by
-// set_parameters, which says what becomes of the state of the weights before.
+// Weights of a model under an optimizer: they can be saved at any time, but not loaded without the
+// optimizer. set_parameters sets them, and says what becomes of the optimizer's state.
 #include "core/ops.h"
 #include "nn/layers.h"
 #include "nn/weights_file.h"
@@ -30,7 +30,7 @@ TEST_CASE("saved weights are those after the step, also where their gather is st
                     Catch::Matchers::ContainsSubstring("belongs to an optimizer"));
 }
 
-// Weights and state after two steps that follow `before`, with the tiny GPT.
+// Trains the tiny GPT with `before`, then for two more steps; returns weights and state.
 TrainingResult two_more_steps(
     int stage, DType dtype, const dist::World& world,
     const std::function<void(optim::ZeroOptimizer&, const Training&, TrainingResult&)>& before) {
@@ -97,7 +97,7 @@ TEST_CASE("set_parameters: the rule's state is kept where that is asked for", "[
           stage, dtype, job_world(), [](auto& optimizer, const auto& training, auto& result) {
             train_two_steps(optimizer, training, result);
             const Weights weights = weights_of(optimizer);
-            set_other_weights(optimizer);  // takes the state away
+            set_other_weights(optimizer);  // resets the state
             CHECK(weights_of(optimizer) != weights);
             optimizer.set_parameters(source_of(weights));
           });

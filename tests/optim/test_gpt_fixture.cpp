@@ -1,6 +1,7 @@
-// Ten steps of a tiny GPT against PyTorch's, from the same weights and batches
-// (tests/fixtures/make_gpt_fixture.py). The fixture has the run in float32 and in float64; ours is
-// compared with the latter, and has to come about as close to it as PyTorch's own float32 does.
+// Ten steps of a tiny GPT against PyTorch's, from equal weights and batches
+// (tests/fixtures/make_gpt_fixture.py). The fixture has the run in float32 and in float64.
+// Tessera's run is compared with the float64 run, and must come about as close to it as PyTorch's
+// float32 run does.
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -25,8 +26,9 @@ constexpr int64_t steps = 10;
 constexpr int64_t batch = 4;
 constexpr models::GptConfig config{.layers = 2, .heads = 2, .width = 16, .context = 8, .vocab = 32};
 
-// Several times what was measured: from float64, ours and PyTorch's float32 both deviate by about
-// 2e-7 in losses, norms and final weights, and by 9e-8 in gradients; a unit in the last place.
+// Several times the measured deviations: Tessera and PyTorch's float32 both deviate from float64 by
+// about 2e-7 in losses, norms and final weights, and by 9e-8 in gradients: a unit in the last
+// place.
 constexpr double loss_tolerance = 1e-6;      // of about 3.6
 constexpr double norm_tolerance = 1e-6;      // relative
 constexpr double gradient_tolerance = 5e-7;  // of at most 0.26
@@ -59,9 +61,9 @@ class Fixture {
     };
   }
 
-  /// The largest difference. Of final weights without the biases of the keys: adding a constant to
-  /// all keys changes no probability, so that their gradient is rounding noise, which AdamW turns
-  /// into steps of the full rate.
+  /// The largest difference. Final weights are compared without the biases of the keys: adding a
+  /// constant to all keys changes no probability, so their gradient is rounding noise, which AdamW
+  /// turns into steps of the full rate.
   double difference(const std::string& of, const nn::NamedParameter& named,
                     std::span<const float> values) const {
     const auto expected = floats(of + "/" + named.name);
@@ -82,7 +84,7 @@ class Fixture {
 
 dist::World one_rank() { return {.communicator = dist::single_communicator()}; }
 
-/// Decay on matrices alone.
+/// Weight decay on matrices only.
 optim::ZeroOptions options_of(int stage) {
   return {.stage = stage,
           .bucket_bytes = 2048,

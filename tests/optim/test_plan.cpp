@@ -1,4 +1,4 @@
-// The plan against numbers derived by hand, in the comments: fp32, what lies where, and limits.
+// The plan against numbers derived by hand in the comments: fp32, where memory lies, and limits.
 #include "core/random.h"
 #include "dist/communicator.h"
 #include "models/gpt/gpt.h"
@@ -19,12 +19,12 @@ TEST_CASE("plan: one rank sends nothing") {
   CHECK(plan0.parameters == 2048);
   CHECK(plan0.gradients == 2048 + 2048);  // the micro-batch's and the sum
   CHECK(plan0.optimizer_state == 2 * 2048);
-  // Two block sums, one loss, a byte of notes, two flags in another.
+  // Two block sums, one loss, a byte of notes, and a byte with two flags.
   CHECK(plan0.communication == 2 * 8 + 4 + 2);
   CHECK(plan0.memory() == 5 * 2048 + 22);
   CHECK(plan0.padding == 212 * 4);
   CHECK(plan0.sent() == 0);
-  // At stage 3 the shard is everything, and the block that is used has a place of its own.
+  // At stage 3 the shard is everything, and the block in use is gathered into memory of its own.
   input.stage = 3;
   const Plan plan3 = plan(input, 0);
   CHECK(plan3.parameters == 2048 + 2048);
@@ -34,10 +34,10 @@ TEST_CASE("plan: one rank sends nothing") {
 
 TEST_CASE("plan: two ranks, two buckets, every stage") {
   // a: 1000 elements (4 blocks), b: 200 (1 block). Buckets of 2000 bytes = 500 elements close after
-  // each: bucket 0 holds b: 1 block, padded to 2 (512 elements); bucket 1 holds a: 4 blocks (1024).
-  // Flat 1536 elements = 6144 bytes; a shard 256 + 512 = 768 elements = 3072 bytes, 3 blocks.
-  // Global batch 8 in micro-batches of 2: M = 4, k = 2; both ranks send twice.
-  // Flags: 2 micro-steps and 2 parameters, one byte.
+  // each parameter: bucket 0 holds b: 1 block, padded to 2 (512 elements); bucket 1 holds a: 4
+  // blocks (1024). Flat 1536 elements = 6144 bytes; a shard has 256 + 512 = 768 elements = 3072
+  // bytes, 3 blocks. Global batch 8 in micro-batches of 2: M = 4 micro-batches, k = 2 micro-steps;
+  // both ranks send twice. Flags: 2 micro-steps and 2 parameters, one byte.
   PlanInput input{.parameters = {{"a", 1000}, {"b", 200}},
                   .ranks = 2,
                   .bucket_bytes = 2000,
@@ -51,7 +51,7 @@ TEST_CASE("plan: two ranks, two buckets, every stage") {
   CHECK(stage0.optimizer_state == 2 * 6144);
   CHECK(stage0.communication == staging + 6 * 8 + 2 * 2 * 4 + 2 * 2);
   CHECK(stage0.padding == (1536 - 1200) * 4);
-  // Twice the other's half of the gradients, once the own half of the sums.
+  // The other rank's half of the gradients twice, the own half of the sums once.
   CHECK(sent(stage0, dist::Traffic::gradients) == 2 * 3072 + 3072);
   CHECK(sent(stage0, dist::Traffic::parameters) == 0);
   CHECK(sent(stage0, dist::Traffic::norms) == 3 * 8);
@@ -72,8 +72,8 @@ TEST_CASE("plan: two ranks, two buckets, every stage") {
   CHECK(stage2.optimizer_state == 2 * 3072);
   CHECK(sent(stage2, dist::Traffic::parameters) == 3072);
 
-  // Where the model names no blocks every bucket is one: both are there at once. That of b, the
-  // last, is gathered once a micro-step; that of a for forward and for backward.
+  // If the model names no blocks, every bucket is a block, and both are gathered at once. b, the
+  // last one, is gathered once per micro-step; a is gathered for forward and for backward.
   input.stage = 3;
   const Plan stage3 = plan(input, 1);
   CHECK(stage3.parts.values == 3072);
@@ -88,9 +88,9 @@ TEST_CASE("plan: two ranks, two buckets, every stage") {
   CHECK(plan(input, 0).padding == 56 * 4);
 }
 
-// 32 bytes to each other rank, before every call.
+// A header of 32 bytes goes to each other rank before every call.
 TEST_CASE("plan: headers by numbers of calls") {
-  // Three ranks, two buckets, a block each; M = 4, k = 2. At the end of a step norms, losses,
+  // Three ranks, two buckets with a block each; M = 4, k = 2. A step ends with norms, losses and
   // flags.
   PlanInput input{.parameters = {{"a", 1000}, {"b", 200}},
                   .ranks = 3,
@@ -99,7 +99,7 @@ TEST_CASE("plan: headers by numbers of calls") {
   constexpr auto headers = static_cast<size_t>(dist::Traffic::headers);
   const auto calls = [&](int stage) {
     input.stage = stage;
-    const Plan last = plan(input, 2);  // as many as a rank that sends more
+    const Plan last = plan(input, 2);  // it sends less than rank 0, in as many calls
     CHECK(last.traffic[headers] == plan(input, 0).traffic[headers]);
     return last.traffic[headers] / (2 * 32);
   };
@@ -108,7 +108,7 @@ TEST_CASE("plan: headers by numbers of calls") {
     CHECK(calls(stage) == 2 * 2 + 2 + 3);  // exchanges, gathers after the update
     CHECK(update_calls() == 2);
   }
-  // b, the last, is gathered once in a micro-step, a twice.
+  // b, the last one, is gathered once per micro-step, a twice.
   CHECK(calls(3) == 2 * 2 + 2 * (1 + 2) + 3);
   CHECK(update_calls() == 0);
   input.no_sync = true;
@@ -154,13 +154,13 @@ TEST_CASE("plan: three ranks, a tied parameter, an uneven last micro-step") {
 }
 
 TEST_CASE("plan: stage 3 gathers the blocks that the model names") {
-  // As GPT: wte (tied) and wpe in block 0, h0 to h2 in blocks 1 to 3, ln_f with the last. N = 2.
+  // Like GPT: wte (tied) and wpe in block 0, h0 to h2 in blocks 1 to 3, ln_f with the last. N = 2.
   //   block 3: ln_f 10 -> 1 block, h2 300 from element 256 on -> 2 blocks; padded to 4: 1024
   //   block 2: h1 300 -> 2 blocks: 512         block 1: h0 500 -> 2 blocks: 512
   //   block 0: wpe 100 -> 1 block, padded to 2: 512;  wte 600 -> 3 blocks, padded to 4: 1024
-  // Flat 3584 elements, a shard 1792. The tied block stays with 1536; of the others at most blocks
-  // 3 and 2 are there at once, 1536. In a micro-step blocks 3 and 0 are gathered once, 1 and 2
-  // twice: of the own shards 512 + 2 x 256 + 2 x 256 + (256 + 512).
+  // Flat 3584 elements, a shard 1792. The tied block stays gathered, with 1536; of the others at
+  // most blocks 3 and 2 are gathered at once, 1536. In a micro-step blocks 3 and 0 are gathered
+  // once, 1 and 2 twice: of the own shards 512 + 2 x 256 + 2 x 256 + (256 + 512).
   PlanInput input{.parameters = {{"wte", 600, true, 0}, {"wpe", 100, false, 0},
                                  {"h0", 500, false, 1}, {"h1", 300, false, 2},
                                  {"h2", 300, false, 3}, {"ln_f", 10, false, 3}},
@@ -175,8 +175,8 @@ TEST_CASE("plan: stage 3 gathers the blocks that the model names") {
   input.overlap = true;
   CHECK(sent(stage3, dist::Traffic::parameters) == 3 * 2304 * 4);
   CHECK(stage3.parts.buckets == (1536 + 1024) * 4);  // blocks 3 and 2, and the slot of wte
-  // Stages 0 to 2 ignore the blocks: one bucket of wpe to ln_f, and that of wte. In this order:
-  // 1 + 2 + 2 + 2 + 1 = 8 blocks, and 4.
+  // Stages 0 to 2 ignore the blocks: one bucket has wpe to ln_f, another one wte. In this order
+  // they have 1 + 2 + 2 + 2 + 1 = 8 blocks, and 4.
   input.stage = 2;
   CHECK(plan(input, 0).parameters == 12 * 1024);
 }
@@ -213,9 +213,10 @@ TEST_CASE("plan: stage 3 gathers a frozen block twice only where backward reads 
     for (size_t i = 0; i < frozen.size(); ++i) input.parameters[i].trainable = !frozen[i];
     return sent(plan(input, 0), dist::Traffic::parameters);
   };
-  // Frozen behind the trainable one: backward passes through w1 and w2, and w2 is still there.
+  // w1 and w2 are frozen: backward passes through them to w0, and w2 is still gathered from
+  // forward.
   CHECK(freeze({false, true, true}) == (1 + 2 + 1) * 1024);
-  // Frozen before it: backward ends at w2.
+  // w0 and w1 are frozen: backward ends at w2.
   CHECK(freeze({true, true, false}) == (1 + 1 + 1) * 1024);
   CHECK(freeze({true, true, true}) == (1 + 1 + 1) * 1024);
   CHECK(freeze({false, false, false}) == (2 + 2 + 1) * 1024);
@@ -238,7 +239,7 @@ TEST_CASE("plan: a transport's staging may be given") {
 
 TEST_CASE("plan: a million ranks, trillions of parameters") {
   // 10^12 elements are 3,906,250,000 blocks; 10^6 ranks have 3,907 each (3,906.25 rounded up),
-  // 1,000,192 elements. Ten such parameters, each a bucket and a block.
+  // 1,000,192 elements. There are ten such parameters, each a bucket and a block.
   PlanInput input{.ranks = 1'000'000, .stage = 3, .batch = {.global = 1 << 20, .micro = 1}};
   for (int64_t i = 0; i < 10; ++i) {
     input.parameters.push_back({"w", 1'000'000'000'000, false, i, DType::bf16});
@@ -303,12 +304,13 @@ TEST_CASE("plan: stage 2 holds no more gradients than stage 0, whatever is large
     input.stage = stage;
     return plan(input, 0).gradients;
   };
-  // A table of 10^6 x 64, 256 MB in f32, and a head of a block on each of two ranks: once the table
-  // and the head, which are neighbours, and a half of all as the sum.
+  // A table of 10^6 x 64, 256 MB in f32, and a head of one block for each of two ranks. The
+  // gradients are table and head once, because they are neighbours, and half of everything as the
+  // sum.
   const PlanInput table{.parameters = {{"table", 64'000'000}, {"head", 512}}, .ranks = 2};
   CHECK(gradients(table, 0) == 256'002'048 + 128'001'024);
   CHECK(gradients(table, 2) == 256'002'048 + 128'001'024);
-  // Of ten buckets as large as the head two and the table.
+  // With ten buckets as large as the head: two of them and the table.
   PlanInput more = table;
   for (int i = 0; i < 9; ++i) {
     more.parameters.push_back({"head" + std::to_string(i), 512, false, i});

@@ -11,14 +11,14 @@ int64_t sent(const Plan& plan, dist::Traffic purpose) {
   return plan.traffic[static_cast<size_t>(purpose)];
 }
 
-// What a step that overflowed does not send.
+// Bytes that a step with an overflow does not send.
 int64_t skipped(const Plan& plan, dist::Traffic purpose) {
   return plan.update_traffic[static_cast<size_t>(purpose)];
 }
 
 // a: 1000 elements (4 blocks), b: 200 (1 block). Buckets of 1024 bytes = 512 elements of 16 bits
-// close after each: b is padded to 2 blocks = 512 elements, a has 1024. Flat 1536 elements, a shard
-// 768. M = 4, k = 2; both ranks send twice.
+// close after each parameter: b is padded to 2 blocks = 512 elements, a has 1024. Flat 1536
+// elements, a shard 768. M = 4, k = 2; both ranks send twice.
 PlanInput two_ranks(DType dtype, int stage) {
   return {.parameters = {{"a", 1000, false, -1, dtype}, {"b", 200, false, -1, dtype}},
           .ranks = 2,
@@ -75,14 +75,14 @@ TEST_CASE("plan: bf16 with sums in bf16") {
     return plan(input, 0);
   };
   const Plan stage0 = with(DType::bf16, 0);
-  CHECK(stage0.gradients == 1536 * 2 + 768 * 2);  // the sums are gathered where gradients were
+  CHECK(stage0.gradients == 1536 * 2 + 768 * 2);  // sums are gathered into the gradients' memory
   CHECK(sent(stage0, dist::Traffic::gradients) == 2 * 768 * 2 + 768 * 2);
   CHECK(with(DType::bf16, 1).gradients == 1536 * 2 + 768 * 2);
   CHECK(with(DType::bf16, 2).gradients == 1536 * 2 + 768 * 2);
   CHECK(with(DType::bf16, 3).gradients == 1536 * 2 + 768 * 2);
   // fp16's gradients have another dtype than these sums, though the same size.
   CHECK(with(DType::f16, 0).gradients == 1536 * 2 + 768 * 2 + 2 * 1024 * 2);
-  // What is f32 keeps sums in f32.
+  // f32 parameters keep their sums in f32.
   CHECK(with(DType::f32, 2).parts.accumulators == 768 * 4);
 }
 
@@ -115,7 +115,7 @@ TEST_CASE("plan: parameters of several dtypes lie apart") {
                   .batch = {.global = 2, .micro = 1}};
   const Plan stage2 = plan(input, 0);
   CHECK(stage2.parameters == 1024 * 4 + 2048 * 2);
-  CHECK(stage2.gradients == (1024 + 512) * 4 + 2048 * 2 + 1024 * 4);  // a slot each: one bucket
+  CHECK(stage2.gradients == (1024 + 512) * 4 + 2048 * 2 + 1024 * 4);  // a slot per bucket
   CHECK(stage2.parts.masters == 1024 * 4);
   CHECK(stage2.parts.state == 2 * (512 + 1024) * 4);
   CHECK(stage2.parts.norms == (4 + 8) * 8);
@@ -126,7 +126,7 @@ TEST_CASE("plan: parameters of several dtypes lie apart") {
   CHECK(stage3.parts.gathered == 1024 * 4 + 2048 * 2);
   CHECK(stage3.parts.buckets == 2 * 512 * 4 + 2 * 1024 * 2);
   CHECK(sent(stage3, dist::Traffic::parameters) == (256 + 2 * 256) * 4 + (512 + 2 * 512) * 2);
-  // The frozen half keeps its values.
+  // Frozen parameters keep only their values.
   input.stage = 2;
   input.parameters[0].trainable = input.parameters[2].trainable = false;
   CHECK(plan(input, 0).parameters == stage2.parameters);
@@ -139,7 +139,7 @@ TEST_CASE("plan: on a GPU the end of a step has its norm, scalars and their copi
   const Plan host = plan(input, 0);
   input.device = {DeviceType::cuda, 0};
   const Plan device = plan(input, 0);
-  // A line of a table for each of the two parameters, one partial sum; the flags are elsewhere.
+  // A table row for each of the two parameters, one partial sum. The flags are on the host.
   CHECK(device.parts.norms == host.parts.norms + 2 * 32 + 8);
   CHECK(device.communication == host.communication + 2 * 32 + 8 + 32 - host.parts.flags);
   CHECK(device.host.communication == host.parts.flags + 2 * 32);
@@ -154,19 +154,19 @@ TEST_CASE("plan: graphs leave their loss in a place of its own, and are as many 
   CHECK(plan(input, 0).memory() == without.memory() + 4);
   CHECK(plan(input, 0).traffic == without.traffic);
 
-  // The first of a step, those in between, the last where it has fewer contributors.
+  // Graphs: a step's first micro-step, those in between, the last one if fewer ranks contribute.
   CHECK(graph_count({.global = 6, .micro = 1}, 2, 10) == 2);
   CHECK(graph_count({.global = 5, .micro = 1}, 2, 10) == 3);
   CHECK(graph_count({.global = 2, .micro = 1}, 2, 10) == 1);
   CHECK(graph_count({.global = 6, .micro = 1}, 2, 10, true) == 3);  // the last sends local sums
   CHECK(graph_count({.global = 4, .micro = 1}, 2, 10, true) == 2);
-  // The run's first runs without one.
+  // The run's first micro-step runs without a graph.
   CHECK(graph_count({.global = 2, .micro = 1}, 2, 1) == 0);
   CHECK(graph_count({.global = 6, .micro = 1}, 2, 1) == 1);
 }
 
 TEST_CASE("plan: first values of 16 bits take workspace where a rank holds any") {
-  // 300 elements are two blocks of 256: of 4 ranks two own some.
+  // 300 elements are two blocks of 256: two of the 4 ranks own some.
   PlanInput input{.parameters = {{.name = "w", .elements = 300, .dtype = DType::bf16}},
                   .ranks = 4,
                   .stage = 3,
@@ -191,7 +191,7 @@ TEST_CASE("plan: offload moves masters and state to the host") {
   const Plan stage1 = plan(input, 0);
   CHECK(stage1.optimizer_state == 0);
   CHECK(stage1.host.optimizer_state == device.optimizer_state);
-  // The largest bucket's shard, 512 elements: sums in f32 come, weights in bf16 go.
+  // The largest bucket's shard has 512 elements: f32 sums arrive, bf16 weights leave.
   CHECK(stage1.host.communication == 512 * (4 + 2));
   CHECK(stage1.host.memory() == 3 * 3072 + 3072);
   CHECK(stage1.memory() == device.memory() - device.optimizer_state);
@@ -199,14 +199,14 @@ TEST_CASE("plan: offload moves masters and state to the host") {
   // Stage 0 updates whole buckets.
   input.stage = 0;
   CHECK(plan(input, 0).host.communication == 1024 * (4 + 2));
-  // From a GPU the next sums come, and the last weights go, while these are updated.
+  // On a GPU the next sums arrive and the last weights leave while these are updated.
   input.device = {DeviceType::cuda, 0};
-  // Flags are on the host too, two bytes of each rank, and copies of what two steps end with.
+  // Also on the host: flags, two bytes per rank, and copies of the scalars of two steps.
   constexpr int64_t of_steps = 2 * 2 + 2 * 32;
   CHECK(plan(input, 0).host.communication == 2 * 1024 * (4 + 2) + of_steps);
-  input.bucket_bytes = int64_t{1} << 30;  // one bucket, of 1536 elements: there is no next one
+  input.bucket_bytes = int64_t{1} << 30;  // one bucket of 1536 elements: there is no next one
   CHECK(plan(input, 0).host.communication == 1536 * (4 + 2) + of_steps);
-  // In f32 there are masters because the weights are elsewhere.
+  // With f32 weights on another device, the host still needs master weights.
   input = two_ranks(DType::f32, 3);
   input.bucket_bytes = 2048;
   input.offload = true;
@@ -214,8 +214,8 @@ TEST_CASE("plan: offload moves masters and state to the host") {
   CHECK(plan(input, 0).host.communication == 512 * (4 + 4));
 }
 
-// P parameters, a multiple of N x 256 in each: nothing is padded. The tied one has 3/10 of them,
-// the largest other bucket 5/10.
+// P parameters. Each tensor has a multiple of N x 256, so nothing is padded. The tied tensor has
+// 3/10 of them, the largest other bucket 5/10.
 PlanInput paper(int64_t ranks, int stage) {
   const int64_t tenth = ranks * dist::block_elements * 7;
   return {.parameters = {{"tied", 3 * tenth, true, 0, DType::bf16},
@@ -224,37 +224,37 @@ PlanInput paper(int64_t ranks, int stage) {
                          {"w", tenth, false, 3, DType::bf16}},
           .ranks = ranks,
           .stage = stage,
-          .bucket_bytes = 1,  // a bucket each
+          .bucket_bytes = 1,  // one bucket per tensor
           .batch = {.global = 2 * ranks, .micro = 2},
           .sum_dtype = DType::bf16};
 }
 
 // Rajbhandari et al., arXiv:1910.02054, section 3.1 and figure 1: mixed precision, Adam, P
-// parameters, N ranks. 2 P of weights, 2 P of gradients, 12 P of f32 weights and moments.
+// parameters, N ranks. 2 P bytes of weights, 2 P of gradients, 12 P of f32 weights and moments.
 TEST_CASE("plan: the ZeRO paper's formulas, and what comes on top of them") {
   const int64_t N = GENERATE(1, 2, 3, 8, 64);
   const int64_t P = 10 * N * dist::block_elements * 7;
   CAPTURE(N);
-  // At every stage: staging, 8 bytes a block of 256, 4 N for losses; a byte of notes and 1 + 4
-  // flags in another a rank.
+  // At every stage: staging, 8 bytes per block of 256, 4 N for losses; per rank a byte of notes and
+  // another byte with 1 + 4 flags.
   const int64_t always = dist::mpi_staging_bytes(N) + 8 * P / 256 + 4 * N + 2 * N;
   for (int stage = 0; stage <= 3; ++stage) {
     CHECK(plan(paper(N, stage), N - 1).padding == 0);
     CHECK(plan(paper(N, stage), N - 1).communication == always);
   }
-  // Stages 0 and 1: the paper's gradients are the flat ones. The sum of micro-batches lies apart.
+  // Stages 0 and 1: the paper's gradients are the flat ones. The sum of micro-batches is extra.
   const int64_t accumulator = 2 * P / N;
   CHECK(plan(paper(N, 0), 0).memory() - always - accumulator == 16 * P);
   CHECK(plan(paper(N, 1), 0).memory() - always - accumulator == 4 * P + 12 * P / N);
-  // Stages 2 and 3: the paper's shard of gradients is the accumulator, and buckets on their way
-  // come on top: v with a neighbour, and the tied parameter.
+  // Stages 2 and 3: the paper's shard of gradients is the accumulator. Buckets in flight are extra:
+  // v with a neighbour, and the tied parameter.
   const int64_t ring = 2 * (6 * P / 10 + 3 * P / 10);
   CHECK(plan(paper(N, 2), 0).memory() - always - ring == 2 * P + 14 * P / N);
-  // At stage 3 the blocks that are there: the tied one, and v with a neighbour.
+  // At stage 3 gathered blocks are extra: the tied one, and v with a neighbour.
   const int64_t gathered = 2 * (3 * P / 10 + 6 * P / 10);
   CHECK(plan(paper(N, 3), 0).memory() - always - ring - gathered == 16 * P / N);
 
-  // With sums in f32, 2 P / N more at every stage; at stage 0 also slots to gather them in.
+  // With sums in f32, 2 P / N more at every stage; stage 0 also has slots to gather them in.
   for (int stage = 0; stage <= 3; ++stage) {
     PlanInput input = paper(N, stage);
     const int64_t in_bf16 = plan(input, 0).memory();
@@ -264,8 +264,9 @@ TEST_CASE("plan: the ZeRO paper's formulas, and what comes on top of them") {
   }
 }
 
-// The same for one reduction a step: (N-1)/N of 2, 2, 2 and 3 times the bytes of the weights, but
-// for blocks that stage 3 gathers once: here 2 x 6/10 + 4/10 of P instead of 2 P.
+// The paper's traffic with one reduction per step: (N-1)/N of 2, 2, 2 and 3 times the bytes of the
+// weights. Blocks that stage 3 gathers only once save some: here 2 x 6/10 + 4/10 of P instead of 2
+// P.
 TEST_CASE("plan: the ZeRO paper's traffic") {
   const int64_t N = GENERATE(1, 2, 3, 8, 64);
   const int64_t weights = 2 * 10 * N * dist::block_elements * 7;

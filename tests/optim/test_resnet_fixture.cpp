@@ -1,7 +1,7 @@
-// Five SGD steps of tiny ResNets against PyTorch's, from the same weights and images
+// Five SGD steps of tiny ResNets against PyTorch's, from equal weights and images
 // (tests/fixtures/make_resnet_fixture.py): losses, gradients, weights, running statistics, and the
-// logits of evaluation. Compared with a float64 run, at several times the distance of PyTorch's own
-// float32 from it.
+// logits of evaluation. They are compared with a float64 run; the tolerances are several times the
+// distance of PyTorch's own float32 run from it.
 #include <algorithm>
 #include <cmath>
 #include <string>

@@ -1,5 +1,5 @@
-// The model of a step's time against timelines worked out by hand, in the comments. Times are in
-// seconds: rates are such that the numbers are small and whole.
+// The model of a step's time against timelines worked out by hand in the comments. Times are in
+// seconds; the rates make the numbers small and whole. "2-6" is the time from second 2 to second 6.
 #include "optim/plan/step_time.h"
 #include "tests/support/catch.h"
 
@@ -8,7 +8,7 @@ namespace {
 
 using Catch::Approx;
 
-// Parameters of 512 elements, a bucket each; in shards of 256 elements = 1024 bytes on two ranks.
+// Parameters of 512 elements, one bucket each. On two ranks a shard has 256 elements = 1024 bytes.
 PlanInput buckets(int64_t count, int stage, int64_t micro_steps = 1) {
   PlanInput input{.ranks = 2,
                   .stage = stage,
@@ -18,10 +18,10 @@ PlanInput buckets(int64_t count, int stage, int64_t micro_steps = 1) {
   return input;
 }
 
-// A second for 1024 bytes to the other rank; an operation a second.
+// 1024 bytes take a second to the other rank; an operation takes a second.
 constexpr MachineRates slow{.flops = 1, .bandwidth = 1024};
 
-// What ends a step of n such buckets: block sums (8 bytes each), a loss a micro-step, flags.
+// The end of a step with n such buckets: block sums (8 bytes each), a loss per micro-step, flags.
 double end(int64_t count, int64_t micro_steps = 1) {
   const int64_t flags = 1 + (micro_steps + count + 7) / 8;
   return static_cast<double>(8 * count + 4 * micro_steps + flags) / 1024;
@@ -42,15 +42,15 @@ TEST_CASE("step time: two buckets, every stage") {
   // 12 operations: forward 2 + 2, backward 4 + 4.
   const MicroBatchWork work{.flops = 12};
 
-  // Stage 0: sums are gathered before the update: 0-1, 1-2. Forward 2-6, backward 6-10, 10-14;
-  // exchanges 10-11, 14-15.
+  // Stage 0: sums are gathered before the update, 0-1 and 1-2. Forward 2-6, backward 6-10 and
+  // 10-14; exchanges 10-11 and 14-15.
   const StepTime stage0 = step_time(buckets(2, 0), work, slow);
   CHECK(stage0.compute == Approx(12));
   CHECK(stage0.communication == Approx(4 + end(2)));
   CHECK(stage0.exposed == Approx(3 + end(2)));
 
-  // Stages 1 and 2: parameters are gathered 0-1, 1-2 while forward goes: it waits until 1, then
-  // 1-3, 3-5. Backward 5-9, 9-13; exchanges 9-10, 13-14.
+  // Stages 1 and 2: parameters are gathered 0-1 and 1-2, while forward runs: it waits until 1, then
+  // 1-3 and 3-5. Backward 5-9 and 9-13; exchanges 9-10 and 13-14.
   for (const int stage : {1, 2}) {
     const StepTime time = step_time(buckets(2, stage), work, slow);
     CHECK(time.compute == Approx(12));
@@ -59,9 +59,9 @@ TEST_CASE("step time: two buckets, every stage") {
     CHECK(time.total() == Approx(14 + end(2)));
   }
 
-  // Stage 3: the first block 0-1, the next 1-2 while forward goes, 1-3, 3-5. Backward begins with
-  // the block that is there, 5-9, while the first one is gathered again, 5-6; 9-13. Exchanges as
-  // above.
+  // Stage 3: the first block is gathered 0-1, the next 1-2 while forward runs 1-3 and 3-5. Backward
+  // begins with the block that is still gathered, 5-9, while the first one is gathered again, 5-6;
+  // then 9-13. Exchanges as above.
   const StepTime stage3 = step_time(buckets(2, 3), work, slow);
   CHECK(stage3.compute == Approx(12));
   CHECK(stage3.communication == Approx(5 + end(2)));
@@ -93,11 +93,11 @@ TEST_CASE("step time: stage 2 waits for a slot of its ring, stage 1 for none") {
   const StepTime stage1 = step_time(buckets(3, 1), work, rates);
   CHECK(stage1.total() == Approx(61 + 10 * end(3)));
   // Stage 2: the third bucket's gradient needs the slot of the first, free at 41: 41-41 2/3. Its
-  // exchange is behind the second's all the same.
+  // exchange waits for the second's in any case.
   const StepTime stage2 = step_time(buckets(3, 2), work, rates);
   CHECK(stage2.total() == Approx(61 + 10 * end(3)));
-  // Of four buckets (backward 1/2 each, forward to 40 1/4, exchanges from 40 3/4 on) the last one
-  // waits for the second's slot, 60 3/4. Still the channel is the limit.
+  // With four buckets (backward 1/2 each, forward to 40 1/4, exchanges from 40 3/4 on) the last one
+  // waits for the second's slot until 60 3/4. The channel is still the limit.
   CHECK(step_time(buckets(4, 2), work, rates).total() == Approx(80.75 + 10 * end(4)));
 }
 
@@ -110,7 +110,7 @@ TEST_CASE("step time: a tied parameter is the head, and its gradient comes last"
   const StepTime time = step_time(input, {.flops = 12}, slow);
   CHECK(time.compute == Approx(12));
   CHECK(time.total() == Approx(16 + end(2)));
-  // Computed again is what is not the head: w's forward 4 more operations, if these are named.
+  // Recomputing repeats everything but the head: here w's forward, 4 more operations.
   CHECK(step_time(input, {.flops = 12, .recomputed_flops = 4}, slow).compute == Approx(16));
 }
 
@@ -129,7 +129,7 @@ TEST_CASE("step time: memory bandwidth counts the update, the sums, and element-
   CHECK(time.update_bytes == Approx(8192));
   // 6144 bytes of element-wise work: 3 s more.
   CHECK(step_time(input, {.flops = 3, .bytes = 6144}, rates).compute == Approx(4 + 3 + 3));
-  // Alone, a rank adds up while it computes: 512 elements x 32 and x 12 bytes.
+  // A single rank adds gradients while it computes: 512 elements x 32 and x 12 bytes.
   input.ranks = 1;
   input.batch = {.global = 1, .micro = 1};
   CHECK(step_time(input, {.flops = 3}, rates).total() == Approx(3 + 8 + 3));
@@ -160,14 +160,14 @@ TEST_CASE("step time: messages take latency, and a node is nearer") {
 }
 
 TEST_CASE("step time: many micro-steps") {
-  // Nothing but the last exchange is exposed: 1 for the first gather, 1 for the last exchange.
+  // Only the first gather and the last exchange are exposed, 1 each.
   const StepTime few = step_time(buckets(2, 2, 10), {.flops = 12}, slow);
   CHECK(few.total() == Approx(120 + 2 + end(2, 10)));
   const StepTime many = step_time(buckets(2, 2, 1000), {.flops = 12}, slow);
   CHECK(many.compute == Approx(12000));
   CHECK(many.exposed == Approx(2 + end(2, 1000)).margin(0.01));
   CHECK(many.communication == Approx(2 + 2000 + end(2, 1000)));
-  // Where the channel is the limit, every micro-step waits for it.
+  // If the channel is the limit, every micro-step waits for it.
   MachineRates rates = slow;
   rates.bandwidth = 102.4;
   const StepTime bound = step_time(buckets(2, 2, 1000), {.flops = 12}, rates);

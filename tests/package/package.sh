@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs the build to a place of its own, and with that compiles and runs, outside the checkout,
-# the README's first program, two that train models of their own, and one that reads ratings.
+# Installs the build to a place of its own. Compiles and runs with it, outside the checkout, the
+# README's first program, two that train models of their own, and one that reads ratings.
 set -euo pipefail
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -18,8 +18,8 @@ mpirun -n 2 build/consumer < /dev/null
 fail() { printf '%s\n' "$*" >&2; exit 1; }
 losses() { grep -o '"loss":[0-9.]*' "$1" | cut -d : -f 2; }
 
-# trains PROGRAM [ARGUMENT...]: on two ranks; its plan is what was measured, its loss falls, its
-# weights are saved, and one rank has the same losses.
+# trains PROGRAM [ARGUMENT...]: runs it on two ranks. Its plan must equal the measured bytes, its
+# loss must fall, its weights must be saved, and one rank must have the same losses.
 trains() {
   local program=$1
   shift

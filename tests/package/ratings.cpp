@@ -1,4 +1,4 @@
-// Reads ratings, or draws them where no file is given, and says what there is.
+// Reads ratings, or draws them if no file is given, and prints a description.
 #include <cstdio>
 
 #include "core/error.h"

@@ -5,7 +5,7 @@ using namespace tessera;
 
 struct Decoder : nn::Module {
   Decoder() {
-    begin_block();  // what stage 3 gathers at once
+    begin_block();  // stage 3 gathers a block at once
     add("tokens", tokens_);
     add("positions", positions_);
     begin_block();

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installing what is not built, or in part, as run.sh builds it: an error before anything is
-# installed, which names what is missing and the command that builds it.
+# Installing a build that is missing or incomplete, as after run.sh, is an error before anything is
+# installed. The error names what is missing, and the command that builds it.
 set -euo pipefail
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -9,7 +9,7 @@ build=$work/build
 cmake -S "$TESSERA_SOURCE_DIR" -B "$build" -DTESSERA_TESTS=OFF -DTESSERA_BENCH=OFF \
   -DTESSERA_CUDA=OFF > "$work/output" || fail "$(< "$work/output")"
 
-# missing TARGET...: these are to be built, and nothing else.
+# missing TARGET...: the error must name exactly these targets.
 missing() {
   if cmake --install "$build" --prefix "$work/installed" > "$work/output" 2>&1; then
     fail "installed without $*"
@@ -25,7 +25,7 @@ programs=(checkpoint comm_bench generate predict recommend relaunch train_gpt tr
 libraries=(core nn dist optim models data train files ratings train_ratings images train_images)
 missing "${programs[@]}" "${libraries[@]/#/tessera_}"
 
-# As after run.sh; which file it is does not matter before it is installed.
+# As after run.sh. Before files are installed, their contents do not matter.
 mkdir -p "$build/bin"
 touch "$build"/bin/{generate,train_gpt}
 for library in "${libraries[@]}"; do touch "$build/libtessera_$library.a"; done

@@ -15,7 +15,7 @@ refused() {
   grep -qF -- "$text" "$work/output" || fail "not '$text' from $*: $(cat "$work/output")"
 }
 
-# make_bundle FOLDER
+# make_bundle FOLDER: packs the dependencies into FOLDER.
 make_bundle() {
   command -v dpkg-query > /dev/null || skip "no Debian packages to pack"
   dpkg-query -W libopenmpi-dev libdnnl-dev catch2 > /dev/null 2>&1 ||
@@ -23,8 +23,8 @@ make_bundle() {
   "$bundle_script" "$1"
 }
 
-# hide_system_packages COMMAND...: runs it where what the packages brought cannot be seen. Needs a
-# mount namespace.
+# hide_system_packages COMMAND...: runs it with the files of the packages hidden. Needs a mount
+# namespace.
 hide_system_packages() {
   unshare --mount --map-root-user true 2> /dev/null || skip "no mount namespaces here"
   unshare --mount --map-root-user bash -ec '

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # ctest: LABELS full TIMEOUT 1800
-# Builds train_gpt and a test over MPI with what scripts/bundle_dependencies.sh packed, moved to
-# another place, where the packages of this machine are out of sight; then runs them.
+# Builds train_gpt and a test over MPI with what scripts/bundle_dependencies.sh has packed, after
+# moving it to another place and hiding the packages of this machine; then runs both.
 set -euo pipefail
 . "$TESSERA_SOURCE_DIR/tests/scripts/bundle.bash"
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# scripts/bundle_dependencies.sh packs a folder that is complete, small enough, and works where it
-# is moved to; what TESSERA_DEPS refuses. That Tessera builds with nothing else: bundle_build.sh.
+# scripts/bundle_dependencies.sh packs a folder that is complete, small enough, and works after it
+# was moved; also values of TESSERA_DEPS that are refused. bundle_build.sh tests that Tessera builds
+# with nothing else.
 set -euo pipefail
 . "$TESSERA_SOURCE_DIR/tests/scripts/bundle.bash"
 
@@ -9,7 +10,7 @@ refused "is not empty" "$bundle_script" "$work/made"
 refused "usage: " "$bundle_script"
 bytes=$(du -sb --apparent-size "$work/made" | cut -f1)
 [[ $bytes -le $((48 << 20)) ]] || fail "the folder has $bytes bytes"
-for i in 1 2; do  # several may begin to use it at the same time
+for i in 1 2; do  # several users may start at the same time
   bash -ec '. "$0/env.sh"' "$work/made" &
 done
 wait
@@ -31,7 +32,7 @@ cp "$work/glibc" "$work/moved/glibc"
 refused "needs glibc 99.1, but this machine has glibc" deps "$work/moved"
 mv "$work/kept" "$work/moved/glibc"
 
-# With the system's Open MPI out of sight, what runs is the folder's.
+# With the system's Open MPI hidden, the folder's must run.
 cd "$work"
 cat > program.c <<'CODE'
 #include <mpi.h>

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The style check on planted violations: finds each at its line, and not what looks like one.
+# The style check on planted violations: it finds each at its line, and accepts similar good code.
 set -euo pipefail
 check="$TESSERA_SOURCE_DIR/scripts/check_style.py"
 tree=$(mktemp -d)
@@ -20,7 +20,7 @@ plant() {
 
 statements() { for ((i = 0; i < $1; ++i)); do echo '  f();'; done; }
 
-# Good code with what could mislead a reader that only looks at braces.
+# Good code that could mislead a check which only looks at braces.
 cat > "$tree/core/good.h" <<'CODE'
 // For the test.
 #pragma once

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# bench/gpu.py's questions at tiny sizes on the CPU, without the peer; how it adds up idle time; and
-# bench/gpu.sh where there is no GPU.
+# bench/gpu.py's measurements at tiny sizes on the CPU, without the peer; how it adds up idle time;
+# and bench/gpu.sh without a GPU.
 set -euo pipefail
 cd "$TESSERA_SOURCE_DIR"
 work=$(mktemp -d)
@@ -14,7 +14,7 @@ if PATH=$work:$PATH bench/gpu.sh --report "$work/report" 2> "$work/errors"; then
 fi
 grep -q "there is no GPU here" "$work/errors" || fail "$(cat "$work/errors")"
 
-# From 50 on, half of the time: idle from 70 to 90.
+# Only the second half of the time counts, from 50 on: of 50 units 20 are idle, from 70 to 90.
 PYTHONPATH=bench python3 -c '
 import gpu
 lines = ["60 70 memcpy", "0 10 first", "50 65 f(int, char)", "90 100 last"]

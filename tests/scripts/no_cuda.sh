@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# What stands in for CUDA in a build without it: core/no_cuda and dist/nccl/no_cuda define whatever
-# the other files call of core/cuda and dist/nccl/cuda. In a build with CUDA, whose own files would
-# hide what is missing, the objects that both builds have in common say what they need.
+# core/no_cuda and dist/nccl/no_cuda must define everything of core/cuda and dist/nccl/cuda that
+# other files call, for builds without CUDA. In a build with CUDA its own files would hide a missing
+# definition, so the symbols of the objects that both builds have are compared.
 set -euo pipefail
 cd "$TESSERA_SOURCE_DIR"
 work=$(mktemp -d)
@@ -11,7 +11,7 @@ cuda=() common=()
 for object in "${objects[@]}"; do
   source=${object##*.dir/}
   source=${source%.o}
-  [[ -e $source ]] || continue  # of a file that has moved since
+  [[ -e $source ]] || continue  # the source has moved since
   case $source in
     */cuda/* | *.cu) cuda+=("$object") ;;
     emulated/*) ;;
@@ -34,8 +34,7 @@ symbols() {
     sort -u
 }
 symbols --undefined-only "${common[@]}" > "$work/needed"
-# Launchers, which take a context first, are called where the build has CUDA alone
-# (core/dispatch.h).
+# Launchers, which take a context first, are only called in builds with CUDA (core/dispatch.h).
 symbols --defined-only "${cuda[@]}" | grep -v '(tessera::Context const&' > "$work/of_cuda"
 symbols --defined-only "$work"/*.o "${common[@]}" > "$work/without_cuda"
 comm -12 "$work/needed" "$work/of_cuda" > "$work/wanted"

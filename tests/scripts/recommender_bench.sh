@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# bench/recommenders.py where its data or its peers are missing, and what bench_rating_split writes:
-# every rating once, held out as train_recommender holds it out.
+# bench/recommenders.py without its data or its peers, and what bench_rating_split writes: every
+# rating once, held out as train_recommender does it.
 set -euo pipefail
 cd "$TESSERA_SOURCE_DIR"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 fail() { printf 'FAILED: %s\n' "$*" >&2; exit 1; }
-refused() {  # a pattern, and what recommenders.py is called with
+refused() {  # PATTERN ARGUMENT...: recommenders.py must refuse these
   if bench/recommenders.py "${@:2}" > "$work/output" 2>&1; then fail "not refused: ${*:2}"; fi
   grep -q -- "$1" "$work/output" || fail "$(cat "$work/output")"
 }

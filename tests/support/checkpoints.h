@@ -1,4 +1,4 @@
-// Checkpoints that tests put together by hand: tensors with given values, cut as they like.
+// Checkpoints that tests build by hand: tensors with given values, cut into pieces of any size.
 #pragma once
 
 #include <algorithm>
@@ -28,8 +28,8 @@ inline Stated stated_count(const std::string& name, int64_t count) {
           .values = Tensor::from({1}, std::vector<int64_t>{count}).to_host()};
 }
 
-/// Writes folder/step-N, of the manifest's step, in two files: pieces of at most `piece` elements,
-/// a multiple of 256, in turn. Returns where it is.
+/// Writes folder/step-N, where N is the manifest's step, in two files that get pieces of at most
+/// `piece` elements in turn. `piece` is a multiple of 256. Returns the path of step-N.
 inline std::string write_checkpoint(const std::string& folder, const std::vector<Stated>& tensors,
                                     train::Manifest manifest, int64_t piece = 256) {
   const std::string partial = train::partial_folder(folder, manifest.step);

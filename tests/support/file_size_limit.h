@@ -1,5 +1,5 @@
-// Files of this process may not become larger than so many bytes, while it lives: a disk that is
-// full for every user.
+// Limits the size of this process's files during its lifetime. It stands for a full disk, and works
+// for root, too.
 #pragma once
 
 #include <sys/resource.h>

@@ -1,4 +1,4 @@
-// Image files made in memory, as good or as bad as a test wants them.
+// Image files made in memory, valid or damaged as a test needs them.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 
 namespace tessera::test {
 
-/// Big-endian, as PNG and IDX have it.
+/// The four bytes of a number, big-endian as in PNG and IDX.
 inline std::string word(uint32_t value) {
   std::string bytes;
   for (int shift = 24; shift >= 0; shift -= 8) bytes += static_cast<char>(value >> shift);
@@ -65,7 +65,7 @@ inline std::string png(const PngHeader& header, const std::string& rows,
          png_chunk("IDAT", packed) + png_chunk("IEND", "");
 }
 
-/// RGB of one colour.
+/// A PNG file of one RGB colour.
 inline std::string png_of(uint32_t width, uint32_t height, const std::string& color) {
   std::string row(1, '\0');
   for (uint32_t x = 0; x < width; ++x) row += color;
@@ -80,7 +80,7 @@ struct JpegOptions {
   bool progressive = false;  // in two scans: means of blocks, then the rest
 };
 
-/// pixels u8 (H, W, C).
+/// A JPEG file of pixels u8 (H, W, C).
 inline std::string jpeg(int width, int height, const std::vector<uint8_t>& pixels,
                         const JpegOptions& options = {}) {
   jpeg_compress_struct info{};

@@ -1,5 +1,5 @@
-// A chain of linear layers with biases, whose way through the layers, blocks and dtypes a test
-// chooses. Parameters are called "0.weight", "0.bias", "1.weight" and so on.
+// A chain of linear layers with biases. A test chooses the order of the layers, the blocks and the
+// dtypes. Parameters are called "0.weight", "0.bias", "1.weight" and so on.
 #pragma once
 
 #include <memory>
@@ -15,8 +15,8 @@ namespace tessera::test {
 struct LayeredOptions {
   int layers = 3;
   int64_t width = 24;
-  bool blocks = true;               // whether each layer is a block
-  std::vector<DType> dtypes = {};   // of the layers; f32 where it ends
+  bool blocks = true;               // true: each layer is a block
+  std::vector<DType> dtypes = {};   // of the first layers; the others are f32
 };
 
 class LayeredModel : public nn::Module {

@@ -1,4 +1,4 @@
-// What a device's ledger has counted since this was made, by category.
+// What a device's ledger has counted since this object was made, by category.
 #pragma once
 
 #include <array>
@@ -10,7 +10,7 @@ namespace tessera::test {
 
 class MemoryUse {
  public:
-  /// Waits for the communicator's earlier calls, which may hold memory of what is gone. Collective.
+  /// Waits for the communicator's earlier calls, which may still hold memory. Collective.
   explicit MemoryUse(dist::Communicator& communicator, Device device = {})
       : ledger_(memory_ledger(device)) {
     communicator.barrier();

@@ -1,6 +1,6 @@
 // The main function of test programs that run under mpirun. Every rank runs the same cases in the
-// same order; rank 0 prints the report, another rank only what failed on it. The result is that of
-// the worst rank.
+// same order. Rank 0 prints the report, another rank only its failures. The result is that of the
+// worst rank.
 #define CATCH_CONFIG_RUNNER
 #include "tests/support/catch.h"
 #include "tests/support/devices.h"
@@ -28,7 +28,7 @@ char colour_flag[] = "--use-colour", no_colour[] = "no";
 #endif
 
 int rank = 0;
-MPI_Comm ranks = MPI_COMM_NULL;  // Tessera's own messages travel elsewhere
+MPI_Comm ranks = MPI_COMM_NULL;  // separate from Tessera's own messages
 std::ostringstream report;       // what Catch2 prints on ranks other than 0
 
 void print_report() {
@@ -47,9 +47,9 @@ void print_report() {
   std::abort();
 }
 
-// After each run through a case the ranks meet. A failed REQUIRE leaves the case on its rank alone,
-// and the others may wait in a collective for ever: whoever failed waits for them some seconds,
-// then ends the job with its report.
+// After each run through a case the ranks meet in a barrier. A failed REQUIRE ends the case on its
+// rank alone, and the others may wait in a collective for ever. So a rank with a failure waits for
+// them some seconds, then ends the job with its report.
 class MeetingPoint : public Listener {
  public:
   using Listener::Listener;
@@ -89,7 +89,7 @@ CATCH_REGISTER_LISTENER(MeetingPoint)
 int run_session(int argc, char** argv) {
   std::vector<char*> arguments(argv, argv + argc);
   // A random order, the default of some versions, would differ from rank to rank. The output of
-  // ranks is a pseudo-terminal, which Catch2 takes for one that likes colour.
+  // ranks is a pseudo-terminal, so Catch2 would use colours.
   char order_flag[] = "--order", order[] = "decl";
   arguments.insert(arguments.begin() + 1, {order_flag, order, colour_flag, no_colour});
   Catch::Session session;

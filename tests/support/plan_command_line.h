@@ -1,4 +1,4 @@
-// zero_plan's options as its command line gives them.
+// zero_plan's options, parsed as from its command line.
 #pragma once
 
 #include <vector>

@@ -1,5 +1,5 @@
-// Tests over dtypes: inputs whose float64 reference starts from the same rounded values, and how
-// exact a result can be.
+// Tests over dtypes: inputs whose float64 reference starts from the same rounded values, and
+// tolerances for results.
 //
 //   const DType dtype = GENERATE(from_range(float_dtypes()));
 //   const Tensor x = random_tensor_of(dtype, {8, 16}, 1);
@@ -20,7 +20,8 @@ inline double precision_of(DType dtype) {
   return dtype == DType::bf16 ? 0x1p-8 : dtype == DType::f16 ? 0x1p-11 : 0x1p-24;
 }
 
-/// For a result computed in f32 to `f32_error` and rounded to `dtype` this many times on the way.
+/// The tolerance of a result that is computed in f32 with this error, and rounded to `dtype` this
+/// many times.
 inline double tolerance(DType dtype, int roundings = 1, double f32_error = 1e-5) {
   return f32_error + (dtype == DType::f32 ? 0 : roundings * precision_of(dtype));
 }
@@ -34,7 +35,7 @@ inline Tensor rounded_to(DType dtype, const Tensor& x) {
   return result;
 }
 
-/// The same values in f32.
+/// A tensor's values in f32.
 inline Tensor widened(const Tensor& x) {
   const Tensor result = Tensor::empty(x.shape());
   visit_float(x.dtype(), "widened", [&]<class T>() {
@@ -43,13 +44,13 @@ inline Tensor widened(const Tensor& x) {
   return result;
 }
 
-/// As random_tensor, rounded to `dtype`.
+/// A random_tensor that is rounded to `dtype`.
 inline Tensor random_tensor_of(DType dtype, const Shape& shape, uint64_t seed, float low = -1,
                                float high = 1) {
   return rounded_to(dtype, random_tensor(shape, seed, low, high));
 }
 
-/// x (R, C) in rows of `stride` elements, with `filler` behind each.
+/// x (R, C) in rows of `stride` elements, each followed by `filler`.
 inline Tensor padded(const Tensor& x, int64_t stride, float filler) {
   const Tensor result = Tensor::empty({x.size(0), stride}, x.dtype());
   visit_float(x.dtype(), "padded", [&]<class T>() {
@@ -64,7 +65,7 @@ inline Tensor padded(const Tensor& x, int64_t stride, float filler) {
 
 struct WithoutPadding {
   Tensor rows;
-  std::vector<double> behind;  // what stood behind each row
+  std::vector<double> behind;  // what followed each row
 };
 inline WithoutPadding without_padding(const Tensor& x, int64_t columns) {
   WithoutPadding result{Tensor::empty({x.size(0), columns}, x.dtype()), {}};

@@ -1,4 +1,4 @@
-// What tests of operations compare with: the same sums in plain float64 loops.
+// References for tests of operations: the same sums in plain float64 loops.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +15,7 @@ namespace tessera::test {
 
 using Values = std::vector<double>;
 
-/// i32 in [0, bound).
+/// Random i32 values in [0, bound).
 inline Tensor random_indices(const Shape& shape, uint64_t seed, int64_t bound) {
   Tensor x = Tensor::empty(shape, DType::i32);
   RandomStream stream(seed, "test", 1);
@@ -32,8 +32,8 @@ inline Tensor as_parameter(const Tensor& x) {
   return parameter;
 }
 
-/// A parameter whose memory is there only while an operation says that it is in use, as at stage 3;
-/// who reads it at another time throws. Counts the uses.
+/// A parameter that has memory only while an operation announces its use, as at stage 3. Reading it
+/// at another time throws. Counts the uses.
 class GatheredParameter {
  public:
   explicit GatheredParameter(const Tensor& x) : tensor(as_parameter(x)), storage_(x.storage()) {

@@ -1,5 +1,5 @@
-// Shapes and dimensions that operations over dimensions are tested with, and which elements belong
-// together.
+// Shapes and dimensions for tests of operations over dimensions, and a reference for which elements
+// belong together.
 #pragma once
 
 #include <algorithm>
@@ -14,8 +14,8 @@ struct RunCase {
   std::vector<int> dims;
 };
 
-/// Runs of neighbours, side by side, and of dimensions that are not neighbours; shorter and longer
-/// than a strip of 64, and than what a warp takes.
+/// Runs of neighbouring elements, of strided ones, and over dimensions that are not neighbours;
+/// shorter and longer than a strip of 64, and than what a warp reads at once.
 inline std::vector<RunCase> run_cases() {
   return {{{7}, {0}},
           {{3, 65}, {1}},
@@ -37,7 +37,7 @@ inline std::vector<RunCase> run_cases() {
 /// The run of each element, counted in the order of the result.
 struct RunsReference {
   Shape ones;  // the reduced dimensions are 1
-  Shape gone;  // they are left out
+  Shape gone;  // without the reduced dimensions
   std::vector<size_t> of;
   size_t count = 1;
 

@@ -1,4 +1,4 @@
-// A folder of rank 0 that all ranks of a job write to, gone when all are through.
+// A folder of rank 0 that all ranks of a job write to. It is removed when all ranks are through.
 #pragma once
 
 #include <string>
@@ -10,13 +10,13 @@ namespace tessera::test {
 
 class SharedFolder {
  public:
-  /// Collective, and so is its end.
+  /// Constructor and destructor are collective.
   explicit SharedFolder(const dist::World& world)
       : world_(world), path_(dist::broadcast_text(*world.communicator, own_.path("shared"))) {}
   ~SharedFolder() { world_.communicator->barrier(); }
   SharedFolder(const SharedFolder&) = delete;
   SharedFolder& operator=(const SharedFolder&) = delete;
-  /// The same on every rank. It is not there yet.
+  /// The path, equal on every rank. The folder itself does not exist yet.
   const std::string& path() const { return path_; }
 
  private:

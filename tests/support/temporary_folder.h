@@ -1,4 +1,4 @@
-// A folder of a test's own, gone with the test; and files in it.
+// A temporary folder that is removed at the end of a test, and files in it.
 #pragma once
 
 #include <atomic>
@@ -40,7 +40,7 @@ class TemporaryFolder {
     return text.str();
   }
 
-  /// How many entries there are: a test that nothing was left behind.
+  /// The number of entries, by which tests see that nothing was left behind.
   int64_t entries() const {
     return std::distance(std::filesystem::directory_iterator(path_),
                          std::filesystem::directory_iterator());
@@ -50,7 +50,7 @@ class TemporaryFolder {
   std::filesystem::path path_;
 };
 
-/// What `body` throws as an Error of type E, or a text that says that it did not.
+/// The message of the E that `body` throws, or a text that says that it threw none.
 template <class E, class Body>
 std::string message_of(Body&& body) {
   try {
@@ -61,7 +61,7 @@ std::string message_of(Body&& body) {
   return "nothing was thrown";
 }
 
-/// A file among the fixtures.
+/// The path of a fixture.
 inline std::string fixture(const std::string& name) {
   const auto tests = std::filesystem::path(__FILE__).parent_path().parent_path();
   return (tests / "fixtures" / name).string();

@@ -14,7 +14,7 @@
 
 namespace tessera::test {
 
-/// Of the device that the test runs on.
+/// The context of the device that the test runs on.
 inline Context test_context() { return current_context(default_device()); }
 
 /// f32 values in (low, high], a function of the seed and the element.
@@ -63,7 +63,7 @@ inline bool same_bits(const Tensor& a, const Tensor& b) {
          (a.bytes() == 0 || std::memcmp(a.raw(), b.raw(), static_cast<size_t>(a.bytes())) == 0);
 }
 
-/// Whether `compute` gives the same bits with 1, 2, 3 and 5 threads.
+/// True if `compute` gives the same bits with 1, 2, 3 and 5 threads.
 inline bool same_bits_for_any_threads(const std::function<std::vector<Tensor>()>& compute) {
   const int before = thread_count();
   set_thread_count(1);

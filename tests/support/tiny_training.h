@@ -15,14 +15,14 @@ struct TinyRun {
   DType dtype = DType::f32;  // of all parameters
 };
 
-/// Tokens and targets of a micro-batch, functions of its step and first sample alone.
+/// Tokens and targets of a micro-batch; they depend only on its step and its first sample.
 struct TinyBatch {
   Tensor tokens;
   Tensor targets;
 };
 TinyBatch tiny_batch(const TinyRun& run, const MicroBatch& micro);
 
-/// The run of a model with the run's sizes, which must outlive it.
+/// The training of `model`, which has the run's sizes and must outlive the result.
 Training tiny_training(const TinyRun& run, models::Gpt& model);
 TrainingResult train_tiny(const TinyRun& run, const dist::World& world,
                           optim::ZeroOptions options);

@@ -17,17 +17,17 @@ struct TinyVision {
   DType dtype = DType::f32;  // of parameters and images
 };
 
-/// Images and labels of a micro-batch, functions of its step and first sample alone.
+/// Images and labels of a micro-batch; they depend only on its step and its first sample.
 struct TinyImages {
   Tensor images;
   Tensor labels;
 };
 TinyImages tiny_images(const TinyVision& run, const MicroBatch& micro);
 
-/// The run of a model with the run's sizes, which must outlive it.
+/// The training of `model`, which has the run's sizes and must outlive the result.
 Training tiny_training(const TinyVision& run, models::ResNet& model);
 
-/// With the model's running statistics among the weights, as "bn1.mean" and "bn1.variance".
+/// The result's weights include the running statistics, as "bn1.mean" and "bn1.variance".
 TrainingResult train_tiny(const TinyVision& run, const dist::World& world,
                           optim::ZeroOptions options);
 Weights statistics_of(const nn::Module& model);

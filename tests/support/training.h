@@ -1,4 +1,4 @@
-// Training runs that tests repeat in many configurations, and what of them must be equal.
+// Training runs that tests repeat in many configurations, and their results, which must be equal.
 #pragma once
 
 #include <cstdint>
@@ -14,9 +14,9 @@ namespace tessera::test {
 
 using Weights = std::map<std::string, std::vector<float>>;
 
-/// Of a run, what must be equal bit for bit.
+/// The results of a run that must be equal bit for bit.
 struct TrainingResult {
-  std::vector<float> losses;      // -1 where it is not finite, so that results can be compared
+  std::vector<float> losses;      // -1 for values that are not finite, so that == works
   std::vector<float> grad_norms;  // likewise
   std::vector<float> loss_scales;
   std::vector<bool> skipped;
@@ -30,7 +30,7 @@ struct Training {
   int64_t steps = 4;
   Batch batch{.global = 14, .micro = 2};
   optim::UpdateRule rule = optim::AdamW{.learning_rate = 1e-2f, .weight_decay = 0.1f};
-  /// A micro-batch's mean loss; undefined where it has no data.
+  /// A micro-batch's mean loss; undefined if it has no data.
   std::function<Tensor(const MicroBatch&)> loss;
 };
 
@@ -39,21 +39,21 @@ void train_step(optim::ZeroOptimizer& optimizer, const Training& training, int64
 TrainingResult train(nn::Module& model, const Training& training, const dist::World& world,
                      optim::ZeroOptions options);
 
-/// Weights by name, of a model that has them whole, in f32.
+/// Weights by name, in f32, of a model whose parameters are not sharded.
 Weights weights_of(const nn::Module& model);
-/// The same of any model under an optimizer; of 16-bit parameters the master weights. Collective.
+/// Weights of any model under an optimizer; master weights for 16-bit parameters. Collective.
 Weights weights_of(optim::ZeroOptimizer& optimizer);
 
-/// The world of a job of one rank, inside any job.
+/// A world of one rank, also inside a larger job.
 dist::World lone_world();
-/// What the ranks of this job of MPI communicate over: on the CPU MPI, on CUDA what
-/// TESSERA_TEST_COMM names (mpi: through host memory), NCCL if it names nothing.
+/// The communicator of this MPI job's ranks: MPI on the CPU; on CUDA what TESSERA_TEST_COMM names
+/// (mpi: through host memory), or NCCL.
 std::shared_ptr<dist::Communicator> job_communicator();
-/// Whether they compute on CUDA and communicate through host memory.
+/// True if the job's ranks compute on CUDA and communicate through host memory.
 bool job_is_staged();
-/// The world of this job of MPI.
+/// The world of this MPI job.
 dist::World job_world();
-/// The same; where the job is staged, with mirrors of its own, which no call has made larger yet.
+/// Like job_world(), but if the job is staged, with new mirrors that no call has enlarged yet.
 dist::World fresh_world();
 
 }  // namespace tessera::test

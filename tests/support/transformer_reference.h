@@ -1,5 +1,5 @@
-// A decoder's layers in plain float64 loops: what tests of layers and models compare with.
-// R rows, B batch, T tokens, C width, H heads.
+// A decoder's layers in plain float64 loops, as references for layers and models. R rows, B batch,
+// T tokens, C width, H heads.
 #pragma once
 
 #include <map>
@@ -22,8 +22,7 @@ inline NamedValues parameter_values(const nn::Module& module) {
   return values;
 }
 
-/// Values away from those that layers begin with, so that a bias or a norm's weight cannot be
-/// forgotten without being missed.
+/// Sets values that differ from the initial ones, so that a forgotten bias or norm's weight shows.
 inline void randomize(const nn::Module& module, uint64_t seed, float bound = 0.5f) {
   for (const auto& named : module.named_parameters()) {
     const Tensor values = random_tensor(named.parameter.shape(), seed++, -bound, bound);
@@ -70,7 +69,7 @@ struct AttentionSizes {
   int64_t batch, tokens, width, heads;
 };
 
-/// qkv (B, T, 3C) -> (B, T, C).
+/// Causal attention: qkv (B, T, 3C) -> (B, T, C).
 inline Values attention_reference(const Values& qkv, const AttentionSizes& s) {
   const int64_t head = s.width / s.heads;
   Values y(static_cast<size_t>(s.batch * s.tokens * s.width), 0.0);
@@ -122,7 +121,7 @@ inline Values block_reference(const Values& x, const NamedValues& p, const std::
   return sum_reference(y, linear(hidden, "mlp.c_proj", 4 * s.width));
 }
 
-/// check_gradient by x and by every parameter of a materialised module.
+/// Runs check_gradient by x and by every parameter of a materialised module.
 inline GradientCheck check_module_gradient(const nn::Module& module, const Tensor& x,
                                            const std::function<Tensor(const Tensor&)>& forward,
                                            GradientCheckOptions options = {}) {
@@ -136,7 +135,8 @@ inline GradientCheck check_module_gradient(const nn::Module& module, const Tenso
   }
   const auto result = check_gradient(
       [&](const std::vector<Tensor>& in) {
-        // The inputs are the parameters' memory; their gradients go where the check looks for them.
+        // The inputs share the parameters' memory; gradients must go where the check looks for
+        // them.
         for (size_t i = 0; i < parameters.size(); ++i) parameters[i].set_leaf(in[i + 1].leaf());
         return forward(in[0]);
       },

@@ -1,5 +1,5 @@
-// A run that is saved and goes on, on other ranks, at another stage and with other buckets, has the
-// bits of one that nobody touched; and one digest, whoever wrote it.
+// A run that is saved and resumed, on other ranks, at another stage and with other buckets, has the
+// bits of an uninterrupted run, and one digest, whichever layout wrote it.
 #include <filesystem>
 #include <fstream>
 
@@ -23,7 +23,7 @@ struct Layout {
   int64_t bucket_bytes = 6000;
 };
 
-/// A model with an optimizer over a layout, which can be saved and go on.
+/// A model with an optimizer in some layout; it can be saved and resumed.
 template <class Model, class Run>
 class Job {
  public:
@@ -48,7 +48,7 @@ class Job {
     return found->manifest().step;
   }
   optim::ZeroOptimizer& optimizer() { return *optimizer_; }
-  /// Of the last step, of all ranks.
+  /// The notes of the last step, of all ranks.
   uint8_t notes() const { return result_.notes; }
   TrainingResult result() {
     result_.weights = weights_of(*optimizer_);
@@ -80,7 +80,7 @@ TrainingResult tail(TrainingResult result, int64_t from) {
   return result;
 }
 
-/// Saves in one layout and goes on in the other; every rank computes the uninterrupted run alone.
+/// Saves in one layout and resumes in the other. Every rank computes the uninterrupted run alone.
 template <class J, class Run>
 void check_resume(const Run& run, const Layout& writer, const Layout& reader) {
   const dist::World job = job_world();
@@ -92,7 +92,7 @@ void check_resume(const Run& run, const Layout& writer, const Layout& reader) {
   const SharedFolder folder(job);
   J first(run, writer);
   first.train(0, saved_step);
-  // A layout of one rank is rank 0's.
+  // A layout of one rank runs on rank 0.
   const bool alone = writer.world.size < job.size;
   BlockDigest digest;
   if (!alone || job.rank == 0) digest = first.save(folder.path(), saved_step);
@@ -128,7 +128,7 @@ TEST_CASE("a run goes on with the same bits in any layout, in f32") {
 }
 
 TEST_CASE("a run goes on with the same bits in any layout, in 16 bits") {
-  // With f16 the first steps overflow: the loss scale and the steps without update go on too.
+  // With f16 the first steps overflow: loss scale and steps without update must be resumed, too.
   TinyRun run{.batch = {.global = 26, .micro = 2}};
   run.dtype = DType::bf16;
   check_both_ways<GptJob>(run, 2, 3);
@@ -140,7 +140,7 @@ TEST_CASE("running statistics of batch norms go on") {
   check_both_ways<VisionJob>(TinyVision{}, 2, 1);
 }
 
-// As StepLoop does; what the last checkpoint's digest is, on rank 0.
+// Trains as StepLoop does. Returns the last checkpoint's digest on rank 0.
 std::string train_with_checkpoints(const std::string& folder, bool async, int64_t every) {
   const dist::World world = job_world();
   const TinyRun run{.batch = {.global = 26, .micro = 2}};
@@ -202,7 +202,7 @@ TEST_CASE("a checkpoint of the first format is read, and has its digest") {
   train::restore_checkpoint(*checkpoint, job.optimizer());
   const SharedFolder folder(world);
   CHECK(job.save(folder.path(), 2).text() == golden_digest);
-  // One element, by hand: of the token table's first moment.
+  // One element, compared by hand: of the token table's first moment.
   float value = 0;
   checkpoint->read("wte.weight/exp_avg", 5, std::span(&value, 1));
   CHECK(value == -0.002037990605458617f);

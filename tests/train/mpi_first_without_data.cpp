@@ -1,5 +1,5 @@
-// A run that goes on at stage 3 on ranks without data in their first micro-batch: they follow the
-// order in which the run so far has used parameters.
+// A run that is resumed at stage 3 on ranks without data in their first micro-batch. These ranks
+// follow the order in which the run has used parameters before.
 #include <filesystem>
 
 #include "core/error.h"
@@ -14,8 +14,7 @@ namespace {
 constexpr int64_t all_steps = 4;
 constexpr int64_t saved_step = 2;
 
-/// A GPT that trains, with an optimizer; on the first micro-batch of a resumed run rank 0 alone has
-/// data.
+/// A GPT with an optimizer. In the first micro-step of a resumed run only rank 0 has data.
 struct Run {
   TinyRun tiny{.batch = {.global = 26, .micro = 2}};
   models::Gpt model{tiny.model};
@@ -23,13 +22,13 @@ struct Run {
   TrainingResult result;
   optim::ZeroOptimizer optimizer;
 
-  // A learning rate of every parameter, and the first block frozen where `frozen`.
+  // Freezes the first transformer block if `frozen`.
   Run(const dist::World& world, int stage, bool frozen)
       : optimizer((freeze(frozen), model), training.rule, world,
                   {.stage = stage, .bucket_bytes = 6000, .clip = 0.5f, .seed = 3}) {
     const auto loss = training.loss;
     training.loss = [loss](const MicroBatch& micro) {
-      // Of 13 micro-batches the first has data, and every third.
+      // Of 13 micro-batches the first and every third after it have data.
       const bool runs_out = micro.step >= saved_step && micro.first_sample / 2 % 3 != 0;
       return runs_out ? Tensor() : loss(micro);
     };
@@ -98,7 +97,7 @@ TEST_CASE("the order in which parameters are used is the same at every stage") {
   }
 }
 
-/// A state with another order.
+/// A state whose recorded order of uses is replaced.
 class OtherOrder : public optim::StateSource {
  public:
   OtherOrder(const optim::StateSource& state, std::vector<int64_t> events)

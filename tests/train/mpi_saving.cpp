@@ -1,6 +1,6 @@
-// Weights that a run saves while it goes on, and checkpoints whose copy is limited: the bits of a
-// run without them at every stage, planned bytes that are equal to the measured ones, and a best
-// file that does not depend on whether the run was interrupted.
+// Weights that are saved during a run, and checkpoints with a limited copy: the bits of a run
+// without them at every stage, planned bytes that equal the measured ones, and a best file that
+// does not depend on whether the run was interrupted.
 #include <cmath>
 #include <filesystem>
 #include <fstream>
@@ -145,7 +145,7 @@ TEST_CASE("saving weights in steps changes no bits, and is in the plan") {
 TEST_CASE("a save that cannot be written is a line of the log, and is counted") {
   const dist::World world = job_world();
   const SharedFolder folder(world);
-  // A file is where the second save would have its folder.
+  // A file has the name that the second save needs for its folder.
   if (world.rank == 0) {
     fs::create_directories(folder.path());
     std::ofstream(fs::path(folder.path()) / train::checkpoint_name(4)) << "in the way";
@@ -162,8 +162,8 @@ TEST_CASE("a save that cannot be written is a line of the log, and is counted") 
   CHECK(log.find(R"({"type":"save","step":6,"path":")") != std::string::npos);
 }
 
-// After steps 1 to 6: the first is best, then the fourth; a NaN and an infinity never are, and of
-// equal ones the first is.
+// Scores after steps 1 to 6: the first is best, then the fourth. NaN and infinity never are; of
+// equal scores the first is.
 const double nan_value = std::numeric_limits<double>::quiet_NaN();
 const double infinite = std::numeric_limits<double>::infinity();
 const std::vector<double> scores = {2.5, nan_value, 2.75, 1.5, -infinite, 1.5};
@@ -185,7 +185,7 @@ TEST_CASE("the best weights are those of the best evaluation, also of a run that
     CHECK(log.find(R"("step":2,"val_loss":1,"best")") == std::string::npos);
     CHECK(log.find(R"("step":6,"val_loss":1,"best")") == std::string::npos);
   }
-  // Interrupted before the best, and after it.
+  // Interrupted before the best evaluation, and after it.
   for (const int64_t stop : {2, 5}) {
     CAPTURE(stop);
     const SharedFolder cut(world);
@@ -206,7 +206,7 @@ TEST_CASE("the best weights are those of the best evaluation, also of a run that
 }
 
 TEST_CASE("a limited copy gives the same checkpoint, and is as large as planned") {
-  if (!job_world().communicator->device().is_cpu()) return;  // refused: the next test
+  if (!job_world().communicator->device().is_cpu()) return;  // refused on GPUs: see the last test
   const dist::World world = job_world();
   for (const auto& [dtype, stage, frozen] : kinds) {
     LoopRun run{.dtype = dtype, .stage = stage, .frozen = frozen, .loop = six_steps()};
@@ -223,7 +223,7 @@ TEST_CASE("a limited copy gives the same checkpoint, and is as large as planned"
       if (digest.empty()) digest = digest_of(folder.path());
       CHECK(digest_of(folder.path()) == digest);
       if (!limit) all = outcome.checkpoint;
-      // Beyond the limit are counts and the loss scale alone.
+      // Only counts and the loss scale may exceed the limit.
       if (limit) CHECK(outcome.checkpoint <= std::max<int64_t>(*limit, 400));
       if (limit == 0 && world.rank == 0) CHECK(outcome.checkpoint < all);
     }

@@ -1,5 +1,6 @@
-// A trace of ranks whose clocks are hours apart, as of hosts that were started on different days.
-// Each rank holds a span in turn: rank 0 finds them one after the other in the file, on its clock.
+// A trace of ranks whose clocks are hours apart, like those of hosts that were started on different
+// days. The ranks record spans in turn; in the file all of them must lie in the time of the run, on
+// rank 0's clock.
 //
 //   mpirun -n 3 skewed_clocks
 #include <fstream>

@@ -36,7 +36,7 @@ struct Pair {
     const CheckpointReader first(write_checkpoint(folder.path("a"), a, of_a));
     const CheckpointReader second(write_checkpoint(folder.path("b"), b, of_b, piece));
     const CheckpointDifference difference = train::compare_checkpoints(first, second);
-    // What is known from digests is what is read.
+    // Comparing by digests must give the same result as comparing all elements.
     const CheckpointDifference shorter = train::compare_checkpoints(first, second, true);
     CHECK(shorter.same == difference.same);
     CHECK(shorter.tensors.size() == difference.tensors.size());
@@ -124,7 +124,7 @@ TEST_CASE("what was changed since it was written differs, whatever the digests s
   const CheckpointReader a(write_checkpoint(folder.path("a"), example(ramp()), {.step = 1}));
   const std::string path = write_checkpoint(folder.path("b"), example(ramp()), {.step = 1});
   {
-    // The last elements of the file that has the tensors' second pieces.
+    // Changes the last elements of the file that has the tensors' second pieces.
     std::fstream file(path + "/" + train::shard_name(1, 2),
                       std::ios::in | std::ios::out | std::ios::binary);
     file.seekp(-4, std::ios::end);
@@ -132,7 +132,7 @@ TEST_CASE("what was changed since it was written differs, whatever the digests s
   }
   const CheckpointReader b(path);
   CHECK_FALSE(train::compare_checkpoints(a, b).equal());
-  CHECK(train::compare_checkpoints(a, b, true).equal());  // which asks for verified ones
+  CHECK(train::compare_checkpoints(a, b, true).equal());  // relies on verified checkpoints
   CHECK_THROWS(b.verify());
 }
 

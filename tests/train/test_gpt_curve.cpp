@@ -1,6 +1,6 @@
 // 200 steps of GPT micro in fp32 and in bf16 against PyTorch's fp32 losses from the same weights
-// and batches (tests/fixtures/make_curve_fixture.py): what no test of ten steps sees, errors that
-// add up, or that matter only once there is something to learn.
+// and batches (tests/fixtures/make_curve_fixture.py). Tests of ten steps do not see errors that
+// accumulate, or that matter only once there is something to learn.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -28,7 +28,7 @@ constexpr int64_t steps = 200;
 constexpr int64_t batch = 12;
 constexpr int64_t last = 20;
 
-// Of mean losses of the last steps. What was measured: see the test below.
+// The largest difference between mean losses of the last steps that the test below allows.
 constexpr double tolerance = 0.02;
 
 /// The first tokens of the stream that the fixture's script describes.
@@ -57,7 +57,7 @@ Curve stored_curve() {
   return {nlohmann::json::parse(file).at("losses").get<std::vector<double>>()};
 }
 
-/// Seed 0, on one rank.
+/// Trains with seed 0, on one rank.
 Curve train(DType dtype) {
   models::Gpt model(models::GptConfig::preset("micro"));
   model.to(dtype);

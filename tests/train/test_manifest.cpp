@@ -70,7 +70,7 @@ TEST_CASE("a manifest may know the best evaluation so far, and is not believed a
   }
   manifest.best = {.step = 30, .value = std::numeric_limits<double>::quiet_NaN()};
   CHECK(refusal(manifest).find("m.json: best: value is null, expected a number") == 0);
-  // Of what another program wrote with a right checksum.
+  // Values that another program may have written with a valid checksum.
   manifest.best = {.step = 30, .value = 0.5};
   std::string text = manifest_text(manifest);
   text.resize(text.rfind(",\n\"checksum\""));
@@ -106,7 +106,7 @@ TEST_CASE("of evaluations the better one is the best, and none that is not finit
 }
 
 TEST_CASE("a manifest says what weights it is of, where that is known") {
-  // As checkpoints were written before there were such members.
+  // Like checkpoints that were written before these members existed.
   const std::string before = manifest_text(example());
   CHECK(before.find("weights") == std::string::npos);
   CHECK(before.find("imported") == std::string::npos);

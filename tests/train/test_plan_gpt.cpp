@@ -29,8 +29,8 @@ TEST_CASE("a GPT's parameters are known without building it") {
 }
 
 TEST_CASE("a micro-batch's operations, by hand") {
-  // Of a token: 2 layers of 12 x 8^2 + 13 x 8 = 872 parameters, a head of 10 x 8 = 80, a norm of
-  // 16: 1840, 6 operations each; attention 12 x 2 x 4 x 8 = 768. 3 sequences of 4 tokens.
+  // Per token: 2 layers of 12 x 8^2 + 13 x 8 = 872 parameters, a head of 10 x 8 = 80, a norm of 16:
+  // 1840, 6 operations each; attention 12 x 2 x 4 x 8 = 768. 3 sequences of 4 tokens.
   models::GptConfig config{.layers = 2, .heads = 2, .width = 8, .context = 4, .vocab = 10};
   CHECK(gpt_work(config, 3, DType::f32).flops == Approx(12 * (6 * 1840 + 768)));
   CHECK(gpt_work(config, 3, DType::f32).recomputed_flops == 0);

@@ -10,7 +10,7 @@ using namespace tessera::train;
 
 namespace {
 
-// What goes to stderr, by its descriptor, while `body` runs.
+// What `body` writes to stderr, caught at the file descriptor.
 template <class Body>
 std::string said(Body&& body) {
   const test::TemporaryFolder folder;

@@ -27,7 +27,7 @@ using train::RankingTask;
 constexpr int64_t user_count = 23;
 constexpr int64_t item_count = 37;
 
-/// Drawn ratings, of which every fifth is held out, or each user's last.
+/// Drawn ratings. Every fifth one is held out, or each user's last one.
 struct Data {
   Ratings training = {};
   Ratings validation = {};
@@ -105,7 +105,8 @@ void check_close(const RankingQuality& actual, const RankingQuality& expected) {
   CHECK(actual.mrr == Approx(expected.mrr));
 }
 
-/// Which items a user's held-out one is ranked among: a better one moves it to the second place.
+/// The items that a user's held-out item is ranked among. If such an item scores higher, the
+/// held-out item is second.
 std::set<int32_t> sampled_items(const RankingTask& task, int32_t user, int32_t held_out) {
   const auto items = static_cast<size_t>(task.training().items());
   std::set<int32_t> found;
@@ -116,7 +117,7 @@ std::set<int32_t> sampled_items(const RankingTask& task, int32_t user, int32_t h
     scores[static_cast<size_t>(item)] = 1;
     if (task.quality(user, scores).mrr == 0.5f) found.insert(item);
   }
-  // All of them better than the held-out one: its place is how many were drawn, each once.
+  // All items score higher than the held-out one, so its place is the number of drawn items.
   std::vector<float> scores(items, 1.0f);
   scores[static_cast<size_t>(held_out)] = 0;
   CHECK(task.quality(user, scores).mrr == Approx(1.0 / static_cast<double>(found.size() + 1)));
@@ -300,10 +301,10 @@ TEST_CASE("all that is left may be sampled, and no more") {
 }
 
 TEST_CASE("popularity ranks by how many users have an item, and leaves out what a user has") {
-  // Item 2 is had by three, item 0 by two, items 1 and 3 by one, item 4 by none.
+  // Three users have item 2, two have item 0, one each has items 1 and 3, and none has item 4.
   const Histories training(pairs({{0, 2}, {1, 2}, {2, 2}, {1, 0}, {2, 0}, {0, 1}, {1, 3}}), 4, 5);
   CHECK(RankingTask(training, pairs({{3, 2}}), {}).popularity().mrr == 1);
-  // Before item 3 come 0, of the same count 1 for user 3, and 2; user 0 has items 1 and 2.
+  // For user 3 items 2, 0 and 1 come before item 3; 1 has the same count. User 0 has items 1 and 2.
   CHECK(RankingTask(training, pairs({{3, 3}}), {}).popularity().mrr == 0.25f);
   CHECK(RankingTask(training, pairs({{0, 3}}), {}).popularity().mrr == 0.5f);
   const RankingTask task(training, pairs({{0, 3}, {3, 4}, {3, 2}}), {.k = 1});

@@ -1,5 +1,5 @@
-// The loop on one rank: what it calls, what it refuses, and what its run leaves behind. On several
-// ranks tests/package and tests/apps run it.
+// The loop on one rank: what it calls, what it refuses, and what its run leaves behind.
+// tests/package and tests/apps run it on several ranks.
 #include "train/step_loop.h"
 
 #include <nlohmann/json.hpp>
@@ -24,7 +24,7 @@ const TrainingRun run{.rule = optim::AdamW{.learning_rate = 1e-2f},
                       .zero = {.stage = 3, .seed = 2},
                       .loop = {.steps = 5, .batch = {.global = 4, .micro = 2}, .eval_every = 2}};
 
-// Of one rank, which says nothing.
+// A world of one rank, without messages.
 dist::World alone() {
   set_up_messages(false);
   return {.communicator = dist::single_communicator()};

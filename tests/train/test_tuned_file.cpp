@@ -1,5 +1,5 @@
-// The table of tune: what is written is read again, and what is no such table is refused by name.
-// That the library takes the algorithms: tests/emulated/emulated_training.sh.
+// The table of `tune`: what is written is read again, and other files are refused by name.
+// tests/emulated/emulated_training.sh tests that the library uses the algorithms.
 #include "train/tuned_file.h"
 
 #include <functional>

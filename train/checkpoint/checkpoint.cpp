@@ -23,17 +23,17 @@ namespace fs = std::filesystem;
 constexpr const char* name_begin = "step-";
 constexpr const char* partial_end = ".partial";
 
-// What the folder has by these names is on the disk afterwards.
+// Flushes the names in a folder to the disk, so that they survive a crash of the machine.
 void flush_folder(const fs::path& folder) {
   const int descriptor = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   const bool flushed = descriptor >= 0 && ::fsync(descriptor) == 0;
-  const int error = errno;
+  const int error = errno;  // close() may change it
   if (descriptor >= 0) ::close(descriptor);
   if (!flushed)
     fail("{}: cannot be flushed to the disk: {}", folder.string(), std::strerror(error));
 }
 
-// In the host's memory, where a file is written from.
+// Brings values in GPU memory to the host, because files are written from there.
 std::vector<optim::StatePiece> on_host(std::vector<optim::StatePiece> pieces) {
   for (optim::StatePiece& piece : pieces) piece.values = piece.values.to_host();
   return pieces;
@@ -56,7 +56,8 @@ std::string first_failure(const std::vector<std::string>& texts) {
   return "";
 }
 
-// Why the folder is no whole checkpoint; empty where it is one. All ranks verify together.
+// Returns why the folder is no whole checkpoint, or an empty text. Every rank verifies its share of
+// the bytes. Collective.
 std::string verify_together(const std::string& path, const dist::World& world,
                             std::unique_ptr<CheckpointReader>& reader) {
   std::string why;
@@ -66,7 +67,7 @@ std::string verify_together(const std::string& path, const dist::World& world,
   } catch (const std::exception& error) {
     why = error.what();
   }
-  // One of them is enough: mostly all ranks say the same.
+  // The first reason is enough: usually all ranks have the same.
   const std::vector<std::string> all = dist::gather_text(*world.communicator, why);
   const auto first = std::ranges::find_if(all, [](const auto& text) { return !text.empty(); });
   return dist::broadcast_text(*world.communicator, first == all.end() ? "" : *first);
@@ -133,6 +134,7 @@ void add_shards(Manifest& manifest, std::vector<WrittenShard> shards) {
     }
     manifest.files.push_back(std::move(shard.file));
   }
+  // parse_manifest expects ranges in this order, whichever rank wrote them.
   std::sort(manifest.ranges.begin(), manifest.ranges.end(), [](const auto& a, const auto& b) {
     return std::pair(a.tensor, a.begin) < std::pair(b.tensor, b.begin);
   });
@@ -142,16 +144,19 @@ void commit_checkpoint(const std::string& folder, const Manifest& manifest) {
   const fs::path partial = partial_folder(folder, manifest.step);
   const std::string text = manifest_text(manifest);
   const std::string path = (partial / manifest_name).string();
-  // What would not be read again is not written.
+  // A manifest that could not be read again is not written.
   parse_manifest(path, text);
   OutputFile file(path);
   file.write(text);
   file.commit();
+  // All content is on the disk before the folder gets its final name below.
   flush_folder(partial);
-  // One that is there already was not whole, or has the same bits: it gives way.
+  // A checkpoint of this step that exists already was not whole or has the same bits, so it is
+  // replaced. It is moved away first, because rename() replaces no folder that has files.
   const fs::path whole = fs::path(folder) / checkpoint_name(manifest.step);
   if (fs::exists(whole)) {
     const fs::path before = whole.string() + ".before" + partial_end;
+    // An attempt that was killed may have left one.
     fs::remove_all(before);
     fs::rename(whole, before);
     fs::rename(partial, whole);
@@ -159,15 +164,17 @@ void commit_checkpoint(const std::string& folder, const Manifest& manifest) {
   } else {
     fs::rename(partial, whole);
   }
+  // The new name must be on the disk before older checkpoints may be removed.
   flush_folder(folder);
 }
 
 void prune_checkpoints(const std::string& folder, int64_t newest, int64_t keep) {
   int64_t kept = 0;
+  // From the newest to the oldest, so that the first `keep` of them stay.
   for (const int64_t step : checkpoint_steps(folder)) {
     if (step <= newest && kept++ < keep) continue;
     const fs::path old = fs::path(folder) / checkpoint_name(step);
-    // Under another name first: half of it must not be taken for a checkpoint.
+    // Renamed first, because a folder that is half removed must not be taken for a checkpoint.
     const fs::path going = old.string() + partial_end;
     fs::rename(old, going);
     fs::remove_all(going);
@@ -182,6 +189,7 @@ void remove_partial_checkpoints(const std::string& folder) {
     const std::string name = entry->path().filename().string();
     if (name.starts_with(name_begin) && name.ends_with(partial_end)) left.push_back(entry->path());
   }
+  // Removed after the listing, which removals would disturb.
   for (const fs::path& path : left) fs::remove_all(path);
 }
 
@@ -197,12 +205,14 @@ BlockDigest save_checkpoint(const std::string& folder, optim::ZeroOptimizer& opt
       why = error.what();
     }
   };
+  // A rank that fails still takes part in the collectives below: the others would wait for it.
   attempt([&] {
     fs::create_directories(partial);
     shard =
         shard_text(write_shard(partial, shard_name(world.rank, world.size),
                                on_host(optimizer.own_state_pieces()), optimizer.state_tensors()));
   });
+  // Only after every rank has written its shard may the manifest be written.
   const std::vector<std::string> shards = dist::gather_text(*world.communicator, shard);
   why = first_failure(dist::gather_text(*world.communicator, why));
   BlockDigest digest;
@@ -215,8 +225,10 @@ BlockDigest save_checkpoint(const std::string& folder, optim::ZeroOptimizer& opt
       });
     }
     std::error_code ignored;
+    // Rank 0 removes the shards of all ranks, which have all ended their writing by now.
     if (!why.empty()) fs::remove_all(partial, ignored);
   }
+  // All ranks return or throw alike.
   why = dist::broadcast_text(*world.communicator, why);
   const std::string text = dist::broadcast_text(*world.communicator, digest.text());
   if (why.empty()) return *BlockDigest::parse(text);
@@ -233,6 +245,8 @@ std::unique_ptr<CheckpointReader> open_checkpoint(const std::string& path,
 
 std::unique_ptr<CheckpointReader> find_checkpoint(const std::string& folder,
                                                   const dist::World& world) {
+  // Rank 0 lists the folder for all: verifying is collective, so all ranks must try the same
+  // checkpoints in the same order.
   std::string names;
   if (world.rank == 0) {
     for (const int64_t step : checkpoint_steps(folder)) names += fmt::format("{} ", step);
@@ -255,7 +269,7 @@ std::unique_ptr<CheckpointReader> find_checkpoint(const std::string& folder,
 }
 
 void restore_checkpoint(const CheckpointReader& checkpoint, optim::ZeroOptimizer& optimizer) {
-  checkpoint.check_tensors(optimizer.state_tensors());
+  checkpoint.check_tensors(optimizer.state_tensors());  // before anything is changed
   optimizer.restore_state(checkpoint);
 }
 

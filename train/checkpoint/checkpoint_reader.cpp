@@ -27,6 +27,7 @@ Manifest read_manifest(const std::string& folder) {
 
 CheckpointReader::CheckpointReader(const std::string& folder)
     : folder_(folder), manifest_(read_manifest(folder)) {
+  // parse_manifest has checked that the ranges are sorted by tensor, and complete.
   size_t next = 0;
   for (size_t t = 0; t < manifest_.tensors.size(); ++t) {
     by_path_.emplace(manifest_.tensors[t].path(), t);
@@ -39,6 +40,7 @@ CheckpointReader::CheckpointReader(const std::string& folder)
   open_files();
 }
 
+// Checks sizes and headers only; verify() reads the tensors.
 void CheckpointReader::open_files() {
   for (const CheckpointFile& expected : manifest_.files) {
     const std::string path = in_folder(folder_, expected.name);
@@ -58,6 +60,7 @@ void CheckpointReader::open_files() {
 void CheckpointReader::verify(int64_t part, int64_t parts) const {
   std::vector<const CheckpointRange*> ranges;
   for (const CheckpointRange& range : manifest_.ranges) ranges.push_back(&range);
+  // In the order of the files, which are then read from the front to the back.
   std::ranges::sort(ranges, {}, [](const CheckpointRange* range) {
     return std::pair(range->file, range->offset);
   });
@@ -72,7 +75,8 @@ void CheckpointReader::verify(int64_t part, int64_t parts) const {
   double before = 0;
   std::vector<std::byte> buffer;
   for (const CheckpointRange* range : ranges) {
-    // The last one has what rounding and empty ranges leave over.
+    // A range belongs to the part in which it begins. The last part also has what rounding and
+    // empty ranges leave over.
     const bool is_own = before >= begin && (before < end || part + 1 == parts);
     before += static_cast<double>(bytes_of(*range));
     if (is_own) verify_range(*range, buffer);
@@ -82,10 +86,11 @@ void CheckpointReader::verify(int64_t part, int64_t parts) const {
 void CheckpointReader::verify_range(const CheckpointRange& range,
                                     std::vector<std::byte>& buffer) const {
   constexpr int64_t most_bytes = int64_t{1} << 20;
-  constexpr int64_t ahead = int64_t{16} << 20;  // that the disk reads meanwhile
+  constexpr int64_t ahead = int64_t{16} << 20;  // bytes that the disk reads ahead meanwhile
   const optim::StateTensor& of = manifest_.tensors[static_cast<size_t>(range.tensor)];
   const InputFile& file = *files_[static_cast<size_t>(range.file)];
   const int64_t element = dtype_size(of.dtype);
+  // Pieces of whole blocks, because the digest of a range is the sum of its blocks' digests.
   const int64_t piece = most_bytes / element / digest_block * digest_block;
   const std::string path = of.path();
   BlockDigest digest;
@@ -109,12 +114,14 @@ void CheckpointReader::check_tensors(const std::vector<optim::StateTensor>& expe
     if (found == by_path_.end()) {
       fail_input("{}: it has no {}, which the run has", folder_, wanted.path());
     }
+    // Float dtypes may differ, because read() converts to f32.
     const optim::StateTensor& there = manifest_.tensors[found->second];
     if (there.shape != wanted.shape || is_float(there.dtype) != is_float(wanted.dtype)) {
       fail_input("{}: {} is {} {}, that of the run {} {}", folder_, wanted.path(),
                  dtype_name(there.dtype), there.shape, dtype_name(wanted.dtype), wanted.shape);
     }
   }
+  // All expected tensors are there, so equal numbers mean equal lists.
   if (expected.size() == manifest_.tensors.size()) return;
   std::map<std::string, bool> known;
   for (const optim::StateTensor& wanted : expected) known.emplace(wanted.path(), true);
@@ -140,6 +147,7 @@ void CheckpointReader::read_bytes(const std::string& path, int64_t begin,
                 "checkpoint: elements [{}, {}) of {}, which has {}", begin, end, path,
                 of.shape.elements());
   const size_t first = first_range_[by_path_.at(path)];
+  // The first range of the tensor that ends after `begin`. The ranges after it follow without gaps.
   const auto after = std::upper_bound(
       manifest_.ranges.begin() + static_cast<int64_t>(first), manifest_.ranges.end(), begin,
       [&](int64_t at, const CheckpointRange& range) {

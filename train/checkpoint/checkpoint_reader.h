@@ -1,4 +1,4 @@
-// A checkpoint that is there, read by whoever wants whatever part of it.
+// Reads any part of a checkpoint.
 //
 //   const train::CheckpointReader checkpoint("run/step-000000100");
 //   checkpoint.verify();
@@ -17,15 +17,15 @@ namespace tessera::train {
 
 class CheckpointReader : public optim::StateSource {
  public:
-  /// Reads the manifest, and looks at every file's size and header. Throws InputError for a folder
-  /// that is no checkpoint, or not a whole one.
+  /// Reads the manifest, and checks the size and header of every file. Throws InputError for a
+  /// folder that is no checkpoint, or not a whole one.
   explicit CheckpointReader(const std::string& folder);
 
   const std::string& folder() const { return folder_; }
   const Manifest& manifest() const { return manifest_; }
 
-  /// Reads one of `parts` shares of the bytes, number `part`, as they lie in the files, and
-  /// compares digests. Throws InputError with the file and the tensor.
+  /// Reads part number `part` of `parts` of the bytes, in the order of the files, and compares
+  /// digests. Throws an InputError that names the file and the tensor.
   void verify(int64_t part = 0, int64_t parts = 1) const;
 
   /// Throws InputError unless it has exactly these tensors, naming the first that differs.
@@ -44,8 +44,8 @@ class CheckpointReader : public optim::StateSource {
 
   std::string folder_;
   Manifest manifest_;
-  std::map<std::string, size_t> by_path_;  // -> of the manifest's tensors
-  std::vector<size_t> first_range_;        // of each tensor
+  std::map<std::string, size_t> by_path_;  // -> index in the manifest's tensors
+  std::vector<size_t> first_range_;        // of each tensor, in the manifest's ranges
   std::vector<std::unique_ptr<InputFile>> files_;
 };
 

@@ -44,7 +44,7 @@ std::string value_text(DType dtype, const std::byte* at) {
   return "";
 }
 
-// The bytes as one number, the highest first.
+// The bytes as one number, the most significant first.
 std::string bits_text(const std::byte* at, int64_t bytes) {
   std::string text = "0x";
   for (int64_t i = bytes - 1; i >= 0; --i)
@@ -52,7 +52,7 @@ std::string bits_text(const std::byte* at, int64_t bytes) {
   return text;
 }
 
-// Adds what differs in elements [begin, ...) of the tensor to `difference`.
+// Adds the differences in a piece of the tensor, from element `begin` on, to `difference`.
 void compare_piece(DType dtype, int64_t begin, const std::vector<std::byte>& a,
                    const std::vector<std::byte>& b, TensorDifference& difference) {
   if (a == b) return;
@@ -65,6 +65,7 @@ void compare_piece(DType dtype, int64_t begin, const std::vector<std::byte>& a,
     difference.first = begin + at / size;
     difference.a = value_text(dtype, in_a);
     difference.b = value_text(dtype, in_b);
+    // Values that read alike, such as NaNs, are shown with their bits.
     if (difference.a != difference.b) continue;
     difference.a += " (" + bits_text(in_a, size) + ")";
     difference.b += " (" + bits_text(in_b, size) + ")";
@@ -90,7 +91,7 @@ TensorDifference compare_tensor(const CheckpointReader& a, const CheckpointReade
   return difference;
 }
 
-// Of each tensor of the manifest, in its order.
+// The digest of each tensor, in the order of the manifest.
 std::vector<BlockDigest> tensor_digests(const Manifest& manifest) {
   std::vector<BlockDigest> digests(manifest.tensors.size());
   for (const CheckpointRange& range : manifest.ranges) {

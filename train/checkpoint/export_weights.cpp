@@ -20,7 +20,7 @@ namespace {
 
 constexpr int64_t piece_elements = int64_t{1} << 18;
 
-/// A tensor that a file of weights has.
+/// A tensor of a weights file.
 struct Weight {
   std::string path;  // in the checkpoint; empty: the number of batches
   Shape shape;
@@ -31,8 +31,8 @@ std::string manifest_path(const CheckpointReader& checkpoint) {
   return (std::filesystem::path(checkpoint.folder()) / manifest_name).string();
 }
 
-// In the order of the file: parameters as the optimizer lists them, which is by registration for
-// parameters that are trained alike, and statistics.
+// The tensors in the order of the file: first the parameters as the optimizer lists them, which is
+// by registration for parameters that are trained alike, then the statistics.
 std::vector<nn::SafetensorsSpec> list_weights(const CheckpointReader& checkpoint,
                                               Weights& weights) {
   std::vector<nn::SafetensorsSpec> parameters;
@@ -70,7 +70,7 @@ std::unique_ptr<nn::Module> described_model(const CheckpointReader& checkpoint) 
   if (models::describes_gpt(metadata)) {
     const models::GptConfig config =
         models::parse_gpt_metadata(manifest_path(checkpoint), metadata);
-    // Every layer has tensors: no manifest makes a larger model than it has tensors for.
+    // Every layer has tensors, so a manifest cannot demand a larger model than it has tensors for.
     if (config.layers > std::ssize(checkpoint.manifest().tensors)) {
       fail_input("{}: a GPT of {} layers in {} tensors", manifest_path(checkpoint), config.layers,
                  checkpoint.manifest().tensors.size());
@@ -88,7 +88,7 @@ std::unique_ptr<nn::Module> described_model(const CheckpointReader& checkpoint) 
   return nullptr;
 }
 
-// The model's tensors, in its order, each of which the checkpoint must have, and no other.
+// The model's tensors, in its order. Throws unless the checkpoint has exactly these.
 std::vector<nn::SafetensorsSpec> model_weights(const CheckpointReader& checkpoint,
                                                const nn::Module& model, const Weights& weights) {
   std::vector<nn::SafetensorsSpec> specs = nn::weights_specs(model);
@@ -107,7 +107,7 @@ std::vector<nn::SafetensorsSpec> model_weights(const CheckpointReader& checkpoin
   return specs;
 }
 
-// `write` is given the elements of a tensor from `begin` on, one piece after the other.
+// Calls write(begin, piece) with the elements of a tensor, one piece after the other.
 template <class Write>
 void copy_pieces(const CheckpointReader& checkpoint, const Weight& weight, const Write& write) {
   const int64_t elements = weight.shape.elements();
@@ -122,6 +122,7 @@ void copy_pieces(const CheckpointReader& checkpoint, const Weight& weight, const
 
 void export_gpt(const CheckpointReader& checkpoint, const models::Gpt& gpt, const Weights& weights,
                 const std::string& path) {
+  // Only for its checks: the writer knows the order of the file.
   model_weights(checkpoint, gpt, weights);
   models::check_gpt_destination(path);
   models::GptWriter writer(path, gpt);
@@ -140,7 +141,7 @@ nn::SafetensorsMetadata file_metadata(const Manifest& manifest) {
   return metadata;
 }
 
-// A whole number; nothing where the text is none.
+// Parses a whole number that is not negative; nullopt if the text is none.
 std::optional<int64_t> whole_number(const std::string& text) {
   int64_t value = 0;
   const char* const end = text.data() + text.size();

@@ -55,7 +55,7 @@ ImportedMoments open_moments(const ImportOptions& options, const ImportedWeights
   return moments;
 }
 
-// The step that is asked for, or the one that all counts have.
+// The step in the options, or else the count of updates that all parameters have.
 int64_t finished_step(const ImportOptions& options, const ImportedWeights& weights,
                       const ImportedMoments& moments) {
   constexpr int64_t most = int64_t{1} << 40;
@@ -77,8 +77,8 @@ int64_t finished_step(const ImportOptions& options, const ImportedWeights& weigh
   return *common;
 }
 
-// Counts of updates. Momentum that has begun has at least one: after none, the first gradient would
-// replace it.
+// Counts of updates. A parameter with momentum needs a count of at least 1, because after 0 updates
+// the first gradient would replace the momentum.
 std::vector<ImportedTensor> update_counts(const ImportOptions& options,
                                           const ImportedWeights& weights,
                                           const ImportedMoments& moments, int64_t step) {
@@ -116,7 +116,7 @@ struct Part {
   int64_t end = 0;
 };
 
-// What goes into which file, parts of whole blocks of 256 elements.
+// Divides the tensors among files of at most `shard_bytes`, in whole blocks of 256 elements.
 std::vector<std::vector<Part>> divide(const std::vector<ImportedTensor>& tensors,
                                       int64_t shard_bytes) {
   std::vector<std::vector<Part>> shards(1);
@@ -178,7 +178,8 @@ void check_folder(const ImportOptions& options, int64_t step) {
       newest, step);
 }
 
-// Writes the files in the partial folder, one after the other, and gives the checkpoint its name.
+// Writes the files into the partial folder, one after the other, and then gives the checkpoint its
+// final name. Only the parts of one file are in memory at a time.
 void write_checkpoint(const ImportOptions& options, const std::vector<ImportedTensor>& tensors,
                       Manifest& manifest) {
   const std::string partial = partial_folder(options.folder, manifest.step);
@@ -194,6 +195,7 @@ void write_checkpoint(const ImportOptions& options, const std::vector<ImportedTe
     add_shards(manifest, std::move(written));
     commit_checkpoint(options.folder, manifest);
   } catch (...) {
+    // Nothing of an import that failed remains.
     std::error_code ignored;
     fs::remove_all(partial, ignored);
     throw;
@@ -215,6 +217,7 @@ ImportedCheckpoint import_checkpoint(const ImportOptions& options) {
                     .imported = fs::path(weights.path).filename().string()};
   const std::vector<ImportedTensor> tensors = all_tensors(weights, moments, std::move(counts));
   for (const ImportedTensor& tensor : tensors) manifest.tensors.push_back(tensor.of);
+  // Claimed after all checks, because this makes the folder and removes unfinished checkpoints.
   const CheckpointFolder claimed(options.folder);
   write_checkpoint(options, tensors, manifest);
   return {(fs::path(options.folder) / checkpoint_name(step)).string(), manifest};

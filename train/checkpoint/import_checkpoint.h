@@ -1,5 +1,5 @@
-// A checkpoint of weights that others trained, with which a run goes on, optionally with the state
-// of the optimizer that trained them.
+// Makes a checkpoint of weights that another program has trained, optionally with the state of its
+// optimizer, so that a run can go on from there.
 //
 //   train::import_checkpoint({.weights = "gpt2/model.safetensors",
 //                             .folder = "runs/a",
@@ -18,15 +18,15 @@ namespace tessera::train {
 
 struct ImportOptions {
   std::string weights;       // a file, or a GPT's folder (imported_tensor.h)
-  std::string folder;        // of checkpoints; made where it is not there
+  std::string folder;        // of checkpoints; made if it is missing
   std::string moments = {};  // the optimizer's state; empty: zeros, and no updates so far
-  /// adamw, adam, sgd, or plain-sgd, which has no momentum: what state is made. Empty: that of the
-  /// moments, else adamw's.
+  /// Whose state is made: adamw, adam, sgd, or plain-sgd, which has no momentum. Empty: that of
+  /// `moments`, or adamw's without moments.
   std::string optimizer = {};
-  /// Steps that are finished; by default the number that all counts of updates have, without
-  /// moments 0.
+  /// Steps that are finished. By default the count of updates that all parameters have, or 0
+  /// without moments.
   std::optional<int64_t> step = std::nullopt;
-  int64_t shard_bytes = int64_t{1} << 28;  // of tensors in a file, and in memory
+  int64_t shard_bytes = int64_t{1} << 28;  // bytes of tensors per file, and in memory
 };
 
 struct ImportedCheckpoint {
@@ -35,8 +35,9 @@ struct ImportedCheckpoint {
 };
 
 /// Writes folder/step-N as a run writes it: whole and flushed to the disk, or not at all. Throws
-/// InputError, naming file and tensor, for what cannot be imported; where the folder has this step
-/// or a later one, with which a run would go on instead; and where it has the files to be read.
+/// InputError, naming file and tensor, for files that cannot be imported. Also throws it if the
+/// folder has a checkpoint of this step or a later one, from which a run would go on instead, and
+/// if the folder has the files to be read.
 ImportedCheckpoint import_checkpoint(const ImportOptions& options);
 
 }  // namespace tessera::train

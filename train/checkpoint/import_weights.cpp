@@ -1,4 +1,4 @@
-// A file of weights as the tensors of a checkpoint.
+// Reads a weights file as tensors of a checkpoint.
 #include <algorithm>
 #include <cmath>
 #include <memory>
@@ -20,7 +20,7 @@
 namespace tessera::train {
 namespace {
 
-constexpr int64_t most_elements = int64_t{1} << 48;  // that a manifest may give a tensor
+constexpr int64_t most_elements = int64_t{1} << 48;  // the limit that manifests set for a tensor
 
 ImportedTensor value_of(const std::string& name, const Shape& shape) {
   return {.of = {name, optim::value_kind, DType::f32, shape}};
@@ -35,8 +35,8 @@ bool has_gpt_tensors(const nn::SafetensorsReader& file) {
   return has("wte.weight") && has("wpe.weight") && has("ln_f.weight");
 }
 
-// The settings of train_gpt that the file fixes. No tensor's shape shows the number of heads, nor
-// the norms' epsilon, which train_gpt names where it is not GPT-2's.
+// The settings of train_gpt that the file fixes. The number of heads and the norms' epsilon show in
+// no tensor's shape; train_gpt names epsilon only if it is not GPT-2's.
 dist::Settings gpt_settings(const models::GptConfig& config) {
   const auto text = [](auto value) { return fmt::format("{}", value); };
   dist::Settings settings{{"model.layers", text(config.layers)},
@@ -69,8 +69,8 @@ void add_gpt(ImportedWeights& weights) {
   }
 }
 
-// Throws InputError where a file that says what model it is of has other tensors; returns the names
-// of those that are no weights.
+// If the file says which model it is of, throws InputError unless its tensors are that model's.
+// Returns the names of tensors that are no weights.
 std::set<std::string> check_description(ImportedWeights& weights,
                                         const nn::SafetensorsMetadata& metadata) {
   if (models::describes_image_model(metadata)) {
@@ -87,7 +87,7 @@ std::set<std::string> check_description(ImportedWeights& weights,
   return {};
 }
 
-// Elements of a batch norm's running statistics, which must be such that it can normalise.
+// Throws unless a batch norm can normalise with these elements of its running statistics.
 void check_statistics(const std::string& where, std::span<const float> values, bool variance) {
   for (const float value : values) {
     if (!std::isfinite(value) || (variance && value < 0)) {
@@ -119,7 +119,7 @@ class Sorter {
   void add(const nn::SafetensorsEntry& entry) {
     const std::string& name = entry.name;
     if (name.ends_with(nn::batches_suffix)) {
-      // Of norms that have seen different numbers, the largest: an exported file has one for all.
+      // If norms have seen different numbers, takes the largest: an exported file has one for all.
       batches_ = std::max(batches_, read_batches(*file_, entry));
     } else if (name.ends_with(nn::running_mean_suffix)) {
       add_statistics(entry, nn::running_mean_suffix, optim::running_mean_kind);
@@ -153,7 +153,7 @@ class Sorter {
 
  private:
   Shape shape_of(const nn::SafetensorsEntry& entry) const {
-    int64_t elements = 1;  // as if empty dimensions had one, so that no product overflows
+    int64_t elements = 1;  // counts dimensions of 0 as 1, so that no product overflows
     bool fits = entry.shape.size() <= Shape::max_rank;
     for (const int64_t extent : entry.shape) {
       fits = fits && extent <= most_elements / elements;

@@ -19,7 +19,7 @@ namespace {
 constexpr const char* format_name = "tessera checkpoint 1";
 constexpr const char* checksum_begin = ",\n\"checksum\":\"";
 
-// One element a line, so that a manifest can be read and compared.
+// One element per line, so that people can read and compare manifests.
 template <class List, class Text>
 std::string lines(const List& list, const Text& text) {
   std::string joined;
@@ -182,7 +182,8 @@ CheckpointRange parse_range(const std::string& member, const nlohmann::json& lis
   return range;
 }
 
-// Each element of each tensor once, and the digest their sum.
+// Throws unless the ranges cover each element of each tensor once, in order, and their digests add
+// up to the manifest's.
 void check_complete(const std::string& where, const Manifest& manifest) {
   size_t next = 0;
   BlockDigest digest;
@@ -208,7 +209,7 @@ JsonObject best_json(const BestEvaluation& best) {
   return JsonObject().add("step", best.step).add("value", best.value).add("tie", best.tie);
 }
 
-// Optional: a run that does not keep its best weights knows of none.
+// Optional: a run that does not keep its best weights records none.
 std::optional<BestEvaluation> parse_best(const Members& members) {
   if (!members.has("best")) return std::nullopt;
   const Members best(members.member("best"), members.at("best"));
@@ -231,7 +232,7 @@ void parse_tensors(const std::string& where, const nlohmann::json& list, Manifes
   }
 }
 
-// The text before its checksum.
+// The text before its checksum, which must fit.
 std::string_view checked_part(const std::string& where, std::string_view text) {
   const size_t at = text.rfind(checksum_begin);
   if (at == std::string_view::npos)
@@ -263,7 +264,7 @@ std::string manifest_text(const Manifest& manifest) {
                          .add("bucket_bytes", manifest.layout.bucket_bytes))
       .raw("run", settings_text(manifest.run))
       .raw("bits", settings_text(manifest.bits));
-  // Optional, so that what was written before there were such members is read, and stays the same.
+  // Optional, so that manifests without these members, which are older, can still be read.
   if (!manifest.weights.empty()) object.raw("weights", map_text(manifest.weights));
   if (!manifest.imported.empty()) object.add("imported", manifest.imported);
   if (!manifest.events.empty()) {
@@ -292,12 +293,14 @@ std::string manifest_text(const Manifest& manifest) {
              return fmt::format("[{},{},{},{},{},\"{}\"]", range.tensor, range.begin, range.end,
                                 range.file, range.offset, range.digest.text());
            }));
+  // The last closing brace goes, because the checksum becomes the last member.
   std::string text = object.indented();
   while (!text.empty() && (text.back() == '}' || text.back() == '\n')) text.pop_back();
   return with_checksum(text);
 }
 
 Manifest parse_manifest(const std::string& where, const std::string& text) {
+  // The checksum is checked first: a text that was cut off or changed is not even parsed.
   const std::string whole = std::string(checked_part(where, text)) + "}";
   const JsonLimits limits{.bytes = int64_t{1} << 28, .depth = 8, .values = 20'000'000};
   const nlohmann::json json = parse_json(where, whole, limits);
@@ -338,6 +341,7 @@ Manifest parse_manifest(const std::string& where, const std::string& text) {
     fail_input("{}: step is {} of {} steps", members.member("best"), manifest.best->step,
                manifest.step);
   }
+  // Files and tensors come before the ranges, which refer to them by index.
   for (const nlohmann::json& entry : members.list("files")) {
     manifest.files.push_back(parse_file(Members(where + ": files", entry)));
   }

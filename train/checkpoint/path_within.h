@@ -1,4 +1,4 @@
-// Whether a file would stand in a folder that another one writes as a whole.
+// Checks whether a path lies in a folder that a program writes or reads as a whole.
 #pragma once
 
 #include <filesystem>
@@ -6,8 +6,8 @@
 
 namespace tessera::train {
 
-/// Whether `path` is `folder` or below it, through links too; neither need be there. False where
-/// the system cannot tell, as for a link to itself, which no one can open either.
+/// True if `path` is `folder` or lies below it, with links resolved; neither needs to exist. False
+/// if the system cannot tell, as for a link to itself, which nobody can open either.
 inline bool is_path_within(const std::string& path, const std::string& folder) {
   std::error_code error;
   const std::filesystem::path whole = std::filesystem::weakly_canonical(path, error);

@@ -40,6 +40,7 @@ WrittenShard write_shard(const std::string& folder, const std::string& name,
   nn::SafetensorsWriter file(path, std::move(specs));
   WrittenShard result;
   int64_t end = std::ssize(file.header());
+  // Pieces that are read in place come first, because the next update waits for their reads.
   for (const bool copies : {false, true}) {
     const auto of_turn = [copies](const optim::StatePiece& piece) {
       return piece.is_copy == copies;
@@ -47,7 +48,7 @@ WrittenShard write_shard(const std::string& folder, const std::string& name,
     for (const optim::StatePiece& piece : pieces | std::views::filter(of_turn)) {
       file.write(piece_name(piece), piece.values);
     }
-    // Digests are made while the disk is busy.
+    // The digests are computed while the disk writes.
     for (const optim::StatePiece& piece : pieces | std::views::filter(of_turn)) {
       const int64_t offset = file.position(piece_name(piece));
       end = std::max(end, offset + piece.values.bytes());
@@ -60,8 +61,10 @@ WrittenShard write_shard(const std::string& folder, const std::string& name,
            .digest = digest_of_blocks(piece.of.path(), piece.begin, dtype_size(piece.of.dtype),
                                       bytes_of(piece.values))});
     }
+    // From here on only copies are read.
     if (!copies && views_read) views_read();
   }
+  // Flushes the file: a manifest may name only bytes that are on the disk.
   file.commit();
   result.file = {.name = name,
                  .bytes = end,

@@ -1,5 +1,5 @@
-// A rank's part of a checkpoint: a safetensors file of its pieces, each a tensor of one dimension
-// that is called after what it is a part of, "wte.weight/exp_avg/131072".
+// A rank's part of a checkpoint: a safetensors file of its pieces. Each piece is a tensor of one
+// dimension, named after its state tensor and its first element: "wte.weight/exp_avg/131072".
 #pragma once
 
 #include <functional>
@@ -10,24 +10,25 @@
 
 namespace tessera::train {
 
-/// What a rank has written. Ranges name their tensors by the place in the list that was given.
+/// What a rank has written. Ranges refer to tensors by index in the list given to write_shard.
 struct WrittenShard {
   CheckpointFile file;
   std::vector<CheckpointRange> ranges;
 };
 
-/// Writes pieces, which are in the host's memory, to a file in `folder`, and digests them: first
-/// those that are no copies, after which it calls `views_read`, if it is given. When it returns the
-/// file is on the disk. `tensors` is the optimizer's list. Throws where it cannot.
+/// Writes pieces, which must be in host memory, to a file in `folder`, and computes their digests.
+/// Pieces that are no copies come first; then `views_read` is called, if it is given. The file is
+/// on the disk when it returns. `tensors` is the optimizer's list. Throws if the file cannot be
+/// written.
 WrittenShard write_shard(const std::string& folder, const std::string& name,
                          const std::vector<optim::StatePiece>& pieces,
                          const std::vector<optim::StateTensor>& tensors,
                          const std::function<void()>& views_read = nullptr);
 
-/// "shard-00001-of-00004.safetensors", by number from 0.
+/// "shard-00001-of-00004.safetensors"; `rank` counts from 0, the name from 1.
 std::string shard_name(int rank, int ranks);
 
-/// As text, by which rank 0 hears of it, and back.
+/// The shard as text, which ranks send to rank 0, and the way back.
 std::string shard_text(const WrittenShard& shard);
 WrittenShard parse_shard(const std::string& text);
 

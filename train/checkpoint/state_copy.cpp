@@ -44,15 +44,16 @@ StateCopy::StateCopy(const CheckpointOptions& options, const std::vector<optim::
   copies_.resize(pieces.size());
   std::vector<size_t> order(pieces.size());
   std::iota(order.begin(), order.end(), size_t{0});
-  // The largest first, so that what is copied follows from the sizes alone, as in the plan.
+  // The largest pieces first, so that the choice depends on sizes alone, as in the plan.
   std::ranges::stable_sort(order, [&](size_t a, size_t b) {
     return pieces[a].values.bytes() > pieces[b].values.bytes();
   });
   int64_t room = options.staging.value_or(std::numeric_limits<int64_t>::max());
+  // Pieces that must be copied come out of the limit first.
   room = std::max<int64_t>(0, room - bytes_of(pieces, true));
   for (const size_t i : order) {
     const Tensor& values = pieces[i].values;
-    if (pieces[i].is_copy) continue;
+    if (pieces[i].is_copy) continue;  // needs no second copy
     if (!must_be_copied(pieces[i])) {
       if (values.bytes() > room) continue;
       room -= values.bytes();

@@ -1,10 +1,10 @@
-// The copy of a rank's own state that an asynchronous checkpoint is written from, as large as
-// CheckpointOptions::staging allows. What has no room there is read by the writer where it lies,
-// while the next step's forward and backward run, and must be read before that step's update.
+// The copy of a rank's own state from which an asynchronous checkpoint is written, as large as
+// CheckpointOptions::staging allows. State that has no room in the copy is read in place by the
+// writer, while the next step's forward and backward run; that step's update waits for the reads.
 //
-// Always copied, also beyond the limit, is what cannot wait so long: counts and the loss scale,
-// running statistics of batch norms, which belong to the forward, and what is in a GPU's memory,
-// which the writer's thread cannot read.
+// Some state is always copied, even beyond the limit: counts and the loss scale; running statistics
+// of batch norms, which belong to the forward; and state in GPU memory, which the writer's thread
+// cannot read.
 #pragma once
 
 #include <vector>
@@ -17,18 +17,19 @@ namespace tessera::train {
 
 class StateCopy {
  public:
-  /// For no pieces: nothing is copied.
+  /// An empty copy, for no pieces.
   StateCopy() = default;
-  /// For pieces like these, of which there is memory from now on (Category::checkpoint). Throws
-  /// InputError where they need more than the limit because a GPU has them, and are not offloaded.
+  /// Allocates memory for pieces like these (Category::checkpoint). Throws InputError if pieces in
+  /// GPU memory need more than the limit and are not offloaded.
   StateCopy(const CheckpointOptions& options, const std::vector<optim::StatePiece>& pieces,
             optim::Offload offload);
 
-  /// The pieces as the writer reads them: `is_copy` says of which the values stay as they are now.
+  /// Copies the pieces that have memory here. In the result, `is_copy` is true if a piece's values
+  /// stay as they are now.
   std::vector<optim::StatePiece> take(std::vector<optim::StatePiece> pieces) const;
 
  private:
-  std::vector<Tensor> copies_;  // of each piece; undefined where it is read in place
+  std::vector<Tensor> copies_;  // one per piece; undefined if the piece is not copied here
 };
 
 }  // namespace tessera::train

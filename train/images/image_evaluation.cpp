@@ -11,7 +11,7 @@
 namespace tessera::train {
 namespace {
 
-constexpr int64_t counted = evaluation_counts;  // the sum of losses, and two numbers of images
+constexpr int64_t counted = evaluation_counts;  // the sum of losses, and counts for top1 and top5
 
 struct BatchResult {
   float loss = 0;  // the mean
@@ -41,7 +41,7 @@ int64_t place_of_target(std::span<const float> logits, int32_t target) {
   int64_t before = 0;
   for (size_t i = 0; i < logits.size(); ++i) {
     const bool earlier = logits[i] == logits[index] && i < index;
-    const bool larger = !(logits[i] <= logits[index]);  // or NaN
+    const bool larger = !(logits[i] <= logits[index]);  // true for a NaN too
     before += i != index && (larger || earlier) ? 1 : 0;
   }
   return before;
@@ -64,7 +64,7 @@ ImageEvaluation evaluate_images(nn::Module& model, std::shared_ptr<const data::I
       input.load(b);
       const BatchResult result = judge(model(input.images()), input.labels());
       const int64_t number = batches->number_of(b);
-      if (number >= total) continue;  // another rank's, computed to keep company
+      if (number >= total) continue;  // another rank's batch: every rank runs equally many forwards
       float* const at = own.data() + number * counted;
       at[0] = result.loss * static_cast<float>(input.labels().elements());
       at[1] = result.first;

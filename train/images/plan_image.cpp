@@ -13,7 +13,7 @@
 namespace tessera::train {
 namespace {
 
-/// The run of one rank.
+/// The plan of one rank's run.
 class ImageRun {
  public:
   ImageRun(const TrainingRun& run, const PlannedImages& images, const JobPlace& place)
@@ -23,7 +23,7 @@ class ImageRun {
         ranks_(place.ranks),
         rank_(place.rank) {}
 
-  /// Of steps, and of evaluation while the images of the steps to come are there.
+  /// The peak of steps, and of evaluation while the images that were read ahead for steps stay.
   models::ImageMemory memory() const {
     const GraphWorkspace graphs = graph_workspace(run_, ranks_, has_dropout());
     models::ImageMemory peak =
@@ -41,7 +41,7 @@ class ImageRun {
     return peak;
   }
 
-  /// On the host of a GPU: images that are read ahead, those of an evaluation beside the others.
+  /// Host memory with a GPU: images read ahead for steps, and beside them for an evaluation.
   int64_t on_host() const {
     if (device_.is_cpu()) return 0;
     const int64_t evaluated =
@@ -57,7 +57,8 @@ class ImageRun {
             .device = device_};
   }
 
-  /// Of an ImageInput of `count` batches: on a GPU there is one, those ahead are on the host.
+  /// Bytes of an ImageInput of `count` batches on the device. A GPU has one batch; batches that are
+  /// read ahead are on the host.
   int64_t input(int64_t images, int64_t count) const {
     return device_.is_cpu() ? ahead(images, count) : batch_bytes(images);
   }
@@ -67,7 +68,7 @@ class ImageRun {
   int64_t batch_bytes(int64_t images) const {
     return data::ImageBatches::bytes(images, images_.shape, images_.dtype);
   }
-  /// Of this rank in the whole run.
+  /// Micro-batches of this rank in the whole run.
   int64_t micro_batches() const {
     return run_.loop.steps_left() * run_.loop.batch.micro_steps(ranks_);
   }
@@ -77,7 +78,7 @@ class ImageRun {
     return vgg != nullptr && vgg->dropout > 0;
   }
 
-  // Batches to evaluate on, of all ranks and of each.
+  // Evaluation batches of all ranks, and of each rank.
   int64_t batches() const {
     return (images_.validation + run_.loop.batch.micro - 1) / run_.loop.batch.micro;
   }
@@ -89,8 +90,8 @@ class ImageRun {
     return batches() * evaluation_counts * dtype_size(DType::f32);
   }
 
-  /// Images in the rank's batches: all have as many, but for the last of all, which a rank that is
-  /// short of one reads as well.
+  /// The sizes of the batches that this rank evaluates. All batches have the same size except the
+  /// last of all ranks, which a rank that is short of a batch reads as well.
   std::vector<int64_t> evaluated_sizes() const {
     if (run_.loop.eval_every == 0) return {};
     const int64_t micro = run_.loop.batch.micro;
@@ -114,10 +115,10 @@ models::ImageSizes sizes_of(const models::ImageConfig& config) {
   return std::visit([](const auto& model) { return model.sizes; }, config);
 }
 
-/// Throws where more than all activations and workspace cannot be counted.
+/// Throws if an upper bound of activations and workspace does not fit into int64.
 void check_size(const TrainingRun& run, const PlannedImages& images) {
   using optim::CheckedInt;
-  constexpr int64_t more_than_all = 1 << 17;  // bytes of a pixel
+  constexpr int64_t more_than_all = 1 << 17;  // bytes per pixel
   const CheckedInt of_pixels = CheckedInt(images.shape.height) * images.shape.width;
   (void)(CheckedInt(run.loop.batch.micro) * (of_pixels + sizes_of(images.config).classes) *
          more_than_all);
@@ -157,7 +158,7 @@ optim::Plan plan_run(const TrainingRun& run, const nn::Module& model, const Plan
 }
 
 void choose_algorithms(const TrainingRun& run, const PlannedImages& images, Device device) {
-  // They are chosen where their workspace is asked for. A job of one rank has all sizes of batches.
+  // Asking for the workspace chooses the algorithms. A job of one rank has all sizes of batches.
   (void)ImageRun(run, images, {.device = {.device = device}}).memory();
 }
 

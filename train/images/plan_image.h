@@ -1,5 +1,5 @@
-// What a run on images will hold and send: optim::plan with the model's activations and workspace
-// (models/image/image_memory.h), and the images that the run holds ahead of the step.
+// The plan of a run on images: optim::plan with the model's activations and workspace
+// (models/image/image_memory.h), and the images that the run reads ahead.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace tessera::train {
 
-/// What a plan needs to know of a run's model and data.
+/// What a plan depends on in a run's model and data.
 struct PlannedImages {
   models::ImageConfig config;
   DType dtype = DType::f32;  // of images and parameters
@@ -22,11 +22,11 @@ PlannedImages planned_images(const models::ImageConfig& config, const data::Imag
                              float label_smoothing = 0);
 
 /// The plan of a rank, with activations and workspace at this process's number of threads. Throws
-/// InputError where a number of bytes is beyond int64.
+/// InputError if a number of bytes exceeds int64.
 optim::Plan plan_run(const TrainingRun& run, const nn::Module& model, const PlannedImages& images,
                      const JobPlace& place);
 
-/// Has the libraries of a GPU choose algorithms for all that any rank will compute.
+/// Lets the libraries of a GPU choose algorithms for everything that any rank will compute.
 void choose_algorithms(const TrainingRun& run, const PlannedImages& images, Device device);
 
 }  // namespace tessera::train

@@ -1,4 +1,4 @@
-// Where the ranks of a planned run compute, and over what they communicate.
+// The device and the transport of the ranks of a planned run.
 #pragma once
 
 #include <string>
@@ -9,22 +9,22 @@ namespace tessera::train {
 
 struct PlanDevice {
   Device device = {};
-  bool nccl = false;  // else over MPI
+  bool nccl = false;  // false: over MPI
 
-  /// What the transport holds on the device in a job of `ranks` ranks.
+  /// Bytes that the transport holds on the device in a job of `ranks` ranks.
   int64_t staging_bytes(int64_t ranks) const;
-  /// Whether what a GPU sends passes through the host.
+  /// True if GPUs communicate through the host.
   bool staged() const { return !device.is_cpu() && !nccl; }
-  /// What a call sends to each other rank besides its data.
+  /// Header bytes that a call sends to each other rank besides its data.
   int64_t header_bytes() const { return nccl ? 0 : dist::mpi_header_bytes; }
-  /// For a headline: nothing for the CPU, else ", on GPUs over NCCL".
+  /// For a headline: empty for the CPU, else for instance ", on GPUs over NCCL".
   std::string text() const;
 };
 
 /// The device and transport of a job that has chosen them.
 PlanDevice plan_device(const dist::World& world);
-/// What a job with these options is going to choose. `auto` is CUDA where this process finds a
-/// usable GPU, and then NCCL.
+/// The device and transport that a job with these options will choose. `auto` is CUDA if this
+/// process finds a usable GPU, and then NCCL.
 PlanDevice plan_device(const dist::DeviceOptions& options);
 
 }  // namespace tessera::train

@@ -25,7 +25,8 @@ std::vector<optim::PlanParameter> gpt_parameters(const models::GptConfig& config
       (layer.empty() ? before : after).push_back(parameter);
     }
   }
-  // Every layer is as the first one, in a block of its own; what follows is in the last one's.
+  // Every layer is like the first one, in a block of its own. The parameters after the layers are
+  // in the block of the last layer.
   std::vector<optim::PlanParameter> all = before;
   for (int64_t i = 0; i < config.layers; ++i) {
     const std::string name = "h." + std::to_string(i);
@@ -50,9 +51,9 @@ int64_t parameter_elements(const std::vector<optim::PlanParameter>& parameters) 
 
 void add_activations(optim::Plan& plan, const models::GptConfig& config, DType dtype,
                      int64_t sequences, Device device) {
-  // Throws where more than all of it cannot be counted.
+  // Throws if an upper bound of the memory does not fit into int64.
   using optim::CheckedInt;
-  constexpr int64_t more_than_all = 256;  // bytes of a token, for each channel and layer
+  constexpr int64_t more_than_all = 256;  // bytes per token, channel and layer
   const CheckedInt row = CheckedInt(config.width) * config.layers + config.vocab + config.context;
   (void)(CheckedInt(sequences) * config.context * row * more_than_all);
   const models::GptMemory memory =
@@ -69,16 +70,16 @@ optim::MicroBatchWork gpt_work(const models::GptConfig& config, int64_t sequence
   const double width = number(config.width);
   const double layers = number(config.layers);
   const double head = number(config.vocab) * width;
-  // Of a layer: c_attn, attention's c_proj, c_fc, the MLP's c_proj; their biases and two norms.
+  // Parameters of a layer: c_attn, both c_proj, c_fc, their biases, and two norms.
   const double blocks = layers * (12 * width * width + 13 * width);
   const double attention = layers * number(config.context) * width;
 
-  // Elements that passes over activations read and write, for a token and a layer, in widths.
-  // Forward: two norms with the residual, 4 each; GELU, 8. Backward: what norms and GELU compute
-  // again, 4 + 8; GELU, 12; two norms, 6 each; gradients of biases, 9.
+  // Elements that element-wise passes read and write, per token and layer, in units of the width.
+  // Forward: two norms with the residual, 4 each; GELU, 8. Backward: norms and GELU recomputed,
+  // 4 + 8; GELU, 12; two norms, 6 each; gradients of biases, 9.
   constexpr double passes = 16 + 45;
-  // They compute as well as move. On a CPU (Zen 4, fp32 and bf16, widths of 256 to 768) they took
-  // about four times as long as the update takes for as many bytes.
+  // These passes also compute. On a CPU (Zen 4, fp32 and bf16, widths of 256 to 768) they took
+  // about four times as long as the update for the same number of bytes.
   constexpr double arithmetic = 4;
   // Cross-entropy: logits are read, and their gradients written, in f32.
   constexpr double head_bytes = 4 * 4;

@@ -1,4 +1,4 @@
-// What a GPT means to a plan: its parameters, without building it, and what a micro-batch costs.
+// A GPT as a plan needs it: its parameters, without building it, and the work of a micro-batch.
 #pragma once
 
 #include <cstdint>
@@ -11,21 +11,22 @@
 
 namespace tessera::train {
 
-/// Those of models::Gpt(config), all of `dtype`; for any number of layers at the cost of a list.
+/// The parameters of models::Gpt(config), all of `dtype`, as a list for any number of layers.
 std::vector<optim::PlanParameter> gpt_parameters(const models::GptConfig& config, DType dtype);
 
 int64_t parameter_elements(const std::vector<optim::PlanParameter>& parameters);
 
-/// Sets the plan's peaks of activations and workspace: of training in micro-batches of `sequences`
+/// Sets the plan's peaks of activations and workspace for training in micro-batches of `sequences`
 /// whole contexts, on this processor with this process's number of threads, or on a GPU like
-/// `device`. Where there is none workspace stays unknown. And what a GPU's tokens take on the host.
+/// `device`. Without such a GPU workspace stays unknown. Also sets the host memory of a GPU's
+/// tokens.
 void add_activations(optim::Plan& plan, const models::GptConfig& config, DType dtype,
                      int64_t sequences, Device device);
 
 /// Operations and element-wise bytes of a micro-batch of whole contexts, forward and backward.
-/// Operations are counted as by nanoGPT: 6 a token and parameter, without position embeddings, and
-/// 12 L T C a token for attention. (Causal attention needs half of these, and reaches about half of
-/// the speed of other products.)
+/// Operations are counted as in nanoGPT: 6 per token and parameter, without position embeddings,
+/// and 12 L T C per token for attention. (Causal attention needs half of these, and reaches about
+/// half of the speed of other products.)
 optim::MicroBatchWork gpt_work(const models::GptConfig& config, int64_t sequences, DType dtype);
 
 }  // namespace tessera::train

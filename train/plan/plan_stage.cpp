@@ -8,7 +8,7 @@
 namespace tessera::train {
 namespace {
 
-constexpr int64_t most_layers = models::GptLimits::layers;  // of the largest model that is planned
+constexpr int64_t most_layers = models::GptLimits::layers;  // of the largest model that is tried
 
 optim::PlanInput input_for(const StagesInput& stages, const models::GptConfig& model, int stage) {
   optim::PlanInput input = stages.run;
@@ -36,7 +36,7 @@ LargestModel largest_model(const StagesInput& stages, int stage, int64_t memory)
     try {
       bytes = plan_rank(stages, model, input).peak();
     } catch (const InputError&) {
-      return false;  // more bytes than can be counted
+      return false;  // the number of bytes overflows
     }
     if (bytes > memory) return false;
     largest = {layers, parameter_elements(input.parameters), bytes, layers == most_layers};

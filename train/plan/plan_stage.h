@@ -1,5 +1,4 @@
-// What a stage would mean for a GPT, before it is built: bytes, the largest model that fits, the
-// time of a step.
+// Plans of ZeRO stages for a GPT that is not built: bytes, largest model that fits, step time.
 #pragma once
 
 #include <cstdint>
@@ -15,19 +14,19 @@ namespace tessera::train {
 struct StagesInput {
   models::GptConfig model;
   DType dtype = DType::f32;  // of its parameters
-  /// All of the run but the parameters and the stage.
+  /// The run, without its parameters and stage.
   optim::PlanInput run;
   std::vector<int> stages;                   // to be planned
-  std::optional<int64_t> memory;             // of a rank, in bytes: which model fits it?
-  std::optional<optim::MachineRates> rates;  // how long does a step take?
+  std::optional<int64_t> memory;             // bytes of a rank that the largest model may take
+  std::optional<optim::MachineRates> rates;  // how fast the machine is, for the time of a step
 };
 
-/// A model like that of the input, but for the number of its layers. No layers: none fits.
+/// The input's model with another number of layers; 0 layers if none fits.
 struct LargestModel {
   int64_t layers = 0;
   int64_t parameters = 0;
   int64_t bytes = 0;      // of rank 0
-  bool at_limit = false;  // of what is planned: larger ones may fit too
+  bool at_limit = false;  // the search has ended at its limit: larger models may fit too
 };
 
 struct StagePlan {

@@ -1,4 +1,4 @@
-// What a run will hold and send, for people to read: for each stage and several numbers of ranks.
+// The plan of a run as tables: memory and traffic for each stage and several numbers of ranks.
 #pragma once
 
 #include <functional>
@@ -17,7 +17,7 @@ struct PlanHeading {
   std::string optimizer;
 };
 
-/// The plan of a rank of a run.
+/// Returns the plan of a rank of a run.
 using RankPlan = std::function<optim::Plan(const TrainingRun&, const JobPlace&)>;
 /// Memory and traffic of rank 0, which holds as much as any and sends the most.
 std::string plan_table(const PlanHeading& heading, const TrainingRun& run, const JobPlace& place,
@@ -31,8 +31,8 @@ struct PlannedRun {
 };
 /// Bytes on device and host that all ranks of a node hold together.
 int64_t node_bytes(const optim::Plan& plan, int64_t ranks, int64_t ranks_per_node);
-/// With activations, workspace, host and nodes of several ranks where there are any; a line below
-/// says where workspace is unknown.
+/// Activations, workspace, host and nodes of several ranks have columns if there are any; a line
+/// below the table says if workspace is unknown.
 std::string memory_table(const std::vector<PlannedRun>& runs, int64_t ranks_per_node = 1);
 std::string traffic_table(const std::vector<PlannedRun>& runs);
 

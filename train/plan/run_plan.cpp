@@ -46,7 +46,7 @@ optim::PlanInput plan_input(const TrainingRun& run, const nn::Module& model,
           .header_bytes = place.device.header_bytes()};
 }
 
-// A graph is captured with such room, which it keeps if it has dropout.
+// A capture takes room for dropout's draws; a graph with dropout keeps it.
 GraphWorkspace graph_workspace(const TrainingRun& run, int64_t ranks, bool has_dropout) {
   constexpr int64_t draws = sizeof(DropoutDraws);
   const int64_t graphs =

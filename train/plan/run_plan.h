@@ -1,8 +1,8 @@
-// What a training run will hold and send, from the same numbers that it is started with.
+// The plan of a training run: its memory and traffic, from the same options that start it.
 //
 //   const optim::Plan plan = train::plan_run(run, model, train::place_of(world));
 //
-// After the run its report lays what was measured beside the plan (train/report/run_report.h): they
+// After the run, its report compares measurements with the plan (train/report/run_report.h): they
 // are equal, to the byte.
 #pragma once
 
@@ -15,7 +15,7 @@
 
 namespace tessera::train {
 
-/// A rank of a job.
+/// The place of a rank in a job.
 struct JobPlace {
   PlanDevice device = {};
   int64_t ranks = 1;
@@ -26,15 +26,15 @@ JobPlace place_of(const dist::World& world);
 
 optim::PlanInput plan_input(const TrainingRun& run, const nn::Module& model, const JobPlace& place);
 
-/// What the graphs of a rank hold of the workspace: room for what their dropout draws by.
+/// Workspace of a rank's graphs: room for the state that their dropout draws from.
 struct GraphWorkspace {
-  int64_t kept = 0;       // from their capture on
-  int64_t capturing = 0;  // at most, while one is captured
+  int64_t kept = 0;       // from the capture of a graph on
+  int64_t capturing = 0;  // the most, while a graph is captured
 };
 GraphWorkspace graph_workspace(const TrainingRun& run, int64_t ranks, bool has_dropout);
 
-/// The plan of a rank for any model. Activations and workspace, which depend on its operations, are
-/// not in it.
+/// The plan of a rank for any model, without activations and workspace, which depend on the model's
+/// operations.
 optim::Plan plan_run(const TrainingRun& run, const nn::Module& model, const JobPlace& place);
 
 /// The plan of a rank that trains a GPT on whole contexts, with activations and workspace at this

@@ -33,10 +33,10 @@ models::RecommenderMemory evaluation_memory(const PlannedRatings& ratings, DType
                                                 .device = device});
 }
 
-/// Throws where more than all activations and workspace cannot be counted.
+/// Throws if an upper bound of activations and workspace does not fit into int64.
 void check_size(const PlannedRatings& ratings) {
   using optim::CheckedInt;
-  constexpr int64_t more_than_all = 1 << 8;  // bytes of a factor of a sample's item
+  constexpr int64_t more_than_all = 1 << 8;  // bytes per factor of a sample's item
   const models::RecommenderConfig& config = ratings.config;
   CheckedInt width = CheckedInt(config.factors) + 2;
   for (const int64_t hidden : config.hidden) width = width + hidden;
@@ -58,7 +58,7 @@ optim::Plan plan_run(const TrainingRun& run, const nn::Module& model, const Plan
   if (peak.workspace) *peak.workspace += graphs.capturing;
   plan.host.activations = data::RatingInput::host_bytes(ratings.batch, device);
   if (ratings.evaluation && run.loop.eval_every > 0) {
-    // The run's own input is there all the while; results come when the evaluation's has gone.
+    // The run's own input stays; results are allocated after the evaluation's input was freed.
     const models::RecommenderMemory other = evaluation_memory(ratings, dtype, device);
     const int64_t input = ratings.evaluation->input_bytes();
     peak.activations = std::max({peak.activations, input + other.activations,

@@ -20,8 +20,8 @@ int64_t history_of(const models::RecommenderConfig& config, const data::Historie
   return config.reads_histories() ? std::max<int64_t>(1, histories.longest()) : 0;
 }
 
-/// Calls body(batch) for this rank's share of the batches of all ranks. A rank that is short of one
-/// computes the last one again, so that all run as many forwards, and its result does not count.
+/// Calls body(batch, counts) for this rank's share of the batches. A rank that is short of a batch
+/// repeats the last one with `counts` false, so that all ranks run the same number of forwards.
 template <class Body>
 void for_each_own_batch(int64_t batches, const dist::World& world, Body&& body) {
   const int64_t own = pieces(batches, world.size);
@@ -31,7 +31,7 @@ void for_each_own_batch(int64_t batches, const dist::World& world, Body&& body) 
   }
 }
 
-/// Adds what the ranks found. Each number is zero on all ranks but one, so that the sum is exact.
+/// Sums the results over ranks. Each number is zero on all ranks but one, so that the sum is exact.
 std::vector<float> brought_together(const std::vector<float>& own, const dist::World& world) {
   const Tensor sums = Tensor::from({std::ssize(own)}, own);
   world.communicator->all_reduce(sums, {dist::Traffic::other}).wait();
@@ -84,7 +84,7 @@ RatingErrors evaluate_ratings(models::Recommender& model, const data::Histories&
       double distances = 0;
       for (int64_t i = 0; i < count; ++i) {
         const float score = scores[static_cast<size_t>(i)];
-        // NaN is handed on.
+        // A NaN stays NaN.
         const float rating = score < range.lowest    ? range.lowest
                              : score > range.highest ? range.highest
                                                      : score;

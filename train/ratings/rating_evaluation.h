@@ -15,19 +15,19 @@
 
 namespace tessera::train {
 
-/// Numbers of an evaluation, which do not depend on the ranks. Every forward of it has the same
-/// sizes: the last batch is filled up with what was evaluated before.
+/// The sizes of an evaluation, which do not depend on the ranks. Every forward has the same sizes:
+/// the last batch is filled up with its last sample.
 struct RatingEvaluationSizes {
   int64_t samples = 1;          // of a batch: interactions, or users
-  int64_t items = 1;            // scored for each at once
+  int64_t items = 1;            // scored at once for each sample
   bool shared_items = false;    // the same items for all users: the catalogue, or a part of it
-  int64_t longest_history = 0;  // where the model reads histories
+  int64_t longest_history = 0;  // if the model reads histories
   int64_t batches = 0;          // of all ranks
 
   data::RatingBatchSizes batch() const {
     return {.samples = samples, .items = 1, .longest_history = longest_history};
   }
-  /// Of what is read: the batch, and the catalogue's part.
+  /// Bytes of the input: the batch, and the catalogue's part.
   int64_t input_bytes() const { return batch().bytes() + (shared_items ? 4 * items : 0); }
 };
 
@@ -35,15 +35,15 @@ struct RatingErrors {
   float rmse = 0;
   float mae = 0;
 };
-/// Ratings are between these: predictions are clamped to them.
+/// The range of the ratings, to which predictions are clamped.
 struct RatingRange {
   float lowest = 0;
   float highest = 0;
 };
 RatingRange rating_range(const data::Ratings& ratings);
 
-/// f32 that the ranks bring together at the end: of each batch of evaluate_ratings, and of each
-/// user of evaluate_ranking.
+/// f32 values that the ranks sum at the end: per batch of evaluate_ratings, and per user of
+/// evaluate_ranking.
 inline constexpr int64_t rating_evaluation_counts = 2;
 inline constexpr int64_t ranking_evaluation_counts = 4;
 
@@ -51,33 +51,33 @@ RatingEvaluationSizes rating_evaluation_sizes(const models::RecommenderConfig& c
                                               const data::Histories& histories,
                                               const data::Ratings& validation, int64_t samples);
 
-/// Over all of `validation`, `samples` at once. `histories` are those of training. An id that
-/// training has no interaction of is predicted by its first values. The ranks share the batches;
-/// every rank gets the same bits, which do not depend on how many ranks there are. Collective.
+/// Evaluates all of `validation`, `samples` at once. `histories` are those of training. An id
+/// without an interaction in training is predicted by its initial values. The ranks share the
+/// batches; every rank gets the same bits, which do not depend on the number of ranks. Collective.
 RatingErrors evaluate_ratings(models::Recommender& model, const data::Histories& histories,
                               const data::Ratings& validation, const RatingRange& range,
                               int64_t samples, const dist::World& world);
 
-/// Held-out items, and what they are ranked among.
+/// Held-out items, and the items among which they are ranked.
 class RankingTask {
  public:
   struct Options {
     int64_t k = 10;
-    int64_t sampled = 0;  // items that each is ranked among; 0: all that are not in training
-    uint64_t seed = 0;    // of their choice, a function of (seed, user, item)
+    int64_t sampled = 0;  // sampled items to rank each among; 0: all that are not in training
+    uint64_t seed = 0;    // of the sampling, which is a function of (seed, user, item)
   };
-  /// `training` must outlive it. Throws InputError where a user has not as many items to sample, or
-  /// more than one held-out item to sample for.
+  /// `training` must outlive it. Throws InputError if, with sampled items, a user has too few items
+  /// to sample from, or more than one held-out item.
   RankingTask(const data::Histories& training, const data::Ratings& validation,
               const Options& options);
 
   const data::Histories& training() const { return training_; }
-  /// Those who have a held-out item, ascending.
+  /// The users who have a held-out item, ascending.
   const std::vector<int32_t>& users() const { return users_; }
-  /// Of a user, from the scores of all items.
+  /// The quality for a user, from the scores of all items.
   RankingQuality quality(int32_t user, std::span<const float> scores) const;
-  /// Of a ranking by how many users have an item in training, the same for everybody: what a model
-  /// has to beat.
+  /// The quality of ranking items by how many users have them in training, the same for every user:
+  /// a baseline that a model has to beat.
   RankingQuality popularity() const;
   /// "all 1,682 items" or "99 sampled items"
   std::string protocol() const;
@@ -94,7 +94,7 @@ class RankingTask {
 RatingEvaluationSizes ranking_evaluation_sizes(const models::RecommenderConfig& config,
                                                const data::Histories& histories, int64_t users);
 
-/// The mean over the task's users. As evaluate_ratings. Collective.
+/// The mean quality over the task's users, shared among ranks as in evaluate_ratings. Collective.
 RankingQuality evaluate_ranking(models::Recommender& model, const RankingTask& task,
                                 const dist::World& world);
 

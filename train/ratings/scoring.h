@@ -12,13 +12,13 @@
 
 namespace tessera::train {
 
-/// `penalized`: as RecommenderInput has it.
+/// `penalized`: as in RecommenderInput.
 models::RecommenderInput recommender_input(const data::RatingBatch& batch, bool penalized = false);
 
 /// Computes scores on the default device, in batches of one size.
 class Scorer {
  public:
-  /// All three must outlive it. Without shared items a batch is pairs of a user and an item.
+  /// Model and histories must outlive it. Without shared items a batch is (user, item) pairs.
   Scorer(models::Recommender& model, const data::Histories& histories,
          const RatingEvaluationSizes& sizes);
 
@@ -35,7 +35,7 @@ class Scorer {
   const data::Histories& histories_;
   RatingEvaluationSizes sizes_;
   data::RatingBatch host_;
-  data::RatingBatch input_;  // on the CPU the host's
+  data::RatingBatch input_;  // on the CPU the same as host_
   Tensor host_items_;        // i32 (1, items) of the catalogue
   Tensor items_;
   std::vector<float> scores_;

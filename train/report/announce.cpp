@@ -28,7 +28,7 @@ void announce_device(const TrainingRun& run, DType dtype, Device device) {
   }
 }
 
-// The largest micro-batch, up to the present one, of which every rank gets as many.
+// The largest micro-batch size, up to the present one, that gives every rank equally many.
 int64_t even_micro_batch(const Batch& batch, int64_t ranks) {
   for (int64_t size = batch.micro; size > 1; --size) {
     if (batch.global % size == 0 && batch.global / size % ranks == 0) return size;

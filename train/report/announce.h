@@ -1,4 +1,4 @@
-// What a training run says of itself before its first step.
+// Messages of a training run before its first step.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace tessera::train {
 
-/// Model, ranks and device, and warnings of what is allowed but slow.
+/// Shows model, ranks and device, and warns of settings that are allowed but slow.
 void announce_run(const TrainingRun& run, const std::string& model_name, const nn::Module& model,
                   const dist::World& world);
 

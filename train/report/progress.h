@@ -1,6 +1,6 @@
-// What a person sees while a run goes on. On a terminal one line, rewritten each step, with the
-// time left; where output is piped, a line every tenth of the way, and at least one a minute. A
-// step that is skipped has a line of its own. Everything goes to stderr.
+// The progress of a run for a person to watch. On a terminal it is one line with the time left,
+// rewritten each step. In piped output it is a line after each tenth of the run, and at least one
+// per minute. A skipped step has a line of its own. Everything goes to stderr.
 #pragma once
 
 #include <chrono>
@@ -15,8 +15,8 @@ class Progress {
  public:
   using Clock = std::chrono::steady_clock;
 
-  /// `shows` is true on the one rank that talks; speed is in `unit`, "tokens", a second. Piped
-  /// lines are at most `silence` apart, or a step where that is longer.
+  /// `shows` is true on the one rank that prints. Speed is in `unit` ("tokens") per second. Piped
+  /// lines are at most `silence` apart, or one step if a step takes longer.
   Progress(int64_t steps, bool shows, std::string unit,
            Clock::duration silence = std::chrono::minutes(1));
 
@@ -40,11 +40,11 @@ class Progress {
 /// "1:02:03", "4:05"
 std::string duration_text(double seconds);
 
-/// Whether a person watches: stdout and stderr are terminals. mpirun puts pipes and terminals of
-/// its own between; then it is mpirun's that count.
+/// True if stdout and stderr are terminals. mpirun puts its own pipes and terminals in between;
+/// then those of mpirun itself count.
 bool on_terminal();
 
-/// Messages to stderr, without colours or decoration, on the one rank that talks.
+/// Sends messages to stderr, without colours or decoration, on the one rank that prints.
 void set_up_messages(bool shows);
 
 }  // namespace tessera::train

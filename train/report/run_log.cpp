@@ -31,7 +31,7 @@ double rounded(double value) { return std::round(value * 1000) / 1000; }
 RunLog::RunLog(const std::string& path, std::optional<int64_t> finished) : path_(path) {
   if (path.empty()) return;
   fail_beyond_file_size_limit();
-  // A pipe that nobody reads would be waited for in open, and one whose reader ends would end us.
+  // open() would block on a pipe without a reader, and writing to one would end the process.
   struct stat status {};
   if (::stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode) && !S_ISCHR(status.st_mode)) {
     fail_input(
@@ -45,7 +45,7 @@ RunLog::RunLog(const std::string& path, std::optional<int64_t> finished) : path_
   if (finished && S_ISREG(status.st_mode)) cut_after(*finished);
 }
 
-// The first line that is not whole, or of a later step, and what follows it, go.
+// Removes the first line that is not whole, or of a later step, and everything after it.
 void RunLog::cut_after(int64_t finished) {
   std::ifstream file(path_, std::ios::binary);
   for (std::string line; std::getline(file, line) && !file.eof();) {
@@ -77,8 +77,8 @@ void RunLog::write(const JsonObject& line) {
   bytes_ += std::ssize(text);
 }
 
-// The part of the line that was written goes: it would spoil the line behind it, too. A device has
-// no end to be set.
+// Removes the part of the line that was written, which would spoil the next line too. A device
+// cannot be truncated.
 void RunLog::lose_line(int error) {
   if (::ftruncate(descriptor_, bytes_) == 0) ::lseek(descriptor_, bytes_, SEEK_SET);
   if (std::exchange(warned_, true)) return;

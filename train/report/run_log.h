@@ -1,4 +1,4 @@
-// The log of a run: one JSON object a line, written as the run goes, so that it can be followed.
+// The log of a run: one JSON object per line, written as the run goes, so that it can be followed.
 //
 //   {"type":"header", ...}                                    the full configuration
 //   {"type":"step","step":1,"loss":5.54,"grad_norm":2.1,"lr":1e-05,"tokens_per_s":...}
@@ -18,20 +18,20 @@ namespace tessera::train {
 
 class RunLog {
  public:
-  /// Without a path nothing is written. Throws InputError where the file cannot be opened, or is
-  /// neither a regular file nor a device, such as a terminal.
-  /// `finished`: the log of a run so far, of which lines after so many steps go, as do those of the
-  /// summary; they will be written again. Without it an older file is replaced.
+  /// Without a path nothing is written. Throws InputError if the file cannot be opened, or is
+  /// neither a regular file nor a device, such as a terminal. `finished`: continues the log of a
+  /// run after so many steps. Lines of later steps and of a summary are removed, because they will
+  /// be written again. Without it an older file is replaced.
   explicit RunLog(const std::string& path, std::optional<int64_t> finished = std::nullopt);
   ~RunLog();
   RunLog(const RunLog&) = delete;
   RunLog& operator=(const RunLog&) = delete;
 
-  /// Whether the file has no line yet.
+  /// True if the file has no line yet.
   bool empty() const { return bytes_ == 0; }
 
-  /// A line that cannot be written, as on a full disk, is missing from the log as a whole: a run is
-  /// worth more than its log. The first such line is a warning; the next ones are tried again.
+  /// If a line cannot be written, for instance on a full disk, all of it is left out of the log and
+  /// the run goes on. The first such failure is a warning; later lines are tried again.
   void write(const JsonObject& line);
 
  private:
@@ -44,25 +44,25 @@ class RunLog {
   bool warned_ = false;
 };
 
-/// What a step was, as the log and the terminal show it.
+/// A step as the log and the terminal show it.
 struct StepLine {
-  int64_t step = 0;  // from 0; what is written counts from 1
+  int64_t step = 0;  // counted from 0; log and terminal count from 1
   float loss = 0;
   float grad_norm = 0;
   float lr = 0;
-  std::optional<float> loss_scale = std::nullopt;  // where losses are scaled
+  std::optional<float> loss_scale = std::nullopt;  // if losses are scaled
   bool skipped = false;                            // its gradients overflowed
   double samples_per_s = 0;  // tokens, or images
   double step_ms = 0;
   double comm_exposed_ms = 0;
-  double checkpoint_wait_ms = 0;  // of the update, until a checkpoint has read what it changes
+  double checkpoint_wait_ms = 0;  // until a checkpoint had read what the update changes
 };
 
 /// Begins a header: the program that writes it and Tessera's version.
 JsonObject header_begin(const std::string& program);
 /// Ranks, threads, device and communicator of a job.
 void add_job(JsonObject& header, const dist::World& world);
-/// `unit` is what is counted: "tokens" gives tokens_per_s.
+/// `unit` is the unit of the speed: "tokens" gives tokens_per_s.
 JsonObject step_line(const StepLine& step, const std::string& unit);
 JsonObject eval_line(int64_t step, float val_loss);
 

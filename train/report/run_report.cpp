@@ -95,7 +95,7 @@ RankReport measure(const optim::Plan& plan, const StepCount& count, const dist::
   const MemoryLedger& memory = memory_ledger(default_device());
   for (int i = 0; i < category_count; ++i) {
     const auto category = static_cast<Category>(i);
-    // They are the host's, and many runs have none.
+    // Copies for checkpoints are in host memory, and many runs have none.
     const bool is_here = default_device().is_cpu() && plan.checkpoint + memory.peak(category) > 0;
     if (category == Category::checkpoint && !is_here) continue;
     report.memory.push_back({std::string(category_name(category)), planned_bytes(plan, category),
@@ -122,8 +122,8 @@ RankReport measure(const optim::Plan& plan, const StepCount& count, const dist::
       planned = count.steps * plan.traffic[index] - count.skipped * plan.update_traffic[index] +
                 count.saves * plan.save_traffic[index];
     }
-    // Only models with batch norms have statistics, only several ranks over MPI headers, and only
-    // runs that ask for them saves.
+    // Only models with batch norms have statistics, only several ranks over MPI have headers, and
+    // only runs that ask for saves have saves.
     const bool may_lack = purpose == dist::Traffic::statistics ||
                           purpose == dist::Traffic::headers || purpose == dist::Traffic::saves;
     if (may_lack && planned == 0 && traffic.bytes_sent(purpose) == 0) continue;

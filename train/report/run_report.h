@@ -1,4 +1,4 @@
-// What a rank held and sent, beside what was planned: after a run they are equal, to the byte.
+// The memory and traffic of a rank compared with the plan: after a run they are equal, to the byte.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,8 @@
 
 namespace tessera::train {
 
-/// How many steps a run took, in how many of them gradients overflowed and nothing was updated, and
-/// how often its weights were saved before its end.
+/// The steps of a run, those without an update because gradients overflowed, and the saves of its
+/// weights before its end.
 struct StepCount {
   int64_t steps = 0;
   int64_t skipped = 0;
@@ -23,13 +23,13 @@ struct StepCount {
 struct RankReport {
   struct Memory {
     std::string category;
-    std::optional<int64_t> planned;  // none: it depends on the model's operations
+    std::optional<int64_t> planned;  // nullopt: depends on the model's operations
     int64_t current = 0;
     int64_t peak = 0;
   };
   struct Traffic {
     std::string purpose;
-    std::optional<int64_t> planned;  // none: evaluation, trace and this report
+    std::optional<int64_t> planned;  // nullopt: evaluation, trace and this report
     int64_t sent = 0;
   };
 
@@ -38,10 +38,10 @@ struct RankReport {
   std::vector<Memory> memory;
   int64_t peak_total = 0;       // largest sum over the categories
   int64_t process_peak = 0;     // VmHWM: with the program, its libraries and what they allocate
-  int64_t heap_peak = 0;        // what the heap of blocks on the host has held of it
+  int64_t heap_peak = 0;        // the part of it that the library's heap on the host has held
   std::vector<Traffic> traffic;  // of all steps
 
-  /// Whether everything that was planned came out equal.
+  /// True if every planned number equals the measured one.
   bool equal() const;
   JsonObject json() const;
   std::string table() const;
@@ -54,7 +54,7 @@ RankReport measure(const optim::Plan& plan, const StepCount& count, const dist::
 struct GatheredReports {
   std::vector<std::string> json;
   std::vector<int> differing;  // ranks whose measurement is not the plan
-  std::string first_table;     // of the first of them
+  std::string first_table;     // of the first rank that differs
 };
 GatheredReports gather_reports(const RankReport& own, const dist::World& world);
 

@@ -1,4 +1,4 @@
-// Numbers for people to read: columns that are as wide as they need to be, aligned to the right.
+// A table of text: columns as wide as their cells need, aligned to the right.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@ namespace tessera::train {
 class Table {
  public:
   explicit Table(std::vector<std::string> heading) : rows_{std::move(heading)} {}
-  /// As many cells as the heading has.
+  /// Adds a row, with as many cells as the heading has.
   void add(std::vector<std::string> cells) { rows_.push_back(std::move(cells)); }
   std::string text() const;
 

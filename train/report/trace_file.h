@@ -7,8 +7,7 @@
 
 namespace tessera::train {
 
-/// Events are recorded from now on, and the clocks of other hosts are compared with rank 0's.
-/// Collective.
+/// Starts to record events, and compares the clocks of other hosts with rank 0's. Collective.
 void begin_trace(const dist::World& world);
 
 /// Gathers the events that every rank has recorded, with their times on rank 0's clock; rank 0

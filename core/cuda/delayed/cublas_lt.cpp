@@ -1,5 +1,6 @@
-// cuBLASLt, loaded by the first call: linked in, its 500 MB would cost every process 90 ms and 200
-// MB at its start, also where it never uses a GPU. The emulated build has its own instead.
+// cuBLASLt, loaded at the first call. If it were linked, its 500 MB would cost every process 90 ms
+// and 200 MB at its start, even without a GPU. The emulated build has its own implementation
+// instead.
 #include <cublasLt.h>
 
 #include "core/cuda/delayed/library.h"

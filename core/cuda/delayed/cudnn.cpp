@@ -1,5 +1,5 @@
-// cuDNN, loaded by the first call, as cuBLASLt is (cublas_lt.cpp): a program starts, and runs what
-// has no convolution, where it is absent. The emulated build has its own instead.
+// cuDNN, loaded at the first call, as cuBLASLt is (cublas_lt.cpp). Without cuDNN a program starts,
+// and runs everything but convolutions. The emulated build has its own implementation instead.
 #include <cudnn.h>
 
 #include "core/cuda/delayed/library.h"

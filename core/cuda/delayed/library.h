@@ -1,6 +1,6 @@
-// A library that the first call of one of its functions loads: a program starts, and runs what does
-// not need it, where it is absent. The functions in use have the library's names, so that callers
-// and headers need not know:
+// A shared library that is loaded at the first call of one of its functions. Without it a program
+// starts, and runs everything that does not need it. The wrappers have the library's own function
+// names, so that callers and headers do not change:
 //
 //   int library_version() TESSERA_DELAYED(library, library_version, ())
 #pragma once
@@ -17,7 +17,7 @@ namespace tessera::cuda {
 
 class DelayedLibrary {
  public:
-  /// `title` begins messages; `advice` ends that of a library which is not there.
+  /// `title` begins every error message; `advice` ends the one for a library that is not found.
   DelayedLibrary(std::string title, std::string file, std::string advice = "")
       : title_(std::move(title)), file_(std::move(file)), advice_(std::move(advice)) {}
 
@@ -35,7 +35,7 @@ class DelayedLibrary {
   }
   void* open() const {
     void* found = dlopen(file_.c_str(), RTLD_NOW);
-    // Where the library was when Tessera was built, if the loader's own places do not have it.
+    // The loader's own places come first, then the folder where Tessera's build found the library.
     if (!found) found = dlopen((TESSERA_CUDA_LIBRARIES "/" + file_).c_str(), RTLD_NOW);
     if (!found) fail("{}: {}{}", title_, dlerror(), advice_);
     return found;
@@ -48,7 +48,7 @@ class DelayedLibrary {
 
 }  // namespace tessera::cuda
 
-/// A function's body; `library` is a function that returns its DelayedLibrary.
+/// The body of a wrapper. `library` is a function that returns the DelayedLibrary.
 #define TESSERA_DELAYED(library, name, arguments)                         \
   {                                                                       \
     static const auto function = library().symbol<decltype(name)>(#name); \

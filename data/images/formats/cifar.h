@@ -19,13 +19,13 @@ struct CifarFormat {
 inline constexpr CifarFormat cifar10{.label_bytes = 1, .classes = 10};
 inline constexpr CifarFormat cifar100{.label_bytes = 2, .classes = 100};
 
-/// All records of the files, in their order; (H, W, C) in memory. Throws InputError for a file that
-/// is not whole records, and for a label that is not below `classes`, with its record.
+/// Reads all records of the files, in order, into memory as (H, W, C). Throws InputError for a file
+/// that is not whole records, and for a label that is not below `classes`.
 std::shared_ptr<const ImageSet> open_cifar(const std::vector<std::string>& paths,
                                            const CifarFormat& format);
 
-/// The lines of a file of class names; "0", "1", ... where it does not exist. Throws InputError
-/// where it has another number of names.
+/// Reads class names, one for each line of the file; they are "0", "1", ... if it does not exist.
+/// Throws InputError if the number of names is not `classes`.
 std::vector<std::string> read_class_names(const std::string& path, int64_t classes);
 
 }  // namespace tessera::data

@@ -12,13 +12,13 @@
 
 namespace tessera::data {
 
-/// The folders in a folder, in order, without those that begin with a dot.
+/// The names of the folders in a folder, sorted, without those that begin with a dot.
 std::vector<std::string> folders_in(const std::string& path);
 
 class FolderImages : public ImageSet {
  public:
-  /// Files below path/classes[label], at any depth. Throws InputError where a class has none, or
-  /// there is something else than files and folders.
+  /// Takes the files below path/classes[label], at any depth. Throws InputError where a class has
+  /// no files, or where there is anything but files and folders.
   FolderImages(const std::string& path, const std::vector<std::string>& classes);
 
   int64_t size() const override { return static_cast<int64_t>(files_.size()); }
@@ -27,8 +27,8 @@ class FolderImages : public ImageSet {
   ImageView read(int64_t index, ImageMemory& memory) const override;
 
   struct Split;
-  /// The last tenth of each class, but at least one image, for itself. Throws InputError where a
-  /// class has one image.
+  /// Splits the set: the last tenth of each class, but at least one image, is held out. Throws
+  /// InputError where a class has only one image.
   Split hold_out() const;
 
  private:

@@ -1,5 +1,5 @@
 // MNIST's format, IDX (LeCun et al., "Gradient-based learning applied to document recognition",
-// 1998), which Fashion-MNIST has too: a file of images and a file of labels, compressed or not.
+// 1998), also used by Fashion-MNIST: a file of images and a file of labels, compressed or not.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +17,8 @@ struct IdxImages {
   ImageShape shape;  // one channel
 };
 
-/// Throws InputError where a file is not what its header says, the two differ in how many they
-/// have, or a label is not below idx_classes, with its index.
+/// Reads images and their labels. Throws InputError where a file is not what its header says, where
+/// the files differ in their number of entries, or where a label is not below idx_classes.
 IdxImages open_idx(const std::string& images_path, const std::string& labels_path);
 
 }  // namespace tessera::data

@@ -12,7 +12,7 @@
 namespace tessera::data {
 namespace {
 
-// More, of an image that is sent in scans one finer than the other, only serve to use up time.
+// A progressive image with more scans would only waste the reader's time.
 constexpr int scan_limit = 500;
 
 struct Reader {
@@ -29,8 +29,9 @@ struct Reader {
   std::longjmp(reader->failed, 1);
 }
 
-// Warnings (level -1) go with pixels that are made up. The two that do not, about bytes between the
-// parts of the file and about a later version of its format, are common and harmless.
+// Warnings (level -1) are errors here, since libjpeg then makes pixels up. Two are excepted, as
+// they are common and harmless: about bytes between the parts of the file, and about a later
+// version of its format.
 void on_message(j_common_ptr info, int level) {
   const int code = info->err->msg_code;
   if (level < 0 && code != JWRN_EXTRANEOUS_DATA && code != JWRN_JFIF_MAJOR) jump_out(info);
@@ -43,7 +44,7 @@ void on_progress(j_common_ptr info) {
   std::longjmp(reader->failed, 1);
 }
 
-// Each of these is false where an error jumped out, with its text in reader.message.
+// begin and read_rows return false after an error jumped out, with its text in reader.message.
 bool begin(Reader& reader, const uint8_t* file, unsigned long bytes) {
   jpeg_decompress_struct& info = reader.info;
   info.err = jpeg_std_error(&reader.errors);
@@ -73,7 +74,7 @@ bool read_rows(Reader& reader, uint8_t* pixels, size_t row_bytes) {
   return true;
 }
 
-// In place. Adobe's programs store the inks inverted, and say that they wrote the file.
+// Converts in place. Adobe's programs store the inks inverted, and leave a marker in the file.
 void rgb_from_cmyk(std::vector<uint8_t>& pixels, bool inverted) {
   const size_t count = pixels.size() / 4;
   const int flip = inverted ? 0 : 255;

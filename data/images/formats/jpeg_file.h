@@ -1,5 +1,5 @@
-// JPEG by libjpeg. Its errors jump (setjmp) over the frames between: jpeg_file.cpp keeps these free
-// of objects with destructors.
+// Decodes JPEG by libjpeg. Its errors jump (longjmp) over stack frames, so jpeg_file.cpp keeps
+// these frames free of objects with destructors.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,9 @@
 
 namespace tessera::data {
 
-/// u8 (H, W, 3) in `pixels`. Grey, YCbCr, RGB, CMYK and YCCK. Throws InputError, beginning with
-/// `name`, for what libjpeg cannot read, for damaged or missing data and for too many pixels.
+/// Decodes a grey, YCbCr, RGB, CMYK or YCCK image to u8 (H, W, 3) in `pixels`. Throws InputError,
+/// whose message begins with `name`, for what libjpeg cannot read, for damaged or missing data and
+/// for too many pixels.
 ImageView decode_jpeg(const std::string& name, std::span<const uint8_t> file,
                       std::vector<uint8_t>& pixels);
 

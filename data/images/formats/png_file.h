@@ -1,5 +1,5 @@
-// PNG by libpng. Its errors jump (setjmp) over the frames between: png_file.cpp keeps these free of
-// objects with destructors.
+// Decodes PNG by libpng. Its errors jump (longjmp) over stack frames, so png_file.cpp keeps these
+// frames free of objects with destructors.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,8 @@
 
 namespace tessera::data {
 
-/// u8 (H, W, 3) in `pixels`. All kinds of PNG. Throws InputError, beginning with `name`, for
-/// damaged or missing data and for too many pixels.
+/// Decodes any kind of PNG to u8 (H, W, 3) in `pixels`. Throws InputError, whose message begins
+/// with `name`, for damaged or missing data and for too many pixels.
 ImageView decode_png(const std::string& name, std::span<const uint8_t> file,
                      std::vector<uint8_t>& pixels);
 

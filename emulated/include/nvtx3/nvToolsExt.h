@@ -1,9 +1,9 @@
-// NVTX on emulated CUDA: the calls in use, with the real header's names, values and signatures. A
-// tool always listens: tests ask it (emulated/control.h) which ranges there were. Checked is what
-// the documentation demands: a range's version and size, a message, and that a pop closes a range
-// which the same thread pushed in the same domain.
+// NVTX on emulated CUDA: the calls in use, with the real header's names, values and signatures. It
+// acts as if a tool always listened: tests read the ranges with emulated/control.h. As the
+// documentation demands, a range must have the right version and size and a message, and a pop must
+// close a range that the same thread pushed in the same domain.
 //
-// What it cannot cover: a process in which no tool listens, and what one shows.
+// Not covered: a process in which no tool listens, and what a tool shows.
 #pragma once
 
 #include <cstdint>
@@ -45,7 +45,7 @@ typedef struct {
 extern "C" {
 
 nvtxDomainHandle_t nvtxDomainCreateA(const char* name);
-/// The range's depth from 0, or a negative number.
+/// Returns the range's depth, from 0, or a negative number for an invalid range.
 int nvtxDomainRangePushEx(nvtxDomainHandle_t domain, const nvtxEventAttributes_t* attributes);
 int nvtxDomainRangePop(nvtxDomainHandle_t domain);
 

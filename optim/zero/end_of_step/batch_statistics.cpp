@@ -12,6 +12,7 @@ namespace tessera::optim {
 BatchStatistics::BatchStatistics(std::shared_ptr<dist::Communicator> communicator)
     : communicator_(std::move(communicator)) {}
 
+// The hooks capture `this` and would outlive it.
 BatchStatistics::~BatchStatistics() {
   for (const auto& [name, statistics] : statistics_) {
     statistics->observed = nullptr;
@@ -19,6 +20,7 @@ BatchStatistics::~BatchStatistics() {
   }
 }
 
+// Only checks and allocates: ZeroEngine::add calls it before it knows whether every rank succeeds.
 BatchStatistics::Addition BatchStatistics::prepare(
     std::vector<nn::NamedStatistics> statistics) const {
   if (statistics.empty()) return {};
@@ -40,24 +42,29 @@ BatchStatistics::Addition BatchStatistics::prepare(
 }
 
 void BatchStatistics::add(Addition addition, bool synchronized) {
+  // With one rank there is nothing to synchronize.
   synchronized_ = synchronized && communicator_->size() > 1;
   if (addition.statistics.empty()) return;
   for (auto& named : addition.statistics) statistics_.push_back(std::move(named));
-  const Tensor before = std::exchange(running_, addition.running);  // what the first of them view
+  // Earlier statistics view the old buffer until attach() has copied their values out of it.
+  const Tensor before = std::exchange(running_, addition.running);
   current_ = addition.current;
   values_ = running_.elements();
   attach();
 }
 
 void BatchStatistics::attach() {
+  // The number of values has changed, so begin_step() must allocate the slots anew.
   observed_ = {};
   micro_steps_ = 0;
+  // The last value marks a micro-batch with data. keep() copies it into the slot.
   kernels::fill(current_context(current_.device()), current_.flat(values_, values_ + 1), 1.0f);
   observations_.assign(statistics_.size(), 0);
   int64_t offset = 0;
   for (size_t i = 0; i < statistics_.size(); ++i) {
     const auto& statistics = statistics_[i].statistics;
     const bool has_values = statistics->mean.allocated();
+    // Views of the old values, which keep their memory alive until they are copied below.
     const Tensor mean = has_values ? statistics->mean.detach() : Tensor{};
     const Tensor variance = has_values ? statistics->variance.detach() : Tensor{};
     statistics->attach(running_.storage(), offset * dtype_size(DType::f32));
@@ -73,6 +80,7 @@ void BatchStatistics::attach() {
     };
     if (synchronized_) {
       const auto sum = [this](const Tensor& values) {
+        // Waits at once, because the next operation of the norm reads the sum.
         communicator_->all_reduce(values, {dist::Traffic::statistics}).wait();
       };
       statistics->parts = {.count = communicator_->size(), .sum = sum};
@@ -85,6 +93,7 @@ void BatchStatistics::observe(size_t index, int64_t offset, const Tensor& mean,
                               const Tensor& variance) {
   ++observations_[index];
   const Context context = current_context(current_.device());
+  // Layout of a norm's values: the means of all channels, then the variances.
   const int64_t middle = offset + mean.elements();
   kernels::copy(context, current_.flat(offset, middle), mean);
   kernels::copy(context, current_.flat(middle, middle + variance.elements()), variance);
@@ -104,12 +113,13 @@ void BatchStatistics::check_observed() const {
 void BatchStatistics::begin_step(int64_t micro_steps) {
   if (values_ == 0 || synchronized_) return;
   if (micro_steps_ != micro_steps) {
-    observed_ = {};  // the old ones go before larger ones come
+    observed_ = {};  // the old slots are freed before larger ones are allocated
     const int64_t slots = communicator_->size() * micro_steps;
     observed_ = flat_buffer(*communicator_, slots * (values_ + 1), DType::f32,
                             Category::communication);
     micro_steps_ = micro_steps;
   }
+  // This rank's slots start at 0: a micro-batch without data then leaves a 0 in the last value.
   const int64_t own = micro_steps * (values_ + 1);
   const int64_t begin = communicator_->rank() * own;
   kernels::fill(current_context(observed_.device()), observed_.flat(begin, begin + own), 0.0f);
@@ -117,6 +127,7 @@ void BatchStatistics::begin_step(int64_t micro_steps) {
 
 void BatchStatistics::keep(int64_t micro_step) {
   if (values_ == 0 || synchronized_) return;
+  // Slots are ordered by rank first, so that a rank's slots are one piece of the all_gather.
   const int64_t slot = communicator_->rank() * micro_steps_ + micro_step;
   kernels::copy(current_context(observed_.device()),
                 observed_.flat(slot * (values_ + 1), (slot + 1) * (values_ + 1)), current_);
@@ -124,17 +135,20 @@ void BatchStatistics::keep(int64_t micro_step) {
 
 void BatchStatistics::gather() {
   if (values_ == 0 || synchronized_) return;
+  // Synchronized norms have the same statistics on every rank, so there is nothing to gather.
   communicator_->all_gather(observed_, {dist::Traffic::statistics}).wait();
 }
 
 void BatchStatistics::fold(int64_t micro_batches, const StepScalars* scalars) {
   if (values_ == 0) return;
   StatisticsFold fold{.momentum = statistics_[0].statistics->momentum};
+  // With synchronized norms the statistics of the whole batch count as one micro-batch.
   if (!synchronized_) {
     fold.ranks = communicator_->size();
     fold.micro_steps = micro_steps_;
     fold.micro_batches = micro_batches;
   }
+  // Every rank folds the same values in the same order, so all running statistics stay equal.
   kernels::fold_statistics(current_context(running_.device()), running_,
                            synchronized_ ? current_ : observed_, fold, scalars);
 }

@@ -1,6 +1,7 @@
-// The running statistics of a model's batch norms, over ranks. Each micro-batch's statistics are
-// kept until the step ends; then every rank hears of all of them, and brings them into its running
-// ones in order of the micro-batches: evaluation is the same for any number of ranks.
+// The running statistics of a model's batch norms over all ranks. The statistics of each
+// micro-batch are kept until the step ends. Then all ranks gather them and fold them into their
+// running statistics in order of micro-batch, so that evaluation is the same for any number of
+// ranks.
 #pragma once
 
 #include <cstdint>
@@ -16,33 +17,35 @@ namespace tessera::optim {
 class BatchStatistics {
  public:
   explicit BatchStatistics(std::shared_ptr<dist::Communicator> communicator);
-  ~BatchStatistics();  // takes the hooks off
+  ~BatchStatistics();  // removes the hooks
   BatchStatistics(const BatchStatistics&) = delete;
   BatchStatistics& operator=(const BatchStatistics&) = delete;
 
-  /// Statistics to be laid out behind those that are there, and the memory of all of them.
+  /// Statistics to be added behind the present ones, and new memory for all of them.
   struct Addition {
     std::vector<nn::NamedStatistics> statistics;
     Tensor running;
     Tensor current;
   };
-  /// Changes nothing yet. Throws for statistics that cannot be added.
+  /// Checks the statistics and allocates their memory; changes nothing yet. Throws for statistics
+  /// that cannot be added.
   Addition prepare(std::vector<nn::NamedStatistics> statistics) const;
-  /// Lays the statistics out, and sets their hooks. Values that they have are kept. With
-  /// `synchronized` they normalise over the ranks' micro-batches together.
+  /// Moves all statistics with their values to the new memory, and sets their hooks. With
+  /// `synchronized` the norms normalise over the micro-batches of all ranks together.
   void add(Addition addition, bool synchronized);
 
   const std::vector<nn::NamedStatistics>& all() const { return statistics_; }
 
+  /// Clears this rank's slots for a step of `micro_steps` micro-steps.
   void begin_step(int64_t micro_steps);
   void begin_micro_step();
-  /// Throws unless the running micro-step's forward has observed all of them, each once.
+  /// Throws unless the forward of the current micro-step has observed each batch norm exactly once.
   void check_observed() const;
-  /// Keeps what the running micro-batch's forward has observed.
+  /// Stores the observed statistics of the current micro-batch in its slot.
   void keep(int64_t micro_step);
-  /// The step's statistics to everybody. Collective.
+  /// Gathers the step's statistics on every rank. Collective.
   void gather();
-  /// Into the running ones, unless `scalars`, which may be null, say skip.
+  /// Folds them into the running statistics, unless `scalars` (may be null) has skip set.
   void fold(int64_t micro_batches, const StepScalars* scalars);
 
  private:
@@ -51,12 +54,12 @@ class BatchStatistics {
 
   std::shared_ptr<dist::Communicator> communicator_;
   std::vector<nn::NamedStatistics> statistics_;
-  std::vector<int> observations_;  // of each, in the running micro-step
+  std::vector<int> observations_;  // per batch norm, in the current micro-step
   bool synchronized_ = false;
-  int64_t values_ = 0;  // S, of all of them
+  int64_t values_ = 0;  // S, of all batch norms
   Tensor running_;      // [S]
-  Tensor current_;      // [S + 1], of the running micro-batch; the last is 1
-  Tensor observed_;     // [ranks, micro-steps, S + 1]; where synchronized there is none
+  Tensor current_;      // [S + 1], of the current micro-batch; the last value is 1
+  Tensor observed_;     // [ranks, micro-steps, S + 1]; undefined if synchronized
   int64_t micro_steps_ = 0;
 };
 

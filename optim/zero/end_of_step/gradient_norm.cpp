@@ -8,7 +8,7 @@
 
 namespace tessera::optim {
 
-// Shards end on the blocks that the kernels sum: the one is what makes the other exact.
+// Shards end at kernel blocks, so no block's sum straddles two ranks.
 static_assert(dist::block_elements == cpu::block_elements);
 
 namespace {
@@ -29,6 +29,7 @@ GradientNorm::GradientNorm(std::shared_ptr<dist::Communicator> communicator,
   for (const Partition* partition : partitions_) add_segments(*partition);
   sums_ = bytes_for(*communicator_, per_rank_ * communicator_->size(), f64_bytes);
   const Device device = communicator_->device();
+  // The CPU's kernel reads segments_ itself. A GPU needs scratch, and a copy of the table.
   if (device.is_cpu()) return;
   constexpr int64_t per_sum = BlockSums::blocks_per_partial_sum;
   partial_sums_ = bytes_for(*communicator_, (blocks_ + per_sum - 1) / per_sum, f64_bytes);
@@ -41,6 +42,8 @@ void GradientNorm::add_segments(const Partition& partition) {
   for (size_t i = 0; i < partition.parameters().size(); ++i) {
     const dist::ParameterSlot& slot = layout.slot(static_cast<int>(i));
     const dist::Bucket& bucket = partition.bucket(slot.bucket);
+    // Blocks are numbered by parameter, whatever buckets and shards they lie in, so that the order
+    // of addition depends on the model alone.
     segments_.push_back({.begin = blocks_,
                          .first = slot.offset / dist::block_elements,
                          .shard_blocks = bucket.shard_elements / dist::block_elements,
@@ -52,6 +55,7 @@ void GradientNorm::add_segments(const Partition& partition) {
 
 void GradientNorm::compute(StepScalars* scalars) {
   auto* const sums = static_cast<double*>(sums_.raw());
+  // Each rank sums the blocks of its own shards, in order of partitions and their buckets.
   double* own = sums + communicator_->rank() * per_rank_;
   const Context context = current_context(communicator_->device());
   for (const Partition* partition : partitions_) {
@@ -62,6 +66,7 @@ void GradientNorm::compute(StepScalars* scalars) {
     own += blocks;
   }
   communicator_->all_gather(sums_, {dist::Traffic::norms, -1}).wait();
+  // All ranks add the same sums in the same order: they get the same bits without a broadcast.
   kernels::add_block_sums(
       context, scalars,
       BlockSums{.values = sums,
@@ -77,7 +82,7 @@ void GradientNorm::compute(StepScalars* scalars) {
 }
 
 std::vector<double> GradientNorm::of_parameters() const {
-  const Tensor here = sums_.to_host();
+  const Tensor here = sums_.to_host();  // waits for the device
   const auto* const sums = static_cast<const double*>(here.raw());
   std::vector<double> norms;
   for (size_t s = 0; s < segments_.size(); ++s) {

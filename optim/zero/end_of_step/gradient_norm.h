@@ -1,6 +1,6 @@
-// The norm of the whole gradient, the same bits for any number of ranks: fp64 sums of squares of
-// blocks of 256 elements are made where the blocks are, all of them travel, and every rank adds
-// them up in parameter order.
+// The norm of the whole gradient, with the same bits for any number of ranks. The owner of each
+// block of 256 elements computes its sum of squares in fp64, all sums are gathered, and every rank
+// adds them in parameter order.
 #pragma once
 
 #include <memory>
@@ -14,17 +14,18 @@ namespace tessera::optim {
 
 class GradientNorm {
  public:
-  /// Of no parameter.
+  /// The norm of no parameters.
   GradientNorm() = default;
-  /// Makes room for the partitions' block sums. The partitions must stay where they are.
+  /// Allocates the block sums of the partitions, which must outlive this object and not move.
   GradientNorm(std::shared_ptr<dist::Communicator> communicator,
                std::vector<const Partition*> partitions);
 
-  /// scalars->square_sum, where the ranks compute. The own shards' gradient sums must be complete.
-  /// Collective. The host does not wait for a GPU.
+  /// Computes scalars->square_sum on the device of the ranks. The gradient sums of the own shards
+  /// must be complete. The host does not wait for a GPU. Collective.
   void compute(StepScalars* scalars);
 
-  /// Of each parameter, in the order of partitions and of their parameters, after compute(). Waits.
+  /// The norm of each parameter's gradient sum, in order of partitions and of their parameters.
+  /// Call it after compute(); the host waits for the device.
   std::vector<double> of_parameters() const;
 
  private:
@@ -33,12 +34,12 @@ class GradientNorm {
   std::shared_ptr<dist::Communicator> communicator_;
   std::vector<const Partition*> partitions_;
   std::vector<BlockSums::Segment> segments_;
-  int64_t per_rank_ = 0;  // blocks, over all partitions
+  int64_t per_rank_ = 0;  // blocks of one rank, over all partitions
   int64_t blocks_ = 0;    // of all parameters
-  // Where the ranks compute, as bytes:
+  // On the device of the ranks, as bytes:
   Tensor sums_;          // f64 [ranks * per_rank]
-  Tensor table_;         // on CUDA segments_,
-  Tensor partial_sums_;  // and f64 scratch
+  Tensor table_;         // on CUDA: a copy of segments_
+  Tensor partial_sums_;  // on CUDA: f64 scratch
 };
 
 }  // namespace tessera::optim

@@ -16,7 +16,7 @@ void StepRecord::begin(int64_t micro_steps, int64_t parameters) {
   parameters_ = parameters;
   flag_bytes_ = 1 + (micro_steps + parameters + 7) / 8;
   const int64_t ranks = communicator_->size();
-  // The old ones go before larger ones come.
+  // Old buffers are freed before new ones are allocated, so that both never exist at once.
   if (!losses_.defined() || losses_.elements() != ranks * micro_steps) {
     losses_ = {};
     losses_ = flat_buffer(*communicator_, ranks * micro_steps, DType::f32,
@@ -26,6 +26,7 @@ void StepRecord::begin(int64_t micro_steps, int64_t parameters) {
     flags_ = {};
     flags_ = dist::HostBuffer(ranks * flag_bytes_, DType::u8, *communicator_);
   }
+  // The entries of a micro-step without data stay 0.
   const int64_t own = communicator_->rank() * micro_steps;
   kernels::fill(current_context(losses_.device()), losses_.flat(own, own + micro_steps), 0.0f);
   std::fill_n(flags_.data<uint8_t>() + communicator_->rank() * flag_bytes_, flag_bytes_,
@@ -33,12 +34,14 @@ void StepRecord::begin(int64_t micro_steps, int64_t parameters) {
 }
 
 void StepRecord::set_flag(int64_t index) {
+  // The first byte of a rank's flags has the notes.
   uint8_t* own = flags_.data<uint8_t>() + communicator_->rank() * flag_bytes_ + 1;
   own[index / 8] = static_cast<uint8_t>(own[index / 8] | (1u << (index % 8)));
 }
 
 void StepRecord::set_loss(int64_t micro_step, const Tensor& loss) {
   const int64_t at = communicator_->rank() * micro_steps_ + micro_step;
+  // A copy in stream order, so the host does not wait for the loss.
   kernels::copy(current_context(losses_.device()), losses_.flat(at, at + 1), loss);
   set_flag(micro_step);
 }
@@ -58,6 +61,8 @@ uint8_t StepRecord::notes() const {
 }
 
 void StepRecord::exchange() {
+  // The losses are in flight while the flags travel between the hosts. The host waits for the
+  // flags, because it decides by them which parameters to update.
   const dist::Work losses = communicator_->all_gather(losses_, {dist::Traffic::losses, -1});
   flags_.all_gather(*communicator_, dist::Traffic::flags).wait();
   losses.wait();
@@ -74,6 +79,7 @@ bool StepRecord::had_data(int64_t micro_batch) const {
 }
 
 bool StepRecord::reached(int64_t parameter) const {
+  // One rank is enough: the sums of the owners have its gradient.
   for (int64_t rank = 0; rank < communicator_->size(); ++rank) {
     if (flag(rank, micro_steps_ + parameter)) return true;
   }

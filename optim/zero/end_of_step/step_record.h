@@ -1,7 +1,6 @@
-// What the ranks tell each other about a step when it ends: the losses of its micro-batches, which
-// of them had data, which parameters got a gradient in any of them, and notes that mean something
-// to the caller alone. Losses stay where the ranks compute; the rest is what hosts know, and
-// travels between hosts.
+// The data that ranks exchange when a step ends: the losses of its micro-batches, which of them had
+// data, which parameters got a gradient, and notes that only the caller interprets. Losses stay on
+// the device of the ranks. The rest is known to the hosts, and travels between hosts.
 #pragma once
 
 #include <cstdint>
@@ -16,24 +15,25 @@ class StepRecord {
  public:
   explicit StepRecord(std::shared_ptr<dist::Communicator> communicator);
 
-  /// Begins a step of `micro_steps`, for a model of `parameters` trainable parameters.
+  /// Begins a step of `micro_steps` micro-steps for a model with `parameters` trainable parameters.
   void begin(int64_t micro_steps, int64_t parameters);
-  /// A loss of one element, which says that there was data. The host does not wait for it.
+  /// Records that a micro-step had data, and its loss (one element). The host does not wait for it.
   void set_loss(int64_t micro_step, const Tensor& loss);
+  /// Records that a parameter got a gradient on this rank.
   void set_reached(int64_t parameter);
   void set_notes(uint8_t notes);
 
-  /// Tells the others and hears from them. Collective. The host does not wait for losses on a GPU.
+  /// Exchanges the records of all ranks. Collective. The host does not wait for losses on a GPU.
   void exchange();
 
   // After the exchange:
   /// f32 [ranks * micro_steps], as kernels::end_step reads them.
   const Tensor& losses() const { return losses_; }
-  /// Of micro-batch m = micro-step * ranks + rank.
+  /// True if micro-batch m = micro-step * ranks + rank had data.
   bool had_data(int64_t micro_batch) const;
-  /// Whether the parameter got a gradient on any rank.
+  /// True if the parameter got a gradient on any rank.
   bool reached(int64_t parameter) const;
-  /// The bits that are set on any rank.
+  /// The bits that are set in the notes of any rank.
   uint8_t notes() const;
 
  private:
@@ -43,7 +43,7 @@ class StepRecord {
   std::shared_ptr<dist::Communicator> communicator_;
   int64_t micro_steps_ = 0;
   int64_t parameters_ = 0;
-  int64_t flag_bytes_ = 0;  // of one rank: notes, a bit for each micro-step and each parameter
+  int64_t flag_bytes_ = 0;  // of one rank: notes, then a bit for each micro-step and each parameter
   Tensor losses_;
   dist::HostBuffer flags_;  // u8 [ranks * flag_bytes]
 };

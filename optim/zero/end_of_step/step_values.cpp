@@ -17,7 +17,7 @@ StepValues::StepValues(Device device) : device_(device) {
   constexpr Category category = Category::communication;
   there_ = allocate(sizeof(StepScalars), category, device);
   pinned_ = allocate_pinned(slots * int64_t{sizeof(StepScalars)}, category);
-  stop_skipping();
+  stop_skipping();  // end_step() reads the flag before it first writes it
 }
 
 StepScalars* StepValues::scalars() {
@@ -30,6 +30,7 @@ FetchedScalars StepValues::fetch() {
     fetched.here_ = here_;
     return fetched;
   }
+  // The slot's last copy was read: ZeroEngine::launch allows at most `slots` steps in flight.
   StepScalars* const slot = static_cast<StepScalars*>(pinned_->data()) + next_;
   next_ = (next_ + 1) % slots;
   cuda::copy(device_.index, slot, there_->data(), sizeof(StepScalars));
@@ -42,6 +43,7 @@ void StepValues::stop_skipping() {
   if (device_.is_cpu()) {
     here_.skip = 0;
   } else {
+    // In stream order: steps that were launched before still see the flag.
     cuda::zero(device_.index, &scalars()->skip, sizeof(StepScalars::skip));
   }
 }

@@ -1,5 +1,5 @@
-// The few values that a step ends with, where the ranks compute, and their way to the host: by an
-// asynchronous copy into pinned memory, for which whoever asks for a step's result waits.
+// The scalars of a step on the device of the ranks, and their way to the host: an asynchronous copy
+// into pinned memory. Only a caller that asks for the step's result waits for it.
 #pragma once
 
 #include <array>
@@ -12,34 +12,35 @@
 
 namespace tessera::optim {
 
-/// A copy of a step's scalars that is under way to the host.
+/// A copy of a step's scalars in flight to the host.
 class FetchedScalars {
  public:
-  /// Waits until they are there; then throws what kernels found wrong in their input.
+  /// Waits for the copy and returns it. Throws if a kernel has found its input to be wrong.
   StepScalars get() const;
+  /// True if get() would not wait.
   bool ready() const { return !arrived_ || arrived_->passed(); }
 
  private:
   friend class StepValues;
-  StepScalars here_;                     // on the CPU
-  const StepScalars* pinned_ = nullptr;  // from a GPU, when the device has come to `arrived_`
+  StepScalars here_;                     // the values, if ranks compute on the CPU
+  const StepScalars* pinned_ = nullptr;  // on a GPU: the copy, valid once `arrived_` has passed
   std::optional<cuda::Event> arrived_;
 };
 
 class StepValues {
  public:
-  /// Steps whose values may be under way: one that runs, and the one before it, whose result the
-  /// host looks at meanwhile.
+  /// The most steps whose values may be in flight: the running step, and the step before it, whose
+  /// result the host reads meanwhile.
   static constexpr int slots = 2;
 
   explicit StepValues(Device device);
 
-  /// Where kernels write and read them: on the device.
+  /// The scalars on the device, which kernels write and read.
   StepScalars* scalars();
-  /// Starts their copy to the host, in the order of the current stream; takes the place of the
-  /// copy `slots` times before.
+  /// Starts a copy of the scalars to the host, in order of the current stream. Overwrites the copy
+  /// that was made `slots` calls before.
   FetchedScalars fetch();
-  /// Ends skipping, for what is launched from now on.
+  /// Clears the skip flag for steps that are launched from now on.
   void stop_skipping();
 
  private:

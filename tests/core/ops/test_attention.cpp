@@ -1,5 +1,5 @@
-// attention against float64 for any numbers of queries, keys and heads, its gradients, and its bits
-// beside those of causal_attention.
+// attention for any numbers of queries, keys and heads: results and gradients against float64, and
+// bits equal to those of causal_attention.
 #include "core/check_gradient.h"
 #include "core/ops.h"
 #include "tests/support/catch.h"
@@ -34,7 +34,7 @@ struct Reference {
   Values y, dq, dk, dv;
 };
 
-/// Query t of one sequence and head.
+/// Adds query t of one sequence and head to the reference.
 void reference_query(const Case& c, const Inputs& in, double scale, int64_t b, int64_t t, int64_t h,
                      Reference& r) {
   const int64_t visible = c.causal ? t + 1 + c.keys - c.queries : c.keys;
@@ -106,7 +106,7 @@ TEST_CASE("attention and its gradients equal float64", "[attention]") {
   const Result result = attend(in, {.causal = c.causal, .scale = scale});
   const double used = scale > 0 ? scale : 1 / std::sqrt(static_cast<double>(c.size));
   const Reference expected = reference(c, in, used);
-  // Rounded on the way: the probabilities, and in the backward y and the scores' gradients too.
+  // Intermediate roundings: the probabilities; in the backward also y and the scores' gradients.
   CHECK(relative_error(result.y, expected.y) < tolerance(dtype, 2));
   CHECK(relative_error(result.dq, expected.dq) < tolerance(dtype, 4, 5e-5));
   CHECK(relative_error(result.dk, expected.dk) < tolerance(dtype, 4, 5e-5));
@@ -126,7 +126,7 @@ TEST_CASE("attention over several tiles of queries equals float64", "[attention]
 }
 
 TEST_CASE("attention has the bits of causal_attention on the CPU", "[attention]") {
-  if (!on_cpu()) return;  // there causal_attention has kernels of its own
+  if (!on_cpu()) return;  // on GPUs causal_attention has kernels of its own
   const DType dtype = GENERATE(from_range(float_dtypes()));
   const int64_t tokens = GENERATE(1, 64, 130, 600), heads = 3, size = 8;
   const Case c{2, tokens, tokens, heads, heads, size, true};
@@ -171,7 +171,8 @@ TEST_CASE("attention: a causal query does not see later keys", "[attention]") {
   for (int64_t i = 80 * 8; i < k.elements(); ++i) k.data<float>()[i] = v.data<float>()[i] = 1e4f;
   const Tensor after =
       ops::attention(in.q, rounded_to(dtype, k), rounded_to(dtype, v), {.causal = true});
-  const auto seen = [&](const Tensor& y) { return y.view({90, 16}).rows(0, 70); };  // 70 + 10 keys
+  // Queries 0 to 69 see 80 keys at most, which are unchanged.
+  const auto seen = [&](const Tensor& y) { return y.view({90, 16}).rows(0, 70); };
   CHECK(same_bits(seen(before), seen(after)));
   CHECK_FALSE(same_bits(before, after));
 }
@@ -195,7 +196,7 @@ TEST_CASE("attention has the same bits for every number of threads", "[attention
 }
 
 TEST_CASE("attention's workspace is that of one sequence, as its header says", "[attention]") {
-  if (on_cpu()) return;  // there it is causal_attention's
+  if (on_cpu()) return;  // the CPU uses causal_attention's workspace
   const DType dtype = GENERATE(from_range(float_dtypes()));
   const Case one = GENERATE(Case{1, 5, 9, 4, 2, 8}, Case{1, 260, 300, 2, 1, 4, true});
   const auto workspace = [&](int64_t batch) {
@@ -217,7 +218,7 @@ TEST_CASE("attention's workspace is that of one sequence, as its header says", "
   const int64_t scores = one.heads * rows * one.keys * (4 + in_dtype);
   const int64_t products = 4 * one.heads * rows * one.size;
   const int64_t sums = 4 * (one.heads * rows + 2 * one.kv_heads * one.keys * one.size);
-  // What products take themselves is the library's choice.
+  // The library chooses the workspace of its products, so only a bound is known.
   const int64_t library = forward - scores - products;
   CHECK((0 <= library && library < (64 << 20)));
   CHECK(backward - 2 * scores - products - sums >= 0);

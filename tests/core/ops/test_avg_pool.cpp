@@ -1,4 +1,4 @@
-// avg_pool and global_avg_pool against float64, their gradients, and their bits.
+// avg_pool and global_avg_pool: results and gradients against float64, equal bits for any threads.
 #include "core/check_gradient.h"
 #include "core/image_ops.h"
 #include "tests/support/catch.h"

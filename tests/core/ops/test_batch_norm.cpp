@@ -1,4 +1,5 @@
-// batch_norm against float64, its gradient, over parts of a batch, and its bits.
+// batch_norm: results and gradients against float64, batches in several parts, and bits that depend
+// neither on threads nor on alignment.
 #include <cmath>
 #include <utility>
 
@@ -30,7 +31,7 @@ struct Inputs {
 };
 
 struct Form {
-  bool given = false;  // statistics
+  bool given = false;  // mean and variance are inputs
   bool residual = false;
   bool relu = false;
 };
@@ -43,7 +44,7 @@ struct Outputs {
 
 Outputs run(const Inputs& in, Form form, const ops::BatchParts& parts = {}) {
   const Tensor x = as_parameter(in.x), residual = as_parameter(in.residual);
-  // Whoever reads these when they are not announced fails.
+  // Reading these before the operation has announced a use fails.
   GatheredParameter weight(in.weight), bias(in.bias);
   const Tensor added = form.residual ? residual : Tensor{};
   const ops::BatchNormOptions options{.epsilon = epsilon, .relu = form.relu};
@@ -63,8 +64,8 @@ struct Reference {
   Values y, mean, variance, dx, dweight, dbias, dresidual;
 };
 
-/// `y` is the result to compare with: that it is zero somewhere may be a matter of rounding, and
-/// decides on whole elements of the gradient.
+/// `y` is the actual result: whether relu makes an element zero may depend on rounding, and decides
+/// whether its gradient is zero.
 Reference reference(const Inputs& in, Form form, const Values& y) {
   const auto rows = static_cast<size_t>(in.x.size(0));
   const auto channels = static_cast<size_t>(in.x.size(1));
@@ -146,7 +147,7 @@ TEST_CASE("batch_norm of values far from zero", "[batch_norm]") {
   for (float& value : in.x.values<float>()) value = 1000 + value / 250;
   const Outputs actual = run(in, {});
   const Reference expected = reference(in, {}, {});
-  // The values lie 6e-5 apart, which is 1 % of their deviation; a mean may be off by as much.
+  // The values lie 6e-5 apart, which is 1 % of their deviation; a mean may be off by that much.
   for (size_t c = 0; c < expected.mean.size(); ++c) {
     CHECK(std::abs(values_of(actual.mean)[c] - expected.mean[c]) < 1e-4);
     CHECK(values_of(actual.variance)[c] == Catch::Approx(expected.variance[c]).epsilon(1e-3));
@@ -157,7 +158,7 @@ TEST_CASE("batch_norm of values far from zero", "[batch_norm]") {
 TEST_CASE("batch_norm passes the check of its gradient", "[batch_norm]") {
   const Form form = forms();
   const GradientCheckOptions options{.dtype = GENERATE(from_range(float_dtypes()))};
-  // With |n| < sqrt(rows) no result is near zero, where relu has its corner.
+  // Normalized values are below sqrt(rows), so no result is near zero, where relu has its kink.
   const int64_t channels = GENERATE(1, 3);
   const Shape shape{2, 1, 3, channels};
   Tensor bias = random_tensor({channels}, 3, 1.5f, 2);
@@ -178,8 +179,8 @@ TEST_CASE("batch_norm passes the check of its gradient", "[batch_norm]") {
   REQUIRE(check_gradient(operation, inputs, options));
 }
 
-/// A sum over two parts of a batch. Each runs alone and finds what the other one gave when that ran
-/// before; after as many rounds as there are calls, and one more, all values are right.
+/// Sums over two parts of a batch. Each part runs alone and adds what the other part gave in its
+/// previous run. After as many rounds as there are calls, and one more, all sums are right.
 class TwoParts {
  public:
   ops::BatchParts part(size_t self) {
@@ -241,7 +242,7 @@ TEST_CASE("batch_norm over parts is that of all rows together", "[batch_norm]") 
     CHECK(max_error(own.dx, rows_of(expected.dx)) < tolerance(dtype, 1, 5e-5));
     if (form.residual) CHECK(max_error(own.dresidual, rows_of(expected.dresidual)) == 0);
   }
-  // Of a part's own rows alone: their sum is what the reduction of gradients makes of them.
+  // Each part has the weight gradients of its own rows only; reducing gradients adds the parts.
   const auto check_sum = [&](const Tensor& a, const Tensor& b, const Values& sum) {
     const Values first = values_of(a), second = values_of(b);
     for (size_t i = 0; i < sum.size(); ++i) {
@@ -260,7 +261,7 @@ TEST_CASE("batch_norm's bits depend neither on threads nor on alignment", "[batc
   const Form form = GENERATE(Form{}, Form{.residual = true, .relu = true});
   const Inputs in(rows, channels, dtype);
   REQUIRE(same_bits_for_any_threads([&] { return run(in, form).all(); }));
-  // The same values, one element further on.
+  // Equal values at addresses that are one element higher.
   Inputs moved = in;
   for (Tensor* tensor : {&moved.x, &moved.residual, &moved.dy}) {
     const Tensor room = Tensor::empty({tensor->elements() + 1}, dtype);

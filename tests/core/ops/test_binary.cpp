@@ -58,7 +58,7 @@ const std::vector<Shapes>& shapes() {
   return list;
 }
 
-// The place in a tensor of shape `of` of element `index` of the shape `y` to which it is broadcast.
+// The index in a tensor of shape `of` that is broadcast to element `index` of shape `y`.
 size_t place(const Shape& y, const Shape& of, int64_t index) {
   int64_t result = 0, step = 1;
   for (int dim = 1; dim <= of.rank(); ++dim) {

@@ -17,7 +17,7 @@ struct Reference {
   Values y, dqkv;
 };
 
-/// One sequence's head, at `base` of qkv (T, 3C) and `out` of y (T, C).
+/// Computes one head of one sequence, which begins at `base` in qkv (T, 3C) and `out` in y (T, C).
 void reference_head(const Case& c, const Values& qkv, const Values& dy, size_t base, size_t out,
                     Reference& r) {
   const auto tokens = static_cast<size_t>(c.tokens);
@@ -87,13 +87,13 @@ void check_against_reference(const Case& c, DType dtype, float spread) {
   const Tensor dy = random_tensor_of(dtype, {c.batch, c.tokens, channels}, 2);
   const Result result = attend(qkv, dy, c.heads);
   const Reference expected = reference(c, qkv, dy);
-  // Rounded on the way: the probabilities, and in the backward y and the scores' gradients too.
+  // Intermediate roundings: the probabilities; in the backward also y and the scores' gradients.
   CHECK(relative_error(result.y, expected.y) < tolerance(dtype, 2));
   CHECK(relative_error(result.dqkv, expected.dqkv) < tolerance(dtype, 4, 5e-5));
 }
 
 TEST_CASE("causal_attention and its gradient equal float64") {
-  // Lengths around the tile of 64 and the block of 512, any head size.
+  // Lengths around the tile of 64 and the block of 512, with any head size.
   const Case c = GENERATE(Case{1, 1, 1, 1}, Case{2, 2, 1, 3}, Case{1, 63, 2, 8}, Case{3, 64, 2, 5},
                           Case{1, 65, 3, 16}, Case{2, 100, 2, 33}, Case{1, 512, 1, 4},
                           Case{1, 513, 1, 8}, Case{1, 700, 2, 16}, Case{1, 1100, 1, 2},
@@ -102,7 +102,7 @@ TEST_CASE("causal_attention and its gradient equal float64") {
 }
 
 TEST_CASE("causal_attention equals float64 at the head sizes that tensor cores take") {
-  // Lengths around their tiles of 128 and 64 queries, and 128, 64 and 32 keys.
+  // Lengths around the kernels' tiles of 128 and 64 queries, and 128, 64 and 32 keys.
   const Case c = GENERATE(Case{3, 1, 2, 64}, Case{1, 31, 1, 64}, Case{1, 64, 2, 64},
                           Case{2, 129, 2, 64}, Case{1, 200, 3, 64}, Case{1, 384, 1, 64},
                           Case{2, 1, 1, 128}, Case{1, 33, 1, 128}, Case{1, 128, 1, 128},
@@ -110,7 +110,7 @@ TEST_CASE("causal_attention equals float64 at the head sizes that tensor cores t
   check_against_reference(c, GENERATE(from_range(float_dtypes())), GENERATE(0.5f, 6.0f));
 }
 
-/// A copy that begins one element behind where memory is aligned.
+/// A copy that begins one element after an aligned address.
 Tensor moved(const Tensor& x) {
   const Tensor room = Tensor::empty({x.elements() + 1}, x.dtype());
   const Tensor result = room.flat(1, x.elements() + 1).view(x.shape());
@@ -132,7 +132,7 @@ TEST_CASE("causal_attention takes tensors at any address") {
 
 TEST_CASE("causal_attention passes the check of its gradient") {
   const int64_t tokens = GENERATE(1, 3, 66);
-  if (tokens > 3 && !on_cpu()) return;  // thousands of launches; float64 is compared with above
+  if (tokens > 3 && !on_cpu()) return;  // thousands of launches; compared with float64 above
   const GradientCheckOptions options{.dtype = GENERATE(from_range(float_dtypes())),
                                      .roundings = 4};
   CHECK(check_gradient([](const auto& in) { return ops::causal_attention(in[0], 2); },
@@ -199,7 +199,7 @@ TEST_CASE("causal_attention never holds a T x T matrix") {
   attend(qkv, dy, heads);
   const int64_t added = ledger.peak_total() - before;
   CHECK(added < batch * heads * tokens * tokens * 4 / 8);
-  // On the CPU tiles of 64 x 512 scores and their gradients, and dk and dv of one head.
+  // On the CPU: tiles of 64 x 512 scores and their gradients, and dk and dv of one head.
   const int64_t workspace = ledger.peak(Category::workspace);
   CHECK(workspace < thread_count() * (int64_t{512} << 10) + tokens * channels * 4);
 }

@@ -1,4 +1,5 @@
-// conv2d against float64, its gradients, its bits, and the workspace that it says it takes.
+// conv2d: results and gradients against float64, equal bits in every call and at any address, and
+// exactly the workspace that it announces.
 #include "core/ops/conv2d.h"
 
 #include "core/check_gradient.h"
@@ -43,19 +44,20 @@ std::vector<Case> make_cases() {
       {{2, 9, 8, 16}, {16, 1, 3, 3}, {.padding = 1, .groups = 16}},           // depthwise
       {{1, 6, 9, 5}, {10, 1, 3, 5}, {.stride = {1, 2}, .padding = 2, .groups = 5}},
       {{2, 2, 3, 4}, {3, 4, 5, 7}, {.padding = {2, 3}}},             // a kernel larger than x
-      {{1, 3, 3, 2}, {2, 2, 2, 2}, {.stride = 3, .padding = 4}},     // windows of padding alone
-      {{1, 6, 6, 3}, {5, 3, 2, 2}, {.stride = 4}},                   // pixels that nothing reads
+      {{1, 3, 3, 2}, {2, 2, 2, 2}, {.stride = 3, .padding = 4}},     // windows of only padding
+      {{1, 6, 6, 3}, {5, 3, 2, 2}, {.stride = 4}},                   // pixels that no window reads
   };
   if (!on_cpu()) return all;
   const Case of_the_cpu[] = {
-      // Large enough for Winograd's algorithm: y and dx, then dweight too; whole tiles and parts.
+      // Large enough for Winograd's algorithm, first for y and dx, then also for dweight; whole and
+      // partial tiles.
       {{1, 9, 18, 32}, {32, 32, 3, 3}, {.padding = 1}},
       {{1, 10, 13, 32}, {32, 32, 3, 3}, {.padding = 1}},
       {{2, 9, 15, 64}, {64, 64, 3, 3}, {.padding = 1}},
       {{3, 8, 12, 48}, {64, 48, 3, 3}, {.padding = 1}},
       {{129, 1, 1, 32}, {32, 32, 3, 3}, {.padding = 1}},
       {{40, 2, 2, 32}, {32, 32, 3, 3}, {.padding = 1}},
-      // What differs from them in one point.
+      // Each differs from the cases above in one respect.
       {{3, 9, 10, 32}, {32, 32, 3, 3}},
       {{3, 9, 10, 32}, {32, 32, 3, 3}, {.padding = {1, 2}}},
       {{9, 9, 10, 32}, {32, 32, 3, 3}, {.stride = 2, .padding = 1}},
@@ -91,7 +93,7 @@ struct Reference {
   Values y, dx, dweight, dbias;
 };
 
-/// Every product of a pixel and a weight, by the definition.
+/// Sums the products of pixels and weights by the definition.
 Reference reference(const Case& c, const Inputs& in) {
   const Conv2dSizes s = c.sizes();
   const auto& [stride, padding, dilation, groups] = c.options;
@@ -143,7 +145,7 @@ void compute(const Case& c, const Inputs& in, const Outputs& out) {
                            c.options);
 }
 
-/// Results begin `offset` elements behind an aligned address.
+/// Results begin `offset` elements after an aligned address.
 Outputs run(const Case& c, const Inputs& in, int64_t offset = 0) {
   const auto like = [&](const Tensor& x) {
     const Tensor room = Tensor::full({x.elements() + offset}, NAN);
@@ -160,7 +162,7 @@ TEST_CASE("conv2d and its gradients equal float64", "[conv2d]") {
   const Inputs in(c, dtype);
   const Reference expected = reference(c, in);
   const ThreadCountRestorer restore;
-  if (on_cpu()) set_thread_count(GENERATE(1, 3, 8));  // the library shares out its work otherwise
+  if (on_cpu()) set_thread_count(GENERATE(1, 3, 8));  // other counts divide its work differently
   const Outputs actual = run(c, in);
   INFO("x " << fmt::to_string(c.x) << ", weight " << fmt::to_string(c.weight));
   CHECK(relative_error(actual.y, expected.y) < tolerance(dtype, 1, 2e-6));
@@ -188,7 +190,7 @@ TEST_CASE("conv2d has the same bits in every call, wherever its tensors lie", "[
   const Inputs in(c, dtype);
   const Outputs expected = run(c, in);
   CHECK(run(c, in) == expected);
-  const int64_t offset = on_cpu() ? GENERATE(1, 8) : 8;  // cuDNN wants 16 bytes
+  const int64_t offset = on_cpu() ? GENERATE(1, 8) : 8;  // cuDNN needs 16-byte alignment
   Inputs moved = in;
   for (Tensor* tensor : {&moved.x, &moved.weight, &moved.bias, &moved.dy}) {
     const Tensor room = Tensor::empty({tensor->elements() + offset}, dtype);

@@ -48,7 +48,8 @@ TEST_CASE("cross_entropy's gradient can have another dtype than the logits") {
 }
 
 TEST_CASE("cross_entropy neither reads nor writes what stands behind a row") {
-  // Shorter and longer than what a warp takes; whole accesses with and without a rest; odd strides.
+  // Rows shorter and longer than a warp reads at once; vector accesses with and without a
+  // remainder; odd strides.
   using Widths = std::pair<int64_t, int64_t>;
   const auto [vocabulary, stride] =
       GENERATE(Widths{65, 128}, Widths{61, 64}, Widths{7, 9}, Widths{1, 64}, Widths{1025, 1088},
@@ -74,7 +75,7 @@ TEST_CASE("cross_entropy neither reads nor writes what stands behind a row") {
   const auto [gradient, behind] = without_padding(dlogits, vocabulary);
   CHECK(relative_error(gradient, expected.dlogits) < tolerance(dtype, 1, 2e-5));
   CHECK(behind == Values(behind.size(), 7));
-  // Its own place does as well.
+  // The gradient may also overwrite the logits.
   kernels::cross_entropy_backward(context, logits, dloss, logits, logsumexp, targets, vocabulary,
                                   1.0f / rows);
   CHECK(same_bits(without_padding(logits, vocabulary).rows, gradient));
@@ -99,7 +100,8 @@ TEST_CASE("cross_entropy writes its gradient over logits that nobody else can se
     memory_ledger().reset_peaks();
     const int64_t start = memory_ledger().current(Category::activations);
     backward(loss);
-    // Kept logits stay as they are; those that are free cost no second tensor of their size.
+    // Logits that are still referenced stay unchanged; others are overwritten by their gradient,
+    // which saves a second tensor of their size.
     if (keep_logits) CHECK(values_of(logits) == before);
     const int64_t added = memory_ledger().peak(Category::activations) - start;
     CHECK((added >= rows * vocabulary * dtype_size(dtype)) == keep_logits);

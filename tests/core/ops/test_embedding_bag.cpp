@@ -1,4 +1,5 @@
-// embedding_bag against float64 and against embedding, its gradient, its bits and its workspace.
+// embedding_bag: results and gradients against float64, equal bits to embedding and for any
+// threads, and its workspace.
 #include "core/check_gradient.h"
 #include "core/ops.h"
 #include "core/ops/add.h"
@@ -11,8 +12,8 @@
 namespace tessera::test {
 namespace {
 
-/// Bags of the given sizes, from `first` on, with `behind` indices that no bag has; those, and what
-/// stands before `first`, are outside of every vocabulary.
+/// Bags of the given sizes. The first bag begins at index `first`, and `behind` indices follow the
+/// last. The indices outside of the bags are invalid tokens, so reading them shows.
 struct Case {
   std::vector<int32_t> sizes;
   int64_t vocabulary, channels;
@@ -136,7 +137,7 @@ TEST_CASE("embedding_bag passes the check of its gradient", "[embedding_bag]") {
   const Tensor scale = Tensor::from<float>({4}, {0.5f, 2.0f, -1.5f, 1.0f});
   const GradientCheckOptions options{.dtype = GENERATE(from_range(float_dtypes())), .roundings = 4};
   CHECK(check_gradient(
-      [&](const auto& in) {  // the second use is added to the first one's gradient
+      [&](const auto& in) {  // the second use adds to the gradient of the first
         return ops::mul(ops::embedding_bag(indices, offsets, in[0], scale),
                         ops::embedding_bag(indices, offsets, in[0]));
       },
@@ -186,7 +187,7 @@ TEST_CASE("embedding_bag says which shapes do not fit", "[embedding_bag]") {
       "instead");
 }
 
-/// What the operation throws, at once or, on CUDA, when the host waits.
+/// Looks tokens up, and throws if a value is out of range.
 void look_up(const Tensor& indices, const Tensor& offsets) {
   ops::embedding_bag(indices, offsets, random_tensor({4, 8}, 1));
 }

@@ -1,4 +1,5 @@
-// index_select, gather and scatter_add against plain loops, their gradients and their bits.
+// index_select, gather and scatter_add: results and gradients against plain loops, and bits
+// independent of threads.
 #include "core/check_gradient.h"
 #include "core/ops.h"
 #include "tests/support/catch.h"
@@ -13,7 +14,7 @@ struct Case {
   int dim;
   int64_t count;
 
-  /// Elements before and behind the dimension.
+  /// Products of the sizes before and after the dimension.
   int64_t outer() const {
     int64_t product = 1;
     for (int d = 0; d < at(); ++d) product *= shape[d];
@@ -40,7 +41,9 @@ Case any_case() {
                   Case{{0, 3}, 1, 2}, Case{{3, 0}, 0, 2});
 }
 
-/// Calls body(element of (outer, count, inner), that of x), with an index that is shared or not.
+/// Calls body(i, j) for each element i of the result (outer, count, inner), and the element j of x
+/// that the index picks for it. An index of one dimension is shared by all outer and inner
+/// positions.
 template <class Body>
 void each_picked(const Case& c, const Tensor& index, const Body& body) {
   const bool shared = index.rank() == 1 && c.shape.rank() > 1;

@@ -1,4 +1,4 @@
-// gelu against float64, at its ends, and its gradient.
+// gelu: results and gradients against float64, and values far from zero.
 #include "core/ops/gelu.h"
 
 #include <cmath>
@@ -63,7 +63,7 @@ TEST_CASE("gelu far from the origin", "[gelu]") {
 }
 
 TEST_CASE("gelu keeps the small values of its negative tail", "[gelu]") {
-  // 1 + tanh(u) has rounded to nothing here; -6.5 * sigmoid(2u) has not.
+  // At -6.5, 1 + tanh(u) rounds to zero, but -6.5 * sigmoid(2u) does not.
   const double u2 = 2 * root * (-6.5 + 0.044715 * -6.5 * 6.5 * 6.5);
   const double expected = -6.5 / (1 + std::exp(-u2));
   REQUIRE(std::abs(gelu_f32(-6.5f) / expected - 1) < 1e-5);

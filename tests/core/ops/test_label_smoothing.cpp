@@ -1,4 +1,4 @@
-// smoothed_cross_entropy against float64, its gradient, and its bits.
+// smoothed_cross_entropy: results and gradients against float64, and bits independent of threads.
 #include "core/check_gradient.h"
 #include "core/image_ops.h"
 #include "core/ops/cross_entropy.h"
@@ -15,7 +15,7 @@ struct Case {
   float smoothing;
 };
 
-/// The reference of cross_entropy, and what smoothing makes of it.
+/// The reference of cross_entropy, changed by label smoothing.
 CrossEntropyReference smoothed(const Values& logits, const Tensor& targets, double smoothing,
                                double dloss) {
   CrossEntropyReference result(logits, targets, dloss);

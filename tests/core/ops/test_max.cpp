@@ -1,4 +1,5 @@
-// max over dimensions against float64, its gradient among equals, NaN, and its bits.
+// max over dimensions: results against float64, gradients with ties, NaN, and bits independent of
+// threads.
 #include <cmath>
 #include <limits>
 
@@ -71,7 +72,7 @@ TEST_CASE("max hands NaN and infinity on", "[max]") {
 }
 
 TEST_CASE("max's gradient passes finite differences", "[max]") {
-  // No two elements of a run are as near as the differences' steps.
+  // Elements of a run differ by more than the steps of the finite differences.
   const Tensor x = random_tensor({4, 3, 2}, 1);
   for (int64_t i = 0; i < x.elements(); ++i) {
     x.data<float>()[i] = static_cast<float>(i * 7 % 24) / 4 - 3;

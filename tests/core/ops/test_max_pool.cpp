@@ -1,4 +1,4 @@
-// max_pool against plain loops, its gradient, and its bits.
+// max_pool: results and gradients against plain loops, and bits independent of threads.
 #include <cmath>
 #include <limits>
 
@@ -20,7 +20,7 @@ Reference reference(const PoolCase& pool, const Values& x, const Values& dy) {
   Reference result{Values(dy.size(), -HUGE_VAL), Values(x.size(), 0.0)};
   std::vector<size_t> chosen(dy.size());
   pool.each([&](size_t window, size_t pixel) {
-    if (x[pixel] > result.y[window]) {  // the first of equals
+    if (x[pixel] > result.y[window]) {  // the first of equal pixels wins
       result.y[window] = x[pixel];
       chosen[window] = pixel;
     }
@@ -33,7 +33,7 @@ TEST_CASE("max_pool and its gradient equal plain loops", "[max_pool]") {
   const PoolCase pool = GENERATE(from_range(pool_cases()));
   const DType dtype = GENERATE(from_range(float_dtypes()));
   Tensor values = random_tensor(pool.x, 1, -3, 3);
-  // Whole numbers, so that windows have their maximum more than once.
+  // Whole numbers, so that the maximum of a window often occurs more than once.
   for (float& value : values.values<float>()) value = std::round(value);
   const Tensor x = as_parameter(rounded_to(dtype, values));
   const Tensor dy = random_tensor_of(dtype, pool.y(), 2);
@@ -63,7 +63,7 @@ TEST_CASE("max_pool passes the check of its gradient", "[max_pool]") {
   const DType dtype = GENERATE(from_range(float_dtypes()));
   Tensor x = Tensor::empty({1, 5, 5, 3});
   float* values = x.data<float>();
-  // Further apart than the steps of the check: a permutation of 75 multiples of 1/4.
+  // The values differ by more than the steps of the check: a permutation of 75 multiples of 1/4.
   for (int i = 0; i < 75; ++i) values[i] = static_cast<float>(i * 32 % 75) / 4 - 9;
   CHECK(check_gradient(
       [](const auto& in) { return ops::max_pool(in[0], {.kernel = 3, .stride = 2, .padding = 1}); },

@@ -1,4 +1,5 @@
-// residual_layer_norm is add and layer_norm in one; its gradient with one or both outputs in use.
+// residual_layer_norm equals add followed by layer_norm; gradients when one or both of its outputs
+// are used.
 #include "core/check_gradient.h"
 #include "core/ops.h"
 #include "tests/support/catch.h"
@@ -15,7 +16,7 @@ std::vector<Tensor> inputs(const Shape& shape, DType dtype = DType::f32) {
           random_tensor_of(dtype, {shape[-1]}, 4)};
 }
 
-// The sum is rounded too before the norm is taken of it.
+// The sum is rounded before it is normalized, which adds a rounding.
 GradientCheckOptions any_dtype() {
   return {.dtype = GENERATE(from_range(float_dtypes())), .roundings = 4};
 }

@@ -1,5 +1,5 @@
-// rotary against float64 for both pairings, its gradient, and what it is for: products of queries
-// and keys that depend on their distance alone.
+// rotary: results and gradients against float64 for both pairings, and products of queries and keys
+// that depend only on their distance.
 #include "core/check_gradient.h"
 #include "core/ops.h"
 #include "tests/support/catch.h"
@@ -12,7 +12,7 @@ namespace {
 using ops::RotaryOptions;
 using ops::RotaryPairs;
 
-/// x (B, T, H, D) with pairs turned in float64; position(b, t).
+/// x (B, T, H, D) with its pairs rotated in float64; position(b, t) is the position of token t.
 template <class Position>
 Values turned(const Tensor& x, const RotaryOptions& options, double sign,
               const Position& position) {

@@ -33,11 +33,11 @@ constexpr std::array all_sizes{Sizes{4, 1, 3, 7, 3},     Sizes{5, 3, 9, 2, 16},
                                Sizes{3, 70, 1, 900, 33}, Sizes{1, 2, 2, 1, 64},
                                Sizes{400, 1, 3, 2, 40},  Sizes{130, 2, 300, 40, 257}};
 
-/// The operands of products; without `looked_up` the left rows are those of a (B, C) tensor.
+/// The operands of row_products. Without `looked_up`, the left rows are a (B, C) tensor themselves.
 struct Operands {
   bool looked_up;
   Tensor left_indices, right_indices;
-  std::vector<Tensor> tables;  // left, right, and then biases: right, left
+  std::vector<Tensor> tables;  // left and right table, then right and left biases
 
   Operands(const Sizes& s, bool by_index, DType dtype, bool shared = false)
       : looked_up(by_index),
@@ -58,7 +58,7 @@ struct Operands {
         looked_up ? ops::Lookup{of[0], left_indices, of[3]} : ops::Lookup{of[0]};
     return ops::row_products(left, {of[1], right_indices, of[2]}, true);
   }
-  /// The same by lookups, products and sums.
+  /// Computes the same by lookups, products and sums.
   ops::RowProducts composed(const std::vector<Tensor>& of) const {
     const auto rows = [&](const Tensor& table, bool left) {
       return left && !looked_up ? table
@@ -112,7 +112,7 @@ TEST_CASE("gradients of row_products are those of lookups and products", "[row_p
     CAPTURE(s.rows, s.per_row, s.left, s.right, s.channels, looked_up, dtype_name(dtype));
     const Operands operands(s, looked_up, dtype);
     const Tensor weights = random_tensor({s.rows, s.per_row}, 9);
-    // Gradients are added to those of an earlier backward.
+    // The second backward adds its gradients to those of the first.
     const auto gradients = [&](DType of, const auto& products) {
       std::vector<Tensor> leaves;
       for (const Tensor& table : operands.tables) leaves.push_back(leaf(ops::convert(table, of)));
@@ -142,7 +142,7 @@ TEST_CASE("row_products pass a check against finite differences", "[row_products
     return result.products + result.squares;
   };
   CHECK(check_gradient(products, operands.tables));
-  // Of one result alone.
+  // Gradients of `squares` alone.
   const auto squares = [&](const std::vector<Tensor>& in) { return operands.products(in).squares; };
   CHECK(check_gradient(squares, operands.tables));
 }

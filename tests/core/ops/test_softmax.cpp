@@ -1,4 +1,5 @@
-// softmax, log_softmax and logsumexp against float64, their gradients, edges and bits.
+// softmax, log_softmax and logsumexp: results and gradients against float64, infinities and NaN,
+// and bits independent of threads.
 #include <cmath>
 #include <limits>
 
@@ -14,10 +15,10 @@ namespace {
 
 constexpr float infinity = std::numeric_limits<float>::infinity();
 
-/// Of each run in float64.
+/// The logsumexp of each run and the probabilities of its elements, in float64.
 struct Statistics {
   Values logsumexp;
-  Values p;  // of each element
+  Values p;  // one per element
 
   Statistics(const RunsReference& runs, const Values& x) : logsumexp(runs.count), p(x.size()) {
     Values largest(runs.count, -HUGE_VAL), sums(runs.count, 0.0);
@@ -55,7 +56,7 @@ TEST_CASE("softmax and its gradient are those of float64", "[softmax]") {
   const Values sums = run_sums(runs, dx);
   for (size_t i = 0; i < dx.size(); ++i) dx[i] -= expected.p[i] * sums[runs.of[i]];
   backward_from(y, dy);
-  // A run of one element has no gradient, and what the rounded terms leave of it is noise.
+  // The gradient of a run of one element is zero; rounded terms leave only noise of it.
   if (runs.of.size() == runs.count) {
     CHECK(max_error(x.leaf()->gradient, dx) <= tolerance(dtype, 1, 1e-6));
   } else {
@@ -81,7 +82,7 @@ TEST_CASE("log_softmax and its gradient are those of float64", "[softmax]") {
   const Values sums = run_sums(runs, dx);
   for (size_t i = 0; i < dx.size(); ++i) dx[i] -= expected.p[i] * sums[runs.of[i]];
   backward_from(y, dy);
-  // The gradient is made from the rounded result, of up to 12.
+  // The gradient is computed from the rounded result, whose magnitude is up to 12.
   CHECK(max_error(x.leaf()->gradient, dx) <= tolerance(dtype, 16, 1e-5));
 }
 
@@ -90,7 +91,7 @@ TEST_CASE("logsumexp and its gradient are those of float64", "[softmax]") {
   const RunCase c = GENERATE(from_range(run_cases()));
   CAPTURE(c.shape, c.dims, dtype_name(dtype));
   const RunsReference runs(c);
-  // Far from zero, where a gradient made from the rounded result would be wrong by far.
+  // Values far from zero, where a gradient computed from the rounded result would be far off.
   const Tensor x = as_parameter(random_tensor_of(dtype, c.shape, 1, 300, 308));
   const Statistics expected(runs, values_of(x));
   const Tensor y = ops::logsumexp(x, c.dims);

@@ -59,7 +59,7 @@ const std::vector<Case>& cases() {
   return list;
 }
 
-// The largest difference, relative to the largest of `expected` and of what it was made from.
+// The largest difference, relative to the largest value of `expected` and of `from`, its operand.
 double error_beside(const Tensor& actual, const Values& expected, const Values& from) {
   double largest = 1e-30, difference = 0;
   const Values values = values_of(actual);
@@ -86,7 +86,7 @@ TEST_CASE("unary operations and their gradients are those of float64", "[element
     REQUIRE(actual.shape() == shape);
     CHECK(relative_error(actual, y) <= tolerance(dtype, 1, 1e-6));
     backward_from(actual, dy);
-    // Where the slope is a function of the rounded result, near 1 it has lost what is left of it.
+    // Slopes that are computed from a rounded result near 1, as tanh's, have lost precision.
     CHECK(error_beside(x.leaf()->gradient, dx, values_of(dy)) <= tolerance(dtype, 4, 2e-6));
   }
 }
@@ -95,7 +95,7 @@ TEST_CASE("gradients of unary operations pass finite differences", "[elementwise
   for (const Case& c : cases()) {
     CAPTURE(c.name);
     Tensor x = random_tensor({5, 4}, 3, c.low, c.high);
-    // Away from the corners of abs and clamp by more than the differences' steps.
+    // Keeps values away from the kinks of abs and clamp by more than the steps of the differences.
     for (float& value : x.values<float>()) {
       for (const float corner : {-1.0f, 0.0f, 2.0f}) {
         if (std::fabs(value - corner) < 0.1f) value = corner + 0.1f;
@@ -141,7 +141,7 @@ TEST_CASE("unary operations keep what their slope needs, and no more", "[element
   const auto kept = [&](const std::function<Tensor(const Tensor&)>& operation) {
     const int64_t before = activations();
     const Tensor y = ops::neg(operation(ops::scale(parameter, 2)));
-    return (activations() - before) / y.bytes() - 1;  // but for the result
+    return (activations() - before) / y.bytes() - 1;  // without the result itself
   };
   CHECK(kept(ops::exp) == 1);
   CHECK(kept(ops::log) == 1);

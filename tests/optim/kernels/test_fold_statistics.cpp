@@ -4,7 +4,8 @@
 namespace tessera::test {
 namespace {
 
-// Two ranks, two micro-steps, three micro-batches: m = 2 is rank 0's second. S = 2.
+// (2 ranks, 2 micro-steps, S + 1): S = 2 statistics, and 1 if the micro-batch had data. There are
+// three micro-batches; m = 2 is rank 0's second.
 Tensor observed() {
   return Tensor::from<float>({2, 2, 3}, {1, 10, 1, 3, 30, 1, 2, 20, 1, 999, 999, 1});
 }
@@ -23,7 +24,7 @@ TEST_CASE("fold_statistics leaves out what had no data, and everything in a step
   const Tensor running = Tensor::from<float>({2}, {4, 8});
   const Context context = current_context(running.device());
   const Tensor values = observed();
-  values.data<float>()[8] = 0;  // m = 1
+  values.data<float>()[8] = 0;  // m = 1 had no data
   const StatisticsFold fold{.ranks = 2, .micro_steps = 2, .micro_batches = 2, .momentum = 0.5f};
   const Tensor scalars = Tensor::zeros({8});  // as large as StepScalars
   auto* const step = static_cast<StepScalars*>(scalars.raw());

@@ -22,7 +22,7 @@ const UpdateHyper heavy{.learning_rate = 0.05f, .beta1 = 0.9f, .weight_decay = 0
 const UpdateHyper nesterov{.learning_rate = 0.02f, .beta1 = 0.8f, .weight_decay = 0.01f,
                            .nesterov = true};
 
-/// p and its momentum buffer b.
+/// Updates p and its momentum buffer b in float64.
 void reference_update(std::vector<double>& p, std::vector<double>& b, const Tensor& gradients,
                       const UpdateHyper& hyper, size_t begin, size_t end) {
   const auto gradient = doubles(gradients);

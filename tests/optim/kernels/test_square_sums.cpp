@@ -1,4 +1,4 @@
-// block_square_sums against float64, and the same whatever shard a block is in.
+// block_square_sums against float64; the sum of a block does not depend on the shard it is in.
 #include <cmath>
 #include <cstring>
 
@@ -16,7 +16,7 @@ std::vector<double> sums_of(const Tensor& x) {
   const std::span of_blocks(static_cast<double*>(sums.raw()),
                             static_cast<size_t>(sums.elements()));
   kernels::block_square_sums(test_context(), of_blocks, x);
-  (void)sums.values<int64_t>();  // waits
+  (void)sums.values<int64_t>();  // waits for the device
   return {of_blocks.begin(), of_blocks.end()};
 }
 

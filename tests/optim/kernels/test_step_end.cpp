@@ -1,5 +1,5 @@
-// add_block_sums, whose bits do not depend on where ranks and buckets put the blocks, and end_step
-// against the same values computed here.
+// add_block_sums, whose bits do not depend on how ranks and buckets divide the blocks, and end_step
+// against values that are computed here.
 #include <cmath>
 #include <limits>
 #include <numeric>
@@ -16,8 +16,8 @@ namespace {
 
 double block_sum(int64_t number) { return 1 + std::abs(std::sin(static_cast<double>(number))); }
 
-/// The square sum of parameters with as many blocks, which `ranks` ranks hold in buckets of
-/// `per_bucket` parameters, each rank as many blocks of a bucket.
+/// The square sum of parameters with these numbers of blocks. `ranks` ranks hold them in buckets of
+/// `per_bucket` parameters; each rank has as many blocks of a bucket as the others.
 double square_sum(const std::vector<int64_t>& parameters, int64_t ranks, size_t per_bucket) {
   std::vector<BlockSums::Segment> segments;
   int64_t blocks = 0;
@@ -39,7 +39,7 @@ double square_sum(const std::vector<int64_t>& parameters, int64_t ranks, size_t 
   const auto f64 = [](int64_t count) { return Tensor::zeros({count}, DType::i64); };
   const Tensor values = f64(ranks * per_rank), partial_sums = f64((blocks + 1023) / 1024),
                table = f64(4 * std::ssize(segments));
-  (void)table.values<int64_t>();  // the host may write
+  (void)table.values<int64_t>();  // waits, so that the host may write
   for (size_t s = 0; s < segments.size(); ++s) {
     static_cast<BlockSums::Segment*>(table.raw())[s] = segments[s];
     for (int64_t i = 0; i < parameters[s]; ++i) {
@@ -70,7 +70,7 @@ constexpr float infinity = std::numeric_limits<float>::infinity();
 }  // namespace
 
 TEST_CASE("add_block_sums: the same bits for any ranks and buckets", "[step_end]") {
-  // More than a partial sum's blocks, parameters without blocks, and one block.
+  // More blocks than one partial sum adds, parameters without blocks, and a single block.
   const std::vector<int64_t> parameters =
       GENERATE(std::vector<int64_t>{700, 1, 0, 3000, 37, 0}, std::vector<int64_t>{1},
                std::vector<int64_t>{});
@@ -92,7 +92,7 @@ TEST_CASE("end_step: loss in order of micro-batch, norm and clip factor", "[step
   const int64_t micro_batches = GENERATE(1, 7, 600);
   const int64_t micro_steps = (micro_batches + ranks - 1) / ranks;
   const float share = 1.0f / static_cast<float>(micro_batches);
-  std::vector<float> losses(static_cast<size_t>(ranks * micro_steps), NAN);  // beyond the last
+  std::vector<float> losses(static_cast<size_t>(ranks * micro_steps), NAN);  // NaN where unused
   float total = 0;
   for (int64_t m = 0; m < micro_batches; ++m) {
     const float loss = 3 + std::sin(static_cast<float>(m));

@@ -1,9 +1,9 @@
 // The emulated twin of core/cuda/mma.cuh: the same contract in plain loops. Fragments have the same
 // layout and asynchronous copies the same rules, so tiling, indices, masks and waits are tested.
 //
-// What differs: mma adds in the order of k, exp2_approximate is exact to the last place, and a copy
-// is made when its group is waited for, not before: who reads too early finds what was there.
-// Blocks are one-dimensional.
+// Differences: mma adds in the order of k, exp2_approximate is exact to the last place, and a copy
+// is made only when its group is waited for, so that a read that comes too early finds the old
+// contents. Blocks are one-dimensional.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -46,7 +46,7 @@ float value_of(uint32_t word, int half) {
   return float(value);
 }
 
-/// What a lane brings to mma.
+/// A lane's operands of mma.
 struct Product {
   float* c;
   const uint32_t* a;
@@ -80,7 +80,7 @@ void multiply(Product* const* lanes) {
   }
 }
 
-/// What a lane brings to load_matrices.
+/// A lane's operands of load_matrices.
 struct Rows {
   uint32_t* r;
   const char* row;
@@ -114,11 +114,11 @@ struct Copy {
   size_t bytes;
 };
 
-/// The groups of one thread's copies, of which the last one is open.
+/// The groups of one thread's copies. The last group is still open.
 struct Copies {
   std::deque<std::vector<Copy>> groups;
-  const void* shared = nullptr;  // of the launch,
-  unsigned block = 0;            // and the block: what another one has left is not made
+  const void* shared = nullptr;  // the shared memory and the block of the copies:
+  unsigned block = 0;            // pending copies of another block are dropped
 
   static Copies& of_this_thread() {
     static thread_local std::vector<Copies> threads(1024);
