@@ -107,7 +107,7 @@ Examples:
 std::string parse_import(int argc, const char* const* argv, CheckpointToolOptions& options) {
   train::ImportOptions& import = options.import;
   std::optional<int64_t> shard_bytes;
-  Flags app("Makes a checkpoint of weights, with which a run goes on", "checkpoint import");
+  Flags app("Imports weights as a checkpoint from which a run can resume", "checkpoint import");
   app.add_option("file,--file", import.weights,
                  "Weights in FILE.safetensors, a GPT's with config.json beside");
   app.add_option("dir,--dir", import.folder, "The folder of checkpoints to write in");
@@ -115,12 +115,12 @@ std::string parse_import(int argc, const char* const* argv, CheckpointToolOption
                  "State of PyTorch's AdamW, Adam or SGD in STATE.safetensors: NAME.exp_avg, "
                  "NAME.exp_avg_sq and NAME.step, or NAME.momentum_buffer");
   app.add_option("--optimizer", import.optimizer,
-                 "Whose state is made (default: that of --moments, else adamw)")
+                 "Optimizer whose state is created (default: that of --moments, else adamw)")
       ->one_of({"adamw", "adam", "sgd", "plain-sgd"});
   app.add_option("--step", import.step,
                  "Steps that are finished (default: the step of all --moments, else 0)");
   app.add_bytes("--shard-bytes", shard_bytes,
-                "Of tensors in a file, and in memory at once (default 256MiB)");
+                "Bytes of tensors per file, and held in memory at once (default 256MiB)");
   app.add_examples(R"(
 Examples:
   checkpoint import gpt2/model.safetensors runs/b

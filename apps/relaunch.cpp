@@ -104,7 +104,8 @@ class Relaunch {
 
   // Returns why the job is not started again; empty if it is.
   std::string reason_to_end(const Verdict& verdict, int restart) const {
-    if (verdict.kind == Verdict::Kind::failed) return "that would come again, so the run ends";
+    if (verdict.kind == Verdict::Kind::failed)
+      return "a restart would fail in the same way, so the run ends";
     if (asked_.to_stop) return "the run was told to end";
     if (comes_again_) return "that has come before, in the same step, so the run ends";
     if (ranks_ < options_.min_ranks) {

@@ -92,7 +92,7 @@ class Run {
       : options_(options),
         resumed_(resumed),
         world_(world),
-        talks_(world.rank == 0),
+        prints_(world.rank == 0),
         training_(training_run(options)),
         model_(options.model),
         data_(open_data(options)) {
@@ -173,7 +173,8 @@ class Run {
   }
 
   void finish(const train::StepCount& count) {
-    const optim::Plan planned = train::plan_run(training_, model_, train::place_of(world_));
+    const optim::Plan planned =
+        train::plan_run(train::as_it_went(training_, count), model_, train::place_of(world_));
     train::report_run(planned, count, world_, *log_, [this] {
       if (!options_.save.empty()) save();
       if (!options_.trace.empty()) train::write_trace(options_.trace, world_);
@@ -209,7 +210,7 @@ class Run {
     if (options_.sample == 0) return;
     const bool bytes = data_.training().file->is_text();
     const auto print = [&](const std::string& text) {
-      if (talks_) std::fwrite(text.data(), 1, text.size(), stdout);
+      if (prints_) std::fwrite(text.data(), 1, text.size(), stdout);
     };
     print("--- sample\n");
     train::sample(model_, {train::default_prompt(options_.model, bytes)},
@@ -222,7 +223,7 @@ class Run {
   const Resumed& resumed_;
   dist::Settings run_settings_;
   dist::World& world_;
-  bool talks_;  // one rank prints and writes
+  bool prints_;  // one rank prints and writes
   train::TrainingRun training_;
   models::Gpt model_;
   data::TokenData data_;

@@ -278,7 +278,8 @@ class Run {
 
   void finish(const train::StepCount& count) {
     const optim::Plan plan =
-        train::plan_run(training_, *model_, task_.planned(options_), train::place_of(world_));
+        train::plan_run(train::as_it_went(training_, count), *model_, task_.planned(options_),
+                        train::place_of(world_));
     train::report_run(plan, count, world_, *log_, [&] {
       if (!options_.save.empty()) {
         // Rank 0 alone writes the ids and histories beside the weights.

@@ -43,7 +43,7 @@ void add_model(Flags& app, RecommenderTrainOptions& options, Given& given) {
       ->capture_default_str()
       ->one_of(names)
       ->group(group);
-  app.add_option("--factors", options.model.factors, "Numbers that a user and an item are")
+  app.add_option("--factors", options.model.factors, "Width of the user and item embeddings")
       ->capture_default_str()
       ->group(group);
   app.add_option("--hidden", given.hidden,

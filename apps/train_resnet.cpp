@@ -231,7 +231,8 @@ class Run {
 
   void finish(const train::StepCount& count) {
     const optim::Plan plan =
-        train::plan_run(training_, *model_, planned(options_, data_), train::place_of(world_));
+        train::plan_run(train::as_it_went(training_, count), *model_, planned(options_, data_),
+                        train::place_of(world_));
     train::report_run(plan, count, world_, *log_, [&] {
       const train::LoopOptions& loop = training_.loop;
       const int64_t updates = loop.first_step + count.steps - loop.skipped - count.skipped;

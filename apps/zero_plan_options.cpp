@@ -46,7 +46,7 @@ void add_ranks(Flags& app, Given& given) {
       ->group(group);
   add_bucket_options(app, given.buckets);
   add_overlap_option(app, given.overlap);
-  app.add_option("--device", given.devices.device, "That a rank computes on: cpu or cuda")
+  app.add_option("--device", given.devices.device, "Device of a rank: cpu or cuda")
       ->capture_default_str()
       ->one_of({"cpu", "cuda"})
       ->group(group);
@@ -61,7 +61,8 @@ void add_ranks(Flags& app, Given& given) {
 
 void add_machine(Flags& app, Given& given) {
   const char* group = "Machine";
-  app.add_option("--memory", given.fits, "Of a rank, as 80GB or 24GiB: print which model fits")
+  app.add_option("--memory", given.fits,
+                 "Memory of a rank, as 80GB or 24GiB: print which model fits")
       ->group(group);
   app.add_option("--flops", given.flops,
                  "Operations a second of a rank, as 400T: print the time of a step")
@@ -84,10 +85,10 @@ void add_machine(Flags& app, Given& given) {
 
 std::optional<optim::MachineRates> machine_rates(const Given& given) {
   if (given.flops.empty()) {
-    for (const auto& [flag, text] : {std::pair{"--bandwidth", &given.bandwidth},
-                                     std::pair{"--latency", &given.latency},
-                                     std::pair{"--node-bandwidth", &given.node_bandwidth},
-                                     std::pair{"--memory-bandwidth", &given.memory_bandwidth}}) {
+    for (const auto& [flag, text] :
+         {std::pair{"--bandwidth", &given.bandwidth}, std::pair{"--latency", &given.latency},
+          std::pair{"--node-bandwidth", &given.node_bandwidth},
+          std::pair{"--memory-bandwidth", &given.memory_bandwidth}}) {
       if (!text->empty()) fail_input("{} is for the time of a step, which needs --flops too", flag);
     }
     return std::nullopt;
@@ -145,8 +146,7 @@ void fill(const Given& given, PlanOptions& options) {
                  .header_bytes = options.device.header_bytes()};
   if (!given.staging.empty()) {
     // 0 is allowed: some transports need no staging memory.
-    options.run.staging_bytes =
-        given.staging == "0" ? 0 : parse_bytes("--staging", given.staging);
+    options.run.staging_bytes = given.staging == "0" ? 0 : parse_bytes("--staging", given.staging);
   }
   options.stages = {0, 1, 2, 3};
   if (given.stage != "all") options.stages = {std::stoi(given.stage)};

@@ -39,8 +39,7 @@ bool any_wanted(std::span<const Tensor> inputs) {
          });
 }
 
-std::shared_ptr<Node> make_node(const char* name, std::span<const Tensor> inputs,
-                                size_t outputs) {
+std::shared_ptr<Node> make_node(const char* name, std::span<const Tensor> inputs, size_t outputs) {
   auto node = std::make_shared<Node>();
   node->name = name;
   node->sequence = next_sequence.fetch_add(1, std::memory_order_relaxed);
@@ -86,16 +85,16 @@ Tensor InputGradients::destination(int input) {
   if (!sum.accumulate) return sum.gradient;
   // A later contribution to a parameter goes to scratch and is added once per element when it is
   // complete.
-  Tensor& given = given_[static_cast<size_t>(input)];
-  given = current_context(sum.gradient.device())
-              .workspace(sum.gradient.shape(), sum.gradient.dtype());
+  Tensor& given = gradients_[static_cast<size_t>(input)];
+  given =
+      current_context(sum.gradient.device()).workspace(sum.gradient.shape(), sum.gradient.dtype());
   return given;
 }
 
 InputGradients::Sum InputGradients::accumulating_destination(int input) {
   const Node::Edge& edge = node_.inputs[static_cast<size_t>(input)];
   TESSERA_CHECK(edge.wanted(), "{}: the gradient of input {} is not wanted", node_.name, input);
-  Tensor& given = given_[static_cast<size_t>(input)];
+  Tensor& given = gradients_[static_cast<size_t>(input)];
   if (!edge.parameter.defined()) {
     given = Tensor::empty(edge.shape, edge.dtype, edge.device);
     return {given, false};
@@ -108,8 +107,8 @@ InputGradients::Sum InputGradients::accumulating_destination(int input) {
                   "{}: the gradient buffer of parameter '{}' has shape {}, expected {}", node_.name,
                   leaf.name, leaf.gradient.shape(), edge.shape);
   } else {
-    leaf.gradient = Tensor::empty(edge.shape, edge.dtype, edge.parameter.device(),
-                                  Category::gradients);
+    leaf.gradient =
+        Tensor::empty(edge.shape, edge.dtype, edge.parameter.device(), Category::gradients);
   }
   return {leaf.gradient, false};
 }
@@ -122,7 +121,7 @@ void InputGradients::pass(int input, const Tensor& gradient) {
   if (edge.parameter.defined()) {
     kernels::copy(current_context(edge.device), destination(input), gradient);
   } else {
-    given_[static_cast<size_t>(input)] = gradient;
+    gradients_[static_cast<size_t>(input)] = gradient;
   }
 }
 
@@ -197,9 +196,9 @@ InUse::~InUse() {
 /// begin_gradients, count_contributions, start, run. All contributions are counted before the first
 /// node runs, because a parameter's gradient is complete when its count returns to zero.
 ///
-/// A nested pass differentiates the operations that a node has run again (InputGradients::through).
-/// It visits only nodes recorded since then, and adds to the gradients that the outer pass has
-/// begun.
+/// A nested pass differentiates the operations that a node has run again
+/// (InputGradients::differentiate_through). It visits only nodes recorded since then, and adds to
+/// the gradients that the outer pass has begun.
 class BackwardPass {
  public:
   /// Collects the nodes behind `outputs` whose sequence number is at least `begin`.
@@ -301,7 +300,7 @@ class BackwardPass {
     node.backward = nullptr;  // releases the saved tensors
     node.output_gradients.clear();
     for (size_t i = 0; i < node.inputs.size(); ++i) {
-      if (!gradients.delivered_[i]) deliver(node.inputs[i], std::move(gradients.given_[i]));
+      if (!gradients.delivered_[i]) deliver(node.inputs[i], std::move(gradients.gradients_[i]));
     }
   }
 
@@ -314,10 +313,11 @@ void InputGradients::written(int input) {
   const auto i = static_cast<size_t>(input);
   TESSERA_CHECK(!delivered_[i], "{}: the gradient of input {} is written twice", node_.name, input);
   delivered_[i] = true;
-  BackwardPass::deliver(node_.inputs[i], std::move(given_[i]));
+  BackwardPass::deliver(node_.inputs[i], std::move(gradients_[i]));
 }
 
-void InputGradients::through(const Operations& operations, std::vector<Tensor> inputs) {
+void InputGradients::differentiate_through(const Operations& operations,
+                                           std::vector<Tensor> inputs) {
   const int64_t begin = next_sequence.load(std::memory_order_relaxed);
   for (size_t i = 0; i < inputs.size(); ++i) {
     const Node::Edge& edge = node_.inputs[i];

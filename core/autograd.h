@@ -97,7 +97,7 @@ struct Node {
 class InputGradients {
  public:
   explicit InputGradients(Node& node)
-      : node_(node), given_(node.inputs.size()), delivered_(node.inputs.size()) {}
+      : node_(node), gradients_(node.inputs.size()), delivered_(node.inputs.size()) {}
 
   bool wanted(int input) const { return node_.inputs[static_cast<size_t>(input)].wanted(); }
 
@@ -126,12 +126,12 @@ class InputGradients {
   /// go on to the node's inputs. Every trainable parameter that the operations use must be an input
   /// of the node.
   using Operations = std::function<std::vector<Tensor>(const std::vector<Tensor>& inputs)>;
-  void through(const Operations& operations, std::vector<Tensor> inputs);
+  void differentiate_through(const Operations& operations, std::vector<Tensor> inputs);
 
  private:
   friend class BackwardPass;
   Node& node_;
-  std::vector<Tensor> given_;
+  std::vector<Tensor> gradients_;
   std::vector<bool> delivered_;
 };
 

@@ -102,7 +102,7 @@ std::vector<Tensor> recompute(const char* name, std::vector<Tensor> inputs, Segm
                            list.size(), count);
              return chosen(list, positions);
            };
-           grads.through(run, std::move(again));
+           grads.differentiate_through(run, std::move(again));
          });
   // Results that the segment made get the node's history; inputs that it handed on keep their own.
   replace(results, made, outputs);

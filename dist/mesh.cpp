@@ -49,8 +49,7 @@ Mesh::Mesh(const World& world, std::vector<Axis> axes) : axes_(std::move(axes)) 
     const int coordinate = world.rank / stride % size;
     // The same on all ranks that differ along this axis alone.
     const int color = world.rank - coordinate * stride;
-    groups_.push_back(
-        world_of_group(world, world.communicator->split(color, coordinate, name)));
+    groups_.push_back(world_of_group(world, world.communicator->split(color, coordinate, name)));
   }
 }
 

@@ -48,8 +48,8 @@ class StagedCommunicator : public Communicator {
       : host_(std::move(host)),
         device_{DeviceType::cuda, device},
         stream_(cuda::new_stream(device)),
-        chunk_(Tensor::empty({one_chunk(host_->staging_bytes(), host_->size())}, DType::u8,
-                             device_, Category::communication)) {
+        chunk_(Tensor::empty({one_chunk(host_->staging_bytes(), host_->size())}, DType::u8, device_,
+                             Category::communication)) {
     // Before any call: a thread's first device is 0.
     host_->run([device] { cuda::use_device(device); }).wait();
   }
@@ -75,7 +75,7 @@ class StagedCommunicator : public Communicator {
 
   Work exchange(const Tensor& input, int contributors, Receive receive, Call call) override {
     check_exchange(input, contributors, size(), device_);
-    const Tensor mirror = bring(input);
+    const Tensor mirror = copy_to_host(input);
     host_->exchange(mirror, contributors, on_device(input, std::move(receive)), call);
     return run([] {});  // until what `receive` has launched is done
   }
@@ -83,7 +83,7 @@ class StagedCommunicator : public Communicator {
   Work reduce_scatter(const Tensor& shard, const Tensor& input, int contributors,
                       Call call) override {
     check_reduce_scatter(shard, input, contributors, size(), device_);
-    const Tensor mirror = bring(input);
+    const Tensor mirror = copy_to_host(input);
     const Tensor sum = second_.of(shard.elements(), DType::f32, wait_for_calls_);
     host_->reduce_scatter(sum, mirror, contributors, call);
     return run([sum, shard] { shard.copy_from(sum); });
@@ -91,7 +91,7 @@ class StagedCommunicator : public Communicator {
 
   Work all_gather(const Tensor& buffer, Call call) override {
     check_all_gather(buffer, size(), device_);
-    const Tensor mirror = bring(buffer);
+    const Tensor mirror = copy_to_host(buffer);
     host_->all_gather(mirror, call);
     return run([buffer, mirror] { buffer.copy_from(mirror); });
   }
@@ -102,14 +102,14 @@ class StagedCommunicator : public Communicator {
 
   Work all_reduce(const Tensor& buffer, Call call) override {
     check_all_reduce(buffer, device_);
-    const Tensor mirror = bring(buffer);
+    const Tensor mirror = copy_to_host(buffer);
     host_->all_reduce(mirror, call);
     return run([buffer, mirror] { buffer.copy_from(mirror); });
   }
 
   Work broadcast(const Tensor& buffer, int root, Call call) override {
     check_broadcast(buffer, root, size(), device_);
-    const Tensor mirror = bring(buffer);
+    const Tensor mirror = copy_to_host(buffer);
     host_->broadcast(mirror, root, call);
     return run([buffer, mirror] { buffer.copy_from(mirror); });
   }
@@ -117,7 +117,7 @@ class StagedCommunicator : public Communicator {
   Work exchange_v(const Tensor& input, const Tensor& output, ExchangeCounts counts,
                   Call call) override {
     check_exchange_v(input, output, counts, rank(), size(), device_);
-    const Tensor mirror = bring(input);
+    const Tensor mirror = copy_to_host(input);
     const Tensor arrived = second_.of(output.elements(), output.dtype(), wait_for_calls_);
     host_->exchange_v(mirror, arrived, std::move(counts), call);
     return run([output, arrived] { output.copy_from(arrived); });
@@ -125,7 +125,7 @@ class StagedCommunicator : public Communicator {
 
   Work all_gather_v(const Tensor& buffer, std::vector<int64_t> counts, Call call) override {
     check_all_gather_v(buffer, counts, size(), device_);
-    const Tensor mirror = bring(buffer);
+    const Tensor mirror = copy_to_host(buffer);
     host_->all_gather_v(mirror, std::move(counts), call);
     return run([buffer, mirror] { buffer.copy_from(mirror); });
   }
@@ -134,7 +134,7 @@ class StagedCommunicator : public Communicator {
     check_send_receive(outgoing, incoming, rank(), size(), device_);
     Transfer out = outgoing;
     Transfer in = incoming;
-    if (out.peer >= 0) out.buffer = bring(outgoing.buffer);
+    if (out.peer >= 0) out.buffer = copy_to_host(outgoing.buffer);
     if (in.peer >= 0) {
       in.buffer = second_.of(incoming.buffer.elements(), incoming.buffer.dtype(), wait_for_calls_);
     }
@@ -159,7 +159,7 @@ class StagedCommunicator : public Communicator {
 
  private:
   /// The buffer as it will lie on the host when the calls before this one are done.
-  Tensor bring(const Tensor& buffer) {
+  Tensor copy_to_host(const Tensor& buffer) {
     const Tensor mirror = mirror_.of(buffer.elements(), buffer.dtype(), wait_for_calls_);
     run([buffer, mirror] { mirror.copy_from(buffer); });
     return mirror;

@@ -9,7 +9,7 @@
 namespace tessera::nn {
 
 Tensor Module::forward(const Tensor&) {
-  fail("module: it has no forward of one tensor; call its own function");
+  fail("module: forward(x) is not defined for this module; call the module's own function");
 }
 
 Parameter Module::add(const std::string& name, const Parameter& parameter) {

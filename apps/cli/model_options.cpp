@@ -165,12 +165,13 @@ optim::Reduction reduction(const BucketOptions& options) {
 void add_memory_options(Flags& app, MemoryOptions& options) {
   const char* group = "Memory";
   app.add_option("--precision", options.precision,
-                 "Of parameters, activations and gradients: fp32, bf16 or fp16")
+                 "Dtype of parameters, activations and gradients: fp32, bf16 or fp16")
       ->capture_default_str()
       ->one_of({"fp32", "bf16", "fp16"})
       ->group(group);
-  app.add_option("--grad-shard", options.grad_shard,
-                 "Of the sums of 16-bit gradients: fp32, or bf16, rounded after each addition")
+  app.add_option(
+         "--grad-shard", options.grad_shard,
+         "Dtype in which 16-bit gradients are summed: fp32, or bf16, rounded after each addition")
       ->capture_default_str()
       ->one_of({"fp32", "bf16"})
       ->group(group);
@@ -203,8 +204,9 @@ DType parameter_dtype(const MemoryOptions& options) {
 DType sum_dtype(const MemoryOptions& options) {
   if (options.grad_shard == "fp32") return DType::f32;
   if (options.precision == "fp32") {
-    fail_input("--grad-shard bf16 is for 16-bit gradients; --precision is fp32, expected bf16 or "
-               "fp16");
+    fail_input(
+        "--grad-shard bf16 is for 16-bit gradients; --precision is fp32, expected bf16 or "
+        "fp16");
   }
   return DType::bf16;
 }

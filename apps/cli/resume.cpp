@@ -24,10 +24,10 @@ constexpr const char* threads_setting = "threads";
 // prints and writes.
 const std::set<std::string> not_of_the_run = {
     "type",    "program",   "version",     "data",         "val_data",     "ranks",
-    "threads", "device",    "device_name", "communicator", "graph",        "loss_rows",
-    "stage",   "recompute", "offload",     "bucket_bytes", "overlap",      "eval_every",
-    "init",    "tuned",     "save",        "trace",        "eval_batches", "sample",
-    "preset",  "format",    "workers",     "protocol",     "popularity"};
+    "threads", "device",    "device_name", "communicator", "graph",        "stage",
+    "offload", "recompute", "overlap",     "bucket_bytes", "eval_batches", "eval_every",
+    "init",    "tuned",     "save",        "trace",        "sample",       "preset",
+    "format",  "workers",   "protocol",    "popularity"};
 
 // The header's name of a flag: "--global-batch" becomes "global_batch".
 std::string member_name(std::string name) {
@@ -66,9 +66,9 @@ void add_checkpoint_options(Flags& app, CheckpointFlags& flags) {
          "Save the run in DIR, at its end and when SIGUSR1 asks for it, so that it can go on")
       ->compare(Compared::presence)
       ->group(group);
-  app.add_option("--checkpoint-every", flags.options.every, "And after each so many steps")
+  app.add_option("--checkpoint-every", flags.options.every, "Also save every N steps")
       ->group(group);
-  app.add_option("--checkpoint-keep", flags.options.keep, "How many of them stay")
+  app.add_option("--checkpoint-keep", flags.options.keep, "How many checkpoints to keep")
       ->capture_default_str()
       ->group(group);
   app.add_option("--checkpoint-async", flags.async,
@@ -220,7 +220,7 @@ void Resumed::check(const dist::Settings& run, const dist::Settings& bits) const
     const std::string before = value_of(manifest.run, name);
     if (now == before || std::ranges::find(flags_.changed, name) != flags_.changed.end()) continue;
     fail_input(
-        "{} is {}, and {} in the run that {} is of; give it the same value, another folder, "
+        "{} is {}, but {} in the run that wrote {}; give it the same value, another folder, "
         "or --resume-changed {}",
         name, now, before, checkpoint_->folder(), name);
   }

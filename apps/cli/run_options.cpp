@@ -28,7 +28,8 @@ void add_training(Flags& app, GivenRun& given, RunOptions& options, const RunFla
   app.add_option("--clip", options.clip, "Largest global norm of the gradient; 0: no clipping")
       ->capture_default_str()
       ->group(group);
-  app.add_option("--seed", given.seed, "Of weights, order of data, and all that is drawn")
+  app.add_option("--seed", given.seed,
+                 "Seed of initial weights, data order and all other random numbers")
       ->capture_default_str()
       ->group(group);
 }
@@ -53,7 +54,7 @@ void add_output(Flags& app, GivenRun& given, RunOptions& options, const RunFlags
       ->group(group);
   app.add_option("--save", options.save, flags.save)->compare(Compared::presence)->group(group);
   app.add_option("--save-every", options.save_every,
-                 "And after each so many steps, in a folder step-... beside FILE")
+                 "Also save every N steps, in a folder step-... beside FILE")
       ->group(group);
   app.add_flag("--save-best", options.save_best,
                "And those of the best evaluation so far, in a folder best beside FILE")
@@ -150,8 +151,8 @@ void fill_run(const GivenRun& given, const TrainDefaults& defaults, RunOptions& 
   options.steps = given.steps.value_or(defaults.steps);
   options.batch = batch_sizes(given.batch, defaults);
   options.lr = given.lr.value_or(defaults.lr);
-  options.min_lr = given.min_lr.value_or(
-      given.lr ? options.lr * (defaults.min_lr / defaults.lr) : defaults.min_lr);
+  options.min_lr = given.min_lr.value_or(given.lr ? options.lr * (defaults.min_lr / defaults.lr)
+                                                  : defaults.min_lr);
   options.warmup = given.warmup.value_or(std::min(defaults.warmup, options.steps / 10));
   options.weight_decay = given.weight_decay.value_or(defaults.weight_decay);
   options.beta1 = given.beta1;
@@ -204,21 +205,22 @@ optim::UpdateRule update_rule(const RunOptions& options) {
 }
 
 optim::ZeroOptions zero_options(const RunOptions& options) {
-  return {.stage = options.stage,
-          .bucket_bytes = options.bucket_bytes,
-          .overlap = options.overlap,
-          .reduction = options.reduction,
-          .clip = options.clip,
-          .schedule = optim::warmup_cosine(options.warmup, options.steps,
-                                           options.min_lr / options.lr),
-          .seed = options.seed,
-          .grad_shard = sum_dtype(options.memory),
-          .offload = offload(options.memory),
-          .graph = options.graph,
-          .group_of = [](const nn::NamedParameter& named) {
+  return {
+      .stage = options.stage,
+      .bucket_bytes = options.bucket_bytes,
+      .overlap = options.overlap,
+      .reduction = options.reduction,
+      .clip = options.clip,
+      .schedule = optim::warmup_cosine(options.warmup, options.steps, options.min_lr / options.lr),
+      .seed = options.seed,
+      .grad_shard = sum_dtype(options.memory),
+      .offload = offload(options.memory),
+      .graph = options.graph,
+      .group_of =
+          [](const nn::NamedParameter& named) {
             return named.parameter.shape().rank() >= 2 ? 0 : 1;
           },
-          .groups = {{.weight_decay = 0.0f}}};
+      .groups = {{.weight_decay = 0.0f}}};
 }
 
 train::TrainingRun training_run(const RunOptions& options) {

@@ -44,7 +44,9 @@ std::string own_failure(const RankRecord& record) {
     case RunFailure::error:
       return fmt::format("rank {} has ended with an error", record.rank);
     case RunFailure::stalled:
-      return fmt::format("rank {} has waited in vain, and does not know for whom", record.rank);
+      return fmt::format(
+          "rank {} timed out in a collective, and does not know which ranks are missing",
+          record.rank);
     case RunFailure::none:
       break;
   }

@@ -22,9 +22,10 @@ int threads_of(const GemmOptions& options) {
 void check_dtypes(const ProductArgs& args) {
   TESSERA_CHECK(is_float(args.dtype), "gemm: dtype {} is not a floating-point type",
                 dtype_name(args.dtype));
-  TESSERA_CHECK(args.c_dtype == DType::f32 || args.c_dtype == args.dtype,
-                "gemm: operands in {} and a result in {}, expected one in f32 or of their dtype",
-                dtype_name(args.dtype), dtype_name(args.c_dtype));
+  TESSERA_CHECK(
+      args.c_dtype == DType::f32 || args.c_dtype == args.dtype,
+      "gemm: operands in {} and a result in {}, expected a result in f32 or in the operands' dtype",
+      dtype_name(args.dtype), dtype_name(args.c_dtype));
 }
 
 /// The product over k = 0, whose sum is zero: writes or adds the bias only.

@@ -49,10 +49,14 @@ struct Proposal : Algorithm {
 
 cudnnDataType_t library_type(DType dtype) {
   switch (dtype) {
-    case DType::f32: return CUDNN_DATA_FLOAT;
-    case DType::bf16: return CUDNN_DATA_BFLOAT16;
-    case DType::f16: return CUDNN_DATA_HALF;
-    default: fail("cuDNN: dtype {} is not a floating-point type", dtype_name(dtype));
+    case DType::f32:
+      return CUDNN_DATA_FLOAT;
+    case DType::bf16:
+      return CUDNN_DATA_BFLOAT16;
+    case DType::f16:
+      return CUDNN_DATA_HALF;
+    default:
+      fail("cuDNN: dtype {} is not a floating-point type", dtype_name(dtype));
   }
 }
 
@@ -235,9 +239,10 @@ void choose_algorithm(cudnnHandle_t handle, const ConvArgs& args, Convolution& c
     if (why.empty()) return;
     refused += fmt::format("{}{} {}", refused.empty() ? "" : ", ", proposal.number, why);
   }
-  fail("cuDNN: no algorithm for {}, whose additions have one order, in f32, within {} MiB of "
-       "workspace; of those it proposes: {}",
-       describe_text(args), workspace_limit >> 20, refused.empty() ? "none" : refused);
+  fail(
+      "cuDNN: no algorithm for {}, whose additions have one order, in f32, within {} MiB of "
+      "workspace; of those it proposes: {}",
+      describe_text(args), workspace_limit >> 20, refused.empty() ? "none" : refused);
 }
 
 /// cuDNN's handle for one device, and the convolutions that were asked for. Safe to use from any
@@ -257,26 +262,26 @@ class Library {
     const auto& [number, math, bytes] = c.algorithm;
     Tensor workspace;  // goes back to the pool in the stream's order, after the convolution
     if (bytes > 0) workspace = context.workspace({static_cast<int64_t>(bytes)}, DType::u8);
-    void* const room = workspace.defined() ? workspace.raw() : nullptr;
+    void* const scratch = workspace.defined() ? workspace.raw() : nullptr;
     const float alpha = 1.0f, beta = memory.accumulate ? 1.0f : 0.0f;
     TESSERA_CUDNN(cudnnSetStream(handle_, static_cast<cudaStream_t>(context.stream)));
     switch (args.pass) {
       case Conv2dPass::forward:
         TESSERA_CUDNN(cudnnConvolutionForward(handle_, &alpha, c.x.get(), memory.x, c.filter.get(),
                                               memory.filter, c.convolution.get(),
-                                              static_cast<cudnnConvolutionFwdAlgo_t>(number), room,
-                                              bytes, &beta, c.y.get(), memory.y));
+                                              static_cast<cudnnConvolutionFwdAlgo_t>(number),
+                                              scratch, bytes, &beta, c.y.get(), memory.y));
         break;
       case Conv2dPass::input_gradient:
         TESSERA_CUDNN(cudnnConvolutionBackwardData(
             handle_, &alpha, c.filter.get(), memory.filter, c.y.get(), memory.y,
-            c.convolution.get(), static_cast<cudnnConvolutionBwdDataAlgo_t>(number), room, bytes,
+            c.convolution.get(), static_cast<cudnnConvolutionBwdDataAlgo_t>(number), scratch, bytes,
             &beta, c.x.get(), memory.x));
         break;
       case Conv2dPass::weight_gradient:
         TESSERA_CUDNN(cudnnConvolutionBackwardFilter(
             handle_, &alpha, c.x.get(), memory.x, c.y.get(), memory.y, c.convolution.get(),
-            static_cast<cudnnConvolutionBwdFilterAlgo_t>(number), room, bytes, &beta,
+            static_cast<cudnnConvolutionBwdFilterAlgo_t>(number), scratch, bytes, &beta,
             c.filter.get(), memory.filter));
         break;
     }
@@ -343,9 +348,7 @@ class Library {
   std::map<Key, Convolution> convolutions_;
 };
 
-Library& library_of(int device) {
-  return one_per_device<Library>(device, "cuDNN", "convolution");
-}
+Library& library_of(int device) { return one_per_device<Library>(device, "cuDNN", "convolution"); }
 
 void check_alignment(const char* name, const void* data) {
   constexpr uintptr_t line = 16;

@@ -36,7 +36,7 @@ void check_inputs(const Tensor& q, const Tensor& k, const Tensor& v,
                 q.size(1));
   TESSERA_CHECK(!options.causal || k.size(1) >= q.size(1),
                 "attention: {} queries and {} keys, expected at least as many keys as queries, "
-                "since the last of both belong together",
+                "since the last query is aligned with the last key",
                 q.size(1), k.size(1));
   TESSERA_CHECK(options.scale >= 0 && std::isfinite(options.scale),
                 "attention: scale is {}, expected above 0, or 0 for 1 / sqrt(D)", options.scale);

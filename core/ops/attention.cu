@@ -271,12 +271,12 @@ namespace {
 
 /// Workspace of the backward, used for one sequence after the other.
 template <class T>
-struct BackwardRoom {
+struct BackwardScratch {
   Scores<T> scores, gradient;
   Tensor out, delta;  // (H, R, D), (H, R), with R = min(T, 256)
   Tensor dk, dv;      // (G, S, D)
 
-  BackwardRoom(const Context& context, const AttentionInputs& in)
+  BackwardScratch(const Context& context, const AttentionInputs& in)
       : scores(context, in), gradient(context, in), out(product_room(context, in)) {
     const Shape of_keys{in.k.size(2), in.k.size(1), in.k.size(3)};
     delta = context.workspace({out.size(0), out.size(1)});
@@ -285,29 +285,29 @@ struct BackwardRoom {
   }
 };
 
-/// Computes dq, dk and dv of one sequence. dk and dv are left in `room`, in f32.
+/// Computes dq, dk and dv of one sequence. dk and dv are left in `scratch`, in f32.
 template <class T>
 void backward_sequence(const Context& context, const Sequence<T>& sequence, T* dq,
                        const AttentionResults& results, const AttentionInputs& in,
-                       const BackwardRoom<T>& room) {
+                       const BackwardScratch<T>& scratch) {
   const T* dy = sequence.of(results.dy);
-  float* const delta = room.delta.template data<float>();
-  float* const out = room.out.template data<float>();
+  float* const delta = scratch.delta.template data<float>();
+  float* const out = scratch.out.template data<float>();
   for (int64_t tiles = (in.q.size(1) + tile_queries - 1) / tile_queries; tiles > 0; --tiles) {
     const Tile tile = sequence.tile((tiles - 1) * tile_queries);
     launch(context, "attention_delta", row_shape(tile), attention_delta_kernel<T>, delta, dy,
            sequence.of(results.y), tile);
-    sequence.scores(tile, room.scores.f32(), sequence.of(in.q), sequence.of(in.k));
-    sequence.scores(tile, room.gradient.f32(), dy, sequence.of(in.v));
-    const ScoreGradient<T> args{.probabilities = room.scores.rounded(),
-                                .dscores = room.gradient.rounded(),
-                                .scores = room.scores.f32(),
-                                .gradient = room.gradient.f32(),
+    sequence.scores(tile, scratch.scores.f32(), sequence.of(in.q), sequence.of(in.k));
+    sequence.scores(tile, scratch.gradient.f32(), dy, sequence.of(in.v));
+    const ScoreGradient<T> args{.probabilities = scratch.scores.rounded(),
+                                .dscores = scratch.gradient.rounded(),
+                                .scores = scratch.scores.f32(),
+                                .gradient = scratch.gradient.f32(),
                                 .logsumexp = sequence.of_logsumexp(results.logsumexp),
                                 .delta = delta};
     launch(context, "attention_scores", row_shape(tile), attention_scores_kernel<T>, args, tile);
-    sequence.keys(tile, room.dv.template data<float>(), args.probabilities, dy);
-    sequence.keys(tile, room.dk.template data<float>(), args.dscores, sequence.of(in.q));
+    sequence.keys(tile, scratch.dv.template data<float>(), args.probabilities, dy);
+    sequence.keys(tile, scratch.dk.template data<float>(), args.dscores, sequence.of(in.q));
     sequence.rows(tile, out, args.dscores, sequence.of(in.k));
     heads_inward(context, dq + tile.first * tile.heads * tile.head, out, tile.heads, tile.rows,
                  tile.head);
@@ -319,12 +319,12 @@ void backward_sequence(const Context& context, const Sequence<T>& sequence, T* d
 void grouped_attention_backward(const Context& context, const AttentionGradients& gradients,
                                 const AttentionResults& results, const AttentionInputs& in) {
   visit_float(in.q.dtype(), "attention", [&]<class T>() {
-    const BackwardRoom<T> room(context, in);
+    const BackwardScratch<T> scratch(context, in);
     for (int64_t b = 0; b < in.q.size(0); ++b) {
       const Sequence<T> sequence(context, in, b);
-      backward_sequence(context, sequence, sequence.of(gradients.dq), results, in, room);
-      for (const auto& [to, from] : {std::pair{sequence.of(gradients.dk), room.dk},
-                                     std::pair{sequence.of(gradients.dv), room.dv}}) {
+      backward_sequence(context, sequence, sequence.of(gradients.dq), results, in, scratch);
+      for (const auto& [to, from] : {std::pair{sequence.of(gradients.dk), scratch.dk},
+                                     std::pair{sequence.of(gradients.dv), scratch.dv}}) {
         heads_inward(context, to, from.template data<float>(), in.k.size(2), in.k.size(1),
                      in.k.size(3));
       }

@@ -16,7 +16,7 @@ Tensor max(const Tensor& x, const std::vector<int>& dims, bool keep) {
   const ReducedDims reduced = reduced_dims("max", x.shape(), dims);
   const ReducedRuns runs = reduced.runs;
   TESSERA_CHECK(runs.reduced > 0 || runs.count() == 0,
-                "max: shape {} has no elements to take it of", x.shape());
+                "max: shape {} has no elements along the given dimensions", x.shape());
   const Tensor in = reduced.order.empty() ? x : permute(x, reduced.order);
   const trace::Scope scope("max");
   const InUse in_use({&in});

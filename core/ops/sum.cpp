@@ -57,8 +57,8 @@ Tensor sum(const Tensor& x, const std::vector<int>& dims, bool keep) {
 Tensor mean(const Tensor& x, const std::vector<int>& dims, bool keep) {
   const auto [ones, gone] = reduced_shapes("mean", x.shape(), dims);
   const int64_t count = ones.elements() == 0 ? 0 : x.elements() / ones.elements();
-  TESSERA_CHECK(count > 0 || ones.elements() == 0, "mean: shape {} has no elements to take it of",
-                x.shape());
+  TESSERA_CHECK(count > 0 || ones.elements() == 0,
+                "mean: shape {} has no elements along the given dimensions", x.shape());
   const float factor = count == 0 ? 1.0f : 1.0f / static_cast<float>(count);
   return scaled_sum("mean", x, ones, keep ? ones : gone, factor);
 }

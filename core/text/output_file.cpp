@@ -29,7 +29,7 @@ std::string destination(const std::string& path) {
   if (status.type() == std::filesystem::file_type::not_found) return path;
   if (error) fail_input("{}: cannot be written: {}", path, error.message());
   if (!std::filesystem::is_regular_file(status)) {
-    fail_input("{}: cannot be written: it is there and is not a regular file", path);
+    fail_input("{}: cannot be written: it exists and is not a regular file", path);
   }
   if (::access(path.c_str(), W_OK) != 0) {
     fail_input("{}: cannot be written: {}", path, std::strerror(errno));

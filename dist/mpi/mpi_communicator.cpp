@@ -312,16 +312,18 @@ Work MpiCommunicator::send_receive(const Transfer& outgoing, const Transfer& inc
   return submit({{}, header_of(Collective::send_receive, described, call), std::move(body)});
 }
 
-std::shared_ptr<Communicator> MpiCommunicator::split(int color, int key,
-                                                     const std::string& group) {
+std::shared_ptr<Communicator> MpiCommunicator::split(int color, int key, const std::string& group) {
   check_group(group);
   check_may_wait(thread_.get_id(), "split");
   MPI_Comm comm = MPI_COMM_NULL;
   const CallHeader header{.collective = Collective::split};
-  submit({{}, header, [&, this] {
+  submit({{},
+          header,
+          [&, this] {
             comm = transport_.split(color, key);
             return int64_t{0};
-          }}).wait();
+          }})
+      .wait();
   if (comm == MPI_COMM_NULL) return nullptr;
   auto part = std::make_shared<MpiCommunicator>(comm, group);
   part->set_timeout(transport_.timeout_s());

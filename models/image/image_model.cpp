@@ -63,7 +63,7 @@ ImageModel parse_image_model(const std::string& where, const nn::SafetensorsMeta
   const auto found = metadata.find(description_key);
   if (found == metadata.end()) {
     fail_input(
-        "{}: it does not say what model it is of, expected a file that train_resnet --save "
+        "{}: its metadata do not describe a model, expected a file that train_resnet --save "
         "wrote",
         where);
   }

@@ -134,7 +134,7 @@ RecommenderFile parse_recommender(const std::string& where,
   const auto found = metadata.find(description_key);
   if (found == metadata.end()) {
     fail_input(
-        "{}: it does not say what model it is of, expected a file that train_recommender "
+        "{}: its metadata do not describe a model, expected a file that train_recommender "
         "--save wrote",
         where);
   }

@@ -104,7 +104,7 @@ void check(const PlanInput& input) {
   }
   input.batch.validate();
   if (input.graph && input.device.is_cpu()) {
-    fail_input("graph: of ranks that compute on the CPU; a graph is captured on CUDA");
+    fail_input("graph: the ranks compute on the CPU, and graphs need CUDA");
   }
 }
 

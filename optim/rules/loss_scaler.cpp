@@ -39,9 +39,10 @@ void LossScaler::restore(float scale, int64_t good_steps) {
 void LossScaler::step(bool overflow, int64_t step) {
   constexpr float largest = 0x1p60f;  // far below where a scaled loss itself would overflow
   if (overflow) {
-    TESSERA_CHECK(scale_ >= 2,
-                  "step {}: gradients overflow at a loss scale of {}, and below 1 it cannot fall",
-                  step_number(step), scale_);
+    TESSERA_CHECK(
+        scale_ >= 2,
+        "step {}: gradients overflow at a loss scale of {}, and the scale cannot fall below 1",
+        step_number(step), scale_);
     scale_ /= 2;
     good_steps_ = 0;
   } else if (++good_steps_ == growth_interval_) {

@@ -80,7 +80,7 @@ std::vector<StatePiece> ZeroEngine::own_state() const {
   for (const auto& partition : trainable_) {
     auto number = static_cast<size_t>(partition->first());
     for (const PlacedParameter& placed : partition->partition().parameters()) {
-      list.push_back(scalar_piece(placed.named.name, updates_kind, taken_[number++]));
+      list.push_back(scalar_piece(placed.named.name, updates_kind, update_counts_[number++]));
     }
   }
   for (const auto& [name, statistics] : statistics_.all()) {
@@ -113,7 +113,7 @@ void ZeroEngine::restore(const StateSource& source) {
     for (const PlacedParameter& placed : partition->partition().parameters()) {
       const int64_t count = source.count(state_path(placed.named.name, updates_kind));
       if (count < 0) fail_input("{} has {} updates", placed.named.name, count);
-      taken_[number++] = count;
+      update_counts_[number++] = count;
     }
   }
   // Every rank reads the ranges that it holds: values, master weights and the update rule's state.

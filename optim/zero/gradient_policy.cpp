@@ -25,7 +25,7 @@ void FullGradients::sent(int bucket, const dist::Work& work) {
   works_[static_cast<size_t>(bucket)] = work;
 }
 
-void FullGradients::settle() {
+void FullGradients::wait_for_all() {
   for (dist::Work& work : works_) std::exchange(work, {}).wait();
 }
 
@@ -65,7 +65,7 @@ void RingGradients::follow(const std::vector<int>& order) {
   const int64_t neighbours = take_turns(order);
   if (beside_.empty() && neighbours <= ring_.elements()) return;
   // Memory may be freed only when no collective reads it any more.
-  settle();
+  wait_for_all();
   beside_.clear();
   if (neighbours <= ring_.elements()) return;
   ends_ = {};
@@ -130,7 +130,7 @@ void RingGradients::sent(int bucket, const dist::Work& work) {
   for (Slot& slot : own_) leaves(slot);
 }
 
-void RingGradients::settle() {
+void RingGradients::wait_for_all() {
   for (End& end : ends_) std::exchange(end.work, {}).wait();
   for (Slot& slot : beside_) std::exchange(slot.work, {}).wait();
   for (Slot& slot : own_) std::exchange(slot.work, {}).wait();

@@ -27,7 +27,7 @@ class GradientPolicy {
   /// The bucket was sent: its memory is free when `work` is done.
   virtual void sent(int bucket, const dist::Work& work) = 0;
   /// Waits until all memory is free.
-  virtual void settle() = 0;
+  virtual void wait_for_all() = 0;
   /// From now on buckets are completed in this order. Called between micro-steps.
   virtual void follow(const std::vector<int>&) {}
 };
@@ -38,7 +38,7 @@ class FullGradients : public GradientPolicy {
   FullGradients(const Partition& partition, dist::Communicator& communicator);
   Tensor open(int bucket) override;
   void sent(int bucket, const dist::Work& work) override;
-  void settle() override;
+  void wait_for_all() override;
   const Tensor& flat() const { return flat_; }
 
  private:
@@ -64,7 +64,7 @@ class RingGradients : public GradientPolicy {
   RingGradients(const Partition& partition, dist::Communicator& communicator);
   Tensor open(int bucket) override;
   void sent(int bucket, const dist::Work& work) override;
-  void settle() override;
+  void wait_for_all() override;
   void follow(const std::vector<int>& order) override;
 
  private:

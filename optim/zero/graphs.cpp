@@ -18,8 +18,7 @@ const Tensor& with_data(const Tensor& loss) {
 }  // namespace
 
 GraphedReducer::GraphedReducer(const ZeroOptions& options,
-                               std::shared_ptr<dist::Communicator> communicator,
-                               const Notes& notes)
+                               std::shared_ptr<dist::Communicator> communicator, const Notes& notes)
     : Reducer(options, std::move(communicator), notes),
       loss_(flat_buffer(*communicator_, 1, DType::f32, Category::communication)) {}
 
@@ -61,12 +60,11 @@ GraphedReducer::Kind GraphedReducer::kind() const {
           .contributes = micro_step_.contributes};
 }
 
-GraphedReducer::Captured GraphedReducer::capture(const std::function<Tensor()>& loss,
-                                                 float scale) {
+GraphedReducer::Captured GraphedReducer::capture(const std::function<Tensor()>& loss, float scale) {
   open();
   // A graph cannot wait for work outside of it, and nothing outside can wait for work in a graph.
   // So nothing may be in flight before the capture or at its end.
-  settle();
+  wait_for_all();
   Captured captured;
   captured.launch = communicator_->capture([&] {
     const Tensor value = with_data(loss());
@@ -74,7 +72,7 @@ GraphedReducer::Captured GraphedReducer::capture(const std::function<Tensor()>& 
     // The graph frees the memory of the loss, so its value is copied to memory that stays.
     kernels::copy(current_context(loss_.device()), loss_, value);
     propagate(value, scale);
-    settle();
+    wait_for_all();
   });
   // Every launch reaches the parameters that the captured backward has reached.
   captured.reached = reached_;

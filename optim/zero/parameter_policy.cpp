@@ -6,8 +6,7 @@
 
 namespace tessera::optim {
 
-GatheredParameters::GatheredParameters(const Partition& partition,
-                                       dist::Communicator& communicator)
+GatheredParameters::GatheredParameters(const Partition& partition, dist::Communicator& communicator)
     : partition_(partition),
       communicator_(communicator),
       published_(static_cast<size_t>(partition.buckets())) {}
@@ -33,7 +32,7 @@ void GatheredParameters::use(int parameter) {
 }
 
 // No wait here: use() waits bucket by bucket, so that gathers overlap with the next forward.
-dist::Work GatheredParameters::publish(int bucket) {
+dist::Work GatheredParameters::gather_updated(int bucket) {
   dist::Work& work = published_[static_cast<size_t>(bucket)];
   work = communicator_.all_gather(partition_.held_values(bucket),
                                   partition_.call(dist::Traffic::parameters, bucket));
@@ -153,7 +152,7 @@ void ShardedParameters::release_all() {
   last_ = -1;
 }
 
-dist::Work ShardedParameters::publish(int) {
+dist::Work ShardedParameters::gather_updated(int) {
   release_all();  // gathered units still have the values before the update
   return {};
 }

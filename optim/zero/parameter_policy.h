@@ -23,7 +23,7 @@ class ParameterPolicy {
   virtual void done(int) {}
   /// Called after the update of the own values of a bucket. Returns the collective that sends them
   /// to the other ranks.
-  virtual dist::Work publish(int bucket) = 0;
+  virtual dist::Work gather_updated(int bucket) = 0;
   /// After this call, operations find the present values.
   virtual void synchronize() {}
   /// True if ranks gather values in the order in which their operations read them.
@@ -38,7 +38,7 @@ class ParameterPolicy {
 class ReplicatedParameters : public ParameterPolicy {
  public:
   void use(int) override {}
-  dist::Work publish(int) override { return {}; }
+  dist::Work gather_updated(int) override { return {}; }
 };
 
 class GatheredParameters : public ParameterPolicy {
@@ -46,7 +46,7 @@ class GatheredParameters : public ParameterPolicy {
   GatheredParameters(const Partition& partition, dist::Communicator& communicator);
   ~GatheredParameters() override;
   void use(int parameter) override;
-  dist::Work publish(int bucket) override;
+  dist::Work gather_updated(int bucket) override;
   void synchronize() override;
 
  private:
@@ -71,7 +71,7 @@ class ShardedParameters : public ParameterPolicy {
   ~ShardedParameters() override;
   void use(int parameter) override;
   void done(int parameter) override;
-  dist::Work publish(int) override;
+  dist::Work gather_updated(int) override;
   void synchronize() override { release_all(); }
   bool gathers_as_read() const override { return true; }
   void begin_forward() override;
@@ -82,7 +82,7 @@ class ShardedParameters : public ParameterPolicy {
   struct Unit {
     std::vector<int> buckets;
     bool tied = false;
-    int64_t readers = 0;  // running operations that read it
+    int64_t readers = 0;            // running operations that read it
     std::vector<dist::Work> works;  // one per bucket, while gathered or in flight
   };
   /// The units in the order in which a pass over the model reads them.

@@ -53,8 +53,7 @@ void Reducer::remove(const TrainablePartition& partition) {
 void Reducer::add(TrainablePartition& partition) {
   const auto buckets = static_cast<size_t>(partition.partition().buckets());
   // Allocated apart, because the hooks keep a reference to it.
-  trainable_.push_back(
-      std::make_unique<Filling>(Filling{partition, std::vector<Bucket>(buckets)}));
+  trainable_.push_back(std::make_unique<Filling>(Filling{partition, std::vector<Bucket>(buckets)}));
   parameters_.push_back(&partition.parameters());
   attach(*trainable_.back());
   add_turns(*trainable_.back());
@@ -226,9 +225,8 @@ void Reducer::skip() {
   TESSERA_CHECK(notes_.log.empty(),
                 "optimizer: skip after operations have read parameters in this micro-batch, "
                 "expected before");
-  const bool must_know = std::any_of(parameters_.begin(), parameters_.end(), [](const auto* p) {
-    return p->gathers_as_read();
-  });
+  const bool must_know = std::any_of(parameters_.begin(), parameters_.end(),
+                                     [](const auto* p) { return p->gathers_as_read(); });
   const bool knows = notes_.log.knows_last();
   TESSERA_CHECK(!must_know || communicator_->size() == 1 || knows || !notes_.log.events().empty(),
                 "optimizer: a rank without data in its first micro-batch cannot know in which "
@@ -375,8 +373,8 @@ void Reducer::send(Filling& filling, int index) {
   if (!options_.overlap) bucket.arrived.wait();
 }
 
-void Reducer::settle() {
-  for (const auto& filling : trainable_) filling->of.gradients().settle();
+void Reducer::wait_for_all() {
+  for (const auto& filling : trainable_) filling->of.gradients().wait_for_all();
   finish();
   for (ParameterPolicy* parameters : parameters_) parameters->synchronize();
 }

@@ -67,7 +67,7 @@ class Reducer {
   void propagate(const Tensor& loss, float scale);
   /// Waits for everything in flight, gathers of parameters included: before a capture, and at its
   /// end.
-  void settle();
+  void wait_for_all();
 
   void begin_forward();
   void begin_backward();
@@ -86,11 +86,11 @@ class Reducer {
  private:
   /// The state of a bucket in the current micro-step.
   struct Bucket {
-    Tensor gradient;           // while it fills
+    Tensor gradient;  // while it fills
     std::vector<bool> written;
-    int64_t missing = 0;       // parameters still without a complete gradient
-    dist::Work arrived;        // done when the owner's sum has the bucket
-    int64_t turn = 0;          // buckets are sent in ascending order of their turns
+    int64_t missing = 0;  // parameters still without a complete gradient
+    dist::Work arrived;   // done when the owner's sum has the bucket
+    int64_t turn = 0;     // buckets are sent in ascending order of their turns
   };
   /// The buckets of a partition.
   struct Filling {
@@ -127,7 +127,7 @@ class Reducer {
   std::vector<std::unique_ptr<Filling>> trainable_;
   std::vector<ParameterPolicy*> parameters_;  // of all partitions, frozen ones included
   std::vector<StagedPartition*> frozen_;
-  std::vector<Turn> order_;                   // in which collectives start, the same on every rank
+  std::vector<Turn> order_;  // in which collectives start, the same on every rank
   size_t next_ = 0;
   bool agreed_ = false;          // order_ is rank 0's order of completion
   std::vector<Turn> completed_;  // buckets as this micro-step completes them, until agreed_

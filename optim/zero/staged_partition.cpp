@@ -43,12 +43,11 @@ std::unique_ptr<UpdatePlace> update_place(const Partition& partition, Device dev
   // Stage 0 updates whole buckets, and the other stages shards.
   const int64_t largest = partition.largest_bucket();
   return std::make_unique<UpdateOnHost>(
-      device,
-      UpdateOnHost::Crossing{
-          .buckets = partition.buckets(),
-          .largest = options.stage == 0 ? largest : largest / partition.layout().ranks(),
-          .sums = partition.accumulator().dtype(),
-          .values = partition.dtype()});
+      device, UpdateOnHost::Crossing{
+                  .buckets = partition.buckets(),
+                  .largest = options.stage == 0 ? largest : largest / partition.layout().ranks(),
+                  .sums = partition.accumulator().dtype(),
+                  .values = partition.dtype()});
 }
 
 ParameterSource values_of(const StateSource& source, const std::string& kind) {
@@ -100,8 +99,10 @@ StagedPartition::StagedPartition(std::vector<PlacedParameter> parameters,
     // Only frozen parameters keep this hook: the reducer replaces it for trained ones. That it is
     // set also shows that the parameter has an optimizer.
     leaf.gradient_buffer = [name = leaf.name]() -> Tensor {
-      fail("optimizer: parameter '{}' was frozen when the optimizer took it, and has no room for "
-           "a gradient", name);
+      fail(
+          "optimizer: parameter '{}' was frozen when the optimizer took it, and has no room for "
+          "a gradient",
+          name);
     };
   }
 }
@@ -238,7 +239,7 @@ void TrainablePartition::update(int bucket, const UpdateChoice& choice) {
 }
 
 void TrainablePartition::gather(int bucket) {
-  const dist::Work published = parameters_->publish(bucket);
+  const dist::Work published = parameters_->gather_updated(bucket);
   if (!overlap_) published.wait();
 }
 
@@ -246,8 +247,7 @@ Tensor gather_bucket(const Partition& partition, int bucket, const Tensor& own,
                      const dist::Range& range, dist::Communicator& communicator,
                      dist::Traffic purpose) {
   const int64_t elements = partition.bucket(bucket).elements;
-  const Tensor whole =
-      flat_buffer(communicator, elements, DType::f32, Category::communication);
+  const Tensor whole = flat_buffer(communicator, elements, DType::f32, Category::communication);
   // The own piece is converted into its place, and the gather brings the pieces of the others.
   const Tensor piece = whole.flat(range.begin, range.end);
   kernels::convert(current_context(whole.device()), piece, own);

@@ -51,9 +51,8 @@ int first_that_failed(dist::Communicator& communicator, bool failed) {
 }  // namespace
 
 bool any_f16(const std::vector<nn::NamedParameter>& parameters) {
-  return std::any_of(parameters.begin(), parameters.end(), [](const auto& named) {
-    return named.parameter.dtype() == DType::f16;
-  });
+  return std::any_of(parameters.begin(), parameters.end(),
+                     [](const auto& named) { return named.parameter.dtype() == DType::f16; });
 }
 
 ZeroEngine::ZeroEngine(const ZeroOptions& options, UpdateRule rule, const dist::World& world)
@@ -71,7 +70,7 @@ ZeroEngine::ZeroEngine(const ZeroOptions& options, UpdateRule rule, const dist::
 
 void ZeroEngine::add(std::vector<nn::NamedParameter> parameters, const std::vector<int>& groups,
                      std::vector<nn::NamedStatistics> statistics) {
-  const Extent before{trainable_.size(), frozen_.size(), taken_.size(), registered_,
+  const Extent before{trainable_.size(), frozen_.size(), update_counts_.size(), registered_,
                       scaler_ != nullptr};
   // Everything that can fail comes first. If the optimizer already has parameters, the ranks then
   // exchange whether it failed on one of them; otherwise the next step would wait forever for a
@@ -109,8 +108,8 @@ void ZeroEngine::shrink_to(const Extent& extent) {
   for (size_t i = extent.frozen; i < frozen_.size(); ++i) reducer_->remove_frozen(*frozen_[i]);
   trainable_.resize(extent.trainable);
   frozen_.resize(extent.frozen);
-  taken_.resize(extent.parameters);
-  unreached_.resize(extent.parameters);
+  update_counts_.resize(extent.parameters);
+  warned_without_gradient_.resize(extent.parameters);
   registered_ = extent.registered;
   if (!extent.scales_losses) scaler_ = nullptr;
 }
@@ -151,18 +150,18 @@ void ZeroEngine::add_partition(std::vector<PlacedParameter> parameters) {
     reducer_->add_frozen(*frozen_.back());
     return;
   }
-  const auto first = static_cast<int64_t>(taken_.size());
+  const auto first = static_cast<int64_t>(update_counts_.size());
   trainable_.push_back(std::make_unique<TrainablePartition>(std::move(parameters), first, rule_,
                                                             communicator_, options_, log_));
   TrainablePartition& partition = *trainable_.back();
   reducer_->add(partition);
-  taken_.resize(taken_.size() + partition.partition().parameters().size(), 0);
-  unreached_.resize(taken_.size(), false);
+  update_counts_.resize(update_counts_.size() + partition.partition().parameters().size(), 0);
+  warned_without_gradient_.resize(update_counts_.size(), false);
 }
 
 void ZeroEngine::reset_rule_state() {
   for (const auto& partition : trainable_) partition->reset_state();
-  taken_.assign(taken_.size(), 0);
+  update_counts_.assign(update_counts_.size(), 0);
 }
 
 std::vector<StagedPartition*> ZeroEngine::partitions() const {
@@ -187,7 +186,7 @@ void ZeroEngine::begin(int64_t step, const MicroStep& micro_step) {
     waited_before_ns_ = dist::waited_ns();
     dist::set_running_step(step);
     // Cleared before the first micro-step writes its own entries.
-    record_.begin(micro_step.count, static_cast<int64_t>(taken_.size()));
+    record_.begin(micro_step.count, static_cast<int64_t>(update_counts_.size()));
     statistics_.begin_step(micro_step.count);
     reduced_ = false;
   }
@@ -277,11 +276,11 @@ ZeroEngine::Launched ZeroEngine::end_step() {
   // The copy to the host is launched before the update, so that get() does not wait for the update.
   Launched launched{.number = next_number_++,
                     .report = {},
-                    .reached = std::vector<bool>(taken_.size()),
-                    .taken = taken_,
+                    .reached = std::vector<bool>(update_counts_.size()),
+                    .update_counts = update_counts_,
                     .failures = failures_,
                     .values = values_.fetch()};
-  for (size_t i = 0; i < taken_.size(); ++i) {
+  for (size_t i = 0; i < update_counts_.size(); ++i) {
     launched.reached[i] = record_.reached(static_cast<int64_t>(i));
   }
   launched.report.step = state_.step();
@@ -339,7 +338,8 @@ void ZeroEngine::fail_non_finite(const Launched& launched, const StepScalars& va
   }
   ++failures_;
   failed_step_ = failed;
-  taken_ = launched.taken;  // steps launched since then have not updated anything either
+  update_counts_ =
+      launched.update_counts;  // steps launched since then have not updated anything either
   values_.stop_skipping();
   if (!std::isfinite(values.loss)) {
     throw NonFiniteError(
@@ -363,7 +363,8 @@ void ZeroEngine::update_and_gather(const std::vector<bool>& reached, float gradi
     for (size_t i = 0; i < parameters.size(); ++i) {
       const auto index = static_cast<size_t>(partition.first()) + i;
       if (!reached[index]) continue;
-      const std::pair key{parameters[i].group, ++taken_[index]};  // undone by fail_non_finite()
+      const std::pair key{parameters[i].group,
+                          ++update_counts_[index]};  // undone by fail_non_finite()
       const auto [entry, is_new] = known.emplace(key, static_cast<int>(hypers.size()));
       if (is_new) hypers.push_back(hyper(key.first, key.second, gradient_scale));
       hyper_of[i] = entry->second;
@@ -387,8 +388,8 @@ std::vector<std::string> ZeroEngine::newly_unreached(const std::vector<bool>& re
     const auto& parameters = partition->partition().parameters();
     for (size_t i = 0; i < parameters.size(); ++i) {
       const auto index = static_cast<size_t>(partition->first()) + i;
-      if (unreached_[index] || reached[index]) continue;
-      unreached_[index] = true;
+      if (warned_without_gradient_[index] || reached[index]) continue;
+      warned_without_gradient_[index] = true;
       names.push_back(parameters[i].named.name);
     }
   }

@@ -115,10 +115,10 @@ class ZeroEngine {
   /// A step that was launched and whose result was not asked for yet.
   struct Launched {
     int64_t number;
-    StepReport report;             // without the values that are still computed
-    std::vector<bool> reached;     // per trainable parameter: true if it got a gradient
-    std::vector<int64_t> taken;    // taken_ before this step's update
-    int64_t failures;              // failures_ at the launch
+    StepReport report;                   // without the values that are still computed
+    std::vector<bool> reached;           // per trainable parameter: true if it got a gradient
+    std::vector<int64_t> update_counts;  // update_counts_ before this step's update
+    int64_t failures;                    // failures_ at the launch
     FetchedScalars values;
   };
   Launched end_step();
@@ -142,9 +142,10 @@ class ZeroEngine {
   std::unique_ptr<Reducer> reducer_;  // destroyed before the partitions that it works on
   GradientNorm norm_;
 
-  int64_t registered_ = 0;       // parameters, of all kinds
-  std::vector<int64_t> taken_;   // updates so far of each trainable parameter
-  std::vector<bool> unreached_;  // true once the user was told that it got no gradient
+  int64_t registered_ = 0;              // parameters, of all kinds
+  std::vector<int64_t> update_counts_;  // updates so far of each trainable parameter
+  std::vector<bool>
+      warned_without_gradient_;  // true once the user was told that it got no gradient
 
   uint8_t notes_ = 0;
   bool reduced_ = false;
@@ -153,8 +154,8 @@ class ZeroEngine {
   StepValues values_;
   std::deque<Launched> launched_;
   int64_t next_number_ = 0;
-  int64_t failures_ = 0;       // non-finite steps that were reported to the caller
-  int64_t failed_step_ = -1;   // the last of them
+  int64_t failures_ = 0;      // non-finite steps that were reported to the caller
+  int64_t failed_step_ = -1;  // the last of them
 };
 
 }  // namespace tessera::optim

@@ -129,14 +129,16 @@ expect 'no checkpoint there is whole' mpirun -n 2 "$train_gpt" "${run[@]}" --che
 
 # Settings and data that differ from the checkpoint's are refused, except settings that
 # --resume-changed names.
-expect 'lr is 0.5, and 0.001 in the run that on/step-000000012 is of' \
+expect 'lr is 0.5, but 0.001 in the run that wrote on/step-000000012' \
   "$train_gpt" "${run[@]}" --steps 20 --resume-changed steps,warmup --lr 0.5 --checkpoint on
 expect 'data is .* bytes with digest' "$train_gpt" "${run[@]}" --steps 20 \
   --resume-changed steps,warmup --data "$TESSERA_SOURCE_DIR/README.md" --checkpoint on
 cp -r on more
 alone "${run[@]}" --steps 14 --resume-changed steps,warmup --checkpoint more --log more.jsonl
 [[ $(digest more.jsonl 14) != '' ]] || fail "$(cat more.jsonl)"
-expect 'model.width is 32, and 16' "$train_gpt" "${run[@]}" --steps 20 \
+expect 'loss_rows is 64, but nothing in the run that wrote' "$train_gpt" "${run[@]}" --steps 20 \
+  --resume-changed steps,warmup --loss-rows 64 --checkpoint on
+expect 'model.width is 32, but 16' "$train_gpt" "${run[@]}" --steps 20 \
   --resume-changed steps,warmup --width 32 --checkpoint on
 expect 'there is no such setting' "$train_gpt" "${run[@]}" --steps 20 --resume-changed stpes \
   --checkpoint on

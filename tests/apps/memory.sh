@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # A process holds little more than the ledger's bytes. Its heap of blocks holds at most the ledger's
 # peak, plus a quarter of that, plus two huge pages, which is the heap's own bound. The rest (code,
-# libraries, generated kernels, malloc) is below a constant: 26 to 43 MiB on Debian 12
+# libraries, generated kernels, malloc) is below a constant: 20 to 50 MiB on Debian 12
 # (docs/memory.md, "A process"). Stage 3 with recomputation holds far less than plain data
 # parallelism. On CPUs that do not multiply bf16, ledger and plan count the f32 copies of operands.
 . "$(dirname "${BASH_SOURCE[0]}")/common.bash"

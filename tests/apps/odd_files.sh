@@ -18,7 +18,7 @@ for flag in --data --val-data --init; do
 done
 refuses 'pipe: is not a regular file' "${run[@]}" --config pipe
 for flag in --save --trace; do
-  refuses 'pipe: cannot be written: it is there and is not a regular file' "${run[@]}" "$flag" pipe
+  refuses 'pipe: cannot be written: it exists and is not a regular file' "${run[@]}" "$flag" pipe
 done
 refuses 'pipe: cannot be written: it is there and is neither' "${run[@]}" --log pipe
 mkdir gpt cifar

@@ -60,9 +60,9 @@ struct Operands {
 using Multiply = void (*)(const ProductArgs&, const cpu::GemmOptions&);
 
 TEST_CASE("gemm equals float64 for every way its operands are stored", "[gemm][cpu]") {
-  const auto sizes = GENERATE(Sizes{1, 1, 1}, Sizes{3, 5, 7}, Sizes{64, 1, 33}, Sizes{1, 65, 16},
-                              Sizes{130, 70, 129}, Sizes{17, 31, 1}, Sizes{5, 64, 3000},
-                              Sizes{2, 3, 9000});
+  const auto sizes =
+      GENERATE(Sizes{1, 1, 1}, Sizes{3, 5, 7}, Sizes{64, 1, 33}, Sizes{1, 65, 16},
+               Sizes{130, 70, 129}, Sizes{17, 31, 1}, Sizes{5, 64, 3000}, Sizes{2, 3, 9000});
   const DType dtype = GENERATE(from_range(float_dtypes()));
   const bool rounds = GENERATE(false, true);
   const bool transpose_a = GENERATE(false, true);
@@ -79,8 +79,8 @@ TEST_CASE("gemm equals float64 for every way its operands are stored", "[gemm][c
 }
 
 TEST_CASE("gemm rounds once: c = round(c + (product + bias))", "[gemm][cpu]") {
-  const auto sizes = GENERATE(Sizes{3, 5, 7}, Sizes{64, 48, 96}, Sizes{130, 70, 129},
-                              Sizes{7, 33, 3000});
+  const auto sizes =
+      GENERATE(Sizes{3, 5, 7}, Sizes{64, 48, 96}, Sizes{130, 70, 129}, Sizes{7, 33, 3000});
   const DType dtype = GENERATE(from_range(half_dtypes()));
   const bool transpose_a = GENERATE(false, true);
   const bool transpose_b = GENERATE(false, true);
@@ -225,8 +225,8 @@ TEST_CASE("gemm's workspace is what was said, and can be the caller's", "[gemm][
   set_thread_count(GENERATE(1, 2));
   const DType dtype = GENERATE(from_range(float_dtypes()));
   const DType c_dtype = GENERATE_COPY(DType::f32, dtype);
-  const auto [m, n, k] = GENERATE(Sizes{1, 1, 1}, Sizes{33, 70, 129}, Sizes{256, 384, 64},
-                                  Sizes{3, 5, 9000});
+  const auto [m, n, k] =
+      GENERATE(Sizes{1, 1, 1}, Sizes{33, 70, 129}, Sizes{256, 384, 64}, Sizes{3, 5, 9000});
   const int64_t batch = GENERATE(1, 3);
   const bool transposed = GENERATE(false, true);
   const bool shared = transposed, extra = transposed;
@@ -308,9 +308,9 @@ TEST_CASE("gemm says what is wrong, and names the call that oneDNN refused", "[g
   ProductArgs bad{.m = 4, .n = 4, .k = 4, .a = {x.raw(), -4}, .b = {x.raw(), 4}, .c = {x.raw(), 4}};
   CHECK_THROWS_WITH(cpu::gemm(bad), Catch::Matchers::ContainsSubstring("oneDNN: dnnl::"));
   bad.c_dtype = DType::bf16;
-  CHECK_THROWS_WITH(
-      cpu::gemm(bad),
-      "gemm: operands in f32 and a result in bf16, expected one in f32 or of their dtype");
+  CHECK_THROWS_WITH(cpu::gemm(bad),
+                    "gemm: operands in f32 and a result in bf16, expected a result in f32 or in "
+                    "the operands' dtype");
   bad.dtype = DType::i32;
   CHECK_THROWS_WITH(cpu::gemm(bad), "gemm: dtype i32 is not a floating-point type");
 }

@@ -137,7 +137,8 @@ TEST_CASE("descriptions that cannot be used are refused") {
     return path;
   };
   nn::write_safetensors(path, {});
-  CHECK_THROWS_WITH(read_image_model(path), Catch::Contains("does not say what model"));
+  CHECK_THROWS_WITH(read_image_model(path),
+                    Catch::Contains("its metadata do not describe a model"));
   CHECK_THROWS_AS(read_image_model(with("{")), InputError);
   CHECK_THROWS_AS(read_image_model(with("[]")), InputError);
   CHECK_THROWS_AS(read_image_model(with(R"({"model":"resnet20"})")), InputError);

@@ -81,7 +81,8 @@ Outcome run_loop(const LoopRun& given, Model& model, const Training& training,
                               }});
     loop.train();
     const optim::Plan plan =
-        train::plan_run(run, static_cast<const nn::Module&>(model), train::place_of(world));
+        train::plan_run(train::as_it_went(run, loop.count()),
+                        static_cast<const nn::Module&>(model), train::place_of(world));
     const train::RankReport report = train::measure(plan, loop.count(), world);
     outcome.equal = report.equal();
     INFO(report.table());

@@ -4,7 +4,7 @@
 //   train::save_checkpoint("run", optimizer, world, {.step = 100});     // run/step-000000100
 //   ...
 //   const auto found = train::find_checkpoint("run", world);            // the newest whole one
-//   if (found) train::restore_checkpoint(*found, optimizer, world);
+//   if (found) train::restore_checkpoint(*found, optimizer);
 //   int64_t step = found ? found->manifest().step : 0;
 //
 // A folder has one checkpoint per saved step. Each is written under a temporary name: first the

@@ -75,11 +75,9 @@ class RunCheckpoints {
   enum class Phase : uint8_t { idle, shards, manifest };
 
   void start(const CheckpointInfo& info);
-  void write_own_shard(const CheckpointInfo& info, std::vector<optim::StatePiece> pieces);
   std::vector<optim::StatePiece> pieces_to_write();
   /// Starts the next phase, once the work of this one is done on all ranks. Collective.
   void advance();
-  void write_manifest(const std::vector<std::string>& shards);
   void conclude(const std::string& failure, const std::string& digest);
   void end_reading();
   void work(std::function<void()> body);

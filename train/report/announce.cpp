@@ -49,8 +49,9 @@ void announce_run(const TrainingRun& run, const std::string& model_name, const n
                reduction_name(run.zero.reduction));
   announce_device(run, dtype, world.communicator->device());
   if (batch.micro_batches() % world.size != 0) {
-    spdlog::warn("{} micro-batches on {} ranks: some wait; micro-batches of {} share evenly",
-                 batch.micro_batches(), world.size, even_micro_batch(batch, world.size));
+    spdlog::warn(
+        "{} micro-batches on {} ranks: some ranks will idle; micro-batches of {} divide evenly",
+        batch.micro_batches(), world.size, even_micro_batch(batch, world.size));
   }
 }
 

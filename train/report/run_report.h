@@ -9,6 +9,7 @@
 #include "core/text/json_line.h"
 #include "dist/bootstrap.h"
 #include "optim/plan/plan.h"
+#include "train/training_run.h"
 
 namespace tessera::train {
 
@@ -19,6 +20,10 @@ struct StepCount {
   int64_t skipped = 0;
   int64_t saves = 0;
 };
+
+/// The run to plan after it has ended. Best weights are saved where an evaluation improves: a run
+/// in which none did has saved nothing, and held no memory for it.
+TrainingRun as_it_went(TrainingRun run, const StepCount& count);
 
 struct RankReport {
   struct Memory {

@@ -29,8 +29,7 @@ std::vector<int64_t> offsets_of(const std::vector<int64_t>& counts) {
 
 }  // namespace
 
-Work NcclCommunicator::exchange(const Tensor& input, int contributors, Receive receive,
-                                Call call) {
+Work NcclCommunicator::exchange(const Tensor& input, int contributors, Receive receive, Call call) {
   check_exchange(input, contributors, size_, device_);
   auto body = [this, input, contributors, receive = std::move(receive)] {
     std::vector<int> sources;
@@ -54,12 +53,11 @@ Work NcclCommunicator::reduce_scatter(const Tensor& shard, const Tensor& input, 
       if (source != rank_) sources.push_back(source);
     }
     const int first = sources.front();
-    return send_pieces(input, contributors, sources,
-                       [&](int source, int64_t begin, const Tensor& chunk) {
-                         kernels::fold(current_context(device_),
-                                       shard.flat(begin, begin + chunk.elements()), chunk,
-                                       source == first);
-                       });
+    return send_pieces(
+        input, contributors, sources, [&](int source, int64_t begin, const Tensor& chunk) {
+          kernels::fold(current_context(device_), shard.flat(begin, begin + chunk.elements()),
+                        chunk, source == first);
+        });
   };
   auto in_one_call = [this, shard, input] {
     if (shard.elements() > 0) {
@@ -108,8 +106,7 @@ void NcclCommunicator::transfer(const Tensor& input, int64_t begin, int64_t elem
   }
   for (int source = 0; source < contributors; ++source) {
     if (source == rank_) continue;
-    TESSERA_NCCL(
-        ncclRecv(slots + source * chunk_bytes_, bytes, ncclUint8, source, comm_, stream_));
+    TESSERA_NCCL(ncclRecv(slots + source * chunk_bytes_, bytes, ncclUint8, source, comm_, stream_));
   }
   group.launch();
 }
@@ -131,8 +128,8 @@ void NcclCommunicator::receive_bytes(std::byte* data, int64_t bytes, int peer) c
   TESSERA_NCCL(ncclRecv(data, static_cast<size_t>(bytes), ncclUint8, peer, comm_, stream_));
 }
 
-Work NcclCommunicator::exchange_v(const Tensor& input, const Tensor& output,
-                                  ExchangeCounts counts, Call call) {
+Work NcclCommunicator::exchange_v(const Tensor& input, const Tensor& output, ExchangeCounts counts,
+                                  Call call) {
   check_exchange_v(input, output, counts, rank_, size_, device_);
   auto body = [this, input, output, counts = std::move(counts)] {
     const int64_t size = dtype_size(input.dtype());
@@ -158,8 +155,7 @@ Work NcclCommunicator::exchange_v(const Tensor& input, const Tensor& output,
   return submit({call, Collective::exchange_v, input.bytes(), std::move(body)});
 }
 
-Work NcclCommunicator::all_gather_v(const Tensor& buffer, std::vector<int64_t> counts,
-                                    Call call) {
+Work NcclCommunicator::all_gather_v(const Tensor& buffer, std::vector<int64_t> counts, Call call) {
   check_all_gather_v(buffer, counts, size_, device_);
   auto body = [this, buffer, counts = std::move(counts)] {
     const int64_t size = dtype_size(buffer.dtype());
@@ -178,8 +174,7 @@ Work NcclCommunicator::all_gather_v(const Tensor& buffer, std::vector<int64_t> c
   return submit({call, Collective::all_gather_v, buffer.bytes(), std::move(body)});
 }
 
-Work NcclCommunicator::send_receive(const Transfer& outgoing, const Transfer& incoming,
-                                    Call call) {
+Work NcclCommunicator::send_receive(const Transfer& outgoing, const Transfer& incoming, Call call) {
   check_send_receive(outgoing, incoming, rank_, size_, device_);
   auto body = [this, outgoing, incoming] {
     if (outgoing.peer == rank_) {

@@ -251,7 +251,7 @@ TEST_CASE("attention says what is wrong", "[attention]") {
                     "attention: there are 3 queries and no keys");
   CHECK_THROWS_WITH(attend_shapes(q, {2, 2, 2, 8}, {2, 2, 2, 8}, {.causal = true}),
                     "attention: 3 queries and 2 keys, expected at least as many keys as queries, "
-                    "since the last of both belong together");
+                    "since the last query is aligned with the last key");
   CHECK_THROWS_WITH(attend_shapes(q, kv, kv, {.scale = -1}),
                     "attention: scale is -1, expected above 0, or 0 for 1 / sqrt(D)");
   CHECK_THROWS_WITH(

@@ -215,7 +215,7 @@ TEST_CASE("sums and means over dimensions: gradients, nothing to sum, errors", "
   REQUIRE_THROWS_WITH(ops::sum(x, {3}), "sum: there is no dimension 3 in shape [3, 4, 2]");
   REQUIRE_THROWS_WITH(ops::sum(x, {2, -1}), "sum: dimension -1 is given twice");
   REQUIRE_THROWS_WITH(ops::mean(random_tensor({0, 2}, 1), {0}),
-                      "mean: shape [0, 2] has no elements to take it of");
+                      "mean: shape [0, 2] has no elements along the given dimensions");
 }
 
 TEST_CASE("binary operations have the same bits for every number of threads", "[elementwise]") {

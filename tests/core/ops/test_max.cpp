@@ -112,7 +112,7 @@ TEST_CASE("max reads a parameter only while it is there", "[max]") {
 
 TEST_CASE("max says what is wrong", "[max]") {
   REQUIRE_THROWS_WITH(ops::max(Tensor::empty({2, 0}), {1}),
-                      "max: shape [2, 0] has no elements to take it of");
+                      "max: shape [2, 0] has no elements along the given dimensions");
   REQUIRE_THROWS_WITH(ops::max(Tensor::empty({2, 3}), {2}),
                       "max: there is no dimension 2 in shape [2, 3]");
   REQUIRE_THROWS_WITH(ops::max(Tensor::empty({2, 3}), {0, -2}), "max: dimension -2 is given twice");
