@@ -22,8 +22,9 @@ bool is_finite(const Tensor& x) {
   return finite;
 }
 
-// "linear with h.3.mlp.c_fc.weight". Names the first parameter that is not finite, or else the
-// first one of all.
+// Returns the operation and one of the parameters among its inputs, as in "linear with
+// h.3.mlp.c_fc.weight". This is the first parameter that is not finite, and the text says so; if
+// all are finite, it is the first one. Without parameters, returns the operation alone.
 std::string describe(const char* operation, std::span<const Tensor> inputs) {
   std::string first;
   for (const Tensor& input : inputs) {

@@ -40,7 +40,8 @@ std::string try_to_save(const std::function<std::string()>& path, optim::ZeroOpt
   return dist::broadcast_text(*world.communicator, why);
 }
 
-// A new folder, so that no file is replaced, neither weights nor files beside them.
+// Creates a new folder in `parent`, named after `file`. So neither the weights nor a file that is
+// written with them, such as a GPT's config.json, replaces an existing one.
 fs::path new_folder(const fs::path& parent, const fs::path& file) {
   std::string name = (parent / (file.stem().string() + "-rescued-XXXXXX")).string();
   if (::mkdtemp(name.data()) == nullptr) {
@@ -49,7 +50,8 @@ fs::path new_folder(const fs::path& parent, const fs::path& file) {
   return name;
 }
 
-// Returns what happened: where the weights are now, or that they are lost.
+// Tries other places. Returns, for rank 0 to report, where the weights are now, or that they are
+// lost.
 std::string rescue(const std::string& lost, optim::ZeroOptimizer& optimizer,
                    const dist::World& world, const OpenWeights& open) {
   const fs::path file = fs::path(lost).filename();

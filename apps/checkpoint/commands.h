@@ -21,7 +21,8 @@ std::unique_ptr<train::CheckpointReader> open_whole_checkpoint(const std::string
 /// The size of all files of a checkpoint.
 int64_t total_bytes(const train::Manifest& manifest);
 
-/// A name or value for printing: unchanged if it is short and on one line, else quoted and cut.
+/// A name or value for printing: unchanged if it has at most 100 bytes of plain ASCII and nothing
+/// to escape; else in quotes with escapes, and cut after 100 bytes.
 std::string plain(const std::string& text);
 
 int inspect_checkpoints(const CheckpointToolOptions& options);

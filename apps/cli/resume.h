@@ -1,9 +1,10 @@
-// Saves the runs of the training applications in checkpoints and resumes them: --checkpoint and the
-// flags of its group.
+// The flags of the training applications that save a run in checkpoints and resume it
+// (--checkpoint, --resume and the others of the group "Checkpoints" in --help), and the checkpoint
+// that a run resumes from.
 //
-//   const Resumed resumed(options.checkpoints, world);  // claims the folder, finds the newest
+//   const Resumed resumed(options.checkpoints, world);  // claims the folder
 //   set_thread_count(resumed.threads(options.threads, world));
-//   resumed.check(run, bits);                           // is it this run?
+//   resumed.check(run, bits);                           // throws if another run saved it
 //   ... optimizer ...
 //   resumed.restore(optimizer);
 #pragma once
@@ -53,8 +54,9 @@ class Resumed {
   bool finished(int64_t steps) const;
   int64_t step() const { return found() ? checkpoint_->manifest().step : 0; }
   int64_t skipped() const { return found() ? checkpoint_->manifest().skipped : 0; }
-  /// Threads of a rank: `given`, or if that is 0 the checkpoint's number, since the bits of the
-  /// results depend on it.
+  /// The number of threads per rank: `given` if it is not 0. Otherwise the number that the
+  /// checkpoint's run had, because the bits of the results depend on the number of threads. Without
+  /// a usable number in a checkpoint, dist::threads_per_rank decides.
   int threads(int given, const dist::World& world) const;
 
   /// Throws InputError, with both values, if a setting differs from the checkpoint's run and
@@ -64,7 +66,8 @@ class Resumed {
   void check(const dist::Settings& run, const dist::Settings& bits) const;
   /// Sets where the loop starts: the first step, the skipped steps and the best evaluation so far.
   void place(train::LoopOptions& loop) const;
-  /// The last step whose lines the log keeps; nullopt for a run from the beginning.
+  /// The checkpoint's step; nullopt if the run starts from the beginning. When a run resumes, the
+  /// lines of later steps are removed from its log, because those steps run again.
   std::optional<int64_t> log_step() const { return found() ? std::optional(step()) : std::nullopt; }
   /// Restores the optimizer's state from the checkpoint, if there is one. Every rank calls it.
   void restore(optim::ZeroOptimizer& optimizer) const;

@@ -6,10 +6,16 @@
 
 namespace tessera::apps {
 
-// Each function throws InputError, naming the flag, if the text is not a number with a known unit,
-// is not positive (seconds: is negative) or is out of range (rates: 1 to 1e24; times: up to 1e9 s).
-// Whole numbers of bytes are exact; fractions of a byte are dropped. The prefixes k, M, G, T, P and
-// E are powers of 1000; Ki, Mi, ... are powers of 1024.
+// Each function reads a number that may have a unit. It throws InputError, naming the flag, for
+// other text and for values outside these bounds:
+//
+//   bytes    1 to 4e18
+//   rates    1 to 1e24 per second
+//   seconds  0 to 1e9
+//
+// Bytes and rates take the prefixes k, M, G, T, P and E (powers of 1000) and Ki, Mi, ... (powers of
+// 1024); times take s, ms, us and ns. Whole numbers of bytes are exact; fractions of a byte are
+// dropped.
 
 int64_t parse_bytes(const char* flag, const std::string& text);   // "80GB", "24GiB", "1000"
 double parse_rate(const char* flag, const std::string& text);     // bytes per second: "25GB/s"

@@ -21,9 +21,9 @@ std::vector<Host> parse_hosts(const std::string& text);
 std::string hosts_text(const std::vector<Host>& hosts);
 int64_t slots_of(const std::vector<Host>& hosts);
 
-/// The index in the list of the host that a rank runs on. `name` is the name that the host itself
-/// reports. If the list does not have this name, for instance because it has addresses, the index
-/// follows from the rank's number: mpirun fills one host after the other by default.
+/// Finds the host that `rank` runs on and returns its index in `hosts`. `name` is the name that
+/// this host itself reports. If `hosts` does not contain that name, for instance because it lists
+/// addresses, the index follows from the rank: by default mpirun fills one host after the other.
 size_t host_of(const std::vector<Host>& hosts, int rank, const std::string& name);
 
 /// Takes one slot from the host at each of these indices, and removes hosts without slots.

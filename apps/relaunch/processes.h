@@ -1,4 +1,5 @@
-// Signals and child processes, for relaunch and the parents of ranks.
+// Signals and child processes, for relaunch itself and for the parent process that it puts between
+// mpirun and each rank (rank_parent.h).
 #pragma once
 
 #include <signal.h>

@@ -1,4 +1,5 @@
-// The launchers of row_products. B rows, K indices for each, V rows of a table, C channels.
+// The launchers of row_products. Shapes: B result rows with K products each; a table has V rows
+// (each side its own V) of C channels.
 #pragma once
 
 #include "core/dispatch.h"
@@ -16,9 +17,10 @@ struct RowProductInputs {
   bool shared() const { return right.indices.size(0) != rows(); }
 };
 
-/// Computes products (B, K), and squares f32 [], which may be undefined. Workspace is taken only
-/// for squares: on the CPU 4 bytes for each row of the larger table (4 V), and 8 bytes for every 64
-/// rows of it; on CUDA 4 bytes * (B + B K), and the workspace of `sum` over these.
+/// Computes products (B, K), and squares f32 [], which may be undefined. Takes workspace only if
+/// `squares` is defined. On the CPU at most 4 V bytes plus 8 bytes per 64 rows, where V is the row
+/// count of the larger table. On CUDA 4 bytes for each lookup of both sides (B + B K of them; B + K
+/// if right indices are shared), plus what `sum` takes for that many elements.
 TESSERA_KERNEL(row_products_forward, const Tensor& products, const Tensor& squares,
                const RowProductInputs& in)
 
@@ -33,12 +35,14 @@ struct GradientTarget {
   bool accumulate = false;
 };
 enum class RowProductSide : uint8_t { left, right };
-/// Computes the gradients of one side's table and bias. For each row v of the table it is the fp32
-/// sum, over the places (b, k) where v was looked up, in order, of dproducts[b, k] times the other
-/// side's row; for the bias it is the sum of dproducts[b, k]. Added to it is 2 * dsquares times the
-/// row or bias itself, for each time that v was looked up.
-/// Workspace: on the CPU 4 bytes * (V + 1 + 2 B K). On CUDA 4 bytes * (V + 1 + B K) if indices are
-/// sorted, another 4 B K for 16-bit types, and another 4 B K for left indices where K > 1.
+/// Computes the gradients of one side's table and bias. For each row v:
+///   dtable[v] = sum of dproducts[b, k] * (the other side's row at (b, k)) + 2 n dsquares table[v]
+///   dbias[v]  = sum of dproducts[b, k]                                    + 2 n dsquares bias[v]
+/// The sums are fp32, over all places (b, k) that use row v, in order of place. n is the number of
+/// lookups of v: a left row is looked up once per b, not K times.
+/// Workspace: on the CPU 4 bytes * (V + 1 + 2 B K). On CUDA none for a left side without indices,
+/// which needs no sorting; else 4 bytes * (V + 1 + B K), plus up to 4 B K for 16-bit types, plus
+/// 4 B K if there are left indices and K > 1.
 TESSERA_KERNEL(row_products_backward, const GradientTarget& table, const GradientTarget& bias,
                RowProductSide side, const RowProductGradients& gradients,
                const RowProductInputs& in)

@@ -1,5 +1,6 @@
-// The launchers of softmax, log_softmax and logsumexp. The forwards use two statistics of a run:
-// with m its maximum, shift = m, or 0 if m is infinite, and sum = sum(exp(x - shift)).
+// The launchers of softmax, log_softmax and logsumexp. The forwards compute for each run:
+//   shift   its maximum, or 0 if that is infinite
+//   sum     the sum of exp(x - shift) over the run
 #pragma once
 
 #include "core/dispatch.h"

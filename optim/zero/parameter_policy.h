@@ -21,10 +21,12 @@ class ParameterPolicy {
 
   virtual void use(int parameter) = 0;
   virtual void done(int) {}
-  /// Called after the update of the own values of a bucket. Returns the collective that sends them
-  /// to the other ranks.
+  /// Called after this rank has updated its own part of a bucket. Stages 1 and 2 start to gather
+  /// the bucket and return that collective. Stages 0 and 3 send nothing and return an empty Work.
   virtual dist::Work gather_updated(int bucket) = 0;
-  /// After this call, operations find the present values.
+  /// After this call, operations read the values of the last update: gathers in flight are waited
+  /// for (stages 1, 2), or gathered units are released, so that the next read gathers them again
+  /// (stage 3).
   virtual void synchronize() {}
   /// True if ranks gather values in the order in which their operations read them.
   virtual bool gathers_as_read() const { return false; }
@@ -57,10 +59,12 @@ class GatheredParameters : public ParameterPolicy {
   std::vector<dist::Work> published_;  // one per bucket
 };
 
-/// Stage 3. Parameters are gathered in units: the buckets of a block that the model names, or a
-/// single bucket. A unit stays gathered until another one takes its place. Meanwhile the next unit
-/// is gathered, in the order that an earlier pass has shown. A unit with a tied parameter stays
-/// until backward is over.
+/// Stage 3. Parameters are gathered in units: the consecutive buckets of one block
+/// (Module::begin_block), or a single bucket outside any block. When an operation reads a unit that
+/// was not the last one entered, that unit is gathered and the others are released, except units
+/// that running operations read, the unit that comes next, and tied units. With `prefetch`, the
+/// gather of the next unit starts at the same time, if an earlier pass has shown which one that is.
+/// A unit with a tied parameter stays gathered until backward ends.
 ///
 /// Which gathers start, and when, follows from the order in which operations read parameters. This
 /// is the order of the program, and so the same on every rank.

@@ -1,6 +1,6 @@
 // Models that use their layers in another order than they register them. After the first micro-step
-// buckets are sent in the order in which rank 0 completes them, and pass through a ring that is as
-// large as planned.
+// all ranks send buckets in the order in which rank 0 completed them, and the memory of gradients
+// (at stages 2 and 3 the ring of buckets, optim/zero/gradient_policy.h) is as large as planned.
 #include <utility>
 
 #include "optim/plan/plan.h"
@@ -28,10 +28,11 @@ class NotingCommunicator : public ForwardingCommunicator {
 };
 
 constexpr int layers = 6;
-// Backward goes through the layers in the opposite order.
+// The order in which forward uses the layers. Backward goes from layer 0 to layer 5, the order in
+// which they are registered.
 const LayeredModel::Way from_the_last = {5, 4, 3, 2, 1, 0};
 
-// A run of a model with one bucket per layer.
+// A model of six layers in training; `options` sets the size of its buckets.
 class Run {
  public:
   Run(const dist::World& world, const optim::ZeroOptions& options, LayeredModel::Way way,
@@ -77,7 +78,8 @@ class Run {
   TrainingResult result_;
 };
 
-// Bytes of a layer's weight and bias, so that each layer fills a bucket.
+// Bytes of an f32 layer in a bucket: its weight of 48 x 48, and its bias of 48, which takes a whole
+// block of 256 elements. As bucket_bytes it gives each f32 layer a bucket.
 constexpr int64_t layer_bytes = (48 * 48 + 256) * 4;
 
 TEST_CASE("buckets out of the order of registration leave as rank 0 completes them") {
@@ -87,7 +89,8 @@ TEST_CASE("buckets out of the order of registration leave as rank 0 completes th
     const optim::ZeroOptions options{.stage = stage, .bucket_bytes = layer_bytes};
     Run run(world, options, from_the_last);
     for (int64_t step = 0; step < 3; ++step) {
-      // Bucket 0 has the layer that is registered last and used first.
+      // Bucket 0 has the layer that is registered last. Forward uses this layer first, so backward
+      // completes bucket 0 last.
       std::vector<NotingCommunicator::Bucket> expected;
       for (int b = layers - 1; b >= 0; --b) expected.emplace_back(0, b);
       CHECK(run.step(step) == expected);
@@ -100,7 +103,9 @@ TEST_CASE("buckets of two dtypes leave as rank 0 completes them, over both") {
   constexpr DType half = DType::bf16;
   Run run(job_world(), {.stage = 2, .bucket_bytes = layer_bytes}, from_the_last,
           {DType::f32, half, DType::f32, half, DType::f32, half});
-  // Two bf16 layers share a bucket. A group has the number of its first parameter: bf16's is 2.
+  // Parameters of one dtype are a group. Its number is the registration index of its first
+  // parameter: 0 for f32, 2 for bf16 (1.weight). Two bf16 layers fit into a bucket: layers 5 and 3
+  // are in bucket 0, layer 1 is in bucket 1.
   const std::vector<NotingCommunicator::Bucket> expected = {{0, 2}, {2, 1}, {0, 1}, {0, 0}, {2, 0}};
   for (int64_t step = 0; step < 2; ++step) CHECK(run.step(step) == expected);
 }

@@ -1,5 +1,6 @@
-// Offload, with two devices: ranks compute on cpu:1 or a GPU, and keep master weights and state on
-// the host. The computing device never holds optimizer state, and the bits do not change.
+// Optimizer offload on two devices. The ranks compute on a GPU or, in CPU tests, on cpu:1 (a second
+// device in host memory that is counted separately, core/device.h). Master weights and optimizer
+// state are on the host only, and the results have the same bits as without offload.
 #include "tests/support/catch.h"
 #include "tests/support/memory_use.h"
 #include "tests/support/mixed_model.h"

@@ -30,7 +30,7 @@ TrainingResult train_uneven(const TinyRun& run, const dist::World& world,
 // 13 micro-batches: with 2 to 5 ranks, ranks run out at different micro-steps, some ranks have no
 // micro-batch in the last micro-step, and in some micro-step no rank has data.
 const Missing run_out = [](int64_t step, int64_t m) {
-  // At stage 3 the first micro-batches of a run must have data.
+  // At stage 3 every rank's first micro-batch of a run must have data.
   if (step == 0) return m >= 11 || m == 7;
   if (step == 1) return m >= 5 && m != 8;
   return m != 3;
@@ -70,7 +70,8 @@ TEST_CASE("ranks that run out of data, with recompute and rounded gradient sums"
 }
 
 TEST_CASE("the loss and the gradient are means over the micro-batches that had data") {
-  // Only the first 4 of 8 micro-batches have data, which must be like a step of 4.
+  // Only the first 4 of 8 micro-batches have data: the result must equal that of a step with just
+  // those 4.
   const auto run = [](int64_t global, int64_t with_data, int stage) {
     LayeredModel model;
     const Training training{
@@ -82,7 +83,8 @@ TEST_CASE("the loss and the gradient are means over the micro-batches that had d
   for (const int stage : {0, 1, 2, 3}) {
     const TrainingResult uneven = run(8, 4, stage);
     const TrainingResult even = run(4, 4, stage);
-    // Shares of 1/8 are doubled at the end, and powers of two change no bit.
+    // With 8 micro-batches each is scaled by 1/8, and the sum at the end by 8/4 = 2; with 4 each is
+    // scaled by 1/4. Scaling by powers of two does not round, so the results are bit-equal.
     CHECK(uneven == even);
   }
 }
@@ -94,7 +96,8 @@ TEST_CASE("a step without any data changes nothing") {
       const TinyRun run{.steps = 3, .dtype = dtype};
       const bool scaled = dtype == DType::f16;
       optim::ZeroOptions options{.stage = stage, .bucket_bytes = 3000};
-      // Two good steps would double the scale; a step without data is not one.
+      // If step 1, which has no data, counted as a good step, the scale would double before step 2.
+      // (loss_scales holds the scale that each step ran with.)
       if (scaled) options.loss_scaling = optim::LossScaling{.initial = 256, .growth_interval = 2};
       const auto result = train_uneven(run, job_world(), options,
                                        [](int64_t step, int64_t) { return step == 1; });
@@ -153,7 +156,9 @@ MicroBatch begun(optim::ZeroOptimizer& optimizer) {
   return *optimizer.micro_batches(0, {.global = 10, .micro = 2}).begin();
 }
 
-// Skips the micro-batch. Several ranks must refuse it; a single rank gathers for no other.
+// Calls skip() at stage 3 before the rank has had data for the current parameters. With several
+// ranks this must throw, because the rank does not know the order in which the others gather
+// parameters; a single rank has no others to match, so it may skip.
 void check_skip_refused(optim::ZeroOptimizer& optimizer) {
   if (job_world().size > 1) {
     CHECK_THROWS_WITH(optimizer.skip(),

@@ -29,11 +29,14 @@ TEST_CASE("a GPT's parameters are known without building it") {
 }
 
 TEST_CASE("a micro-batch's operations, by hand") {
-  // Per token: 2 layers of 12 x 8^2 + 13 x 8 = 872 parameters, a head of 10 x 8 = 80, a norm of 16:
-  // 1840, 6 operations each; attention 12 x 2 x 4 x 8 = 768. 3 sequences of 4 tokens.
+  // The parameters that count are 2 layers of 12 x 8^2 + 13 x 8 = 872 each, a head of 10 x 8 = 80,
+  // and the last norm's 16; together 1840. A token takes 6 operations for each of these, and
+  // 12 x 2 x 4 x 8 = 768 for attention. The micro-batch has 3 x 4 = 12 tokens.
   models::GptConfig config{.layers = 2, .heads = 2, .width = 8, .context = 4, .vocab = 10};
   CHECK(gpt_work(config, 3, DType::f32).flops == Approx(12 * (6 * 1840 + 768)));
   CHECK(gpt_work(config, 3, DType::f32).recomputed_flops == 0);
+  // The layers run forward again: 2 operations for each of their 2 x 872 = 1744 parameters, and a
+  // third of attention's 768.
   config.recompute = true;
   CHECK(gpt_work(config, 3, DType::f32).recomputed_flops == Approx(12 * (2 * 1744 + 256)));
   CHECK(gpt_work(config, 3, DType::bf16).flops == gpt_work(config, 3, DType::f32).flops);
