@@ -1,5 +1,5 @@
-// How long each collective takes, and how much bandwidth that is, in nccl-tests' columns. Every
-// element that arrives is checked; a wrong one makes the exit code 1.
+// Measures the time and bandwidth of each collective, and prints them in nccl-tests' columns. Every
+// received element is checked; if any is wrong, the exit code is 1.
 //
 //   mpirun -n 4 comm_bench --device cpu                             over MPI, in host memory
 //   mpirun -n 4 comm_bench --device cuda --comm mpi                 GPU memory, staged
@@ -25,7 +25,7 @@
 namespace tessera::apps {
 namespace {
 
-/// Prints a table as soon as its collective is measured, on rank 0.
+/// Measures all collectives. If `prints`, prints each table as soon as its collective is measured.
 std::vector<CommResult> measure(const CommOptions& options, const dist::World& world,
                                 bool prints) {
   const std::vector<int64_t> sizes =
@@ -40,13 +40,13 @@ std::vector<CommResult> measure(const CommOptions& options, const dist::World& w
     std::vector<CommResult> results;
     for (const int64_t bytes : sizes) results.push_back(measurement.measure(collective, bytes));
     if (prints) fmt::print("{}", comm_table(results, options.dtype, world.size));
-    check_output();  // so that a table is seen, or its loss, before the next is measured
+    check_output();  // flush, and fail if the output is lost, before the next measurement
     all.insert(all.end(), results.begin(), results.end());
   }
   return all;
 }
 
-/// The ranks that are measured together: neighbours, if there are several groups.
+/// This rank's group, whose ranks are measured together. Each group has neighbouring ranks.
 dist::World group_of(const dist::World& world, int64_t groups) {
   if (groups == 0) return world;
   if (groups > world.size) {

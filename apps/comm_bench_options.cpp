@@ -18,7 +18,7 @@ constexpr std::array measured = {Collective::exchange,     Collective::reduce_sc
                                  Collective::broadcast,    Collective::exchange_v,
                                  Collective::all_gather_v, Collective::send_receive};
 
-// As given.
+// Values of flags as text, before they are parsed.
 struct Given {
   std::string min_bytes = "1KiB";
   std::string max_bytes = "128MiB";
@@ -116,7 +116,7 @@ CommCommandLine parse_comm_command_line(int argc, const char* const* argv) {
   add_buffers(app, given, result.options);
   add_device_options(app, result.options.devices);
   app.add_option("--json", result.options.json, "Write JSON to FILE, or - : print it alone")
-      ->compare(Compared::nothing)  // rank 0 writes it
+      ->compare(Compared::nothing)  // may differ between ranks, since only rank 0 writes the file
       ->group("Output");
   result.help = app.parse(argc, argv);
   result.settings = app.settings();

@@ -1,4 +1,4 @@
-// The command line of comm_bench, complete and checked.
+// The command line of comm_bench, parsed and checked.
 #pragma once
 
 #include <cstdint>
@@ -16,22 +16,23 @@ struct CommOptions {
   dist::DeviceOptions devices;
   CommSizes sizes;
   std::vector<dist::Collective> collectives;
-  /// Asked for with all others, but not measured: it does not sum values of this dtype.
+  /// True if "all" collectives were asked for but all_reduce is left out, because it cannot sum
+  /// values of `dtype`.
   bool without_all_reduce = false;
   DType dtype = DType::f32;
-  int64_t groups = 0;  // of equal size or one rank apart, measured at once; 0: no split
+  int64_t groups = 0;  // groups of ranks, measured at the same time; 0: all ranks together
   int64_t iterations = 20;
   int64_t warmup = 5;
-  std::string json;  // a file, or - for standard output in place of tables; empty: none
+  std::string json;  // a file, or - for standard output instead of tables; empty: no JSON
 };
 
 struct CommCommandLine {
   CommOptions options;
-  std::string help;  // not empty: only to be printed
-  dist::Settings settings;  // for ranks to compare
+  std::string help;  // if not empty, it is to be printed and nothing else done
+  dist::Settings settings;  // must be equal on all ranks
 };
 
-/// Throws InputError, one line, for what cannot be measured as asked.
+/// Throws InputError, with a message of one line, if the command line is invalid.
 CommCommandLine parse_comm_command_line(int argc, const char* const* argv);
 
 }  // namespace tessera::apps

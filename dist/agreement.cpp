@@ -11,7 +11,7 @@
 namespace tessera::dist {
 namespace {
 
-constexpr char separator = '\0';  // no argument of a command line can have it
+constexpr char separator = '\0';  // cannot occur in a command-line argument
 
 std::string text_of(const Settings& settings) {
   std::string text;
@@ -50,7 +50,7 @@ std::string holders(const std::vector<size_t>& ranks, const std::string& value) 
                      one ? "has" : "have", value);
 }
 
-/// In what the ranks differ under this name; empty where they do not.
+/// Describes how the ranks' values of setting `name` differ; empty if they are equal.
 std::string difference_in(const std::string& name, const std::vector<Settings>& of_ranks) {
   const std::string first = value_in(of_ranks[0], name);
   std::vector<std::pair<std::string, std::vector<size_t>>> others;
@@ -70,7 +70,7 @@ std::string difference_in(const std::string& name, const std::vector<Settings>& 
 }  // namespace
 
 std::string first_difference(const std::vector<Settings>& of_ranks) {
-  // Rank 0's names come first, then those that only others have.
+  // Rank 0's settings are compared first, then those that only other ranks have.
   for (const Settings& settings : of_ranks) {
     for (const Setting& setting : settings) {
       std::string difference = difference_in(setting.name, of_ranks);

@@ -1,9 +1,9 @@
-// What all ranks of a job must have alike, compared before anything depends on it: ranks with other
-// flags or other data would train a mixed model, or wait for each other for ever.
+// Checks that all ranks of a job have the same settings, before anything depends on them: ranks
+// with different flags or data would train a mixed model, or wait for each other for ever.
 //
 //   dist::check_agreement(world, {{"--seed", "1"}, {"--lr", "0.001"}});
 //
-// ends the job where they differ:
+// ends the job if the ranks' settings differ:
 //
 //   error: --seed: rank 0 has 1, rank 2 has 7; all ranks of a job must have the same
 #pragma once
@@ -16,21 +16,22 @@
 namespace tessera::dist {
 
 struct Setting {
-  std::string name;   // as a person finds it: "--seed"
-  std::string value;  // in words
+  std::string name;   // as users know it: "--seed"
+  std::string value;  // as text
   bool operator==(const Setting&) const = default;
 };
 /// In the order in which they are compared. No name comes twice.
 using Settings = std::vector<Setting>;
 
-/// Throws InputError on every rank where the ranks' lists differ, with the first difference. Sends
-/// a digest of 8 bytes to every rank, whatever the list has; texts travel only where digests
-/// differ. So no two lists make ranks wait for each other. Collective; of a job of one rank nothing
-/// is asked. To be called as soon as a list is known, and before train::begin_run counts bytes.
+/// Throws InputError with the first difference, on every rank, if the ranks' lists differ. Sends an
+/// 8-byte digest to every rank; the texts are sent only if the digests differ. The first message
+/// has the same size for any list, so ranks with different lists cannot block each other.
+/// Collective; does nothing in a job of one rank. Call it as soon as the list is known, and before
+/// train::begin_run counts bytes.
 void check_agreement(const World& world, const Settings& own);
 
 /// The first setting in which a rank differs from rank 0, in rank 0's order: "--seed: rank 0 has 1,
-/// ranks 2, 3 have 7". Empty where all lists are equal.
+/// ranks 2, 3 have 7". Empty if all lists are equal.
 std::string first_difference(const std::vector<Settings>& of_ranks);
 
 }  // namespace tessera::dist

@@ -1,4 +1,4 @@
-// How the communication thread waits for its peers without taking a core from those who compute.
+// How the communication thread waits for its peers without taking a core from compute threads.
 #pragma once
 
 #include <time.h>
@@ -10,8 +10,8 @@
 namespace tessera::dist {
 
 /// Polls at full speed for some tens of microseconds, because in the middle of a transfer the peer
-/// answers within that time. Then the peer is computing: sleeps between polls, up to 100 us each,
-/// which costs a core about 3 %.
+/// answers within that time. After that the peer is assumed to be computing: pause() then sleeps
+/// between polls, up to 100 us each, which takes about 3 % of a core.
 class Backoff {
  public:
   void reset() {
@@ -30,8 +30,9 @@ class Backoff {
     sleep_ns_ = std::min(2 * sleep_ns_, longest_sleep_ns);
   }
 
-  /// What pause() has slept since the last reset. Where a sleep took very long, this process was
-  /// stopped itself (by the user, with its whole job): that is nobody's delay.
+  /// Nanoseconds that pause() has slept since the last reset. A very long sleep means that this
+  /// process itself was stopped (by the user, with its whole job), which is no peer's fault: each
+  /// sleep counts as half a second at most.
   int64_t slept_ns() const { return slept_ns_; }
 
  private:

@@ -1,6 +1,6 @@
 // Starting and ending a rank. Two rules: MPI_Finalize is called only when the body of every rank
 // has returned, because a rank that finalizes while others wait in a collective hangs the job for
-// ever; and whoever fails says so and calls MPI_Abort, which ends the others at once.
+// ever; and a rank that fails prints its error and calls MPI_Abort, which ends the others at once.
 #include "dist/bootstrap.h"
 
 #include <signal.h>
@@ -30,28 +30,28 @@ namespace tessera::dist {
 
 namespace {
 
-// What the handler of SIGTERM reads; lock-free, so that it may.
+// Read by the signal handlers; lock-free, because handlers must not take locks.
 std::atomic<int> own_rank{0};
 std::atomic<int64_t> running_step{-1};
 std::atomic<int64_t> finished_step{-1};
 std::atomic<bool> said_last_words{false};
 std::atomic<bool> line_open{false};
 std::atomic_flag ending;
-struct sigaction program_handler;  // of SIGTERM
+struct sigaction program_handler;  // the program's own handler of SIGTERM
 // Ranks tell each other over this communicator that their body has returned.
 MPI_Comm ending_ranks = MPI_COMM_NULL;
 MPI_Request all_ended = MPI_REQUEST_NULL;
 bool announced_end = false;
 static_assert(std::atomic<int64_t>::is_always_lock_free);
 
-/// How many processes the launcher says that it has started, and the variable that says so.
+/// The number of processes that the launcher has started, and the environment variable with it.
 struct Launched {
   const char* variable = nullptr;
   std::string size;
 };
 
-// Of the launchers the innermost counts: within a Slurm allocation mpirun starts the ranks, and
-// Slurm's own variables are of mpirun's daemons then.
+// With nested launchers the innermost one counts: within a Slurm allocation mpirun starts the
+// ranks, and Slurm's variables then describe mpirun's daemons.
 Launched launched() {
   for (const char* variable :
        {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS"}) {
@@ -60,8 +60,8 @@ Launched launched() {
   return {};
 }
 
-// Whether MPI is asked: Open MPI, MPICH and Intel MPI, PMIx (prterun, srun --mpi=pmix) and whoever
-// says that there are several processes.
+// True if MPI must be initialised: the variables of Open MPI, MPICH, Intel MPI or PMIx (prterun,
+// srun --mpi=pmix) are set, or a launcher says that it has started several processes.
 bool started_by_launcher() {
   for (const char* variable : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMI_RANK", "PMIX_RANK"}) {
     if (std::getenv(variable) != nullptr) return true;
@@ -73,7 +73,7 @@ bool started_by_launcher() {
 // N processes that do not know of each other would train N times, and write the same files.
 void check_launcher(const World& world) {
   const auto [variable, size] = launched();
-  // A world of several ranks is a job; Slurm's number may be that of another launcher's daemons.
+  // With several ranks MPI has connected the job; Slurm's number may count mpirun's daemons.
   if (variable == nullptr || size == "1" || world.size > 1) return;
   fail_input(
       "the launcher has started {} processes ({}), but MPI connects none of them: start the "
@@ -90,14 +90,14 @@ bool mpi_runs() {
   return initialized && !finalized;
 }
 
-// Once: this rank's body has returned.
+// Tells the other ranks, once, that this rank's body has returned.
 void announce_end() {
   if (std::exchange(announced_end, true)) return;
   TESSERA_MPI(MPI_Ibarrier(ending_ranks, &all_ended));
 }
 
-// A rank is told to end when another one has died or the user has stopped mpirun. Only calls that a
-// signal handler may make.
+// Prints the last finished step. A rank is told to end when another one has died or the user has
+// stopped mpirun. Makes only async-signal-safe calls.
 void say_last_words() {
   const int64_t step = finished_step.load();
   const bool trains = step >= 0 || running_step >= 0;
@@ -123,7 +123,7 @@ void say_last_words() {
   }
 }
 
-// The program's own handler, where it has one, decides what comes after the last words.
+// Handler of SIGTERM. After the last words the program's own handler runs, if it has one.
 void told_to_end(int signal, siginfo_t* info, void* context) {
   say_last_words();
   if ((program_handler.sa_flags & SA_SIGINFO) != 0) {
@@ -135,15 +135,16 @@ void told_to_end(int signal, siginfo_t* info, void* context) {
   }
 }
 
-// Ctrl-C. The program ends by the signal, whose handler is gone by now: a shell goes on with its
-// script behind a program that exits, also with 130.
+// Handler of SIGINT (Ctrl-C). The signal is raised again, with the default action by now
+// (SA_RESETHAND), so that the program dies by it: after a plain exit, even with code 130, a shell
+// would go on with its script.
 void interrupted(int) {
   say_last_words();
   raise(SIGINT);
   _exit(128 + SIGINT);
 }
 
-// What handles SIGTERM when init begins, MPI's own handlers apart.
+// The current handler of SIGTERM. init asks for it before MPI installs handlers of its own.
 struct sigaction handler_of_sigterm() {
   struct sigaction handler = {};
   sigaction(SIGTERM, nullptr, &handler);
@@ -152,17 +153,18 @@ struct sigaction handler_of_sigterm() {
 
 void handle_sigterm(const struct sigaction& before) {
   const bool plain = (before.sa_flags & SA_SIGINFO) == 0;
-  // A program that ignores the signal goes on doing so; init may be called twice.
+  // A program that ignores the signal keeps ignoring it. init may be called twice: the second call
+  // must not take told_to_end for the program's own handler.
   if (plain && before.sa_handler == SIG_IGN) return;
   if (!plain && before.sa_sigaction == told_to_end) return;
   program_handler = before;
-  struct sigaction action = before;  // with its mask and flags
+  struct sigaction action = before;  // keeps the program's mask and flags
   action.sa_flags |= SA_SIGINFO;
   action.sa_sigaction = told_to_end;
   sigaction(SIGTERM, &action, nullptr);
 }
 
-// A program that has its own way to stop keeps it, and so does one that nohup has started.
+// A program with its own handler of SIGINT keeps it, and one that ignores SIGINT keeps ignoring it.
 void handle_sigint() {
   struct sigaction action {};
   sigaction(SIGINT, nullptr, &action);
@@ -172,8 +174,8 @@ void handle_sigint() {
   sigaction(SIGINT, &action, nullptr);
 }
 
-// Runs `last` on a thread of its own and waits for it a few seconds, no longer: it may depend on
-// what the failing job will never let go, as ncclCommAbort does on graphs that captured its calls.
+// Runs `last` on a thread of its own and waits at most a few seconds for it, because it may hang:
+// ncclCommAbort waits for graphs that captured its calls, which a failing job never destroys.
 void run_with_deadline(const std::function<void()>& last) {
   const auto done = std::make_shared<std::promise<void>>();
   try {
@@ -182,13 +184,13 @@ void run_with_deadline(const std::function<void()>& last) {
       done->set_value();
     }).detach();
   } catch (const std::system_error&) {
-    return;  // no thread is to be had; the job ends all the same
+    return;  // no thread could be started; the job ends without running `last`
   }
   (void)done->get_future().wait_for(std::chrono::seconds(3));
 }
 
-// MPI_Abort waits for a daemon to end this process, which never happens where the daemon itself
-// waits for a host that is gone.
+// Ends this process in 5 s. MPI_Abort waits for a daemon to end it, which never happens if the
+// daemon itself waits for a host that is gone.
 void exit_later(int exit_code) {
   try {
     std::thread([exit_code] {
@@ -196,15 +198,16 @@ void exit_later(int exit_code) {
       _exit(exit_code);
     }).detach();
   } catch (const std::system_error&) {
-    // No thread is to be had; mostly MPI_Abort does not need its help.
+    // No thread could be started; MPI_Abort usually ends the process without this help.
   }
 }
 
-// Prints one line and ends the job on all ranks. Of several threads that fail, the first does.
+// Prints one line and ends the job on all ranks. If several threads fail, only the first one does
+// so, and the others sleep here until the process ends.
 [[noreturn]] void end_job(const std::string& message, int exit_code,
                           const std::function<void()>& last = {}) {
   while (ending.test_and_set()) pause();
-  said_last_words = true;  // the message has said it
+  said_last_words = true;  // the message already names the step
   std::fflush(stdout);
   if (line_open.exchange(false)) std::fputs("\n", stderr);
   std::fputs((message + "\n").c_str(), stderr);
@@ -217,9 +220,7 @@ void exit_later(int exit_code) {
   _exit(exit_code);
 }
 
-// Every rank usually finds the same fault in its input: rank 0 reports it and ends the others while
-// they sleep. If it does not, because its own input is good, they report it.
-// "step 6", or "after step 6" where it has ended; nothing before the first step.
+// "step 6", or "after step 6" if that step has ended; empty before the first step.
 std::string running_step_text() {
   const int64_t running = running_step;
   const int64_t finished = finished_step;
@@ -227,6 +228,8 @@ std::string running_step_text() {
   return finished >= 0 ? fmt::format("after step {}", step_number(finished)) : "";
 }
 
+// Every rank usually finds the same fault in its input: rank 0 reports it and ends the others while
+// they sleep. If rank 0's own input is good, the other ranks report the fault after their sleep.
 [[noreturn]] void end_with_input_error(const std::string& text) {
   publish_failure(RunFailure::input);
   const std::string step = running_step_text();
@@ -243,7 +246,7 @@ std::string running_step_text() {
 [[noreturn]] void end_with_error(const std::string& text,
                                  const std::function<void()>& last = {}) {
   const std::string step = running_step_text();
-  // A text that begins with its step says it already.
+  // Do not name the step twice if the text begins with it.
   const bool says = !step.empty() && !text.starts_with("step ");
   const std::string place = says ? ", " + step : "";
   end_job(fmt::format("rank {}{}: {}", own_rank.load(), place, text), 1, last);
@@ -256,7 +259,7 @@ World init_mpi(int& argc, char**& argv) {
     fail("MPI_Init_thread: this MPI provides thread level {}, expected MPI_THREAD_MULTIPLE ({})",
          provided, static_cast<int>(MPI_THREAD_MULTIPLE));
   }
-  // Or MPI would end the job before anybody has said which call failed.
+  // Otherwise MPI would end the job before an error names the call that failed.
   TESSERA_MPI(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
   World world;
   TESSERA_MPI(MPI_Comm_rank(MPI_COMM_WORLD, &world.rank));
@@ -295,12 +298,12 @@ World init(int& argc, char**& argv) {
 void finish(World& world) {
   if (mpi_runs()) {
     announce_end();
-    // Until all have come: over NCCL a barrier would not let MPI go on.
+    // Poll until all ranks have come: a rank that waits in NCCL's barrier makes no progress in MPI.
     for (int done = 0; done == 0;) {
       TESSERA_MPI(MPI_Test(&all_ended, &done, MPI_STATUS_IGNORE));
       if (done == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
-    // This rank waits for the others to have nothing more to send.
+    // No rank tears its communicator down while others still send.
     world.communicator->barrier();
     TESSERA_MPI(MPI_Comm_free(&ending_ranks));
     world.communicator.reset();
@@ -311,8 +314,8 @@ void finish(World& world) {
 
 namespace {
 
-// A rank whose body has returned a failure: the others may have come to their end with it, or wait
-// in a collective for ever. Ends the job unless they all come within a few seconds.
+// For a rank whose body has returned a failure: the other ranks may have returned as well, or may
+// wait in a collective for ever. Ends the job unless they all return within a few seconds.
 void end_unless_all_end(int result) {
   if (!mpi_runs()) return;
   announce_end();
@@ -332,7 +335,8 @@ void end_unless_all_end(int result) {
 }  // namespace
 
 int run(int argc, char** argv, const std::function<int(World&)>& body) {
-  // The world outlives the handlers: nothing of it is torn down before the job has been told.
+  // Declared outside of `try`: the communicator must not be destroyed before a handler below has
+  // reported the error and ended the job.
   World world;
   try {
     world = init(argc, argv);

@@ -27,41 +27,41 @@ struct World {
   int size = 1;
   int local_rank = 0;  // among the ranks of this host
   int local_size = 1;
-  /// Of collectives; dist::choose_devices sets it.
+  /// Time limit of collectives in seconds; dist::choose_devices sets it.
   double comm_timeout_s = default_comm_timeout_s;
-  /// In what the ranks' GPUs or their libraries differ, so that the same work has other bits on
-  /// another rank; empty where they are equal. dist::choose_devices finds out.
+  /// How the ranks' GPUs or GPU libraries differ, in which case the same work may give different
+  /// bits on different ranks; empty if they are equal. Set by dist::choose_devices.
   std::string difference = {};
 };
 
-/// Initialises MPI when the program was started by mpirun (or a PMI/PMIx launcher). Throws
-/// InputError where the launcher has started more processes than MPI knows of. From here on a rank
-/// that is told to end (SIGTERM) or stopped by Ctrl-C says which step it finished last. Behind that
-/// comes the program's own handler of SIGTERM where it had one, and what follows is up to it; a
-/// program that ignores SIGTERM goes on ignoring it. A handler of SIGINT that the program has set
-/// before, and one that is ignored, stay.
-/// MPI_COMM_WORLD returns errors from then on (TESSERA_MPI throws them).
+/// Initialises MPI if the program was started by mpirun (or a PMI/PMIx launcher). Throws InputError
+/// if the launcher has started several processes but MPI connects none of them. From then on:
+///  - a rank that gets SIGTERM, or is stopped by Ctrl-C, prints which step it finished last;
+///  - after that, SIGTERM runs the handler that the program had set before, or else ends the
+///    process; a program that ignores SIGTERM keeps ignoring it;
+///  - a handler of SIGINT that the program had set before stays, and so does ignoring SIGINT;
+///  - MPI_COMM_WORLD returns errors (TESSERA_MPI throws them).
 World init(int& argc, char**& argv);
 
 /// Ends MPI. Called by every rank when all went well; never while an exception unwinds.
 void finish(World& world);
 
-/// init, body, finish; the process's exit code. Where the body returns another code than 0 while
-/// other ranks go on, the job ends with it.
+/// Calls init, body and finish; returns the process's exit code. If the body returns a code other
+/// than 0 while other ranks go on, the job ends with that code.
 int run(int argc, char** argv, const std::function<int(World&)>& body);
 
-/// Says what failed, with rank and step, and ends the job on all ranks: for a thread with nobody
-/// to throw to. `last`, which must not throw, runs between the two, on a thread of its own; after a
-/// few seconds the job ends without it.
+/// Prints what failed, with rank and step, and ends the job on all ranks: for threads in which an
+/// exception would not be caught. `last`, which must not throw, runs after the message and before
+/// the job ends, on a thread of its own; the job does not wait more than a few seconds for it.
 [[noreturn]] void fail_job(const std::string& text, const std::function<void()>& last = {});
 
-/// The step that this rank is in, and the last one that it finished, from 0: for its errors, and
-/// for its last words when it is told to end or the user stops it (Ctrl-C), which count from 1. The
-/// optimizer sets both.
+/// The step that this rank is in, and the last one that it finished, counted from 0. Errors and the
+/// last words of a rank that is ended (SIGTERM, Ctrl-C) print them, counted from 1. The optimizer
+/// sets both.
 void set_running_step(int64_t step);
 void set_finished_step(int64_t step);
 
-/// Whether stderr is in the middle of a line, which errors and last words end before they begin.
+/// True while stderr is in the middle of a line: errors and last words then begin with a newline.
 void set_line_open(bool open);
 
 }  // namespace tessera::dist

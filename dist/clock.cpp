@@ -16,8 +16,8 @@ namespace {
 constexpr int questions = 16;
 constexpr int tag = 0;
 
-/// A communicator of its own: nothing else that travels can be taken for a question. It is never
-/// freed: that is a collective, and one rank alone may fail.
+/// Messages over an MPI communicator of their own, so that no other message is taken for one of
+/// these. It is never freed: MPI_Comm_free is a collective, and one rank alone may fail.
 class Ranks {
  public:
   explicit Ranks(double timeout_s) : timeout_s_(timeout_s) {
@@ -30,7 +30,7 @@ class Ranks {
     communicator_ = own;
   }
 
-  /// So few bytes leave at once, whether the other rank is there or not.
+  /// Does not wait for the receiver: MPI buffers a message of so few bytes.
   template <size_t count>
   void send(int to, const std::array<int64_t, count>& values) const {
     TESSERA_MPI(MPI_Send(values.data(), count, MPI_INT64_T, to, tag, communicator_));
@@ -45,7 +45,7 @@ class Ranks {
   }
 
  private:
-  /// Without keeping a core, which ranks before this one may need.
+  /// Sleeps between polls, because other ranks may need the core.
   void wait_for(int from) const {
     Backoff backoff;
     for (;;) {
@@ -65,7 +65,8 @@ class Ranks {
   double timeout_s_;
 };
 
-// The other rank has looked at its clock between two looks of rank 0's at its own.
+// Compares the clock of `rank` with rank 0's. The other rank reads its clock between two readings
+// of rank 0's, so the offset is known to within half of the time between these.
 ClockReading ask(const Ranks& ranks, int rank) {
   ClockReading best{.error_ns = std::numeric_limits<int64_t>::max()};
   for (int i = 0; i < questions; ++i) {

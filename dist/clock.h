@@ -1,4 +1,5 @@
-// The clocks of a job's hosts, which were started at different times and drift apart.
+// Converts times between the clocks of a job's hosts, which were started at different times and
+// drift apart.
 //
 //   const dist::ClockReading first = dist::compare_clocks(world);
 //   ... trace::now_ns() is noted ...
@@ -12,21 +13,21 @@
 
 namespace tessera::dist {
 
-/// What rank 0's trace::now_ns() shows beyond this rank's.
+/// By how much rank 0's trace::now_ns() is ahead of this rank's.
 struct ClockReading {
-  int64_t at_ns = 0;      // on this rank's clock
-  int64_t offset_ns = 0;  // to be added to it
-  int64_t error_ns = 0;   // the offset's, at most: half of a message's way there and back
+  int64_t at_ns = 0;      // the time of the comparison, on this rank's clock
+  int64_t offset_ns = 0;  // rank 0's time minus this rank's
+  int64_t error_ns = 0;   // upper bound of the offset's error: half of a message's round trip
 };
 
-/// Rank 0 asks every rank for its time, several times, and takes the answer that came soonest. A
-/// clock that cannot be told from rank 0's, as that of a rank on its host, has the offset 0.
-/// Sends some hundred bytes a rank over MPI, which no ledger counts. Throws where a rank says
-/// nothing for World::comm_timeout_s; a rank waits for all before it. Collective.
+/// Rank 0 asks every rank for its time, several times, and takes the answer with the shortest round
+/// trip. If the offset is not larger than its error, as for a rank on rank 0's host, it is set to
+/// 0. Sends some hundred bytes a rank over MPI, which no ledger counts. Throws if a rank does not
+/// answer for World::comm_timeout_s. Rank 0 asks one rank after the other. Collective.
 ClockReading compare_clocks(const World& world);
 
-/// A time of this rank's clock on rank 0's, where the offset changes evenly from one reading to the
-/// other.
+/// Converts a time of this rank's clock to rank 0's clock, with the offset interpolated linearly
+/// between the two readings.
 int64_t on_rank_0(int64_t ns, const ClockReading& first, const ClockReading& last);
 
 }  // namespace tessera::dist

@@ -1,4 +1,4 @@
-// What every communicator checks of a call's arguments, on the caller's thread.
+// Checks of a call's arguments that every communicator makes, on the caller's thread.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 
 namespace tessera::dist {
 
-/// `device` is that of the communicator; where it is a CPU, any host memory will do.
+/// `device` is the communicator's device; if it is a CPU, any host memory is accepted.
 inline void check_memory(const char* operation, const Tensor& tensor, Device device) {
   TESSERA_CHECK(tensor.allocated() || tensor.elements() == 0, "{}: a tensor without memory",
                 operation);
@@ -69,7 +69,7 @@ inline void check_broadcast(const Tensor& buffer, int root, int ranks, Device de
                 ranks - 1);
 }
 
-/// `counts` are of the elements of `buffer`, one for each rank.
+/// `counts` holds a number of elements of `buffer` for each rank.
 inline void check_counts(const char* operation, const std::vector<int64_t>& counts,
                          const Tensor& buffer, int ranks) {
   TESSERA_CHECK(std::ssize(counts) == ranks, "{}: {} counts, expected one for each of {} ranks",

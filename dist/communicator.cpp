@@ -1,4 +1,4 @@
-// What does not depend on the transport: waiting for work, and texts of all ranks.
+// The parts that do not depend on the transport: waiting for work, and gathering texts.
 #include "dist/communicator.h"
 
 #include <algorithm>
@@ -98,8 +98,8 @@ void HostWork::end(std::exception_ptr error) {
 
 namespace {
 
-// Texts travel in rounds of a few KiB a rank, so that a long one does not need memory for all of
-// them at once on every rank.
+// Bytes of text that each rank sends at a time. Texts are gathered in rounds, so that a long text
+// does not need memory for all ranks' whole texts at once on every rank.
 int64_t text_round(int64_t ranks) {
   return std::clamp<int64_t>((int64_t{1} << 20) / ranks, 4096, 65536);
 }

@@ -16,12 +16,12 @@ namespace tessera::dist {
 
 namespace {
 
-constexpr int most_threads = 4096;  // of a rank
+constexpr int most_threads = 4096;  // per rank
 
-/// What a rank has, in the order of a piece of an all-gather.
+/// What one rank reports; a piece of the all-gather has the members in this order.
 struct Found {
   int64_t devices = 0;
-  int64_t ranks = 0;  // on its host
+  int64_t ranks = 0;  // number of ranks on its host
 
   bool shares_one() const { return ranks > devices; }
 };
@@ -37,7 +37,7 @@ std::vector<Found> gather(const World& world, const Found& own) {
   return result;
 }
 
-/// World::difference, on every rank.
+/// Returns the text for World::difference, on every rank.
 std::string difference_of(Communicator& communicator, int device) {
   if (communicator.size() == 1) return "";
   std::vector<Machine> machines;
@@ -113,7 +113,7 @@ int threads_per_rank(int asked, int ranks_on_this_host) {
   if (asked > 0) return asked;
   if (const char* const variable = std::getenv("OMP_NUM_THREADS")) {
     const int threads = omp_get_max_threads();
-    // libgomp keeps a team on the stack, which many more threads overflow.
+    // libgomp keeps a team's data on the stack, which many more threads would overflow.
     if (threads > most_threads) {
       fail_input("OMP_NUM_THREADS is {}, expected from 1 to {}", variable, most_threads);
     }

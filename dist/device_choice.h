@@ -1,5 +1,5 @@
-// Where the ranks of a job compute, and over what they communicate: chosen when the command line is
-// known, for all ranks alike.
+// Chooses the devices of a job's ranks and the communicator (NCCL or MPI) between them, for all
+// ranks alike, once the command line is known.
 //
 //   dist::World world = dist::init(argc, argv);
 //   dist::choose_devices(world, {.device = "cuda", .comm = "nccl"});
@@ -15,26 +15,28 @@ namespace tessera::dist {
 struct DeviceOptions {
   std::string device = "auto";  // cpu, cuda, or auto: CUDA where every rank has a usable GPU
   std::string comm = "auto";    // nccl, mpi, or auto: NCCL where every rank has a GPU of its own
-  /// Of a collective: Communicator::set_timeout, NcclOptions.
+  /// Time limit of a collective: see Communicator::set_timeout and NcclOptions.
   double timeout_s = default_comm_timeout_s;
 };
 
-/// Throws InputError where a value is none of those above.
+/// Throws InputError if an option has a value that is not allowed.
 void check_device_options(const DeviceOptions& options);
 
-/// A rank takes the GPU of its host with its local rank; where there are fewer GPUs than ranks they
-/// share them in turn, which NCCL refuses and MPI does not. Sets the default device, and replaces
-/// the world's communicator unless the job computes on CPUs. Collective; before any use of the
-/// communicator's memory. Throws InputError, on every rank, for what cannot be had.
+/// A rank takes the GPU whose index is its local rank, modulo the number of GPUs on its host. So
+/// ranks share GPUs if there are too few, which works over MPI but not over NCCL. Sets the default
+/// device, and replaces the world's communicator unless the job computes on CPUs. Collective; call
+/// it before anything is allocated with the communicator. Throws InputError on every rank if the
+/// devices or the communicator asked for are not available.
 void choose_devices(World& world, const DeviceOptions& options);
 
-/// `device`, as in DeviceOptions, for a program that is no rank of a job: it takes the first GPU.
+/// For a program that is not a rank of a job: `device` is as in DeviceOptions; "cuda" is the first
+/// GPU.
 void choose_device(const std::string& device);
 
-/// As the flag has it: "cpu" or "cuda".
-/// Threads of a rank: what was asked for, else OMP_NUM_THREADS, else its share of the host's cores.
+/// Threads of a rank: `asked` if above 0, else OMP_NUM_THREADS, else its share of the host's cores.
 int threads_per_rank(int asked, int ranks_on_this_host);
 
+/// The device's type as the flag --device names it: "cpu" or "cuda".
 inline const char* device_type_name(Device device) { return device.is_cpu() ? "cpu" : "cuda"; }
 
 }  // namespace tessera::dist

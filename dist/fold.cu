@@ -6,7 +6,7 @@ namespace tessera::cuda {
 
 namespace {
 struct FromZero {
-  // Not a copy: from +0.0, a -0.0 becomes +0.0, as in an accumulator that was zeroed.
+  // Not a copy: 0.0 + -0.0 is +0.0, the same bits as with an accumulator that was zeroed.
   __device__ float operator()(float contribution) const { return 0.0f + contribution; }
 };
 struct Accumulate {

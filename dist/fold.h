@@ -1,4 +1,4 @@
-// The launcher of the one addition that an ordered reduction is made of.
+// The addition of which an ordered reduction consists.
 #pragma once
 
 #include "core/dispatch.h"

@@ -1,4 +1,4 @@
-// Values that the host writes and reads, and that ranks gather from host to host.
+// Values that the host writes and reads, and that ranks gather from each other.
 //
 //   HostBuffer flags(ranks * count, DType::u8, communicator);
 //   flags.data<uint8_t>()[rank * count + i] = 1;
@@ -12,7 +12,7 @@ namespace tessera::dist {
 class HostBuffer {
  public:
   HostBuffer() = default;
-  /// [elements], uninitialised, of Category::communication.
+  /// An uninitialised tensor of shape [elements], in Category::communication.
   HostBuffer(int64_t elements, DType dtype, Communicator& communicator)
       : values_(Tensor::unallocated({elements}, dtype)) {
     constexpr Category category = Category::communication;
@@ -27,7 +27,7 @@ class HostBuffer {
     return values_.data<T>();
   }
 
-  /// Every rank's piece, as Communicator::all_gather_host.
+  /// Gathers every rank's piece with Communicator::all_gather_host.
   Work all_gather(Communicator& communicator, Traffic purpose) const {
     return communicator.all_gather_host(values_, {purpose, -1});
   }

@@ -10,25 +10,25 @@
 
 namespace tessera::dist {
 
-/// "wait reduce" for an exchange, and so on.
+/// The name of a wait for this collective in the trace: "wait reduce" for an exchange, and so on.
 const char* wait_name(Collective collective);
 
-/// The calling thread waits in `body`: waited_ns() counts the time, and the trace shows it on the
-/// track `waiting` as `name`.
+/// Runs `body`, which waits. waited_ns() counts its time, and the trace shows it on the track
+/// `waiting` as `name`.
 void wait_in(const char* name, const Call& call, const std::function<void()>& body);
 
-/// Throws if the calling thread is `server`, which would wait for itself in `what`.
+/// Throws if the calling thread is `server`, which would wait for itself; `what` names the wait.
 void check_may_wait(std::thread::id server, const std::string& what);
 
 class HostWork : public Work::State {
  public:
-  /// `wait_name` is what the trace calls a wait for it, on the track `waiting`; `server` is the
-  /// thread that will finish it.
+  /// `wait_name` names the wait in the trace, on the track `waiting`; `server` is the thread that
+  /// will finish the work.
   HostWork(const char* wait_name, Call call, std::thread::id server)
       : wait_name_(wait_name), call_(call), server_(server) {}
 
-  /// The caller's thread waits for the communication thread. waited_ns() counts the time. Throws
-  /// where they are the same thread and the work is not done: it would wait for itself.
+  /// Blocks until `server` has finished the work; waited_ns() counts the time. Rethrows the work's
+  /// failure. Throws if `server` itself waits for work that is not done: it would wait for ever.
   void wait() override;
   bool done() const override;
 

@@ -18,7 +18,7 @@ void check_axes(const std::vector<Mesh::Axis>& axes, int ranks) {
     TESSERA_CHECK(size >= 1, "mesh: axis {} has {} ranks, expected at least 1", name, size);
     const auto same = std::ranges::count(axes, name, &Mesh::Axis::name);
     TESSERA_CHECK(same == 1, "mesh: {} axes are called {}", same, name);
-    // Not more than the ranks, or the product might overflow.
+    // Clamped to ranks + 1, which is wrong anyway, so that the product cannot overflow.
     product = std::min<int64_t>(product * size, int64_t{ranks} + 1);
     sizes.push_back(fmt::format("{} {}", name, size));
   }
@@ -42,12 +42,12 @@ Mesh::Mesh(const World& world, std::vector<Axis> axes) : axes_(std::move(axes)) 
   int stride = world.size;  // between neighbours along the axis
   for (const auto& [name, size] : axes_) {
     stride /= size;
-    if (size == world.size) {  // no second staging for the ranks that are connected already
+    if (size == world.size) {  // reuse the job's communicator, which already has its staging
       groups_.push_back(world);
       continue;
     }
     const int coordinate = world.rank / stride % size;
-    // The same on all ranks that differ along this axis alone.
+    // This color is equal on all ranks that differ only along this axis.
     const int color = world.rank - coordinate * stride;
     groups_.push_back(world_of_group(world, world.communicator->split(color, coordinate, name)));
   }

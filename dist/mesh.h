@@ -2,7 +2,7 @@
 //
 //   dist::Mesh mesh(world, {{"replica", 2}, {"data", 4}});         // 8 ranks
 //   optim::ZeroOptimizer optimizer(model, rule, mesh.group("data"), {.stage = 2});
-//   mesh.group("replica").communicator->all_gather(...);           // among those of one column
+//   mesh.group("replica").communicator->all_gather(...);           // among the ranks of a column
 //
 // Ranks are numbered row by row: the last axis varies fastest, so its groups are neighbours.
 //
@@ -10,7 +10,7 @@
 //   "data"      0 1 2 3   0 1 2 3     two groups of four
 //   "replica"   0 0 0 0   1 1 1 1     four groups of two: 0 4, 1 5, 2 6, 3 7
 //
-// A group is a World of its own: whoever is given one knows of no other ranks.
+// A group is a World of its own: code that is given one knows of no other ranks.
 #pragma once
 
 #include <string>
@@ -32,7 +32,7 @@ class Mesh {
   /// names are empty or occur twice, or the product of the sizes is not the number of ranks.
   Mesh(const World& world, std::vector<Axis> axes);
 
-  /// The ranks that differ from this one along `axis` alone, in the order of their coordinates.
+  /// The ranks that differ from this one only along `axis`, in the order of their coordinates.
   /// Throws if there is no such axis.
   const World& group(std::string_view axis) const;
 
@@ -46,7 +46,7 @@ class Mesh {
   std::vector<World> groups_;  // one for each axis
 };
 
-/// `world` with the ranks of `communicator`, one that was split from its own.
+/// Returns a copy of `world` for the group of `communicator`, which was split from world's own.
 World world_of_group(const World& world, std::shared_ptr<Communicator> communicator);
 
 }  // namespace tessera::dist

@@ -32,7 +32,7 @@ void check_arguments(const std::vector<LayoutParameter>& parameters, int64_t ran
   }
 }
 
-// Whether a parameter goes into the open bucket, which has `used` elements.
+// True if `parameter` goes into the open bucket `bucket`, of which `used` elements are taken.
 bool fits(const Bucket& bucket, int64_t used, const LayoutParameter& parameter,
           int64_t bucket_elements) {
   if (bucket.parameters.empty()) return true;

@@ -1,4 +1,4 @@
-// Who owns what: arithmetic alone, without a device and without communication.
+// Which rank owns which parameters: arithmetic alone, without devices and communication.
 //
 // Parameters, in reverse order of registration (the order in which backward completes them), are
 // packed into buckets; each bucket is padded and cut into equal shards, one a rank.
@@ -7,13 +7,13 @@
 //   bucket        | parameter | gap | parameter | padding |
 //   shards        | rank 0 | rank 1 | ... | rank N-1 |
 //
-//  - a parameter starts on a block of 256 elements, and shards end on blocks: whatever is summed
-//    block by block has the same blocks for any number of ranks;
+//  - a parameter starts on a block of 256 elements, and shards end on blocks, so that sums that are
+//    computed block by block have the same blocks for any number of ranks;
 //  - a bucket closes at a parameter boundary; a parameter larger than a bucket gets its own;
 //  - a shared (tied) parameter gets a bucket of its own, because its gradient opens first and
 //    closes last;
-//  - a bucket closes where the parameters' block changes: what a block of the model needs is so
-//    gathered without its neighbours' parameters.
+//  - a bucket closes where LayoutParameter::block changes, so that the parameters of one block of
+//    the model can be gathered without those of its neighbours.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ namespace tessera::dist {
 
 inline constexpr int64_t block_elements = 256;
 
-/// Blocks that `elements` begin; without overflow for any number of them.
+/// elements / 256, rounded up; does not overflow for any number of elements.
 constexpr int64_t blocks_of(int64_t elements) {
   return elements / block_elements + (elements % block_elements != 0 ? 1 : 0);
 }
@@ -33,7 +33,7 @@ struct LayoutParameter {
   std::string name;
   int64_t elements = 0;
   bool shared = false;
-  int64_t block = -1;  // the part of the model that it belongs to; equal where nothing is to part
+  int64_t block = -1;  // the block of the model that it belongs to, e.g. a layer; -1: none
 };
 
 struct Range {
@@ -43,7 +43,7 @@ struct Range {
   bool operator==(const Range&) const = default;
 };
 
-/// Where a parameter lies.
+/// The place of a parameter in its bucket.
 struct ParameterSlot {
   int bucket = 0;
   int64_t offset = 0;  // of its first element in the bucket; a multiple of 256
@@ -56,14 +56,14 @@ struct Bucket {
   int64_t shard_elements = 0;  // a multiple of 256
   int64_t shard_offset = 0;    // of a rank's shard in that rank's own flat shard buffer
   bool shared = false;         // holds one tied parameter
-  int64_t block = -1;          // of all its parameters
+  int64_t block = -1;          // LayoutParameter::block of all its parameters
   std::vector<int> parameters;  // indices as given to the constructor, in bucket order
 };
 
 class ShardLayout {
  public:
-  /// `parameters` in order of registration; `bucket_elements` is where a bucket closes, at the
-  /// latest with the parameter that would exceed it. Throws for ranks < 1, bucket_elements < 1 or
+  /// `parameters` in order of registration. A bucket closes, at the latest, before the parameter
+  /// with which it would exceed `bucket_elements`. Throws for ranks < 1, bucket_elements < 1 or
   /// sizes whose padded sum exceeds 2^62.
   ShardLayout(std::vector<LayoutParameter> parameters, int64_t ranks, int64_t bucket_elements);
 
@@ -72,11 +72,11 @@ class ShardLayout {
   const std::vector<Bucket>& buckets() const { return buckets_; }
   const ParameterSlot& slot(int parameter) const { return slots_[static_cast<size_t>(parameter)]; }
 
-  /// The own range of `rank` inside a bucket.
+  /// The range of a bucket that `rank` owns.
   Range shard(int bucket, int64_t rank) const;
   /// The rank that owns element `offset` of a bucket.
   int64_t owner(int bucket, int64_t offset) const;
-  /// What one rank owns of a parameter, as a range of the parameter's elements; may be empty.
+  /// The range of a parameter's elements that `rank` owns; may be empty.
   Range owned(int parameter, int64_t rank) const;
 
   int64_t parameter_elements() const { return parameter_elements_; }  // without padding

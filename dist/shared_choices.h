@@ -1,5 +1,5 @@
-// Libraries of a GPU choose algorithms by estimates of their own. Where ranks must compute the same
-// bits, rank 0's choices travel.
+// GPU libraries choose algorithms by their own estimates, which may differ between ranks. So that
+// all ranks compute the same bits, rank 0 sends its choices to the others.
 #pragma once
 
 #include "dist/bootstrap.h"
@@ -7,10 +7,10 @@
 namespace tessera::dist {
 
 /// Every rank takes the algorithms that rank 0 has chosen so far for convolutions on its GPU
-/// (core/convolution_choices.h). To be called before the first step, when rank 0 has asked for the
-/// workspace of all that it will compute. Changes nothing on CPUs, and where the ranks' GPUs or
-/// libraries differ (World::difference), so that no bits are promised. Collective. Throws where a
-/// rank's library does not accept one of them.
+/// (core/convolution_choices.h). Call it before the first step, once rank 0 has asked for the
+/// workspace of every convolution that it will compute. Changes nothing on CPUs, nor if the ranks'
+/// GPUs or libraries differ (World::difference): equal bits are not promised then. Collective.
+/// Throws if a rank's library does not accept one of the algorithms.
 void share_convolution_choices(const World& world);
 
 }  // namespace tessera::dist

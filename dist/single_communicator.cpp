@@ -1,5 +1,5 @@
-// The communicator of a job of one rank. Nothing moves; what counts is that every call has the same
-// meaning as between several ranks, and that the ledger counts which collective ran.
+// The communicator of a job of one rank. It sends nothing, but every call has the same meaning as
+// between several ranks, and the ledger counts the calls.
 #include "core/ops/copy.h"
 #include "dist/collective_checks.h"
 #include "dist/communicator.h"

@@ -1,8 +1,8 @@
-// Collectives on GPU memory over a communicator that has only host memory: what leaves is copied to
-// the host before the call, and what arrives is copied back. Several ranks may share one GPU.
+// Collectives on GPU memory over a communicator of host memory: inputs are copied to the host
+// before the call, and results are copied back. Several ranks may share one GPU.
 //
-// All of it runs where the host communicator runs, in its order, so that one mirror on the host and
-// one chunk on the GPU serve all calls. Calls are made by one thread.
+// The copies run on the host communicator's thread, in order with its calls, so that one mirror on
+// the host and one chunk on the GPU serve all calls. Only one thread may make calls.
 #include <algorithm>
 
 #include "core/context.h"
@@ -14,11 +14,11 @@ namespace tessera::dist {
 
 namespace {
 
-/// Host memory that GPUs copy from and to directly; as large as the largest call so far.
+/// Pinned host memory; as large as the largest call so far.
 class PinnedBuffer {
  public:
-  /// `elements` of room. `wait_for_calls` is called before it grows: what was handed out before is
-  /// then no longer in use, and goes before the larger one comes.
+  /// Returns room for `elements`. Before the buffer grows, `wait_for_calls` is called: afterwards
+  /// the old memory is no longer in use and can be freed before the larger one is allocated.
   Tensor of(int64_t elements, DType dtype, const std::function<void()>& wait_for_calls) {
     Tensor tensor = Tensor::unallocated({elements}, dtype);
     const int64_t bytes = tensor.bytes();
@@ -36,8 +36,8 @@ class PinnedBuffer {
   std::shared_ptr<Storage> storage_;
 };
 
-/// The size of a chunk in the staging of a host communicator, which has two for each peer and one
-/// more.
+/// The size of a chunk in the staging of a host communicator, which holds two chunks for each peer
+/// and one more.
 int64_t one_chunk(int64_t staging_bytes, int64_t ranks) {
   return staging_bytes / (2 * (ranks - 1) + 1);
 }
@@ -50,7 +50,8 @@ class StagedCommunicator : public Communicator {
         stream_(cuda::new_stream(device)),
         chunk_(Tensor::empty({one_chunk(host_->staging_bytes(), host_->size())}, DType::u8, device_,
                              Category::communication)) {
-    // Before any call: a thread's first device is 0.
+    // A thread starts with device 0, so the host communicator's thread sets its device before any
+    // call.
     host_->run([device] { cuda::use_device(device); }).wait();
   }
 
@@ -77,7 +78,7 @@ class StagedCommunicator : public Communicator {
     check_exchange(input, contributors, size(), device_);
     const Tensor mirror = copy_to_host(input);
     host_->exchange(mirror, contributors, on_device(input, std::move(receive)), call);
-    return run([] {});  // until what `receive` has launched is done
+    return run([] {});  // this Work also waits for the kernels that `receive` has launched
   }
 
   Work reduce_scatter(const Tensor& shard, const Tensor& input, int contributors,
@@ -144,8 +145,8 @@ class StagedCommunicator : public Communicator {
   }
 
   Work run(std::function<void()> body) override {
-    // What the caller has launched comes before; the host communicator's thread waits for it when
-    // it copies.
+    // The event marks what the caller has launched so far, which may write the buffers: the body's
+    // stream waits for it.
     auto here = [this, launched = cuda::Event(device_.index), body = std::move(body)] {
       const cuda::StreamScope scope(device_.index, stream_);
       launched.wait();
@@ -158,14 +159,15 @@ class StagedCommunicator : public Communicator {
   void barrier() override { host_->barrier(); }
 
  private:
-  /// The buffer as it will lie on the host when the calls before this one are done.
+  /// Queues a copy of `buffer` to the host behind the earlier calls, and returns its destination.
   Tensor copy_to_host(const Tensor& buffer) {
     const Tensor mirror = mirror_.of(buffer.elements(), buffer.dtype(), wait_for_calls_);
     run([buffer, mirror] { mirror.copy_from(buffer); });
     return mirror;
   }
 
-  /// Hands chunks over where they lie on the GPU: the own ones in `input`, others copied there.
+  /// Wraps `receive` so that it gets every chunk in GPU memory: this rank's own chunks as views of
+  /// `input`, those of other ranks copied to the GPU.
   Receive on_device(const Tensor& input, Receive receive) {
     const int64_t own = input.elements() / size() * rank();
     return [this, input, own, receive = std::move(receive)](int source, int64_t begin,
@@ -184,7 +186,7 @@ class StagedCommunicator : public Communicator {
   std::shared_ptr<Communicator> host_;
   Device device_;
   void* stream_;
-  Tensor chunk_;  // on the GPU, as large as one of the host's
+  Tensor chunk_;  // on the GPU, as large as a chunk of the host communicator's staging
   PinnedBuffer mirror_;
   PinnedBuffer second_;  // the result of a call whose input and output differ
   const std::function<void()> wait_for_calls_ = [this] { run([] {}).wait(); };

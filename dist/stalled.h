@@ -1,4 +1,5 @@
-// What a collective throws that waits in vain, so that whoever restarts a job knows for whom.
+// The error of a collective that waits in vain. It names the missing ranks for the tools that
+// restart jobs.
 #pragma once
 
 #include <string>
@@ -15,7 +16,7 @@ class StalledError : public Error {
   StalledError(const std::string& text, std::vector<int> waited_for)
       : Error(text), ranks(std::move(waited_for)) {}
 
-  std::vector<int> ranks;  // for which it has waited; empty where nobody knows
+  std::vector<int> ranks;  // the ranks that it has waited for; empty if not known
 };
 
 }  // namespace tessera::dist

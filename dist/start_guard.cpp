@@ -18,8 +18,8 @@
 namespace tessera::dist {
 namespace {
 
-// The flag is parsed, and refused where it is bad, once the ranks can talk to each other; until
-// then a value that cannot be read counts as none.
+// The value of --comm-timeout, or the default. The command line is parsed and checked only once the
+// ranks can talk to each other; until then a value that cannot be read is ignored.
 double timeout_in(int argc, const char* const* argv) {
   constexpr std::string_view flag = "--comm-timeout";
   double timeout_s = default_comm_timeout_s;
@@ -33,7 +33,7 @@ double timeout_in(int argc, const char* const* argv) {
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
     if (error == std::errc() && std::isfinite(value) && value > 0) timeout_s = value;
   }
-  // To start takes seconds by itself on a busy machine.
+  // On a busy machine the start itself takes seconds.
   constexpr double least_s = 10;
   constexpr double most_s = 1e7;
   return std::clamp(timeout_s, least_s, most_s);

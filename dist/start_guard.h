@@ -9,9 +9,9 @@
 
 namespace tessera::dist {
 
-/// Where it lives longer than --comm-timeout of the command line (10 s at least, by default
-/// default_comm_timeout_s) it says so and ends the process with exit code 1, at which the launcher
-/// ends the others. Where the process that has started this one dies meanwhile, it ends too.
+/// If a guard lives longer than --comm-timeout of the command line (at least 10 s, by default
+/// default_comm_timeout_s), it prints an error and ends the process with exit code 1, so that the
+/// launcher ends the other ranks. It also ends the process if the parent process dies meanwhile.
 class StartGuard {
  public:
   StartGuard(int argc, const char* const* argv);

@@ -1,5 +1,5 @@
-// What a rank has sent, to the byte, by purpose. Payload, and Tessera's own
-// headers over MPI; not those of MPI or TCP.
+// Counts the bytes that a rank has sent, by purpose: the payload, and Tessera's own headers over
+// MPI, but not the headers of MPI or TCP.
 #pragma once
 
 #include <array>
@@ -10,8 +10,8 @@
 
 namespace tessera::dist {
 
-/// Why bytes move. `headers` are what ranks tell each other of the calls for the purposes before
-/// it.
+/// The purpose of a call. `headers` counts the call headers (dist/mpi/call_header.h) of the calls
+/// for the purposes listed before it.
 enum class Traffic : uint8_t {
   gradients,
   parameters,
@@ -19,14 +19,14 @@ enum class Traffic : uint8_t {
   losses,
   flags,
   statistics,
-  saves,  // weights that are written while a run goes on
+  saves,  // weights that are saved during a run
   headers,
   other,
 };
 inline constexpr int traffic_count = 9;
 std::string_view traffic_name(Traffic purpose);
 
-/// Which call moves them.
+/// The kind of a call.
 enum class Collective : uint8_t {
   reduce_scatter,
   exchange,
@@ -45,7 +45,7 @@ std::string_view collective_name(Collective collective);
 /// Counts of one rank; safe to use from any thread.
 class TrafficLedger {
  public:
-  /// A call; its headers count as Traffic::headers, or as ::other where its data does.
+  /// Counts a call. Its headers count as Traffic::headers, or as Traffic::other if `purpose` is.
   void add(Collective collective, Traffic purpose, int64_t bytes_sent, int64_t header_bytes = 0);
   int64_t bytes_sent(Traffic purpose) const;
   int64_t bytes_sent() const;
@@ -56,7 +56,8 @@ class TrafficLedger {
     std::array<int64_t, traffic_count> bytes{};
     std::array<int64_t, collective_count> calls{};
   };
-  /// What `body` counts, which is not counted here: it was made to be repeated.
+  /// Returns the counts of the calls that `body` makes, and leaves the ledger without them: for a
+  /// capture, whose launches are counted later with add().
   Counts of(const std::function<void()>& body);
   void add(const Counts& more);
 

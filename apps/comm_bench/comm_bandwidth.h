@@ -1,16 +1,17 @@
-// How nccl-tests counts bandwidth, so that figures can be laid beside its own. For a buffer of
-// `size` bytes on each of N ranks:
+// Computes bandwidth as nccl-tests does, so that figures can be compared with its own. For a buffer
+// of `size` bytes on each of N ranks:
 //
-//   algbw = size / time               what the program gets
-//   busbw = algbw * factor            what each rank's link carries, to compare with the hardware's
-//                                     whatever N: the fewest bytes that the collective can move
+//   algbw = size / time               the bandwidth that the program gets
+//   busbw = algbw * factor            the least bandwidth that each rank's link must have carried,
+//                                     to compare with the hardware's, for any N
 //
 //   all_reduce                                2 (N-1) / N
 //   reduce_scatter, exchange, all_gather      (N-1) / N
 //   exchange_v (alltoallv), all_gather_v      (N-1) / N
 //   broadcast, send_receive (sendrecv)        1
 //
-// nccl-tests has no exchange: it moves as many bytes as a reduce-scatter, and counts like one.
+// nccl-tests has no exchange. An exchange moves as many bytes as a reduce-scatter and has the same
+// factor.
 #pragma once
 
 #include <cstdint>
@@ -26,24 +27,25 @@ struct CommSizes {
   int64_t max_bytes = 0;
   int64_t factor = 2;
 
-  /// Each rounded up to a multiple of `unit` bytes, and there once; the last may so exceed the
-  /// maximum.
+  /// Returns the sizes, each rounded up to a multiple of `unit` bytes, without duplicates. Through
+  /// rounding the last may exceed max_bytes.
   std::vector<int64_t> in_units_of(int64_t unit) const;
 };
 
 struct Bandwidth {
-  double algorithm = 0;  // GB/s, of 10^9 bytes
+  double algorithm = 0;  // in GB/s (10^9 bytes per second)
   double bus = 0;
 };
 
-/// Throws for a barrier and a split, which move nothing.
+/// The factor from algbw to busbw. Throws for a barrier and a split, which move no data.
 double bus_factor(dist::Collective collective, int64_t ranks);
 Bandwidth bandwidth(dist::Collective collective, int64_t bytes, int64_t ranks, double seconds);
 
-/// What nccl-tests prints as count: of one piece where each rank has its own, else of the buffer.
+/// The "count" of nccl-tests: elements of one piece if each rank has its own piece, else of the
+/// buffer.
 int64_t argument_elements(dist::Collective collective, int64_t elements, int64_t ranks);
 
-/// The middle value, or the mean of the two; of at least one.
+/// The middle value, or the mean of the two middle values. There must be at least one value.
 double median(std::vector<double> values);
 
 }  // namespace tessera::apps

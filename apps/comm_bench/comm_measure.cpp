@@ -26,7 +26,7 @@ float value_at(int64_t source, int64_t index) {
   return static_cast<float>((7 * source + 3 * index) % period + 1);
 }
 
-/// The sum over ranks of what they give: exact in f32 for up to 166,000 of them.
+/// The sum over ranks of value_at: exact in f32 for up to 166,000 ranks.
 class Sums {
  public:
   explicit Sums(int64_t ranks) : values_(period) {
@@ -59,7 +59,7 @@ dist::ExchangeCounts exchange_counts(int64_t rank, int64_t ranks, int64_t piece)
   return counts;
 }
 
-// Elements that each rank has in all_gather_v.
+// The number of elements of each rank's piece in all_gather_v.
 std::vector<int64_t> gather_counts(int64_t ranks, int64_t piece) {
   return counts_from(0, ranks, piece);
 }
@@ -83,7 +83,7 @@ void write(const Tensor& x, Value&& value) {
   x.copy_from(host);
 }
 
-/// The elements of x that are not value(i).
+/// The number of elements of x that differ from value(i).
 template <class Value>
 int64_t differing(const Tensor& x, Value&& value) {
   const Tensor host = x.to_host();
@@ -152,7 +152,7 @@ int64_t CommMeasurement::time(Collective collective, const Buffers& buffers) {
   communicator_.barrier();
   const int64_t begin = trace::now_ns();
   start(collective, buffers).wait();
-  // There the current stream has waited, not the host.
+  // On CUDA, Work::wait() makes only the current stream wait, not the host.
   const Device device = communicator_.device();
   if (!device.is_cpu()) cuda::synchronize(device.index);
   return std::max<int64_t>(1, trace::now_ns() - begin);
@@ -164,7 +164,7 @@ void CommMeasurement::prepare(Collective collective, const Buffers& buffers) {
   const std::vector<int64_t> gathered = gather_counts(communicator_.size(), piece);
   const int64_t begin = sum_before(gathered, rank);
   const int64_t end = sum_before(gathered, rank + 1);
-  // What must arrive from others is not there before.
+  // Elements that must arrive from other ranks begin as 0, so that a missing one shows.
   write(buffers.piece, [](int64_t) { return 0.0f; });
   write(buffers.arrived, [](int64_t) { return 0.0f; });
   write(buffers.all, [&](int64_t i) {
@@ -175,7 +175,8 @@ void CommMeasurement::prepare(Collective collective, const Buffers& buffers) {
   });
 }
 
-// Of exchange_v: from each source the part of its buffer that was for this rank.
+// Counts wrong elements after an exchange_v: from each source this rank must have received the part
+// of the source's buffer that was for this rank.
 int64_t CommMeasurement::wrong_arrivals(const Buffers& buffers) {
   const int64_t ranks = communicator_.size();
   const int64_t rank = communicator_.rank();
@@ -242,7 +243,7 @@ CommResult CommMeasurement::measure(Collective collective, int64_t bytes) {
   prepare(collective, buffers);  // touches every page before timing
   const int64_t columns = 1 + plan_.iterations;
   int64_t* const own = counts_.data<int64_t>() + communicator_.rank() * columns;
-  // An all-reduce sums its own sums here, up to infinity; that takes no longer.
+  // Repeated all-reduces are in place, so the sums grow, up to infinity; that takes no longer.
   for (int64_t i = 0; i < plan_.warmup; ++i) time(collective, buffers);
   for (int64_t i = 0; i < plan_.iterations; ++i) own[1 + i] = time(collective, buffers);
   prepare(collective, buffers);

@@ -3,9 +3,9 @@
 //   CommMeasurement measurement(*world.communicator, {.dtype = DType::f32, .max_bytes = 1 << 20});
 //   CommResult result = measurement.measure(dist::Collective::all_gather, 4096);
 //
-// A call is waited for, and on CUDA the device is too, before the clock is read; it has taken as
-// long as on the slowest rank. An exchange is timed with the additions, in f32, that make it the
-// ordered reduction: a reduce-scatter has them too.
+// The clock is read after the call, and on CUDA the device, is done. The time of a call is that of
+// the slowest rank. The time of an exchange includes the f32 additions of an ordered reduction,
+// since the time of a reduce-scatter includes additions too.
 #pragma once
 
 #include <cstdint>
@@ -17,16 +17,16 @@ namespace tessera::apps {
 
 struct CommPlan {
   DType dtype = DType::f32;  // f32, bf16 or f16
-  int64_t max_bytes = 0;     // of a rank's buffer
+  int64_t max_bytes = 0;     // size of a rank's largest buffer
   int64_t iterations = 20;
   int64_t warmup = 5;
 };
 
 struct CommResult {
   dist::Collective collective = dist::Collective::barrier;
-  int64_t bytes = 0;   // of a rank's buffer
-  double seconds = 0;  // of a call: the median
-  int64_t wrong = 0;   // elements of all ranks' results, after one more call
+  int64_t bytes = 0;   // size of a rank's buffer
+  double seconds = 0;  // median time of a call
+  int64_t wrong = 0;   // wrong elements on all ranks, checked after one more call
 };
 
 class CommMeasurement {
@@ -34,16 +34,16 @@ class CommMeasurement {
   /// Allocates the buffers. Collective.
   CommMeasurement(dist::Communicator& communicator, const CommPlan& plan);
 
-  /// `bytes`: a multiple of ranks elements, at most the plan's. Any collective but a barrier and a
-  /// split; all_reduce with f32. The pieces of exchange_v and all_gather_v have unequal lengths;
-  /// send_receive passes the buffer on round a ring. Collective; the result is the same on every
-  /// rank.
+  /// Measures a collective on buffers of `bytes` bytes: at most the plan's max_bytes, and one equal
+  /// piece of whole elements for each rank. Any collective but a barrier and a split; all_reduce
+  /// only with f32. The pieces of exchange_v and all_gather_v have unequal lengths; send_receive
+  /// passes the buffer to the next rank of a ring. Collective; all ranks get the same result.
   CommResult measure(dist::Collective collective, int64_t bytes);
 
  private:
-  /// What a call reads and writes.
+  /// The tensors that a call reads and writes.
   struct Buffers {
-    Tensor all;      // [N * n], of the plan's dtype: the input, or what is worked on in place
+    Tensor all;      // [N * n], of the plan's dtype: the input, or the buffer of calls in place
     Tensor arrived;  // [N * n], of the plan's dtype: the output of exchange_v and send_receive
     Tensor piece;    // [n], f32: this rank's sums
   };

@@ -11,13 +11,13 @@
 
 namespace tessera::apps {
 
-/// Ranks, device, communicator, and how it is measured; lines that begin with #.
+/// The heading: ranks, device, communicator, and how time is measured, in lines that begin with #.
 std::string comm_title(const CommOptions& options, const dist::World& world);
 
-/// Of one collective, by size; lines that are no row begin with #.
+/// The table of one collective, with a row for each size; all other lines begin with #.
 std::string comm_table(const std::vector<CommResult>& results, DType dtype, int64_t ranks);
 
-/// All of them.
+/// The results of all collectives, as JSON.
 JsonObject comm_json(const CommOptions& options, const dist::World& world,
                      const std::vector<CommResult>& results);
 

@@ -1,5 +1,6 @@
-// What two ranks tell each other of a call before its data moves: a rank that makes another call
-// than its peer finds out, rather than wait for ever or read the bytes of another call.
+// The header that two ranks exchange before the data of a call. By it a rank notices that its peer
+// makes another call; otherwise it would wait for ever, or take the bytes of another call for its
+// own.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +12,8 @@
 namespace tessera::dist {
 
 struct CallHeader {
-  int64_t number = 0;  // counts a communicator's collectives, or the transfers of a pair, from 1
-  int64_t bytes = 0;   // of the buffer; exchange_v, all_gather_v, transfers: sent to the peer
+  int64_t number = 0;  // number of the collective, or of the transfer between two ranks, from 1
+  int64_t bytes = 0;   // of the buffer; of exchange_v, all_gather_v, send_receive: sent to the peer
   int32_t bucket = -1;
   int32_t group = 0;
   int32_t ranks = 0;  // exchange, reduce_scatter: contributors; broadcast: the root
@@ -28,26 +29,26 @@ struct CallHeader {
 };
 static_assert(sizeof(CallHeader) == mpi_header_bytes);
 
-/// The headers of one call, by rank.
+/// The headers that this rank exchanges with the others in one call.
 struct CallHeaders {
-  CallHeader own;                    // the call, as errors name it
+  CallHeader own;                    // describes the call in errors
   std::vector<CallHeader> sent;      // to each rank
-  std::vector<CallHeader> expected;  // from each rank, if it makes the same call
+  std::vector<CallHeader> expected;  // what each rank must send if it makes the same call
   std::vector<CallHeader> received;  // from each rank
 
   explicit CallHeaders(int ranks);
-  /// Every rank is to send and receive `header`.
+  /// Sets own, sent and expected to `header`, for all ranks.
   void set(const CallHeader& header);
 };
 
-/// Two ranks of the job, of which one reports that their calls differ.
+/// Two ranks of the job whose calls differ; `rank` reports the error.
 struct Pair {
   int rank = 0;
   int peer = 0;
 };
 
-/// Names both calls and throws: `rank` makes the call `own`, in which `expected` was to come from
-/// `peer`, but `theirs` came.
+/// Throws an error that names both calls: pair.rank makes the call `own` and expected the header
+/// `expected` from pair.peer, but received `theirs`.
 [[noreturn]] void fail_disagreeing(const Pair& pair, const CallHeader& own,
                                    const CallHeader& expected, const CallHeader& theirs);
 

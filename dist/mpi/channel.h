@@ -1,4 +1,4 @@
-// What all transfers of a transport share.
+// The state that all transfers of an MpiTransport share.
 #pragma once
 
 #include <mpi.h>
@@ -10,20 +10,21 @@
 
 namespace tessera::dist {
 
-/// `stop` and `timeout_ns` are written by other threads than the one that transfers.
+/// `stop` and `timeout_ns` are atomic: other threads write them during transfers.
 struct Channel {
   MPI_Comm comm = MPI_COMM_NULL;
   int rank = 0;
   int size = 1;
-  std::vector<int> job_ranks;     // the number in the job of each rank of the channel
-  std::string group;              // the name of these ranks; empty for all ranks of the job
-  std::atomic<bool> stop{false};  // a transfer throws soon after it has become true
-  /// A transfer throws after waiting so long without anything sent or received.
+  std::vector<int> job_ranks;     // for each rank of the channel, its number in the job
+  std::string group;              // the name of this group; empty for all ranks of the job
+  std::atomic<bool> stop{false};  // once true, transfers in flight throw soon
+  /// A transfer throws if nothing has been sent or received for this time.
   std::atomic<int64_t> timeout_ns{0};
 
-  /// Each rank in another order, so that not all send to the same rank at once: 1 <= i < size.
+  /// The i-th peer to serve, 1 <= i < size. Each rank starts with another peer, so that not all
+  /// send to the same rank at once.
   int next_peer(int i) const { return (rank + i) % size; }
-  /// Errors name ranks by their number in the job, by which launchers and users know them.
+  /// The number in the job, by which errors name a rank, because launchers and users know it.
   int job_rank(int rank_here) const { return job_ranks[static_cast<size_t>(rank_here)]; }
 };
 

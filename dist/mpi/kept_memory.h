@@ -1,5 +1,5 @@
-// Memory that nobody may be given again. A transfer that has failed cannot be called back: a
-// message that is on its way is still read and written by MPI, at a time that its peer decides.
+// Memory that must never be reused. A transfer in flight cannot be cancelled reliably: after a
+// failure MPI may still read and write its buffers, at a time that the peer decides.
 #pragma once
 
 #include <memory>
@@ -8,10 +8,10 @@
 
 namespace tessera::dist {
 
-/// Holds `owner` until the process ends, which after a failed collective is soon.
+/// Keeps `owner` alive until the process ends, which is soon after a failed collective.
 inline void keep_until_exit(std::shared_ptr<const void> owner) {
   static std::mutex mutex;
-  static auto& kept = *new std::vector<std::shared_ptr<const void>>;  // no destructor lets them go
+  static auto& kept = *new std::vector<std::shared_ptr<const void>>;  // never destroyed
   const std::lock_guard lock(mutex);
   kept.push_back(std::move(owner));
 }

@@ -1,5 +1,5 @@
-// The one way to call MPI: TESSERA_MPI(MPI_Barrier(comm)) throws with the text of the call and what
-// MPI says of the failure. Communicators must have MPI_ERRORS_RETURN.
+// Checks calls of MPI: TESSERA_MPI(MPI_Barrier(comm)) throws on failure, with the text of the call
+// and MPI's error message. Communicators must have MPI_ERRORS_RETURN.
 #pragma once
 
 #include <mpi.h>

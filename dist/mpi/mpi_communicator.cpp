@@ -1,5 +1,5 @@
-// The communicator over MPI: a queue of calls and one thread that runs them, in order. The caller
-// computes meanwhile.
+// The communicator over MPI: a queue of calls and one thread, the communication thread, that runs
+// them in order while the caller computes.
 #include <condition_variable>
 #include <cstring>
 #include <deque>
@@ -58,7 +58,8 @@ std::vector<int> ascending_sources(int contributors) {
   return sources;
 }
 
-// This rank first, then its neighbours downwards: no rank is the first that all others wait for.
+// This rank first, then its neighbours downwards, so that not all ranks wait for the same rank
+// first.
 std::vector<int> rotated_sources(int rank, int size, int contributors) {
   std::vector<int> sources;
   for (int i = 0; i < size; ++i) {
@@ -85,7 +86,8 @@ class MpiCommunicator : public Communicator {
   MpiCommunicator(MPI_Comm comm, const std::string& group)
       : transport_(comm, group), thread_([this] { serve(); }) {}
 
-  // Calls that are not done by now belong to a job that fails: nobody may wait for its peers here.
+  // Calls that are not done by now belong to a job that fails. They are stopped, because waiting
+  // for their peers here could hang.
   ~MpiCommunicator() override {
     {
       const std::lock_guard lock(mutex_);
@@ -135,7 +137,7 @@ class MpiCommunicator : public Communicator {
   std::condition_variable changed_;
   std::deque<Task> queue_;
   bool closing_ = false;
-  std::exception_ptr failure_;  // of the first call that failed; used by the thread alone
+  std::exception_ptr failure_;  // of the first call that failed; used only by thread_
   std::thread thread_;          // last: it uses all of the above
 };
 
@@ -153,14 +155,14 @@ Work MpiCommunicator::submit(Task task) {
 }
 
 void MpiCommunicator::serve() {
-  // What receivers compute, they compute on this thread alone: a team of its own would take the
-  // cores from the caller's.
+  // Receive functions compute on this thread alone: an OpenMP team here would take cores from the
+  // caller's team.
   const ThreadCountScope one_thread(1);
   for (;;) {
     Task task;
     {
       std::unique_lock lock(mutex_);
-      // The communication thread waits for the next call, without using its core.
+      // The communication thread waits for the next call without using a core.
       changed_.wait(lock, [&] { return closing_ || !queue_.empty(); });
       if (queue_.empty()) return;
       task = std::move(queue_.front());
@@ -190,13 +192,15 @@ void MpiCommunicator::execute(Task task) {
     if (!failure_) run_body(task);
   } catch (...) {
     failure_ = std::current_exception();
-    // What a collective uses that has failed half way: MPI may still read and write there.
+    // MPI may still read and write the buffers of a collective that failed half way. The task's
+    // body holds them, so it is never destroyed.
     if (task.header) {
       keep_until_exit(std::make_shared<std::function<int64_t()>>(std::move(task.body)));
       transport_.keep_memory();
     }
   }
-  // Whoever waits finds the buffers let go, and the trace and the ledger complete.
+  // Release the buffers before the waiting thread is woken: it may rely on them being released, and
+  // on a complete trace and ledger.
   task.body = nullptr;
   if (failure_) {
     task.work->fail(failure_);
@@ -205,7 +209,8 @@ void MpiCommunicator::execute(Task task) {
   }
 }
 
-// What MpiTransport::exchange handed over, as a tensor: the own piece where it lies in `input`.
+// A chunk from MpiTransport::exchange as a tensor: a view of `input` for this rank's own piece,
+// else a view of staging.
 Tensor MpiCommunicator::contribution(const Tensor& input, int source, int64_t begin, int64_t bytes,
                                      const std::byte* data) const {
   if (source != rank()) return transport_.staged(data, bytes, input.dtype());
@@ -258,7 +263,7 @@ Work MpiCommunicator::all_reduce(const Tensor& buffer, Call call) {
   check_all_reduce(buffer);
   auto body = [this, buffer] {
     std::byte* const sum = writable_bytes_of(buffer);
-    // Unsigned: the same bits, and overflow wraps around.
+    // i64 is added as uint64_t, which gives the same bits but wraps around on overflow.
     const auto add = buffer.dtype() == DType::f32 ? add_to<float> : add_to<uint64_t>;
     const auto arrived = [&](int source, int64_t begin, int64_t bytes, const std::byte* data) {
       if (source == 0) {

@@ -15,16 +15,17 @@ namespace {
 constexpr int64_t KiB = 1024;
 constexpr int64_t direct_chunk_bytes = 1024 * KiB;
 
-// Staging is two slots a peer, at most about 8 MiB in all while chunks of 64 KiB allow it. A chunk
-// is a whole number of blocks of 256 elements of up to eight bytes. (At 2 ranks, chunks of 512 KiB
-// were 15 % slower than those of 1 MiB, and larger ones no faster.)
+// Staging has two slots a peer, each a chunk of 64 KiB to 1 MiB; all slots take at most about 8 MiB
+// unless the least chunk needs more. A chunk is a whole number of blocks of 256 elements of up to
+// eight bytes. (At 2 ranks, chunks of 512 KiB were 15 % slower than those of 1 MiB, and larger ones
+// no faster.)
 int64_t staging_chunk_bytes(int64_t ranks) {
   constexpr int64_t unit = 256 * 8;
   const int64_t share = 8 * 1024 * KiB / (2 * std::max<int64_t>(ranks - 1, 1));
   return std::clamp(share, 64 * KiB, 1024 * KiB) / unit * unit;
 }
 
-// Where each rank's bytes begin: behind those of the ranks before it.
+// Where each rank's piece begins, in bytes: the pieces lie one after the other, in rank order.
 std::vector<int64_t> offsets_of(std::span<const int64_t> bytes) {
   std::vector<int64_t> offsets(bytes.size());
   std::exclusive_scan(bytes.begin(), bytes.end(), offsets.begin(), int64_t{0});
@@ -63,8 +64,8 @@ MpiTransport::MpiTransport(MPI_Comm comm, const std::string& group) {
   open(group);
 }
 
-// The MPI communicator is never freed: that is a collective, and a destructor may run on one rank
-// alone. MPI_Finalize takes care of it.
+// The MPI communicator is never freed: MPI_Comm_free is a collective, but a destructor may run on
+// one rank alone. MPI_Finalize takes care of it.
 void MpiTransport::open(const std::string& group) {
   TESSERA_MPI(MPI_Comm_set_errhandler(channel_.comm, MPI_ERRORS_RETURN));
   TESSERA_MPI(MPI_Comm_rank(channel_.comm, &channel_.rank));
@@ -79,12 +80,12 @@ void MpiTransport::open(const std::string& group) {
 }
 
 void MpiTransport::set_timeout(double seconds) {
-  // Not more than some hundred years, in 64 bits of nanoseconds.
+  // Clamped to some hundred years, so that the nanoseconds fit into 64 bits.
   channel_.timeout_ns = static_cast<int64_t>(std::min(seconds, 8e9) * 1e9);
 }
 
 void MpiTransport::begin(CallHeader call) {
-  // Transfers are counted by pair, since the other ranks do not see them.
+  // send_receive numbers its transfers per pair of ranks, since the other ranks do not see them.
   if (call.collective != Collective::send_receive) call.number = ++calls_;
   headers_->set(call);
   agreed_ = false;
@@ -96,12 +97,12 @@ void MpiTransport::keep_memory() const {
   keep_until_exit(headers_);
 }
 
-// Of several rounds of transfers the first one says which call it is.
+// A call may consist of several rounds of transfers; headers are exchanged only in the first.
 void MpiTransport::agree_once(Pairwise& transfers) {
   if (!std::exchange(agreed_, true)) transfers.exchange_headers();
 }
 
-// The bytes of data that were sent.
+// Waits for the transfers; returns the bytes of data that were sent.
 int64_t MpiTransport::finish(Pairwise& transfers) {
   transfers.finish();
   header_bytes_sent_ += transfers.header_bytes_sent();
@@ -125,7 +126,7 @@ int64_t MpiTransport::staged_exchange(std::span<const std::byte* const> outgoing
   for (size_t i = 0; i < outgoing.size(); ++i) {
     transfers.send(next_peer(static_cast<int>(i) + 1), outgoing[i], bytes, chunk_bytes_);
   }
-  std::vector<int> streams;  // of the sources; -1 for this rank itself
+  std::vector<int> streams;  // the stream of each source; -1 for this rank itself
   auto* slots = staging_ ? static_cast<std::byte*>(staging_->data()) : nullptr;
   for (const int source : sources) {
     if (source == rank()) {
@@ -159,12 +160,12 @@ int64_t MpiTransport::share(const std::byte* data, int64_t bytes, const Arrived&
     if (bytes > 0) arrived(0, 0, bytes, data);
     return 0;
   }
-  // What leaves is a copy, so that `arrived` may overwrite the original.
+  // Send a copy, because `arrived` may overwrite `data` while the chunk is still being sent.
   auto* const own = static_cast<std::byte*>(staging_->data()) + 2 * (size() - 1) * chunk_bytes_;
   const std::vector<const std::byte*> outgoing(static_cast<size_t>(size() - 1), own);
   int64_t sent = 0;
   int64_t begin = 0;
-  do {  // once where there is nothing to share: the others are to know that this rank has come
+  do {  // runs once even without data: the other ranks wait for this rank's header
     const int64_t length = std::min(chunk_bytes_, bytes - begin);
     std::copy_n(data + begin, length, own);
     sent += staged_exchange(outgoing, own, length, sources,
@@ -210,7 +211,8 @@ int64_t MpiTransport::broadcast(std::byte* buffer, int64_t bytes, int root) {
   return finish(transfers);
 }
 
-// Where the two sides of a pair have lengths of their own: each tells what it sends.
+// Sets the lengths in the headers, for calls in which they differ from pair to pair: each rank
+// tells the other how much it sends.
 void MpiTransport::expect(std::span<const int64_t> sent_bytes,
                           std::span<const int64_t> received_bytes) {
   for (size_t r = 0; r < sent_bytes.size(); ++r) {
@@ -262,7 +264,8 @@ int64_t MpiTransport::all_gather_v(std::byte* buffer, std::span<const int64_t> b
   return finish(transfers);
 }
 
-// Both peers tell what they send; a direction in which nothing moves counts as 0 bytes of u8.
+// Both peers tell each other what they send; a direction in which nothing moves is announced as 0
+// bytes of u8.
 int64_t MpiTransport::send_receive(const End& outgoing, const End& incoming) {
   std::vector<int> peers;
   for (const int peer : {outgoing.peer, incoming.peer}) {
@@ -294,7 +297,7 @@ int64_t MpiTransport::send_receive(const End& outgoing, const End& incoming) {
 }
 
 MPI_Comm MpiTransport::split(int color, int key) {
-  barrier();  // MPI_Comm_split has no time limit: it is called when all ranks have come
+  barrier();  // MPI_Comm_split has no time limit, so wait here, with one, until all ranks have come
   MPI_Comm comm = MPI_COMM_NULL;
   TESSERA_MPI(MPI_Comm_split(channel_.comm, color < 0 ? MPI_UNDEFINED : color, key, &comm));
   return comm;
@@ -304,7 +307,7 @@ int64_t MpiTransport::barrier() {
   Pairwise transfers(channel_, *headers_);
   agree_once(transfers);
   transfers.start();
-  return finish(transfers);  // this rank waits for all others to enter the barrier
+  return finish(transfers);  // returns once all other ranks have entered the barrier
 }
 
 }  // namespace tessera::dist

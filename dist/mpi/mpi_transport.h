@@ -1,8 +1,9 @@
 // Collectives over MPI as pairwise transfers. Each call blocks its thread, the communication thread
 // of mpi_communicator.cpp, and returns the bytes that this rank sent.
 //
-// Why not the library's reductions: they take fresh memory for every call, and touching fresh pages
-// costs several times the transfer (bench/communication.cpp). Here all scratch is allocated once.
+// MPI's own reductions are not used: they allocate fresh memory for every call, and touching fresh
+// pages costs several times the transfer (bench/communication.cpp). Here all scratch is allocated
+// once.
 #pragma once
 
 #include <cstddef>
@@ -23,52 +24,54 @@ class Pairwise;
 
 class MpiTransport {
  public:
-  /// Of all ranks of the job: duplicates MPI_COMM_WORLD. Collective.
+  /// Connects all ranks of the job: duplicates MPI_COMM_WORLD. Collective.
   MpiTransport();
-  /// Of the ranks of `comm`, which becomes its own. `group` names them in errors.
+  /// Connects the ranks of `comm`, and takes ownership of it. `group` names them in errors.
   MpiTransport(MPI_Comm comm, const std::string& group);
 
   int rank() const { return channel_.rank; }
   int size() const { return channel_.size; }
   const std::string& group() const { return channel_.group; }
 
-  /// Makes a transfer that is under way throw. From any thread.
+  /// Makes a transfer in flight throw. May be called from any thread.
   void stop() { channel_.stop.store(true, std::memory_order_relaxed); }
-  /// A transfer of which nothing moves for longer throws. From any thread.
+  /// A transfer throws if nothing moves for this long. May be called from any thread.
   void set_timeout(double seconds);
   double timeout_s() const { return static_cast<double>(channel_.timeout_ns) / 1e9; }
 
-  /// Describes the call that is made next: it throws if another rank makes another one. The number
-  /// of the call is set here.
+  /// Describes the call that is made next; that call throws if another rank makes a different one.
+  /// Sets the call's number.
   void begin(CallHeader call);
-  /// Of the collective that began last.
+  /// Header bytes that this rank has sent since the last begin().
   int64_t header_bytes_sent() const { return header_bytes_sent_; }
-  /// Where a collective has thrown: what it uses here is never let go.
+  /// To be called after a collective has thrown: staging and headers are never freed then, because
+  /// MPI may still read and write them.
   void keep_memory() const;
 
-  /// Bytes [begin, begin + bytes) of this rank's piece, as `source` sent them.
+  /// Gets bytes [begin, begin + bytes) of this rank's piece, as `source` sent them.
   using Arrived =
       std::function<void(int source, int64_t begin, int64_t bytes, const std::byte* data)>;
 
-  /// Sends piece r of `input` to every other rank r, if rank() < contributors. Of this rank's own
-  /// piece, each chunk is handed over once a source, in the order of `sources`.
+  /// If rank() < contributors, sends piece r of `input` to every other rank r. Receives this rank's
+  /// piece from all `sources`: for each chunk of it, `arrived` is called once per source, in the
+  /// order of `sources`.
   int64_t exchange(const std::byte* input, int64_t piece_bytes, int contributors,
                    std::span<const int> sources, const Arrived& arrived);
 
-  /// Sends `data` to everybody and hands over everybody's in the order of ranks. `data` may be
-  /// overwritten chunk by chunk, as chunks are handed over.
+  /// Sends `data` to all ranks, and calls `arrived` with the chunks of all ranks, for each chunk in
+  /// rank order. `arrived` may overwrite the chunk of `data` that it is called for.
   int64_t share(const std::byte* data, int64_t bytes, const Arrived& arrived);
 
-  /// What `arrived` was given of another rank, as a tensor.
+  /// A tensor view of data that `arrived` got from another rank, which lies in staging.
   Tensor staged(const std::byte* data, int64_t bytes, DType dtype) const;
 
-  /// Piece r of `input`, of send_bytes[r] bytes, goes to rank r; receive_bytes[s] bytes of rank s
-  /// come to stand behind those of the ranks before it in `output`.
+  /// Sends piece r of `input`, of send_bytes[r] bytes, to rank r. `output` receives the pieces from
+  /// ranks 0, 1, ... one after the other, of receive_bytes[s] bytes each.
   int64_t exchange_v(const std::byte* input, std::span<const int64_t> send_bytes, std::byte* output,
                      std::span<const int64_t> receive_bytes);
   int64_t all_gather_v(std::byte* buffer, std::span<const int64_t> bytes);
 
-  /// One direction of a transfer; the peer is another rank, or -1 where nothing moves.
+  /// One direction of a transfer; the peer is another rank, or -1 if nothing moves.
   struct End {
     int peer = -1;
     std::byte* data = nullptr;
@@ -77,8 +80,8 @@ class MpiTransport {
   };
   int64_t send_receive(const End& outgoing, const End& incoming);
 
-  /// The ranks that give the same color, in the order of their keys; MPI_COMM_NULL for a negative
-  /// one. Waits for all ranks.
+  /// Returns a communicator of the ranks that give the same color, in the order of their keys;
+  /// MPI_COMM_NULL for a negative color. Waits for all ranks.
   MPI_Comm split(int color, int key);
 
   int64_t all_gather(std::byte* buffer, int64_t piece_bytes);

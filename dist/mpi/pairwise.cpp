@@ -11,10 +11,11 @@ namespace tessera::dist {
 
 namespace {
 
-// Chunks of a stream that are under way at once. A staged receive has two slots of memory. The
-// others cost nothing, and are many: a receiver that finds the sends posted copies the data (by
-// Open MPI's single copy between the ranks of a host) without waiting for the sender, whose thread
-// may not be running. Of 128 MB on 2 ranks, 32 instead of 4 made an all-gather 1.5 times as fast.
+// Chunks of a stream that are in flight at once. A staged receive has two slots of memory. Other
+// streams need no memory for more slots, so they have many: if the peer has already posted the
+// sends, a receiver copies the data (by Open MPI's single copy between the ranks of a host) without
+// waiting for the sender, whose thread may not be running. With 32 slots instead of 4, an
+// all-gather of 128 MB on 2 ranks was 1.5 times as fast.
 constexpr int64_t direct_slots = 32;
 constexpr int64_t staged_slots = 2;
 
@@ -37,9 +38,9 @@ Pairwise::Pairwise(const Channel& channel, CallHeaders& headers)
       stream_from_(static_cast<size_t>(channel.size), -1) {}
 
 Pairwise::~Pairwise() {
-  // After a failure. Nobody waits for the transfers here: a peer that is gone or stopped would
-  // never let them end. A receive that no message has met yet takes none any more; what is half
-  // done MPI may still read or write, and whoever owns the memory keeps it.
+  // Requests are active here only after a failure. They are not waited for: with a peer that is
+  // gone or stopped they would never end. Receives without a message yet are cancelled. MPI may
+  // still read or write the memory of those half done, so the memory's owner keeps it.
   for (size_t i = 0; active_ > 0 && i < requests_.size(); ++i) {
     if (requests_[i] == MPI_REQUEST_NULL) continue;
     const Direction direction = streams_[stream_of_[i]].direction;
@@ -96,7 +97,7 @@ void Pairwise::exchange_headers() {
   exchange_headers(peers);
 }
 
-// Posts the stream's next chunk with the request of a free slot; nothing when all are posted.
+// Posts the stream's next chunk in the free slot `slot`; does nothing if all chunks are posted.
 void Pairwise::post(size_t index, int64_t slot) {
   Stream& stream = streams_[index];
   if (stream.posted == stream.chunks()) return;
@@ -128,7 +129,7 @@ void Pairwise::post(size_t index, int64_t slot) {
 }
 
 void Pairwise::start(Direction direction) {
-  // Chunk by chunk over all peers, not peer by peer: nobody is served last.
+  // First chunk 0 of all peers, then chunk 1, ..., so that no peer has to wait for all others.
   for (int64_t slot = 0; slot < direct_slots; ++slot) {
     for (size_t index = 0; index < streams_.size(); ++index) {
       const Stream& stream = streams_[index];
@@ -139,7 +140,8 @@ void Pairwise::start(Direction direction) {
 }
 
 void Pairwise::start() {
-  // The sends first: posting a receive whose data is ready copies it at once.
+  // Post the sends first: posting a receive whose data is ready copies the data at once, and the
+  // peers would wait for this rank's sends meanwhile.
   start(Direction::send_header);
   start(Direction::send);
   start(Direction::receive_header);
@@ -147,7 +149,8 @@ void Pairwise::start() {
   start(Direction::receive_staged);
 }
 
-// The peer's header is there: what comes from it is received from now on, or never.
+// Called when the peer's header has arrived. If it is the expected one, receives from the peer are
+// posted from now on, else an error is thrown.
 void Pairwise::agree(int peer) {
   const auto p = static_cast<size_t>(peer);
   if (!(headers_.expected[p] == headers_.received[p])) {
@@ -166,8 +169,8 @@ const std::byte* Pairwise::await(int index, int64_t chunk) {
   const Stream& stream = streams_[static_cast<size_t>(index)];
   const int64_t slot = chunk % stream.slots;
   const size_t request = stream.first_request + static_cast<size_t>(slot);
-  poll();  // in any case: it also sends what others wait for
-  // This rank waits for the peer's chunk.
+  poll();  // even if the chunk has arrived: it also posts further sends, for which peers wait
+  // Wait for the peer's chunk.
   while (arrived_[request] == 0) progress();
   return stream.data + slot * stream.chunk_bytes;
 }
@@ -180,7 +183,7 @@ void Pairwise::release(int index, int64_t chunk) {
 }
 
 void Pairwise::finish() {
-  // This rank waits for the peers that still receive from it, and for those it receives from.
+  // Wait for the peers that still receive from this rank, and for those it receives from.
   while (active_ > 0) progress();
 }
 
@@ -196,7 +199,8 @@ void Pairwise::progress() {
   }
 }
 
-// Who has not said that it makes this call has not come to it; else who has not sent or received.
+// Names the ranks that have not come to this call, because their header is missing; if all have
+// come, those that have not sent or received their data.
 void Pairwise::fail_stalled() const {
   std::vector<int> absent;
   std::set<int> stuck;
@@ -219,7 +223,7 @@ void Pairwise::fail_stalled() const {
       absent);
 }
 
-// Whether anything was completed.
+// Handles the requests that have completed; returns true if there were any.
 bool Pairwise::poll() {
   if (channel_.stop.load(std::memory_order_relaxed)) {
     fail("collective: the communicator went away while it was under way");

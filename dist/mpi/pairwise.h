@@ -1,6 +1,6 @@
 // Transfers between this rank and others, cut into chunks that MPI moves in the background. Both
-// sides of a pair derive the chunks from the same number of bytes, so nothing is negotiated; but
-// nothing is received from a peer before it has said that it makes the same call.
+// sides of a pair derive the chunks from the same number of bytes, so nothing is negotiated. But no
+// data is received from a peer before its header has shown that it makes the same call.
 //
 //   Pairwise transfers(channel, headers);
 //   transfers.exchange_headers();
@@ -26,30 +26,31 @@ namespace tessera::dist {
 
 class Pairwise {
  public:
-  /// For the call that `headers` describe, where those of the peers are received. What waits throws
-  /// soon after `channel` stops, and when nothing has moved for its timeout.
+  /// For the call that `headers` describes; the peers' headers are received into it. Functions that
+  /// wait throw soon after channel.stop is set, and when nothing has moved for the channel's
+  /// timeout.
   Pairwise(const Channel& channel, CallHeaders& headers);
-  /// Where finish() has not returned, MPI may read and write the memory of the transfers for as
-  /// long as the process lives: keep it (dist/mpi/kept_memory.h).
+  /// If finish() has not returned, MPI may read and write the memory of the transfers for as long
+  /// as the process lives: the caller must keep it (dist/mpi/kept_memory.h).
   ~Pairwise();
   Pairwise(const Pairwise&) = delete;
   Pairwise& operator=(const Pairwise&) = delete;
 
-  /// At the beginning of a call: exchanges headers with these peers, or with all of them. What
-  /// waits throws if one of them makes another call. Without it, the transfers belong to a call
-  /// that ranks have agreed on.
+  /// Exchanges headers with these peers, or with all peers: for the first transfers of a call.
+  /// Functions that wait then throw if one of the peers makes another call. Without this, ranks
+  /// must already have agreed on the call.
   void exchange_headers(std::span<const int> peers);
   void exchange_headers();
 
   void send(int peer, const std::byte* data, int64_t bytes, int64_t chunk);
-  /// At most one receive a peer.
+  /// There must be at most one receive per peer.
   void receive(int peer, std::byte* data, int64_t bytes, int64_t chunk);
   /// Receives through two slots of `chunk` bytes each; returns a number for await and release.
   int receive_staged(int peer, std::byte* slots, int64_t bytes, int64_t chunk);
 
   /// Posts the first chunks.
   void start();
-  /// Waits until the peer has sent the chunk; the chunks of a stream are awaited in order.
+  /// Waits until the chunk has arrived; the chunks of a stream must be awaited in order.
   const std::byte* await(int stream, int64_t chunk);
   void release(int stream, int64_t chunk);
   /// Waits until everything has been sent and received.
@@ -88,13 +89,13 @@ class Pairwise {
   const Channel& channel_;
   Backoff backoff_;
   CallHeaders& headers_;
-  std::vector<uint8_t> agreed_;   // whether the peer makes this call
+  std::vector<uint8_t> agreed_;   // by peer: 1 if it is known to make this call
   std::vector<int> stream_from_;  // the stream that receives from a peer; -1: none
   std::vector<Stream> streams_;
   std::vector<MPI_Request> requests_;
-  std::vector<size_t> stream_of_;   // of a request
-  std::vector<uint8_t> arrived_;    // whether a staged request's chunk is there and not released
-  std::vector<int> indices_;        // what MPI_Testsome found
+  std::vector<size_t> stream_of_;   // by request: its stream
+  std::vector<uint8_t> arrived_;    // by request: 1 if its staged chunk is there and not released
+  std::vector<int> indices_;        // of the requests that MPI_Testsome found completed
   int64_t active_ = 0;              // requests posted and not completed
   int64_t bytes_sent_ = 0;
   int64_t header_bytes_sent_ = 0;

@@ -1,13 +1,13 @@
-// The size of NCCL's staging, which a plan asks for in builds without CUDA as well.
+// The size of NCCL's staging, which a memory plan needs in builds without CUDA as well.
 #include <algorithm>
 
 #include "dist/communicator.h"
 
 namespace tessera::dist {
 
-// One chunk a rank. Each costs a launch of NCCL's and a kernel for every contribution, some tens of
-// microseconds: as long as NVLink takes for 8 MiB. At most about 64 MiB in all while chunks of
-// 1 MiB allow it.
+// Staging has one chunk of 1 to 8 MiB a rank. For each chunk NCCL and a kernel per contribution are
+// launched, which takes some tens of microseconds: as long as NVLink takes for 8 MiB. All chunks
+// take at most about 64 MiB unless the least chunk needs more.
 int64_t nccl_staging_bytes(int64_t ranks, const NcclOptions& options) {
   constexpr int64_t unit = 256 * 8;
   constexpr int64_t MiB = 1024 * 1024;

@@ -36,7 +36,7 @@ void add(void* sum, const void* values, const Operation& operation) {
   if (operation.type == ncclFloat32) {
     add<float>(sum, values, operation.count);
   } else {
-    add<uint64_t>(sum, values, operation.count);  // the same bits as of int64_t
+    add<uint64_t>(sum, values, operation.count);  // ncclInt64: gives the same bits as int64_t
   }
 }
 
@@ -46,8 +46,8 @@ bool overlap(const void* a, size_t a_bytes, const void* b, size_t b_bytes) {
   return first < second + b_bytes && second < first + a_bytes;
 }
 
-// Where the sums of a collective's pieces come from: the others' arrive here, the own one lies in
-// the caller's buffer.
+// The pieces that a reduction adds: those of other ranks are received into this object, this rank's
+// own piece lies in the caller's buffer.
 class Contributions {
  public:
   Contributions(Peers& peers, const void* own, size_t bytes)
@@ -165,7 +165,7 @@ std::shared_ptr<Communicator> Communicator::split(int color, int key) {
 
 void Communicator::leave() {
   peers_.abort();
-  // What is under way says goodbye itself when it fails.
+  // A call in flight says goodbye itself when the abort makes it fail.
   if (!in_use_.test_and_set()) {
     if (failure_ == ncclSuccess) peers_.say_goodbye();
     failure_ = ncclInvalidUsage;
@@ -200,7 +200,7 @@ void Communicator::compare(const Operation& mine) {
   }
 }
 
-// Each of this rank's sends meets the peer's next receive, and the other way round.
+// This rank's sends to the peer must match the peer's receives, in order, and the other way round.
 void Communicator::compare_transfers(int peer, std::span<const Operation> mine) {
   const std::vector<Operation> theirs = peers_.await(peer, mine);
   const auto of = [](std::span<const Operation> all, Kind kind) {
@@ -268,7 +268,8 @@ void Communicator::broadcast(const Call& call) {
   peers_.finish();
 }
 
-// Every rank adds from the last rank down: the same bits everywhere, and not those of rank order.
+// Adds from the last rank down: all ranks get the same bits, but not those of a sum in rank order,
+// so that tests find code that relies on rank order.
 void Communicator::reduce(const Call& call) {
   const size_t bytes = bytes_of(call.operation);
   const Contributions contributions(peers_, call.send, bytes);
@@ -284,7 +285,7 @@ void Communicator::reduce(const Call& call) {
   copy(call.receive, sum.data(), bytes);
 }
 
-// As in a ring: from the rank after this one round to this one.
+// Adds as in a ring: from the next rank round to this one.
 void Communicator::reduce_scatter(const Call& call) {
   const size_t bytes = bytes_of(call.operation);
   const void* const own = at(call.send, static_cast<size_t>(rank()) * bytes);

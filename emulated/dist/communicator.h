@@ -1,4 +1,4 @@
-// An emulated NCCL communicator: compares what ranks are about to do, and then does it.
+// An emulated NCCL communicator: checks that the calls of all ranks match, then runs them.
 #pragma once
 
 #include <atomic>
@@ -20,22 +20,23 @@ class Communicator {
   Communicator(int rank, int size, int device) : peers_(rank, size), device_(device) {}
   Communicator(const PeersOfGroup& group, int device) : peers_(group), device_(device) {}
 
-  /// One of the ranks that give the same color; nullptr for NCCL_SPLIT_NOCOLOR. Throws where a call
-  /// is under way or one has failed.
+  /// Returns a communicator of the ranks that give the same color; nullptr for NCCL_SPLIT_NOCOLOR.
+  /// Throws if a call is in flight or has failed.
   std::shared_ptr<Communicator> split(int color, int key);
 
   int rank() const { return peers_.rank(); }
   int size() const { return peers_.size(); }
   ncclResult_t failure() const { return failure_; }
 
-  /// Throws where the arguments alone are wrong.
+  /// Throws if the arguments are wrong; does not look at other ranks.
   void check(const Call& call) const;
-  /// The calls of one group. Throws where ranks disagree or one does not come; not usable then.
+  /// Runs the calls of one group. Throws if ranks disagree or one does not come; the communicator
+  /// is unusable then.
   void run(std::span<const Call> calls);
-  /// From any thread: ends what is under way, and tells the others. Then waits, for ever if need
-  /// be, for the last graph that has captured calls to go, as NCCL does.
+  /// Makes a call in flight fail and tells the other ranks. Then waits, for ever if need be, until
+  /// all graphs with captured calls are destroyed, as NCCL does. May be called from any thread.
   void leave();
-  /// Lives as long as a graph that has captured a call.
+  /// A token that graphs with captured calls hold; leave() waits until they have released it.
   std::shared_ptr<void> captured() const { return captured_; }
 
  private:

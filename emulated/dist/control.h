@@ -1,9 +1,9 @@
-// What tests may ask of emulated NCCL beyond NCCL's own calls.
+// Functions with which tests control emulated NCCL; NCCL itself does not have them.
 #pragma once
 
 namespace emulated {
 
-/// How long a call waits for the other ranks before it fails; 120 s to begin with.
+/// How long a call waits for the other ranks before it fails; 120 s by default.
 void set_nccl_timeout_s(double seconds);
 double nccl_timeout_s();
 

@@ -1,4 +1,4 @@
-// NCCL's functions: arguments, groups, and the communicators that exist.
+// NCCL's functions: checks of arguments, groups of calls, and the table of communicators.
 #include <nccl.h>
 
 #include <cstring>
@@ -16,7 +16,7 @@
 #include "emulated/dist/communicator.h"
 #include "emulated/errors.h"
 
-struct ncclComm {};  // a handle alone
+struct ncclComm {};  // only a handle; State maps it to its communicator
 
 namespace emulated::nccl {
 
@@ -30,7 +30,7 @@ struct State {
   std::string last_error;
 };
 
-// Never destroyed: communicators of static lifetime go after main.
+// Never destroyed, because communicators of static lifetime are destroyed after main.
 State& state() {
   static auto& one = *new State;
   return one;
@@ -64,7 +64,7 @@ ncclResult_t guarded(Body&& body) {
   }
 }
 
-// An aborted communicator is still there for the call that uses it.
+// Returns shared ownership, so that an abort cannot destroy the communicator during a call.
 Shared find(ncclComm_t comm) {
   const std::lock_guard lock(state().mutex);
   const auto found = state().communicators.find(comm);
@@ -74,7 +74,7 @@ Shared find(ncclComm_t comm) {
   return found->second;
 }
 
-// Calls on a captured stream are made by the graph's launches, on all ranks alike.
+// On a captured stream the calls are recorded, and run at each launch of the graph.
 void run(const Shared& communicator, std::vector<Call> calls, cudaStream_t stream) {
   if (!captured(stream)) return communicator->run(calls);
   const cudaError_t error = enqueue(stream, [communicator, calls = std::move(calls),

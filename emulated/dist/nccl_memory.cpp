@@ -1,4 +1,4 @@
-// NCCL's allocator, and what is registered with which communicator.
+// NCCL's allocator, and the registrations of its memory with communicators.
 #include <nccl.h>
 
 #include <map>
@@ -15,10 +15,10 @@ struct Registration {
 
 struct Registry {
   std::mutex mutex;
-  std::map<void*, std::vector<Registration*>> blocks;  // of the allocator
+  std::map<void*, std::vector<Registration*>> blocks;  // by address from ncclMemAlloc
 };
 
-// Never destroyed: memory of static lifetime goes after main.
+// Never destroyed, because memory of static lifetime is freed after main.
 Registry& registry() {
   static auto& one = *new Registry;
   return one;
@@ -50,7 +50,7 @@ ncclResult_t ncclMemFree(void* pointer) {
     if (block == registry().blocks.end()) return ncclInvalidArgument;
     for (Registration* const registration : block->second) {
       if (emulated::nccl::exists(registration->comm)) return ncclInvalidUsage;
-      delete registration;  // it went with its communicator
+      delete registration;  // its communicator no longer exists
     }
     registry().blocks.erase(block);
   }

@@ -1,4 +1,4 @@
-// What a rank tells the others before it moves data, and what is wrong where they disagree.
+// The description of a call, which ranks exchange before data moves, and the error of failed calls.
 #pragma once
 
 #include <nccl.h>
@@ -17,10 +17,10 @@ enum class Kind : int32_t {
   broadcast,
   send,
   receive,
-  goodbye,  // the rank makes no calls any more
+  goodbye,  // the rank will make no more calls
 };
 
-/// Sent as bytes between processes of one program.
+/// Sent as raw bytes, since all ranks run the same program.
 struct Operation {
   Kind kind = Kind::goodbye;
   int32_t type = -1;
@@ -34,7 +34,7 @@ struct Operation {
 
 /// "ncclBroadcast of 5 ncclFloat32 from rank 1"
 std::string text(const Operation& operation);
-/// The same for what a rank does in one group, the first few of them.
+/// Lists the operations that a rank makes in one group: the first few, and how many more.
 std::string text(std::span<const Operation> operations);
 
 /// Bytes of an element; 0 for a type that is not emulated.

@@ -45,7 +45,7 @@ Peers::Peers(int rank, int size) : rank_(rank), size_(size), gone_(static_cast<s
   if (level < MPI_THREAD_MULTIPLE) {
     throw Failure(ncclSystemError, "emulated NCCL needs MPI_THREAD_MULTIPLE");
   }
-  // Never freed: that is a collective, and communicators are destroyed by one rank alone.
+  // Never freed: MPI_Comm_free is a collective, but one rank alone may destroy its communicator.
   check(MPI_Comm_dup(MPI_COMM_WORLD, &comm_), "MPI_Comm_dup");
   check(MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
 }
@@ -80,7 +80,7 @@ Peers::~Peers() {
   }
   for (MPI_Request& request : transfers_) {
     if (request == MPI_REQUEST_NULL) continue;
-    MPI_Cancel(&request);  // nothing may arrive in memory that others will be given
+    MPI_Cancel(&request);  // no message may arrive in memory that is reused by then
     MPI_Request_free(&request);
   }
 }
@@ -146,7 +146,7 @@ std::vector<Operation> Peers::await(int peer, std::span<const Operation> mine) {
 }
 
 void Peers::say_goodbye() {
-  if (!mpi_runs()) return;  // a communicator of static lifetime, after MPI_Finalize
+  if (!mpi_runs()) return;  // e.g. a communicator of static lifetime, after MPI_Finalize
   for (int peer = 0; peer < size_; ++peer) {
     if (peer != rank_) announce(peer, {Operation{}});
   }
@@ -178,7 +178,7 @@ void Peers::finish() {
     check(MPI_Testsome(static_cast<int>(transfers_.size()), transfers_.data(), &count, done.data(),
                        MPI_STATUSES_IGNORE),
           "MPI_Testsome");
-    if (count == MPI_UNDEFINED) break;  // none is under way
+    if (count == MPI_UNDEFINED) break;  // all transfers are done
     if (count > 0) {
       backoff_.reset();
     } else {

@@ -1,5 +1,5 @@
-// Messages between the ranks of an emulated NCCL communicator: what each is about to do, and data.
-// All waiting is polling, so that a rank that never comes, or an abort, ends it.
+// Messages between the ranks of an emulated NCCL communicator: announcements of calls, and data.
+// All waiting is polling, so that a time limit or an abort can end it.
 #pragma once
 
 #include <mpi.h>
@@ -16,7 +16,7 @@
 
 namespace emulated::nccl {
 
-/// What a part of the ranks has in common; no MPI communicator where it is one rank without MPI.
+/// This rank's place in a group of ranks; `comm` is MPI_COMM_NULL for one rank without MPI.
 struct PeersOfGroup {
   MPI_Comm comm = MPI_COMM_NULL;
   int rank = 0;
@@ -32,25 +32,28 @@ class Peers {
   Peers(const Peers&) = delete;
   Peers& operator=(const Peers&) = delete;
 
-  /// The ranks that give the same color, in the order of their keys. Collective.
+  /// Returns the group of the ranks that give the same color, in the order of their keys.
+  /// Collective.
   PeersOfGroup split(int color, int key) const;
 
   int rank() const { return rank_; }
   int size() const { return size_; }
 
-  /// Makes what waits throw, and what comes. From any thread.
+  /// Makes current and later waits throw. May be called from any thread.
   void abort() { aborted_ = true; }
 
-  /// A call begins: from here on the others have nccl_timeout_s() to come.
+  /// To be called when a call begins: the other ranks must come within nccl_timeout_s() from now.
   void start_clock();
 
+  /// Tells the peer which operations with it this rank is about to make. Does not wait.
   void announce(int peer, std::vector<Operation> operations);
-  /// What the peer announces next; throws where it has left or does not come, with `mine`.
+  /// Returns the peer's next announcement. Throws if the peer has left or does not come; the error
+  /// names `mine`, this rank's operations.
   std::vector<Operation> await(int peer, std::span<const Operation> mine);
-  /// Tells all others that this rank makes no calls any more.
+  /// Tells all other ranks that this rank will make no more calls.
   void say_goodbye();
 
-  // Data. `finish` returns when everything that was sent and received has been.
+  // Transfers of data. `send` and `receive` only start them; `finish` waits until all are done.
   void send(int peer, const void* data, size_t bytes);
   void receive(int peer, void* data, size_t bytes);
   void finish();

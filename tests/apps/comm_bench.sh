@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# comm_bench on 1 to 3 ranks: nothing is wrong, tables and JSON agree, each communicator that is to
-# be had; bad input is one line and exit code 2.
+# comm_bench on 1 to 3 ranks, with each communicator that is available: no element is wrong, tables
+# and JSON agree, and bad input gives one line and exit code 2.
 . "$(dirname "${BASH_SOURCE[0]}")/common.bash"
 comm_bench=$TESSERA_BIN/comm_bench
 few=(--iterations 3 --warmup 1)
 
-# check RANKS DTYPE: stdout.log has the tables of comm.json, whose results are right.
+# check RANKS DTYPE: checks the results in comm.json, and that stdout.log has them as tables.
 check() {
   python3 - "$@" << 'PYTHON'
 import json, sys
@@ -77,7 +77,7 @@ PYTHON
 must_work mpirun -n 2 "$comm_bench" --help
 [[ $(grep -c -- '--max-bytes' stdout.log) == 1 ]] || fail "help is not there once"
 
-# With GPUs, each communicator; several ranks may share one, but not over NCCL.
+# With GPUs, test each communicator. Several ranks may share a GPU, but not over NCCL.
 show_gpus
 if "$comm_bench" --device cuda --max-bytes 2k "${few[@]}" > cuda.log 2>&1 < /dev/null; then
   grep -q '^# 1 rank, device cuda (.*), communicator nccl, f32$' cuda.log || fail "$(cat cuda.log)"

@@ -2,15 +2,14 @@
 //
 //   mpirun -n 3 failing_rank HOW [nccl [graph]]
 //     HOW: throw input input-one kill segv exit abort hang none return return-all mpi
-//          stop stall: rank 1 is stopped, or computes for ever; nobody waits longer than 2 s
-//          suspend: rank 1 computes for 2 s, and nobody waits longer than 4 s
+//          stop stall: rank 1 is stopped, or computes for ever; the timeout is 2 s
+//          suspend: rank 1 computes for 2 s; the timeout is 4 s
 //          other-call: rank 1 makes another call
-//          handler ignore: SIGTERM has a handler of the program, or none, and rank 1 sends it to
-//          itself
+//          handler ignore: the program handles, or ignores, SIGTERM, and rank 1 sends it to itself
 //
 // Rank 1 fails in step 6 (the last rank, if there is no rank 1); each step takes some milliseconds.
-// With nccl the ranks talk over NCCL, and a collective may take a second; with graph the gather is
-// in a graph that lives until all steps are done.
+// With nccl the ranks communicate over NCCL, with a timeout of 1 s. With graph the gather is in a
+// CUDA graph that lives until all steps are done.
 #include <signal.h>
 #include <unistd.h>
 
@@ -31,7 +30,7 @@ using namespace tessera;
 
 namespace {
 
-// At once, and also from a handler of signals.
+// Prints without buffering; may be called from a signal handler.
 void say(std::string_view text) {
   if (write(STDERR_FILENO, text.data(), text.size()) < 0) _exit(1);
 }
@@ -52,7 +51,7 @@ void fail_in_step_6(const std::string& how, dist::World& world) {
   if (how == "other-call") {
     world.communicator->broadcast(Tensor::zeros({7}), 0, {dist::Traffic::statistics, 9});
   }
-  // Forever: whoever runs the job ends it.
+  // Hang for ever; the test or a timeout ends the job.
   while (how == "hang" || how == "stall") std::this_thread::sleep_for(std::chrono::seconds(1));
 }
 
@@ -68,10 +67,11 @@ int train(dist::World& world, const std::string& how, bool with_graph) {
   };
   if (how == "stop" || how == "stall") world.communicator->set_timeout(2);
   if (how == "suspend") world.communicator->set_timeout(4);
-  // Not let go by an exception that unwinds: the graph is there when the job is aborted.
+  // Static and on the heap, so that an exception does not destroy the graph: it must still exist
+  // when the job is aborted.
   static std::function<void()>& gathers = *new std::function<void()>(gather);
   if (with_graph) {
-    gather();  // what allocates at its first call does so here
+    gather();  // allocations of the first call must not happen during the capture
     gathers = world.communicator->capture(gather);
   }
   for (int64_t step = 0; step < 10; ++step) {
@@ -87,7 +87,7 @@ int train(dist::World& world, const std::string& how, bool with_graph) {
     world.communicator->barrier();
     dist::set_finished_step(step);
   }
-  gathers = nullptr;  // before the communicator
+  gathers = nullptr;  // the graph must be destroyed before the communicator
   if (world.rank == 0) std::puts("all steps finished");
   return how == "return-all" ? 3 : 0;
 }

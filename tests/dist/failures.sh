@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# A rank that throws, dies or is told to end in the middle of a run: the job ends within a minute
-# (on a busy machine it takes its time; a job that hangs never would), with the expected code, and
-# the error or the survivors' last words say which step.
+# A rank throws, dies or is told to end in the middle of a run: the job must end with the expected
+# code, and the error or the survivors' last words must name the step. The limit of a minute is for
+# busy machines; it only tells a job that ends from one that hangs.
 set -euo pipefail
 program=$TESSERA_BIN/failing_rank
 output=$(mktemp)
@@ -10,7 +10,8 @@ export OMP_NUM_THREADS=1
 
 fail() { printf 'FAILED: %s\n' "$*" >&2; cat "$output" >&2; exit 1; }
 
-# expect RANKS HOW CODE PATTERN...: fails as told, ends in time, and says what it should.
+# expect RANKS HOW CODE PATTERN...: a job that fails in the way HOW ends in time with exit code
+# CODE, and its output matches every PATTERN.
 expect() {
   local ranks=$1 how=$2 code=$3 status=0 pattern
   shift 3
@@ -21,7 +22,7 @@ expect() {
   done
 }
 
-# alone HOW CODE PATTERN: the same without mpirun.
+# alone HOW CODE PATTERN: like expect, but without mpirun and a time limit.
 alone() {
   local status=0
   "$program" "$1" > "$output" 2>&1 < /dev/null || status=$?
@@ -46,7 +47,7 @@ for ranks in 2 3; do
   expect "$ranks" kill 137 "$last_words"
   expect "$ranks" exit 1 "$last_words"
   expect "$ranks" abort 134 "$last_words"
-  # The call that MPI refused, not only MPI's words.
+  # The error must name the call that MPI refused, not only MPI's message.
   expect "$ranks" mpi 1 '^rank 1, step 6: MPI_Send\(.*MPI_COMM_WORLD\): .*MPI_ERR_RANK'
   # A handler of SIGTERM that the program had before decides whether the rank ends.
   expect "$ranks" handler 0 '^rank 1: told to end; last finished step 5' \
@@ -55,7 +56,7 @@ for ranks in 2 3; do
   if grep -q 'told to end' "$output"; then fail "an ignored signal was taken for the end"; fi
 done
 
-# A rank that does not come, and one that makes another call: those that wait say which and where.
+# A rank does not come, or makes another call: the waiting ranks must name the rank and the call.
 place='(exchange of gradients|all_gather of parameters), bucket 0 \(call [0-9]+, '
 for ranks in 2 3; do
   for how in stop stall; do
@@ -67,7 +68,7 @@ for ranks in 2 3; do
     'rank 1 broadcast of statistics, bucket 9 \(call [0-9]+, 28 bytes of f32 from rank 0\)'
 done
 
-# A job that is stopped as a whole, for longer than its ranks wait for each other, goes on.
+# A job that is stopped as a whole, for longer than the ranks' timeout, must go on afterwards.
 mpirun -n 2 "$program" suspend > "$output" 2>&1 < /dev/null &
 job=$!
 until grep -q 'in step 6' "$output"; do sleep 0.1; done
@@ -94,7 +95,7 @@ alone none 0 '^all steps finished'
 alone throw 1 '^rank 0, step 6: something went wrong$'
 alone input 2 '^error: the file is empty \(step 6\)$'
 
-# A launcher that this MPI does not know: each process would be a job of its own.
+# A launcher that this MPI does not know is refused, because each process would be a job of its own.
 unknown() {
   local status=0
   env "$1=4" "$program" none > "$output" 2>&1 < /dev/null || status=$?
@@ -107,5 +108,5 @@ unknown SLURM_STEP_NUM_TASKS
 unknown MV2_COMM_WORLD_SIZE
 SLURM_STEP_NUM_TASKS=1 alone none 0 '^all steps finished'
 SLURM_STEP_NUM_TASKS=1 expect 2 none 0 '^all steps finished'
-# mpirun within a Slurm job, whose variable counts mpirun's daemons.
+# mpirun within a Slurm job works, although Slurm's variable counts mpirun's daemons, not the ranks.
 SLURM_STEP_NUM_TASKS=3 expect 2 none 0 '^all steps finished'

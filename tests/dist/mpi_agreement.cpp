@@ -7,7 +7,7 @@ using namespace tessera::dist;
 namespace {
 
 std::string refusal(const Settings& own) {
-  // The job's communicator, which others need: what it holds is not let go here.
+  // The shared_ptr does not own the job's communicator, which later tests need.
   const World world{.communicator = std::shared_ptr<Communicator>(&job(), [](Communicator*) {}),
                     .rank = job().rank(),
                     .size = job().size()};
@@ -36,11 +36,11 @@ TEST_CASE("every rank hears of the first difference") {
   const bool other = job().rank() == last && last > 0;
   const std::string expected = fmt::format(
       "--seed: rank 0 has 1, rank {} has 7; all ranks of a job must have the same", last);
-  // Lists of other lengths, longer than a round of a gathered text on one rank alone.
+  // The lists have different lengths: that of one rank alone is longer than a round of gather_text.
   Settings own = {{"--stage", "2"}, {"--seed", other ? "7" : "1"}};
   if (other) own.push_back({"more", std::string(100'000, 'x')});
   CHECK(refusal(own) == (last > 0 ? expected : ""));
-  // The ranks can go on together.
+  // After the error the ranks can still communicate.
   CHECK(refusal({{"--stage", "2"}}).empty());
 }
 

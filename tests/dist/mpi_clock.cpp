@@ -8,7 +8,7 @@ using namespace tessera::dist;
 
 namespace {
 
-/// This rank's host was started `ns` earlier than rank 0's.
+/// Skews this rank's clock by `ns`, as if its host had started that much earlier than rank 0's.
 class Skew {
  public:
   explicit Skew(int64_t ns) { trace::skew_clock(ns); }
@@ -19,13 +19,13 @@ class Skew {
 
 TEST_CASE("the clocks of ranks are compared within a message's way there and back") {
   const World world{.communicator = nullptr, .rank = job().rank(), .size = job().size()};
-  // Half an hour, to either side.
+  // Half an hour per rank, in alternating directions.
   const int64_t skew = int64_t{1'800'000'000'000} * world.rank * (world.rank % 2 == 0 ? -1 : 1);
   for (const int64_t own : {skew, int64_t{0}, -skew}) {
     const Skew skewed(own);
     const ClockReading reading = compare_clocks(world);
     CHECK(reading.error_ns >= 0);
-    // All ranks of a test are on one host, so that the skew is the offset.
+    // All ranks of a test are on one host, so the offset must be the negative skew.
     CHECK(std::abs(reading.offset_ns + own) <= reading.error_ns);
     if (own == 0) CHECK(reading.offset_ns == 0);
     CHECK(reading.at_ns <= trace::now_ns());

@@ -34,7 +34,7 @@ TEST_CASE("all_gather brings every piece to every rank") {
   }
 }
 
-// Flags: pieces of any number of bytes, so that those of other ranks are not aligned.
+// Pieces of any number of bytes, as for flags: the pieces of other ranks are not aligned.
 TEST_CASE("all_gather of a few bytes a rank") {
   for (const int64_t piece : {1, 2, 3, 5, 7, 31, 255, 257, 1001}) {
     INFO("piece " << piece);
@@ -42,7 +42,7 @@ TEST_CASE("all_gather of a few bytes a rank") {
   }
 }
 
-// A chunk on the wire has 1 MiB.
+// all_gather sends chunks of 1 MiB.
 TEST_CASE("all_gather of many chunks") {
   check_all_gather<float>(many_ranks() ? 300'001 : 3'000'001);
 }
@@ -64,7 +64,7 @@ TEST_CASE("broadcast from each rank") {
 }
 
 TEST_CASE("texts of all ranks arrive on rank 0") {
-  // Of different lengths, one empty, some longer than a round.
+  // Texts of different lengths: one is empty, some are longer than a round.
   const auto text_of = [](int rank) {
     const size_t length = rank == 1 ? 0 : static_cast<size_t>(70'000 * (rank % 3) + rank + 5);
     std::string text(length, static_cast<char>('a' + rank));

@@ -1,5 +1,5 @@
-// Groups of ranks: who is in them, every collective in two of them at once, traffic of each, and
-// failures.
+// Groups of ranks: their members, every collective in two groups at once, the traffic of each
+// group, and failures.
 #include "dist/mesh.h"
 #include "tests/dist/mpi_helpers.h"
 
@@ -18,11 +18,11 @@ World world() {
   return result;
 }
 
-/// The result of every collective, on one communicator: calls are made first and waited for later,
-/// so that those of another group run in between.
+/// Makes and checks every collective on one communicator. start() makes the calls and the results
+/// are waited for later, so that calls of another group run in between.
 class AllCollectives {
  public:
-  /// `members`: ranks of the job, by which values are told apart.
+  /// `members`: the job's rank of each rank of the communicator; values are derived from these.
   AllCollectives(Communicator& communicator, std::vector<int> members, int64_t elements)
       : communicator_(communicator), members_(std::move(members)), elements_(elements) {}
 
@@ -112,14 +112,14 @@ class AllCollectives {
 TEST_CASE("split: ranks of one color, in the order of their keys, uneven groups and none") {
   const int ranks = job().size();
   const int rank = job().rank();
-  // Reversed, and rank 0 alone.
+  // Rank 0 is alone in a group; the others are in reversed order.
   const auto group = job().split(rank == 0 ? 0 : 1, -rank, "reversed");
   REQUIRE(group != nullptr);
   CHECK(group->size() == (rank == 0 ? 1 : ranks - 1));
   CHECK(group->rank() == (rank == 0 ? 0 : ranks - 1 - rank));
   CHECK(group->group() == "reversed");
   CHECK(group->device() == job().device());
-  // Equal keys: in the order of ranks.
+  // With equal keys the order is that of the ranks.
   const auto same = job().split(3, 0, "same");
   CHECK(same->rank() == rank);
   CHECK(same->size() == ranks);

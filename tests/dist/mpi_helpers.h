@@ -1,5 +1,5 @@
-// What the tests of collectives share. Values are small integers, so that sums are exact and tests
-// compare with ==.
+// Helpers of the tests of collectives. Values are small integers, so that sums are exact and tests
+// can compare with ==.
 #pragma once
 
 #include <algorithm>
@@ -12,16 +12,16 @@
 
 namespace tessera::dist {
 
-/// Whether the communicators below are NCCL's: on CUDA, unless TESSERA_TEST_COMM is mpi.
+/// True if the communicators below are NCCL's: on CUDA, unless TESSERA_TEST_COMM is mpi.
 inline bool over_nccl() {
   const char* const name = std::getenv("TESSERA_TEST_COMM");
   return !test::on_cpu() && !(name != nullptr && std::string(name) == "mpi");
 }
 
-/// Of NCCL's staging: small, so that few elements are many chunks.
+/// Options with small chunks of NCCL's staging, so that few elements give many chunks.
 inline constexpr NcclOptions nccl_options{.chunk_bytes = 64 * 1024};
 
-/// Of this job's ranks, for memory of the test device. Collective.
+/// Makes a communicator of all ranks of the job, for memory of the test device. Collective.
 inline std::shared_ptr<Communicator> new_communicator() {
   if (over_nccl()) return nccl_communicator(default_device().index, nccl_options);
   auto host = mpi_communicator();
@@ -35,7 +35,7 @@ inline Communicator& job() {
   return *communicator;
 }
 
-/// What `source` holds at `index`.
+/// The value that rank `source` holds at `index`.
 inline int64_t value_at(int64_t source, int64_t index) {
   return (7 * source + 3 * index) % 101 + 1;
 }
@@ -46,7 +46,7 @@ inline int64_t sum_at(int64_t contributors, int64_t index) {
   return sum;
 }
 
-/// Small integers, which every dtype holds exactly.
+/// A tensor with value_at(source, i) at i: small integers, which every dtype holds exactly.
 template <class T = float>
 Tensor filled(int64_t source, int64_t elements) {
   const Tensor x = Tensor::empty({elements}, dtype_of<T>);
@@ -55,7 +55,7 @@ Tensor filled(int64_t source, int64_t elements) {
   return x;
 }
 
-/// The elements of `x` that differ from expected(index).
+/// The number of elements of `x` that differ from expected(index).
 template <class T = float, class Expected>
 int64_t differences(const Tensor& x, Expected&& expected) {
   int64_t count = 0;
@@ -64,7 +64,7 @@ int64_t differences(const Tensor& x, Expected&& expected) {
   return count;
 }
 
-/// Elements of T in a chunk of the job's staging. Of MPI's there are two a peer and one more.
+/// Elements of T in a chunk of the job's staging. MPI's staging has two chunks a peer and one more.
 template <class T = float>
 int64_t chunk_elements() {
   if (over_nccl()) return nccl_options.chunk_bytes / static_cast<int64_t>(sizeof(T));
@@ -72,10 +72,10 @@ int64_t chunk_elements() {
   return mpi_staging_bytes(ranks) / (2 * (ranks - 1) + 1) / static_cast<int64_t>(sizeof(T));
 }
 
-/// Ranks that are many more than a machine's cores: tests move less between them.
+/// True if there are many more ranks than a machine has cores: tests then move less data.
 inline bool many_ranks() { return job().size() > 8; }
 
-/// Elements of a piece: none, one, around a block, around a chunk of staging and several of them.
+/// Sizes of a piece in elements: none, one, around a block, around one and several chunks.
 template <class T = float>
 std::vector<int64_t> piece_sizes(bool few = many_ranks()) {
   const int64_t chunk = chunk_elements<T>();
@@ -83,8 +83,8 @@ std::vector<int64_t> piece_sizes(bool few = many_ranks()) {
   return {0, 1, 3, 255, 256, 1000, chunk / 2, chunk - 1, chunk, chunk + 1, 2 * chunk + chunk / 3};
 }
 
-/// Numbers of contributors: all of them, or half and all ranks where there shall be few or a piece
-/// is large.
+/// Numbers of contributors to test: 1 to `ranks`, or only half of the ranks and all of them if
+/// `few` is set or a piece is large.
 inline std::vector<int> contributor_counts(int ranks, int64_t piece, bool few = many_ranks()) {
   std::vector<int> counts;
   for (int n = 1; n <= ranks; ++n) {
@@ -93,7 +93,7 @@ inline std::vector<int> contributor_counts(int ranks, int64_t piece, bool few = 
   return counts;
 }
 
-/// What the ledger of `communicator` has counted since this was made.
+/// The traffic that the ledger of `communicator` has counted since this object was made.
 class Counted {
  public:
   explicit Counted(Communicator& communicator) : traffic_(communicator.traffic()) {
@@ -105,8 +105,9 @@ class Counted {
     }
   }
 
-  /// Exactly one call, of this collective, and these bytes for this purpose alone; over MPI 32
-  /// bytes more to each other rank, which count as headers or else as other.
+  /// True if there was exactly one call, of this collective, and these bytes for this purpose
+  /// alone; over MPI also 32 bytes to each other rank, counted as headers, or as other if that is
+  /// the purpose.
   bool only(Collective collective, Traffic purpose, int64_t bytes) const {
     const int64_t headers = over_nccl() ? 0 : 32 * (job().size() - 1);
     const Traffic of_headers = purpose == Traffic::other ? Traffic::other : Traffic::headers;

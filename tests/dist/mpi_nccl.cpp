@@ -1,5 +1,5 @@
-// What NCCL's communicator has of its own.
-#define CATCH_CONFIG_EXTERNAL_INTERFACES  // the listener below
+// Tests of properties that only NCCL's communicator has.
+#define CATCH_CONFIG_EXTERNAL_INTERFACES  // for the listener below
 #include <mpi.h>
 
 #include <cstdio>
@@ -20,7 +20,7 @@ using Listener = Catch::EventListenerBase;
 using Listener = Catch::TestEventListenerBase;
 #endif
 
-// All ranks of a test program compute on the first GPU. NCCL refuses that, the emulated one not.
+// All ranks of a test program compute on the first GPU. NCCL refuses that; emulated NCCL does not.
 class SharedGpu : public Listener {
  public:
   using Listener::Listener;
@@ -46,7 +46,7 @@ TEST_CASE("NCCL without a usable GPU is refused, with the reason") {
   CHECK_THROWS_WITH(nccl_communicator(0), ContainsSubstring(cuda::unusable()));
 }
 
-// A chunk for each rank; of 8 MiB up to eight ranks.
+// Staging has a chunk for each rank; with up to eight ranks a chunk has 8 MiB.
 TEST_CASE("NCCL's staging for some numbers of ranks, derived by hand") {
   CHECK(nccl_staging_bytes(1) == 0);
   CHECK(nccl_staging_bytes(2) == 16'777'216);
@@ -69,7 +69,8 @@ TEST_CASE("NCCL's communicator is of a GPU, and takes its memory alone") {
                     "all_gather: a tensor on cpu, expected one on cuda:0");
 }
 
-// These are folded, which must not overwrite the own contribution before it has been added.
+// With fewer contributors than ranks the pieces are folded into the shard, here the own piece of
+// the input: it must not be overwritten before it has been added.
 TEST_CASE("reduce_scatter of some ranks into the own piece") {
   const int ranks = job().size();
   const int64_t begin = job().rank() * int64_t{1000};
@@ -86,11 +87,11 @@ TEST_CASE("a call that nobody waits for holds its buffers until it is done, and 
   const int64_t elements = job().size() * 1000;
   const Tensor first = Tensor::zeros({elements});
   const Tensor second = Tensor::zeros({elements});
-  // Views: what is held of them is seen as another use of the storage.
+  // Pass views: while a call holds a view, the use count of the storage shows it.
   job().all_gather(first.flat(0, elements), {});
   const Work work = job().all_gather(second.flat(0, elements), {});
   CHECK(second.storage().use_count() > 1);
-  work.wait();  // so both are done
+  work.wait();  // calls are done in order, so both are done
   CHECK(first.storage().use_count() == 1);
   CHECK(second.storage().use_count() == 1);
 

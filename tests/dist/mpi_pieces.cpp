@@ -10,7 +10,8 @@ using Catch::Matchers::ContainsSubstring;
 
 namespace {
 
-/// Elements from `source` to `to`: none, one, odd numbers, several blocks, and more than a chunk.
+/// Elements that `source` sends to `to`: none, one, odd numbers, several blocks, or more than a
+/// chunk.
 int64_t length(int source, int to, int64_t scale) {
   const int64_t lengths[] = {0, 1, 255, 1003, 257};
   return scale * lengths[(3 * source + 2 * to) % 5];
@@ -26,10 +27,10 @@ int64_t sum(const std::vector<int64_t>& counts) {
   return std::accumulate(counts.begin(), counts.end(), int64_t{0});
 }
 
-/// Headers of a call to so many peers.
+/// Header bytes of a call with this many peers.
 int64_t headers_to(int64_t peers) { return over_nccl() ? 0 : mpi_header_bytes * peers; }
 
-/// What one call has sent, of this purpose and as headers.
+/// The traffic of send_receive calls since this object was made: calls, data and headers.
 struct Sent {
   Sent()
       : calls(job().traffic().calls(Collective::send_receive)),
@@ -127,7 +128,7 @@ TEST_CASE("a ring: each step sends to the next rank and receives from the one be
       const Sent sent;
       job().send_receive({own, (rank + 1) % ranks}, {next, (rank + ranks - 1) % ranks},
                          {Traffic::gradients, 0}).wait();
-      // On two ranks the next one is also the one before.
+      // On two ranks the next rank is also the previous one, so there is one peer.
       sent.check(1, ranks == 1 ? 0 : own.bytes(), std::min(ranks - 1, 2));
       own = next;
       const int source = (rank - step % ranks + ranks) % ranks;
@@ -142,7 +143,7 @@ TEST_CASE("sends and receives between pairs, beside collectives of all ranks") {
   const Tensor sum_of_ranks = Tensor::full({1000}, static_cast<float>(rank));
   const Work all = job().all_reduce(sum_of_ranks, {});
   const Sent sent;
-  // 0 to 1, then 1 to 2, ...; each rank passes on what it has received.
+  // Rank 0 sends to 1, then 1 to 2, ...; each rank passes on the data that it has received.
   const Tensor token = Tensor::zeros({513});
   if (rank > 0) job().receive(token, rank - 1, {Traffic::gradients, 0});
   if (rank == 0) token.copy_from(filled(7, 513));
@@ -188,7 +189,7 @@ TEST_CASE("pieces whose counts make no sense are refused by name") {
   CHECK_THROWS_WITH(job().send_receive({}, {}, {}), ContainsSubstring("neither"));
   CHECK_THROWS_WITH(job().send_receive({x, rank}, {y.flat(0, 0), rank}, {}),
                     ContainsSubstring("to itself and expects"));
-  job().barrier();  // nothing of it has reached the other ranks
+  job().barrier();  // the refused calls have sent nothing, so the ranks still agree
 }
 
 TEST_CASE("a peer that expects another length is told both, over MPI") {
@@ -197,7 +198,7 @@ TEST_CASE("a peer that expects another length is told both, over MPI") {
   const int rank = job().rank();
   {
     const auto communicator = new_communicator();
-    // Rank 1 expects one element more of rank 0 than it sends.
+    // Rank 1 expects one element more from rank 0 than rank 0 sends.
     std::vector<int64_t> counts(static_cast<size_t>(ranks), 0);
     counts[0] = rank == 1 ? 4 : 3;
     const Work work = communicator->all_gather_v(Tensor::zeros({counts[0]}), counts, {});
@@ -226,7 +227,7 @@ TEST_CASE("a peer that expects another length is told both, over MPI") {
     job().barrier();
   }
   {
-    // One sends where the other one makes a collective.
+    // Rank 0 sends while the other rank makes a collective.
     const auto communicator = new_communicator();
     const auto call = [&] {
       if (rank == 0) {

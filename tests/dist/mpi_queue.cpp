@@ -1,4 +1,4 @@
-// Calls under way at once, what a failed one does, and what is recorded of them.
+// Several calls in flight at once, the effect of a failed call, and the records of calls.
 #include <chrono>
 #include <ctime>
 #include <random>
@@ -18,10 +18,10 @@ namespace {
 
 struct Flight {
   Work work;
-  std::function<int64_t()> wrong;  // elements, once the work is done
+  std::function<int64_t()> wrong;  // the number of wrong elements, once the work is done
 };
 
-// A call of a kind and size that every rank derives from the same numbers.
+// Makes a call whose kind and size are equal on all ranks, since they derive from equal arguments.
 Flight launch(Communicator& communicator, uint32_t kind, int64_t piece, int contributors) {
   const int ranks = communicator.size();
   const int rank = communicator.rank();
@@ -117,7 +117,7 @@ TEST_CASE("a barrier waits for the last") {
   const int64_t entered = trace::now_ns();
   job().barrier();
   const int64_t left = trace::now_ns();
-  // By the clock that the ranks of a host share.
+  // Times of all ranks can be compared, because the ranks of a host share a clock.
   const Tensor last_entered = Tensor::from<int64_t>({1}, {last ? entered : 0});
   job().all_reduce(last_entered, {}).wait();
   CHECK(left >= last_entered.values<int64_t>()[0]);
@@ -160,7 +160,7 @@ TEST_CASE("a communicator that goes away lets nobody wait for ever") {
 }
 
 TEST_CASE("who waits where the communicator runs is told so, and waits for nobody") {
-  if (over_nccl()) return;  // there a wait is for the stream
+  if (over_nccl()) return;  // over NCCL a wait does not block, it only orders streams
   const auto waits_inside = [](const std::function<void(Communicator&)>& wait) {
     const auto communicator = new_communicator();
     Communicator* const inside = communicator.get();
@@ -173,7 +173,7 @@ TEST_CASE("who waits where the communicator runs is told so, and waits for nobod
   };
   waits_inside([](Communicator& inside) { inside.barrier(); });
   waits_inside([](Communicator& inside) { inside.run([] {}).wait(); });
-  // What came before is done: this waits for nobody.
+  // Earlier calls are done by now, so waiting for them inside of run() is allowed.
   const Work before = job().all_gather(Tensor::zeros({job().size()}), {});
   job().run([before] { before.wait(); }).wait();
 }
@@ -191,7 +191,7 @@ TEST_CASE("what a failed transfer uses stays, because MPI may still read and wri
     memory = buffer.storage();
     communicator->all_gather(buffer, {});
   }
-  communicator.reset();  // the other ranks have not come: the gather of rank 0 fails half way
+  communicator.reset();  // the gather of rank 0 fails half way, since the other ranks have not come
   CHECK(memory.expired() == (job().rank() != 0));
   CHECK(ledger.current(Category::communication) - before == (job().rank() == 0 ? staging : 0));
   job().barrier();
@@ -211,7 +211,7 @@ TEST_CASE("staging is what the formula says, and only that") {
   CHECK(ledger.peak(Category::communication) == before + held);
 }
 
-// Two slots for each peer and one chunk more; chunks of 1 MiB up to five ranks.
+// Staging has two chunks for each peer and one more; with up to five ranks a chunk has 1 MiB.
 TEST_CASE("staging for some numbers of ranks, derived by hand") {
   CHECK(mpi_staging_bytes(1) == 0);
   CHECK(mpi_staging_bytes(2) == 3 * 1'048'576);
@@ -258,7 +258,7 @@ TEST_CASE("the trace shows calls and waits with their bucket") {
   }
   CHECK(exchanges == 1);
   CHECK(gathers == 1);
-  CHECK(waits >= 1);  // the caller's, and perhaps that of the delayed communicator's thread
+  CHECK(waits >= 1);  // that of the caller, and perhaps of the delayed communicator's thread
 }
 
 TEST_CASE("a delayed communicator delays reductions, and not their caller") {
@@ -271,7 +271,7 @@ TEST_CASE("a delayed communicator delays reductions, and not their caller") {
   const Work second = slow.exchange(x, 1, ignore, {});
   const Work gather = slow.all_gather(x, {});
   CHECK(!gather.done());
-  gather.wait();  // in order: both reductions are done
+  gather.wait();  // calls run in order, so both reductions are done, too
   CHECK((first.done() && second.done()));
   CHECK(trace::now_ns() - begin >= 60'000'000);
   CHECK(slow.delayed() == 2);

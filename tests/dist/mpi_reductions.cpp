@@ -16,9 +16,10 @@ struct Arrival {
   int64_t end;
 };
 
-// The arrivals cover [0, elements) once for each of the sources, and every element in their order.
+// Checks that the arrivals cover [0, elements) once for each source, and that every element arrives
+// in ascending order of source.
 void check_order(const std::vector<Arrival>& arrivals, int64_t elements, int contributors) {
-  int64_t done = 0;  // elements up to here have arrived from all
+  int64_t done = 0;  // elements up to here have arrived from all sources
   int next = 0;
   int64_t end = 0;
   for (const Arrival& arrival : arrivals) {
@@ -53,7 +54,7 @@ void check_exchange_of(int64_t piece, int contributors) {
     wrong += differences<T>(chunk, [&](int64_t i) {
       return value_at(source, rank * piece + begin + i);
     });
-    // The own piece is handed over where it lies.
+    // This rank's own piece is not copied but handed over as a view of `input`.
     if (source == rank) wrong += chunk.raw() != input.data<T>() + rank * piece + begin;
   };
   const Counted counted(job());
@@ -78,7 +79,7 @@ void check_reduce_scatter_of(int64_t piece, int contributors) {
                      sent_by_reduction(contributors, input.bytes() / ranks)));
 }
 
-// check.operator()<T>(piece, contributors) for each dtype of values and sizes around its chunks.
+// Calls check.operator()<T>(piece, contributors) for each dtype, with sizes around its chunks.
 template <class Check>
 void for_sizes(Check&& check) {
   const auto of = [&]<class T>(bool few) {
@@ -125,7 +126,7 @@ TEST_CASE("reduce_scatter leaves the sum of the contributions") {
   });
 }
 
-// 256 + 1 has nine bits: bf16 would round it to 256, once for every rank but one.
+// 256 + 1 needs nine significant bits. Sums in bf16 would round it to 256 at every addition.
 TEST_CASE("reduce_scatter adds 16-bit contributions in f32") {
   const int ranks = job().size();
   const Tensor input = Tensor::empty({ranks * 10}, DType::bf16);

@@ -1,5 +1,4 @@
-// Ranks that make different calls, and ranks that do not come: errors that say who and what, over
-// MPI.
+// Over MPI, ranks that make different calls or do not come: the errors must name ranks and calls.
 #include <atomic>
 #include <thread>
 
@@ -22,7 +21,7 @@ Tensor pieces(int64_t elements, DType dtype = DType::f32) {
   return Tensor::zeros({job().size() * elements}, dtype);
 }
 
-// Rank 0 makes `one` call, the others `another`: all are told both.
+// Rank 0 makes the call `one`, the others make `another`: the errors of all ranks must name both.
 void disagree(const Make& one, const std::string& text, const Make& another,
               const std::string& other_text) {
   CAPTURE(text, other_text);
@@ -93,7 +92,7 @@ TEST_CASE("ranks that disagree about empty calls, roots and barriers are told") 
   disagree(
       [](Communicator& c) {
         CHECK_THROWS_AS(c.barrier(), Error);
-        return c.run([] {});  // throws the same
+        return c.run([] {});  // its wait() throws the same error
       },
       "barrier (call 2)", empty_sum, "all_reduce of other");
 }
@@ -104,7 +103,7 @@ TEST_CASE("a rank that does not come is named when nothing moves for the timeout
   communicator->set_timeout(0.2);
   const auto barrier = [&] { communicator->barrier(); };
   if (job().rank() != 0) {
-    // Others may be late, too, where many share the cores.
+    // If many ranks share the cores, other ranks than 0 may be late, too.
     CHECK_THROWS_WITH(barrier(), ContainsSubstring("barrier (call 1): nothing has moved for 0.2 s "
                                                    "(--comm-timeout): rank") &&
                                      (ContainsSubstring(": rank 0 has not come to it") ||
@@ -120,10 +119,10 @@ TEST_CASE("a rank that comes and does not go on is named") {
   const auto receive = [&](int, int64_t, const Tensor&) {
     while (job().rank() == 0 && !go_on) std::this_thread::sleep_for(1ms);
   };
-  // More than two chunks: rank 0 has no room for the rest until it goes on.
+  // More chunks than the two slots of a peer: rank 0 cannot receive the rest until it goes on.
   const Tensor input = pieces(8 * chunk_elements());
   const Work work = communicator->exchange(input, job().size(), receive, {Traffic::gradients, 5});
-  job().barrier();  // all have come
+  job().barrier();  // all ranks have made the call
   if (job().rank() == 1) {
     communicator->set_timeout(0.5);
     CHECK_THROWS_WITH(work.wait(),

@@ -3,7 +3,7 @@
 //   slow_link NAMESPACE NAMESPACE DELAY_MS LOSS_PERCENT
 //
 // In both namespaces it makes the interface "slow0", and carries IP packets from one to the other
-// until it is killed. Says "ready" when packets can flow, and exits with 77 where the system does
+// until it is killed. Prints "ready" when packets can flow, and exits with 77 if the system does
 // not allow such interfaces.
 #include <fcntl.h>
 #include <linux/if.h>
@@ -35,7 +35,7 @@ constexpr int skipped = 77;
   std::exit(skipped);
 }
 
-// The end of the link in a namespace: what is read from it was sent there.
+// Opens the end of the link in a namespace: reading from it gives the packets that were sent there.
 int open_end(const std::string& name) {
   const int name_space = ::open(("/run/netns/" + name).c_str(), O_RDONLY | O_CLOEXEC);
   if (name_space < 0 || ::setns(name_space, CLONE_NEWNET) != 0) give_up(name.c_str());
@@ -48,7 +48,7 @@ int open_end(const std::string& name) {
   return end;
 }
 
-/// One direction.
+/// One direction of the link.
 class Direction {
  public:
   Direction(int from, int to, std::chrono::milliseconds delay, double loss, unsigned seed)
@@ -67,7 +67,7 @@ class Direction {
   void deliver() {
     while (!waiting_.empty() && waiting_.front().due <= Clock::now()) {
       const std::vector<char>& bytes = waiting_.front().bytes;
-      // An interface that is down drops it, as a network would.
+      // An interface that is down drops the packet, as a network would.
       [[maybe_unused]] const ssize_t written = ::write(to_, bytes.data(), bytes.size());
       waiting_.pop_front();
     }

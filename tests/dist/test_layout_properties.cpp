@@ -1,5 +1,5 @@
-// What holds for every layout, over random parameters, blocks, ranks and bucket sizes. By hand:
-// test_shard_layout.cpp.
+// Properties that every layout has, checked over random parameters, blocks, ranks and bucket sizes.
+// Layouts derived by hand are in test_shard_layout.cpp.
 #include <algorithm>
 #include <random>
 
@@ -29,7 +29,7 @@ void check_buckets(const ShardLayout& layout) {
     REQUIRE((!bucket.shared || bucket.parameters.size() == 1));
     offset += bucket.elements;
     shard_offset += bucket.shard_elements;
-    // The padding is less than one block a rank: no smaller shard would do.
+    // The padding is less than one block a rank, so no smaller shard would be enough.
     const ParameterSlot& last = layout.slot(bucket.parameters.back());
     const int64_t used = round_up(last.offset + last.elements, block_elements);
     REQUIRE(used <= bucket.elements);
@@ -63,8 +63,8 @@ void check_slots(const ShardLayout& layout) {
   REQUIRE(layout.parameter_elements() == sum);
 }
 
-// Where a bucket closed, it had to: nothing is shared, the block goes on, and the next parameter
-// would exceed it.
+// Checks that a bucket closed only if it had to: if no parameter is shared and the block goes on,
+// the next parameter would have exceeded the bucket's size.
 void check_closing(const ShardLayout& layout, int64_t bucket_elements) {
   const auto& buckets = layout.buckets();
   for (size_t b = 0; b < buckets.size(); ++b) {
@@ -82,7 +82,7 @@ void check_closing(const ShardLayout& layout, int64_t bucket_elements) {
   }
 }
 
-// Only the ranks around a parameter's ends matter when there are a million.
+// The ranks to check for a parameter: those around its ends, since there may be a million ranks.
 std::vector<int64_t> interesting_ranks(const ShardLayout& layout, int parameter) {
   std::vector<int64_t> ranks;
   const auto add = [&](int64_t rank) {
@@ -135,7 +135,7 @@ void check_all(const ShardLayout& layout, int64_t bucket_elements) {
   check_owners(layout);
 }
 
-// The next arguments of a layout, drawn from `random`.
+// Arguments of a layout, drawn from `random`.
 struct RandomLayout {
   explicit RandomLayout(std::mt19937_64& random) : random_(random) {
     const int64_t count = below(40);
@@ -175,13 +175,13 @@ TEST_CASE("properties of layouts over random parameters and ranks") {
   }
 }
 
-// Each run of parameters of one block, laid out on its own as parameters without blocks are, and
-// the runs' layouts one behind the other.
+// Expected: each run of parameters of one block is laid out on its own, without blocks, and the
+// runs' layouts follow each other.
 TEST_CASE("a layout with blocks is its blocks' layouts in a row") {
   std::mt19937_64 random(8);
   for (int round = 0; round < 400; ++round) {
     RandomLayout r(random);
-    const int64_t changes = 1 + r.below(6);  // one of so many parameters begins a block
+    const int64_t changes = 1 + r.below(6);  // on average, one in `changes` begins a block
     int64_t block = -1;
     for (LayoutParameter& parameter : r.parameters) {
       if (r.below(changes) == 0) block = r.below(4) - 1;

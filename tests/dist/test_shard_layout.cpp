@@ -85,7 +85,7 @@ TEST_CASE("a tied parameter on three ranks, derived by hand") {
   CHECK(layout.owner(0, 2057) == 2);
 }
 
-// One element on four ranks: one block a rank, so 1024 elements, of which rank 0 owns the one.
+// One element on four ranks: one block a rank, so 1024 elements; rank 0 owns the only parameter.
 TEST_CASE("one element on four ranks, derived by hand") {
   const ShardLayout layout(parameters_of({1}), 4, 1);
   REQUIRE(layout.buckets().size() == 1);

@@ -109,7 +109,7 @@ TEST_CASE("a communicator allocates where its ranks compute", "[cpu]") {
   CHECK(memory_ledger(second.device()).current(Category::communication) == 12);
   CHECK(memory_ledger().current(Category::communication) == before);
 
-  // Collectives take its memory as the host's.
+  // Collectives accept memory of cpu:1, since it is host memory.
   Tensor x = Tensor::unallocated({3}, DType::f32);
   x.attach(storage, 0);
   std::ranges::fill(x.values<float>(), 2.0f);

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Over NCCL a rank waits for its peers without an error and without an end: when one hangs, the
-# others say which collective does not finish, and the job ends.
+# Over NCCL a rank would wait for its peers for ever, without an error. When a rank hangs, the
+# others must print which collective does not finish, and the job must end.
 set -euo pipefail
 program=$TESSERA_BIN/failing_rank
 output=$(mktemp)
@@ -9,7 +9,7 @@ export OMP_NUM_THREADS=1
 
 fail() { printf 'FAILED: %s\n' "$*" >&2; cat "$output" >&2; exit 1; }
 
-# run HOW [graph]
+# run HOW [graph]: runs failing_rank on two ranks over NCCL; sets `status`.
 run() {
   status=0
   timeout 60 mpirun -n 2 "$program" "$1" nccl "${@:2}" > "$output" 2>&1 < /dev/null || status=$?
@@ -23,7 +23,7 @@ fi
 [[ $status == 0 ]] || fail "two ranks over NCCL ended with $status"
 grep -qE '^all steps finished' "$output" || fail "two ranks over NCCL did not finish"
 
-# hangs WHAT [graph]: the job ends, and names WHAT.
+# hangs WHAT [graph]: when a rank hangs, the job ends and its error names WHAT.
 hangs() {
   local begin=$SECONDS
   run hang "${@:2}"
@@ -33,7 +33,8 @@ hangs() {
     fail "nobody said which collective does not finish"
 }
 hangs 'all_gather of parameters, bucket 0'
-# NCCL's abort waits for graphs that have captured its calls, and these live as long as the process.
+# NCCL's abort waits for graphs with captured calls, which live as long as the process. So the job
+# must end without waiting for the abort.
 run none graph
 [[ $status == 0 ]] || fail "two ranks with a graph ended with $status"
 grep -qE '^all steps finished' "$output" || fail "two ranks with a graph did not finish"

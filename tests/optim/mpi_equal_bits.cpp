@@ -1,6 +1,6 @@
-// One run, one string of bits: whatever the number of ranks, the stage, the bucket size, recompute
-// and overlap, every loss, gradient norm and final weight equals that of one rank alone in the same
-// precision, computed in the same process.
+// For any number of ranks, stage, bucket size, recompute and overlap, every loss, gradient norm and
+// final weight has the same bits as in a run of one rank in the same precision, which is computed
+// in the same process.
 #include "tests/support/catch.h"
 #include "tests/support/reordered_communicator.h"
 #include "tests/support/tiny_training.h"
@@ -30,7 +30,8 @@ optim::ZeroOptions options_of(const Variant& variant) {
           .grad_shard = variant.grad_shard};
 }
 
-// Ranks 1 to 5 share 7 micro-batches: but for one rank, some have none in the last micro-step.
+// Up to 5 ranks share 7 micro-batches. With more than one rank, some ranks have none in the last
+// micro-step.
 TinyRun run_of(const Variant& variant) {
   TinyRun run{.steps = variant.dtype == DType::f32 ? 6 : 4, .batch = {.global = 14, .micro = 2}};
   run.model.recompute = variant.recompute;
@@ -87,7 +88,7 @@ TEST_CASE("precisions are different runs, close to each other") {
   CHECK(reference(DType::bf16, DType::bf16).weights != reference(DType::bf16).weights);
 }
 
-// Every pair of values of two factors occurs.
+// For every two factors, each pair of their values occurs in one of these variants.
 constexpr Variant pairs_of_factors[] = {
     {DType::f32, 0, below_one_parameter, false, false},
     {DType::f32, 1, several, true, false},
@@ -152,7 +153,7 @@ TEST_CASE("a changed order of summation changes the bits") {
   reordered.communicator = std::make_shared<ReorderedCommunicator>(world.communicator);
   const TrainingResult result = train_tiny(run_of({}), reordered, options_of({}));
   CHECK(result.weights != reference().weights);
-  // The same sums all the same: only the rounding differs.
+  // The terms of the sums are the same, so the losses differ only by rounding.
   CHECK(result.losses.back() == Catch::Approx(reference().losses.back()).epsilon(1e-3));
 }
 
@@ -187,7 +188,8 @@ TEST_CASE("no_sync: close to the reference, reduced once a step") {
     const TrainingResult result = train_tiny(run, world, options);
     CAPTURE(stage);
     CHECK(result.losses.back() == Catch::Approx(reference(dtype).losses[3]).epsilon(1e-3));
-    // The tied table's, and one for the rest; at stage 3 one for each of the blocks.
+    // One bucket for the tied table and one for the rest; at stage 3 the rest has one for each of
+    // its layers + 1 blocks.
     const int64_t buckets = stage == 3 ? 2 + run.model.layers : 2;
     CHECK(world.communicator->traffic().calls(dist::Collective::exchange) == buckets * run.steps);
   }

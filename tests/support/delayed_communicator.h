@@ -1,6 +1,6 @@
-// A communicator that takes a known time longer for each reduction, and if wanted for each gather,
-// as a slow network would: the delay passes where the communicator runs, in the order of its calls,
-// not on the caller's thread.
+// A communicator that adds a known delay to each reduction, and optionally to each gather, as a
+// slow network would. The delay runs on the communicator's thread, in the order of its calls, not
+// on the caller's thread.
 //
 //   auto slow = std::make_shared<DelayedCommunicator>(world.communicator, 20ms, 5ms);
 #pragma once
@@ -38,7 +38,7 @@ class DelayedCommunicator : public Communicator {
   int size() const override { return inner_->size(); }
   std::string name() const override { return inner_->name() + " with a delay"; }
   std::string group() const override { return inner_->group(); }
-  /// The group's communicator without a delay.
+  /// Returns a communicator without a delay.
   std::shared_ptr<Communicator> split(int color, int key, const std::string& group) override {
     return inner_->split(color, key, group);
   }
@@ -106,7 +106,7 @@ class DelayedCommunicator : public Communicator {
     }).wait();
   }
 
-  /// Calls that were delayed so far.
+  /// Number of calls that have been delayed so far.
   int64_t delayed() const { return delayed_; }
 
  private:

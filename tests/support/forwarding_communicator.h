@@ -1,4 +1,5 @@
-// A communicator that hands every call to another one; the base of those that change one of them.
+// A communicator that forwards every call to another communicator: a base for test communicators
+// that change some of the calls.
 #pragma once
 
 #include <memory>
@@ -17,7 +18,7 @@ class ForwardingCommunicator : public dist::Communicator {
   int size() const override { return inner_->size(); }
   std::string name() const override { return inner_->name(); }
   std::string group() const override { return inner_->group(); }
-  /// The group's communicator as it is: it changes no calls.
+  /// Returns the inner communicator's group, which changes no calls.
   std::shared_ptr<dist::Communicator> split(int color, int key,
                                             const std::string& group) override {
     return inner_->split(color, key, group);

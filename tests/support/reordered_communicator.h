@@ -1,5 +1,5 @@
-// A communicator that delivers an exchange's contributions in descending order of source: the order
-// of summation that must not be used. For the test that proves that order matters.
+// A communicator that delivers an exchange's contributions in descending order of source, which is
+// wrong: for a test which shows that the order of summation changes the bits.
 #pragma once
 
 #include <algorithm>

@@ -1,6 +1,6 @@
-// Ranks that compute on a device that is not the host. Where tests run on CUDA that is the GPU;
-// else the second device, cpu:1: what is long-lived is allocated there, and what is meant to be on
-// the host shows in the host's ledger.
+// Ranks that compute on another device than the host. If tests run on CUDA this is the GPU, else
+// the second device, cpu:1: long-lived buffers are allocated there, so the host's memory ledger
+// shows only what is meant to be on the host.
 #pragma once
 
 #include "dist/bootstrap.h"
@@ -21,7 +21,7 @@ class SecondDeviceCommunicator : public ForwardingCommunicator {
   }
 };
 
-/// The same job, computing on such a device.
+/// Returns `world` with a communicator whose device is not the host.
 inline dist::World beside_the_host(dist::World world) {
   if (on_cpu()) world.communicator = std::make_shared<SecondDeviceCommunicator>(world.communicator);
   return world;

@@ -24,11 +24,12 @@ void Flights::launched(Flight& flight, std::exception_ptr error) {
 }
 
 void Flights::wait(Flight& flight) {
-  std::vector<std::function<int64_t()>> let_go;  // after the lock is
+  // Declared before the lock, so that the bodies are destroyed after it has been released.
+  std::vector<std::function<int64_t()>> let_go;
   const std::lock_guard lock(mutex_);
   if (flight.error) std::rethrow_exception(flight.error);
-  // The caller's stream waits for the communication stream, because what it computes next reads
-  // the result; the host goes on and launches it meanwhile.
+  // The caller's stream waits for the communication stream, because its next kernels read the
+  // result. The host does not wait and launches these kernels meanwhile.
   flight.behind->wait();
   for (const auto& earlier : flights_) {
     if (earlier->number > flight.number) break;
@@ -57,7 +58,8 @@ bool Flights::done(const Flight& flight) const {
 void Flights::collect() {
   std::vector<std::function<int64_t()>> let_go;
   const std::lock_guard lock(mutex_);
-  // Not by done(): what failed may have left work on the stream that uses its buffers.
+  // Tests passed() and not done(): a failed call may have left work on the stream that still uses
+  // its buffers.
   while (!flights_.empty() && flights_.front()->passed()) {
     let_go.push_back(std::exchange(flights_.front()->body, nullptr));
     flights_.pop_front();

@@ -1,5 +1,6 @@
-// Calls whose work is on a stream: what they hold until it is done, how others wait for it, and
-// which is the oldest under way. Calls are done in the order in which they were made.
+// Tracks calls whose work is on a stream: keeps their buffers alive until the work is done, lets
+// other streams wait for it, and finds the oldest call in flight. Calls finish in the order in
+// which they were made.
 #pragma once
 
 #include <deque>
@@ -16,19 +17,19 @@
 
 namespace tessera::dist {
 
-/// One call. Who made it runs `body`, sets `behind` after its work, and calls `launched`.
+/// One call. Its maker runs `body`, then sets `behind` and calls Flights::launched.
 struct Flight {
   int64_t number = 0;
   std::string name;                   // "all_gather of parameters, bucket 3"
-  std::function<int64_t()> body;      // what it captures lives until the work is done
-  std::optional<cuda::Event> behind;  // none where its launch failed
+  std::function<int64_t()> body;      // kept until the work is done, since it holds the buffers
+  std::optional<cuda::Event> behind;  // recorded after the call's work; none if the launch failed
   bool is_launched = false;
   std::exception_ptr error;
 
   bool passed() const { return is_launched && (!behind || behind->passed()); }
 };
 
-/// Shared by a communicator, its works and its watchdog, each on a thread of its own.
+/// Shared by a communicator, its Work objects and its watchdog, which may use different threads.
 class Flights {
  public:
   explicit Flights(int device) : device_(device) {}
@@ -36,16 +37,16 @@ class Flights {
   std::shared_ptr<Flight> add(std::string name, std::function<int64_t()> body);
   void launched(Flight& flight, std::exception_ptr error);
 
-  /// The current stream waits for the work; nobody else. Throws what the call threw. Lets go of
-  /// what this call and those before it hold: it was allocated on the current stream, and goes
-  /// back in its order.
+  /// Makes the current stream, and only that, wait for the work. Throws what the call threw.
+  /// Releases the buffers that this call and those before it hold: they were allocated on the
+  /// current stream, so they return to its pool in stream order.
   void wait(Flight& flight);
   void wait_for_all();
   bool done(const Flight& flight) const;
 
   /// Forgets the calls that are done.
   void collect();
-  /// Forgets all; the calls that are not done fail with this text. The stream must be idle.
+  /// Forgets all calls; those that are not done fail with this text. The stream must be idle.
   void abandon(const std::string& why);
 
   struct UnderWay {

@@ -1,4 +1,4 @@
-// What the hosts of a job over NCCL tell each other, over MPI: bytes that no GPU has to wait for.
+// Gathers values of the hosts of a job over NCCL. It uses MPI, so that no GPU has to wait.
 #pragma once
 
 #include <mpi.h>
@@ -14,12 +14,12 @@ namespace tessera::dist {
 
 class HostGather {
  public:
-  /// Between all ranks of MPI_COMM_WORLD, or for this one alone where MPI is not initialised.
+  /// Connects all ranks of MPI_COMM_WORLD, or this rank alone if MPI is not initialised.
   HostGather() {
     int initialized = 0;
     TESSERA_MPI(MPI_Initialized(&initialized));
     if (!initialized) return;
-    // Never freed, like the communicator of MpiTransport.
+    // Never freed, because MPI_Comm_free is a collective, like the communicator of MpiTransport.
     MPI_Comm comm = MPI_COMM_NULL;
     TESSERA_MPI(MPI_Comm_dup(MPI_COMM_WORLD, &comm));
     open(comm);
@@ -28,8 +28,8 @@ class HostGather {
   int rank() const { return rank_; }
   int size() const { return size_; }
 
-  /// Between the ranks that give the same color, in the order of their keys; useless where it is
-  /// negative. Collective.
+  /// Returns a HostGather of the ranks that give the same color, in the order of their keys; with a
+  /// negative color the result must not be used. Collective.
   HostGather split(int color, int key) const {
     HostGather group(*this);
     if (comm_ == MPI_COMM_NULL) return group;
@@ -39,8 +39,8 @@ class HostGather {
     return group;
   }
 
-  /// Every rank's piece of `buffer`, in place, less than 2 GiB. The calling thread waits for the
-  /// other hosts.
+  /// Gathers every rank's piece of `buffer`, in place; a piece must be smaller than 2 GiB. The
+  /// calling thread waits for the other ranks.
   void all_gather(std::byte* buffer, int64_t piece_bytes, Call call) const {
     wait_in(wait_name(Collective::all_gather), call, [&] {
       MPI_Request request = MPI_REQUEST_NULL;

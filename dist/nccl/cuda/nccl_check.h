@@ -1,5 +1,5 @@
-// The one way to call NCCL: TESSERA_NCCL(ncclGroupEnd()) throws with the text of the call and what
-// NCCL says of the failure.
+// Checks calls of NCCL: TESSERA_NCCL(ncclGroupEnd()) throws on failure, with the text of the call
+// and NCCL's error message.
 #pragma once
 
 #include <nccl.h>

@@ -44,23 +44,23 @@ NcclCommunicator::NcclCommunicator(int device, const NcclOptions& options, NcclR
       .failure = [this] { return failure_of(comm_); },
       .abort =
           [this] {
-            // On a thread of its own, which would open the first device.
+            // Runs on a thread of its own, which would otherwise use device 0.
             (void)cudaSetDevice(device_.index);
             (void)ncclCommAbort(comm_);
           },
   });
 }
 
-// Calls that are not done by now belong to a job that fails: nobody may wait for its peers here. So
-// not ncclCommDestroy, which the ranks of a host call together.
+// Calls that are not done by now belong to a job that fails, so waiting for their peers here could
+// hang. Hence ncclCommAbort, and not ncclCommDestroy, which the ranks of a host call together.
 NcclCommunicator::~NcclCommunicator() {
   watchdog_.reset();
   memory_->close();
   (void)ncclCommAbort(comm_);
-  // The host waits for the rest of the stream, which uses buffers that are let go next.
+  // Wait for the rest of the stream, because it uses buffers that are released next.
   (void)cudaStreamSynchronize(stream_);
   flights_->abandon(": the communicator went away while it was under way");
-  // The stream stays: memory that a body has allocated goes back in its order.
+  // The stream is never destroyed: memory that a body has allocated is returned in its order.
 }
 
 Work NcclCommunicator::submit(NcclTask task) {
@@ -77,8 +77,8 @@ void NcclCommunicator::launch_unless_failed(Flights& flights, Flight& flight,
   try {
     if (!failure_) launch_it();
   } catch (...) {
-    // Nothing is launched any more, and what this call has put on the stream keeps its buffers as
-    // long as the communicator lives.
+    // Nothing is launched from now on. Work that this call has already put on the stream may use
+    // its buffers, so the flight keeps them as long as the communicator lives.
     failure_ = std::current_exception();
   }
   flights.launched(flight, failure_);
@@ -90,25 +90,26 @@ void NcclCommunicator::check_transport(const Flight& before) {
   TESSERA_CHECK(failure.empty(), "nccl: before {}: {}", before.name, failure);
 }
 
-// Calls of a capture are ordered by the same events, which nobody may ask whether they have passed:
-// so they are flights that the watchdog does not see.
+// Captured calls are ordered by the same kind of events, but events recorded in a capture must not
+// be queried. So these calls go into flights of their own, which the watchdog does not see.
 std::function<void()> NcclCommunicator::capture(const std::function<void()>& body) {
   captured_ = std::make_shared<Flights>(device_.index);
   const std::shared_ptr<void> end(nullptr, [this](void*) { captured_ = nullptr; });
   auto graph = capture_ordered([&] {
     body();
-    captured_->wait_for_all();  // the graph ends with the compute stream
+    captured_->wait_for_all();  // a capture must end with all streams joined to the compute stream
   });
   return [this, graph = std::move(graph)] { launch_graph(graph); };
 }
 
-// One flight for all of it.
+// A launch of a graph is one flight, whatever number of calls the graph has.
 void NcclCommunicator::launch_graph(const std::function<void()>& graph) {
   const auto flight = flights_->add("graph of a micro-step", {});
   launch_unless_failed(*flights_, *flight, [&] {
     check_transport(*flight);
-    // The compute stream waits for the communication stream, because NCCL makes the calls of a
-    // communicator one after the other. Those after the graph wait for it as for all launches.
+    // The compute stream, on which the graph runs, waits for the communication stream, because the
+    // calls of a communicator must run one after the other. Later calls wait for the compute stream
+    // anyway.
     calls_so_far().wait();
     graph();
     flight->behind.emplace(device_.index);
@@ -132,8 +133,8 @@ void NcclCommunicator::launch(const NcclTask& task, Flight& flight) {
   int64_t sent = 0;
   {
     const cuda::StreamScope here(device_.index, stream_);
-    // The communication stream waits for what the caller has launched, because that writes the
-    // buffers of this call.
+    // The communication stream waits for what the caller has launched, because these kernels may
+    // write the buffers of this call.
     launched.wait();
     sent = flight.body();
     flight.behind.emplace(device_.index);
@@ -162,8 +163,8 @@ Work NcclCommunicator::all_gather_host(const Tensor& buffer, Call call) {
   return {};
 }
 
-// NCCL adds in an order of its own. Of integers every order gives the same sum; floats are gathered
-// and added here.
+// NCCL adds in an order of its own. For integers every order gives the same sum; floats are
+// gathered and added here, in rank order.
 Work NcclCommunicator::all_reduce(const Tensor& buffer, Call call) {
   check_all_reduce(buffer, device_);
   auto body = [this, buffer] {
@@ -217,7 +218,7 @@ Work NcclCommunicator::run(std::function<void()> body) {
 
 void NcclCommunicator::barrier() {
   auto body = [this] {
-    // Of whatever stands in staging: what counts is that all ranks have come.
+    // The values in staging do not matter: the sum only ends when all ranks have come.
     if (size_ > 1) {
       TESSERA_NCCL(ncclAllReduce(staging_->data(), staging_->data(), 1, ncclInt64, ncclSum, comm_,
                                  stream_));
@@ -225,15 +226,15 @@ void NcclCommunicator::barrier() {
     return int64_t{0};
   };
   submit({{}, Collective::barrier, 0, std::move(body)}).wait();
-  // The host waits for the last rank: that is what a barrier is for.
+  // Wait on the host for the last rank, as a barrier must.
   TESSERA_CUDA(cudaStreamSynchronize(stream_));
 }
 
 std::shared_ptr<Communicator> NcclCommunicator::split(int color, int key,
                                                       const std::string& group) {
   check_group(group);
-  // NCCL splits no communicator that is in use, and has no time limit for ranks that do not come;
-  // the watchdog has one for the barrier.
+  // NCCL cannot split a communicator that is in use, and ncclCommSplit has no time limit for ranks
+  // that do not come. The barrier ends earlier calls, and the watchdog limits its time.
   barrier();
   traffic_.add(Collective::split, Traffic::other, 0);
   cuda::use_device(device_.index);

@@ -1,7 +1,7 @@
-// The communicator over NCCL. A call puts its work on the communication stream and returns: events
-// order it behind what the caller's stream was given before, and what waits for the call behind it.
-// nccl_communicator.cpp has how calls are launched and those that NCCL does alone, nccl_pieces.cpp
-// those that are made of sends and receives.
+// The communicator over NCCL. A call puts its work on the communication stream and returns. By
+// events, this work waits for earlier launches on the caller's stream, and the stream that calls
+// wait() waits for the work. nccl_communicator.cpp has the launching of calls and the calls that
+// NCCL does alone; nccl_pieces.cpp has those that consist of sends and receives.
 #pragma once
 
 #include <nccl.h>
@@ -30,7 +30,7 @@ struct NcclRanks {
 struct NcclTask {
   Call call;
   std::optional<Collective> collective;  // none for run()
-  int64_t payload_bytes = 0;             // of the buffer, for the trace
+  int64_t payload_bytes = 0;             // size of the buffer, for the trace
   std::function<int64_t()> body;         // returns the bytes that this rank sent
 };
 
@@ -96,7 +96,7 @@ class NcclCommunicator : public Communicator {
   const HostGather hosts_;
   std::exception_ptr failure_;  // of the first call that failed
   std::shared_ptr<Flights> flights_;
-  std::shared_ptr<Flights> captured_;  // of the running capture
+  std::shared_ptr<Flights> captured_;  // calls of the running capture; nullptr outside of one
   std::unique_ptr<Watchdog> watchdog_;
 };
 

@@ -8,12 +8,13 @@
 
 namespace tessera::dist {
 
-/// Sends and receives that NCCL runs at once: alone, each would wait for its peer in turn.
+/// NCCL runs the sends and receives of a group at once. Without a group each would wait for its
+/// peer, and two ranks that both send first would hang.
 class NcclGroup {
  public:
   NcclGroup() { TESSERA_NCCL(ncclGroupStart()); }
   ~NcclGroup() {
-    if (open_) (void)ncclGroupEnd();  // after a failure, so that the next call is not part of it
+    if (open_) (void)ncclGroupEnd();  // after a failure: later calls must not join this group
   }
   NcclGroup(const NcclGroup&) = delete;
   NcclGroup& operator=(const NcclGroup&) = delete;

@@ -9,11 +9,11 @@
 
 namespace tessera::dist {
 
-// Shared with the memory, which may live longer than the communicator.
+// Shared with the deleters of the memory, which may live longer than the communicator.
 struct NcclMemory::Registrations {
   int device;
   std::mutex mutex;
-  ncclComm_t comm;  // nullptr: it is gone
+  ncclComm_t comm;  // nullptr once the communicator is gone
 
   void free(void* data, void* handle) {
     cuda::use_device(device);
@@ -32,7 +32,7 @@ NcclMemory::NcclMemory(int device, ncclComm_t comm)
 
 std::shared_ptr<Storage> NcclMemory::allocate(int64_t bytes, Category category) {
   const Device device{DeviceType::cuda, registrations_->device};
-  // NCCL's memory is the device's alone; that of tests is shared with the host.
+  // The host cannot access memory of NCCL's allocator, but tests may ask for memory that it can.
   if (bytes == 0 || cuda::memory_is_shared_with_host()) {
     return tessera::allocate(bytes, category, device);
   }

@@ -1,5 +1,5 @@
-// Memory from NCCL's own allocator, registered with a communicator: what NCCL sends from there and
-// receives there need not pass through buffers of its own.
+// Memory from NCCL's own allocator, registered with a communicator, so that NCCL can send and
+// receive there directly, without copying through its own buffers.
 #pragma once
 
 #include <nccl.h>
@@ -17,11 +17,12 @@ class NcclMemory {
   NcclMemory(int device, ncclComm_t comm);
 
   /// For long-lived buffers: an allocation takes milliseconds and whole pages of the GPU (2 MiB).
-  /// Before it is freed the host waits for the device, whose streams may still use it. Throws where
-  /// there is not enough.
+  /// Before memory is freed the host waits for the device, whose streams may still use it. Throws
+  /// if there is not enough memory.
   std::shared_ptr<Storage> allocate(int64_t bytes, Category category);
 
-  /// The communicator is going away: nothing is registered any more. Memory stays until freed.
+  /// To be called before the communicator is destroyed: memory that is freed later is not
+  /// deregistered then. The memory itself stays valid.
   void close();
 
  private:

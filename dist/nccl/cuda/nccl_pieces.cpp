@@ -1,5 +1,5 @@
-// The calls of the communicator over NCCL that are made of sends and receives: pieces that travel
-// unsummed, pieces of any length, and transfers between two ranks.
+// The calls of the communicator over NCCL that consist of sends and receives: reductions whose
+// pieces are sent unsummed, pieces of any length, and transfers between two ranks.
 #include <algorithm>
 #include <numeric>
 #include <utility>
@@ -20,7 +20,7 @@ std::byte* bytes_of(const Tensor& tensor) {
   return tensor.elements() > 0 ? static_cast<std::byte*>(tensor.raw()) : nullptr;
 }
 
-// Where the elements of each rank begin: behind those of the ranks before it.
+// Where each rank's elements begin: the pieces lie one after the other, in rank order.
 std::vector<int64_t> offsets_of(const std::vector<int64_t>& counts) {
   std::vector<int64_t> offsets(counts.size());
   std::exclusive_scan(counts.begin(), counts.end(), offsets.begin(), int64_t{0});
@@ -39,9 +39,10 @@ Work NcclCommunicator::exchange(const Tensor& input, int contributors, Receive r
   return submit({call, Collective::exchange, input.bytes(), std::move(body)});
 }
 
-// NCCL's own reduction takes all ranks, and rounds each partial sum to the dtype of the input: it
-// serves f32 from everybody. Otherwise the pieces travel unsummed and are folded here, this rank's
-// first, because `shard` may be the own piece of `input`, then in rank order.
+// NCCL's own reduction adds the pieces of all ranks, and rounds each partial sum to the dtype of
+// the input: it is used only for f32 from all ranks. Otherwise the pieces are sent unsummed and
+// folded here: this rank's own first, because `shard` may be its piece of `input`, then in rank
+// order.
 Work NcclCommunicator::reduce_scatter(const Tensor& shard, const Tensor& input, int contributors,
                                       Call call) {
   check_reduce_scatter(shard, input, contributors, size_, device_);
@@ -72,7 +73,8 @@ Work NcclCommunicator::reduce_scatter(const Tensor& shard, const Tensor& input, 
   return submit(std::move(task));
 }
 
-// Sends piece r to rank r, and hands over what arrives, chunk by chunk, in the order of `sources`.
+// Sends piece r to rank r. For each chunk of this rank's piece, calls `receive` once per source, in
+// the order of `sources`.
 int64_t NcclCommunicator::send_pieces(const Tensor& input, int contributors,
                                       std::span<const int> sources, const Receive& receive) {
   const int64_t piece = input.elements() / size_;
@@ -117,7 +119,7 @@ Tensor NcclCommunicator::staged(int64_t first_byte, int64_t elements, DType dtyp
   return chunk;
 }
 
-// NCCL takes no part in a direction without bytes: both sides know that nothing comes.
+// Nothing is sent or received if there are no bytes: both sides know the length.
 void NcclCommunicator::send_bytes(const std::byte* data, int64_t bytes, int peer) const {
   if (bytes == 0) return;
   TESSERA_NCCL(ncclSend(data, static_cast<size_t>(bytes), ncclUint8, peer, comm_, stream_));

@@ -1,4 +1,4 @@
-// What a communicator over NCCL begins with.
+// Creates and checks what a communicator over NCCL uses: NCCL's communicator and a stream.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -17,10 +17,10 @@ ncclComm_t make_communicator(int rank, int size, const NcclOptions& options);
 /// negative color. Collective.
 ncclComm_t split_communicator(ncclComm_t comm, int color, int key, const NcclOptions& options);
 
-/// Why the communicator cannot go on, or nothing.
+/// The reason why the communicator cannot go on; empty if it can.
 std::string failure_of(ncclComm_t comm);
 
-/// For communication.
+/// Creates a stream for communication, of the highest priority.
 cudaStream_t make_stream();
 
 }  // namespace tessera::dist

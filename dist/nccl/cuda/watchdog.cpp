@@ -30,9 +30,9 @@ Watchdog::~Watchdog() {
 void Watchdog::watch() {
   const auto timeout = std::chrono::duration<double>(watched_.timeout_s);
   std::optional<Flights::UnderWay> oldest;
-  Clock::time_point since{};  // it is the oldest, not that it was called: others were before it
+  Clock::time_point since{};  // when `oldest` became the oldest call: earlier it waited for others
   try {
-    cuda::use_device(watched_.device);  // or the thread would open the first one
+    cuda::use_device(watched_.device);  // otherwise the thread would use device 0
     for (;;) {
       std::unique_lock lock(mutex_);
       if (changed_.wait_for(lock, period, [&] { return closing_; })) return;
@@ -55,8 +55,8 @@ void Watchdog::watch() {
 }
 
 void Watchdog::end(const std::string& why) {
-  // Said before the communicator is aborted, which may hang as the collective does, and which waits
-  // for graphs that have captured its calls.
+  // fail_job prints the message before it aborts the communicator, because the abort may hang as
+  // the collective does, and it waits for graphs that have captured the communicator's calls.
   fail_job(why, watched_.abort);
 }
 

@@ -1,5 +1,5 @@
-// Ends a job in which a collective does not finish: a GPU waits for a peer without an error and
-// without an end.
+// Ends a job in which a collective does not finish: a GPU would wait for its peer for ever, without
+// an error.
 #pragma once
 
 #include <condition_variable>
@@ -13,17 +13,17 @@
 
 namespace tessera::dist {
 
-/// What a watchdog looks at, from its own thread.
+/// What a watchdog looks at. It calls the functions from its own thread.
 struct Watched {
   int device = 0;
   double timeout_s = 0;
   std::function<std::optional<Flights::UnderWay>()> oldest;
-  std::function<std::string()> failure;  // of the transport, empty where there is none
-  std::function<void()> abort;           // ends what is under way
+  std::function<std::string()> failure;  // error text of the transport; empty if there is no error
+  std::function<void()> abort;           // aborts the calls in flight
 };
 
-/// When the oldest call under way has been that for longer than the timeout, or the transport has
-/// failed, it says so with the call's name, aborts, and ends the job on all ranks.
+/// If the transport has failed, or the same call has been the oldest in flight for longer than the
+/// timeout, prints an error with the call's name, aborts, and ends the job on all ranks.
 class Watchdog {
  public:
   explicit Watchdog(Watched watched);
