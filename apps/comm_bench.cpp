@@ -20,14 +20,16 @@
 #include "core/text/output_file.h"
 #include "dist/bootstrap.h"
 #include "dist/device_choice.h"
+#include "dist/host_buffer.h"
 #include "dist/mesh.h"
 
 namespace tessera::apps {
 namespace {
 
-/// Measures all collectives. If `prints`, prints each table as soon as its collective is measured.
+/// Measures all collectives of the ranks in `world`, a group of `job`. If `prints`, prints each
+/// table as soon as its collective is measured.
 std::vector<CommResult> measure(const CommOptions& options, const dist::World& world,
-                                bool prints) {
+                                const dist::World& job, bool prints) {
   const std::vector<int64_t> sizes =
       options.sizes.in_units_of(world.size * dtype_size(options.dtype));
   CommMeasurement measurement(*world.communicator, {.dtype = options.dtype,
@@ -38,7 +40,10 @@ std::vector<CommResult> measure(const CommOptions& options, const dist::World& w
   std::vector<CommResult> all;
   for (const dist::Collective collective : options.collectives) {
     std::vector<CommResult> results;
-    for (const int64_t bytes : sizes) results.push_back(measurement.measure(collective, bytes));
+    for (const int64_t bytes : sizes) {
+      job.communicator->barrier();  // so that all groups measure the same call at the same time
+      results.push_back(measurement.measure(collective, bytes));
+    }
     if (prints) fmt::print("{}", comm_table(results, options.dtype, world.size));
     check_output();  // flush, and fail if the output is lost, before the next measurement
     all.insert(all.end(), results.begin(), results.end());
@@ -49,12 +54,25 @@ std::vector<CommResult> measure(const CommOptions& options, const dist::World& w
 /// This rank's group, whose ranks are measured together. Each group has neighbouring ranks.
 dist::World group_of(const dist::World& world, int64_t groups) {
   if (groups == 0) return world;
-  if (groups > world.size) {
-    fail_input("--groups is {}, expected at most one for each of {} ranks", groups, world.size);
+  if (world.size % groups != 0) {
+    fail_input("--groups is {}, expected a divisor of the {} ranks", groups, world.size);
   }
   const int64_t group = world.rank * groups / world.size;
   return dist::world_of_group(
       world, world.communicator->split(static_cast<int>(group), world.rank, "measured"));
+}
+
+/// Wrong elements of all groups. All ranks of a group have the same results.
+int64_t wrong_in_job(const std::vector<CommResult>& results, const dist::World& group,
+                     const dist::World& job) {
+  dist::HostBuffer counts(job.size, DType::i64, *job.communicator);
+  int64_t& own = counts.data<int64_t>()[job.rank];
+  own = 0;
+  for (const CommResult& result : results) own += group.rank == 0 ? result.wrong : 0;
+  counts.all_gather(*job.communicator, dist::Traffic::other).wait();
+  int64_t sum = 0;
+  for (int r = 0; r < job.size; ++r) sum += counts.data<int64_t>()[r];
+  return sum;
 }
 
 void write_json(const CommOptions& options, const dist::World& world,
@@ -83,13 +101,15 @@ int run(int argc, char** argv, dist::World& world) {
   if (talks && to_file) check_writable(options.json);
 
   const dist::World group = group_of(world, options.groups);
-  const std::vector<CommResult> results = measure(options, group, talks && options.json != "-");
+  const std::vector<CommResult> results =
+      measure(options, group, world, talks && options.json != "-");
   if (talks && !options.json.empty()) write_json(options, group, results);
-  int64_t wrong = 0;
-  for (const CommResult& result : results) wrong += result.wrong;
+  const int64_t wrong = wrong_in_job(results, group, world);
   if (wrong == 0) return 0;
-  if (group.rank == 0) {
-    std::fputs(fmt::format("error: {} elements are wrong; #wrong says where\n", wrong).c_str(),
+  if (talks) {
+    std::fputs(fmt::format("error: {} elements are wrong; see the column #wrong{}\n", wrong,
+                           options.groups > 1 ? ", or they are in another group" : "")
+                   .c_str(),
                stderr);
   }
   return 1;

@@ -1,8 +1,6 @@
 // Checks of a call's arguments that every communicator makes, on the caller's thread.
 #pragma once
 
-#include <algorithm>
-#include <numeric>
 #include <vector>
 
 #include "core/tensor.h"
@@ -74,14 +72,18 @@ inline void check_counts(const char* operation, const std::vector<int64_t>& coun
                          const Tensor& buffer, int ranks) {
   TESSERA_CHECK(std::ssize(counts) == ranks, "{}: {} counts, expected one for each of {} ranks",
                 operation, counts.size(), ranks);
+  int64_t left = buffer.elements();
   for (size_t r = 0; r < counts.size(); ++r) {
     TESSERA_CHECK(counts[r] >= 0, "{}: {} elements for rank {}, expected none or more", operation,
                   counts[r], r);
+    // Compared before it is subtracted, because a sum of counts might overflow.
+    TESSERA_CHECK(counts[r] <= left,
+                  "{}: a buffer of {} elements, but the counts add up to more at rank {}",
+                  operation, buffer.elements(), r);
+    left -= counts[r];
   }
-  const int64_t sum = std::accumulate(counts.begin(), counts.end(), int64_t{0});
-  TESSERA_CHECK(sum == buffer.elements(),
-                "{}: a buffer of {} elements, but the counts add up to {}", operation,
-                buffer.elements(), sum);
+  TESSERA_CHECK(left == 0, "{}: a buffer of {} elements, but the counts add up to {}", operation,
+                buffer.elements(), buffer.elements() - left);
 }
 
 inline void check_exchange_v(const Tensor& input, const Tensor& output,

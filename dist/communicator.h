@@ -14,7 +14,7 @@
 //   all_gather, .._host        (N-1) times the own piece
 //   all_reduce                 (N-1) times the buffer
 //   broadcast                  (N-1) times the buffer from the root, nothing from the others
-//   exchange_v                 its input but for the own piece
+//   exchange_v                 the input except for the own piece
 //   all_gather_v               (N-1) times the own piece
 //   send, send_receive         the outgoing buffer, nothing if it goes to the rank itself
 //   barrier, receive, split    nothing
@@ -37,7 +37,7 @@
 
 namespace tessera::dist {
 
-/// A collective under way. Copies share it.
+/// A handle of a call in flight. Copies refer to the same call.
 class Work {
  public:
   class State {
@@ -112,13 +112,14 @@ class Communicator {
   /// Allocates memory of device() that the transport can use directly; for long-lived flat buffers.
   virtual std::shared_ptr<Storage> allocate(int64_t bytes, Category category) = 0;
 
-  /// The ordered reduction's transport: sends piece r of `input` to rank r, and hands what arrives
-  /// for this rank to `receive`, each element's contributions in ascending order of source, this
-  /// rank's own included (without a copy). Only ranks < contributors send.
+  /// The transport of the ordered reduction: sends piece r of `input` to rank r, and passes the
+  /// pieces that arrive for this rank to `receive`, in chunks. Each element's contributions come in
+  /// ascending order of source, including this rank's own (without a copy). Only ranks <
+  /// contributors send.
   virtual Work exchange(const Tensor& input, int contributors, Receive receive, Call call) = 0;
 
-  /// shard (f32) = the sum over ranks < contributors of their piece `rank()` (f32, bf16 or f16),
-  /// in f32, in an order that is the transport's own and the same from run to run.
+  /// shard (f32) = the sum over ranks < contributors of their piece `rank()` (f32, bf16 or f16), in
+  /// f32. The order of addition depends on the transport and is equal from run to run.
   virtual Work reduce_scatter(const Tensor& shard, const Tensor& input, int contributors,
                               Call call) = 0;
 
@@ -173,11 +174,12 @@ class Communicator {
   /// True if calls can be captured in a CUDA graph: all of their work runs on the device.
   virtual bool captures() const { return false; }
   /// Captures what `body` launches, its calls of this communicator included, in a graph
-  /// (cuda::Graph). The returned function launches the graph; every rank must launch it at the same
-  /// place among its other calls. Destroy the function before the communicator: NCCL's destructor
-  /// waits for graphs with captured calls. `body` must not wait for calls made before the capture.
-  /// A launch runs after all calls made before it and ends when all calls of `body` are done. Each
-  /// launch counts as traffic; capturing does not.
+  /// (cuda::Graph). In it a call of another NCCL communicator throws. The returned function
+  /// launches the graph; every rank must launch it at the same place among its other calls. Destroy
+  /// the function before the communicator: NCCL's destructor waits for graphs with captured calls.
+  /// `body` must not wait for calls made before the capture. A launch runs after all calls made
+  /// before it and ends when all calls of `body` are done. Each launch counts as traffic; capturing
+  /// does not.
   virtual std::function<void()> capture(const std::function<void()>& body);
 
   /// Bytes of staging that the transport holds, shared by all calls (Category::communication).

@@ -46,15 +46,15 @@ struct Range {
 /// The place of a parameter in its bucket.
 struct ParameterSlot {
   int bucket = 0;
-  int64_t offset = 0;  // of its first element in the bucket; a multiple of 256
+  int64_t offset = 0;  // first element in the bucket; a multiple of 256
   int64_t elements = 0;
 };
 
 struct Bucket {
-  int64_t offset = 0;          // of its first element in the flat buffer
+  int64_t offset = 0;          // first element in the flat buffer
   int64_t elements = 0;        // padded: ranks * shard_elements
   int64_t shard_elements = 0;  // a multiple of 256
-  int64_t shard_offset = 0;    // of a rank's shard in that rank's own flat shard buffer
+  int64_t shard_offset = 0;    // first element of the shard in each rank's flat shard buffer
   bool shared = false;         // holds one tied parameter
   int64_t block = -1;          // LayoutParameter::block of all its parameters
   std::vector<int> parameters;  // indices as given to the constructor, in bucket order

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "dist/communicator.h"
+#include "dist/mpi/channel.h"
 
 namespace tessera::dist {
 
@@ -16,7 +17,9 @@ struct CallHeader {
   int64_t bytes = 0;   // of the buffer; of exchange_v, all_gather_v, send_receive: sent to the peer
   int32_t bucket = -1;
   int32_t group = 0;
-  int32_t ranks = 0;  // exchange, reduce_scatter: contributors; broadcast: the root
+  /// exchange, reduce_scatter: contributors; broadcast: the root's rank in the job; exchange_v,
+  /// all_gather_v, send_receive: code_of() what is expected from the peer.
+  int32_t ranks = 0;
   Collective collective = Collective::barrier;
   Traffic purpose = Traffic::other;
   DType dtype = DType::u8;
@@ -41,15 +44,11 @@ struct CallHeaders {
   void set(const CallHeader& header);
 };
 
-/// Two ranks of the job whose calls differ; `rank` reports the error.
-struct Pair {
-  int rank = 0;
-  int peer = 0;
-};
+/// A number for so many bytes of a dtype: a sender learns by it that its peer expects other data.
+int32_t code_of(int64_t bytes, DType dtype);
 
-/// Throws an error that names both calls: pair.rank makes the call `own` and expected the header
-/// `expected` from pair.peer, but received `theirs`.
-[[noreturn]] void fail_disagreeing(const Pair& pair, const CallHeader& own,
-                                   const CallHeader& expected, const CallHeader& theirs);
+/// Throws an error that names the calls of both ranks: `peer`, a rank of the channel, has sent
+/// another header than expected.
+[[noreturn]] void fail_disagreeing(const Channel& channel, const CallHeaders& headers, int peer);
 
 }  // namespace tessera::dist

@@ -282,7 +282,9 @@ Work MpiCommunicator::broadcast(const Tensor& buffer, int root, Call call) {
   auto body = [this, buffer, root] {
     return transport_.broadcast(writable_bytes_of(buffer), buffer.bytes(), root);
   };
-  return submit({{}, header_of(Collective::broadcast, buffer, call, root), std::move(body)});
+  const int job_root = transport_.job_rank(root);  // as errors name ranks
+  return submit(
+      {{}, header_of(Collective::broadcast, buffer, call, job_root), std::move(body)});
 }
 
 Work MpiCommunicator::exchange_v(const Tensor& input, const Tensor& output, ExchangeCounts counts,

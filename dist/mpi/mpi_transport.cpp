@@ -216,8 +216,11 @@ int64_t MpiTransport::broadcast(std::byte* buffer, int64_t bytes, int root) {
 void MpiTransport::expect(std::span<const int64_t> sent_bytes,
                           std::span<const int64_t> received_bytes) {
   for (size_t r = 0; r < sent_bytes.size(); ++r) {
+    const DType dtype = headers_->own.dtype;
     headers_->sent[r].bytes = sent_bytes[r];
+    headers_->sent[r].ranks = code_of(received_bytes[r], dtype);
     headers_->expected[r].bytes = received_bytes[r];
+    headers_->expected[r].ranks = code_of(sent_bytes[r], dtype);
   }
 }
 
@@ -283,6 +286,8 @@ int64_t MpiTransport::send_receive(const End& outgoing, const End& incoming) {
     sent.number = expected.number = headers_->own.number = ++transfers_with_[p];
     describe(sent, peer, outgoing);
     describe(expected, peer, incoming);
+    sent.ranks = code_of(expected.bytes, expected.dtype);
+    expected.ranks = code_of(sent.bytes, sent.dtype);
   }
   Pairwise transfers(channel_, *headers_);
   transfers.exchange_headers(peers);

@@ -32,6 +32,8 @@ class MpiTransport {
   int rank() const { return channel_.rank; }
   int size() const { return channel_.size; }
   const std::string& group() const { return channel_.group; }
+  /// The number in the job of a rank of this transport.
+  int job_rank(int rank_here) const { return channel_.job_rank(rank_here); }
 
   /// Makes a transfer in flight throw. May be called from any thread.
   void stop() { channel_.stop.store(true, std::memory_order_relaxed); }

@@ -153,10 +153,7 @@ void Pairwise::start() {
 // posted from now on, else an error is thrown.
 void Pairwise::agree(int peer) {
   const auto p = static_cast<size_t>(peer);
-  if (!(headers_.expected[p] == headers_.received[p])) {
-    fail_disagreeing({channel_.job_rank(channel_.rank), channel_.job_rank(peer)}, headers_.own,
-                     headers_.expected[p], headers_.received[p]);
-  }
+  if (!(headers_.expected[p] == headers_.received[p])) fail_disagreeing(channel_, headers_, peer);
   agreed_[p] = 1;
   const int index = stream_from_[static_cast<size_t>(peer)];
   if (index < 0) return;
@@ -231,7 +228,7 @@ bool Pairwise::poll() {
   int count = 0;
   TESSERA_MPI(MPI_Testsome(static_cast<int>(requests_.size()), requests_.data(), &count,
                            indices_.data(), MPI_STATUSES_IGNORE));
-  if (count == MPI_UNDEFINED) return false;  // nothing is under way
+  if (count == MPI_UNDEFINED) return false;  // no request is in flight
   active_ -= count;
   for (int i = 0; i < count; ++i) {
     completed(static_cast<size_t>(indices_[static_cast<size_t>(i)]));

@@ -95,7 +95,7 @@ class Pairwise {
   std::vector<MPI_Request> requests_;
   std::vector<size_t> stream_of_;   // by request: its stream
   std::vector<uint8_t> arrived_;    // by request: 1 if its staged chunk is there and not released
-  std::vector<int> indices_;        // of the requests that MPI_Testsome found completed
+  std::vector<int> indices_;        // requests that MPI_Testsome found completed
   int64_t active_ = 0;              // requests posted and not completed
   int64_t bytes_sent_ = 0;
   int64_t header_bytes_sent_ = 0;

@@ -157,9 +157,14 @@ std::shared_ptr<Communicator> Communicator::split(int color, int key) {
     throw Failure(ncclInvalidUsage, "ncclCommSplit: a call is under way");
   }
   PeersOfGroup group;
-  if (failure_ == ncclSuccess) group = peers_.split(color, key);
+  try {
+    if (failure_ != ncclSuccess) throw Failure(failure_, "the communicator has failed before");
+    group = peers_.split(color, key);
+  } catch (const Failure&) {
+    in_use_.clear();
+    throw;
+  }
   in_use_.clear();
-  if (failure_ != ncclSuccess) throw Failure(failure_, "the communicator has failed before");
   return color < 0 ? nullptr : std::make_shared<Communicator>(group, device_);
 }
 

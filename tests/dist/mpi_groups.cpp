@@ -171,7 +171,55 @@ TEST_CASE("each group counts its own traffic") {
         (over_nccl() ? 0 : (members - 1) * mpi_header_bytes));
   CHECK(group->traffic().calls(Collective::all_gather) == 1);
   CHECK(job().traffic().bytes_sent() == before);
-  CHECK(ranks >= members);
+}
+
+TEST_CASE("groups do not wait for each other, over MPI") {
+  if (job().size() < 2 || over_nccl()) return;
+  const int rank = job().rank();
+  const auto one = job().split(0, rank, "one");
+  const auto other = job().split(0, rank, "other");
+  const Tensor a = Tensor::full({100}, 1.0f);
+  const Tensor b = Tensor::full({100}, 2.0f);
+  // Rank 0 starts them in the opposite order, and all wait for the second one first.
+  Communicator& first = rank == 0 ? *one : *other;
+  Communicator& second = rank == 0 ? *other : *one;
+  const Work earlier = first.all_reduce(rank == 0 ? a : b, {});
+  const Work later = second.all_reduce(rank == 0 ? b : a, {});
+  later.wait();
+  earlier.wait();
+  one->run([] {}).wait();
+  other->run([] {}).wait();
+  CHECK(a.data<float>()[99] == static_cast<float>(job().size()));
+  CHECK(b.data<float>()[99] == static_cast<float>(2 * job().size()));
+  // A rank waits in one group for another rank that has to finish in the other group before.
+  if (rank == 0) {
+    const Work sent = one->send(a, 1, {});
+    other->send(b, 1, {}).wait();
+    sent.wait();
+  } else if (rank == 1) {
+    other->receive(b, 0, {}).wait();
+    one->receive(a, 0, {}).wait();
+  }
+  job().barrier();
+}
+
+TEST_CASE("ranks of a group that make different calls are told both, and the group") {
+  const int rank = job().rank();
+  if (job().size() < 3 || over_nccl()) return;
+  const auto group = job().split(rank == 0 ? -1 : 0, rank, "without 0");
+  if (rank > 0) {
+    const Tensor x = Tensor::zeros({group->size() * 2});
+    const auto call = [&] {
+      // Rank 1 of the job, which is rank 0 of the group, is the root.
+      if (rank == 1) group->broadcast(x, 0, {Traffic::parameters, 5}).wait();
+      if (rank > 1) group->all_gather(x, {Traffic::parameters, 5}).wait();
+    };
+    CHECK_THROWS_WITH(call(), ContainsSubstring("different calls in group without 0: rank") &&
+                                  ContainsSubstring("broadcast of parameters, bucket 5") &&
+                                  ContainsSubstring("from rank 1)") &&
+                                  ContainsSubstring("rank 1 broadcast"));
+  }
+  job().barrier();
 }
 
 TEST_CASE("mesh: groups along axes, the last one varies fastest") {

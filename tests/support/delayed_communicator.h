@@ -40,7 +40,12 @@ class DelayedCommunicator : public Communicator {
   std::string group() const override { return inner_->group(); }
   /// Returns a communicator without a delay.
   std::shared_ptr<Communicator> split(int color, int key, const std::string& group) override {
-    return inner_->split(color, key, group);
+    std::shared_ptr<Communicator> part;
+    submit(wait_name(Collective::split), {}, [&, this] {
+      part = inner_->split(color, key, group);
+      return Work();
+    }).wait();
+    return part;
   }
   Device device() const override { return inner_->device(); }
   int64_t staging_bytes() const override { return inner_->staging_bytes(); }

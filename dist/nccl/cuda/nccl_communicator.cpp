@@ -63,10 +63,18 @@ NcclCommunicator::~NcclCommunicator() {
   // The stream is never destroyed: memory that a body has allocated is returned in its order.
 }
 
+std::string NcclCommunicator::in_group() const {
+  return group_.empty() ? "" : " in group " + group_;
+}
+
 Work NcclCommunicator::submit(NcclTask task) {
+  // The events of a captured stream belong to the graph, which this communicator's calls outside of
+  // it must not ask for.
+  TESSERA_CHECK(captured_ || !cuda::captured_memory(),
+                "{}{}: another communicator captures a graph, which can hold its own calls alone",
+                text_of(task), in_group());
   const std::shared_ptr<Flights> flights = captured_ ? captured_ : flights_;
-  auto flight = flights->add(text_of(task) + (group_.empty() ? "" : " in group " + group_),
-                             std::move(task.body));
+  auto flight = flights->add(text_of(task) + in_group(), std::move(task.body));
   launch_unless_failed(*flights, *flight, [&] { launch(task, *flight); });
   return Work(std::make_shared<FlightWork>(flights, std::move(flight)));
 }
@@ -104,7 +112,7 @@ std::function<void()> NcclCommunicator::capture(const std::function<void()>& bod
 
 // A launch of a graph is one flight, whatever number of calls the graph has.
 void NcclCommunicator::launch_graph(const std::function<void()>& graph) {
-  const auto flight = flights_->add("graph of a micro-step", {});
+  const auto flight = flights_->add("graph of a micro-step" + in_group(), {});
   launch_unless_failed(*flights_, *flight, [&] {
     check_transport(*flight);
     // The compute stream, on which the graph runs, waits for the communication stream, because the
@@ -216,7 +224,9 @@ Work NcclCommunicator::run(std::function<void()> body) {
   return submit({{}, std::nullopt, 0, std::move(task)});
 }
 
-void NcclCommunicator::barrier() {
+void NcclCommunicator::barrier() { meet(Collective::barrier); }
+
+void NcclCommunicator::meet(Collective reason) {
   auto body = [this] {
     // The values in staging do not matter: the sum only ends when all ranks have come.
     if (size_ > 1) {
@@ -225,7 +235,7 @@ void NcclCommunicator::barrier() {
     }
     return int64_t{0};
   };
-  submit({{}, Collective::barrier, 0, std::move(body)}).wait();
+  submit({{}, reason, 0, std::move(body)}).wait();
   // Wait on the host for the last rank, as a barrier must.
   TESSERA_CUDA(cudaStreamSynchronize(stream_));
 }
@@ -235,8 +245,7 @@ std::shared_ptr<Communicator> NcclCommunicator::split(int color, int key,
   check_group(group);
   // NCCL cannot split a communicator that is in use, and ncclCommSplit has no time limit for ranks
   // that do not come. The barrier ends earlier calls, and the watchdog limits its time.
-  barrier();
-  traffic_.add(Collective::split, Traffic::other, 0);
+  meet(Collective::split);
   cuda::use_device(device_.index);
   NcclRanks ranks{.comm = split_communicator(comm_, color, key, options_),
                   .hosts = hosts_.split(color, key),

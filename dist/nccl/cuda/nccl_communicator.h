@@ -69,6 +69,8 @@ class NcclCommunicator : public Communicator {
 
  private:
   Work submit(NcclTask task);
+  std::string in_group() const;  // " in group data", or nothing
+  void meet(Collective reason);
   void launch(const NcclTask& task, Flight& flight);
   template <class Launch>
   void launch_unless_failed(Flights& flights, Flight& flight, const Launch& launch_it);

@@ -13,7 +13,7 @@
 
 namespace tessera::dist {
 
-/// What a watchdog looks at. It calls the functions from its own thread.
+/// The inputs of a watchdog, which calls the functions from its own thread.
 struct Watched {
   int device = 0;
   double timeout_s = 0;
