@@ -57,9 +57,9 @@ void fail_disagreeing(const Channel& channel, const CallHeaders& headers, int pe
       fail("{}{}: rank {} sends {} bytes of {} to rank {}, which expects other data", own.text(),
            group, own_rank, sent.bytes, dtype_name(sent.dtype), peer_rank);
     }
-    fail("{}{}: rank {} sends {} bytes of {} to rank {}, which expects {} bytes of {}",
-         own.text(), group, peer_rank, theirs.bytes, dtype_name(theirs.dtype), own_rank,
-         expected.bytes, dtype_name(expected.dtype));
+    fail("{}{}: rank {} sends {} bytes of {} to rank {}, which expects {} bytes of {}", own.text(),
+         group, peer_rank, theirs.bytes, dtype_name(theirs.dtype), own_rank, expected.bytes,
+         dtype_name(expected.dtype));
   }
   const bool both_gather = own.collective == Collective::all_gather &&
                            theirs.collective == Collective::all_gather &&

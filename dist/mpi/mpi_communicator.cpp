@@ -283,8 +283,7 @@ Work MpiCommunicator::broadcast(const Tensor& buffer, int root, Call call) {
     return transport_.broadcast(writable_bytes_of(buffer), buffer.bytes(), root);
   };
   const int job_root = transport_.job_rank(root);  // as errors name ranks
-  return submit(
-      {{}, header_of(Collective::broadcast, buffer, call, job_root), std::move(body)});
+  return submit({{}, header_of(Collective::broadcast, buffer, call, job_root), std::move(body)});
 }
 
 Work MpiCommunicator::exchange_v(const Tensor& input, const Tensor& output, ExchangeCounts counts,

@@ -160,7 +160,6 @@ TEST_CASE("every collective in two interleaved groups and the whole job at once"
 }
 
 TEST_CASE("each group counts its own traffic") {
-  const int ranks = job().size();
   const int rank = job().rank();
   const auto group = job().split(rank % 2, rank, "parity");
   const int64_t before = job().traffic().bytes_sent();
