@@ -37,7 +37,7 @@ class Relaunch {
  public:
   explicit Relaunch(const RelaunchOptions& options)
       : options_(options), ranks_(options.ranks), hosts_(options.hosts) {
-    // The reader of this program's output may exit; the run goes on.
+    // The run continues if the reader of this program's output exits.
     ::signal(SIGPIPE, SIG_IGN);
   }
 
@@ -77,7 +77,7 @@ class Relaunch {
     say("the command has no --checkpoint, so that a restart begins at the first step");
   }
 
-  // Removes the lost ranks from the next job. Returns a text that says what happened.
+  // Removes the lost ranks from the next job. Returns a text that says why the job ended.
   std::string take_away(const Verdict& verdict) {
     if (verdict.kind == Verdict::Kind::stalled) remember(-1, verdict.step, 0);
     if (verdict.kind != Verdict::Kind::lost_ranks) return verdict.why;
@@ -102,7 +102,7 @@ class Relaunch {
     if (!seen_.insert({rank, step, signal}).second) comes_again_ = true;
   }
 
-  // Returns why the job is not started again; empty if it is.
+  // Returns the reason not to start the job again; empty if the job is started again.
   std::string reason_to_end(const Verdict& verdict, int restart) const {
     if (verdict.kind == Verdict::Kind::failed)
       return "a restart would fail in the same way, so the run ends";

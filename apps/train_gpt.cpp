@@ -50,7 +50,8 @@ JsonObject header_line(const TrainOptions& options, const dist::World& world,
       .add("context", options.model.context)
       .add("vocab", options.model.vocab)
       .add("dropout", options.model.dropout);
-  // Weights from elsewhere may bring another epsilon, which then is a setting of the run.
+  // A weights file of another program may have another epsilon. The header then lists it, so that
+  // a resume compares it.
   const float epsilon = options.model.epsilon;
   if (epsilon != models::GptConfig().epsilon) model.add("epsilon", epsilon);
   model.add("parameters", parameter_count);
@@ -70,8 +71,8 @@ data::TokenData open_data(const TrainOptions& options) {
                           .evaluates = options.eval_every > 0});
 }
 
-// The setting also says how the file is read, because the same bytes are other tokens in a .bin
-// than in a text.
+// Returns the setting by which ranks compare a data file. It also says how the file is read,
+// because equal bytes are different tokens in a .bin file and in a text file.
 dist::Setting tokens_setting(const std::string& flag, const std::string& path,
                              const data::TokenFile& file, bool whole) {
   dist::Setting setting = train::file_setting(flag, path, whole);
@@ -101,13 +102,13 @@ class Run {
     if (world.size > 1) check_inputs(world, options, data_settings(options, data_));
     go_on();
     std::unique_ptr<models::GptWeights> weights;
-    const bool begins = !resumed.found();  // a resumed run has its own weights
+    const bool begins = !resumed.found();  // a resumed run has the checkpoint's weights
     if (begins && !options.init.empty())
       weights = std::make_unique<models::GptWeights>(options.init, model_);
     check_destinations();
     optim::ZeroOptimizer::check(model_, training_.rule, world, training_.zero);
-    // The checks come before begin_run, which replaces an older log. The input and the optimizer
-    // come after it, because memory and traffic are counted from there on.
+    // The checks come before begin_run, so that a refused run leaves an older log as it is. The
+    // input and the optimizer come after it, because it starts counting memory and traffic.
     log_ = train::begin_run(
         {.log = options.log, .trace = options.trace, .finished = resumed.log_step()}, world);
     input_ = std::make_unique<data::TokenInput>(

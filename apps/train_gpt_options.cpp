@@ -56,7 +56,8 @@ TrainDefaults defaults_for(const TrainOptions& options) {
   TrainDefaults defaults = train_defaults(options.preset);
   defaults.weight_decay = options.optimizer == "adamw" ? 0.1f : 0.0f;
   if (options.optimizer == "sgd") {
-    // Without Adam's normalisation, steps of a useful length need a larger rate.
+    // Adam divides by the root of the second moment. SGD does not, and gradients are small, so its
+    // learning rate must be larger.
     defaults.lr *= 100;
     defaults.min_lr *= 100;
   }
@@ -69,7 +70,8 @@ void check_evaluation(const TrainOptions& options) {
   at_least("--sample", options.sample, 0);
 }
 
-// A config.json beside the weights is read and written with them, so its path is checked too.
+// Checks the paths. A config.json beside the weights is read and written with the weights, so its
+// path is checked too.
 void check_files(const TrainOptions& options, const std::string& config_file) {
   constexpr const char* of_init = "--init's config.json";
   const auto beside = [](const std::string& weights) {

@@ -1,6 +1,6 @@
 // Trains a recommender by collaborative filtering with ZeRO on any number of ranks.
 //
-//   train_recommender                                        one rank, ratings that it draws
+//   train_recommender                                        one rank, synthetic ratings
 //   mpirun -n 4 train_recommender --data ml-100k/u.data      four; the same losses, bit for bit
 //
 // Wiring only: options -> data, model, optimizer -> steps -> weights, tables.
@@ -63,8 +63,8 @@ float mean_rating(const data::Ratings& ratings) {
   return static_cast<float>(sum / static_cast<double>(ratings.size()));
 }
 
-/// Data, batches and model of a run, the same on every rank. Not copied: members refer to each
-/// other.
+/// Data, batches and model of a run, equal on every rank. A Task cannot be copied, because its
+/// members refer to each other.
 struct Task {
   Task(const Task&) = delete;
   Task& operator=(const Task&) = delete;
@@ -102,7 +102,7 @@ struct Task {
     return model;
   }
 
-  // What the weights' file contains besides the weights.
+  // Returns the contents of the weights file besides the weights.
   models::RecommenderFile file(const RecommenderTrainOptions& options) const {
     return {.config = config,
             .objective = options.objective_name(),
@@ -148,14 +148,14 @@ class Run {
     check_inputs(world, options, {});
     go_on();
     std::unique_ptr<nn::WeightsFile> weights;
-    const bool begins = !resumed.found();  // a resumed run has its own weights
+    const bool begins = !resumed.found();  // a resumed run has the checkpoint's weights
     if (begins && !options.init.empty()) {
       weights = std::make_unique<nn::WeightsFile>(options.init, *model_,
                                                   models::recommender_tensor_names());
     }
     optim::ZeroOptimizer::check(*model_, training_.rule, world, training_.zero);
-    // The checks come before begin_run, which replaces an older log. The input and the optimizer
-    // come after it, because memory and traffic are counted from there on.
+    // The checks come before begin_run, so that a refused run leaves an older log as it is. The
+    // input and the optimizer come after it, because it starts counting memory and traffic.
     log_ = train::begin_run({.log = options.log,
                              .trace = options.trace,
                              .save = options.save,

@@ -1,5 +1,5 @@
-// Parses and checks the command line of train_recommender. Some defaults depend on the data, so the
-// options are completed once it is open.
+// Parses and checks the command line of train_recommender. Some defaults depend on the data, so
+// `complete` fills them in once the data is open.
 //
 //   RecommenderCommandLine line = parse_recommender_command_line(argc, argv);
 //   RatingData data = open_rating_data(...);
@@ -16,17 +16,17 @@
 
 namespace tessera::apps {
 
-struct RecommenderTrainOptions : RunOptions {  // data empty: ratings that the program draws
+struct RecommenderTrainOptions : RunOptions {  // if `data` is empty, ratings are drawn
   std::string columns;                         // fields of a line: "user,item,rating"
   std::string split;
-  models::RecommenderConfig model;  // its numbers of users and items are not set
-  bool ranks = false;               // rank items, rather than predict ratings
+  models::RecommenderConfig model;  // users and items are set from the data later
+  bool ranks = false;               // true: rank items; false: predict ratings
   models::RecommenderObjective objective = models::RecommenderObjective::rating;
-  int64_t negatives = 0;  // drawn for each interaction
+  int64_t negatives = 0;  // negative items drawn for each interaction
   float l2 = 0;
-  double epochs = 0;    // the number of steps, in epochs
+  double epochs = 0;    // length of the run in epochs
   int64_t top = 10;     // k of hr@k, ndcg@k and recall@k
-  int64_t sampled = 0;  // items among which a held-out one is ranked; 0: all
+  int64_t sampled = 0;  // a held-out item is ranked among so many drawn ones; 0: all
 
   int64_t steps_per_epoch = 1;
 
@@ -44,8 +44,8 @@ struct RecommenderCommandLine {
 /// Throws InputError, with a one-line message, if a flag is invalid.
 RecommenderCommandLine parse_recommender_command_line(int argc, const char* const* argv);
 
-/// Completes the options with the defaults for this number of training interactions. Throws
-/// InputError.
+/// Fills in the defaults for this number of training interactions and checks the options. Throws
+/// InputError if they do not fit the data.
 void complete(RecommenderCommandLine& line, int64_t interactions);
 
 }  // namespace tessera::apps

@@ -1,6 +1,6 @@
 // Trains a classifier of images with ZeRO on any number of ranks.
 //
-//   train_resnet                                              one rank, pictures that it draws
+//   train_resnet                                              one rank, synthetic pictures
 //   mpirun -n 4 train_resnet --data cifar-10-batches-bin      four; the same losses, bit for bit
 //
 // Wiring only: options -> data, model, optimizer -> steps -> weights, tables.
@@ -94,7 +94,7 @@ class Run {
     set_thread_count(resumed.threads(options.threads, world));
     check_inputs(world, options, {});
     std::unique_ptr<nn::WeightsFile> weights;
-    const bool begins = !resumed.found();  // a resumed run has its own weights
+    const bool begins = !resumed.found();  // a resumed run has the checkpoint's weights
     if (begins && !options.init.empty())
       weights = std::make_unique<nn::WeightsFile>(options.init, *model_);
     if (world.size > 1 && !world.communicator->device().is_cpu()) {
@@ -110,8 +110,8 @@ class Run {
                                         .ranks = world.size,
                                         .rank = world.rank});
     go_on();
-    // The checks come before begin_run, which replaces an older log. The input and the optimizer
-    // come after it, because memory and traffic are counted from there on.
+    // The checks come before begin_run, so that a refused run leaves an older log as it is. The
+    // input and the optimizer come after it, because it starts counting memory and traffic.
     log_ = train::begin_run({.log = options.log,
                              .trace = options.trace,
                              .save = options.save,

@@ -1,5 +1,5 @@
-// Parses and checks the command line of train_resnet. Some defaults depend on the data, so the
-// options are completed once it is open.
+// Parses and checks the command line of train_resnet. Some defaults depend on the data, so
+// `complete` fills them in once the data is open.
 //
 //   ImageCommandLine line = parse_image_command_line(argc, argv);
 //   ImageData data = open_image_data(...);
@@ -14,10 +14,10 @@
 
 namespace tessera::apps {
 
-struct ImageTrainOptions : RunOptions {  // data empty: images that the program draws
+struct ImageTrainOptions : RunOptions {  // if `data` is empty, images are drawn
   std::string model = "resnet20";
-  int64_t image_size = 0;  // 0: the images' own size; 224 for folders
-  double epochs = 0;       // the number of steps, in epochs
+  int64_t image_size = 0;  // 0: the size in the data; 224 for folders of images
+  double epochs = 0;       // length of the run in epochs
   float label_smoothing = 0;
   bool augment = true;
   std::string schedule = "cosine";
@@ -38,14 +38,15 @@ struct ImageCommandLine {
 /// Throws InputError, with a one-line message, if a flag is invalid.
 ImageCommandLine parse_image_command_line(int argc, const char* const* argv);
 
-/// Completes the options with the defaults for this number of training images of this format
-/// (image_data.h). Throws InputError.
+/// Fills in the defaults for this number of training images and this format of data (image_data.h),
+/// and checks the options. Throws InputError if they do not fit the data.
 void complete(ImageCommandLine& line, int64_t training_images, const std::string& format);
 
 /// Throws InputError if the options do not fit this number of ranks or images of `side` pixels.
 void check_ranks(const ImageTrainOptions& options, int64_t side, int64_t ranks);
 
-/// training_run with the learning rate's schedule and, if asked for, synchronized batch norms.
+/// Returns the options of training_run, with the learning rate's schedule and, if --sync-bn was
+/// given, with synchronized batch norms.
 train::TrainingRun image_training_run(const ImageTrainOptions& options);
 
 }  // namespace tessera::apps

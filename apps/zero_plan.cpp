@@ -4,7 +4,7 @@
 //   zero_plan --preset gpt2-xl --ranks 1000000 --ranks-per-node 8 --stage 3 --flops 150T
 //             --bandwidth 12GB --node-bandwidth 200GB --latency 5us --json plan.json
 //
-// It is arithmetic alone: one process plans for any number of ranks, and no GPT is built.
+// zero_plan only calculates: one process plans for any number of ranks, and no GPT is built.
 #include <cstdio>
 
 #include <fmt/format.h>

@@ -11,7 +11,7 @@ namespace {
 
 constexpr int64_t most_ranks = 1'000'000;
 
-// The flags as given. Empty values take the preset's, or were not asked for.
+// The flags as given. An empty value takes the preset's default, or leaves out a part of the plan.
 struct Given {
   ModelOptions model;
   BatchOptions batch;

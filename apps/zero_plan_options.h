@@ -12,11 +12,11 @@
 namespace tessera::apps {
 
 struct PlanOptions : train::StagesInput {
-  std::string name;  // of the model: the preset with its sizes, else made of the sizes
+  std::string name;  // name of the preset with the same sizes, else one made of the sizes
   std::string optimizer;
   train::PlanDevice device;
   int64_t ranks_per_node = 1;
-  int threads = 0;   // of a rank, as in train_gpt
+  int threads = 0;   // per rank; 0: as many as train_gpt uses
   std::string json;  // a file, or - for standard output in place of tables; empty: none
 };
 

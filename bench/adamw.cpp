@@ -2,10 +2,10 @@
 //
 //   bench_adamw --parameters 124439808 --threads 1
 //
-// A pass reads p, g, m, v and writes p, m, v: 28 bytes a parameter. The limit is the faster of
-// three copy loops (plain, memcpy, non-temporal stores) over buffers larger than the caches, 8
-// bytes an element; both are timed in turn, buffers warm, and medians are printed as one JSON
-// object.
+// A pass of AdamW reads p, g, m, v and writes p, m, v: 28 bytes a parameter. The limit is the
+// fastest of three copy loops (plain, memcpy, non-temporal stores) over buffers larger than the
+// caches: 8 bytes an element. Passes and copies are timed in turn, with warm buffers. Medians are
+// printed as one JSON object.
 #include <algorithm>
 #include <chrono>
 #include <cstring>

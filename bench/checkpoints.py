@@ -39,7 +39,7 @@ def peer(args, folder, *options):
 
 
 def middle(results, key, skip=1):
-    """The median over all rounds but the first of each process, which warms memory up."""
+    """Return the median over all rounds, without each process's first, which warms memory up."""
     return statistics.median(value for result in results for value in result[key][skip:])
 
 
@@ -159,7 +159,7 @@ def restart(args):
 
 
 def relaunch(args):
-    """A rank of three is killed, and relaunch goes on with two."""
+    """Time how long relaunch takes to go on with two ranks after one of three is killed."""
     times = []
     for _ in range(args.rounds):
         with tempfile.TemporaryDirectory(dir=args.disk) as folder:

@@ -9,8 +9,8 @@
 //
 //   memcpy           each rank copies its payload: P read, P written
 //   ordered_reduce   exchange and fold: each rank reads N contributions of P/N and writes one sum
-//                    of P/N: P + P/N. Extra copies for staging do not count as useful bytes
-//   mpi_reduce_scatter_block   the same reduction by the library: P + P/N
+//                    of P/N: P + P/N. Extra copies for staging are not counted
+//   mpi_reduce_scatter_block   the same reduction by the MPI library: P + P/N
 //   all_gather       each rank reads and writes N-1 pieces of P/N: 2 P (N-1)/N
 #include <mpi.h>
 
@@ -73,7 +73,7 @@ class Benchmark {
 
   void all_gather() { world_.communicator->all_gather(buffers_.other, {}).wait(); }
 
-  /// Seconds of the slowest rank.
+  /// Returns the seconds that the slowest rank takes.
   double time(void (Benchmark::*body)()) {
     TESSERA_MPI(MPI_Barrier(MPI_COMM_WORLD));
     const int64_t begin = trace::now_ns();

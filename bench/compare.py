@@ -114,7 +114,10 @@ def require_same_losses(what, a, b, tolerance):
 
 
 def memory_mib(results):
-    """Peak memory above that before training: ours at the start, PyTorch's after its import."""
+    """Return the median of peak memory less that before training.
+
+    For us, "before" is the start of the process; for PyTorch, the end of its import.
+    """
     return statistics.median(
         (result["vm_hwm_kib"] - result.get("vm_hwm_start_kib", result.get("vm_hwm_import_kib")))
         / 1024 for result in results)

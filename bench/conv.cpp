@@ -4,10 +4,10 @@
 //   bench_conv --net resnet18 --batch 16 --dtype bf16 > ours.json; bench/peers/conv.py ours.json
 //   bench_conv --tiny                      two images, one call each
 //
-// Prints one JSON object with a row for each kind of layer; `count` is how often the network has
-// it. Times are medians over samples, each of which is a loop of calls. backward computes both
-// gradients, except that the first layer needs none of its input. gflops_per_s is over forward and
-// backward.
+// Prints one JSON object with a row for each kind of layer. `count` is the number of such layers in
+// the network. Times are medians over samples; a sample is a loop of calls. backward computes the
+// gradients of the weight and of the input, but the first layer only that of the weight.
+// gflops_per_s is over forward and backward.
 #include <algorithm>
 #include <chrono>
 #include <functional>
@@ -39,8 +39,8 @@ struct Layer {
   int64_t padding() const { return kernel / 2; }
 };
 
-/// Stages of two-layer blocks. Each stage after the first has half the pixels and twice the
-/// channels of the one before; `blocks` has the number of blocks of each stage.
+/// Returns the layers of stages of two-layer blocks. Each stage after the first has half the pixels
+/// and twice the channels of the previous stage; `blocks` has the number of blocks of each stage.
 std::vector<Layer> basic_blocks(Layer first, int64_t pixels, int64_t channels,
                                 const std::vector<int64_t>& blocks) {
   std::vector<Layer> layers{first, {pixels, channels, channels, 3, 1, 2 * blocks[0]}};
@@ -54,8 +54,8 @@ std::vector<Layer> basic_blocks(Layer first, int64_t pixels, int64_t channels,
   return layers;
 }
 
-/// Stages of blocks of 1x1, 3x3 and 1x1 layers. A block's output has four times its channels, and
-/// the 3x3 layer has the stride.
+/// Returns the layers of stages of blocks of 1x1, 3x3 and 1x1 layers. A block's output has four
+/// times its channels, and the 3x3 layer has the stride.
 std::vector<Layer> bottlenecks(Layer first, int64_t pixels, int64_t channels,
                                const std::vector<int64_t>& blocks) {
   std::vector<Layer> layers{first};

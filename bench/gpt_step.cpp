@@ -6,11 +6,11 @@
 //   bench_gpt_step --precision bf16 --recompute
 //   bench_gpt_step --device cuda --preset gpt2 --context 1024 --batch 64 --precision bf16
 //
-// Prints one JSON object. It has the losses of all steps. For the steps after the warm-up it has
-// the median and least time, the part of it spent waiting for communication, the time of the update
-// at the end of a step, and the memory ledger's peaks on the device. It also has the process's peak
-// memory (VmHWM), at the end and right after the start, and model_flops, the FLOPs of a step of all
-// ranks as nanoGPT counts them.
+// Prints one JSON object with the losses of all steps. For the steps after the warm-up it has the
+// median and least time of a step, the time that a step waits for communication, the time of the
+// update at the end of a step, and the memory ledger's peaks on the device. The object also has the
+// process's peak memory (VmHWM), at the end and right after the start, and model_flops, the FLOPs
+// of a step of all ranks as nanoGPT counts them.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -42,7 +42,7 @@ using namespace tessera;
 
 struct Options {
   std::string preset = "micro";
-  int64_t layers = 0;  // 0, here and below: the preset's
+  int64_t layers = 0;  // for this and the next sizes: 0 takes the preset's
   int64_t heads = 0;
   int64_t width = 0;
   int64_t context = 0;
@@ -96,7 +96,8 @@ Options parse(int argc, char** argv) {
   return options;
 }
 
-// The sizes of the peer's presets, in which GPT-2 has a context of 256.
+// Returns the sizes of the preset as bench/peers/gpt_step.py has them, without a context above
+// 256, but with the sizes that were given in their place.
 models::GptConfig sizes(const Options& options, int64_t& batch) {
   models::GptConfig config = models::GptConfig::preset(options.preset);
   const bool large = config.context > 256;
@@ -111,7 +112,7 @@ models::GptConfig sizes(const Options& options, int64_t& batch) {
   return config;
 }
 
-// The token at position p of the stream, in [0, vocab).
+// Returns the token at position p of the stream, in [0, vocab).
 int32_t stream_token(int64_t p, int64_t vocab) {
   const auto hash = static_cast<uint32_t>(static_cast<uint64_t>(p) * 2654435761u);
   return static_cast<int32_t>((uint64_t{hash} * static_cast<uint64_t>(vocab)) >> 32);
@@ -158,8 +159,8 @@ struct Timing {
   std::vector<std::string> losses;  // as JSON
 };
 
-/// All batches that this rank reads, in the memory of the model's device. They are made before the
-/// first step, so that no step's time includes making them.
+/// Returns all batches that this rank reads, in the memory of the model's device. They are made
+/// before the first step, so that no step's time includes making them.
 std::vector<TokenBatch> read_all(const Options& options, const models::Gpt& model,
                                  const Batch& batch, const dist::World& world) {
   std::vector<TokenBatch> batches;
@@ -174,7 +175,7 @@ std::vector<TokenBatch> read_all(const Options& options, const models::Gpt& mode
 }
 
 // Runs the steps as train_gpt does: a step's result is read after the next step is launched, so
-// that a GPU never waits for the host. On the CPU a step is done when it is launched.
+// that a GPU never waits for the host. On the CPU a launch returns when the step is done.
 Timing run_steps(const Options& options, models::Gpt& model, optim::ZeroOptimizer& optimizer,
                  const Batch& batch, const dist::World& world) {
   const std::vector<TokenBatch> batches = read_all(options, model, batch, world);
@@ -238,8 +239,8 @@ optim::ZeroOptions zero_options(const Options& options) {
           .groups = {{.weight_decay = 0.0f}}};
 }
 
-// The memory ledger's peaks as JSON members, "activation_peak_bytes":..., for each category that a
-// step may change, and for the total.
+// Returns the memory ledger's peaks as JSON members, "activation_peak_bytes":..., for each category
+// that a step may change, and for the total.
 std::string peaks() {
   const MemoryLedger& ledger = memory_ledger();
   return fmt::format(

@@ -38,10 +38,10 @@ def smi(field):
 
 
 def batch_to_fill(args, preset):
-    """A batch, a power of two, whose activations and logits fill about 3/4 of the card's memory.
+    """Return a batch size, a power of two, that fills about 3/4 of the card's memory.
 
-    In bf16 a token's activations take about 34 bytes a channel and layer, and its logits 10 bytes
-    a vocabulary entry.
+    Activations and logits are counted: in bf16 a token's activations take about 34 bytes a channel
+    and layer, and its logits 10 bytes a vocabulary entry.
     """
     if args.batch or args.smoke:
         return args.batch or 2
@@ -65,7 +65,7 @@ def peer(args, script, *options):
 
 
 def kept(args, name, measure, again):
-    """The result of measure(), kept in args.out; measured only once unless `again`."""
+    """Return the result of measure() from args.out; measure if there is none, or if `again`."""
     path = args.out / f"{name}.json"
     if again or not path.exists():
         path.write_text(json.dumps(measure()))
@@ -77,7 +77,7 @@ def rows_of(result):
 
 
 def our_kernels(args, again=False):
-    """The rows that bench_kernels measures, by name."""
+    """Return the rows that bench_kernels measures, by name."""
     options = ["--tiny"] if args.smoke else []
     return rows_of(kept(args, "kernels", lambda: ours(args, "bench_kernels", *options), again))
 
@@ -127,7 +127,7 @@ def step_options(args, preset):
 
 
 def graph_options(args):
-    """Graphs need CUDA."""
+    """Return the flags for CUDA graphs, none on the CPU."""
     return [] if args.device == "cpu" else ["--graph", "on"]
 
 
@@ -154,7 +154,7 @@ def initial_weights(args, folder, script, *options):
 
 
 def tuned_step(args, preset):
-    """Our step with the table that tune writes for the preset's products; None if tune fails."""
+    """Return our step with the table that tune writes for the preset; None if tune fails."""
     table = args.out / f"tuned-{preset}.json"
     shape = ["--preset", "nano"] if args.smoke else ["--preset", preset, "--context", 1024]
     command = [args.bin / "tune", *shape, "--micro-batch", batch_to_fill(args, preset),
@@ -222,7 +222,7 @@ def gpt(args, preset):
 
 
 def resnet_sizes(args):
-    """The model, the side of an image and the batch."""
+    """Return the model, the side of an image and the batch."""
     return ("resnet20", 32, 2) if args.smoke else ("resnet50", 224, 128)
 
 
@@ -268,9 +268,10 @@ def resnet(args):
 
 
 def idle(lines):
-    """How long the device was idle in the later half of the time, from "start end name" lines.
+    """Compute how long the device was idle in the later half of the time.
 
-    Returns (idle ns, all ns). Spans may overlap and come in any order.
+    `lines` are "start end name", in ns. Returns (idle ns, all ns). Spans may overlap and come in
+    any order.
     """
     spans = sorted(tuple(int(word) for word in line.split(maxsplit=2)[:2]) for line in lines)
     if not spans:
@@ -344,7 +345,8 @@ def main():
         return print("\n".join(QUESTIONS))
     with tempfile.TemporaryDirectory() as folder:
         args.out = args.out or pathlib.Path(folder)
-        # Without a GPU no driver loads the library that records the time between kernels.
+        # The library that records the time between kernels is loaded by the GPU's driver, so
+        # --smoke leaves gaps out.
         default = [name for name in QUESTIONS if not (args.smoke and name == "gaps")]
         skipped = {}
         for name in args.questions or default:

@@ -1,14 +1,14 @@
-// Measures how fast the operations of a GPT step run on one device, against their bound there: the
-// rate of its matrix products, or the bandwidth of a copy.
+// Measures how fast the operations of a GPT step run on one device. Rows for a matrix product and a
+// copy show the rate and the bandwidth that bound the other rows.
 //
 //   bench_kernels --device cuda
 //   bench_kernels --device cuda --tiny     sizes that the emulated device finishes in a second
 //
 // Prints one JSON object with a row for each operation. ms is the median time of a call over
 // samples; a sample is a loop of calls that ends with waiting for the device. tflops_per_s counts
-// the matrix products, of which attention's mask leaves half. gb_per_s counts the bytes that must
-// be read and written once; the comment at each row names them. B batch, T tokens, C channels, H
-// heads, R rows, V vocabulary.
+// the matrix products; attention counts half of them, because the causal mask leaves half. gb_per_s
+// counts each byte that must be read or written once; the comment at each row names the tensors. B
+// batch, T tokens, C channels, H heads, R rows, V vocabulary.
 #include <algorithm>
 #include <chrono>
 #include <functional>
@@ -121,8 +121,8 @@ class Bench {
     add(name, seconds, "gb_per_s", 1e-9 * static_cast<double>(bytes));
   }
 
-  // Values of about unit size that repeat after a prime number of elements. Products of zeros
-  // would take less power, and run faster, than those of a model.
+  // Returns values of about unit size that repeat after a prime number of elements. Products of
+  // zeros would take less power, and run faster, than the products of a model.
   static Tensor values(const Shape& shape, DType dtype = DType::bf16) {
     constexpr size_t period = 65521;
     std::vector<float> some(period);
@@ -162,7 +162,8 @@ class Bench {
     const auto backward = [&] {
       kernels::attention_backward(context(), dqkv, dy, y, logsumexp, qkv, heads);
     };
-    // Two products forward and five backward, of which the mask leaves half.
+    // Forward has two products and backward five. A full product takes 2 * tokens * context * width
+    // FLOPs, of which the causal mask leaves half: `product`.
     const double product = static_cast<double>(sizes_.tokens * context_length * sizes_.width);
     const std::string name = fmt::format("attention T={} D={}", context_length, head);
     add_rate(name + " forward", measure(forward), 2 * product);

@@ -33,9 +33,10 @@ MODEL = ["--layers", "2", "--heads", "2", "--width", "16", "--context", "16",
 
 
 def digest_of(log):
-    """The digest of the last step's checkpoint, beside the log, which must have every step once.
+    """Returns the digest of the last step's checkpoint. Exits if the log lacks or repeats a step.
 
-    Not the digest that the log has: a kill can fall between the checkpoint and its line there.
+    The digest is read from the manifest of the checkpoint, not from the log, because a kill can
+    fall between writing the checkpoint and logging it.
     """
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     steps = [line["step"] for line in lines if line["type"] == "step"]
@@ -46,7 +47,7 @@ def digest_of(log):
 
 
 def ranks_of(mpirun):
-    """The processes that this mpirun has started."""
+    """Returns the processes that this mpirun has started."""
     try:
         text = Path(f"/proc/{mpirun}/task/{mpirun}/children").read_text()
     except OSError:
@@ -170,7 +171,7 @@ class Trial:
 
 
 def stragglers(program, name):
-    """Ranks of a killed mpirun that are still there."""
+    """Returns the ranks of a killed mpirun that are still running."""
     found = subprocess.run(["pgrep", "-f", f"^{re.escape(program)} .*/{name}.jsonl"],
                            capture_output=True, text=True, check=False)
     return [int(pid) for pid in found.stdout.split()]

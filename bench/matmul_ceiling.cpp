@@ -1,16 +1,16 @@
-// Times the matrix products of a GPT training step alone, the bound that a step is compared with.
+// Times the matrix products of a GPT training step alone. No step can be faster than its products.
 //
 //   bench_matmul_ceiling --layers 6 --heads 6 --width 384 --context 256 --batch 12 --vocab 256
 //                        --dtype fp32 --threads 1 --repeats 9
 //
 // Runs the products of forward and backward through the same cpu::gemm as the step: four linears a
-// layer with the gradients of their inputs and weights, attention's two and five products in its
-// tiles up to the diagonal, and the head. Weights and their gradients are one set a layer, as in a
-// model; activations are one set for all layers, which is kinder to the caches than a model is.
-// Products read and write different activations: values fed through again and again would shrink
-// to subnormal numbers, which are slow. With bf16 the operands and most results are bf16; as in the
-// step, the logits and the sums of attention are f32.
-// Prints the medians as one JSON object.
+// layer with the gradients of their inputs and weights; attention's products, two in forward and
+// five in backward, in its tiles up to the diagonal; and the head. Each layer has weights and
+// gradients, as in a model. All layers share one set of activations, which fits the caches better
+// than a model's. No linear reads an activation that another product has written: values that
+// pass through many products shrink to subnormal numbers, which are slow. With bf16 the operands
+// and most results are bf16; as in the step, the logits and the sums of attention are f32. Prints
+// the medians as one JSON object.
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
@@ -66,10 +66,10 @@ constexpr int64_t tile_elements = cpu::attention_tile_rows * cpu::attention_bloc
 struct Buffers {
   std::vector<Linear> linears;  // four a layer
   Tensor head, head_gradient;   // [V, C]
-  // Activations that are read, and (_out) that are written: (R, C), (R, 4C), (R, V).
+  // Activations (R, C), (R, 4C) and (R, V). Products read them, and write those named _out.
   Tensor narrow, narrow_out, wide, wide_out, logits, logits_out;
-  // For each thread: a tile's scores as they are written and as they are read, and dk or dv of a
-  // head.
+  // For each thread: a tile's scores, the probabilities that are read in their place (in f32 the
+  // scores), and dk or dv of a head.
   Tensor scores, probabilities, sums;
 
   explicit Buffers(const Sizes& s)
@@ -99,7 +99,8 @@ struct Activation {
   const Tensor& written;
 };
 
-/// y = x W, dx = dy W^T, dW = x^T dy for W stored [in, out] or, as the head's, [out, in].
+/// Computes y = x W, dx = dy W^T and dW = x^T dy. W is stored as [in, out], or, for the head, as
+/// [out, in].
 void linear_products(int64_t rows, const Tensor& weight, const Tensor& gradient, bool in_out,
                      Activation x, Activation y) {
   const int64_t in = weight.size(in_out ? 0 : 1);
@@ -125,7 +126,7 @@ void linear_products(int64_t rows, const Tensor& weight, const Tensor& gradient,
       in_out ? y_rows : x_rows, gradient);
 }
 
-/// One head's products, of the forward or of the backward, in one thread's scratch.
+/// The products of one attention head, in forward or backward, with the buffers of one thread.
 struct Head {
   const Sizes& s;
   const std::byte* qkv;

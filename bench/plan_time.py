@@ -22,8 +22,8 @@ from compare import BIN, alternate, last_json, median
 
 BAR = 0.15
 STEPS, WARMUP = 5, 2
-# Sizes of the model at a context of 256 and a vocabulary of 256; `batch` is the micro-batch, and
-# `micro_steps` how many a rank has in a step.
+# Sizes of the model, for a context of 256 and a vocabulary of 256. `batch` is the micro-batch, and
+# `micro_steps` the number of micro-batches that a rank has in a step.
 CALIBRATION = (
     dict(ranks=1, layers=6, width=384, batch=6, stage=2),
     dict(ranks=2, layers=4, width=640, batch=2, stage=2, overlap="off"),
@@ -68,7 +68,7 @@ def measure(config, precision):
 
 
 def plan(config, precision, **rates):
-    """The times of a step by zero_plan; `rates` become flags of the same names."""
+    """Return the times of a step by zero_plan; `rates` become flags of the same names."""
     command = [BIN / "zero_plan", *sizes(config), "--precision", precision,
                "--ranks", config["ranks"], "--micro-batch", config["batch"],
                "--global-batch", config["batch"] * micro_batches(config),
@@ -80,7 +80,7 @@ def plan(config, precision, **rates):
 
 
 def products_rate(config, precision, measured, memory_bandwidth, waiting_ms):
-    """FLOP/s of a run's products, if the rest of its computing runs at memory_bandwidth."""
+    """Return the FLOP/s of a run's products, if its other work runs at memory_bandwidth."""
     counted = plan(config, precision, flops=1e12, bandwidth=1e9)
     moving = counted["moved_bytes"] / memory_bandwidth
     computing = (median(measured, "median_ms") - waiting_ms) / 1e3 - moving
@@ -90,14 +90,14 @@ def products_rate(config, precision, measured, memory_bandwidth, waiting_ms):
 
 
 def calibrate(precision, alone, two):
-    """Rates, by number of ranks, with which zero_plan gives the times of the calibrating runs."""
+    """Return the rates, by number of ranks, with which zero_plan gives the calibrating times."""
     one_rank, two_ranks = CALIBRATION
     update_bytes = plan(one_rank, precision, flops=1e12)["update_bytes"]
     memory_bandwidth = update_bytes / (median(alone, "update_ms") / 1e3)
     waiting_ms = median(two, "exposed_ms")
     rates = dict(memory_bandwidth=memory_bandwidth)
 
-    slowest, fastest = 1e6, 1e13  # bytes per second; more of them mean less waiting
+    slowest, fastest = 1e6, 1e13  # bytes per second; a higher rate means less waiting
     while fastest / slowest > 1.001:
         middle = (slowest * fastest) ** 0.5
         planned = plan(two_ranks, precision, flops=1e12, bandwidth=middle, **rates)

@@ -1,5 +1,5 @@
 // Writes train_recommender's split into training and held-out ratings, so that the programs that
-// are measured beside it use the same one:
+// train_recommender is compared with use the same split:
 //
 //   bench_rating_split --data ml-100k/u.data --split fold:1/5 --seed 1 --output fold.tsv
 //

@@ -56,7 +56,7 @@ Options parse(int argc, char** argv) {
   return options;
 }
 
-// The finalizer of MurmurHash3. The peer draws its numbers in the same way.
+// The finalizer of MurmurHash3, by which bench/peers/recommender_step.py draws its numbers, too.
 uint32_t mixed(uint32_t x) {
   x = (x ^ (x >> 16)) * 0x85ebca6bu;
   x = (x ^ (x >> 13)) * 0xc2b2ae35u;

@@ -22,7 +22,8 @@ import tempfile
 
 from compare import BIN, PEER_LIBRARY, PEERS, alternate, environment, last_json, median, row
 
-# Chosen without each user's last rating: the last one of the rest was held out for it.
+# These settings were chosen without each user's last rating. For the choice, the last of the other
+# ratings was held out.
 RANKING = {
     "mf": {"loss": "bce", "negatives": 4, "lr": 5e-3, "l2": 1e-3, "epochs": 20, "factors": 64},
     "neumf": {"loss": "bce", "negatives": 4, "lr": 3e-3, "l2": 1e-3, "epochs": 20, "factors": 64},
@@ -41,7 +42,7 @@ def flags(options):
 
 
 def train(args, **options):
-    """The log of a run of train_recommender on one thread: its header, and the last evaluation."""
+    """Run train_recommender on one thread. Return its log's header and last evaluation."""
     with tempfile.TemporaryDirectory() as folder:
         log = pathlib.Path(folder) / "log.jsonl"
         command = [args.bin / "train_recommender", "--threads", 1, "--log", log, *flags(options)]
@@ -162,7 +163,7 @@ def step_speed(args, users, items, batch, steps):
             *(lambda way=way: last_json([*script, *timed, "--way", way], **PEER_LIBRARY)
               for way in WAYS))
     for way, results in zip(WAYS, peers):
-        # SparseAdam updates only rows that were read, so only its first loss is the same.
+        # SparseAdam updates only rows that were read, so only its first loss equals ours.
         count = 1 if way == "sparse" else None
         for x, y in zip(mine[0]["losses"][:count], results[0]["losses"]):
             if abs(x - y) > 2e-4 * abs(y):

@@ -4,7 +4,7 @@
 //   bench_resnet_step --model resnet20 --batch 128 --size 32 --threads 2 --weights init.safetensors
 //   bench_resnet_step --model resnet18 --batch 16 --size 224 --precision bf16
 //
-// Prints one JSON object: the losses of all steps, the median and least time of those after the
+// Prints one JSON object: the losses of all steps, the median and least time of the steps after the
 // warm-up, the ledger's peaks of activations and workspace, and the process's peak memory.
 #include <algorithm>
 #include <chrono>
@@ -64,7 +64,7 @@ Options parse(int argc, char** argv) {
   return options;
 }
 
-// The images of a step, (N, H, W, C). The peer computes the same images and labels.
+// Returns the images of a step, (N, H, W, C). bench/peers/resnet_step.py computes the same images.
 Tensor images_of(const Options& options, int64_t step) {
   const int64_t elements = options.batch * options.size * options.size * 3;
   std::vector<float> values(static_cast<size_t>(elements));

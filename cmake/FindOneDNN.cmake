@@ -1,4 +1,5 @@
-# OneDNN::dnnl, oneDNN 2 or 3. Debian's own package file is not used: it needlessly requires OpenCL.
+# Finds oneDNN 2 or 3 and defines the target OneDNN::dnnl. Debian's own package file is not used,
+# because it needlessly requires OpenCL.
 find_path(OneDNN_INCLUDE_DIR dnnl.hpp)
 find_library(OneDNN_LIBRARY dnnl)
 mark_as_advanced(OneDNN_INCLUDE_DIR OneDNN_LIBRARY)

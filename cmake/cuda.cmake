@@ -15,7 +15,8 @@ function(tessera_find_cuda)
     set(why "nvcc is not installed" PARENT_SCOPE)
     return()
   endif()
-  # Not CMAKE_CUDA_COMPILER: if that is set, check_language does not try the compiler.
+  # CUDACXX is set rather than CMAKE_CUDA_COMPILER, because check_language does not try the compiler
+  # if CMAKE_CUDA_COMPILER is set.
   set(ENV{CUDACXX} ${TESSERA_NVCC})
   include(CheckLanguage)
   check_language(CUDA)
@@ -86,7 +87,7 @@ if(tessera_cuda STREQUAL "nvcc")
   if(NOT TESSERA_CUDNN_INCLUDE)
     message(STATUS "Without cuDNN: its headers are not installed, so that a GPU has no convolution")
   endif()
-  # So that installed programs find NCCL too.
+  # Keeps the paths of linked libraries, so that installed programs find NCCL too.
   set(CMAKE_INSTALL_RPATH_USE_LINK_PATH ON)
 endif()
 
@@ -130,8 +131,8 @@ function(tessera_add_cuda target)
     if(TESSERA_CUDNN_INCLUDE)
       target_include_directories(${target} SYSTEM PRIVATE ${TESSERA_CUDNN_INCLUDE})
     endif()
-    # half.h and random.h are constexpr host code that kernels call. fmt 9 takes nvcc for a compiler
-    # without constexpr functions, and then its own check of format strings does not compile.
+    # half.h and random.h have constexpr host functions that kernels call. fmt 9 believes that nvcc
+    # has no constexpr functions, and then fmt's check of format strings does not compile.
     target_compile_options(${target} PRIVATE "$<$<COMPILE_LANGUAGE:CUDA>:\
 --expt-relaxed-constexpr;-DFMT_USE_CONSTEXPR=1;-Xcompiler=${OpenMP_CXX_FLAGS}>")
   else()

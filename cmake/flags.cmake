@@ -14,7 +14,7 @@ if(TESSERA_WERROR AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU"
     $<$<COMPILE_LANGUAGE:CXX>:-Werror> $<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings>)
 endif()
 
-# Without these two GCC leaves many loops scalar. NaN and infinity keep their meaning.
+# Without these two flags GCC leaves many loops scalar. NaN and infinity keep their meaning.
 target_compile_options(tessera_flags INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-fno-math-errno;-fno-trapping-math>)
 if(TESSERA_ARCH)
@@ -30,9 +30,9 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
 endif()
 
 if(TESSERA_SANITIZE)
-  # Left out, because they would nearly double the time of compiling: full debug information, checks
-  # of virtual tables, and checks of what the address sanitizer finds too (null pointers, ends of
-  # objects).
+  # Some of the sanitizers' work is left out, because it would nearly double the time of compiling:
+  # full debug information, checks of virtual tables, and checks of errors that the address
+  # sanitizer finds too (null pointers, ends of objects).
   target_compile_options(tessera_flags INTERFACE
     -O1 -g1 -fno-omit-frame-pointer -fno-sanitize-recover=all -fsanitize=${TESSERA_SANITIZE})
   if(TESSERA_SANITIZE MATCHES "address")

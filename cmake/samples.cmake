@@ -1,5 +1,6 @@
-# The ```cpp blocks in README.md and docs/*.md that are whole programs (have `int main`): each is
-# a program STEM_sample_N and a test that runs it on two ranks, so that what is printed there works.
+# Builds the ```cpp blocks of README.md and docs/*.md that are whole programs (have `int main`), so
+# that printed programs work. Each becomes a program STEM_sample_N and a test that runs it on two
+# ranks.
 function(tessera_samples document)
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${document})
   cmake_path(GET document STEM stem)

@@ -1,4 +1,4 @@
-// Fills a tensor of any float dtype from f32 values: initial values, or those of a file.
+// Fills a tensor of any float dtype from f32 values, such as initial values or values from a file.
 #pragma once
 
 #include <functional>
@@ -11,13 +11,15 @@ namespace tessera {
 /// Writes the values of elements [begin, begin + out.size()) to `out`.
 using ValueSource = std::function<void(int64_t begin, std::span<float> out)>;
 
-/// Bytes of workspace on the CPU that `assign` takes for a 16-bit tensor on the CPU; f32 is written
-/// in place there. For a tensor on CUDA it takes these bytes, and room on the CPU for the same
-/// number of values in the tensor's dtype.
+/// Size of the f32 workspace on the CPU in which `assign` collects values before it converts them:
+///  - an f32 tensor on the CPU needs no workspace, because the values are written in place;
+///  - a 16-bit tensor on the CPU needs this workspace;
+///  - a tensor on CUDA needs it too, and room on the CPU for as many values in the tensor's dtype.
 inline constexpr int64_t assign_workspace_bytes = int64_t{1} << 18;
 
-/// Fills `tensor` (f32, bf16 or f16, any shape) from `source`, which is called for its elements in
-/// ascending order. Values too large for f16 become infinity.
+/// Fills `tensor` (f32, bf16 or f16, any shape) from `source`, which is called for consecutive
+/// ranges of elements, in ascending order. Values too large for f16 become infinity. Throws for
+/// other dtypes.
 void assign(const Tensor& tensor, const ValueSource& source);
 
 }  // namespace tessera

@@ -197,8 +197,9 @@ InUse::~InUse() {
 /// node runs, because a parameter's gradient is complete when its count returns to zero.
 ///
 /// A nested pass differentiates the operations that a node has run again
-/// (InputGradients::differentiate_through). It visits only nodes recorded since then, and adds to
-/// the gradients that the outer pass has begun.
+/// (InputGradients::differentiate_through). It visits only the nodes that this run has recorded. It
+/// adds to the gradients that the outer pass has begun, so it calls check_gradients_begun instead
+/// of begin_gradients.
 class BackwardPass {
  public:
   /// Collects the nodes behind `outputs` whose sequence number is at least `begin`.
@@ -244,9 +245,9 @@ class BackwardPass {
     for_each_parameter([](const Node&, Leaf& leaf) { ++leaf.awaited; });
   }
 
-  /// Hands the gradient of one input on. For a parameter it counts one contribution as arrived, and
-  /// `gradient` is defined only if it lies in scratch: otherwise it was written in place, or there
-  /// is none.
+  /// Passes the gradient of one input on. For a parameter, counts one contribution as arrived.
+  /// `gradient` is then defined only if the contribution lies in scratch: otherwise it was written
+  /// in place, or the input got no gradient.
   static void deliver(const Node::Edge& edge, Tensor gradient) {
     if (edge.parameter.defined()) {
       Leaf& leaf = *edge.parameter.leaf();
@@ -322,6 +323,7 @@ void InputGradients::differentiate_through(const Operations& operations,
   for (size_t i = 0; i < inputs.size(); ++i) {
     const Node::Edge& edge = node_.inputs[i];
     if (!edge.producer) continue;
+    // With the history of the node's input, the value passes its gradient on to the outer graph.
     inputs[i] = inputs[i].detach();
     inputs[i].set_producer(edge.producer, edge.output_index);
   }
@@ -342,8 +344,9 @@ void InputGradients::differentiate_through(const Operations& operations,
   pass.check_gradients_begun(node_.name);
   pass.count_contributions();
   for (Node::Edge& edge : node_.inputs) {
-    // The node counted once for each parameter; the contributions just counted replace that. They
-    // must be counted first, or a count could reach zero too early.
+    // The outer pass has counted this node as one contribution to each of its parameters. The
+    // contributions counted above replace it, so it is delivered without a gradient. It must be
+    // delivered after they are counted, or a parameter's count could reach zero too early.
     if (edge.parameter.defined()) BackwardPass::deliver(std::exchange(edge, {}), {});
   }
   for (size_t i = 0; i < outputs.size(); ++i) {

@@ -12,18 +12,21 @@
 //   }
 //
 // Accumulation rules, for every operation:
-//  - a kernel overwrites its destination; autograd adds where a tensor has more than one use;
+//  - a kernel overwrites its destination; if a tensor has several uses, autograd adds up the
+//    gradients of its uses;
 //  - a gradient handed on by `pass` may share its memory: autograd adds to it in place only if
 //    nothing else holds that memory;
 //  - the first contribution to a parameter's gradient is written straight into the buffer that its
-//    Leaf provides; each later one of the same backward goes to scratch and is added once per
-//    element;
-//  - a closure captures `saved(x)`, never x itself: without history, memory is freed as soon as
-//    backward has passed, and long graphs are released without recursion.
+//    Leaf provides; each later contribution of the same backward is computed in scratch, or by a
+//    kernel that accumulates, and is added once per element;
+//  - a closure captures `saved(x)` or a `Kept`, never x itself: a saved tensor has no history, so
+//    its memory is freed as soon as backward has passed its node, and long graphs are released
+//    without recursion.
 //
-// The memory of a parameter may come and go: it is guaranteed only while an `InUse` of the
-// parameter lives. So an operation begins with `InUse`, and so does its closure if it reads the
-// parameter's value. Neither keeps a view of a parameter.
+// A parameter may have no memory between its uses (in ZeRO stage 3): memory is guaranteed only
+// while an `InUse` of the parameter lives. So an operation makes an `InUse` before it reads a
+// parameter, and so does its closure. Neither the operation nor its closure keeps a view of a
+// parameter.
 #pragma once
 
 #include <cstdint>
@@ -43,8 +46,8 @@ namespace tessera {
 struct Leaf {
   std::string name;
 
-  /// True if the parameter takes a gradient. A frozen parameter takes none, and no operation is
-  /// recorded for its sake. Its uses are announced by the hooks below all the same.
+  /// True if the parameter takes a gradient. A frozen parameter takes none: an operation that uses
+  /// it is recorded only for its other inputs. The hooks below announce its uses all the same.
   bool trainable = true;
 
   /// Called before an operation reads the parameter's value, forward or backward. Not called for a
@@ -52,10 +55,11 @@ struct Leaf {
   std::function<void()> about_to_be_used;
   /// Called when the operation no longer needs the value: once per call of about_to_be_used.
   std::function<void()> no_longer_used;
-  /// Returns the memory for the gradient of this micro-batch; called at its first contribution.
-  /// Without this hook autograd allocates a tensor.
+  /// Returns the memory for the gradient of this micro-batch. Called before the first contribution
+  /// to the gradient is written. Without this hook autograd allocates a tensor.
   std::function<Tensor()> gradient_buffer;
-  /// Called once in a backward, when every contribution has arrived in `gradient`.
+  /// Called once in a backward, when every contribution has been added to `gradient`. Not called if
+  /// the backward brings no contribution.
   std::function<void()> gradient_complete;
 
   /// The gradient of the last backward that reached the parameter.
@@ -74,7 +78,7 @@ using Backward = std::function<void(const Tensor&, InputGradients&)>;
 /// One recorded operation.
 struct Node {
   struct Edge {
-    std::shared_ptr<Node> producer;  // of the input; null for a parameter
+    std::shared_ptr<Node> producer;  // node that made the input; null if none did
     int output_index = 0;
     Tensor parameter;  // the input itself, if it is a trainable parameter
     Shape shape;
@@ -93,7 +97,7 @@ struct Node {
   std::vector<Tensor> output_gradients;
 };
 
-/// Where a node's closure leaves the gradients of its inputs.
+/// Takes the gradients of a node's inputs from the node's closure.
 class InputGradients {
  public:
   explicit InputGradients(Node& node)
@@ -101,30 +105,34 @@ class InputGradients {
 
   bool wanted(int input) const { return node_.inputs[static_cast<size_t>(input)].wanted(); }
 
-  /// Returns memory of the input's shape, which the closure must overwrite completely.
+  /// Returns memory of the input's shape, which the closure must overwrite completely. Throws if
+  /// the gradient of the input is not wanted.
   Tensor destination(int input);
 
   struct Sum {
     Tensor gradient;
-    bool accumulate;  // true: add to what is there; false: overwrite
+    bool accumulate;  // true: add to the values of `gradient`; false: overwrite them
   };
-  /// Like destination, for kernels that can add in place: once per element, after their own fp32
-  /// sum.
+  /// Like destination, for kernels that can add in place. Such a kernel completes the fp32 sum of
+  /// an element before it adds the sum to the destination, once.
   Sum accumulating_destination(int input);
 
-  /// Hands an existing tensor on as the input's gradient.
+  /// Uses an existing tensor as the input's gradient; the gradient of a parameter becomes a copy of
+  /// the tensor, or the tensor is added to it. Throws if the tensor does not have the input's
+  /// shape.
   void pass(int input, const Tensor& gradient);
 
   /// Declares the input's gradient complete before the closure ends, so that a parameter's gradient
-  /// can be sent while the closure computes the others. Does nothing for an input whose gradient is
-  /// not wanted; throws if called twice.
+  /// can be sent while the closure computes the gradients of other inputs. Does nothing for an
+  /// input whose gradient is not wanted. Throws if called twice for an input.
   void written(int input);
 
-  /// For a node that stands for several operations, such as the one of recompute(): runs
-  /// `operations` with recording on `inputs`, the values of the node's first inputs, and then
-  /// backward through them. The results of `operations` stand for the node's outputs, and gradients
-  /// go on to the node's inputs. Every trainable parameter that the operations use must be an input
-  /// of the node.
+  /// For a node that stands for several operations, such as the node of recompute(). `inputs` are
+  /// the values of the node's first inputs. Calls operations(inputs) with recording on; the results
+  /// correspond to the node's outputs. Then runs backward through the recorded operations, from the
+  /// gradients of the node's outputs to those of the node's inputs. Throws if the number of results
+  /// is not that of the outputs, or if the operations use a trainable parameter that is not an
+  /// input of the node.
   using Operations = std::function<std::vector<Tensor>(const std::vector<Tensor>& inputs)>;
   void differentiate_through(const Operations& operations, std::vector<Tensor> inputs);
 
@@ -138,15 +146,15 @@ class InputGradients {
 /// Returns x for capture in a closure: without its history, or x itself if it is a parameter.
 Tensor saved(const Tensor& x);
 
-/// An input as a closure keeps it. If the operation that made the input offers to recompute it,
-/// only that function is kept, and the input's memory is freed during the forward. Norms and
-/// activations offer this: their results are as large as those of matrix products, but cheap to
-/// compute. Otherwise the input itself is kept.
+/// Keeps an input for a closure. If the operation that made the input offers a function that
+/// computes it again (Tensor::recompute), only this function is kept, and the input's memory is
+/// freed during the forward. Norms and activations offer one, because their results are as large as
+/// those of matrix products but cheap to compute. Otherwise the input itself is kept.
 class Kept {
  public:
   explicit Kept(const Tensor& x);
-  /// Returns the value, with the same bits in either case. It may be the parameter itself: hold an
-  /// `InUse` of it while reading.
+  /// Returns the input's value, with the same bits whether it was kept or is computed again. For a
+  /// parameter, returns the parameter itself: hold an `InUse` of the result while reading it.
   Tensor get() const { return recompute_ ? (*recompute_)() : tensor_; }
 
  private:
@@ -154,7 +162,8 @@ class Kept {
   std::shared_ptr<const Tensor::Recompute> recompute_;
 };
 
-/// Records an operation if gradients are on and an input wants one. Returns `output` with history.
+/// Records an operation if recording is on and an input requires a gradient. Returns `output`, with
+/// history if the operation was recorded.
 Tensor record(const char* name, Tensor output, std::initializer_list<Tensor> inputs,
               Backward backward);
 /// Records an operation with several outputs, which are given their history in place.
@@ -163,9 +172,8 @@ void record(const char* name, std::span<Tensor> outputs, std::span<const Tensor>
 void record(const char* name, std::span<Tensor> outputs, std::initializer_list<Tensor> inputs,
             MultiBackward backward);
 
-/// While it lives, collects the inputs of all operations on this thread that may want a gradient
-/// (trainable parameters and tensors with history), each once, whether or not the operations are
-/// recorded.
+/// While it lives, collects inputs of the operations on this thread: the trainable parameters and
+/// the tensors with history, each once. It does so whether or not the operations are recorded.
 class InputCollector {
  public:
   InputCollector();
@@ -181,8 +189,8 @@ class InputCollector {
   InputCollector* before_;
 };
 
-/// Calls `observer` with every output of every operation on this thread, recorded or not; nullptr
-/// ends that. Used to find where a value goes wrong.
+/// Makes every operation on this thread, recorded or not, call `observer` with each of its outputs.
+/// nullptr ends the calls. Used to find the operation that first computes a wrong value.
 using OutputObserver = std::function<void(const char* operation, const Tensor& output,
                                           std::span<const Tensor> inputs)>;
 void observe_outputs(OutputObserver observer);
@@ -222,8 +230,8 @@ class InUse {
 };
 
 /// Computes the gradient of `loss` (one element) times `scale` for every trainable parameter that
-/// it depends on, and frees the graph on the way. Throws if the loss has no history, or if an
-/// earlier backward has used its graph.
+/// the loss depends on, and frees the graph on the way. Throws if the loss does not have one
+/// element, if it has no history, or if an earlier backward has used its graph.
 void backward(const Tensor& loss, float scale = 1.0f);
 
 }  // namespace tessera

@@ -1,7 +1,7 @@
 // A digest of a named array that does not depend on how the array is sharded. Each block of 256
 // elements is hashed with XXH3-128 (Collet, xxhash.com); this hash, the hash of the name and the
-// block's number are hashed again, and the results are summed modulo 2^128. Each shard is digested
-// where it is, and the digests are added.
+// block's number are hashed again, and the results are summed modulo 2^128. So each rank digests
+// its own shard, and the sum of the shards' digests is the digest of the array.
 //
 //   BlockDigest digest = digest_of_blocks("wte.weight/exp_avg", 0, 4, first_half);
 //   digest += digest_of_blocks("wte.weight/exp_avg", 131072, 4, second_half);
@@ -22,16 +22,17 @@ struct BlockDigest {
 
   BlockDigest& operator+=(const BlockDigest& other);
   bool operator==(const BlockDigest&) const = default;
-  /// 32 hexadecimal digits.
+  /// Returns the digest as 32 hexadecimal digits.
   std::string text() const;
-  /// The inverse of text(). Returns nullopt for any other text.
+  /// Returns the digest that text() has written. Returns nullopt for any other text.
   static std::optional<BlockDigest> parse(std::string_view text);
 };
 
 inline constexpr int64_t digest_block = 256;  // elements
 
-/// Digests the array's elements from `first` on, a multiple of 256. `bytes` holds them,
-/// `element_bytes` each. The last block may be short only at the end of the array.
+/// Digests a part of the array `name`: the elements in `bytes`, each of `element_bytes` bytes.
+/// `first` is the index of the part's first element; throws unless it is a multiple of 256. The
+/// part's length must be a multiple of 256 elements too, unless the part ends the array.
 BlockDigest digest_of_blocks(std::string_view name, int64_t first, int64_t element_bytes,
                              std::span<const std::byte> bytes);
 

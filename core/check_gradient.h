@@ -2,13 +2,14 @@
 //
 //   REQUIRE(check_gradient([](const auto& in) { return ops::mul(in[0], in[1]); }, {a, b}));
 //
-// The operation's output is contracted with fixed pseudo-random weights to a scalar. Its derivative
-// by each element of each input is taken by backward() and by a fourth-order central difference of
-// the f32 forward, and the two are compared relative to the input's largest derivative.
+// The operation's output is contracted with fixed pseudo-random weights to a scalar. The scalar's
+// derivative by each element of each input is computed twice: by backward(), and by a fourth-order
+// central difference of the f32 forward. The error is the difference of the two, relative to the
+// largest derivative by that input.
 //
-// With a 16-bit dtype, backward() runs on the inputs rounded to that dtype. The differences are
-// still those of the f32 forward, at the rounded values. Other tensors that the operation uses must
-// have the dtype of `in`.
+// With a 16-bit dtype, backward() runs on the inputs rounded to that dtype, but the central
+// difference still uses the f32 forward, at the rounded values. So the operation is called with
+// inputs of both dtypes, and must convert all other tensors that it uses to the dtype of `in`.
 #pragma once
 
 #include <functional>
@@ -20,12 +21,13 @@
 namespace tessera {
 
 struct GradientCheck {
-  double error = 0;  // the largest error, relative to the largest derivative by that input
+  /// The largest error, relative to the largest derivative by that input (or to 0.1 if larger).
+  double error = 0;
   double tolerance = 0;
-  size_t input = 0;  // where the largest error is
-  int64_t element = 0;
-  double backward = 0;    // the derivative there by backward()
-  double difference = 0;  // the derivative there by finite differences
+  size_t input = 0;       // the index of the input with the largest error
+  int64_t element = 0;    // the index of that input's element with the largest error
+  double backward = 0;    // the derivative by that element, from backward()
+  double difference = 0;  // the derivative by that element, from finite differences
 
   explicit operator bool() const { return error <= tolerance; }
 };
@@ -36,13 +38,13 @@ struct GradientCheckOptions {
   float step = 0.03125f;  // the error of the differences is about step^4 + 1e-7 / step
   double tolerance = 1e-3;
   DType dtype = DType::f32;
-  int roundings = 2;  // to `dtype`, on the way from input to gradient; they widen the tolerance
+  int roundings = 2;  // roundings to `dtype` between input and gradient; each widens the tolerance
 };
 
-/// Checks the gradients at `inputs`, which are f32 and on any device. The operation is called four
-/// times per input element. It is given the inputs themselves (with a 16-bit dtype, copies), in
-/// which one element at a time is changed in place and restored bit by bit. A gradient that does
-/// not have its input's dtype fails the check.
+/// Checks the gradients at `inputs`, which are f32 and on any device. The operation is called once
+/// for backward(), and four times per input element for the differences. For the differences one
+/// element at a time is changed in place and then restored exactly: in the inputs themselves, or
+/// with a 16-bit dtype in copies. The check fails if a gradient does not have `options.dtype`.
 GradientCheck check_gradient(const std::function<Tensor(const std::vector<Tensor>&)>& operation,
                              const std::vector<Tensor>& inputs, GradientCheckOptions options = {});
 

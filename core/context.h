@@ -15,13 +15,15 @@ struct Context {
   Device device;
   void* stream = nullptr;  // cudaStream_t on CUDA, unused on the CPU
 
-  /// Scratch that lives as long as the returned tensor, in the workspace category.
+  /// Returns uninitialised scratch memory, counted in the workspace category. It is freed with the
+  /// returned tensor.
   Tensor workspace(const Shape& shape, DType dtype = DType::f32) const {
     return Tensor::empty(shape, dtype, device, Category::workspace);
   }
 };
 
-/// The context of the calling thread for tensors on `device`; on CUDA with the thread's stream.
+/// Returns the calling thread's context for tensors on `device`. On CUDA its stream is the thread's
+/// current stream.
 Context current_context(Device device);
 
 /// Sets the number of threads per rank for CPU kernels, on which a run's bits depend
@@ -47,8 +49,8 @@ class ThreadCountScope {
 /// threads.
 inline bool worth_a_team(int64_t items, int64_t cost) { return items * cost >= 32768; }
 
-/// Carries an exception out of a parallel region, which no exception may leave by itself. The first
-/// one is kept, and rethrow() throws it after the region.
+/// Carries an exception out of an OpenMP parallel region, because OpenMP lets no exception leave a
+/// region. guard() keeps the first exception, and rethrow() throws it after the region.
 class TeamErrors {
  public:
   template <class Body>

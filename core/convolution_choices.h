@@ -1,8 +1,10 @@
-// Which cuDNN algorithm a convolution uses on CUDA. It is the first of cuDNN's proposals whose
-// order of additions is fixed, that does not round the inputs and that cuDNN accepts, or the choice
-// of another process of the job. It is chosen once, when the convolution is first computed or its
-// workspace is asked for. A build without CUDA or cuDNN has no convolutions on a GPU, and no
-// choices.
+// Which cuDNN algorithm a convolution uses on CUDA. The choice is made once, when the convolution
+// is first computed or its workspace is first asked for. It is the first of cuDNN's proposals that
+//  - adds in a fixed order,
+//  - cuDNN accepts with a math type that does not round the inputs, and
+//  - takes at most 512 MiB of workspace.
+// A process may also take over the choices of another process of the job, so that both compute the
+// same bits. A build without CUDA or cuDNN has no convolutions on a GPU, and no choices.
 #pragma once
 
 #include <cstdint>
@@ -23,14 +25,15 @@ struct ConvolutionChoice {
   bool operator==(const ConvolutionChoice&) const = default;
 };
 
-/// The version of cuDNN, 91300 for 9.13.0; 0 if it cannot be loaded or the build has none.
+/// The version of cuDNN, 91300 for 9.13.0; 0 if cuDNN cannot be loaded or the build has none.
 int64_t convolution_library_version();
 
-/// All choices of this process for the device so far.
+/// Returns all choices for the device that this process has made or taken over so far.
 std::vector<ConvolutionChoice> convolution_choices(int device);
 
-/// Makes these convolutions use these algorithms from now on. Throws, and changes nothing, if cuDNN
-/// does not accept one of them.
+/// Makes each convolution in `choices` use the algorithm given there from now on. Throws, and
+/// changes nothing, if cuDNN refuses one of them or its workspace is too large. Throws in a build
+/// without cuDNN.
 void use_convolution_choices(int device, const std::vector<ConvolutionChoice>& choices);
 
 }  // namespace tessera::cuda

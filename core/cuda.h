@@ -1,5 +1,6 @@
-// The part of CUDA that core needs, declared without CUDA's headers. core/cuda/ implements it. In a
-// build without CUDA core/no_cuda/ does: there is no device, and calls that need one throw.
+// The part of CUDA that core needs, declared without CUDA's headers and implemented by core/cuda/.
+// A build without CUDA has the implementation in core/no_cuda/: no device exists, and calls that
+// need one throw.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +16,8 @@ class MemoryLedger;
 
 namespace tessera::cuda {
 
-/// The reason why no GPU can be used, as part of a sentence; empty if one can.
+/// Returns the reason why no GPU can be used, worded for use within an error message. Returns an
+/// empty text if a GPU can be used.
 std::string unusable();
 
 /// The number of usable devices. If it is 0, unusable() says why.
@@ -53,7 +55,8 @@ void* new_stream(int index);
 /// The device's stream for copies that overlap with its compute stream, a cudaStream_t.
 void* copy_stream(int index);
 
-/// Marks a point in the calling thread's current stream. Copies of an Event mark the same point.
+/// Marks a point in the calling thread's current stream on a device. Copies of an Event mark the
+/// same point.
 class Event {
  public:
   explicit Event(int index);
@@ -69,49 +72,57 @@ class Event {
   std::shared_ptr<void> event_;
 };
 
-/// Allocates device memory in the order of `stream`; nullptr if there is not enough. It is freed in
-/// the order of the same stream, and events must order the work of other streams before that.
-/// `captured` is what captured_memory() was at the allocation.
+/// Allocates device memory in the order of `stream`. Returns nullptr if there is not enough.
 void* allocate(int index, int64_t bytes, void* stream);
+/// Frees device memory in the order of `stream`, the stream on which it was allocated. If other
+/// streams have used the memory, `stream` must have been made to wait for their work (Event).
+/// `captured` is the result of captured_memory() at the allocation.
 void free(int index, void* data, void* stream, const MemoryLedger* captured);
-/// Hands unused memory of the device's pools back to the system.
+/// Waits for the current stream, and hands unused memory of the device's pools back to the system.
 void release_cached_memory(int index);
 
-/// Allocates pinned host memory, which devices copy from and to without the host waiting; nullptr
-/// if there is not enough. free_pinned waits for the device, because copies may be in flight.
+/// Allocates pinned host memory, which devices copy from and to without the host waiting. Returns
+/// nullptr if there is not enough. free_pinned waits for the device, because copies may be in
+/// flight.
 void* allocate_pinned(int64_t bytes);
 void free_pinned(void* data);
 
 /// Zeroes device memory in the order of the current stream.
 void zero(int index, void* data, int64_t bytes);
 
-/// Starts a copy between any two places on the current stream of `index`; the host does not wait.
-/// Host memory must be pinned, and must not change before an Event after the copy has passed.
+/// Starts a copy on the current stream of `index`; the host does not wait. Both ends may be device
+/// or host memory. Host memory must be pinned, and must not change until an Event that was made
+/// after the call has passed.
 void copy(int index, void* to, const void* from, int64_t bytes);
 
-/// Copies between any two places on the current stream of `index`, and waits for that stream.
+/// Copies on the current stream of `index`, and waits for that stream. Both ends may be device
+/// memory or any host memory. Throws as cuda::synchronize does.
 void copy_and_wait(int index, void* to, const void* from, int64_t bytes);
 
 /// The calling thread waits for its current stream on `index`. Throws if a kernel has reported
 /// wrong input (core/cuda/fault.h).
 void synchronize(int index);
 
-/// A CUDA graph: captures what a body launches, to launch it again as one. A step's many launches
-/// then cost the host one (docs/cuda.md). In the capture the body runs once on the host, and
-/// nothing of it runs on the device.
+/// A CUDA graph. The constructor captures the work that a body puts on the current stream, and
+/// launch() submits all of this work in one call: the host pays for one launch instead of a step's
+/// many (docs/cuda.md). During the capture the body runs once on the host, and none of its work
+/// runs on the device.
 ///
 ///   step();                              // once without a graph: libraries make their handles
 ///   cuda::Graph graph(0, step);          // captured, and checked
 ///   graph.launch();                      // as step() would, but nothing of it runs on the host
 ///
-/// A launch repeats the capture with the same addresses, sizes and kernel arguments. Only dropout
-/// differs: it draws by the dropout_state() of the thread that launches. So a body takes its input
-/// from memory that lives as long as the graph, leaves its results in such memory, and
-///  - frees all that it allocates, and nothing else: memory from the body belongs to the graph;
-///  - never lets the host wait (Tensor::item, to, copy_from, values; synchronize);
-///  - makes other streams wait for an Event of the captured one first, and waits for them last;
-///  - runs under one dropout_state().
-/// The capture checks each of these rules, and throws if one is broken.
+/// A launch repeats the captured work with the same addresses, sizes and kernel arguments. Only
+/// dropout differs: its masks depend on the dropout_state() of the thread that calls launch(). So a
+/// body takes its input from memory that lives as long as the graph, leaves its results in such
+/// memory, and keeps these rules:
+///  - It frees all memory that it allocates, because this memory belongs to the graph.
+///  - It frees no memory that was allocated before, because the launches go on using it.
+///  - It never lets the host wait (Tensor::item, to, copy_from, values; synchronize).
+///  - Before it uses another stream, that stream waits for an Event of the captured stream. At its
+///    end the captured stream waits for an Event of each such stream.
+///  - It does not change the dropout_state() between dropouts.
+/// The capture throws if the body breaks one of these rules.
 class Graph {
  public:
   Graph(int index, const std::function<void()>& body);
@@ -119,8 +130,8 @@ class Graph {
   Graph(const Graph&) = delete;
   Graph& operator=(const Graph&) = delete;
 
-  /// Launches the graph on the current stream. Launches run one after the other. The device's
-  /// ledger gets the peaks that the body would have caused.
+  /// Launches the graph on the current stream. Launches run one after the other. Raises the peaks
+  /// of the device's ledger as the body's allocations would.
   void launch();
 
  private:
@@ -131,8 +142,8 @@ class Graph {
 /// Throws if the calling thread is capturing a graph, because a graph cannot contain `call`.
 void refuse_in_capture(const char* call);
 
-/// The ledger of the memory that the calling thread's running capture has allocated and not freed;
-/// nullptr outside of a capture.
+/// Returns the ledger of the memory that the body in the calling thread's running capture has
+/// allocated and not freed, or nullptr outside of a capture.
 std::shared_ptr<MemoryLedger> captured_memory();
 
 /// For tests: makes device memory accessible to the host, and makes every launch wait until it is

@@ -24,7 +24,8 @@ struct Device {
   }
 };
 
-/// The device of new tensors for which no device is given: the CPU, until it is set.
+/// The device of new tensors for which no device is given: the CPU, until set_default_device
+/// changes it.
 Device default_device();
 void set_default_device(Device device);
 

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <vector>
 
-// Uses the header only, so that neither Tessera nor a program that uses it must find and link the
-// library.
+// Compiles xxHash from its header, so that neither Tessera nor a program that uses Tessera must
+// find and link the xxHash library.
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 

@@ -9,8 +9,8 @@
 
 namespace tessera {
 
-/// XXH3_64bits_withSeed of `bytes`. If the seed is the digest of the bytes before, the result is a
-/// digest of both.
+/// Returns XXH3_64bits_withSeed of `bytes`. If the seed is the digest of preceding bytes, the
+/// result is a digest of those bytes and `bytes` together.
 uint64_t xxh3(std::span<const std::byte> bytes, uint64_t seed = 0);
 uint64_t xxh3(const std::string& text, uint64_t seed = 0);
 

@@ -1,5 +1,5 @@
-// Declares a launcher once for both devices; calls are dispatched in one place, by the context's
-// device.
+// Declares a launcher, the function that starts a kernel, once for both devices. Calls are
+// dispatched in one place, by the context's device.
 //
 //   TESSERA_KERNEL(scale, const Tensor& y, const Tensor& x, float factor)   // in the header
 //   kernels::scale(context, y, x, 2.0f);                                    // where it is called

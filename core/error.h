@@ -1,9 +1,10 @@
-// How Tessera reports errors: by throwing `Error` with the operation, the expected and the actual.
+// How Tessera reports errors: it throws `Error`, whose message names the operation, the expected
+// value and the actual value.
 //
 //   TESSERA_CHECK(w.rank() == 2, "linear: weight has shape {}, expected [in, out]", w.shape());
 //
-// `InputError` is for what a user supplied (a file, an argument): applications end with
-// exit code 2.
+// `InputError` reports a mistake in a file or an argument that the user supplied. Applications then
+// end with exit code 2.
 #pragma once
 
 #include <stdexcept>

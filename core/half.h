@@ -40,10 +40,10 @@ struct Float16 {
   explicit constexpr Float16(float value) : bits(0) {
     const auto word = std::bit_cast<uint32_t>(value);
     const uint32_t sign = (word >> 16) & 0x8000u;
-    // Values from 65520 on become infinity, which is what 2^16 becomes below.
+    // Larger values become 2^16. From 65520 on a value rounds to 2^16, which is infinity in f16.
     const uint32_t magnitude = std::min(word & 0x7FFFFFFFu, 0x47800000u);
-    // Normal: moves the exponent's bias from 127 to 15, and rounds the 13 dropped bits as BFloat16
-    // does.
+    // Normal: moves the exponent's bias from 127 to 15, and rounds the 13 dropped bits to the
+    // nearest, ties to even, as BFloat16 does.
     const uint32_t normal = ((magnitude | ((magnitude >> 13) & 1u)) - 0x37FFF001u) >> 13;
     // Subnormal (below 2^-14): adding 0.5 leaves multiples of 2^-24 in the low bits, rounded.
     const float shifted = std::bit_cast<float>(magnitude) + 0.5f;

@@ -55,7 +55,7 @@ void* Heap::take(int64_t bytes) {
   // Reserves room for every range that give() may add later.
   const auto room = free_.size() + static_cast<size_t>(blocks_) + 2;
   if (free_.capacity() < room) free_.reserve(2 * room);
-  // Raised before grow(), whose limit depends on the peak.
+  // The peak is raised before grow(), whose limit depends on it, and is restored if grow() fails.
   live_bytes_ += bytes;
   const int64_t peak_before = std::exchange(peak_bytes_, std::max(peak_bytes_, live_bytes_));
   auto found = best_fit(bytes);
@@ -115,7 +115,8 @@ std::vector<Heap::Range>::iterator Heap::best_fit(int64_t bytes) {
   return best;
 }
 
-/// Maps pages for a block that no free range has room for. False if the system has no more.
+/// Maps pages for a block that no free range has room for. Returns false if the system has no more
+/// memory.
 bool Heap::grow(int64_t bytes) {
   const auto missing = [&] {
     const auto front = std::find_if(free_.begin(), free_.end(),
@@ -140,7 +141,7 @@ bool Heap::grow(int64_t bytes) {
   const int64_t whole = round_up(bytes, huge_page);
   make_room(whole);
   if (map_elsewhere(whole)) return true;
-  trim(held_bytes_, small_page);  // The system has no more: hands back all that is free.
+  trim(held_bytes_, small_page);  // the system has no more memory: hands back all free pages
   return map_elsewhere(whole);
 }
 
@@ -162,8 +163,9 @@ bool Heap::map_elsewhere(int64_t bytes) {
   return add_pages(begin, bytes, begin);
 }
 
-/// Adds pages to the free ranges. False if there are none, or if they are not the `wanted` ones:
-/// Linux before 4.17 takes an address as a hint only, and such pages are handed back.
+/// Adds pages to the free ranges. Returns false if `begin` is null because mapping has failed. Also
+/// returns false, and unmaps the pages, if they do not begin at `wanted`: Linux before 4.17 takes
+/// an address only as a hint.
 bool Heap::add_pages(char* begin, int64_t bytes, const char* wanted) {
   if (begin != wanted) {
     if (begin) unmap_pages(begin, begin + bytes);
@@ -191,7 +193,8 @@ void Heap::trim(int64_t excess, int64_t page) {
     if (begin >= end) continue;
     begin = std::max(begin, end - round_up(excess, page));
     ASAN_UNPOISON_MEMORY_REGION(begin, static_cast<size_t>(end - begin));
-    // Fails if it would split a mapping into more than the system allows.
+    // Unmapping a part may split a mapping in two. It fails if the process then had more mappings
+    // than the system allows.
     if (!unmap_pages(begin, end)) continue;
     excess -= end - begin;
     held_bytes_ -= end - begin;

@@ -26,15 +26,17 @@ class Heap {
   /// Frees a block. Allocates nothing itself, because destructors call it.
   void give(void* data, int64_t block_bytes) noexcept;
 
-  /// Hands pages without blocks back to the system, and resets the peak that bounds held_bytes().
+  /// Hands pages without blocks back to the system. Sets the peak bytes of the blocks, which bound
+  /// held_bytes(), to their current bytes.
   void release();
 
   /// The bytes of all pages that the heap holds, free ones included.
   int64_t held_bytes() const;
   /// The peak of held_bytes().
   int64_t peak_held_bytes() const;
-  /// The bound on held_bytes(): the peak bytes of the blocks, a quarter of them, and a huge page.
-  /// If the unit is less than a page, free parts of pages may come on top.
+  /// The bound on held_bytes(): 1.25 times the peak bytes of all blocks, plus a huge page (2 MiB).
+  /// If the unit is less than a page, held_bytes() may exceed the bound by free parts of pages,
+  /// which cannot be handed back.
   int64_t most_held_bytes() const;
 
  private:

@@ -20,8 +20,8 @@ struct BatchNormOptions {
   bool relu = false;  // applied last, after the residual is added
 };
 
-/// A batch that is split into parts with equally many rows, such as one per rank. Each part has a
-/// call of its own, and the parts are normalised together.
+/// A batch that is split into parts with equally many rows, such as one part per rank. batch_norm
+/// is called once for each part, and normalises it with the statistics of the whole batch.
 struct BatchParts {
   int64_t count = 1;
   /// Replaces a tensor by its sum over all parts. Not called if there is one part.
@@ -33,13 +33,14 @@ struct BatchNorm {
   Tensor mean;      // f32 (C), of the whole batch; no gradient
   Tensor variance;  // f32 (C), biased (divided by the number of rows), without epsilon
 };
-/// (..., C) -> (..., C), each channel normalised over all rows of the batch, of which x is one of
-/// `parts`. weight and bias are (C). residual has x's shape and is added to the result; it may be
-/// undefined.
+/// (..., C) -> (..., C), each channel normalised over all rows of the batch. x is the whole batch,
+/// or one part of it if there are several `parts`. weight and bias are (C). residual has x's shape
+/// and is added to the result; it may be undefined.
 BatchNorm batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias,
                      const Tensor& residual = {}, BatchNormOptions options = {},
                      const BatchParts& parts = {});
-/// batch_norm with given statistics f32 (C), as in evaluation; they get no gradient.
+/// batch_norm with a given mean and variance, f32 (C), as in evaluation. Neither of the two gets a
+/// gradient.
 Tensor batch_norm_with(const Tensor& mean, const Tensor& variance, const Tensor& x,
                        const Tensor& weight, const Tensor& bias, const Tensor& residual = {},
                        BatchNormOptions options = {});

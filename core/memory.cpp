@@ -11,11 +11,12 @@
 namespace tessera {
 namespace {
 
-constexpr int64_t most_bytes = int64_t{1} << 56;  // no machine has more addresses
+constexpr int64_t most_bytes = int64_t{1} << 56;  // no machine can address as many
 
 struct DeviceMemory {
   MemoryLedger ledger;
-  // Unused on CUDA. Small blocks have a heap of their own, so that they do not cut large ranges.
+  // The heaps are unused on CUDA. Small blocks have a heap of their own, so that they do not cut up
+  // the free ranges that large blocks need.
   Heap small_blocks{64};
   Heap large_blocks{4096};
 

@@ -1,11 +1,13 @@
 // Memory with a ledger: every allocation has a category, and the ledger counts the current and peak
-// requested bytes of each category in program order. So the memory of a step can be compared, to
-// the byte, with the planner's prediction (optim/plan/plan.h).
+// requested bytes of each category. It counts in program order, even if a device frees memory
+// later. So the memory of a step can be compared, to the byte, with the planner's prediction
+// (optim/plan/plan.h).
 //
-// On the CPU, memory comes from a heap (core/heap.h). Freed memory is kept, up to a quarter more
-// than was needed at once, and handed out again, because the first touch of fresh pages costs more
-// than most kernels (docs/memory.md). On CUDA, memory comes from the device's stream-ordered pool:
-// it belongs to the stream on which it was allocated, and is freed in that stream's order.
+// On the CPU, memory comes from heaps (core/heap.h). A heap keeps freed memory for later blocks,
+// because the first touch of fresh pages costs more than most kernels (docs/memory.md). It holds at
+// most about 1.25 times the peak bytes of its blocks. On CUDA, memory comes from the device's
+// stream-ordered pool: it belongs to the stream on which it was allocated, and is freed in that
+// stream's order.
 #pragma once
 
 #include <array>
@@ -25,13 +27,14 @@ enum class Category : uint8_t {
   activations,
   communication,
   workspace,
-  checkpoint,  // copies that wait to be written while the run goes on
+  checkpoint,  // copies of the state, to be written to a checkpoint while the run goes on
 };
 inline constexpr int category_count = 7;
 
 std::string_view category_name(Category category);
 
-/// Current and peak requested bytes by category. One per device; safe to use from any thread.
+/// Current and peak requested bytes by category. Each device has a ledger. Safe to use from any
+/// thread.
 class MemoryLedger {
  public:
   void add(Category category, int64_t bytes);
@@ -55,7 +58,7 @@ class MemoryLedger {
   int64_t peak_total_ = 0;
 };
 
-/// Throws for a device that this build does not have.
+/// Returns the ledger of a device. Throws if there is no such device.
 MemoryLedger& memory_ledger(Device device = default_device());
 
 /// A block of memory, shared by the tensors that view it and freed with the last of them.
@@ -75,30 +78,32 @@ class Storage {
  private:
   void* data_ = nullptr;
   int64_t bytes_ = 0;
-  int64_t block_bytes_ = 0;  // of the heap's block, at least bytes_
-  void* stream_ = nullptr;   // on CUDA: where it was allocated, and will be freed
-  std::shared_ptr<MemoryLedger> captured_;  // of the graph capture that allocated it
+  int64_t block_bytes_ = 0;  // size of the heap's block, at least bytes_
+  void* stream_ = nullptr;   // on CUDA: the stream that orders the allocation and the free
+  std::shared_ptr<MemoryLedger> captured_;  // captured_memory() at the allocation
   std::shared_ptr<void> adopted_;           // memory that was allocated elsewhere
   Category category_;
   Device device_;
   bool pinned_;
 };
 
-/// Uninitialised, 64-byte aligned. Throws when there is not enough memory, with bytes and category.
+/// Allocates uninitialised memory, aligned to at least 64 bytes. If there is not enough memory,
+/// throws an Error with the bytes and the category.
 std::shared_ptr<Storage> allocate(int64_t bytes, Category category, Device device = {});
 
 /// Allocates pinned host memory, which GPUs copy from and to directly (cuda::allocate_pinned). It
-/// is not cached, so it is for long-lived tensors. Throws in a build without CUDA.
+/// is not cached, so it is for long-lived tensors. Throws if there is not enough memory, and in a
+/// build without CUDA.
 std::shared_ptr<Storage> allocate_pinned(int64_t bytes, Category category);
 
-/// Puts memory of a device that was allocated elsewhere under the ledger. `memory` is released with
-/// the last tensor that views it.
+/// Wraps memory of a device that was allocated elsewhere, and counts it in the device's ledger.
+/// `memory` is released with the last tensor that views it.
 std::shared_ptr<Storage> adopt(std::shared_ptr<void> memory, int64_t bytes, Category category,
                                Device device);
 
-/// The peak bytes of pages that the heaps of a device in host memory have held, free ones included.
-/// They are bounded by the peak bytes of all blocks, a quarter of these, and a huge page each for
-/// small and large blocks.
+/// A device in host memory has one heap for small and one for large blocks. Returns the sum of the
+/// peak bytes of pages that each of the two has held, free pages included. Each peak is at most
+/// about 1.25 times the peak bytes of the heap's blocks, plus a huge page.
 int64_t peak_held_bytes(Device device = {});
 
 /// Hands free memory back to the system; for tests and for measurements of a process's size.

@@ -1,6 +1,6 @@
 // How a step's global batch is divided: M micro-batches, numbered 0 .. M-1. In micro-step j, rank r
-// of N works on micro-batch j * N + r; there are k = ceil(M / N) micro-steps. Which samples are in
-// a micro-batch is a function of (seed, step, number) alone, never of the rank.
+// of N works on micro-batch j * N + r; there are k = ceil(M / N) micro-steps. The samples of a
+// micro-batch are a function of (seed, step, number) alone, never of the rank.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,8 @@ struct Batch {
   void validate() const;
   int64_t micro_batches() const { return global / micro; }              // M
   int64_t micro_steps(int64_t ranks) const;                             // k
-  /// Ranks that have a micro-batch of their own in micro-step j.
+  /// The number of ranks that have a micro-batch of their own in micro-step j. The remaining ranks
+  /// repeat the last micro-batch of the step.
   int64_t contributors(int64_t ranks, int64_t micro_step) const;
 };
 
@@ -25,10 +26,11 @@ struct MicroBatch {
   int64_t step = 0;
   int64_t index = 0;         // m
   int64_t micro_step = 0;    // j
-  int64_t first_sample = 0;  // its index in the global batch
+  int64_t first_sample = 0;  // index of its first sample in the global batch
   int64_t samples = 0;
-  float share = 1;           // of the step's samples; scales its loss and gradient
-  /// False for a repeated micro-batch in the last micro-step, whose gradient is not sent.
+  float share = 1;           // fraction of the step's samples; scales the loss and the gradient
+  /// False if the rank has no micro-batch of its own in the last micro-step. It then repeats the
+  /// last micro-batch of the step, and its gradient is not sent.
   bool contributes = true;
 };
 

@@ -1,6 +1,6 @@
 // The operations, each with a short contract. Every operation checks the shapes of its tensor
-// arguments and is differentiable in them unless its comment says otherwise. It throws `Error`
-// naming the expected and the actual.
+// arguments and is differentiable in them unless its comment says otherwise. If shapes do not fit,
+// it throws `Error` with the expected and the actual shape.
 // B batch, T tokens, C channels, V vocabulary, H heads; (..., C) is any number of leading
 // dimensions, R their product.
 #pragma once
@@ -15,27 +15,29 @@
 
 namespace tessera::ops {
 
-/// Elementwise, of one dtype, broadcast as in NumPy: shapes are aligned at their last dimensions,
-/// and a dimension that is 1 or missing is repeated. A gradient is summed over repeated dimensions.
-/// Where inputs of maximum or minimum are equal, each gets half of the gradient.
+/// Elementwise on two tensors of one dtype, broadcast as in NumPy: shapes are aligned at their last
+/// dimensions, and a dimension that is 1 or missing is repeated. A gradient is summed over repeated
+/// dimensions. If the two inputs of maximum or minimum are equal, each gets half of the gradient.
 Tensor add(const Tensor& a, const Tensor& b);
 Tensor sub(const Tensor& a, const Tensor& b);
 Tensor mul(const Tensor& a, const Tensor& b);
 Tensor div(const Tensor& a, const Tensor& b);
 Tensor maximum(const Tensor& a, const Tensor& b);
 Tensor minimum(const Tensor& a, const Tensor& b);
-/// Comparisons: one where true, else zero, in the inputs' dtype; without a gradient.
+/// Comparisons return 1 for true and 0 for false, in the inputs' dtype. They have no gradient.
 Tensor equal(const Tensor& a, const Tensor& b);
 Tensor not_equal(const Tensor& a, const Tensor& b);
 Tensor less(const Tensor& a, const Tensor& b);
 Tensor less_equal(const Tensor& a, const Tensor& b);
 Tensor greater(const Tensor& a, const Tensor& b);
 Tensor greater_equal(const Tensor& a, const Tensor& b);
-/// a where the mask is not zero, else b, all broadcast. Values that are not taken may be infinite
-/// or NaN: they do not affect the result, and their gradients are zero. (A taken -0 becomes +0.)
+/// Takes an element of a if the mask is not zero, else the element of b; all three are broadcast.
+/// Elements that are not taken may be infinite or NaN: they do not affect the result, and their
+/// gradients are zero. (A taken -0 becomes +0.)
 Tensor where(const Tensor& mask, const Tensor& a, const Tensor& b);
 
-/// Elementwise, any shape. (core/ops/expressions.h says which keep x or y for backward.)
+/// Elementwise, for any shape. core/ops/expressions.h says which of these operations keep x or the
+/// result for backward.
 Tensor neg(const Tensor& x);
 Tensor exp(const Tensor& x);
 Tensor log(const Tensor& x);
@@ -51,12 +53,12 @@ Tensor softplus(const Tensor& x);  // log(1 + exp(x))
 Tensor add(const Tensor& x, float number);
 Tensor scale(const Tensor& x, float factor);
 Tensor pow(const Tensor& x, float exponent);           // NaN where std::pow is NaN
-Tensor clamp(const Tensor& x, float low, float high);  // no gradient where x is outside
+Tensor clamp(const Tensor& x, float low, float high);  // the gradient is 0 if x is outside
 
 Tensor sum(const Tensor& x);                          // -> f32 scalar []
 Tensor mean(const Tensor& x);                         // -> f32 scalar []; x not empty
-/// Over the given dimensions; -1 is the last one. They are removed, or with `keep` become 1. The
-/// result has x's dtype and is summed in f64.
+/// Sum and mean over the given dimensions; -1 is the last one. The result's shape lacks these
+/// dimensions, or with `keep` has 1 in their places. The result has x's dtype and is summed in f64.
 Tensor sum(const Tensor& x, const std::vector<int>& dims, bool keep = false);
 Tensor mean(const Tensor& x, const std::vector<int>& dims, bool keep = false);
 /// The largest element over dimensions given as for sum; NaN if an element is NaN. Equal maxima
@@ -65,24 +67,27 @@ Tensor max(const Tensor& x, const std::vector<int>& dims, bool keep = false);
 /// log(sum(exp(x))) over dimensions given as for sum, without overflow; of x's dtype. Keeps x for
 /// backward.
 Tensor logsumexp(const Tensor& x, const std::vector<int>& dims, bool keep = false);
-/// exp(x) / sum(exp(x)), summed over all of the given dimensions together, and its logarithm. Both
-/// have x's shape and dtype, and keep their result for backward.
+/// softmax is exp(x) / sum(exp(x)), with the sum over all of the given dimensions together.
+/// log_softmax is its logarithm. Both have x's shape and dtype, and keep their result for backward.
 Tensor softmax(const Tensor& x, const std::vector<int>& dims);
 Tensor log_softmax(const Tensor& x, const std::vector<int>& dims);
-Tensor transpose(const Tensor& x);                    // last two dimensions, a copy
-Tensor convert(const Tensor& x, DType dtype);         // f32, bf16, f16; x itself if of that dtype
+Tensor transpose(const Tensor& x);                    // a copy with the last two dimensions swapped
+Tensor convert(const Tensor& x, DType dtype);         // f32, bf16, f16; x itself if it has dtype
 
-/// Both share the memory of x, but copy a parameter, whose memory may come and go.
+/// reshape and slice share the memory of x. If x is a parameter they copy it, because a parameter
+/// may have no memory between its uses (core/autograd.h).
 Tensor reshape(const Tensor& x, const Shape& shape);        // equal number of elements
 Tensor slice(const Tensor& x, int64_t begin, int64_t end);  // rows of the leading dimension
 
-/// Dimension i of the result is dimension dims[i] of x; -1 is the last one. A copy.
+/// Returns a copy of x whose dimension i is dimension dims[i] of x; -1 is the last one.
 Tensor permute(const Tensor& x, const std::vector<int>& dims);
-/// Along dimension `dim`; -1 is the last one. The other dimensions are equal. Returns copies.
+/// concat joins parts along dimension `dim`, and split cuts x along it; -1 is the last one. All
+/// parts are equal in the other dimensions. Both operations copy.
 Tensor concat(const std::vector<Tensor>& parts, int dim);
 std::vector<Tensor> split(const Tensor& x, const std::vector<int64_t>& sizes, int dim);
 
-/// (..., m, k) x (..., k, n) -> (..., m, n); leading dimensions are broadcast as above.
+/// (..., m, k) x (..., k, n) -> (..., m, n); leading dimensions are broadcast as in NumPy. a is
+/// (..., k, m) with `transpose_a`, and b is (..., n, k) with `transpose_b`.
 Tensor matmul(const Tensor& a, const Tensor& b, bool transpose_a = false, bool transpose_b = false);
 
 struct LinearOptions {
@@ -113,25 +118,27 @@ ResidualNorm residual_layer_norm(const Tensor& x, const Tensor& residual, const 
 /// row t of positions is added to each row (b, t) of the result. Throws for a token outside [0, V).
 Tensor embedding(const Tensor& tokens, const Tensor& table, const Tensor& positions = {});
 
-/// Packed qkv (B, T, 3C) -> (B, T, C): softmax(q k^T / sqrt(C/H), causal) v for each head.
-/// Flash attention's recurrence (Dao et al., arXiv:2205.14135): rows of scores in tiles.
+/// Packed qkv (B, T, 3C) -> (B, T, C): softmax(q k^T / sqrt(C/H), causal) v for each head. Computes
+/// the scores tile by tile, with flash attention's recurrence (Dao et al., arXiv:2205.14135).
 Tensor causal_attention(const Tensor& qkv, int64_t heads);
 
 /// Sums of bags of rows of table (V, C): y (B, C), where y[b] is the f32 sum of rows indices[i] for
-/// i from offsets[b] to offsets[b + 1] - 1, in order, times scale[b] if given. An empty bag is
-/// zero. indices i32 (L) and offsets i32 (B + 1); scale f32 (B) takes no gradient. Indices behind
-/// the last offset are never read, so batches with different bags can have one size. Throws for an
-/// index outside [0, V).
+/// i from offsets[b] to offsets[b + 1] - 1, in order, times scale[b] if given. The sum of an empty
+/// bag is zero. indices i32 (L) and offsets i32 (B + 1); scale f32 (B) takes no gradient. Indices
+/// behind the last offset are never read, so the indices of all batches can be padded to one L.
+/// Throws for an index outside [0, V).
 Tensor embedding_bag(const Tensor& indices, const Tensor& offsets, const Tensor& table,
                      const Tensor& scale = {});
 
 /// index_select, gather and scatter_add work along dimension `dim`; -1 is the last one. index is
-/// i32; values outside [0, x.size(dim)) throw. y[.., j, ..] = x[.., index[j], ..] with index (n).
+/// i32; values outside [0, x.size(dim)) throw.
+/// index_select returns y with y[.., j, ..] = x[.., index[j], ..]; index is (n).
 Tensor index_select(const Tensor& x, int dim, const Tensor& index);
-/// y[.., j, ..] = x[.., index[.., j, ..], ..]; index and y have the shape of x except in `dim`.
+/// Returns y with y[.., j, ..] = x[.., index[.., j, ..], ..]; index and y have the shape of x
+/// except in `dim`.
 Tensor gather(const Tensor& x, int dim, const Tensor& index);
-/// A copy of x in which source[.., j, ..] is added to x[.., index[.., j, ..], ..], in order of j,
-/// in f32 and rounded once. index and source have the shape of x except in `dim`.
+/// Returns a copy of x in which source[.., j, ..] is added to x[.., index[.., j, ..], ..], in order
+/// of j, in f32 and rounded once. index and source have the shape of x except in `dim`.
 Tensor scatter_add(const Tensor& x, int dim, const Tensor& index, const Tensor& source);
 
 enum class RotaryPairs {
@@ -155,12 +162,12 @@ struct AttentionOptions {
 /// q (B, T, H, D), k and v (B, S, G, D) -> (B, T, H, D): softmax(scale q k^T) v for each head. H is
 /// a multiple of G, and head h of q uses head h / (H / G) of k and v. Causal: query t sees the keys
 /// up to t + S - T. Backward keeps the inputs, the result and an f32 (B, H, T), but no (T, S)
-/// scores. core/ops/attention.h has the workspace.
+/// scores. core/ops/attention.h says how much workspace the operation takes.
 Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, AttentionOptions options = {});
 
-/// Zeroes elements with `probability` in [0, 1) and scales the rest by 1 / (1 - probability).
-/// The mask is a function of (seed, step, sample, layer, element), of which `dropout_state()` has
-/// the first three; dimension 0 is the sample.
+/// Zeroes elements with `probability` in [0, 1) and scales the rest by 1 / (1 - probability). The
+/// mask is a function of (seed, step, sample, layer, element). `dropout_state()` gives the seed,
+/// the step and the sample of row 0 of x; each row is one sample. Throws if that state is not set.
 Tensor dropout(const Tensor& x, float probability, uint64_t layer);
 
 /// Losses: f32 scalars [], the means over all elements of the broadcast inputs.
@@ -174,15 +181,16 @@ Tensor hinge_loss(const Tensor& scores, const Tensor& targets);
 /// have equally many elements there, and are broadcast in the other dimensions. The result has a's
 /// dtype and is computed in f32.
 Tensor cosine_similarity(const Tensor& a, const Tensor& b, int dim = -1, float epsilon = 1e-8f);
-/// 1 - cos(a, b) where a target is 1, max(0, cos(a, b) - margin) where it is -1, with the cosine
-/// over the last dimension: a and b (..., C), targets (...), all of one dtype.
+/// The mean over rows of 1 - cos(a, b) if the row's target is 1, or of max(0, cos(a, b) - margin)
+/// if it is -1. The cosine is over the last dimension: a and b (..., C), targets (...), all of one
+/// dtype.
 Tensor cosine_loss(const Tensor& a, const Tensor& b, const Tensor& targets, float margin = 0);
 
 /// Mean over rows of -log softmax(logits)[target]: logits (..., V), targets i32 (...) -> scalar [].
 Tensor cross_entropy(const Tensor& logits, const Tensor& targets);
 
 struct CrossEntropyOptions {
-  Tensor class_weights = {};            // f32 (V), without a gradient; undefined: 1
+  Tensor class_weights = {};            // f32 (V), without a gradient; undefined: all are 1
   std::optional<int32_t> ignored = {};  // rows with this target are left out; may be outside [0, V)
 };
 /// The weighted mean of the rows' losses: each is multiplied by the weight of its target, and the
@@ -192,9 +200,9 @@ struct CrossEntropyOptions {
 Tensor cross_entropy(const Tensor& logits, const Tensor& targets,
                      const CrossEntropyOptions& options);
 
-/// cross_entropy(linear(x, weight [V, C]), targets) in chunks of `chunk_rows` rows; 0 takes as many
-/// as suit the device (core/ops/linear_cross_entropy.h). The bits of the result depend on the rows
-/// per chunk.
+/// cross_entropy(linear(x, weight [V, C]), targets), computed in chunks of `chunk_rows` rows. If
+/// chunk_rows is 0, core/ops/linear_cross_entropy.h chooses a number for the device. The bits of
+/// the result depend on the rows per chunk.
 Tensor linear_cross_entropy(const Tensor& x, const Tensor& weight, const Tensor& targets,
                             int64_t chunk_rows = 0);
 

@@ -4,9 +4,9 @@
 //                               .c = {y, out}, .bias = bias});
 //
 // A matrix is a pointer and strides, so that slices of a packed tensor and transposes need no
-// copies. Every product is summed in f32 (on CUDA tf32 is off) and rounded once, into c. Its bits
-// depend on its sizes and strides, on the CPU also on the number of threads, and on CUDA also on
-// alignments and the library.
+// copies. Every product is summed in f32 (on CUDA tf32 is off) and rounded once, into c. The bits
+// of a product depend on its sizes and strides. On the CPU they also depend on the number of
+// threads; on CUDA on the alignments of its addresses, the version of cuBLASLt and the kind of GPU.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,8 @@
 
 namespace tessera {
 
-/// Element (i, j) of matrix l: data[l * batch_stride + i * row_stride + j * column_stride]. One of
-/// the two inner strides is 1.
+/// Element (i, j) of matrix l of a batch is data[l * batch_stride + i * row_stride + j *
+/// column_stride]. row_stride or column_stride must be 1.
 struct ConstMatrix {
   const void* data = nullptr;
   int64_t row_stride = 0;
@@ -38,19 +38,19 @@ struct ProductArgs {
   ConstMatrix a = {};          // (m, k)
   ConstMatrix b = {};          // (k, n)
   MutableMatrix c = {};        // (m, n)
-  const void* bias = nullptr;  // (n), added to each row; on CUDA only where c has its dtype
-  bool accumulate = false;     // add to c, once per element, after the product's own fp32 sum
+  const void* bias = nullptr;  // (n), added to each row; on CUDA c must have its dtype
+  bool accumulate = false;     // add the finished f32 sum of each element to c, once
   DType dtype = DType::f32;    // of a, b and bias
   DType c_dtype = DType::f32;  // f32, or the operands' dtype
 };
 
-// multiply: sizes may be 0; a sum over no terms is 0. Operands may overlap each other, but not c.
-// Throws for products that the device's library refuses.
+// multiply: computes c. Sizes may be 0; if k is 0, a b is zero. a, b and bias may overlap each
+// other, but not c. Throws for products that the device's library refuses.
 //
-// product_workspace_bytes: the most workspace that multiply(context, args) takes when called at
-// this point. Sizes are above 0. Addresses do not matter, except whether there is a bias and, on
-// CUDA, their alignments; a null address counts as fully aligned. Throws as multiply does, and if
-// there is no such device to query.
+// product_workspace_bytes: returns the most workspace that multiply(context, args) takes if it is
+// called next. Sizes must be above 0. No address is read: only a null bias means that there is no
+// bias, and on CUDA the alignments count, with a null address as fully aligned. Throws as multiply
+// does, and if there is no such device to query.
 #define TESSERA_PRODUCT                                           \
   void multiply(const Context& context, const ProductArgs& args); \
   int64_t product_workspace_bytes(const Context& context, const ProductArgs& args);

@@ -16,8 +16,8 @@ namespace tessera::cuda {
 /// Everything that the choice of an algorithm depends on, for `batch` products c (m, n) = a (m, k)
 /// b (k, n).
 struct ProductShape {
-  /// A matrix whose lines (rows, or columns if `transposed`) begin `stride` elements apart.
-  /// `alignment` is its address's: a power of two up to 256, in bytes.
+  /// A matrix whose lines (rows, or columns if `transposed`) begin `stride` elements apart. Its
+  /// address is a multiple of `alignment` bytes, a power of two up to 256.
   struct Matrix {
     int64_t stride = 0;
     int64_t batch_stride = 0;
@@ -49,22 +49,28 @@ struct TunedProduct {
 /// The version of cuBLASLt, 130100 for 13.1.0.
 int64_t product_library_version();
 
-/// Every shape of a product that this process has computed on the device.
+/// Returns the shapes of all products that have an algorithm on the device: this process has
+/// computed them, asked for their workspace or passed them to use_tuned_products.
 std::vector<ProductShape> computed_products(int device);
 
 struct MeasuredProduct {
   TunedProduct fastest;
   double fastest_us = 0;
-  double first_us = 0;  // of the heuristic's first proposal
+  double first_us = 0;  // time of the heuristic's first proposal
   int proposals = 0;
 };
-/// Times cuBLASLt's proposals for a product, on random values. The proposals meet the same
-/// conditions as without tuning, so each has the same bits in every run. The host waits.
+/// Times cuBLASLt's proposals for a product, on random values. `fastest` is the first proposal
+/// unless another takes less than 98 % of its time. The proposals meet the same conditions as
+/// without tuning, so each has the same bits in every run. The host waits for the measurements.
+/// Throws if cuBLASLt proposes no algorithm.
 MeasuredProduct measure_product(const Context& context, const ProductShape& shape);
 
-/// Makes these products use these algorithms from now on; others use the heuristic's first
-/// proposal. Throws, and changes nothing, if cuBLASLt refuses an algorithm for its product, or if
-/// its order of additions may differ from run to run.
+/// Makes each product in `products` use the algorithm given there from now on. All other products
+/// use the algorithm they have, or the heuristic's first proposal. Throws, and changes nothing, if
+/// an algorithm is one that
+///  - cuBLASLt refuses for the product,
+///  - may add in another order from run to run, or
+///  - takes more than 32 MiB of workspace.
 void use_tuned_products(int device, const std::vector<TunedProduct>& products);
 
 }  // namespace tessera::cuda

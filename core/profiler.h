@@ -9,7 +9,8 @@ namespace tessera::profiler {
 /// True if an NVTX profiler was attached when the process started.
 bool listens();
 
-/// Ranges nest on the calling thread. `id` is shown beside the name unless it is -1.
+/// Open and close a range on the calling thread; ranges nest. `id` is shown beside the name unless
+/// it is negative.
 void open_range(const char* name, int64_t id);
 void close_range();
 

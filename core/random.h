@@ -13,7 +13,7 @@ namespace tessera {
 using PhiloxCounter = std::array<uint32_t, 4>;
 using PhiloxKey = std::array<uint32_t, 2>;
 
-/// Four random words for a counter and a key.
+/// Returns four random words for a counter and a key.
 constexpr PhiloxCounter philox(PhiloxCounter counter, PhiloxKey key) {
   for (int round = 0; round < 10; ++round) {
     const uint64_t product0 = uint64_t{0xD2511F53} * counter[0];
@@ -38,7 +38,7 @@ constexpr uint64_t stable_hash(std::string_view text) {
   return hash;
 }
 
-/// Uniform in (0, 1].
+/// Returns a multiple of 2^-24 in (0, 1], which is uniform if `bits` are.
 constexpr float uniform_float(uint32_t bits) {
   return static_cast<float>((bits >> 8) + 1) * 0x1p-24f;
 }
@@ -60,17 +60,17 @@ class RandomStream {
   int used_ = 4;
 };
 
-/// Returns where `index` goes in a permutation of [0, count), which seed, purpose and `which`
-/// choose. It needs no table: Feistel rounds permute the next power of four, and are repeated until
-/// the result is in range (Black and Rogaway, "Ciphers with arbitrary finite domains", CT-RSA
-/// 2002). Throws unless index < count <= 2^62.
+/// Returns the image of `index` under a permutation of [0, count) that seed, purpose and `which`
+/// select. No table is needed: Feistel rounds permute the numbers below the next power of four, and
+/// are repeated until the result is below count (Black and Rogaway, "Ciphers with arbitrary finite
+/// domains", CT-RSA 2002). Throws unless index < count <= 2^62.
 uint64_t permuted(uint64_t index, uint64_t count, uint64_t seed, std::string_view purpose,
                   uint64_t which);
 
 /// The state on which dropout's masks depend, besides layer and element: a seed, a step, and the
 /// first sample of a forward. The code that runs the micro-batches sets it (a ZeroOptimizer, or
-/// your own loop), and the dropout operation reads it on the same thread. Dropout throws until it
-/// is set: with one state for all steps, each step would draw the same mask.
+/// your own loop), and the dropout operation reads it on the same thread. Dropout throws until the
+/// state is set, because a state that never changes would give every step the same masks.
 struct DropoutState {
   static constexpr int64_t not_set = -1;
 
@@ -84,7 +84,8 @@ struct DropoutState {
 /// The calling thread's state, which is not set at first.
 DropoutState& dropout_state();
 
-/// The state in the form that kernels take; core/ops/dropout.cpp says what they draw.
+/// The state in the form that kernels take; core/ops/dropout.cpp says how they compute masks from
+/// it.
 struct DropoutDraws {
   PhiloxKey key{};
   uint32_t first_sample = 0;

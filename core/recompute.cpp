@@ -87,7 +87,7 @@ std::vector<Tensor> recompute(const char* name, std::vector<Tensor> inputs, Segm
   const std::vector<size_t> positions = new_results(results, values);
   const Tensors made = chosen(results, positions);
   Tensors outputs;
-  for (const Tensor& tensor : made) outputs.push_back(tensor.detach());  // these get a history
+  for (const Tensor& tensor : made) outputs.push_back(tensor.detach());  // record() adds a history
   record(name, outputs, inputs,
          [name, kept, segment = std::move(segment), drawn_at, positions, count = results.size()](
              std::span<const Tensor>, InputGradients& grads) {

@@ -35,8 +35,8 @@ void* map_status(int descriptor) {
 
 constexpr const char* file_name = "tessera-run-status";
 
-// True if a descriptor is such a file. The number may be that of another file, if a program between
-// the starter and this process has closed the inherited one.
+// True if a descriptor is a status file. If a program between the starter and this process has
+// closed the inherited file, its number may now be that of another file.
 bool is_status(int descriptor) {
   std::array<char, 64> target{};
   const std::string link = fmt::format("/proc/self/fd/{}", descriptor);
@@ -46,7 +46,7 @@ bool is_status(int descriptor) {
          ::fstat(descriptor, &file) == 0 && file.st_size == static_cast<off_t>(sizeof(Mapped));
 }
 
-// Null if the starter has not passed a status file.
+// Returns nullptr if the starter has not passed a status file, or if it cannot be mapped.
 Mapped* own_status() {
   const char* const text = std::getenv(run_status_variable);
   if (text == nullptr) return nullptr;

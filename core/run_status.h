@@ -1,7 +1,8 @@
-// The status that a process publishes for the program that started it. It is a small file in memory
-// which both map, so that the last finished step can be read even after a SIGKILL. `relaunch`
-// starts ranks this way. The process inherits the open file, whose descriptor number is in the
-// environment variable TESSERA_RUN_STATUS. Without the variable nothing is published.
+// The status that a process publishes for the program that started it (the starter), such as
+// `relaunch`. The status is a small file in memory that both map, so that the starter can read the
+// last finished step even after a SIGKILL of the process. The process inherits the open file, whose
+// descriptor number is in the environment variable TESSERA_RUN_STATUS. Without the variable nothing
+// is published.
 //
 //   RunStatusFile file;                                       // the starter's
 //   setenv(run_status_variable, file.number().c_str(), 1);
@@ -29,20 +30,20 @@ struct RunStatus {
   int64_t finished_steps = 0;  // since the beginning of the run, restarts included
   RunFailure failure = RunFailure::none;
   std::vector<int> absent = {};  // ranks that a stalled collective waited for; at most 64
-  bool waits = false;            // true while it waits for other ranks in a collective
+  bool waits = false;            // true while the process waits for other ranks in a collective
 };
 
-/// These publish to the file, and do nothing in a process without one. Only the first failure
-/// counts.
+/// These functions publish to the file that this process has inherited, and do nothing if there is
+/// none. Only the first failure is published.
 void publish_finished_steps(int64_t steps);
 void publish_waiting(bool waits);
 void publish_failure(RunFailure failure, std::span<const int> absent = {});
 
-/// The side of the program that starts the process.
+/// The status file, for the program that starts the process.
 class RunStatusFile {
  public:
-  /// Throws Error if the system cannot make such a file. Processes that are started while the
-  /// object lives inherit the file.
+  /// Makes the file. Processes that are started while the object lives inherit it. Throws Error if
+  /// the system cannot make or map the file.
   RunStatusFile();
   ~RunStatusFile();
   RunStatusFile(const RunStatusFile&) = delete;

@@ -32,14 +32,16 @@ class Shape {
 
   int rank() const { return rank_; }
 
-  /// Extent of `dim`; negative counts from the last dimension.
+  /// Returns the extent of dimension `dim`; negative numbers count from the end, -1 is the last
+  /// dimension. Throws if there is no such dimension.
   int64_t operator[](int dim) const {
     const int index = dim < 0 ? dim + rank_ : dim;
     TESSERA_CHECK(index >= 0 && index < rank_, "shape: no dimension {} in rank {}", dim, rank_);
     return extents_[static_cast<size_t>(index)];
   }
 
-  /// Throws if there are more than max_elements, so that sizes in bytes do not overflow.
+  /// Returns the number of elements. Throws if it is above max_elements, so that sizes in bytes do
+  /// not overflow.
   int64_t elements() const {
     int64_t product = 1;
     for (const int64_t extent : *this) {
@@ -50,7 +52,7 @@ class Shape {
     return product;
   }
 
-  /// This shape with the last extent replaced.
+  /// Returns this shape with the last extent replaced. Throws for a scalar.
   Shape with_last(int64_t extent) const {
     TESSERA_CHECK(rank_ > 0, "shape: a scalar has no last dimension");
     Shape result = *this;

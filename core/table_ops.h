@@ -1,6 +1,6 @@
 // Operations on tables whose rows are looked up, each with a short contract. core/ops.h has the
-// other operations, embedding and embedding_bag among them. B rows, K indices for each, V rows of a
-// table, C channels.
+// other operations, embedding and embedding_bag among them. B rows of the left table, K rows of the
+// right table for each of them, V rows in a table, C channels.
 #pragma once
 
 #include "core/tensor.h"

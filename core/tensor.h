@@ -30,7 +30,7 @@ class Tensor {
  public:
   Tensor() = default;
 
-  /// Uninitialised memory of the given category.
+  /// Returns a tensor with uninitialised memory of the given category.
   static Tensor empty(const Shape& shape, DType dtype = DType::f32,
                       Device device = default_device(),
                       Category category = Category::activations);
@@ -57,23 +57,25 @@ class Tensor {
   int64_t size(int dim) const { return shape()[dim]; }
   int64_t elements() const { return shape().elements(); }
   DType dtype() const { return impl().dtype; }
-  /// The device of its memory; the default device if it has none.
+  /// The device of the tensor's memory; the default device if the tensor has no memory.
   Device device() const;
   int64_t bytes() const { return elements() * dtype_size(dtype()); }
   const std::shared_ptr<Storage>& storage() const { return impl().storage; }
 
-  /// First element; throws when the tensor has no memory.
+  /// Returns the address of the first element. Throws if the tensor has no memory.
   void* raw() const;
-  /// First element as T; throws when T is not the dtype's type.
+  /// Returns the address of the first element. Throws if the dtype does not store T.
   template <class T>
   T* data() const;
-  /// The elements, for the host to read and write. Throws for a tensor on CUDA; to() copies it.
+  /// Returns the elements, for the host to read and write. Throws for a tensor on CUDA, unless a
+  /// test shares its memory with the host; to() copies such a tensor to the host.
   template <class T>
   std::span<T> values() const {
     check_host_access();
     return {data<T>(), static_cast<size_t>(elements())};
   }
-  /// The value of a tensor with one element, waiting for the device if need be.
+  /// Returns the value of an f32 tensor with one element. If it is on CUDA, the host waits for it.
+  /// Throws for another dtype or another number of elements.
   float item() const;
 
   /// A view of the same memory, with another shape of equally many elements.
@@ -93,12 +95,13 @@ class Tensor {
   /// A view of the same memory without history.
   Tensor detach() const;
 
-  /// Gives a tensor its memory (or takes it away, with nullptr); all handles see it.
+  /// Gives the tensor the memory of `storage` from offset_bytes on; nullptr takes its memory away.
+  /// All handles of the tensor change.
   void attach(std::shared_ptr<Storage> storage, int64_t offset_bytes);
-  /// Changes the element type of a tensor without memory; all handles see it.
+  /// Changes the dtype of the tensor, for all its handles. Throws if the tensor has memory.
   void set_dtype(DType dtype);
 
-  // History, kept by core/autograd.h.
+  // The history, which core/autograd.h maintains.
   /// True for the result of a recorded operation, and for a parameter that is not frozen.
   bool requires_grad() const;
   const std::shared_ptr<Node>& producer() const { return impl().producer; }
@@ -106,8 +109,8 @@ class Tensor {
   const std::shared_ptr<Leaf>& leaf() const { return impl().leaf; }
   void set_producer(std::shared_ptr<Node> producer, int output_index);
   void set_leaf(std::shared_ptr<Leaf> leaf);
-  /// A function that computes the value again. recompute() is nullptr if the operation that made
-  /// the tensor offers none.
+  /// A function that computes the tensor's value again. recompute() returns nullptr if the
+  /// operation that made the tensor offers no such function.
   using Recompute = std::function<Tensor()>;
   const std::shared_ptr<const Recompute>& recompute() const { return impl().recompute; }
   void set_recompute(Recompute recompute);
@@ -123,7 +126,7 @@ class Tensor {
     int64_t offset_bytes = 0;
     Shape shape;
     DType dtype = DType::f32;
-    std::shared_ptr<Node> producer;  // the operation that made it, if that is recorded
+    std::shared_ptr<Node> producer;  // the recorded operation that made the tensor, or null
     int output_index = 0;
     std::shared_ptr<Leaf> leaf;  // for a parameter: where its gradient goes
     std::shared_ptr<const Recompute> recompute;

@@ -1,5 +1,6 @@
-// A trace of what ran when, in the Chrome/Perfetto format. A scope has a name, and is also a range
-// of an attached profiler. With neither trace nor profiler it costs two predictable branches.
+// Records which scopes of the program ran when, as a trace in the Chrome/Perfetto format. A scope
+// has a name, and is also a range of an attached profiler. If tracing is off and no profiler is
+// attached, a scope costs two predictable branches.
 //
 //   trace::Scope scope("linear");                                 // on the compute track
 //   trace::Scope scope("reduce", trace::Track::communication, bucket, [&] { return "..."; });
@@ -32,7 +33,7 @@ void enable(bool on);
 /// Nanoseconds on a clock that all processes of a host share.
 int64_t now_ns();
 void record(Event event);
-/// The events so far, in order of recording; clears them.
+/// Returns the events so far, in order of recording, and forgets them.
 std::vector<Event> take_events();
 
 /// The Chrome JSON array elements ("ph":"X" ...) of one rank, comma-separated, without brackets.

@@ -119,7 +119,8 @@ void BlockRunner::run_threads(Fiber& fiber) {
   while (begun_ < threads_.size() && !(waiting_first_ && any_ready())) {
     run_thread(threads_[arranged_[begun_++]], fiber);
   }
-  // next_fiber() does not take this one: a thread is ready, or all threads have begun.
+  // next_fiber() does not take this fiber off free_, because a thread is ready or all threads have
+  // begun.
   free_.push_back(&fiber);
   fiber.switch_to(next_fiber());
 }

@@ -1,6 +1,6 @@
 // Runs the blocks of a launch one after another on one OS thread. A block's threads run in turn,
 // each until it waits for others or ends. Threads that never wait share one stack; a thread that
-// waits keeps the stack it is on, and the next one gets another.
+// waits keeps its stack, and the next thread gets another stack.
 #pragma once
 
 #include <array>
@@ -21,16 +21,19 @@ class BlockRunner {
   /// The runner whose launch runs on the calling OS thread; null if there is none.
   static BlockRunner* running();
 
-  /// Runs a launch whose shape has been checked. Returns what went wrong, empty if nothing did.
+  /// Runs a launch whose shape has been checked. Returns what went wrong; an empty string if
+  /// nothing did.
   std::string run(const Launch& launch);
 
-  // The running CUDA thread calls these. They return once all other threads have arrived. If some
-  // never arrive, the launch fails and they do not return.
+  // The running CUDA thread calls these two. block_barrier returns once all threads of the block
+  // have arrived, warp_meeting once all lanes of the mask have. If one never arrives, the launch
+  // fails and the call does not return.
   void block_barrier(Site site);
   void warp_meeting(const char* name, unsigned mask, void* mine,
                     void (*compute)(void* const* lanes), Site site);
-  /// Records what the running thread does wrong. leave_block, in a statement of its own, then ends
-  /// the launch without the destructors of objects on the block's stacks.
+  /// Records what the running thread does wrong. The caller then calls leave_block, which ends the
+  /// launch without running the destructors of objects on the block's stacks. So leave_block must
+  /// be a separate statement, before which the message's temporaries are destroyed.
   void note_failure(std::string_view message);
   [[noreturn]] void leave_block();
 
@@ -43,8 +46,8 @@ class BlockRunner {
     unsigned number;
     uint3 index;
     State state;
-    unsigned mask;          // of the warp operation; 0: a barrier of the block
-    const char* operation;  // the operation that it waits in
+    unsigned mask;          // mask of the warp operation; 0 at a barrier of the block
+    const char* operation;  // the operation in which the thread waits
     Site site;
     Fiber* fiber;
   };
@@ -57,7 +60,7 @@ class BlockRunner {
     void* lanes[32];
   };
   struct Warp {
-    unsigned existing;  // mask of the lanes: all, but fewer in the last warp
+    unsigned existing;  // mask of its lanes; the last warp may have fewer than 32
     std::vector<Meeting> meetings;
   };
   struct Free {
@@ -103,13 +106,13 @@ class BlockRunner {
   unsigned ready_end_ = 0;
 
   size_t at_barrier_ = 0;
-  bool one_barrier_ = true;  // all threads there are at the same call site
+  bool one_barrier_ = true;  // true if all threads at the barrier are at one call site
   Site barrier_site_;
 
   Fiber host_;  // the stack that called run()
   std::vector<std::unique_ptr<Fiber>> fibers_;
   std::vector<Fiber*> free_;
-  Fiber* started_ = nullptr;  // the last one taken from free_, so that fiber_main finds its own
+  Fiber* started_ = nullptr;  // taken from free_ last: the fiber that fiber_main begins on
 };
 
 }  // namespace emulated

@@ -44,7 +44,8 @@ struct Nodes {
                                 in_use ? "not freed yet" : "not allocated"));
     }
     block.in_use = in_use;
-    // Filled with NaN as all fresh memory is; after the free too, so that a later use shows.
+    // Fills the block with NaN, as all fresh memory is filled; after the free too, so that a use
+    // after the free shows.
     std::memset(address, 0xFF, block.bytes);
     return cudaSuccess;
   }
@@ -65,8 +66,8 @@ namespace {
 
 using Shared = std::shared_ptr<Capture>;
 
-// All captures that have not ended, by their streams. Never destroyed, because objects of static
-// lifetime may still make calls after main.
+// All captures that have not ended, by their streams. The map is never destroyed, because objects
+// of static lifetime may still make calls after main.
 struct Captures {
   std::mutex mutex;
   std::map<cudaStream_t, Shared> by_stream;
@@ -183,7 +184,8 @@ cudaError_t capture_allocation(void** pointer, size_t bytes, cudaStream_t stream
   const std::shared_ptr<Nodes> nodes = capture_of(stream)->nodes;
   if (const auto error = allocate_graph_memory(pointer, bytes); error != cudaSuccess) return error;
   nodes->blocks[*pointer] = {bytes, true};
-  // A plain pointer: a shared one in the graph's own work would keep the graph alive for ever.
+  // The work holds a plain pointer, because a shared one in the graph's own work would keep the
+  // graph alive for ever.
   return enqueue(stream, [nodes = nodes.get(), address = *pointer] {
     return nodes->use(address, true);
   });

@@ -10,30 +10,31 @@
 namespace emulated {
 
 /// The order in which blocks, and the threads of a block between two barriers, run from now on:
-///   0        ascending, which is what a process begins with
+///   0        ascending, the default
 ///   1        descending
 ///   others   shuffled anew for each launch, block and barrier; the same in every run
-/// The environment's TESSERA_EMULATED_ORDER sets it for a whole process.
+/// The environment variable TESSERA_EMULATED_ORDER sets the seed that a process begins with.
 void set_order_seed(uint64_t seed);
 uint64_t order_seed();
 
-/// Sets the number of devices, 0 to 64. -1 stands for the environment's TESSERA_EMULATED_DEVICES,
-/// or 1 if that is not set.
+/// Sets the number of devices, 0 to 64. -1 stands for the number in the environment variable
+/// TESSERA_EMULATED_DEVICES, or for 1 if the variable is not set.
 void set_device_count(int count);
 
-/// Sets the memory of each device, at first 16 GiB; allocations beyond it fail.
+/// Sets the bytes of memory of each device, which are 16 GiB by default. Allocations beyond fail.
 void set_device_memory(size_t bytes);
 
-/// Bytes of device memory in use, managed and pool memory included, over all devices.
+/// Returns the bytes of device memory in use over all devices, including managed memory, pools and
+/// graphs.
 size_t device_bytes_in_use();
 
-/// Why the calling OS thread's last failed call failed; empty before the first.
+/// Returns why the calling OS thread's last failed call failed; empty if no call has failed.
 std::string last_failure();
 
 /// While on, cuDNN proposes a convolution's algorithms in the opposite order.
 void reverse_convolution_proposals(bool on);
 
-/// A range of NVTX.
+/// An NVTX range.
 struct NvtxRange {
   std::string domain;
   std::string message;

@@ -79,7 +79,7 @@ Problem problem_of(cublasLtMatmulDesc_t desc, cublasLtMatrixLayout_t a, cublasLt
   return problem;
 }
 
-/// FNV-1a over all that an algorithm may depend on, which excludes addresses.
+/// Returns an FNV-1a hash of all that an algorithm may depend on; addresses are not part of that.
 uint64_t hash_of(const Problem& problem) {
   uint64_t hash = 0xcbf29ce484222325;
   const auto add = [&](int64_t value) {
@@ -97,7 +97,7 @@ uint64_t hash_of(const Problem& problem) {
   return hash;
 }
 
-/// Proposes algorithms, the best first. Those that split k add in another order.
+/// Proposes algorithms, the best first. Algorithms that split k add in another order.
 std::vector<Algorithm> propose(const Problem& problem, const Preference& preference) {
   for (const uint32_t alignment : preference.alignment) {
     demand(alignment > 0 && alignment <= 256 && (alignment & (alignment - 1)) == 0,

@@ -1,6 +1,6 @@
-// The products that emulated/cublas_lt.cpp passes to the arithmetic in
-// emulated/cublas_lt_product.cpp: consistent descriptions, and the addresses of the matrices.
-// Column-major, as in the library.
+// The products that emulated/cublas_lt.cpp has checked and passes to the arithmetic in
+// emulated/cublas_lt_product.cpp: their descriptions, and the addresses of the matrices. Matrices
+// are column-major, as in the library.
 #pragma once
 
 #include <cstdint>
@@ -46,8 +46,8 @@ struct Addresses {
   void* d;
 };
 
-/// D = alpha op(A) op(B) + beta C and the epilogue. C is not read if beta is 0. k is divided into
-/// `splits` parts, whose sums are added in order.
+/// Computes D = alpha op(A) op(B) + beta C, and then the epilogue. C is not read if beta is 0. k is
+/// divided into `splits` parts, whose sums are added in order.
 void compute(const Problem& problem, const Addresses& addresses, int64_t splits, float alpha,
              float beta);
 

@@ -1,5 +1,6 @@
 // How the emulated cuBLASLt's calls report errors, and the contents of the descriptors, which are
-// opaque to callers. All of them begin with a mark, which uninitialised memory does not have.
+// opaque to callers. Every descriptor begins with a mark, so that one that was not initialised is
+// detected.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +14,7 @@
 
 namespace emulated::cublas_lt {
 
-/// Why the calling thread's last failed call failed.
+/// The reason why the calling thread's last failed call failed.
 extern thread_local std::string last_reason;
 
 struct Refusal {
@@ -27,7 +28,7 @@ void demand(bool condition, fmt::format_string<Args...> format, Args&&... args) 
   throw Refusal{CUBLAS_STATUS_INVALID_VALUE, fmt::format(format, std::forward<Args>(args)...)};
 }
 
-/// Runs the body of a call: its refusal becomes the call's status.
+/// Runs the body of a call. If the body throws a Refusal, stores its reason and returns its status.
 template <class Body>
 cublasStatus_t guarded(Body&& body) {
   try {

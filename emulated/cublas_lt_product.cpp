@@ -23,7 +23,7 @@ void with_type(cudaDataType_t type, Body&& body) {
   }
 }
 
-/// op(x) of one matrix in f32, packed column after column.
+/// Returns op(x) of one matrix in f32, packed column after column.
 std::vector<float> widened(const void* data, const Layout& x, int64_t matrix, int32_t operation) {
   std::vector<float> result(static_cast<size_t>(x.rows * x.columns));
   with_type(x.type, [&]<class T>() {
@@ -57,7 +57,7 @@ struct Packed {
   int64_t stride;
 };
 
-/// sums = a (rows, terms) b (terms, columns), in order of the terms.
+/// Computes sums = a (rows, terms) b (terms, columns), adding in order of the terms.
 void sum_tile(Tile& sums, Packed a, Packed b, int64_t rows, int64_t columns, int64_t terms) {
   for (auto& column : sums) std::fill_n(column, rows, 0.0f);
   for (int64_t l = 0; l < terms; ++l) {
@@ -88,7 +88,8 @@ void sum_parts(Tile& sums, Packed a, Packed b, int64_t rows, int64_t columns, in
   }
 }
 
-/// Consecutive elements of one column of D: turns their sums into results and stores them.
+/// Consecutive elements of one column of D. finish() turns their sums into results and stores
+/// these.
 template <class T>
 struct Column {
   const T* c;     // null if beta is 0

@@ -36,7 +36,7 @@ void demand(bool condition, fmt::format_string<Args...> format, Args&&... args) 
   throw Refusal{CUDNN_STATUS_BAD_PARAM, fmt::format(format, std::forward<Args>(args)...)};
 }
 
-/// Runs the body of a call: its refusal becomes the call's status.
+/// Runs the body of a call. If the body throws a Refusal, stores its reason and returns its status.
 template <class Body>
 cudnnStatus_t guarded(Body&& body) {
   try {
@@ -101,7 +101,8 @@ Problem problem_of(Pass pass, const cudnnTensorDescriptor_t x, const cudnnFilter
   return p;
 }
 
-/// Each pass has two algorithms: this one is for most convolutions, the other one for all.
+/// Each pass has two deterministic algorithms: usual_algorithm is for most convolutions,
+/// other_algorithm for all with kernels of at most 31 rows.
 constexpr int usual_algorithm = 1;
 int other_algorithm(Pass pass) { return pass == Pass::forward ? 0 : 5; }
 
@@ -113,7 +114,7 @@ bool has_algorithm(const Problem& p, int algorithm) {
   return (algorithm == usual_algorithm && !unusual) || algorithm == other_algorithm(p.pass);
 }
 
-/// Throws if a call may not use this algorithm.
+/// Throws a Refusal if a call may not use this algorithm.
 void check_algorithm(const Problem& p, int algorithm) {
   const int math = p.convolution.math;
   demand(p.x.type != CUDNN_DATA_FLOAT || math == CUDNN_FMA_MATH,
@@ -126,7 +127,8 @@ void check_algorithm(const Problem& p, int algorithm) {
   }
 }
 
-/// The size is 0 for some convolutions, and differs by pass and by algorithm.
+/// Returns an invented size: 0 for 1x1 kernels in forward, otherwise one that differs by pass,
+/// number of channels and algorithm.
 size_t workspace_bytes(const Problem& p, int algorithm) {
   if (p.w.h * p.w.w == 1 && p.pass == Pass::forward) return 0;
   return static_cast<size_t>(4096 * (1 + static_cast<int>(p.pass)) + 16 * (p.x.c % 7) +

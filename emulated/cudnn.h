@@ -1,5 +1,5 @@
-// The convolutions that emulated/cudnn.cpp passes to the arithmetic in
-// emulated/cudnn_convolution.cpp: consistent descriptions, and the addresses of the tensors.
+// The convolutions that emulated/cudnn.cpp has checked and passes to the arithmetic in
+// emulated/cudnn_convolution.cpp: their descriptions, and the addresses of the tensors.
 #pragma once
 
 #include <cstdint>
@@ -39,11 +39,12 @@ struct Problem {
 };
 
 struct Addresses {
-  const void *x, *w, *y;  // one of them is the result
+  const void *x, *w, *y;  // one of these is also `result`
   void* result;
 };
 
-/// result = alpha (the sum of products) + beta result. The old result is not read if beta is 0.
+/// Computes result = alpha (the sum of products) + beta result. The old result is not read if beta
+/// is 0.
 void compute(const Problem& problem, const Addresses& at, float alpha, float beta);
 
 }  // namespace emulated::cudnn

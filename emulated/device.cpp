@@ -74,7 +74,7 @@ const Known& find(cudaError_t error) {
   return known[std::size(known) - 1];
 }
 
-// Has no destructor, because a free after main may still fail and be recorded here.
+// This type has no destructor, because a free after main may still fail and be recorded here.
 struct LastError {
   cudaError_t error;      // cleared by cudaGetLastError
   cudaError_t explained;  // the error that `text` explains; never cleared
@@ -86,7 +86,8 @@ constinit thread_local int device_of_thread = 0;
 
 std::atomic<int> set_count{-1};
 
-/// A number from an environment variable; `initial` if that is not set.
+/// Reads a number from an environment variable; returns `initial` if the variable is not set.
+/// Throws std::invalid_argument for anything but a number from `least` to `most`.
 int number_of(const char* variable, int initial, int least, int most) {
   const char* const text = std::getenv(variable);
   if (text == nullptr || *text == '\0') return initial;

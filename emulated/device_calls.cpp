@@ -49,8 +49,8 @@ void ballot_lanes(void* const* lanes) {
   }
 }
 
-// The lane that `lane` reads from. It is `lane` itself if the other one is outside its segment of
-// `width` lanes, as PTX defines shfl.
+// Returns the lane that `lane` reads from. This is `lane` itself if the requested lane is outside
+// of its segment of `width` lanes, as PTX defines for shfl.
 int source_lane(Shuffle kind, int lane, int argument, int width) {
   const int first = lane & ~(width - 1);
   const int last = first + width - 1;

@@ -7,17 +7,17 @@
 
 namespace emulated {
 
-/// Makes `error` the calling OS thread's last one, with `why` as the reason that cudaGetErrorString
-/// gives, and returns it.
+/// Records `error` as the calling OS thread's last error, with `why` as the reason that
+/// cudaGetErrorString gives. Returns `error`.
 cudaError_t failed(cudaError_t error, const std::string& why);
 
 /// The device that the calling OS thread has set.
 int current_device();
 int device_count();
 
-/// Returns cudaSuccess if the stream exists, as the null stream always does.
+/// Returns cudaSuccess if the stream exists, else an error. The null stream always exists.
 cudaError_t check_stream(cudaStream_t stream, const char* call);
-/// Like check_stream, and the stream must have been created on `device`.
+/// Like check_stream, but also an error if the stream was created on another device than `device`.
 cudaError_t check_stream_of(int device, cudaStream_t stream, const char* call);
 
 }  // namespace emulated

@@ -87,7 +87,7 @@ Fiber::~Fiber() {
 
 void Fiber::restart() {
 #if defined(__SANITIZE_ADDRESS__)
-  __asan_unpoison_memory_region(low_, bytes_);  // abandoned frames never clear their own
+  __asan_unpoison_memory_region(low_, bytes_);  // abandoned frames have not unpoisoned their memory
   fake_stack_ = nullptr;
 #endif
   char* const low = mapping_ + (static_cast<const char*>(low_) - mapping_);
@@ -136,8 +136,8 @@ void Fiber::switch_to(Fiber& to) {
 
 void Fiber::arrive() {
 #if defined(__SANITIZE_ADDRESS__)
-  // Stores the bounds of the stack that was left. For an OS thread's own stack there is no other
-  // way to learn them.
+  // Stores the bounds of the stack that was left, because there is no other way to learn the bounds
+  // of an OS thread's own stack.
   __sanitizer_finish_switch_fiber(fake_stack_, &departing->low_, &departing->bytes_);
 #endif
 }

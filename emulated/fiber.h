@@ -12,7 +12,7 @@ namespace emulated {
 
 class Fiber {
  public:
-  /// The calling OS thread's own stack.
+  /// Stands for the calling OS thread's own stack.
   Fiber() = default;
   /// A new stack. `entry` starts on it at the first switch to this fiber, and must never return.
   /// `number` shifts the top of the stack, so that the tops of many fibers do not share cache
@@ -22,7 +22,8 @@ class Fiber {
   Fiber(const Fiber&) = delete;
   Fiber& operator=(const Fiber&) = delete;
 
-  /// Leaves this fiber, which must be the running one, for `to`; returns when it is switched to.
+  /// Switches from this fiber, which must be the running one, to `to`. Returns when another fiber
+  /// switches back to this one.
   void switch_to(Fiber& to);
 
   /// Discards the frames of a fiber that is not running: its entry starts anew.
@@ -36,7 +37,7 @@ class Fiber {
   char* mapping_ = nullptr;    // begins with a guard page
   const void* low_ = nullptr;  // lower end of the stack, for the address sanitizer
   size_t bytes_ = 0;
-  size_t offset_ = 0;  // of the first frame below the top
+  size_t offset_ = 0;  // bytes from the top down to the first frame
   void* fake_stack_ = nullptr;
   void* tsan_fiber_ = nullptr;
 #if defined(__x86_64__)

@@ -19,7 +19,7 @@
 #define __launch_bounds__(...)
 #define __grid_constant__
 // An OS thread runs one block at a time, so a variable per OS thread is one per block. An `alignas`
-// must come before it.
+// must come before __shared__.
 #define __shared__ static thread_local
 
 struct uint3 {
@@ -69,29 +69,29 @@ namespace emulated {
 
 using Site = std::source_location;
 
-/// Ends the running launch with cudaErrorLaunchFailure; for device code that sees its contract
-/// broken. Destructors of the block's threads do not run. Outside a launch it throws
-/// std::logic_error.
+/// Ends the running launch with cudaErrorLaunchFailure. Device code calls this if its contract is
+/// broken. Destructors of the block's threads do not run. Throws std::logic_error outside of a
+/// launch.
 [[noreturn]] void fail(const char* message);
 
-/// The launch's dynamic shared memory, 16-byte aligned; null where it has none.
+/// Returns the launch's dynamic shared memory, 16-byte aligned; null if the launch has none.
 void* dynamic_shared_memory();
 
 void block_barrier(Site site);
 
-/// Waits until every lane of `mask` calls it with the same name, mask and site; the last one runs
-/// compute(lanes), where lanes[i] is what lane i gave, and null for lanes that are not in the mask
-/// or not in the block. `name` and `compute` may be compared by address.
+/// Waits until every lane of `mask` has made this call with the same name, mask, compute and site.
+/// The last lane to arrive runs compute(lanes). lanes[i] is the `mine` of lane i, or null if lane i
+/// is not in the mask or not in the block. `name` and `compute` may be compared by address.
 void warp_meeting(const char* name, unsigned mask, void* mine, void (*compute)(void* const* lanes),
                   Site site);
 
-/// An operation of a whole warp, on a struct of operands and results that each lane passes:
+/// Runs an operation of a whole warp. Each lane passes a struct of its operands and results:
 ///
 ///   struct Sum { float value; float total; };
 ///   inline void sum_lanes(Sum* const* lanes) { ... }             // lanes[0] ... lanes[31]
 ///   Sum mine{x, 0};  emulated::warp_operation<sum_lanes>("warp_sum", mine);  use(mine.total);
 ///
-/// All 32 lanes must exist and take part.
+/// All 32 lanes must exist and take part; otherwise the launch fails.
 template <auto compute, class Lane>
 void warp_operation(const char* name, Lane& mine, Site site = Site::current()) {
   const auto typed = [](void* const* lanes) {
@@ -107,7 +107,8 @@ void warp_operation(const char* name, Lane& mine, Site site = Site::current()) {
 
 enum class Shuffle { index, up, down, butterfly };
 
-/// The value that another lane gave, as bits; all ones if that lane does not take part.
+/// Returns the bits of the value that another lane passed; all ones if that lane does not take
+/// part.
 uint64_t shuffle(Shuffle kind, unsigned mask, uint64_t bits, int argument, int width, Site site);
 
 template <class T>
@@ -122,7 +123,7 @@ T shuffle_value(Shuffle kind, unsigned mask, T value, int argument, int width, S
   return value;
 }
 
-/// Bit i is set if lane i is in the mask and its predicate is true.
+/// Returns a mask whose bit i is set if lane i is in `mask` and its predicate is true.
 unsigned ballot(const char* name, unsigned mask, bool predicate, Site site);
 
 template <class T>
@@ -226,7 +227,7 @@ inline float __uint_as_float(unsigned bits) { return std::bit_cast<float>(bits);
 inline int __float_as_int(float value) { return std::bit_cast<int>(value); }
 inline float __int_as_float(int bits) { return std::bit_cast<float>(bits); }
 
-// CUDA has these without std:: as well.
+// CUDA also has min and max outside of namespace std.
 template <class T>
   requires std::is_arithmetic_v<T>
 constexpr T min(T a, T b) {

@@ -96,7 +96,7 @@ class Memory {
     return cudaSuccess;
   }
 
-  /// The block that contains an address; none for memory that CUDA did not allocate.
+  /// Returns the block that contains an address; none for memory that CUDA did not allocate.
   std::optional<std::pair<const char*, Block>> around(const void* address) {
     const std::lock_guard lock(mutex_);
     const auto* const byte = static_cast<const char*>(address);
@@ -139,14 +139,14 @@ class Memory {
   size_t total_ = size_t{16} << 30;
 };
 
-// Never destroyed, because objects of static lifetime free their memory after main.
+// This object is never destroyed, because objects of static lifetime free their memory after main.
 Memory& memory() {
   static auto& one = *new Memory;
   return one;
 }
 
-// Checks one end of a copy: it must lie in one block, or in the host's memory if the kind allows
-// that.
+// Checks one end of a copy: it must lie in one block, or in the host's memory if the kind of copy
+// allows host memory there.
 cudaError_t check_end(const char* call, const void* address, size_t bytes, bool on_device) {
   const auto found = memory().around(address);
   if (!found) {

@@ -82,7 +82,8 @@ void Order::arrange(std::vector<uint16_t>& order) {
     return;
   }
   for (size_t i = size; i > 1; --i) {
-    // The high bits of a product are as good a number below i as a remainder, and cheaper.
+    // The high bits of this product are a random number below i, as a remainder would be, and
+    // cheaper.
     const auto j = static_cast<size_t>((next() >> 32) * i >> 32);
     std::swap(order[i - 1], order[j]);
   }

@@ -9,8 +9,8 @@ namespace emulated {
 class Order {
  public:
   Order() = default;  // ascending
-  /// The order of the calling OS thread's next launch. It follows from the seed and from the number
-  /// of the thread's launches since the seed was set.
+  /// Returns the order of the calling OS thread's next launch. It follows from the seed and from
+  /// the number of the thread's launches since the seed was set.
   static Order of_next_launch();
 
   bool shuffled() const { return seed_ > 1; }

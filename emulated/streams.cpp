@@ -1,5 +1,5 @@
-// Streams and events. Except in captures, work is done when its call returns, so only their
-// lifetimes, their flags, and the time at which an event was recorded matter.
+// Streams and events. Except in captures, work is done when its call returns, so only the lifetimes
+// and flags of streams and events matter, and the time at which an event was recorded.
 #include <fmt/format.h>
 
 #include <chrono>
@@ -47,7 +47,8 @@ class Handles {
   std::set<T*> handles_;
 };
 
-// Never destroyed, because objects of static lifetime may still use them after main.
+// These two sets are never destroyed, because objects of static lifetime may still use them after
+// main.
 Handles<CUstream_st>& streams() {
   static auto& handles = *new Handles<CUstream_st>;
   return handles;

@@ -11,7 +11,8 @@ bool can_be_asked(Device device) {
   return device.is_cpu() || device.index < cuda::device_count();
 }
 
-// CUDA first sums chunks of 64 rows, if there is more than one chunk. The CPU takes nothing.
+// If there is more than one chunk of 64 rows, CUDA first sums each chunk into the workspace. The
+// CPU needs no workspace.
 int64_t bias_gradient_workspace(Device device, int64_t rows, int64_t channels) {
   constexpr int64_t chunk = 64;
   return device.is_cpu() || rows <= chunk ? 0 : pieces(rows, chunk) * channels * 4;

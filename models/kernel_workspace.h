@@ -1,5 +1,6 @@
-// The workspace, to the byte, of kernels that several models use, on the CPU and on CUDA. A GPU
-// must be there, since only its cuBLASLt can say what products take.
+// Predicts, to the byte, the workspace of kernels that several models use, on the CPU and on CUDA.
+// For CUDA the GPU must be in this machine, because only its cuBLASLt can say what workspace matrix
+// products take.
 #pragma once
 
 #include <cstdint>
@@ -11,25 +12,25 @@ namespace tessera::models {
 /// ceil(items / size)
 inline int64_t pieces(int64_t items, int64_t size) { return (items + size - 1) / size; }
 
-/// True if the workspace of the device's kernels can be queried: for the CPU and any GPU that is
-/// there.
+/// True if the workspace of the device's kernels can be queried. This holds for the CPU and for
+/// every GPU in this machine.
 bool can_be_asked(Device device);
 
-/// Stands in for an address, of which only the alignment counts: `bytes` behind an address that is
-/// aligned for anything, such as 0 or `aligned`.
+/// Returns a pointer for queries that look only at its alignment and at whether it is null, and do
+/// not read through it. Multiples of `aligned` are aligned for any access.
 inline void* at(int64_t bytes) { return reinterpret_cast<void*>(static_cast<intptr_t>(bytes)); }
 inline constexpr int64_t aligned = 256;
 
-/// Bytes for the gradient of a linear layer's bias, a sum over the rows.
+/// Returns the bytes for the gradient of a linear layer's bias, which is a sum over the rows.
 int64_t bias_gradient_workspace(Device device, int64_t rows, int64_t channels);
-/// Bytes for the mean of `rows` losses, or any other sum of so many elements.
+/// Returns the bytes for the mean of `rows` losses, or for any other sum of `rows` elements.
 int64_t mean_workspace(int64_t rows);
 /// A linear layer whose weight is stored as [out, in].
 struct LinearSizes {
   int64_t rows, in, out;
   bool bias = true;
 };
-/// Peak bytes of a linear layer; in training with its gradients.
+/// Returns the peak bytes of a linear layer, including its gradients if `training` is true.
 int64_t linear_workspace(const Context& context, DType dtype, const LinearSizes& sizes,
                          bool training);
 

@@ -1,14 +1,15 @@
 // Predicts the memory that a model's operations take in a training step, before it runs. A function
-// goes through the model as its code does, with values that have a size but no contents. The tape
-// counts the bytes that are alive, and their peak.
+// calls the tape for each operation of the model, in the order of the model's code, with values
+// that have a size but no contents. The tape counts the bytes that are alive, and their peak.
 //
 //   MemoryTape tape(true);
-//   Value y = tape.empty(shape, dtype);                       // what an operation gives
-//   tape.record(y, {x.memory}, {{&x}});                       // what its gradient keeps, and wants
+//   Value y = tape.empty(shape, dtype);                       // an operation's output
+//   tape.record(y, {x.memory}, {{&x}});                       // kept for backward; inputs
 //   tape.backward();
 //   tape.peak();
 //
-// It shares no code with the run: it implements the memory rules of core/autograd.h once more.
+// The tape shares no code with the run. It implements the memory rules of core/autograd.h a second
+// time.
 #pragma once
 
 #include <algorithm>
@@ -56,7 +57,7 @@ struct Value {
 
 class MemoryTape {
  public:
-  /// Without `training` nothing is recorded.
+  /// If `training` is false, operations are not recorded.
   explicit MemoryTape(bool training) : training_(training) {}
   MemoryTape(const MemoryTape&) = delete;
   MemoryTape& operator=(const MemoryTape&) = delete;
@@ -65,14 +66,14 @@ class MemoryTape {
   Memory block(int64_t bytes) { return std::make_shared<const MemoryBlock>(alive_, bytes); }
   Value empty(const Shape& shape, DType dtype);
 
-  /// An input of an operation. Its gradient has memory of its own or, if `handed_on`, is the
+  /// An input of an operation. The input's gradient gets new memory or, if `handed_on`, is the
   /// output's gradient itself.
   struct Input {
     const Value* value;  // nullptr or without a producer: no gradient
     bool handed_on = false;
   };
-  /// Records an operation with output `y`, whose closure keeps `kept`. It becomes a node of the
-  /// graph only if an input gets a gradient or it `has_parameters`.
+  /// Records an operation with output `y`, whose backward closure keeps `kept` alive. The operation
+  /// becomes a node of the graph only if an input gets a gradient or `has_parameters` is true.
   void record(Value& y, std::vector<Memory> kept, std::initializer_list<Input> inputs,
               bool has_parameters = false) {
     record(std::span(&y, 1), std::move(kept), inputs, has_parameters);
@@ -80,13 +81,14 @@ class MemoryTape {
   /// Records an operation with several outputs.
   void record(std::span<Value> outputs, std::vector<Memory> kept,
               std::initializer_list<Input> inputs, bool has_parameters = false);
-  /// The last operation writes the gradient of its one input over the first tensor that it kept.
+  /// Marks the operation that was recorded last: in backward it writes the gradient of its only
+  /// input over the first tensor that it kept.
   void write_gradient_in_place() {
     if (training_) operations_.back().in_place = true;
   }
 
-  /// Runs backward from the last operation on. Where a value has a second gradient, it is added to
-  /// the first one, in place if nothing else holds that.
+  /// Runs backward, from the last operation to the first. A value's second gradient is added to its
+  /// first one: in place if nothing else holds the memory of the first, else into new memory.
   void backward();
 
   int64_t peak() const { return alive_.peak; }
@@ -99,7 +101,7 @@ class MemoryTape {
     bool handed_on;
   };
   struct Operation {
-    std::vector<Memory> kept;  // held by its closure until that has run
+    std::vector<Memory> kept;  // held until the closure has run
     std::vector<Edge> inputs;  // the inputs that get a gradient
     bool in_place = false;
     int64_t bytes = 0;              // bytes of its first output

@@ -16,8 +16,8 @@ class Conv2d : public Module {
     Conv2dOptions convolution = {};
     bool bias = true;
   };
-  /// Weights are normal with deviation sqrt(2 / (out kh kw)) (He et al., arXiv:1502.01852), biases
-  /// zero.
+  /// The initial weights are normal with standard deviation sqrt(2 / (out kh kw)) (He et al.,
+  /// arXiv:1502.01852). The initial biases are zero.
   Conv2d(int64_t in, int64_t out, Size2 kernel, const Options& options);
   Conv2d(int64_t in, int64_t out, Size2 kernel) : Conv2d(in, out, kernel, Options{}) {}
   Tensor forward(const Tensor& x) override;  // (N, H, W, in) -> (N, H', W', out)
@@ -39,8 +39,8 @@ class BatchNorm2d : public Module {
   };
   BatchNorm2d(int64_t channels, const Options& options);
   explicit BatchNorm2d(int64_t channels) : BatchNorm2d(channels, Options{}) {}
-  Tensor forward(const Tensor& x) override { return forward(x, {}); }  // (..., C) -> the same
-  /// residual, of x's shape, is added to the normalised x; it may be undefined.
+  Tensor forward(const Tensor& x) override { return forward(x, {}); }  // (..., C) -> (..., C)
+  /// Adds `residual`, which has x's shape, to the normalised x. An undefined residual adds nothing.
   Tensor forward(const Tensor& x, const Tensor& residual);
 
   Parameter weight;
@@ -79,7 +79,7 @@ class GlobalAvgPool : public Module {
   Tensor forward(const Tensor& x) override { return ops::global_avg_pool(x); }
 };
 
-/// (N, H, W, C) -> (N, C H W), in torch's order.
+/// (N, H, W, C) -> (N, C H W). As in torch, the elements of one channel are adjacent.
 class Flatten : public Module {
  public:
   Tensor forward(const Tensor& x) override { return ops::flatten(x); }

@@ -1,4 +1,4 @@
-// The basic layers. Each has parameters and a forward, which calls an operation of core/ops.h.
+// The basic layers. Their forward functions call operations of core/ops.h.
 #pragma once
 
 #include <cstdint>
@@ -13,15 +13,15 @@
 
 namespace tessera::nn {
 
-/// y = x W + b, with W as [in, out] or as torch stores it, [out, in].
+/// y = activation(x W + b). W is stored as [in, out], or as [out, in] as in torch.
 class Linear : public Module {
  public:
   struct Options {
     bool bias = true;
     WeightLayout layout = WeightLayout::out_in;
     Activation activation = Activation::none;
-    /// Default: weight and bias uniform within 1 / sqrt(in), as torch.nn.Linear. An initializer
-    /// given here draws the weight; the bias is then zero.
+    /// If set, initializes the weight, and the initial bias is zero. By default weight and bias are
+    /// uniform within 1 / sqrt(in), as in torch.nn.Linear.
     std::optional<Initializer> initializer = std::nullopt;
   };
   Linear(int64_t in, int64_t out) : Linear(in, out, Options{}) {}
@@ -48,7 +48,7 @@ class Embedding : public Module {
 class LayerNorm : public Module {
  public:
   explicit LayerNorm(int64_t width, float epsilon = 1e-5f);
-  Tensor forward(const Tensor& x) override;  // (..., width) -> the same
+  Tensor forward(const Tensor& x) override;  // (..., width) -> (..., width)
   /// Returns x + residual and the norm of that sum, computed in one operation.
   ops::ResidualNorm add_and_norm(const Tensor& x, const Tensor& residual);
 
@@ -59,8 +59,9 @@ class LayerNorm : public Module {
   float epsilon_;
 };
 
-/// In training zeroes elements with the given probability. `layer` must differ between the dropouts
-/// of a model, so that each draws its own mask.
+/// In training, zeroes elements with the given probability and scales the rest by 1 / (1 -
+/// probability). In evaluation returns x. `layer` must differ between the dropouts of a model, so
+/// that each draws its own mask.
 class Dropout : public Module {
  public:
   Dropout(float probability, uint64_t layer);
@@ -76,7 +77,7 @@ class Gelu : public Module {
   Tensor forward(const Tensor& x) override { return ops::gelu(x); }
 };
 
-/// Runs modules of one input and one output one after the other. They are named "0", "1", ...
+/// Runs modules in order; each gets the output of the module before. Their names are "0", "1", ...
 class Sequential : public Module {
  public:
   template <class M, class... Args>

@@ -11,7 +11,8 @@
 //     Linear up_, down_;
 //   };
 //
-// No module knows of other processes: distribution attaches from outside, to the parameters' hooks.
+// No module knows of other processes: distribution attaches from outside, through hooks of the
+// parameters.
 #pragma once
 
 #include <memory>
@@ -28,7 +29,7 @@ struct NamedParameter {
   std::string name;  // "h.0.attn.c_attn.weight"
   Parameter parameter;
   bool shared = false;  // registered under more than one name; `name` is the first
-  int block = -1;       // see Module::begin_block; -1 before its first call
+  int block = -1;       // number of its block (Module::begin_block); -1 before the first block
 };
 
 struct NamedStatistics {
@@ -47,13 +48,15 @@ class Module {
   virtual Tensor forward(const Tensor& x);
   Tensor operator()(const Tensor& x) { return forward(x); }
 
-  /// Every parameter once, in order of registration.
+  /// Returns every parameter once, in order of registration. Throws if two parameters have the same
+  /// name.
   std::vector<NamedParameter> named_parameters() const;
   int64_t parameter_count() const;
-  /// The running statistics of all batch norms, in order of registration.
+  /// Returns the running statistics of all batch norms, in order of registration.
   std::vector<NamedStatistics> named_statistics() const;
 
-  /// Sets the element type of all parameters, before they have memory (see Parameter::set_dtype).
+  /// Sets the element type of all parameters. Throws if one of them has memory already in another
+  /// type (see Parameter::set_dtype).
   void to(DType dtype);
 
   /// Switches this module and all below it to training or to evaluation. Dropout and batch norms
@@ -65,12 +68,12 @@ class Module {
  protected:
   /// Registers a parameter, and returns it.
   Parameter add(const std::string& name, const Parameter& parameter);
-  void add(const std::string& name, Module& child);  // child must live as long as this
-  /// Registers the running statistics of this module itself; at most once.
+  void add(const std::string& name, Module& child);  // child must live as long as this module
+  /// Registers the running statistics of this module itself. Throws at a second call.
   void add(std::shared_ptr<RunningStatistics> statistics);
-  /// Begins a block. The parameters registered up to the next call are used together, so ZeRO stage
-  /// 3 gathers and frees them together. Blocks are numbered from 0 over the whole model, in order
-  /// of registration.
+  /// Begins a block. The parameters registered between this call and the next are used together, so
+  /// ZeRO stage 3 gathers and frees them together. Blocks are numbered from 0 over the whole model,
+  /// in order of registration.
   void begin_block();
 
  private:

@@ -11,8 +11,9 @@
 namespace tessera::nn {
 namespace {
 
-// Two normal values from the first two random words (Box and Muller, 1958). In double, so that
-// rounding to float hides nearly all differences between mathematics libraries.
+// Computes two normal values from the first two random words (Box and Muller, 1958). The arithmetic
+// is in double, so that rounding to float hides nearly all differences between mathematics
+// libraries.
 std::array<float, 2> normal_pair(const PhiloxCounter& words, float deviation) {
   const double radius = std::sqrt(-2.0 * std::log((words[0] + 1.0) * 0x1p-32));
   const double angle = 2.0 * std::numbers::pi * (words[1] * 0x1p-32);
@@ -72,8 +73,8 @@ void Parameter::set_dtype(DType dtype) const {
   TESSERA_CHECK(is_float(dtype), "set_dtype: a parameter as {}, expected f32, bf16 or f16",
                 dtype_name(dtype));
   if (dtype == this->dtype()) return;
-  // Under ZeRO stage 3 the parameter may have no memory at this moment, although an optimizer has
-  // it: then its gradient_buffer is set.
+  // Under ZeRO stage 3 the parameter may have no memory at this moment, although it belongs to an
+  // optimizer. Its gradient_buffer is set then.
   TESSERA_CHECK(!tensor().allocated() && !leaf().gradient_buffer,
                 "set_dtype: the parameter of shape {} already has memory, as {}; expected before "
                 "materialize or an optimizer",

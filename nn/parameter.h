@@ -1,5 +1,5 @@
-// A Parameter has a shape, a dtype and an initialiser, but no memory until an optimizer allocates
-// it, or `materialize` for inference. So a model can be built that is larger than the memory of one
+// A Parameter has a shape, a dtype and an initialiser, but no memory until an optimizer, or
+// `materialize` for inference, allocates it. So a model can be larger than the memory of one
 // process.
 #pragma once
 
@@ -14,7 +14,8 @@
 
 namespace tessera::nn {
 
-/// How a parameter's initial values are drawn. Each is a function of (seed, name, element) alone.
+/// How a parameter's initial values are drawn. Each value is a function of the seed, the
+/// parameter's name and the index of the element alone.
 struct Initializer {
   enum class Kind : uint8_t { constant, normal, uniform };
   Kind kind = Kind::constant;
@@ -25,13 +26,14 @@ struct Initializer {
   static Initializer ones() { return constant(1); }
   static Initializer normal(float standard_deviation) { return {Kind::normal, standard_deviation}; }
   static Initializer uniform(float bound) { return {Kind::uniform, bound}; }
-  /// Uniform within sqrt(6 / (in + out)) (Glorot and Bengio, AISTATS 2010).
+  /// Uniform in (-b, b] with b = sqrt(6 / (in + out)) (Glorot and Bengio, AISTATS 2010).
   static Initializer xavier_uniform(int64_t in, int64_t out);
-  /// Normal with deviation sqrt(2 / in) (He et al., arXiv:1502.01852).
+  /// Normal with standard deviation sqrt(2 / in) (He et al., arXiv:1502.01852).
   static Initializer he_normal(int64_t in);
 };
 
-/// Writes the initial values of elements [begin, begin + out.size()) of the parameter `name`.
+/// Writes the initial values of elements [begin, begin + out.size()) of the parameter `name` to
+/// `out`.
 void initialize(const Initializer& initializer, uint64_t seed, std::string_view name, int64_t begin,
                 std::span<float> out);
 
@@ -39,11 +41,11 @@ void initialize(const Initializer& initializer, uint64_t seed, std::string_view 
 /// such a read.
 enum class BackwardReads : uint8_t {
   always,
-  for_input_gradient,  // only where the layer's input needs a gradient
+  for_input_gradient,  // only if the layer's input needs a gradient
   never,               // for a bias or an embedding table
 };
 
-/// A handle: copies refer to the same parameter.
+/// A handle: its copies refer to the same parameter.
 class Parameter {
  public:
   Parameter() = default;  // undefined, as the bias of a layer without bias
@@ -55,25 +57,27 @@ class Parameter {
   DType dtype() const { return tensor().dtype(); }
   const Initializer& initializer() const { return state_->initializer; }
 
-  /// The value, for operations; an undefined tensor for an undefined parameter.
+  /// Returns the value, for use in operations. Returns an undefined tensor if the parameter is
+  /// undefined.
   const Tensor& tensor() const;
   operator const Tensor&() const { return tensor(); }  // NOLINT: a parameter is used as a tensor
 
-  /// Sets the element type (f32, bf16 or f16). Throws if the parameter has memory already.
+  /// Sets the element type. Throws if `dtype` is not f32, bf16 or f16, or if the parameter has
+  /// memory already in another type.
   void set_dtype(DType dtype) const;
   /// A frozen parameter gets no gradient and no update. Throws if an optimizer has the parameter.
   void set_trainable(bool on) const;
   bool trainable() const { return leaf().trainable; }
 
-  /// Set by the layer that owns the parameter. Only the plan of a run reads it (optim/plan); it
-  /// does not change what is computed.
+  /// Called by the layer that owns the parameter. Only optim/plan reads the setting, to predict the
+  /// memory and traffic of a run; the setting does not change what is computed.
   void set_backward_reads(BackwardReads reads) const { state_->backward_reads = reads; }
   BackwardReads backward_reads() const { return state_->backward_reads; }
 
   Leaf& leaf() const { return *tensor().leaf(); }
-  /// The gradient of the last backward that reached the parameter; undefined before. Under an
-  /// optimizer it is a view of the parameter's bucket, whose memory later buckets and the step
-  /// reuse.
+  /// The gradient from the last backward that reached the parameter; undefined before the first
+  /// one. Under an optimizer the gradient is a view of the parameter's bucket, and later buckets
+  /// and the step reuse the bucket's memory.
   const Tensor& gradient() const { return leaf().gradient; }
 
   bool same(const Parameter& other) const { return state_ == other.state_; }

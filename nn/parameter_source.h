@@ -1,4 +1,5 @@
-// Where the values of parameters come from: a file, another model, an initialiser.
+// A ParameterSource provides the values of parameters: from a file, another model or an
+// initialiser.
 #pragma once
 
 #include <cstdint>

@@ -10,7 +10,8 @@ Conv2d::Options without_bias(int64_t stride, int64_t padding) {
 
 constexpr BatchNorm2d::Options with_relu{.relu = true};
 
-// The shortcut's projection to the output's shape; nullptr if the input has that shape already.
+// Returns the shortcut's projection to the output's shape; nullptr if the input has that shape
+// already.
 std::unique_ptr<Sequential> projection(int64_t in, int64_t out, int64_t stride) {
   if (in == out && stride == 1) return nullptr;
   auto modules = std::make_unique<Sequential>();
@@ -21,8 +22,8 @@ std::unique_ptr<Sequential> projection(int64_t in, int64_t out, int64_t stride) 
 
 }  // namespace
 
-// forward() reuses one variable, so that in evaluation an activation is freed as soon as it was
-// used.
+// The forward functions reuse one variable, so that in evaluation an activation is freed as soon as
+// it was used.
 //
 // Parameters are registered in the order of use. Backward then completes gradient buckets one after
 // the other, and ZeRO stage 2 holds few of them at once. So the shortcut is registered before the

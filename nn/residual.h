@@ -10,7 +10,7 @@
 
 namespace tessera::nn {
 
-/// Two 3x3 convolutions, the first with the stride.
+/// Two 3x3 convolutions. The first one has the stride.
 class BasicBlock : public Module {
  public:
   static constexpr int64_t expansion = 1;
@@ -25,7 +25,7 @@ class BasicBlock : public Module {
   std::unique_ptr<Sequential> downsample_;  // nullptr if input and output have the same shape
 };
 
-/// 1x1, 3x3 and 1x1 convolutions, narrow in the middle. The second one has the stride, as in
+/// 1x1, 3x3 and 1x1 convolutions, narrow in the middle. The 3x3 convolution has the stride, as in
 /// torchvision ("ResNet v1.5").
 class Bottleneck : public Module {
  public:

@@ -30,7 +30,8 @@ constexpr ElementType element_types[] = {
 constexpr JsonLimits header_limits{.bytes = max_header_bytes, .depth = 4};
 
 // Refuses what torch.save writes: a zip of pickles, or in old versions a pickle (protocols 2 to 5).
-// `begin` holds the file's first 8 bytes; a possible length of a safetensors header passes.
+// `begin` holds the file's first 8 bytes. If they are a possible length of a safetensors header,
+// the file passes.
 void check_no_pickle(const std::string& path, uint64_t begin) {
   const bool zip = (begin & 0xffffffff) == 0x04034b50;  // "PK\3\4"
   const bool pickle =
@@ -59,7 +60,7 @@ const json& field(const std::string& where, const json& entry, const char* name)
   return *found;
 }
 
-// Bytes that a tensor of this dtype and shape takes.
+// Returns the bytes that a tensor of this dtype and shape takes.
 int64_t required_bytes(const std::string& where, const SafetensorsEntry& entry) {
   const auto type = std::find_if(std::begin(element_types), std::end(element_types),
                                  [&](const ElementType& t) { return t.name == entry.dtype; });

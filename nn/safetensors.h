@@ -11,7 +11,7 @@
 //   SafetensorsWriter copy("copy.safetensors", {{"wte.weight", DType::f32, {50257, 768}}});
 //   copy.write<float>("wte.weight", 0, first_rows);
 //   copy.write<float>("wte.weight", std::ssize(first_rows), other_rows);
-//   copy.commit();                                       // without this nothing remains
+//   copy.commit();                                       // without it no file appears
 #pragma once
 
 #include <cstdint>
@@ -30,7 +30,7 @@ namespace tessera::nn {
 
 struct SafetensorsEntry {
   std::string name;
-  std::string dtype;  // as the file says it: "F32"
+  std::string dtype;  // as written in the file: "F32"
   std::vector<int64_t> shape;
   int64_t begin = 0;  // where its data begins, in bytes from the end of the header
   int64_t end = 0;
@@ -38,8 +38,9 @@ struct SafetensorsEntry {
   int64_t elements() const;
 };
 
-/// Checks the whole header when it opens a file, and trusts nothing in it: every error is an
-/// InputError with file, tensor, expected and actual.
+/// Reads a file that may be damaged or hostile. The constructor checks the whole header. Every
+/// fault of a file is an InputError that names the file, the tensor, and the expected and the
+/// actual value.
 class SafetensorsReader {
  public:
   explicit SafetensorsReader(const std::string& path);
@@ -48,18 +49,19 @@ class SafetensorsReader {
   const std::vector<SafetensorsEntry>& entries() const { return entries_; }  // in order of bytes
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
 
-  /// Throws InputError where the file has no such tensor.
+  /// Returns a tensor's entry. Throws InputError if the file has no tensor of this name.
   const SafetensorsEntry& entry(std::string_view name) const;
 
-  /// Reads elements [first, first + out.size()) of a tensor, whose dtype must be T's.
+  /// Reads elements [first, first + out.size()) of a tensor. Throws InputError if its dtype is not
+  /// T's.
   template <class T>
   void read(const SafetensorsEntry& entry, int64_t first, std::span<T> out) const {
     check_dtype(entry, dtype_of<T>);
     check_range(entry, first, static_cast<int64_t>(out.size()));
     read_bytes(entry.begin + first * static_cast<int64_t>(sizeof(T)), std::as_writable_bytes(out));
   }
-  /// Reads elements [first, first + out.size()) of an F32, BF16 or F16 tensor, converted to f32,
-  /// which holds them exactly.
+  /// Reads elements [first, first + out.size()) of an F32, BF16 or F16 tensor as f32, which is
+  /// exact. Throws InputError for another dtype.
   void read_as_f32(const SafetensorsEntry& entry, int64_t first, std::span<float> out) const;
 
  private:
@@ -84,29 +86,30 @@ struct SafetensorsSpec {
 
 using SafetensorsMetadata = std::map<std::string, std::string>;
 
-/// Writes a file as a whole or not at all. Tensors are written in pieces and in any order. In the
-/// file tensors with larger elements come first, so that all are aligned.
+/// Writes a file, which appears complete or not at all. Tensors are written in pieces and in any
+/// order. In the file, tensors with larger elements come first, so that every tensor is aligned to
+/// its element size.
 class SafetensorsWriter {
  public:
-  /// Throws InputError where `path` cannot be written.
+  /// Throws InputError if `path` cannot be written, and Error if two tensors have the same name.
   SafetensorsWriter(const std::string& path, std::vector<SafetensorsSpec> tensors,
                     const SafetensorsMetadata& metadata = {{"format", "pt"}});
 
-  /// Writes elements [first, first + values.size()) of a tensor, whose dtype must be T's. Throws if
+  /// Writes elements [first, first + values.size()) of a tensor. Throws if its dtype is not T's, if
   /// the tensor has no such elements, or if one of them was written before.
   template <class T>
   void write(std::string_view name, int64_t first, std::span<const T> values) {
     write_bytes(name, dtype_of<T>, first, std::as_bytes(values));
   }
-  /// Writes a whole tensor, which is on the CPU, of any dtype.
+  /// Writes a whole tensor of any dtype. `tensor` must be on the CPU.
   void write(std::string_view name, const Tensor& tensor);
 
   /// The bytes before the tensors' data: the header's length and its JSON.
   const std::string& header() const { return header_; }
-  /// Where a tensor's bytes begin in the file.
+  /// Returns the offset in the file at which a tensor's bytes begin.
   int64_t position(std::string_view name) const;
 
-  /// Throws where an element was not written.
+  /// Throws if an element was not written.
   void check_complete() const;
   /// Makes the file appear at `path`. Throws as check_complete does.
   void commit();
@@ -130,14 +133,14 @@ struct NamedTensor {
   Tensor tensor;  // on the CPU
 };
 
-/// Writes a file of tensors that are in memory. Throws InputError where `path` cannot be written.
+/// Writes a file of tensors that are in memory. Throws InputError if `path` cannot be written.
 void write_safetensors(const std::string& path, const std::vector<NamedTensor>& tensors,
                        const SafetensorsMetadata& metadata = {{"format", "pt"}});
 
-/// The format's name of a dtype: "F32".
+/// Returns the format's name of a dtype: "F32".
 std::string_view safetensors_dtype(DType dtype);
 
-/// A name from a file, made fit to print: quoted, escaped, and cut if it is long.
+/// Returns a name from a file, made fit to print: quoted, escaped, and cut if it is long.
 std::string printable(std::string_view name);
 
 }  // namespace tessera::nn

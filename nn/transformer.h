@@ -39,21 +39,21 @@ class Mlp : public Module {
   Linear c_proj_;
 };
 
-/// The residual stream between two sub-layers. Its value is residual + update; the next norm
-/// computes this sum and the norm in one pass.
+/// The residual stream between two sub-layers. Its value is residual + update; the next layer norm
+/// computes this sum and its normalised value in one pass.
 struct ResidualStream {
   Tensor residual;
   Tensor update;  // undefined before the first sub-layer
 };
 
-/// Returns the stream's value, which is the next residual, and its norm.
+/// Returns the stream's value, which is the next residual, and the normalised value.
 ops::ResidualNorm normalize(LayerNorm& norm, const ResidualStream& stream);
 
 class TransformerBlock : public Module {
  public:
   explicit TransformerBlock(const TransformerOptions& options);
   ResidualStream forward(const ResidualStream& stream);
-  /// For use as a layer of its own: (B, T, C) -> (B, T, C).
+  /// Runs the block as a stand-alone layer: (B, T, C) -> (B, T, C).
   Tensor forward(const Tensor& x) override;
 
  private:

@@ -13,7 +13,7 @@ namespace tessera::optim {
 
 namespace {
 
-// Throws for hyper-parameters with which no update makes sense.
+// Throws for hyper-parameters outside their valid range.
 void check_hyper(const UpdateHyper& hyper, size_t group) {
   const auto check = [group](const char* what, float value, float below) {
     TESSERA_CHECK(value >= 0 && value < below, "optimizer: group {} has {} {}, expected in [0, {})",
@@ -34,7 +34,8 @@ void check_groups(const UpdateRule& rule, const std::vector<GroupOptions>& group
   for (size_t i = 0; i < groups.size(); ++i) check_hyper(rule.hyper(1, groups[i]), i + 1);
 }
 
-// A second optimizer would take the parameters' hooks away from the first.
+// Throws if a parameter already has an optimizer. A second one would replace the hooks of the
+// first.
 void check_not_optimised(const std::vector<nn::NamedParameter>& parameters) {
   for (const auto& named : parameters) {
     TESSERA_CHECK(!named.parameter.leaf().gradient_buffer,
@@ -146,7 +147,8 @@ ZeroOptimizer::ZeroOptimizer(nn::Module& model, UpdateRule rule, const dist::Wor
 }
 
 ZeroOptimizer::~ZeroOptimizer() {
-  if (engine_->state().began()) dropout_state() = {};  // a step was given up
+  // If a step was abandoned, its dropout state must not apply to later forwards.
+  if (engine_->state().began()) dropout_state() = {};
 }
 
 void ZeroOptimizer::add_param_group(nn::Module& module, const GroupOptions& group) {
@@ -268,7 +270,7 @@ LaunchedStep ZeroOptimizer::launch_step() {
   const StepState& state = engine_->state();
   TESSERA_CHECK(state.all_micro_steps_done(), "optimizer: step after {} of {} micro-steps",
                 state.finished(), state.micro_step().count);
-  dropout_state() = {};  // a forward after this belongs to no step
+  dropout_state() = {};  // forwards from here on belong to no step
   const int64_t number = engine_->launch();
   return {*engine_, number, engine_->deferred(), engine_->last_notes()};
 }

@@ -11,16 +11,17 @@
 //     optimizer.step();
 //   }
 //
-// A step is three verbs: reduce gradients to their owners (while backward runs), update the own
-// shard, gather parameters (while the next forward runs).
+// A step has three phases: reduce gradients to their owners (while backward runs), update this
+// rank's shard, gather parameters (while the next forward runs).
 //
 //   stage 0  plain data parallel: every rank holds and updates everything
 //   stage 1  optimizer state is sharded
-//   stage 2  gradients too: buckets come from a small ring and leave as they fill
-//   stage 3  parameters too: each block is gathered before it is read, and released afterwards
+//   stage 2  gradients are sharded too: their buckets use a small ring, and are sent when full
+//   stage 3  parameters are sharded too: a block is gathered before it is read, then released
 //
-// Parameters may be f32, bf16 or f16, in any mixture. 16-bit parameters have f32 master weights
-// beside the optimizer's state, 16-bit gradients, and f32 sums of these.
+// Parameters may be f32, bf16 or f16, in any mixture. A 16-bit parameter has f32 master weights
+// beside the optimizer's state, a 16-bit gradient in each micro-batch, and by default an f32 sum of
+// these gradients.
 #pragma once
 
 #include <cstdint>
@@ -40,28 +41,30 @@
 
 namespace tessera::optim {
 
-/// What set_parameters does with the update rule's state, such as Adam's moments and the counts of
-/// updates. That state was built up while training the present weights.
+/// Says whether set_parameters resets the update rule's state: Adam's moments, say, and the counts
+/// of updates. The state belongs to the weights with which it was computed.
 enum class RuleState : uint8_t {
-  reset,  // the new values are other weights, such as those of a file
-  keep,   // the new values are still these weights: their average, or a copy put back
+  reset,  // for unrelated weights, such as those of a file
+  keep,   // for values derived from the present weights: their average, or a copy put back
 };
 
-/// A step that was launched; on a GPU it may still run. Its result must be asked for, in the order
-/// of the launches, before the optimizer is destroyed.
+/// A step that was launched; on a GPU it may still run. Every launched step needs a call of get(),
+/// in the order of the launches, before the optimizer is destroyed.
 class [[nodiscard]] LaunchedStep {
  public:
-  /// Waits for the step's loss and norm if they are not on the host yet. May be called once. Throws
-  /// NonFiniteError if the step was not finite, or if it was launched before such a failure was
-  /// known: it has changed no weight either.
+  /// Waits for the step's loss and norm if they are not on the host yet. May be called once.
+  /// Without loss scaling, throws NonFiniteError if the step's loss or gradient is not finite. Also
+  /// throws it if the previous step failed in this way and the host did not know when it launched
+  /// this step. In both cases this step has changed no weight.
   StepReport get();
 
   /// True if get() would return at once. May differ between ranks.
   bool ready() const;
-  /// True if get() may have to wait: with a GPU, except with loss scaling or offload, where the
-  /// launch itself waits. The same on every rank.
+  /// True if get() may have to wait for a GPU. False on the CPU, and with loss scaling or offload,
+  /// because launch_step() itself waits there. The value is the same on every rank.
   bool deferred() const { return deferred_; }
-  /// The bits that set_notes was given on any rank, known without waiting. The same on every rank.
+  /// Returns the bits that were passed to set_notes on any rank, without waiting. The value is the
+  /// same on every rank.
   uint8_t notes() const { return notes_; }
 
  private:
@@ -76,25 +79,27 @@ class [[nodiscard]] LaunchedStep {
 
 class ZeroOptimizer {
  public:
-  /// Checks the options before anything is allocated or written. Throws InputError for a stage
-  /// other than 0 to 3, an invalid bucket size or clip, ordered reduction on ranks that differ, and
-  /// graphs where they are not possible; Error for invalid hyper-parameters.
+  /// Checks the options before anything is allocated or written.
+  /// Throws InputError for an invalid stage, bucket size, clip or grad_shard, for ordered reduction
+  /// on ranks that differ, and for graphs if the options or the communicator do not allow them.
+  /// Throws Error for a missing schedule and for invalid hyper-parameters.
   static void check(const nn::Module& model, const UpdateRule& rule, const dist::World& world,
                     const ZeroOptions& options);
 
-  /// Lays the model's parameters out, initialises those that have no values yet, and attaches to
-  /// their hooks. The model must outlive the optimizer; at stage 3 it has values only as long as
-  /// the optimizer lives. Parameters that are frozen now get neither gradient nor state. Throws as
-  /// `check` does. Collective.
+  /// Moves the model's parameters into flat buffers, initialises parameters without values, and
+  /// sets hooks on all of them. The model must outlive the optimizer; at stage 3 it has values only
+  /// as long as the optimizer lives. Parameters that are frozen now get neither gradient nor state.
+  /// Throws as `check` does, and for a parameter that already has an optimizer or whose group does
+  /// not exist. Collective.
   ZeroOptimizer(nn::Module& model, UpdateRule rule, const dist::World& world,
                 ZeroOptions options = {});
   ~ZeroOptimizer();
   ZeroOptimizer(const ZeroOptimizer&) = delete;
   ZeroOptimizer& operator=(const ZeroOptimizer&) = delete;
 
-  /// This rank's micro-batches of a step, the same number on every rank. The first one begins with
-  /// begin(), each further one when the iterator reaches it, and its backward must have run before
-  /// the next one begins. Dereferencing the iterator changes nothing.
+  /// This rank's micro-batches of a step, the same number on every rank. begin() begins the first
+  /// micro-batch, and incrementing the iterator begins the next one. The backward of a micro-batch
+  /// must have run before the next one begins. Dereferencing the iterator changes nothing.
   class MicroBatches {
    public:
     class Iterator {
@@ -131,14 +136,15 @@ class ZeroOptimizer {
     Batch batch_;
     int64_t micro_steps_;
   };
-  /// The micro-batches of a step. Throws with options.graph.
+  /// Returns the micro-batches of a step. Throws if the previous step is not finished, for a batch
+  /// that does not fit the options, and with options.graph, which needs micro_steps() instead.
   MicroBatches micro_batches(int64_t step, const Batch& batch);
 
   /// Runs all micro-steps of a step. `load` puts a micro-batch's values where `loss` reads them;
   /// `loss` returns their mean loss, or an undefined tensor for no data. With options.graph, `loss`
-  /// and its backward are captured in graphs and replayed (cuda::Graph says what that takes), so
-  /// `loss` itself runs in few micro-steps, but `load` in each, and every micro-batch must have
-  /// data.
+  /// and its backward are captured in CUDA graphs and replayed (cuda::Graph lists the conditions).
+  /// Then `load` runs in every micro-step, `loss` only in the run's first one and in those that are
+  /// captured, and every micro-batch must have data.
   void micro_steps(int64_t step, const Batch& batch,
                    const std::function<void(const MicroBatch&)>& load,
                    const std::function<Tensor()>& loss);
@@ -149,72 +155,82 @@ class ZeroOptimizer {
 
   /// Replaces forward and backward if this rank has no data for the current micro-batch. The rank
   /// takes part in the collective calls and contributes nothing: the step's loss and gradient are
-  /// the means over the micro-batches that had data. At stage 3 it gathers in the order of its last
-  /// micro-batch with data, or of the run that restore_state resumed, so it cannot skip the first
-  /// micro-batch of a new run or after add_param_group.
+  /// the means over the micro-batches that had data.
+  ///
+  /// At stage 3 the rank gathers parameters in the order of its last micro-batch with data, or of
+  /// the run that restore_state resumed. Neither order exists in the first micro-batch of a new
+  /// run, nor in the first one after add_param_group: skip() throws there if there are several
+  /// ranks.
   void skip();
 
-  /// Ends the step: update the own shard, gather parameters. Throws NonFiniteError. Collective.
+  /// Ends the step: updates this rank's shard and gathers parameters. Throws NonFiniteError as
+  /// LaunchedStep::get() does. Collective.
   StepReport step() { return launch_step().get(); }
 
-  /// As step(), but the host goes on while a GPU computes: launch a step, then ask for the result
-  /// of the step before it. At most two steps may be in flight. Collective.
+  /// Does the same as step(), but the host goes on while a GPU computes: the caller launches a step
+  /// and then calls get() of the previous step. At most two steps may be in flight. Collective.
   LaunchedStep launch_step();
 
-  /// Runs a step: `loss` returns a micro-batch's mean loss, or an undefined tensor for no data.
+  /// Runs a whole step. `loss` returns a micro-batch's mean loss, or an undefined tensor for no
+  /// data.
   StepReport step(int64_t step, const Batch& batch,
                   const std::function<Tensor(const MicroBatch&)>& loss);
 
-  /// Bits that travel with the flags that ranks exchange at the end of the current step, or of the
-  /// next one, at no cost. LaunchedStep::notes has the bits of all ranks. So ranks can agree
-  /// between two steps on what one of them has noticed, such as a signal or a file that is written.
+  /// Sets bits that are sent to all ranks with the flags of the current step, or of the next step
+  /// if none is running. This costs no additional message. LaunchedStep::notes returns the bits of
+  /// all ranks. Ranks use them to agree between two steps on an event that only one of them has
+  /// noticed, such as a signal or a file that is written.
   void set_notes(uint8_t notes);
 
-  /// The step's summed gradient of a parameter, f32 and whole on every rank, between the last
-  /// backward and step(). Collective.
+  /// Returns the step's gradient of a parameter, summed over micro-batches, in f32 and whole on
+  /// every rank. Throws unless called between the last backward and step(). Collective.
   Tensor gradient(const std::string& name);
-  /// Norms of all parameters' summed gradients at the same time, before clipping. Collective.
+  /// Returns the norm of each parameter's gradient, summed over micro-batches, before clipping.
+  /// Throws unless called between the last backward and step(). Collective.
   std::map<std::string, float> gradient_norms();
 
-  /// Adds parameters of another module, as a group with its own hyper-parameters, between steps. If
-  /// it throws, on one rank or on all, optimizer and module are as before on every rank.
-  /// Collective.
+  /// Adds the parameters of another module as a new group with hyper-parameters `group`. Throws
+  /// unless called between steps. If the call throws, on one rank or on all, optimizer and module
+  /// are as before on every rank. Collective.
   void add_param_group(nn::Module& module, const GroupOptions& group);
 
-  /// Waits until every parameter has its new value. Needed before parameters are read without an
-  /// operation; at stage 3 use for_each_parameter instead.
+  /// Waits until every parameter has its new value. Operations wait by themselves; other code that
+  /// reads parameters must call this first. At stage 3 such code needs for_each_parameter instead.
   void synchronize();
 
-  /// Calls `body` with the f32 values of each parameter, whole, on every rank; of 16-bit parameters
-  /// these are the master weights. Holds one bucket at a time. Its traffic counts as
-  /// dist::Traffic::saves. Collective.
+  /// Calls `body` on every rank with the whole values of each parameter in f32; for trained 16-bit
+  /// parameters these are the master weights. Holds one gathered bucket at a time. The traffic
+  /// counts as dist::Traffic::saves. Collective.
   void for_each_parameter(
       const std::function<void(const nn::NamedParameter&, std::span<const float>)>& body);
-  /// Sets every parameter from `source`, which is asked for what this rank holds, between steps. By
-  /// default the update rule then starts anew, as with a new optimizer: its state is zero, and no
-  /// update is counted. Throws if a step is not finished, and what `source` throws; the rule's
+  /// Sets every parameter, and asks `source` only for the values that this rank holds. By default
+  /// the update rule then starts anew, as with a new optimizer: its state is zero, and no update is
+  /// counted. Throws if a step is not finished, and passes on exceptions of `source`. The rule's
   /// state is reset only after all parameters are set.
   void set_parameters(const ParameterSource& source, RuleState state = RuleState::reset);
 
-  /// The tensors that a run needs in order to go on, the same on every rank and at every stage.
+  /// Lists the tensors that a run needs in order to resume. The list is the same on every rank and
+  /// at every stage.
   std::vector<StateTensor> state_tensors() const;
-  /// The pieces of them that this rank saves, between steps: its own shards at every stage, and on
-  /// rank 0 all state that is not sharded. Valid until the next step. Counts are copies in host
-  /// memory, of Category::checkpoint.
+  /// Returns the pieces of state_tensors() that this rank saves: its shards at every stage, and on
+  /// rank 0 also all state that is not sharded. Pieces are valid until the next step. Counts are
+  /// copies in host memory, of Category::checkpoint. Throws if a step is not finished.
   std::vector<StatePiece> own_state_pieces() const;
-  /// The order in which the last micro-batch with data used parameters and completed their
-  /// gradients: numbers 4 x registration index + kind (optim/zero/step_state.h). At stage 3 a rank
-  /// without data in its first micro-batch follows this order, which depends on the model and not
-  /// on the layout.
+  /// Returns the order in which the last micro-batch with data used parameters and completed their
+  /// gradients. Each number is 4 x registration index + ParameterEvent::Kind
+  /// (optim/zero/step_state.h). The order depends on the model and not on the layout. When a run
+  /// resumes at stage 3, a rank without data in its first micro-batch follows this order.
   std::vector<int64_t> parameter_events() const;
-  /// Restores that state: the next steps have the same bits as in the run that saved it. Every rank
-  /// reads what it holds. Throws if a step is not finished, and what `source` throws; in the second
-  /// case the optimizer holds a mixture of states, and its job should end.
+  /// Restores the state of state_tensors(): the next steps have the same bits as in the run that
+  /// saved it. Every rank reads the ranges that it holds. Throws if a step is not finished, and
+  /// passes on exceptions of `source`. After an exception of `source` the optimizer holds a mixture
+  /// of both states, and the job should end.
   void restore_state(const StateSource& source);
 
-  /// The own shards of the parameters' optimizer state, by name.
+  /// Returns this rank's shards of the parameters' optimizer state, by parameter name.
   StateByName state() const;
-  /// The state of whole parameters, on rank `root`; empty elsewhere. Collective.
+  /// Gathers the optimizer state of whole parameters on rank `root`. Returns an empty map on the
+  /// other ranks. Collective.
   StateByName consolidated_state(int root = 0);
 
   const ZeroOptions& options() const { return options_; }

@@ -26,11 +26,12 @@ limit_bytes=$((48 << 20))
 tools='^(cmake|g\+\+|ninja-build|python3)$'
 # Libraries of every system with a C++ compiler, which belong to that compiler: they are not packed.
 base='/(ld-linux.*|lib(c|m|dl|rt|pthread|z|gcc_s|stdc\+\+|gomp))\.so'
-# Left out: transports of special networks, which Debian's configuration leaves out too, and
-# bindings of other languages. They would bring most of the libraries that Open MPI can use.
+# These files are left out: transports of special networks, which Debian's configuration leaves out
+# too, and bindings of other languages. They would bring most of the libraries that Open MPI can
+# use.
 unwanted='ucx|ofi|psm|openib|verbs|netlink|flux|oshmem|spml|sshmem|scoll|memheap|mca_atomic'
 unwanted+='|java|mpifh|usempi|mpi_cxx|/fortran|ompitrace|monitoring|dbg_msgq|romio'
-# Also static libraries that have a shared one beside them.
+# Static libraries are left out, too, if a shared library is beside them.
 unwanted+='|lib(jpeg|png|png16|xxhash|z)\.a$'
 
 files_of() { dpkg-query -L "$@" | grep -vE "$unwanted"; }
@@ -42,7 +43,7 @@ wanted_files() {
   plugins=$(dpkg-query -S "$(realpath "/usr/lib/$triplet/libmpi.so.40")" | cut -d: -f1)
   files_of "${packages[@]}" |
     grep -E '^/usr/(include|share/cmake|lib)/' | grep -vE '/openmpi/|pkgconfig'
-  # libjpeg-dev only names the package that has it.
+  # libjpeg-dev has no headers; it only depends on the package that has jpeglib.h.
   files_of "$(dpkg-query -S '*/jpeglib.h' | head -n 1 | cut -d: -f1)" |
     grep -E '^/usr/(include|lib)/' | grep -vE 'pkgconfig'
   files_of libopenmpi-dev |
@@ -71,8 +72,8 @@ missing_libraries() {
 
 # take FILE...: copies files into the folder, without /usr in their paths. Links stay links. A link
 # to an absolute path (Debian's libz.so) becomes a link to that name in the same folder. Headers of
-# one architecture go beside the others, because outside of /usr compilers do not look for them
-# elsewhere.
+# one architecture go beside the other headers, because outside of /usr compilers do not look for
+# them in a folder of the architecture.
 take() {
   local file to target
   for file; do
@@ -94,7 +95,8 @@ mkdir -p "$folder"
 files=$(wanted_files | sort -u)
 mapfile -t files <<< "$files"
 take "${files[@]}"
-# The alternatives system makes these names links, whose targets differ from machine to machine.
+# These names are made here, because on Debian they are links of the alternatives system, whose
+# targets differ from machine to machine.
 ln -sfn orterun "$folder/bin/mpirun"
 ln -sfn orterun "$folder/bin/mpiexec"
 ln -sfn opal_wrapper "$folder/bin/mpicc"

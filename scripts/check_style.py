@@ -53,14 +53,17 @@ def blank(match):
 
 
 def only_code(text):
-    """The same lines without strings, comments, directives, and macro calls without semicolon."""
+    """Returns the text without strings, comments, directives, and macro calls without semicolon.
+
+    The numbers of lines stay the same.
+    """
     text = LITERALS.sub(blank, text)
     call = re.compile(r"^[ \t]*[A-Z][A-Z0-9_]+" + BALANCED + r"(?=\s*[\w}])", re.MULTILINE)
     return call.sub(lambda match: ";" + blank(match), text)
 
 
 def without_template(head):
-    """A declaration without its `template <...>`."""
+    """Returns a declaration without its `template <...>`."""
     match = re.match(r"\s*template\s*<", head)
     if not match:
         return head.strip()
@@ -73,7 +76,10 @@ def without_template(head):
 
 
 def kind_of(head):
-    """What a brace after `head`, outside functions, opens: container, function or initialiser."""
+    """Returns what a brace outside functions opens: a container, function or initialiser.
+
+    `head` is the declaration before the brace.
+    """
     if head.count("(") > head.count(")"):
         return "initialiser"  # or a lambda, among the arguments of something
     head = ACCESS.sub("", head)
@@ -89,7 +95,7 @@ def kind_of(head):
 
 
 def functions(text):
-    """(first line, last line) of each function that is not inside another one."""
+    """Returns (first line, last line) of each function that is not inside another function."""
     text = only_code(text)
     found, open_braces = [], []  # an open brace is (kind, start of its declaration)
     start = 0  # of the declaration being read
@@ -185,7 +191,7 @@ def check_quotes(root, path):
 
 @functools.cache
 def stripped(root):
-    """Every C++ source as its lines without indentation."""
+    """Returns the texts of all C++ sources, without indentation."""
     return ["\n" + "".join(line.strip() + "\n" for line in (root / path).read_text().splitlines())
             for path in sources(root) if path.suffix in CPP_SUFFIXES]
 

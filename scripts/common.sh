@@ -1,5 +1,6 @@
-# Sourced by run.sh, test.sh and .ci/run: goes to the root of the checkout, sets up MPI, and has the
-# steps they share. With TESSERA_DEPS=FOLDER libraries come from there, and none is installed.
+# Sourced by run.sh, test.sh and .ci/run: goes to the root of the checkout, sets up MPI, and defines
+# the steps that they share. With TESSERA_DEPS=FOLDER libraries come from that folder, and none is
+# installed.
 called_from=$PWD
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 set -a
@@ -79,15 +80,16 @@ install_packages() {
   quietly apt-install.log "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive "${install[@]}"
 }
 
-# TESSERA_CUDA of the release build: AUTO, ON or OFF (cmake/cuda.cmake); empty: as it was configured
-# before.
+# The value of TESSERA_CUDA for the release build: AUTO, ON or OFF (cmake/cuda.cmake). If it is
+# empty, the build keeps its earlier value.
 cuda=${TESSERA_CUDA:-AUTO}
 
 has_gpu() {
   command -v nvidia-smi > /dev/null && nvidia-smi -L 2> /dev/null | grep '^GPU' > /dev/null
 }
 
-# build PRESET [TARGET...]: configures and compiles; without targets, what the preset names.
+# build PRESET [TARGET...]: configures and compiles. Without targets, builds those that the preset
+# names.
 build() {
   local preset=$1 flags=() settings=()
   shift

@@ -16,8 +16,8 @@
 namespace tessera::train {
 namespace {
 
-// Finds the build id among the notes of an ELF segment. A note has a header, a name and a
-// description; name and description are padded to 4 bytes each.
+// Returns the build id among the notes of an ELF segment, or an empty text. A note has a header, a
+// name and a description; name and description are each padded to a multiple of 4 bytes.
 std::string build_id_in(const char* notes, size_t bytes) {
   const auto filled = [](size_t size) { return (size + 3) / 4 * 4; };
   ElfW(Nhdr) header;
@@ -40,7 +40,8 @@ std::string build_id_in(const char* notes, size_t bytes) {
   return "";
 }
 
-// The build id that the linker has written into the program, which is the first loaded object.
+// Returns the build id that the linker has written into the program, or "none". The program is the
+// first object that dl_iterate_phdr visits.
 std::string build_id() {
   std::string id;
   dl_iterate_phdr(
@@ -53,7 +54,7 @@ std::string build_id() {
           std::string found = build_id_in(notes, segment.p_memsz);
           if (!found.empty()) *static_cast<std::string*>(result) = std::move(found);
         }
-        return 1;  // no further objects
+        return 1;  // ends the iteration after the first object
       },
       &id);
   return id.empty() ? "none" : id;

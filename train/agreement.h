@@ -1,5 +1,5 @@
-// The settings of a training program that its ranks compare (dist/agreement.h): the program itself,
-// what it computes with, and the files that it reads.
+// The settings that the ranks of a training program compare (dist/agreement.h): the program's
+// version and build, its processor and threads, and the files that it reads.
 //
 //   dist::check_agreement(world, train::program_settings("my_program"));
 //   dist::check_agreement(world, train::processor_settings(world));
@@ -11,17 +11,18 @@
 
 namespace tessera::train {
 
-/// The program's name, Tessera's version, and the linker's build id of the program file. The build
-/// id differs for other sources, another compiler or another instruction set.
+/// Returns the program's name, Tessera's version, and the linker's build id of the program file.
+/// The build id differs for other sources, another compiler or another instruction set.
 dist::Settings program_settings(const std::string& program);
 
-/// If the ranks compute on CPUs, the settings that the bits of their results depend on: threads, as
-/// set by set_thread_count, and oneDNN's version, instruction set and math mode. Empty on GPUs,
-/// whose settings dist::choose_devices compares.
+/// Returns the settings of a CPU that change the bits of results: the number of threads, and
+/// oneDNN's version, instruction set and math mode. Returns an empty list if the ranks compute on
+/// GPUs, whose settings dist::choose_devices compares.
 dist::Settings processor_settings(const dist::World& world);
 
-/// The size and digest of the file that a flag names. The digest is of the `whole` file or of 64
-/// blocks of it (core/digest.h). "no file" for an empty path. Throws InputError if unreadable.
+/// Returns size and digest of the file that a flag names. With `whole` the digest covers the whole
+/// file, else 64 blocks of the file (core/digest.h). The setting is "no file" if `path` is empty.
+/// Throws InputError if the file cannot be read.
 dist::Setting file_setting(const std::string& flag, const std::string& path, bool whole);
 
 }  // namespace tessera::train

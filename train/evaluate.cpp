@@ -8,8 +8,7 @@ namespace tessera::train {
 
 namespace {
 
-// The most losses that are summed over ranks at once, so that the memory of an evaluation does not
-// grow with its length.
+// The most losses that are summed over ranks in one call. This bounds the memory of an evaluation.
 constexpr int64_t most_at_once = 4096;
 
 }  // namespace
@@ -34,7 +33,7 @@ EvaluationWindows::EvaluationWindows(const data::TokenRange& range,
 
 int64_t EvaluationWindows::start(int64_t window) const {
   if (options_.batches == 0) return window * options_.context;
-  // In floating point because last_ * window may be too large for an integer.
+  // Computed in floating point, because last_ * window may overflow an integer.
   const double place =
       count_ > 1 ? static_cast<double>(window) / static_cast<double>(count_ - 1) : 0;
   return std::min(last_, static_cast<int64_t>(place * static_cast<double>(last_)));
@@ -61,13 +60,13 @@ float evaluate(nn::Module& model, const TokenLoss& loss, const data::TokenRange&
   model.eval();
   for (int64_t begin = 0; begin < batches; begin += most_at_once) {
     const int64_t end = std::min(batches, begin + most_at_once);
-    // Each batch is computed by one rank and is zero on the others, so that the sum over ranks is
-    // exact; the mean is folded in order of batches.
+    // Each batch's loss is computed by one rank and is 0 on the other ranks, so that the sum over
+    // ranks is exact. The mean is then summed in order of batches on every rank.
     std::vector<float> own(static_cast<size_t>(end - begin), 0.0f);
     for (int64_t first = begin; first < end; first += world.size) {
       const NoGrad no_grad;
-      // With sharded parameters a forward needs all ranks: in the last round, ranks without a batch
-      // repeat the last one.
+      // With sharded parameters a forward is collective. So in the last round, ranks without a
+      // batch repeat the last batch.
       const int64_t i = first + world.rank;
       const auto [tokens, targets] =
           data::read_sequences(range, windows.starts_of(std::min(i, end - 1)), options.context);

@@ -1,4 +1,4 @@
-// The loss on data that the model does not train on.
+// Computes the loss of a model on tokens that were held out from training.
 #pragma once
 
 #include <cstdint>
@@ -12,23 +12,25 @@
 namespace tessera::train {
 
 struct EvaluationOptions {
-  int64_t context = 0;    // tokens of a window
-  int64_t batches = 0;    // 0: the whole range, in windows that do not overlap
-  int64_t sequences = 1;  // of a batch
+  int64_t context = 0;    // tokens per window
+  int64_t batches = 0;    // number of batches; 0: the whole range, in windows without overlap
+  int64_t sequences = 1;  // windows per batch
 };
 
-/// The windows of an evaluation: always the same, evenly spread. They are counted rather than
-/// listed, because a long range has many.
+/// The windows of an evaluation, evenly spread over the range. Every evaluation of a range uses the
+/// same windows. Their starts are computed rather than stored, because a long range has many
+/// windows.
 class EvaluationWindows {
  public:
-  /// Throws InputError for a range that is shorter than a window.
+  /// Throws InputError if the range is too short for one window, and Error for invalid options.
   EvaluationWindows(const data::TokenRange& range, const EvaluationOptions& options);
 
   int64_t count() const { return count_; }
   int64_t batches() const { return (count_ + options_.sequences - 1) / options_.sequences; }
   int64_t start(int64_t window) const;
-  /// The number of windows of a batch (the last batch may have fewer), and where they begin.
+  /// The number of windows of a batch. The last batch may have fewer than the others.
   int64_t windows_of(int64_t batch) const;
+  /// The positions at which the windows of a batch begin.
   std::vector<int64_t> starts_of(int64_t batch) const;
 
  private:
@@ -40,9 +42,10 @@ class EvaluationWindows {
 /// Returns a model's mean loss over tokens (B, T) and their targets (B, T).
 using TokenLoss = std::function<Tensor(const Tensor& tokens, const Tensor& targets)>;
 
-/// Mean loss in nats per token; a GPT's windows are its context. The ranks share the batches. Every
-/// rank gets the same bits, which do not depend on the number of ranks, and runs the same number of
-/// forwards. Throws InputError for a range that is shorter than a window. Collective.
+/// Returns the mean loss in nats per token. The batches are divided among the ranks, and every rank
+/// runs the same number of forwards. Every rank gets the same bits, which do not depend on the
+/// number of ranks. Throws as EvaluationWindows does. Collective. For a GPT the windows are as long
+/// as the model's context, and options.context is ignored.
 float evaluate(nn::Module& model, const TokenLoss& loss, const data::TokenRange& range,
                const EvaluationOptions& options, const dist::World& world);
 float evaluate(models::Gpt& model, const data::TokenRange& range, EvaluationOptions options,

@@ -23,8 +23,8 @@ bool is_finite(const Tensor& x) {
 }
 
 // Returns the operation and one of the parameters among its inputs, as in "linear with
-// h.3.mlp.c_fc.weight". This is the first parameter that is not finite, and the text says so; if
-// all are finite, it is the first one. Without parameters, returns the operation alone.
+// h.3.mlp.c_fc.weight". If a parameter is not finite, names the first such parameter and says so.
+// Otherwise names the first parameter. Without parameters, returns only the operation.
 std::string describe(const char* operation, std::span<const Tensor> inputs) {
   std::string first;
   for (const Tensor& input : inputs) {

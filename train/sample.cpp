@@ -10,7 +10,8 @@
 namespace tessera::train {
 namespace {
 
-// At most `count` tokens, the likeliest first; equally likely ones in order of their numbers.
+// Returns at most `count` tokens, the likeliest first. Equally likely tokens are in order of their
+// numbers.
 std::vector<int32_t> likeliest(std::span<const float> logits, int64_t count) {
   std::vector<int32_t> order(logits.size());
   std::iota(order.begin(), order.end(), 0);
@@ -50,7 +51,7 @@ int32_t choose_token(std::span<const float> logits, const SampleOptions& options
     left -= weights[i];
     if (left <= 0) return candidates[i];
   }
-  return candidates[0];  // rounding has left a little more than 0
+  return candidates[0];  // reached only if rounding has left `left` slightly above 0
 }
 
 void check_prompt(std::span<const int32_t> prompt, const models::GptConfig& config) {

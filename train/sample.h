@@ -1,4 +1,4 @@
-// Text from a model, token by token.
+// Generates text with a GPT, token by token.
 #pragma once
 
 #include <cstdint>
@@ -14,26 +14,28 @@ namespace tessera::train {
 struct SampleOptions {
   int64_t tokens = 100;
   float temperature = 0.8f;  // 0: always the likeliest token
-  int64_t top_k = 0;         // choose among the k likeliest; 0: among all
+  int64_t top_k = 0;         // sample from the k likeliest tokens; 0: from all tokens
   uint64_t seed = 0;
 };
 
-/// The token that follows, given its logits: a function of (logits, options, position) alone.
+/// Chooses the next token from its logits (one per token of the vocabulary). The choice depends
+/// only on logits, options and position. Throws if a logit is NaN.
 int32_t choose_token(std::span<const float> logits, const SampleOptions& options, int64_t position);
 
 /// Throws InputError for a prompt that is empty or has a token beyond the vocabulary.
 void check_prompt(std::span<const int32_t> prompt, const models::GptConfig& config);
 
-/// Calls `emit` with each new token. `prompt` is not empty; the model sees the last `context`
-/// tokens. Throws InputError for a token beyond the vocabulary. If parameters are sharded over
-/// ranks, every rank must make the same call.
+/// Generates options.tokens tokens after `prompt`, and calls `emit` with each of them. The model
+/// sees at most the last `context` tokens. Throws InputError as check_prompt does. If parameters
+/// are sharded over ranks, every rank must make the same call.
 void sample(models::Gpt& model, std::vector<int32_t> prompt, const SampleOptions& options,
             const std::function<void(int32_t)>& emit);
 
-/// The token to begin after without a prompt: a line end, GPT-2's end-of-text, or else token 0.
+/// Returns the token that serves as the prompt if the user gives none: a line end for `bytes`,
+/// end-of-text for GPT-2's vocabulary, else token 0.
 int32_t default_prompt(const models::GptConfig& config, bool bytes);
 
-/// The text of a new token: its byte, or its number and a space.
+/// Returns the text of a new token: with `bytes` the token's byte, else its number and a space.
 std::string token_text(int32_t token, bool bytes);
 
 }  // namespace tessera::train

@@ -1,4 +1,4 @@
-// The score of a model's weights in an evaluation, and which of several is the best.
+// The score of a model's weights in an evaluation, and the choice of the best evaluation.
 #pragma once
 
 #include <cmath>
@@ -12,20 +12,21 @@ struct Score {
   bool higher_is_better = false;
   double tie = 0;  // lower is better
 
-  /// True if the score can be compared: a loss that is not finite is no score.
+  /// True if the score can be compared, because value and tie are finite.
   bool valid() const { return std::isfinite(value) && std::isfinite(tie); }
 };
 
 /// The evaluation whose weights are kept as the best so far.
 struct BestEvaluation {
-  int64_t step = 0;  // steps that were finished then
+  int64_t step = 0;  // steps finished at the evaluation
   double value = 0;
   double tie = 0;
 
   bool operator==(const BestEvaluation&) const = default;
 };
 
-/// True if a score is better than the best so far. If both are equal, the first stays.
+/// True if a score is better than the best so far. Of equal values, the lower tie is better; if the
+/// ties are equal too, the earlier evaluation stays the best.
 inline bool is_better(const Score& score, const BestEvaluation& best) {
   if (!score.valid()) return false;
   if (score.value == best.value) return score.tie < best.tie;

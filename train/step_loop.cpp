@@ -27,12 +27,13 @@ std::unique_ptr<RunLog> begin_run(const RunFiles& files, const dist::World& worl
     if (!files.trace.empty()) check_writable(files.trace);
     if (!files.save.empty()) check_writable(files.save);
   }
-  // A rank with bad input ends the job here, before the log replaces an older one.
+  // The barrier waits for all ranks. If a rank has bad input, it has ended the job before this
+  // point, so the log of an earlier run is not replaced.
   world.communicator->barrier();
   auto log = std::make_unique<RunLog>(world.rank == 0 ? files.log : "", files.finished);
   trace::enable(false);
   if (!files.trace.empty()) begin_trace(world);
-  // Peaks and traffic count from here on, without what came before the run.
+  // Memory peaks and traffic count from here on, so that they do not include the program's setup.
   memory_ledger(default_device()).reset_peaks();
   memory_ledger(Device{}).reset_peaks();
   world.communicator->traffic().reset();
@@ -70,8 +71,8 @@ StepLoop::StepLoop(const LoopOptions& options, const dist::World& world,
                                            work_.open_weights, options.best);
   }
   if (work_.load) return;
-  // From here on `forward` stands in for load and loss.
-  // A graph would compute the captured micro-batch again and again.
+  // Makes load and loss from `forward`. Not allowed with graphs, because a graph captures the
+  // loading of data too, and would compute the captured micro-batch again and again.
   TESSERA_CHECK(!optimizer.options().graph, "train: graphs need load and loss apart");
   work_.load = [this](const MicroBatch& micro) { loaded_ = micro; };
   work_.loss = [this] { return work_.forward(loaded_); };
@@ -79,7 +80,7 @@ StepLoop::StepLoop(const LoopOptions& options, const dist::World& world,
 
 void StepLoop::train() {
   const int64_t done = run_steps();
-  // The last gathers may be in flight; after train() the caller may read the parameters.
+  // The last gathers may still be in flight, and the caller may read parameters after train().
   optimizer_.synchronize();
   if (!checkpoints_) return;
   const std::string path = checkpoints_->finish(done, skipped());
@@ -95,13 +96,13 @@ void StepLoop::train() {
 
 int64_t StepLoop::run_steps() {
   for (int64_t step = options_.first_step; step < options_.steps; ++step) {
-    // Notes travel with the flags of this step, so they must be set before its launch.
+    // Notes are sent with the flags of this step, so they must be set before the launch.
     if (checkpoints_) optimizer_.set_notes(checkpoints_->notes());
     launch(step);
     const int64_t done = step + 1;
     const bool last = done == options_.steps;
     const bool evaluates = options_.eval_every > 0 && (last || done % options_.eval_every == 0);
-    // All ranks' notes are known without waiting for the step, and all ranks decide by them.
+    // The notes of all ranks are known without waiting for the step, and are equal on every rank.
     const uint8_t notes = running_->launched.notes();
     const bool saves = checkpoints_ && checkpoints_->saves(done, notes);
     const bool saves_weights = saves_ && saves_->due(done, evaluates);
@@ -109,13 +110,13 @@ int64_t StepLoop::run_steps() {
     // A GPU's step is logged while the GPU computes the next one, unless its result is needed now.
     const bool looks = last || evaluates || saves || saves_weights || stopped_;
     if (looks || !running_->launched.deferred()) log_running();
-    // evaluate() also saves the weights, if they are the best so far.
+    // evaluate() also saves the weights if they are the best so far.
     if (evaluates) evaluate(done);
     if (saves_) saves_->after_step(done, done - skipped());
     if (saves_) count_.saves = saves_->count();
     // The checkpoint comes after the saves, because it records the best evaluation that was saved.
     if (saves_ && checkpoints_) checkpoints_->set_best(saves_->best());
-    // At the end of the run train() writes the checkpoint and waits for it.
+    // After the last step, train() writes the checkpoint and waits for it.
     if (stopped_) return done;
     if (checkpoints_ && !last) checkpoints_->after_step(done, skipped(), notes);
   }
@@ -124,7 +125,8 @@ int64_t StepLoop::run_steps() {
 
 void StepLoop::evaluate(int64_t done) {
   StepWork::Evaluation evaluation = work_.evaluate(done);
-  // Saved before the line is written: only weights that were saved are called the best.
+  // Weights are saved before the line is written, because the line calls them the best only if they
+  // were saved.
   if (saves_ && saves_->keep_best(done, done - skipped(), evaluation.score)) {
     evaluation.line.add("best", true);
     evaluation.text += "  the best so far";
@@ -133,8 +135,8 @@ void StepLoop::evaluate(int64_t done) {
   progress_.evaluation(done, evaluation.text);
 }
 
-// Launches a step, then logs the step before it if that is still to do, also if the launch fails.
-// In this order a GPU has work while the host logs.
+// Launches a step, and then logs the previous step if that was not done yet. In this order the GPU
+// computes while the host logs. The previous step is logged even if the launch fails.
 void StepLoop::launch(int64_t step) {
   const auto begin = Clock::now();
   std::optional<optim::LaunchedStep> launched;
@@ -168,7 +170,8 @@ void StepLoop::log_running() {
 StepLine StepLoop::line_of(Running& running) {
   const int64_t step = running.step;
   optim::StepReport report;
-  // A step that is ready has ended about when its launch did; any other ends when get() returns.
+  // If the result is ready, the step is taken to have ended with its launch. Otherwise it ends when
+  // get() returns.
   const bool was_ready = running.launched.ready();
   try {
     report = running.launched.get();
@@ -180,7 +183,7 @@ StepLine StepLoop::line_of(Running& running) {
                  name);
   }
   const Clock::time_point end = was_ready ? running.launch_end : Clock::now();
-  // Without the time in which the step before was still running.
+  // The time of the step begins when the previous step has ended.
   const double ms = milliseconds(end - std::max(running.begin, last_end_));
   last_end_ = end;
   return {
@@ -196,9 +199,9 @@ StepLine StepLoop::line_of(Running& running) {
       .checkpoint_wait_ms = static_cast<double>(running.checkpoint_wait_ns) / 1e6};
 }
 
-// Called on every rank. All ranks repeat the micro-batch to find the operation where its loss went
-// wrong, because a forward may be collective. Then rank 0 throws, which ends the others while they
-// wait in the barrier.
+// Called on every rank. All ranks repeat the micro-batch to find the operation where the loss
+// became non-finite, because a forward may be collective. Then rank 0 throws, which ends the other
+// ranks while they wait in the barrier.
 void StepLoop::fail_together(int64_t step, const optim::NonFiniteError& error) {
   std::string text = error.what();
   if (error.micro_batch >= 0) {
@@ -206,7 +209,7 @@ void StepLoop::fail_together(int64_t step, const optim::NonFiniteError& error) {
                            .index = error.micro_batch,
                            .first_sample = error.micro_batch * options_.batch.micro,
                            .samples = options_.batch.micro};
-    // Dropout draws the same masks as in the step.
+    // With this state dropout draws the same masks as in the failed step.
     dropout_state() = {
         .seed = optimizer_.options().seed, .step = step, .first_sample = micro.first_sample};
     text += "; first at " + first_non_finite([&] { work_.forward(micro); });
@@ -217,7 +220,7 @@ void StepLoop::fail_together(int64_t step, const optim::NonFiniteError& error) {
 
 void report_run(const optim::Plan& planned, const StepCount& count, const dist::World& world,
                 RunLog& log, const std::function<void()>& before_tables) {
-  // Measured first, because gathering the reports is traffic too.
+  // Measures before the reports are gathered, because gathering causes traffic too.
   const RankReport report = measure(planned, count, world);
   const GatheredReports all = gather_reports(report, world);
   log.write(JsonObject()
@@ -226,7 +229,7 @@ void report_run(const optim::Plan& planned, const StepCount& count, const dist::
                 .add("skipped", count.skipped)
                 .add("equal", all.differing.empty())
                 .raw("ranks", fmt::format("[{}]", fmt::join(all.json, ","))));
-  trace::enable(false);  // a trace is of the run, not of what is done with its results
+  trace::enable(false);  // the trace covers the run, not the calls of before_tables()
   before_tables();
   if (world.rank != 0) return;
   fmt::print("{}", report.table());

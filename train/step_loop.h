@@ -1,5 +1,5 @@
-// The steps of a training run: each is launched, logged and shown; now and then the model is
-// evaluated. The caller says which model is trained on which data.
+// The loop of a training run: launches, logs and shows each step, evaluates the model at intervals,
+// and saves weights and checkpoints. The caller provides model and data as functions (StepWork).
 //
 //   auto log = train::begin_run({.log = "run.jsonl"}, world);
 //   train::StepLoop loop(run.loop, world, optimizer, *log,
@@ -32,31 +32,32 @@
 namespace tessera::train {
 
 struct StepWork {
-  std::string unit = {};  // of the speed, such as "tokens"
+  std::string unit = {};  // counted per second in the log, such as "tokens"
   int64_t units_per_step = 0;
   /// Reads a micro-batch and returns its mean loss. Also called, on every rank, to find the
   /// operation where a loss became non-finite.
   std::function<Tensor(const MicroBatch&)> forward = nullptr;
-  /// Used instead of `forward` in steps; set both or neither. `load` puts a micro-batch's values
-  /// where `loss` reads them. Graphs need this, and it suits data that is read ahead.
+  /// If set, steps call `load` and `loss` instead of `forward`; set both or neither. `load` puts a
+  /// micro-batch's values where `loss` reads them. CUDA graphs require this separation, and it
+  /// allows data to be read ahead.
   std::function<void(const MicroBatch&)> load = nullptr;
   std::function<Tensor()> loss = nullptr;
   /// The result of an evaluation: a line of the log, and a text for the terminal.
   struct Evaluation {
     JsonObject line;
     std::string text;
-    /// The score by which the best evaluation is chosen, if LoopOptions::weights asks for it. The
-    /// same on every rank.
+    /// The score by which the best evaluation is chosen, the same on every rank. Needed if
+    /// LoopOptions::weights asks for the best weights.
     std::optional<Score> score = std::nullopt;
   };
-  /// Evaluates the model after so many steps.
+  /// Evaluates the model. The argument is the number of finished steps.
   std::function<Evaluation(int64_t)> evaluate = nullptr;
   /// Opens a file of the weights, if LoopOptions::weights asks for saves.
   WeightSaves::Open open_weights = nullptr;
   /// Returns more members for a step's line of the log; called when the step is launched.
   std::function<JsonObject(int64_t)> describe = [](int64_t) { return JsonObject(); };
-  /// The settings of the run in checkpoints, and further settings that its bits depend on
-  /// (manifest.h).
+  /// Settings for the checkpoint's manifest (manifest.h): `run` has those that define the run, and
+  /// `bits` has further settings that change the bits of results.
   dist::Settings run = {};
   dist::Settings bits = {};
   /// Metadata of a file of the model's weights, so that a checkpoint can be exported as one.
@@ -67,36 +68,38 @@ struct StepWork {
 struct RunFiles {
   std::string log = {};    // JSON lines (run_log.h)
   std::string trace = {};  // trace of all ranks (trace_file.h)
-  std::string save = {};   // written by the caller at the end
-  /// Set if the log of the run so far is continued: steps that were done (run_log.h).
+  std::string save = {};   // weights; written by the caller at the end
+  /// The number of finished steps if an existing log is continued (run_log.h); nullopt: a new log.
   std::optional<int64_t> finished = std::nullopt;
 };
-/// Begins a run; called before it allocates anything. Checks that everything that the run writes
-/// can be written and that no rank has bad input. Only then the log, which is open on rank 0,
-/// replaces an older one. Memory and traffic are counted from here on. Throws InputError.
-/// Collective.
+/// Begins a run; must be called before the run allocates memory. Rank 0 checks that the files can
+/// be written, and opens the log only when all ranks have arrived here without an error. Then
+/// starts the trace if there is one, and resets the counts of memory and traffic. Throws InputError
+/// if a file cannot be written. Collective.
 std::unique_ptr<RunLog> begin_run(const RunFiles& files, const dist::World& world);
 
 class StepLoop {
  public:
-  /// World, optimizer and log must outlive it. Throws if `work` lacks what the options ask for.
+  /// World, optimizer and log must outlive the loop. Throws if `work` lacks a function that the
+  /// options require.
   StepLoop(const LoopOptions& options, const dist::World& world, optim::ZeroOptimizer& optimizer,
            RunLog& log, StepWork work);
   StepLoop(const StepLoop&) = delete;
   StepLoop& operator=(const StepLoop&) = delete;
 
-  /// Runs all steps from first_step on, or until a signal ends the run after a step. Throws on
-  /// every rank if a loss or gradient is not finite, or the last checkpoint cannot be written.
-  /// Collective.
+  /// Runs the steps from first_step on, until the last one or until a signal ends the run after a
+  /// step. Writes the last checkpoint if checkpoints are wanted. Throws if a loss or gradient is
+  /// not finite without loss scaling, or if the last checkpoint cannot be written; then the whole
+  /// job ends. Collective.
   void train();
-  /// The steps that this process has done.
+  /// Counts the steps that this process has logged.
   const StepCount& count() const { return count_; }
   /// True if a signal has ended the run before its last step.
   bool stopped() const { return stopped_; }
 
  private:
   using Clock = std::chrono::steady_clock;
-  // A step whose result is not asked for yet.
+  // A launched step whose result was not asked for yet.
   struct Running {
     int64_t step;
     Clock::time_point begin;
@@ -119,7 +122,7 @@ class StepLoop {
   optim::ZeroOptimizer& optimizer_;
   RunLog& log_;
   StepWork work_;
-  MicroBatch loaded_;  // if `forward` stands in for `load` and `loss`
+  MicroBatch loaded_;  // set by `load` if the caller gave only `forward`
   Progress progress_;
   std::optional<Running> running_;
   Clock::time_point last_end_;
@@ -129,8 +132,8 @@ class StepLoop {
   std::unique_ptr<RunCheckpoints> checkpoints_;
 };
 
-/// Compares what ranks held and sent with the plan: writes a line of the log, and prints tables on
-/// rank 0's standard output. Before the tables `before_tables` is called on every rank. Collective.
+/// Compares the memory and traffic of all ranks with the plan. Writes a summary line to the log,
+/// calls `before_tables` on every rank, and prints tables on rank 0's standard output. Collective.
 void report_run(
     const optim::Plan& planned, const StepCount& count, const dist::World& world, RunLog& log,
     const std::function<void()>& before_tables = [] {});

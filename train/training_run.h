@@ -1,4 +1,4 @@
-// The options of a training run, for its optimizer, its loop and its plan.
+// The options of a training run. Optimizer, step loop and plan are made from the same options.
 //
 //   const train::TrainingRun run{.rule = optim::AdamW{.learning_rate = 3e-4f},
 //                                .zero = {.stage = 2},
@@ -19,26 +19,26 @@
 
 namespace tessera::train {
 
-/// When and how checkpoints are written (train/checkpoint/run_checkpoints.h).
+/// Options of the checkpoints of a run (train/checkpoint/run_checkpoints.h).
 struct CheckpointOptions {
-  std::string folder = {};  // empty: never
-  int64_t every = 0;        // steps; 0: only at the end and on a signal
-  int64_t keep = 3;         // how many of the newest stay
-  bool async = true;        // written while steps go on, from a copy of the state
-  /// The most bytes of a rank's copy; nullopt: all of its own state. State that does not fit is
-  /// read in place, and the next update waits for it (train/checkpoint/state_copy.h).
+  std::string folder = {};  // empty: no checkpoints
+  int64_t every = 0;        // steps between checkpoints; 0: only at the end and on a signal
+  int64_t keep = 3;         // number of newest checkpoints that are not removed
+  bool async = true;        // true: written from a copy of the state while steps go on
+  /// The most bytes of a rank's copy; nullopt: all state that the rank saves. State that does not
+  /// fit is read in place, and the next update waits for the read (train/checkpoint/state_copy.h).
   std::optional<int64_t> staging = std::nullopt;
-  int64_t saved_step = -1;  // a step of which the folder has a checkpoint already
+  int64_t saved_step = -1;  // a step that the folder already has, not to be saved again; -1: none
 
   bool wanted() const { return !folder.empty(); }
   bool staged() const { return wanted() && async; }
 };
 
-/// When weights alone are saved before the end of a run (train/weight_saves.h).
+/// Options for saves of the weights alone during a run (train/weight_saves.h).
 struct WeightSaveOptions {
   std::string path = {};  // file of the weights at the end; other saves are in folders beside it
-  int64_t every = 0;      // steps; 0: never
-  bool best = false;      // save those of the best evaluation so far
+  int64_t every = 0;      // steps between saves; 0: none
+  bool best = false;      // true: save the weights of the best evaluation so far
 
   bool wanted() const { return every > 0 || best; }
 };
@@ -46,12 +46,12 @@ struct WeightSaveOptions {
 struct LoopOptions {
   int64_t steps = 0;
   Batch batch;
-  int64_t eval_every = 0;  // steps between evaluations, of which one is at the end; 0: none
+  int64_t eval_every = 0;  // steps between evaluations, with one more at the end; 0: none
   CheckpointOptions checkpoints = {};
   WeightSaveOptions weights = {};
-  int64_t first_step = 0;  // steps done before, whose state a checkpoint has restored
-  int64_t skipped = 0;     // steps done before without an update
-  std::optional<BestEvaluation> best = std::nullopt;  // so far, if its weights are saved
+  int64_t first_step = 0;  // steps that were done before this run resumed from a checkpoint
+  int64_t skipped = 0;     // number of steps without an update before first_step
+  std::optional<BestEvaluation> best = std::nullopt;  // the best evaluation before first_step
 
   int64_t steps_left() const { return steps - first_step; }
 };
@@ -62,7 +62,8 @@ struct TrainingRun {
   LoopOptions loop;
 };
 
-/// The dtype of the model's first parameter, which is that of all parameters after Module::to.
+/// Returns the dtype of the model's first parameter. After Module::to all parameters have this
+/// dtype. Throws for a model without parameters.
 DType parameter_dtype(const nn::Module& model);
 /// "fp32", "bf16" or "fp16".
 const char* precision_name(DType dtype);

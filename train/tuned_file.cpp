@@ -31,7 +31,7 @@ std::string hex_of(const cuda::AlgorithmBytes& algorithm) {
   return text;
 }
 
-// Reads one object of a table; an error says which.
+// Reads the members of one JSON object of a table. Errors name the object and the member.
 class Fields {
  public:
   Fields(std::string where, const json& object) : where_(std::move(where)), object_(object) {

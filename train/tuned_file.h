@@ -1,5 +1,5 @@
-// The table that `tune` writes and training reads: which of cuBLASLt's algorithms a product
-// takes, for one kind of GPU and one version of the library (docs/formats.md).
+// The table that `tune` writes and training reads: cuBLASLt's fastest algorithm for each matrix
+// product, for one kind of GPU and one version of the library (docs/formats.md).
 #pragma once
 
 #include <cstdint>
@@ -17,16 +17,17 @@ struct TunedFor {
   int64_t library = 0;  // cuda::product_library_version
 };
 
+/// Returns the text of the table.
 std::string tuned_text(const TunedFor& where, const std::vector<cuda::MeasuredProduct>& products);
 
-/// The products of a table. Throws InputError, naming `path`, for a text that is no table, and for
-/// a table of another device or version than `here`.
+/// Parses the text of a table and returns its products. Throws InputError, naming `path`, if the
+/// text is not a table, or if the table is for another device or library version than `here`.
 std::vector<cuda::TunedProduct> parse_tuned(const std::string& path, const std::string& text,
                                             const TunedFor& here);
 
-/// Rank 0 reads the file and sends it to all ranks, so that every rank uses the same algorithms.
-/// Called once the devices are chosen. Throws InputError for a table that cannot be used.
-/// Collective.
+/// Makes every rank use the algorithms of a table. Rank 0 reads the file and sends it to all ranks,
+/// so that all use the same algorithms. Must be called after the devices are chosen. Throws
+/// InputError for a table that cannot be used, and if the ranks compute on the CPU. Collective.
 void use_tuned_file(const std::string& path, dist::World& world);
 
 }  // namespace tessera::train

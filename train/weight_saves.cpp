@@ -85,7 +85,7 @@ void WeightSaves::report_failure(int64_t done, const std::string& path, const st
   log_.write(
       JsonObject().add("type", "save").add("step", done).add("path", path).add("failed", why));
   spdlog::warn("the weights of step {} were not saved: {}; training goes on", done, why);
-  // Removes the folder if it is empty.
+  // Removes the save's folder if the failure has left it empty.
   std::error_code ignored;
   if (world_.rank == 0) fs::remove(fs::path(path).parent_path(), ignored);
 }

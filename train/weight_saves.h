@@ -1,11 +1,11 @@
-// Saves weights alone while a run goes on, beside the file that is written at its end:
+// Saves weights without optimizer state during a run, beside the file of the weights at its end:
 //
 //   out/model.safetensors                    at the end, by the program (train/weights.h)
-//   out/step-000000500/model.safetensors     after each so many steps
-//   out/best/model.safetensors               of the best evaluation so far
+//   out/step-000000500/model.safetensors     every WeightSaveOptions::every steps
+//   out/best/model.safetensors               weights of the best evaluation so far
 //
-// Each has a folder of its own, because a model may have other files beside its weights. A save
-// that fails is a warning and a line of the log; the run goes on.
+// Each save has a separate folder, because a model may have other files beside its weights. If a
+// save fails, the user gets a warning, the log a line, and the run goes on.
 #pragma once
 
 #include <cstdint>
@@ -22,36 +22,37 @@
 
 namespace tessera::train {
 
-/// "out/step-000000500/model.safetensors" and "out/best/model.safetensors" for
-/// "out/model.safetensors".
+/// Returns "out/step-000000500/model.safetensors" for "out/model.safetensors" and step 500.
 std::string step_weights_path(const std::string& path, int64_t step);
+/// Returns "out/best/model.safetensors" for "out/model.safetensors".
 std::string best_weights_path(const std::string& path);
 
 class WeightSaves {
  public:
-  /// Opens a file of the weights as they are after so many updates, on rank 0.
+  /// Opens a file for the weights after `updates` updates. Called on rank 0 only.
   using Open = std::function<WeightsSink(const std::string& path, int64_t updates)>;
 
-  /// World, optimizer and log must outlive it. `best` is the best evaluation that a checkpoint
-  /// knows of; it is dropped, with a warning, if its file is missing. Collective.
+  /// World, optimizer and log must outlive this object. `best` is the best evaluation that the
+  /// resumed checkpoint records. If its file of weights is missing, it is forgotten with a warning.
+  /// Collective.
   WeightSaves(WeightSaveOptions options, const dist::World& world, optim::ZeroOptimizer& optimizer,
               RunLog& log, Open open, std::optional<BestEvaluation> best);
 
-  /// True if anything may be saved after `done` steps; `evaluated`: the last of them is evaluated.
+  /// True if a save may follow `done` steps. `evaluated`: an evaluation follows these steps.
   bool due(int64_t done, bool evaluated) const;
-  /// Saves the weights if they are the best so far. Returns true if they are and were written. If
-  /// they could not be written, the earlier file and its score stay. Collective.
+  /// Saves the weights if `score` is the best so far. Returns true if they were written. If writing
+  /// fails, the earlier file and its score stay. Collective.
   bool keep_best(int64_t done, int64_t updates, const std::optional<Score>& score);
-  /// Saves the weights if a save is due after this step. Collective.
+  /// Saves the weights if `done` is a multiple of WeightSaveOptions::every. Collective.
   void after_step(int64_t done, int64_t updates);
 
   const std::optional<BestEvaluation>& best() const { return best_; }
-  /// How often parameters were gathered for a save, failed saves included.
+  /// The number of saves, failed ones included.
   int64_t count() const { return count_; }
 
  private:
-  /// Saves the weights. Returns why that failed, or an empty text, the same on every rank.
-  /// Collective.
+  /// Saves the weights. Returns the reason of a failure, or an empty text; every rank gets the same
+  /// text. Collective.
   std::string save(const std::string& path, int64_t updates);
   void report_failure(int64_t done, const std::string& path, const std::string& why);
 

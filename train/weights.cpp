@@ -17,9 +17,9 @@ namespace {
 namespace fs = std::filesystem;
 using OpenWeights = std::function<WeightsSink(const std::string&)>;
 
-// Saves the weights to path(), which only rank 0 calls. Returns on every rank why that failed, or
-// an empty text. Gathering the parameters is collective, so rank 0 takes part to the end even if it
-// has failed.
+// Saves the weights to path(); only rank 0 calls path(). Returns on every rank the reason of a
+// failure, or an empty text. Gathering parameters is collective, so rank 0 takes part to the end
+// even if writing has failed.
 std::string try_to_save(const std::function<std::string()>& path, optim::ZeroOptimizer& optimizer,
                         const dist::World& world, const OpenWeights& open) {
   std::string why;
@@ -40,8 +40,8 @@ std::string try_to_save(const std::function<std::string()>& path, optim::ZeroOpt
   return dist::broadcast_text(*world.communicator, why);
 }
 
-// Creates a new folder in `parent`, named after `file`. So neither the weights nor a file that is
-// written with them, such as a GPT's config.json, replaces an existing one.
+// Creates a new folder in `parent`, named after `file`. In a new folder, neither the weights nor a
+// file beside them, such as a GPT's config.json, can replace an existing file.
 fs::path new_folder(const fs::path& parent, const fs::path& file) {
   std::string name = (parent / (file.stem().string() + "-rescued-XXXXXX")).string();
   if (::mkdtemp(name.data()) == nullptr) {
@@ -50,8 +50,8 @@ fs::path new_folder(const fs::path& parent, const fs::path& file) {
   return name;
 }
 
-// Tries other places. Returns, for rank 0 to report, where the weights are now, or that they are
-// lost.
+// Tries to save the weights in other places. Returns a message for rank 0 to report: the place of
+// the weights, or that they are lost.
 std::string rescue(const std::string& lost, optim::ZeroOptimizer& optimizer,
                    const dist::World& world, const OpenWeights& open) {
   const fs::path file = fs::path(lost).filename();

@@ -1,5 +1,5 @@
 // Saves the weights of a model in training to a safetensors file and loads them, at every stage. No
-// rank needs to hold the whole model: its tensors are handled one after the other.
+// rank needs to hold the whole model, because tensors are handled one after the other.
 //
 //   train::load_weights("pretrained.safetensors", model, optimizer);
 //   ... steps ...
@@ -21,45 +21,46 @@ namespace tessera::train {
 
 struct SaveOptions {
   nn::SafetensorsMetadata metadata = {{"format", "pt"}};
-  int64_t batches = 0;  // micro-batches that the running statistics have seen
-  std::vector<nn::NamedTensor> others = {};  // further tensors of the file, on the CPU; of rank 0
+  int64_t batches = 0;  // number of micro-batches from which the running statistics were computed
+  std::vector<nn::NamedTensor> others = {};  // additional tensors for the file, on rank 0's CPU
 };
 
-/// Saves parameters (of 16-bit ones the master weights) and running statistics, all as F32. Rank 0
-/// writes the file, as a whole or not at all. One bucket at a time is gathered into memory of
-/// Category::communication. The plan of a run counts this memory and traffic only for saves of its
-/// loop (train/weight_saves.h), so report_run comes before a save at the end. If `path` cannot be
-/// written, does what save_parameters does. Collective.
+/// Saves parameters and running statistics as F32; a trained 16-bit parameter is saved from its
+/// master weights. Rank 0 writes the file, as a whole or not at all. One bucket at a time is
+/// gathered into memory of Category::communication. Call report_run before a save at the end of a
+/// run, because the plan counts memory and traffic only of saves during the run
+/// (train/weight_saves.h). If `path` cannot be written, does what save_parameters does. Collective.
 void save_weights(const std::string& path, const nn::Module& model, optim::ZeroOptimizer& optimizer,
                   const dist::World& world, const SaveOptions& options = {});
 
 /// A file of weights in any format, while it is written.
 struct WeightsSink {
-  std::function<void(const nn::NamedParameter&, std::span<const float>)> write;  // one, as a whole
-  std::function<void()> commit;  // without it the file is discarded
+  std::function<void(const nn::NamedParameter&, std::span<const float>)> write;  // one parameter
+  std::function<void()> commit;  // completes the file; without this call the file is discarded
 };
 
-/// Opens the file that save_weights writes. The model must outlive it. Throws InputError if `path`
-/// cannot be written.
+/// Opens the file that save_weights writes. The model must outlive the sink. Throws InputError if
+/// `path` cannot be written.
 WeightsSink open_weights(const std::string& path, const nn::Module& model,
                          const SaveOptions& options = {});
 
-/// On rank 0, writes every parameter to the sink that `open` returns for a path. If that throws, as
-/// on a full disk, the weights are not lost: they are written to a file of the same name in a new
-/// folder of the working directory, or else of the directory for temporary files. Rank 0 then
-/// throws an Error that says where they are. Collective.
+/// On rank 0, writes every parameter to the sink that `open` returns for a path. If opening or
+/// writing fails, for instance on a full disk, tries to write a file of the same name elsewhere: in
+/// a new folder of the working directory, then in one of the directory for temporary files. Rank 0
+/// then throws an Error that names the place, or says that the weights are lost. Collective.
 void save_parameters(const std::string& path, optim::ZeroOptimizer& optimizer,
                      const dist::World& world,
                      const std::function<WeightsSink(const std::string&)>& open);
 
-/// As save_parameters, but a failure is no error, and the weights are not written elsewhere.
-/// Returns on every rank why they could not be written, or an empty text. Collective.
+/// Does the same as save_parameters, except that a failure does not throw and the weights are not
+/// written elsewhere. Returns on every rank the reason of a failure, or an empty text. Collective.
 std::string try_save_parameters(const std::string& path, optim::ZeroOptimizer& optimizer,
                                 const dist::World& world,
                                 const std::function<WeightsSink(const std::string&)>& open);
 
-/// Sets all weights from a file; each rank reads what it holds. `optimizer` must be the model's.
-/// Throws InputError for a file that does not fit. Every rank must call it.
+/// Sets all weights and running statistics from a file. Each rank reads only the values that it
+/// holds. `optimizer` must be the model's optimizer, whose update rule starts anew. Throws
+/// InputError for a file that does not fit the model. Every rank must make this call.
 void load_weights(const std::string& path, const nn::Module& model,
                   optim::ZeroOptimizer& optimizer);
 

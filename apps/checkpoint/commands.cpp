@@ -25,7 +25,7 @@ std::string in_folder(const std::string& folder, int64_t step) {
   return (fs::path(folder) / train::checkpoint_name(step)).string();
 }
 
-// Verifies a checkpoint and prints the result. Returns why it is not whole; empty if it is.
+// Verifies a checkpoint and prints the result. Returns what is damaged; empty if nothing is.
 std::string verify_one(const std::string& path) {
   try {
     const train::CheckpointReader checkpoint(path);

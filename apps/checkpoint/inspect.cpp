@@ -20,7 +20,7 @@ using nlohmann::ordered_json;
 using train::Manifest;
 
 std::string text_of(const ordered_json& json) {
-  // Names and settings may hold any bytes.
+  // Names and settings may hold any bytes. Bytes that are not UTF-8 are replaced, not refused.
   return json.dump(2, ' ', false, ordered_json::error_handler_t::replace) + "\n";
 }
 
@@ -142,12 +142,12 @@ void print_checkpoint(const std::string& path, const Manifest& manifest) {
   print_table(rows);
 }
 
-/// A checkpoint in a folder, as its manifest describes it. The tensors are not read.
+/// A checkpoint in a folder, as its manifest describes the checkpoint. The tensors are not read.
 struct Listed {
   std::string path;
   int64_t step = 0;
   std::optional<Manifest> manifest;
-  std::string why;  // why it is not whole, if so
+  std::string why;  // why the manifest cannot be used; empty if it can
 };
 
 std::vector<Listed> list_folder(const std::string& folder) {

@@ -1,6 +1,6 @@
-// The flags for a model and for how its training is divided over ranks. train_gpt trains it;
-// zero_plan estimates the memory and traffic of training it. Flags that are not given take the
-// defaults of the preset.
+// Flags for a GPT and for how its training is divided over ranks. train_gpt, which trains the GPT,
+// and zero_plan, which estimates the memory and traffic of that training, share them. Flags that
+// are not given take the defaults of the preset.
 //
 //   ModelOptions model;
 //   add_model_options(app, model);
@@ -28,15 +28,15 @@ struct ModelOptions {
   std::optional<float> epsilon;  // of the layer norms, from config.json
 };
 void add_model_options(Flags& app, ModelOptions& options);
-/// The name of the preset; "nano" if none was given.
+/// Returns the name of the preset; "nano" if none was given.
 std::string preset_of(const ModelOptions& options);
 models::GptConfig model_config(const ModelOptions& options);
 /// Returns the options with the sizes of a model in a safetensors file, so that the user need not
-/// give them. Throws InputError that lists all given sizes that differ from the file's, or asks for
-/// --heads if nothing else says how many heads there are.
+/// give them. Throws InputError, which lists all given sizes that differ from the file's. Also
+/// throws if neither --heads, --preset nor config.json says how many heads there are.
 ModelOptions with_sizes_of(const std::string& weights_path, const ModelOptions& options);
 
-/// --global-batch (or --batch), --micro-batch; `samples` says what these count.
+/// --global-batch (or --batch) and --micro-batch. Their help says that they count `samples`.
 struct BatchOptions {
   std::optional<int64_t> global, micro;
 };
@@ -44,7 +44,7 @@ void add_batch_options(Flags& app, BatchOptions& options, const std::string& gro
                        const std::string& samples = "Sequences");
 Batch batch_sizes(const BatchOptions& options, const TrainDefaults& defaults);
 
-/// --optimizer adamw|adam|sgd.
+/// Adds --optimizer adamw|adam|sgd.
 FlagOption add_optimizer_option(Flags& app, std::string& optimizer, const std::string& group);
 
 /// Group "Distribution": --bucket-bytes, --reduction.
@@ -56,9 +56,9 @@ void add_bucket_options(Flags& app, BucketOptions& options);
 int64_t bucket_bytes(const BucketOptions& options, const TrainDefaults& defaults);
 optim::Reduction reduction(const BucketOptions& options);
 
-/// Group "Distribution": --overlap on|off.
+/// Adds --overlap on|off to the group "Distribution".
 void add_overlap_option(Flags& app, std::string& overlap);
-/// Group "Distribution": --graph on|off.
+/// Adds --graph on|off to the group "Distribution".
 void add_graph_option(Flags& app, std::string& graph);
 
 /// Group "Memory": --precision, --grad-shard, --offload; and a GPT's --recompute and --loss-rows.
@@ -72,9 +72,9 @@ struct MemoryOptions {
 void add_memory_options(Flags& app, MemoryOptions& options);
 void add_recompute_option(Flags& app, MemoryOptions& options);
 void add_loss_rows_option(Flags& app, MemoryOptions& options);
-/// --device cpu|cuda|auto.
+/// Adds --device cpu|cuda|auto.
 FlagOption add_device_option(Flags& app, std::string& device);
-/// Group "Distribution": --device, --comm, --comm-timeout.
+/// Adds --device, --comm and --comm-timeout to the group "Distribution".
 void add_device_options(Flags& app, dist::DeviceOptions& options);
 
 DType parameter_dtype(const MemoryOptions& options);

@@ -43,8 +43,8 @@ bool same_file(const std::string& a, const std::string& b) {
   return of_a.st_dev == of_b.st_dev && of_a.st_ino == of_b.st_ino;
 }
 
-// True if `path` is an existing file in or below the folder whose name ends like a data file's. The
-// folder may also contain logs and weights of earlier runs, which may be replaced.
+// True if `path` is an existing file in or below `folder`, and its name ends like a data file's.
+// Other files of the folder, such as logs and weights of earlier runs, may be replaced.
 bool is_data_of(const std::string& path, const std::string& folder) {
   std::error_code error;
   if (!fs::is_directory(folder, error) || !fs::is_regular_file(path, error)) return false;
@@ -57,8 +57,8 @@ bool is_data_of(const std::string& path, const std::string& folder) {
   return std::ranges::any_of(ends, [&](const char* end) { return name.ends_with(end); });
 }
 
-// Refuses an output that standard output or error is redirected to: both would write the file, each
-// at its own offset, and overwrite each other.
+// Refuses an output file that standard output or error is redirected to, because the program and
+// the stream would write at separate offsets and overwrite each other.
 void check_streams(const GivenPath& output) {
   struct stat file {};
   if (::stat(output.path.c_str(), &file) != 0 || !S_ISREG(file.st_mode)) return;
@@ -72,7 +72,7 @@ void check_streams(const GivenPath& output) {
   }
 }
 
-// The step of a folder that is named like those of saves, such as step-000000500; else 0.
+// Returns the step in the name of a folder of saves, such as step-000000500; 0 for other names.
 int64_t step_of_folder(const fs::path& folder) {
   constexpr std::string_view begin = "step-";
   const std::string name = folder.filename().string();
@@ -82,8 +82,8 @@ int64_t step_of_folder(const fs::path& folder) {
   return name == train::checkpoint_name(step) ? step : 0;
 }
 
-// The files that --save-every and --save-best would write. A long run saves too many steps to list,
-// so only those steps are listed whose folder occurs in another path of the command line.
+// Returns the files that --save-every and --save-best would write. A long run has too many saves to
+// list, so only saves whose folder occurs in another path of the command line are returned.
 std::vector<GivenPath> files_of_saves(const GivenPaths& paths) {
   const auto& [file, others, every, best, checkpoints] = paths.saves;
   std::vector<std::string> folders;
@@ -115,7 +115,8 @@ std::vector<GivenPath> files_of_saves(const GivenPaths& paths) {
   return files;
 }
 
-// Checkpoints have folders of the same names, and old ones are removed, so saves could be lost.
+// Refuses saves in the folder of the checkpoints. The folders of saves and checkpoints have equal
+// names, and old checkpoints are removed, so saves would be lost.
 void check_step_folders(const GivenSaves& saves) {
   if (saves.every == 0 || saves.file.empty() || saves.checkpoints.empty()) return;
   const fs::path parent = fs::path(saves.file).parent_path();

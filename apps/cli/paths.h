@@ -32,9 +32,10 @@ struct GivenPaths {
 };
 
 /// Throws InputError, naming both flags, if an output is also an input or another output. Existing
-/// files are compared by device and inode, so links are seen through; others are compared by name.
-/// Also throws if an output is the file that standard output or error goes to, if a save in steps
-/// would replace an input, or if the saves share a folder with checkpoints. Opens no file.
+/// files are compared by device and inode, so links are seen through. Files that do not exist yet
+/// are compared by name. Also throws if an output is the file that standard output or error goes
+/// to, if a save during the run would replace an input, or if the saves share a folder with
+/// checkpoints. Opens no file.
 void check_paths(const GivenPaths& paths);
 
 }  // namespace tessera::apps

@@ -20,8 +20,8 @@ namespace {
 
 constexpr const char* threads_setting = "threads";
 
-// Members of a log header that are not compared as settings of the run: where it runs, what it
-// prints and writes.
+// Members of a log header that are not compared as settings of the run, because they say where the
+// run is computed, or what it reads, prints and writes.
 const std::set<std::string> not_of_the_run = {
     "type",    "program",   "version",     "data",         "val_data",     "ranks",
     "threads", "device",    "device_name", "communicator", "graph",        "stage",
@@ -29,7 +29,7 @@ const std::set<std::string> not_of_the_run = {
     "init",    "tuned",     "save",        "trace",        "sample",       "preset",
     "format",  "workers",   "protocol",    "popularity"};
 
-// The header's name of a flag: "--global-batch" becomes "global_batch".
+// Returns the name that a flag has in the header: "--global-batch" becomes "global_batch".
 std::string member_name(std::string name) {
   name.erase(0, name.find_first_not_of('-'));
   std::ranges::replace(name, '-', '_');
@@ -46,7 +46,7 @@ std::string value_of(const dist::Settings& settings, const std::string& name) {
   return found == nullptr ? "nothing" : found->value;
 }
 
-// The names in `a`, then those that only `b` has.
+// Returns the names in `a`, then the names that only `b` has.
 std::vector<std::string> names_of(const dist::Settings& a, const dist::Settings& b) {
   std::vector<std::string> names;
   for (const dist::Settings& settings : {a, b}) {
@@ -127,7 +127,7 @@ dist::Settings run_settings(const JsonObject& header, bool ranks_matter) {
       add(name, value);
     } else {
       for (const auto& [member, text] : value.items()) {
-        if (member != "parameters") add(name + "." + member, text);  // follows from the others
+        if (member != "parameters") add(name + "." + member, text);  // follows from the rest
       }
     }
   }
@@ -167,7 +167,8 @@ Resumed::Resumed(const CheckpointFlags& flags, const dist::World& world) : flags
   if (flags.options.wanted()) check_no_later_steps();
 }
 
-// A checkpoint of a later step in the folder would be taken for the newest of this run.
+// Throws InputError if the folder has a checkpoint of a later step, because a later start would
+// resume from that checkpoint in place of one of this run.
 void Resumed::check_no_later_steps() const {
   const std::vector<int64_t> steps = train::checkpoint_steps(flags_.options.folder);
   if (steps.empty() || steps.front() <= step()) return;

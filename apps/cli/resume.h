@@ -33,24 +33,26 @@ void add_checkpoint_options(Flags& app, CheckpointFlags& flags);
 /// Fills in the defaults and checks the flags. Throws InputError.
 void fill_checkpoints(CheckpointFlags& flags);
 
-/// The settings in a log header that define the run: the model and how it is trained. Left out are
-/// settings that say where it runs, what it prints and what it writes. The member "layers" of the
-/// object "model" becomes "model.layers". With `ranks_matter` the number of ranks is included.
+/// Returns the settings in a log header that define the run: the model and how it is trained.
+/// Leaves out the data, whose digest the caller adds, and settings that say where the run is
+/// computed, what it prints and what it writes. The member "layers" of the object "model" becomes
+/// "model.layers". With `ranks_matter` the number of ranks is included.
 dist::Settings run_settings(const JsonObject& header, bool ranks_matter);
 
-/// The other settings that the bits of a run's results depend on: the program, the device, the
-/// tuned algorithms, the threads and the CPU's instructions.
+/// Returns the settings that do not define the run, but change the bits of its results: the
+/// program, the device, the tuned algorithms, the threads and the CPU's instructions.
 dist::Settings bits_settings(const std::string& program, const std::string& tuned,
                              const dist::World& world);
 
 /// The checkpoint that a run resumes from, if there is one.
 class Resumed {
  public:
-  /// Claims the folder on rank 0, and finds the checkpoint that --resume means. Collective.
+  /// Claims the folder on rank 0, and finds the checkpoint that --resume means. Throws InputError
+  /// if the folder has checkpoints of later steps than a checkpoint named by --resume. Collective.
   Resumed(const CheckpointFlags& flags, const dist::World& world);
 
   bool found() const { return checkpoint_ != nullptr; }
-  /// True, after a message to the user, if the checkpoint already has all `steps` steps.
+  /// Returns true, and tells the user, if the checkpoint already has all `steps` steps.
   bool finished(int64_t steps) const;
   int64_t step() const { return found() ? checkpoint_->manifest().step : 0; }
   int64_t skipped() const { return found() ? checkpoint_->manifest().skipped : 0; }
@@ -60,11 +62,12 @@ class Resumed {
   int threads(int given, const dist::World& world) const;
 
   /// Throws InputError, with both values, if a setting differs from the checkpoint's run and
-  /// --resume-changed does not name it. Warns if only the bits of the results will differ. For an
-  /// imported checkpoint only the settings that the import recorded are compared, and a message
-  /// lists them.
+  /// --resume-changed does not name it, or if --resume-changed names an unknown setting. Warns if
+  /// only the bits of the results will differ. For an imported checkpoint only the settings that
+  /// the import recorded are compared, and a message lists them.
   void check(const dist::Settings& run, const dist::Settings& bits) const;
-  /// Sets where the loop starts: the first step, the skipped steps and the best evaluation so far.
+  /// Sets the loop's checkpoint options, first step, number of skipped steps and best evaluation so
+  /// far. The best evaluation is dropped if --resume-changed names more than "steps" or "epochs".
   void place(train::LoopOptions& loop) const;
   /// The checkpoint's step; nullopt if the run starts from the beginning. When a run resumes, the
   /// lines of later steps are removed from its log, because those steps run again.

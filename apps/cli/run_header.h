@@ -7,7 +7,7 @@
 
 namespace tessera::apps {
 
-/// Begins the header: program, version and data.
+/// Returns the first members of the header: program, version and data.
 JsonObject header_begin(const char* program, const RunOptions& options);
 /// Adds the rest of the header: devices, distribution and training.
 void add_run(JsonObject& header, const RunOptions& options, const dist::World& world);

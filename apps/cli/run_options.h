@@ -39,7 +39,7 @@ struct RunOptions {
   float min_lr = 0;
   int64_t warmup = 0;
   float weight_decay = 0;
-  float beta1 = 0;  // sgd: momentum
+  float beta1 = 0;  // with sgd: the momentum
   float beta2 = 0;
   float clip = 0;
   uint64_t seed = 0;
@@ -72,33 +72,33 @@ struct GivenRun {
   int64_t seed = 1;
 };
 
-/// The texts and defaults of the flags that differ between applications.
+/// Help texts and defaults that each application chooses for the shared flags.
 struct RunFlags {
   std::string samples;    // what a batch consists of: "Images"
-  std::string optimizer;  // the default
+  std::string optimizer;  // default of --optimizer
   std::string decay;      // help of --weight-decay
   std::string save;       // help of --save
   std::string init;       // help of --init
-  float clip = 0;         // the default
+  float clip = 0;         // default of --clip
 };
-/// Groups "Training", "Distribution", "Memory" and "Output".
+/// Adds the flags of the groups "Training", "Distribution", "Memory" and "Output".
 void add_run_options(Flags& app, GivenRun& given, RunOptions& options, const RunFlags& flags);
 
-/// Fills in `defaults`, which are those of the chosen optimizer, and checks the options. Throws
-/// InputError with a one-line message.
+/// Completes `options` from the given flags and from `defaults`, which must be those of the chosen
+/// optimizer. Throws InputError, with a one-line message, if a value is invalid.
 void fill_run(const GivenRun& given, const TrainDefaults& defaults, RunOptions& options);
 
-/// The files that the options name, and the file of --config.
+/// Returns the paths that check_paths needs: all that the options name, and the file of --config.
 GivenPaths paths_of(const RunOptions& options, const std::string& config_file);
 
 optim::UpdateRule update_rule(const RunOptions& options);
 /// Weight decay applies to matrices and filters, not to vectors (biases and norms).
 optim::ZeroOptions zero_options(const RunOptions& options);
-/// The update rule, the optimizer's options and those of the loop.
+/// Returns the update rule, the optimizer's options and the training loop's options.
 train::TrainingRun training_run(const RunOptions& options);
 
-/// These throw InputError, naming the flag, unless the value is finite and > 0, or in [minimum,
-/// below).
+/// Throw InputError, naming the flag, if the value is invalid: positive() requires a finite value
+/// above 0, within() a value in [minimum, below).
 void positive(const char* flag, float value);
 void within(const char* flag, float value, float minimum, float below);
 

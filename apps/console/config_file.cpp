@@ -24,8 +24,8 @@ bool is_name(std::string_view text) {
   return !text.empty() && text.find_first_not_of(letters) == std::string_view::npos;
 }
 
-// Returns the value after `=`. It is quoted, or ends where a comment begins: at a `#` that follows
-// a blank or begins the value.
+// Returns the value after `=`, without quotes. A value without quotes ends where a comment begins:
+// at a `#` that follows a blank or begins the value.
 std::string value_of(const std::string& where, std::string_view text) {
   const bool in_quotes = text.starts_with('"') || text.starts_with('\'');
   if (!in_quotes) {

@@ -18,12 +18,12 @@ void check_output();
 /// Runs a program that is not a rank of a job. Returns its exit code: 0, 2 for bad input, 1 for any
 /// other failure. Prints the error.
 int run_alone(const std::function<void()>& body);
-/// Like run_alone, for a program whose exit code is a result, as that of diff(1): returns what
-/// `body` returns if nothing fails.
+/// Like run_alone, for a program whose exit code is a result, as that of diff(1). Returns the value
+/// of `body` if nothing fails.
 int run_tool(const std::function<int()>& body);
 
-/// The parts of run_alone, run_tool and run_job: the setup before the body, and the body followed
-/// by check_output.
+/// run_alone, run_tool and run_job begin with prepare_streams, which sets up the standard streams,
+/// and run their bodies by run_and_check, which calls check_output after the body.
 void prepare_streams();
 int run_and_check(const std::function<int()>& body);
 

@@ -18,8 +18,8 @@ namespace tessera::apps {
 struct Flag {
   CLI::Option* option;
   std::vector<std::string> names;  // "--steps"
-  std::string unnamed;             // name as a positional argument; empty: not positional
-  std::string type;                // as shown in the help; empty: it takes no value
+  std::string unnamed;             // name as a positional argument; empty: none
+  std::string type;                // as shown in the help; empty: the flag takes no value
   std::vector<std::string> allowed;  // empty: any
   char delimiter = 0;
   bool many = false;   // a list that takes several arguments
@@ -69,7 +69,7 @@ const char* type_name() {
   return std::is_integral_v<T> ? "INT" : "FLOAT";
 }
 
-// "a,,b" with ',' -> "a", "", "b"
+// Splits a text, keeping empty parts: "a,,b" at ',' gives "a", "", "b".
 std::vector<std::string> split(const std::string& text, char delimiter) {
   std::vector<std::string> parts(1);
   for (const char c : text) {
@@ -117,7 +117,7 @@ std::string in_words(const std::vector<T>& values) {
   return in_words(fmt::format("{}", fmt::join(values, ",")));
 }
 
-// CLI11's callback keeps only the texts: values are converted once all texts are known.
+// Does nothing, because CLI11 keeps the texts, and Flags converts them after parsing.
 bool keep_texts(const CLI::results_t&) { return true; }
 
 }  // namespace
@@ -219,7 +219,7 @@ template FlagOption Flags::add_option(const std::string&, std::vector<int32_t>&,
                                       const std::string&);
 
 FlagOption Flags::add_flag(const std::string& names, bool& value, const std::string& help) {
-  // flag_text_ is never read. CLI11 stores "true" for a flag without a value, else the text after =
+  // Nothing reads flag_text_. CLI11 gives "true" for a flag without a value, else the text after =.
   Flag& flag = add(names, app_->add_flag(names, flag_text_, help), "");
   flag.value_text = [&value] { return in_words(value); };
   flag.assign = [&value](const std::string& what, const std::string& text) {
@@ -248,12 +248,12 @@ Flag* Flags::find(const std::string& name) const {
   return nullptr;
 }
 
-// The known flag nearest to the unknown `name`, both with their dashes; empty if none is near.
+// Returns the known flag nearest to the unknown flag `name`, with dashes; empty if none is near.
 std::string Flags::nearest(const std::string& name) const {
   constexpr size_t longest = 40;  // no flag's name is longer
   std::string best;
   if (name.size() > longest) return best;
-  auto least = static_cast<int64_t>(1 + name.size() / 6);  // with more edits it is another word
+  auto least = static_cast<int64_t>(1 + name.size() / 6);  // more edits make another word
   for (const auto& flag : flags_) {
     for (const std::string& other : flag->names) {
       if (!other.starts_with("--")) continue;
@@ -266,9 +266,9 @@ std::string Flags::nearest(const std::string& name) const {
   return best;
 }
 
-// Refuses arguments that CLI11 would misread: `--data --steps` as data named "--steps", `--data= x`
-// as `--data x`, `-steps` as -s, [a,b] as a list, and flags after the -- that ends a list. Unknown
-// flags are refused here too, because CLI11's message would include the arguments after them.
+// Refuses arguments that CLI11 would misread. It would take `--data --steps` as data named
+// "--steps", `--data= x` as `--data x`, `-steps` as -s, [a,b] as a list, and -- as a list's end.
+// Unknown flags are refused too, because CLI11's message would include the arguments after them.
 void Flags::check_names(const std::vector<std::string>& arguments) const {
   for (size_t i = 0; i < arguments.size(); ++i) {
     const std::string& argument = arguments[i];
@@ -292,7 +292,7 @@ void Flags::check_names(const std::vector<std::string>& arguments) const {
       fail_input("unknown flag {}; {}", one_line(name),
                  near.empty() ? "--help lists those that there are" : "did you mean " + near + "?");
     }
-    if (equals == argument.size() - 1) flag->assign(name, "");  // which refuses an empty value
+    if (equals == argument.size() - 1) flag->assign(name, "");  // throws, unless "" is valid
     if (equals != std::string::npos && flag->type.empty()) parse_bool(name, value);
     if (equals != std::string::npos || flag->type.empty()) continue;
     ++i;
@@ -339,7 +339,7 @@ void Flags::assign(Flag& flag, const std::string& what, const std::vector<std::s
   }
 }
 
-// Refuses a flag given both by position and by name: the positional one would be dropped.
+// Refuses a flag given both by position and by name, because CLI11 drops the positional value.
 void Flags::check_given_once(const Flag& flag, const std::vector<std::string>& arguments) const {
   const auto named = std::ranges::count_if(arguments, [&](const std::string& argument) {
     return find(argument.substr(0, argument.find('='))) == &flag;

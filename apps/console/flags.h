@@ -9,7 +9,7 @@
 //   const std::string text = app.parse(argc, argv);       // not empty: only to be printed
 //   dist::check_agreement(world, app.settings());         // where ranks have parsed
 //
-// A value is taken as it is or refused (apps/console/flag_value.h), for every flag alike.
+// No flag adjusts a value: a text that is not a valid value is refused (apps/console/flag_value.h).
 #pragma once
 
 #include <cstdint>
@@ -29,14 +29,17 @@ namespace tessera::apps {
 
 struct Flag;  // flags.cpp
 
-/// How ranks compare a flag: by its value; by whether it was given, for a path that may differ
-/// between hosts; or not at all, where each rank may have a value of its own.
+/// How ranks compare a flag:
+///
+///   value     all ranks must have the same value
+///   presence  all ranks or none must have the flag; for paths, which may differ between hosts
+///   nothing   each rank may have another value
 enum class Compared { value, presence, nothing };
 
-/// For add_bytes: if a size of 0 is allowed. It is written without a unit.
+/// Says if add_bytes allows a size of 0, which is given without a unit.
 enum class Zero { refused, allowed };
 
-/// An option that was added. Each call returns the option again, so that calls can be chained.
+/// A flag that was added to Flags. Each function returns the flag, so that calls can be chained.
 class FlagOption {
  public:
   explicit FlagOption(Flag* flag) : flag_(flag) {}
@@ -84,9 +87,9 @@ class Flags {
   /// an empty text. Throws InputError with a one-line message.
   std::string parse(int argc, const char* const* argv);
 
-  /// Returns, after parse, the settings that must be equal on all ranks: whether help or the
-  /// version was asked for, then every flag in the order in which it was added, as its Compared
-  /// says.
+  /// Returns the settings that must be equal on all ranks: first if help or the version was asked
+  /// for, then the flags as FlagOption::compare chose, in the order in which they were added. Call
+  /// it after parse.
   dist::Settings settings() const;
 
  private:

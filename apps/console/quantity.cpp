@@ -13,7 +13,7 @@ namespace {
 
 struct Quantity {
   double number = 0;
-  std::string digits;  // of the number, as written
+  std::string digits;  // the number as written
   std::string unit;
 };
 
@@ -35,7 +35,7 @@ bool drop_end(std::string& text, const std::string& end) {
   return true;
 }
 
-// 1 for "", 1000 for "k" or "K", 1024 for "Ki", ...
+// Returns the factor of a prefix: 1 for "", 1000 for "k" or "K", 1024 for "Ki", ...
 std::optional<int64_t> prefix(std::string text) {
   const int64_t base = drop_end(text, "i") ? 1024 : 1000;
   if (text.empty()) return base == 1000 ? std::optional<int64_t>(1) : std::nullopt;
@@ -63,8 +63,8 @@ double scaled(const char* flag, const std::string& text, const std::string& unit
   return value;
 }
 
-// Checks a rate. No machine is beyond these bounds, and a rate beyond them would give times that
-// are infinite or NaN.
+// Throws InputError if a rate is out of bounds. No machine is beyond the bounds, and rates beyond
+// them would give times that are infinite or NaN.
 double a_second(const char* flag, const std::string& text, double value) {
   if (value < 1 || value > 1e24) {
     fail_input("{} is {}, expected from 1 to 1e24 a second", flag, quoted(text));
@@ -82,7 +82,7 @@ int64_t parse_bytes(const char* flag, const std::string& text) {
   if (about < 1 || about > static_cast<double>(most)) {
     fail_input("{} is {}, expected from 1 byte to 4 EB", flag, quoted(text));
   }
-  // A double holds whole numbers exactly only up to 2^53, so they are parsed as integers.
+  // A double holds whole numbers exactly only up to 2^53, so whole numbers are parsed as integers.
   if (digits.find_first_not_of("0123456789") != std::string::npos) {
     return static_cast<int64_t>(about);
   }

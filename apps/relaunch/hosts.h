@@ -17,7 +17,7 @@ struct Host {
 
 /// Parses "a:2,b:4". Throws InputError, naming --hosts, if the text has another form.
 std::vector<Host> parse_hosts(const std::string& text);
-/// The list in the form of mpirun's --host.
+/// Returns the hosts in the form of mpirun's --host: "a:2,b:4".
 std::string hosts_text(const std::vector<Host>& hosts);
 int64_t slots_of(const std::vector<Host>& hosts);
 
@@ -26,7 +26,8 @@ int64_t slots_of(const std::vector<Host>& hosts);
 /// addresses, the index follows from the rank: by default mpirun fills one host after the other.
 size_t host_of(const std::vector<Host>& hosts, int rank, const std::string& name);
 
-/// Takes one slot from the host at each of these indices, and removes hosts without slots.
+/// Returns `hosts` with one slot less for each index in `places`, which may name a host repeatedly.
+/// Hosts without slots are removed.
 std::vector<Host> without_places(std::vector<Host> hosts, const std::vector<size_t>& places);
 
 }  // namespace tessera::apps

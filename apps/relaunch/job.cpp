@@ -99,16 +99,16 @@ class RunningJob {
       }
       if (signal.number == SIGINT) {
         asked_.to_interrupt = true;
-        // Ctrl-C in a terminal has reached mpirun too. A second SIGINT would make mpirun exit at
-        // once and leave its ranks alone.
+        // Ctrl-C in a terminal reaches mpirun directly. A second SIGINT would make mpirun exit at
+        // once, without ending its ranks.
         if (!signal.of_terminal) ::kill(process_, SIGINT);
       }
     }
   }
 
-  // mpirun can forward signals once all ranks have started. If they do not start in time, for
-  // instance because a host does not answer, a run that was told to end is terminated: it has
-  // nothing to save.
+  // mpirun can forward signals once all ranks have started. If a run is told to end, and its ranks
+  // do not start in time, for instance because a host does not answer, mpirun is terminated. Such a
+  // run has nothing to save.
   void pass_signals_on() {
     constexpr std::chrono::seconds patience(15);
     if (begun_ == end_.ranks) {
@@ -120,14 +120,15 @@ class RunningJob {
     }
   }
 
-  // When a rank dies, mpirun ends the others and itself in about a second, but it waits forever for
-  // a host that does not answer. It is then killed, and the rank parents on this host notice that.
+  // When a rank dies, mpirun ends the other ranks and itself in about a second. But mpirun waits
+  // forever for a host that does not answer. Then this function kills mpirun, and the parents of
+  // the ranks on this host notice that mpirun is gone.
   void end_hanging_launcher() {
     constexpr std::chrono::seconds patience(6);
     if (!died_ || Clock::now() - *died_ <= patience) return;
     end_.hung = true;
     ::kill(process_, SIGKILL);
-    // The rank parents check every second if mpirun is still there.
+    // The parents check every second if mpirun still runs.
     std::this_thread::sleep_for(std::chrono::milliseconds(1500));
   }
 

@@ -9,13 +9,13 @@
 
 namespace tessera::apps {
 
-/// What signals have asked of relaunch, over all of its jobs.
+/// The requests that relaunch has received by signals, during all of its jobs.
 struct Asked {
   bool to_stop = false;       // SIGTERM or SIGUSR2: the run saves and ends
   bool to_interrupt = false;  // SIGINT: the run ends as it is
 };
 
-/// Writes a line of relaunch's own to standard error, after the output of the ranks so far.
+/// Writes a message of relaunch to standard error, on a new line after the ranks' output so far.
 void say(const std::string& text);
 
 /// Starts `command`, which is mpirun with its arguments, and waits for its end. Forwards the ranks'

@@ -17,7 +17,7 @@
 namespace tessera::apps {
 namespace {
 
-// The value of a line "name:\tvalue" in /proc/PID/status; empty where there is none.
+// Returns the value of the line "name:\tvalue" in /proc/PID/status; empty without such a line.
 std::string status_line(pid_t process, const std::string& name) {
   std::ifstream file(fmt::format("/proc/{}/status", process));
   for (std::string line; std::getline(file, line);) {
@@ -27,7 +27,7 @@ std::string status_line(pid_t process, const std::string& name) {
   return "";
 }
 
-// In the child: becomes the command, or reports errno to the parent.
+// Runs in the child. Executes the command, or reports errno to the parent if that fails.
 [[noreturn]] void become(std::vector<char*>& arguments, int report) {
   ::execvp(arguments[0], arguments.data());
   const int error = errno;
@@ -38,7 +38,7 @@ std::string status_line(pid_t process, const std::string& name) {
 }  // namespace
 
 SignalQueue::SignalQueue(const std::vector<int>& signals) {
-  // If the starter of this program ignored SIGCHLD, that would be inherited, and waitpid could not
+  // A program inherits that its starter ignores SIGCHLD. While SIGCHLD is ignored, waitpid cannot
   // tell how children ended.
   ::signal(SIGCHLD, SIG_DFL);
   sigset_t set;

@@ -44,7 +44,7 @@ pid_t start_process(const std::vector<std::string>& command, const SignalQueue& 
 /// True if the process has a handler for the signal, so that the signal does not end it.
 bool handles_signal(pid_t process, int signal);
 
-/// "SIGKILL", or "signal 99".
+/// Returns the name of a signal: "SIGKILL", or "signal 99" for one without a name.
 std::string signal_name(int signal);
 
 std::string host_name();

@@ -44,8 +44,9 @@ void report(const RankRecord& record) {
   }
 }
 
-// Passes a signal on once the program handles it: a request for a checkpoint must not kill a
-// program that is still starting. Returns true if no signal is left to pass on.
+// Passes on the waiting signals that the program handles already. Other signals keep waiting,
+// because a request for a checkpoint must not kill a program that is still starting. Returns true
+// if no signal is left to pass on.
 bool pass_on(pid_t child, std::vector<int>& waiting) {
   std::erase_if(waiting, [child](int signal) {
     return handles_signal(child, signal) && ::kill(child, signal) == 0;
@@ -57,7 +58,7 @@ bool pass_on(pid_t child, std::vector<int>& waiting) {
 int end_as(int status) {
   if (WIFEXITED(status)) return WEXITSTATUS(status);
   const rlimit no_core{.rlim_cur = 0, .rlim_max = 0};
-  ::setrlimit(RLIMIT_CORE, &no_core);  // the child has left a core file, if any is wanted
+  ::setrlimit(RLIMIT_CORE, &no_core);  // the child has left a core file
   ::signal(WTERMSIG(status), SIG_DFL);
   sigset_t all;
   sigfillset(&all);
@@ -85,8 +86,8 @@ class ChildState {
   }
   bool ended() const { return ended_; }
   int status() const { return status_; }
-  /// True if the child is stopped or was until a second ago, because mpirun continues stopped
-  /// processes before it ends them.
+  /// True if the child is stopped, or was stopped until less than a second ago. The second is
+  /// needed because mpirun continues stopped processes before it ends them.
   bool was_stopped() const {
     return stopped_ || (continued_ && Clock::now() - when_continued_ < std::chrono::seconds(1));
   }
@@ -109,8 +110,8 @@ int run_as_rank(const std::vector<std::string>& command) {
   ::setenv(run_status_variable, file.number().c_str(), 1);
   RankRecord record{.rank = own_rank(), .host = host_name()};
   SignalQueue signals({SIGCHLD, SIGTERM, SIGUSR1, SIGUSR2});
-  // mpirun sends signals to process groups. The child has its own, because requests for a
-  // checkpoint must wait until it handles them (pass_on).
+  // mpirun sends signals to process groups. The child has its own group, so that a request for a
+  // checkpoint reaches only this process, which passes it on once the child handles it (pass_on).
   const pid_t child = start_process(command, signals, {.death_signal = SIGKILL, .own_group = true});
   report(record);
 
@@ -122,8 +123,8 @@ int run_as_rank(const std::vector<std::string>& command) {
     pollfd ready{.fd = signals.descriptor(), .events = POLLIN, .revents = 0};
     ::poll(&ready, 1, pass_on(child, waiting) ? a_second_ms : soon_ms);
     if (::getppid() != launcher) ::kill(child, SIGKILL);  // the launcher is gone and cannot end it
-    // Look at the child before the signals: a child that died before SIGTERM came did not die of
-    // it.
+    // The child's state is read before the signals, because a child that died before SIGTERM came
+    // did not die of SIGTERM.
     state.update();
     for (int signal = signals.next().number; signal != 0; signal = signals.next().number) {
       if (signal == SIGUSR1 || signal == SIGUSR2) waiting.push_back(signal);

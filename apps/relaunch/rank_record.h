@@ -1,6 +1,6 @@
-// Records that the parents of ranks send to relaunch: lines on their standard error, which mpirun
-// forwards. This is the only channel that leads from every host to the host of mpirun. A record
-// begins with a character that does not occur in text, and ends with a newline.
+// Each rank has a parent process (rank_parent.h), which reports to relaunch in records. A record is
+// a line on the parent's standard error, which mpirun forwards. No other channel leads from every
+// host to the host of mpirun. A record begins with a character that does not occur in text.
 #pragma once
 
 #include <functional>
@@ -16,22 +16,22 @@ namespace tessera::apps {
 struct RankRecord {
   enum class Event {
     started,
-    told,  // its parent was told to end: mpirun does so after another rank has ended the job
+    told,  // mpirun told its parent to end, as it does after another rank failed
     ended,
   };
   int rank = 0;
   Event event = Event::started;
   std::string host = {};
-  bool stopped = false;   // told: the process was stopped (SIGSTOP)
-  int signal = 0;         // ended: the signal that killed it, or 0
-  int code = 0;           // ended without a signal: its exit code
-  bool was_told = false;  // ended: its parent had been told to end before
-  RunStatus status = {};  // told, ended
+  bool stopped = false;   // for told: true if SIGSTOP had stopped the process
+  int signal = 0;         // for ended: the signal that killed the process, or 0
+  int code = 0;           // for ended without a signal: the exit code
+  bool was_told = false;  // for ended: true if mpirun had told the parent to end before
+  RunStatus status = {};  // for told and ended
 
   bool operator==(const RankRecord&) const;
 };
 
-/// The record as a line that cannot be confused with a program's output.
+/// Returns the record as a line that cannot be confused with a program's output.
 std::string record_text(const RankRecord& record);
 
 /// Splits the output of mpirun into records and the text of the ranks.
@@ -41,10 +41,11 @@ class RecordFilter {
                std::function<void(const RankRecord&)> record)
       : text_(std::move(text)), record_(std::move(record)) {}
 
-  /// Takes the next bytes of the stream, split anywhere. Repeated records are taken once. A record
-  /// that cannot be parsed, because other output is inside it, is text.
+  /// Takes the next bytes of the stream, which may be split anywhere. A repeated record is passed
+  /// on only once. A record that cannot be parsed, because other output is inside it, is passed on
+  /// as text.
   void feed(std::string_view bytes);
-  /// Ends the stream: an unfinished record is text.
+  /// Ends the stream. An unfinished record is passed on as text.
   void finish();
 
  private:

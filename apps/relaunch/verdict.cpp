@@ -27,7 +27,8 @@ const RankRecord* last_of(const Records& records, int rank) {
   return found == records.rend() ? nullptr : &*found;
 }
 
-// The first rank that was killed before mpirun had told its parent to end.
+// Returns the record of the first rank that a signal killed before mpirun told the rank's parent to
+// end; nullptr if there is none.
 const RankRecord* first_killed(const Records& records) {
   const auto found = std::ranges::find_if(records, [](const RankRecord& record) {
     return record.event == Event::ended && record.signal != 0 && !record.was_told;
@@ -35,7 +36,7 @@ const RankRecord* first_killed(const Records& records) {
   return found == records.end() ? nullptr : &*found;
 }
 
-// Returns why a rank failed by itself; empty if it did not.
+// Returns the reason why a rank failed by itself; empty if the rank did not fail by itself.
 std::string own_failure(const RankRecord& record) {
   if (record.event == Event::started) return "";
   switch (record.status.failure) {
@@ -54,8 +55,9 @@ std::string own_failure(const RankRecord& record) {
   return exited ? fmt::format("rank {} ended with exit code {}", record.rank, record.code) : "";
 }
 
-// Finds the ranks that `stalled` waited for in vain and that caused the stall: the stopped ones if
-// there are any, else those that did not wait for others themselves, else all.
+// Finds the ranks that caused the stall of `stalled`, among the ranks that it waited for. Ranks
+// that timed out themselves are left out. Returns the first of these groups that is not empty:
+// ranks that were stopped, ranks that did not wait for other ranks themselves, all remaining ranks.
 std::vector<LostRank> absent_ranks(const JobEnd& job, const RankRecord& stalled) {
   std::array<std::vector<LostRank>, 3> groups;  // stopped, not waiting, all
   for (const int rank : stalled.status.absent) {
@@ -75,7 +77,7 @@ std::vector<LostRank> absent_ranks(const JobEnd& job, const RankRecord& stalled)
   return best == groups.end() ? std::vector<LostRank>() : *best;
 }
 
-// Ranks that reported nothing after their start, while others did.
+// Returns the ranks that reported nothing after their start; none if no rank reported anything.
 std::vector<LostRank> silent_ranks(const JobEnd& job) {
   std::set<int> heard;
   int64_t steps = 0;
@@ -124,7 +126,8 @@ Verdict judge_records(const JobEnd& job) {
         .kind = Verdict::Kind::lost_ranks,
         .lost = {lost(*killed, "was killed by " + signal_name(killed->signal), killed->signal)}};
   }
-  // This comes before silent ranks, because a rank that mpirun ends may have no time to report it.
+  // Failures come before silent ranks, because a rank that mpirun ends may have no time to report
+  // its end.
   const auto failed = std::ranges::find_if(
       job.records, [](const RankRecord& record) { return !own_failure(record).empty(); });
   if (failed != job.records.end()) {
@@ -132,16 +135,18 @@ Verdict judge_records(const JobEnd& job) {
     std::vector<LostRank> gone;
     if (job.hung) gone = silent_ranks(job);
     // If a host does not answer, ranks on other hosts may get an MPI error before they time out.
+    // Then the silent ranks are the cause.
     const bool of_input = failed->status.failure == RunFailure::input;
     if (!stalled && !of_input && !gone.empty()) {
       return {.kind = Verdict::Kind::lost_ranks, .lost = std::move(gone)};
     }
     if (!stalled) return {.why = own_failure(*failed)};
     std::vector<LostRank> absent = absent_ranks(job, *failed);
-    // Ranks of a host that does not answer may have reached the collective just before, so they are
-    // not among the absent ranks.
+    // Ranks of a host that does not answer may have reached the collective before their host was
+    // lost. Such ranks are silent, but not among the absent ranks.
     add_missing(gone, absent);
-    // A rank that stalls in MPI_Init does not know for which ranks it waits.
+    // A rank that stalls in MPI_Init does not know which ranks it waits for. Then stopped ranks
+    // are the cause.
     if (absent.empty()) absent = stopped_ranks(job.records);
     if (!absent.empty()) return {.kind = Verdict::Kind::lost_ranks, .lost = std::move(absent)};
     return {.kind = Verdict::Kind::stalled,

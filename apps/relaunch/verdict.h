@@ -1,4 +1,4 @@
-// Judges why a job ended and which of its ranks caused that. relaunch decides by it how to go on.
+// Judges why a job ended and which of its ranks caused the end. relaunch acts on this verdict.
 #pragma once
 
 #include <optional>
@@ -19,7 +19,7 @@ struct JobEnd {
 
 struct LostRank {
   int rank = 0;
-  std::string host = {};  // as the host calls itself; empty if the rank never started
+  std::string host = {};  // the host's own name; empty if the rank never started
   std::string why = {};   // "was killed by SIGKILL"
   int64_t step = 0;  // the step the rank was in, from 1, as far as known
   int signal = 0;    // 0: no signal killed it
@@ -28,18 +28,28 @@ struct LostRank {
 struct Verdict {
   enum class Kind {
     finished,
-    lost_ranks,  // the job may be started again without them
+    lost_ranks,  // the job may be started again without the lost ranks
     stalled,     // no rank made progress, and no rank is known to be the reason
     failed,      // for a reason that would occur again: bad input, a loss that is not finite
   };
   Kind kind = Kind::failed;
   std::vector<LostRank> lost = {};
-  std::string why = {};  // stalled, failed
-  int64_t step = 0;      // stalled
+  std::string why = {};  // for stalled and failed: the reason
+  int64_t step = 0;      // for stalled
 };
 
-/// A rank is lost if it was the first to be killed by a signal, if a collective waited for it in
-/// vain, or if its host fell silent. Ranks that mpirun ended as a consequence are not lost.
+/// Judges a job by the first of these cases that applies:
+///
+///   mpirun ended with exit code 0            finished
+///   a signal killed ranks                    the first killed rank is lost
+///   a rank failed, but not by bad input,     the silent ranks are lost
+///     and mpirun hung and ranks fell silent
+///   a rank failed                            failed
+///   a rank timed out in a collective         the ranks it waited for are lost; stalled if unknown
+///   ranks fell silent                        the silent ranks are lost
+///   none of these                            failed
+///
+/// Ranks that mpirun ended as a consequence are not lost.
 Verdict judge(const JobEnd& job);
 
 }  // namespace tessera::apps

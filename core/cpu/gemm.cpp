@@ -28,7 +28,8 @@ void check_dtypes(const ProductArgs& args) {
       dtype_name(args.dtype), dtype_name(args.c_dtype));
 }
 
-/// The product over k = 0, whose sum is zero: writes or adds the bias only.
+/// Computes a product over k = 0, whose sum is zero: overwrites c with the bias (or zeros), or adds
+/// the bias to c.
 void add_no_terms(const ProductArgs& args) {
   if (args.accumulate && !args.bias) return;
   visit_float(args.dtype, "gemm", [&]<class T>() {
@@ -46,12 +47,13 @@ void add_no_terms(const ProductArgs& args) {
   });
 }
 
-// Sums over more than twice as many terms are computed in parts. Over k = 50,257 (the gradient of a
-// language model's last activations) one call ran at 100 GFLOP/s, parts at 114; the core's peak is
-// 118.
+// The terms of a part. A sum over more than two parts' terms is computed in parts, because that is
+// faster: over k = 50,257 (the gradient of a language model's last activations) one call ran at 100
+// GFLOP/s, parts at 114; the core's peak is 118.
 constexpr int64_t part_terms = 4096;
 
-/// The part of the sum over k that takes columns [begin, begin + count) of a and these rows of b.
+/// Returns the part of the sum over k that takes columns [begin, begin + count) of a and the same
+/// rows of b. The first part adds the bias; each further part adds to c.
 ProductArgs part_of(ProductArgs args, int64_t begin, int64_t count) {
   const auto advance = [&](const void* data, int64_t stride) {
     // Addresses are null when only the workspace is asked for.
@@ -89,7 +91,8 @@ int64_t native_workspace_bytes(const ProductArgs& args, int threads) {
   return bytes;
 }
 
-/// A product of f32 copies, and the offsets in bytes of the copies within one block.
+/// The product of f32 copies of the operands, and the offsets in bytes of the copies, the result
+/// and the scratchpad within one block of memory.
 struct Widened {
   ProductArgs product;  // without addresses
   int64_t a = 0, b = 0, bias = 0, c = 0, scratchpad = 0;
@@ -196,8 +199,7 @@ void multiply_widened(const ProductArgs& args, GemmOptions options) {
   round_result(args, floats(widened.c));
 }
 
-/// Handles products without elements or terms; calls body for all others, with the number of
-/// threads set.
+/// Handles products with a size of 0. Calls body for all other products, with options.threads set.
 template <class Body>
 void with_terms(const ProductArgs& args, GemmOptions options, Body&& body) {
   check_dtypes(args);

@@ -13,8 +13,8 @@ namespace tessera::cpu {
 
 struct GemmOptions {
   int threads = 0;            // 0: thread_count(); inside a parallel region always 1
-  Device device = {};         // whose workspace is used
-  void* workspace = nullptr;  // gemm_workspace_bytes(), 64-byte aligned; nullptr: allocated
+  Device device = {};         // on which gemm allocates its workspace
+  void* workspace = nullptr;  // gemm_workspace_bytes(), 64-byte aligned; nullptr: gemm allocates
 };
 
 /// Like cpu::multiply, with options. multiply calls it with the context's device.
@@ -29,7 +29,7 @@ void widened_gemm(const ProductArgs& args, const GemmOptions& options = {});
 bool has_fast_gemm(DType dtype);
 
 /// The most workspace that gemm(args, options) holds when called at this point: oneDNN's scratchpad
-/// and f32 copies of operands. Addresses do not matter, except whether there is a bias.
+/// and f32 copies of operands. Addresses do not matter, except that a null bias means no bias.
 int64_t gemm_workspace_bytes(const ProductArgs& args, const GemmOptions& options = {});
 
 }  // namespace tessera::cpu

@@ -41,11 +41,12 @@ struct Call {
 /// A tensor of a convolution, in the caller's layout and in the library's.
 struct Operand {
   Call reorder;              // between the two layouts; empty if they are equal
-  int64_t packed_bytes = 0;  // in the library's layout, in whole cache lines; 0 if equal
+  int64_t packed_bytes = 0;  // size in the library's layout, in whole cache lines; 0 if equal
 };
 
-/// A convolution and the reorders of its tensors. The workspace begins with those of x, weight and
-/// y that need a copy in the library's layout. A scratchpad follows, which one call at a time uses.
+/// A convolution and the reorders of its tensors. The workspace begins with the copies of x, weight
+/// and y in the library's layout, if needed. Then comes the scratchpad, which the convolution and
+/// the reorders use one after the other.
 struct Convolution {
   Call call;
   std::array<Operand, 3> operands;  // x, weight, y
@@ -125,8 +126,8 @@ auto direct_or_first(Make&& make) {
 }
 
 // In oneDNN 2 the weight gradient that is specialised for 1x1 kernels writes beyond its scratchpad
-// if the convolution has a stride and a pixel has fewer channels than a vector. This takes the
-// first other implementation.
+// if the convolution has a stride and a pixel has fewer channels than a vector. Returns the first
+// other implementation. Throws if there is none.
 template <class Make>
 auto without_1x1(Make&& make) {
   auto chosen = make();
@@ -137,12 +138,12 @@ auto without_1x1(Make&& make) {
   return chosen;
 }
 
-// True where Winograd's algorithm F(4 x 4, 3 x 3) is the faster one (Lavin and Gray, "Fast
+// True if Winograd's algorithm F(4 x 4, 3 x 3) is faster than the direct one (Lavin and Gray, "Fast
 // Algorithms for Convolutional Neural Networks", 2015). It needs a quarter of the multiplications.
 // On 3x3 layers of ResNet-18 and -20 it takes half of the direct algorithm's time for the forward
-// and the gradient of x, and from 64 channels on two thirds for the gradient of the weight. A fifth
-// of the gain is lost where images must be reordered. It is slower with few channels, and where the
-// transformed weight is larger than the images.
+// and the gradient of x, and from 64 channels on two thirds for the gradient of the weight. If
+// images must be reordered, a fifth of the gain is lost. Winograd's algorithm is slower with few
+// channels, and if the transformed weight is larger than the images.
 bool suits_winograd(const Problem& p) {
   const Conv2dSizes& s = p.sizes;
   const auto& [stride, padding, dilation, groups] = s.options;
@@ -168,7 +169,7 @@ dnnl::convolution_forward::primitive_desc describe_forward(const Layouts& l) {
         l.padding, l.attributes, l.is_winograd()));
   };
 #else
-  // Must live as long as the search for an implementation: version 2 keeps a pointer to it.
+  // `operation` must outlive the search for an implementation: version 2 keeps a pointer to it.
   const auto operation = TESSERA_ONEDNN(Forward::desc(kind, l.algorithm, l.x, l.weight, l.bias, l.y,
                                                       l.stride, l.dilation, l.padding, l.padding));
   const auto make = [&] {
@@ -279,7 +280,7 @@ Convolution make_convolution(const Layouts& l, Conv2dPass pass, const Descriptio
   return made;
 }
 
-/// nullopt if the library does not have the algorithm for the problem.
+/// Returns nullopt if the library does not have the algorithm for the problem.
 std::optional<Convolution> make_convolution(const Problem& problem, dnnl::algorithm algorithm) {
   const Layouts l = layouts_of(problem, algorithm);
   const auto pass = static_cast<Conv2dPass>(problem.pass);
@@ -312,7 +313,7 @@ Convolution make_convolution(const Problem& problem) {
   return make_convolution(problem, dnnl::algorithm::convolution_direct).value();
 }
 
-// One cache per thread, as for products (core/cpu/onednn.cpp).
+// One cache per thread, because every call rewrites a primitive's memory objects.
 PrimitiveCache<Problem, Convolution>& convolutions() {
   thread_local PrimitiveCache<Problem, Convolution> own;
   return own;

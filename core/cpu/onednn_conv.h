@@ -1,7 +1,7 @@
 // Convolutions by oneDNN. Images are (N, H, W, C), weights (O, C / groups, kh, kw) as torch stores
-// them. oneDNN chooses another layout for weights, which makes it 2 to 4 times as fast, and for
-// Winograd's algorithm also for images. Every call reorders its inputs to these layouts and its
-// result back, in the workspace.
+// them. oneDNN is 2 to 4 times as fast if it may choose another layout for the weights. Winograd's
+// algorithm also needs another layout for the images. Every call reorders its inputs to these
+// layouts and its result back, in the workspace.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ struct ConvArgs {
   bool has_bias = false;  // forward only
 };
 
-/// The memory of a pass, which decides whether x, weight or y is the destination.
+/// The memory of a pass. ConvArgs::pass decides whether x, weight or y is the destination.
 struct ConvMemory {
   void* x = nullptr;          // or dx
   void* weight = nullptr;     // or dweight

@@ -33,10 +33,11 @@ auto checked(const char* text, Call&& call) {
 }
 #define TESSERA_ONEDNN(...) checked(#__VA_ARGS__, [&] { return __VA_ARGS__; })
 
-/// Without AVX-512 oneDNN allocates packed operands with malloc in each product, whatever
-/// scratchpad it is given. When such large blocks are freed, glibc raises the size from which it
-/// maps blocks directly. It would then serve them from a fragmented heap and keep ten times as much
-/// memory. So that threshold is fixed here, unless the user has chosen it.
+/// Makes the CPU engine. Without AVX-512, first fixes the size from which malloc maps blocks
+/// directly, unless the user has chosen it. The reason: without AVX-512 oneDNN allocates packed
+/// operands with malloc in each product, whatever scratchpad it is given. When such a large block
+/// is freed, glibc raises that size, serves later blocks from a fragmented heap, and keeps ten
+/// times as much memory.
 inline dnnl::engine make_engine() {
 #ifdef __GLIBC__
   const auto isa = static_cast<unsigned>(dnnl::get_effective_cpu_isa());

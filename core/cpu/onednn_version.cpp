@@ -13,7 +13,7 @@ std::string name_in(const std::array<std::pair<Value, const char*>, count>& name
   for (const auto& [known, name] : names) {
     if (known == value) return name;
   }
-  return fmt::format("{:#x}", static_cast<int>(value));  // newer than this list
+  return fmt::format("{:#x}", static_cast<int>(value));  // the value is newer than the list
 }
 
 using Isa = dnnl::cpu_isa;

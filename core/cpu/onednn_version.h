@@ -7,7 +7,7 @@ namespace tessera::cpu::onednn {
 
 struct Library {
   std::string version;       // "2.6.3"
-  std::string instructions;  // the widest set that it may use: "avx512_core_bf16"
+  std::string instructions;  // the widest set that oneDNN may use: "avx512_core_bf16"
   std::string math_mode;     // "strict", or the dtype that f32 may be rounded to
 };
 /// The oneDNN of this process. The environment variables ONEDNN_MAX_CPU_ISA and

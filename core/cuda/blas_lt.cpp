@@ -1,8 +1,9 @@
 // Matrix products on CUDA by cuBLASLt, whose descriptors and algorithms are in blas_lt_library.cpp.
 //
 // The algorithm is the first that cuBLASLt proposes for a product's sizes, strides, dtypes and
-// alignments, unless a table names another (core/product_tuning.h). It is kept, so that a product
-// has the same bits in every call, and on every rank with the same library and kind of GPU.
+// alignments, unless a table names another (core/product_tuning.h). The choice is kept, so that a
+// product has the same bits in every call, and on every rank with the same version of cuBLASLt and
+// kind of GPU.
 #include "core/product.h"
 
 #include <algorithm>

@@ -35,7 +35,7 @@ uint32_t alignment_of(const void* data) {
   return static_cast<uint32_t>(address & (~address + 1));
 }
 
-/// An address with this alignment that is never followed.
+/// Returns an address with this alignment, which must not be read; nullptr for 0.
 void* aligned(int64_t alignment) { return reinterpret_cast<void*>(alignment); }
 
 Operand operand(const ConstMatrix& x, int64_t rows, int64_t columns) {
@@ -78,7 +78,8 @@ cublasLtMatrixLayoutOpaque_t layout_of(const Operand& x, DType dtype, int64_t ba
   return layout;
 }
 
-// The batch stride does not matter if there is one matrix.
+// With one matrix the batch stride does not matter: it is set to 0, so that equal products have
+// equal shapes.
 ProductShape::Matrix shape_of(const Operand& x, int64_t batch) {
   return {x.stride, batch > 1 ? x.batch_stride : 0, x.transpose, alignment_of(x.data)};
 }

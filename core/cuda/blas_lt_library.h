@@ -32,7 +32,7 @@ struct Operand {
   const void* data = nullptr;
 };
 
-/// A product in the library's terms.
+/// A product in cuBLASLt's terms.
 struct Product {
   Operand first, second, result;
   int64_t batch = 1;
@@ -47,8 +47,8 @@ struct Product {
 };
 
 Product product_of(const ProductArgs& args);
-/// The product of a shape, without memory: its addresses are never followed and only have the
-/// alignments of the shape. Throws for strides and dtypes that no product has.
+/// Returns a product with the shape's sizes but without memory: its addresses only have the shape's
+/// alignments and must not be read. Throws for strides and dtypes that no product can have.
 Product product_of(const ProductShape& shape);
 
 /// cuBLASLt's descriptors of a product. They are plain values, so that each call has its own.
@@ -69,24 +69,24 @@ class Library {
  public:
   Library();
 
-  /// Returns the algorithm that a table names for the product, or else cuBLASLt's first proposal,
-  /// which is then kept. Throws if there is none.
+  /// Returns the algorithm that is kept for the product, such as one from use(). If none is, keeps
+  /// and returns cuBLASLt's first proposal. Throws if cuBLASLt proposes no algorithm.
   Algorithm algorithm_for(const Product& product, Descriptors& descriptors);
 
   /// Returns at most `most` proposals, cuBLASLt's best guess first; empty if it has none.
   std::vector<Algorithm> proposals(const Product& product, Descriptors& descriptors,
                                    int most) const;
 
-  /// Returns an algorithm from a table. Throws unless cuBLASLt accepts it for the product and its
-  /// order of additions and its workspace are allowed.
+  /// Returns the algorithm with these bytes, which come from a table. Throws unless cuBLASLt
+  /// accepts it for the product, it adds in a fixed order, and its workspace is at most 32 MiB.
   Algorithm checked(const ProductShape& shape, const AlgorithmBytes& bytes) const;
 
-  /// Makes these products use these algorithms from now on.
+  /// Makes the product of each shape use the algorithm beside it from now on.
   void use(const std::map<ProductShape, Algorithm>& algorithms);
   /// The shapes of all products that have an algorithm so far.
   std::vector<ProductShape> shapes();
 
-  /// c = a b + bias, or c += a b + bias, on the context's stream.
+  /// Computes c = a b + bias, or c += a b + bias if `accumulate` is true, on the context's stream.
   void multiply(const Context& context, const Product& product, Descriptors& descriptors,
                 const Algorithm& algorithm, bool accumulate) const;
 

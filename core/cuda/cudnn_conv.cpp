@@ -188,8 +188,8 @@ cudnnStatus_t ask_workspace(cudnnHandle_t handle, Conv2dPass pass, const Convolu
 }
 
 /// Sets the convolution's algorithm, with a math type that does not round operands, and returns an
-/// empty text. If it cannot be used, returns the reason; only the descriptor's math type has
-/// changed then.
+/// empty text. If the algorithm cannot be used, returns the reason, and only the math type of the
+/// descriptor has changed.
 std::string try_algorithm(cudnnHandle_t handle, const ConvArgs& args, Convolution& c,
                           Algorithm algorithm) {
   // All other math types may round f32 operands to TF32. Operands in bf16 and f16 are multiplied as

@@ -20,12 +20,12 @@ struct ConvArgs {
   DType dtype = DType::f32;
 };
 
-/// The memory of a pass, which decides whether x, filter or y is the destination.
+/// The memory of a pass. ConvArgs::pass decides whether x, filter or y is the destination.
 struct ConvMemory {
   void* x = nullptr;        // or dx
   void* filter = nullptr;   // or its gradient
   void* y = nullptr;        // or dy
-  bool accumulate = false;  // add to the destination, once per element, before it is rounded
+  bool accumulate = false;  // add the result to the destination, in f32 before rounding it once
 };
 
 /// Computes the pass on the context's stream. Throws if memory does not begin at a multiple of 16

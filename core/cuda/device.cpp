@@ -24,7 +24,7 @@ struct Found {
   std::string why;  // the reason if count is 0
 };
 
-// Asked once: the answer does not change while a process runs.
+// CUDA is asked only once, because the answer does not change while a process runs.
 const Found& found() {
   static const Found result = [] {
     int count = 0;
@@ -189,7 +189,8 @@ void Event::wait() const {
 void Event::synchronize() const {
   refuse_in_capture("Event::synchronize");
   TESSERA_CUDA(cudaEventSynchronize(static_cast<cudaEvent_t>(event_.get())));
-  // A kernel launched after the event may still be writing its fault: waiting completes the record.
+  // The fault may come from a kernel after the event that is still writing the record. Waiting for
+  // the stream completes the record, and then throws it.
   if (state_of(index_).fault->claimed != 0) cuda::synchronize(index_);
 }
 

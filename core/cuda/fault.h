@@ -1,5 +1,5 @@
-// Faults: what a kernel found wrong in its input. The host throws it at the next synchronisation,
-// so no operation waits for the device just to check its arguments.
+// Faults: a kernel records wrong input as a fault, and the host throws an Error for the fault at
+// the next synchronisation. So no operation waits for the device just to check its arguments.
 //
 //   Fault* fault = device_fault(context);          // an argument of a kernel, which calls
 //   report_fault(fault, ...)                       // core/cuda/fault.cuh, and goes on
@@ -31,7 +31,7 @@ struct Fault {
   long long limit;
 };
 
-/// The record of the context's device.
+/// Returns the record of faults on the context's device.
 Fault* device_fault(const Context& context);
 
 /// Throws the fault that a kernel of the device has reported, if any, and clears it. The device

@@ -13,7 +13,7 @@ namespace tessera::cuda {
 
 struct Capture {
   std::shared_ptr<MemoryLedger> memory = std::make_shared<MemoryLedger>();  // of the body
-  std::vector<std::pair<void*, void*>> freed;  // older memory freed in the body, and its stream
+  std::vector<std::pair<void*, void*>> freed;  // memory from before that the body frees, its stream
   DropoutState dropout = dropout_state();
   std::shared_ptr<Storage> draws;  // a DropoutDraws on the device
   int64_t samples = 0;             // most samples of a dropout; 0 if there is no dropout
@@ -25,9 +25,9 @@ Capture* running_capture();
 /// Throws, with `name`, if `stream` is not part of the running capture.
 void check_captured(void* stream, const char* name);
 
-/// In a capture, returns the device memory from which dropout kernels read the state they draw by,
-/// because the state differs in each launch of the graph. Outside of a capture, returns nullptr.
-/// Throws if `state` is not the one with which the capture began.
+/// In a capture, returns the device memory from which dropout kernels read their DropoutDraws: each
+/// launch of the graph writes new draws there. Outside of a capture, returns nullptr. `samples` is
+/// the tensor's number of rows. Throws if `state` is not the state with which the capture began.
 const DropoutDraws* captured_dropout(const DropoutState& state, int64_t samples);
 
 /// Writes `draws` to `to` in the stream's order. Defined in core/ops/dropout.cu.

@@ -26,7 +26,7 @@ inline constexpr unsigned whole_warp = 0xffffffffu;
 struct LaunchShape {
   dim3 grid;
   dim3 block;
-  size_t shared_bytes = 0;  // of dynamic_shared(), beside what the kernel declares
+  size_t shared_bytes = 0;  // of dynamic_shared(), in addition to what the kernel declares
 };
 
 inline cudaStream_t stream_of(const Context& context) {
@@ -95,8 +95,8 @@ __device__ inline float warp_max(float value) {
 }
 
 /// Sum over all threads of a one-dimensional block, in a fixed order; every thread has the result.
-/// `scratch` is shared memory for threads / 32 floats. It may be used for something else after a
-/// barrier after the call.
+/// `scratch` is shared memory for threads / 32 floats. Before a kernel uses it for something else,
+/// it must call __syncthreads(), because other threads may still read the sums of the warps.
 template <int threads>
 __device__ inline float block_sum(float value, float* scratch) {
   static_assert(threads % warp_size == 0);
@@ -111,7 +111,7 @@ __device__ inline float block_sum(float value, float* scratch) {
   return total;
 }
 /// Sum in f64 over all threads of a one-dimensional block; thread 0 has the result. A kernel may
-/// call it once for each number of threads, because no barrier guards its memory against reuse.
+/// call it only once with the same `threads`, because no barrier guards its memory against reuse.
 template <int threads>
 __device__ inline double block_sum_once(double value) {
   static_assert(threads % warp_size == 0);
@@ -133,7 +133,7 @@ __device__ inline float block_max(float value, float* scratch) {
   constexpr int warps = threads / warp_size;
   value = warp_max(value);
   const int thread = static_cast<int>(threadIdx.x);
-  __syncthreads();  // as in block_sum
+  __syncthreads();  // scratch may hold an earlier result that is still being read
   if (thread % warp_size == 0) scratch[thread / warp_size] = value;
   __syncthreads();
   float highest = scratch[0];

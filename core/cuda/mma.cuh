@@ -70,7 +70,7 @@ __device__ inline void load_matrices(uint32_t (&r)[4], SharedAddress row) {
                : "r"(row.value()));
 }
 
-/// Like load_matrices, of the transposed matrices: r[i] holds element (2q, g) of matrix i in its
+/// Like load_matrices, but transposes each matrix: r[i] holds element (2q, g) of matrix i in its
 /// low half and (2q + 1, g) in its high half.
 __device__ inline void load_matrices_transposed(uint32_t (&r)[4], SharedAddress row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];\n"

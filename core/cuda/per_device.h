@@ -10,9 +10,9 @@
 
 namespace tessera::cuda {
 
-/// Returns the Library of a device, which is made at the first call. That call must not be in the
-/// capture of a graph: it throws there, naming the library and the operation that was `called`.
-/// Never destroyed, because the driver may be gone after main.
+/// Returns the Library of a device, which is made at the first call. If the first call is in the
+/// capture of a graph, it throws, with the library's `name` and the operation that was `called`. A
+/// Library is never destroyed, because the driver may be gone after main.
 template <class Library>
 Library& one_per_device(int device, const char* name, const char* called) {
   static std::mutex mutex;

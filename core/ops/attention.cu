@@ -1,10 +1,11 @@
 // attention on CUDA: matrix products over all heads, with a softmax kernel between q k^T and p v.
 // One sequence and up to 256 of its queries (a tile) are processed at a time, so that the scores
-// take little memory and stay in the L2 cache. Where causal, keys that no query of the tile sees
-// are left out.
+// take little memory and stay in the L2 cache. If causal, keys that no query of the tile sees are
+// left out.
 //
 // dk and dv of a sequence are summed in f32 over its tiles and over the heads that share k and v.
-// The last tile comes first: it sees all keys and overwrites the sums, and the others add to them.
+// The last tile comes first, because it sees all keys: it overwrites the sums, and all other tiles
+// add to them.
 #include "core/ops/attention.h"
 
 #include <algorithm>
@@ -29,7 +30,7 @@ struct Tile {
   int64_t first;
   int64_t rows;
   int64_t keys;
-  int64_t hidden;  // keys that row 0 does not see; each next row sees one key more
+  int64_t hidden;  // number of keys that row 0 does not see; each next row sees one key more
   float scale;
 
   int64_t all_rows() const { return heads * rows; }
@@ -94,7 +95,7 @@ struct ScoreGradient {
   T* probabilities;  // may share the memory of `scores`
   T* dscores;        // may share the memory of `gradient`
   const float* scores;
-  const float* gradient;  // of the probabilities
+  const float* gradient;  // gradient of the probabilities
   const float* logsumexp;
   const float* delta;
 };
@@ -121,8 +122,9 @@ __global__ void __launch_bounds__(threads)
   }
 }
 
-/// The products of one sequence. Heads h = i (H / G) + j of all groups i < G form one batched
-/// product with the G heads of k and v, so there are H / G products, one for each j.
+/// Computes the products of one sequence. A product takes H / G batched multiplications: number j
+/// multiplies heads j, j + H / G, j + 2 H / G, ..., of which there are G, with the G heads of k and
+/// v.
 template <class T>
 class Sequence {
  public:
@@ -175,8 +177,8 @@ class Sequence {
                           .dtype = dtype_of<T>});
     }
   }
-  /// sum (G, S, D) += weights (H, rows, keys)^T b (T, H, D); the last tile, which comes first,
-  /// overwrites.
+  /// sum (G, S, D) += weights (H, rows, keys)^T b (T, H, D). The last tile must come first: it
+  /// overwrites `sum` instead of adding to it.
   void keys(const Tile& t, float* sum, const T* weights, const T* b) const {
     for (int64_t j = 0; j < group(); ++j) {
       multiply(context_, {.batch = kv_heads_,
@@ -203,8 +205,8 @@ class Sequence {
   bool causal_;
 };
 
-/// Workspace for a tile's scores (H, rows, keys), in f32 and in T. Where T is f32, both are the
-/// same memory.
+/// Workspace for a tile's scores (H, rows, keys), in f32 and in T. If T is f32, both are the same
+/// memory.
 template <class T>
 struct Scores {
   Tensor wide, narrow;

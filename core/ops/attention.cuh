@@ -3,8 +3,8 @@
 // attention_plain.cuh has the kernels for all other cases: f32, D other than 64 and 128, and
 // addresses that are not aligned to 16 bytes.
 //
-// A warp owns 16 M rows of a product and all of its columns, so that the softmax of a row stays
-// within four lanes, and the result of one product becomes an operand of the next one without
+// A warp owns 16 M rows of a product (M is 1 or 2) and all columns, so that the softmax of a row
+// stays within four lanes, and the result of one product becomes an operand of the next one without
 // leaving registers. core/cuda/mma.cuh has the layout of fragments.
 // The instructions used exist on every GPU since compute capability 8.0. Hopper's wgmma, fed by
 // TMA, would be faster: FlashAttention-2, with mma.sync, reaches 35 % of an H100's peak, and
@@ -28,7 +28,7 @@ inline constexpr float infinity = std::numeric_limits<float>::infinity();
 struct Sizes {
   int64_t pairs;                      // B * H, pairs of a sequence and a head
   int tokens, heads, head, channels;  // T, H, D, C
-  float scale;                        // of the scores: 1 / sqrt(D)
+  float scale;                        // 1 / sqrt(D), multiplies the scores
 
   bool empty() const { return pairs * tokens * head == 0; }
 };
@@ -57,7 +57,7 @@ inline int tiles_of(const Sizes& s, int rows) { return (s.tokens + rows - 1) / r
 template <class T>
 struct Slice {
   T* data;
-  int stride;  // between tokens
+  int stride;  // elements from one token to the next
 
   __device__ T* row(int token) const { return data + int64_t{token} * stride; }
 };
@@ -72,13 +72,13 @@ __device__ inline int64_t head_offset(const Sizes& s, int pair, int stride) {
   return int64_t{pair / s.heads} * s.tokens * stride + pair % s.heads * s.head;
 }
 
-/// A head of x (B, T, C).
+/// Returns head `pair` % H of sequence `pair` / H of x (B, T, C).
 template <class T>
 __device__ Slice<T> slice_of(T* x, const Sizes& s, int pair) {
   return {x + head_offset(s, pair, s.channels), s.channels};
 }
 
-/// A head of qkv (B, T, 3C).
+/// Returns q, k and v of head `pair` % H of sequence `pair` / H of qkv (B, T, 3C).
 template <class T>
 __device__ Head<T> head_of(T* qkv, const Sizes& s, int pair) {
   const int stride = 3 * s.channels;
@@ -89,14 +89,14 @@ __device__ Head<T> head_of(T* qkv, const Sizes& s, int pair) {
 /// The work of a block: a tile of tokens of one head. The blocks of a head have consecutive
 /// indices, so that blocks which run at the same time read the same keys from the cache.
 struct Work {
-  int pair;
-  int first;  // token
+  int pair;   // of a sequence and a head
+  int first;  // first token of the tile
 };
 
 enum class Order { first_tile_first, last_tile_first };
 
-/// Under the causal mask some tiles take longer than others. The long ones start first, and the
-/// short ones fill the gaps at the end.
+/// Returns the work of this block. Under the causal mask some tiles take longer than others. With
+/// the right `order` the long tiles start first, and the short ones fill the gaps at the end.
 __device__ inline Work work_of_block(const Sizes& s, int rows, Order order) {
   const int tiles = (s.tokens + rows - 1) / rows;
   const int tile = static_cast<int>(blockIdx.x) % tiles;
@@ -287,9 +287,9 @@ __device__ void hide_earlier_queries(float (&scores)[M][N][4], int row, int colu
 }
 
 /// Writes a warp's result (16 M, D) to the tokens from `first` on, with row
-/// r = 16 m + 8 half + lane / 4 multiplied by factor(m, half). The result passes through the rows
-/// of `tile` from `row` on, which no other warp uses: a fragment has 4 adjacent bytes of a row, but
-/// stores should have 16.
+/// 16 m + 8 half + lane / 4 multiplied by factor(m, half). A lane's fragment has only 4 adjacent
+/// bytes of a row, while a store should write 16, so the result passes through shared memory: the
+/// rows of `tile` from `row` on, which no other warp uses.
 template <int D, class T, int M, class Factor>
 __device__ void store_rows(Slice<T> to, int first, int tokens, const float (&c)[M][D / 8][4],
                            const Factor& factor, T* tile, int row) {

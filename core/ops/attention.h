@@ -1,11 +1,11 @@
-// The launchers of attention. B sequences of T queries and S keys; H heads of size D, of which
-// H / G neighbours share one of the G heads of k and v.
+// The launchers of attention. There are B sequences of T queries and S keys. q has H heads of size
+// D; k and v have G heads, each shared by H / G neighbouring heads of q.
 //
-// Workspace on the CPU: for each thread a tile of scores, and in the backward dk and dv (S, D) of
-// one head (attention_scratch.h). Workspace on CUDA, beside that of products (core/product.h), for
-// R = min(T, 256) queries of one sequence at a time:
+// Workspace on the CPU: a Scratch for each thread (attention_scratch.h). Workspace on CUDA, beside
+// that of products (core/product.h), for R = min(T, 256) queries of one sequence at a time:
 //   forward    scores (H, R, S) in f32 and, for 16-bit types, also in that type; (H, R, D) in f32
-//   backward   the scores of the forward twice; (H, R, D), (H, R) and 2 (G, S, D) in f32
+//   backward   the forward's (H, R, S) twice, for the scores and for their gradient; (H, R, D),
+//              (H, R) and two (G, S, D) in f32
 #pragma once
 
 #include <cstdint>
@@ -17,10 +17,10 @@ namespace tessera {
 struct AttentionInputs {
   Tensor q, k, v;  // (B, T, H, D), (B, S, G, D), (B, S, G, D)
   float scale = 0;
-  bool causal = false;  // query t sees keys up to t + S - T; S is at least T
+  bool causal = false;  // if true, query t sees keys 0 to t + S - T, and S is at least T
 };
 
-/// y (B, T, H, D), and logsumexp f32 (B, H, T) of the scaled scores.
+/// Computes y (B, T, H, D), and logsumexp f32 (B, H, T) of the scaled scores.
 TESSERA_KERNEL(grouped_attention_forward, const Tensor& y, const Tensor& logsumexp,
                const AttentionInputs& in)
 
@@ -30,6 +30,7 @@ struct AttentionGradients {
 struct AttentionResults {
   Tensor dy, y, logsumexp;
 };
+/// Computes dq, dk and dv.
 TESSERA_KERNEL(grouped_attention_backward, const AttentionGradients& gradients,
                const AttentionResults& results, const AttentionInputs& in)
 

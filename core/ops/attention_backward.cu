@@ -4,11 +4,11 @@
 //   dq = ds k,  dk = ds^T q,  dv = p^T dy.
 //
 // p is recomputed from the scores and logsumexp (Dao et al., arXiv:2205.14135; Dao,
-// arXiv:2307.08691), and this happens twice: in the kernel of dq, where a block owns a tile of
-// queries and loops over keys, and in the kernel of dk and dv, where it owns a tile of keys and
-// loops over queries. That makes seven products of T x T x D where five would do, but every sum
-// stays in the registers of one warp, in one order: adding dq up across blocks would take float
-// atomics, whose order varies, or blocks that wait for one another.
+// arXiv:2307.08691), once in each of two kernels. In the kernel of dq, a block owns a tile of
+// queries and loops over keys. In the kernel of dk and dv, a block owns a tile of keys and loops
+// over queries. This takes seven products of T x T x D, where one kernel would take five, but every
+// sum stays in the registers of one warp and has one order. A single kernel would have to add up dq
+// across blocks, with float atomics, whose order varies, or with blocks that wait for one another.
 //
 // Workspace: delta, f32 (B, H, T): 4 B H T bytes.
 #include <algorithm>
@@ -24,9 +24,9 @@ using namespace attention;
 
 // ---- delta
 
-/// delta (B, H, T) = scale * sum over d of dy y. It contains the scale because it is subtracted
-/// from a scaled dp. `lanes` threads share a head of a token, and each reads `width` values at a
-/// time.
+/// delta (B, H, T) = scale * sum over d of dy y. delta contains the scale because it is subtracted
+/// from a scaled dp. `lanes` threads share a head of a token, and each thread reads `width` values
+/// at a time.
 template <class T, int lanes, int width>
 __global__ void __launch_bounds__(256)
     row_products(float* delta, const T* dy, const T* y, Sizes s) {
@@ -74,8 +74,8 @@ __device__ inline float score_gradient(float p, float dp, float scale, float del
   return p * fmaf(dp, scale, -delta);
 }
 
-/// Tiles of the kernel of dq: 128 query rows, 32 a warp, as in the forward, and as many keys at a
-/// time as let scores, their gradients and dq fit into registers.
+/// Tiles of the kernel of dq: 128 query rows, 32 a warp, as in the forward. The number of keys at a
+/// time is chosen so that scores, their gradients and dq fit into registers.
 template <class T, int D>
 struct QueryShape {
   static constexpr int M = 2;
@@ -85,12 +85,13 @@ struct QueryShape {
 
   using Blocks = KeyBlocks<T, D, keys>;
   static constexpr uint32_t tile_bytes = rows * pitch<D>;
-  /// Queries and dy, and two blocks of keys and values: 72 KiB (D = 64) or 102 KiB (D = 128).
+  /// Room for queries and dy, and for two blocks of keys and values: 72 KiB (D = 64) or 102 KiB
+  /// (D = 128).
   static constexpr uint32_t shared_bytes = 2 * tile_bytes + Blocks::bytes;
 };
 
-/// In place: dp in `ds` becomes ds. `p` holds the scores, logsumexp and delta those of the rows
-/// that this lane has.
+/// Replaces dp in `ds` by ds. `p` holds the scores; logsumexp and delta are those of the rows that
+/// this lane has.
 template <int M, int N>
 __device__ void query_weights(const float (&p)[M][N][4], float (&ds)[M][N][4],
                               const float (&logsumexp)[M][2], const float (&delta)[M][2],
@@ -142,7 +143,7 @@ __global__ void __launch_bounds__(threads, 2) query_gradients(Backward<T> x, Siz
     __syncthreads();  // block b has arrived, and all warps are done with block b - 1
     if ((b + 1) * keys < end) blocks.load(b + 1);
     const int key = b * keys;
-    if (key > last_token) continue;  // the warp's rows see none of its keys
+    if (key > last_token) continue;  // the warp's rows see no key of block b
     float p[M][N][4] = {};
     multiply_rows<T, D>(p, q + chunk_offset<D>(row, 0), blocks.keys_of(b));
     hide_later_keys(p, first_token, key);
@@ -192,10 +193,10 @@ struct QueryBlocks {
   }
 };
 
-/// Tiles of the kernel of dk and dv. The rows of the products are keys, so p^T and ds^T come out of
-/// their products as the operands of the next ones. A warp has 32 keys at D = 64, and 16 at
-/// D = 128, where the sums of a key are twice as large. Queries are loaded 64 at a time, and `step`
-/// of them are used at a time, so that p^T, ds^T and both sums fit into registers.
+/// Tiles of the kernel of dk and dv. The rows of the products are keys, so that p^T and ds^T are
+/// already laid out as operands of the next products. A warp has 32 keys at D = 64, but 16 at
+/// D = 128, because dk and dv of a key are then twice as large. Queries are loaded 64 at a time,
+/// and `step` of them are used at a time, so that p^T, ds^T, dk and dv fit into registers.
 template <class T, int D>
 struct KeyShape {
   static constexpr int M = D == 64 ? 2 : 1;
@@ -205,12 +206,12 @@ struct KeyShape {
 
   using Blocks = QueryBlocks<T, D>;
   static constexpr uint32_t tile_bytes = keys * pitch<D>;
-  /// Keys and values, and two blocks of queries: 73 KiB (D = 64) or 103 KiB (D = 128).
+  /// Room for keys and values, and for two blocks of queries: 73 KiB (D = 64) or 103 KiB (D = 128).
   static constexpr uint32_t shared_bytes = 2 * tile_bytes + Blocks::bytes;
 };
 
-/// In place, with keys as rows and queries as columns: scores in `p` become p^T, and dp^T in `ds`
-/// becomes ds^T. logsumexp and delta are those of the queries.
+/// Replaces the scores in `p` by p^T, and dp^T in `ds` by ds^T. Rows are keys, columns are queries.
+/// logsumexp and delta are those of the queries.
 template <int M, int N>
 __device__ void key_weights(float (&p)[M][N][4], float (&ds)[M][N][4], const float* logsumexp,
                             const float* delta, float scale) {
@@ -284,14 +285,14 @@ __global__ void __launch_bounds__(threads, 2) key_gradients(Backward<T> x, Sizes
 
 // ---- plain
 
-/// In place: a score in `p` becomes p, and dp in `ds` becomes ds.
+/// Replaces the score in `p` by p, and dp in `ds` by ds.
 __device__ inline void plain_weights(float& p, float& ds, bool visible, float logsumexp,
                                      float delta, float scale) {
   p = visible ? expf(p * scale - logsumexp) : 0.0f;
   ds = p * (ds * scale - delta);
 }
 
-/// row[token], or zero for a token past the last one.
+/// Returns row[token], or zero for a token past the last one.
 __device__ inline float row_value(const float* row, int token, int tokens) {
   return token < tokens ? row[token] : 0.0f;
 }

@@ -1,8 +1,8 @@
 // The forward of causal_attention on CUDA; causal_attention.cpp says what is computed, and
 // attention.cuh how a tile is multiplied. A block has a tile of query rows of one head and loops
-// over the keys that they see, with a running maximum and sum for each row (Dao et al.,
-// arXiv:2205.14135; Dao, arXiv:2307.08691). A row's bits depend only on the values of its sequence
-// and head.
+// over the keys that these rows see, with a running maximum and sum for each row (Dao et al.,
+// arXiv:2205.14135; Dao, arXiv:2307.08691). The bits of a row depend only on the values of the
+// row's sequence and head.
 #include <algorithm>
 
 #include "core/ops/attention_plain.cuh"
@@ -14,9 +14,10 @@ namespace {
 
 using namespace attention;
 
-/// 128 query rows, 32 a warp, so that each fragment of keys and values that is read from shared
-/// memory serves two products: then shared memory keeps up with the tensor cores. With blocks of 64
-/// keys, a warp's scores and its rows of y fill 128 registers a thread (D = 64) or 192 (D = 128).
+/// Tiles of the forward: 128 query rows, 32 a warp. Each fragment of keys and values that is read
+/// from shared memory then serves two products, so that shared memory keeps up with the tensor
+/// cores. With blocks of 64 keys, a warp's scores and rows of y fill 128 registers a thread
+/// (D = 64) or 192 (D = 128).
 template <class T, int D>
 struct ForwardShape {
   static constexpr int M = 2;
@@ -29,7 +30,8 @@ struct ForwardShape {
 
   using Blocks = KeyBlocks<T, D, keys>;
   static constexpr uint32_t tile_bytes = rows * pitch<D>;
-  /// The queries, and two blocks of keys and values: 54 KiB (D = 64) or 102 KiB (D = 128).
+  /// Room for the queries, and for two blocks of keys and values: 54 KiB (D = 64) or 102 KiB
+  /// (D = 128).
   static constexpr uint32_t shared_bytes = tile_bytes + Blocks::bytes;
 };
 
@@ -77,7 +79,7 @@ __device__ void raise_maxima(RunningRows<M>& running, float (&out)[M][O][4],
   }
 }
 
-/// Turns scores into exp(scale * (score - maximum)), and adds these to the rows' sums.
+/// Replaces scores by exp(scale * (score - maximum)), and adds the results to the rows' sums.
 template <int M, int N>
 __device__ void exponentials(RunningRows<M>& running, float (&scores)[M][N][4], float scale_log2) {
   TESSERA_UNROLL
@@ -95,8 +97,8 @@ __device__ void exponentials(RunningRows<M>& running, float (&scores)[M][N][4], 
   }
 }
 
-/// Divides the rows by their sums and writes them and their logsumexp (T). `row` is the warp's
-/// first row in the tile, which starts at token `first`.
+/// Divides the rows of `out` by their sums, and writes the rows to y and their logsumexp to
+/// logsumexp (T). `row` is the warp's first row in the tile, which starts at token `first`.
 template <class T, int D, int M>
 __device__ void finish_rows(Slice<T> y, float* logsumexp, int first, int row,
                             const RunningRows<M>& running, const float (&out)[M][D / 8][4], T* tile,
@@ -149,7 +151,7 @@ __global__ void __launch_bounds__(threads, ForwardShape<T, D>::resident)
     __syncthreads();  // block b has arrived, and all warps are done with block b - 1
     if ((b + 1) * keys < end) blocks.load(b + 1);
     const int key = b * keys;
-    if (key > last_token) continue;  // the warp's rows see none of its keys
+    if (key > last_token) continue;  // the warp's rows see no key of block b
     float scores[M][N][4] = {};
     multiply_rows<T, D>(scores, q + chunk_offset<D>(row, 0), blocks.keys_of(b));
     hide_later_keys(scores, first_token, key);
@@ -164,8 +166,9 @@ __global__ void __launch_bounds__(threads, ForwardShape<T, D>::resident)
 
 // ---- plain
 
-/// raise_maxima and exponentials for one row of a square of scores, of which 16 neighbouring lanes
-/// have R columns each. Returns the factor that corrects the output accumulated so far.
+/// Does for one row of a square of scores what raise_maxima and exponentials do for a tile. The row
+/// is shared by 16 neighbouring lanes, with R columns each. Returns the factor by which the row's
+/// output so far must be multiplied.
 template <int R>
 __device__ float softmax_row_plain(float (&scores)[R], float& maximum, float& sum, float scale) {
   float highest = maximum;

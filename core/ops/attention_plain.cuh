@@ -77,7 +77,7 @@ __device__ void share_plain(float* square, const float (&c)[R][R]) {
 }
 
 /// c (16 R, D) += weights b, with the weights that share_plain wrote. Only the first `tokens` rows
-/// of b are added: the others are zero.
+/// of b are read, because all rows after them are zero.
 template <int R, int J>
 __device__ void add_plain(float (&c)[R][J], const float* weights, const float* b, int tokens,
                           int head) {

@@ -23,10 +23,10 @@ namespace tessera::cpu::attention {
 inline constexpr int64_t tile_rows = attention_tile_rows;
 inline constexpr int64_t block_keys = attention_block_keys;
 
-/// How the tokens of a sequence lie in memory, each with all its heads.
+/// The layout of one sequence in memory: a row for each token, which holds all heads of the token.
 struct Layout {
   int64_t tokens = 0;
-  int64_t stride = 0;  // elements between tokens
+  int64_t stride = 0;  // elements from one token to the next
 };
 
 struct Sizes {
@@ -34,15 +34,16 @@ struct Sizes {
   int64_t heads = 0;
   int64_t kv_heads = 0;  // heads of k and v; heads / kv_heads neighbouring heads of q share one
   int64_t head = 0;      // D
-  float scale = 0;       // of the scores
+  float scale = 0;       // multiplies the scores
   bool causal = false;
   Layout q, kv, y;  // also the layouts of their gradients
 
   int64_t group() const { return heads / kv_heads; }
   bool empty() const { return batch * q.tokens * heads * head == 0; }
-  int64_t tiles() const { return (q.tokens + tile_rows - 1) / tile_rows; }  // of a head's queries
+  /// Number of tiles that the queries of a head are divided into.
+  int64_t tiles() const { return (q.tokens + tile_rows - 1) / tile_rows; }
   int64_t longest_block() const { return std::min(kv.tokens, block_keys); }
-  /// Number of keys, counted from the first, that query t sees: at least one.
+  /// Number of keys that query t sees, at least one. These are the first keys of the sequence.
   int64_t visible(int64_t t) const { return causal ? t + 1 + kv.tokens - q.tokens : kv.tokens; }
 };
 
@@ -50,12 +51,12 @@ struct Sizes {
 template <class T>
 struct Slice {
   T* data;
-  int64_t stride;  // between tokens
+  int64_t stride;  // elements from one token to the next
 
   Slice rows(int64_t first) const { return {data + first * stride, stride}; }
 };
 
-/// Head `h` of one sequence in x, whose tokens lie as `layout` says.
+/// Returns head `h` of one sequence in x, where x has the given layout.
 template <class T>
 Slice<T> slice_of(T* x, const Layout& layout, const Sizes& s, int64_t sequence, int64_t h) {
   return {x + sequence * layout.tokens * layout.stride + h * s.head, layout.stride};
@@ -72,7 +73,7 @@ struct Head {
   Slice<T> q, k, v;
 };
 
-/// Head `h` of q of one sequence, with the head of k and v that it uses.
+/// Returns head `h` of q of one sequence, with the head of k and v that `h` uses.
 template <class T>
 Head<T> head_of(const Operands<T>& x, const Sizes& s, int64_t sequence, int64_t h) {
   const int64_t shared = h / s.group();
@@ -86,7 +87,7 @@ struct Block {
   int64_t key, keys;
 };
 
-/// Rows of the tile that starts at `row`.
+/// Number of rows of the tile that starts at `row`.
 inline int64_t rows_of_tile(const Sizes& s, int64_t row) {
   return std::min(tile_rows, s.q.tokens - row);
 }
@@ -101,8 +102,8 @@ void for_each_block(const Sizes& s, int64_t row, const Body& body) {
   }
 }
 
-// The products of a block, with operands in T and results in f32, on the calling thread. The
-// addresses may be null where only the size of the workspace is asked for.
+// The arguments of a block's products, which have operands in T and results in f32. The addresses
+// may be null if only the workspace's size is asked for.
 
 /// to (rows, keys) = a (rows, D) b (keys, D)^T
 template <class T>
@@ -117,7 +118,8 @@ ProductArgs scores_product(const Sizes& s, const Block& x, Slice<const T> a, Sli
           .dtype = dtype_of<T>};
 }
 
-/// to (rows, D) = weights (rows, keys) b (keys, D), summed over the blocks of a tile.
+/// to (rows, D) = weights (rows, keys) b (keys, D), summed over the blocks of a tile: the first
+/// block overwrites `to`, and each later block adds to it.
 template <class T>
 ProductArgs rows_product(const Sizes& s, const Block& x, const T* weights, Slice<const T> b,
                          float* to) {
@@ -132,7 +134,8 @@ ProductArgs rows_product(const Sizes& s, const Block& x, const T* weights, Slice
 }
 
 /// to (keys, D) = weights (rows, keys)^T b (rows, D), summed over the tiles of all heads that share
-/// k and v. The last tile of the first head comes first and overwrites, since it sees all keys.
+/// k and v. The last tile of the first head must come first: it sees all keys, so it can overwrite
+/// all of `to`, and every other tile adds to `to`.
 template <class T>
 ProductArgs keys_product(const Sizes& s, const Block& x, const T* weights, Slice<const T> b,
                          float* to, bool first_head) {
@@ -157,7 +160,8 @@ int64_t product_floats(const Sizes& s, bool backward) {
     bytes = std::max(bytes, gemm_workspace_bytes(args, {.threads = 1}));
   };
   for (int64_t tile = 0; tile < s.tiles(); ++tile) {
-    // The tiles in between have no products that the tiles of the first two blocks do not have.
+    // Only the tiles of the first 2 * block_keys queries and the last tile are looked at, because
+    // the tiles between have products of the same sizes.
     if (tile >= 2 * block_keys / tile_rows && tile < s.tiles() - 1) continue;
     for_each_block(s, tile * tile_rows, [&](const Block& x) {
       count(scores_product<T>(s, x, q, kv, nullptr));
@@ -175,8 +179,8 @@ int64_t product_floats(const Sizes& s, bool backward) {
 }
 
 /// The workspace of one thread. Scores, the softmax and all sums are f32; a product takes its
-/// operands in T. Where T is f32, `probabilities` shares the memory of `scores`, and `dscores` that
-/// of `gradient`: each value is read before it is overwritten.
+/// operands in T. If T is f32, `probabilities` shares the memory of `scores`, and `dscores` that of
+/// `gradient`, because each value is read before it is overwritten.
 template <class T>
 struct Scratch {
   float* scores;     // (tile_rows, keys)
@@ -188,11 +192,12 @@ struct Scratch {
   float* sum;        // (tile_rows)
   float* dk;         // (S, D), backward only
   float* dv;         // (S, D), backward only
-  void* workspace;   // of a product, the largest one
+  void* workspace;   // for the largest product
 
   static constexpr bool shared = std::is_same_v<T, float>;
 
-  /// Floats of a tile of scores, of a tile rounded to T, and of dk or dv: whole cache lines each.
+  /// Sizes in floats of a tile of scores, of a tile rounded to T, and of dk or dv. All are whole
+  /// cache lines.
   static int64_t score_floats(const Sizes& s) { return tile_rows * s.longest_block(); }
   static int64_t rounded_floats(const Sizes& s) {
     return shared ? 0 : score_floats(s) * dtype_size(dtype_of<T>) / dtype_size(DType::f32);
@@ -201,6 +206,7 @@ struct Scratch {
     return (s.kv.tokens + tile_rows - 1) / tile_rows * tile_rows * s.head;
   }
 
+  /// Number of floats that the constructor's `memory` must have.
   static int64_t floats(const Sizes& s, bool backward) {
     const int64_t pair = score_floats(s) + rounded_floats(s);
     const int64_t tiles = (backward ? 2 : 1) * pair + tile_rows * (s.head + 2);

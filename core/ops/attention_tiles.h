@@ -1,5 +1,6 @@
-// The loops of attention and causal_attention on the CPU: what one thread computes for a tile of
-// query rows of one head, block of keys by block of keys, and the teams of threads that run this.
+// The loops of attention and causal_attention on the CPU. A thread takes a tile of query rows of
+// one head through the keys, block by block. The tiles (forward) or the heads of k and v (backward)
+// are divided among a team of threads.
 #pragma once
 
 #include <algorithm>
@@ -28,9 +29,9 @@ void convert_rows(Slice<T> to, const float* from, int64_t rows, int64_t head) {
   for (int64_t r = 0; r < rows; ++r) convert_row(to.rows(r).data, from + r * head, head);
 }
 
-/// Sets the hidden scores of row r of a block to -infinity, up to the end of the last vector of 16
-/// that holds a visible score. Returns that end: the loops over the row run up to it, in whole
-/// vectors.
+/// Sets the masked scores of row r of a block to -infinity, up to the end of the last group of 16
+/// scores that has a visible one. Returns this end. The loops over the row stop there, so that they
+/// run over whole vectors.
 inline int64_t mask_row(const Sizes& s, float* scores, const Block& x, int64_t r) {
   // With more keys than queries, a row may see no key of a block that other rows see.
   const int64_t seen = s.visible(x.row + r) - x.key;
@@ -40,8 +41,9 @@ inline int64_t mask_row(const Sizes& s, float* scores, const Block& x, int64_t r
   return end;
 }
 
-/// Scores of one row become exp(scale * score - maximum), zero from `end` on; updates the row's
-/// running maximum and sum. Returns the factor by which the sums of earlier blocks change.
+/// Replaces the scores of one row by exp(scale * score - maximum), or by zero from `end` on.
+/// Updates the row's running maximum and sum. Returns the factor by which the results of earlier
+/// blocks must be multiplied, because they were computed with an earlier maximum.
 inline float softmax_row(float* scores, int64_t end, int64_t keys, float scale, float& maximum,
                          float& sum) {
   float highest = -infinity;
@@ -171,13 +173,15 @@ void backward_tile(const Sizes& s, const Head<const T>& head, int64_t row,
   convert_rows(g.dq.rows(row), scratch.out, rows, s.head);
 }
 
-/// Number of threads for `tasks` tasks of about `flops` operations each.
+/// Number of threads for `tasks` tasks of about `flops` operations each: one if all tasks together
+/// are too little work for a team.
 inline int team_size(int64_t tasks, int64_t flops) {
   const int64_t useful = worth_a_team(tasks, flops) ? tasks : 1;
   return static_cast<int>(std::min<int64_t>(thread_count(), std::max<int64_t>(1, useful)));
 }
 
-/// Calls body(task, scratch) for each task, on a team whose threads have a scratch each.
+/// Calls body(task, scratch) for each task, on a team of threads, each with a separate scratch.
+/// After all tasks, throws the first exception that a task threw.
 template <class T, class Body>
 void run_tasks(const Context& context, const Sizes& s, bool backward, int64_t tasks, int threads,
                const Body& body) {
@@ -215,8 +219,8 @@ struct Results {
   const float* logsumexp;  // (B, H, T)
 };
 
-/// Computes the gradients `dx` of q, k and v. A task is all heads of a sequence that share k and v,
-/// so that one thread sums dk and dv.
+/// Computes the gradients `dx` of q, k and v. A task is one head of k and v of one sequence, with
+/// all heads of q that share it, so that one thread sums dk and dv.
 template <class T>
 void backward(const Context& context, const Sizes& s, const Operands<const T>& x,
               const Results<T>& results, const Operands<T>& dx) {

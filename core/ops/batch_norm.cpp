@@ -2,7 +2,8 @@
 // over all R rows of the batch,
 //   y = (x - mean) * rstd * weight + bias + residual,  rstd = 1 / sqrt(variance + epsilon)
 // (Ioffe and Szegedy, arXiv:1502.03167), and with relu y = max(y, 0), in one pass over memory.
-// x, mean and rstd (C) are kept for the gradient, and with relu also y: dy counts where y > 0.
+// x, mean and rstd (C) are kept for the gradient, and with relu also y, because dy then counts only
+// where y > 0.
 #include <cmath>
 #include <limits>
 
@@ -22,7 +23,7 @@ namespace tessera::ops {
 
 namespace {
 
-/// Returns the number of rows.
+/// Throws unless the inputs fit each other. Returns the number of rows of x.
 int64_t check_batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias,
                          const Tensor& residual) {
   const int64_t rows = checked_norm_rows("batch_norm", x, weight, bias);
@@ -41,9 +42,9 @@ struct Statistics {
   int64_t rows = 0;
 };
 
-/// Turns the statistics of one part into those of all parts together. The mean is the average of
-/// the parts' means; the variance is the average of each part's variance plus the squared distance
-/// of its mean from the common mean.
+/// Replaces the statistics of one part (BatchParts) by those of all parts together, in place. The
+/// mean is the average of the parts' means. The variance is the average, over parts, of the part's
+/// variance plus the squared distance of the part's mean from the common mean.
 void average(const Statistics& own, const BatchParts& parts) {
   const Context context = current_context(own.mean.device());
   const float share = 1.0f / static_cast<float>(parts.count);
@@ -79,7 +80,7 @@ Tensor normalize(const Statistics& statistics, const Tensor& x, const Tensor& we
         const auto wanted = [&grads](int input) {
           return grads.wanted(input) ? grads.destination(input) : Tensor{};
         };
-        const bool of_x = rows > 0 && grads.wanted(0);  // dx depends on the sums
+        const bool of_x = rows > 0 && grads.wanted(0);  // true if dx depends on the sums
         Tensor sums, sum_g, sum_gn;
         if (of_x || grads.wanted(1) || grads.wanted(2)) {
           sums = here.workspace({2, rstd.elements()});
@@ -87,8 +88,8 @@ Tensor normalize(const Statistics& statistics, const Tensor& x, const Tensor& we
           sum_gn = sums.flat(rstd.elements(), sums.elements());
           kernels::batch_norm_backward_sums(here, sum_g, sum_gn, dy, y, x, mean, rstd);
         }
-        // These are written before the sums are summed over parts: the caller, who has the parts,
-        // sums the gradients of parameters.
+        // The gradients of weight and bias are written before the sums are added up over parts,
+        // because the caller adds up the gradients of parameters over parts.
         if (grads.wanted(1)) kernels::convert(here, grads.destination(1), sum_gn);
         if (grads.wanted(2)) kernels::convert(here, grads.destination(2), sum_g);
         if (of_x && parts.count > 1) parts.sum(sums);
@@ -234,7 +235,7 @@ void batch_norm_forward(const Context& context, const Tensor& y, const Tensor& x
 
 namespace {
 
-/// g: dy, or if `masked` dy where y > 0 and 0 elsewhere.
+/// g(i) = dy[i], or if `masked`, dy[i] where y[i] > 0 and 0 elsewhere.
 template <class T, bool masked>
 struct Masked {
   const T* dy;
@@ -246,7 +247,7 @@ struct Masked {
   }
 };
 
-/// Calls body(g) with a Masked, which masks if y is defined.
+/// Calls body(g), where g is Masked<T, true> if y is defined, and Masked<T, false> if it is not.
 template <class T, class Body>
 void visit_masked(const Tensor& dy, const Tensor& y, Body&& body) {
   if (y.defined()) {

@@ -17,9 +17,9 @@ namespace tessera::cuda {
 namespace {
 
 constexpr int threads = 256;
-/// Rows whose loads a thread has in flight at once.
+/// Number of rows whose loads a thread has in flight at once.
 constexpr int batch = 4;
-/// Four blocks for each of an H200's 132 multiprocessors.
+/// Largest number of blocks of a grid: four for each of an H200's 132 multiprocessors.
 constexpr int64_t max_blocks = 528;
 
 /// Divides rows and channels among blocks and threads.
@@ -62,7 +62,7 @@ struct RowGrid {
   int64_t rows;
   int64_t channels;
   int lanes = 1;
-  unsigned across;  // blocks
+  unsigned across;  // number of blocks that share the channels of a row
   unsigned chunks;
   int64_t chunk_rows;
 };
@@ -130,7 +130,7 @@ template <class T>
 struct BackwardSums {
   float* partial;  // (chunks, 2, C): the sums of each chunk
   const T* dy;
-  const T* y;  // null without relu, where all of dy counts
+  const T* y;  // null without relu; all of dy then counts
   const T* x;
   const float* mean;
 };
@@ -140,7 +140,7 @@ struct Backward {
   T* dx;         // or null
   T* dresidual;  // or null
   const T* dy;
-  const T* y;  // null without relu, where all of dy counts
+  const T* y;  // null without relu; all of dy then counts
   const T* x;
   const float* mean;
   const float* rstd;
@@ -150,7 +150,8 @@ struct Backward {
   float factor;
 };
 
-/// partial (chunks, 2, C): mean and squares of each chunk.
+/// Writes to partial (chunks, 2, C) the mean of each chunk, and the sum of the squared distances
+/// from this mean.
 template <class T, int n, bool aligned>
 __global__ void __launch_bounds__(threads)
     statistics_kernel(float* partial, const T* x, RowGrid grid) {
@@ -227,8 +228,9 @@ __global__ void __launch_bounds__(threads)
   });
 }
 
-/// Threads along y in the kernels that merge chunks. Thread y merges chunks y, y + 32, ... of its
-/// channel, and merge_chunks then merges the threads in pairs. Threads with y = 0 get the result.
+/// Number of threads along y in the kernels that merge chunks. Thread y merges chunks y, y + 32,
+/// ... of one channel, and merge_chunks then merges the parts of the threads in pairs. Threads with
+/// y = 0 get the result.
 constexpr int finish_rows = 32;
 
 template <class Part, class Read>

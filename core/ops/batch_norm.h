@@ -11,19 +11,21 @@ namespace tessera {
 TESSERA_KERNEL(batch_norm_statistics, const Tensor& mean, const Tensor& variance, const Tensor& x)
 /// rstd = 1 / sqrt(variance + epsilon)
 TESSERA_KERNEL(batch_norm_rstd, const Tensor& rstd, const Tensor& variance, float epsilon)
-/// y = (x - mean) * rstd * weight + bias + residual, then y = max(y, 0) with relu. residual may be
+/// y = (x - mean) * rstd * weight + bias + residual, then y = max(y, 0) if `relu`. residual may be
 /// undefined.
 TESSERA_KERNEL(batch_norm_forward, const Tensor& y, const Tensor& x, const Tensor& residual,
                const Tensor& mean, const Tensor& rstd, const Tensor& weight, const Tensor& bias,
                bool relu)
-/// With n = (x - mean) * rstd and g = dy, or with relu g = dy where y > 0 and 0 elsewhere:
-/// sum_g = sum of g, sum_gn = sum of g * n over rows. y is undefined without relu.
+/// sum_g = sum of g, sum_gn = sum of g * n over rows, where n = (x - mean) * rstd and
+///   g = dy where y > 0, else 0, if y is defined (the forward applied relu);
+///   g = dy if y is undefined.
 TESSERA_KERNEL(batch_norm_backward_sums, const Tensor& sum_g, const Tensor& sum_gn,
                const Tensor& dy, const Tensor& y, const Tensor& x, const Tensor& mean,
                const Tensor& rstd)
-/// dx = weight * rstd * (g - sum_g * factor - n * sum_gn * factor), dresidual = g. dx and dresidual
-/// may be undefined. factor = 1 / number of rows that the statistics were computed from. It is 0
-/// for statistics that do not depend on x; then sum_g and sum_gn may be undefined.
+/// dx = weight * rstd * (g - sum_g * factor - n * sum_gn * factor), dresidual = g, with n and g of
+/// batch_norm_backward_sums. dx and dresidual may be undefined. `factor` is 1 / (number of rows
+/// that the statistics were computed from), or 0 if the statistics do not depend on x. If `factor`
+/// is 0, sum_g and sum_gn may be undefined.
 TESSERA_KERNEL(batch_norm_backward, const Tensor& dx, const Tensor& dresidual, const Tensor& dy,
                const Tensor& y, const Tensor& x, const Tensor& mean, const Tensor& rstd,
                const Tensor& weight, const Tensor& sum_g, const Tensor& sum_gn, float factor)

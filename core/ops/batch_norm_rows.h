@@ -10,9 +10,9 @@
 namespace tessera::cpu {
 
 /// How rows are grouped. With few channels a row would not fill vectors, so `fold` rows are treated
-/// as one wide row of fold * C columns; less than `fold` rows are left over. Sums are made in
-/// chunks of wide rows. All of this depends on R and C alone, so that bits do not depend on the
-/// number of threads.
+/// as one wide row of fold * C columns; fewer than `fold` rows are left over. Sums are made in
+/// chunks of wide rows. The grouping depends on R and C alone, so the bits of a sum do not depend
+/// on the number of threads.
 struct WideRows {
   WideRows(int64_t elements, int64_t c)
       : channels(c),
@@ -38,8 +38,8 @@ struct WideRows {
     return std::min(count, (chunk + some) * chunk_rows) - chunk * chunk_rows;
   }
 
-  /// Calls body(first, columns) in parallel for each wide row, and once for the rows left over: for
-  /// elements [first, first + columns) of x.
+  /// Calls body(first, columns) in parallel, for elements [first, first + columns) of x: once for
+  /// each wide row, and once for all rows that are left over.
   template <class Body>
   void parallel_rows(int64_t cost, Body&& body) const {
     parallel_ranges(count + (left_over > 0), cost * width, [&](int64_t begin, int64_t end) {
@@ -58,7 +58,7 @@ struct WideRows {
   }
 };
 
-/// Sets every column of values (width) to of(channel) for the column's channel.
+/// Sets each of the values (width) to of(c), where c is the channel of the value's column.
 template <class Of>
 void fill_columns(float* values, const WideRows& wide, Of&& of) {
   for (int64_t first = 0; first < wide.width; first += wide.channels) {
@@ -66,8 +66,8 @@ void fill_columns(float* values, const WideRows& wide, Of&& of) {
   }
 }
 
-/// sum (columns) += value(row, column) over `rows` rows, four at a time, so that sums are read and
-/// written less often than values.
+/// sum (columns) += value(row, column) over `rows` rows. Four rows are added at a time, so that
+/// each element of `sum` is read and written once for four values.
 template <class Value>
 void add_rows(float* sum, int64_t rows, int64_t columns, const Value& value) {
   int64_t r = 0;
@@ -136,9 +136,10 @@ struct Moments {
   }
 };
 
-/// Calls merge(into, from, some) for pairs of `count` parts until all are merged into part 0. At
-/// each call, `from` already holds up to `some` of the parts. Sums in pairs lose less to rounding
-/// than one long sum.
+/// Merges `count` parts in pairs, then the results in pairs, and so on, until part 0 holds the
+/// result. merge(into, from, some) merges part `from` into part `into`; at this call each of the
+/// two already holds the result of up to `some` parts. Sums in pairs lose less to rounding than one
+/// long sum.
 template <class Merge>
 void merge_pairs(int64_t count, Merge&& merge) {
   for (int64_t some = 1; some < count; some *= 2) {

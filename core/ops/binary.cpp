@@ -15,7 +15,7 @@ namespace tessera::ops {
 namespace {
 
 /// Writes the gradient of an input of the given shape. `slopes` writes dy times the slope, in dy's
-/// shape; where the input was repeated, these products are summed.
+/// shape. If the input was broadcast, these products are summed over the repeated dimensions.
 template <class Slopes>
 void give_gradient(InputGradients& grads, int input, const Shape& shape, const Tensor& dy,
                    const Slopes& slopes) {
@@ -27,6 +27,7 @@ void give_gradient(InputGradients& grads, int input, const Shape& shape, const T
   kernels::sum_to(context, grads.destination(input), whole, 1.0f);
 }
 
+/// Writes the gradient of an input whose slope is 1 or, for the second input of sub, -1.
 void linear_gradient(InputGradients& grads, int input, const Shape& shape, const Tensor& dy,
                      Binary which) {
   if (!grads.wanted(input)) return;
@@ -53,7 +54,8 @@ Tensor record_curved(const char* name, const Tensor& y, const Tensor& a, const T
                      Binary which) {
   const auto backward = [which, a = saved(a), b = saved(b)](const Tensor& dy,
                                                             InputGradients& grads) {
-    // The gradient of mul by one input reads only the other input. All others read both inputs.
+    // The gradient of mul by one input reads only the other input. The gradients of all other
+    // operations read both inputs.
     const bool crossed = which == Binary::mul;
     const InUse in_backward(
         {grads.wanted(1) || !crossed ? &a : nullptr, grads.wanted(0) || !crossed ? &b : nullptr});

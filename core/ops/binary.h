@@ -6,11 +6,11 @@
 
 namespace tessera {
 
-/// y = f(a, b), where y has the shape that both are broadcast to. y may be one of the inputs if
-/// that has y's shape.
+/// y = f(a, b), where f is the expression that `which` names, and y has the shape that a and b are
+/// broadcast to. y may be an input that has y's shape.
 TESSERA_KERNEL(binary, const Tensor& y, const Tensor& a, const Tensor& b, Binary which)
-/// dx = dy * the slope by input 0 (a) or 1 (b); dx has the shape of dy, to which a and b are
-/// broadcast.
+/// dx = dy * df/da if `input` is 0, or dy * df/db if `input` is 1. dx and dy have the shape that a
+/// and b are broadcast to.
 TESSERA_KERNEL(binary_backward, const Tensor& dx, const Tensor& dy, const Tensor& a,
                const Tensor& b, int input, Binary which)
 

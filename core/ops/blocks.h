@@ -1,9 +1,9 @@
-// Loops over flat data on the CPU, in blocks of 256 elements. Threads split at blocks, so that
-// which elements fall into a vector loop's body and which into its remainder never depends on the
+// Loops over flat data on the CPU, in blocks of 256 elements. The data are divided among threads
+// only between blocks. A loop's split into whole vectors and a remainder then never depends on the
 // number of threads.
 //
-// In the loops that use this, `omp simd` promises that elements are independent, also where the
-// destination is one of the sources, which the operations allow.
+// The loops over a block use `omp simd`, which promises the compiler that elements are independent.
+// The promise also holds if the destination is one of the sources, which operations allow.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +15,8 @@ namespace tessera::cpu {
 
 inline constexpr int64_t block_elements = 256;
 
-/// Calls body(begin, end) for contiguous ranges of [0, elements) that start on blocks.
+/// Calls body(begin, end) in parallel, for contiguous ranges of [0, elements) that begin at
+/// multiples of block_elements.
 template <class Body>
 void parallel_blocks(int64_t elements, int64_t cost_per_element, Body&& body) {
   const int64_t blocks = (elements + block_elements - 1) / block_elements;

@@ -1,5 +1,5 @@
-// Broadcasting: shapes, walks, and the two kernels behind broadcast operations on the CPU: sum_to
-// sums where an input was repeated, and copy_walk repeats.
+// Broadcasting: shapes, walks, and the CPU loops of sum_to, which adds up the elements along
+// repeated dimensions, and of copy_walk, which copies elements in the order of a walk.
 #include "core/ops/broadcast.h"
 
 #include <algorithm>
@@ -11,7 +11,7 @@ namespace tessera {
 
 namespace {
 
-/// Extent of dimension `dim`, counted from the last one, of a shape that may lack it.
+/// Returns the extent of dimension `dim`, counted from the last one, or 1 if the shape lacks it.
 int64_t extent(const Shape& shape, int dim) {
   return dim < shape.rank() ? shape[shape.rank() - 1 - dim] : 1;
 }
@@ -42,7 +42,7 @@ BroadcastWalk broadcast_walk(const Shape& y, const Shape& a, const Shape& b) {
   struct Dim {
     int64_t size, a_stride, b_stride;
   };
-  std::vector<Dim> dims;  // the last one first
+  std::vector<Dim> dims;  // from the last dimension to the first
   int64_t a_step = 1;
   int64_t b_step = 1;
   for (int dim = 0; dim < y.rank(); ++dim) {

@@ -10,7 +10,8 @@
 
 namespace tessera {
 
-/// The shape that a and b are broadcast to. Throws, with the operation's name, if they do not fit.
+/// Returns the shape that a and b are broadcast to. Throws if the shapes do not fit; the message
+/// begins with `name`, the operation.
 Shape broadcast_shape(const char* name, const Shape& a, const Shape& b);
 
 /// A walk over all elements of a shape, in order, with the strides of two tensors a and b that are
@@ -25,12 +26,13 @@ struct BroadcastWalk {
   /// True if neither tensor is repeated.
   bool flat() const { return rank == 1 && a_strides[0] == 1 && b_strides[0] == 1; }
 };
+/// Returns the walk over shape y, which a and b are broadcast to.
 BroadcastWalk broadcast_walk(const Shape& y, const Shape& a, const Shape& b);
 
 /// y = factor * sum of x over the dimensions that are 1 or missing in y. Each element of y is
-/// summed in f64 and in ascending order of the elements of x; y has the dtype of x.
+/// summed in f64, in an order that depends on the shapes alone. y has the dtype of x.
 TESSERA_KERNEL(sum_to, const Tensor& y, const Tensor& x, float factor)
-/// y = factor * x, where the walk goes over y, and its tensor `a` is x.
+/// y = factor * x, where the walk goes over y, and tensor `a` of the walk is x.
 TESSERA_KERNEL(copy_walk, const Tensor& y, const Tensor& x, const BroadcastWalk& walk, float factor)
 
 }  // namespace tessera

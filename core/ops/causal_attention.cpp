@@ -6,7 +6,7 @@
 // arXiv:2205.14135). The forward keeps logsumexp (B, H, T), from which the backward recomputes the
 // probabilities.
 //
-// One thread computes a tile (forward) or a head (backward) from its first to its last product. So
+// One thread computes a tile (forward) or a head (backward) from the first product to the last. So
 // the bits depend neither on the number of threads nor on the other sequences of the batch.
 #include <cmath>
 #include <cstdint>

@@ -8,9 +8,11 @@
 
 namespace tessera {
 
-/// y (B, T, C) from packed qkv (B, T, 3C); logsumexp f32 (B, H, T). No T x T matrix is stored.
+/// Computes y (B, T, C) from packed qkv (B, T, 3C), and logsumexp f32 (B, H, T) of the scaled
+/// scores. No T x T matrix is stored.
 TESSERA_KERNEL(attention_forward, const Tensor& y, const Tensor& logsumexp, const Tensor& qkv,
                int64_t heads)
+/// Computes dqkv (B, T, 3C).
 TESSERA_KERNEL(attention_backward, const Tensor& dqkv, const Tensor& dy, const Tensor& y,
                const Tensor& logsumexp, const Tensor& qkv, int64_t heads)
 

@@ -8,8 +8,8 @@
 namespace tessera {
 
 /// Rows to copy from one tensor to another, of `width` elements each. In the destination the first
-/// row begins at element `to` and rows are `to_stride` elements apart; in the source these are
-/// `from` and `from_stride`.
+/// row begins at element `to`, and rows are `to_stride` elements apart. In the source the first row
+/// begins at element `from`, and rows are `from_stride` elements apart.
 struct RowCopy {
   int64_t rows = 0;
   int64_t width = 0;

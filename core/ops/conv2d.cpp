@@ -5,7 +5,7 @@
 //
 // The gradient of a pixel of x is a sum over all (i, j, o) that the pixel contributes to, and the
 // gradient of the weight a sum over images and pixels. A gradient that is not wanted is not
-// computed: a network's first convolution needs none for its x.
+// computed: a network's first convolution needs no gradient of x.
 #include "core/ops/conv2d.h"
 
 #include <algorithm>
@@ -35,7 +35,8 @@ void check_options(const Conv2dOptions& options) {
   TESSERA_CHECK(groups >= 1, "conv2d: {} groups, expected at least 1", groups);
 }
 
-/// Pixels of y along one axis.
+/// Returns the number of pixels of y along one axis. Throws if the kernel is larger than x with
+/// padding.
 int64_t out_pixels(const char* axis, int64_t pixels, int64_t kernel, int64_t stride,
                    int64_t padding, int64_t dilation) {
   const int64_t covered = dilation * (kernel - 1) + 1;

@@ -51,6 +51,8 @@ Tensor empty_filter(const Context& context, const Conv2dSizes& sizes, DType dtyp
   return context.workspace({sizes.out_channels, taps(sizes), sizes.group_channels()}, dtype);
 }
 
+/// Returns the weight as cuDNN takes it: transposed into the workspace, or `weight` itself if both
+/// layouts are equal.
 Tensor as_filter(const Context& context, const Conv2dSizes& sizes, const Tensor& weight) {
   if (has_channels_last(sizes)) return weight;
   const Tensor filter = empty_filter(context, sizes, weight.dtype());

@@ -1,4 +1,4 @@
-// The launchers of conv2d, its sizes, and the size of its workspace, which plans of memory need.
+// The launchers of conv2d, its sizes, and the size of its workspace, which memory plans need.
 // Images are (N, H, W, C): N images of H rows and W columns of pixels, C channels.
 #pragma once
 
@@ -14,8 +14,8 @@ namespace tessera {
 /// may be undefined.
 TESSERA_KERNEL(conv2d_forward, const Tensor& y, const Tensor& x, const Tensor& weight,
                const Tensor& bias, const Conv2dOptions& options)
-/// Any of dx, dweight, dbias may be undefined. x may be undefined if dweight is, and weight if dx
-/// is.
+/// Computes dx, dweight and dbias, any of which may be undefined. x may be undefined if dweight is
+/// undefined, and weight may be undefined if dx is undefined.
 TESSERA_KERNEL(conv2d_backward, const Tensor& dx, const Tensor& dweight, const Tensor& dbias,
                const Tensor& dy, const Tensor& x, const Tensor& weight,
                const Conv2dOptions& options)
@@ -36,38 +36,38 @@ struct Conv2dSizes {
   }
 };
 
-/// The sizes of a convolution of x (N, H, W, C) with weight (O, C / groups, kh, kw). Throws if
-/// these do not fit each other or the options.
+/// Returns the sizes of a convolution of x (N, H, W, C) with weight (O, C / groups, kh, kw). Throws
+/// if x, weight and the options do not fit each other.
 Conv2dSizes conv2d_sizes(const Shape& x, const Shape& weight, const Conv2dOptions& options);
 
-/// What a library computes: one of y, dx and dweight.
+/// Selects the result that one library call computes: y, dx or dweight.
 enum class Conv2dPass : uint8_t { forward, input_gradient, weight_gradient };
 
-/// The tensors of conv2d_backward, any of which may be undefined as there.
+/// The tensors of conv2d_backward, whose comment says which of them may be undefined.
 struct Conv2dDestinations {
   const Tensor &dx, &dweight, &dbias;
 };
 struct Conv2dSources {
   const Tensor &dy, &x, &weight;
 };
-/// The first part of conv2d_backward on both devices. Computes dbias, which is column sums of dy as
-/// in a linear layer, and zeroes dweight if dy is empty. Returns the sizes for the rest of the
+/// The first part of conv2d_backward on both devices. Computes dbias, which is the column sums of
+/// dy as in linear, and zeroes dweight if dy is empty. Returns the sizes for the rest of the
 /// backward, or nullopt if nothing is left to compute.
 std::optional<Conv2dSizes> begin_conv2d_backward(const Context& context,
                                                  const Conv2dDestinations& to,
                                                  const Conv2dSources& from,
                                                  const Conv2dOptions& options);
 
-/// Which gradients a backward is asked for.
+/// The gradients that a call of conv2d_backward is to compute.
 struct Conv2dGradients {
   bool x = true;
   bool weight = true;
   bool bias = false;
 };
 
-// The exact number of bytes of workspace that conv2d_forward and conv2d_backward hold at most, for
-// tensors of the given dtype. On the CPU it depends on the calling thread's number of threads; on
-// CUDA the device must be present, since its library is queried.
+// Return the exact peak of the workspace of conv2d_forward and conv2d_backward, in bytes, for
+// tensors of the given dtype. On the CPU the result depends on the calling thread's number of
+// threads. On CUDA the device must be present, because cuDNN is queried.
 #define TESSERA_CONV2D_WORKSPACE                                                                  \
   int64_t conv2d_forward_workspace(const Context& context, const Conv2dSizes& sizes, DType dtype, \
                                    bool has_bias);                                                \

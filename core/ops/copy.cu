@@ -9,8 +9,8 @@ void copy(const Context& context, const Tensor& y, const Tensor& x) {
                 "copy: the source is {} {}, expected {} {}", dtype_name(x.dtype()), x.shape(),
                 dtype_name(y.dtype()), y.shape());
   if (x.bytes() == 0 || y.raw() == x.raw()) return;
-  // With pageable host memory the call returns when the source there has been read, or when the
-  // destination there has been written.
+  // If the source is in pageable host memory, the call returns after the source has been read. If
+  // the destination is in pageable host memory, it returns after the destination has been written.
   TESSERA_CUDA(cudaMemcpyAsync(y.raw(), x.raw(), static_cast<size_t>(x.bytes()), cudaMemcpyDefault,
                                stream_of(context)));
 }

@@ -5,6 +5,7 @@
 
 namespace tessera {
 
+/// y = x. Throws unless both have the same number of elements and the same dtype.
 TESSERA_KERNEL(copy, const Tensor& y, const Tensor& x)
 
 }  // namespace tessera

@@ -1,10 +1,11 @@
 // cross_entropy on CUDA: one pass over the logits forward, one backward.
 //
-// In the forward each thread keeps a running maximum and the sum of exponentials relative to it
-// (Milakov and Gimelshein, arXiv:1805.02867). The sums are then rescaled to the row's maximum and
-// added in a fixed order. The bits of a row are a function of its values, dtype and stride. Rows
-// whose stride is not a multiple of an access are read element by element: neighbouring lanes read
-// neighbouring elements, and the exponentials still take longer than the loads.
+// In the forward each thread keeps a running maximum, and the sum of exponentials relative to this
+// maximum (Milakov and Gimelshein, arXiv:1805.02867). The sums are then rescaled to the row's
+// maximum and added in a fixed order. The bits of a row are a function of the row's values, dtype
+// and stride. Rows whose stride is not a multiple of an access are read element by element. That
+// costs little, because neighbouring lanes read neighbouring elements, and the exponentials still
+// take longer than the loads.
 #include <cmath>
 #include <limits>
 
@@ -20,7 +21,7 @@ namespace {
 constexpr int threads = 256;
 /// Elements that a thread has in flight at once: 64 bytes of f32.
 constexpr int batch = 16;
-/// Longest row that one warp handles; a longer row takes a block.
+/// Number of elements of the longest row that one warp handles; a block handles a longer row.
 constexpr int64_t warp_columns = 1024;
 constexpr int block_threads = 512;
 
@@ -28,13 +29,14 @@ constexpr int block_threads = 512;
 /// error of |x| 2^-24, which is large only where the result is close to zero.
 __device__ inline float exponential(float x) { return exp2f(x * 1.44269504f); }
 
-/// The target of a row, or column 0 for a target out of range, which check_targets has reported.
+/// Returns the column of a row's target, or column 0 if the target is out of range, which
+/// check_targets has reported already.
 __device__ inline int64_t column_of(int32_t target, int64_t columns) {
   return target >= 0 && target < columns ? target : 0;
 }
 
-/// The shift to subtract from logits: their maximum, or 0 where all logits so far are -inf, because
-/// -inf - (-inf) is NaN.
+/// Returns the shift to subtract from logits: their maximum, or 0 if all logits so far are -inf,
+/// because -inf - (-inf) is NaN.
 __device__ inline float finite_shift(float maximum) {
   return maximum == -std::numeric_limits<float>::infinity() ? 0.0f : maximum;
 }
@@ -57,8 +59,8 @@ struct RunningSum {
 };
 
 /// Loads a batch: n elements of x from `first` on, the next n from first + step on, and so on.
-/// Values past the end of the row become -inf; with `whole` there are none. The padding of a row is
-/// not read, because it may never have been written.
+/// Values past the end of the row become -inf; if `whole`, no element is past the end. The padding
+/// of a row is not read, because it may never have been written.
 template <bool whole, int n, bool aligned, class T>
 __device__ inline void load_batch(float (&values)[batch], const T* x, int64_t first, int64_t step,
                                   int64_t columns) {
@@ -139,8 +141,9 @@ struct Backward {
   int64_t stride;  // of the rows of logits and dlogits
 };
 
-/// Writes the gradient for a thread's elements of a row. The thread reads all of them before it
-/// writes, so that dlogits may be the logits. `whole`: none of them is past the end of the row.
+/// Writes the gradient for a thread's elements of a row. The thread reads all of its elements
+/// before it writes, so that dlogits may be the logits. If `whole`, no element is past the end of
+/// the row.
 template <bool whole, int n, bool aligned, class D, class T>
 __device__ inline void write_gradient(const Backward<D, T>& args, int64_t row, int64_t first,
                                       int64_t step) {
@@ -199,8 +202,8 @@ __global__ void __launch_bounds__(threads)
 
 }  // namespace
 
-/// The host does not wait for the result: it throws at its next synchronisation with the device.
-/// No launcher of this file takes workspace.
+/// The host does not wait for the result. If a target is outside the vocabulary, the host throws at
+/// its next synchronisation with the device. No launcher of this file takes workspace.
 void check_targets(const Context& context, std::string_view operation, const Tensor& targets,
                    int64_t vocabulary) {
   const int64_t count = targets.elements();

@@ -1,4 +1,5 @@
-// The launchers of cross_entropy. The rows of logits may be longer than the vocabulary.
+// The launchers of cross_entropy. There are R rows of logits, of S elements each; S may be larger
+// than the vocabulary V.
 #pragma once
 
 #include <cstdint>
@@ -8,15 +9,16 @@
 
 namespace tessera {
 
-/// Throws where a target is outside [0, vocabulary), naming the operation, position and value.
+/// Throws if a target is outside [0, vocabulary), naming the operation, position and value. On CUDA
+/// the host throws at its next synchronisation with the device.
 TESSERA_KERNEL(check_targets, std::string_view operation, const Tensor& targets, int64_t vocabulary)
 /// Computes losses f32 (R) and logsumexp f32 (R) of logits (R, S) and targets i32 (R). Only the
 /// first V = `vocabulary` elements of each row of logits are read.
 TESSERA_KERNEL(cross_entropy_forward, const Tensor& losses, const Tensor& logsumexp,
                const Tensor& logits, const Tensor& targets, int64_t vocabulary)
-/// dlogits = (softmax - onehot) * scale * dloss[0], rounded to the dtype of dlogits. With the dtype
-/// of the logits, dlogits may be the logits themselves. dloss is f32. dlogits has the logits'
-/// shape, and the elements of its rows past the first V are not written.
+/// dlogits = (softmax - onehot) * scale * dloss[0], rounded to the dtype of dlogits. dloss is f32.
+/// dlogits has the shape of the logits, and only the first V elements of its rows are written. If
+/// dlogits and logits have the same dtype, they may be one tensor.
 TESSERA_KERNEL(cross_entropy_backward, const Tensor& dlogits, const Tensor& dloss,
                const Tensor& logits, const Tensor& logsumexp, const Tensor& targets,
                int64_t vocabulary, float scale)

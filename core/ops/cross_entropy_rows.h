@@ -17,7 +17,8 @@ void check_cross_entropy(const Tensor& logits, const Tensor& targets);
 
 namespace tessera::cpu {
 
-/// out = (exp(x - normalizer) - onehot(target)) * factor; out may be x.
+/// out = (exp(x - normalizer) - onehot(target)) * factor, where `normalizer` is the row's
+/// logsumexp. out may be x.
 template <class D, class T>
 void cross_entropy_row_gradient(D* out, const T* x, int64_t columns, int32_t target,
                                 float normalizer, float factor) {

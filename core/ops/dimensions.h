@@ -1,4 +1,5 @@
-// Dimensions as operations take them: counted from the first one, or, if negative, from the last.
+// Checks the dimensions that operations are given. A dimension counts from the first one or, if it
+// is negative, from the last one.
 #pragma once
 
 #include <algorithm>
@@ -8,8 +9,8 @@
 
 namespace tessera {
 
-/// `dim` counted from the first dimension. Throws, with the operation's name, if the shape has no
-/// such dimension.
+/// Returns `dim` counted from the first dimension. Throws if the shape has no such dimension; the
+/// message begins with `name`, the operation.
 inline int dimension(const char* name, const Shape& shape, int dim) {
   const int index = dim < 0 ? dim + shape.rank() : dim;
   TESSERA_CHECK(index >= 0 && index < shape.rank(), "{}: there is no dimension {} in shape {}",
@@ -17,7 +18,8 @@ inline int dimension(const char* name, const Shape& shape, int dim) {
   return index;
 }
 
-/// All of `dims`, counted from the first dimension; none may be given twice.
+/// Returns all of `dims`, counted from the first dimension. Throws if the shape lacks one of them,
+/// or if one is given twice.
 inline std::vector<int> dimensions(const char* name, const Shape& shape,
                                    const std::vector<int>& dims) {
   std::vector<int> result;
@@ -30,8 +32,8 @@ inline std::vector<int> dimensions(const char* name, const Shape& shape,
   return result;
 }
 
-/// The shapes that a reduction over some dimensions leaves: `ones` has these dimensions as 1,
-/// `gone` is without them.
+/// The two shapes that a reduction may give its result: in `ones` the reduced dimensions have size
+/// 1, in `gone` they are left out.
 struct ReducedShapes {
   Shape ones;
   Shape gone;
@@ -49,7 +51,7 @@ inline ReducedShapes reduced_shapes(const char* name, const Shape& shape,
   return result;
 }
 
-/// The order that undoes a permutation.
+/// Returns the order of dimensions that undoes the permutation `order`.
 inline std::vector<int> inverse_order(const std::vector<int>& order) {
   std::vector<int> back(order.size());
   for (size_t i = 0; i < order.size(); ++i) {

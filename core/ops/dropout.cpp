@@ -2,11 +2,13 @@
 // 1 / (1 - p). Dimension 0 is the sample; a scalar is one sample. The backward calls the same
 // launcher with the same arguments: the mask is drawn again, not kept.
 //
-// Whether an element is kept is a function of (seed, step, sample, layer, element) alone. Elements
-// are drawn four at a time:
-//   key      two words of philox((step, purpose), seed): steps and seeds share no stream
-//   counter  (element / 4, sample, layer low, layer high); word element % 4 of the result decides
-// The counter holds all bits of its parts, so that no counter is used twice within a step.
+// The decision to keep an element is a function of (seed, step, sample, layer, element) alone. The
+// random words of four elements are drawn at a time, by philox(counter, key), where
+//   key      is two words of philox((step, purpose), seed), so that each step of each seed has a
+//            stream of random numbers that no other step or seed has;
+//   counter  is (element / 4, sample, layer low, layer high). Word element % 4 of the result
+//            decides whether the element is kept.
+// The counter holds all bits of its four parts, so that no counter is used twice within a step.
 #include <cmath>
 
 #include "core/autograd.h"
@@ -34,7 +36,7 @@ Tensor dropout(const Tensor& x, float probability, uint64_t layer) {
       .keep_scale = 1.0f / (1.0f - probability),
       .elements_per_sample = samples == 0 ? 0 : x.elements() / samples,
   };
-  constexpr int64_t limit = int64_t{1} << 32;  // number of values of a word of the counter
+  constexpr int64_t limit = int64_t{1} << 32;  // number of values that a counter's word can have
   TESSERA_CHECK(args.elements_per_sample / 4 < limit &&
                     args.state.first_sample + samples <= dropout_sample_limit,
                 "dropout: {} elements in each of the samples {} to {}, expected at most 2^34 "
@@ -56,12 +58,12 @@ namespace tessera::cpu {
 
 namespace {
 
-constexpr int64_t tile = 256;  // elements whose words are drawn together
+constexpr int64_t tile = 256;  // elements whose random words are drawn together
 constexpr int64_t tile_groups = tile / 4;
 
-/// Draws the words of a tile's elements, from `first_group` on. This is philox() of core/random.h
-/// for each group, written out round by round over all groups, because that vectorises and calls of
-/// philox() do not.
+/// Draws the random words of a tile's elements. A group is four elements, and `first_group` is the
+/// tile's first one. This is philox() of core/random.h for each group, written out round by round
+/// over all groups, because such loops vectorise and calls of philox() do not.
 void draw_tile(uint32_t* draws, uint32_t first_group, uint32_t sample, uint64_t layer,
                PhiloxKey key) {
   uint32_t c0[tile_groups], c1[tile_groups], c2[tile_groups], c3[tile_groups];

@@ -10,7 +10,8 @@ namespace {
 
 constexpr int threads = 256;
 
-/// The words that decide elements [element, element + n) of a sample; element is a multiple of 4.
+/// The random words that decide whether elements [element, element + n) of a sample are kept.
+/// `element` is a multiple of 4.
 template <int n>
 struct Draws {
   __device__ Draws(const DropoutDraws& draws, uint64_t layer, int64_t sample, int64_t element) {
@@ -32,9 +33,10 @@ __device__ inline float drop(float x, uint32_t draw, const DropoutArgs& args) {
   return draw >= args.threshold ? scaled : 0.0f;
 }
 
-/// `tiles` blocks handle a sample, and a thread n neighbouring elements of it. `aligned`: a sample
-/// is a whole number of aligned accesses of n elements. In a CUDA graph, whose kernel arguments
-/// cannot change, the state is read from `in_graph`; it is null elsewhere.
+/// `tiles` blocks handle a sample, and a thread handles n neighbouring elements. If `aligned`, a
+/// sample is a whole number of aligned accesses of n elements. In a CUDA graph the kernel's
+/// arguments cannot change, so the kernel reads the state from `in_graph`, which is null outside of
+/// graphs.
 template <bool aligned, class T>
 __global__ void __launch_bounds__(threads)
     dropout_kernel(T* y, const T* x, unsigned tiles, DropoutArgs args, DropoutDraws state,

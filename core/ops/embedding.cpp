@@ -28,7 +28,7 @@ void check_shapes(const Tensor& tokens, const Tensor& table, const Tensor& posit
 }
 
 void check_range(const Tensor& tokens, int64_t vocabulary) {
-  if (!tokens.device().is_cpu()) return;  // on a device the kernel checks: the host need not wait
+  if (!tokens.device().is_cpu()) return;  // on a GPU the kernel checks, so the host does not wait
   const auto values = tokens.values<int32_t>();
   for (size_t i = 0; i < values.size(); ++i) {
     TESSERA_CHECK(0 <= values[i] && values[i] < vocabulary,

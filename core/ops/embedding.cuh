@@ -1,8 +1,8 @@
-// The gradient of a table of embeddings on CUDA, for embedding and embedding_bag: for each token
-// the fp32 sum of its rows of dy in order of position, whichever thread comes first. To this end
-// positions are sorted by token: a counting sort with integer atomics, which leaves each token's
-// positions in any order, and then a sort of each token's positions. A warp sums the rows of a
-// token, and a block the rows of a frequent token.
+// The gradient of a table of embeddings on CUDA, for embedding, embedding_bag and row_products: for
+// each token the fp32 sum of the token's rows of dy, in order of position. The order must not
+// depend on which thread comes first, so positions are sorted by token: a counting sort with
+// integer atomics, which leaves each token's positions in any order, and then a sort of each
+// token's positions. A warp sums the rows of a token; a block sums the rows of a frequent token.
 #pragma once
 
 #include <algorithm>
@@ -27,7 +27,7 @@ struct Positions {
   const int32_t* tokens;
   int64_t count;
   int64_t vocabulary;
-  FaultKind fault;                   // for a token outside the vocabulary
+  FaultKind fault;                   // what to report for a token outside the vocabulary
   const int32_t* offsets = nullptr;  // (bags + 1)
   int64_t bags = 0;
 
@@ -41,9 +41,11 @@ struct Positions {
   __device__ bool known(int32_t token) const { return token >= 0 && token < vocabulary; }
 };
 
-// The sort works in `ends` (V + 1). First ends[v + 1] counts the positions of token v. Then it is
-// where they begin in `order`, and it moves to where they end while they are written. ends[0] stays
-// 0. In the end token v has order[ends[v]] up to, but not including, order[ends[v + 1]]. Tokens
+// The sort works in `ends` (V + 1), where ends[0] stays 0. For token v,
+//   1. count_tokens_kernel sets ends[v + 1] to the number of positions of v;
+//   2. scan_counts_kernel sets ends[v + 1] to the index in `order` where these positions begin;
+//   3. place_positions_kernel writes the positions, which moves ends[v + 1] to where they end.
+// In the end token v has order[ends[v]] up to, but not including, order[ends[v + 1]]. Tokens
 // outside the vocabulary are left out.
 
 static __global__ void __launch_bounds__(threads)
@@ -58,7 +60,7 @@ static __global__ void __launch_bounds__(threads)
   }
 }
 
-/// The sum of `value` over the threads of the block that come before the calling thread.
+/// Returns the sum of `value` over the threads of the block that come before the calling thread.
 template <int block_threads>
 __device__ inline int32_t sum_before(int32_t value) {
   __shared__ int32_t warp_sums[block_threads / warp_size];
@@ -79,8 +81,8 @@ __device__ inline int32_t sum_before(int32_t value) {
 
 constexpr int scan_threads = 1024;
 
-/// Turns counts into beginnings (an exclusive prefix sum) with one block: a thread sums a slice,
-/// and then goes through it again to write.
+/// Replaces counts by their exclusive prefix sums, with one block: a thread sums a slice of the
+/// counts, and then goes through the slice again to write.
 static __global__ void __launch_bounds__(scan_threads)
     scan_counts_kernel(int32_t* counts, int64_t count) {
   const int64_t slice = (count + scan_threads - 1) / scan_threads;
@@ -105,8 +107,9 @@ static __global__ void __launch_bounds__(threads)
   order[atomicAdd(ends + token + 1, 1)] = static_cast<int32_t>(i);
 }
 
-// A token with up to this many positions is sorted by a warp, which ranks each position against all
-// others. With more positions, a block writes them anew, in order, by going through all tokens.
+// If a token has up to this many positions, a warp sorts them: it ranks each position against all
+// others of the token. If a token has more, a block finds them again, in order, by going through
+// the tokens of all positions.
 constexpr int rank_positions = 256;
 
 /// Writes the positions of `token`, in order, to `order`. All threads of the block take part.
@@ -124,7 +127,7 @@ __device__ inline void collect_positions(int32_t* order, const Positions& positi
   }
 }
 
-/// Sorts each token's positions, a warp a token.
+/// Sorts each token's positions, with a warp for each token or a block for a frequent one.
 static __global__ void __launch_bounds__(threads)
     sort_positions_kernel(int32_t* order, const int32_t* ends, Positions positions) {
   __shared__ int32_t unsorted[warps][rank_positions];
@@ -152,8 +155,8 @@ static __global__ void __launch_bounds__(threads)
   }
 }
 
-/// Sorts positions by token into `order`, which has room for positions.count; `ends` (V + 1) as
-/// above.
+/// Sorts positions by token into `order`, which has room for positions.count. `ends` (V + 1) is
+/// described above count_tokens_kernel.
 inline void sort_by_token(const Context& context, const Tensor& order, const Tensor& ends,
                           const Positions& positions) {
   constexpr const char* name = "embedding_backward";
@@ -169,8 +172,8 @@ inline void sort_by_token(const Context& context, const Tensor& order, const Ten
          sorted, last, positions);
 }
 
-/// For i = 0, 1, ..., in this order: sum += weight_of(i) * row row_of(i) of matrix x, for n columns
-/// from `column` on.
+/// sum += weight_of(i) * x[row_of(i)] for i = 0, 1, ..., rows - 1, in this order, for n columns of
+/// matrix x from `column` on.
 template <bool aligned, int n, class T, class RowOf, class WeightOf>
 __device__ inline void sum_rows(Floats<n>& sum, const T* x, int64_t channels, int64_t column,
                                 int64_t rows, const RowOf& row_of, const WeightOf& weight_of) {
@@ -196,13 +199,13 @@ struct TableGradient {
   const T* dy;
   const int32_t* order;
   const int32_t* ends;
-  const float* weights;  // indexed by the values of `order`; null where all are 1
+  const float* weights;  // indexed by the values of `order`; null if all weights are 1
   int64_t vocabulary;
   int64_t channels;
   bool accumulate;
-  int64_t per_row;      // number of neighbouring places that share a row of dy
-  const int32_t* rows;  // if not null, the row of dy of each place instead
-  int64_t row_count;    // of dy
+  int64_t per_row;      // number of neighbouring positions that share a row of dy
+  const int32_t* rows;  // the row of dy of each position; null if per_row says which
+  int64_t row_count;    // number of rows of dy
 
   __device__ int64_t row_of(int64_t place) const {
     if (rows == nullptr) return per_row == 1 ? place : place / per_row;
@@ -216,12 +219,13 @@ struct TableGradient {
   }
 };
 
-// A token with more rows than this is summed by a block, which has this many rows in flight: a warp
-// alone would wait for memory once for every 8 rows.
+// If a token has more rows than this, a block sums them, with this many rows in flight, because a
+// warp alone would wait for memory once for every 8 rows.
 constexpr int block_rows = 64;
 
-/// Sums columns [column, column + warp_size * n) of one token with a whole block: each warp loads
-/// other rows into shared memory, and then each thread sums one column.
+/// Sums columns [column, column + warp_size * n) of one token with a whole block: the rows are
+/// divided among the warps, which load them into shared memory, and then each thread sums one
+/// column.
 template <bool aligned, int n, class T, bool weighted>
 __device__ inline void sum_frequent_token(const TableGradient<T, weighted>& args, int64_t token,
                                           int64_t column) {
@@ -289,18 +293,18 @@ __global__ void __launch_bounds__(threads)
   }
 }
 
-/// Positions sorted by token, with the weight and the row of dy of each. `order` may hold rows of
-/// dy in place of positions.
+/// Positions sorted by token, with the weight and the row of dy of each position. `order` may hold
+/// rows of dy in place of positions.
 struct Sorted {
   Tensor order;
   Tensor ends;
   Tensor weights;       // f32, or undefined
   int64_t per_row = 1;  // number of neighbouring positions that share a row of dy
-  Tensor rows = {};     // i32; if defined, the row of dy of each position instead
+  Tensor rows = {};     // i32, the row of dy of each position; undefined if per_row says which
 };
 
-/// dtable (V, C) = for each token the sum of its weighted rows of dy; added to dtable if
-/// `accumulate`.
+/// dtable[v] (V, C) = the sum of the weighted rows of dy of token v. If `accumulate`, the sums are
+/// added to dtable.
 template <bool weighted>
 void sum_by_token(const Context& context, const char* name, const Tensor& dtable, const Tensor& dy,
                   const Sorted& sorted, bool accumulate) {

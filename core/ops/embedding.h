@@ -7,14 +7,16 @@
 
 namespace tessera {
 
-/// y (R, C) = table[tokens (R)] + positions[r mod T]; positions (>= T, C) may be undefined.
+/// y[r] = table[tokens[r]] + positions[r mod T], where y is (R, C) and T is `positions_per_row`.
+/// positions (P, C), P >= T, may be undefined.
 TESSERA_KERNEL(embedding_forward, const Tensor& y, const Tensor& tokens, const Tensor& table,
                const Tensor& positions, int64_t positions_per_row)
-/// dtable (V, C) = for each token the fp32 sum of its rows of dy, in order of position; added to
-/// dtable if `accumulate`.
+/// dtable[v] = the fp32 sum of dy[r] over all r with tokens[r] = v, in order of r, where dtable is
+/// (V, C) and dy is (R, C). If `accumulate`, the sums are added to dtable.
 TESSERA_KERNEL(embedding_backward, const Tensor& dtable, const Tensor& dy, const Tensor& tokens,
                bool accumulate)
-/// dpositions (P, C): a row t < T is the fp32 sum of dy over the batch; the other rows are zero.
+/// dpositions[t] = the fp32 sum of dy[b, t] over the batch for t < T, and zero for T <= t < P,
+/// where dpositions is (P, C) and T is `tokens_per_row`.
 TESSERA_KERNEL(position_backward, const Tensor& dpositions, const Tensor& dy,
                int64_t tokens_per_row)
 

@@ -33,7 +33,7 @@ void check_shapes(const Bags& bags, const Tensor& table) {
 }
 
 void check_range(const Bags& bags, int64_t vocabulary) {
-  if (!bags.indices.device().is_cpu()) return;  // on a device the kernel checks, as for embedding
+  if (!bags.indices.device().is_cpu()) return;  // on a GPU the kernel checks, as for embedding
   const auto offsets = bags.offsets.values<int32_t>();
   const auto indices = bags.indices.values<int32_t>();
   const auto length = static_cast<int64_t>(indices.size());

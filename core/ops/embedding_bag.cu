@@ -1,5 +1,5 @@
 // embedding_bag on CUDA: a warp sums the rows of a bag, in order. The gradient of the table is that
-// of embedding (embedding.cuh), with each sorted position replaced by its bag.
+// of embedding (embedding.cuh), with each sorted position replaced by the bag that it belongs to.
 #include "core/ops/embedding_bag.h"
 
 #include "core/ops/embedding.cuh"
@@ -71,7 +71,7 @@ __global__ void __launch_bounds__(threads)
   store_elements<aligned>(y + at.index * channels + column, sum);
 }
 
-/// Replaces each of the *count sorted positions by its bag.
+/// Replaces each of the *count sorted positions by the bag that it belongs to.
 __global__ void __launch_bounds__(threads)
     positions_to_bags_kernel(int32_t* order, const int32_t* count, Positions positions) {
   const int64_t i = int64_t{blockIdx.x} * threads + threadIdx.x;

@@ -17,8 +17,8 @@ struct WeightedRow {
   float weight = 1.0f;
 };
 
-/// The number of rows to add up, and the number of rows that row_of may be called for. The rows
-/// after the `added` ones belong to the next sums, and are prefetched too.
+/// `added` rows are added up. row_of may be called for `known` rows: the rows after the first
+/// `added` ones belong to the next sums, and are prefetched for them.
 struct RowCount {
   int64_t added;
   int64_t known;
@@ -34,8 +34,8 @@ void prefetch_row(const T* row, int64_t columns) {
   for (int64_t c = 0; c < columns; c += line) __builtin_prefetch(row + c);
 }
 
-/// sum[c] += element c of each row times its weight, for c < count, row by row in order. `fixed` is
-/// `count` as a compile-time constant, or 0.
+/// sum[c] += element c of each row times the row's weight, for c < count, row by row in order.
+/// `fixed` is `count` as a compile-time constant, or 0 if `count` is known only at run time.
 template <int64_t fixed, class T, class RowOf>
 void add_rows(float* sum, const T* from, int64_t channels, RowCount rows, const RowOf& row_of,
               int64_t count) {
@@ -56,8 +56,7 @@ void add_rows(float* sum, const T* from, int64_t channels, RowCount rows, const 
 /// write(sum, first, count) with the sums of columns [first, first + count).
 template <class T, class RowOf, class Write>
 void sum_rows(const T* from, int64_t channels, RowCount rows, RowOf&& row_of, Write&& write) {
-  // Columns at a time: sums of narrow rows fit into registers, those of wide rows into the L1
-  // cache.
+  // Number of columns that are summed at a time: 64 sums fit into registers, 256 into the L1 cache.
   constexpr int64_t narrow = 64;
   constexpr int64_t wide = 256;
   const int64_t tile = channels <= 2 * narrow ? narrow : wide;
@@ -77,11 +76,11 @@ void sum_rows(const T* from, int64_t channels, RowCount rows, RowOf&& row_of, Wr
 }
 
 /// Splits `count` segments into one contiguous range a thread, of about equal work, and calls
-/// body(begin, end) for each. Segment i has start[i + 1] - start[i] rows to read, at
-/// `cost_per_row`, and one to write.
+/// body(begin, end) for each range. Segment i has start[i + 1] - start[i] rows to read and one row
+/// to write, each at `cost_per_row`.
 template <class Body>
 void parallel_segments(const int32_t* start, int64_t count, int64_t cost_per_row, Body&& body) {
-  // The first segment with at least `done` rows of work before it.
+  // Returns the first segment with at least `done` rows of work before it.
   const auto segment_after = [&](int64_t done) {
     int64_t low = 0;
     int64_t high = count;
@@ -108,8 +107,9 @@ struct TokenOrder {
   Tensor order;  // i32, one for each position
 };
 
-/// A counting sort by token. `for_each(body)` calls body(token, row) for every position, in order;
-/// it is called twice. Workspace is taken for `positions`, the largest possible number of these.
+/// Sorts rows by token, with a counting sort. `for_each(body)` must call body(token, row) for every
+/// position, in order; sort_by_token calls it twice. `positions` is an upper bound of the number of
+/// positions, for which workspace is taken.
 template <class ForEach>
 TokenOrder sort_by_token(const Context& context, int64_t positions, int64_t vocabulary,
                          ForEach&& for_each) {
@@ -127,8 +127,8 @@ TokenOrder sort_by_token(const Context& context, int64_t positions, int64_t voca
   return result;
 }
 
-/// dtable (V, C) = for each token the fp32 sum of its rows of dy, in order, with row r multiplied
-/// by weight_of(r); added to dtable if `accumulate`.
+/// dtable[v] (V, C) = the fp32 sum of weight_of(r) * dy[r] over the rows r of token v, in order. If
+/// `accumulate`, the sums are added to dtable.
 template <class WeightOf>
 void sum_by_token(const Tensor& dtable, const Tensor& dy, const TokenOrder& sorted, bool accumulate,
                   WeightOf&& weight_of) {

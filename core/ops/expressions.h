@@ -3,7 +3,8 @@
 // unary.cu and binary.cu are written once for all expressions, so that a new expression is a line
 // of a list here, and a line each in core/ops.h and in unary.cpp or binary.cpp.
 //
-// M has the device's functions exp, log, tanh, sqrt and pow.
+// In the expressions, M is the class with the device's functions exp, log, tanh, sqrt and pow
+// (mathematics.h, mathematics.cuh).
 #pragma once
 
 #include <cmath>
@@ -29,8 +30,8 @@ struct Scalars {
 
 // y = f(x). The columns: the name, what backward keeps (nothing, the input or the output), the
 // value, and the slope as a function of the kept number, k. `c` are the Scalars. A NaN in x gives a
-// NaN in y. Slopes at corners are PyTorch's, except for that of clamp at its bounds: it is one, as
-// in PyTorch 1.13, while PyTorch 2.15 has zero.
+// NaN in y. Slopes at corners are PyTorch's, with one exception: the slope of clamp at its bounds
+// is one, as in PyTorch 1.13, while PyTorch 2.15 has zero.
 #define TESSERA_UNARY_EXPRESSIONS(X)                                                            \
   X(neg,        nothing, -x,                             -1.0f)                                 \
   X(exp,        output,  M::exp(x),                      k)                                     \
@@ -49,8 +50,10 @@ struct Scalars {
   X(clamp,      input,   clamped(x, c.first, c.second),  k < c.first || k > c.second ? 0.0f : 1.0f)
 
 // y = f(a, b), with a and b broadcast against each other. The columns: the name, the kind, the
-// value, and the slopes by a and by b. Where the slopes are constants (`linear`), backward reads no
-// input; where they are zero (`flat`), there is no backward.
+// value, and the slopes by a and by b. The kinds:
+//   linear   the slopes are constants, so backward reads no input
+//   curved   the slopes depend on the inputs, which backward reads
+//   flat     the slopes are zero, so there is no backward
 //
 // bce_with_logits of a logit a and a target b in [0, 1] is
 // -(b log(sigmoid(a)) + (1 - b) log(1 - sigmoid(a))), without an exponential that overflows.

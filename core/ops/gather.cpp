@@ -57,7 +57,7 @@ void check_index(const Tensor& index, const Lines& lines) {
   const char* name = name_of(lines.picking);
   TESSERA_CHECK(index.dtype() == DType::i32, "{}: index has dtype {}, expected i32", name,
                 dtype_name(index.dtype()));
-  if (!index.device().is_cpu()) return;  // on a device the kernel checks, without a wait
+  if (!index.device().is_cpu()) return;  // on a GPU the kernel checks, so the host does not wait
   const auto values = index.values<int32_t>();
   for (size_t i = 0; i < values.size(); ++i) {
     TESSERA_CHECK(0 <= values[i] && values[i] < lines.size,
@@ -65,8 +65,9 @@ void check_index(const Tensor& index, const Lines& lines) {
   }
 }
 
-/// Adds the elements of `source` by index, in f32, to the values that begin(context, wide) writes,
-/// and leaves the result in `sum`, rounded once if that is not f32.
+/// Computes a scatter_add in f32: begin(context, wide) writes the initial values to `wide`, and
+/// then the elements of `source` are added by index. The result is written to `sum`, rounded once
+/// if `sum` is not f32.
 template <class Begin>
 void scatter(const Tensor& sum, const Tensor& source, const Tensor& index, const Lines& lines,
              const Begin& begin) {
@@ -78,11 +79,11 @@ void scatter(const Tensor& sum, const Tensor& source, const Tensor& index, const
   if (separate) kernels::convert(context, sum, wide);
 }
 
-/// dx, where y was picked from x by index.
+/// Computes dx, where y was picked from x by index.
 void picked_gradient(const Tensor& dx, const Tensor& dy, const Tensor& index, const Lines& lines) {
   if (lines.outer == 1 && (lines.shared || lines.inner == 1)) {
-    // Rows of a matrix were picked, as from an embedding's table. Its kernel keeps more threads
-    // busy than scatter, which has one thread for each of a few lines.
+    // Rows of a matrix were picked, as from an embedding's table. embedding_backward keeps more
+    // threads busy than scatter, which has only one thread a line, and there are few lines here.
     return kernels::embedding_backward(
         current_context(dx.device()), dx.view({lines.size, lines.inner}),
         dy.view({lines.count, lines.inner}), index.view({lines.count}), false);

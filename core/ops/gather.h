@@ -17,13 +17,14 @@ struct Lines {
   int64_t size = 0;
   int64_t inner = 1;
   int64_t count = 0;
-  bool shared = false;  // index is (count), for all outer and inner; else (outer, count, inner)
+  bool shared = false;  // true: index is (count); false: index is (outer, count, inner)
 };
 
-/// y[o, j, i] = x[o, index[o, j, i], i]
+/// y[o, j, i] = x[o, index[o, j, i], i], or x[o, index[j], i] if lines.shared.
 TESSERA_KERNEL(gather_lines, const Tensor& y, const Tensor& x, const Tensor& index,
                const Lines& lines)
-/// sum[o, index[o, j, i], i] += source[o, j, i], in order of j; sum is f32.
+/// sum[o, index[o, j, i], i] += source[o, j, i], or sum[o, index[j], i] if lines.shared, in order
+/// of j. sum is f32.
 TESSERA_KERNEL(scatter_lines, const Tensor& sum, const Tensor& source, const Tensor& index,
                const Lines& lines)
 

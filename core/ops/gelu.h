@@ -12,8 +12,9 @@
 
 namespace tessera {
 
-/// GELU in its tanh form (Hendrycks and Gimpel, arXiv:1606.08415).
+/// y = gelu(x), element by element (Hendrycks and Gimpel, arXiv:1606.08415).
 TESSERA_KERNEL(gelu_forward, const Tensor& y, const Tensor& x)
+/// dx = dy * gelu'(x), element by element.
 TESSERA_KERNEL(gelu_backward, const Tensor& dx, const Tensor& dy, const Tensor& x)
 
 namespace detail {
@@ -30,7 +31,8 @@ inline float gelu_f32(float x) { return x / (1.0f + detail::gelu_exp(x)); }
 
 /// d gelu(x) / dx
 inline float gelu_slope_f32(float x) {
-  // The slope is 0 or 1 far from the origin; without the bound x^2 could overflow to 0 * infinity.
+  // Far from the origin the slope is 0 or 1. Without the bound x^2 could overflow, and the result
+  // would be 0 * infinity, NaN.
   x = clamp_magnitude(x, 16.0f);
   const float sigmoid = 1.0f / (1.0f + detail::gelu_exp(x));
   const float u2_slope = multiply_add(3.0f * detail::gelu_cubic, x * x, detail::gelu_linear);

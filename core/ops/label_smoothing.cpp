@@ -47,7 +47,7 @@ Tensor smoothed_cross_entropy(const Tensor& logits, const Tensor& targets, float
                     const Tensor& dloss, InputGradients& grads) {
                   const InUse in_backward({&logits});
                   const Context here = current_context(dloss.device());
-                  // Unique logits are held only here, so their gradient may overwrite them.
+                  // If nothing else holds the logits, their gradient may overwrite them.
                   const bool in_place = logits.unique() && !logits.leaf();
                   const Tensor dlogits = in_place ? logits : grads.destination(0);
                   // For 16-bit logits both terms are added in f32, and the sum is rounded once.

@@ -115,7 +115,7 @@ void add_parameter_gradients_row(float* dweight, float* dbias, const T* dy, cons
 constexpr int64_t max_chunks = 32;
 constexpr int64_t min_chunk_rows = 16;
 
-/// Adds up the chunks of `partial` (chunks, 2, C) and writes dweight and dbias, where defined.
+/// Adds up the chunks of `partial` (chunks, 2, C) and writes dweight and dbias, if defined.
 template <class T>
 void write_parameter_gradients(const Tensor& dweight, const Tensor& dbias, const Tensor& partial) {
   const int64_t chunks = partial.size(0);

@@ -3,8 +3,8 @@
 // The backward reads a row once for dx and for the sums over rows, dweight and dbias. The sums are
 // made in chunks of rows, whose number depends only on the number of rows: within a chunk warp w
 // sums rows w, w + 8, ..., then the warps' sums are added in order, and a second kernel adds up the
-// chunks. Rows that do not fit into a warp's registers, or are not aligned, take two kernels, one
-// for dx and one for the chunks, with the same bits.
+// chunks. If rows do not fit into a warp's registers, or are not aligned, two kernels compute dx
+// and the sums of the chunks, with the same bits.
 #include "core/ops/layer_norm.cuh"
 #include "core/ops/layer_norm.h"
 
@@ -36,8 +36,9 @@ namespace {
 
 constexpr int warps = norm_threads / warp_size;
 
-// Two blocks for each of an H200's 132 multiprocessors: all run at the same time, and there are so
-// few chunks that the second kernel reads little. A chunk has equally many rows for each warp.
+// A block sums a chunk. There are at most two blocks for each of an H200's 132 multiprocessors, so
+// that all blocks run at the same time, and the second kernel reads little. A chunk has equally
+// many rows for each warp.
 constexpr int64_t max_chunks = 264;
 
 struct RowChunks {
@@ -51,10 +52,10 @@ struct RowChunks {
 
 template <class T>
 struct NormBackward {
-  T* dx;           // null where not wanted
-  float* partial;  // (chunks, 2, C): sums of dweight and dbias; null where neither is wanted
+  T* dx;           // null if not wanted
+  float* partial;  // (chunks, 2, C): sums of dweight and dbias; null if neither is wanted
   const T* dy;
-  const T* dsum;  // null where there is none
+  const T* dsum;  // null if there is none
   const T* x;
   const float* mean;
   const float* rstd;
@@ -187,7 +188,7 @@ __global__ void __launch_bounds__(norm_threads) norm_input_kernel(NormBackward<T
 }
 
 /// Computes the parameters' sums for a chunk of rows of any length, with a block for 32 columns.
-/// Warp w takes the same rows as in norm_backward_kernel.
+/// Warp w takes the same rows as in norm_backward_kernel, so that the bits are the same.
 template <class T>
 __global__ void __launch_bounds__(norm_threads) norm_columns_kernel(NormBackward<T> args) {
   __shared__ float sums[2][warps][warp_size];
@@ -215,9 +216,9 @@ __global__ void __launch_bounds__(norm_threads) norm_columns_kernel(NormBackward
   args.partial[(int64_t{blockIdx.y} * 2 + warp) * args.channels + column] = total;
 }
 
-/// Warps of a block that adds up the chunks. A block has 32 of the 2 C columns of dweight and
-/// dbias, which lie side by side. Warp w adds chunks w, w + 32, ..., then the warps' sums are added
-/// in order. A null destination is not written.
+/// Number of warps of a block of norm_finish_kernel, which adds up the chunks. A block has 32 of
+/// the 2 C columns of dweight and dbias, which lie side by side. Warp w adds chunks w, w + 32, ...,
+/// then the warps' sums are added in order. A null destination is not written.
 constexpr int finish_warps = 32;
 
 template <class T>

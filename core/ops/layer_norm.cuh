@@ -9,8 +9,8 @@
 namespace tessera::cuda {
 
 inline constexpr int norm_threads = 256;
-/// Most accesses that a lane of a warp makes to its row: as many as registers hold beside the
-/// backward's sums of each element.
+/// Largest number of accesses that a lane makes to a row that a warp handles: as many as registers
+/// hold in the backward beside the sums of dweight and dbias.
 inline constexpr int norm_warp_turns = 8;
 
 template <class T>
@@ -30,15 +30,16 @@ void visit_turns(int64_t needed, Body&& body) {
   }
 }
 
-/// visit_turns for a row that is whole accesses and that a warp handles.
+/// Calls visit_turns for a row that is a whole number of accesses and that a warp handles.
 template <class T, class Body>
 void visit_warp_turns(int64_t channels, Body&& body) {
   visit_turns<1, 2, 3, 4, 5, 6, 7, norm_warp_turns>(
       (channels / neighbours<T> + warp_size - 1) / warp_size, body);
 }
 
-/// Calls body.operator()<threads, n, aligned, turns>() with what suits rows of `channels` elements.
-/// `turns` is 0 where a row does not stay in registers.
+/// Calls body.operator()<threads, n, aligned, turns>() for rows of `channels` elements: `threads`
+/// share a row, and each thread makes `turns` accesses of n elements, or any number if `turns` is
+/// 0, because the row does not stay in registers.
 template <class T, class Body, class... Data>
 void visit_norm_rows(int64_t channels, Body&& body, const Data*... data) {
   constexpr int wide = neighbours<T>;

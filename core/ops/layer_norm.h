@@ -5,8 +5,8 @@
 
 namespace tessera {
 
-/// For each row of C elements y = (x - mean) * rstd * weight + bias. Writes mean and rstd, f32 (R),
-/// too.
+/// y = (x - mean) * rstd * weight + bias for each of the R rows of C elements, where mean and
+/// rstd = 1 / sqrt(variance + epsilon), f32 (R), are those of the row and are written too.
 TESSERA_KERNEL(layer_norm_forward, const Tensor& y, const Tensor& mean, const Tensor& rstd,
                const Tensor& x, const Tensor& weight, const Tensor& bias, float epsilon)
 /// dx = the gradient through the norm, plus dsum if that is defined. Any of dx, dweight and dbias

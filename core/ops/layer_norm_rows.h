@@ -11,7 +11,8 @@
 
 namespace tessera::ops {
 
-/// Checks x (..., C), weight (C), bias (C); returns the number of rows.
+/// Throws unless x is (..., C), weight and bias are (C), and all have one dtype. Returns the number
+/// of rows of x.
 inline int64_t checked_norm_rows(std::string_view operation, const Tensor& x, const Tensor& weight,
                                  const Tensor& bias) {
   TESSERA_CHECK(x.rank() >= 1, "{}: x is a scalar, expected (..., C)", operation);
@@ -28,7 +29,8 @@ inline int64_t checked_norm_rows(std::string_view operation, const Tensor& x, co
   return rows;
 }
 
-/// Lets an operation that would keep y = layer_norm(x) for its backward recompute y instead.
+/// Gives y = layer_norm(x) a function that recomputes y, so that an operation that reads y in its
+/// backward does not have to keep y until then.
 void offer_recompute(Tensor& y, const Tensor& x, const Tensor& weight, const Tensor& bias,
                      int64_t rows, float epsilon);
 

@@ -1,12 +1,12 @@
 // linear: y (R, out) = activation(x (R, in) W + bias), W stored as [in, out] or as [out, in].
 //
-// With an activation the value before it, `pre`, is kept if there will be a backward:
+// With an activation, `pre`, the value before the activation, is kept if there will be a backward:
 //   g = dy * activation'(pre),  dx = g W^T,  dW = x^T g,  dbias = sums of g's columns.
 //
-// On CUDA too GELU is a kernel of its own, not the library's epilogue. An epilogue would compute
-// GELU from the f32 value, while the backward recomputes it from `pre`, which is rounded (Kept,
-// core/autograd.h). With a kernel of its own, the gradient of the next weight is computed from
-// exactly the values that this weight was multiplied with.
+// GELU is a separate kernel on CUDA too, not the library's epilogue. An epilogue would compute GELU
+// from the f32 value, while the backward recomputes GELU from `pre`, which is rounded (Kept,
+// core/autograd.h). With a separate kernel, the next layer computes its weight's gradient from
+// exactly the values that its forward read.
 #include "core/autograd.h"
 #include "core/ops.h"
 #include "core/ops/gelu.h"
@@ -154,7 +154,8 @@ void linear_backward(const Context& context, const Tensor& dx, const Tensor& dwe
 namespace tessera::cpu {
 
 namespace {
-/// Sums each column in a fixed order, first within short runs of rows, whichever thread has it.
+/// Sums each column, first within runs of 64 rows and then over the runs. The order does not depend
+/// on the number of threads.
 template <class T>
 void sum_columns(T* out, const T* x, int64_t rows, int64_t columns) {
   constexpr int64_t tile = 128;

@@ -1,8 +1,8 @@
 // linear on CUDA: the gradient of its bias. cuBLASLt computes the products, and adds the bias too.
 //
-// The gradient of the bias is a kernel of its own, not an epilogue of the library. This gives a
-// known order of addition, one rounding, and the same bits whether or not the weight trains. The
-// cost is one more read of the gradient, which is little beside the products.
+// The gradient of the bias is a separate kernel, not an epilogue of the library. This gives a known
+// order of addition, one rounding, and the same bits whether or not the weight trains. The cost is
+// one more read of the gradient, which is little beside the products.
 #include <algorithm>
 
 #include "core/cuda/kernel.cuh"
@@ -60,9 +60,9 @@ void launch_column_sums(const Context& context, Sum* sums, const T* x, int64_t r
          column_sums_kernel<T, Sum, width, lanes>, sums, x, rows, columns, chunk);
 }
 
-// Rows that a block sums in the first pass: eight a thread, so that a GPU has enough blocks to be
-// busy, and the second pass reads little (for GPT-2's 16,384 rows of 768: 768 blocks, 3 % of the
-// bytes).
+// Number of rows that a block sums in the first pass, eight a thread. A GPU then has enough blocks
+// to be busy, and the second pass reads little. For GPT-2's 16,384 rows of 768 channels, the first
+// pass has 768 blocks, and the second reads 3 % as many bytes as the first.
 constexpr int64_t first_pass_rows = 64;
 
 /// The first pass: sums (chunks, C) of chunks of first_pass_rows rows of x (R, C).
@@ -79,7 +79,7 @@ void first_column_sums(const Context& context, Sum* sums, const T* x, int64_t ro
 }
 
 /// out (C) = sums of the columns of x (R, C), in an order that depends on R alone. One pass is
-/// enough where the rows fit one chunk; otherwise a second pass adds up the chunks.
+/// enough if the rows fit into one chunk; otherwise a second pass adds up the chunks.
 template <class T>
 void sum_columns(const Context& context, T* out, const T* x, int64_t rows, int64_t columns) {
   if (columns == 0) return;

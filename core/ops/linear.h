@@ -10,23 +10,24 @@
 namespace tessera {
 
 namespace kernels {
-/// y (R, out) = x (R, in) weight + bias. bias may be undefined. With an activation,
-/// y = activation(pre) and pre (R, out) keeps the value before it, unless it is undefined.
+/// y (R, out) = activation(x (R, in) weight + bias). bias may be undefined. If there is an
+/// activation and pre (R, out) is defined, the value before the activation is written to pre.
 void linear_forward(const Context& context, const Tensor& y, const Tensor& pre, const Tensor& x,
                     const Tensor& weight, const Tensor& bias, WeightLayout layout,
                     Activation activation);
-/// Any of dx, dweight, dbias may be undefined. x may be undefined if dweight is, and weight is not
-/// read if dx is undefined. With an activation, dy is the gradient of the activation's output.
+/// Computes dx, dweight and dbias, any of which may be undefined. x may be undefined if dweight is
+/// undefined. weight is read only if dx is defined. With an activation, dy is the gradient of the
+/// activation's output, and pre must be defined.
 void linear_backward(const Context& context, const Tensor& dx, const Tensor& dweight,
                      const Tensor& dbias, const Tensor& dy, const Tensor& pre, const Tensor& x,
                      const Tensor& weight, WeightLayout layout, Activation activation);
 }  // namespace kernels
 
-/// sums (C) = the sums of the columns of x (..., C), which is the gradient of a bias. The order
-/// depends only on the number of rows.
+/// sums (C) = the sums of the columns of x (..., C), which is the gradient of a bias. The order of
+/// addition depends only on the number of rows.
 TESSERA_KERNEL(column_sums, const Tensor& sums, const Tensor& x)
 
-/// R, the number of rows of x (..., C).
+/// Returns R, the number of rows of x (..., C).
 inline int64_t rows_of(const Tensor& x) {
   int64_t rows = 1;
   for (int i = 0; i < x.rank() - 1; ++i) rows *= x.size(i);
@@ -34,7 +35,7 @@ inline int64_t rows_of(const Tensor& x) {
 }
 
 namespace cuda {
-/// Bytes of workspace that column_sums takes.
+/// Returns the number of bytes of workspace that column_sums takes.
 int64_t column_sums_workspace(int64_t rows, int64_t channels);
 }  // namespace cuda
 

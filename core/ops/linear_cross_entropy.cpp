@@ -3,8 +3,9 @@
 // The logits (R, V) are the largest tensor of a language model. They are computed in f32 for one
 // chunk of rows at a time, each row padded to logits_stride(V) elements. A single chunk with all
 // rows is kept for the backward; several chunks are recomputed there, which costs one more product
-// and no memory. With f32 operands the gradient of the logits overwrites them. With 16-bit operands
-// it is rounded to their dtype, for the products that read it, and has memory of its own.
+// and no memory. With f32 operands the gradient of the logits overwrites the logits. With 16-bit
+// operands the gradient has separate memory, rounded to the operands' dtype, in which the next
+// products read it.
 #include "core/autograd.h"
 #include "core/ops.h"
 #include "core/ops/convert.h"
@@ -63,8 +64,8 @@ struct Rows {
   }
 };
 
-/// Computes dx and dweight, where defined, chunk by chunk. `kept` has the logits if there is only
-/// one chunk, and is undefined otherwise.
+/// Computes dx and dweight, if defined, chunk by chunk. `kept` has the logits if there is only one
+/// chunk, and is undefined otherwise.
 void rows_backward(const Rows& rows, const Tensor& kept, const Tensor& dloss, const Tensor& dx,
                    const Tensor& dweight) {
   const Context context = current_context(dloss.device());

@@ -9,17 +9,19 @@
 
 namespace tessera::ops {
 
-/// Elements from one row of logits to the next: the vocabulary rounded up to a multiple of 64, so
-/// that every row is aligned to 16 bytes in any dtype. Without padding, GPT-2's 50,257 words would
-/// rule out cuBLASLt's fast kernels.
+/// Returns the number of elements from one row of logits to the next: the vocabulary rounded up to
+/// a multiple of 64, so that every row is aligned to 16 bytes in any dtype. Without padding,
+/// GPT-2's vocabulary of 50,257 would rule out cuBLASLt's fast kernels.
 inline int64_t logits_stride(int64_t vocabulary) {
   constexpr int64_t multiple = 64;
   return (vocabulary + multiple - 1) / multiple * multiple;
 }
 
-/// Rows of a chunk: `asked` or, if that is 0, as many as fit 64 MiB of f32 logits, at least one.
-/// That is enough for products at full speed on a CPU. A GPU gets at least 8,192 rows, so that it
-/// does not wait for launches, unless these rows take more than 2 GiB.
+/// Returns the number of rows in a chunk: `asked` if it is not 0, otherwise
+///   on a CPU   as many rows of f32 logits as fit into 64 MiB, at least one, which is enough for
+///              products at full speed;
+///   on a GPU   at least 8,192 rows, or as many as fit into 2 GiB if 8,192 do not fit, so that the
+///              GPU does not wait for launches.
 inline int64_t logits_chunk_rows(int64_t vocabulary, Device device, int64_t asked = 0) {
   if (asked > 0) return asked;
   constexpr int64_t enough_bytes = int64_t{64} << 20;

@@ -36,7 +36,7 @@ int compared_dimension(const char* name, const Tensor& a, const Tensor& b, int d
 
 Tensor cosine_similarity(const Tensor& a, const Tensor& b, int dim, float epsilon) {
   const int from_last = compared_dimension("cosine_similarity", a, b, dim);
-  const float smallest = epsilon * epsilon;  // of a squared length
+  const float smallest = epsilon * epsilon;  // lower bound of a squared length
   TESSERA_CHECK(smallest >= std::numeric_limits<float>::min() && smallest < infinity,
                 "cosine_similarity: epsilon is {}, expected one whose square f32 can hold",
                 epsilon);
@@ -62,13 +62,14 @@ Tensor cosine_loss(const Tensor& a, const Tensor& b, const Tensor& targets, floa
   const Tensor x = convert(a, DType::f32);
   const Tensor y = convert(b, DType::f32);
   const Tensor t = convert(targets, DType::f32);
-  // As in PyTorch, this is added to both squared lengths, which cosine_similarity clamps instead.
+  // As in PyTorch, epsilon is added to both squared lengths here, while cosine_similarity clamps
+  // the squared lengths.
   constexpr float epsilon = 1e-12f;
   const auto reciprocal_length = [](const Tensor& v) {
     return rsqrt(sum(square(v), {-1}) + epsilon);
   };
   const Tensor cosine = sum(x * y, {-1}) * reciprocal_length(x) * reciprocal_length(y);
-  const Tensor together = greater(t, -t);  // where the target is 1 rather than -1
+  const Tensor together = greater(t, -t);  // 1 if the target is 1, 0 if it is -1
   return mean(where(together, 1.0f - cosine, clamp(cosine - margin, 0.0f, infinity)));
 }
 

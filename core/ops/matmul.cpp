@@ -3,9 +3,9 @@
 // and used for all, one call of the launcher is enough. Otherwise there is one call for each run of
 // matrices: in each operand these are contiguous, or all the same matrix.
 //
-// With C = op(A) op(B) and dC, each gradient is a product again, for each way A and B are stored:
-//   dA = dC op(B)^T, or op(B) dC^T where A is stored transposed;
-//   dB = op(A)^T dC, or dC^T op(A) where B is stored transposed.
+// With C = op(A) op(B) and dC the gradient of C, each gradient is a product again:
+//   dA = dC op(B)^T, or op(B) dC^T if A is stored transposed;
+//   dB = op(A)^T dC, or dC^T op(A) if B is stored transposed.
 // The gradient of a matrix used more than once is summed over its uses, in their order and in f32.
 #include <vector>
 
@@ -75,7 +75,7 @@ void right_gradient(const Tensor& to, const Tensor& dy, const Tensor& a, MatmulA
   }
 }
 
-/// db where all matrices of a are multiplied with one b: a sum over these matrices, in f32.
+/// Computes db if all matrices of a are multiplied with one b: a sum over these matrices, in f32.
 void shared_gradient(const Tensor& db, const Tensor& dy, const Tensor& a, MatmulArgs args) {
   if (!args.transpose_a) return right_gradient(db, as_one_matrix(dy), as_one_matrix(a), args);
   const Context context = current_context(dy.device());
@@ -93,8 +93,8 @@ void shared_gradient(const Tensor& db, const Tensor& dy, const Tensor& a, Matmul
   if (separate) kernels::convert(context, db, sum);
 }
 
-/// The `count` matrices of an operand in a run: contiguous ones from `first` on or, with a step of
-/// 0, matrix `first` each time.
+/// The `count` matrices of an operand in a run: contiguous matrices from `first` on if `step` is 1,
+/// or matrix `first` each time if `step` is 0.
 struct Run {
   int64_t first;
   int64_t count;
@@ -127,8 +127,8 @@ void for_each_run(const Shape& y, const Shape& a, const Shape& b, const Body& bo
   }
 }
 
-/// The gradient `to` of an operand whose matrices are used more than once: sums of products, one
-/// for each use, in f32.
+/// Computes the gradient `to` of an operand whose matrices are used more than once. The gradient of
+/// a matrix is a sum of products, one for each use, in f32.
 class RepeatedSums {
  public:
   RepeatedSums(const Tensor& to, int64_t uses)
@@ -167,7 +167,7 @@ class RepeatedSums {
   std::vector<bool> used_;  // by a run's first matrix: true if written, so that products are added
 };
 
-/// da and db where matrices of a and b are used more than once.
+/// Computes da and db if matrices of a or b are used more than once.
 void broadcast_gradients(const Tensor& dy, const Tensor& a, const Tensor& b, MatmulArgs args,
                          InputGradients& grads) {
   const auto part = [](const Run& run, int64_t i) { return i < 0 ? run : run.at(i); };

@@ -39,7 +39,7 @@ namespace {
 constexpr float infinity = std::numeric_limits<float>::infinity();
 constexpr float nan = std::numeric_limits<float>::quiet_NaN();
 
-/// The larger of a and b; NaN if either is NaN.
+/// Returns the larger of a and b, or NaN if either is NaN.
 inline float larger(float a, float b) { return bool(int(b > a) | int(b != b)) ? b : a; }
 
 }  // namespace

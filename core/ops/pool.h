@@ -18,7 +18,7 @@ struct PoolAxis {
   int64_t stride;
   int64_t padding;
 
-  /// First pixel of window `w`; negative where the window begins in the padding.
+  /// First pixel of window `w`; negative if the window begins in the padding.
   constexpr int64_t start(int64_t w) const { return w * stride - padding; }
   /// The pixels of window `w` within the image: [first_pixel, last_pixel).
   constexpr int64_t first_pixel(int64_t w) const { return std::max<int64_t>(0, start(w)); }
@@ -51,17 +51,19 @@ struct Pooling {
 
 namespace ops {
 
-/// Checks x (N, H, W, C) and the options; returns the shape (N, H', W', C) of the result.
+/// Throws unless x is (N, H, W, C) and the options fit x. Returns the shape (N, H', W', C) of the
+/// result.
 Shape checked_pool_shape(std::string_view operation, const Tensor& x, const PoolOptions& options);
 
 }  // namespace ops
 
 namespace cpu {
 
-/// Channels that are computed at a time, so that their sums or maxima stay in the L1 cache.
+/// Number of channels that are computed at a time, so that their sums or maxima stay in the L1
+/// cache.
 inline constexpr int64_t pool_channels = 256;
 
-/// Channels [channel, channel + count) of a pixel, which begin at element `at`.
+/// Channels [channel, channel + count) of a pixel, which begin at element `at` of the tensor.
 struct PixelPart {
   int64_t image, row, column;
   int64_t channel, count;

@@ -1,5 +1,5 @@
-// How operations over some dimensions of a tensor see it: as (outer, reduced, inner), with the
-// reduced dimensions in the middle. If these are not adjacent, the tensor is permuted first.
+// A reduction sees a tensor as (outer, reduced, inner), with the dimensions to reduce in the
+// middle. If these dimensions are not adjacent, the tensor is permuted first.
 //
 //   (2, 3, 4, 5) over {1, 2}: outer 2, reduced 12, inner 5: runs of 12 elements, 5 apart
 //   (2, 3, 4, 5) over {1, 3}: permuted to (2, 4, 3, 5), then outer 8, reduced 15, inner 1
@@ -28,8 +28,8 @@ struct ReducedDims {
   std::vector<int> order;  // the permutation to apply first; empty if none is needed
 };
 
-/// The runs over the given dimensions of a shape. Throws, with the operation's name, if the shape
-/// does not have these dimensions.
+/// Returns the runs over the given dimensions of a shape. Throws if the shape lacks one of these
+/// dimensions or if one is given twice; the message begins with `name`, the operation.
 inline ReducedDims reduced_dims(const char* name, const Shape& shape,
                                 const std::vector<int>& dims) {
   const std::vector<int> reduced = dimensions(name, shape, dims);

@@ -6,7 +6,8 @@
 
 namespace tessera {
 
-/// sum = x + residual, y = layer_norm(sum).
+/// sum = x + residual, y = layer_norm(sum). Also writes mean and rstd, f32 (R), of the rows of
+/// `sum`.
 TESSERA_KERNEL(residual_layer_norm_forward, const Tensor& y, const Tensor& sum, const Tensor& mean,
                const Tensor& rstd, const Tensor& x, const Tensor& residual, const Tensor& weight,
                const Tensor& bias, float epsilon)

@@ -25,8 +25,8 @@ int64_t checked_rows(const Tensor& x, const Tensor& weight) {
   return Shape(std::span(x.shape().begin(), x.shape().end() - 1)).elements();
 }
 
-/// Lets an operation that would keep y for its backward recompute y instead, as in layer_norm. That
-/// costs little beside a product.
+/// Gives y a function that recomputes y, as in layer_norm, so that an operation that reads y in its
+/// backward does not have to keep y until then. Recomputing costs little beside a product.
 void offer_recompute(Tensor& y, const Tensor& x, const Tensor& weight, int64_t rows,
                      float epsilon) {
   if (!grad_enabled()) return;

@@ -1,4 +1,4 @@
-// rms_norm on CUDA. A warp handles a row, or a block if the row is long, as in layer_norm.cuh.
+// rms_norm on CUDA. A warp handles a row; a block handles a long row, as in layer_norm.cuh.
 //
 // The weight's gradient is summed as in layer_norm: in chunks of rows, whose number depends only on
 // the number of rows. Within a chunk warp w sums rows w, w + 8, ..., then the warps' sums are added
@@ -27,7 +27,7 @@ struct RowChunks {
 
 template <class T>
 struct RmsNorm {
-  T* y;  // or dx
+  T* y;  // dx in the backward
   const T* dy;
   const T* x;
   float* rrms;
@@ -128,8 +128,8 @@ __global__ void __launch_bounds__(norm_threads)
   partial[int64_t{blockIdx.y} * args.channels + column] = total;
 }
 
-/// Warps of a block that adds up the chunks for 32 columns: warp w adds chunks w, w + 32, ..., then
-/// the warps' sums are added in order.
+/// Number of warps of a block of rms_norm_finish_kernel, which adds up the chunks for 32 columns:
+/// warp w adds chunks w, w + 32, ..., then the warps' sums are added in order.
 constexpr int finish_warps = 32;
 
 template <class T>

@@ -5,11 +5,11 @@
 
 namespace tessera {
 
-/// For each row of C elements y = x * rrms * weight. Writes rrms = 1 / sqrt(mean(x^2) + epsilon),
-/// f32 (R), too.
+/// y = x * rrms * weight for each of the R rows of C elements, where
+/// rrms = 1 / sqrt(mean(x^2) + epsilon), f32 (R), is that of the row and is written too.
 TESSERA_KERNEL(rms_norm_forward, const Tensor& y, const Tensor& rrms, const Tensor& x,
                const Tensor& weight, float epsilon)
-/// dx or dweight may be undefined.
+/// Computes dx and dweight, either of which may be undefined.
 TESSERA_KERNEL(rms_norm_backward, const Tensor& dx, const Tensor& dweight, const Tensor& dy,
                const Tensor& x, const Tensor& rrms, const Tensor& weight)
 

@@ -1,9 +1,10 @@
 // rotary: x (B, T, H, D) -> y: pair i of each head's D elements, at position p, is turned by
 //   angle = p base^(-2i/D):   (a, b) -> (a cos - b sin, a sin + b cos)
-// (Su et al., arXiv:2104.09864), so that products of queries and keys depend on their distance.
-// Cosines and sines come from a table in the workspace, with a row for each position. Angles are
-// computed in f64, since far positions turn many times, and their cosines and sines are rounded to
-// f32. The gradient is turned by the negative angles, and the table is computed again for it.
+// (Su et al., arXiv:2104.09864), so that the product of a query and a key depends on the distance
+// of their positions. Cosines and sines come from a table in the workspace, with a row for each
+// position. Angles are computed in f64, because far positions turn many times, and their cosines
+// and sines are rounded to f32. The gradient is turned by the negative angles; the backward
+// computes the table again.
 #include "core/ops/rotary.h"
 
 #include <cmath>
@@ -62,7 +63,7 @@ void rotary_table(const Context&, const Tensor& table, const Tensor& positions, 
   const int64_t pairs = table.size(2);
   const int32_t* position = positions.defined() ? positions.data<int32_t>() : nullptr;
   float* out = table.data<float>();
-  constexpr int64_t cost = 50;  // of a cosine and a sine
+  constexpr int64_t cost = 50;  // operations for a cosine and a sine
   parallel_ranges(table.size(0), pairs * cost, [=](int64_t begin, int64_t end) {
     for (int64_t i = 0; i < pairs; ++i) {
       const double frequency = std::pow(double{base}, -static_cast<double>(i) / double(pairs));

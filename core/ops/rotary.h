@@ -8,16 +8,16 @@
 namespace tessera {
 
 /// table f32 (P, 2, D/2): cosines and sines of the angles (positions[p] + offset) base^(-2i/D),
-/// which are computed in f64. positions i32 (P); if undefined, 0, 1, ...
+/// which are computed in f64. positions are i32 (P); if they are undefined, they are 0, 1, ...
 TESSERA_KERNEL(rotary_table, const Tensor& table, const Tensor& positions, float base,
                int64_t offset)
 
 struct Rotation {
-  bool interleaved = false;  // pairs are elements 2i and 2i + 1, else i and i + D/2
-  bool inverse = false;      // turn by the negative angles
+  bool interleaved = false;  // pair i: elements 2i and 2i + 1 if true, i and i + D/2 if false
+  bool inverse = false;      // true: rotate by the negative angles
 };
-/// y (B, T, H, D) = x with each pair turned. Token t of sequence b uses row (b T + t) mod P of the
-/// table.
+/// y (B, T, H, D) = x with each pair of elements rotated. Token t of sequence b uses row
+/// (b T + t) mod P of the table.
 TESSERA_KERNEL(rotate_pairs, const Tensor& y, const Tensor& x, const Tensor& table,
                Rotation rotation)
 

@@ -1,8 +1,8 @@
 // row_products: left (V, C) at i32 (B), right (W, C) at i32 (B, K)
 //   -> products[b, k] = left[i[b]] . right[j[b, k]] + their biases,
 //      squares = the sum of the squares of all rows and biases that were looked up.
-// This is what a matrix factorization computes. The rows are read from the tables and never copied:
-// the tables often stay in the cache, and are much smaller than B K rows.
+// This is what a matrix factorization computes. The rows are read from the tables and never copied,
+// because the tables often stay in the cache, and are much smaller than B K rows.
 #include "core/ops/row_products.h"
 
 #include <array>
@@ -43,7 +43,7 @@ void check_indices(const RowProductInputs& in) {
 }
 
 void check_range(const char* side, const Lookup& at) {
-  // On a device the kernel checks, as for embedding.
+  // On a GPU the kernel checks, as for embedding.
   if (!at.indices.defined() || !at.indices.device().is_cpu()) return;
   const auto values = at.indices.values<int32_t>();
   const int64_t rows = at.table.size(0);
@@ -136,7 +136,8 @@ RowProducts row_products(const Lookup& left, const Lookup& right, bool squares) 
              if (dtable.gradient.defined() || dbias.gradient.defined()) {
                kernels::row_products_backward(context, dtable, dbias, side, dy, in);
              }
-             // Announced for each side, so that a wait for one side does not include the other.
+             // The gradients of a side are declared complete as soon as they are, so that they can
+             // be sent while the other side is computed.
              for (const int input : {table, bias}) {
                if (input >= 0) grads.written(input);
              }
@@ -151,8 +152,8 @@ namespace tessera::cpu {
 
 namespace {
 
-/// a . b, in f32. It is summed in 16 lanes whatever the width of the processor's vectors and the
-/// addresses, so that the order is fixed.
+/// Returns a . b, in f32. The sum always has 16 lanes, whatever the addresses and the width of the
+/// processor's vectors, so that the order of addition is fixed.
 template <class T>
 float inner_product(const T* a, const T* b, int64_t count) {
   constexpr int64_t lanes = 16;
@@ -202,8 +203,8 @@ void multiply(T* products, const RowProductInputs& in) {
   });
 }
 
-/// The sum of the squares of all rows and biases that were looked up, counted once for each lookup.
-/// Blocks of rows are summed in parallel, and then the blocks are added in order.
+/// Returns the sum of the squares of all rows and biases that were looked up, counted once for each
+/// lookup. Blocks of rows are summed in parallel, and then the blocks are added in order.
 template <class T>
 double sum_of_squares(const Context& context, const ops::Lookup& at) {
   constexpr int64_t block = 64;

@@ -23,8 +23,8 @@ constexpr const char* name = "row_products";
 template <class T>
 struct Rows {
   const T* table;
-  const T* bias;           // null: none
-  const int32_t* indices;  // null: all rows, in order
+  const T* bias;           // null if there is none
+  const int32_t* indices;  // null if place b looks up row b
   int64_t count;           // rows of the table
 
   explicit Rows(const ops::Lookup& at)
@@ -34,7 +34,8 @@ struct Rows {
         count(at.table.size(0)) {}
 
   __device__ bool known(int64_t index) const { return index >= 0 && index < count; }
-  /// The index at a place, or 0 if it is out of range, which is reported to `fault` if not null.
+  /// Returns the index at a place, or 0 if the index is out of range, which is then reported to
+  /// `fault` unless `fault` is null.
   __device__ int64_t index(int64_t place, Fault* fault = nullptr) const {
     if (indices == nullptr) return place;
     const int32_t index = indices[place];
@@ -47,7 +48,7 @@ struct Rows {
   }
 };
 
-/// a . b, computed by a warp; all of its lanes get the result.
+/// Returns a . b, computed by a warp; all lanes of the warp get the result.
 template <int n, bool aligned, class T>
 __device__ inline float inner_product(const T* a, const T* b, int64_t channels, int lane) {
   float sum = 0;
@@ -132,13 +133,13 @@ __global__ void __launch_bounds__(threads)
   store_elements<aligned>(dleft + to, sum);
 }
 
-/// The rest of a gradient, after sum_by_token: for each row v of the table, the gradient of its
-/// bias, summed over the sorted places of v, and 2 * dsquares times the row and the bias for each
-/// time that v was looked up.
+/// The terms of a gradient that sum_by_token does not compute. For each row v of the table:
+///   the gradient of the bias of v, summed over the sorted places of v;
+///   2 * dsquares times the row and the bias, for each time that v was looked up.
 template <class T>
 struct RowRest {
-  T* dtable;              // null: not wanted
-  T* dbias;               // null: not wanted
+  T* dtable;              // null if not wanted
+  T* dbias;               // null if not wanted
   bool accumulate_bias;
   const T* dy;            // (B, K), or null
   const float* dsquares;  // or null
@@ -184,7 +185,8 @@ ProductSizes sizes_of(const RowProductInputs& in) {
           .shared = in.shared()};
 }
 
-/// Writes the squares for all places of one side, from squares[first] on. Returns the end of them.
+/// Writes the squares for all places of one side, from squares[first] on. Returns the index after
+/// the last one.
 template <class T>
 int64_t write_squares(const Context& context, const Tensor& squares, int64_t first,
                       const ops::Lookup& at) {
@@ -235,8 +237,8 @@ void row_products_forward(const Context& context, const Tensor& products, const 
 
 namespace {
 
-/// The gradient of left rows without indices. The places of a row are contiguous, so that nothing
-/// has to be sorted.
+/// Computes the gradient of left rows without indices. The places of a row are contiguous, so that
+/// nothing has to be sorted.
 void backward_of_rows(const Context& context, const GradientTarget& target,
                       const RowProductGradients& gradients, const RowProductInputs& in) {
   const Tensor& dleft = target.gradient;
@@ -260,8 +262,8 @@ void backward_of_rows(const Context& context, const GradientTarget& target,
   });
 }
 
-/// The left row of each place (b, k); undefined without left indices, where it is row b of the
-/// table.
+/// Returns the left row of each place (b, k). Without left indices the result is undefined, because
+/// place (b, k) then looks up row b.
 Tensor left_of_places(const Context& context, const RowProductInputs& in) {
   const Tensor& indices = in.left.indices;
   const int64_t places = in.rows() * in.per_row();

@@ -1,5 +1,5 @@
-// The launchers of row_products. Shapes: B result rows with K products each; a table has V rows
-// (each side its own V) of C channels.
+// The launchers of row_products. Shapes: B result rows with K products each; a table has V rows of
+// C channels, where V may differ between the left and the right table.
 #pragma once
 
 #include "core/dispatch.h"
@@ -8,8 +8,8 @@
 namespace tessera {
 
 struct RowProductInputs {
-  ops::Lookup left;   // indices (B), or undefined: row b is the b-th of the table
-  ops::Lookup right;  // indices (B, K), or (1, K)
+  ops::Lookup left;   // indices (B); if undefined, result row b looks up row b of the table
+  ops::Lookup right;  // indices (B, K), or (1, K), which all result rows share
 
   int64_t rows() const { return (left.indices.defined() ? left.indices : left.table).size(0); }
   int64_t per_row() const { return right.indices.size(1); }
@@ -17,10 +17,11 @@ struct RowProductInputs {
   bool shared() const { return right.indices.size(0) != rows(); }
 };
 
-/// Computes products (B, K), and squares f32 [], which may be undefined. Takes workspace only if
-/// `squares` is defined. On the CPU at most 4 V bytes plus 8 bytes per 64 rows, where V is the row
-/// count of the larger table. On CUDA 4 bytes for each lookup of both sides (B + B K of them; B + K
-/// if right indices are shared), plus what `sum` takes for that many elements.
+/// Computes products (B, K), and squares f32 [], which may be undefined. Workspace, only if
+/// `squares` is defined:
+///   CPU    at most 4 V bytes plus 8 bytes per 64 rows, where V is that of the larger table
+///   CUDA   4 bytes for each lookup of both sides, of which there are B + B K, or B + K if right
+///          indices are shared; plus the workspace of `sum` for as many elements
 TESSERA_KERNEL(row_products_forward, const Tensor& products, const Tensor& squares,
                const RowProductInputs& in)
 
@@ -40,9 +41,11 @@ enum class RowProductSide : uint8_t { left, right };
 ///   dbias[v]  = sum of dproducts[b, k]                                    + 2 n dsquares bias[v]
 /// The sums are fp32, over all places (b, k) that use row v, in order of place. n is the number of
 /// lookups of v: a left row is looked up once per b, not K times.
-/// Workspace: on the CPU 4 bytes * (V + 1 + 2 B K). On CUDA none for a left side without indices,
-/// which needs no sorting; else 4 bytes * (V + 1 + B K), plus up to 4 B K for 16-bit types, plus
-/// 4 B K if there are left indices and K > 1.
+/// Workspace:
+///   CPU    4 bytes * (V + 1 + 2 B K)
+///   CUDA   none for a left side without indices, which needs no sorting; otherwise
+///          4 bytes * (V + 1 + B K), plus up to 4 B K bytes for 16-bit types, plus 4 B K bytes if
+///          there are left indices and K > 1
 TESSERA_KERNEL(row_products_backward, const GradientTarget& table, const GradientTarget& bias,
                RowProductSide side, const RowProductGradients& gradients,
                const RowProductInputs& in)

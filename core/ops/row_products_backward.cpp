@@ -1,5 +1,5 @@
 // The gradients of row_products on the CPU. Places (b, k) are sorted by the row that they look up,
-// so that each row's sum is made in one go, in registers.
+// so that each row's sum is completed in one pass, in registers.
 #include "core/ops/row_products_rows.h"
 
 namespace tessera::cpu {
@@ -114,7 +114,7 @@ void row_products_backward(const Context& context, const GradientTarget& table,
       const bool accumulate = table.accumulate;
       const auto write = [=](const float* sum, int64_t first, int64_t columns) {
         const T* const own_row = row + first;
-        // Without dsquares the row's own values must not enter: they may not be finite.
+        // If factor is 0, the row's values must not enter: 0 times an infinite value is NaN.
         if (factor == 0) {
           put_all(out + first, columns, accumulate, [=](int64_t c) { return sum[c]; });
         } else {

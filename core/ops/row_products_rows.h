@@ -15,8 +15,8 @@ T* data_or_null(const Tensor& x) {
 template <class T>
 struct Rows {
   const T* table;
-  const T* bias;           // null: none
-  const int32_t* indices;  // null: all rows, in order
+  const T* bias;           // null if there is none
+  const int32_t* indices;  // null if place b looks up row b
   int64_t channels;
 
   explicit Rows(const ops::Lookup& at)

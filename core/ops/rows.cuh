@@ -1,7 +1,8 @@
 // How kernels walk over the rows of a tensor. A row is shared by the threads of a warp or of a
-// block; a thread takes n neighbouring elements at a time, the next ones `threads * n` further on.
+// block. A thread takes n neighbouring elements at a time, and continues `threads * n` elements
+// further on.
 //
-// Which thread takes which elements, and so the order of a sum, is a function of the row's length
+// The elements that a thread takes, and so the order of a sum, are a function of the row's length
 // and dtype, and of the stride of rows. The tensor's address decides only whether n neighbours are
 // read in one access.
 #pragma once
@@ -55,8 +56,9 @@ void visit_access(int64_t stride, Body&& body, const T*... data) {
   }
 }
 
-/// The sum over the `threads` that share a row, a warp or a whole block. All of them must call it.
-/// row_max is the maximum.
+/// row_sum returns the sum of `value`, and row_max the maximum, over the `threads` that share a
+/// row: a warp or a whole block. All of these threads must call the function, and all get the
+/// result.
 template <int threads>
 __device__ inline float row_sum(float value) {
   if constexpr (threads == warp_size) {
@@ -82,8 +84,9 @@ struct RowWalk {
   int thread;  // index among the threads that share the row
   int64_t columns;
 
-  /// Calls body(turn, at) for elements [at, at + n) of each turn. With `turns` > 0, which must be
-  /// enough for the row, the loop is unrolled and turn = 0, 1, ...; with `turns` = 0 turn is 0.
+  /// Calls body(turn, at) for all elements [at, at + n) that this thread takes. If `turns` > 0,
+  /// which must be enough for the row, the loop is unrolled, and turn counts 0, 1, ... If `turns`
+  /// is 0, turn is always 0.
   template <int turns, class Body>
   __device__ void each(const Body& body) const {
     if constexpr (turns > 0) {
@@ -97,9 +100,9 @@ struct RowWalk {
   }
 };
 
-/// A thread's elements of a row. With `turns` > 0, which must be enough for the row, they are kept
-/// in registers, so that memory is read once. With `turns` = 0 they are read each time they are
-/// used, after the first time mostly from the L1 cache.
+/// A thread's elements of a row. If `turns` > 0, which must be enough for the row, the elements are
+/// kept in registers, so that memory is read once. If `turns` is 0, they are read each time they
+/// are used, after the first time mostly from the L1 cache.
 template <class T, int threads, int n, bool aligned, int turns>
 class RowPart {
  public:

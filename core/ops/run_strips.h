@@ -1,6 +1,7 @@
 // Loops over ReducedRuns on the CPU. A thread takes a piece: one contiguous run, or up to 64 runs
-// side by side. Either is read in strips of at most 64 contiguous elements, and accumulators have a
-// lane for each place in a strip, so that one loop over lanes vectorises for both:
+// side by side. Both kinds of piece are read in strips of at most 64 contiguous elements. An
+// accumulator has 64 lanes, one for each place in a strip, so that the same loop over lanes
+// vectorises for both kinds:
 //
 //   parallel_pieces(runs, cost, [&](const RunPiece& piece) {
 //     Lanes<double> sums = {};
@@ -11,8 +12,8 @@
 //     piece.store(y, sums);
 //   });
 //
-// Which elements meet in a lane, and the order of lanes, is a function of the runs alone, so that
-// bits do not depend on the number of threads.
+// The elements that a lane accumulates, and the order in which lanes are combined, depend on the
+// runs alone, so the bits do not depend on the number of threads.
 #pragma once
 
 #include <algorithm>
@@ -40,10 +41,10 @@ Lanes<V> lanes_of(V value) {
 struct RunPiece {
   int64_t first_run;
   bool one_run;
-  int64_t offset;  // of the first strip
-  int64_t step;    // from strip to strip
+  int64_t offset;  // first element of the first strip
+  int64_t step;    // elements from one strip to the next
   int64_t strips;
-  int64_t width;  // of every strip but the last one
+  int64_t width;  // elements of every strip but the last one
   int64_t last_width;
 
   /// Calls body(at, width) for every strip.
@@ -54,8 +55,9 @@ struct RunPiece {
     }
   }
 
-  /// If the piece is one run, combines the lanes in ascending order; every lane gets the result.
-  /// Runs side by side have a lane each, which is left as it is.
+  /// If the piece is one run, combines the lanes with `f` in ascending order and gives every lane
+  /// the result. If the piece is runs side by side, each lane already has the result of one run,
+  /// and nothing is done.
   template <class V, class F>
   void join(Lanes<V>& lanes, const F& f) const {
     if (!one_run) return;
@@ -64,7 +66,7 @@ struct RunPiece {
     lanes.fill(value);
   }
 
-  /// f(lane) for every lane in use. If the piece is one run, all lanes get f(0).
+  /// Returns f(lane) for every lane in use, or f(0) for all lanes if the piece is one run.
   template <class F>
   Lanes<float> map(const F& f) const {
     if (one_run) return lanes_of(f(size_t{0}));
@@ -73,11 +75,12 @@ struct RunPiece {
     return lanes;
   }
 
-  /// For each lane, the element of its run in a tensor with one element a run.
+  /// Reads a tensor with one element for each run. Returns for each lane the element of its run.
   template <class T>
   Lanes<float> load(const T* values) const {
     return map([&](size_t lane) { return float(values[first_run + static_cast<int64_t>(lane)]); });
   }
+  /// Writes the lanes' values to a tensor with one element for each run.
   template <class T>
   void store(T* values, const Lanes<float>& lanes) const {
     const int64_t count = one_run ? 1 : width;

@@ -1,6 +1,6 @@
 // How kernels walk over ReducedRuns. Runs side by side (inner > 1) have a thread each, so that
 // neighbouring threads read neighbouring elements. A contiguous run has a warp or, if it is long, a
-// block. Which thread takes which elements, and so the order of a sum, is a function of the runs
+// block. The elements that a thread takes, and so the order of a sum, are a function of the runs
 // alone.
 //
 //   struct Maximum {
@@ -16,16 +16,16 @@
 namespace tessera::cuda {
 
 inline constexpr int run_block = 256;
-/// Longest contiguous run that a warp handles.
+/// Number of elements of the longest contiguous run that a warp handles.
 inline constexpr int64_t warp_run = 1024;
 
 /// One of the `threads` that share a run.
 template <int threads>
 struct RunThread {
-  int64_t index;    // of the run
-  int64_t first;    // its first element
-  int64_t step;     // from element to element
-  int64_t reduced;  // elements
+  int64_t index;    // number of the run
+  int64_t first;    // first element of the run
+  int64_t step;     // distance between neighbouring elements of the run
+  int64_t reduced;  // number of elements of the run
   int thread;
 
   /// Calls body(element) for every element of the run that this thread handles.
@@ -33,7 +33,8 @@ struct RunThread {
   __device__ void each(const Body& body) const {
     for (int64_t i = thread; i < reduced; i += threads) body(first + i * step);
   }
-  /// The sum over the threads that share the run. All of them must call it, and all get the result.
+  /// Returns the sum over the threads that share the run. All of these threads must call sum, and
+  /// all get the result.
   __device__ float sum(double value) const {
     if constexpr (threads == 1) {
       return static_cast<float>(value);
@@ -41,7 +42,8 @@ struct RunThread {
       return row_sum<threads>(static_cast<float>(value));
     }
   }
-  /// The maximum over the threads that share the run, called as sum is. Ignores NaN, as fmaxf does.
+  /// Returns the maximum over the threads that share the run, all of which must call max and get
+  /// the result. Ignores NaN, as fmaxf does.
   __device__ float max(float value) const {
     if constexpr (threads == 1) {
       return value;

@@ -1,5 +1,5 @@
 // softmax, log_softmax and logsumexp on CUDA: a run is read for its maximum, then for its sum and
-// for the result. After the first time it comes mostly from the L1 cache.
+// for the result. After the first time the run is read mostly from the L1 cache.
 #include "core/ops/softmax.h"
 
 #include <cmath>
@@ -32,7 +32,7 @@ template <class T>
 struct SoftmaxForward {
   T* y;
   const T* x;
-  const T* factors;  // null: 1
+  const T* factors;  // null if all factors are 1
 
   template <int threads>
   __device__ void operator()(const RunThread<threads>& run) const {

@@ -14,13 +14,13 @@ TESSERA_KERNEL(softmax_forward, const Tensor& y, const Tensor& x, const Tensor& 
                const ReducedRuns& runs)
 /// y = x - shift - log(sum)
 TESSERA_KERNEL(log_softmax_forward, const Tensor& y, const Tensor& x, const ReducedRuns& runs)
-/// y = shift + log(sum), one for each run; -infinity where a run is empty.
+/// y = shift + log(sum), one element for each run; -infinity if a run is empty.
 TESSERA_KERNEL(logsumexp_forward, const Tensor& y, const Tensor& x, const ReducedRuns& runs)
 
-/// dx = y (dy - sum(y dy)), y the result of softmax
+/// dx = y (dy - sum(y dy)), where y is the result of softmax.
 TESSERA_KERNEL(softmax_backward, const Tensor& dx, const Tensor& dy, const Tensor& y,
                const ReducedRuns& runs)
-/// dx = dy - exp(y) sum(dy), y the result of log_softmax
+/// dx = dy - exp(y) sum(dy), where y is the result of log_softmax.
 TESSERA_KERNEL(log_softmax_backward, const Tensor& dx, const Tensor& dy, const Tensor& y,
                const ReducedRuns& runs)
 

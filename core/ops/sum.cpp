@@ -3,6 +3,8 @@
 //
 // Blocks of 4096 elements are summed in fp64 each, then the blocks in order, so that the result
 // does not depend on the number of threads.
+//
+// sum and mean over given dimensions go through sum_to (broadcast.h), and y has the dtype of x.
 #include "core/autograd.h"
 #include "core/ops.h"
 #include "core/ops/broadcast.h"

@@ -32,8 +32,8 @@ Tensor transpose(const Tensor& x) {
 namespace tessera::cpu {
 
 namespace {
-// 16 f32 are one cache line (64 bytes), for the rows read from x as for those written to y. 16-bit
-// types fill only half a line, but tiles of 32 were slower for them.
+// A row of a tile, read from x or written to y, is one cache line (64 bytes) of 16 f32. 16-bit
+// types fill only half a line, but for them tiles of 32 were slower.
 constexpr int64_t tile = 16;
 
 template <class T>

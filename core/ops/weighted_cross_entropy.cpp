@@ -1,8 +1,8 @@
-// cross_entropy with class weights and an ignored target: with w the weight of each row's target,
-// and 0 for ignored rows,
+// cross_entropy with class weights and an ignored target. With w the class weight of each row's
+// target, or 0 for ignored rows,
 //   loss [] = sum(w * (logsumexp(logits) - logits[target])) / sum(w).
 // The backward is that of cross_entropy, with the share w / sum(w) of each row in place of 1 / R.
-// The logits, and the target, logsumexp and share of each row are kept for it.
+// The forward keeps the logits, and the target, logsumexp and share of each row.
 #include "core/ops/weighted_cross_entropy.h"
 
 #include <algorithm>
@@ -68,7 +68,8 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& targets,
   const Tensor losses = context.workspace(targets.shape());
   const Tensor loss = Tensor::empty({}, DType::f32, logits.device());
   kernels::cross_entropy_forward(context, losses, logsumexp, logits, rows.targets, logits.size(-1));
-  // First the losses of rows with share 0 are set to 0, because they may be infinite or NaN.
+  // The losses of rows with share 0 are set to 0 before the multiplication, because they may be
+  // infinite or NaN, and 0 times such a loss would be NaN.
   kernels::binary(context, losses, rows.shares, losses, Binary::where_nonzero);
   kernels::binary(context, losses, losses, rows.shares, Binary::mul);
   kernels::sum(context, loss, losses, 1.0f);
@@ -77,7 +78,7 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& targets,
       "cross_entropy", loss, {logits},
       [logits = saved(logits), rows, logsumexp](const Tensor& dloss, InputGradients& grads) {
         const InUse in_backward({&logits});
-        // Unique logits are held only here, so their gradient may overwrite them.
+        // If nothing else holds the logits, their gradient may overwrite them.
         const bool in_place = logits.unique() && !logits.leaf();
         const Tensor dlogits = in_place ? logits : grads.destination(0);
         kernels::weighted_cross_entropy_backward(current_context(dloss.device()), dlogits, dloss,

@@ -15,7 +15,7 @@ struct TargetWeights {
   float* weights;
   int32_t* looked_up;
   const int32_t* targets;
-  const float* of_class;  // null: 1
+  const float* of_class;  // null if all classes have weight 1
   int64_t classes;
   bool ignores;
   int32_t ignored;
@@ -57,8 +57,8 @@ void target_weights(const Context& context, const Tensor& weights, const Tensor&
          target_weights_kernel, args);
 }
 
-/// As in check_targets, the host does not wait: it throws at its next synchronisation with the
-/// device.
+/// The host does not wait for the result. If the total is zero, the host throws at its next
+/// synchronisation with the device.
 void check_total_weight(const Context& context, const Tensor& total, int64_t rows) {
   launch(context, "check_total_weight", {1, 1}, check_total_weight_kernel, device_fault(context),
          total.data<float>(), rows);

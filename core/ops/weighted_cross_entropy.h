@@ -9,13 +9,14 @@
 
 namespace tessera {
 
-/// From targets i32 (R) and class_weights f32 (V), which may be undefined, computes weights f32 (R)
-/// and looked_up i32 (R). An ignored row has weight 0. Any other row has the class weight of its
-/// target, which is 0 outside [0, V), or 1 without class weights. looked_up is the target, or 0 for
-/// an ignored row.
+/// From targets i32 (R) and class_weights f32 (V), which may be undefined, computes for each row:
+///   looked_up i32 (R)   the target, or 0 if the target is `ignored`
+///   weights f32 (R)     0 if the target is `ignored`; otherwise 1 without class weights, and with
+///                       them the target's class weight, or 0 if the target is outside [0, V)
 TESSERA_KERNEL(target_weights, const Tensor& weights, const Tensor& looked_up,
                const Tensor& targets, const Tensor& class_weights, std::optional<int32_t> ignored)
-/// Throws if total[0], the sum of the weights of R rows, is zero: their mean would be undefined.
+/// Throws if total[0], the sum of the weights of `rows` rows, is zero, because the mean loss would
+/// be undefined. On CUDA the host throws at its next synchronisation with the device.
 TESSERA_KERNEL(check_total_weight, const Tensor& total, int64_t rows)
 /// dlogits = (softmax - onehot) * shares[row] * dloss[0]; shares is f32 (R). Rows whose share is
 /// zero get zeros, even if their logits are not finite. dlogits may be the logits themselves.

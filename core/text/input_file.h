@@ -36,8 +36,8 @@ class InputFile {
   int64_t size_ = 0;
 };
 
-/// True if something has this name, even a link that leads nowhere. So an unreadable file is not
-/// taken for a missing one, and opening it reports the error.
+/// True if a directory entry has this name, even an unreadable file or a link that leads nowhere.
+/// So a caller does not take such an entry for a missing file, but opens it and reports the error.
 bool has_name(const std::string& path);
 
 }  // namespace tessera

@@ -3,9 +3,9 @@
 //   const nlohmann::json config = read_json_file("config.json", {.bytes = 1 << 20});
 //   const int64_t layers = json_integer("config.json: n_layer", config.at("n_layer"));
 //
-// A text that is too long, nested too deep or has too many values throws InputError before memory
-// is taken for it. So does an object that has a name twice, because readers differ in which of the
-// two values they take.
+// A text that is too long, is nested too deep or has too many values is refused with InputError,
+// before memory is allocated for values beyond the limit. An object that has a name twice is
+// refused too, because JSON readers differ in which of the two values they take.
 #pragma once
 
 #include <cstdint>
@@ -23,23 +23,24 @@ struct JsonLimits {
   int64_t values = 2'000'000;        // including lists and objects
 };
 
-/// Parses a text. `where` begins every error: the file, and which part of it the text is.
+/// Parses a text. Throws InputError if the text is not valid JSON or exceeds a limit. Every error
+/// message begins with `where`, which names the file and the part of it that the text is.
 nlohmann::json parse_json(const std::string& where, std::string_view text,
                           const JsonLimits& limits = {});
 
 /// Reads a regular file of at most `most_bytes`. Throws InputError if it cannot be opened or is
 /// longer, and Error if reading fails.
 std::string read_text_file(const std::string& path, int64_t most_bytes);
-/// Parses a file. Throws as the two functions above.
+/// Parses a file. Throws as read_text_file and parse_json do.
 nlohmann::json read_json_file(const std::string& path, const JsonLimits& limits = {});
 
-/// Returns `value` if it is a whole number from `least` to `greatest`; else throws InputError,
-/// which begins with `what`.
+/// Returns `value` if it is a whole number from `least` to `greatest`. Otherwise throws InputError,
+/// with a message that begins with `what`.
 int64_t json_integer(const std::string& what, const nlohmann::json& value,
                      int64_t least = std::numeric_limits<int64_t>::min(),
                      int64_t greatest = std::numeric_limits<int64_t>::max());
 
-/// The text of a value for an error: ASCII, cut if it is long.
+/// Returns the JSON text of a value for an error message: in ASCII, cut after 100 characters.
 std::string json_excerpt(const nlohmann::json& value);
 
 }  // namespace tessera

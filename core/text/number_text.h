@@ -1,4 +1,4 @@
-// Numbers as people read them.
+// Formats numbers for people.
 #pragma once
 
 #include <cstdint>
@@ -6,7 +6,7 @@
 
 namespace tessera {
 
-/// 1234567 -> "1,234,567"
+/// Returns the number with commas between thousands: 1234567 -> "1,234,567".
 std::string grouped(int64_t number);
 
 }  // namespace tessera

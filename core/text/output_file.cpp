@@ -102,15 +102,18 @@ OutputFile::OutputFile(const std::string& path) : path_(destination(path)) {
   fail_input("{}: cannot be written: {} is in use", path_, temporary_);
 }
 
-// False if another process has locked the file, or has removed it as left behind between opening
-// and locking.
+// Returns false if another process has locked the file, or if one has taken it for left behind and
+// removed it between opening and locking. Throws InputError if the file cannot be opened or
+// emptied.
 bool OutputFile::open_temporary() {
   const int flags = O_WRONLY | O_CREAT | O_NOFOLLOW | O_CLOEXEC;
   descriptor_ = ::open(temporary_.c_str(), flags, 0666);
   if (descriptor_ < 0) fail_input("{}: cannot be written: {}", path_, std::strerror(errno));
   struct stat status {};
   const bool locked = lock(descriptor_);
-  const bool is_written = !locked && errno == EWOULDBLOCK;  // else the file system has no locks
+  // If locking fails with any other error, the file system has no locks, and the file is used
+  // without a lock.
+  const bool is_written = !locked && errno == EWOULDBLOCK;
   struct stat named {};
   const bool has_name = ::fstat(descriptor_, &status) == 0 &&
                         ::stat(temporary_.c_str(), &named) == 0 && status.st_dev == named.st_dev &&

@@ -17,7 +17,7 @@ namespace tessera {
 class OutputFile {
  public:
   /// Throws InputError, with the system's reason, if `path` cannot be written. Removes the
-  /// temporary files for `path` of processes of this host that have ended.
+  /// temporary files for `path` that ended processes of this host have left behind.
   explicit OutputFile(const std::string& path);
   ~OutputFile();
   OutputFile(const OutputFile&) = delete;
@@ -25,10 +25,10 @@ class OutputFile {
 
   void write(const void* data, size_t bytes);
   void write(std::string_view text) { write(text.data(), text.size()); }
-  /// Writes at a position of its own, independent of `write`. Bytes that are never written become
-  /// zeros.
+  /// Writes bytes from `position` on, and does not move the position at which `write` continues.
+  /// Bytes that are never written become zeros.
   void write_at(int64_t position, const void* data, size_t bytes);
-  /// Flushes the file to disk and replaces what was at `path`.
+  /// Flushes the file to disk and renames it to `path`, where it replaces an earlier file.
   void commit();
 
  private:
@@ -43,7 +43,7 @@ class OutputFile {
 
 /// Makes a write beyond the file size limit (ulimit -f) fail with an error, "File too large". By
 /// default the signal SIGXFSZ would end the process without a message. A handler that the program
-/// has set for it is kept. All code that opens a file for writing calls this first.
+/// has set for this signal is kept. All code that opens a file for writing calls this first.
 void fail_beyond_file_size_limit();
 
 /// Throws InputError if an OutputFile could not be written to `path`. Lets a program fail before it

@@ -1,4 +1,5 @@
-// A file that may be compressed by gzip, whatever its name, read from its beginning to its end.
+// Reads a file from its beginning to its end. If the contents are compressed by gzip, decompresses
+// them, whatever the file's name.
 #pragma once
 
 #include <cstdint>
@@ -10,16 +11,18 @@ namespace tessera::data {
 
 class GzipFile {
  public:
-  /// Throws InputError where the file cannot be opened or is not a regular file.
+  /// Throws InputError if the file cannot be opened or is not a regular file.
   explicit GzipFile(const std::string& path);
 
   const std::string& path() const { return path_; }
   int64_t stored_bytes() const { return file_bytes_; }  // its size on the disk
   /// Reads into `out` until it is full or the file ends, and returns the number of bytes that were
-  /// read. Throws InputError where the compressed data is damaged or cut short.
+  /// read. Throws InputError if the file cannot be read, or if compressed data is damaged or cut
+  /// short.
   size_t read(std::span<uint8_t> out);
-  /// An upper bound on the bytes of the file's contents: its size, times gzip's best ratio if it is
-  /// compressed. So a size claimed by a header can be refused before memory is allocated for it.
+  /// Returns an upper bound on the bytes of the contents: the file's size, times gzip's best ratio
+  /// if the file is compressed. With this bound a caller can refuse a size that a header claims
+  /// before it allocates memory.
   int64_t most_bytes();
 
  private:

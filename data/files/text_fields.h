@@ -18,12 +18,14 @@ namespace tessera::data {
 
 class FieldSplitter {
  public:
-  /// `separator` has one or two characters. A space stands for one or more spaces.
+  /// `separator` has one or two characters; a space stands for one or more spaces. Throws if it is
+  /// empty.
   explicit FieldSplitter(std::string_view separator);
 
   /// Returns the fields without spaces around them. They are valid until the next call or the next
   /// line. If the separator is a comma or a semicolon, a field may be quoted, with "" for a quote
-  /// in it (RFC 4180); a quoted field that does not end in its line is refused.
+  /// in it (RFC 4180). Throws InputError for a quoted field that does not end in its line, or that
+  /// is followed by other text.
   std::span<const std::string_view> split(std::string_view line, const TextLines& lines);
 
   const std::string& separator() const { return separator_; }
@@ -37,10 +39,10 @@ class FieldSplitter {
   std::deque<std::string> unquoted_;  // fields that had "" in them; a deque never moves them
 };
 
-/// `text` without spaces and tabs at either end.
+/// Returns `text` without spaces and tabs at either end.
 std::string_view trimmed(std::string_view text);
 
-/// The name of a separator in errors: "tabs", "'::'".
+/// Returns the name of a separator for errors: "tabs", "'::'".
 std::string name_of_separator(std::string_view separator);
 
 }  // namespace tessera::data

@@ -8,12 +8,12 @@ namespace {
 
 constexpr size_t buffer_bytes = size_t{1} << 20;
 // Real tables become three to ten times as large when they are decompressed. Only lines that repeat
-// become a thousand times as large.
+// become a thousand times as large. The limit lies between the two.
 constexpr int64_t most_expansion = 100;
 constexpr int64_t always_allowed_bytes = int64_t{1} << 26;
 
-// Length of the UTF-8 sequence that `text` begins with; 0 if it begins with none (RFC 3629, section
-// 4).
+// Returns the length of the UTF-8 sequence that `text` begins with; 0 if it begins with none (RFC
+// 3629, section 4).
 size_t utf8_sequence(std::string_view text) {
   const auto byte = [&](size_t i) { return static_cast<uint8_t>(text[i]); };
   const uint8_t lead = byte(0);

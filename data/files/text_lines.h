@@ -1,9 +1,9 @@
-// The lines of a text file, compressed by gzip or not, one after the other in bounded memory.
+// Reads the lines of a text file, compressed by gzip or not, one after the other in bounded memory.
 //
 //   TextLines lines("ratings.csv");
 //   for (std::string_view line; lines.next(line);) {
-//     if (line.size() > 80) lines.refuse("has {} bytes", line.size());   // "ratings.csv, line 7:
-//     ..."
+//     // Throws InputError: "ratings.csv, line 7: has 81 bytes".
+//     if (line.size() > 80) lines.refuse("has {} bytes", line.size());
 //   }
 //
 // Lines end in LF or CRLF; the last line may also end with the file. A byte order mark before the
@@ -27,18 +27,20 @@ class TextLines {
   static constexpr size_t most_line_bytes = size_t{1} << 16;
 
   enum class Encoding { utf8, unknown };
-  /// Throws InputError where there is no such file or it is not a regular one. With Encoding::utf8
+  /// Throws InputError if there is no such file or it is not a regular one. With Encoding::utf8
   /// next() refuses lines that are not UTF-8.
   explicit TextLines(const std::string& path, Encoding encoding = Encoding::utf8);
 
-  /// Sets `line` to the next line, which is valid until the next call, or returns false at the end.
-  /// Throws InputError where a line is empty, too long, has a NUL or is not UTF-8, and where
-  /// compressed data is damaged or becomes more than a hundred times as large. Real tables do not
-  /// become so large, and callers would run out of memory for the contents.
+  /// Sets `line` to the next line and returns true, or returns false at the end of the file. The
+  /// line is valid until the next call. Throws InputError
+  ///   - if a line has more than most_line_bytes or a NUL, or is not UTF-8 as the encoding demands;
+  ///   - if a line is empty and other lines follow;
+  ///   - if compressed data is damaged, or becomes over a hundred times as large (and more than
+  ///     64 MiB). Real tables do not, and the contents could exhaust the memory of callers.
   bool next(std::string_view& line);
 
   const std::string& path() const { return file_.path(); }
-  int64_t number() const { return number_; }  // number of the last line, from 1
+  int64_t number() const { return number_; }  // number of the last line returned, from 1
 
   /// Throws InputError, whose message begins with the file and the number of the last line.
   template <class... Args>
@@ -64,7 +66,7 @@ class TextLines {
 
 bool is_utf8(std::string_view text);
 
-/// Text from a file, for an error: in quotes, in ASCII, cut if it is long.
+/// Returns text from a file for use in an error: in quotes, in ASCII, and cut if it is long.
 std::string excerpt(std::string_view text);
 
 }  // namespace tessera::data

@@ -13,7 +13,7 @@ namespace {
 constexpr int64_t padding = 4;
 constexpr double least_area = 0.08;
 constexpr double most_ratio = 4.0 / 3;
-constexpr double evaluated_share = 224.0 / 256;  // what evaluation shows of the shorter side
+constexpr double evaluated_share = 224.0 / 256;  // part of the shorter side that evaluation uses
 
 // Uniform in [0, 1).
 double uniform(RandomStream& stream) { return static_cast<double>(stream.next_u32()) * 0x1p-32; }
@@ -23,7 +23,8 @@ ImageBox middle(const ImageShape& image, double height, double width) {
           (static_cast<double>(image.width) - width) / 2, height, width};
 }
 
-// torchvision's RandomResizedCrop, in whole pixels; after ten parts that did not fit, the middle.
+// Draws a part as torchvision's RandomResizedCrop does, in whole pixels. After ten parts that do
+// not fit, returns the middle of the image.
 ImageBox random_part(const ImageShape& image, RandomStream& stream) {
   const auto area = static_cast<double>(image.height * image.width);
   for (int attempt = 0; attempt < 10; ++attempt) {
@@ -42,7 +43,8 @@ ImageBox random_part(const ImageShape& image, RandomStream& stream) {
   return middle(image, std::min(height, width * most_ratio), std::min(width, height * most_ratio));
 }
 
-// The part of an image that evaluation uses: a box in the middle, with the input's aspect ratio.
+// Returns the part of an image that evaluation uses: a box in the middle, with the input's aspect
+// ratio.
 ImageBox evaluated_part(const ImageShape& image, const ImageShape& input) {
   const double shorter =
       std::min(static_cast<double>(image.height) / static_cast<double>(input.height),

@@ -1,6 +1,6 @@
-// How an image becomes a model's input: cut to size, in training also shifted and mirrored at
-// random, and normalised. The random choices for an image are a function of (seed, epoch, sample)
-// alone.
+// Turns images into a model's input: cuts them to size, shifts and mirrors them at random in
+// training, and normalises them. The random choices for an image are a function of (seed, epoch,
+// sample) alone.
 //
 //   images of one size    training: a crop of the image, padded on each side by 4 pixels of the
 //                         mean's value (He et al., arXiv:1512.03385, 4.2); evaluation: the image
@@ -24,7 +24,7 @@ struct ImageTransformOptions {
   ImageShape shape = {};        // shape of the input
   ChannelStatistics norm = {};  // the input is (value / 255 - mean) / std
   bool resizes = false;         // true: images of any size; false: all have the input's size
-  bool flips = true;            // an image and its mirror image have the same class
+  bool flips = true;            // mirror in training; false if that may change the class
   bool augments = true;         // false: training takes images as evaluation does
   uint64_t seed = 0;
   DType dtype = DType::f32;
@@ -38,7 +38,7 @@ struct Augmentation {
   bool mirrored = false;
 };
 
-/// Safe to use from any thread.
+/// Turns images into a model's input. Its functions may be called from any thread.
 class ImageTransform {
  public:
   explicit ImageTransform(const ImageTransformOptions& options);
@@ -48,14 +48,15 @@ class ImageTransform {
   /// the shape of the image itself.
   Augmentation draw(const ImageShape& image_shape, int64_t epoch, int64_t sample) const;
 
-  /// Both write the input, (H, W, C) of the options' dtype, to `out` on the host. They throw if an
-  /// image that is not resized has another shape than the input.
+  /// train and evaluate write the input, (H, W, C) of the options' dtype, to `out` on the host.
+  /// Both throw if the image, after any resize, does not have the input's shape.
   void train(const ImageView& image, int64_t epoch, int64_t sample, ImageMemory& memory,
              void* out) const;
   void evaluate(const ImageView& image, ImageMemory& memory, void* out) const;
 
  private:
-  /// Writes the pixels from (top, left) on, normalised. Padding becomes 0, which is the mean.
+  /// Writes the pixels from (at.top, at.left) on, normalised. Padding becomes 0, which is the
+  /// normalised mean.
   void place(const ImageView& image, const Augmentation& at, void* out) const;
   template <class T>
   void place_as(const std::vector<T>& table, const ImageView& image, const Augmentation& at,

@@ -13,13 +13,13 @@ namespace {
 
 constexpr int side = static_cast<int>(drawn_shape.height);
 constexpr int unit = 8;    // positions are in eighths of a pixel
-constexpr int samples = 4;  // along a pixel's side, to smooth the edges of shapes
+constexpr int samples = 4;  // samples along a pixel's side, to smooth the edges of shapes
 constexpr int turn = 1024;
 
 using Color = std::array<int, 3>;
 
-// sin(2 pi angle / turn) in units of 1 / 4096, by the formula of Bhaskara I (7th century): off by
-// at most 0.0017, and computed in integers.
+// Returns sin(2 pi angle / turn) in units of 1 / 4096, in integers, by the formula of Bhaskara I
+// (7th century). The error is at most 0.0017.
 int sine(int angle) {
   constexpr int half = turn / 2;
   angle &= turn - 1;
@@ -43,7 +43,7 @@ bool inside(int shape, int u, int v) {
     case 3: return std::min(across, along) <= 1150 && std::max(across, along) <= 3900;
     case 4: return disc(u, v, 3700) && !disc(u, v, 2000);
     case 5: {
-      // On the inner side of at least four of the five lines of a pentagram.
+      // A point of the star is on the inner side of at least four of the five lines of a pentagram.
       constexpr int distance = 1266 * one;
       const int within = (one * v <= distance) + (3896 * u + 1266 * v <= distance) +
                          (1266 * v - 3896 * u <= distance) + (2408 * u - 3314 * v <= distance) +
@@ -102,7 +102,8 @@ class Drawing {
     const int dx = cosine(angle), dy = sine(angle);
     for (int y = 0; y < side; ++y) {
       for (int x = 0; x < side; ++x) {
-        // The share of `to`, of 256: at most from 0 in one corner to 256 in the opposite one.
+        // The share of `to` in units of 1 / 256. It grows from one corner to the opposite one, at
+        // most from 0 to 256.
         const int way = ((2 * x - side) * dx + (2 * y - side) * dy) / (side * 48);
         const int share = std::clamp(128 + way, 0, 256);
         for (size_t c = 0; c < 3; ++c) {

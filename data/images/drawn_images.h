@@ -17,8 +17,8 @@ inline constexpr ImageShape drawn_shape{32, 32, 3};
 inline constexpr std::array<std::string_view, 10> drawn_classes = {
     "circle", "square", "triangle", "cross", "ring", "star", "half disc", "crescent", "bar", "tee"};
 
-/// Draws `count` images, with the classes in turn, on all of the process's threads. `part`
-/// ("train", "validation") selects which images.
+/// Draws `count` images, with the classes in turn, on all of the process's threads. Each `part`
+/// ("train", "validation") has other images.
 std::shared_ptr<const ImageSet> draw_images(std::string_view part, int64_t count);
 
 }  // namespace tessera::data

@@ -1,4 +1,4 @@
-// Which images are in the batches that a rank reads, and how they become a model's input.
+// Chooses the images of the batches that a rank reads, and turns them into a model's input.
 // ImageInput (image_input.h) prepares the batches ahead and hands them out.
 #pragma once
 
@@ -32,11 +32,11 @@ class ImageBatches {
   virtual void prepare(int64_t batch, int64_t row, ImageMemory& memory,
                        const ImageBatch& into) const = 0;
 
-  /// Allocates host memory for `images` images; pinned, if it is for copies to a GPU.
+  /// Allocates host memory for `images` images. It must be pinned if a GPU will copy from it.
   ImageBatch allocate(int64_t images, bool pinned) const;
   /// Allocates memory for `images` images on the default device.
   ImageBatch allocate_input(int64_t images) const;
-  /// Bytes of a batch of `images` images, as the plan of a run counts them.
+  /// Returns the bytes of a batch of `images` images, as the plan of a run counts them.
   static int64_t bytes(int64_t images, const ImageShape& shape, DType dtype);
 
  protected:
@@ -50,10 +50,10 @@ class ImageBatches {
   ImageTransform transform_;
 };
 
-/// The micro-batches of a run. An epoch visits every image once, in an order that (seed, epoch)
-/// determine, except the last images, which do not fill a step. So the images of a micro-batch, and
-/// how they are augmented, are a function of (seed, step, number of the micro-batch) alone, never
-/// of the rank.
+/// The micro-batches of a run. In an epoch the images are visited once each, in an order that
+/// (seed, epoch) determine. The last images of this order are left out if they do not fill a step.
+/// So the images of a micro-batch, and how they are augmented, are a function of (seed, step,
+/// number of the micro-batch) alone, never of the rank.
 class TrainingBatches : public ImageBatches {
  public:
   struct Schedule {
@@ -63,19 +63,19 @@ class TrainingBatches : public ImageBatches {
     int64_t ranks = 1;
     int64_t rank = 0;
   };
-  /// The transform's seed also determines the order. Throws InputError where the images do not fill
+  /// The transform's seed also determines the order. Throws InputError if the images do not fill
   /// one step.
   TrainingBatches(std::shared_ptr<const ImageSet> set, const ImageTransformOptions& transform,
                   const Schedule& schedule);
 
   int64_t steps_per_epoch() const { return steps_per_epoch_; }
   int64_t epoch(int64_t step) const { return step / steps_per_epoch_; }
-  /// The index in the set of sample `sample` of a step's global batch.
+  /// Returns the index in the set of sample `sample` of a step's global batch.
   int64_t index_of(int64_t step, int64_t sample) const;
-  /// The micro-batch's number in the order in which this rank reads. Throws for a micro-batch of
-  /// another rank.
+  /// Returns the micro-batch's number in the order in which this rank reads. Throws for a
+  /// micro-batch of another rank.
   int64_t number_of(const MicroBatch& micro) const;
-  /// Prepares any micro-batch of any rank, on the calling thread, on the default device.
+  /// Prepares a micro-batch of any rank on the calling thread, and copies it to the default device.
   ImageBatch read(const MicroBatch& micro) const;
 
   int64_t count() const override;
@@ -87,7 +87,7 @@ class TrainingBatches : public ImageBatches {
  private:
   void prepare_sample(int64_t step, int64_t sample, int64_t row, ImageMemory& memory,
                       const ImageBatch& into) const;
-  /// The micro-batch m that this rank has in a micro-step (core/micro_batch.h).
+  /// Returns the micro-batch m that this rank has in a micro-step (core/micro_batch.h).
   int64_t micro_batch(int64_t micro_step) const;
 
   Schedule schedule_;
@@ -95,7 +95,7 @@ class TrainingBatches : public ImageBatches {
 };
 
 /// One pass over a set in its own order, in batches of `size`, the last one smaller. Rank r of N
-/// reads batches r, r + N, ... A rank with one batch less than the others reads the set's last
+/// reads batches r, r + N, ... A rank that has one batch less than other ranks reads the set's last
 /// batch again, so that all ranks run the same number of forwards.
 class EvaluationBatches : public ImageBatches {
  public:
@@ -108,8 +108,8 @@ class EvaluationBatches : public ImageBatches {
                     const Share& share);
 
   int64_t total() const { return total_; }  // batches of all ranks
-  /// The number of this rank's batch among those of all ranks. From total() on it is the last
-  /// batch, read again.
+  /// Returns the number that this rank's batch has among the batches of all ranks. A number of
+  /// total() or more stands for the last batch, which is read again.
   int64_t number_of(int64_t batch) const { return batch * share_.ranks + share_.rank; }
 
   int64_t count() const override { return (total_ + share_.ranks - 1) / share_.ranks; }

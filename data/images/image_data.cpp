@@ -52,7 +52,8 @@ Folder look_into(const std::string& path) {
   return result;
 }
 
-// nullopt if a folder does not have the format. A folder that has it, but with errors, throws.
+// The result of a find function: nullopt if the folder does not have its format. If the folder has
+// the format, but with faults, the function throws.
 using Found = std::optional<ImageData>;
 
 ImageData in_memory(std::string format, std::shared_ptr<const ImageSet> train,
@@ -103,8 +104,8 @@ Found find_cifar100(const Folder& folder) {
                    cifar_shape);
 }
 
-// The path of the `content` ("images-idx3" or "labels-idx1") of a part ("train" or "t10k"); empty
-// if there is no such file.
+// Returns the path of the `content` ("images-idx3" or "labels-idx1") of a part ("train" or "t10k");
+// empty if there is no such file.
 std::string idx_file(const Folder& folder, const std::string& part, std::string content) {
   const auto dash = content.rfind('-');
   std::string dotted = content;

@@ -1,4 +1,5 @@
-// The images that a model trains on and is evaluated on. The format is found by what is at a path:
+// Opens the images that a model trains on and is evaluated on. The files at the path tell the
+// format:
 //
 //   data_batch_*.bin, test_batch.bin    CIFAR-10, binary (names from batches.meta.txt)
 //   train.bin, test.bin                 CIFAR-100, binary (names from fine_label_names.txt)
@@ -22,7 +23,7 @@ namespace tessera::data {
 
 struct ImageDataOptions {
   std::string path = {};
-  int64_t image_size = 0;  // height and width of the input; 0: the images' own, 224 for folders
+  int64_t image_size = 0;  // height and width of the input; 0: that of the images; 224 for folders
   int64_t drawn_training = 10000;
   int64_t drawn_validation = 2000;
 };
@@ -42,8 +43,9 @@ struct ImageData {
   std::string description() const;
 };
 
-/// Throws InputError where none of these formats is found, naming what was looked for; where a file
-/// is not what it should be; and where image_size differs from that of images that are not resized.
+/// Throws InputError if none of these formats is found (the message names what was looked for), if
+/// a file is malformed, if image_size is out of range, or if it differs from the size of images
+/// that are not resized.
 ImageData open_image_data(const ImageDataOptions& options);
 
 }  // namespace tessera::data

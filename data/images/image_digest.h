@@ -1,4 +1,4 @@
-// A digest of images, to check that all ranks have the same.
+// Computes a digest of images, to check that all ranks have the same images.
 #pragma once
 
 #include <cstdint>

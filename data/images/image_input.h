@@ -22,18 +22,18 @@ class ImageInput {
     int workers = 1;    // threads that read and prepare images
     int64_t depth = 3;  // batches in host memory, including the one in use; at least 3
   };
-  /// Holds `depth` batches on the host and, if the default device is a GPU, one there. Each takes
-  /// ImageBatches::bytes, of the category activations.
+  /// Allocates up to `depth` batches on the host and, if the default device is a GPU, one batch on
+  /// the GPU. Each takes ImageBatches::bytes bytes, of the category activations.
   ImageInput(std::shared_ptr<const ImageBatches> batches, const Options& options);
 
-  /// Loads the next batch, whose number must be `number`. On a GPU the copy comes in stream order
-  /// behind the kernels that read the previous batch. Throws InputError for an image that cannot be
-  /// read.
+  /// Loads the next batch. Throws unless its number is `number`. On a GPU this launches a copy, in
+  /// stream order behind the kernels that read the previous batch. Throws InputError for an image
+  /// that cannot be read.
   void load(int64_t number);
 
   const Tensor& images() const { return batch_.images; }  // (B, H, W, C)
   const Tensor& labels() const { return batch_.labels; }  // i32 (B)
-  /// How long load() has waited in total for images that were not ready.
+  /// Returns how long load() has waited in total for images that were not ready.
   int64_t waited_ns() const { return queue_.waited_ns(); }
 
  private:

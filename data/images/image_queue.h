@@ -1,10 +1,10 @@
-// Prepares batches of images ahead of their use, on threads of its own, in a few slots of memory
-// that are reused.
+// Prepares batches of images ahead of their use, on worker threads, in a few slots of memory that
+// are reused.
 //
 //   ImageQueue queue(batches, {.workers = 2});
-//   const ImageBatch batch = queue.take();    // the next one, as soon as it is ready
+//   const ImageBatch batch = queue.take();    // waits until the next batch is ready
 //   ...
-//   queue.release();                          // the slot of the oldest one that was taken
+//   queue.release();                          // frees the slot of the oldest taken batch
 #pragma once
 
 #include <condition_variable>
@@ -31,15 +31,16 @@ class ImageQueue {
  public:
   ImageQueue(std::shared_ptr<const ImageBatches> batches, const ImageQueueOptions& options);
 
-  /// Waits for the next batch, which is valid until it is released. If images of it cannot be
-  /// prepared, throws the error of the first of these, also when it is called again.
+  /// Waits for the next batch, which is valid until it is released. If images of the batch cannot
+  /// be prepared, throws the error of the first such image, and throws the same error at every
+  /// further call.
   ImageBatch take();
   /// Frees the slot of the oldest batch that is taken.
   void release();
   int64_t taken() const { return taken_; }
   /// The number of batches that are taken and not released.
   int64_t held() const { return taken_ - released_; }
-  /// How long take() has waited in total.
+  /// Returns how long take() has waited in total.
   int64_t waited_ns() const { return waited_ns_; }
 
  private:
@@ -47,9 +48,9 @@ class ImageQueue {
     ImageBatch batch;
     int64_t left = 0;  // images that are not prepared yet
     std::exception_ptr error = {};
-    int64_t bad_row = 0;  // the row of `error`: the first bad one, in any order of threads
+    int64_t bad_row = 0;  // row of `error`: the first bad row, whichever thread came first
   };
-  /// Rows [begin, end) of a batch, which a worker takes at a time.
+  /// Rows [begin, end) of a batch. A worker takes one such piece of work at a time.
   struct Work {
     int64_t batch = 0;
     int64_t begin = 0;
@@ -67,12 +68,12 @@ class ImageQueue {
   std::mutex mutex_;
   std::condition_variable_any changed_;
   std::vector<Slot> slots_;
-  int64_t next_batch_ = 0;  // the batch that workers take images of
+  int64_t next_batch_ = 0;  // the batch whose images workers take next
   int64_t next_row_ = 0;
   int64_t released_ = 0;
   int64_t taken_ = 0;
   int64_t waited_ns_ = 0;
-  std::vector<std::jthread> workers_;  // last: destroyed, and so joined, before what they use
+  std::vector<std::jthread> workers_;  // declared last: joined before what they use is destroyed
 };
 
 }  // namespace tessera::data

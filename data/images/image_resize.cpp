@@ -8,10 +8,10 @@
 namespace tessera::data {
 namespace {
 
-constexpr int weight_bits = 22;  // 32, less 8 for the values, one for the sign and one to spare
+constexpr int weight_bits = 22;  // 32 bits, less 8 for values, 1 for the sign and 1 to spare
 constexpr int32_t half = 1 << (weight_bits - 1);
 
-// Which pixels of the image each pixel of the result is made of, and with which weights, along one
+// The pixels of the image that each pixel of the result is made of, and their weights, along one
 // direction.
 struct Taps {
   struct Range {
@@ -26,7 +26,8 @@ struct Taps {
   int64_t end() const { return ranges.back().first + ranges.back().count; }
 };
 
-// The taps of `size` pixels that show [start, start + length) of an image that has `limit` pixels.
+// Computes the taps of `size` pixels that show [start, start + length) of an image that has `limit`
+// pixels.
 Taps taps(double start, double length, int64_t size, int64_t limit) {
   Taps result;
   const double scale = length / static_cast<double>(size);
@@ -77,7 +78,7 @@ void resize_image(const ImageView& image, const ImageBox& box, int64_t height, i
   TESSERA_CHECK(channels == 1 || channels == 3, "resize: {} channels, expected 1 or 3", channels);
   const Taps down = taps(box.top, box.height, height, image_height);
   const Taps across = taps(box.left, box.width, width, image_width);
-  // First along the rows, only those that the box needs; then along the columns.
+  // Resizes first along the rows, but only rows that the box needs; then along the columns.
   const int64_t row_values = width * channels;
   rows.resize(static_cast<size_t>((down.end() - down.begin()) * row_values));
   for (int64_t y = down.begin(); y < down.end(); ++y) {

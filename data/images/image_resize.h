@@ -1,5 +1,5 @@
-// Bilinear resizing with antialiasing: where an image becomes smaller, each pixel is a mean over
-// all pixels that it covers, weighted by a triangle (Pillow's and torchvision's default).
+// Bilinear resizing with antialiasing: if an image becomes smaller, each pixel is a mean over all
+// pixels that it covers, weighted by a triangle (Pillow's and torchvision's default).
 #pragma once
 
 #include <cstdint>
@@ -18,8 +18,9 @@ struct ImageBox {
 };
 
 /// Resizes the box of `image` to (height, width, C) in `out`; `rows` is scratch. At the box's edges
-/// pixels outside of it count too, as if the whole image were resized and then cut. All sums are in
-/// integers, and are rounded to the nearest after each direction.
+/// pixels outside of the box count too, as if the whole image were resized and then cut. Sums are
+/// integers; they are rounded to the nearest value once after the pass along the rows, and once
+/// after the pass along the columns. Throws unless C is 1 or 3.
 void resize_image(const ImageView& image, const ImageBox& box, int64_t height, int64_t width,
                   std::vector<uint8_t>& rows, uint8_t* out);
 

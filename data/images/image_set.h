@@ -1,6 +1,6 @@
-// Images with labels. An ImageSet hides where they come from: memory or files.
+// Images with labels. An ImageSet hides whether the images come from memory or from files.
 //
-//   ImageMemory memory;                                  // one a thread
+//   ImageMemory memory;                                  // one per thread
 //   const ImageView image = set.read(17, memory);        // u8 (H, W, C)
 //   set.label(17);
 #pragma once
@@ -36,13 +36,13 @@ struct ImageMemory {
   std::vector<uint8_t> resized;
 };
 
-/// Safe to use from any thread.
+/// A set of images with labels. Its functions may be called from any thread.
 class ImageSet {
  public:
   virtual ~ImageSet() = default;
   virtual int64_t size() const = 0;
   virtual int32_t label(int64_t index) const = 0;
-  /// Where the image comes from: a file, or a place in one.
+  /// Returns where the image comes from: a file, or a place in a file.
   virtual std::string name(int64_t index) const = 0;
   /// Reads an image. The view is valid as long as the set, and until `memory` is used again. Throws
   /// InputError, with name and index, for an image that cannot be read.
@@ -53,7 +53,7 @@ class ImageSet {
 class StoredImages : public ImageSet {
  public:
   using NameOf = std::function<std::string(int64_t)>;
-  /// pixels u8 (N, H, W, C), N labels.
+  /// `pixels` are u8 (N, H, W, C) and have N labels; name_of(i) is the name of image i.
   StoredImages(const ImageShape& shape, std::vector<uint8_t> pixels, std::vector<int32_t> labels,
                NameOf name_of);
 
@@ -92,8 +92,8 @@ struct ChannelStatistics {
   std::vector<float> mean;
   std::vector<float> std;
 };
-/// Measures all pixels of all images, by exact sums. Throws InputError where a channel has only one
-/// value: its deviation is 0, and the input is divided by it.
+/// Measures all pixels of all images, by exact sums. Throws InputError if a channel has the same
+/// value in all pixels: its standard deviation is 0, and the input is divided by that.
 ChannelStatistics measure_channels(const ImageSet& set, int64_t channels);
 
 }  // namespace tessera::data

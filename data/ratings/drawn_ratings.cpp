@@ -25,9 +25,9 @@ constexpr double product_deviation = 0.6;
 constexpr double first_time = 1e9;
 constexpr uint64_t seconds_of_a_year = 365 * 24 * 3600;
 
-// A normal value of deviation 1, in units of 2^-16. The sum of twelve uniform numbers in [0, 1) has
-// the mean 6 and the variance 1. Each of them is half a unit too small on average, so six units are
-// added.
+// Draws an approximately normal value of deviation 1, in units of 2^-16. The sum of twelve uniform
+// numbers in [0, 1) has the mean 6 and the variance 1. Rounding down to 16 bits makes each of the
+// twelve half a unit too small on average, so six units are added.
 int64_t normal(RandomStream& stream) {
   int64_t sum = 6 - 6 * (int64_t{1} << fraction_bits);
   for (int i = 0; i < 6; ++i) {
@@ -41,8 +41,8 @@ int64_t normal(RandomStream& stream, int64_t deviation) {
   return deviation * normal(stream) >> fraction_bits;
 }
 
-// Prefix sums of the places' shares; the last entry is the sum of all. The unit is 2^-36, so that
-// shares stay large integers even if there are many places.
+// Returns the prefix sums of the places' shares; the last entry is the sum of all shares. The unit
+// is 2^-36, so that shares stay large integers even if there are many places.
 std::vector<uint64_t> sums_of_shares(int64_t count) {
   std::vector<uint64_t> sums(static_cast<size_t>(count) + 1);
   for (int64_t place = 0; place < count; ++place) {
@@ -74,9 +74,9 @@ PlantedRatings::PlantedRatings(const DrawnRatingOptions& options) : options_(opt
 }
 
 PlantedRatings::Planted PlantedRatings::plant(const char* purpose, int64_t count) const {
-  // The inner product of two factors is a sum of `rank` products, each of variance deviation^4.
-  // Square roots are correctly rounded in IEEE arithmetic, as all operations used here, so that
-  // every machine gets the same deviation.
+  // The inner product of two factors is a sum of `rank` products, each of variance deviation^4. So
+  // deviation^2 is product_deviation / sqrt(rank). Square roots are correctly rounded in IEEE
+  // arithmetic, as all operations used here, so that every machine gets the same deviation.
   const double variance = product_deviation / std::sqrt(static_cast<double>(options_.rank));
   const auto deviation = static_cast<int64_t>(std::floor(std::sqrt(variance) * one + 0.5));
   Planted planted;

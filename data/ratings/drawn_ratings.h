@@ -1,17 +1,17 @@
-// Ratings of planted factors. The program draws them itself, so that training works without any
-// file and a test knows how well a model can do:
+// Draws ratings from planted factors, so that training works without any file and a test knows how
+// well a model can do:
 //
 //   rating(u, i) = 3.5 + b_u + c_i + p_u . q_i + noise
 //
 // with biases b and c of deviation 0.4, factors p and q of `rank` values whose product has the
-// deviation 0.6, and noise of deviation `noise`. All of these are sums of twelve uniform numbers.
-// The ratings are neither rounded nor clamped, so the noise's deviation is the RMSE of the best
-// prediction.
+// deviation 0.6, and noise of deviation `noise`. Each random number is approximately normal: a sum
+// of twelve uniform numbers. The ratings are neither rounded nor clamped, so the noise's deviation
+// is the RMSE of the best prediction.
 //
-// Some users are more active and some items more popular than others. n users or items are put in a
-// random order, and place r = 0, 1, 2, ... gets a share in proportion to 1 / (r + 1 + n / 20). Each
-// user has at least one rating if there are enough of them. A user rates an item at most once, and
-// at most three quarters of all items.
+// Some users are more active and some items more popular than others. The n users (and likewise the
+// n items) are put in a random order, and the one at place r = 0, 1, 2, ... gets a share of the
+// ratings in proportion to 1 / (r + 1 + n / 20). Each user has at least one rating if there are
+// enough ratings. A user rates an item at most once, and at most three quarters of all items.
 //
 // Every number is a function of the seed and of the user, the item or the pair. It is computed in
 // integers and correctly rounded operations, so that every machine draws the same ratings.
@@ -35,12 +35,12 @@ struct DrawnRatingOptions {
 
 class PlantedRatings {
  public:
-  /// Throws InputError for sizes that cannot be drawn.
+  /// Throws InputError if an option is out of range.
   explicit PlantedRatings(const DrawnRatingOptions& options);
 
-  /// The rating of a pair without its noise.
+  /// Returns the rating of a pair without its noise.
   double expected(int64_t user, int64_t item) const;
-  /// All ratings, those of a user together, with times within a year.
+  /// Returns all ratings, grouped by user, with times within one year.
   Ratings draw() const;
 
  private:

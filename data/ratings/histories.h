@@ -1,5 +1,5 @@
-// Which items each user has in training. They are never drawn as negatives, SVD++ reads them, and
-// they are not recommended again.
+// Holds the items that each user has in training. A user's items are never drawn as the user's
+// negatives, SVD++ reads them, and they are not recommended again.
 //
 //   const Histories histories(data.train, data.users(), data.items());
 //   histories.of(user);                       // ascending
@@ -17,28 +17,29 @@ namespace tessera::data {
 
 class Histories {
  public:
-  /// The histories of `users` users; every item is in [0, items). Throws InputError where a user
-  /// has an item twice.
+  /// The histories of `users` users; every item is in [0, items). Throws InputError if a user has
+  /// an item twice.
   Histories(const Ratings& ratings, int64_t users, int64_t items);
   /// Takes lists that exist already: user u has items[offsets[u]] up to items[offsets[u + 1]],
-  /// ascending. Throws InputError where the lists are not like this; its message begins with
-  /// `source`, the file that has them.
+  /// ascending. Throws InputError if the lists are not like this. Its message begins with `source`,
+  /// the file that has the lists.
   Histories(std::vector<int32_t> items, std::vector<int64_t> offsets, int64_t item_count,
             const std::string& source);
 
   int64_t users() const { return std::ssize(offsets_) - 1; }
   int64_t items() const { return item_count_; }
   std::span<const int32_t> of(int32_t user) const;
-  /// The items of all users, one user behind the other.
+  /// Returns the items of all users, one user behind the other.
   const std::vector<int32_t>& all() const { return items_; }
-  /// Where the items of each user begin in all(); the last entry is the end.
+  /// Returns the offsets in all() at which each user's items begin; the last entry is the end.
   const std::vector<int64_t>& offsets() const { return offsets_; }
   int64_t longest() const { return longest_; }
 
   bool has(int32_t user, int32_t item) const;
-  /// How many items the user does not have.
+  /// Returns how many items the user does not have.
   int64_t others(int32_t user) const { return item_count_ - std::ssize(of(user)); }
-  /// Item number `place`, in [0, others(user)), of those that the user does not have, ascending.
+  /// Returns item number `place`, in [0, others(user)), of the ascending list of items that the
+  /// user does not have.
   int32_t other(int32_t user, int64_t place) const;
 
  private:

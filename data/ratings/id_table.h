@@ -18,20 +18,21 @@ class IdTable {
   /// `name` says in errors what the ids are: "user".
   explicit IdTable(std::string name);
 
-  /// The number of an id; a new id gets the next one. Refuses, with the last line of `lines`, an id
-  /// that is empty, longer than most_id_bytes or has a control character, and more than 2^31 - 1
-  /// ids.
+  /// Returns the number of an id; a new id gets the next number. Throws InputError, which names the
+  /// last line of `lines`, for an id that is empty, longer than most_id_bytes or has a control
+  /// character, and if there are more than 2^31 - 1 ids.
   int32_t number_of(std::string_view id, const TextLines& lines);
 
-  /// Sorts the ids, so that numbers do not depend on which id came first: by value if all are whole
-  /// numbers of 64 bits (equal values, as 7 and 07, by their bytes), else by their bytes. Returns
-  /// the new number of each old one. number_of may not be called afterwards.
+  /// Sorts the ids, so that numbers do not depend on which id came first, and returns the new
+  /// number of each old number. If all ids are whole numbers of 64 bits, they are sorted by value,
+  /// and equal values (as 7 and 07) by their bytes. Otherwise they are sorted by their bytes.
+  /// number_of must not be called afterwards.
   std::vector<int32_t> sort();
   std::vector<std::string> take_ids() { return std::move(ids_); }
 
  private:
-  /// The number of an id and half of its hash, which tells most ids apart: a look-up compares few
-  /// strings.
+  /// The number of an id and half of its hash. The half tells most ids apart, so that a look-up
+  /// compares few strings.
   struct Slot {
     uint32_t check = 0;
     int32_t number = -1;

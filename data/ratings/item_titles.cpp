@@ -16,7 +16,7 @@ struct TitleLayout {
   std::string separator;
   size_t id = 0;  // index of the field
   size_t title = 1;
-  size_t fields = 0;  // how many there are in every line
+  size_t fields = 0;  // number of fields in every line
   bool has_header = false;
   bool may_be_latin1 = false;
 };

@@ -1,5 +1,6 @@
-// The samples of a recommender: which interactions a micro-batch has, which items are drawn as
-// negatives, and, for models that read histories, the items that its users have.
+// Prepares the samples of a recommender: the interactions of a micro-batch, the items that are
+// drawn as negatives and, for models that read histories, the items that the users have in
+// training.
 //
 //   const RatingBatches batches(data.train, histories, {.batch = batch, .negatives = 4});
 //   RatingBatch into = batches.allocate(batch.micro);
@@ -15,8 +16,8 @@
 
 namespace tessera::data {
 
-/// B samples of K items each. The history has a fixed number of places, of which the first ones are
-/// used, so that its memory does not depend on which users a batch has.
+/// B samples of K items each. The history has a fixed number of places, so that its memory does not
+/// depend on which users a batch has. Only the first places are used, as many as the users need.
 struct RatingBatch {
   Tensor users = {};            // i32 (B)
   Tensor items = {};            // i32 (B, K): the observed item, then drawn ones
@@ -36,13 +37,13 @@ struct RatingBatchSizes {
   int64_t bytes() const;
 };
 
-/// Allocates a batch in host memory; pinned, if it is for copies to a GPU.
+/// Allocates a batch in host memory. It must be pinned if a GPU will copy from it.
 RatingBatch allocate_rating_batch(const RatingBatchSizes& sizes, bool pinned);
 /// Allocates a batch on the default device.
 RatingBatch allocate_rating_input(const RatingBatchSizes& sizes);
 
-/// Writes a user's history as row `row`. Rows must be written in order: each begins at the end of
-/// the one before.
+/// Writes a user's history as row `row`. Rows must be written in order, because each row begins at
+/// the end of the row before.
 void write_history(const Histories& histories, int32_t user, int64_t row, const RatingBatch& into);
 
 class RatingBatches {
@@ -54,19 +55,20 @@ class RatingBatches {
     bool ranks = false;      // targets are one and zero, not ratings
     bool histories = false;  // true: batches have histories
   };
-  /// `ratings` and `histories` must outlive this object. Throws InputError where the interactions
-  /// do not fill one step, and where a user has all items, so that no negative can be drawn.
+  /// `ratings` and `histories` must outlive this object. Throws InputError if the interactions do
+  /// not fill one step, if negatives are drawn and a user has all items, or if the histories of a
+  /// micro-batch have more than 2^31 - 1 places.
   RatingBatches(const Ratings& ratings, const Histories& histories, const Options& options);
 
   int64_t steps_per_epoch() const { return steps_per_epoch_; }
   int64_t epoch(int64_t step) const { return step / steps_per_epoch_; }
   RatingBatchSizes sizes() const;
-  /// The interaction that is sample `sample` of a step's global batch. An epoch visits each
-  /// interaction once, in an order that (seed, epoch) determine, except the last ones, which do not
-  /// fill a step.
+  /// Returns the interaction that is sample `sample` of a step's global batch. In an epoch the
+  /// interactions are visited once each, in an order that (seed, epoch) determine. The last
+  /// interactions of this order are left out if they do not fill a step.
   int64_t index_of(int64_t step, int64_t sample) const;
-  /// Negative `number` for an interaction: an item that the user does not have in training, drawn
-  /// anew in each epoch.
+  /// Returns negative `number` for an interaction: an item that the user does not have in training,
+  /// drawn anew in each epoch.
   int32_t negative(int64_t epoch, int64_t interaction, int64_t number) const;
 
   /// Reads a micro-batch into host memory `into`.

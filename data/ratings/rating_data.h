@@ -1,9 +1,9 @@
-// What a recommender trains on and is evaluated on: who rated, bought or looked at which item. The
-// format is found by what is at a path:
+// Opens the ratings that a recommender trains on and is evaluated on: which user rated, bought or
+// looked at which item. The files at the path tell the format:
 //
 //   u.data, ratings.dat, ratings.csv    MovieLens: tabs, '::', or commas below a header
 //   NAME.inter                          RecBole's interactions: tabs below a header of NAME:TYPE
-//   any text, with `columns`            fields in the order that `columns` has
+//   any text, with `columns`            fields in the order of `columns`
 //   a folder                            exactly one of its files has a name as above
 //   no path                             ratings of planted factors (drawn_ratings.h)
 //
@@ -25,13 +25,15 @@ namespace tessera::data {
 struct RatingDataOptions {
   std::string path = {};
   /// The fields of a line, as "user,item,rating,time": in any order, "-" for a field that is
-  /// skipped, rating and time optional. "header:" comes first if the first line has names. Empty:
-  /// the format is found by the file.
+  /// skipped, rating and time optional. "header:" comes first if the first line has names. If
+  /// empty, the file tells the format.
   std::string columns = {};
-  /// "fold:k/K": holds out the ratings whose place in a random permutation is k - 1 modulo K, 1 <=
-  /// k <= K, K >= 2. "last": holds out each user's latest rating, for users with two or more.
-  /// "time:F": holds out the latest fraction F of all ratings, which needs times. "none": holds out
-  /// nothing.
+  /// The ratings that are held out for validation:
+  ///
+  ///   "fold:k/K"   those at places k - 1 modulo K of a random permutation; 1 <= k <= K, 2 <= K
+  ///   "last"       each user's latest rating, if the user has two or more
+  ///   "time:F"     the latest fraction F of all ratings, 0 < F < 1; needs times
+  ///   "none"       none
   std::string split = "fold:1/5";
   uint64_t seed = 0;  // seed of the split's permutation
   DrawnRatingOptions drawn = {};
@@ -41,11 +43,11 @@ struct RatingData {
   std::string format;  // movielens, csv, inter, columns or drawn
   Ratings train = {};
   Ratings validation = {};
-  std::vector<std::string> user_ids = {};  // by number, as in the file
+  std::vector<std::string> user_ids = {};  // the id of each user number
   std::vector<std::string> item_ids = {};
   bool has_ratings = true;  // false: every value is 1
   std::string split = {};   // as in the options
-  int64_t dropped = 0;      // ratings with a later one of the same user and item
+  int64_t dropped = 0;      // duplicates: a later rating has the same user and item
 
   int64_t users() const { return static_cast<int64_t>(user_ids.size()); }
   int64_t items() const { return static_cast<int64_t>(item_ids.size()); }
@@ -53,8 +55,9 @@ struct RatingData {
   std::string description() const;
 };
 
-/// Throws InputError, with file and line, where none of these formats is found, a line is
-/// malformed, or the split is invalid or leaves nothing to train on or to validate.
+/// Throws InputError if none of these formats is found, if a line is malformed (the message has
+/// file and line), or if the split is invalid, needs times that are absent, or leaves nothing to
+/// train on or to validate.
 RatingData open_rating_data(const RatingDataOptions& options);
 
 }  // namespace tessera::data

@@ -1,4 +1,4 @@
-// A digest of ratings, to check that all ranks have the same.
+// Computes a digest of ratings, to check that all ranks have the same ratings.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// A file of ratings, read in one pass.
+// Reads a file of ratings in one pass.
 #pragma once
 
 #include <string>

@@ -1,5 +1,5 @@
 // Provides the samples of a micro-batch to training, in the same memory every time, as a CUDA graph
-// needs (core/cuda.h). A GPU copies them while the host goes on.
+// needs (core/cuda.h). A GPU copies the samples while the host goes on.
 //
 //   RatingInput input(batches);
 //   input.load(micro);
@@ -19,11 +19,12 @@ class RatingInput {
  public:
   /// Allocates on the default device; `batches` must outlive this object.
   explicit RatingInput(const RatingBatches& batches);
-  /// Bytes that it holds on the host, besides the input itself on a GPU; 0 for the CPU.
+  /// Returns the bytes of the host buffers that a RatingInput holds if `device` is a GPU; 0 for the
+  /// CPU.
   static int64_t host_bytes(const RatingBatchSizes& sizes, Device device);
 
   /// Loads a micro-batch's samples. On a GPU this launches a copy, in stream order behind the
-  /// kernels that read the previous ones.
+  /// kernels that read the previous samples.
   void load(const MicroBatch& micro);
 
   const RatingBatch& batch() const { return input_; }

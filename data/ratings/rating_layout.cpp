@@ -14,8 +14,8 @@ namespace {
 constexpr std::array<std::string_view, 5> field_names = {"-", "user", "item", "rating", "time"};
 constexpr std::string_view header_mark = "header:";
 
-// The field that headers call `name`, whatever its case, without "_", "-" and spaces; nullopt if
-// there is none.
+// Returns the field that headers call `name`, whatever its case and without regard to "_", "-" and
+// spaces; nullopt if there is no such field.
 std::optional<RatingField> field_called(std::string_view name) {
   std::string plain;
   for (const char c : name) {
@@ -32,7 +32,7 @@ std::optional<RatingField> field_called(std::string_view name) {
   return {};
 }
 
-// What is wrong with the list of fields, as part of a sentence; empty if nothing is.
+// Returns what is wrong with the list of fields, as part of a sentence; empty if nothing is wrong.
 std::string fault_of(const std::vector<RatingField>& fields) {
   for (const RatingField field :
        {RatingField::user, RatingField::item, RatingField::rating, RatingField::time}) {
@@ -58,7 +58,8 @@ RatingLayout with_header_checked(RatingLayout layout, const TextLines& lines) {
   return layout;
 }
 
-// RecBole's atomic file of interactions: NAME:TYPE fields between tabs.
+// Reads the layout from the header of RecBole's file of interactions: NAME:TYPE fields between
+// tabs.
 RatingLayout inter_layout(const TextLines& lines, std::string_view header) {
   RatingLayout layout{.format = "inter", .separator = "\t", .fields = {}, .has_header = true};
   FieldSplitter splitter(layout.separator);
@@ -101,7 +102,8 @@ RatingLayout csv_layout(const TextLines& lines, std::string_view header) {
   return with_header_checked(std::move(layout), lines);
 }
 
-// The first separator that cuts the line into as many fields as there are columns.
+// Returns the first separator that cuts the line into as many fields as there are columns. Throws
+// InputError if none does.
 std::string separator_of(const TextLines& lines, std::string_view line, size_t columns) {
   for (const char* separator : {"\t", "::", ";", ",", "|", " "}) {
     FieldSplitter splitter(separator);

@@ -1,5 +1,5 @@
-// The layout of a file of ratings: what each field of a line is, and what separates the fields. It
-// is found by the file's name and first line.
+// The layout of a file of ratings: what each field of a line is, and what separates the fields. The
+// file's name and first line determine the layout.
 #pragma once
 
 #include <string>
@@ -23,8 +23,9 @@ struct RatingLayout {
   std::string names() const;
 };
 
-/// `columns` is as in RatingDataOptions, empty for none; `first_line` is the line last taken from
-/// `lines`. Throws InputError where no known format begins like this, or `columns` are invalid.
+/// Detects the layout. `columns` is as in RatingDataOptions, empty for none; `first_line` is the
+/// line last taken from `lines`. Throws InputError if no known format begins with such a line, or
+/// if `columns` are invalid.
 RatingLayout find_rating_layout(const TextLines& lines, std::string_view first_line,
                                 const std::string& columns);
 

@@ -59,7 +59,8 @@ bool is_later(const Ratings& ratings, uint32_t a, uint32_t b) {
   return ratings.times.empty() || ratings.times[b] >= ratings.times[a];
 }
 
-// The indices of the ratings, grouped by user; within a user in the order of the file.
+// Returns the indices of the ratings, grouped by user; the ratings of a user are in the order of
+// the file.
 std::vector<uint32_t> grouped_by_user(const Ratings& ratings, int64_t users) {
   std::vector<uint32_t> next(static_cast<size_t>(users) + 1);
   for (const int32_t user : ratings.users) ++next[static_cast<size_t>(user) + 1];
@@ -138,8 +139,8 @@ RatingSplit parse_rating_split(const std::string& text) {
 
 int64_t drop_duplicates(Ratings& ratings, int64_t users, int64_t items) {
   Marks dropped(ratings.users.size());
-  // For each item, the last user whose rating of it was visited, and which of that user's ratings
-  // stays.
+  // For each item: the last user whose rating of the item was visited, and which of this user's
+  // ratings of the item stays.
   std::vector<int32_t> user_of(static_cast<size_t>(items), -1);
   std::vector<uint32_t> kept(static_cast<size_t>(items));
   bool any = false;

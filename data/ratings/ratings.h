@@ -10,7 +10,7 @@ struct Ratings {
   std::vector<int32_t> users;  // dense numbers from 0
   std::vector<int32_t> items;
   std::vector<float> values;
-  std::vector<double> times;  // seconds; empty where the file has none
+  std::vector<double> times;  // seconds; empty if the file has none
 
   int64_t size() const { return static_cast<int64_t>(users.size()); }
 };

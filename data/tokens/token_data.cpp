@@ -19,7 +19,7 @@ TokenRange whole(const std::string& path, int64_t vocab) {
 Sequences read_sequences(const TokenRange& range, std::span<const int64_t> starts,
                          int64_t context) {
   const auto rows = static_cast<int64_t>(starts.size());
-  // On the way to a GPU these are scratch, which is freed when this function returns.
+  // For a GPU these host tensors are scratch, which is freed when this function returns.
   const Category category = default_device().is_cpu() ? Category::activations : Category::workspace;
   Sequences result{Tensor::empty({rows, context}, DType::i32, Device{}, category),
                    Tensor::empty({rows, context}, DType::i32, Device{}, category)};

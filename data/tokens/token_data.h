@@ -1,11 +1,11 @@
-// The sequences that a model trains on, and those that it is evaluated on.
+// Reads the sequences that a model trains on, and those that it is evaluated on.
 //
 //   TokenData data({.path = "shakespeare.txt", .context = 64, .vocab = 256, .seed = 1});
 //   auto [tokens, targets] = data.read(micro);       // i32 (B, T) each
 //
-// A sequence is context + 1 consecutive tokens: the first `context` are the input, the last the
-// targets. Sample i of a step is a function of (seed, step, i) alone: an epoch visits each of its
-// windows once, in a shuffled order.
+// A sequence is context + 1 consecutive tokens: the first `context` tokens are the input, the last
+// `context` the targets. An epoch cuts the training part into windows and visits each window once,
+// in a shuffled order. Sample i of a step is a function of (seed, step, i) alone.
 #pragma once
 
 #include <cstdint>
@@ -35,8 +35,8 @@ struct Sequences {
   Tensor targets;  // i32 (B, T): for each token the next one
 };
 
-/// Reads the sequences that begin at `starts`, counted from the range's beginning, onto the default
-/// device.
+/// Reads the sequences that begin at `starts`, positions relative to the range's beginning, onto
+/// the default device.
 Sequences read_sequences(const TokenRange& range, std::span<const int64_t> starts, int64_t context);
 /// Reads the sequences at `starts` into host memory `into`, which has a row for each of them.
 void read_sequences(const TokenRange& range, std::span<const int64_t> starts,
@@ -44,7 +44,8 @@ void read_sequences(const TokenRange& range, std::span<const int64_t> starts,
 
 class TokenData {
  public:
-  /// Throws InputError where TokenFile refuses a file, or a part is shorter than a sequence.
+  /// Throws InputError if TokenFile refuses a file, or if the training part (and the validation
+  /// part, if `evaluates`) is shorter than a sequence.
   explicit TokenData(const TokenDataOptions& options);
 
   /// Reads a micro-batch's sequences onto the default device. Throws InputError for a token beyond
@@ -52,7 +53,7 @@ class TokenData {
   Sequences read(const MicroBatch& micro) const;
   /// Reads a micro-batch's sequences into host memory `into`.
   void read(const MicroBatch& micro, const Sequences& into) const;
-  /// Where sample `sample` of a step begins in the training part.
+  /// Returns the position in the training part at which sample `sample` of a step begins.
   int64_t start_of(int64_t step, int64_t sample) const;
 
   const TokenRange& training() const { return training_; }

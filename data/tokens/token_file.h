@@ -1,6 +1,6 @@
-// Tokens in a file, read when they are asked for. The file is a text, whose bytes are the tokens,
-// or a .bin file of uint16 tokens as nanoGPT writes it (tokens alone) or llm.c (after a header of
-// 256 int32).
+// Reads ranges of tokens from a file on demand. The file is a text, whose bytes are the tokens, or
+// a .bin file of uint16 tokens. nanoGPT writes such a file without a header, llm.c with a header of
+// 256 int32.
 #pragma once
 
 #include <cstdint>
@@ -14,9 +14,9 @@ namespace tessera::data {
 
 class TokenFile {
  public:
-  /// Opens a file for a model with a vocabulary of `vocab` tokens. Throws InputError where it is
-  /// missing, empty, or not what its name and header say. Its tokens are not read here: there may
-  /// be 60 GB of them.
+  /// Opens a file for a model with a vocabulary of `vocab` tokens. Throws InputError if it is
+  /// missing, empty, or not what its name and header say. The tokens are not read here, because a
+  /// file may have 60 GB of them.
   explicit TokenFile(const std::string& path, int64_t vocab = int64_t{1} << 16);
 
   const std::string& path() const { return file_.path(); }
@@ -24,7 +24,7 @@ class TokenFile {
   bool is_text() const { return width_ == 1; }
 
   /// Copies tokens [begin, begin + out.size()) to `out`. Throws InputError for the first token that
-  /// is not below the vocabulary, and Error where the file has become shorter.
+  /// is not below the vocabulary, and Error if the file has become shorter.
   void copy(int64_t begin, std::span<int32_t> out) const;
 
  private:
@@ -48,7 +48,7 @@ struct TokenRange {
   int64_t end = 0;
 
   int64_t size() const { return end - begin; }
-  /// How many places there are at which a sequence of `context` tokens, and the token after it,
+  /// Returns the number of positions at which a sequence of `context` tokens and the token after it
   /// fit.
   int64_t starts(int64_t context) const { return size() - context; }
 };

@@ -1,5 +1,5 @@
 // Provides the tokens of a micro-batch to training, in the same memory every time, as a CUDA graph
-// needs (core/cuda.h). A GPU copies them while the host goes on.
+// needs (core/cuda.h). A GPU copies the tokens while the host goes on.
 //
 //   TokenInput input(data, {.sequences = 12, .context = 64});
 //   input.load(micro);
@@ -23,11 +23,12 @@ class TokenInput {
   };
   /// Allocates on the default device; `data` must outlive this object.
   TokenInput(const TokenData& data, const Sizes& sizes);
-  /// Bytes that it holds on the host, besides the input itself on a GPU; 0 for the CPU.
+  /// Returns the bytes of the host buffers that a TokenInput holds if `device` is a GPU; 0 for the
+  /// CPU.
   static int64_t host_bytes(const Sizes& sizes, Device device);
 
   /// Loads a micro-batch's sequences. On a GPU this launches a copy, in stream order behind the
-  /// kernels that read the previous ones.
+  /// kernels that read the previous sequences.
   void load(const MicroBatch& micro);
 
   const Tensor& tokens() const { return input_.tokens; }    // i32 (B, T)

@@ -4,10 +4,10 @@
 // sums the parts and adds them in order. These demands of the library's documentation are checked:
 // sizes of attributes, shapes and leading dimensions that fit each other, one dtype for both
 // operands and f32 or the same dtype for the result, the pointer that an epilogue needs, and a
-// workspace of the required size and alignment. Stricter than the library: an algorithm may be used
-// only for a product like the one it was proposed for, with addresses as aligned as promised; the
-// result must not overlap an operand; and the workspace is overwritten. cublasLtGetStatusString
-// explains the calling thread's last failure.
+// workspace of the required size and alignment. The emulation is stricter than the library: an
+// algorithm may be used only for a product like the one it was proposed for, with addresses as
+// aligned as promised; the result must not overlap an operand; and the workspace is overwritten.
+// cublasLtGetStatusString explains the calling thread's last failure.
 //
 // Not covered: which algorithms a GPU has, their order of addition, and a GPU's rounding.
 #pragma once
@@ -125,15 +125,15 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
                                                     cublasLtMatmulPreferenceAttributes_t attribute,
                                                     const void* value, size_t bytes);
 
-/// Proposes up to four algorithms for a product. Each needs a workspace.
+/// Proposes up to four algorithms for a product, the best first. Each needs a workspace.
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
     cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, cublasLtMatrixLayout_t a_layout,
     cublasLtMatrixLayout_t b_layout, cublasLtMatrixLayout_t c_layout,
     cublasLtMatrixLayout_t d_layout, cublasLtMatmulPreference_t preference, int requested,
     cublasLtMatmulHeuristicResult_t results[], int* returned);
 
-/// Checks if an algorithm, which may come from a file, fits a product, and gives its workspace's
-/// size.
+/// Checks if an algorithm, which may come from a file, fits a product, and writes the size of its
+/// workspace to `result`.
 cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc,
                                        cublasLtMatrixLayout_t a_layout,
                                        cublasLtMatrixLayout_t b_layout,
@@ -145,7 +145,7 @@ cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t* 
                                                     cublasLtMatmulAlgoConfigAttributes_t attribute,
                                                     void* value, size_t bytes, size_t* written);
 
-/// D = alpha op(A) op(B) + beta C, then the epilogue.
+/// Computes D = alpha op(A) op(B) + beta C, and then the epilogue.
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc,
                               const void* alpha, const void* a, cublasLtMatrixLayout_t a_layout,
                               const void* b, cublasLtMatrixLayout_t b_layout, const void* beta,

@@ -2,10 +2,10 @@
 // on the include path, .cu files are compiled as host C++, and the calls have the real signatures.
 //
 // A launch runs its blocks one after another on the calling OS thread. Each CUDA thread runs until
-// it meets a barrier or ends, then the next one. A result that depends on the order of threads
-// between two barriers is an error of the kernel, which other orders reveal (emulated/control.h:
-// set_order_seed, or the environment's TESSERA_EMULATED_ORDER=<seed>). In every order these are
-// found:
+// it meets a barrier or ends; then the next thread runs. A result that depends on the order of
+// threads between two barriers is an error of the kernel, which other orders reveal
+// (emulated/control.h: set_order_seed, or the environment variable TESSERA_EMULATED_ORDER=<seed>).
+// These errors are found in every order:
 //   - barriers and warp operations that some of their threads never reach, or reach elsewhere: the
 //     launch returns cudaErrorLaunchFailure, and cudaGetErrorString says which threads wait where;
 //   - launches, copies, sets and frees that the runtime would refuse, and some that it would not
@@ -32,7 +32,7 @@
 //     behaviour sanitizer;
 //   - static shared memory starts with what the block before left there, and its limit of 48 KiB,
 //     like registers and __launch_bounds__, is known to nvcc only;
-//   - threads that end before a barrier of the others: a GPU lets these go on, here it is an error;
+//   - threads that end before others reach a barrier: a GPU allows it, here it is an error;
 //   - graphs that are built, updated or cloned by calls, graphs within graphs, memory that one
 //     graph allocates and another one frees, the physical memory that graphs share, and a capture
 //     that work on the null stream breaks; a graph takes cudaHostRegister's memory for pageable;

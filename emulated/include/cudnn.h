@@ -2,16 +2,17 @@
 //
 // A convolution is computed during the call, with f32 sums, and each result is rounded once. These
 // demands of the library's documentation are checked: descriptors that were set, with shapes and
-// dtypes that fit each other, and a workspace of at least the size that was reported. Stricter than
-// the library: images and filters must have their channels last, memory must begin at multiples of
-// 16 bytes, the result must not overlap an operand, the workspace is overwritten, f32 must not use
-// TF32, and only algorithms with one order of additions may be used. cudnnGetLastErrorString
-// explains the calling thread's last failure.
+// dtypes that fit each other, and a workspace of at least the size that was reported. The emulation
+// is stricter than the library: images and filters must have their channels last, memory must begin
+// at multiples of 16 bytes, the result must not overlap an operand, the workspace is overwritten,
+// f32 must not use TF32, and only algorithms with one order of additions may be used.
+// cudnnGetLastErrorString explains the calling thread's last failure.
 //
 // The proposals for a convolution begin with algorithms that must not be taken: for gradients
-// ALGO_0, which is not deterministic, and for f32 one in TF32. For 3 channels, groups or dilation
-// this cuDNN has no IMPLICIT_PRECOMP_GEMM and no ALGO_1, but another algorithm; for kernels of more
-// than 31 rows it has none. emulated/control.h can reverse the order of the proposals.
+// ALGO_0, which is not deterministic, and for f32 one in TF32. This cuDNN has no
+// IMPLICIT_PRECOMP_GEMM and no ALGO_1 for 3 channels, groups or dilation, but another algorithm. It
+// has no algorithm at all for kernels of more than 31 rows. emulated/control.h can reverse the
+// order of the proposals.
 //
 // Not covered: which algorithms a GPU has for a convolution, their workspace and order of addition,
 // and a GPU's rounding.
@@ -146,8 +147,8 @@ cudnnStatus_t cudnnGetConvolutionBackwardFilterWorkspaceSize(
     const cudnnConvolutionDescriptor_t conv, const cudnnFilterDescriptor_t dw,
     cudnnConvolutionBwdFilterAlgo_t algorithm, size_t* bytes);
 
-/// y = alpha conv(x, w) + beta y, and in the same way the gradients. If beta is 0, the old result
-/// is not read.
+/// Computes y = alpha conv(x, w) + beta y. The other two calls compute the gradients in the same
+/// way. If beta is 0, the old result is not read.
 cudnnStatus_t cudnnConvolutionForward(
     cudnnHandle_t handle, const void* alpha, const cudnnTensorDescriptor_t x_desc, const void* x,
     const cudnnFilterDescriptor_t w_desc, const void* w, const cudnnConvolutionDescriptor_t conv,

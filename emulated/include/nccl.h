@@ -3,8 +3,9 @@
 // returns. These parts of NCCL's documented contract are checked; ncclGetLastError explains errors:
 //   - every rank makes the same collectives in the same order, with the same count, dtype,
 //     reduction and root: ranks compare them before anything moves;
-//   - every send has a receive of the same count and dtype. Stricter than NCCL: all that two ranks
-//     send each other in one group on one side is in one group on the other, in matching order;
+//   - every send has a receive of the same count and dtype. Stricter than NCCL: if one rank puts
+//     its transfers with another rank into one group, the other rank must put the matching ones
+//     into one group too, in the same order;
 //   - a rank that does not arrive in time, or has ended, is an error rather than an endless wait;
 //   - registered memory is deregistered before it is freed;
 //   - buffers lie on the communicator's device, and are either apart or in place exactly;
@@ -89,13 +90,14 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id
 ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* part,
                            ncclConfig_t* config);
 ncclResult_t ncclCommDestroy(ncclComm_t comm);
-/// May be called from any thread. A call that is in progress then fails.
+/// Aborts the communicator, from any thread. A call in progress then fails.
 ncclResult_t ncclCommAbort(ncclComm_t comm);
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error);
 
 /// Allocates memory of the current device.
 ncclResult_t ncclMemAlloc(void** pointer, size_t bytes);
-/// An error while the memory is registered with a communicator that exists.
+/// Frees memory from ncclMemAlloc. Returns an error while the memory is registered with a
+/// communicator that exists.
 ncclResult_t ncclMemFree(void* pointer);
 /// Registers memory from ncclMemAlloc, each block once per communicator.
 ncclResult_t ncclCommRegister(ncclComm_t comm, void* buffer, size_t bytes, void** handle);

@@ -30,17 +30,19 @@ struct GptConfig {
   float dropout = 0;
   float epsilon = 1e-5f;
   float initializer_range = 0.02f;  // standard deviation of the initial weights
-  /// Backward recomputes each block's activations (core/recompute.h). It calls the model's blocks
-  /// again, so the model must live until then.
+  /// If true, backward recomputes each block's activations (core/recompute.h). Backward then calls
+  /// the model's blocks again, so the model must live until backward ends.
   bool recompute = false;
-  /// Rows of logits that the loss computes at once: ops::linear_cross_entropy's chunk_rows.
+  /// Rows of logits that the loss computes at once: chunk_rows of ops::linear_cross_entropy. 0
+  /// takes as many as suit the device.
   int64_t loss_chunk_rows = 0;
 
-  /// The preset nano, micro, gpt2, gpt2-medium, gpt2-large or gpt2-xl. For another name throws
-  /// InputError, which lists the presets.
+  /// Returns the preset nano, micro, gpt2, gpt2-medium, gpt2-large or gpt2-xl. Throws InputError,
+  /// which lists the presets, for another name.
   static GptConfig preset(const std::string& name);
   static std::vector<std::string> preset_names();
-  /// Throws InputError where the sizes do not make a model, or are beyond GptLimits.
+  /// Throws InputError if a size is below 1 or beyond GptLimits, if `width` is not divisible by
+  /// `heads`, or if dropout, epsilon or loss_chunk_rows is out of range.
   void validate() const;
 };
 
@@ -50,11 +52,12 @@ class Gpt : public nn::Module {
 
   const GptConfig& config() const { return config_; }
 
-  /// Mean cross-entropy in nats: tokens and targets i32 (B, T), T <= context.
+  /// Returns the mean cross-entropy in nats: tokens and targets i32 (B, T), T <= context.
   Tensor loss(const Tensor& tokens, const Tensor& targets);
   /// tokens i32 (B, T) -> logits f32 (B, T, V).
   Tensor logits(const Tensor& tokens);
-  /// Logits of the token that follows a sequence: tokens i32 (1, T), T >= 1 -> f32 (1, V).
+  /// Returns the logits of the token that follows a sequence: tokens i32 (1, T), T >= 1 -> f32 (1,
+  /// V).
   Tensor next_logits(const Tensor& tokens);
 
  private:

@@ -75,8 +75,8 @@ class Activations {
     if (!recorded && l > 0) end(l, "sum_1");
   }
 
-  /// Frees the stream that entered block l: its update and, if `sum`, its sum. `sum` is false while
-  /// a closure holds the sum.
+  /// Frees the residual stream that entered block l: its update and, if `sum`, also its residual
+  /// sum. `sum` is false while a closure holds the residual sum.
   void end_input(int64_t l, bool sum) {
     if (l == 0) {
       if (sum) alive_.end("x");
@@ -120,7 +120,7 @@ class Activations {
     alive_.end("d attended");
     alive_.begin("d ln", s_.x);
     alive_.end("d qkv");
-    norm_backward(l, "ln_1");  // in block 0 autograd adds dx to the residual's gradient
+    norm_backward(l, "ln_1");  // in block 0 autograd adds two gradients, in as many bytes
     if (l > 0) end(l, "sum_1");
   }
 

@@ -4,9 +4,9 @@
 //   const GptMemory memory = gpt_training_memory(config, DType::bf16, 12, 1024);  // (B, T)
 //
 // The prediction goes through the step and lists the tensors that are alive: each begins and ends
-// where the model's code allocates and frees it. It shares no code with the run, except the queries
-// for the scratch memory of matrix products and the sizes of tiles and chunks. That memory depends
-// on the processor and the number of threads.
+// where the model's code allocates and frees it. The prediction shares no code with the run, except
+// the queries for the scratch memory of matrix products and the sizes of tiles and chunks. The
+// scratch memory depends on the processor and the number of threads.
 #pragma once
 
 #include <cstdint>
@@ -24,12 +24,12 @@ struct GptMemory {
   std::optional<int64_t> workspace = std::nullopt;
 };
 
-/// Memory of forward and backward of a micro-batch of `sequences` sequences of `tokens` tokens
-/// each, with parameters of `dtype`, on `device`, and with this process's number of threads. The
-/// config's dropout is on.
+/// Predicts the memory of forward and backward of a micro-batch of `sequences` sequences of
+/// `tokens` tokens each, with parameters of `dtype`, on `device`, and with this process's number of
+/// threads. Dropout is applied as in the config.
 GptMemory gpt_training_memory(const GptConfig& config, DType dtype, int64_t sequences,
                               int64_t tokens, Device device = default_device());
-/// Memory of a loss alone, as in evaluation, without dropout.
+/// Predicts the memory of Gpt::loss without backward and without dropout, as in evaluation.
 GptMemory gpt_evaluation_memory(const GptConfig& config, DType dtype, int64_t sequences,
                                 int64_t tokens, Device device = default_device());
 

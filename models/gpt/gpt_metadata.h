@@ -12,15 +12,15 @@
 
 namespace tessera::models {
 
-/// {"format": "pt", "model_type": "gpt2", "n_layer": "12", ...}. Floats are written as the shortest
-/// text that reads back to the same value.
+/// Returns {"format": "pt", "model_type": "gpt2", "n_layer": "12", ...}. Floats are written as the
+/// shortest text that reads back to the same value.
 std::map<std::string, std::string> gpt_metadata(const GptConfig& config);
 
-/// True if these are the metadata of a GPT.
+/// True if `metadata` are those of a GPT.
 bool describes_gpt(const std::map<std::string, std::string>& metadata);
 
-/// Reads the config back. Throws InputError, whose message begins with `where`, if a size is
-/// absent, is not a number, or is beyond GptLimits.
+/// Reads the config back. Throws InputError, whose message begins with `where`, if a field is
+/// absent, is not a number, or is out of range (GptConfig::validate).
 GptConfig parse_gpt_metadata(const std::string& where,
                              const std::map<std::string, std::string>& metadata);
 

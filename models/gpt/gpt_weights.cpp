@@ -17,7 +17,7 @@ namespace {
 constexpr std::string_view prefix = "transformer.";
 constexpr std::string_view head_name = "lm_head.weight";
 constexpr std::string_view table_name = "wte.weight";
-constexpr int64_t piece_elements = int64_t{1} << 18;  // compared at once
+constexpr int64_t piece_elements = int64_t{1} << 18;  // elements compared at a time
 
 // The causal mask and its fill value, which old versions of transformers stored in each block.
 bool is_mask_buffer(std::string_view name) {
@@ -133,8 +133,8 @@ void GptWriter::write(const nn::NamedParameter& named, std::span<const float> va
 void GptWriter::commit() {
   file_.check_complete();
   // Both files are written before either gets its name, since the disk may become full. The weights
-  // are renamed last: where they exist config.json exists too, even if the process is killed in
-  // between.
+  // are renamed last. So if they exist, config.json exists too, even if the process is killed
+  // between the two renames.
   OutputFile config(config_path_);
   config.write(gpt_config_text(config_));
   config.commit();

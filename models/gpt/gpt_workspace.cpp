@@ -37,9 +37,11 @@ class CpuKernels : public Kernels {
  public:
   using Kernels::Kernels;
 
-  // Each thread has a tile of scores in f32 and, if the dtype differs, one in the dtype; a tile of
-  // the output, and the maxima and sums of its rows; in backward a second pair of score tiles, dk
-  // and dv; and the workspace of a product.
+  // Each thread has:
+  //   - a tile of scores in f32 and, if the dtype is not f32, one in the dtype;
+  //   - a tile of the output, and the maxima and sums of its rows;
+  //   - in backward, the same pair of tiles for the gradients of the scores, and dk and dv;
+  //   - the workspace of a product.
   int64_t attention(bool backward) const override {
     const int64_t tile = cpu::attention_tile_rows;
     const int64_t head = c_ / s_.config.heads;
@@ -55,13 +57,15 @@ class CpuKernels : public Kernels {
                       attention_product(backward));
   }
 
-  // The rows are cut into at most 32 chunks, of 16 rows or more, with sums of their own.
+  // The rows are cut into at most 32 chunks, of 16 rows or more. Each chunk has f32 sums for the
+  // gradients of weight and bias.
   int64_t norm_gradient() const override {
     return pieces(s_.n, std::max<int64_t>(16, pieces(s_.n, 32))) * 2 * c_ * 4;
   }
 
  private:
-  // The largest workspace of a product of a tile's rows and a block's keys, in whole cache lines.
+  // Returns the largest workspace of a product over a tile's rows and a block's keys, in whole
+  // cache lines.
   int64_t attention_product(bool backward) const {
     const int64_t head = c_ / s_.config.heads;
     int64_t most = 0;
@@ -74,7 +78,7 @@ class CpuKernels : public Kernels {
       for (int64_t key = 0; key < end; key += cpu::attention_block_keys) {
         const int64_t rows = end - row;
         const int64_t keys = std::min(end - key, cpu::attention_block_keys);
-        // Rows of q, k and v are 3C elements apart, those of dy C.
+        // Rows of q, k and v are 3C elements apart, rows of dy are C elements apart.
         on_one_thread({.m = rows, .n = head, .k = keys, .a = {nullptr, keys},      // y, dq
                        .b = {nullptr, 3 * c_}, .c = {nullptr, head}, .accumulate = key > 0});
         for (const int64_t stride : {3 * c_, c_}) {
@@ -99,7 +103,8 @@ class CudaKernels : public Kernels {
   // Backward holds the inner product of y and dy for each row and head, in f32.
   int64_t attention(bool backward) const override { return backward ? s_.logsumexp : 0; }
 
-  // The rows are cut into at most 264 chunks, of a multiple of 8 rows, with sums of their own.
+  // The rows are cut into at most 264 chunks, of a multiple of 8 rows. Each chunk has f32 sums for
+  // the gradients of weight and bias.
   int64_t norm_gradient() const override {
     return pieces(s_.n, 8 * pieces(s_.n, 8 * 264)) * 2 * c_ * 4;
   }
@@ -160,8 +165,9 @@ class Workspace {
     return s_.x;
   }
 
-  /// The largest body(rows, x) over the chunks of the head's rows. x stands in for the address of a
-  /// chunk's first row, of which only the alignment counts; it is null for the first chunk.
+  /// Returns the largest body(rows, x) over the chunks of the head's rows. x stands in for the
+  /// address of a chunk's first row, of which only the alignment counts; it is null for the first
+  /// chunk.
   template <class Body>
   int64_t most_of_chunks(Body&& body) const {
     int64_t most = 0;

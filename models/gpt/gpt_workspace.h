@@ -30,8 +30,9 @@ struct GptSizes {
   bool dropout = config.dropout > 0;
 };
 
-/// Peak bytes on the sizes' device, of forward and backward, or of a loss alone. nullopt if there
-/// is no such GPU here: only its cuBLASLt can say what products take.
+/// Returns the peak bytes of forward and backward, or without `training` of the loss alone. Returns
+/// nullopt if this machine does not have the GPU `sizes.device`, because only that GPU's cuBLASLt
+/// can say what workspace products take.
 std::optional<int64_t> gpt_workspace(const GptSizes& sizes, bool training);
 
 }  // namespace tessera::models

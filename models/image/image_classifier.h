@@ -1,4 +1,4 @@
-// Image classifiers, by name.
+// Creates image classifiers by name.
 #pragma once
 
 #include <memory>
@@ -15,9 +15,10 @@ namespace tessera::models {
 
 using ImageConfig = std::variant<ResNetConfig, VggConfig>;
 
-/// The config of a model. For an unknown name throws InputError, which lists the known ones.
+/// Returns the config of a model. Throws InputError, which lists the known names, for another name.
 ImageConfig image_config(const std::string& name, const ImageSizes& sizes);
-/// A ResNet or a VGG: (N, H, W, C) -> (N, classes). Throws as image_config does.
+/// Builds a ResNet or a VGG: (N, H, W, C) -> (N, classes). Throws as image_config does, and
+/// InputError if the sizes do not make a model.
 std::unique_ptr<nn::Module> image_classifier(const std::string& name, const ImageSizes& sizes);
 std::vector<std::string> image_classifier_names();
 

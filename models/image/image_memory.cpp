@@ -66,7 +66,8 @@ class Tape {
   Value flatten(const Value& x) {
     const int64_t pixels = x.shape[1] * x.shape[2];
     const Shape flat{x.shape[0], x.shape[3] * pixels};
-    // Here flatten is a reshape, which shares the memory and hands the gradient on.
+    // With one pixel or one channel flatten is a reshape, which shares the memory and hands the
+    // gradient on.
     if (pixels == 1 || x.shape[3] == 1) return {flat, x.dtype, x.memory, x.producer};
     return without_kept(x, flat);
   }

@@ -4,12 +4,13 @@
 //   const ImageMemory memory = image_training_memory(
 //       image_config("resnet50", sizes), {.dtype = DType::bf16, .images = 32});
 //
-// Images and labels are not counted here: several micro-batches of them are held ahead of the step
-// (train/images/plan_image.h counts these).
+// Images and labels are not counted here, because several micro-batches are held ahead of the step.
+// train/images/plan_image.h counts them.
 //
 // The prediction goes through the model as its code does, with blocks of memory that have a size
-// but no contents. It shares no code with the run, except the queries for the scratch memory of
-// libraries. That memory depends on the processor, and on a CPU on the number of threads.
+// but no contents. The prediction shares no code with the run, except the queries for the scratch
+// memory of libraries. The scratch memory depends on the processor, and on a CPU on the number of
+// threads.
 #pragma once
 
 #include <cstdint>
@@ -34,12 +35,12 @@ struct ImageMemory {
   std::optional<int64_t> workspace = std::nullopt;
 };
 
-/// Memory of loss = smoothed_cross_entropy(model(images), labels, label_smoothing), and then of
-/// backward(loss), with this process's number of threads. These are two statements: within one
-/// expression the logits would live until the end of backward.
+/// Predicts the memory of loss = smoothed_cross_entropy(model(images), labels, label_smoothing),
+/// and then of backward(loss), with this process's number of threads. Loss and backward are two
+/// statements: within one expression the logits would live until the end of backward.
 ImageMemory image_training_memory(const ImageConfig& config, const ImageMicroBatch& micro);
-/// Memory of cross_entropy(model(images), labels) without gradients, as in evaluation, with the
-/// logits converted to f32.
+/// Predicts the memory of cross_entropy(model(images), labels) without gradients, as in evaluation,
+/// with the logits converted to f32.
 ImageMemory image_evaluation_memory(const ImageConfig& config, const ImageMicroBatch& micro);
 
 }  // namespace tessera::models

@@ -26,15 +26,15 @@ struct ImageModel {
   std::vector<std::string> class_names;
 };
 
-/// The metadata that describe the model.
+/// Returns the metadata that describe the model.
 nn::SafetensorsMetadata image_metadata(const ImageModel& model);
 
 /// True if the metadata describe an image model.
 bool describes_image_model(const nn::SafetensorsMetadata& metadata);
-/// The model that the metadata describe. Throws InputError, whose message begins with `where`, if
-/// the description is absent or cannot be used.
+/// Returns the model that the metadata describe. Throws InputError, whose message begins with
+/// `where`, if the description is absent or cannot be used.
 ImageModel parse_image_model(const std::string& where, const nn::SafetensorsMetadata& metadata);
-/// The description in a file that train_resnet wrote. Throws InputError where there is none.
+/// Reads the description in a file that train_resnet wrote. Throws InputError if the file has none.
 ImageModel read_image_model(const std::string& path);
 
 }  // namespace tessera::models

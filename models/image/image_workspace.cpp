@@ -8,14 +8,14 @@
 namespace tessera::models {
 namespace {
 
-/// Bytes of batch norm's kernels. `sums` and `backward` are without the memory that the operation
-/// holds during both.
+/// Bytes of batch norm's kernels. `sums` and `backward` do not count the sums per channel that the
+/// operation holds while these two kernels run.
 struct NormWorkspace {
   int64_t statistics, forward, sums, backward;
 };
 
-// The CPU folds several rows of few channels into a wide row, and sums at most 32 chunks of at
-// least 32 wide rows each (core/ops/batch_norm_rows.h).
+// If there are few channels, the CPU folds several rows into a wide row. It sums at most 32 chunks
+// of at least 32 wide rows each (core/ops/batch_norm_rows.h).
 NormWorkspace cpu_norm(int64_t rows, int64_t channels) {
   const int64_t fold = pieces(256, channels);
   const int64_t width = fold * channels;
@@ -28,9 +28,9 @@ NormWorkspace cpu_norm(int64_t rows, int64_t channels) {
           .backward = 4 * width * 4};
 }
 
-// At most 528 blocks of 256 threads, several of them side by side along the channels
-// (core/ops/batch_norm.cu). A thread has 16 bytes of channels if their number allows it, else one
-// channel. At most 32 threads share a row.
+// CUDA launches at most 528 blocks of 256 threads, several of them side by side along the channels
+// (core/ops/batch_norm.cu). A thread has 16 bytes of channels if the number of channels is a
+// multiple of that, else one channel. At most 32 threads share a row.
 NormWorkspace cuda_norm(int64_t rows, int64_t channels, int64_t element) {
   const int64_t wide = 16 / element;
   const int64_t own = channels % wide == 0 ? wide : 1;
@@ -53,7 +53,8 @@ int64_t ImageWorkspace::conv2d(const Conv2dSizes& sizes, bool has_bias, bool wan
 }
 
 // The layer's update of running statistics, and the averages over the parts of a batch, take 8
-// bytes a channel. The statistics of the batch never take less, so these do not raise the peak.
+// bytes a channel. The statistics of the batch never take less, so the update and the averages do
+// not raise the peak.
 int64_t ImageWorkspace::batch_norm(int64_t rows, int64_t channels) const {
   const NormWorkspace norm = context.device.is_cpu()
                                  ? cpu_norm(rows, channels)

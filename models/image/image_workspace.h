@@ -9,8 +9,9 @@
 
 namespace tessera::models {
 
-/// Peak bytes of each operation on `context`; in training with its gradient. can_be_asked
-/// (models/kernel_workspace.h) must be true for the device.
+/// Each function returns the peak bytes of one operation on `context`, including its gradient if
+/// `training` is true. can_be_asked (models/kernel_workspace.h) must be true for the context's
+/// device.
 struct ImageWorkspace {
   Context context;
   DType dtype;

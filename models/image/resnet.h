@@ -20,14 +20,17 @@ struct ResNetConfig {
   std::vector<int64_t> blocks;  // blocks in each stage; all stages but the first halve the image
   int64_t width = 0;            // channels of the first stage; each later stage doubles them
   bool bottleneck = false;
-  /// The first convolution is 3x3 with stride 1 if true, else 7x7 with stride 2 and a max pool.
+  /// If true, the first convolution is 3x3 with stride 1. Otherwise it is 7x7 with stride 2, and a
+  /// max pool follows.
   bool small_images = false;
   ImageSizes sizes;
 
-  /// resnet20, resnet32, resnet56: the paper's section 4.2, for small images, but with projections
-  /// where a shortcut changes shape. resnet18, resnet34, resnet50: its table 1, but with the first
-  /// convolution for small images where a side is at most 64 pixels. Throws InputError naming the
-  /// presets.
+  /// Returns a preset of the paper. Throws InputError, which lists the presets, for another name.
+  ///
+  ///   resnet20, resnet32, resnet56   section 4.2, for small images; a shortcut that changes the
+  ///                                  shape is a projection
+  ///   resnet18, resnet34, resnet50   table 1; but for sides of at most 64 pixels, the first
+  ///                                  convolution is that for small images
   static ResNetConfig preset(const std::string& name, const ImageSizes& sizes);
   static std::vector<std::string> preset_names();
   /// The side of the image in the last stage, in pixels.
@@ -36,7 +39,7 @@ struct ResNetConfig {
 
 class ResNet : public nn::Module {
  public:
-  /// Throws InputError where the sizes do not make a model.
+  /// Throws InputError if the sizes are out of range, or if there are no stages or no channels.
   explicit ResNet(const ResNetConfig& config);
   Tensor forward(const Tensor& images) override;  // (N, H, W, C) -> (N, classes)
 

@@ -1,4 +1,4 @@
-// Scores that are inner products of factors, with biases: mf and svd++.
+// The models mf and svd++: their score is an inner product of factors, plus biases.
 #pragma once
 
 #include <optional>

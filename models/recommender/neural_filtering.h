@@ -1,4 +1,5 @@
-// gmf and neumf, of neural collaborative filtering: scores by layers on top of factors.
+// The models gmf and neumf of neural collaborative filtering: layers compute the scores from
+// factors.
 #pragma once
 
 #include <memory>
@@ -8,8 +9,8 @@
 
 namespace tessera::models {
 
-/// gmf: h . (p_u * q_i) + bias, with an elementwise product: an inner product with a weight for
-/// each factor.
+/// gmf: h . (p_u * q_i) + bias, with an elementwise product *. This is an inner product of p_u and
+/// q_i with a weight h for each factor.
 class GeneralizedFactorization : public Recommender {
  public:
   explicit GeneralizedFactorization(const RecommenderConfig& config);
@@ -21,9 +22,10 @@ class GeneralizedFactorization : public Recommender {
   nn::Linear output_;
 };
 
-/// neumf: a linear layer over gmf's product p_u * q_i and the output of an MLP, side by side. The
-/// MLP's input is other factors of user and item, side by side. Its first layer is split into a
-/// user half and an item half, so that a user's half is computed once for all of the user's items.
+/// neumf: a linear layer over the concatenation of gmf's product p_u * q_i and the output of an
+/// MLP. The MLP's input is the concatenation of a second set of user and item factors. Its first
+/// layer is split into a user half and an item half, so that a user's half is computed once for all
+/// of the user's items.
 class NeuralFactorization : public Recommender {
  public:
   explicit NeuralFactorization(const RecommenderConfig& config);

@@ -6,7 +6,7 @@
 //   svd++   mf, where a user is also the sum of factors of the items that the user has rated
 //           (Koren, "Factorization meets the neighborhood", KDD 2008)
 //   gmf     a weighted product of factors (He et al., "Neural collaborative filtering", WWW 2017)
-//   neumf   gmf beside an MLP of other factors (also He et al.)
+//   neumf   gmf combined with an MLP, which has its own factors (also He et al.)
 //
 //   auto model = models::recommender({.name = "mf", .users = 943, .items = 1682});
 //   const Tensor scores = model->score({.users = users, .items = items}).scores;
@@ -30,7 +30,8 @@ struct RecommenderConfig {
   int64_t users = 0;
   int64_t items = 0;
   int64_t factors = 64;
-  /// neumf: widths of the MLP: of its input, both factors side by side, and of each layer's output.
+  /// neumf: widths of the MLP. The first is the width of its input, the concatenated user and item
+  /// factors; each further one is the width of a layer's output.
   std::vector<int64_t> hidden = {64, 32, 16};
   float mean = 0;  // mf, svd++: added to every score; the mean of all ratings
   /// True if RecommenderInput needs histories.
@@ -54,9 +55,9 @@ struct RecommenderInput {
 
 struct Scores {
   Tensor scores;  // (B, K): a rating, or a logit
-  /// An L2 penalty sums the squares of all table rows that were read. `rows` are the rows that were
-  /// copied. `squares`, f32 [], is the sum for rows that were read in place, if the input is
-  /// penalized.
+  /// For an L2 penalty, which sums the squares of all table rows that were read: `rows` are the
+  /// rows that were copied; `squares`, f32 [], is the sum for the rows that were read in place.
+  /// `squares` is defined only if the input is penalized.
   std::vector<Tensor> rows;
   Tensor squares = {};
   bool penalized = false;  // as in the input

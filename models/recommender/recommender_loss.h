@@ -14,11 +14,12 @@ namespace tessera::models {
 
 enum class RecommenderObjective : uint8_t { rating, bce, bpr };
 
-/// The loss, an f32 scalar []: the mean over B samples of K items. targets f32 (B, K) are ratings,
-/// or one for an observed item and zero for a drawn one. bpr does not read them, and takes the
-/// first of each sample's K >= 2 items as the observed one. The loss includes l2 / B times the sum
-/// of squares of all table rows that were read; for l2 > 0 the scores must be `penalized`
-/// (recommender.h). A row's penalty grows with how often it is read, as in Koren's papers.
+/// Returns the loss, an f32 scalar []: the mean over B samples of K items. targets f32 (B, K) are
+/// ratings, or one for an observed item and zero for a drawn one. bpr does not read them, and takes
+/// the first of each sample's K >= 2 items as the observed one. The loss includes l2 / B times the
+/// sum of squares of all table rows that were read; if l2 > 0, throws unless the scores are
+/// `penalized` (recommender.h). A row's penalty grows with how often it is read, as in Koren's
+/// papers.
 Tensor recommender_loss(const Scores& scores, const Tensor& targets, RecommenderObjective objective,
                         float l2);
 

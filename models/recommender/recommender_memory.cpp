@@ -59,7 +59,8 @@ class Tape {
 
   Value mul(const Value& a, const Value& b) {
     Value y = tape_.empty(broadcast(a.shape, b.shape), a.dtype);
-    // The gradient of a broadcast operand is first written in y's shape, then summed to its own.
+    // The gradient of a broadcast operand is first written in y's shape, then summed to the
+    // operand's shape.
     const bool repeats = a.shape != y.shape || b.shape != y.shape;
     if (tape_.training() && repeats) use(y.bytes());
     tape_.record(y, {a.memory, b.memory}, {{&a}, {&b}});
@@ -126,8 +127,9 @@ class Tape {
   RecommenderMemory memory() const { return {tape_.peak(), workspace_}; }
 
  private:
-  /// Workspace for row_products' sum of squares. On the CPU, one side after the other: how often
-  /// each row was looked up, and an fp64 sum for every 64 rows. On CUDA: a square for each lookup.
+  /// Workspace for row_products' sum of squares. The CPU treats one side after the other: it counts
+  /// how often each row was looked up, and has an fp64 sum for every 64 rows. CUDA has an f32
+  /// square for each lookup, and the workspace of their sum.
   void use_for_squares(const Rows& left, int64_t entries, const Shape& indices) {
     if (micro_.device.is_cpu()) {
       const auto sums = [](int64_t rows) { return 8 * pieces(rows, 64); };
@@ -140,7 +142,7 @@ class Tape {
   }
   /// Workspace for row_products' gradient, which sorts the places (b, k) by table row. On the CPU
   /// each place has the other side's row and a weight. On CUDA the weights take memory only if they
-  /// are converted to f32, and the rows only if left ones are `repeated` for each k.
+  /// are converted to f32, and the rows only if rows of the left side are `repeated` for each k.
   void use_for_terms(int64_t rows, int64_t places, DType dtype, bool repeated) {
     if (micro_.device.is_cpu()) {
       use(4 * (rows + 1) + 8 * places);

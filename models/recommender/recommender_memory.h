@@ -22,7 +22,7 @@ struct RecommenderMicroBatch {
   int64_t samples = 1;         // B
   int64_t items = 1;           // K
   bool shared_items = false;   // items (1, K), the same for all samples
-  int64_t history_places = 0;  // in the histories of a batch, if the model reads them
+  int64_t history_places = 0;  // places for history items in a batch, if the model reads them
   RecommenderObjective objective = RecommenderObjective::rating;
   float l2 = 0;
   Device device = default_device();
@@ -34,11 +34,11 @@ struct RecommenderMemory {
   std::optional<int64_t> workspace = std::nullopt;
 };
 
-/// Memory of loss = recommender_loss(model.score(input), ...), and then of backward(loss), with
-/// this process's number of threads.
+/// Predicts the memory of loss = recommender_loss(model.score(input), ...), and then of
+/// backward(loss), with this process's number of threads.
 RecommenderMemory recommender_training_memory(const RecommenderConfig& config,
                                               const RecommenderMicroBatch& micro);
-/// Memory of convert(model.score(input).scores, f32) without gradients.
+/// Predicts the memory of convert(model.score(input).scores, f32) without gradients.
 RecommenderMemory recommender_evaluation_memory(const RecommenderConfig& config,
                                                 const RecommenderMicroBatch& micro);
 

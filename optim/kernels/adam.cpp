@@ -1,12 +1,12 @@
 // adam_update: Adam and AdamW on flat ranges, all (n): parameters and two moments in f32,
 // gradients of any floating-point dtype. Per element, as PyTorch defines them:
-//   g = gradient * gradient_scale              (+ weight_decay * p where decay is not decoupled)
+//   g = gradient * gradient_scale              (+ weight_decay * p if decay is not decoupled)
 //   m = beta1 m + (1 - beta1) g
 //   v = beta2 v + (1 - beta2) g^2
-//   p = p (1 - learning_rate * weight_decay)   (where decay is decoupled)
+//   p = p (1 - learning_rate * weight_decay)   (if decay is decoupled)
 //   p = p - learning_rate / bias_correction1 * m / (sqrt(v) / sqrt(bias_correction2) + epsilon)
-// No autograd operation wraps this launcher. With f32 gradients it moves 28 bytes per element and
-// is bound by memory bandwidth.
+// No autograd operation wraps this launcher. With f32 gradients the update moves 28 bytes per
+// element and is bound by memory bandwidth.
 #include <cmath>
 
 #include "core/cpu/vector_math.h"

@@ -1,5 +1,5 @@
 // adam_update on CUDA: Adam and AdamW on all segments in one launch, with the formulas of adam.cpp.
-// With f32 gradients it moves 28 bytes per element and is bound by memory bandwidth.
+// With f32 gradients the update moves 28 bytes per element and is bound by memory bandwidth.
 #include "optim/kernels/update.h"
 #include "optim/kernels/update_segments.cuh"
 

@@ -1,6 +1,6 @@
 // block_square_sums: x (n) of any floating-point dtype -> sums (ceil(n / 256)), the fp64 sum of
-// squares of each block of 256 elements. No autograd operation wraps this launcher. Added in order,
-// the sums give the norm of a gradient.
+// squares of each block of 256 elements. No autograd operation wraps this launcher. The norm of a
+// gradient is the square root of the total, in which the sums are added in order of the blocks.
 #include "core/ops/blocks.h"
 #include "optim/kernels/square_sums.h"
 

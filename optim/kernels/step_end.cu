@@ -14,7 +14,7 @@ namespace {
 constexpr int threads = 256;
 constexpr int64_t per_block = BlockSums::blocks_per_partial_sum;
 
-/// The last segment that begins at `number` or before. Binary search.
+/// Returns the index of the last segment that begins at block `number` or before, by binary search.
 __device__ int64_t segment_of(const BlockSums& sums, int64_t number) {
   int64_t first = 0;
   int64_t last = sums.segment_count;
@@ -55,7 +55,7 @@ __global__ void __launch_bounds__(threads)
   for (int64_t begin = 0; begin < end.micro_batches; begin += threads) {
     const int64_t count = std::min<int64_t>(threads, end.micro_batches - begin);
     const int64_t own = begin + threadIdx.x;
-    __syncthreads();  // the losses of the round before have been added
+    __syncthreads();  // the losses of the previous round have been added
     if (threadIdx.x < count) {
       fetched[threadIdx.x] = losses[own % end.ranks * end.micro_steps + own / end.ranks];
     }

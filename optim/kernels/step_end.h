@@ -1,5 +1,5 @@
-// Launchers for the end of a step: they compute the scalars that the update reads from the losses
-// and sums of squares of all ranks. All pointers are to memory of the context's device.
+// Launchers for the end of a step. From the losses and sums of squares of all ranks they compute
+// the scalars that the update reads. All pointers are to memory of the context's device.
 #pragma once
 
 #include <cstdint>
@@ -9,14 +9,14 @@
 
 namespace tessera {
 
-/// The block sums of squares of all ranks, and where the sums of each parameter lie. Blocks are
-/// numbered from 0 over all parameters, in parameter order.
+/// The block sums of squares of all ranks, and a table of the places where each parameter's sums
+/// lie. Blocks are numbered from 0 over all parameters, in parameter order.
 struct BlockSums {
   struct Segment {              // one parameter; its bucket has equally many blocks on all ranks
-    int64_t begin = 0;          // number of its first block
-    int64_t first = 0;          // index of its first block in the bucket
-    int64_t shard_blocks = 0;   // blocks of the bucket in the sums of one rank
-    int64_t shard_first = 0;    // index of the first of them in the sums of one rank
+    int64_t begin = 0;          // number of the parameter's first block
+    int64_t first = 0;          // index of the parameter's first block in the bucket
+    int64_t shard_blocks = 0;   // blocks of the bucket's shard, which one rank has summed
+    int64_t shard_first = 0;    // index of the shard's first block in the sums of one rank
 
     /// Index in `values` of the sum of block `number`, which must be a block of this segment.
     constexpr int64_t place(int64_t number, int64_t per_rank) const {
@@ -28,7 +28,7 @@ struct BlockSums {
   int64_t per_rank = 0;
   const Segment* segments = nullptr;  // ascending, from block 0 on, without gaps
   int64_t segment_count = 0;
-  int64_t blocks = 0;                 // of all segments
+  int64_t blocks = 0;                 // number of blocks of all segments
   double* partial_sums = nullptr;     // scratch for CUDA: one per blocks_per_partial_sum blocks
   static constexpr int64_t blocks_per_partial_sum = 1024;
 };
@@ -48,10 +48,10 @@ struct StepEnd {
 /// scalars->square_sum = the sum of all block sums, in an order that depends only on their numbers:
 /// a left fold on the CPU, a tree on CUDA.
 TESSERA_KERNEL(add_block_sums, StepScalars* scalars, const BlockSums& sums)
-/// Computes the other scalars from square_sum and losses. losses is f32 [ranks * micro_steps]:
-/// micro-batch m = micro-step * ranks + rank has losses[rank * micro_steps + micro-step], 0 if it
-/// had no data. loss is the left fold in order of m. skip becomes 1 if loss or norm is not finite;
-/// if it was 1 before, it stays 1 with keep_skipping.
+/// Computes the remaining scalars from square_sum and losses. losses is f32 [ranks * micro_steps]:
+/// the loss of micro-batch m = micro-step * ranks + rank is losses[rank * micro_steps +
+/// micro-step], or 0 if m had no data. scalars->loss adds the losses one by one in order of m.
+/// skip becomes 1 if loss or norm is not finite. With keep_skipping, a skip of 1 stays 1.
 TESSERA_KERNEL(end_step, StepScalars* scalars, const Tensor& losses, const StepEnd& end)
 
 }  // namespace tessera

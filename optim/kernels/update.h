@@ -1,6 +1,7 @@
 // Launchers of the update rules. They work on flat ranges in whole blocks of 256 elements, and
-// threads split only at blocks, so that an element's bits do not depend on where a shard ends.
-// Segments and groups are in host memory; scalars are in memory of the context's device.
+// work is divided among threads only at blocks, so that an element's bits do not depend on where a
+// shard ends. Segments and groups are in host memory; scalars are in memory of the context's
+// device.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +30,7 @@ struct UpdateHyper {
   float bias_correction1 = 1;   // 1 - beta1^t
   float bias_correction2 = 1;   // 1 - beta2^t
   float gradient_scale = 1;     // factor on the gradients, such as the clip factor
-  bool decoupled_decay = true;  // AdamW; false: Adam with L2
+  bool decoupled_decay = true;  // true: AdamW; false: Adam, with weight decay in the gradient
   bool nesterov = false;
   bool first_step = false;      // SGD: the momentum buffer starts as the gradient
 };

@@ -1,5 +1,6 @@
 // Shared by the update rules on CUDA: segments and hyper-parameters lie in device memory, where
-// each thread looks up its own. So one launch updates all segments of all groups.
+// each thread looks up the segment of its elements. So one launch updates all segments of all
+// groups.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +15,7 @@
 
 namespace tessera::cuda {
 
-/// In device memory: segments in ascending order, none empty, none overlapping.
+/// Pointers to device memory. Segments are in ascending order, not empty, and do not overlap.
 struct UpdateTable {
   const UpdateSegment* segments;
   int count;
@@ -26,7 +27,7 @@ struct UpdateTable {
 /// false if the block must not be updated.
 __device__ inline bool find_hyper(const UpdateTable& table, int64_t element, UpdateHyper& hyper) {
   int first = 0;
-  int last = table.count;  // if a segment has the element, it is in [first, last)
+  int last = table.count;  // a segment with the element, if any, has its index in [first, last)
   while (last - first > 1) {
     const int middle = (first + last) / 2;
     (table.segments[middle].begin <= element ? first : last) = middle;
@@ -39,8 +40,8 @@ __device__ inline bool find_hyper(const UpdateTable& table, int64_t element, Upd
   return table.scalars->skip == 0;
 }
 
-/// The non-empty segments in ascending order, for the binary search. Throws as check_segments does,
-/// and if two segments overlap.
+/// Returns the non-empty segments in ascending order, for the binary search. Throws as
+/// check_segments does, and if two segments overlap.
 inline std::vector<UpdateSegment> searchable(std::string_view rule, int64_t elements,
                                              std::span<const UpdateSegment> segments,
                                              std::span<const UpdateHyper> groups) {
@@ -58,7 +59,7 @@ inline std::vector<UpdateSegment> searchable(std::string_view rule, int64_t elem
   return result;
 }
 
-/// Words that one launch passes as kernel arguments, which are limited to 4 KB.
+/// 32-bit words that one launch passes as kernel arguments, which are limited to 4 KB.
 struct CarriedWords {
   static constexpr int most = 896;
   uint32_t value[most];
@@ -69,8 +70,8 @@ __global__ inline void __launch_bounds__(256)
   for (int i = static_cast<int>(threadIdx.x); i < count; i += 256) to[i] = words.value[i];
 }
 
-/// A table and its device memory. The table is sent as kernel arguments, because a copy from
-/// pageable host memory may wait for all earlier work of the stream.
+/// An UpdateTable and its device memory. The table is sent to the device as kernel arguments,
+/// because a copy from pageable host memory may wait for all earlier work of the stream.
 class DeviceUpdateTable {
  public:
   DeviceUpdateTable(const Context& context, std::span<const UpdateSegment> segments,

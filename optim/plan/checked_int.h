@@ -9,7 +9,7 @@ namespace tessera::optim {
 
 class CheckedInt {
  public:
-  constexpr CheckedInt(int64_t value = 0) : value_(value) {}  // NOLINT: a number is a number
+  constexpr CheckedInt(int64_t value = 0) : value_(value) {}  // NOLINT: converts implicitly
   constexpr int64_t value() const { return value_; }
 
   friend CheckedInt operator+(CheckedInt a, CheckedInt b) {

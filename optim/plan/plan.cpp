@@ -18,8 +18,8 @@ constexpr int64_t f32_bytes = 4;
 constexpr int64_t f64_bytes = 8;
 constexpr int64_t update_slots = 2;
 constexpr int64_t crossing_slots = 2;  // for offload from a GPU
-// Only with a GPU, for the norm and the scalars of a step:
-constexpr int64_t segment_bytes = 32;         // one parameter in the table of block sums
+// The next four constants count only with a GPU, for the norm and the scalars of a step.
+constexpr int64_t segment_bytes = 32;         // entry of a parameter in the table of block sums
 constexpr int64_t blocks_a_partial_sum = 1024;
 constexpr int64_t scalars_bytes = 32;         // one f64 and five 32-bit words
 constexpr int64_t fetched_slots = 2;
@@ -65,18 +65,18 @@ class Planner {
     add(sent(purpose), bytes);
     add(plan_.update_traffic[static_cast<size_t>(purpose)], bytes);
   }
-  // Bytes of headers that this rank sends for `calls` collectives.
+  // Returns the header bytes that this rank sends in `calls` collectives.
   CheckedInt headers(CheckedInt calls) const {
     return calls * others_ * input_.header_bytes.value_or(dist::mpi_header_bytes);
   }
   bool gathers_ahead() const { return input_.overlap && !input_.single_pass; }
   bool sums_locally() const { return input_.no_sync && micro_steps_ > 1; }
 
-  // Number of times that the rank sends its gradient in a step.
+  // Returns how many times the rank sends its gradient in a step.
   int64_t gradient_sends() const {
     const int64_t micro_batches = input_.batch.micro_batches();
     if (rank_ >= micro_batches) return 0;
-    // Micro-batches rank, rank + N, rank + 2N, ... below M.
+    // Of M micro-batches on N ranks, this rank has rank, rank + N, rank + 2N, ... below M.
     return input_.no_sync ? 1 : (micro_batches - rank_ - 1) / input_.ranks + 1;
   }
 
@@ -121,9 +121,9 @@ class Planner {
     add(plan_.padding, padding * bytes);
   }
 
-  // A checkpoint is written from a copy of this rank's shards, at every stage: f32 weights and
-  // state, or the values of frozen parameters. Shards in GPU memory are always copied, shards in
-  // host memory as far as the limit allows.
+  // At every stage a checkpoint is written from a copy of this rank's shards. The shards hold f32
+  // weights and state of trained parameters, and the values of frozen ones. Shards in GPU memory
+  // are always copied; shards in host memory are copied as far as the limit allows.
   void add_staging(const PlanGroup& group) {
     const int64_t tensors = group.trainable ? 1 + input_.state_tensors : 1;
     const int64_t bytes = group.trainable ? f32_bytes : dtype_size(group.dtype);
@@ -159,8 +159,8 @@ class Planner {
         CheckedInt(trainable_) * count_bytes + (scaled ? f32_bytes + count_bytes : 0));
   }
 
-  // A save holds one bucket at a time, whole and in f32. Buckets of which a rank holds only its
-  // shard are gathered for it.
+  // A save holds one bucket at a time, whole and in f32. If a rank holds only its shard of the
+  // bucket, the save gathers the bucket.
   void add_save(const PlanGroup& group) {
     const CheckedInt largest = CheckedInt(largest_bucket(group)) * f32_bytes;
     plan_.parts.saved = std::max(plan_.parts.saved, largest.value());
@@ -175,7 +175,7 @@ class Planner {
     add_traffic(dist::Traffic::headers, headers(std::ssize(group.layout.buckets())));
   }
 
-  // Notes that a buffer of `bytes` is handed to a collective.
+  // Records that a buffer of `bytes` is passed to a collective.
   void pass(CheckedInt bytes) { largest_call_ = std::max(largest_call_, bytes.value()); }
 
   void add_gradients(const PlanGroup& group) {
@@ -187,8 +187,8 @@ class Planner {
     const int64_t shard = group.layout.shard_elements();
     const CheckedInt buckets = input_.stage >= 2 ? ring_elements(group) : flat;
     add(plan_.parts.buckets, buckets * bytes);
-    // The sum over micro-batches needs a buffer of its own at every stage, because the gradient of
-    // the next micro-batch overwrites the previous gradient.
+    // At every stage the sum over micro-batches needs another buffer than the gradient, because the
+    // next micro-batch overwrites the gradient.
     add(plan_.parts.accumulators, CheckedInt(shard) * sum_bytes);
     if (sums_locally()) add(plan_.parts.local_sums, CheckedInt(flat) * sum_bytes);
     if (input_.reduction == Reduction::fast) {
@@ -203,7 +203,7 @@ class Planner {
     add(sent(dist::Traffic::headers), headers(buckets_sent * (input_.no_sync ? 1 : micro_steps_)));
     if (input_.stage > 0) return;
     pass(largest * sum_bytes);
-    // At stage 0 it also sends its own shard of the sums to every other rank, before the update.
+    // At stage 0 a rank also sends its shard of the sums to every other rank, before the update.
     add_update_traffic(dist::Traffic::gradients, CheckedInt(others_) * shard * sum_bytes);
     add_update_traffic(dist::Traffic::headers, headers(buckets_sent));
     if (group.sum_dtype != group.dtype) {
@@ -241,13 +241,13 @@ class Planner {
 
   void add_step() {
     const CheckedInt losses = CheckedInt(micro_steps_) * f32_bytes;
-    // A byte of notes, then a bit for each micro-step (did it have data?) and each parameter (did
-    // it get a gradient?).
+    // One byte of notes, one bit per micro-step (set if it had data), and one bit per trainable
+    // parameter (set if it got a gradient).
     const CheckedInt flags = 1 + ((CheckedInt(micro_steps_) + trainable_ + 7).value()) / 8;
-    // A graph writes its loss to a buffer of its own.
+    // With graphs there is one more value, to which the graphs copy the loss of their micro-batch.
     plan_.parts.losses = (losses * input_.ranks + (input_.graph ? f32_bytes : 0)).value();
     pass(losses * input_.ranks);
-    pass(plan_.parts.norms);  // so far it has only the block sums
+    pass(plan_.parts.norms);  // here still only the block sums; scratch is added below
     plan_.parts.flags = (flags * input_.ranks).value();
     sent(dist::Traffic::losses) = (losses * others_).value();
     sent(dist::Traffic::flags) = (flags * others_).value();
@@ -265,7 +265,7 @@ class Planner {
   void add_statistics() {
     if (input_.statistics == 0) return;
     const CheckedInt values = input_.statistics;
-    const CheckedInt slot = (values + 1) * f32_bytes;  // the last value says whether there was data
+    const CheckedInt slot = (values + 1) * f32_bytes;  // the last value is 1 if there was data
     const bool synchronized = input_.sync_batch_norm && input_.ranks > 1;
     plan_.parts.running = (values * f32_bytes).value();
     if (input_.checkpoint_staging && rank_ == 0) add(plan_.checkpoint, values * f32_bytes);
@@ -277,8 +277,8 @@ class Planner {
       add(sent(dist::Traffic::headers), headers(1));
       return;
     }
-    // Forward reduces the means, then the squares; backward reduces two sums in one call. Each has
-    // one value per channel.
+    // Forward reduces the means and then the squares, in two calls. Backward reduces two sums in
+    // one call. Each of the four has one value per channel.
     sent(dist::Traffic::statistics) = (values * 2 * f32_bytes * others_).value();
     add(sent(dist::Traffic::headers), headers(CheckedInt(input_.batch_norms) * 3));
   }
@@ -299,14 +299,15 @@ class Planner {
     add(plan_.gradients,
         CheckedInt(p.buckets) + p.accumulators + p.local_sums + p.gathered_sums);
     add(input_.offload ? plan_.host.optimizer_state : plan_.optimizer_state, state);
-    const bool apart = !input_.device.is_cpu();  // device and host
+    const bool apart = !input_.device.is_cpu();  // device memory is not host memory
     plan_.host.communication =
         (CheckedInt(p.crossing) + p.fetched + p.mirrors + (apart ? p.flags + p.texts : 0)).value();
-    // A save frees its bucket before the ranks exchange how it went: only the larger counts.
+    // A save frees its bucket before the ranks exchange texts about its success. So only the larger
+    // of the two counts.
     add(plan_.communication, CheckedInt(p.staging) + p.scattered + p.norms + p.losses +
                                  p.statistics + p.scalars +
                                  (apart ? p.saved : p.flags + std::max(p.saved, p.texts)));
-    // Throws here if a sum overflows, so that the sums in Plan cannot.
+    // These checked sums throw on overflow, so that memory() and sent() of Plan cannot overflow.
     CheckedInt all = CheckedInt(plan_.parameters) + plan_.gradients + plan_.communication + state;
     all += plan_.host.communication;
     all += plan_.checkpoint;
@@ -318,9 +319,9 @@ class Planner {
   int64_t rank_;
   int64_t others_;
   int64_t micro_steps_;
-  int64_t trainable_ = 0;  // parameters
-  int64_t parameter_blocks_ = 0;
-  std::vector<int64_t> pieces_;  // bytes of each piece that may be copied
+  int64_t trainable_ = 0;         // number of trainable parameters
+  int64_t parameter_blocks_ = 0;  // number of kernel blocks of these parameters
+  std::vector<int64_t> pieces_;   // bytes of each piece that may be copied for a checkpoint
   int64_t largest_call_ = 0;  // bytes of the largest buffer of a collective on the device
   int64_t largest_sum_ = 0;   // bytes of the largest shard that a reduce_scatter returns
   Plan plan_;
@@ -360,7 +361,8 @@ Plan plan(const PlanInput& input, int64_t rank) {
 }
 
 int64_t graph_count(const Batch& batch, int64_t ranks, int64_t steps, bool no_sync) {
-  // Graphs differ in whether sums begin, how many ranks contribute, whether local sums are sent.
+  // Micro-steps differ in whether they begin a step (and its gradient sums), how many ranks
+  // contribute, and whether local sums are sent.
   std::set<std::tuple<bool, int64_t, bool>> kinds;
   const int64_t last = batch.micro_steps(ranks) - 1;
   for (int64_t j = steps > 1 ? 0 : 1; j <= last; ++j) {

@@ -4,7 +4,7 @@
 //
 //   Plan plan = optim::plan({.parameters = plan_parameters(model), .ranks = 64, .stage = 3,
 //                            .batch = {.global = 512, .micro = 4}}, 0);
-//   plan.memory();      // bytes of rank 0, but for activations
+//   plan.memory();      // bytes of rank 0 on its device, without activations and workspace
 #pragma once
 
 #include <array>
@@ -19,12 +19,12 @@ namespace tessera::optim {
 /// The parts of the memory categories, in bytes of one rank.
 struct PlanParts {
   // parameters
-  int64_t values = 0;         // stages 0 to 2: all; stage 3: the own shard
+  int64_t values = 0;         // stages 0 to 2: all values; stage 3: this rank's shard
   int64_t running = 0;        // running statistics of batch norms
-  int64_t gathered = 0;       // stage 3: the most that gathered blocks take at once
+  int64_t gathered = 0;       // stage 3: the largest total of blocks gathered at the same time
   // gradients
   int64_t buckets = 0;        // of the current micro-batch; stages 2 and 3: ring and tied slots
-  int64_t accumulators = 0;   // the own shard of the step's gradient sum
+  int64_t accumulators = 0;   // this rank's shard of the step's gradient sum
   int64_t local_sums = 0;     // no_sync with more than one micro-step
   int64_t gathered_sums = 0;  // stage 0, if sums and gradients differ in dtype
   // optimizer state
@@ -42,10 +42,11 @@ struct PlanParts {
   int64_t crossing = 0;       // offload: copies of sums and weights between device and host
   int64_t texts = 0;          // checkpoints, saves: texts that ranks exchange, on the host
   int64_t saved = 0;          // saves: the largest bucket in f32, while it is gathered
-  int64_t mirrors = 0;        // staged: mirrors of the largest calls, and the host's own staging
+  int64_t mirrors = 0;        // staged: host copies of the largest buffers, and MPI's staging
 };
 
-/// Bytes of one rank: what the optimizer and the communicator hold, and what the rank sends.
+/// The memory of one rank's optimizer and communicator, and the traffic that the rank sends, in
+/// bytes.
 struct Plan {
   int64_t rank = 0;
   // Peaks by category, on the device that computes.
@@ -54,42 +55,46 @@ struct Plan {
   int64_t optimizer_state = 0;
   int64_t communication = 0;
   int64_t checkpoint = 0;  // on the host, also if ranks compute on GPUs
-  /// Peaks that depend on the model's operations; nullopt if no formula was asked for them.
+  /// Peaks that depend on the model's operations; nullopt if unknown. plan() leaves them empty.
   std::optional<int64_t> activations = std::nullopt;
   std::optional<int64_t> workspace = std::nullopt;
   /// Host memory of a rank that computes on a GPU: offloaded state, data that hosts exchange,
-  /// buffers that pass through the host to other ranks, and inputs that the GPU copies from there.
+  /// buffers that pass through the host to other ranks, and inputs that the GPU copies from the
+  /// host.
   struct Host {
     int64_t optimizer_state = 0;
     int64_t communication = 0;
     int64_t activations = 0;
     int64_t memory() const { return optimizer_state + communication + activations; }
   } host = {};
-  /// Workspace on the CPU for writing the first values of 16-bit parameters, before any step; 0 on
-  /// a rank that holds no element of them.
+  /// Workspace of a rank that computes on the CPU for writing the first values of 16-bit
+  /// parameters, before any step. 0 on a rank that holds no element of a 16-bit parameter.
   int64_t filling = 0;
   PlanParts parts = {};
-  int64_t padding = 0;  // of `parameters`: bytes that belong to no parameter
+  int64_t padding = 0;  // the part of `parameters` that belongs to no parameter
   std::array<int64_t, dist::traffic_count> traffic{};  // sent in one step, by dist::Traffic
-  /// The part of `traffic` that publishes the update; a step without an update does not send it.
+  /// The part of `traffic` that gathers gradient sums for the update (stage 0) or parameters after
+  /// it (stages 1, 2). A step without an update does not send this part.
   std::array<int64_t, dist::traffic_count> update_traffic{};
   /// Sent in addition by each save of the weights, if the run has saves.
   std::array<int64_t, dist::traffic_count> save_traffic{};
 
-  /// memory() is what optimizer and communicator hold on the device. peak() adds activations and
-  /// workspace, as far as these are known, and is an upper bound of all at once. Neither includes
-  /// the memory for checkpoints.
+  /// Returns the bytes that optimizer and communicator hold on the device, without checkpoints.
   int64_t memory() const { return parameters + gradients + optimizer_state + communication; }
+  /// Returns memory() plus activations and workspace, as far as they are known. This is an upper
+  /// bound, because the categories need not peak at the same time.
   int64_t peak() const { return memory() + activations.value_or(0) + workspace.value_or(0); }
   int64_t sent() const;
 };
 
-/// The plan of one rank. Throws InputError if a number of bytes exceeds int64.
+/// Returns the plan of one rank. Throws InputError if a number of bytes exceeds int64 or graphs are
+/// asked for on the CPU, and Error for an invalid input or rank.
 Plan plan(const PlanInput& input, int64_t rank);
 
-/// Number of graphs that a rank captures in `steps` steps: one for each kind of micro-step after
-/// the run's first micro-step, which runs without a graph (docs/cuda.md). With no_sync the last
-/// micro-step of a step is a kind of its own, because it sends the local sums.
+/// Returns the number of graphs that a rank captures in `steps` steps: one for each kind of
+/// micro-step after the run's first micro-step, which runs without a graph (docs/cuda.md). Kinds
+/// differ in whether the micro-step is the first of a step, in the number of contributing ranks,
+/// and with no_sync in whether the micro-step is the last of a step.
 int64_t graph_count(const Batch& batch, int64_t ranks, int64_t steps, bool no_sync = false);
 
 }  // namespace tessera::optim

@@ -7,8 +7,8 @@
 namespace tessera::optim {
 namespace {
 
-// True if backward reads values of a block. Backward ends at `first_trainable`: it does not reach
-// parameters registered before it, and computes no input gradient at it.
+// Returns true if backward reads values of a block. Backward ends at parameter `first_trainable`:
+// it does not reach parameters of earlier registration, and computes no input gradient there.
 bool read_by_backward(const PlanInput& input, const PlanGroup& group, const PlanBlock& block,
                       int64_t first_trainable) {
   const auto& buckets = group.layout.buckets();
@@ -47,12 +47,14 @@ std::vector<PlanBlock> blocks_of(const PlanInput& input, const PlanGroup& group)
     block.tied = block.tied || bucket.shared;
   }
   for (size_t i = 0; i < blocks.size(); ++i) {
-    // Forward gathers every block. Backward gathers a block again, unless it is still there (the
-    // last block, where forward and backward meet, and tied blocks), or backward reads none of its
-    // values (frozen blocks at the beginning, a block of only an embedding table).
+    // Forward gathers every block. Backward gathers a block again, except:
+    //  - the model's last block (i == 0), which is still gathered when backward begins;
+    //  - tied blocks, which stay gathered;
+    //  - blocks whose values backward does not read, such as frozen blocks at the beginning, or a
+    //    block that has only an embedding table.
     blocks[i].read_by_backward = read_by_backward(input, group, blocks[i], first_of_backward);
-    // If the last block is only a bias outside of named blocks, the block with its weight is still
-    // there too, because one operation reads both.
+    // If the model's last block is a bias outside of named blocks, the block of its weight is still
+    // gathered too, because one operation reads both.
     const auto is_alone = [&](const PlanBlock& block) {
       return buckets[static_cast<size_t>(block.first_bucket)].block < 0;
     };
@@ -140,8 +142,8 @@ CheckedInt ring_elements(const PlanGroup& group) {
   return tied + neighbours;
 }
 
-// Tied blocks stay. Of the other blocks one is in use and, when gathering ahead, the next one is in
-// flight. In backward the next one is the next block whose values backward reads.
+// Tied blocks stay gathered. Besides them, one block is in use and, when gathering ahead, the next
+// block is in flight. In backward this is the next block whose values backward reads.
 CheckedInt gathered_elements(const PlanGroup& group, bool ahead) {
   CheckedInt tied = 0;
   int64_t most = 0;

@@ -1,6 +1,6 @@
-// The model as a plan sees it. Parameters of one dtype that are all trainable or all frozen form a
-// group, with buckets of its own that stage 3 gathers in blocks. Derived only from the input and
-// ShardLayout.
+// The model's parameters in the groups that a plan counts. Parameters of one dtype that are all
+// trainable or all frozen form a group. Each group has separate buckets, which stage 3 gathers in
+// blocks. Groups are derived only from the input and ShardLayout.
 #pragma once
 
 #include <cstdint>
@@ -12,13 +12,13 @@
 
 namespace tessera::optim {
 
-/// Buckets that stage 3 gathers together: those of a named block, or a single bucket.
+/// Buckets that stage 3 gathers together: the buckets of a named block, or a single bucket.
 struct PlanBlock {
   int first_bucket = 0;
   int end_bucket = 0;
   int64_t elements = 0;        // with padding
   int64_t shard_elements = 0;
-  bool tied = false;           // has a tied parameter: stays from its first use until backward ends
+  bool tied = false;           // has a tied parameter: stays gathered until backward ends
   bool read_by_backward = true;
   int64_t gathers = 0;         // per micro-step
 };
@@ -41,19 +41,21 @@ struct PlanGroup {
   }
 };
 
-/// Elements of the largest bucket.
+/// Returns the number of elements of the largest bucket.
 int64_t largest_bucket(const PlanGroup& group);
-/// Elements of the gradient buffers of stages 2 and 3: a ring for two neighbouring buckets, and a
-/// slot for each tied parameter.
+/// Returns the elements of the gradient buffers of stages 2 and 3: a ring for two neighbouring
+/// buckets, and a slot for the bucket of each tied parameter.
 CheckedInt ring_elements(const PlanGroup& group);
-/// The most elements that stage 3 has gathered at once; with `ahead` the next block is included.
+/// Returns the most elements that stage 3 has gathered at the same time. With `ahead`, the next
+/// block is gathered while a block is used.
 CheckedInt gathered_elements(const PlanGroup& group, bool ahead);
 
-/// The groups of the input's parameters. Throws for an invalid stage, dtype or number.
+/// Returns the groups of the input's parameters. Throws for an invalid stage, dtype, batch or
+/// number, and for graphs on the CPU.
 std::vector<PlanGroup> plan_groups(const PlanInput& input);
 
-/// Registration index of the first trainable parameter, where backward ends; the number of
-/// parameters if all are frozen.
+/// Returns the registration index of the first trainable parameter, where backward ends. Returns
+/// the number of parameters if all are frozen.
 int64_t first_trainable(const PlanInput& input);
 
 }  // namespace tessera::optim

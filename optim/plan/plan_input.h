@@ -18,7 +18,7 @@ struct PlanParameter {
   std::string name;
   int64_t elements = 0;
   bool shared = false;  // tied: used under two names
-  int64_t block = -1;   // block that stage 3 gathers as a whole; -1: in no named block
+  int64_t block = -1;   // named block, which stage 3 gathers as a whole; -1: none
   DType dtype = DType::f32;
   bool trainable = true;
   nn::BackwardReads backward_reads = nn::BackwardReads::always;
@@ -36,26 +36,27 @@ struct PlanInput {
   Reduction reduction = Reduction::ordered;
   bool no_sync = false;
   Batch batch = {};
-  int64_t state_tensors = 2;     // of the update rule: 2 for the moments of Adam
-  DType sum_dtype = DType::f32;  // of the gradient sums of 16-bit parameters; others have f32
-  /// Master weights and state are on the host, and the values on another device.
+  int64_t state_tensors = 2;     // state tensors of the update rule: 2 for the moments of Adam
+  DType sum_dtype = DType::f32;  // of 16-bit parameters' gradient sums; f32 parameters have f32
+  /// Master weights and state are on the host, while the parameters are on another device.
   bool offload = false;
   bool graph = false;
   bool checkpoints = false;         // checkpoints are written
-  bool checkpoint_staging = false;  // they are written from a copy of the rank's own state
+  bool checkpoint_staging = false;  // checkpoints are written from a copy of the rank's state
   /// The most bytes of that copy; nullopt: all of the state is copied.
   std::optional<int64_t> checkpoint_limit = std::nullopt;
-  bool saves = false;               // weights are saved while the run goes on
+  bool saves = false;               // weights are saved during the run
   bool loss_scaling = false;        // on, even without f16 parameters
   int64_t statistics = 0;  // values of running statistics: two for each channel of a batch norm
   int64_t batch_norms = 0;
   bool sync_batch_norm = false;
-  Device device = {};  // on which the ranks compute
-  /// GPUs communicate through the host, which holds a mirror of the largest call.
+  Device device = {};  // the device on which the ranks compute
+  /// GPUs communicate through the host, which holds a copy of the largest buffer of a call.
   bool staged = false;
-  /// Staging bytes of the transport; nullopt: those of Tessera's own over MPI.
+  /// Staging bytes of the transport; nullopt: dist::mpi_staging_bytes.
   std::optional<int64_t> staging_bytes = std::nullopt;
-  /// Header bytes that a call sends to each other rank besides its data; nullopt: as over MPI.
+  /// Header bytes that a call sends to each other rank besides its data; nullopt:
+  /// dist::mpi_header_bytes.
   std::optional<int64_t> header_bytes = std::nullopt;
 };
 

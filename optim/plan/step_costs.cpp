@@ -12,7 +12,7 @@ constexpr double f64_bytes = 8;
 
 double size_of(DType dtype) { return static_cast<double>(dtype_size(dtype)); }
 
-// Seconds to send `piece_bytes` to every other rank.
+// Returns the seconds to send `piece_bytes` to every other rank.
 double transfer_seconds(const PlanInput& input, const MachineRates& rates, double piece_bytes) {
   if (input.ranks == 1) return 0;
   const double others = static_cast<double>(input.ranks - 1);
@@ -22,8 +22,9 @@ double transfer_seconds(const PlanInput& input, const MachineRates& rates, doubl
   return rates.latency * others + piece_bytes * sending;
 }
 
-// Bytes that an update moves per element: it reads the sum twice (once for the norm), reads and
-// writes f32 weights and state, and writes 16-bit weights rounded from the f32 ones.
+// Returns the bytes that an update moves per element. The update reads the gradient sum twice (once
+// for the norm), reads and writes f32 weights and state, and writes 16-bit parameters if there are
+// master weights.
 double update_bytes(const PlanInput& input, const PlanGroup& group) {
   const double rounded = group.dtype == DType::f32 ? 0 : size_of(group.dtype);
   const double kept = static_cast<double>(1 + input.state_tensors);
@@ -81,7 +82,7 @@ class Costs {
     const double bytes = size_of(group.dtype);
     const double sum = size_of(group.sum_dtype);
     const bool everything = input_.stage == 0;
-    // Every contribution is read, and added to a sum that is read and written.
+    // Adding a contribution reads the contribution, and reads and writes the sum.
     const double adding = elements * (bytes + 2 * sum);
     if (sums_locally_) cost.local_addition.bytes = adding;
     cost.exchange = {transfer_seconds(input_, rates_, shard * (sums_locally_ ? sum : bytes)),
@@ -116,13 +117,16 @@ class Costs {
       if (!bucket.tied) untied += bucket.elements;
     }
     const Cost forward = Cost{work_.flops, work_.bytes} * (1.0 / 3);
-    // The head is not recomputed. Bytes are taken to be moved again in the same proportion.
+    // Work of the second forward within backward. Its bytes are assumed to have the same ratio to
+    // forward's bytes as its operations to forward's operations. The head (a tied bucket) is not
+    // recomputed.
     const Cost again = forward * (work_.flops > 0 ? work_.recomputed_flops / forward.flops : 0);
     for (BucketCost& bucket : costs_.buckets) {
       if (all == 0) return;
       bucket.forward = forward * (bucket.elements / all);
       if (!bucket.reached) continue;
-      // One product for the gradient of the input, and another for that of trained parameters.
+      // Backward has one matrix product for the input gradient, and another one for the gradient of
+      // trained parameters.
       bucket.backward = bucket.forward * (bucket.trainable ? 2 : 1);
       if (!bucket.tied) bucket.backward += again * (bucket.elements / untied);
     }

@@ -29,33 +29,34 @@ struct Transfer {
 
 struct BucketCost {
   size_t group = 0;
-  size_t block = 0;         // index of its block in the group, at stage 3
-  int64_t registered = 0;   // the lowest registration index of its parameters
+  size_t block = 0;         // stage 3: index of the bucket's block in the group
+  int64_t registered = 0;   // the lowest registration index of the bucket's parameters
   bool tied = false;
   bool trainable = true;
-  bool reached = true;      // backward reaches it
-  double elements = 0;      // elements of its parameters, without padding
-  Cost forward = {};        // for a tied bucket: of the head
+  bool reached = true;      // backward reaches the bucket
+  double elements = 0;      // elements of the bucket's parameters, without padding
+  Cost forward = {};        // for a tied bucket: the cost of the head
   Cost backward = {};
-  Cost local_addition = {};  // no_sync: adds its gradient to the rank's own sum
+  Cost local_addition = {};  // no_sync: adds the bucket's gradient to the rank's local sum
   Cost update = {};
   Transfer exchange = {};
-  Transfer gather = {};     // stage 0: of its sum; stages 1 and 2: of its parameters
+  Transfer gather = {};     // stage 0: of the gradient sum; stages 1 and 2: of the parameters
 };
 
 /// A block of buckets that stage 3 gathers together.
 struct BlockCost {
   Transfer gather = {};
   bool tied = false;
-  bool reached = false;  // backward reads values of it
+  bool reached = false;  // backward reads values of the block
 };
 
 struct StepCosts {
   std::vector<BucketCost> buckets;             // in the order in which backward completes them
   std::vector<std::vector<BlockCost>> blocks;  // stage 3: of each group, in order of backward
-  Transfer end = {};          // norms, losses and flags
+  Transfer end = {};          // exchange of norms, losses and flags
 };
 
+/// Computes the costs of a step. Throws for an invalid input, as plan_groups does.
 StepCosts step_costs(const PlanInput& input, const MicroBatchWork& work, const MachineRates& rates);
 
 }  // namespace tessera::optim

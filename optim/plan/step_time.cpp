@@ -12,7 +12,7 @@
 namespace tessera::optim {
 namespace {
 
-// The two time lines of a rank: computing, and the channel.
+// The two time lines of a rank: computing and communication (the channel).
 class Clock {
  public:
   Clock(const MachineRates& rates, const PlanInput& input)
@@ -76,7 +76,8 @@ class Gathering {
   explicit Gathering(const std::vector<BlockCost>& blocks)
       : blocks_(blocks), there_(blocks.size(), absent) {}
 
-  /// Forward goes to blocks of lower index, backward to higher ones.
+  /// Waits for a block's gather, releases the previous block, and starts to gather the next one.
+  /// Forward goes from higher to lower block indices, backward from lower to higher ones.
   void enter(Clock& clock, size_t block, bool forward) {
     gather(clock, block);
     clock.wait(there_[block]);
@@ -87,7 +88,7 @@ class Gathering {
     const size_t next = block + 1;
     if (!forward && next < blocks_.size() && blocks_[next].reached) gather(clock, next);
   }
-  /// Backward begins at the block where forward has ended.
+  /// Begins backward at the block where forward has ended.
   void turn(Clock& clock) {
     const size_t block = std::exchange(current_, blocks_.size());
     if (block < blocks_.size()) enter(clock, block, false);
@@ -135,8 +136,8 @@ class Step {
   }
 
  private:
-  // The time at which the memory for a bucket's gradient is free: the gradient that was there
-  // before must have been sent.
+  // Returns the time at which the memory for a bucket's gradient is free, because the previous
+  // gradient in that memory has been sent.
   double& place(size_t index) {
     const BucketCost& bucket = costs_.buckets[index];
     if (input_.stage < 2 || bucket.tied) return reduced_[index];
@@ -204,7 +205,7 @@ class Step {
   const StepCosts& costs_;
   Clock clock_;
   std::vector<double> reduced_;    // the time at which each bucket's exchange ends
-  std::vector<double> published_;  // the time at which its sum or parameters are gathered
+  std::vector<double> published_;  // the time at which each bucket's sum or values are gathered
   std::vector<Ring> rings_;        // one per group
   std::vector<Gathering> gatherings_;
 };
@@ -235,7 +236,8 @@ void check(const PlanInput& input, const MachineRates& rates) {
 StepTime step_time(const PlanInput& input, const MicroBatchWork& work, const MachineRates& rates) {
   check(input, rates);
   const StepCosts costs = step_costs(input, work, rates);
-  // Micro-steps soon repeat each other, so each further one adds what the last simulated one adds.
+  // Micro-steps soon take equal times. So each micro-step that is not simulated adds as much as the
+  // last simulated one.
   constexpr int64_t most_simulated = 12;
   const int64_t micro_steps = input.batch.micro_steps(input.ranks);
   const int64_t simulated = std::min(micro_steps, most_simulated);

@@ -37,7 +37,7 @@ void LossScaler::restore(float scale, int64_t good_steps) {
 }
 
 void LossScaler::step(bool overflow, int64_t step) {
-  constexpr float largest = 0x1p60f;  // far below where a scaled loss itself would overflow
+  constexpr float largest = 0x1p60f;  // small enough that loss * scale does not overflow f32
   if (overflow) {
     TESSERA_CHECK(
         scale_ >= 2,

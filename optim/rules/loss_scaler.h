@@ -1,8 +1,8 @@
 // Dynamic loss scaling for f16 (Micikevicius et al., arXiv:1710.03740): the loss is multiplied so
-// that small gradients do not vanish in 16 bits, and the sums are divided by as much before the
-// update. A step whose gradients overflow is skipped, on every rank alike, and the scale halves.
+// that small gradients do not vanish in 16 bits, and the gradient sums are divided by the same
+// scale before the update. If gradients overflow, every rank skips the step and halves the scale.
 //
-// Scales are powers of two, so that scaling itself rounds nothing.
+// Scales are powers of two, so that multiplying by them does not round.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@ namespace tessera::optim {
 
 struct LossScaling {
   float initial = 65536;         // 2^16
-  int64_t growth_interval = 1000;  // good steps until the scale doubles
+  int64_t growth_interval = 1000;  // steps without an overflow until the scale doubles
 };
 
 class LossScaler {
@@ -21,7 +21,8 @@ class LossScaler {
   float scale() const { return scale_; }
   /// Steps without an overflow since the scale last changed.
   int64_t good_steps() const { return good_steps_; }
-  /// Sets both, as from a checkpoint. Throws InputError for values that no scaler can have.
+  /// Sets scale and good steps from a checkpoint. Throws InputError unless the scale is a power of
+  /// two of at least 1 and good_steps is in [0, growth_interval).
   void restore(float scale, int64_t good_steps);
   /// Adjusts the scale after a step. Throws if an overflow would bring the scale below 1.
   void step(bool overflow, int64_t step);

@@ -6,9 +6,10 @@
 
 namespace tessera::optim {
 
-/// step, counted from 0 -> factor.
+/// Maps a step, counted from 0, to the factor.
 using Schedule = std::function<float(int64_t)>;
 
+/// Factor 1 in every step.
 Schedule constant_schedule();
 
 /// Rises linearly over `warmup` steps to 1, then falls as half a cosine to `minimum` at `steps`

@@ -5,7 +5,8 @@
 namespace tessera::optim {
 namespace {
 
-// 1 - beta^step in double: in float the power loses digits long before the factor reaches one.
+// Returns 1 - beta^step. Computed in double, because in float the difference loses digits while
+// beta^step is close to 1.
 float bias_correction(float beta, int64_t step) {
   return static_cast<float>(1.0 - std::pow(static_cast<double>(beta), static_cast<double>(step)));
 }

@@ -18,7 +18,7 @@
 
 namespace tessera::optim {
 
-/// Hyper-parameters of a parameter group; those that are not set are taken from the rule.
+/// Hyper-parameters of a parameter group. A hyper-parameter that is not set is taken from the rule.
 struct GroupOptions {
   std::optional<float> learning_rate = std::nullopt;
   std::optional<float> beta1 = std::nullopt;  // SGD: momentum
@@ -81,7 +81,7 @@ struct AdamW {
 class UpdateRule {
  public:
   template <class Rule>
-  UpdateRule(Rule rule)  // NOLINT: a rule is given where an UpdateRule is wanted
+  UpdateRule(Rule rule)  // NOLINT: implicit, so that a rule can be passed as an UpdateRule
       : rule_(std::make_shared<Model<Rule>>(std::move(rule))) {}
 
   /// Names of the state tensors, each as large as the parameters.

@@ -37,15 +37,15 @@ RingGradients::RingGradients(const Partition& partition, dist::Communicator& com
   std::iota(order.begin(), order.end(), 0);
   for (const int b : order) {
     const dist::Bucket& bucket = partition.bucket(b);
-    // A tied bucket opens first and closes last, so it would block an end of the ring meanwhile.
+    // A tied bucket opens first and closes last. In the ring it would block an end for that time.
     own_slot_.push_back(bucket.shared ? static_cast<int>(own_.size()) : -1);
     if (bucket.shared) own_.push_back(new_slot(bucket.elements));
   }
   ring_ = flat_buffer(communicator, take_turns(order), partition.dtype(), Category::gradients);
 }
 
-// Neighbours in the order get opposite ends, so that one fills while the other is in flight. The
-// ring must hold the largest such pair.
+// Neighbours in `order` get opposite ends, so that one bucket fills while the other is in flight.
+// The ring must hold the largest pair of neighbours.
 int64_t RingGradients::take_turns(const std::vector<int>& order) {
   int64_t neighbours = 0;
   int64_t before = 0;
@@ -64,7 +64,7 @@ int64_t RingGradients::take_turns(const std::vector<int>& order) {
 void RingGradients::follow(const std::vector<int>& order) {
   const int64_t neighbours = take_turns(order);
   if (beside_.empty() && neighbours <= ring_.elements()) return;
-  // Memory may be freed only when no collective reads it any more.
+  // Memory is freed below, so no collective may read it any more.
   wait_for_all();
   beside_.clear();
   if (neighbours <= ring_.elements()) return;
@@ -78,7 +78,7 @@ RingGradients::Slot RingGradients::new_slot(int64_t elements) {
 }
 
 Tensor RingGradients::claim(Slot& slot, int bucket, int64_t elements) {
-  std::exchange(slot.work, {}).wait();  // the bucket that was here has reached its owners
+  std::exchange(slot.work, {}).wait();  // until the slot's previous bucket was sent
   slot.bucket = bucket;
   return slot.memory.flat(0, elements);
 }
@@ -90,9 +90,10 @@ std::optional<Tensor> RingGradients::place(size_t end, int bucket) {
   End& here = ends_[end];
   End& there = ends_[1 - end];
   const bool overlap = there.range.begin < range.end && range.begin < there.range.end;
-  // A bucket that still fills cannot be waited for: this thread is the one that fills it.
+  // Waiting for a bucket that still fills would deadlock, because this thread fills it.
   if (here.bucket >= 0 || (overlap && there.bucket >= 0)) return std::nullopt;
-  // Only the last bucket at each end is remembered: it has itself waited for those before it.
+  // It is enough to wait for the last bucket at each end, because that bucket waited for the
+  // earlier buckets at its end.
   std::exchange(here.work, {}).wait();
   if (overlap) std::exchange(there.work, {}).wait();
   here = {range, {}, bucket};
@@ -112,14 +113,14 @@ Tensor RingGradients::open(int bucket) {
   const int own = own_slot_[static_cast<size_t>(bucket)];
   if (own >= 0) return claim(own_[static_cast<size_t>(own)], bucket, elements);
   const size_t end = end_of_[static_cast<size_t>(bucket)];
-  // First the end whose turn it is, then the other end, then a slot beside the ring.
+  // Tries the bucket's assigned end first, then the other end, then a slot beside the ring.
   if (const auto memory = place(end, bucket)) return *memory;
   if (const auto memory = place(1 - end, bucket)) return *memory;
   return claim(free_slot(elements), bucket, elements);
 }
 
 void RingGradients::sent(int bucket, const dist::Work& work) {
-  // From now on the memory waits for `work` instead of for the bucket to fill.
+  // The bucket has stopped filling its memory. The next user of the memory must wait for `work`.
   const auto leaves = [bucket, &work](auto& place) {
     if (place.bucket != bucket) return;
     place.work = work;
@@ -139,8 +140,8 @@ void RingGradients::wait_for_all() {
 ReductionPolicy::Sent OrderedReduction::send(int bucket, const Tensor& gradient,
                                              const MicroStep& micro_step) {
   const Tensor sum = partition_.shard_of(partition_.accumulator(), bucket);
-  // Elements below `begun` have a contribution in this step, and the next one is added to it. The
-  // first contribution of a step overwrites the sum of the step before.
+  // Elements below `begun` already have a contribution in this step, to which the next one is
+  // added. The first contribution of a step overwrites the previous step's sum.
   int64_t begun = micro_step.index == 0 ? 0 : sum.elements();
   auto fold = [sum, begun](int, int64_t begin, const Tensor& chunk) mutable {
     const int64_t end = begin + chunk.elements();
@@ -150,8 +151,9 @@ ReductionPolicy::Sent OrderedReduction::send(int bucket, const Tensor& gradient,
     kernels::fold(current_context(sum.device()), sum.flat(begin, end), chunk, begin >= begun);
     begun = std::max(begun, end);
   };
-  // Each element's contributions come in ascending order of source, which is the order of
-  // micro-batches. The lambda owns what it touches, because it runs where the communicator runs.
+  // Each element's contributions arrive in ascending order of rank, which is the order of
+  // micro-batches. The lambda holds copies, because it may run on the communicator's thread after
+  // this function has returned.
   const dist::Work work =
       communicator_.exchange(gradient, static_cast<int>(micro_step.contributors), std::move(fold),
                              partition_.call(dist::Traffic::gradients, bucket));
@@ -182,14 +184,15 @@ dist::Work FastReduction::reduce_scatter(int bucket, const Tensor& gradient,
   }
   const Tensor scattered = scattered_.flat(0, sum.elements());
   communicator_.reduce_scatter(scattered, gradient, contributors, call);
-  // Runs in the communicator's order: after this reduce-scatter, before the next one's writes.
+  // The communicator runs the fold after this reduce-scatter and before the next one, which
+  // overwrites `scattered`.
   return communicator_.run([sum, scattered, first] {
     kernels::fold(current_context(sum.device()), sum, scattered, first);
   });
 }
 
 void LocalSums::begin(const MicroStep& micro_step) {
-  // With one micro-step there is nothing to add up: send() reduces the gradient itself.
+  // With one micro-step there is nothing to add up, and send() reduces the gradient directly.
   if (micro_step.count == 1 || sums_.defined()) return;
   sums_ = flat_buffer(communicator_, partition_.layout().flat_elements(),
                       partition_.accumulator().dtype(), Category::gradients);
@@ -203,10 +206,11 @@ ReductionPolicy::Sent LocalSums::send(int bucket, const Tensor& gradient,
   if (micro_step.contributes) {
     kernels::fold(current_context(gradient.device()), sum, gradient, micro_step.index == 0);
   }
-  // No wait is needed to use the memory again: the addition comes first in the same stream.
+  // The gradient's memory may be reused without a wait, because the next micro-step writes to it
+  // after this addition in the same stream.
   if (!micro_step.last()) return {};
-  // The sums are reduced once per step, as if it had one micro-step to which every rank contributes
-  // that has a micro-batch of its own.
+  // The sums are reduced once per step, as in a step with one micro-step. Every rank contributes
+  // that has had a micro-batch in the step.
   MicroStep once = micro_step;
   once.index = 0;
   once.contributors = std::min<int64_t>(communicator_.size(), micro_step.micro_batches);

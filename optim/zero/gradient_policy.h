@@ -1,9 +1,9 @@
-// Where the gradient of a bucket in one micro-batch is written, in the dtype of its parameters, and
-// how it reaches the owners of its shards.
+// A GradientPolicy provides the memory of a bucket's gradient in one micro-batch, in the dtype of
+// its parameters. A ReductionPolicy sends the gradient to the owners of its shards.
 //
-// The reducer (optim/zero/reducer.h) opens a bucket when its first contribution arrives, sends it
-// when it is complete, and then passes the collective to sent(). Until that collective is done the
-// memory belongs to the communicator.
+// The reducer (optim/zero/reducer.h) opens a bucket when the first gradient of its parameters is
+// written, sends it when it is complete, and then passes the collective to sent(). Until the
+// collective is done, the memory belongs to the communicator.
 #pragma once
 
 #include <array>
@@ -22,13 +22,13 @@ class GradientPolicy {
  public:
   virtual ~GradientPolicy() = default;
 
-  /// Memory for the bucket's gradient, [bucket elements]; waits until it is free.
+  /// Returns memory for the bucket's gradient, [bucket elements]. Waits until the memory is free.
   virtual Tensor open(int bucket) = 0;
-  /// The bucket was sent: its memory is free when `work` is done.
+  /// Called after the bucket was sent. Its memory is free when `work` is done.
   virtual void sent(int bucket, const dist::Work& work) = 0;
   /// Waits until all memory is free.
   virtual void wait_for_all() = 0;
-  /// From now on buckets are completed in this order. Called between micro-steps.
+  /// Announces the order in which buckets are completed from now on. Called between micro-steps.
   virtual void follow(const std::vector<int>&) {}
 };
 
@@ -47,16 +47,15 @@ class FullGradients : public GradientPolicy {
   std::vector<dist::Work> works_;
 };
 
-/// Stages 2 and 3: a ring that buckets use from its two ends in turn. It has room for the largest
-/// pair of neighbours in the order of the layout: one is in flight while the next one fills, and if
-/// the weight and bias of an operation lie in two buckets, both fill at once. So the ring is never
-/// larger than the model, even if one parameter is larger than all others.
+/// Stages 2 and 3: a ring of memory. Buckets are placed at its two ends in turn, so that one bucket
+/// is in flight while the next one fills. The ring has room for the largest pair of neighbouring
+/// buckets, because both fill at once if they hold the weight and the bias of one operation.
 ///
 ///   | bucket 4 -->         |    <-- bucket 5 |
-///   | bucket 6 -->   |                          when bucket 4 has left, and so on
+///   | bucket 6 -->   |                          after bucket 4 has been sent
 ///
-/// The bucket of a tied parameter opens first and closes last, so it has a slot of its own. Buckets
-/// that find no room get slots of their own size beside the ring. This happens in the first
+/// The bucket of a tied parameter opens first and closes last, so it has memory outside the ring. A
+/// bucket that finds no room in the ring gets a slot beside it. This happens in the first
 /// micro-step of a model that does not complete its buckets in reverse order of registration;
 /// afterwards the ring follows the order of the model.
 class RingGradients : public GradientPolicy {
@@ -73,18 +72,19 @@ class RingGradients : public GradientPolicy {
     dist::Work work;
     int bucket = -1;  // the bucket that is filling it, or -1
   };
-  /// An end of the ring, with the bucket that used it last.
+  /// An end of the ring.
   struct End {
-    dist::Range range;
-    dist::Work work;
-    int bucket = -1;  // that bucket while it fills, else -1
+    dist::Range range;  // elements of the bucket that used the end last
+    dist::Work work;    // done when that bucket's memory is free
+    int bucket = -1;    // the bucket that is filling the end, or -1
   };
   Slot new_slot(int64_t elements);
-  /// Assigns the two ends in turn to buckets that come in this order; returns the elements of the
-  /// largest pair of neighbours.
+  /// Assigns the two ends in turn to the buckets of `order`. Returns the number of elements of the
+  /// largest pair of neighbours in `order`.
   int64_t take_turns(const std::vector<int>& order);
   static Tensor claim(Slot& slot, int bucket, int64_t elements);
-  /// The memory of a bucket at an end; nullopt if a bucket that still fills is in the way.
+  /// Returns memory for a bucket at an end, and waits until the memory is free. Returns nullopt if
+  /// a bucket that still fills needs the memory.
   std::optional<Tensor> place(size_t end, int bucket);
   Slot& free_slot(int64_t elements);
 
@@ -92,18 +92,18 @@ class RingGradients : public GradientPolicy {
   dist::Communicator& communicator_;
   Tensor ring_;
   std::array<End, 2> ends_;
-  std::vector<size_t> end_of_;  // bucket -> the end that it goes to
+  std::vector<size_t> end_of_;  // bucket -> the end of the ring where it is placed first
   std::vector<Slot> beside_;    // memory of buckets that found no room in the ring
   std::vector<Slot> own_;       // memory of the buckets of tied parameters
   std::vector<int> own_slot_;   // bucket -> index in own_, or -1
 };
 
-/// How a complete bucket is added to the gradient sums of its owners.
+/// Adds a complete bucket to the gradient sums of its owners.
 class ReductionPolicy {
  public:
   struct Sent {
     dist::Work left;     // done when the gradient's memory is free
-    dist::Work arrived;  // done when the own shard's sum has what was sent
+    dist::Work arrived;  // done when all ranks' gradients are in the sum of this rank's shard
   };
   virtual ~ReductionPolicy() = default;
 
@@ -111,7 +111,7 @@ class ReductionPolicy {
   virtual Sent send(int bucket, const Tensor& gradient, const MicroStep& micro_step) = 0;
 };
 
-/// Contributions are added in order of micro-batch: the same bits for any number of ranks.
+/// Adds contributions in order of micro-batch: the same bits for any number of ranks.
 class OrderedReduction : public ReductionPolicy {
  public:
   OrderedReduction(const Partition& partition, dist::Communicator& communicator)
@@ -123,7 +123,7 @@ class OrderedReduction : public ReductionPolicy {
   dist::Communicator& communicator_;
 };
 
-/// The transport's reduce-scatter: the same bits from run to run.
+/// Uses the transport's reduce-scatter: the same bits from run to run.
 class FastReduction : public ReductionPolicy {
  public:
   FastReduction(const Partition& partition, dist::Communicator& communicator);
@@ -134,10 +134,11 @@ class FastReduction : public ReductionPolicy {
 
   const Partition& partition_;
   dist::Communicator& communicator_;
-  Tensor scattered_;  // the result of a reduce-scatter, one shard
+  Tensor scattered_;  // the result of a reduce-scatter, as large as the largest shard of a bucket
 };
 
-/// no_sync: adds up the micro-batches of this rank, and sends the sum with the last of them.
+/// no_sync: adds up the gradients of this rank's micro-batches in a step, and sends the sum in the
+/// last micro-step.
 class LocalSums : public ReductionPolicy {
  public:
   LocalSums(const Partition& partition, dist::Communicator& communicator,

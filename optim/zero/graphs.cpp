@@ -28,7 +28,7 @@ void GraphedReducer::forget() {
   ready_to_capture_ = false;
 }
 
-// Opens no buckets: run() decides how this micro-step runs.
+// Opens no buckets, unlike Reducer::begin(). run() opens them if it needs them on the host.
 void GraphedReducer::begin(const MicroStep& micro_step) { start(micro_step); }
 
 void GraphedReducer::run(const std::function<Tensor()>& loss, float scale) {
@@ -42,8 +42,8 @@ void GraphedReducer::run(const std::function<Tensor()>& loss, float scale) {
   auto graph = graphs_.find(kind());
   if (graph == graphs_.end()) graph = graphs_.emplace(kind(), capture(loss, scale)).first;
   const trace::Scope scope("graph of a micro-step");
-  // A launch runs nothing of the micro-step on the host. What its host code would do is done here:
-  // phases of the parameters, the loss, and the parameters reached.
+  // A launch runs no host code of the micro-step, so its effects on the host are repeated here:
+  // phases of the parameter policies, the loss, and the parameters with a gradient.
   begin_forward();
   graph->second.launch();
   end_backward();
@@ -69,7 +69,7 @@ GraphedReducer::Captured GraphedReducer::capture(const std::function<Tensor()>& 
   captured.launch = communicator_->capture([&] {
     const Tensor value = with_data(loss());
     notes_.statistics.check_observed();
-    // The graph frees the memory of the loss, so its value is copied to memory that stays.
+    // The memory of `value` is freed within the graph, so the loss is copied to permanent memory.
     kernels::copy(current_context(loss_.device()), loss_, value);
     propagate(value, scale);
     wait_for_all();

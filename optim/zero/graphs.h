@@ -25,15 +25,15 @@ class GraphedReducer : public Reducer {
  private:
   /// Micro-steps of one kind make the same launches, so one graph serves them all (docs/cuda.md).
   struct Kind {
-    int64_t micro_batches;  // of the step; gradients are scaled by its inverse
-    bool first;             // the first of the step: gradient sums begin
-    bool reduces_sums;      // no_sync: the local sums are sent
+    int64_t micro_batches;  // of the step; gradients are scaled by 1 / micro_batches
+    bool first;             // the first micro-step of a step overwrites the gradient sums
+    bool reduces_sums;      // with no_sync the last micro-step sends the local sums
     int64_t contributors;
     bool contributes;
 
     auto operator<=>(const Kind&) const = default;
   };
-  /// The graph of a micro-step, and what the host must know of it.
+  /// The graph of a micro-step, and its results that the host needs.
   struct Captured {
     std::function<void()> launch;
     std::vector<int64_t> reached;  // parameters that get a gradient

@@ -1,6 +1,7 @@
-// The state of an optimizer that a run needs in order to go on: parameters, the update rule's
-// state, counts of updates, the loss scale, running statistics. It is a list of named tensors in
-// the shapes of the model, so that what one layout over ranks has written, another layout can read.
+// The state of an optimizer that a run needs in order to resume: parameters, the update rule's
+// state, counts of updates, the loss scale, running statistics. The state is a list of named
+// tensors in the shapes of the model, so that it can be written with one number of ranks and stage,
+// and read with another.
 #pragma once
 
 #include <cstdint>
@@ -27,30 +28,32 @@ struct StateTensor {
   std::string path() const { return state_path(name, kind); }
 };
 
-/// A range of a state tensor that this rank saves. Each element is in one piece of one rank.
+/// Elements [begin, end) of a state tensor, which this rank saves. Each element of the tensor is in
+/// exactly one piece of one rank.
 struct StatePiece {
   StateTensor of;
-  int64_t begin = 0;  // of the flat tensor, a multiple of 256
+  int64_t begin = 0;  // in the flattened tensor, a multiple of 256
   int64_t end = 0;
-  Tensor values;         // flat; a view of memory that the next step changes
-  bool is_copy = false;  // true: `values` is not a view but a copy
-  bool of_forward = false;  // running statistics: observed in a forward, not trained
+  Tensor values;            // flat; a view of memory that the next step changes, unless is_copy
+  bool is_copy = false;     // true: `values` is a copy
+  bool of_forward = false;  // true for running statistics: observed in a forward, not trained
 };
 
-/// A source from which an optimizer restores its state, by path.
+/// A source from which an optimizer restores its state. Tensors are named by StateTensor::path().
 class StateSource {
  public:
   virtual ~StateSource() = default;
   /// Writes elements [begin, begin + out.size()) of a floating-point tensor to `out`, in f32.
   virtual void read(const std::string& path, int64_t begin, std::span<float> out) const = 0;
-  /// The value of an i64 tensor of shape [].
+  /// Returns the value of an i64 tensor of shape [].
   virtual int64_t count(const std::string& path) const = 0;
-  /// What ZeroOptimizer::parameter_events returned; empty if it is not known.
+  /// Returns the result that ZeroOptimizer::parameter_events had when the state was saved; empty if
+  /// not known.
   virtual std::vector<int64_t> parameter_events() const { return {}; }
 };
 
-/// The kind of a parameter's values. Of a trained parameter they are f32, master weights if it has
-/// 16 bits; of a frozen parameter they have its own dtype.
+/// The kind of a parameter's values. The values of a trained parameter are f32: the master weights
+/// if the parameter has 16 bits. The values of a frozen parameter have the parameter's dtype.
 inline constexpr const char* value_kind = "value";
 /// The kind of the number of updates of a trained parameter: i64 [].
 inline constexpr const char* updates_kind = "updates";

@@ -17,13 +17,13 @@ namespace tessera::optim {
 using nn::ParameterSource;
 
 enum class Reduction : uint8_t {
-  ordered,  // contributions in order of micro-batch: the same bits for any number of ranks
-  fast,     // the transport's own reduce-scatter: the same bits from run to run
+  ordered,  // adds contributions in order of micro-batch: the same bits for any number of ranks
+  fast,     // uses the transport's own reduce-scatter: the same bits from run to run
 };
 
 enum class Offload : uint8_t {
   none,
-  optimizer,  // master weights and state on the host, updated there
+  optimizer,  // master weights and optimizer state lie on the host, and the CPU updates them
 };
 
 struct ZeroOptions {
@@ -37,16 +37,17 @@ struct ZeroOptions {
   float clip = 0;  // maximum of the global gradient norm; 0: no clipping
   Schedule schedule = constant_schedule();
   uint64_t seed = 0;  // of initial weights and dropout
-  /// Dtype of the gradient sums of 16-bit parameters: f32, or bf16, rounded after every addition.
+  /// Dtype of the gradient sums of 16-bit parameters: f32 or bf16. A bf16 sum is rounded after
+  /// every addition.
   DType grad_shard = DType::f32;
-  /// Default: LossScaling{} if a parameter is f16, else none.
+  /// nullopt: LossScaling{} if a parameter is f16, else no loss scaling.
   std::optional<LossScaling> loss_scaling = std::nullopt;
   Offload offload = Offload::none;
-  /// Launch micro-steps as CUDA graphs (docs/cuda.md), by ZeroOptimizer::micro_steps.
+  /// Launch micro-steps as CUDA graphs (docs/cuda.md). Requires ZeroOptimizer::micro_steps.
   bool graph = false;
   /// Batch norms normalise over the whole batch of a step, which must have one micro-batch per
-  /// rank. The weights then have the same bits for any stage, bucket size and overlap, but not for
-  /// another number of ranks.
+  /// rank. The weights then have the same bits for any stage, bucket size and overlap, but depend
+  /// on the number of ranks.
   bool sync_batch_norm = false;
   /// Returns the group of a parameter: 0 for the rule's own hyper-parameters, i for groups[i - 1].
   std::function<int(const nn::NamedParameter&)> group_of = nullptr;

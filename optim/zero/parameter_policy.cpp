@@ -12,8 +12,8 @@ GatheredParameters::GatheredParameters(const Partition& partition, dist::Communi
       published_(static_cast<size_t>(partition.buckets())) {}
 
 GatheredParameters::~GatheredParameters() {
-  // Does not wait here, where an exception may unwind. The first operation that uses a value in
-  // flight waits instead.
+  // The destructor does not wait, because it may run while an exception unwinds. Instead, the first
+  // operation that reads a value in flight waits.
   for (size_t i = 0; i < partition_.parameters().size(); ++i) {
     const int bucket = partition_.layout().slot(static_cast<int>(i)).bucket;
     const dist::Work work = published_[static_cast<size_t>(bucket)];
@@ -64,7 +64,7 @@ void ShardedParameters::use(int parameter) {
   const int bucket = partition_.layout().slot(parameter).bucket;
   const int unit = unit_of_[static_cast<size_t>(bucket)];
   // An operation may read several units, such as a weight and a bias in two buckets. Units with
-  // readers must stay when another one is entered.
+  // readers must stay gathered when another unit is entered.
   if (unit != last_) enter(unit, being_read());
   ++units_[static_cast<size_t>(unit)].readers;
 }
@@ -83,12 +83,13 @@ std::vector<int> ShardedParameters::being_read() const {
 }
 
 void ShardedParameters::enter(int unit, const std::vector<int>& kept) {
-  // Logged so that a rank without data can repeat it: a gather is collective.
+  // The call is logged so that a rank without data can repeat it, because a gather is collective.
   if (phase_ != Phase::evaluation) log_.add([this, unit, kept] { enter(unit, kept); });
   const int next = successor(unit);
   last_ = unit;
-  // Frees memory before new units are gathered. A tied unit displaces no other: it is read between
-  // the forward and the backward of the unit before it, which would then be gathered again.
+  // Frees memory before new units are gathered. A tied unit such as the head is read between the
+  // forward and the backward of the last block. If entering it released that block, the block would
+  // have to be gathered again, so a tied unit releases nothing.
   if (!units_[static_cast<size_t>(unit)].tied) {
     for (int other = 0; other < static_cast<int>(units_.size()); ++other) {
       const bool stays = other == unit || other == next ||
@@ -106,14 +107,15 @@ void ShardedParameters::enter(int unit, const std::vector<int>& kept) {
 
 int ShardedParameters::successor(int unit) {
   if (phase_ == Phase::evaluation) {
-    // An evaluation follows the order of the training forward, which reads each untied unit once.
+    // An evaluation is expected to follow the order of the training forward, which reads each
+    // untied unit once.
     const auto& units = forward_.units;
     const auto at = std::find(units.begin(), units.end(), unit);
     const bool known = !units_[static_cast<size_t>(unit)].tied && at != units.end();
     return prefetch_ && known && at + 1 != units.end() ? *(at + 1) : -1;
   }
   Order& order = phase_ == Phase::forward ? forward_ : backward_;
-  // The pass has left the known order: the rest of the order is dropped and learned anew.
+  // If the pass has left the known order, the rest of the order is dropped and learned anew.
   if (order.next == order.units.size() || order.units[order.next] != unit) {
     order.units.resize(order.next);
     order.units.push_back(unit);
@@ -129,13 +131,14 @@ void ShardedParameters::gather(int index) {
       phase_ == Phase::evaluation ? dist::Traffic::other : dist::Traffic::parameters;
   for (const int b : unit.buckets) {
     Tensor whole = Tensor::unallocated({partition_.bucket(b).elements}, partition_.dtype());
-    // From the pool, because the communicator's memory is for buffers that stay.
+    // Allocated from the memory pool, because the communicator's memory is for permanent buffers.
     whole.attach(allocate(whole.bytes(), Category::parameters, communicator_.device()), 0);
     const dist::Range own = partition_.own_range(b);
     kernels::copy(current_context(whole.device()), whole.flat(own.begin, own.end),
                   partition_.held_values(b));
     unit.works.push_back(communicator_.all_gather(whole, partition_.call(purpose, b)));
-    // Attached before the gather is done; enter() waits before an operation reads the values.
+    // The parameters are attached while the gather is in flight. enter() waits for it before an
+    // operation reads the values.
     partition_.attach_bucket(b, whole.storage(), 0);
   }
 }
@@ -158,8 +161,8 @@ dist::Work ShardedParameters::gather_updated(int) {
 }
 
 void ShardedParameters::begin_forward() {
-  // Nothing is gathered at the start, so that the gathers of a micro-step follow from its own reads
-  // alone, on every rank alike.
+  // Units that an evaluation has left gathered are released, so that the gathers of a micro-step
+  // depend only on its reads and are the same on every rank.
   release_all();
   phase_ = Phase::forward;
   forward_.next = 0;
@@ -168,13 +171,14 @@ void ShardedParameters::begin_forward() {
 void ShardedParameters::begin_backward() {
   phase_ = Phase::backward;
   backward_.next = 0;
-  // The unit that forward has read last is entered once more, as the first one of backward.
+  // Makes the next read enter its unit even if forward has read that unit last, so that backward's
+  // order begins with it.
   last_ = -1;
 }
 
 void ShardedParameters::end_backward() {
   release_all();
-  // Whatever reads parameters until the next micro-step is an evaluation.
+  // Reads of parameters until the next micro-step belong to an evaluation.
   phase_ = Phase::evaluation;
 }
 

@@ -1,4 +1,4 @@
-// How an operation gets the values of the parameters that it reads, and how a rank's update reaches
+// Policies that make parameter values available to operations, and send a rank's updated values to
 // the other ranks.
 //
 //   stage 0      ReplicatedParameters   every rank has updated everything: nothing to do
@@ -21,14 +21,14 @@ class ParameterPolicy {
 
   virtual void use(int parameter) = 0;
   virtual void done(int) {}
-  /// Called after this rank has updated its own part of a bucket. Stages 1 and 2 start to gather
-  /// the bucket and return that collective. Stages 0 and 3 send nothing and return an empty Work.
+  /// Called after this rank has updated its shard of a bucket. Stages 1 and 2 start to gather the
+  /// bucket and return that collective. Stages 0 and 3 send nothing and return an empty Work.
   virtual dist::Work gather_updated(int bucket) = 0;
-  /// After this call, operations read the values of the last update: gathers in flight are waited
-  /// for (stages 1, 2), or gathered units are released, so that the next read gathers them again
-  /// (stage 3).
+  /// Makes sure that reads after this call see the values of the last update. Stages 1 and 2 wait
+  /// for gathers in flight. Stage 3 releases all gathered values, so that the next read gathers
+  /// them again.
   virtual void synchronize() {}
-  /// True if ranks gather values in the order in which their operations read them.
+  /// True at stage 3: ranks gather values in the order in which their operations read them.
   virtual bool gathers_as_read() const { return false; }
 
   // Called within a micro-step:
@@ -60,14 +60,19 @@ class GatheredParameters : public ParameterPolicy {
 };
 
 /// Stage 3. Parameters are gathered in units: the consecutive buckets of one block
-/// (Module::begin_block), or a single bucket outside any block. When an operation reads a unit that
-/// was not the last one entered, that unit is gathered and the others are released, except units
-/// that running operations read, the unit that comes next, and tied units. With `prefetch`, the
-/// gather of the next unit starts at the same time, if an earlier pass has shown which one that is.
-/// A unit with a tied parameter stays gathered until backward ends.
+/// (Module::begin_block), or a single bucket outside any block. When an operation begins to read
+/// another unit than the last one:
 ///
-/// Which gathers start, and when, follows from the order in which operations read parameters. This
-/// is the order of the program, and so the same on every rank.
+///   that unit               is gathered
+///   the unit read next      its gather starts too, with `prefetch` and if an earlier pass over the
+///                           model has shown which unit it is
+///   units that running      stay gathered
+///   operations read
+///   tied units              stay gathered until backward ends
+///   all remaining units     are released, unless the unit being entered is tied
+///
+/// Gathers are collective, so every rank must start them in one order. The order follows from the
+/// reads of the program alone, which are the same on every rank.
 class ShardedParameters : public ParameterPolicy {
  public:
   ShardedParameters(const Partition& partition, dist::Communicator& communicator, bool prefetch,
@@ -86,7 +91,7 @@ class ShardedParameters : public ParameterPolicy {
   struct Unit {
     std::vector<int> buckets;
     bool tied = false;
-    int64_t readers = 0;            // running operations that read it
+    int64_t readers = 0;            // running operations that read the unit
     std::vector<dist::Work> works;  // one per bucket, while gathered or in flight
   };
   /// The units in the order in which a pass over the model reads them.
@@ -96,10 +101,12 @@ class ShardedParameters : public ParameterPolicy {
   };
   enum class Phase : uint8_t { evaluation, forward, backward };
 
-  /// Makes room for a unit and gathers it. `kept`: units that running operations read.
+  /// Releases units that are no longer needed, then gathers `unit` and waits for it. `kept`: units
+  /// that running operations read, which must not be released.
   void enter(int unit, const std::vector<int>& kept);
   std::vector<int> being_read() const;
-  /// The unit that will be read next, to be gathered ahead; -1 if there is none or it is unknown.
+  /// Returns the unit that will be read after `unit`, to be gathered ahead. Returns -1 without
+  /// prefetch, if `unit` is the last one, and if the next unit is not known yet.
   int successor(int unit);
   void gather(int unit);
   void release(int unit);

@@ -24,7 +24,7 @@ std::vector<dist::LayoutParameter> layout_list(const std::vector<PlacedParameter
   std::vector<dist::LayoutParameter> list;
   for (const auto& placed : parameters) {
     const auto& [name, parameter, shared, block] = placed.named;
-    // Only stage 3 gathers by block, so elsewhere buckets need not end where a block does.
+    // Only stage 3 gathers by block. At other stages buckets may span several blocks.
     list.push_back({name, parameter.elements(), shared, blocks ? block : -1});
   }
   return list;
@@ -36,7 +36,7 @@ Tensor flat_buffer(dist::Communicator& communicator, int64_t elements, DType dty
                    Category category) {
   Tensor flat = Tensor::unallocated({elements}, dtype);
   flat.attach(communicator.allocate(flat.bytes(), category), 0);
-  // Zeroed as a whole, gaps and padding included: norms and updates read whole blocks.
+  // Gaps and padding are zeroed too, because norms and updates read whole blocks.
   if (elements > 0) kernels::fill(current_context(flat.device()), flat, 0.0f);
   return flat;
 }
@@ -94,7 +94,7 @@ void Partition::attach() const {
     const int64_t offset = bucket(b).offset * dtype_size(dtype_);
     attach_bucket(b, sharded_ ? nullptr : values_.storage(), sharded_ ? 0 : offset);
   }
-  // Messages name a parameter by its leaf.
+  // Error messages take a parameter's name from its leaf.
   for (const auto& placed : parameters_) placed.named.parameter.leaf().name = placed.named.name;
 }
 
@@ -157,8 +157,8 @@ void Partition::clear_gaps(const Tensor& gradient, int index) const {
       kernels::fill(current_context(gradient.device()), gradient.flat(begin, end), 0.0f);
     }
   };
-  // The ring of stages 2 and 3 reuses memory, so gaps may have values of another bucket. The norm
-  // would count them.
+  // The ring of stages 2 and 3 reuses memory, so gaps may hold values of another bucket, which the
+  // gradient norm would count.
   int64_t covered = 0;
   for (const int p : bucket(index).parameters) {
     const dist::ParameterSlot& slot = layout_.slot(p);

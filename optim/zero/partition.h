@@ -1,5 +1,5 @@
-// Parameters of one dtype that are laid out together: the place of each one, the memory of their
-// values, and the own shard of their gradient sum.
+// Parameters of one dtype that are laid out together in flat buffers: the place of each parameter,
+// the memory of the values, and this rank's shard of the gradient sum.
 #pragma once
 
 #include <span>
@@ -14,20 +14,21 @@
 
 namespace tessera::optim {
 
-/// A zeroed flat buffer from the communicator: gaps and padding stay zero from then on.
+/// Allocates a zeroed flat buffer from the communicator. Gaps between parameters and padding must
+/// stay zero, because norms and updates read whole blocks.
 Tensor flat_buffer(dist::Communicator& communicator, int64_t elements, DType dtype,
                    Category category);
 
-/// A parameter as the optimizer knows it.
+/// A parameter with its group and its index in the optimizer.
 struct PlacedParameter {
   nn::NamedParameter named;
   int group = 0;
-  int64_t registration = 0;  // its index among all parameters of the optimizer
+  int64_t registration = 0;  // index among all parameters of the optimizer
 };
 
 struct PartitionOptions {
   int64_t bucket_bytes = 0;
-  bool sharded = false;  // stage 3: a rank holds only the values that it owns
+  bool sharded = false;  // true at stage 3: a rank holds only its shard of the values
   DType sum_dtype = DType::f32;
 };
 
@@ -49,8 +50,8 @@ class Partition {
   const dist::Bucket& bucket(int index) const {
     return layout_.buckets()[static_cast<size_t>(index)];
   }
-  /// The description of a collective on a bucket. Each partition numbers its buckets from 0; the
-  /// group, the registration index of its first parameter, tells partitions apart.
+  /// Describes a collective on a bucket. Each partition numbers its buckets from 0. The
+  /// registration index of the partition's first parameter tells partitions apart.
   dist::Call call(dist::Traffic purpose, int bucket) const {
     return {purpose, bucket, parameters_.front().registration};
   }
@@ -58,31 +59,34 @@ class Partition {
   int64_t first_registration(int bucket) const;
   int64_t largest_bucket() const;  // elements
 
-  /// A bucket of a flat buffer that has the layout of the parameters.
+  /// A bucket's part of a buffer that holds all parameters in the order of the layout.
   Tensor bucket_of(const Tensor& flat, int bucket) const;
   /// A bucket's part of a buffer that holds one rank's shards.
   Tensor shard_of(const Tensor& shards, int bucket) const;
   dist::Range own_range(int bucket) const { return layout_.shard(bucket, rank_); }
   dist::Range whole_range(int bucket) const { return {0, this->bucket(bucket).elements}; }
 
-  /// The range of a bucket's values that this rank always holds, and the values.
+  /// The range of a bucket whose values this rank always holds: its shard at stage 3, else all.
   dist::Range held_range(int bucket) const;
+  /// The values of held_range(bucket).
   Tensor held_values(int bucket) const;
-  /// The gradient sum of the own shards, [shard_elements]; frozen parameters have none.
+  /// The gradient sum of this rank's shards, [shard_elements]. Undefined for frozen parameters.
   const Tensor& accumulator() const { return accumulator_; }
 
-  /// Makes the parameters views of the flat buffer. If values are sharded, takes their memory away.
+  /// Makes the parameters views of the flat buffer. If values are sharded, leaves the parameters
+  /// without memory instead.
   void attach() const;
-  /// Makes a bucket's parameters views of `values` from byte `offset` on; null: without memory.
+  /// Makes a bucket's parameters views of `values` from byte `offset` on. If `values` is null,
+  /// leaves them without memory.
   void attach_bucket(int bucket, const std::shared_ptr<Storage>& values, int64_t offset) const;
   /// Writes `range` of a bucket from `source` to `target`, of any float dtype.
   void fill(const Tensor& target, int bucket, const dist::Range& range,
             const nn::ParameterSource& source) const;
 
-  /// A part of a parameter, at `offset` of a range of its bucket.
+  /// Elements [begin, end) of a parameter, which lie at `offset` in a range of its bucket.
   struct Part {
     int parameter = 0;
-    int64_t begin = 0;  // of the parameter's elements
+    int64_t begin = 0;
     int64_t end = 0;
     int64_t offset = 0;
   };
@@ -105,7 +109,7 @@ class Partition {
   bool sharded_;
   int rank_;
   dist::ShardLayout layout_;
-  Tensor values_;  // flat, or the own shards
+  Tensor values_;  // all parameters, or if sharded_ this rank's shards
   Tensor accumulator_;
 };
 

@@ -12,7 +12,7 @@
 namespace tessera::optim {
 namespace {
 
-// The index of a parameter among those of its bucket.
+// Returns the index of a parameter within its bucket.
 size_t position(const Partition& partition, int parameter) {
   // Buckets hold parameters in descending order of registration.
   const auto& bucket = partition.bucket(partition.layout().slot(parameter).bucket);
@@ -34,7 +34,7 @@ void Reducer::detach(const TrainablePartition& partition) {
     Leaf& leaf = placed.named.parameter.leaf();
     leaf.gradient_buffer = nullptr;
     leaf.gradient_complete = nullptr;
-    leaf.gradient = {};  // a view of the optimizer's memory, which may go
+    leaf.gradient = {};  // a view of the optimizer's memory, which may be freed
   }
 }
 
@@ -42,7 +42,7 @@ void Reducer::remove(const TrainablePartition& partition) {
   const auto is_it = [&partition](const auto& filling) { return &filling->of == &partition; };
   const auto found = std::find_if(trainable_.begin(), trainable_.end(), is_it);
   if (found == trainable_.end()) return;
-  // The hooks go before the Filling that they refer to.
+  // The hooks are removed before the Filling that they refer to.
   detach(partition);
   const Filling* filling = found->get();
   std::erase_if(order_, [filling](const Turn& turn) { return turn.filling == filling; });
@@ -52,7 +52,7 @@ void Reducer::remove(const TrainablePartition& partition) {
 
 void Reducer::add(TrainablePartition& partition) {
   const auto buckets = static_cast<size_t>(partition.partition().buckets());
-  // Allocated apart, because the hooks keep a reference to it.
+  // Each Filling is allocated separately, because the hooks keep a reference to it.
   trainable_.push_back(std::make_unique<Filling>(Filling{partition, std::vector<Bucket>(buckets)}));
   parameters_.push_back(&partition.parameters());
   attach(*trainable_.back());
@@ -76,7 +76,8 @@ void Reducer::add_turns(Filling& filling) {
 }
 
 void Reducer::reset_turns(Filling& filling) {
-  // Backward reaches parameters of later registration first.
+  // Turns ascend in the order in which backward is expected to complete buckets: a bucket is
+  // complete when its first registered parameter is, and later registrations come first.
   for (int b = 0; b < filling.of.partition().buckets(); ++b) {
     filling.bucket(b).turn = -filling.of.partition().first_registration(b);
   }
@@ -110,7 +111,7 @@ void Reducer::agree_on_order() {
     turn.filling->bucket(turn.bucket).turn = i;
   }
   sort_turns();
-  // No bucket is filling now, so the rings can hand out their ends in the new order.
+  // No bucket is filling now, so the gradient rings can change to the new order.
   for (const auto& filling : trainable_) {
     std::vector<int> buckets;
     for (const Turn& turn : order_) {
@@ -175,17 +176,17 @@ void Reducer::run(const std::function<Tensor()>& loss, float scale) {
 }
 
 void Reducer::backward(const Tensor& loss, float scale) {
-  // A forward that did not use each batch norm once fails here, before any gradient is sent.
+  // Throws before any gradient is sent if the forward did not use each batch norm exactly once.
   notes_.statistics.check_observed();
   note_data(loss);
   propagate(loss, scale);
   note_reached();
-  // Until rank 0 has had data, every micro-step ends with this collective, on every rank.
+  // Every micro-step ends with this collective, on every rank, until rank 0 has had data once.
   agree_on_order();
 }
 
 void Reducer::note_data(const Tensor& loss) {
-  // A repeated micro-batch must not count twice.
+  // A rank without a micro-batch repeats the last one of the step, which must not count twice.
   if (!micro_step_.contributes) return;
   notes_.record.set_loss(micro_step_.index, loss);
   notes_.statistics.keep(micro_step_.index);
@@ -199,8 +200,8 @@ void Reducer::note_reached() {
 void Reducer::propagate(const Tensor& loss, float scale) {
   begin_backward();
   tessera::backward(loss, scale);
-  // Every bucket is sent in every micro-step, because all ranks make the same collective calls:
-  // parameters that backward has not reached get zeros.
+  // All ranks must make the same collective calls, so every bucket is sent in every micro-step.
+  // Parameters that backward has not reached get zeros.
   complete_missing();
   end_backward();
 }
@@ -209,7 +210,7 @@ void Reducer::begin_backward() {
   const auto begin = [this] {
     for (ParameterPolicy* parameters : parameters_) parameters->begin_backward();
   };
-  // Logged, so that a rank without data can repeat it.
+  // The begin of backward is logged, so that a rank without data can repeat it.
   notes_.log.note({ParameterEvent::Kind::begin_backward});
   notes_.log.add(begin);
   begin();
@@ -231,14 +232,15 @@ void Reducer::skip() {
   TESSERA_CHECK(!must_know || communicator_->size() == 1 || knows || !notes_.log.events().empty(),
                 "optimizer: a rank without data in its first micro-batch cannot know in which "
                 "order the others gather parameters at stage 3");
-  // A rank that has had data repeats what it did then. A rank without any data so far follows the
-  // events of the run that it resumes.
+  // A rank that has had data repeats its last micro-step with data. A rank without data so far
+  // follows the events of the run that it resumes.
   if (knows) {
     notes_.log.repeat_last();
   } else {
     follow_events();
   }
-  // Completes the buckets that the replay has not completed: at stages 0 to 2 that may be all.
+  // Completes the buckets that the replay has not completed. At stages 0 to 2 there may have been
+  // nothing to replay.
   complete_missing();
   end_backward();
   note_reached();
@@ -246,7 +248,7 @@ void Reducer::skip() {
   agree_on_order();
 }
 
-// Repeats a micro-step by its events with zero gradients: the same gathers and the same sends.
+// Makes the gathers and sends of a micro-step by its events, with zero gradients.
 void Reducer::follow_events() {
   struct Place {
     StagedPartition* partition;
@@ -263,7 +265,7 @@ void Reducer::follow_events() {
   for (StagedPartition* const partition : frozen_) add_places(*partition, nullptr);
 
   const std::vector<ParameterEvent> events = notes_.log.events();
-  notes_.log.end();  // what follows repeats these events and must not be noted again
+  notes_.log.end();  // the calls below repeat these events, which must not be noted again
   for (const auto& [kind, registration] : events) {
     if (kind == ParameterEvent::Kind::begin_backward) {
       begin_backward();
@@ -285,7 +287,7 @@ void Reducer::follow_events() {
       gradient_complete(*filling, parameter);
     }
   }
-  reached_.clear();  // zeros are no gradient
+  reached_.clear();  // zeros do not count as a gradient
 }
 
 Tensor Reducer::gradient_view(Filling& filling, int parameter) {
@@ -296,7 +298,7 @@ Tensor Reducer::gradient_view(Filling& filling, int parameter) {
   TESSERA_CHECK(bucket.missing > 0 && !bucket.written[position(partition, parameter)],
                 "optimizer: a gradient of '{}' arrived outside of a micro-batch, or twice in one",
                 named.name);
-  // The first gradient of any of its parameters opens a bucket.
+  // A bucket opens when the first gradient of its parameters is about to be written.
   if (!bucket.gradient.defined()) open_bucket(filling, slot.bucket);
   return bucket.gradient.flat(slot.offset, slot.offset + slot.elements)
       .view(named.parameter.shape());
@@ -318,7 +320,7 @@ void Reducer::gradient_complete(Filling& filling, int parameter) {
       {ParameterEvent::Kind::complete, filling.of.partition().parameter(parameter).registration});
   if (--bucket.missing > 0) return;
   note_completed(filling, index);
-  // At this point of a replay, a rank without data fills the bucket with zeros.
+  // When a rank without data replays the log, it fills the bucket with zeros at this point.
   notes_.log.add([this, &filling, index] { complete_bucket(filling, index); });
   send_complete();
 }
@@ -347,8 +349,8 @@ void Reducer::complete_bucket(Filling& filling, int index) {
   send_complete();
 }
 
-// Buckets leave in order_, because every rank must start its collectives in the same order. A
-// bucket that is complete early waits for those before it.
+// Buckets are sent in order_, because every rank must start its collectives in the same order. A
+// bucket that is complete early waits until all earlier buckets of order_ are complete.
 void Reducer::send_complete() {
   while (next_ < order_.size()) {
     const auto [filling, bucket] = order_[next_];
@@ -365,7 +367,7 @@ void Reducer::send(Filling& filling, int index) {
                    filling.of.partition().owner_ranges(index), index});
   }
   Bucket& bucket = filling.bucket(index);
-  // From here on the memory belongs to the reduction; it is free again when sent.left is done.
+  // From here on the memory belongs to the reduction, until sent.left is done.
   const Tensor gradient = std::exchange(bucket.gradient, {});
   const ReductionPolicy::Sent sent = filling.of.reduction().send(index, gradient, micro_step_);
   filling.of.gradients().sent(index, sent.left);

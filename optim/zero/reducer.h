@@ -1,11 +1,12 @@
-// Reduce, the first verb of a step: from a micro-batch's loss to gradient sums at their owners.
+// Reduce, the first phase of a step: from a micro-batch's loss to gradient sums at their owners.
 //
-// Backward calls a leaf's hooks: `gradient_buffer` opens the bucket of the parameter and returns
-// its memory there, `gradient_complete` counts down. A complete bucket is sent, but only after
-// those before it in the order of collectives, because every rank must start them in one order. At
-// first that is the reverse order of registration. After the first micro-step it is the order in
-// which rank 0's backward has completed the buckets, as in PyTorch's DistributedDataParallel
-// (Li et al., "PyTorch Distributed", VLDB 2020, section 4.2.1).
+// Backward calls two hooks of a parameter's leaf. `gradient_buffer` opens the parameter's bucket
+// and returns the parameter's memory in the bucket. `gradient_complete` counts the parameter as
+// written. A complete bucket is sent after all earlier buckets in the order of collectives, because
+// every rank must start its collectives in one order. At first this is the reverse order of
+// registration. After the first micro-step in which rank 0 has data, it is the order in which
+// rank 0's backward has completed the buckets, as in PyTorch's DistributedDataParallel (Li et al.,
+// "PyTorch Distributed", VLDB 2020, section 4.2.1).
 #pragma once
 
 #include <cstdint>
@@ -22,7 +23,7 @@ namespace tessera::optim {
 
 class Reducer {
  public:
-  /// What a reducer records of a micro-step.
+  /// The objects in which a reducer records a micro-step.
   struct Notes {
     MicroStepLog& log;
     StepRecord& record;
@@ -40,11 +41,11 @@ class Reducer {
   /// Undoes add(): removes the hooks, and takes the buckets out of the order. Does nothing for a
   /// partition that was not added.
   void remove(const TrainablePartition& partition);
-  /// Frozen parameters have no gradient, but forward and backward read their values.
+  /// Adds frozen parameters: they have no gradient, but forward and backward read their values.
   void add_frozen(StagedPartition& partition);
   void remove_frozen(StagedPartition& partition);
-  /// Forgets what earlier micro-steps have shown, such as the order of buckets. Called after
-  /// partitions were added, because micro-steps differ from then on.
+  /// Forgets everything learned from earlier micro-steps: the order of buckets, and the log. Called
+  /// after partitions were added, because later micro-steps differ from earlier ones.
   virtual void forget();
 
   virtual void begin(const MicroStep& micro_step);
@@ -55,18 +56,18 @@ class Reducer {
   /// Replaces forward and backward if this rank has no data.
   void skip();
 
-  /// Waits until the step's gradient sums of the own shards are complete.
+  /// Waits until the step's gradient sums of this rank's shards are complete.
   void finish();
 
  protected:
-  // The parts of begin() and run(), which GraphedReducer combines in another way.
+  // The parts of begin() and run(). GraphedReducer combines them in another way.
   void start(const MicroStep& micro_step);
   /// Makes buckets ready to fill, and parameters ready for a forward.
   void open();
   /// Runs backward, and completes every bucket.
   void propagate(const Tensor& loss, float scale);
-  /// Waits for everything in flight, gathers of parameters included: before a capture, and at its
-  /// end.
+  /// Waits for all collectives in flight, gathers of parameters included. Needed before a graph
+  /// capture and at its end.
   void wait_for_all();
 
   void begin_forward();
@@ -86,11 +87,11 @@ class Reducer {
  private:
   /// The state of a bucket in the current micro-step.
   struct Bucket {
-    Tensor gradient;  // while it fills
-    std::vector<bool> written;
-    int64_t missing = 0;  // parameters still without a complete gradient
-    dist::Work arrived;   // done when the owner's sum has the bucket
-    int64_t turn = 0;     // buckets are sent in ascending order of their turns
+    Tensor gradient;            // the bucket's memory, from its opening until it is sent
+    std::vector<bool> written;  // per parameter of the bucket: true if its gradient is complete
+    int64_t missing = 0;        // parameters still without a complete gradient
+    dist::Work arrived;  // done when the bucket has been added to the sum of this rank's shard
+    int64_t turn = 0;    // buckets are sent in ascending order of their turns
   };
   /// The buckets of a partition.
   struct Filling {
@@ -127,10 +128,10 @@ class Reducer {
   std::vector<std::unique_ptr<Filling>> trainable_;
   std::vector<ParameterPolicy*> parameters_;  // of all partitions, frozen ones included
   std::vector<StagedPartition*> frozen_;
-  std::vector<Turn> order_;  // in which collectives start, the same on every rank
-  size_t next_ = 0;
-  bool agreed_ = false;          // order_ is rank 0's order of completion
-  std::vector<Turn> completed_;  // buckets as this micro-step completes them, until agreed_
+  std::vector<Turn> order_;      // the order in which collectives start, the same on every rank
+  size_t next_ = 0;              // index in order_ of the next bucket to send
+  bool agreed_ = false;          // true once order_ is rank 0's order of completion
+  std::vector<Turn> completed_;  // this micro-step's buckets in order of completion, until agreed_
 };
 
 }  // namespace tessera::optim

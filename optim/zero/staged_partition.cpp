@@ -9,7 +9,7 @@ namespace tessera::optim {
 namespace {
 
 DType sum_dtype(const std::vector<PlacedParameter>& parameters, const ZeroOptions& options) {
-  // Gradients in f32 have sums in f32; the option is for 16-bit gradients.
+  // options.grad_shard applies to 16-bit gradients only; f32 gradients have f32 sums.
   const bool wide = parameters.empty() || parameters[0].named.parameter.dtype() == DType::f32;
   return wide ? DType::f32 : options.grad_shard;
 }
@@ -37,10 +37,10 @@ std::unique_ptr<ReductionPolicy> reduction_policy(const Partition& partition,
 
 std::unique_ptr<UpdatePlace> update_place(const Partition& partition, Device device,
                                           const ZeroOptions& options) {
-  // Ranks that compute on the host have their state there anyway.
+  // If the ranks compute on the CPU, offload changes nothing: the state is on the host anyway.
   const bool on_host = options.offload == Offload::optimizer && !(device == Device{});
   if (!on_host) return std::make_unique<UpdateOnDevice>(device);
-  // Stage 0 updates whole buckets, and the other stages shards.
+  // Stage 0 updates whole buckets, the other stages only this rank's shards.
   const int64_t largest = partition.largest_bucket();
   return std::make_unique<UpdateOnHost>(
       device, UpdateOnHost::Crossing{
@@ -59,7 +59,7 @@ ParameterSource values_of(const StateSource& source, const std::string& kind) {
 // Copies the parts of parameters in `range` of a bucket to `result`; values[0] is at range.begin.
 void copy_out(const Partition& partition, int bucket, const dist::Range& range,
               std::span<const float> values, const std::string& state_name, StateByName& result) {
-  // Also lists parameters of which this rank holds nothing.
+  // Parameters without an element in `range` get an empty entry.
   for (const int p : partition.bucket(bucket).parameters) {
     result[partition.parameter(p).named.name].values[state_name];
   }
@@ -87,7 +87,7 @@ StagedPartition::StagedPartition(std::vector<PlacedParameter> parameters,
     Leaf& leaf = partition_.parameters()[i].named.parameter.leaf();
     const int index = static_cast<int>(i);
     const int64_t registration = partition_.parameters()[i].registration;
-    // Uses are noted, so that a rank without data can follow them at stage 3.
+    // Uses are noted, so that at stage 3 a rank without data can make the same gathers.
     leaf.about_to_be_used = [this, &log, index, registration] {
       log.note({ParameterEvent::Kind::use, registration});
       parameters_->use(index);
@@ -96,8 +96,8 @@ StagedPartition::StagedPartition(std::vector<PlacedParameter> parameters,
       log.note({ParameterEvent::Kind::done, registration});
       parameters_->done(index);
     };
-    // Only frozen parameters keep this hook: the reducer replaces it for trained ones. That it is
-    // set also shows that the parameter has an optimizer.
+    // The reducer replaces this hook for trained parameters, so only frozen parameters keep it.
+    // A second optimizer recognises by the hook that the parameter already has an optimizer.
     leaf.gradient_buffer = [name = leaf.name]() -> Tensor {
       fail(
           "optimizer: parameter '{}' was frozen when the optimizer took it, and has no room for "
@@ -141,7 +141,8 @@ void StagedPartition::list_state(std::vector<StateTensor>& list) const {
 
 void StagedPartition::list_pieces_of(const std::string& kind, int bucket, const Tensor& held,
                                      std::vector<StatePiece>& list) const {
-  // A rank that holds a whole bucket saves only its shard too: every element is saved once.
+  // Even if a rank holds the whole bucket, it saves only its shard, so that every element is saved
+  // once.
   const dist::Range own = partition_.own_range(bucket);
   const int64_t offset = own.begin - range(bucket).begin;
   for (const Partition::Part& part : partition_.parts(bucket, own)) {
@@ -190,7 +191,7 @@ void TrainablePartition::make_policies(const UpdateRule& rule, const ZeroOptions
 
 void TrainablePartition::fill(const ParameterSource& source) {
   StagedPartition::fill(source);
-  // Master weights get the values of the source, not values rounded to 16 bits.
+  // Master weights get the exact values of the source, not the parameters' 16-bit values.
   updates_->fill(source);
 }
 
@@ -213,7 +214,7 @@ void TrainablePartition::list_pieces(std::vector<StatePiece>& list) const {
 }
 
 void TrainablePartition::restore(const StateSource& source) {
-  // Restores the master weights too, by the virtual fill().
+  // This calls the virtual fill(), which restores the master weights too.
   StagedPartition::restore(source);
   const std::vector<std::string> names = updates_->state_names();
   for (size_t i = 0; i < names.size(); ++i) {
@@ -222,10 +223,11 @@ void TrainablePartition::restore(const StateSource& source) {
 }
 
 void TrainablePartition::update_and_gather(const UpdateChoice& choice) {
-  // From the last bucket to the first, because the next forward uses the last bucket first. The
-  // collectives of prepare() all start before the first update, which then overlaps with them.
+  // Both loops go from the last bucket to the first, because the next forward uses the last bucket
+  // first. All collectives of prepare() start before the first update, so that updates overlap with
+  // them.
   for (int b = partition_.buckets() - 1; b >= 0; --b) updates_->prepare(b);
-  // Each bucket is gathered at once: the gather is in flight while the next bucket is updated.
+  // Each bucket's gather starts right after its update, and is in flight during the next update.
   for (int b = partition_.buckets() - 1; b >= 0; --b) {
     update(b, choice);
     gather(b);
@@ -248,10 +250,10 @@ Tensor gather_bucket(const Partition& partition, int bucket, const Tensor& own,
                      dist::Traffic purpose) {
   const int64_t elements = partition.bucket(bucket).elements;
   const Tensor whole = flat_buffer(communicator, elements, DType::f32, Category::communication);
-  // The own piece is converted into its place, and the gather brings the pieces of the others.
+  // This rank's piece is converted into its place; the gather brings the other ranks' pieces.
   const Tensor piece = whole.flat(range.begin, range.end);
   kernels::convert(current_context(whole.device()), piece, own);
-  // The condition is the same on every rank, because the ranges are equally long.
+  // Every rank takes the same branch, because the ranges are equally long on all ranks.
   if (range.size() < elements) {
     communicator.all_gather(whole, partition.call(purpose, bucket)).wait();
   }

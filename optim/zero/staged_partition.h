@@ -1,6 +1,6 @@
-// A partition with the policies of its ZeRO stage: one for its parameters, and if they are trained
-// one each for gradients, reduction and update. Options are turned into policies here, so that no
-// step has to ask for its stage.
+// A partition with the policies of its ZeRO stage: one for its parameters and, if they are trained,
+// one each for gradients, reduction and update. Options are turned into policies when a partition
+// is made, so that the code of a step contains no branch on the stage.
 #pragma once
 
 #include <memory>
@@ -17,7 +17,8 @@
 
 namespace tessera::optim {
 
-/// Parameters, and the policy by which operations get their values. Frozen parameters need no more.
+/// Parameters, and the policy by which operations get their values. Sufficient for frozen
+/// parameters.
 class StagedPartition {
  public:
   /// Sets the hooks that operations call to read the parameters; the destructor removes them.
@@ -33,19 +34,21 @@ class StagedPartition {
 
   /// Writes the parameters' values from `source`.
   virtual void fill(const ParameterSource& source);
-  /// The range of a bucket that this rank is responsible for, and its values (f32 if trained).
+  /// The range of a bucket that this rank holds (frozen parameters) or updates (trained ones).
   virtual dist::Range range(int bucket) const;
+  /// The values of range(bucket). Trained parameters: f32, the master weights if there are any.
   virtual Tensor weights(int bucket) const;
 
   /// Adds every tensor of the parameters' state to `list`, in order of the parameters.
   virtual void list_state(std::vector<StateTensor>& list) const;
-  /// Adds the pieces of that state that lie in the own shards to `list`.
+  /// Adds the pieces of the parameters' state that lie in this rank's shards to `list`.
   virtual void list_pieces(std::vector<StatePiece>& list) const;
-  /// Restores the part of that state that this rank holds.
+  /// Restores the part of the parameters' state that this rank holds.
   virtual void restore(const StateSource& source);
 
  protected:
-  /// Adds each parameter's part of the own shard of a bucket; `held` has the values of range().
+  /// Adds each parameter's part of this rank's shard of a bucket to `list`. `held` has the values
+  /// of range(bucket).
   void list_pieces_of(const std::string& kind, int bucket, const Tensor& held,
                       std::vector<StatePiece>& list) const;
   StateTensor state_tensor(int parameter, const std::string& kind, DType dtype) const;
@@ -58,7 +61,8 @@ class StagedPartition {
 /// Parameters that are trained. The reducer handles their gradients (optim/zero/reducer.h).
 class TrainablePartition : public StagedPartition {
  public:
-  /// `first`: the number of its first parameter among all trainable ones of the optimizer.
+  /// `first`: the number of the partition's first parameter among the optimizer's trainable
+  /// parameters.
   TrainablePartition(std::vector<PlacedParameter> parameters, int64_t first,
                      const UpdateRule& rule, std::shared_ptr<dist::Communicator> communicator,
                      const ZeroOptions& options, MicroStepLog& log);
@@ -74,8 +78,8 @@ class TrainablePartition : public StagedPartition {
   void list_pieces(std::vector<StatePiece>& list) const override;
   void restore(const StateSource& source) override;
 
-  // Called at the end of a step, when the gradient sums are complete at their owners.
-  /// Updates the part of each bucket that this rank is responsible for, and gathers the bucket.
+  /// Updates range(b) of each bucket b, and gathers the bucket as the parameter policy asks. Called
+  /// at the end of a step, when the gradient sums are complete at their owners.
   void update_and_gather(const UpdateChoice& choice);
 
   /// Zeroes the update rule's state.
@@ -98,8 +102,9 @@ class TrainablePartition : public StagedPartition {
   std::unique_ptr<UpdatePolicy> updates_;
 };
 
-/// Gathers a bucket's values in f32, [bucket elements], on every rank. This rank has the values
-/// `own` of `range`, which is equally long on every rank or is the whole bucket. Collective.
+/// Returns a bucket's values in f32, [bucket elements], on every rank. This rank supplies the
+/// values `own` of `range`. Either all ranks have ranges of one length, or each has the whole
+/// bucket. Collective.
 Tensor gather_bucket(const Partition& partition, int bucket, const Tensor& own,
                      const dist::Range& range, dist::Communicator& communicator,
                      dist::Traffic purpose = dist::Traffic::other);

@@ -17,20 +17,20 @@ struct StepReport {
   float loss = 0;       // of the global batch
   float grad_norm = 0;  // before clipping
   float learning_rate = 0;
-  float loss_scale = 1;  // with which the step ran
+  float loss_scale = 1;  // the loss scale of this step
   /// True if no weight was changed: gradients overflowed under loss scaling, or no rank had data.
   bool skipped = false;
   /// Parameters that got no gradient in any micro-batch and so no update; listed once in a run.
   std::vector<std::string> without_gradient;
   uint8_t notes = 0;       // the bits that ZeroOptimizer::set_notes was given on any rank
-  int64_t exposed_ns = 0;  // waiting for communication, from the step's first micro-batch on
+  int64_t exposed_ns = 0;  // time spent waiting for communication in the step
 };
 
 /// Thrown on every rank if the loss or gradient of a step is not finite; no weight was changed.
 struct NonFiniteError : Error {
   NonFiniteError(const std::string& text, int64_t micro_batch_index)
       : Error(text), micro_batch(micro_batch_index) {}
-  int64_t micro_batch;  // the first whose loss is not finite, or -1
+  int64_t micro_batch;  // index of the first micro-batch whose loss is not finite, or -1
 };
 
 /// A parameter's optimizer state, or the shard of it that a rank holds.

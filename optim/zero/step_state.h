@@ -11,10 +11,10 @@ namespace tessera::optim {
 /// A micro-step of a step.
 struct MicroStep {
   int64_t index = 0;          // j, from 0
-  int64_t count = 1;          // k, of the step
-  int64_t micro_batches = 1;  // M, of the whole step
-  int64_t contributors = 1;   // ranks with a micro-batch of their own in this micro-step
-  bool contributes = true;    // this rank is one of them
+  int64_t count = 1;          // k, the number of micro-steps in the step
+  int64_t micro_batches = 1;  // M, the number of micro-batches of all ranks in the step
+  int64_t contributors = 1;   // number of ranks that have a micro-batch in this micro-step
+  bool contributes = true;    // true if this rank has one; else it repeats the step's last one
 
   bool last() const { return index + 1 == count; }
 };
@@ -33,7 +33,7 @@ class StepState {
     running_ = false;
     ++finished_;
   }
-  /// Ends the step, whose numbers stay readable until the next one begins.
+  /// Ends the step. step() and micro_step() stay readable until the next step begins.
   void end() {
     finished_ = 0;
     began_ = false;
@@ -41,9 +41,9 @@ class StepState {
 
   int64_t step() const { return step_; }
   bool began() const { return began_; }
-  /// True while a micro-batch is between its begin and its backward.
+  /// True from the begin of a micro-step to the end of its backward.
   bool running() const { return running_; }
-  int64_t finished() const { return finished_; }  // micro-steps
+  int64_t finished() const { return finished_; }  // number of finished micro-steps
   bool all_micro_steps_done() const {
     return began_ && !running_ && finished_ == micro_step_.count;
   }
@@ -60,37 +60,39 @@ class StepState {
   MicroStep micro_step_;
 };
 
-/// What happens to a parameter in a micro-step. The order of events follows from the model alone,
-/// so it is the same for any number of ranks, any stage and any buckets.
+/// An event of a parameter in a micro-step. The order of events follows from the model alone, so it
+/// is the same for any number of ranks, any stage and any bucket size.
 struct ParameterEvent {
   enum class Kind : uint8_t {
-    use,             // an operation is about to read it
+    use,             // an operation is about to read the parameter
     done,            // the operation has ended
-    complete,        // its gradient is complete
-    begin_backward,  // of no parameter
+    complete,        // the parameter's gradient is complete
+    begin_backward,  // backward begins; this event has no parameter
   };
   Kind kind = Kind::use;
-  int64_t parameter = 0;  // its registration index in the optimizer
+  int64_t parameter = 0;  // registration index in the optimizer
 
   bool operator==(const ParameterEvent&) const = default;
 };
 
-/// The collective work of a micro-step in order, so that a rank without data can repeat it.
+/// Records the collective work of a micro-step in order, so that a rank without data can repeat it.
 class MicroStepLog {
  public:
-  /// Begins a micro-step. The log of the previous one is kept, if that one did anything.
+  /// Begins a micro-step. Keeps the log of the previous micro-step unless that log is empty.
   void begin() {
     if (!running_.empty()) last_ = std::exchange(running_, {});
     if (!running_events_.empty()) last_events_ = std::exchange(running_events_, {});
     notes_ = true;
   }
-  /// Ends the micro-step: reads of parameters until the next one belong to an evaluation.
+  /// Ends the micro-step. Reads of parameters from here to the next micro-step belong to an
+  /// evaluation and are not noted.
   void end() { notes_ = false; }
 
   void note(const ParameterEvent& event) {
     if (notes_) running_events_.push_back(event);
   }
-  /// The events of the last micro-step with data, of this process or of the run that it resumes.
+  /// Returns the events of the last micro-step with data. If this process has had no data yet,
+  /// these are the events of the run that it resumes.
   const std::vector<ParameterEvent>& events() const {
     return running_events_.empty() ? last_events_ : running_events_;
   }
@@ -99,12 +101,13 @@ class MicroStepLog {
     last_events_ = std::move(events);
   }
 
+  /// Adds a piece of collective work of the current micro-step.
   void add(std::function<void()> together) { running_.push_back(std::move(together)); }
   /// Repeats the collective work of the last micro-step that had data.
   void repeat_last() {
     const auto replay = last_;
     for (const auto& together : replay) together();
-    running_ = replay;  // without what the replay itself has added
+    running_ = replay;  // drops the entries that the replay itself has added
   }
   bool empty() const { return running_.empty(); }
   bool knows_last() const { return !last_.empty(); }
@@ -117,7 +120,7 @@ class MicroStepLog {
  private:
   std::vector<std::function<void()>> running_;
   std::vector<std::function<void()>> last_;  // of the last micro-step that had data
-  bool notes_ = false;
+  bool notes_ = false;                       // true if events are noted
   std::vector<ParameterEvent> running_events_;
   std::vector<ParameterEvent> last_events_;
 };

@@ -46,7 +46,7 @@ std::optional<cuda::Event> UpdateOnHost::copy(const Tensor& to, const Tensor& fr
     to.copy_from(from);
     return std::nullopt;
   }
-  // Recorded on the caller's stream, before the scope makes the copy stream current.
+  // This event is recorded on the caller's stream, because the copy stream is not yet current.
   const cuda::Event before(other_.index);
   const cuda::StreamScope here(other_.index, cuda::copy_stream(other_.index));
   // The copy stream waits for earlier work of the caller's stream, which computes the sums and may
@@ -65,7 +65,7 @@ void UpdateOnHost::start(int bucket, const Tensor& sums) {
 
 Tensor UpdateOnHost::take(int bucket) {
   const Slot& slot = this->slot(bucket);
-  // The host waits only for this copy, whose result the CPU reads next.
+  // The host waits for this copy and no later one, because the CPU reads its result next.
   if (slot.brought) slot.brought->synchronize();
   return slot.brought_sums;
 }
@@ -77,7 +77,8 @@ void UpdateOnHost::round(int bucket, const Tensor& weights, const Tensor& values
   const Tensor rounded = slot.values.flat(0, values.elements());
   kernels::convert(current_context(device()), rounded, weights);
   slot.sent = copy(values, rounded);
-  // The caller's stream waits, not the host: gathers and the next forward read the values there.
+  // Only the caller's stream waits, because gathers and the next forward read the values in it. The
+  // host goes on with the next bucket.
   if (slot.sent) slot.sent->wait();
 }
 

@@ -1,15 +1,15 @@
-// Where a rank's update runs, and where its master weights and state lie: on the device of the
-// values or, with offload, on the host.
+// The place where a rank's update runs and where its master weights and state lie: the device of
+// the values or, with offload, the host.
 //
-// The host needs gradient sums from the device, and sends rounded weights back. With a GPU, copies
-// of two buckets are in flight on the device's copy stream while the CPU updates the bucket between
-// them:
+// The host needs gradient sums from the device, and sends rounded weights back. With a GPU, while
+// the CPU updates a bucket, the device's copy stream sends the weights of the bucket before it and
+// brings the sums of the bucket after it:
 //
 //   copy stream   sums 5 | sums 4    | values 5, sums 3 | values 4, sums 2 | ...
 //   CPU                    update 5  | update 4         | update 3         | ...
 //
-// If the ranks compute on the second device in host memory (core/device.h), each copy is done when
-// its call returns.
+// If the ranks compute on the second CPU device (core/device.h), each copy is done when its call
+// returns.
 #pragma once
 
 #include <optional>
@@ -32,18 +32,18 @@ class UpdatePlace {
   /// Zeroed f32 memory for master weights or state.
   virtual Tensor zeros(int64_t elements) const = 0;
 
-  /// True if a bucket's sums may be started before those of the previous bucket are used.
+  /// True if the copy of a bucket's sums may start while the previous bucket is still updated.
   virtual bool ahead() const = 0;
-  /// Starts to copy a bucket's sums to device(), in order of the calling thread's stream. Buckets
-  /// come from the last to the first.
+  /// Starts to copy a bucket's sums to device(), after earlier work of the calling thread's stream.
+  /// Called from the last bucket to the first.
   virtual void start(int bucket, const Tensor& sums) = 0;
-  /// Waits for the sums of a bucket that was started, and returns them.
+  /// Waits for the copy that start(bucket) has begun, and returns the sums on device().
   virtual Tensor take(int bucket) = 0;
   /// Rounds the updated master weights of the bucket that was taken last into `values`.
   virtual void round(int bucket, const Tensor& weights, const Tensor& values) = 0;
 };
 
-/// Updates on the device of the ranks, where everything already lies.
+/// Updates on the device of the ranks, where sums and values already lie.
 class UpdateOnDevice : public UpdatePlace {
  public:
   explicit UpdateOnDevice(Device device) : device_(device) {}
@@ -60,7 +60,7 @@ class UpdateOnDevice : public UpdatePlace {
   Tensor sums_;  // between start and take
 };
 
-/// Offload: on the host, while the ranks compute on another device.
+/// Offload: updates on the host, while the ranks compute on another device.
 class UpdateOnHost : public UpdatePlace {
  public:
   struct Crossing {
@@ -83,12 +83,12 @@ class UpdateOnHost : public UpdatePlace {
   struct Slot {
     Tensor sums;
     Tensor values;
-    Tensor brought_sums;  // of the bucket that uses the slot
-    std::optional<cuda::Event> brought;  // on a GPU: recorded after the last copy of each kind
-    std::optional<cuda::Event> sent;
+    Tensor brought_sums;                 // the part of `sums` that the slot's bucket uses
+    std::optional<cuda::Event> brought;  // on a GPU: recorded after the slot's last copy of sums
+    std::optional<cuda::Event> sent;     // on a GPU: recorded after the slot's last copy of values
   };
   Slot& slot(int bucket);
-  /// Zeroed memory of the host, pinned where the other device is a GPU.
+  /// Returns zeroed host memory, pinned if the ranks compute on a GPU.
   Tensor host_zeros(int64_t elements, DType dtype, Category category) const;
   std::optional<cuda::Event> copy(const Tensor& to, const Tensor& from) const;
 

@@ -13,7 +13,8 @@ UpdatePolicy::UpdatePolicy(const Partition& partition, UpdateRule rule,
   for (size_t i = 0; i < rule_.state_names().size(); ++i) {
     state_.push_back(place_->zeros(elements));
   }
-  // Values in f32 on the device of the update are updated in place.
+  // Master weights are needed unless the values are f32 and on the device of the update: then the
+  // values are updated in place.
   if (partition.dtype() != DType::f32 || !place_->has_values()) masters_ = place_->zeros(elements);
 }
 
@@ -54,10 +55,11 @@ std::vector<Tensor> UpdatePolicy::state(int bucket) const {
 
 Tensor UpdatePolicy::brought_sums(int bucket) {
   const bool first = bucket == partition_.buckets() - 1;
-  // A place that works ahead has started this bucket during the call before.
+  // If the place works ahead, the previous call has started this bucket's copy.
   if (first || !place_->ahead()) place_->start(bucket, sums(bucket));
   const Tensor here = place_->take(bucket);
-  // Only after take(): the gather of the next sums may overwrite the memory that these came from.
+  // The next bucket's sums must wait for take(): their gather may overwrite the memory from which
+  // this bucket's sums are copied.
   if (bucket > 0 && place_->ahead()) place_->start(bucket - 1, sums(bucket - 1));
   return here;
 }
@@ -83,7 +85,8 @@ ReplicatedUpdate::ReplicatedUpdate(const Partition& partition, dist::Communicato
     gradients_ = gradients;
     return;
   }
-  // Sums of another dtype than the gradients need memory of their own, for two buckets at a time.
+  // Sums of another dtype than the gradients do not fit into the gradient buffer. They get slots
+  // for two buckets: one is gathered while the other is updated.
   const int64_t largest = partition.largest_bucket();
   for (int i = 0; i < std::min(slot_count, partition.buckets()); ++i) {
     slots_.push_back(flat_buffer(communicator, largest, dtype, Category::gradients));
@@ -103,7 +106,7 @@ Tensor ReplicatedUpdate::target(int bucket) const {
 void ReplicatedUpdate::gather(int bucket) {
   const Tensor whole = target(bucket);
   const dist::Range own = partition_.own_range(bucket);
-  // Each rank has the sum of its own shard; the gather brings the other shards.
+  // Each rank has only the sum of its shard, and the gather brings the other ranks' shards.
   kernels::copy(current_context(whole.device()), whole.flat(own.begin, own.end),
                 partition_.shard_of(partition_.accumulator(), bucket));
   gathered_[static_cast<size_t>(bucket)] =
@@ -111,14 +114,15 @@ void ReplicatedUpdate::gather(int bucket) {
 }
 
 void ReplicatedUpdate::prepare(int bucket) {
-  // Buckets are updated from the last to the first: the first slots go to the last buckets.
+  // Buckets are updated from the last to the first. If there are slots, only the last buckets can
+  // be gathered now; sums() starts the gathers of the remaining buckets as slots become free.
   const bool room = gradients_.defined() ||
                     bucket >= partition_.buckets() - static_cast<int>(slots_.size());
   if (room) gather(bucket);
 }
 
 Tensor ReplicatedUpdate::sums(int bucket) {
-  // The sums of bucket + 1 are no longer needed, so their slot is free for a later bucket.
+  // Bucket + 1 has been updated, so its slot is free for the gather of the next bucket without one.
   const int freed = bucket + 1;
   const int next = freed - static_cast<int>(slots_.size());
   if (!slots_.empty() && freed < partition_.buckets() && next >= 0) gather(next);

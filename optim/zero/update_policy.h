@@ -1,13 +1,14 @@
-// The update of a rank: which range of each bucket it updates, from which sums, with which state.
+// Policies that decide which range of each bucket a rank updates, from which gradient sums, and
+// with which state.
 //
 // Weights are updated in f32. If the parameters have another dtype, or the state is on another
 // device, the rank keeps master weights of its range beside the rule's state, and rounds them into
 // the parameters after each update (Micikevicius et al., arXiv:1710.03740). An UpdatePlace decides
-// whether this happens on the device of the ranks or on the host (optim/zero/update_place.h).
+// whether the update runs on the device of the ranks or on the host (optim/zero/update_place.h).
 //
 // `prepare` is called for each bucket, from the last to the first, and starts the collectives that
-// the update needs. Then `update` is called for each bucket in the same order: it waits for them
-// and applies the rule.
+// the update needs. Then `update` is called for each bucket in the same order, waits for the
+// bucket's collective, and applies the rule.
 #pragma once
 
 #include <memory>
@@ -37,7 +38,7 @@ class UpdatePolicy {
   virtual void prepare(int bucket) = 0;
   void update(int bucket, const UpdateChoice& choice);
 
-  /// Sets the master weights from `source`, if there are any.
+  /// Sets the master weights from `source`. Does nothing if there are no master weights.
   void fill(const nn::ParameterSource& source);
 
   /// Zeroes the rule's state.
@@ -47,17 +48,17 @@ class UpdatePolicy {
 
   /// The range of a bucket that this rank updates.
   virtual dist::Range range(int bucket) const = 0;
-  /// The f32 weights of that range: the master weights, or the values if there are none.
+  /// The f32 weights of range(bucket): the master weights, or the values if there are none.
   Tensor weights(int bucket) const;
-  /// The rule's state of that range, one tensor per name.
+  /// The rule's state of range(bucket), one tensor per name.
   std::vector<Tensor> state(int bucket) const;
   std::vector<std::string> state_names() const { return rule_.state_names(); }
 
  protected:
-  /// `elements`: of all ranges that this rank updates.
+  /// `elements`: the number of elements of all ranges that this rank updates.
   UpdatePolicy(const Partition& partition, UpdateRule rule, std::unique_ptr<UpdatePlace> place,
                int64_t elements);
-  /// Waits for the gradient sums of that range, and returns them on the device of the ranks.
+  /// Waits for the gradient sums of range(bucket), and returns them on the device of the ranks.
   virtual Tensor sums(int bucket) = 0;
   /// A bucket's part of a buffer for all ranges that this rank updates.
   virtual Tensor range_of(const Tensor& flat, int bucket) const = 0;
@@ -65,9 +66,9 @@ class UpdatePolicy {
   const Partition& partition_;
 
  private:
-  /// The parameters' values in that range, in their dtype.
+  /// The parameters' values in range(bucket), in their dtype.
   Tensor values(int bucket) const;
-  /// The gradient sums of that range, on the device of the update.
+  /// The gradient sums of range(bucket), on the device of the update.
   Tensor brought_sums(int bucket);
 
   UpdateRule rule_;
@@ -97,12 +98,12 @@ class ReplicatedUpdate : public UpdatePolicy {
   static constexpr int slot_count = 2;
 
   dist::Communicator& communicator_;
-  Tensor gradients_;           // [flat_elements], or undefined
-  std::vector<Tensor> slots_;  // used instead, each as large as the largest bucket
+  Tensor gradients_;           // [flat_elements], or undefined if the sums have another dtype
+  std::vector<Tensor> slots_;  // for sums of another dtype, each as large as the largest bucket
   std::vector<dist::Work> gathered_;
 };
 
-/// Stages 1 to 3: a rank updates its own shard.
+/// Stages 1 to 3: each rank updates only its shard of a bucket.
 class ShardedUpdate : public UpdatePolicy {
  public:
   ShardedUpdate(const Partition& partition, UpdateRule rule, std::unique_ptr<UpdatePlace> place);

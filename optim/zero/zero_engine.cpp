@@ -14,7 +14,7 @@
 namespace tessera::optim {
 namespace {
 
-/// The values that parameters have now, or their initial values if they have none.
+/// Returns a source of the parameters' present values, or initial values if they have none yet.
 ParameterSource present_values(const std::vector<nn::NamedParameter>& parameters, uint64_t seed) {
   std::map<std::string, Tensor> present;
   for (const auto& named : parameters) {
@@ -36,7 +36,7 @@ ParameterSource present_values(const std::vector<nn::NamedParameter>& parameters
   };
 }
 
-/// The lowest rank whose `failed` is true; -1 if there is none. Collective.
+/// Returns the lowest rank whose `failed` is true, or -1 if none failed. Collective.
 int first_that_failed(dist::Communicator& communicator, bool failed) {
   // Allocated outside of the communicator, whose memory may be exhausted.
   const Tensor flags =
@@ -73,8 +73,8 @@ void ZeroEngine::add(std::vector<nn::NamedParameter> parameters, const std::vect
   const Extent before{trainable_.size(), frozen_.size(), update_counts_.size(), registered_,
                       scaler_ != nullptr};
   // Everything that can fail comes first. If the optimizer already has parameters, the ranks then
-  // exchange whether it failed on one of them; otherwise the next step would wait forever for a
-  // rank that rolled back.
+  // tell each other if they failed. Without this exchange, a rank that succeeded would wait forever
+  // in the next step for a rank that rolled back.
   GradientNorm norm;
   BatchStatistics::Addition addition;
   std::exception_ptr failure;
@@ -194,7 +194,7 @@ void ZeroEngine::begin(int64_t step, const MicroStep& micro_step) {
   reducer_->begin(micro_step);
 }
 
-// The one place where a gradient is scaled by its share of the step.
+// Gradients are scaled by the micro-batch's share of the step here and nowhere else.
 float ZeroEngine::backward_scale() const { return state_.share() * loss_scale(); }
 
 void ZeroEngine::backward(const Tensor& loss) {
@@ -213,8 +213,8 @@ void ZeroEngine::run_micro_step(const std::function<Tensor()>& loss) {
 }
 
 void ZeroEngine::reduce() {
-  // The norm reads the own gradient sums, so finish() must come before it. gradient() may have
-  // called this already.
+  // finish() completes the gradient sums that the norm reads. gradient() or gradient_norms() may
+  // have reduced this step already.
   if (reduced_) return;
   record_.set_notes(std::exchange(notes_, uint8_t{0}));
   record_.exchange();
@@ -237,8 +237,8 @@ float ZeroEngine::data_correction() const {
 
 float ZeroEngine::gradient_factor() const { return data_correction() / loss_scale(); }
 
-// With loss scaling the host decides the scale of the next loss, and with offload it updates. Both
-// need a step's values on the host before its update.
+// With loss scaling the host sets the next scale, and with offload it runs the update. For either,
+// the host needs a step's loss and norm before the update.
 bool ZeroEngine::deferred() const {
   return !communicator_->device().is_cpu() && !scaler_ && options_.offload == Offload::none;
 }
@@ -252,7 +252,7 @@ int64_t ZeroEngine::launch() {
   reduce();
   Launched launched = end_step();
   if (!deferred()) {
-    update_by(launched);  // waits for the values
+    update_by(launched);  // waits for loss and norm
   } else if (!launched.report.skipped) {
     update_and_gather(launched.reached, 1.0f, values_.scalars());  // scalars stay on the device
   }
@@ -261,7 +261,7 @@ int64_t ZeroEngine::launch() {
   return launched_.back().number;
 }
 
-// Computes loss, norm and clip factor where the ranks compute, and starts their copy to the host.
+// Computes loss, norm and clip factor on the ranks' device, and starts their copy to the host.
 ZeroEngine::Launched ZeroEngine::end_step() {
   kernels::end_step(current_context(communicator_->device()), values_.scalars(), record_.losses(),
                     StepEnd{.ranks = communicator_->size(),
@@ -272,7 +272,7 @@ ZeroEngine::Launched ZeroEngine::end_step() {
                             .gradient_factor = gradient_factor(),
                             .clip = options_.clip,
                             .keep_skipping = !scaler_});
-  state_.end();  // the step is over, even if what follows throws
+  state_.end();  // before any call that may throw, so that a failed step does not stay open
   // The copy to the host is launched before the update, so that get() does not wait for the update.
   Launched launched{.number = next_number_++,
                     .report = {},
@@ -292,10 +292,10 @@ ZeroEngine::Launched ZeroEngine::end_step() {
   return launched;
 }
 
-// The host waits for the step's values, and then updates or skips the update.
+// Waits on the host for the step's loss and norm, then runs or skips the update.
 void ZeroEngine::update_by(const Launched& launched) {
   const StepScalars values = launched.values.get();
-  // A step without data says nothing about the loss scale.
+  // A step without data must not count as a step without overflow.
   const bool without_data = batches_with_data() == 0;
   if (scaler_ && (values.skip || !without_data)) scaler_->step(values.skip, state_.step());
   if (values.skip || without_data) return;
@@ -329,7 +329,7 @@ StepReport ZeroEngine::result(int64_t number) {
 
 void ZeroEngine::fail_non_finite(const Launched& launched, const StepScalars& values) {
   const int64_t failed = launched.report.step;
-  // A failure that was reported since this step was launched is why this step was skipped.
+  // If a failure was reported after this step's launch, it made the device skip this step too.
   if (launched.failures != failures_) {
     throw NonFiniteError(fmt::format("step {}: nothing was updated, because step {} before it was "
                                      "not finite",
@@ -339,7 +339,7 @@ void ZeroEngine::fail_non_finite(const Launched& launched, const StepScalars& va
   ++failures_;
   failed_step_ = failed;
   update_counts_ =
-      launched.update_counts;  // steps launched since then have not updated anything either
+      launched.update_counts;  // later launches were skipped too, so their counts are undone
   values_.stop_skipping();
   if (!std::isfinite(values.loss)) {
     throw NonFiniteError(

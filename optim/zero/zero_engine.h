@@ -1,7 +1,7 @@
-// The implementation of ZeroOptimizer: the partitions of its parameters, and their steps. A step is
-// three verbs: reduce gradients to their owners, update the own shard, gather parameters. The
-// reducer sends gradients while backward runs. launch() waits for them; then each partition updates
-// and gathers one bucket after the other.
+// The implementation of ZeroOptimizer: the partitions of its parameters, and their steps. A step
+// has three phases: reduce gradients to their owners, update this rank's shard, gather parameters.
+// The reducer sends gradients while backward runs. launch() waits for the gradient sums; then each
+// partition updates and gathers its buckets one after the other.
 #pragma once
 
 #include <deque>
@@ -33,26 +33,31 @@ class ZeroEngine {
   ZeroEngine(const ZeroOptions& options, UpdateRule rule, const dist::World& world);
 
   /// Takes over a model's parameters and running statistics; groups[i] is the group of
-  /// parameters[i]. If this fails on a rank, for instance for lack of memory, that rank throws. If
-  /// the engine already has parameters, every rank throws and keeps these as they were; the new
-  /// parameters have lost their values. Collective.
+  /// parameters[i]. Collective. If the call fails on one rank, for instance for lack of memory:
+  ///  - The first call of an engine throws on that rank only.
+  ///  - Later calls throw on every rank. Parameters of earlier calls stay as they were; the new
+  ///    parameters have lost their values.
   void add(std::vector<nn::NamedParameter> parameters, const std::vector<int>& groups,
            std::vector<nn::NamedStatistics> statistics);
 
   /// Begins a micro-step; the first one of a step begins the step.
   void begin(int64_t step, const MicroStep& micro_step);
-  /// One of these runs the current micro-step: backward() of its loss; skip(), if there is no data;
-  /// or run_micro_step(), which runs forward and backward of `loss`, with options.graph as a graph.
+  // A micro-step ends with one of the next three calls.
+  /// Runs backward of the micro-step's loss, after the caller has run forward.
   void backward(const Tensor& loss);
+  /// Replaces forward and backward on a rank without data.
   void skip();
+  /// Runs forward and backward of `loss`, with options.graph as a CUDA graph.
   void run_micro_step(const std::function<Tensor()>& loss);
 
-  /// Ends the step, and returns its number for ready() and result().
+  /// Ends the step, and returns the launch's number for ready() and result(). Throws if the results
+  /// of StepValues::slots steps have not been asked for.
   int64_t launch();
   bool ready(int64_t number) const;
   StepReport result(int64_t number);
+  /// True if a launched step's result was not asked for yet.
   bool under_way() const { return !launched_.empty(); }
-  /// True if a step is launched without the host knowing its values.
+  /// True if the host launches a step's update before it knows the step's loss and norm.
   bool deferred() const;
   bool scales_losses() const { return scaler_ != nullptr; }
 
@@ -61,7 +66,8 @@ class ZeroEngine {
   /// The factor on a gradient sum: the inverse of the loss scale, and the correction for
   /// micro-batches without data.
   float gradient_factor() const;
-  /// The norms of all gradient sums of trainable(), after reduce(). The host waits.
+  /// Returns the norm of each gradient sum of trainable(). reduce() must have been called. The host
+  /// waits for the device.
   std::vector<double> norms() const { return norm_.of_parameters(); }
 
   struct Place {
@@ -77,13 +83,14 @@ class ZeroEngine {
   /// Zeroes the update rule's state, and counts updates from 0 again.
   void reset_rule_state();
 
-  /// All tensors of the state, the pieces of them that this rank saves, and the way back.
+  // Saving and restoring. ZeroOptimizer describes these functions under the same names;
+  // own_state() is its own_state_pieces(), and restore() its restore_state().
   std::vector<StateTensor> state_tensors() const;
   std::vector<StatePiece> own_state() const;
   std::vector<int64_t> parameter_events() const;
   void restore(const StateSource& source);
 
-  /// Notes that travel to the other ranks with the current step, or with the next one.
+  /// Sets notes that are sent to the other ranks with the current step, or with the next step.
   void set_notes(uint8_t notes) { notes_ = notes; }
   /// The notes of all ranks in the step that was launched last.
   uint8_t last_notes() const { return record_.notes(); }
@@ -100,8 +107,8 @@ class ZeroEngine {
   struct Extent {
     size_t trainable;
     size_t frozen;
-    size_t parameters;  // trainable ones
-    int64_t registered;
+    size_t parameters;   // number of trainable parameters
+    int64_t registered;  // number of all parameters
     bool scales_losses;
   };
   void shrink_to(const Extent& extent);
@@ -109,13 +116,13 @@ class ZeroEngine {
   float backward_scale() const;
   float loss_scale() const { return scaler_ ? scaler_->scale() : 1.0f; }
   int64_t batches_with_data() const;
-  /// The factor that turns a mean over all micro-batches into one over those that had data.
+  /// The factor that turns a mean over all micro-batches into the mean over those with data.
   float data_correction() const;
 
   /// A step that was launched and whose result was not asked for yet.
   struct Launched {
     int64_t number;
-    StepReport report;                   // without the values that are still computed
+    StepReport report;                   // loss and norm are filled in by result()
     std::vector<bool> reached;           // per trainable parameter: true if it got a gradient
     std::vector<int64_t> update_counts;  // update_counts_ before this step's update
     int64_t failures;                    // failures_ at the launch
@@ -142,10 +149,10 @@ class ZeroEngine {
   std::unique_ptr<Reducer> reducer_;  // destroyed before the partitions that it works on
   GradientNorm norm_;
 
-  int64_t registered_ = 0;              // parameters, of all kinds
+  int64_t registered_ = 0;              // number of parameters, frozen ones included
   std::vector<int64_t> update_counts_;  // updates so far of each trainable parameter
   std::vector<bool>
-      warned_without_gradient_;  // true once the user was told that it got no gradient
+      warned_without_gradient_;  // per trainable parameter: true once a report has listed it
 
   uint8_t notes_ = 0;
   bool reduced_ = false;
@@ -155,7 +162,7 @@ class ZeroEngine {
   std::deque<Launched> launched_;
   int64_t next_number_ = 0;
   int64_t failures_ = 0;      // non-finite steps that were reported to the caller
-  int64_t failed_step_ = -1;  // the last of them
+  int64_t failed_step_ = -1;  // the last non-finite step that was reported
 };
 
 }  // namespace tessera::optim

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Ranks that were started with different flags, files or variables. Before the first step the job
-# ends, in bounded time, and names what differs, on which ranks, and how. Differences that do no
-# harm are accepted.
+# If ranks are started with different flags, files or environment variables, the job ends before the
+# first step, in bounded time. The error names the difference, the ranks and their values.
+# Differences that do no harm are accepted.
 # ctest: TIMEOUT 900
 . "$(dirname "${BASH_SOURCE[0]}")/common.bash"
 resnet=$TESSERA_BIN/train_resnet
@@ -32,7 +32,7 @@ agree() {
   [[ $status == 0 ]] || fail "exit code $status: $*"$'\n'"$(cat stderr.log)"
 }
 
-# Flags that change numbers, that change what is sent, and that change what a rank does at all.
+# Flags that change numbers, flags that change messages, and flags that change what a rank does.
 differ '--seed: rank 0 has 1, rank 2 has 7; all ranks of a job must have the same' \
   2 "${run[@]}" : 1 "${run[@]}" --seed 7
 differ '--lr: rank 0 has 0.5, ranks 1, 2 have 0.25' 1 "${run[@]}" --lr 0.5 : \

@@ -115,7 +115,8 @@ diff <(losses quiet.jsonl) <(losses killed.jsonl) || fail "other losses after ki
 [[ $(digest killed.jsonl 400) == $(digest quiet.jsonl 400) ]] || fail "another digest after kills"
 [[ $(find killed -name '*.partial' | wc -l) == 0 ]] || fail "left behind: $(ls killed)"
 
-# A damaged checkpoint is skipped, and named. If all are damaged, training does not start.
+# A damaged checkpoint is skipped, with a warning that names it. If all checkpoints are damaged,
+# training does not start.
 ranks 2 "${run[@]}" --checkpoint damaged --checkpoint-every 5 --checkpoint-async off \
   --log damaged.jsonl
 rm -r damaged/step-000000012
@@ -152,14 +153,14 @@ expect '--checkpoint pictures is what --data reads' "$train_resnet" --data pictu
   --checkpoint pictures
 expect 'at least 1' "$train_gpt" "${run[@]}" --checkpoint on --checkpoint-keep 0
 
-# A new run is refused in a folder with later checkpoints, because a later start would resume from
-# those.
+# A new run is refused in a folder with later checkpoints, because the next start would resume from
+# those checkpoints.
 expect 'on has a checkpoint of step 12, from which a later start would go on' \
   "$train_gpt" "${run[@]}" --checkpoint on --resume never
 expect 'remove the checkpoints after step 8' "$train_gpt" "${run[@]}" --checkpoint off \
   --resume off/step-000000008
-# A newer but damaged checkpoint is removed, rather than kept in place of a checkpoint that was
-# written after it.
+# --checkpoint-keep 1 keeps the checkpoint that was just written, not an older one that is damaged
+# but has a higher step.
 cp -r off broken
 printf 'x' >> broken/step-000000012/manifest.json
 ranks 2 "${run[@]}" --steps 10 --resume-changed steps,warmup --checkpoint broken \
@@ -174,8 +175,8 @@ expect 'another run writes its checkpoints there' "$train_gpt" "${run[@]}" --che
 kill -TERM "$job"
 wait "$job" || fail "exit code $? after SIGTERM without mpirun: $(cat output.log)"
 
-# The other programs, which have running statistics, prefetched images, and epochs that a resume
-# starts in the middle of.
+# train_resnet, which has running statistics and prefetched images, and train_recommender. Their
+# resumes start within an epoch.
 others() {
   local program=$1 name=$2
   shift 2

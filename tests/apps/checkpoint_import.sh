@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Weights and moments that `checkpoint import` refuses, with the names of the tensors; update counts
-# that differ; and the state that PyTorch saves by the lines of the documentation.
+# `checkpoint import` refuses bad weights and moments, and names the tensors. Also tests update
+# counts that differ, and state that PyTorch saves by the code in the documentation.
 . "$(dirname "${BASH_SOURCE[0]}")/common.bash"
 . "$TESSERA_SOURCE_DIR/tests/apps/checkpoint_tool.bash"
 

@@ -8,9 +8,10 @@ python=${TESSERA_PEER_PYTHON:-python3}
 tool() {
   "$checkpoint" "$@" > tool.log 2> stderr.log || fail "exit code $?: $*: $(cat stderr.log)"
 }
-# says PATTERN: the tool must have printed this.
+# says PATTERN: the tool must have printed a line with PATTERN.
 says() { grep -qE -- "$1" tool.log || fail "no '$1' in: $(cat tool.log)"; }
-# fails CODE PATTERN ARGUMENT...: must end with this exit code and one line on standard error.
+# fails CODE PATTERN ARGUMENT...: the tool must end with exit code CODE and one line with PATTERN on
+# standard error.
 fails() {
   local code=$1 pattern=$2 status=0
   shift 2

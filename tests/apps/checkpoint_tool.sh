@@ -68,7 +68,7 @@ cmp -s out/model.safetensors half/model.safetensors && fail "two steps have the 
 must_work "$generate" --model out --prompt 'a' --tokens 3
 [[ -s stdout.log ]] || fail "nothing generated"
 
-# Imported with its moments, the run resumes with the bits of the original.
+# If weights are imported with moments, the run resumes with the bits of the original run.
 "$python" moments.py a/step-000000004 moments.safetensors transformer.
 tool import out/model.safetensors imported --moments moments.safetensors --shard-bytes 20000
 says 'imported/step-000000004: 112 tensors of model.safetensors'
@@ -84,8 +84,8 @@ grep -q 'imported/step-000000004 was imported from model.safetensors, which fixe
 [[ $(digest imported.jsonl 8) == $(digest a.jsonl 8) ]] || fail "another digest after the import"
 [[ $(digest a.jsonl 8) =~ ^[0-9a-f]{32}$ ]] || fail "$(cat a.jsonl)"
 
-# Without moments the moments are zero. Only settings that the weights file determines are compared
-# when a run resumes.
+# An import without --moments sets the moments to zero. When a run resumes from an import, only
+# settings that the weights file determines are compared.
 tool import out zero --step 3
 "$checkpoint" diff zero a/step-000000004 > tool.log && fail "zeros are no moments"
 says '^28 tensors are equal, 84 differ$'
@@ -104,8 +104,9 @@ status=0
 [[ $status == 2 ]] || fail "exit code $status: AdamW went on from the state of SGD"
 grep -q 'it has no .*/exp_avg, which the run has' stderr.log || fail "$(cat stderr.log)"
 
-# Without flags for sizes, a run takes those of the weights file. No tensor shows a norm's epsilon,
-# so it is recorded, and a run with another epsilon is refused by name.
+# Without flags for sizes, a run takes the sizes of the weights file. No tensor shows the epsilon of
+# the norms, so the import records it. A run with another epsilon is refused, with an error that
+# names it.
 mkdir epsilon
 cp out/model.safetensors epsilon
 sed 's/"layer_norm_epsilon": [^,]*/"layer_norm_epsilon": 1e-06/' out/config.json \
@@ -119,7 +120,7 @@ tool export kept epsilon/again.safetensors
 grep -q '"layer_norm_epsilon": 1e-06' epsilon/config.json || fail "$(cat epsilon/config.json)"
 rm -r kept
 
-# The other programs: image classifiers, with momentum and running statistics, and recommenders.
+# Other models: image classifiers, with momentum and running statistics, and recommenders.
 others() {
   local program=$1 name=$2
   shift 2

@@ -30,8 +30,8 @@ must_work() {
   "$@" > stdout.log 2> stderr.log < /dev/null || fail "exit code $?: $*"$'\n'"$(cat stderr.log)"
 }
 
-# expect PATTERN PROGRAM ARGUMENT...: bad input, refused in one line with exit code 2. With several
-# ranks the line is printed once.
+# expect PATTERN PROGRAM ARGUMENT...: the program must refuse bad input with exit code 2 and one
+# line that has PATTERN. With several ranks the line is printed once.
 expect() {
   local pattern=$1 status=0
   shift
@@ -43,7 +43,7 @@ expect() {
   [[ ! -s stdout.log ]] || fail "output from: $*"
 }
 
-# losses LOG: prints what must be equal between runs: steps and evaluations, without times.
+# losses LOG: prints the steps and evaluations without times, which must be equal between runs.
 losses() { grep -E '"type":"(step|eval)"' "$1" | sed -E 's/,"(tokens|images)_per_s".*//'; }
 
 # as_first NAME TEXT: the last run, whose log is run.jsonl and whose weights are run.safetensors,

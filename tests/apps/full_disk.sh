@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# A disk that fills up while weights are written, on one rank and on several: the weights are saved,
-# undamaged, in the working directory instead, and exit code 1 says that they are not where they
-# should be.
+# If the disk fills up while weights are written, on one rank or on several, the weights are saved,
+# undamaged, in the working directory instead. The exit code is 1, because the weights are not at
+# the path of --save.
 . "$(dirname "${BASH_SOURCE[0]}")/common.bash"
 unshare --mount --map-root-user mount -t tmpfs none "$work" 2> /dev/null ||
   { echo "skipped: no small disk can be mounted here"; exit 77; }

@@ -27,7 +27,8 @@ fi
 run=(--data text.txt "${shape[@]}" --global-batch 6 --steps 3 --eval-every 3 --eval-batches 2
   --device cuda --reduction ordered)
 
-# same NAME RANKS ARGUMENT...: must have the losses and weights of the first run of this name.
+# same NAME RANKS ARGUMENT...: runs train_gpt, which must have the losses and weights of the first
+# run of this name.
 same() {
   local name=$1 ranks=$2
   shift 2

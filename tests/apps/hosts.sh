@@ -35,8 +35,8 @@ for side in "$here va$$ 1" "$there vb$$ 2"; do
   ip netns exec "$name" sh -c 'echo 5 > /proc/sys/net/ipv4/tcp_retries2'
 done
 
-# The command by which mpirun starts a process on the other host: with that host's name and, if the
-# kernel has time namespaces, its own clock.
+# The command by which mpirun starts a process on the other host. The process gets that host's name
+# and, if the kernel has time namespaces, a clock that differs from this host's.
 clock=()
 unshare --time --monotonic 3600 true 2> /dev/null && clock=(--time --monotonic 3600)
 cat > agent << END

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Ctrl-C without mpirun: the progress line ends, the program says which step it finished last, as
-# counted on the screen and in the log, and ends by SIGINT, which a shell shows as 130. If SIGINT is
-# ignored, as under nohup, training continues.
+# Ctrl-C without mpirun: the progress line ends, and the program says which step it finished last,
+# numbered as on the screen and in the log. Then the program ends by SIGINT, which a shell shows as
+# 130. If SIGINT is ignored, as under nohup, training continues.
 . "$(dirname "${BASH_SOURCE[0]}")/common.bash"
 run=("$train_gpt" --data text.txt "${tiny[@]}" --steps 1000000 --eval-every 0 --log run.jsonl)
 

@@ -4,7 +4,8 @@
 # only its lines are lost.
 . "$(dirname "${BASH_SOURCE[0]}")/common.bash"
 
-# lost PROGRAM ARGUMENT...: must fail when standard output is a full disk, and when it is closed.
+# lost PROGRAM ARGUMENT...: the program must fail if standard output is a full disk, and if standard
+# output is closed.
 lost() {
   local status=0 reason
   "$@" > /dev/full 2> stderr.log < /dev/null || status=$?

@@ -34,8 +34,8 @@ measure two.jsonl 2
 check two.jsonl 200 400
 measure least.jsonl 2 --precision bf16 --stage 3 --recompute
 check least.jsonl 100 160
-# oneDNN then uses no newer instructions than these; on CPUs other than x86 it ignores this
-# variable.
+# With this variable oneDNN uses no instructions that are newer than AVX512_CORE. On CPUs other than
+# x86 oneDNN ignores the variable.
 export ONEDNN_MAX_CPU_ISA=AVX512_CORE
 measure widened.jsonl 2 --precision bf16 --stage 0
 check widened.jsonl 200 400

@@ -6,8 +6,8 @@ run=("$train_gpt" "${tiny[@]}" --data text.txt --steps 1 --eval-every 0)
 resnet=("$TESSERA_BIN/train_resnet" --steps 1 --batch 2 --micro-batch 2 --eval-every 0)
 mkfifo pipe
 
-# Pipes without a reader or writer. A program that waits for one is ended by timeout, whose exit
-# code is another.
+# Pipes without a reader or writer. If a program waits for a pipe, timeout ends the program with an
+# exit code that `expect` does not accept.
 refuses() {
   local pattern=$1
   shift
@@ -47,7 +47,7 @@ status=0
 [[ $status == 2 ]] && grep -q -- '--log both.txt is the file that standard output goes to' \
   stderr.log || fail "exit code $status: $(< stderr.log)"
 
-# More threads than libgomp has room for: it keeps a team on the stack.
+# More threads than libgomp can start, because it keeps data of every thread on the stack.
 rm gpt/config.json
 must_work "${run[@]}" --save gpt/model.safetensors
 many_threads() {
@@ -61,7 +61,7 @@ many_threads "$TESSERA_BIN/zero_plan" --preset nano --ranks 4
 expect '--eval-batches is 1073741824, expected at most 1048576' "${run[@]}" --eval-every 1 \
   --eval-batches 1073741824
 
-# A limit on file sizes, whose signal SIGXFSZ would end the process without a message.
+# A limit on file sizes. Its signal, SIGXFSZ, would end the process without a message by default.
 status=0
 (
   ulimit -f 16

@@ -36,8 +36,8 @@ for objective in "${objectives[@]}"; do
   read -ra flags <<< "--objective $objective"
   for n in 1 2 3 5; do
     for stage in 0 1 2 3; do
-      # Two of the objectives run all combinations; the others run every number of ranks and every
-      # stage, but not every pair.
+      # Objectives with "mf" in their names run all pairs of ranks and stages. The other objectives
+      # run every number of ranks and every stage, but not every pair.
       [[ $objective == *mf* || $stage == $((n % 4)) || $n == 1 && $stage == 2 ]] || continue
       ranks "$n" "${run[@]}" "${flags[@]}" --stage "$stage"
       as_first "${objective//[ :\/]/_}" "$n ranks at stage $stage"
@@ -50,7 +50,8 @@ grep -q 'equal on all ranks (2)' stdout.log || fail "$(cat stdout.log)"
 python3 -c 'import json; json.load(open("trace.json"))'
 rm run.jsonl
 
-# Planted factors are recovered: biases alone leave a deviation of 0.78; the noise has one of 0.5.
+# Planted factors are recovered. With biases alone the standard deviation of the errors is 0.78; the
+# noise in the ratings has 0.5.
 alone --log drawn.jsonl
 alone --log biases.jsonl --factors 1
 python3 - << 'PYTHON'

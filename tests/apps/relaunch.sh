@@ -20,7 +20,7 @@ await_steps() {
   done
   fail "no $2 steps in $1: $(cat output.log)"
 }
-# in_background COMMAND...: starts it as job $job; output.log has its standard error.
+# in_background COMMAND...: starts the command as process $job; output.log has its standard error.
 in_background() {
   "$@" > stdout.log 2> output.log < /dev/null &
   job=$!
@@ -54,7 +54,7 @@ must_work "$train_gpt" "${run[@]}" --steps $steps --checkpoint untouched --log u
 expected=$(digest_of untouched.jsonl)
 [[ -n $expected ]] || fail "no digest in the log"
 
-# Killed twice: 4 ranks, then 3, then 2.
+# Two ranks are killed, one after the other: the run has 4 ranks, then 3, then 2.
 in_background "$relaunch" -n 4 --min-ranks 2 --restarts 3 -- \
   "$train_gpt" "${run[@]}" --steps $steps --stage 2 --checkpoint killed --log "$work/killed.jsonl"
 await_steps killed.jsonl 20
@@ -73,7 +73,8 @@ says 'relaunch: rank 1 was killed by SIGSEGV in step [0-9]+; starting again with
 [[ $(digest_of killed.jsonl) == "$expected" ]] || fail "other bits after two kills"
 losses killed.jsonl | diff <(losses untouched.jsonl) - > /dev/null || fail "other losses in the log"
 
-# A stopped rank: the others wait for --comm-timeout, and the job continues without that rank.
+# A rank is stopped. The other ranks wait for --comm-timeout, and the job continues without that
+# rank.
 in_background "$relaunch" -n 3 -- "$train_gpt" "${run[@]}" --steps $steps --stage 3 \
   --comm-timeout 2 --checkpoint stopped --log "$work/stopped.jsonl"
 await_steps stopped.jsonl 20
@@ -149,8 +150,7 @@ ended 3 'relaunch: rank [01] ended with exit code 3; a restart would fail in the
 ended 137 'rank [0-9]+ was killed by SIGKILL in step 1; 1 ranks are left of at least 2' \
   -n 2 --min-ranks 2 -- sh -c 'kill -KILL $$'
 ended 137 'it was started again 0 times' -n 2 --restarts 0 -- sh -c 'kill -KILL $$'
-# The same rank fails at the same step by the same signal for the second time. (Rank 1 fails in step
-# 6.)
+# Rank 1 dies in step 6 by the same signal as before. Then relaunch does not start the job again.
 status=0
 "$relaunch" -n 3 -- "$failing_rank" segv > stdout.log 2> output.log < /dev/null || status=$?
 [[ $status != 0 ]] || fail "a rank that always dies ended with 0"
@@ -165,7 +165,7 @@ sh -c "trap '' CHLD; exec $relaunch -n 1 -- sh -c 'exit 3'" > stdout.log 2> outp
 talker='echo words >&2; sleep 1; echo words >&2; touch done'
 { "$relaunch" -n 1 -- sh -c "$talker" 2>&1 || true; } | head -n 1 > /dev/null
 [[ -e done ]] || fail "it ended with whoever read its words"
-# SIGTERM arrives while ranks have not begun.
+# SIGTERM arrives before any rank has started.
 printf '#!/bin/sh\nexec sleep 1000\n' > silent.sh
 chmod +x silent.sh
 in_background "$relaunch" -n 2 --mpirun ./silent.sh -- "$train_gpt" --checkpoint x

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # ctest: TIMEOUT 300
-# Weights that are saved during a run, and the best of them: equal bits on any number of ranks and
-# any stage, also after a kill and a resume, with planned bytes equal to the measured ones; a full
-# disk; and checkpoints with a limited staging copy, on a slow disk.
+# Weights that are saved during a run, and the best of them, have equal bits on any number of ranks
+# and at any stage, also after a kill and a resume. Planned and measured bytes are equal. Also tests
+# a full disk, and checkpoints with a limited staging copy on a slow disk.
 . "$(dirname "${BASH_SOURCE[0]}")/common.bash"
 train_resnet=$TESSERA_BIN/train_resnet
 train_recommender=$TESSERA_BIN/train_recommender
@@ -97,7 +97,7 @@ ranks 2 "${many[@]}" --save killed/model.safetensors --checkpoint saved --log ki
 grep -q 'the best weights so far, of step [0-9]*, are not there' stderr.log ||
   fail "$(cat stderr.log)"
 
-# The other programs.
+# train_resnet and train_recommender save weights during a run, too.
 mkdir image
 must_work mpirun -n 2 "$train_resnet" --steps 6 --batch 12 --micro-batch 4 --eval-every 2 \
   --threads 1 --save image/model.safetensors --save-every 3 --save-best --log image.jsonl --stage 3

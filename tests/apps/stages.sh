@@ -10,7 +10,7 @@ must_be_as_planned() {
   grep -q "planned and measured are equal on all ranks ($1)" stdout.log ||
     fail "$2"$'\n'"$(cat stdout.log)"
 }
-# same NAME RANKS ARGUMENT...: trains, and must have the results of the first run of this NAME.
+# same NAME RANKS ARGUMENT...: trains. The results must equal those of the first run of this NAME.
 same() {
   local name=$1 n=$2 what="$1, $2 ranks, ${*:3}"
   ranks "$n" "${run[@]}" "${@:3}" --sample 12 --log run.jsonl --save saved.safetensors

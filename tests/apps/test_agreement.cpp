@@ -1,5 +1,5 @@
-// A flag that ranks do not compare would allow inconsistent training. So this test knows every flag
-// that a program's help names, and how ranks compare it.
+// A flag that ranks do not compare would allow inconsistent training. So this test checks for every
+// flag that a program's help names how ranks compare the flag.
 #include <map>
 #include <regex>
 #include <set>
@@ -32,7 +32,8 @@ std::string value_of(const dist::Settings& settings, const std::string& name) {
   return "not compared";
 }
 
-// Flags at the beginning of the help's lines. Of two names for one flag, only the first is taken.
+// Returns the flags at the beginning of the help's lines. If a flag has two names, only the first
+// name is taken.
 std::set<std::string> flags_in(const std::string& help) {
   std::set<std::string> flags;
   const std::regex flag(R"((?:^|\n)\s+(?:-h,)?(--[a-z0-9-]+))");
@@ -42,7 +43,7 @@ std::set<std::string> flags_in(const std::string& help) {
   return flags;
 }
 
-// A value for each flag that differs from its default; empty if the flag takes no value.
+// For each flag, a value that is not its default; empty if the flag takes no value.
 const std::map<std::string, std::string> other = {
     {"--layers", "2"},
     {"--heads", "2"},
@@ -117,7 +118,7 @@ const std::set<std::string> paths = {"--data", "--val-data", "--init",   "--tune
                                      "--save", "--trace",    "--resume", "--checkpoint"};
 const std::set<std::string> each_its_own = {"--log", "--threads", "--workers", "--json"};
 
-// Flags that are refused unless these others are given.
+// Flags that need other flags, with these other flags.
 const std::map<std::string, std::vector<std::string>> needed = {
     {"--save-every", {"--save", "model.safetensors"}},
     {"--save-best", {"--save", "model.safetensors"}},
@@ -132,7 +133,7 @@ const std::map<std::string, std::vector<std::string>> needed = {
     {"--sampled-items", {"--objective", "ranking"}},
 };
 
-// `values` override those in `other`.
+// Checks every flag in the help. Entries of `values` replace entries of `other`.
 template <class Parse>
 void check_flags(Parse&& parse, const std::vector<std::string>& base,
                  std::map<std::string, std::string> values = {}) {

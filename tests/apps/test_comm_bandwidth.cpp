@@ -23,7 +23,8 @@ CommOptions parse(std::vector<const char*> arguments) {
 }  // namespace
 
 TEST_CASE("bandwidth is counted as nccl-tests does") {
-  // 4 ranks, 4 MB in 1 ms: 4 GB/s. 3 of the 4 pieces must travel; an all-reduce moves them twice.
+  // 4 ranks, 4 MB in 1 ms: 4 GB/s. A rank must send 3 of its 4 pieces; an all-reduce moves them
+  // twice.
   const auto bus = [](Collective collective) {
     const Bandwidth speed = bandwidth(collective, 4'000'000, 4, 1e-3);
     CHECK(speed.algorithm == Approx(4.0));

@@ -1,4 +1,4 @@
-// Behaviour that the flags of all programs share.
+// Tests the behaviour that the flags of all programs share.
 #include "apps/console/flags.h"
 
 #include <cmath>

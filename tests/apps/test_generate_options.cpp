@@ -12,7 +12,7 @@ models::GptConfig tiny_config() {
   return {.layers = 2, .heads = 2, .width = 8, .context = 4, .vocab = 11};
 }
 
-// nullptr-terminated arguments as main gets them.
+// Parses arguments as main does.
 GenerateCommandLine parse(std::vector<const char*> arguments) {
   arguments.insert(arguments.begin(), "generate");
   return parse_generate_command_line(static_cast<int>(arguments.size()), arguments.data());

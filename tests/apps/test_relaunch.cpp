@@ -1,5 +1,5 @@
-// The parts on which relaunch bases its decisions: records within a stream of text, verdicts on
-// jobs, remaining hosts.
+// Tests the parts on which relaunch bases its decisions: records within a stream of text, verdicts
+// on jobs, and remaining hosts.
 #include "apps/relaunch/hosts.h"
 #include "apps/relaunch/rank_record.h"
 #include "apps/relaunch/verdict.h"
@@ -33,7 +33,7 @@ RunStatus stalled(std::vector<int> absent, int64_t steps = 0) {
   return {.finished_steps = steps, .failure = RunFailure::stalled, .absent = std::move(absent)};
 }
 
-// The verdict on a job of four ranks that have all begun.
+// Returns the verdict on a job of four ranks that have all started, then sent `records`.
 Verdict of_four(std::vector<RankRecord> records, int code = 1) {
   JobEnd job{.code = code, .ranks = 4};
   for (int rank = 0; rank < 4; ++rank) job.records.push_back(started(rank));
@@ -52,7 +52,7 @@ RelaunchOptions parse(std::vector<const char*> arguments) {
   return parse_relaunch_command_line(static_cast<int>(arguments.size()), arguments.data()).options;
 }
 
-// The error message that refuses the command line.
+// Returns the error message that refuses the command line.
 std::string refusal(const std::vector<const char*>& arguments) {
   try {
     parse(arguments);
@@ -128,7 +128,8 @@ TEST_CASE("ranks for which a collective waits in vain are lost") {
   REQUIRE(lost_in(hanging) == std::vector{2});
   CHECK(hanging.lost[0].step == 10);
 
-  // Ranks 2 and 3 are waited for, but rank 2 waits for others itself, so only rank 3 is lost.
+  // Rank 0 timed out waiting for ranks 2 and 3. Rank 2 waits for other ranks itself, so only rank 3
+  // is lost.
   CHECK(lost_in(of_four({exited(0, 1, stalled({2, 3})), told(2, {.waits = true}), told(3)})) ==
         std::vector{3});
   // Rank 2 was stopped while it was waiting, so it is lost in spite of its wait.
@@ -138,9 +139,11 @@ TEST_CASE("ranks for which a collective waits in vain are lost") {
   CHECK(lost_in(of_four({exited(0, 1, stalled({2, 3})), told(2), told(3)})) == std::vector{2, 3});
   // Rank 2 has stalled while it waited for rank 3, so only rank 3 is lost.
   CHECK(lost_in(of_four({exited(0, 1, stalled({2, 3})), told(2, stalled({3}))})) == std::vector{3});
-  // The ranks do not know each other yet, so the stalled rank names none.
+  // Before MPI has started, a stalled rank does not know which ranks it waits for. So the stopped
+  // rank is lost.
   CHECK(lost_in(of_four({exited(0, 1, stalled({})), told(1), stopped})) == std::vector{2});
-  // The absent ranks are not ranks of the job, or none are named.
+  // The job stalled without a known reason if the absent ranks are not ranks of the job, or if no
+  // ranks are named.
   CHECK(of_four({exited(0, 1, stalled({4, -1}))}).kind == Kind::stalled);
   CHECK(of_four({exited(0, 1, stalled({}))}).kind == Kind::stalled);
 }
@@ -180,7 +183,7 @@ TEST_CASE("hosts lose the places of their ranks") {
   CHECK(hosts == std::vector<Host>{{"a", 2}, {"b", 1}, {"c", 1}});
   CHECK(host_of(hosts, 1, "other") == 0);
   CHECK(host_of(hosts, 2, "other") == 1);
-  CHECK(host_of(hosts, 0, "c") == 2);  // the host name that the rank reports counts
+  CHECK(host_of(hosts, 0, "c") == 2);  // the host is found by the reported name, not by the rank
   CHECK(hosts_text(without_places(hosts, {1, 0})) == "a:1,c:1");
   CHECK(hosts_text(without_places(hosts, {2, 2})) == "a:2,b:1");
   for (const char* text :

@@ -20,7 +20,7 @@ std::string refusal(const std::vector<const char*>& arguments) {
   return test::message_of<InputError>([&] { parse(arguments); });
 }
 
-// The weights of a model, and config.json beside them.
+// Saves the weights of a model, with config.json beside them. Returns the path of the weights.
 std::string saved(const test::TemporaryFolder& folder, const models::GptConfig& config) {
   models::Gpt model(config);
   nn::materialize(model, Device{}, 5);
@@ -286,7 +286,7 @@ TEST_CASE("precision and what is kept where") {
   };
   REQUIRE(on({}).stage == 3);
   REQUIRE(on({}).sum_dtype == DType::bf16);
-  // On a CPU the optimizer state is on the host anyway.
+  // On a CPU nothing is offloaded, because the optimizer state is on the host anyway.
   REQUIRE_FALSE(on({}).offload);
   REQUIRE(on({DeviceType::cuda, 0}).offload);
 }

@@ -1,5 +1,5 @@
-// zero_plan's results: the plan equals that of a built model, the search for the largest model
-// finds the same as trying all numbers of layers, and JSON and tables agree.
+// zero_plan's results: the plan equals the plan of a built model, the search for the largest model
+// finds the model that trying all numbers of layers finds, and JSON and tables agree.
 #include <nlohmann/json.hpp>
 
 #include "apps/zero_plan_report.h"
@@ -93,7 +93,7 @@ TEST_CASE("JSON says what was planned") {
     CHECK(stage["largest"]["layers"] == plans[i].largest->layers);
     CHECK(stage["time"]["step_ms"].get<double>() == Approx(plans[i].time->total() * 1e3));
   }
-  // Memory falls from stage to stage.
+  // Each stage needs less memory than the stage before.
   for (size_t i = 1; i < 4; ++i) CHECK(plans[i].plan.memory() < plans[i - 1].plan.memory());
 }
 
@@ -109,7 +109,7 @@ TEST_CASE("tables have a row a stage, and what was asked for") {
   CHECK_THAT(text, ContainsSubstring("The most layers that fit 1,000,000,000 bytes a rank"));
   CHECK_THAT(text, ContainsSubstring("exposed ms"));
   CHECK_THAT(text, !ContainsSubstring("on the host"));
-  // Activations are counted if they are known.
+  // The peak counts activations and workspace if they are known.
   optim::Plan& plan = plans[0].plan;
   CHECK(plan.peak() == plan.memory() + plan.activations.value() + plan.workspace.value());
   plan.activations = plan.workspace = std::nullopt;

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# zero_plan without mpirun: tables, JSON to a file and to standard output, the same figures as
-# train_gpt's, a plan for a million ranks, and bad input, which gives one line and exit code 2.
+# zero_plan without mpirun: tables, JSON to a file and to standard output, figures that equal those
+# of train_gpt, a plan for a million ranks, and bad input, which gives one line and exit code 2.
 . "$(dirname "${BASH_SOURCE[0]}")/common.bash"
 zero_plan=$TESSERA_BIN/zero_plan
 
@@ -11,7 +11,7 @@ cmp -s stdout.log plan.json || fail "JSON on standard output is not that of the 
 must_work "$zero_plan" --help
 grep -q -- '--ranks-per-node' stdout.log || fail "no help"
 
-# The row of two ranks at stage 2 must equal the one that train_gpt plans.
+# The row of two ranks at stage 2 must equal that row in train_gpt's plan.
 alone --plan
 python3 - << 'PYTHON'
 import json

@@ -28,13 +28,13 @@ std::vector<float> gradient_values(const Tensor& x) {
 
 using Floats = std::vector<float>;
 
-/// y = x; its backward passes the gradient on unchanged.
+/// Returns x; the backward passes the gradient on unchanged.
 Tensor passed(const Tensor& x) {
   return record("passed", x.detach(), {x},
                 [](const Tensor& dy, InputGradients& grads) { grads.pass(0, dy); });
 }
 
-/// Two outputs, 2x and 3x; `seen` tells which of their gradients have arrived.
+/// Returns two outputs, 2x and 3x. Backward writes to `seen` which of their gradients have arrived.
 std::vector<Tensor> two_and_three_times(const Tensor& x, std::vector<bool>& seen) {
   std::vector<Tensor> outputs{ops::scale(x.detach(), 2), ops::scale(x.detach(), 3)};
   record("two_and_three_times", outputs, {x},
@@ -118,7 +118,7 @@ TEST_CASE("a node whose output gets no gradient is passed over, and what is behi
   int completed = 0;
   y.leaf()->gradient_complete = [&completed] { ++completed; };
   const Tensor h = ops::scale(y, 2);
-  // Its closure gives no gradient to its second input.
+  // The closure of z gives no gradient to z's second input, h.
   const Tensor z = record("first_only", x.detach(), {x, h},
                           [](const Tensor& dy, InputGradients& grads) { grads.pass(0, dy); });
   backward(ops::sum(z));
@@ -189,7 +189,8 @@ TEST_CASE("a second backward over a freed graph is an error, and changes nothing
   used = 0;
   const std::string message = "was already used by an earlier backward";
   CHECK_THROWS_WITH(backward(loss), ContainsSubstring("'sum' " + message));
-  // A used node behind new operations is found before any gradient is computed.
+  // Backward finds a node that was used before, even behind new operations, before it computes any
+  // gradient.
   const Tensor other = ops::sum(ops::mul(ops::scale(x, 3), h));
   used = 0;
   CHECK_THROWS_WITH(backward(other), ContainsSubstring("'mul' " + message));
@@ -261,7 +262,7 @@ TEST_CASE("very long graphs need no recursion") {
   const Tensor x = parameter({1});
   const auto chain = [&x] {
     Tensor y = ops::scale(x, 1);
-    // Every node is an input of the next one twice, so releasing the graph meets each producer
+    // Every node is used twice by the next node, so the release of the graph reaches each node
     // twice.
     for (int i = 0; i < length; ++i) {
       const Tensor before = y;
@@ -317,7 +318,7 @@ TEST_CASE("what can be computed again is not kept, and gives the same bits") {
   std::vector<Tensor> expected;
   for (const Tensor& p : {x, scale, shift, up, down}) expected.push_back(p.leaf()->gradient);
   const int64_t again = kept_bytes(true);
-  CHECK(whole - again == 2 * 3 * 5 * 4);  // the norm's output and the activation's
+  CHECK(whole - again == 2 * 3 * 5 * 4);  // the outputs of the norm and of the activation
   size_t i = 0;
   for (const Tensor& p : {x, scale, shift, up, down}) {
     CHECK(same_bits(p.leaf()->gradient, expected[i++]));

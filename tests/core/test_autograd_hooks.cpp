@@ -20,7 +20,7 @@ namespace {
 
 using Log = std::vector<std::string>;
 
-/// A parameter whose hooks write a log, with a gradient buffer of its own.
+/// A parameter with a gradient buffer. Its hooks write a log.
 struct Watched {
   Watched(const std::string& name, Log& log, const Shape& shape, float value)
       : tensor(as_parameter(Tensor::empty(shape))), buffer(Tensor::full(shape, -1000)) {
@@ -65,7 +65,7 @@ TEST_CASE("a parameter hears of its use, in backward only where its value is rea
   CHECK(w.tensor.leaf()->gradient.raw() == w.buffer.raw());
   for (const float value : w.buffer.values<float>()) CHECK(value == 3);
 
-  // The gradient of a table needs its shape, not its values.
+  // Backward of embedding needs the shape of the table, not its values, so it announces no use.
   log.clear();
   backward(ops::sum(ops::embedding(Tensor::from<int32_t>({1, 1}, {1}), w.tensor)));
   CHECK(log == Log{"w use", "w done", "w buffer", "w complete"});
@@ -92,7 +92,7 @@ TEST_CASE("a shared parameter is complete once, after all contributions") {
   const Tensor h = ops::linear(ops::embedding(tokens, table.tensor), other.tensor, {});
   backward(ops::linear_cross_entropy(h, table.tensor, targets));
 
-  CHECK(count(log, "table use") == 3);  // the embedding's backward does not read it
+  CHECK(count(log, "table use") == 3);  // the embedding's backward does not read the table
   CHECK(count(log, "table done") == 3);
   CHECK(count(log, "table buffer") == 1);
   CHECK(count(log, "table complete") == 1);
@@ -208,7 +208,7 @@ TEST_CASE("an operation that fails still lets go of its parameters") {
   } catch (const Error&) {
   }
   CHECK(log == Log{"w use", "w done"});
-  // Also when a hook throws, as a gather that fails does.
+  // A hook that throws, as for a gather that fails, does not keep the other parameter in use.
   log.clear();
   bad.tensor.leaf()->about_to_be_used = [] { fail("as it must"); };
   CHECK_THROWS_AS(ops::mul(w.tensor, bad.tensor), Error);

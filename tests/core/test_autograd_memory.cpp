@@ -23,8 +23,9 @@ int64_t workspace() { return memory_ledger().current(Category::workspace); }
 using Tensors = std::vector<Tensor>;
 using Operation = std::function<Tensor(const Tensors&)>;
 
-/// True if the operation has the same value and gradients when its parameters have memory only
-/// while it announces that it reads them, and if nothing else holds that memory.
+/// True if the operation announces each parameter that it reads. Its parameters then have memory
+/// only while their use is announced. The value and the gradients must be those of parameters that
+/// always have memory, and the operation must not keep the memory after the use.
 bool says_what_it_reads(const Operation& operation, const Tensors& values) {
   Tensors in_place;
   for (const Tensor& value : values) in_place.push_back(as_parameter(value));
@@ -69,7 +70,7 @@ TEST_CASE("memory goes while backward proceeds, and all of it in the end") {
   constexpr int64_t bytes = elements * 4;
   const Tensor x = as_parameter(Tensor::full({elements}, 1));
   constexpr int depth = 16;
-  std::vector<int64_t> held;  // in the order of backward: the last node of the chain first
+  std::vector<int64_t> held;  // bytes at each node, in the order of backward
   {
     const auto base = activations();
     Tensor y = x;
@@ -91,7 +92,8 @@ TEST_CASE("memory goes while backward proceeds, and all of it in the end") {
   }
   REQUIRE(held.size() == depth);
   for (int i = 0; i < depth; ++i) {
-    // The outputs saved by this node and those before it, its incoming gradient, and the loss.
+    // This node and the nodes before it in the chain hold their saved outputs. Its incoming
+    // gradient and the loss come on top.
     const int64_t saved_bytes = (depth - i) * bytes;
     CHECK(held[static_cast<size_t>(i)] == saved_bytes + bytes + 4);
   }

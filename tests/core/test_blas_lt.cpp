@@ -20,7 +20,8 @@ struct Sizes {
   int64_t m, n, k;
 };
 
-/// Operands of a product, transposed or not, `offset` elements after an aligned address.
+/// The operands of a product, each transposed or not. They begin `offset` elements after an aligned
+/// address.
 struct Operands {
   Operands(DType dtype, DType c_dtype, Sizes s, bool a_is_transposed, bool b_is_transposed,
            int64_t offset = 0)
@@ -91,7 +92,7 @@ TEST_CASE("a product on CUDA equals float64 however its operands are stored", "[
 TEST_CASE("a product on CUDA reads heads out of a packed tensor, writes into rows that are wider",
           "[blas_lt]") {
   if (on_cpu()) return;
-  // qkv is (T, 3, H, D): q of each head times the head's own k, or times the k of head 0.
+  // qkv is (T, 3, H, D). Multiplies q of each head by k of that head or, if shared, by k of head 0.
   const int64_t tokens = 9, heads = 3, size = 5, row = 3 * heads * size, wide = tokens + 4;
   const DType dtype = GENERATE(from_range(float_dtypes()));
   const bool shared = GENERATE(false, true);

@@ -9,7 +9,8 @@ using namespace tessera::test;
 
 namespace {
 
-/// y = x * x, whose gradient is wrong by a factor, at the first element or at all elements.
+/// Returns x * x, with a gradient that is wrong by a factor at the first element or at all
+/// elements.
 Tensor square(const Tensor& x, float factor, bool only_first) {
   Tensor y = ops::mul(x.detach(), x.detach());
   return record("square", y, {x}, [=, x = saved(x)](const Tensor& dy, InputGradients& grads) {
@@ -45,7 +46,7 @@ TEST_CASE("check_gradient reports a planted wrong gradient", "[check_gradient]")
 
 TEST_CASE("check_gradient reports a gradient that is missing", "[check_gradient]") {
   const auto operation = [](const std::vector<Tensor>& in) {
-    return ops::add(in[0], in[1].detach());  // cuts the second input off
+    return ops::add(in[0], in[1].detach());  // the second input gets no gradient
   };
   const GradientCheck check =
       check_gradient(operation, {random_tensor({4}, 1), random_tensor({4}, 2)});

@@ -1,4 +1,4 @@
-// A graph gives the bits of the body it has captured, and bodies that cannot be replayed are
+// A CUDA graph gives the bits of the code that it has captured. Code that cannot be replayed is
 // refused.
 #include <cmath>
 #include <functional>
@@ -166,7 +166,7 @@ TEST_CASE("the ledger counts a graph's launch as what it has captured", "[graph]
   const std::vector<int64_t> expected = peaks_of(step);
   REQUIRE(expected[0] > before);
   auto graph = std::make_unique<cuda::Graph>(0, step);
-  // The graph's own memory holds the draws of dropout.
+  // The graph has allocated memory for the state of dropout's draws.
   const int64_t own = static_cast<int64_t>(sizeof(DropoutDraws));
   CHECK(ledger.current_total() == before + own);
   std::vector<int64_t> with_own = expected;

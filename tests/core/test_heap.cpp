@@ -1,5 +1,5 @@
-// The heap behind the CPU's blocks: blocks do not overlap, free memory is reused, and the memory it
-// holds is bounded.
+// The heap that provides the CPU's blocks: blocks do not overlap, free memory is reused, and the
+// memory that the heap holds is bounded.
 #include "core/heap.h"
 
 #include <algorithm>
@@ -102,8 +102,8 @@ TEST_CASE("free memory is joined with its neighbours, in whichever order it come
   } while (std::next_permutation(order.begin(), order.end()));
 }
 
-// Like training steps: activations, and workspace between them, are freed in the order of their
-// allocation or in reverse.
+// Allocates like training steps: activations, with workspace between them, which are freed in the
+// order of their allocation or in reverse order.
 TEST_CASE("what one step gives back the next one takes, without fresh pages", "[heap][cpu]") {
   Blocks blocks(4096);
   blocks.take(20 * mebibyte);
@@ -125,7 +125,7 @@ TEST_CASE("free pages go where a heap would hold more than a quarter too much", 
   Blocks blocks(4096);
   for (int i = 0; i < 32; ++i) blocks.take(2 * mebibyte);
   for (size_t i = 16; i-- > 0;) blocks.give(2 * i);
-  // No hole between the remaining blocks has room for these.
+  // The holes between the remaining blocks are too small for blocks of 4 MiB.
   for (int i = 0; i < 8; ++i) {
     blocks.take(4 * mebibyte);
     CHECK(blocks.heap.held_bytes() <= blocks.heap.most_held_bytes());
@@ -144,7 +144,8 @@ TEST_CASE("a heap without blocks hands everything back", "[heap][cpu]") {
   CHECK(blocks.heap.held_bytes() == 6 * mebibyte);
 }
 
-// Tagged [slow], so left out of sanitizer builds: the address sanitizer keeps freed pages.
+// Tagged [slow], because sanitizer builds leave out slow tests: the address sanitizer keeps freed
+// pages.
 TEST_CASE("sizes that grow leave no more resident than the largest and a share", "[slow][cpu]") {
   static_assert(noexcept(std::declval<Heap&>().give(nullptr, 0)));
   release_cached_memory();

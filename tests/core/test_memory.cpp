@@ -1,4 +1,4 @@
-// The ledger counts exact bytes in program order. Also the heap behind it.
+// The ledger counts exact bytes in program order. Also tests allocation and reuse of memory.
 #include <atomic>
 #include <cstdint>
 #include <cstring>
@@ -24,7 +24,7 @@ constexpr Category categories[] = {
     Category::parameters,    Category::gradients, Category::optimizer_state, Category::activations,
     Category::communication, Category::workspace, Category::checkpoint};
 
-/// What the process-wide ledger counted since the beginning of a test.
+/// The bytes that the process-wide ledger has counted since the beginning of a test.
 class LedgerSince {
  public:
   LedgerSince() {
@@ -76,7 +76,8 @@ TEST_CASE("the ledger counts requested bytes by category, in program order") {
   CHECK(ledger.current(Category::activations) == 110);
   CHECK(ledger.peak(Category::activations) == 110);
   CHECK(ledger.current_total() == 110);
-  // The total's peak is less than the sum of the peaks, which were at different times.
+  // The total's peak is less than the sum of the categories' peaks, because those were at different
+  // times.
   CHECK(ledger.peak_total() == 150);
 
   memory_ledger({}).reset_peaks();
@@ -182,8 +183,8 @@ TEST_CASE("no bytes are no memory and no error") {
   CHECK_THROWS_WITH(allocate(-1, Category::workspace), ContainsSubstring("-1 bytes"));
 }
 
-// Tagged [slow], so left out of sanitizer builds: the address sanitizer ends a program that asks
-// for this much.
+// Tagged [slow], because sanitizer builds leave out slow tests: the address sanitizer ends a
+// program that asks for 2^60 bytes.
 TEST_CASE("too much memory is an error with bytes and category, and is not counted", "[slow]") {
   const LedgerSince ledger;
   const int64_t bytes = int64_t{1} << 60;
@@ -242,7 +243,7 @@ TEST_CASE("the second device has a ledger and a cache of its own") {
   CHECK(ledger.current(Category::gradients) - before == 200);
   CHECK(host.peak_total() == 0);
 
-  // The second device hands its freed block out again; the host does not.
+  // An allocation on the second device gets its freed block; one on the host gets another block.
   const void* address = x.raw();
   x = {};
   CHECK(ledger.current(Category::gradients) == before);
@@ -299,7 +300,8 @@ TEST_CASE("pinned memory is the host's in the ledger, and a GPU's to copy from a
     const int index = x.device().index;
     const std::vector<float> values{1, 2, 3, 4};
     std::memcpy(there->data(), values.data(), 16);
-    // To the device on the copy stream, doubled on the compute stream, back on the copy stream.
+    // Values are copied to the device on the copy stream, doubled on the compute stream, and copied
+    // back on the copy stream.
     const auto copy = [index](void* to, const void* from) {
       const cuda::Event launched(index);
       const cuda::StreamScope here(index, cuda::copy_stream(index));

@@ -1,5 +1,5 @@
-// Which algorithm a convolution uses, and that oneDNN stays within the workspace that it is given,
-// which one of its versions did not.
+// The algorithm that a convolution uses. oneDNN must stay within the workspace that it is given;
+// one version of oneDNN did not.
 #include "core/cpu/onednn_conv.h"
 
 #include <algorithm>
@@ -39,9 +39,9 @@ TEST_CASE("a strided 1x1 convolution of few channels stays within its workspace"
   }
 }
 
-// Other versions of oneDNN, and CPUs without AVX-512, compute direct sums only.
+// Only version 2 of oneDNN has Winograd's algorithm, and only on CPUs with AVX-512.
 TEST_CASE("Winograd's algorithm is used where it pays, and has room for images", "[cpu]") {
-  // ONEDNN_MAX_CPU_ISA may forbid oneDNN to use AVX-512, so oneDNN is asked, not the CPU.
+  // ONEDNN_MAX_CPU_ISA may forbid oneDNN to use AVX-512, so the test asks oneDNN, not the CPU.
   const auto isa = static_cast<unsigned>(dnnl::get_effective_cpu_isa());
   const auto avx512 = static_cast<unsigned>(dnnl::cpu_isa::avx512_core);
   if (DNNL_VERSION_MAJOR != 2 || (isa & avx512) != avx512) {

@@ -23,7 +23,7 @@ struct Case {
   std::function<Tensor(const Inputs&)> operation;
 };
 
-/// An operation of one or two inputs without options, under its C++ name.
+/// A table line for an operation of one or two inputs, without options, named as in C++.
 #define TESSERA_UNARY(name)                                  \
   {                                                          \
 #name, [](const Inputs& in) { return ops::name(in[0]); } \

@@ -14,7 +14,7 @@
 using namespace tessera;
 
 TEST_CASE("philox gives Random123's known answers") {
-  // kat_vectors of Random123 1.14, philox4x32 10.
+  // Test vectors of Random123 1.14: the lines "philox4x32 10" of its file kat_vectors.
   CHECK(philox({0, 0, 0, 0}, {0, 0}) ==
         PhiloxCounter{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8});
   constexpr uint32_t ones = 0xffffffff;
@@ -78,7 +78,8 @@ TEST_CASE("uniform draws have the moments of a uniform distribution") {
     squares += value * value;
   }
   CHECK(outside == 0);
-  // The bounds are five standard errors: sqrt(1/12 / n), sqrt(4/45 / n).
+  // The bounds are five standard errors: sqrt(1/12 / n) for the mean, and sqrt(4/45 / n) for the
+  // mean of squares.
   CHECK(std::fabs(sum / draws - 0.5) < 5 * std::sqrt(1.0 / 12 / draws));
   CHECK(std::fabs(squares / draws - 1.0 / 3) < 5 * std::sqrt(4.0 / 45 / draws));
 }
@@ -98,7 +99,7 @@ TEST_CASE("below is without bias") {
       const double difference = count - draws / static_cast<double>(bound);
       chi_squared += difference * difference / (draws / static_cast<double>(bound));
     }
-    CHECK(chi_squared < 39);  // 12 degrees of freedom: exceeded once in 10,000
+    CHECK(chi_squared < 39);  // with 12 degrees of freedom, one run in 10,000 exceeds 39
   }
   SECTION("bounds near 2^64, where a remainder would favour the lower third") {
     const uint64_t bound = uint64_t{3} << 62;

@@ -1,5 +1,5 @@
-// Segments whose activations are recomputed: the same bits and calls of hooks as without
-// recomputation, and less memory.
+// Segments whose activations are recomputed have the bits and the calls of hooks of segments
+// without recomputation, and take less memory.
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -48,7 +48,8 @@ struct Parameters {
     return parameter;
   }
 
-  /// Runs backward; returns the loss and the gradients, which it takes out of the parameters.
+  /// Runs backward. Moves the gradients out of the parameters, and returns the loss and the
+  /// gradients.
   Tensors gradients_of(const Tensor& loss) {
     backward(loss);
     Tensors gradients{loss};
@@ -100,8 +101,8 @@ TEST_CASE("recompute gives the same bits, with parameters in several segments an
 }
 
 TEST_CASE("the uses of a segment's input are added in the order of backward") {
-  // Inside the segment and around it x is used several times: the order in which its gradients are
-  // added shows in the bits.
+  // x is used several times inside the segment and around it. The bits show in which order its
+  // gradients are added.
   Parameters parameters;
   const Tensor p = parameters.make("p", {64}, 1);
   CHECK(parameters.same([&](bool again) {
@@ -112,7 +113,7 @@ TEST_CASE("the uses of a segment's input are added in the order of backward") {
           }));
     return ops::sum(ops::mul(ops::add(sum, ops::scale(x, 1.1f)), x));
   }));
-  // One tensor as both inputs.
+  // One tensor is passed as both inputs.
   CHECK(parameters.same([&](bool again) {
     const Tensor x = ops::scale(p, 0.3f);
     const Tensors out = run(again, Tensors{x, x}, [](const Tensors& in) {
@@ -283,8 +284,8 @@ TEST_CASE("a chain of segments holds their inputs, and in backward one segment")
   CHECK(held(false).after_forward == segments * depth * bytes);
   const Held again = held(true);
   CHECK(again.after_forward == segments * bytes);
-  // The segments' inputs, one segment's values, the incoming gradient, and the loss and its
-  // gradient.
+  // The peak has the inputs of all segments, the values of one segment, the incoming gradient, and
+  // the loss with its gradient (8 bytes).
   CHECK(again.peak <= (segments + depth + 1) * bytes + 8);
 }
 
@@ -308,7 +309,8 @@ TEST_CASE("the second run stands in the trace") {
   trace::enable(false);
   Log names;
   for (const auto& event : trace::take_events()) names.push_back(event.name);
-  // In the order in which they ended; the second "gelu" is its backward.
+  // Events stand in the order of their ends. The first "gelu" is recomputed in "recompute"; the
+  // second is gelu's backward.
   CHECK(names == Log{"sum", "gelu", "recompute", "gelu", "segment", "backward"});
 }
 
@@ -330,7 +332,8 @@ TEST_CASE("a segment that takes a history from elsewhere is an error") {
                     ContainsSubstring("segment: the segment takes a tensor of shape [4] with "
                                       "history that is not among its inputs"));
   CHECK(grad_enabled());
-  // Such a tensor may be returned unchanged, and used after detach().
+  // The segment may return a tensor with history from elsewhere unchanged, and use it after
+  // detach().
   const Tensors out = run(true, Tensors{p}, [&h](const Tensors& in) {
     return Tensors{h, ops::mul(in[0], h.detach())};
   });

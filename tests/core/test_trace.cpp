@@ -82,7 +82,7 @@ TEST_CASE("scopes nest, and are recorded as they end") {
   CHECK(outer.id == -1);
   CHECK(outer.begin_ns <= inner.begin_ns);
   CHECK(inner.end_ns <= outer.end_ns);
-  // Even the shortest scope has a duration, which tells it from an instant.
+  // Even the shortest scope has a duration, because an event without one is an instant.
   CHECK(inner.begin_ns < inner.end_ns);
   CHECK(trace::take_events().empty());
 }
@@ -112,7 +112,7 @@ TEST_CASE("events become Chrome's JSON") {
       {"wait", Track::waiting, 1, 2, "all", -1},
   };
   const auto json = parsed(events, 3);
-  // First the names of the process and of its four tracks, then the events.
+  // The file begins with the names of the process and of its four tracks; the events follow.
   REQUIRE(json.size() == 8);
   CHECK(json[0]["ph"] == "M");
   CHECK(json[0]["name"] == "process_name");

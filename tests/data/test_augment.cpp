@@ -15,8 +15,8 @@ using Catch::Matchers::ContainsSubstring;
 
 namespace {
 
-// Normalizes to the pixel values themselves: mean 0, and a deviation that undoes the division by
-// 255.
+// Returns options that normalize to the pixel values themselves: mean 0, and a deviation that
+// undoes the division by 255.
 data::ImageTransformOptions plain(const data::ImageShape& shape) {
   const auto channels = static_cast<size_t>(shape.channels);
   return {.shape = shape,
@@ -187,14 +187,14 @@ TEST_CASE("resizing") {
       }
     }
   }
-  // Halving: 1/8, 3/8, 3/8, 1/8 of four neighbours; at the edge 3/7, 3/7, 1/7 of three.
+  // Halving weights four neighbours by 1/8, 3/8, 3/8, 1/8, and three at the edge by 3/7, 3/7, 1/7.
   std::vector<uint8_t> dot(8, 0);
   dot[3] = 255;
   REQUIRE(resized({1, 8, 1}, dot, {0, 0, 1, 8}, 1, 4) == std::vector<int>{0, 96, 32, 0});
   REQUIRE(resized({8, 1, 1}, dot, {0, 0, 8, 1}, 4, 1) == std::vector<int>{0, 96, 32, 0});
   dot = {0, 0, 70, 0, 0, 0, 0, 0};
   REQUIRE(resized({1, 8, 1}, dot, {0, 0, 1, 8}, 1, 4) == std::vector<int>{10, 26, 0, 0});
-  // Doubling: 3/4 and 1/4 of two neighbours.
+  // Doubling weights two neighbours by 3/4 and 1/4.
   REQUIRE(resized({1, 2, 1}, {100, 200}, {0, 0, 1, 2}, 1, 4) ==
           std::vector<int>{100, 125, 175, 200});
 }

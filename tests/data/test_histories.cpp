@@ -68,8 +68,8 @@ TEST_CASE("histories have every user's items in ascending order, and count what 
   REQUIRE(histories.items() == 6);
   REQUIRE(histories.all() == Items{2, 0, 1, 2, 3, 4, 5, 0, 4, 5, 3});
   REQUIRE(histories.offsets() == std::vector<int64_t>{0, 1, 7, 7, 10, 10, 11, 11});
-  REQUIRE(histories.others(1) == 0);  // user 1 has all of them
-  REQUIRE(histories.others(2) == 6);  // user 2 has none
+  REQUIRE(histories.others(1) == 0);  // user 1 has all items
+  REQUIRE(histories.others(2) == 6);  // user 2 has no item
   REQUIRE(histories.other(3, 0) == 1);
   REQUIRE(histories.other(3, 2) == 3);
   check_against_loop(histories, ratings);

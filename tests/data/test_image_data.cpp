@@ -35,7 +35,7 @@ std::vector<int> pixels_of(const data::ImageSet& set, int64_t index) {
   return {image.pixels, image.pixels + image.shape.elements()};
 }
 
-// A record whose pixel j of plane c is 7 * c + j modulo 251, plus `shift`.
+// Returns a CIFAR record whose pixel j of plane c is 7 * c + j modulo 251, plus `shift`.
 std::string record(const std::string& labels, int shift = 0) {
   std::string bytes = labels;
   for (int c = 0; c < 3; ++c) {
@@ -111,7 +111,7 @@ TEST_CASE("CIFAR-100 takes the fine label, and names come from a file") {
   folder.file("fine_label_names.txt", "one\ntwo\n");
   REQUIRE_THAT(refusal(folder.path("")),
                ContainsSubstring("fine_label_names.txt: has 2 names of classes, expected 100"));
-  for (const char* end : {"fine_label_names.txt", "nowhere"}) {  // a bad link is not a missing file
+  for (const char* end : {"fine_label_names.txt", "nowhere"}) {  // a broken link is an error
     fs::remove(folder.path("fine_label_names.txt"));
     fs::create_symlink(end, folder.path("fine_label_names.txt"));
     CHECK_THAT(refusal(folder.path("")),

@@ -35,7 +35,7 @@ std::string refusal(const std::string& file) {
       [&] { data::decode_image("a file", bytes_of(file), pixels); });
 }
 
-// A pattern without sharp edges, which JPEG preserves almost exactly.
+// Returns a pattern without sharp edges, which JPEG preserves almost exactly.
 std::vector<uint8_t> waves(int width, int height, int channels) {
   std::vector<uint8_t> pixels;
   for (int y = 0; y < height; ++y) {
@@ -76,7 +76,7 @@ TEST_CASE("PNG of every kind is read as RGB") {
   // Transparency does not change the colours.
   REQUIRE(decoded(png({.color = 6}, "\0\x09\x08\x07\x00"s)) == std::vector<int>{9, 8, 7});
   REQUIRE(decoded(png({.color = 4}, "\0\x09\x01"s)) == std::vector<int>{9, 9, 9});
-  // Interlaced: (0, 0), then (0, 1), then the second row.
+  // An interlaced image stores pixel (0, 0), then (0, 1), then the second row.
   REQUIRE(decoded(png({.width = 2, .height = 2, .color = 0, .interlaced = 1},
                       "\0\x01\0\x02\0\x03\x04"s)) ==
           std::vector<int>{1, 1, 1, 2, 2, 2, 3, 3, 3, 4, 4, 4});
@@ -99,7 +99,7 @@ TEST_CASE("JPEG of every kind is read as RGB") {
   for (const uint8_t value : grey) grey3.insert(grey3.end(), 3, value);
   near(decoded(jpeg(9, 7, grey, {JCS_GRAYSCALE, 1})), grey3, 2);
   near(decoded(jpeg(9, 7, grey, {JCS_GRAYSCALE, 1, true})), grey3, 2);
-  // CMYK inks, inverted because libjpeg writes them as Adobe does: 255 is no ink.
+  // CMYK inks are stored inverted, because libjpeg writes them as Adobe does: 255 is no ink.
   const std::vector<uint8_t> inks(4 * 64, 200);
   near(decoded(jpeg(8, 8, inks, {JCS_CMYK, 4})), std::vector<uint8_t>(3 * 64, 157), 2);
 }
@@ -148,7 +148,7 @@ TEST_CASE("images that claim to be huge are refused before memory is taken for t
   REQUIRE_THAT(refusal(with_jpeg_size(jpeg(8, 8, waves(8, 8, 3)), 65500, 65500)),
                ContainsSubstring("says that it has 65500 x 65500 pixels"));
   REQUIRE_THAT(refusal(png({.width = 0}, "\0"s)), ContainsSubstring("a file: PNG: "));
-  // A file that repeats one scan, which adds nothing, 600 times.
+  // This file repeats one scan, which adds nothing to the image, 600 times.
   const std::string file = jpeg(8, 8, waves(8, 8, 1), {JCS_GRAYSCALE, 1, true});
   const size_t scan = file.rfind("\xff\xda");
   std::string scans = file.substr(0, file.size() - 2);

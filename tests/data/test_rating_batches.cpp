@@ -55,7 +55,7 @@ struct Samples {
   bool operator==(const Samples&) const = default;
 };
 
-// All samples of a step, micro-batch after micro-batch.
+// Returns all samples of a step, micro-batch after micro-batch.
 Samples step_of(const RatingBatches& batches, const Batch& batch, int64_t step) {
   const auto append = [](auto& to, const auto& from) {
     to.insert(to.end(), from.begin(), from.end());
@@ -176,8 +176,8 @@ TEST_CASE("negatives are uniform over all that the user has not") {
       const double error = static_cast<double>(count) - 500;
       chi_squared += error * error / 500;
     }
-    // Chi-squared has the degrees of freedom as its mean, and twice as much as its variance: up to
-    // five standard deviations are allowed.
+    // The mean of chi-squared is its degrees of freedom, its variance twice that. Five standard
+    // deviations above the mean and four below are allowed.
     const auto freedom = static_cast<double>(others - 1);
     CAPTURE(interaction, others, chi_squared);
     CHECK(chi_squared < freedom + 5 * std::sqrt(2 * freedom));

@@ -107,7 +107,7 @@ TEST_CASE("last holds out each user's latest") {
 
 TEST_CASE("time holds out the latest fraction of all") {
   const std::string text = "1,a,5\n1,b,9\n1,c,7\n2,d,1\n3,e,7\n3,f,7\n3,g,2\n";
-  const RatingData data = read(text, "time:0.43");  // 3.01 of 7
+  const RatingData data = read(text, "time:0.43");  // 3.01 of 7 ratings
   REQUIRE(items_of(data, data.validation) == Strings{"b", "e", "f"});
   REQUIRE(items_of(data, data.train) == Strings{"a", "c", "d", "g"});
   REQUIRE(read(text, "time:0.29").validation.size() == 2);

@@ -20,7 +20,7 @@ std::string raw(const std::vector<T>& values) {
   return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)};
 }
 
-// llm.c's file: a header of 256 int32, then the tokens.
+// Returns a token file as llm.c writes it: a header of 256 int32, then the tokens.
 std::string with_header(const std::vector<uint16_t>& tokens, int32_t count, int32_t version = 1,
                         int32_t magic = 20240520) {
   std::vector<int32_t> header(256);

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Training on emulated GPUs as users run it: a table of `tune` changes results equally on all ranks,
-# and impossible combinations are refused. (tests/apps/gpu_paths.sh tests the layouts of a
+# Tests training on emulated GPUs as users run it: a table of `tune` changes results equally on all
+# ranks, and impossible combinations are refused. (tests/apps/gpu_paths.sh tests the layouts of a
 # training.)
 . "$TESSERA_SOURCE_DIR/tests/apps/common.bash"
 export TESSERA_EMULATED_DEVICES=2
@@ -46,8 +46,8 @@ def changed(**changes):
     first, *others = json.loads(json.dumps(table["products"]))
     return [{**first, **changes}, *others]
 
-# The sixth word of the emulated library's algorithm says into how many parts it splits k, and how
-# it adds them.
+# In the emulated cuBLASLt, the sixth word of an algorithm says into how many parts k is split, and
+# how the parts are added.
 def split(product, splits, reduction):
     words = [product["algorithm"][i:i + 16] for i in range(0, 128, 16)]
     words[5] = f"{reduction << 32 | splits:016x}"
@@ -62,7 +62,8 @@ write("bytes.json", products=changed(algorithm="0" * 128))
 open("text.json", "w").write("{")
 PYTHON
 
-# Each rank uses the table's algorithms; those that split k add in another order.
+# Each rank uses the table's algorithms. These split k and so add in another order, which must
+# change the weights.
 same split --comm nccl --tuned split.json
 same split --comm mpi --tuned split.json
 same split --comm nccl --stage 3 --tuned split.json

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # ctest: TIMEOUT 1200
-# Every call of bench/gpu.sh on the emulated device, with this build: what it runs, which results it
-# leaves, and what it reports if something is missing or fails.
+# Runs every call of bench/gpu.sh on the emulated device, with this build. Tests what each call
+# runs, which results it leaves, and what it reports if something is missing or fails.
 set -euo pipefail
 cd "$TESSERA_SOURCE_DIR"
 work=$(mktemp -d)
@@ -38,7 +38,7 @@ grep -q "has no build: bench/gpu.sh --build comes first" "$work/output" || fail 
 
 call 0 --build
 has 'build | ok' 'build_rest | ok'
-call 0  # the first call: without the peer
+call 0  # the default call, which leaves out the peer
 has 'bf16 product | ' 'head logits, stride 101' 'head dweight, stride 128' \
   'nano, bf16: step | ' "nano, bf16, with tune's table: step | " 'kernels | ok' 'gpt2 | ok'
 ! grep -q PyTorch "$work/report/table.md" || fail "a figure of the peer's"
@@ -48,7 +48,7 @@ call 0 --tests
 has 'test_core | ok' 'test_dist | ok' 'test_dist_mpi_np2 | ok' 'equal_bits_mpi_np2 | ok' \
   'equal_bits_nccl_np2 | ok' 'programs | ok'
 
-# compute-sanitizer: not installed, without findings, and with a finding.
+# Tests compute-sanitizer when it is not installed, finds nothing, and finds something.
 call 0 --sanitize
 has 'sanitize_memcheck_step | skipped: compute-sanitizer is not installed'
 mkdir "$work/bin"

@@ -1,5 +1,5 @@
-// Launches the tests' kernels. Arguments are converted to the kernels' types, as
-// core/cuda/kernel.cuh does, but CUDA's error is returned.
+// Launches kernels in tests. As in core/cuda/kernel.cuh, arguments are converted to the types of
+// the kernel's parameters. Unlike there, a CUDA error is returned, not thrown.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -31,7 +31,8 @@ cudaError_t launch(Shape shape, void (*kernel)(Params...), Args... args) {
       values);
 }
 
-/// Sets the order of blocks and threads for its lifetime.
+/// While an object of this class lives, the emulated device runs blocks and threads in the order
+/// that `seed` gives.
 class OrderSeed {
  public:
   explicit OrderSeed(uint64_t seed) : before_(emulated::order_seed()) {
@@ -45,7 +46,7 @@ class OrderSeed {
   uint64_t before_;
 };
 
-/// The number of seeds 0 ... 7 for which `wrong()` is true.
+/// Calls `wrong` with each of the order seeds 0 to 7. Returns how often the result was true.
 template <class Wrong>
 int seeds_where(Wrong wrong) {
   int found = 0;

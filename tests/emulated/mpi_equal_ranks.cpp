@@ -1,4 +1,5 @@
-// Ranks with different GPUs or libraries, or whose cuDNN proposes algorithms in another order.
+// Tests jobs whose ranks have different GPUs or libraries, or whose cuDNN proposes algorithms in
+// another order.
 #include "core/convolution_choices.h"
 #include "core/ops/conv2d.h"
 #include "dist/device_choice.h"
@@ -39,7 +40,8 @@ TEST_CASE("the first difference between ranks is named, with both of them") {
         "rank 2 has NCCL 22700, rank 0 has NCCL 22809");
 }
 
-/// The algorithm chosen for a pass over so many images. No other case uses this number.
+/// Returns the algorithm chosen for a pass over `images` images. Each case uses another number,
+/// because a choice is kept for the life of the process.
 cuda::ConvolutionChoice choice_for(int64_t images, Conv2dPass pass) {
   const Conv2dSizes sizes = conv2d_sizes({images, 6, 6, 4}, {8, 4, 3, 3}, {});
   const Context context = test_context();
@@ -59,7 +61,7 @@ TEST_CASE("rank 0's choice of a convolution's algorithm is every rank's") {
                              Conv2dPass::weight_gradient);
   const int64_t images = 30 + static_cast<int64_t>(pass);
   const auto own = choice_for(images, pass);
-  CHECK((own.algorithm == 1) == (world.rank == 0));  // the libraries propose different ones first
+  CHECK((own.algorithm == 1) == (world.rank == 0));  // rank 0's cuDNN proposes another one first
   dist::share_convolution_choices(world);
   const auto shared = choice_for(images, pass);
   CHECK(shared.algorithm == 1);

@@ -1,5 +1,5 @@
-// Emulated NCCL finds violations of NCCL's contract. The tests of the communicator that uses it
-// check what it computes.
+// Tests that emulated NCCL finds violations of NCCL's contract. The tests of the NCCL communicator
+// (tests/dist) check the results of its collectives.
 #include <mpi.h>
 #include <nccl.h>
 
@@ -29,7 +29,8 @@ struct World {
   int before() const { return (rank + size - 1) % size; }
 };
 
-// A communicator of all ranks, new for each case, because one that has failed is unusable.
+// A communicator of all ranks. Each case makes a new one, because a communicator that has failed is
+// unusable.
 class Comm {
  public:
   Comm() {
@@ -140,7 +141,7 @@ TEST_CASE("ranks that make other collectives, or the same with another argument,
     default: FAIL("no such case");
   }
   if (what == 3 && world.rank > 0 && !odd) {
-    CHECK(result == ncclRemoteError);  // the two ranks that disagree have left
+    CHECK(result == ncclRemoteError);  // ranks 0 and 1 have already failed
   } else {
     CHECK(result == ncclInvalidUsage);
   }
@@ -282,7 +283,7 @@ TEST_CASE("calls on a captured stream are made by each launch of the graph, on a
     REQUIRE(cudaGraphLaunch(exec, stream) == cudaSuccess);
     CHECK(buffer[1] == static_cast<float>(factor * world.size * (world.size + 1) / 2));
     CHECK(buffer[2] == static_cast<float>(factor * (1 + world.before())));
-    meet();  // no rank writes what another one still reads
+    meet();  // waits, because other ranks may still read this rank's buffer
   }
   CHECK(cudaGraphExecDestroy(exec) == cudaSuccess);
   CHECK(cudaGraphDestroy(graph) == cudaSuccess);

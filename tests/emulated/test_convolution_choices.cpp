@@ -1,4 +1,4 @@
-// Which of the algorithms that the library proposes a convolution uses.
+// Tests which of the algorithms that cuDNN proposes a convolution uses.
 #include <map>
 
 #include "core/convolution_choices.h"
@@ -13,8 +13,8 @@ using Catch::Matchers::ContainsSubstring;
 
 Context device_context() { return current_context({DeviceType::cuda, 0}); }
 
-/// The choices by pass. The emulated library proposes first what is not deterministic or rounds
-/// f32, so the first proposals must not be chosen.
+/// Returns the chosen algorithm of each pass. The emulated cuDNN first proposes algorithms that are
+/// not deterministic or that round f32; these must not be chosen.
 std::map<Conv2dPass, cuda::ConvolutionChoice> choices(const Conv2dSizes& sizes, DType dtype) {
   (void)kernels::conv2d_forward_workspace(device_context(), sizes, dtype, false);
   (void)kernels::conv2d_backward_workspace(device_context(), sizes, dtype, {});

@@ -1,4 +1,4 @@
-// The execution model of the emulated device: barriers, and what happens if one is missing;
+// Tests the execution model of the emulated device: barriers, and what happens if one is missing;
 // indices, shared memory, atomics, several OS threads.
 #include <algorithm>
 #include <array>
@@ -45,7 +45,7 @@ __global__ void neighbours(int* y, const int* x) {
   y[i] = sum;
 }
 
-// Lanes pass values on within their warp only.
+// Each lane passes its value to another lane of its warp, through shared memory.
 template <bool with_barrier>
 __global__ void rotate_in_warps(int* y, const int* x) {
   __shared__ int values[block_size];
@@ -262,7 +262,7 @@ TEST_CASE("emulated: threads that wait for each other end the launch with who wa
         CHECK_THAT(cudaGetErrorString(cudaErrorLaunchFailure), ContainsSubstring(part));
         CHECK_THAT(emulated::last_failure(), ContainsSubstring(part));
       }
-      // The failed launch leaves nothing behind.
+      // A correct kernel must still work after the failed launch.
       const auto reversed = [](const int* x, int i) { return x[block_size - 1 - i]; };
       CHECK_FALSE(wrong(reverse<true>, reversed));
     }

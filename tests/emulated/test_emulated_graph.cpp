@@ -1,4 +1,4 @@
-// Stream capture and graphs: what a launch does, and what capturing refuses.
+// Tests stream capture and graphs: what a launch does, and what capturing refuses.
 #include <algorithm>
 #include <cmath>
 #include <thread>

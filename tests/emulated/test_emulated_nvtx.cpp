@@ -1,4 +1,4 @@
-// Trace scopes as a profiler sees them: NVTX ranges.
+// Tests that a profiler sees trace scopes as NVTX ranges.
 #include <nvtx3/nvToolsExt.h>
 
 #include <stdexcept>
@@ -73,7 +73,7 @@ TEST_CASE("emulated NVTX refuses what its documentation does") {
   nvtxEventAttributes_t range{};
   range.version = NVTX_VERSION;
   range.size = NVTX_EVENT_ATTRIB_STRUCT_SIZE;
-  CHECK(nvtxDomainRangePushEx(domain, &range) < 0);  // it has no message
+  CHECK(nvtxDomainRangePushEx(domain, &range) < 0);  // the range has no message
   range.messageType = NVTX_MESSAGE_TYPE_ASCII;
   range.message.ascii = "range";
   CHECK(nvtxDomainRangePushEx(domain, &range) == 0);

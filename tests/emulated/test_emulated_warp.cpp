@@ -1,4 +1,4 @@
-// Operations of a warp: which lane reads from which, masks, and warps that are not full.
+// Tests operations of a warp: which lane reads from which, masks, and warps that are not full.
 #include <cstdint>
 #include <cstring>
 #include <numeric>
@@ -21,8 +21,9 @@ __global__ void shuffle_all(T* y, const T* x, int argument, int width) {
   y[4 * i + 3] = __shfl_xor_sync(~0u, x[i], argument, width);
 }
 
-// The lane that is read, as the CUDA programming guide says. Segments have `width` lanes. A source
-// outside of the segment gives the lane's own value; but xor may read from earlier segments.
+// Returns the lane that a shuffle reads, as the CUDA programming guide says. Segments have `width`
+// lanes. If the source is outside the lane's segment, the lane reads its own value; only xor may
+// read from earlier segments.
 int expected_lane(int kind, int lane, int argument, int width) {
   const int segment = lane / width * width;
   const int inside = lane % width;

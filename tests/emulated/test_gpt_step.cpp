@@ -1,4 +1,5 @@
-// A GPT's training step as the device sees it: how many kernels are launched, and which products.
+// Tests how many kernels a GPT's training step launches on the device, and which products it
+// computes.
 #include <algorithm>
 #include <map>
 #include <string>
@@ -48,8 +49,8 @@ Launches launches_of(const GptStep& step, int steps) {
   return launches;
 }
 
-/// The launches of a step with L layers and `chunks` chunks of rows of logits. With many rows the
-/// sums of the biases' gradients take a second pass.
+/// Returns the launches of a step. The logits are computed in `chunks` chunks of rows. With many
+/// rows (second_pass) the sum of a bias's gradient takes a second kernel.
 Launches expected(int64_t layers, int64_t chunks, bool second_pass) {
   return {
       {"embedding", 1},
@@ -58,18 +59,19 @@ Launches expected(int64_t layers, int64_t chunks, bool second_pass) {
       {"linear", 5 * layers},  // four products, and GELU
       {"causal_attention", layers},
       {"linear_cross_entropy", 3 + 2 * chunks},  // one checks targets, two add up losses
-      // Per chunk: its logits again, their gradient and two products; then the weight's sum. A
-      // single chunk is kept, so its logits are not computed again.
+      // For each chunk: the logits again, their gradient and two products; then one launch sums the
+      // weight's gradient. A single chunk is kept, so its logits are not computed again, and no sum
+      // is needed.
       {"backward/linear_cross_entropy", chunks == 1 ? 3 : 4 * chunks + 1},
       {"backward/residual_layer_norm", 4 * layers},
-      // Each of four linears has two products and a bias sum; also GELU's gradient, and again GELU
-      // and two norms.
+      // Each of four linears has two products and a bias sum. In addition there is GELU's gradient,
+      // and GELU and two norms are computed again.
       {"backward/linear", (second_pass ? 20 : 16) * layers},
       {"backward/causal_attention", 3 * layers},
       {"backward/layer_norm", 2},
       {"backward/embedding", 7},
       {"backward", 4},     // the loss's seed, the sum of both halves of a stream, a fold per bucket
-      {"", 2},             // the losses set to zero, and a copy of this one
+      {"", 2},             // setting the losses to zero, and copying this loss
       {"step", 7},         // the norm in three, the scalars, their copy, the sums of each bucket
       {"step/update", 6},  // per bucket: its groups, AdamW, and the rounded weights
   };
@@ -103,7 +105,7 @@ TEST_CASE("by the table a step of GPT-2 at 65,536 rows launches 502 times") {
 
 using Products = std::vector<cuda::ProductShape>;
 
-/// The products that the process asks cuBLASLt about for the first time in `body`.
+/// Returns the products about which the process asks cuBLASLt for the first time in `body`.
 template <class Body>
 Products new_products(Body&& body) {
   const Products before = cuda::computed_products(0);
@@ -120,8 +122,8 @@ void plan(const GptStep& step) {
 }
 
 TEST_CASE("the plan of a GPT's step asks about the products that it computes, and no others") {
-  // One chunk and several, and an odd vocabulary. Each case has a width of its own, so that none of
-  // its products was asked about before.
+  // Tests one chunk and several, with an odd vocabulary. Each case has another width, so that no
+  // other case has asked about its products before.
   int64_t width = 40;
   for (const bool plan_first : {true, false}) {
     for (const int64_t chunk_rows : {0, 24}) {

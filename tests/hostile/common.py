@@ -1,5 +1,5 @@
-"""Shared by the hostile cases: a bench with input files, runs with a time limit, and checks after
-each run."""
+"""Code that the hostile cases share: a bench with input files, runs with a time limit, and checks
+after each run."""
 import hashlib
 import json
 import math
@@ -61,7 +61,7 @@ def png(side):
 
 
 def state_of(folder):
-    """Each entry of a folder -> a digest of its contents, a link's target, or only its kind."""
+    """Returns {entry of a folder: digest of its contents, a link's target, or only its kind}."""
     state = {}
     for path in sorted(folder.rglob("*")):
         if path.is_symlink():
@@ -75,8 +75,8 @@ def state_of(folder):
 
 
 def session_members(session):
-    """Processes of a session that still run, as (id, name). The ranks of a job are children of
-    mpirun, in its session."""
+    """Returns the processes of a session that still run, as (id, name). The ranks of a job are
+    children of mpirun, and belong to the session of mpirun."""
     found = []
     for stat in pathlib.Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -159,7 +159,8 @@ class Bench:
 
     def start(self, command, environment=None, file_bytes=None, stdout=None, closed=()):
         """Starts a process in a session of its own. Its output goes to files below the root. If
-        the size of files is limited it goes to pipes, which must have room for all of it."""
+        file_bytes limits the size of files, the output goes to pipes, which must have room for all
+        of the output."""
         def prepare():
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
             resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE, ADDRESS_SPACE))

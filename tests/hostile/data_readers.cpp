@@ -28,7 +28,8 @@ std::string llmc_header(int32_t count) {
   return bytes;
 }
 
-// Training and validation data as train_gpt reads them, every sequence of both.
+// Reads training and validation data as train_gpt does: the sequences at the first 64 starts, and
+// the last sequence.
 void read_tokens(const std::string& folder, const std::string& name, int64_t vocab) {
   const data::TokenData data({.path = folder + "/" + name, .context = context, .vocab = vocab});
   for (const data::TokenRange& range : {data.training(), data.validation()}) {

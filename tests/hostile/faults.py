@@ -53,7 +53,7 @@ class Run:
         self.process = self.bench.start(self.command(), **settings)
 
     def wait_for_steps(self, count):
-        """Waits until so many steps are done, or the run has ended."""
+        """Waits until `count` steps are done, or the run has ended."""
         end = time.monotonic() + LIMIT_S
         while time.monotonic() < end and self.process.poll() is None:
             try:
@@ -64,7 +64,7 @@ class Run:
             time.sleep(0.005)
 
     def members(self):
-        """The process ids of the ranks."""
+        """Returns the process ids of the ranks."""
         return [number for number, name in session_members(self.process.pid)
                 if name == self.program[:15]]
 
@@ -169,7 +169,7 @@ def killed_launcher(bench, draw):
 
 
 def told_to_end(bench, draw):
-    """Without mpirun a program says which step it finished last, on SIGTERM and SIGINT."""
+    """On SIGTERM or SIGINT, a program without mpirun must say which step it finished last."""
     run = Run(bench, draw, "told to end", steps=10**8, ranks=1)
     run.start()
     run.wait_for_steps(draw.choice([1, 2, 10]))
@@ -206,7 +206,8 @@ def lost_stdout(bench, draw):
 
 
 def closed_descriptors(bench, draw):
-    """An opened file takes a closed descriptor's number; nothing printed may go to that file."""
+    """If stdin, stdout or stderr is closed, the next file that is opened gets its number. Output
+    must not go to that file."""
     run = Run(bench, draw, "closed descriptors", ranks=1)
     closed = draw.choice([(1,), (2,), (1, 2), (0,), (0, 1, 2)])
     run.start(closed=closed)
@@ -233,7 +234,7 @@ def full_log(bench, draw):
 
 
 def file_limit(bench, draw):
-    # MPI writes files of its own, so this is one rank without mpirun.
+    # Runs one rank without mpirun, because MPI writes files, which the limit would affect, too.
     run = Run(bench, draw, "file size limit", ranks=1)
     old = bench.input / "gpt/model.safetensors"
     had = draw.random() < 0.5
@@ -294,7 +295,7 @@ def unreadable(bench, draw):
         (bench.output / "locked").chmod(0)
         path = "out/locked"
     flag = draw.choice(["--data", "--init", "--config"])
-    if flag == "--config" and path == "/proc/self/mem":  # of length 0, like a file without flags
+    if flag == "--config" and path == "/proc/self/mem":  # reads as empty, like a file without flags
         path = "in/folder"
     run.arguments += [flag, path]
     run.start()
@@ -312,8 +313,8 @@ def killed_save(bench, draw):
     run.start()
     end = time.monotonic() + LIMIT_S
     while run.process.poll() is None and time.monotonic() < end:
-        # At its start the program tests whether it can write there, so this waits for the last
-        # steps.
+        # The program creates a temporary file at its start, too, to test whether it can write
+        # there. So this loop waits for the last steps.
         if run.log.exists() and b'"step":11' in run.log.read_bytes() and bench.left_behind():
             time.sleep(draw.random() * 0.01)
             for member in run.members() or [run.process.pid]:

@@ -67,7 +67,8 @@ CONTRADICTIONS = {
     "comm_bench": ["--min-bytes 1MB --max-bytes 1KB", "--factor 1", "--iterations 0",
                    "--collective all_reduce --dtype bf16"],
 }
-# Lines of a --config file, and whether they must be refused (None: they may be).
+# Line of a --config file -> True if it must be refused, False if it must be accepted, None if both
+# are allowed.
 LINES = {
     "stpes = 3": True, "recompute = 7": True, "seed = 2\nseed = 3": True, "no sense here": True,
     "seed =": True, "= 3": True, "warmup = 2 3": True, "{": True, "lr = \"": True,
@@ -79,7 +80,7 @@ LINES = {
 
 
 def command_of(program):
-    """The subcommand before a program's flags, in a list; empty for most programs."""
+    """Returns the subcommand before a program's flags, in a list; empty for most programs."""
     first = BASES[program][:1]
     return [] if first[0].startswith("--") else first
 
@@ -94,7 +95,7 @@ class Command:
         names = (ALIASES.get(a[2:], a[2:]) for a in given[::2])
         self.values = dict(zip(names, given[1::2]))
         self.words, self.environment = [], {}
-        self.never = {}  # flag or kind of error -> whether its last value must be refused
+        self.never = {}  # flag or kind of error -> True if its last value must be refused
 
     def add(self, draw, flag, value, never=False):
         self.never[flag] = never
@@ -110,7 +111,7 @@ class Command:
 
 
 def flags_of(bench, program):
-    """Flag -> (type, choices), from the program's help. Flags without a value have type ''."""
+    """Returns {flag: (type, choices)} from the help. Type is '' for flags without a value."""
     help_text = bench.must_work(program, *command_of(program), "--help").stdout
     found = {}
     for line in help_text.splitlines():
@@ -221,7 +222,7 @@ def check(kind, bench, command, result):
     read = {os.path.realpath(bench.root / command.values[name])
             for name in INPUTS if command.values.get(name)}
     init = command.values.get("init")
-    goes_on = init and init == command.values.get("save")  # these two may change
+    goes_on = init and init == command.values.get("save")  # if true, the run may change init
     own = {os.path.realpath(bench.root / name) for name in
            (init, os.path.join(os.path.dirname(init), "config.json"))} if goes_on else set()
     lost = [name for name in bench.changed_inputs() if
@@ -240,7 +241,7 @@ def check(kind, bench, command, result):
         return "done"
     files = [value for name, value in command.values.items() if name in INPUTS]
     words = [word for word in command.words + files if word.strip()]
-    # Only lines with errors count, because other messages name files, too.
+    # Only lines with errors count, because other messages also contain names of files.
     refusal = "\n".join(line for line in re.split(r"[\r\n]+", result.stderr)
                         if re.match(r"error: |rank \d+", line))
     names = any(re.search(rf"(?<!\w){re.escape(word)}(?!\w)", refusal) for word in words)
@@ -281,7 +282,8 @@ def check_decimals(command, header, fail):
             asked = Decimal(value.strip())
         except InvalidOperation:
             fail(f"--{flag} is {value!r}, which is no number")
-        # Equal as far as a 32-bit float can hold the value; subnormal numbers have fewer digits.
+        # Both must be equal as far as a 32-bit float can hold the value; subnormal numbers have
+        # fewer digits.
         if asked.is_finite() and abs(Decimal(ran) - asked) > max(abs(asked) * Decimal("1e-6"),
                                                                  Decimal("1e-44")):
             fail(f"--{flag} {value} ran as {ran}")
@@ -301,9 +303,9 @@ def run_case(bench, draw):
     line = [bench.program(program), *command.arguments]
     ranks = program in ("comm_bench", "train_gpt", "train_recommender", "train_resnet") and (
         draw.random() < 0.1)
-    if kinds[-1] != "contradiction":  # later arguments may have resolved it
+    if kinds[-1] != "contradiction":  # later arguments may have resolved the contradiction
         command.never.pop("contradiction", None)
-    if kinds[-1] != "no value":  # the next argument is its value then
+    if kinds[-1] != "no value":  # then the next argument has become its value
         command.never.pop("no value", None)
     result = bench.run(["mpirun", "-n", "2", *line] if ranks else line,
                        environment=command.environment)

@@ -1,6 +1,6 @@
-// Damaged files for every reader. Each file must be read to its last value, or refused by a
-// tessera::Error that says which file. Anything else is a failure: another exception, a crash, more
-// memory than the reader may take, or no end within 10 s.
+// Gives damaged files to every reader. The reader must read each file to its last value, or refuse
+// the files with a tessera::Error that says which file is damaged. Anything else is a failure:
+// another exception, a crash, more memory than the reader may take, or no end within 10 s.
 //
 //   hostile_readers --seed 1 --cases 10000                 every reader, a process for each
 //   hostile_readers --seed 1 --reader idx --case 17        one case, with what happens in it
@@ -68,7 +68,7 @@ bool says_where(const Reader& reader, const std::string& text, const std::string
   return text.find(folder) != std::string::npos;
 }
 
-// Reads a case's files. `text` becomes the message of the exception, or what is wrong with it.
+// Reads a case's files. Sets `text` to the message of an exception, or to what is wrong with it.
 Outcome read_case(const Reader& reader, const Case& hostile, const std::string& folder,
                   std::string& text) {
   write_files(folder, hostile.files);
@@ -106,7 +106,8 @@ void print_failure(const Options& options, const Reader& reader, int64_t number,
   return pages * ::sysconf(_SC_PAGESIZE);
 }
 
-// Sanitizers reserve terabytes of addresses; they have limits of their own (ASAN_OPTIONS).
+// Limits the address space of the process to `bytes` more. Not with sanitizers, which reserve
+// terabytes of addresses and have limits of their own (ASAN_OPTIONS).
 void limit_memory([[maybe_unused]] int64_t bytes) {
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
   const auto most = static_cast<rlim_t>(address_space_bytes() + bytes);
@@ -149,7 +150,8 @@ std::string death(int status) {
   return fmt::format("the process ended with {}", ::strsignal(number));
 }
 
-// Reads all cases in a child process. If the child dies, the next one continues after that case.
+// Reads all cases in a child process. If the child dies, a new child continues after the case that
+// it was reading.
 Progress run_reader(const Options& options, const Reader& reader) {
   const test::TemporaryFolder folder;
   void* const shared =
@@ -225,7 +227,8 @@ int run(int argc, char** argv) {
     table += fmt::format("{:19} {:8} {:8} {:8} {:8}\n", reader.name, cases, read, refused, bad);
     failed += bad;
     ++run;
-    // Otherwise the damage has no effect, or is so large that no reader gets past it.
+    // At least two cases must be read and two refused. Otherwise the damage has no effect, or is so
+    // large that the reader never gets past it.
     if (cases < 200 || (read >= 2 && refused >= 2)) continue;
     ++failed;
     fmt::print("FAILED {}: of {} cases {} are read, expected some of each\n", reader.name, cases,

@@ -10,7 +10,7 @@ IMAGES = ["--data", "in/mnist", "--batch", "4", "--micro-batch", "2", "--steps",
           "--eval-every", "0"]
 RANKING = ["--data", "in/u.data", *RATINGS, "--objective", "ranking", "--steps", "2"]
 BENCH = ["--max-bytes", "2KiB", "--iterations", "1", "--warmup", "0"]
-# Flag -> its values; some ranks get one of them, the others another one.
+# Flag -> its values. Some ranks get one of the values, the other ranks another one.
 TRAINING = {
     "seed": ("1", "7"), "lr": ("0.01", "0.02"), "min-lr": ("1e-5", "1e-6"), "warmup": ("0", "1"),
     "weight-decay": ("0", "0.1"), "beta1": ("0.9", "0.8"), "beta2": ("0.99", "0.9"),
@@ -41,7 +41,7 @@ DIFFERENCES = {
                    "factor": ("2", "4"), "dtype": ("f32", "bf16"), "iterations": ("1", "2"),
                    "warmup": ("0", "1"), "collective": ("exchange", "broadcast")},
 }
-# Arguments that only some ranks get -> words; the message must have one of these.
+# Arguments that only some ranks get -> words. The message must have one of these words.
 ONE_SIDED = {
     "train_gpt": {
         ("--plan",): ("plan",), ("--help",): ("help",), ("--recompute",): ("recompute",),
@@ -71,7 +71,7 @@ PROGRAMS = {"train_gpt": GPT, "train_resnet": IMAGES, "train_recommender": RANKI
 
 
 def differing(draw, program):
-    """(kind, arguments of some ranks, arguments of the others, words)."""
+    """Returns (kind, arguments of some ranks, arguments of the other ranks, words)."""
     way = draw.choice(["flag"] * 6 + ["one-sided"] * 2 + ["environment", "program"])
     if way == "flag":
         flag = draw.choice(sorted(DIFFERENCES[program]))
@@ -88,7 +88,8 @@ def differing(draw, program):
 
 
 def contexts(bench, draw, program, common, more):
-    """An mpirun command of two groups of ranks, which get the arguments in any order."""
+    """Returns an mpirun command of two groups of ranks. `more` has two lists of arguments, which
+    the groups get in random order."""
     sides = draw.sample(more, 2)
     command = ["mpirun"]
     for number, side in enumerate(sides):

@@ -20,7 +20,8 @@
 namespace tessera::hostile {
 namespace {
 
-// A random position in `bytes`. Every third one is among the first 64 bytes, where headers are.
+// Returns a random position in `bytes`, every third time among the first 64 bytes, where headers
+// are.
 size_t place_in(const std::string& bytes, Random& random) {
   return random.below(random.one_in(3) ? std::min<size_t>(bytes.size(), 64) : bytes.size());
 }
@@ -165,7 +166,8 @@ std::string mutate_png(std::string& bytes, Random& random) {
   return what + " in " + type;
 }
 
-// Damages what a file of this form has inside. Files of form gzip are not compressed yet.
+// Damages the contents of a file in a way that fits its form. Files of form gzip are not compressed
+// yet.
 std::string mutate_inside(HostileFile& file, Random& random) {
   switch (file.form) {
     case Form::safetensors:

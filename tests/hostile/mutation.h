@@ -1,5 +1,6 @@
-// Damage to files, drawn from a seed: bits, lengths, positions, numbers, text, and other things in
-// a file's place. Equal seeds, readers and cases give equal damage on every machine.
+// Damages files at random, to test readers: changes bits, lengths, numbers and text, and puts other
+// things in a file's place. Seed, reader and case number determine the damage, which is equal on
+// every machine.
 //
 //   Random random(seed, "idx", 17);
 //   FileContents files = variant;
@@ -14,13 +15,14 @@
 
 namespace tessera::hostile {
 
-/// SplitMix64 (Steele et al., "Fast splittable pseudorandom number generators", 2014).
+/// Random numbers by SplitMix64 (Steele et al., "Fast splittable pseudorandom number generators",
+/// 2014). `number` is the number of the case.
 class Random {
  public:
   Random(uint64_t seed, std::string_view reader, int64_t number);
 
   uint64_t next();
-  size_t below(size_t end);  // 0 for an end of 0
+  size_t below(size_t end);  // in [0, end); 0 if end is 0
   bool one_in(size_t n) { return below(n) == 0; }
   template <class T>
   T pick(std::initializer_list<T> values) {
@@ -31,8 +33,8 @@ class Random {
   uint64_t state_;
 };
 
-/// The form of a file. Part of the damage keeps the lengths and checksums of this form right,
-/// because otherwise a reader that looks at them first would never see the damage inside.
+/// The format of a file. Some of the damage keeps the lengths and checksums of the format valid,
+/// because a reader that checks them first would otherwise never reach the damaged contents.
 enum class Form { plain, text, safetensors, png, gzip };
 
 /// What is found at a file's path.
@@ -46,8 +48,8 @@ struct HostileFile {
 };
 using FileContents = std::vector<HostileFile>;
 
-/// Damages one to three times. Returns what was done, "KIND: file: details", damages separated by
-/// "; ".
+/// Damages the files one to three times. Returns a description of each damage, "KIND: file:
+/// details", separated by "; ".
 std::string mutate(FileContents& files, Random& random);
 
 /// Writes the files to a folder, which is emptied first.

@@ -12,7 +12,7 @@
 namespace tessera::hostile {
 namespace {
 
-// "a = 1\nb = 2\n" -> a, b
+// Returns the names of options: a and b for "a = 1\nb = 2\n".
 std::vector<std::string> names_in(const std::string& options) {
   std::vector<std::string> names;
   std::istringstream text(options);

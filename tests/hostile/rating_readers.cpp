@@ -15,7 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Lines of user, item, rating and time below a header. One user in seven is not a number.
+// Returns lines of user, item, rating and time below a header. One user in seven is not a number.
 std::string table(const std::string& header, const std::string& separator, bool quotes = false) {
   std::string text = header;
   for (int i = 0; i < 60; ++i) {
@@ -48,7 +48,8 @@ void check_part(const data::RatingData& data, const data::Ratings& part) {
   }
 }
 
-// Reads with each split that the contents allow. A file named columns.txt needs `columns`.
+// Reads the ratings with each split that the contents allow. columns.txt needs the option
+// `columns`, which names its columns.
 void read_ratings(const std::string& folder) {
   const bool named = fs::symlink_status(folder + "/columns.txt").type() != fs::file_type::not_found;
   data::RatingDataOptions options{.path = named ? folder + "/columns.txt" : folder,

@@ -15,9 +15,10 @@ struct Reader {
   std::vector<FileContents> variants;  // undamaged; a case damages one of them
   /// Reads everything in the files of a folder, to the last value. Throws Error if it refuses them.
   std::function<void(const std::string& folder)> read;
-  /// Address space that it may take beyond what the process had at its start.
+  /// Bytes of address space that `read` may take in addition to the process's at its start.
   int64_t most_bytes = int64_t{256} << 20;
-  /// True if a refusal says where the fault is. If empty, the refusal must have the folder's path.
+  /// Returns true if a refusal's text says where the fault is. Without this function, the text must
+  /// contain the folder's path.
   std::function<bool(const std::string& text, const FileContents& files)> says_where = {};
 };
 

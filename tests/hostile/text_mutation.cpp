@@ -29,7 +29,7 @@ std::vector<Piece> numbers_in(const std::string& text) {
   return found;
 }
 
-// The strings of a text, with their quotes.
+// Returns the strings of a text, with their quotes.
 std::vector<Piece> strings_in(const std::string& text) {
   std::vector<Piece> found;
   for (size_t begin = text.find('"'); begin != std::string::npos;) {
@@ -41,7 +41,8 @@ std::vector<Piece> strings_in(const std::string& text) {
   return found;
 }
 
-// The members of a JSON text ("key": value, up to the next comma), or the lines of another text.
+// Returns the members of a JSON text ("key": value, up to the next comma), or the lines of another
+// text.
 std::vector<Piece> members_in(const std::string& text) {
   std::vector<Piece> found;
   const bool json = text.find('{') != std::string::npos;

@@ -1,4 +1,4 @@
-// Damage to JSON and to lines of "key = value", which keeps most of the text as it was.
+// Damages JSON and lines of "key = value" in ways that keep most of the text unchanged.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace tessera::hostile {
 
-/// Damages the text. Returns what was done, beginning with its kind: "JSON: ...".
+/// Damages the text once. Returns a description that begins with the kind of damage: "JSON: ...".
 std::string mutate_text(std::string& text, Random& random);
 
 }  // namespace tessera::hostile

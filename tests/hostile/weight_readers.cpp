@@ -28,7 +28,7 @@
 namespace tessera::hostile {
 namespace {
 
-// Tensors of all element types, an empty tensor and a scalar.
+// Returns a file with tensors of all element types, an empty tensor and a scalar.
 FileContents safetensors_files() {
   const test::TemporaryFolder folder;
   const auto f32 = Tensor::full({3, 5}, 1.5f);
@@ -178,7 +178,8 @@ FileContents tuned_files() {
   return {{"tuned.json", train::tuned_text(here, products), Form::text}};
 }
 
-// use_tuned_file refuses paths that are not files, but needs a GPU; so the check is here.
+// Reads a table of `tune`. use_tuned_file, which refuses paths that are not files, needs a GPU, so
+// the check is repeated here.
 void read_tuned(const std::string& folder) {
   const std::string path = folder + "/tuned.json";
   std::error_code error;
@@ -188,7 +189,7 @@ void read_tuned(const std::string& folder) {
   train::parse_tuned(path, text.str(), here);
 }
 
-// The shards of two ranks: two tensors, and a count.
+// Returns a checkpoint of two ranks, with two tensors and a count.
 FileContents checkpoint_files() {
   const test::TemporaryFolder folder;
   const std::vector<optim::StateTensor> tensors{{"w", "value", DType::f32, {30, 20}},
@@ -261,7 +262,7 @@ void read_lying_checkpoint(const std::string& folder) {
   read_checkpoint(folder);
 }
 
-// A checkpoint of the tiny GPT; its manifest has the model's sizes.
+// Returns a checkpoint of the tiny GPT, whose manifest has the model's sizes.
 FileContents gpt_checkpoint_files() {
   const test::TemporaryFolder folder;
   models::Gpt model(tiny);
@@ -291,7 +292,7 @@ void export_lying_checkpoint(const std::string& folder) {
   train::export_weights(train::CheckpointReader(folder), out.path("model.safetensors"));
 }
 
-// Weights, and the state of AdamW as PyTorch stores it.
+// Returns files with weights and with the state of AdamW as PyTorch stores it.
 FileContents imported_files() {
   const test::TemporaryFolder folder;
   const auto many = Tensor::full({3, 90}, 1.5f);
@@ -315,7 +316,7 @@ FileContents imported_gpt_files() {
   return files;
 }
 
-// Imports as `checkpoint import` does. What it writes must be a valid checkpoint.
+// Imports as `checkpoint import` does. The imported checkpoint must be valid.
 void import_files(const std::string& folder) {
   const test::TemporaryFolder out;
   train::ImportOptions options{.weights = folder + "/model.safetensors", .folder = out.path("run")};

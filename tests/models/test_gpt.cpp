@@ -1,5 +1,5 @@
-// GPT against float64, its sizes against the published ones, and the memory that a training step
-// leaves allocated.
+// Compares GPT with float64 and its sizes with the published ones. Also tests the memory that a
+// training step leaves allocated.
 #include <cmath>
 #include <map>
 #include <string>
@@ -62,7 +62,7 @@ TEST_CASE("presets have the published numbers of parameters, and cost nothing to
   CHECK(parameter_count("gpt2-medium") == 354'823'168);
   CHECK(parameter_count("gpt2-large") == 774'030'080);
   CHECK(parameter_count("gpt2-xl") == 1'557'611'200);
-  // V C + T C + L (12 C^2 + 13 C) + 2 C
+  // V C + T C + L (12 C^2 + 13 C) + 2 C, with vocabulary V, context T, width C and L layers.
   CHECK(parameter_count("nano") == 256 * 128 + 64 * 128 + 4 * (12 * 128 * 128 + 13 * 128) + 256);
   CHECK(parameter_count("micro") == 256 * 384 + 256 * 384 + 6 * (12 * 384 * 384 + 13 * 384) + 768);
   CHECK(memory_ledger().current_total() == before);
@@ -245,7 +245,7 @@ TEST_CASE("a training step leaves nothing but gradients behind") {
     const NoGrad no_grad;
     model.logits(tokens);
   }
-  model.loss(tokens, targets);  // without a backward
+  model.loss(tokens, targets);  // without a backward after it
   CHECK(held(Category::activations) == activations);
   CHECK(held(Category::workspace) == workspace);
   CHECK(held(Category::parameters) == parameters);
@@ -308,13 +308,14 @@ TEST_CASE("a parameter hears of its use in pairs where it is read, and is comple
   backward(loss);
   CHECK(uses == ends);
   for (const auto& [name, count] : uses) {
-    // Backward computes norms again, which reads weight and bias; their gradient reads the weight.
+    // Backward reads a linear weight once. It computes all norms but ln_f again, which reads their
+    // weight and bias, and the gradient of a norm reads its weight once more.
     const bool norm = name.find("ln_") != std::string::npos;
     const bool weight = name.ends_with("weight");
     const bool again = norm && name.find("ln_f") == std::string::npos;
     CHECK(count == (norm ? int{again} + int{weight} : 1));
   }
-  CHECK(uses.count("wte.weight") == 1);  // only by the head
+  CHECK(uses.count("wte.weight") == 1);  // read by the head alone
   CHECK(uses.count("wpe.weight") == 0);
   CHECK(uses.count("h.0.mlp.c_fc.bias") == 0);
   CHECK(completions.size() == model.named_parameters().size());

@@ -1,5 +1,5 @@
-// Peaks of activations and workspace equal the formula to the byte, over precisions, recompute,
-// dropout, depths and threads, and with logits that are kept or computed again.
+// Tests that peaks of activations and workspace equal the formula to the byte, over precisions,
+// recompute, dropout, depths and threads, and with logits that are kept or computed again.
 #include "core/autograd.h"
 #include "core/context.h"
 #include "core/cpu/onednn.h"
@@ -18,7 +18,7 @@ struct Run {
   models::GptConfig config;
   DType dtype = DType::f32;
   int64_t sequences = 2;
-  int64_t tokens = 0;  // at most the context
+  int64_t tokens = 0;  // per sequence, at most the context
 };
 
 Tensor some_tokens(const Run& run) {
@@ -135,7 +135,7 @@ TEST_CASE("so they do where attention needs the most workspace, in every run", "
   const int64_t alone = expected();
   for (const int threads : {1, 2, 3}) {
     set_thread_count(threads);
-    CHECK(expected() == threads * alone);  // attention's workspace: each thread has its own
+    CHECK(expected() == threads * alone);  // each thread has a workspace for attention
     for (int repeat = 0; repeat < 3; ++repeat) {
       check_training(run);
       check_evaluation(run);

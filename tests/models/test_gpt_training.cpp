@@ -1,4 +1,5 @@
-// Ways to train a GPT in less memory: recomputed blocks, 16-bit parameters, frozen parameters.
+// Tests ways to train a GPT in less memory: recomputed blocks, 16-bit parameters, frozen
+// parameters.
 #include <algorithm>
 #include <cmath>
 #include <string>
@@ -22,7 +23,7 @@ namespace {
 constexpr GptConfig small{
     .layers = 6, .heads = 2, .width = 32, .context = 16, .vocab = 37, .dropout = 0.1f};
 
-/// Sets a step in the dropout state, which selects the masks, and restores the state at its end.
+/// Sets a step in the dropout state, which selects the masks. Restores the state when destroyed.
 struct InStep {
   InStep() { dropout_state() = {.step = 0}; }
   ~InStep() { dropout_state() = before; }
@@ -31,7 +32,7 @@ struct InStep {
   const DropoutState before = dropout_state();
 };
 
-/// The loss of one step, and then the gradient of every parameter.
+/// The results of one step: `tensors` has the loss, then the gradient of every parameter.
 struct Step {
   std::vector<Tensor> tensors;
   std::vector<std::string> completed;  // names in the order of completion
@@ -63,7 +64,7 @@ Step step_of(GptConfig config, bool recompute) {
   return step;
 }
 
-/// The mean loss of some batches.
+/// Returns the mean loss of some batches.
 double loss_of(DType dtype, bool recompute = false) {
   GptConfig config = small;
   config.recompute = recompute;

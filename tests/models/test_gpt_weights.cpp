@@ -20,7 +20,7 @@ namespace {
 
 constexpr models::GptConfig tiny{.layers = 2, .heads = 2, .width = 8, .context = 4, .vocab = 11};
 
-// The tensors that a file of `tiny` has, with names that begin with `prefix`.
+// Returns the tensors of a file of `model`, with names that begin with `prefix`.
 std::vector<nn::NamedTensor> tensors_of(const models::Gpt& model, const std::string& prefix) {
   std::vector<nn::NamedTensor> tensors;
   for (const auto& named : model.named_parameters()) {
@@ -47,7 +47,7 @@ void save(const models::Gpt& model, const std::string& path) {
 struct Saved {
   Saved() { nn::materialize(model, {}, 5); }
 
-  // The message with which a file of these tensors is refused.
+  // Returns the message with which a file of these tensors is refused.
   std::string refusal(const std::vector<nn::NamedTensor>& tensors) const {
     const std::string path = folder.path("model.safetensors");
     nn::write_safetensors(path, tensors);
@@ -143,8 +143,8 @@ TEST_CASE_METHOD(Saved, "parts of parameters are read from files of any precisio
     REQUIRE_THROWS_AS(weights.read(named, named.parameter.elements() - 4, part), Error);
     REQUIRE_THROWS_AS(weights.read({"absent", {}}, 0, part), Error);
 
-    // Weights are loaded into parameters of any precision: exactly if these are as wide, else
-    // rounded.
+    // Weights are loaded into parameters of any precision: exactly if the parameters are as wide as
+    // the file's values, else rounded.
     for (const DType wanted : {DType::f32, DType::bf16, DType::f16}) {
       models::Gpt loaded(tiny);
       loaded.to(wanted);
@@ -171,7 +171,7 @@ TEST_CASE_METHOD(Saved, "a weight that f16 cannot hold is refused where paramete
   const std::string message =
       test::message_of<InputError>([&] { load_with(-65520.0f, DType::f16); });
   CHECK_THAT(message, ContainsSubstring("h.0.ln_1.bias: element 4 is -65520"));
-  load_with(65519.0f, DType::f16);  // is rounded to 65504
+  load_with(65519.0f, DType::f16);  // rounded to 65504
   load_with(std::numeric_limits<float>::infinity(), DType::f16);
   load_with(1e30f, DType::bf16);
 }

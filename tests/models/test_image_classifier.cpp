@@ -1,4 +1,4 @@
-// The sizes of the models and the names of their parameters equal torchvision's.
+// Tests that the sizes of the models and the names of their parameters equal torchvision's.
 #include <algorithm>
 #include <map>
 #include <set>
@@ -31,7 +31,8 @@ TEST_CASE("image classifiers have as many parameters as torchvision's") {
     CAPTURE(name);
     CHECK(models::image_classifier(name, imagenet)->parameter_count() == parameters);
   }
-  // He et al., table 6, plus the 1x1 convolutions with norms: 16 * 32 + 64 + 32 * 64 + 128.
+  // The number of He et al., table 6, is without projections. Tessera's ResNet-20 also has 1x1
+  // convolutions with norms: 16 * 32 + 64 + 32 * 64 + 128 parameters.
   const int64_t projections = 2752;
   CHECK(models::image_classifier("resnet20", {})->parameter_count() == 269'722 + projections);
 }

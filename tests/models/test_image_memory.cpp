@@ -1,6 +1,6 @@
-// Peaks of activations and workspace equal the formula to the byte, over blocks, projections,
-// stems, precisions, sizes of images and batches, threads, label smoothing, training and
-// evaluation.
+// Tests that peaks of activations and workspace equal the formula to the byte, over blocks,
+// projections, stems, precisions, sizes of images and batches, threads, label smoothing, training
+// and evaluation.
 #include "models/image/image_memory.h"
 
 #include <array>
@@ -36,7 +36,7 @@ std::unique_ptr<nn::Module> built(const ImageConfig& config) {
   return std::make_unique<models::Vgg>(std::get<VggConfig>(config));
 }
 
-/// Peaks of body(model, images, labels), without the bytes of images and labels.
+/// Returns the peaks of body(model, images, labels), without the bytes of images and labels.
 template <class Body>
 ImageMemory measured(const ImageConfig& config, const ImageMicroBatch& micro, Body&& body) {
   const models::ImageSizes sizes = sizes_of(config);
@@ -96,7 +96,7 @@ void check(const ImageConfig& config, const ImageMicroBatch& micro) {
   check_evaluation(config, micro);
 }
 
-/// Checks with 1 and 2 threads, with and without label smoothing.
+/// Calls check() with 1 and 2 threads, with and without label smoothing.
 void check_all(const ImageConfig& config, DType dtype, int64_t images) {
   const ThreadCountRestorer restore;
   for (const int threads : {1, 2}) {
@@ -160,7 +160,8 @@ TEST_CASE("so they do for models as they are trained", "[cpu]") {
         {.dtype = dtype, .images = 2, .label_smoothing = 0.1f});
 }
 
-// Three convolutions, each with a norm, and no projection; every image has W channels.
+// The model has three convolutions, each with a norm, and no projection. Every tensor between them
+// has w channels and takes `image` bytes.
 TEST_CASE("activations of a small ResNet, derived by hand") {
   const int64_t n = 2, side = 4, w = 16, classes = 10;
   const ResNetConfig config{.blocks = {1},
@@ -168,17 +169,19 @@ TEST_CASE("activations of a small ResNet, derived by hand") {
                             .small_images = true,
                             .sizes = {.side = side, .channels = 3, .classes = classes}};
   const int64_t image = n * side * side * w * 4;
-  // Each norm saves its x, y, mean and rstd, and the caller holds the loss. The peak is in the last
-  // norm's backward, with dy, dx and the residual's gradient.
+  // In training each norm saves its x, y, mean and rstd, and the caller holds the loss. The peak is
+  // in the last norm's backward, which also has dy, dx and the residual's gradient.
   const int64_t kept = 3 * (2 * image + 2 * w * 4) + 4;
   CHECK(models::image_training_memory(config, {.images = n}).activations == kept + 3 * image);
-  // At the last norm: the first norm's y, the second convolution's y, its own y and rstd.
+  // In evaluation the peak is at the last norm: the first norm's y, which is the residual, the y of
+  // the block's second convolution, and the last norm's y and rstd.
   CHECK(models::image_evaluation_memory(config, {.images = n}).activations == 3 * image + w * 4);
 }
 
-// Saved: two tensors of the size of each convolution's result (16,384 floats per image in the first
-// stage, then half as many), one of each projection's, and 2 floats for each of the 784 channels of
-// all norms. The last norm's backward has three tensors more; the loss is one float.
+// Forward saves two tensors of the size of each convolution's result (16,384 floats per image in
+// the first stage, then half as many), one tensor for each projection, and 2 floats for each of the
+// 784 channels of all norms. The last norm's backward has three tensors more; the loss is one
+// float.
 TEST_CASE("activations of ResNet-20, derived by hand") {
   const int64_t kept = 7 * 2 * 16'384 + 13 * 8'192 + 13 * 4'096;
   const int64_t images = 64;
@@ -192,7 +195,8 @@ TEST_CASE("activations of a small VGG, derived by hand") {
                          .sizes = {.side = 4, .channels = 1, .classes = 2}};
   const int64_t image = 3 * 4 * 4 * 32 * 2;
   const ImageMicroBatch micro{.dtype = DType::bf16, .images = 3};
-  // relu's backward has y, dy and dx, and the loss is held; its forward has x and y.
+  // The peak of training is in ReLU's backward, with y, dy and dx, while the caller holds the loss.
+  // The peak of evaluation is in ReLU's forward, with x and y.
   CHECK(models::image_training_memory(config, micro).activations == 3 * image + 4);
   CHECK(models::image_evaluation_memory(config, micro).activations == 2 * image);
 }
@@ -206,10 +210,10 @@ TEST_CASE("workspace of norms over many pixels, derived by hand") {
   const ThreadCountRestorer restore;
   set_thread_count(1);
   check(config, micro);
-  // 5 * 128 * 128 pixels. The CPU treats them as 2,560 rows of 256, in 32 chunks with 4 floats per
-  // column each. On CUDA two threads share a pixel's channels. 528 blocks of 128 pixels would need
-  // two turns, so there are 320 chunks of 256 pixels. The gradient has two sums per chunk and
-  // channel, and then the total of each.
+  // There are 5 * 128 * 128 = 81,920 pixels of 8 channels. The CPU treats them as 2,560 rows of 256
+  // values, in 32 chunks with 4 floats per column each. On CUDA two threads share a pixel's
+  // channels. 528 blocks of 128 pixels would have to take a second turn, so there are 320 chunks of
+  // 256 pixels. The gradient has two sums for each chunk and channel, and the total of each.
   const int64_t bytes = on_cpu() ? 32 * 4 * 256 * 4 : (320 + 1) * 2 * 8 * 4;
   CHECK(models::image_training_memory(config, micro).workspace.value() == bytes);
 }

@@ -1,4 +1,4 @@
-// The recommenders against their formulas, computed for one pair of user and item in f64.
+// Compares the recommenders with their formulas, computed for one pair of user and item in f64.
 #include "models/recommender/recommender.h"
 
 #include <cmath>
@@ -37,7 +37,7 @@ Tensor indices(const Shape& shape, const std::vector<int32_t>& values) {
   return result;
 }
 
-/// Two users with three items each. The second user has no history.
+/// Returns an input with two users and three items for each. The second user has no history.
 RecommenderInput example() {
   return {.users = indices({2}, {4, 1}),
           .items = indices({2, 3}, {0, 6, 2, 2, 3, 5}),
@@ -49,7 +49,7 @@ RecommenderInput example() {
 std::unique_ptr<Recommender> built(const RecommenderConfig& config) {
   auto model = models::recommender(config);
   nn::materialize(*model, default_device(), 7);
-  uint64_t seed = 1;  // biases are zero at first
+  uint64_t seed = 1;  // draws all values, because biases are zero at first
   for (const nn::NamedParameter& named : model->named_parameters()) {
     const Tensor& tensor = named.parameter.tensor();
     tensor.copy_from(random_tensor(tensor.shape(), seed++));
@@ -57,7 +57,7 @@ std::unique_ptr<Recommender> built(const RecommenderConfig& config) {
   return model;
 }
 
-/// The weights as rows of f64.
+/// The weights of a model as rows of f64.
 class Weights {
  public:
   explicit Weights(const Recommender& model) {
@@ -108,7 +108,8 @@ double factorized(const Weights& w, const std::vector<double>& p, int32_t user, 
          dot(p, w.row("item_factors.weight", item));
 }
 
-/// The factors p_u of a user; svd++ adds those of the items in the user's history.
+/// Returns the factors p_u of a user. svd++ adds the factors of the items in the user's history,
+/// divided by the root of their number.
 std::vector<double> user_row(const std::string& name, const Weights& w, int32_t user) {
   std::vector<double> p = w.row("user_factors.weight", user);
   if (name != "svd++" || user != 4) return p;
@@ -166,7 +167,8 @@ TEST_CASE("recommenders compute their formulas, for items of each user and for s
   CHECK(max_error(shared, expected) < 1e-5);
 }
 
-/// Compares with central differences of the f32 loss, for some elements of each parameter.
+/// Compares the gradients with central differences of the f32 loss, for some elements of each
+/// parameter.
 void check_gradients(Recommender& model, const std::function<Tensor()>& loss) {
   backward(loss());
   for (const nn::NamedParameter& named : model.named_parameters()) {
@@ -187,7 +189,8 @@ void check_gradients(Recommender& model, const std::function<Tensor()>& loss) {
   }
 }
 
-/// The squares of all rows that the example reads, each counted as often as it is read.
+/// Returns the sum of squares over all rows that the example reads. A row counts as often as it is
+/// read.
 double read_squares(const std::string& name, const Weights& w, const models::Scores& scores,
                     const RecommenderInput& input) {
   double sum = 0;

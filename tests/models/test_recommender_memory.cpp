@@ -1,5 +1,5 @@
-// Peaks of activations and workspace equal the formula to the byte, over models, objectives,
-// precisions, numbers of items, threads, training and evaluation.
+// Tests that peaks of activations and workspace equal the formula to the byte, over models,
+// objectives, precisions, numbers of items, threads, training and evaluation.
 #include "models/recommender/recommender_memory.h"
 
 #include <array>
@@ -50,7 +50,7 @@ RecommenderInput input_of(const RecommenderConfig& config, const RecommenderMicr
   return input;
 }
 
-/// Peaks of body(model, input), without the bytes of the input.
+/// Returns the peaks of body(model, input), without the bytes of the input.
 template <class Body>
 RecommenderMemory measured(const RecommenderConfig& config, const RecommenderMicroBatch& micro,
                            Body&& body) {
@@ -130,7 +130,7 @@ TEST_CASE("a recommender's activations and workspace equal the formula") {
       set_thread_count(threads);
       check_all({.name = name, .users = 11, .items = 23, .factors = 6, .hidden = {8, 6, 5, 3}},
                 dtype, 4);
-      // So few samples that the single numbers of the loss show in the peak.
+      // With so few samples even the scalars of the loss show in the peak.
       for (const int64_t samples : {1, 2}) {
         check_all({.name = name, .users = 5, .items = 4, .factors = 2, .hidden = {4, 2}}, dtype,
                   samples);

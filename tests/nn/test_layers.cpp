@@ -1,4 +1,5 @@
-// Every layer against float64, its gradients against finite differences, and its errors.
+// Compares every layer with float64 and its gradients with finite differences, and tests its
+// errors.
 #include <cmath>
 #include <string>
 #include <thread>
@@ -107,7 +108,7 @@ TEST_CASE("LayerNorm adds a residual and normalises the sum") {
   CHECK(relative_error(sum, expected) < 1e-6);
   CHECK(relative_error(normalized, layer_norm_reference(expected, values_of(layer.weight),
                                                         values_of(layer.bias))) < 1e-6);
-  // Both outputs used, and each alone.
+  // Checks the gradient of the sum alone, of the normalized output alone, and of both.
   for (const int used : {1, 2, 3}) {
     CHECK(check_module_gradient(layer, x, [&](const Tensor& in) {
       const auto both = layer.add_and_norm(in, residual);

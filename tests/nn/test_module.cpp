@@ -1,4 +1,4 @@
-// Names, order, sharing, modes and memory of modules.
+// Tests names, order, sharing, modes and memory of modules.
 #include <string>
 #include <utility>
 #include <vector>
@@ -107,7 +107,7 @@ TEST_CASE("blocks are numbered over the whole model, in order of registration") 
   const Parameter table = root.add("table", fresh());
   plain.add("a", fresh());
   root.add("plain", plain);
-  plain.add("b", fresh());  // added after its module, but numbered with it
+  plain.add("b", fresh());  // added after its module, but in the block of its module
   root.begin_block();
   root.add("middle", fresh());
   inner.add("first", fresh());

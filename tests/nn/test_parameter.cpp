@@ -1,4 +1,4 @@
-// Parameters before and after they have memory, and their initial values.
+// Tests parameters before and after they have memory, and their initial values.
 #include <algorithm>
 #include <cmath>
 #include <string>
@@ -93,7 +93,7 @@ TEST_CASE("an element's value is a function of seed, name and element alone") {
     CHECK(drawn(initializer, count, 2) != whole);
     CHECK(drawn(initializer, count, 1, "bias") != whole);
 
-    // Values that are drawn in ranges of any length, also from odd elements on, are the same.
+    // Drawing values in ranges of any length, also from odd elements on, gives the same values.
     std::vector<float> pieces;
     for (int64_t begin = 0, length = 1; begin < count; begin += length, length = length * 3 % 17) {
       const int64_t size = std::min(length, count - begin);
@@ -109,7 +109,7 @@ TEST_CASE("an element's value is a function of seed, name and element alone") {
       CHECK(drawn(initializer, count) == whole);
     }
 
-    // Elements beyond 2^32 have values of their own.
+    // Elements beyond 2^32 do not repeat the first elements' values.
     CHECK(drawn(initializer, 4, 1, "weight", int64_t{1} << 33) !=
           std::vector<float>(whole.begin(), whole.begin() + 4));
     auto sorted = whole;

@@ -13,7 +13,8 @@ using test::TemporaryFolder;
 
 namespace {
 
-// A file of this header and so many bytes of data. The length may lie.
+// Returns a file with this header and `data` bytes of data. If lie_about_length is not 0, the file
+// states it as the header's length.
 std::string bytes_of(const std::string& header, size_t data, uint64_t lie_about_length = 0) {
   const uint64_t length = lie_about_length != 0 ? lie_about_length : header.size();
   std::string bytes(8, '\0');
@@ -21,7 +22,7 @@ std::string bytes_of(const std::string& header, size_t data, uint64_t lie_about_
   return bytes + header + std::string(data, '\1');
 }
 
-// The message with which a file of these bytes is refused.
+// Returns the message with which a file of these bytes is refused.
 std::string refusal(const std::string& bytes) {
   const TemporaryFolder folder;
   const std::string path = folder.file("bad.safetensors", bytes);
@@ -93,7 +94,7 @@ TEST_CASE("safetensors: a writer takes pieces in any order") {
                                                        {"none", DType::f32, {0}},
                                                        {"w", DType::f32, {2, 3}},
                                                        {"v", DType::f32, {6}}});
-    // Fifteen pieces of one element, in an order of their own each round.
+    // Writes fifteen pieces of one element, in another random order each round.
     std::vector<int> order(15);
     for (int i = 0; i < 15; ++i) order[static_cast<size_t>(i)] = i;
     for (size_t i = 14; i > 0; --i) std::swap(order[i], order[stream.below(i + 1)]);
@@ -134,7 +135,7 @@ TEST_CASE("safetensors: a writer refuses what the file is not to have") {
     file.write<float>("x", 0, some.first(1));
     file.write<float>("x", 3, some.first(1));
     REQUIRE_THROWS_WITH(file.commit(), ContainsSubstring("elements of 'y' were not written"));
-    REQUIRE(folder.entries() == 1);  // under its temporary name
+    REQUIRE(folder.entries() == 1);  // the unfinished file, under its temporary name
   }
   REQUIRE(folder.entries() == 0);
   REQUIRE_THROWS_AS(nn::SafetensorsWriter(folder.path("no/a"), {}), InputError);
@@ -241,7 +242,7 @@ TEST_CASE("safetensors: a PyTorch pickle is named, with how to convert it") {
     CHECK_THAT(refusal(std::string("\x80") + protocol + "\x8a\nl\xfc\x9c\x46" + rest),
                ContainsSubstring("but a pickle as PyTorch writes it"));
   }
-  // A header of 640 bytes begins with these two bytes too.
+  // A safetensors file with a header of 640 bytes begins with the two bytes of a pickle, too.
   CHECK_THAT(refusal(std::string("\x80\2\0\0\0\0\0\0", 8) + rest), ContainsSubstring("truncated"));
 }
 
@@ -343,7 +344,7 @@ TEST_CASE("safetensors: a damaged header is refused or read, and never more than
   for (int i = 0; i < 3000; ++i) {
     std::string bad = good;
     for (uint64_t n = 1 + stream.below(3); n > 0; --n) {
-      // Mostly into digits, brackets and the like, which keep the JSON alive.
+      // Writes mostly digits and brackets, so that the text often remains valid JSON.
       const std::string_view pieces = "0123456789-[]{},:\"e.\xff";
       bad[stream.below(bad.size())] = pieces[stream.below(pieces.size())];
     }

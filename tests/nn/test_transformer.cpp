@@ -1,4 +1,4 @@
-// Attention, MLP and block against float64, and their gradients.
+// Compares attention, MLP and block with float64, and their gradients with finite differences.
 #include <string>
 #include <utility>
 #include <vector>
@@ -20,7 +20,7 @@ constexpr AttentionSizes sizes{.batch = 2, .tokens = 3, .width = 6, .heads = 2};
 
 Tensor input() { return random_tensor({2, 3, 6}, 40); }
 
-/// For a composition of operations, each of which rounds.
+/// The tolerance for compositions of operations, each of which rounds.
 constexpr GradientCheckOptions composed{.tolerance = 3e-3};
 
 }  // namespace
@@ -40,7 +40,7 @@ TEST_CASE("CausalSelfAttention attends to what came before") {
   CHECK(check_module_gradient(
       layer, x, [&](const Tensor& in) { return layer(in); }, composed));
 
-  // A later token changes nothing before it.
+  // Changing a later token must change no output before it.
   const Tensor changed = Tensor::from<float>(x.shape(), x.values<float>());
   for (int64_t i = 0; i < 6; ++i) changed.data<float>()[2 * 6 + i] += 1;
   const Tensor z = layer(changed);

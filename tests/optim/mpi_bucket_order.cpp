@@ -1,6 +1,6 @@
-// Models that use their layers in another order than they register them. After the first micro-step
-// all ranks send buckets in the order in which rank 0 completed them, and the memory of gradients
-// (at stages 2 and 3 the ring of buckets, optim/zero/gradient_policy.h) is as large as planned.
+// Tests models that use their layers in another order than that of registration. After the first
+// micro-step all ranks must send buckets in the order in which rank 0 completed them. Gradients
+// must take the planned memory, at stages 2 and 3 a ring of buckets (optim/zero/gradient_policy.h).
 #include <utility>
 
 #include "optim/plan/plan.h"
@@ -23,16 +23,16 @@ class NotingCommunicator : public ForwardingCommunicator {
     return ForwardingCommunicator::exchange(input, contributors, std::move(receive), call);
   }
 
-  using Bucket = std::pair<int64_t, int64_t>;  // its group, its number there
+  using Bucket = std::pair<int64_t, int64_t>;  // group, and number of the bucket within the group
   std::vector<Bucket> sent;
 };
 
 constexpr int layers = 6;
-// The order in which forward uses the layers. Backward goes from layer 0 to layer 5, the order in
-// which they are registered.
+// Forward uses the layers from last to first, so backward completes them from layer 0 to layer 5,
+// in the order of registration.
 const LayeredModel::Way from_the_last = {5, 4, 3, 2, 1, 0};
 
-// A model of six layers in training; `options` sets the size of its buckets.
+// Trains a model of six layers; `options` sets the size of the buckets.
 class Run {
  public:
   Run(const dist::World& world, const optim::ZeroOptions& options, LayeredModel::Way way,
@@ -47,7 +47,7 @@ class Run {
                     return model_.loss(micro, way);
                   }} {}
 
-  /// The buckets that were sent in the last of the step's two micro-steps.
+  /// Runs a step of two micro-steps. Returns the buckets that the second micro-step sent, in order.
   std::vector<NotingCommunicator::Bucket> step(int64_t number) {
     noting_->sent.clear();
     train_step(optimizer_, training_, number, result_);
@@ -78,8 +78,9 @@ class Run {
   TrainingResult result_;
 };
 
-// Bytes of an f32 layer in a bucket: its weight of 48 x 48, and its bias of 48, which takes a whole
-// block of 256 elements. As bucket_bytes it gives each f32 layer a bucket.
+// The bytes that an f32 layer takes in a bucket: its weight of 48 x 48, and its bias of 48, which
+// takes a whole block of 256 elements. With bucket_bytes of this size each f32 layer has a bucket
+// for itself.
 constexpr int64_t layer_bytes = (48 * 48 + 256) * 4;
 
 TEST_CASE("buckets out of the order of registration leave as rank 0 completes them") {
@@ -89,8 +90,8 @@ TEST_CASE("buckets out of the order of registration leave as rank 0 completes th
     const optim::ZeroOptions options{.stage = stage, .bucket_bytes = layer_bytes};
     Run run(world, options, from_the_last);
     for (int64_t step = 0; step < 3; ++step) {
-      // Bucket 0 has the layer that is registered last. Forward uses this layer first, so backward
-      // completes bucket 0 last.
+      // Buckets are numbered from the layer that is registered last. Forward uses this layer first,
+      // so backward completes bucket 0 last, and buckets must leave from 5 to 0.
       std::vector<NotingCommunicator::Bucket> expected;
       for (int b = layers - 1; b >= 0; --b) expected.emplace_back(0, b);
       CHECK(run.step(step) == expected);
@@ -103,9 +104,9 @@ TEST_CASE("buckets of two dtypes leave as rank 0 completes them, over both") {
   constexpr DType half = DType::bf16;
   Run run(job_world(), {.stage = 2, .bucket_bytes = layer_bytes}, from_the_last,
           {DType::f32, half, DType::f32, half, DType::f32, half});
-  // Parameters of one dtype are a group. Its number is the registration index of its first
-  // parameter: 0 for f32, 2 for bf16 (1.weight). Two bf16 layers fit into a bucket: layers 5 and 3
-  // are in bucket 0, layer 1 is in bucket 1.
+  // Parameters of one dtype form a group. The group's number is the registration index of its first
+  // parameter: 0 for f32, 2 for bf16 (1.weight). Two bf16 layers fit into a bucket, so bf16 bucket
+  // 0 has layers 5 and 3, and bucket 1 has layer 1. Backward completes layers 0 to 5 in turn.
   const std::vector<NotingCommunicator::Bucket> expected = {{0, 2}, {2, 1}, {0, 1}, {0, 0}, {2, 0}};
   for (int64_t step = 0; step < 2; ++step) CHECK(run.step(step) == expected);
 }

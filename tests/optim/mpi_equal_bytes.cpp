@@ -1,5 +1,5 @@
-// Memory and traffic to the byte: what the ledgers measured equals the plan, which shares no code
-// with the optimizer but the layout.
+// Tests that the memory and traffic which the ledgers measure equal the plan to the byte. The plan
+// shares no code with the optimizer except the layout.
 #include <initializer_list>
 #include <memory>
 #include <utility>
@@ -76,7 +76,7 @@ std::array<int64_t, category_count> peaks_of(const MemoryUse& use) {
   return peaks;
 }
 
-// Peaks of all steps, and the traffic of the last one.
+// Returns the memory peaks of all steps, and the traffic of the last step.
 Measured measure(const Subject& subject, const dist::World& world, const Run& run) {
   const MemoryUse memory(*world.communicator, world.communicator->device());
   const MemoryUse host(*world.communicator);
@@ -120,7 +120,8 @@ optim::Plan plan_of(const Subject& subject, const dist::World& world, const Run&
                      world.rank);
 }
 
-// A communicator's memory grows with its calls, so each comparison gets one that has made none.
+// Compares a run with its plan. By default each comparison has a new communicator, because a
+// communicator's memory grows with its calls.
 void check_equal(const Subject& subject, const Run& run, const dist::World& world = fresh_world()) {
   const optim::ZeroOptions& options = run.options;
   CAPTURE(options.stage, options.bucket_bytes, options.overlap, run.micro_batches,
@@ -128,7 +129,7 @@ void check_equal(const Subject& subject, const Run& run, const dist::World& worl
   const optim::Plan plan = plan_of(subject, world, run);
   const Measured measured = measure(subject, world, run);
   const auto peak = [&](Category c) { return measured.peaks[static_cast<size_t>(c)]; };
-  const int64_t staging = world.communicator->staging_bytes();  // the communicator's own
+  const int64_t staging = world.communicator->staging_bytes();  // not in the measured peak
   if (options.overlap || options.stage < 3) {
     CHECK(peak(Category::parameters) == plan.parameters);
   } else {
@@ -211,9 +212,10 @@ TEST_CASE("measured bytes equal the plan's: frozen parameters", "[slow]") {
 
 TEST_CASE("measured bytes equal the plan's: blocks of which backward reads nothing") {
   const Run run{{.stage = 3, .bucket_bytes = 6000}};
-  // Only the positions are trained, beside a frozen token table.
+  // The token table is frozen; only the positions, in the same block, are trained.
   check_equal(tiny_gpt(DType::f32, {"wte"}), run);
-  // In this block only a bias is trained, which only recomputation reads again.
+  // In block h.1 only the bias of mlp.c_proj is trained. Backward reads this bias again only to
+  // recompute the block.
   const Frozen but_a_bias = {"h.1.ln", "h.1.attn", "h.1.mlp.c_fc", "h.1.mlp.c_proj.weight"};
   for (const bool recompute : {false, true}) {
     CAPTURE(recompute);
@@ -222,7 +224,8 @@ TEST_CASE("measured bytes equal the plan's: blocks of which backward reads nothi
 }
 
 TEST_CASE("sent bytes equal the plan's: each weight and each bias is gathered alone") {
-  // Backward reads no bias, and not the first weight, because its input needs no gradient.
+  // Backward reads no bias. It does not read the first weight either, because the gradient of the
+  // model's input is not needed.
   auto model = std::make_unique<LayeredModel>(LayeredOptions{.blocks = false});
   auto loss = [model = model.get()](const MicroBatch& micro) { return model->loss(micro); };
   const Subject subject{std::move(model), std::move(loss)};

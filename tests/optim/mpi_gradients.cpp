@@ -1,5 +1,5 @@
-// Access to a step's summed gradients between the last backward and step(): by parameter, with
-// their norms, at every stage and in every precision.
+// Tests access to a step's summed gradients between the last backward and step(): by parameter,
+// with their norms, at every stage and in every precision.
 #include <cmath>
 
 #include "tests/support/catch.h"
@@ -26,7 +26,7 @@ void run_micro_batches(optim::ZeroOptimizer& optimizer, const Training& training
   }
 }
 
-// The gradients of a second step, after the weights have changed.
+// Returns the gradients of a second step, when the weights are no longer the initial ones.
 Gradients gradients_of(const TinyRun& run, const dist::World& world,
                        const optim::ZeroOptions& options) {
   models::Gpt model(run.model);

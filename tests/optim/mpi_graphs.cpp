@@ -1,5 +1,5 @@
-// Micro-steps launched as CUDA graphs: the same bits and traffic as without graphs, and the same
-// memory except for what the graphs themselves hold.
+// Tests micro-steps that are launched as CUDA graphs. Bits and traffic must equal those without
+// graphs, and so must memory, except for what the graphs themselves hold.
 #include "core/ops.h"
 #include "core/random.h"
 #include "nn/layers.h"
@@ -56,7 +56,7 @@ Measured measure(const TinyRun& run, const dist::World& world, const optim::Zero
       ask();
       before = next;
       if (step == 1) {
-        // An evaluation between the steps, which gathers parameters at stage 3.
+        // Evaluates between two steps. At stage 3 the evaluation gathers parameters.
         const NoGrad no_grad;
         model.eval();
         measured.evaluated = model.loss(input.tokens, input.targets).item();
@@ -134,7 +134,8 @@ TEST_CASE("launched steps as graphs: equal bits, traffic and memory") {
   for (const int stage : {1, 3}) {
     check_variant({.stage = stage, .micro_batches = 2 * n, .dtype = DType::bf16, .overlap = false},
                   world);
-    // Some ranks repeat a micro-batch in the last micro-step.
+    // In the last micro-step only rank 0 has a micro-batch. Each other rank repeats its previous
+    // one, which does not count again.
     check_variant({.stage = stage, .micro_batches = 2 * n + 1, .recompute = true}, world);
   }
   check_variant({.stage = 0, .micro_batches = 3 * n, .no_sync = true}, world);
@@ -146,7 +147,7 @@ class Renamed : public nn::Module {
   explicit Renamed(nn::Module& module) { add("later", module); }
 };
 
-// Steps with one layer, then with larger batches, then with one more layer.
+// Trains one layer, then with larger batches, then with a second layer that joins the optimizer.
 TrainingResult train_changing(bool graph, int stage) {
   constexpr int64_t width = 24;
   nn::Linear first(width, width), second(width, width);

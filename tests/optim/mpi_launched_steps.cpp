@@ -1,5 +1,6 @@
-// Steps whose results are asked for later: the same run as step by step. After a step that is not
-// finite the weights are those before it, even if one more step was launched.
+// Tests launched steps, whose results are read later. The run must equal one that waits for each
+// step. After a step that is not finite, the weights must be those before that step, even if one
+// more step was launched.
 #include <cmath>
 
 #include "tests/support/catch.h"
@@ -22,7 +23,7 @@ optim::LaunchedStep launch(optim::ZeroOptimizer& optimizer, const Training& trai
   return optimizer.launch_step();
 }
 
-// A run of layers whose loss is NaN in one micro-batch of the steps in `spoilt`.
+// Returns a training of layers whose loss is NaN in micro-batch 3 of the steps in `spoilt`.
 Training training_of(LayeredModel& model, const std::vector<int64_t>& spoilt) {
   return {.steps = steps, .loss = [&model, spoilt](const MicroBatch& micro) {
             const Tensor loss = model.loss(micro);

@@ -1,5 +1,5 @@
-// f16 with dynamic loss scaling, and values that are not finite in other precisions: all ranks
-// decide alike, and no weight changes.
+// Tests f16 with dynamic loss scaling, and values that are not finite in other precisions. If a
+// value is not finite on one rank, all ranks must decide alike, and no weight may change.
 #include <cmath>
 #include <limits>
 
@@ -14,8 +14,8 @@ using Catch::Matchers::ContainsSubstring;
 
 constexpr int64_t micro_batches = 7;
 
-// A run of layers whose loss is multiplied by `factor` in one micro-batch of some steps, so only on
-// the rank that has this micro-batch.
+// In each step of `steps` the loss of micro-batch `micro_batch` is multiplied by `factor`. Only the
+// rank that has this micro-batch sees the large loss.
 struct Overflowing {
   DType dtype = DType::f16;
   std::vector<int64_t> steps;
@@ -82,7 +82,7 @@ TEST_CASE("f16: a skipped step changes neither weights nor state, on any rank") 
 }
 
 TEST_CASE("f16: a skipped step does not count for Adam's bias correction") {
-  // Two steps of the same batches, with and without a skipped one in between.
+  // Trains two steps on the same batches, with and without a skipped step in between.
   const auto run = [](const dist::World& world, const std::vector<int64_t>& steps) {
     LayeredModel model(layers_of(DType::f16));
     const Training training = training_of(model, {.steps = {1}}, 0);
@@ -112,7 +112,7 @@ TEST_CASE("f16: a scale that would fall under 1 stops on every rank with an erro
 }
 
 TEST_CASE("f16: the scale changes no result where nothing overflows or vanishes") {
-  // Powers of two scale exactly, so only values that 16 bits cannot hold could differ.
+  // Powers of two scale exactly, so results could differ only by values that f16 cannot hold.
   const auto run = [](float scale) {
     return train_overflowing({}, job_world(), 2, {.initial = scale}, 4);
   };

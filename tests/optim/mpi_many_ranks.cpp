@@ -1,5 +1,5 @@
-// More ranks than elements, layers, blocks or micro-batches. Cases tagged [many] are also run with
-// 16 ranks.
+// Tests jobs with more ranks than elements, layers, blocks or micro-batches. Cases tagged [many]
+// are also run with 16 ranks.
 #include "tests/support/catch.h"
 #include "tests/support/layered_model.h"
 
@@ -18,7 +18,7 @@ class ThreeParameters : public nn::Module {
     add("second", second_);
   }
 
-  // The mean squared error to y = 2x - 1, for three samples.
+  // Returns the mean squared error to y = 2x - 1 for three samples.
   Tensor loss(const MicroBatch& micro) {
     const auto seed = static_cast<uint64_t>(micro.step * 100 + micro.index);
     const Tensor x = random_tensor({3, 1}, seed);
@@ -46,7 +46,8 @@ TrainingResult train_three(DType dtype, int64_t micro_batches, const dist::World
 
 TEST_CASE("a model of three elements trains with one rank's bits on any number", "[many]") {
   for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
-    // With 16 ranks: five have a micro-batch; or all have one, and four have a second one.
+    // With 16 ranks and 5 micro-batches, five ranks have one. With 20, all ranks have one and four
+    // ranks have a second one.
     for (const int64_t micro_batches : {5, 20}) {
       const auto expected = train_three(dtype, micro_batches, lone_world(), 0);
       CHECK(expected.weights.size() == 3);

@@ -1,6 +1,6 @@
-// Models with parameters of different kinds: some frozen, of several dtypes, some that join the
-// optimizer later. Bits are equal over ranks and stages; only trained parameters take memory for
-// gradients and state.
+// Tests models with frozen parameters, with parameters of several dtypes, and with parameters that
+// join the optimizer later. Bits must be equal for any number of ranks and every stage. Only
+// trained parameters may take memory for gradients and state.
 #include "core/ops/convert.h"
 #include "nn/convolution.h"
 #include "tests/support/catch.h"
@@ -30,7 +30,7 @@ TrainingResult train_frozen(const TinyRun& run, const std::string& frozen, const
 
 TEST_CASE("frozen parameters keep their values, the others train with one rank's bits") {
   for (const DType dtype : {DType::f32, DType::bf16}) {
-    // Frozen parameters: a whole block, a part of a block, the tied table.
+    // Freezes a whole block, a part of a block, or the tied table.
     for (const char* frozen : {"h.0.", "h.1.mlp", "wte"}) {
       TinyRun run{.steps = 3, .batch = {.global = 26, .micro = 2}, .dtype = dtype};
       const auto expected = train_frozen(run, frozen, lone_world(), {.stage = 0, .clip = 0.5f});
@@ -85,7 +85,7 @@ TEST_CASE("frozen parameters have neither gradients nor state") {
 }
 
 TEST_CASE("stage 3: a frozen block is gathered for its use, forward and backward") {
-  // Backward passes through the frozen layer 1 to the trained layer 0.
+  // Backward passes through the frozen layer 1 to the trained layer 0, so it reads layer 1, too.
   const auto run = [](const dist::World& world, int stage) {
     LayeredModel model;
     freeze(model, "1.");
@@ -146,7 +146,7 @@ TEST_CASE("two dtypes in one model: one rank's bits at every stage") {
   }
 }
 
-// Three layers, of which the last two join after two steps, in a dtype of their own.
+// Trains three layers. The last two join the optimizer after two steps, with dtype `joining`.
 TrainingResult train_joining(DType joining, const dist::World& world, int stage) {
   LayeredModel model({.layers = 1});
   LayeredModel later({.layers = 2, .dtypes = {joining, joining}});
@@ -199,7 +199,7 @@ TEST_CASE("add_param_group: names that are taken and senseless hyper-parameters 
   }
 }
 
-// Runs out of memory on its last rank: the allocation after `left` others fails.
+// On the last rank the allocation after `left` others fails, as if memory had run out.
 class ShortOfMemory : public ForwardingCommunicator {
  public:
   using ForwardingCommunicator::ForwardingCommunicator;
@@ -210,7 +210,7 @@ class ShortOfMemory : public ForwardingCommunicator {
   int left = -1;
 };
 
-// A batch norm, and one layer in each of two dtypes.
+// A module with a batch norm, and with one layer in each of two dtypes.
 struct Joining : nn::Module {
   Joining() : layers({.layers = 2, .dtypes = {DType::f32, DType::bf16}}), norm(3) {
     add("later", layers);

@@ -1,4 +1,5 @@
-// The optimizer's interface over ranks: state, groups, parameters without gradient, misuse.
+// Tests the optimizer's interface on several ranks: state, groups, parameters without gradient,
+// misuse.
 #include <cmath>
 
 #include "tests/support/catch.h"
@@ -136,7 +137,8 @@ TEST_CASE("a parameter without gradient keeps weights and state, as if the step 
                                                 .weight_decay = 0.5f}};
   using Names = std::vector<std::vector<std::string>>;
   for (const auto& rule : rules) {
-    // Only steps 1 and 3: momentum, decay and Adam's bias correction must count just these two.
+    // The reference trains steps 1 and 3 alone. With the other steps in between, which do not use
+    // `second`, momentum, decay and Adam's bias correction must still count just these two.
     Trained expected = train_second(rule, lone_world(), 0, {1, 3}, {1, 3});
     CHECK(expected.without_gradient == Names{{}, {}});
     expected.without_gradient = {{"second"}, {}, {}, {}, {}};  // reported once

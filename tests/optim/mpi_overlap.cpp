@@ -1,6 +1,7 @@
-// Overlap is real. With reductions and gathers that take a known time, the trace shows a bucket
-// reducing before backward ends, and a block arriving while the one before it computes; a step
-// takes less time than computing and communicating one after the other.
+// Tests that communication overlaps with computing. Reductions and gathers take a known time. The
+// trace must show that a bucket is reduced before backward ends, and that a block is gathered while
+// the block before it computes. A step must take less time than computing and communicating one
+// after the other.
 #include <algorithm>
 #include <chrono>
 #include <map>
@@ -17,14 +18,14 @@ namespace {
 constexpr auto delay = std::chrono::milliseconds(20);
 constexpr int64_t delay_ns = 20'000'000;
 
-// Takes the time of the delay, and traces it as work of block `link`.
+// Sleeps for `delay`, and traces this time as work of block `link`.
 void take_time(const char* name, int link) {
   const trace::Scope scope(name, trace::Track::compute, link, [] { return std::string(); });
   std::this_thread::sleep_for(delay);
 }
 
-// A forward and a backward that take a known time, too. Each block is a bucket. In both directions
-// a block reads its weight and is busy then. In backward this holds for all blocks but the first,
+// A model whose forward and backward take a known time, too. Each block is a bucket. In forward and
+// in backward a block reads its weight, then sleeps. In backward the first block does neither,
 // because the gradient of the model's input is not needed.
 struct SlowChain : nn::Module {
   static constexpr int links = 8;
@@ -52,7 +53,8 @@ struct SlowChain : nn::Module {
   std::vector<nn::Parameter> weights;
 };
 
-// The events of a second step. In the first one stage 3 learns the order of the blocks.
+// Returns the trace of a second step, because at stage 3 the first step only learns the order of
+// the blocks.
 std::vector<trace::Event> traced_step(const optim::ZeroOptions& options,
                                       std::chrono::nanoseconds reduction_delay,
                                       std::chrono::nanoseconds gather_delay) {
@@ -120,7 +122,7 @@ std::vector<BlockTimes> measure_blocks(bool overlap) {
   for (const trace::Event& event : traced_step({.stage = 3, .overlap = overlap}, {}, delay)) {
     if (event.name == "slow forward") blocks[static_cast<size_t>(event.id)].forward = event;
     if (event.name == "slow backward") blocks[static_cast<size_t>(event.id)].backward = event;
-    // Buckets are numbered from the end of the model; the gathers of norms and losses have none.
+    // Buckets are numbered from the end of the model; gathers of norms and losses have no bucket.
     if (event.name == "delay" && event.id >= 0) {
       blocks[static_cast<size_t>(SlowChain::links - 1 - event.id)].gathers.push_back(event);
     }
@@ -144,8 +146,9 @@ TEST_CASE("stage 3: a block is gathered once for its forward and once for its ba
       CHECK(blocks[i].gathers[0].end_ns <= blocks[i].forward.begin_ns);
       CHECK(blocks[i].gathers[1].end_ns <= blocks[i].backward.begin_ns);
     }
-    // The last block is still gathered where forward turns into backward. Backward would read the
-    // first weight only for the gradient of the model's input.
+    // The last block is gathered once, because it is still there when backward begins. The first
+    // block is gathered once, because backward would read its weight only for the gradient of the
+    // model's input.
     CHECK(blocks.back().gathers.size() == 1);
     CHECK(blocks.front().gathers.size() == 1);
   }
@@ -157,7 +160,8 @@ TEST_CASE("stage 3: the next block is gathered before the forward of this one en
     CAPTURE(i);
     REQUIRE_FALSE(blocks[i + 1].gathers.empty());
     CHECK(blocks[i + 1].gathers.front().begin_ns < blocks[i].forward.end_ns);
-    // In backward the block before this one is gathered ahead.
+    // In backward, block i is gathered before the backward of block i + 1 ends. Block 0 is not
+    // gathered again.
     if (i > 0) CHECK(blocks[i].gathers.back().begin_ns < blocks[i + 1].backward.end_ns);
   }
 }

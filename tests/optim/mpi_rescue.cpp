@@ -1,5 +1,5 @@
-// Weights that cannot be written to their path are written to another place, on any number of
-// ranks.
+// Tests that weights which cannot be written to their path are written to another place, on any
+// number of ranks.
 #include <stdlib.h>
 
 #include <filesystem>
@@ -46,7 +46,7 @@ std::string bytes_of(const std::string& path) {
   return text.str();
 }
 
-// The only file below a folder.
+// Returns the path of the only file below a folder, or a text if there is not exactly one.
 std::string only_file(const std::string& folder) {
   std::vector<std::string> files;
   for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) {
@@ -66,7 +66,7 @@ TEST_CASE("weights that cannot be written where they were to be are rescued else
                                  {.stage = 3, .bucket_bytes = 1024, .seed = 3});
   const std::string expected = folder.path("expected");
   train::save_weights(expected, model, optimizer, world);
-  // Only rank 0 throws; the others wait for it in the barrier.
+  // Only rank 0 throws; the other ranks wait for rank 0 in the barrier.
   const auto failure = [&](const auto& save) {
     std::string text = message_of<Error>([&] {
       save();

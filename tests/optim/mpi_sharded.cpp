@@ -1,5 +1,5 @@
-// Stage 3: what is gathered and when. Neither the order in which a model reads its parameters nor
-// what comes between two steps changes a bit.
+// Tests stage 3: what is gathered, and when. The bits of a run must not depend on the order in
+// which a model reads its parameters, nor on what happens between two steps.
 #include <algorithm>
 #include <utility>
 
@@ -14,15 +14,16 @@ namespace {
 
 constexpr DType dtypes[] = {DType::f32, DType::bf16, DType::f16};
 
-// Elements of a bucket of `blocks` blocks of 256, padded for all ranks.
+// Returns the elements of a bucket of `blocks` blocks of 256, padded so that all shards are equal.
 int64_t padded(int64_t blocks) {
   const int64_t ranks = job_world().size;
   return (blocks + ranks - 1) / ranks * ranks * 256;
 }
 
-// Blocks of the tiny GPT, width 20, by hand. Token table 37 x 20 and positions 8 x 20. Each layer:
-// two norms (20, 20), 20 x 60 and 60, 20 x 20 and 20, 20 x 80 and 80, 80 x 20 and 20. The last
-// layer's block also has the final norm.
+// Elements of the buckets of the tiny GPT of width 20, by hand. The token table has 37 x 20
+// elements, the position table 8 x 20. Each layer has two norms (20 and 20 each), and weights with
+// biases: 20 x 60 and 60, 20 x 20 and 20, 20 x 80 and 80, 80 x 20 and 20. The last layer's bucket
+// also has the final norm.
 struct TinyBlocks {
   int64_t embeddings = padded(3) + padded(1);  // the tied table has a bucket of its own
   int64_t layer = padded(4 + (5 + 1) + (2 + 1) + (7 + 1) + (7 + 1));
@@ -63,7 +64,8 @@ TEST_CASE("stage 3: a rank holds its shard, the tied block and at most two other
 }
 
 TEST_CASE("stage 3 without blocks: at most a weight, its bias and what comes next are there") {
-  // Each parameter has a bucket: 24 x 24 elements are 3 blocks of 256, a bias is 1.
+  // Each parameter has a bucket: a weight of 24 x 24 elements takes 3 blocks of 256, a bias takes
+  // 1.
   const dist::World world = job_world();
   const MemoryUse memory(*world.communicator);
   LayeredModel model({.layers = 4, .blocks = false});
@@ -124,7 +126,7 @@ TEST_CASE("stage 3: evaluation holds no more, gathers each block once, and is co
               (gathered_elements / world.size * 4 + calls * world.communicator->header_bytes()));
     CHECK(traffic.bytes_sent(dist::Traffic::parameters) == 0);
   };
-  // Two buckets of embeddings, one bucket for each of the four layers, and the barrier.
+  // The calls: a gather for each of two buckets of embeddings and four of layers, and the barrier.
   evaluate(blocks.embeddings + layers, 7);
   evaluate(layers, 5);  // the embeddings stay gathered until the next step
   CHECK(memory.peak(Category::parameters) ==
@@ -134,7 +136,7 @@ TEST_CASE("stage 3: evaluation holds no more, gathers each block once, and is co
 }
 
 // Rank 0 reads the layers of `model` in the order `one`, the other ranks in the order `another`.
-// Returns the optimizer's error, or nothing if there was none.
+// Returns the text of the optimizer's error, which is empty if there was none.
 std::string disagreement(LayeredModel& model, const LayeredModel::Way& one,
                          const LayeredModel::Way& another) {
   dist::World world = job_world();
@@ -157,13 +159,13 @@ std::string disagreement(LayeredModel& model, const LayeredModel::Way& one,
 TEST_CASE("stage 3: ranks that read parameters in different orders are told both blocks") {
   if (job_world().size == 1 || !on_cpu()) return;
   using Catch::Matchers::ContainsSubstring;
-  // One bucket per layer, of which the last layer's is number 0.
+  // Each layer has a bucket. The last layer's bucket is number 0.
   LayeredModel model({.layers = 4});
   CHECK_THAT(disagreement(model, {0, 1, 2, 3}, {0, 2, 1, 3}),
              ContainsSubstring("rank 0 all_gather of parameters, bucket 2 (call ") &&
                  ContainsSubstring(" all_gather of parameters, bucket 1 (call ") &&
                  ContainsSubstring("read them in the same order"));
-  // Buckets of layers without gradients are numbered on their own.
+  // Layers without gradients form another group, whose buckets are numbered from 0 again.
   LayeredModel frozen({.layers = 2});
   frozen.layer(1).weight.set_trainable(false);
   frozen.layer(1).bias.set_trainable(false);
@@ -210,9 +212,9 @@ TEST_CASE("stage 3: a model that names no blocks, a bucket for every weight and 
 TEST_CASE("stage 3: any order of layers, layers more than once, layers not in every step") {
   const LayeredModel::Way ways[] = {
       {3, 2, 1, 0},           // against the order of registration
-      {0, 1, 2, 3},           // and then along it
+      {0, 1, 2, 3},           // in the order of registration
       {0, 1, 0, 2, 0, 3, 0},  // layer 0 comes back
-      {2, 2, 2},              // the other layers not at all
+      {2, 2, 2},              // without the other layers
       {1, 3},
       {0, 1, 2, 3, 3, 2, 1, 0},
   };
@@ -227,7 +229,7 @@ TEST_CASE("stage 3: any order of layers, layers more than once, layers not in ev
   }
 }
 
-// The losses of three batches without gradients, and the weights.
+// Returns the losses of three batches, computed without gradients, and the weights.
 std::pair<std::vector<float>, Weights> evaluate(models::Gpt& model, const TinyRun& run,
                                                 optim::ZeroOptimizer& optimizer) {
   const NoGrad no_grad;
@@ -249,7 +251,8 @@ struct Evaluated {
   bool operator==(const Evaluated&) const = default;
 };
 
-// Evaluates before a step, between its micro-batches, before its update, and after.
+// Trains. If `evaluating`, evaluates before each step, between its micro-batches, before its
+// update, and at the end.
 Evaluated train_and_evaluate(const dist::World& world, int stage, DType dtype, bool evaluating) {
   const TinyRun run{.steps = 3, .dtype = dtype};
   models::Gpt model(run.model);
@@ -312,13 +315,13 @@ TEST_CASE("parameters are set and read whole, at every stage and dtype") {
       optimizer.set_parameters(source);
       for (const auto& [name, values] : weights_of(optimizer)) {
         CAPTURE(name);
-        int64_t wrong = 0;  // also in 16 bits: masters have unrounded values
+        int64_t wrong = 0;  // 0 also in 16 bits, because master weights are not rounded
         for (size_t i = 0; i < values.size(); ++i) {
           wrong += values[i] == value(name, static_cast<int64_t>(i)) ? 0 : 1;
         }
         CHECK(wrong == 0);
       }
-      CHECK(evaluate(model, run, optimizer).first != before.first);  // the model uses them
+      CHECK(evaluate(model, run, optimizer).first != before.first);  // the model uses new values
       optimizer.set_parameters([&](const nn::NamedParameter& named, int64_t begin,
                                    std::span<float> out) {
         const auto& values = before.second.at(named.name);

@@ -1,5 +1,5 @@
-// Uneven data: ranks that have run out of data join the other ranks' collectives and change
-// nothing. The result is that of a single rank which leaves out the same micro-batches.
+// Tests uneven data: ranks that have run out of data must join the other ranks' collectives without
+// changing the result, which is that of a single rank that leaves out the same micro-batches.
 #include <functional>
 #include <set>
 
@@ -157,8 +157,8 @@ MicroBatch begun(optim::ZeroOptimizer& optimizer) {
 }
 
 // Calls skip() at stage 3 before the rank has had data for the current parameters. With several
-// ranks this must throw, because the rank does not know the order in which the others gather
-// parameters; a single rank has no others to match, so it may skip.
+// ranks this must throw, because the rank does not know the order in which the other ranks gather
+// parameters. A single rank may skip, because it has no other ranks to match.
 void check_skip_refused(optim::ZeroOptimizer& optimizer) {
   if (job_world().size > 1) {
     CHECK_THROWS_WITH(optimizer.skip(),

@@ -1,5 +1,5 @@
-// Batch norms over ranks: equal bits in all layouts, running statistics included; synchronized
-// norms; and what is refused.
+// Tests batch norms on several ranks: weights and running statistics have equal bits in all
+// layouts. Also tests synchronized norms, and models and options that are refused.
 #include "core/autograd.h"
 #include "core/ops.h"
 #include "tests/support/catch.h"
@@ -39,7 +39,8 @@ TEST_CASE("equal bits with batch norms, over ranks, precisions, stages, buckets 
   std::map<DType, TrainingResult> references;
   for (const Variant& variant : variants) {
     CAPTURE(dtype_name(variant.dtype), variant.stage, variant.bucket_bytes, variant.overlap);
-    // 7 micro-batches: except with one or seven ranks, some ranks have none in the last micro-step.
+    // 7 micro-batches: with any number of ranks but one and seven, some ranks have none in the last
+    // micro-step.
     TinyVision run;
     run.dtype = variant.dtype;
     if (!references.contains(variant.dtype)) {
@@ -53,7 +54,8 @@ TEST_CASE("equal bits with batch norms, over ranks, precisions, stages, buckets 
   CHECK(f32.weights.at("layer2.0.downsample.1.variance") != std::vector<float>(16, 1.0f));
 }
 
-// Compares with one process that accumulates the statistics without an optimizer's hooks.
+// Compares with one process that runs the forwards without an optimizer, so that the norms
+// themselves accumulate the statistics.
 TEST_CASE("running statistics take each micro-batch in its order") {
   const TinyVision run{.steps = 1};
   const TrainingResult result = train_tiny(run, job_world(), {.stage = 1, .seed = 3});
@@ -123,11 +125,12 @@ TEST_CASE("values that statistics have are kept by an optimizer, and go on after
   }
   CHECK(statistics_of(model) == before);
   const NoGrad no_grad;
-  model(tiny_images(run, {.samples = 2}).images);  // the hooks are gone
+  model(tiny_images(run, {.samples = 2}).images);  // no optimizer: forward updates statistics
   CHECK(statistics_of(model) != before);
 }
 
-// Otherwise a norm's statistics would be those of another micro-batch, or of two.
+// If a forward skipped a norm, its recorded statistics would be those of another micro-batch. If a
+// forward used a norm twice, they would be those of two inputs.
 TEST_CASE("a batch norm that a forward does not use once is refused") {
   class Norms : public nn::Module {
    public:

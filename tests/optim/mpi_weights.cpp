@@ -1,5 +1,5 @@
-// Weights of a model under an optimizer: they can be saved at any time, but not loaded without the
-// optimizer. set_parameters sets them, and says what becomes of the optimizer's state.
+// Tests the weights of a model under an optimizer: they can be saved at any time, but not loaded
+// without the optimizer. set_parameters sets them, and resets or keeps the optimizer's state.
 #include "core/ops.h"
 #include "nn/layers.h"
 #include "nn/weights_file.h"
@@ -30,7 +30,8 @@ TEST_CASE("saved weights are those after the step, also where their gather is st
                     Catch::Matchers::ContainsSubstring("belongs to an optimizer"));
 }
 
-// Trains the tiny GPT with `before`, then for two more steps; returns weights and state.
+// Calls `before` with the tiny GPT's optimizer, trains two more steps, and returns losses, weights
+// and state.
 TrainingResult two_more_steps(
     int stage, DType dtype, const dist::World& world,
     const std::function<void(optim::ZeroOptimizer&, const Training&, TrainingResult&)>& before) {

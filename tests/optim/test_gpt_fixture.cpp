@@ -1,5 +1,5 @@
-// Ten steps of a tiny GPT against PyTorch's, from equal weights and batches
-// (tests/fixtures/make_gpt_fixture.py). The fixture has the run in float32 and in float64.
+// Compares ten steps of a tiny GPT with PyTorch's, from equal weights and batches
+// (tests/fixtures/make_gpt_fixture.py). The fixture has PyTorch's run in float32 and in float64.
 // Tessera's run is compared with the float64 run, and must come about as close to it as PyTorch's
 // float32 run does.
 #include <algorithm>
@@ -26,13 +26,13 @@ constexpr int64_t steps = 10;
 constexpr int64_t batch = 4;
 constexpr models::GptConfig config{.layers = 2, .heads = 2, .width = 16, .context = 8, .vocab = 32};
 
-// Several times the measured deviations: Tessera and PyTorch's float32 both deviate from float64 by
-// about 2e-7 in losses, norms and final weights, and by 9e-8 in gradients: a unit in the last
-// place.
-constexpr double loss_tolerance = 1e-6;      // of about 3.6
+// The tolerances are several times the measured deviations. Tessera and PyTorch's float32 both
+// deviate from float64 by about 2e-7 in losses, norms and final weights, and by 9e-8 in gradients,
+// which is a unit in the last place.
+constexpr double loss_tolerance = 1e-6;      // losses are about 3.6
 constexpr double norm_tolerance = 1e-6;      // relative
-constexpr double gradient_tolerance = 5e-7;  // of at most 0.26
-constexpr double weight_tolerance = 2e-6;    // of steps that add up to at most 1e-2
+constexpr double gradient_tolerance = 5e-7;  // gradients are at most 0.26
+constexpr double weight_tolerance = 2e-6;    // ten steps change a weight by at most 1e-2
 
 class Fixture {
  public:
@@ -45,14 +45,14 @@ class Fixture {
     return values;
   }
 
-  /// One step's part of "tokens" or "targets" [10, 4, 8].
+  /// Returns the (4, 8) values of one step from "tokens" or "targets", which are (10, 4, 8).
   Tensor indices(const std::string& name, int64_t step) const {
     const Tensor values = Tensor::empty({batch, config.context}, DType::i32);
     file_.read<int32_t>(file_.entry(name), step * values.elements(), values.values<int32_t>());
     return values;
   }
 
-  /// The initial weights.
+  /// Returns a source of the initial weights.
   optim::ParameterSource weights() const {
     return [this](const nn::NamedParameter& named, int64_t begin, std::span<float> out) {
       const auto values = floats("init/" + named.name);
@@ -61,9 +61,9 @@ class Fixture {
     };
   }
 
-  /// The largest difference. Final weights are compared without the biases of the keys: adding a
-  /// constant to all keys changes no probability, so their gradient is rounding noise, which AdamW
-  /// turns into steps of the full rate.
+  /// Returns the largest difference from the fixture's values of `of`. Final weights are compared
+  /// without the biases of the keys: adding a constant to all keys changes no probability, so their
+  /// gradient is rounding noise, which AdamW turns into steps of the full learning rate.
   double difference(const std::string& of, const nn::NamedParameter& named,
                     std::span<const float> values) const {
     const auto expected = floats(of + "/" + named.name);
@@ -84,7 +84,7 @@ class Fixture {
 
 dist::World one_rank() { return {.communicator = dist::single_communicator()}; }
 
-/// Weight decay on matrices only.
+/// Returns options with weight decay on matrices only.
 optim::ZeroOptions options_of(int stage) {
   return {.stage = stage,
           .bucket_bytes = 2048,
@@ -120,7 +120,7 @@ TEST_CASE("the gradients of a tiny GPT are PyTorch's") {
 
 TEST_CASE("ten AdamW steps of a tiny GPT are PyTorch's") {
   const int stage = GENERATE(0, 1, 2, 3);
-  // The batch as a whole, and as micro-batches whose gradients are summed.
+  // Runs the batch as a whole, and as micro-batches whose gradients are summed.
   const int64_t micro = GENERATE(4, 2, 1);
   const Fixture file;
   models::Gpt model(config);

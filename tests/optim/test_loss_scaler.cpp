@@ -1,4 +1,4 @@
-// The loss scale as a function of which steps overflowed.
+// Tests how the loss scale changes with steps that overflow and steps that do not.
 #include "optim/rules/loss_scaler.h"
 
 #include <cmath>
@@ -44,7 +44,7 @@ TEST_CASE("loss scale: one that would fall under 1 is an error that names step a
   CHECK_THROWS_WITH(scaler.step(true, 8),
                     ContainsSubstring("step 9") && ContainsSubstring("loss scale of 1"));
   CHECK(scaler.scale() == 1);
-  scaler.step(false, 9);  // good steps are possible at 1
+  scaler.step(false, 9);  // a step without overflow is accepted at scale 1
 }
 
 TEST_CASE("loss scale: growth ends where the scale would itself become infinite") {

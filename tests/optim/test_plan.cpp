@@ -1,4 +1,7 @@
-// The plan against numbers derived by hand in the comments: fp32, where memory lies, and limits.
+// Compares the plan of fp32 parameters with numbers that the comments derive by hand, and tests the
+// plan's limits. A block is a kernel block of 256 elements, except where the text speaks of a
+// model's blocks. N is the number of ranks, M the number of micro-batches of a step, k the number
+// of its micro-steps.
 #include "core/random.h"
 #include "dist/communicator.h"
 #include "models/gpt/gpt.h"
@@ -13,18 +16,20 @@ int64_t sent(const Plan& plan, dist::Traffic purpose) {
 }
 
 TEST_CASE("plan: one rank sends nothing") {
-  // One parameter of 300 elements: two blocks, 512 elements, 2048 bytes; one bucket, one shard.
+  // One parameter of 300 elements takes two blocks: 512 elements, 2048 bytes. There is one bucket,
+  // and the only rank's shard is the whole bucket.
   PlanInput input{.parameters = {{"w", 300}}, .ranks = 1, .stage = 0};
   const Plan plan0 = plan(input, 0);
   CHECK(plan0.parameters == 2048);
-  CHECK(plan0.gradients == 2048 + 2048);  // the micro-batch's and the sum
+  CHECK(plan0.gradients == 2048 + 2048);  // gradients of the micro-batch, and their sum
   CHECK(plan0.optimizer_state == 2 * 2048);
-  // Two block sums, one loss, a byte of notes, and a byte with two flags.
+  // Two block sums of 8 bytes, one loss of 4, a byte of notes, and a byte with two flags.
   CHECK(plan0.communication == 2 * 8 + 4 + 2);
   CHECK(plan0.memory() == 5 * 2048 + 22);
   CHECK(plan0.padding == 212 * 4);
   CHECK(plan0.sent() == 0);
-  // At stage 3 the shard is everything, and the block in use is gathered into memory of its own.
+  // At stage 3 the shard of the only rank is everything, but a block in use is still gathered into
+  // separate memory.
   input.stage = 3;
   const Plan plan3 = plan(input, 0);
   CHECK(plan3.parameters == 2048 + 2048);
@@ -33,11 +38,11 @@ TEST_CASE("plan: one rank sends nothing") {
 }
 
 TEST_CASE("plan: two ranks, two buckets, every stage") {
-  // a: 1000 elements (4 blocks), b: 200 (1 block). Buckets of 2000 bytes = 500 elements close after
-  // each parameter: bucket 0 holds b: 1 block, padded to 2 (512 elements); bucket 1 holds a: 4
-  // blocks (1024). Flat 1536 elements = 6144 bytes; a shard has 256 + 512 = 768 elements = 3072
-  // bytes, 3 blocks. Global batch 8 in micro-batches of 2: M = 4 micro-batches, k = 2 micro-steps;
-  // both ranks send twice. Flags: 2 micro-steps and 2 parameters, one byte.
+  // a has 1000 elements (4 blocks), b has 200 (1 block). Buckets of 2000 bytes = 500 elements close
+  // after each parameter. Bucket 0 holds b, padded to 2 blocks (512 elements); bucket 1 holds a, 4
+  // blocks (1024 elements). Together 1536 elements = 6144 bytes; a shard has 256 + 512 = 768
+  // elements = 3072 bytes, 3 blocks. A global batch of 8 in micro-batches of 2 gives M = 4 and k =
+  // 2, so both ranks send twice. The flags of 2 micro-steps and 2 parameters take one byte.
   PlanInput input{.parameters = {{"a", 1000}, {"b", 200}},
                   .ranks = 2,
                   .bucket_bytes = 2000,
@@ -51,13 +56,14 @@ TEST_CASE("plan: two ranks, two buckets, every stage") {
   CHECK(stage0.optimizer_state == 2 * 6144);
   CHECK(stage0.communication == staging + 6 * 8 + 2 * 2 * 4 + 2 * 2);
   CHECK(stage0.padding == (1536 - 1200) * 4);
-  // The other rank's half of the gradients twice, the own half of the sums once.
+  // The rank sends the other rank's half of the gradients in both micro-steps, and its own half of
+  // the sums once.
   CHECK(sent(stage0, dist::Traffic::gradients) == 2 * 3072 + 3072);
   CHECK(sent(stage0, dist::Traffic::parameters) == 0);
   CHECK(sent(stage0, dist::Traffic::norms) == 3 * 8);
   CHECK(sent(stage0, dist::Traffic::losses) == 2 * 4);
   CHECK(sent(stage0, dist::Traffic::flags) == 2);
-  CHECK(stage0.sent() == 9216 + 24 + 8 + 2 + 288);  // nine headers
+  CHECK(stage0.sent() == 9216 + 24 + 8 + 2 + 288);  // 288: nine headers of 32 bytes
 
   input.stage = 1;
   const Plan stage1 = plan(input, 1);
@@ -68,12 +74,13 @@ TEST_CASE("plan: two ranks, two buckets, every stage") {
 
   input.stage = 2;
   const Plan stage2 = plan(input, 1);
-  CHECK(stage2.gradients == 6144 + 3072);  // a ring for both buckets, the own shard
+  CHECK(stage2.gradients == 6144 + 3072);  // a ring of two buckets, and the shard of the sums
   CHECK(stage2.optimizer_state == 2 * 3072);
   CHECK(sent(stage2, dist::Traffic::parameters) == 3072);
 
-  // If the model names no blocks, every bucket is a block, and both are gathered at once. b, the
-  // last one, is gathered once per micro-step; a is gathered for forward and for backward.
+  // If the model names no blocks, stage 3 gathers bucket by bucket, and both buckets are gathered
+  // at the same time. In a micro-step b is gathered once, because forward ends with b and backward
+  // begins with b; a is gathered for forward and again for backward.
   input.stage = 3;
   const Plan stage3 = plan(input, 1);
   CHECK(stage3.parts.values == 3072);
@@ -83,15 +90,16 @@ TEST_CASE("plan: two ranks, two buckets, every stage") {
   CHECK(stage3.optimizer_state == 2 * 3072);
   CHECK(sent(stage3, dist::Traffic::gradients) == 2 * 3072);
   CHECK(sent(stage3, dist::Traffic::parameters) == 2 * (1024 + 2 * 2048));
-  // Rank 1 has elements 512 to 1000 of a, and none of b: 488 of its 768. Rank 0 has 712.
+  // Rank 1 has elements 512 to 1000 of a and none of b: 488 elements, so 280 of its 768 are
+  // padding. Rank 0 has 512 of a and 200 of b: 712 elements, so 56 are padding.
   CHECK(stage3.padding == 280 * 4);
   CHECK(plan(input, 0).padding == 56 * 4);
 }
 
 // A header of 32 bytes goes to each other rank before every call.
 TEST_CASE("plan: headers by numbers of calls") {
-  // Three ranks, two buckets with a block each; M = 4, k = 2. A step ends with norms, losses and
-  // flags.
+  // Three ranks, two buckets with a block each; M = 4, k = 2. In each sum the 3 counts the calls at
+  // the end of a step: norms, losses and flags.
   PlanInput input{.parameters = {{"a", 1000}, {"b", 200}},
                   .ranks = 3,
                   .bucket_bytes = 2000,
@@ -99,22 +107,22 @@ TEST_CASE("plan: headers by numbers of calls") {
   constexpr auto headers = static_cast<size_t>(dist::Traffic::headers);
   const auto calls = [&](int stage) {
     input.stage = stage;
-    const Plan last = plan(input, 2);  // it sends less than rank 0, in as many calls
+    const Plan last = plan(input, 2);  // rank 2 sends less than rank 0, in as many calls
     CHECK(last.traffic[headers] == plan(input, 0).traffic[headers]);
     return last.traffic[headers] / (2 * 32);
   };
   const auto update_calls = [&] { return plan(input, 0).update_traffic[headers] / (2 * 32); };
   for (const int stage : {0, 1, 2}) {
-    CHECK(calls(stage) == 2 * 2 + 2 + 3);  // exchanges, gathers after the update
+    CHECK(calls(stage) == 2 * 2 + 2 + 3);  // 2 exchanges per micro-step, 2 gathers
     CHECK(update_calls() == 2);
   }
-  // b, the last one, is gathered once per micro-step, a twice.
+  // In a micro-step b, which forward reads last, is gathered once, and a twice.
   CHECK(calls(3) == 2 * 2 + 2 * (1 + 2) + 3);
   CHECK(update_calls() == 0);
   input.no_sync = true;
   CHECK(calls(2) == 2 + 2 + 3);
   input.no_sync = false;
-  input.parameters[1].trainable = false;  // only stage 3 gathers it
+  input.parameters[1].trainable = false;  // b is frozen: only stage 3 gathers it
   CHECK(calls(2) == 2 + 1 + 3);
   CHECK(calls(3) == 2 + 2 * (1 + 1) + 3);
   input.statistics = 20;
@@ -127,17 +135,17 @@ TEST_CASE("plan: headers by numbers of calls") {
 }
 
 TEST_CASE("plan: three ranks, a tied parameter, an uneven last micro-step") {
-  // tied: 600 elements (3 blocks) in a bucket of its own, w: 257 (2 blocks, padded to 3).
-  // Flat 6 blocks = 1536 elements = 6144 bytes; a shard is 1 + 1 blocks = 512 elements = 2048
-  // bytes. Global batch 4, micro 1: M = 4, k = 2; rank 0 has micro-batches 0 and 3, ranks 1 and 2
-  // one each.
+  // `tied` has 600 elements (3 blocks) in a bucket for itself, w has 257 (2 blocks, padded to 3).
+  // Together 6 blocks = 1536 elements = 6144 bytes; a shard has 1 + 1 blocks = 512 elements = 2048
+  // bytes. A global batch of 4 in micro-batches of 1 gives M = 4 and k = 2: rank 0 has
+  // micro-batches 0 and 3, ranks 1 and 2 have one each.
   PlanInput input{.parameters = {{"tied", 600, true}, {"w", 257}},
                   .ranks = 3,
                   .stage = 2,
                   .batch = {.global = 4, .micro = 1}};
   const Plan rank0 = plan(input, 0);
   CHECK(rank0.parameters == 6144);
-  CHECK(rank0.gradients == 3072 + 3072 + 2048);  // a ring for one bucket, the tied slot, shard
+  CHECK(rank0.gradients == 3072 + 3072 + 2048);  // a ring of one bucket, tied, the shard
   CHECK(rank0.optimizer_state == 2 * 2048);
   CHECK(rank0.communication == dist::mpi_staging_bytes(3) + 6 * 8 + 3 * 2 * 4 + 3 * 2);
   CHECK(sent(rank0, dist::Traffic::gradients) == 2 * (6144 - 2048));
@@ -154,13 +162,15 @@ TEST_CASE("plan: three ranks, a tied parameter, an uneven last micro-step") {
 }
 
 TEST_CASE("plan: stage 3 gathers the blocks that the model names") {
-  // Like GPT: wte (tied) and wpe in block 0, h0 to h2 in blocks 1 to 3, ln_f with the last. N = 2.
-  //   block 3: ln_f 10 -> 1 block, h2 300 from element 256 on -> 2 blocks; padded to 4: 1024
-  //   block 2: h1 300 -> 2 blocks: 512         block 1: h0 500 -> 2 blocks: 512
-  //   block 0: wpe 100 -> 1 block, padded to 2: 512;  wte 600 -> 3 blocks, padded to 4: 1024
-  // Flat 3584 elements, a shard 1792. The tied block stays gathered, with 1536; of the others at
-  // most blocks 3 and 2 are gathered at once, 1536. In a micro-step blocks 3 and 0 are gathered
-  // once, 1 and 2 twice: of the own shards 512 + 2 x 256 + 2 x 256 + (256 + 512).
+  // The model's blocks are like GPT's: block 0 has wte (tied) and wpe, blocks 1 to 3 have h0 to h2,
+  // and block 3 also has ln_f. N = 2. In kernel blocks (kb) of 256 elements:
+  //   block 3: ln_f 10 -> 1 kb, h2 300 -> 2 kb, padded to 4 kb: 1024 elements
+  //   block 2: h1 300 -> 2 kb: 512             block 1: h0 500 -> 2 kb: 512
+  //   block 0: wpe 100 -> 1 kb, padded to 2 kb: 512;  wte 600 -> 3 kb, padded to 4 kb: 1024
+  // Together 3584 elements, a shard of 1792. Block 0 has the tied parameter and stays gathered:
+  // 1536 elements. Of the other blocks at most two are gathered at the same time, 1536 elements for
+  // blocks 3 and 2. In a micro-step blocks 3 and 0 are gathered once, blocks 2 and 1 twice. A rank
+  // sends its shards of them: 512 + 2 x 256 + 2 x 256 + (256 + 512) = 2304 elements.
   PlanInput input{.parameters = {{"wte", 600, true, 0}, {"wpe", 100, false, 0},
                                  {"h0", 500, false, 1}, {"h1", 300, false, 2},
                                  {"h2", 300, false, 3}, {"ln_f", 10, false, 3}},
@@ -174,15 +184,16 @@ TEST_CASE("plan: stage 3 gathers the blocks that the model names") {
   CHECK(plan(input, 0).parts.gathered == (1536 + 1024) * 4);
   input.overlap = true;
   CHECK(sent(stage3, dist::Traffic::parameters) == 3 * 2304 * 4);
-  CHECK(stage3.parts.buckets == (1536 + 1024) * 4);  // blocks 3 and 2, and the slot of wte
-  // Stages 0 to 2 ignore the blocks: one bucket has wpe to ln_f, another one wte. In this order
-  // they have 1 + 2 + 2 + 2 + 1 = 8 blocks, and 4.
+  CHECK(stage3.parts.buckets == (1536 + 1024) * 4);  // gradients of blocks 3 and 2, and of wte
+  // Stages 0 to 2 ignore the model's blocks: one bucket has wpe to ln_f, 1 + 2 + 2 + 2 + 1 = 8
+  // kernel blocks; the other bucket has wte, 4 kernel blocks with padding.
   input.stage = 2;
   CHECK(plan(input, 0).parameters == 12 * 1024);
 }
 
 TEST_CASE("plan: frozen parameters have values and are gathered, no more") {
-  // a, frozen: 1000 elements, 4 blocks, 1024 elements. b: 1 block, padded to 2: 512.
+  // a is frozen: 1000 elements take 4 blocks, 1024 elements. b takes 1 block, padded to 2: 512
+  // elements.
   PlanInput input{.parameters = {{"a", 1000}, {"b", 200}},
                   .ranks = 2,
                   .stage = 2,
@@ -203,7 +214,8 @@ TEST_CASE("plan: frozen parameters have values and are gathered, no more") {
 }
 
 TEST_CASE("plan: stage 3 gathers a frozen block twice only where backward reads it") {
-  // Three blocks of 512 elements, a shard of 256 each; k = 1.
+  // Three blocks of the model with 512 elements each; k = 1. A gather sends a shard of 256 elements
+  // = 1024 bytes. The sums below count the gathers of w0, w1 and w2.
   PlanInput input{.parameters = {{"w0", 512, false, 0}, {"w1", 512, false, 1},
                                  {"w2", 512, false, 2}},
                   .ranks = 2,
@@ -213,10 +225,10 @@ TEST_CASE("plan: stage 3 gathers a frozen block twice only where backward reads 
     for (size_t i = 0; i < frozen.size(); ++i) input.parameters[i].trainable = !frozen[i];
     return sent(plan(input, 0), dist::Traffic::parameters);
   };
-  // w1 and w2 are frozen: backward passes through them to w0, and w2 is still gathered from
-  // forward.
+  // w1 and w2 are frozen. Backward passes through both to w0, so w1 is gathered again; w2 is still
+  // there from forward.
   CHECK(freeze({false, true, true}) == (1 + 2 + 1) * 1024);
-  // w0 and w1 are frozen: backward ends at w2.
+  // w0 and w1 are frozen. Backward ends at w2, so neither is gathered again.
   CHECK(freeze({true, true, false}) == (1 + 1 + 1) * 1024);
   CHECK(freeze({true, true, true}) == (1 + 1 + 1) * 1024);
   CHECK(freeze({false, false, false}) == (2 + 2 + 1) * 1024);
@@ -238,8 +250,9 @@ TEST_CASE("plan: a transport's staging may be given") {
 }
 
 TEST_CASE("plan: a million ranks, trillions of parameters") {
-  // 10^12 elements are 3,906,250,000 blocks; 10^6 ranks have 3,907 each (3,906.25 rounded up),
-  // 1,000,192 elements. There are ten such parameters, each a bucket and a block.
+  // 10^12 elements are 3,906,250,000 blocks. Each of 10^6 ranks holds 3,907 of them (3,906.25
+  // rounded up), 1,000,192 elements. There are ten such parameters, each a bucket and a block of
+  // the model.
   PlanInput input{.ranks = 1'000'000, .stage = 3, .batch = {.global = 1 << 20, .micro = 1}};
   for (int64_t i = 0; i < 10; ++i) {
     input.parameters.push_back({"w", 1'000'000'000'000, false, i, DType::bf16});
@@ -251,9 +264,10 @@ TEST_CASE("plan: a million ranks, trillions of parameters") {
   CHECK(last.parts.masters == 4 * shard);
   CHECK(last.parts.state == 8 * shard);
   CHECK(last.parts.norms == 8 * 39'070'000'000);
-  CHECK(last.parts.flags == 1'000'000 * 3);  // notes, two micro-steps and ten parameters
+  CHECK(last.parts.flags == 1'000'000 * 3);  // per rank: notes, and 2 + 10 flags in 2 bytes
   CHECK(sent(last, dist::Traffic::norms) == 999'999 * 8 * int64_t{39'070});
-  // Rank 999,999 has micro-batch 999,999 and none in the second micro-step.
+  // Rank 999,999 has a micro-batch only in the first micro-step, so it sends gradients once. In
+  // each of the two micro-steps nine buckets are gathered twice and one is gathered once.
   CHECK(sent(last, dist::Traffic::gradients) == 2 * 999'999 * shard);
   CHECK(sent(last, dist::Traffic::parameters) == 2 * 2 * 999'999 * int64_t{1'000'192} * 19);
 }
@@ -304,13 +318,14 @@ TEST_CASE("plan: stage 2 holds no more gradients than stage 0, whatever is large
     input.stage = stage;
     return plan(input, 0).gradients;
   };
-  // A table of 10^6 x 64, 256 MB in f32, and a head of one block for each of two ranks. The
-  // gradients are table and head once, because they are neighbours, and half of everything as the
-  // sum.
+  // A table of 10^6 x 64 elements, 256 MB in f32, and a head of 512 elements, one block for each of
+  // two ranks. At stage 2 the ring holds table and head, because the two are neighbours. So both
+  // stages hold all gradients once, and half of them as the sum.
   const PlanInput table{.parameters = {{"table", 64'000'000}, {"head", 512}}, .ranks = 2};
   CHECK(gradients(table, 0) == 256'002'048 + 128'001'024);
   CHECK(gradients(table, 2) == 256'002'048 + 128'001'024);
-  // With ten buckets as large as the head: two of them and the table.
+  // With ten heads the ring of stage 3 still holds only the table and one head, while stage 0 holds
+  // all ten heads.
   PlanInput more = table;
   for (int i = 0; i < 9; ++i) {
     more.parameters.push_back({"head" + std::to_string(i), 512, false, i});

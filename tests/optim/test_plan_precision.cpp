@@ -1,4 +1,6 @@
-// The plan of 16-bit parameters against numbers derived by hand, and against the ZeRO paper's.
+// Compares the plan of 16-bit parameters with numbers derived by hand, and with the formulas of the
+// ZeRO paper. N is the number of ranks, M the number of micro-batches of a step, k the number of
+// its micro-steps.
 #include "dist/communicator.h"
 #include "dist/shard_layout.h"
 #include "optim/plan/plan.h"
@@ -11,14 +13,14 @@ int64_t sent(const Plan& plan, dist::Traffic purpose) {
   return plan.traffic[static_cast<size_t>(purpose)];
 }
 
-// Bytes that a step with an overflow does not send.
+// Returns the bytes that a step with an overflow does not send.
 int64_t skipped(const Plan& plan, dist::Traffic purpose) {
   return plan.update_traffic[static_cast<size_t>(purpose)];
 }
 
-// a: 1000 elements (4 blocks), b: 200 (1 block). Buckets of 1024 bytes = 512 elements of 16 bits
-// close after each parameter: b is padded to 2 blocks = 512 elements, a has 1024. Flat 1536
-// elements, a shard 768. M = 4, k = 2; both ranks send twice.
+// a has 1000 elements (4 blocks of 256), b has 200 (1 block). Buckets of 1024 bytes = 512 elements
+// of 16 bits close after each parameter: b is padded to 2 blocks = 512 elements, a takes 1024.
+// Together 1536 elements, a shard of 768. M = 4 and k = 2, so both ranks send twice.
 PlanInput two_ranks(DType dtype, int stage) {
   return {.parameters = {{"a", 1000, false, -1, dtype}, {"b", 200, false, -1, dtype}},
           .ranks = 2,
@@ -57,7 +59,8 @@ TEST_CASE("plan: bf16 and fp16 with sums in f32, every stage") {
     CHECK(stage2.optimizer_state == stage1.optimizer_state);
     CHECK(stage2.traffic == stage1.traffic);
 
-    // Gathered in a micro-step: b's shard of 256 elements once, a's of 512 twice.
+    // In a micro-step a rank sends its shard of b, 256 elements, once, and its shard of a, 512,
+    // twice.
     const Plan stage3 = plan(two_ranks(dtype, 3), 0);
     CHECK(stage3.parts.values == 768 * 2);
     CHECK(stage3.parts.gathered == 1536 * 2);
@@ -80,7 +83,8 @@ TEST_CASE("plan: bf16 with sums in bf16") {
   CHECK(with(DType::bf16, 1).gradients == 1536 * 2 + 768 * 2);
   CHECK(with(DType::bf16, 2).gradients == 1536 * 2 + 768 * 2);
   CHECK(with(DType::bf16, 3).gradients == 1536 * 2 + 768 * 2);
-  // fp16's gradients have another dtype than these sums, though the same size.
+  // fp16 gradients have another dtype than bf16 sums, though the same size, so stage 0 gathers the
+  // sums into two slots of their own.
   CHECK(with(DType::f16, 0).gradients == 1536 * 2 + 768 * 2 + 2 * 1024 * 2);
   // f32 parameters keep their sums in f32.
   CHECK(with(DType::f32, 2).parts.accumulators == 768 * 4);
@@ -103,9 +107,9 @@ TEST_CASE("plan: no_sync keeps and sends sums") {
 }
 
 TEST_CASE("plan: parameters of several dtypes lie apart") {
-  // f32: n0 and n1 of 300 elements, 2 blocks each, in one bucket: 1024 elements, a shard 512.
-  // bf16: w0 and w1 of 1000, 4 blocks each: 2048 elements, a shard 1024. At stage 3, where buckets
-  // close between blocks 1 and 2, the elements are the same.
+  // f32: n0 and n1 have 300 elements, 2 blocks each, in one bucket of 1024 elements, a shard of
+  // 512. bf16: w0 and w1 have 1000 elements, 4 blocks each, in one bucket of 2048, a shard of 1024.
+  // Stage 3 has a bucket for each of the model's blocks 1 and 2, with the same elements in all.
   PlanInput input{.parameters = {{"n0", 300, false, 1},
                                  {"w0", 1000, false, 1, DType::bf16},
                                  {"n1", 300, false, 2},
@@ -115,7 +119,7 @@ TEST_CASE("plan: parameters of several dtypes lie apart") {
                   .batch = {.global = 2, .micro = 1}};
   const Plan stage2 = plan(input, 0);
   CHECK(stage2.parameters == 1024 * 4 + 2048 * 2);
-  CHECK(stage2.gradients == (1024 + 512) * 4 + 2048 * 2 + 1024 * 4);  // a slot per bucket
+  CHECK(stage2.gradients == (1024 + 512) * 4 + 2048 * 2 + 1024 * 4);  // both buckets, sums in f32
   CHECK(stage2.parts.masters == 1024 * 4);
   CHECK(stage2.parts.state == 2 * (512 + 1024) * 4);
   CHECK(stage2.parts.norms == (4 + 8) * 8);
@@ -139,7 +143,8 @@ TEST_CASE("plan: on a GPU the end of a step has its norm, scalars and their copi
   const Plan host = plan(input, 0);
   input.device = {DeviceType::cuda, 0};
   const Plan device = plan(input, 0);
-  // A table row for each of the two parameters, one partial sum. The flags are on the host.
+  // On a GPU the norms also take a table row of 32 bytes for each of the two parameters, and a
+  // partial sum of 8 bytes. The scalars take 32 bytes. The flags are on the host.
   CHECK(device.parts.norms == host.parts.norms + 2 * 32 + 8);
   CHECK(device.communication == host.communication + 2 * 32 + 8 + 32 - host.parts.flags);
   CHECK(device.host.communication == host.parts.flags + 2 * 32);
@@ -154,7 +159,8 @@ TEST_CASE("plan: graphs leave their loss in a place of its own, and are as many 
   CHECK(plan(input, 0).memory() == without.memory() + 4);
   CHECK(plan(input, 0).traffic == without.traffic);
 
-  // Graphs: a step's first micro-step, those in between, the last one if fewer ranks contribute.
+  // A rank captures a graph for the first micro-step of a step, one for the micro-steps after it,
+  // and one for the last micro-step if fewer ranks contribute to the last one.
   CHECK(graph_count({.global = 6, .micro = 1}, 2, 10) == 2);
   CHECK(graph_count({.global = 5, .micro = 1}, 2, 10) == 3);
   CHECK(graph_count({.global = 2, .micro = 1}, 2, 10) == 1);
@@ -191,17 +197,19 @@ TEST_CASE("plan: offload moves masters and state to the host") {
   const Plan stage1 = plan(input, 0);
   CHECK(stage1.optimizer_state == 0);
   CHECK(stage1.host.optimizer_state == device.optimizer_state);
-  // The largest bucket's shard has 512 elements: f32 sums arrive, bf16 weights leave.
+  // The host holds a bucket's f32 sums, which arrive from the device, and its bf16 weights, which
+  // go back. The shard of the largest bucket has 512 elements.
   CHECK(stage1.host.communication == 512 * (4 + 2));
   CHECK(stage1.host.memory() == 3 * 3072 + 3072);
   CHECK(stage1.memory() == device.memory() - device.optimizer_state);
   CHECK(stage1.traffic == device.traffic);
-  // Stage 0 updates whole buckets.
+  // Stage 0 updates whole buckets, at most 1024 elements.
   input.stage = 0;
   CHECK(plan(input, 0).host.communication == 1024 * (4 + 2));
-  // On a GPU the next sums arrive and the last weights leave while these are updated.
+  // On a GPU the sums of the next bucket arrive, and the weights of the last bucket leave, while
+  // the host updates a bucket. So the host holds two of each.
   input.device = {DeviceType::cuda, 0};
-  // Also on the host: flags, two bytes per rank, and copies of the scalars of two steps.
+  // The host also holds flags, two bytes per rank, and copies of two steps' scalars.
   constexpr int64_t of_steps = 2 * 2 + 2 * 32;
   CHECK(plan(input, 0).host.communication == 2 * 1024 * (4 + 2) + of_steps);
   input.bucket_bytes = int64_t{1} << 30;  // one bucket of 1536 elements: there is no next one
@@ -214,8 +222,8 @@ TEST_CASE("plan: offload moves masters and state to the host") {
   CHECK(plan(input, 0).host.communication == 512 * (4 + 4));
 }
 
-// P parameters. Each tensor has a multiple of N x 256, so nothing is padded. The tied tensor has
-// 3/10 of them, the largest other bucket 5/10.
+// Returns the plan's input for P parameters. Each tensor has a multiple of N x 256 elements, so
+// nothing is padded. The tied tensor has 3/10 of the parameters, the largest other bucket 5/10.
 PlanInput paper(int64_t ranks, int stage) {
   const int64_t tenth = ranks * dist::block_elements * 7;
   return {.parameters = {{"tied", 3 * tenth, true, 0, DType::bf16},
@@ -229,32 +237,35 @@ PlanInput paper(int64_t ranks, int stage) {
           .sum_dtype = DType::bf16};
 }
 
-// Rajbhandari et al., arXiv:1910.02054, section 3.1 and figure 1: mixed precision, Adam, P
-// parameters, N ranks. 2 P bytes of weights, 2 P of gradients, 12 P of f32 weights and moments.
+// Compares with Rajbhandari et al., arXiv:1910.02054, section 3.1 and figure 1, for mixed
+// precision, Adam, P parameters and N ranks: 2 P bytes of weights, 2 P of gradients, 12 P of f32
+// weights and moments.
 TEST_CASE("plan: the ZeRO paper's formulas, and what comes on top of them") {
   const int64_t N = GENERATE(1, 2, 3, 8, 64);
   const int64_t P = 10 * N * dist::block_elements * 7;
   CAPTURE(N);
-  // At every stage: staging, 8 bytes per block of 256, 4 N for losses; per rank a byte of notes and
-  // another byte with 1 + 4 flags.
+  // At every stage communication takes the staging, 8 bytes per block of 256, 4 N for losses, and
+  // for each rank a byte of notes and a byte with 1 + 4 flags.
   const int64_t always = dist::mpi_staging_bytes(N) + 8 * P / 256 + 4 * N + 2 * N;
   for (int stage = 0; stage <= 3; ++stage) {
     CHECK(plan(paper(N, stage), N - 1).padding == 0);
     CHECK(plan(paper(N, stage), N - 1).communication == always);
   }
-  // Stages 0 and 1: the paper's gradients are the flat ones. The sum of micro-batches is extra.
+  // At stages 0 and 1 the paper counts the gradients of one micro-batch. The sum over micro-batches
+  // is extra.
   const int64_t accumulator = 2 * P / N;
   CHECK(plan(paper(N, 0), 0).memory() - always - accumulator == 16 * P);
   CHECK(plan(paper(N, 1), 0).memory() - always - accumulator == 4 * P + 12 * P / N);
-  // Stages 2 and 3: the paper's shard of gradients is the accumulator. Buckets in flight are extra:
-  // v with a neighbour, and the tied parameter.
+  // At stages 2 and 3 the paper's shard of gradients is the sum over micro-batches. The buckets in
+  // flight are extra: v with a neighbour, and the tied parameter.
   const int64_t ring = 2 * (6 * P / 10 + 3 * P / 10);
   CHECK(plan(paper(N, 2), 0).memory() - always - ring == 2 * P + 14 * P / N);
-  // At stage 3 gathered blocks are extra: the tied one, and v with a neighbour.
+  // At stage 3 the gathered blocks are extra, too: the tied block, and v with a neighbour.
   const int64_t gathered = 2 * (3 * P / 10 + 6 * P / 10);
   CHECK(plan(paper(N, 3), 0).memory() - always - ring - gathered == 16 * P / N);
 
-  // With sums in f32, 2 P / N more at every stage; stage 0 also has slots to gather them in.
+  // Sums in f32 take 2 P / N bytes more at every stage. At stage 0 the sums are also gathered into
+  // two slots.
   for (int stage = 0; stage <= 3; ++stage) {
     PlanInput input = paper(N, stage);
     const int64_t in_bf16 = plan(input, 0).memory();
@@ -264,9 +275,9 @@ TEST_CASE("plan: the ZeRO paper's formulas, and what comes on top of them") {
   }
 }
 
-// The paper's traffic with one reduction per step: (N-1)/N of 2, 2, 2 and 3 times the bytes of the
-// weights. Blocks that stage 3 gathers only once save some: here 2 x 6/10 + 4/10 of P instead of 2
-// P.
+// With one reduction per step, the paper's traffic of stages 0 to 3 is (N-1)/N of 2, 2, 2 and 3
+// times the bytes of the weights. Tessera's stage 3 gathers some blocks only once, so the gathers
+// send (2 x 6 + 4)/10 times the bytes of the weights instead of 2 times.
 TEST_CASE("plan: the ZeRO paper's traffic") {
   const int64_t N = GENERATE(1, 2, 3, 8, 64);
   const int64_t weights = 2 * 10 * N * dist::block_elements * 7;

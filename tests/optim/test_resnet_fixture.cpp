@@ -1,7 +1,7 @@
-// Five SGD steps of tiny ResNets against PyTorch's, from equal weights and images
+// Compares five SGD steps of tiny ResNets with PyTorch's, from equal weights and images
 // (tests/fixtures/make_resnet_fixture.py): losses, gradients, weights, running statistics, and the
-// logits of evaluation. They are compared with a float64 run; the tolerances are several times the
-// distance of PyTorch's own float32 run from it.
+// logits of evaluation. The reference is PyTorch's float64 run; the tolerances are several times
+// the distance of PyTorch's float32 run from the float64 run.
 #include <algorithm>
 #include <cmath>
 #include <string>

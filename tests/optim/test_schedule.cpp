@@ -49,7 +49,7 @@ TEST_CASE("schedules: no warm-up, constant, and what is refused") {
 }
 
 TEST_CASE("a batch is divided into micro-steps for any number of ranks") {
-  const Batch batch{.global = 24, .micro = 2};  // M = 12
+  const Batch batch{.global = 24, .micro = 2};  // M = 12 micro-batches
   CHECK(batch.micro_batches() == 12);
   CHECK(batch.micro_steps(1) == 12);
   CHECK(batch.micro_steps(5) == 3);

@@ -1,4 +1,4 @@
-// The model of a step's time against timelines worked out by hand in the comments. Times are in
+// Compares the model of a step's time with timelines that the comments derive by hand. Times are in
 // seconds; the rates make the numbers small and whole. "2-6" is the time from second 2 to second 6.
 #include "optim/plan/step_time.h"
 #include "tests/support/catch.h"
@@ -8,7 +8,8 @@ namespace {
 
 using Catch::Approx;
 
-// Parameters of 512 elements, one bucket each. On two ranks a shard has 256 elements = 1024 bytes.
+// Returns a plan's input of `count` parameters of 512 elements, one bucket each, on two ranks. A
+// shard of a bucket has 256 elements = 1024 bytes.
 PlanInput buckets(int64_t count, int stage, int64_t micro_steps = 1) {
   PlanInput input{.ranks = 2,
                   .stage = stage,
@@ -18,10 +19,11 @@ PlanInput buckets(int64_t count, int stage, int64_t micro_steps = 1) {
   return input;
 }
 
-// 1024 bytes take a second to the other rank; an operation takes a second.
+// Sending 1024 bytes takes a second, and so does an operation.
 constexpr MachineRates slow{.flops = 1, .bandwidth = 1024};
 
-// The end of a step with n such buckets: block sums (8 bytes each), a loss per micro-step, flags.
+// Returns the seconds that the end of a step with `count` buckets takes to send block sums (8 bytes
+// each), a loss (4 bytes) per micro-step, and flags.
 double end(int64_t count, int64_t micro_steps = 1) {
   const int64_t flags = 1 + (micro_steps + count + 7) / 8;
   return static_cast<double>(8 * count + 4 * micro_steps + flags) / 1024;
@@ -39,7 +41,7 @@ TEST_CASE("step time: one rank computes, and waits for nothing") {
 }
 
 TEST_CASE("step time: two buckets, every stage") {
-  // 12 operations: forward 2 + 2, backward 4 + 4.
+  // A micro-batch has 12 operations: forward takes 2 + 2 for the two buckets, backward 4 + 4.
   const MicroBatchWork work{.flops = 12};
 
   // Stage 0: sums are gathered before the update, 0-1 and 1-2. Forward 2-6, backward 6-10 and
@@ -49,8 +51,8 @@ TEST_CASE("step time: two buckets, every stage") {
   CHECK(stage0.communication == Approx(4 + end(2)));
   CHECK(stage0.exposed == Approx(3 + end(2)));
 
-  // Stages 1 and 2: parameters are gathered 0-1 and 1-2, while forward runs: it waits until 1, then
-  // 1-3 and 3-5. Backward 5-9 and 9-13; exchanges 9-10 and 13-14.
+  // Stages 1 and 2: parameters are gathered 0-1 and 1-2. Forward waits for the first gather, then
+  // runs 1-3 and 3-5. Backward 5-9 and 9-13; exchanges 9-10 and 13-14.
   for (const int stage : {1, 2}) {
     const StepTime time = step_time(buckets(2, stage), work, slow);
     CHECK(time.compute == Approx(12));
@@ -59,9 +61,9 @@ TEST_CASE("step time: two buckets, every stage") {
     CHECK(time.total() == Approx(14 + end(2)));
   }
 
-  // Stage 3: the first block is gathered 0-1, the next 1-2 while forward runs 1-3 and 3-5. Backward
-  // begins with the block that is still gathered, 5-9, while the first one is gathered again, 5-6;
-  // then 9-13. Exchanges as above.
+  // Stage 3: the first block is gathered 0-1, the second 1-2 while forward runs 1-3; forward of the
+  // second is 3-5. Backward begins with the second block, which is still there, 5-9, while the
+  // first is gathered again, 5-6; backward of the first is 9-13. Exchanges 9-10 and 13-14.
   const StepTime stage3 = step_time(buckets(2, 3), work, slow);
   CHECK(stage3.compute == Approx(12));
   CHECK(stage3.communication == Approx(5 + end(2)));
@@ -83,44 +85,49 @@ TEST_CASE("step time: without overlap communication adds to computing") {
 }
 
 TEST_CASE("step time: stage 2 waits for a slot of its ring, stage 1 for none") {
-  // Three buckets, 3 operations in all: forward 1/3 each, backward 2/3 each. Transfers take 10.
-  // The end's bytes take 10/1024 each.
+  // Three buckets and 3 operations in all: a bucket's forward takes 1/3, its backward 2/3. A
+  // transfer takes 10, and a byte at the end of the step takes 10/1024.
   MachineRates rates = slow;
   rates.bandwidth = 102.4;
   const MicroBatchWork work{.flops = 3};
-  // Stage 1: gathers 0-10, 10-20, 20-30; forward 10, 20, 30 to 30 1/3. Backward to 32 1/3;
-  // exchanges 31-41, 41-51, 51-61.
+  // Stage 1: gathers 0-10, 10-20, 20-30. Forward runs 1/3 after each gather and ends at 30 1/3.
+  // Backward ends at 32 1/3; exchanges 31-41, 41-51, 51-61.
   const StepTime stage1 = step_time(buckets(3, 1), work, rates);
   CHECK(stage1.total() == Approx(61 + 10 * end(3)));
-  // Stage 2: the third bucket's gradient needs the slot of the first, free at 41: 41-41 2/3. Its
-  // exchange waits for the second's in any case.
+  // Stage 2: the third bucket's gradient needs the slot of the first bucket, which is free at 41,
+  // so the third backward is 41-41 2/3. The third exchange begins after the second in any case, at
+  // 51.
   const StepTime stage2 = step_time(buckets(3, 2), work, rates);
   CHECK(stage2.total() == Approx(61 + 10 * end(3)));
-  // With four buckets (backward 1/2 each, forward to 40 1/4, exchanges from 40 3/4 on) the last one
-  // waits for the second's slot until 60 3/4. The channel is still the limit.
+  // With four buckets a backward takes 1/2, forward ends at 40 1/4, and exchanges begin at 40 3/4.
+  // The last backward waits until 60 3/4 for the slot of the second bucket. The step still ends
+  // with the last of four exchanges, at 80 3/4.
   CHECK(step_time(buckets(4, 2), work, rates).total() == Approx(80.75 + 10 * end(4)));
 }
 
 TEST_CASE("step time: a tied parameter is the head, and its gradient comes last") {
-  // tied, w: forward w 2, head 2; backward head 4, w 4. Gathers 0-1 (tied) and 1-2 (w): forward
-  // waits until 2, since the tied one's part is the head: 2-4, 4-6; backward 6-10, 10-14. Both
-  // exchanges start at 14: 14-15, 15-16.
+  // The product of the tied parameter is the head's. Forward takes 2 for w, then 2 for the head;
+  // backward takes 4 for the head, then 4 for w. Gathers 0-1 (tied) and 1-2 (w), so forward waits
+  // until 2 and runs 2-4 and 4-6. Backward 6-10 and 10-14. The tied gradient is complete only when
+  // backward ends, so the exchanges are 14-15 and 15-16.
   PlanInput input = buckets(2, 2);
   input.parameters[0].shared = true;
   const StepTime time = step_time(input, {.flops = 12}, slow);
   CHECK(time.compute == Approx(12));
   CHECK(time.total() == Approx(16 + end(2)));
-  // Recomputing repeats everything but the head: here w's forward, 4 more operations.
+  // Recomputing repeats everything but the head, here 4 more operations for w.
   CHECK(step_time(input, {.flops = 12, .recomputed_flops = 4}, slow).compute == Approx(16));
 }
 
 TEST_CASE("step time: memory bandwidth counts the update, the sums, and element-wise work") {
-  // A bucket's update on its shard of 256 elements: the sum twice (8 bytes), weight and two moments
-  // read and written (24): 8192 bytes. Each exchange adds 512 elements: 4 + 8 bytes, 6144.
+  // The update moves 32 bytes for each of the 256 elements of a bucket's shard, 8192 in all: it
+  // reads the sum twice (8), and reads and writes the weight and two moments (24). An exchange adds
+  // 512 elements, 4 + 8 bytes each, 6144 in all.
   PlanInput input = buckets(1, 2);
   MachineRates rates = slow;
   rates.memory_bandwidth = 2048;
-  // Update 0-4, gather 4-5, forward 5-6 (1 operation), backward 6-8; exchange 1 + 3.
+  // Update 0-4, gather 4-5, forward 5-6 (1 operation), backward 6-8; the exchange sends in 1 and
+  // adds in 3, 8-12.
   const StepTime time = step_time(input, {.flops = 3}, rates);
   CHECK(time.compute == Approx(4 + 3));
   CHECK(time.communication == Approx(1 + 4 + end(1)));
@@ -129,21 +136,23 @@ TEST_CASE("step time: memory bandwidth counts the update, the sums, and element-
   CHECK(time.update_bytes == Approx(8192));
   // 6144 bytes of element-wise work: 3 s more.
   CHECK(step_time(input, {.flops = 3, .bytes = 6144}, rates).compute == Approx(4 + 3 + 3));
-  // A single rank adds gradients while it computes: 512 elements x 32 and x 12 bytes.
+  // A single rank adds gradients in the time of computing. It updates 512 elements with 32 bytes
+  // each, in 8 seconds, and adds 512 with 12 bytes each, in 3.
   input.ranks = 1;
   input.batch = {.global = 1, .micro = 1};
   CHECK(step_time(input, {.flops = 3}, rates).total() == Approx(3 + 8 + 3));
-  // Stage 0 updates everything on each rank.
+  // At stage 0 each rank updates everything, in 8 seconds.
   CHECK(step_time(buckets(1, 0), {.flops = 3}, rates).compute == Approx(3 + 8));
-  // bf16: 2 x 4 bytes of sums, 24, and 2 for the rounded weight; additions 2 + 8.
+  // In bf16 an update moves 34 bytes per element: 2 x 4 for sums, 24 as above, and 2 for the
+  // rounded weight. An addition moves 2 + 8.
   input = buckets(1, 2);
   input.parameters[0].dtype = DType::bf16;
   CHECK(step_time(input, {.flops = 3}, rates).moved_bytes == Approx(256 * 34 + 512 * 10));
 }
 
 TEST_CASE("step time: messages take latency, and a node is nearer") {
-  // Four ranks in two nodes: 3 messages a transfer; a shard of 256 elements = 1024 bytes goes to
-  // one neighbour (at 4096 bytes/s: 1/4 s) and to two others (2 s).
+  // Four ranks in two nodes. A transfer takes 3 messages. A shard of 256 elements = 1024 bytes goes
+  // to one rank of the same node (1/4 s at 4096 bytes/s) and to two ranks of the other node (2 s).
   PlanInput input = buckets(1, 2);
   input.parameters[0].elements = 1024;
   input.ranks = 4;
@@ -160,7 +169,7 @@ TEST_CASE("step time: messages take latency, and a node is nearer") {
 }
 
 TEST_CASE("step time: many micro-steps") {
-  // Only the first gather and the last exchange are exposed, 1 each.
+  // Only the first gather and the last exchange are exposed, one second each.
   const StepTime few = step_time(buckets(2, 2, 10), {.flops = 12}, slow);
   CHECK(few.total() == Approx(120 + 2 + end(2, 10)));
   const StepTime many = step_time(buckets(2, 2, 1000), {.flops = 12}, slow);
@@ -179,13 +188,15 @@ TEST_CASE("step time: many micro-steps") {
 }
 
 TEST_CASE("step time: frozen parameters are not exchanged, and backward stops at the first other") {
-  // w0 frozen, w1: forward 2 + 2, backward of w1 4. Exchange and gather of w1 alone.
+  // w0 is frozen: forward takes 2 + 2, and backward takes 4 for w1 alone. Only w1 is exchanged and
+  // gathered.
   PlanInput input = buckets(2, 2);
   input.parameters[0].trainable = false;
   const StepTime first = step_time(input, {.flops = 12}, slow);
   CHECK(first.compute == Approx(4 + 4));
   CHECK(first.communication == Approx(2 + (8.0 + 4 + 2) / 1024));
-  // w1 frozen: backward passes through it, without a gradient of its own: 2.
+  // w1 is frozen: backward passes through w1 without computing its gradient, which takes 2 instead
+  // of 4.
   input.parameters[0].trainable = true;
   input.parameters[1].trainable = false;
   CHECK(step_time(input, {.flops = 12}, slow).compute == Approx(4 + 2 + 4));

@@ -1,5 +1,5 @@
-// Trains a small convolutional network of its own on drawn images, on any number of ranks. Needs
-// the package's component `images`.
+// Trains the small convolutional network defined here on drawn images, on any number of ranks.
+// Needs the package's component `images`.
 #include "tessera.h"
 
 using namespace tessera;

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Installs the build to a place of its own. Compiles and runs with it, outside the checkout, the
-# README's first program, two that train models of their own, and one that reads ratings.
+# Installs the build to a temporary folder. With the installed package, outside the checkout,
+# compiles and runs the README's first program, two programs that train models of their own, and one
+# that reads ratings.
 set -euo pipefail
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

@@ -1,11 +1,11 @@
-// Trains a transformer of its own on a token file, on any number of ranks.
+// Trains the transformer defined here on a token file, on any number of ranks.
 #include "tessera.h"
 
 using namespace tessera;
 
 struct Decoder : nn::Module {
   Decoder() {
-    begin_block();  // stage 3 gathers a block at once
+    begin_block();  // stage 3 gathers a block as a whole
     add("tokens", tokens_);
     add("positions", positions_);
     begin_block();

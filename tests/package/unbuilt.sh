@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installing a build that is missing or incomplete, as after run.sh, is an error before anything is
-# installed. The error names what is missing, and the command that builds it.
+# Tests that installing a build which is missing or incomplete, as after run.sh, fails before
+# anything is installed. The error must name what is missing, and the command that builds it.
 set -euo pipefail
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -25,7 +25,7 @@ programs=(checkpoint comm_bench generate predict recommend relaunch train_gpt tr
 libraries=(core nn dist optim models data train files ratings train_ratings images train_images)
 missing "${programs[@]}" "${libraries[@]/#/tessera_}"
 
-# As after run.sh. Before files are installed, their contents do not matter.
+# Creates the files that run.sh builds. They may be empty, because nothing is installed.
 mkdir -p "$build/bin"
 touch "$build"/bin/{generate,train_gpt}
 for library in "${libraries[@]}"; do touch "$build/libtessera_$library.a"; done

@@ -23,8 +23,8 @@ make_bundle() {
   "$bundle_script" "$1"
 }
 
-# hide_system_packages COMMAND...: runs it with the files of the packages hidden. Needs a mount
-# namespace.
+# hide_system_packages COMMAND...: runs the command with the files of the packages hidden. Needs a
+# mount namespace.
 hide_system_packages() {
   unshare --mount --map-root-user true 2> /dev/null || skip "no mount namespaces here"
   unshare --mount --map-root-user bash -ec '

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# scripts/bundle_dependencies.sh packs a folder that is complete, small enough, and works after it
-# was moved; also values of TESSERA_DEPS that are refused. bundle_build.sh tests that Tessera builds
-# with nothing else.
+# Tests that scripts/bundle_dependencies.sh packs a folder that is complete, small enough, and works
+# after it was moved, and that wrong values of TESSERA_DEPS are refused. bundle_build.sh tests that
+# Tessera builds with the folder alone.
 set -euo pipefail
 . "$TESSERA_SOURCE_DIR/tests/scripts/bundle.bash"
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# The style check on planted violations: it finds each at its line, and accepts similar good code.
+# Tests the style check: it must find each planted violation at its line, and accept similar good
+# code.
 set -euo pipefail
 check="$TESSERA_SOURCE_DIR/scripts/check_style.py"
 tree=$(mktemp -d)

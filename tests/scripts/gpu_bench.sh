@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# bench/gpu.py's measurements at tiny sizes on the CPU, without the peer; how it adds up idle time;
-# and bench/gpu.sh without a GPU.
+# Tests the measurements of bench/gpu.py at tiny sizes on the CPU, without the peer; how gpu.py adds
+# up idle time; and what bench/gpu.sh says without a GPU.
 set -euo pipefail
 cd "$TESSERA_SOURCE_DIR"
 work=$(mktemp -d)

@@ -26,7 +26,8 @@ fi
 for source in core/no_cuda/*.cpp dist/nccl/no_cuda/*.cpp; do
   "$CXX" -std=c++20 -O0 -DFMT_SHARED -I. -c "$source" -o "$work/$(echo "$source" | tr / _).o"
 done
-# symbols FLAG FILE...: what the objects need (-u) or define, without what headers bring (W, V).
+# symbols FLAG FILE...: lists what the objects need (--undefined-only) or define (--defined-only),
+# without the weak symbols (W, V) of headers.
 symbols() {
   local flag=$1
   shift
@@ -34,7 +35,8 @@ symbols() {
     sort -u
 }
 symbols --undefined-only "${common[@]}" > "$work/needed"
-# Launchers, which take a context first, are only called in builds with CUDA (core/dispatch.h).
+# Launchers, which take a context first, are left out, because they are only called in builds with
+# CUDA (core/dispatch.h).
 symbols --defined-only "${cuda[@]}" | grep -v '(tessera::Context const&' > "$work/of_cuda"
 symbols --defined-only "$work"/*.o "${common[@]}" > "$work/without_cuda"
 comm -12 "$work/needed" "$work/of_cuda" > "$work/wanted"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# bench/recommenders.py without its data or its peers, and what bench_rating_split writes: every
-# rating once, held out as train_recommender does it.
+# Tests that bench/recommenders.py refuses to run without its data or its peers, and that
+# bench_rating_split writes every rating once, held out as train_recommender does it.
 set -euo pipefail
 cd "$TESSERA_SOURCE_DIR"
 work=$(mktemp -d)

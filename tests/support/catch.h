@@ -1,7 +1,6 @@
 // Catch2 in version 2 or 3, whichever is installed, with the few names that differ made equal.
 // Tests include this file and write version 3's names: Catch::Approx,
-// Catch::Matchers::ContainsSubstring. In place of SKIP, which version 2 lacks, stands
-// TESSERA_SKIP("why").
+// Catch::Matchers::ContainsSubstring. TESSERA_SKIP("why") replaces SKIP, which version 2 lacks.
 #pragma once
 
 #if __has_include(<catch2/catch_all.hpp>)

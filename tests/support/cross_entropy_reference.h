@@ -1,4 +1,4 @@
-// Softmax cross-entropy in float64.
+// Mean softmax cross-entropy and its gradient in float64.
 #pragma once
 
 #include "tests/support/reference.h"
@@ -7,7 +7,7 @@ namespace tessera::test {
 
 struct CrossEntropyReference {
   double loss = 0;
-  Values dlogits;  // for a gradient of `dloss`
+  Values dlogits;  // if the loss's gradient is `dloss`
 
   CrossEntropyReference(const Values& logits, const Tensor& targets, double dloss)
       : dlogits(logits.size()) {

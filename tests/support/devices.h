@@ -1,4 +1,4 @@
-// The device that a test program runs on: the CPU, or what TESSERA_TEST_DEVICE names ("cuda"). Test
+// The device that a test program runs on: the CPU, or CUDA if TESSERA_TEST_DEVICE is "cuda". Test
 // bodies make their tensors on default_device(), so they run on any device. On CUDA memory is
 // shared with the host, so tests read and write values as on the CPU.
 #pragma once
@@ -9,7 +9,7 @@ namespace tessera::test {
 /// or cannot be used.
 void use_test_device();
 
-/// For cases that test the CPU alone.
+/// True if the tests run on the CPU.
 bool on_cpu();
 
 }  // namespace tessera::test

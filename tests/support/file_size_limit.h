@@ -1,5 +1,5 @@
-// Limits the size of this process's files during its lifetime. It stands for a full disk, and works
-// for root, too.
+// While an object of this class lives, files of this process cannot grow beyond a size. The limit
+// stands for a full disk, and works for root, too.
 #pragma once
 
 #include <sys/resource.h>

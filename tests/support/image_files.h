@@ -50,7 +50,8 @@ struct PngHeader {
   int interlaced = 0;
 };
 
-/// `rows`: each row's filter byte (0) and values. `extra`: chunks before the pixels.
+/// Returns a PNG file. `rows` has each row's filter byte (0) and values. `extra` has chunks that
+/// come before the pixels.
 inline std::string png(const PngHeader& header, const std::string& rows,
                        const std::string& extra = "") {
   const std::string settings = {static_cast<char>(header.depth), static_cast<char>(header.color),
@@ -77,7 +78,7 @@ inline std::string png_of(uint32_t width, uint32_t height, const std::string& co
 struct JpegOptions {
   J_COLOR_SPACE space = JCS_RGB;
   int channels = 3;
-  bool progressive = false;  // in two scans: means of blocks, then the rest
+  bool progressive = false;  // two scans: the DC coefficients, then the AC coefficients
 };
 
 /// A JPEG file of pixels u8 (H, W, C).

@@ -1,4 +1,4 @@
-// What a device's ledger has counted since this object was made, by category.
+// The bytes that a device's ledger has counted since this object was made, by category.
 #pragma once
 
 #include <array>

@@ -47,9 +47,9 @@ void print_report() {
   std::abort();
 }
 
-// After each run through a case the ranks meet in a barrier. A failed REQUIRE ends the case on its
-// rank alone, and the others may wait in a collective for ever. So a rank with a failure waits for
-// them some seconds, then ends the job with its report.
+// After each run through a case the ranks meet in a barrier. A failed REQUIRE ends the case on one
+// rank only, and other ranks may wait for that rank in a collective forever. So a rank with a
+// failure waits at the barrier for ten seconds, then ends the job with its report.
 class MeetingPoint : public Listener {
  public:
   using Listener::Listener;
@@ -60,7 +60,7 @@ class MeetingPoint : public Listener {
     if (--depth_ == 0) meet(stats.sectionInfo.name, stats.assertions.allOk());
   }
 
-  // A signal ends the case with sections still open.
+  // If a signal ends the case, sections are still open, and the ranks have not met.
   void testCaseEnded(const Catch::TestCaseStats&) override {
     if (depth_ > 0) meet("a case that a signal ended", false);
     depth_ = 0;
@@ -82,14 +82,15 @@ class MeetingPoint : public Listener {
     }
   }
 
-  int depth_ = 0;  // sections that are open; 0 is outside the case itself
+  int depth_ = 0;  // open sections, with the case itself as the first
 };
 CATCH_REGISTER_LISTENER(MeetingPoint)
 
 int run_session(int argc, char** argv) {
   std::vector<char*> arguments(argv, argv + argc);
-  // A random order, the default of some versions, would differ from rank to rank. The output of
-  // ranks is a pseudo-terminal, so Catch2 would use colours.
+  // All ranks must run the cases in the same order, but some versions of Catch2 use a random order
+  // by default. Colours are off, because Catch2 would use them: mpirun gives ranks a
+  // pseudo-terminal.
   char order_flag[] = "--order", order[] = "decl";
   arguments.insert(arguments.begin() + 1, {order_flag, order, colour_flag, no_colour});
   Catch::Session session;

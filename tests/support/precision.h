@@ -20,8 +20,8 @@ inline double precision_of(DType dtype) {
   return dtype == DType::bf16 ? 0x1p-8 : dtype == DType::f16 ? 0x1p-11 : 0x1p-24;
 }
 
-/// The tolerance of a result that is computed in f32 with this error, and rounded to `dtype` this
-/// many times.
+/// The tolerance of a result that is computed in f32 with an error of `f32_error`, and rounded to
+/// `dtype` `roundings` times.
 inline double tolerance(DType dtype, int roundings = 1, double f32_error = 1e-5) {
   return f32_error + (dtype == DType::f32 ? 0 : roundings * precision_of(dtype));
 }
@@ -50,7 +50,7 @@ inline Tensor random_tensor_of(DType dtype, const Shape& shape, uint64_t seed, f
   return rounded_to(dtype, random_tensor(shape, seed, low, high));
 }
 
-/// x (R, C) in rows of `stride` elements, each followed by `filler`.
+/// Copies x (R, C) into rows of `stride` elements. `filler` fills the rest of each row.
 inline Tensor padded(const Tensor& x, int64_t stride, float filler) {
   const Tensor result = Tensor::empty({x.size(0), stride}, x.dtype());
   visit_float(x.dtype(), "padded", [&]<class T>() {
@@ -65,7 +65,7 @@ inline Tensor padded(const Tensor& x, int64_t stride, float filler) {
 
 struct WithoutPadding {
   Tensor rows;
-  std::vector<double> behind;  // what followed each row
+  std::vector<double> behind;  // the elements after the columns of each row
 };
 inline WithoutPadding without_padding(const Tensor& x, int64_t columns) {
   WithoutPadding result{Tensor::empty({x.size(0), columns}, x.dtype()), {}};

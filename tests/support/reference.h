@@ -1,4 +1,4 @@
-// References for tests of operations: the same sums in plain float64 loops.
+// References for tests of operations: plain float64 loops, and helpers of these tests.
 #pragma once
 
 #include <algorithm>
@@ -66,7 +66,7 @@ inline void backward_from(const Tensor& y, const Tensor& dy) {
 
 inline Values values_of(const Tensor& x) { return doubles(x); }
 
-/// The largest difference, relative to the largest expected value. Sizes must agree.
+/// The largest difference, relative to the largest expected value; infinite for different sizes.
 inline double relative_error(const Tensor& actual, const Values& expected) {
   const Values values = values_of(actual);
   if (values.size() != expected.size()) return INFINITY;

@@ -1,5 +1,5 @@
-// Shapes and dimensions for tests of operations over dimensions, and a reference for which elements
-// belong together.
+// Shapes and dimensions for tests of operations over dimensions, such as sum and softmax. A run is
+// the set of elements that such an operation combines.
 #pragma once
 
 #include <algorithm>
@@ -14,8 +14,9 @@ struct RunCase {
   std::vector<int> dims;
 };
 
-/// Runs of neighbouring elements, of strided ones, and over dimensions that are not neighbours;
-/// shorter and longer than a strip of 64, and than what a warp reads at once.
+/// Runs of contiguous elements, of strided elements, and over dimensions that are not adjacent.
+/// Some are shorter, others longer than a strip of 64 elements, and than the elements that a warp
+/// reads at once.
 inline std::vector<RunCase> run_cases() {
   return {{{7}, {0}},
           {{3, 65}, {1}},
@@ -34,10 +35,10 @@ inline std::vector<RunCase> run_cases() {
           {{2, 3, 2, 3}, {3, 1}}};
 }
 
-/// The run of each element, counted in the order of the result.
+/// Element i belongs to run of[i]. Runs are numbered in the order of the result.
 struct RunsReference {
-  Shape ones;  // the reduced dimensions are 1
-  Shape gone;  // without the reduced dimensions
+  Shape ones;  // the result's shape if reduced dimensions are kept as 1
+  Shape gone;  // the result's shape without the reduced dimensions
   std::vector<size_t> of;
   size_t count = 1;
 

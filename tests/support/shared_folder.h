@@ -1,4 +1,5 @@
-// A folder of rank 0 that all ranks of a job write to. It is removed when all ranks are through.
+// A folder of rank 0 that all ranks of a job write to. It is removed once every rank has destroyed
+// its object.
 #pragma once
 
 #include <string>

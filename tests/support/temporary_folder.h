@@ -50,7 +50,8 @@ class TemporaryFolder {
   std::filesystem::path path_;
 };
 
-/// The message of the E that `body` throws, or a text that says that it threw none.
+/// Returns the message of the exception E that `body` throws, or a text that says that it threw
+/// none.
 template <class E, class Body>
 std::string message_of(Body&& body) {
   try {
@@ -61,7 +62,7 @@ std::string message_of(Body&& body) {
   return "nothing was thrown";
 }
 
-/// The path of a fixture.
+/// The path of a file in tests/fixtures.
 inline std::string fixture(const std::string& name) {
   const auto tests = std::filesystem::path(__FILE__).parent_path().parent_path();
   return (tests / "fixtures" / name).string();

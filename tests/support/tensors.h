@@ -28,7 +28,7 @@ inline Tensor random_tensor(const Shape& shape, uint64_t seed, float low = -1, f
   return result;
 }
 
-/// The tensor as the end of a graph, so that backward() leaves its gradient in gradient_of().
+/// Makes the tensor a leaf of the graph. After backward(), gradient_of() returns its gradient.
 inline Tensor leaf(Tensor tensor, const std::string& name = "leaf") {
   auto end = std::make_shared<Leaf>();
   end->name = name;

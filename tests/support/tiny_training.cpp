@@ -15,7 +15,7 @@ TinyBatch tiny_batch(const TinyRun& run, const MicroBatch& micro) {
     auto token = static_cast<int32_t>(stream.below(static_cast<uint64_t>(run.model.vocab)));
     for (int64_t t = 0; t < context; ++t) {
       batch.tokens.data<int32_t>()[s * context + t] = token;
-      // A rule that a model can learn, with some noise.
+      // The next token follows from a rule that a model can learn, with some noise.
       token = static_cast<int32_t>((token * 5 + 3 + static_cast<int32_t>(stream.below(2))) %
                                    run.model.vocab);
       batch.targets.data<int32_t>()[s * context + t] = token;

@@ -15,14 +15,15 @@ struct TinyRun {
   DType dtype = DType::f32;  // of all parameters
 };
 
-/// Tokens and targets of a micro-batch; they depend only on its step and its first sample.
+/// Tokens and targets of a micro-batch; they depend only on the micro-batch's step
+/// and first sample.
 struct TinyBatch {
   Tensor tokens;
   Tensor targets;
 };
 TinyBatch tiny_batch(const TinyRun& run, const MicroBatch& micro);
 
-/// The training of `model`, which has the run's sizes and must outlive the result.
+/// Returns the training of `model`, which must have the run's sizes and outlive the result.
 Training tiny_training(const TinyRun& run, models::Gpt& model);
 TrainingResult train_tiny(const TinyRun& run, const dist::World& world,
                           optim::ZeroOptions options);

@@ -16,7 +16,7 @@ TinyImages tiny_images(const TinyVision& run, const MicroBatch& micro) {
         static_cast<uint64_t>(micro.step * run.batch.global + micro.first_sample + s);
     RandomStream stream(11, "tiny images", sample);
     labels.push_back(static_cast<int32_t>(stream.below(static_cast<uint64_t>(classes))));
-    // A brightness that depends on the class, under noise.
+    // An image has a brightness that depends on its class, plus noise.
     const float level = static_cast<float>(labels.back()) / static_cast<float>(classes);
     for (int64_t i = 0; i < elements; ++i) pixels.push_back(level + stream.uniform());
   }

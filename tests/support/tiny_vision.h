@@ -17,17 +17,19 @@ struct TinyVision {
   DType dtype = DType::f32;  // of parameters and images
 };
 
-/// Images and labels of a micro-batch; they depend only on its step and its first sample.
+/// Images and labels of a micro-batch; they depend only on the micro-batch's step
+/// and first sample.
 struct TinyImages {
   Tensor images;
   Tensor labels;
 };
 TinyImages tiny_images(const TinyVision& run, const MicroBatch& micro);
 
-/// The training of `model`, which has the run's sizes and must outlive the result.
+/// Returns the training of `model`, which must have the run's sizes and outlive the result.
 Training tiny_training(const TinyVision& run, models::ResNet& model);
 
-/// The result's weights include the running statistics, as "bn1.mean" and "bn1.variance".
+/// Trains a new model. The result's weights include the running statistics, as "bn1.mean" and
+/// "bn1.variance".
 TrainingResult train_tiny(const TinyVision& run, const dist::World& world,
                           optim::ZeroOptions options);
 Weights statistics_of(const nn::Module& model);

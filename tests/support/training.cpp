@@ -81,7 +81,7 @@ dist::World lone_world() {
 }
 
 dist::World job_world() {
-  // One communicator per process, so its staging is allocated once, as in a job.
+  // One communicator serves the whole process, so its staging is allocated once, as in a job.
   static const std::shared_ptr<dist::Communicator> communicator = job_communicator();
   return world_of(communicator);
 }

@@ -30,7 +30,7 @@ struct Training {
   int64_t steps = 4;
   Batch batch{.global = 14, .micro = 2};
   optim::UpdateRule rule = optim::AdamW{.learning_rate = 1e-2f, .weight_decay = 0.1f};
-  /// A micro-batch's mean loss; undefined if it has no data.
+  /// Returns a micro-batch's mean loss, or an undefined tensor if the micro-batch has no data.
   std::function<Tensor(const MicroBatch&)> loss;
 };
 
@@ -41,19 +41,21 @@ TrainingResult train(nn::Module& model, const Training& training, const dist::Wo
 
 /// Weights by name, in f32, of a model whose parameters are not sharded.
 Weights weights_of(const nn::Module& model);
-/// Weights of any model under an optimizer; master weights for 16-bit parameters. Collective.
+/// Weights by name, in f32, of a model at any stage. 16-bit parameters give their master weights.
+/// Collective.
 Weights weights_of(optim::ZeroOptimizer& optimizer);
 
-/// A world of one rank, also inside a larger job.
+/// A world of this rank alone, even inside a larger job.
 dist::World lone_world();
-/// The communicator of this MPI job's ranks: MPI on the CPU; on CUDA what TESSERA_TEST_COMM names
-/// (mpi: through host memory), or NCCL.
+/// The communicator of this MPI job's ranks: MPI on the CPU; on CUDA NCCL, or MPI through host
+/// memory if TESSERA_TEST_COMM is "mpi".
 std::shared_ptr<dist::Communicator> job_communicator();
 /// True if the job's ranks compute on CUDA and communicate through host memory.
 bool job_is_staged();
 /// The world of this MPI job.
 dist::World job_world();
-/// Like job_world(), but if the job is staged, with new mirrors that no call has enlarged yet.
+/// Like job_world(), but if the job is staged, with a new communicator, whose host buffers have
+/// their initial size. Calls on the communicator of job_world() enlarge them.
 dist::World fresh_world();
 
 }  // namespace tessera::test

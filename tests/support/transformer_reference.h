@@ -30,7 +30,7 @@ inline void randomize(const nn::Module& module, uint64_t seed, float bound = 0.5
   }
 }
 
-/// x (R, in) w + b, w [in, out] or, transposed, [out, in]; b may be empty.
+/// Returns x (R, in) times w, plus b. w is [in, out], or [out, in] with `out_in`. b may be empty.
 inline Values linear_reference(const Values& x, const Values& w, const Values& b, int64_t in,
                                bool out_in = false) {
   const auto rows = static_cast<int64_t>(x.size()) / in;
@@ -121,7 +121,7 @@ inline Values block_reference(const Values& x, const NamedValues& p, const std::
   return sum_reference(y, linear(hidden, "mlp.c_proj", 4 * s.width));
 }
 
-/// Runs check_gradient by x and by every parameter of a materialised module.
+/// Runs check_gradient with x and every parameter of a materialised module as inputs.
 inline GradientCheck check_module_gradient(const nn::Module& module, const Tensor& x,
                                            const std::function<Tensor(const Tensor&)>& forward,
                                            GradientCheckOptions options = {}) {
@@ -135,8 +135,8 @@ inline GradientCheck check_module_gradient(const nn::Module& module, const Tenso
   }
   const auto result = check_gradient(
       [&](const std::vector<Tensor>& in) {
-        // The inputs share the parameters' memory; gradients must go where the check looks for
-        // them.
+        // The inputs share the parameters' memory. The parameters also take the inputs' leaves,
+        // because check_gradient reads the gradients there.
         for (size_t i = 0; i < parameters.size(); ++i) parameters[i].set_leaf(in[i + 1].leaf());
         return forward(in[0]);
       },

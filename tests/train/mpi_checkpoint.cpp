@@ -1,5 +1,6 @@
-// A run that is saved and resumed, on other ranks, at another stage and with other buckets, has the
-// bits of an uninterrupted run, and one digest, whichever layout wrote it.
+// Tests that a run which is saved and resumed on other ranks, at another stage and with other
+// buckets has the bits of an uninterrupted run. The digest of its checkpoint must not depend on the
+// layout that wrote it.
 #include <filesystem>
 #include <fstream>
 
@@ -23,7 +24,8 @@ struct Layout {
   int64_t bucket_bytes = 6000;
 };
 
-/// A model with an optimizer in some layout; it can be saved and resumed.
+/// A model with its optimizer in a layout (ranks, stage, buckets); it can be trained, saved and
+/// resumed.
 template <class Model, class Run>
 class Job {
  public:
@@ -48,7 +50,7 @@ class Job {
     return found->manifest().step;
   }
   optim::ZeroOptimizer& optimizer() { return *optimizer_; }
-  /// The notes of the last step, of all ranks.
+  /// Returns the bits that any rank gave to set_notes in the last step.
   uint8_t notes() const { return result_.notes; }
   TrainingResult result() {
     result_.weights = weights_of(*optimizer_);
@@ -80,7 +82,8 @@ TrainingResult tail(TrainingResult result, int64_t from) {
   return result;
 }
 
-/// Saves in one layout and resumes in the other. Every rank computes the uninterrupted run alone.
+/// Saves in the layout `writer` and resumes in the layout `reader`. For comparison every rank also
+/// trains the uninterrupted run, alone.
 template <class J, class Run>
 void check_resume(const Run& run, const Layout& writer, const Layout& reader) {
   const dist::World job = job_world();
@@ -92,7 +95,7 @@ void check_resume(const Run& run, const Layout& writer, const Layout& reader) {
   const SharedFolder folder(job);
   J first(run, writer);
   first.train(0, saved_step);
-  // A layout of one rank runs on rank 0.
+  // If the writer's layout has one rank, only rank 0 saves.
   const bool alone = writer.world.size < job.size;
   BlockDigest digest;
   if (!alone || job.rank == 0) digest = first.save(folder.path(), saved_step);
@@ -100,7 +103,8 @@ void check_resume(const Run& run, const Layout& writer, const Layout& reader) {
 
   J second(run, reader);
   CHECK(second.restore(folder.path()) == saved_step);
-  // The state that was read is the state that was written, in any layout.
+  // The state that was read must equal the state that was written: saved again in any layout, it
+  // must have the same digest.
   const SharedFolder again(job);
   const bool reads_alone = reader.world.size < job.size;
   if (!reads_alone || job.rank == 0) {
@@ -128,7 +132,8 @@ TEST_CASE("a run goes on with the same bits in any layout, in f32") {
 }
 
 TEST_CASE("a run goes on with the same bits in any layout, in 16 bits") {
-  // With f16 the first steps overflow: loss scale and steps without update must be resumed, too.
+  // With f16 the first steps overflow, so the loss scale and the steps without update must be
+  // resumed, too.
   TinyRun run{.batch = {.global = 26, .micro = 2}};
   run.dtype = DType::bf16;
   check_both_ways<GptJob>(run, 2, 3);
@@ -184,8 +189,8 @@ TEST_CASE("a checkpoint that cannot be written is a warning, and the last one an
   CHECK(message.find("the checkpoint of step 6 was not written: rank 0: ") != std::string::npos);
 }
 
-// tests/fixtures/checkpoints/1/ is what version 0.1.0 wrote, on two ranks at stage 2, after two
-// steps of this run in f16.
+// Version 0.1.0 wrote tests/fixtures/checkpoints/1/ on two ranks at stage 2, after two steps of
+// this run in f16.
 const TinyRun golden{.batch = {.global = 6, .micro = 2},
                      .model = {.layers = 1, .heads = 2, .width = 4, .context = 4, .vocab = 9},
                      .dtype = DType::f16};
@@ -202,7 +207,7 @@ TEST_CASE("a checkpoint of the first format is read, and has its digest") {
   train::restore_checkpoint(*checkpoint, job.optimizer());
   const SharedFolder folder(world);
   CHECK(job.save(folder.path(), 2).text() == golden_digest);
-  // One element, compared by hand: of the token table's first moment.
+  // Compares one element of the token table's first moment with the stored value.
   float value = 0;
   checkpoint->read("wte.weight/exp_avg", 5, std::span(&value, 1));
   CHECK(value == -0.002037990605458617f);

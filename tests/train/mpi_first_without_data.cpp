@@ -1,5 +1,5 @@
-// A run that is resumed at stage 3 on ranks without data in their first micro-batch. These ranks
-// follow the order in which the run has used parameters before.
+// Tests a run that is resumed at stage 3 on ranks without data in their first micro-batch. These
+// ranks must gather parameters in the order in which the run used them before.
 #include <filesystem>
 
 #include "core/error.h"
@@ -28,7 +28,7 @@ struct Run {
                   {.stage = stage, .bucket_bytes = 6000, .clip = 0.5f, .seed = 3}) {
     const auto loss = training.loss;
     training.loss = [loss](const MicroBatch& micro) {
-      // Of 13 micro-batches the first and every third after it have data.
+      // After resuming, only the first of 13 micro-batches and every third one after it have data.
       const bool runs_out = micro.step >= saved_step && micro.first_sample / 2 % 3 != 0;
       return runs_out ? Tensor() : loss(micro);
     };
@@ -97,7 +97,7 @@ TEST_CASE("the order in which parameters are used is the same at every stage") {
   }
 }
 
-/// A state whose recorded order of uses is replaced.
+/// A copy of a state with another recorded order of uses of parameters.
 class OtherOrder : public optim::StateSource {
  public:
   OtherOrder(const optim::StateSource& state, std::vector<int64_t> events)

@@ -1,6 +1,6 @@
-// Weights that are saved during a run, and checkpoints with a limited copy: the bits of a run
-// without them at every stage, planned bytes that equal the measured ones, and a best file that
-// does not depend on whether the run was interrupted.
+// Tests weights that are saved during a run, and checkpoints whose copy in memory is limited. At
+// every stage the run must have the bits of a run without saves, and planned bytes must equal the
+// measured ones. The file with the best weights must not depend on whether the run was interrupted.
 #include <cmath>
 #include <filesystem>
 #include <fstream>
@@ -32,16 +32,16 @@ std::string read_file(const fs::path& path) {
 struct LoopRun {
   DType dtype = DType::f32;
   int stage = 2;
-  bool frozen = false;  // the first layer
+  bool frozen = false;  // true: the first layer is frozen
   train::LoopOptions loop = {};
-  std::vector<double> scores = {};  // of the evaluation after each step
+  std::vector<double> scores = {};  // of the evaluations, one after each step
 };
 
 train::LoopOptions six_steps() { return {.steps = all_steps, .batch = {.global = 26, .micro = 2}}; }
 
 struct Outcome {
   Weights weights;
-  bool equal = false;      // planned and measured bytes
+  bool equal = false;      // true: planned and measured bytes are equal
   int64_t checkpoint = 0;  // planned bytes
   std::string log;
 };
@@ -163,8 +163,8 @@ TEST_CASE("a save that cannot be written is a line of the log, and is counted") 
   CHECK(log.find(R"({"type":"save","step":6,"path":")") != std::string::npos);
 }
 
-// Scores after steps 1 to 6: the first is best, then the fourth. NaN and infinity never are; of
-// equal scores the first is.
+// Scores after steps 1 to 6, lower is better. Step 1 is the best at first, then step 4. NaN and
+// infinity are never the best; of equal scores the first one is.
 const double nan_value = std::numeric_limits<double>::quiet_NaN();
 const double infinite = std::numeric_limits<double>::infinity();
 const std::vector<double> scores = {2.5, nan_value, 2.75, 1.5, -infinite, 1.5};
@@ -186,7 +186,7 @@ TEST_CASE("the best weights are those of the best evaluation, also of a run that
     CHECK(log.find(R"("step":2,"val_loss":1,"best")") == std::string::npos);
     CHECK(log.find(R"("step":6,"val_loss":1,"best")") == std::string::npos);
   }
-  // Interrupted before the best evaluation, and after it.
+  // Interrupts the run before the best evaluation, and after it.
   for (const int64_t stop : {2, 5}) {
     CAPTURE(stop);
     const SharedFolder cut(world);
@@ -224,7 +224,7 @@ TEST_CASE("a limited copy gives the same checkpoint, and is as large as planned"
       if (digest.empty()) digest = digest_of(folder.path());
       CHECK(digest_of(folder.path()) == digest);
       if (!limit) all = outcome.checkpoint;
-      // Only counts and the loss scale may exceed the limit.
+      // Counts and the loss scale, at most 400 bytes, are copied even if the limit is lower.
       if (limit) CHECK(outcome.checkpoint <= std::max<int64_t>(*limit, 400));
       if (limit == 0 && world.rank == 0) CHECK(outcome.checkpoint < all);
     }

@@ -21,7 +21,7 @@ constexpr int64_t hour_ns = int64_t{3'600'000'000'000};
 constexpr double minute_us = 60e6;  // far more than the spans, far less than the skew
 constexpr int rounds = 3;
 
-// Ranks in turn, round after round.
+// The ranks record a span in turn, in `rounds` rounds.
 void take_turns(const dist::World& world) {
   for (int turn = 0; turn < rounds * world.size; ++turn) {
     if (turn % world.size == world.rank) {

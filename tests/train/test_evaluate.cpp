@@ -35,7 +35,7 @@ TEST_CASE("an evaluation's windows lie evenly, and 0 batches cover everything on
   REQUIRE(all.size() == 14);  // (900 - 1) / 64
   REQUIRE(all.back() == 13 * 64);
   REQUIRE(all.back() + 64 + 1 <= range.size());
-  // A range with room for exactly one sequence.
+  // A range that has room for exactly one sequence.
   REQUIRE(evaluation_starts({file, 0, 65}, {.context = 64}) == std::vector<int64_t>{0});
 }
 

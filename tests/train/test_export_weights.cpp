@@ -24,7 +24,8 @@ constexpr models::GptConfig tiny{.layers = 1,
                                  .epsilon = 1e-6f,
                                  .initializer_range = 0.3f};
 
-// The state of a model in memory, and what its manifest says of it.
+// Returns the state of a model as a checkpoint holds it: each tensor with its entry in the
+// manifest.
 std::vector<Stated> state_of(const nn::Module& model) {
   std::vector<Stated> state;
   for (const nn::NamedParameter& named : model.named_parameters()) {
@@ -52,7 +53,7 @@ std::string exported(const TemporaryFolder& folder, const std::vector<Stated>& s
 std::string refusal(const std::vector<Stated>& state, const train::Manifest& manifest) {
   const TemporaryFolder folder;
   const std::string message = message_of<InputError>([&] { exported(folder, state, manifest); });
-  CHECK(folder.entries() == 1);  // the run
+  CHECK(folder.entries() == 1);  // only the checkpoint: nothing was exported
   return message;
 }
 

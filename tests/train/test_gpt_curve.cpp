@@ -1,6 +1,6 @@
-// 200 steps of GPT micro in fp32 and in bf16 against PyTorch's fp32 losses from the same weights
-// and batches (tests/fixtures/make_curve_fixture.py). Tests of ten steps do not see errors that
-// accumulate, or that matter only once there is something to learn.
+// Compares 200 steps of GPT micro in fp32 and in bf16 with PyTorch's fp32 losses, from the same
+// weights and batches (tests/fixtures/make_curve_fixture.py). Tests of ten steps do not see errors
+// that accumulate, or errors that matter only once the model has begun to learn.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -28,10 +28,10 @@ constexpr int64_t steps = 200;
 constexpr int64_t batch = 12;
 constexpr int64_t last = 20;
 
-// The largest difference between mean losses of the last steps that the test below allows.
+// The largest allowed difference between the mean losses of the last steps.
 constexpr double tolerance = 0.02;
 
-/// The first tokens of the stream that the fixture's script describes.
+/// Returns the first tokens of the stream that the fixture's script describes.
 std::vector<int32_t> stream(int64_t tokens) {
   std::vector<int32_t> result{0, 0};
   uint64_t state = 1;
@@ -57,7 +57,7 @@ Curve stored_curve() {
   return {nlohmann::json::parse(file).at("losses").get<std::vector<double>>()};
 }
 
-/// Trains with seed 0, on one rank.
+/// Trains GPT micro with seed 0 on one rank.
 Curve train(DType dtype) {
   models::Gpt model(models::GptConfig::preset("micro"));
   model.to(dtype);
@@ -103,7 +103,7 @@ TEST_CASE("GPT micro learns as it does in PyTorch, in fp32 and in bf16", "[full]
   CHECK(std::fabs(bf16 - fp32) < tolerance);
 }
 
-// With TESSERA_TEST_DEVICE=cuda on a GPU; an emulated device would take a day.
+// Runs with TESSERA_TEST_DEVICE=cuda on a GPU. An emulated device would take a day.
 TEST_CASE("GPT micro learns on CUDA as on the CPU", "[full]") {
   const Device device = default_device();
   if (on_cpu()) {

@@ -13,7 +13,7 @@ namespace {
 
 using train::Manifest;
 
-// Two tensors, the first in two files.
+// Returns a manifest with two tensors, the first of them in two files.
 Manifest example() {
   Manifest manifest{
       .version = "1.2.3",
@@ -70,7 +70,7 @@ TEST_CASE("a manifest may know the best evaluation so far, and is not believed a
   }
   manifest.best = {.step = 30, .value = std::numeric_limits<double>::quiet_NaN()};
   CHECK(refusal(manifest).find("m.json: best: value is null, expected a number") == 0);
-  // Values that another program may have written with a valid checksum.
+  // Another program may have written a bad `best` with a valid checksum, so the values are checked.
   manifest.best = {.step = 30, .value = 0.5};
   std::string text = manifest_text(manifest);
   text.resize(text.rfind(",\n\"checksum\""));
@@ -106,7 +106,7 @@ TEST_CASE("of evaluations the better one is the best, and none that is not finit
 }
 
 TEST_CASE("a manifest says what weights it is of, where that is known") {
-  // Like checkpoints that were written before these members existed.
+  // Manifests that were written before these members existed must still be read.
   const std::string before = manifest_text(example());
   CHECK(before.find("weights") == std::string::npos);
   CHECK(before.find("imported") == std::string::npos);

@@ -10,7 +10,7 @@ using namespace tessera::train;
 
 namespace {
 
-// What `body` writes to stderr, caught at the file descriptor.
+// Returns what `body` writes to stderr, caught at the file descriptor.
 template <class Body>
 std::string said(Body&& body) {
   const test::TemporaryFolder folder;

@@ -30,11 +30,12 @@ TEST_CASE("the quality of one held-out item is that of its place") {
   CHECK(missed.hit_rate == 0);
   CHECK(missed.ndcg == 0);
   CHECK(missed.recall == 0);
-  CHECK(missed.mrr == 0.25f);  // at any depth
+  CHECK(missed.mrr == 0.25f);  // also counts places beyond k
 }
 
 TEST_CASE("the quality of several held-out items is set against the best order of as many") {
-  // Two of three items are in the first ten: 1/log2(3) + 1/log2(6) of 1 + 1/log2(3) + 1/log2(4).
+  // Two of three held-out items are in the first ten, at places 1 and 4. Their DCG is 1/log2(3) +
+  // 1/log2(6); the best possible DCG is 1 + 1/log2(3) + 1/log2(4).
   const auto some = ranking_quality(Places{12, 4, 1}, 10);
   CHECK(some.hit_rate == 1);
   CHECK(some.ndcg == Approx((0.63092975 + 0.38685281) / (1 + 0.63092975 + 0.5)));
@@ -43,7 +44,7 @@ TEST_CASE("the quality of several held-out items is set against the best order o
   const auto best = ranking_quality(Places{1, 2, 0}, 10);
   CHECK(best.ndcg == 1);
   CHECK(best.recall == 1);
-  // Of more than k items, at most k can be found.
+  // If more than k items are held out, at most k can be found.
   const auto cut = ranking_quality(Places{0, 1, 2, 3}, 2);
   CHECK(cut.ndcg == 1);
   CHECK(cut.recall == 0.5f);

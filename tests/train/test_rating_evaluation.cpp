@@ -1,4 +1,4 @@
-// Evaluations of recommenders against plain loops over users, items and ratings, in f64.
+// Compares evaluations of recommenders with plain loops over users, items and ratings, in f64.
 #include "train/ratings/rating_evaluation.h"
 
 #include <algorithm>
@@ -27,7 +27,7 @@ using train::RankingTask;
 constexpr int64_t user_count = 23;
 constexpr int64_t item_count = 37;
 
-/// Drawn ratings. Every fifth one is held out, or each user's last one.
+/// Drawn ratings. Either every fifth rating is held out, or each user's last one.
 struct Data {
   Ratings training = {};
   Ratings validation = {};
@@ -78,7 +78,7 @@ std::unique_ptr<models::Recommender> built(const std::string& name, int64_t item
   return model;
 }
 
-/// One user's scores of all items, in one forward.
+/// Returns one user's scores of all items, from one forward.
 std::vector<double> plain_scores(models::Recommender& model, const Histories& histories,
                                  int32_t user) {
   const NoGrad no_grad;
@@ -105,8 +105,8 @@ void check_close(const RankingQuality& actual, const RankingQuality& expected) {
   CHECK(actual.mrr == Approx(expected.mrr));
 }
 
-/// The items that a user's held-out item is ranked among. If such an item scores higher, the
-/// held-out item is second.
+/// Returns the items among which a user's held-out item is ranked. An item is one of them if the
+/// held-out item is second (mrr 1/2) when only this item scores higher.
 std::set<int32_t> sampled_items(const RankingTask& task, int32_t user, int32_t held_out) {
   const auto items = static_cast<size_t>(task.training().items());
   std::set<int32_t> found;
@@ -117,7 +117,8 @@ std::set<int32_t> sampled_items(const RankingTask& task, int32_t user, int32_t h
     scores[static_cast<size_t>(item)] = 1;
     if (task.quality(user, scores).mrr == 0.5f) found.insert(item);
   }
-  // All items score higher than the held-out one, so its place is the number of drawn items.
+  // Now all items score higher than the held-out one, so the place of the held-out item is the
+  // number of drawn items.
   std::vector<float> scores(items, 1.0f);
   scores[static_cast<size_t>(held_out)] = 0;
   CHECK(task.quality(user, scores).mrr == Approx(1.0 / static_cast<double>(found.size() + 1)));
@@ -254,7 +255,7 @@ TEST_CASE("an evaluation of few items scores several users at once") {
   CHECK(sizes.longest_history == data.histories.longest());
   const auto many = train::ranking_evaluation_sizes(config, data.histories, 10'000);
   CHECK(many.samples == 65'536 / item_count);
-  CHECK(many.batches == 6);  // of 1771 users
+  CHECK(many.batches == 6);  // of at most 1771 users each
   CHECK(many.input_bytes() == many.batch().bytes() + 4 * item_count);
 }
 
@@ -304,13 +305,14 @@ TEST_CASE("popularity ranks by how many users have an item, and leaves out what 
   // Three users have item 2, two have item 0, one each has items 1 and 3, and none has item 4.
   const Histories training(pairs({{0, 2}, {1, 2}, {2, 2}, {1, 0}, {2, 0}, {0, 1}, {1, 3}}), 4, 5);
   CHECK(RankingTask(training, pairs({{3, 2}}), {}).popularity().mrr == 1);
-  // For user 3 items 2, 0 and 1 come before item 3; 1 has the same count. User 0 has items 1 and 2.
+  // For user 3, items 2, 0 and 1 come before item 3. Item 1 comes first of two items with equal
+  // counts. User 0 has items 1 and 2 already, so only item 0 comes before item 3.
   CHECK(RankingTask(training, pairs({{3, 3}}), {}).popularity().mrr == 0.25f);
   CHECK(RankingTask(training, pairs({{0, 3}}), {}).popularity().mrr == 0.5f);
   const RankingTask task(training, pairs({{0, 3}, {3, 4}, {3, 2}}), {.k = 1});
   CHECK(task.protocol() == "all 5 items");
   const RankingQuality quality = task.popularity();
-  CHECK(quality.hit_rate == 0.5f);  // user 3's item 2
+  CHECK(quality.hit_rate == 0.5f);  // of two users only user 3 has a hit, item 2
   CHECK(quality.ndcg == 0.5f);
   CHECK(quality.recall == 0.25f);
   CHECK(quality.mrr == 0.75f);

@@ -45,7 +45,7 @@ TEST_CASE("tokens are drawn as often as softmax says, among the k likeliest") {
   REQUIRE(std::abs(count[2] - 5000) < 180);
   REQUIRE(count_of_two[0] == 0);
   REQUIRE(std::abs(count_of_two[1] - 2286) < 180);
-  // Far apart and far from zero: no overflow.
+  // Logits that are far apart and far from zero must not overflow.
   REQUIRE(choose_token(std::vector<float>{-3e38f, 3e38f}, {.temperature = 0.1f}, 0) == 1);
   REQUIRE_THROWS_AS(choose_token(std::vector<float>{0, NAN}, {}, 0), Error);
 }
@@ -60,7 +60,7 @@ TEST_CASE("the same seed gives the same text, and the window slides past the con
   SampleOptions other = options;
   other.seed = 2;
   REQUIRE(text_of(model, other) != text);
-  // Only the last four tokens of the prompt are seen.
+  // The model sees only the last four tokens of the prompt.
   REQUIRE(text_of(model, options, {9, 9, 9, 1, 2, 3, 4}) == text_of(model, options, {1, 2, 3, 4}));
   REQUIRE(model.training());
 }

@@ -1,5 +1,5 @@
-// The loop on one rank: what it calls, what it refuses, and what its run leaves behind.
-// tests/package and tests/apps run it on several ranks.
+// Tests the loop on one rank: what it calls, what it refuses, and what its run leaves behind.
+// tests/package and tests/apps run the loop on several ranks.
 #include "train/step_loop.h"
 
 #include <nlohmann/json.hpp>

@@ -1,5 +1,5 @@
-// The table of `tune`: what is written is read again, and other files are refused by name.
-// tests/emulated/emulated_training.sh tests that the library uses the algorithms.
+// Tests the table of `tune`: a written table is read again, and other files are refused by name.
+// tests/emulated/emulated_training.sh tests that the library uses the algorithms of a table.
 #include "train/tuned_file.h"
 
 #include <functional>

@@ -33,7 +33,7 @@ void flush_folder(const fs::path& folder) {
     fail("{}: cannot be flushed to the disk: {}", folder.string(), std::strerror(error));
 }
 
-// Brings values in GPU memory to the host, because files are written from there.
+// Copies values in GPU memory to the host, because files are written from host memory.
 std::vector<optim::StatePiece> on_host(std::vector<optim::StatePiece> pieces) {
   for (optim::StatePiece& piece : pieces) piece.values = piece.values.to_host();
   return pieces;
@@ -48,7 +48,7 @@ int64_t step_of_name(const std::string& name) {
   return step;
 }
 
-// The first text that is not empty, with its rank.
+// Returns the first text that is not empty, with its rank; empty if all texts are.
 std::string first_failure(const std::vector<std::string>& texts) {
   for (size_t rank = 0; rank < texts.size(); ++rank) {
     if (!texts[rank].empty()) return fmt::format("rank {}: {}", rank, texts[rank]);
@@ -56,8 +56,8 @@ std::string first_failure(const std::vector<std::string>& texts) {
   return "";
 }
 
-// Returns why the folder is no whole checkpoint, or an empty text. Every rank verifies its share of
-// the bytes. Collective.
+// Returns the reason why a checkpoint is not whole, or an empty text if it is. Every rank verifies
+// its share of the bytes. Collective.
 std::string verify_together(const std::string& path, const dist::World& world,
                             std::unique_ptr<CheckpointReader>& reader) {
   std::string why;
@@ -67,7 +67,7 @@ std::string verify_together(const std::string& path, const dist::World& world,
   } catch (const std::exception& error) {
     why = error.what();
   }
-  // The first reason is enough: usually all ranks have the same.
+  // One reason is enough, because usually all ranks have the same one.
   const std::vector<std::string> all = dist::gather_text(*world.communicator, why);
   const auto first = std::ranges::find_if(all, [](const auto& text) { return !text.empty(); });
   return dist::broadcast_text(*world.communicator, first == all.end() ? "" : *first);
@@ -134,7 +134,7 @@ void add_shards(Manifest& manifest, std::vector<WrittenShard> shards) {
     }
     manifest.files.push_back(std::move(shard.file));
   }
-  // parse_manifest expects ranges in this order, whichever rank wrote them.
+  // parse_manifest expects the ranges of all ranks in this order.
   std::sort(manifest.ranges.begin(), manifest.ranges.end(), [](const auto& a, const auto& b) {
     return std::pair(a.tensor, a.begin) < std::pair(b.tensor, b.begin);
   });
@@ -144,19 +144,19 @@ void commit_checkpoint(const std::string& folder, const Manifest& manifest) {
   const fs::path partial = partial_folder(folder, manifest.step);
   const std::string text = manifest_text(manifest);
   const std::string path = (partial / manifest_name).string();
-  // A manifest that could not be read again is not written.
+  // Throws if the manifest could not be read again, so that such a manifest is never written.
   parse_manifest(path, text);
   OutputFile file(path);
   file.write(text);
   file.commit();
-  // All content is on the disk before the folder gets its final name below.
+  // All content must be on the disk before the folder gets its final name below.
   flush_folder(partial);
-  // A checkpoint of this step that exists already was not whole or has the same bits, so it is
-  // replaced. It is moved away first, because rename() replaces no folder that has files.
+  // If there is a checkpoint of this step already, it was not whole or has the same bits, so it is
+  // replaced. It is moved away first, because rename() cannot replace a folder that has files.
   const fs::path whole = fs::path(folder) / checkpoint_name(manifest.step);
   if (fs::exists(whole)) {
     const fs::path before = whole.string() + ".before" + partial_end;
-    // An attempt that was killed may have left one.
+    // A process that was killed at this point may have left such a folder.
     fs::remove_all(before);
     fs::rename(whole, before);
     fs::rename(partial, whole);
@@ -170,11 +170,12 @@ void commit_checkpoint(const std::string& folder, const Manifest& manifest) {
 
 void prune_checkpoints(const std::string& folder, int64_t newest, int64_t keep) {
   int64_t kept = 0;
-  // From the newest to the oldest, so that the first `keep` of them stay.
+  // The steps come newest first, so that the first `keep` of them stay.
   for (const int64_t step : checkpoint_steps(folder)) {
     if (step <= newest && kept++ < keep) continue;
     const fs::path old = fs::path(folder) / checkpoint_name(step);
-    // Renamed first, because a folder that is half removed must not be taken for a checkpoint.
+    // The folder is renamed before it is removed, so that a folder with only some of its files left
+    // is not taken for a checkpoint.
     const fs::path going = old.string() + partial_end;
     fs::rename(old, going);
     fs::remove_all(going);
@@ -189,7 +190,7 @@ void remove_partial_checkpoints(const std::string& folder) {
     const std::string name = entry->path().filename().string();
     if (name.starts_with(name_begin) && name.ends_with(partial_end)) left.push_back(entry->path());
   }
-  // Removed after the listing, which removals would disturb.
+  // Folders are removed after the listing, because removals would disturb it.
   for (const fs::path& path : left) fs::remove_all(path);
 }
 
@@ -205,14 +206,15 @@ BlockDigest save_checkpoint(const std::string& folder, optim::ZeroOptimizer& opt
       why = error.what();
     }
   };
-  // A rank that fails still takes part in the collectives below: the others would wait for it.
+  // A rank that fails still takes part in the collectives below, or the other ranks would wait
+  // forever.
   attempt([&] {
     fs::create_directories(partial);
     shard =
         shard_text(write_shard(partial, shard_name(world.rank, world.size),
                                on_host(optimizer.own_state_pieces()), optimizer.state_tensors()));
   });
-  // Only after every rank has written its shard may the manifest be written.
+  // The manifest may be written only after every rank has written its shard.
   const std::vector<std::string> shards = dist::gather_text(*world.communicator, shard);
   why = first_failure(dist::gather_text(*world.communicator, why));
   BlockDigest digest;
@@ -225,10 +227,10 @@ BlockDigest save_checkpoint(const std::string& folder, optim::ZeroOptimizer& opt
       });
     }
     std::error_code ignored;
-    // Rank 0 removes the shards of all ranks, which have all ended their writing by now.
+    // No rank is writing any more, so rank 0 can remove the shards of all ranks.
     if (!why.empty()) fs::remove_all(partial, ignored);
   }
-  // All ranks return or throw alike.
+  // Rank 0 sends reason and digest, so that either all ranks return or all throw.
   why = dist::broadcast_text(*world.communicator, why);
   const std::string text = dist::broadcast_text(*world.communicator, digest.text());
   if (why.empty()) return *BlockDigest::parse(text);
@@ -245,7 +247,7 @@ std::unique_ptr<CheckpointReader> open_checkpoint(const std::string& path,
 
 std::unique_ptr<CheckpointReader> find_checkpoint(const std::string& folder,
                                                   const dist::World& world) {
-  // Rank 0 lists the folder for all: verifying is collective, so all ranks must try the same
+  // Rank 0 lists the folder for all ranks. Verifying is collective, so all ranks must try the same
   // checkpoints in the same order.
   std::string names;
   if (world.rank == 0) {

@@ -27,7 +27,7 @@ Manifest read_manifest(const std::string& folder) {
 
 CheckpointReader::CheckpointReader(const std::string& folder)
     : folder_(folder), manifest_(read_manifest(folder)) {
-  // parse_manifest has checked that the ranges are sorted by tensor, and complete.
+  // parse_manifest has checked that the ranges are complete and sorted by tensor.
   size_t next = 0;
   for (size_t t = 0; t < manifest_.tensors.size(); ++t) {
     by_path_.emplace(manifest_.tensors[t].path(), t);
@@ -60,7 +60,7 @@ void CheckpointReader::open_files() {
 void CheckpointReader::verify(int64_t part, int64_t parts) const {
   std::vector<const CheckpointRange*> ranges;
   for (const CheckpointRange& range : manifest_.ranges) ranges.push_back(&range);
-  // In the order of the files, which are then read from the front to the back.
+  // Ranges are sorted by file and offset, so that each file is read from front to back.
   std::ranges::sort(ranges, {}, [](const CheckpointRange* range) {
     return std::pair(range->file, range->offset);
   });
@@ -75,8 +75,8 @@ void CheckpointReader::verify(int64_t part, int64_t parts) const {
   double before = 0;
   std::vector<std::byte> buffer;
   for (const CheckpointRange* range : ranges) {
-    // A range belongs to the part in which it begins. The last part also has what rounding and
-    // empty ranges leave over.
+    // A range belongs to the part in which it begins. Ranges after the end of the last part, which
+    // rounding or a size of 0 may cause, belong to the last part.
     const bool is_own = before >= begin && (before < end || part + 1 == parts);
     before += static_cast<double>(bytes_of(*range));
     if (is_own) verify_range(*range, buffer);
@@ -86,11 +86,11 @@ void CheckpointReader::verify(int64_t part, int64_t parts) const {
 void CheckpointReader::verify_range(const CheckpointRange& range,
                                     std::vector<std::byte>& buffer) const {
   constexpr int64_t most_bytes = int64_t{1} << 20;
-  constexpr int64_t ahead = int64_t{16} << 20;  // bytes that the disk reads ahead meanwhile
+  constexpr int64_t ahead = int64_t{16} << 20;  // distance in bytes at which the disk reads ahead
   const optim::StateTensor& of = manifest_.tensors[static_cast<size_t>(range.tensor)];
   const InputFile& file = *files_[static_cast<size_t>(range.file)];
   const int64_t element = dtype_size(of.dtype);
-  // Pieces of whole blocks, because the digest of a range is the sum of its blocks' digests.
+  // Pieces have whole blocks, because the digest of a range is the sum of its blocks' digests.
   const int64_t piece = most_bytes / element / digest_block * digest_block;
   const std::string path = of.path();
   BlockDigest digest;
@@ -121,7 +121,7 @@ void CheckpointReader::check_tensors(const std::vector<optim::StateTensor>& expe
                  dtype_name(there.dtype), there.shape, dtype_name(wanted.dtype), wanted.shape);
     }
   }
-  // All expected tensors are there, so equal numbers mean equal lists.
+  // The checkpoint has all expected tensors. If the numbers are equal, it has no other tensors.
   if (expected.size() == manifest_.tensors.size()) return;
   std::map<std::string, bool> known;
   for (const optim::StateTensor& wanted : expected) known.emplace(wanted.path(), true);
@@ -147,7 +147,8 @@ void CheckpointReader::read_bytes(const std::string& path, int64_t begin,
                 "checkpoint: elements [{}, {}) of {}, which has {}", begin, end, path,
                 of.shape.elements());
   const size_t first = first_range_[by_path_.at(path)];
-  // The first range of the tensor that ends after `begin`. The ranges after it follow without gaps.
+  // Finds the first range of the tensor that ends after `begin`. The tensor's next ranges follow
+  // without gaps.
   const auto after = std::upper_bound(
       manifest_.ranges.begin() + static_cast<int64_t>(first), manifest_.ranges.end(), begin,
       [&](int64_t at, const CheckpointRange& range) {

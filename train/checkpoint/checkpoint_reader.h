@@ -1,4 +1,4 @@
-// Reads any part of a checkpoint.
+// Reads any range of any tensor of a checkpoint.
 //
 //   const train::CheckpointReader checkpoint("run/step-000000100");
 //   checkpoint.verify();
@@ -17,24 +17,26 @@ namespace tessera::train {
 
 class CheckpointReader : public optim::StateSource {
  public:
-  /// Reads the manifest, and checks the size and header of every file. Throws InputError for a
-  /// folder that is no checkpoint, or not a whole one.
+  /// Reads the manifest, and checks the size and header of every file. Throws InputError if the
+  /// folder has no valid manifest, or a file is missing or differs.
   explicit CheckpointReader(const std::string& folder);
 
   const std::string& folder() const { return folder_; }
   const Manifest& manifest() const { return manifest_; }
 
-  /// Reads part number `part` of `parts` of the bytes, in the order of the files, and compares
-  /// digests. Throws an InputError that names the file and the tensor.
+  /// Reads a part of the bytes and compares digests. The bytes are divided, in the order of the
+  /// files, into `parts` parts numbered from 0. Throws an InputError that names file and tensor if
+  /// a digest differs.
   void verify(int64_t part = 0, int64_t parts = 1) const;
 
-  /// Throws InputError unless it has exactly these tensors, naming the first that differs.
+  /// Throws InputError unless the checkpoint has exactly these tensors, up to the float dtype. The
+  /// error names the first tensor that differs.
   void check_tensors(const std::vector<optim::StateTensor>& expected) const;
 
   void read(const std::string& path, int64_t begin, std::span<float> out) const override;
   int64_t count(const std::string& path) const override;
   std::vector<int64_t> parameter_events() const override { return manifest_.events; }
-  /// Elements of a tensor of any dtype.
+  /// Reads elements of a tensor of any dtype, from element `begin` on, without conversion.
   void read_bytes(const std::string& path, int64_t begin, std::span<std::byte> out) const;
 
  private:
@@ -44,8 +46,8 @@ class CheckpointReader : public optim::StateSource {
 
   std::string folder_;
   Manifest manifest_;
-  std::map<std::string, size_t> by_path_;  // -> index in the manifest's tensors
-  std::vector<size_t> first_range_;        // of each tensor, in the manifest's ranges
+  std::map<std::string, size_t> by_path_;  // path -> index in the manifest's tensors
+  std::vector<size_t> first_range_;        // per tensor: index of its first range in the manifest
   std::vector<std::unique_ptr<InputFile>> files_;
 };
 

@@ -44,7 +44,7 @@ std::string value_text(DType dtype, const std::byte* at) {
   return "";
 }
 
-// The bytes as one number, the most significant first.
+// Returns the bytes in hexadecimal, as one little-endian number.
 std::string bits_text(const std::byte* at, int64_t bytes) {
   std::string text = "0x";
   for (int64_t i = bytes - 1; i >= 0; --i)
@@ -52,7 +52,8 @@ std::string bits_text(const std::byte* at, int64_t bytes) {
   return text;
 }
 
-// Adds the differences in a piece of the tensor, from element `begin` on, to `difference`.
+// Compares a piece of a tensor, which starts at element `begin`, and adds its differences to
+// `difference`.
 void compare_piece(DType dtype, int64_t begin, const std::vector<std::byte>& a,
                    const std::vector<std::byte>& b, TensorDifference& difference) {
   if (a == b) return;
@@ -91,7 +92,7 @@ TensorDifference compare_tensor(const CheckpointReader& a, const CheckpointReade
   return difference;
 }
 
-// The digest of each tensor, in the order of the manifest.
+// Returns the digest of each tensor, in the order of the manifest.
 std::vector<BlockDigest> tensor_digests(const Manifest& manifest) {
   std::vector<BlockDigest> digests(manifest.tensors.size());
   for (const CheckpointRange& range : manifest.ranges) {

@@ -1,5 +1,5 @@
-// Compares two checkpoints bit for bit, whatever ranks and stages wrote them: each is a list of
-// named tensors, however these are divided among its files.
+// Compares two checkpoints bit for bit. They may have been written with different numbers of ranks
+// and stages: tensors are compared by name, and their division among files does not matter.
 //
 //   a.verify();
 //   b.verify();
@@ -19,10 +19,10 @@ namespace tessera::train {
 struct TensorDifference {
   std::string path = {};  // "wte.weight/exp_avg"
   Shape shape = {};
-  int64_t different = 0;  // elements that differ, at least 1
-  int64_t first = 0;      // the first of them, as an index in the flat tensor
-  std::string a = {};     // its values, with their bits if they read alike, as NaNs do
-  std::string b = {};
+  int64_t different = 0;  // number of elements that differ, at least 1
+  int64_t first = 0;      // index of the first differing element in the flat tensor
+  std::string a = {};     // value of that element in a, with its bits if both values read alike
+  std::string b = {};     // value of that element in b, likewise
 };
 
 /// A tensor that both checkpoints have, with different dtypes or shapes.
@@ -32,32 +32,32 @@ struct FormDifference {
   std::string b;
 };
 
-/// A setting that differs; "nothing" if a checkpoint has none of this name.
+/// A setting that differs.
 struct SettingDifference {
   std::string name;
-  std::string a;
+  std::string a;  // the value, or "nothing" if the checkpoint has no such setting
   std::string b;
 };
 
 struct CheckpointDifference {
-  std::vector<std::string> only_a;  // paths, in the order of its manifest
+  std::vector<std::string> only_a;  // paths of tensors that only a has, in order of its manifest
   std::vector<std::string> only_b;
   std::vector<FormDifference> forms;
   std::vector<TensorDifference> tensors;  // in the order of a's manifest
-  /// Differences in step, skipped steps, version, and the settings of the manifests. They explain
-  /// why tensors may differ, and do not count in equal(). The layout is not compared.
+  /// Differences in step, skipped steps, version, and the settings of the manifests. They may
+  /// explain differing tensors, and do not count in equal(). The layout is not compared.
   std::vector<SettingDifference> settings;
-  int64_t same = 0;  // tensors with the same bits in both
+  int64_t same = 0;  // number of tensors with the same bits in both
 
   bool equal() const {
     return only_a.empty() && only_b.empty() && forms.empty() && tensors.empty();
   }
 };
 
-/// Reads every element of both, in pieces of 1 MiB. `verified`: both have just been verified, so
-/// the digests in their manifests are those of the bytes, and tensors with equal digests are not
-/// read again. (The digest of a tensor is the sum of its ranges' digests, which does not depend on
-/// how the tensor is cut into ranges.)
+/// Compares every element, in pieces of 1 MiB. `verified`: the caller has just called verify() on
+/// both checkpoints, so the digests in the manifests match the bytes. Then tensors with equal
+/// digests are not read again. (The digest of a tensor is the sum of its ranges' digests, which
+/// does not depend on how the tensor is cut into ranges.)
 CheckpointDifference compare_checkpoints(const CheckpointReader& a, const CheckpointReader& b,
                                          bool verified = false);
 

@@ -22,17 +22,17 @@ constexpr int64_t piece_elements = int64_t{1} << 18;
 
 /// A tensor of a weights file.
 struct Weight {
-  std::string path;  // in the checkpoint; empty: the number of batches
+  std::string path;  // in the checkpoint; empty for the number of batches, which is no state tensor
   Shape shape;
 };
-using Weights = std::map<std::string, Weight>;  // by the name in the file
+using Weights = std::map<std::string, Weight>;  // key: the tensor's name in the file
 
 std::string manifest_path(const CheckpointReader& checkpoint) {
   return (std::filesystem::path(checkpoint.folder()) / manifest_name).string();
 }
 
-// The tensors in the order of the file: first the parameters as the optimizer lists them, which is
-// by registration for parameters that are trained alike, then the statistics.
+// Lists the file's tensors in order: first the parameters, in the order of the optimizer's list,
+// then the statistics. Adds them to `weights`.
 std::vector<nn::SafetensorsSpec> list_weights(const CheckpointReader& checkpoint,
                                               Weights& weights) {
   std::vector<nn::SafetensorsSpec> parameters;
@@ -70,7 +70,8 @@ std::unique_ptr<nn::Module> described_model(const CheckpointReader& checkpoint) 
   if (models::describes_gpt(metadata)) {
     const models::GptConfig config =
         models::parse_gpt_metadata(manifest_path(checkpoint), metadata);
-    // Every layer has tensors, so a manifest cannot demand a larger model than it has tensors for.
+    // Every layer has at least one tensor. This check keeps a wrong manifest from making the
+    // program build a huge model.
     if (config.layers > std::ssize(checkpoint.manifest().tensors)) {
       fail_input("{}: a GPT of {} layers in {} tensors", manifest_path(checkpoint), config.layers,
                  checkpoint.manifest().tensors.size());
@@ -88,7 +89,8 @@ std::unique_ptr<nn::Module> described_model(const CheckpointReader& checkpoint) 
   return nullptr;
 }
 
-// The model's tensors, in its order. Throws unless the checkpoint has exactly these.
+// Lists the model's tensors in the model's order. Throws unless the checkpoint has exactly these
+// tensors.
 std::vector<nn::SafetensorsSpec> model_weights(const CheckpointReader& checkpoint,
                                                const nn::Module& model, const Weights& weights) {
   std::vector<nn::SafetensorsSpec> specs = nn::weights_specs(model);
@@ -107,7 +109,7 @@ std::vector<nn::SafetensorsSpec> model_weights(const CheckpointReader& checkpoin
   return specs;
 }
 
-// Calls write(begin, piece) with the elements of a tensor, one piece after the other.
+// Reads a tensor in pieces, and calls write(begin, piece) for each piece.
 template <class Write>
 void copy_pieces(const CheckpointReader& checkpoint, const Weight& weight, const Write& write) {
   const int64_t elements = weight.shape.elements();
@@ -122,7 +124,7 @@ void copy_pieces(const CheckpointReader& checkpoint, const Weight& weight, const
 
 void export_gpt(const CheckpointReader& checkpoint, const models::Gpt& gpt, const Weights& weights,
                 const std::string& path) {
-  // Only for its checks: the writer knows the order of the file.
+  // Called only to check the tensors. GptWriter knows the order of the file.
   model_weights(checkpoint, gpt, weights);
   models::check_gpt_destination(path);
   models::GptWriter writer(path, gpt);
@@ -141,7 +143,7 @@ nn::SafetensorsMetadata file_metadata(const Manifest& manifest) {
   return metadata;
 }
 
-// Parses a whole number that is not negative; nullopt if the text is none.
+// Parses a whole number that is not negative. Returns nullopt for any other text.
 std::optional<int64_t> whole_number(const std::string& text) {
   int64_t value = 0;
   const char* const end = text.data() + text.size();

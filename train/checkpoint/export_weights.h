@@ -1,14 +1,14 @@
-// The weights in a checkpoint as a safetensors file, as the program that wrote the checkpoint would
-// have saved them at that step.
+// Writes the weights in a checkpoint as a safetensors file, equal to the file that the program of
+// the run would have saved at that step.
 //
 //   const train::CheckpointReader checkpoint("run/step-000000100");
 //   checkpoint.verify();
 //   train::export_weights(checkpoint, "model.safetensors");
 //
-// The manifest says which weights they are (Manifest::weights). A GPT gets transformers' names and
+// The manifest describes the model (Manifest::weights). A GPT gets transformers' names and
 // config.json beside the file, an image classifier torchvision's names and its description. Other
-// models keep their parameters' names. All of it is F32, read and written piece by piece, so that
-// no tensor is ever in memory as a whole.
+// models keep their parameters' names. All weights are F32. Tensors are read and written in pieces,
+// so that no tensor is ever in memory as a whole.
 #pragma once
 
 #include <string>
@@ -17,15 +17,15 @@
 
 namespace tessera::train {
 
-/// Writes the file as a whole or not at all. Throws InputError if it cannot be written, or if the
-/// checkpoint's tensors are not those of the model that its manifest describes.
+/// Writes the file as a whole or not at all. Throws InputError if the file cannot be written, or if
+/// the checkpoint's tensors do not fit the model that its manifest describes.
 void export_weights(const CheckpointReader& checkpoint, const std::string& path);
 
-/// The number of micro-batches that running statistics have seen: all those of each step with an
-/// update, or the number in the file that the checkpoint was imported from. 0 if the manifest does
-/// not say.
+/// Returns the number of micro-batches from which the running statistics were computed. For an
+/// imported checkpoint this is the number in the imported file; else it is the micro-batches per
+/// step times the steps with an update. Returns 0 if the manifest does not have these settings.
 int64_t batches_tracked(const Manifest& manifest);
-/// The key of that number in the metadata of an imported checkpoint.
+/// The key of the number of micro-batches in the metadata of an imported checkpoint.
 inline constexpr const char* imported_batches_key = "num_batches_tracked";
 
 }  // namespace tessera::train

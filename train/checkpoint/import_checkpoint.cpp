@@ -16,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The kinds of state that an optimizer of this name keeps.
+// Returns the kinds of state that the named optimizer keeps. Throws InputError for an unknown name.
 std::vector<std::string> kinds_of(const std::string& optimizer) {
   if (optimizer == "adamw") return optim::AdamW().state_names();
   if (optimizer == "adam") return optim::Adam().state_names();
@@ -55,7 +55,8 @@ ImportedMoments open_moments(const ImportOptions& options, const ImportedWeights
   return moments;
 }
 
-// The step in the options, or else the count of updates that all parameters have.
+// Returns the step of the options or, if it is not given, the common count of updates. Throws
+// InputError if the counts of updates differ.
 int64_t finished_step(const ImportOptions& options, const ImportedWeights& weights,
                       const ImportedMoments& moments) {
   constexpr int64_t most = int64_t{1} << 40;
@@ -77,8 +78,8 @@ int64_t finished_step(const ImportOptions& options, const ImportedWeights& weigh
   return *common;
 }
 
-// Counts of updates. A parameter with momentum needs a count of at least 1, because after 0 updates
-// the first gradient would replace the momentum.
+// Makes the tensors with the counts of updates. A parameter with imported momentum needs a count of
+// at least 1, because the first update replaces the momentum by the gradient.
 std::vector<ImportedTensor> update_counts(const ImportOptions& options,
                                           const ImportedWeights& weights,
                                           const ImportedMoments& moments, int64_t step) {
@@ -95,7 +96,7 @@ std::vector<ImportedTensor> update_counts(const ImportOptions& options,
   return counts;
 }
 
-// All tensors, in the order in which an optimizer lists them.
+// Returns all tensors in the order in which an optimizer lists them.
 std::vector<ImportedTensor> all_tensors(ImportedWeights& weights, ImportedMoments& moments,
                                         std::vector<ImportedTensor> counts) {
   std::vector<ImportedTensor> all;
@@ -195,7 +196,7 @@ void write_checkpoint(const ImportOptions& options, const std::vector<ImportedTe
     add_shards(manifest, std::move(written));
     commit_checkpoint(options.folder, manifest);
   } catch (...) {
-    // Nothing of an import that failed remains.
+    // Files of a failed import must not remain.
     std::error_code ignored;
     fs::remove_all(partial, ignored);
     throw;
@@ -217,7 +218,8 @@ ImportedCheckpoint import_checkpoint(const ImportOptions& options) {
                     .imported = fs::path(weights.path).filename().string()};
   const std::vector<ImportedTensor> tensors = all_tensors(weights, moments, std::move(counts));
   for (const ImportedTensor& tensor : tensors) manifest.tensors.push_back(tensor.of);
-  // Claimed after all checks, because this makes the folder and removes unfinished checkpoints.
+  // The folder is claimed after all checks, because claiming it makes the folder and removes
+  // unfinished checkpoints.
   const CheckpointFolder claimed(options.folder);
   write_checkpoint(options, tensors, manifest);
   return {(fs::path(options.folder) / checkpoint_name(step)).string(), manifest};

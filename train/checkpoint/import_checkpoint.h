@@ -1,5 +1,5 @@
-// Makes a checkpoint of weights that another program has trained, optionally with the state of its
-// optimizer, so that a run can go on from there.
+// Makes a checkpoint from weights that another program has trained, optionally with the state of
+// its optimizer, so that a run can resume from them.
 //
 //   train::import_checkpoint({.weights = "gpt2/model.safetensors",
 //                             .folder = "runs/a",
@@ -18,13 +18,13 @@ namespace tessera::train {
 
 struct ImportOptions {
   std::string weights;       // a file, or a GPT's folder (imported_tensor.h)
-  std::string folder;        // of checkpoints; made if it is missing
-  std::string moments = {};  // the optimizer's state; empty: zeros, and no updates so far
-  /// Whose state is made: adamw, adam, sgd, or plain-sgd, which has no momentum. Empty: that of
-  /// `moments`, or adamw's without moments.
+  std::string folder;        // folder of checkpoints; made if it is missing
+  std::string moments = {};  // file of the optimizer's state; empty: zero state, 0 updates
+  /// The optimizer whose state the checkpoint gets: adamw, adam, sgd, or plain-sgd (without
+  /// momentum). Empty: the optimizer of the file `moments`, or adamw if there is no such file.
   std::string optimizer = {};
-  /// Steps that are finished. By default the count of updates that all parameters have, or 0
-  /// without moments.
+  /// Number of finished steps. nullopt: the count of updates, which must be equal for all
+  /// parameters, or 0 without `moments`.
   std::optional<int64_t> step = std::nullopt;
   int64_t shard_bytes = int64_t{1} << 28;  // bytes of tensors per file, and in memory
 };
@@ -34,10 +34,13 @@ struct ImportedCheckpoint {
   Manifest manifest;
 };
 
-/// Writes folder/step-N as a run writes it: whole and flushed to the disk, or not at all. Throws
-/// InputError, naming file and tensor, for files that cannot be imported. Also throws it if the
-/// folder has a checkpoint of this step or a later one, from which a run would go on instead, and
-/// if the folder has the files to be read.
+/// Writes folder/step-N as a run does: whole and flushed to the disk, or not at all. Throws
+/// InputError
+///  - for files that cannot be imported, naming file and tensor;
+///  - if the folder has a checkpoint of this step or a later one, from which a run would resume
+///    instead;
+///  - if one of the files to be read lies in the folder;
+///  - if another process writes checkpoints there.
 ImportedCheckpoint import_checkpoint(const ImportOptions& options);
 
 }  // namespace tessera::train

@@ -14,10 +14,10 @@
 namespace tessera::train {
 namespace {
 
-constexpr const char* step_kind = "step";  // PyTorch's name of the count of updates
+constexpr const char* step_kind = "step";  // PyTorch's name for the count of updates
 constexpr int64_t most_updates = int64_t{1} << 40;
 
-/// The tensors of a file by parameter and kind, such as "wte.weight" and "exp_avg".
+/// The tensors of a file, found by parameter and kind, such as "wte.weight" and "exp_avg".
 class StateFile {
  public:
   StateFile(const std::string& path, const ImportedWeights& weights) : file_(path) {
@@ -48,7 +48,8 @@ class StateFile {
   const nn::SafetensorsReader& file() const { return file_; }
   const std::string& path() const { return file_.path(); }
 
-  /// The kinds of state that the file's update rule keeps.
+  /// Returns the kinds of state in the file, without `step`. Throws InputError unless they are the
+  /// kinds of one update rule.
   std::vector<std::string> rule_kinds() const {
     const std::vector<std::string> adam = optim::AdamW().state_names();
     const std::vector<std::string> sgd = optim::Sgd{.momentum = 1}.state_names();
@@ -101,7 +102,8 @@ double read_number(const nn::SafetensorsReader& file, const nn::SafetensorsEntry
   return static_cast<double>(value);
 }
 
-// PyTorch keeps a count in a tensor of floats, so it may be any number and must be checked.
+// Reads a count of updates. PyTorch stores it as a float, so the value may be any number and must
+// be checked.
 int64_t read_updates(const nn::SafetensorsReader& file, const nn::SafetensorsEntry& entry) {
   if (entry.elements() != 1) {
     fail_input("{}: tensor {}: shape is [{}], expected one number", file.path(),

@@ -35,8 +35,9 @@ bool has_gpt_tensors(const nn::SafetensorsReader& file) {
   return has("wte.weight") && has("wpe.weight") && has("ln_f.weight");
 }
 
-// The settings of train_gpt that the file fixes. The number of heads and the norms' epsilon show in
-// no tensor's shape; train_gpt names epsilon only if it is not GPT-2's.
+// Returns the settings of train_gpt that follow from the file. They include the number of heads and
+// the norms' epsilon, which cannot be read off the tensors' shapes. Like train_gpt, leaves epsilon
+// out if it is GPT-2's.
 dist::Settings gpt_settings(const models::GptConfig& config) {
   const auto text = [](auto value) { return fmt::format("{}", value); };
   dist::Settings settings{{"model.layers", text(config.layers)},
@@ -69,8 +70,8 @@ void add_gpt(ImportedWeights& weights) {
   }
 }
 
-// If the file says which model it is of, throws InputError unless its tensors are that model's.
-// Returns the names of tensors that are no weights.
+// If the metadata describe a model, throws InputError unless the file has that model's tensors.
+// Returns the names of the file's tensors that are not weights.
 std::set<std::string> check_description(ImportedWeights& weights,
                                         const nn::SafetensorsMetadata& metadata) {
   if (models::describes_image_model(metadata)) {
@@ -87,7 +88,7 @@ std::set<std::string> check_description(ImportedWeights& weights,
   return {};
 }
 
-// Throws unless a batch norm can normalise with these elements of its running statistics.
+// Throws InputError unless all values are finite and, for a variance, not negative.
 void check_statistics(const std::string& where, std::span<const float> values, bool variance) {
   for (const float value : values) {
     if (!std::isfinite(value) || (variance && value < 0)) {
@@ -119,7 +120,8 @@ class Sorter {
   void add(const nn::SafetensorsEntry& entry) {
     const std::string& name = entry.name;
     if (name.ends_with(nn::batches_suffix)) {
-      // If norms have seen different numbers, takes the largest: an exported file has one for all.
+      // Each norm may have a different number of batches. Keeps the largest, because a checkpoint
+      // records one number for all norms.
       batches_ = std::max(batches_, read_batches(*file_, entry));
     } else if (name.ends_with(nn::running_mean_suffix)) {
       add_statistics(entry, nn::running_mean_suffix, optim::running_mean_kind);

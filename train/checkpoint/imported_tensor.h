@@ -1,5 +1,5 @@
-// The tensors of an imported checkpoint, whose elements are in files of other programs.
-// import_weights.cpp opens weights files, import_moments.cpp the state of optimizers, and
+// Tensors for an imported checkpoint. Their elements are read from files of other programs.
+// import_weights.cpp opens files of weights, import_moments.cpp files of optimizer state, and
 // import_checkpoint.cpp writes the checkpoint.
 #pragma once
 
@@ -18,39 +18,43 @@ namespace tessera::train {
 
 struct ImportedTensor {
   optim::StateTensor of;  // F32, or I64 [] for a count
-  /// For F32: reads elements [begin, begin + out.size()). Keeps its file open.
+  /// For F32: reads elements [begin, begin + out.size()). The function keeps its file open.
   std::function<void(int64_t begin, std::span<float> out)> read = nullptr;
-  int64_t count = 0;  // for I64
+  int64_t count = 0;  // for I64: the value
 };
 
-/// A weights file: the parameters, and what else the file says.
+/// The contents of a weights file.
 struct ImportedWeights {
   std::string path;                             // of the safetensors file
   std::vector<ImportedTensor> values = {};      // kind "value", in the order of the model or file
-  std::vector<ImportedTensor> statistics = {};  // of batch norms
+  std::vector<ImportedTensor> statistics = {};  // running statistics of batch norms
   std::map<std::string, std::string> metadata = {};  // Manifest::weights
-  dist::Settings run = {};  // settings that a run must have too, because the file fixes them
+  dist::Settings run = {};  // settings that follow from the file, so a run that resumes needs them
   bool is_gpt = false;
 };
 
-/// Opens the weights of a GPT with config.json beside them (the file, or its folder if it is called
-/// model.safetensors), a file that train_resnet or train_recommender saved, or any file of F32, F16
-/// and BF16 tensors, which become parameters of the same names except running statistics. Throws an
-/// InputError that names file and tensor.
+/// Opens a safetensors file of one of three kinds:
+///  - the weights of a GPT with config.json beside them; if the file is called model.safetensors,
+///    `path` may also be its folder;
+///  - a file that train_resnet or train_recommender saved;
+///  - any file of F32, F16 and BF16 tensors. Its tensors become parameters of the same names,
+///    except running statistics, which are recognised by their names.
+/// Throws an InputError that names file and tensor if the file cannot be imported.
 ImportedWeights open_imported_weights(const std::string& path);
 
 /// The state that an optimizer keeps for the parameters.
 struct ImportedMoments {
   std::vector<std::string> kinds = {};       // names as in optim's rules: "exp_avg", "exp_avg_sq"
-  std::vector<ImportedTensor> tensors = {};  // all kinds of one value, then all of the next
+  std::vector<ImportedTensor> tensors = {};  // all kinds of one parameter, then of the next one
   std::vector<std::optional<int64_t>> updates =
-      {};  // of each value; nullopt if the file has no `step` of it
+      {};  // count of updates per parameter; nullopt if the file has no `step` of the parameter
 };
 
-/// Opens a file of PyTorch's state: for each parameter NAME.exp_avg, NAME.exp_avg_sq and NAME.step
-/// of Adam and AdamW, or NAME.momentum_buffer of SGD (and NAME.step, which PyTorch's SGD does not
-/// count). Names are those of the weights; a GPT's may have the prefix "transformer.". Throws an
-/// InputError that names the tensor if one is missing, unknown, of another shape or no such state.
+/// Opens a file of a PyTorch optimizer's state. Adam and AdamW have NAME.exp_avg, NAME.exp_avg_sq
+/// and NAME.step for each parameter; SGD has NAME.momentum_buffer and may have NAME.step, which
+/// PyTorch's SGD does not count. NAME is a parameter's name in the weights file; for a GPT it may
+/// have the prefix "transformer.". Throws an InputError that names the tensor if a tensor is
+/// missing, unknown, or has another shape or invalid values.
 ImportedMoments open_imported_moments(const std::string& path, const ImportedWeights& weights);
 
 }  // namespace tessera::train

@@ -19,7 +19,7 @@ namespace {
 constexpr const char* format_name = "tessera checkpoint 1";
 constexpr const char* checksum_begin = ",\n\"checksum\":\"";
 
-// One element per line, so that people can read and compare manifests.
+// Writes one element per line, so that people can read and compare manifests.
 template <class List, class Text>
 std::string lines(const List& list, const Text& text) {
   std::string joined;
@@ -45,7 +45,7 @@ std::string shape_text(const Shape& shape) {
 
 std::string hexadecimal(uint64_t value) { return fmt::format("{:016x}", value); }
 
-/// Reads a manifest's members; every error names the member.
+/// Reads members of a JSON object of a manifest. Every error names the member.
 class Members {
  public:
   Members(std::string where, const nlohmann::json& object)
@@ -122,7 +122,7 @@ CheckpointFile parse_file(const Members& file) {
                         .bytes = file.integer("bytes"),
                         .header_bytes = file.integer("header_bytes"),
                         .header = parse_hexadecimal(file.member("header"), file.text("header"))};
-  // A manifest must not lead out of its folder.
+  // The name must not be a path, because a manifest must not name files outside its folder.
   const std::filesystem::path path(result.name);
   if (path.filename() != path || result.name.empty() || result.name.starts_with('.')) {
     fail_input("{} is \"{}\", expected the name of a file", file.member("name"),
@@ -182,8 +182,8 @@ CheckpointRange parse_range(const std::string& member, const nlohmann::json& lis
   return range;
 }
 
-// Throws unless the ranges cover each element of each tensor once, in order, and their digests add
-// up to the manifest's.
+// Throws unless the ranges cover each element of each tensor once, in order, and the sum of their
+// digests is the manifest's digest.
 void check_complete(const std::string& where, const Manifest& manifest) {
   size_t next = 0;
   BlockDigest digest;
@@ -209,7 +209,7 @@ JsonObject best_json(const BestEvaluation& best) {
   return JsonObject().add("step", best.step).add("value", best.value).add("tie", best.tie);
 }
 
-// Optional: a run that does not keep its best weights records none.
+// "best" is optional, because a run that does not save its best weights has none.
 std::optional<BestEvaluation> parse_best(const Members& members) {
   if (!members.has("best")) return std::nullopt;
   const Members best(members.member("best"), members.at("best"));
@@ -232,7 +232,7 @@ void parse_tensors(const std::string& where, const nlohmann::json& list, Manifes
   }
 }
 
-// The text before its checksum, which must fit.
+// Returns the text before the checksum. Throws if the checksum is missing or does not match.
 std::string_view checked_part(const std::string& where, std::string_view text) {
   const size_t at = text.rfind(checksum_begin);
   if (at == std::string_view::npos)
@@ -264,7 +264,7 @@ std::string manifest_text(const Manifest& manifest) {
                          .add("bucket_bytes", manifest.layout.bucket_bytes))
       .raw("run", settings_text(manifest.run))
       .raw("bits", settings_text(manifest.bits));
-  // Optional, so that manifests without these members, which are older, can still be read.
+  // The next three members are optional, because older manifests do not have them.
   if (!manifest.weights.empty()) object.raw("weights", map_text(manifest.weights));
   if (!manifest.imported.empty()) object.add("imported", manifest.imported);
   if (!manifest.events.empty()) {
@@ -293,14 +293,14 @@ std::string manifest_text(const Manifest& manifest) {
              return fmt::format("[{},{},{},{},{},\"{}\"]", range.tensor, range.begin, range.end,
                                 range.file, range.offset, range.digest.text());
            }));
-  // The last closing brace goes, because the checksum becomes the last member.
+  // The closing brace is removed, because the checksum is appended as the last member.
   std::string text = object.indented();
   while (!text.empty() && (text.back() == '}' || text.back() == '\n')) text.pop_back();
   return with_checksum(text);
 }
 
 Manifest parse_manifest(const std::string& where, const std::string& text) {
-  // The checksum is checked first: a text that was cut off or changed is not even parsed.
+  // The checksum is checked first, so that a text that was cut off or changed is not parsed.
   const std::string whole = std::string(checked_part(where, text)) + "}";
   const JsonLimits limits{.bytes = int64_t{1} << 28, .depth = 8, .values = 20'000'000};
   const nlohmann::json json = parse_json(where, whole, limits);

@@ -1,6 +1,6 @@
-// The manifest of a checkpoint: manifest.json in its folder lists its contents (docs/checkpoints.md
-// has the format). It is written last, so that a folder without a manifest, or with one whose
-// checksum does not fit, is no checkpoint.
+// The manifest of a checkpoint: manifest.json in the checkpoint's folder lists the contents
+// (docs/checkpoints.md has the format). The manifest is written last. So a folder without a
+// manifest, or with a manifest whose checksum does not match, is not a checkpoint.
 #pragma once
 
 #include <cstdint>
@@ -24,14 +24,14 @@ struct CheckpointFile {
   uint64_t header = 0;       // XXH3 of the header
 };
 
-/// Elements [begin, end) of a tensor, and where their bytes are.
+/// Elements [begin, end) of a tensor, and the place of their bytes.
 struct CheckpointRange {
   int64_t tensor = 0;  // index in the manifest's tensors
   int64_t begin = 0;
   int64_t end = 0;
   int64_t file = 0;         // index in the manifest's files
-  int64_t offset = 0;       // of the first byte in the file
-  BlockDigest digest = {};  // of the elements, with the tensor's path as the name
+  int64_t offset = 0;       // position of the first byte in the file
+  BlockDigest digest = {};  // of the elements and the tensor's path
 
   bool operator==(const CheckpointRange&) const = default;
 };
@@ -45,34 +45,35 @@ struct CheckpointLayout {
 
 struct Manifest {
   std::string version = {};  // of Tessera
-  int64_t step = 0;     // steps that were finished
+  int64_t step = 0;     // number of finished steps
   int64_t skipped = 0;  // finished steps without an update
-  std::optional<BestEvaluation> best = std::nullopt;  // so far, if its weights are kept
-  BlockDigest digest = {};  // of all the state: the sum of the ranges' digests
+  std::optional<BestEvaluation> best = std::nullopt;  // set if the best weights are saved
+  BlockDigest digest = {};  // of all state: the sum of the ranges' digests
   CheckpointLayout layout = {};
-  dist::Settings run = {};   // settings that define the run: with another value it is another run
-  dist::Settings bits = {};  // further settings that its bits depend on
-  /// Metadata of a file of these weights: export_weights needs it, besides the state, to write the
-  /// file that the program would save. Empty if the writer gave none.
+  dist::Settings run = {};   // settings that must not change when the run resumes
+  dist::Settings bits = {};  // further settings that change the bits of results
+  /// Metadata that the program writes into a file of these weights. export_weights needs them to
+  /// write an equal file. Empty if the writer of the checkpoint gave none.
   std::map<std::string, std::string> weights = {};
   /// The name of the file from which the weights were imported; empty if a run wrote the
-  /// checkpoint. The `run` of an imported checkpoint has only the settings that the file fixes.
+  /// checkpoint. In an imported checkpoint, `run` has only the settings that follow from this file.
   std::string imported = {};
   std::vector<int64_t> events = {};  // optim::ZeroOptimizer::parameter_events, if known
   std::vector<CheckpointFile> files = {};
   std::vector<optim::StateTensor> tensors = {};
-  std::vector<CheckpointRange> ranges = {};  // by tensor, and within a tensor by element
+  std::vector<CheckpointRange> ranges = {};  // sorted by tensor, and within a tensor by element
 };
 
-/// The manifest as JSON. Its last member is a checksum of the text before it.
+/// Returns the manifest as JSON. The last member is a checksum of the text before it.
 std::string manifest_text(const Manifest& manifest);
 
-/// Appends the checksum, as the last member, to a manifest's text up to there.
+/// Completes the text of a manifest: `members` is the JSON object's text without the checksum and
+/// the closing brace. Appends the checksum as the last member.
 std::string with_checksum(const std::string& members);
 
-/// Parses a manifest, and trusts nothing in it. Throws an InputError that begins with `where` if
-/// the text is no manifest or not whole, or if its ranges do not cover each tensor exactly once or
-/// do not lie in their files.
+/// Parses a manifest, and checks every value because the text may be wrong or hostile. Throws an
+/// InputError that begins with `where` if the text is not a whole manifest, or if the ranges do not
+/// cover each tensor exactly once or do not lie in their files.
 Manifest parse_manifest(const std::string& where, const std::string& text);
 
 inline constexpr const char* manifest_name = "manifest.json";

@@ -6,8 +6,9 @@
 
 namespace tessera::train {
 
-/// True if `path` is `folder` or lies below it, with links resolved; neither needs to exist. False
-/// if the system cannot tell, as for a link to itself, which nobody can open either.
+/// True if `path` is `folder` or lies below it, with links resolved. Neither needs to exist.
+/// Returns false if a path cannot be resolved, for instance a link to itself. Such a path cannot be
+/// opened either.
 inline bool is_path_within(const std::string& path, const std::string& folder) {
   std::error_code error;
   const std::filesystem::path whole = std::filesystem::weakly_canonical(path, error);

@@ -27,13 +27,14 @@ constexpr uint8_t save_note = 1;
 constexpr uint8_t stop_note = 2;
 constexpr uint8_t busy_note = 4;
 
-// Written by signal handlers, which may use it because it is lock-free.
+// Notes that signals have asked for. Signal handlers may write it only because it is lock-free.
 std::atomic<uint8_t> asked{0};
 static_assert(std::atomic<uint8_t>::is_always_lock_free);
 
 void ask(int signal) { asked |= signal == SIGUSR1 ? save_note : stop_note; }
 
-/// Handles the signals while it lives. Only one may live at a time.
+/// Handles the three signals until destruction, which restores the previous handlers. Only one
+/// object may exist at a time.
 class Signals {
  public:
   Signals() {
@@ -64,12 +65,12 @@ CheckpointFolder::CheckpointFolder(const std::string& folder) {
   const std::string path = (fs::path(folder) / "lock").string();
   lock_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
   if (lock_ < 0) fail_input("{}: cannot be written: {}", path, std::strerror(errno));
-  // The system releases the lock when this process ends, however it ends.
+  // The system releases the lock when this process ends, even if it is killed.
   if (::flock(lock_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
     ::close(lock_);
     fail_input("{}: another run writes its checkpoints there; give it a folder of its own", folder);
   }
-  // No other writer has the lock, so all partial folders are of writers that have ended.
+  // This process holds the lock, so partial folders can only be left from earlier writers.
   remove_partial_checkpoints(folder);
 }
 
@@ -85,12 +86,12 @@ RunCheckpoints::RunCheckpoints(CheckpointOptions options, const dist::World& wor
       saved_step_(options_.saved_step) {
   signals = std::make_unique<Signals>();
   if (!options_.staged()) return;
-  // Allocated before the first step, so that the run's memory has the copy from the start.
+  // The copy is allocated before the first step, so that a lack of memory shows at once.
   copy_ = StateCopy(options_, optimizer_.own_state_pieces(), optimizer_.options().offload);
 }
 
 RunCheckpoints::~RunCheckpoints() {
-  // The thread uses this object.
+  // The thread uses this object, so it must end first.
   join();
   signals.reset();
 }
@@ -106,11 +107,11 @@ bool RunCheckpoints::saves(int64_t done, uint8_t notes) const {
 }
 
 void RunCheckpoints::after_step(int64_t done, int64_t skipped, uint8_t notes) {
-  // advance() is collective. All ranks call it after the same step, because they see the same
-  // notes: no rank's thread is busy any more.
+  // advance() is collective. All ranks see the same notes, so all call it after the same step: the
+  // first one in whose notes no rank's thread was busy.
   if (phase_ != Phase::idle && (notes & busy_note) == 0) advance();
   if (!saves(done, notes)) return;
-  // Cleared on every rank, because the notes have brought the request to all of them.
+  // A request to save is cleared on every rank, because the notes have brought it to all ranks.
   asked &= static_cast<uint8_t>(~save_note);
   // There is one copy and one thread, so only one checkpoint is written at a time.
   if (phase_ != Phase::idle) {
@@ -129,7 +130,7 @@ void RunCheckpoints::after_step(int64_t done, int64_t skipped, uint8_t notes) {
 }
 
 std::string RunCheckpoints::finish(int64_t done, int64_t skipped) {
-  // A checkpoint that is still being written comes first.
+  // Completes a checkpoint that is still being written.
   while (phase_ != Phase::idle) advance();
   // The step may be saved already, by after_step or by the run that this one resumes.
   if (saved_step_ != done) {
@@ -149,7 +150,7 @@ std::string RunCheckpoints::path(int64_t step) const {
 }
 
 std::vector<optim::StatePiece> RunCheckpoints::pieces_to_write() {
-  // Copied here, between two updates, so that all pieces are of the same step.
+  // Pieces are copied here, between two updates, so that all pieces are of one step.
   std::vector<optim::StatePiece> pieces = optimizer_.own_state_pieces();
   if (options_.staged()) return copy_.take(std::move(pieces));
   for (optim::StatePiece& piece : pieces) piece.values = piece.values.to_host();
@@ -178,7 +179,7 @@ void RunCheckpoints::start(const CheckpointInfo& info) {
   phase_ = Phase::shards;
   waited_ns_ = 0;
   std::vector<optim::StatePiece> pieces = pieces_to_write();
-  // Set before the thread starts, which clears it.
+  // The flag is set before the thread starts, because the thread clears it.
   reading_ = !std::ranges::all_of(pieces, &optim::StatePiece::is_copy);
   work([this, tensors = optimizer_.state_tensors(), pieces = std::move(pieces),
         partial = partial_folder(options_.folder, info.step)] {
@@ -189,7 +190,7 @@ void RunCheckpoints::start(const CheckpointInfo& info) {
 }
 
 void RunCheckpoints::advance() {
-  // The thread may still be writing: finish() and a run without `async` wait for the disk here.
+  // In finish() and without `async` the thread may still be writing. Then this waits for the disk.
   join();
   const auto first_of = [this] {
     const std::vector<std::string> all = dist::gather_text(*world_.communicator, why_);
@@ -198,7 +199,7 @@ void RunCheckpoints::advance() {
     }
     return std::string();
   };
-  // Every rank learns of a failure on any rank, so that all conclude alike.
+  // Every rank learns of a failure on any rank, so that all ranks take the same branch.
   const std::string failure = dist::broadcast_text(*world_.communicator, first_of());
   if (!failure.empty()) return conclude(failure, "");
   if (phase_ == Phase::manifest) {
@@ -212,7 +213,7 @@ void RunCheckpoints::advance() {
   work([this, manifest] {
     commit_checkpoint(options_.folder, manifest);
     digest_ = manifest.digest.text();
-    // The new checkpoint is whole by now: failing to remove an old one is only a warning.
+    // The new checkpoint is whole by now, so a failure to remove an old one is only a warning.
     try {
       prune_checkpoints(options_.folder, manifest.step, options_.keep);
     } catch (const std::exception& error) {
@@ -237,7 +238,7 @@ void RunCheckpoints::conclude(const std::string& failure, const std::string& dig
   spdlog::warn(
       "{}: the checkpoint of step {} was not written: {}; those before it are as they were",
       options_.folder, writing_.step, failure);
-  // All ranks have ended their writing by now.
+  // No rank is writing any more, so rank 0 can remove the shards of all ranks.
   std::error_code ignored;
   if (world_.rank == 0) fs::remove_all(partial_folder(options_.folder, writing_.step), ignored);
 }
@@ -251,8 +252,8 @@ void RunCheckpoints::work(std::function<void()> body) {
     } catch (const std::exception& error) {
       why_ = error.what();
     }
-    end_reading();  // also where it failed, or the next update would wait forever
-    busy_ = false;  // last: it lets the main thread join and read the results
+    end_reading();  // also after a failure, or the next update would wait forever
+    busy_ = false;  // last, because the main thread may then join and read the results
   });
 }
 

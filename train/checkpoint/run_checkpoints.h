@@ -1,14 +1,18 @@
-// Writes checkpoints while a run goes on, every so many steps and when a signal asks for one.
+// Writes checkpoints during a run, at intervals (CheckpointOptions::every) and on a signal.
 //
-// A thread writes a checkpoint from a copy of the rank's own state, so that no step waits for the
-// disk. When a rank has written its part, it notes this with the flags of its next step
-// (ZeroOptimizer::set_notes). When all ranks have, rank 0's thread writes the manifest, and rank 0
-// notes that too. So every rank learns the result after the same step. Without `async` all of this
-// happens between two steps. The copy may be limited (CheckpointOptions::staging): then the next
-// update waits until the state that is not in the copy has been read.
+// With `async`, a thread on each rank writes the rank's shard from a copy of its state, so that no
+// step waits for the disk:
+//   1. While its thread writes, a rank sends a busy note with the flags of each step
+//      (ZeroOptimizer::set_notes).
+//   2. After the first step without a busy note, the shards are written. Rank 0's thread then
+//      writes the manifest, and rank 0 is busy meanwhile.
+//   3. After the next step without a busy note, every rank learns the result.
+// Because all ranks see the same notes, they go from phase to phase after the same step. Without
+// `async` all three phases run between two steps. If the copy is limited
+// (CheckpointOptions::staging), the next update waits until the remaining state has been read.
 //
-//   SIGUSR1            save after the step, and go on
-//   SIGUSR2, SIGTERM   save after the step, and end
+//   SIGUSR1            save after the current step, and go on
+//   SIGUSR2, SIGTERM   save after the current step, and end the run
 #pragma once
 
 #include <atomic>
@@ -24,8 +28,9 @@
 
 namespace tessera::train {
 
-/// Claims a folder of checkpoints for one writer: makes the folder if it is missing, and removes
-/// what ended writers have left unfinished. Throws InputError if another process has claimed it.
+/// Claims a folder of checkpoints for one writer until destruction. Makes the folder if it is
+/// missing, and removes unfinished checkpoints of earlier writers. Throws InputError if another
+/// process has claimed the folder, or if the folder cannot be written.
 class CheckpointFolder {
  public:
   explicit CheckpointFolder(const std::string& folder);
@@ -39,36 +44,37 @@ class CheckpointFolder {
 
 class RunCheckpoints {
  public:
-  /// World, optimizer and log must outlive it. On rank 0 the folder must be claimed. `info` has the
-  /// settings. Handles SIGUSR1, SIGUSR2 and SIGTERM from now on, and allocates the copy.
+  /// World, optimizer and log must outlive this object. On rank 0 the folder must be claimed. From
+  /// `info`, settings, metadata and the best evaluation are used. Handles SIGUSR1, SIGUSR2 and
+  /// SIGTERM until destruction, and allocates the copy.
   RunCheckpoints(CheckpointOptions options, const dist::World& world,
                  optim::ZeroOptimizer& optimizer, RunLog& log, CheckpointInfo info);
   ~RunCheckpoints();
   RunCheckpoints(const RunCheckpoints&) = delete;
   RunCheckpoints& operator=(const RunCheckpoints&) = delete;
 
-  /// The notes of this rank for ZeroOptimizer::set_notes, before the next step is launched.
+  /// Returns this rank's notes, to be passed to ZeroOptimizer::set_notes before each launch.
   uint8_t notes() const;
-  /// Decisions by the notes of all ranks: saves() is true if after_step will read the optimizer's
-  /// state, stops() if the run ends here.
+  /// True if a checkpoint falls due after `done` steps, by the notes of all ranks.
   bool saves(int64_t done, uint8_t notes) const;
+  /// True if the notes of all ranks ask for the end of the run.
   static bool stops(uint8_t notes);
 
-  /// The best evaluation so far, for checkpoints that begin from now on.
+  /// Sets the best evaluation that later checkpoints record.
   void set_best(const std::optional<BestEvaluation>& best) { info_.best = best; }
 
-  /// Called after each step; if saves() is true, the results of all launched steps must have been
-  /// asked for. A checkpoint that falls due while another is written is skipped, and logged. If one
-  /// cannot be written, the run goes on with a warning, and earlier ones stay. Collective.
+  /// Must be called after each step. If saves() is true, the results of all launched steps must
+  /// have been asked for. A checkpoint that falls due while another one is written is skipped, and
+  /// the log says so. If a checkpoint cannot be written, the run goes on with a warning, and
+  /// earlier checkpoints stay. Collective.
   void after_step(int64_t done, int64_t skipped, uint8_t notes);
-  /// Waits until no state is read in place any more. Returns how long that took in nanoseconds, 0
-  /// if nothing was read. If the options limit the copy, it must be called before each update,
-  /// between ZeroOptimizer::micro_steps and launch_step, and before anything else that changes
-  /// state.
+  /// Waits until the thread has read all state that is not in the copy. Returns the time waited in
+  /// nanoseconds. If the options limit the copy, this must be called before each update, between
+  /// ZeroOptimizer::micro_steps and launch_step, and before any other change of the state.
   int64_t wait_for_reads();
 
-  /// Saves step `done` if it is not saved yet, waits until it is on the disk, and returns the path
-  /// of the checkpoint. Throws if it cannot be written. Collective.
+  /// Saves step `done` unless its checkpoint exists, waits until the checkpoint is on the disk, and
+  /// returns its path. Throws if it cannot be written. Collective.
   std::string finish(int64_t done, int64_t skipped);
 
  private:
@@ -76,7 +82,8 @@ class RunCheckpoints {
 
   void start(const CheckpointInfo& info);
   std::vector<optim::StatePiece> pieces_to_write();
-  /// Starts the next phase, once the work of this one is done on all ranks. Collective.
+  /// Waits for this rank's thread, and starts the next phase of the checkpoint or concludes it.
+  /// Collective.
   void advance();
   void conclude(const std::string& failure, const std::string& digest);
   void end_reading();
@@ -95,13 +102,13 @@ class RunCheckpoints {
   CheckpointInfo writing_;  // the checkpoint that is being written
   std::thread thread_;
   std::atomic<bool> busy_ = false;
-  std::atomic<bool> reading_ = false;  // state is read in place, and must not change meanwhile
-  int64_t waited_ns_ = 0;              // for the reads of this checkpoint, on this rank
-  std::string shard_;  // text of the shard that the thread wrote; digest_: of its manifest
-  std::string digest_;
-  std::string why_;          // why the thread failed; empty if it did not
-  int64_t saved_step_ = -1;  // step of the last whole checkpoint
-  std::string failure_;      // why the last checkpoint failed; empty if it did not
+  std::atomic<bool> reading_ = false;  // true while the thread reads state that must not change
+  int64_t waited_ns_ = 0;              // time this rank has waited for reads of this checkpoint
+  std::string shard_;                  // shard_text of the shard that the thread wrote
+  std::string digest_;                 // rank 0: digest of the manifest that the thread wrote
+  std::string why_;                    // why the thread failed; empty if it did not
+  int64_t saved_step_ = -1;            // step of the last whole checkpoint
+  std::string failure_;                // why the last checkpoint failed; empty if it did not
 };
 
 }  // namespace tessera::train

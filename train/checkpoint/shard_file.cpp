@@ -64,7 +64,7 @@ WrittenShard write_shard(const std::string& folder, const std::string& name,
     // From here on only copies are read.
     if (!copies && views_read) views_read();
   }
-  // Flushes the file: a manifest may name only bytes that are on the disk.
+  // commit() flushes the file, because a manifest may name only bytes that are on the disk.
   file.commit();
   result.file = {.name = name,
                  .bytes = end,

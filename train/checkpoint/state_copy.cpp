@@ -44,16 +44,17 @@ StateCopy::StateCopy(const CheckpointOptions& options, const std::vector<optim::
   copies_.resize(pieces.size());
   std::vector<size_t> order(pieces.size());
   std::iota(order.begin(), order.end(), size_t{0});
-  // The largest pieces first, so that the choice depends on sizes alone, as in the plan.
+  // Pieces are chosen from the largest to the smallest, as in optim::plan, so that the plan's bytes
+  // equal the copy's.
   std::ranges::stable_sort(order, [&](size_t a, size_t b) {
     return pieces[a].values.bytes() > pieces[b].values.bytes();
   });
   int64_t room = options.staging.value_or(std::numeric_limits<int64_t>::max());
-  // Pieces that must be copied come out of the limit first.
+  // Pieces that must be copied are subtracted from the limit first.
   room = std::max<int64_t>(0, room - bytes_of(pieces, true));
   for (const size_t i : order) {
     const Tensor& values = pieces[i].values;
-    if (pieces[i].is_copy) continue;  // needs no second copy
+    if (pieces[i].is_copy) continue;  // a copy needs no second copy
     if (!must_be_copied(pieces[i])) {
       if (values.bytes() > room) continue;
       room -= values.bytes();

@@ -1,10 +1,11 @@
-// The copy of a rank's own state from which an asynchronous checkpoint is written, as large as
-// CheckpointOptions::staging allows. State that has no room in the copy is read in place by the
-// writer, while the next step's forward and backward run; that step's update waits for the reads.
+// The copy of a rank's state from which an asynchronous checkpoint is written, as large as
+// CheckpointOptions::staging allows. The thread that writes the checkpoint reads the remaining
+// state in place while the next step's forward and backward run. That step's update waits for the
+// reads.
 //
 // Some state is always copied, even beyond the limit: counts and the loss scale; running statistics
-// of batch norms, which belong to the forward; and state in GPU memory, which the writer's thread
-// cannot read.
+// of batch norms, which belong to the forward; and state in GPU memory, which the thread cannot
+// read.
 #pragma once
 
 #include <vector>
@@ -19,17 +20,18 @@ class StateCopy {
  public:
   /// An empty copy, for no pieces.
   StateCopy() = default;
-  /// Allocates memory for pieces like these (Category::checkpoint). Throws InputError if pieces in
-  /// GPU memory need more than the limit and are not offloaded.
+  /// Allocates memory (Category::checkpoint) for pieces of these sizes. Throws InputError if state
+  /// is in GPU memory, is not offloaded, and the limit is less than all of the rank's state.
   StateCopy(const CheckpointOptions& options, const std::vector<optim::StatePiece>& pieces,
             optim::Offload offload);
 
-  /// Copies the pieces that have memory here. In the result, `is_copy` is true if a piece's values
-  /// stay as they are now.
+  /// Copies the pieces that have memory in this copy. In the result, `is_copy` is true for each
+  /// piece whose values later steps do not change. `pieces` must have the sizes given to the
+  /// constructor.
   std::vector<optim::StatePiece> take(std::vector<optim::StatePiece> pieces) const;
 
  private:
-  std::vector<Tensor> copies_;  // one per piece; undefined if the piece is not copied here
+  std::vector<Tensor> copies_;  // one per piece; undefined if the piece has no memory here
 };
 
 }  // namespace tessera::train

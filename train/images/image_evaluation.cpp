@@ -11,10 +11,10 @@
 namespace tessera::train {
 namespace {
 
-constexpr int64_t counted = evaluation_counts;  // the sum of losses, and counts for top1 and top5
+constexpr int64_t counted = evaluation_counts;  // sum of losses, number of top1 and of top5 hits
 
 struct BatchResult {
-  float loss = 0;  // the mean
+  float loss = 0;  // mean of the batch
   float first = 0;
   float among_five = 0;
 };
@@ -64,7 +64,7 @@ ImageEvaluation evaluate_images(nn::Module& model, std::shared_ptr<const data::I
       input.load(b);
       const BatchResult result = judge(model(input.images()), input.labels());
       const int64_t number = batches->number_of(b);
-      if (number >= total) continue;  // another rank's batch: every rank runs equally many forwards
+      if (number >= total) continue;  // repeated, so that all ranks run equally many forwards
       float* const at = own.data() + number * counted;
       at[0] = result.loss * static_cast<float>(input.labels().elements());
       at[1] = result.first;
@@ -72,7 +72,7 @@ ImageEvaluation evaluate_images(nn::Module& model, std::shared_ptr<const data::I
     }
   }
   model.train();
-  // Each batch is zero on all ranks but one, so that the sum over ranks is exact.
+  // A batch's results are 0 on all ranks but one, so that the sum over ranks is exact.
   const Tensor sums = Tensor::from({total * counted}, own);
   world.communicator->all_reduce(sums, {dist::Traffic::other}).wait();
   const Tensor results = sums.to_host();

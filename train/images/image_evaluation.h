@@ -1,4 +1,4 @@
-// How well a model labels images that it was not trained on.
+// Measures loss and accuracy of an image classifier on images that it was not trained on.
 #pragma once
 
 #include <cstdint>
@@ -25,15 +25,16 @@ struct EvaluationWork {
   int workers = 1;    // threads that prepare them
 };
 
-/// Evaluates all of `set` in batches, which the ranks share. Every rank gets the same bits, which
-/// do not depend on the number of ranks, and runs the same number of forwards. Collective.
+/// Evaluates all of `set` in batches, which are divided among the ranks. Every rank runs the same
+/// number of forwards and gets the same bits, which do not depend on the number of ranks.
+/// Collective.
 ImageEvaluation evaluate_images(nn::Module& model, std::shared_ptr<const data::ImageSet> set,
                                 const data::ImageTransformOptions& transform,
                                 const EvaluationWork& work, const dist::World& world);
 
-/// The number of classes that come before the target in a row of logits: those with a larger logit,
-/// and those with an equal logit and a lower index. A NaN, also the target's own, counts against
-/// the target.
+/// Returns the number of classes that rank before the target in a row of logits: classes with a
+/// larger logit, and classes with an equal logit and a lower index. A class whose logit is NaN
+/// ranks before the target. If the target's logit is NaN, all other classes rank before the target.
 int64_t place_of_target(std::span<const float> logits, int32_t target);
 
 }  // namespace tessera::train

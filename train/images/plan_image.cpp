@@ -13,7 +13,7 @@
 namespace tessera::train {
 namespace {
 
-/// The plan of one rank's run.
+/// Computes the memory of one rank's run on images.
 class ImageRun {
  public:
   ImageRun(const TrainingRun& run, const PlannedImages& images, const JobPlace& place)
@@ -23,7 +23,8 @@ class ImageRun {
         ranks_(place.ranks),
         rank_(place.rank) {}
 
-  /// The peak of steps, and of evaluation while the images that were read ahead for steps stay.
+  /// Returns the larger of the peaks of a step and of an evaluation. Images that were read ahead
+  /// for steps stay in memory during an evaluation.
   models::ImageMemory memory() const {
     const GraphWorkspace graphs = graph_workspace(run_, ranks_, has_dropout());
     models::ImageMemory peak =
@@ -41,7 +42,8 @@ class ImageRun {
     return peak;
   }
 
-  /// Host memory with a GPU: images read ahead for steps, and beside them for an evaluation.
+  /// Returns the host memory of a rank with a GPU: images read ahead for steps, plus images read
+  /// ahead for an evaluation.
   int64_t on_host() const {
     if (device_.is_cpu()) return 0;
     const int64_t evaluated =
@@ -57,8 +59,8 @@ class ImageRun {
             .device = device_};
   }
 
-  /// Bytes of an ImageInput of `count` batches on the device. A GPU has one batch; batches that are
-  /// read ahead are on the host.
+  /// Returns the bytes on the device of an ImageInput of `count` batches. A GPU has one batch,
+  /// because batches that are read ahead are on the host.
   int64_t input(int64_t images, int64_t count) const {
     return device_.is_cpu() ? ahead(images, count) : batch_bytes(images);
   }
@@ -90,8 +92,9 @@ class ImageRun {
     return batches() * evaluation_counts * dtype_size(DType::f32);
   }
 
-  /// The sizes of the batches that this rank evaluates. All batches have the same size except the
-  /// last of all ranks, which a rank that is short of a batch reads as well.
+  /// Returns the sizes of the batches that this rank evaluates. All batches have one size except
+  /// the last batch of all ranks. A rank that is short of a batch in the last round repeats that
+  /// last batch.
   std::vector<int64_t> evaluated_sizes() const {
     if (run_.loop.eval_every == 0) return {};
     const int64_t micro = run_.loop.batch.micro;
@@ -118,7 +121,7 @@ models::ImageSizes sizes_of(const models::ImageConfig& config) {
 /// Throws if an upper bound of activations and workspace does not fit into int64.
 void check_size(const TrainingRun& run, const PlannedImages& images) {
   using optim::CheckedInt;
-  constexpr int64_t more_than_all = 1 << 17;  // bytes per pixel
+  constexpr int64_t more_than_all = 1 << 17;  // upper bound of the bytes per pixel
   const CheckedInt of_pixels = CheckedInt(images.shape.height) * images.shape.width;
   (void)(CheckedInt(run.loop.batch.micro) * (of_pixels + sizes_of(images.config).classes) *
          more_than_all);
@@ -158,7 +161,8 @@ optim::Plan plan_run(const TrainingRun& run, const nn::Module& model, const Plan
 }
 
 void choose_algorithms(const TrainingRun& run, const PlannedImages& images, Device device) {
-  // Asking for the workspace chooses the algorithms. A job of one rank has all sizes of batches.
+  // memory() asks the libraries for their workspace, which makes them choose algorithms. The plan
+  // of a job of one rank has all sizes of batches that any rank may have.
   (void)ImageRun(run, images, {.device = {.device = device}}).memory();
 }
 

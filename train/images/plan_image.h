@@ -10,23 +10,23 @@
 
 namespace tessera::train {
 
-/// What a plan depends on in a run's model and data.
+/// The properties of a run's model and data that a plan needs.
 struct PlannedImages {
   models::ImageConfig config;
   DType dtype = DType::f32;  // of images and parameters
   data::ImageShape shape;
-  int64_t validation = 0;  // images to evaluate on
+  int64_t validation = 0;  // number of images to evaluate on
   float label_smoothing = 0;
 };
 PlannedImages planned_images(const models::ImageConfig& config, const data::ImageData& data,
                              float label_smoothing = 0);
 
-/// The plan of a rank, with activations and workspace at this process's number of threads. Throws
-/// InputError if a number of bytes exceeds int64.
+/// Returns the plan of a rank, with activations and workspace for this process's number of threads.
+/// Throws InputError if a number of bytes exceeds int64.
 optim::Plan plan_run(const TrainingRun& run, const nn::Module& model, const PlannedImages& images,
                      const JobPlace& place);
 
-/// Lets the libraries of a GPU choose algorithms for everything that any rank will compute.
+/// Lets the GPU's libraries choose algorithms for all sizes of batches that any rank will compute.
 void choose_algorithms(const TrainingRun& run, const PlannedImages& images, Device device);
 
 }  // namespace tessera::train

@@ -9,7 +9,7 @@ namespace tessera::train {
 
 struct PlanDevice {
   Device device = {};
-  bool nccl = false;  // false: over MPI
+  bool nccl = false;  // true: ranks communicate over NCCL; false: over MPI
 
   /// Bytes that the transport holds on the device in a job of `ranks` ranks.
   int64_t staging_bytes(int64_t ranks) const;
@@ -17,14 +17,15 @@ struct PlanDevice {
   bool staged() const { return !device.is_cpu() && !nccl; }
   /// Header bytes that a call sends to each other rank besides its data.
   int64_t header_bytes() const { return nccl ? 0 : dist::mpi_header_bytes; }
-  /// For a headline: empty for the CPU, else for instance ", on GPUs over NCCL".
+  /// Returns a text for a headline: empty for the CPU, else for instance ", on GPUs over NCCL".
   std::string text() const;
 };
 
-/// The device and transport of a job that has chosen them.
+/// Returns the device and transport that a running job has chosen.
 PlanDevice plan_device(const dist::World& world);
-/// The device and transport that a job with these options will choose. `auto` is CUDA if this
-/// process finds a usable GPU, and then NCCL.
+/// Returns the device and transport that a job with these options will choose. The device `auto`
+/// means CUDA if this process finds a usable GPU. On GPUs the transport is NCCL unless options.comm
+/// is `mpi`.
 PlanDevice plan_device(const dist::DeviceOptions& options);
 
 }  // namespace tessera::train

@@ -25,8 +25,8 @@ std::vector<optim::PlanParameter> gpt_parameters(const models::GptConfig& config
       (layer.empty() ? before : after).push_back(parameter);
     }
   }
-  // Every layer is like the first one, in a block of its own. The parameters after the layers are
-  // in the block of the last layer.
+  // Every layer has the parameters of the first layer, in a separate block. The parameters after
+  // the layers are in the block of the last layer.
   std::vector<optim::PlanParameter> all = before;
   for (int64_t i = 0; i < config.layers; ++i) {
     const std::string name = "h." + std::to_string(i);
@@ -74,14 +74,15 @@ optim::MicroBatchWork gpt_work(const models::GptConfig& config, int64_t sequence
   const double blocks = layers * (12 * width * width + 13 * width);
   const double attention = layers * number(config.context) * width;
 
-  // Elements that element-wise passes read and write, per token and layer, in units of the width.
-  // Forward: two norms with the residual, 4 each; GELU, 8. Backward: norms and GELU recomputed,
-  // 4 + 8; GELU, 12; two norms, 6 each; gradients of biases, 9.
+  // Elements that element-wise passes read and write, per token and layer, in units of the width:
+  //   forward    two norms with the residual 2 x 4, GELU 8
+  //   backward   norms recomputed 4, GELU recomputed 8, GELU 12, two norms 2 x 6, bias gradients 9
   constexpr double passes = 16 + 45;
-  // These passes also compute. On a CPU (Zen 4, fp32 and bf16, widths of 256 to 768) they took
-  // about four times as long as the update for the same number of bytes.
+  // Element-wise passes take longer than their memory traffic alone, because they also compute. On
+  // a CPU (Zen 4, fp32 and bf16, widths of 256 to 768) they took about four times as long as an
+  // update that moves as many bytes.
   constexpr double arithmetic = 4;
-  // Cross-entropy: logits are read, and their gradients written, in f32.
+  // Bytes per logit in cross-entropy, which reads logits and writes their gradients in f32.
   constexpr double head_bytes = 4 * 4;
   const double element_bytes = number(dtype_size(dtype));
   const double bytes = arithmetic * (layers * passes * width * element_bytes +

@@ -1,4 +1,5 @@
-// A GPT as a plan needs it: its parameters, without building it, and the work of a micro-batch.
+// The input of a plan for a GPT: its parameters, without building the model, its activations, and
+// the work of a micro-batch.
 #pragma once
 
 #include <cstdint>
@@ -11,22 +12,24 @@
 
 namespace tessera::train {
 
-/// The parameters of models::Gpt(config), all of `dtype`, as a list for any number of layers.
+/// Lists the parameters of models::Gpt(config), all of `dtype`. Builds only a model of one layer.
 std::vector<optim::PlanParameter> gpt_parameters(const models::GptConfig& config, DType dtype);
 
+/// Returns the total number of elements.
 int64_t parameter_elements(const std::vector<optim::PlanParameter>& parameters);
 
 /// Sets the plan's peaks of activations and workspace for training in micro-batches of `sequences`
-/// whole contexts, on this processor with this process's number of threads, or on a GPU like
-/// `device`. Without such a GPU workspace stays unknown. Also sets the host memory of a GPU's
-/// tokens.
+/// whole contexts. `device` is this CPU with this process's number of threads, or a GPU. If this
+/// process has no such GPU, the workspace stays unknown. For a GPU, also sets the host memory from
+/// which the GPU copies tokens. Throws InputError if a number of bytes exceeds int64.
 void add_activations(optim::Plan& plan, const models::GptConfig& config, DType dtype,
                      int64_t sequences, Device device);
 
-/// Operations and element-wise bytes of a micro-batch of whole contexts, forward and backward.
-/// Operations are counted as in nanoGPT: 6 per token and parameter, without position embeddings,
-/// and 12 L T C per token for attention. (Causal attention needs half of these, and reaches about
-/// half of the speed of other products.)
+/// Returns operations and element-wise bytes of a micro-batch of whole contexts, forward and
+/// backward. Operations are counted as in nanoGPT: 6 per token and parameter, without position
+/// embeddings, and 12 L T C per token for attention (L layers, T context, C width). Causal
+/// attention needs only half of these 12 L T C operations, but runs at about half the speed of
+/// other matrix products, so the estimated time is about right.
 optim::MicroBatchWork gpt_work(const models::GptConfig& config, int64_t sequences, DType dtype);
 
 }  // namespace tessera::train

@@ -1,4 +1,5 @@
-// Plans of ZeRO stages for a GPT that is not built: bytes, largest model that fits, step time.
+// Plans ZeRO stages for a GPT without building the model: bytes, the largest model that fits, and
+// the time of a step.
 #pragma once
 
 #include <cstdint>
@@ -13,20 +14,22 @@ namespace tessera::train {
 
 struct StagesInput {
   models::GptConfig model;
-  DType dtype = DType::f32;  // of its parameters
-  /// The run, without its parameters and stage.
+  DType dtype = DType::f32;  // of the parameters
+  /// The input of the plans. Its parameters and stage are not used: they follow from `model`,
+  /// `dtype` and `stages`.
   optim::PlanInput run;
-  std::vector<int> stages;                   // to be planned
-  std::optional<int64_t> memory;             // bytes of a rank that the largest model may take
-  std::optional<optim::MachineRates> rates;  // how fast the machine is, for the time of a step
+  std::vector<int> stages;                   // the stages to plan
+  std::optional<int64_t> memory;             // bytes of a rank, if the largest model is asked for
+  std::optional<optim::MachineRates> rates;  // rates of a rank, if the step time is asked for
 };
 
-/// The input's model with another number of layers; 0 layers if none fits.
+/// The largest model that differs from the input's model only in the number of layers. 0 layers if
+/// even one layer does not fit.
 struct LargestModel {
   int64_t layers = 0;
   int64_t parameters = 0;
-  int64_t bytes = 0;      // of rank 0
-  bool at_limit = false;  // the search has ended at its limit: larger models may fit too
+  int64_t bytes = 0;      // peak of rank 0
+  bool at_limit = false;  // true if the search has reached its limit, so larger models may fit too
 };
 
 struct StagePlan {
@@ -38,7 +41,7 @@ struct StagePlan {
 
 std::vector<StagePlan> plan_stages(const StagesInput& stages);
 
-/// The most layers whose plan for rank 0 is at most `memory` bytes.
+/// Searches for the largest number of layers with which rank 0's peak is at most `memory` bytes.
 LargestModel largest_model(const StagesInput& stages, int stage, int64_t memory);
 
 }  // namespace tessera::train

@@ -20,7 +20,7 @@ constexpr int stages = 4;
 struct Column {
   std::string heading;
   std::function<std::optional<int64_t>(const PlannedRun&)> value;
-  bool always = true;  // false: shown only if a run has such bytes
+  bool always = true;  // false: the column is shown only if a run has such bytes
 };
 
 bool is_shown(const Column& column, const std::vector<PlannedRun>& runs) {

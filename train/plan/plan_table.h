@@ -1,4 +1,5 @@
-// The plan of a run as tables: memory and traffic for each stage and several numbers of ranks.
+// Prints the plan of a run as tables: memory and traffic for each stage and several numbers of
+// ranks.
 #pragma once
 
 #include <functional>
@@ -19,7 +20,7 @@ struct PlanHeading {
 
 /// Returns the plan of a rank of a run.
 using RankPlan = std::function<optim::Plan(const TrainingRun&, const JobPlace&)>;
-/// Memory and traffic of rank 0, which holds as much as any and sends the most.
+/// Returns tables of memory and traffic of rank 0. No rank holds or sends more than rank 0.
 std::string plan_table(const PlanHeading& heading, const TrainingRun& run, const JobPlace& place,
                        const RankPlan& plan_of);
 
@@ -29,10 +30,10 @@ struct PlannedRun {
   int64_t ranks = 1;
   optim::Plan plan = {};
 };
-/// Bytes on device and host that all ranks of a node hold together.
+/// Returns the bytes on device and host that all ranks of a node hold together.
 int64_t node_bytes(const optim::Plan& plan, int64_t ranks, int64_t ranks_per_node);
-/// Activations, workspace, host and nodes of several ranks have columns if there are any; a line
-/// below the table says if workspace is unknown.
+/// Returns a table of memory. The columns for activations, workspace, host and node appear only if
+/// a run has such bytes. If workspace is unknown, a line below the table says so.
 std::string memory_table(const std::vector<PlannedRun>& runs, int64_t ranks_per_node = 1);
 std::string traffic_table(const std::vector<PlannedRun>& runs);
 

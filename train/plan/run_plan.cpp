@@ -46,7 +46,7 @@ optim::PlanInput plan_input(const TrainingRun& run, const nn::Module& model,
           .header_bytes = place.device.header_bytes()};
 }
 
-// A capture takes room for dropout's draws; a graph with dropout keeps it.
+// Every capture allocates one DropoutDraws. Only a graph with dropout keeps it.
 GraphWorkspace graph_workspace(const TrainingRun& run, int64_t ranks, bool has_dropout) {
   constexpr int64_t draws = sizeof(DropoutDraws);
   const int64_t graphs =
@@ -73,7 +73,7 @@ optim::Plan plan_run(const TrainingRun& run, const models::Gpt& model, const Job
   const GraphWorkspace graphs = graph_workspace(run, place.ranks, config.dropout > 0);
   *plan.workspace += graphs.capturing;
   if (run.loop.eval_every > 0) {
-    // Without a backward, logits are workspace.
+    // An evaluation has workspace of its own size: without a backward, logits are not activations.
     const models::GptMemory evaluation =
         models::gpt_evaluation_memory(config, dtype, sequences, config.context, device);
     plan.workspace = std::max(*plan.workspace, *evaluation.workspace + graphs.kept);

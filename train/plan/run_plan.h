@@ -1,9 +1,9 @@
-// The plan of a training run: its memory and traffic, from the same options that start it.
+// Plans the memory and traffic of a training run, from the same options that start the run.
 //
 //   const optim::Plan plan = train::plan_run(run, model, train::place_of(world));
 //
-// After the run, its report compares measurements with the plan (train/report/run_report.h): they
-// are equal, to the byte.
+// After the run, a report compares measurements with the plan (train/report/run_report.h). Both are
+// expected to be equal to the byte.
 #pragma once
 
 #include <cstdint>
@@ -21,24 +21,25 @@ struct JobPlace {
   int64_t ranks = 1;
   int64_t rank = 0;
 };
-/// The place of this process in a job that has chosen its devices.
+/// Returns the place of this process in a job whose devices are chosen.
 JobPlace place_of(const dist::World& world);
 
+/// Returns the input of optim::plan for a run.
 optim::PlanInput plan_input(const TrainingRun& run, const nn::Module& model, const JobPlace& place);
 
-/// Workspace of a rank's graphs: room for the state that their dropout draws from.
+/// Bytes of workspace that a rank's CUDA graphs need for the random state of dropout.
 struct GraphWorkspace {
-  int64_t kept = 0;       // from the capture of a graph on
-  int64_t capturing = 0;  // the most, while a graph is captured
+  int64_t kept = 0;       // held by all captured graphs together
+  int64_t capturing = 0;  // the peak, which includes the capture of a graph
 };
 GraphWorkspace graph_workspace(const TrainingRun& run, int64_t ranks, bool has_dropout);
 
-/// The plan of a rank for any model, without activations and workspace, which depend on the model's
-/// operations.
+/// Returns the plan of a rank for any model. Activations and workspace are left out, because they
+/// depend on the model's operations.
 optim::Plan plan_run(const TrainingRun& run, const nn::Module& model, const JobPlace& place);
 
-/// The plan of a rank that trains a GPT on whole contexts, with activations and workspace at this
-/// process's number of threads.
+/// Returns the plan of a rank that trains a GPT on whole contexts, with activations and workspace
+/// for this process's number of threads.
 optim::Plan plan_run(const TrainingRun& run, const models::Gpt& model, const JobPlace& place);
 
 }  // namespace tessera::train

@@ -36,7 +36,7 @@ models::RecommenderMemory evaluation_memory(const PlannedRatings& ratings, DType
 /// Throws if an upper bound of activations and workspace does not fit into int64.
 void check_size(const PlannedRatings& ratings) {
   using optim::CheckedInt;
-  constexpr int64_t more_than_all = 1 << 8;  // bytes per factor of a sample's item
+  constexpr int64_t more_than_all = 1 << 8;  // upper bound of the bytes per factor and sample
   const models::RecommenderConfig& config = ratings.config;
   CheckedInt width = CheckedInt(config.factors) + 2;
   for (const int64_t hidden : config.hidden) width = width + hidden;
@@ -58,7 +58,8 @@ optim::Plan plan_run(const TrainingRun& run, const nn::Module& model, const Plan
   if (peak.workspace) *peak.workspace += graphs.capturing;
   plan.host.activations = data::RatingInput::host_bytes(ratings.batch, device);
   if (ratings.evaluation && run.loop.eval_every > 0) {
-    // The run's own input stays; results are allocated after the evaluation's input was freed.
+    // The input of steps stays in memory during an evaluation. The evaluation's results are
+    // allocated after its input was freed.
     const models::RecommenderMemory other = evaluation_memory(ratings, dtype, device);
     const int64_t input = ratings.evaluation->input_bytes();
     peak.activations = std::max({peak.activations, input + other.activations,

@@ -12,21 +12,21 @@
 
 namespace tessera::train {
 
-/// What a plan depends on in a run's model and data.
+/// The properties of a run's model and data that a plan needs.
 struct PlannedRatings {
   models::RecommenderConfig config;
   models::RecommenderObjective objective = models::RecommenderObjective::rating;
   float l2 = 0;
-  data::RatingBatchSizes batch;  // of a micro-batch
-  /// The sizes of the evaluation, if there is one, and the f32 values that the ranks sum for it.
+  data::RatingBatchSizes batch;  // the sizes of a micro-batch
+  /// The sizes of the evaluation; nullopt if there is none.
   std::optional<RatingEvaluationSizes> evaluation = std::nullopt;
-  int64_t evaluation_results = 0;
-  /// Bytes that rank 0 writes beside the weights, if they are saved while the run goes on.
+  int64_t evaluation_results = 0;  // number of f32 values that the ranks sum in an evaluation
+  /// Bytes that rank 0 writes besides the weights in each save during the run.
   int64_t saved_bytes = 0;
 };
 
-/// The plan of a rank, with activations and workspace at this process's number of threads. Throws
-/// InputError if a number of bytes exceeds int64.
+/// Returns the plan of a rank, with activations and workspace for this process's number of threads.
+/// Throws InputError if a number of bytes exceeds int64.
 optim::Plan plan_run(const TrainingRun& run, const nn::Module& model, const PlannedRatings& ratings,
                      const JobPlace& place);
 

@@ -21,7 +21,7 @@ int64_t history_of(const models::RecommenderConfig& config, const data::Historie
 }
 
 /// Calls body(batch, counts) for this rank's share of the batches. A rank that is short of a batch
-/// repeats the last one with `counts` false, so that all ranks run the same number of forwards.
+/// repeats the last batch with `counts` false, so that all ranks run the same number of forwards.
 template <class Body>
 void for_each_own_batch(int64_t batches, const dist::World& world, Body&& body) {
   const int64_t own = pieces(batches, world.size);
@@ -31,7 +31,7 @@ void for_each_own_batch(int64_t batches, const dist::World& world, Body&& body) 
   }
 }
 
-/// Sums the results over ranks. Each number is zero on all ranks but one, so that the sum is exact.
+/// Sums the results over ranks. Each number is 0 on all ranks but one, so that the sum is exact.
 std::vector<float> brought_together(const std::vector<float>& own, const dist::World& world) {
   const Tensor sums = Tensor::from({std::ssize(own)}, own);
   world.communicator->all_reduce(sums, {dist::Traffic::other}).wait();
@@ -84,7 +84,7 @@ RatingErrors evaluate_ratings(models::Recommender& model, const data::Histories&
       double distances = 0;
       for (int64_t i = 0; i < count; ++i) {
         const float score = scores[static_cast<size_t>(i)];
-        // A NaN stays NaN.
+        // Clamps the score to the range. Both comparisons are false for a NaN, which so stays NaN.
         const float rating = score < range.lowest    ? range.lowest
                              : score > range.highest ? range.highest
                                                      : score;
@@ -156,7 +156,7 @@ RankingQuality RankingTask::quality(int32_t user, std::span<const float> scores)
 
 namespace {
 
-/// The mean of the users' numbers, summed in f64 and in order of the users.
+/// Returns the mean quality of the users, summed in f64 and in order of the users.
 RankingQuality mean_quality(std::span<const float> numbers) {
   double sums[ranking_evaluation_counts] = {};
   for (size_t i = 0; i < numbers.size(); ++i) {
@@ -193,7 +193,7 @@ std::string RankingTask::protocol() const {
 
 RatingEvaluationSizes ranking_evaluation_sizes(const models::RecommenderConfig& config,
                                                const data::Histories& histories, int64_t users) {
-  constexpr int64_t pairs_at_once = 1 << 16;  // 16 MiB of products of 64 factors
+  constexpr int64_t pairs_at_once = 1 << 16;  // 16 MiB of f32 products with 64 factors per pair
   const int64_t items = std::min(config.items, pairs_at_once);
   const int64_t samples = std::min(users, std::max<int64_t>(1, pairs_at_once / items));
   return {.samples = samples,

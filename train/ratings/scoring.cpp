@@ -68,14 +68,14 @@ std::span<const float> Scorer::catalogue(std::span<const int32_t> users) {
   const int64_t all = model_.config().items;
   scores_.resize(users.size() * static_cast<size_t>(all));
   for (int64_t begin = 0; begin < all; begin += sizes_.items) {
-    // The last part is as long as the others, so it begins within the part before it.
+    // All parts have sizes_.items items, so the last part may overlap the previous part.
     const int64_t first = std::min(begin, all - sizes_.items);
     const auto numbers = host_items_.values<int32_t>();
     std::iota(numbers.begin(), numbers.end(), static_cast<int32_t>(first));
     if (!items_.device().is_cpu()) {
       cuda::copy(items_.device().index, items_.raw(), host_items_.raw(), items_.bytes());
     }
-    const Tensor scores = compute(items_);  // waits, so host_items_ may be overwritten
+    const Tensor scores = compute(items_);  // waits for the GPU, so host_items_ may be overwritten
     const float* from = scores.data<float>();
     for (size_t row = 0; row < users.size(); ++row, from += sizes_.items) {
       std::copy_n(from, sizes_.items, scores_.begin() + static_cast<int64_t>(row) * all + first);

@@ -1,4 +1,4 @@
-// Scores of a recommender for users and items that are named by number, outside of training.
+// Computes a recommender's scores for given users and items, without gradients.
 #pragma once
 
 #include <cstdint>
@@ -12,19 +12,22 @@
 
 namespace tessera::train {
 
-/// `penalized`: as in RecommenderInput.
+/// Makes a model's input of a batch. `penalized` is passed on to RecommenderInput.
 models::RecommenderInput recommender_input(const data::RatingBatch& batch, bool penalized = false);
 
 /// Computes scores on the default device, in batches of one size.
 class Scorer {
  public:
-  /// Model and histories must outlive it. Without shared items a batch is (user, item) pairs.
+  /// Model and histories must outlive this object. If sizes.shared_items is set, call catalogue(),
+  /// else pairs().
   Scorer(models::Recommender& model, const data::Histories& histories,
          const RatingEvaluationSizes& sizes);
 
-  /// Scores of as many pairs as a batch has samples. Valid until the next call.
+  /// Returns the score of each pair (users[i], items[i]). Both lists must have sizes.samples
+  /// elements. The result is valid until the next call.
   std::span<const float> pairs(std::span<const int32_t> users, std::span<const int32_t> items);
-  /// Scores of all items for as many users as a batch has: (B, I). Valid until the next call.
+  /// Returns the scores of all items for each user: (users, items). `users` must have sizes.samples
+  /// elements. The result is valid until the next call.
   std::span<const float> catalogue(std::span<const int32_t> users);
 
  private:
@@ -35,8 +38,8 @@ class Scorer {
   const data::Histories& histories_;
   RatingEvaluationSizes sizes_;
   data::RatingBatch host_;
-  data::RatingBatch input_;  // on the CPU the same as host_
-  Tensor host_items_;        // i32 (1, items) of the catalogue
+  data::RatingBatch input_;  // on the default device; on the CPU these are the tensors of host_
+  Tensor host_items_;        // i32 (1, sizes.items): numbers of a part of the catalogue's items
   Tensor items_;
   std::vector<float> scores_;
 };

@@ -28,7 +28,8 @@ void announce_device(const TrainingRun& run, DType dtype, Device device) {
   }
 }
 
-// The largest micro-batch size, up to the present one, that gives every rank equally many.
+// Returns the largest size, at most batch.micro, with which all ranks have equally many
+// micro-batches. Returns 1 if there is no such size.
 int64_t even_micro_batch(const Batch& batch, int64_t ranks) {
   for (int64_t size = batch.micro; size > 1; --size) {
     if (batch.global % size == 0 && batch.global / size % ranks == 0) return size;

@@ -8,7 +8,7 @@
 
 namespace tessera::train {
 
-/// Shows model, ranks and device, and warns of settings that are allowed but slow.
+/// Prints model, ranks and device, and warns of settings that are allowed but slow.
 void announce_run(const TrainingRun& run, const std::string& model_name, const nn::Module& model,
                   const dist::World& world);
 

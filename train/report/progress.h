@@ -1,6 +1,6 @@
-// The progress of a run for a person to watch. On a terminal it is one line with the time left,
-// rewritten each step. In piped output it is a line after each tenth of the run, and at least one
-// per minute. A skipped step has a line of its own. Everything goes to stderr.
+// Prints the progress of a run to stderr. On a terminal this is one line with the time left,
+// rewritten each step. In piped output there is a line after each tenth of the run, and at least
+// one line per minute. A skipped step always has a separate line.
 #pragma once
 
 #include <chrono>
@@ -15,8 +15,8 @@ class Progress {
  public:
   using Clock = std::chrono::steady_clock;
 
-  /// `shows` is true on the one rank that prints. Speed is in `unit` ("tokens") per second. Piped
-  /// lines are at most `silence` apart, or one step if a step takes longer.
+  /// `shows` is true on the one rank that prints. Speed is in `unit` ("tokens") per second. Lines
+  /// of piped output are at most `silence` apart, or one step apart if a step takes longer.
   Progress(int64_t steps, bool shows, std::string unit,
            Clock::duration silence = std::chrono::minutes(1));
 
@@ -37,14 +37,15 @@ class Progress {
   Clock::time_point last_line_;
 };
 
-/// "1:02:03", "4:05"
+/// Returns a duration as "1:02:03" or "4:05".
 std::string duration_text(double seconds);
 
-/// True if stdout and stderr are terminals. mpirun puts its own pipes and terminals in between;
-/// then those of mpirun itself count.
+/// True if stdout and stderr are terminals. Under mpirun, returns true if mpirun's stdout and
+/// stderr are terminals, because the program's are pipes or terminals that mpirun has made.
 bool on_terminal();
 
-/// Sends messages to stderr, without colours or decoration, on the one rank that prints.
+/// Makes the logger (spdlog) print messages to stderr, without colours or decoration, if `shows` is
+/// true, as on the one rank that prints. Else the logger prints nothing.
 void set_up_messages(bool shows);
 
 }  // namespace tessera::train

@@ -31,7 +31,8 @@ double rounded(double value) { return std::round(value * 1000) / 1000; }
 RunLog::RunLog(const std::string& path, std::optional<int64_t> finished) : path_(path) {
   if (path.empty()) return;
   fail_beyond_file_size_limit();
-  // open() would block on a pipe without a reader, and writing to one would end the process.
+  // Pipes are refused: open() would block on a pipe without a reader, and a write would end the
+  // process when the reader has gone.
   struct stat status {};
   if (::stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode) && !S_ISCHR(status.st_mode)) {
     fail_input(
@@ -45,7 +46,8 @@ RunLog::RunLog(const std::string& path, std::optional<int64_t> finished) : path_
   if (finished && S_ISREG(status.st_mode)) cut_after(*finished);
 }
 
-// Removes the first line that is not whole, or of a later step, and everything after it.
+// Removes the first line that is not whole, is a summary or has a later step than `finished`, and
+// all lines after it.
 void RunLog::cut_after(int64_t finished) {
   std::ifstream file(path_, std::ios::binary);
   for (std::string line; std::getline(file, line) && !file.eof();) {
@@ -77,8 +79,8 @@ void RunLog::write(const JsonObject& line) {
   bytes_ += std::ssize(text);
 }
 
-// Removes the part of the line that was written, which would spoil the next line too. A device
-// cannot be truncated.
+// Removes the part of the line that was written, because it would make the next line invalid too.
+// On a device, which cannot be truncated, the part stays. Warns only once.
 void RunLog::lose_line(int error) {
   if (::ftruncate(descriptor_, bytes_) == 0) ::lseek(descriptor_, bytes_, SEEK_SET);
   if (std::exchange(warned_, true)) return;

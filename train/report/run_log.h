@@ -1,4 +1,5 @@
-// The log of a run: one JSON object per line, written as the run goes, so that it can be followed.
+// The log of a run: one JSON object per line. Each line is written at once, so that the log can be
+// followed during the run.
 //
 //   {"type":"header", ...}                                    the full configuration
 //   {"type":"step","step":1,"loss":5.54,"grad_norm":2.1,"lr":1e-05,"tokens_per_s":...}
@@ -18,10 +19,10 @@ namespace tessera::train {
 
 class RunLog {
  public:
-  /// Without a path nothing is written. Throws InputError if the file cannot be opened, or is
-  /// neither a regular file nor a device, such as a terminal. `finished`: continues the log of a
-  /// run after so many steps. Lines of later steps and of a summary are removed, because they will
-  /// be written again. Without it an older file is replaced.
+  /// Opens the log. With an empty path nothing is written. If `finished` is set, continues the log
+  /// after that many steps: lines of later steps and of a summary are removed, because they will be
+  /// written again. If `finished` is not set, replaces an older file. Throws InputError if the file
+  /// cannot be opened, or is neither a regular file nor a character device, such as a terminal.
   explicit RunLog(const std::string& path, std::optional<int64_t> finished = std::nullopt);
   ~RunLog();
   RunLog(const RunLog&) = delete;
@@ -30,8 +31,8 @@ class RunLog {
   /// True if the file has no line yet.
   bool empty() const { return bytes_ == 0; }
 
-  /// If a line cannot be written, for instance on a full disk, all of it is left out of the log and
-  /// the run goes on. The first such failure is a warning; later lines are tried again.
+  /// Appends a line. If this fails, for instance on a full disk, the whole line is left out of the
+  /// log and the run goes on. Only the first failure prints a warning. Later lines are still tried.
   void write(const JsonObject& line);
 
  private:
@@ -40,7 +41,7 @@ class RunLog {
 
   std::string path_;
   int descriptor_ = -1;
-  int64_t bytes_ = 0;  // of whole lines
+  int64_t bytes_ = 0;  // size of all whole lines
   bool warned_ = false;
 };
 
@@ -50,19 +51,19 @@ struct StepLine {
   float loss = 0;
   float grad_norm = 0;
   float lr = 0;
-  std::optional<float> loss_scale = std::nullopt;  // if losses are scaled
-  bool skipped = false;                            // its gradients overflowed
-  double samples_per_s = 0;  // tokens, or images
+  std::optional<float> loss_scale = std::nullopt;  // set if losses are scaled
+  bool skipped = false;                            // true if the step had no update
+  double samples_per_s = 0;                        // units of the speed, such as tokens or images
   double step_ms = 0;
   double comm_exposed_ms = 0;
-  double checkpoint_wait_ms = 0;  // until a checkpoint had read what the update changes
+  double checkpoint_wait_ms = 0;  // wait before the update until a checkpoint had read the state
 };
 
-/// Begins a header: the program that writes it and Tessera's version.
+/// Begins a header line with the program's name and Tessera's version.
 JsonObject header_begin(const std::string& program);
-/// Ranks, threads, device and communicator of a job.
+/// Adds ranks, threads, device and communicator of a job to a header line.
 void add_job(JsonObject& header, const dist::World& world);
-/// `unit` is the unit of the speed: "tokens" gives tokens_per_s.
+/// Returns the log line of a step. `unit` is the unit of the speed: "tokens" gives tokens_per_s.
 JsonObject step_line(const StepLine& step, const std::string& unit);
 JsonObject eval_line(int64_t step, float val_loss);
 

@@ -100,7 +100,8 @@ RankReport measure(const optim::Plan& plan, const StepCount& count, const dist::
   const MemoryLedger& memory = memory_ledger(default_device());
   for (int i = 0; i < category_count; ++i) {
     const auto category = static_cast<Category>(i);
-    // Copies for checkpoints are in host memory, and many runs have none.
+    // Copies for checkpoints are in host memory: on a GPU they have a separate line below. Runs
+    // without such copies have no line for them.
     const bool is_here = default_device().is_cpu() && plan.checkpoint + memory.peak(category) > 0;
     if (category == Category::checkpoint && !is_here) continue;
     report.memory.push_back({std::string(category_name(category)), planned_bytes(plan, category),
@@ -127,8 +128,8 @@ RankReport measure(const optim::Plan& plan, const StepCount& count, const dist::
       planned = count.steps * plan.traffic[index] - count.skipped * plan.update_traffic[index] +
                 count.saves * plan.save_traffic[index];
     }
-    // Only models with batch norms have statistics, only several ranks over MPI have headers, and
-    // only runs that ask for saves have saves.
+    // Three purposes are left out if nothing was planned or sent: statistics (no batch norms),
+    // headers (one rank, or no MPI) and saves (none asked for).
     const bool may_lack = purpose == dist::Traffic::statistics ||
                           purpose == dist::Traffic::headers || purpose == dist::Traffic::saves;
     if (may_lack && planned == 0 && traffic.bytes_sent(purpose) == 0) continue;

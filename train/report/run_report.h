@@ -1,4 +1,5 @@
-// The memory and traffic of a rank compared with the plan: after a run they are equal, to the byte.
+// Compares the memory and traffic of a rank with the plan. After a run both are expected to be
+// equal to the byte.
 #pragma once
 
 #include <cstdint>
@@ -13,16 +14,15 @@
 
 namespace tessera::train {
 
-/// The steps of a run, those without an update because gradients overflowed, and the saves of its
-/// weights before its end.
 struct StepCount {
   int64_t steps = 0;
-  int64_t skipped = 0;
-  int64_t saves = 0;
+  int64_t skipped = 0;  // steps without an update
+  int64_t saves = 0;    // saves of the weights before the end of the run
 };
 
-/// The run to plan after it has ended. Best weights are saved where an evaluation improves: a run
-/// in which none did has saved nothing, and held no memory for it.
+/// Returns the options with which to plan a run that has ended. If the run saved no weights, for
+/// instance because no evaluation had a valid score, saves are switched off in the options, because
+/// the run held no memory for them.
 TrainingRun as_it_went(TrainingRun run, const StepCount& count);
 
 struct RankReport {
@@ -42,9 +42,9 @@ struct RankReport {
   StepCount count;
   std::vector<Memory> memory;
   int64_t peak_total = 0;       // largest sum over the categories
-  int64_t process_peak = 0;     // VmHWM: with the program, its libraries and what they allocate
-  int64_t heap_peak = 0;        // the part of it that the library's heap on the host has held
-  std::vector<Traffic> traffic;  // of all steps
+  int64_t process_peak = 0;     // VmHWM: all memory, also of the program and its libraries
+  int64_t heap_peak = 0;        // the part of process_peak that Tessera's host heap has held
+  std::vector<Traffic> traffic;  // of all steps together
 
   /// True if every planned number equals the measured one.
   bool equal() const;
@@ -52,18 +52,19 @@ struct RankReport {
   std::string table() const;
 };
 
-/// This rank's report after a run, from the process's ledgers.
+/// Makes this rank's report after a run, from the process's ledgers of memory and traffic.
 RankReport measure(const optim::Plan& plan, const StepCount& count, const dist::World& world);
 
-/// All ranks' reports on rank 0; empty elsewhere. Collective.
+/// The reports of all ranks, on rank 0.
 struct GatheredReports {
-  std::vector<std::string> json;
-  std::vector<int> differing;  // ranks whose measurement is not the plan
-  std::string first_table;     // of the first rank that differs
+  std::vector<std::string> json;  // one per rank
+  std::vector<int> differing;     // ranks whose measurement differs from the plan
+  std::string first_table;        // the table of the first differing rank
 };
+/// Gathers the reports of all ranks on rank 0. The result is empty on other ranks. Collective.
 GatheredReports gather_reports(const RankReport& own, const dist::World& world);
 
-/// Largest resident size of this process so far, in bytes.
+/// Returns the largest resident size of this process so far (VmHWM), in bytes.
 int64_t process_peak_bytes();
 
 }  // namespace tessera::train

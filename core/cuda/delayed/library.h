@@ -1,6 +1,6 @@
-// A shared library that is loaded at the first call of one of its functions. Without it a program
-// starts, and runs everything that does not need it. The wrappers have the library's own function
-// names, so that callers and headers do not change:
+// A shared library that is loaded at the first call of one of its functions. If the library is
+// missing, a program still starts, and only calls into the library fail. The wrappers have the
+// names of the library's functions, so that callers and headers do not change:
 //
 //   int library_version() TESSERA_DELAYED(library, library_version, ())
 #pragma once
@@ -17,7 +17,8 @@ namespace tessera::cuda {
 
 class DelayedLibrary {
  public:
-  /// `title` begins every error message; `advice` ends the one for a library that is not found.
+  /// Every error message begins with `title`. If the library is not found, the message ends with
+  /// `advice`.
   DelayedLibrary(std::string title, std::string file, std::string advice = "")
       : title_(std::move(title)), file_(std::move(file)), advice_(std::move(advice)) {}
 
@@ -35,7 +36,7 @@ class DelayedLibrary {
   }
   void* open() const {
     void* found = dlopen(file_.c_str(), RTLD_NOW);
-    // The loader's own places come first, then the folder where Tessera's build found the library.
+    // If the loader does not find the library, tries the folder where Tessera's build found it.
     if (!found) found = dlopen((TESSERA_CUDA_LIBRARIES "/" + file_).c_str(), RTLD_NOW);
     if (!found) fail("{}: {}{}", title_, dlerror(), advice_);
     return found;

@@ -1,5 +1,5 @@
-// A folder of class folders of JPEG and PNG files, as torchvision's ImageFolder reads it: a class
-// is a folder, classes and files are in the order of their names (as bytes), and names that begin
+// Reads a folder that has one folder of JPEG and PNG files for each class, as torchvision's
+// ImageFolder does. Classes and files are in the order of their names (as bytes). Names that begin
 // with a dot are left out. Files are decoded when they are read.
 #pragma once
 
@@ -12,13 +12,14 @@
 
 namespace tessera::data {
 
-/// The names of the folders in a folder, sorted, without those that begin with a dot.
+/// Returns the names of the folders in `path`, sorted, without those that begin with a dot. Throws
+/// InputError if `path` cannot be read.
 std::vector<std::string> folders_in(const std::string& path);
 
 class FolderImages : public ImageSet {
  public:
-  /// Takes the files below path/classes[label], at any depth. Throws InputError where a class has
-  /// no files, or where there is anything but files and folders.
+  /// Takes the files below path/classes[label], at any depth. Throws InputError if a class has no
+  /// files, or if there is anything but files and folders.
   FolderImages(const std::string& path, const std::vector<std::string>& classes);
 
   int64_t size() const override { return static_cast<int64_t>(files_.size()); }
@@ -28,7 +29,7 @@ class FolderImages : public ImageSet {
 
   struct Split;
   /// Splits the set: the last tenth of each class, but at least one image, is held out. Throws
-  /// InputError where a class has only one image.
+  /// InputError if a class has only one image.
   Split hold_out() const;
 
  private:

@@ -1,6 +1,6 @@
-// Reads image files, JPEG or PNG by their contents, as RGB. Grey becomes three equal channels, 16
-// bits become 8, transparency is dropped and leaves the colours as they are stored, and the
-// camera's orientation (EXIF) is ignored. torchvision's loader does the same.
+// Reads JPEG and PNG files as RGB. The contents of a file, not its name, tell its format. As in
+// torchvision's loader, grey becomes three equal channels, 16 bits become 8, transparency is
+// dropped without changing the colours, and the camera's orientation (EXIF) is ignored.
 #pragma once
 
 #include <cstdint>
@@ -12,22 +12,22 @@
 
 namespace tessera::data {
 
-/// Limit on a decoded image: larger ones are refused before memory is allocated for them.
+/// Limit on the pixels of a decoded image. Larger images are refused before memory is allocated.
 inline constexpr int64_t image_pixel_limit = int64_t{64} << 20;
 inline constexpr int64_t image_file_limit_bytes = int64_t{256} << 20;
 
-/// Reads the whole file into `bytes`. Throws InputError where it cannot be read, is not a regular
+/// Reads the whole file into `bytes`. Throws InputError if it cannot be read, is not a regular
 /// file, is empty or has more than `limit_bytes`.
 void read_file(const std::string& path, int64_t limit_bytes, std::vector<uint8_t>& bytes);
 
 /// Decodes an image to u8 (H, W, 3) in `pixels`. Throws InputError, whose message begins with
-/// `name`, where `file` is no JPEG or PNG, is damaged or cut short, or has too many pixels.
+/// `name`, if `file` is neither JPEG nor PNG, is damaged or cut short, or has too many pixels.
 ImageView decode_image(const std::string& name, std::span<const uint8_t> file,
                        std::vector<uint8_t>& pixels);
 /// Reads and decodes a file.
 ImageView read_image_file(const std::string& path, ImageMemory& memory);
 
-/// Throws InputError where width * height is 0 or beyond image_pixel_limit.
+/// Throws InputError if width * height is 0 or beyond image_pixel_limit.
 void check_image_size(const std::string& name, int64_t width, int64_t height);
 
 }  // namespace tessera::data

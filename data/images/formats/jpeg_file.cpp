@@ -29,9 +29,9 @@ struct Reader {
   std::longjmp(reader->failed, 1);
 }
 
-// Warnings (level -1) are errors here, since libjpeg then makes pixels up. Two are excepted, as
-// they are common and harmless: about bytes between the parts of the file, and about a later
-// version of its format.
+// Warnings (level -1) are errors here, because libjpeg makes pixels up after them. Two warnings are
+// common and harmless, and are ignored: extra bytes between the parts of a file, and a later
+// version of the JFIF format.
 void on_message(j_common_ptr info, int level) {
   const int code = info->err->msg_code;
   if (level < 0 && code != JWRN_EXTRANEOUS_DATA && code != JWRN_JFIF_MAJOR) jump_out(info);

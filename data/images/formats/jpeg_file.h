@@ -1,5 +1,5 @@
-// Decodes JPEG by libjpeg. Its errors jump (longjmp) over stack frames, so jpeg_file.cpp keeps
-// these frames free of objects with destructors.
+// Decodes JPEG by libjpeg. Errors of libjpeg jump (longjmp) over stack frames, so jpeg_file.cpp
+// keeps these frames free of objects with destructors.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Decodes PNG by libpng. Its errors jump (longjmp) over stack frames, so png_file.cpp keeps these
-// frames free of objects with destructors.
+// Decodes PNG by libpng. Errors of libpng jump (longjmp) over stack frames, so png_file.cpp keeps
+// these frames free of objects with destructors.
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,7 @@
-// NVTX on emulated CUDA: the calls in use, with the real header's names, values and signatures. It
-// acts as if a tool always listened: tests read the ranges with emulated/control.h. As the
-// documentation demands, a range must have the right version and size and a message, and a pop must
-// close a range that the same thread pushed in the same domain.
+// NVTX on emulated CUDA: the calls in use, with the real header's names, values and signatures. The
+// emulation acts as if a tool always listened: tests read the ranges with emulated/control.h. As
+// the documentation demands, a range must have the right version and size and a message, and a pop
+// must close a range that the same thread pushed in the same domain.
 //
 // Not covered: a process in which no tool listens, and what a tool shows.
 #pragma once

@@ -64,7 +64,7 @@ void BatchStatistics::attach() {
   for (size_t i = 0; i < statistics_.size(); ++i) {
     const auto& statistics = statistics_[i].statistics;
     const bool has_values = statistics->mean.allocated();
-    // Views of the old values, which keep their memory alive until they are copied below.
+    // Views of the old values. The views keep the old memory alive until the copies below.
     const Tensor mean = has_values ? statistics->mean.detach() : Tensor{};
     const Tensor variance = has_values ? statistics->variance.detach() : Tensor{};
     statistics->attach(running_.storage(), offset * dtype_size(DType::f32));
@@ -119,7 +119,7 @@ void BatchStatistics::begin_step(int64_t micro_steps) {
                             Category::communication);
     micro_steps_ = micro_steps;
   }
-  // This rank's slots start at 0: a micro-batch without data then leaves a 0 in the last value.
+  // This rank's slots are zeroed, so that the last value of a slot stays 0 without data.
   const int64_t own = micro_steps * (values_ + 1);
   const int64_t begin = communicator_->rank() * own;
   kernels::fill(current_context(observed_.device()), observed_.flat(begin, begin + own), 0.0f);
@@ -134,8 +134,8 @@ void BatchStatistics::keep(int64_t micro_step) {
 }
 
 void BatchStatistics::gather() {
-  if (values_ == 0 || synchronized_) return;
   // Synchronized norms have the same statistics on every rank, so there is nothing to gather.
+  if (values_ == 0 || synchronized_) return;
   communicator_->all_gather(observed_, {dist::Traffic::statistics}).wait();
 }
 

@@ -21,14 +21,14 @@ class BatchStatistics {
   BatchStatistics(const BatchStatistics&) = delete;
   BatchStatistics& operator=(const BatchStatistics&) = delete;
 
-  /// Statistics to be added behind the present ones, and new memory for all of them.
+  /// Statistics to be added after the present ones, and new memory for present and added ones.
   struct Addition {
     std::vector<nn::NamedStatistics> statistics;
     Tensor running;
     Tensor current;
   };
   /// Checks the statistics and allocates their memory; changes nothing yet. Throws for statistics
-  /// that cannot be added.
+  /// that already have an optimizer, and if not all statistics have one momentum.
   Addition prepare(std::vector<nn::NamedStatistics> statistics) const;
   /// Moves all statistics with their values to the new memory, and sets their hooks. With
   /// `synchronized` the norms normalise over the micro-batches of all ranks together.
@@ -45,7 +45,8 @@ class BatchStatistics {
   void keep(int64_t micro_step);
   /// Gathers the step's statistics on every rank. Collective.
   void gather();
-  /// Folds them into the running statistics, unless `scalars` (may be null) has skip set.
+  /// Folds the gathered statistics into the running statistics, unless `scalars` (may be null) has
+  /// skip set.
   void fold(int64_t micro_batches, const StepScalars* scalars);
 
  private:
@@ -56,7 +57,7 @@ class BatchStatistics {
   std::vector<nn::NamedStatistics> statistics_;
   std::vector<int> observations_;  // per batch norm, in the current micro-step
   bool synchronized_ = false;
-  int64_t values_ = 0;  // S, of all batch norms
+  int64_t values_ = 0;  // S, the number of running values of all batch norms
   Tensor running_;      // [S]
   Tensor current_;      // [S + 1], of the current micro-batch; the last value is 1
   Tensor observed_;     // [ranks, micro-steps, S + 1]; undefined if synchronized

@@ -42,8 +42,8 @@ void GradientNorm::add_segments(const Partition& partition) {
   for (size_t i = 0; i < partition.parameters().size(); ++i) {
     const dist::ParameterSlot& slot = layout.slot(static_cast<int>(i));
     const dist::Bucket& bucket = partition.bucket(slot.bucket);
-    // Blocks are numbered by parameter, whatever buckets and shards they lie in, so that the order
-    // of addition depends on the model alone.
+    // Blocks are numbered in parameter order and not by bucket or shard, so that the order of
+    // addition depends on the model alone.
     segments_.push_back({.begin = blocks_,
                          .first = slot.offset / dist::block_elements,
                          .shard_blocks = bucket.shard_elements / dist::block_elements,
@@ -55,7 +55,7 @@ void GradientNorm::add_segments(const Partition& partition) {
 
 void GradientNorm::compute(StepScalars* scalars) {
   auto* const sums = static_cast<double*>(sums_.raw());
-  // Each rank sums the blocks of its own shards, in order of partitions and their buckets.
+  // Each rank sums the blocks of its shards, in order of partitions and their buckets.
   double* own = sums + communicator_->rank() * per_rank_;
   const Context context = current_context(communicator_->device());
   for (const Partition* partition : partitions_) {
@@ -66,7 +66,7 @@ void GradientNorm::compute(StepScalars* scalars) {
     own += blocks;
   }
   communicator_->all_gather(sums_, {dist::Traffic::norms, -1}).wait();
-  // All ranks add the same sums in the same order: they get the same bits without a broadcast.
+  // All ranks add the same sums in the same order, so they get the same bits without a broadcast.
   kernels::add_block_sums(
       context, scalars,
       BlockSums{.values = sums,

@@ -20,12 +20,12 @@ class GradientNorm {
   GradientNorm(std::shared_ptr<dist::Communicator> communicator,
                std::vector<const Partition*> partitions);
 
-  /// Computes scalars->square_sum on the device of the ranks. The gradient sums of the own shards
-  /// must be complete. The host does not wait for a GPU. Collective.
+  /// Computes scalars->square_sum on the device of the ranks. The gradient sums of this rank's
+  /// shards must be complete. The host does not wait for a GPU. Collective.
   void compute(StepScalars* scalars);
 
-  /// The norm of each parameter's gradient sum, in order of partitions and of their parameters.
-  /// Call it after compute(); the host waits for the device.
+  /// Returns the norm of each parameter's gradient sum, in order of partitions and their
+  /// parameters. compute() must have been called. The host waits for the device.
   std::vector<double> of_parameters() const;
 
  private:
@@ -34,8 +34,8 @@ class GradientNorm {
   std::shared_ptr<dist::Communicator> communicator_;
   std::vector<const Partition*> partitions_;
   std::vector<BlockSums::Segment> segments_;
-  int64_t per_rank_ = 0;  // blocks of one rank, over all partitions
-  int64_t blocks_ = 0;    // of all parameters
+  int64_t per_rank_ = 0;  // number of blocks that one rank owns, over all partitions
+  int64_t blocks_ = 0;    // number of blocks of all parameters
   // On the device of the ranks, as bytes:
   Tensor sums_;          // f64 [ranks * per_rank]
   Tensor table_;         // on CUDA: a copy of segments_

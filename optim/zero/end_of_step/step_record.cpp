@@ -61,8 +61,8 @@ uint8_t StepRecord::notes() const {
 }
 
 void StepRecord::exchange() {
-  // The losses are in flight while the flags travel between the hosts. The host waits for the
-  // flags, because it decides by them which parameters to update.
+  // The losses are in flight while the hosts exchange the flags. The host waits for the flags,
+  // because they decide which parameters are updated.
   const dist::Work losses = communicator_->all_gather(losses_, {dist::Traffic::losses, -1});
   flags_.all_gather(*communicator_, dist::Traffic::flags).wait();
   losses.wait();
@@ -79,7 +79,7 @@ bool StepRecord::had_data(int64_t micro_batch) const {
 }
 
 bool StepRecord::reached(int64_t parameter) const {
-  // One rank is enough: the sums of the owners have its gradient.
+  // A gradient on one rank is enough, because the gradient sum includes that rank.
   for (int64_t rank = 0; rank < communicator_->size(); ++rank) {
     if (flag(rank, micro_steps_ + parameter)) return true;
   }

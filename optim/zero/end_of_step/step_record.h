@@ -1,6 +1,6 @@
 // The data that ranks exchange when a step ends: the losses of its micro-batches, which of them had
-// data, which parameters got a gradient, and notes that only the caller interprets. Losses stay on
-// the device of the ranks. The rest is known to the hosts, and travels between hosts.
+// data, which parameters got a gradient, and notes that only the caller interprets. Losses are
+// exchanged between the devices of the ranks, all other data between their hosts.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,8 @@ class StepRecord {
 
   /// Begins a step of `micro_steps` micro-steps for a model with `parameters` trainable parameters.
   void begin(int64_t micro_steps, int64_t parameters);
-  /// Records that a micro-step had data, and its loss (one element). The host does not wait for it.
+  /// Records that a micro-step had data, and its loss (one element). The host does not wait for
+  /// the loss.
   void set_loss(int64_t micro_step, const Tensor& loss);
   /// Records that a parameter got a gradient on this rank.
   void set_reached(int64_t parameter);

@@ -6,8 +6,8 @@ namespace tessera::optim {
 
 StepScalars FetchedScalars::get() const {
   if (!arrived_) return here_;
-  // The host waits for the end of this step's reduction on the device: it is about to log the
-  // values, or to decide by them.
+  // The host waits until the device has computed this step's values, because the caller is about to
+  // report them or to decide about the update.
   arrived_->synchronize();
   return *pinned_;
 }
@@ -17,7 +17,7 @@ StepValues::StepValues(Device device) : device_(device) {
   constexpr Category category = Category::communication;
   there_ = allocate(sizeof(StepScalars), category, device);
   pinned_ = allocate_pinned(slots * int64_t{sizeof(StepScalars)}, category);
-  stop_skipping();  // end_step() reads the flag before it first writes it
+  stop_skipping();  // the first end_step() reads the flag, so it must be initialised
 }
 
 StepScalars* StepValues::scalars() {
@@ -30,7 +30,8 @@ FetchedScalars StepValues::fetch() {
     fetched.here_ = here_;
     return fetched;
   }
-  // The slot's last copy was read: ZeroEngine::launch allows at most `slots` steps in flight.
+  // The slot's previous copy was read, because ZeroEngine::launch allows at most `slots` steps in
+  // flight.
   StepScalars* const slot = static_cast<StepScalars*>(pinned_->data()) + next_;
   next_ = (next_ + 1) % slots;
   cuda::copy(device_.index, slot, there_->data(), sizeof(StepScalars));
@@ -43,7 +44,7 @@ void StepValues::stop_skipping() {
   if (device_.is_cpu()) {
     here_.skip = 0;
   } else {
-    // In stream order: steps that were launched before still see the flag.
+    // The flag is cleared in stream order, so steps that were launched earlier still see it.
     cuda::zero(device_.index, &scalars()->skip, sizeof(StepScalars::skip));
   }
 }

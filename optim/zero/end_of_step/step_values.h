@@ -1,5 +1,5 @@
-// The scalars of a step on the device of the ranks, and their way to the host: an asynchronous copy
-// into pinned memory. Only a caller that asks for the step's result waits for it.
+// The scalars of a step on the device of the ranks, and their asynchronous copy into pinned host
+// memory. Only a caller that asks for the step's result waits for the copy.
 #pragma once
 
 #include <array>
@@ -15,7 +15,8 @@ namespace tessera::optim {
 /// A copy of a step's scalars in flight to the host.
 class FetchedScalars {
  public:
-  /// Waits for the copy and returns it. Throws if a kernel has found its input to be wrong.
+  /// Waits for the copy and returns it. Throws if a kernel before the copy has reported invalid
+  /// input.
   StepScalars get() const;
   /// True if get() would not wait.
   bool ready() const { return !arrived_ || arrived_->passed(); }
@@ -29,16 +30,16 @@ class FetchedScalars {
 
 class StepValues {
  public:
-  /// The most steps whose values may be in flight: the running step, and the step before it, whose
-  /// result the host reads meanwhile.
+  /// The most steps whose values may be in flight: the running step, and the previous step, whose
+  /// result the host reads in the meantime.
   static constexpr int slots = 2;
 
   explicit StepValues(Device device);
 
   /// The scalars on the device, which kernels write and read.
   StepScalars* scalars();
-  /// Starts a copy of the scalars to the host, in order of the current stream. Overwrites the copy
-  /// that was made `slots` calls before.
+  /// Starts a copy of the scalars to the host on the current stream. Overwrites the copy that was
+  /// made `slots` calls before.
   FetchedScalars fetch();
   /// Clears the skip flag for steps that are launched from now on.
   void stop_skipping();

@@ -1,4 +1,5 @@
-// avg_pool and global_avg_pool: results and gradients against float64, equal bits for any threads.
+// avg_pool and global_avg_pool: results and gradients against float64, and equal bits for any
+// number of threads.
 #include "core/check_gradient.h"
 #include "core/image_ops.h"
 #include "tests/support/catch.h"

@@ -27,11 +27,11 @@ struct Inputs {
         variance(random_tensor({channels}, 7, 0.5f, 2)) {}
 
   Tensor x, weight, bias, residual, dy;
-  Tensor mean, variance;  // for the evaluation form
+  Tensor mean, variance;  // inputs in evaluation
 };
 
 struct Form {
-  bool given = false;  // mean and variance are inputs
+  bool given = false;  // true: mean and variance are inputs
   bool residual = false;
   bool relu = false;
 };
@@ -44,7 +44,7 @@ struct Outputs {
 
 Outputs run(const Inputs& in, Form form, const ops::BatchParts& parts = {}) {
   const Tensor x = as_parameter(in.x), residual = as_parameter(in.residual);
-  // Reading these before the operation has announced a use fails.
+  // Reading weight or bias fails until the operation has announced the use.
   GatheredParameter weight(in.weight), bias(in.bias);
   const Tensor added = form.residual ? residual : Tensor{};
   const ops::BatchNormOptions options{.epsilon = epsilon, .relu = form.relu};
@@ -64,8 +64,8 @@ struct Reference {
   Values y, mean, variance, dx, dweight, dbias, dresidual;
 };
 
-/// `y` is the actual result: whether relu makes an element zero may depend on rounding, and decides
-/// whether its gradient is zero.
+/// Computes results and gradients in float64. `y` is the actual result. It tells which elements
+/// relu has made zero, because rounding may decide that, and their gradients are zero.
 Reference reference(const Inputs& in, Form form, const Values& y) {
   const auto rows = static_cast<size_t>(in.x.size(0));
   const auto channels = static_cast<size_t>(in.x.size(1));
@@ -147,7 +147,8 @@ TEST_CASE("batch_norm of values far from zero", "[batch_norm]") {
   for (float& value : in.x.values<float>()) value = 1000 + value / 250;
   const Outputs actual = run(in, {});
   const Reference expected = reference(in, {}, {});
-  // The values lie 6e-5 apart, which is 1 % of their deviation; a mean may be off by that much.
+  // Adjacent f32 values are 6e-5 apart here, which is 1 % of the standard deviation. A mean may be
+  // off by that much.
   for (size_t c = 0; c < expected.mean.size(); ++c) {
     CHECK(std::abs(values_of(actual.mean)[c] - expected.mean[c]) < 1e-4);
     CHECK(values_of(actual.variance)[c] == Catch::Approx(expected.variance[c]).epsilon(1e-3));
@@ -158,7 +159,8 @@ TEST_CASE("batch_norm of values far from zero", "[batch_norm]") {
 TEST_CASE("batch_norm passes the check of its gradient", "[batch_norm]") {
   const Form form = forms();
   const GradientCheckOptions options{.dtype = GENERATE(from_range(float_dtypes()))};
-  // Normalized values are below sqrt(rows), so no result is near zero, where relu has its kink.
+  // Normalized values are below sqrt(rows) in magnitude. So the bias keeps all results away from
+  // zero, where relu has its kink.
   const int64_t channels = GENERATE(1, 3);
   const Shape shape{2, 1, 3, channels};
   Tensor bias = random_tensor({channels}, 3, 1.5f, 2);
@@ -179,8 +181,9 @@ TEST_CASE("batch_norm passes the check of its gradient", "[batch_norm]") {
   REQUIRE(check_gradient(operation, inputs, options));
 }
 
-/// Sums over two parts of a batch. Each part runs alone and adds what the other part gave in its
-/// previous run. After as many rounds as there are calls, and one more, all sums are right.
+/// Sums over two parts of a batch. The parts run one after the other, so each adds the values that
+/// the other part passed in its latest run. A value of the next call depends on the sum of the call
+/// before. So all sums are right after one round more than a part makes calls.
 class TwoParts {
  public:
   ops::BatchParts part(size_t self) {
@@ -242,7 +245,8 @@ TEST_CASE("batch_norm over parts is that of all rows together", "[batch_norm]") 
     CHECK(max_error(own.dx, rows_of(expected.dx)) < tolerance(dtype, 1, 5e-5));
     if (form.residual) CHECK(max_error(own.dresidual, rows_of(expected.dresidual)) == 0);
   }
-  // Each part has the weight gradients of its own rows only; reducing gradients adds the parts.
+  // Each part has the weight gradients of its own rows only. In training, the reduction of
+  // gradients adds the parts.
   const auto check_sum = [&](const Tensor& a, const Tensor& b, const Values& sum) {
     const Values first = values_of(a), second = values_of(b);
     for (size_t i = 0; i < sum.size(); ++i) {
@@ -261,7 +265,7 @@ TEST_CASE("batch_norm's bits depend neither on threads nor on alignment", "[batc
   const Form form = GENERATE(Form{}, Form{.residual = true, .relu = true});
   const Inputs in(rows, channels, dtype);
   REQUIRE(same_bits_for_any_threads([&] { return run(in, form).all(); }));
-  // Equal values at addresses that are one element higher.
+  // The bits must be equal if all inputs lie one element behind their aligned addresses.
   Inputs moved = in;
   for (Tensor* tensor : {&moved.x, &moved.residual, &moved.dy}) {
     const Tensor room = Tensor::empty({tensor->elements() + 1}, dtype);

@@ -58,7 +58,8 @@ const std::vector<Shapes>& shapes() {
   return list;
 }
 
-// The index in a tensor of shape `of` that is broadcast to element `index` of shape `y`.
+// Returns the index of the element in a tensor of shape `of` that is broadcast to element `index`
+// of a tensor of shape `y`.
 size_t place(const Shape& y, const Shape& of, int64_t index) {
   int64_t result = 0, step = 1;
   for (int dim = 1; dim <= of.rank(); ++dim) {

@@ -87,7 +87,7 @@ void check_against_reference(const Case& c, DType dtype, float spread) {
   const Tensor dy = random_tensor_of(dtype, {c.batch, c.tokens, channels}, 2);
   const Result result = attend(qkv, dy, c.heads);
   const Reference expected = reference(c, qkv, dy);
-  // Intermediate roundings: the probabilities; in the backward also y and the scores' gradients.
+  // The probabilities are rounded too; in backward also y and the gradients of the scores.
   CHECK(relative_error(result.y, expected.y) < tolerance(dtype, 2));
   CHECK(relative_error(result.dqkv, expected.dqkv) < tolerance(dtype, 4, 5e-5));
 }
@@ -110,7 +110,7 @@ TEST_CASE("causal_attention equals float64 at the head sizes that tensor cores t
   check_against_reference(c, GENERATE(from_range(float_dtypes())), GENERATE(0.5f, 6.0f));
 }
 
-/// A copy that begins one element after an aligned address.
+/// Returns a copy that begins one element after an aligned address.
 Tensor moved(const Tensor& x) {
   const Tensor room = Tensor::empty({x.elements() + 1}, x.dtype());
   const Tensor result = room.flat(1, x.elements() + 1).view(x.shape());
@@ -132,7 +132,7 @@ TEST_CASE("causal_attention takes tensors at any address") {
 
 TEST_CASE("causal_attention passes the check of its gradient") {
   const int64_t tokens = GENERATE(1, 3, 66);
-  if (tokens > 3 && !on_cpu()) return;  // thousands of launches; compared with float64 above
+  if (tokens > 3 && !on_cpu()) return;  // it would launch thousands of kernels
   const GradientCheckOptions options{.dtype = GENERATE(from_range(float_dtypes())),
                                      .roundings = 4};
   CHECK(check_gradient([](const auto& in) { return ops::causal_attention(in[0], 2); },
@@ -199,7 +199,8 @@ TEST_CASE("causal_attention never holds a T x T matrix") {
   attend(qkv, dy, heads);
   const int64_t added = ledger.peak_total() - before;
   CHECK(added < batch * heads * tokens * tokens * 4 / 8);
-  // On the CPU: tiles of 64 x 512 scores and their gradients, and dk and dv of one head.
+  // On the CPU, each thread has tiles of 64 x 512 scores and their gradients, and dk and dv of one
+  // head.
   const int64_t workspace = ledger.peak(Category::workspace);
   CHECK(workspace < thread_count() * (int64_t{512} << 10) + tokens * channels * 4);
 }

@@ -1,4 +1,4 @@
-// concat and split along any dimension: every part in its place, and gradients.
+// concat and split along any dimension: the place of every part, and gradients.
 #include "core/check_gradient.h"
 #include "core/ops.h"
 #include "tests/support/catch.h"
@@ -41,7 +41,7 @@ TEST_CASE("gradients of concat and split", "[concat]") {
         return ops::concat({in[0], in[1], in[0]}, 1);
       },
       {a, b}));
-  // One of the parts is used twice, the others not at all.
+  // Only one part of the split is used, and it is used twice.
   const auto operation = [](const auto& in) {
     const auto parts = ops::split(in[0], {1, 2, 1}, 1);
     return parts[0] * parts[0] + ops::slice(in[1], 0, 3);

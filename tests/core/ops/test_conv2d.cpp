@@ -57,7 +57,7 @@ std::vector<Case> make_cases() {
       {{3, 8, 12, 48}, {64, 48, 3, 3}, {.padding = 1}},
       {{129, 1, 1, 32}, {32, 32, 3, 3}, {.padding = 1}},
       {{40, 2, 2, 32}, {32, 32, 3, 3}, {.padding = 1}},
-      // Each differs from the cases above in one respect.
+      // Each of these differs in one respect from the cases above.
       {{3, 9, 10, 32}, {32, 32, 3, 3}},
       {{3, 9, 10, 32}, {32, 32, 3, 3}, {.padding = {1, 2}}},
       {{9, 9, 10, 32}, {32, 32, 3, 3}, {.stride = 2, .padding = 1}},
@@ -93,7 +93,7 @@ struct Reference {
   Values y, dx, dweight, dbias;
 };
 
-/// Sums the products of pixels and weights by the definition.
+/// Computes y and the gradients by the definition, in float64.
 Reference reference(const Case& c, const Inputs& in) {
   const Conv2dSizes s = c.sizes();
   const auto& [stride, padding, dilation, groups] = c.options;
@@ -145,7 +145,7 @@ void compute(const Case& c, const Inputs& in, const Outputs& out) {
                            c.options);
 }
 
-/// Results begin `offset` elements after an aligned address.
+/// Runs conv2d and its gradients. Results begin `offset` elements after an aligned address.
 Outputs run(const Case& c, const Inputs& in, int64_t offset = 0) {
   const auto like = [&](const Tensor& x) {
     const Tensor room = Tensor::full({x.elements() + offset}, NAN);
@@ -162,7 +162,7 @@ TEST_CASE("conv2d and its gradients equal float64", "[conv2d]") {
   const Inputs in(c, dtype);
   const Reference expected = reference(c, in);
   const ThreadCountRestorer restore;
-  if (on_cpu()) set_thread_count(GENERATE(1, 3, 8));  // other counts divide its work differently
+  if (on_cpu()) set_thread_count(GENERATE(1, 3, 8));  // each count divides the work differently
   const Outputs actual = run(c, in);
   INFO("x " << fmt::to_string(c.x) << ", weight " << fmt::to_string(c.weight));
   CHECK(relative_error(actual.y, expected.y) < tolerance(dtype, 1, 2e-6));

@@ -103,8 +103,8 @@ TEST_CASE("embedding's table gradient, overwriting and accumulating", "[embeddin
   kernels::embedding_backward(context, dtable, dy, tokens, false);
   REQUIRE(same_bits(dtable, rounded_to(dtype, sums)));
 
-  // Accumulating adds once per element, after the sum in fp32: the bits of a separate fp32
-  // addition.
+  // With accumulation, the sum of an element is computed in fp32, and then added once. So the
+  // result has the bits of a separate fp32 addition.
   const Tensor before = random_tensor_of(dtype, {c.vocabulary, c.channels}, 3);
   kernels::add(context, sums, sums, widened(before));
   kernels::embedding_backward(context, before, dy, tokens, true);
@@ -133,7 +133,7 @@ TEST_CASE("embedding's gradients", "[embedding]") {
                          {table, positions}, options));
   REQUIRE(check_gradient([&](const auto& in) { return ops::embedding(tokens, in[0]); }, {table},
                          options));
-  // The table is used twice: the second contribution is added to the first.
+  // The table is used twice, so the second contribution is added to the first.
   REQUIRE(check_gradient(
       [&](const auto& in) {
         return ops::mul(ops::embedding(tokens, in[0]), ops::embedding(tokens, in[0]));

@@ -1,5 +1,5 @@
-// embedding_bag: results and gradients against float64, equal bits to embedding and for any
-// threads, and its workspace.
+// embedding_bag: results and gradients against float64, bits equal to embedding's and for any
+// number of threads, and the size of the workspace.
 #include "core/check_gradient.h"
 #include "core/ops.h"
 #include "core/ops/add.h"
@@ -13,7 +13,8 @@ namespace tessera::test {
 namespace {
 
 /// Bags of the given sizes. The first bag begins at index `first`, and `behind` indices follow the
-/// last. The indices outside of the bags are invalid tokens, so reading them shows.
+/// last bag. The indices outside of the bags are invalid tokens, so an operation that reads them
+/// fails.
 struct Case {
   std::vector<int32_t> sizes;
   int64_t vocabulary, channels;

@@ -14,7 +14,7 @@ struct Case {
   int dim;
   int64_t count;
 
-  /// Products of the sizes before and after the dimension.
+  /// outer() and inner() are the products of the sizes before and after the dimension.
   int64_t outer() const {
     int64_t product = 1;
     for (int d = 0; d < at(); ++d) product *= shape[d];

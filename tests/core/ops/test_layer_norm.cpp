@@ -141,7 +141,7 @@ TEST_CASE("layer_norm's bits depend neither on threads nor on alignment", "[laye
     const Outputs out = run(in);
     return std::vector{out.y, out.dx, out.dweight, out.dbias};
   }));
-  // Equal values at addresses that are one element higher.
+  // The bits must be equal if all inputs lie one element behind their aligned addresses.
   const auto moved = [](const Tensor& tensor) {
     const Tensor room = Tensor::empty({tensor.elements() + 1}, tensor.dtype());
     const Tensor result = room.flat(1, tensor.elements() + 1).view(tensor.shape());

@@ -28,7 +28,7 @@ void check_against_reference(DType dtype, float loss_scale, int64_t rows, int64_
       product(values_of(x), values_of(weight), rows, vocabulary, channels, false, true);
   const CrossEntropyReference expected(logits, targets, loss_scale);
   CHECK(loss.item() == Catch::Approx(expected.loss).epsilon(1e-5).margin(1e-6));
-  // The gradient of the logits is rounded, and then each product with it.
+  // The gradient of the logits is rounded, and then each product of this gradient.
   const double bound = tolerance(dtype, 2, 5e-5);
   CHECK(relative_error(x.leaf()->gradient, product(expected.dlogits, values_of(weight), rows,
                                                    channels, vocabulary)) < bound);
@@ -150,9 +150,9 @@ TEST_CASE("linear_cross_entropy never holds more than one chunk of logits") {
   const Tensor weight = as_parameter(random_tensor_of(dtype, {vocabulary, channels}, 2));
   const Tensor targets = random_indices({rows}, 3, vocabulary);
   const int64_t gradients = (rows + vocabulary) * channels * dtype_size(dtype);
-  // 16-bit types also need the gradient of the logits, and an f32 sum of the weight's gradient.
+  // With 16-bit types the gradient of the logits and an f32 sum of the weight's gradient are extra.
   const int64_t extra = dtype == DType::f32 ? 0 : logits / 2 + vocabulary * channels * 4;
-  // Also counted: rows of losses and logsumexp, and packed operands of products.
+  // The peak also has rows of losses and logsumexp, and packed operands of products.
   const int64_t small = int64_t{4} << 20;
   CHECK(peak_of(x, weight, targets, chunk, true) <= logits + gradients + extra + small);
   const NoGrad no_grad;
@@ -174,8 +174,8 @@ TEST_CASE("linear_cross_entropy's backward announces what it reads") {
   CHECK(x.uses == 1);
   CHECK(weight.uses == 1);
   backward(loss);
-  // With several chunks, backward computes the logits again and reads both. With one chunk, it
-  // reads x for the weight's gradient, and the weight for x's gradient.
+  // With several chunks, backward computes the logits again, so it reads x and the weight. With one
+  // chunk, backward reads x only for the weight's gradient, and the weight only for x's gradient.
   CHECK(x.uses == (weight_trains || !one_chunk ? 2 : 1));
   CHECK(weight.uses == (x_trains || !one_chunk ? 2 : 1));
   CHECK(x.gradient().defined() == x_trains);

@@ -73,7 +73,7 @@ TEST_CASE("a sure logit has the loss that float64 gives it", "[losses]") {
   CHECK(loss(1000, 1) == 0);
 }
 
-/// The cosine of rows of C values in float64, and its derivatives by both.
+/// The cosine of two rows of C values in float64, and its derivatives by both rows.
 struct Cosine {
   double value;
   Values da, db;

@@ -50,7 +50,7 @@ TEST_CASE("matmul and its gradients equal float64 for all transposes") {
   Values expected, da, db(static_cast<size_t>(b.elements()), 0.0);
   for (int64_t i = 0; i < count; ++i) {
     const int64_t j = shared_b ? 0 : i;
-    // Both operands as the product uses them, (m, k) and (k, n).
+    // The operands without transposition: (m, k) and (k, n).
     Values left = matrix(a, i), right = matrix(b, j);
     if (transpose_a) left = transposed(left, k, m);
     if (transpose_b) right = transposed(right, n, k);
@@ -66,7 +66,8 @@ TEST_CASE("matmul and its gradients equal float64 for all transposes") {
       db[static_cast<size_t>(j * k * n + e)] += dright[static_cast<size_t>(e)];
     }
   }
-  // One rounding per element, even in the gradient that is a sum over all uses of a shared b.
+  // Each element is rounded once, even in the gradient of a shared b, which is a sum over all its
+  // uses.
   CHECK(relative_error(y, expected) < tolerance(dtype));
   CHECK(relative_error(a.leaf()->gradient, da) < tolerance(dtype));
   CHECK(relative_error(b.leaf()->gradient, db) < tolerance(dtype));
@@ -76,14 +77,15 @@ struct BroadcastCase {
   Shape a, b, y;  // leading dimensions
 };
 
-/// `leading` followed by the dimensions of a matrix.
+/// Returns `leading`, followed by the dimensions of a matrix.
 Shape with_matrix(Shape leading, int64_t rows, int64_t columns) {
   leading.push_back(rows);
   leading.push_back(columns);
   return leading;
 }
 
-/// The index of the matrix of `shape` that is broadcast to matrix `index` of y.
+/// Returns the index of the matrix in a tensor with leading dimensions `shape` that is broadcast to
+/// matrix `index` of y.
 int64_t broadcast_index(const Shape& y, const Shape& shape, int64_t index) {
   int64_t result = 0, stride = 1;
   for (int dim = 1; dim <= y.rank(); ++dim) {

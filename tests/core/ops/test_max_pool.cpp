@@ -63,7 +63,8 @@ TEST_CASE("max_pool passes the check of its gradient", "[max_pool]") {
   const DType dtype = GENERATE(from_range(float_dtypes()));
   Tensor x = Tensor::empty({1, 5, 5, 3});
   float* values = x.data<float>();
-  // The values differ by more than the steps of the check: a permutation of 75 multiples of 1/4.
+  // The values are a permutation of 75 multiples of 1/4, so they differ by more than the steps of
+  // the finite differences.
   for (int i = 0; i < 75; ++i) values[i] = static_cast<float>(i * 32 % 75) / 4 - 9;
   CHECK(check_gradient(
       [](const auto& in) { return ops::max_pool(in[0], {.kernel = 3, .stride = 2, .padding = 1}); },

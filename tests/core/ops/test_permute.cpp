@@ -1,4 +1,4 @@
-// permute: every order of dimensions, compared element by element, and gradients.
+// permute: results for every order of dimensions, compared element by element, and gradients.
 #include <algorithm>
 
 #include "core/check_gradient.h"

@@ -1,5 +1,5 @@
-// residual_layer_norm equals add followed by layer_norm; gradients when one or both of its outputs
-// are used.
+// residual_layer_norm equals add followed by layer_norm. Its gradients are checked with one and
+// with both of its outputs used.
 #include "core/check_gradient.h"
 #include "core/ops.h"
 #include "tests/support/catch.h"

@@ -12,7 +12,8 @@ namespace {
 using ops::RotaryOptions;
 using ops::RotaryPairs;
 
-/// x (B, T, H, D) with its pairs rotated in float64; position(b, t) is the position of token t.
+/// Returns x (B, T, H, D) with its pairs rotated in float64. position(b, t) is the position of
+/// token t in sequence b.
 template <class Position>
 Values turned(const Tensor& x, const RotaryOptions& options, double sign,
               const Position& position) {

@@ -58,7 +58,7 @@ struct Operands {
         looked_up ? ops::Lookup{of[0], left_indices, of[3]} : ops::Lookup{of[0]};
     return ops::row_products(left, {of[1], right_indices, of[2]}, true);
   }
-  /// Computes the same by lookups, products and sums.
+  /// Computes row_products by lookups, products and sums.
   ops::RowProducts composed(const std::vector<Tensor>& of) const {
     const auto rows = [&](const Tensor& table, bool left) {
       return left && !looked_up ? table
@@ -92,7 +92,7 @@ TEST_CASE("row_products are inner products of looked up rows, with biases, and a
     CHECK(result.products.shape() == Shape{s.rows, s.per_row});
     CHECK(result.products.dtype() == dtype);
     CHECK(result.squares.shape() == Shape{});
-    // The reference is computed in f32, from the same values.
+    // The reference is computed in f32 from the values of the tables.
     std::vector<Tensor> wide;
     for (const Tensor& table : operands.tables) wide.push_back(ops::convert(table, DType::f32));
     const auto expected = operands.composed(wide);

@@ -15,7 +15,7 @@ namespace {
 
 constexpr float infinity = std::numeric_limits<float>::infinity();
 
-/// The logsumexp of each run and the probabilities of its elements, in float64.
+/// The logsumexp of each run (runs.h) and the probabilities of all elements, in float64.
 struct Statistics {
   Values logsumexp;
   Values p;  // one per element
@@ -56,7 +56,7 @@ TEST_CASE("softmax and its gradient are those of float64", "[softmax]") {
   const Values sums = run_sums(runs, dx);
   for (size_t i = 0; i < dx.size(); ++i) dx[i] -= expected.p[i] * sums[runs.of[i]];
   backward_from(y, dy);
-  // The gradient of a run of one element is zero; rounded terms leave only noise of it.
+  // If all runs have one element, all gradients are zero, so errors cannot be relative.
   if (runs.of.size() == runs.count) {
     CHECK(max_error(x.leaf()->gradient, dx) <= tolerance(dtype, 1, 1e-6));
   } else {
@@ -82,7 +82,8 @@ TEST_CASE("log_softmax and its gradient are those of float64", "[softmax]") {
   const Values sums = run_sums(runs, dx);
   for (size_t i = 0; i < dx.size(); ++i) dx[i] -= expected.p[i] * sums[runs.of[i]];
   backward_from(y, dy);
-  // The gradient is computed from the rounded result, whose magnitude is up to 12.
+  // The gradient is computed from the rounded result. The result's magnitude, and with it the
+  // rounding error, is up to 12.
   CHECK(max_error(x.leaf()->gradient, dx) <= tolerance(dtype, 16, 1e-5));
 }
 
@@ -91,7 +92,8 @@ TEST_CASE("logsumexp and its gradient are those of float64", "[softmax]") {
   const RunCase c = GENERATE(from_range(run_cases()));
   CAPTURE(c.shape, c.dims, dtype_name(dtype));
   const RunsReference runs(c);
-  // Values far from zero, where a gradient computed from the rounded result would be far off.
+  // These values are far from zero, where a gradient that is computed from the rounded result would
+  // be far off.
   const Tensor x = as_parameter(random_tensor_of(dtype, c.shape, 1, 300, 308));
   const Statistics expected(runs, values_of(x));
   const Tensor y = ops::logsumexp(x, c.dims);

@@ -1,4 +1,4 @@
-// adam_update against the formulas of torch.optim.Adam and AdamW in float64.
+// Compares adam_update with the formulas of torch.optim.Adam and AdamW in float64.
 #include <cmath>
 
 #include "optim/kernels/update.h"
@@ -84,7 +84,7 @@ TEST_CASE("adam_update against float64, in three groups and a gap", "[adam]") {
   REQUIRE(max_error(weights.p, expected.p) < 2e-6);
   REQUIRE(max_error(weights.m, expected.m) < 1e-6);
   REQUIRE(max_error(weights.v, expected.v) < 1e-6);
-  REQUIRE(same_bits(weights.p.flat(1024, 1280), before.flat(1024, 1280)));  // the gap
+  REQUIRE(same_bits(weights.p.flat(1024, 1280), before.flat(1024, 1280)));  // gap: unchanged
 }
 
 TEST_CASE("adam_update of a shard gives the bits of the whole", "[adam]") {

@@ -1,4 +1,4 @@
-// sgd_update against the formulas of torch.optim.SGD in float64.
+// Compares sgd_update with the formulas of torch.optim.SGD in float64.
 #include "optim/kernels/update.h"
 #include "tests/support/catch.h"
 #include "tests/support/precision.h"
@@ -59,7 +59,7 @@ TEST_CASE("sgd_update against float64, in three groups and a gap", "[sgd]") {
     }
   }
   REQUIRE(max_error(p, p_expected) < 1e-6);
-  REQUIRE(same_bits(p.flat(1024, 1280), random_tensor({size}, 1).flat(1024, 1280)));  // the gap
+  REQUIRE(same_bits(p.flat(1024, 1280), random_tensor({size}, 1).flat(1024, 1280)));  // gap
   b_expected.resize(512);
   REQUIRE(max_error(momentum.flat(0, 512), b_expected) < 1e-6);
 }

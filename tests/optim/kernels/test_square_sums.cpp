@@ -1,4 +1,5 @@
-// block_square_sums against float64; the sum of a block does not depend on the shard it is in.
+// Compares block_square_sums with float64, and tests that the sum of a block does not depend on the
+// shard that holds the block.
 #include <cmath>
 #include <cstring>
 

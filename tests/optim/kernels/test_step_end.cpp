@@ -1,5 +1,5 @@
-// add_block_sums, whose bits do not depend on how ranks and buckets divide the blocks, and end_step
-// against values that are computed here.
+// Tests add_block_sums, whose bits must not depend on how ranks and buckets divide the blocks, and
+// compares end_step with values that are computed here.
 #include <cmath>
 #include <limits>
 #include <numeric>
@@ -16,8 +16,9 @@ namespace {
 
 double block_sum(int64_t number) { return 1 + std::abs(std::sin(static_cast<double>(number))); }
 
-/// The square sum of parameters with these numbers of blocks. `ranks` ranks hold them in buckets of
-/// `per_bucket` parameters; each rank has as many blocks of a bucket as the others.
+/// Returns the square sum of parameters. `parameters` holds the number of blocks of each parameter.
+/// `ranks` ranks hold the parameters in buckets of `per_bucket`; all ranks have equally many blocks
+/// of a bucket.
 double square_sum(const std::vector<int64_t>& parameters, int64_t ranks, size_t per_bucket) {
   std::vector<BlockSums::Segment> segments;
   int64_t blocks = 0;
@@ -39,7 +40,7 @@ double square_sum(const std::vector<int64_t>& parameters, int64_t ranks, size_t 
   const auto f64 = [](int64_t count) { return Tensor::zeros({count}, DType::i64); };
   const Tensor values = f64(ranks * per_rank), partial_sums = f64((blocks + 1023) / 1024),
                table = f64(4 * std::ssize(segments));
-  (void)table.values<int64_t>();  // waits, so that the host may write
+  (void)table.values<int64_t>();  // waits for the device, so that the host may write
   for (size_t s = 0; s < segments.size(); ++s) {
     static_cast<BlockSums::Segment*>(table.raw())[s] = segments[s];
     for (int64_t i = 0; i < parameters[s]; ++i) {
@@ -70,7 +71,8 @@ constexpr float infinity = std::numeric_limits<float>::infinity();
 }  // namespace
 
 TEST_CASE("add_block_sums: the same bits for any ranks and buckets", "[step_end]") {
-  // More blocks than one partial sum adds, parameters without blocks, and a single block.
+  // The cases: more blocks than one partial sum adds up (1024), with some parameters of no blocks;
+  // a single block; no parameters.
   const std::vector<int64_t> parameters =
       GENERATE(std::vector<int64_t>{700, 1, 0, 3000, 37, 0}, std::vector<int64_t>{1},
                std::vector<int64_t>{});

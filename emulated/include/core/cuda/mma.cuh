@@ -117,8 +117,8 @@ struct Copy {
 /// The groups of one thread's copies. The last group is still open.
 struct Copies {
   std::deque<std::vector<Copy>> groups;
-  const void* shared = nullptr;  // the shared memory and the block of the copies:
-  unsigned block = 0;            // pending copies of another block are dropped
+  const void* shared = nullptr;  // the shared memory of the block that made the copies
+  unsigned block = 0;            // its index; pending copies of another block are dropped
 
   static Copies& of_this_thread() {
     static thread_local std::vector<Copies> threads(1024);

@@ -5,7 +5,7 @@
 
 namespace tessera::cuda {
 
-/// The launch's dynamic shared memory, 16-byte aligned; null where it has none.
+/// Returns the launch's dynamic shared memory, 16-byte aligned; null if the launch has none.
 template <class T>
 __device__ T* dynamic_shared() {
   return static_cast<T*>(emulated::dynamic_shared_memory());
