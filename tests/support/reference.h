@@ -66,7 +66,8 @@ inline void backward_from(const Tensor& y, const Tensor& dy) {
 
 inline Values values_of(const Tensor& x) { return doubles(x); }
 
-/// The largest difference, relative to the largest expected value; infinite for different sizes.
+/// The largest difference, relative to the largest expected value; infinite for different sizes and
+/// if a difference is NaN.
 inline double relative_error(const Tensor& actual, const Values& expected) {
   const Values values = values_of(actual);
   if (values.size() != expected.size()) return INFINITY;
@@ -74,9 +75,9 @@ inline double relative_error(const Tensor& actual, const Values& expected) {
   double difference = 0;
   for (size_t i = 0; i < values.size(); ++i) {
     largest = std::max(largest, std::fabs(expected[i]));
-    // Written so that NaN is a difference.
     const double d = std::fabs(values[i] - expected[i]);
-    if (!(d <= difference)) difference = d;
+    // Not NaN itself, which the next element would replace.
+    if (!(d <= difference)) difference = std::isnan(d) ? INFINITY : d;
   }
   return difference / largest;
 }
