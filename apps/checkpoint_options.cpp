@@ -136,7 +136,8 @@ Examples:
     at_most("--step", *import.step, int64_t{1} << 40);
   }
   if (shard_bytes) {
-    at_least("--shard-bytes", *shard_bytes, 2048);  // a block of 256 numbers of 8 bytes
+    // One block of 256 elements of 8 bytes, because import divides tensors in whole blocks.
+    at_least("--shard-bytes", *shard_bytes, 2048);
     at_most("--shard-bytes", *shard_bytes, int64_t{1} << 40);
     import.shard_bytes = *shard_bytes;
   }

@@ -2,7 +2,7 @@
 // received element is checked; if any is wrong, the exit code is 1.
 //
 //   mpirun -n 4 comm_bench --device cpu                             over MPI, in host memory
-//   mpirun -n 4 comm_bench --device cuda --comm mpi                 GPU memory, staged
+//   mpirun -n 4 comm_bench --device cuda --comm mpi                 GPU memory, through the host
 //   mpirun -n 4 comm_bench --device cuda --comm nccl --json nccl.json
 //   mpirun -n 4 comm_bench --groups 2                               two halves at the same time
 #include <cstdio>
@@ -26,8 +26,9 @@
 namespace tessera::apps {
 namespace {
 
-/// Measures all collectives of the ranks in `world`, a group of `job`. If `prints`, prints each
-/// table as soon as its collective is measured.
+/// Measures the collectives in `options` among the ranks of `world`, which is one group of the
+/// whole job `job` (or all of it). If `prints`, prints each table as soon as its collective is
+/// measured.
 std::vector<CommResult> measure(const CommOptions& options, const dist::World& world,
                                 const dist::World& job, bool prints) {
   const std::vector<int64_t> sizes =
@@ -62,7 +63,8 @@ dist::World group_of(const dist::World& world, int64_t groups) {
       world, world.communicator->split(static_cast<int>(group), world.rank, "measured"));
 }
 
-/// Wrong elements of all groups. All ranks of a group have the same results.
+/// Returns the number of wrong elements in all groups. A result's count already covers its whole
+/// group, so only rank 0 of each group contributes.
 int64_t wrong_in_job(const std::vector<CommResult>& results, const dist::World& group,
                      const dist::World& job) {
   dist::HostBuffer counts(job.size, DType::i64, *job.communicator);

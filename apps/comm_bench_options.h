@@ -20,10 +20,12 @@ struct CommOptions {
   /// values of `dtype`.
   bool without_all_reduce = false;
   DType dtype = DType::f32;
-  int64_t groups = 0;  // groups of ranks, measured at the same time; 0: all ranks together
+  /// The number of groups that the ranks are split into and that are measured at the same time;
+  /// 0: no split (1 splits too, into one group of all ranks).
+  int64_t groups = 0;
   int64_t iterations = 20;
   int64_t warmup = 5;
-  std::string json;  // a file, or - for standard output instead of tables; empty: no JSON
+  std::string json;  // a file's path; "-": print JSON in place of the tables; empty: no JSON
 };
 
 struct CommCommandLine {

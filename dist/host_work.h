@@ -10,11 +10,13 @@
 
 namespace tessera::dist {
 
-/// The name of a wait for this collective in the trace: "wait reduce" for an exchange, and so on.
+/// The name in the trace of a wait for this collective. It is "wait reduce" for exchange as well as
+/// for reduce_scatter, because exchange is the transfer of the ordered reduction.
 const char* wait_name(Collective collective);
 
-/// Runs `body`, which waits. waited_ns() counts its time, and the trace shows it on the track
-/// `waiting` as `name`.
+/// Runs `body`, which blocks. The time that it takes is added to the waited_ns() of the calling
+/// thread. The trace shows it on the track `waiting` under `name`, with the bucket and purpose of
+/// `call`.
 void wait_in(const char* name, const Call& call, const std::function<void()>& body);
 
 /// Throws if the calling thread is `server`, which would wait for itself; `what` names the wait.

@@ -31,9 +31,9 @@ class BlockRunner {
   void block_barrier(Site site);
   void warp_meeting(const char* name, unsigned mask, void* mine,
                     void (*compute)(void* const* lanes), Site site);
-  /// Records what the running thread does wrong. The caller then calls leave_block, which ends the
-  /// launch without running the destructors of objects on the block's stacks. So leave_block must
-  /// be a separate statement, before which the message's temporaries are destroyed.
+  /// Records what the running thread does wrong. The caller must then call leave_block() in a
+  /// separate statement. leave_block() ends the launch without running destructors on the block's
+  /// stacks, so the temporaries of the message must already be destroyed.
   void note_failure(std::string_view message);
   [[noreturn]] void leave_block();
 
@@ -112,7 +112,9 @@ class BlockRunner {
   Fiber host_;  // the stack that called run()
   std::vector<std::unique_ptr<Fiber>> fibers_;
   std::vector<Fiber*> free_;
-  Fiber* started_ = nullptr;  // taken from free_ last: the fiber that fiber_main begins on
+  /// The fiber that next_fiber() took from free_ most recently; fiber_main reads it to learn which
+  /// fiber it runs on.
+  Fiber* started_ = nullptr;
 };
 
 }  // namespace emulated

@@ -30,8 +30,8 @@ constinit thread_local Fiber* arriving = nullptr;
 
 #if defined(__x86_64__)
 // emulated_switch_stacks(void** from, void* to): saves the callee-saved registers on the running
-// stack, and restores those of the other one. Vector registers are caller-saved. swapcontext does
-// the same with two system calls.
+// stack, and restores those of the other one. Vector registers are caller-saved. swapcontext is
+// not used because each of its switches also makes a system call.
 extern "C" void emulated_switch_stacks(void** from, void* to);
 asm(R"(
   .pushsection .text
@@ -92,8 +92,9 @@ void Fiber::restart() {
 #endif
   char* const low = mapping_ + (static_cast<const char*>(low_) - mapping_);
 #if defined(__x86_64__)
-  // Lays out the stack as if start() had been called, by a call that left the stack pointer 8 bytes
-  // off a multiple of 16, and had then switched away with six registers saved.
+  // Lays out the stack as emulated_switch_stacks leaves it: six saved registers, and above them the
+  // address that it returns to, here that of start(). start() then begins with the stack pointer 8
+  // bytes below a multiple of 16, as after a call.
   auto* const top = reinterpret_cast<uintptr_t*>(low + bytes_ - offset_);
   top[-1] = 0;  // return address of start()
   top[-2] = reinterpret_cast<uintptr_t>(&Fiber::start);

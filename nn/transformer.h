@@ -46,7 +46,8 @@ struct ResidualStream {
   Tensor update;  // undefined before the first sub-layer
 };
 
-/// Returns the stream's value, which is the next residual, and the normalised value.
+/// Returns two tensors: the stream's value, which becomes the next residual, and the layer norm of
+/// that value.
 ops::ResidualNorm normalize(LayerNorm& norm, const ResidualStream& stream);
 
 class TransformerBlock : public Module {

@@ -1,4 +1,5 @@
-// Saves weights without optimizer state during a run, beside the file of the weights at its end:
+// Saves weights, without optimizer state, during a run. The saves lie in folders beside the file
+// that is written when the run ends:
 //
 //   out/model.safetensors                    at the end, by the program (train/weights.h)
 //   out/step-000000500/model.safetensors     every WeightSaveOptions::every steps
@@ -33,12 +34,13 @@ class WeightSaves {
   using Open = std::function<WeightsSink(const std::string& path, int64_t updates)>;
 
   /// World, optimizer and log must outlive this object. `best` is the best evaluation that the
-  /// resumed checkpoint records. If its file of weights is missing, it is forgotten with a warning.
-  /// Collective.
+  /// resumed checkpoint records. If WeightSaveOptions::best is set and the file of the best weights
+  /// is missing, the recorded evaluation is dropped with a warning. Collective.
   WeightSaves(WeightSaveOptions options, const dist::World& world, optim::ZeroOptimizer& optimizer,
               RunLog& log, Open open, std::optional<BestEvaluation> best);
 
-  /// True if a save may follow `done` steps. `evaluated`: an evaluation follows these steps.
+  /// True if weights might be saved after step `done`: the step is a multiple of `every`, or best
+  /// weights are kept and an evaluation is made after this step (`evaluated`).
   bool due(int64_t done, bool evaluated) const;
   /// Saves the weights if `score` is the best so far. Returns true if they were written. If writing
   /// fails, the earlier file and its score stay. Collective.

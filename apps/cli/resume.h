@@ -4,7 +4,7 @@
 //
 //   const Resumed resumed(options.checkpoints, world);  // claims the folder
 //   set_thread_count(resumed.threads(options.threads, world));
-//   resumed.check(run, bits);                           // throws if another run saved it
+//   resumed.check(run, bits);                           // throws if its settings differ
 //   ... optimizer ...
 //   resumed.restore(optimizer);
 #pragma once
@@ -27,7 +27,7 @@ struct CheckpointFlags {
   std::string resume;                // "latest", "never" or a checkpoint's folder
   std::vector<std::string> changed;  // settings that may differ from the checkpoint's
   std::string async = "on";
-  std::optional<int64_t> staging;  // bytes
+  std::optional<int64_t> staging;  // most bytes of a rank's copy of its state; nullopt: no limit
 };
 void add_checkpoint_options(Flags& app, CheckpointFlags& flags);
 /// Fills in the defaults and checks the flags. Throws InputError.
@@ -47,8 +47,10 @@ dist::Settings bits_settings(const std::string& program, const std::string& tune
 /// The checkpoint that a run resumes from, if there is one.
 class Resumed {
  public:
-  /// Claims the folder on rank 0, and finds the checkpoint that --resume means. Throws InputError
-  /// if the folder has checkpoints of later steps than a checkpoint named by --resume. Collective.
+  /// Finds the checkpoint to resume from. If --checkpoint names a folder, rank 0 claims it. Unless
+  /// --resume is latest, throws InputError if that folder has a checkpoint of a later step than the
+  /// step the run starts from (0 for --resume never), because a later start would resume from it.
+  /// Collective.
   Resumed(const CheckpointFlags& flags, const dist::World& world);
 
   bool found() const { return checkpoint_ != nullptr; }
@@ -67,10 +69,11 @@ class Resumed {
   /// the import recorded are compared, and a message lists them.
   void check(const dist::Settings& run, const dist::Settings& bits) const;
   /// Sets the loop's checkpoint options, first step, number of skipped steps and best evaluation so
-  /// far. The best evaluation is dropped if --resume-changed names more than "steps" or "epochs".
+  /// far. The best evaluation is dropped if --resume-changed names any setting other than "steps"
+  /// and "epochs".
   void place(train::LoopOptions& loop) const;
-  /// The checkpoint's step; nullopt if the run starts from the beginning. When a run resumes, the
-  /// lines of later steps are removed from its log, because those steps run again.
+  /// The checkpoint's step, or nullopt if the run starts from the beginning. It is passed on to
+  /// RunLog, which removes the lines of later steps, since those steps run again.
   std::optional<int64_t> log_step() const { return found() ? std::optional(step()) : std::nullopt; }
   /// Restores the optimizer's state from the checkpoint, if there is one. Every rank calls it.
   void restore(optim::ZeroOptimizer& optimizer) const;

@@ -18,8 +18,8 @@ void check_output();
 /// Runs a program that is not a rank of a job. Returns its exit code: 0, 2 for bad input, 1 for any
 /// other failure. Prints the error.
 int run_alone(const std::function<void()>& body);
-/// Like run_alone, for a program whose exit code is a result, as that of diff(1). Returns the value
-/// of `body` if nothing fails.
+/// Like run_alone, for a program whose exit code reports a result, as the diff command's does.
+/// Returns what `body` returns if nothing fails.
 int run_tool(const std::function<int()>& body);
 
 /// run_alone, run_tool and run_job begin with prepare_streams, which sets up the standard streams,

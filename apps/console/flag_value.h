@@ -8,8 +8,9 @@
 
 namespace tessera::apps {
 
-// The parse functions throw InputError if the text is not such a value. The message begins with
-// `what`: a flag, "--steps", or file and line, "a.cfg:3: steps".
+// The parse functions throw InputError if the text is not a value of the type, or is out of range.
+// The message begins with `what`: a flag, as "--steps", or a file, line and key, as
+// "a.cfg:3: steps".
 
 std::string parse_text(const std::string& what, const std::string& text);  // refuses ""
 int64_t parse_integer(const std::string& what, const std::string& text,
@@ -20,7 +21,8 @@ bool parse_bool(const std::string& what, const std::string& text);  // true or f
 template <class T>  // float, double
 T parse_float(const std::string& what, const std::string& text);
 
-/// Returns the text after a leading plus, because std::from_chars would refuse the plus.
+/// Skips a leading plus sign, which std::from_chars would refuse. Returns the whole text if it has
+/// none, is "+", or begins with "+-".
 const char* without_plus(const std::string& text);
 
 /// Formats a text for an error message: one_line replaces control characters and cuts a long text;

@@ -1,5 +1,5 @@
-// Implements core/profiler.h with NVTX, whose headers load the profiler that the environment names,
-// if any.
+// Implements core/profiler.h with NVTX, a header-only library: its first call loads the library of
+// a profiler if an environment variable that the profiler sets names one.
 #include "core/profiler.h"
 
 #include <nvtx3/nvToolsExt.h>

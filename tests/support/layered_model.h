@@ -1,5 +1,6 @@
-// A chain of linear layers with biases. A test chooses the order of the layers, the blocks and the
-// dtypes. Parameters are called "0.weight", "0.bias", "1.weight" and so on.
+// A chain of linear layers with biases. A test chooses the dtypes, whether each layer is a block,
+// and the order in which a forward uses the layers. Parameters are called "0.weight", "0.bias",
+// "1.weight" and so on.
 #pragma once
 
 #include <memory>

@@ -1,4 +1,5 @@
-// Sizes for tests of pooling, and the walk over all windows that their references share.
+// Cases for the tests of pooling, and the loop over all windows that the reference implementations
+// in these tests share.
 #pragma once
 
 #include <ostream>
@@ -23,8 +24,9 @@ struct PoolCase {
             windows(x[2], kernel.width, stride.width, padding.width), x[3]};
   }
 
-  /// Calls body(element of y, element of x) for each pixel of x that a window covers, windows and
-  /// their pixels row by row.
+  /// Calls body(i, j) for each element i of y and each element j of x in the window of i (flat
+  /// indices, same channel). Padding is skipped. Windows are visited row by row, and so are the
+  /// pixels in a window.
   template <class Body>
   void each(Body&& body) const {
     const auto& [kernel, stride, padding] = options;

@@ -1,6 +1,6 @@
-// Tests that a run which is saved and resumed on other ranks, at another stage and with other
-// buckets has the bits of an uninterrupted run. The digest of its checkpoint must not depend on the
-// layout that wrote it.
+// Tests that a run gives bit-identical results to an uninterrupted run if it is saved in one layout
+// and resumed in another (number of ranks, stage, buckets). The digest of a checkpoint must not
+// depend on the layout that wrote it.
 #include <filesystem>
 #include <fstream>
 
@@ -50,7 +50,8 @@ class Job {
     return found->manifest().step;
   }
   optim::ZeroOptimizer& optimizer() { return *optimizer_; }
-  /// Returns the bits that any rank gave to set_notes in the last step.
+  /// Returns the notes of the last step: every bit that at least one rank had passed to
+  /// ZeroOptimizer::set_notes.
   uint8_t notes() const { return result_.notes; }
   TrainingResult result() {
     result_.weights = weights_of(*optimizer_);
@@ -145,7 +146,8 @@ TEST_CASE("running statistics of batch norms go on") {
   check_both_ways<VisionJob>(TinyVision{}, 2, 1);
 }
 
-// Trains as StepLoop does. Returns the last checkpoint's digest on rank 0.
+// Trains all steps and writes checkpoints, with the calls in the order of StepLoop: notes, step,
+// after_step. Returns the digest of the last checkpoint, on every rank.
 std::string train_with_checkpoints(const std::string& folder, bool async, int64_t every) {
   const dist::World world = job_world();
   const TinyRun run{.batch = {.global = 26, .micro = 2}};

@@ -51,9 +51,9 @@ int64_t parameter_elements(const std::vector<optim::PlanParameter>& parameters) 
 
 void add_activations(optim::Plan& plan, const models::GptConfig& config, DType dtype,
                      int64_t sequences, Device device) {
-  // Throws if an upper bound of the memory does not fit into int64.
+  // CheckedInt throws on overflow: check first that a generous bound on the memory fits into int64.
   using optim::CheckedInt;
-  constexpr int64_t more_than_all = 256;  // bytes per token, channel and layer
+  constexpr int64_t more_than_all = 256;  // bytes per token and unit of `row`
   const CheckedInt row = CheckedInt(config.width) * config.layers + config.vocab + config.context;
   (void)(CheckedInt(sequences) * config.context * row * more_than_all);
   const models::GptMemory memory =
@@ -78,9 +78,9 @@ optim::MicroBatchWork gpt_work(const models::GptConfig& config, int64_t sequence
   //   forward    two norms with the residual 2 x 4, GELU 8
   //   backward   norms recomputed 4, GELU recomputed 8, GELU 12, two norms 2 x 6, bias gradients 9
   constexpr double passes = 16 + 45;
-  // Element-wise passes take longer than their memory traffic alone, because they also compute. On
-  // a CPU (Zen 4, fp32 and bf16, widths of 256 to 768) they took about four times as long as an
-  // update that moves as many bytes.
+  // Element-wise passes also compute, so they take longer than their memory traffic alone. On a CPU
+  // (Zen 4, fp32 and bf16, widths of 256 to 768) they took about four times as long as an optimizer
+  // update that moves the same number of bytes.
   constexpr double arithmetic = 4;
   // Bytes per logit in cross-entropy, which reads logits and writes their gradients in f32.
   constexpr double head_bytes = 4 * 4;

@@ -80,7 +80,8 @@ void RunLog::write(const JsonObject& line) {
 }
 
 // Removes the part of the line that was written, because it would make the next line invalid too.
-// On a device, which cannot be truncated, the part stays. Warns only once.
+// A terminal or another character device cannot be truncated, so there the part stays. Warns only
+// once.
 void RunLog::lose_line(int error) {
   if (::ftruncate(descriptor_, bytes_) == 0) ::lseek(descriptor_, bytes_, SEEK_SET);
   if (std::exchange(warned_, true)) return;
