@@ -40,21 +40,24 @@ class Sums {
   std::vector<float> values_;
 };
 
-// Elements that `source` sends to each rank in exchange_v: half a piece more to the next rank, half
+// Elements that `source` sends to rank `to` in exchange_v: half a piece more to the next rank, half
 // a piece less to the one after it. With fewer than three ranks all pieces are equal.
+int64_t count_between(int64_t source, int64_t to, int64_t ranks, int64_t piece) {
+  const int64_t distance = (to - source + ranks) % ranks;
+  if (ranks < 3 || distance == 0 || distance > 2) return piece;
+  return distance == 1 ? piece + piece / 2 : piece - piece / 2;
+}
+
 std::vector<int64_t> counts_from(int64_t source, int64_t ranks, int64_t piece) {
-  std::vector<int64_t> counts(static_cast<size_t>(ranks), piece);
-  if (ranks < 3) return counts;
-  counts[static_cast<size_t>((source + 1) % ranks)] += piece / 2;
-  counts[static_cast<size_t>((source + 2) % ranks)] -= piece / 2;
+  std::vector<int64_t> counts;
+  for (int64_t r = 0; r < ranks; ++r) counts.push_back(count_between(source, r, ranks, piece));
   return counts;
 }
 
 dist::ExchangeCounts exchange_counts(int64_t rank, int64_t ranks, int64_t piece) {
   dist::ExchangeCounts counts{.send = counts_from(rank, ranks, piece)};
   for (int64_t source = 0; source < ranks; ++source) {
-    counts.receive.push_back(
-        counts_from(source, ranks, piece)[static_cast<size_t>(rank)]);
+    counts.receive.push_back(count_between(source, rank, ranks, piece));
   }
   return counts;
 }

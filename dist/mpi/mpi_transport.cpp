@@ -7,6 +7,7 @@
 #include "dist/mpi/kept_memory.h"
 #include "dist/mpi/mpi_check.h"
 #include "dist/mpi/pairwise.h"
+#include "dist/offsets.h"
 
 namespace tessera::dist {
 
@@ -23,13 +24,6 @@ int64_t staging_chunk_bytes(int64_t ranks) {
   constexpr int64_t unit = 256 * 8;
   const int64_t share = 8 * 1024 * KiB / (2 * std::max<int64_t>(ranks - 1, 1));
   return std::clamp(share, 64 * KiB, 1024 * KiB) / unit * unit;
-}
-
-// Where each rank's piece begins, in bytes: the pieces lie one after the other, in rank order.
-std::vector<int64_t> offsets_of(std::span<const int64_t> bytes) {
-  std::vector<int64_t> offsets(bytes.size());
-  std::exclusive_scan(bytes.begin(), bytes.end(), offsets.begin(), int64_t{0});
-  return offsets;
 }
 
 // The rank in MPI_COMM_WORLD of each rank of `comm`.

@@ -1,7 +1,6 @@
 // The calls of the communicator over NCCL that consist of sends and receives: reductions whose
 // pieces are sent unsummed, pieces of any length, and transfers between two ranks.
 #include <algorithm>
-#include <numeric>
 #include <utility>
 
 #include "core/cuda/check.h"
@@ -11,6 +10,7 @@
 #include "dist/nccl/cuda/nccl_check.h"
 #include "dist/nccl/cuda/nccl_communicator.h"
 #include "dist/nccl/cuda/nccl_group.h"
+#include "dist/offsets.h"
 
 namespace tessera::dist {
 
@@ -18,13 +18,6 @@ namespace {
 
 std::byte* bytes_of(const Tensor& tensor) {
   return tensor.elements() > 0 ? static_cast<std::byte*>(tensor.raw()) : nullptr;
-}
-
-// Where each rank's elements begin: the pieces lie one after the other, in rank order.
-std::vector<int64_t> offsets_of(const std::vector<int64_t>& counts) {
-  std::vector<int64_t> offsets(counts.size());
-  std::exclusive_scan(counts.begin(), counts.end(), offsets.begin(), int64_t{0});
-  return offsets;
 }
 
 }  // namespace
