@@ -2,7 +2,7 @@
 # Trains a small GPT with ZeRO-2 on Tessera's own sources: installs what is missing, builds, runs.
 # Arguments go to train_gpt and override the flags below; TESSERA_RANKS is the number of ranks.
 # CUDA is compiled if the machine has a GPU, or with TESSERA_CUDA=ON.
-# With TESSERA_DEPS=FOLDER it installs nothing; see scripts/bundle_dependencies.sh.
+# With TESSERA_DEPS=FOLDER nothing is installed; see scripts/bundle_dependencies.sh.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/scripts/common.sh"
 
@@ -11,7 +11,8 @@ ranks=${TESSERA_RANKS:-2}
 threads=$((cores / ranks > 0 ? cores / ranks : 1))
 
 install_packages
-# CUDA takes minutes to compile, so it needs a GPU or a request. An existing build is left as it is.
+# CUDA takes minutes to compile, so it needs a GPU or a request. Without either, an existing build
+# keeps its setting.
 if [[ -z ${TESSERA_CUDA:-} ]]; then
   if has_gpu; then
     cuda=AUTO

@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
-# Installs what is missing, builds, and runs the tests. The release build runs all of them. Under
-# the address and undefined behaviour sanitizers run those of core, dist and optim on the CPU and,
-# together with those of models and applications, on an emulation of CUDA. (Code that only reads
-# options or writes reports is not sanitized.)
+# Installs what is missing, builds, and runs the tests:
+#  - The release build runs all tests.
+#  - The build with the address and undefined behaviour sanitizers runs the tests of core, dist and
+#    optim, on the CPU and on emulated CUDA. On emulated CUDA it also runs the tests of models and
+#    applications.
+# Code that only reads options or writes reports is not sanitized.
 # --full adds the long matrices and the thread sanitizer. Other arguments go to ctest.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/scripts/common.sh"

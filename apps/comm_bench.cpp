@@ -26,9 +26,8 @@
 namespace tessera::apps {
 namespace {
 
-/// Measures the collectives in `options` among the ranks of `world`, which is one group of the
-/// whole job `job` (or all of it). If `prints`, prints each table as soon as its collective is
-/// measured.
+/// Measures the collectives in `options` among the ranks of `world`: one group of the job `job`, or
+/// all of it. If `prints`, prints each table as soon as its collective is measured.
 std::vector<CommResult> measure(const CommOptions& options, const dist::World& world,
                                 const dist::World& job, bool prints) {
   const std::vector<int64_t> sizes =
@@ -52,7 +51,7 @@ std::vector<CommResult> measure(const CommOptions& options, const dist::World& w
   return all;
 }
 
-/// This rank's group, whose ranks are measured together. Each group has neighbouring ranks.
+/// Returns this rank's group. A group has neighbouring ranks, which are measured together.
 dist::World group_of(const dist::World& world, int64_t groups) {
   if (groups == 0) return world;
   if (world.size % groups != 0) {

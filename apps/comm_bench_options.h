@@ -20,8 +20,8 @@ struct CommOptions {
   /// values of `dtype`.
   bool without_all_reduce = false;
   DType dtype = DType::f32;
-  /// The number of groups that the ranks are split into and that are measured at the same time;
-  /// 0: no split (1 splits too, into one group of all ranks).
+  /// The number of groups that the ranks are split into. All groups are measured at the same time.
+  /// 0 means no split; 1 splits too, into one group of all ranks.
   int64_t groups = 0;
   int64_t iterations = 20;
   int64_t warmup = 5;

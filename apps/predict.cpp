@@ -67,7 +67,7 @@ void print_guesses(const std::string& path, std::span<const float> logits,
   order.resize(std::min(order.size(), static_cast<size_t>(top)));
   fmt::print("{}\n", path);
   for (const size_t guess : order) {
-    const std::string name = nn::printable(model.class_names[guess]);  // in quotes
+    const std::string name = nn::printable(model.class_names[guess]);  // with quotes
     fmt::print("{:8.2f} %  {}\n",
                100 * std::exp(static_cast<double>(logits[guess] - largest)) / sum,
                name.substr(1, name.size() - 2));

@@ -3,8 +3,8 @@
 //
 //   relaunch -n 4 --min-ranks 2 --restarts 10 -- train_gpt --data text.txt --checkpoint runs/a
 //
-// It links no MPI: mpirun starts `relaunch --as-rank` for each rank, which starts the program and
-// reports how it ends (apps/relaunch/rank_parent.h).
+// relaunch links no MPI. mpirun starts `relaunch --as-rank` for each rank. That process starts the
+// program and reports how the program ended (apps/relaunch/rank_parent.h).
 #include <cstdio>
 #include <set>
 #include <string>

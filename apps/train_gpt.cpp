@@ -50,8 +50,8 @@ JsonObject header_line(const TrainOptions& options, const dist::World& world,
       .add("context", options.model.context)
       .add("vocab", options.model.vocab)
       .add("dropout", options.model.dropout);
-  // A weights file of another program may have another epsilon. The header then lists it, so that
-  // a resume compares it.
+  // Weights of another program may have another epsilon than our default. The header lists such an
+  // epsilon, so that a resume compares it.
   const float epsilon = options.model.epsilon;
   if (epsilon != models::GptConfig().epsilon) model.add("epsilon", epsilon);
   model.add("parameters", parameter_count);
@@ -107,8 +107,8 @@ class Run {
       weights = std::make_unique<models::GptWeights>(options.init, model_);
     check_destinations();
     optim::ZeroOptimizer::check(model_, training_.rule, world, training_.zero);
-    // The checks come before begin_run, so that a refused run leaves an older log as it is. The
-    // input and the optimizer come after it, because it starts counting memory and traffic.
+    // The checks come before begin_run, so that a refused run leaves an older log as it is.
+    // begin_run starts counting memory and traffic, so the input and the optimizer come after it.
     log_ = train::begin_run(
         {.log = options.log, .trace = options.trace, .finished = resumed.log_step()}, world);
     input_ = std::make_unique<data::TokenInput>(
@@ -195,7 +195,7 @@ class Run {
                            [this](const std::string& path) { return open_weights(path); });
   }
 
-  // Refuses, before the run begins, to replace the file of another model.
+  // Throws before the run begins if a save would replace the file of another model.
   void check_destinations() const {
     if (world_.rank != 0 || options_.save.empty()) return;
     models::check_gpt_destination(options_.save);
@@ -224,7 +224,7 @@ class Run {
   const Resumed& resumed_;
   dist::Settings run_settings_;
   dist::World& world_;
-  bool prints_;  // one rank prints and writes
+  bool prints_;  // true on the one rank that prints
   train::TrainingRun training_;
   models::Gpt model_;
   data::TokenData data_;

@@ -154,8 +154,8 @@ class Run {
                                                   models::recommender_tensor_names());
     }
     optim::ZeroOptimizer::check(*model_, training_.rule, world, training_.zero);
-    // The checks come before begin_run, so that a refused run leaves an older log as it is. The
-    // input and the optimizer come after it, because it starts counting memory and traffic.
+    // The checks come before begin_run, so that a refused run leaves an older log as it is.
+    // begin_run starts counting memory and traffic, so the input and the optimizer come after it.
     log_ = train::begin_run({.log = options.log,
                              .trace = options.trace,
                              .save = options.save,

@@ -133,8 +133,8 @@ void check_model(RecommenderTrainOptions& options, const Given& given) {
   }
 }
 
-// The rates were chosen on MovieLens 100K (bench/README.md). There a rate of 5e-3 makes neumf rank
-// best after half of the epochs and overfit afterwards, so neumf has a lower rate.
+// The rates were chosen on MovieLens 100K (bench/README.md). With 5e-3, neumf ranks best after half
+// of the epochs and then overfits, so neumf has a lower rate.
 float default_rate(const RecommenderTrainOptions& options) {
   if (options.optimizer == "sgd") return 0.1f;
   return options.ranks && options.model.name == "neumf" ? 3e-3f : 5e-3f;

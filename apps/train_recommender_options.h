@@ -26,7 +26,7 @@ struct RecommenderTrainOptions : RunOptions {  // if `data` is empty, ratings ar
   float l2 = 0;
   double epochs = 0;    // length of the run in epochs
   int64_t top = 10;     // k of hr@k, ndcg@k and recall@k
-  int64_t sampled = 0;  // a held-out item is ranked among so many drawn ones; 0: all
+  int64_t sampled = 0;  // drawn items among which a held-out item is ranked; 0: all items
 
   int64_t steps_per_epoch = 1;
 

@@ -1,11 +1,11 @@
-// AdamW over a flat range, against the best copy loop of this machine.
+// Measures AdamW over a flat range, against the best copy loop of this machine.
 //
 //   bench_adamw --parameters 124439808 --threads 1
 //
 // A pass of AdamW reads p, g, m, v and writes p, m, v: 28 bytes a parameter. The limit is the
-// fastest of three copy loops (plain, memcpy, non-temporal stores) over buffers larger than the
-// caches: 8 bytes an element. Passes and copies are timed in turn, with warm buffers. Medians are
-// printed as one JSON object.
+// fastest of three copy loops: plain, memcpy and non-temporal stores. They copy buffers larger than
+// the caches, 8 bytes an element. Passes and copies are timed in turn, with warm buffers. Medians
+// are printed as one JSON object.
 #include <algorithm>
 #include <chrono>
 #include <cstring>

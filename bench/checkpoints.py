@@ -4,12 +4,14 @@
     bench/checkpoints.py --python peer2/bin/python               # every question
     bench/checkpoints.py --python peer2/bin/python memory disk   # some of them
 
-memory: a blocking save of GPT-2 124M with AdamW's moments by 2 ranks to --memory, a tmpfs, and its
-load, against torch.distributed.checkpoint and torch.save. disk: the same on --disk, where all sides
-flush, and against dd with as many writers and bytes. training: what an asynchronous checkpoint
-every 20 steps adds to a step of micro on 2 ranks. restart: from a kill of all ranks to the next
-finished step of nano. relaunch: from the kill of one rank of three to the next finished step of the
-two that are left. Each question prints rows of a table. Runs alternate, and rows show medians.
+    memory     save and load in --memory, a tmpfs, against torch.distributed.checkpoint, torch.save
+    disk       save and load on --disk; the save also against dd with as many writers and bytes
+    training   what an asynchronous checkpoint every 20 steps adds to a step of micro on 2 ranks
+    restart    time from a kill of all ranks to the next finished step of nano
+    relaunch   time from the kill of one of three ranks to the next step that the other two finish
+
+memory and disk measure blocking saves of GPT-2 124M with AdamW's moments by 2 ranks. On --disk all
+sides flush. Each question prints rows of a table. Runs alternate, and rows show medians.
 """
 import argparse
 import json
@@ -39,7 +41,7 @@ def peer(args, folder, *options):
 
 
 def middle(results, key, skip=1):
-    """Return the median over all rounds, without each process's first, which warms memory up."""
+    """Return the median over all rounds but each process's first one, which warms memory up."""
     return statistics.median(value for result in results for value in result[key][skip:])
 
 
@@ -104,7 +106,7 @@ def median_step_ms(args, *flags):
                        env=environment(1), check=True, stdin=subprocess.DEVNULL,
                        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         lines = [json.loads(line) for line in log.read_text().splitlines()]
-    # The mean of the steps after the warm-up, since only few steps write a checkpoint.
+    # The mean, because a median would not show the few steps that write a checkpoint.
     steps = [line["step_ms"] for line in lines if line["type"] == "step"][4:44]
     return {"ms": statistics.mean(steps)}
 

@@ -5,12 +5,12 @@
 //
 // Prints one JSON object. GB/s counts the bytes that all ranks together read and write, over the
 // time of the slowest rank. Values are medians of runs in which the operations alternate. With a
-// payload of P bytes on each of N ranks:
+// payload of P bytes on each of N ranks, a rank counts these bytes:
 //
 //   memcpy           each rank copies its payload: P read, P written
 //   ordered_reduce   exchange and fold: each rank reads N contributions of P/N and writes one sum
 //                    of P/N: P + P/N. Extra copies for staging are not counted
-//   mpi_reduce_scatter_block   the same reduction by the MPI library: P + P/N
+//   mpi_reduce_scatter_block   an equal reduction by the MPI library: P + P/N
 //   all_gather       each rank reads and writes N-1 pieces of P/N: 2 P (N-1)/N
 #include <mpi.h>
 
@@ -31,8 +31,8 @@ using namespace tessera;
 namespace {
 
 struct Buffers {
-  Tensor payload;  // every rank's contribution, and the buffer that is gathered
-  Tensor other;    // as large as payload
+  Tensor payload;  // read by the copy and by the reductions
+  Tensor other;    // as large as payload: the copy's destination; all_gather's buffer
   Tensor sum;      // one rank's piece of the sum
 };
 

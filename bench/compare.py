@@ -6,8 +6,8 @@
     bench/compare.py --list
 
 Tessera and the peer run alternately, --rounds times each. A row is the median over rounds of the
-median that each process printed. The peer is PyTorch on the CPU (bench/peers/README.md says how to
-install it; --python names its interpreter; sharded-peers wants one with a current PyTorch). Both
+median that each process printed. The peer is PyTorch on the CPU: bench/peers/README.md says how to
+install it, and --python names its interpreter. sharded-peers needs a current PyTorch. Both sides
 begin with the same weights and the same batches, and the script stops if their losses differ.
 """
 import argparse
@@ -43,8 +43,8 @@ def environment(threads):
         if line and not line.startswith("#"):
             name, value = line.split("=", 1)
             env[name] = value
-    # Each of these makes a PyTorch that uses OpenBLAS several times slower, and the comparison
-    # void.
+    # Each of these variables makes a PyTorch that uses OpenBLAS several times slower, which would
+    # make the comparison void.
     env.pop("OPENBLAS_CORETYPE", None)
     env.pop("OPENBLAS_L2_SIZE", None)
     return env
@@ -114,9 +114,9 @@ def require_same_losses(what, a, b, tolerance):
 
 
 def memory_mib(results):
-    """Return the median of peak memory less that before training.
+    """Return the median of the peak memory that training adds.
 
-    For us, "before" is the start of the process; for PyTorch, the end of its import.
+    Our baseline is the peak at the start of the process; PyTorch's is the peak after its import.
     """
     return statistics.median(
         (result["vm_hwm_kib"] - result.get("vm_hwm_start_kib", result.get("vm_hwm_import_kib")))
@@ -155,8 +155,8 @@ def bf16_step(args, preset, threads):
     ways = ", ".join(f"{way} {median(results, 'median_ms'):.1f} ms"
                      for way, results in zip(BF16_WAYS, peers))
     name = f"{preset}, {threads} thread(s)"
-    # 2**-8 is the spacing of bf16. PyTorch's two ways differ by a quarter of it after 5 steps of
-    # micro.
+    # The tolerance, 2**-8, is the spacing of bf16. PyTorch's two ways differ by a quarter of the
+    # tolerance after 5 steps of micro.
     require_same_losses(f"{name}, bf16 and fp32", mine, fp32, 2**-8)
     for way, results in zip(BF16_WAYS, peers):
         require_same_losses(f"{name}, bf16, {way}", mine, results, 2**-8)
@@ -310,7 +310,7 @@ QUESTIONS = {
        for preset, threads, bar in (("nano", 1, ">= 1.6"), ("nano", 2, ">= 1.6"),
                                     ("micro", 1, ">= 1.3"), ("micro", 2, ">= 1.3"),
                                     ("gpt2", 1, ">= 1.5"), ("gpt2", 2, ">= 1.5"))},
-    # PyTorch as it is installed, without the peer's setting that malloc keeps freed memory.
+    # PyTorch as installed: malloc may return freed memory to the system.
     "gpt-gpt2-1-plain": lambda a: gpt_step(a, "gpt2", 1, ">= 1.5", "plain"),
     "gpt-gpt2-2-plain": lambda a: gpt_step(a, "gpt2", 2, ">= 1.5", "plain"),
     **{f"bf16-{preset}-{threads}": (lambda a, p=preset, t=threads: bf16_step(a, p, t))

@@ -6,11 +6,14 @@
 //   bench_gpt_step --precision bf16 --recompute
 //   bench_gpt_step --device cuda --preset gpt2 --context 1024 --batch 64 --precision bf16
 //
-// Prints one JSON object with the losses of all steps. For the steps after the warm-up it has the
-// median and least time of a step, the time that a step waits for communication, the time of the
-// update at the end of a step, and the memory ledger's peaks on the device. The object also has the
-// process's peak memory (VmHWM), at the end and right after the start, and model_flops, the FLOPs
-// of a step of all ranks as nanoGPT counts them.
+// Prints one JSON object with:
+//
+//   - the losses of all steps;
+//   - for the steps after the warm-up, the median and least time of a step, the time that a step
+//     waits for communication, the time of the update at the end of a step, and the memory ledger's
+//     peaks on the device;
+//   - the process's peak memory (VmHWM), at the end and right after the start;
+//   - model_flops: the FLOPs of a step of all ranks, counted as nanoGPT does.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -96,8 +99,8 @@ Options parse(int argc, char** argv) {
   return options;
 }
 
-// Returns the sizes of the preset as bench/peers/gpt_step.py has them, without a context above
-// 256, but with the sizes that were given in their place.
+// Returns the preset's sizes, with a context of at most 256, as in bench/peers/gpt_step.py. Sizes
+// given as flags replace the preset's.
 models::GptConfig sizes(const Options& options, int64_t& batch) {
   models::GptConfig config = models::GptConfig::preset(options.preset);
   const bool large = config.context > 256;
@@ -239,8 +242,8 @@ optim::ZeroOptions zero_options(const Options& options) {
           .groups = {{.weight_decay = 0.0f}}};
 }
 
-// Returns the memory ledger's peaks as JSON members, "activation_peak_bytes":..., for each category
-// that a step may change, and for the total.
+// Returns the memory ledger's peaks as JSON members such as "activation_peak_bytes": one for each
+// category that a step may change, and one for the total.
 std::string peaks() {
   const MemoryLedger& ledger = memory_ledger();
   return fmt::format(

@@ -5,12 +5,12 @@
     bench/gpu.py kernels gpt2     # some of them; --list names them
     bench/gpu.py --smoke          # tiny, on --device cpu, to see that it works
 
-Times are medians that each process measures itself, over work that ends with waiting for the device
+Each process measures its own times and prints medians; timed work ends with waiting for the device
 (bench/kernels.cpp, bench/gpt_step.cpp, bench/resnet_step.cpp, and the peers of the same names). The
 peer is PyTorch with torch.compile, fused AdamW and its FLASH_ATTENTION backend. --python none
-leaves it out; --peer-only runs the peer alone and compares it with our figures, which an earlier
-call left in --out. Our figures are printed before the peer begins. Exit code 77 says that the build
-lacks what every question needs.
+leaves the peer out. --peer-only runs the peer alone, and compares it with figures of ours that an
+earlier call left in --out. Our figures are printed before the peer begins. Exit code 77 means that
+the build can answer none of the questions.
 """
 import argparse
 import json
@@ -28,7 +28,7 @@ NAMES = {"gpt2": "GPT-2 124M", "gpt2-medium": "GPT-2 350M", "gpt2-large": "GPT-2
 
 
 class Skipped(Exception):
-    """The build cannot answer a question; the text says why."""
+    """Raised if the build cannot answer a question; the text says why."""
 
 
 def smi(field):
@@ -65,7 +65,7 @@ def peer(args, script, *options):
 
 
 def kept(args, name, measure, again):
-    """Return the result of measure() from args.out; measure if there is none, or if `again`."""
+    """Return the result of measure() kept in args.out. Measure if none is kept, or if `again`."""
     path = args.out / f"{name}.json"
     if again or not path.exists():
         path.write_text(json.dumps(measure()))
@@ -132,7 +132,7 @@ def graph_options(args):
 
 
 def our_step(args, preset, *more, **env):
-    # Ordered and fast reduction are the same sum on one rank.
+    # No --reduction: on one rank, ordered and fast reduction give the same sum.
     return ours(args, "bench_gpt_step", *step_options(args, preset), "--threads", args.threads,
                 "--precision", "bf16", *graph_options(args), *more, **env)
 
@@ -268,7 +268,7 @@ def resnet(args):
 
 
 def idle(lines):
-    """Compute how long the device was idle in the later half of the time.
+    """Compute how long the device was idle in the later half of the recorded time.
 
     `lines` are "start end name", in ns. Returns (idle ns, all ns). Spans may overlap and come in
     any order.
@@ -301,7 +301,7 @@ def gaps(args):
 
 
 def ordered(args):
-    """Time the ordered reduction and the library's: ranks share a GPU, then each has its own."""
+    """Time the ordered reduction and the library's, on 2 ranks over MPI, on all GPUs over NCCL."""
     gpus = 1 if args.smoke else len(smi("name"))
     runs = [("mpi", 2)] + ([("nccl", gpus)] if gpus > 1 else [])
     size = "64KiB" if args.smoke else "64MiB"
@@ -345,8 +345,7 @@ def main():
         return print("\n".join(QUESTIONS))
     with tempfile.TemporaryDirectory() as folder:
         args.out = args.out or pathlib.Path(folder)
-        # The library that records the time between kernels is loaded by the GPU's driver, so
-        # --smoke leaves gaps out.
+        # gaps needs a library that only a GPU's driver loads, so --smoke leaves gaps out.
         default = [name for name in QUESTIONS if not (args.smoke and name == "gaps")]
         skipped = {}
         for name in args.questions or default:

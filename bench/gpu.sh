@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Builds Tessera for this machine's GPU, measures it beside PyTorch, runs its tests there, and
-# checks it with compute-sanitizer; writes a table to paste into bench/README.md. Each call fits ten
-# minutes, reuses the build of the call before, and keeps its results so far when its time is over.
+# Builds Tessera for this machine's GPU, measures it beside PyTorch, runs its tests on the GPU, and
+# checks it with compute-sanitizer. Writes a table to paste into bench/README.md. Each call fits ten
+# minutes and reuses the build of the call before. A call whose time is over keeps its results.
 #
 #   bench/gpu.sh                         the first call: --build --measure kernels gpt2 --peer none
 #   bench/gpu.sh --measure [QUESTION...] bench/gpu.py's questions, or all: ours, then the peer's
@@ -13,11 +13,11 @@
 #   --report FOLDER   for logs and table.md; default build/gpu/report. Later calls add to it
 #   --emulated        tiny, on the emulated device: to try this script
 #   TESSERA_DEPS=deps bench/gpu.sh       where no packages can be installed; see docs/cuda.md
-#   TESSERA_GPU_SECONDS=900              another time than 570 s; TESSERA_GPU_BUILD: another folder
-#                                        than build/gpu
+#   TESSERA_GPU_SECONDS=900              time of a call; default 570
+#   TESSERA_GPU_BUILD=FOLDER             for the build; default build/gpu
 #
 # A call builds first, then measures, tests and sanitizes, as far as it was asked to. Every part has
-# a time limit, and a failed part does not stop the later ones; the exit code is 1 if any part of
+# a time limit, and a failed part does not stop the later parts. The exit code is 1 if any part of
 # this call failed. Parts that this machine or build cannot do are listed as skipped.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/../scripts/common.sh"
@@ -83,13 +83,13 @@ fi
 install_packages
 mkdir -p "$report"
 # All ranks are on one host, so the loopback interface is enough for NCCL. A machine without a
-# network has no other one.
+# network has no other interface.
 export NCCL_SOCKET_IFNAME=${NCCL_SOCKET_IFNAME:-lo}
 export TESSERA_SOURCE_DIR=$PWD TESSERA_BIN=$build/bin
 touch "$report/.began"
 # compute-sanitizer may be in the toolkit's folder, outside of PATH.
 if [[ -d /usr/local/cuda/bin ]]; then PATH=$PATH:/usr/local/cuda/bin; fi
-# Prints the folder of a library that PyTorch's packages bring, for toolkits without it.
+# Prints the folder of a library in PyTorch's packages, for toolkits that lack the library.
 brought() { python3 -c "import nvidia.$1; print(*nvidia.$1.__path__)" 2> /dev/null || true; }
 cudnn=$(brought cudnn)
 if [[ -d $cudnn/lib ]]; then
@@ -158,7 +158,7 @@ build_all() {
   fi
   sed -n 's/^-- \(Without.*\)/== \1/p' "$report/configure.log"
   part build 400 ninja -C "$build" -j "$cores" "${measured[@]}" || return 1
-  # The limits leave most of a call that only builds to the compilers.
+  # The limit is high, because a call that only builds may spend its whole time here.
   part build_rest 500 ninja -C "$build" -j "$cores" "${rest[@]}" || true
 }
 
@@ -179,7 +179,7 @@ measure_all() {
     answer "$question" "$question" --python none
   done
   if [[ $python == none ]]; then return; fi
-  # torch.compile keeps what it has compiled for the next call.
+  # The next call reuses what torch.compile has compiled.
   export TORCHINDUCTOR_CACHE_DIR=$PWD/build/inductor
   for question in "${questions[@]}"; do
     if [[ $question == gaps || $question == ordered ]]; then continue; fi  # these have no peer

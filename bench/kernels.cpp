@@ -6,9 +6,10 @@
 //
 // Prints one JSON object with a row for each operation. ms is the median time of a call over
 // samples; a sample is a loop of calls that ends with waiting for the device. tflops_per_s counts
-// the matrix products; attention counts half of them, because the causal mask leaves half. gb_per_s
-// counts each byte that must be read or written once; the comment at each row names the tensors. B
-// batch, T tokens, C channels, H heads, R rows, V vocabulary.
+// the FLOPs of matrix products; for attention, only the half that the causal mask leaves. gb_per_s
+// counts each byte that must be read or written once. The comment at each row names the tensors.
+//
+// B batch, T tokens, C channels, H heads, R rows, V vocabulary.
 #include <algorithm>
 #include <chrono>
 #include <functional>
@@ -163,7 +164,7 @@ class Bench {
       kernels::attention_backward(context(), dqkv, dy, y, logsumexp, qkv, heads);
     };
     // Forward has two products and backward five. A full product takes 2 * tokens * context * width
-    // FLOPs, of which the causal mask leaves half: `product`.
+    // FLOPs. The causal mask leaves half of them: `product`.
     const double product = static_cast<double>(sizes_.tokens * context_length * sizes_.width);
     const std::string name = fmt::format("attention T={} D={}", context_length, head);
     add_rate(name + " forward", measure(forward), 2 * product);

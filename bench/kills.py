@@ -4,13 +4,14 @@
     bench/kills.py --kills 1000                 with the programs of build/release/bin
     bench/kills.py --kills 20 --seed 3 --bin build/cpu/bin
 
-Each run is trained to its end by one command line, which is given again after each kill, each time
-on another number of ranks, at another stage, with other buckets, and with checkpoints that are
-written while steps go on or between two steps. A rank, all ranks or mpirun gets SIGKILL, after a
-time that is drawn anew, so that kills hit the start, steps, saves and the end. The digest of the
-run must equal that of an undisturbed run. After every kill `checkpoint verify` must find all
-checkpoints whole, and at least one if there was one before. Prints a JSON line of figures; exits
-with 1 at the first run that is not equal.
+A run is started again after each kill, until it has trained to its end. Every start draws the
+number of ranks, the stage, the size of buckets, and whether checkpoints are asynchronous. None of
+these may change the result. SIGKILL goes to a rank, to all ranks or to mpirun, after a random time,
+so that kills hit the start, steps, saves and the end.
+
+After every kill `checkpoint verify` must find all checkpoints whole. If there was a checkpoint
+before the kill, there must be one after it. The digest of a finished run must equal that of an
+undisturbed run. Prints a JSON line of figures; exits with 1 at the first failed check.
 """
 
 import argparse
@@ -136,7 +137,7 @@ class Trial:
         return job.communicate(timeout=120)[1]
 
     def check_whole(self, folder, had):
-        """Verifies all folders with a checkpoint's name; some must be left if there were any."""
+        """Verifies all checkpoints of a folder. If it `had` any before a kill, some must remain."""
         if not folder.exists() or not list(folder.glob("step-*[0-9]")):
             if had:
                 sys.exit(f"{folder}: it had checkpoints, and has none after a kill")

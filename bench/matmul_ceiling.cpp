@@ -3,14 +3,17 @@
 //   bench_matmul_ceiling --layers 6 --heads 6 --width 384 --context 256 --batch 12 --vocab 256
 //                        --dtype fp32 --threads 1 --repeats 9
 //
-// Runs the products of forward and backward through the same cpu::gemm as the step: four linears a
-// layer with the gradients of their inputs and weights; attention's products, two in forward and
-// five in backward, in its tiles up to the diagonal; and the head. Each layer has weights and
-// gradients, as in a model. All layers share one set of activations, which fits the caches better
-// than a model's. No linear reads an activation that another product has written: values that
-// pass through many products shrink to subnormal numbers, which are slow. With bf16 the operands
-// and most results are bf16; as in the step, the logits and the sums of attention are f32. Prints
-// the medians as one JSON object.
+// Runs the products of forward and backward through the same cpu::gemm as the step:
+//
+//   linears     four a layer, with the gradients of their inputs and weights
+//   attention   two products in forward, five in backward, in the step's tiles up to the diagonal
+//   head        the logits, with the gradients of their input and weight
+//
+// Each layer has weights and gradients, as in a model. All layers share one set of activations,
+// which fits the caches better than a model's. No linear reads an activation that another product
+// has written: values that pass through many products shrink to subnormal numbers, which are slow.
+// With bf16 the operands and most results are bf16; as in the step, the logits and the sums of
+// attention are f32. Prints the medians as one JSON object.
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
@@ -66,10 +69,10 @@ constexpr int64_t tile_elements = cpu::attention_tile_rows * cpu::attention_bloc
 struct Buffers {
   std::vector<Linear> linears;  // four a layer
   Tensor head, head_gradient;   // [V, C]
-  // Activations (R, C), (R, 4C) and (R, V). Products read them, and write those named _out.
+  // Activations (R, C), (R, 4C) and (R, V). Products write those named _out and read the others.
   Tensor narrow, narrow_out, wide, wide_out, logits, logits_out;
-  // For each thread: a tile's scores, the probabilities that are read in their place (in f32 the
-  // scores), and dk or dv of a head.
+  // For each thread: the scores and the probabilities of a tile, and dk or dv of a head. In f32 one
+  // buffer serves as scores and as probabilities.
   Tensor scores, probabilities, sums;
 
   explicit Buffers(const Sizes& s)

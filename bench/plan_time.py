@@ -5,13 +5,13 @@
     bench/plan_time.py --precision bf16 --rounds 1
 
 Two configurations calibrate the planner. The run on one rank gives the rates of its products and
-of its memory. The run on two ranks, without overlap so that all communication is waiting, gives the
-rate at which a rank sends, and the rate of its products while the other core is busy too, which is
-some percent lower. Then zero_plan predicts six other configurations, of other sizes, stages,
-micro-batches and ranks, and the table shows how far off it was. All of them run --rounds times in
-turn; a time is the median over the rounds of the medians over steps.
+of its memory. The run on two ranks has no overlap, so all of its communication is waiting. This run
+gives the rate at which a rank sends. It also gives the rate of a rank's products while the other
+core is busy too; this rate is some percent lower. Then zero_plan predicts six other configurations,
+of other sizes, stages, micro-batches and ranks, and the table shows its errors. All configurations
+run --rounds times in turn. A time is the median over the rounds of the medians over steps.
 
-The two ranks have a core each, and communicate from it; so the planner is told --shared-cores.
+Each of the two ranks computes and communicates on one core, so the planner gets --shared-cores.
 """
 import argparse
 import json
@@ -80,7 +80,7 @@ def plan(config, precision, **rates):
 
 
 def products_rate(config, precision, measured, memory_bandwidth, waiting_ms):
-    """Return the FLOP/s of a run's products, if its other work runs at memory_bandwidth."""
+    """Return the FLOP/s of a run's products, assuming memory_bandwidth for its other work."""
     counted = plan(config, precision, flops=1e12, bandwidth=1e9)
     moving = counted["moved_bytes"] / memory_bandwidth
     computing = (median(measured, "median_ms") - waiting_ms) / 1e3 - moving
@@ -90,7 +90,7 @@ def products_rate(config, precision, measured, memory_bandwidth, waiting_ms):
 
 
 def calibrate(precision, alone, two):
-    """Return the rates, by number of ranks, with which zero_plan gives the calibrating times."""
+    """Return the rates, by number of ranks, that make zero_plan reproduce the calibrating times."""
     one_rank, two_ranks = CALIBRATION
     update_bytes = plan(one_rank, precision, flops=1e12)["update_bytes"]
     memory_bandwidth = update_bytes / (median(alone, "update_ms") / 1e3)

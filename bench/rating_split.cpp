@@ -1,10 +1,10 @@
-// Writes train_recommender's split into training and held-out ratings, so that the programs that
-// train_recommender is compared with use the same split:
+// Writes train_recommender's split into training and held-out ratings, for the programs that
+// train_recommender is compared with:
 //
 //   bench_rating_split --data ml-100k/u.data --split fold:1/5 --seed 1 --output fold.tsv
 //
-// One line per rating, after a header: numbers of user and item, the rating, and 1 if it is held
-// out.
+// After a header, the file has one line per rating: numbers of user and item, the rating, and 1 for
+// held-out ratings or 0 for the others.
 #include <cstdint>
 #include <cstdlib>
 #include <fstream>

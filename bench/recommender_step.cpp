@@ -4,7 +4,7 @@
 //   bench_recommender_step --users 943 --items 1682 --batch 1024 --weights init.safetensors
 //
 // Prints one JSON object: the losses of all steps and, for the steps after the warm-up, the median
-// and least time and the median CPU time, which other processes do not lengthen.
+// and least time and the median CPU time. A busy machine lengthens CPU time less.
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
@@ -56,7 +56,7 @@ Options parse(int argc, char** argv) {
   return options;
 }
 
-// The finalizer of MurmurHash3, by which bench/peers/recommender_step.py draws its numbers, too.
+// The finalizer of MurmurHash3. bench/peers/recommender_step.py draws the same numbers with it.
 uint32_t mixed(uint32_t x) {
   x = (x ^ (x >> 16)) * 0x85ebca6bu;
   x = (x ^ (x >> 13)) * 0xc2b2ae35u;

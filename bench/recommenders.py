@@ -5,12 +5,15 @@
     bench/recommenders.py --data ml-100k/u.data --python peer2/bin/python ranking
     bench/recommenders.py --python peer2/bin/python speed
 
-ratings: RMSE over five folds of --seed, mean of the last epochs, beside Surprise's SVD and SVDpp
-on the same folds. ranking: hr@10 and ndcg@10 of each user's last item, mean and standard error of
---seeds runs, beside the same recipe in PyTorch. speed: a step of matrix factorization beside the
-fastest of PyTorch's ways; they run in turn and are compared by CPU time, which a busy machine
-lengthens less; the script stops if the losses differ. Each question prints rows of a table.
-bench/peers/README.md says how to install the peers.
+    ratings   RMSE after the last epoch, mean over five folds of --seed, beside Surprise's SVD and
+              SVDpp on the same folds
+    ranking   hr@10 and ndcg@10 of each user's last item, mean and standard error of --seeds runs,
+              beside the same recipe in PyTorch
+    speed     a step of matrix factorization beside the fastest of PyTorch's ways
+
+speed runs both sides in turn and stops if their losses differ. It compares CPU time, which a busy
+machine lengthens less. Each question prints rows of a table. bench/peers/README.md says how to
+install the peers.
 """
 import argparse
 import json
@@ -22,8 +25,7 @@ import tempfile
 
 from compare import BIN, PEER_LIBRARY, PEERS, alternate, environment, last_json, median, row
 
-# These settings were chosen without each user's last rating. For the choice, the last of the other
-# ratings was held out.
+# These settings were chosen without each user's last rating: the rating before it was held out.
 RANKING = {
     "mf": {"loss": "bce", "negatives": 4, "lr": 5e-3, "l2": 1e-3, "epochs": 20, "factors": 64},
     "neumf": {"loss": "bce", "negatives": 4, "lr": 3e-3, "l2": 1e-3, "epochs": 20, "factors": 64},

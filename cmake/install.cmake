@@ -8,8 +8,8 @@ set(package_libraries tessera_core tessera_nn tessera_dist tessera_optim tessera
 set(rating_libraries tessera_files tessera_ratings tessera_train_ratings)
 set(image_libraries tessera_images tessera_train_images)
 
-# Before anything is installed, targets that are not built are listed, with the command that builds
-# them: run.sh, for instance, builds only some of them.
+# An installation stops before it begins if targets are not built; run.sh, for instance, builds only
+# some. The message has the command that builds the missing targets.
 set(missing "")
 foreach(target IN LISTS programs package_libraries rating_libraries image_libraries)
   string(APPEND missing "if(NOT EXISTS \"$<TARGET_FILE:${target}>\")
@@ -30,7 +30,7 @@ install(TARGETS tessera ${package_libraries} EXPORT Tessera)
 install(EXPORT TesseraRatings NAMESPACE Tessera:: FILE TesseraRatingsTargets.cmake
   DESTINATION ${package_dir})
 install(TARGETS ${rating_libraries} EXPORT TesseraRatings)
-# The component images needs JPEG and PNG, and the component ratings to read compressed files.
+# The component images needs JPEG, PNG and the component ratings, which reads compressed files.
 install(EXPORT TesseraImages NAMESPACE Tessera:: FILE TesseraImagesTargets.cmake
   DESTINATION ${package_dir})
 install(TARGETS ${image_libraries} EXPORT TesseraImages)

@@ -196,10 +196,10 @@ InUse::~InUse() {
 /// begin_gradients, count_contributions, start, run. All contributions are counted before the first
 /// node runs, because a parameter's gradient is complete when its count returns to zero.
 ///
-/// A nested pass differentiates the operations that a node has run again
-/// (InputGradients::differentiate_through). It visits only the nodes that this run has recorded. It
-/// adds to the gradients that the outer pass has begun, so it calls check_gradients_begun instead
-/// of begin_gradients.
+/// A nested pass differentiates operations that the backward of a node has run again
+/// (InputGradients::differentiate_through). The pass visits only the nodes that these operations
+/// have recorded. It adds to the gradients that the outer pass has begun, so it calls
+/// check_gradients_begun instead of begin_gradients.
 class BackwardPass {
  public:
   /// Collects the nodes behind `outputs` whose sequence number is at least `begin`.
@@ -245,9 +245,9 @@ class BackwardPass {
     for_each_parameter([](const Node&, Leaf& leaf) { ++leaf.awaited; });
   }
 
-  /// Passes the gradient of one input on. For a parameter, counts one contribution as arrived.
-  /// `gradient` is then defined only if the contribution lies in scratch: otherwise it was written
-  /// in place, or the input got no gradient.
+  /// Passes the gradient of one input on. For a parameter, counts one contribution as arrived, and
+  /// adds `gradient` if the contribution lies in scratch. For a parameter `gradient` is undefined
+  /// if the contribution was written in place, or if the input got none.
   static void deliver(const Node::Edge& edge, Tensor gradient) {
     if (edge.parameter.defined()) {
       Leaf& leaf = *edge.parameter.leaf();
@@ -323,7 +323,7 @@ void InputGradients::differentiate_through(const Operations& operations,
   for (size_t i = 0; i < inputs.size(); ++i) {
     const Node::Edge& edge = node_.inputs[i];
     if (!edge.producer) continue;
-    // With the history of the node's input, the value passes its gradient on to the outer graph.
+    // Gives the value the history of the node's input, so that gradients reach the outer graph.
     inputs[i] = inputs[i].detach();
     inputs[i].set_producer(edge.producer, edge.output_index);
   }
@@ -345,8 +345,8 @@ void InputGradients::differentiate_through(const Operations& operations,
   pass.count_contributions();
   for (Node::Edge& edge : node_.inputs) {
     // The outer pass has counted this node as one contribution to each of its parameters. The
-    // contributions counted above replace it, so it is delivered without a gradient. It must be
-    // delivered after they are counted, or a parameter's count could reach zero too early.
+    // nested pass now brings that contribution in parts, so this one is delivered without a
+    // gradient. The parts are counted first, or a parameter's count could reach zero too early.
     if (edge.parameter.defined()) BackwardPass::deliver(std::exchange(edge, {}), {});
   }
   for (size_t i = 0; i < outputs.size(); ++i) {

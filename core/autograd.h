@@ -16,17 +16,17 @@
 //    gradients of its uses;
 //  - a gradient handed on by `pass` may share its memory: autograd adds to it in place only if
 //    nothing else holds that memory;
-//  - the first contribution to a parameter's gradient is written straight into the buffer that its
-//    Leaf provides; each later contribution of the same backward is computed in scratch, or by a
-//    kernel that accumulates, and is added once per element;
-//  - a closure captures `saved(x)` or a `Kept`, never x itself: a saved tensor has no history, so
+//  - the first contribution to a parameter's gradient is written straight into the buffer that the
+//    parameter's Leaf provides;
+//  - each later contribution of the same backward is added once per element, from scratch or by a
+//    kernel that accumulates;
+//  - a closure captures `saved(x)` or a `Kept`, never x itself. A saved tensor has no history, so
 //    its memory is freed as soon as backward has passed its node, and long graphs are released
 //    without recursion.
 //
 // A parameter may have no memory between its uses (in ZeRO stage 3): memory is guaranteed only
-// while an `InUse` of the parameter lives. So an operation makes an `InUse` before it reads a
-// parameter, and so does its closure. Neither the operation nor its closure keeps a view of a
-// parameter.
+// while an `InUse` of the parameter lives. So an operation and its closure each make an `InUse`
+// before they read a parameter. They must not keep views of a parameter.
 #pragma once
 
 #include <cstdint>
@@ -46,19 +46,19 @@ namespace tessera {
 struct Leaf {
   std::string name;
 
-  /// True if the parameter takes a gradient. A frozen parameter takes none: an operation that uses
-  /// it is recorded only for its other inputs. The hooks below announce its uses all the same.
+  /// True if the parameter takes a gradient. Operations on a frozen parameter are recorded only for
+  /// their other inputs. The hooks below announce the uses of a frozen parameter too.
   bool trainable = true;
 
-  /// Called before an operation reads the parameter's value, forward or backward. Not called for a
-  /// gradient that does not need the value (that of an embedding's table or of a bias).
+  /// Called before an operation reads the parameter's value, forward or backward. Not called for
+  /// gradients that do not need the value, such as those of an embedding's table or of a bias.
   std::function<void()> about_to_be_used;
   /// Called when the operation no longer needs the value: once per call of about_to_be_used.
   std::function<void()> no_longer_used;
   /// Returns the memory for the gradient of this micro-batch. Called before the first contribution
   /// to the gradient is written. Without this hook autograd allocates a tensor.
   std::function<Tensor()> gradient_buffer;
-  /// Called once in a backward, when every contribution has been added to `gradient`. Not called if
+  /// Called once in a backward, when all contributions have been added to `gradient`. Not called if
   /// the backward brings no contribution.
   std::function<void()> gradient_complete;
 
@@ -97,7 +97,7 @@ struct Node {
   std::vector<Tensor> output_gradients;
 };
 
-/// Takes the gradients of a node's inputs from the node's closure.
+/// Receives the gradients of a node's inputs from the node's closure.
 class InputGradients {
  public:
   explicit InputGradients(Node& node)
@@ -113,13 +113,13 @@ class InputGradients {
     Tensor gradient;
     bool accumulate;  // true: add to the values of `gradient`; false: overwrite them
   };
-  /// Like destination, for kernels that can add in place. Such a kernel completes the fp32 sum of
-  /// an element before it adds the sum to the destination, once.
+  /// Like destination, for kernels that can add in place. Such a kernel first completes the fp32
+  /// sum of an element, and then adds the sum to the destination, once.
   Sum accumulating_destination(int input);
 
-  /// Uses an existing tensor as the input's gradient; the gradient of a parameter becomes a copy of
-  /// the tensor, or the tensor is added to it. Throws if the tensor does not have the input's
-  /// shape.
+  /// Uses an existing tensor as the input's gradient. If the input is a parameter, the tensor is
+  /// copied or added to the parameter's gradient instead. Throws if the tensor does not have the
+  /// input's shape.
   void pass(int input, const Tensor& gradient);
 
   /// Declares the input's gradient complete before the closure ends, so that a parameter's gradient
@@ -127,12 +127,13 @@ class InputGradients {
   /// input whose gradient is not wanted. Throws if called twice for an input.
   void written(int input);
 
-  /// For a node that stands for several operations, such as the node of recompute(). `inputs` are
-  /// the values of the node's first inputs. Calls operations(inputs) with recording on; the results
-  /// correspond to the node's outputs. Then runs backward through the recorded operations, from the
-  /// gradients of the node's outputs to those of the node's inputs. Throws if the number of results
-  /// is not that of the outputs, or if the operations use a trainable parameter that is not an
-  /// input of the node.
+  /// Computes the gradients of a node that stands for several operations, such as the node of
+  /// recompute(). Calls operations(inputs) with recording on; `inputs` are the values of the node's
+  /// first inputs, and the results correspond to the node's outputs. Then runs backward through the
+  /// recorded operations, from the gradients of the node's outputs to those of its inputs.
+  ///
+  /// Throws if the number of results is not that of the outputs. Throws too if the operations use a
+  /// trainable parameter that is not an input of the node.
   using Operations = std::function<std::vector<Tensor>(const std::vector<Tensor>& inputs)>;
   void differentiate_through(const Operations& operations, std::vector<Tensor> inputs);
 
@@ -146,10 +147,10 @@ class InputGradients {
 /// Returns x for capture in a closure: without its history, or x itself if it is a parameter.
 Tensor saved(const Tensor& x);
 
-/// Keeps an input for a closure. If the operation that made the input offers a function that
-/// computes it again (Tensor::recompute), only this function is kept, and the input's memory is
-/// freed during the forward. Norms and activations offer one, because their results are as large as
-/// those of matrix products but cheap to compute. Otherwise the input itself is kept.
+/// Keeps an input for a closure: the tensor itself, or a function that computes it again. The
+/// function is kept if the operation that made the input offers one (Tensor::recompute). The
+/// input's memory is then freed during the forward. Norms and activations offer a function, because
+/// their results are as large as those of matrix products but cheap to compute.
 class Kept {
  public:
   explicit Kept(const Tensor& x);
@@ -172,8 +173,8 @@ void record(const char* name, std::span<Tensor> outputs, std::span<const Tensor>
 void record(const char* name, std::span<Tensor> outputs, std::initializer_list<Tensor> inputs,
             MultiBackward backward);
 
-/// While it lives, collects inputs of the operations on this thread: the trainable parameters and
-/// the tensors with history, each once. It does so whether or not the operations are recorded.
+/// While it lives, collects inputs of the operations on this thread, recorded or not: the trainable
+/// parameters and the tensors with history, each once.
 class InputCollector {
  public:
   InputCollector();
@@ -197,7 +198,7 @@ void observe_outputs(OutputObserver observer);
 
 /// True if operations are recorded on this thread.
 bool grad_enabled();
-/// Switches recording on or off on this thread while it lives.
+/// While it lives, recording is on or off on this thread.
 class GradMode {
  public:
   explicit GradMode(bool on);

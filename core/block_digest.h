@@ -1,7 +1,7 @@
 // A digest of a named array that does not depend on how the array is sharded. Each block of 256
-// elements is hashed with XXH3-128 (Collet, xxhash.com); this hash, the hash of the name and the
-// block's number are hashed again, and the results are summed modulo 2^128. So each rank digests
-// its own shard, and the sum of the shards' digests is the digest of the array.
+// elements is hashed with XXH3-128 (Collet, xxhash.com). This hash is hashed again, together with
+// the hash of the name and the block's number. The results are summed modulo 2^128. So each rank
+// digests its own shard, and the sum of the shards' digests is the digest of the array.
 //
 //   BlockDigest digest = digest_of_blocks("wte.weight/exp_avg", 0, 4, first_half);
 //   digest += digest_of_blocks("wte.weight/exp_avg", 131072, 4, second_half);
@@ -24,7 +24,7 @@ struct BlockDigest {
   bool operator==(const BlockDigest&) const = default;
   /// Returns the digest as 32 hexadecimal digits.
   std::string text() const;
-  /// Returns the digest that text() has written. Returns nullopt for any other text.
+  /// Reads the digest from the form that text() returns. Returns nullopt for any other text.
   static std::optional<BlockDigest> parse(std::string_view text);
 };
 

@@ -21,7 +21,8 @@
 namespace tessera {
 
 struct GradientCheck {
-  /// The largest error, relative to the largest derivative by that input (or to 0.1 if larger).
+  /// The largest error, relative to the largest derivative by that input, or to 0.1 if 0.1 is
+  /// larger.
   double error = 0;
   double tolerance = 0;
   size_t input = 0;       // the index of the input with the largest error

@@ -26,10 +26,10 @@ struct Context {
 /// current stream.
 Context current_context(Device device);
 
-/// Sets the number of threads per rank for CPU kernels, on which a run's bits depend
+/// Sets the number of threads per rank for CPU kernels. A run's bits depend on this number
 /// (docs/determinism.md).
 void set_thread_count(int threads);
-/// The number of threads for CPU kernels that the calling thread launches.
+/// Returns the number of threads for CPU kernels that the calling thread launches.
 int thread_count();
 
 /// While it lives, overrides the number of threads for kernels that the calling thread launches. A

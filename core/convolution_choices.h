@@ -1,8 +1,9 @@
 // Which cuDNN algorithm a convolution uses on CUDA. The choice is made once, when the convolution
-// is first computed or its workspace is first asked for. It is the first of cuDNN's proposals that
-//  - adds in a fixed order,
-//  - cuDNN accepts with a math type that does not round the inputs, and
-//  - takes at most 512 MiB of workspace.
+// is first computed or its workspace is first asked for. The choice is the first of cuDNN's
+// proposals
+//  - whose additions have a fixed order,
+//  - that cuDNN accepts with a math type that does not round the inputs, and
+//  - that takes at most 512 MiB of workspace.
 // A process may also take over the choices of another process of the job, so that both compute the
 // same bits. A build without CUDA or cuDNN has no convolutions on a GPU, and no choices.
 #pragma once
@@ -31,9 +32,9 @@ int64_t convolution_library_version();
 /// Returns all choices for the device that this process has made or taken over so far.
 std::vector<ConvolutionChoice> convolution_choices(int device);
 
-/// Makes each convolution in `choices` use the algorithm given there from now on. Throws, and
-/// changes nothing, if cuDNN refuses one of them or its workspace is too large. Throws in a build
-/// without cuDNN.
+/// From now on, each convolution in `choices` uses the algorithm of its entry. Throws and changes
+/// nothing if cuDNN refuses an algorithm, or if an algorithm's workspace is too large. Always
+/// throws in a build without cuDNN.
 void use_convolution_choices(int device, const std::vector<ConvolutionChoice>& choices);
 
 }  // namespace tessera::cuda

@@ -32,8 +32,9 @@ int64_t multiprocessor_count(int index);
 /// Makes `index` the calling thread's device. A thread starts with device 0.
 void use_device(int index);
 
-/// The calling thread's current stream on a device, a cudaStream_t: that of a StreamScope, or else
-/// the device's compute stream, which all threads share.
+/// The calling thread's current stream on a device, a cudaStream_t. This is the stream of the
+/// innermost StreamScope if that scope is for the device. Otherwise it is the device's compute
+/// stream, which all threads share.
 void* current_stream(int index);
 
 /// Launches of the calling thread on `device` go to `stream` as long as the scope lives.
@@ -75,13 +76,13 @@ class Event {
 /// Allocates device memory in the order of `stream`. Returns nullptr if there is not enough.
 void* allocate(int index, int64_t bytes, void* stream);
 /// Frees device memory in the order of `stream`, the stream on which it was allocated. If other
-/// streams have used the memory, `stream` must have been made to wait for their work (Event).
+/// streams have used the memory, the caller first makes `stream` wait for their work (Event).
 /// `captured` is the result of captured_memory() at the allocation.
 void free(int index, void* data, void* stream, const MemoryLedger* captured);
 /// Waits for the current stream, and hands unused memory of the device's pools back to the system.
 void release_cached_memory(int index);
 
-/// Allocates pinned host memory, which devices copy from and to without the host waiting. Returns
+/// Allocates pinned host memory: the host does not wait for copies between it and a device. Returns
 /// nullptr if there is not enough. free_pinned waits for the device, because copies may be in
 /// flight.
 void* allocate_pinned(int64_t bytes);
@@ -91,8 +92,8 @@ void free_pinned(void* data);
 void zero(int index, void* data, int64_t bytes);
 
 /// Starts a copy on the current stream of `index`; the host does not wait. Both ends may be device
-/// or host memory. Host memory must be pinned, and must not change until an Event that was made
-/// after the call has passed.
+/// or host memory. Host memory must be pinned, and must not change before the copy is done. To know
+/// when, make an Event after the call.
 void copy(int index, void* to, const void* from, int64_t bytes);
 
 /// Copies on the current stream of `index`, and waits for that stream. Both ends may be device
@@ -117,10 +118,11 @@ void synchronize(int index);
 /// body takes its input from memory that lives as long as the graph, leaves its results in such
 /// memory, and keeps these rules:
 ///  - It frees all memory that it allocates, because this memory belongs to the graph.
-///  - It frees no memory that was allocated before, because the launches go on using it.
+///  - It frees no memory that was allocated before the capture, because the launches use this
+///    memory.
 ///  - It never lets the host wait (Tensor::item, to, copy_from, values; synchronize).
-///  - Before it uses another stream, that stream waits for an Event of the captured stream. At its
-///    end the captured stream waits for an Event of each such stream.
+///  - Before it uses another stream, that stream waits for an Event of the captured stream. At the
+///    body's end the captured stream waits for an Event of each such stream.
 ///  - It does not change the dropout_state() between dropouts.
 /// The capture throws if the body breaks one of these rules.
 class Graph {
@@ -142,8 +144,8 @@ class Graph {
 /// Throws if the calling thread is capturing a graph, because a graph cannot contain `call`.
 void refuse_in_capture(const char* call);
 
-/// Returns the ledger of the memory that the body in the calling thread's running capture has
-/// allocated and not freed, or nullptr outside of a capture.
+/// Returns the memory ledger of the calling thread's running capture, which counts the memory that
+/// the body has allocated and not freed. Returns nullptr outside of a capture.
 std::shared_ptr<MemoryLedger> captured_memory();
 
 /// For tests: makes device memory accessible to the host, and makes every launch wait until it is

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <vector>
 
-// Compiles xxHash from its header, so that neither Tessera nor a program that uses Tessera must
-// find and link the xxHash library.
+// Compiles xxHash from its header, so that neither Tessera nor a program that uses Tessera has to
+// link the xxHash library.
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
@@ -40,7 +40,7 @@ FileDigest digest_of_file(const std::string& path, bool whole) {
   }
   const int64_t last = result.bytes - sampled_bytes;
   for (int64_t i = 0; i < sampled; ++i) {
-    // Rounds i * last / (sampled - 1) down without i * last, which could overflow.
+    // i * last / (sampled - 1), rounded down. The product i * last could overflow.
     take(last / (sampled - 1) * i + last % (sampled - 1) * i / (sampled - 1), sampled_bytes);
   }
   return result;

@@ -19,9 +19,9 @@ struct FileDigest {
   uint64_t digest = 0;
 };
 
-/// Digests 64 blocks of 4 KiB, evenly spread from the beginning of a file to its end, or the whole
-/// file if `whole` is true or the blocks would cover it. Throws InputError if the file cannot be
-/// opened or is not a regular file, and Error if reading fails.
+/// Digests 64 blocks of 4 KiB, evenly spread from the beginning of a file to its end. Digests the
+/// whole file if `whole` is true, or if the file is no larger than these blocks. Throws InputError
+/// if the file cannot be opened or is not a regular file, and Error if reading fails.
 FileDigest digest_of_file(const std::string& path, bool whole = false);
 
 }  // namespace tessera

@@ -40,7 +40,7 @@ struct Float16 {
   explicit constexpr Float16(float value) : bits(0) {
     const auto word = std::bit_cast<uint32_t>(value);
     const uint32_t sign = (word >> 16) & 0x8000u;
-    // Larger values become 2^16. From 65520 on a value rounds to 2^16, which is infinity in f16.
+    // Larger magnitudes become 2^16, which is infinity in f16. Values from 65520 on round to 2^16.
     const uint32_t magnitude = std::min(word & 0x7FFFFFFFu, 0x47800000u);
     // Normal: moves the exponent's bias from 127 to 15, and rounds the 13 dropped bits to the
     // nearest, ties to even, as BFloat16 does.

@@ -21,7 +21,7 @@ namespace {
 constexpr int64_t small_page = 4096;
 constexpr int64_t huge_page = int64_t{2} << 20;
 
-// A poisoned gap behind each block, with which the address sanitizer finds writes beyond its end.
+// A poisoned gap behind each block: the address sanitizer reports writes beyond the block's end.
 #ifdef __SANITIZE_ADDRESS__
 constexpr int64_t gap = 64;
 #else
@@ -55,7 +55,8 @@ void* Heap::take(int64_t bytes) {
   // Reserves room for every range that give() may add later.
   const auto room = free_.size() + static_cast<size_t>(blocks_) + 2;
   if (free_.capacity() < room) free_.reserve(2 * room);
-  // The peak is raised before grow(), whose limit depends on it, and is restored if grow() fails.
+  // The peak is raised before grow(), because the limit of grow() depends on the peak. If grow()
+  // fails, the old peak is restored.
   live_bytes_ += bytes;
   const int64_t peak_before = std::exchange(peak_bytes_, std::max(peak_bytes_, live_bytes_));
   auto found = best_fit(bytes);
@@ -123,12 +124,12 @@ bool Heap::grow(int64_t bytes) {
                                     [this](const Range& range) { return range.begin == edge_; });
     return round_up(bytes - (front == free_.end() ? 0 : front->bytes()), huge_page);
   };
-  // First tries to map in front of the newest pages: a free range that begins there needs only the
-  // missing bytes.
+  // First tries to map in front of the newest pages: a free range that begins at edge_ needs only
+  // the missing bytes.
   if (edge_) {
     int64_t more = missing();
     make_room(more);
-    // make_room may have handed back pages of that free range, so that more is missing.
+    // make_room may have handed back pages of this free range. Then more bytes are missing.
     while (missing() > more) {
       more = missing();
       make_room(more);
@@ -145,7 +146,7 @@ bool Heap::grow(int64_t bytes) {
   return map_elsewhere(whole);
 }
 
-/// Hands free pages back so that `bytes` more stay within most_held().
+/// Hands free pages back so that held_bytes_ + bytes stays within most_held().
 void Heap::make_room(int64_t bytes) {
   // Whole huge pages first, because cutting a huge page leaves small ones.
   for (const int64_t page : {huge_page, small_page}) {
@@ -171,7 +172,7 @@ bool Heap::add_pages(char* begin, int64_t bytes, const char* wanted) {
     if (begin) unmap_pages(begin, begin + bytes);
     return false;
   }
-  // Only advice: if huge pages are off, the memory works as well, more slowly.
+  // Only advice: without huge pages the memory still works, but more slowly.
   (void)madvise(begin, static_cast<size_t>(bytes), MADV_HUGEPAGE);
   held_bytes_ += bytes;
   peak_held_bytes_ = std::max(peak_held_bytes_, held_bytes_);
@@ -193,8 +194,8 @@ void Heap::trim(int64_t excess, int64_t page) {
     if (begin >= end) continue;
     begin = std::max(begin, end - round_up(excess, page));
     ASAN_UNPOISON_MEMORY_REGION(begin, static_cast<size_t>(end - begin));
-    // Unmapping a part may split a mapping in two. It fails if the process then had more mappings
-    // than the system allows.
+    // Unmapping a part may split a mapping in two. Unmapping fails if the process would then have
+    // more mappings than the system allows.
     if (!unmap_pages(begin, end)) continue;
     excess -= end - begin;
     held_bytes_ -= end - begin;

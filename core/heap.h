@@ -13,7 +13,7 @@ namespace tessera {
 class Heap {
  public:
   /// Blocks are aligned to `unit` bytes, a power of two from 64 to 4096, and their sizes are
-  /// multiples of it.
+  /// multiples of `unit`.
   explicit Heap(int64_t unit) : unit_(unit) {}
   Heap(const Heap&) = delete;
   Heap& operator=(const Heap&) = delete;
@@ -26,8 +26,8 @@ class Heap {
   /// Frees a block. Allocates nothing itself, because destructors call it.
   void give(void* data, int64_t block_bytes) noexcept;
 
-  /// Hands pages without blocks back to the system. Sets the peak bytes of the blocks, which bound
-  /// held_bytes(), to their current bytes.
+  /// Hands pages without blocks back to the system. Then sets the peak bytes of the blocks to their
+  /// current bytes, which lowers the bound on held_bytes().
   void release();
 
   /// The bytes of all pages that the heap holds, free ones included.

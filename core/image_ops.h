@@ -10,8 +10,9 @@
 
 namespace tessera::ops {
 
-/// x (N, H, W, C), weight (O, C / groups, kh, kw) as torch stores it, bias (O), which may be
-/// undefined -> (N, H', W', O), H' = floor((H + 2 padding - dilation (kh - 1) - 1) / stride) + 1.
+/// x (N, H, W, C), weight (O, C / groups, kh, kw), bias (O) -> (N, H', W', O), with
+///   H' = floor((H + 2 padding - dilation (kh - 1) - 1) / stride) + 1.
+/// The weight has torch's layout. bias may be undefined.
 Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias,
               const Conv2dOptions& options = {});
 
@@ -39,8 +40,8 @@ struct BatchNorm {
 BatchNorm batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias,
                      const Tensor& residual = {}, BatchNormOptions options = {},
                      const BatchParts& parts = {});
-/// batch_norm with a given mean and variance, f32 (C), as in evaluation. Neither of the two gets a
-/// gradient.
+/// batch_norm with a given mean and variance, f32 (C), as in evaluation. The mean and the variance
+/// get no gradient.
 Tensor batch_norm_with(const Tensor& mean, const Tensor& variance, const Tensor& x,
                        const Tensor& weight, const Tensor& bias, const Tensor& residual = {},
                        BatchNormOptions options = {});

@@ -1,6 +1,6 @@
 // Memory with a ledger: every allocation has a category, and the ledger counts the current and peak
-// requested bytes of each category. It counts in program order, even if a device frees memory
-// later. So the memory of a step can be compared, to the byte, with the planner's prediction
+// requested bytes of each category. The ledger counts in program order, even if a device frees
+// memory later. So the memory of a step can be compared, to the byte, with the planner's prediction
 // (optim/plan/plan.h).
 //
 // On the CPU, memory comes from heaps (core/heap.h). A heap keeps freed memory for later blocks,
@@ -91,9 +91,9 @@ class Storage {
 /// throws an Error with the bytes and the category.
 std::shared_ptr<Storage> allocate(int64_t bytes, Category category, Device device = {});
 
-/// Allocates pinned host memory, which GPUs copy from and to directly (cuda::allocate_pinned). It
-/// is not cached, so it is for long-lived tensors. Throws if there is not enough memory, and in a
-/// build without CUDA.
+/// Allocates pinned host memory, which GPUs copy from and to directly (cuda::allocate_pinned).
+/// Freed pinned memory is not cached, so use this for long-lived tensors only. Throws if there is
+/// not enough memory. Always throws in a build without CUDA.
 std::shared_ptr<Storage> allocate_pinned(int64_t bytes, Category category);
 
 /// Wraps memory of a device that was allocated elsewhere, and counts it in the device's ledger.
@@ -101,9 +101,10 @@ std::shared_ptr<Storage> allocate_pinned(int64_t bytes, Category category);
 std::shared_ptr<Storage> adopt(std::shared_ptr<void> memory, int64_t bytes, Category category,
                                Device device);
 
-/// A device in host memory has one heap for small and one for large blocks. Returns the sum of the
-/// peak bytes of pages that each of the two has held, free pages included. Each peak is at most
-/// about 1.25 times the peak bytes of the heap's blocks, plus a huge page.
+/// Returns the peak bytes of pages, free pages included, that the heaps of a device in host memory
+/// have held. The device has one heap for small blocks and one for large blocks, and their peaks
+/// are added. Each peak is at most about 1.25 times the peak bytes of the heap's blocks, plus a
+/// huge page.
 int64_t peak_held_bytes(Device device = {});
 
 /// Hands free memory back to the system; for tests and for measurements of a process's size.

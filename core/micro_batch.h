@@ -1,6 +1,6 @@
-// How a step's global batch is divided: M micro-batches, numbered 0 .. M-1. In micro-step j, rank r
-// of N works on micro-batch j * N + r; there are k = ceil(M / N) micro-steps. The samples of a
-// micro-batch are a function of (seed, step, number) alone, never of the rank.
+// How a step's global batch is divided: M micro-batches, numbered m = 0 .. M-1. In micro-step j,
+// rank r of N works on micro-batch j * N + r; there are k = ceil(M / N) micro-steps. The samples of
+// a micro-batch are a function of (seed, step, m) alone, never of the rank.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ struct Batch {
 /// One micro-batch as one rank sees it.
 struct MicroBatch {
   int64_t step = 0;
-  int64_t index = 0;         // m
+  int64_t index = 0;         // m, in [0, M)
   int64_t micro_step = 0;    // j
   int64_t first_sample = 0;  // index of its first sample in the global batch
   int64_t samples = 0;

@@ -1,6 +1,6 @@
 // The operations, each with a short contract. Every operation checks the shapes of its tensor
 // arguments and is differentiable in them unless its comment says otherwise. If shapes do not fit,
-// it throws `Error` with the expected and the actual shape.
+// the operation throws `Error` with the expected and the actual shape.
 // B batch, T tokens, C channels, V vocabulary, H heads; (..., C) is any number of leading
 // dimensions, R their product.
 #pragma once
@@ -72,7 +72,7 @@ Tensor logsumexp(const Tensor& x, const std::vector<int>& dims, bool keep = fals
 Tensor softmax(const Tensor& x, const std::vector<int>& dims);
 Tensor log_softmax(const Tensor& x, const std::vector<int>& dims);
 Tensor transpose(const Tensor& x);                    // a copy with the last two dimensions swapped
-Tensor convert(const Tensor& x, DType dtype);         // f32, bf16, f16; x itself if it has dtype
+Tensor convert(const Tensor& x, DType dtype);         // f32, bf16, f16; x itself if x has dtype
 
 /// reshape and slice share the memory of x. If x is a parameter they copy it, because a parameter
 /// may have no memory between its uses (core/autograd.h).
@@ -122,11 +122,11 @@ Tensor embedding(const Tensor& tokens, const Tensor& table, const Tensor& positi
 /// the scores tile by tile, with flash attention's recurrence (Dao et al., arXiv:2205.14135).
 Tensor causal_attention(const Tensor& qkv, int64_t heads);
 
-/// Sums of bags of rows of table (V, C): y (B, C), where y[b] is the f32 sum of rows indices[i] for
-/// i from offsets[b] to offsets[b + 1] - 1, in order, times scale[b] if given. The sum of an empty
-/// bag is zero. indices i32 (L) and offsets i32 (B + 1); scale f32 (B) takes no gradient. Indices
-/// behind the last offset are never read, so the indices of all batches can be padded to one L.
-/// Throws for an index outside [0, V).
+/// Sums bags of rows of table (V, C) -> y (B, C). Bag b has the rows indices[i] for i in
+/// [offsets[b], offsets[b + 1]). y[b] is the f32 sum of these rows, in order of i, times scale[b]
+/// if given. The sum of an empty bag is zero. indices i32 (L) and offsets i32 (B + 1); scale f32
+/// (B) takes no gradient. Indices behind the last offset are never read, so the indices of all
+/// batches can be padded to one L. Throws for an index outside [0, V).
 Tensor embedding_bag(const Tensor& indices, const Tensor& offsets, const Tensor& table,
                      const Tensor& scale = {});
 
@@ -160,14 +160,15 @@ struct AttentionOptions {
   float scale = 0;  // of the scores; 0: 1 / sqrt(D)
 };
 /// q (B, T, H, D), k and v (B, S, G, D) -> (B, T, H, D): softmax(scale q k^T) v for each head. H is
-/// a multiple of G, and head h of q uses head h / (H / G) of k and v. Causal: query t sees the keys
-/// up to t + S - T. Backward keeps the inputs, the result and an f32 (B, H, T), but no (T, S)
+/// a multiple of G, and head h of q uses head h / (H / G) of k and v. If causal, query t sees the
+/// keys up to t + S - T. Backward keeps the inputs, the result and an f32 (B, H, T), but no (T, S)
 /// scores. core/ops/attention.h says how much workspace the operation takes.
 Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, AttentionOptions options = {});
 
-/// Zeroes elements with `probability` in [0, 1) and scales the rest by 1 / (1 - probability). The
-/// mask is a function of (seed, step, sample, layer, element). `dropout_state()` gives the seed,
-/// the step and the sample of row 0 of x; each row is one sample. Throws if that state is not set.
+/// Zeroes elements with `probability` in [0, 1), and scales all other elements by
+/// 1 / (1 - probability). The mask is a function of (seed, step, sample, layer, element).
+/// `dropout_state()` gives the seed, the step and the sample of row 0 of x; each row is one sample.
+/// Throws if that state is not set.
 Tensor dropout(const Tensor& x, float probability, uint64_t layer);
 
 /// Losses: f32 scalars [], the means over all elements of the broadcast inputs.
@@ -178,12 +179,13 @@ Tensor bce_with_logits(const Tensor& logits, const Tensor& targets);
 Tensor hinge_loss(const Tensor& scores, const Tensor& targets);
 
 /// a . b / (max(|a|, epsilon) max(|b|, epsilon)) over dimension `dim`, which is removed. a and b
-/// have equally many elements there, and are broadcast in the other dimensions. The result has a's
-/// dtype and is computed in f32.
+/// have equally many elements in `dim`, and are broadcast in the other dimensions. The result has
+/// a's dtype and is computed in f32.
 Tensor cosine_similarity(const Tensor& a, const Tensor& b, int dim = -1, float epsilon = 1e-8f);
-/// The mean over rows of 1 - cos(a, b) if the row's target is 1, or of max(0, cos(a, b) - margin)
-/// if it is -1. The cosine is over the last dimension: a and b (..., C), targets (...), all of one
-/// dtype.
+/// The mean of the rows' losses for a and b (..., C) and targets (...), all of one dtype. The
+/// cosine is over the last dimension. The loss of a row is
+///   1 - cos(a, b)               if its target is 1,
+///   max(0, cos(a, b) - margin)  if its target is -1.
 Tensor cosine_loss(const Tensor& a, const Tensor& b, const Tensor& targets, float margin = 0);
 
 /// Mean over rows of -log softmax(logits)[target]: logits (..., V), targets i32 (...) -> scalar [].
@@ -193,10 +195,10 @@ struct CrossEntropyOptions {
   Tensor class_weights = {};            // f32 (V), without a gradient; undefined: all are 1
   std::optional<int32_t> ignored = {};  // rows with this target are left out; may be outside [0, V)
 };
-/// The weighted mean of the rows' losses: each is multiplied by the weight of its target, and the
-/// sum is divided by the sum of these weights. Throws if the weights add up to zero, as when every
-/// row is ignored. The mean is over the rows of one call: if micro-batches have unequal weights,
-/// the mean of their losses is not that of the whole batch.
+/// The weighted mean of the rows' losses. A row's weight is the class weight of its target, and the
+/// weighted sum is divided by the sum of the weights. Throws if the weights add up to zero, for
+/// example if every row is ignored. The mean covers the rows of one call: if micro-batches have
+/// unequal weights, the mean of their losses differs from the loss of the whole batch.
 Tensor cross_entropy(const Tensor& logits, const Tensor& targets,
                      const CrossEntropyOptions& options);
 

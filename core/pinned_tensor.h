@@ -1,4 +1,4 @@
-// Tensors in pinned host memory, which a GPU copies from or to without the host waiting.
+// Tensors in pinned host memory. Copies between a GPU and pinned memory do not make the host wait.
 #pragma once
 
 #include "core/memory.h"
@@ -6,7 +6,7 @@
 
 namespace tessera {
 
-/// An uninitialised tensor in pinned memory. Throws in a build without CUDA.
+/// Returns an uninitialised tensor in pinned memory. Throws in a build without CUDA.
 inline Tensor pinned_tensor(const Shape& shape, DType dtype, Category category) {
   Tensor result = Tensor::unallocated(shape, dtype);
   result.attach(allocate_pinned(result.bytes(), category), 0);

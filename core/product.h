@@ -3,10 +3,12 @@
 //   kernels::multiply(context, {.m = R, .n = out, .k = in, .a = {x, in}, .b = {weight, 1, in},
 //                               .c = {y, out}, .bias = bias});
 //
-// A matrix is a pointer and strides, so that slices of a packed tensor and transposes need no
-// copies. Every product is summed in f32 (on CUDA tf32 is off) and rounded once, into c. The bits
-// of a product depend on its sizes and strides. On the CPU they also depend on the number of
-// threads; on CUDA on the alignments of its addresses, the version of cuBLASLt and the kind of GPU.
+// A matrix is a pointer and strides, so slices of a packed tensor and transposes need no copies.
+// Every product is summed in f32 (on CUDA tf32 is off) and rounded once, into c. The bits of a
+// product depend on
+//   - its sizes and strides,
+//   - on the CPU, the number of threads,
+//   - on CUDA, the alignments of its addresses, the version of cuBLASLt and the kind of GPU.
 #pragma once
 
 #include <cstdint>
@@ -38,19 +40,19 @@ struct ProductArgs {
   ConstMatrix a = {};          // (m, k)
   ConstMatrix b = {};          // (k, n)
   MutableMatrix c = {};        // (m, n)
-  const void* bias = nullptr;  // (n), added to each row; on CUDA c must have its dtype
+  const void* bias = nullptr;  // (n), added to each row; on CUDA a bias requires c_dtype == dtype
   bool accumulate = false;     // add the finished f32 sum of each element to c, once
   DType dtype = DType::f32;    // of a, b and bias
   DType c_dtype = DType::f32;  // f32, or the operands' dtype
 };
 
-// multiply: computes c. Sizes may be 0; if k is 0, a b is zero. a, b and bias may overlap each
-// other, but not c. Throws for products that the device's library refuses.
+// multiply: computes c. Sizes may be 0; if k is 0, the product a b is zero. a, b and bias may
+// overlap each other, but not c. Throws for products that the device's library refuses.
 //
 // product_workspace_bytes: returns the most workspace that multiply(context, args) takes if it is
-// called next. Sizes must be above 0. No address is read: only a null bias means that there is no
-// bias, and on CUDA the alignments count, with a null address as fully aligned. Throws as multiply
-// does, and if there is no such device to query.
+// called next. Sizes must be above 0. No memory is accessed, so addresses may be null. A null bias
+// means that there is no bias. On CUDA the alignments of the addresses matter, and a null address
+// counts as fully aligned. Throws as multiply does, and if there is no such device to query.
 #define TESSERA_PRODUCT                                           \
   void multiply(const Context& context, const ProductArgs& args); \
   int64_t product_workspace_bytes(const Context& context, const ProductArgs& args);

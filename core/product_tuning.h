@@ -1,7 +1,7 @@
-// Which cuBLASLt algorithm a product uses on CUDA: the one that a table of measurements names for
-// it, or else the first proposal of cuBLASLt's heuristic. The application tune measures and writes
-// such a table; train_gpt --tuned reads it. A build without CUDA has no products, and every call
-// throws.
+// Chooses the cuBLASLt algorithm of each product on CUDA. If a table of measurements names an
+// algorithm for the product, that one is used, otherwise the first proposal of cuBLASLt's
+// heuristic. The application tune measures and writes such a table; train_gpt --tuned reads it. In
+// a build without CUDA every call throws.
 #pragma once
 
 #include <array>
@@ -46,11 +46,11 @@ struct TunedProduct {
   AlgorithmBytes algorithm = {};
 };
 
-/// The version of cuBLASLt, 130100 for 13.1.0.
+/// Returns the version of cuBLASLt, such as 130100 for 13.1.0.
 int64_t product_library_version();
 
-/// Returns the shapes of all products that have an algorithm on the device: this process has
-/// computed them, asked for their workspace or passed them to use_tuned_products.
+/// Returns the shapes of all products that have an algorithm on the device. A product has one once
+/// this process has computed it, asked for its workspace or passed it to use_tuned_products.
 std::vector<ProductShape> computed_products(int device);
 
 struct MeasuredProduct {
@@ -65,10 +65,10 @@ struct MeasuredProduct {
 /// Throws if cuBLASLt proposes no algorithm.
 MeasuredProduct measure_product(const Context& context, const ProductShape& shape);
 
-/// Makes each product in `products` use the algorithm given there from now on. All other products
-/// use the algorithm they have, or the heuristic's first proposal. Throws, and changes nothing, if
-/// an algorithm is one that
-///  - cuBLASLt refuses for the product,
+/// From now on each product in `products` uses the algorithm given with it. Every other product
+/// keeps its algorithm, or gets the heuristic's first proposal. Throws, and changes nothing, if an
+/// algorithm
+///  - is refused by cuBLASLt for the product,
 ///  - may add in another order from run to run, or
 ///  - takes more than 32 MiB of workspace.
 void use_tuned_products(int device, const std::vector<TunedProduct>& products);

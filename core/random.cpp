@@ -10,7 +10,7 @@ namespace tessera {
 RandomStream::RandomStream(uint64_t seed, std::string_view purpose, uint64_t index)
     : key_(philox_key(seed)) {
   const uint64_t hash = stable_hash(purpose);
-  // Word 0 counts the blocks drawn; the purpose and the index fill the rest.
+  // Word 0 counts the blocks drawn. Word 1 is the purpose, words 2 and 3 are the index.
   counter_ = {0, static_cast<uint32_t>(hash) ^ static_cast<uint32_t>(hash >> 32),
               static_cast<uint32_t>(index), static_cast<uint32_t>(index >> 32)};
 }
@@ -41,7 +41,7 @@ uint64_t permuted(uint64_t index, uint64_t count, uint64_t seed, std::string_vie
   TESSERA_CHECK(index < count && count <= uint64_t{1} << 62,
                 "random: index {} in a permutation of {}", index, count);
   const PhiloxKey key = philox_key(seed ^ stable_hash(purpose));
-  const int half = (std::bit_width(count - 1) + 1) / 2;  // bits
+  const int half = (std::bit_width(count - 1) + 1) / 2;  // bits in each half of an index
   const uint64_t mask = (uint64_t{1} << half) - 1;
   do {
     uint64_t left = index >> half;

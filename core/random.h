@@ -1,6 +1,6 @@
-// Random numbers that are a function of their purpose and index, never of when or where they are
-// drawn. The generator is Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2,
-// 3", SC 2011).
+// Random numbers that depend only on a seed, a purpose and an index, never on when or where they
+// are drawn. The generator is Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as
+// 1, 2, 3", SC 2011).
 #pragma once
 
 #include <array>
@@ -31,7 +31,7 @@ constexpr PhiloxKey philox_key(uint64_t seed) {
   return {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)};
 }
 
-/// 64-bit FNV-1a hash of a text, the same on every machine.
+/// Returns the 64-bit FNV-1a hash of a text, which is equal on all machines.
 constexpr uint64_t stable_hash(std::string_view text) {
   uint64_t hash = 0xcbf29ce484222325;
   for (const char c : text) hash = (hash ^ static_cast<uint8_t>(c)) * 0x100000001b3;
@@ -61,16 +61,16 @@ class RandomStream {
 };
 
 /// Returns the image of `index` under a permutation of [0, count) that seed, purpose and `which`
-/// select. No table is needed: Feistel rounds permute the numbers below the next power of four, and
-/// are repeated until the result is below count (Black and Rogaway, "Ciphers with arbitrary finite
-/// domains", CT-RSA 2002). Throws unless index < count <= 2^62.
+/// select. Feistel rounds permute the numbers below the next power of four, and are repeated until
+/// the result is below count, so no table is needed (Black and Rogaway, "Ciphers with arbitrary
+/// finite domains", CT-RSA 2002). Throws unless index < count <= 2^62.
 uint64_t permuted(uint64_t index, uint64_t count, uint64_t seed, std::string_view purpose,
                   uint64_t which);
 
 /// The state on which dropout's masks depend, besides layer and element: a seed, a step, and the
-/// first sample of a forward. The code that runs the micro-batches sets it (a ZeroOptimizer, or
-/// your own loop), and the dropout operation reads it on the same thread. Dropout throws until the
-/// state is set, because a state that never changes would give every step the same masks.
+/// first sample of a forward. A ZeroOptimizer, or your own loop over micro-batches, sets the state.
+/// The dropout operation reads the state of its thread. Dropout throws until the state is set,
+/// because a state that never changes would give every step the same masks.
 struct DropoutState {
   static constexpr int64_t not_set = -1;
 
@@ -81,11 +81,11 @@ struct DropoutState {
   bool is_set() const { return step != not_set; }
   bool operator==(const DropoutState&) const = default;
 };
-/// The calling thread's state, which is not set at first.
+/// Returns the calling thread's dropout state, which is not set at first.
 DropoutState& dropout_state();
 
-/// The state in the form that kernels take; core/ops/dropout.cpp says how they compute masks from
-/// it.
+/// The dropout state in the form that kernels take. core/ops/dropout.cpp says how masks follow from
+/// this form.
 struct DropoutDraws {
   PhiloxKey key{};
   uint32_t first_sample = 0;
@@ -98,7 +98,7 @@ constexpr DropoutDraws dropout_draws(const DropoutState& state) {
              philox_key(state.seed));
   return {{words[0], words[1]}, static_cast<uint32_t>(state.first_sample)};
 }
-/// The most samples of a step. first_sample plus the rows of a tensor must not exceed it.
+/// Largest number of samples in a step. first_sample plus a tensor's rows must not exceed it.
 inline constexpr int64_t dropout_sample_limit = int64_t{1} << 32;
 
 }  // namespace tessera

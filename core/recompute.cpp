@@ -10,7 +10,7 @@
 namespace tessera {
 namespace {
 
-/// Restores an earlier dropout state while it lives, so that the same masks are drawn again.
+/// Sets an earlier dropout state while the object lives, so that the same masks are drawn again.
 class DropoutAsOf {
  public:
   explicit DropoutAsOf(const DropoutState& state)
@@ -29,7 +29,7 @@ Tensors::const_iterator find(const Tensors& list, Tensors::const_iterator end, c
   return std::find_if(list.begin(), end, [&x](const Tensor& other) { return other.same(x); });
 }
 
-/// Runs the segment for the first time, without recording. Adds the parameters that it uses to
+/// Runs the segment for the first time, without recording. Adds the segment's parameters to
 /// `inputs`.
 Tensors run_first(const char* name, const Segment& segment, const Tensors& values,
                   Tensors& inputs) {
@@ -47,7 +47,8 @@ Tensors run_first(const char* name, const Segment& segment, const Tensors& value
   return results;
 }
 
-/// The positions of the results that the segment has made itself, each tensor once.
+/// Returns the positions of the results that the segment has made itself. A tensor that is returned
+/// several times counts once.
 std::vector<size_t> new_results(const Tensors& results, const Tensors& values) {
   std::vector<size_t> positions;
   for (size_t i = 0; i < results.size(); ++i) {
@@ -66,7 +67,7 @@ Tensors chosen(const Tensors& list, const std::vector<size_t>& positions) {
   return result;
 }
 
-/// Replaces the tensor from[i] by with[i] wherever it is in the list.
+/// Replaces each tensor from[i] in the list by with[i].
 void replace(Tensors& list, const Tensors& from, const Tensors& with) {
   for (Tensor& tensor : list) {
     const auto at = find(from, from.end(), tensor);
@@ -104,7 +105,7 @@ std::vector<Tensor> recompute(const char* name, std::vector<Tensor> inputs, Segm
            };
            grads.differentiate_through(run, std::move(again));
          });
-  // Results that the segment made get the node's history; inputs that it handed on keep their own.
+  // Results that the segment made get the node's history. Results that are inputs keep their own.
   replace(results, made, outputs);
   replace(results, values, inputs);
   return results;

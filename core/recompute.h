@@ -1,6 +1,7 @@
-// Activation checkpointing: the activations of a part of the model are not kept for backward, but
-// computed again in backward (Chen et al., "Training deep nets with sublinear memory cost",
-// arXiv:1604.06174). This costs one more forward of that part and saves its activations' memory.
+// Activation checkpointing: the activations of a part of the model, a segment, are not kept for
+// backward, but computed again in backward (Chen et al., "Training deep nets with sublinear memory
+// cost", arXiv:1604.06174). This saves the memory of the segment's activations and costs one more
+// forward of the segment.
 //
 //   const auto out = recompute("block", {x}, [this](const std::vector<Tensor>& in) {
 //     return std::vector<Tensor>{forward(in[0])};
@@ -18,16 +19,16 @@
 
 namespace tessera {
 
-/// A function of the inputs, each of which may be undefined, and of parameters. It runs once in the
-/// forward and once in backward, and must compute the same both times. Everything that it captures
-/// must live until backward.
+/// A function of the inputs, each of which may be undefined, and of parameters. A segment runs once
+/// in the forward and once in backward, and must compute the same both times. Everything that a
+/// segment captures must live until backward.
 using Segment = std::function<std::vector<Tensor>(const std::vector<Tensor>&)>;
 
 /// Returns segment(inputs), differentiable in the inputs and in the parameters that the segment
 /// uses. If the segment returns an input, a parameter or an undefined tensor as it is, the result
-/// is that tensor itself. A segment may call recompute itself. Throws if the segment uses a tensor
-/// with history that is not among its inputs, because the graph would keep that tensor's memory. If
-/// recording is off, only calls the segment.
+/// is that tensor itself. Calls may be nested: a segment may call recompute. If recording is off,
+/// only calls the segment. Throws if the segment uses a tensor that has history and is not an
+/// input, because the graph would keep that tensor's memory.
 std::vector<Tensor> recompute(const char* name, std::vector<Tensor> inputs, Segment segment);
 
 }  // namespace tessera

@@ -18,7 +18,7 @@
 namespace tessera {
 namespace {
 
-// The contents of the file. Both processes use it at once, so its members are lock-free atomics.
+// The contents of the status file. Two processes use them at once, so they are lock-free atomics.
 struct Mapped {
   std::atomic<int64_t> finished_steps;
   std::atomic<RunFailure> failure;
@@ -35,8 +35,8 @@ void* map_status(int descriptor) {
 
 constexpr const char* file_name = "tessera-run-status";
 
-// True if a descriptor is a status file. If a program between the starter and this process has
-// closed the inherited file, its number may now be that of another file.
+// True if a descriptor is a status file. The number may belong to another file: a program between
+// the starter and this process may have closed the inherited file.
 bool is_status(int descriptor) {
   std::array<char, 64> target{};
   const std::string link = fmt::format("/proc/self/fd/{}", descriptor);
@@ -46,7 +46,7 @@ bool is_status(int descriptor) {
          ::fstat(descriptor, &file) == 0 && file.st_size == static_cast<off_t>(sizeof(Mapped));
 }
 
-// Returns nullptr if the starter has not passed a status file, or if it cannot be mapped.
+// Returns nullptr if the starter has not passed a status file, or if mapping the file fails.
 Mapped* own_status() {
   const char* const text = std::getenv(run_status_variable);
   if (text == nullptr) return nullptr;
@@ -77,7 +77,7 @@ void publish_failure(RunFailure failure, std::span<const int> absent) {
   static std::atomic_flag published;
   Mapped* const mapped = status();
   if (mapped == nullptr || published.test_and_set()) return;
-  // The ranks come first: a starter that reads the failure must find them.
+  // The ranks are written first: a starter that reads the failure must find the ranks too.
   const size_t count = std::min(absent.size(), mapped->absent.size());
   for (size_t i = 0; i < count; ++i) mapped->absent[i] = absent[i];
   mapped->absent_count = static_cast<int32_t>(count);

@@ -1,6 +1,6 @@
 // The status that a process publishes for the program that started it (the starter), such as
-// `relaunch`. The status is a small file in memory that both map, so that the starter can read the
-// last finished step even after a SIGKILL of the process. The process inherits the open file, whose
+// `relaunch`. The status is a small file in memory that both programs map. The starter can read the
+// last finished step even after a SIGKILL of the process. The process inherits the open file. Its
 // descriptor number is in the environment variable TESSERA_RUN_STATUS. Without the variable nothing
 // is published.
 //
@@ -33,8 +33,8 @@ struct RunStatus {
   bool waits = false;            // true while the process waits for other ranks in a collective
 };
 
-/// These functions publish to the file that this process has inherited, and do nothing if there is
-/// none. Only the first failure is published.
+/// These functions publish to the file that this process has inherited. Without such a file they do
+/// nothing. Only the first failure is published.
 void publish_finished_steps(int64_t steps);
 void publish_waiting(bool waits);
 void publish_failure(RunFailure failure, std::span<const int> absent = {});

@@ -32,7 +32,7 @@ class Shape {
 
   int rank() const { return rank_; }
 
-  /// Returns the extent of dimension `dim`; negative numbers count from the end, -1 is the last
+  /// Returns the extent of dimension `dim`. Negative numbers count from the end; -1 is the last
   /// dimension. Throws if there is no such dimension.
   int64_t operator[](int dim) const {
     const int index = dim < 0 ? dim + rank_ : dim;
@@ -40,8 +40,8 @@ class Shape {
     return extents_[static_cast<size_t>(index)];
   }
 
-  /// Returns the number of elements. Throws if it is above max_elements, so that sizes in bytes do
-  /// not overflow.
+  /// Returns the number of elements. Throws for more than max_elements, because sizes in bytes
+  /// could then overflow.
   int64_t elements() const {
     int64_t product = 1;
     for (const int64_t extent : *this) {

@@ -1,6 +1,6 @@
 // A Tensor is a handle on a contiguous, row-major block: storage, offset, shape, dtype, device.
-// Copying a Tensor copies the handle. There are no strides: views are reshapes and slices of the
-// leading dimension, and operations that want a transpose take it as an argument.
+// Copying a Tensor copies the handle. There are no strides: a view is a reshape or a slice of the
+// leading dimension. Operations that can transpose an operand have an argument for this.
 //
 //   Tensor x = Tensor::from<float>({2, 3}, {1, 2, 3, 4, 5, 6});
 //   float* values = x.data<float>();
@@ -39,7 +39,8 @@ class Tensor {
                       Category category = Category::activations);
   static Tensor full(const Shape& shape, float value);
 
-  /// A tensor on the default device with a copy of `values`, whose number must be the shape's.
+  /// Returns a tensor on the default device with a copy of `values`. There must be as many values
+  /// as the shape has elements.
   template <class T>
   static Tensor from(const Shape& shape, std::span<const T> values);
   template <class T>
@@ -47,7 +48,7 @@ class Tensor {
     return from(shape, std::span<const T>(values));
   }
 
-  /// A tensor without memory, such as a parameter before it is laid out.
+  /// Returns a tensor without memory, such as a parameter before the parameters are laid out.
   static Tensor unallocated(const Shape& shape, DType dtype);
 
   bool defined() const { return impl_ != nullptr; }
@@ -57,7 +58,7 @@ class Tensor {
   int64_t size(int dim) const { return shape()[dim]; }
   int64_t elements() const { return shape().elements(); }
   DType dtype() const { return impl().dtype; }
-  /// The device of the tensor's memory; the default device if the tensor has no memory.
+  /// Returns the device of the tensor's memory, or the default device if the tensor has no memory.
   Device device() const;
   int64_t bytes() const { return elements() * dtype_size(dtype()); }
   const std::shared_ptr<Storage>& storage() const { return impl().storage; }
@@ -67,32 +68,32 @@ class Tensor {
   /// Returns the address of the first element. Throws if the dtype does not store T.
   template <class T>
   T* data() const;
-  /// Returns the elements, for the host to read and write. Throws for a tensor on CUDA, unless a
-  /// test shares its memory with the host; to() copies such a tensor to the host.
+  /// Returns the elements, for the host to read and write. Throws for a tensor on CUDA, which to()
+  /// can copy to the host. Exception: tests may share the memory of CUDA tensors with the host.
   template <class T>
   std::span<T> values() const {
     check_host_access();
     return {data<T>(), static_cast<size_t>(elements())};
   }
-  /// Returns the value of an f32 tensor with one element. If it is on CUDA, the host waits for it.
+  /// Returns the value of an f32 tensor with one element. For a tensor on CUDA the host waits.
   /// Throws for another dtype or another number of elements.
   float item() const;
 
-  /// A view of the same memory, with another shape of equally many elements.
+  /// Returns a view of the same memory, with another shape of equally many elements.
   Tensor view(const Shape& shape) const;
-  /// Rows [begin, end) of the leading dimension; shares memory.
+  /// Returns rows [begin, end) of the leading dimension, as a view of the same memory.
   Tensor rows(int64_t begin, int64_t end) const;
-  /// Elements [begin, end) as a flat tensor; shares memory.
+  /// Returns elements [begin, end) as a flat tensor, a view of the same memory.
   Tensor flat(int64_t begin, int64_t end) const;
-  /// Returns a copy on `device` in the given category, or the tensor itself if it is there already.
-  /// Waits for the device. Not recorded by autograd.
+  /// Returns a copy on `device` in the given category, or the tensor itself if it is on `device`
+  /// already. Waits for the device. Not recorded by autograd.
   Tensor to(Device device, Category category = Category::activations) const;
   /// Returns the tensor itself if it is in host memory, else a copy on the host.
   Tensor to_host() const { return device().is_cpu() ? *this : to(Device{}); }
   /// Overwrites the values with those of `source`, which has equally many elements of the same
   /// dtype, on any device. Waits for the devices. Not recorded by autograd.
   void copy_from(const Tensor& source) const;
-  /// A view of the same memory without history.
+  /// Returns a view of the same memory without history.
   Tensor detach() const;
 
   /// Gives the tensor the memory of `storage` from offset_bytes on; nullptr takes its memory away.
@@ -109,13 +110,13 @@ class Tensor {
   const std::shared_ptr<Leaf>& leaf() const { return impl().leaf; }
   void set_producer(std::shared_ptr<Node> producer, int output_index);
   void set_leaf(std::shared_ptr<Leaf> leaf);
-  /// A function that computes the tensor's value again. recompute() returns nullptr if the
-  /// operation that made the tensor offers no such function.
+  /// A function that computes the tensor's value again. recompute() returns nullptr if the tensor's
+  /// operation offers no such function.
   using Recompute = std::function<Tensor()>;
   const std::shared_ptr<const Recompute>& recompute() const { return impl().recompute; }
   void set_recompute(Recompute recompute);
 
-  /// True if both are handles on one tensor, not merely on the same memory.
+  /// True if both are handles on one tensor. False for two tensors that share memory.
   bool same(const Tensor& other) const { return impl_ == other.impl_; }
   /// True if no other handle and no other view shares this memory.
   bool unique() const { return impl_ && impl_.use_count() == 1 && impl_->storage.use_count() == 1; }

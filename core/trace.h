@@ -30,13 +30,14 @@ inline std::atomic<bool> is_enabled{false};
 inline bool enabled() { return is_enabled.load(std::memory_order_relaxed); }
 void enable(bool on);
 
-/// Nanoseconds on a clock that all processes of a host share.
+/// Returns the time in nanoseconds, on a clock that all processes of a host share.
 int64_t now_ns();
 void record(Event event);
-/// Returns the events so far, in order of recording, and forgets them.
+/// Returns the events recorded since the last call, in order of recording.
 std::vector<Event> take_events();
 
-/// The Chrome JSON array elements ("ph":"X" ...) of one rank, comma-separated, without brackets.
+/// Returns one rank's elements of the Chrome JSON array ("ph":"X" ...), separated by commas,
+/// without brackets.
 std::string to_chrome_json(const std::vector<Event>& events, int rank);
 
 /// Records an event that lasts as long as the object. `detail` is called only if tracing is on.

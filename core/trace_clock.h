@@ -5,8 +5,8 @@
 
 namespace tessera::trace {
 
-/// For tests: shifts this process's clock by `ns`, as if its host had been started so much earlier.
-/// A later call replaces the shift.
+/// For tests: shifts this process's clock by `ns`, as if its host had been started `ns` earlier. A
+/// later call replaces the shift.
 void skew_clock(int64_t ns);
 
 }  // namespace tessera::trace

@@ -3,7 +3,7 @@
 
 namespace tessera {
 
-/// Tessera's version, such as "0.1.0".
+/// Returns Tessera's version, such as "0.1.0".
 const char* version();
 
 }  // namespace tessera

@@ -3,7 +3,7 @@
 //
 //   dist::check_agreement(world, {{"--seed", "1"}, {"--lr", "0.001"}});
 //
-// ends the job if the ranks' settings differ:
+// This call ends the job if the ranks' settings differ:
 //
 //   error: --seed: rank 0 has 1, rank 2 has 7; all ranks of a job must have the same
 #pragma once
@@ -20,18 +20,18 @@ struct Setting {
   std::string value;  // as text
   bool operator==(const Setting&) const = default;
 };
-/// In the order in which they are compared. No name comes twice.
+/// The settings in the order in which they are compared. No name comes twice.
 using Settings = std::vector<Setting>;
 
-/// Throws InputError with the first difference, on every rank, if the ranks' lists differ. Sends an
-/// 8-byte digest to every rank; the texts are sent only if the digests differ. The first message
-/// has the same size for any list, so ranks with different lists cannot block each other.
+/// Throws InputError on every rank if the ranks' lists differ; the error names the first
+/// difference. Sends an 8-byte digest to every rank, and the texts only if the digests differ. The
+/// digest has the same size for any list, so ranks with different lists cannot block each other.
 /// Collective; does nothing in a job of one rank. Call it as soon as the list is known, and before
 /// train::begin_run counts bytes.
 void check_agreement(const World& world, const Settings& own);
 
-/// The first setting in which a rank differs from rank 0, in rank 0's order: "--seed: rank 0 has 1,
-/// ranks 2, 3 have 7". Empty if all lists are equal.
+/// Returns the first difference from rank 0, such as "--seed: rank 0 has 1, ranks 2, 3 have 7";
+/// empty if all lists are equal. Settings are compared in rank 0's order.
 std::string first_difference(const std::vector<Settings>& of_ranks);
 
 }  // namespace tessera::dist

@@ -1,4 +1,4 @@
-// How the communication thread waits for its peers without taking a core from compute threads.
+// Lets the communication thread wait for its peers without taking a core from compute threads.
 #pragma once
 
 #include <time.h>
@@ -9,9 +9,9 @@
 
 namespace tessera::dist {
 
-/// Polls at full speed for some tens of microseconds, because in the middle of a transfer the peer
-/// answers within that time. After that the peer is assumed to be computing: pause() then sleeps
-/// between polls, up to 100 us each, which takes about 3 % of a core.
+/// For the first 30 us pause() returns at once: in the middle of a transfer, the peer answers
+/// within that time. After that the peer is assumed to be computing, and pause() sleeps for 5 us,
+/// then longer, up to 100 us. Polling with these pauses takes about 3 % of a core.
 class Backoff {
  public:
   void reset() {
@@ -30,9 +30,9 @@ class Backoff {
     sleep_ns_ = std::min(2 * sleep_ns_, longest_sleep_ns);
   }
 
-  /// Nanoseconds that pause() has slept since the last reset. A very long sleep means that this
-  /// process itself was stopped (by the user, with its whole job), which is no peer's fault: each
-  /// sleep counts as half a second at most.
+  /// Returns the nanoseconds that pause() has slept since the last reset. Each sleep counts as half
+  /// a second at most. A longer sleep means that this process itself was stopped, for example by
+  /// the user together with its job, and no peer is at fault.
   int64_t slept_ns() const { return slept_ns_; }
 
  private:

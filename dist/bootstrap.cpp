@@ -1,6 +1,7 @@
-// Starting and ending a rank. Two rules: MPI_Finalize is called only when the body of every rank
-// has returned, because a rank that finalizes while others wait in a collective hangs the job for
-// ever; and a rank that fails prints its error and calls MPI_Abort, which ends the others at once.
+// Starting and ending a rank. There are two rules:
+//  - MPI_Finalize is called only when the body of every rank has returned. A rank that finalizes
+//    while others wait in a collective would hang the job for ever.
+//  - A rank that fails prints its error and calls MPI_Abort, which ends the other ranks at once.
 #include "dist/bootstrap.h"
 
 #include <signal.h>
@@ -44,14 +45,14 @@ MPI_Request all_ended = MPI_REQUEST_NULL;
 bool announced_end = false;
 static_assert(std::atomic<int64_t>::is_always_lock_free);
 
-/// The number of processes that the launcher has started, and the environment variable with it.
+/// The number of processes that the launcher has started, and the variable that contains it.
 struct Launched {
   const char* variable = nullptr;
   std::string size;
 };
 
-// With nested launchers the innermost one counts: within a Slurm allocation mpirun starts the
-// ranks, and Slurm's variables then describe mpirun's daemons.
+// The variables are ordered from the innermost launcher outwards. If mpirun starts the ranks within
+// a Slurm allocation, Slurm's variables describe mpirun's daemons.
 Launched launched() {
   for (const char* variable :
        {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS"}) {
@@ -70,10 +71,12 @@ bool started_by_launcher() {
   return found.variable != nullptr && found.size != "1";
 }
 
-// N processes that do not know of each other would train N times, and write the same files.
+// Throws if the launcher has started N processes that MPI does not connect: they would train N
+// times and write the same files.
 void check_launcher(const World& world) {
   const auto [variable, size] = launched();
-  // With several ranks MPI has connected the job; Slurm's number may count mpirun's daemons.
+  // If there are several ranks, MPI has connected the job. Their number is not compared with the
+  // launcher's, because Slurm's may count mpirun's daemons.
   if (variable == nullptr || size == "1" || world.size > 1) return;
   fail_input(
       "the launcher has started {} processes ({}), but MPI connects none of them: start the "
@@ -96,8 +99,8 @@ void announce_end() {
   TESSERA_MPI(MPI_Ibarrier(ending_ranks, &all_ended));
 }
 
-// Prints the last finished step. A rank is told to end when another one has died or the user has
-// stopped mpirun. Makes only async-signal-safe calls.
+// Prints the last finished step. Runs when this rank is told to end, because another rank has died
+// or the user has stopped mpirun. Makes only async-signal-safe calls.
 void say_last_words() {
   const int64_t step = finished_step.load();
   const bool trains = step >= 0 || running_step >= 0;
@@ -135,8 +138,8 @@ void told_to_end(int signal, siginfo_t* info, void* context) {
   }
 }
 
-// Handler of SIGINT (Ctrl-C). The signal is raised again, with the default action by now
-// (SA_RESETHAND), so that the program dies by it: after a plain exit, even with code 130, a shell
+// Handler of SIGINT (Ctrl-C). The default action is restored by now (SA_RESETHAND), so raising the
+// signal again ends the program by the signal. After a plain exit, even with code 130, a shell
 // would go on with its script.
 void interrupted(int) {
   say_last_words();
@@ -144,7 +147,7 @@ void interrupted(int) {
   _exit(128 + SIGINT);
 }
 
-// The current handler of SIGTERM. init asks for it before MPI installs handlers of its own.
+// Returns the current handler of SIGTERM. init calls this before MPI installs its own handlers.
 struct sigaction handler_of_sigterm() {
   struct sigaction handler = {};
   sigaction(SIGTERM, nullptr, &handler);
@@ -153,7 +156,7 @@ struct sigaction handler_of_sigterm() {
 
 void handle_sigterm(const struct sigaction& before) {
   const bool plain = (before.sa_flags & SA_SIGINFO) == 0;
-  // A program that ignores the signal keeps ignoring it. init may be called twice: the second call
+  // A program that ignores the signal keeps ignoring it. init may be called twice. The second call
   // must not take told_to_end for the program's own handler.
   if (plain && before.sa_handler == SIG_IGN) return;
   if (!plain && before.sa_sigaction == told_to_end) return;
@@ -174,8 +177,9 @@ void handle_sigint() {
   sigaction(SIGINT, &action, nullptr);
 }
 
-// Runs `last` on a thread of its own and waits at most a few seconds for it, because it may hang:
-// ncclCommAbort waits for graphs that captured its calls, which a failing job never destroys.
+// Runs `last` on a thread of its own and waits at most 3 s for it, because it may hang. For
+// example, ncclCommAbort waits until graphs with captured calls are destroyed, and a failing job
+// never destroys them.
 void run_with_deadline(const std::function<void()>& last) {
   const auto done = std::make_shared<std::promise<void>>();
   try {
@@ -189,8 +193,8 @@ void run_with_deadline(const std::function<void()>& last) {
   (void)done->get_future().wait_for(std::chrono::seconds(3));
 }
 
-// Ends this process in 5 s. MPI_Abort waits for a daemon to end it, which never happens if the
-// daemon itself waits for a host that is gone.
+// Ends this process in 5 s, in case MPI_Abort does not. MPI_Abort waits until a daemon ends the
+// process, but the daemon may be waiting for a host that is gone.
 void exit_later(int exit_code) {
   try {
     std::thread([exit_code] {
@@ -202,8 +206,8 @@ void exit_later(int exit_code) {
   }
 }
 
-// Prints one line and ends the job on all ranks. If several threads fail, only the first one does
-// so, and the others sleep here until the process ends.
+// Prints one line and ends the job on all ranks. If several threads fail, only the first one
+// prints. The others sleep here until the process ends.
 [[noreturn]] void end_job(const std::string& message, int exit_code,
                           const std::function<void()>& last = {}) {
   while (ending.test_and_set()) pause();
@@ -259,7 +263,8 @@ World init_mpi(int& argc, char**& argv) {
     fail("MPI_Init_thread: this MPI provides thread level {}, expected MPI_THREAD_MULTIPLE ({})",
          provided, static_cast<int>(MPI_THREAD_MULTIPLE));
   }
-  // Otherwise MPI would end the job before an error names the call that failed.
+  // By default MPI would end the job itself. Now it returns an error, and TESSERA_MPI throws one
+  // that names the failed call.
   TESSERA_MPI(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
   World world;
   TESSERA_MPI(MPI_Comm_rank(MPI_COMM_WORLD, &world.rank));
@@ -288,7 +293,7 @@ World init(int& argc, char**& argv) {
   } else {
     world.communicator = single_communicator();
   }
-  // After MPI_Init_thread, which may set handlers of its own.
+  // Handlers are set after MPI_Init_thread, which may set its own.
   handle_sigterm(before);
   handle_sigint();
   check_launcher(world);
@@ -303,7 +308,7 @@ void finish(World& world) {
       TESSERA_MPI(MPI_Test(&all_ended, &done, MPI_STATUS_IGNORE));
       if (done == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
-    // No rank tears its communicator down while others still send.
+    // Wait for all ranks, because no rank may tear down its communicator while others still send.
     world.communicator->barrier();
     TESSERA_MPI(MPI_Comm_free(&ending_ranks));
     world.communicator.reset();
@@ -314,8 +319,8 @@ void finish(World& world) {
 
 namespace {
 
-// For a rank whose body has returned a failure: the other ranks may have returned as well, or may
-// wait in a collective for ever. Ends the job unless they all return within a few seconds.
+// Called when this rank's body has returned a failure. Ends the job unless all other ranks return
+// within 5 s: they may be waiting in a collective for ever.
 void end_unless_all_end(int result) {
   if (!mpi_runs()) return;
   announce_end();

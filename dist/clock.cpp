@@ -16,8 +16,8 @@ namespace {
 constexpr int questions = 16;
 constexpr int tag = 0;
 
-/// Messages over an MPI communicator of their own, so that no other message is taken for one of
-/// these. It is never freed: MPI_Comm_free is a collective, and one rank alone may fail.
+/// Messages over a communicator of their own, so that they are not mixed up with other messages.
+/// This communicator is never freed: MPI_Comm_free is a collective, and one rank alone may fail.
 class Ranks {
  public:
   explicit Ranks(double timeout_s) : timeout_s_(timeout_s) {
@@ -65,8 +65,8 @@ class Ranks {
   double timeout_s_;
 };
 
-// Compares the clock of `rank` with rank 0's. The other rank reads its clock between two readings
-// of rank 0's, so the offset is known to within half of the time between these.
+// Compares the clock of `rank` with rank 0's. `rank` reads its clock between two readings of rank
+// 0's clock. So the offset is known to within half of the time between the two readings.
 ClockReading ask(const Ranks& ranks, int rank) {
   ClockReading best{.error_ns = std::numeric_limits<int64_t>::max()};
   for (int i = 0; i < questions; ++i) {

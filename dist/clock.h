@@ -20,10 +20,10 @@ struct ClockReading {
   int64_t error_ns = 0;   // upper bound of the offset's error: half of a message's round trip
 };
 
-/// Rank 0 asks every rank for its time, several times, and takes the answer with the shortest round
-/// trip. If the offset is not larger than its error, as for a rank on rank 0's host, it is set to
-/// 0. Sends some hundred bytes a rank over MPI, which no ledger counts. Throws if a rank does not
-/// answer for World::comm_timeout_s. Rank 0 asks one rank after the other. Collective.
+/// Rank 0 asks each rank in turn for its time, several times, and takes the answer with the
+/// shortest round trip. The offset is set to 0 if it is not larger than its error, as on rank 0's
+/// own host. Sends some hundred bytes a rank over MPI, which no ledger counts. Throws if a rank
+/// does not answer for World::comm_timeout_s. Collective.
 ClockReading compare_clocks(const World& world);
 
 /// Converts a time of this rank's clock to rank 0's clock, with the offset interpolated linearly

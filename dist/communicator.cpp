@@ -149,7 +149,7 @@ std::vector<std::string> gather_text(Communicator& communicator, const std::stri
 }
 
 std::string broadcast_text(Communicator& communicator, const std::string& text) {
-  std::string result;  // the other ranks' texts are empty
+  std::string result;  // only rank 0 contributes text
   gather_parts(communicator, communicator.rank() == 0 ? text : "",
                [&](size_t, std::string_view part) { result += part; });
   return result;

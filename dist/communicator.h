@@ -8,21 +8,22 @@
 //
 //   auto half = communicator.split(rank % 2, rank, "half");     // a group of every second rank
 //
-// "piece r" of a buffer of N * n elements is [r * n, (r + 1) * n). What a call sends:
+// "Piece r" of a buffer of N * n elements is [r * n, (r + 1) * n), where N is the number of ranks.
+// Bytes that each rank sends:
 //
-//   exchange, reduce_scatter   (N-1) pieces a rank < contributors, nothing from the others
-//   all_gather, .._host        (N-1) times the own piece
+//   exchange, reduce_scatter   (N-1) pieces if rank < contributors, else nothing
+//   all_gather, .._host        (N-1) times its own piece
 //   all_reduce                 (N-1) times the buffer
-//   broadcast                  (N-1) times the buffer from the root, nothing from the others
-//   exchange_v                 the input except for the own piece
-//   all_gather_v               (N-1) times the own piece
+//   broadcast                  (N-1) times the buffer if rank == root, else nothing
+//   exchange_v                 the input except for its own piece
+//   all_gather_v               (N-1) times its own piece
 //   send, send_receive         the outgoing buffer, nothing if it goes to the rank itself
 //   barrier, receive, split    nothing
 //
-// Over MPI a header goes before the data, to each other rank or to the peer of a transfer. By it,
-// ranks that make different calls notice: their calls throw, and the error names both.
+// Over MPI a header precedes the data to each other rank, or to the peer of a transfer. By the
+// headers, ranks notice that they make different calls: the calls throw, and the error names both.
 //
-// A call that failed leaves its communicator unusable: later calls throw the same error.
+// After a call has failed, its communicator is unusable: later calls throw the same error.
 #pragma once
 
 #include <cstdint>
@@ -59,12 +60,12 @@ class Work {
   std::shared_ptr<State> state_;
 };
 
-/// The purpose of a call: the ledger counts by purpose, the trace shows the bucket. Every rank
-/// gives the same values.
+/// Describes a call: the ledger counts by purpose, and the trace shows the bucket. Every rank gives
+/// the same values.
 struct Call {
   Traffic purpose = Traffic::other;
   int64_t bucket = -1;
-  int64_t group = 0;  // tells apart sets of parameters that each number their own buckets
+  int64_t group = 0;  // the bucket's set of parameters; each set numbers its own buckets
 
   std::string text() const;  // "gradients, bucket 3", with " of group 7" if the group is not 0
 };
@@ -81,15 +82,16 @@ struct Transfer {
   int peer = -1;  // -1: nothing moves in this direction
 };
 
-/// Must be longer than any rank computes, evaluates or saves while the others wait for it.
+/// Default time limit of a collective. It must be longer than any rank computes, evaluates or saves
+/// while the other ranks wait for it.
 inline constexpr double default_comm_timeout_s = 600;
 
 class Communicator {
  public:
-  /// Called with elements [begin, begin + chunk.elements()) of this rank's piece as `source` sent
-  /// them; over MPI on the communication thread, not on the caller's. `begin` is a multiple of 256,
-  /// and so is the length of every chunk but the last. The function must own what it uses: it may
-  /// run until wait() returns, also while an exception unwinds the caller.
+  /// Called with elements [begin, begin + chunk.elements()) of this rank's piece, as `source` sent
+  /// them. Over MPI it runs on the communication thread, not on the caller's. `begin` is a multiple
+  /// of 256, and so is the length of every chunk but the last. The function must own what it uses:
+  /// it may run until wait() returns, even while an exception unwinds the caller.
   using Receive = std::function<void(int source, int64_t begin, const Tensor& chunk)>;
 
   virtual ~Communicator() = default;
@@ -100,10 +102,11 @@ class Communicator {
   /// The name that split() was given; empty for the communicator of all ranks.
   virtual std::string group() const { return ""; }
 
-  /// A new communicator of the ranks that give the same `color`, in ascending order of `key` and
-  /// then of rank; nullptr for a negative color. It has its own staging, traffic ledger and, over
-  /// MPI, thread, so that calls of two groups may be in flight at once. `group` names it in errors
-  /// and traces. Collective over this communicator; returns when all ranks have called it.
+  /// Returns a new communicator of the ranks that give the same `color`, in ascending order of
+  /// `key` and then of rank; nullptr for a negative color. The new communicator has its own
+  /// staging, traffic ledger and, over MPI, thread. So calls of two groups may be in flight at
+  /// once. `group` is its name in errors and traces. Collective over this communicator; returns
+  /// when all ranks have called it.
   virtual std::shared_ptr<Communicator> split(int color, int key, const std::string& group) = 0;
 
   /// The device on which allocate() allocates and the ranks compute.
@@ -112,14 +115,14 @@ class Communicator {
   /// Allocates memory of device() that the transport can use directly; for long-lived flat buffers.
   virtual std::shared_ptr<Storage> allocate(int64_t bytes, Category category) = 0;
 
-  /// The transport of the ordered reduction: sends piece r of `input` to rank r, and passes the
-  /// pieces that arrive for this rank to `receive`, in chunks. Each element's contributions come in
-  /// ascending order of source, including this rank's own (without a copy). Only ranks <
-  /// contributors send.
+  /// The transport of the ordered reduction. Sends piece r of `input` to rank r, and passes the
+  /// pieces that arrive to `receive`, in chunks. Contributions to an element come in ascending
+  /// order of source. This rank's own contribution is passed in the same order, without a copy.
+  /// Only ranks < contributors send.
   virtual Work exchange(const Tensor& input, int contributors, Receive receive, Call call) = 0;
 
-  /// shard (f32) = the sum over ranks < contributors of their piece `rank()` (f32, bf16 or f16), in
-  /// f32. The order of addition depends on the transport and is equal from run to run.
+  /// shard (f32) = the sum of piece rank() of `input` (f32, bf16 or f16) over ranks < contributors,
+  /// added in f32. The order of addition depends on the transport and is the same in every run.
   virtual Work reduce_scatter(const Tensor& shard, const Tensor& input, int contributors,
                               Call call) = 0;
 
@@ -127,9 +130,8 @@ class Communicator {
   /// Moves bytes, so any dtype works.
   virtual Work all_gather(const Tensor& buffer, Call call) = 0;
 
-  /// all_gather of host memory, on whatever device the ranks compute: for values that the host
-  /// knows. Over NCCL it does not wait for the GPU nor for earlier calls, and is done when it
-  /// returns.
+  /// all_gather of host memory, for values that the host knows, whatever device the ranks compute
+  /// on. Over NCCL it waits neither for the GPU nor for earlier calls, and is done when it returns.
   virtual Work all_gather_host(const Tensor& buffer, Call call) { return all_gather(buffer, call); }
 
   /// Replaces `buffer` (f32 or i64) with its sum over ranks, added in rank order.
@@ -137,11 +139,11 @@ class Communicator {
 
   virtual Work broadcast(const Tensor& buffer, int root, Call call) = 0;
 
-  /// An all-to-all of pieces of any length (MPI_Alltoallv). `input` holds the pieces for ranks 0,
-  /// 1, ... one after the other, of counts.send[r] elements each; `output` receives the pieces from
-  /// ranks 0, 1, ... one after the other, of counts.receive[s] elements each. Any dtype; the
-  /// buffers must not overlap. If a rank expects another count than its peer sends, both throw over
-  /// MPI.
+  /// An all-to-all of pieces of any length and dtype (MPI_Alltoallv). `input` holds the pieces for
+  /// ranks 0, 1, ... one after the other, of counts.send[r] elements each. `output` receives the
+  /// pieces from ranks 0, 1, ... one after the other, of counts.receive[s] elements each. The
+  /// buffers must not overlap. Over MPI, both ranks throw if one expects another count than the
+  /// other sends.
   virtual Work exchange_v(const Tensor& input, const Tensor& output, ExchangeCounts counts,
                           Call call) = 0;
 
@@ -150,10 +152,9 @@ class Communicator {
   /// counts.
   virtual Work all_gather_v(const Tensor& buffer, std::vector<int64_t> counts, Call call) = 0;
 
-  /// Sends one buffer and receives another at the same time, as each step round a ring does: if two
-  /// ranks each sent first and received afterwards, they would wait for each other. The peer makes
-  /// the matching call, with a buffer of as many bytes. A rank may be its own peer in both
-  /// directions.
+  /// Sends one buffer and receives another at the same time, as in each step round a ring. Two
+  /// ranks that both sent first would wait for each other. The peer makes the matching call, with a
+  /// buffer of as many bytes. A rank may be its own peer in both directions.
   virtual Work send_receive(const Transfer& outgoing, const Transfer& incoming, Call call) = 0;
   Work send(const Tensor& buffer, int to, Call call) {
     return send_receive({buffer, to}, {}, call);
@@ -162,10 +163,10 @@ class Communicator {
     return send_receive({}, {buffer, from}, call);
   }
 
-  /// Runs `body` where the communicator runs, in order with its calls: for computing on the result
-  /// of a collective without waiting for it. Sends nothing, and the ledger does not count it. Over
-  /// MPI, `body` may make calls but must not wait for them, since they run after it: waiting
-  /// throws, as in Receive, and fails the communicator.
+  /// Runs `body` where the communicator runs, in order with its calls, so that `body` can use the
+  /// result of a collective without waiting for it. Sends nothing, and the ledger does not count
+  /// it. Over MPI, `body` may make calls, which run after it. It must not wait for them: waiting
+  /// throws, as in Receive, and the communicator is unusable afterwards.
   virtual Work run(std::function<void()> body) = 0;
 
   /// Returns when every rank has called it and earlier calls are done.
@@ -173,13 +174,15 @@ class Communicator {
 
   /// True if calls can be captured in a CUDA graph: all of their work runs on the device.
   virtual bool captures() const { return false; }
-  /// Captures what `body` launches, its calls of this communicator included, in a graph
-  /// (cuda::Graph). In it a call of another NCCL communicator throws. The returned function
-  /// launches the graph; every rank must launch it at the same place among its other calls. Destroy
-  /// the function before the communicator: NCCL's destructor waits for graphs with captured calls.
-  /// `body` must not wait for calls made before the capture. A launch runs after all calls made
-  /// before it and ends when all calls of `body` are done. Each launch counts as traffic; capturing
-  /// does not.
+  /// Captures the launches of `body`, including its calls of this communicator, in a graph
+  /// (cuda::Graph). Returns a function that launches the graph.
+  ///  - In `body`, a call of another NCCL communicator throws.
+  ///  - `body` must not wait for calls made before the capture.
+  ///  - Every rank must launch the graph at the same place among its other calls.
+  ///  - A launch runs after all earlier calls, and ends when all calls of `body` are done.
+  ///  - Each launch counts as traffic; the capture does not.
+  ///  - Destroy the function before the communicator: NCCL's destructor waits for graphs with
+  ///    captured calls.
   virtual std::function<void()> capture(const std::function<void()>& body);
 
   /// Bytes of staging that the transport holds, shared by all calls (Category::communication).
@@ -189,32 +192,32 @@ class Communicator {
   /// They count as Traffic::headers, or as Traffic::other in calls with that purpose.
   virtual int64_t header_bytes() const { return 0; }
 
-  /// Over MPI, a collective throws when nothing has moved for this many seconds, and says which
-  /// rank has not come. Time in which this process itself is stopped does not count. Callable from
-  /// any thread. Other communicators ignore it: a single rank waits for nobody, and NCCL's watchdog
-  /// uses NcclOptions::timeout_s.
+  /// Over MPI, a call throws when nothing has moved for this many seconds, and names the ranks that
+  /// have not come. Time in which this process itself is stopped does not count. Callable from any
+  /// thread. Other communicators ignore the value: a single rank has no one to wait for, and NCCL's
+  /// watchdog uses NcclOptions::timeout_s.
   virtual void set_timeout(double) {}
 
   virtual TrafficLedger& traffic() { return traffic_; }
 
  protected:
-  /// Implements capture() for a `body` that itself orders its launches and calls by events.
+  /// Implements capture() for a `body` that orders its launches and calls by events.
   std::function<void()> capture_ordered(const std::function<void()>& body);
 
   TrafficLedger traffic_;
 };
 
-/// The communicator of a job of one rank, whose buffers are on `device`. When a call returns, it is
-/// done; on CUDA it has been launched in the caller's stream.
+/// Creates the communicator of a job of one rank, whose buffers are on `device`. A call is done
+/// when it returns; on CUDA it has then been launched in the caller's stream.
 std::shared_ptr<Communicator> single_communicator(Device device = {});
 
-/// The communicator over MPI_COMM_WORLD (MPI must be initialised with MPI_THREAD_MULTIPLE). One
-/// communication thread runs the calls; reductions pass through staging that is allocated once, in
-/// chunks. Collective.
+/// Creates the communicator over MPI_COMM_WORLD (MPI must be initialised with MPI_THREAD_MULTIPLE).
+/// One communication thread runs the calls. Reductions pass in chunks through staging that is
+/// allocated once. Collective.
 std::shared_ptr<Communicator> mpi_communicator();
 
-/// A communicator for ranks whose buffers are on GPU `device`: it copies them to host memory and
-/// back, and sends over `host`, a communicator of host memory. Not a collective itself.
+/// Creates a communicator for ranks whose buffers are on GPU `device`. It copies them to host
+/// memory and back, and sends over `host`, a communicator of host memory. Not collective.
 std::shared_ptr<Communicator> staged_communicator(std::shared_ptr<Communicator> host, int device);
 
 /// The header_bytes() of mpi_communicator and staged_communicator.
@@ -223,25 +226,28 @@ inline constexpr int64_t mpi_header_bytes = 32;
 int64_t mpi_staging_bytes(int64_t ranks);
 /// The staging_bytes() of staged_communicator over mpi_communicator, in a job of `ranks` ranks.
 int64_t staged_staging_bytes(int64_t ranks);
-/// On the host, staged_communicator also holds a mirror of the largest buffer of a call so far, and
-/// one of the largest result that is not in place (reduce_scatter's shard, exchange_v's output, a
-/// received buffer). This is the least size of each mirror.
+/// The least size of each of the two host mirrors that staged_communicator holds. One is as large
+/// as the largest buffer of a call so far. The other is as large as the largest result that is not
+/// in place: reduce_scatter's shard, exchange_v's output or a received buffer.
 inline constexpr int64_t staged_mirror_bytes = int64_t{64} << 10;
 
 struct NcclOptions {
-  double timeout_s = default_comm_timeout_s;  // a call that is the oldest for longer ends the job
-  int64_t chunk_bytes = 0;  // of staging, a multiple of 256 * 8; 0: chosen by the number of ranks
+  double timeout_s = default_comm_timeout_s;  // the job ends if one call is the oldest for longer
+  int64_t chunk_bytes = 0;  // size in staging, a multiple of 256 * 8; 0: by number of ranks
   int min_ctas = 0;         // bounds on the thread blocks of NCCL's kernels, which take SMs from
   int max_ctas = 0;         // compute kernels; 0: NCCL chooses
 };
 
-/// The communicator over NCCL, for memory of the CUDA device `device`. Connects all ranks of
-/// MPI_COMM_WORLD, each with a GPU of its own, or this rank alone if MPI is not initialised. Every
-/// call is launched on one stream of high priority. `receive` and the body of run() are called on
-/// the caller's thread at once, and their launches go to that stream. Work::wait() makes the
-/// caller's current stream wait, not the host: to read a result on the host, synchronise, as
-/// Tensor::to() does. Only one thread at a time may make calls. What NCCL itself sends may differ
-/// from the bytes counted. Collective. Throws in a build without CUDA.
+/// Creates the communicator over NCCL, for memory of the CUDA device `device`. Connects all ranks
+/// of MPI_COMM_WORLD, each with a GPU of its own, or this rank alone if MPI is not initialised.
+/// Collective. Throws in a build without CUDA.
+///  - Every call is launched on the communicator's stream, which has high priority.
+///  - `receive` and the body of run() are called on the caller's thread at once. Their launches go
+///    to the communicator's stream.
+///  - Work::wait() makes the caller's current stream wait, not the host. To read a result on the
+///    host, synchronise, as Tensor::to() does.
+///  - Only one thread at a time may make calls.
+///  - The bytes that NCCL itself sends may differ from the bytes counted.
 std::shared_ptr<Communicator> nccl_communicator(int device, const NcclOptions& options = {});
 
 /// The version of NCCL: 22809 is 2.28.9. 0 in a build without CUDA.

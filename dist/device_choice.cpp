@@ -18,7 +18,7 @@ namespace {
 
 constexpr int most_threads = 4096;  // per rank
 
-/// What one rank reports; a piece of the all-gather has the members in this order.
+/// The report of one rank. A piece of the all-gather has the members in this order.
 struct Found {
   int64_t devices = 0;
   int64_t ranks = 0;  // number of ranks on its host
@@ -113,7 +113,7 @@ int threads_per_rank(int asked, int ranks_on_this_host) {
   if (asked > 0) return asked;
   if (const char* const variable = std::getenv("OMP_NUM_THREADS")) {
     const int threads = omp_get_max_threads();
-    // libgomp keeps a team's data on the stack, which many more threads would overflow.
+    // libgomp keeps a team's data on the stack. Many more threads than this would overflow it.
     if (threads > most_threads) {
       fail_input("OMP_NUM_THREADS is {}, expected from 1 to {}", variable, most_threads);
     }

@@ -23,14 +23,14 @@ struct DeviceOptions {
 void check_device_options(const DeviceOptions& options);
 
 /// A rank takes the GPU whose index is its local rank, modulo the number of GPUs on its host. So
-/// ranks share GPUs if there are too few, which works over MPI but not over NCCL. Sets the default
-/// device, and replaces the world's communicator unless the job computes on CPUs. Collective; call
-/// it before anything is allocated with the communicator. Throws InputError on every rank if the
-/// devices or the communicator asked for are not available.
+/// ranks share GPUs if there are too few. Sharing works over MPI but not over NCCL. Sets the
+/// default device, and replaces the world's communicator unless the job computes on CPUs.
+/// Collective; call it before anything is allocated with the communicator. Throws InputError on
+/// every rank if the devices or the communicator asked for are not available.
 void choose_devices(World& world, const DeviceOptions& options);
 
-/// For a program that is not a rank of a job: `device` is as in DeviceOptions; "cuda" is the first
-/// GPU.
+/// Sets the default device of a program that is not a rank of a job. `device` is as in
+/// DeviceOptions; "cuda" is the first GPU.
 void choose_device(const std::string& device);
 
 /// Threads of a rank: `asked` if above 0, else OMP_NUM_THREADS, else its share of the host's cores.

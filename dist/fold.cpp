@@ -1,6 +1,6 @@
 // fold: accumulator (n) = (first ? +0.0 : accumulator) + contribution (n). A kernel without an
-// autograd operation: the addition of which an ordered reduction consists. It adds in f32; a bf16
-// accumulator is rounded after every contribution.
+// autograd operation. An ordered reduction is a sequence of these additions. fold adds in f32; a
+// bf16 accumulator is rounded after every contribution.
 #include "core/ops/blocks.h"
 #include "dist/fold.h"
 
@@ -10,7 +10,7 @@ namespace {
 template <class S, class T>
 void fold_range(S* sum, const T* add, bool first, int64_t begin, int64_t end) {
   if (first) {
-    // Not a copy: 0.0 + -0.0 is +0.0, the same bits as with an accumulator that was zeroed.
+    // Adds to 0.0 instead of copying: -0.0 becomes +0.0, as with an accumulator that was zeroed.
 #pragma omp simd
     for (int64_t i = begin; i < end; ++i) sum[i] = rounded<S>(0.0f + float(add[i]));
   } else {

@@ -6,7 +6,7 @@ namespace tessera::cuda {
 
 namespace {
 struct FromZero {
-  // Not a copy: 0.0 + -0.0 is +0.0, the same bits as with an accumulator that was zeroed.
+  // Adds to 0.0 instead of copying: -0.0 becomes +0.0, as with an accumulator that was zeroed.
   __device__ float operator()(float contribution) const { return 0.0f + contribution; }
 };
 struct Accumulate {

@@ -1,12 +1,12 @@
-// The addition of which an ordered reduction consists.
+// One addition of an ordered reduction.
 #pragma once
 
 #include "core/dispatch.h"
 
 namespace tessera {
 
-/// accumulator = (first ? +0.0 : accumulator) + contribution, in f32, rounded to the accumulator's
-/// dtype, which is f32 or bf16.
+/// accumulator = (first ? +0.0 : accumulator) + contribution. Adds in f32 and rounds to the
+/// accumulator's dtype, f32 or bf16.
 TESSERA_KERNEL(fold, const Tensor& accumulator, const Tensor& contribution, bool first)
 
 }  // namespace tessera

@@ -19,7 +19,8 @@ const char* wait_name(Collective collective);
 /// `call`.
 void wait_in(const char* name, const Call& call, const std::function<void()>& body);
 
-/// Throws if the calling thread is `server`, which would wait for itself; `what` names the wait.
+/// Throws if the calling thread is `server`, which would wait for itself. `what` names the wait in
+/// the error.
 void check_may_wait(std::thread::id server, const std::string& what);
 
 class HostWork : public Work::State {

@@ -24,8 +24,8 @@ struct Machine {
 /// Describes GPU `device` and the libraries of the calling process.
 Machine own_machine(int device);
 
-/// The first difference between a rank and rank 0: "rank 2 has 114 multiprocessors, rank 0 has 132
-/// multiprocessors". Empty if all are equal.
+/// Returns the first difference between a rank and rank 0: "rank 2 has 114 multiprocessors, rank 0
+/// has 132 multiprocessors". Empty if all are equal.
 std::string first_difference(const std::vector<Machine>& machines);
 
 }  // namespace tessera::dist

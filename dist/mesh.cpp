@@ -18,7 +18,7 @@ void check_axes(const std::vector<Mesh::Axis>& axes, int ranks) {
     TESSERA_CHECK(size >= 1, "mesh: axis {} has {} ranks, expected at least 1", name, size);
     const auto same = std::ranges::count(axes, name, &Mesh::Axis::name);
     TESSERA_CHECK(same == 1, "mesh: {} axes are called {}", same, name);
-    // Clamped to ranks + 1, which is wrong anyway, so that the product cannot overflow.
+    // The product must not overflow, so it is clamped to ranks + 1, which is refused below.
     product = std::min<int64_t>(product * size, int64_t{ranks} + 1);
     sizes.push_back(fmt::format("{} {}", name, size));
   }

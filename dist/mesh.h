@@ -4,13 +4,14 @@
 //   optim::ZeroOptimizer optimizer(model, rule, mesh.group("data"), {.stage = 2});
 //   mesh.group("replica").communicator->all_gather(...);           // among the ranks of a column
 //
-// Ranks are numbered row by row: the last axis varies fastest, so its groups are neighbours.
+// Ranks are numbered row by row: the last axis varies fastest, so its groups have neighbouring
+// ranks.
 //
 //   rank        0 1 2 3   4 5 6 7
 //   "data"      0 1 2 3   0 1 2 3     two groups of four
 //   "replica"   0 0 0 0   1 1 1 1     four groups of two: 0 4, 1 5, 2 6, 3 7
 //
-// A group is a World of its own: code that is given one knows of no other ranks.
+// A group is a World of its own: code that gets a group sees only its ranks.
 #pragma once
 
 #include <string>
@@ -32,8 +33,8 @@ class Mesh {
   /// names are empty or occur twice, or the product of the sizes is not the number of ranks.
   Mesh(const World& world, std::vector<Axis> axes);
 
-  /// The ranks that differ from this one only along `axis`, in the order of their coordinates.
-  /// Throws if there is no such axis.
+  /// Returns the group of the ranks that differ from this one only along `axis`, in the order of
+  /// their coordinates. Throws if there is no such axis.
   const World& group(std::string_view axis) const;
 
   /// The place of this rank along `axis`, which is also its rank in the group.

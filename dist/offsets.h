@@ -1,4 +1,4 @@
-// Where the pieces of a buffer begin if they stand one after the other, in the order of ranks.
+// Computes where the pieces of a buffer begin if they lie one after the other, in rank order.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace tessera::dist {
 
-/// The sum of the lengths before each one, in the unit of `lengths`.
+/// Returns, for each piece, the sum of the lengths before it, in the unit of `lengths`.
 inline std::vector<int64_t> offsets_of(std::span<const int64_t> lengths) {
   std::vector<int64_t> offsets(lengths.size());
   std::exclusive_scan(lengths.begin(), lengths.end(), offsets.begin(), int64_t{0});

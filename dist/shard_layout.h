@@ -1,19 +1,19 @@
-// Which rank owns which parameters: arithmetic alone, without devices and communication.
+// Computes which rank owns which parameters: arithmetic alone, without devices and communication.
 //
-// Parameters, in reverse order of registration (the order in which backward completes them), are
-// packed into buckets; each bucket is padded and cut into equal shards, one a rank.
+// Parameters are packed into buckets in reverse order of registration, the order in which backward
+// completes them. Each bucket is padded and cut into equal shards, one for each rank.
 //
 //   flat buffer   | bucket 0                          | bucket 1             | ...
 //   bucket        | parameter | gap | parameter | padding |
 //   shards        | rank 0 | rank 1 | ... | rank N-1 |
 //
-//  - a parameter starts on a block of 256 elements, and shards end on blocks, so that sums that are
-//    computed block by block have the same blocks for any number of ranks;
-//  - a bucket closes at a parameter boundary; a parameter larger than a bucket gets its own;
-//  - a shared (tied) parameter gets a bucket of its own, because its gradient opens first and
-//    closes last;
-//  - a bucket closes where LayoutParameter::block changes, so that the parameters of one block of
-//    the model can be gathered without those of its neighbours.
+//  - Parameters start, and shards end, at blocks of 256 elements. So sums that are computed block
+//    by block have the same blocks for any number of ranks.
+//  - A bucket closes at a parameter boundary. A parameter larger than a bucket gets its own bucket.
+//  - A shared (tied) parameter gets a bucket of its own. Its gradient gets contributions from early
+//    in backward until late, so it would delay other gradients in its bucket.
+//  - A bucket closes where LayoutParameter::block changes. So the parameters of one block of the
+//    model can be gathered without those of its neighbours.
 #pragma once
 
 #include <cstdint>
@@ -62,9 +62,9 @@ struct Bucket {
 
 class ShardLayout {
  public:
-  /// `parameters` in order of registration. A bucket closes, at the latest, before the parameter
-  /// with which it would exceed `bucket_elements`. Throws for ranks < 1, bucket_elements < 1 or
-  /// sizes whose padded sum exceeds 2^62.
+  /// `parameters` are in order of registration. A bucket closes, at the latest, before the
+  /// parameter with which it would exceed `bucket_elements`. Throws for ranks < 1, bucket_elements
+  /// < 1 or sizes whose padded sum exceeds 2^62.
   ShardLayout(std::vector<LayoutParameter> parameters, int64_t ranks, int64_t bucket_elements);
 
   int64_t ranks() const { return ranks_; }

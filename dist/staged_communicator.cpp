@@ -17,8 +17,8 @@ namespace {
 /// Pinned host memory; as large as the largest call so far.
 class PinnedBuffer {
  public:
-  /// Returns room for `elements`. Before the buffer grows, `wait_for_calls` is called: afterwards
-  /// the old memory is no longer in use and can be freed before the larger one is allocated.
+  /// Returns room for `elements`. Before the buffer grows, calls `wait_for_calls`. Then no call
+  /// uses the old memory, and it can be freed before the larger memory is allocated.
   Tensor of(int64_t elements, DType dtype, const std::function<void()>& wait_for_calls) {
     Tensor tensor = Tensor::unallocated({elements}, dtype);
     const int64_t bytes = tensor.bytes();
@@ -145,8 +145,8 @@ class StagedCommunicator : public Communicator {
   }
 
   Work run(std::function<void()> body) override {
-    // The event marks what the caller has launched so far, which may write the buffers: the body's
-    // stream waits for it.
+    // The kernels that the caller has launched so far may write the buffers. The event comes after
+    // them, and the body's stream waits for it.
     auto here = [this, launched = cuda::Event(device_.index), body = std::move(body)] {
       const cuda::StreamScope scope(device_.index, stream_);
       launched.wait();

@@ -16,7 +16,7 @@ class StalledError : public Error {
   StalledError(const std::string& text, std::vector<int> waited_for)
       : Error(text), ranks(std::move(waited_for)) {}
 
-  std::vector<int> ranks;  // the ranks that it has waited for; empty if not known
+  std::vector<int> ranks;  // the ranks waited for; empty if not known
 };
 
 }  // namespace tessera::dist

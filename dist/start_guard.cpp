@@ -18,8 +18,8 @@
 namespace tessera::dist {
 namespace {
 
-// The value of --comm-timeout, or the default. The command line is parsed and checked only once the
-// ranks can talk to each other; until then a value that cannot be read is ignored.
+// Returns the value of --comm-timeout, or the default. A value that cannot be read is ignored here:
+// the command line is checked later, once the ranks can talk to each other.
 double timeout_in(int argc, const char* const* argv) {
   constexpr std::string_view flag = "--comm-timeout";
   double timeout_s = default_comm_timeout_s;

@@ -1,6 +1,6 @@
-// Ends a process that waits in vain for the other ranks to start: MPI_Init and the first calls
-// after it have no time limit of their own, so a rank that is stopped before them, or a launcher
-// that is killed, would hold the others for ever.
+// Ends a process that waits in vain for the other ranks to start. MPI_Init and the first calls
+// after it have no time limit of their own. If a rank is stopped before them, or the launcher is
+// killed, the other ranks would wait for ever.
 #pragma once
 
 #include <condition_variable>
@@ -9,9 +9,10 @@
 
 namespace tessera::dist {
 
-/// If a guard lives longer than --comm-timeout of the command line (at least 10 s, by default
-/// default_comm_timeout_s), it prints an error and ends the process with exit code 1, so that the
-/// launcher ends the other ranks. It also ends the process if the parent process dies meanwhile.
+/// If a guard lives longer than the timeout, it prints an error and ends the process with exit code
+/// 1, so that the launcher ends the other ranks. The timeout is --comm-timeout of the command line
+/// (by default default_comm_timeout_s), but at least 10 s. The guard also ends the process if the
+/// parent process dies meanwhile.
 class StartGuard {
  public:
   StartGuard(int argc, const char* const* argv);

@@ -10,8 +10,8 @@
 
 namespace tessera::dist {
 
-/// The purpose of a call. `headers` counts the call headers (dist/mpi/call_header.h) of the calls
-/// for the purposes listed before it.
+/// The purpose of a call. `headers` counts the call headers (dist/mpi/call_header.h) of all calls
+/// except those with the purpose `other`.
 enum class Traffic : uint8_t {
   gradients,
   parameters,
@@ -45,7 +45,8 @@ std::string_view collective_name(Collective collective);
 /// Counts of one rank; safe to use from any thread.
 class TrafficLedger {
  public:
-  /// Counts a call. Its headers count as Traffic::headers, or as Traffic::other if `purpose` is.
+  /// Counts a call. Header bytes count as Traffic::headers; if `purpose` is Traffic::other, they
+  /// count as Traffic::other.
   void add(Collective collective, Traffic purpose, int64_t bytes_sent, int64_t header_bytes = 0);
   int64_t bytes_sent(Traffic purpose) const;
   int64_t bytes_sent() const;
@@ -56,8 +57,8 @@ class TrafficLedger {
     std::array<int64_t, traffic_count> bytes{};
     std::array<int64_t, collective_count> calls{};
   };
-  /// Returns the counts of the calls that `body` makes, and leaves the ledger without them: for a
-  /// capture, whose launches are counted later with add().
+  /// Returns the counts of the calls that `body` makes, without adding them to the ledger. Used for
+  /// a capture, whose launches are counted later with add().
   Counts of(const std::function<void()>& body);
   void add(const Counts& more);
 

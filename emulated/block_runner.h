@@ -21,19 +21,19 @@ class BlockRunner {
   /// The runner whose launch runs on the calling OS thread; null if there is none.
   static BlockRunner* running();
 
-  /// Runs a launch whose shape has been checked. Returns what went wrong; an empty string if
-  /// nothing did.
+  /// Runs a launch whose shape has been checked. Returns a text that describes the failure; empty
+  /// if there is none.
   std::string run(const Launch& launch);
 
   // The running CUDA thread calls these two. block_barrier returns once all threads of the block
-  // have arrived, warp_meeting once all lanes of the mask have. If one never arrives, the launch
-  // fails and the call does not return.
+  // have arrived, warp_meeting once all lanes of the mask have. If a thread or lane never arrives,
+  // the launch fails and the call does not return.
   void block_barrier(Site site);
   void warp_meeting(const char* name, unsigned mask, void* mine,
                     void (*compute)(void* const* lanes), Site site);
-  /// Records what the running thread does wrong. The caller must then call leave_block() in a
-  /// separate statement. leave_block() ends the launch without running destructors on the block's
-  /// stacks, so the temporaries of the message must already be destroyed.
+  /// Records an error of the running thread. The caller must then call leave_block() in a separate
+  /// statement. leave_block() ends the launch without running destructors on the block's stacks, so
+  /// the temporaries of the message must already be destroyed.
   void note_failure(std::string_view message);
   [[noreturn]] void leave_block();
 

@@ -21,7 +21,7 @@ namespace {
 /// allocation node to its free node.
 struct Block {
   size_t bytes = 0;
-  bool in_use = false;  // at the current point of the capture, later of a launch
+  bool in_use = false;  // at the current point of the capture, or later of a launch
 };
 
 struct Nodes {
@@ -44,8 +44,8 @@ struct Nodes {
                                 in_use ? "not freed yet" : "not allocated"));
     }
     block.in_use = in_use;
-    // Fills the block with NaN, as all fresh memory is filled; after the free too, so that a use
-    // after the free shows.
+    // Fills the block with NaN, like all fresh memory. The block is filled after the free too, so
+    // that a use after the free shows.
     std::memset(address, 0xFF, block.bytes);
     return cudaSuccess;
   }
@@ -244,7 +244,8 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
                        "the capture was begun on another stream");
   }
   end(capture);
-  // Events may keep the capture alive, but not its nodes and their memory.
+  // Events may keep the capture alive, so the nodes are moved out: their memory must not live as
+  // long.
   auto nodes = std::exchange(capture->nodes, nullptr);
   if (capture->invalid) {
     return failed(cudaErrorStreamCaptureInvalidated, "an earlier call has broken the capture");

@@ -33,9 +33,10 @@ cudaError_t enqueue(cudaStream_t stream, Work work);
 /// Counts one launch if emulated/control.h's count_launches is on.
 void count_launch();
 
-/// Three checks, which return an error and invalidate the capture: for a call that is not allowed
-/// on a captured stream; for a call that CUDA forbids to a thread that captures; and for a host
-/// wait or query of an event that was recorded in a capture.
+/// Three checks that return an error and invalidate the capture:
+///  - check_not_captured(stream): for a call that is not allowed on a captured stream;
+///  - check_no_capture: for a call that CUDA forbids to a thread that captures;
+///  - check_not_captured(point): for a host wait or query of an event recorded in a capture.
 cudaError_t check_not_captured(cudaStream_t stream, const char* call);
 cudaError_t check_no_capture(const char* call);
 cudaError_t check_not_captured(const CapturedPoint& point, const char* call);
@@ -43,8 +44,8 @@ cudaError_t check_not_captured(const CapturedPoint& point, const char* call);
 /// Returns the point that the stream has reached; its `capture` is null if the stream is not
 /// captured.
 CapturedPoint point_of(cudaStream_t stream);
-/// Orders the stream's next work after the point. A stream that is not captured joins the point's
-/// capture by this.
+/// Orders the stream's next work after the point. If the stream is not captured, it joins the
+/// capture of the point.
 cudaError_t wait_for_point(cudaStream_t stream, const CapturedPoint& point);
 
 /// Record nodes that allocate and free memory of the graph.

@@ -21,7 +21,7 @@ uint64_t order_seed();
 /// TESSERA_EMULATED_DEVICES, or for 1 if the variable is not set.
 void set_device_count(int count);
 
-/// Sets the bytes of memory of each device, which are 16 GiB by default. Allocations beyond fail.
+/// Sets the memory of each device in bytes; 16 GiB by default. Allocations beyond that fail.
 void set_device_memory(size_t bytes);
 
 /// Returns the bytes of device memory in use over all devices, including managed memory, pools and
@@ -47,7 +47,7 @@ void keep_nvtx_ranges(bool on);
 std::vector<NvtxRange> take_nvtx_ranges();
 
 /// While on, counts the operations that are given to streams outside of captures: kernels,
-/// products, convolutions, copies, fills, host functions and graphs, each as one.
+/// products, convolutions, copies, fills, host functions and graphs. Each counts as one.
 void count_launches(bool on);
 /// Returns the counts so far and clears them. The keys are the NVTX ranges that were open on the
 /// calling thread, from the outermost on: "backward/linear".

@@ -1,4 +1,4 @@
-// See emulated/include/cublasLt.h.
+// The calls of the emulated cuBLASLt, which check their arguments: see emulated/include/cublasLt.h.
 #include <cublasLt.h>
 
 #include <algorithm>

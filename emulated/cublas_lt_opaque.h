@@ -1,5 +1,5 @@
 // How the emulated cuBLASLt's calls report errors, and the contents of the descriptors, which are
-// opaque to callers. Every descriptor begins with a mark, so that one that was not initialised is
+// opaque to callers. Every descriptor begins with a mark, by which an uninitialised one is
 // detected.
 #pragma once
 

@@ -88,8 +88,7 @@ void sum_parts(Tile& sums, Packed a, Packed b, int64_t rows, int64_t columns, in
   }
 }
 
-/// Consecutive elements of one column of D. finish() turns their sums into results and stores
-/// these.
+/// Consecutive elements of one column of D. finish() computes these elements from their sums.
 template <class T>
 struct Column {
   const T* c;     // null if beta is 0

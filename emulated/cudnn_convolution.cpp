@@ -32,9 +32,11 @@ std::vector<float> widened(const void* data, const cudnnTensorStruct& desc) {
   return result;
 }
 
-/// Calls body(x, w, y) for each element of y and each tap of its filter, with three offsets: of the
-/// input channels of a pixel in x, of the filter's channels in w, and of the element in y. The
-/// element of y sums the products of these channels.
+/// Calls body(x, w, y) for each element of y and each tap of its filter, with three offsets:
+///  - x: of the channels of an input pixel;
+///  - w: of the filter's channels at this tap;
+///  - y: of the element of y.
+/// The element of y is the sum over all taps of the products of these channels.
 template <class Body>
 void for_each_product(const Problem& p, Body&& body) {
   const auto& [is_set, pad_h, pad_w, stride_h, stride_w, dilation_h, dilation_w, groups, math] =

@@ -19,10 +19,11 @@ namespace emulated {
 
 namespace {
 
-// Large enough for a kernel's frames, which sanitizers multiply. Only touched pages take memory.
+// Large enough for a kernel's frames, even with sanitizers, which make frames larger. Only touched
+// pages take memory.
 constexpr size_t stack_bytes = 256 << 10;
 
-// During a switch: the fiber that is left, and the one that is entered.
+// The fiber that the running switch leaves, and the fiber that it enters.
 constinit thread_local Fiber* departing = nullptr;
 constinit thread_local Fiber* arriving = nullptr;
 
@@ -30,8 +31,8 @@ constinit thread_local Fiber* arriving = nullptr;
 
 #if defined(__x86_64__)
 // emulated_switch_stacks(void** from, void* to): saves the callee-saved registers on the running
-// stack, and restores those of the other one. Vector registers are caller-saved. swapcontext is
-// not used because each of its switches also makes a system call.
+// stack, stores its stack pointer in *from, and restores the registers saved on the stack `to`.
+// Vector registers are caller-saved. swapcontext is not used because it makes a system call.
 extern "C" void emulated_switch_stacks(void** from, void* to);
 asm(R"(
   .pushsection .text
@@ -67,7 +68,7 @@ Fiber::Fiber(void (*entry)(), int number) : entry_(entry) {
                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK | MAP_NORESERVE, -1, 0);
   if (mapping == MAP_FAILED) throw std::bad_alloc();
   mapping_ = static_cast<char*>(mapping);
-  mprotect(mapping_, page, PROT_NONE);  // an overflow faults, and overwrites no other stack
+  mprotect(mapping_, page, PROT_NONE);  // guard page: a stack overflow faults
   low_ = mapping_ + page;
   bytes_ = stack_bytes;
   offset_ = static_cast<size_t>(number % 32) * 256;
@@ -87,14 +88,14 @@ Fiber::~Fiber() {
 
 void Fiber::restart() {
 #if defined(__SANITIZE_ADDRESS__)
-  __asan_unpoison_memory_region(low_, bytes_);  // abandoned frames have not unpoisoned their memory
+  __asan_unpoison_memory_region(low_, bytes_);  // abandoned frames leave poisoned memory
   fake_stack_ = nullptr;
 #endif
   char* const low = mapping_ + (static_cast<const char*>(low_) - mapping_);
 #if defined(__x86_64__)
   // Lays out the stack as emulated_switch_stacks leaves it: six saved registers, and above them the
-  // address that it returns to, here that of start(). start() then begins with the stack pointer 8
-  // bytes below a multiple of 16, as after a call.
+  // return address, here start(). The x86-64 ABI demands that a function begins with the stack
+  // pointer 8 bytes below a multiple of 16.
   auto* const top = reinterpret_cast<uintptr_t*>(low + bytes_ - offset_);
   top[-1] = 0;  // return address of start()
   top[-2] = reinterpret_cast<uintptr_t>(&Fiber::start);
@@ -137,8 +138,8 @@ void Fiber::switch_to(Fiber& to) {
 
 void Fiber::arrive() {
 #if defined(__SANITIZE_ADDRESS__)
-  // Stores the bounds of the stack that was left, because there is no other way to learn the bounds
-  // of an OS thread's own stack.
+  // Stores the bounds of the departing fiber's stack. There is no other way to learn the bounds of
+  // an OS thread's own stack.
   __sanitizer_finish_switch_fiber(fake_stack_, &departing->low_, &departing->bytes_);
 #endif
 }

@@ -1,5 +1,5 @@
-// Fibers: stacks that one OS thread switches between in user space. A CUDA thread that waits keeps
-// its stack.
+// Fibers: stacks that one OS thread switches between in user space. A CUDA thread that waits for
+// others keeps its fiber, and so its local variables.
 #pragma once
 
 #include <cstddef>
@@ -14,19 +14,20 @@ class Fiber {
  public:
   /// Stands for the calling OS thread's own stack.
   Fiber() = default;
-  /// A new stack. `entry` starts on it at the first switch to this fiber, and must never return.
-  /// `number` shifts the top of the stack, so that the tops of many fibers do not share cache
-  /// lines.
+  /// Creates a stack. `entry` starts on it at the first switch to this fiber, and must never
+  /// return. `number` shifts the top of the stack, so that the tops of many fibers do not share
+  /// cache lines.
   Fiber(void (*entry)(), int number);
   ~Fiber();
   Fiber(const Fiber&) = delete;
   Fiber& operator=(const Fiber&) = delete;
 
-  /// Switches from this fiber, which must be the running one, to `to`. Returns when another fiber
-  /// switches back to this one.
+  /// Switches to `to`. This fiber must be running. Returns when another fiber switches back to this
+  /// fiber.
   void switch_to(Fiber& to);
 
-  /// Discards the frames of a fiber that is not running: its entry starts anew.
+  /// Discards this fiber's frames, so that its entry starts anew at the next switch. The fiber must
+  /// not be running.
   void restart();
 
  private:

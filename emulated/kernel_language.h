@@ -1,5 +1,5 @@
 // The language of kernels: qualifiers, vector types, indices, barriers, warp operations, atomics.
-// Included by the emulated <cuda_runtime.h>, which says what is covered.
+// The emulated <cuda_runtime.h> includes this file and says what is covered.
 #pragma once
 
 #include <atomic>
@@ -18,8 +18,8 @@
 #define __forceinline__ inline __attribute__((always_inline))
 #define __launch_bounds__(...)
 #define __grid_constant__
-// An OS thread runs one block at a time, so a variable per OS thread is one per block. An `alignas`
-// must come before __shared__.
+// An OS thread runs one block at a time, so a thread_local variable serves as shared memory of the
+// block. An `alignas` must come before __shared__.
 #define __shared__ static thread_local
 
 struct uint3 {
@@ -57,8 +57,8 @@ struct dim3 {
   constexpr operator uint3() const { return {x, y, z}; }
 };
 
-// The indices of the CUDA thread that runs on the calling OS thread. Without `constinit` each
-// access would first check if they are initialised.
+// The indices of the CUDA thread that runs on the calling OS thread. Without `constinit`, each
+// access would first check if the variable is initialised.
 extern constinit thread_local uint3 threadIdx;
 extern constinit thread_local uint3 blockIdx;
 extern constinit thread_local dim3 blockDim;
@@ -69,9 +69,9 @@ namespace emulated {
 
 using Site = std::source_location;
 
-/// Ends the running launch with cudaErrorLaunchFailure. Device code calls this if its contract is
-/// broken. Destructors of the block's threads do not run. Throws std::logic_error outside of a
-/// launch.
+/// Ends the running launch with cudaErrorLaunchFailure. Device code calls this function if a caller
+/// breaks its contract. Local variables of the block's threads are not destroyed. Throws
+/// std::logic_error outside of a launch.
 [[noreturn]] void fail(const char* message);
 
 /// Returns the launch's dynamic shared memory, 16-byte aligned; null if the launch has none.
@@ -81,11 +81,12 @@ void block_barrier(Site site);
 
 /// Waits until every lane of `mask` has made this call with the same name, mask, compute and site.
 /// The last lane to arrive runs compute(lanes). lanes[i] is the `mine` of lane i, or null if lane i
-/// is not in the mask or not in the block. `name` and `compute` may be compared by address.
+/// is not in the mask or not in the block. Calls may be matched by the addresses of `name` and
+/// `compute`.
 void warp_meeting(const char* name, unsigned mask, void* mine, void (*compute)(void* const* lanes),
                   Site site);
 
-/// Runs an operation of a whole warp. Each lane passes a struct of its operands and results:
+/// Runs an operation of a whole warp. Each lane passes a struct with its operands and results:
 ///
 ///   struct Sum { float value; float total; };
 ///   inline void sum_lanes(Sum* const* lanes) { ... }             // lanes[0] ... lanes[31]
@@ -107,8 +108,7 @@ void warp_operation(const char* name, Lane& mine, Site site = Site::current()) {
 
 enum class Shuffle { index, up, down, butterfly };
 
-/// Returns the bits of the value that another lane passed; all ones if that lane does not take
-/// part.
+/// Returns the bits that the source lane passed; all ones if the source lane does not take part.
 uint64_t shuffle(Shuffle kind, unsigned mask, uint64_t bits, int argument, int width, Site site);
 
 template <class T>

@@ -1,4 +1,4 @@
-// Launches: checks that a GPU could run them, then runs every block on the calling OS thread.
+// Checks that a GPU could run a launch, then runs every block on the calling OS thread.
 #include <fmt/format.h>
 
 #include <cstdio>
@@ -14,8 +14,8 @@ namespace emulated {
 
 namespace {
 
-// The dynamic shared memory that cudaFuncSetAttribute has allowed each kernel. 48 KiB are allowed
-// to all.
+// The bytes of dynamic shared memory that cudaFuncSetAttribute has allowed each kernel, by default
+// 48 KiB.
 class SharedLimits {
  public:
   void set(const void* kernel, size_t bytes) {

@@ -1,5 +1,6 @@
 // Device, managed and pinned memory. Each block is an allocation of its own, so that the address
-// sanitizer knows its ends; it is filled with NaN, and recorded for the checks of copies and frees.
+// sanitizer knows its ends. A block is filled with NaN, and recorded for the checks of copies and
+// frees.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -96,7 +97,8 @@ class Memory {
     return cudaSuccess;
   }
 
-  /// Returns the block that contains an address; none for memory that CUDA did not allocate.
+  /// Returns the block that contains an address, and its start; nullopt for memory that CUDA did
+  /// not allocate.
   std::optional<std::pair<const char*, Block>> around(const void* address) {
     const std::lock_guard lock(mutex_);
     const auto* const byte = static_cast<const char*>(address);
@@ -145,8 +147,8 @@ Memory& memory() {
   return one;
 }
 
-// Checks one end of a copy: it must lie in one block, or in the host's memory if the kind of copy
-// allows host memory there.
+// Checks one end of a copy. It must lie in one block of device memory if `on_device`; otherwise it
+// may also lie in host memory.
 cudaError_t check_end(const char* call, const void* address, size_t bytes, bool on_device) {
   const auto found = memory().around(address);
   if (!found) {
@@ -182,7 +184,7 @@ cudaError_t copy(const char* call, void* to, const void* from, size_t bytes, cud
   if (a < b + bytes && b < a + bytes) {
     return failed(cudaErrorInvalidValue, fmt::format("{}: the two ends overlap", call));
   }
-  // A graph cannot copy pageable memory, because that needs the host's help.
+  // A graph cannot copy pageable memory, because such a copy needs the host's help.
   if (!memory().around(to) || !memory().around(from)) {
     const auto error = check_not_captured(stream, "a copy of pageable memory");
     if (error != cudaSuccess) return error;
@@ -274,7 +276,7 @@ std::mutex registered_mutex;
 std::set<void*> registered;
 }  // namespace
 
-// Registered memory is not copied faster here; only the pairing of the calls is checked.
+// Registering memory has no effect here. Only the pairing of the two calls is checked.
 cudaError_t cudaHostRegister(void* pointer, size_t bytes, unsigned) {
   if (pointer == nullptr || bytes == 0) {
     return failed(cudaErrorInvalidValue, "cudaHostRegister: no memory");
@@ -350,7 +352,7 @@ cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t pool, cudaMemPoolAttr attribut
   if (const auto error = find_pool(__func__, pool, &device); error != cudaSuccess) return error;
   const bool peak =
       attribute == cudaMemPoolAttrReservedMemHigh || attribute == cudaMemPoolAttrUsedMemHigh;
-  if (!peak) return cudaSuccess;  // attributes of the reuse of memory have no effect here
+  if (!peak) return cudaSuccess;  // attributes about the reuse of memory have no effect
   if (*static_cast<const uint64_t*>(value) != 0) {
     return failed(cudaErrorInvalidValue, fmt::format("{}: a peak can be set to 0 alone", __func__));
   }

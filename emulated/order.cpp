@@ -33,8 +33,7 @@ std::atomic<uint64_t>& current_seed() {
   return seed;
 }
 
-// The number of times that a seed was set. When it changes, each OS thread counts its launches
-// anew.
+// Counts the calls of set_order_seed. After such a call, each OS thread counts its launches from 0.
 std::atomic<uint64_t> settings{0};
 
 // A bijection of 64-bit numbers that spreads each bit over all bits (Steele and others, SplitMix).
@@ -82,8 +81,7 @@ void Order::arrange(std::vector<uint16_t>& order) {
     return;
   }
   for (size_t i = size; i > 1; --i) {
-    // The high bits of this product are a random number below i, as a remainder would be, and
-    // cheaper.
+    // The high bits of this product are a random number below i. This is cheaper than a remainder.
     const auto j = static_cast<size_t>((next() >> 32) * i >> 32);
     std::swap(order[i - 1], order[j]);
   }

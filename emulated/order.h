@@ -9,25 +9,24 @@ namespace emulated {
 class Order {
  public:
   Order() = default;  // ascending
-  /// Returns the order of the calling OS thread's next launch. It follows from the seed and from
-  /// the number of the thread's launches since the seed was set.
+  /// Returns the order of the calling OS thread's next launch. The order depends only on the seed
+  /// and on the number of this thread's launches since the seed was set.
   static Order of_next_launch();
 
   bool shuffled() const { return seed_ > 1; }
 
-  /// After prepare_blocks, block(i) is the block, out of `blocks`, that runs as number i.
+  /// After prepare_blocks(n), block(i) is the index of the block that runs as number i out of n.
   void prepare_blocks(uint64_t blocks);
   uint64_t block(uint64_t i) const { return (first_ + i % blocks_ * stride_) % blocks_; }
 
-  /// Fills `order` with 0 ... size - 1 in the order of the seed. A shuffled order differs in each
-  /// call.
+  /// Fills `order` with 0 ... size - 1 in the seed's order. A shuffled order differs at each call.
   void arrange(std::vector<uint16_t>& order);
 
-  /// True if threads that can go on do so before threads that have not begun.
+  /// True if threads that have waited and can go on run before threads that have not begun.
   bool waiting_first() { return !shuffled() || (next() & 1) != 0; }
 
-  /// The order in which lanes go on after a warp operation: lanes[i] is number i. It is a
-  /// permutation, because the step is odd.
+  /// The order in which lanes go on after a warp operation: lanes[i] goes on as number i. Because
+  /// the step is odd, this is a permutation.
   struct Lanes {
     unsigned first;
     unsigned step;

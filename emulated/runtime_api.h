@@ -1,8 +1,9 @@
 // The runtime calls in use, with the real header's names, values and signatures. Each call does all
 // of its work before it returns, except on a captured stream. The emulation is stricter than the
-// real runtime: a block must be freed by the call that belongs to its allocation, a copy must lie
-// inside the allocations that it touches and must not overlap itself, and kernels must not be
-// launched from kernels.
+// real runtime:
+//   - a block must be freed by the call that belongs to its allocation;
+//   - each end of a copy must lie inside one allocation, and the two ends must not overlap;
+//   - a kernel must not launch kernels.
 #pragma once
 
 #include <memory>
@@ -42,14 +43,15 @@ enum cudaError_t {
   cudaErrorUnknown = 999,
 };
 
-/// Returns CUDA's text for `error`, and the reason if `error` is the calling thread's last error.
+/// Returns CUDA's text for `error`. If `error` is the calling thread's last error, the reason
+/// follows.
 const char* cudaGetErrorString(cudaError_t error);
 const char* cudaGetErrorName(cudaError_t error);
 cudaError_t cudaGetLastError();
 cudaError_t cudaPeekAtLastError();
 
-// Devices. There is one device, with three multiprocessors, unless the environment variables
-// TESSERA_EMULATED_DEVICES and TESSERA_EMULATED_MULTIPROCESSORS say otherwise.
+// Devices. By default there is one device with three multiprocessors. The environment variables
+// TESSERA_EMULATED_DEVICES and TESSERA_EMULATED_MULTIPROCESSORS change these numbers.
 
 struct cudaDeviceProp {
   char name[256];
@@ -195,8 +197,8 @@ cudaError_t cudaEventQuery(cudaEvent_t event);
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEvent_t end);
 cudaError_t cudaEventDestroy(cudaEvent_t event);
 
-// Graphs. A capture records the calls of a thread on a stream, and on streams that join it by
-// events.
+// Graphs. A capture records a thread's calls on a stream. Other streams join the capture by waiting
+// for one of its events.
 
 using cudaGraph_t = struct CUgraph_st*;
 using cudaGraphExec_t = struct CUgraphExec_st*;

@@ -1,5 +1,5 @@
-// Streams and events. Except in captures, work is done when its call returns, so only the lifetimes
-// and flags of streams and events matter, and the time at which an event was recorded.
+// Streams and events. Except in captures, work is done when its call returns. So only the lifetimes
+// and flags of streams and events matter, and the times at which events were recorded.
 #include <fmt/format.h>
 
 #include <chrono>

@@ -1,6 +1,6 @@
 // Predicts, to the byte, the workspace of kernels that several models use, on the CPU and on CUDA.
-// For CUDA the GPU must be in this machine, because only its cuBLASLt can say what workspace matrix
-// products take.
+// For CUDA the GPU must be in this machine, because only its cuBLASLt knows the workspace of matrix
+// products.
 #pragma once
 
 #include <cstdint>
@@ -16,12 +16,12 @@ inline int64_t pieces(int64_t items, int64_t size) { return (items + size - 1) /
 /// every GPU in this machine.
 bool can_be_asked(Device device);
 
-/// Returns a pointer for queries that look only at its alignment and at whether it is null, and do
-/// not read through it. Multiples of `aligned` are aligned for any access.
+/// Returns a pointer for queries that do not dereference it: they check only its alignment and if
+/// it is null. Multiples of `aligned` are aligned for any access.
 inline void* at(int64_t bytes) { return reinterpret_cast<void*>(static_cast<intptr_t>(bytes)); }
 inline constexpr int64_t aligned = 256;
 
-/// Returns the bytes for the gradient of a linear layer's bias, which is a sum over the rows.
+/// Returns the bytes for the gradient of a linear layer's bias: a sum over `rows` rows.
 int64_t bias_gradient_workspace(Device device, int64_t rows, int64_t channels);
 /// Returns the bytes for the mean of `rows` losses, or for any other sum of `rows` elements.
 int64_t mean_workspace(int64_t rows);

@@ -39,7 +39,7 @@ void MemoryTape::deliver(const Edge& edge, Memory gradient) {
   if (!slot) {
     slot = std::move(gradient);
   } else if (slot.use_count() > 1) {
-    // The first gradient has other holders, so the sum goes into memory of its own.
+    // The first gradient's memory has another holder, so the sum goes into new memory.
     slot = block(edge.bytes);
   }
 }

@@ -1,6 +1,6 @@
-// Predicts the memory that a model's operations take in a training step, before it runs. A function
-// calls the tape for each operation of the model, in the order of the model's code, with values
-// that have a size but no contents. The tape counts the bytes that are alive, and their peak.
+// Predicts, before a training step runs, the memory that a model's operations will take. The caller
+// makes the model's operations on the tape, in the order of the model's code. The values have a
+// size but no contents. The tape counts the bytes that are alive, and their peak.
 //
 //   MemoryTape tape(true);
 //   Value y = tape.empty(shape, dtype);                       // an operation's output
@@ -8,8 +8,8 @@
 //   tape.backward();
 //   tape.peak();
 //
-// The tape shares no code with the run. It implements the memory rules of core/autograd.h a second
-// time.
+// The tape shares no code with the run: it has its own implementation of core/autograd.h's memory
+// rules.
 #pragma once
 
 #include <algorithm>
@@ -49,8 +49,8 @@ struct Value {
   Shape shape = {};
   DType dtype = DType::f32;
   Memory memory = nullptr;  // nullptr for an input that is not counted
-  int64_t producer = -1;    // the operation that made it; -1: no gradient is wanted
-  size_t output = 0;        // which of the operation's outputs it is
+  int64_t producer = -1;    // index of the operation that made the value; -1: gets no gradient
+  size_t output = 0;        // the value's index among the operation's outputs
 
   int64_t bytes() const { return shape.elements() * dtype_size(dtype); }
 };
@@ -66,14 +66,15 @@ class MemoryTape {
   Memory block(int64_t bytes) { return std::make_shared<const MemoryBlock>(alive_, bytes); }
   Value empty(const Shape& shape, DType dtype);
 
-  /// An input of an operation. The input's gradient gets new memory or, if `handed_on`, is the
-  /// output's gradient itself.
+  /// An input of an operation. If `handed_on` is true, the input's gradient is the output's
+  /// gradient itself. Otherwise it gets new memory.
   struct Input {
-    const Value* value;  // nullptr or without a producer: no gradient
+    const Value* value;  // gets no gradient if it is nullptr or has no producer
     bool handed_on = false;
   };
-  /// Records an operation with output `y`, whose backward closure keeps `kept` alive. The operation
-  /// becomes a node of the graph only if an input gets a gradient or `has_parameters` is true.
+  /// Records an operation with output `y`. The operation's backward closure keeps `kept` alive. The
+  /// operation becomes a node of the graph only if an input gets a gradient or `has_parameters` is
+  /// true.
   void record(Value& y, std::vector<Memory> kept, std::initializer_list<Input> inputs,
               bool has_parameters = false) {
     record(std::span(&y, 1), std::move(kept), inputs, has_parameters);
@@ -81,14 +82,15 @@ class MemoryTape {
   /// Records an operation with several outputs.
   void record(std::span<Value> outputs, std::vector<Memory> kept,
               std::initializer_list<Input> inputs, bool has_parameters = false);
-  /// Marks the operation that was recorded last: in backward it writes the gradient of its only
-  /// input over the first tensor that it kept.
+  /// Marks the last recorded operation: in backward it writes the gradient of its only input over
+  /// the first tensor in `kept`.
   void write_gradient_in_place() {
     if (training_) operations_.back().in_place = true;
   }
 
-  /// Runs backward, from the last operation to the first. A value's second gradient is added to its
-  /// first one: in place if nothing else holds the memory of the first, else into new memory.
+  /// Runs backward, from the last operation to the first. A value's second gradient is added to the
+  /// first. The sum is written in place if nothing else holds the first gradient's memory, else
+  /// into new memory.
   void backward();
 
   int64_t peak() const { return alive_.peak; }
@@ -104,14 +106,14 @@ class MemoryTape {
     std::vector<Memory> kept;  // held until the closure has run
     std::vector<Edge> inputs;  // the inputs that get a gradient
     bool in_place = false;
-    int64_t bytes = 0;              // bytes of its first output
-    std::vector<Memory> gradients;  // gradients of its outputs
+    int64_t bytes = 0;              // bytes of the first output
+    std::vector<Memory> gradients;  // gradients of the outputs
   };
 
   void deliver(const Edge& edge, Memory gradient);
 
   bool training_;
-  AliveBytes alive_;  // declared first: memory in operations_ counts here until destroyed
+  AliveBytes alive_;  // declared before operations_, whose blocks refer to it
   std::vector<Operation> operations_;
 };
 

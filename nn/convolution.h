@@ -9,7 +9,7 @@
 
 namespace tessera::nn {
 
-/// A convolution with weights (out, in / groups, kh, kw), as torch.nn.Conv2d has them.
+/// A convolution. Its weights have the shape of torch.nn.Conv2d's: (out, in / groups, kh, kw).
 class Conv2d : public Module {
  public:
   struct Options {

@@ -13,15 +13,15 @@
 
 namespace tessera::nn {
 
-/// y = activation(x W + b). W is stored as [in, out], or as [out, in] as in torch.
+/// y = activation(x W + b). W is stored as [in, out] or, as in torch, as [out, in].
 class Linear : public Module {
  public:
   struct Options {
     bool bias = true;
     WeightLayout layout = WeightLayout::out_in;
     Activation activation = Activation::none;
-    /// If set, initializes the weight, and the initial bias is zero. By default weight and bias are
-    /// uniform within 1 / sqrt(in), as in torch.nn.Linear.
+    /// Initializes the weight; the bias then begins at zero. By default weight and bias are uniform
+    /// in (-b, b] with b = 1 / sqrt(in), as in torch.nn.Linear.
     std::optional<Initializer> initializer = std::nullopt;
   };
   Linear(int64_t in, int64_t out) : Linear(in, out, Options{}) {}
@@ -59,9 +59,9 @@ class LayerNorm : public Module {
   float epsilon_;
 };
 
-/// In training, zeroes elements with the given probability and scales the rest by 1 / (1 -
-/// probability). In evaluation returns x. `layer` must differ between the dropouts of a model, so
-/// that each draws its own mask.
+/// In training, zeroes elements with the given probability, and scales the other elements by
+/// 1 / (1 - probability). In evaluation, returns x. Each dropout of a model needs its own number
+/// `layer`, so that no two draw the same mask.
 class Dropout : public Module {
  public:
   Dropout(float probability, uint64_t layer);
@@ -77,7 +77,7 @@ class Gelu : public Module {
   Tensor forward(const Tensor& x) override { return ops::gelu(x); }
 };
 
-/// Runs modules in order; each gets the output of the module before. Their names are "0", "1", ...
+/// Runs modules in order. Each gets the output of the previous one. Their names are "0", "1", ...
 class Sequential : public Module {
  public:
   template <class M, class... Args>

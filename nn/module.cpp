@@ -60,7 +60,7 @@ std::vector<NamedParameter> Module::named_parameters() const {
   int block = -1;
   collect("", block, registrations);
   std::vector<NamedParameter> list;
-  std::set<std::string> names;  // every name of a shared parameter too
+  std::set<std::string> names;  // including all names of shared parameters
   std::unordered_map<const void*, size_t> places;
   for (const NamedParameter& named : registrations) {
     TESSERA_CHECK(names.insert(named.name).second, "module: two parameters are called '{}'",

@@ -1,4 +1,4 @@
-// A Module owns parameters and other modules, and knows them by name, in order of registration.
+// A Module owns parameters and other modules. It lists them by name, in order of registration.
 //
 //   class Mlp : public Module {
 //    public:
@@ -11,8 +11,8 @@
 //     Linear up_, down_;
 //   };
 //
-// No module knows of other processes: distribution attaches from outside, through hooks of the
-// parameters.
+// Modules do not know about other processes. Distribution attaches hooks to their parameters from
+// outside.
 #pragma once
 
 #include <memory>
@@ -28,8 +28,8 @@ namespace tessera::nn {
 struct NamedParameter {
   std::string name;  // "h.0.attn.c_attn.weight"
   Parameter parameter;
-  bool shared = false;  // registered under more than one name; `name` is the first
-  int block = -1;       // number of its block (Module::begin_block); -1 before the first block
+  bool shared = false;  // true: registered under several names, of which `name` is the first
+  int block = -1;       // number of the block (Module::begin_block); -1 before the first block
 };
 
 struct NamedStatistics {
@@ -44,7 +44,7 @@ class Module {
   Module(const Module&) = delete;
   Module& operator=(const Module&) = delete;
 
-  /// Overridden by modules with one input and one output; throws in other modules.
+  /// Modules with one input and one output override this function. In other modules it throws.
   virtual Tensor forward(const Tensor& x);
   Tensor operator()(const Tensor& x) { return forward(x); }
 
@@ -55,12 +55,12 @@ class Module {
   /// Returns the running statistics of all batch norms, in order of registration.
   std::vector<NamedStatistics> named_statistics() const;
 
-  /// Sets the element type of all parameters. Throws if one of them has memory already in another
+  /// Sets the element type of all parameters. Throws if a parameter already has memory in another
   /// type (see Parameter::set_dtype).
   void to(DType dtype);
 
-  /// Switches this module and all below it to training or to evaluation. Dropout and batch norms
-  /// behave differently in the two.
+  /// Switches this module and its children to training or, if `on` is false, to evaluation. Dropout
+  /// and batch norms depend on this mode.
   void train(bool on = true);
   void eval() { train(false); }
   bool training() const { return training_; }
@@ -71,9 +71,9 @@ class Module {
   void add(const std::string& name, Module& child);  // child must live as long as this module
   /// Registers the running statistics of this module itself. Throws at a second call.
   void add(std::shared_ptr<RunningStatistics> statistics);
-  /// Begins a block. The parameters registered between this call and the next are used together, so
-  /// ZeRO stage 3 gathers and frees them together. Blocks are numbered from 0 over the whole model,
-  /// in order of registration.
+  /// Begins a block: the parameters registered from here to the next call. A block's parameters are
+  /// used together, so ZeRO stage 3 gathers and frees them together. Blocks are numbered from 0
+  /// over the whole model, in order of registration.
   void begin_block();
 
  private:
@@ -82,7 +82,7 @@ class Module {
     Parameter parameter;
     Module* child = nullptr;  // an entry with neither parameter nor child begins a block
   };
-  /// Appends all registered parameters, a shared one once for each of its names.
+  /// Appends all registered parameters. A shared parameter is appended once for each of its names.
   void collect(const std::string& prefix, int& block, std::vector<NamedParameter>& list) const;
   void collect(const std::string& prefix, std::vector<NamedStatistics>& list) const;
 
@@ -92,7 +92,8 @@ class Module {
 };
 
 /// Allocates and initialises a model's parameters and running statistics on `device`, for inference
-/// or for training without a Tessera optimizer. Those that have memory already keep their values.
+/// or for training without a Tessera optimizer. Parameters and statistics that already have memory
+/// keep their values.
 void materialize(Module& model, Device device = default_device(), uint64_t seed = 0);
 
 }  // namespace tessera::nn

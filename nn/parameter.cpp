@@ -12,8 +12,7 @@ namespace tessera::nn {
 namespace {
 
 // Computes two normal values from the first two random words (Box and Muller, 1958). The arithmetic
-// is in double, so that rounding to float hides nearly all differences between mathematics
-// libraries.
+// is in double: rounding to float then hides nearly all differences between math libraries.
 std::array<float, 2> normal_pair(const PhiloxCounter& words, float deviation) {
   const double radius = std::sqrt(-2.0 * std::log((words[0] + 1.0) * 0x1p-32));
   const double angle = 2.0 * std::numbers::pi * (words[1] * 0x1p-32);
@@ -21,7 +20,7 @@ std::array<float, 2> normal_pair(const PhiloxCounter& words, float deviation) {
           static_cast<float>(radius * std::sin(angle) * deviation)};
 }
 
-/// Draws elements 2 * pair and 2 * pair + 1, which share a Philox counter.
+/// Draws the elements 2 * pair and 2 * pair + 1. The two share a Philox counter.
 std::array<float, 2> draw_pair(const Initializer& initializer, PhiloxKey key, uint64_t pair) {
   const PhiloxCounter words =
       philox({static_cast<uint32_t>(pair), static_cast<uint32_t>(pair >> 32), 0, 1}, key);
@@ -73,8 +72,8 @@ void Parameter::set_dtype(DType dtype) const {
   TESSERA_CHECK(is_float(dtype), "set_dtype: a parameter as {}, expected f32, bf16 or f16",
                 dtype_name(dtype));
   if (dtype == this->dtype()) return;
-  // Under ZeRO stage 3 the parameter may have no memory at this moment, although it belongs to an
-  // optimizer. Its gradient_buffer is set then.
+  // Under ZeRO stage 3 an optimizer's parameter may have no memory at this moment. So the check
+  // also looks at gradient_buffer, which every optimizer sets.
   TESSERA_CHECK(!tensor().allocated() && !leaf().gradient_buffer,
                 "set_dtype: the parameter of shape {} already has memory, as {}; expected before "
                 "materialize or an optimizer",

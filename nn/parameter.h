@@ -1,6 +1,5 @@
-// A Parameter has a shape, a dtype and an initialiser, but no memory until an optimizer, or
-// `materialize` for inference, allocates it. So a model can be larger than the memory of one
-// process.
+// A Parameter has a shape, a dtype and an initialiser. It gets memory only from an optimizer or,
+// for inference, from `materialize`. So a model can be larger than the memory of one process.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +13,8 @@
 
 namespace tessera::nn {
 
-/// How a parameter's initial values are drawn. Each value is a function of the seed, the
-/// parameter's name and the index of the element alone.
+/// How a parameter's initial values are drawn. A value depends only on the seed, the parameter's
+/// name and the element's index, so every sharding draws equal values.
 struct Initializer {
   enum class Kind : uint8_t { constant, normal, uniform };
   Kind kind = Kind::constant;
@@ -37,18 +36,18 @@ struct Initializer {
 void initialize(const Initializer& initializer, uint64_t seed, std::string_view name, int64_t begin,
                 std::span<float> out);
 
-/// When backward reads the values of a parameter. ZeRO stage 3 must gather the parameter again for
-/// such a read.
+/// When backward reads a parameter's values. For such a read, ZeRO stage 3 must gather the
+/// parameter again.
 enum class BackwardReads : uint8_t {
   always,
   for_input_gradient,  // only if the layer's input needs a gradient
   never,               // for a bias or an embedding table
 };
 
-/// A handle: its copies refer to the same parameter.
+/// A handle: copies refer to the same parameter.
 class Parameter {
  public:
-  Parameter() = default;  // undefined, as the bias of a layer without bias
+  Parameter() = default;  // undefined, for example the bias of a layer without bias
   Parameter(const Shape& shape, const Initializer& initializer, DType dtype = DType::f32);
 
   bool defined() const { return state_ != nullptr; }
@@ -62,22 +61,23 @@ class Parameter {
   const Tensor& tensor() const;
   operator const Tensor&() const { return tensor(); }  // NOLINT: a parameter is used as a tensor
 
-  /// Sets the element type. Throws if `dtype` is not f32, bf16 or f16, or if the parameter has
-  /// memory already in another type.
+  /// Sets the element type. Throws if `dtype` is not f32, bf16 or f16, or if the parameter already
+  /// has memory in another type.
   void set_dtype(DType dtype) const;
-  /// A frozen parameter gets no gradient and no update. Throws if an optimizer has the parameter.
+  /// If `on` is false, the parameter is frozen: it gets no gradient and no update. Throws if the
+  /// parameter already belongs to an optimizer.
   void set_trainable(bool on) const;
   bool trainable() const { return leaf().trainable; }
 
-  /// Called by the layer that owns the parameter. Only optim/plan reads the setting, to predict the
-  /// memory and traffic of a run; the setting does not change what is computed.
+  /// Called by the layer that owns the parameter. Only optim/plan reads this setting, to predict
+  /// the memory and traffic of a run. The setting does not change any computation.
   void set_backward_reads(BackwardReads reads) const { state_->backward_reads = reads; }
   BackwardReads backward_reads() const { return state_->backward_reads; }
 
   Leaf& leaf() const { return *tensor().leaf(); }
-  /// The gradient from the last backward that reached the parameter; undefined before the first
-  /// one. Under an optimizer the gradient is a view of the parameter's bucket, and later buckets
-  /// and the step reuse the bucket's memory.
+  /// Returns the gradient from the last backward that reached the parameter; undefined before the
+  /// first such backward. Under an optimizer the gradient is a view of the parameter's bucket.
+  /// Later buckets and the step overwrite this memory.
   const Tensor& gradient() const { return leaf().gradient; }
 
   bool same(const Parameter& other) const { return state_ == other.state_; }

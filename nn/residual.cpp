@@ -3,15 +3,15 @@
 namespace tessera::nn {
 namespace {
 
-// A batch norm follows these convolutions and would subtract a bias again.
+// A batch norm follows these convolutions. It subtracts the mean, so a bias would have no effect.
 Conv2d::Options without_bias(int64_t stride, int64_t padding) {
   return {.convolution = {.stride = stride, .padding = padding}, .bias = false};
 }
 
 constexpr BatchNorm2d::Options with_relu{.relu = true};
 
-// Returns the shortcut's projection to the output's shape; nullptr if the input has that shape
-// already.
+// Returns the shortcut's projection to the output's shape; nullptr if input and output have the
+// same shape.
 std::unique_ptr<Sequential> projection(int64_t in, int64_t out, int64_t stride) {
   if (in == out && stride == 1) return nullptr;
   auto modules = std::make_unique<Sequential>();
@@ -22,12 +22,12 @@ std::unique_ptr<Sequential> projection(int64_t in, int64_t out, int64_t stride) 
 
 }  // namespace
 
-// The forward functions reuse one variable, so that in evaluation an activation is freed as soon as
-// it was used.
+// The forward functions reuse one variable for activations. So in evaluation an activation is freed
+// right after its use.
 //
-// Parameters are registered in the order of use. Backward then completes gradient buckets one after
-// the other, and ZeRO stage 2 holds few of them at once. So the shortcut is registered before the
-// norm that adds it.
+// Parameters are registered in the order of use, so the shortcut comes before the norm that adds
+// it. With this order backward completes one gradient bucket after the other, and ZeRO stage 2
+// holds few buckets at once.
 BasicBlock::BasicBlock(int64_t in, int64_t width, int64_t stride)
     : conv1_(in, width, 3, without_bias(stride, 1)),
       bn1_(width, with_relu),

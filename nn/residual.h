@@ -1,5 +1,5 @@
-// The residual blocks of ResNet (He et al., arXiv:1512.03385): convolutions and a shortcut around
-// them, added at the end. Parameters are named as in torchvision.
+// The residual blocks of ResNet (He et al., arXiv:1512.03385). A shortcut around the convolutions
+// is added to their result. Parameters are named as in torchvision.
 #pragma once
 
 #include <cstdint>

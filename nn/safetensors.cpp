@@ -29,9 +29,9 @@ constexpr ElementType element_types[] = {
 // The header is an object of objects that hold lists.
 constexpr JsonLimits header_limits{.bytes = max_header_bytes, .depth = 4};
 
-// Refuses what torch.save writes: a zip of pickles, or in old versions a pickle (protocols 2 to 5).
-// `begin` holds the file's first 8 bytes. If they are a possible length of a safetensors header,
-// the file passes.
+// Refuses a file from torch.save: a zip of pickles, or from old versions a pickle (protocols 2 to
+// 5). `begin` holds the file's first 8 bytes. The file passes if these bytes are a possible length
+// of a safetensors header.
 void check_no_pickle(const std::string& path, uint64_t begin) {
   const bool zip = (begin & 0xffffffff) == 0x04034b50;  // "PK\3\4"
   const bool pickle =
@@ -60,7 +60,7 @@ const json& field(const std::string& where, const json& entry, const char* name)
   return *found;
 }
 
-// Returns the bytes that a tensor of this dtype and shape takes.
+// Returns the bytes that a tensor with the entry's dtype and shape takes.
 int64_t required_bytes(const std::string& where, const SafetensorsEntry& entry) {
   const auto type = std::find_if(std::begin(element_types), std::end(element_types),
                                  [&](const ElementType& t) { return t.name == entry.dtype; });
@@ -112,7 +112,8 @@ SafetensorsEntry parse_entry(const std::string& path, const std::string& name, c
   return entry;
 }
 
-// The tensors together must cover the file's data exactly: no overlap, no gap, nothing behind them.
+// Throws unless the tensors cover the file's data exactly: without overlaps, without gaps, and up
+// to the end.
 void check_coverage(const std::string& path, std::vector<SafetensorsEntry>& entries,
                     int64_t data_bytes) {
   std::sort(entries.begin(), entries.end(), [](const auto& a, const auto& b) {

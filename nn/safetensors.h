@@ -1,5 +1,5 @@
-// Safetensors (https://github.com/huggingface/safetensors): named tensors in one file. They are
-// read and written in pieces, so that a process never holds more of a model than it uses.
+// Safetensors (https://github.com/huggingface/safetensors): named tensors in one file. Tensors are
+// read and written in pieces, so a process never holds more of a model than the process uses.
 //
 //   8 bytes    length n of the header, little-endian
 //   n bytes    JSON: {"name": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}, ...}
@@ -11,7 +11,7 @@
 //   SafetensorsWriter copy("copy.safetensors", {{"wte.weight", DType::f32, {50257, 768}}});
 //   copy.write<float>("wte.weight", 0, first_rows);
 //   copy.write<float>("wte.weight", std::ssize(first_rows), other_rows);
-//   copy.commit();                                       // without it no file appears
+//   copy.commit();                                       // only now the file appears
 #pragma once
 
 #include <cstdint>
@@ -32,14 +32,14 @@ struct SafetensorsEntry {
   std::string name;
   std::string dtype;  // as written in the file: "F32"
   std::vector<int64_t> shape;
-  int64_t begin = 0;  // where its data begins, in bytes from the end of the header
+  int64_t begin = 0;  // where the tensor's bytes begin, from the end of the header
   int64_t end = 0;
 
   int64_t elements() const;
 };
 
 /// Reads a file that may be damaged or hostile. The constructor checks the whole header. Every
-/// fault of a file is an InputError that names the file, the tensor, and the expected and the
+/// fault of the file throws an InputError that names the file, the tensor, and the expected and the
 /// actual value.
 class SafetensorsReader {
  public:
@@ -52,16 +52,16 @@ class SafetensorsReader {
   /// Returns a tensor's entry. Throws InputError if the file has no tensor of this name.
   const SafetensorsEntry& entry(std::string_view name) const;
 
-  /// Reads elements [first, first + out.size()) of a tensor. Throws InputError if its dtype is not
-  /// T's.
+  /// Reads elements [first, first + out.size()) of a tensor. Throws InputError if the tensor's
+  /// dtype is not T.
   template <class T>
   void read(const SafetensorsEntry& entry, int64_t first, std::span<T> out) const {
     check_dtype(entry, dtype_of<T>);
     check_range(entry, first, static_cast<int64_t>(out.size()));
     read_bytes(entry.begin + first * static_cast<int64_t>(sizeof(T)), std::as_writable_bytes(out));
   }
-  /// Reads elements [first, first + out.size()) of an F32, BF16 or F16 tensor as f32, which is
-  /// exact. Throws InputError for another dtype.
+  /// Reads elements [first, first + out.size()) of an F32, BF16 or F16 tensor as f32. The
+  /// conversion is exact. Throws InputError for another dtype.
   void read_as_f32(const SafetensorsEntry& entry, int64_t first, std::span<float> out) const;
 
  private:
@@ -86,17 +86,17 @@ struct SafetensorsSpec {
 
 using SafetensorsMetadata = std::map<std::string, std::string>;
 
-/// Writes a file, which appears complete or not at all. Tensors are written in pieces and in any
-/// order. In the file, tensors with larger elements come first, so that every tensor is aligned to
-/// its element size.
+/// Writes a file, which appears complete or not at all. Tensors may be written in pieces and in any
+/// order. In the file, tensors with larger elements come first, so every tensor is aligned to its
+/// element size.
 class SafetensorsWriter {
  public:
   /// Throws InputError if `path` cannot be written, and Error if two tensors have the same name.
   SafetensorsWriter(const std::string& path, std::vector<SafetensorsSpec> tensors,
                     const SafetensorsMetadata& metadata = {{"format", "pt"}});
 
-  /// Writes elements [first, first + values.size()) of a tensor. Throws if its dtype is not T's, if
-  /// the tensor has no such elements, or if one of them was written before.
+  /// Writes elements [first, first + values.size()) of a tensor. Throws if the tensor's dtype is
+  /// not T, if the tensor has no such elements, or if one of these elements was written before.
   template <class T>
   void write(std::string_view name, int64_t first, std::span<const T> values) {
     write_bytes(name, dtype_of<T>, first, std::as_bytes(values));
@@ -104,7 +104,7 @@ class SafetensorsWriter {
   /// Writes a whole tensor of any dtype. `tensor` must be on the CPU.
   void write(std::string_view name, const Tensor& tensor);
 
-  /// The bytes before the tensors' data: the header's length and its JSON.
+  /// Returns the bytes before the tensors' data: the header's length and its JSON.
   const std::string& header() const { return header_; }
   /// Returns the offset in the file at which a tensor's bytes begin.
   int64_t position(std::string_view name) const;
@@ -125,7 +125,7 @@ class SafetensorsWriter {
   std::string header_;
   int64_t data_begin_ = 0;  // where the tensors' bytes begin in the file
   std::map<std::string, SafetensorsEntry, std::less<>> entries_;
-  std::map<int64_t, int64_t> written_;  // ranges of the tensors' bytes, begin -> end
+  std::map<int64_t, int64_t> written_;  // the byte ranges written so far, begin -> end
 };
 
 struct NamedTensor {
@@ -140,7 +140,8 @@ void write_safetensors(const std::string& path, const std::vector<NamedTensor>& 
 /// Returns the format's name of a dtype: "F32".
 std::string_view safetensors_dtype(DType dtype);
 
-/// Returns a name from a file, made fit to print: quoted, escaped, and cut if it is long.
+/// Returns a name from a file in a form that is safe to print: quoted, escaped, and cut if it is
+/// long.
 std::string printable(std::string_view name);
 
 }  // namespace tessera::nn

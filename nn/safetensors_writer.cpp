@@ -86,8 +86,8 @@ void SafetensorsWriter::write_bytes(std::string_view name, DType dtype, int64_t 
   file_.write_at(data_begin_ + begin, bytes.data(), bytes.size());
 }
 
-// Throws if a part of the range was written before. Merges adjacent ranges, so that a complete file
-// is one range.
+// Throws if a part of the range was written before. Merges adjacent ranges, so a complete file has
+// one range.
 void SafetensorsWriter::mark_written(const SafetensorsEntry& entry, int64_t begin, int64_t end) {
   auto next = written_.lower_bound(begin);
   const auto previous = next == written_.begin() ? written_.end() : std::prev(next);

@@ -1,7 +1,7 @@
 // The layers of a pre-norm decoder (Radford et al., "Language models are unsupervised multitask
-// learners", 2019), named as Hugging Face's GPT-2 names them.
+// learners", 2019), with the names of Hugging Face's GPT-2.
 //
-// B batch, T tokens, C width, H heads.
+// Letters: B batch, T tokens, C width, H heads.
 #pragma once
 
 #include "nn/layers.h"
@@ -15,7 +15,7 @@ struct TransformerOptions {
   float epsilon = 1e-5f;
   float deviation = 0.02f;           // standard deviation of the initial weights
   float residual_deviation = 0.02f;  // deviation of projections into the residual stream
-  uint64_t index = 0;   // the block's number, which keys its dropout
+  uint64_t index = 0;   // the block's number, from which its dropouts get their layer numbers
 };
 
 class CausalSelfAttention : public Module {
@@ -39,8 +39,8 @@ class Mlp : public Module {
   Linear c_proj_;
 };
 
-/// The residual stream between two sub-layers. Its value is residual + update; the next layer norm
-/// computes this sum and its normalised value in one pass.
+/// The residual stream between two sub-layers. The stream's value is residual + update. The next
+/// layer norm computes this sum and the normalised sum in one pass.
 struct ResidualStream {
   Tensor residual;
   Tensor update;  // undefined before the first sub-layer

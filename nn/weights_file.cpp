@@ -61,7 +61,8 @@ void read_weights(const SafetensorsReader& file, const SafetensorsEntry& entry,
 
 void load_parameter(const NamedParameter& named, const ParameterSource& source) {
   Tensor tensor = named.parameter.tensor();
-  // The optimizer would continue from its own master weights, as if nothing had been loaded.
+  // An optimizer would overwrite the loaded values, because it continues from its own master
+  // weights.
   TESSERA_CHECK(!named.parameter.leaf().gradient_buffer,
                 "load_weights: parameter '{}' belongs to an optimizer; use its set_parameters, or "
                 "train::load_weights",

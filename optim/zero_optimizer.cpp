@@ -63,7 +63,7 @@ void check_equal_ranks(const ZeroOptions& options, const dist::World& world) {
              world.difference);
 }
 
-// Keeps the memory of the parameters' values while an optimizer takes them over.
+// Keeps the parameters' old values, so that restore() can put them back if the takeover fails.
 class ValuesBefore {
  public:
   explicit ValuesBefore(const std::vector<nn::NamedParameter>& parameters) {
@@ -207,7 +207,7 @@ MicroBatch ZeroOptimizer::describe(const MicroBatches& batches, int64_t micro_st
   const int64_t ranks = engine_->communicator().size();
   const int64_t rank = engine_->communicator().rank();
   const bool contributes = rank < batch.contributors(ranks, micro_step);
-  // A rank without a micro-batch of its own repeats the last one of the step.
+  // A rank without its own micro-batch repeats the step's last one.
   const int64_t index = contributes ? micro_step * ranks + rank : batch.micro_batches() - 1;
   return {.step = batches.step_,
           .index = index,

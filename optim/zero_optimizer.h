@@ -41,8 +41,8 @@
 
 namespace tessera::optim {
 
-/// Says whether set_parameters resets the update rule's state: Adam's moments, say, and the counts
-/// of updates. The state belongs to the weights with which it was computed.
+/// Says whether set_parameters resets the update rule's state (for Adam, the moments) and the
+/// counts of updates. The state belongs to the weights with which it was computed.
 enum class RuleState : uint8_t {
   reset,  // for unrelated weights, such as those of a file
   keep,   // for values derived from the present weights: their average, or a copy put back
@@ -53,15 +53,15 @@ enum class RuleState : uint8_t {
 class [[nodiscard]] LaunchedStep {
  public:
   /// Waits for the step's loss and norm if they are not on the host yet. May be called once.
-  /// Without loss scaling, throws NonFiniteError if the step's loss or gradient is not finite. Also
-  /// throws it if the previous step failed in this way and the host did not know when it launched
-  /// this step. In both cases this step has changed no weight.
+  /// Without loss scaling, throws NonFiniteError if this step changed no weight because
+  ///  - the loss or gradient of this step is not finite, or
+  ///  - the previous step failed in this way, and its get() was called after this step's launch.
   StepReport get();
 
   /// True if get() would return at once. May differ between ranks.
   bool ready() const;
-  /// True if get() may have to wait for a GPU. False on the CPU, and with loss scaling or offload,
-  /// because launch_step() itself waits there. The value is the same on every rank.
+  /// True if get() may have to wait for a GPU. False on the CPU. Also false with loss scaling or
+  /// offload, because launch_step() then waits. The value is the same on every rank.
   bool deferred() const { return deferred_; }
   /// Returns the bits that were passed to set_notes on any rank, without waiting. The value is the
   /// same on every rank.
@@ -79,18 +79,19 @@ class [[nodiscard]] LaunchedStep {
 
 class ZeroOptimizer {
  public:
-  /// Checks the options before anything is allocated or written.
-  /// Throws InputError for an invalid stage, bucket size, clip or grad_shard, for ordered reduction
-  /// on ranks that differ, and for graphs if the options or the communicator do not allow them.
+  /// Checks the options before anything is allocated or written. Throws InputError for
+  ///  - an invalid stage, bucket size, clip or grad_shard,
+  ///  - ordered reduction on ranks that differ,
+  ///  - graphs, if the options or the communicator do not allow them.
   /// Throws Error for a missing schedule and for invalid hyper-parameters.
   static void check(const nn::Module& model, const UpdateRule& rule, const dist::World& world,
                     const ZeroOptions& options);
 
   /// Moves the model's parameters into flat buffers, initialises parameters without values, and
-  /// sets hooks on all of them. The model must outlive the optimizer; at stage 3 it has values only
-  /// as long as the optimizer lives. Parameters that are frozen now get neither gradient nor state.
-  /// Throws as `check` does, and for a parameter that already has an optimizer or whose group does
-  /// not exist. Collective.
+  /// sets hooks on all of them. The model must outlive the optimizer. At stage 3 the model has
+  /// values only as long as the optimizer lives. Parameters that are frozen at this time get
+  /// neither gradient nor state. Throws as `check` does. Also throws if a parameter already has an
+  /// optimizer, or if its group does not exist. Collective.
   ZeroOptimizer(nn::Module& model, UpdateRule rule, const dist::World& world,
                 ZeroOptions options = {});
   ~ZeroOptimizer();
@@ -136,31 +137,31 @@ class ZeroOptimizer {
     Batch batch_;
     int64_t micro_steps_;
   };
-  /// Returns the micro-batches of a step. Throws if the previous step is not finished, for a batch
-  /// that does not fit the options, and with options.graph, which needs micro_steps() instead.
+  /// Returns the micro-batches of a step. Throws if the previous step is not finished, or if the
+  /// batch does not fit the options. Always throws with options.graph: call micro_steps() instead.
   MicroBatches micro_batches(int64_t step, const Batch& batch);
 
   /// Runs all micro-steps of a step. `load` puts a micro-batch's values where `loss` reads them;
   /// `loss` returns their mean loss, or an undefined tensor for no data. With options.graph, `loss`
   /// and its backward are captured in CUDA graphs and replayed (cuda::Graph lists the conditions).
-  /// Then `load` runs in every micro-step, `loss` only in the run's first one and in those that are
-  /// captured, and every micro-batch must have data.
+  /// `load` then runs in every micro-step. `loss` runs only in the run's first micro-step and in
+  /// captured micro-steps. Every micro-batch must have data.
   void micro_steps(int64_t step, const Batch& batch,
                    const std::function<void(const MicroBatch&)>& load,
                    const std::function<Tensor()>& loss);
 
-  /// Backward of the current micro-batch's mean loss: scales it by the micro-batch's share and
-  /// sends gradients to their owners as buckets fill.
+  /// Runs backward of the current micro-batch's mean loss, scaled by the micro-batch's share. Sends
+  /// gradients to their owners as buckets fill.
   void backward(const Tensor& loss);
 
   /// Replaces forward and backward if this rank has no data for the current micro-batch. The rank
   /// takes part in the collective calls and contributes nothing: the step's loss and gradient are
   /// the means over the micro-batches that had data.
   ///
-  /// At stage 3 the rank gathers parameters in the order of its last micro-batch with data, or of
-  /// the run that restore_state resumed. Neither order exists in the first micro-batch of a new
-  /// run, nor in the first one after add_param_group: skip() throws there if there are several
-  /// ranks.
+  /// At stage 3 the rank gathers parameters in the order of its last micro-batch with data. A rank
+  /// that has had no data uses the order of the run that restore_state resumed. With several ranks,
+  /// skip() throws if neither order exists: in the first micro-batch of a new run, and in the first
+  /// one after add_param_group.
   void skip();
 
   /// Ends the step: updates this rank's shard and gathers parameters. Throws NonFiniteError as
@@ -176,10 +177,10 @@ class ZeroOptimizer {
   StepReport step(int64_t step, const Batch& batch,
                   const std::function<Tensor(const MicroBatch&)>& loss);
 
-  /// Sets bits that are sent to all ranks with the flags of the current step, or of the next step
-  /// if none is running. This costs no additional message. LaunchedStep::notes returns the bits of
-  /// all ranks. Ranks use them to agree between two steps on an event that only one of them has
-  /// noticed, such as a signal or a file that is written.
+  /// Sets bits that are sent to all ranks with the flags of the current step. Between two steps,
+  /// the bits are sent with the next step. This costs no additional message. LaunchedStep::notes
+  /// returns the bits of all ranks. Ranks use these bits to agree, between two steps, on an event
+  /// that only one rank has noticed, such as a signal or a finished file.
   void set_notes(uint8_t notes);
 
   /// Returns the step's gradient of a parameter, summed over micro-batches, in f32 and whole on
@@ -204,8 +205,8 @@ class ZeroOptimizer {
   void for_each_parameter(
       const std::function<void(const nn::NamedParameter&, std::span<const float>)>& body);
   /// Sets every parameter, and asks `source` only for the values that this rank holds. By default
-  /// the update rule then starts anew, as with a new optimizer: its state is zero, and no update is
-  /// counted. Throws if a step is not finished, and passes on exceptions of `source`. The rule's
+  /// the update rule then starts anew, as with a new optimizer: its state and the counts of updates
+  /// are zero. Throws if a step is not finished, and passes on exceptions of `source`. The rule's
   /// state is reset only after all parameters are set.
   void set_parameters(const ParameterSource& source, RuleState state = RuleState::reset);
 

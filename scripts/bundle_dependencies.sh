@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
-# Packs the libraries that Tessera builds and runs with, but no compilers and tools, into one folder
+# Packs the libraries that Tessera builds and runs with, but no compilers or tools, into one folder
 # that may be copied anywhere: Open MPI, oneDNN, Catch2, CLI11, fmt, spdlog, nlohmann json, xxHash,
 # libjpeg, libpng and zlib, as installed.
 #
 #   scripts/bundle_dependencies.sh FOLDER    on Debian or Ubuntu; installs what is missing
 #   TESSERA_DEPS=FOLDER ./run.sh             on a machine without a package archive; ./test.sh too
 #
-# That machine must have the same kind of processor, a C library at least as new, and g++, cmake,
-# ninja and python3. FOLDER/env.sh sets what a shell needs to use the folder. docs/cuda.md has more.
+# The machine that uses the folder must have the same kind of processor, a C library at least as
+# new, and g++, cmake, ninja and python3. FOLDER/env.sh sets what a shell needs to use the folder.
+# docs/cuda.md has more.
 set -euo pipefail
 shopt -s inherit_errexit
 unset TESSERA_DEPS  # pack what this machine has installed
@@ -24,14 +25,14 @@ install_packages
 triplet=$(gcc -print-multiarch)
 limit_bytes=$((48 << 20))
 tools='^(cmake|g\+\+|ninja-build|python3)$'
-# Libraries of every system with a C++ compiler, which belong to that compiler: they are not packed.
+# These libraries are not packed: every system with a C++ compiler has its own.
 base='/(ld-linux.*|lib(c|m|dl|rt|pthread|z|gcc_s|stdc\+\+|gomp))\.so'
-# These files are left out: transports of special networks, which Debian's configuration leaves out
-# too, and bindings of other languages. They would bring most of the libraries that Open MPI can
+# These files are left out: bindings of other languages, and transports of special networks, which
+# Debian's configuration leaves out too. They would pull in most of the libraries that Open MPI can
 # use.
 unwanted='ucx|ofi|psm|openib|verbs|netlink|flux|oshmem|spml|sshmem|scoll|memheap|mca_atomic'
 unwanted+='|java|mpifh|usempi|mpi_cxx|/fortran|ompitrace|monitoring|dbg_msgq|romio'
-# Static libraries are left out, too, if a shared library is beside them.
+# Static libraries beside a shared library are left out too.
 unwanted+='|lib(jpeg|png|png16|xxhash|z)\.a$'
 
 files_of() { dpkg-query -L "$@" | grep -vE "$unwanted"; }
@@ -115,16 +116,16 @@ tessera_deps=\$(cd "\$(dirname "\${BASH_SOURCE[0]}")" && pwd)
 for packed in "\$tessera_deps/lib/$triplet"/*.gz; do
   [[ -e \${packed%.gz} ]] && continue
   gzip -dc "\$packed" > "\${packed%.gz}.\$\$" || return 1
-  mv "\${packed%.gz}.\$\$" "\${packed%.gz}"  # in one piece: another shell may be at it too
+  mv "\${packed%.gz}.\$\$" "\${packed%.gz}"  # atomic, as another shell may unpack it too
 done
 export CMAKE_PREFIX_PATH=\$tessera_deps\${CMAKE_PREFIX_PATH:+:\$CMAKE_PREFIX_PATH}
 export PATH=\$tessera_deps/bin:\$PATH
 export LD_LIBRARY_PATH=\$tessera_deps/lib/$triplet\${LD_LIBRARY_PATH:+:\$LD_LIBRARY_PATH}
-# Where Open MPI and its PMIx look for their plugins and texts, in place of /usr.
+# Open MPI and its PMIx look here for plugins and texts, instead of in /usr.
 export OPAL_PREFIX=\$tessera_deps OPAL_SYSCONFDIR=\$tessera_deps/etc/openmpi
 export PMIX_PREFIX=\$tessera_deps/lib/$triplet/pmix2
 export PMIX_LIBDIR=\$PMIX_PREFIX/lib PMIX_DATADIR=\$PMIX_PREFIX/share
-# Without a way to other machines mpirun must be told that it needs none.
+# Without ssh and rsh, mpirun must be told to stay on this machine.
 command -v ssh rsh > /dev/null || export OMPI_MCA_plm=isolated
 END
 getconf GNU_LIBC_VERSION > "$folder/glibc"

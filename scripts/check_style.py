@@ -14,7 +14,8 @@ MAX_KERNEL_FILE_LINES = 800  # of .cu files
 MAX_FUNCTION_LINES = 60
 MAX_COLUMNS = 100
 
-# Folder of a file -> what its quoted includes may begin with. Other folders may include anything.
+# For each folder: the beginnings that quoted includes in its files may have. Files of other folders
+# may include anything.
 ARROWS = {
     "core": ("core/",),
     "nn": ("core/", "nn/"),
@@ -36,7 +37,7 @@ UNFINISHED = re.compile(r"\b(" + "|".join(("TO" "DO", "FIX" "ME", "X" "XX", "HA"
 LITERALS = re.compile(
     r'R"(?P<tag>[^()\s\\]{0,16})\(.*?\)(?P=tag)"'  # raw string
     r'|"(?:\\.|[^"\\\n])*"'
-    r"|(?<![0-9a-fA-F])'(?:\\.|[^'\\\n])+'"  # a digit before it: a separator as in 1'000
+    r"|(?<![0-9a-fA-F])'(?:\\.|[^'\\\n])+'"  # a ' after a digit is a separator: 1'000
     r"|//[^\n]*|/\*.*?\*/"
     r"|^[ \t]*\#(?:\\\n|[^\n])*",  # preprocessor
     re.DOTALL | re.MULTILINE,
@@ -81,7 +82,7 @@ def kind_of(head):
     `head` is the declaration before the brace.
     """
     if head.count("(") > head.count(")"):
-        return "initialiser"  # or a lambda, among the arguments of something
+        return "initialiser"  # or a lambda in an argument list
     head = ACCESS.sub("", head)
     head = without_template(re.sub(r"\[\[.*?\]\]", "", head, flags=re.DOTALL))
     if CONTAINER.match(head) or not head:
@@ -109,7 +110,7 @@ def functions(text):
         elif token == "}" and open_braces:
             kind, start_of_kind = open_braces.pop()
             inside -= kind != "container"
-            # A constructor goes on after `: member_{1}`, a call after a lambda among its arguments.
+            # A constructor continues after `: member_{1}`, a call after a lambda argument.
             goes_on = kind != "container" and re.match(r"\s*[,{)]", text[position + 1:])
             if kind == "function" and not goes_on:
                 first = SPACE.match(text, start_of_kind).end()
@@ -156,7 +157,7 @@ def check_includes(root, path, text):
 
 
 def check_words(path, text):
-    """Layers and models do not know of other processes: `rank()` is a tensor's number of axes."""
+    """Layers and models must not mention ranks, except a tensor's number of axes, `rank()`."""
     if path.parts[0] in ("nn", "models"):
         for number, line in enumerate(text.split("\n"), 1):
             if re.search(r"\branks?\b(?!\(\))", line):

@@ -1,6 +1,6 @@
 # Sourced by run.sh, test.sh and .ci/run: goes to the root of the checkout, sets up MPI, and defines
-# the steps that they share. With TESSERA_DEPS=FOLDER libraries come from that folder, and none is
-# installed.
+# the steps that these scripts share. With TESSERA_DEPS=FOLDER libraries come from that folder, and
+# nothing is installed.
 called_from=$PWD
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 set -a
@@ -88,8 +88,7 @@ has_gpu() {
   command -v nvidia-smi > /dev/null && nvidia-smi -L 2> /dev/null | grep '^GPU' > /dev/null
 }
 
-# build PRESET [TARGET...]: configures and compiles. Without targets, builds those that the preset
-# names.
+# build PRESET [TARGET...]: configures and compiles. Without targets, builds the preset's targets.
 build() {
   local preset=$1 flags=() settings=()
   shift

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Runs short trainings, and prints a hash of the losses, norms and weights of each. A change that
-# only moves code must leave all hashes as they are:
+# Runs short trainings, and prints a hash of the losses, norms and weights of each training. A
+# change that only moves code must leave all hashes as they are:
 #
 #   scripts/run_hashes.sh build/release build/emulated > before.txt      # then the change, then
 #   scripts/run_hashes.sh build/release build/emulated | diff before.txt -
 #
-# Hashes are compared on one machine, with one compiler: bits are promised for one binary,
+# Compare hashes only on one machine and with one compiler: bits are promised for one binary,
 # instruction set and number of threads.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"

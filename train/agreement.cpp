@@ -16,8 +16,9 @@
 namespace tessera::train {
 namespace {
 
-// Returns the build id among the notes of an ELF segment, or an empty text. A note has a header, a
-// name and a description; name and description are each padded to a multiple of 4 bytes.
+// Finds the build id among the notes of an ELF segment. Returns an empty text if there is none. A
+// note has a header, a name and a description. Name and description are each padded to a multiple
+// of 4 bytes.
 std::string build_id_in(const char* notes, size_t bytes) {
   const auto filled = [](size_t size) { return (size + 3) / 4 * 4; };
   ElfW(Nhdr) header;

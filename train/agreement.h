@@ -20,9 +20,10 @@ dist::Settings program_settings(const std::string& program);
 /// GPUs, whose settings dist::choose_devices compares.
 dist::Settings processor_settings(const dist::World& world);
 
-/// Returns size and digest of the file that a flag names. With `whole` the digest covers the whole
-/// file, else 64 blocks of the file (core/digest.h). The setting is "no file" if `path` is empty.
-/// Throws InputError if the file cannot be read.
+/// Returns size and digest of the file at `path`, which the user gave with `flag`. If `whole` is
+/// true, the digest covers the whole file. Otherwise it covers 64 blocks of the file
+/// (core/digest.h). Returns "no file" if `path` is empty. Throws InputError if the file cannot be
+/// read.
 dist::Setting file_setting(const std::string& flag, const std::string& path, bool whole);
 
 }  // namespace tessera::train

@@ -23,8 +23,9 @@ bool is_finite(const Tensor& x) {
 }
 
 // Returns the operation and one of the parameters among its inputs, as in "linear with
-// h.3.mlp.c_fc.weight". If a parameter is not finite, names the first such parameter and says so.
-// Otherwise names the first parameter. Without parameters, returns only the operation.
+// h.3.mlp.c_fc.weight". If a parameter has non-finite values, the text names the first such
+// parameter and says so. Otherwise it names the first parameter. Without parameters, the text is
+// only the operation.
 std::string describe(const char* operation, std::span<const Tensor> inputs) {
   std::string first;
   for (const Tensor& input : inputs) {

@@ -125,8 +125,8 @@ int64_t StepLoop::run_steps() {
 
 void StepLoop::evaluate(int64_t done) {
   StepWork::Evaluation evaluation = work_.evaluate(done);
-  // Weights are saved before the line is written, because the line calls them the best only if they
-  // were saved.
+  // Weights are saved before the log line is written, because the line has "best" only if the save
+  // succeeded.
   if (saves_ && saves_->keep_best(done, done - skipped(), evaluation.score)) {
     evaluation.line.add("best", true);
     evaluation.text += "  the best so far";
@@ -135,8 +135,8 @@ void StepLoop::evaluate(int64_t done) {
   progress_.evaluation(done, evaluation.text);
 }
 
-// Launches a step, and then logs the previous step if that was not done yet. In this order the GPU
-// computes while the host logs. The previous step is logged even if the launch fails.
+// Launches a step. Then logs the previous step, if it was not logged yet, so that the GPU computes
+// while the host logs. The previous step is logged even if the launch fails.
 void StepLoop::launch(int64_t step) {
   const auto begin = Clock::now();
   std::optional<optim::LaunchedStep> launched;
@@ -170,8 +170,8 @@ void StepLoop::log_running() {
 StepLine StepLoop::line_of(Running& running) {
   const int64_t step = running.step;
   optim::StepReport report;
-  // If the result is ready, the step is taken to have ended with its launch. Otherwise it ends when
-  // get() returns.
+  // The end of the step, for its speed: the end of the launch if the result is ready by now, else
+  // the time when get() returns.
   const bool was_ready = running.launched.ready();
   try {
     report = running.launched.get();
@@ -200,8 +200,8 @@ StepLine StepLoop::line_of(Running& running) {
 }
 
 // Called on every rank. All ranks repeat the micro-batch to find the operation where the loss
-// became non-finite, because a forward may be collective. Then rank 0 throws, which ends the other
-// ranks while they wait in the barrier.
+// became non-finite, because a forward may be collective. Then rank 0 throws, and its exception
+// ends the job. The other ranks wait in the barrier until then.
 void StepLoop::fail_together(int64_t step, const optim::NonFiniteError& error) {
   std::string text = error.what();
   if (error.micro_batch >= 0) {

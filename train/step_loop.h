@@ -60,7 +60,7 @@ struct StepWork {
   /// `bits` has further settings that change the bits of results.
   dist::Settings run = {};
   dist::Settings bits = {};
-  /// Metadata of a file of the model's weights, so that a checkpoint can be exported as one.
+  /// Metadata of a file of the model's weights. The checkpoint records it for export_weights.
   std::map<std::string, std::string> weights = {};
 };
 
@@ -88,9 +88,9 @@ class StepLoop {
   StepLoop& operator=(const StepLoop&) = delete;
 
   /// Runs the steps from first_step on, until the last one or until a signal ends the run after a
-  /// step. Writes the last checkpoint if checkpoints are wanted. Throws if a loss or gradient is
-  /// not finite without loss scaling, or if the last checkpoint cannot be written; then the whole
-  /// job ends. Collective.
+  /// step. Writes the last checkpoint if checkpoints are wanted. Throws, and so ends the whole job,
+  /// in two cases: the last checkpoint cannot be written, or a loss or gradient is not finite and
+  /// losses are not scaled. Collective.
   void train();
   /// Counts the steps that this process has logged.
   const StepCount& count() const { return count_; }
@@ -99,7 +99,7 @@ class StepLoop {
 
  private:
   using Clock = std::chrono::steady_clock;
-  // A launched step whose result was not asked for yet.
+  // A launched step whose result the loop has not read yet.
   struct Running {
     int64_t step;
     Clock::time_point begin;

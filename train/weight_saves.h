@@ -6,7 +6,7 @@
 //   out/best/model.safetensors               weights of the best evaluation so far
 //
 // Each save has a separate folder, because a model may have other files beside its weights. If a
-// save fails, the user gets a warning, the log a line, and the run goes on.
+// save fails, the run goes on, with a warning to the user and a line in the log.
 #pragma once
 
 #include <cstdint>
@@ -39,8 +39,8 @@ class WeightSaves {
   WeightSaves(WeightSaveOptions options, const dist::World& world, optim::ZeroOptimizer& optimizer,
               RunLog& log, Open open, std::optional<BestEvaluation> best);
 
-  /// True if weights might be saved after step `done`: the step is a multiple of `every`, or best
-  /// weights are kept and an evaluation is made after this step (`evaluated`).
+  /// True if weights may be saved after step `done`. `evaluated` is true if the model is evaluated
+  /// after this step, so that the best weights may be saved.
   bool due(int64_t done, bool evaluated) const;
   /// Saves the weights if `score` is the best so far. Returns true if they were written. If writing
   /// fails, the earlier file and its score stay. Collective.

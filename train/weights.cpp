@@ -17,7 +17,7 @@ namespace {
 namespace fs = std::filesystem;
 using OpenWeights = std::function<WeightsSink(const std::string&)>;
 
-// Saves the weights to path(); only rank 0 calls path(). Returns on every rank the reason of a
+// Saves the weights to path(). Only rank 0 calls path(). On every rank, returns the reason of a
 // failure, or an empty text. Gathering parameters is collective, so rank 0 takes part to the end
 // even if writing has failed.
 std::string try_to_save(const std::function<std::string()>& path, optim::ZeroOptimizer& optimizer,
@@ -40,8 +40,8 @@ std::string try_to_save(const std::function<std::string()>& path, optim::ZeroOpt
   return dist::broadcast_text(*world.communicator, why);
 }
 
-// Creates a new folder in `parent`, named after `file`. In a new folder, neither the weights nor a
-// file beside them, such as a GPT's config.json, can replace an existing file.
+// Creates a new folder in `parent`, named after `file`. The folder is new so that no existing file
+// is replaced by the weights or by a file beside them, such as a GPT's config.json.
 fs::path new_folder(const fs::path& parent, const fs::path& file) {
   std::string name = (parent / (file.stem().string() + "-rescued-XXXXXX")).string();
   if (::mkdtemp(name.data()) == nullptr) {
@@ -50,8 +50,8 @@ fs::path new_folder(const fs::path& parent, const fs::path& file) {
   return name;
 }
 
-// Tries to save the weights in other places. Returns a message for rank 0 to report: the place of
-// the weights, or that they are lost.
+// Tries to save the weights in other places. Returns a message for rank 0 to report. The message
+// names the place of the weights, or says that they are lost.
 std::string rescue(const std::string& lost, optim::ZeroOptimizer& optimizer,
                    const dist::World& world, const OpenWeights& open) {
   const fs::path file = fs::path(lost).filename();
@@ -79,7 +79,7 @@ void save_parameters(const std::string& path, optim::ZeroOptimizer& optimizer,
   const std::string why = try_save_parameters(path, optimizer, world, open);
   if (why.empty()) return;
   const std::string outcome = rescue(path, optimizer, world, open);
-  // Rank 0 throws, which ends the other ranks while they wait in the barrier.
+  // Rank 0 throws, and its exception ends the job. The other ranks wait in the barrier until then.
   if (world.rank != 0) world.communicator->barrier();
   fail("{}; {}", why, outcome);
 }

@@ -25,11 +25,12 @@ struct SaveOptions {
   std::vector<nn::NamedTensor> others = {};  // additional tensors for the file, on rank 0's CPU
 };
 
-/// Saves parameters and running statistics as F32; a trained 16-bit parameter is saved from its
+/// Saves parameters and running statistics as F32. A trained 16-bit parameter is saved from its
 /// master weights. Rank 0 writes the file, as a whole or not at all. One bucket at a time is
 /// gathered into memory of Category::communication. Call report_run before a save at the end of a
-/// run, because the plan counts memory and traffic only of saves during the run
-/// (train/weight_saves.h). If `path` cannot be written, does what save_parameters does. Collective.
+/// run: the plan counts memory and traffic of saves during the run (train/weight_saves.h), but not
+/// of that save. If `path` cannot be written, tries other places, as save_parameters does.
+/// Collective.
 void save_weights(const std::string& path, const nn::Module& model, optim::ZeroOptimizer& optimizer,
                   const dist::World& world, const SaveOptions& options = {});
 
@@ -52,8 +53,9 @@ void save_parameters(const std::string& path, optim::ZeroOptimizer& optimizer,
                      const dist::World& world,
                      const std::function<WeightsSink(const std::string&)>& open);
 
-/// Does the same as save_parameters, except that a failure does not throw and the weights are not
-/// written elsewhere. Returns on every rank the reason of a failure, or an empty text. Collective.
+/// Writes every parameter as save_parameters does, but after a failure does not throw and does not
+/// try other places. On every rank, returns the reason of the failure, or an empty text.
+/// Collective.
 std::string try_save_parameters(const std::string& path, optim::ZeroOptimizer& optimizer,
                                 const dist::World& world,
                                 const std::function<WeightsSink(const std::string&)>& open);

@@ -25,7 +25,7 @@ std::string in_folder(const std::string& folder, int64_t step) {
   return (fs::path(folder) / train::checkpoint_name(step)).string();
 }
 
-// Verifies a checkpoint and prints the result. Returns what is damaged; empty if nothing is.
+// Verifies a checkpoint and prints the result. Returns the error; empty if it is whole.
 std::string verify_one(const std::string& path) {
   try {
     const train::CheckpointReader checkpoint(path);
@@ -34,7 +34,7 @@ std::string verify_one(const std::string& path) {
     fmt::print("{}: whole, {} bytes, digest {}\n", path, grouped(total_bytes(manifest)),
                manifest.digest.text());
     return "";
-  } catch (const Error& error) {  // also if a file became shorter meanwhile
+  } catch (const Error& error) {  // InputError, or Error if a file is truncated meanwhile
     fmt::print("{}: not whole\n", path);
     return error.what();
   }

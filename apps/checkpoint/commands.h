@@ -10,19 +10,19 @@
 
 namespace tessera::apps {
 
-/// True if a path is one checkpoint, whole or damaged, rather than a folder of checkpoints: it is
-/// named like a checkpoint, or has a manifest. Throws InputError if there is no such folder.
+/// True if the folder `path` is one checkpoint, whole or damaged: it is named like a checkpoint, or
+/// has a manifest. False if it is a folder of checkpoints. Throws InputError if it does not exist.
 bool is_one_checkpoint(const std::string& path);
 /// The steps of the checkpoints in a folder, the newest first. Throws InputError if there are none.
 std::vector<int64_t> steps_in(const std::string& folder);
 /// Opens the checkpoint at a path, or the newest whole one in a folder, and verifies every byte.
-/// Throws InputError if there is none.
+/// Throws InputError if there is no whole checkpoint.
 std::unique_ptr<train::CheckpointReader> open_whole_checkpoint(const std::string& path);
 /// The size of all files of a checkpoint.
 int64_t total_bytes(const train::Manifest& manifest);
 
-/// A name or value for printing: unchanged if it has at most 100 bytes of plain ASCII and nothing
-/// to escape; else in quotes with escapes, and cut after 100 bytes.
+/// Formats a name or value for printing. Plain ASCII of at most 100 bytes with nothing to escape is
+/// unchanged. Other text is put in quotes, escaped, and cut after 100 bytes.
 std::string plain(const std::string& text);
 
 int inspect_checkpoints(const CheckpointToolOptions& options);

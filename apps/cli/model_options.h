@@ -1,6 +1,6 @@
-// Flags for a GPT and for how its training is divided over ranks. train_gpt, which trains the GPT,
-// and zero_plan, which estimates the memory and traffic of that training, share them. Flags that
-// are not given take the defaults of the preset.
+// Flags for a GPT and for how its training is divided over ranks. train_gpt trains the GPT, and
+// zero_plan estimates the memory and traffic of that training. Flags that are not given take the
+// defaults of the preset.
 //
 //   ModelOptions model;
 //   add_model_options(app, model);
@@ -31,9 +31,9 @@ void add_model_options(Flags& app, ModelOptions& options);
 /// Returns the name of the preset; "nano" if none was given.
 std::string preset_of(const ModelOptions& options);
 models::GptConfig model_config(const ModelOptions& options);
-/// Returns the options with the sizes of a model in a safetensors file, so that the user need not
-/// give them. Throws InputError, which lists all given sizes that differ from the file's. Also
-/// throws if neither --heads, --preset nor config.json says how many heads there are.
+/// Fills in the sizes of the model in a safetensors file, so that the user need not give them.
+/// Throws InputError if given sizes differ from the file's; the message lists all of them. Throws
+/// InputError too if the number of heads is in none of --heads, --preset and config.json.
 ModelOptions with_sizes_of(const std::string& weights_path, const ModelOptions& options);
 
 /// --global-batch (or --batch) and --micro-batch. Their help says that they count `samples`.

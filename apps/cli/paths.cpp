@@ -18,7 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The absolute path of a file that does not exist yet. Dangling links are followed.
+// Returns the absolute path of a file that does not exist yet. Follows dangling links.
 fs::path future_name(const std::string& path) {
   std::error_code error;
   fs::path name = fs::absolute(path, error);
@@ -38,7 +38,7 @@ bool same_file(const std::string& a, const std::string& b) {
   const bool has_b = ::stat(b.c_str(), &of_b) == 0;
   if (has_a != has_b) return false;
   if (!has_a) return future_name(a) == future_name(b);
-  // Devices such as /dev/null keep nothing that could be lost.
+  // Devices such as /dev/null may be named twice: writing to them overwrites nothing.
   if (!S_ISREG(of_a.st_mode) && !S_ISDIR(of_a.st_mode)) return false;
   return of_a.st_dev == of_b.st_dev && of_a.st_ino == of_b.st_ino;
 }
@@ -57,8 +57,8 @@ bool is_data_of(const std::string& path, const std::string& folder) {
   return std::ranges::any_of(ends, [&](const char* end) { return name.ends_with(end); });
 }
 
-// Refuses an output file that standard output or error is redirected to, because the program and
-// the stream would write at separate offsets and overwrite each other.
+// Refuses an output file to which standard output or error is redirected. The program and the
+// stream would write at separate offsets and overwrite each other.
 void check_streams(const GivenPath& output) {
   struct stat file {};
   if (::stat(output.path.c_str(), &file) != 0 || !S_ISREG(file.st_mode)) return;
@@ -82,8 +82,9 @@ int64_t step_of_folder(const fs::path& folder) {
   return name == train::checkpoint_name(step) ? step : 0;
 }
 
-// Returns the files that --save-every and --save-best would write. A long run has too many saves to
-// list, so only saves whose folder occurs in another path of the command line are returned.
+// Returns the files that --save-best and --save-every would write. --save-every may make too many
+// saves to list. Of them, only those are returned whose folder another path of the command line
+// names.
 std::vector<GivenPath> files_of_saves(const GivenPaths& paths) {
   const auto& [file, others, every, best, checkpoints] = paths.saves;
   std::vector<std::string> folders;
@@ -115,8 +116,8 @@ std::vector<GivenPath> files_of_saves(const GivenPaths& paths) {
   return files;
 }
 
-// Refuses saves in the folder of the checkpoints. The folders of saves and checkpoints have equal
-// names, and old checkpoints are removed, so saves would be lost.
+// Refuses saves of weights in the folder of the checkpoints. Saves and checkpoints are in folders
+// of equal names, so saves would be lost when old checkpoints are removed.
 void check_step_folders(const GivenSaves& saves) {
   if (saves.every == 0 || saves.file.empty() || saves.checkpoints.empty()) return;
   const fs::path parent = fs::path(saves.file).parent_path();

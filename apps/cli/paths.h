@@ -26,16 +26,20 @@ struct GivenSaves {
 };
 
 struct GivenPaths {
-  std::vector<GivenPath> inputs;  // files, or folders with the data files in them
+  std::vector<GivenPath> inputs;  // files, or folders of data files
   std::vector<GivenPath> outputs;
   GivenSaves saves = {};
 };
 
-/// Throws InputError, naming both flags, if an output is also an input or another output. Existing
-/// files are compared by device and inode, so links are seen through. Files that do not exist yet
-/// are compared by name. Also throws if an output is the file that standard output or error goes
-/// to, if a save during the run would replace an input, or if the saves share a folder with
-/// checkpoints. Opens no file.
+/// Throws InputError, naming the flags, in these cases:
+///
+///   - an output is an input, a data file in an input folder, or another output;
+///   - an output is the file that standard output or error is redirected to;
+///   - a save during the run would replace an input;
+///   - the saves share a folder with checkpoints.
+///
+/// Existing files are compared by device and inode, so that two links to one file count as equal.
+/// Files that do not exist yet are compared by name. Opens no file.
 void check_paths(const GivenPaths& paths);
 
 }  // namespace tessera::apps

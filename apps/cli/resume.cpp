@@ -20,8 +20,8 @@ namespace {
 
 constexpr const char* threads_setting = "threads";
 
-// Members of a log header that are not compared as settings of the run, because they say where the
-// run is computed, or what it reads, prints and writes.
+// Members of a log header that are not compared as settings of the run. They say where the run is
+// computed, or what it reads, prints and writes.
 const std::set<std::string> not_of_the_run = {
     "type",    "program",   "version",     "data",         "val_data",     "ranks",
     "threads", "device",    "device_name", "communicator", "graph",        "stage",
@@ -127,7 +127,7 @@ dist::Settings run_settings(const JsonObject& header, bool ranks_matter) {
       add(name, value);
     } else {
       for (const auto& [member, text] : value.items()) {
-        if (member != "parameters") add(name + "." + member, text);  // follows from the rest
+        if (member != "parameters") add(name + "." + member, text);  // follows from the sizes
       }
     }
   }
@@ -167,8 +167,8 @@ Resumed::Resumed(const CheckpointFlags& flags, const dist::World& world) : flags
   if (flags.options.wanted()) check_no_later_steps();
 }
 
-// Throws InputError if the folder has a checkpoint of a later step, because a later start would
-// resume from that checkpoint in place of one of this run.
+// Throws InputError if the folder has a checkpoint of a step after this run's first. The next start
+// would resume from that checkpoint, and not from this run's newest one.
 void Resumed::check_no_later_steps() const {
   const std::vector<int64_t> steps = train::checkpoint_steps(flags_.options.folder);
   if (steps.empty() || steps.front() <= step()) return;
@@ -188,8 +188,8 @@ int Resumed::threads(int given, const dist::World& world) const {
   return dist::threads_per_rank(given, world.local_size);
 }
 
-// Checks an imported checkpoint: only the settings that the import recorded must agree, since the
-// imported file fixes no others.
+// Checks an imported checkpoint. Only the settings that the import recorded must agree, because the
+// imported file fixes no other settings.
 void Resumed::check_imported(const dist::Settings& run) const {
   const train::Manifest& manifest = checkpoint_->manifest();
   std::vector<std::string> names;

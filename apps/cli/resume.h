@@ -1,6 +1,5 @@
-// The flags of the training applications that save a run in checkpoints and resume it
-// (--checkpoint, --resume and the others of the group "Checkpoints" in --help), and the checkpoint
-// that a run resumes from.
+// Saves and resumes the runs of the training applications: the flags of the group "Checkpoints",
+// such as --checkpoint and --resume, and the checkpoint that a run resumes from.
 //
 //   const Resumed resumed(options.checkpoints, world);  // claims the folder
 //   set_thread_count(resumed.threads(options.threads, world));
@@ -27,16 +26,16 @@ struct CheckpointFlags {
   std::string resume;                // "latest", "never" or a checkpoint's folder
   std::vector<std::string> changed;  // settings that may differ from the checkpoint's
   std::string async = "on";
-  std::optional<int64_t> staging;  // most bytes of a rank's copy of its state; nullopt: no limit
+  std::optional<int64_t> staging;  // limit in bytes of a rank's copy of its state; nullopt: none
 };
 void add_checkpoint_options(Flags& app, CheckpointFlags& flags);
 /// Fills in the defaults and checks the flags. Throws InputError.
 void fill_checkpoints(CheckpointFlags& flags);
 
-/// Returns the settings in a log header that define the run: the model and how it is trained.
-/// Leaves out the data, whose digest the caller adds, and settings that say where the run is
-/// computed, what it prints and what it writes. The member "layers" of the object "model" becomes
-/// "model.layers". With `ranks_matter` the number of ranks is included.
+/// Returns the settings in a log header that define the run: the model and how it is trained. The
+/// number of ranks is included only with `ranks_matter`. The data is left out, because the caller
+/// adds its digest. Settings that say where the run is computed, what it prints and what it writes
+/// are left out too. The member "layers" of the object "model" becomes "model.layers".
 dist::Settings run_settings(const JsonObject& header, bool ranks_matter);
 
 /// Returns the settings that do not define the run, but change the bits of its results: the
@@ -47,38 +46,42 @@ dist::Settings bits_settings(const std::string& program, const std::string& tune
 /// The checkpoint that a run resumes from, if there is one.
 class Resumed {
  public:
-  /// Finds the checkpoint to resume from. If --checkpoint names a folder, rank 0 claims it. Unless
-  /// --resume is latest, throws InputError if that folder has a checkpoint of a later step than the
-  /// step the run starts from (0 for --resume never), because a later start would resume from it.
+  /// Finds the checkpoint to resume from. If --checkpoint names a folder, rank 0 claims the folder.
   /// Collective.
+  ///
+  /// With --resume never the run starts from step 0, with --resume DIR from the step of that
+  /// checkpoint. Both throw InputError if the folder of --checkpoint has a checkpoint of a later
+  /// step, because the next start would resume from that later checkpoint.
   Resumed(const CheckpointFlags& flags, const dist::World& world);
 
   bool found() const { return checkpoint_ != nullptr; }
-  /// Returns true, and tells the user, if the checkpoint already has all `steps` steps.
+  /// Returns true, with a message to the user, if the checkpoint already has all `steps` steps.
   bool finished(int64_t steps) const;
   int64_t step() const { return found() ? checkpoint_->manifest().step : 0; }
   int64_t skipped() const { return found() ? checkpoint_->manifest().skipped : 0; }
-  /// The number of threads per rank: `given` if it is not 0. Otherwise the number that the
-  /// checkpoint's run had, because the bits of the results depend on the number of threads. Without
-  /// a usable number in a checkpoint, dist::threads_per_rank decides.
+  /// Returns the number of threads per rank: `given` if it is not 0. Otherwise the number of the
+  /// checkpoint's run is kept, because the bits of the results depend on it. If a checkpoint has no
+  /// usable number, dist::threads_per_rank decides.
   int threads(int given, const dist::World& world) const;
 
-  /// Throws InputError, with both values, if a setting differs from the checkpoint's run and
-  /// --resume-changed does not name it, or if --resume-changed names an unknown setting. Warns if
-  /// only the bits of the results will differ. For an imported checkpoint only the settings that
-  /// the import recorded are compared, and a message lists them.
+  /// Compares the settings with those of the checkpoint's run. Throws InputError, with both values,
+  /// if a setting in `run` differs and --resume-changed does not name it. Throws too if
+  /// --resume-changed names an unknown setting. Only warns if a setting in `bits` differs. For an
+  /// imported checkpoint only the settings that the import recorded are compared, and a message
+  /// lists them.
   void check(const dist::Settings& run, const dist::Settings& bits) const;
   /// Sets the loop's checkpoint options, first step, number of skipped steps and best evaluation so
   /// far. The best evaluation is dropped if --resume-changed names any setting other than "steps"
   /// and "epochs".
   void place(train::LoopOptions& loop) const;
-  /// The checkpoint's step, or nullopt if the run starts from the beginning. It is passed on to
-  /// RunLog, which removes the lines of later steps, since those steps run again.
+  /// Returns the checkpoint's step, or nullopt if the run starts from the beginning. RunLog removes
+  /// the lines of later steps, because those steps run again.
   std::optional<int64_t> log_step() const { return found() ? std::optional(step()) : std::nullopt; }
   /// Restores the optimizer's state from the checkpoint, if there is one. Every rank calls it.
   void restore(optim::ZeroOptimizer& optimizer) const;
-  /// The log line that begins this part of the run: the header, or, if the run was resumed, a line
-  /// of type "resume" with the step, the checkpoint and the members of the header.
+  /// Returns the log line that begins this part of the run. For a new run it is the header. For a
+  /// resumed run it is a line of type "resume" with the step, the checkpoint and the members of the
+  /// header.
   JsonObject log_line(const JsonObject& header) const;
 
  private:

@@ -43,7 +43,7 @@ struct RunOptions {
   float beta2 = 0;
   float clip = 0;
   uint64_t seed = 0;
-  int threads = 0;  // 0: this host's cores shared among its ranks
+  int threads = 0;  // 0: an equal share of the host's cores
 
   int64_t eval_every = 0;  // 0: never
 
@@ -92,13 +92,14 @@ void fill_run(const GivenRun& given, const TrainDefaults& defaults, RunOptions& 
 GivenPaths paths_of(const RunOptions& options, const std::string& config_file);
 
 optim::UpdateRule update_rule(const RunOptions& options);
-/// Weight decay applies to matrices and filters, not to vectors (biases and norms).
+/// Returns the optimizer's options. Weight decay applies to matrices and filters, not to vectors
+/// (biases and norms).
 optim::ZeroOptions zero_options(const RunOptions& options);
 /// Returns the update rule, the optimizer's options and the training loop's options.
 train::TrainingRun training_run(const RunOptions& options);
 
-/// Throw InputError, naming the flag, if the value is invalid: positive() requires a finite value
-/// above 0, within() a value in [minimum, below).
+/// Both throw InputError, naming the flag, if the value is invalid. positive() requires a finite
+/// value above 0. within() requires a value in [minimum, below).
 void positive(const char* flag, float value);
 void within(const char* flag, float value, float minimum, float below);
 

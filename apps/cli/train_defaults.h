@@ -9,7 +9,7 @@ namespace tessera::apps {
 struct TrainDefaults {
   int64_t steps;
   int64_t global_batch;
-  int64_t micro_batch;  // fixed, so that the number of ranks changes no bit
+  int64_t micro_batch;  // fixed, so that results have the same bits on any number of ranks
   float lr;
   float min_lr;
   int64_t warmup;

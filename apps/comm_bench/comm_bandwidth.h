@@ -1,17 +1,19 @@
-// Computes bandwidth as nccl-tests does, so that figures can be compared with its own. For a buffer
+// Computes bandwidth as nccl-tests does, so that the figures of both can be compared. For a buffer
 // of `size` bytes on each of N ranks:
 //
 //   algbw = size / time               the bandwidth that the program gets
-//   busbw = algbw * factor            the least bandwidth that each rank's link must have carried,
-//                                     to compare with the hardware's, for any N
+//   busbw = algbw * factor            the least bandwidth that each rank's link must have carried;
+//                                     comparable with the hardware's bandwidth for any N
+//
+// The factors:
 //
 //   all_reduce                                2 (N-1) / N
 //   reduce_scatter, exchange, all_gather      (N-1) / N
 //   exchange_v (alltoallv), all_gather_v      (N-1) / N
 //   broadcast, send_receive (sendrecv)        1
 //
-// nccl-tests has no exchange. An exchange moves as many bytes as a reduce-scatter and has the same
-// factor.
+// nccl-tests has no exchange. An exchange moves as many bytes as a reduce-scatter, so it has the
+// same factor.
 #pragma once
 
 #include <cstdint>
@@ -27,8 +29,8 @@ struct CommSizes {
   int64_t max_bytes = 0;
   int64_t factor = 2;
 
-  /// Returns the sizes, each rounded up to a multiple of `unit` bytes, without duplicates. Through
-  /// rounding the last may exceed max_bytes.
+  /// Returns the sizes, each rounded up to a multiple of `unit` bytes, without duplicates. Rounding
+  /// may raise the last size above max_bytes.
   std::vector<int64_t> in_units_of(int64_t unit) const;
 };
 
@@ -41,8 +43,8 @@ struct Bandwidth {
 double bus_factor(dist::Collective collective, int64_t ranks);
 Bandwidth bandwidth(dist::Collective collective, int64_t bytes, int64_t ranks, double seconds);
 
-/// The "count" of nccl-tests: elements of one piece if each rank has its own piece, else of the
-/// buffer.
+/// Returns the "count" of nccl-tests: the elements of one piece if each rank has its own piece,
+/// else the elements of the buffer.
 int64_t argument_elements(dist::Collective collective, int64_t elements, int64_t ranks);
 
 /// The middle value, or the mean of the two middle values. There must be at least one value.

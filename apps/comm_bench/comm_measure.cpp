@@ -19,8 +19,9 @@ using dist::Collective;
 
 constexpr int64_t root = 0;
 
-// The value of `source` at `index`: an integer from 1 to 101, which every dtype holds exactly, so
-// that sums have no rounding. 0 never occurs in the input, so a missing write shows.
+// Returns the input of rank `source` at `index`: an integer from 1 to 101. Every dtype holds these
+// integers exactly, so sums have no rounding. 0 never occurs in the input, so a missing write
+// shows.
 constexpr int64_t period = 101;
 float value_at(int64_t source, int64_t index) {
   return static_cast<float>((7 * source + 3 * index) % period + 1);
@@ -40,8 +41,9 @@ class Sums {
   std::vector<float> values_;
 };
 
-// Elements that `source` sends to rank `to` in exchange_v: half a piece more to the next rank, half
-// a piece less to the one after it. With fewer than three ranks all pieces are equal.
+// Returns the number of elements that `source` sends to rank `to` in exchange_v. The next rank gets
+// half a piece more, and the rank after the next one half a piece less. With fewer than three ranks
+// all pieces are equal.
 int64_t count_between(int64_t source, int64_t to, int64_t ranks, int64_t piece) {
   const int64_t distance = (to - source + ranks) % ranks;
   if (ranks < 3 || distance == 0 || distance > 2) return piece;
@@ -178,8 +180,8 @@ void CommMeasurement::prepare(Collective collective, const Buffers& buffers) {
   });
 }
 
-// Counts wrong elements after an exchange_v: from each source this rank must have received the part
-// of the source's buffer that was for this rank.
+// Counts wrong elements after an exchange_v. From each source, this rank must have received the
+// part of the source's buffer that is for this rank.
 int64_t CommMeasurement::wrong_arrivals(const Buffers& buffers) {
   const int64_t ranks = communicator_.size();
   const int64_t rank = communicator_.rank();
@@ -246,7 +248,7 @@ CommResult CommMeasurement::measure(Collective collective, int64_t bytes) {
   prepare(collective, buffers);  // touches every page before timing
   const int64_t columns = 1 + plan_.iterations;
   int64_t* const own = counts_.data<int64_t>() + communicator_.rank() * columns;
-  // Repeated all-reduces are in place, so the sums grow, up to infinity; that takes no longer.
+  // Repeated all-reduces are in place, so the sums grow up to infinity. Calls take no longer then.
   for (int64_t i = 0; i < plan_.warmup; ++i) time(collective, buffers);
   for (int64_t i = 0; i < plan_.iterations; ++i) own[1 + i] = time(collective, buffers);
   prepare(collective, buffers);

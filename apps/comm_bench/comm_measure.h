@@ -3,9 +3,9 @@
 //   CommMeasurement measurement(*world.communicator, {.dtype = DType::f32, .max_bytes = 1 << 20});
 //   CommResult result = measurement.measure(dist::Collective::all_gather, 4096);
 //
-// The clock is read after the call, and on CUDA the device, is done. The time of a call is that of
-// the slowest rank. The time of an exchange includes the f32 additions of an ordered reduction,
-// since the time of a reduce-scatter includes additions too.
+// A call is timed until it is done; on CUDA, until the device is done. A call's time is that of the
+// slowest rank. The time of an exchange includes the f32 additions of an ordered reduction,
+// because the time of a reduce-scatter includes additions too.
 #pragma once
 
 #include <cstdint>
@@ -34,10 +34,11 @@ class CommMeasurement {
   /// Allocates the buffers. Collective.
   CommMeasurement(dist::Communicator& communicator, const CommPlan& plan);
 
-  /// Measures a collective on buffers of `bytes` bytes: at most the plan's max_bytes, and one equal
-  /// piece of whole elements for each rank. Any collective but a barrier and a split; all_reduce
-  /// only with f32. The pieces of exchange_v and all_gather_v have unequal lengths; send_receive
-  /// passes the buffer to the next rank of a ring. Collective; all ranks get the same result.
+  /// Measures a collective on buffers of `bytes` bytes, at most the plan's max_bytes. A buffer must
+  /// divide into equal pieces of whole elements, one for each rank. A barrier and a split cannot be
+  /// measured. all_reduce needs f32. exchange_v and all_gather_v use pieces of unequal lengths.
+  /// send_receive passes the buffer to the next rank of a ring. Collective; all ranks get the same
+  /// result.
   CommResult measure(dist::Collective collective, int64_t bytes);
 
  private:

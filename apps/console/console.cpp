@@ -59,7 +59,7 @@ int run_and_check(const std::function<int()>& body) {
     check_output();
     return result;
   } catch (const std::system_error& error) {
-    // fmt's message says neither that standard output failed nor that text is lost.
+    // Replaces fmt's message, which does not say that writing to standard output failed.
     if (std::ferror(stdout) == 0) throw;
     fail("standard output: writing failed: {}", error.code().message());
   }

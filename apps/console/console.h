@@ -18,12 +18,12 @@ void check_output();
 /// Runs a program that is not a rank of a job. Returns its exit code: 0, 2 for bad input, 1 for any
 /// other failure. Prints the error.
 int run_alone(const std::function<void()>& body);
-/// Like run_alone, for a program whose exit code reports a result, as the diff command's does.
+/// Like run_alone, for a program whose exit code reports a result, such as `checkpoint diff`.
 /// Returns what `body` returns if nothing fails.
 int run_tool(const std::function<int()>& body);
 
-/// run_alone, run_tool and run_job begin with prepare_streams, which sets up the standard streams,
-/// and run their bodies by run_and_check, which calls check_output after the body.
+/// The two steps of run_alone, run_tool and run_job: prepare_streams sets up the standard streams,
+/// then run_and_check runs the body and calls check_output.
 void prepare_streams();
 int run_and_check(const std::function<int()>& body);
 

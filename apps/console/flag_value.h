@@ -9,7 +9,7 @@
 namespace tessera::apps {
 
 // The parse functions throw InputError if the text is not a value of the type, or is out of range.
-// The message begins with `what`: a flag, as "--steps", or a file, line and key, as
+// The message begins with `what`: a flag such as "--steps", or a file, line and key such as
 // "a.cfg:3: steps".
 
 std::string parse_text(const std::string& what, const std::string& text);  // refuses ""

@@ -219,7 +219,7 @@ template FlagOption Flags::add_option(const std::string&, std::vector<int32_t>&,
                                       const std::string&);
 
 FlagOption Flags::add_flag(const std::string& names, bool& value, const std::string& help) {
-  // Nothing reads flag_text_. CLI11 gives "true" for a flag without a value, else the text after =.
+  // CLI11 needs a variable, but nothing reads flag_text_: assign() gets "true" or the text after =.
   Flag& flag = add(names, app_->add_flag(names, flag_text_, help), "");
   flag.value_text = [&value] { return in_words(value); };
   flag.assign = [&value](const std::string& what, const std::string& text) {
@@ -253,7 +253,7 @@ std::string Flags::nearest(const std::string& name) const {
   constexpr size_t longest = 40;  // no flag's name is longer
   std::string best;
   if (name.size() > longest) return best;
-  auto least = static_cast<int64_t>(1 + name.size() / 6);  // more edits make another word
+  auto least = static_cast<int64_t>(1 + name.size() / 6);  // more edits are no misspelling
   for (const auto& flag : flags_) {
     for (const std::string& other : flag->names) {
       if (!other.starts_with("--")) continue;
@@ -266,9 +266,9 @@ std::string Flags::nearest(const std::string& name) const {
   return best;
 }
 
-// Refuses arguments that CLI11 would misread. It would take `--data --steps` as data named
-// "--steps", `--data= x` as `--data x`, `-steps` as -s, [a,b] as a list, and -- as a list's end.
-// Unknown flags are refused too, because CLI11's message would include the arguments after them.
+// Refuses arguments that CLI11 would misread: `--data --steps` as data named "--steps", `--data= x`
+// as `--data x`, `-steps` as -s, [a,b] as a list, and -- as the end of a list. Refuses unknown
+// flags too, because CLI11's message would include the arguments after them.
 void Flags::check_names(const std::vector<std::string>& arguments) const {
   for (size_t i = 0; i < arguments.size(); ++i) {
     const std::string& argument = arguments[i];

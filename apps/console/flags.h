@@ -1,7 +1,7 @@
-// A program's flags: --name VALUE or --name=VALUE, --name alone for those without a value, and
+// A program's flags: --name VALUE or --name=VALUE, --name alone for flags without a value, and
 // positional arguments. If a flag is given twice, the last value counts, so that flags at the end
-// of a command override those of a script. CLI11 splits the arguments and writes the help. It takes
-// seconds to compile in each file that includes it, so only flags.cpp does.
+// of a command override those of a script. CLI11 splits the arguments and writes the help. Only
+// flags.cpp includes CLI11, which takes seconds to compile.
 //
 //   Flags app("What the program does", "name");
 //   app.add_option("--steps", options.steps, "Optimizer steps")->group("Training");
@@ -45,11 +45,11 @@ class FlagOption {
   explicit FlagOption(Flag* flag) : flag_(flag) {}
   FlagOption* operator->() { return this; }
 
-  FlagOption group(const std::string& name);   // its heading in the help
+  FlagOption group(const std::string& name);   // heading in the help
   FlagOption capture_default_str();            // shows the variable's value as the default
   FlagOption one_of(const std::vector<std::string>& values);
   FlagOption list(char delimiter);             // several values in one text
-  FlagOption compare(Compared what);           // by default the value
+  FlagOption compare(Compared what);           // default: Compared::value
 
  private:
   Flag* flag_;
@@ -87,9 +87,9 @@ class Flags {
   /// an empty text. Throws InputError with a one-line message.
   std::string parse(int argc, const char* const* argv);
 
-  /// Returns the settings that must be equal on all ranks: first if help or the version was asked
-  /// for, then the flags as FlagOption::compare chose, in the order in which they were added. Call
-  /// it after parse.
+  /// Returns the settings that must be equal on all ranks. Call it after parse. The first setting
+  /// says if help or the version was asked for. The flags follow in the order in which they were
+  /// added, compared as FlagOption::compare chose.
   dist::Settings settings() const;
 
  private:

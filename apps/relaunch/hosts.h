@@ -22,11 +22,11 @@ std::string hosts_text(const std::vector<Host>& hosts);
 int64_t slots_of(const std::vector<Host>& hosts);
 
 /// Finds the host that `rank` runs on and returns its index in `hosts`. `name` is the name that
-/// this host itself reports. If `hosts` does not contain that name, for instance because it lists
-/// addresses, the index follows from the rank: by default mpirun fills one host after the other.
+/// this host itself reports. If `hosts` lacks that name, for instance because it lists addresses,
+/// the index is computed from the rank. By default mpirun fills one host after the other.
 size_t host_of(const std::vector<Host>& hosts, int rank, const std::string& name);
 
-/// Returns `hosts` with one slot less for each index in `places`, which may name a host repeatedly.
+/// Returns `hosts` with one slot less for each index in `places`. An index may occur repeatedly.
 /// Hosts without slots are removed.
 std::vector<Host> without_places(std::vector<Host> hosts, const std::vector<size_t>& places);
 

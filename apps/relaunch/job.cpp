@@ -106,9 +106,9 @@ class RunningJob {
     }
   }
 
-  // mpirun can forward signals once all ranks have started. If a run is told to end, and its ranks
-  // do not start in time, for instance because a host does not answer, mpirun is terminated. Such a
-  // run has nothing to save.
+  // mpirun can forward signals only once all ranks have started. A run may be told to end before
+  // that. If its ranks do not start in time, for instance because a host does not answer, mpirun is
+  // terminated. Such a run has nothing to save.
   void pass_signals_on() {
     constexpr std::chrono::seconds patience(15);
     if (begun_ == end_.ranks) {
@@ -121,14 +121,14 @@ class RunningJob {
   }
 
   // When a rank dies, mpirun ends the other ranks and itself in about a second. But mpirun waits
-  // forever for a host that does not answer. Then this function kills mpirun, and the parents of
-  // the ranks on this host notice that mpirun is gone.
+  // forever for a host that does not answer. Then this function kills mpirun. The parents of the
+  // ranks on this host notice that mpirun is gone, and end their ranks.
   void end_hanging_launcher() {
     constexpr std::chrono::seconds patience(6);
     if (!died_ || Clock::now() - *died_ <= patience) return;
     end_.hung = true;
     ::kill(process_, SIGKILL);
-    // The parents check every second if mpirun still runs.
+    // Time for the parents to notice: they check every second if mpirun still runs.
     std::this_thread::sleep_for(std::chrono::milliseconds(1500));
   }
 

@@ -38,8 +38,8 @@ std::string status_line(pid_t process, const std::string& name) {
 }  // namespace
 
 SignalQueue::SignalQueue(const std::vector<int>& signals) {
-  // A program inherits that its starter ignores SIGCHLD. While SIGCHLD is ignored, waitpid cannot
-  // tell how children ended.
+  // This process ignores SIGCHLD if the process that started it does. While SIGCHLD is ignored,
+  // waitpid cannot tell how children ended.
   ::signal(SIGCHLD, SIG_DFL);
   sigset_t set;
   sigemptyset(&set);

@@ -44,9 +44,9 @@ void report(const RankRecord& record) {
   }
 }
 
-// Passes on the waiting signals that the program handles already. Other signals keep waiting,
-// because a request for a checkpoint must not kill a program that is still starting. Returns true
-// if no signal is left to pass on.
+// Passes on the waiting signals for which the program has installed a handler by now. Other signals
+// keep waiting, because a request for a checkpoint must not kill a program that is still starting.
+// Returns true if no signal is left to pass on.
 bool pass_on(pid_t child, std::vector<int>& waiting) {
   std::erase_if(waiting, [child](int signal) {
     return handles_signal(child, signal) && ::kill(child, signal) == 0;
@@ -86,8 +86,8 @@ class ChildState {
   }
   bool ended() const { return ended_; }
   int status() const { return status_; }
-  /// True if the child is stopped, or was stopped until less than a second ago. The second is
-  /// needed because mpirun continues stopped processes before it ends them.
+  /// True if the child is stopped, or was continued less than a second ago. mpirun continues
+  /// stopped processes before it ends them, so a child that was just continued counts as stopped.
   bool was_stopped() const {
     return stopped_ || (continued_ && Clock::now() - when_continued_ < std::chrono::seconds(1));
   }
@@ -111,7 +111,7 @@ int run_as_rank(const std::vector<std::string>& command) {
   RankRecord record{.rank = own_rank(), .host = host_name()};
   SignalQueue signals({SIGCHLD, SIGTERM, SIGUSR1, SIGUSR2});
   // mpirun sends signals to process groups. The child has its own group, so that a request for a
-  // checkpoint reaches only this process, which passes it on once the child handles it (pass_on).
+  // checkpoint reaches only this process. pass_on forwards the request once the child handles it.
   const pid_t child = start_process(command, signals, {.death_signal = SIGKILL, .own_group = true});
   report(record);
 

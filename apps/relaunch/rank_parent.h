@@ -1,5 +1,5 @@
-// The parent of a rank, which mpirun starts in place of the program: starts the program, passes
-// signals on, and reports to relaunch how it has ended (rank_record.h).
+// The parent process of a rank. mpirun starts the parent in place of the program. The parent starts
+// the program, passes signals on, and reports to relaunch how the program ended (rank_record.h).
 #pragma once
 
 #include <string>

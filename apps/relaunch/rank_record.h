@@ -16,7 +16,7 @@ namespace tessera::apps {
 struct RankRecord {
   enum class Event {
     started,
-    told,  // mpirun told its parent to end, as it does after another rank failed
+    told,  // mpirun told the parent to end, for instance because another rank failed
     ended,
   };
   int rank = 0;

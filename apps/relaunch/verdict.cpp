@@ -55,9 +55,12 @@ std::string own_failure(const RankRecord& record) {
   return exited ? fmt::format("rank {} ended with exit code {}", record.rank, record.code) : "";
 }
 
-// Finds the ranks that caused the stall of `stalled`, among the ranks that it waited for. Ranks
-// that timed out themselves are left out. Returns the first of these groups that is not empty:
-// ranks that were stopped, ranks that did not wait for other ranks themselves, all remaining ranks.
+// Finds which of the ranks that `stalled` waited for caused the stall. Ranks that timed out
+// themselves are left out. Returns the first of these groups that is not empty:
+//
+//   ranks that were stopped
+//   ranks that did not wait for other ranks themselves
+//   all remaining ranks
 std::vector<LostRank> absent_ranks(const JobEnd& job, const RankRecord& stalled) {
   std::array<std::vector<LostRank>, 3> groups;  // stopped, not waiting, all
   for (const int rank : stalled.status.absent) {
@@ -126,8 +129,8 @@ Verdict judge_records(const JobEnd& job) {
         .kind = Verdict::Kind::lost_ranks,
         .lost = {lost(*killed, "was killed by " + signal_name(killed->signal), killed->signal)}};
   }
-  // Failures come before silent ranks, because a rank that mpirun ends may have no time to report
-  // its end.
+  // Failures are judged before silent ranks. A rank that mpirun ends may have no time to report its
+  // end, and would look silent.
   const auto failed = std::ranges::find_if(
       job.records, [](const RankRecord& record) { return !own_failure(record).empty(); });
   if (failed != job.records.end()) {
@@ -143,7 +146,7 @@ Verdict judge_records(const JobEnd& job) {
     if (!stalled) return {.why = own_failure(*failed)};
     std::vector<LostRank> absent = absent_ranks(job, *failed);
     // Ranks of a host that does not answer may have reached the collective before their host was
-    // lost. Such ranks are silent, but not among the absent ranks.
+    // lost. Such ranks are silent, but not among the absent ranks, so they are added.
     add_missing(gone, absent);
     // A rank that stalls in MPI_Init does not know which ranks it waits for. Then stopped ranks
     // are the cause.

@@ -4,10 +4,12 @@
     checkpoint.py --preset gpt2 --folder /dev/shm/run --rounds 5              # dcp, 2 ranks
     checkpoint.py --preset gpt2 --folder /dev/shm/run --way torch.save
 
---way: dcp (torch.distributed.checkpoint.save of a replicated state, which its planner shares among
-the ranks), torch.save (rank 0 alone). Neither flushes to the disk by itself; with --fsync every
-file and the folder are flushed, as Tessera always does. Rank 0 prints a JSON object with the
-milliseconds of each round, from barrier to barrier.
+    --way dcp          torch.distributed.checkpoint.save: ranks share the writing of equal states
+    --way torch.save   rank 0 alone
+
+By itself, neither way flushes to the disk. With --fsync every file and the folder are flushed, as
+Tessera always does. Rank 0 prints a JSON object with the milliseconds of each round, from barrier
+to barrier.
 """
 import argparse
 import json

@@ -4,9 +4,10 @@
     bench_conv --net resnet20 --batch 128 --threads 1 > ours.json
     conv.py ours.json             # JSON: our rows, PyTorch's times beside them, and their ratios
 
-Activations and weights are channels_last, PyTorch's fast layout; backward is autograd's, of the
-weight and, but for the first layer, of the input. `ratio` is PyTorch's time divided by ours, over
-both passes. The summary's ratio is over the whole network: each layer counts as often as it occurs.
+Activations and weights are channels_last, PyTorch's fast layout. Backward is autograd's: the
+gradients of the weight and, except for the first layer, of the input. `ratio` is PyTorch's time
+divided by ours, over both passes. The summary's ratio is over the whole network: each layer counts
+as often as it occurs.
 """
 import argparse
 import json

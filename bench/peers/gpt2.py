@@ -44,7 +44,7 @@ class Attention(nn.Module):
         if hasattr(F, "scaled_dot_product_attention"):
             y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         else:
-            # The scale goes to q, which is T/(C/H) times smaller than the scores.
+            # Scales q and not the scores, which have T/(C/H) times as many elements.
             scores = (q * (C // self.heads) ** -0.5) @ k.transpose(2, 3)  # (B, H, T, T)
             y = F.softmax(scores + self.mask[:T, :T].to(scores.dtype), dim=-1) @ v
         return self.c_proj(y.transpose(1, 2).reshape(B, T, C))
@@ -90,7 +90,7 @@ class Gpt(nn.Module):
 
 
 def init(model, std=0.02, seed=1337):
-    """GPT-2's start: normal(std), residual projections / sqrt(2 layers), biases 0, LN weights 1."""
+    """Initialize: normal(std), residual projections / sqrt(2 layers), biases 0, LN weights 1."""
     generator = torch.Generator().manual_seed(seed)
     residual = std / math.sqrt(2 * len(model.h))
     with torch.no_grad():
@@ -103,7 +103,7 @@ def init(model, std=0.02, seed=1337):
 
 
 def to_file(name, tensor):
-    """A parameter (or its gradient) as the file holds it: numpy, Conv1D weights as [in, out]."""
+    """Return a parameter or gradient as a file holds it: numpy, Conv1D weights as [in, out]."""
     array = tensor.detach().numpy()
     return array.T if name.endswith(CONV1D) else array
 
@@ -114,7 +114,7 @@ def save(model, path, prefix="transformer."):
 
 
 def load(model, path):
-    """Takes names with and without `transformer.`; the tied head and HF's masks are skipped."""
+    """Accept names with and without `transformer.`. Skip the tied head and HF's masks."""
     parameters = dict(model.named_parameters())
     with torch.no_grad():
         for name, array in safetensors_io.read(path):
@@ -131,14 +131,14 @@ def load(model, path):
 
 
 def weight_groups(parameters, weight_decay=0.1):
-    """AdamW groups: decay on matrices, wte and wpe included, none on biases and layer norms."""
+    """Return AdamW groups: decay on matrices, also wte and wpe; none on biases and layer norms."""
     parameters = list(parameters)
     return [{"params": [p for p in parameters if p.dim() >= 2], "weight_decay": weight_decay},
             {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0}]
 
 
 def synthetic_token(position, vocab):
-    """The stream's token at a position: ((p * 2654435761 mod 2^32) * V) >> 32."""
+    """Return the stream's token at a position: ((p * 2654435761 mod 2^32) * V) >> 32."""
     hashed = (np.asarray(position, np.uint64) * np.uint64(2654435761)) & np.uint64(0xFFFFFFFF)
     return ((hashed * np.uint64(vocab)) >> np.uint64(32)).astype(np.int64)
 

@@ -11,8 +11,8 @@
 On CUDA attention is the FLASH_ATTENTION backend's, and a step ends with waiting for the device.
 No dropout, AdamW (betas 0.9 and 0.95, eps 1e-8, decay 0.1 on matrices), clipping at 1.0.
 Step s reads sequences s*B ... s*B+B-1 of a synthetic stream, or of --data; see gpt2.batch.
-Prints a line a step and a summary; with --json each is one JSON object. Losses are of every step,
-the first --warmup of which are not timed.
+Prints a line a step and a summary; with --json each is one JSON object. Losses are of every step;
+times are of the steps after the first --warmup.
 """
 import argparse
 import contextlib
@@ -92,7 +92,7 @@ def summarize(args, step_ms, losses, import_kib, **more):
 
 
 def flash_attention(args):
-    """On CUDA, force this backend: PyTorch by itself may choose another one."""
+    """On CUDA, force FLASH_ATTENTION: PyTorch by itself may choose another backend."""
     import torch
     if args.device == "cpu":
         return contextlib.nullcontext()

@@ -5,8 +5,8 @@
     hf_roundtrip.py out/weights.safetensors --tokens 3,1,4 --tokens 2,7,1
 
 FOLDER holds config.json and model.safetensors, or one .safetensors file of any name. The loss is
-the mean over all predictions of a token from those before it. Prints {"loss", "tensors"} as JSON;
-exits 1 where keys are missing or unexpected, 77 where torch or transformers is absent.
+the mean over all predictions of a token from the tokens before it. Prints {"loss", "tensors"} as
+JSON; exits 1 if keys are missing or unexpected, 77 if torch or transformers is absent.
 """
 import argparse
 import json

@@ -5,8 +5,8 @@
     kernels.py --device cpu --tiny    # to see that it works
 
 Tensors of attention are (B, H, T, D), contiguous: no packing is counted against the peer. Forward
-and backward are timed together, as autograd runs them. Rows have bench_kernels' names; those of
-attention also name the backend, and are null if this PyTorch or device cannot run it.
+and backward are timed together, as autograd runs them. Rows have bench_kernels' names. Rows of
+attention also name the backend; they are null if this PyTorch or device cannot run the backend.
 """
 import argparse
 import json

@@ -46,7 +46,7 @@ class Precision:
 
 
 def adamw_kind(kind, device="cpu"):
-    """Replaces auto: fused where this torch has it for the device (CPU: since 2.4), else single."""
+    """Resolve auto: fused if this torch has it for the device (CPU: since 2.4), else single."""
     if kind != "auto":
         return kind
     probe = torch.zeros(1, requires_grad=True, device=device)

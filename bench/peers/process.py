@@ -1,14 +1,14 @@
-"""What a peer must set before torch is loaded, and what it can read about its own process."""
+"""Sets a peer's process up before torch is loaded, and reads figures of the process."""
 import ctypes
 import os
 import re
 
 
 def before_torch(threads, keep_memory=True):
-    """Call before `import torch`: OpenMP and OpenBLAS read these when they are loaded.
+    """Set variables that OpenMP and OpenBLAS read when they are loaded. Call before `import torch`.
 
-    `keep_memory` tells malloc to reuse large blocks instead of returning them to the system,
-    which PyTorch's tuning guide gets from jemalloc: fresh pages cost more than AdamW's arithmetic.
+    `keep_memory` tells malloc to reuse large blocks instead of returning them to the system: fresh
+    pages cost more than AdamW's arithmetic. PyTorch's tuning guide uses jemalloc for this.
     """
     os.environ["OMP_NUM_THREADS"] = str(threads)
     for name in ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE", "OPENBLAS_NUM_THREADS"):
@@ -25,15 +25,15 @@ def keep_freed_memory():
 
 
 def import_torch():
-    """Imports torch and returns the peak memory so far, above which training's is counted."""
+    """Import torch and return the peak memory so far. Training's memory is counted above it."""
     import torch
     if hasattr(torch, "compile"):
-        import torch._dynamo  # 80 MiB of modules, which the first optimizer would import
+        import torch._dynamo  # 80 MiB, which the first optimizer would import later
     return vm_hwm_kib()
 
 
 def vm_hwm_kib():
-    """Peak resident memory so far."""
+    """Return the peak resident memory so far."""
     with open("/proc/self/status") as file:
         return next(int(line.split()[1]) for line in file if line.startswith("VmHWM"))
 

@@ -4,8 +4,8 @@ batches, negatives, Adam, cosine and evaluation, but with random numbers of its 
 
     recommender.py --split last.tsv --model mf --loss bpr --epochs 20 --seed 1
 
-last.tsv is what bench_rating_split writes. Prints a JSON object: hr@10 and ndcg@10 of the last
-epoch, among the whole catalogue and among --sampled-items that are drawn, for the model and for
+bench_rating_split writes last.tsv. Prints a JSON object: hr@10 and ndcg@10 after the last epoch,
+among all items and among --sampled-items drawn items, for the model and for a ranking by
 popularity alone.
 """
 import argparse
@@ -34,7 +34,7 @@ def arguments():
 
 
 def models(torch):
-    """The models' classes. Each returns scores (B, K) and the embedding rows that it read."""
+    """Return the models' classes. A model returns scores (B, K) and the embedding rows it read."""
     nn = torch.nn
 
     def table(rows, width, deviation):
@@ -80,7 +80,7 @@ def models(torch):
 
 
 def draw_negatives(torch, has, users, count, generator):
-    """(N, count) items that the users do not have in training, all equally likely."""
+    """Draw (N, count) items uniformly, for each user from those not in the user's training data."""
     items = torch.randint(has.size(1), (len(users), count), generator=generator)
     while True:
         wrong = has[users.unsqueeze(1), items].nonzero()
@@ -91,7 +91,7 @@ def draw_negatives(torch, has, users, count, generator):
 
 
 def places(torch, scores, candidates, held_out):
-    """How many candidates rank before each user's held-out item; of equals, lower numbers do."""
+    """Count the candidates before each user's held-out item. At equal scores lower numbers win."""
     own = scores.gather(1, held_out.unsqueeze(1))
     number = torch.arange(scores.size(1))
     before = (scores > own) | ((scores == own) & (number < held_out.unsqueeze(1)))
@@ -105,7 +105,7 @@ def quality(torch, place, k=10):
 
 
 def protocols(torch, has, users, held_out, sampled, generator):
-    """name -> mask (users, items) of the items among which the held-out item is ranked."""
+    """Return masks (users, items), by name: the items among which the held-out item is ranked."""
     others = ~has[users]
     others[torch.arange(len(users)), held_out] = False
     drawn = torch.zeros_like(others)

@@ -5,9 +5,16 @@ bench_recommender_step.
     recommender_step.py --users 943 --items 1682 --batch 1024 --way dense
     recommender_step.py --write-weights init.safetensors       # write initial weights and stop
 
---way: dense (fused Adam), foreach or single (Adam's other loops), sparse (gradients of the rows
-that were read, and SparseAdam, which updates only those), compiled (torch.compile of forward and
-backward, fused Adam), compiled-all (Adam's step is compiled too). Prints a JSON object.
+Values of --way:
+
+    dense          fused Adam
+    foreach        Adam's foreach loop
+    single         Adam's single-tensor loop
+    sparse         gradients of the rows that were read; SparseAdam updates only these rows
+    compiled       torch.compile of forward and backward; fused Adam
+    compiled-all   torch.compile of forward, backward and Adam's step
+
+Prints a JSON object.
 """
 import argparse
 import json
@@ -48,7 +55,7 @@ def initial_weights(args):
 
 
 def drawn(numbers, below):
-    """As bench_recommender_step draws: the finalizer of MurmurHash3, spread over [0, below)."""
+    """Draw as bench_recommender_step does: MurmurHash3's finalizer, spread over [0, below)."""
     import numpy as np
     x = numbers.astype(np.uint32)
     x = (x ^ (x >> np.uint32(16))) * np.uint32(0x85ebca6b)

@@ -1,5 +1,5 @@
 """Trains a ResNet on CIFAR-10's binary files in PyTorch, with train_resnet's recipe: padded random
-crops, mirror images, Nesterov SGD, a linear warm-up and a cosine. A JSON line for each epoch.
+crops, mirror images, Nesterov SGD, a linear warm-up and a cosine. Prints a JSON line an epoch.
 
     python3 resnet_train.py --data cifar-10-batches-bin --epochs 15 --seed 1
 """

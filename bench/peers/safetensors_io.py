@@ -29,7 +29,7 @@ def read(path):
 
 
 def write(path, tensors, metadata=None):
-    """`tensors` maps a name to an array, or to a function that makes it (to hold one at a time)."""
+    """`tensors` maps names to arrays, or to functions that make them, one at a time."""
     header, offset = {}, 0
     if metadata:
         header["__metadata__"] = metadata

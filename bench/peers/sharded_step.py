@@ -5,18 +5,22 @@
     sharded_step.py --preset micro --batch 6 --strategy fsdp-full  # needs a current PyTorch
     sharded_step.py --batch 6 --ranks 1 --micro-batches 2 --strategy ddp   # the same global batch
 
-Over gloo; --batch is a micro-batch, and a step has --micro-batches of them in all:
+Ranks communicate over gloo. --batch is the size of a micro-batch, and a step has --micro-batches of
+them over all ranks. The strategies:
 
     ddp             DistributedDataParallel                                    (stage 0)
-    zero1           the same, and ZeroRedundancyOptimizer around AdamW         (stage 1)
+    zero1           ddp, with ZeroRedundancyOptimizer around AdamW             (stage 1)
     fsdp-grad-op    fully_shard, weights kept whole between forward and backward (stage 2)
     fsdp-full       fully_shard, weights gathered again for backward           (stage 3)
 
-With --dtype bf16 the first two run under autocast, and gradients travel in fp32; fully_shard
-gathers bf16 weights and reduces gradients in fp32. In step s of M micro-batches, rank r of N takes
-the r-th M/N-th of the sequences from s*M*B on, so that every N sees the same global batch.
-Rank 0 prints steps (loss: mean over the micro-batches, summed in the order of the stream, in
-fp64, and printed exactly) and a summary with the peak memory of every rank.
+With --dtype bf16, ddp and zero1 run under autocast and send gradients in fp32. fully_shard gathers
+bf16 weights and reduces gradients in fp32.
+
+Step s reads the M*B sequences from s*M*B on: M micro-batches of B sequences. Each of N ranks takes
+M/N consecutive micro-batches, so the global batch does not depend on N.
+
+Rank 0 prints each step, and a summary with the peak memory of every rank. A loss is the mean over
+the micro-batches, summed in fp64 in the order of the stream, and printed exactly.
 """
 import contextlib
 import os
@@ -33,14 +37,14 @@ STRATEGIES = ("ddp", "zero1", "fsdp-grad-op", "fsdp-full")
 
 
 def launch(args):
-    """Start this script once per rank; fresh processes, so that each has a peak of its own."""
+    """Start this script once per rank, in a new process, so that each rank has its own peak."""
     with tempfile.TemporaryDirectory() as folder:
         ranks = [subprocess.Popen([sys.executable, *sys.argv], env={
             **os.environ, "PEER_RANK": str(rank), "PEER_STORE": f"file://{folder}/store",
             "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo"),
         }) for rank in range(args.ranks)]
         try:
-            # Wait for rank 0, or for a rank that fails: the others would wait for it forever.
+            # Wait until rank 0 ends, or a rank fails: other ranks would wait for it forever.
             while ranks[0].poll() is None and not any(rank.poll() for rank in ranks):
                 time.sleep(0.05)
         finally:
@@ -77,7 +81,7 @@ class DataParallel:
 
 
 class FullySharded:
-    """fsdp-grad-op and fsdp-full. Every backward sends gradients: a rank never has them whole."""
+    """fsdp-grad-op and fsdp-full. Every backward sends gradients: no rank holds all of them."""
 
     def __init__(self, args, model):
         import torch
@@ -90,8 +94,8 @@ class FullySharded:
                    "reshard_after_forward": args.strategy == "fsdp-full", "mp_policy": policy}
         for block in model.h:
             fully_shard(block, **options)
-        # The other weights form one unit, read first and last in forward; they stay gathered
-        # meanwhile.
+        # The weights outside of blocks form one unit. Forward reads it first and last, so it stays
+        # gathered in between.
         fully_shard(model, **dict(options, reshard_after_forward=False))
         self.model = model
         self.optimizer = torch.optim.AdamW(gpt2.weight_groups(model.parameters()),

@@ -47,9 +47,9 @@ void add_no_terms(const ProductArgs& args) {
   });
 }
 
-// The terms of a part. A sum over more than two parts' terms is computed in parts, because that is
-// faster: over k = 50,257 (the gradient of a language model's last activations) one call ran at 100
-// GFLOP/s, parts at 114; the core's peak is 118.
+// Terms per part. A sum of more than 2 * part_terms terms is computed in parts, because parts are
+// faster. Over k = 50,257 (the gradient of a language model's last activations), one call ran at
+// 100 GFLOP/s and parts ran at 114. The core's peak is 118.
 constexpr int64_t part_terms = 4096;
 
 /// Returns the part of the sum over k that takes columns [begin, begin + count) of a and the same
@@ -91,8 +91,8 @@ int64_t native_workspace_bytes(const ProductArgs& args, int threads) {
   return bytes;
 }
 
-/// The product of f32 copies of the operands, and the offsets in bytes of the copies, the result
-/// and the scratchpad within one block of memory.
+/// The product of f32 copies of the operands. The copies, the result and the scratchpad lie in one
+/// block of memory, at these byte offsets.
 struct Widened {
   ProductArgs product;  // without addresses
   int64_t a = 0, b = 0, bias = 0, c = 0, scratchpad = 0;
@@ -132,7 +132,8 @@ Widened widen(const ProductArgs& args, int threads) {
   return widened;
 }
 
-/// Copies matrices to f32 without gaps. Each has `lines` lines of `length` elements.
+/// Converts matrices to f32 and packs them without gaps. A matrix has `lines` lines of `length`
+/// elements.
 template <class T>
 void widen_lines(float* to, const T* from, int64_t matrices, int64_t lines, int64_t length,
                  int64_t batch_stride, int64_t line_stride) {

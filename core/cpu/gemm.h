@@ -1,7 +1,8 @@
 // Matrix products on the CPU, with options that CUDA does not have: the number of threads and the
 // memory to work in. core/product.h has the interface of both devices.
+//
 // A product's bits depend on its sizes, strides and threads, never on its addresses. bf16 operands
-// go to oneDNN as they are if the CPU has bf16 instructions. Otherwise, and for f16, they are
+// go to oneDNN unchanged if the CPU has bf16 instructions. All other bf16 and f16 operands are
 // converted to f32 first.
 #pragma once
 
@@ -13,11 +14,11 @@ namespace tessera::cpu {
 
 struct GemmOptions {
   int threads = 0;            // 0: thread_count(); inside a parallel region always 1
-  Device device = {};         // on which gemm allocates its workspace
+  Device device = {};         // where gemm allocates its workspace
   void* workspace = nullptr;  // gemm_workspace_bytes(), 64-byte aligned; nullptr: gemm allocates
 };
 
-/// Like cpu::multiply, with options. multiply calls it with the context's device.
+/// Like cpu::multiply, with options. cpu::multiply calls gemm with the context's device.
 void gemm(const ProductArgs& args, const GemmOptions& options = {});
 
 /// Computes the product through f32 copies of the operands, as gemm does for dtypes without a fast
@@ -28,8 +29,9 @@ void widened_gemm(const ProductArgs& args, const GemmOptions& options = {});
 /// process.
 bool has_fast_gemm(DType dtype);
 
-/// The most workspace that gemm(args, options) holds when called at this point: oneDNN's scratchpad
-/// and f32 copies of operands. Addresses do not matter, except that a null bias means no bias.
+/// Returns the bytes of workspace that gemm(args, options) needs: oneDNN's scratchpad and f32
+/// copies of operands. Inside a parallel region the answer holds for one thread. Addresses do not
+/// matter, except that a null bias means no bias.
 int64_t gemm_workspace_bytes(const ProductArgs& args, const GemmOptions& options = {});
 
 }  // namespace tessera::cpu

@@ -8,8 +8,8 @@
 
 namespace tessera::cpu::onednn {
 
-/// True if the CPU has instructions with which oneDNN multiplies this dtype, rather than emulating
-/// it.
+/// True if the CPU has instructions that multiply this dtype. Without them, oneDNN would emulate
+/// the product.
 bool has_instructions_for(DType dtype);
 
 /// Computes the product with one call of oneDNN, on `options.threads` threads. Sizes are above
@@ -19,9 +19,9 @@ void multiply(const ProductArgs& args, const GemmOptions& options);
 /// Bytes of scratchpad that multiply needs.
 int64_t scratchpad_bytes(const ProductArgs& args, int threads);
 
-/// Each thread keeps the primitives that it used last: at most this many of products, and at most
-/// this many of convolutions. A primitive takes up to 100 KiB. A step of GPT-2 over 1,024 tokens
-/// has 65 products, a step of ResNet-50 has 68 convolutions. oneDNN itself keeps 1,024 primitives
+/// Each thread keeps its most recently used primitives: at most this many for products, and as many
+/// again for convolutions. A primitive takes up to 100 KiB. A step of GPT-2 over 1,024 tokens has
+/// 65 products, and a step of ResNet-50 has 68 convolutions. oneDNN itself keeps 1,024 primitives
 /// per process.
 inline constexpr int64_t most_primitives = 512;
 /// The number of product primitives that the calling thread keeps.

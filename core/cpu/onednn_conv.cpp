@@ -41,7 +41,7 @@ struct Call {
 /// A tensor of a convolution, in the caller's layout and in the library's.
 struct Operand {
   Call reorder;              // between the two layouts; empty if they are equal
-  int64_t packed_bytes = 0;  // size in the library's layout, in whole cache lines; 0 if equal
+  int64_t packed_bytes = 0;  // in the library's layout, in whole cache lines; 0 without a reorder
 };
 
 /// A convolution and the reorders of its tensors. The workspace begins with the copies of x, weight
@@ -68,7 +68,7 @@ struct Convolution {
 /// The tensors of a convolution in the library's terms.
 struct Layouts {
   dnnl::algorithm algorithm = dnnl::algorithm::convolution_direct;
-  dnnl::memory::desc x, y, bias;       // with Winograd, x and y in the library's layout too
+  dnnl::memory::desc x, y, bias;       // with Winograd, the library chooses x's and y's layout
   dnnl::memory::desc weight, dweight;  // in the layout that the library chooses
   dnnl::memory::desc plain_x, plain_weight, plain_y;  // the caller's layout, also for gradients
   dnnl::memory::dims stride, dilation, padding;
@@ -125,9 +125,9 @@ auto direct_or_first(Make&& make) {
   return first;
 }
 
-// In oneDNN 2 the weight gradient that is specialised for 1x1 kernels writes beyond its scratchpad
-// if the convolution has a stride and a pixel has fewer channels than a vector. Returns the first
-// other implementation. Throws if there is none.
+// oneDNN 2 has a weight gradient that is specialised for 1x1 kernels. It writes beyond its
+// scratchpad if the convolution has a stride and a pixel's channels do not fill a vector. Returns
+// the first other implementation. Throws if there is none.
 template <class Make>
 auto without_1x1(Make&& make) {
   auto chosen = make();
@@ -139,11 +139,12 @@ auto without_1x1(Make&& make) {
 }
 
 // True if Winograd's algorithm F(4 x 4, 3 x 3) is faster than the direct one (Lavin and Gray, "Fast
-// Algorithms for Convolutional Neural Networks", 2015). It needs a quarter of the multiplications.
-// On 3x3 layers of ResNet-18 and -20 it takes half of the direct algorithm's time for the forward
-// and the gradient of x, and from 64 channels on two thirds for the gradient of the weight. If
-// images must be reordered, a fifth of the gain is lost. Winograd's algorithm is slower with few
-// channels, and if the transformed weight is larger than the images.
+// Algorithms for Convolutional Neural Networks", 2015). Winograd's algorithm needs a quarter of the
+// multiplications. Its time on 3x3 layers of ResNet-18 and -20, compared with the direct algorithm:
+//  - half for the forward and the gradient of x,
+//  - two thirds for the gradient of the weight, from 64 channels on.
+// Reordering the images costs a fifth of the gain. Winograd's algorithm is slower with few
+// channels, and also if the transformed weight is larger than the images.
 bool suits_winograd(const Problem& p) {
   const Conv2dSizes& s = p.sizes;
   const auto& [stride, padding, dilation, groups] = s.options;

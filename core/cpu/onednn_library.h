@@ -33,11 +33,11 @@ auto checked(const char* text, Call&& call) {
 }
 #define TESSERA_ONEDNN(...) checked(#__VA_ARGS__, [&] { return __VA_ARGS__; })
 
-/// Makes the CPU engine. Without AVX-512, first fixes the size from which malloc maps blocks
-/// directly, unless the user has chosen it. The reason: without AVX-512 oneDNN allocates packed
-/// operands with malloc in each product, whatever scratchpad it is given. When such a large block
-/// is freed, glibc raises that size, serves later blocks from a fragmented heap, and keeps ten
-/// times as much memory.
+/// Makes the CPU engine. Without AVX-512, first fixes malloc's mmap threshold (the size from which
+/// malloc maps a block directly), unless the user has set it. The reason: without AVX-512, oneDNN
+/// allocates packed operands with malloc in each product, whatever scratchpad it is given. When
+/// such a large block is freed, glibc raises the threshold. Later blocks then come from a
+/// fragmented heap, which keeps ten times as much memory.
 inline dnnl::engine make_engine() {
 #ifdef __GLIBC__
   const auto isa = static_cast<unsigned>(dnnl::get_effective_cpu_isa());
@@ -86,8 +86,8 @@ struct ProblemHash {
   }
 };
 
-/// Sets OpenMP's number of threads while it lives. oneDNN reads it both when a primitive is made
-/// and when it runs.
+/// Sets OpenMP's number of threads as long as the object lives. oneDNN reads the number both when a
+/// primitive is made and when the primitive runs.
 class TeamSize {
  public:
   explicit TeamSize(int threads) : before_(omp_get_max_threads()) {

@@ -5,7 +5,7 @@
 //
 // exp and log are within one unit in the last place, tanh within 2.5. All propagate NaN. exp
 // overflows to infinity and underflows through the subnormals to zero; tanh saturates at one; log
-// of zero is -infinity, of a negative number NaN.
+// of zero is -infinity, and log of a negative number is NaN.
 #pragma once
 
 #include <bit>
@@ -67,9 +67,10 @@ inline float power_of_two(int32_t n) {
 }  // namespace detail
 
 inline float exp_f32(float x) {
-  // From 89 on the result is infinity, below -104 zero.
+  // The result is infinity from 89 on, and zero below -104.
   const auto [q, n] = detail::reduce_exp(clamp_magnitude(x, 104.0f));
-  // Two factors, because 2^n alone may lie outside the normal numbers; only the last one rounds.
+  // Two factors, because 2^n alone may lie outside the normal numbers. Only the last multiplication
+  // can round.
   const int32_t half = n >> 1;
   return (1.0f + q) * detail::power_of_two(half) * detail::power_of_two(n - half);
 }
@@ -77,7 +78,8 @@ inline float exp_f32(float x) {
 inline float tanh_f32(float x) {
   // tanh is one from 9.02 on.
   const auto [q, n] = detail::reduce_exp(2.0f * clamp_magnitude(std::fabs(x), 10.0f));
-  // exp(2x) - 1 without cancellation near zero, where n = 0 and the second term vanishes.
+  // exp(2x) - 1 = scale * q + (scale - 1). Near zero n = 0, so the second term vanishes and nothing
+  // cancels.
   const float scale = detail::power_of_two(n);
   const float exp_minus_one = multiply_add(scale, q, scale - 1.0f);
   return std::copysign(exp_minus_one / (exp_minus_one + 2.0f), x);
@@ -87,7 +89,7 @@ inline float log_f32(float x) {
   // Subnormal numbers are made normal; their exponent is corrected below.
   const bool subnormal = x < std::numeric_limits<float>::min();
   const auto word = std::bit_cast<uint32_t>(subnormal ? x * 0x1p23f : x);
-  // x = 2^n m with m in [sqrt(1/2), sqrt(2)), by subtracting the bits of sqrt(1/2).
+  // Subtracting the bits of sqrt(1/2) splits x = 2^n m with m in [sqrt(1/2), sqrt(2)).
   const uint32_t shifted = word - 0x3F3504F3u;
   const int32_t n = (static_cast<int32_t>(shifted) >> 23) - (subnormal ? 23 : 0);
   const float f = std::bit_cast<float>((shifted & 0x007FFFFFu) + 0x3F3504F3u) - 1.0f;

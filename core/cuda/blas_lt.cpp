@@ -1,7 +1,7 @@
 // Matrix products on CUDA by cuBLASLt, whose descriptors and algorithms are in blas_lt_library.cpp.
 //
 // The algorithm is the first that cuBLASLt proposes for a product's sizes, strides, dtypes and
-// alignments, unless a table names another (core/product_tuning.h). The choice is kept, so that a
+// alignments, unless a table names another (core/product_tuning.h). The choice is kept. So a
 // product has the same bits in every call, and on every rank with the same version of cuBLASLt and
 // kind of GPU.
 #include "core/product.h"
@@ -14,7 +14,7 @@
 namespace tessera::cuda {
 namespace {
 
-/// Computes a product over k = 0 as one over k = 1 of zeros, so that cuBLASLt adds the bias.
+/// Computes a product over k = 0 as a product of zeros over k = 1, so that cuBLASLt adds the bias.
 void add_no_terms(const Context& context, ProductArgs args) {
   if (args.accumulate && !args.bias) return;
   const Tensor zeros = context.workspace({std::max(args.m, args.n)}, args.dtype);

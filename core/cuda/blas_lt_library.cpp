@@ -11,7 +11,7 @@ namespace tessera::cuda {
 namespace {
 
 // The most workspace that an algorithm may ask for, as NVIDIA advises for Hopper. Most algorithms
-// ask for less or none, and only that is allocated.
+// ask for less or none. Only the bytes that the algorithm asks for are allocated.
 constexpr uint64_t workspace_limit = uint64_t{32} << 20;
 
 // If an algorithm splits k, its partial sums must be f32 in the workspace, and a second step must
@@ -35,7 +35,7 @@ uint32_t alignment_of(const void* data) {
   return static_cast<uint32_t>(address & (~address + 1));
 }
 
-/// Returns an address with this alignment, which must not be read; nullptr for 0.
+/// Returns a dummy address with this alignment, or nullptr for 0. The address must not be read.
 void* aligned(int64_t alignment) { return reinterpret_cast<void*>(alignment); }
 
 Operand operand(const ConstMatrix& x, int64_t rows, int64_t columns) {

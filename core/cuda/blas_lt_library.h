@@ -20,9 +20,9 @@ void check_cublas(cublasStatus_t status, const char* call);
 
 // A matrix as cuBLASLt sees it, column-major: `columns` columns of `rows` elements, which begin
 // `stride` elements apart. A row-major matrix read this way is its transpose. So cuBLASLt is asked
-// for c^T = b^T a^T: its first operand is b, its second is a, and its m and n are our n and m. It
-// adds `bias` to each of its columns, which are our rows. An operand with column_stride 1 already
-// is the needed transpose; an operand with row_stride 1 must be transposed.
+// for c^T = b^T a^T: its first operand is b, its second is a, and its m and n are our n and m.
+// cuBLASLt adds `bias` to each of its columns, which are our rows. An operand with column_stride 1
+// already is the needed transpose; an operand with row_stride 1 must be transposed.
 struct Operand {
   int64_t rows = 0;
   int64_t columns = 0;
@@ -69,19 +69,21 @@ class Library {
  public:
   Library();
 
-  /// Returns the algorithm that is kept for the product, such as one from use(). If none is, keeps
-  /// and returns cuBLASLt's first proposal. Throws if cuBLASLt proposes no algorithm.
+  /// Returns the algorithm that is kept for the product, for example one given to use(). If there
+  /// is none, keeps and returns cuBLASLt's first proposal. Throws if cuBLASLt proposes no
+  /// algorithm.
   Algorithm algorithm_for(const Product& product, Descriptors& descriptors);
 
   /// Returns at most `most` proposals, cuBLASLt's best guess first; empty if it has none.
   std::vector<Algorithm> proposals(const Product& product, Descriptors& descriptors,
                                    int most) const;
 
-  /// Returns the algorithm with these bytes, which come from a table. Throws unless cuBLASLt
-  /// accepts it for the product, it adds in a fixed order, and its workspace is at most 32 MiB.
+  /// Returns the algorithm with these bytes, which come from a table. Throws if cuBLASLt refuses
+  /// the algorithm for the product, if its additions have no fixed order, or if its workspace
+  /// exceeds 32 MiB.
   Algorithm checked(const ProductShape& shape, const AlgorithmBytes& bytes) const;
 
-  /// Makes the product of each shape use the algorithm beside it from now on.
+  /// From now on, products of each shape use the algorithm to which `algorithms` maps the shape.
   void use(const std::map<ProductShape, Algorithm>& algorithms);
   /// The shapes of all products that have an algorithm so far.
   std::vector<ProductShape> shapes();

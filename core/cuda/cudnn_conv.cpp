@@ -32,8 +32,8 @@ void check_cudnn(cudnnStatus_t status, const char* call) {
   fail("{}: {} ({})", call, cudnnGetErrorString(status), reason.data());
 }
 
-// An algorithm that asks for more is rejected: FFT algorithms would need gigabytes, and others are
-// as fast.
+// The most workspace that an algorithm may ask for. FFT algorithms would need gigabytes, and other
+// algorithms are as fast.
 constexpr size_t workspace_limit = size_t{512} << 20;
 
 /// An algorithm of a pass: `number` is its value in cuDNN's enumeration.
@@ -144,7 +144,7 @@ std::vector<Proposal> proposals_of(Ask&& ask) {
   return result;
 }
 
-/// cuDNN's proposals for a pass, the fastest first by its own estimate for these sizes.
+/// cuDNN's proposals for a pass, in the order of cuDNN's own estimate, the fastest first.
 std::vector<Proposal> proposals(cudnnHandle_t handle, Conv2dPass pass, const Convolution& c) {
   switch (pass) {
     case Conv2dPass::forward:
@@ -187,13 +187,13 @@ cudnnStatus_t ask_workspace(cudnnHandle_t handle, Conv2dPass pass, const Convolu
   return CUDNN_STATUS_BAD_PARAM;
 }
 
-/// Sets the convolution's algorithm, with a math type that does not round operands, and returns an
-/// empty text. If the algorithm cannot be used, returns the reason, and only the math type of the
-/// descriptor has changed.
+/// Sets the convolution's algorithm, with a math type that does not round operands. Returns an
+/// empty text, or the reason why the algorithm cannot be used. In that case, only the math type of
+/// the descriptor has changed.
 std::string try_algorithm(cudnnHandle_t handle, const ConvArgs& args, Convolution& c,
                           Algorithm algorithm) {
-  // All other math types may round f32 operands to TF32. Operands in bf16 and f16 are multiplied as
-  // they are, unless conversions are allowed.
+  // Math types other than FMA may round f32 operands to TF32. Operands in bf16 and f16 are
+  // multiplied unrounded, unless the math type allows conversions.
   if (args.dtype == DType::f32) {
     algorithm.math = CUDNN_FMA_MATH;
   } else if (algorithm.math == CUDNN_TENSOR_OP_MATH_ALLOW_CONVERSION) {

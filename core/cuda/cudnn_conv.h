@@ -1,10 +1,10 @@
-// Convolutions by cuDNN, which core/cuda/cudnn_conv.cpp alone calls. Images are (N, H, W, C), and
+// Convolutions by cuDNN. Only core/cuda/cudnn_conv.cpp calls cuDNN. Images are (N, H, W, C), and
 // filters have their channels last too: (O, kh, kw, C / groups).
 //
-// A pass with given sizes and dtype has one algorithm (core/convolution_choices.h), whose additions
-// have a fixed order according to cuDNN. So results have the same bits in every call, and on every
-// rank with the same library, kind of GPU and choice. Sums are f32, without TF32, and each result
-// is rounded once.
+// A pass with given sizes and dtype always uses one algorithm (core/convolution_choices.h).
+// According to cuDNN, the algorithm adds in a fixed order. So results have the same bits in every
+// call, and on every rank with the same library, kind of GPU and choice. Sums are f32, without
+// TF32, and each result is rounded once.
 #pragma once
 
 #include <cstdint>

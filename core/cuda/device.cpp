@@ -60,7 +60,8 @@ DeviceState make_state(int index) {
   TESSERA_CUDA(cudaHostAlloc(reinterpret_cast<void**>(&state.fault), sizeof(Fault),
                              cudaHostAllocDefault));
   *state.fault = Fault{};
-  // The pool keeps freed memory: returning it and asking again would wait for the device.
+  // The pool keeps freed memory: returning it to the system and asking again would wait for the
+  // device.
   cudaMemPool_t pool = nullptr;
   TESSERA_CUDA(cudaDeviceGetDefaultMemPool(&pool, index));
   uint64_t everything = ~uint64_t{0};
@@ -189,8 +190,8 @@ void Event::wait() const {
 void Event::synchronize() const {
   refuse_in_capture("Event::synchronize");
   TESSERA_CUDA(cudaEventSynchronize(static_cast<cudaEvent_t>(event_.get())));
-  // The fault may come from a kernel after the event that is still writing the record. Waiting for
-  // the stream completes the record, and then throws it.
+  // A kernel behind the event may still be writing the record. synchronize() waits until the record
+  // is complete, and then throws it.
   if (state_of(index_).fault->claimed != 0) cuda::synchronize(index_);
 }
 
@@ -207,7 +208,7 @@ void* allocate(int index, int64_t bytes, void* stream) {
   if (capturing) check_captured(stream, "allocate");
   void* data = nullptr;
   const auto size = static_cast<size_t>(bytes);
-  // The host never reads memory that a graph has allocated, so it need not be shared.
+  // The host never reads memory that a graph has allocated, so this memory need not be shared.
   const cudaError_t error =
       shared_with_host && !capturing ? cudaMallocManaged(&data, size, cudaMemAttachGlobal)
                        : cudaMallocAsync(&data, size, static_cast<cudaStream_t>(stream));

@@ -30,8 +30,8 @@ struct alignas(sizeof(T) * n) Elements {
   T value[n];
 };
 
-/// The number of neighbouring elements that a thread takes at once: 16 bytes of the widest type.
-/// For a narrower type these are fewer bytes, but a warp still accesses memory without gaps.
+/// The number of neighbouring elements that a thread takes at once: 16 bytes of the widest type. A
+/// narrower type takes fewer bytes per access, but a warp's accesses still leave no gaps.
 template <class... T>
 inline constexpr int neighbours = 16 / static_cast<int>(std::max({sizeof(T)...}));
 
@@ -69,10 +69,10 @@ namespace detail {
 
 inline constexpr int map_threads = 256;
 
-// How often a thread takes n neighbours. All loads come before the first store, which keeps enough
-// loads in flight: two 16-byte accesses of 2,048 threads are 64 KB per multiprocessor. An H200
-// needs half of that, 29 KB: 4.8 TB/s times a latency of about 0.8 us, divided by 132
-// multiprocessors.
+// The number of times that a thread takes n neighbours. All loads come before the first store,
+// which keeps enough loads in flight: two 16-byte accesses of 2,048 threads are 64 KB per
+// multiprocessor. An H200 needs only 29 KB in flight: 4.8 TB/s times a latency of about 0.8 us,
+// divided by 132 multiprocessors.
 template <int n>
 inline constexpr int map_turns = n == 1 ? 8 : 2;
 

@@ -1,8 +1,8 @@
 // Faults: a kernel records wrong input as a fault, and the host throws an Error for the fault at
 // the next synchronisation. So no operation waits for the device just to check its arguments.
 //
-//   Fault* fault = device_fault(context);          // an argument of a kernel, which calls
-//   report_fault(fault, ...)                       // core/cuda/fault.cuh, and goes on
+//   Fault* fault = device_fault(context);  // host: passes it to the kernel as an argument
+//   report_fault(fault, ...)               // kernel: reports (core/cuda/fault.cuh) and goes on
 #pragma once
 
 #include "core/context.h"

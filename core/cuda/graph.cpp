@@ -98,7 +98,7 @@ struct Graph::Captured {
   cudaGraphExec_t executable = nullptr;
 
   ~Captured() {
-    // Launches in flight complete all the same. A destructor cannot report errors.
+    // Launches in flight still complete. A destructor cannot report errors.
     if (executable != nullptr) (void)cudaGraphExecDestroy(executable);
     if (graph != nullptr) (void)cudaGraphDestroy(graph);
   }
@@ -119,7 +119,8 @@ Graph::Graph(int index, const std::function<void()>& body)
   free_delayed(index, made.capture);
   check_memory(made.capture);
   if (made.capture.samples == 0) made.capture.draws.reset();
-  // The device's pool may keep memory of earlier work, which a graph cannot use.
+  // The device's pool may cache memory of earlier work. A graph cannot use this memory, so it is
+  // handed back to the system first.
   release_cached_memory(index);
   TESSERA_CUDA(cudaGraphInstantiate(&made.executable, made.graph, 0));
 }
@@ -135,7 +136,7 @@ void Graph::launch() {
     TESSERA_CHECK(state.first_sample + capture.samples <= dropout_sample_limit,
                   "dropout: samples {} to {} of a step, expected at most 2^32", state.first_sample,
                   state.first_sample + capture.samples);
-    // The stream orders this after the previous launch, which reads what is overwritten here.
+    // The stream runs this write after the previous launch, which reads the previous draws.
     store_draws(context, static_cast<DropoutDraws*>(capture.draws->data()), dropout_draws(state));
   }
   memory_ledger(captured_->device).add_passing(*capture.memory);

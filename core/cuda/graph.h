@@ -13,10 +13,10 @@ namespace tessera::cuda {
 
 struct Capture {
   std::shared_ptr<MemoryLedger> memory = std::make_shared<MemoryLedger>();  // of the body
-  std::vector<std::pair<void*, void*>> freed;  // memory from before that the body frees, its stream
+  std::vector<std::pair<void*, void*>> freed;  // older memory that the body freed, and its stream
   DropoutState dropout = dropout_state();
   std::shared_ptr<Storage> draws;  // a DropoutDraws on the device
-  int64_t samples = 0;             // most samples of a dropout; 0 if there is no dropout
+  int64_t samples = 0;             // the most rows of any dropout in the body; 0 without dropout
 };
 
 /// The calling thread's running capture; nullptr outside of one.

@@ -1,5 +1,5 @@
 // Included by every .cu file: launching, warp and block sums, 16-byte accesses. nvcc compiles this
-// file, and so does a host compiler against the headers in emulated/include.
+// file. A host compiler compiles it too, against the headers in emulated/include.
 //
 //   launch(context, "scale", {blocks_for(packs, 256), 256}, scale_kernel<T>, y, x, packs, factor);
 #pragma once
@@ -95,8 +95,8 @@ __device__ inline float warp_max(float value) {
 }
 
 /// Sum over all threads of a one-dimensional block, in a fixed order; every thread has the result.
-/// `scratch` is shared memory for threads / 32 floats. Before a kernel uses it for something else,
-/// it must call __syncthreads(), because other threads may still read the sums of the warps.
+/// `scratch` is shared memory for threads / 32 floats. A kernel must call __syncthreads() before it
+/// uses `scratch` for something else, because other threads may still read the sums of the warps.
 template <int threads>
 __device__ inline float block_sum(float value, float* scratch) {
   static_assert(threads % warp_size == 0);

@@ -8,7 +8,7 @@
 //   c[0] = c(g, 2q)   c[1] = c(g, 2q + 1)   c[2] = c(g + 8, 2q)   c[3] = c(g + 8, 2q + 1)
 // Each a[i] and b[i] holds two values: the value named above in its low half, and the neighbour
 // along the sum, such as a(g, 2q + 1) or b(2q + 1, g), in its high half. So two results side by
-// side, c0 and c1, become the operand a of a next product when they are rounded and packed:
+// side, c0 and c1, become the operand a of the next product when they are rounded and packed:
 //   a[0] = pack(c0[0], c0[1])  a[1] = pack(c0[2], c0[3])  a[2] = pack(c1[0], c1[1])  ...
 #pragma once
 
@@ -78,9 +78,9 @@ __device__ inline void load_matrices_transposed(uint32_t (&r)[4], SharedAddress 
                : "r"(row.value()));
 }
 
-/// Starts a copy of 16 bytes, both ends aligned, from global to shared memory. If not `wanted`, it
-/// writes zeros and does not read. After wait_for_copies this thread sees the bytes; the other
-/// threads of the block see them after a barrier that follows.
+/// Starts a copy of 16 bytes, both ends aligned, from global to shared memory. If `wanted` is
+/// false, writes zeros and reads nothing. This thread sees the bytes after wait_for_copies. The
+/// other threads of the block see them after a later barrier.
 __device__ inline void copy_async_16(SharedAddress to, const void* from, bool wanted) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;\n" ::"r"(to.value()),
                "l"(__cvta_generic_to_global(from)), "r"(wanted ? 16 : 0)

@@ -10,8 +10,8 @@
 
 namespace tessera::cuda {
 
-/// Returns the Library of a device, which is made at the first call. If the first call is in the
-/// capture of a graph, it throws, with the library's `name` and the operation that was `called`. A
+/// Returns the Library of a device, and makes it at the first call. A first call during the capture
+/// of a graph throws an error that names the library (`name`) and the operation (`called`). A
 /// Library is never destroyed, because the driver may be gone after main.
 template <class Library>
 Library& one_per_device(int device, const char* name, const char* called) {

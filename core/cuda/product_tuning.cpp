@@ -13,8 +13,8 @@ namespace {
 
 constexpr int most_proposals = 16;
 
-// An algorithm replaces the first proposal only if it takes less than this share of the proposal's
-// time, because two measurements of one algorithm may differ by 2 %.
+// An algorithm replaces the first proposal only if it takes less than this share of the first
+// proposal's time, because two measurements of one algorithm may differ by 2 %.
 constexpr double worthwhile = 0.98;
 
 /// Elements that the matrices of an operand span.

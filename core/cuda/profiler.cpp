@@ -1,5 +1,5 @@
-// Implements core/profiler.h with NVTX, a header-only library: its first call loads the library of
-// a profiler if an environment variable that the profiler sets names one.
+// Implements core/profiler.h with NVTX, a header-only library. NVTX's first call loads a profiler's
+// library if the profiler has named it in an environment variable.
 #include "core/profiler.h"
 
 #include <nvtx3/nvToolsExt.h>

@@ -1,4 +1,4 @@
-// core/convolution_choices.h in a build without CUDA.
+// Implements core/convolution_choices.h in a build without CUDA.
 #include "core/convolution_choices.h"
 
 #include "core/cuda.h"

@@ -1,4 +1,4 @@
-// core/cuda.h in a build without CUDA.
+// Implements core/cuda.h in a build without CUDA.
 #include "core/cuda.h"
 #include "core/error.h"
 

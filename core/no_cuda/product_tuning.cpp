@@ -1,4 +1,4 @@
-// core/product_tuning.h in a build without CUDA.
+// Implements core/product_tuning.h in a build without CUDA.
 #include "core/product_tuning.h"
 
 #include "core/cuda.h"

@@ -1,4 +1,4 @@
-// core/profiler.h in a build without CUDA.
+// Implements core/profiler.h in a build without CUDA.
 #include "core/profiler.h"
 
 namespace tessera::profiler {

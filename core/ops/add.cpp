@@ -1,5 +1,5 @@
-// add on the CPU: y = a + b, equal shapes. Autograd adds up the contributions to a gradient with
-// it. (The operation ops::add, which broadcasts, is in binary.cpp.)
+// add on the CPU: y = a + b, equal shapes. Autograd uses it to add up the contributions to a
+// gradient. (The operation ops::add, which broadcasts, is in binary.cpp.)
 #include "core/ops/add.h"
 
 #include "core/ops/blocks.h"

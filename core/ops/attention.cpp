@@ -1,4 +1,4 @@
-// attention: q (B, T, H, D), k and v (B, S, G, D) -> y (B, T, H, D): for each sequence and head h,
+// attention: q (B, T, H, D), k and v (B, S, G, D) -> y (B, T, H, D). For each sequence and head h,
 //   y[t] = sum over s of softmax over s (scale q[t] k[s]) v[s],
 // with k and v of head h / (H / G). If causal, s runs over s <= t + S - T only.
 //

@@ -122,9 +122,8 @@ __global__ void __launch_bounds__(threads)
   }
 }
 
-/// Computes the products of one sequence. A product takes H / G batched multiplications: number j
-/// multiplies heads j, j + H / G, j + 2 H / G, ..., of which there are G, with the G heads of k and
-/// v.
+/// Computes the products of one sequence. A product takes H / G batched multiplications. Number j
+/// multiplies the G heads j, j + H / G, j + 2 H / G, ... of q or dy with the G heads of k or v.
 template <class T>
 class Sequence {
  public:

@@ -1,14 +1,15 @@
 // Shared by the kernels of causal_attention: where a head lies in packed qkv, which part of it a
 // block works on, and how tiles in shared memory are multiplied on tensor cores.
-// attention_plain.cuh has the kernels for all other cases: f32, D other than 64 and 128, and
-// addresses that are not aligned to 16 bytes.
+// attention_plain.cuh multiplies tiles without tensor cores: for f32, for D other than 64 and 128,
+// and at addresses that are not aligned to 16 bytes.
 //
-// A warp owns 16 M rows of a product (M is 1 or 2) and all columns, so that the softmax of a row
-// stays within four lanes, and the result of one product becomes an operand of the next one without
+// A warp owns 16 M rows of a product (M is 1 or 2) and all columns. So the softmax of a row stays
+// within four lanes, and the result of one product becomes an operand of the next product without
 // leaving registers. core/cuda/mma.cuh has the layout of fragments.
+//
 // The instructions used exist on every GPU since compute capability 8.0. Hopper's wgmma, fed by
-// TMA, would be faster: FlashAttention-2, with mma.sync, reaches 35 % of an H100's peak, and
-// FlashAttention-3, with wgmma, 75 % (arXiv:2407.08608).
+// TMA, would be faster: FlashAttention-2, with mma.sync, reaches 35 % of an H100's peak.
+// FlashAttention-3, with wgmma, reaches 75 % (arXiv:2407.08608).
 #pragma once
 
 #include <cmath>
@@ -89,7 +90,7 @@ __device__ Head<T> head_of(T* qkv, const Sizes& s, int pair) {
 /// The work of a block: a tile of tokens of one head. The blocks of a head have consecutive
 /// indices, so that blocks which run at the same time read the same keys from the cache.
 struct Work {
-  int pair;   // of a sequence and a head
+  int pair;   // index of the pair of a sequence and a head
   int first;  // first token of the tile
 };
 
@@ -123,10 +124,10 @@ inline bool on_tensor_cores(const Sizes& s, std::initializer_list<const Tensor*>
 }
 
 /// Bytes between the rows of a tile of D 16-bit values in shared memory. 16 bytes of padding behind
-/// each row shift the next row by four banks, so that the eight rows which ldmatrix reads at one
-/// column lie in different banks. Every address is then one offset per lane plus a constant.
-/// Permuted chunks would need no padding, but an offset for each column, and registers are scarcer
-/// here than shared memory.
+/// each row shift the next row by four banks. So the eight rows that ldmatrix reads at one column
+/// lie in different banks. Every address is then one offset per lane plus a constant. Permuted
+/// chunks would need no padding, but one offset in a register for each column. Registers are
+/// scarcer here than shared memory.
 template <int D>
 inline constexpr uint32_t pitch = D * 2 + 16;
 
@@ -286,10 +287,10 @@ __device__ void hide_earlier_queries(float (&scores)[M][N][4], int row, int colu
   });
 }
 
-/// Writes a warp's result (16 M, D) to the tokens from `first` on, with row
-/// 16 m + 8 half + lane / 4 multiplied by factor(m, half). A lane's fragment has only 4 adjacent
-/// bytes of a row, while a store should write 16, so the result passes through shared memory: the
-/// rows of `tile` from `row` on, which no other warp uses.
+/// Writes a warp's result (16 M, D) to the tokens from `first` on. Multiplies row
+/// 16 m + 8 half + lane / 4 by factor(m, half). A lane's fragment has only 4 adjacent bytes of a
+/// row, but a store should write 16. So the result passes through shared memory: the rows of `tile`
+/// from `row` on, which no other warp uses.
 template <int D, class T, int M, class Factor>
 __device__ void store_rows(Slice<T> to, int first, int tokens, const float (&c)[M][D / 8][4],
                            const Factor& factor, T* tile, int row) {

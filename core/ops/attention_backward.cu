@@ -1,14 +1,15 @@
 // The backward of causal_attention on CUDA; causal_attention.cpp says what is computed, and
-// attention.cuh how a tile is multiplied. With p (T, T) the probabilities and
+// attention.cuh says how a tile is multiplied. With p (T, T) the probabilities and
 //   delta = sum over d of dy y,  dp = dy v^T,  ds = p (dp - delta) / sqrt(D):
 //   dq = ds k,  dk = ds^T q,  dv = p^T dy.
 //
 // p is recomputed from the scores and logsumexp (Dao et al., arXiv:2205.14135; Dao,
 // arXiv:2307.08691), once in each of two kernels. In the kernel of dq, a block owns a tile of
 // queries and loops over keys. In the kernel of dk and dv, a block owns a tile of keys and loops
-// over queries. This takes seven products of T x T x D, where one kernel would take five, but every
-// sum stays in the registers of one warp and has one order. A single kernel would have to add up dq
-// across blocks, with float atomics, whose order varies, or with blocks that wait for one another.
+// over queries. The two kernels compute seven products of T x T x D, and a single kernel would
+// compute five. But in two kernels every sum stays in the registers of one warp and has one order.
+// A single kernel would have to add up dq across blocks: either with float atomics, whose order
+// varies, or with blocks that wait for one another.
 //
 // Workspace: delta, f32 (B, H, T): 4 B H T bytes.
 #include <algorithm>
@@ -53,7 +54,7 @@ __global__ void __launch_bounds__(256)
   delta[pair * s.tokens + token % s.tokens] = sum * s.scale;
 }
 
-/// The arguments of the kernels of dq and of dk and dv.
+/// The arguments of both kernels: the kernel of dq, and the kernel of dk and dv.
 template <class T>
 struct Backward {
   T* dqkv;
@@ -65,7 +66,8 @@ struct Backward {
 
 // ---- on tensor cores
 
-/// p = exp(scale * score - logsumexp). Both scale and logsumexp come multiplied by log2(e).
+/// p = exp(scale * score - logsumexp). scale_log2 and logsumexp_log2 are scale and logsumexp times
+/// log2(e).
 __device__ inline float probability(float score, float scale_log2, float logsumexp_log2) {
   return exp2_approximate(fmaf(score, scale_log2, -logsumexp_log2));
 }
@@ -90,8 +92,7 @@ struct QueryShape {
   static constexpr uint32_t shared_bytes = 2 * tile_bytes + Blocks::bytes;
 };
 
-/// Replaces dp in `ds` by ds. `p` holds the scores; logsumexp and delta are those of the rows that
-/// this lane has.
+/// Replaces dp in `ds` by ds. `p` holds the scores; logsumexp and delta belong to the lane's rows.
 template <int M, int N>
 __device__ void query_weights(const float (&p)[M][N][4], float (&ds)[M][N][4],
                               const float (&logsumexp)[M][2], const float (&delta)[M][2],
@@ -183,7 +184,7 @@ struct QueryBlocks {
     const SharedAddress to(block(b));
     load_tile<queries, D>(to, q, b * queries, tokens);
     load_tile<queries, D>(to + tile_bytes, dy, b * queries, tokens);
-    // Half of the threads copy logsumexp, the others delta.
+    // The first half of the threads copies logsumexp, and the second half copies delta.
     static_assert(threads == 2 * queries);
     const uint32_t thread = threadIdx.x;
     const int token = b * queries + static_cast<int>(thread) % queries;
@@ -211,7 +212,7 @@ struct KeyShape {
 };
 
 /// Replaces the scores in `p` by p^T, and dp^T in `ds` by ds^T. Rows are keys, columns are queries.
-/// logsumexp and delta are those of the queries.
+/// logsumexp and delta belong to the queries.
 template <int M, int N>
 __device__ void key_weights(float (&p)[M][N][4], float (&ds)[M][N][4], const float* logsumexp,
                             const float* delta, float scale) {

@@ -1,6 +1,6 @@
 // The forward of causal_attention on CUDA; causal_attention.cpp says what is computed, and
-// attention.cuh how a tile is multiplied. A block has a tile of query rows of one head and loops
-// over the keys that these rows see, with a running maximum and sum for each row (Dao et al.,
+// attention.cuh says how a tile is multiplied. A block has a tile of query rows of one head and
+// loops over the keys that these rows see, with a running maximum and sum for each row (Dao et al.,
 // arXiv:2205.14135; Dao, arXiv:2307.08691). The bits of a row depend only on the values of the
 // row's sequence and head.
 #include <algorithm>
@@ -166,8 +166,8 @@ __global__ void __launch_bounds__(threads, ForwardShape<T, D>::resident)
 
 // ---- plain
 
-/// Does for one row of a square of scores what raise_maxima and exponentials do for a tile. The row
-/// is shared by 16 neighbouring lanes, with R columns each. Returns the factor by which the row's
+/// Like raise_maxima followed by exponentials, but for one row of a square of scores. The row is
+/// shared by 16 neighbouring lanes, with R columns each. Returns the factor by which the row's
 /// output so far must be multiplied.
 template <int R>
 __device__ float softmax_row_plain(float (&scores)[R], float& maximum, float& sum, float scale) {

@@ -179,8 +179,8 @@ int64_t product_floats(const Sizes& s, bool backward) {
 }
 
 /// The workspace of one thread. Scores, the softmax and all sums are f32; a product takes its
-/// operands in T. If T is f32, `probabilities` shares the memory of `scores`, and `dscores` that of
-/// `gradient`, because each value is read before it is overwritten.
+/// operands in T. If T is f32, `probabilities` shares the memory of `scores`, and `dscores` shares
+/// the memory of `gradient`. This works because each value is read before it is overwritten.
 template <class T>
 struct Scratch {
   float* scores;     // (tile_rows, keys)

@@ -29,9 +29,9 @@ void convert_rows(Slice<T> to, const float* from, int64_t rows, int64_t head) {
   for (int64_t r = 0; r < rows; ++r) convert_row(to.rows(r).data, from + r * head, head);
 }
 
-/// Sets the masked scores of row r of a block to -infinity, up to the end of the last group of 16
-/// scores that has a visible one. Returns this end. The loops over the row stop there, so that they
-/// run over whole vectors.
+/// Returns the number of scores that the loops over row r of a block must visit: the visible
+/// scores, rounded up to a multiple of 16 (at most x.keys), so that the loops run over whole
+/// vectors. Sets the masked scores among them to -infinity.
 inline int64_t mask_row(const Sizes& s, float* scores, const Block& x, int64_t r) {
   // With more keys than queries, a row may see no key of a block that other rows see.
   const int64_t seen = s.visible(x.row + r) - x.key;

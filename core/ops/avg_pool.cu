@@ -7,7 +7,8 @@ namespace tessera::cuda {
 
 namespace {
 
-/// In the forward, `to` holds windows and `from` pixels; in the backward, `to` holds pixels.
+/// In the forward, `to` holds windows and `from` holds pixels. In the backward, `to` holds pixels
+/// and `from` holds windows.
 template <class T>
 struct PoolSum {
   T* to;

@@ -2,8 +2,8 @@
 // over all R rows of the batch,
 //   y = (x - mean) * rstd * weight + bias + residual,  rstd = 1 / sqrt(variance + epsilon)
 // (Ioffe and Szegedy, arXiv:1502.03167), and with relu y = max(y, 0), in one pass over memory.
-// x, mean and rstd (C) are kept for the gradient, and with relu also y, because dy then counts only
-// where y > 0.
+// x, mean and rstd (C) are kept for the gradient. With relu, y is kept too, because dy then counts
+// only where y > 0.
 #include <cmath>
 #include <limits>
 
@@ -42,9 +42,9 @@ struct Statistics {
   int64_t rows = 0;
 };
 
-/// Replaces the statistics of one part (BatchParts) by those of all parts together, in place. The
-/// mean is the average of the parts' means. The variance is the average, over parts, of the part's
-/// variance plus the squared distance of the part's mean from the common mean.
+/// Replaces, in place, the statistics of one part (BatchParts) by the statistics of the whole
+/// batch. The mean is the average of the parts' means. The variance is the average, over parts, of
+/// the part's variance plus the squared distance of the part's mean from the common mean.
 void average(const Statistics& own, const BatchParts& parts) {
   const Context context = current_context(own.mean.device());
   const float share = 1.0f / static_cast<float>(parts.count);

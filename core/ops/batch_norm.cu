@@ -1,11 +1,12 @@
 // batch_norm on CUDA. A block takes a chunk of rows and up to 32 n channels. Thread (x, y) has n
-// neighbouring channels of rows y, y + Y, ..., so that mean, scale and sums of its channels stay in
-// registers.
+// neighbouring channels of rows y, y + Y, ..., where Y is blockDim.y. So mean, scale and sums of
+// the thread's channels stay in registers.
 //
-// Sums over rows are made in chunks, whose number depends on R, C and the dtype alone: a thread
-// adds up rows y, y + Y, ... of a chunk, the sums of a block's threads are merged in pairs, and a
-// second kernel merges the chunks. Means and variances are merged by Chan's formula, which avoids
-// cancellation.
+// Sums over rows are made in chunks, whose number depends on R, C and the dtype alone:
+//  - A thread adds up rows y, y + Y, ... of a chunk.
+//  - The sums of a block's threads are merged in pairs.
+//  - A second kernel merges the chunks.
+// Means and variances are merged by Chan's formula, which avoids cancellation.
 #include <algorithm>
 #include <limits>
 
@@ -46,8 +47,8 @@ struct RowGrid {
   __device__ int64_t rows_of(int64_t chunk) const {
     return std::min(chunk_rows, rows - chunk * chunk_rows);
   }
-  /// Calls body(first, rows) for this thread's rows, `rows` <= batch of them at a time. These rows
-  /// begin at elements first, first + stride(), ...
+  /// Calls body(first, rows) for this thread's rows, at most `batch` rows at a time. The `rows`
+  /// rows of a call begin at elements first, first + stride(), ...
   template <class Body>
   __device__ void each_batch(const Body& body) const {
     const int64_t first = int64_t{blockIdx.y} * chunk_rows;

@@ -108,8 +108,8 @@ struct Moments {
     }
   }
 
-  /// Merges `more` rows of x, block by block. A block fits into a near cache and is read twice, for
-  /// its mean and then for the squared distances from the mean, so that the variance does not
+  /// Merges `more` rows of x, block by block. A block fits into a near cache and is read twice:
+  /// first for its mean, then for the squared distances from the mean. So the variance does not
   /// suffer from cancellation. The mean is summed as distances from the first row, which keeps bits
   /// that a sum of large values would lose.
   template <class T>

@@ -1,5 +1,5 @@
-// Broadcasting: shapes, walks, and the CPU loops of sum_to, which adds up the elements along
-// repeated dimensions, and of copy_walk, which copies elements in the order of a walk.
+// Broadcasting: shapes, walks, and two CPU kernels. sum_to adds up the elements along repeated
+// dimensions. copy_walk copies elements in the order of a walk.
 #include "core/ops/broadcast.h"
 
 #include <algorithm>
@@ -81,7 +81,8 @@ namespace {
 
 constexpr int64_t columns_at_once = 64;
 
-/// The dimensions of x that a sum keeps, or those that it adds up, without x's last dimension.
+/// Sizes and strides of the dimensions of x that a sum keeps, or of those that it adds up. The last
+/// dimension of the walk is handled separately.
 struct Strides {
   std::vector<int64_t> sizes;
   std::vector<int64_t> strides;

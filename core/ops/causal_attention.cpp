@@ -1,4 +1,4 @@
-// causal_attention: y (B, T, C) from packed qkv (B, T, 3C): for each sequence and head h of H,
+// causal_attention: y (B, T, C) from packed qkv (B, T, 3C). For each sequence and head h of H,
 //   y[t] = sum over s <= t of softmax over s (q[t] k[s] / sqrt(D)) v[s],  D = C / H.
 //
 // The T x T scores of a head are never stored as a whole: a tile of query rows goes through the

@@ -3,8 +3,8 @@
 //     x[n, i stride + u dilation - padding, j stride + v dilation - padding, c] weight[o, c, u, v]
 // where x is zero outside of the image, and c runs over the channels of o's group.
 //
-// The gradient of a pixel of x is a sum over all (i, j, o) that the pixel contributes to, and the
-// gradient of the weight a sum over images and pixels. A gradient that is not wanted is not
+// The gradient of a pixel of x is a sum over all (i, j, o) that the pixel contributes to. The
+// gradient of the weight is a sum over images and pixels. A gradient that is not wanted is not
 // computed: a network's first convolution needs no gradient of x.
 #include "core/ops/conv2d.h"
 

@@ -1,6 +1,6 @@
 // conv2d on CUDA: convolutions by cuDNN, which takes the weight with its channels last. The weight
-// is transposed into the workspace, and its gradient is transposed back from there. y is filled
-// with the bias first, and the convolution is added to it, so that y is rounded once.
+// is transposed into the workspace. Its gradient is computed in the workspace and transposed back.
+// y is filled with the bias first, and the convolution is added to it, so that y is rounded once.
 #include "core/ops/conv2d.h"
 
 #include <algorithm>

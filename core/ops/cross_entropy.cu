@@ -3,9 +3,9 @@
 // In the forward each thread keeps a running maximum, and the sum of exponentials relative to this
 // maximum (Milakov and Gimelshein, arXiv:1805.02867). The sums are then rescaled to the row's
 // maximum and added in a fixed order. The bits of a row are a function of the row's values, dtype
-// and stride. Rows whose stride is not a multiple of an access are read element by element. That
-// costs little, because neighbouring lanes read neighbouring elements, and the exponentials still
-// take longer than the loads.
+// and stride. Rows whose stride is not a multiple of an access are read element by element. Such
+// reads cost little, because neighbouring lanes read neighbouring elements, and the exponentials
+// still take longer than the loads.
 #include <cmath>
 #include <limits>
 
@@ -29,8 +29,8 @@ constexpr int block_threads = 512;
 /// error of |x| 2^-24, which is large only where the result is close to zero.
 __device__ inline float exponential(float x) { return exp2f(x * 1.44269504f); }
 
-/// Returns the column of a row's target, or column 0 if the target is out of range, which
-/// check_targets has reported already.
+/// Returns the column of a row's target, or column 0 if the target is out of range. check_targets
+/// has reported such a target already.
 __device__ inline int64_t column_of(int32_t target, int64_t columns) {
   return target >= 0 && target < columns ? target : 0;
 }
@@ -154,7 +154,7 @@ __device__ inline void write_gradient(const Backward<D, T>& args, int64_t row, i
   load_batch<whole, n, aligned>(values, x, first, step, args.columns);
   const float share = args.shares == nullptr ? args.scale : args.shares[row];
   const float factor = *args.dloss * share;
-  const bool zero = args.shares != nullptr && share == 0;  // even if logits are not finite
+  const bool zero = args.shares != nullptr && share == 0;  // else 0 * infinity would be NaN
   const float logsumexp = args.logsumexp[row];
   const int64_t target = column_of(args.targets[row], args.columns);
   unrolled<turns>([&](int turn) {

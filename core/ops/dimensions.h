@@ -18,8 +18,8 @@ inline int dimension(const char* name, const Shape& shape, int dim) {
   return index;
 }
 
-/// Returns all of `dims`, counted from the first dimension. Throws if the shape lacks one of them,
-/// or if one is given twice.
+/// Returns all of `dims`, counted from the first dimension. Throws if the shape lacks a dimension,
+/// or if a dimension is given twice.
 inline std::vector<int> dimensions(const char* name, const Shape& shape,
                                    const std::vector<int>& dims) {
   std::vector<int> result;

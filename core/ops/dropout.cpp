@@ -1,6 +1,6 @@
-// dropout: x (S, ...) -> y (S, ...): zeroes elements with a probability p and scales the rest by
-// 1 / (1 - p). Dimension 0 is the sample; a scalar is one sample. The backward calls the same
-// launcher with the same arguments: the mask is drawn again, not kept.
+// dropout: x (S, ...) -> y (S, ...). Zeroes elements with a probability p and scales all other
+// elements by 1 / (1 - p). Dimension 0 is the sample; a scalar is one sample. The backward calls
+// the same launcher with the same arguments: the mask is drawn again, not kept.
 //
 // The decision to keep an element is a function of (seed, step, sample, layer, element) alone. The
 // random words of four elements are drawn at a time, by philox(counter, key), where
@@ -62,8 +62,8 @@ constexpr int64_t tile = 256;  // elements whose random words are drawn together
 constexpr int64_t tile_groups = tile / 4;
 
 /// Draws the random words of a tile's elements. A group is four elements, and `first_group` is the
-/// tile's first one. This is philox() of core/random.h for each group, written out round by round
-/// over all groups, because such loops vectorise and calls of philox() do not.
+/// tile's first group. Computes philox() of core/random.h for each group. Each round is written out
+/// here as a loop over all groups, because such loops vectorise and calls of philox() do not.
 void draw_tile(uint32_t* draws, uint32_t first_group, uint32_t sample, uint64_t layer,
                PhiloxKey key) {
   uint32_t c0[tile_groups], c1[tile_groups], c2[tile_groups], c3[tile_groups];

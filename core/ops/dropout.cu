@@ -1,5 +1,5 @@
-// dropout on CUDA: y = x * keep_scale where kept, 0 elsewhere, with the CPU's draws (dropout.cpp):
-// elements 4k to 4k + 3 of a sample are decided by the four words of one Philox counter.
+// dropout on CUDA: y = x * keep_scale where kept, 0 elsewhere. The draws equal the CPU's
+// (dropout.cpp): the four words of one Philox counter decide elements 4k to 4k + 3 of a sample.
 #include "core/cuda/elementwise.cuh"
 #include "core/cuda/graph.h"
 #include "core/ops/dropout.h"
@@ -48,7 +48,7 @@ __global__ void __launch_bounds__(threads)
   if (element >= args.elements_per_sample) return;
   if (in_graph != nullptr) state = *in_graph;
   if constexpr (aligned) {
-    // The index is computed in packs: from an index in elements nvcc 13.0 makes n stores.
+    // The index is computed in packs. With an index in elements, nvcc 13.0 splits the store into n.
     const int64_t at = (sample * (args.elements_per_sample / n) + pack) * n;
     Floats<n> values = load<n>(x + at);
     const Draws<n> draws(state, args.layer, sample, element);

@@ -1,8 +1,9 @@
-// The gradient of a table of embeddings on CUDA, for embedding, embedding_bag and row_products: for
-// each token the fp32 sum of the token's rows of dy, in order of position. The order must not
-// depend on which thread comes first, so positions are sorted by token: a counting sort with
-// integer atomics, which leaves each token's positions in any order, and then a sort of each
-// token's positions. A warp sums the rows of a token; a block sums the rows of a frequent token.
+// The gradient of a table of embeddings on CUDA, for embedding, embedding_bag and row_products. For
+// each token, it is the f32 sum of the token's rows of dy, in order of position. The order must not
+// depend on which thread comes first, so positions are sorted by token, in two steps:
+//  - A counting sort with integer atomics leaves each token's positions in any order.
+//  - A second sort orders the positions of each token.
+// Then a warp sums the rows of a token, or a block if the token is frequent.
 #pragma once
 
 #include <algorithm>
@@ -21,8 +22,8 @@ struct WarpOfGrid {
   int64_t index = int64_t{blockIdx.x} * warps + warp;
 };
 
-/// The tokens that are looked up: those at all positions or, with offsets, those at the positions
-/// from the first offset up to the last.
+/// The tokens that are looked up. With offsets, these are only the tokens at positions from the
+/// first offset up to, but not including, the last offset.
 struct Positions {
   const int32_t* tokens;
   int64_t count;
@@ -107,9 +108,9 @@ static __global__ void __launch_bounds__(threads)
   order[atomicAdd(ends + token + 1, 1)] = static_cast<int32_t>(i);
 }
 
-// If a token has up to this many positions, a warp sorts them: it ranks each position against all
-// others of the token. If a token has more, a block finds them again, in order, by going through
-// the tokens of all positions.
+// If a token has up to this many positions, a warp sorts them by ranking each position against all
+// other positions of the token. If a token has more positions, a block collects them in order, by
+// going through the tokens of all positions.
 constexpr int rank_positions = 256;
 
 /// Writes the positions of `token`, in order, to `order`. All threads of the block take part.
@@ -204,7 +205,7 @@ struct TableGradient {
   int64_t channels;
   bool accumulate;
   int64_t per_row;      // number of neighbouring positions that share a row of dy
-  const int32_t* rows;  // the row of dy of each position; null if per_row says which
+  const int32_t* rows;  // the row of dy of each position; null if per_row gives the row
   int64_t row_count;    // number of rows of dy
 
   __device__ int64_t row_of(int64_t place) const {
@@ -219,13 +220,12 @@ struct TableGradient {
   }
 };
 
-// If a token has more rows than this, a block sums them, with this many rows in flight, because a
-// warp alone would wait for memory once for every 8 rows.
+// If a token has more rows than this, a block sums them, with this many rows in flight. A warp
+// alone would wait for memory once for every 8 rows.
 constexpr int block_rows = 64;
 
-/// Sums columns [column, column + warp_size * n) of one token with a whole block: the rows are
-/// divided among the warps, which load them into shared memory, and then each thread sums one
-/// column.
+/// Sums columns [column, column + warp_size * n) of one token with a whole block. The rows are
+/// divided among the warps, which load them into shared memory. Then each thread sums one column.
 template <bool aligned, int n, class T, bool weighted>
 __device__ inline void sum_frequent_token(const TableGradient<T, weighted>& args, int64_t token,
                                           int64_t column) {
@@ -300,7 +300,7 @@ struct Sorted {
   Tensor ends;
   Tensor weights;       // f32, or undefined
   int64_t per_row = 1;  // number of neighbouring positions that share a row of dy
-  Tensor rows = {};     // i32, the row of dy of each position; undefined if per_row says which
+  Tensor rows = {};     // i32, the row of dy of each position; undefined if per_row gives it
 };
 
 /// dtable[v] (V, C) = the sum of the weighted rows of dy of token v. If `accumulate`, the sums are

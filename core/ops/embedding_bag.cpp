@@ -1,7 +1,7 @@
 // embedding_bag: indices i32 (L), offsets i32 (B + 1), table (V, C), scale f32 (B) -> y (B, C):
 //   y[b] = scale[b] * sum over p in [offsets[b], offsets[b + 1]) of table[indices[p]].
-// A row of the table's gradient is the sum of scale[b] dy[b] over that token's positions, in order.
-// The L rows that are looked up are never stored, only the B rows of y.
+// Row v of the table's gradient is the sum of scale[b] dy[b] over the positions of token v, in
+// order, where b is the position's bag. The L rows that are looked up are not copied.
 #include "core/ops/embedding_bag.h"
 
 #include "core/autograd.h"

@@ -1,5 +1,5 @@
-// embedding_bag on CUDA: a warp sums the rows of a bag, in order. The gradient of the table is that
-// of embedding (embedding.cuh), with each sorted position replaced by the bag that it belongs to.
+// embedding_bag on CUDA: a warp sums the rows of a bag, in order. The gradient of the table is
+// computed as for embedding (embedding.cuh), after each sorted position is replaced by its bag.
 #include "core/ops/embedding_bag.h"
 
 #include "core/ops/embedding.cuh"
@@ -27,7 +27,7 @@ const float* scale_of(const Bags& bags) {
   return bags.scale.defined() ? bags.scale.data<float>() : nullptr;
 }
 
-/// A warp checks a bag: its offsets, and the token of each of its positions.
+/// A warp checks one bag: the bag's offsets, and the token at each position.
 __global__ void __launch_bounds__(threads) check_bags_kernel(Positions positions, Fault* fault) {
   const WarpOfGrid at;
   if (at.index >= positions.bags) return;
@@ -46,8 +46,8 @@ __global__ void __launch_bounds__(threads) check_bags_kernel(Positions positions
   }
 }
 
-/// The threads of a warp have columns of one bag. In the grid, blocks along x go over bags and
-/// blocks along y over columns.
+/// A warp sums 32 * n columns of one bag. In the grid, blocks along x go over bags and blocks along
+/// y over columns.
 template <class T, int n, bool aligned>
 __global__ void __launch_bounds__(threads)
     embedding_bag_kernel(T* y, const T* table, const float* scale, Positions positions,
@@ -71,7 +71,7 @@ __global__ void __launch_bounds__(threads)
   store_elements<aligned>(y + at.index * channels + column, sum);
 }
 
-/// Replaces each of the *count sorted positions by the bag that it belongs to.
+/// Replaces each of the *count sorted positions by its bag.
 __global__ void __launch_bounds__(threads)
     positions_to_bags_kernel(int32_t* order, const int32_t* count, Positions positions) {
   const int64_t i = int64_t{blockIdx.x} * threads + threadIdx.x;

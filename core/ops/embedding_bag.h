@@ -15,7 +15,7 @@ struct Bags {
 /// y (B, C): y[b] = scale[b] times the fp32 sum of bag b's rows of table (V, C), in order.
 TESSERA_KERNEL(embedding_bag_forward, const Tensor& y, const Bags& bags, const Tensor& table)
 /// dtable[v] (V, C) = the fp32 sum of scale[b] dy[b] over all positions of token v, in order, where
-/// b is the bag that a position belongs to. If `accumulate`, the sums are added to dtable.
+/// b is the position's bag. If `accumulate`, the sums are added to dtable.
 /// Workspace: 4 bytes * (V + 1 + L).
 TESSERA_KERNEL(embedding_bag_backward, const Tensor& dtable, const Tensor& dy, const Bags& bags,
                bool accumulate)

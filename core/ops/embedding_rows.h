@@ -17,15 +17,15 @@ struct WeightedRow {
   float weight = 1.0f;
 };
 
-/// `added` rows are added up. row_of may be called for `known` rows: the rows after the first
-/// `added` ones belong to the next sums, and are prefetched for them.
+/// The first `added` rows are added up. Rows from `added` up to `known` belong to the next sums and
+/// are only prefetched. row_of must accept the numbers of all `known` rows.
 struct RowCount {
   int64_t added;
   int64_t known;
 };
 
-/// A row is prefetched this many rows before it is used: rows lie anywhere in the table, so the
-/// processor cannot predict the next one.
+/// A row is prefetched this many rows before it is used. Rows lie anywhere in the table, so the
+/// processor cannot predict the next row.
 constexpr int64_t rows_ahead = 8;
 
 template <class T>
@@ -100,16 +100,16 @@ void parallel_segments(const int32_t* start, int64_t count, int64_t cost_per_row
   });
 }
 
-/// The rows of dy of each token, in order: token v has order[start[v]] up to, but not including,
-/// order[start[v + 1]].
+/// Lists the rows of dy for each token. Token v has the rows order[i] for
+/// start[v] <= i < start[v + 1], in ascending order.
 struct TokenOrder {
   Tensor start;  // i32 (V + 1)
   Tensor order;  // i32, one for each position
 };
 
 /// Sorts rows by token, with a counting sort. `for_each(body)` must call body(token, row) for every
-/// position, in order; sort_by_token calls it twice. `positions` is an upper bound of the number of
-/// positions, for which workspace is taken.
+/// position, in order; sort_by_token calls `for_each` twice. Workspace is taken for `positions`
+/// positions, an upper bound of their number.
 template <class ForEach>
 TokenOrder sort_by_token(const Context& context, int64_t positions, int64_t vocabulary,
                          ForEach&& for_each) {
@@ -120,7 +120,8 @@ TokenOrder sort_by_token(const Context& context, int64_t positions, int64_t voca
   std::fill_n(start, vocabulary + 1, 0);
   for_each([=](int32_t token, int64_t) { ++start[token + 1]; });
   for (int64_t v = 0; v < vocabulary; ++v) start[v + 1] += start[v];
-  // Writing moves start[v] to the end of token v, which is the start of token v + 1.
+  // Writing moves start[v] to the end of token v, where token v + 1 begins. The loop after it
+  // restores `start`.
   for_each([=](int32_t token, int64_t row) { order[start[token]++] = static_cast<int32_t>(row); });
   for (int64_t v = vocabulary; v > 0; --v) start[v] = start[v - 1];
   start[0] = 0;

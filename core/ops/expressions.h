@@ -1,7 +1,7 @@
 // The table of elementwise expressions: the value in f32 for one element, and the slopes by which
 // backward multiplies the gradient. The loops of unary.cpp and binary.cpp and the kernels of
-// unary.cu and binary.cu are written once for all expressions, so that a new expression is a line
-// of a list here, and a line each in core/ops.h and in unary.cpp or binary.cpp.
+// unary.cu and binary.cu are written once for all expressions. A new expression therefore takes
+// three lines: in a list here, in core/ops.h, and in unary.cpp or binary.cpp.
 //
 // In the expressions, M is the class with the device's functions exp, log, tanh, sqrt and pow
 // (mathematics.h, mathematics.cuh).
@@ -30,8 +30,8 @@ struct Scalars {
 
 // y = f(x). The columns: the name, what backward keeps (nothing, the input or the output), the
 // value, and the slope as a function of the kept number, k. `c` are the Scalars. A NaN in x gives a
-// NaN in y. Slopes at corners are PyTorch's, with one exception: the slope of clamp at its bounds
-// is one, as in PyTorch 1.13, while PyTorch 2.15 has zero.
+// NaN in y. Slopes at corners are PyTorch's, except for clamp: its slope at the bounds is one, as
+// in PyTorch 1.13. PyTorch 2.15 has zero there.
 #define TESSERA_UNARY_EXPRESSIONS(X)                                                            \
   X(neg,        nothing, -x,                             -1.0f)                                 \
   X(exp,        output,  M::exp(x),                      k)                                     \
@@ -94,8 +94,8 @@ TESSERA_BOTH inline float silu_slope(float x) {
   return s * (1 + x * (1 - s));
 }
 
-/// log(1 + exp(x)) - less. The rounding error of 1 + exp(-|x|) is corrected as in Kahan's log1p, so
-/// that small results are accurate too.
+/// Returns log(1 + exp(x)) - less. The rounding error of 1 + exp(-|x|) is corrected as in Kahan's
+/// log1p, so that small results are accurate too.
 template <class M>
 TESSERA_BOTH inline float log_one_plus_exp(float x, float less) {
   const float small = M::exp(x < 0 ? x : -x);
@@ -113,7 +113,7 @@ TESSERA_BOTH inline float clamped(float x, float low, float high) {
   return x < low ? low : x > high ? high : x;
 }
 
-/// The slope of max(a, b) by a. Equal inputs get half each.
+/// Returns the slope of max(a, b) by a. Equal inputs get half each.
 TESSERA_BOTH inline float share_of_larger(float a, float b) {
   return a > b ? 1.0f : a == b ? 0.5f : 0.0f;
 }

@@ -3,9 +3,9 @@
 //   index_select   y[o, j, i] = x[o, index[j], i]
 //   gather         y[o, j, i] = x[o, index[o, j, i], i]
 //   scatter_add    y = x, and y[o, index[o, j, i], i] += source[o, j, i] for j = 0, 1, ...
-// All terms of a sum lie in one line (o, :, i) of the source, which one thread goes through in
-// order, so no sum depends on which thread comes first. The gradient of gather is scatter_add, and
-// that of scatter_add is gather.
+// All terms of a sum lie in one line (o, :, i) of the source. One thread goes through the line in
+// order, so no sum depends on the timing of threads. The gradient of gather is a scatter_add, and
+// the gradient of scatter_add is a gather.
 #include "core/ops/gather.h"
 
 #include <algorithm>
@@ -82,8 +82,8 @@ void scatter(const Tensor& sum, const Tensor& source, const Tensor& index, const
 /// Computes dx, where y was picked from x by index.
 void picked_gradient(const Tensor& dx, const Tensor& dy, const Tensor& index, const Lines& lines) {
   if (lines.outer == 1 && (lines.shared || lines.inner == 1)) {
-    // Rows of a matrix were picked, as from an embedding's table. embedding_backward keeps more
-    // threads busy than scatter, which has only one thread a line, and there are few lines here.
+    // Rows of a matrix were picked, as from an embedding's table. There are few lines here, and
+    // scatter has only one thread a line. embedding_backward keeps more threads busy.
     return kernels::embedding_backward(
         current_context(dx.device()), dx.view({lines.size, lines.inner}),
         dy.view({lines.count, lines.inner}), index.view({lines.count}), false);
@@ -176,7 +176,7 @@ void scatter_lines(const Context&, const Tensor& sum, const Tensor& source, cons
   float* out = sum.data<float>();
   visit_float(source.dtype(), "scatter_add", [&]<class T>() {
     const T* in = source.data<T>();
-    // A thread has neighbouring lines (o, :, i), and no other thread adds to those.
+    // Each thread has its own range of lines (o, :, i), so no two threads add to one element.
     parallel_ranges(lines.outer * lines.inner, lines.count, [=](int64_t begin, int64_t end) {
       for (int64_t o = begin / lines.inner; o * lines.inner < end; ++o) {
         const int64_t first = std::max(int64_t{0}, begin - o * lines.inner);

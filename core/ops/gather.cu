@@ -26,8 +26,8 @@ struct IndexedLines {
   FaultKind kind;
   Fault* fault;
 
-  /// Returns the index for `element` of (outer, count, inner). If the index is out of range,
-  /// reports this and returns -1.
+  /// Returns the index for `element` of (outer, count, inner). Reports an index that is out of
+  /// range, and returns -1 for it.
   __device__ int64_t picked(int64_t element) const {
     const int64_t at = lines.shared ? element / lines.inner % lines.count : element;
     const int32_t found = index[at];

@@ -1,4 +1,4 @@
-// GELU and its derivative for kernels. gelu.h has the formula.
+// GELU and its derivative for kernels. gelu.h has the formula and defines u.
 #pragma once
 
 #include "core/cuda/kernel.cuh"

@@ -1,7 +1,7 @@
 // smoothed_cross_entropy: cross-entropy against (1 - smoothing) onehot(target) + smoothing / V,
-// logits (R, V), targets (R). This is cross_entropy with one more term in the loss of each row,
-//   smoothing * (logits[r][target] - mean(logits[r])),
-// and one more in its gradient, smoothing * (onehot(target) - 1 / V) * dloss / R.
+// logits (R, V), targets (R). This is cross_entropy with one more term for each row:
+//   loss      smoothing * (logits[r][target] - mean(logits[r]))
+//   gradient  smoothing * (onehot(target) - 1 / V) * dloss / R
 #include "core/autograd.h"
 #include "core/image_ops.h"
 #include "core/ops.h"
@@ -50,7 +50,7 @@ Tensor smoothed_cross_entropy(const Tensor& logits, const Tensor& targets, float
                   // If nothing else holds the logits, their gradient may overwrite them.
                   const bool in_place = logits.unique() && !logits.leaf();
                   const Tensor dlogits = in_place ? logits : grads.destination(0);
-                  // For 16-bit logits both terms are added in f32, and the sum is rounded once.
+                  // For 16-bit logits both terms are summed in f32 and rounded once.
                   const Tensor sum =
                       dlogits.dtype() == DType::f32 ? dlogits : here.workspace(dlogits.shape());
                   kernels::cross_entropy_backward(here, sum, dloss, logits, logsumexp, targets,

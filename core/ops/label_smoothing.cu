@@ -1,5 +1,5 @@
-// The terms that label smoothing adds to cross_entropy, on CUDA: a block for each row of logits.
-// The bits of a row are a function of the row alone.
+// The terms that label smoothing adds to cross_entropy, on CUDA: a block for each row of logits. A
+// row's result has the same bits whatever other rows there are.
 #include "core/ops/label_smoothing.h"
 #include "core/ops/rows.cuh"
 

@@ -110,8 +110,8 @@ void add_parameter_gradients_row(float* dweight, float* dbias, const T* dy, cons
   }
 }
 
-/// The sums over rows are made in chunks, whose number depends only on the number of rows, and the
-/// chunks are then added in order, so that the bits are the same for any number of threads.
+/// Rows are summed in chunks, and then the chunks' sums are added in order. The number of chunks
+/// depends only on the number of rows, so the bits are the same for any number of threads.
 constexpr int64_t max_chunks = 32;
 constexpr int64_t min_chunk_rows = 16;
 

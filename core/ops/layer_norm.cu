@@ -1,10 +1,12 @@
 // layer_norm on CUDA. The forward is in layer_norm.cuh.
 //
-// The backward reads a row once for dx and for the sums over rows, dweight and dbias. The sums are
-// made in chunks of rows, whose number depends only on the number of rows: within a chunk warp w
-// sums rows w, w + 8, ..., then the warps' sums are added in order, and a second kernel adds up the
-// chunks. If rows do not fit into a warp's registers, or are not aligned, two kernels compute dx
-// and the sums of the chunks, with the same bits.
+// The backward reads a row once for dx and for the sums over rows, dweight and dbias. Rows are
+// summed in chunks, whose number depends only on the number of rows:
+//   1. within a chunk, warp w sums rows w, w + 8, ...;
+//   2. the warps' sums are added in order;
+//   3. a second kernel adds up the chunks.
+// If rows do not fit into a warp's registers, or are not aligned, one kernel computes dx and
+// another the sums of the chunks. The bits of the sums stay the same.
 #include "core/ops/layer_norm.cuh"
 #include "core/ops/layer_norm.h"
 
@@ -36,9 +38,8 @@ namespace {
 
 constexpr int warps = norm_threads / warp_size;
 
-// A block sums a chunk. There are at most two blocks for each of an H200's 132 multiprocessors, so
-// that all blocks run at the same time, and the second kernel reads little. A chunk has equally
-// many rows for each warp.
+// A block sums a chunk. There are at most two blocks for each of an H200's 132 multiprocessors. All
+// blocks then run at the same time, and the second kernel reads little.
 constexpr int64_t max_chunks = 264;
 
 struct RowChunks {
@@ -188,7 +189,7 @@ __global__ void __launch_bounds__(norm_threads) norm_input_kernel(NormBackward<T
 }
 
 /// Computes the parameters' sums for a chunk of rows of any length, with a block for 32 columns.
-/// Warp w takes the same rows as in norm_backward_kernel, so that the bits are the same.
+/// Warp w takes the same rows as in norm_backward_kernel, so that the sums have the same bits.
 template <class T>
 __global__ void __launch_bounds__(norm_threads) norm_columns_kernel(NormBackward<T> args) {
   __shared__ float sums[2][warps][warp_size];
@@ -216,9 +217,9 @@ __global__ void __launch_bounds__(norm_threads) norm_columns_kernel(NormBackward
   args.partial[(int64_t{blockIdx.y} * 2 + warp) * args.channels + column] = total;
 }
 
-/// Number of warps of a block of norm_finish_kernel, which adds up the chunks. A block has 32 of
-/// the 2 C columns of dweight and dbias, which lie side by side. Warp w adds chunks w, w + 32, ...,
-/// then the warps' sums are added in order. A null destination is not written.
+/// Number of warps in a block of norm_finish_kernel, which adds up the chunks. dweight and dbias
+/// lie side by side in a chunk, in 2 C columns, and a block sums 32 columns. Warp w adds chunks w,
+/// w + 32, ..., then the warps' sums are added in order. A null destination is not written.
 constexpr int finish_warps = 32;
 
 template <class T>

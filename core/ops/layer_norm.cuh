@@ -1,7 +1,7 @@
 // Shared by layer_norm and residual_layer_norm on CUDA: the forward, in one pass over memory.
 //
-// A warp handles a row of up to 256 accesses (2,048 elements of 16 bits), which needs no barrier; a
-// block handles a longer row. The bits of a row are a function of the row alone.
+// A warp handles a row of up to 256 accesses (2,048 elements of 16 bits), without a barrier. A
+// block handles a longer row. A row's result has the same bits whatever other rows there are.
 #pragma once
 
 #include "core/ops/rows.cuh"
@@ -9,8 +9,8 @@
 namespace tessera::cuda {
 
 inline constexpr int norm_threads = 256;
-/// Largest number of accesses that a lane makes to a row that a warp handles: as many as registers
-/// hold in the backward beside the sums of dweight and dbias.
+/// Largest number of accesses per lane for a row that a warp handles. In the backward, registers do
+/// not hold more of a row beside the sums of dweight and dbias.
 inline constexpr int norm_warp_turns = 8;
 
 template <class T>
@@ -30,16 +30,16 @@ void visit_turns(int64_t needed, Body&& body) {
   }
 }
 
-/// Calls visit_turns for a row that is a whole number of accesses and that a warp handles.
+/// Calls visit_turns for a row that a warp handles and whose length is a multiple of an access.
 template <class T, class Body>
 void visit_warp_turns(int64_t channels, Body&& body) {
   visit_turns<1, 2, 3, 4, 5, 6, 7, norm_warp_turns>(
       (channels / neighbours<T> + warp_size - 1) / warp_size, body);
 }
 
-/// Calls body.operator()<threads, n, aligned, turns>() for rows of `channels` elements: `threads`
-/// share a row, and each thread makes `turns` accesses of n elements, or any number if `turns` is
-/// 0, because the row does not stay in registers.
+/// Calls body.operator()<threads, n, aligned, turns>() for rows of `channels` elements. A row is
+/// shared by `threads` threads. Each thread makes at most `turns` accesses of n elements and keeps
+/// them in registers. If `turns` is 0, the number of accesses is not limited, and nothing is kept.
 template <class T, class Body, class... Data>
 void visit_norm_rows(int64_t channels, Body&& body, const Data*... data) {
   constexpr int wide = neighbours<T>;

@@ -5,11 +5,11 @@
 
 namespace tessera {
 
-/// y = (x - mean) * rstd * weight + bias for each of the R rows of C elements, where mean and
-/// rstd = 1 / sqrt(variance + epsilon), f32 (R), are those of the row and are written too.
+/// y = (x - mean) * rstd * weight + bias for each of the R rows of C elements. Also writes mean and
+/// rstd = 1 / sqrt(variance + epsilon) of each row, f32 (R).
 TESSERA_KERNEL(layer_norm_forward, const Tensor& y, const Tensor& mean, const Tensor& rstd,
                const Tensor& x, const Tensor& weight, const Tensor& bias, float epsilon)
-/// dx = the gradient through the norm, plus dsum if that is defined. Any of dx, dweight and dbias
+/// dx = the gradient through the norm, plus dsum if dsum is defined. Any of dx, dweight and dbias
 /// may be undefined.
 TESSERA_KERNEL(layer_norm_backward, const Tensor& dx, const Tensor& dweight, const Tensor& dbias,
                const Tensor& dy, const Tensor& dsum, const Tensor& x, const Tensor& mean,

@@ -29,8 +29,8 @@ inline int64_t checked_norm_rows(std::string_view operation, const Tensor& x, co
   return rows;
 }
 
-/// Gives y = layer_norm(x) a function that recomputes y, so that an operation that reads y in its
-/// backward does not have to keep y until then.
+/// Gives y = layer_norm(x) a function that recomputes y. An operation that reads y in its backward
+/// then does not have to keep y.
 void offer_recompute(Tensor& y, const Tensor& x, const Tensor& weight, const Tensor& bias,
                      int64_t rows, float epsilon);
 
@@ -51,8 +51,8 @@ float row_total(const T* x, int64_t channels) {
   return total;
 }
 
-/// Mean and rstd of a row, from its total and a second pass over it. The row is in the L1 cache by
-/// then, and with a second pass the variance does not suffer from cancellation.
+/// Returns the mean and rstd of a row with the given total. The variance takes a second pass over
+/// the row, which is then in the L1 cache. In one pass it would suffer from cancellation.
 template <class T>
 RowStatistics row_statistics(float total, const T* x, int64_t channels, float epsilon) {
   const float mean = total / static_cast<float>(channels);

@@ -87,7 +87,7 @@ void sum_columns(const Context& context, T* out, const T* x, int64_t rows, int64
   const int64_t chunks = (rows + first_pass_rows - 1) / first_pass_rows;
   const Tensor parts = context.workspace({chunks, columns});
   first_column_sums(context, parts.data<float>(), x, rows, columns);
-  // The second pass reads so little that latency decides: it takes few blocks of many threads.
+  // The second pass reads little, so latency limits it: 32 threads share a column instead of 8.
   launch_column_sums<float, T, 1, 32>(context, out, parts.data<float>(), chunks, columns, chunks);
 }
 

@@ -2,10 +2,11 @@
 //
 // The logits (R, V) are the largest tensor of a language model. They are computed in f32 for one
 // chunk of rows at a time, each row padded to logits_stride(V) elements. A single chunk with all
-// rows is kept for the backward; several chunks are recomputed there, which costs one more product
-// and no memory. With f32 operands the gradient of the logits overwrites the logits. With 16-bit
-// operands the gradient has separate memory, rounded to the operands' dtype, in which the next
-// products read it.
+// rows is kept for the backward. Several chunks are recomputed in the backward: this costs one more
+// product and saves memory.
+//
+// With f32 operands the gradient of the logits overwrites the logits. With 16-bit operands the
+// gradient has memory of its own, because the next products need it in the operands' dtype.
 #include "core/autograd.h"
 #include "core/ops.h"
 #include "core/ops/convert.h"
@@ -41,8 +42,8 @@ void check_linear_cross_entropy(const Tensor& x, const Tensor& weight, const Ten
                 chunk_rows);
 }
 
-/// The tensors with leading dimensions flattened: x (R, C), weight (V, C), targets and logsumexp
-/// (R).
+/// The operands with leading dimensions flattened: x (R, C), weight (V, C), targets (R) and
+/// logsumexp (R).
 struct Rows {
   Tensor x, weight, targets, logsumexp;
   int64_t chunk = 0;

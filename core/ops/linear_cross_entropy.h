@@ -17,11 +17,10 @@ inline int64_t logits_stride(int64_t vocabulary) {
   return (vocabulary + multiple - 1) / multiple * multiple;
 }
 
-/// Returns the number of rows in a chunk: `asked` if it is not 0, otherwise
-///   on a CPU   as many rows of f32 logits as fit into 64 MiB, at least one, which is enough for
-///              products at full speed;
-///   on a GPU   at least 8,192 rows, or as many as fit into 2 GiB if 8,192 do not fit, so that the
-///              GPU does not wait for launches.
+/// Returns the number of rows in a chunk: `asked` if it is not 0. Otherwise, and at least one row:
+///   on a CPU   as many rows of f32 logits as fit into 64 MiB, enough for products at full speed;
+///   on a GPU   8,192 rows, so that the GPU does not wait for launches. Fewer if 8,192 rows need
+///              more than 2 GiB; more if more fit into 64 MiB.
 inline int64_t logits_chunk_rows(int64_t vocabulary, Device device, int64_t asked = 0) {
   if (asked > 0) return asked;
   constexpr int64_t enough_bytes = int64_t{64} << 20;

@@ -42,7 +42,7 @@ Tensor cosine_similarity(const Tensor& a, const Tensor& b, int dim, float epsilo
                 epsilon);
   const Tensor x = convert(a, DType::f32);
   const Tensor y = convert(b, DType::f32);
-  // Both are divided by their lengths before they are multiplied, so that no product overflows.
+  // The vectors are divided by their lengths before they are multiplied, so no product overflows.
   const auto unit = [&](const Tensor& v) {
     return v * rsqrt(clamp(sum(square(v), {from_last}, true), smallest, infinity));
   };
@@ -62,8 +62,7 @@ Tensor cosine_loss(const Tensor& a, const Tensor& b, const Tensor& targets, floa
   const Tensor x = convert(a, DType::f32);
   const Tensor y = convert(b, DType::f32);
   const Tensor t = convert(targets, DType::f32);
-  // As in PyTorch, epsilon is added to both squared lengths here, while cosine_similarity clamps
-  // the squared lengths.
+  // As in PyTorch, epsilon is added to both squared lengths. cosine_similarity clamps them instead.
   constexpr float epsilon = 1e-12f;
   const auto reciprocal_length = [](const Tensor& v) {
     return rsqrt(sum(square(v), {-1}) + epsilon);

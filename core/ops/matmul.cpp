@@ -1,7 +1,7 @@
 // matmul: y (..., m, n) = op(a) (..., m, k) op(b) (..., k, n), where op transposes the last two
-// dimensions if asked. Leading dimensions are broadcast as in NumPy. If they are equal, or b is 2-D
-// and used for all, one call of the launcher is enough. Otherwise there is one call for each run of
-// matrices: in each operand these are contiguous, or all the same matrix.
+// dimensions if asked. Leading dimensions are broadcast as in NumPy. If they are equal, or if b is
+// 2-D, one call of the launcher is enough. Otherwise there is one call for each run of products.
+// Each operand of a run is either contiguous matrices or one matrix that is used every time.
 //
 // With C = op(A) op(B) and dC the gradient of C, each gradient is a product again:
 //   dA = dC op(B)^T, or op(B) dC^T if A is stored transposed;
@@ -54,8 +54,8 @@ bool in_one_call(const Tensor& a, const Tensor& b) {
   return b.rank() == 2 || leading(a.shape()) == leading(b.shape());
 }
 
-/// to = the gradient of a, where dy is the gradient of the product; added to `to` if
-/// args.accumulate.
+/// Computes `to`, the gradient of a, from dy, the gradient of the product. If args.accumulate, adds
+/// the gradient to `to`.
 void left_gradient(const Tensor& to, const Tensor& dy, const Tensor& b, MatmulArgs args) {
   const Context context = current_context(dy.device());
   if (args.transpose_a) {
@@ -64,8 +64,8 @@ void left_gradient(const Tensor& to, const Tensor& dy, const Tensor& b, MatmulAr
     kernels::matmul(context, to, dy, b, MatmulArgs{false, !args.transpose_b, args.accumulate});
   }
 }
-/// to = the gradient of b, where dy is the gradient of the product; added to `to` if
-/// args.accumulate.
+/// Computes `to`, the gradient of b, from dy, the gradient of the product. If args.accumulate, adds
+/// the gradient to `to`.
 void right_gradient(const Tensor& to, const Tensor& dy, const Tensor& a, MatmulArgs args) {
   const Context context = current_context(dy.device());
   if (args.transpose_b) {
@@ -75,7 +75,8 @@ void right_gradient(const Tensor& to, const Tensor& dy, const Tensor& a, MatmulA
   }
 }
 
-/// Computes db if all matrices of a are multiplied with one b: a sum over these matrices, in f32.
+/// Computes db if all matrices of a are multiplied by one b. db is a sum over all matrices of a,
+/// made in f32.
 void shared_gradient(const Tensor& db, const Tensor& dy, const Tensor& a, MatmulArgs args) {
   if (!args.transpose_a) return right_gradient(db, as_one_matrix(dy), as_one_matrix(a), args);
   const Context context = current_context(dy.device());
@@ -94,7 +95,7 @@ void shared_gradient(const Tensor& db, const Tensor& dy, const Tensor& a, Matmul
 }
 
 /// The `count` matrices of an operand in a run: contiguous matrices from `first` on if `step` is 1,
-/// or matrix `first` each time if `step` is 0.
+/// or `count` times matrix `first` if `step` is 0.
 struct Run {
   int64_t first;
   int64_t count;
@@ -128,7 +129,7 @@ void for_each_run(const Shape& y, const Shape& a, const Shape& b, const Body& bo
 }
 
 /// Computes the gradient `to` of an operand whose matrices are used more than once. The gradient of
-/// a matrix is a sum of products, one for each use, in f32.
+/// a matrix is the sum of one product for each use, made in f32.
 class RepeatedSums {
  public:
   RepeatedSums(const Tensor& to, int64_t uses)
@@ -141,7 +142,7 @@ class RepeatedSums {
   }
 
   /// Calls product(destination, accumulate, i) for a run of the operand. If the run repeats one
-  /// matrix, there is a call for each i of its uses. Otherwise there is one call, with i = -1, for
+  /// matrix, there is a call for each use i of the matrix. Otherwise one call, with i = -1, covers
   /// all matrices of the run.
   template <class Product>
   void add(const Run& run, const Product& product) {
@@ -164,7 +165,7 @@ class RepeatedSums {
   Tensor to_;
   bool separate_;
   Tensor sum_;
-  std::vector<bool> used_;  // by a run's first matrix: true if written, so that products are added
+  std::vector<bool> used_;  // by first matrix of a run: true if the gradient has been written
 };
 
 /// Computes da and db if matrices of a or b are used more than once.
@@ -257,7 +258,7 @@ void matmul(const Context& context, const Tensor& y, const Tensor& a, const Tens
                       .dtype = a.dtype(),
                       .c_dtype = y.dtype()};
   if (b.rank() == 2 && a.rank() > 2 && !args.transpose_a) {
-    // The matrices of a are contiguous, so that their rows together are one matrix.
+    // The matrices of a are contiguous, so all their rows form one matrix.
     product.m *= batch;
     product.batch = 1;
   }

@@ -1,6 +1,6 @@
 // max: x over some of its dimensions -> the largest element of each run (core/ops/reduced_runs.h).
-// Equal maxima of a run share the gradient equally. x and y are kept for the gradient; y is exact
-// in every dtype, as it is one of the elements.
+// Equal maxima of a run share the gradient equally. x and y are kept for the gradient. Backward can
+// compare x with y, because y is one of the elements and was never rounded.
 #include "core/ops/max.h"
 
 #include <limits>

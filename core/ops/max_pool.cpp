@@ -1,7 +1,7 @@
-// max_pool: x (N, H, W, C) -> y (N, H', W', C), the maximum over each window, in which NaN is
-// larger than all numbers. `places` (N, H', W', C) keeps which pixel of its window had the maximum,
-// so that neither x nor y is needed for the gradient: each pixel of dx gathers dy from the windows
-// whose maximum it was.
+// max_pool: x (N, H, W, C) -> y (N, H', W', C), the maximum over each window. NaN counts as larger
+// than all numbers. `places` (N, H', W', C) keeps which pixel of a window had the maximum, so the
+// gradient needs neither x nor y. Each pixel of dx gathers dy from the windows in which the pixel
+// was the maximum.
 #include "core/autograd.h"
 #include "core/image_ops.h"
 #include "core/ops/max_pool.h"
@@ -55,7 +55,7 @@ struct Maximum {
   }
 };
 
-/// Writes the maximum of window `part`, and its place. `x` is the image's first pixel.
+/// Writes the maximum of window `part` and the maximum's place. `x` is the image's first pixel.
 template <class T>
 void write_maximum(T* y, uint8_t* places, const T* x, const Pooling& pool, const PixelPart& part) {
   const auto& [channels, rows, columns] = pool;
@@ -80,7 +80,7 @@ void write_maximum(T* y, uint8_t* places, const T* x, const Pooling& pool, const
   }
 }
 
-/// Writes dx of pixel `part`. `dy` and `places` are those of the image's first window.
+/// Writes dx of pixel `part`. `dy` and `places` point to the image's first window.
 template <class T>
 void gather_gradient(T* dx, const T* dy, const uint8_t* places, const Pooling& pool,
                      const PixelPart& part) {

@@ -1,5 +1,6 @@
-// max_pool on CUDA: a thread finds the maximum of n channels over a window, or gathers the gradient
-// of n channels of a pixel from the windows whose maximum it was.
+// max_pool on CUDA. Forward: a thread finds the maximum of n channels over a window. Backward: a
+// thread gathers the gradient of n channels of a pixel from the windows in which the pixel was the
+// maximum.
 #include "core/ops/max_pool.h"
 #include "core/ops/pool.cuh"
 

@@ -9,7 +9,7 @@ namespace tessera::ops {
 
 namespace {
 
-/// A walk over the result of permute, where tensor `a` is the source, of the given shape.
+/// Returns a walk over the result of permute. Tensor `a` of the walk is the source, of this shape.
 BroadcastWalk permuted_walk(const Shape& shape, const std::vector<int>& dims) {
   std::vector<int64_t> strides(dims.size());
   int64_t step = 1;

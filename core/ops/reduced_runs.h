@@ -28,15 +28,15 @@ struct ReducedDims {
   std::vector<int> order;  // the permutation to apply first; empty if none is needed
 };
 
-/// Returns the runs over the given dimensions of a shape. Throws if the shape lacks one of these
-/// dimensions or if one is given twice; the message begins with `name`, the operation.
+/// Returns the runs over the given dimensions of a shape. Throws if the shape lacks a dimension or
+/// if one is given twice. The message begins with `name`, the operation.
 inline ReducedDims reduced_dims(const char* name, const Shape& shape,
                                 const std::vector<int>& dims) {
   const std::vector<int> reduced = dimensions(name, shape, dims);
   ReducedDims result{.shapes = reduced_shapes(name, shape, dims), .runs = {}, .order = {}};
   ReducedRuns& runs = result.runs;
   std::vector<int> kept_order, reduced_order;
-  bool neighbours = true;  // no kept dimension, except of size 1, is between reduced ones
+  bool neighbours = true;  // false: a kept dimension above size 1 lies between reduced dimensions
   for (int dim = 0; dim < shape.rank(); ++dim) {
     const int64_t size = shape[dim];
     const bool goes = std::find(reduced.begin(), reduced.end(), dim) != reduced.end();

@@ -1,8 +1,8 @@
 // residual_layer_norm: x, residual (..., C), weight (C), bias (C)
 //   -> sum (..., C) = x + residual,  normalized (..., C) = layer_norm(sum)
-// in one pass over memory. The norm is computed from the sum as it is stored: with 16-bit types,
-// from the rounded sum. The gradient of x and residual is the gradient of the sum through
-// layer_norm, plus the gradient that arrives for the sum itself.
+// in one pass over memory. With 16-bit types the norm is computed from the rounded sum, as stored.
+// x and residual have one gradient: the gradient of the sum through layer_norm, plus the gradient
+// that arrives for the sum itself.
 #include <array>
 
 #include "core/autograd.h"

@@ -25,8 +25,8 @@ int64_t checked_rows(const Tensor& x, const Tensor& weight) {
   return Shape(std::span(x.shape().begin(), x.shape().end() - 1)).elements();
 }
 
-/// Gives y a function that recomputes y, as in layer_norm, so that an operation that reads y in its
-/// backward does not have to keep y until then. Recomputing costs little beside a product.
+/// Gives y a function that recomputes y, as in layer_norm. An operation that reads y in its
+/// backward then does not have to keep y. Recomputing y costs little beside a matrix product.
 void offer_recompute(Tensor& y, const Tensor& x, const Tensor& weight, int64_t rows,
                      float epsilon) {
   if (!grad_enabled()) return;
@@ -117,8 +117,8 @@ void add_weight_gradient_row(float* dweight, const T* dy, const T* x, float rrms
   }
 }
 
-/// As in layer_norm, the sum over rows is made in chunks, whose number depends only on the number
-/// of rows, and the chunks are then added in order, so that the bits are the same for any number of
+/// As in layer_norm, rows are summed in chunks, and then the chunks' sums are added in order. The
+/// number of chunks depends only on the number of rows, so the bits are the same for any number of
 /// threads.
 constexpr int64_t max_chunks = 32;
 constexpr int64_t min_chunk_rows = 16;

@@ -1,8 +1,8 @@
 // rms_norm on CUDA. A warp handles a row; a block handles a long row, as in layer_norm.cuh.
 //
-// The weight's gradient is summed as in layer_norm: in chunks of rows, whose number depends only on
-// the number of rows. Within a chunk warp w sums rows w, w + 8, ..., then the warps' sums are added
-// in order, and a second kernel adds up the chunks.
+// The weight's gradient is summed as in layer_norm, in chunks of rows. The number of chunks depends
+// only on the number of rows. Within a chunk, warp w sums rows w, w + 8, ..., then the warps' sums
+// are added in order. A second kernel adds up the chunks.
 #include "core/ops/rms_norm.h"
 
 #include <algorithm>
@@ -37,7 +37,7 @@ struct RmsNorm {
   float epsilon;
 };
 
-/// The row of this thread, and its walk over the row.
+/// The index of this thread's row, and the thread's walk over that row.
 template <int threads, int n>
 struct ThreadRow {
   __device__ explicit ThreadRow(int64_t channels)
@@ -103,7 +103,7 @@ __global__ void __launch_bounds__(norm_threads) rms_norm_input_kernel(RmsNorm<T>
   });
 }
 
-/// Sums dweight over a chunk of rows. A block has 32 columns.
+/// Sums dweight over a chunk of rows. A block sums 32 columns.
 template <class T>
 __global__ void __launch_bounds__(norm_threads)
     rms_norm_columns_kernel(float* partial, RmsNorm<T> args, int64_t chunk_rows) {
@@ -128,8 +128,8 @@ __global__ void __launch_bounds__(norm_threads)
   partial[int64_t{blockIdx.y} * args.channels + column] = total;
 }
 
-/// Number of warps of a block of rms_norm_finish_kernel, which adds up the chunks for 32 columns:
-/// warp w adds chunks w, w + 32, ..., then the warps' sums are added in order.
+/// Number of warps in a block of rms_norm_finish_kernel, which adds up the chunks for 32 columns.
+/// Warp w adds chunks w, w + 32, ..., then the warps' sums are added in order.
 constexpr int finish_warps = 32;
 
 template <class T>

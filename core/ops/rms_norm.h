@@ -5,8 +5,8 @@
 
 namespace tessera {
 
-/// y = x * rrms * weight for each of the R rows of C elements, where
-/// rrms = 1 / sqrt(mean(x^2) + epsilon), f32 (R), is that of the row and is written too.
+/// y = x * rrms * weight for each of the R rows of C elements. Also writes
+/// rrms = 1 / sqrt(mean(x^2) + epsilon) of each row, f32 (R).
 TESSERA_KERNEL(rms_norm_forward, const Tensor& y, const Tensor& rrms, const Tensor& x,
                const Tensor& weight, float epsilon)
 /// Computes dx and dweight, either of which may be undefined.

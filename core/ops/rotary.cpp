@@ -1,10 +1,11 @@
-// rotary: x (B, T, H, D) -> y: pair i of each head's D elements, at position p, is turned by
+// rotary: x (B, T, H, D) -> y. At position p, pair i of each head's D elements is rotated by
 //   angle = p base^(-2i/D):   (a, b) -> (a cos - b sin, a sin + b cos)
-// (Su et al., arXiv:2104.09864), so that the product of a query and a key depends on the distance
-// of their positions. Cosines and sines come from a table in the workspace, with a row for each
-// position. Angles are computed in f64, because far positions turn many times, and their cosines
-// and sines are rounded to f32. The gradient is turned by the negative angles; the backward
-// computes the table again.
+// (Su et al., arXiv:2104.09864). The product of a rotated query and a rotated key then depends on
+// the distance of their positions.
+//
+// Cosines and sines come from an f32 table in the workspace, with a row for each position. Their
+// angles are computed in f64, because far positions turn many times. The backward computes the
+// table again and rotates the gradient by the negative angles.
 #include "core/ops/rotary.h"
 
 #include <cmath>
@@ -79,13 +80,13 @@ void rotary_table(const Context&, const Tensor& table, const Tensor& positions, 
 
 namespace {
 
-/// Turns one head of one token.
+/// Rotates one head of one token.
 template <class T>
 void rotate_row(T* y, const T* x, const float* cosines, const float* sines, int64_t pairs,
                 Rotation rotation) {
   const float sign = rotation.inverse ? -1.0f : 1.0f;
-  const int64_t across = rotation.interleaved ? 1 : pairs;  // from element to element of a pair
-  const int64_t step = rotation.interleaved ? 2 : 1;        // from pair to pair
+  const int64_t across = rotation.interleaved ? 1 : pairs;  // distance of a pair's two elements
+  const int64_t step = rotation.interleaved ? 2 : 1;        // distance from one pair to the next
 #pragma omp simd
   for (int64_t i = 0; i < pairs; ++i) {
     const auto a = float(x[i * step]);

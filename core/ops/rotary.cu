@@ -1,4 +1,4 @@
-// rotary on CUDA: the table of cosines and sines, and pairs turned by it.
+// rotary on CUDA: the table of cosines and sines, and the rotation of pairs.
 #include "core/cuda/kernel.cuh"
 #include "core/ops/rotary.h"
 

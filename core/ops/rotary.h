@@ -7,8 +7,8 @@
 
 namespace tessera {
 
-/// table f32 (P, 2, D/2): cosines and sines of the angles (positions[p] + offset) base^(-2i/D),
-/// which are computed in f64. positions are i32 (P); if they are undefined, they are 0, 1, ...
+/// table f32 (P, 2, D/2) = the cosines and sines of the angles (positions[p] + offset)
+/// base^(-2i/D), computed in f64. positions is i32 (P), or undefined for 0, 1, ...
 TESSERA_KERNEL(rotary_table, const Tensor& table, const Tensor& positions, float base,
                int64_t offset)
 

@@ -1,8 +1,8 @@
 // row_products: left (V, C) at i32 (B), right (W, C) at i32 (B, K)
 //   -> products[b, k] = left[i[b]] . right[j[b, k]] + their biases,
 //      squares = the sum of the squares of all rows and biases that were looked up.
-// This is what a matrix factorization computes. The rows are read from the tables and never copied,
-// because the tables often stay in the cache, and are much smaller than B K rows.
+// This is what a matrix factorization computes. Rows are read from the tables and never copied: the
+// tables are much smaller than copies of B K rows, and often stay in the cache.
 #include "core/ops/row_products.h"
 
 #include <array>
@@ -86,7 +86,8 @@ Lookup saved_lookup(const Lookup& at) {
 
 const Tensor* if_defined(const Tensor& x) { return x.defined() ? &x : nullptr; }
 
-/// The inputs of the recorded operation, and the index of each bias and table among them, or -1.
+/// The inputs of the recorded operation, and the index of each bias and table among the inputs. An
+/// undefined bias has index -1.
 struct InputPlaces {
   std::vector<Tensor> inputs;
   std::array<std::array<int, 2>, 2> places;  // by side: bias, table
@@ -136,8 +137,8 @@ RowProducts row_products(const Lookup& left, const Lookup& right, bool squares) 
              if (dtable.gradient.defined() || dbias.gradient.defined()) {
                kernels::row_products_backward(context, dtable, dbias, side, dy, in);
              }
-             // The gradients of a side are declared complete as soon as they are, so that they can
-             // be sent while the other side is computed.
+             // This side's gradients are declared complete now. They can then be sent while the
+             // other side is computed.
              for (const int input : {table, bias}) {
                if (input >= 0) grads.written(input);
              }
@@ -152,8 +153,8 @@ namespace tessera::cpu {
 
 namespace {
 
-/// Returns a . b, in f32. The sum always has 16 lanes, whatever the addresses and the width of the
-/// processor's vectors, so that the order of addition is fixed.
+/// Returns a . b, in f32. The sum has 16 lanes for any addresses and any width of the processor's
+/// vectors, so the order of addition is fixed.
 template <class T>
 float inner_product(const T* a, const T* b, int64_t count) {
   constexpr int64_t lanes = 16;

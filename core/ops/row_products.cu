@@ -1,5 +1,5 @@
-// row_products on CUDA: a warp computes a product. The gradient of a table is summed as for
-// embedding (embedding.cuh), from rows of the other table times the gradients of the products.
+// row_products on CUDA: a warp computes a product. A row's gradient is a sum of rows of the other
+// table, weighted by the gradients of the products, and made as for embedding (embedding.cuh).
 #include "core/ops/row_products.h"
 
 #include "core/ops/convert.h"
@@ -34,8 +34,8 @@ struct Rows {
         count(at.table.size(0)) {}
 
   __device__ bool known(int64_t index) const { return index >= 0 && index < count; }
-  /// Returns the index at a place, or 0 if the index is out of range, which is then reported to
-  /// `fault` unless `fault` is null.
+  /// Returns the index at a place. If the index is out of range, returns 0, and reports the index
+  /// to `fault` if `fault` is not null.
   __device__ int64_t index(int64_t place, Fault* fault = nullptr) const {
     if (indices == nullptr) return place;
     const int32_t index = indices[place];
@@ -83,7 +83,7 @@ __global__ void __launch_bounds__(threads)
   }
 }
 
-/// squares (places): the sum of the squares of the row and the bias that each place looks up.
+/// Writes squares (places): for each place, the sum of the squares of its row and bias.
 template <class T, int n, bool aligned>
 __global__ void __launch_bounds__(threads)
     row_squares_kernel(float* squares, Rows<T> rows, int64_t places, int64_t channels) {
@@ -96,7 +96,7 @@ __global__ void __launch_bounds__(threads)
   if (at.lane == 0) squares[at.index] = square + bias * bias;
 }
 
-/// repeated (B, K): the left row of each place (b, k), from indices (B).
+/// Writes repeated (B, K), the left row of each place (b, k), from indices (B).
 __global__ void __launch_bounds__(threads)
     repeat_indices_kernel(int32_t* repeated, const int32_t* indices, int64_t places,
                           int64_t per_row) {
@@ -104,9 +104,9 @@ __global__ void __launch_bounds__(threads)
   if (i < places) repeated[i] = indices[i / per_row];
 }
 
-/// Computes dleft for left rows without indices, where row b belongs to the places (b, k). The
-/// threads of a warp have columns of one row. In the grid, blocks along x go over rows and blocks
-/// along y over columns. dy and dsquares may be null.
+/// Computes dleft for a left side without indices, where all places (b, k) look up row b. A warp
+/// sums 32 * n columns of one row. In the grid, blocks along x go over rows and blocks along y over
+/// columns. dy and dsquares may be null.
 template <class T, int n, bool aligned>
 __global__ void __launch_bounds__(threads)
     row_products_dleft_kernel(T* dleft, const T* left, const T* dy, Rows<T> right,
@@ -133,9 +133,9 @@ __global__ void __launch_bounds__(threads)
   store_elements<aligned>(dleft + to, sum);
 }
 
-/// The terms of a gradient that sum_by_token does not compute. For each row v of the table:
-///   the gradient of the bias of v, summed over the sorted places of v;
-///   2 * dsquares times the row and the bias, for each time that v was looked up.
+/// The terms of a side's gradients that sum_by_token does not compute. For each row v of the table:
+///   - the gradient of the bias of v, summed over the sorted places of v;
+///   - the gradient of `squares`: 2 * dsquares times the row and the bias, for each lookup of v.
 template <class T>
 struct RowRest {
   T* dtable;              // null if not wanted
@@ -186,7 +186,7 @@ ProductSizes sizes_of(const RowProductInputs& in) {
 }
 
 /// Writes the squares for all places of one side, from squares[first] on. Returns the index after
-/// the last one.
+/// the last value written.
 template <class T>
 int64_t write_squares(const Context& context, const Tensor& squares, int64_t first,
                       const ops::Lookup& at) {
@@ -237,7 +237,7 @@ void row_products_forward(const Context& context, const Tensor& products, const 
 
 namespace {
 
-/// Computes the gradient of left rows without indices. The places of a row are contiguous, so that
+/// Computes the gradient of a left side without indices. The places of a row are contiguous, so
 /// nothing has to be sorted.
 void backward_of_rows(const Context& context, const GradientTarget& target,
                       const RowProductGradients& gradients, const RowProductInputs& in) {
@@ -262,8 +262,8 @@ void backward_of_rows(const Context& context, const GradientTarget& target,
   });
 }
 
-/// Returns the left row of each place (b, k). Without left indices the result is undefined, because
-/// place (b, k) then looks up row b.
+/// Returns the left row of each place (b, k). Without left indices, place (b, k) looks up row b,
+/// and the result is an undefined tensor.
 Tensor left_of_places(const Context& context, const RowProductInputs& in) {
   const Tensor& indices = in.left.indices;
   const int64_t places = in.rows() * in.per_row();

@@ -17,11 +17,11 @@ struct RowProductInputs {
   bool shared() const { return right.indices.size(0) != rows(); }
 };
 
-/// Computes products (B, K), and squares f32 [], which may be undefined. Workspace, only if
+/// Computes products (B, K), and squares f32 [], which may be undefined. Workspace is taken only if
 /// `squares` is defined:
-///   CPU    at most 4 V bytes plus 8 bytes per 64 rows, where V is that of the larger table
-///   CUDA   4 bytes for each lookup of both sides, of which there are B + B K, or B + K if right
-///          indices are shared; plus the workspace of `sum` for as many elements
+///   CPU    at most 4 V bytes plus 8 bytes per 64 rows, where V is the rows of the larger table
+///   CUDA   4 bytes per lookup, plus the workspace of `sum` for as many elements as lookups.
+///          There are B + B K lookups, or B + K if right indices are shared.
 TESSERA_KERNEL(row_products_forward, const Tensor& products, const Tensor& squares,
                const RowProductInputs& in)
 
@@ -30,7 +30,7 @@ struct RowProductGradients {
   Tensor products;  // (B, K)
   Tensor squares;   // f32 []
 };
-/// A gradient to write, or to add to if `accumulate`. Undefined if it is not wanted.
+/// A gradient to write, or to add to if `accumulate`. An unwanted gradient is undefined.
 struct GradientTarget {
   Tensor gradient = {};
   bool accumulate = false;
@@ -43,9 +43,10 @@ enum class RowProductSide : uint8_t { left, right };
 /// lookups of v: a left row is looked up once per b, not K times.
 /// Workspace:
 ///   CPU    4 bytes * (V + 1 + 2 B K)
-///   CUDA   none for a left side without indices, which needs no sorting; otherwise
-///          4 bytes * (V + 1 + B K), plus up to 4 B K bytes for 16-bit types, plus 4 B K bytes if
-///          there are left indices and K > 1
+///   CUDA   none for a left side without indices, which needs no sorting. Otherwise the sum of
+///            4 bytes * (V + 1 + B K),
+///            up to 4 B K bytes for 16-bit types,
+///            4 B K bytes if there are left indices and K > 1
 TESSERA_KERNEL(row_products_backward, const GradientTarget& table, const GradientTarget& bias,
                RowProductSide side, const RowProductGradients& gradients,
                const RowProductInputs& in)

@@ -6,14 +6,13 @@ namespace tessera::cpu {
 
 namespace {
 
-/// A place where a row was looked up: the other side's row there, and the product's gradient.
+/// One place (b, k), seen from one side: the row of the other side, and the product's gradient.
 struct Term {
   int32_t other;
   float weight;
 };
 
-/// Terms sorted by row: row v of a table has terms[start[v]] up to, but not including,
-/// terms[start[v + 1]].
+/// Terms sorted by row. Row v of a table has terms[i] for start[v] <= i < start[v + 1].
 struct Terms {
   Tensor start_memory;  // i32 (V + 1)
   Tensor memory;        // two f32 a term
@@ -27,7 +26,7 @@ struct Terms {
         terms(static_cast<Term*>(memory.raw())) {}
 };
 
-/// Sorts the places (b, k) by their row, own_at(place), and within a row by place.
+/// Sorts the places (b, k) by their row, own_at(place). Within a row, the order of places stays.
 template <class OwnAt, class TermAt>
 void sort_terms(const Terms& to, int64_t rows, int64_t places, const OwnAt& own_at,
                 const TermAt& term_at) {
@@ -38,7 +37,7 @@ void sort_terms(const Terms& to, int64_t rows, int64_t places, const OwnAt& own_
   for (int64_t place = 0; place < places; ++place) {
     to.terms[start[own_at(place)]++] = term_at(place);
   }
-  // start[v] has moved to the end of row v, which is where row v + 1 begins.
+  // start[v] has moved to the end of row v, where row v + 1 begins.
   std::move_backward(start, start + rows, start + rows + 1);
   start[0] = 0;
 }
@@ -114,7 +113,7 @@ void row_products_backward(const Context& context, const GradientTarget& table,
       const bool accumulate = table.accumulate;
       const auto write = [=](const float* sum, int64_t first, int64_t columns) {
         const T* const own_row = row + first;
-        // If factor is 0, the row's values must not enter: 0 times an infinite value is NaN.
+        // If factor is 0, the row must not be multiplied by it: 0 times an infinite value is NaN.
         if (factor == 0) {
           put_all(out + first, columns, accumulate, [=](int64_t c) { return sum[c]; });
         } else {

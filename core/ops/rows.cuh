@@ -2,9 +2,9 @@
 // block. A thread takes n neighbouring elements at a time, and continues `threads * n` elements
 // further on.
 //
-// The elements that a thread takes, and so the order of a sum, are a function of the row's length
-// and dtype, and of the stride of rows. The tensor's address decides only whether n neighbours are
-// read in one access.
+// The order of a sum depends only on the row's length, the dtype and the stride of rows, because
+// these decide which elements a thread takes. The tensor's address decides only whether n
+// neighbours are read in one access.
 #pragma once
 
 #include <cstdint>
@@ -43,8 +43,9 @@ __device__ inline void store_elements(T* to, const Floats<n>& from) {
 }
 
 /// Calls body.operator()<n, aligned>() for rows that begin `stride` elements apart: n = `wide` if
-/// the stride is a multiple of `wide`, else 1. `aligned` is true if every row of all `data`, which
-/// point to first rows, can be accessed n elements at a time. Null pointers count as aligned.
+/// the stride is a multiple of `wide`, else 1. `data` point to the first rows of tensors. `aligned`
+/// is true if every row of these tensors can be accessed n elements at a time. Null pointers count
+/// as aligned.
 template <int wide, class Body, class... T>
 void visit_access(int64_t stride, Body&& body, const T*... data) {
   if (stride % wide != 0) {
@@ -56,9 +57,8 @@ void visit_access(int64_t stride, Body&& body, const T*... data) {
   }
 }
 
-/// row_sum returns the sum of `value`, and row_max the maximum, over the `threads` that share a
-/// row: a warp or a whole block. All of these threads must call the function, and all get the
-/// result.
+/// row_sum returns the sum, and row_max the maximum, of `value` over the threads that share a row:
+/// a warp or a whole block. All of these threads must call the function, and all get the result.
 template <int threads>
 __device__ inline float row_sum(float value) {
   if constexpr (threads == warp_size) {
@@ -84,9 +84,9 @@ struct RowWalk {
   int thread;  // index among the threads that share the row
   int64_t columns;
 
-  /// Calls body(turn, at) for all elements [at, at + n) that this thread takes. If `turns` > 0,
-  /// which must be enough for the row, the loop is unrolled, and turn counts 0, 1, ... If `turns`
-  /// is 0, turn is always 0.
+  /// Calls body(turn, at) for all elements [at, at + n) that this thread takes.
+  ///   turns > 0   the loop is unrolled and turn counts 0, 1, ...; `turns` must suffice for the row
+  ///   turns = 0   a row may have any length; turn is always 0
   template <int turns, class Body>
   __device__ void each(const Body& body) const {
     if constexpr (turns > 0) {
@@ -100,9 +100,10 @@ struct RowWalk {
   }
 };
 
-/// A thread's elements of a row. If `turns` > 0, which must be enough for the row, the elements are
-/// kept in registers, so that memory is read once. If `turns` is 0, they are read each time they
-/// are used, after the first time mostly from the L1 cache.
+/// A thread's elements of a row.
+///   turns > 0   the elements stay in registers: memory is read once; `turns` must suffice for the
+///               row
+///   turns = 0   the elements are read at each use, after the first mostly from the L1 cache
 template <class T, int threads, int n, bool aligned, int turns>
 class RowPart {
  public:
@@ -114,7 +115,7 @@ class RowPart {
       row_ = row;
     }
   }
-  /// The elements of turn `turn`, which begins with element `at`.
+  /// Returns the elements of turn `turn`, which begins with element `at`.
   __device__ Floats<n> get(int turn, int64_t at) const {
     if constexpr (turns > 0) {
       return widened(kept_[turn]);
@@ -122,8 +123,8 @@ class RowPart {
       return widened(load_elements<aligned, n>(row_ + at));
     }
   }
-  /// Adds the elements of `other`, rounds the sums to T and writes them to row `sum`. From then on
-  /// this holds the sums.
+  /// Adds the elements of `other`, rounds the sums to T and writes them to row `sum`. get() then
+  /// returns the rounded sums.
   __device__ void add(const RowWalk<threads, n>& walk, const T* other, T* sum) {
     RowPart added;
     added.load(walk, other);

@@ -1,7 +1,6 @@
 // How kernels walk over ReducedRuns. Runs side by side (inner > 1) have a thread each, so that
-// neighbouring threads read neighbouring elements. A contiguous run has a warp or, if it is long, a
-// block. The elements that a thread takes, and so the order of a sum, are a function of the runs
-// alone.
+// neighbouring threads read neighbouring elements. A contiguous run has a warp, or a block if the
+// run is long. The order of a sum depends on the runs alone.
 //
 //   struct Maximum {
 //     template <int threads>
@@ -42,8 +41,8 @@ struct RunThread {
       return row_sum<threads>(static_cast<float>(value));
     }
   }
-  /// Returns the maximum over the threads that share the run, all of which must call max and get
-  /// the result. Ignores NaN, as fmaxf does.
+  /// Returns the maximum over the threads that share the run, ignoring NaN as fmaxf does. All of
+  /// these threads must call max, and all get the result.
   __device__ float max(float value) const {
     if constexpr (threads == 1) {
       return value;
@@ -69,7 +68,7 @@ __global__ void __launch_bounds__(run_block) run_kernel(ReducedRuns runs, Body b
 
 }  // namespace detail
 
-/// Calls body(RunThread) for every run, in each of the threads that share it.
+/// Calls body(RunThread) for every run, in each thread that shares the run.
 template <class Body>
 void map_runs(const Context& context, const char* name, const ReducedRuns& runs, Body body) {
   if (runs.count() == 0) return;

@@ -1,5 +1,6 @@
-// softmax, log_softmax and logsumexp on CUDA: a run is read for its maximum, then for its sum and
-// for the result. After the first time the run is read mostly from the L1 cache.
+// softmax, log_softmax and logsumexp on CUDA. A forward reads a run for its maximum, again for its
+// sum, and, unless the result is logsumexp, a third time for the result. Repeated reads mostly hit
+// the L1 cache.
 #include "core/ops/softmax.h"
 
 #include <cmath>

@@ -1,5 +1,5 @@
 // The launchers of softmax, log_softmax and logsumexp. The forwards compute for each run:
-//   shift   its maximum, or 0 if that is infinite
+//   shift   the run's maximum, or 0 if the maximum is infinite
 //   sum     the sum of exp(x - shift) over the run
 #pragma once
 

@@ -1,8 +1,8 @@
 // sum: y [] = sum of x; mean: y [] = sum of x / elements. x may have any shape, but a mean of no
-// elements is an error. y is f32 for every dtype of x, because losses are made of it.
+// elements is an error. y is f32 for every dtype of x, because losses are sums and means.
 //
-// Blocks of 4096 elements are summed in fp64 each, then the blocks in order, so that the result
-// does not depend on the number of threads.
+// Each block of 4096 elements is summed in fp64, then the blocks' sums are added in order. The
+// result does not depend on the number of threads.
 //
 // sum and mean over given dimensions go through sum_to (broadcast.h), and y has the dtype of x.
 #include "core/autograd.h"

@@ -1,5 +1,5 @@
-// sum on CUDA: blocks of 4096 elements are summed in fp64 each, then the blocks, both in an order
-// that is a function of the number of elements alone.
+// sum on CUDA: each block of 4096 elements is summed in fp64, then the blocks' sums are added. The
+// order of addition depends only on the number of elements.
 #include "core/cuda/elementwise.cuh"
 #include "core/ops/sum.h"
 

@@ -32,8 +32,8 @@ Tensor transpose(const Tensor& x) {
 namespace tessera::cpu {
 
 namespace {
-// A row of a tile, read from x or written to y, is one cache line (64 bytes) of 16 f32. 16-bit
-// types fill only half a line, but for them tiles of 32 were slower.
+// A tile has 16 x 16 elements. A row of 16 f32 is one cache line (64 bytes). A row of a 16-bit type
+// fills only half a line, but tiles of 32 x 32 were slower for 16-bit types.
 constexpr int64_t tile = 16;
 
 template <class T>

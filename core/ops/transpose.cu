@@ -7,8 +7,8 @@ namespace tessera::cuda {
 
 namespace {
 
-// A row of a tile is 128 bytes of 16-bit elements, or 256 of f32. An f32 tile takes 17 KB, so that
-// threads, not shared memory, limit the number of blocks of a multiprocessor.
+// A row of a tile is 128 bytes of 16-bit elements, or 256 of f32. An f32 tile takes 17 KB: threads,
+// not shared memory, then limit the number of blocks on a multiprocessor.
 constexpr int tile = 64;
 constexpr int row_threads = 32;
 constexpr int rows_at_once = 8;

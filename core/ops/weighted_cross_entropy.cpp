@@ -1,7 +1,7 @@
-// cross_entropy with class weights and an ignored target. With w the class weight of each row's
-// target, or 0 for ignored rows,
+// cross_entropy with class weights and an ignored target. Let w be the class weight of a row's
+// target, or 0 for an ignored row. Then
 //   loss [] = sum(w * (logsumexp(logits) - logits[target])) / sum(w).
-// The backward is that of cross_entropy, with the share w / sum(w) of each row in place of 1 / R.
+// The backward equals the one of cross_entropy, with each row's share w / sum(w) in place of 1 / R.
 // The forward keeps the logits, and the target, logsumexp and share of each row.
 #include "core/ops/weighted_cross_entropy.h"
 
@@ -68,8 +68,8 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& targets,
   const Tensor losses = context.workspace(targets.shape());
   const Tensor loss = Tensor::empty({}, DType::f32, logits.device());
   kernels::cross_entropy_forward(context, losses, logsumexp, logits, rows.targets, logits.size(-1));
-  // The losses of rows with share 0 are set to 0 before the multiplication, because they may be
-  // infinite or NaN, and 0 times such a loss would be NaN.
+  // The losses of rows with share 0 are set to 0 before the multiplication. Such a loss may be
+  // infinite or NaN, and 0 times it would be NaN.
   kernels::binary(context, losses, rows.shares, losses, Binary::where_nonzero);
   kernels::binary(context, losses, losses, rows.shares, Binary::mul);
   kernels::sum(context, loss, losses, 1.0f);

@@ -11,12 +11,15 @@ namespace tessera {
 
 /// From targets i32 (R) and class_weights f32 (V), which may be undefined, computes for each row:
 ///   looked_up i32 (R)   the target, or 0 if the target is `ignored`
-///   weights f32 (R)     0 if the target is `ignored`; otherwise 1 without class weights, and with
-///                       them the target's class weight, or 0 if the target is outside [0, V)
+///   weights f32 (R)     the first that applies:
+///                         0 if the target is `ignored`
+///                         1 if class_weights is undefined
+///                         0 if the target is outside [0, V)
+///                         the target's class weight
 TESSERA_KERNEL(target_weights, const Tensor& weights, const Tensor& looked_up,
                const Tensor& targets, const Tensor& class_weights, std::optional<int32_t> ignored)
-/// Throws if total[0], the sum of the weights of `rows` rows, is zero, because the mean loss would
-/// be undefined. On CUDA the host throws at its next synchronisation with the device.
+/// Throws if total[0], the sum of the weights of `rows` rows, is zero: the mean loss would then be
+/// undefined. On CUDA the host throws at its next synchronisation with the device.
 TESSERA_KERNEL(check_total_weight, const Tensor& total, int64_t rows)
 /// dlogits = (softmax - onehot) * shares[row] * dloss[0]; shares is f32 (R). Rows whose share is
 /// zero get zeros, even if their logits are not finite. dlogits may be the logits themselves.

@@ -11,7 +11,7 @@
 
 namespace tessera {
 
-// O_NONBLOCK, because open would otherwise wait for a writer if the path is a pipe.
+// Without O_NONBLOCK, opening a pipe would wait for a writer.
 InputFile::InputFile(const std::string& path)
     : path_(path), descriptor_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
   if (descriptor_ < 0) fail_input("{}: cannot be opened: {}", path, std::strerror(errno));

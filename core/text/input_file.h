@@ -1,5 +1,5 @@
-// A file that is open for reading at any position. A pipe or a device is refused rather than waited
-// for.
+// A file that is open for reading at any position. Pipes and devices are refused, because reading
+// them could wait forever.
 //
 //   const InputFile file("corpus.bin");
 //   file.read_at(file.size() - 8, &last, 8);
@@ -36,8 +36,8 @@ class InputFile {
   int64_t size_ = 0;
 };
 
-/// True if a directory entry has this name, even an unreadable file or a link that leads nowhere.
-/// So a caller does not take such an entry for a missing file, but opens it and reports the error.
+/// True if a directory entry has this name, even an unreadable file or a link that leads nowhere. A
+/// caller that opens such an entry gets an error, instead of taking the file for missing.
 bool has_name(const std::string& path);
 
 }  // namespace tessera

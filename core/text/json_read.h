@@ -1,4 +1,4 @@
-// Reads JSON from outside of the program, within limits. All files and texts in JSON are read here.
+// Reads JSON from outside of the program, within limits. All JSON files and texts are read here.
 //
 //   const nlohmann::json config = read_json_file("config.json", {.bytes = 1 << 20});
 //   const int64_t layers = json_integer("config.json: n_layer", config.at("n_layer"));
@@ -24,18 +24,18 @@ struct JsonLimits {
 };
 
 /// Parses a text. Throws InputError if the text is not valid JSON or exceeds a limit. Every error
-/// message begins with `where`, which names the file and the part of it that the text is.
+/// message begins with `where`: the file and, if the text is only a part of the file, that part.
 nlohmann::json parse_json(const std::string& where, std::string_view text,
                           const JsonLimits& limits = {});
 
-/// Reads a regular file of at most `most_bytes`. Throws InputError if it cannot be opened or is
-/// longer, and Error if reading fails.
+/// Reads a regular file. Throws InputError if the file cannot be opened or has more than
+/// `most_bytes`, and Error if reading fails.
 std::string read_text_file(const std::string& path, int64_t most_bytes);
 /// Parses a file. Throws as read_text_file and parse_json do.
 nlohmann::json read_json_file(const std::string& path, const JsonLimits& limits = {});
 
-/// Returns `value` if it is a whole number from `least` to `greatest`. Otherwise throws InputError,
-/// with a message that begins with `what`.
+/// Returns `value` if it is a whole number from `least` to `greatest`. Otherwise throws InputError.
+/// The message begins with `what`.
 int64_t json_integer(const std::string& what, const nlohmann::json& value,
                      int64_t least = std::numeric_limits<int64_t>::min(),
                      int64_t greatest = std::numeric_limits<int64_t>::max());

@@ -21,8 +21,8 @@
 namespace tessera {
 namespace {
 
-// Follows the links of a path, because a rename would replace the link itself. Refuses what a
-// rename must not replace: folders, devices, files that are write-protected.
+// Follows the links of a path, because a rename would replace the link itself. Refuses folders,
+// devices and write-protected files, which a rename must not replace.
 std::string destination(const std::string& path) {
   std::error_code error;
   const auto status = std::filesystem::status(path, error);
@@ -45,8 +45,9 @@ std::string host_name() {
   return text;
 }
 
-// The process that writes a temporary file holds a lock on it until it ends. The PID in the name is
-// not enough: a container numbers its processes anew.
+// The writer of a temporary file holds a lock on the file until it closes the file or ends. A file
+// without a lock was left behind. The PID in the name does not tell whether the writer lives,
+// because each container has its own numbers.
 bool lock(int descriptor) { return ::flock(descriptor, LOCK_EX | LOCK_NB) == 0; }
 
 // True for a temporary name: `begin`, a number and ".tmp".
@@ -93,7 +94,7 @@ OutputFile::OutputFile(const std::string& path) : path_(destination(path)) {
   const std::string host = host_name();
   temporary_ = fmt::format("{}.{}.{}.tmp", path_, host, ::getpid());
   remove_left_behind(path_, host);
-  // Another process that cleans up may lock the file for a moment, or remove it.
+  // Another process that removes old temporary files may lock or remove this file for a moment.
   constexpr int attempts = 100;
   for (int i = 0; i < attempts; ++i) {
     if (open_temporary()) return;
@@ -102,17 +103,17 @@ OutputFile::OutputFile(const std::string& path) : path_(destination(path)) {
   fail_input("{}: cannot be written: {} is in use", path_, temporary_);
 }
 
-// Returns false if another process has locked the file, or if one has taken it for left behind and
-// removed it between opening and locking. Throws InputError if the file cannot be opened or
-// emptied.
+// Returns false if another process has locked the file. Also returns false if, between opening and
+// locking, another process has taken the file for left behind and removed it. Throws InputError if
+// the file cannot be opened or emptied.
 bool OutputFile::open_temporary() {
   const int flags = O_WRONLY | O_CREAT | O_NOFOLLOW | O_CLOEXEC;
   descriptor_ = ::open(temporary_.c_str(), flags, 0666);
   if (descriptor_ < 0) fail_input("{}: cannot be written: {}", path_, std::strerror(errno));
   struct stat status {};
   const bool locked = lock(descriptor_);
-  // If locking fails with any other error, the file system has no locks, and the file is used
-  // without a lock.
+  // EWOULDBLOCK: another process has the lock. After any other error the file is used without a
+  // lock, because the file system has none.
   const bool is_written = !locked && errno == EWOULDBLOCK;
   struct stat named {};
   const bool has_name = ::fstat(descriptor_, &status) == 0 &&
@@ -162,8 +163,8 @@ void OutputFile::write_at(int64_t position, const void* data, size_t bytes) {
   }
 }
 
-// Flushes in pieces, because one fsync of a large file could take longer than other ranks wait for
-// this one. The disk starts writing each piece while the next one is produced.
+// Flushes in pieces. One fsync of a large file could take longer than the other ranks wait for this
+// rank. The disk starts to write each piece while the next piece is produced.
 void OutputFile::flush_in_time(int64_t written) {
   constexpr int64_t most = int64_t{256} << 20;
   constexpr int64_t piece = int64_t{16} << 20;
@@ -176,8 +177,8 @@ void OutputFile::flush_in_time(int64_t written) {
 }
 
 void OutputFile::commit() {
-  // The bytes go to disk before the rename: a crash must not leave an empty file under the final
-  // name.
+  // The bytes go to disk before the rename. After a crash, the final name must not stand for an
+  // empty file.
   if (::fsync(descriptor_) != 0) fail("{}: writing failed: {}", path_, std::strerror(errno));
   if (::rename(temporary_.c_str(), path_.c_str()) != 0) {
     fail("{}: renaming {} failed: {}", path_, temporary_, std::strerror(errno));

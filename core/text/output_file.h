@@ -16,8 +16,8 @@ namespace tessera {
 
 class OutputFile {
  public:
-  /// Throws InputError, with the system's reason, if `path` cannot be written. Removes the
-  /// temporary files for `path` that ended processes of this host have left behind.
+  /// Removes temporary files for `path` that processes of this host have left behind. Throws
+  /// InputError, with the system's reason, if `path` cannot be written.
   explicit OutputFile(const std::string& path);
   ~OutputFile();
   OutputFile(const OutputFile&) = delete;
@@ -28,7 +28,7 @@ class OutputFile {
   /// Writes bytes from `position` on, and does not move the position at which `write` continues.
   /// Bytes that are never written become zeros.
   void write_at(int64_t position, const void* data, size_t bytes);
-  /// Flushes the file to disk and renames it to `path`, where it replaces an earlier file.
+  /// Flushes the file to disk and renames it to `path`, replacing an earlier file.
   void commit();
 
  private:
@@ -46,8 +46,8 @@ class OutputFile {
 /// has set for this signal is kept. All code that opens a file for writing calls this first.
 void fail_beyond_file_size_limit();
 
-/// Throws InputError if an OutputFile could not be written to `path`. Lets a program fail before it
-/// computes anything.
+/// Throws InputError if no OutputFile can be written to `path`. With this check a program fails
+/// before it computes anything.
 inline void check_writable(const std::string& path) { OutputFile file(path); }
 
 }  // namespace tessera

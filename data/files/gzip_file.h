@@ -1,5 +1,5 @@
-// Reads a file from its beginning to its end. If the contents are compressed by gzip, decompresses
-// them, whatever the file's name.
+// Reads a file from its beginning to its end. Contents compressed by gzip are decompressed,
+// whatever the file's name.
 #pragma once
 
 #include <cstdint>
@@ -15,14 +15,13 @@ class GzipFile {
   explicit GzipFile(const std::string& path);
 
   const std::string& path() const { return path_; }
-  int64_t stored_bytes() const { return file_bytes_; }  // its size on the disk
-  /// Reads into `out` until it is full or the file ends, and returns the number of bytes that were
-  /// read. Throws InputError if the file cannot be read, or if compressed data is damaged or cut
-  /// short.
+  int64_t stored_bytes() const { return file_bytes_; }  // size of the file on disk
+  /// Reads until `out` is full or the file ends, and returns the number of bytes read. Throws
+  /// InputError if the file cannot be read, or if compressed data is damaged or cut short.
   size_t read(std::span<uint8_t> out);
   /// Returns an upper bound on the bytes of the contents: the file's size, times gzip's best ratio
-  /// if the file is compressed. With this bound a caller can refuse a size that a header claims
-  /// before it allocates memory.
+  /// if the file is compressed. A caller can refuse a header that claims a larger size, before
+  /// allocating memory.
   int64_t most_bytes();
 
  private:

@@ -18,14 +18,14 @@ namespace tessera::data {
 
 class FieldSplitter {
  public:
-  /// `separator` has one or two characters; a space stands for one or more spaces. Throws if it is
-  /// empty.
+  /// `separator` has one or two characters; a space stands for one or more spaces. Throws if
+  /// `separator` is empty.
   explicit FieldSplitter(std::string_view separator);
 
-  /// Returns the fields without spaces around them. They are valid until the next call or the next
-  /// line. If the separator is a comma or a semicolon, a field may be quoted, with "" for a quote
-  /// in it (RFC 4180). Throws InputError for a quoted field that does not end in its line, or that
-  /// is followed by other text.
+  /// Returns the fields without spaces around them. The fields are valid until the next call or the
+  /// next line. If the separator is a comma or a semicolon, a field may be quoted, with "" for a
+  /// quote inside (RFC 4180). Throws InputError if a quoted field does not end in its line, or if
+  /// other text follows it.
   std::span<const std::string_view> split(std::string_view line, const TextLines& lines);
 
   const std::string& separator() const { return separator_; }
@@ -42,7 +42,7 @@ class FieldSplitter {
 /// Returns `text` without spaces and tabs at either end.
 std::string_view trimmed(std::string_view text);
 
-/// Returns the name of a separator for errors: "tabs", "'::'".
+/// Returns the name of a separator for error messages, such as "tabs" or "'::'".
 std::string name_of_separator(std::string_view separator);
 
 }  // namespace tessera::data

@@ -7,13 +7,13 @@ namespace tessera::data {
 namespace {
 
 constexpr size_t buffer_bytes = size_t{1} << 20;
-// Real tables become three to ten times as large when they are decompressed. Only lines that repeat
-// become a thousand times as large. The limit lies between the two.
+// Limit on the growth of a file when it is decompressed. Real tables grow three to ten times. Only
+// lines that repeat grow a thousand times.
 constexpr int64_t most_expansion = 100;
 constexpr int64_t always_allowed_bytes = int64_t{1} << 26;
 
-// Returns the length of the UTF-8 sequence that `text` begins with; 0 if it begins with none (RFC
-// 3629, section 4).
+// Returns the length of the UTF-8 sequence at the beginning of `text`, or 0 if the bytes are not
+// UTF-8 (RFC 3629, section 4).
 size_t utf8_sequence(std::string_view text) {
   const auto byte = [&](size_t i) { return static_cast<uint8_t>(text[i]); };
   const uint8_t lead = byte(0);
@@ -75,7 +75,7 @@ bool TextLines::next(std::string_view& line) {
 }
 
 bool TextLines::take(std::string_view& line) {
-  size_t searched = 0;  // bytes of the line that have no line end in them
+  size_t searched = 0;  // bytes of the line that were searched and have no line end
   while (true) {
     const char* const first = buffer_.data() + begin_;
     const size_t bytes = end_ - begin_;

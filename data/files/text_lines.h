@@ -27,22 +27,25 @@ class TextLines {
   static constexpr size_t most_line_bytes = size_t{1} << 16;
 
   enum class Encoding { utf8, unknown };
-  /// Throws InputError if there is no such file or it is not a regular one. With Encoding::utf8
+  /// Throws InputError if the file does not exist or is not a regular file. With Encoding::utf8
   /// next() refuses lines that are not UTF-8.
   explicit TextLines(const std::string& path, Encoding encoding = Encoding::utf8);
 
   /// Sets `line` to the next line and returns true, or returns false at the end of the file. The
-  /// line is valid until the next call. Throws InputError
-  ///   - if a line has more than most_line_bytes or a NUL, or is not UTF-8 as the encoding demands;
-  ///   - if a line is empty and other lines follow;
-  ///   - if compressed data is damaged, or becomes over a hundred times as large (and more than
-  ///     64 MiB). Real tables do not, and the contents could exhaust the memory of callers.
+  /// line is valid until the next call. Throws InputError if
+  ///   - a line has more than most_line_bytes,
+  ///   - a line has a NUL byte,
+  ///   - a line is not UTF-8, with Encoding::utf8,
+  ///   - a line is empty and other lines follow,
+  ///   - compressed data is damaged, or
+  ///   - compressed data has over 64 MiB of contents and over a hundred times its own size. No real
+  ///     table grows so much, and the contents could exhaust the memory of callers.
   bool next(std::string_view& line);
 
   const std::string& path() const { return file_.path(); }
   int64_t number() const { return number_; }  // number of the last line returned, from 1
 
-  /// Throws InputError, whose message begins with the file and the number of the last line.
+  /// Throws InputError. Its message begins with the file and the number of the last line.
   template <class... Args>
   [[noreturn]] void refuse(fmt::format_string<Args...> format, Args&&... args) const {
     refuse_line(number_, fmt::format(format, std::forward<Args>(args)...));
@@ -57,9 +60,9 @@ class TextLines {
   GzipFile file_;
   Encoding encoding_;
   std::vector<char> buffer_;
-  size_t begin_ = 0;  // begin of the bytes that are not handed out yet
+  size_t begin_ = 0;  // first byte in the buffer that has not been handed out
   size_t end_ = 0;
-  bool at_end_ = false;     // the file has nothing behind the buffer's contents
+  bool at_end_ = false;     // true once the whole file has been read into the buffer
   int64_t read_bytes_ = 0;  // decompressed bytes so far
   int64_t number_ = 0;
 };

@@ -15,7 +15,7 @@ constexpr double least_area = 0.08;
 constexpr double most_ratio = 4.0 / 3;
 constexpr double evaluated_share = 224.0 / 256;  // part of the shorter side that evaluation uses
 
-// Uniform in [0, 1).
+// Returns a number that is uniform in [0, 1).
 double uniform(RandomStream& stream) { return static_cast<double>(stream.next_u32()) * 0x1p-32; }
 
 ImageBox middle(const ImageShape& image, double height, double width) {
@@ -23,8 +23,8 @@ ImageBox middle(const ImageShape& image, double height, double width) {
           (static_cast<double>(image.width) - width) / 2, height, width};
 }
 
-// Draws a part as torchvision's RandomResizedCrop does, in whole pixels. After ten parts that do
-// not fit, returns the middle of the image.
+// Draws a part of the image, in whole pixels, as torchvision's RandomResizedCrop does. After ten
+// draws that do not fit, returns the middle of the image.
 ImageBox random_part(const ImageShape& image, RandomStream& stream) {
   const auto area = static_cast<double>(image.height * image.width);
   for (int attempt = 0; attempt < 10; ++attempt) {
@@ -131,8 +131,8 @@ template <class T>
 void ImageTransform::place_as(const std::vector<T>& table, const ImageView& image,
                               const Augmentation& at, T* out) const {
   const auto [height, width, channels] = image.shape;
-  // Columns [begin, end) of the result come from the image, in order or mirrored; the rest is
-  // padding.
+  // Columns [begin, end) of the result come from the image, in order or mirrored. All other columns
+  // are padding.
   const int64_t begin = std::max<int64_t>(0, at.mirrored ? at.left : -at.left);
   const int64_t end = width - std::max<int64_t>(0, at.mirrored ? -at.left : at.left);
   const int64_t first = at.mirrored ? width - 1 + at.left - begin : begin + at.left;

@@ -2,13 +2,16 @@
 // training, and normalises them. The random choices for an image are a function of (seed, epoch,
 // sample) alone.
 //
-//   images of one size    training: a crop of the image, padded on each side by 4 pixels of the
-//                         mean's value (He et al., arXiv:1512.03385, 4.2); evaluation: the image
-//                         as it is
-//   images of any size    training: a random part, 8 to 100 % of the area, 3:4 to 4:3, resized
-//                         (Szegedy et al., arXiv:1409.4842); evaluation: the image is resized until
-//                         its shorter side is 256 / 224 of the input's, and its middle is cut out
-//   both, in training     mirrored at random
+//   images of one size
+//     training     a random crop of the image padded by 4 pixels of the mean's value on each side
+//                  (He et al., arXiv:1512.03385, 4.2)
+//     evaluation   the image as it is
+//   images of any size
+//     training     a random part with 8 to 100 % of the area and an aspect ratio of 3:4 to 4:3,
+//                  resized (Szegedy et al., arXiv:1409.4842)
+//     evaluation   the middle of the image, after the image is resized until its shorter side is
+//                  256 / 224 of the input's
+//   both, in training, are also mirrored at random
 #pragma once
 
 #include <cstdint>
@@ -24,13 +27,13 @@ struct ImageTransformOptions {
   ImageShape shape = {};        // shape of the input
   ChannelStatistics norm = {};  // the input is (value / 255 - mean) / std
   bool resizes = false;         // true: images of any size; false: all have the input's size
-  bool flips = true;            // mirror in training; false if that may change the class
-  bool augments = true;         // false: training takes images as evaluation does
+  bool flips = true;            // mirror in training; false if a mirrored image may change class
+  bool augments = true;         // false: training prepares images as evaluation does
   uint64_t seed = 0;
   DType dtype = DType::f32;
 };
 
-/// Where a training image is cut and whether it is mirrored.
+/// The random choices for one training image: where to cut, and whether to mirror.
 struct Augmentation {
   int64_t top = 0;   // first row of the crop in the image; negative in the padding
   int64_t left = 0;
@@ -45,7 +48,7 @@ class ImageTransform {
 
   const ImageTransformOptions& options() const { return options_; }
   /// Draws the augmentation of sample `sample` of the training set in an epoch. `image_shape` is
-  /// the shape of the image itself.
+  /// the shape before any resize.
   Augmentation draw(const ImageShape& image_shape, int64_t epoch, int64_t sample) const;
 
   /// train and evaluate write the input, (H, W, C) of the options' dtype, to `out` on the host.
@@ -55,8 +58,8 @@ class ImageTransform {
   void evaluate(const ImageView& image, ImageMemory& memory, void* out) const;
 
  private:
-  /// Writes the pixels from (at.top, at.left) on, normalised. Padding becomes 0, which is the
-  /// normalised mean.
+  /// Writes the pixels from (at.top, at.left) on, normalised, and mirrored if at.mirrored. Padding
+  /// becomes 0, which is the normalised mean.
   void place(const ImageView& image, const Augmentation& at, void* out) const;
   template <class T>
   void place_as(const std::vector<T>& table, const ImageView& image, const Augmentation& at,

@@ -30,7 +30,7 @@ int sine(int angle) {
 }
 int cosine(int angle) { return sine(angle + turn / 4); }
 
-// True if (u, v), in units of 1 / 4096 of the radius, is inside the shape.
+// True if the point (u, v), in units of 1 / 4096 of the radius, is inside the shape.
 bool inside(int shape, int u, int v) {
   constexpr int one = 4096;
   const auto disc = [](int x, int y, int radius) { return x * x + y * y <= radius * radius; };
@@ -87,7 +87,7 @@ class Drawing {
     int x, y, radius, angle;
   };
 
-  // Uniform in [least, most].
+  // Returns a number that is uniform in [least, most].
   int between(int least, int most) {
     return least + static_cast<int>(stream_.below(static_cast<uint64_t>(most - least + 1)));
   }
@@ -102,8 +102,7 @@ class Drawing {
     const int dx = cosine(angle), dy = sine(angle);
     for (int y = 0; y < side; ++y) {
       for (int x = 0; x < side; ++x) {
-        // The share of `to` in units of 1 / 256. It grows from one corner to the opposite one, at
-        // most from 0 to 256.
+        // The share of `to`, in units of 1 / 256, grows from one side of the picture to the other.
         const int way = ((2 * x - side) * dx + (2 * y - side) * dy) / (side * 48);
         const int share = std::clamp(128 + way, 0, 256);
         for (size_t c = 0; c < 3; ++c) {

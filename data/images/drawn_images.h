@@ -1,7 +1,7 @@
-// Images that the program draws itself, so that training works without any file: ten classes of
-// shapes, of varied colour, size, rotation and position, on a background of one colour or a
-// gradient between two, with specks and noise. All arithmetic is in integers, so every machine
-// draws the same.
+// Images that the program draws itself, so that training works without any file. There are ten
+// classes of shapes. Colour, size, rotation and position vary. The background has one colour or a
+// gradient between two colours, with specks and noise. All arithmetic is in integers, so every
+// machine draws equal images.
 #pragma once
 
 #include <array>
@@ -17,8 +17,8 @@ inline constexpr ImageShape drawn_shape{32, 32, 3};
 inline constexpr std::array<std::string_view, 10> drawn_classes = {
     "circle", "square", "triangle", "cross", "ring", "star", "half disc", "crescent", "bar", "tee"};
 
-/// Draws `count` images, with the classes in turn, on all of the process's threads. Each `part`
-/// ("train", "validation") has other images.
+/// Draws `count` images, with the classes in turn, on all of the process's threads. Different parts
+/// ("train", "validation") have different images.
 std::shared_ptr<const ImageSet> draw_images(std::string_view part, int64_t count);
 
 }  // namespace tessera::data

@@ -17,7 +17,7 @@ struct ImageBatch {
   Tensor labels;  // i32 (B)
 };
 
-/// The batches of one rank, numbered from 0 in the order in which it reads them.
+/// The batches of one rank, numbered from 0 in the order in which the rank reads them.
 class ImageBatches {
  public:
   ImageBatches(std::shared_ptr<const ImageSet> set, const ImageTransformOptions& transform)
@@ -26,23 +26,25 @@ class ImageBatches {
 
   virtual int64_t count() const = 0;
   virtual int64_t images_in(int64_t batch) const = 0;
-  /// Images in the largest batch.
+  /// Returns the number of images in the largest batch.
   virtual int64_t most_images() const = 0;
-  /// Writes image `row` of a batch to `into`, on the host. Safe to use from any thread.
+  /// Writes image `row` of a batch, and its label, to row `row` of `into`, on the host. Safe to use
+  /// from any thread.
   virtual void prepare(int64_t batch, int64_t row, ImageMemory& memory,
                        const ImageBatch& into) const = 0;
 
-  /// Allocates host memory for `images` images. It must be pinned if a GPU will copy from it.
+  /// Allocates host memory for `images` images. The memory must be pinned if a GPU will copy from
+  /// it.
   ImageBatch allocate(int64_t images, bool pinned) const;
   /// Allocates memory for `images` images on the default device.
   ImageBatch allocate_input(int64_t images) const;
-  /// Returns the bytes of a batch of `images` images, as the plan of a run counts them.
+  /// Returns the bytes of a batch of `images` images and their labels, for the plan of a run.
   static int64_t bytes(int64_t images, const ImageShape& shape, DType dtype);
 
  protected:
   const ImageSet& set() const { return *set_; }
   const ImageTransform& transform() const { return transform_; }
-  /// The first byte of image `row` in `into`.
+  /// Returns the address of image `row` in `into`.
   void* place_of(int64_t row, const ImageBatch& into) const;
 
  private:
@@ -50,10 +52,10 @@ class ImageBatches {
   ImageTransform transform_;
 };
 
-/// The micro-batches of a run. In an epoch the images are visited once each, in an order that
-/// (seed, epoch) determine. The last images of this order are left out if they do not fill a step.
-/// So the images of a micro-batch, and how they are augmented, are a function of (seed, step,
-/// number of the micro-batch) alone, never of the rank.
+/// The micro-batches of a run. An epoch visits each image at most once, in an order that depends on
+/// (seed, epoch). The last images of this order are left out if they do not fill a step.
+/// The images of a micro-batch and their augmentation depend only on (seed, step, number of the
+/// micro-batch), never on the rank.
 class TrainingBatches : public ImageBatches {
  public:
   struct Schedule {
@@ -70,9 +72,9 @@ class TrainingBatches : public ImageBatches {
 
   int64_t steps_per_epoch() const { return steps_per_epoch_; }
   int64_t epoch(int64_t step) const { return step / steps_per_epoch_; }
-  /// Returns the index in the set of sample `sample` of a step's global batch.
+  /// Returns the index, in the set, of the image that is sample `sample` of a step's global batch.
   int64_t index_of(int64_t step, int64_t sample) const;
-  /// Returns the micro-batch's number in the order in which this rank reads. Throws for a
+  /// Returns the number of a micro-batch in the order in which this rank reads. Throws for a
   /// micro-batch of another rank.
   int64_t number_of(const MicroBatch& micro) const;
   /// Prepares a micro-batch of any rank on the calling thread, and copies it to the default device.
@@ -94,9 +96,9 @@ class TrainingBatches : public ImageBatches {
   int64_t steps_per_epoch_ = 0;
 };
 
-/// One pass over a set in its own order, in batches of `size`, the last one smaller. Rank r of N
-/// reads batches r, r + N, ... A rank that has one batch less than other ranks reads the set's last
-/// batch again, so that all ranks run the same number of forwards.
+/// One pass over a set in the set's order, in batches of `size`. The last batch may be smaller.
+/// Rank r of N reads batches r, r + N, ... A rank that has one batch less than other ranks reads
+/// the set's last batch again, so that all ranks run equally many forwards.
 class EvaluationBatches : public ImageBatches {
  public:
   struct Share {
@@ -108,8 +110,8 @@ class EvaluationBatches : public ImageBatches {
                     const Share& share);
 
   int64_t total() const { return total_; }  // batches of all ranks
-  /// Returns the number that this rank's batch has among the batches of all ranks. A number of
-  /// total() or more stands for the last batch, which is read again.
+  /// Returns the number of this rank's batch among the batches of all ranks. A number of total() or
+  /// more stands for the last batch, which is read again.
   int64_t number_of(int64_t batch) const { return batch * share_.ranks + share_.rank; }
 
   int64_t count() const override { return (total_ + share_.ranks - 1) / share_.ranks; }

@@ -52,8 +52,8 @@ Folder look_into(const std::string& path) {
   return result;
 }
 
-// The result of a find function: nullopt if the folder does not have its format. If the folder has
-// the format, but with faults, the function throws.
+// The result of a find_ function below, one for each format; nullopt if the folder does not have
+// the format. If files of the format are there, but incomplete or malformed, the function throws.
 using Found = std::optional<ImageData>;
 
 ImageData in_memory(std::string format, std::shared_ptr<const ImageSet> train,
@@ -152,7 +152,7 @@ Found find_idx(const Folder& folder) {
   }
   ImageData data =
       in_memory("idx", train->set, test->set, read_class_names("", idx_classes), shape);
-  data.transform.flips = false;  // a mirrored digit is no digit, or another one
+  data.transform.flips = false;  // a mirrored digit is wrong, or another digit
   return data;
 }
 

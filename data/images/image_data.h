@@ -1,4 +1,4 @@
-// Opens the images that a model trains on and is evaluated on. The files at the path tell the
+// Opens the images that a model trains on and is evaluated on. The files at the path determine the
 // format:
 //
 //   data_batch_*.bin, test_batch.bin    CIFAR-10, binary (names from batches.meta.txt)
@@ -6,7 +6,7 @@
 //   {train,t10k}-{images,labels}-...    MNIST or Fashion-MNIST, IDX, compressed or not; if only one
 //                                       pair is there, its last tenth is held out
 //   folders of JPEG or PNG files        one folder for each class, below train/ and val/ (or
-//                                       validation/, or test/); without a folder to validate, the
+//                                       validation/, or test/); without a validation folder, the
 //                                       last tenth of each class is held out
 //   no path                             pictures that the program draws (drawn_images.h)
 #pragma once
@@ -23,7 +23,7 @@ namespace tessera::data {
 
 struct ImageDataOptions {
   std::string path = {};
-  int64_t image_size = 0;  // height and width of the input; 0: that of the images; 224 for folders
+  int64_t image_size = 0;  // height and width of the input; 0: the images' own, 224 for folders
   int64_t drawn_training = 10000;
   int64_t drawn_validation = 2000;
 };
@@ -33,9 +33,8 @@ struct ImageData {
   std::shared_ptr<const ImageSet> train = {};
   std::shared_ptr<const ImageSet> validation = {};
   std::vector<std::string> class_names = {};
-  /// Shape, normalisation and kind of augmentation. Mean and deviation are measured on the training
-  /// images if these are in memory; folders get ImageNet's. Seed, dtype and `augments` are set by
-  /// the run.
+  /// Shape, normalisation and kind of augmentation. Mean and deviation are measured if the training
+  /// images are in memory; folders use ImageNet's. Seed, dtype and `augments` are set by the run.
   ImageTransformOptions transform = {};
 
   int64_t classes() const { return static_cast<int64_t>(class_names.size()); }
@@ -43,9 +42,11 @@ struct ImageData {
   std::string description() const;
 };
 
-/// Throws InputError if none of these formats is found (the message names what was looked for), if
-/// a file is malformed, if image_size is out of range, or if it differs from the size of images
-/// that are not resized.
+/// Throws InputError
+///  - if none of these formats is found (the message names the files looked for),
+///  - if a file is malformed,
+///  - if image_size is out of range,
+///  - if image_size differs from the images' size and these images are not resized.
 ImageData open_image_data(const ImageDataOptions& options);
 
 }  // namespace tessera::data

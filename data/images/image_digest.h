@@ -7,9 +7,10 @@
 
 namespace tessera::data {
 
-/// Digests (core/digest.h) the class names and, for training and validation, all labels and 64
-/// images at fixed places, evenly spread, or all images if `whole`. Images in files count as the
-/// pixels that this machine decodes. Throws InputError for an image that cannot be read.
+/// Returns a digest (core/digest.h) of the class names and of the two parts, training and
+/// validation. A part contributes all its labels and 64 evenly spaced images, or all images if
+/// `whole`. Images from files are digested as decoded pixels. Throws InputError for an image that
+/// cannot be read.
 uint64_t digest_of_images(const ImageData& data, bool whole = false);
 
 }  // namespace tessera::data

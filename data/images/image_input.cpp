@@ -29,7 +29,7 @@ void ImageInput::load(int64_t number) {
   TESSERA_CHECK(number == queue_.taken(), "images: batch {} is asked for, the next one is {}",
                 number, queue_.taken());
   if (!device_.images.defined()) {
-    // On the CPU the previous batch was read in its slot, and nothing reads it any more.
+    // On the CPU the model reads a batch in its slot. The previous slot is no longer in use.
     if (queue_.held() > 0) queue_.release();
     batch_ = queue_.take();
     return;

@@ -1,5 +1,5 @@
 // Provides the images of a batch to training and evaluation, prepared ahead of the step. On a GPU
-// they are in the same memory every time, as a CUDA graph needs (core/cuda.h).
+// every batch is loaded into the same memory, which a CUDA graph needs (core/cuda.h).
 //
 //   auto batches = std::make_shared<TrainingBatches>(data.train, transform, schedule);
 //   ImageInput input(batches, {.workers = 2});
@@ -23,10 +23,10 @@ class ImageInput {
     int64_t depth = 3;  // batches in host memory, including the one in use; at least 3
   };
   /// Allocates up to `depth` batches on the host and, if the default device is a GPU, one batch on
-  /// the GPU. Each takes ImageBatches::bytes bytes, of the category activations.
+  /// the GPU. Each batch takes ImageBatches::bytes bytes in Category::activations.
   ImageInput(std::shared_ptr<const ImageBatches> batches, const Options& options);
 
-  /// Loads the next batch. Throws unless its number is `number`. On a GPU this launches a copy, in
+  /// Loads batch `number`; throws unless it is the next one. On a GPU this launches a copy, in
   /// stream order behind the kernels that read the previous batch. Throws InputError for an image
   /// that cannot be read.
   void load(int64_t number);

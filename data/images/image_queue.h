@@ -26,14 +26,14 @@ struct ImageQueueOptions {
   bool pinned = false;
 };
 
-/// take() and release() must be called by one thread. The queue may be destroyed at any time.
+/// take() and release() must be called from one thread. The queue may be destroyed at any time.
 class ImageQueue {
  public:
   ImageQueue(std::shared_ptr<const ImageBatches> batches, const ImageQueueOptions& options);
 
-  /// Waits for the next batch, which is valid until it is released. If images of the batch cannot
-  /// be prepared, throws the error of the first such image, and throws the same error at every
-  /// further call.
+  /// Waits for the next batch and returns it. The batch is valid until it is released. If images of
+  /// the batch cannot be prepared, throws the error of the first of them. Every later call throws
+  /// the same error.
   ImageBatch take();
   /// Frees the slot of the oldest batch that is taken.
   void release();
@@ -48,7 +48,7 @@ class ImageQueue {
     ImageBatch batch;
     int64_t left = 0;  // images that are not prepared yet
     std::exception_ptr error = {};
-    int64_t bad_row = 0;  // row of `error`: the first bad row, whichever thread came first
+    int64_t bad_row = 0;  // the lowest row that cannot be prepared; `error` is its error
   };
   /// Rows [begin, end) of a batch. A worker takes one such piece of work at a time.
   struct Work {

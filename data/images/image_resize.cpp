@@ -11,13 +11,13 @@ namespace {
 constexpr int weight_bits = 22;  // 32 bits, less 8 for values, 1 for the sign and 1 to spare
 constexpr int32_t half = 1 << (weight_bits - 1);
 
-// The pixels of the image that each pixel of the result is made of, and their weights, along one
-// direction.
+// Along one direction: the image's pixels that each pixel of the result is computed from, and their
+// weights.
 struct Taps {
   struct Range {
     int64_t first = 0;  // pixel of the image
     int64_t count = 0;
-    size_t weights = 0;  // where its weights begin
+    size_t weights = 0;  // index in Taps::weights of its first weight
   };
   std::vector<Range> ranges;
   std::vector<int32_t> weights;
@@ -26,7 +26,7 @@ struct Taps {
   int64_t end() const { return ranges.back().first + ranges.back().count; }
 };
 
-// Computes the taps of `size` pixels that show [start, start + length) of an image that has `limit`
+// Computes the taps that resize [start, start + length) of an image of `limit` pixels to `size`
 // pixels.
 Taps taps(double start, double length, int64_t size, int64_t limit) {
   Taps result;
@@ -78,7 +78,7 @@ void resize_image(const ImageView& image, const ImageBox& box, int64_t height, i
   TESSERA_CHECK(channels == 1 || channels == 3, "resize: {} channels, expected 1 or 3", channels);
   const Taps down = taps(box.top, box.height, height, image_height);
   const Taps across = taps(box.left, box.width, width, image_width);
-  // Resizes first along the rows, but only rows that the box needs; then along the columns.
+  // First pass along the rows, only for rows that the box needs. Second pass along the columns.
   const int64_t row_values = width * channels;
   rows.resize(static_cast<size_t>((down.end() - down.begin()) * row_values));
   for (int64_t y = down.begin(); y < down.end(); ++y) {

@@ -1,5 +1,5 @@
-// Bilinear resizing with antialiasing: if an image becomes smaller, each pixel is a mean over all
-// pixels that it covers, weighted by a triangle (Pillow's and torchvision's default).
+// Bilinear resizing with antialiasing, as Pillow and torchvision do by default. If an image becomes
+// smaller, each new pixel is a mean of all pixels that it covers, weighted by a triangle.
 #pragma once
 
 #include <cstdint>
@@ -17,10 +17,10 @@ struct ImageBox {
   double width = 0;
 };
 
-/// Resizes the box of `image` to (height, width, C) in `out`; `rows` is scratch. At the box's edges
-/// pixels outside of the box count too, as if the whole image were resized and then cut. Sums are
-/// integers; they are rounded to the nearest value once after the pass along the rows, and once
-/// after the pass along the columns. Throws unless C is 1 or 3.
+/// Resizes the box of `image` to (height, width, C) in `out`; `rows` is scratch. Pixels outside of
+/// the box contribute near its edges, as if the whole image were resized and then cropped. Sums are
+/// integers. They are rounded to the nearest value after each of the two passes, along the rows and
+/// along the columns. Throws unless C is 1 or 3.
 void resize_image(const ImageView& image, const ImageBox& box, int64_t height, int64_t width,
                   std::vector<uint8_t>& rows, uint8_t* out);
 

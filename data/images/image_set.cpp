@@ -30,7 +30,7 @@ ImageRange::ImageRange(std::shared_ptr<const ImageSet> set, int64_t begin, int64
 }
 
 ChannelStatistics measure_channels(const ImageSet& set, int64_t channels) {
-  // Counts how often each value occurs: sums over the counts are exact, whatever their order.
+  // Counts how often each value occurs, because sums of integers are exact in any order.
   std::vector<uint64_t> counts(static_cast<size_t>(channels) * 256);
   ImageMemory memory;
   for (int64_t i = 0; i < set.size(); ++i) {

@@ -44,7 +44,7 @@ class ImageSet {
   virtual int32_t label(int64_t index) const = 0;
   /// Returns where the image comes from: a file, or a place in a file.
   virtual std::string name(int64_t index) const = 0;
-  /// Reads an image. The view is valid as long as the set, and until `memory` is used again. Throws
+  /// Reads an image. The view is valid until `memory` is used again or the set is destroyed. Throws
   /// InputError, with name and index, for an image that cannot be read.
   virtual ImageView read(int64_t index, ImageMemory& memory) const = 0;
 };
@@ -87,13 +87,14 @@ class ImageRange : public ImageSet {
   int64_t end_;
 };
 
-/// Mean and standard deviation of each channel, of values in [0, 1].
+/// Mean and standard deviation of each channel, for values scaled to [0, 1].
 struct ChannelStatistics {
   std::vector<float> mean;
   std::vector<float> std;
 };
-/// Measures all pixels of all images, by exact sums. Throws InputError if a channel has the same
-/// value in all pixels: its standard deviation is 0, and the input is divided by that.
+/// Computes the statistics of all pixels of all images, with exact sums. Throws InputError if a
+/// channel has the same value everywhere: its standard deviation would be 0, and normalisation
+/// divides by it.
 ChannelStatistics measure_channels(const ImageSet& set, int64_t channels);
 
 }  // namespace tessera::data

@@ -41,8 +41,8 @@ int64_t normal(RandomStream& stream, int64_t deviation) {
   return deviation * normal(stream) >> fraction_bits;
 }
 
-// Returns the prefix sums of the places' shares; the last entry is the sum of all shares. The unit
-// is 2^-36, so that shares stay large integers even if there are many places.
+// Returns the prefix sums of the shares of the places 0 to count - 1 (see the header); the last
+// entry is the total. The unit is 2^-36, so that shares stay large integers even for many places.
 std::vector<uint64_t> sums_of_shares(int64_t count) {
   std::vector<uint64_t> sums(static_cast<size_t>(count) + 1);
   for (int64_t place = 0; place < count; ++place) {
@@ -74,9 +74,10 @@ PlantedRatings::PlantedRatings(const DrawnRatingOptions& options) : options_(opt
 }
 
 PlantedRatings::Planted PlantedRatings::plant(const char* purpose, int64_t count) const {
-  // The inner product of two factors is a sum of `rank` products, each of variance deviation^4. So
-  // deviation^2 is product_deviation / sqrt(rank). Square roots are correctly rounded in IEEE
-  // arithmetic, as all operations used here, so that every machine gets the same deviation.
+  // The inner product of two factors is a sum of `rank` products, each of variance deviation^4.
+  // This sum must have the variance product_deviation^2, so deviation^2 is product_deviation /
+  // sqrt(rank). All operations used here, square roots included, are correctly rounded in IEEE
+  // arithmetic. So every machine gets the same deviation.
   const double variance = product_deviation / std::sqrt(static_cast<double>(options_.rank));
   const auto deviation = static_cast<int64_t>(std::floor(std::sqrt(variance) * one + 0.5));
   Planted planted;

@@ -8,10 +8,11 @@
 // of twelve uniform numbers. The ratings are neither rounded nor clamped, so the noise's deviation
 // is the RMSE of the best prediction.
 //
-// Some users are more active and some items more popular than others. The n users (and likewise the
-// n items) are put in a random order, and the one at place r = 0, 1, 2, ... gets a share of the
-// ratings in proportion to 1 / (r + 1 + n / 20). Each user has at least one rating if there are
-// enough ratings. A user rates an item at most once, and at most three quarters of all items.
+// Some users are more active and some items more popular than others. The n users are put in a
+// random order, and the user at place r = 0, 1, 2, ... gets a share of the ratings in proportion to
+// 1 / (r + 1 + n / 20). Items get shares in the same way. Each user has at least one rating if
+// there are enough ratings. A user rates an item at most once, and at most three quarters of all
+// items.
 //
 // Every number is a function of the seed and of the user, the item or the pair. It is computed in
 // integers and correctly rounded operations, so that every machine draws the same ratings.

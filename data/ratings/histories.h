@@ -3,7 +3,7 @@
 //
 //   const Histories histories(data.train, data.users(), data.items());
 //   histories.of(user);                       // ascending
-//   histories.other(user, draw);              // an item that the user has not
+//   histories.other(user, draw);              // an item that the user does not have
 #pragma once
 
 #include <cstdint>
@@ -17,11 +17,11 @@ namespace tessera::data {
 
 class Histories {
  public:
-  /// The histories of `users` users; every item is in [0, items). Throws InputError if a user has
-  /// an item twice.
+  /// Collects the histories of `users` users; items are numbers in [0, items). Throws InputError if
+  /// a user has an item twice.
   Histories(const Ratings& ratings, int64_t users, int64_t items);
-  /// Takes lists that exist already: user u has items[offsets[u]] up to items[offsets[u + 1]],
-  /// ascending. Throws InputError if the lists are not like this. Its message begins with `source`,
+  /// Takes existing lists: the items of user u are items[offsets[u]] to items[offsets[u + 1] - 1],
+  /// ascending. Throws InputError if the lists are not like this. The message begins with `source`,
   /// the file that has the lists.
   Histories(std::vector<int32_t> items, std::vector<int64_t> offsets, int64_t item_count,
             const std::string& source);
@@ -29,7 +29,7 @@ class Histories {
   int64_t users() const { return std::ssize(offsets_) - 1; }
   int64_t items() const { return item_count_; }
   std::span<const int32_t> of(int32_t user) const;
-  /// Returns the items of all users, one user behind the other.
+  /// Returns the items of all users, one user after the other.
   const std::vector<int32_t>& all() const { return items_; }
   /// Returns the offsets in all() at which each user's items begin; the last entry is the end.
   const std::vector<int64_t>& offsets() const { return offsets_; }
@@ -38,8 +38,8 @@ class Histories {
   bool has(int32_t user, int32_t item) const;
   /// Returns how many items the user does not have.
   int64_t others(int32_t user) const { return item_count_ - std::ssize(of(user)); }
-  /// Returns item number `place`, in [0, others(user)), of the ascending list of items that the
-  /// user does not have.
+  /// Returns entry `place` of the ascending list of items that the user does not have; `place` is
+  /// in [0, others(user)).
   int32_t other(int32_t user, int64_t place) const;
 
  private:

@@ -15,24 +15,25 @@ class IdTable {
  public:
   static constexpr size_t most_id_bytes = 256;
 
-  /// `name` says in errors what the ids are: "user".
+  /// `name` is what errors call such an id, for example "user".
   explicit IdTable(std::string name);
 
-  /// Returns the number of an id; a new id gets the next number. Throws InputError, which names the
-  /// last line of `lines`, for an id that is empty, longer than most_id_bytes or has a control
-  /// character, and if there are more than 2^31 - 1 ids.
+  /// Returns the number of an id; a new id gets the next number. Throws InputError if the id is
+  /// empty, is longer than most_id_bytes or has a control character. Also throws if there would be
+  /// more than 2^31 - 1 ids. The error names the last line of `lines`.
   int32_t number_of(std::string_view id, const TextLines& lines);
 
-  /// Sorts the ids, so that numbers do not depend on which id came first, and returns the new
-  /// number of each old number. If all ids are whole numbers of 64 bits, they are sorted by value,
-  /// and equal values (as 7 and 07) by their bytes. Otherwise they are sorted by their bytes.
-  /// number_of must not be called afterwards.
+  /// Sorts the ids, so that their numbers do not depend on the order of the lines. Returns the new
+  /// number of each old number. number_of must not be called afterwards.
+  ///  - If all ids are whole numbers of 64 bits, they are sorted by value. Ids of equal value (7
+  ///    and 07) are sorted by their bytes.
+  ///  - Otherwise all ids are sorted by their bytes.
   std::vector<int32_t> sort();
   std::vector<std::string> take_ids() { return std::move(ids_); }
 
  private:
-  /// The number of an id and half of its hash. The half tells most ids apart, so that a look-up
-  /// compares few strings.
+  /// The number of an id, and half of the id's hash as `check`. Comparing this half first tells
+  /// most ids apart, so that a look-up compares few strings.
   struct Slot {
     uint32_t check = 0;
     int32_t number = -1;

@@ -6,8 +6,8 @@
 
 namespace tessera::data {
 
-/// Returns titles in UTF-8. The keys are the ids that the file of ratings has. The first line tells
-/// the format; the file may be compressed by gzip:
+/// Returns the title of each item in UTF-8; the keys are the items' ids. The first line determines
+/// the format. The file may be compressed by gzip.
 ///
 ///   u.item         MovieLens: ID|TITLE|...
 ///   movies.dat     MovieLens: ID::TITLE::GENRES

@@ -4,7 +4,7 @@
 //
 //   const RatingBatches batches(data.train, histories, {.batch = batch, .negatives = 4});
 //   RatingBatch into = batches.allocate(batch.micro);
-//   batches.read(micro, into);                 // a function of (seed, step, m), never of the rank
+//   batches.read(micro, into);                 // the same samples on any rank
 #pragma once
 
 #include <cstdint>
@@ -16,14 +16,14 @@
 
 namespace tessera::data {
 
-/// B samples of K items each. The history has a fixed number of places, so that its memory does not
-/// depend on which users a batch has. Only the first places are used, as many as the users need.
+/// B samples of K items each. `history` has a fixed number of places, so that all batches take the
+/// same memory. Only the first places are used, as many as the batch's users need.
 struct RatingBatch {
   Tensor users = {};            // i32 (B)
   Tensor items = {};            // i32 (B, K): the observed item, then drawn ones
-  Tensor targets = {};          // f32 (B, K): ratings; or 1, and 0 for drawn items
+  Tensor targets = {};          // f32 (B, K): the rating, or 1 when ranking; 0 for drawn items
   Tensor history = {};          // i32 (B * longest): the items of each user in training
-  Tensor history_offsets = {};  // i32 (B + 1): where each user's items begin; the last: the end
+  Tensor history_offsets = {};  // i32 (B + 1): where each user's items begin, then the end
   Tensor history_scale = {};    // f32 (B): 1 / sqrt(items), or 0 for none
 };
 
@@ -52,20 +52,21 @@ class RatingBatches {
     Batch batch = {};
     uint64_t seed = 0;
     int64_t negatives = 0;   // items drawn for each interaction
-    bool ranks = false;      // targets are one and zero, not ratings
+    bool ranks = false;      // true: observed items have target 1, not their rating
     bool histories = false;  // true: batches have histories
   };
-  /// `ratings` and `histories` must outlive this object. Throws InputError if the interactions do
-  /// not fill one step, if negatives are drawn and a user has all items, or if the histories of a
-  /// micro-batch have more than 2^31 - 1 places.
+  /// `ratings` and `histories` must outlive this object. Throws InputError
+  ///  - if the interactions do not fill one step,
+  ///  - if negatives are drawn and a user has all items,
+  ///  - if the histories of a micro-batch have more than 2^31 - 1 places.
   RatingBatches(const Ratings& ratings, const Histories& histories, const Options& options);
 
   int64_t steps_per_epoch() const { return steps_per_epoch_; }
   int64_t epoch(int64_t step) const { return step / steps_per_epoch_; }
   RatingBatchSizes sizes() const;
-  /// Returns the interaction that is sample `sample` of a step's global batch. In an epoch the
-  /// interactions are visited once each, in an order that (seed, epoch) determine. The last
-  /// interactions of this order are left out if they do not fill a step.
+  /// Returns the interaction that is sample `sample` of a step's global batch. An epoch visits each
+  /// interaction once, in an order that the seed and the epoch determine. The last interactions in
+  /// this order are left out if they do not fill a step.
   int64_t index_of(int64_t step, int64_t sample) const;
   /// Returns negative `number` for an interaction: an item that the user does not have in training,
   /// drawn anew in each epoch.

@@ -24,13 +24,14 @@ namespace tessera::data {
 
 struct RatingDataOptions {
   std::string path = {};
-  /// The fields of a line, as "user,item,rating,time": in any order, "-" for a field that is
-  /// skipped, rating and time optional. "header:" comes first if the first line has names. If
-  /// empty, the file tells the format.
+  /// The fields of a line between commas, such as "user,item,rating,time". The order is free, and
+  /// rating and time are optional; "-" stands for a field that is skipped. "header:" comes first if
+  /// the file's first line has names. If `columns` is empty, the file determines the format.
   std::string columns = {};
   /// The ratings that are held out for validation:
   ///
-  ///   "fold:k/K"   those at places k - 1 modulo K of a random permutation; 1 <= k <= K, 2 <= K
+  ///   "fold:k/K"   the ratings at places k - 1, k - 1 + K, ... of a random permutation;
+  ///                1 <= k <= K, K >= 2
   ///   "last"       each user's latest rating, if the user has two or more
   ///   "time:F"     the latest fraction F of all ratings, 0 < F < 1; needs times
   ///   "none"       none
@@ -55,9 +56,11 @@ struct RatingData {
   std::string description() const;
 };
 
-/// Throws InputError if none of these formats is found, if a line is malformed (the message has
-/// file and line), or if the split is invalid, needs times that are absent, or leaves nothing to
-/// train on or to validate.
+/// Throws InputError
+///  - if none of these formats is found,
+///  - if a line is malformed (the message has file and line),
+///  - if the split is invalid, or needs times and there are none,
+///  - if the split leaves nothing to train on or, unless it is "none", nothing to validate.
 RatingData open_rating_data(const RatingDataOptions& options);
 
 }  // namespace tessera::data

@@ -97,7 +97,8 @@ class RatingParser {
   Ratings ratings_;
 };
 
-// The path of the file of ratings in a folder, which must have exactly one.
+// Returns the path of the ratings in a folder. Throws InputError unless there is exactly one such
+// file.
 std::string file_in(const std::string& folder) {
   std::vector<std::string> found;
   std::error_code error;

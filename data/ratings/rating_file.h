@@ -7,8 +7,9 @@
 
 namespace tessera::data {
 
-/// Reads all ratings of a file, or of the only file of ratings in a folder, into `train`, and sets
-/// format, ids and has_ratings. Duplicates are kept. Throws InputError as open_rating_data does.
+/// Reads all ratings, duplicates included, into `train`, and sets format, ids and has_ratings.
+/// `path` is a file of ratings, or a folder with exactly one. Throws InputError as open_rating_data
+/// does.
 RatingData read_rating_file(const std::string& path, const std::string& columns);
 
 }  // namespace tessera::data

@@ -1,5 +1,5 @@
-// Provides the samples of a micro-batch to training, in the same memory every time, as a CUDA graph
-// needs (core/cuda.h). A GPU copies the samples while the host goes on.
+// Provides the samples of a micro-batch to training. They are always loaded into the same memory,
+// which a CUDA graph needs (core/cuda.h). A GPU copies the samples while the host goes on.
 //
 //   RatingInput input(batches);
 //   input.load(micro);
@@ -30,8 +30,7 @@ class RatingInput {
   const RatingBatch& batch() const { return input_; }
 
  private:
-  /// A pinned host buffer for a GPU's input: the GPU copies from one while the host fills the
-  /// other.
+  /// One of two pinned host buffers: the GPU copies from one while the host fills the other.
   struct Slot {
     RatingBatch batch;
     std::optional<cuda::Event> copied;

@@ -14,8 +14,8 @@ namespace {
 constexpr std::array<std::string_view, 5> field_names = {"-", "user", "item", "rating", "time"};
 constexpr std::string_view header_mark = "header:";
 
-// Returns the field that headers call `name`, whatever its case and without regard to "_", "-" and
-// spaces; nullopt if there is no such field.
+// Returns the field that headers call `name`; nullopt if there is no such field. Case, "_", "-" and
+// spaces are ignored.
 std::optional<RatingField> field_called(std::string_view name) {
   std::string plain;
   for (const char c : name) {

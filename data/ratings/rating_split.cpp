@@ -26,7 +26,7 @@ bool read_number(std::string_view text, T& value) {
 }
 
 // Moves the marked values to the result and closes the gaps that they leave. Arrays are split one
-// at a time, so that little more memory than the ratings take is held at once.
+// after another, so that the peak of memory is little more than the ratings take.
 template <class T>
 std::vector<T> take_marked(std::vector<T>& values, const Marks& marks, size_t count) {
   std::vector<T> taken;
@@ -54,7 +54,8 @@ Ratings take_marked(Ratings& ratings, const Marks& marks) {
   return taken;
 }
 
-// True if rating b, which is behind a in the file, is not older than a, or if there are no times.
+// True if rating b is not older than rating a, or if there are no times. b comes after a in the
+// file.
 bool is_later(const Ratings& ratings, uint32_t a, uint32_t b) {
   return ratings.times.empty() || ratings.times[b] >= ratings.times[a];
 }
@@ -139,8 +140,8 @@ RatingSplit parse_rating_split(const std::string& text) {
 
 int64_t drop_duplicates(Ratings& ratings, int64_t users, int64_t items) {
   Marks dropped(ratings.users.size());
-  // For each item: the last user whose rating of the item was visited, and which of this user's
-  // ratings of the item stays.
+  // For each item: `user_of` is the last visited user who rated the item, and `kept` is the rating
+  // of this user and item that stays.
   std::vector<int32_t> user_of(static_cast<size_t>(items), -1);
   std::vector<uint32_t> kept(static_cast<size_t>(items));
   bool any = false;

@@ -22,8 +22,8 @@ struct RatingSplit {
 /// Parses RatingDataOptions::split. Throws InputError for a text that is no split.
 RatingSplit parse_rating_split(const std::string& text);
 
-/// Keeps one rating for each pair of user and item: the one with the latest time or, if times are
-/// equal or absent, the last one. Kept ratings stay in their order. Returns how many are dropped.
+/// Keeps one rating for each pair of user and item: the latest, or the last one in the file if
+/// times are equal or absent. Kept ratings stay in their order. Returns how many are dropped.
 int64_t drop_duplicates(Ratings& ratings, int64_t users, int64_t items);
 
 /// Returns the place of rating `index` in a random permutation of `count` ratings, which the seed
@@ -31,7 +31,7 @@ int64_t drop_duplicates(Ratings& ratings, int64_t users, int64_t items);
 uint64_t place_of_rating(uint64_t index, uint64_t count, uint64_t seed);
 
 /// Takes the ratings to validate out of `ratings`, and returns them; both parts keep their order.
-/// The choice depends on the ratings, their order, the split and the seed alone, not on the machine
+/// The choice depends only on the ratings, their order, the split and the seed, not on the machine
 /// or its threads. Throws if the split needs times and the ratings have none.
 Ratings hold_out(Ratings& ratings, const RatingSplit& split, uint64_t seed, int64_t users);
 

@@ -62,9 +62,9 @@ void TokenData::check_length(const TokenRange& range, const char* part, const ch
 }
 
 int64_t TokenData::start_of(int64_t step, int64_t sample) const {
-  // An epoch visits every window of a grid once, in a shuffled order. Each epoch shuffles anew and
-  // draws where its grid begins. So all of the text is seen before any of it repeats, and it is not
-  // always cut in the same places.
+  // An epoch visits every window of a grid over the text once, in a shuffled order. Each epoch
+  // draws a new order and a new beginning of the grid. So all of the text is seen before any of it
+  // repeats, and each epoch cuts it in other places.
   const int64_t starts = training_.starts(options_.context);
   const int64_t windows = std::max<int64_t>(1, starts / options_.context);
   const int64_t index = step * options_.global_batch + sample;

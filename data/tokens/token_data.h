@@ -38,14 +38,14 @@ struct Sequences {
 /// Reads the sequences that begin at `starts`, positions relative to the range's beginning, onto
 /// the default device.
 Sequences read_sequences(const TokenRange& range, std::span<const int64_t> starts, int64_t context);
-/// Reads the sequences at `starts` into host memory `into`, which has a row for each of them.
+/// Reads the sequences at `starts` into host memory `into`, which has a row for each sequence.
 void read_sequences(const TokenRange& range, std::span<const int64_t> starts,
                     const Sequences& into);
 
 class TokenData {
  public:
-  /// Throws InputError if TokenFile refuses a file, or if the training part (and the validation
-  /// part, if `evaluates`) is shorter than a sequence.
+  /// Throws InputError if TokenFile refuses a file, or if the training part is shorter than a
+  /// sequence. With `evaluates`, the validation part must not be shorter either.
   explicit TokenData(const TokenDataOptions& options);
 
   /// Reads a micro-batch's sequences onto the default device. Throws InputError for a token beyond

@@ -38,8 +38,8 @@ void TokenFile::skip_header() {
   if (magic == header_magic_u32) {
     fail_input("{}: has llm.c's header for tokens of 4 bytes, expected uint16 tokens", path());
   }
-  // No file of GPT-2 tokens alone begins like this: as a token, the first half of the magic number
-  // is 55432, which is beyond GPT-2's vocabulary.
+  // A file of GPT-2 tokens without a header cannot begin like this: the first half of the magic
+  // number would be token 55432, which is beyond GPT-2's vocabulary.
   if (magic != header_magic) return;
   if (file_.size() < header_bytes) {
     fail_input("{}: begins as llm.c's header of {} bytes, but has {}", path(), header_bytes,

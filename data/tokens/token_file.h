@@ -1,5 +1,5 @@
 // Reads ranges of tokens from a file on demand. The file is a text, whose bytes are the tokens, or
-// a .bin file of uint16 tokens. nanoGPT writes such a file without a header, llm.c with a header of
+// a .bin file of uint16 tokens. nanoGPT writes .bin files without a header, llm.c with a header of
 // 256 int32.
 #pragma once
 
@@ -14,7 +14,7 @@ namespace tessera::data {
 
 class TokenFile {
  public:
-  /// Opens a file for a model with a vocabulary of `vocab` tokens. Throws InputError if it is
+  /// Opens a file for a model with a vocabulary of `vocab` tokens. Throws InputError if the file is
   /// missing, empty, or not what its name and header say. The tokens are not read here, because a
   /// file may have 60 GB of them.
   explicit TokenFile(const std::string& path, int64_t vocab = int64_t{1} << 16);

@@ -1,5 +1,5 @@
-// Provides the tokens of a micro-batch to training, in the same memory every time, as a CUDA graph
-// needs (core/cuda.h). A GPU copies the tokens while the host goes on.
+// Provides the tokens of a micro-batch to training. They are always loaded into the same memory,
+// which a CUDA graph needs (core/cuda.h). A GPU copies the tokens while the host goes on.
 //
 //   TokenInput input(data, {.sequences = 12, .context = 64});
 //   input.load(micro);
@@ -35,8 +35,7 @@ class TokenInput {
   const Tensor& targets() const { return input_.targets; }  // i32 (B, T)
 
  private:
-  /// A pinned host buffer for a GPU's input: the GPU copies from one while the host fills the
-  /// other.
+  /// One of two pinned host buffers: the GPU copies from one while the host fills the other.
   struct Slot {
     Tensor both;  // i32 (2 B, T): tokens, then targets
     std::optional<cuda::Event> copied;

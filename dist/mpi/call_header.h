@@ -1,5 +1,5 @@
-// The header that two ranks exchange before the data of a call. By it a rank notices that its peer
-// makes another call; otherwise it would wait for ever, or take the bytes of another call for its
+// The header that two ranks exchange before the data of a call. It shows a rank that its peer makes
+// another call. Otherwise the rank would wait for ever, or take the bytes of another call for its
 // own.
 #pragma once
 
@@ -14,11 +14,13 @@ namespace tessera::dist {
 
 struct CallHeader {
   int64_t number = 0;  // number of the collective, or of the transfer between two ranks, from 1
-  int64_t bytes = 0;   // of the buffer; of exchange_v, all_gather_v, send_receive: sent to the peer
+  int64_t bytes = 0;   // of the buffer; in exchange_v, all_gather_v, send_receive: sent to the peer
   int32_t bucket = -1;
   int32_t group = 0;
-  /// exchange, reduce_scatter: contributors; broadcast: the root's rank in the job; exchange_v,
-  /// all_gather_v, send_receive: code_of() what is expected from the peer.
+  /// The meaning depends on the collective:
+  ///  - exchange, reduce_scatter: the number of contributors;
+  ///  - broadcast: the root's rank in the job;
+  ///  - exchange_v, all_gather_v, send_receive: code_of() the data that is expected from the peer.
   int32_t ranks = 0;
   Collective collective = Collective::barrier;
   Traffic purpose = Traffic::other;
@@ -44,11 +46,12 @@ struct CallHeaders {
   void set(const CallHeader& header);
 };
 
-/// A number for so many bytes of a dtype: a sender learns by it that its peer expects other data.
+/// Returns a code for a number of bytes of a dtype. Each rank sends the code of the data that it
+/// expects, so that the sender of the data notices a difference.
 int32_t code_of(int64_t bytes, DType dtype);
 
-/// Throws an error that names the calls of both ranks: `peer`, a rank of the channel, has sent
-/// another header than expected.
+/// Throws an error that names the calls of both ranks. To be called if `peer`, a rank of the
+/// channel, has sent another header than expected.
 [[noreturn]] void fail_disagreeing(const Channel& channel, const CallHeaders& headers, int peer);
 
 }  // namespace tessera::dist

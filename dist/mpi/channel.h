@@ -24,7 +24,8 @@ struct Channel {
   /// The i-th peer to serve, 1 <= i < size. Each rank starts with another peer, so that not all
   /// send to the same rank at once.
   int next_peer(int i) const { return (rank + i) % size; }
-  /// The number in the job, by which errors name a rank, because launchers and users know it.
+  /// Returns a rank's number in the job. Errors use this number, because launchers and users know
+  /// it.
   int job_rank(int rank_here) const { return job_ranks[static_cast<size_t>(rank_here)]; }
 };
 

@@ -58,8 +58,7 @@ std::vector<int> ascending_sources(int contributors) {
   return sources;
 }
 
-// This rank first, then its neighbours downwards, so that not all ranks wait for the same rank
-// first.
+// Starts with this rank and goes downwards, so that not all ranks wait for the same rank first.
 std::vector<int> rotated_sources(int rank, int size, int contributors) {
   std::vector<int> sources;
   for (int i = 0; i < size; ++i) {
@@ -263,7 +262,8 @@ Work MpiCommunicator::all_reduce(const Tensor& buffer, Call call) {
   check_all_reduce(buffer);
   auto body = [this, buffer] {
     std::byte* const sum = writable_bytes_of(buffer);
-    // i64 is added as uint64_t, which gives the same bits but wraps around on overflow.
+    // i64 is added as uint64_t. The bits are the same, and overflow wraps around instead of being
+    // undefined.
     const auto add = buffer.dtype() == DType::f32 ? add_to<float> : add_to<uint64_t>;
     const auto arrived = [&](int source, int64_t begin, int64_t bytes, const std::byte* data) {
       if (source == 0) {
@@ -282,7 +282,7 @@ Work MpiCommunicator::broadcast(const Tensor& buffer, int root, Call call) {
   auto body = [this, buffer, root] {
     return transport_.broadcast(writable_bytes_of(buffer), buffer.bytes(), root);
   };
-  const int job_root = transport_.job_rank(root);  // as errors name ranks
+  const int job_root = transport_.job_rank(root);  // the number by which errors name it
   return submit({{}, header_of(Collective::broadcast, buffer, call, job_root), std::move(body)});
 }
 

@@ -16,17 +16,17 @@ namespace {
 constexpr int64_t KiB = 1024;
 constexpr int64_t direct_chunk_bytes = 1024 * KiB;
 
-// Staging has two slots a peer, each a chunk of 64 KiB to 1 MiB; all slots take at most about 8 MiB
-// unless the least chunk needs more. A chunk is a whole number of blocks of 256 elements of up to
-// eight bytes. (At 2 ranks, chunks of 512 KiB were 15 % slower than those of 1 MiB, and larger ones
-// no faster.)
+// Staging has two slots for each peer, and each slot has one chunk of 64 KiB to 1 MiB. All slots
+// together take at most about 8 MiB, except with chunks of the least size. A chunk is a whole
+// number of blocks of 256 elements of up to eight bytes. (At 2 ranks, chunks of 512 KiB were 15 %
+// slower than those of 1 MiB, and larger ones no faster.)
 int64_t staging_chunk_bytes(int64_t ranks) {
   constexpr int64_t unit = 256 * 8;
   const int64_t share = 8 * 1024 * KiB / (2 * std::max<int64_t>(ranks - 1, 1));
   return std::clamp(share, 64 * KiB, 1024 * KiB) / unit * unit;
 }
 
-// The rank in MPI_COMM_WORLD of each rank of `comm`.
+// Returns the rank in MPI_COMM_WORLD of each rank of `comm`.
 std::vector<int> job_ranks_of(MPI_Comm comm, int size) {
   std::vector<int> ranks(static_cast<size_t>(size));
   std::iota(ranks.begin(), ranks.end(), 0);
@@ -205,8 +205,8 @@ int64_t MpiTransport::broadcast(std::byte* buffer, int64_t bytes, int root) {
   return finish(transfers);
 }
 
-// Sets the lengths in the headers, for calls in which they differ from pair to pair: each rank
-// tells the other how much it sends.
+// Sets the lengths in the headers, for calls whose lengths differ from pair to pair. The header to
+// each peer has the number of bytes that this rank sends, and a code of the number that it expects.
 void MpiTransport::expect(std::span<const int64_t> sent_bytes,
                           std::span<const int64_t> received_bytes) {
   for (size_t r = 0; r < sent_bytes.size(); ++r) {
@@ -261,8 +261,8 @@ int64_t MpiTransport::all_gather_v(std::byte* buffer, std::span<const int64_t> b
   return finish(transfers);
 }
 
-// Both peers tell each other what they send; a direction in which nothing moves is announced as 0
-// bytes of u8.
+// Each peer announces what it sends. A direction in which nothing moves is announced as 0 bytes of
+// u8.
 int64_t MpiTransport::send_receive(const End& outgoing, const End& incoming) {
   std::vector<int> peers;
   for (const int peer : {outgoing.peer, incoming.peer}) {
@@ -296,7 +296,7 @@ int64_t MpiTransport::send_receive(const End& outgoing, const End& incoming) {
 }
 
 MPI_Comm MpiTransport::split(int color, int key) {
-  barrier();  // MPI_Comm_split has no time limit, so wait here, with one, until all ranks have come
+  barrier();  // waits for all ranks with a time limit, which MPI_Comm_split does not have
   MPI_Comm comm = MPI_COMM_NULL;
   TESSERA_MPI(MPI_Comm_split(channel_.comm, color < 0 ? MPI_UNDEFINED : color, key, &comm));
   return comm;

@@ -41,13 +41,13 @@ class MpiTransport {
   void set_timeout(double seconds);
   double timeout_s() const { return static_cast<double>(channel_.timeout_ns) / 1e9; }
 
-  /// Describes the call that is made next; that call throws if another rank makes a different one.
-  /// Sets the call's number.
+  /// Describes the call that is made next, and sets its number. The call throws if another rank
+  /// makes a different one.
   void begin(CallHeader call);
   /// Header bytes that this rank has sent since the last begin().
   int64_t header_bytes_sent() const { return header_bytes_sent_; }
-  /// To be called after a collective has thrown: staging and headers are never freed then, because
-  /// MPI may still read and write them.
+  /// To be called after a collective has thrown. MPI may still read and write staging and headers,
+  /// so they are kept until the process ends.
   void keep_memory() const;
 
   /// Gets bytes [begin, begin + bytes) of this rank's piece, as `source` sent them.
@@ -60,11 +60,11 @@ class MpiTransport {
   int64_t exchange(const std::byte* input, int64_t piece_bytes, int contributors,
                    std::span<const int> sources, const Arrived& arrived);
 
-  /// Sends `data` to all ranks, and calls `arrived` with the chunks of all ranks, for each chunk in
-  /// rank order. `arrived` may overwrite the chunk of `data` that it is called for.
+  /// Sends `data` to all ranks. For each chunk, calls `arrived` once per source, in rank order,
+  /// this rank included. `arrived` may overwrite the chunk of `data` that it is called for.
   int64_t share(const std::byte* data, int64_t bytes, const Arrived& arrived);
 
-  /// A tensor view of data that `arrived` got from another rank, which lies in staging.
+  /// Returns a tensor view of a chunk in staging, which `arrived` got from another rank.
   Tensor staged(const std::byte* data, int64_t bytes, DType dtype) const;
 
   /// Sends piece r of `input`, of send_bytes[r] bytes, to rank r. `output` receives the pieces from

@@ -12,10 +12,10 @@ namespace tessera::dist {
 namespace {
 
 // Chunks of a stream that are in flight at once. A staged receive has two slots of memory. Other
-// streams need no memory for more slots, so they have many: if the peer has already posted the
-// sends, a receiver copies the data (by Open MPI's single copy between the ranks of a host) without
-// waiting for the sender, whose thread may not be running. With 32 slots instead of 4, an
-// all-gather of 128 MB on 2 ranks was 1.5 times as fast.
+// streams need no memory for more slots, so they have many. Between the ranks of a host, Open MPI's
+// receiver copies the data itself, if the sender has already posted the send. With many posted
+// sends it need not wait for the sender's thread, which may not be running. With 32 slots instead
+// of 4, an all-gather of 128 MB on 2 ranks was 1.5 times as fast.
 constexpr int64_t direct_slots = 32;
 constexpr int64_t staged_slots = 2;
 
@@ -39,8 +39,8 @@ Pairwise::Pairwise(const Channel& channel, CallHeaders& headers)
 
 Pairwise::~Pairwise() {
   // Requests are active here only after a failure. They are not waited for: with a peer that is
-  // gone or stopped they would never end. Receives without a message yet are cancelled. MPI may
-  // still read or write the memory of those half done, so the memory's owner keeps it.
+  // gone or stopped they would never end. Receives that have not begun are cancelled. MPI may still
+  // read or write the memory of other requests, so the owner of this memory keeps it.
   for (size_t i = 0; active_ > 0 && i < requests_.size(); ++i) {
     if (requests_[i] == MPI_REQUEST_NULL) continue;
     const Direction direction = streams_[stream_of_[i]].direction;
@@ -149,8 +149,8 @@ void Pairwise::start() {
   start(Direction::receive_staged);
 }
 
-// Called when the peer's header has arrived. If it is the expected one, receives from the peer are
-// posted from now on, else an error is thrown.
+// Called when the peer's header has arrived. Throws if it is not the expected one. Otherwise posts
+// the receives from this peer.
 void Pairwise::agree(int peer) {
   const auto p = static_cast<size_t>(peer);
   if (!(headers_.expected[p] == headers_.received[p])) fail_disagreeing(channel_, headers_, peer);
@@ -166,7 +166,7 @@ const std::byte* Pairwise::await(int index, int64_t chunk) {
   const Stream& stream = streams_[static_cast<size_t>(index)];
   const int64_t slot = chunk % stream.slots;
   const size_t request = stream.first_request + static_cast<size_t>(slot);
-  poll();  // even if the chunk has arrived: it also posts further sends, for which peers wait
+  poll();  // even if the chunk has arrived: poll() also posts sends for which peers wait
   // Wait for the peer's chunk.
   while (arrived_[request] == 0) progress();
   return stream.data + slot * stream.chunk_bytes;
@@ -196,8 +196,8 @@ void Pairwise::progress() {
   }
 }
 
-// Names the ranks that have not come to this call, because their header is missing; if all have
-// come, those that have not sent or received their data.
+// Names the ranks whose header is missing: they have not come to this call. If all have come, names
+// the ranks that have not sent or received their data.
 void Pairwise::fail_stalled() const {
   std::vector<int> absent;
   std::set<int> stuck;

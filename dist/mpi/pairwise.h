@@ -1,6 +1,6 @@
 // Transfers between this rank and others, cut into chunks that MPI moves in the background. Both
-// sides of a pair derive the chunks from the same number of bytes, so nothing is negotiated. But no
-// data is received from a peer before its header has shown that it makes the same call.
+// sides of a pair derive the chunks from the same number of bytes, so nothing is negotiated. Data
+// is received from a peer only after its header has shown that it makes the same call.
 //
 //   Pairwise transfers(channel, headers);
 //   transfers.exchange_headers();
@@ -26,19 +26,19 @@ namespace tessera::dist {
 
 class Pairwise {
  public:
-  /// For the call that `headers` describes; the peers' headers are received into it. Functions that
-  /// wait throw soon after channel.stop is set, and when nothing has moved for the channel's
-  /// timeout.
+  /// The transfers of one call. `headers` describes the call, and receives the peers' headers.
+  /// Functions that wait throw soon after channel.stop is set, and when nothing has moved for the
+  /// channel's timeout.
   Pairwise(const Channel& channel, CallHeaders& headers);
-  /// If finish() has not returned, MPI may read and write the memory of the transfers for as long
-  /// as the process lives: the caller must keep it (dist/mpi/kept_memory.h).
+  /// If finish() has not returned, MPI may read and write the memory of the transfers until the
+  /// process ends. The caller must keep this memory (dist/mpi/kept_memory.h).
   ~Pairwise();
   Pairwise(const Pairwise&) = delete;
   Pairwise& operator=(const Pairwise&) = delete;
 
-  /// Exchanges headers with these peers, or with all peers: for the first transfers of a call.
-  /// Functions that wait then throw if one of the peers makes another call. Without this, ranks
-  /// must already have agreed on the call.
+  /// Exchanges headers with these peers, or with all peers. To be called for the first transfers of
+  /// a call. Functions that wait then throw if one of the peers makes another call. Without this
+  /// exchange, ranks must already have agreed on the call.
   void exchange_headers(std::span<const int> peers);
   void exchange_headers();
 
@@ -67,7 +67,7 @@ class Pairwise {
     std::byte* data;
     int64_t bytes;
     int64_t chunk_bytes;
-    size_t first_request = 0;  // one request a slot
+    size_t first_request = 0;  // index of its first request; it has one for each slot
     int64_t slots = 0;
     int64_t posted = 0;  // chunks so far
     int64_t chunks() const { return (bytes + chunk_bytes - 1) / chunk_bytes; }
@@ -94,7 +94,7 @@ class Pairwise {
   std::vector<Stream> streams_;
   std::vector<MPI_Request> requests_;
   std::vector<size_t> stream_of_;   // by request: its stream
-  std::vector<uint8_t> arrived_;    // by request: 1 if its staged chunk is there and not released
+  std::vector<uint8_t> arrived_;    // by request: 1 if its staged chunk is there, not released
   std::vector<int> indices_;        // requests that MPI_Testsome found completed
   int64_t active_ = 0;              // requests posted and not completed
   int64_t bytes_sent_ = 0;

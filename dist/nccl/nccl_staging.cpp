@@ -5,9 +5,9 @@
 
 namespace tessera::dist {
 
-// Staging has one chunk of 1 to 8 MiB a rank. For each chunk NCCL and a kernel per contribution are
-// launched, which takes some tens of microseconds: as long as NVLink takes for 8 MiB. All chunks
-// take at most about 64 MiB unless the least chunk needs more.
+// Staging has one chunk of 1 to 8 MiB for each rank. For each chunk NCCL and a kernel per
+// contribution are launched. This takes some tens of microseconds, as long as NVLink takes for 8
+// MiB. All chunks together take at most about 64 MiB, except with chunks of the least size.
 int64_t nccl_staging_bytes(int64_t ranks, const NcclOptions& options) {
   constexpr int64_t unit = 256 * 8;
   constexpr int64_t MiB = 1024 * 1024;

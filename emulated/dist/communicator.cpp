@@ -46,8 +46,8 @@ bool overlap(const void* a, size_t a_bytes, const void* b, size_t b_bytes) {
   return first < second + b_bytes && second < first + a_bytes;
 }
 
-// The pieces that a reduction adds: those of other ranks are received into this object, this rank's
-// own piece lies in the caller's buffer.
+// The pieces that a reduction adds. Pieces of other ranks are received into this object. This
+// rank's own piece stays in the caller's buffer.
 class Contributions {
  public:
   Contributions(Peers& peers, const void* own, size_t bytes)
@@ -273,8 +273,8 @@ void Communicator::broadcast(const Call& call) {
   peers_.finish();
 }
 
-// Adds from the last rank down: all ranks get the same bits, but not those of a sum in rank order,
-// so that tests find code that relies on rank order.
+// Adds from the last rank down. All ranks get the same bits, but not those of a sum in rank order.
+// So tests find code that relies on rank order.
 void Communicator::reduce(const Call& call) {
   const size_t bytes = bytes_of(call.operation);
   const Contributions contributions(peers_, call.send, bytes);

@@ -3,7 +3,7 @@
 
 namespace emulated {
 
-/// How long a call waits for the other ranks before it fails; 120 s by default.
+/// Sets how many seconds a call waits for the other ranks before it fails; 120 by default.
 void set_nccl_timeout_s(double seconds);
 double nccl_timeout_s();
 

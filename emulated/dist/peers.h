@@ -45,7 +45,7 @@ class Peers {
   /// To be called when a call begins: the other ranks must come within nccl_timeout_s() from now.
   void start_clock();
 
-  /// Tells the peer which operations with it this rank is about to make. Does not wait.
+  /// Tells the peer which operations with this peer come next. Does not wait.
   void announce(int peer, std::vector<Operation> operations);
   /// Returns the peer's next announcement. Throws if the peer has left or does not come; the error
   /// names `mine`, this rank's operations.

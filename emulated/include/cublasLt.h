@@ -1,13 +1,20 @@
 // cuBLASLt on the CPU: the calls in use, with the real header's names, values and signatures.
 //
-// A product is computed during the call, with f32 sums in order of k; an algorithm that splits k
-// sums the parts and adds them in order. These demands of the library's documentation are checked:
-// sizes of attributes, shapes and leading dimensions that fit each other, one dtype for both
-// operands and f32 or the same dtype for the result, the pointer that an epilogue needs, and a
-// workspace of the required size and alignment. The emulation is stricter than the library: an
-// algorithm may be used only for a product like the one it was proposed for, with addresses as
-// aligned as promised; the result must not overlap an operand; and the workspace is overwritten.
-// cublasLtGetStatusString explains the calling thread's last failure.
+// A product is computed during the call, with f32 sums in order of k. An algorithm that splits k
+// sums each part, and then adds the parts in order. cublasLtGetStatusString explains the calling
+// thread's last failure.
+//
+// These demands of the library's documentation are checked:
+//   - an attribute's size is right;
+//   - shapes and leading dimensions fit each other;
+//   - both operands have one dtype, and the result has this dtype or f32;
+//   - the pointer that an epilogue needs is not null;
+//   - the workspace has the required size and alignment.
+// The emulation is stricter than the library:
+//   - an algorithm may be used only for a product like the one it was proposed for;
+//   - addresses must have the alignment that the algorithm was proposed for;
+//   - the result must not overlap an operand;
+//   - each product overwrites its whole workspace.
 //
 // Not covered: which algorithms a GPU has, their order of addition, and a GPU's rounding.
 #pragma once
@@ -52,7 +59,7 @@ typedef enum {
   CUBLASLT_EPILOGUE_BIAS = 4,
 } cublasLtEpilogue_t;
 
-// Descriptors are the caller's memory; only the sources of this emulation know their contents.
+// The caller provides the memory of descriptors. Only the emulation's sources interpret `data`.
 typedef struct cublasLtContext* cublasLtHandle_t;
 typedef struct {
   uint64_t data[8];
@@ -91,7 +98,7 @@ typedef enum {
 typedef enum {
   CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES = 1,    // uint64_t
   CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK = 3,  // uint32_t
-  CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES = 5,  // uint32_t, as the next three
+  CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES = 5,  // uint32_t, like the next three
   CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES = 6,
   CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES = 7,
   CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES = 8,
@@ -132,8 +139,8 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
     cublasLtMatrixLayout_t d_layout, cublasLtMatmulPreference_t preference, int requested,
     cublasLtMatmulHeuristicResult_t results[], int* returned);
 
-/// Checks if an algorithm, which may come from a file, fits a product, and writes the size of its
-/// workspace to `result`.
+/// Checks if an algorithm fits a product, and writes the size of its workspace to `result`. The
+/// algorithm may come from a file.
 cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc,
                                        cublasLtMatrixLayout_t a_layout,
                                        cublasLtMatrixLayout_t b_layout,

@@ -1,18 +1,24 @@
 // cuDNN on the CPU: the calls in use, with the real header's names, values and signatures.
 //
-// A convolution is computed during the call, with f32 sums, and each result is rounded once. These
-// demands of the library's documentation are checked: descriptors that were set, with shapes and
-// dtypes that fit each other, and a workspace of at least the size that was reported. The emulation
-// is stricter than the library: images and filters must have their channels last, memory must begin
-// at multiples of 16 bytes, the result must not overlap an operand, the workspace is overwritten,
-// f32 must not use TF32, and only algorithms with one order of additions may be used.
+// A convolution is computed during the call, with f32 sums, and each result is rounded once.
 // cudnnGetLastErrorString explains the calling thread's last failure.
 //
-// The proposals for a convolution begin with algorithms that must not be taken: for gradients
-// ALGO_0, which is not deterministic, and for f32 one in TF32. This cuDNN has no
-// IMPLICIT_PRECOMP_GEMM and no ALGO_1 for 3 channels, groups or dilation, but another algorithm. It
-// has no algorithm at all for kernels of more than 31 rows. emulated/control.h can reverse the
-// order of the proposals.
+// These demands of the library's documentation are checked:
+//   - descriptors were set, and their shapes and dtypes fit each other;
+//   - the workspace has at least the size that was reported.
+// The emulation is stricter than the library:
+//   - images and filters must have their channels last;
+//   - memory must begin at multiples of 16 bytes;
+//   - the result must not overlap an operand;
+//   - each convolution overwrites its whole workspace;
+//   - f32 must not use TF32;
+//   - only deterministic algorithms may be used.
+//
+// The proposals for a convolution begin with algorithms that Tessera must not take: ALGO_0 for
+// gradients, which is not deterministic, and an algorithm in TF32 for f32. Most convolutions can
+// use IMPLICIT_PRECOMP_GEMM or ALGO_1. With 3 input channels, groups or dilation they must use
+// another algorithm. Kernels of more than 31 rows have no algorithm at all. emulated/control.h can
+// reverse the order of the proposals.
 //
 // Not covered: which algorithms a GPU has for a convolution, their workspace and order of addition,
 // and a GPU's rounding.
@@ -120,7 +126,8 @@ cudnnStatus_t cudnnSetConvolution2dDescriptor(cudnnConvolutionDescriptor_t desc,
 cudnnStatus_t cudnnSetConvolutionMathType(cudnnConvolutionDescriptor_t desc, cudnnMathType_t math);
 cudnnStatus_t cudnnSetConvolutionGroupCount(cudnnConvolutionDescriptor_t desc, int groups);
 
-/// Each call writes at most `most` of the library's proposals, the fastest first.
+/// Each call writes at most `most` proposals to `found`, the fastest first, and their number to
+/// `count`.
 cudnnStatus_t cudnnGetConvolutionForwardAlgorithm_v7(
     cudnnHandle_t handle, const cudnnTensorDescriptor_t x, const cudnnFilterDescriptor_t w,
     const cudnnConvolutionDescriptor_t conv, const cudnnTensorDescriptor_t y, const int most,
@@ -147,8 +154,8 @@ cudnnStatus_t cudnnGetConvolutionBackwardFilterWorkspaceSize(
     const cudnnConvolutionDescriptor_t conv, const cudnnFilterDescriptor_t dw,
     cudnnConvolutionBwdFilterAlgo_t algorithm, size_t* bytes);
 
-/// Computes y = alpha conv(x, w) + beta y. The other two calls compute the gradients in the same
-/// way. If beta is 0, the old result is not read.
+/// Computes y = alpha conv(x, w) + beta y. The next two calls compute the gradients dx and dw in
+/// the same way. If beta is 0, the old result is not read.
 cudnnStatus_t cudnnConvolutionForward(
     cudnnHandle_t handle, const void* alpha, const cudnnTensorDescriptor_t x_desc, const void* x,
     const cudnnFilterDescriptor_t w_desc, const void* w, const cudnnConvolutionDescriptor_t conv,

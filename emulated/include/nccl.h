@@ -1,22 +1,23 @@
-// NCCL on emulated CUDA: the calls in use, with the real header's names, values and signatures,
-// over MPI (emulated/dist). A call, or the outermost ncclGroupEnd, does all of its work before it
+// NCCL on emulated CUDA, over MPI (emulated/dist): the calls in use, with the real header's names,
+// values and signatures. A call, or the outermost ncclGroupEnd, does all of its work before it
 // returns. These parts of NCCL's documented contract are checked; ncclGetLastError explains errors:
 //   - every rank makes the same collectives in the same order, with the same count, dtype,
-//     reduction and root: ranks compare them before anything moves;
-//   - every send has a receive of the same count and dtype. Stricter than NCCL: if one rank puts
-//     its transfers with another rank into one group, the other rank must put the matching ones
-//     into one group too, in the same order;
+//     reduction and root. Ranks compare their calls before any data moves;
+//   - every send has a receive of the same count and dtype;
+//   - transfers between two ranks are grouped alike on both ranks, and are in the same order in a
+//     group. NCCL is less strict;
 //   - a rank that does not arrive in time, or has ended, is an error rather than an endless wait;
 //   - registered memory is deregistered before it is freed;
-//   - buffers lie on the communicator's device, and are either apart or in place exactly;
+//   - buffers lie on the communicator's device, and are either disjoint or exactly in place;
 //   - streams exist, groups are closed, and a communicator that failed is not used again.
-// As in NCCL, sums are not in the order of ranks. On a captured stream a call is made by each
-// launch of the graph.
+// As in NCCL, sums are not in the order of ranks. A call on a captured stream becomes part of the
+// graph, and each launch of the graph makes the call.
 //
-// Not covered: several ranks on one GPU, which NCCL refuses but which are the rule here;
-// communicators that are neither of all ranks of MPI_COMM_WORLD nor split from such a one;
-// concurrency, as in cuda_runtime.h.
-// Needs MPI_THREAD_MULTIPLE. One rank works without MPI.
+// Differences and limits:
+//   - several ranks may share one GPU, which NCCL refuses;
+//   - a communicator must have all ranks of MPI_COMM_WORLD, or be split from such a communicator;
+//   - nothing is concurrent, as in cuda_runtime.h;
+//   - MPI_THREAD_MULTIPLE is needed. One rank works without MPI.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -96,10 +97,10 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error);
 
 /// Allocates memory of the current device.
 ncclResult_t ncclMemAlloc(void** pointer, size_t bytes);
-/// Frees memory from ncclMemAlloc. Returns an error while the memory is registered with a
-/// communicator that exists.
+/// Frees memory from ncclMemAlloc. Returns an error if the memory is still registered with an
+/// existing communicator.
 ncclResult_t ncclMemFree(void* pointer);
-/// Registers memory from ncclMemAlloc, each block once per communicator.
+/// Registers memory from ncclMemAlloc. A block can be registered only once per communicator.
 ncclResult_t ncclCommRegister(ncclComm_t comm, void* buffer, size_t bytes, void** handle);
 ncclResult_t ncclCommDeregister(ncclComm_t comm, void* handle);
 

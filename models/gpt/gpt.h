@@ -12,8 +12,7 @@
 
 namespace tessera::models {
 
-/// Upper limits on sizes, from files and command lines alike. They keep the number of parameters
-/// within int64.
+/// Upper limits on the sizes in a GptConfig. They keep the number of parameters within int64.
 struct GptLimits {
   static constexpr int64_t layers = int64_t{1} << 14;
   static constexpr int64_t width = int64_t{1} << 20;
@@ -34,11 +33,11 @@ struct GptConfig {
   /// the model's blocks again, so the model must live until backward ends.
   bool recompute = false;
   /// Rows of logits that the loss computes at once: chunk_rows of ops::linear_cross_entropy. 0
-  /// takes as many as suit the device.
+  /// chooses a number that suits the device (ops::logits_chunk_rows).
   int64_t loss_chunk_rows = 0;
 
-  /// Returns the preset nano, micro, gpt2, gpt2-medium, gpt2-large or gpt2-xl. Throws InputError,
-  /// which lists the presets, for another name.
+  /// Returns the preset nano, micro, gpt2, gpt2-medium, gpt2-large or gpt2-xl. For another name,
+  /// throws InputError with a list of the presets.
   static GptConfig preset(const std::string& name);
   static std::vector<std::string> preset_names();
   /// Throws InputError if a size is below 1 or beyond GptLimits, if `width` is not divisible by
@@ -52,12 +51,12 @@ class Gpt : public nn::Module {
 
   const GptConfig& config() const { return config_; }
 
-  /// Returns the mean cross-entropy in nats: tokens and targets i32 (B, T), T <= context.
+  /// Returns the mean cross-entropy in nats. Tokens and targets are i32 (B, T), T <= context.
   Tensor loss(const Tensor& tokens, const Tensor& targets);
   /// tokens i32 (B, T) -> logits f32 (B, T, V).
   Tensor logits(const Tensor& tokens);
-  /// Returns the logits of the token that follows a sequence: tokens i32 (1, T), T >= 1 -> f32 (1,
-  /// V).
+  /// Returns the logits of the token that follows a sequence: tokens i32 (1, T) with T >= 1 ->
+  /// logits f32 (1, V).
   Tensor next_logits(const Tensor& tokens);
 
  private:

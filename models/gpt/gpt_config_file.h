@@ -1,4 +1,5 @@
-// Reads and writes config.json, which transformers keeps beside the weights of a GPT-2.
+// Reads and writes config.json, the file that Hugging Face's transformers keeps beside a GPT-2's
+// weights.
 #pragma once
 
 #include <string>
@@ -14,12 +15,13 @@ std::string config_path_beside(const std::string& path);
 /// not JSON.
 bool is_gpt_config(const std::string& config_path);
 
-/// Reads the sizes in a config.json. Throws InputError if there is no such file or it is not a JSON
-/// object, if a size is absent or beyond GptLimits, or if a setting asks for something that Gpt
-/// does not support.
+/// Reads the sizes in a config.json. Throws InputError if
+///   - the file does not exist or is not a JSON object;
+///   - a size is absent or beyond GptLimits;
+///   - a setting asks for something that Gpt does not support.
 GptConfig read_gpt_config(const std::string& config_path);
 
-/// Returns the text of a config.json with these sizes, which transformers can read.
+/// Returns the text of a config.json that transformers can read.
 std::string gpt_config_text(const GptConfig& config);
 
 }  // namespace tessera::models

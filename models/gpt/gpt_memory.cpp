@@ -22,7 +22,7 @@ class Alive {
   void end(const Names&... names) {
     (end_one(names), ...);
   }
-  /// Frees `name`, and from now on calls `next` by that name.
+  /// Frees the tensor `name`, and renames the tensor `next` to `name`.
   void replace(const std::string& name, const std::string& next) {
     end_one(name);
     bytes_[name] = bytes_.at(next);
@@ -75,7 +75,7 @@ class Activations {
     if (!recorded && l > 0) end(l, "sum_1");
   }
 
-  /// Frees the residual stream that entered block l: its update and, if `sum`, also its residual
+  /// Frees the residual stream that entered block l: its update and, if `sum` is true, its residual
   /// sum. `sum` is false while a closure holds the residual sum.
   void end_input(int64_t l, bool sum) {
     if (l == 0) {
@@ -120,7 +120,7 @@ class Activations {
     alive_.end("d attended");
     alive_.begin("d ln", s_.x);
     alive_.end("d qkv");
-    norm_backward(l, "ln_1");  // in block 0 autograd adds two gradients, in as many bytes
+    norm_backward(l, "ln_1");  // in block 0, autograd's sum of two gradients is as large
     if (l > 0) end(l, "sum_1");
   }
 
@@ -147,7 +147,7 @@ class Activations {
     (alive_.end(of(l, names)), ...);
   }
 
-  /// Dropout writes a new tensor. Then its input is freed, and the result takes over the name.
+  /// Dropout writes a new tensor. Then dropout's input is freed, and the new tensor gets its name.
   void dropped(const std::string& name) {
     alive_.begin("dropped", s_.x);
     alive_.replace(name, "dropped");

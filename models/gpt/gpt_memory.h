@@ -1,12 +1,12 @@
-// Predicts how much memory the operations of a GPT take in a training step, before it runs: the
-// peaks of the ledger's activations and workspace, to the byte.
+// Predicts, before a training step runs, how much memory the operations of a GPT will take: the
+// peaks of activations and workspace in the memory ledger, to the byte.
 //
 //   const GptMemory memory = gpt_training_memory(config, DType::bf16, 12, 1024);  // (B, T)
 //
-// The prediction goes through the step and lists the tensors that are alive: each begins and ends
-// where the model's code allocates and frees it. The prediction shares no code with the run, except
-// the queries for the scratch memory of matrix products and the sizes of tiles and chunks. The
-// scratch memory depends on the processor and the number of threads.
+// The prediction goes through the step and lists the tensors that are alive. A tensor begins and
+// ends where the model's code allocates and frees it. The prediction shares only two things with
+// the run: the queries for the scratch memory of matrix products, and the sizes of tiles and
+// chunks. The scratch memory depends on the processor and the number of threads.
 #pragma once
 
 #include <cstdint>
@@ -20,13 +20,14 @@ namespace tessera::models {
 
 struct GptMemory {
   int64_t activations = 0;  // peak bytes, including the micro-batch's tokens and targets
-  /// Peak bytes; nullopt if there is no such GPU here, so that its cuBLASLt cannot be queried.
+  /// Peak bytes; nullopt if this machine does not have the GPU, because then its cuBLASLt cannot be
+  /// queried.
   std::optional<int64_t> workspace = std::nullopt;
 };
 
-/// Predicts the memory of forward and backward of a micro-batch of `sequences` sequences of
-/// `tokens` tokens each, with parameters of `dtype`, on `device`, and with this process's number of
-/// threads. Dropout is applied as in the config.
+/// Predicts the memory of one micro-batch's forward and backward. The micro-batch has `sequences`
+/// sequences of `tokens` tokens each. Parameters have the dtype `dtype`. The prediction holds for
+/// this process's number of threads. Dropout is applied as in the config.
 GptMemory gpt_training_memory(const GptConfig& config, DType dtype, int64_t sequences,
                               int64_t tokens, Device device = default_device());
 /// Predicts the memory of Gpt::loss without backward and without dropout, as in evaluation.

@@ -1,5 +1,5 @@
-// The config of a GPT as a map of strings, for weights that are stored without a config.json, as in
-// a checkpoint.
+// The config of a GPT as a map of strings. Used where weights are stored without a config.json, for
+// example in a checkpoint.
 //
 //   manifest.weights = models::gpt_metadata(model.config());
 //   const models::Gpt model(models::parse_gpt_metadata("manifest.json", manifest.weights));
@@ -16,11 +16,11 @@ namespace tessera::models {
 /// shortest text that reads back to the same value.
 std::map<std::string, std::string> gpt_metadata(const GptConfig& config);
 
-/// True if `metadata` are those of a GPT.
+/// True if `metadata` describes a GPT.
 bool describes_gpt(const std::map<std::string, std::string>& metadata);
 
-/// Reads the config back. Throws InputError, whose message begins with `where`, if a field is
-/// absent, is not a number, or is out of range (GptConfig::validate).
+/// Reads the config from gpt_metadata's map. Throws InputError if a field is absent, is not a
+/// number, or is out of range (GptConfig::validate). The error's message begins with `where`.
 GptConfig parse_gpt_metadata(const std::string& where,
                              const std::map<std::string, std::string>& metadata);
 

@@ -14,7 +14,7 @@
 namespace tessera::models {
 namespace {
 
-// Rows and columns of a table of embeddings.
+// Returns the numbers of rows and columns of an embedding table.
 std::pair<int64_t, int64_t> table_sizes(const nn::SafetensorsReader& file, const char* name) {
   for (const nn::SafetensorsEntry& entry : file.entries()) {
     if (without_gpt_prefix(entry.name) != name) continue;
@@ -68,7 +68,8 @@ std::string gpt_weights_path(const std::string& path) {
         "save the model again with save_pretrained(..., max_shard_size=\"1000GB\")",
         path);
   }
-  // The weights' reader refuses pytorch_model.bin, and its error says how to convert the file.
+  // The reader of weights refuses pytorch_model.bin with an error that says how to convert the
+  // file.
   const fs::path pickle = folder / "pytorch_model.bin";
   return (has_name(pickle) ? pickle : whole).string();
 }

@@ -1,5 +1,6 @@
-// Reads the sizes of a GPT from a file of weights, before a model of these sizes is built. The
-// shapes of the tensors give most sizes; config.json beside the file gives heads and epsilon.
+// Reads the sizes of a GPT from a file of weights, so that a model of these sizes can be built.
+// Most sizes are read from the tensors' shapes. Heads and epsilon are read from config.json beside
+// the file.
 #pragma once
 
 #include <cstdint>
@@ -19,26 +20,28 @@ struct GptFileSizes {
   std::optional<float> epsilon;
 };
 
-/// Returns the path of the weights: `path` itself or, if it is a folder, its model.safetensors, as
-/// transformers calls the file. Throws InputError for a folder whose weights are divided among
-/// several files. For a folder that has only pytorch_model.bin, returns the path of that file,
-/// which GptWeights then refuses.
+/// Returns the path of the weights:
+///   - `path` itself, if it is not a folder;
+///   - the folder's pytorch_model.bin, if the folder has this file but no model.safetensors.
+///     GptWeights then refuses the file;
+///   - for any other folder, its model.safetensors, which is transformers' name for the weights.
+/// Throws InputError for a folder whose weights are divided among several files.
 std::string gpt_weights_path(const std::string& path);
 
-/// Reads the sizes from a safetensors file and, if a GPT-2's config.json is beside the file, heads
-/// and epsilon from there. Throws InputError, which names every size that differs, if the two files
-/// disagree.
+/// Reads the sizes from a safetensors file. If a GPT-2's config.json is beside the file, also reads
+/// heads and epsilon from config.json. If the two files disagree, throws InputError, which names
+/// every size that differs.
 GptFileSizes read_gpt_file_sizes(const std::string& weights_path);
 
 /// Returns the name of the preset with these sizes and this initializer_range. If there is no such
 /// preset, returns a name made of layers and width: "gpt-2x128".
 std::string gpt_name(const GptConfig& config);
-/// Returns the name of the first preset that has all sizes which are known from a file. Returns an
-/// empty string if no preset has them.
+/// Returns the name of the first preset that has the sizes of a file. Heads are compared only if
+/// the file's heads are known. Returns an empty string if no preset fits.
 std::string preset_like(const GptFileSizes& sizes);
 
-/// Reads the config of the model whose weights are in a file from config.json, which must be beside
-/// that file. Throws InputError as read_gpt_config and read_gpt_file_sizes do.
+/// Reads the config of a model from config.json, which must be beside the file of weights. Throws
+/// InputError as read_gpt_config and read_gpt_file_sizes do.
 GptConfig read_gpt_config_of(const std::string& weights_path);
 
 }  // namespace tessera::models

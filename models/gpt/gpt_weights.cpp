@@ -19,7 +19,8 @@ constexpr std::string_view head_name = "lm_head.weight";
 constexpr std::string_view table_name = "wte.weight";
 constexpr int64_t piece_elements = int64_t{1} << 18;  // elements compared at a time
 
-// The causal mask and its fill value, which old versions of transformers stored in each block.
+// True if `name` is a block's causal mask or the mask's fill value. Old versions of transformers
+// stored both.
 bool is_mask_buffer(std::string_view name) {
   if (!name.starts_with("h.")) return false;
   const size_t end = name.find_first_not_of("0123456789", 2);
@@ -85,8 +86,7 @@ GptWeights::GptWeights(const std::string& path, const Gpt& model) : file_(path) 
   }
 }
 
-// A head that differs from the token table makes another model. It is refused, since ignoring it
-// would give wrong results.
+// Refuses a head that differs from the token table. Ignoring such a head would give wrong results.
 void GptWeights::check_head(const nn::SafetensorsEntry& head,
                             const nn::SafetensorsEntry& table) const {
   const Shape shape(std::span<const int64_t>(table.shape));
@@ -132,9 +132,9 @@ void GptWriter::write(const nn::NamedParameter& named, std::span<const float> va
 
 void GptWriter::commit() {
   file_.check_complete();
-  // Both files are written before either gets its name, since the disk may become full. The weights
-  // are renamed last. So if they exist, config.json exists too, even if the process is killed
-  // between the two renames.
+  // Both files are written completely before the first one is renamed, since the disk may become
+  // full. The weights are renamed last. So if the weights exist, config.json exists too, even if
+  // the process is killed between the two renames.
   OutputFile config(config_path_);
   config.write(gpt_config_text(config_));
   config.commit();

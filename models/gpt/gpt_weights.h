@@ -1,5 +1,6 @@
-// A GPT's weights as Hugging Face's GPT-2 stores them: a safetensors file, and config.json beside
-// it with the sizes. Our parameters have the same names and layout, so that only a prefix differs.
+// A GPT's weights as Hugging Face's GPT-2 stores them: a safetensors file, and beside it
+// config.json with the sizes. Our parameters have the same layout, and the same names without a
+// prefix.
 //
 //   GptWeights weights("gpt2/model.safetensors", model);   // checks every tensor
 //   weights.load();                                        // into a model in memory, or
@@ -9,7 +10,7 @@
 //   ... writer.write(named, values) for every parameter, in any order ...
 //   writer.commit();
 //
-// transformers loads what GptWriter writes if the file is called model.safetensors.
+// transformers can load the written files if the weights' file is called model.safetensors.
 #pragma once
 
 #include <map>
@@ -23,21 +24,23 @@
 
 namespace tessera::models {
 
-/// A file of weights that fits a model. The names may have the prefix "transformer.". The file need
-/// not have the tied head "lm_head.weight". Mask buffers of old files are ignored.
+/// A file of weights that fits a model. The names may have the prefix "transformer.". The tied head
+/// "lm_head.weight" may be absent. Mask buffers of old files are ignored.
 class GptWeights {
  public:
-  /// Throws InputError unless the file has every parameter, in its shape and as F32, BF16 or F16,
-  /// and nothing else. Also throws InputError if the head differs from the token table, or if a
-  /// GPT-2's config.json beside the file differs from the model's config.
+  /// Throws InputError if
+  ///   - a parameter is absent, has another shape, or is not F32, BF16 or F16;
+  ///   - the file has a tensor that the model lacks;
+  ///   - the head differs from the token table;
+  ///   - a GPT-2's config.json beside the file differs from the model's config.
   GptWeights(const std::string& path, const Gpt& model);
 
-  /// Overwrites the model's parameters, rounding to their dtype. Allocates parameters without
-  /// memory. Throws if a parameter belongs to an optimizer. load() and read() throw InputError for
-  /// a finite weight that an f16 parameter cannot hold.
+  /// Overwrites the model's parameters, rounding to their dtype. A parameter without memory gets
+  /// memory first. Throws if a parameter belongs to an optimizer. load() and read() throw
+  /// InputError for a finite weight that an f16 parameter cannot hold.
   void load() const;
 
-  /// Reads elements [begin, begin + out.size()) of one of the model's parameters to `out`.
+  /// Reads elements [begin, begin + out.size()) of a parameter into `out`.
   void read(const nn::NamedParameter& named, int64_t begin, std::span<float> out) const;
 
   /// Returns read() as a ParameterSource. This object must outlive the source.
@@ -55,8 +58,8 @@ class GptWeights {
   std::map<std::string, Match> matches_;  // by the parameter's name
 };
 
-/// Writes a model's weights as F32, parameter by parameter, and config.json beside them. Each file
-/// appears complete or not at all.
+/// Writes a model's weights as F32, parameter by parameter, and config.json beside the weights.
+/// Each file appears complete or not at all.
 class GptWriter {
  public:
   /// Uses only the model's config, names and shapes. Throws InputError if `path` cannot be written.
@@ -79,8 +82,8 @@ class GptWriter {
 std::string_view without_gpt_prefix(std::string_view name);
 
 /// Throws InputError if config.json beside `path` describes a GPT of other sizes. Weights and
-/// config.json cannot be replaced in one step, so a crash between the two could leave files that
-/// disagree.
+/// config.json cannot be replaced in one step, so a crash between the two renames could leave files
+/// that disagree.
 void check_gpt_config_beside(const std::string& path, const Gpt& model);
 
 /// Throws InputError if GptWriter could not write to `path`, or if it would replace a config.json

@@ -38,9 +38,10 @@ class CpuKernels : public Kernels {
   using Kernels::Kernels;
 
   // Each thread has:
-  //   - a tile of scores in f32 and, if the dtype is not f32, one in the dtype;
+  //   - a tile of scores in f32 and, if the dtype is not f32, a second tile in the dtype;
   //   - a tile of the output, and the maxima and sums of its rows;
-  //   - in backward, the same pair of tiles for the gradients of the scores, and dk and dv;
+  //   - in backward, as many tiles again for the gradients of the scores;
+  //   - in backward, dk and dv;
   //   - the workspace of a product.
   int64_t attention(bool backward) const override {
     const int64_t tile = cpu::attention_tile_rows;
@@ -103,14 +104,14 @@ class CudaKernels : public Kernels {
   // Backward holds the inner product of y and dy for each row and head, in f32.
   int64_t attention(bool backward) const override { return backward ? s_.logsumexp : 0; }
 
-  // The rows are cut into at most 264 chunks, of a multiple of 8 rows. Each chunk has f32 sums for
-  // the gradients of weight and bias.
+  // The rows are cut into at most 264 chunks. A chunk's rows are a multiple of 8. Each chunk has
+  // f32 sums for the gradients of weight and bias.
   int64_t norm_gradient() const override {
     return pieces(s_.n, 8 * pieces(s_.n, 8 * 264)) * 2 * c_ * 4;
   }
 };
 
-/// The peak over all operations, which run one after the other.
+/// The peak workspace over all operations. Operations run one after the other.
 class Workspace {
  public:
   Workspace(const GptSizes& sizes, const Kernels& kernels)
@@ -147,8 +148,8 @@ class Workspace {
     use(kernels_.product({.m = s_.n, .n = out, .k = in, .a = {nullptr, in}, .b = {nullptr, out},
                           .c = {nullptr, out}, .bias = at(aligned), .c_dtype = s_.dtype}));
   }
-  // `input`: bytes of the layer's input, if it is recomputed. `gradient`: bytes of the gradient of
-  // the activation's input.
+  // `input`: bytes of the layer's input if backward recomputes it, else 0. `gradient`: bytes of the
+  // gradient of the activation's input, 0 without an activation.
   void linear_backward(int64_t in, int64_t out, int64_t input, int64_t gradient) {
     const int64_t dx =
         kernels_.product({.m = s_.n, .n = in, .k = out, .a = {nullptr, out},
@@ -158,7 +159,7 @@ class Workspace {
                           .b = {nullptr, out}, .c = {nullptr, out}, .c_dtype = s_.dtype});
     use(input + gradient + std::max({kernels_.bias_gradient(out), dx, dweight}));
   }
-  // Recomputing a norm also takes room for its statistics, which are freed before the layer's
+  // Recomputing a norm also takes room for its statistics. They are freed before the layer's
   // backward begins.
   int64_t norm_again() {
     use(s_.x + 2 * s_.row);
@@ -166,8 +167,8 @@ class Workspace {
   }
 
   /// Returns the largest body(rows, x) over the chunks of the head's rows. x stands in for the
-  /// address of a chunk's first row, of which only the alignment counts; it is null for the first
-  /// chunk.
+  /// address of a chunk's first row. Only two properties of x count: its alignment, and that it is
+  /// null for the first chunk.
   template <class Body>
   int64_t most_of_chunks(Body&& body) const {
     int64_t most = 0;

@@ -1,4 +1,4 @@
-// The workspace half of models/gpt/gpt_memory.h: the scratch memory of a micro-batch's kernels.
+// Predicts the scratch memory of a micro-batch's kernels, for models/gpt/gpt_memory.h.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 
 namespace tessera::models {
 
-/// A micro-batch's sizes, in bytes unless noted. Letters are those of nn/transformer.h.
+/// A micro-batch's sizes, in bytes unless noted. nn/transformer.h explains the letters.
 struct GptSizes {
   GptConfig config;
   DType dtype;
@@ -30,9 +30,9 @@ struct GptSizes {
   bool dropout = config.dropout > 0;
 };
 
-/// Returns the peak bytes of forward and backward, or without `training` of the loss alone. Returns
-/// nullopt if this machine does not have the GPU `sizes.device`, because only that GPU's cuBLASLt
-/// can say what workspace products take.
+/// Returns the peak bytes of forward and backward if `training` is true, else of the loss alone.
+/// Returns nullopt if this machine does not have the GPU `sizes.device`, because only that GPU's
+/// cuBLASLt knows the workspace of products.
 std::optional<int64_t> gpt_workspace(const GptSizes& sizes, bool training);
 
 }  // namespace tessera::models

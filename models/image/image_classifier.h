@@ -15,10 +15,11 @@ namespace tessera::models {
 
 using ImageConfig = std::variant<ResNetConfig, VggConfig>;
 
-/// Returns the config of a model. Throws InputError, which lists the known names, for another name.
+/// Returns the config of the model `name`. For an unknown name, throws InputError with a list of
+/// the known names.
 ImageConfig image_config(const std::string& name, const ImageSizes& sizes);
-/// Builds a ResNet or a VGG: (N, H, W, C) -> (N, classes). Throws as image_config does, and
-/// InputError if the sizes do not make a model.
+/// Builds a ResNet or a VGG: (N, H, W, C) -> (N, classes). Throws InputError as image_config does,
+/// or if the sizes do not make a model.
 std::unique_ptr<nn::Module> image_classifier(const std::string& name, const ImageSizes& sizes);
 std::vector<std::string> image_classifier_names();
 

@@ -11,8 +11,9 @@
 namespace tessera::models {
 namespace {
 
-/// The operations of a micro-batch, one function each, as core/image_ops.h has them. In training
-/// each one records on the tape what its closure keeps, and which of its inputs get a gradient.
+/// The operations of a micro-batch: one function for each operation in core/image_ops.h. In
+/// training each function records on the tape what the operation's closure keeps, and which inputs
+/// get a gradient.
 class Tape {
  public:
   Tape(const ImageMicroBatch& micro, bool training) : tape_(training), micro_(micro) {
@@ -66,8 +67,8 @@ class Tape {
   Value flatten(const Value& x) {
     const int64_t pixels = x.shape[1] * x.shape[2];
     const Shape flat{x.shape[0], x.shape[3] * pixels};
-    // With one pixel or one channel flatten is a reshape, which shares the memory and hands the
-    // gradient on.
+    // With one pixel or one channel, flatten is a reshape. A reshape shares the memory and hands
+    // the gradient on.
     if (pixels == 1 || x.shape[3] == 1) return {flat, x.dtype, x.memory, x.producer};
     return without_kept(x, flat);
   }
@@ -126,7 +127,7 @@ struct Filter {
   int64_t stride = 1;
 };
 
-/// A convolution without bias, since a norm follows. With stride 1 it keeps the image's size.
+/// A convolution without bias, since a norm follows. Stride 1 keeps the image's size.
 Value convolution(Tape& tape, const Value& x, const Filter& filter) {
   return tape.conv2d(x, filter.out, filter.kernel,
                      {.stride = filter.stride, .padding = filter.kernel / 2}, false);

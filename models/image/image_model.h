@@ -1,6 +1,6 @@
-// Describes an image classifier in the metadata of its file of weights, so that predict can build
-// the model again: name, sizes, normalisation and classes (docs/formats.md). The weights themselves
-// have torchvision's names and layout (nn/weights_file.h).
+// Describes an image classifier in the metadata of its file of weights: name, sizes, normalisation
+// and classes (docs/formats.md). `predict` builds the model from this description. The weights
+// themselves have torchvision's names and layout (nn/weights_file.h).
 //
 //   nn::WeightsWriter writer("out.safetensors", *model, models::image_metadata(description));
 //   const models::ImageModel description = models::read_image_model("out.safetensors");
@@ -31,8 +31,8 @@ nn::SafetensorsMetadata image_metadata(const ImageModel& model);
 
 /// True if the metadata describe an image model.
 bool describes_image_model(const nn::SafetensorsMetadata& metadata);
-/// Returns the model that the metadata describe. Throws InputError, whose message begins with
-/// `where`, if the description is absent or cannot be used.
+/// Returns the model that the metadata describe. Throws InputError if the description is absent or
+/// cannot be used. The error's message begins with `where`.
 ImageModel parse_image_model(const std::string& where, const nn::SafetensorsMetadata& metadata);
 /// Reads the description in a file that train_resnet wrote. Throws InputError if the file has none.
 ImageModel read_image_model(const std::string& path);

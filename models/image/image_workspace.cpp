@@ -8,8 +8,8 @@
 namespace tessera::models {
 namespace {
 
-/// Bytes of batch norm's kernels. `sums` and `backward` do not count the sums per channel that the
-/// operation holds while these two kernels run.
+/// Workspace bytes of batch norm's four kernels. While the kernels `sums` and `backward` run, the
+/// operation also holds its sums per channel, which are not counted here.
 struct NormWorkspace {
   int64_t statistics, forward, sums, backward;
 };
@@ -28,9 +28,9 @@ NormWorkspace cpu_norm(int64_t rows, int64_t channels) {
           .backward = 4 * width * 4};
 }
 
-// CUDA launches at most 528 blocks of 256 threads, several of them side by side along the channels
-// (core/ops/batch_norm.cu). A thread has 16 bytes of channels if the number of channels is a
-// multiple of that, else one channel. At most 32 threads share a row.
+// CUDA launches at most 528 blocks of 256 threads (core/ops/batch_norm.cu). The blocks are divided
+// along the channels first, and then along the rows. A thread has as many channels as fit into 16
+// bytes if that number divides the channels, else one channel. At most 32 threads share a row.
 NormWorkspace cuda_norm(int64_t rows, int64_t channels, int64_t element) {
   const int64_t wide = 16 / element;
   const int64_t own = channels % wide == 0 ? wide : 1;
@@ -52,9 +52,9 @@ int64_t ImageWorkspace::conv2d(const Conv2dSizes& sizes, bool has_bias, bool wan
   return std::max(forward, kernels::conv2d_backward_workspace(context, sizes, dtype, wanted));
 }
 
-// The layer's update of running statistics, and the averages over the parts of a batch, take 8
-// bytes a channel. The statistics of the batch never take less, so the update and the averages do
-// not raise the peak.
+// The update of running statistics, and the averages over the parts of a batch, take 8 bytes per
+// channel. They are not counted, because the kernel for the batch's statistics takes at least as
+// much.
 int64_t ImageWorkspace::batch_norm(int64_t rows, int64_t channels) const {
   const NormWorkspace norm = context.device.is_cpu()
                                  ? cpu_norm(rows, channels)

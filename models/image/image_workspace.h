@@ -1,5 +1,4 @@
-// The workspace half of models/image/image_memory.h: the scratch memory of the kernels of each
-// operation.
+// Predicts the scratch memory of each operation's kernels, for models/image/image_memory.h.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +20,7 @@ struct ImageWorkspace {
   int64_t conv2d(const Conv2dSizes& sizes, bool has_bias, bool wants_dx) const;
   int64_t batch_norm(int64_t rows, int64_t channels) const;
   int64_t linear(int64_t rows, int64_t in, int64_t out) const;
-  /// With smoothed labels the gradient of 16-bit logits is summed in f32, in the workspace.
+  /// With smoothed labels, the gradient of 16-bit logits is summed in f32. This sum is workspace.
   int64_t cross_entropy(int64_t rows, int64_t classes, bool smoothed) const;
 };
 

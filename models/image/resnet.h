@@ -25,12 +25,11 @@ struct ResNetConfig {
   bool small_images = false;
   ImageSizes sizes;
 
-  /// Returns a preset of the paper. Throws InputError, which lists the presets, for another name.
+  /// Returns a preset of the paper. For another name, throws InputError with a list of the presets.
   ///
   ///   resnet20, resnet32, resnet56   section 4.2, for small images; a shortcut that changes the
   ///                                  shape is a projection
-  ///   resnet18, resnet34, resnet50   table 1; but for sides of at most 64 pixels, the first
-  ///                                  convolution is that for small images
+  ///   resnet18, resnet34, resnet50   table 1; small_images is true if sizes.side is at most 64
   static ResNetConfig preset(const std::string& name, const ImageSizes& sizes);
   static std::vector<std::string> preset_names();
   /// The side of the image in the last stage, in pixels.

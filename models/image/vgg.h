@@ -21,17 +21,16 @@ struct VggConfig {
   float dropout = 0.5f;
   ImageSizes sizes;
 
-  /// Returns vgg11 or vgg16, the paper's columns A and D. They have 4096 hidden units, or 512 if a
-  /// side is at most 64 pixels, since the last stage then leaves few values. Throws InputError,
-  /// which lists the presets, for another name.
+  /// Returns vgg11 or vgg16, the paper's columns A and D. They have 4096 hidden units. If the side
+  /// is at most 64 pixels, they have only 512, since the last stage leaves few values. For another
+  /// name, throws InputError with a list of the presets.
   static VggConfig preset(const std::string& name, const ImageSizes& sizes);
   static std::vector<std::string> preset_names();
 };
 
 class Vgg : public nn::Module {
  public:
-  /// Throws InputError if the sizes are out of range, or if the pools do not leave at least one
-  /// pixel.
+  /// Throws InputError if the sizes are out of range, or if the pools leave no pixel.
   explicit Vgg(const VggConfig& config);
   Tensor forward(const Tensor& images) override;  // (N, H, W, C) -> (N, classes)
 

@@ -11,15 +11,15 @@ nn::Initializer factors() { return nn::Initializer::normal(0.1f); }
 
 }  // namespace
 
-// Tables are registered in the order in which they are used, as ZeRO's buckets assume.
+// Tables are registered in their order of use in forward, because ZeRO's buckets assume this order.
 MatrixFactorization::MatrixFactorization(const RecommenderConfig& config)
     : Recommender(config),
       user_bias_(config.users, 1, nn::Initializer::zeros()),
       item_bias_(config.items, 1, nn::Initializer::zeros()),
       user_factors_(config.users, config.factors, factors()),
       item_factors_(config.items, config.factors, factors()) {
-  // Tables that row_products looks up are read again by its gradient, all at once, so they share a
-  // block.
+  // row_products' gradient reads all tables that row_products looks up, and reads them together. So
+  // these tables share a block.
   const auto add_looked_up = [this](const std::string& name, RecommenderTable& table) {
     table.weight.set_backward_reads(nn::BackwardReads::always);
     add(name, table);

@@ -7,15 +7,15 @@
 
 namespace tessera::models {
 
-/// mf: mean + b_u + b_i + p_u . q_i. svd++ replaces p_u by p_u + |N(u)|^-1/2 sum of y_j over N(u),
-/// the items that the user has in training.
+/// The score of mf is mean + b_u + b_i + p_u . q_i. svd++ replaces p_u by p_u + |N(u)|^-1/2 times
+/// the sum of y_j over N(u). N(u) is the set of items that user u has in training.
 class MatrixFactorization : public Recommender {
  public:
   explicit MatrixFactorization(const RecommenderConfig& config);
   Scores score(const RecommenderInput& input) override;
 
  private:
-  /// The users' factors in svd++, (B, F).
+  /// Returns the users' factors in svd++, (B, F).
   Tensor user_rows(const RecommenderInput& input);
 
   RecommenderTable user_bias_;

@@ -8,14 +8,14 @@
 namespace tessera::models {
 namespace {
 
-// Factors are drawn with the paper's deviation. The layers use Glorot's initialization.
+// Factors are drawn with the paper's standard deviation. The layers use Glorot's initialization.
 nn::Initializer factors() { return nn::Initializer::normal(0.01f); }
 
 nn::Linear::Options glorot(int64_t in, int64_t out, bool bias = true) {
   return {.bias = bias, .initializer = nn::Initializer::xavier_uniform(in, out)};
 }
 
-/// (B, F) -> (B, 1, F): a user's row is broadcast over all of the user's items.
+/// (B, F) -> (B, 1, F), so that a user's row is broadcast over the user's items.
 Tensor for_each_item(const Tensor& rows) {
   return ops::reshape(rows, {rows.size(0), 1, rows.size(1)});
 }

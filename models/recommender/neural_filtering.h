@@ -1,4 +1,4 @@
-// The models gmf and neumf of neural collaborative filtering: layers compute the scores from
+// The models gmf and neumf of neural collaborative filtering, in which layers compute scores from
 // factors.
 #pragma once
 
@@ -9,8 +9,8 @@
 
 namespace tessera::models {
 
-/// gmf: h . (p_u * q_i) + bias, with an elementwise product *. This is an inner product of p_u and
-/// q_i with a weight h for each factor.
+/// The score of gmf is h . (p_u * q_i) + bias, where * is elementwise: an inner product of p_u and
+/// q_i with a weight for each factor.
 class GeneralizedFactorization : public Recommender {
  public:
   explicit GeneralizedFactorization(const RecommenderConfig& config);
@@ -22,10 +22,10 @@ class GeneralizedFactorization : public Recommender {
   nn::Linear output_;
 };
 
-/// neumf: a linear layer over the concatenation of gmf's product p_u * q_i and the output of an
-/// MLP. The MLP's input is the concatenation of a second set of user and item factors. Its first
-/// layer is split into a user half and an item half, so that a user's half is computed once for all
-/// of the user's items.
+/// The score of neumf is a linear layer's output. The layer's input concatenates gmf's product
+/// p_u * q_i and the output of an MLP. The MLP's input concatenates a second set of user and item
+/// factors. The MLP's first layer is split into a user half and an item half, so that a user's half
+/// is computed only once for all of the user's items.
 class NeuralFactorization : public Recommender {
  public:
   explicit NeuralFactorization(const RecommenderConfig& config);

@@ -1,10 +1,10 @@
-// Models of collaborative filtering: they predict how much a user likes an item from what all users
-// liked.
+// Models of collaborative filtering. They predict how much a user likes an item, from the ratings
+// of all users.
 //
 //   mf      biased matrix factorization (Koren, Bell and Volinsky, "Matrix factorization techniques
 //           for recommender systems", Computer 2009)
-//   svd++   mf, where a user is also the sum of factors of the items that the user has rated
-//           (Koren, "Factorization meets the neighborhood", KDD 2008)
+//   svd++   mf, but a user's factors also include the sum of factors of the items that the user has
+//           rated (Koren, "Factorization meets the neighborhood", KDD 2008)
 //   gmf     a weighted product of factors (He et al., "Neural collaborative filtering", WWW 2017)
 //   neumf   gmf combined with an MLP, which has its own factors (also He et al.)
 //
@@ -30,23 +30,24 @@ struct RecommenderConfig {
   int64_t users = 0;
   int64_t items = 0;
   int64_t factors = 64;
-  /// neumf: widths of the MLP. The first is the width of its input, the concatenated user and item
-  /// factors; each further one is the width of a layer's output.
+  /// neumf: widths of the MLP. The first width is that of the MLP's input, the concatenated user
+  /// and item factors. Each further width is that of a layer's output.
   std::vector<int64_t> hidden = {64, 32, 16};
   float mean = 0;  // mf, svd++: added to every score; the mean of all ratings
   /// True if RecommenderInput needs histories.
   bool reads_histories() const { return name == "svd++"; }
-  /// Throws InputError for an unknown name, listing the known ones, and for sizes out of range.
+  /// Throws InputError for an unknown name, with a list of the known names, and for sizes out of
+  /// range.
   void validate() const;
 };
 std::vector<std::string> recommender_names();
 
-/// B users, and K items for each of them, or the same K items for all.
+/// B users, and K items for each user, or the same K items for all users.
 struct RecommenderInput {
   Tensor users;  // i32 (B)
   Tensor items;  // i32 (B, K) or (1, K)
-  /// If the config reads histories: each user's items in training, as ops::embedding_bag takes
-  /// them.
+  /// Each user's items in training, in the layout of ops::embedding_bag. Needed only if the config
+  /// reads histories.
   Tensor history = {};          // i32
   Tensor history_offsets = {};  // i32 (B + 1)
   Tensor history_scale = {};    // f32 (B): 1 / sqrt(items of the user)
@@ -55,9 +56,9 @@ struct RecommenderInput {
 
 struct Scores {
   Tensor scores;  // (B, K): a rating, or a logit
-  /// For an L2 penalty, which sums the squares of all table rows that were read: `rows` are the
-  /// rows that were copied; `squares`, f32 [], is the sum for the rows that were read in place.
-  /// `squares` is defined only if the input is penalized.
+  /// `rows` and `squares` are for an L2 penalty, which sums the squares of all table rows that were
+  /// read. `rows` holds the rows that were copied. `squares`, f32 [], is the sum over the rows that
+  /// were read in place. `squares` is defined only if the input is penalized.
   std::vector<Tensor> rows;
   Tensor squares = {};
   bool penalized = false;  // as in the input
@@ -78,8 +79,8 @@ class Recommender : public nn::Module {
 /// Builds the model. Throws as validate does.
 std::unique_ptr<Recommender> recommender(const RecommenderConfig& config);
 
-/// A table with a row for each user or item, by number. Its gradient is dense: all of its rows are
-/// sent and updated in each step.
+/// A table with a row for each user or item. The table's gradient is dense: all rows are sent and
+/// updated in each step.
 using RecommenderTable = nn::Embedding;
 
 }  // namespace tessera::models

@@ -10,7 +10,7 @@
 namespace tessera::models {
 namespace {
 
-/// The operations that the models use, one function each, as core/ops.h has them.
+/// The operations that the models use: one function for each operation of core/ops.h.
 class Tape {
  public:
   Tape(const RecommenderMicroBatch& micro, bool training) : tape_(training), micro_(micro) {
@@ -27,13 +27,14 @@ class Tape {
     return rows_of_table(entries, {micro_.samples, width}, micro_.history_places);
   }
 
-  /// The left side of row_products: rows of a table or, without entries, the rows of x.
+  /// The left side of row_products: rows of a table with `entries` rows, or the rows of `x` if `x`
+  /// is not null.
   struct Rows {
     int64_t entries = 0;
     const Value* x = nullptr;
   };
-  /// Products (B, K) of the left rows with rows of a table and, if asked for, the sum of the
-  /// squares of both.
+  /// Returns the products (B, K) of the left rows with rows of a table. If `squares` is true, also
+  /// returns the sum of the squares of both sides' rows.
   std::vector<Value> row_products(const Rows& left, int64_t entries, const Shape& indices,
                                   bool squares) {
     const int64_t places = micro_.samples * indices[1];
@@ -41,7 +42,8 @@ class Tape {
     if (squares) use_for_squares(left, entries, indices);
     if (tape_.training()) {
       const bool repeated = left.entries > 0 && indices[1] > 1;
-      // CUDA does not sort left rows that are not looked up, so they take no workspace.
+      // If the left rows are the rows of x, CUDA does not sort them, and needs no workspace for
+      // them.
       const int64_t left_rows = left.x == nullptr ? left.entries : micro_.samples;
       if (left.x == nullptr || micro_.device.is_cpu()) {
         use_for_terms(left_rows, places, dtype, repeated);
@@ -78,7 +80,7 @@ class Tape {
     return y;
   }
 
-  /// An elementwise operation that keeps nothing, as adding or multiplying by a number.
+  /// An elementwise operation that keeps nothing, such as adding or multiplying by a number.
   Value like(const Value& x) { return of_shape(x, x.shape, x.dtype, {}); }
   Value square(const Value& x) { return of_shape(x, x.shape, x.dtype, {x.memory}); }
   Value softplus(const Value& x) { return square(x); }
@@ -127,9 +129,10 @@ class Tape {
   RecommenderMemory memory() const { return {tape_.peak(), workspace_}; }
 
  private:
-  /// Workspace for row_products' sum of squares. The CPU treats one side after the other: it counts
-  /// how often each row was looked up, and has an fp64 sum for every 64 rows. CUDA has an f32
-  /// square for each lookup, and the workspace of their sum.
+  /// Workspace for row_products' sum of squares:
+  ///   - on the CPU, one side after the other: for each row of a table the number of its lookups,
+  ///     and an fp64 sum for every 64 rows;
+  ///   - on CUDA, an f32 square for each lookup, and the workspace of their sum.
   void use_for_squares(const Rows& left, int64_t entries, const Shape& indices) {
     if (micro_.device.is_cpu()) {
       const auto sums = [](int64_t rows) { return 8 * pieces(rows, 64); };
@@ -140,9 +143,10 @@ class Tape {
       use(4 * lookups + mean_workspace(lookups));
     }
   }
-  /// Workspace for row_products' gradient, which sorts the places (b, k) by table row. On the CPU
-  /// each place has the other side's row and a weight. On CUDA the weights take memory only if they
-  /// are converted to f32, and the rows only if rows of the left side are `repeated` for each k.
+  /// Workspace for row_products' gradient, which sorts the places (b, k) by table row:
+  ///   - on the CPU, each place has the other side's row and a weight;
+  ///   - on CUDA, each place has a weight only if weights are converted to f32, and a row only if
+  ///     rows of the left side are `repeated` for each k.
   void use_for_terms(int64_t rows, int64_t places, DType dtype, bool repeated) {
     if (micro_.device.is_cpu()) {
       use(4 * (rows + 1) + 8 * places);
@@ -161,7 +165,7 @@ class Tape {
     return shape;
   }
 
-  // Backward sorts the indices by row: it takes entries + 1 offsets and the sorted indices.
+  // Backward sorts the indices by row: this takes entries + 1 offsets and the sorted indices.
   Value rows_of_table(int64_t entries, const Shape& shape, int64_t indices) {
     if (tape_.training()) use(4 * (entries + 1 + indices));
     Value y = tape_.empty(shape, micro_.dtype);
@@ -186,7 +190,7 @@ struct ScoreValues {
   Value squares = {};
 };
 
-/// Goes through the models as their score functions do.
+/// Makes the operations of the models' score functions, in the same order.
 class Walk {
  public:
   Walk(Tape& tape, const RecommenderConfig& config, const RecommenderMicroBatch& micro)
@@ -209,7 +213,7 @@ class Walk {
   }
   Value as_scores(const Value& y) { return tape_.reshape(y, {y.shape[0], y.shape[1]}); }
 
-  /// The users' factors in svd++.
+  /// Returns the users' factors in svd++.
   Value user_rows() {
     const Value own = users(config_.factors);
     return tape_.add(own, tape_.embedding_bag(config_.items, config_.factors));

@@ -1,11 +1,11 @@
-// Predicts how much memory the operations of a recommender take in a training step, before it runs:
-// the peaks of the ledger's activations and workspace, to the byte.
+// Predicts, before a training step runs, how much memory the operations of a recommender will take:
+// the peaks of activations and workspace in the memory ledger, to the byte.
 //
 //   const RecommenderMemory memory = recommender_training_memory(
 //       {.name = "mf", .users = 943, .items = 1682}, {.samples = 1024, .items = 1});
 //
-// The batch itself is not counted here (train/ratings/plan_ratings.h counts it). The prediction
-// goes through the model as its code does (models/memory_tape.h).
+// The batch itself is not counted here; train/ratings/plan_ratings.h counts it. The prediction
+// makes the model's operations on a tape (models/memory_tape.h).
 #pragma once
 
 #include <cstdint>
@@ -21,8 +21,8 @@ struct RecommenderMicroBatch {
   DType dtype = DType::f32;    // dtype of parameters
   int64_t samples = 1;         // B
   int64_t items = 1;           // K
-  bool shared_items = false;   // items (1, K), the same for all samples
-  int64_t history_places = 0;  // places for history items in a batch, if the model reads them
+  bool shared_items = false;   // true: items (1, K), shared by all samples
+  int64_t history_places = 0;  // places for history items in a batch, if the model reads histories
   RecommenderObjective objective = RecommenderObjective::rating;
   float l2 = 0;
   Device device = default_device();
@@ -30,7 +30,8 @@ struct RecommenderMicroBatch {
 
 struct RecommenderMemory {
   int64_t activations = 0;  // peak bytes, without the batch
-  /// Peak bytes; nullopt if there is no such GPU here, so that its libraries cannot be queried.
+  /// Peak bytes; nullopt if this machine does not have the GPU, because then its libraries cannot
+  /// be queried.
   std::optional<int64_t> workspace = std::nullopt;
 };
 

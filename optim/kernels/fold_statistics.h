@@ -15,9 +15,10 @@ struct StatisticsFold {
   int64_t micro_batches = 1;  // m = micro-step * ranks + rank
   float momentum = 0.1f;
 };
-/// For each micro-batch that had data, in order of m: running (S) = (1 - momentum) * running +
-/// momentum * its statistics. observed is f32 (ranks, micro_steps, S + 1): S values, then 1 if the
-/// micro-batch had data, else 0. Changes nothing if `scalars` (may be null) has skip set.
+/// Computes, for each micro-batch m that had data, in order of m:
+///   running = (1 - momentum) * running + momentum * statistics of m
+/// running is f32 (S). observed is f32 (ranks, micro_steps, S + 1): S values, then 1 if the
+/// micro-batch had data, else 0. Changes nothing if `scalars` is not null and has skip set.
 TESSERA_KERNEL(fold_statistics, const Tensor& running, const Tensor& observed,
                const StatisticsFold& fold, const StepScalars* scalars)
 

@@ -1,6 +1,6 @@
-// sgd_update: SGD with momentum on flat ranges, all (n), as torch.optim.SGD defines it without
-// dampening: parameters and momentum in f32, gradients of any floating-point dtype. beta1 is the
-// momentum. Per element:
+// sgd_update: SGD with momentum on flat ranges, all (n), as in torch.optim.SGD without dampening.
+// Parameters and the momentum buffer are f32, gradients have any floating-point dtype. The factor
+// `momentum` is UpdateHyper::beta1. For each element:
 //   g = gradient * gradient_scale + weight_decay * p
 //   b = first_step ? g : momentum * b + g                (only with momentum)
 //   p = p - learning_rate * (nesterov ? g + momentum * b : b)

@@ -1,6 +1,6 @@
 // block_square_sums: x (n) of any floating-point dtype -> sums (ceil(n / 256)), the fp64 sum of
 // squares of each block of 256 elements. No autograd operation wraps this launcher. The norm of a
-// gradient is the square root of the total, in which the sums are added in order of the blocks.
+// gradient is the square root of the total of its block sums (step_end.cpp).
 #include "core/ops/blocks.h"
 #include "optim/kernels/square_sums.h"
 
@@ -10,8 +10,8 @@ namespace {
 
 constexpr int64_t lanes = 16;
 
-/// Element i goes to lane i mod 16, and the lanes are added pairwise. The order is written out
-/// rather than left to the compiler, because a block's sum must have the same bits on every rank.
+/// Adds the square of element i to lane i mod 16, and then adds the lanes pairwise. The code fixes
+/// this order, because a block's sum must have the same bits on every rank.
 template <class T>
 double square_sum(const T* x, int64_t count) {
   double sum[lanes] = {};

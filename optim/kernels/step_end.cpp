@@ -1,6 +1,6 @@
-// add_block_sums and end_step compute the scalars that a step's update reads (StepScalars) from the
-// block sums of squares of all ranks and the losses of all micro-batches. No autograd operations
-// wrap these launchers.
+// add_block_sums and end_step compute StepScalars, the scalars that a step's update reads. The
+// inputs are the block sums of squares of all ranks and the losses of all micro-batches. No
+// autograd operations wrap these launchers.
 //   square_sum     = sum of all block sums, in parameter order
 //   loss           = correction * (share l_0 + share l_1 + ...), a left fold over micro-batches
 //   norm           = sqrt(square_sum) * gradient_factor

@@ -14,7 +14,7 @@ namespace {
 constexpr int threads = 256;
 constexpr int64_t per_block = BlockSums::blocks_per_partial_sum;
 
-/// Returns the index of the last segment that begins at block `number` or before, by binary search.
+/// Returns the index of the segment that contains block `number`, by binary search.
 __device__ int64_t segment_of(const BlockSums& sums, int64_t number) {
   int64_t first = 0;
   int64_t last = sums.segment_count;

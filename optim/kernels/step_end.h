@@ -15,10 +15,11 @@ struct BlockSums {
   struct Segment {              // one parameter; its bucket has equally many blocks on all ranks
     int64_t begin = 0;          // number of the parameter's first block
     int64_t first = 0;          // index of the parameter's first block in the bucket
-    int64_t shard_blocks = 0;   // blocks of the bucket's shard, which one rank has summed
+    int64_t shard_blocks = 0;   // number of blocks in a rank's shard of the bucket
     int64_t shard_first = 0;    // index of the shard's first block in the sums of one rank
 
-    /// Index in `values` of the sum of block `number`, which must be a block of this segment.
+    /// Returns the index in `values` of the sum of block `number`. The block must be in this
+    /// segment.
     constexpr int64_t place(int64_t number, int64_t per_rank) const {
       const int64_t block = first + number - begin;
       return block / shard_blocks * per_rank + shard_first + block % shard_blocks;
@@ -45,8 +46,8 @@ struct StepEnd {
   bool keep_skipping = true;  // after a non-finite value, skip stays 1 until the host clears it
 };
 
-/// scalars->square_sum = the sum of all block sums, in an order that depends only on their numbers:
-/// a left fold on the CPU, a tree on CUDA.
+/// scalars->square_sum = the sum of all block sums. The order of additions depends only on the
+/// blocks' numbers: a left fold on the CPU, a tree on CUDA.
 TESSERA_KERNEL(add_block_sums, StepScalars* scalars, const BlockSums& sums)
 /// Computes the remaining scalars from square_sum and losses. losses is f32 [ranks * micro_steps]:
 /// the loss of micro-batch m = micro-step * ranks + rank is losses[rank * micro_steps +

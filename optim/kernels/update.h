@@ -1,7 +1,6 @@
-// Launchers of the update rules. They work on flat ranges in whole blocks of 256 elements, and
-// work is divided among threads only at blocks, so that an element's bits do not depend on where a
-// shard ends. Segments and groups are in host memory; scalars are in memory of the context's
-// device.
+// Launchers of the update rules. They work on flat ranges in whole blocks of 256 elements. Work is
+// divided among threads only between blocks. So an element's bits do not depend on where a shard
+// ends. Segments and groups are in host memory; scalars are in memory of the context's device.
 #pragma once
 
 #include <cstdint>
@@ -35,17 +34,17 @@ struct UpdateHyper {
   bool first_step = false;      // SGD: the momentum buffer starts as the gradient
 };
 
-// With `scalars`, an update multiplies gradient_scale of its groups by scalars->gradient_scale, and
-// changes nothing if scalars->skip is set.
+// If `scalars` is not null, an update multiplies the gradient_scale of each group by
+// scalars->gradient_scale. If scalars->skip is set, the update changes nothing.
 
 /// Adam (Kingma and Ba, arXiv:1412.6980) and AdamW (Loshchilov and Hutter, arXiv:1711.05101).
-/// Parameters and moments are f32; gradients of any dtype.
+/// Parameters and moments are f32; gradients have any floating-point dtype.
 TESSERA_KERNEL(adam_update, const Tensor& parameters, const Tensor& first_moment,
                const Tensor& second_moment, const Tensor& gradients,
                std::span<const UpdateSegment> segments, std::span<const UpdateHyper> groups,
                const StepScalars* scalars = nullptr)
-/// SGD with momentum as PyTorch defines it; momentum may be undefined when no group has any.
-/// Parameters and momentum are f32; gradients of any dtype.
+/// SGD with momentum, as in PyTorch. The tensor `momentum` may be undefined if no group has
+/// momentum. Parameters and momentum are f32; gradients have any floating-point dtype.
 TESSERA_KERNEL(sgd_update, const Tensor& parameters, const Tensor& momentum,
                const Tensor& gradients, std::span<const UpdateSegment> segments,
                std::span<const UpdateHyper> groups, const StepScalars* scalars = nullptr)

@@ -1,6 +1,5 @@
-// Shared by the update rules on CUDA: segments and hyper-parameters lie in device memory, where
-// each thread looks up the segment of its elements. So one launch updates all segments of all
-// groups.
+// Shared by the update rules on CUDA. Segments and hyper-parameters lie in device memory, and each
+// thread looks up the segment of its elements. So one launch updates all segments of all groups.
 #pragma once
 
 #include <algorithm>
@@ -23,8 +22,8 @@ struct UpdateTable {
   const StepScalars* scalars;  // or nullptr
 };
 
-/// Finds the hyper-parameters for `element` and its block of 256 elements by binary search. Returns
-/// false if the block must not be updated.
+/// Finds the hyper-parameters for `element` by binary search. Returns false if `element` must not
+/// be updated. The result holds for the element's whole block of 256 elements.
 __device__ inline bool find_hyper(const UpdateTable& table, int64_t element, UpdateHyper& hyper) {
   int first = 0;
   int last = table.count;  // a segment with the element, if any, has its index in [first, last)
@@ -114,8 +113,8 @@ __global__ void __launch_bounds__(update_threads)
 }
 
 /// Updates all segments in one launch. On the device, `rule.update<n>(table, at)` updates the n
-/// elements from `at` on, which lie in one segment or in none. `aligned`: all tensors of the rule
-/// are aligned for accesses of n elements. Throws as `searchable` does.
+/// elements from `at` on. These lie in one segment or in none. `aligned` is true if all tensors of
+/// the rule are aligned for accesses of n elements. Throws as `searchable` does.
 template <int n, class Rule>
 void launch_update(const Context& context, const char* name, const Rule& rule, bool aligned,
                    int64_t elements, std::span<const UpdateSegment> segments,

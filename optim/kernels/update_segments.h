@@ -11,7 +11,7 @@
 
 namespace tessera {
 
-/// Throws unless parameters are f32, and moments and gradients have equally many elements.
+/// Throws unless parameters are f32, and moments and gradients have as many elements as parameters.
 inline void check_update(std::string_view rule, const Tensor& parameters,
                          std::initializer_list<Tensor> others) {
   TESSERA_CHECK(parameters.dtype() == DType::f32, "{}: parameters have dtype {}, expected f32",
@@ -52,9 +52,9 @@ inline void check_segments(std::string_view rule, int64_t elements,
 
 namespace cpu {
 
-/// Calls body(hyper, begin, end) for ranges that together cover the segments, on threads that split
-/// at blocks of 256 elements. `scalars` (may be null) are applied as update.h says. Throws as
-/// check_segments does.
+/// Calls body(hyper, begin, end) for ranges that together cover the segments. Work is divided among
+/// threads only between blocks of 256 elements. `scalars` (may be null) are applied as update.h
+/// says. Throws as check_segments does.
 template <class Body>
 void for_each_segment(std::string_view rule, const Tensor& parameters,
                       std::span<const UpdateSegment> segments, std::span<const UpdateHyper> groups,

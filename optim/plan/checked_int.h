@@ -1,4 +1,4 @@
-// An int64 whose arithmetic throws on overflow, because a plan may be asked for any size.
+// An int64 whose arithmetic throws on overflow. Plans use it, because a user may enter any size.
 #pragma once
 
 #include <cstdint>

@@ -18,7 +18,7 @@ constexpr int64_t f32_bytes = 4;
 constexpr int64_t f64_bytes = 8;
 constexpr int64_t update_slots = 2;
 constexpr int64_t crossing_slots = 2;  // for offload from a GPU
-// The next four constants count only with a GPU, for the norm and the scalars of a step.
+// The next four constants are used only with a GPU, for the norm and the scalars of a step.
 constexpr int64_t segment_bytes = 32;         // entry of a parameter in the table of block sums
 constexpr int64_t blocks_a_partial_sum = 1024;
 constexpr int64_t scalars_bytes = 32;         // one f64 and five 32-bit words
@@ -76,11 +76,11 @@ class Planner {
   int64_t gradient_sends() const {
     const int64_t micro_batches = input_.batch.micro_batches();
     if (rank_ >= micro_batches) return 0;
-    // Of M micro-batches on N ranks, this rank has rank, rank + N, rank + 2N, ... below M.
+    // On N ranks, this rank has the micro-batches rank, rank + N, rank + 2N, ...
     return input_.no_sync ? 1 : (micro_batches - rank_ - 1) / input_.ranks + 1;
   }
 
-  // True if the rank holds an element of a parameter, and not only padding.
+  // True if the rank holds at least one element of a parameter, not only padding.
   bool holds_any(const PlanGroup& group) const {
     for (size_t p = 0; p < group.layout.parameters().size(); ++p) {
       if (input_.stage < 3 || group.layout.owned(static_cast<int>(p), rank_).size() > 0)
@@ -121,9 +121,9 @@ class Planner {
     add(plan_.padding, padding * bytes);
   }
 
-  // At every stage a checkpoint is written from a copy of this rank's shards. The shards hold f32
-  // weights and state of trained parameters, and the values of frozen ones. Shards in GPU memory
-  // are always copied; shards in host memory are copied as far as the limit allows.
+  // At every stage a checkpoint is written from a copy of this rank's shards: f32 weights and state
+  // of trained parameters, and values of frozen parameters. Shards in GPU memory are always copied.
+  // Shards in host memory are copied as far as the limit allows.
   void add_staging(const PlanGroup& group) {
     const int64_t tensors = group.trainable ? 1 + input_.state_tensors : 1;
     const int64_t bytes = group.trainable ? f32_bytes : dtype_size(group.dtype);
@@ -139,7 +139,7 @@ class Planner {
     }
   }
 
-  // Adds the pieces that fit into the limit, the largest first.
+  // Adds the pieces in host memory that fit into the limit, the largest first.
   void add_pieces() {
     std::sort(pieces_.rbegin(), pieces_.rend());
     for (const int64_t piece : pieces_) {
@@ -147,7 +147,8 @@ class Planner {
     }
   }
 
-  // Rank 0 also writes the counts of updates, the loss scale and its count of good steps.
+  // Rank 0 also writes each trained parameter's count of updates. With loss scaling it writes the
+  // scale and the count of good steps too.
   void add_checkpoints() {
     if (rank_ != 0) return;
     const bool scaled = input_.loss_scaling ||
@@ -187,8 +188,8 @@ class Planner {
     const int64_t shard = group.layout.shard_elements();
     const CheckedInt buckets = input_.stage >= 2 ? ring_elements(group) : flat;
     add(plan_.parts.buckets, buckets * bytes);
-    // At every stage the sum over micro-batches needs another buffer than the gradient, because the
-    // next micro-batch overwrites the gradient.
+    // At every stage the sum over micro-batches has its own buffer, because the next micro-batch
+    // overwrites the gradient.
     add(plan_.parts.accumulators, CheckedInt(shard) * sum_bytes);
     if (sums_locally()) add(plan_.parts.local_sums, CheckedInt(flat) * sum_bytes);
     if (input_.reduction == Reduction::fast) {
@@ -196,7 +197,7 @@ class Planner {
       add(plan_.parts.scattered, largest_shard * f32_bytes);
       largest_sum_ = std::max(largest_sum_, (largest_shard * f32_bytes).value());
     }
-    // A rank sends every shard but its own.
+    // A rank sends all shards except its own.
     add(sent(dist::Traffic::gradients), CheckedInt(gradient_sends()) * (flat - shard) *
                                             (sums_locally() ? sum_bytes : bytes));
     const CheckedInt buckets_sent = std::ssize(group.layout.buckets());
@@ -241,13 +242,15 @@ class Planner {
 
   void add_step() {
     const CheckedInt losses = CheckedInt(micro_steps_) * f32_bytes;
-    // One byte of notes, one bit per micro-step (set if it had data), and one bit per trainable
-    // parameter (set if it got a gradient).
+    // The flags of a rank are:
+    //   - one byte of notes;
+    //   - one bit per micro-step, set if the micro-step had data;
+    //   - one bit per trainable parameter, set if the parameter got a gradient.
     const CheckedInt flags = 1 + ((CheckedInt(micro_steps_) + trainable_ + 7).value()) / 8;
-    // With graphs there is one more value, to which the graphs copy the loss of their micro-batch.
+    // With graphs there is one more value: each graph copies its micro-batch's loss there.
     plan_.parts.losses = (losses * input_.ranks + (input_.graph ? f32_bytes : 0)).value();
     pass(losses * input_.ranks);
-    pass(plan_.parts.norms);  // here still only the block sums; scratch is added below
+    pass(plan_.parts.norms);  // only the block sums so far; scratch is added below
     plan_.parts.flags = (flags * input_.ranks).value();
     sent(dist::Traffic::losses) = (losses * others_).value();
     sent(dist::Traffic::flags) = (flags * others_).value();
@@ -278,7 +281,7 @@ class Planner {
       return;
     }
     // Forward reduces the means and then the squares, in two calls. Backward reduces two sums in
-    // one call. Each of the four has one value per channel.
+    // one call. Each of these four quantities has one value per channel.
     sent(dist::Traffic::statistics) = (values * 2 * f32_bytes * others_).value();
     add(sent(dist::Traffic::headers), headers(CheckedInt(input_.batch_norms) * 3));
   }
@@ -361,8 +364,8 @@ Plan plan(const PlanInput& input, int64_t rank) {
 }
 
 int64_t graph_count(const Batch& batch, int64_t ranks, int64_t steps, bool no_sync) {
-  // Micro-steps differ in whether they begin a step (and its gradient sums), how many ranks
-  // contribute, and whether local sums are sent.
+  // A kind has three properties: whether the micro-step begins a step, the number of contributing
+  // ranks, and whether local sums are sent.
   std::set<std::tuple<bool, int64_t, bool>> kinds;
   const int64_t last = batch.micro_steps(ranks) - 1;
   for (int64_t j = steps > 1 ? 0 : 1; j <= last; ++j) {

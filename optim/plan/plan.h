@@ -1,6 +1,6 @@
-// The memory and traffic of a run, to the byte, before it starts. The plan is a formula over
-// ShardLayout and shares no other code with the optimizer, so that tests can compare it with
-// measurements.
+// Predicts the memory and traffic of a run, to the byte, before the run starts. The plan is a
+// formula over ShardLayout. It shares no other code with the optimizer, so that tests can compare a
+// plan with measurements.
 //
 //   Plan plan = optim::plan({.parameters = plan_parameters(model), .ranks = 64, .stage = 3,
 //                            .batch = {.global = 512, .micro = 4}}, 0);
@@ -16,14 +16,14 @@
 
 namespace tessera::optim {
 
-/// The parts of the memory categories, in bytes of one rank.
+/// The parts of each memory category, in bytes of one rank.
 struct PlanParts {
   // parameters
   int64_t values = 0;         // stages 0 to 2: all values; stage 3: this rank's shard
   int64_t running = 0;        // running statistics of batch norms
   int64_t gathered = 0;       // stage 3: the largest total of blocks gathered at the same time
   // gradients
-  int64_t buckets = 0;        // of the current micro-batch; stages 2 and 3: ring and tied slots
+  int64_t buckets = 0;        // a micro-batch's gradient; stages 2 and 3: ring and tied slots
   int64_t accumulators = 0;   // this rank's shard of the step's gradient sum
   int64_t local_sums = 0;     // no_sync with more than one micro-step
   int64_t gathered_sums = 0;  // stage 0, if sums and gradients differ in dtype
@@ -41,7 +41,7 @@ struct PlanParts {
   int64_t fetched = 0;        // with a GPU: copies of the scalars on the host
   int64_t crossing = 0;       // offload: copies of sums and weights between device and host
   int64_t texts = 0;          // checkpoints, saves: texts that ranks exchange, on the host
-  int64_t saved = 0;          // saves: the largest bucket in f32, while it is gathered
+  int64_t saved = 0;          // saves: the largest bucket in f32
   int64_t mirrors = 0;        // staged: host copies of the largest buffers, and MPI's staging
 };
 
@@ -67,16 +67,16 @@ struct Plan {
     int64_t activations = 0;
     int64_t memory() const { return optimizer_state + communication + activations; }
   } host = {};
-  /// Workspace of a rank that computes on the CPU for writing the first values of 16-bit
-  /// parameters, before any step. 0 on a rank that holds no element of a 16-bit parameter.
+  /// CPU workspace for writing the first values of 16-bit parameters, before any step. 0 on a rank
+  /// that computes on a GPU, and on a rank that holds no element of a 16-bit parameter.
   int64_t filling = 0;
   PlanParts parts = {};
   int64_t padding = 0;  // the part of `parameters` that belongs to no parameter
   std::array<int64_t, dist::traffic_count> traffic{};  // sent in one step, by dist::Traffic
   /// The part of `traffic` that gathers gradient sums for the update (stage 0) or parameters after
-  /// it (stages 1, 2). A step without an update does not send this part.
+  /// the update (stages 1 and 2). A step without an update does not send this part.
   std::array<int64_t, dist::traffic_count> update_traffic{};
-  /// Sent in addition by each save of the weights, if the run has saves.
+  /// Sent by each save of the weights, in addition to `traffic`. 0 if the run has no saves.
   std::array<int64_t, dist::traffic_count> save_traffic{};
 
   /// Returns the bytes that optimizer and communicator hold on the device, without checkpoints.
@@ -87,14 +87,16 @@ struct Plan {
   int64_t sent() const;
 };
 
-/// Returns the plan of one rank. Throws InputError if a number of bytes exceeds int64 or graphs are
-/// asked for on the CPU, and Error for an invalid input or rank.
+/// Returns the plan of one rank. Throws InputError if a number of bytes exceeds int64, or if graphs
+/// are requested on the CPU. Throws Error for an invalid input or rank.
 Plan plan(const PlanInput& input, int64_t rank);
 
 /// Returns the number of graphs that a rank captures in `steps` steps: one for each kind of
-/// micro-step after the run's first micro-step, which runs without a graph (docs/cuda.md). Kinds
-/// differ in whether the micro-step is the first of a step, in the number of contributing ranks,
-/// and with no_sync in whether the micro-step is the last of a step.
+/// micro-step. The run's first micro-step has no graph, so it does not count (docs/cuda.md). Two
+/// micro-steps are of different kinds if
+///   - only one of them is the first of a step;
+///   - they differ in the number of contributing ranks;
+///   - with no_sync, only one of them is the last of a step.
 int64_t graph_count(const Batch& batch, int64_t ranks, int64_t steps, bool no_sync = false);
 
 }  // namespace tessera::optim

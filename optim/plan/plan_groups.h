@@ -1,6 +1,6 @@
-// The model's parameters in the groups that a plan counts. Parameters of one dtype that are all
-// trainable or all frozen form a group. Each group has separate buckets, which stage 3 gathers in
-// blocks. Groups are derived only from the input and ShardLayout.
+// Divides the model's parameters into the groups that a plan counts. The parameters of a group have
+// one dtype, and are all trainable or all frozen. Each group has its own buckets. Stage 3 gathers
+// buckets in blocks. Groups are derived only from the input and ShardLayout.
 #pragma once
 
 #include <cstdint>
@@ -31,11 +31,11 @@ struct PlanGroup {
   dist::ShardLayout layout;
   std::vector<PlanBlock> blocks;    // stage 3: in order of buckets, so the model's last block first
 
-  /// The lowest registration index in a bucket; backward reaches that parameter last.
+  /// Returns the lowest registration index in a bucket. Backward reaches this parameter last.
   int64_t first_registered(const dist::Bucket& bucket) const {
     return registered[static_cast<size_t>(bucket.parameters.back())];
   }
-  /// The highest registration index in a bucket; backward reaches that parameter first.
+  /// Returns the highest registration index in a bucket. Backward reaches this parameter first.
   int64_t last_registered(const dist::Bucket& bucket) const {
     return registered[static_cast<size_t>(bucket.parameters.front())];
   }
@@ -46,15 +46,15 @@ int64_t largest_bucket(const PlanGroup& group);
 /// Returns the elements of the gradient buffers of stages 2 and 3: a ring for two neighbouring
 /// buckets, and a slot for the bucket of each tied parameter.
 CheckedInt ring_elements(const PlanGroup& group);
-/// Returns the most elements that stage 3 has gathered at the same time. With `ahead`, the next
-/// block is gathered while a block is used.
+/// Returns the largest number of elements that stage 3 holds gathered at the same time. If `ahead`
+/// is true, the next block is gathered while a block is in use.
 CheckedInt gathered_elements(const PlanGroup& group, bool ahead);
 
 /// Returns the groups of the input's parameters. Throws for an invalid stage, dtype, batch or
 /// number, and for graphs on the CPU.
 std::vector<PlanGroup> plan_groups(const PlanInput& input);
 
-/// Returns the registration index of the first trainable parameter, where backward ends. Returns
+/// Returns the registration index of the first trainable parameter. Backward ends there. Returns
 /// the number of parameters if all are frozen.
 int64_t first_trainable(const PlanInput& input);
 

@@ -1,4 +1,4 @@
-// The input of a plan: the parameters of a model, the ranks, and how they share the work.
+// The input of a plan: the parameters of a model, the ranks, and the options of the run.
 #pragma once
 
 #include <cstdint>
@@ -30,41 +30,42 @@ struct PlanInput {
   int stage = 2;
   int64_t bucket_bytes = int64_t{4} << 20;
   bool overlap = true;
-  /// The whole run is one micro-step without an evaluation. Then stage 3 cannot gather blocks
-  /// ahead, because it learns their order from an earlier pass over the model.
+  /// True if the whole run is one micro-step without an evaluation. Then stage 3 cannot gather
+  /// blocks ahead, because it learns their order in an earlier pass over the model.
   bool single_pass = false;
   Reduction reduction = Reduction::ordered;
   bool no_sync = false;
   Batch batch = {};
   int64_t state_tensors = 2;     // state tensors of the update rule: 2 for the moments of Adam
-  DType sum_dtype = DType::f32;  // of 16-bit parameters' gradient sums; f32 parameters have f32
-  /// Master weights and state are on the host, while the parameters are on another device.
+  DType sum_dtype = DType::f32;  // of the gradient sums of 16-bit parameters; others have f32
+  /// True if master weights and state are on the host, apart from the parameters.
   bool offload = false;
   bool graph = false;
   bool checkpoints = false;         // checkpoints are written
   bool checkpoint_staging = false;  // checkpoints are written from a copy of the rank's state
-  /// The most bytes of that copy; nullopt: all of the state is copied.
+  /// The most bytes of the copy for a checkpoint; nullopt: the whole state is copied.
   std::optional<int64_t> checkpoint_limit = std::nullopt;
   bool saves = false;               // weights are saved during the run
-  bool loss_scaling = false;        // on, even without f16 parameters
+  bool loss_scaling = false;        // true: on, even without f16 parameters
   int64_t statistics = 0;  // values of running statistics: two for each channel of a batch norm
   int64_t batch_norms = 0;
   bool sync_batch_norm = false;
   Device device = {};  // the device on which the ranks compute
-  /// GPUs communicate through the host, which holds a copy of the largest buffer of a call.
+  /// True if GPUs communicate through the host. The host then holds a copy of a call's largest
+  /// buffer.
   bool staged = false;
   /// Staging bytes of the transport; nullopt: dist::mpi_staging_bytes.
   std::optional<int64_t> staging_bytes = std::nullopt;
-  /// Header bytes that a call sends to each other rank besides its data; nullopt:
+  /// Header bytes that a call sends to each other rank, in addition to its data; nullopt:
   /// dist::mpi_header_bytes.
   std::optional<int64_t> header_bytes = std::nullopt;
 };
 
-/// The parameters of a model with their present dtypes and trainability.
+/// Returns the parameters of a model with their current dtypes and trainability.
 std::vector<PlanParameter> plan_parameters(const nn::Module& model);
-/// Number of values in the model's running statistics.
+/// Returns the number of values in the model's running statistics.
 int64_t plan_statistics(const nn::Module& model);
-/// Number of batch norms that have running statistics.
+/// Returns the number of batch norms that have running statistics.
 int64_t plan_batch_norms(const nn::Module& model);
 
 }  // namespace tessera::optim

@@ -117,16 +117,15 @@ class Costs {
       if (!bucket.tied) untied += bucket.elements;
     }
     const Cost forward = Cost{work_.flops, work_.bytes} * (1.0 / 3);
-    // Work of the second forward within backward. Its bytes are assumed to have the same ratio to
-    // forward's bytes as its operations to forward's operations. The head (a tied bucket) is not
-    // recomputed.
+    // The work of recomputing forward within backward. Its bytes are assumed to be proportional to
+    // its operations. The head (a tied bucket) is not recomputed.
     const Cost again = forward * (work_.flops > 0 ? work_.recomputed_flops / forward.flops : 0);
     for (BucketCost& bucket : costs_.buckets) {
       if (all == 0) return;
       bucket.forward = forward * (bucket.elements / all);
       if (!bucket.reached) continue;
-      // Backward has one matrix product for the input gradient, and another one for the gradient of
-      // trained parameters.
+      // Backward has one matrix product for the input gradient, and for trained parameters another
+      // one for the weight gradient.
       bucket.backward = bucket.forward * (bucket.trainable ? 2 : 1);
       if (!bucket.tied) bucket.backward += again * (bucket.elements / untied);
     }

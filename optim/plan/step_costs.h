@@ -1,4 +1,4 @@
-// The costs of the parts of a step, bucket by bucket. step_time places them on its time lines.
+// Computes the costs of a step, bucket by bucket. step_time places these costs on its time lines.
 #pragma once
 
 #include <cstdint>

@@ -32,7 +32,7 @@ class Clock {
   }
   void wait(double until) { now_ = std::max(now_, until); }
 
-  /// Starts a transfer; returns the time at which it ends.
+  /// Starts a transfer, and returns its end time.
   double launch(const Transfer& transfer) {
     if (alone_) {
       compute(transfer.additions);
@@ -76,8 +76,8 @@ class Gathering {
   explicit Gathering(const std::vector<BlockCost>& blocks)
       : blocks_(blocks), there_(blocks.size(), absent) {}
 
-  /// Waits for a block's gather, releases the previous block, and starts to gather the next one.
-  /// Forward goes from higher to lower block indices, backward from lower to higher ones.
+  /// Waits for a block's gather, releases the previous block, and starts to gather the next block.
+  /// Forward goes from higher to lower block indices, backward from lower to higher indices.
   void enter(Clock& clock, size_t block, bool forward) {
     gather(clock, block);
     clock.wait(there_[block]);
@@ -136,8 +136,8 @@ class Step {
   }
 
  private:
-  // Returns the time at which the memory for a bucket's gradient is free, because the previous
-  // gradient in that memory has been sent.
+  // Returns the time at which the memory for a bucket's gradient is free: when the exchange of the
+  // previous gradient in this memory ends.
   double& place(size_t index) {
     const BucketCost& bucket = costs_.buckets[index];
     if (input_.stage < 2 || bucket.tied) return reduced_[index];
@@ -236,8 +236,8 @@ void check(const PlanInput& input, const MachineRates& rates) {
 StepTime step_time(const PlanInput& input, const MicroBatchWork& work, const MachineRates& rates) {
   check(input, rates);
   const StepCosts costs = step_costs(input, work, rates);
-  // Micro-steps soon take equal times. So each micro-step that is not simulated adds as much as the
-  // last simulated one.
+  // After a few micro-steps, all micro-steps take equal times. So each micro-step that is not
+  // simulated adds as much as the last simulated micro-step.
   constexpr int64_t most_simulated = 12;
   const int64_t micro_steps = input.batch.micro_steps(input.ranks);
   const int64_t simulated = std::min(micro_steps, most_simulated);

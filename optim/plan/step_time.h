@@ -1,25 +1,26 @@
-// Estimates the time of a step by a simple model, to compare settings and to see how much
+// Estimates the time of a step with a simple model, to compare settings and to see how much
 // communication is exposed.
 //
-// A rank computes on one time line and communicates on another, the channel, which runs one
-// transfer at a time in the order of the calls:
+// A rank has two time lines: one for computing, and one for communication, called the channel. The
+// channel runs one transfer at a time, in the order of the calls:
 //
 //   compute   update | forward | backward       | wait  | (norms) |
 //   channel      gathers ...  | exchanges ............. |
 //
 //  - Forward and backward of a micro-batch take (work.flops / rates.flops) + (work.bytes /
-//    memory_bandwidth) seconds. A third of this time is forward. A parameter's part of the time is
-//    proportional to its elements. A tied parameter counts as the head: last in forward and first
-//    in backward. Its gradient is complete when backward ends.
+//    memory_bandwidth) seconds. A third of this time is forward. A parameter's share of the time is
+//    proportional to its elements. A tied parameter counts as the head: it is last in forward and
+//    first in backward, and its gradient is complete when backward ends.
 //  - Backward reaches buckets in the order of the layout. A bucket's exchange starts when its
 //    gradient is complete. Stages 2 and 3 begin a bucket when one of the ring's two places is free.
 //  - On N ranks a transfer takes latency x (N-1), for one message to each other rank, plus its
 //    bytes / bandwidth. Bytes to ranks of the same node are sent at node_bandwidth. The owner adds
-//    received gradients to its sum at memory_bandwidth, and the channel is busy meanwhile.
+//    received gradients to its sum at memory_bandwidth. During these additions the channel is busy.
 //  - The update moves its bytes at memory_bandwidth. Stage 0 gathers sums before the update. Stages
-//    1 and 2 gather parameters after the update, and the next forward waits for them. Stage 3
-//    gathers each block while the previous block is used.
-//  - A simulated step begins with the update of the previous step, so that all steps are alike.
+//    1 and 2 gather parameters after the update, and the next forward waits for the parameters.
+//    Stage 3 gathers each block while the previous block is used.
+//  - The simulated step begins with the previous step's update, because that update's gathers
+//    overlap with forward.
 #pragma once
 
 #include <cstdint>
@@ -32,10 +33,10 @@ namespace tessera::optim {
 struct MicroBatchWork {
   double flops = 0;             // operations of matrix products and attention
   double recomputed_flops = 0;  // additional operations of a second forward within backward
-  double bytes = 0;             // element-wise work, as bytes that take as long at memory_bandwidth
+  double bytes = 0;             // element-wise work, converted to bytes moved in memory
 };
 
-/// The rates of a rank, per second, as a run reaches them.
+/// The rates that a rank reaches in a run, per second.
 struct MachineRates {
   double flops = 0;
   double bandwidth = 0;         // bytes that a rank sends; may be 0 if there is only one rank
@@ -44,7 +45,7 @@ struct MachineRates {
   double node_bandwidth = 0;    // bytes sent within a node; 0: equal to bandwidth
   int64_t ranks_per_node = 1;
   /// True if the same cores compute and communicate, as on CPUs without a spare core. Then
-  /// communication does not overlap with computing, as in a run with overlap off.
+  /// communication does not overlap with computing.
   bool shared_cores = false;
 };
 
@@ -59,8 +60,8 @@ struct StepTime {
   double total() const { return compute + exposed; }
 };
 
-/// Returns the time of one step of input.batch on one rank. Throws InputError for invalid rates,
-/// and for an invalid input as plan_groups does.
+/// Returns the time of one step of input.batch on one rank. Throws InputError for invalid rates.
+/// Throws for an invalid input as plan_groups does.
 StepTime step_time(const PlanInput& input, const MicroBatchWork& work, const MachineRates& rates);
 
 }  // namespace tessera::optim

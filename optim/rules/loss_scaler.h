@@ -1,8 +1,8 @@
-// Dynamic loss scaling for f16 (Micikevicius et al., arXiv:1710.03740): the loss is multiplied so
-// that small gradients do not vanish in 16 bits, and the gradient sums are divided by the same
-// scale before the update. If gradients overflow, every rank skips the step and halves the scale.
+// Dynamic loss scaling for f16 (Micikevicius et al., arXiv:1710.03740). The loss is multiplied by a
+// scale, so that small gradients do not vanish in 16 bits. Before the update, the gradient sums are
+// divided by the scale. If gradients overflow, every rank skips the step and halves the scale.
 //
-// Scales are powers of two, so that multiplying by them does not round.
+// Scales are powers of two, so that multiplying by a scale does not round.
 #pragma once
 
 #include <cstdint>

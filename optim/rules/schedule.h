@@ -19,9 +19,9 @@ Schedule constant_schedule();
 Schedule warmup_cosine(int64_t warmup, int64_t steps, float minimum);
 
 /// The 1cycle policy (Smith and Topin, arXiv:1708.07120) with the defaults of
-/// torch.optim.lr_scheduler.OneCycleLR, for the learning rate only: half a cosine from 1 / 25 up to
-/// 1 over the first 30 % of the steps, then half a cosine down to 1 / 250,000 at the last step.
-/// Throws unless 0 <= steps.
+/// torch.optim.lr_scheduler.OneCycleLR, for the learning rate only. The factor rises as half a
+/// cosine from 1 / 25 to 1 over the first 30 % of the steps. Then it falls as half a cosine to
+/// 1 / 250,000 at the last step. Throws unless 0 <= steps.
 Schedule one_cycle(int64_t steps);
 
 }  // namespace tessera::optim

@@ -5,8 +5,8 @@
 namespace tessera::optim {
 namespace {
 
-// Returns 1 - beta^step. Computed in double, because in float the difference loses digits while
-// beta^step is close to 1.
+// Returns 1 - beta^step. The difference is computed in double, because in float it loses digits
+// while beta^step is close to 1.
 float bias_correction(float beta, int64_t step) {
   return static_cast<float>(1.0 - std::pow(static_cast<double>(beta), static_cast<double>(step)));
 }

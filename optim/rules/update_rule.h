@@ -1,10 +1,10 @@
-// Update rules: how a weight changes, given its gradient and its state, as a pure function on flat
-// ranges. A rule is a plain struct of hyper-parameters:
+// Update rules. A rule computes the new weights from the gradients and the rule's state, as a pure
+// function on flat ranges. A rule is a plain struct of hyper-parameters:
 //
 //   optim::AdamW{.learning_rate = 3e-4f, .weight_decay = 0.1f}
 //
-// `UpdateRule` holds any of them. A rule of your own needs `state_names()`, `hyper(...)` and
-// `update(...)` as below.
+// `UpdateRule` holds any rule. A new rule needs `state_names()`, `hyper(...)` and `update(...)`
+// with the signatures below.
 #pragma once
 
 #include <cstdint>
@@ -26,13 +26,13 @@ struct GroupOptions {
   std::optional<float> weight_decay = std::nullopt;
 };
 
-/// The flat ranges of one update, all of the same length, a multiple of 256 elements.
+/// The flat ranges of one update. All have the same length, a multiple of 256 elements.
 struct UpdateRanges {
   Tensor parameters;
   Tensor gradients;
-  std::span<const Tensor> state;  // one per name, in the order of state_names()
+  std::span<const Tensor> state;  // one tensor per name in state_names(), in this order
   /// On a GPU: scalars that the host does not know yet when it launches the update. A rule passes
-  /// them to its launcher, or applies them as optim/kernels/update.h says.
+  /// the scalars to its launcher, or applies them as optim/kernels/update.h says.
   const StepScalars* scalars = nullptr;
 };
 
@@ -84,9 +84,9 @@ class UpdateRule {
   UpdateRule(Rule rule)  // NOLINT: implicit, so that a rule can be passed as an UpdateRule
       : rule_(std::make_shared<Model<Rule>>(std::move(rule))) {}
 
-  /// Names of the state tensors, each as large as the parameters.
+  /// Returns the names of the state tensors. Each state tensor is as large as the parameters.
   std::vector<std::string> state_names() const { return rule_->state_names(); }
-  /// Hyper-parameters of a group in its update number `step`, counted from 1.
+  /// Returns the hyper-parameters of a group for its update number `step`, counted from 1.
   UpdateHyper hyper(int64_t step, const GroupOptions& group) const {
     return rule_->hyper(step, group);
   }

@@ -1,4 +1,4 @@
-// Lists the state of a ZeroEngine as named tensors, and restores it from them.
+// Lists the state of a ZeroEngine as named tensors, and restores the state from such tensors.
 #include <algorithm>
 
 #include "core/error.h"

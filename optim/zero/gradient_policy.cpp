@@ -16,7 +16,7 @@ FullGradients::FullGradients(const Partition& partition, dist::Communicator& com
       works_(static_cast<size_t>(partition.buckets())) {}
 
 Tensor FullGradients::open(int bucket) {
-  // The gradient of the previous micro-step may still be in flight to its owners.
+  // The previous micro-step's gradient may still be in flight from this memory.
   works_[static_cast<size_t>(bucket)].wait();
   return partition_.bucket_of(flat_, bucket);
 }
@@ -37,7 +37,8 @@ RingGradients::RingGradients(const Partition& partition, dist::Communicator& com
   std::iota(order.begin(), order.end(), 0);
   for (const int b : order) {
     const dist::Bucket& bucket = partition.bucket(b);
-    // A tied bucket opens first and closes last. In the ring it would block an end for that time.
+    // A tied bucket opens first and closes last. In the ring it would block an end during all of
+    // backward.
     own_slot_.push_back(bucket.shared ? static_cast<int>(own_.size()) : -1);
     if (bucket.shared) own_.push_back(new_slot(bucket.elements));
   }
@@ -140,8 +141,8 @@ void RingGradients::wait_for_all() {
 ReductionPolicy::Sent OrderedReduction::send(int bucket, const Tensor& gradient,
                                              const MicroStep& micro_step) {
   const Tensor sum = partition_.shard_of(partition_.accumulator(), bucket);
-  // Elements below `begun` already have a contribution in this step, to which the next one is
-  // added. The first contribution of a step overwrites the previous step's sum.
+  // Elements below `begun` already have a contribution in this step, so the next contribution is
+  // added to them. The first contribution of a step overwrites the previous step's sum.
   int64_t begun = micro_step.index == 0 ? 0 : sum.elements();
   auto fold = [sum, begun](int, int64_t begin, const Tensor& chunk) mutable {
     const int64_t end = begin + chunk.elements();
@@ -178,7 +179,7 @@ dist::Work FastReduction::reduce_scatter(int bucket, const Tensor& gradient,
   const auto contributors = static_cast<int>(micro_step.contributors);
   const dist::Call call = partition_.call(dist::Traffic::gradients, bucket);
   const bool first = micro_step.index == 0;
-  // The first reduction of a step may overwrite the sum, and writes f32 straight into it.
+  // The first reduction of a step overwrites the sum. Its f32 result goes directly into an f32 sum.
   if (first && sum.dtype() == DType::f32) {
     return communicator_.reduce_scatter(sum, gradient, contributors, call);
   }
@@ -209,8 +210,8 @@ ReductionPolicy::Sent LocalSums::send(int bucket, const Tensor& gradient,
   // The gradient's memory may be reused without a wait, because the next micro-step writes to it
   // after this addition in the same stream.
   if (!micro_step.last()) return {};
-  // The sums are reduced once per step, as in a step with one micro-step. Every rank contributes
-  // that has had a micro-batch in the step.
+  // The sums are reduced once per step, as in a step with one micro-step. Every rank that has had a
+  // micro-batch in the step contributes.
   MicroStep once = micro_step;
   once.index = 0;
   once.contributors = std::min<int64_t>(communicator_.size(), micro_step.micro_batches);

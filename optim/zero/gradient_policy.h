@@ -2,8 +2,8 @@
 // its parameters. A ReductionPolicy sends the gradient to the owners of its shards.
 //
 // The reducer (optim/zero/reducer.h) opens a bucket when the first gradient of its parameters is
-// written, sends it when it is complete, and then passes the collective to sent(). Until the
-// collective is done, the memory belongs to the communicator.
+// written. It sends the bucket when all gradients are complete, and then passes the collective to
+// sent(). The memory belongs to the communicator until the collective is done.
 #pragma once
 
 #include <array>
@@ -49,15 +49,15 @@ class FullGradients : public GradientPolicy {
 
 /// Stages 2 and 3: a ring of memory. Buckets are placed at its two ends in turn, so that one bucket
 /// is in flight while the next one fills. The ring has room for the largest pair of neighbouring
-/// buckets, because both fill at once if they hold the weight and the bias of one operation.
+/// buckets. A pair fills at once if the two buckets hold the weight and the bias of one operation.
 ///
 ///   | bucket 4 -->         |    <-- bucket 5 |
 ///   | bucket 6 -->   |                          after bucket 4 has been sent
 ///
 /// The bucket of a tied parameter opens first and closes last, so it has memory outside the ring. A
 /// bucket that finds no room in the ring gets a slot beside it. This happens in the first
-/// micro-step of a model that does not complete its buckets in reverse order of registration;
-/// afterwards the ring follows the order of the model.
+/// micro-step if the model does not complete its buckets in reverse order of registration.
+/// Afterwards the ring follows the order of the model.
 class RingGradients : public GradientPolicy {
  public:
   RingGradients(const Partition& partition, dist::Communicator& communicator);

@@ -28,7 +28,8 @@ void GraphedReducer::forget() {
   ready_to_capture_ = false;
 }
 
-// Opens no buckets, unlike Reducer::begin(). run() opens them if it needs them on the host.
+// Unlike Reducer::begin(), opens no buckets, because the launch of a graph needs none. run() opens
+// buckets when it runs a micro-step without a graph or captures it.
 void GraphedReducer::begin(const MicroStep& micro_step) { start(micro_step); }
 
 void GraphedReducer::run(const std::function<Tensor()>& loss, float scale) {

@@ -43,7 +43,7 @@ class GraphedReducer : public Reducer {
 
   std::map<Kind, Captured> graphs_;
   bool ready_to_capture_ = false;  // a micro-step has run without a graph
-  Tensor loss_;                    // [1], to which graphs copy the loss of their micro-batch
+  Tensor loss_;                    // [1]; each graph copies its micro-batch's loss to it
 };
 
 }  // namespace tessera::optim

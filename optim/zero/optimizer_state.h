@@ -1,7 +1,7 @@
-// The state of an optimizer that a run needs in order to resume: parameters, the update rule's
-// state, counts of updates, the loss scale, running statistics. The state is a list of named
-// tensors in the shapes of the model, so that it can be written with one number of ranks and stage,
-// and read with another.
+// The optimizer state that a run needs in order to resume: parameters, the update rule's state,
+// counts of updates, the loss scale, running statistics. The state is a list of named tensors in
+// the shapes of the model. The state can be written with one number of ranks and one stage, and
+// read with others.
 #pragma once
 
 #include <cstdint>

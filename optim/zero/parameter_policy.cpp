@@ -88,8 +88,8 @@ void ShardedParameters::enter(int unit, const std::vector<int>& kept) {
   const int next = successor(unit);
   last_ = unit;
   // Frees memory before new units are gathered. A tied unit such as the head is read between the
-  // forward and the backward of the last block. If entering it released that block, the block would
-  // have to be gathered again, so a tied unit releases nothing.
+  // forward and the backward of the last block. Entering the head must not release that block,
+  // which is needed again at once. So entering a tied unit releases nothing.
   if (!units_[static_cast<size_t>(unit)].tied) {
     for (int other = 0; other < static_cast<int>(units_.size()); ++other) {
       const bool stays = other == unit || other == next ||
@@ -161,8 +161,8 @@ dist::Work ShardedParameters::gather_updated(int) {
 }
 
 void ShardedParameters::begin_forward() {
-  // Units that an evaluation has left gathered are released, so that the gathers of a micro-step
-  // depend only on its reads and are the same on every rank.
+  // Releases units that an evaluation has left gathered. The gathers of a micro-step then depend
+  // only on its own reads, which are the same on every rank.
   release_all();
   phase_ = Phase::forward;
   forward_.next = 0;
@@ -171,8 +171,8 @@ void ShardedParameters::begin_forward() {
 void ShardedParameters::begin_backward() {
   phase_ = Phase::backward;
   backward_.next = 0;
-  // Makes the next read enter its unit even if forward has read that unit last, so that backward's
-  // order begins with it.
+  // The next read enters its unit even if forward has read that unit last. So backward's order
+  // begins with that unit.
   last_ = -1;
 }
 

@@ -64,15 +64,15 @@ class GatheredParameters : public ParameterPolicy {
 /// another unit than the last one:
 ///
 ///   that unit               is gathered
-///   the unit read next      its gather starts too, with `prefetch` and if an earlier pass over the
-///                           model has shown which unit it is
+///   the unit read next      is gathered too, if `prefetch` is set and an earlier pass over the
+///                           model has shown the order of units
 ///   units that running      stay gathered
 ///   operations read
 ///   tied units              stay gathered until backward ends
 ///   all remaining units     are released, unless the unit being entered is tied
 ///
-/// Gathers are collective, so every rank must start them in one order. The order follows from the
-/// reads of the program alone, which are the same on every rank.
+/// Gathers are collective, so all ranks must start them in the same order. The order depends only
+/// on the reads of the program, which are the same on every rank.
 class ShardedParameters : public ParameterPolicy {
  public:
   ShardedParameters(const Partition& partition, dist::Communicator& communicator, bool prefetch,
@@ -106,7 +106,7 @@ class ShardedParameters : public ParameterPolicy {
   void enter(int unit, const std::vector<int>& kept);
   std::vector<int> being_read() const;
   /// Returns the unit that will be read after `unit`, to be gathered ahead. Returns -1 without
-  /// prefetch, if `unit` is the last one, and if the next unit is not known yet.
+  /// prefetch, for the last unit, and while the next unit is unknown.
   int successor(int unit);
   void gather(int unit);
   void release(int unit);

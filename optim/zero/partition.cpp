@@ -134,8 +134,8 @@ std::vector<UpdateSegment> Partition::segments(int index, const dist::Range& ran
   std::vector<UpdateSegment> list;
   for (const int p : bucket(index).parameters) {
     const dist::ParameterSlot& slot = layout_.slot(p);
-    // A segment runs to the end of the parameter's last block. The gap there has zero gradients,
-    // weights and state, and the update keeps them zero.
+    // A segment runs to the end of the parameter's last block. Gradients, weights and state are
+    // zero in the gap behind the parameter, and the update keeps them zero.
     const int64_t begin = std::max(range.begin, slot.offset);
     const int64_t whole = dist::blocks_of(slot.elements) * dist::block_elements;
     const int64_t end = std::min(range.end, slot.offset + whole);
@@ -157,8 +157,8 @@ void Partition::clear_gaps(const Tensor& gradient, int index) const {
       kernels::fill(current_context(gradient.device()), gradient.flat(begin, end), 0.0f);
     }
   };
-  // The ring of stages 2 and 3 reuses memory, so gaps may hold values of another bucket, which the
-  // gradient norm would count.
+  // The ring of stages 2 and 3 reuses memory, so gaps may hold values of another bucket. The
+  // gradient norm would count these values.
   int64_t covered = 0;
   for (const int p : bucket(index).parameters) {
     const dist::ParameterSlot& slot = layout_.slot(p);

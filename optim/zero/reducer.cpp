@@ -76,8 +76,9 @@ void Reducer::add_turns(Filling& filling) {
 }
 
 void Reducer::reset_turns(Filling& filling) {
-  // Turns ascend in the order in which backward is expected to complete buckets: a bucket is
-  // complete when its first registered parameter is, and later registrations come first.
+  // Backward is expected to reach parameters in reverse order of registration. It then completes a
+  // bucket at the bucket's first registered parameter. So a later first parameter means an earlier
+  // turn.
   for (int b = 0; b < filling.of.partition().buckets(); ++b) {
     filling.bucket(b).turn = -filling.of.partition().first_registration(b);
   }
@@ -93,7 +94,7 @@ void Reducer::sort_turns() {
 void Reducer::agree_on_order() {
   if (agreed_ || order_.empty()) return;
   const auto count = std::ssize(order_);
-  // own[i]: index in order_ of the bucket that this rank completed i-th; -1 if it had no data.
+  // own[i]: index in order_ of the bucket that this rank completed i-th; -1 without data.
   const Tensor places =
       Tensor::empty({communicator_->size() * count}, DType::i32, Device{}, Category::workspace);
   auto* const own = places.data<int32_t>() + communicator_->rank() * count;
@@ -176,17 +177,17 @@ void Reducer::run(const std::function<Tensor()>& loss, float scale) {
 }
 
 void Reducer::backward(const Tensor& loss, float scale) {
-  // Throws before any gradient is sent if the forward did not use each batch norm exactly once.
+  // If the forward did not use each batch norm exactly once, this throws before a gradient is sent.
   notes_.statistics.check_observed();
   note_data(loss);
   propagate(loss, scale);
   note_reached();
-  // Every micro-step ends with this collective, on every rank, until rank 0 has had data once.
+  // Until rank 0 has had data once, every rank ends every micro-step with this collective.
   agree_on_order();
 }
 
 void Reducer::note_data(const Tensor& loss) {
-  // A rank without a micro-batch repeats the last one of the step, which must not count twice.
+  // A rank without its own micro-batch repeats the step's last one. The repeat must not count.
   if (!micro_step_.contributes) return;
   notes_.record.set_loss(micro_step_.index, loss);
   notes_.statistics.keep(micro_step_.index);
@@ -244,11 +245,11 @@ void Reducer::skip() {
   complete_missing();
   end_backward();
   note_reached();
-  completed_.clear();  // this rank had no data, so its order says nothing
+  completed_.clear();  // without data, this rank's order is not that of backward
   agree_on_order();
 }
 
-// Makes the gathers and sends of a micro-step by its events, with zero gradients.
+// Repeats the gathers and sends of a micro-step from its events, with zero gradients.
 void Reducer::follow_events() {
   struct Place {
     StagedPartition* partition;
@@ -320,7 +321,7 @@ void Reducer::gradient_complete(Filling& filling, int parameter) {
       {ParameterEvent::Kind::complete, filling.of.partition().parameter(parameter).registration});
   if (--bucket.missing > 0) return;
   note_completed(filling, index);
-  // When a rank without data replays the log, it fills the bucket with zeros at this point.
+  // When a rank without data replays the log, this entry completes the bucket with zeros.
   notes_.log.add([this, &filling, index] { complete_bucket(filling, index); });
   send_complete();
 }

@@ -3,10 +3,10 @@
 // Backward calls two hooks of a parameter's leaf. `gradient_buffer` opens the parameter's bucket
 // and returns the parameter's memory in the bucket. `gradient_complete` counts the parameter as
 // written. A complete bucket is sent after all earlier buckets in the order of collectives, because
-// every rank must start its collectives in one order. At first this is the reverse order of
-// registration. After the first micro-step in which rank 0 has data, it is the order in which
-// rank 0's backward has completed the buckets, as in PyTorch's DistributedDataParallel (Li et al.,
-// "PyTorch Distributed", VLDB 2020, section 4.2.1).
+// every rank must start its collectives in one order. At first this order is the reverse order of
+// registration. After the first micro-step in which rank 0 has data, all ranks take over the order
+// in which rank 0's backward has completed the buckets, as in PyTorch's DistributedDataParallel (Li
+// et al., "PyTorch Distributed", VLDB 2020, section 4.2.1).
 #pragma once
 
 #include <cstdint>
@@ -131,7 +131,7 @@ class Reducer {
   std::vector<Turn> order_;      // the order in which collectives start, the same on every rank
   size_t next_ = 0;              // index in order_ of the next bucket to send
   bool agreed_ = false;          // true once order_ is rank 0's order of completion
-  std::vector<Turn> completed_;  // this micro-step's buckets in order of completion, until agreed_
+  std::vector<Turn> completed_;  // until agreed_: buckets of this micro-step in order of completion
 };
 
 }  // namespace tessera::optim

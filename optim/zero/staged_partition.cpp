@@ -56,7 +56,7 @@ ParameterSource values_of(const StateSource& source, const std::string& kind) {
   };
 }
 
-// Copies the parts of parameters in `range` of a bucket to `result`; values[0] is at range.begin.
+// Copies the values of a bucket's range to `result`, by parameter. values[0] is at range.begin.
 void copy_out(const Partition& partition, int bucket, const dist::Range& range,
               std::span<const float> values, const std::string& state_name, StateByName& result) {
   // Parameters without an element in `range` get an empty entry.
@@ -174,7 +174,8 @@ void TrainablePartition::make_policies(const UpdateRule& rule, const ZeroOptions
   auto place = update_place(partition_, communicator_->device(), options);
   if (options.stage == 0) {
     auto full = std::make_unique<FullGradients>(partition_, *communicator_);
-    // If the dtypes are equal, sums are gathered into the gradients' memory, which is free by then.
+    // If sums and gradients have one dtype, sums are gathered into the memory of the gradients,
+    // which is free by then.
     updates_ = std::make_unique<ReplicatedUpdate>(partition_, *communicator_, rule,
                                                   std::move(place), full->flat());
     gradients_ = std::move(full);

@@ -103,8 +103,8 @@ class TrainablePartition : public StagedPartition {
 };
 
 /// Returns a bucket's values in f32, [bucket elements], on every rank. This rank supplies the
-/// values `own` of `range`. Either all ranks have ranges of one length, or each has the whole
-/// bucket. Collective.
+/// values `own` of `range`. Either all ranks supply equally long shards, or each rank supplies the
+/// whole bucket. Collective.
 Tensor gather_bucket(const Partition& partition, int bucket, const Tensor& own,
                      const dist::Range& range, dist::Communicator& communicator,
                      dist::Traffic purpose = dist::Traffic::other);

@@ -49,8 +49,8 @@ std::optional<cuda::Event> UpdateOnHost::copy(const Tensor& to, const Tensor& fr
   // This event is recorded on the caller's stream, because the copy stream is not yet current.
   const cuda::Event before(other_.index);
   const cuda::StreamScope here(other_.index, cuda::copy_stream(other_.index));
-  // The copy stream waits for earlier work of the caller's stream, which computes the sums and may
-  // still read the values that are overwritten now.
+  // The copy stream waits for earlier work of the caller's stream. That work computes the sums, and
+  // may still read the values that this copy overwrites.
   before.wait();
   cuda::copy(other_.index, to.raw(), from.raw(), from.bytes());
   return cuda::Event(other_.index);
@@ -77,8 +77,8 @@ void UpdateOnHost::round(int bucket, const Tensor& weights, const Tensor& values
   const Tensor rounded = slot.values.flat(0, values.elements());
   kernels::convert(current_context(device()), rounded, weights);
   slot.sent = copy(values, rounded);
-  // Only the caller's stream waits, because gathers and the next forward read the values in it. The
-  // host goes on with the next bucket.
+  // The caller's stream waits for the copy, because gathers and the next forward read the values in
+  // that stream. The host does not wait: it goes on with the next bucket.
   if (slot.sent) slot.sent->wait();
 }
 

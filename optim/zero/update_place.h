@@ -1,9 +1,9 @@
 // The place where a rank's update runs and where its master weights and state lie: the device of
 // the values or, with offload, the host.
 //
-// The host needs gradient sums from the device, and sends rounded weights back. With a GPU, while
-// the CPU updates a bucket, the device's copy stream sends the weights of the bucket before it and
-// brings the sums of the bucket after it:
+// The host needs gradient sums from the device, and sends rounded weights back. With a GPU, copies
+// overlap with updates. While the CPU updates a bucket, the device's copy stream sends the previous
+// bucket's weights and brings the next bucket's sums:
 //
 //   copy stream   sums 5 | sums 4    | values 5, sums 3 | values 4, sums 2 | ...
 //   CPU                    update 5  | update 4         | update 3         | ...
@@ -25,7 +25,7 @@ class UpdatePlace {
  public:
   virtual ~UpdatePlace() = default;
 
-  /// The device on which the rule runs, and which has master weights and state.
+  /// The device that runs the rule and holds master weights and state.
   virtual Device device() const = 0;
   /// True if the parameters' values are on device() too, so that f32 values need no master weights.
   virtual bool has_values() const = 0;

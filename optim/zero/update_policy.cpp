@@ -13,8 +13,8 @@ UpdatePolicy::UpdatePolicy(const Partition& partition, UpdateRule rule,
   for (size_t i = 0; i < rule_.state_names().size(); ++i) {
     state_.push_back(place_->zeros(elements));
   }
-  // Master weights are needed unless the values are f32 and on the device of the update: then the
-  // values are updated in place.
+  // f32 values on the device of the update are updated in place. All other values need master
+  // weights.
   if (partition.dtype() != DType::f32 || !place_->has_values()) masters_ = place_->zeros(elements);
 }
 
@@ -58,8 +58,8 @@ Tensor UpdatePolicy::brought_sums(int bucket) {
   // If the place works ahead, the previous call has started this bucket's copy.
   if (first || !place_->ahead()) place_->start(bucket, sums(bucket));
   const Tensor here = place_->take(bucket);
-  // The next bucket's sums must wait for take(): their gather may overwrite the memory from which
-  // this bucket's sums are copied.
+  // The gather of the next bucket's sums may overwrite the memory from which this bucket's sums are
+  // copied. So it starts after take().
   if (bucket > 0 && place_->ahead()) place_->start(bucket - 1, sums(bucket - 1));
   return here;
 }
@@ -122,7 +122,7 @@ void ReplicatedUpdate::prepare(int bucket) {
 }
 
 Tensor ReplicatedUpdate::sums(int bucket) {
-  // Bucket + 1 has been updated, so its slot is free for the gather of the next bucket without one.
+  // Bucket + 1 has been updated. Its slot takes the next bucket that has no slot yet.
   const int freed = bucket + 1;
   const int next = freed - static_cast<int>(slots_.size());
   if (!slots_.empty() && freed < partition_.buckets() && next >= 0) gather(next);

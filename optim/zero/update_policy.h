@@ -1,9 +1,9 @@
 // Policies that decide which range of each bucket a rank updates, from which gradient sums, and
 // with which state.
 //
-// Weights are updated in f32. If the parameters have another dtype, or the state is on another
-// device, the rank keeps master weights of its range beside the rule's state, and rounds them into
-// the parameters after each update (Micikevicius et al., arXiv:1710.03740). An UpdatePlace decides
+// Weights are updated in f32. Parameters of another dtype, or on another device than the state,
+// have f32 master weights beside the rule's state. After each update the rank rounds its master
+// weights into the parameters (Micikevicius et al., arXiv:1710.03740). An UpdatePlace decides
 // whether the update runs on the device of the ranks or on the host (optim/zero/update_place.h).
 //
 // `prepare` is called for each bucket, from the last to the first, and starts the collectives that

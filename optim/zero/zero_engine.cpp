@@ -103,7 +103,7 @@ void ZeroEngine::add(std::vector<nn::NamedParameter> parameters, const std::vect
 }
 
 void ZeroEngine::shrink_to(const Extent& extent) {
-  // The hooks go before the partitions that they refer to.
+  // The hooks refer to the partitions, so the hooks are removed first.
   for (size_t i = extent.trainable; i < trainable_.size(); ++i) reducer_->remove(*trainable_[i]);
   for (size_t i = extent.frozen; i < frozen_.size(); ++i) reducer_->remove_frozen(*frozen_[i]);
   trainable_.resize(extent.trainable);
@@ -126,7 +126,7 @@ void ZeroEngine::add_partitions(std::vector<nn::NamedParameter> parameters,
   if (any_f16(parameters) && !scaler_) scaler_ = std::make_unique<LossScaler>(LossScaling{});
   const size_t first_trainable = trainable_.size();
   const size_t first_frozen = frozen_.size();
-  // One partition for each dtype, trainable and frozen, in order of first registration.
+  // Parameters of one dtype that are all trainable or all frozen share a partition.
   std::vector<std::vector<PlacedParameter>> parts;
   for (size_t i = 0; i < parameters.size(); ++i) {
     const nn::Parameter& parameter = parameters[i].parameter;
@@ -213,8 +213,8 @@ void ZeroEngine::run_micro_step(const std::function<Tensor()>& loss) {
 }
 
 void ZeroEngine::reduce() {
-  // finish() completes the gradient sums that the norm reads. gradient() or gradient_norms() may
-  // have reduced this step already.
+  // gradient() or gradient_norms() may have reduced this step already. Below, finish() completes
+  // the gradient sums that the norm reads.
   if (reduced_) return;
   record_.set_notes(std::exchange(notes_, uint8_t{0}));
   record_.exchange();
@@ -329,7 +329,7 @@ StepReport ZeroEngine::result(int64_t number) {
 
 void ZeroEngine::fail_non_finite(const Launched& launched, const StepScalars& values) {
   const int64_t failed = launched.report.step;
-  // If a failure was reported after this step's launch, it made the device skip this step too.
+  // If a failure was reported after this step's launch, the device has skipped this step too.
   if (launched.failures != failures_) {
     throw NonFiniteError(fmt::format("step {}: nothing was updated, because step {} before it was "
                                      "not finite",

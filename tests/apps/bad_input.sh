@@ -135,8 +135,8 @@ expect 'no_such.txt: cannot be opened' mpirun -n 3 "$train_gpt" --data no_such.t
 [[ $(grep -c 'no_such.txt' stderr.log) == 1 ]] || fail "said twice: $(cat stderr.log)"
 expect 'unknown flag --foo; --help lists' mpirun -n 2 "$train_gpt" --foo
 
-# Files are not scanned for tokens beyond the vocabulary before training; such a token ends the run
-# when some rank reads it. Three steps read every window of the data.
+# A token beyond the vocabulary ends the run when a rank reads it: files are not scanned before
+# training. Three steps read every window of the data.
 unread() {
   local status=0
   "$@" --steps 3 --eval-every 0 > stdout.log 2> stderr.log < /dev/null || status=$?

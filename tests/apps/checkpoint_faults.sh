@@ -2,8 +2,8 @@
 # ctest: TIMEOUT 900
 # A run is killed at a write, an fsync, a rename or a removal of its checkpoints, or one of these
 # calls fails. Either the old or the new checkpoint is then undamaged, and the resumed run ends like
-# one without faults. Tries each fsync and rename and a sample of the writes and removals; with the
-# argument `exhaustive` tries every call.
+# a run without faults. Tries each fsync and rename, and a sample of the writes and removals. With
+# the argument `exhaustive`, tries every call.
 . "$(dirname "${BASH_SOURCE[0]}")/common.bash"
 "${CXX:-c++}" -std=c++20 -shared -fPIC -O1 -o faults.so \
   "$TESSERA_SOURCE_DIR/tests/apps/file_faults.cpp" -ldl || fail "no library of faults"
@@ -24,7 +24,7 @@ fault() {
     env LD_PRELOAD="$work/faults.so" FAULT_FOLDER="$work/run/step-" FAULT="$1" FAULT_CALLS="$2" \
       FAULT_AT="$3" FAULT_COUNT="$work/count" "${run[@]}" > stdout.log 2> stderr.log < /dev/null ||
       status=$?
-  } 2> shell.log  # where the shell reports that a program was killed
+  } 2> shell.log  # where the shell says that a program was killed
 }
 # goes_on TEXT: the same command, without a fault, resumes and must end as expected.
 goes_on() {

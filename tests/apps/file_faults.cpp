@@ -51,7 +51,7 @@ void delay() {
 
 bool is(const char* fault) { return std::strcmp(setting("FAULT"), fault) == 0; }
 
-/// True if this call is the one that must fail. Counts the calls that FAULT_CALLS names.
+/// True if this call must fail. Counts the calls that FAULT_CALLS names.
 bool is_turn(const char* name) {
   if (std::strstr(setting("FAULT_CALLS"), name) == nullptr) return false;
   const bool turn = ++calls == std::atol(setting("FAULT_AT"));

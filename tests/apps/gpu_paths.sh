@@ -3,8 +3,8 @@
 # The programs on GPUs, with the memory that users get: the device's pool, NCCL's registered
 # buffers, streams without a wait after each launch. (Tests of the library use memory that the host
 # shares, and wait after each launch.) All layouts of one training have the losses and weights of
-# the first, and hold and send the planned bytes. Skipped without a GPU; TESSERA_QUICK=1 skips most
-# runs.
+# the first layout, and hold and send the planned bytes. Skipped without a GPU; TESSERA_QUICK=1
+# skips most runs.
 . "$TESSERA_SOURCE_DIR/tests/apps/common.bash"
 show_gpus
 # If a machine has fewer GPUs than ranks, several ranks share one, over MPI.

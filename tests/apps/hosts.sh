@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # ctest: TIMEOUT 400 PROCESSORS 2
-# Two hosts, emulated on one machine by network namespaces with a link between them, each with its
-# own name and clock. Training over both has the bits of one rank; a trace is aligned; a slow link
-# that loses packets costs only time; after a cut of the link the job ends on both sides, and
-# relaunch resumes on the remaining host.
+# Two hosts, emulated on one machine by network namespaces with a link between them. Each host has
+# its own name and clock. Checks that
+#  - training over both hosts has the bits of one rank, and its trace is aligned,
+#  - a slow link that loses packets costs only time,
+#  - after a cut of the link the job ends on both hosts, and relaunch resumes on the remaining host.
 . "$(dirname "${BASH_SOURCE[0]}")/common.bash"
 
 here=tessera-$$-a
@@ -63,7 +64,7 @@ for stage in 0 1 2 3; do
   must_work on_both 10.213.7 "${run[@]}" --steps 8 --eval-every 4 --stage $stage \
     --trace trace.json
   as_first hosts "two hosts, stage $stage"
-  # No rank begins an exchange after another rank has ended it.
+  # In an aligned trace, no rank begins an exchange after another rank has ended it.
   python3 - << 'END'
 import json
 ranks = {}

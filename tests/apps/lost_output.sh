@@ -57,7 +57,7 @@ status=0
 "$generate" none.safetensors 2> /dev/full || status=$?
 [[ $status == 2 ]] || fail "exit code $status where the error is lost"
 
-# Generating this text would take days; it ends at the first character that cannot be written.
+# This text would take days, but generate ends at the first character that cannot be written.
 lost "$generate" out/model.safetensors --tokens 1000000000
 
 # A log on a full disk: one warning, and training is unaffected.

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# A process holds little more than the ledger's bytes. Its heap of blocks holds at most the ledger's
-# peak, plus a quarter of that, plus two huge pages, which is the heap's own bound. The rest (code,
+# A process holds little more than the ledger's bytes. Its heap of blocks holds at most 5/4 of the
+# ledger's peak plus two huge pages, which is the heap's own bound. All other memory (code,
 # libraries, generated kernels, malloc) is below a constant: 20 to 50 MiB on Debian 12
 # (docs/memory.md, "A process"). Stage 3 with recomputation holds far less than plain data
 # parallelism. On CPUs that do not multiply bf16, ledger and plan count the f32 copies of operands.

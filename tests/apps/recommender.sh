@@ -50,8 +50,8 @@ grep -q 'equal on all ranks (2)' stdout.log || fail "$(cat stdout.log)"
 python3 -c 'import json; json.load(open("trace.json"))'
 rm run.jsonl
 
-# Planted factors are recovered. With biases alone the standard deviation of the errors is 0.78; the
-# noise in the ratings has 0.5.
+# Planted factors are recovered. With biases alone the standard deviation of the errors is 0.78. The
+# noise in the ratings has a standard deviation of 0.5.
 alone --log drawn.jsonl
 alone --log biases.jsonl --factors 1
 python3 - << 'PYTHON'

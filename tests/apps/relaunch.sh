@@ -132,7 +132,7 @@ must_work "$relaunch" -n 2 -- "$train_gpt" "${run[@]}" --steps $steps --checkpoi
   --log "$work/told.jsonl"
 [[ $(digest_of told.jsonl) == "$expected" ]] || fail "other bits after SIGTERM"
 
-# Failures that would happen again are not restarted.
+# After failures that would happen again, relaunch does not restart the job.
 ended() {
   local code=$1 pattern=$2 status=0
   shift 2

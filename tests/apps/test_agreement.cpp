@@ -1,5 +1,5 @@
-// A flag that ranks do not compare would allow inconsistent training. So this test checks for every
-// flag that a program's help names how ranks compare the flag.
+// A flag that ranks do not compare would allow inconsistent training. So for every flag in a
+// program's help, this test checks how ranks compare the flag.
 #include <map>
 #include <regex>
 #include <set>

@@ -1,5 +1,5 @@
 // zero_plan's results: the plan equals the plan of a built model, the search for the largest model
-// finds the model that trying all numbers of layers finds, and JSON and tables agree.
+// agrees with trying all numbers of layers, and JSON and tables agree.
 #include <nlohmann/json.hpp>
 
 #include "apps/zero_plan_report.h"

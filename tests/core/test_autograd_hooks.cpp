@@ -208,7 +208,7 @@ TEST_CASE("an operation that fails still lets go of its parameters") {
   } catch (const Error&) {
   }
   CHECK(log == Log{"w use", "w done"});
-  // A hook that throws, as for a gather that fails, does not keep the other parameter in use.
+  // If a hook throws, for instance because a gather fails, the other parameter's use still ends.
   log.clear();
   bad.tensor.leaf()->about_to_be_used = [] { fail("as it must"); };
   CHECK_THROWS_AS(ops::mul(w.tensor, bad.tensor), Error);

@@ -1,4 +1,4 @@
-// Products by cuBLASLt; they need a GPU.
+// Tests products by cuBLASLt. They need a GPU.
 #ifdef TESSERA_WITH_CUDA
 #include "core/product.h"
 
@@ -217,7 +217,7 @@ TEST_CASE("what a product takes of the workspace is known before it runs") {
         cuda::multiply(context(), args);
         const int64_t taken = ledger.peak(Category::workspace) - before;
         CHECK(cuda::product_workspace_bytes(context(), args) == taken);
-        // Only the alignment of addresses matters, so addresses without memory give the same size.
+        // Only the alignment of the addresses matters here, so no memory needs to be behind them.
         const int64_t address = 1024 + offset * dtype_size(dtype);
         args.c.data = reinterpret_cast<void*>(static_cast<intptr_t>(address));
         args.a.data = args.b.data = args.bias = args.c.data;

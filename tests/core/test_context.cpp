@@ -1,4 +1,4 @@
-// How loops are split over threads.
+// Tests how loops are split over threads, and the counting of workspace.
 #include <atomic>
 #include <cstdint>
 #include <map>

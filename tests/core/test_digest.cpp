@@ -31,7 +31,8 @@ TEST_CASE("a file's digest is of 64 blocks from its first byte to its last, or o
   for (const bool whole : {false, true}) {
     const uint64_t same = digest_of_file(path, whole).digest;
     CHECK(digest_of_file(folder.file("copy", text), whole).digest == same);
-    // Blocks begin at multiples of 15,808 bytes. These bytes lie in blocks, so each digest changes.
+    // Without `whole`, only blocks are read. They begin at multiples of 15,808 bytes. A changed
+    // byte in a block must change the digest.
     for (const size_t place : {size_t{0}, block - 1, size_t{15'900}, text.size() - 1}) {
       CHECK(digest_with(place, whole) != same);
     }

@@ -1,5 +1,5 @@
-// A CUDA graph gives the bits of the code that it has captured. Code that cannot be replayed is
-// refused.
+// Tests that a launched CUDA graph gives the same bits as the captured code, and that code that
+// cannot be replayed is refused.
 #include <cmath>
 #include <functional>
 #include <memory>
@@ -79,7 +79,7 @@ class Model {
     kernels::copy(test_context(), loss_, loss);
   }
 
-  /// Copies of the loss and of all gradients.
+  /// Returns copies of the loss and of all gradients.
   std::vector<std::vector<double>> results() const {
     std::vector<std::vector<double>> all{doubles(loss_)};
     for (const Tensor& gradient : gradients_) all.push_back(doubles(gradient));
@@ -139,11 +139,12 @@ TEST_CASE("a graph has the bits of the step that it has captured", "[graph]") {
     graph.launch();
     CHECK(model.results() == expected[i]);
   }
-  // Only the dropout state differs from the first step, so it must change the results.
+  // This launch differs from the first step only in the dropout state, which must change the
+  // results.
   prepare(steps[0].first, {.seed = 7, .step = 1});
   graph.launch();
   CHECK(model.results() != expected[0]);
-  // A step outside of the graph uses the dropout state that is set at its launch.
+  // Without the graph, a step uses the dropout state that is set when it runs.
   prepare(steps[2].first, steps[2].second);
   step();
   CHECK(model.results() == expected[2]);

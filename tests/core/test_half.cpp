@@ -1,5 +1,5 @@
-// The 16-bit storage types against their definition in float64: a value is sign * mantissa *
-// 2^exponent, and a conversion gives the nearest value, ties to even.
+// Compares the 16-bit storage types with their definition in float64. A value is sign * mantissa *
+// 2^exponent. A conversion gives the nearest value, ties to even.
 #include "core/half.h"
 
 #include <algorithm>
@@ -17,7 +17,7 @@ namespace {
 
 constexpr float infinity = std::numeric_limits<float>::infinity();
 
-/// The number of stored mantissa bits, and the exponent of the smallest normal number.
+/// The number of stored mantissa bits of a format, and the exponent of its smallest normal number.
 template <class T>
 struct Format;
 template <>
@@ -38,7 +38,7 @@ T from_bits(unsigned bits) {
   return value;
 }
 
-/// The value that a bit pattern encodes.
+/// Returns the value that a bit pattern encodes.
 template <class T>
 double decoded(unsigned bits) {
   constexpr int mantissa_bits = Format<T>::mantissa;
@@ -55,7 +55,7 @@ double decoded(unsigned bits) {
   return bits & 0x8000u ? -magnitude : magnitude;
 }
 
-/// The nearest value of the format, ties to even.
+/// Returns the value of the format that is nearest to x, ties to even.
 template <class T>
 double nearest(double x) {
   if (x == 0 || !std::isfinite(x)) return x;
@@ -70,8 +70,10 @@ bool same(double a, double b) {
   return (std::isnan(a) && std::isnan(b)) || (a == b && std::signbit(a) == std::signbit(b));
 }
 
-/// Inputs of conversions to T: every value of T and the midpoints to its neighbours, each with the
-/// floats next to it, and random floats.
+/// Returns inputs of conversions to T:
+///   every value of T, and the midpoints to its neighbours;
+///   the two floats next to each of these;
+///   random floats.
 template <class T>
 std::vector<float> interesting_values() {
   std::vector<float> values;

@@ -1,5 +1,5 @@
-// The heap that provides the CPU's blocks: blocks do not overlap, free memory is reused, and the
-// memory that the heap holds is bounded.
+// Tests the heap that provides the CPU's blocks. Blocks must not overlap, free memory must be
+// reused, and the memory that the heap holds must be bounded.
 #include "core/heap.h"
 
 #include <algorithm>
@@ -102,8 +102,8 @@ TEST_CASE("free memory is joined with its neighbours, in whichever order it come
   } while (std::next_permutation(order.begin(), order.end()));
 }
 
-// Allocates like training steps: activations, with workspace between them, which are freed in the
-// order of their allocation or in reverse order.
+// Allocates like training steps: activations, with workspace between them that is freed at once.
+// The activations are freed in the order of their allocation, or in reverse order.
 TEST_CASE("what one step gives back the next one takes, without fresh pages", "[heap][cpu]") {
   Blocks blocks(4096);
   blocks.take(20 * mebibyte);
@@ -144,8 +144,8 @@ TEST_CASE("a heap without blocks hands everything back", "[heap][cpu]") {
   CHECK(blocks.heap.held_bytes() == 6 * mebibyte);
 }
 
-// Tagged [slow], because sanitizer builds leave out slow tests: the address sanitizer keeps freed
-// pages.
+// The address sanitizer keeps freed pages. So the test is tagged [slow], and sanitizer builds leave
+// it out.
 TEST_CASE("sizes that grow leave no more resident than the largest and a share", "[slow][cpu]") {
   static_assert(noexcept(std::declval<Heap&>().give(nullptr, 0)));
   release_cached_memory();

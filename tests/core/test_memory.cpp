@@ -1,4 +1,5 @@
-// The ledger counts exact bytes in program order. Also tests allocation and reuse of memory.
+// Tests that the ledger counts exact bytes in program order, and how memory is allocated and
+// reused.
 #include <atomic>
 #include <cstdint>
 #include <cstring>
@@ -76,8 +77,8 @@ TEST_CASE("the ledger counts requested bytes by category, in program order") {
   CHECK(ledger.current(Category::activations) == 110);
   CHECK(ledger.peak(Category::activations) == 110);
   CHECK(ledger.current_total() == 110);
-  // The total's peak is less than the sum of the categories' peaks, because those were at different
-  // times.
+  // The total's peak is less than the sum of the categories' peaks, because the categories have
+  // their peaks at different times.
   CHECK(ledger.peak_total() == 150);
 
   memory_ledger({}).reset_peaks();
@@ -183,8 +184,8 @@ TEST_CASE("no bytes are no memory and no error") {
   CHECK_THROWS_WITH(allocate(-1, Category::workspace), ContainsSubstring("-1 bytes"));
 }
 
-// Tagged [slow], because sanitizer builds leave out slow tests: the address sanitizer ends a
-// program that asks for 2^60 bytes.
+// The address sanitizer ends a program that asks for 2^60 bytes. So the test is tagged [slow], and
+// sanitizer builds leave it out.
 TEST_CASE("too much memory is an error with bytes and category, and is not counted", "[slow]") {
   const LedgerSince ledger;
   const int64_t bytes = int64_t{1} << 60;
@@ -203,8 +204,8 @@ TEST_CASE("threads share the allocator", "[threads]") {
   std::vector<std::thread> team;
   for (int t = 0; t < threads; ++t) {
     team.emplace_back([t, &faults] {
-      // Blocks stay allocated while other threads allocate. They are marked, so a block that is
-      // handed out twice shows.
+      // Blocks stay allocated while other threads allocate. Each thread marks its blocks, so a
+      // block that is handed out twice shows.
       std::vector<std::shared_ptr<Storage>> held(8);
       for (int i = 0; i < 400; ++i) {
         auto& slot = held[static_cast<size_t>(i % 8)];
@@ -243,7 +244,7 @@ TEST_CASE("the second device has a ledger and a cache of its own") {
   CHECK(ledger.current(Category::gradients) - before == 200);
   CHECK(host.peak_total() == 0);
 
-  // An allocation on the second device gets its freed block; one on the host gets another block.
+  // Only the second device may reuse its freed block. The host must get another block.
   const void* address = x.raw();
   x = {};
   CHECK(ledger.current(Category::gradients) == before);

@@ -1,5 +1,5 @@
-// The algorithm that a convolution uses. oneDNN must stay within the workspace that it is given;
-// one version of oneDNN did not.
+// Tests which algorithm a convolution uses, and that oneDNN stays within its workspace. One version
+// of oneDNN wrote beyond it.
 #include "core/cpu/onednn_conv.h"
 
 #include <algorithm>

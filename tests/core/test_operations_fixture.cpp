@@ -1,6 +1,6 @@
-// Results and gradients of single operations against PyTorch's, computed in float64 from the same
-// inputs (tests/fixtures/make_operations_fixture.py). Each operation has a line in the table here
-// and a line of the same name in that script.
+// Compares results and gradients of single operations with PyTorch's, which were computed in
+// float64 from equal inputs (tests/fixtures/make_operations_fixture.py). Each operation has a line
+// in the table here, and a line with that name in the script.
 #include <functional>
 #include <set>
 #include <string>

@@ -1,4 +1,4 @@
-// The cache keeps a bounded number of oneDNN's primitives: those that were used last.
+// Tests that the cache keeps a bounded number of oneDNN's primitives, the most recently used ones.
 #include "core/cpu/primitive_cache.h"
 
 #include "core/cpu/gemm.h"

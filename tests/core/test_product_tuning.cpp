@@ -1,4 +1,5 @@
-// Products on CUDA use the measured algorithms of a table instead of the heuristic's first choice.
+// Tests that products on CUDA use the measured algorithms of a table instead of the heuristic's
+// first choice.
 #ifdef TESSERA_WITH_CUDA
 #include "core/product_tuning.h"
 

@@ -1,4 +1,4 @@
-// Philox against its authors' test vectors, and the functions that are built on it.
+// Tests Philox with its authors' test vectors, and the functions that are built on Philox.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -110,7 +110,7 @@ TEST_CASE("below is without bias") {
       REQUIRE(value < bound);
       lower += value < bound / 3;
     }
-    // With a plain modulo, half of the draws would be there.
+    // With a plain modulo, half of the draws would be in the lower third.
     CHECK(std::fabs(lower / static_cast<double>(draws) - 1.0 / 3) < 0.014);
   }
 }

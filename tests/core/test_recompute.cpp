@@ -1,5 +1,5 @@
-// Segments whose activations are recomputed have the bits and the calls of hooks of segments
-// without recomputation, and take less memory.
+// Tests that recomputing the activations of segments changes neither bits nor the calls of hooks,
+// and takes less memory.
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -101,8 +101,8 @@ TEST_CASE("recompute gives the same bits, with parameters in several segments an
 }
 
 TEST_CASE("the uses of a segment's input are added in the order of backward") {
-  // x is used several times inside the segment and around it. The bits show in which order its
-  // gradients are added.
+  // x is used several times inside the segment and around it. The bits show in which order the
+  // gradients of x are added.
   Parameters parameters;
   const Tensor p = parameters.make("p", {64}, 1);
   CHECK(parameters.same([&](bool again) {
@@ -309,7 +309,7 @@ TEST_CASE("the second run stands in the trace") {
   trace::enable(false);
   Log names;
   for (const auto& event : trace::take_events()) names.push_back(event.name);
-  // Events stand in the order of their ends. The first "gelu" is recomputed in "recompute"; the
+  // Events are listed in the order of their ends. The first "gelu" runs inside "recompute"; the
   // second is gelu's backward.
   CHECK(names == Log{"sum", "gelu", "recompute", "gelu", "segment", "backward"});
 }

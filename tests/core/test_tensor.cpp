@@ -1,4 +1,4 @@
-// Tensors as handles: views, tensors without elements or without memory, and error messages.
+// Tests tensors as handles: views, tensors without elements or without memory, and error messages.
 #include <cstdint>
 #include <cstring>
 #include <vector>
@@ -145,7 +145,7 @@ TEST_CASE("a tensor without memory has a shape, and says what is missing") {
   CHECK_THROWS_WITH(x.raw(), ContainsSubstring("shape [2, 2] has no memory yet"));
   CHECK_THROWS_WITH(x.values<float>(), ContainsSubstring("materialize"));
 
-  // All handles see that memory is attached and detached.
+  // Attaching and detaching memory must show in all handles.
   const Tensor block = Tensor::from<float>({6}, {0, 1, 2, 3, 4, 5});
   x.attach(block.storage(), 8);
   CHECK(other.allocated());

@@ -1,4 +1,4 @@
-// Trace scopes, and the file that they are written to.
+// Tests trace scopes, and the file to which they are written.
 #include <string>
 #include <thread>
 #include <utility>

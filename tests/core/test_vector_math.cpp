@@ -25,7 +25,7 @@ using Function = float (*)(float);
   for (size_t i = 0; i < n; ++i) y[i] = tanh_f32(x[i]);
 }
 
-/// Every 509th float: all exponents, both signs, infinities and NaNs.
+/// Returns every 509th float: all exponents, both signs, infinities and NaNs.
 std::vector<float> many_floats() {
   std::vector<float> values;
   for (uint64_t bits = 0; bits < uint64_t{1} << 32; bits += 509) {

@@ -174,7 +174,8 @@ TEST_CASE("resizing") {
   const data::ImageShape shape{6, 5, 3};
   const auto pixels = counting(shape);
   const data::ImageBox whole{0, 0, 6, 5};
-  // Resizing to the same size changes nothing. A box of whole pixels gives exactly these pixels.
+  // Resizing to the same size changes nothing. A box of whole pixels, if not resized, gives exactly
+  // the pixels in the box.
   REQUIRE(resized(shape, pixels, whole, 6, 5) == std::vector<int>(pixels.begin(), pixels.end()));
   REQUIRE(resized(shape, pixels, {2, 1, 1, 2}, 1, 2) ==
           std::vector<int>(pixels.begin() + 33, pixels.begin() + 39));
@@ -187,14 +188,15 @@ TEST_CASE("resizing") {
       }
     }
   }
-  // Halving weights four neighbours by 1/8, 3/8, 3/8, 1/8, and three at the edge by 3/7, 3/7, 1/7.
+  // Halving: a pixel is the sum of four neighbours with weights 1/8, 3/8, 3/8, 1/8. At the edge it
+  // is the sum of three, with weights 3/7, 3/7, 1/7.
   std::vector<uint8_t> dot(8, 0);
   dot[3] = 255;
   REQUIRE(resized({1, 8, 1}, dot, {0, 0, 1, 8}, 1, 4) == std::vector<int>{0, 96, 32, 0});
   REQUIRE(resized({8, 1, 1}, dot, {0, 0, 8, 1}, 4, 1) == std::vector<int>{0, 96, 32, 0});
   dot = {0, 0, 70, 0, 0, 0, 0, 0};
   REQUIRE(resized({1, 8, 1}, dot, {0, 0, 1, 8}, 1, 4) == std::vector<int>{10, 26, 0, 0});
-  // Doubling weights two neighbours by 3/4 and 1/4.
+  // Doubling: a pixel is the sum of two neighbours with weights 3/4 and 1/4.
   REQUIRE(resized({1, 2, 1}, {100, 200}, {0, 0, 1, 2}, 1, 4) ==
           std::vector<int>{100, 125, 175, 200});
 }

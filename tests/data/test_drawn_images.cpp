@@ -27,8 +27,8 @@ TEST_CASE("drawn images are the same on every machine") {
   REQUIRE(hash_of(*set) == 0x2909183276c950b3);
   for (int64_t i = 0; i < 200; ++i) REQUIRE(set->label(i) == i % 10);
   REQUIRE(set->name(7) == "drawn image 7 of part train");
-  // An image depends neither on the number of images nor on the number of threads. The images of
-  // the part `validation` are others than those of `train`.
+  // An image depends neither on the number of images nor on the number of threads. The parts
+  // `train` and `validation` have different images.
   set_thread_count(3);
   REQUIRE(hash_of(data::ImageRange(data::draw_images("train", 300), 0, 200)) == hash_of(*set));
   set_thread_count(1);

@@ -29,7 +29,8 @@ Ratings ratings_of(const std::vector<std::pair<int32_t, int32_t>>& pairs) {
 
 Items list_of(std::span<const int32_t> items) { return {items.begin(), items.end()}; }
 
-// Compares with a loop over all pairs: each user's items, and all other items, both ascending.
+// Compares histories with a loop over all pairs of user and item. A user's own items and all other
+// items must both be complete and ascending.
 void check_against_loop(const Histories& histories, const Ratings& ratings) {
   std::vector<std::set<int32_t>> expected(static_cast<size_t>(histories.users()));
   for (size_t i = 0; i < ratings.users.size(); ++i) {

@@ -48,7 +48,7 @@ std::vector<uint8_t> waves(int width, int height, int channels) {
   return pixels;
 }
 
-// Changes the size of a JPEG, which follows the marker of its frame, FF C0.
+// Changes the size that a JPEG states after the marker of its frame, FF C0.
 std::string with_jpeg_size(std::string file, uint16_t height, uint16_t width) {
   const size_t frame = file.find("\xff\xc0"s);
   file.replace(frame + 5, 4, test::word(uint32_t{height} << 16 | width));
@@ -99,7 +99,7 @@ TEST_CASE("JPEG of every kind is read as RGB") {
   for (const uint8_t value : grey) grey3.insert(grey3.end(), 3, value);
   near(decoded(jpeg(9, 7, grey, {JCS_GRAYSCALE, 1})), grey3, 2);
   near(decoded(jpeg(9, 7, grey, {JCS_GRAYSCALE, 1, true})), grey3, 2);
-  // CMYK inks are stored inverted, because libjpeg writes them as Adobe does: 255 is no ink.
+  // libjpeg stores CMYK inverted, as Adobe does: 255 is no ink.
   const std::vector<uint8_t> inks(4 * 64, 200);
   near(decoded(jpeg(8, 8, inks, {JCS_CMYK, 4})), std::vector<uint8_t>(3 * 64, 157), 2);
 }
@@ -135,7 +135,7 @@ TEST_CASE("damaged JPEG is refused where pixels are lost, and else read") {
   std::string bad_codes = file;
   for (size_t i = middle; i < middle + 64; i += 2) bad_codes.replace(i, 2, "\xff\0"s);
   REQUIRE_THAT(refusal(bad_codes), ContainsSubstring("JPEG: Corrupt JPEG data"));
-  // Zeros before the end, which some cameras and programs write, do no harm.
+  // Some cameras and programs write zeros before the end. They must do no harm.
   std::string more = file;
   more.insert(file.size() - 2, 20, '\0');
   REQUIRE(decoded(more) == decoded(file));
@@ -148,7 +148,7 @@ TEST_CASE("images that claim to be huge are refused before memory is taken for t
   REQUIRE_THAT(refusal(with_jpeg_size(jpeg(8, 8, waves(8, 8, 3)), 65500, 65500)),
                ContainsSubstring("says that it has 65500 x 65500 pixels"));
   REQUIRE_THAT(refusal(png({.width = 0}, "\0"s)), ContainsSubstring("a file: PNG: "));
-  // This file repeats one scan, which adds nothing to the image, 600 times.
+  // This file repeats one scan 600 times. The repeats add nothing to the image.
   const std::string file = jpeg(8, 8, waves(8, 8, 1), {JCS_GRAYSCALE, 1, true});
   const size_t scan = file.rfind("\xff\xda");
   std::string scans = file.substr(0, file.size() - 2);

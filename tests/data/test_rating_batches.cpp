@@ -125,8 +125,8 @@ TEST_CASE("samples are a function of seed and place, whatever the micro-batch") 
   REQUIRE(expected.users.size() == 24 * 12);
   for (const int64_t micro : {1, 3, 4}) CHECK(steps_with(micro, 1) == expected);
   CHECK(steps_with(12, 2) != expected);
-  // Another global batch size splits the same epoch differently. Samples are equal as long as both
-  // sizes are in the first epoch.
+  // The global batch size only changes how an epoch is split into steps. Samples must be equal over
+  // the first epoch's whole steps of 12.
   const Samples others = steps_with(2, 1, 4);
   const size_t both = 12 * (203 / 12);
   for (size_t i = 0; i < both; ++i) {
@@ -176,8 +176,8 @@ TEST_CASE("negatives are uniform over all that the user has not") {
       const double error = static_cast<double>(count) - 500;
       chi_squared += error * error / 500;
     }
-    // The mean of chi-squared is its degrees of freedom, its variance twice that. Five standard
-    // deviations above the mean and four below are allowed.
+    // With f degrees of freedom, chi-squared has mean f and variance 2 f. Five standard deviations
+    // above the mean and four below are allowed.
     const auto freedom = static_cast<double>(others - 1);
     CAPTURE(interaction, others, chi_squared);
     CHECK(chi_squared < freedom + 5 * std::sqrt(2 * freedom));

@@ -37,7 +37,7 @@ std::string refusal(const std::string& name, const std::string& bytes,
   return test::message_of<InputError>([&] { read(name, bytes, columns, split); });
 }
 
-// Checks the ratings that all formats below have: user 10 rates b with 3.5 and a with 1, user 9
+// Checks the ratings that all formats below have. User 10 rates b with 3.5 and a with 1; user 9
 // rates a with 5.
 void check_three(const RatingData& data, const std::string& format, bool times = true) {
   REQUIRE(data.format == format);
@@ -72,7 +72,7 @@ TEST_CASE("MovieLens: tabs, '::' or commas below a header, compressed or not") {
   check_three(read("ratings.csv", "\xEF\xBB\xBF" + csv), "csv");
   check_three(read("u.data.gz", test::gzipped(tabs)), "movielens");
   check_three(read("ratings.csv.gz", test::gzipped(csv)), "csv");
-  // This file has columns in another order, no times, quotes, CRLF, and no newline at the end.
+  // This file has another order of columns, no times, quotes, CRLF, and no newline at the end.
   check_three(read("a.csv", "item_id,rating,User\r\nb,3.5,10\r\n\"a\", 1 ,10\r\na,5,9"), "csv",
               false);
 }
@@ -176,7 +176,7 @@ TEST_CASE("of ratings of one user and item the latest stays, at its place") {
   REQUIRE(data.dropped == 2);
   REQUIRE(data.train.users == Numbers{0, 0, 1});
   REQUIRE(data.train.items == Numbers{0, 1, 0});
-  REQUIRE(data.train.values == std::vector<float>{1, 4, 5});  // of equal times the last counts
+  REQUIRE(data.train.values == std::vector<float>{1, 4, 5});  // for equal times, the last counts
   REQUIRE(data.train.times == std::vector<double>{20, 1, 1});
   REQUIRE(data.description() ==
           "3 ratings of 2 items by 2 users: 3 to train on, 0 to validate; 2 more dropped, of which "

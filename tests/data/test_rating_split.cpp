@@ -68,7 +68,7 @@ TEST_CASE("every rating is in exactly one fold, and both parts keep their order"
     REQUIRE((size == 203u / static_cast<size_t>(folds) ||
              size == 203u / static_cast<size_t>(folds) + 1));
     for (const Rating& rating : validation) ++times_held[rating];
-    // Merged by their places, the two parts are the whole again.
+    // Merging the two parts by place must give all ratings in their order.
     size_t i = 0, j = 0;
     for (size_t at = 0; at < all.size(); ++at) {
       const uint64_t place = data::place_of_rating(at, all.size(), seed);
@@ -96,7 +96,7 @@ TEST_CASE("folds depend on the seed and not on threads, and are the same on ever
 TEST_CASE("last holds out each user's latest") {
   const RatingData data = read("1,a,5\n1,b,9\n1,c,7\n2,d,1\n3,e,4\n3,f,4\n3,g,2\n", "last");
   REQUIRE(items_of(data, data.train) == Strings{"a", "c", "d", "e", "g"});
-  REQUIRE(items_of(data, data.validation) == Strings{"b", "f"});  // the last one of equal times
+  REQUIRE(items_of(data, data.validation) == Strings{"b", "f"});  // e and f have equal times
   const RatingData without = read("1,a\n2,d\n1,b\n3,e\n1,c\n3,f\n", "last", "user,item");
   REQUIRE(items_of(without, without.validation) == Strings{"c", "f"});
   const RatingData many = drawn("last");
@@ -137,7 +137,7 @@ TEST_CASE("splits that are none, and those that leave nothing") {
   CHECK_THAT(refusal("1,a,1\n2,b,2\n", "time:0.4"), ContainsSubstring("leaves 2 of 2 ratings"));
   CHECK_THAT(refusal("1,a\n2,b\n", "time:0.5", "user,item"),
              EndsWith("a: the split time:0.5 needs times, and these ratings have none"));
-  // Two ratings can be split in two folds. If a fold has the only rating, none is left to train on.
+  // Two ratings can be split in two folds. A fold with the only rating leaves none to train on.
   REQUIRE(read("1,a,1\n1,b,2\n", "fold:1/2").validation.size() == 1);
   CHECK_THAT(refusal("1,a,1\n", "fold:1/2"), ContainsSubstring("leaves 0 of 1 ratings"));
   REQUIRE(read("1,a,1\n", "none").train.size() == 1);

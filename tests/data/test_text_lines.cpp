@@ -52,7 +52,7 @@ TEST_CASE("lines end in LF, CRLF or the end of the file") {
 }
 
 TEST_CASE("lines of a text larger than the buffer, compressed or not") {
-  // Lengths from 1 to the longest, so that some end where the buffer does.
+  // Lengths from 1 to the longest, so that some lines end exactly at the end of the buffer.
   Strings expected;
   std::string text;
   for (size_t i = 0; text.size() < 5'000'000; ++i) {
@@ -102,8 +102,8 @@ TEST_CASE("UTF-8") {
                            "\xED\x9F\xBF\xEE\x80\x80\xF4\x8F\xBF\xBF"s}) {
     CHECK(data::is_utf8(text));
   }
-  // Not UTF-8: lone or truncated sequences, sequences longer than needed, a surrogate, values above
-  // 10FFFF.
+  // These texts are not UTF-8: lone or truncated sequences, sequences longer than needed, a
+  // surrogate, values above 10FFFF.
   for (const char* text :
        {"\x80", "\xC3", "\xC0\x80", "\xC1\xBF", "\xE0\x9F\xBF", "\xE2\x82", "\xED\xA0\x80",
         "\xF0\x8F\xBF\xBF", "\xF4\x90\x80\x80", "\xF5\x80\x80\x80", "\xC3\x41", "\xE2\x82\x41"}) {

@@ -2,10 +2,10 @@
 //
 //   mpirun -n 3 failing_rank HOW [nccl [graph]]
 //     HOW: throw input input-one kill segv exit abort hang none return return-all mpi
-//          stop stall: rank 1 is stopped, or computes for ever; the timeout is 2 s
-//          suspend: rank 1 computes for 2 s; the timeout is 4 s
-//          other-call: rank 1 makes another call
-//          handler ignore: the program handles, or ignores, SIGTERM, and rank 1 sends it to itself
+//          stop stall: rank 1 is stopped, or sleeps for ever; the timeout is 2 s
+//          suspend: rank 1 sleeps for 2 s; the timeout is 4 s
+//          other-call: rank 1 makes a different call
+//          handler ignore: rank 1 sends itself SIGTERM, which the program handles or ignores
 //
 // Rank 1 fails in step 6 (the last rank, if there is no rank 1); each step takes some milliseconds.
 // With nccl the ranks communicate over NCCL, with a timeout of 1 s. With graph the gather is in a
@@ -67,8 +67,8 @@ int train(dist::World& world, const std::string& how, bool with_graph) {
   };
   if (how == "stop" || how == "stall") world.communicator->set_timeout(2);
   if (how == "suspend") world.communicator->set_timeout(4);
-  // Static and on the heap, so that an exception does not destroy the graph: it must still exist
-  // when the job is aborted.
+  // Static and on the heap, so that an exception does not destroy the graph. The graph must still
+  // exist when the job is aborted.
   static std::function<void()>& gathers = *new std::function<void()>(gather);
   if (with_graph) {
     gather();  // allocations of the first call must not happen during the capture

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# A rank throws, dies or is told to end in the middle of a run: the job must end with the expected
-# code, and the error or the survivors' last words must name the step. The limit of a minute is for
-# busy machines; it only tells a job that ends from one that hangs.
+# Tests jobs in which a rank throws, dies or is told to end in the middle of a run. The job must end
+# with the expected code. The error, or the last words of the other ranks, must name the step. A job
+# counts as hung after a minute, because a busy machine may need that long.
 set -euo pipefail
 program=$TESSERA_BIN/failing_rank
 output=$(mktemp)
@@ -49,14 +49,15 @@ for ranks in 2 3; do
   expect "$ranks" abort 134 "$last_words"
   # The error must name the call that MPI refused, not only MPI's message.
   expect "$ranks" mpi 1 '^rank 1, step 6: MPI_Send\(.*MPI_COMM_WORLD\): .*MPI_ERR_RANK'
-  # A handler of SIGTERM that the program had before decides whether the rank ends.
+  # If the program has its own handler of SIGTERM, that handler decides whether the rank ends.
   expect "$ranks" handler 0 '^rank 1: told to end; last finished step 5' \
     "^the program's handler" '^all steps finished'
   expect "$ranks" ignore 0 '^all steps finished'
   if grep -q 'told to end' "$output"; then fail "an ignored signal was taken for the end"; fi
 done
 
-# A rank does not come, or makes another call: the waiting ranks must name the rank and the call.
+# If a rank does not come or makes a different call, the waiting ranks must name the rank and the
+# call.
 place='(exchange of gradients|all_gather of parameters), bucket 0 \(call [0-9]+, '
 for ranks in 2 3; do
   for how in stop stall; do
@@ -68,7 +69,7 @@ for ranks in 2 3; do
     'rank 1 broadcast of statistics, bucket 9 \(call [0-9]+, 28 bytes of f32 from rank 0\)'
 done
 
-# A job that is stopped as a whole, for longer than the ranks' timeout, must go on afterwards.
+# A whole job is stopped for longer than the ranks' timeout. It must go on afterwards.
 mpirun -n 2 "$program" suspend > "$output" 2>&1 < /dev/null &
 job=$!
 until grep -q 'in step 6' "$output"; do sleep 0.1; done
@@ -95,7 +96,8 @@ alone none 0 '^all steps finished'
 alone throw 1 '^rank 0, step 6: something went wrong$'
 alone input 2 '^error: the file is empty \(step 6\)$'
 
-# A launcher that this MPI does not know is refused, because each process would be a job of its own.
+# A launcher that this MPI does not know is refused. Otherwise each process would be a job of its
+# own.
 unknown() {
   local status=0
   env "$1=4" "$program" none > "$output" 2>&1 < /dev/null || status=$?

@@ -34,7 +34,7 @@ TEST_CASE("all_gather brings every piece to every rank") {
   }
 }
 
-// Pieces of any number of bytes, as for flags: the pieces of other ranks are not aligned.
+// A piece may have any number of bytes, as for flags. So the pieces of other ranks are not aligned.
 TEST_CASE("all_gather of a few bytes a rank") {
   for (const int64_t piece : {1, 2, 3, 5, 7, 31, 255, 257, 1001}) {
     INFO("piece " << piece);

@@ -1,4 +1,4 @@
-// Groups of ranks: their members, every collective in two groups at once, the traffic of each
+// Tests groups of ranks: their members, every collective in two groups at once, the traffic of each
 // group, and failures.
 #include "dist/mesh.h"
 #include "tests/dist/mpi_helpers.h"
@@ -18,11 +18,12 @@ World world() {
   return result;
 }
 
-/// Makes and checks every collective on one communicator. start() makes the calls and the results
-/// are waited for later, so that calls of another group run in between.
+/// Makes every collective on one communicator, and checks the results. start() makes the calls, and
+/// check() waits for them, so that calls of another group can run in between.
 class AllCollectives {
  public:
-  /// `members`: the job's rank of each rank of the communicator; values are derived from these.
+  /// `members` holds the job's rank of each rank of the communicator. Values are derived from these
+  /// ranks.
   AllCollectives(Communicator& communicator, std::vector<int> members, int64_t elements)
       : communicator_(communicator), members_(std::move(members)), elements_(elements) {}
 
@@ -112,14 +113,14 @@ class AllCollectives {
 TEST_CASE("split: ranks of one color, in the order of their keys, uneven groups and none") {
   const int ranks = job().size();
   const int rank = job().rank();
-  // Rank 0 is alone in a group; the others are in reversed order.
+  // Rank 0 is alone in its group. The other ranks form a group in reversed order.
   const auto group = job().split(rank == 0 ? 0 : 1, -rank, "reversed");
   REQUIRE(group != nullptr);
   CHECK(group->size() == (rank == 0 ? 1 : ranks - 1));
   CHECK(group->rank() == (rank == 0 ? 0 : ranks - 1 - rank));
   CHECK(group->group() == "reversed");
   CHECK(group->device() == job().device());
-  // With equal keys the order is that of the ranks.
+  // With equal keys, ranks keep their order.
   const auto same = job().split(3, 0, "same");
   CHECK(same->rank() == rank);
   CHECK(same->size() == ranks);
@@ -179,7 +180,8 @@ TEST_CASE("groups do not wait for each other, over MPI") {
   const auto other = job().split(0, rank, "other");
   const Tensor a = Tensor::full({100}, 1.0f);
   const Tensor b = Tensor::full({100}, 2.0f);
-  // Rank 0 starts them in the opposite order, and all wait for the second one first.
+  // Rank 0 starts the two reductions in the opposite order. All ranks wait first for the reduction
+  // that they started second.
   Communicator& first = rank == 0 ? *one : *other;
   Communicator& second = rank == 0 ? *other : *one;
   const Work earlier = first.all_reduce(rank == 0 ? a : b, {});
@@ -190,7 +192,8 @@ TEST_CASE("groups do not wait for each other, over MPI") {
   other->run([] {}).wait();
   CHECK(a.data<float>()[99] == static_cast<float>(job().size()));
   CHECK(b.data<float>()[99] == static_cast<float>(2 * job().size()));
-  // A rank waits in one group for another rank that has to finish in the other group before.
+  // Rank 0 sends in `one` first, but rank 1 receives in `other` first. The open send in `one` must
+  // not hold up the transfer in `other`.
   if (rank == 0) {
     const Work sent = one->send(a, 1, {});
     other->send(b, 1, {}).wait();
@@ -260,7 +263,7 @@ TEST_CASE("a stalled group names itself and ranks by their numbers in the job") 
   if (rank > 0) {
     group->set_timeout(0.3);
     const auto barrier = [&] { group->barrier(); };
-    // Rank 1 of the job is rank 0 of the group and does not come.
+    // Rank 1 of the job is rank 0 of the group. It does not call barrier().
     if (rank > 1) {
       CHECK_THROWS_WITH(barrier(), ContainsSubstring("barrier (call 1) in group without 0: nothing "
                                                      "has moved for 0.3 s (--comm-timeout)") &&

@@ -12,7 +12,7 @@
 
 namespace tessera::dist {
 
-/// True if the communicators below are NCCL's: on CUDA, unless TESSERA_TEST_COMM is mpi.
+/// True if new_communicator() makes NCCL communicators: on CUDA, unless TESSERA_TEST_COMM is mpi.
 inline bool over_nccl() {
   const char* const name = std::getenv("TESSERA_TEST_COMM");
   return !test::on_cpu() && !(name != nullptr && std::string(name) == "mpi");
@@ -29,13 +29,13 @@ inline std::shared_ptr<Communicator> new_communicator() {
   return staged_communicator(std::move(host), default_device().index);
 }
 
-/// One communicator for the whole program.
+/// Returns the communicator that the whole program shares.
 inline Communicator& job() {
   static const std::shared_ptr<Communicator> communicator = new_communicator();
   return *communicator;
 }
 
-/// The value that rank `source` holds at `index`.
+/// Returns the value that rank `source` holds at `index`.
 inline int64_t value_at(int64_t source, int64_t index) {
   return (7 * source + 3 * index) % 101 + 1;
 }
@@ -46,7 +46,7 @@ inline int64_t sum_at(int64_t contributors, int64_t index) {
   return sum;
 }
 
-/// A tensor with value_at(source, i) at i: small integers, which every dtype holds exactly.
+/// Returns a tensor with value_at(source, i) at i. Every dtype holds these small integers exactly.
 template <class T = float>
 Tensor filled(int64_t source, int64_t elements) {
   const Tensor x = Tensor::empty({elements}, dtype_of<T>);
@@ -55,7 +55,7 @@ Tensor filled(int64_t source, int64_t elements) {
   return x;
 }
 
-/// The number of elements of `x` that differ from expected(index).
+/// Returns the number of elements of `x` that differ from expected(index).
 template <class T = float, class Expected>
 int64_t differences(const Tensor& x, Expected&& expected) {
   int64_t count = 0;
@@ -64,7 +64,8 @@ int64_t differences(const Tensor& x, Expected&& expected) {
   return count;
 }
 
-/// Elements of T in a chunk of the job's staging. MPI's staging has two chunks a peer and one more.
+/// Returns how many elements of T fit in a chunk of the job's staging. MPI's staging has two chunks
+/// a peer and one more.
 template <class T = float>
 int64_t chunk_elements() {
   if (over_nccl()) return nccl_options.chunk_bytes / static_cast<int64_t>(sizeof(T));
@@ -72,10 +73,10 @@ int64_t chunk_elements() {
   return mpi_staging_bytes(ranks) / (2 * (ranks - 1) + 1) / static_cast<int64_t>(sizeof(T));
 }
 
-/// True if there are many more ranks than a machine has cores: tests then move less data.
+/// True if there are probably more ranks than cores. Tests then move less data.
 inline bool many_ranks() { return job().size() > 8; }
 
-/// Sizes of a piece in elements: none, one, around a block, around one and several chunks.
+/// Returns sizes of a piece in elements: none, one, around a block, around one and several chunks.
 template <class T = float>
 std::vector<int64_t> piece_sizes(bool few = many_ranks()) {
   const int64_t chunk = chunk_elements<T>();
@@ -83,8 +84,8 @@ std::vector<int64_t> piece_sizes(bool few = many_ranks()) {
   return {0, 1, 3, 255, 256, 1000, chunk / 2, chunk - 1, chunk, chunk + 1, 2 * chunk + chunk / 3};
 }
 
-/// Numbers of contributors to test: 1 to `ranks`, or only half of the ranks and all of them if
-/// `few` is set or a piece is large.
+/// Returns numbers of contributors to test: 1 to `ranks`. If `few` is set or a piece is large, only
+/// half of the ranks and all ranks.
 inline std::vector<int> contributor_counts(int ranks, int64_t piece, bool few = many_ranks()) {
   std::vector<int> counts;
   for (int n = 1; n <= ranks; ++n) {
@@ -105,9 +106,10 @@ class Counted {
     }
   }
 
-  /// True if there was exactly one call, of this collective, and these bytes for this purpose
-  /// alone; over MPI also 32 bytes to each other rank, counted as headers, or as other if that is
-  /// the purpose.
+  /// True if there was exactly one call, of `collective`, and nothing was sent except:
+  ///   `bytes` bytes for `purpose`;
+  ///   over MPI, a header of 32 bytes to each other rank.
+  /// Headers count as Traffic::other if that is `purpose`, else as Traffic::headers.
   bool only(Collective collective, Traffic purpose, int64_t bytes) const {
     const int64_t headers = over_nccl() ? 0 : 32 * (job().size() - 1);
     const Traffic of_headers = purpose == Traffic::other ? Traffic::other : Traffic::headers;

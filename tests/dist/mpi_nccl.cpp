@@ -69,8 +69,8 @@ TEST_CASE("NCCL's communicator is of a GPU, and takes its memory alone") {
                     "all_gather: a tensor on cpu, expected one on cuda:0");
 }
 
-// With fewer contributors than ranks the pieces are folded into the shard, here the own piece of
-// the input: it must not be overwritten before it has been added.
+// With fewer contributors than ranks, the pieces are folded into the shard. Here the shard is the
+// rank's own piece of the input. It must not be overwritten before it has been added.
 TEST_CASE("reduce_scatter of some ranks into the own piece") {
   const int ranks = job().size();
   const int64_t begin = job().rank() * int64_t{1000};

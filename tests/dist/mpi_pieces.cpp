@@ -1,4 +1,4 @@
-// Pieces of any length and transfers between two ranks: values, bytes, order, and refused calls.
+// Tests pieces of any length and transfers between two ranks: values, bytes, order, refused calls.
 #include <numeric>
 #include <utility>
 
@@ -10,8 +10,8 @@ using Catch::Matchers::ContainsSubstring;
 
 namespace {
 
-/// Elements that `source` sends to `to`: none, one, odd numbers, several blocks, or more than a
-/// chunk.
+/// Returns the number of elements that `source` sends to `to`: none, one, odd numbers, several
+/// blocks, or more than a chunk.
 int64_t length(int source, int to, int64_t scale) {
   const int64_t lengths[] = {0, 1, 255, 1003, 257};
   return scale * lengths[(3 * source + 2 * to) % 5];
@@ -27,7 +27,7 @@ int64_t sum(const std::vector<int64_t>& counts) {
   return std::accumulate(counts.begin(), counts.end(), int64_t{0});
 }
 
-/// Header bytes of a call with this many peers.
+/// Returns the header bytes of a call with this many peers.
 int64_t headers_to(int64_t peers) { return over_nccl() ? 0 : mpi_header_bytes * peers; }
 
 /// The traffic of send_receive calls since this object was made: calls, data and headers.
@@ -233,7 +233,7 @@ TEST_CASE("a peer that expects another length is told both, over MPI") {
     job().barrier();
   }
   {
-    // Rank 0 sends while the other rank makes a collective.
+    // Rank 0 sends while rank 1 makes a collective.
     const auto communicator = job().split(rank < 2 ? 0 : -1, rank, "of two");
     const auto call = [&] {
       if (rank == 0) {

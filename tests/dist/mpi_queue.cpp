@@ -1,4 +1,4 @@
-// Several calls in flight at once, the effect of a failed call, and the records of calls.
+// Tests several calls in flight at once, the effect of a failed call, and the records of calls.
 #include <chrono>
 #include <ctime>
 #include <random>
@@ -21,7 +21,7 @@ struct Flight {
   std::function<int64_t()> wrong;  // the number of wrong elements, once the work is done
 };
 
-// Makes a call whose kind and size are equal on all ranks, since they derive from equal arguments.
+// Makes a call. All ranks pass equal arguments, so all make the same kind of call of the same size.
 Flight launch(Communicator& communicator, uint32_t kind, int64_t piece, int contributors) {
   const int ranks = communicator.size();
   const int rank = communicator.rank();
@@ -126,7 +126,7 @@ TEST_CASE("a barrier waits for the last") {
 TEST_CASE("waiting for a rank that computes leaves the core to others") {
   job().barrier();
   if (job().rank() == 0) std::this_thread::sleep_for(400ms);
-  const std::clock_t begin = std::clock();  // of all threads of this process
+  const std::clock_t begin = std::clock();  // CPU time of all threads of this process
   job().all_gather(Tensor::zeros({job().size() * 1000}), {}).wait();
   CHECK(static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC < 0.1);
 }
@@ -258,7 +258,7 @@ TEST_CASE("the trace shows calls and waits with their bucket") {
   }
   CHECK(exchanges == 1);
   CHECK(gathers == 1);
-  CHECK(waits >= 1);  // that of the caller, and perhaps of the delayed communicator's thread
+  CHECK(waits >= 1);  // the caller's wait, and perhaps one of the delayed communicator's thread
 }
 
 TEST_CASE("a delayed communicator delays reductions, and not their caller") {

@@ -1,4 +1,5 @@
-// Over MPI, ranks that make different calls or do not come: the errors must name ranks and calls.
+// Tests jobs over MPI whose ranks make different calls or do not come. The errors must name ranks
+// and calls.
 #include <atomic>
 #include <thread>
 
@@ -21,7 +22,8 @@ Tensor pieces(int64_t elements, DType dtype = DType::f32) {
   return Tensor::zeros({job().size() * elements}, dtype);
 }
 
-// Rank 0 makes the call `one`, the others make `another`: the errors of all ranks must name both.
+// Rank 0 makes the call `one`, the other ranks make `another`. The errors of all ranks must name
+// both calls.
 void disagree(const Make& one, const std::string& text, const Make& another,
               const std::string& other_text) {
   CAPTURE(text, other_text);
@@ -119,7 +121,8 @@ TEST_CASE("a rank that comes and does not go on is named") {
   const auto receive = [&](int, int64_t, const Tensor&) {
     while (job().rank() == 0 && !go_on) std::this_thread::sleep_for(1ms);
   };
-  // More chunks than the two slots of a peer: rank 0 cannot receive the rest until it goes on.
+  // The input has more chunks than the two slots of a peer. So rank 0 cannot receive all of them
+  // until `go_on` is set.
   const Tensor input = pieces(8 * chunk_elements());
   const Work work = communicator->exchange(input, job().size(), receive, {Traffic::gradients, 5});
   job().barrier();  // all ranks have made the call

@@ -23,7 +23,7 @@ TEST_CASE("lists of other names differ, too") {
   CHECK(first_difference({first, {}}) == "a: rank 0 has 1, rank 1 has no such setting");
   CHECK(first_difference({first, {{"a", "1"}, {"b", "2"}}}) ==
         "b: rank 0 has no such setting, rank 1 has 2");
-  // Lists without a common name, as from different programs.
+  // Lists of different programs may have no common name.
   CHECK(first_difference({first, {{"b", "1"}}}) == "a: rank 0 has 1, rank 1 has no such setting");
 }
 

@@ -19,7 +19,7 @@ TEST_CASE("a clock that is rank 0's keeps every nanosecond") {
   const ClockReading first{.at_ns = late - 1'000'000'000};
   const ClockReading last{.at_ns = late + 1'000'000'000};
   CHECK(on_rank_0(late, first, last) == late);
-  // For a clock of another host the result is as exact, in spite of the large offset.
+  // For another host's clock the result is exact, too, although the offset is large.
   const ClockReading other{.at_ns = late, .offset_ns = -late + 3};
   CHECK(on_rank_0(late + 11, other, other) == 14);
 }

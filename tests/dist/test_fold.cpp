@@ -1,4 +1,4 @@
-// fold is one fp32 addition an element, rounded to its accumulator, and starts from +0.0.
+// Tests that fold adds in fp32, rounds each sum to the accumulator's dtype, and starts from +0.0.
 #include <cmath>
 
 #include "dist/fold.h"

@@ -1,4 +1,4 @@
-// Properties that every layout has, checked over random parameters, blocks, ranks and bucket sizes.
+// Checks properties that every layout has, over random parameters, blocks, ranks and bucket sizes.
 // Layouts derived by hand are in test_shard_layout.cpp.
 #include <algorithm>
 #include <random>
@@ -46,7 +46,7 @@ void check_slots(const ShardLayout& layout) {
   for (size_t b = 0; b < layout.buckets().size(); ++b) {
     int64_t end = 0;
     for (const int p : layout.buckets()[b].parameters) {
-      REQUIRE(p == expected--);  // reverse order of registration, over the buckets too
+      REQUIRE(p == expected--);  // reverse order of registration, across buckets too
       const ParameterSlot& slot = layout.slot(p);
       const LayoutParameter& parameter = layout.parameters()[static_cast<size_t>(p)];
       REQUIRE(slot.bucket == static_cast<int>(b));
@@ -63,8 +63,11 @@ void check_slots(const ShardLayout& layout) {
   REQUIRE(layout.parameter_elements() == sum);
 }
 
-// Checks that a bucket closed only if it had to: if no parameter is shared and the block goes on,
-// the next parameter would have exceeded the bucket's size.
+// Checks that a bucket exceeds its size only if it has a single parameter. Also checks that each
+// bucket closed for one of these reasons:
+//   the bucket or the next one is shared;
+//   the next parameter is in another block;
+//   the next parameter would have exceeded the bucket's size.
 void check_closing(const ShardLayout& layout, int64_t bucket_elements) {
   const auto& buckets = layout.buckets();
   for (size_t b = 0; b < buckets.size(); ++b) {
@@ -82,7 +85,8 @@ void check_closing(const ShardLayout& layout, int64_t bucket_elements) {
   }
 }
 
-// The ranks to check for a parameter: those around its ends, since there may be a million ranks.
+// Returns the ranks to check for a parameter. There may be a million ranks, so only those around
+// its ends are checked.
 std::vector<int64_t> interesting_ranks(const ShardLayout& layout, int parameter) {
   std::vector<int64_t> ranks;
   const auto add = [&](int64_t rank) {
@@ -175,8 +179,8 @@ TEST_CASE("properties of layouts over random parameters and ranks") {
   }
 }
 
-// Expected: each run of parameters of one block is laid out on its own, without blocks, and the
-// runs' layouts follow each other.
+// Expected: each run of consecutive parameters of one block gets a layout of its own. These layouts
+// follow each other.
 TEST_CASE("a layout with blocks is its blocks' layouts in a row") {
   std::mt19937_64 random(8);
   for (int round = 0; round < 400; ++round) {

@@ -27,12 +27,12 @@ std::vector<LayoutParameter> parameters_of(const std::vector<int64_t>& sizes) {
 
 // Parameters a = 300, b = 100, c = 600 elements, registered in this order; 2 ranks; buckets of
 // 1024.
-//   c starts at 0 and ends at 600; b starts on the next block, 768, and ends at 868; a would start
-//   at 1024 and end at 1324 > 1024: the bucket closes.
+//   c starts at 0 and ends at 600. b starts on the next block, 768, and ends at 868. a would start
+//   at 1024 and end at 1324 > 1024, so the bucket closes.
 //   bucket 0: blocks 0-255 256-511 512-767 768-1023 = 4 blocks, 2 a rank: shards of 512.
 //   bucket 1: a, 300 elements = 2 blocks, 1 a rank: shards of 256.
-//   Flat: 1024 + 512 = 1536; 536 of them padding. b (768..867 of bucket 0) is rank 1's; of c
-//   rank 0 has 0..511, rank 1 512..599; of a rank 0 has 0..255, rank 1 256..299.
+//   Together 1024 + 512 = 1536 elements, 536 of them padding.
+//   Rank 0 owns c 0..511 and a 0..255. Rank 1 owns c 512..599, b 0..99 and a 256..299.
 TEST_CASE("two buckets on two ranks, derived by hand") {
   const ShardLayout layout(parameters_of({300, 100, 600}), 2, 1024);
   REQUIRE(layout.buckets().size() == 2);
@@ -60,10 +60,10 @@ TEST_CASE("two buckets on two ranks, derived by hand") {
 }
 
 // A tied embedding of 1000 elements registered first, then 10 and 2000; 3 ranks; buckets of 2560.
-//   2000 at 0..1999; 10 at 2048..2057; the embedding is tied: its own bucket.
+//   The 2000 lie at 0..1999, the 10 at 2048..2057. The tied embedding has a bucket of its own.
 //   bucket 0: 2058 elements = 9 blocks (8.04), 3 a rank: shards of 768, 2304 in all.
-//   bucket 1: 1000 = 4 blocks, 2 a rank: shards of 512, 1536 in all; rank 2 owns nothing of it.
-//   Flat 3840, of which 3010 are parameters.
+//   bucket 1: 1000 = 4 blocks, 2 a rank: shards of 512, 1536 in all. Rank 2 has only padding.
+//   Together 3840 elements, 3010 of them parameters.
 TEST_CASE("a tied parameter on three ranks, derived by hand") {
   const ShardLayout layout({{"wte", 1000, true}, {"bias", 10, false}, {"weight", 2000, false}}, 3,
                            2560);
@@ -85,7 +85,7 @@ TEST_CASE("a tied parameter on three ranks, derived by hand") {
   CHECK(layout.owner(0, 2057) == 2);
 }
 
-// One element on four ranks: one block a rank, so 1024 elements; rank 0 owns the only parameter.
+// One element on four ranks: one block a rank, so 1024 elements. Rank 0 owns the parameter.
 TEST_CASE("one element on four ranks, derived by hand") {
   const ShardLayout layout(parameters_of({1}), 4, 1);
   REQUIRE(layout.buckets().size() == 1);
@@ -96,9 +96,9 @@ TEST_CASE("one element on four ranks, derived by hand") {
   for (int64_t rank = 1; rank < 4; ++rank) CHECK(layout.owned(0, rank) == Range{1, 1});
 }
 
-// An embedding of 500 in block 0, a weight of 300 and a bias of 100 in block 1; 2 ranks; buckets
-// that would hold them all.
-//   bucket 0: the bias at 0..99, the weight at 256..555: 3 blocks, 2 a rank: 1024 elements;
+// An embedding of 500 in block 0, a weight of 300 and a bias of 100 in block 1; 2 ranks. All would
+// fit into one bucket, but a bucket has only one block.
+//   bucket 0: the bias at 0..99, the weight at 256..555: 3 blocks, 2 a rank: 1024 elements.
 //   bucket 1: the embedding: 2 blocks, 1 a rank: 512 elements.
 TEST_CASE("two blocks on two ranks, derived by hand") {
   const ShardLayout layout({{"wte", 500, false, 0}, {"weight", 300, false, 1},
@@ -181,7 +181,7 @@ TEST_CASE("bad arguments and sums beyond 2^62 are refused") {
   CHECK_THROWS_AS(ShardLayout(parameters_of({huge, 1}), 1, 1), Error);
   CHECK_THROWS_AS(ShardLayout(parameters_of({huge, 1}), 1, huge), Error);
   CHECK_THROWS_AS(ShardLayout(parameters_of({huge / 2, huge / 2, 1}), 1, 1), Error);
-  CHECK_THROWS_AS(ShardLayout(parameters_of({huge}), 3, 1), Error);  // padding takes it beyond
+  CHECK_THROWS_AS(ShardLayout(parameters_of({huge}), 3, 1), Error);  // too large with padding
   CHECK_THROWS_AS(ShardLayout(parameters_of({1}), huge / 256 + 1, 1), Error);
   CHECK_NOTHROW(ShardLayout(parameters_of({1}), huge / 256, 1));
   CHECK(ShardLayout(parameters_of({huge}), 1, 1).flat_elements() == huge);

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Over NCCL a rank would wait for its peers for ever, without an error. When a rank hangs, the
-# others must print which collective does not finish, and the job must end.
+# Over NCCL a rank would wait for its peers for ever, without an error. If a rank hangs, the other
+# ranks must print which collective does not finish, and the job must end.
 set -euo pipefail
 program=$TESSERA_BIN/failing_rank
 output=$(mktemp)
@@ -33,8 +33,8 @@ hangs() {
     fail "nobody said which collective does not finish"
 }
 hangs 'all_gather of parameters, bucket 0'
-# NCCL's abort waits for graphs with captured calls, which live as long as the process. So the job
-# must end without waiting for the abort.
+# NCCL's abort waits for graphs with captured calls. Such graphs live as long as the process. So the
+# job must end without waiting for the abort.
 run none graph
 [[ $status == 0 ]] || fail "two ranks with a graph ended with $status"
 grep -qE '^all steps finished' "$output" || fail "two ranks with a graph did not finish"

@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
-# Tests training on emulated GPUs as users run it: a table of `tune` changes results equally on all
-# ranks, and impossible combinations are refused. (tests/apps/gpu_paths.sh tests the layouts of a
-# training.)
+# Tests training on emulated GPUs as users run it. A table of `tune` must change the results of all
+# ranks equally, and impossible combinations must be refused. (tests/apps/gpu_paths.sh tests the
+# layouts of a training.)
 . "$TESSERA_SOURCE_DIR/tests/apps/common.bash"
 export TESSERA_EMULATED_DEVICES=2
 tune=$TESSERA_BIN/tune
 shape=(--layers 2 --heads 2 --width 32 --context 32 --micro-batch 2)
 run=(--data text.txt "${shape[@]}" --global-batch 6 --steps 3 --eval-every 3 --eval-batches 2)
 
-# same NAME ARGUMENT...: two ranks must have the losses and weights of the first run of this name.
+# same NAME ARGUMENT...: trains on two ranks. Losses and weights must equal those of the first run
+# with this name.
 same() {
   local name=$1
   shift
@@ -62,8 +63,8 @@ write("bytes.json", products=changed(algorithm="0" * 128))
 open("text.json", "w").write("{")
 PYTHON
 
-# Each rank uses the table's algorithms. These split k and so add in another order, which must
-# change the weights.
+# Each rank uses the table's algorithms. These split k, so they add in another order. The weights
+# must therefore differ from those of `plain`.
 same split --comm nccl --tuned split.json
 same split --comm mpi --tuned split.json
 same split --comm nccl --stage 3 --tuned split.json

@@ -1,5 +1,5 @@
 // Launches kernels in tests. As in core/cuda/kernel.cuh, arguments are converted to the types of
-// the kernel's parameters. Unlike there, a CUDA error is returned, not thrown.
+// the kernel's parameters. A CUDA error is returned, while core/cuda/kernel.cuh throws it.
 #pragma once
 
 #include <cuda_runtime.h>

@@ -56,7 +56,7 @@ __global__ void rotate_in_warps(int* y, const int* x) {
   y[i] = values[threadIdx.x - lane + (lane + 5) % 32];
 }
 
-// The last warp computes what every thread reads.
+// The last warp computes a sum that every thread reads.
 template <bool with_barrier>
 __global__ void broadcast(int* y, const int* x) {
   __shared__ int sum;

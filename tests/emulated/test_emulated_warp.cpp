@@ -22,8 +22,8 @@ __global__ void shuffle_all(T* y, const T* x, int argument, int width) {
 }
 
 // Returns the lane that a shuffle reads, as the CUDA programming guide says. Segments have `width`
-// lanes. If the source is outside the lane's segment, the lane reads its own value; only xor may
-// read from earlier segments.
+// lanes. If the source is outside the lane's segment, the lane reads its own value. With xor, a
+// lane may also read from earlier segments.
 int expected_lane(int kind, int lane, int argument, int width) {
   const int segment = lane / width * width;
   const int inside = lane % width;

@@ -27,7 +27,7 @@ struct GptStep {
 };
 
 /// Counts the launches in the last of `steps` bf16 steps on one rank at stage 0. There are two
-/// buckets: that of the tied table, and one for all other parameters.
+/// buckets: one for the tied table, and one for all other parameters.
 Launches launches_of(const GptStep& step, int steps) {
   set_default_device({DeviceType::cuda, 0});
   models::Gpt model(step.model);
@@ -59,13 +59,12 @@ Launches expected(int64_t layers, int64_t chunks, bool second_pass) {
       {"linear", 5 * layers},  // four products, and GELU
       {"causal_attention", layers},
       {"linear_cross_entropy", 3 + 2 * chunks},  // one checks targets, two add up losses
-      // For each chunk: the logits again, their gradient and two products; then one launch sums the
-      // weight's gradient. A single chunk is kept, so its logits are not computed again, and no sum
-      // is needed.
+      // For each chunk: the logits again, their gradient and two products. Then one launch sums the
+      // weight's gradient. The logits of a single chunk are kept, and no sum is needed.
       {"backward/linear_cross_entropy", chunks == 1 ? 3 : 4 * chunks + 1},
       {"backward/residual_layer_norm", 4 * layers},
-      // Each of four linears has two products and a bias sum. In addition there is GELU's gradient,
-      // and GELU and two norms are computed again.
+      // Each of four linears has two products and a bias sum. GELU's gradient is one more launch.
+      // GELU and two norms are computed again.
       {"backward/linear", (second_pass ? 20 : 16) * layers},
       {"backward/causal_attention", 3 * layers},
       {"backward/layer_norm", 2},

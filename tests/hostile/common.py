@@ -159,8 +159,8 @@ class Bench:
 
     def start(self, command, environment=None, file_bytes=None, stdout=None, closed=()):
         """Starts a process in a session of its own. Its output goes to files below the root. If
-        file_bytes limits the size of files, the output goes to pipes, which must have room for all
-        of the output."""
+        file_bytes limits the size of files, the output goes to pipes. These are read after the end,
+        so they must have room for all of the output."""
         def prepare():
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
             resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE, ADDRESS_SPACE))
@@ -202,7 +202,7 @@ class Bench:
 
     @staticmethod
     def end_session(session):
-        """Kills the processes that are left in a session that this bench has started."""
+        """Kills all processes of a session that this bench has started."""
         for _ in range(50):
             members = session_members(session)
             if not members:
@@ -215,7 +215,7 @@ class Bench:
             time.sleep(0.02)
 
     def changed_inputs(self):
-        """The names of inputs that a run has changed. Restores them."""
+        """Returns the names of inputs that a run has changed, and restores these inputs."""
         now = state_of(self.input)
         now.pop("pipe", None)
         changed = sorted(name for name in now.keys() | self.inputs.keys()

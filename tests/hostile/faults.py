@@ -2,8 +2,8 @@
 that shrinks, folders that go away, closed descriptors.
 
 Expected: the run ends in bounded time, either with exit code 0 and the weights of an undisturbed
-run, or with a nonzero code and a message about what happened. Inputs are unchanged, no process of
-the job is left, and no temporary file once the next run has saved under the same name."""
+run, or with a nonzero code and a message about what happened. Inputs are unchanged, and no process
+of the job is left. Once the next run has saved under the same name, no temporary file is left."""
 import os
 import pathlib
 import re
@@ -78,8 +78,8 @@ class Run:
         raise Failure(self.kind, f"{text}\n  {result.text()}")
 
     def check(self, result, words, may_end=True, wordless=()):
-        """The run must be done with the right weights, or have failed with one of the words. It
-        must not have ended by a signal, except by one of `wordless`."""
+        """Checks that the run has the right weights, or has failed with one of the words. A run may
+        end by a signal only if the signal is in `wordless`."""
         if result.code == 0:
             if not may_end:
                 self.fail("ends as if nothing had happened", result)
@@ -234,7 +234,7 @@ def full_log(bench, draw):
 
 
 def file_limit(bench, draw):
-    # Runs one rank without mpirun, because MPI writes files, which the limit would affect, too.
+    # MPI writes files that the limit would affect, too. So one rank runs without mpirun.
     run = Run(bench, draw, "file size limit", ranks=1)
     old = bench.input / "gpt/model.safetensors"
     had = draw.random() < 0.5
@@ -266,7 +266,7 @@ def shrinking_data(bench, draw):
     else:
         data.unlink()
     result = run.end()
-    # The file may have any length when it is opened. Later, a replaced or longer file is no error.
+    # The file may have any length when it is opened. Replacing or extending it later is no error.
     errors = r"text\.txt: (has become shorter|cannot be opened|is empty|has \d+ tokens)"
     outcome = run.check(result, [errors]) if result.code != 0 else "done"
     if result.code == 0:

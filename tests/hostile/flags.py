@@ -282,8 +282,8 @@ def check_decimals(command, header, fail):
             asked = Decimal(value.strip())
         except InvalidOperation:
             fail(f"--{flag} is {value!r}, which is no number")
-        # Both must be equal as far as a 32-bit float can hold the value; subnormal numbers have
-        # fewer digits.
+        # The two must agree to the precision of a 32-bit float. Subnormal numbers have fewer
+        # digits.
         if asked.is_finite() and abs(Decimal(ran) - asked) > max(abs(asked) * Decimal("1e-6"),
                                                                  Decimal("1e-44")):
             fail(f"--{flag} {value} ran as {ran}")
@@ -305,7 +305,7 @@ def run_case(bench, draw):
         draw.random() < 0.1)
     if kinds[-1] != "contradiction":  # later arguments may have resolved the contradiction
         command.never.pop("contradiction", None)
-    if kinds[-1] != "no value":  # then the next argument has become its value
+    if kinds[-1] != "no value":  # the next argument has become the flag's value
         command.never.pop("no value", None)
     result = bench.run(["mpirun", "-n", "2", *line] if ranks else line,
                        environment=command.environment)

@@ -4,10 +4,10 @@
   hostile.py flags  --seed 1 --cases 1000   odd values, files and combinations of flags
   hostile.py jobs   --seed 1 --cases 300    ranks that were not started alike
   hostile.py faults --seed 1 --cases 300    killed ranks, full disks, files that shrink
-  hostile.py flags  --seed 1 --case 17      one case, with its commands and what they say
+  hostile.py flags  --seed 1 --case 17      one case, with its commands and their output
 
-Programs are those in TESSERA_BIN, or build/release/bin. Prints a line a failure with the command
-that runs its case again, then a table of kinds and outcomes; exits with 1 if anything failed.
+Programs are those in TESSERA_BIN, or build/release/bin. For each failure, prints the command that
+runs its case again. Then prints a table of kinds and outcomes. Exits with 1 if anything failed.
 """
 import argparse
 import collections

@@ -38,7 +38,7 @@ struct Options {
 
 enum class Outcome { none, read, refused, failed };
 
-/// What a reader's process reports to the process that waits for it, in shared memory.
+/// Shared memory in which a reader's process reports its progress to the parent process.
 struct Progress {
   int64_t number = 0;  // the case that is being read, or the next one
   int64_t outcomes[4] = {};
@@ -68,7 +68,8 @@ bool says_where(const Reader& reader, const std::string& text, const std::string
   return text.find(folder) != std::string::npos;
 }
 
-// Reads a case's files. Sets `text` to the message of an exception, or to what is wrong with it.
+// Reads a case's files. Sets `text` to the message of an exception, if there is one. If the
+// exception is not allowed, the text also says why.
 Outcome read_case(const Reader& reader, const Case& hostile, const std::string& folder,
                   std::string& text) {
   write_files(folder, hostile.files);
@@ -106,8 +107,8 @@ void print_failure(const Options& options, const Reader& reader, int64_t number,
   return pages * ::sysconf(_SC_PAGESIZE);
 }
 
-// Limits the address space of the process to `bytes` more. Not with sanitizers, which reserve
-// terabytes of addresses and have limits of their own (ASAN_OPTIONS).
+// Limits the address space of the process to `bytes` more than it has now. Sanitizers reserve
+// terabytes of addresses and have their own limits (ASAN_OPTIONS), so there is no limit with them.
 void limit_memory([[maybe_unused]] int64_t bytes) {
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
   const auto most = static_cast<rlim_t>(address_space_bytes() + bytes);
@@ -227,8 +228,8 @@ int run(int argc, char** argv) {
     table += fmt::format("{:19} {:8} {:8} {:8} {:8}\n", reader.name, cases, read, refused, bad);
     failed += bad;
     ++run;
-    // At least two cases must be read and two refused. Otherwise the damage has no effect, or is so
-    // large that the reader never gets past it.
+    // At least two cases must be read and two refused. If fewer are refused, the damage has no
+    // effect. If fewer are read, it is so large that the reader never gets past it.
     if (cases < 200 || (read >= 2 && refused >= 2)) continue;
     ++failed;
     fmt::print("FAILED {}: of {} cases {} are read, expected some of each\n", reader.name, cases,

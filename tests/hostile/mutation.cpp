@@ -166,8 +166,8 @@ std::string mutate_png(std::string& bytes, Random& random) {
   return what + " in " + type;
 }
 
-// Damages the contents of a file in a way that fits its form. Files of form gzip are not compressed
-// yet.
+// Damages the contents of a file in a way that suits the file's form. Files of form gzip are not
+// compressed yet.
 std::string mutate_inside(HostileFile& file, Random& random) {
   switch (file.form) {
     case Form::safetensors:

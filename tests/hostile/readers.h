@@ -1,4 +1,4 @@
-// Every reader of the library, with undamaged files that it can read.
+// Every reader of the library, with undamaged files for it to read.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ struct Reader {
   std::vector<FileContents> variants;  // undamaged; a case damages one of them
   /// Reads everything in the files of a folder, to the last value. Throws Error if it refuses them.
   std::function<void(const std::string& folder)> read;
-  /// Bytes of address space that `read` may take in addition to the process's at its start.
+  /// Bytes of address space by which `read` may grow the process.
   int64_t most_bytes = int64_t{256} << 20;
   /// Returns true if a refusal's text says where the fault is. Without this function, the text must
   /// contain the folder's path.

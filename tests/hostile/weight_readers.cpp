@@ -82,7 +82,7 @@ void read_gpt(const std::string& folder) {
   models::GptWeights(path, model).load();
 }
 
-// Reads a GPT as train_gpt --init does, with the sizes that the file has.
+// Reads a GPT as train_gpt --init does, with the sizes from the file.
 void init_gpt(const std::string& folder) {
   const char* const arguments[] = {"train_gpt", "--data", "text.txt", "--init", folder.c_str()};
   const apps::TrainOptions options = apps::parse_command_line(5, arguments).options;
@@ -178,8 +178,8 @@ FileContents tuned_files() {
   return {{"tuned.json", train::tuned_text(here, products), Form::text}};
 }
 
-// Reads a table of `tune`. use_tuned_file, which refuses paths that are not files, needs a GPU, so
-// the check is repeated here.
+// Reads a table of `tune`. use_tuned_file() refuses paths that are not files, but it needs a GPU.
+// So its check is repeated here.
 void read_tuned(const std::string& folder) {
   const std::string path = folder + "/tuned.json";
   std::error_code error;

@@ -1,5 +1,5 @@
-// Compares GPT with float64 and its sizes with the published ones. Also tests the memory that a
-// training step leaves allocated.
+// Compares GPT with a float64 reference, and its sizes with the published ones. Also tests the
+// memory that a training step leaves allocated.
 #include <cmath>
 #include <map>
 #include <string>
@@ -308,8 +308,10 @@ TEST_CASE("a parameter hears of its use in pairs where it is read, and is comple
   backward(loss);
   CHECK(uses == ends);
   for (const auto& [name, count] : uses) {
-    // Backward reads a linear weight once. It computes all norms but ln_f again, which reads their
-    // weight and bias, and the gradient of a norm reads its weight once more.
+    // Backward reads:
+    //   a linear's weight once;
+    //   a norm's weight once, for its gradient;
+    //   weight and bias of every norm but ln_f once more, because these norms are computed again.
     const bool norm = name.find("ln_") != std::string::npos;
     const bool weight = name.ends_with("weight");
     const bool again = norm && name.find("ln_f") == std::string::npos;

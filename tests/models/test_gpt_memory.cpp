@@ -1,5 +1,5 @@
-// Tests that peaks of activations and workspace equal the formula to the byte, over precisions,
-// recompute, dropout, depths and threads, and with logits that are kept or computed again.
+// Tests that peaks of activations and workspace equal the formula to the byte. Varies precision,
+// recompute, dropout, depth and threads. Logits are kept or computed again.
 #include "core/autograd.h"
 #include "core/context.h"
 #include "core/cpu/onednn.h"

@@ -143,8 +143,8 @@ TEST_CASE_METHOD(Saved, "parts of parameters are read from files of any precisio
     REQUIRE_THROWS_AS(weights.read(named, named.parameter.elements() - 4, part), Error);
     REQUIRE_THROWS_AS(weights.read({"absent", {}}, 0, part), Error);
 
-    // Weights are loaded into parameters of any precision: exactly if the parameters are as wide as
-    // the file's values, else rounded.
+    // Weights are loaded into parameters of any precision. They are rounded if the parameters are
+    // narrower than the file's values.
     for (const DType wanted : {DType::f32, DType::bf16, DType::f16}) {
       models::Gpt loaded(tiny);
       loaded.to(wanted);

@@ -1,6 +1,6 @@
-// Tests that peaks of activations and workspace equal the formula to the byte, over blocks,
-// projections, stems, precisions, sizes of images and batches, threads, label smoothing, training
-// and evaluation.
+// Tests that peaks of activations and workspace equal the formula to the byte, in training and in
+// evaluation. Varies blocks, projections, stems, precision, sizes of images and batches, threads
+// and label smoothing.
 #include "models/image/image_memory.h"
 
 #include <array>
@@ -173,15 +173,15 @@ TEST_CASE("activations of a small ResNet, derived by hand") {
   // in the last norm's backward, which also has dy, dx and the residual's gradient.
   const int64_t kept = 3 * (2 * image + 2 * w * 4) + 4;
   CHECK(models::image_training_memory(config, {.images = n}).activations == kept + 3 * image);
-  // In evaluation the peak is at the last norm: the first norm's y, which is the residual, the y of
-  // the block's second convolution, and the last norm's y and rstd.
+  // In evaluation the peak is at the last norm. These tensors are held: the first norm's y, which
+  // is the residual; y of the block's second convolution; y and rstd of the last norm.
   CHECK(models::image_evaluation_memory(config, {.images = n}).activations == 3 * image + w * 4);
 }
 
-// Forward saves two tensors of the size of each convolution's result (16,384 floats per image in
-// the first stage, then half as many), one tensor for each projection, and 2 floats for each of the
-// 784 channels of all norms. The last norm's backward has three tensors more; the loss is one
-// float.
+// For each image, forward saves two tensors of the size of each convolution's result, and one for
+// each projection. Such a tensor has 16,384 floats in the first stage, and half as many in each
+// further stage. The norms save 2 floats for each of their 784 channels. The last norm's backward
+// has three more tensors. The loss is one float.
 TEST_CASE("activations of ResNet-20, derived by hand") {
   const int64_t kept = 7 * 2 * 16'384 + 13 * 8'192 + 13 * 4'096;
   const int64_t images = 64;
@@ -212,8 +212,9 @@ TEST_CASE("workspace of norms over many pixels, derived by hand") {
   check(config, micro);
   // There are 5 * 128 * 128 = 81,920 pixels of 8 channels. The CPU treats them as 2,560 rows of 256
   // values, in 32 chunks with 4 floats per column each. On CUDA two threads share a pixel's
-  // channels. 528 blocks of 128 pixels would have to take a second turn, so there are 320 chunks of
-  // 256 pixels. The gradient has two sums for each chunk and channel, and the total of each.
+  // channels, so a block handles 128 pixels at a time. At most 528 blocks are launched. Each must
+  // handle 128 pixels twice, so there are 320 chunks of 256 pixels. The gradient has two sums for
+  // each chunk and channel, and the total of each.
   const int64_t bytes = on_cpu() ? 32 * 4 * 256 * 4 : (320 + 1) * 2 * 8 * 4;
   CHECK(models::image_training_memory(config, micro).workspace.value() == bytes);
 }

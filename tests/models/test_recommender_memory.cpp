@@ -1,5 +1,5 @@
-// Tests that peaks of activations and workspace equal the formula to the byte, over models,
-// objectives, precisions, numbers of items, threads, training and evaluation.
+// Tests that peaks of activations and workspace equal the formula to the byte, in training and in
+// evaluation. Varies models, objectives, precision, numbers of items and threads.
 #include "models/recommender/recommender_memory.h"
 
 #include <array>

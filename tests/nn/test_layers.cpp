@@ -108,7 +108,8 @@ TEST_CASE("LayerNorm adds a residual and normalises the sum") {
   CHECK(relative_error(sum, expected) < 1e-6);
   CHECK(relative_error(normalized, layer_norm_reference(expected, values_of(layer.weight),
                                                         values_of(layer.bias))) < 1e-6);
-  // Checks the gradient of the sum alone, of the normalized output alone, and of both.
+  // Checks the gradient through the sum alone, through the normalized output alone, and through
+  // both.
   for (const int used : {1, 2, 3}) {
     CHECK(check_module_gradient(layer, x, [&](const Tensor& in) {
       const auto both = layer.add_and_norm(in, residual);

@@ -1,6 +1,7 @@
 // Tests models that use their layers in another order than that of registration. After the first
-// micro-step all ranks must send buckets in the order in which rank 0 completed them. Gradients
-// must take the planned memory, at stages 2 and 3 a ring of buckets (optim/zero/gradient_policy.h).
+// micro-step, all ranks must send buckets in the order in which rank 0 completed them. Gradients
+// must take the planned memory: at stages 2 and 3, a ring of buckets
+// (optim/zero/gradient_policy.h).
 #include <utility>
 
 #include "optim/plan/plan.h"
@@ -78,9 +79,8 @@ class Run {
   TrainingResult result_;
 };
 
-// The bytes that an f32 layer takes in a bucket: its weight of 48 x 48, and its bias of 48, which
-// takes a whole block of 256 elements. With bucket_bytes of this size each f32 layer has a bucket
-// for itself.
+// The bytes that an f32 layer takes in a bucket: a weight of 48 x 48, and a bias of 48 that takes a
+// whole block of 256 elements. With bucket_bytes of this size, each f32 layer has its own bucket.
 constexpr int64_t layer_bytes = (48 * 48 + 256) * 4;
 
 TEST_CASE("buckets out of the order of registration leave as rank 0 completes them") {

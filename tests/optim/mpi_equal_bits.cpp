@@ -1,6 +1,6 @@
-// For any number of ranks, stage, bucket size, recompute and overlap, every loss, gradient norm and
-// final weight has the same bits as in a run of one rank in the same precision, which is computed
-// in the same process.
+// Tests that every loss, gradient norm and final weight has the same bits as in a run of one rank
+// in the same precision. This must hold for any number of ranks, stage, bucket size, recompute and
+// overlap. The run of one rank is computed in the same process.
 #include "tests/support/catch.h"
 #include "tests/support/reordered_communicator.h"
 #include "tests/support/tiny_training.h"
@@ -188,8 +188,8 @@ TEST_CASE("no_sync: close to the reference, reduced once a step") {
     const TrainingResult result = train_tiny(run, world, options);
     CAPTURE(stage);
     CHECK(result.losses.back() == Catch::Approx(reference(dtype).losses[3]).epsilon(1e-3));
-    // One bucket for the tied table and one for the rest; at stage 3 the rest has one for each of
-    // its layers + 1 blocks.
+    // Stages 0 to 2 have a bucket for the tied table and one for all other parameters. Stage 3 has
+    // a bucket for the tied table and one for each of the layers + 1 blocks.
     const int64_t buckets = stage == 3 ? 2 + run.model.layers : 2;
     CHECK(world.communicator->traffic().calls(dist::Collective::exchange) == buckets * run.steps);
   }

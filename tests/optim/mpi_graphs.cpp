@@ -1,5 +1,5 @@
 // Tests micro-steps that are launched as CUDA graphs. Bits and traffic must equal those without
-// graphs, and so must memory, except for what the graphs themselves hold.
+// graphs. Memory must be equal except for the memory that the graphs themselves hold.
 #include "core/ops.h"
 #include "core/random.h"
 #include "nn/layers.h"
@@ -134,8 +134,8 @@ TEST_CASE("launched steps as graphs: equal bits, traffic and memory") {
   for (const int stage : {1, 3}) {
     check_variant({.stage = stage, .micro_batches = 2 * n, .dtype = DType::bf16, .overlap = false},
                   world);
-    // In the last micro-step only rank 0 has a micro-batch. Each other rank repeats its previous
-    // one, which does not count again.
+    // In the last micro-step only rank 0 has a micro-batch. The other ranks repeat their previous
+    // micro-batch, which must not count again.
     check_variant({.stage = stage, .micro_batches = 2 * n + 1, .recompute = true}, world);
   }
   check_variant({.stage = 0, .micro_batches = 3 * n, .no_sync = true}, world);
@@ -147,7 +147,7 @@ class Renamed : public nn::Module {
   explicit Renamed(nn::Module& module) { add("later", module); }
 };
 
-// Trains one layer, then with larger batches, then with a second layer that joins the optimizer.
+// Trains one layer, then the same layer with larger batches, then both layers.
 TrainingResult train_changing(bool graph, int stage) {
   constexpr int64_t width = 24;
   nn::Linear first(width, width), second(width, width);

@@ -1,5 +1,5 @@
-// Training in groups of ranks: an optimizer is given the group of its data axis and knows of no
-// other ranks, so that independent runs share a job and keep their bits.
+// Tests training in groups of ranks. An optimizer knows only the group of its data axis, so
+// independent runs can share a job. Each run must have the same bits as a run of one rank.
 #include "dist/mesh.h"
 #include "tests/support/catch.h"
 #include "tests/support/tiny_training.h"

@@ -1,6 +1,6 @@
-// Tests launched steps, whose results are read later. The run must equal one that waits for each
-// step. After a step that is not finite, the weights must be those before that step, even if one
-// more step was launched.
+// Tests launched steps, whose results are read later. The run must equal a run that waits for each
+// step. If a step is not finite, the weights must be those before that step, even if one more step
+// was launched.
 #include <cmath>
 
 #include "tests/support/catch.h"

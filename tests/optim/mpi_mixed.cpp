@@ -199,7 +199,8 @@ TEST_CASE("add_param_group: names that are taken and senseless hyper-parameters 
   }
 }
 
-// On the last rank the allocation after `left` others fails, as if memory had run out.
+// On the last rank, `left` more allocations succeed and the next one fails, as if memory had run
+// out. None fails if `left` is negative.
 class ShortOfMemory : public ForwardingCommunicator {
  public:
   using ForwardingCommunicator::ForwardingCommunicator;

@@ -137,8 +137,8 @@ TEST_CASE("a parameter without gradient keeps weights and state, as if the step 
                                                 .weight_decay = 0.5f}};
   using Names = std::vector<std::vector<std::string>>;
   for (const auto& rule : rules) {
-    // The reference trains steps 1 and 3 alone. With the other steps in between, which do not use
-    // `second`, momentum, decay and Adam's bias correction must still count just these two.
+    // The reference trains only steps 1 and 3. The other runs have steps in between that do not use
+    // `second`. Momentum, decay and Adam's bias correction must still count only steps 1 and 3.
     Trained expected = train_second(rule, lone_world(), 0, {1, 3}, {1, 3});
     CHECK(expected.without_gradient == Names{{}, {}});
     expected.without_gradient = {{"second"}, {}, {}, {}, {}};  // reported once

@@ -1,6 +1,6 @@
 // Tests that communication overlaps with computing. Reductions and gathers take a known time. The
 // trace must show that a bucket is reduced before backward ends, and that a block is gathered while
-// the block before it computes. A step must take less time than computing and communicating one
+// the previous block computes. A step must take less time than computing and communicating one
 // after the other.
 #include <algorithm>
 #include <chrono>
@@ -24,9 +24,9 @@ void take_time(const char* name, int link) {
   std::this_thread::sleep_for(delay);
 }
 
-// A model whose forward and backward take a known time, too. Each block is a bucket. In forward and
-// in backward a block reads its weight, then sleeps. In backward the first block does neither,
-// because the gradient of the model's input is not needed.
+// A model whose forward and backward take a known time. Each block is a bucket. In forward and in
+// backward, a block reads its weight, then sleeps. The model's input needs no gradient, so backward
+// of the first block does not read the weight and does not sleep.
 struct SlowChain : nn::Module {
   static constexpr int links = 8;
   SlowChain() {
@@ -146,9 +146,9 @@ TEST_CASE("stage 3: a block is gathered once for its forward and once for its ba
       CHECK(blocks[i].gathers[0].end_ns <= blocks[i].forward.begin_ns);
       CHECK(blocks[i].gathers[1].end_ns <= blocks[i].backward.begin_ns);
     }
-    // The last block is gathered once, because it is still there when backward begins. The first
-    // block is gathered once, because backward would read its weight only for the gradient of the
-    // model's input.
+    // The last and the first block are gathered once. The last block is still gathered when
+    // backward begins. Backward would read the first block's weight only for the gradient of the
+    // model's input, which is not needed.
     CHECK(blocks.back().gathers.size() == 1);
     CHECK(blocks.front().gathers.size() == 1);
   }

@@ -1,4 +1,4 @@
-// Tests that weights which cannot be written to their path are written to another place, on any
+// Tests weights that cannot be written to their path. They must be written to another place, on any
 // number of ranks.
 #include <stdlib.h>
 

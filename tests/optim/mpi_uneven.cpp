@@ -1,5 +1,6 @@
-// Tests uneven data: ranks that have run out of data must join the other ranks' collectives without
-// changing the result, which is that of a single rank that leaves out the same micro-batches.
+// Tests uneven data. Ranks that have run out of data must join the collectives of the other ranks
+// without changing the result. The result must equal that of a single rank that leaves out the same
+// micro-batches.
 #include <functional>
 #include <set>
 
@@ -27,8 +28,10 @@ TrainingResult train_uneven(const TinyRun& run, const dist::World& world,
   return train(model, training, world, options);
 }
 
-// 13 micro-batches: with 2 to 5 ranks, ranks run out at different micro-steps, some ranks have no
-// micro-batch in the last micro-step, and in some micro-step no rank has data.
+// There are 13 micro-batches. With 2 to 5 ranks:
+//   ranks run out of data at different micro-steps;
+//   some ranks have no micro-batch in the last micro-step;
+//   in some micro-step no rank has data.
 const Missing run_out = [](int64_t step, int64_t m) {
   // At stage 3 every rank's first micro-batch of a run must have data.
   if (step == 0) return m >= 11 || m == 7;
@@ -70,8 +73,8 @@ TEST_CASE("ranks that run out of data, with recompute and rounded gradient sums"
 }
 
 TEST_CASE("the loss and the gradient are means over the micro-batches that had data") {
-  // Only the first 4 of 8 micro-batches have data: the result must equal that of a step with just
-  // those 4.
+  // Only the first 4 of 8 micro-batches have data. The result must equal that of a step with only
+  // these 4 micro-batches.
   const auto run = [](int64_t global, int64_t with_data, int stage) {
     LayeredModel model;
     const Training training{

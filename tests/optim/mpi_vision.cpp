@@ -39,8 +39,7 @@ TEST_CASE("equal bits with batch norms, over ranks, precisions, stages, buckets 
   std::map<DType, TrainingResult> references;
   for (const Variant& variant : variants) {
     CAPTURE(dtype_name(variant.dtype), variant.stage, variant.bucket_bytes, variant.overlap);
-    // 7 micro-batches: with any number of ranks but one and seven, some ranks have none in the last
-    // micro-step.
+    // There are 7 micro-batches. So with 2 to 6 ranks, some ranks have none in the last micro-step.
     TinyVision run;
     run.dtype = variant.dtype;
     if (!references.contains(variant.dtype)) {
@@ -129,8 +128,9 @@ TEST_CASE("values that statistics have are kept by an optimizer, and go on after
   CHECK(statistics_of(model) != before);
 }
 
-// If a forward skipped a norm, its recorded statistics would be those of another micro-batch. If a
-// forward used a norm twice, they would be those of two inputs.
+// A norm's recorded statistics must be those of this micro-batch alone. If a forward skipped the
+// norm, they would be those of another micro-batch. If a forward used it twice, they would be those
+// of two inputs.
 TEST_CASE("a batch norm that a forward does not use once is refused") {
   class Norms : public nn::Module {
    public:

@@ -1,7 +1,7 @@
 // Compares ten steps of a tiny GPT with PyTorch's, from equal weights and batches
-// (tests/fixtures/make_gpt_fixture.py). The fixture has PyTorch's run in float32 and in float64.
-// Tessera's run is compared with the float64 run, and must come about as close to it as PyTorch's
-// float32 run does.
+// (tests/fixtures/make_gpt_fixture.py). The fixture has PyTorch's runs in float32 and in float64.
+// Tessera's run is compared with the float64 run. It must be about as close to that run as
+// PyTorch's float32 run is.
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -27,8 +27,8 @@ constexpr int64_t batch = 4;
 constexpr models::GptConfig config{.layers = 2, .heads = 2, .width = 16, .context = 8, .vocab = 32};
 
 // The tolerances are several times the measured deviations. Tessera and PyTorch's float32 both
-// deviate from float64 by about 2e-7 in losses, norms and final weights, and by 9e-8 in gradients,
-// which is a unit in the last place.
+// deviate from float64 by about 2e-7 in losses, norms and final weights. In gradients both deviate
+// by 9e-8, which is a unit in the last place.
 constexpr double loss_tolerance = 1e-6;      // losses are about 3.6
 constexpr double norm_tolerance = 1e-6;      // relative
 constexpr double gradient_tolerance = 5e-7;  // gradients are at most 0.26
@@ -62,8 +62,9 @@ class Fixture {
   }
 
   /// Returns the largest difference from the fixture's values of `of`. Final weights are compared
-  /// without the biases of the keys: adding a constant to all keys changes no probability, so their
-  /// gradient is rounding noise, which AdamW turns into steps of the full learning rate.
+  /// without the biases of the keys. Adding a constant to all keys changes no probability, so the
+  /// gradient of these biases is rounding noise. AdamW turns this noise into steps of the full
+  /// learning rate.
   double difference(const std::string& of, const nn::NamedParameter& named,
                     std::span<const float> values) const {
     const auto expected = floats(of + "/" + named.name);

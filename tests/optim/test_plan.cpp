@@ -28,7 +28,7 @@ TEST_CASE("plan: one rank sends nothing") {
   CHECK(plan0.memory() == 5 * 2048 + 22);
   CHECK(plan0.padding == 212 * 4);
   CHECK(plan0.sent() == 0);
-  // At stage 3 the shard of the only rank is everything, but a block in use is still gathered into
+  // At stage 3 the only rank holds everything in its shard. A block in use is still gathered into
   // separate memory.
   input.stage = 3;
   const Plan plan3 = plan(input, 0);
@@ -116,7 +116,7 @@ TEST_CASE("plan: headers by numbers of calls") {
     CHECK(calls(stage) == 2 * 2 + 2 + 3);  // 2 exchanges per micro-step, 2 gathers
     CHECK(update_calls() == 2);
   }
-  // In a micro-step b, which forward reads last, is gathered once, and a twice.
+  // In a micro-step b is gathered once, because forward reads it last. a is gathered twice.
   CHECK(calls(3) == 2 * 2 + 2 * (1 + 2) + 3);
   CHECK(update_calls() == 0);
   input.no_sync = true;
@@ -168,9 +168,9 @@ TEST_CASE("plan: stage 3 gathers the blocks that the model names") {
   //   block 2: h1 300 -> 2 kb: 512             block 1: h0 500 -> 2 kb: 512
   //   block 0: wpe 100 -> 1 kb, padded to 2 kb: 512;  wte 600 -> 3 kb, padded to 4 kb: 1024
   // Together 3584 elements, a shard of 1792. Block 0 has the tied parameter and stays gathered:
-  // 1536 elements. Of the other blocks at most two are gathered at the same time, 1536 elements for
-  // blocks 3 and 2. In a micro-step blocks 3 and 0 are gathered once, blocks 2 and 1 twice. A rank
-  // sends its shards of them: 512 + 2 x 256 + 2 x 256 + (256 + 512) = 2304 elements.
+  // 1536 elements. At most two other blocks are gathered at the same time: blocks 3 and 2, 1536
+  // elements. In a micro-step blocks 3 and 0 are gathered once, blocks 2 and 1 twice. Each time the
+  // rank sends its shard of the block: 512 + 2 x 256 + 2 x 256 + (256 + 512) = 2304 elements.
   PlanInput input{.parameters = {{"wte", 600, true, 0}, {"wpe", 100, false, 0},
                                  {"h0", 500, false, 1}, {"h1", 300, false, 2},
                                  {"h2", 300, false, 3}, {"ln_f", 10, false, 3}},
@@ -225,8 +225,8 @@ TEST_CASE("plan: stage 3 gathers a frozen block twice only where backward reads 
     for (size_t i = 0; i < frozen.size(); ++i) input.parameters[i].trainable = !frozen[i];
     return sent(plan(input, 0), dist::Traffic::parameters);
   };
-  // w1 and w2 are frozen. Backward passes through both to w0, so w1 is gathered again; w2 is still
-  // there from forward.
+  // w1 and w2 are frozen. Backward passes through both to w0. So w1 is gathered again, and w2 is
+  // still gathered from forward.
   CHECK(freeze({false, true, true}) == (1 + 2 + 1) * 1024);
   // w0 and w1 are frozen. Backward ends at w2, so neither is gathered again.
   CHECK(freeze({true, true, false}) == (1 + 1 + 1) * 1024);
@@ -318,9 +318,9 @@ TEST_CASE("plan: stage 2 holds no more gradients than stage 0, whatever is large
     input.stage = stage;
     return plan(input, 0).gradients;
   };
-  // A table of 10^6 x 64 elements, 256 MB in f32, and a head of 512 elements, one block for each of
-  // two ranks. At stage 2 the ring holds table and head, because the two are neighbours. So both
-  // stages hold all gradients once, and half of them as the sum.
+  // A table of 10^6 x 64 elements, 256 MB in f32, and a head of 512 elements. The head has one
+  // kernel block for each of two ranks. At stage 2 the ring holds both, because they are
+  // neighbours. So both stages hold all gradients once, and half of them as the sum.
   const PlanInput table{.parameters = {{"table", 64'000'000}, {"head", 512}}, .ranks = 2};
   CHECK(gradients(table, 0) == 256'002'048 + 128'001'024);
   CHECK(gradients(table, 2) == 256'002'048 + 128'001'024);

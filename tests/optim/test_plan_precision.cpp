@@ -159,8 +159,10 @@ TEST_CASE("plan: graphs leave their loss in a place of its own, and are as many 
   CHECK(plan(input, 0).memory() == without.memory() + 4);
   CHECK(plan(input, 0).traffic == without.traffic);
 
-  // A rank captures a graph for the first micro-step of a step, one for the micro-steps after it,
-  // and one for the last micro-step if fewer ranks contribute to the last one.
+  // A rank captures one graph for each of these:
+  //   the first micro-step of a step;
+  //   all micro-steps after it;
+  //   the last micro-step, if fewer ranks contribute to it.
   CHECK(graph_count({.global = 6, .micro = 1}, 2, 10) == 2);
   CHECK(graph_count({.global = 5, .micro = 1}, 2, 10) == 3);
   CHECK(graph_count({.global = 2, .micro = 1}, 2, 10) == 1);
@@ -244,8 +246,11 @@ TEST_CASE("plan: the ZeRO paper's formulas, and what comes on top of them") {
   const int64_t N = GENERATE(1, 2, 3, 8, 64);
   const int64_t P = 10 * N * dist::block_elements * 7;
   CAPTURE(N);
-  // At every stage communication takes the staging, 8 bytes per block of 256, 4 N for losses, and
-  // for each rank a byte of notes and a byte with 1 + 4 flags.
+  // At every stage communication takes:
+  //   the staging;
+  //   8 bytes per block of 256;
+  //   4 N bytes for losses;
+  //   for each rank, a byte of notes and a byte with 1 + 4 flags.
   const int64_t always = dist::mpi_staging_bytes(N) + 8 * P / 256 + 4 * N + 2 * N;
   for (int stage = 0; stage <= 3; ++stage) {
     CHECK(plan(paper(N, stage), N - 1).padding == 0);

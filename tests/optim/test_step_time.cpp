@@ -19,11 +19,11 @@ PlanInput buckets(int64_t count, int stage, int64_t micro_steps = 1) {
   return input;
 }
 
-// Sending 1024 bytes takes a second, and so does an operation.
+// Sending 1024 bytes takes a second. One operation takes a second, too.
 constexpr MachineRates slow{.flops = 1, .bandwidth = 1024};
 
-// Returns the seconds that the end of a step with `count` buckets takes to send block sums (8 bytes
-// each), a loss (4 bytes) per micro-step, and flags.
+// Returns the seconds of communication at the end of a step with `count` buckets. The ranks send
+// block sums (8 bytes each), a loss (4 bytes) per micro-step, and flags.
 double end(int64_t count, int64_t micro_steps = 1) {
   const int64_t flags = 1 + (micro_steps + count + 7) / 8;
   return static_cast<double>(8 * count + 4 * micro_steps + flags) / 1024;
@@ -61,9 +61,10 @@ TEST_CASE("step time: two buckets, every stage") {
     CHECK(time.total() == Approx(14 + end(2)));
   }
 
-  // Stage 3: the first block is gathered 0-1, the second 1-2 while forward runs 1-3; forward of the
-  // second is 3-5. Backward begins with the second block, which is still there, 5-9, while the
-  // first is gathered again, 5-6; backward of the first is 9-13. Exchanges 9-10 and 13-14.
+  // Stage 3: the first block is gathered 0-1, and its forward is 1-3. Meanwhile the second block is
+  // gathered 1-2, and its forward is 3-5. The second block is still gathered, so its backward
+  // follows, 5-9. Meanwhile the first block is gathered again, 5-6, and its backward is 9-13.
+  // Exchanges 9-10 and 13-14.
   const StepTime stage3 = step_time(buckets(2, 3), work, slow);
   CHECK(stage3.compute == Approx(12));
   CHECK(stage3.communication == Approx(5 + end(2)));
@@ -106,7 +107,7 @@ TEST_CASE("step time: stage 2 waits for a slot of its ring, stage 1 for none") {
 }
 
 TEST_CASE("step time: a tied parameter is the head, and its gradient comes last") {
-  // The product of the tied parameter is the head's. Forward takes 2 for w, then 2 for the head;
+  // Only the head multiplies by the tied parameter. Forward takes 2 for w, then 2 for the head;
   // backward takes 4 for the head, then 4 for w. Gathers 0-1 (tied) and 1-2 (w), so forward waits
   // until 2 and runs 2-4 and 4-6. Backward 6-10 and 10-14. The tied gradient is complete only when
   // backward ends, so the exchanges are 14-15 and 15-16.
@@ -136,8 +137,8 @@ TEST_CASE("step time: memory bandwidth counts the update, the sums, and element-
   CHECK(time.update_bytes == Approx(8192));
   // 6144 bytes of element-wise work: 3 s more.
   CHECK(step_time(input, {.flops = 3, .bytes = 6144}, rates).compute == Approx(4 + 3 + 3));
-  // A single rank adds gradients in the time of computing. It updates 512 elements with 32 bytes
-  // each, in 8 seconds, and adds 512 with 12 bytes each, in 3.
+  // A single rank sends nothing, so its additions count as computing. It updates 512 elements with
+  // 32 bytes each, in 8 seconds, and adds 512 elements with 12 bytes each, in 3.
   input.ranks = 1;
   input.batch = {.global = 1, .micro = 1};
   CHECK(step_time(input, {.flops = 3}, rates).total() == Approx(3 + 8 + 3));
@@ -176,7 +177,7 @@ TEST_CASE("step time: many micro-steps") {
   CHECK(many.compute == Approx(12000));
   CHECK(many.exposed == Approx(2 + end(2, 1000)).margin(0.01));
   CHECK(many.communication == Approx(2 + 2000 + end(2, 1000)));
-  // If the channel is the limit, every micro-step waits for it.
+  // If exchanges take longer than computing, every micro-step waits for them.
   MachineRates rates = slow;
   rates.bandwidth = 102.4;
   const StepTime bound = step_time(buckets(2, 2, 1000), {.flops = 12}, rates);

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Installs the build to a temporary folder. With the installed package, outside the checkout,
-# compiles and runs the README's first program, two programs that train models of their own, and one
-# that reads ratings.
+# Installs the build to a temporary folder. Outside the checkout, compiles and runs these programs
+# with the installed package: the README's first program, two programs that train models of their
+# own, and one that reads ratings.
 set -euo pipefail
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -19,8 +19,8 @@ mpirun -n 2 build/consumer < /dev/null
 fail() { printf '%s\n' "$*" >&2; exit 1; }
 losses() { grep -o '"loss":[0-9.]*' "$1" | cut -d : -f 2; }
 
-# trains PROGRAM [ARGUMENT...]: runs it on two ranks. Its plan must equal the measured bytes, its
-# loss must fall, its weights must be saved, and one rank must have the same losses.
+# trains PROGRAM [ARGUMENT...]: runs the program on two ranks. Its plan must equal the measured
+# bytes, its loss must fall, and its weights must be saved. One rank must have the same losses.
 trains() {
   local program=$1
   shift

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Tests that installing a build which is missing or incomplete, as after run.sh, fails before
+# Tests installing a build that is missing, or incomplete as after run.sh. It must fail before
 # anything is installed. The error must name what is missing, and the command that builds it.
 set -euo pipefail
 work=$(mktemp -d)

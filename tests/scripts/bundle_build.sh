@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # ctest: LABELS full TIMEOUT 1800
-# Builds train_gpt and a test over MPI with what scripts/bundle_dependencies.sh has packed, after
-# moving it to another place and hiding the packages of this machine; then runs both.
+# Packs the dependencies with scripts/bundle_dependencies.sh, moves the folder, and hides the
+# packages of this machine. Then builds train_gpt and a test over MPI with the folder alone, and
+# runs both.
 set -euo pipefail
 . "$TESSERA_SOURCE_DIR/tests/scripts/bundle.bash"
 

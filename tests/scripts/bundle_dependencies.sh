@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Tests that scripts/bundle_dependencies.sh packs a folder that is complete, small enough, and works
-# after it was moved, and that wrong values of TESSERA_DEPS are refused. bundle_build.sh tests that
+# after it was moved. Wrong values of TESSERA_DEPS must be refused. bundle_build.sh tests that
 # Tessera builds with the folder alone.
 set -euo pipefail
 . "$TESSERA_SOURCE_DIR/tests/scripts/bundle.bash"
@@ -32,7 +32,7 @@ cp "$work/glibc" "$work/moved/glibc"
 refused "needs glibc 99.1, but this machine has glibc" deps "$work/moved"
 mv "$work/kept" "$work/moved/glibc"
 
-# With the system's Open MPI hidden, the folder's must run.
+# Hides the system's Open MPI. The folder's Open MPI must run.
 cd "$work"
 cat > program.c <<'CODE'
 #include <mpi.h>
@@ -51,7 +51,7 @@ hide_system_packages bash -ec '
   if ldd program "$1"/moved/bin/orterun |
     grep -E "not found|lib(mpi|open-|hwloc|event).* => /(usr|lib)"; then exit 1; fi
   mpirun -n 2 ./program < /dev/null > output 2>&1 || { cat output; exit 1; }
-  if [[ -s output ]]; then  # a plugin or a text that is not where it is looked for
+  if [[ -s output ]]; then  # Open MPI complains about a missing plugin or text
     cat output
     exit 1
   fi' - "$work"

@@ -7,7 +7,7 @@ tree=$(mktemp -d)
 trap 'rm -rf "$tree"' EXIT
 mkdir -p "$tree"/{core,nn,dist,optim,tests,docs}
 
-# plant FILE MESSAGE: the file, with its text from stdin, must be refused with this message alone.
+# plant FILE MESSAGE: writes stdin to FILE, which must be refused with this message alone.
 plant() {
   local file=$1 message=$2 output status=0
   cat > "$tree/$file"
@@ -21,7 +21,7 @@ plant() {
 
 statements() { for ((i = 0; i < $1; ++i)); do echo '  f();'; done; }
 
-# Good code that could mislead a check which only looks at braces.
+# This code is good, but could mislead a check that only looks at braces.
 cat > "$tree/core/good.h" <<'CODE'
 // For the test.
 #pragma once

@@ -14,7 +14,7 @@ if PATH=$work:$PATH bench/gpu.sh --report "$work/report" 2> "$work/errors"; then
 fi
 grep -q "there is no GPU here" "$work/errors" || fail "$(cat "$work/errors")"
 
-# Only the second half of the time counts, from 50 on: of 50 units 20 are idle, from 70 to 90.
+# Only the second half of the time counts, from 50 to 100. The 20 units from 70 to 90 are idle.
 PYTHONPATH=bench python3 -c '
 import gpu
 lines = ["60 70 memcpy", "0 10 first", "50 65 f(int, char)", "90 100 last"]

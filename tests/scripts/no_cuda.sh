@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# core/no_cuda and dist/nccl/no_cuda must define everything of core/cuda and dist/nccl/cuda that
-# other files call, for builds without CUDA. In a build with CUDA its own files would hide a missing
-# definition, so the symbols of the objects that both builds have are compared.
+# In builds without CUDA, core/no_cuda and dist/nccl/no_cuda must define every function of core/cuda
+# and dist/nccl/cuda that other files call. A build with CUDA has its own definitions, so its link
+# cannot show that one is missing. Instead, the test compares the symbols of the objects that both
+# builds have.
 set -euo pipefail
 cd "$TESSERA_SOURCE_DIR"
 work=$(mktemp -d)
@@ -11,7 +12,7 @@ cuda=() common=()
 for object in "${objects[@]}"; do
   source=${object##*.dir/}
   source=${source%.o}
-  [[ -e $source ]] || continue  # the source has moved since
+  [[ -e $source ]] || continue  # an object whose source was moved or deleted
   case $source in
     */cuda/* | *.cu) cuda+=("$object") ;;
     emulated/*) ;;
@@ -35,8 +36,8 @@ symbols() {
     sort -u
 }
 symbols --undefined-only "${common[@]}" > "$work/needed"
-# Launchers, which take a context first, are left out, because they are only called in builds with
-# CUDA (core/dispatch.h).
+# Launchers are left out, because only builds with CUDA call them (core/dispatch.h). Their first
+# argument is a context.
 symbols --defined-only "${cuda[@]}" | grep -v '(tessera::Context const&' > "$work/of_cuda"
 symbols --defined-only "$work"/*.o "${common[@]}" > "$work/without_cuda"
 comm -12 "$work/needed" "$work/of_cuda" > "$work/wanted"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Tests that bench/recommenders.py refuses to run without its data or its peers, and that
-# bench_rating_split writes every rating once, held out as train_recommender does it.
+# Tests that bench/recommenders.py refuses to run without its data or its peers. Also tests that
+# bench_rating_split writes every rating once and holds out the same ratings as train_recommender.
 set -euo pipefail
 cd "$TESSERA_SOURCE_DIR"
 work=$(mktemp -d)

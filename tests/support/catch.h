@@ -1,5 +1,4 @@
-// Catch2 in version 2 or 3, whichever is installed, with the few names that differ made equal.
-// Tests include this file and write version 3's names: Catch::Approx,
+// Includes Catch2, version 2 or 3. Tests use the names of version 3, such as Catch::Approx and
 // Catch::Matchers::ContainsSubstring. TESSERA_SKIP("why") replaces SKIP, which version 2 lacks.
 #pragma once
 
@@ -19,7 +18,7 @@ inline auto ContainsSubstring(const std::string& text,
 }  // namespace Catch
 #endif
 
-// Ends the test case or section as passed, with a line that says why it did not run.
+// Prints why the test case or section does not run, and ends it as passed.
 #define TESSERA_SKIP(reason)       \
   do {                             \
     WARN("skipped: " << (reason)); \

@@ -28,8 +28,9 @@ inline Stated stated_count(const std::string& name, int64_t count) {
           .values = Tensor::from({1}, std::vector<int64_t>{count}).to_host()};
 }
 
-/// Writes folder/step-N, where N is the manifest's step, in two files that get pieces of at most
-/// `piece` elements in turn. `piece` is a multiple of 256. Returns the path of step-N.
+/// Writes a checkpoint to folder/step-N (N: the manifest's step) and returns this path. Tensors are
+/// cut into pieces of at most `piece` elements, and two files get the pieces in turn. `piece` must
+/// be a multiple of 256.
 inline std::string write_checkpoint(const std::string& folder, const std::vector<Stated>& tensors,
                                     train::Manifest manifest, int64_t piece = 256) {
   const std::string partial = train::partial_folder(folder, manifest.step);

@@ -7,7 +7,7 @@ namespace tessera::test {
 
 struct CrossEntropyReference {
   double loss = 0;
-  Values dlogits;  // if the loss's gradient is `dloss`
+  Values dlogits;  // gradient of the logits, for the gradient `dloss` of the loss
 
   CrossEntropyReference(const Values& logits, const Tensor& targets, double dloss)
       : dlogits(logits.size()) {

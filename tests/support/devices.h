@@ -1,6 +1,6 @@
 // The device that a test program runs on: the CPU, or CUDA if TESSERA_TEST_DEVICE is "cuda". Test
-// bodies make their tensors on default_device(), so they run on any device. On CUDA memory is
-// shared with the host, so tests read and write values as on the CPU.
+// bodies make their tensors on default_device(), so they run on any device. CUDA tensors are in
+// memory shared with the host, so tests read and write their values as on the CPU.
 #pragma once
 
 namespace tessera::test {

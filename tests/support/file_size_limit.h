@@ -1,5 +1,5 @@
-// While an object of this class lives, files of this process cannot grow beyond a size. The limit
-// stands for a full disk, and works for root, too.
+// Limits the size of the files that this process writes, while an object of this class lives.
+// Tests use the limit to imitate a full disk. It works for root, too.
 #pragma once
 
 #include <sys/resource.h>

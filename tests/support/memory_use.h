@@ -1,4 +1,5 @@
-// The bytes that a device's ledger has counted since this object was made, by category.
+// Measures memory by category: the bytes that a device's ledger counts, less the bytes that it had
+// counted when this object was made.
 #pragma once
 
 #include <array>

@@ -1,6 +1,6 @@
 // The main function of test programs that run under mpirun. Every rank runs the same cases in the
-// same order. Rank 0 prints the report, another rank only its failures. The result is that of the
-// worst rank.
+// same order. Rank 0 always prints its report, another rank only if a case failed there. The exit
+// status is the largest of all ranks.
 #define CATCH_CONFIG_RUNNER
 #include "tests/support/catch.h"
 #include "tests/support/devices.h"
@@ -60,7 +60,7 @@ class MeetingPoint : public Listener {
     if (--depth_ == 0) meet(stats.sectionInfo.name, stats.assertions.allOk());
   }
 
-  // If a signal ends the case, sections are still open, and the ranks have not met.
+  // If a signal ends the case, its sections stay open, so sectionEnded() has not called meet().
   void testCaseEnded(const Catch::TestCaseStats&) override {
     if (depth_ > 0) meet("a case that a signal ended", false);
     depth_ = 0;
@@ -82,15 +82,15 @@ class MeetingPoint : public Listener {
     }
   }
 
-  int depth_ = 0;  // open sections, with the case itself as the first
+  int depth_ = 0;  // number of open sections; the case itself counts as a section
 };
 CATCH_REGISTER_LISTENER(MeetingPoint)
 
 int run_session(int argc, char** argv) {
   std::vector<char*> arguments(argv, argv + argc);
   // All ranks must run the cases in the same order, but some versions of Catch2 use a random order
-  // by default. Colours are off, because Catch2 would use them: mpirun gives ranks a
-  // pseudo-terminal.
+  // by default. Colours are switched off, because mpirun gives the ranks a pseudo-terminal, and on
+  // a terminal Catch2 prints colours.
   char order_flag[] = "--order", order[] = "decl";
   arguments.insert(arguments.begin() + 1, {order_flag, order, colour_flag, no_colour});
   Catch::Session session;

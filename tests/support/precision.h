@@ -1,5 +1,5 @@
-// Tests over dtypes: inputs whose float64 reference starts from the same rounded values, and
-// tolerances for results.
+// Helpers for tests over dtypes. Inputs are rounded to the dtype before the float64 reference is
+// computed from them, so tolerances do not have to cover the rounding of inputs.
 //
 //   const DType dtype = GENERATE(from_range(float_dtypes()));
 //   const Tensor x = random_tensor_of(dtype, {8, 16}, 1);
@@ -20,13 +20,13 @@ inline double precision_of(DType dtype) {
   return dtype == DType::bf16 ? 0x1p-8 : dtype == DType::f16 ? 0x1p-11 : 0x1p-24;
 }
 
-/// The tolerance of a result that is computed in f32 with an error of `f32_error`, and rounded to
-/// `dtype` `roundings` times.
+/// Returns the tolerance of a result. `f32_error` is the relative error of the computation in f32.
+/// `roundings` is the number of times that the result is rounded to `dtype`.
 inline double tolerance(DType dtype, int roundings = 1, double f32_error = 1e-5) {
   return f32_error + (dtype == DType::f32 ? 0 : roundings * precision_of(dtype));
 }
 
-/// The values of an f32 tensor, each rounded to `dtype`.
+/// Returns the values of an f32 tensor, each rounded to `dtype`.
 inline Tensor rounded_to(DType dtype, const Tensor& x) {
   const Tensor result = Tensor::empty(x.shape(), dtype);
   visit_float(dtype, "rounded_to", [&]<class T>() {
@@ -35,7 +35,7 @@ inline Tensor rounded_to(DType dtype, const Tensor& x) {
   return result;
 }
 
-/// A tensor's values in f32.
+/// Returns a tensor's values in f32.
 inline Tensor widened(const Tensor& x) {
   const Tensor result = Tensor::empty(x.shape());
   visit_float(x.dtype(), "widened", [&]<class T>() {
@@ -44,7 +44,7 @@ inline Tensor widened(const Tensor& x) {
   return result;
 }
 
-/// A random_tensor that is rounded to `dtype`.
+/// Returns random_tensor() rounded to `dtype`.
 inline Tensor random_tensor_of(DType dtype, const Shape& shape, uint64_t seed, float low = -1,
                                float high = 1) {
   return rounded_to(dtype, random_tensor(shape, seed, low, high));
@@ -65,7 +65,7 @@ inline Tensor padded(const Tensor& x, int64_t stride, float filler) {
 
 struct WithoutPadding {
   Tensor rows;
-  std::vector<double> behind;  // the elements after the columns of each row
+  std::vector<double> behind;  // the padding: elements of each row after its columns
 };
 inline WithoutPadding without_padding(const Tensor& x, int64_t columns) {
   WithoutPadding result{Tensor::empty({x.size(0), columns}, x.dtype()), {}};

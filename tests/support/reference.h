@@ -1,4 +1,4 @@
-// References for tests of operations: plain float64 loops, and helpers of these tests.
+// Helpers for tests that compare operations with references in float64.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +15,7 @@ namespace tessera::test {
 
 using Values = std::vector<double>;
 
-/// Random i32 values in [0, bound).
+/// Returns random i32 values in [0, bound).
 inline Tensor random_indices(const Shape& shape, uint64_t seed, int64_t bound) {
   Tensor x = Tensor::empty(shape, DType::i32);
   RandomStream stream(seed, "test", 1);
@@ -25,15 +25,15 @@ inline Tensor random_indices(const Shape& shape, uint64_t seed, int64_t bound) {
   return x;
 }
 
-/// x as a parameter: a handle that collects its gradient in leaf()->gradient.
+/// Returns a tensor that shares x's memory and is a leaf: its gradient is in leaf()->gradient.
 inline Tensor as_parameter(const Tensor& x) {
   Tensor parameter = x.detach();
   parameter.set_leaf(std::make_shared<Leaf>());
   return parameter;
 }
 
-/// A parameter that has memory only while an operation announces its use, as at stage 3. Reading it
-/// at another time throws. Counts the uses.
+/// A parameter that has memory only while an operation uses it, as at ZeRO stage 3. Reading it
+/// throws unless the operation has announced the use (Leaf::about_to_be_used). Counts the uses.
 class GatheredParameter {
  public:
   explicit GatheredParameter(const Tensor& x) : tensor(as_parameter(x)), storage_(x.storage()) {
@@ -66,8 +66,8 @@ inline void backward_from(const Tensor& y, const Tensor& dy) {
 
 inline Values values_of(const Tensor& x) { return doubles(x); }
 
-/// The largest difference, relative to the largest expected value; infinite for different sizes and
-/// if a difference is NaN.
+/// Returns the largest difference divided by the largest expected magnitude. Returns infinity if
+/// the sizes differ or a difference is NaN.
 inline double relative_error(const Tensor& actual, const Values& expected) {
   const Values values = values_of(actual);
   if (values.size() != expected.size()) return INFINITY;
@@ -76,13 +76,13 @@ inline double relative_error(const Tensor& actual, const Values& expected) {
   for (size_t i = 0; i < values.size(); ++i) {
     largest = std::max(largest, std::fabs(expected[i]));
     const double d = std::fabs(values[i] - expected[i]);
-    // Not NaN itself, which the next element would replace.
+    // A NaN becomes infinity. Otherwise the next element would replace the NaN, and hide it.
     if (!(d <= difference)) difference = std::isnan(d) ? INFINITY : d;
   }
   return difference / largest;
 }
 
-/// c (m, n) = a (m, k) b (k, n), each operand optionally stored transposed.
+/// Returns c (m, n) = a (m, k) b (k, n). Each operand may be stored transposed.
 inline Values product(const Values& a, const Values& b, int64_t m, int64_t n, int64_t k,
                       bool transpose_a = false, bool transpose_b = false) {
   Values c(static_cast<size_t>(m * n), 0.0);

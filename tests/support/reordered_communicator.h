@@ -1,5 +1,5 @@
-// A communicator that delivers an exchange's contributions in descending order of source, which is
-// wrong: for a test which shows that the order of summation changes the bits.
+// A communicator that delivers an exchange's contributions in the wrong order: descending by source
+// rank. A test uses it to show that the order of summation changes the bits.
 #pragma once
 
 #include <algorithm>

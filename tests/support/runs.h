@@ -14,9 +14,9 @@ struct RunCase {
   std::vector<int> dims;
 };
 
-/// Runs of contiguous elements, of strided elements, and over dimensions that are not adjacent.
-/// Some are shorter, others longer than a strip of 64 elements, and than the elements that a warp
-/// reads at once.
+/// Returns cases with runs of contiguous elements, of strided elements, and over dimensions that
+/// are not adjacent. The lengths are below and above two numbers: 64 elements (a strip), and the
+/// number of elements that a warp reads at once.
 inline std::vector<RunCase> run_cases() {
   return {{{7}, {0}},
           {{3, 65}, {1}},
@@ -35,7 +35,7 @@ inline std::vector<RunCase> run_cases() {
           {{2, 3, 2, 3}, {3, 1}}};
 }
 
-/// Element i belongs to run of[i]. Runs are numbered in the order of the result.
+/// Maps elements to runs: element i is in run of[i]. Runs have the order of the result's elements.
 struct RunsReference {
   Shape ones;  // the result's shape if reduced dimensions are kept as 1
   Shape gone;  // the result's shape without the reduced dimensions

@@ -1,6 +1,6 @@
-// Ranks that compute on another device than the host. If tests run on CUDA this is the GPU, else
-// the second device, cpu:1: long-lived buffers are allocated there, so the host's memory ledger
-// shows only what is meant to be on the host.
+// Ranks that compute on a device other than the host: on the GPU if tests run on CUDA, else on the
+// second CPU device, cpu:1. Long-lived buffers are allocated on that device, so the host's memory
+// ledger shows only memory that is meant to be on the host.
 #pragma once
 
 #include "dist/bootstrap.h"

@@ -1,5 +1,5 @@
-// A folder of rank 0 that all ranks of a job write to. It is removed once every rank has destroyed
-// its object.
+// A folder in a temporary folder of rank 0, for all ranks of a job to write to. The folder is
+// removed once every rank has destroyed its SharedFolder.
 #pragma once
 
 #include <string>
@@ -17,7 +17,7 @@ class SharedFolder {
   ~SharedFolder() { world_.communicator->barrier(); }
   SharedFolder(const SharedFolder&) = delete;
   SharedFolder& operator=(const SharedFolder&) = delete;
-  /// The path, equal on every rank. The folder itself does not exist yet.
+  /// Returns the path, equal on every rank. The constructor does not create the folder.
   const std::string& path() const { return path_; }
 
  private:

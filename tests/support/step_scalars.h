@@ -1,4 +1,4 @@
-// The scalars of a step's end, on the device that a test runs on.
+// A StepScalars in the memory of the device that a test runs on.
 #pragma once
 
 #include "optim/kernels/step_scalars.h"

@@ -40,7 +40,7 @@ class TemporaryFolder {
     return text.str();
   }
 
-  /// The number of entries, by which tests see that nothing was left behind.
+  /// Returns the number of entries. Tests use it to check that no files were left behind.
   int64_t entries() const {
     return std::distance(std::filesystem::directory_iterator(path_),
                          std::filesystem::directory_iterator());
@@ -50,8 +50,8 @@ class TemporaryFolder {
   std::filesystem::path path_;
 };
 
-/// Returns the message of the exception E that `body` throws, or a text that says that it threw
-/// none.
+/// Returns the message of the exception E that `body` throws. If `body` throws nothing, returns
+/// "nothing was thrown".
 template <class E, class Body>
 std::string message_of(Body&& body) {
   try {
@@ -62,7 +62,7 @@ std::string message_of(Body&& body) {
   return "nothing was thrown";
 }
 
-/// The path of a file in tests/fixtures.
+/// Returns the path of a file in tests/fixtures.
 inline std::string fixture(const std::string& name) {
   const auto tests = std::filesystem::path(__FILE__).parent_path().parent_path();
   return (tests / "fixtures" / name).string();

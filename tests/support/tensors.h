@@ -46,7 +46,8 @@ inline std::vector<double> doubles(const Tensor& tensor) {
   return result;
 }
 
-/// The largest |actual - expected| / max(1, |expected|); infinite for different sizes or a NaN.
+/// Returns the largest |actual - expected| / max(1, |expected|). Returns infinity if the sizes
+/// differ or a value is NaN.
 inline double max_error(const Tensor& actual, const std::vector<double>& expected) {
   const std::vector<double> values = doubles(actual);
   if (values.size() != expected.size()) return HUGE_VAL;

@@ -81,7 +81,7 @@ dist::World lone_world() {
 }
 
 dist::World job_world() {
-  // One communicator serves the whole process, so its staging is allocated once, as in a job.
+  // All tests share one communicator, so its host buffers are allocated once, as in a training job.
   static const std::shared_ptr<dist::Communicator> communicator = job_communicator();
   return world_of(communicator);
 }

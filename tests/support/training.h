@@ -54,8 +54,9 @@ std::shared_ptr<dist::Communicator> job_communicator();
 bool job_is_staged();
 /// The world of this MPI job.
 dist::World job_world();
-/// Like job_world(), but if the job is staged, with a new communicator, whose host buffers have
-/// their initial size. Calls on the communicator of job_world() enlarge them.
+/// If the job is staged, returns a world with a new communicator: its host buffers have their
+/// initial size, while earlier calls may have enlarged those of job_world()'s communicator. If the
+/// job is not staged, returns job_world().
 dist::World fresh_world();
 
 }  // namespace tessera::test

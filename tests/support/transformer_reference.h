@@ -135,8 +135,8 @@ inline GradientCheck check_module_gradient(const nn::Module& module, const Tenso
   }
   const auto result = check_gradient(
       [&](const std::vector<Tensor>& in) {
-        // The inputs share the parameters' memory. The parameters also take the inputs' leaves,
-        // because check_gradient reads the gradients there.
+        // The inputs share the parameters' memory. The parameters also get the inputs' leaves,
+        // because check_gradient reads the gradients from the leaves of its inputs.
         for (size_t i = 0; i < parameters.size(); ++i) parameters[i].set_leaf(in[i + 1].leaf());
         return forward(in[0]);
       },

@@ -1,5 +1,5 @@
-// Tests that a run gives bit-identical results to an uninterrupted run if it is saved in one layout
-// and resumed in another (number of ranks, stage, buckets). The digest of a checkpoint must not
+// Tests that saving and resuming a run does not change the bits of its results, even if the run
+// resumes in another layout (number of ranks, stage, buckets). The digest of a checkpoint must not
 // depend on the layout that wrote it.
 #include <filesystem>
 #include <fstream>
@@ -104,8 +104,8 @@ void check_resume(const Run& run, const Layout& writer, const Layout& reader) {
 
   J second(run, reader);
   CHECK(second.restore(folder.path()) == saved_step);
-  // The state that was read must equal the state that was written: saved again in any layout, it
-  // must have the same digest.
+  // Saves the restored state again. The digests must be equal, because a digest does not depend on
+  // the layout.
   const SharedFolder again(job);
   const bool reads_alone = reader.world.size < job.size;
   if (!reads_alone || job.rank == 0) {
@@ -183,7 +183,7 @@ TEST_CASE("checkpoints that are written while steps go on are those that are wai
 TEST_CASE("a checkpoint that cannot be written is a warning, and the last one an error") {
   const dist::World world = job_world();
   const SharedFolder folder(world);
-  // A file is in the folder's place.
+  // A file has the folder's path, so the folder cannot be made.
   if (world.rank == 0) std::ofstream(folder.path()) << "in the way";
   world.communicator->barrier();
   const std::string message =
@@ -302,7 +302,7 @@ TEST_CASE("where one rank cannot write no rank has a checkpoint, and the one bef
   GptJob job(run, {world, 2});
   job.train(0, 1);
   job.save(folder.path(), 1);
-  // A folder is in the way of the last rank's file.
+  // A folder has the name of the last rank's shard, so that rank cannot write its shard.
   const std::string shard = train::shard_name(world.size - 1, world.size);
   if (world.rank == 0) {
     std::filesystem::create_directories(

@@ -97,7 +97,7 @@ TEST_CASE("the order in which parameters are used is the same at every stage") {
   }
 }
 
-/// A copy of a state with another recorded order of uses of parameters.
+/// Returns the values of another state, but `events` as the recorded order of parameter uses.
 class OtherOrder : public optim::StateSource {
  public:
   OtherOrder(const optim::StateSource& state, std::vector<int64_t> events)

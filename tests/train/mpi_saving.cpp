@@ -42,7 +42,7 @@ train::LoopOptions six_steps() { return {.steps = all_steps, .batch = {.global =
 struct Outcome {
   Weights weights;
   bool equal = false;      // true: planned and measured bytes are equal
-  int64_t checkpoint = 0;  // planned bytes
+  int64_t checkpoint = 0;  // planned bytes of the copy
   std::string log;
 };
 
@@ -146,7 +146,7 @@ TEST_CASE("saving weights in steps changes no bits, and is in the plan") {
 TEST_CASE("a save that cannot be written is a line of the log, and is counted") {
   const dist::World world = job_world();
   const SharedFolder folder(world);
-  // A file has the name that the second save needs for its folder.
+  // A file has the path of the second save's folder, so this folder cannot be made.
   if (world.rank == 0) {
     fs::create_directories(folder.path());
     std::ofstream(fs::path(folder.path()) / train::checkpoint_name(4)) << "in the way";
@@ -163,8 +163,8 @@ TEST_CASE("a save that cannot be written is a line of the log, and is counted") 
   CHECK(log.find(R"({"type":"save","step":6,"path":")") != std::string::npos);
 }
 
-// Scores after steps 1 to 6, lower is better. Step 1 is the best at first, then step 4. NaN and
-// infinity are never the best; of equal scores the first one is.
+// Scores after steps 1 to 6; lower is better. Step 1 is the best at first, then step 4. Step 6 has
+// the score of step 4 but does not replace it. NaN and infinity are never the best.
 const double nan_value = std::numeric_limits<double>::quiet_NaN();
 const double infinite = std::numeric_limits<double>::infinity();
 const std::vector<double> scores = {2.5, nan_value, 2.75, 1.5, -infinite, 1.5};

@@ -1,5 +1,5 @@
-// A trace of ranks whose clocks are hours apart, like those of hosts that were started on different
-// days. The ranks record spans in turn; in the file all of them must lie in the time of the run, on
+// Tests the trace of a job whose ranks' clocks are hours apart, as on hosts that booted at
+// different times. In the trace file, the spans of all ranks must lie within the time of the run on
 // rank 0's clock.
 //
 //   mpirun -n 3 skewed_clocks
@@ -21,7 +21,7 @@ constexpr int64_t hour_ns = int64_t{3'600'000'000'000};
 constexpr double minute_us = 60e6;  // far more than the spans, far less than the skew
 constexpr int rounds = 3;
 
-// The ranks record a span in turn, in `rounds` rounds.
+// In each of `rounds` rounds, every rank records one span, one rank after the other.
 void take_turns(const dist::World& world) {
   for (int turn = 0; turn < rounds * world.size; ++turn) {
     if (turn % world.size == world.rank) {

@@ -27,7 +27,7 @@ using train::RankingTask;
 constexpr int64_t user_count = 23;
 constexpr int64_t item_count = 37;
 
-/// Drawn ratings. Either every fifth rating is held out, or each user's last one.
+/// Random ratings. Either every fifth rating is held out, or each user's last rating.
 struct Data {
   Ratings training = {};
   Ratings validation = {};
@@ -105,8 +105,9 @@ void check_close(const RankingQuality& actual, const RankingQuality& expected) {
   CHECK(actual.mrr == Approx(expected.mrr));
 }
 
-/// Returns the items among which a user's held-out item is ranked. An item is one of them if the
-/// held-out item is second (mrr 1/2) when only this item scores higher.
+/// Returns the candidates among which a user's held-out item is ranked. To test an item, only this
+/// item gets a higher score than the held-out item. If the held-out item is then second (mrr 1/2),
+/// the tested item is a candidate.
 std::set<int32_t> sampled_items(const RankingTask& task, int32_t user, int32_t held_out) {
   const auto items = static_cast<size_t>(task.training().items());
   std::set<int32_t> found;
@@ -117,8 +118,7 @@ std::set<int32_t> sampled_items(const RankingTask& task, int32_t user, int32_t h
     scores[static_cast<size_t>(item)] = 1;
     if (task.quality(user, scores).mrr == 0.5f) found.insert(item);
   }
-  // Now all items score higher than the held-out one, so the place of the held-out item is the
-  // number of drawn items.
+  // All items score higher than the held-out item, so its place is the number of candidates.
   std::vector<float> scores(items, 1.0f);
   scores[static_cast<size_t>(held_out)] = 0;
   CHECK(task.quality(user, scores).mrr == Approx(1.0 / static_cast<double>(found.size() + 1)));
@@ -255,7 +255,7 @@ TEST_CASE("an evaluation of few items scores several users at once") {
   CHECK(sizes.longest_history == data.histories.longest());
   const auto many = train::ranking_evaluation_sizes(config, data.histories, 10'000);
   CHECK(many.samples == 65'536 / item_count);
-  CHECK(many.batches == 6);  // of at most 1771 users each
+  CHECK(many.batches == 6);  // a batch has at most 1771 users
   CHECK(many.input_bytes() == many.batch().bytes() + 4 * item_count);
 }
 
@@ -305,14 +305,14 @@ TEST_CASE("popularity ranks by how many users have an item, and leaves out what 
   // Three users have item 2, two have item 0, one each has items 1 and 3, and none has item 4.
   const Histories training(pairs({{0, 2}, {1, 2}, {2, 2}, {1, 0}, {2, 0}, {0, 1}, {1, 3}}), 4, 5);
   CHECK(RankingTask(training, pairs({{3, 2}}), {}).popularity().mrr == 1);
-  // For user 3, items 2, 0 and 1 come before item 3. Item 1 comes first of two items with equal
-  // counts. User 0 has items 1 and 2 already, so only item 0 comes before item 3.
+  // For user 3, items 2, 0 and 1 rank before item 3. (Items 1 and 3 have equal counts, so the lower
+  // number ranks first.) User 0 has items 1 and 2 already, so only item 0 ranks before item 3.
   CHECK(RankingTask(training, pairs({{3, 3}}), {}).popularity().mrr == 0.25f);
   CHECK(RankingTask(training, pairs({{0, 3}}), {}).popularity().mrr == 0.5f);
   const RankingTask task(training, pairs({{0, 3}, {3, 4}, {3, 2}}), {.k = 1});
   CHECK(task.protocol() == "all 5 items");
   const RankingQuality quality = task.popularity();
-  CHECK(quality.hit_rate == 0.5f);  // of two users only user 3 has a hit, item 2
+  CHECK(quality.hit_rate == 0.5f);  // user 3 has a hit (item 2), user 0 has none
   CHECK(quality.ndcg == 0.5f);
   CHECK(quality.recall == 0.25f);
   CHECK(quality.mrr == 0.75f);

@@ -87,7 +87,7 @@ TEST_CASE(
   RunLog log(folder.path("a.jsonl"));
   log.write(eval_line(1, 2));
   {
-    // The limit on file sizes stands for a full disk: half a line fits.
+    // Imitates a full disk, on which half a line still fits.
     const test::FileSizeLimit limit(line.size() * 3 / 2);
     log.write(eval_line(1, 2));
     CHECK(folder.read("a.jsonl") == line);
@@ -154,7 +154,7 @@ TEST_CASE("the log of a run that goes on keeps what was done, and no step twice"
   CHECK(after("not JSON\n{\"type\":\"step\",\"step\":3}\n", 5) == kept + resume);
   CHECK(after("{\"type\":\"step\",\"step\":\"3\"}\n", 5) == kept + resume);
   CHECK(after("", 0) == "{\"type\":\"header\"}\n" + resume);
-  // A log that does not exist yet is begun.
+  // If the log does not exist, RunLog creates it.
   RunLog fresh(folder.path("new.jsonl"), 7);
   CHECK(fresh.empty());
   fresh.write(JsonObject().add("type", "header"));

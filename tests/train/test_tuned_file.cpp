@@ -1,5 +1,6 @@
-// Tests the table of `tune`: a written table is read again, and other files are refused by name.
-// tests/emulated/emulated_training.sh tests that the library uses the algorithms of a table.
+// Tests the table of `tune`. A written table can be read again; invalid files are refused with an
+// error that names the file. tests/emulated/emulated_training.sh tests that the library uses the
+// algorithms of a table.
 #include "train/tuned_file.h"
 
 #include <functional>

@@ -48,7 +48,8 @@ int64_t step_of_name(const std::string& name) {
   return step;
 }
 
-// Returns the first text that is not empty, with its rank; empty if all texts are.
+// Returns the first rank's text that is not empty, as "rank N: text". Returns an empty text if all
+// texts are empty.
 std::string first_failure(const std::vector<std::string>& texts) {
   for (size_t rank = 0; rank < texts.size(); ++rank) {
     if (!texts[rank].empty()) return fmt::format("rank {}: {}", rank, texts[rank]);
@@ -56,8 +57,8 @@ std::string first_failure(const std::vector<std::string>& texts) {
   return "";
 }
 
-// Returns the reason why a checkpoint is not whole, or an empty text if it is. Every rank verifies
-// its share of the bytes. Collective.
+// Returns the reason why a checkpoint is not whole, or an empty text for a whole checkpoint. Every
+// rank verifies its share of the bytes. Collective.
 std::string verify_together(const std::string& path, const dist::World& world,
                             std::unique_ptr<CheckpointReader>& reader) {
   std::string why;
@@ -144,15 +145,16 @@ void commit_checkpoint(const std::string& folder, const Manifest& manifest) {
   const fs::path partial = partial_folder(folder, manifest.step);
   const std::string text = manifest_text(manifest);
   const std::string path = (partial / manifest_name).string();
-  // Throws if the manifest could not be read again, so that such a manifest is never written.
+  // Throws if the text is not a valid manifest. So no checkpoint gets a manifest that a later run
+  // cannot read.
   parse_manifest(path, text);
   OutputFile file(path);
   file.write(text);
   file.commit();
   // All content must be on the disk before the folder gets its final name below.
   flush_folder(partial);
-  // If there is a checkpoint of this step already, it was not whole or has the same bits, so it is
-  // replaced. It is moved away first, because rename() cannot replace a folder that has files.
+  // An existing checkpoint of this step may be replaced, because it was not whole or has the same
+  // bits. It is moved away first, because rename() cannot replace a folder that has files.
   const fs::path whole = fs::path(folder) / checkpoint_name(manifest.step);
   if (fs::exists(whole)) {
     const fs::path before = whole.string() + ".before" + partial_end;
@@ -206,8 +208,8 @@ BlockDigest save_checkpoint(const std::string& folder, optim::ZeroOptimizer& opt
       why = error.what();
     }
   };
-  // A rank that fails still takes part in the collectives below, or the other ranks would wait
-  // forever.
+  // A rank that fails still takes part in the collectives below. Otherwise the other ranks would
+  // wait forever.
   attempt([&] {
     fs::create_directories(partial);
     shard =

@@ -52,7 +52,8 @@ std::vector<int64_t> checkpoint_steps(const std::string& folder);
 BlockDigest save_checkpoint(const std::string& folder, optim::ZeroOptimizer& optimizer,
                             const dist::World& world, const CheckpointInfo& info);
 
-// The parts of save_checkpoint, for writing while steps go on.
+// The parts of save_checkpoint, from partial_folder to commit_checkpoint. RunCheckpoints calls them
+// separately, so that steps go on while a checkpoint is written.
 /// Returns the temporary name under which the checkpoint of a step is written.
 std::string partial_folder(const std::string& folder, int64_t step);
 /// Makes the manifest of the shards that all ranks have written. `shards` has the shard_text of
@@ -63,10 +64,10 @@ Manifest manifest_of(const std::vector<std::string>& shards, const optim::ZeroOp
 void add_shards(Manifest& manifest, std::vector<WrittenShard> shards);
 /// Writes the manifest, and gives the checkpoint its final name.
 void commit_checkpoint(const std::string& folder, const Manifest& manifest);
-/// Keeps the `keep` newest checkpoints of steps up to `newest`, and removes all others. `newest` is
-/// the step of the checkpoint written last. A checkpoint of a later step is removed because the run
-/// did not resume from it: it was not whole, but by its name it would be the newest. The caller
-/// must be the folder's only writer.
+/// Keeps the `keep` newest checkpoints of steps up to `newest`, and removes all other checkpoints.
+/// `newest` is the step of the checkpoint written last. Checkpoints of later steps are removed too:
+/// the run did not resume from them, because they were not whole, and their names would make them
+/// the newest. The caller must be the folder's only writer.
 void prune_checkpoints(const std::string& folder, int64_t newest, int64_t keep);
 /// Removes all checkpoints with a temporary name. No writer of the folder may be running.
 void remove_partial_checkpoints(const std::string& folder);

@@ -75,8 +75,8 @@ void CheckpointReader::verify(int64_t part, int64_t parts) const {
   double before = 0;
   std::vector<std::byte> buffer;
   for (const CheckpointRange* range : ranges) {
-    // A range belongs to the part in which it begins. Ranges after the end of the last part, which
-    // rounding or a size of 0 may cause, belong to the last part.
+    // A range belongs to the part in which it begins. A range may begin at or after the end of the
+    // last part, if `end` was rounded down or the range is empty. It then belongs to the last part.
     const bool is_own = before >= begin && (before < end || part + 1 == parts);
     before += static_cast<double>(bytes_of(*range));
     if (is_own) verify_range(*range, buffer);
@@ -86,7 +86,7 @@ void CheckpointReader::verify(int64_t part, int64_t parts) const {
 void CheckpointReader::verify_range(const CheckpointRange& range,
                                     std::vector<std::byte>& buffer) const {
   constexpr int64_t most_bytes = int64_t{1} << 20;
-  constexpr int64_t ahead = int64_t{16} << 20;  // distance in bytes at which the disk reads ahead
+  constexpr int64_t ahead = int64_t{16} << 20;  // bytes from the piece read to the piece prefetched
   const optim::StateTensor& of = manifest_.tensors[static_cast<size_t>(range.tensor)];
   const InputFile& file = *files_[static_cast<size_t>(range.file)];
   const int64_t element = dtype_size(of.dtype);

@@ -66,7 +66,7 @@ void compare_piece(DType dtype, int64_t begin, const std::vector<std::byte>& a,
     difference.first = begin + at / size;
     difference.a = value_text(dtype, in_a);
     difference.b = value_text(dtype, in_b);
-    // Values that read alike, such as NaNs, are shown with their bits.
+    // If both values have the same text, as NaNs do, adds their bits to the text.
     if (difference.a != difference.b) continue;
     difference.a += " (" + bits_text(in_a, size) + ")";
     difference.b += " (" + bits_text(in_b, size) + ")";

@@ -54,10 +54,10 @@ struct CheckpointDifference {
   }
 };
 
-/// Compares every element, in pieces of 1 MiB. `verified`: the caller has just called verify() on
-/// both checkpoints, so the digests in the manifests match the bytes. Then tensors with equal
-/// digests are not read again. (The digest of a tensor is the sum of its ranges' digests, which
-/// does not depend on how the tensor is cut into ranges.)
+/// Compares every element, in pieces of 1 MiB. `verified` must be true only if the caller has just
+/// called verify() on both checkpoints. The digests in the manifests then match the bytes, so
+/// tensors with equal digests are not read again. (The digest of a tensor is the sum of its ranges'
+/// digests. This sum does not depend on how the tensor is cut into ranges.)
 CheckpointDifference compare_checkpoints(const CheckpointReader& a, const CheckpointReader& b,
                                          bool verified = false);
 

@@ -1,5 +1,5 @@
-// Writes the weights in a checkpoint as a safetensors file, equal to the file that the program of
-// the run would have saved at that step.
+// Writes the weights in a checkpoint as a safetensors file. The file equals the one that the
+// training program would have saved at that step.
 //
 //   const train::CheckpointReader checkpoint("run/step-000000100");
 //   checkpoint.verify();
@@ -21,9 +21,10 @@ namespace tessera::train {
 /// the checkpoint's tensors do not fit the model that its manifest describes.
 void export_weights(const CheckpointReader& checkpoint, const std::string& path);
 
-/// Returns the number of micro-batches from which the running statistics were computed. For an
-/// imported checkpoint this is the number in the imported file; else it is the micro-batches per
-/// step times the steps with an update. Returns 0 if the manifest does not have these settings.
+/// Returns the number of micro-batches from which the running statistics were computed:
+///  - for an imported checkpoint, the number in the imported file;
+///  - for a run's checkpoint, the micro-batches per step times the steps with an update;
+///  - 0 if the manifest does not have these settings.
 int64_t batches_tracked(const Manifest& manifest);
 /// The key of the number of micro-batches in the metadata of an imported checkpoint.
 inline constexpr const char* imported_batches_key = "num_batches_tracked";

@@ -35,9 +35,9 @@ bool has_gpt_tensors(const nn::SafetensorsReader& file) {
   return has("wte.weight") && has("wpe.weight") && has("ln_f.weight");
 }
 
-// Returns the settings of train_gpt that follow from the file. They include the number of heads and
-// the norms' epsilon, which cannot be read off the tensors' shapes. Like train_gpt, leaves epsilon
-// out if it is GPT-2's.
+// Returns the settings of train_gpt that follow from the file. The number of heads and the norms'
+// epsilon are included, because the tensors' shapes do not show them. GPT-2's epsilon is left out,
+// as train_gpt leaves it out.
 dist::Settings gpt_settings(const models::GptConfig& config) {
   const auto text = [](auto value) { return fmt::format("{}", value); };
   dist::Settings settings{{"model.layers", text(config.layers)},

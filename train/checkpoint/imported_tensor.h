@@ -29,7 +29,7 @@ struct ImportedWeights {
   std::vector<ImportedTensor> values = {};      // kind "value", in the order of the model or file
   std::vector<ImportedTensor> statistics = {};  // running statistics of batch norms
   std::map<std::string, std::string> metadata = {};  // Manifest::weights
-  dist::Settings run = {};  // settings that follow from the file, so a run that resumes needs them
+  dist::Settings run = {};  // settings that the file determines; a run that resumes must have them
   bool is_gpt = false;
 };
 
@@ -50,11 +50,12 @@ struct ImportedMoments {
       {};  // count of updates per parameter; nullopt if the file has no `step` of the parameter
 };
 
-/// Opens a file of a PyTorch optimizer's state. Adam and AdamW have NAME.exp_avg, NAME.exp_avg_sq
-/// and NAME.step for each parameter; SGD has NAME.momentum_buffer and may have NAME.step, which
-/// PyTorch's SGD does not count. NAME is a parameter's name in the weights file; for a GPT it may
-/// have the prefix "transformer.". Throws an InputError that names the tensor if a tensor is
-/// missing, unknown, or has another shape or invalid values.
+/// Opens a file of a PyTorch optimizer's state. For each parameter the file has these tensors:
+///  - Adam and AdamW: NAME.exp_avg, NAME.exp_avg_sq and NAME.step;
+///  - SGD: NAME.momentum_buffer. NAME.step is optional, because PyTorch's SGD does not count steps.
+/// NAME is the parameter's name in the weights file. For a GPT, NAME may have the prefix
+/// "transformer.". If a tensor is missing, unknown, or has a wrong shape or invalid values, throws
+/// an InputError that names the tensor.
 ImportedMoments open_imported_moments(const std::string& path, const ImportedWeights& weights);
 
 }  // namespace tessera::train

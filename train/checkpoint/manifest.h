@@ -52,8 +52,8 @@ struct Manifest {
   CheckpointLayout layout = {};
   dist::Settings run = {};   // settings that must not change when the run resumes
   dist::Settings bits = {};  // further settings that change the bits of results
-  /// Metadata that the program writes into a file of these weights. export_weights needs them to
-  /// write an equal file. Empty if the writer of the checkpoint gave none.
+  /// Metadata that the training program writes into a file of these weights. export_weights writes
+  /// the same metadata. Empty if the writer of the checkpoint gave none.
   std::map<std::string, std::string> weights = {};
   /// The name of the file from which the weights were imported; empty if a run wrote the
   /// checkpoint. In an imported checkpoint, `run` has only the settings that follow from this file.
@@ -71,9 +71,9 @@ std::string manifest_text(const Manifest& manifest);
 /// the closing brace. Appends the checksum as the last member.
 std::string with_checksum(const std::string& members);
 
-/// Parses a manifest, and checks every value because the text may be wrong or hostile. Throws an
-/// InputError that begins with `where` if the text is not a whole manifest, or if the ranges do not
-/// cover each tensor exactly once or do not lie in their files.
+/// Parses a manifest, and checks every value because the text may be wrong or hostile. The ranges
+/// must cover each tensor exactly once and lie in their files. Throws an InputError that begins
+/// with `where` if the text is not such a manifest.
 Manifest parse_manifest(const std::string& where, const std::string& text);
 
 inline constexpr const char* manifest_name = "manifest.json";

@@ -6,7 +6,7 @@
 
 namespace tessera::train {
 
-/// True if `path` is `folder` or lies below it, with links resolved. Neither needs to exist.
+/// True if `path` is `folder` or lies below it, with links resolved. The two paths need not exist.
 /// Returns false if a path cannot be resolved, for instance a link to itself. Such a path cannot be
 /// opened either.
 inline bool is_path_within(const std::string& path, const std::string& folder) {

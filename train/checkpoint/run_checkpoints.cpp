@@ -27,7 +27,7 @@ constexpr uint8_t save_note = 1;
 constexpr uint8_t stop_note = 2;
 constexpr uint8_t busy_note = 4;
 
-// Notes that signals have asked for. Signal handlers may write it only because it is lock-free.
+// Notes requested by signals. The atomic must be lock-free, because signal handlers write it.
 std::atomic<uint8_t> asked{0};
 static_assert(std::atomic<uint8_t>::is_always_lock_free);
 
@@ -107,8 +107,8 @@ bool RunCheckpoints::saves(int64_t done, uint8_t notes) const {
 }
 
 void RunCheckpoints::after_step(int64_t done, int64_t skipped, uint8_t notes) {
-  // advance() is collective. All ranks see the same notes, so all call it after the same step: the
-  // first one in whose notes no rank's thread was busy.
+  // advance() is collective, so all ranks must call it after the same step. All ranks see the same
+  // notes, and call it after the first step whose notes report no busy thread.
   if (phase_ != Phase::idle && (notes & busy_note) == 0) advance();
   if (!saves(done, notes)) return;
   // A request to save is cleared on every rank, because the notes have brought it to all ranks.
@@ -190,7 +190,8 @@ void RunCheckpoints::start(const CheckpointInfo& info) {
 }
 
 void RunCheckpoints::advance() {
-  // In finish() and without `async` the thread may still be writing. Then this waits for the disk.
+  // When finish() calls advance(), or without `async`, the thread may still be writing. Then join()
+  // waits for the disk.
   join();
   const auto first_of = [this] {
     const std::vector<std::string> all = dist::gather_text(*world_.communicator, why_);

@@ -55,7 +55,8 @@ class RunCheckpoints {
 
   /// Returns this rank's notes, to be passed to ZeroOptimizer::set_notes before each launch.
   uint8_t notes() const;
-  /// True if a checkpoint falls due after `done` steps, by the notes of all ranks.
+  /// True if a checkpoint is due after `done` steps: by the interval, or because the notes of all
+  /// ranks ask for a save.
   bool saves(int64_t done, uint8_t notes) const;
   /// True if the notes of all ranks ask for the end of the run.
   static bool stops(uint8_t notes);
@@ -63,14 +64,14 @@ class RunCheckpoints {
   /// Sets the best evaluation that later checkpoints record.
   void set_best(const std::optional<BestEvaluation>& best) { info_.best = best; }
 
-  /// Must be called after each step. If saves() is true, the results of all launched steps must
-  /// have been asked for. A checkpoint that falls due while another one is written is skipped, and
-  /// the log says so. If a checkpoint cannot be written, the run goes on with a warning, and
-  /// earlier checkpoints stay. Collective.
+  /// Must be called after each step. If saves() is true, the caller must first get the results of
+  /// all launched steps. If a checkpoint is due while another one is being written, the new one is
+  /// skipped, and the log says so. If a checkpoint cannot be written, the run goes on with a
+  /// warning, and earlier checkpoints stay. Collective.
   void after_step(int64_t done, int64_t skipped, uint8_t notes);
   /// Waits until the thread has read all state that is not in the copy. Returns the time waited in
-  /// nanoseconds. If the options limit the copy, this must be called before each update, between
-  /// ZeroOptimizer::micro_steps and launch_step, and before any other change of the state.
+  /// nanoseconds. If the options limit the copy, this must be called before each change of the
+  /// state. In a step, the place is between ZeroOptimizer::micro_steps and launch_step.
   int64_t wait_for_reads();
 
   /// Saves step `done` unless its checkpoint exists, waits until the checkpoint is on the disk, and

@@ -20,14 +20,15 @@ class StateCopy {
  public:
   /// An empty copy, for no pieces.
   StateCopy() = default;
-  /// Allocates memory (Category::checkpoint) for pieces of these sizes. Throws InputError if state
-  /// is in GPU memory, is not offloaded, and the limit is less than all of the rank's state.
+  /// Allocates memory (Category::checkpoint) for pieces of these sizes. On a GPU without offload,
+  /// all state must be copied. So there, throws InputError if the limit is less than the rank's
+  /// state.
   StateCopy(const CheckpointOptions& options, const std::vector<optim::StatePiece>& pieces,
             optim::Offload offload);
 
-  /// Copies the pieces that have memory in this copy. In the result, `is_copy` is true for each
-  /// piece whose values later steps do not change. `pieces` must have the sizes given to the
-  /// constructor.
+  /// Copies the pieces for which the constructor has allocated memory. `pieces` must have the sizes
+  /// given to the constructor. In the result, `is_copy` is true for each piece whose values later
+  /// steps do not change.
   std::vector<optim::StatePiece> take(std::vector<optim::StatePiece> pieces) const;
 
  private:

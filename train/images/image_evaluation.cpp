@@ -64,7 +64,7 @@ ImageEvaluation evaluate_images(nn::Module& model, std::shared_ptr<const data::I
       input.load(b);
       const BatchResult result = judge(model(input.images()), input.labels());
       const int64_t number = batches->number_of(b);
-      if (number >= total) continue;  // repeated, so that all ranks run equally many forwards
+      if (number >= total) continue;  // repeated only to run as many forwards as other ranks
       float* const at = own.data() + number * counted;
       at[0] = result.loss * static_cast<float>(input.labels().elements());
       at[1] = result.first;

@@ -59,8 +59,8 @@ class ImageRun {
             .device = device_};
   }
 
-  /// Returns the bytes on the device of an ImageInput of `count` batches. A GPU has one batch,
-  /// because batches that are read ahead are on the host.
+  /// Returns the bytes that an ImageInput of `count` batches has on the device. A GPU holds one
+  /// batch at a time, because batches that are read ahead stay on the host.
   int64_t input(int64_t images, int64_t count) const {
     return device_.is_cpu() ? ahead(images, count) : batch_bytes(images);
   }
@@ -70,7 +70,7 @@ class ImageRun {
   int64_t batch_bytes(int64_t images) const {
     return data::ImageBatches::bytes(images, images_.shape, images_.dtype);
   }
-  /// Micro-batches of this rank in the whole run.
+  /// Returns the number of micro-batches that this rank computes in the whole run.
   int64_t micro_batches() const {
     return run_.loop.steps_left() * run_.loop.batch.micro_steps(ranks_);
   }
@@ -80,7 +80,8 @@ class ImageRun {
     return vgg != nullptr && vgg->dropout > 0;
   }
 
-  // Evaluation batches of all ranks, and of each rank.
+  // batches() is the number of evaluation batches of all ranks together, own_batches() that of each
+  // rank.
   int64_t batches() const {
     return (images_.validation + run_.loop.batch.micro - 1) / run_.loop.batch.micro;
   }
@@ -92,9 +93,9 @@ class ImageRun {
     return batches() * evaluation_counts * dtype_size(DType::f32);
   }
 
-  /// Returns the sizes of the batches that this rank evaluates. All batches have one size except
-  /// the last batch of all ranks. A rank that is short of a batch in the last round repeats that
-  /// last batch.
+  /// Returns the different sizes of the batches that this rank evaluates. Only the last batch of
+  /// the evaluation may be smaller. If the last round has fewer batches than ranks, the remaining
+  /// ranks repeat the last batch.
   std::vector<int64_t> evaluated_sizes() const {
     if (run_.loop.eval_every == 0) return {};
     const int64_t micro = run_.loop.batch.micro;
@@ -161,8 +162,8 @@ optim::Plan plan_run(const TrainingRun& run, const nn::Module& model, const Plan
 }
 
 void choose_algorithms(const TrainingRun& run, const PlannedImages& images, Device device) {
-  // memory() asks the libraries for their workspace, which makes them choose algorithms. The plan
-  // of a job of one rank has all sizes of batches that any rank may have.
+  // memory() asks the libraries for their workspace, and this makes them choose algorithms. The job
+  // planned here has one rank, because that rank computes batches of every size.
   (void)ImageRun(run, images, {.device = {.device = device}}).memory();
 }
 

@@ -18,8 +18,8 @@ struct RankingQuality {
   float mrr = 0;       // 1 / (1 + the best place of a held-out item), not limited to k
 };
 
-/// Returns the quality for one user whose held-out items have these places. Throws without a place
-/// and for k < 1.
+/// Returns the quality for one user whose held-out items have these places. Throws if `places` is
+/// empty or k < 1.
 RankingQuality ranking_quality(std::span<const int64_t> places, int64_t k);
 
 /// Returns the place of `item` among all items except `excluded`: the number of candidates that

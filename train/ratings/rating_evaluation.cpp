@@ -20,8 +20,9 @@ int64_t history_of(const models::RecommenderConfig& config, const data::Historie
   return config.reads_histories() ? std::max<int64_t>(1, histories.longest()) : 0;
 }
 
-/// Calls body(batch, counts) for this rank's share of the batches. A rank that is short of a batch
-/// repeats the last batch with `counts` false, so that all ranks run the same number of forwards.
+/// Calls body(batch, counts) for this rank's share of the batches. A rank that has one batch fewer
+/// than others repeats the last batch, so that all ranks run the same number of forwards. `counts`
+/// is false for the repeated batch.
 template <class Body>
 void for_each_own_batch(int64_t batches, const dist::World& world, Body&& body) {
   const int64_t own = pieces(batches, world.size);
@@ -84,7 +85,7 @@ RatingErrors evaluate_ratings(models::Recommender& model, const data::Histories&
       double distances = 0;
       for (int64_t i = 0; i < count; ++i) {
         const float score = scores[static_cast<size_t>(i)];
-        // Clamps the score to the range. Both comparisons are false for a NaN, which so stays NaN.
+        // Clamps the score to the range. For a NaN both comparisons are false, so it stays a NaN.
         const float rating = score < range.lowest    ? range.lowest
                              : score > range.highest ? range.highest
                                                      : score;

@@ -18,8 +18,8 @@ models::RecommenderInput recommender_input(const data::RatingBatch& batch, bool 
 /// Computes scores on the default device, in batches of one size.
 class Scorer {
  public:
-  /// Model and histories must outlive this object. If sizes.shared_items is set, call catalogue(),
-  /// else pairs().
+  /// Model and histories must outlive this object. If sizes.shared_items is true, only catalogue()
+  /// may be called, else only pairs().
   Scorer(models::Recommender& model, const data::Histories& histories,
          const RatingEvaluationSizes& sizes);
 

@@ -41,11 +41,11 @@ class Progress {
 std::string duration_text(double seconds);
 
 /// True if stdout and stderr are terminals. Under mpirun, returns true if mpirun's stdout and
-/// stderr are terminals, because the program's are pipes or terminals that mpirun has made.
+/// stderr are terminals, because mpirun gives the program pipes or new terminals instead.
 bool on_terminal();
 
-/// Makes the logger (spdlog) print messages to stderr, without colours or decoration, if `shows` is
-/// true, as on the one rank that prints. Else the logger prints nothing.
+/// Sets up the logger (spdlog). If `shows` is true, it prints messages to stderr, without colours
+/// or decoration. If `shows` is false, it prints nothing. `shows` is true on one rank only.
 void set_up_messages(bool shows);
 
 }  // namespace tessera::train

@@ -46,8 +46,8 @@ RunLog::RunLog(const std::string& path, std::optional<int64_t> finished) : path_
   if (finished && S_ISREG(status.st_mode)) cut_after(*finished);
 }
 
-// Removes the first line that is not whole, is a summary or has a later step than `finished`, and
-// all lines after it.
+// Keeps the lines up to step `finished`, and removes everything after them. The first line to be
+// removed is invalid, or a summary, or has a later step.
 void RunLog::cut_after(int64_t finished) {
   std::ifstream file(path_, std::ios::binary);
   for (std::string line; std::getline(file, line) && !file.eof();) {
@@ -80,7 +80,7 @@ void RunLog::write(const JsonObject& line) {
 }
 
 // Removes the part of the line that was written, because it would make the next line invalid too.
-// A terminal or another character device cannot be truncated, so there the part stays. Warns only
+// On a terminal or another character device, which cannot be truncated, the part stays. Warns only
 // once.
 void RunLog::lose_line(int error) {
   if (::ftruncate(descriptor_, bytes_) == 0) ::lseek(descriptor_, bytes_, SEEK_SET);

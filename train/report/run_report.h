@@ -20,9 +20,9 @@ struct StepCount {
   int64_t saves = 0;    // saves of the weights before the end of the run
 };
 
-/// Returns the options with which to plan a run that has ended. If the run saved no weights, for
-/// instance because no evaluation had a valid score, saves are switched off in the options, because
-/// the run held no memory for them.
+/// Returns the options with which to plan a run that has ended. If the run saved no weights, it
+/// held no memory for saves, so the options are returned without saves. This happens, for instance,
+/// if no evaluation had a valid score.
 TrainingRun as_it_went(TrainingRun run, const StepCount& count);
 
 struct RankReport {
@@ -34,7 +34,7 @@ struct RankReport {
   };
   struct Traffic {
     std::string purpose;
-    std::optional<int64_t> planned;  // nullopt: evaluation, trace and this report
+    std::optional<int64_t> planned;  // nullopt: not planned (evaluation, trace and this report)
     int64_t sent = 0;
   };
 

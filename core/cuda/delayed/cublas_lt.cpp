@@ -1,6 +1,6 @@
-// cuBLASLt, loaded at the first call. If it were linked, its 500 MB would cost every process 90 ms
-// and 200 MB at its start, even without a GPU. The emulated build has its own implementation
-// instead.
+// cuBLASLt, loaded at the first call. If cuBLASLt were linked, its 500 MB would cost every process
+// 90 ms and 200 MB of memory at the start, even without a GPU. The emulated build has its own
+// implementation instead.
 #include <cublasLt.h>
 
 #include "core/cuda/delayed/library.h"

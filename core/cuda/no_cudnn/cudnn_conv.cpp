@@ -1,5 +1,5 @@
-// core/cuda/cudnn_conv.h and core/convolution_choices.h in a build for CUDA that has not found
-// cuDNN's headers.
+// Implements core/cuda/cudnn_conv.h and core/convolution_choices.h in a CUDA build that has not
+// found cuDNN's headers.
 #include "core/cuda/cudnn_conv.h"
 
 #include <cuda_runtime.h>

@@ -18,8 +18,8 @@ constexpr int64_t file_limit_bytes = int64_t{4} << 30;
 constexpr int64_t names_limit_bytes = int64_t{1} << 20;
 
 struct Part {
-  std::string file;   // without its folder
-  int64_t first = 0;  // its first record's number in the set
+  std::string file;   // name without the folder
+  int64_t first = 0;  // number of the file's first record in the set
 };
 
 void append(const std::string& path, const CifarFormat& format, std::vector<uint8_t>& pixels,

@@ -1,6 +1,6 @@
 // CIFAR-10 and CIFAR-100 (Krizhevsky, "Learning multiple layers of features from tiny images",
-// 2009) in their binary version. A record has a label (CIFAR-100: a coarse and a fine label), and
-// 32 x 32 pixels in planes of red, green and blue.
+// 2009) in their binary version. A record has one label byte (CIFAR-100: two, a coarse and a fine
+// label), and 32 x 32 pixels in planes of red, green and blue.
 #pragma once
 
 #include <cstdint>

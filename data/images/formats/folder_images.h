@@ -19,7 +19,7 @@ std::vector<std::string> folders_in(const std::string& path);
 class FolderImages : public ImageSet {
  public:
   /// Takes the files below path/classes[label], at any depth. Throws InputError if a class has no
-  /// files, or if there is anything but files and folders.
+  /// files, or has an entry that is neither a file nor a folder.
   FolderImages(const std::string& path, const std::vector<std::string>& classes);
 
   int64_t size() const override { return static_cast<int64_t>(files_.size()); }

@@ -11,8 +11,8 @@
 namespace tessera::data {
 namespace {
 
-// Magic numbers of u8 values in three dimensions and in one dimension. A header has the magic
-// number and the extents.
+// Magic numbers of u8 values in three dimensions and in one dimension. A header is the magic number
+// and the extents.
 constexpr uint32_t images_magic = 0x00000803;
 constexpr uint32_t labels_magic = 0x00000801;
 constexpr int64_t most_extent = 65535;  // largest height or width of an image
@@ -30,7 +30,7 @@ void check_magic(GzipFile& file, uint32_t expected) {
              expected, expected == images_magic ? "images" : "labels");
 }
 
-// Reads the `bytes` values behind the header. Refuses a file that has fewer or more.
+// Reads the `bytes` values behind the header. Refuses a file with fewer or more values.
 std::vector<uint8_t> read_values(GzipFile& file, int64_t bytes) {
   if (bytes == 0) fail_input("{}: its header says that it has none", file.path());
   if (bytes > file.most_bytes()) {
@@ -69,8 +69,8 @@ IdxImages open_idx(const std::string& images_path, const std::string& labels_pat
     fail_input("{}: has {} labels for the {} images of {}", labels_path, label_count, count,
                images_path);
   }
-  // The product of 32, 16 and 16 bits is less than 2^64. If it needs more than 63 bits, it is
-  // negative as an int64.
+  // count has 32 bits, height and width have 16 each, so the product fits into 64 bits. A product
+  // of 2^63 or more becomes negative as an int64.
   const int64_t bytes = static_cast<int64_t>(static_cast<uint64_t>(count) *
                                              static_cast<uint64_t>(shape.elements()));
   if (bytes < 0) fail_input("{}: its header says more than 2^63 bytes", images_path);

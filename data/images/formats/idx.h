@@ -1,5 +1,6 @@
-// MNIST's format, IDX (LeCun et al., "Gradient-based learning applied to document recognition",
-// 1998), also used by Fashion-MNIST: a file of images and a file of labels, compressed or not.
+// IDX, the format of MNIST (LeCun et al., "Gradient-based learning applied to document
+// recognition", 1998) and Fashion-MNIST: a file of images and a file of labels, compressed by gzip
+// or not.
 #pragma once
 
 #include <cstdint>

@@ -16,12 +16,12 @@ namespace tessera::data {
 inline constexpr int64_t image_pixel_limit = int64_t{64} << 20;
 inline constexpr int64_t image_file_limit_bytes = int64_t{256} << 20;
 
-/// Reads the whole file into `bytes`. Throws InputError if it cannot be read, is not a regular
-/// file, is empty or has more than `limit_bytes`.
+/// Reads the whole file into `bytes`. Throws InputError if the file cannot be read, is not a
+/// regular file, is empty or has more than `limit_bytes`.
 void read_file(const std::string& path, int64_t limit_bytes, std::vector<uint8_t>& bytes);
 
-/// Decodes an image to u8 (H, W, 3) in `pixels`. Throws InputError, whose message begins with
-/// `name`, if `file` is neither JPEG nor PNG, is damaged or cut short, or has too many pixels.
+/// Decodes an image to u8 (H, W, 3) in `pixels`. Throws InputError if `file` is neither JPEG nor
+/// PNG, is damaged or cut short, or has too many pixels. The message begins with `name`.
 ImageView decode_image(const std::string& name, std::span<const uint8_t> file,
                        std::vector<uint8_t>& pixels);
 /// Reads and decodes a file.

@@ -12,7 +12,7 @@
 namespace tessera::data {
 namespace {
 
-// A progressive image with more scans would only waste the reader's time.
+// Largest number of scans of a progressive image. A file with more scans would only waste time.
 constexpr int scan_limit = 500;
 
 struct Reader {
@@ -29,8 +29,8 @@ struct Reader {
   std::longjmp(reader->failed, 1);
 }
 
-// Warnings (level -1) are errors here, because libjpeg makes pixels up after them. Two warnings are
-// common and harmless, and are ignored: extra bytes between the parts of a file, and a later
+// Warnings (level -1) are errors here, because libjpeg invents pixels after a warning. Two warnings
+// are common and harmless, and are ignored: extra bytes between the parts of a file, and a later
 // version of the JFIF format.
 void on_message(j_common_ptr info, int level) {
   const int code = info->err->msg_code;
@@ -44,7 +44,7 @@ void on_progress(j_common_ptr info) {
   std::longjmp(reader->failed, 1);
 }
 
-// begin and read_rows return false after an error jumped out, with its text in reader.message.
+// begin and read_rows return false after an error of libjpeg. Its text is then in reader.message.
 bool begin(Reader& reader, const uint8_t* file, unsigned long bytes) {
   jpeg_decompress_struct& info = reader.info;
   info.err = jpeg_std_error(&reader.errors);
@@ -74,7 +74,7 @@ bool read_rows(Reader& reader, uint8_t* pixels, size_t row_bytes) {
   return true;
 }
 
-// Converts in place. Adobe's programs store the inks inverted, and leave a marker in the file.
+// Converts in place. Adobe's programs store the inks inverted, and mark such files.
 void rgb_from_cmyk(std::vector<uint8_t>& pixels, bool inverted) {
   const size_t count = pixels.size() / 4;
   const int flip = inverted ? 0 : 255;

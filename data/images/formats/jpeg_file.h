@@ -11,9 +11,9 @@
 
 namespace tessera::data {
 
-/// Decodes a grey, YCbCr, RGB, CMYK or YCCK image to u8 (H, W, 3) in `pixels`. Throws InputError,
-/// whose message begins with `name`, for what libjpeg cannot read, for damaged or missing data and
-/// for too many pixels.
+/// Decodes a grey, YCbCr, RGB, CMYK or YCCK image to u8 (H, W, 3) in `pixels`. Throws InputError if
+/// libjpeg cannot read the file, if data is damaged or missing, or for too many pixels. The message
+/// begins with `name`.
 ImageView decode_jpeg(const std::string& name, std::span<const uint8_t> file,
                       std::vector<uint8_t>& pixels);
 

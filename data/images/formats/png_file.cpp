@@ -37,19 +37,19 @@ void read_bytes(png_structp png, png_bytep out, size_t count) {
   reader->read += count;
 }
 
-// begin and read_rows return false after an error jumped out, with its text in reader.message.
+// begin and read_rows return false after an error of libpng. Its text is then in reader.message.
 bool begin(Reader& reader) {
   reader.png = png_create_read_struct(PNG_LIBPNG_VER_STRING, &reader, on_error, on_warning);
   if (reader.png == nullptr) return false;
   if (setjmp(png_jmpbuf(reader.png)) != 0) return false;
   reader.info = png_create_info_struct(reader.png);
   png_set_read_fn(reader.png, &reader, read_bytes);
-  // Texts, profiles and the like are skipped without being inflated. libpng's own limits on width
-  // and height are lifted, since check_image_size checks the number of pixels.
+  // Texts, profiles and other extra chunks are skipped, not decompressed. libpng's own limits on
+  // width and height are lifted, because check_image_size limits the number of pixels.
   png_set_keep_unknown_chunks(reader.png, PNG_HANDLE_CHUNK_NEVER, nullptr, -1);
   png_set_user_limits(reader.png, PNG_UINT_31_MAX, PNG_UINT_31_MAX);
   png_read_info(reader.png, reader.info);
-  png_set_expand(reader.png);  // palettes, and depths below 8 bits
+  png_set_expand(reader.png);  // turns palettes into RGB, and depths below 8 bits into 8 bits
   png_set_scale_16(reader.png);
   png_set_gray_to_rgb(reader.png);
   png_set_strip_alpha(reader.png);

@@ -17,7 +17,7 @@
 
 namespace tessera::dist {
 
-/// One call. Its maker runs `body`, then sets `behind` and calls Flights::launched.
+/// One call. Its communicator runs `body`, then sets `behind` and calls Flights::launched.
 struct Flight {
   int64_t number = 0;
   std::string name;                   // "all_gather of parameters, bucket 3"
@@ -37,9 +37,9 @@ class Flights {
   std::shared_ptr<Flight> add(std::string name, std::function<int64_t()> body);
   void launched(Flight& flight, std::exception_ptr error);
 
-  /// Makes the current stream, and only that, wait for the work. Throws what the call threw.
-  /// Releases the buffers that this call and those before it hold: they were allocated on the
-  /// current stream, so they return to its pool in stream order.
+  /// Makes the current stream wait for the call's work; neither the host nor another stream waits.
+  /// Throws what the call threw. Releases the buffers of this call and of earlier ones. They were
+  /// allocated on the current stream, so they return to its pool in stream order.
   void wait(Flight& flight);
   void wait_for_all();
   bool done(const Flight& flight) const;

@@ -1,4 +1,5 @@
-// Gathers values of the hosts of a job over NCCL. It uses MPI, so that no GPU has to wait.
+// Gathers host values in a job that communicates over NCCL. It uses MPI, so that no GPU has to
+// wait.
 #pragma once
 
 #include <mpi.h>
@@ -19,7 +20,8 @@ class HostGather {
     int initialized = 0;
     TESSERA_MPI(MPI_Initialized(&initialized));
     if (!initialized) return;
-    // Never freed, because MPI_Comm_free is a collective, like the communicator of MpiTransport.
+    // Never freed, because MPI_Comm_free is a collective, but a destructor may run on one rank
+    // alone.
     MPI_Comm comm = MPI_COMM_NULL;
     TESSERA_MPI(MPI_Comm_dup(MPI_COMM_WORLD, &comm));
     open(comm);

@@ -52,7 +52,7 @@ NcclCommunicator::NcclCommunicator(int device, const NcclOptions& options, NcclR
 }
 
 // Calls that are not done by now belong to a job that fails, so waiting for their peers here could
-// hang. Hence ncclCommAbort, and not ncclCommDestroy, which the ranks of a host call together.
+// hang. So this calls ncclCommAbort, not ncclCommDestroy, which the ranks of a host call together.
 NcclCommunicator::~NcclCommunicator() {
   watchdog_.reset();
   memory_->close();
@@ -60,7 +60,8 @@ NcclCommunicator::~NcclCommunicator() {
   // Wait for the rest of the stream, because it uses buffers that are released next.
   (void)cudaStreamSynchronize(stream_);
   flights_->abandon(": the communicator went away while it was under way");
-  // The stream is never destroyed: memory that a body has allocated is returned in its order.
+  // The stream is never destroyed: memory that a body has allocated is returned in the stream's
+  // order.
 }
 
 std::string NcclCommunicator::in_group() const {
@@ -68,8 +69,8 @@ std::string NcclCommunicator::in_group() const {
 }
 
 Work NcclCommunicator::submit(NcclTask task) {
-  // The events of a captured stream belong to the graph, which this communicator's calls outside of
-  // it must not ask for.
+  // While another communicator captures, events recorded here would belong to its graph. This
+  // communicator would query them later, which CUDA does not allow.
   TESSERA_CHECK(captured_ || !cuda::captured_memory(),
                 "{}{}: another communicator captures a graph, which can hold its own calls alone",
                 text_of(task), in_group());
@@ -98,8 +99,8 @@ void NcclCommunicator::check_transport(const Flight& before) {
   TESSERA_CHECK(failure.empty(), "nccl: before {}: {}", before.name, failure);
 }
 
-// Captured calls are ordered by the same kind of events, but events recorded in a capture must not
-// be queried. So these calls go into flights of their own, which the watchdog does not see.
+// Events recorded in a capture must not be queried. So captured calls go into flights of their own,
+// which the watchdog does not see.
 std::function<void()> NcclCommunicator::capture(const std::function<void()>& body) {
   captured_ = std::make_shared<Flights>(device_.index);
   const std::shared_ptr<void> end(nullptr, [this](void*) { captured_ = nullptr; });
@@ -110,14 +111,14 @@ std::function<void()> NcclCommunicator::capture(const std::function<void()>& bod
   return [this, graph = std::move(graph)] { launch_graph(graph); };
 }
 
-// A launch of a graph is one flight, whatever number of calls the graph has.
+// A launch of a graph is one flight, however many calls the graph has.
 void NcclCommunicator::launch_graph(const std::function<void()>& graph) {
   const auto flight = flights_->add("graph of a micro-step" + in_group(), {});
   launch_unless_failed(*flights_, *flight, [&] {
     check_transport(*flight);
-    // The compute stream, on which the graph runs, waits for the communication stream, because the
-    // calls of a communicator must run one after the other. Later calls wait for the compute stream
-    // anyway.
+    // The graph runs on the compute stream. The compute stream first waits for the communication
+    // stream, because the calls of a communicator must run one after the other. Later calls wait
+    // for the compute stream anyway.
     calls_so_far().wait();
     graph();
     flight->behind.emplace(device_.index);
@@ -141,7 +142,7 @@ void NcclCommunicator::launch(const NcclTask& task, Flight& flight) {
   int64_t sent = 0;
   {
     const cuda::StreamScope here(device_.index, stream_);
-    // The communication stream waits for what the caller has launched, because these kernels may
+    // The communication stream waits for the kernels that the caller has launched, because they may
     // write the buffers of this call.
     launched.wait();
     sent = flight.body();
@@ -244,7 +245,8 @@ std::shared_ptr<Communicator> NcclCommunicator::split(int color, int key,
                                                       const std::string& group) {
   check_group(group);
   // NCCL cannot split a communicator that is in use, and ncclCommSplit has no time limit for ranks
-  // that do not come. The barrier ends earlier calls, and the watchdog limits its time.
+  // that do not come. meet() ends earlier calls, and the watchdog limits the time that meet()
+  // waits.
   meet(Collective::split);
   cuda::use_device(device_.index);
   NcclRanks ranks{.comm = split_communicator(comm_, color, key, options_),

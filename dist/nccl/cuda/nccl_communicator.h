@@ -1,7 +1,9 @@
-// The communicator over NCCL. A call puts its work on the communication stream and returns. By
-// events, this work waits for earlier launches on the caller's stream, and the stream that calls
-// wait() waits for the work. nccl_communicator.cpp has the launching of calls and the calls that
-// NCCL does alone; nccl_pieces.cpp has those that consist of sends and receives.
+// The communicator over NCCL. A call puts its work on the communication stream and returns. Events
+// order the streams:
+//  - the communication stream waits for earlier launches on the caller's stream;
+//  - a stream on which wait() is called waits for the call's work.
+// nccl_communicator.cpp launches the calls and has those that need only NCCL's collectives.
+// nccl_pieces.cpp has the calls that consist of sends and receives.
 #pragma once
 
 #include <nccl.h>

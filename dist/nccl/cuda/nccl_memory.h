@@ -1,5 +1,5 @@
-// Memory from NCCL's own allocator, registered with a communicator, so that NCCL can send and
-// receive there directly, without copying through its own buffers.
+// Memory from NCCL's own allocator, registered with a communicator. NCCL sends from it and receives
+// into it directly, without copying through its own buffers.
 #pragma once
 
 #include <nccl.h>
@@ -21,8 +21,8 @@ class NcclMemory {
   /// if there is not enough memory.
   std::shared_ptr<Storage> allocate(int64_t bytes, Category category);
 
-  /// To be called before the communicator is destroyed: memory that is freed later is not
-  /// deregistered then. The memory itself stays valid.
+  /// To be called before the communicator is destroyed. Memory that is freed later is then not
+  /// deregistered. The memory itself stays valid.
   void close();
 
  private:

@@ -33,9 +33,9 @@ Work NcclCommunicator::exchange(const Tensor& input, int contributors, Receive r
 }
 
 // NCCL's own reduction adds the pieces of all ranks, and rounds each partial sum to the dtype of
-// the input: it is used only for f32 from all ranks. Otherwise the pieces are sent unsummed and
-// folded here: this rank's own first, because `shard` may be its piece of `input`, then in rank
-// order.
+// the input. So it is used only for f32 from all ranks. Otherwise the pieces are sent unsummed and
+// folded here. This rank's own piece is folded first, because `shard` may be that piece of `input`.
+// The other pieces follow in rank order.
 Work NcclCommunicator::reduce_scatter(const Tensor& shard, const Tensor& input, int contributors,
                                       Call call) {
   check_reduce_scatter(shard, input, contributors, size_, device_);

@@ -1,5 +1,5 @@
-// Ends a job in which a collective does not finish: a GPU would wait for its peer for ever, without
-// an error.
+// Ends a job in which a collective does not finish. Otherwise a GPU would wait for its peer for
+// ever, without an error.
 #pragma once
 
 #include <condition_variable>
@@ -22,8 +22,9 @@ struct Watched {
   std::function<void()> abort;           // aborts the calls in flight
 };
 
-/// If the transport has failed, or the same call has been the oldest in flight for longer than the
-/// timeout, prints an error with the call's name, aborts, and ends the job on all ranks.
+/// Ends the job on all ranks if the transport has failed, or if the same call has been the oldest
+/// in flight for longer than the timeout. Before that, prints an error with the call's name and
+/// aborts the calls in flight.
 class Watchdog {
  public:
   explicit Watchdog(Watched watched);

@@ -1,9 +1,10 @@
 // NVTX on emulated CUDA: the calls in use, with the real header's names, values and signatures. The
-// emulation acts as if a tool always listened: tests read the ranges with emulated/control.h. As
-// the documentation demands, a range must have the right version and size and a message, and a pop
-// must close a range that the same thread pushed in the same domain.
+// emulation acts as if a profiler were always attached. Tests read the ranges with
+// emulated/control.h. Two demands of the documentation are checked:
+//   - a range has the right version and size, and a message;
+//   - a pop closes a range that the same thread pushed in the same domain.
 //
-// Not covered: a process in which no tool listens, and what a tool shows.
+// Not covered: a process without a profiler, and the display of ranges.
 #pragma once
 
 #include <cstdint>

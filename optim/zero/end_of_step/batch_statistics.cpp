@@ -12,7 +12,7 @@ namespace tessera::optim {
 BatchStatistics::BatchStatistics(std::shared_ptr<dist::Communicator> communicator)
     : communicator_(std::move(communicator)) {}
 
-// The hooks capture `this` and would outlive it.
+// Removes the hooks, because they capture `this` and the statistics may outlive this object.
 BatchStatistics::~BatchStatistics() {
   for (const auto& [name, statistics] : statistics_) {
     statistics->observed = nullptr;
@@ -20,7 +20,8 @@ BatchStatistics::~BatchStatistics() {
   }
 }
 
-// Only checks and allocates: ZeroEngine::add calls it before it knows whether every rank succeeds.
+// Only checks and allocates, because ZeroEngine::add calls prepare() before it knows whether every
+// rank succeeds.
 BatchStatistics::Addition BatchStatistics::prepare(
     std::vector<nn::NamedStatistics> statistics) const {
   if (statistics.empty()) return {};
@@ -46,7 +47,7 @@ void BatchStatistics::add(Addition addition, bool synchronized) {
   synchronized_ = synchronized && communicator_->size() > 1;
   if (addition.statistics.empty()) return;
   for (auto& named : addition.statistics) statistics_.push_back(std::move(named));
-  // Earlier statistics view the old buffer until attach() has copied their values out of it.
+  // `before` keeps the old buffer alive until attach() has copied the earlier statistics out of it.
   const Tensor before = std::exchange(running_, addition.running);
   current_ = addition.current;
   values_ = running_.elements();
@@ -57,14 +58,14 @@ void BatchStatistics::attach() {
   // The number of values has changed, so begin_step() must allocate the slots anew.
   observed_ = {};
   micro_steps_ = 0;
-  // The last value marks a micro-batch with data. keep() copies it into the slot.
+  // The last value marks a micro-batch with data. keep() copies this mark into the slot.
   kernels::fill(current_context(current_.device()), current_.flat(values_, values_ + 1), 1.0f);
   observations_.assign(statistics_.size(), 0);
   int64_t offset = 0;
   for (size_t i = 0; i < statistics_.size(); ++i) {
     const auto& statistics = statistics_[i].statistics;
     const bool has_values = statistics->mean.allocated();
-    // Views of the old values. The views keep the old memory alive until the copies below.
+    // These views keep the old memory alive until the copies below.
     const Tensor mean = has_values ? statistics->mean.detach() : Tensor{};
     const Tensor variance = has_values ? statistics->variance.detach() : Tensor{};
     statistics->attach(running_.storage(), offset * dtype_size(DType::f32));
@@ -119,7 +120,7 @@ void BatchStatistics::begin_step(int64_t micro_steps) {
                             Category::communication);
     micro_steps_ = micro_steps;
   }
-  // This rank's slots are zeroed, so that the last value of a slot stays 0 without data.
+  // Zeroes this rank's slots. The last value of a slot then stays 0 if its micro-batch has no data.
   const int64_t own = micro_steps * (values_ + 1);
   const int64_t begin = communicator_->rank() * own;
   kernels::fill(current_context(observed_.device()), observed_.flat(begin, begin + own), 0.0f);

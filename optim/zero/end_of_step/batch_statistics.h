@@ -1,7 +1,7 @@
-// The running statistics of a model's batch norms over all ranks. The statistics of each
-// micro-batch are kept until the step ends. Then all ranks gather them and fold them into their
-// running statistics in order of micro-batch, so that evaluation is the same for any number of
-// ranks.
+// The running statistics of a model's batch norms over all ranks. Each rank keeps the statistics of
+// its micro-batches until the step ends. All ranks then gather these statistics and fold them into
+// the running statistics in order of micro-batch. Evaluation is therefore the same for any number
+// of ranks.
 #pragma once
 
 #include <cstdint>
@@ -21,14 +21,14 @@ class BatchStatistics {
   BatchStatistics(const BatchStatistics&) = delete;
   BatchStatistics& operator=(const BatchStatistics&) = delete;
 
-  /// Statistics to be added after the present ones, and new memory for present and added ones.
+  /// Statistics to be added, and new memory for the present and the added statistics.
   struct Addition {
     std::vector<nn::NamedStatistics> statistics;
     Tensor running;
     Tensor current;
   };
-  /// Checks the statistics and allocates their memory; changes nothing yet. Throws for statistics
-  /// that already have an optimizer, and if not all statistics have one momentum.
+  /// Checks the statistics and allocates their memory; changes nothing yet. Throws if some
+  /// statistics already have an optimizer, or if their momenta differ.
   Addition prepare(std::vector<nn::NamedStatistics> statistics) const;
   /// Moves all statistics with their values to the new memory, and sets their hooks. With
   /// `synchronized` the norms normalise over the micro-batches of all ranks together.
@@ -45,8 +45,8 @@ class BatchStatistics {
   void keep(int64_t micro_step);
   /// Gathers the step's statistics on every rank. Collective.
   void gather();
-  /// Folds the gathered statistics into the running statistics, unless `scalars` (may be null) has
-  /// skip set.
+  /// Folds the gathered statistics into the running statistics. Changes nothing if `scalars` is not
+  /// null and has skip set.
   void fold(int64_t micro_batches, const StepScalars* scalars);
 
  private:
@@ -59,7 +59,7 @@ class BatchStatistics {
   bool synchronized_ = false;
   int64_t values_ = 0;  // S, the number of running values of all batch norms
   Tensor running_;      // [S]
-  Tensor current_;      // [S + 1], of the current micro-batch; the last value is 1
+  Tensor current_;      // [S + 1], of the current micro-batch; the last value, 1, marks data
   Tensor observed_;     // [ranks, micro-steps, S + 1]; undefined if synchronized
   int64_t micro_steps_ = 0;
 };

@@ -29,7 +29,7 @@ GradientNorm::GradientNorm(std::shared_ptr<dist::Communicator> communicator,
   for (const Partition* partition : partitions_) add_segments(*partition);
   sums_ = bytes_for(*communicator_, per_rank_ * communicator_->size(), f64_bytes);
   const Device device = communicator_->device();
-  // The CPU's kernel reads segments_ itself. A GPU needs scratch, and a copy of the table.
+  // The CPU's kernel reads segments_ directly. A GPU needs a copy of segments_, and scratch.
   if (device.is_cpu()) return;
   constexpr int64_t per_sum = BlockSums::blocks_per_partial_sum;
   partial_sums_ = bytes_for(*communicator_, (blocks_ + per_sum - 1) / per_sum, f64_bytes);

@@ -1,6 +1,6 @@
 // The norm of the whole gradient, with the same bits for any number of ranks. The owner of each
-// block of 256 elements computes its sum of squares in fp64, all sums are gathered, and every rank
-// adds them in parameter order.
+// block of 256 elements computes the block's sum of squares in fp64. The ranks gather all sums, and
+// every rank adds them in parameter order.
 #pragma once
 
 #include <memory>

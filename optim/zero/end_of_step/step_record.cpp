@@ -16,7 +16,7 @@ void StepRecord::begin(int64_t micro_steps, int64_t parameters) {
   parameters_ = parameters;
   flag_bytes_ = 1 + (micro_steps + parameters + 7) / 8;
   const int64_t ranks = communicator_->size();
-  // Old buffers are freed before new ones are allocated, so that both never exist at once.
+  // Old buffers are freed first, so that old and new buffers never exist at the same time.
   if (!losses_.defined() || losses_.elements() != ranks * micro_steps) {
     losses_ = {};
     losses_ = flat_buffer(*communicator_, ranks * micro_steps, DType::f32,
@@ -79,7 +79,7 @@ bool StepRecord::had_data(int64_t micro_batch) const {
 }
 
 bool StepRecord::reached(int64_t parameter) const {
-  // A gradient on one rank is enough, because the gradient sum includes that rank.
+  // A gradient on one rank is enough, because the gradient sum includes that rank's gradient.
   for (int64_t rank = 0; rank < communicator_->size(); ++rank) {
     if (flag(rank, micro_steps_ + parameter)) return true;
   }

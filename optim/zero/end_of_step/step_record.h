@@ -1,6 +1,7 @@
-// The data that ranks exchange when a step ends: the losses of its micro-batches, which of them had
-// data, which parameters got a gradient, and notes that only the caller interprets. Losses are
-// exchanged between the devices of the ranks, all other data between their hosts.
+// The data that ranks exchange when a step ends: the losses of its micro-batches, which
+// micro-batches had data, which parameters got a gradient, and notes that only the caller
+// interprets. Losses are exchanged between the devices of the ranks, all other data between their
+// hosts.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +29,7 @@ class StepRecord {
   void exchange();
 
   // After the exchange:
-  /// f32 [ranks * micro_steps], as kernels::end_step reads them.
+  /// The losses, f32 [ranks * micro_steps], in the layout that kernels::end_step reads.
   const Tensor& losses() const { return losses_; }
   /// True if micro-batch m = micro-step * ranks + rank had data.
   bool had_data(int64_t micro_batch) const;

@@ -30,8 +30,8 @@ class FetchedScalars {
 
 class StepValues {
  public:
-  /// The most steps whose values may be in flight: the running step, and the previous step, whose
-  /// result the host reads in the meantime.
+  /// The most steps whose values may be in flight: the step that runs and the step before it. The
+  /// host reads the result of the earlier step while the later step runs.
   static constexpr int slots = 2;
 
   explicit StepValues(Device device);

@@ -64,8 +64,8 @@ struct Reference {
   Values y, mean, variance, dx, dweight, dbias, dresidual;
 };
 
-/// Computes results and gradients in float64. `y` is the actual result. It tells which elements
-/// relu has made zero, because rounding may decide that, and their gradients are zero.
+/// Computes results and gradients in float64. relu's zeros are taken from the actual result `y`,
+/// because rounding may decide them. The gradients of these elements are zero.
 Reference reference(const Inputs& in, Form form, const Values& y) {
   const auto rows = static_cast<size_t>(in.x.size(0));
   const auto channels = static_cast<size_t>(in.x.size(1));
@@ -181,9 +181,10 @@ TEST_CASE("batch_norm passes the check of its gradient", "[batch_norm]") {
   REQUIRE(check_gradient(operation, inputs, options));
 }
 
-/// Sums over two parts of a batch. The parts run one after the other, so each adds the values that
-/// the other part passed in its latest run. A value of the next call depends on the sum of the call
-/// before. So all sums are right after one round more than a part makes calls.
+/// Sums over two parts of a batch, which run one after the other. Each part adds the values that
+/// the other part passed in its latest run. The values of a call depend on the sum of the previous
+/// call. So each round makes the sum of at least one more call correct, and three calls need at
+/// most four rounds.
 class TwoParts {
  public:
   ops::BatchParts part(size_t self) {

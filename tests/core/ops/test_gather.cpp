@@ -41,9 +41,8 @@ Case any_case() {
                   Case{{0, 3}, 1, 2}, Case{{3, 0}, 0, 2});
 }
 
-/// Calls body(i, j) for each element i of the result (outer, count, inner), and the element j of x
-/// that the index picks for it. An index of one dimension is shared by all outer and inner
-/// positions.
+/// Calls body(i, j) for each element i of the result (outer, count, inner). The index picks element
+/// j of x for element i. An index of one dimension is shared by all outer and inner positions.
 template <class Body>
 void each_picked(const Case& c, const Tensor& index, const Body& body) {
   const bool shared = index.rank() == 1 && c.shape.rank() > 1;

@@ -44,8 +44,8 @@ TEST_CASE("linear_cross_entropy and its gradients equal float64") {
 }
 
 TEST_CASE("linear_cross_entropy keeps under a loss scale what f16 alone would lose") {
-  // Each probability is about 1e-5, and its share of a row's gradient 1e-7, which f16 cannot hold
-  // without a loss scale.
+  // Each probability is about 1e-5. Its share of a row's gradient is about 1e-7, which f16 cannot
+  // hold without a loss scale.
   const int64_t rows = 100, channels = 3, vocabulary = 80000;
   const Tensor x = as_parameter(random_tensor_of(DType::f16, {rows, channels}, 1));
   const Tensor weight = as_parameter(random_tensor_of(DType::f16, {vocabulary, channels}, 2));

@@ -59,7 +59,8 @@ const std::vector<Case>& cases() {
   return list;
 }
 
-// The largest difference, relative to the largest value of `expected` and of `from`, its operand.
+// Returns the largest difference, relative to the largest magnitude in `expected` and in its
+// operand `from`.
 double error_beside(const Tensor& actual, const Values& expected, const Values& from) {
   double largest = 1e-30, difference = 0;
   const Values values = values_of(actual);

@@ -4,9 +4,10 @@
 namespace tessera::test {
 namespace {
 
-// Returns what 2 ranks gathered in 2 micro-steps, (ranks, micro-steps, S + 1): S = 2 statistics of
-// a micro-batch, then 1 if it had data. Rank 0 has micro-batches 0 and 2, rank 1 has micro-batch 1.
-// The 999 stand in rank 1's second micro-step, which has no micro-batch.
+// Returns the values that 2 ranks gathered in 2 micro-steps, as (ranks, micro-steps, S + 1). A row
+// has the S = 2 statistics of a micro-batch, then 1 if the micro-batch had data. Rank 0 has
+// micro-batches 0 and 2, rank 1 has micro-batch 1. In its second micro-step rank 1 has no
+// micro-batch; the 999 there must not be read.
 Tensor observed() {
   return Tensor::from<float>({2, 2, 3}, {1, 10, 1, 3, 30, 1, 2, 20, 1, 999, 999, 1});
 }
@@ -16,8 +17,8 @@ TEST_CASE("fold_statistics takes micro-batches in their order, and no others") {
   const Context context = current_context(running.device());
   const StatisticsFold fold{.ranks = 2, .micro_steps = 2, .micro_batches = 3, .momentum = 0.5f};
   kernels::fold_statistics(context, running, observed(), fold, nullptr);
-  // By hand, with momentum 1/2, from 0 over the values 1, 2, 3 of micro-batches 0, 1, 2: ((0 / 2 +
-  // 1 / 2) / 2 + 2 / 2) / 2 + 3 / 2.
+  // By hand: the first statistic starts at 0 and takes the values 1, 2, 3 of micro-batches 0, 1, 2
+  // with momentum 1/2. This gives ((0 / 2 + 1 / 2) / 2 + 2 / 2) / 2 + 3 / 2.
   CHECK(running.to_host().data<float>()[0] == 2.125f);
   CHECK(running.to_host().data<float>()[1] == 21.375f);
 }

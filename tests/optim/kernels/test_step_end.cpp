@@ -17,8 +17,8 @@ namespace {
 double block_sum(int64_t number) { return 1 + std::abs(std::sin(static_cast<double>(number))); }
 
 /// Returns the square sum of parameters. `parameters` holds the number of blocks of each parameter.
-/// `ranks` ranks hold the parameters in buckets of `per_bucket`; all ranks have equally many blocks
-/// of a bucket.
+/// `ranks` ranks share the parameters in buckets of `per_bucket` parameters. All ranks have equally
+/// many blocks of a bucket.
 double square_sum(const std::vector<int64_t>& parameters, int64_t ranks, size_t per_bucket) {
   std::vector<BlockSums::Segment> segments;
   int64_t blocks = 0;
@@ -71,8 +71,10 @@ constexpr float infinity = std::numeric_limits<float>::infinity();
 }  // namespace
 
 TEST_CASE("add_block_sums: the same bits for any ranks and buckets", "[step_end]") {
-  // The cases: more blocks than one partial sum adds up (1024), with some parameters of no blocks;
-  // a single block; no parameters.
+  // The cases:
+  //   more blocks than one partial sum adds up (1024), and parameters without blocks;
+  //   a single block;
+  //   no parameters.
   const std::vector<int64_t> parameters =
       GENERATE(std::vector<int64_t>{700, 1, 0, 3000, 37, 0}, std::vector<int64_t>{1},
                std::vector<int64_t>{});

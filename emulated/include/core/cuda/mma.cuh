@@ -1,9 +1,13 @@
 // The emulated twin of core/cuda/mma.cuh: the same contract in plain loops. Fragments have the same
-// layout and asynchronous copies the same rules, so tiling, indices, masks and waits are tested.
+// layout, and asynchronous copies follow the same rules. So tests cover a kernel's tiling, indices,
+// masks and waits.
 //
-// Differences: mma adds in the order of k, exp2_approximate is exact to the last place, and a copy
-// is made only when its group is waited for, so that a read that comes too early finds the old
-// contents. Blocks are one-dimensional.
+// Differences:
+//   - mma adds in the order of k;
+//   - exp2_approximate is exact to the last place;
+//   - a copy is made only when its group is waited for, so a read before the wait finds the old
+//     contents;
+//   - blocks must be one-dimensional.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -118,7 +122,7 @@ struct Copy {
 struct Copies {
   std::deque<std::vector<Copy>> groups;
   const void* shared = nullptr;  // the shared memory of the block that made the copies
-  unsigned block = 0;            // its index; pending copies of another block are dropped
+  unsigned block = 0;            // the block's index; a new block drops pending copies
 
   static Copies& of_this_thread() {
     static thread_local std::vector<Copies> threads(1024);
