@@ -21,7 +21,7 @@ namespace {
 /// allocation node to its free node.
 struct Block {
   size_t bytes = 0;
-  bool in_use = false;  // at the current point of the capture, or later of a launch
+  bool in_use = false;  // after the calls captured so far; in a launch, after the work run so far
 };
 
 struct Nodes {

@@ -1,5 +1,6 @@
-// Saves the weights of a model in training to a safetensors file and loads them, at every stage. No
-// rank needs to hold the whole model, because tensors are handled one after the other.
+// Saves and loads, as a safetensors file, the weights of a model under a ZeroOptimizer, at every
+// ZeRO stage. No rank needs to hold the whole model, because tensors are handled one after the
+// other.
 //
 //   train::load_weights("pretrained.safetensors", model, optimizer);
 //   ... steps ...
@@ -27,10 +28,10 @@ struct SaveOptions {
 
 /// Saves parameters and running statistics as F32. A trained 16-bit parameter is saved from its
 /// master weights. Rank 0 writes the file, as a whole or not at all. One bucket at a time is
-/// gathered into memory of Category::communication. Call report_run before a save at the end of a
-/// run: the plan counts memory and traffic of saves during the run (train/weight_saves.h), but not
-/// of that save. If `path` cannot be written, tries other places, as save_parameters does.
-/// Collective.
+/// gathered into memory of Category::communication. The plan counts the memory and traffic of
+/// saves during a run (train/weight_saves.h), but not those of a save at its end. Call report_run
+/// before a save at the end. If `path` cannot be written, tries other places, as save_parameters
+/// does. Collective.
 void save_weights(const std::string& path, const nn::Module& model, optim::ZeroOptimizer& optimizer,
                   const dist::World& world, const SaveOptions& options = {});
 
@@ -46,9 +47,10 @@ WeightsSink open_weights(const std::string& path, const nn::Module& model,
                          const SaveOptions& options = {});
 
 /// On rank 0, writes every parameter to the sink that `open` returns for a path. If opening or
-/// writing fails, for instance on a full disk, tries to write a file of the same name elsewhere: in
-/// a new folder of the working directory, then in one of the directory for temporary files. Rank 0
-/// then throws an Error that names the place, or says that the weights are lost. Collective.
+/// writing fails, for instance on a full disk, tries to write a file of the same name elsewhere:
+/// first in a new folder in the working directory, then in a new folder in the directory for
+/// temporary files. Rank 0 then throws an Error that names the place, or says that the weights are
+/// lost. Collective.
 void save_parameters(const std::string& path, optim::ZeroOptimizer& optimizer,
                      const dist::World& world,
                      const std::function<WeightsSink(const std::string&)>& open);
@@ -61,8 +63,9 @@ std::string try_save_parameters(const std::string& path, optim::ZeroOptimizer& o
                                 const std::function<WeightsSink(const std::string&)>& open);
 
 /// Sets all weights and running statistics from a file. Each rank reads only the values that it
-/// holds. `optimizer` must be the model's optimizer, whose update rule starts anew. Throws
-/// InputError for a file that does not fit the model. Every rank must make this call.
+/// holds. `optimizer` must be the model's optimizer. Its update rule then starts anew: state and
+/// counts of updates are zero. Throws InputError for a file that does not fit the model. Every rank
+/// must make this call.
 void load_weights(const std::string& path, const nn::Module& model,
                   optim::ZeroOptimizer& optimizer);
 

@@ -121,9 +121,9 @@ class Planner {
     add(plan_.padding, padding * bytes);
   }
 
-  // At every stage a checkpoint is written from a copy of this rank's shards: f32 weights and state
-  // of trained parameters, and values of frozen parameters. Shards in GPU memory are always copied.
-  // Shards in host memory are copied as far as the limit allows.
+  // At every stage a rank writes its own shards to a checkpoint: f32 weights and state of trained
+  // parameters, and values of frozen parameters. Shards in GPU memory are always copied first.
+  // Shards in host memory are copied as far as the limit allows; the rest is written uncopied.
   void add_staging(const PlanGroup& group) {
     const int64_t tensors = group.trainable ? 1 + input_.state_tensors : 1;
     const int64_t bytes = group.trainable ? f32_bytes : dtype_size(group.dtype);
@@ -305,8 +305,8 @@ class Planner {
     const bool apart = !input_.device.is_cpu();  // device memory is not host memory
     plan_.host.communication =
         (CheckedInt(p.crossing) + p.fetched + p.mirrors + (apart ? p.flags + p.texts : 0)).value();
-    // A save frees its bucket before the ranks exchange texts about its success. So only the larger
-    // of the two counts.
+    // A save frees its bucket before the ranks exchange texts about its success. On the CPU both
+    // are in host memory, so the larger is added, and not the sum.
     add(plan_.communication, CheckedInt(p.staging) + p.scattered + p.norms + p.losses +
                                  p.statistics + p.scalars +
                                  (apart ? p.saved : p.flags + std::max(p.saved, p.texts)));

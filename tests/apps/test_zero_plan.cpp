@@ -1,5 +1,5 @@
-// zero_plan's results: the plan equals the plan of a built model, the search for the largest model
-// agrees with trying all numbers of layers, and JSON and tables agree.
+// zero_plan's results: an unknown workspace is in no total, the search for the largest model agrees
+// with trying one number of layers after the other, and JSON and tables show what was planned.
 #include <nlohmann/json.hpp>
 
 #include "apps/zero_plan_report.h"

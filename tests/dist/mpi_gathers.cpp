@@ -34,7 +34,8 @@ TEST_CASE("all_gather brings every piece to every rank") {
   }
 }
 
-// A piece may have any number of bytes, as for flags. So the pieces of other ranks are not aligned.
+// A piece may have any number of bytes, as with flags. So only the first piece in the buffer is
+// sure to be aligned.
 TEST_CASE("all_gather of a few bytes a rank") {
   for (const int64_t piece : {1, 2, 3, 5, 7, 31, 255, 257, 1001}) {
     INFO("piece " << piece);
@@ -64,7 +65,8 @@ TEST_CASE("broadcast from each rank") {
 }
 
 TEST_CASE("texts of all ranks arrive on rank 0") {
-  // Texts of different lengths: one is empty, some are longer than a round.
+  // gather_text sends long texts in rounds of at most 64 KiB a rank. Rank 1's text is empty, and
+  // rank 2's takes several rounds.
   const auto text_of = [](int rank) {
     const size_t length = rank == 1 ? 0 : static_cast<size_t>(70'000 * (rank % 3) + rank + 5);
     std::string text(length, static_cast<char>('a' + rank));

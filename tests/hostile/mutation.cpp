@@ -84,7 +84,8 @@ std::string splice(std::string& bytes, Random& random) {
   }
 }
 
-// Writes an integer at the limits of 8 to 64 bits, in either byte order.
+// Overwrites 1, 2, 4 or 8 bytes with a boundary value, such as 0 or the largest 32-bit integer, in
+// either byte order.
 std::string boundary_number(std::string& bytes, Random& random) {
   const size_t width = random.pick<size_t>({1, 2, 4, 8});
   const uint64_t value = random.pick<uint64_t>(
@@ -166,8 +167,8 @@ std::string mutate_png(std::string& bytes, Random& random) {
   return what + " in " + type;
 }
 
-// Damages the contents of a file in a way that suits the file's form. Files of form gzip are not
-// compressed yet.
+// Damages the contents of a file in a way that suits the file's form. A file of form gzip is
+// still uncompressed here, unless earlier damage in the same call of mutate has compressed it.
 std::string mutate_inside(HostileFile& file, Random& random) {
   switch (file.form) {
     case Form::safetensors:

@@ -21,7 +21,7 @@ struct JobPlace {
   int64_t ranks = 1;
   int64_t rank = 0;
 };
-/// Returns the place of this process in a job whose devices are chosen.
+/// Returns the place of this process in a job that has already chosen its devices.
 JobPlace place_of(const dist::World& world);
 
 /// Returns the input of optim::plan for a run.
@@ -30,7 +30,7 @@ optim::PlanInput plan_input(const TrainingRun& run, const nn::Module& model, con
 /// Bytes of workspace that a rank's CUDA graphs need for the random state of dropout.
 struct GraphWorkspace {
   int64_t kept = 0;       // held by all captured graphs together
-  int64_t capturing = 0;  // the peak, which includes the capture of a graph
+  int64_t capturing = 0;  // peak while graphs are captured
 };
 GraphWorkspace graph_workspace(const TrainingRun& run, int64_t ranks, bool has_dropout);
 
