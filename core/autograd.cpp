@@ -103,6 +103,7 @@ InputGradients::Sum InputGradients::accumulating_destination(int input) {
   if (leaf.gradient.defined()) return {leaf.gradient, true};
   if (leaf.gradient_buffer) {
     leaf.gradient = leaf.gradient_buffer();
+    if (leaf.look_up) return {leaf.gradient, true};  // the rows of a table, which are zero
     TESSERA_CHECK(leaf.gradient.shape() == edge.shape,
                   "{}: the gradient buffer of parameter '{}' has shape {}, expected {}", node_.name,
                   leaf.name, leaf.gradient.shape(), edge.shape);
@@ -123,6 +124,15 @@ void InputGradients::pass(int input, const Tensor& gradient) {
   } else {
     gradients_[static_cast<size_t>(input)] = gradient;
   }
+}
+
+TableRows rows_of(const Tensor& table, const Tensor& indices) {
+  const bool sparse = table.leaf() && table.leaf()->look_up;
+  return sparse ? table.leaf()->look_up(indices) : TableRows{table, indices};
+}
+
+const Tensor* read_whole(const Tensor& table) {
+  return table.leaf() && table.leaf()->look_up ? nullptr : &table;
 }
 
 Tensor saved(const Tensor& x) { return x.defined() && !x.leaf() ? x.detach() : x; }

@@ -41,6 +41,12 @@
 
 namespace tessera {
 
+/// The rows of a table that an operation reads.
+struct TableRows {
+  Tensor values;   // (R, C): the whole table, or a copy of the rows that a micro-batch looks up
+  Tensor indices;  // for each index that the operation was given: its row in `values`
+};
+
 /// The leaf of the graph for a parameter. The code that places parameters in memory, such as an
 /// optimizer, sets the hooks.
 struct Leaf {
@@ -61,6 +67,12 @@ struct Leaf {
   /// Called once in a backward, when all contributions have been added to `gradient`. Not called if
   /// the backward brings no contribution.
   std::function<void()> gradient_complete;
+
+  /// Set for a row-sparse table under an optimizer. An operation that looks up rows calls it in
+  /// place of about_to_be_used, and reads only the rows that it returns, forward and backward. The
+  /// result is valid until the micro-batch's backward has ended. `gradient_buffer` then returns the
+  /// gradient of the looked-up rows alone, (rows of the micro-batch, C), filled with zeros.
+  std::function<TableRows(const Tensor& indices)> look_up;
 
   /// The gradient of the last backward that reached the parameter.
   Tensor gradient;
@@ -143,6 +155,13 @@ class InputGradients {
   std::vector<Tensor> gradients_;
   std::vector<bool> delivered_;
 };
+
+/// Returns how an operation reads the rows of `table` (V, C) at `indices`, i32 of any shape: the
+/// table and the indices themselves, unless the table is row-sparse (Leaf::look_up). Throws as the
+/// hook does.
+TableRows rows_of(const Tensor& table, const Tensor& indices);
+/// The table if an `InUse` must announce that it is read whole, or nullptr if it is row-sparse.
+const Tensor* read_whole(const Tensor& table);
 
 /// Returns x for capture in a closure: without its history, or x itself if it is a parameter.
 Tensor saved(const Tensor& x);

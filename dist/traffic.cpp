@@ -5,8 +5,8 @@
 namespace tessera::dist {
 
 std::string_view traffic_name(Traffic purpose) {
-  constexpr std::string_view names[] = {"gradients",  "parameters", "norms",   "losses", "flags",
-                                        "statistics", "saves",      "headers", "other"};
+  constexpr std::string_view names[] = {"gradients", "parameters", "rows",  "norms",   "losses",
+                                        "flags",     "statistics", "saves", "headers", "other"};
   static_assert(std::size(names) == traffic_count);
   return names[static_cast<size_t>(purpose)];
 }

@@ -15,6 +15,7 @@ namespace tessera::dist {
 enum class Traffic : uint8_t {
   gradients,
   parameters,
+  rows,  // row-sparse tables: which rows travel, and how many
   norms,
   losses,
   flags,
@@ -23,7 +24,7 @@ enum class Traffic : uint8_t {
   headers,
   other,
 };
-inline constexpr int traffic_count = 9;
+inline constexpr int traffic_count = 10;
 std::string_view traffic_name(Traffic purpose);
 
 /// The kind of a call.

@@ -28,12 +28,19 @@ Linear::Linear(int64_t in, int64_t out, const Options& options)
 
 Tensor Linear::forward(const Tensor& x) { return ops::linear(x, weight, bias, options_); }
 
-Embedding::Embedding(int64_t entries, int64_t width, const Initializer& initializer) {
+Embedding::Embedding(int64_t entries, int64_t width, const Options& options) {
   TESSERA_CHECK(entries >= 1 && width >= 1, "Embedding: table [{}, {}], expected at least [1, 1]",
                 entries, width);
-  weight = add("weight", Parameter({entries, width}, initializer));
+  TESSERA_CHECK(options.sparse || options.distinct == 0,
+                "Embedding: {} distinct rows of a dense table, expected sparse = true",
+                options.distinct);
+  weight = add("weight", Parameter({entries, width}, options.initializer));
   weight.set_backward_reads(BackwardReads::never);
+  if (options.sparse) weight.set_row_sparse(options.distinct);
 }
+
+Embedding::Embedding(int64_t entries, int64_t width, const Initializer& initializer)
+    : Embedding(entries, width, Options{.initializer = initializer}) {}
 
 Tensor Embedding::forward(const Tensor& tokens) { return ops::embedding(tokens, weight); }
 

@@ -36,8 +36,18 @@ class Linear : public Module {
 };
 
 /// Looks up rows of a table [entries, width].
+///
+///   nn::Embedding users(1'000'000, 64, {.sparse = true, .distinct = 4096});
 class Embedding : public Module {
  public:
+  struct Options {
+    Initializer initializer = Initializer::normal(1);
+    /// Send and update only the rows that are looked up (Parameter::set_row_sparse).
+    bool sparse = false;
+    /// If sparse: the largest number of distinct rows that a micro-batch looks up.
+    int64_t distinct = 0;
+  };
+  Embedding(int64_t entries, int64_t width, const Options& options);
   Embedding(int64_t entries, int64_t width,
             const Initializer& initializer = Initializer::normal(1));
   Tensor forward(const Tensor& tokens) override;  // i32 (B, T) -> (B, T, width)

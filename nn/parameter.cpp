@@ -81,6 +81,17 @@ void Parameter::set_dtype(DType dtype) const {
   state_->tensor.set_dtype(dtype);
 }
 
+void Parameter::set_row_sparse(int64_t distinct) const {
+  TESSERA_CHECK(shape().rank() == 2, "parameter: shape {} cannot be row-sparse, expected (V, C)",
+                shape());
+  TESSERA_CHECK(distinct >= 1 && distinct <= shape()[0],
+                "parameter: {} distinct rows of a table of {}, expected from 1 to all", distinct,
+                shape()[0]);
+  TESSERA_CHECK(!leaf().gradient_buffer,
+                "parameter '{}': an optimizer has it, expected row-sparse before", leaf().name);
+  state_->distinct_rows = distinct;
+}
+
 void Parameter::set_trainable(bool on) const {
   TESSERA_CHECK(!leaf().gradient_buffer,
                 "set_trainable: parameter '{}' is already optimised, expected before",

@@ -74,6 +74,14 @@ class Parameter {
   void set_backward_reads(BackwardReads reads) const { state_->backward_reads = reads; }
   BackwardReads backward_reads() const { return state_->backward_reads; }
 
+  /// Makes a table (V, C) row-sparse: an optimizer then sends and updates only the rows that a
+  /// micro-batch looks up, of which there are at most `distinct`. Without an optimizer the parameter
+  /// behaves as any other. Throws unless the parameter has two dimensions and 1 <= distinct <= V,
+  /// or if an optimizer has the parameter.
+  void set_row_sparse(int64_t distinct) const;
+  /// The largest number of distinct rows that a micro-batch looks up; 0 for a dense parameter.
+  int64_t distinct_rows() const { return state_->distinct_rows; }
+
   Leaf& leaf() const { return *tensor().leaf(); }
   /// Returns the gradient from the last backward that reached the parameter; undefined before the
   /// first such backward. Under an optimizer the gradient is a view of the parameter's bucket.
@@ -87,6 +95,7 @@ class Parameter {
     Tensor tensor;
     Initializer initializer;
     BackwardReads backward_reads = BackwardReads::always;
+    int64_t distinct_rows = 0;
   };
   std::shared_ptr<State> state_;
 };

@@ -1,5 +1,6 @@
 #include "optim/zero_optimizer.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <limits>
 
@@ -125,6 +126,7 @@ void ZeroOptimizer::check(const nn::Module& model, const UpdateRule& rule, const
   check_options(options);
   check_equal_ranks(options, world);
   check_groups(rule, options.groups);
+  if (options.table_rule) check_groups(*options.table_rule, options.groups);
   check_graph(options, model.named_parameters(), *world.communicator);
 }
 
@@ -164,6 +166,13 @@ void ZeroOptimizer::add_param_group(nn::Module& module, const GroupOptions& grou
                       "add_param_group: the name '{}' is taken, expected one that is new",
                       named.name);
       }
+    }
+  }
+  for (const auto& table : engine_->tables()) {
+    for (const auto& named : parameters) {
+      TESSERA_CHECK(named.name != table->info().name(),
+                    "add_param_group: the name '{}' is taken, expected one that is new",
+                    named.name);
     }
   }
   check_groups(engine_->rule(), {group});
@@ -295,6 +304,11 @@ Tensor ZeroOptimizer::gradient(const std::string& name) {
                 "gradient: of '{}', asked for outside of the time between the last backward and "
                 "step()", name);
   engine_->reduce();
+  if (const Table* const table = engine_->find_table(name)) {
+    const Tensor sums = table->gather_sums();
+    kernels::scale(current_context(sums.device()), sums, sums, engine_->gradient_factor());
+    return sums;
+  }
   const auto [staged, parameter] = engine_->find(name);
   const Partition& partition = staged->partition();
   const dist::ParameterSlot& slot = partition.layout().slot(parameter);
@@ -314,17 +328,14 @@ std::map<std::string, float> ZeroOptimizer::gradient_norms() {
                 "step()");
   engine_->reduce();
   std::map<std::string, float> norms;
-  const std::vector<double> of_sums = engine_->norms();
-  size_t next = 0;
-  for (const auto& staged : engine_->trainable()) {
-    for (const PlacedParameter& placed : staged->partition().parameters()) {
-      norms[placed.named.name] = static_cast<float>(of_sums[next++] * engine_->gradient_factor());
-    }
+  for (const auto& [name, norm] : engine_->norms()) {
+    norms[name] = static_cast<float>(norm * engine_->gradient_factor());
   }
   return norms;
 }
 
 void ZeroOptimizer::synchronize() {
+  for (const auto& table : engine_->tables()) table->values().synchronize();
   for (StagedPartition* staged : engine_->partitions()) staged->parameters().synchronize();
 }
 
@@ -343,14 +354,34 @@ void ZeroOptimizer::for_each_parameter(
       }
     }
   }
+  for (const auto& table : engine_->tables()) {
+    const Tensor whole = table->gather_values(dist::Traffic::saves).to_host();
+    body(table->info().placed.named, whole.values<float>());
+  }
 }
 
 bool ZeroOptimizer::scales_losses() const { return engine_->scales_losses(); }
+
+void ZeroOptimizer::prefetch(const nn::Embedding& embedding, const Tensor& indices) {
+  const auto& tables = engine_->tables();
+  const auto found = std::ranges::find_if(tables, [&](const auto& table) {
+    return table->info().placed.named.parameter.same(embedding.weight);
+  });
+  TESSERA_CHECK(found != tables.end(),
+                "prefetch: '{}' is no row-sparse table of this optimizer",
+                embedding.weight.leaf().name);
+  const StepState& state = engine_->state();
+  TESSERA_CHECK(state.running(),
+                "prefetch: called outside of a micro-batch; call it before the backward of the one "
+                "that computes while the rows arrive");
+  (*found)->values().prefetch(indices, state.micro_step().last());
+}
 
 void ZeroOptimizer::set_parameters(const ParameterSource& source, RuleState state) {
   check_between_steps("set_parameters");
   synchronize();  // a gather in flight would overwrite the new values
   for (StagedPartition* staged : engine_->partitions()) staged->fill(source);
+  for (const auto& table : engine_->tables()) table->fill(source);
   if (state == RuleState::reset) engine_->reset_rule_state();
 }
 
@@ -381,6 +412,9 @@ StateByName ZeroOptimizer::state() const {
   for (const auto& staged : engine_->trainable()) {
     staged->own_state(result);
   }
+  for (const auto& table : engine_->tables()) {
+    if (table->trainable()) table->own_state(result);
+  }
   return result;
 }
 
@@ -391,6 +425,9 @@ StateByName ZeroOptimizer::consolidated_state(int root) {
   StateByName result;
   for (const auto& staged : engine_->trainable()) {
     staged->gather_state(root, result);
+  }
+  for (const auto& table : engine_->tables()) {
+    if (table->trainable()) table->gather_state(root, result);
   }
   return result;
 }

@@ -33,6 +33,7 @@
 
 #include "core/micro_batch.h"
 #include "dist/bootstrap.h"
+#include "nn/layers.h"
 #include "nn/parameter_source.h"
 #include "optim/rules/update_rule.h"
 #include "optim/zero/optimizer_state.h"
@@ -163,6 +164,13 @@ class ZeroOptimizer {
   /// skip() throws if neither order exists: in the first micro-batch of a new run, and in the first
   /// one after add_param_group.
   void skip();
+
+  /// Fetches the rows of a row-sparse table that this rank's next micro-batch will look up, while
+  /// the current one computes: at stage 3 from their owners. Called within a micro-batch, before
+  /// its backward, on every rank; `indices` (i32) may be empty. The next micro-batch may then look
+  /// up only these rows. If a step's update comes between, the rows are fetched after it. Throws
+  /// for a parameter that is no row-sparse table, and as a lookup does. Collective.
+  void prefetch(const nn::Embedding& embedding, const Tensor& indices);
 
   /// Ends the step: updates this rank's shard and gathers parameters. Throws NonFiniteError as
   /// LaunchedStep::get() does. Collective.

@@ -44,20 +44,21 @@ Tensor embedding(const Tensor& tokens, const Tensor& table, const Tensor& positi
   check_shapes(tokens, table, positions);
   check_range(tokens, table.size(0));
   const trace::Scope scope("embedding");
-  const InUse in_use({&table, &positions});
+  const InUse in_use({read_whole(table), &positions});
+  const auto [rows, indices] = rows_of(table, tokens);
   const int64_t positions_per_row = positions.defined() ? tokens.size(1) : 1;
   Shape shape = tokens.shape();
   shape.push_back(table.size(1));
-  Tensor y = Tensor::empty(shape, table.dtype(), table.device());
-  kernels::embedding_forward(current_context(y.device()), y, tokens, table, positions,
+  Tensor y = Tensor::empty(shape, rows.dtype(), rows.device());
+  kernels::embedding_forward(current_context(y.device()), y, indices, rows, positions,
                              positions_per_row);
   return record("embedding", y, {table, positions},
-                [tokens = saved(tokens), positions_per_row](const Tensor& dy,
+                [indices = saved(indices), positions_per_row](const Tensor& dy,
                                                             InputGradients& grads) {
                   const Context context = current_context(dy.device());
                   if (grads.wanted(0)) {
                     const auto [dtable, accumulate] = grads.accumulating_destination(0);
-                    kernels::embedding_backward(context, dtable, dy, tokens, accumulate);
+                    kernels::embedding_backward(context, dtable, dy, indices, accumulate);
                   }
                   if (grads.wanted(1)) {
                     kernels::position_backward(context, grads.destination(1), dy,

@@ -51,17 +51,30 @@ void check_range(const Bags& bags, int64_t vocabulary) {
                   p, vocabulary);
   }
 }
+
+// A row-sparse table counts every index as a row that is read, so each must be in a bag.
+void check_all_in_bags(const Tensor& indices, const Tensor& offsets, const Tensor& table) {
+  if (read_whole(table) != nullptr) return;
+  const Tensor here = offsets.to_host();
+  const auto values = here.values<int32_t>();
+  TESSERA_CHECK(values.front() == 0 && values.back() == indices.size(0),
+                "embedding_bag: '{}' is row-sparse, and the bags are [{}, {}) of {} indices; "
+                "expected all of them",
+                table.leaf()->name, values.front(), values.back(), indices.size(0));
+}
 }  // namespace
 
 Tensor embedding_bag(const Tensor& indices, const Tensor& offsets, const Tensor& table,
                      const Tensor& scale) {
-  const Bags bags{saved(indices), saved(offsets), scale.defined() ? saved(scale) : Tensor{}};
   check_shapes({indices, offsets, scale}, table);
-  check_range(bags, table.size(0));
+  check_range({indices, offsets, scale}, table.size(0));
+  check_all_in_bags(indices, offsets, table);
   const trace::Scope scope("embedding_bag");
-  const InUse in_use({&table});
-  Tensor y = Tensor::empty({offsets.size(0) - 1, table.size(1)}, table.dtype(), table.device());
-  kernels::embedding_bag_forward(current_context(y.device()), y, bags, table);
+  const InUse in_use({read_whole(table)});
+  const auto [rows, row_indices] = rows_of(table, indices);
+  const Bags bags{saved(row_indices), saved(offsets), scale.defined() ? saved(scale) : Tensor{}};
+  Tensor y = Tensor::empty({offsets.size(0) - 1, table.size(1)}, rows.dtype(), rows.device());
+  kernels::embedding_bag_forward(current_context(y.device()), y, bags, rows);
   return record("embedding_bag", y, {table}, [bags](const Tensor& dy, InputGradients& grads) {
     const auto [dtable, accumulate] = grads.accumulating_destination(0);
     kernels::embedding_bag_backward(current_context(dy.device()), dtable, dy, bags, accumulate);

@@ -5,6 +5,7 @@
 // tables are much smaller than copies of B K rows, and often stay in the cache.
 #include "core/ops/row_products.h"
 
+#include <algorithm>
 #include <array>
 #include <vector>
 
@@ -79,12 +80,36 @@ void check(const RowProductInputs& in) {
                 right.indices.shape(), in.rows());
 }
 
+/// Returns a side's lookup as it is read: by the rows of row-sparse tables (rows_of). A table and
+/// its bias have one tensor of indices, so both must number their rows alike.
+Lookup read_rows(const char* side, const Lookup& at) {
+  const bool sparse = read_whole(at.table) == nullptr;
+  const bool sparse_bias = at.bias.defined() && read_whole(at.bias) == nullptr;
+  if (!sparse && !sparse_bias) return at;
+  TESSERA_CHECK(at.indices.defined(),
+                "row_products: the {} table '{}' is row-sparse, expected indices of its rows", side,
+                at.table.leaf()->name);
+  TESSERA_CHECK(!at.bias.defined() || sparse == sparse_bias,
+                "row_products: of the {} table and its bias one is row-sparse, expected both", side);
+  const auto [table, indices] = rows_of(at.table, at.indices);
+  if (!at.bias.defined()) return {table, indices, {}};
+  const auto [bias, bias_indices] = rows_of(at.bias, at.indices);
+  const Tensor a = indices.to_host();
+  const Tensor b = bias_indices.to_host();
+  TESSERA_CHECK(std::ranges::equal(a.values<int32_t>(), b.values<int32_t>()),
+                "row_products: other rows of the {} bias '{}' than of its table were looked up "
+                "before, so their rows have other places; look both up together",
+                side, at.bias.leaf()->name);
+  return {table, indices, bias};
+}
+
 Lookup saved_lookup(const Lookup& at) {
   const auto kept = [](const Tensor& x) { return x.defined() ? saved(x) : Tensor(); };
   return {kept(at.table), kept(at.indices), kept(at.bias)};
 }
 
 const Tensor* if_defined(const Tensor& x) { return x.defined() ? &x : nullptr; }
+const Tensor* if_read_whole(const Tensor& x) { return x.defined() ? read_whole(x) : nullptr; }
 
 /// The inputs of the recorded operation, and the index of each bias and table among the inputs. An
 /// undefined bias has index -1.
@@ -115,15 +140,17 @@ RowProducts row_products(const Lookup& left, const Lookup& right, bool squares) 
   const RowProductInputs given{left, right};
   check(given);
   const trace::Scope scope("row_products");
-  const InUse in_use({&left.table, &right.table, if_defined(left.bias), if_defined(right.bias)});
-  const Device device = left.table.device();
+  const InUse in_use({read_whole(left.table), read_whole(right.table), if_read_whole(left.bias),
+                      if_read_whole(right.bias)});
+  const RowProductInputs read{read_rows("left", left), read_rows("right", right)};
+  const Device device = read.left.table.device();
   RowProducts result{
-      .products = Tensor::empty({given.rows(), given.per_row()}, left.table.dtype(), device),
+      .products = Tensor::empty({read.rows(), read.per_row()}, left.table.dtype(), device),
       .squares = squares ? Tensor::empty({}, DType::f32, device) : Tensor()};
-  kernels::row_products_forward(current_context(device), result.products, result.squares, given);
+  kernels::row_products_forward(current_context(device), result.products, result.squares, read);
   std::array<Tensor, 2> outputs{result.products, result.squares};
   const InputPlaces at(given);
-  const RowProductInputs in{saved_lookup(left), saved_lookup(right)};
+  const RowProductInputs in{saved_lookup(read.left), saved_lookup(read.right)};
   record("row_products", std::span(outputs).first(squares ? 2 : 1), at.inputs,
          [in, places = at.places](std::span<const Tensor> dys, InputGradients& grads) {
            const Context context = current_context(in.left.table.device());

@@ -10,6 +10,7 @@
 #include <cmath>
 
 #include "core/cpu/vector_math.h"
+#include "optim/kernels/row_update.h"
 #include "optim/kernels/update.h"
 #include "optim/kernels/update_segments.h"
 
@@ -61,6 +62,18 @@ void adam_update(const Context&, const Tensor& parameters, const Tensor& first_m
                        adam_range(p, m, v, g, hyper, begin, end);
                      });
   });
+}
+
+void adam_update_rows(const Context& context, const RowUpdate& update, const UpdateHyper& hyper) {
+  check_row_update("adam_update_rows", update, 2);
+  const int64_t width = update.parameters.size(1);
+  for_each_row(context, update, hyper,
+               [&](int64_t row, const float* gradient, const UpdateHyper& scaled) {
+                 const int64_t at = row * width;
+                 adam_range(update.parameters.data<float>() + at,
+                            update.state[0].data<float>() + at, update.state[1].data<float>() + at,
+                            gradient, scaled, 0, width);
+               });
 }
 
 }  // namespace tessera::cpu

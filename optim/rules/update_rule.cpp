@@ -31,6 +31,21 @@ void adam(const Context& context, const UpdateRanges& ranges,
                        ranges.gradients, segments, groups, ranges.scalars);
 }
 
+void check_momentum(const UpdateHyper& hyper, bool has_state) {
+  TESSERA_CHECK(hyper.beta1 == 0 || has_state,
+                "sgd: a group has momentum {}, the rule has none and so no state for it",
+                hyper.beta1);
+}
+
+template <class Rule>
+UpdateHyper adagrad_hyper(const Rule& rule, const GroupOptions& group) {
+  UpdateHyper hyper;
+  hyper.learning_rate = group.learning_rate.value_or(rule.learning_rate);
+  hyper.epsilon = rule.epsilon;
+  hyper.weight_decay = group.weight_decay.value_or(rule.weight_decay);
+  return hyper;
+}
+
 }  // namespace
 
 std::vector<std::string> Sgd::state_names() const {
@@ -51,11 +66,7 @@ UpdateHyper Sgd::hyper(int64_t step, const GroupOptions& group) const {
 void Sgd::update(const Context& context, const UpdateRanges& ranges,
                  std::span<const UpdateSegment> segments,
                  std::span<const UpdateHyper> groups) const {
-  for (const UpdateHyper& group : groups) {
-    TESSERA_CHECK(group.beta1 == 0 || !ranges.state.empty(),
-                  "sgd: a group has momentum {}, the rule has none and so no state for it",
-                  group.beta1);
-  }
+  for (const UpdateHyper& group : groups) check_momentum(group, !ranges.state.empty());
   kernels::sgd_update(context, ranges.parameters, ranges.state.empty() ? Tensor() : ranges.state[0],
                       ranges.gradients, segments, groups, ranges.scalars);
 }
@@ -82,6 +93,51 @@ void AdamW::update(const Context& context, const UpdateRanges& ranges,
                    std::span<const UpdateSegment> segments,
                    std::span<const UpdateHyper> groups) const {
   adam(context, ranges, segments, groups);
+}
+
+void Sgd::update_rows(const Context& context, const RowUpdate& update,
+                      const UpdateHyper& hyper) const {
+  check_momentum(hyper, !update.state.empty());
+  kernels::sgd_update_rows(context, update, hyper);
+}
+
+void Adam::update_rows(const Context& context, const RowUpdate& update,
+                       const UpdateHyper& hyper) const {
+  kernels::adam_update_rows(context, update, hyper);
+}
+
+void AdamW::update_rows(const Context& context, const RowUpdate& update,
+                        const UpdateHyper& hyper) const {
+  kernels::adam_update_rows(context, update, hyper);
+}
+
+std::vector<std::string> Adagrad::state_names() const { return {"sum"}; }
+
+UpdateHyper Adagrad::hyper(int64_t, const GroupOptions& group) const {
+  return adagrad_hyper(*this, group);
+}
+
+void Adagrad::update(const Context& context, const UpdateRanges& ranges,
+                     std::span<const UpdateSegment> segments,
+                     std::span<const UpdateHyper> groups) const {
+  kernels::adagrad_update(context, ranges.parameters, ranges.state[0], ranges.gradients, segments,
+                          groups, ranges.scalars);
+}
+
+void Adagrad::update_rows(const Context& context, const RowUpdate& update,
+                          const UpdateHyper& hyper) const {
+  kernels::adagrad_update_rows(context, update, hyper);
+}
+
+std::vector<std::string> RowwiseAdagrad::state_names() const { return {"row_sum"}; }
+
+UpdateHyper RowwiseAdagrad::hyper(int64_t, const GroupOptions& group) const {
+  return adagrad_hyper(*this, group);
+}
+
+void RowwiseAdagrad::update_rows(const Context& context, const RowUpdate& update,
+                                 const UpdateHyper& hyper) const {
+  kernels::rowwise_adagrad_update_rows(context, update, hyper);
 }
 
 }  // namespace tessera::optim

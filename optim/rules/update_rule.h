@@ -4,7 +4,9 @@
 //   optim::AdamW{.learning_rate = 3e-4f, .weight_decay = 0.1f}
 //
 // `UpdateRule` holds any rule. A new rule needs `state_names()`, `hyper(...)` and `update(...)`
-// with the signatures below.
+// with the signatures below. With `update_rows(...)` it can also update the looked-up rows of
+// row-sparse tables. A rule with `static constexpr bool value_per_row = true` has one value of state
+// for each row of a table, and needs no `update(...)`.
 #pragma once
 
 #include <cstdint>
@@ -14,6 +16,8 @@
 #include <string>
 #include <vector>
 
+#include "core/error.h"
+#include "optim/kernels/rows.h"
 #include "optim/kernels/update.h"
 
 namespace tessera::optim {
@@ -47,6 +51,7 @@ struct Sgd {
   UpdateHyper hyper(int64_t step, const GroupOptions& group) const;
   void update(const Context& context, const UpdateRanges& ranges,
               std::span<const UpdateSegment> segments, std::span<const UpdateHyper> groups) const;
+  void update_rows(const Context& context, const RowUpdate& update, const UpdateHyper& hyper) const;
 };
 
 /// Adam (Kingma and Ba, arXiv:1412.6980), with weight decay added to the gradient.
@@ -61,6 +66,7 @@ struct Adam {
   UpdateHyper hyper(int64_t step, const GroupOptions& group) const;
   void update(const Context& context, const UpdateRanges& ranges,
               std::span<const UpdateSegment> segments, std::span<const UpdateHyper> groups) const;
+  void update_rows(const Context& context, const RowUpdate& update, const UpdateHyper& hyper) const;
 };
 
 /// Adam with decoupled weight decay (Loshchilov and Hutter, arXiv:1711.05101).
@@ -75,6 +81,33 @@ struct AdamW {
   UpdateHyper hyper(int64_t step, const GroupOptions& group) const;
   void update(const Context& context, const UpdateRanges& ranges,
               std::span<const UpdateSegment> segments, std::span<const UpdateHyper> groups) const;
+  void update_rows(const Context& context, const RowUpdate& update, const UpdateHyper& hyper) const;
+};
+
+/// Adagrad (Duchi et al., JMLR 2011), as torch.optim.Adagrad defines it.
+struct Adagrad {
+  float learning_rate = 1e-2f;
+  float epsilon = 1e-10f;
+  float weight_decay = 0;
+
+  std::vector<std::string> state_names() const;
+  UpdateHyper hyper(int64_t step, const GroupOptions& group) const;
+  void update(const Context& context, const UpdateRanges& ranges,
+              std::span<const UpdateSegment> segments, std::span<const UpdateHyper> groups) const;
+  void update_rows(const Context& context, const RowUpdate& update, const UpdateHyper& hyper) const;
+};
+
+/// Adagrad with one value of state for each row of a row-sparse table: for tables only
+/// (ZeroOptions::table_rule). kernels::rowwise_adagrad_update_rows has the formula.
+struct RowwiseAdagrad {
+  float learning_rate = 1e-2f;
+  float epsilon = 1e-10f;
+  float weight_decay = 0;
+
+  static constexpr bool value_per_row = true;
+  std::vector<std::string> state_names() const;
+  UpdateHyper hyper(int64_t step, const GroupOptions& group) const;
+  void update_rows(const Context& context, const RowUpdate& update, const UpdateHyper& hyper) const;
 };
 
 /// Holds any rule by value.
@@ -84,7 +117,8 @@ class UpdateRule {
   UpdateRule(Rule rule)  // NOLINT: implicit, so that a rule can be passed as an UpdateRule
       : rule_(std::make_shared<Model<Rule>>(std::move(rule))) {}
 
-  /// Returns the names of the state tensors. Each state tensor is as large as the parameters.
+  /// Returns the names of the state tensors. Each state tensor is as large as the parameters, or has
+  /// one value for each row of a table if value_per_row().
   std::vector<std::string> state_names() const { return rule_->state_names(); }
   /// Returns the hyper-parameters of a group for its update number `step`, counted from 1.
   UpdateHyper hyper(int64_t step, const GroupOptions& group) const {
@@ -94,6 +128,14 @@ class UpdateRule {
               std::span<const UpdateSegment> segments, std::span<const UpdateHyper> groups) const {
     rule_->update(context, ranges, segments, groups);
   }
+  void update_rows(const Context& context, const RowUpdate& update,
+                   const UpdateHyper& hyper) const {
+    rule_->update_rows(context, update, hyper);
+  }
+  /// True if the rule can update parameters as a whole; true if it can update rows of tables.
+  bool updates_ranges() const { return rule_->updates_ranges(); }
+  bool updates_rows() const { return rule_->updates_rows(); }
+  bool value_per_row() const { return rule_->value_per_row(); }
 
  private:
   struct Concept {
@@ -102,6 +144,10 @@ class UpdateRule {
     virtual UpdateHyper hyper(int64_t step, const GroupOptions& group) const = 0;
     virtual void update(const Context&, const UpdateRanges&, std::span<const UpdateSegment>,
                         std::span<const UpdateHyper>) const = 0;
+    virtual void update_rows(const Context&, const RowUpdate&, const UpdateHyper&) const = 0;
+    virtual bool updates_ranges() const = 0;
+    virtual bool updates_rows() const = 0;
+    virtual bool value_per_row() const = 0;
   };
   template <class Rule>
   struct Model final : Concept {
@@ -113,8 +159,35 @@ class UpdateRule {
     void update(const Context& context, const UpdateRanges& ranges,
                 std::span<const UpdateSegment> segments,
                 std::span<const UpdateHyper> groups) const override {
-      rule.update(context, ranges, segments, groups);
+      if constexpr (has_update) {
+        rule.update(context, ranges, segments, groups);
+      } else {
+        fail("optimizer: the rule updates row-sparse tables only");
+      }
     }
+    void update_rows(const Context& context, const RowUpdate& update,
+                     const UpdateHyper& hyper) const override {
+      if constexpr (has_rows) {
+        rule.update_rows(context, update, hyper);
+      } else {
+        fail("optimizer: the rule cannot update row-sparse tables");
+      }
+    }
+    bool updates_ranges() const override { return has_update; }
+    bool updates_rows() const override { return has_rows; }
+    bool value_per_row() const override {
+      if constexpr (requires { Rule::value_per_row; }) return Rule::value_per_row;
+      return false;
+    }
+    static constexpr bool has_update =
+        requires(const Rule& r, const Context& c, const UpdateRanges& ranges,
+                 std::span<const UpdateSegment> s, std::span<const UpdateHyper> g) {
+          r.update(c, ranges, s, g);
+        };
+    static constexpr bool has_rows =
+        requires(const Rule& r, const Context& c, const RowUpdate& update, const UpdateHyper& h) {
+          r.update_rows(c, update, h);
+        };
     Rule rule;
   };
 

@@ -57,10 +57,14 @@ std::vector<StateTensor> ZeroEngine::state_tensors() const {
   std::vector<StateTensor> list;
   // The list depends on the model, the update rule and loss scaling, never on stage or ranks.
   for (const StagedPartition* partition : partitions()) partition->list_state(list);
+  for (const auto& table : tables_) table->list_state(list);
   for (const auto& partition : trainable_) {
     for (const PlacedParameter& placed : partition->partition().parameters()) {
       list.push_back(count_tensor(placed.named.name, updates_kind));
     }
+  }
+  for (const auto& table : tables_) {
+    if (table->trainable()) list.push_back(count_tensor(table->info().name(), updates_kind));
   }
   for (const auto& [name, statistics] : statistics_.all()) {
     list.push_back({name, running_mean_kind, DType::f32, statistics->mean.shape()});
@@ -76,6 +80,7 @@ std::vector<StateTensor> ZeroEngine::state_tensors() const {
 std::vector<StatePiece> ZeroEngine::own_state() const {
   std::vector<StatePiece> list;
   for (const StagedPartition* partition : partitions()) partition->list_pieces(list);
+  for (const auto& table : tables_) table->list_pieces(list);
   // The remaining state is the same on every rank, so rank 0 alone saves it.
   if (communicator_->rank() != 0) return list;
   for (const auto& partition : trainable_) {
@@ -83,6 +88,11 @@ std::vector<StatePiece> ZeroEngine::own_state() const {
     for (const PlacedParameter& placed : partition->partition().parameters()) {
       list.push_back(scalar_piece(placed.named.name, updates_kind, update_counts_[number++]));
     }
+  }
+  for (const auto& table : tables_) {
+    if (!table->trainable()) continue;
+    const int64_t count = update_counts_[static_cast<size_t>(table->number())];
+    list.push_back(scalar_piece(table->info().name(), updates_kind, count));
   }
   for (const auto& [name, statistics] : statistics_.all()) {
     const Shape& shape = statistics->mean.shape();
@@ -109,16 +119,23 @@ void ZeroEngine::restore(const StateSource& source) {
     source.read(state_path(scaler_name, scale_kind), 0, std::span(&scale, 1));
     scaler_->restore(scale, source.count(state_path(scaler_name, good_steps_kind)));
   }
+  const auto read_count = [&](const std::string& name, int64_t number) {
+    const int64_t count = source.count(state_path(name, updates_kind));
+    if (count < 0) fail_input("{} has {} updates", name, count);
+    update_counts_[static_cast<size_t>(number)] = count;
+  };
   for (const auto& partition : trainable_) {
-    auto number = static_cast<size_t>(partition->first());
+    int64_t number = partition->first();
     for (const PlacedParameter& placed : partition->partition().parameters()) {
-      const int64_t count = source.count(state_path(placed.named.name, updates_kind));
-      if (count < 0) fail_input("{} has {} updates", placed.named.name, count);
-      update_counts_[number++] = count;
+      read_count(placed.named.name, number++);
     }
+  }
+  for (const auto& table : tables_) {
+    if (table->trainable()) read_count(table->info().name(), table->number());
   }
   // Every rank reads the ranges that it holds: values, master weights and the update rule's state.
   for (StagedPartition* partition : partitions()) partition->restore(source);
+  for (const auto& table : tables_) table->restore(source);
   for (const auto& [name, statistics] : statistics_.all()) {
     read_statistics(source, state_path(name, running_mean_kind), statistics->mean);
     read_statistics(source, state_path(name, running_variance_kind), statistics->variance);

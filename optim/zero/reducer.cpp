@@ -132,6 +132,8 @@ void Reducer::remove_frozen(StagedPartition& partition) {
   std::erase(frozen_, &partition);
 }
 
+void Reducer::remove_table(const Table& table) { std::erase(tables_, &table); }
+
 void Reducer::forget() {
   notes_.log.clear();
   agreed_ = false;
@@ -164,6 +166,7 @@ void Reducer::open() {
     }
     filling->of.reduction().begin(micro_step_);
   }
+  for (Table* const table : tables_) table->begin(micro_step_);
   begin_forward();
 }
 
@@ -201,15 +204,22 @@ void Reducer::note_reached() {
 void Reducer::propagate(const Tensor& loss, float scale) {
   begin_backward();
   tessera::backward(loss, scale);
+  send_rest();
+  end_backward();
+}
+
+void Reducer::send_rest() {
   // All ranks must make the same collective calls, so every bucket is sent in every micro-step.
   // Parameters that backward has not reached get zeros.
   complete_missing();
-  end_backward();
+  // Tables come last and in one order, because a bucket may be complete at any time in backward.
+  for (Table* const table : tables_) table->send();
 }
 
 void Reducer::begin_backward() {
   const auto begin = [this] {
     for (ParameterPolicy* parameters : parameters_) parameters->begin_backward();
+    for (Table* const table : tables_) table->begin_backward();
   };
   // The begin of backward is logged, so that a rank without data can repeat it.
   notes_.log.note({ParameterEvent::Kind::begin_backward});
@@ -221,13 +231,15 @@ void Reducer::end_backward() {
   // Reads of parameters from here on belong to an evaluation.
   notes_.log.end();
   for (ParameterPolicy* parameters : parameters_) parameters->end_backward();
+  for (Table* const table : tables_) table->end_backward();
 }
 
 void Reducer::skip() {
   TESSERA_CHECK(notes_.log.empty(),
                 "optimizer: skip after operations have read parameters in this micro-batch, "
                 "expected before");
-  const bool must_know = std::any_of(parameters_.begin(), parameters_.end(),
+  const bool must_know = (options_.stage == 3 && !tables_.empty()) ||
+                         std::any_of(parameters_.begin(), parameters_.end(),
                                      [](const auto* p) { return p->gathers_as_read(); });
   const bool knows = notes_.log.knows_last();
   TESSERA_CHECK(!must_know || communicator_->size() == 1 || knows || !notes_.log.events().empty(),
@@ -240,9 +252,9 @@ void Reducer::skip() {
   } else {
     follow_events();
   }
-  // Completes the buckets that the replay has not completed. At stages 0 to 2 there may have been
-  // nothing to replay.
-  complete_missing();
+  // At stages 0 to 2 there may have been nothing to replay, and so no begin of a backward.
+  for (Table* const table : tables_) table->begin_backward();
+  send_rest();
   end_backward();
   note_reached();
   completed_.clear();  // without data, this rank's order is not that of backward
@@ -270,6 +282,12 @@ void Reducer::follow_events() {
   for (const auto& [kind, registration] : events) {
     if (kind == ParameterEvent::Kind::begin_backward) {
       begin_backward();
+      continue;
+    }
+    const auto table = std::ranges::find(
+        tables_, registration, [](const Table* t) { return t->info().placed.registration; });
+    if (table != tables_.end()) {
+      if (kind == ParameterEvent::Kind::use) (*table)->values().follow_look_up();
       continue;
     }
     const auto& [partition, filling, parameter] = places.at(registration);

@@ -14,6 +14,7 @@
 #include <memory>
 #include <vector>
 
+#include "optim/tables/table.h"
 #include "optim/zero/end_of_step/batch_statistics.h"
 #include "optim/zero/end_of_step/step_record.h"
 #include "optim/zero/staged_partition.h"
@@ -44,6 +45,11 @@ class Reducer {
   /// Adds frozen parameters: they have no gradient, but forward and backward read their values.
   void add_frozen(StagedPartition& partition);
   void remove_frozen(StagedPartition& partition);
+  /// Adds a row-sparse table, which may be frozen. Its gradient is sent when backward is over.
+  void add_table(Table& table) { tables_.push_back(&table); }
+  void remove_table(const Table& table);
+  /// Records that a backward has completed the gradient of trainable parameter `number`.
+  void note_completed_table(int64_t number) { reached_.push_back(number); }
   /// Forgets everything learned from earlier micro-steps: the order of buckets, and the log. Called
   /// after partitions were added, because later micro-steps differ from earlier ones.
   virtual void forget();
@@ -73,6 +79,8 @@ class Reducer {
   void begin_forward();
   void begin_backward();
   void end_backward();
+  /// Completes what backward did not, and sends it.
+  void send_rest();
   /// Records the loss and batch statistics of a micro-batch that contributes.
   void note_data(const Tensor& loss);
   /// Records which parameters got a gradient, if the rank contributes.
@@ -128,6 +136,7 @@ class Reducer {
   std::vector<std::unique_ptr<Filling>> trainable_;
   std::vector<ParameterPolicy*> parameters_;  // of all partitions, frozen ones included
   std::vector<StagedPartition*> frozen_;
+  std::vector<Table*> tables_;
   std::vector<Turn> order_;      // the order in which collectives start, the same on every rank
   size_t next_ = 0;              // index in order_ of the next bucket to send
   bool agreed_ = false;          // true once order_ is rank 0's order of completion

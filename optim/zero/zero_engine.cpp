@@ -1,6 +1,7 @@
 #include "optim/zero/zero_engine.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <exception>
 #include <map>
@@ -70,8 +71,8 @@ ZeroEngine::ZeroEngine(const ZeroOptions& options, UpdateRule rule, const dist::
 
 void ZeroEngine::add(std::vector<nn::NamedParameter> parameters, const std::vector<int>& groups,
                      std::vector<nn::NamedStatistics> statistics) {
-  const Extent before{trainable_.size(), frozen_.size(), update_counts_.size(), registered_,
-                      scaler_ != nullptr};
+  const Extent before{trainable_.size(),     frozen_.size(), tables_.size(),
+                      update_counts_.size(), registered_,    scaler_ != nullptr};
   // Everything that can fail comes first. If the optimizer already has parameters, the ranks then
   // tell each other if they failed. Without this exchange, a rank that succeeded would wait forever
   // in the next step for a rank that rolled back.
@@ -85,7 +86,7 @@ void ZeroEngine::add(std::vector<nn::NamedParameter> parameters, const std::vect
   } catch (...) {
     failure = std::current_exception();
   }
-  const bool at_work = before.trainable + before.frozen > 0;
+  const bool at_work = before.trainable + before.frozen + before.tables > 0;
   const int failed = at_work ? first_that_failed(*communicator_, failure != nullptr)
                              : (failure ? communicator_->rank() : -1);
   if (failed < 0) {
@@ -106,6 +107,9 @@ void ZeroEngine::shrink_to(const Extent& extent) {
   // The hooks refer to the partitions, so the hooks are removed first.
   for (size_t i = extent.trainable; i < trainable_.size(); ++i) reducer_->remove(*trainable_[i]);
   for (size_t i = extent.frozen; i < frozen_.size(); ++i) reducer_->remove_frozen(*frozen_[i]);
+  for (size_t i = extent.tables; i < tables_.size(); ++i) reducer_->remove_table(*tables_[i]);
+  tables_.resize(extent.tables);
+  norm_parts_.resize(std::min(norm_parts_.size(), extent.parameters));
   trainable_.resize(extent.trainable);
   frozen_.resize(extent.frozen);
   update_counts_.resize(extent.parameters);
@@ -114,11 +118,7 @@ void ZeroEngine::shrink_to(const Extent& extent) {
   if (!extent.scales_losses) scaler_ = nullptr;
 }
 
-GradientNorm ZeroEngine::norm_of_all() const {
-  std::vector<const Partition*> partitions;
-  for (const auto& partition : trainable_) partitions.push_back(&partition->partition());
-  return {communicator_, std::move(partitions)};
-}
+GradientNorm ZeroEngine::norm_of_all() const { return {communicator_, norm_parts_}; }
 
 void ZeroEngine::add_partitions(std::vector<nn::NamedParameter> parameters,
                                 const std::vector<int>& groups) {
@@ -126,7 +126,10 @@ void ZeroEngine::add_partitions(std::vector<nn::NamedParameter> parameters,
   if (any_f16(parameters) && !scaler_) scaler_ = std::make_unique<LossScaler>(LossScaling{});
   const size_t first_trainable = trainable_.size();
   const size_t first_frozen = frozen_.size();
-  // Parameters of one dtype that are all trainable or all frozen share a partition.
+  const size_t first_table = tables_.size();
+  // One partition for each dtype, trainable and frozen, in order of first registration. Tables are
+  // sorted with them, so that the norm adds the blocks of a table where it would add those of a
+  // dense parameter.
   std::vector<std::vector<PlacedParameter>> parts;
   for (size_t i = 0; i < parameters.size(); ++i) {
     const nn::Parameter& parameter = parameters[i].parameter;
@@ -138,9 +141,30 @@ void ZeroEngine::add_partitions(std::vector<nn::NamedParameter> parameters,
     if (part == parts.end()) part = parts.insert(parts.end(), std::vector<PlacedParameter>{});
     part->push_back({std::move(parameters[i]), groups[i], registered_++});
   }
-  for (auto& part : parts) add_partition(std::move(part));
+  for (auto& part : parts) add_part(std::move(part));
+  for (size_t i = first_table; i < tables_.size(); ++i) tables_[i]->fill(source);
   for (size_t i = first_trainable; i < trainable_.size(); ++i) trainable_[i]->fill(source);
   for (size_t i = first_frozen; i < frozen_.size(); ++i) frozen_[i]->fill(source);
+}
+
+void ZeroEngine::add_part(std::vector<PlacedParameter> parameters) {
+  std::vector<PlacedParameter> dense;
+  const bool trainable = parameters[0].named.parameter.trainable();
+  for (const PlacedParameter& placed : parameters) {
+    if (placed.named.parameter.distinct_rows() == 0) dense.push_back(placed);
+  }
+  if (!dense.empty()) add_partition(std::move(dense));
+  int next_dense = 0;
+  for (PlacedParameter& placed : parameters) {
+    GradientNorm::Part part;
+    if (placed.named.parameter.distinct_rows() > 0) {
+      add_table(std::move(placed));
+      part.table = tables_.back().get();
+    } else if (trainable) {
+      part = {.partition = &trainable_.back()->partition(), .parameter = next_dense++};
+    }
+    if (trainable) norm_parts_.push_back(part);
+  }
 }
 
 void ZeroEngine::add_partition(std::vector<PlacedParameter> parameters) {
@@ -150,17 +174,34 @@ void ZeroEngine::add_partition(std::vector<PlacedParameter> parameters) {
     reducer_->add_frozen(*frozen_.back());
     return;
   }
-  const auto first = static_cast<int64_t>(update_counts_.size());
-  trainable_.push_back(std::make_unique<TrainablePartition>(std::move(parameters), first, rule_,
-                                                            communicator_, options_, log_));
-  TrainablePartition& partition = *trainable_.back();
-  reducer_->add(partition);
-  update_counts_.resize(update_counts_.size() + partition.partition().parameters().size(), 0);
+  TESSERA_CHECK(rule_.updates_ranges(),
+                "optimizer: the rule updates row-sparse tables only, and '{}' is dense; give the "
+                "rule as table_rule",
+                parameters[0].named.name);
+  const size_t count = parameters.size();
+  trainable_.push_back(std::make_unique<TrainablePartition>(
+      std::move(parameters), std::ssize(update_counts_), rule_, communicator_, options_, log_));
+  reducer_->add(*trainable_.back());
+  add_counts(count);
+}
+
+void ZeroEngine::add_table(PlacedParameter placed) {
+  const bool trainable = placed.named.parameter.trainable();
+  tables_.push_back(std::make_unique<Table>(
+      std::move(placed), trainable ? std::ssize(update_counts_) : -1, table_rule(), communicator_,
+      options_, log_, [this](int64_t number) { reducer_->note_completed_table(number); }));
+  reducer_->add_table(*tables_.back());
+  if (trainable) add_counts(1);
+}
+
+void ZeroEngine::add_counts(size_t parameters) {
+  update_counts_.resize(update_counts_.size() + parameters, 0);
   warned_without_gradient_.resize(update_counts_.size(), false);
 }
 
 void ZeroEngine::reset_rule_state() {
   for (const auto& partition : trainable_) partition->reset_state();
+  for (const auto& table : tables_) table->reset_state();
   update_counts_.assign(update_counts_.size(), 0);
 }
 
@@ -179,6 +220,13 @@ ZeroEngine::Place ZeroEngine::find(const std::string& name) const {
     }
   }
   fail("optimizer: there is no trainable parameter '{}'", name);
+}
+
+const Table* ZeroEngine::find_table(const std::string& name) const {
+  const auto found = std::ranges::find_if(tables_, [&name](const auto& table) {
+    return table->trainable() && table->info().name() == name;
+  });
+  return found == tables_.end() ? nullptr : found->get();
 }
 
 void ZeroEngine::begin(int64_t step, const MicroStep& micro_step) {
@@ -220,8 +268,46 @@ void ZeroEngine::reduce() {
   record_.exchange();
   statistics_.gather();
   reducer_->finish();
+  gather_touched_counts();
   norm_.compute(values_.scalars());
   reduced_ = true;
+}
+
+void ZeroEngine::gather_touched_counts() {
+  std::vector<Table*> trainable;
+  for (const auto& table : tables_) {
+    if (table->trainable()) trainable.push_back(table.get());
+  }
+  if (trainable.empty()) return;
+  const int64_t ranks = communicator_->size();
+  const auto per_rank = 2 * std::ssize(trainable);
+  const dist::HostBuffer counts(ranks * per_rank, DType::i64, *communicator_);
+  auto* own = counts.data<int64_t>() + communicator_->rank() * per_rank;
+  for (Table* const table : trainable) {
+    table->finish();
+    for (const int64_t count : table->touched_counts()) *own++ = count;
+  }
+  counts.all_gather(*communicator_, dist::Traffic::rows).wait();
+  for (size_t t = 0; t < trainable.size(); ++t) {
+    std::array<std::vector<int64_t>, 2> of;  // rows and blocks, by rank
+    for (int64_t rank = 0; rank < ranks; ++rank) {
+      const int64_t* const at = counts.data<int64_t>() + rank * per_rank;
+      of[0].push_back(at[2 * t]);
+      of[1].push_back(at[2 * t + 1]);
+    }
+    trainable[t]->set_counts(std::move(of[0]), std::move(of[1]));
+  }
+}
+
+std::map<std::string, double> ZeroEngine::norms() const {
+  std::map<std::string, double> norms;
+  const std::vector<double> values = norm_.of_parts();
+  for (size_t i = 0; i < values.size(); ++i) {
+    const auto& [partition, parameter, table] = norm_.parts()[i];
+    norms[table != nullptr ? table->info().name() : partition->parameter(parameter).named.name] =
+        values[i];
+  }
+  return norms;
 }
 
 int64_t ZeroEngine::batches_with_data() const {
@@ -256,6 +342,7 @@ int64_t ZeroEngine::launch() {
   } else if (!launched.report.skipped) {
     update_and_gather(launched.reached, 1.0f, values_.scalars());  // scalars stay on the device
   }
+  for (const auto& table : tables_) table->updated();
   launched.report.exposed_ns = dist::waited_ns() - waited_before_ns_;
   launched_.push_back(std::move(launched));
   return launched_.back().number;
@@ -354,6 +441,8 @@ void ZeroEngine::fail_non_finite(const Launched& launched, const StepScalars& va
 void ZeroEngine::update_and_gather(const std::vector<bool>& reached, float gradient_scale,
                                    const StepScalars* scalars) {
   statistics_.fold(state_.micro_batches(), scalars);
+  // Tables come first, because most models look up rows at the begin of a forward.
+  update_tables(reached, gradient_scale, scalars);
   for (size_t f = trainable_.size(); f-- > 0;) {
     TrainablePartition& partition = *trainable_[f];
     const std::vector<PlacedParameter>& parameters = partition.partition().parameters();
@@ -366,17 +455,27 @@ void ZeroEngine::update_and_gather(const std::vector<bool>& reached, float gradi
       const std::pair key{parameters[i].group,
                           ++update_counts_[index]};  // undone by fail_non_finite()
       const auto [entry, is_new] = known.emplace(key, static_cast<int>(hypers.size()));
-      if (is_new) hypers.push_back(hyper(key.first, key.second, gradient_scale));
+      if (is_new) hypers.push_back(hyper(rule_, key.first, key.second, gradient_scale));
       hyper_of[i] = entry->second;
     }
     partition.update_and_gather({hypers, std::move(hyper_of), scalars});
   }
 }
 
-UpdateHyper ZeroEngine::hyper(int group, int64_t count, float gradient_scale) const {
+void ZeroEngine::update_tables(const std::vector<bool>& reached, float gradient_scale,
+                               const StepScalars* scalars) {
+  for (const auto& table : tables_) {
+    if (!table->trainable() || !reached[static_cast<size_t>(table->number())]) continue;
+    const int64_t count = ++update_counts_[static_cast<size_t>(table->number())];
+    table->update(hyper(table_rule(), table->info().placed.group, count, gradient_scale), scalars);
+  }
+}
+
+UpdateHyper ZeroEngine::hyper(const UpdateRule& rule, int group, int64_t count,
+                              float gradient_scale) const {
   const GroupOptions own =
       group == 0 ? GroupOptions{} : options_.groups[static_cast<size_t>(group) - 1];
-  UpdateHyper hyper = rule_.hyper(count, own);
+  UpdateHyper hyper = rule.hyper(count, own);
   hyper.learning_rate *= options_.schedule(state_.step());
   hyper.gradient_scale = gradient_scale;
   return hyper;
@@ -392,6 +491,12 @@ std::vector<std::string> ZeroEngine::newly_unreached(const std::vector<bool>& re
       warned_without_gradient_[index] = true;
       names.push_back(parameters[i].named.name);
     }
+  }
+  for (const auto& table : tables_) {
+    const auto index = static_cast<size_t>(table->number());
+    if (!table->trainable() || warned_without_gradient_[index] || reached[index]) continue;
+    warned_without_gradient_[index] = true;
+    names.push_back(table->info().name());
   }
   return names;
 }

@@ -6,6 +6,7 @@
 
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -66,9 +67,9 @@ class ZeroEngine {
   /// The factor on a gradient sum: the inverse of the loss scale, and the correction for
   /// micro-batches without data.
   float gradient_factor() const;
-  /// Returns the norm of each gradient sum of trainable(). reduce() must have been called. The host
-  /// waits for the device.
-  std::vector<double> norms() const { return norm_.of_parameters(); }
+  /// Returns the norm of each trainable parameter's gradient sum, by name. reduce() must have been
+  /// called. The host waits for the device.
+  std::map<std::string, double> norms() const;
 
   struct Place {
     const TrainablePartition* partition;
@@ -77,6 +78,9 @@ class ZeroEngine {
   /// Finds a trainable parameter; throws for an unknown name.
   Place find(const std::string& name) const;
   const std::vector<std::unique_ptr<TrainablePartition>>& trainable() const { return trainable_; }
+  const std::vector<std::unique_ptr<Table>>& tables() const { return tables_; }
+  /// The trainable table of this name, or nullptr.
+  const Table* find_table(const std::string& name) const;
   /// All partitions, those of frozen parameters included.
   std::vector<StagedPartition*> partitions() const;
 
@@ -101,12 +105,20 @@ class ZeroEngine {
 
  private:
   void add_partitions(std::vector<nn::NamedParameter> parameters, const std::vector<int>& groups);
+  /// Adds parameters of one dtype that are all trainable or all frozen: a partition of the dense
+  /// ones, and a table of each that is row-sparse.
+  void add_part(std::vector<PlacedParameter> parameters);
   void add_partition(std::vector<PlacedParameter> parameters);
+  void add_table(PlacedParameter placed);
+  void add_counts(size_t parameters);
   GradientNorm norm_of_all() const;
+  /// Tells all ranks how many rows and blocks of each table were touched. Collective.
+  void gather_touched_counts();
   /// The sizes to which add() rolls back if it fails.
   struct Extent {
     size_t trainable;
     size_t frozen;
+    size_t tables;
     size_t parameters;   // number of trainable parameters
     int64_t registered;  // number of all parameters
     bool scales_losses;
@@ -132,7 +144,12 @@ class ZeroEngine {
   void update_by(const Launched& launched);
   void update_and_gather(const std::vector<bool>& reached, float gradient_scale,
                          const StepScalars* scalars);
-  UpdateHyper hyper(int group, int64_t count, float gradient_scale) const;
+  void update_tables(const std::vector<bool>& reached, float gradient_scale,
+                     const StepScalars* scalars);
+  const UpdateRule& table_rule() const {
+    return options_.table_rule ? *options_.table_rule : rule_;
+  }
+  UpdateHyper hyper(const UpdateRule& rule, int group, int64_t count, float gradient_scale) const;
   [[noreturn]] void fail_non_finite(const Launched& launched, const StepScalars& values);
   std::vector<std::string> newly_unreached(const std::vector<bool>& reached);
 
@@ -146,6 +163,8 @@ class ZeroEngine {
   BatchStatistics statistics_;
   std::vector<std::unique_ptr<TrainablePartition>> trainable_;
   std::vector<std::unique_ptr<StagedPartition>> frozen_;
+  std::vector<std::unique_ptr<Table>> tables_;
+  std::vector<GradientNorm::Part> norm_parts_;  // in the order in which block sums are added
   std::unique_ptr<Reducer> reducer_;  // destroyed before the partitions that it works on
   GradientNorm norm_;
 

@@ -92,7 +92,8 @@ std::string traffic_table(const std::vector<PlannedRun>& runs) {
     if (purpose == dist::Traffic::saves) continue;
     columns.push_back({std::string(dist::traffic_name(purpose)),
                        [i](const auto& run) { return run.plan.traffic[static_cast<size_t>(i)]; },
-                       purpose != dist::Traffic::statistics && purpose != dist::Traffic::headers});
+                       purpose != dist::Traffic::statistics && purpose != dist::Traffic::rows &&
+                           purpose != dist::Traffic::headers});
   }
   columns.push_back({"total", [](const auto& run) { return run.plan.sent(); }});
   columns.push_back({"a save besides",

@@ -1,6 +1,9 @@
 #include "optim/zero/end_of_step/gradient_norm.h"
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
+#include <numeric>
 
 #include "core/cuda.h"
 #include "core/ops/blocks.h"
@@ -24,39 +27,105 @@ Tensor bytes_for(dist::Communicator& communicator, int64_t count, int64_t size) 
 }  // namespace
 
 GradientNorm::GradientNorm(std::shared_ptr<dist::Communicator> communicator,
-                           std::vector<const Partition*> partitions)
-    : communicator_(std::move(communicator)), partitions_(std::move(partitions)) {
-  for (const Partition* partition : partitions_) add_segments(*partition);
-  sums_ = bytes_for(*communicator_, per_rank_ * communicator_->size(), f64_bytes);
+                           std::vector<Part> parts)
+    : communicator_(std::move(communicator)), parts_(std::move(parts)) {
+  for (const Part& part : parts_) {
+    has_tables_ |= part.table != nullptr;
+    if (part.partition == nullptr || std::ranges::count(partitions_, part.partition) > 0) continue;
+    add_partition(*part.partition);
+  }
+  place_segments();
+  allocate(0);
+}
+
+void GradientNorm::add_partition(const Partition& partition) {
+  partitions_.push_back(&partition);
+  shard_firsts_.push_back(per_rank_);
+  per_rank_ += partition.layout().shard_elements() / dist::block_elements;
+}
+
+// Blocks are numbered in the order of parts and not by bucket or shard, so that the order of
+// addition depends on the model alone. Of a table only the touched blocks are numbered.
+void GradientNorm::place_segments() {
+  segments_.clear();
+  blocks_ = 0;
+  int64_t table_first = per_rank_ * communicator_->size();
+  for (const Part& part : parts_) {
+    if (part.table != nullptr) {
+      segments_.push_back({.begin = blocks_,
+                           .first = 0,
+                           .shard_blocks = std::numeric_limits<int64_t>::max(),
+                           .shard_first = table_first});
+      blocks_ += part.table->all_blocks();
+      table_first += part.table->all_blocks();
+      continue;
+    }
+    const dist::ParameterSlot& slot = part.partition->layout().slot(part.parameter);
+    const dist::Bucket& bucket = part.partition->bucket(slot.bucket);
+    const auto index = std::ranges::find(partitions_, part.partition) - partitions_.begin();
+    segments_.push_back({.begin = blocks_,
+                         .first = slot.offset / dist::block_elements,
+                         .shard_blocks = bucket.shard_elements / dist::block_elements,
+                         .shard_first = shard_firsts_[static_cast<size_t>(index)] +
+                                        bucket.shard_offset / dist::block_elements});
+    blocks_ += dist::blocks_of(slot.elements);
+  }
+}
+
+void GradientNorm::allocate(int64_t table_blocks) {
+  table_blocks_ = table_blocks;
+  sums_ = partial_sums_ = table_ = {};  // freed before larger ones are allocated
+  sums_ = bytes_for(*communicator_, per_rank_ * communicator_->size() + table_blocks, f64_bytes);
   const Device device = communicator_->device();
   // The CPU's kernel reads segments_ directly. A GPU needs a copy of segments_, and scratch.
   if (device.is_cpu()) return;
   constexpr int64_t per_sum = BlockSums::blocks_per_partial_sum;
-  partial_sums_ = bytes_for(*communicator_, (blocks_ + per_sum - 1) / per_sum, f64_bytes);
+  const int64_t most = blocks_ + table_blocks;
+  partial_sums_ = bytes_for(*communicator_, (most + per_sum - 1) / per_sum, f64_bytes);
   table_ = bytes_for(*communicator_, std::ssize(segments_), sizeof(BlockSums::Segment));
   cuda::copy_and_wait(device.index, table_.raw(), segments_.data(), table_.bytes());
 }
 
-void GradientNorm::add_segments(const Partition& partition) {
-  const dist::ShardLayout& layout = partition.layout();
-  for (size_t i = 0; i < partition.parameters().size(); ++i) {
-    const dist::ParameterSlot& slot = layout.slot(static_cast<int>(i));
-    const dist::Bucket& bucket = partition.bucket(slot.bucket);
-    // Blocks are numbered in parameter order and not by bucket or shard, so that the order of
-    // addition depends on the model alone.
-    segments_.push_back({.begin = blocks_,
-                         .first = slot.offset / dist::block_elements,
-                         .shard_blocks = bucket.shard_elements / dist::block_elements,
-                         .shard_first = per_rank_ + bucket.shard_offset / dist::block_elements});
-    blocks_ += dist::blocks_of(slot.elements);
+// Each rank sums the touched blocks that it owns. The ranks own ascending ranges of rows, so the
+// gathered sums are in ascending order of blocks.
+void GradientNorm::sum_tables() {
+  int64_t most = 0;
+  for (const Part& part : parts_) most += part.table != nullptr ? part.table->most_blocks() : 0;
+  if (most > table_blocks_) {
+    blocks_ = 0;
+    for (const Part& part : parts_) {
+      if (part.table != nullptr) continue;
+      blocks_ += dist::blocks_of(part.partition->layout().slot(part.parameter).elements);
+    }
+    allocate(most);
   }
-  per_rank_ += layout.shard_elements() / dist::block_elements;
+  place_segments();
+  const Device device = communicator_->device();
+  if (!device.is_cpu()) {
+    cuda::copy_and_wait(device.index, table_.raw(), segments_.data(), table_.bytes());
+  }
+  for (size_t i = 0; i < parts_.size(); ++i) {
+    const Table* const table = parts_[i].table;
+    if (table == nullptr || table->all_blocks() == 0) continue;
+    const int64_t first = segments_[i].shard_first;
+    std::vector<int64_t> counts = table->block_counts();
+    const int64_t before =
+        std::accumulate(counts.begin(), counts.begin() + communicator_->rank(), int64_t{0});
+    const TouchedBlocks& touched = table->gradients().blocks();
+    kernels::touched_square_sums(
+        current_context(device),
+        std::span(sums() + first + before, static_cast<size_t>(touched.block_count)), touched);
+    for (int64_t& count : counts) count *= f64_bytes;
+    const Tensor all = sums_.flat(first * f64_bytes, (first + table->all_blocks()) * f64_bytes);
+    communicator_->all_gather_v(all, std::move(counts), table->info().call(dist::Traffic::norms))
+        .wait();
+  }
 }
 
 void GradientNorm::compute(StepScalars* scalars) {
-  auto* const sums = static_cast<double*>(sums_.raw());
+  if (has_tables_) sum_tables();
   // Each rank sums the blocks of its shards, in order of partitions and their buckets.
-  double* own = sums + communicator_->rank() * per_rank_;
+  double* own = sums() + communicator_->rank() * per_rank_;
   const Context context = current_context(communicator_->device());
   for (const Partition* partition : partitions_) {
     const Tensor& gradients = partition->accumulator();
@@ -65,11 +134,12 @@ void GradientNorm::compute(StepScalars* scalars) {
     kernels::block_square_sums(context, std::span(own, static_cast<size_t>(blocks)), gradients);
     own += blocks;
   }
-  communicator_->all_gather(sums_, {dist::Traffic::norms, -1}).wait();
+  const Tensor dense = sums_.flat(0, per_rank_ * communicator_->size() * f64_bytes);
+  communicator_->all_gather(dense, {dist::Traffic::norms, -1}).wait();
   // All ranks add the same sums in the same order, so they get the same bits without a broadcast.
   kernels::add_block_sums(
       context, scalars,
-      BlockSums{.values = sums,
+      BlockSums{.values = sums(),
                 .per_rank = per_rank_,
                 .segments = table_.defined()
                                 ? static_cast<const BlockSums::Segment*>(table_.raw())
@@ -81,15 +151,15 @@ void GradientNorm::compute(StepScalars* scalars) {
                                     : nullptr});
 }
 
-std::vector<double> GradientNorm::of_parameters() const {
+std::vector<double> GradientNorm::of_parts() const {
   const Tensor here = sums_.to_host();  // waits for the device
-  const auto* const sums = static_cast<const double*>(here.raw());
+  const auto* const values = static_cast<const double*>(here.raw());
   std::vector<double> norms;
   for (size_t s = 0; s < segments_.size(); ++s) {
     const int64_t end = s + 1 < segments_.size() ? segments_[s + 1].begin : blocks_;
     double total = 0;
     for (int64_t number = segments_[s].begin; number < end; ++number) {
-      total += sums[segments_[s].place(number, per_rank_)];
+      total += values[segments_[s].place(number, per_rank_)];
     }
     norms.push_back(std::sqrt(total));
   }

@@ -1,6 +1,7 @@
 // The norm of the whole gradient, with the same bits for any number of ranks. The owner of each
 // block of 256 elements computes the block's sum of squares in fp64. The ranks gather all sums, and
-// every rank adds them in parameter order.
+// every rank adds them in parameter order. For a row-sparse table, only blocks with touched rows are
+// summed and sent: the others would add +0.0.
 #pragma once
 
 #include <memory>
@@ -8,36 +9,52 @@
 
 #include "optim/kernels/step_end.h"
 #include "optim/kernels/step_scalars.h"
+#include "optim/tables/table.h"
 #include "optim/zero/partition.h"
 
 namespace tessera::optim {
 
 class GradientNorm {
  public:
+  /// A parameter of a partition, or a table if `partition` is null.
+  struct Part {
+    const Partition* partition = nullptr;
+    int parameter = 0;
+    const Table* table = nullptr;
+  };
   /// The norm of no parameters.
   GradientNorm() = default;
-  /// Allocates the block sums of the partitions, which must outlive this object and not move.
-  GradientNorm(std::shared_ptr<dist::Communicator> communicator,
-               std::vector<const Partition*> partitions);
+  /// Allocates the block sums of `parts`, whose partitions and tables must outlive this object and
+  /// not move. Sums are added in the order of `parts`; all parameters of a partition must be there.
+  GradientNorm(std::shared_ptr<dist::Communicator> communicator, std::vector<Part> parts);
 
   /// Computes scalars->square_sum on the device of the ranks. The gradient sums of this rank's
-  /// shards must be complete. The host does not wait for a GPU. Collective.
+  /// shards must be complete. The host does not wait for a GPU, unless there are tables. Collective.
   void compute(StepScalars* scalars);
 
-  /// Returns the norm of each parameter's gradient sum, in order of partitions and their
-  /// parameters. compute() must have been called. The host waits for the device.
-  std::vector<double> of_parameters() const;
+  /// Returns the norm of each part's gradient sum, in order of parts. compute() must have been
+  /// called. The host waits for the device.
+  std::vector<double> of_parts() const;
+  const std::vector<Part>& parts() const { return parts_; }
 
  private:
-  void add_segments(const Partition& partition);
+  void add_partition(const Partition& partition);
+  void place_segments();
+  void allocate(int64_t table_blocks);
+  void sum_tables();
+  double* sums() const { return static_cast<double*>(sums_.raw()); }
 
   std::shared_ptr<dist::Communicator> communicator_;
+  std::vector<Part> parts_;
   std::vector<const Partition*> partitions_;
-  std::vector<BlockSums::Segment> segments_;
+  std::vector<int64_t> shard_firsts_;  // per partition: index of its first sum in those of a rank
+  std::vector<BlockSums::Segment> segments_;  // one for each part
+  bool has_tables_ = false;
+  int64_t table_blocks_ = 0;  // room for block sums of tables
   int64_t per_rank_ = 0;  // number of blocks that one rank owns, over all partitions
-  int64_t blocks_ = 0;    // number of blocks of all parameters
+  int64_t blocks_ = 0;    // number of blocks of all segments
   // On the device of the ranks, as bytes:
-  Tensor sums_;          // f64 [ranks * per_rank]
+  Tensor sums_;          // f64 [ranks * per_rank], then the sums of each table in turn
   Tensor table_;         // on CUDA: a copy of segments_
   Tensor partial_sums_;  // on CUDA: f64 scratch
 };

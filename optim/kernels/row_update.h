@@ -1,0 +1,65 @@
+// Shared by the update rules: checks of a RowUpdate, and on the CPU the loop over its rows.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "core/ops/embedding_rows.h"
+#include "optim/kernels/rows.h"
+
+namespace tessera {
+
+/// Throws unless all matrices of the update have one shape and the right dtype. `states` is the
+/// number of state tensors that the rule needs, of (R, C), or of (R) with `value_per_row`.
+inline void check_row_update(std::string_view rule, const RowUpdate& update, size_t states,
+                             bool value_per_row = false) {
+  const Tensor& p = update.parameters;
+  TESSERA_CHECK(p.rank() == 2 && p.dtype() == DType::f32 && update.gradients.dtype() == DType::f32,
+                "{}: parameters are {} {} and gradients {}, expected f32 (R, C)", rule,
+                dtype_name(p.dtype()), p.shape(), dtype_name(update.gradients.dtype()));
+  TESSERA_CHECK(update.state.size() >= states, "{}: {} state tensors, expected {}", rule,
+                update.state.size(), states);
+  for (size_t i = 0; i < states; ++i) {
+    const int64_t expected = value_per_row ? p.size(0) : p.elements();
+    TESSERA_CHECK(update.state[i].elements() == expected, "{}: state of {} elements, expected {}",
+                  rule, update.state[i].elements(), expected);
+  }
+}
+
+namespace cpu {
+
+/// Calls body(place, gradient, hyper) for each row of the update, where `place` is the row of
+/// parameters and state, and `gradient` points to the row's C gradients.
+template <class Body>
+void for_each_row(const Context& context, const RowUpdate& update, UpdateHyper hyper, Body&& body) {
+  if (update.scalars != nullptr) {
+    if (update.scalars->skip != 0) return;
+    hyper.gradient_scale *= update.scalars->gradient_scale;
+  }
+  const int64_t width = update.parameters.size(1);
+  const Tensor zeros = context.workspace({width});
+  std::fill_n(zeros.data<float>(), width, 0.0f);
+  const int32_t* const rows = update.rows.data<int32_t>();
+  const int32_t* const slots = update.slots.data<int32_t>();
+  const float* const parameters = update.parameters.data<float>();
+  const auto gradient_at = [&, all = update.gradients.data<float>()](int64_t i) {
+    return slots[i] < 0 ? zeros.data<float>() : all + slots[i] * width;
+  };
+  parallel_ranges(update.count, 8 * width, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      if (i + rows_ahead < end) {
+        const int64_t ahead = (rows[i + rows_ahead] - update.first) * width;
+        prefetch_row(parameters + ahead, width);
+        for (const Tensor& state : update.state) {
+          if (state.elements() == update.parameters.elements()) {
+            prefetch_row(state.data<float>() + ahead, width);
+          }
+        }
+      }
+      body(rows[i] - update.first, gradient_at(i), hyper);
+    }
+  });
+}
+
+}  // namespace cpu
+}  // namespace tessera

@@ -1,0 +1,105 @@
+#include "optim/tables/row_exchange.h"
+
+#include <numeric>
+#include <utility>
+
+#include "optim/kernels/rows.h"
+
+namespace tessera::optim {
+
+Tensor row_buffer(dist::Communicator& communicator, int64_t rows, int64_t width, DType dtype,
+                  Category category) {
+  Tensor buffer = Tensor::unallocated({rows, width}, dtype);
+  buffer.attach(communicator.allocate(buffer.bytes(), category), 0);
+  return buffer;
+}
+
+RowCounts::RowCounts(const TableInfo& info, dist::Communicator& communicator)
+    : info_(info),
+      communicator_(communicator),
+      counts_(info.ranks() * info.ranks(), DType::i64, communicator),
+      by_owner_(static_cast<size_t>(info.ranks())),
+      by_source_(static_cast<size_t>(info.ranks())) {}
+
+void RowCounts::gather(const SortedRows& rows) {
+  rows.count_by_owner(info_.layout, by_owner_);
+  std::copy(by_owner_.begin(), by_owner_.end(),
+            counts_.data<int64_t>() + info_.rank * info_.ranks());
+  work_ = counts_.all_gather(communicator_, dist::Traffic::rows);
+}
+
+void RowCounts::wait() {
+  std::exchange(work_, {}).wait();
+  for (int64_t source = 0; source < info_.ranks(); ++source) {
+    by_source_[static_cast<size_t>(source)] =
+        counts_.data<int64_t>()[source * info_.ranks() + info_.rank];
+  }
+}
+
+int64_t RowCounts::incoming() const {
+  return std::accumulate(by_source_.begin(), by_source_.end(), int64_t{0});
+}
+
+dist::ExchangeCounts exchange_counts(const std::vector<int64_t>& send,
+                                     const std::vector<int64_t>& receive, int64_t width) {
+  dist::ExchangeCounts counts{send, receive};
+  for (int64_t& count : counts.send) count *= width;
+  for (int64_t& count : counts.receive) count *= width;
+  return counts;
+}
+
+RowFetch::RowFetch(const TableInfo& info, dist::Communicator& communicator, int64_t most)
+    : info_(info), communicator_(communicator), most_(most), counts_(info, communicator) {
+  if (most == 0) return;
+  const int64_t asked = info.ranks() * info.most_asked();
+  constexpr Category category = Category::communication;
+  wanted_ = SortedRows(most, communicator.device());
+  asked_rows_ = row_buffer(communicator, asked, 1, DType::i32, category);
+  asked_values_ = row_buffer(communicator, asked, info.width(), info.dtype(), category);
+  values_ = row_buffer(communicator, most, info.width(), info.dtype(), category);
+}
+
+void RowFetch::request(std::span<const int32_t> rows, int64_t first_slot) {
+  if (most_ == 0) wanted_ = SortedRows(std::ssize(rows), communicator_.device());
+  wanted_.sort(rows, first_slot);
+  counts_.gather(wanted_);
+}
+
+Tensor RowFetch::rows_buffer(Tensor& kept, int64_t rows, DType dtype, int64_t width) {
+  if (most_ == 0) {
+    kept = Tensor::empty({rows, width}, dtype, communicator_.device(), Category::communication);
+  }
+  return kept.rows(0, rows);
+}
+
+void RowFetch::start(const Tensor& own) {
+  counts_.wait();
+  const int64_t asked = counts_.incoming();
+  const int64_t width = info_.width();
+  const Tensor asked_rows = rows_buffer(asked_rows_, asked, DType::i32, 1);
+  const Tensor asked_values = rows_buffer(asked_values_, asked, info_.dtype(), width);
+  const Tensor values = rows_buffer(values_, wanted_.count(), info_.dtype(), width);
+  communicator_.exchange_v(wanted_.device_rows(), asked_rows,
+                           exchange_counts(counts_.by_owner(), counts_.by_source(), 1),
+                           info_.call(dist::Traffic::rows));
+  const int64_t first = info_.own().begin;
+  // The communicator copies the values when it has received the rows' numbers, and then sends them.
+  communicator_.run([asked_rows, asked_values, own, first, asked] {
+    kernels::copy_rows(current_context(own.device()), RowList{asked_values},
+                       RowList{own, asked_rows.view({asked}), first}, asked);
+  });
+  arrived_ = communicator_.exchange_v(
+      asked_values, values, exchange_counts(counts_.by_source(), counts_.by_owner(), width),
+      info_.call(dist::Traffic::parameters));
+}
+
+void RowFetch::finish(const Tensor& to) {
+  std::exchange(arrived_, {}).wait();
+  kernels::copy_rows(current_context(to.device()), RowList{to, wanted_.device_slots()}, RowList{values_},
+                     wanted_.count());
+  if (most_ > 0) return;
+  wanted_ = {};
+  asked_rows_ = asked_values_ = values_ = {};
+}
+
+}  // namespace tessera::optim

@@ -1,0 +1,71 @@
+// Rows that each rank sends to their owners, or asks of them. Every rank first tells every other
+// one how many rows it has for it, from host to host; then the rows' numbers travel, and their
+// values in either direction. Numbers count as Traffic::rows.
+#pragma once
+
+#include <vector>
+
+#include "dist/host_buffer.h"
+#include "optim/tables/sorted_rows.h"
+#include "optim/tables/table_info.h"
+
+namespace tessera::optim {
+
+/// Counts of rows by asking rank and owner, which all ranks learn.
+class RowCounts {
+ public:
+  RowCounts(const TableInfo& info, dist::Communicator& communicator);
+
+  /// Starts to gather the counts of all ranks; those of this rank are of `rows`. Collective.
+  void gather(const SortedRows& rows);
+  /// Waits for the counts. Afterwards:
+  void wait();
+  /// Rows of this rank by owner, and rows that this rank owns by the rank that has them.
+  const std::vector<int64_t>& by_owner() const { return by_owner_; }
+  const std::vector<int64_t>& by_source() const { return by_source_; }
+  int64_t incoming() const;  // the sum of by_source()
+
+ private:
+  const TableInfo& info_;
+  dist::Communicator& communicator_;
+  dist::HostBuffer counts_;  // i64 [ranks * ranks]
+  dist::Work work_;
+  std::vector<int64_t> by_owner_;
+  std::vector<int64_t> by_source_;
+};
+
+/// The counts of an exchange of rows of `width` elements.
+dist::ExchangeCounts exchange_counts(const std::vector<int64_t>& send,
+                                     const std::vector<int64_t>& receive, int64_t width);
+
+/// Brings rows of a table that is sharded by rows from their owners. The calls are collective, and
+/// every fetch makes all three in order.
+class RowFetch {
+ public:
+  /// For at most `most` rows at a time. 0: any number, with memory that a fetch allocates as it
+  /// needs it and frees at its end.
+  RowFetch(const TableInfo& info, dist::Communicator& communicator, int64_t most);
+
+  /// Says which rows this rank wants: rows[i] has slot first_slot + i.
+  void request(std::span<const int32_t> rows, int64_t first_slot);
+  /// Exchanges the numbers of rows, and starts to send values: `own` are the rows that this rank
+  /// owns. Waits for the counts, not for the values.
+  void start(const Tensor& own);
+  /// Waits for the values, and writes them to the rows of `to` that are their slots.
+  void finish(const Tensor& to);
+
+ private:
+  Tensor rows_buffer(Tensor& kept, int64_t rows, DType dtype, int64_t width);
+
+  const TableInfo& info_;
+  dist::Communicator& communicator_;
+  int64_t most_;
+  RowCounts counts_;
+  SortedRows wanted_;
+  Tensor asked_rows_;    // i32: the rows that others want of this rank
+  Tensor asked_values_;  // their values
+  Tensor values_;        // the values that this rank wants, in ascending order of rows
+  dist::Work arrived_;
+};
+
+}  // namespace tessera::optim

@@ -1,0 +1,41 @@
+// A set of rows on the host. Each row has a slot: rows are numbered from 0 in the order in which
+// they were added. A hash table with linear probing (Knuth, TAOCP vol. 3, 6.4, algorithm L) finds
+// them, so that memory depends on the size of the set and not on that of the table.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "core/tensor.h"
+
+namespace tessera::optim {
+
+class RowSlots {
+ public:
+  RowSlots() = default;
+  /// A set of at most `capacity` rows. Takes bytes(capacity) of Category::communication.
+  explicit RowSlots(int64_t capacity);
+  static int64_t bytes(int64_t capacity);
+
+  int64_t capacity() const { return capacity_; }
+  int64_t count() const { return count_; }
+  /// The rows by slot.
+  std::span<const int32_t> rows() const;
+
+  /// Adds a row unless it is in the set already, and returns its slot. Returns -1 if the row is new
+  /// and the set is full.
+  int32_t add(int32_t row);
+  void clear();
+
+ private:
+  /// The place of a row in the hash table: of its slot, or the empty one where it would be put.
+  size_t find(int32_t row) const;
+
+  int64_t capacity_ = 0;
+  int64_t count_ = 0;
+  int shift_ = 0;
+  Tensor rows_;   // i32 (capacity)
+  Tensor slots_;  // i32, a power of two of at least 2 * capacity; -1: empty
+};
+
+}  // namespace tessera::optim

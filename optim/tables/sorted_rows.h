@@ -1,0 +1,39 @@
+// The rows of a RowSlots in ascending order, so that the rows of each owner lie together.
+#pragma once
+
+#include <span>
+
+#include "core/tensor.h"
+#include "dist/row_layout.h"
+
+namespace tessera::optim {
+
+class SortedRows {
+ public:
+  SortedRows() = default;
+  /// Takes bytes(capacity) of host memory, and 8 * capacity bytes of `device` if it is a GPU.
+  SortedRows(int64_t capacity, Device device);
+  static int64_t bytes(int64_t capacity) { return 16 * capacity; }
+
+  /// Sorts rows[i], whose slot is first_slot + i.
+  void sort(std::span<const int32_t> rows, int64_t first_slot = 0);
+
+  int64_t count() const { return count_; }
+  std::span<const int32_t> rows() const;
+  /// The rows, and the slot of each, on the device of the constructor: i32 (count).
+  Tensor device_rows() const { return part(on_device_[0]); }
+  Tensor device_slots() const { return part(on_device_[1]); }
+  /// The number of rows of each rank.
+  void count_by_owner(const dist::RowLayout& layout, std::span<int64_t> counts) const;
+
+ private:
+  Tensor part(const Tensor& all) const;
+
+  int64_t count_ = 0;
+  Tensor keys_;          // i64: row << 32 | slot
+  Tensor rows_;          // i32
+  Tensor slots_;         // i32
+  Tensor on_device_[2];  // rows and slots; on the CPU the same memory
+};
+
+}  // namespace tessera::optim

@@ -1,0 +1,98 @@
+// A row-sparse table under ZeRO (nn::Parameter::set_row_sparse): only the rows that micro-batches
+// look up are sent, counted in the norm, and updated. Rows are owned in ranges (dist/row_layout.h).
+// Tables stand beside the partitions of dense parameters, and take part in the same steps.
+//
+//   parts     TableValues      what operations read; stage 3 fetches rows
+//             TableGradients   rows of a micro-batch, and their sums at the owners
+//             TableUpdate      the rule, on touched rows
+#pragma once
+
+#include <array>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "optim/tables/table_gradients.h"
+#include "optim/tables/table_update.h"
+#include "optim/tables/table_values.h"
+#include "optim/zero/optimizer_state.h"
+#include "optim/zero/step_report.h"
+
+namespace tessera::optim {
+
+class Table {
+ public:
+  /// Called when a backward has completed the table's gradient.
+  using Complete = std::function<void(int64_t number)>;
+
+  /// `number`: the table's number among the optimizer's trainable parameters. Sets the hooks of the
+  /// parameter; the destructor removes them. Throws if the options or the rule do not allow tables.
+  Table(PlacedParameter placed, int64_t number, const UpdateRule& rule,
+        std::shared_ptr<dist::Communicator> communicator, const ZeroOptions& options,
+        MicroStepLog& log, Complete complete);
+  ~Table();
+  Table(const Table&) = delete;
+  Table& operator=(const Table&) = delete;
+
+  const TableInfo& info() const { return info_; }
+  int64_t number() const { return number_; }
+  bool trainable() const { return info_.trainable(); }
+  TableValues& values() { return values_; }
+  const TableGradients& gradients() const { return *gradients_; }
+
+  // A micro-step, in order:
+  void begin(const MicroStep& micro_step);
+  void begin_backward();
+  /// Sends the gradient. Called when the backward of the whole model is over.
+  void send();
+  void end_backward() { values_.end_backward(); }
+
+  /// Waits for the sums of the step. touched_counts() must then be gathered from all ranks.
+  void finish();
+  /// Touched rows and blocks of this rank.
+  std::array<int64_t, 2> touched_counts() const;
+  /// Takes what touched_counts() is on each rank.
+  void set_counts(std::vector<int64_t> rows, std::vector<int64_t> blocks);
+  const std::vector<int64_t>& block_counts() const { return block_counts_; }
+  /// The most blocks that may be touched on all ranks together, in steps as long as this one.
+  int64_t most_blocks() const;
+  int64_t all_blocks() const;  // the sum of block_counts()
+
+  void update(const UpdateHyper& hyper, const StepScalars* scalars);
+  /// Called after an update, and after a step that updated nothing.
+  void updated() { values_.updated(); }
+
+  void fill(const ParameterSource& source);
+  void reset_state();
+  /// Calls body with all values in f32. Collective. Holds the whole table.
+  Tensor gather_values(dist::Traffic purpose) const;
+  /// The step's gradient sum, [V, C], on every rank. Holds the whole table. Collective.
+  Tensor gather_sums() const;
+
+  void list_state(std::vector<StateTensor>& list) const;
+  void list_pieces(std::vector<StatePiece>& list) const;
+  void restore(const StateSource& source);
+  /// Adds the state that this rank holds, or on rank `root` that of all ranks, to `result`.
+  void own_state(StateByName& result) const;
+  void gather_state(int root, StateByName& result) const;
+
+ private:
+  void set_hooks(MicroStepLog& log, Complete complete);
+  Tensor gather(const Tensor& own, int64_t width, dist::Traffic purpose) const;
+  StateTensor state_tensor(const std::string& kind, DType dtype, bool value_per_row) const;
+  Tensor own_weights() const;
+  Tensor own_of(const Tensor& held) const;
+
+  std::shared_ptr<dist::Communicator> communicator_;
+  TableInfo info_;
+  int64_t number_;
+  TableValues values_;
+  std::optional<TableGradients> gradients_;  // not for frozen tables
+  std::optional<TableUpdate> update_;
+  int64_t micro_batches_ = 1;
+  std::vector<int64_t> row_counts_;    // by rank, of the step
+  std::vector<int64_t> block_counts_;
+};
+
+}  // namespace tessera::optim

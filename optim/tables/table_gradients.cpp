@@ -1,0 +1,156 @@
+#include "optim/tables/table_gradients.h"
+
+#include <utility>
+
+#include "core/ops/fill.h"
+
+namespace tessera::optim {
+namespace {
+
+Tensor host_buffer(int64_t elements, DType dtype) {
+  return Tensor::empty({elements}, dtype, Device{}, Category::communication);
+}
+
+}  // namespace
+
+TableGradients::TableGradients(const TableInfo& info, dist::Communicator& communicator)
+    : info_(info),
+      communicator_(communicator),
+      gradient_(row_buffer(communicator, info.distinct(), info.width(), info.dtype(),
+                           Category::gradients)),
+      sent_(info.distinct(), communicator.device()) {
+  const int64_t asked = info.most_asked();
+  slots_ = host_buffer(asked, DType::i32);
+  if (info.ranks() == 1) return;
+  counts_.emplace(info, communicator);
+  constexpr Category category = Category::communication;
+  outgoing_ = row_buffer(communicator, info.distinct(), info.width(), info.dtype(), category);
+  incoming_rows_ = row_buffer(communicator, info.ranks() * asked, 1, DType::i32, category);
+  incoming_values_ =
+      row_buffer(communicator, info.ranks() * asked, info.width(), info.dtype(), category);
+}
+
+void TableGradients::begin(const MicroStep& micro_step) {
+  contributes_ = micro_step.contributes;
+  opened_ = begun_ = false;
+  if (micro_step.index > 0) return;
+  wait();  // an abandoned step may have left contributions under way
+  touched_.clear();
+  grow(micro_step.micro_batches);
+}
+
+void TableGradients::grow(int64_t micro_batches) {
+  const int64_t most = info_.most_touched(micro_batches);
+  if (sums_.defined() && touched_.capacity() >= most) return;
+  // Freed before the larger ones are allocated.
+  touched_ = {};
+  sums_ = block_numbers_ = block_firsts_ = {};
+  sorted_ = {};
+  blocks_ = {};
+  touched_ = RowSlots(most);
+  sums_ = row_buffer(communicator_, most, info_.width(), DType::f32, Category::gradients);
+  sorted_ = SortedRows(most, communicator_.device());
+  block_numbers_ = host_buffer(most * info_.blocks_per_row(), DType::i64);
+  block_firsts_ = host_buffer(most * info_.blocks_per_row(), DType::i32);
+}
+
+void TableGradients::begin_backward(const RowSlots& rows) {
+  if (begun_) return;
+  begun_ = true;
+  looked_up_ = rows.count();
+  wait();  // the contributions of the micro-step before are read from the buffers below
+  sent_.sort(contributes_ ? rows.rows() : std::span<const int32_t>{});
+  if (counts_) counts_->gather(sent_);
+}
+
+Tensor TableGradients::open() {
+  TESSERA_CHECK(begun_ && !opened_,
+                "optimizer: a gradient of '{}' arrived outside of a micro-batch, or twice in one",
+                info_.name());
+  opened_ = true;
+  const Tensor rows = gradient_.rows(0, looked_up_);
+  if (looked_up_ > 0) kernels::fill(current_context(rows.device()), rows, 0.0f);
+  return rows;
+}
+
+void TableGradients::send() {
+  if (!opened_ && sent_.count() > 0) open();
+  const Context context = current_context(gradient_.device());
+  if (!counts_) {
+    fold(sent_.rows(), {gradient_, sent_.device_slots()});
+    return;
+  }
+  const int64_t count = sent_.count();
+  const Tensor outgoing = outgoing_.rows(0, count);
+  kernels::copy_rows(context, RowList{outgoing}, RowList{gradient_, sent_.device_slots()}, count);
+  counts_->wait();
+  const int64_t incoming = counts_->incoming();
+  const Tensor rows = incoming_rows_.rows(0, incoming);
+  const Tensor values = incoming_values_.rows(0, incoming);
+  const auto& to = counts_->by_owner();
+  const auto& from = counts_->by_source();
+  communicator_.exchange_v(sent_.device_rows(), rows, exchange_counts(to, from, 1),
+                           info_.call(dist::Traffic::rows));
+  communicator_.exchange_v(outgoing, values, exchange_counts(to, from, info_.width()),
+                           info_.call(dist::Traffic::gradients));
+  arrived_ = communicator_.run([this, rows, values, from] { fold_all(rows, values, from); });
+}
+
+// The pieces of the ranks are added in ascending order of rank, which is that of micro-batches.
+void TableGradients::fold_all(const Tensor& rows, const Tensor& values,
+                              const std::vector<int64_t>& by_source) {
+  const Tensor here = rows.to_host();
+  int64_t begin = 0;
+  for (const int64_t count : by_source) {
+    if (count == 0) continue;
+    const std::span all(here.data<int32_t>(), static_cast<size_t>(here.elements()));
+    fold(all.subspan(static_cast<size_t>(begin), static_cast<size_t>(count)),
+         {values.rows(begin, begin + count)});
+    begin += count;
+  }
+}
+
+void TableGradients::fold(std::span<const int32_t> rows, const RowList& values) {
+  const auto count = std::ssize(rows);
+  if (count == 0) return;
+  const int64_t fresh = touched_.count();
+  const Tensor slots = slots_.flat(0, count);
+  for (int64_t i = 0; i < count; ++i) {
+    slots.data<int32_t>()[i] = touched_.add(rows[static_cast<size_t>(i)]);
+  }
+  kernels::fold_rows(current_context(sums_.device()),
+                     RowList{sums_, slots.to(sums_.device(), Category::workspace)}, fresh, values, count);
+}
+
+void TableGradients::wait() { std::exchange(arrived_, {}).wait(); }
+
+void TableGradients::close() {
+  sorted_.sort(touched_.rows());
+  find_blocks();
+}
+
+void TableGradients::find_blocks() {
+  constexpr int64_t size = dist::block_elements;
+  int64_t count = 0;
+  const auto rows = sorted_.rows();
+  for (int64_t i = 0; i < std::ssize(rows); ++i) {
+    const int64_t begin = rows[static_cast<size_t>(i)] * info_.width();
+    const int64_t end = (begin + info_.width() - 1) / size;
+    int64_t block = begin / size;
+    // The block of the row before may be this row's first one.
+    if (count > 0 && block_numbers_.data<int64_t>()[count - 1] == block) ++block;
+    for (; block <= end; ++block) {
+      block_numbers_.data<int64_t>()[count] = block;
+      block_firsts_.data<int32_t>()[count++] = static_cast<int32_t>(i);
+    }
+  }
+  blocks_ = {.sums = sums_,
+             .slots = sorted_.device_slots(),
+             .rows = sorted_.device_rows(),
+             .blocks = block_numbers_.flat(0, count).to(sums_.device(), Category::workspace),
+             .first = block_firsts_.flat(0, count).to(sums_.device(), Category::workspace),
+             .row_count = std::ssize(rows),
+             .block_count = count};
+}
+
+}  // namespace tessera::optim

@@ -1,0 +1,57 @@
+// What the parts of a row-sparse table share: its shape, its owners, and the limits that its
+// buffers follow.
+//
+//   V rows, C elements a row       n  most distinct rows of a micro-batch
+//   N ranks, M micro-batches       O  rows that this rank owns
+#pragma once
+
+#include <algorithm>
+
+#include "dist/communicator.h"
+#include "dist/row_layout.h"
+#include "optim/zero/partition.h"
+
+namespace tessera::optim {
+
+struct TableInfo {
+  PlacedParameter placed;
+  dist::RowLayout layout;
+  int rank = 0;
+
+  const std::string& name() const { return placed.named.name; }
+  DType dtype() const { return placed.named.parameter.dtype(); }
+  bool trainable() const { return placed.named.parameter.trainable(); }
+  int64_t distinct() const { return placed.named.parameter.distinct_rows(); }
+  int64_t rows() const { return layout.rows(); }
+  int64_t width() const { return layout.width(); }
+  int64_t ranks() const { return layout.ranks(); }
+  dist::Range own() const { return layout.owned(rank); }
+  dist::Call call(dist::Traffic purpose) const { return {purpose, -1, placed.registration}; }
+
+  /// The most rows of this rank that one micro-batch looks up: min(n, O).
+  int64_t most_asked() const { return std::min(distinct(), own().size()); }
+  /// The most rows that a step of `micro_batches` touches: of this rank, and of all ranks.
+  int64_t most_touched(int64_t micro_batches) const { return limit(own().size(), micro_batches); }
+  int64_t most_touched_of_all(int64_t micro_batches) const { return limit(rows(), micro_batches); }
+  /// The most blocks of 256 elements in which one row has elements.
+  int64_t blocks_per_row() const;
+
+ private:
+  int64_t limit(int64_t of, int64_t micro_batches) const {
+    // Written as a division, because the product may exceed an int64.
+    return micro_batches >= of / distinct() + 1 ? of : std::min(of, micro_batches * distinct());
+  }
+};
+
+inline int64_t TableInfo::blocks_per_row() const {
+  constexpr int64_t block = dist::block_elements;
+  if (width() % block == 0) return width() / block;
+  if (block % width() == 0) return 1;
+  return (width() + block - 2) / block + 1;
+}
+
+/// Allocates uninitialised rows from the communicator, [rows, width].
+Tensor row_buffer(dist::Communicator& communicator, int64_t rows, int64_t width, DType dtype,
+                  Category category);
+
+}  // namespace tessera::optim

@@ -1,0 +1,138 @@
+#include "optim/tables/table_update.h"
+
+#include <numeric>
+#include <utility>
+
+#include "core/ops/copy.h"
+#include "core/ops/fill.h"
+
+namespace tessera::optim {
+namespace {
+
+Tensor i32_list(const std::vector<int32_t>& values, Device device) {
+  const Tensor list = Tensor::empty({std::ssize(values)}, DType::i32, Device{}, Category::workspace);
+  std::ranges::copy(values, list.data<int32_t>());
+  return list.to(device, Category::workspace);
+}
+
+}  // namespace
+
+TableUpdate::TableUpdate(const TableInfo& info, dist::Communicator& communicator, UpdateRule rule,
+                         const ZeroOptions& options)
+    : info_(info),
+      communicator_(communicator),
+      rule_(std::move(rule)),
+      everything_(options.stage == 0),
+      sharded_(options.stage == 3),
+      all_rows_(options.update_all_rows) {
+  TESSERA_CHECK(rule_.updates_rows(),
+                "optimizer: the rule cannot update rows, and '{}' is a row-sparse table; set "
+                "table_rule, or make the table dense",
+                info.name());
+  const Device device = communicator.device();
+  const auto zeros = [&](const Shape& shape) {
+    return Tensor::zeros(shape, DType::f32, device, Category::optimizer_state);
+  };
+  const int64_t rows = range().size();
+  const Shape matrix{rows, info.width()};
+  for (size_t i = 0; i < rule_.state_names().size(); ++i) {
+    state_.push_back(zeros(rule_.value_per_row() ? Shape{rows} : matrix));
+  }
+  if (info.dtype() != DType::f32) masters_ = zeros(matrix);
+}
+
+Tensor TableUpdate::weights(const TableValues& values) const {
+  return masters_.defined() ? masters_ : values.values_of(range());
+}
+
+void TableUpdate::reset_state() {
+  for (const Tensor& state : state_) {
+    if (state.elements() > 0) kernels::fill(current_context(state.device()), state, 0.0f);
+  }
+}
+
+// Stage 0: every rank gets the touched rows of all ranks in ascending order, because the ranks own
+// ascending ranges.
+TableUpdate::Touched TableUpdate::gather_touched(const TableGradients& gradients,
+                                                 const std::vector<int64_t>& counts, int64_t most) {
+  if (!gathered_rows_.defined() || gathered_rows_.size(0) < most) {
+    gathered_rows_ = gathered_sums_ = {};  // freed before the larger ones are allocated
+    gathered_rows_ = row_buffer(communicator_, most, 1, DType::i32, Category::communication);
+    gathered_sums_ =
+        row_buffer(communicator_, most, info_.width(), DType::f32, Category::communication);
+  }
+  const int64_t begin = std::accumulate(counts.begin(), counts.begin() + info_.rank, int64_t{0});
+  const int64_t all = std::accumulate(counts.begin(), counts.end(), int64_t{0});
+  const int64_t own = gradients.touched().count();
+  const Tensor rows = gathered_rows_.rows(0, all);
+  const Tensor sums = gathered_sums_.rows(0, all);
+  const Context context = current_context(sums.device());
+  kernels::copy(context, rows.rows(begin, begin + own).view({own}),
+                gradients.touched().device_rows());
+  kernels::copy_rows(context, RowList{sums.rows(begin, begin + own)},
+                     RowList{gradients.sums(), gradients.touched().device_slots()}, own);
+  std::vector<int64_t> elements = counts;
+  for (int64_t& count : elements) count *= info_.width();
+  communicator_.all_gather_v(rows, counts, info_.call(dist::Traffic::rows));
+  communicator_.all_gather_v(sums, std::move(elements), info_.call(dist::Traffic::gradients))
+      .wait();
+  std::vector<int32_t> places(static_cast<size_t>(all));
+  std::iota(places.begin(), places.end(), 0);
+  return {rows.view({all}), i32_list(places, sums.device()), sums};
+}
+
+// All rows of range(), where those that were not touched have slot -1: a gradient of zero.
+TableUpdate::Touched TableUpdate::all_rows(const Touched& touched) const {
+  const Tensor rows = touched.rows.to_host();
+  const Tensor slots = touched.slots.to_host();
+  std::vector<int32_t> all(static_cast<size_t>(range().size()));
+  std::iota(all.begin(), all.end(), static_cast<int32_t>(range().begin));
+  std::vector<int32_t> slot_of(all.size(), -1);
+  for (int64_t i = 0; i < rows.elements(); ++i) {
+    const auto place = static_cast<size_t>(rows.data<int32_t>()[i] - range().begin);
+    slot_of[place] = slots.data<int32_t>()[i];
+  }
+  const Device device = touched.sums.device();
+  return {i32_list(all, device), i32_list(slot_of, device), touched.sums};
+}
+
+void TableUpdate::apply(const TableValues& values, const Touched& touched, const UpdateHyper& hyper,
+                        const StepScalars* scalars) {
+  const int64_t count = touched.rows.elements();
+  if (count == 0) return;
+  const Tensor weights = this->weights(values);
+  const Context context = current_context(weights.device());
+  const int64_t first = range().begin;
+  rule_.update_rows(context,
+                    {.parameters = weights,
+                     .state = state_,
+                     .gradients = touched.sums,
+                     .rows = touched.rows,
+                     .slots = touched.slots,
+                     .first = first,
+                     .count = count,
+                     .scalars = scalars},
+                    hyper);
+  if (!masters_.defined()) return;
+  kernels::copy_rows(context, RowList{values.values_of(range()), touched.rows, first},
+                     RowList{masters_, touched.rows, first}, count);
+}
+
+void TableUpdate::update(TableGradients& gradients, TableValues& values,
+                         const std::vector<int64_t>& counts, int64_t most,
+                         const UpdateHyper& hyper, const StepScalars* scalars) {
+  const bool gathers = info_.ranks() > 1 && everything_;
+  Touched touched = gathers ? gather_touched(gradients, counts, most)
+                            : Touched{gradients.touched().device_rows(),
+                                      gradients.touched().device_slots(), gradients.sums()};
+  if (all_rows_) touched = all_rows(touched);
+  apply(values, touched, hyper, scalars);
+  if (info_.ranks() == 1 || everything_ || sharded_) return;
+  if (all_rows_) {
+    values.gather_all();
+  } else {
+    values.gather_updated(touched.rows, counts, most);
+  }
+}
+
+}  // namespace tessera::optim

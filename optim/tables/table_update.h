@@ -1,0 +1,65 @@
+// The update of a row-sparse table: its master weights, the update rule's state, and which rows a
+// rank updates.
+//
+//   stage 0        every rank updates all touched rows, after it has gathered their sums
+//   stages 1 to 3  a rank updates the touched rows that it owns
+//
+// A rule is applied to touched rows alone: the others get neither weight decay nor a step from
+// their moments. With ZeroOptions::update_all_rows the others are updated too, with a gradient of
+// zero, as a dense gradient would do.
+#pragma once
+
+#include <vector>
+
+#include "optim/rules/update_rule.h"
+#include "optim/tables/table_gradients.h"
+#include "optim/tables/table_values.h"
+#include "optim/zero/options.h"
+
+namespace tessera::optim {
+
+class TableUpdate {
+ public:
+  TableUpdate(const TableInfo& info, dist::Communicator& communicator, UpdateRule rule,
+              const ZeroOptions& options);
+
+  /// Updates the rows with the sums of `gradients`, of which counts[r] are on rank r, and brings
+  /// the new values to other ranks as the stage needs. Collective.
+  void update(TableGradients& gradients, TableValues& values, const std::vector<int64_t>& counts,
+              int64_t most, const UpdateHyper& hyper, const StepScalars* scalars);
+
+  /// The rows that this rank updates, and their f32 weights: the master weights if there are any.
+  dist::Range range() const { return everything_ ? dist::Range{0, info_.rows()} : info_.own(); }
+  Tensor weights(const TableValues& values) const;
+  bool has_masters() const { return masters_.defined(); }
+  /// The state of range(): [rows, C] each, or [rows] for a rule with one value a row.
+  const std::vector<Tensor>& state() const { return state_; }
+  const UpdateRule& rule() const { return rule_; }
+  void reset_state();
+
+ private:
+  /// Rows, the slots of their sums, and the sums.
+  struct Touched {
+    Tensor rows;
+    Tensor slots;
+    Tensor sums;
+  };
+  Touched gather_touched(const TableGradients& gradients, const std::vector<int64_t>& counts,
+                         int64_t most);
+  void apply(const TableValues& values, const Touched& touched, const UpdateHyper& hyper,
+             const StepScalars* scalars);
+  Touched all_rows(const Touched& touched) const;
+
+  const TableInfo& info_;
+  dist::Communicator& communicator_;
+  UpdateRule rule_;
+  bool everything_;  // stage 0
+  bool sharded_;     // stage 3
+  bool all_rows_;
+  Tensor masters_;   // f32 of range(), or undefined if the values themselves are updated
+  std::vector<Tensor> state_;
+  Tensor gathered_rows_;  // stage 0: the touched rows of all ranks, and their sums
+  Tensor gathered_sums_;
+};
+
+}  // namespace tessera::optim

@@ -1,0 +1,216 @@
+#include "optim/tables/table_values.h"
+
+#include <numeric>
+#include <utility>
+
+#include "core/error.h"
+#include "core/ops/copy.h"
+#include "optim/kernels/rows.h"
+
+namespace tessera::optim {
+
+TableValues::TableValues(const TableInfo& info, dist::Communicator& communicator, bool sharded)
+    : info_(info),
+      communicator_(communicator),
+      sharded_(sharded),
+      values_(row_buffer(communicator, held().size(), info.width(), info.dtype(),
+                         Category::parameters)),
+      current_(looked()) {
+  // The parameter has no memory at stage 3; elsewhere it is a view of the table.
+  Tensor tensor = info.placed.named.parameter.tensor();
+  tensor.attach(sharded ? nullptr : values_.storage(), 0);
+  tensor.leaf()->name = info.name();
+  if (sharded && info.ranks() > 1) fetch_.emplace(info, communicator, info.distinct());
+}
+
+// Does not wait, because it may run while an exception unwinds. The first operation that reads the
+// table waits for values in flight.
+TableValues::~TableValues() {
+  if (gathered_.done()) return;
+  info_.placed.named.parameter.leaf().about_to_be_used = [work = gathered_] { work.wait(); };
+}
+
+TableValues::Looked TableValues::looked() const {
+  return {RowSlots(info_.distinct()), row_buffer(communicator_, info_.distinct(), info_.width(),
+                                                 info_.dtype(), Category::parameters)};
+}
+
+Tensor TableValues::values_of(const dist::Range& range) const {
+  return values_.rows(range.begin - held().begin, range.end - held().begin);
+}
+
+void TableValues::begin_forward() {
+  phase_ = Phase::forward;
+  current_.slots.clear();
+  prefetched_ = ahead_ == Ahead::started;
+  if (!prefetched_) return;
+  if (next_fetch_) next_fetch_->finish(next_->values);
+  std::swap(current_, *next_);
+  ahead_ = Ahead::none;
+}
+
+void TableValues::begin_backward() {
+  phase_ = Phase::backward;
+  if (ahead_ == Ahead::requested) start_prefetch();
+}
+
+void TableValues::end_backward() { phase_ = Phase::evaluation; }
+
+Tensor TableValues::host_indices(const Tensor& indices) const {
+  TESSERA_CHECK(indices.dtype() == DType::i32, "lookup: '{}' with indices {}, expected i32",
+                info_.name(), dtype_name(indices.dtype()));
+  const Tensor here = indices.to_host();
+  for (const int32_t row : here.values<int32_t>()) {
+    if (row >= 0 && row < info_.rows()) continue;
+    fail_input("lookup: row {} of '{}', which has {} rows", row, info_.name(), info_.rows());
+  }
+  return here;
+}
+
+Tensor TableValues::slots_of(RowSlots& slots, const Tensor& indices, const TableInfo& info) {
+  const Tensor result = Tensor::empty(indices.shape(), DType::i32, Device{});
+  const auto from = indices.values<int32_t>();
+  const auto to = result.values<int32_t>();
+  for (size_t i = 0; i < from.size(); ++i) {
+    to[i] = slots.add(from[i]);
+    if (to[i] >= 0) continue;
+    fail_input(
+        "lookup: a micro-batch looks up more than {} distinct rows of '{}'; give the table a larger "
+        "number of distinct rows, or the micro-batch fewer samples",
+        slots.capacity(), info.name());
+  }
+  return result;
+}
+
+TableRows TableValues::look_up(const Tensor& indices) {
+  if (phase_ == Phase::evaluation) return look_up_in_evaluation(indices);
+  const Tensor here = host_indices(indices);
+  const int64_t before = current_.slots.count();
+  const Tensor slots = slots_of(current_.slots, here, info_);
+  const bool grew = current_.slots.count() > before;
+  TESSERA_CHECK(!grew || phase_ == Phase::forward,
+                "lookup: backward looks up rows of '{}' that the forward has not", info_.name());
+  TESSERA_CHECK(!grew || !prefetched_,
+                "lookup: row {} of '{}' was not prefetched; prefetch all rows of a micro-batch",
+                current_.slots.rows().back(), info_.name());
+  if (phase_ == Phase::forward && !prefetched_) bring(before);
+  return {current_.values.rows(0, current_.slots.count()), slots.to(communicator_.device())};
+}
+
+// Copies the rows from slot `first_slot` on to current_.
+void TableValues::bring(int64_t first_slot) {
+  const auto rows = current_.slots.rows().subspan(static_cast<size_t>(first_slot));
+  if (fetch_) {
+    fetch_->request(rows, first_slot);
+    fetch_->start(values_);
+    fetch_->finish(current_.values);
+    return;
+  }
+  synchronize();
+  const auto count = std::ssize(rows);
+  if (count == 0) return;
+  const Tensor list = Tensor::empty({count}, DType::i32, Device{}, Category::workspace);
+  std::ranges::copy(rows, list.data<int32_t>());
+  const Device device = communicator_.device();
+  kernels::copy_rows(current_context(device),
+                     RowList{current_.values.rows(first_slot, first_slot + count)},
+                     RowList{values_, list.to(device, Category::workspace)}, count);
+}
+
+void TableValues::follow_look_up() {
+  if (phase_ == Phase::forward && !prefetched_ && fetch_) bring(current_.slots.count());
+}
+
+// An evaluation may look up any number of rows, so it reads the whole table, or at stage 3 memory
+// that is freed with the result.
+TableRows TableValues::look_up_in_evaluation(const Tensor& indices) {
+  synchronize();
+  if (!fetch_) return {values_, indices};
+  const Tensor here = host_indices(indices);
+  RowSlots slots(std::min(here.elements(), info_.rows()));
+  const Tensor places = slots_of(slots, here, info_);
+  RowFetch fetch(info_, communicator_, 0);
+  const Tensor values =
+      Tensor::empty({slots.count(), info_.width()}, info_.dtype(), communicator_.device());
+  fetch.request(slots.rows(), 0);
+  fetch.start(values_);
+  fetch.finish(values);
+  return {values, places.to(communicator_.device())};
+}
+
+void TableValues::prefetch(const Tensor& indices, bool updates_next) {
+  TESSERA_CHECK(ahead_ == Ahead::none || ahead_ == Ahead::after_update,
+                "prefetch: the rows of '{}' for the next micro-batch are prefetched already",
+                info_.name());
+  if (!next_) {
+    next_ = looked();
+    if (fetch_) next_fetch_.emplace(info_, communicator_, info_.distinct());
+  }
+  next_->slots.clear();
+  slots_of(next_->slots, host_indices(indices), info_);
+  ahead_ = Ahead::after_update;
+  if (updates_next) return;
+  if (next_fetch_) next_fetch_->request(next_->slots.rows(), 0);
+  ahead_ = Ahead::requested;
+  if (phase_ != Phase::forward) start_prefetch();
+}
+
+// The counts have been in flight since request(), so that the host hardly waits for them here.
+void TableValues::start_prefetch() {
+  ahead_ = Ahead::started;
+  if (next_fetch_) {
+    next_fetch_->start(values_);
+    return;
+  }
+  std::swap(current_, *next_);
+  bring(0);
+  std::swap(current_, *next_);
+}
+
+void TableValues::updated() {
+  if (ahead_ != Ahead::after_update) return;
+  if (next_fetch_) next_fetch_->request(next_->slots.rows(), 0);
+  start_prefetch();
+}
+
+void TableValues::gather_updated(const Tensor& changed, std::vector<int64_t> counts, int64_t most) {
+  synchronize();  // an earlier gather may still read the buffers
+  if (!gathered_rows_.defined() || gathered_rows_.size(0) < most) {
+    gathered_rows_ = gathered_values_ = {};  // freed before the larger ones are allocated
+    constexpr Category category = Category::communication;
+    gathered_rows_ = row_buffer(communicator_, most, 1, DType::i32, category);
+    gathered_values_ = row_buffer(communicator_, most, info_.width(), info_.dtype(), category);
+  }
+  const auto end_of = [&counts](int64_t rank) {
+    return std::accumulate(counts.begin(), counts.begin() + rank, int64_t{0});
+  };
+  const int64_t begin = end_of(info_.rank);
+  const int64_t own = changed.elements();
+  const int64_t all = end_of(info_.ranks());
+  const Tensor rows = gathered_rows_.rows(0, all);
+  const Tensor values = gathered_values_.rows(0, all);
+  const Context context = current_context(values_.device());
+  kernels::copy(context, rows.rows(begin, begin + own).view({own}), changed);
+  kernels::copy_rows(context, RowList{values.rows(begin, begin + own)}, RowList{values_, changed}, own);
+  std::vector<int64_t> elements = counts;
+  for (int64_t& count : elements) count *= info_.width();
+  communicator_.all_gather_v(rows, std::move(counts), info_.call(dist::Traffic::rows));
+  communicator_.all_gather_v(values, std::move(elements), info_.call(dist::Traffic::parameters));
+  // This rank's own rows are written once more, with the values that they have.
+  gathered_ = communicator_.run([table = values_, rows, values, all] {
+    kernels::copy_rows(current_context(table.device()), RowList{table, rows.view({all})}, RowList{values}, all);
+  });
+}
+
+void TableValues::gather_all() {
+  std::vector<int64_t> counts;
+  for (int64_t rank = 0; rank < info_.ranks(); ++rank) {
+    counts.push_back(info_.layout.owned(rank).size() * info_.width());
+  }
+  gathered_ = communicator_.all_gather_v(values_, std::move(counts),
+                                         info_.call(dist::Traffic::parameters));
+}
+
+void TableValues::synchronize() { std::exchange(gathered_, {}).wait(); }
+
+}  // namespace tessera::optim

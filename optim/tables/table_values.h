@@ -1,0 +1,96 @@
+// The values of a row-sparse table: how operations get the rows that they look up.
+//
+//   stages 0 to 2   every rank has the whole table; rows that others updated are brought after
+//                   each step
+//   stage 3         a rank has the rows that it owns, and fetches the rest for each micro-batch
+//
+// In a micro-batch, operations read a copy of the rows that it looks up. So its forward, its
+// backward and its gradient number rows in one way, at every stage.
+#pragma once
+
+#include <optional>
+
+#include "core/autograd.h"
+#include "optim/tables/row_exchange.h"
+#include "optim/tables/row_slots.h"
+
+namespace tessera::optim {
+
+class TableValues {
+ public:
+  TableValues(const TableInfo& info, dist::Communicator& communicator, bool sharded);
+  ~TableValues();
+  TableValues(const TableValues&) = delete;
+  TableValues& operator=(const TableValues&) = delete;
+
+  /// The range of rows that this rank holds, and their values.
+  dist::Range held() const { return sharded_ ? info_.own() : dist::Range{0, info_.rows()}; }
+  const Tensor& values() const { return values_; }
+  /// The values of `range` of rows, which this rank must hold.
+  Tensor values_of(const dist::Range& range) const;
+
+  /// Begins a micro-batch, which has looked up no rows yet.
+  void begin_forward();
+  /// Ends the forward: from here to end_backward(), the same rows are looked up once more.
+  void begin_backward();
+  void end_backward();
+  /// True from begin_forward() to end_backward().
+  bool running() const { return phase_ != Phase::evaluation; }
+  /// As Leaf::look_up. At stage 3 collective, in forward and in an evaluation. Throws InputError
+  /// for an index outside the table and for more than n distinct rows in a micro-batch.
+  TableRows look_up(const Tensor& indices);
+  /// Takes part in the collective calls of a look_up() of other ranks.
+  void follow_look_up();
+  /// The rows that the current micro-batch has looked up, by slot.
+  const RowSlots& looked_up() const { return current_.slots; }
+
+  /// Fetches rows for the next micro-batch (ZeroOptimizer::prefetch). `updates_next`: true if the
+  /// step's update comes before it; then the fetch begins in updated().
+  void prefetch(const Tensor& indices, bool updates_next);
+
+  /// Brings the rows `changed` that this rank has updated, of which `counts` has the number on each
+  /// rank, to all ranks (stages 1 and 2). The next look_up() waits for them.
+  void gather_updated(const Tensor& changed, std::vector<int64_t> counts, int64_t most);
+  /// Gathers all rows of each rank in place.
+  void gather_all();
+  /// Called after an update, and after a step that updated nothing.
+  void updated();
+  /// Waits until values() has the values of the last update.
+  void synchronize();
+
+ private:
+  /// Rows of a micro-batch. values[slot] is a copy of the row.
+  struct Looked {
+    RowSlots slots;
+    Tensor values = {};
+  };
+  enum class Phase : uint8_t { evaluation, forward, backward };
+  /// What became of a prefetch.
+  enum class Ahead : uint8_t { none, after_update, requested, started };
+
+  Tensor host_indices(const Tensor& indices) const;
+  static Tensor slots_of(RowSlots& slots, const Tensor& indices, const TableInfo& info);
+  TableRows look_up_in_evaluation(const Tensor& indices);
+  void bring(int64_t first_slot);
+  void start_prefetch();
+  Looked looked() const;
+
+  const TableInfo& info_;
+  dist::Communicator& communicator_;
+  bool sharded_;
+  Tensor values_;  // [held rows, width]
+  Phase phase_ = Phase::evaluation;
+  Looked current_;
+  std::optional<RowFetch> fetch_;  // of current_
+  // Of the next micro-batch, from the first prefetch on:
+  std::optional<Looked> next_;
+  std::optional<RowFetch> next_fetch_;
+  Ahead ahead_ = Ahead::none;
+  bool prefetched_ = false;  // true if the current micro-batch's rows were prefetched
+  // Rows in flight after an update:
+  Tensor gathered_rows_;    // i32
+  Tensor gathered_values_;
+  dist::Work gathered_;
+};
+
+}  // namespace tessera::optim

@@ -1,0 +1,185 @@
+// Tests row-sparse tables: equal bits over ranks, stages and buckets, beside dense parameters, and
+// the bits of a dense table where they must be equal.
+#include <functional>
+
+#include "tests/support/catch.h"
+#include "tests/support/table_model.h"
+
+namespace tessera::test {
+namespace {
+
+using Catch::Matchers::ContainsSubstring;
+using optim::ZeroOptions;
+
+const optim::UpdateRule adamw = optim::AdamW{.learning_rate = 1e-2f, .weight_decay = 0.1f};
+const optim::UpdateRule sgd = optim::Sgd{.learning_rate = 5e-2f, .momentum = 0.9f};
+
+TEST_CASE("row-sparse tables: the bits of one rank, at every stage") {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const bool rowwise : {false, true}) {
+      const TableRun run{.dtype = dtype};
+      ZeroOptions options{.stage = 0, .clip = 0.5f};
+      if (rowwise) options.table_rule = optim::RowwiseAdagrad{.learning_rate = 5e-2f};
+      const TrainingResult expected = train_tables(run, adamw, lone_world(), options);
+      for (const int stage : {0, 1, 2, 3}) {
+        for (const int64_t bucket : {300, 1 << 20}) {
+          CAPTURE(dtype_name(dtype), rowwise, stage, bucket);
+          options.stage = stage;
+          options.bucket_bytes = bucket;
+          CHECK(train_tables(run, adamw, job_world(), options) == expected);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("row-sparse tables: the bits of dense tables if every row is touched") {
+  const TableRun sparse{.users = 64, .items = 40, .all_rows = true, .steps = 3};
+  TableRun dense = sparse;
+  dense.sparse = false;
+  for (const optim::UpdateRule& rule :
+       {adamw, sgd, optim::UpdateRule(optim::Adagrad{.learning_rate = 5e-2f})}) {
+    for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+      TableRun a = sparse;
+      TableRun b = dense;
+      a.dtype = b.dtype = dtype;
+      const TrainingResult expected =
+          train_tables(b, rule, lone_world(), {.stage = 0, .clip = 0.5f});
+      for (const int stage : {0, 2, 3}) {
+        CAPTURE(dtype_name(dtype), stage);
+        CHECK(train_tables(a, rule, job_world(), {.stage = stage, .clip = 0.5f}) == expected);
+      }
+    }
+  }
+}
+
+TEST_CASE("row-sparse tables: update_all_rows gives the bits of dense tables") {
+  const TableRun sparse{};
+  TableRun dense = sparse;
+  dense.sparse = false;
+  const TrainingResult expected =
+      train_tables(dense, adamw, lone_world(), {.stage = 0, .clip = 0.5f});
+  // Without it, rows that were not looked up keep their weights, which dense weight decay shrinks.
+  CHECK(train_tables(sparse, adamw, lone_world(), {.stage = 0, .clip = 0.5f}).weights !=
+        expected.weights);
+  for (const int stage : {0, 1, 2, 3}) {
+    CAPTURE(stage);
+    CHECK(train_tables(sparse, adamw, job_world(),
+                       {.stage = stage, .clip = 0.5f, .update_all_rows = true}) == expected);
+  }
+}
+
+TEST_CASE("row-sparse tables: SGD without momentum or decay gives the bits of dense tables") {
+  // A row without a gradient does not change in either way. The norms are equal too, because blocks
+  // that were not touched add nothing.
+  const TableRun sparse{};
+  TableRun dense = sparse;
+  dense.sparse = false;
+  const optim::UpdateRule rule = optim::Sgd{.learning_rate = 5e-2f};
+  const TrainingResult expected =
+      train_tables(dense, rule, lone_world(), {.stage = 0, .clip = 0.5f});
+  for (const int stage : {0, 1, 2, 3}) {
+    CAPTURE(stage);
+    CHECK(train_tables(sparse, rule, job_world(), {.stage = stage, .clip = 0.5f}) == expected);
+  }
+}
+
+TEST_CASE("row-sparse tables: frozen ones, and ranks without data") {
+  for (const int stage : {1, 3}) {
+    TableRun run{.freeze_items = true};
+    const auto train_uneven = [&](const dist::World& world, int of) {
+      TableModel model(run);
+      const Training training{.steps = run.steps,
+                              .batch = run.batch,
+                              .rule = adamw,
+                              .loss = [&](const MicroBatch& micro) {
+                                const bool missing = micro.step > 0 && micro.index % 3 == 1;
+                                return missing ? Tensor() : model.loss(micro);
+                              }};
+      return train(model, training, world, {.stage = of, .clip = 0.5f});
+    };
+    CAPTURE(stage);
+    CHECK(train_uneven(job_world(), stage) == train_uneven(lone_world(), 0));
+  }
+}
+
+TEST_CASE("row-sparse tables: gradients and norms are those of dense tables") {
+  const auto gradients = [](bool sparse, const dist::World& world, int stage) {
+    TableRun run{};
+    run.sparse = sparse;
+    TableModel model(run);
+    optim::ZeroOptimizer optimizer(model, sgd, world, {.stage = stage});
+    for (const auto& micro : optimizer.micro_batches(0, run.batch)) {
+      optimizer.backward(model.loss(micro));
+    }
+    std::map<std::string, std::vector<float>> result;
+    for (const std::string name : {"users.weight", "user_bias.weight", "items.weight"}) {
+      const Tensor values = optimizer.gradient(name).to_host();
+      result[name].assign(values.data<float>(), values.data<float>() + values.elements());
+    }
+    for (const auto& [name, norm] : optimizer.gradient_norms()) result["norm of " + name] = {norm};
+    optimizer.step();
+    return result;
+  };
+  const auto expected = gradients(false, lone_world(), 0);
+  for (const int stage : {0, 2, 3}) {
+    CAPTURE(stage);
+    CHECK(gradients(true, job_world(), stage) == expected);
+  }
+}
+
+TEST_CASE("row-sparse tables: rows that were prefetched have the same bits") {
+  const TableRun run{};
+  const TrainingResult expected = train_tables(run, adamw, lone_world(), {.stage = 0});
+  for (const int stage : {1, 3}) {
+    TableModel model(run);
+    optim::ZeroOptimizer optimizer(model, adamw, job_world(), {.stage = stage});
+    TrainingResult result;
+    for (int64_t step = 0; step < run.steps; ++step) {
+      for (const auto& micro : optimizer.micro_batches(step, run.batch)) {
+        const Tensor loss = model.loss(micro);
+        // The rows of the next micro-batch, of this step or of the next one.
+        MicroBatch next = micro;
+        const int64_t ranks = job_world().size;
+        const int64_t count = run.batch.micro_batches();
+        if (micro.micro_step + 1 < run.batch.micro_steps(ranks)) {
+          next.index = std::min(micro.micro_step * ranks + ranks + job_world().rank, count - 1);
+        } else {
+          next.step = step + 1;
+          next.index = std::min<int64_t>(job_world().rank, count - 1);
+        }
+        std::vector<int32_t> users;
+        for (const int which : {0, 1}) {
+          const Tensor rows = model.rows(next, which, run.users).to_host();
+          users.insert(users.end(), rows.data<int32_t>(), rows.data<int32_t>() + rows.elements());
+        }
+        optimizer.prefetch(model.users(), Tensor::from({std::ssize(users)}, users));
+        optimizer.backward(loss);
+      }
+      const optim::StepReport report = optimizer.step();
+      result.losses.push_back(report.loss);
+    }
+    CAPTURE(stage);
+    CHECK(result.losses == expected.losses);
+    CHECK(weights_of(optimizer) == expected.weights);
+  }
+}
+
+TEST_CASE("row-sparse tables: what cannot be done is an error by name") {
+  const TableRun run{.distinct_users = 3};
+  TableModel model(run);
+  optim::ZeroOptimizer optimizer(model, adamw, lone_world(), {.stage = 1});
+  const auto micro = *optimizer.micro_batches(0, run.batch).begin();
+  CHECK_THROWS_WITH(model.loss(micro),
+                    ContainsSubstring("more than 3 distinct rows of 'user"));
+  CHECK_THROWS_WITH(ops::sum(model.users().weight),
+                    ContainsSubstring("'users.weight' is a row-sparse table"));
+  CHECK_THROWS_WITH(model.users()(Tensor::from<int32_t>({2}, {0, 700})),
+                    ContainsSubstring("700"));
+  TableModel other(TableRun{});
+  CHECK_THROWS_WITH(optim::ZeroOptimizer(other, optim::RowwiseAdagrad{}, lone_world()),
+                    ContainsSubstring("row-sparse tables only"));
+}
+
+}  // namespace
+}  // namespace tessera::test
