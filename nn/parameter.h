@@ -82,6 +82,11 @@ class Parameter {
   /// The largest number of distinct rows that a micro-batch looks up; 0 for a dense parameter.
   int64_t distinct_rows() const { return state_->distinct_rows; }
 
+  /// The number of lookups that a micro-batch makes in a row-sparse table: at stage 3 each is a
+  /// fetch. Like set_backward_reads, it is for optim/plan alone.
+  void set_lookups(int64_t lookups) const { state_->lookups = lookups; }
+  int64_t lookups() const { return state_->lookups; }
+
   Leaf& leaf() const { return *tensor().leaf(); }
   /// Returns the gradient from the last backward that reached the parameter; undefined before the
   /// first such backward. Under an optimizer the gradient is a view of the parameter's bucket.
@@ -96,6 +101,7 @@ class Parameter {
     Initializer initializer;
     BackwardReads backward_reads = BackwardReads::always;
     int64_t distinct_rows = 0;
+    int64_t lookups = 1;
   };
   std::shared_ptr<State> state_;
 };

@@ -334,6 +334,12 @@ std::map<std::string, float> ZeroOptimizer::gradient_norms() {
   return norms;
 }
 
+std::map<std::string, RowCounts> ZeroOptimizer::row_counts() const {
+  std::map<std::string, RowCounts> counts;
+  for (const auto& table : engine_->tables()) counts[table->info().name()] = table->counts();
+  return counts;
+}
+
 void ZeroOptimizer::synchronize() {
   for (const auto& table : engine_->tables()) table->values().synchronize();
   for (StagedPartition* staged : engine_->partitions()) staged->parameters().synchronize();

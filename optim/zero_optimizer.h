@@ -36,6 +36,7 @@
 #include "nn/layers.h"
 #include "nn/parameter_source.h"
 #include "optim/rules/update_rule.h"
+#include "optim/tables/row_counts.h"
 #include "optim/zero/optimizer_state.h"
 #include "optim/zero/options.h"
 #include "optim/zero/step_report.h"
@@ -202,6 +203,9 @@ class ZeroOptimizer {
   /// unless called between steps. If the call throws, on one rank or on all, optimizer and module
   /// are as before on every rank. Collective.
   void add_param_group(nn::Module& module, const GroupOptions& group);
+
+  /// Returns what each row-sparse table has sent so far, by name.
+  std::map<std::string, RowCounts> row_counts() const;
 
   /// Waits until every parameter has its new value. Operations wait by themselves; other code that
   /// reads parameters must call this first. At stage 3 such code needs for_each_parameter instead.

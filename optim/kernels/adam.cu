@@ -1,5 +1,6 @@
 // adam_update on CUDA: Adam and AdamW on all segments in one launch, with the formulas of adam.cpp.
 // With f32 gradients the update moves 28 bytes per element and is bound by memory bandwidth.
+#include "optim/kernels/row_update.cuh"
 #include "optim/kernels/update.h"
 #include "optim/kernels/update_segments.cuh"
 
@@ -14,6 +15,31 @@ struct Adam {
   float* second_moment;
   const T* gradients;
 
+  struct Factors {
+    float decay_into_gradient;
+    float shrink;
+    float step;
+    float root_correction;
+
+    __device__ explicit Factors(const UpdateHyper& hyper)
+        : decay_into_gradient(hyper.decoupled_decay ? 0.0f : hyper.weight_decay),
+          shrink(hyper.decoupled_decay ? 1.0f - hyper.learning_rate * hyper.weight_decay : 1.0f),
+          step(hyper.learning_rate / hyper.bias_correction1),
+          root_correction(1.0f / sqrtf(hyper.bias_correction2)) {}
+  };
+  static __device__ void apply(const UpdateHyper& hyper, const Factors& factors, float& p, float& m,
+                               float& v, float gradient) {
+    const float g = fmaf(factors.decay_into_gradient, p, gradient * hyper.gradient_scale);
+    m = fmaf(hyper.beta1, m, (1.0f - hyper.beta1) * g);
+    v = fmaf(hyper.beta2, v, (1.0f - hyper.beta2) * g * g);
+    const float denominator = fmaf(sqrtf(v), factors.root_correction, hyper.epsilon);
+    p = fmaf(p, factors.shrink, -(factors.step * m / denominator));
+  }
+
+  __device__ void update_one(int64_t at, float gradient, const UpdateHyper& hyper) const {
+    apply(hyper, Factors(hyper), parameters[at], first_moment[at], second_moment[at], gradient);
+  }
+
   template <int n>
   __device__ void update(const UpdateTable& table, int64_t at) const {
     // These loads are issued first, so that the search for the segment overlaps with them.
@@ -23,18 +49,9 @@ struct Adam {
     const Floats<n> gradient = load<n>(gradients + at);
     UpdateHyper hyper;
     if (!find_hyper(table, at, hyper)) return;
-    const float decay = hyper.learning_rate * hyper.weight_decay;
-    const float decay_into_gradient = hyper.decoupled_decay ? 0.0f : hyper.weight_decay;
-    const float shrink = hyper.decoupled_decay ? 1.0f - decay : 1.0f;
-    const float step = hyper.learning_rate / hyper.bias_correction1;
-    const float root_correction = 1.0f / sqrtf(hyper.bias_correction2);
+    const Factors factors(hyper);
     for (int k = 0; k < n; ++k) {
-      const float g = fmaf(decay_into_gradient, p.value[k],
-                           gradient.value[k] * hyper.gradient_scale);
-      m.value[k] = fmaf(hyper.beta1, m.value[k], (1.0f - hyper.beta1) * g);
-      v.value[k] = fmaf(hyper.beta2, v.value[k], (1.0f - hyper.beta2) * g * g);
-      const float denominator = fmaf(sqrtf(v.value[k]), root_correction, hyper.epsilon);
-      p.value[k] = fmaf(p.value[k], shrink, -(step * m.value[k] / denominator));
+      apply(hyper, factors, p.value[k], m.value[k], v.value[k], gradient.value[k]);
     }
     store<n>(first_moment + at, m);
     store<n>(second_moment + at, v);
@@ -58,6 +75,13 @@ void adam_update(const Context& context, const Tensor& parameters, const Tensor&
     launch_update<n>(context, "adam_update", rule, aligned, parameters.elements(), segments,
                      groups, scalars);
   });
+}
+
+void adam_update_rows(const Context& context, const RowUpdate& update, const UpdateHyper& hyper) {
+  check_row_update("adam_update_rows", update, 2);
+  const Adam<float> rule{update.parameters.data<float>(), update.state[0].data<float>(),
+                         update.state[1].data<float>(), nullptr};
+  launch_row_update(context, "adam_update_rows", rule, update, hyper);
 }
 
 }  // namespace tessera::cuda

@@ -1,5 +1,6 @@
 // sgd_update on CUDA: SGD with momentum on all segments in one launch, with the formulas of
 // sgd.cpp.
+#include "optim/kernels/row_update.cuh"
 #include "optim/kernels/update.h"
 #include "optim/kernels/update_segments.cuh"
 
@@ -13,6 +14,22 @@ struct Sgd {
   float* momentum;  // nullptr if no group has momentum
   const T* gradients;
 
+  static __device__ void apply(const UpdateHyper& hyper, float& p, float& b, float gradient) {
+    // The step direction is gradient_share * g + buffer_share * b.
+    const float gradient_share = hyper.nesterov ? 1.0f : 0.0f;
+    const float buffer_share = hyper.nesterov ? hyper.beta1 : 1.0f;
+    const float g = fmaf(hyper.weight_decay, p, gradient * hyper.gradient_scale);
+    b = hyper.first_step ? g : fmaf(hyper.beta1, b, g);
+    const float along = hyper.beta1 != 0 ? fmaf(buffer_share, b, gradient_share * g) : g;
+    p = fmaf(-hyper.learning_rate, along, p);
+  }
+
+  __device__ void update_one(int64_t at, float gradient, const UpdateHyper& hyper) const {
+    float b = momentum != nullptr ? momentum[at] : 0.0f;
+    apply(hyper, parameters[at], b, gradient);
+    if (momentum != nullptr) momentum[at] = b;
+  }
+
   template <int n>
   __device__ void update(const UpdateTable& table, int64_t at) const {
     // These loads are issued first, so that the search for the segment overlaps with them.
@@ -21,19 +38,8 @@ struct Sgd {
     const Floats<n> gradient = load<n>(gradients + at);
     UpdateHyper hyper;
     if (!find_hyper(table, at, hyper)) return;
-    const bool has_momentum = hyper.beta1 != 0;
-    // The step direction is gradient_share * g + buffer_share * b.
-    const float gradient_share = hyper.nesterov ? 1.0f : 0.0f;
-    const float buffer_share = hyper.nesterov ? hyper.beta1 : 1.0f;
-    for (int k = 0; k < n; ++k) {
-      const float g = fmaf(hyper.weight_decay, p.value[k],
-                           gradient.value[k] * hyper.gradient_scale);
-      b.value[k] = hyper.first_step ? g : fmaf(hyper.beta1, b.value[k], g);
-      const float along =
-          has_momentum ? fmaf(buffer_share, b.value[k], gradient_share * g) : g;
-      p.value[k] = fmaf(-hyper.learning_rate, along, p.value[k]);
-    }
-    if (has_momentum) store<n>(momentum + at, b);
+    for (int k = 0; k < n; ++k) apply(hyper, p.value[k], b.value[k], gradient.value[k]);
+    if (hyper.beta1 != 0) store<n>(momentum + at, b);
     store<n>(parameters + at, p);
   }
 };
@@ -54,6 +60,14 @@ void sgd_update(const Context& context, const Tensor& parameters, const Tensor& 
     launch_update<n>(context, "sgd_update", rule, aligned, parameters.elements(), segments, groups,
                      scalars);
   });
+}
+
+void sgd_update_rows(const Context& context, const RowUpdate& update, const UpdateHyper& hyper) {
+  const bool has_momentum = hyper.beta1 != 0;
+  check_row_update("sgd_update_rows", update, has_momentum ? 1 : 0);
+  const Sgd<float> rule{update.parameters.data<float>(),
+                        has_momentum ? update.state[0].data<float>() : nullptr, nullptr};
+  launch_row_update(context, "sgd_update_rows", rule, update, hyper);
 }
 
 }  // namespace tessera::cuda

@@ -10,6 +10,7 @@
 #include "dist/communicator.h"
 #include "optim/plan/checked_int.h"
 #include "optim/plan/plan_groups.h"
+#include "optim/plan/plan_tables.h"
 
 namespace tessera::optim {
 namespace {
@@ -46,6 +47,9 @@ class Planner {
       add_gradients(group);
       add_update(group);
       add_norms(group);
+    }
+    for (const PlanParameter& parameter : input_.parameters) {
+      if (parameter.row_sparse()) add_table(parameter);
     }
     add_step();
     add_statistics();
@@ -121,9 +125,66 @@ class Planner {
     add(plan_.padding, padding * bytes);
   }
 
-  // At every stage a rank writes its own shards to a checkpoint: f32 weights and state of trained
-  // parameters, and values of frozen parameters. Shards in GPU memory are always copied first.
-  // Shards in host memory are copied as far as the limit allows; the rest is written uncopied.
+  void add_table(const PlanParameter& table) {
+    const TableMemory memory = table_memory(input_, table, rank_);
+    const bool apart = !input_.device.is_cpu();
+    PlanParts& parts = plan_.parts;
+    add(parts.values, memory.values);
+    add(parts.looked_up, memory.looked_up);
+    add(parts.buckets, memory.gradients);
+    add(parts.accumulators, memory.sums);
+    add(parts.masters, memory.masters);
+    add(parts.state, memory.state);
+    add(parts.rows, apart ? memory.device_rows : memory.device_rows + memory.host_rows);
+    if (apart) add(parts.host_rows, memory.host_rows);
+    add(parts.norms, memory.blocks * f64_bytes);
+    table_blocks_ += memory.blocks.value();
+    const dist::Range own = plan_row_layout(input_, table).owned(rank_);
+    const CheckedInt elements = CheckedInt(own.size()) * table.width();
+    if (input_.device.is_cpu() && table.dtype != DType::f32 &&
+        (input_.stage < 3 || own.size() > 0)) {
+      plan_.filling = assign_workspace_bytes;
+    }
+    const TableCalls calls = table_calls(input_, table);
+    const CheckedInt in_steps = CheckedInt(calls.micro_step) * micro_steps_ + calls.step;
+    add(sent(dist::Traffic::headers), headers(in_steps));
+    add_update_traffic(dist::Traffic::headers, headers(calls.update));
+    add(sent(dist::Traffic::rows), table_count_bytes(input_, table) * micro_steps_);
+    if (input_.checkpoint_staging) add_table_staging(table, own.size());
+    if (input_.saves) {
+      plan_.parts.saved =
+          std::max(plan_.parts.saved, (CheckedInt(table.elements) * f32_bytes).value());
+      if (input_.ranks > 1) {
+        add(plan_.save_traffic[static_cast<size_t>(dist::Traffic::saves)],
+            CheckedInt(others_) * elements * f32_bytes);
+        add(plan_.save_traffic[static_cast<size_t>(dist::Traffic::headers)], headers(1));
+      }
+    }
+    if (!table.trainable) return;
+    ++trainable_;
+    ++trainable_tables_;
+  }
+
+  void add_table_staging(const PlanParameter& table, int64_t own) {
+    const auto piece = [this](CheckedInt bytes) {
+      if (!input_.device.is_cpu() || !input_.checkpoint_limit) {
+        add(plan_.checkpoint, bytes);
+      } else {
+        pieces_.push_back(bytes.value());
+      }
+    };
+    const CheckedInt elements = CheckedInt(own) * table.width();
+    piece(elements * (table.trainable ? f32_bytes : dtype_size(table.dtype)));
+    if (!table.trainable) return;
+    const int64_t tensors = input_.table_state_tensors.value_or(input_.state_tensors);
+    for (int64_t i = 0; i < tensors; ++i) {
+      piece((input_.table_value_per_row ? CheckedInt(own) : elements) * f32_bytes);
+    }
+  }
+
+  // At every stage a checkpoint is written from a copy of this rank's shards. The shards hold f32
+  // weights and state of trained parameters, and the values of frozen ones. Shards in GPU memory
+  // are always copied; shards in host memory are copied as far as the limit allows.
   void add_staging(const PlanGroup& group) {
     const int64_t tensors = group.trainable ? 1 + input_.state_tensors : 1;
     const int64_t bytes = group.trainable ? f32_bytes : dtype_size(group.dtype);
@@ -255,9 +316,17 @@ class Planner {
     sent(dist::Traffic::losses) = (losses * others_).value();
     sent(dist::Traffic::flags) = (flags * others_).value();
     add(sent(dist::Traffic::headers), headers(3));  // norms, losses, flags
+    if (trainable_tables_ > 0) {
+      // Numbers of touched rows and blocks of each table, from host to host.
+      const CheckedInt counts = CheckedInt(trainable_tables_) * 2 * count_bytes_;
+      add(sent(dist::Traffic::rows), counts * others_);
+      add(sent(dist::Traffic::headers), headers(1));
+      add(input_.device.is_cpu() ? plan_.parts.rows : plan_.parts.host_rows,
+          counts * input_.ranks);
+    }
     if (!input_.device.is_cpu()) {
       const CheckedInt partial_sums =
-          (parameter_blocks_ + blocks_a_partial_sum - 1) / blocks_a_partial_sum;
+          (parameter_blocks_ + table_blocks_ + blocks_a_partial_sum - 1) / blocks_a_partial_sum;
       add(plan_.parts.norms, CheckedInt(trainable_) * segment_bytes + partial_sums * f64_bytes);
       plan_.parts.scalars = scalars_bytes;
       plan_.parts.fetched = fetched_slots * scalars_bytes;
@@ -298,17 +367,19 @@ class Planner {
   void sum_up() {
     const PlanParts& p = plan_.parts;
     const CheckedInt state = CheckedInt(p.masters) + p.state;
-    add(plan_.parameters, CheckedInt(p.values) + p.running + p.gathered);
+    add(plan_.parameters, CheckedInt(p.values) + p.running + p.looked_up + p.gathered);
     add(plan_.gradients,
         CheckedInt(p.buckets) + p.accumulators + p.local_sums + p.gathered_sums);
     add(input_.offload ? plan_.host.optimizer_state : plan_.optimizer_state, state);
     const bool apart = !input_.device.is_cpu();  // device memory is not host memory
     plan_.host.communication =
-        (CheckedInt(p.crossing) + p.fetched + p.mirrors + (apart ? p.flags + p.texts : 0)).value();
-    // A save frees its bucket before the ranks exchange texts about its success. On the CPU both
-    // are in host memory, so the larger is added, and not the sum.
+        (CheckedInt(p.crossing) + p.fetched + p.mirrors + p.host_rows +
+         (apart ? p.flags + p.texts : 0))
+            .value();
+    // A save frees its bucket before the ranks exchange texts about its success. So only the larger
+    // of the two counts.
     add(plan_.communication, CheckedInt(p.staging) + p.scattered + p.norms + p.losses +
-                                 p.statistics + p.scalars +
+                                 p.statistics + p.scalars + p.rows +
                                  (apart ? p.saved : p.flags + std::max(p.saved, p.texts)));
     // These checked sums throw on overflow, so that memory() and sent() of Plan cannot overflow.
     CheckedInt all = CheckedInt(plan_.parameters) + plan_.gradients + plan_.communication + state;
@@ -322,6 +393,9 @@ class Planner {
   int64_t rank_;
   int64_t others_;
   int64_t micro_steps_;
+  static constexpr int64_t count_bytes_ = 8;
+  int64_t trainable_tables_ = 0;
+  int64_t table_blocks_ = 0;      // room for blocks of row-sparse tables
   int64_t trainable_ = 0;         // number of trainable parameters
   int64_t parameter_blocks_ = 0;  // number of kernel blocks of these parameters
   std::vector<int64_t> pieces_;   // bytes of each piece that may be copied for a checkpoint
@@ -342,7 +416,9 @@ std::vector<PlanParameter> plan_parameters(const nn::Module& model) {
   std::vector<PlanParameter> list;
   for (const auto& [name, parameter, shared, block] : model.named_parameters()) {
     list.push_back({name, parameter.elements(), shared, block, parameter.dtype(),
-                    parameter.trainable(), parameter.backward_reads()});
+                    parameter.trainable(), parameter.backward_reads(),
+                    parameter.distinct_rows() > 0 ? parameter.shape()[0] : 0,
+                    parameter.distinct_rows(), parameter.lookups()});
   }
   return list;
 }

@@ -21,6 +21,7 @@ struct PlanParts {
   // parameters
   int64_t values = 0;         // stages 0 to 2: all values; stage 3: this rank's shard
   int64_t running = 0;        // running statistics of batch norms
+  int64_t looked_up = 0;      // row-sparse tables: rows of the current micro-batch
   int64_t gathered = 0;       // stage 3: the largest total of blocks gathered at the same time
   // gradients
   int64_t buckets = 0;        // a micro-batch's gradient; stages 2 and 3: ring and tied slots
@@ -31,6 +32,8 @@ struct PlanParts {
   int64_t masters = 0;        // f32 weights
   int64_t state = 0;
   // communication
+  int64_t rows = 0;           // row-sparse tables: rows that are sorted, sent and received
+  int64_t host_rows = 0;      // with a GPU: the part of the same that is on the host
   int64_t staging = 0;        // buffers of the transport
   int64_t scattered = 0;      // fast reduction: the result of a reduce-scatter
   int64_t norms = 0;
@@ -72,7 +75,9 @@ struct Plan {
   int64_t filling = 0;
   PlanParts parts = {};
   int64_t padding = 0;  // the part of `parameters` that belongs to no parameter
-  std::array<int64_t, dist::traffic_count> traffic{};  // sent in one step, by dist::Traffic
+  /// Sent in one step, by dist::Traffic. Of row-sparse tables without the rows themselves, whose
+  /// number depends on the data: optim/plan/plan_tables.h adds them.
+  std::array<int64_t, dist::traffic_count> traffic{};
   /// The part of `traffic` that gathers gradient sums for the update (stage 0) or parameters after
   /// the update (stages 1 and 2). A step without an update does not send this part.
   std::array<int64_t, dist::traffic_count> update_traffic{};

@@ -68,7 +68,8 @@ std::vector<PlanBlock> blocks_of(const PlanInput& input, const PlanGroup& group)
 }
 
 bool same_group(const PlanParameter& a, const PlanParameter& b) {
-  return a.dtype == b.dtype && a.trainable == b.trainable;
+  // Row-sparse tables are in no bucket (optim/plan/plan_tables.h).
+  return a.dtype == b.dtype && a.trainable == b.trainable && !a.row_sparse() && !b.row_sparse();
 }
 
 PlanGroup make_group(const PlanInput& input, const PlanParameter& kind) {
@@ -105,6 +106,8 @@ void check(const PlanInput& input) {
     TESSERA_CHECK(is_float(p.dtype), "plan: parameter '{}' has dtype {}, expected f32, bf16 or f16",
                   p.name, dtype_name(p.dtype));
   }
+  TESSERA_CHECK(!input.table_state_tensors || *input.table_state_tensors >= 0,
+                "plan: {} state tensors of tables", *input.table_state_tensors);
   input.batch.validate();
   if (input.graph && input.device.is_cpu()) {
     fail_input("graph: the ranks compute on the CPU, and graphs need CUDA");
@@ -165,7 +168,7 @@ std::vector<PlanGroup> plan_groups(const PlanInput& input) {
   std::vector<PlanParameter> kinds;  // the first parameter of each group
   for (const PlanParameter& p : input.parameters) {
     const auto same = [&p](const PlanParameter& kind) { return same_group(p, kind); };
-    if (std::none_of(kinds.begin(), kinds.end(), same)) kinds.push_back(p);
+    if (!p.row_sparse() && std::none_of(kinds.begin(), kinds.end(), same)) kinds.push_back(p);
   }
   std::vector<PlanGroup> groups;
   for (const PlanParameter& kind : kinds) groups.push_back(make_group(input, kind));

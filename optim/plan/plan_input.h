@@ -22,6 +22,13 @@ struct PlanParameter {
   DType dtype = DType::f32;
   bool trainable = true;
   nn::BackwardReads backward_reads = nn::BackwardReads::always;
+  // Of a row-sparse table [rows, elements / rows]; 0 for a dense parameter:
+  int64_t rows = 0;
+  int64_t distinct = 0;     // the most distinct rows of a micro-batch
+  int64_t lookups = 1;      // operations of a micro-batch that look up rows
+
+  bool row_sparse() const { return distinct > 0; }
+  int64_t width() const { return elements / rows; }
 };
 
 struct PlanInput {
@@ -37,8 +44,12 @@ struct PlanInput {
   bool no_sync = false;
   Batch batch = {};
   int64_t state_tensors = 2;     // state tensors of the update rule: 2 for the moments of Adam
-  DType sum_dtype = DType::f32;  // of the gradient sums of 16-bit parameters; others have f32
-  /// True if master weights and state are on the host, apart from the parameters.
+  /// The same for row-sparse tables; nullopt: as for other parameters.
+  std::optional<int64_t> table_state_tensors = std::nullopt;
+  bool table_value_per_row = false;  // a state tensor of a table has one value a row
+  bool update_all_rows = false;
+  DType sum_dtype = DType::f32;  // of 16-bit parameters' gradient sums; f32 parameters have f32
+  /// Master weights and state are on the host, while the parameters are on another device.
   bool offload = false;
   bool graph = false;
   bool checkpoints = false;         // checkpoints are written

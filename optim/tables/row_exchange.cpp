@@ -14,21 +14,21 @@ Tensor row_buffer(dist::Communicator& communicator, int64_t rows, int64_t width,
   return buffer;
 }
 
-RowCounts::RowCounts(const TableInfo& info, dist::Communicator& communicator)
+RowCountsOfRanks::RowCountsOfRanks(const TableInfo& info, dist::Communicator& communicator)
     : info_(info),
       communicator_(communicator),
       counts_(info.ranks() * info.ranks(), DType::i64, communicator),
       by_owner_(static_cast<size_t>(info.ranks())),
       by_source_(static_cast<size_t>(info.ranks())) {}
 
-void RowCounts::gather(const SortedRows& rows) {
+void RowCountsOfRanks::gather(const SortedRows& rows, dist::Traffic purpose) {
   rows.count_by_owner(info_.layout, by_owner_);
   std::copy(by_owner_.begin(), by_owner_.end(),
             counts_.data<int64_t>() + info_.rank * info_.ranks());
-  work_ = counts_.all_gather(communicator_, dist::Traffic::rows);
+  work_ = counts_.all_gather(communicator_, purpose);
 }
 
-void RowCounts::wait() {
+void RowCountsOfRanks::wait() {
   std::exchange(work_, {}).wait();
   for (int64_t source = 0; source < info_.ranks(); ++source) {
     by_source_[static_cast<size_t>(source)] =
@@ -36,8 +36,12 @@ void RowCounts::wait() {
   }
 }
 
-int64_t RowCounts::incoming() const {
+int64_t RowCountsOfRanks::incoming() const {
   return std::accumulate(by_source_.begin(), by_source_.end(), int64_t{0});
+}
+
+int64_t RowCountsOfRanks::of_others(const std::vector<int64_t>& counts) const {
+  return std::accumulate(counts.begin(), counts.end(), -counts[static_cast<size_t>(info_.rank)]);
 }
 
 dist::ExchangeCounts exchange_counts(const std::vector<int64_t>& send,
@@ -62,7 +66,7 @@ RowFetch::RowFetch(const TableInfo& info, dist::Communicator& communicator, int6
 void RowFetch::request(std::span<const int32_t> rows, int64_t first_slot) {
   if (most_ == 0) wanted_ = SortedRows(std::ssize(rows), communicator_.device());
   wanted_.sort(rows, first_slot);
-  counts_.gather(wanted_);
+  counts_.gather(wanted_, most_ == 0 ? dist::Traffic::other : dist::Traffic::rows);
 }
 
 Tensor RowFetch::rows_buffer(Tensor& kept, int64_t rows, DType dtype, int64_t width) {
@@ -74,6 +78,7 @@ Tensor RowFetch::rows_buffer(Tensor& kept, int64_t rows, DType dtype, int64_t wi
 
 void RowFetch::start(const Tensor& own) {
   counts_.wait();
+  const bool evaluates = most_ == 0;  // does not belong to a step's traffic
   const int64_t asked = counts_.incoming();
   const int64_t width = info_.width();
   const Tensor asked_rows = rows_buffer(asked_rows_, asked, DType::i32, 1);
@@ -81,7 +86,7 @@ void RowFetch::start(const Tensor& own) {
   const Tensor values = rows_buffer(values_, wanted_.count(), info_.dtype(), width);
   communicator_.exchange_v(wanted_.device_rows(), asked_rows,
                            exchange_counts(counts_.by_owner(), counts_.by_source(), 1),
-                           info_.call(dist::Traffic::rows));
+                           info_.call(evaluates ? dist::Traffic::other : dist::Traffic::rows));
   const int64_t first = info_.own().begin;
   // The communicator copies the values when it has received the rows' numbers, and then sends them.
   communicator_.run([asked_rows, asked_values, own, first, asked] {
@@ -90,7 +95,12 @@ void RowFetch::start(const Tensor& own) {
   });
   arrived_ = communicator_.exchange_v(
       asked_values, values, exchange_counts(counts_.by_source(), counts_.by_owner(), width),
-      info_.call(dist::Traffic::parameters));
+      info_.call(evaluates ? dist::Traffic::other : dist::Traffic::parameters));
+}
+
+void RowFetch::count(RowCounts& total) const {
+  total.asked += counts_.of_others(counts_.by_owner());
+  total.served += counts_.of_others(counts_.by_source());
 }
 
 void RowFetch::finish(const Tensor& to) {

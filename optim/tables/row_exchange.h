@@ -6,24 +6,27 @@
 #include <vector>
 
 #include "dist/host_buffer.h"
+#include "optim/tables/row_counts.h"
 #include "optim/tables/sorted_rows.h"
 #include "optim/tables/table_info.h"
 
 namespace tessera::optim {
 
 /// Counts of rows by asking rank and owner, which all ranks learn.
-class RowCounts {
+class RowCountsOfRanks {
  public:
-  RowCounts(const TableInfo& info, dist::Communicator& communicator);
+  RowCountsOfRanks(const TableInfo& info, dist::Communicator& communicator);
 
   /// Starts to gather the counts of all ranks; those of this rank are of `rows`. Collective.
-  void gather(const SortedRows& rows);
+  void gather(const SortedRows& rows, dist::Traffic purpose = dist::Traffic::rows);
   /// Waits for the counts. Afterwards:
   void wait();
   /// Rows of this rank by owner, and rows that this rank owns by the rank that has them.
   const std::vector<int64_t>& by_owner() const { return by_owner_; }
   const std::vector<int64_t>& by_source() const { return by_source_; }
   int64_t incoming() const;  // the sum of by_source()
+  /// Rows in `counts` that are on another rank.
+  int64_t of_others(const std::vector<int64_t>& counts) const;
 
  private:
   const TableInfo& info_;
@@ -51,6 +54,8 @@ class RowFetch {
   /// Exchanges the numbers of rows, and starts to send values: `own` are the rows that this rank
   /// owns. Waits for the counts, not for the values.
   void start(const Tensor& own);
+  /// Adds the rows of this fetch to `total`. Called after start().
+  void count(RowCounts& total) const;
   /// Waits for the values, and writes them to the rows of `to` that are their slots.
   void finish(const Tensor& to);
 
@@ -60,7 +65,7 @@ class RowFetch {
   const TableInfo& info_;
   dist::Communicator& communicator_;
   int64_t most_;
-  RowCounts counts_;
+  RowCountsOfRanks counts_;
   SortedRows wanted_;
   Tensor asked_rows_;    // i32: the rows that others want of this rank
   Tensor asked_values_;  // their values

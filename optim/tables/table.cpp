@@ -130,6 +130,17 @@ int64_t Table::all_blocks() const {
 void Table::update(const UpdateHyper& hyper, const StepScalars* scalars) {
   update_->update(*gradients_, values_, row_counts_, info_.most_touched_of_all(micro_batches_),
                   hyper, scalars);
+  ++updates_;
+  updated_rows_ += gradients_->touched().count();
+}
+
+RowCounts Table::counts() const {
+  RowCounts counts = gradients_ ? gradients_->counts() : RowCounts{};
+  counts.asked = values_.counts().asked;
+  counts.served = values_.counts().served;
+  counts.updated = updated_rows_;
+  counts.updates = updates_;
+  return counts;
 }
 
 Tensor Table::own_of(const Tensor& held) const {

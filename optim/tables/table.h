@@ -63,6 +63,8 @@ class Table {
   /// Called after an update, and after a step that updated nothing.
   void updated() { values_.updated(); }
 
+  RowCounts counts() const;
+
   void fill(const ParameterSource& source);
   void reset_state();
   /// Calls body with all values in f32. Collective. Holds the whole table.
@@ -91,6 +93,8 @@ class Table {
   std::optional<TableGradients> gradients_;  // not for frozen tables
   std::optional<TableUpdate> update_;
   int64_t micro_batches_ = 1;
+  int64_t updates_ = 0;
+  int64_t updated_rows_ = 0;
   std::vector<int64_t> row_counts_;    // by rank, of the step
   std::vector<int64_t> block_counts_;
 };

@@ -59,6 +59,7 @@ void TableGradients::begin_backward(const RowSlots& rows) {
   begun_ = true;
   looked_up_ = rows.count();
   wait();  // the contributions of the micro-step before are read from the buffers below
+  total_.looked_up += rows.count();
   sent_.sort(contributes_ ? rows.rows() : std::span<const int32_t>{});
   if (counts_) counts_->gather(sent_);
 }
@@ -89,6 +90,7 @@ void TableGradients::send() {
   const Tensor values = incoming_values_.rows(0, incoming);
   const auto& to = counts_->by_owner();
   const auto& from = counts_->by_source();
+  total_.sent += counts_->of_others(to);
   communicator_.exchange_v(sent_.device_rows(), rows, exchange_counts(to, from, 1),
                            info_.call(dist::Traffic::rows));
   communicator_.exchange_v(outgoing, values, exchange_counts(to, from, info_.width()),
@@ -127,6 +129,8 @@ void TableGradients::wait() { std::exchange(arrived_, {}).wait(); }
 void TableGradients::close() {
   sorted_.sort(touched_.rows());
   find_blocks();
+  total_.touched += sorted_.count();
+  total_.blocks += blocks_.block_count;
 }
 
 void TableGradients::find_blocks() {

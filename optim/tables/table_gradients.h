@@ -36,6 +36,8 @@ class TableGradients {
   // After close():
   const SortedRows& touched() const { return sorted_; }
   const Tensor& sums() const { return sums_; }
+  /// Rows that were sent and touched so far.
+  const RowCounts& counts() const { return total_; }
   /// The blocks of 256 elements with touched rows, for the norm.
   const TouchedBlocks& blocks() const { return blocks_; }
 
@@ -54,7 +56,7 @@ class TableGradients {
   bool opened_ = false;
   bool begun_ = false;  // begin_backward() was called in this micro-step
   // With several ranks:
-  std::optional<RowCounts> counts_;
+  std::optional<RowCountsOfRanks> counts_;
   Tensor outgoing_;        // values in ascending order of rows
   Tensor incoming_rows_;   // i32
   Tensor incoming_values_;
@@ -67,6 +69,7 @@ class TableGradients {
   Tensor block_numbers_;  // i64 on the host
   Tensor block_firsts_;   // i32 on the host
   TouchedBlocks blocks_;
+  RowCounts total_;
 };
 
 }  // namespace tessera::optim

@@ -103,6 +103,7 @@ void TableValues::bring(int64_t first_slot) {
   if (fetch_) {
     fetch_->request(rows, first_slot);
     fetch_->start(values_);
+    fetch_->count(counts_);
     fetch_->finish(current_.values);
     return;
   }
@@ -160,6 +161,7 @@ void TableValues::start_prefetch() {
   ahead_ = Ahead::started;
   if (next_fetch_) {
     next_fetch_->start(values_);
+    next_fetch_->count(counts_);
     return;
   }
   std::swap(current_, *next_);

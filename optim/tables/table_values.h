@@ -44,6 +44,9 @@ class TableValues {
   /// The rows that the current micro-batch has looked up, by slot.
   const RowSlots& looked_up() const { return current_.slots; }
 
+  /// The rows that micro-batches have asked of other ranks, and served to them.
+  const RowCounts& counts() const { return counts_; }
+
   /// Fetches rows for the next micro-batch (ZeroOptimizer::prefetch). `updates_next`: true if the
   /// step's update comes before it; then the fetch begins in updated().
   void prefetch(const Tensor& indices, bool updates_next);
@@ -86,6 +89,7 @@ class TableValues {
   std::optional<Looked> next_;
   std::optional<RowFetch> next_fetch_;
   Ahead ahead_ = Ahead::none;
+  RowCounts counts_;
   bool prefetched_ = false;  // true if the current micro-batch's rows were prefetched
   // Rows in flight after an update:
   Tensor gathered_rows_;    // i32

@@ -281,7 +281,11 @@ void ZeroEngine::gather_touched_counts() {
   if (trainable.empty()) return;
   const int64_t ranks = communicator_->size();
   const auto per_rank = 2 * std::ssize(trainable);
-  const dist::HostBuffer counts(ranks * per_rank, DType::i64, *communicator_);
+  if (!touched_counts_.values().defined() ||
+      touched_counts_.values().elements() != ranks * per_rank) {
+    touched_counts_ = dist::HostBuffer(ranks * per_rank, DType::i64, *communicator_);
+  }
+  const dist::HostBuffer& counts = touched_counts_;
   auto* own = counts.data<int64_t>() + communicator_->rank() * per_rank;
   for (Table* const table : trainable) {
     table->finish();

@@ -164,6 +164,7 @@ class ZeroEngine {
   std::vector<std::unique_ptr<TrainablePartition>> trainable_;
   std::vector<std::unique_ptr<StagedPartition>> frozen_;
   std::vector<std::unique_ptr<Table>> tables_;
+  dist::HostBuffer touched_counts_;  // i64 [ranks * tables * 2]: touched rows and blocks
   std::vector<GradientNorm::Part> norm_parts_;  // in the order in which block sums are added
   std::unique_ptr<Reducer> reducer_;  // destroyed before the partitions that it works on
   GradientNorm norm_;

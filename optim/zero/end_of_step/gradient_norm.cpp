@@ -106,7 +106,7 @@ void GradientNorm::sum_tables() {
   }
   for (size_t i = 0; i < parts_.size(); ++i) {
     const Table* const table = parts_[i].table;
-    if (table == nullptr || table->all_blocks() == 0) continue;
+    if (table == nullptr) continue;
     const int64_t first = segments_[i].shard_first;
     std::vector<int64_t> counts = table->block_counts();
     const int64_t before =

@@ -1,0 +1,195 @@
+#include "optim/plan/plan_tables.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
+#include "core/error.h"
+
+namespace tessera::optim {
+namespace {
+
+constexpr int64_t f32_bytes = 4;
+constexpr int64_t index_bytes = 4;   // i32
+constexpr int64_t count_bytes = 8;   // i64
+constexpr int64_t f64_bytes = 8;
+constexpr int64_t sorted_bytes = 16;  // a key of 8 bytes, a row and a slot
+
+// A set of rows: the rows, and a hash table of at least twice as many places.
+CheckedInt set_bytes(int64_t rows) {
+  const auto places = std::bit_ceil(static_cast<uint64_t>(2 * std::max<int64_t>(1, rows)));
+  return CheckedInt(index_bytes) * (CheckedInt(rows) + static_cast<int64_t>(places));
+}
+
+// The most rows of `of` that `batches` micro-batches of at most `distinct` rows each touch.
+int64_t most(int64_t of, int64_t batches, int64_t distinct) {
+  return batches >= of / distinct + 1 ? of : std::min(of, batches * distinct);
+}
+
+int64_t blocks_per_row(int64_t width) {
+  constexpr int64_t block = dist::block_elements;
+  if (width % block == 0) return width / block;
+  return block % width == 0 ? 1 : (width + block - 2) / block + 1;
+}
+
+}  // namespace
+
+dist::RowLayout plan_row_layout(const PlanInput& input, const PlanParameter& table) {
+  const int64_t multiple = dist::row_multiple(table.width());
+  return {table.rows, table.width(), input.ranks,
+          input.table_value_per_row ? dist::block_elements : multiple};
+}
+
+TableMemory table_memory(const PlanInput& input, const PlanParameter& table, int64_t rank) {
+  const CheckedInt width = table.width();
+  const CheckedInt row_bytes = width * dtype_size(table.dtype);
+  const int64_t own = plan_row_layout(input, table).owned(rank).size();
+  const int64_t n = table.distinct;
+  const CheckedInt asked = CheckedInt(input.ranks) * std::min(n, own);
+  const int64_t batches = input.batch.micro_batches();
+  const int64_t touched = most(own, batches, n);
+  const int64_t touched_of_all = most(table.rows, batches, n);
+  const bool several = input.ranks > 1;
+  const CheckedInt counts = CheckedInt(input.ranks) * input.ranks * count_bytes;
+  // On a GPU, sorted rows and their slots have copies there.
+  const CheckedInt copied = input.device.is_cpu() ? 0 : 2 * index_bytes;
+  TableMemory memory;
+  memory.values = (input.stage == 3 ? CheckedInt(own) : CheckedInt(table.rows)) * row_bytes;
+  memory.looked_up = CheckedInt(n) * row_bytes;
+  memory.host_rows = set_bytes(n);
+  if (input.stage == 3 && several) {
+    memory.host_rows += counts + CheckedInt(n) * sorted_bytes;
+    memory.device_rows += asked * (row_bytes + index_bytes) + CheckedInt(n) * (row_bytes + copied);
+  }
+  if (!table.trainable) return memory;
+  memory.gradients = CheckedInt(n) * row_bytes;
+  memory.sums = CheckedInt(touched) * width * f32_bytes;
+  const CheckedInt updated = input.stage == 0 ? table.rows : own;
+  if (table.dtype != DType::f32) memory.masters = updated * width * f32_bytes;
+  memory.state = updated * (input.table_value_per_row ? CheckedInt(1) : width) * f32_bytes *
+                 input.table_state_tensors.value_or(input.state_tensors);
+  memory.host_rows += CheckedInt(n) * sorted_bytes + CheckedInt(std::min(n, own)) * index_bytes;
+  memory.device_rows += (CheckedInt(n) + touched) * copied;
+  memory.host_rows += set_bytes(touched) + CheckedInt(touched) * sorted_bytes;
+  memory.host_rows += CheckedInt(touched) * blocks_per_row(table.width()) *
+                      (count_bytes + index_bytes);
+  const CheckedInt blocks = CheckedInt(touched_of_all) * blocks_per_row(table.width());
+  memory.blocks = std::min(dist::blocks_of(table.elements), blocks.value());
+  if (!several) return memory;
+  memory.host_rows += counts;
+  memory.device_rows += CheckedInt(n) * row_bytes + asked * (row_bytes + index_bytes);
+  if (input.stage == 0) {
+    memory.device_rows += CheckedInt(touched_of_all) * (width * f32_bytes + index_bytes);
+  } else if (input.stage < 3 && !input.update_all_rows) {
+    memory.device_rows += CheckedInt(touched_of_all) * (row_bytes + index_bytes);
+  }
+  return memory;
+}
+
+TableCalls table_calls(const PlanInput& input, const PlanParameter& table) {
+  TableCalls calls;
+  if (input.ranks == 1) return {.step = table.trainable ? 1 : 0};
+  // Each exchange of rows is three calls: their counts, their numbers, their values.
+  if (input.stage == 3) calls.micro_step += 3 * table.lookups;
+  if (!table.trainable) return calls;
+  calls.micro_step += 3;
+  calls.step = 1;  // block sums of the norm
+  if (input.stage == 0) calls.update = 2;
+  if (input.stage == 1 || input.stage == 2) calls.update = input.update_all_rows ? 1 : 2;
+  return calls;
+}
+
+CheckedInt table_count_bytes(const PlanInput& input, const PlanParameter& table) {
+  const int64_t exchanges = table_calls(input, table).micro_step / 3;
+  return CheckedInt(input.ranks - 1) * input.ranks * count_bytes * exchanges;
+}
+
+std::array<int64_t, dist::traffic_count> table_traffic(const PlanInput& input,
+                                                       const PlanParameter& table, int64_t rank,
+                                                       const RowCounts& counts) {
+  std::array<CheckedInt, dist::traffic_count> sent;
+  sent.fill(0);
+  const auto add = [&sent](dist::Traffic purpose, CheckedInt bytes) {
+    sent[static_cast<size_t>(purpose)] += bytes;
+  };
+  const CheckedInt others = input.ranks - 1;
+  const CheckedInt row_bytes = CheckedInt(table.width()) * dtype_size(table.dtype);
+  const CheckedInt to_all = others * counts.updated;
+  add(dist::Traffic::rows, (CheckedInt(counts.sent) + counts.asked) * index_bytes);
+  add(dist::Traffic::gradients, CheckedInt(counts.sent) * row_bytes);
+  add(dist::Traffic::parameters, CheckedInt(counts.served) * row_bytes);
+  add(dist::Traffic::norms, others * counts.blocks * f64_bytes);
+  if (input.stage == 0) {
+    add(dist::Traffic::rows, to_all * index_bytes);
+    add(dist::Traffic::gradients, to_all * table.width() * f32_bytes);
+  } else if (input.stage < 3 && input.update_all_rows) {
+    const int64_t own = plan_row_layout(input, table).owned(rank).size();
+    add(dist::Traffic::parameters, others * counts.updates * own * row_bytes);
+  } else if (input.stage < 3) {
+    add(dist::Traffic::rows, to_all * index_bytes);
+    add(dist::Traffic::parameters, to_all * row_bytes);
+  }
+  std::array<int64_t, dist::traffic_count> result{};
+  for (size_t i = 0; i < result.size(); ++i) result[i] = sent[i].value();
+  return result;
+}
+
+std::array<int64_t, dist::traffic_count> tables_traffic(
+    const PlanInput& input, int64_t rank, const std::map<std::string, RowCounts>& counts) {
+  std::array<int64_t, dist::traffic_count> sum{};
+  for (const PlanParameter& parameter : input.parameters) {
+    if (!parameter.row_sparse()) continue;
+    const auto found = counts.find(parameter.name);
+    TESSERA_CHECK(found != counts.end(), "plan: no rows of table '{}' were counted",
+                  parameter.name);
+    const auto bytes = table_traffic(input, parameter, rank, found->second);
+    for (size_t i = 0; i < sum.size(); ++i) sum[i] = (CheckedInt(sum[i]) + bytes[i]).value();
+  }
+  return sum;
+}
+
+double expected_rows(int64_t rows, int64_t lookups, const RowDistribution& distribution) {
+  const auto draws = static_cast<double>(lookups);
+  // 1 - (1 - p)^draws, written so that small p keep their digits.
+  const auto drawn = [draws](double p) { return -std::expm1(draws * std::log1p(-p)); };
+  const auto count = static_cast<double>(rows);
+  if (rows == 1) return 1;
+  if (distribution.zipf == 0) return count * drawn(1 / count);
+  double weights = 0;
+  for (int64_t i = 1; i <= rows; ++i) weights += std::pow(double(i), -distribution.zipf);
+  double expected = 0;
+  for (int64_t i = 1; i <= rows; ++i) {
+    expected += drawn(std::pow(double(i), -distribution.zipf) / weights);
+  }
+  return expected;
+}
+
+RowCounts expected_counts(const PlanInput& input, const PlanParameter& table, int64_t rank,
+                          int64_t lookups, const RowDistribution& distribution) {
+  // Rows are taken to be spread evenly over their owners, as by a hash of what they stand for.
+  const int64_t own = plan_row_layout(input, table).owned(rank).size();
+  const double share = static_cast<double>(own) / static_cast<double>(table.rows);
+  const double distinct = std::min(expected_rows(table.rows, lookups, distribution),
+                                   static_cast<double>(table.distinct));
+  const int64_t batches = input.batch.micro_batches();
+  const int64_t contributed =
+      rank >= batches ? 0 : (batches - rank - 1) / input.ranks + 1;
+  const double touched = expected_rows(table.rows, lookups * batches, distribution) * share;
+  const double blocks = touched * static_cast<double>(blocks_per_row(table.width()));
+  const auto rounded = [](double x) { return std::llround(x); };
+  RowCounts counts;
+  const auto micro_steps = static_cast<double>(input.batch.micro_steps(input.ranks));
+  counts.looked_up = rounded(distinct * micro_steps);
+  counts.touched = counts.updated = rounded(touched);
+  counts.blocks = std::min<int64_t>(rounded(blocks), dist::blocks_of(own * table.width()));
+  counts.updates = 1;
+  if (input.ranks == 1) return counts;
+  counts.sent = rounded(distinct * (1 - share) * static_cast<double>(contributed));
+  if (input.stage < 3) return counts;
+  counts.asked = rounded(distinct * (1 - share) * micro_steps);
+  counts.served =
+      rounded(distinct * share * static_cast<double>(input.ranks - 1) * micro_steps);
+  return counts;
+}
+
+}  // namespace tessera::optim

@@ -1,0 +1,66 @@
+// The memory and traffic of row-sparse tables. Buffers follow the most distinct rows that a
+// micro-batch may look up, so that memory is known before a run. Traffic is linear in numbers of
+// rows, which a run counts (ZeroOptimizer::row_counts) and which expected_rows() estimates.
+//
+//   V rows, C elements a row, N ranks, k micro-steps of M micro-batches, n distinct rows at most
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "dist/row_layout.h"
+#include "dist/traffic.h"
+#include "optim/plan/checked_int.h"
+#include "optim/plan/plan_input.h"
+#include "optim/tables/row_counts.h"
+
+namespace tessera::optim {
+
+/// Bytes that one rank holds for a table.
+struct TableMemory {
+  CheckedInt values = 0;
+  CheckedInt looked_up = 0;
+  CheckedInt gradients = 0;  // of a micro-batch
+  CheckedInt sums = 0;
+  CheckedInt masters = 0;
+  CheckedInt state = 0;
+  CheckedInt device_rows = 0;  // communication, on the device that computes
+  CheckedInt host_rows = 0;    // communication, on the host
+  CheckedInt blocks = 0;       // room for block sums of the norm, in blocks
+};
+
+dist::RowLayout plan_row_layout(const PlanInput& input, const PlanParameter& table);
+TableMemory table_memory(const PlanInput& input, const PlanParameter& table, int64_t rank);
+
+/// Collectives that a rank starts for a table in each micro-step, in each step, and for an update.
+struct TableCalls {
+  int64_t micro_step = 0;
+  int64_t step = 0;
+  int64_t update = 0;
+};
+TableCalls table_calls(const PlanInput& input, const PlanParameter& table);
+/// Bytes of counts that a rank sends for a table in each micro-step.
+CheckedInt table_count_bytes(const PlanInput& input, const PlanParameter& table);
+
+/// Bytes that a rank sends for the rows of a table that were counted.
+std::array<int64_t, dist::traffic_count> table_traffic(const PlanInput& input,
+                                                       const PlanParameter& table, int64_t rank,
+                                                       const RowCounts& counts);
+/// The same for all tables of the input, by name. Throws for a table without counts.
+std::array<int64_t, dist::traffic_count> tables_traffic(
+    const PlanInput& input, int64_t rank, const std::map<std::string, RowCounts>& counts);
+
+/// How lookups are spread over the rows of a table.
+struct RowDistribution {
+  double zipf = 0;  // row i is drawn with a probability proportional to (i + 1)^-zipf; 0: uniform
+};
+/// The expected number of distinct rows among `lookups` independent draws from `rows` rows:
+/// the sum of 1 - (1 - p)^lookups over all rows.
+double expected_rows(int64_t rows, int64_t lookups, const RowDistribution& distribution);
+/// The expected counts of one step on `rank`, if every micro-batch draws `lookups` rows.
+RowCounts expected_counts(const PlanInput& input, const PlanParameter& table, int64_t rank,
+                          int64_t lookups, const RowDistribution& distribution);
+
+}  // namespace tessera::optim
