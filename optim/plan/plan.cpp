@@ -376,8 +376,8 @@ class Planner {
         (CheckedInt(p.crossing) + p.fetched + p.mirrors + p.host_rows +
          (apart ? p.flags + p.texts : 0))
             .value();
-    // A save frees its bucket before the ranks exchange texts about its success. So only the larger
-    // of the two counts.
+    // A save frees its bucket before the ranks exchange texts about its success. On the CPU both
+    // are in host memory, so the larger is added, and not the sum.
     add(plan_.communication, CheckedInt(p.staging) + p.scattered + p.norms + p.losses +
                                  p.statistics + p.scalars + p.rows +
                                  (apart ? p.saved : p.flags + std::max(p.saved, p.texts)));
