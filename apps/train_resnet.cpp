@@ -1,7 +1,7 @@
 // Trains a classifier of images with ZeRO on any number of ranks.
 //
 //   train_resnet                                              one rank, synthetic pictures
-//   mpirun -n 4 train_resnet --data cifar-10-batches-bin      four; the same losses, bit for bit
+//   mpirun -n 4 train_resnet --data cifar-10-batches-bin      four; the losses of one, bit for bit
 //
 // Wiring only: options -> data, model, optimizer -> steps -> weights, tables.
 #include <cmath>

@@ -25,7 +25,7 @@ namespace {
 
 std::vector<cuda::ProductShape> products_of(const TuneOptions& options, dist::World& world) {
   models::GptConfig config = options.model;
-  config.layers = 1;  // the products of all blocks are the same
+  config.layers = 1;  // all blocks have products of the same shapes
   models::Gpt model(config);
   model.to(options.dtype);
   optim::ZeroOptimizer optimizer(model, optim::Sgd{}, world, {.stage = 0});

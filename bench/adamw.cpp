@@ -3,9 +3,9 @@
 //   bench_adamw --parameters 124439808 --threads 1
 //
 // A pass of AdamW reads p, g, m, v and writes p, m, v: 28 bytes a parameter. The limit is the
-// fastest of three copy loops: plain, memcpy and non-temporal stores. They copy buffers larger than
-// the caches, 8 bytes an element. Passes and copies are timed in turn, with warm buffers. Medians
-// are printed as one JSON object.
+// fastest of these copy loops: plain, memcpy and, in a build for AVX-512, non-temporal stores. They
+// copy buffers larger than the caches, 8 bytes an element. Passes and copies are timed in turn,
+// with warm buffers. Medians are printed as one JSON object.
 #include <algorithm>
 #include <chrono>
 #include <cstring>

@@ -3,9 +3,9 @@
 //
 //   mpirun -n 2 bench_checkpoint --preset gpt2 --folder /dev/shm/run --rounds 5
 //
-// Rank 0 prints one JSON object: the bytes of a checkpoint, and two times in milliseconds for each
-// round. A save is timed from a barrier until the checkpoint has its final name, a load until the
-// checkpoint is verified and the optimizer has its state.
+// Rank 0 prints one JSON object: the bytes of a checkpoint, and the milliseconds of each round's
+// save and load. A save is timed from a barrier until the checkpoint has its final name, a load
+// until the checkpoint is verified and the optimizer has its state.
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>

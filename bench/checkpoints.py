@@ -11,7 +11,8 @@
     relaunch   time from the kill of one of three ranks to the next step that the other two finish
 
 memory and disk measure blocking saves of GPT-2 124M with AdamW's moments by 2 ranks. On --disk all
-sides flush. Each question prints rows of a table. Runs alternate, and rows show medians.
+sides flush. Each question prints rows of a table. The sides that a row compares run in turn, and
+rows show medians.
 """
 import argparse
 import json

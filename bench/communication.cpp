@@ -3,14 +3,14 @@
 //
 //   mpirun -n 2 bench_communication [payload MB = 128] [runs = 15]
 //
-// Prints one JSON object. GB/s counts the bytes that all ranks together read and write, over the
+// Prints one JSON object. GB/s are the bytes that all ranks together read and write, divided by the
 // time of the slowest rank. Values are medians of runs in which the operations alternate. With a
-// payload of P bytes on each of N ranks, a rank counts these bytes:
+// payload of P bytes on each of N ranks, these are the bytes of a rank:
 //
 //   memcpy           each rank copies its payload: P read, P written
 //   ordered_reduce   exchange and fold: each rank reads N contributions of P/N and writes one sum
 //                    of P/N: P + P/N. Extra copies for staging are not counted
-//   mpi_reduce_scatter_block   an equal reduction by the MPI library: P + P/N
+//   mpi_reduce_scatter_block   the same reduction by the MPI library: P + P/N
 //   all_gather       each rank reads and writes N-1 pieces of P/N: 2 P (N-1)/N
 #include <mpi.h>
 

@@ -7,8 +7,9 @@
 
 Tessera and the peer run alternately, --rounds times each. A row is the median over rounds of the
 median that each process printed. The peer is PyTorch on the CPU: bench/peers/README.md says how to
-install it, and --python names its interpreter. sharded-peers needs a current PyTorch. Both sides
-begin with the same weights and the same batches, and the script stops if their losses differ.
+install it, and --python names its interpreter. The question sharded-peers compares stages 2 and 3
+only if PyTorch has fully_shard. Both sides begin with the same weights and the same batches, and
+the script stops if their losses differ.
 """
 import argparse
 import contextlib
@@ -212,7 +213,7 @@ def recompute(args):
 
 
 def sharded_peers(args):
-    """Compare each stage's time and memory with PyTorch's; then show which losses are the same."""
+    """Compare each stage's time and memory with PyTorch's. Show which runs have equal losses."""
     has_fsdp = subprocess.run(
         [args.python, "-c", "from torch.distributed.fsdp import fully_shard"],
         env=dict(environment(1), **PEER_LIBRARY), stderr=subprocess.DEVNULL).returncode == 0

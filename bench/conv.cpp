@@ -39,8 +39,9 @@ struct Layer {
   int64_t padding() const { return kernel / 2; }
 };
 
-/// Returns the layers of stages of two-layer blocks. Each stage after the first has half the pixels
-/// and twice the channels of the previous stage; `blocks` has the number of blocks of each stage.
+/// Returns the layers of a network whose blocks have two layers. Each stage after the first has
+/// half the pixels and twice the channels of the previous stage; `blocks` has each stage's number
+/// of blocks.
 std::vector<Layer> basic_blocks(Layer first, int64_t pixels, int64_t channels,
                                 const std::vector<int64_t>& blocks) {
   std::vector<Layer> layers{first, {pixels, channels, channels, 3, 1, 2 * blocks[0]}};
@@ -54,8 +55,8 @@ std::vector<Layer> basic_blocks(Layer first, int64_t pixels, int64_t channels,
   return layers;
 }
 
-/// Returns the layers of stages of blocks of 1x1, 3x3 and 1x1 layers. A block's output has four
-/// times its channels, and the 3x3 layer has the stride.
+/// Returns the layers of a network whose blocks have a 1x1, a 3x3 and a 1x1 layer. A block's output
+/// has four times as many channels as its 3x3 layer, which has the stride.
 std::vector<Layer> bottlenecks(Layer first, int64_t pixels, int64_t channels,
                                const std::vector<int64_t>& blocks) {
   std::vector<Layer> layers{first};

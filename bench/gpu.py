@@ -3,7 +3,7 @@
 
     bench/gpu.py                  # every question; bench/gpu.sh builds and tests first
     bench/gpu.py kernels gpt2     # some of them; --list names them
-    bench/gpu.py --smoke          # tiny, on --device cpu, to see that it works
+    bench/gpu.py --smoke --device cpu    # tiny sizes without a GPU, to see that it works
 
 Each process measures its own times and prints medians; timed work ends with waiting for the device
 (bench/kernels.cpp, bench/gpt_step.cpp, bench/resnet_step.cpp, and the peers of the same names). The
@@ -138,7 +138,7 @@ def our_step(args, preset, *more, **env):
 
 
 def peer_steps(args, preset, *more):
-    """Run each way of training in bf16; larger models than gpt2 run autocast only."""
+    """Run the peer's ways of training in bf16; larger models than gpt2 run autocast only."""
     ways = compare.BF16_WAYS if preset == "gpt2" else ("autocast",)
     options = [*step_options(args, preset), "--threads", args.threads, "--dtype", "bf16",
                "--compile", "--json", *more]
@@ -301,7 +301,7 @@ def gaps(args):
 
 
 def ordered(args):
-    """Time the ordered reduction and the library's, on 2 ranks over MPI, on all GPUs over NCCL."""
+    """Time the ordered reduction against MPI's on 2 ranks, and against NCCL's on all GPUs."""
     gpus = 1 if args.smoke else len(smi("name"))
     runs = [("mpi", 2)] + ([("nccl", gpus)] if gpus > 1 else [])
     size = "64KiB" if args.smoke else "64MiB"

@@ -3,8 +3,8 @@
 # checks it with compute-sanitizer. Writes a table to paste into bench/README.md. Each call fits ten
 # minutes and reuses the build of the call before. A call whose time is over keeps its results.
 #
-#   bench/gpu.sh                         the first call: --build --measure kernels gpt2 --peer none
-#   bench/gpu.sh --measure [QUESTION...] bench/gpu.py's questions, or all: ours, then the peer's
+#   bench/gpu.sh                         means --build --measure kernels gpt2 --peer none
+#   bench/gpu.sh --measure [QUESTION...] bench/gpu.py's questions, or all: our side, then the peer
 #   bench/gpu.sh --tests                 the tests, and every way of running the programs
 #   bench/gpu.sh --sanitize              compute-sanitizer over the operations' tests and a step
 #   bench/gpu.sh --build                 only builds
@@ -169,7 +169,7 @@ measure_all() {
   local question
   local ask=(python3 bench/gpu.py --bin "$build/bin" --out "$report")
   if $emulated; then ask+=(--smoke --device cuda); fi
-  # answer NAME ARGUMENT...
+  # answer NAME ARGUMENT...: asks bench/gpu.py, and keeps the rows of the table in NAME.rows.
   answer() {
     part "$1" 240 bash -o pipefail -c '"${@:2}" | tee "$1"' - "$report/$1.rows" "${ask[@]}" \
       "${@:2}" || true
@@ -277,11 +277,12 @@ sanitize_all() {
   kernels+=',~[full]~[slow]~[cpu]residual_layer_norm*,~[full]~[slow]~[cpu]*cross_entropy*'
   kernels+=',~[full]~[slow]~[cpu]embedding*,~[full]~[slow]~[cpu]batch_norm*' update='~[cpu]'
   if $emulated; then kernels='~[cpu]layer_norm of*' update='~[cpu]sgd_update against*'; fi
-  # A training as users run it, in device memory; the tests use memory that is shared with the host.
+  # A training run as users start it, in device memory; the tests use memory that is shared with
+  # the host.
   local step=("$build/bin/bench_gpt_step" --device cuda --precision bf16 --preset nano --batch 2
     --steps 2 --warmup 1 --threads 1)
   for tool in memcheck racecheck synccheck initcheck; do
-    limit=$(((seconds - SECONDS) / (4 * tools)))  # the time left, shared by the remaining tools
+    limit=$(((seconds - SECONDS) / (4 * tools)))  # a tool has four such limits: 1 + 2 + 1
     tools=$((tools - 1))
     part "sanitize_${tool}_step" "$limit" "${check[@]}" "$tool" "${step[@]}" || true
     part "sanitize_${tool}_kernels" $((2 * limit)) env TESSERA_TEST_DEVICE=cuda "${check[@]}" \

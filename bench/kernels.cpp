@@ -7,7 +7,8 @@
 // Prints one JSON object with a row for each operation. ms is the median time of a call over
 // samples; a sample is a loop of calls that ends with waiting for the device. tflops_per_s counts
 // the FLOPs of matrix products; for attention, only the half that the causal mask leaves. gb_per_s
-// counts each byte that must be read or written once. The comment at each row names the tensors.
+// counts, once, every byte of the tensors that must be read or written. The comment at each row
+// names these tensors.
 //
 // B batch, T tokens, C channels, H heads, R rows, V vocabulary.
 #include <algorithm>
@@ -204,8 +205,9 @@ class Bench {
                   4 * x.bytes() + statistics);
   }
 
-  // The three products of a language model's last layer, with unpadded and with padded rows of
-  // logits: x (R, C), weight (V, C). The logits and the sum of the weight's gradient are f32.
+  // Measures the three products of a language model's last layer, with unpadded and with padded
+  // rows of logits: x (R, C), weight (V, C). The logits and the sum of the weight's gradient are
+  // f32.
   void head() {
     const int64_t rows = sizes_.loss_rows, vocab = sizes_.vocab, width = sizes_.loss_width;
     const Tensor x = values({rows, width}), weight = values({vocab, width});
@@ -224,7 +226,7 @@ class Bench {
     }
   }
 
-  void cross_entropy() {  // logits; logits -> dlogits, in place
+  void cross_entropy() {  // forward reads logits; backward: logits -> dlogits, in place
     const int64_t rows = sizes_.loss_rows, stride = ops::logits_stride(sizes_.vocab);
     const Tensor logits = values({rows, stride});
     std::vector<int32_t> tokens;

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Kills training jobs at random moments until so many have died, and compares what comes out.
+"""Kills training jobs at random moments, and compares the results with an undisturbed run's.
 
     bench/kills.py --kills 1000                 with the programs of build/release/bin
     bench/kills.py --kills 20 --seed 3 --bin build/cpu/bin
@@ -11,7 +11,8 @@ so that kills hit the start, steps, saves and the end.
 
 After every kill `checkpoint verify` must find all checkpoints whole. If there was a checkpoint
 before the kill, there must be one after it. The digest of a finished run must equal that of an
-undisturbed run. Prints a JSON line of figures; exits with 1 at the first failed check.
+undisturbed run. Ends after --kills kills. Prints a JSON line of figures; exits with 1 at the first
+failed check.
 """
 
 import argparse

@@ -7,9 +7,10 @@
 Two configurations calibrate the planner. The run on one rank gives the rates of its products and
 of its memory. The run on two ranks has no overlap, so all of its communication is waiting. This run
 gives the rate at which a rank sends. It also gives the rate of a rank's products while the other
-core is busy too; this rate is some percent lower. Then zero_plan predicts six other configurations,
-of other sizes, stages, micro-batches and ranks, and the table shows its errors. All configurations
-run --rounds times in turn. A time is the median over the rounds of the medians over steps.
+core is busy, which is a few percent lower than on one rank. Then zero_plan predicts six other
+configurations, of other sizes, stages, micro-batches and ranks, and the table shows its errors. All
+configurations run --rounds times in turn. A time is the median over the rounds of the medians over
+steps.
 
 Each of the two ranks computes and communicates on one core, so the planner gets --shared-cores.
 """

@@ -1,5 +1,5 @@
-# CUDA: compiled by nvcc if that is found, emulated on the CPU if asked for, or left out.
-#   TESSERA_CUDA       AUTO (only if nvcc is found), ON (an error if it is not found), OFF
+# Decides how CUDA code is built: emulated on the CPU if asked for, else by nvcc, or not at all.
+#   TESSERA_CUDA       AUTO (by nvcc if nvcc and NCCL are found), ON (an error if they are not), OFF
 #   TESSERA_EMULATED   compile the .cu files as host C++ against the headers in emulated/include
 # Sets tessera_cuda to nvcc, emulated or OFF, and tessera_cuda_libraries.
 set(TESSERA_CUDA AUTO CACHE STRING "Build for CUDA: AUTO, ON or OFF")
@@ -91,10 +91,10 @@ if(tessera_cuda STREQUAL "nvcc")
   set(CMAKE_INSTALL_RPATH_USE_LINK_PATH ON)
 endif()
 
-# tessera_add_cuda(TARGET FOLDERS dir...): gives a library the CUDA sources of the folders, and of
-# dir/cuda or dir/no_cuda, whichever the build has. dir/cuda/delayed loads libraries when they are
-# first used; the emulated build contains these libraries itself. Without cuDNN's headers,
-# dir/cuda/no_cudnn replaces the files that have cudnn in their names.
+# tessera_add_cuda(TARGET FOLDERS dir...): gives a library the sources that depend on CUDA: dir/*.cu
+# and dir/cuda in a build with CUDA, dir/no_cuda in one without. dir/cuda/delayed loads libraries
+# when they are first used; the emulated build contains these libraries itself. Without cuDNN's
+# headers, dir/cuda/no_cudnn replaces the files that have cudnn in their names.
 function(tessera_add_cuda target)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "FOLDERS")
   foreach(folder IN LISTS arg_FOLDERS)

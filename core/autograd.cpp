@@ -83,8 +83,8 @@ Node::~Node() {
 Tensor InputGradients::destination(int input) {
   const Sum sum = accumulating_destination(input);
   if (!sum.accumulate) return sum.gradient;
-  // A later contribution to a parameter goes to scratch and is added once per element when it is
-  // complete.
+  // After the first contribution to a parameter, each further one goes to scratch memory. It is
+  // added once per element when it is complete.
   Tensor& given = gradients_[static_cast<size_t>(input)];
   given =
       current_context(sum.gradient.device()).workspace(sum.gradient.shape(), sum.gradient.dtype());

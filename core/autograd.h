@@ -18,8 +18,8 @@
 //    nothing else holds that memory;
 //  - the first contribution to a parameter's gradient is written straight into the buffer that the
 //    parameter's Leaf provides;
-//  - each later contribution of the same backward is added once per element, from scratch or by a
-//    kernel that accumulates;
+//  - each later contribution of the same backward is added once per element, from scratch memory or
+//    by a kernel that accumulates;
 //  - a closure captures `saved(x)` or a `Kept`, never x itself. A saved tensor has no history, so
 //    its memory is freed as soon as backward has passed its node, and long graphs are released
 //    without recursion.
@@ -160,7 +160,8 @@ class InputGradients {
 /// table and the indices themselves, unless the table is row-sparse (Leaf::look_up). Throws as the
 /// hook does.
 TableRows rows_of(const Tensor& table, const Tensor& indices);
-/// The table if an `InUse` must announce that it is read whole, or nullptr if it is row-sparse.
+/// Returns the argument for an `InUse`: the table if operations read it whole, or nullptr if it is
+/// row-sparse.
 const Tensor* read_whole(const Tensor& table);
 
 /// Returns x for capture in a closure: without its history, or x itself if it is a parameter.

@@ -22,7 +22,8 @@ std::vector<double> doubles(const Tensor& x) {
   return values;
 }
 
-/// Random weights of both signs, at least 0.5 in magnitude, so that every output element counts.
+/// Random weights of both signs, at least 0.5 in magnitude, so that every output element changes
+/// the scalar.
 Tensor contraction_weights(const Shape& shape, Device device) {
   const Tensor weights = Tensor::empty(shape, DType::f32, Device{});
   RandomStream stream(20, "check_gradient", 0);
@@ -51,8 +52,8 @@ class Contraction {
       : operation_(operation), weights_(doubles(weights)) {
     const NoGrad no_grad;
     for (const Tensor& leaf : leaves) {
-      // An f32 leaf is not copied: an operation may read the caller's memory as a parameter, and
-      // must see the changed elements.
+      // An f32 leaf shares the caller's memory: the operation may also read the caller's tensor, as
+      // a parameter of a layer for instance, and must see the changed elements.
       const Tensor point = ops::convert(leaf.detach(), DType::f32);
       points_.push_back(point);
       here_.push_back(point.device().is_cpu() ? point : point.to_host());

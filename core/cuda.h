@@ -82,9 +82,9 @@ void free(int index, void* data, void* stream, const MemoryLedger* captured);
 /// Waits for the current stream, and hands unused memory of the device's pools back to the system.
 void release_cached_memory(int index);
 
-/// Allocates pinned host memory: the host does not wait for copies between it and a device. Returns
-/// nullptr if there is not enough. free_pinned waits for the device, because copies may be in
-/// flight.
+/// Allocates pinned host memory, so that the host need not wait for copies between this memory and
+/// a device. Returns nullptr if there is not enough. free_pinned waits for the device, because
+/// copies may be in flight.
 void* allocate_pinned(int64_t bytes);
 void free_pinned(void* data);
 
@@ -113,10 +113,10 @@ void synchronize(int index);
 ///   cuda::Graph graph(0, step);          // captured, and checked
 ///   graph.launch();                      // as step() would, but nothing of it runs on the host
 ///
-/// A launch repeats the captured work with the same addresses, sizes and kernel arguments. Only
-/// dropout differs: its masks depend on the dropout_state() of the thread that calls launch(). So a
-/// body takes its input from memory that lives as long as the graph, leaves its results in such
-/// memory, and keeps these rules:
+/// A launch repeats the captured work with the same addresses, sizes and kernel arguments. So a
+/// body takes its input from memory that lives as long as the graph, and leaves its results in such
+/// memory. Only dropout differs from launch to launch: its masks depend on the dropout_state() of
+/// the thread that calls launch(). A body keeps these rules:
 ///  - It frees all memory that it allocates, because this memory belongs to the graph.
 ///  - It frees no memory that was allocated before the capture, because the launches use this
 ///    memory.

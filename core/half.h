@@ -1,5 +1,6 @@
 // The 16-bit storage types: bfloat16 (8 bits of exponent, 8 of mantissa) and IEEE 754 binary16 (5
-// and 11). They hold values; arithmetic is done in f32.
+// of exponent, 11 of mantissa). The mantissa includes the implicit leading bit. The types hold
+// values; arithmetic is done in f32.
 //
 //   const float x = float(values[i]);
 //   values[i] = rounded<BFloat16>(x + 1.0f);  // to the nearest, ties to even
@@ -21,9 +22,9 @@ struct BFloat16 {
   BFloat16() = default;
   explicit constexpr BFloat16(float value) : bits(0) {
     const auto word = std::bit_cast<uint32_t>(value);
-    // Rounds to the nearest, ties to even. Adding 0x7FFF, just less than half of the 16 dropped
-    // bits, rounds a tie down. If the last kept bit is odd, the lowest bit is set first, which
-    // rounds a tie up.
+    // Rounds to the nearest, ties to even. The lowest 16 bits are dropped. Adding 0x7FFF, one less
+    // than half a unit of the last kept bit, rounds a tie down. If the last kept bit is 1, the
+    // lowest bit is set before the addition, which rounds a tie up.
     const uint32_t half = ((word | ((word >> 16) & 1u)) + 0x7FFFu) >> 16;
     bits = static_cast<uint16_t>(value != value ? 0x7FC0u : half);  // rounding could lose a NaN
   }
@@ -40,7 +41,8 @@ struct Float16 {
   explicit constexpr Float16(float value) : bits(0) {
     const auto word = std::bit_cast<uint32_t>(value);
     const uint32_t sign = (word >> 16) & 0x8000u;
-    // Larger magnitudes become 2^16, which is infinity in f16. Values from 65520 on round to 2^16.
+    // Magnitudes above 2^16 become 2^16, whose f16 bits are those of infinity. Magnitudes from
+    // 65520 to 2^16 are rounded to 2^16 below.
     const uint32_t magnitude = std::min(word & 0x7FFFFFFFu, 0x47800000u);
     // Normal: moves the exponent's bias from 127 to 15, and rounds the 13 dropped bits to the
     // nearest, ties to even, as BFloat16 does.

@@ -124,8 +124,8 @@ bool Heap::grow(int64_t bytes) {
                                     [this](const Range& range) { return range.begin == edge_; });
     return round_up(bytes - (front == free_.end() ? 0 : front->bytes()), huge_page);
   };
-  // First tries to map in front of the newest pages: a free range that begins at edge_ needs only
-  // the missing bytes.
+  // First tries to map in front of the newest pages. If a free range begins at edge_, only the
+  // bytes are mapped that this range lacks.
   if (edge_) {
     int64_t more = missing();
     make_room(more);

@@ -96,7 +96,7 @@ std::shared_ptr<Storage> allocate(int64_t bytes, Category category, Device devic
 /// not enough memory. Always throws in a build without CUDA.
 std::shared_ptr<Storage> allocate_pinned(int64_t bytes, Category category);
 
-/// Wraps memory of a device that was allocated elsewhere, and counts it in the device's ledger.
+/// Wraps memory that was allocated elsewhere on `device`, and counts it in the device's ledger.
 /// `memory` is released with the last tensor that views it.
 std::shared_ptr<Storage> adopt(std::shared_ptr<void> memory, int64_t bytes, Category category,
                                Device device);

@@ -171,7 +171,8 @@ Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, AttentionOpt
 /// Throws if that state is not set.
 Tensor dropout(const Tensor& x, float probability, uint64_t layer);
 
-/// Losses: f32 scalars [], the means over all elements of the broadcast inputs.
+/// mse_loss, bce_with_logits and hinge_loss return f32 scalars []: the means of the losses below
+/// over all elements of the broadcast inputs.
 Tensor mse_loss(const Tensor& a, const Tensor& b);  // (a - b)^2
 /// -(t log(sigmoid(x)) + (1 - t) log(1 - sigmoid(x))) of logits x and targets t in [0, 1].
 Tensor bce_with_logits(const Tensor& logits, const Tensor& targets);

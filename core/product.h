@@ -31,7 +31,7 @@ struct MutableMatrix {
   int64_t batch_stride = 0;
 };
 
-/// c = a b + bias, or c += a b + bias.
+/// c = a b + bias, or c += a b + bias if `accumulate`.
 struct ProductArgs {
   int64_t batch = 1;
   int64_t m = 0;
@@ -52,7 +52,7 @@ struct ProductArgs {
 // product_workspace_bytes: returns the most workspace that multiply(context, args) takes if it is
 // called next. Sizes must be above 0. No memory is accessed, so addresses may be null. A null bias
 // means that there is no bias. On CUDA the alignments of the addresses matter, and a null address
-// counts as fully aligned. Throws as multiply does, and if there is no such device to query.
+// is taken as fully aligned. Throws as multiply does, and if the context's device does not exist.
 #define TESSERA_PRODUCT                                           \
   void multiply(const Context& context, const ProductArgs& args); \
   int64_t product_workspace_bytes(const Context& context, const ProductArgs& args);

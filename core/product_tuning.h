@@ -60,14 +60,14 @@ struct MeasuredProduct {
   int proposals = 0;
 };
 /// Times cuBLASLt's proposals for a product, on random values. `fastest` is the first proposal
-/// unless another takes less than 98 % of its time. The proposals meet the same conditions as
-/// without tuning, so each has the same bits in every run. The host waits for the measurements.
+/// unless another takes less than 98 % of its time. Proposals are restricted as they are without
+/// tuning, so each of them gives the same bits in every run. The host waits for the measurements.
 /// Throws if cuBLASLt proposes no algorithm.
 MeasuredProduct measure_product(const Context& context, const ProductShape& shape);
 
 /// From now on each product in `products` uses the algorithm given with it. Every other product
-/// keeps its algorithm, or gets the heuristic's first proposal. Throws, and changes nothing, if an
-/// algorithm
+/// keeps its algorithm or, if it has none, gets the heuristic's first proposal. Throws, and changes
+/// nothing, if an algorithm in `products`
 ///  - is refused by cuBLASLt for the product,
 ///  - may add in another order from run to run, or
 ///  - takes more than 32 MiB of workspace.

@@ -1,8 +1,8 @@
 // The status that a process publishes for the program that started it (the starter), such as
 // `relaunch`. The status is a small file in memory that both programs map. The starter can read the
-// last finished step even after a SIGKILL of the process. The process inherits the open file. Its
-// descriptor number is in the environment variable TESSERA_RUN_STATUS. Without the variable nothing
-// is published.
+// last finished step even after a SIGKILL of the process. The process inherits the open file. The
+// file's descriptor number is in the environment variable TESSERA_RUN_STATUS. Without the variable
+// nothing is published.
 //
 //   RunStatusFile file;                                       // the starter's
 //   setenv(run_status_variable, file.number().c_str(), 1);

@@ -211,7 +211,7 @@ void exit_later(int exit_code) {
 [[noreturn]] void end_job(const std::string& message, int exit_code,
                           const std::function<void()>& last = {}) {
   while (ending.test_and_set()) pause();
-  said_last_words = true;  // the message already names the step
+  said_last_words = true;  // `message` takes the place of the last words
   std::fflush(stdout);
   if (line_open.exchange(false)) std::fputs("\n", stderr);
   std::fputs((message + "\n").c_str(), stderr);
@@ -303,7 +303,8 @@ World init(int& argc, char**& argv) {
 void finish(World& world) {
   if (mpi_runs()) {
     announce_end();
-    // Poll until all ranks have come: a rank that waits in NCCL's barrier makes no progress in MPI.
+    // Poll until all ranks have announced their end. The barrier below must come after that: in
+    // NCCL's barrier a rank makes no progress in MPI, so its announcement might not arrive.
     for (int done = 0; done == 0;) {
       TESSERA_MPI(MPI_Test(&all_ended, &done, MPI_STATUS_IGNORE));
       if (done == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));

@@ -35,12 +35,13 @@ struct World {
 };
 
 /// Initialises MPI if the program was started by mpirun (or a PMI/PMIx launcher). Throws InputError
-/// if the launcher has started several processes but MPI connects none of them. From then on:
+/// if the launcher has started several processes but MPI connects none of them. After this call:
 ///  - a rank that gets SIGTERM or SIGINT (Ctrl-C) prints which step it finished last;
 ///  - SIGTERM then runs the handler that the program had set before init, or ends the process;
-///  - SIGINT then ends the process; a program with a handler of its own keeps it unchanged;
+///  - SIGINT then ends the process;
+///  - a program with its own handler of SIGINT keeps it, and nothing is printed for SIGINT;
 ///  - a program that ignores one of these signals keeps ignoring it;
-///  - MPI_COMM_WORLD returns errors, and TESSERA_MPI throws them.
+///  - if MPI is initialised, MPI_COMM_WORLD returns errors, and TESSERA_MPI throws them.
 World init(int& argc, char**& argv);
 
 /// Ends MPI. Must be called by every rank when all went well, never while an exception unwinds.

@@ -1,6 +1,7 @@
 // Collectives and point-to-point transfers between the ranks of a job, or of a group of them. Every
-// call is asynchronous and returns Work to wait for. Calls run in the order in which they were
-// made. All ranks make the same collectives in the same order; a transfer concerns two ranks.
+// call except barrier and split is asynchronous and returns Work to wait for. Calls run in the
+// order in which they were made. All ranks make the same collectives in the same order; a transfer
+// concerns two ranks.
 //
 //   Work work = communicator.all_gather(bucket, {Traffic::parameters, 3});
 //   ... compute ...
@@ -20,8 +21,8 @@
 //   send, send_receive         the outgoing buffer, nothing if it goes to the rank itself
 //   barrier, receive, split    nothing
 //
-// Over MPI a header precedes the data to each other rank, or to the peer of a transfer. By the
-// headers, ranks notice that they make different calls: the calls throw, and the error names both.
+// Over MPI a header precedes the data to each other rank, or to the peer of a transfer. If ranks
+// make different calls, the headers show it: the calls throw, and the error names both.
 //
 // After a call has failed, its communicator is unusable: later calls throw the same error.
 #pragma once
@@ -105,8 +106,8 @@ class Communicator {
   /// Returns a new communicator of the ranks that give the same `color`, in ascending order of
   /// `key` and then of rank; nullptr for a negative color. The new communicator has its own
   /// staging, traffic ledger and, over MPI, thread. So calls of two groups may be in flight at
-  /// once. `group` is its name in errors and traces. Collective over this communicator; returns
-  /// when all ranks have called it.
+  /// once. `group` names the new communicator in errors and traces. split() is collective over this
+  /// communicator and returns when all ranks have called it.
   virtual std::shared_ptr<Communicator> split(int color, int key, const std::string& group) = 0;
 
   /// The device on which allocate() allocates and the ranks compute.
@@ -152,9 +153,9 @@ class Communicator {
   /// counts.
   virtual Work all_gather_v(const Tensor& buffer, std::vector<int64_t> counts, Call call) = 0;
 
-  /// Sends one buffer and receives another at the same time, as in each step round a ring. Two
-  /// ranks that both sent first would wait for each other. The peer makes the matching call, with a
-  /// buffer of as many bytes. A rank may be its own peer in both directions.
+  /// Sends one buffer and receives another at the same time, as in each step round a ring. If two
+  /// ranks both called send and then receive, they would wait for each other. The peer makes the
+  /// matching call, with a buffer of as many bytes. A rank may be its own peer in both directions.
   virtual Work send_receive(const Transfer& outgoing, const Transfer& incoming, Call call) = 0;
   Work send(const Tensor& buffer, int to, Call call) {
     return send_receive({buffer, to}, {}, call);
@@ -232,7 +233,8 @@ int64_t staged_staging_bytes(int64_t ranks);
 inline constexpr int64_t staged_mirror_bytes = int64_t{64} << 10;
 
 struct NcclOptions {
-  double timeout_s = default_comm_timeout_s;  // the job ends if one call is the oldest for longer
+  /// The job ends if the same call has been the oldest unfinished one for longer than this.
+  double timeout_s = default_comm_timeout_s;
   int64_t chunk_bytes = 0;  // size in staging, a multiple of 256 * 8; 0: by number of ranks
   int min_ctas = 0;         // bounds on the thread blocks of NCCL's kernels, which take SMs from
   int max_ctas = 0;         // compute kernels; 0: NCCL chooses

@@ -10,8 +10,8 @@
 
 namespace tessera::dist {
 
-/// The name in the trace of a wait for this collective. It is "wait reduce" for exchange as well as
-/// for reduce_scatter, because exchange is the transfer of the ordered reduction.
+/// Returns the name under which the trace shows a wait for this collective. It is "wait reduce" for
+/// exchange and for reduce_scatter, because exchange is the transfer of the ordered reduction.
 const char* wait_name(Collective collective);
 
 /// Runs `body`, which blocks. The time that it takes is added to the waited_ns() of the calling

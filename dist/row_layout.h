@@ -1,8 +1,9 @@
-// Which rank owns which rows of a row-sparse table: arithmetic alone, as in dist/shard_layout.h.
+// Computes which rank owns which rows of a row-sparse table, as dist/shard_layout.h does for
+// parameters.
 //
 //   rows    | rank 0 | rank 1 | ... | rank N-1, the last ones shorter or empty |
 //
-// A range of rows ends on a block of 256 elements (or at the end of the table), so that a sum that
+// A range of rows ends at the end of a block of 256 elements (or of the table), so that a sum that
 // is computed block by block never needs elements of two ranks.
 #pragma once
 
@@ -16,8 +17,8 @@ namespace tessera::dist {
 class RowLayout {
  public:
   /// A table of `rows` rows of `width` elements. Ranges end on multiples of `multiple` rows, which
-  /// must be a multiple of row_multiple(width). Throws unless all numbers are positive, and if the
-  /// table has 2^31 rows or more.
+  /// must be a multiple of row_multiple(width). Throws if a number is not positive, or if `rows` or
+  /// `width` is 2^31 or more.
   RowLayout(int64_t rows, int64_t width, int64_t ranks, int64_t multiple);
 
   int64_t rows() const { return rows_; }
@@ -26,7 +27,7 @@ class RowLayout {
   /// The rows that `rank` owns; may be empty.
   Range owned(int64_t rank) const;
   int64_t owner(int64_t row) const { return row / rows_per_rank_; }
-  /// The most rows that a rank owns: the number that rank 0 does.
+  /// The number of rows that rank 0 owns; no rank owns more.
   int64_t largest() const { return owned(0).size(); }
 
  private:

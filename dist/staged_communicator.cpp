@@ -14,7 +14,7 @@ namespace tessera::dist {
 
 namespace {
 
-/// Pinned host memory; as large as the largest call so far.
+/// Pinned host memory, which grows to the largest tensor that it has held so far.
 class PinnedBuffer {
  public:
   /// Returns room for `elements`. Before the buffer grows, calls `wait_for_calls`. Then no call

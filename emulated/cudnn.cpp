@@ -101,8 +101,8 @@ Problem problem_of(Pass pass, const cudnnTensorDescriptor_t x, const cudnnFilter
   return p;
 }
 
-/// Each pass has two deterministic algorithms: usual_algorithm for most convolutions, and
-/// other_algorithm for all. Neither supports kernels of more than 31 rows.
+/// Each pass has two deterministic algorithms for kernels of at most 31 rows: usual_algorithm for
+/// most of these convolutions, and other_algorithm for all of them.
 constexpr int usual_algorithm = 1;
 int other_algorithm(Pass pass) { return pass == Pass::forward ? 0 : 5; }
 

@@ -1,5 +1,5 @@
-// The convolutions that emulated/cudnn.cpp has checked and passes to the arithmetic in
-// emulated/cudnn_convolution.cpp: their descriptions, and the addresses of the tensors.
+// What emulated/cudnn.cpp passes to the arithmetic in emulated/cudnn_convolution.cpp for each
+// convolution: its description, which cudnn.cpp has checked, and the addresses of its tensors.
 #pragma once
 
 #include <cstdint>

@@ -32,11 +32,13 @@ std::vector<float> widened(const void* data, const cudnnTensorStruct& desc) {
   return result;
 }
 
-/// Calls body(x, w, y) for each element of y and each tap of its filter, with three offsets:
-///  - x: of the channels of an input pixel;
-///  - w: of the filter's channels at this tap;
+/// Calls body(x, w, y) for each element of y and each tap of its filter that lies inside the image.
+/// The arguments are offsets:
+///  - x: of the first channel, in the filter's group, of the input pixel under the tap;
+///  - w: of the filter's first channel at the tap;
 ///  - y: of the element of y.
-/// The element of y is the sum over all taps of the products of these channels.
+/// In the forward pass, the element of y is the sum over its taps of the products of x's and w's
+/// channels.
 template <class Body>
 void for_each_product(const Problem& p, Body&& body) {
   const auto& [is_set, pad_h, pad_w, stride_h, stride_w, dilation_h, dilation_w, groups, math] =

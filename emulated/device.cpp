@@ -85,8 +85,8 @@ constinit thread_local int device_of_thread = 0;
 
 std::atomic<int> set_count{-1};
 
-/// Reads a number from an environment variable; returns `initial` if the variable is not set.
-/// Throws std::invalid_argument for anything but a number from `least` to `most`.
+/// Reads a number from an environment variable; returns `initial` if the variable is not set or is
+/// empty. Throws std::invalid_argument for anything else but a number from `least` to `most`.
 int number_of(const char* variable, int initial, int least, int most) {
   const char* const text = std::getenv(variable);
   if (text == nullptr || *text == '\0') return initial;

@@ -49,8 +49,9 @@ void ballot_lanes(void* const* lanes) {
   }
 }
 
-// Returns the lane that `lane` reads from. This is `lane` itself if the requested lane is outside
-// of its segment of `width` lanes, as PTX defines for shfl.
+// Returns the lane that `lane` reads from, as PTX defines for shfl. `index` stays within the
+// segment of `width` lanes that contains `lane`. The other kinds return `lane` itself if the
+// requested lane is below this segment (`up`) or above it (`down`, `butterfly`).
 int source_lane(Shuffle kind, int lane, int argument, int width) {
   const int first = lane & ~(width - 1);
   const int last = first + width - 1;

@@ -17,7 +17,8 @@ int device_count();
 
 /// Returns cudaSuccess if the stream exists, else an error. The null stream always exists.
 cudaError_t check_stream(cudaStream_t stream, const char* call);
-/// Like check_stream, but also an error if the stream was created on another device than `device`.
+/// Like check_stream, but also returns an error if the stream was created on a device other than
+/// `device`.
 cudaError_t check_stream_of(int device, cudaStream_t stream, const char* call);
 
 }  // namespace emulated

@@ -23,7 +23,7 @@ namespace {
 // pages take memory.
 constexpr size_t stack_bytes = 256 << 10;
 
-// The fiber that the running switch leaves, and the fiber that it enters.
+// The fiber that the switch in progress leaves, and the fiber that it enters.
 constinit thread_local Fiber* departing = nullptr;
 constinit thread_local Fiber* arriving = nullptr;
 

@@ -69,8 +69,8 @@ namespace emulated {
 
 using Site = std::source_location;
 
-/// Ends the running launch with cudaErrorLaunchFailure. Device code calls this function if a caller
-/// breaks its contract. Local variables of the block's threads are not destroyed. Throws
+/// Ends the running launch with cudaErrorLaunchFailure. Device functions call it if their caller
+/// breaks their contract. Local variables of the block's threads are not destroyed. Throws
 /// std::logic_error outside of a launch.
 [[noreturn]] void fail(const char* message);
 
@@ -81,8 +81,7 @@ void block_barrier(Site site);
 
 /// Waits until every lane of `mask` has made this call with the same name, mask, compute and site.
 /// The last lane to arrive runs compute(lanes). lanes[i] is the `mine` of lane i, or null if lane i
-/// is not in the mask or not in the block. Calls may be matched by the addresses of `name` and
-/// `compute`.
+/// is not in the mask or not in the block. `name` and `compute` are compared by address.
 void warp_meeting(const char* name, unsigned mask, void* mine, void (*compute)(void* const* lanes),
                   Site site);
 

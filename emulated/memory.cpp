@@ -39,7 +39,7 @@ const char* allocator_of(Space space) {
 }
 
 struct Use {
-  size_t device = 0;  // bytes of device, managed and pool memory
+  size_t device = 0;  // bytes of all spaces but pinned
   size_t pool = 0;
   size_t pool_peak = 0;
 };
@@ -276,7 +276,8 @@ std::mutex registered_mutex;
 std::set<void*> registered;
 }  // namespace
 
-// Registering memory has no effect here. Only the pairing of the two calls is checked.
+// Registering memory has no effect here. The next two functions only check that each register has
+// its unregister.
 cudaError_t cudaHostRegister(void* pointer, size_t bytes, unsigned) {
   if (pointer == nullptr || bytes == 0) {
     return failed(cudaErrorInvalidValue, "cudaHostRegister: no memory");
@@ -352,7 +353,7 @@ cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t pool, cudaMemPoolAttr attribut
   if (const auto error = find_pool(__func__, pool, &device); error != cudaSuccess) return error;
   const bool peak =
       attribute == cudaMemPoolAttrReservedMemHigh || attribute == cudaMemPoolAttrUsedMemHigh;
-  if (!peak) return cudaSuccess;  // attributes about the reuse of memory have no effect
+  if (!peak) return cudaSuccess;  // setting any other attribute has no effect
   if (*static_cast<const uint64_t*>(value) != 0) {
     return failed(cudaErrorInvalidValue, fmt::format("{}: a peak can be set to 0 alone", __func__));
   }

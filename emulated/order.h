@@ -22,7 +22,8 @@ class Order {
   /// Fills `order` with 0 ... size - 1 in the seed's order. A shuffled order differs at each call.
   void arrange(std::vector<uint16_t>& order);
 
-  /// True if threads that have waited and can go on run before threads that have not begun.
+  /// Decides for one block if threads that have waited and can go on run before threads that have
+  /// not begun. A shuffled order decides at random.
   bool waiting_first() { return !shuffled() || (next() & 1) != 0; }
 
   /// The order in which lanes go on after a warp operation: lanes[i] goes on as number i. Because

@@ -1,7 +1,7 @@
-// The runtime calls in use, with the real header's names, values and signatures. Each call does all
-// of its work before it returns, except on a captured stream. The emulation is stricter than the
-// real runtime:
-//   - a block must be freed by the call that belongs to its allocation;
+// The runtime calls that Tessera uses, with the real header's names, values and signatures. Each
+// call does all of its work before it returns, except on a captured stream. The emulation is
+// stricter than the real runtime:
+//   - memory must be freed by the call that belongs to its allocation;
 //   - each end of a copy must lie inside one allocation, and the two ends must not overlap;
 //   - a kernel must not launch kernels.
 #pragma once

@@ -11,8 +11,8 @@
 //     Linear up_, down_;
 //   };
 //
-// Modules do not know about other processes. Distribution attaches hooks to their parameters from
-// outside.
+// Modules do not know about other processes. An optimizer that distributes training attaches hooks
+// to their parameters from outside.
 #pragma once
 
 #include <memory>

@@ -14,7 +14,7 @@
 namespace tessera::nn {
 
 /// How a parameter's initial values are drawn. A value depends only on the seed, the parameter's
-/// name and the element's index, so every sharding draws equal values.
+/// name and the element's index, so it does not depend on the sharding.
 struct Initializer {
   enum class Kind : uint8_t { constant, normal, uniform };
   Kind kind = Kind::constant;
@@ -36,8 +36,8 @@ struct Initializer {
 void initialize(const Initializer& initializer, uint64_t seed, std::string_view name, int64_t begin,
                 std::span<float> out);
 
-/// When backward reads a parameter's values. For such a read, ZeRO stage 3 must gather the
-/// parameter again.
+/// The cases in which backward reads a parameter's values. For such a read, ZeRO stage 3 must
+/// gather the parameter again.
 enum class BackwardReads : uint8_t {
   always,
   for_input_gradient,  // only if the layer's input needs a gradient
@@ -75,15 +75,15 @@ class Parameter {
   BackwardReads backward_reads() const { return state_->backward_reads; }
 
   /// Makes a table (V, C) row-sparse: an optimizer then sends and updates only the rows that a
-  /// micro-batch looks up, of which there are at most `distinct`. Without an optimizer the parameter
-  /// behaves as any other. Throws unless the parameter has two dimensions and 1 <= distinct <= V,
-  /// or if an optimizer has the parameter.
+  /// micro-batch looks up. A micro-batch may look up at most `distinct` different rows. Without an
+  /// optimizer the setting has no effect. Throws if the parameter is not two-dimensional, if
+  /// `distinct` is not in [1, V], or if an optimizer has the parameter.
   void set_row_sparse(int64_t distinct) const;
   /// The largest number of distinct rows that a micro-batch looks up; 0 for a dense parameter.
   int64_t distinct_rows() const { return state_->distinct_rows; }
 
-  /// The number of lookups that a micro-batch makes in a row-sparse table: at stage 3 each is a
-  /// fetch. Like set_backward_reads, it is for optim/plan alone.
+  /// The number of operations of a micro-batch that look up rows in a row-sparse table. At ZeRO
+  /// stage 3 each of them fetches rows. Only optim/plan reads this number.
   void set_lookups(int64_t lookups) const { state_->lookups = lookups; }
   int64_t lookups() const { return state_->lookups; }
 

@@ -57,7 +57,7 @@ class WeightsFile {
 /// Writes a model's weights as F32. The file appears complete or not at all.
 class WeightsWriter {
  public:
-  /// Uses only the names and shapes of the model. Writes the tensors `others` beside the weights.
+  /// Uses only the names and shapes of the model. Also writes the tensors `others` into the file.
   /// Throws InputError if `path` cannot be written.
   WeightsWriter(const std::string& path, const Module& model,
                 const SafetensorsMetadata& metadata = {{"format", "pt"}},

@@ -72,9 +72,9 @@ missing_libraries() {
 }
 
 # take FILE...: copies files into the folder, without /usr in their paths. Links stay links. A link
-# to an absolute path (Debian's libz.so) becomes a link to that name in the same folder. Headers of
-# one architecture go beside the other headers, because outside of /usr compilers do not look for
-# them in a folder of the architecture.
+# to an absolute path (Debian's libz.so) becomes a link to that name in the same folder. Headers in
+# include/$triplet go to include, because outside of /usr compilers do not look in a folder for one
+# architecture.
 take() {
   local file to target
   for file; do

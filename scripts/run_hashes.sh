@@ -24,7 +24,7 @@ gpt=(--data text.txt --layers 2 --heads 4 --width 48 --context 32 --global-batch
   --steps 6 --eval-every 3 --eval-batches 2)
 images=(--model resnet20 --batch 6 --micro-batch 2 --steps 3 --eval-every 0)
 
-# run NAME RANKS PROGRAM ARGUMENT...: one line, the name and the hash.
+# run NAME RANKS PROGRAM ARGUMENT...: trains, and prints one line with the hash and the name.
 run() {
   local name=$1 ranks=$2
   shift 2

@@ -32,10 +32,11 @@ void sample(models::Gpt& model, std::vector<int32_t> prompt, const SampleOptions
             const std::function<void(int32_t)>& emit);
 
 /// Returns the token that serves as the prompt if the user gives none: a line end for `bytes`,
-/// end-of-text for GPT-2's vocabulary, else token 0.
+/// end-of-text for GPT-2's vocabulary, or token 0 if the vocabulary has neither.
 int32_t default_prompt(const models::GptConfig& config, bool bytes);
 
-/// Returns the text of a new token: with `bytes` the token's byte, else its number and a space.
+/// Returns the text of a new token: without `bytes` its number and a space, with `bytes` the byte
+/// of this number, or "?" for numbers from 256 on.
 std::string token_text(int32_t token, bool bytes);
 
 }  // namespace tessera::train

@@ -33,7 +33,8 @@ std::unique_ptr<RunLog> begin_run(const RunFiles& files, const dist::World& worl
   auto log = std::make_unique<RunLog>(world.rank == 0 ? files.log : "", files.finished);
   trace::enable(false);
   if (!files.trace.empty()) begin_trace(world);
-  // Memory peaks and traffic count from here on, so that they do not include the program's setup.
+  // Memory peaks and traffic are measured from here on, so that they do not include the program's
+  // setup.
   memory_ledger(default_device()).reset_peaks();
   memory_ledger(Device{}).reset_peaks();
   world.communicator->traffic().reset();
@@ -116,7 +117,8 @@ int64_t StepLoop::run_steps() {
     if (saves_) count_.saves = saves_->count();
     // The checkpoint comes after the saves, because it records the best evaluation that was saved.
     if (saves_ && checkpoints_) checkpoints_->set_best(saves_->best());
-    // After the last step, train() writes the checkpoint and waits for it.
+    // After the last step, and after a step at which a signal ends the run, train() writes the
+    // checkpoint and waits for it.
     if (stopped_) return done;
     if (checkpoints_ && !last) checkpoints_->after_step(done, skipped(), notes);
   }
@@ -170,8 +172,8 @@ void StepLoop::log_running() {
 StepLine StepLoop::line_of(Running& running) {
   const int64_t step = running.step;
   optim::StepReport report;
-  // The end of the step, for its speed: the end of the launch if the result is ready by now, else
-  // the time when get() returns.
+  // For its speed, a step ends when its launch ended if the result is ready by now, and otherwise
+  // when get() returns.
   const bool was_ready = running.launched.ready();
   try {
     report = running.launched.get();
@@ -183,7 +185,7 @@ StepLine StepLoop::line_of(Running& running) {
                  name);
   }
   const Clock::time_point end = was_ready ? running.launch_end : Clock::now();
-  // The time of the step begins when the previous step has ended.
+  // The time of the step begins with its launch, or when the previous step ended if that was later.
   const double ms = milliseconds(end - std::max(running.begin, last_end_));
   last_end_ = end;
   return {

@@ -74,8 +74,8 @@ struct RunFiles {
 };
 /// Begins a run; must be called before the run allocates memory. Rank 0 checks that the files can
 /// be written, and opens the log only when all ranks have arrived here without an error. Then
-/// starts the trace if there is one, and resets the counts of memory and traffic. Throws InputError
-/// if a file cannot be written. Collective.
+/// starts the trace if there is one, and resets the measured memory peaks and traffic. Throws
+/// InputError if a file cannot be written. Collective.
 std::unique_ptr<RunLog> begin_run(const RunFiles& files, const dist::World& world);
 
 class StepLoop {
@@ -92,7 +92,8 @@ class StepLoop {
   /// in two cases: the last checkpoint cannot be written, or a loss or gradient is not finite and
   /// losses are not scaled. Collective.
   void train();
-  /// Counts the steps that this process has logged.
+  /// Returns the numbers of logged steps, of skipped ones among them, and of saves, all since
+  /// first_step.
   const StepCount& count() const { return count_; }
   /// True if a signal has ended the run before its last step.
   bool stopped() const { return stopped_; }

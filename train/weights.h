@@ -28,10 +28,10 @@ struct SaveOptions {
 
 /// Saves parameters and running statistics as F32. A trained 16-bit parameter is saved from its
 /// master weights. Rank 0 writes the file, as a whole or not at all. One bucket at a time is
-/// gathered into memory of Category::communication. The plan counts the memory and traffic of
-/// saves during a run (train/weight_saves.h), but not those of a save at its end. Call report_run
-/// before a save at the end. If `path` cannot be written, tries other places, as save_parameters
-/// does. Collective.
+/// gathered into memory of Category::communication. The plan includes the memory and traffic of
+/// saves during a run (train/weight_saves.h), but not those of a save at its end, so report_run
+/// must be called before such a save. If `path` cannot be written, tries other places, as
+/// save_parameters does. Collective.
 void save_weights(const std::string& path, const nn::Module& model, optim::ZeroOptimizer& optimizer,
                   const dist::World& world, const SaveOptions& options = {});
 

@@ -83,8 +83,8 @@ int64_t step_of_folder(const fs::path& folder) {
 }
 
 // Returns the files that --save-best and --save-every would write. --save-every may make too many
-// saves to list. Of them, only those are returned whose folder another path of the command line
-// names.
+// saves to list. A save of --save-every is returned only if another path of the command line names
+// the save's folder or a file in it.
 std::vector<GivenPath> files_of_saves(const GivenPaths& paths) {
   const auto& [file, others, every, best, checkpoints] = paths.saves;
   std::vector<std::string> folders;

@@ -35,7 +35,7 @@ struct GivenPaths {
 ///
 ///   - an output is an input, a data file in an input folder, or another output;
 ///   - an output is the file that standard output or error is redirected to;
-///   - a save during the run would replace an input;
+///   - a save during the run would replace an input or another output;
 ///   - the saves share a folder with checkpoints.
 ///
 /// Existing files are compared by device and inode, so that two links to one file count as equal.

@@ -26,7 +26,7 @@ struct CheckpointFlags {
   std::string resume;                // "latest", "never" or a checkpoint's folder
   std::vector<std::string> changed;  // settings that may differ from the checkpoint's
   std::string async = "on";
-  std::optional<int64_t> staging;  // limit in bytes of a rank's copy of its state; nullopt: none
+  std::optional<int64_t> staging;  // largest copy of a rank's state, in bytes; nullopt: no limit
 };
 void add_checkpoint_options(Flags& app, CheckpointFlags& flags);
 /// Fills in the defaults and checks the flags. Throws InputError.
@@ -60,8 +60,8 @@ class Resumed {
   int64_t step() const { return found() ? checkpoint_->manifest().step : 0; }
   int64_t skipped() const { return found() ? checkpoint_->manifest().skipped : 0; }
   /// Returns the number of threads per rank: `given` if it is not 0. Otherwise the number of the
-  /// checkpoint's run is kept, because the bits of the results depend on it. If a checkpoint has no
-  /// usable number, dist::threads_per_rank decides.
+  /// checkpoint's run is kept, because the bits of the results depend on it. If there is no
+  /// checkpoint, or it has no usable number, dist::threads_per_rank decides.
   int threads(int given, const dist::World& world) const;
 
   /// Compares the settings with those of the checkpoint's run. Throws InputError, with both values,

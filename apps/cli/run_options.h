@@ -43,7 +43,7 @@ struct RunOptions {
   float beta2 = 0;
   float clip = 0;
   uint64_t seed = 0;
-  int threads = 0;  // 0: an equal share of the host's cores
+  int threads = 0;  // per rank; 0: Resumed::threads chooses
 
   int64_t eval_every = 0;  // 0: never
 
@@ -81,7 +81,8 @@ struct RunFlags {
   std::string init;       // help of --init
   float clip = 0;         // default of --clip
 };
-/// Adds the flags of the groups "Training", "Distribution", "Memory" and "Output".
+/// Adds --verify-data and the flags of the groups "Training", "Distribution", "Memory", "Output"
+/// and "Checkpoints".
 void add_run_options(Flags& app, GivenRun& given, RunOptions& options, const RunFlags& flags);
 
 /// Completes `options` from the given flags and from `defaults`, which must be those of the chosen

@@ -41,8 +41,8 @@ class Sums {
   std::vector<float> values_;
 };
 
-// Returns the number of elements that `source` sends to rank `to` in exchange_v. The next rank gets
-// half a piece more, and the rank after the next one half a piece less. With fewer than three ranks
+// Returns the number of elements that `source` sends to rank `to` in exchange_v. Rank source + 1
+// gets half a piece more, and rank source + 2 gets half a piece less. With fewer than three ranks
 // all pieces are equal.
 int64_t count_between(int64_t source, int64_t to, int64_t ranks, int64_t piece) {
   const int64_t distance = (to - source + ranks) % ranks;
@@ -248,7 +248,8 @@ CommResult CommMeasurement::measure(Collective collective, int64_t bytes) {
   prepare(collective, buffers);  // touches every page before timing
   const int64_t columns = 1 + plan_.iterations;
   int64_t* const own = counts_.data<int64_t>() + communicator_.rank() * columns;
-  // Repeated all-reduces are in place, so the sums grow up to infinity. Calls take no longer then.
+  // All-reduces are in place, so repeated ones grow the sums up to infinity. The time of a call
+  // does not depend on the values.
   for (int64_t i = 0; i < plan_.warmup; ++i) time(collective, buffers);
   for (int64_t i = 0; i < plan_.iterations; ++i) own[1 + i] = time(collective, buffers);
   prepare(collective, buffers);

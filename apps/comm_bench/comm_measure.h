@@ -44,7 +44,7 @@ class CommMeasurement {
  private:
   /// The tensors that a call reads and writes.
   struct Buffers {
-    Tensor all;      // [N * n], of the plan's dtype: the input, or the buffer of calls in place
+    Tensor all;      // [N * n], of the plan's dtype: the input, or the buffer of in-place calls
     Tensor arrived;  // [N * n], of the plan's dtype: the output of exchange_v and send_receive
     Tensor piece;    // [n], f32: this rank's sums
   };

@@ -22,7 +22,7 @@ struct Flag {
   std::string type;                // as shown in the help; empty: the flag takes no value
   std::vector<std::string> allowed;  // empty: any
   char delimiter = 0;
-  bool many = false;   // a list that takes several arguments
+  bool many = false;   // a list; takes several arguments, unless it has a delimiter
   bool given = false;  // by an argument, or in the file of --config
   Compared compared = Compared::value;
   std::function<void(const std::string& what, const std::string& text)> assign;

@@ -1,5 +1,5 @@
 // A program's flags: --name VALUE or --name=VALUE, --name alone for flags without a value, and
-// positional arguments. If a flag is given twice, the last value counts, so that flags at the end
+// positional arguments. If a flag is given twice, its last value is used, so that flags at the end
 // of a command override those of a script. CLI11 splits the arguments and writes the help. Only
 // flags.cpp includes CLI11, which takes seconds to compile.
 //
@@ -7,7 +7,7 @@
 //   app.add_option("--steps", options.steps, "Optimizer steps")->group("Training");
 //   app.add_option("--device", device, "cpu or cuda")->one_of({"cpu", "cuda"});
 //   const std::string text = app.parse(argc, argv);       // not empty: only to be printed
-//   dist::check_agreement(world, app.settings());         // where ranks have parsed
+//   dist::check_agreement(world, app.settings());         // in programs with ranks
 //
 // No flag adjusts a value: a text that is not a valid value is refused (apps/console/flag_value.h).
 #pragma once
@@ -87,9 +87,9 @@ class Flags {
   /// an empty text. Throws InputError with a one-line message.
   std::string parse(int argc, const char* const* argv);
 
-  /// Returns the settings that must be equal on all ranks. Call it after parse. The first setting
-  /// says if help or the version was asked for. The flags follow in the order in which they were
-  /// added, compared as FlagOption::compare chose.
+  /// Returns the settings that must be equal on all ranks. Call it after parse. The first two
+  /// settings say if the help or the version was asked for. The flags follow in the order in which
+  /// they were added, compared as FlagOption::compare chose.
   dist::Settings settings() const;
 
  private:

@@ -19,7 +19,7 @@
 namespace tessera::apps {
 namespace {
 
-bool line_open = false;  // the last text written had no newline at its end
+bool line_open = false;  // true if the last text written had no newline at its end
 
 void write_text(std::string_view text) {
   if (!text.empty()) line_open = text.back() != '\n';
@@ -145,7 +145,8 @@ class RunningJob {
   Asked& asked_;
   JobEnd end_;
   std::optional<Clock::time_point> told_;  // when this process was told to end the run
-  std::optional<Clock::time_point> died_;  // when the first death of a rank became known
+  // When the first death of a rank became known; `told_` if the ranks did not start in time.
+  std::optional<Clock::time_point> died_;
   pid_t process_ = -1;
   int output_ = -1;
   bool open_ = true;

@@ -12,7 +12,7 @@ namespace tessera::apps {
 /// The requests that relaunch has received by signals, during all of its jobs.
 struct Asked {
   bool to_stop = false;       // SIGTERM or SIGUSR2: the run saves and ends
-  bool to_interrupt = false;  // SIGINT: the run ends as it is
+  bool to_interrupt = false;  // SIGINT: mpirun ends the run, which need not save
 };
 
 /// Writes a message of relaunch to standard error, on a new line after the ranks' output so far.

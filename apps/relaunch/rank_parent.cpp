@@ -58,7 +58,7 @@ bool pass_on(pid_t child, std::vector<int>& waiting) {
 int end_as(int status) {
   if (WIFEXITED(status)) return WEXITSTATUS(status);
   const rlimit no_core{.rlim_cur = 0, .rlim_max = 0};
-  ::setrlimit(RLIMIT_CORE, &no_core);  // the child has left a core file
+  ::setrlimit(RLIMIT_CORE, &no_core);  // a core file of the child is enough
   ::signal(WTERMSIG(status), SIG_DFL);
   sigset_t all;
   sigfillset(&all);

@@ -80,7 +80,8 @@ std::vector<LostRank> absent_ranks(const JobEnd& job, const RankRecord& stalled)
   return best == groups.end() ? std::vector<LostRank>() : *best;
 }
 
-// Returns the ranks that reported nothing after their start; none if no rank reported anything.
+// Returns the ranks that reported nothing after their start. Returns none if that is so for all
+// ranks.
 std::vector<LostRank> silent_ranks(const JobEnd& job) {
   std::set<int> heard;
   int64_t steps = 0;

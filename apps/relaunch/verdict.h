@@ -38,18 +38,19 @@ struct Verdict {
   int64_t step = 0;      // for stalled
 };
 
-/// Judges a job by the first of these cases that applies:
+/// Judges a job by the first of these cases that applies. If several ranks failed or timed out,
+/// only the first of them to report it is looked at:
 ///
 ///   mpirun ended with exit code 0            finished
 ///   a signal killed ranks                    the first killed rank is lost
 ///   a rank failed, but not by bad input,     the silent ranks are lost
 ///     and mpirun hung and ranks fell silent
-///   a rank failed                            failed
+///   a rank failed in any other case          failed
 ///   a rank timed out in a collective         the ranks it waited for are lost; stalled if unknown
 ///   ranks fell silent                        the silent ranks are lost
 ///   none of these                            failed
 ///
-/// Ranks that mpirun ended as a consequence are not lost.
+/// Ranks that mpirun ended because another rank failed are not lost.
 Verdict judge(const JobEnd& job);
 
 }  // namespace tessera::apps

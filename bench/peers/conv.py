@@ -6,8 +6,8 @@
 
 Activations and weights are channels_last, PyTorch's fast layout. Backward is autograd's: the
 gradients of the weight and, except for the first layer, of the input. `ratio` is PyTorch's time
-divided by ours, over both passes. The summary's ratio is over the whole network: each layer counts
-as often as it occurs.
+divided by ours, over both passes. The summary's ratio is over the whole network: the times of a
+layer are multiplied by the number of such layers.
 """
 import argparse
 import json

@@ -114,7 +114,7 @@ def save(model, path, prefix="transformer."):
 
 
 def load(model, path):
-    """Accept names with and without `transformer.`. Skip the tied head and HF's masks."""
+    """Load a file, with or without `transformer.` in names. Skip the tied head and HF's masks."""
     parameters = dict(model.named_parameters())
     with torch.no_grad():
         for name, array in safetensors_io.read(path):
@@ -144,7 +144,9 @@ def synthetic_token(position, vocab):
 
 
 def batch(first_sequence, sequences, config, text=None):
-    """Sequence i begins at offset i*T of the stream; targets are the tokens shifted by one.
+    """Return tokens and targets, (sequences, T) each. The targets are the tokens shifted by one.
+
+    Sequence i begins at offset i*T of the stream.
 
     The stream is synthetic, or the bytes of `text` over and over.
     """

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Time GPT training steps in PyTorch: the peer of bench's GPT step.
+"""Time GPT training steps in PyTorch: the peer of bench_gpt_step.
 
     gpt_step.py --preset micro --threads 2                       # 6x384, T=256, B=12
     gpt_step.py --preset nano --write-weights init.safetensors   # write initial weights and stop
@@ -11,8 +11,8 @@
 On CUDA attention is the FLASH_ATTENTION backend's, and a step ends with waiting for the device.
 No dropout, AdamW (betas 0.9 and 0.95, eps 1e-8, decay 0.1 on matrices), clipping at 1.0.
 Step s reads sequences s*B ... s*B+B-1 of a synthetic stream, or of --data; see gpt2.batch.
-Prints a line a step and a summary; with --json each is one JSON object. Losses are of every step;
-times are of the steps after the first --warmup.
+Prints a line a step and a summary; with --json each is one JSON object. The summary has the losses
+of all steps, and the times of the steps after the warm-up.
 """
 import argparse
 import contextlib

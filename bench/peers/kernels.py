@@ -6,7 +6,7 @@
 
 Tensors of attention are (B, H, T, D), contiguous: no packing is counted against the peer. Forward
 and backward are timed together, as autograd runs them. Rows have bench_kernels' names. Rows of
-attention also name the backend; they are null if this PyTorch or device cannot run the backend.
+attention also name the backend; their figures are null if this PyTorch or device cannot run it.
 """
 import argparse
 import json

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Trains train_recommender's mf or neumf for ranking in PyTorch, with the same initialization,
-batches, negatives, Adam, cosine and evaluation, but with random numbers of its own.
+"""Trains train_recommender's mf or neumf for ranking in PyTorch. The initialization, batches,
+negatives, Adam, cosine and evaluation follow train_recommender's rules, but the random numbers
+differ from train_recommender's.
 
     recommender.py --split last.tsv --model mf --loss bpr --epochs 20 --seed 1
 
@@ -91,7 +92,7 @@ def draw_negatives(torch, has, users, count, generator):
 
 
 def places(torch, scores, candidates, held_out):
-    """Count the candidates before each user's held-out item. At equal scores lower numbers win."""
+    """Count the candidates before each user's held-out item. Equal scores are in item order."""
     own = scores.gather(1, held_out.unsqueeze(1))
     number = torch.arange(scores.size(1))
     before = (scores > own) | ((scores == own) & (number < held_out.unsqueeze(1)))

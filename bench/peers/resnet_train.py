@@ -22,7 +22,7 @@ def read(paths):
 
 
 def augment(images, generator):
-    """Crops of the images padded by 4 pixels, half of them mirrored."""
+    """Return random 32x32 crops of the images padded by 4 pixels, about half of them mirrored."""
     padded = F.pad(images, (4, 4, 4, 4))
     count = len(images)
     top = torch.randint(0, 9, (count,), generator=generator)

@@ -3,7 +3,7 @@
     for name, array in safetensors_io.read("model.safetensors"): ...
     safetensors_io.write("out.safetensors", {"wte.weight": array})
 
-Only what the peers and fixtures need: little-endian F64, F32, I64, I32 and U8.
+Only the dtypes that the peers and fixtures need are known: little-endian F64, F32, I64, I32 and U8.
 """
 import json
 import struct

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Time GPT training steps under PyTorch's own sharding: the peer of stages 0 to 3.
+"""Time GPT training steps under PyTorch's own sharding: the peer of Tessera's stages 0 to 3.
 
     sharded_step.py --preset micro --batch 6                       # 2 ranks x 1 thread, ZeRO-1
     sharded_step.py --preset micro --batch 6 --strategy fsdp-full  # needs a current PyTorch
-    sharded_step.py --batch 6 --ranks 1 --micro-batches 2 --strategy ddp   # the same global batch
+    sharded_step.py --batch 6 --ranks 1 --micro-batches 2 --strategy ddp   # the same sequences
 
 Ranks communicate over gloo. --batch is the size of a micro-batch, and a step has --micro-batches of
 them over all ranks. The strategies:
@@ -37,7 +37,7 @@ STRATEGIES = ("ddp", "zero1", "fsdp-grad-op", "fsdp-full")
 
 
 def launch(args):
-    """Start this script once per rank, in a new process, so that each rank has its own peak."""
+    """Start this script once per rank, in a new process, so that peak memory is each rank's own."""
     with tempfile.TemporaryDirectory() as folder:
         ranks = [subprocess.Popen([sys.executable, *sys.argv], env={
             **os.environ, "PEER_RANK": str(rank), "PEER_STORE": f"file://{folder}/store",

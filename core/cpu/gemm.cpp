@@ -47,16 +47,18 @@ void add_no_terms(const ProductArgs& args) {
   });
 }
 
-// Terms per part. A sum of more than 2 * part_terms terms is computed in parts, because parts are
-// faster. Over k = 50,257 (the gradient of a language model's last activations), one call ran at
-// 100 GFLOP/s and parts ran at 114. The core's peak is 118.
+// Terms per part. With an f32 result, a sum of more than 2 * part_terms terms is computed in parts,
+// one call of oneDNN for each, because parts are faster. On one core with k = 50,257 (the gradient
+// of a language model's last activations), a single call ran at 100 GFLOP/s and parts ran at 114.
+// The core's peak is 118.
 constexpr int64_t part_terms = 4096;
 
-/// Returns the part of the sum over k that takes columns [begin, begin + count) of a and the same
-/// rows of b. The first part adds the bias; each further part adds to c.
+/// Returns the part of the sum over k that takes columns [begin, begin + count) of a and rows
+/// [begin, begin + count) of b. The first part adds the bias and overwrites c or adds to it, as
+/// `args` say. Each later part adds to c.
 ProductArgs part_of(ProductArgs args, int64_t begin, int64_t count) {
   const auto advance = [&](const void* data, int64_t stride) {
-    // Addresses are null when only the workspace is asked for.
+    // Addresses are null when only the size of the workspace is asked for.
     return data ? static_cast<const std::byte*>(data) + begin * stride * dtype_size(args.dtype)
                 : nullptr;
   };
@@ -91,10 +93,10 @@ int64_t native_workspace_bytes(const ProductArgs& args, int threads) {
   return bytes;
 }
 
-/// The product of f32 copies of the operands. The copies, the result and the scratchpad lie in one
-/// block of memory, at these byte offsets.
+/// The product of f32 copies of the operands. The copies, the scratchpad and, unless c is f32, the
+/// f32 result lie in one block of memory, at these byte offsets.
 struct Widened {
-  ProductArgs product;  // without addresses
+  ProductArgs product;  // addresses in the block are set when the block has been allocated
   int64_t a = 0, b = 0, bias = 0, c = 0, scratchpad = 0;
   int64_t bytes = 0;
 };
@@ -132,8 +134,8 @@ Widened widen(const ProductArgs& args, int threads) {
   return widened;
 }
 
-/// Converts matrices to f32 and packs them without gaps. A matrix has `lines` lines of `length`
-/// elements.
+/// Converts matrices to f32 and packs them without gaps. The lines of a matrix are its rows or its
+/// columns, whichever are contiguous: `lines` lines of `length` elements.
 template <class T>
 void widen_lines(float* to, const T* from, int64_t matrices, int64_t lines, int64_t length,
                  int64_t batch_stride, int64_t line_stride) {

@@ -103,8 +103,8 @@ Problem problem_of(const ProductArgs& args, int threads) {
           .accumulate = args.accumulate};
 }
 
-// One cache per thread, because every call rewrites a primitive's memory objects. Equal primitives
-// share their generated code inside oneDNN anyway.
+// One cache per thread, because every call sets the addresses in a primitive's memory objects. The
+// threads' primitives for one problem share their generated code inside oneDNN.
 PrimitiveCache<Problem, Product>& products() {
   thread_local PrimitiveCache<Problem, Product> own;
   return own;

@@ -8,8 +8,8 @@
 
 namespace tessera::cpu::onednn {
 
-/// True if the CPU has instructions that multiply this dtype. Without them, oneDNN would emulate
-/// the product.
+/// True for f32, and for bf16 if the CPU has instructions that multiply bf16. Without them, oneDNN
+/// would emulate the product. False for f16.
 bool has_instructions_for(DType dtype);
 
 /// Computes the product with one call of oneDNN, on `options.threads` threads. Sizes are above

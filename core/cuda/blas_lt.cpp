@@ -2,8 +2,8 @@
 //
 // The algorithm is the first that cuBLASLt proposes for a product's sizes, strides, dtypes and
 // alignments, unless a table names another (core/product_tuning.h). The choice is kept. So a
-// product has the same bits in every call, and on every rank with the same version of cuBLASLt and
-// kind of GPU.
+// product has the same bits in every call, and on every rank with the same version of cuBLASLt,
+// kind of GPU and table.
 #include "core/product.h"
 
 #include <algorithm>
@@ -14,7 +14,8 @@
 namespace tessera::cuda {
 namespace {
 
-/// Computes a product over k = 0 as a product of zeros over k = 1, so that cuBLASLt adds the bias.
+/// Computes a product over k = 0 as a product of zeros over k = 1, so that cuBLASLt overwrites c or
+/// adds to it, with or without a bias.
 void add_no_terms(const Context& context, ProductArgs args) {
   if (args.accumulate && !args.bias) return;
   const Tensor zeros = context.workspace({std::max(args.m, args.n)}, args.dtype);

@@ -18,11 +18,11 @@ namespace tessera::cuda {
 
 void check_cublas(cublasStatus_t status, const char* call);
 
-// A matrix as cuBLASLt sees it, column-major: `columns` columns of `rows` elements, which begin
-// `stride` elements apart. A row-major matrix read this way is its transpose. So cuBLASLt is asked
-// for c^T = b^T a^T: its first operand is b, its second is a, and its m and n are our n and m.
-// cuBLASLt adds `bias` to each of its columns, which are our rows. An operand with column_stride 1
-// already is the needed transpose; an operand with row_stride 1 must be transposed.
+// A matrix as cuBLASLt sees it, column-major: `columns` columns of `rows` elements. The columns
+// begin `stride` elements apart. A row-major matrix read this way is its transpose. So cuBLASLt is
+// asked for c^T = b^T a^T: its first operand is b, its second is a, and its m and n are our n and
+// m. cuBLASLt adds `bias` to each of its columns, which are our rows. An operand with column_stride
+// 1 already is the needed transpose; an operand with row_stride 1 must be transposed.
 struct Operand {
   int64_t rows = 0;
   int64_t columns = 0;

@@ -3,8 +3,8 @@
 //
 // A pass with given sizes and dtype always uses one algorithm (core/convolution_choices.h).
 // According to cuDNN, the algorithm adds in a fixed order. So results have the same bits in every
-// call, and on every rank with the same library, kind of GPU and choice. Sums are f32, without
-// TF32, and each result is rounded once.
+// call, and on every rank with the same version of cuDNN, kind of GPU and choice of algorithm. Sums
+// are f32, without TF32, and each result is rounded once.
 #pragma once
 
 #include <cstdint>

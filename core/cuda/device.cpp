@@ -70,7 +70,7 @@ DeviceState make_state(int index) {
   return state;
 }
 
-// Never destroyed: tensors of static lifetime free their memory after main.
+// The states are never destroyed, because tensors of static lifetime free their memory after main.
 DeviceState& state_of(int index) {
   static std::mutex mutex;
   static auto* const states = new std::vector<DeviceState>;
@@ -190,8 +190,8 @@ void Event::wait() const {
 void Event::synchronize() const {
   refuse_in_capture("Event::synchronize");
   TESSERA_CUDA(cudaEventSynchronize(static_cast<cudaEvent_t>(event_.get())));
-  // A kernel behind the event may still be writing the record. synchronize() waits until the record
-  // is complete, and then throws it.
+  // A kernel after the event may still be writing the fault's record. synchronize() waits until the
+  // record is complete, and then throws the fault.
   if (state_of(index_).fault->claimed != 0) cuda::synchronize(index_);
 }
 

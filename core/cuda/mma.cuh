@@ -25,7 +25,7 @@
 
 namespace tessera::cuda {
 
-/// An address in shared memory, which takes 32 bits. `+` counts bytes.
+/// An address in shared memory, which takes 32 bits. `+` adds bytes.
 class SharedAddress {
  public:
   __device__ explicit SharedAddress(const void* shared)
@@ -92,7 +92,7 @@ __device__ inline void copy_async_4(SharedAddress to, const void* from, bool wan
                "l"(__cvta_generic_to_global(from)), "r"(wanted ? 4 : 0)
                : "memory");
 }
-/// Closes a group of the copies that this thread has started.
+/// Makes a group of all copies that this thread has started since its previous group.
 __device__ inline void commit_copies() { asm volatile("cp.async.commit_group;\n" ::: "memory"); }
 /// Waits until at most the last `pending` groups of this thread are still in flight.
 template <int pending>

@@ -37,8 +37,8 @@ Tensor random_values(const Context& context, int64_t elements, DType dtype) {
   return result;
 }
 
-/// Memory for one matrix of a product, with random values or without, at an address with the given
-/// alignment.
+/// Memory for a, b, c or the bias of a product, for all products of a batch. It holds random values
+/// if `values` is true, and begins at an address with the given alignment.
 class Buffer {
  public:
   Buffer(const Context& context, int64_t elements, DType dtype, int64_t alignment, bool values) {

@@ -122,8 +122,9 @@ __global__ void __launch_bounds__(threads)
   }
 }
 
-/// Computes the products of one sequence. A product takes H / G batched multiplications. Number j
-/// multiplies the G heads j, j + H / G, j + 2 H / G, ... of q or dy with the G heads of k or v.
+/// Computes the products of one sequence. A product takes H / G batched multiplications, j = 0, 1,
+/// ...: multiplication j takes the G heads j, j + H / G, j + 2 H / G, ... of q or dy, and
+/// multiplies them with the G heads of k or v.
 template <class T>
 class Sequence {
  public:

@@ -1,8 +1,8 @@
 // The forward of causal_attention on CUDA; causal_attention.cpp says what is computed, and
 // attention.cuh says how a tile is multiplied. A block has a tile of query rows of one head and
 // loops over the keys that these rows see, with a running maximum and sum for each row (Dao et al.,
-// arXiv:2205.14135; Dao, arXiv:2307.08691). The bits of a row depend only on the values of the
-// row's sequence and head.
+// arXiv:2205.14135; Dao, arXiv:2307.08691). The bits of a row do not depend on other sequences or
+// heads.
 #include <algorithm>
 
 #include "core/ops/attention_plain.cuh"
@@ -50,8 +50,9 @@ __device__ float combine_row(float value, const Combine& combine) {
   return combine(value, __shfl_xor_sync(whole_warp, value, 2));
 }
 
-/// Raises the rows' maxima to those of a block's scores, and rescales the sums and outputs that
-/// were accumulated with the old maxima. Every row sees the first key, so each maximum is finite.
+/// Raises the rows' maxima to those of a block's scores where these are larger, and rescales the
+/// sums and outputs that were accumulated with the old maxima. Every row sees the first key, so
+/// each maximum is finite.
 template <int M, int N, int O>
 __device__ void raise_maxima(RunningRows<M>& running, float (&out)[M][O][4],
                              const float (&scores)[M][N][4], float scale_log2) {

@@ -25,8 +25,8 @@ void visit_plain_tile(int head, const Body& body) {
   return body.template operator()<1, 16>();
 }
 
-/// Floats between the rows of a tile of D columns. The number is odd, so that the elements of a
-/// column lie in different banks.
+/// Floats from one row of a tile of D columns to the next. The number is odd, so that the elements
+/// of a column lie in different banks.
 __host__ __device__ inline int plain_pitch(int head) { return head | 1; }
 
 /// Shared memory of a block with `tiles` tiles of `rows` tokens and `squares` squares of weights.

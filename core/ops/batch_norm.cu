@@ -1,6 +1,7 @@
-// batch_norm on CUDA. A block takes a chunk of rows and up to 32 n channels. Thread (x, y) has n
-// neighbouring channels of rows y, y + Y, ..., where Y is blockDim.y. So mean, scale and sums of
-// the thread's channels stay in registers.
+// batch_norm on CUDA. A block takes a chunk of rows and up to 32 n channels, where n is the number
+// of channels that a thread accesses at once. Thread (x, y) has n neighbouring channels of rows y,
+// y + Y, ..., where Y is blockDim.y. So mean, scale and sums of the thread's channels stay in
+// registers.
 //
 // Sums over rows are made in chunks, whose number depends on R, C and the dtype alone:
 //  - A thread adds up rows y, y + Y, ... of a chunk.
@@ -131,7 +132,7 @@ template <class T>
 struct BackwardSums {
   float* partial;  // (chunks, 2, C): the sums of each chunk
   const T* dy;
-  const T* y;  // null without relu; all of dy then counts
+  const T* y;  // null without relu: all of dy is then used
   const T* x;
   const float* mean;
 };
@@ -141,7 +142,7 @@ struct Backward {
   T* dx;         // or null
   T* dresidual;  // or null
   const T* dy;
-  const T* y;  // null without relu; all of dy then counts
+  const T* y;  // null without relu: all of dy is then used
   const T* x;
   const float* mean;
   const float* rstd;

@@ -54,8 +54,8 @@ Tensor record_curved(const char* name, const Tensor& y, const Tensor& a, const T
                      Binary which) {
   const auto backward = [which, a = saved(a), b = saved(b)](const Tensor& dy,
                                                             InputGradients& grads) {
-    // The gradient of mul by one input reads only the other input. The gradients of all other
-    // operations read both inputs.
+    // The gradient of mul with respect to one input reads only the other input. The gradients of
+    // all other operations that come here read both inputs.
     const bool crossed = which == Binary::mul;
     const InUse in_backward(
         {grads.wanted(1) || !crossed ? &a : nullptr, grads.wanted(0) || !crossed ? &b : nullptr});

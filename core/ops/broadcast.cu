@@ -1,7 +1,7 @@
 // The two kernels of broadcasting on CUDA, copy_walk and sum_to. In sum_to, if neighbouring
 // elements of x belong to neighbouring sums, one thread computes a sum. Otherwise a block computes
-// a sum: each thread adds up every 256th element, and the threads' sums are added in a tree. Both
-// orders depend on the shapes alone.
+// a sum: each thread adds up every 256th element, and the threads' sums are added in a fixed order.
+// In both cases the order of the additions depends on the shapes alone.
 #include "core/ops/broadcast.cuh"
 
 namespace tessera::cuda {

@@ -17,7 +17,7 @@ Shape broadcast_shape(const char* name, const Shape& a, const Shape& b);
 /// A walk over all elements of a shape, in order, with the strides of two tensors a and b that are
 /// broadcast to it. Neighbouring dimensions are merged where the strides of both tensors allow it.
 struct BroadcastWalk {
-  int rank = 0;  // at least 1
+  int rank = 0;  // at least 1 in every result of broadcast_walk
   std::array<int64_t, Shape::max_rank> sizes{};
   std::array<int64_t, Shape::max_rank> a_strides{};  // elements; 0 where a is repeated
   std::array<int64_t, Shape::max_rank> b_strides{};

@@ -6,8 +6,9 @@
 // arXiv:2205.14135). The forward keeps logsumexp (B, H, T), from which the backward recomputes the
 // probabilities.
 //
-// One thread computes a tile (forward) or a head (backward) from the first product to the last. So
-// the bits depend neither on the number of threads nor on the other sequences of the batch.
+// On the CPU, one thread computes a tile (forward) or a head (backward) from the first product to
+// the last. So the bits of a sequence depend neither on the number of threads nor on the other
+// sequences of the batch.
 #include <cmath>
 #include <cstdint>
 

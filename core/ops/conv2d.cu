@@ -1,6 +1,8 @@
-// conv2d on CUDA: convolutions by cuDNN, which takes the weight with its channels last. The weight
-// is transposed into the workspace. Its gradient is computed in the workspace and transposed back.
-// y is filled with the bias first, and the convolution is added to it, so that y is rounded once.
+// conv2d on CUDA: convolutions by cuDNN, which takes the weight with its channels last. If that
+// changes the layout in memory (more than one pixel and more than one channel), the weight is
+// transposed into the workspace, and its gradient is computed in the workspace and transposed back.
+// If there is a bias, y is filled with it first, and the convolution is added to y in f32, so that
+// y is rounded once.
 #include "core/ops/conv2d.h"
 
 #include <algorithm>

@@ -3,9 +3,9 @@
 // In the forward each thread keeps a running maximum, and the sum of exponentials relative to this
 // maximum (Milakov and Gimelshein, arXiv:1805.02867). The sums are then rescaled to the row's
 // maximum and added in a fixed order. The bits of a row are a function of the row's values, dtype
-// and stride. Rows whose stride is not a multiple of an access are read element by element. Such
-// reads cost little, because neighbouring lanes read neighbouring elements, and the exponentials
-// still take longer than the loads.
+// and stride. If the stride is not a multiple of the elements of one access, the rows are read
+// element by element. Such reads cost little, because neighbouring lanes read neighbouring
+// elements, and the exponentials take longer than the loads.
 #include <cmath>
 #include <limits>
 

@@ -1,5 +1,5 @@
-// Checks the dimensions that operations are given. A dimension counts from the first one or, if it
-// is negative, from the last one.
+// Checks the dimensions that operations are given. A dimension is numbered from the first one or,
+// if the number is negative, from the last one.
 #pragma once
 
 #include <algorithm>

@@ -18,7 +18,7 @@ constexpr int warps = threads / warp_size;
 
 struct WarpOfGrid {
   int lane = static_cast<int>(threadIdx.x) % warp_size;
-  int warp = static_cast<int>(threadIdx.x) / warp_size;  // of the block
+  int warp = static_cast<int>(threadIdx.x) / warp_size;  // index in the block
   int64_t index = int64_t{blockIdx.x} * warps + warp;
 };
 
@@ -34,8 +34,8 @@ struct Positions {
 
   __device__ int64_t begin() const { return offsets == nullptr ? 0 : inside(offsets[0]); }
   __device__ int64_t end() const { return offsets == nullptr ? count : inside(offsets[bags]); }
-  /// Clamps an offset to the positions. A wrong offset has been reported already, and must not lead
-  /// outside of memory.
+  /// Clamps an offset to [0, count], so that a wrong offset does not lead outside of memory. The
+  /// forward of embedding_bag reports wrong offsets.
   __device__ int64_t inside(int64_t offset) const {
     return std::min(std::max(offset, int64_t{0}), count);
   }
@@ -67,12 +67,12 @@ __device__ inline int32_t sum_before(int32_t value) {
   __shared__ int32_t warp_sums[block_threads / warp_size];
   const int lane = static_cast<int>(threadIdx.x) % warp_size;
   const int warp = static_cast<int>(threadIdx.x) / warp_size;
-  int32_t sum = value;  // of the lanes up to this one
+  int32_t sum = value;  // in the end, over the lanes up to and including this one
   for (int offset = 1; offset < warp_size; offset *= 2) {
     const int32_t other = __shfl_up_sync(whole_warp, sum, static_cast<unsigned>(offset));
     if (lane >= offset) sum += other;
   }
-  __syncthreads();  // warp_sums may still be read from an earlier call
+  __syncthreads();  // other warps may be reading warp_sums in the previous call
   if (lane == warp_size - 1) warp_sums[warp] = sum;
   __syncthreads();
   int32_t before = sum - value;
@@ -82,8 +82,8 @@ __device__ inline int32_t sum_before(int32_t value) {
 
 constexpr int scan_threads = 1024;
 
-/// Replaces counts by their exclusive prefix sums, with one block: a thread sums a slice of the
-/// counts, and then goes through the slice again to write.
+/// Replaces counts by their exclusive prefix sums, with one block: each thread sums a slice of the
+/// counts, and then goes through its slice a second time to write.
 static __global__ void __launch_bounds__(scan_threads)
     scan_counts_kernel(int32_t* counts, int64_t count) {
   const int64_t slice = (count + scan_threads - 1) / scan_threads;
@@ -210,7 +210,7 @@ struct TableGradient {
 
   __device__ int64_t row_of(int64_t place) const {
     if (rows == nullptr) return per_row == 1 ? place : place / per_row;
-    // A wrong row has been reported already, and must not lead outside of memory.
+    // The forward has reported a wrong row. Row 0 in its place keeps the access within memory.
     const int32_t row = rows[place];
     return row >= 0 && row < row_count ? row : 0;
   }
@@ -259,8 +259,8 @@ __device__ inline void sum_frequent_token(const TableGradient<T, weighted>& args
   *to = rounded<T>(args.accumulate ? float(*to) + sum : sum);
 }
 
-/// The threads of a warp have columns of one token. In the grid, blocks along x go over tokens and
-/// blocks along y over columns.
+/// A warp sums columns of one token, or its whole block does if the token is frequent. In the grid,
+/// blocks along x go over tokens and blocks along y over columns.
 template <class T, bool weighted, int n, bool aligned>
 __global__ void __launch_bounds__(threads)
     embedding_backward_kernel(TableGradient<T, weighted> args) {
@@ -271,7 +271,7 @@ __global__ void __launch_bounds__(threads)
     const int64_t begin = args.ends[at.index];
     const int64_t count = args.ends[at.index + 1] - begin;
     T* to = args.dtable + at.index * args.channels + column;
-    // When accumulating, rows without tokens are left untouched.
+    // When accumulating, the row of a token that does not occur is left untouched.
     if (count <= block_rows && !(args.accumulate && count == 0)) {
       Floats<n> sum = {};
       sum_rows<aligned>(sum, args.dy, args.channels, column, count,

@@ -52,7 +52,7 @@ void check_range(const Bags& bags, int64_t vocabulary) {
   }
 }
 
-// A row-sparse table counts every index as a row that is read, so each must be in a bag.
+// With a row-sparse table, the rows at all indices are fetched, so each index must be in a bag.
 void check_all_in_bags(const Tensor& indices, const Tensor& offsets, const Tensor& table) {
   if (read_whole(table) != nullptr) return;
   const Tensor here = offsets.to_host();

@@ -7,7 +7,7 @@ namespace tessera {
 
 /// Bag b has positions [offsets[b], offsets[b + 1]) of indices, and factor scale[b].
 struct Bags {
-  Tensor indices;  // i32 (L); only those from the first offset up to the last are read
+  Tensor indices;  // i32 (L); only positions [first offset, last offset) are read
   Tensor offsets;  // i32 (B + 1)
   Tensor scale;    // f32 (B), or undefined
 };

@@ -18,7 +18,8 @@ struct WeightedRow {
 };
 
 /// The first `added` rows are added up. Rows from `added` up to `known` belong to the next sums and
-/// are only prefetched. row_of must accept the numbers of all `known` rows.
+/// are only prefetched. The row_of that is passed to sum_rows must accept the numbers of all
+/// `known` rows.
 struct RowCount {
   int64_t added;
   int64_t known;
@@ -142,7 +143,7 @@ void sum_by_token(const Tensor& dtable, const Tensor& dy, const TokenOrder& sort
     parallel_segments(start, dtable.size(0), channels, [&](int64_t begin, int64_t end) {
       for (int64_t v = begin; v < end; ++v) {
         const int32_t count = start[v + 1] - start[v];
-        if (count == 0 && accumulate) continue;  // rows without tokens are left untouched
+        if (count == 0 && accumulate) continue;  // token v does not occur
         const int32_t* order = all + start[v];
         T* out = table + v * channels;
         const auto write = [=](const float* sum, int64_t first, int64_t columns) {

@@ -6,7 +6,7 @@
 //   2. the warps' sums are added in order;
 //   3. a second kernel adds up the chunks.
 // If rows do not fit into a warp's registers, or are not aligned, one kernel computes dx and
-// another the sums of the chunks. The bits of the sums stay the same.
+// another the sums of the chunks. The sums have the same bits with one kernel or two.
 #include "core/ops/layer_norm.cuh"
 #include "core/ops/layer_norm.h"
 
@@ -115,13 +115,13 @@ __device__ inline void add_parameter_gradients(float& dweight, float& dbias, flo
   dbias += dy;
 }
 
-/// Computes dx and the parameters' sums for a chunk of rows. A warp holds a row in registers, so
-/// that each row is read once.
+/// Computes dx, and the sums of dweight and dbias, for a chunk of rows. A warp holds a row in
+/// registers, so that each row is read once.
 template <class T, int turns>
 __global__ void __launch_bounds__(norm_threads) norm_backward_kernel(NormBackward<T> args) {
   constexpr int n = neighbours<T>;
   using Part = RowPart<T, warp_size, n, true, turns>;
-  constexpr int width = turns * warp_size * n;  // at least the channels
+  constexpr int width = turns * warp_size * n;  // at least args.channels
   __shared__ float total[2][width];
   const int warp = static_cast<int>(threadIdx.x) / warp_size;
   const RowWalk<warp_size, n> walk{static_cast<int>(threadIdx.x) % warp_size, args.channels};
@@ -188,8 +188,9 @@ __global__ void __launch_bounds__(norm_threads) norm_input_kernel(NormBackward<T
                                  args.weight, {args.mean[r], args.rstd[r]});
 }
 
-/// Computes the parameters' sums for a chunk of rows of any length, with a block for 32 columns.
-/// Warp w takes the same rows as in norm_backward_kernel, so that the sums have the same bits.
+/// Computes the sums of dweight and dbias for a chunk of rows of any length, with a block for 32
+/// columns. Warp w takes the same rows as in norm_backward_kernel, so that the sums have the same
+/// bits.
 template <class T>
 __global__ void __launch_bounds__(norm_threads) norm_columns_kernel(NormBackward<T> args) {
   __shared__ float sums[2][warps][warp_size];

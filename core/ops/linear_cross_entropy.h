@@ -17,7 +17,8 @@ inline int64_t logits_stride(int64_t vocabulary) {
   return (vocabulary + multiple - 1) / multiple * multiple;
 }
 
-/// Returns the number of rows in a chunk: `asked` if it is not 0. Otherwise, and at least one row:
+/// Returns the number of rows in a chunk: `asked` if it is not 0. Otherwise the number depends on
+/// the device, and is at least one:
 ///   on a CPU   as many rows of f32 logits as fit into 64 MiB, enough for products at full speed;
 ///   on a GPU   8,192 rows, so that the GPU does not wait for launches. Fewer if 8,192 rows need
 ///              more than 2 GiB; more if more fit into 64 MiB.

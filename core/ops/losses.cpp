@@ -19,7 +19,7 @@ namespace {
 constexpr float infinity = std::numeric_limits<float>::infinity();
 
 /// Checks that a and b have equally many elements in dimension `dim` of the shape that they are
-/// broadcast to. Returns that dimension, counted from the last one.
+/// broadcast to. Returns that dimension as a negative number, -1 for the last one.
 int compared_dimension(const char* name, const Tensor& a, const Tensor& b, int dim) {
   const Shape shape = broadcast_shape(name, a.shape(), b.shape());
   const int from_last = dimension(name, shape, dim) - shape.rank();

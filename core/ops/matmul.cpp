@@ -1,7 +1,8 @@
 // matmul: y (..., m, n) = op(a) (..., m, k) op(b) (..., k, n), where op transposes the last two
-// dimensions if asked. Leading dimensions are broadcast as in NumPy. If they are equal, or if b is
-// 2-D, one call of the launcher is enough. Otherwise there is one call for each run of products.
-// Each operand of a run is either contiguous matrices or one matrix that is used every time.
+// dimensions if asked. Leading dimensions are broadcast as in NumPy. If a and b have equal leading
+// dimensions, or if b is 2-D, one call of the launcher is enough. Otherwise there is one call for
+// each run of products. Each operand of a run is either contiguous matrices or one matrix that is
+// used for every product of the run.
 //
 // With C = op(A) op(B) and dC the gradient of C, each gradient is a product again:
 //   dA = dC op(B)^T, or op(B) dC^T if A is stored transposed;
@@ -95,7 +96,7 @@ void shared_gradient(const Tensor& db, const Tensor& dy, const Tensor& a, Matmul
 }
 
 /// The `count` matrices of an operand in a run: contiguous matrices from `first` on if `step` is 1,
-/// or `count` times matrix `first` if `step` is 0.
+/// or matrix `first`, used `count` times, if `step` is 0.
 struct Run {
   int64_t first;
   int64_t count;
@@ -165,7 +166,7 @@ class RepeatedSums {
   Tensor to_;
   bool separate_;
   Tensor sum_;
-  std::vector<bool> used_;  // by first matrix of a run: true if the gradient has been written
+  std::vector<bool> used_;  // [first matrix of a run]: true if its gradient has been written
 };
 
 /// Computes da and db if matrices of a or b are used more than once.

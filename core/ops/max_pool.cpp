@@ -1,4 +1,4 @@
-// max_pool: x (N, H, W, C) -> y (N, H', W', C), the maximum over each window. NaN counts as larger
+// max_pool: x (N, H, W, C) -> y (N, H', W', C), the maximum over each window. NaN is larger
 // than all numbers. `places` (N, H', W', C) keeps which pixel of a window had the maximum, so the
 // gradient needs neither x nor y. Each pixel of dx gathers dy from the windows in which the pixel
 // was the maximum.

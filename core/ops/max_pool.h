@@ -6,9 +6,9 @@
 
 namespace tessera {
 
-/// y (N, H', W', C) = the maximum over each window. NaN is larger than all numbers, and padding
-/// does not count. `places` (u8, y's shape) is the index of the first pixel in the window that has
-/// the maximum; pixels of a window are counted row by row from 0.
+/// y (N, H', W', C) = the maximum over each window, without the padding. NaN is larger than all
+/// numbers. `places` (u8, y's shape) is the index of the first pixel in the window that has the
+/// maximum; the pixels of a window are numbered row by row from 0.
 TESSERA_KERNEL(max_pool_forward, const Tensor& y, const Tensor& places, const Tensor& x,
                const PoolOptions& options)
 /// dx = the sum of dy over the windows in which `places` names the pixel.

@@ -9,7 +9,8 @@ namespace tessera::ops {
 
 namespace {
 
-/// Returns a walk over the result of permute. Tensor `a` of the walk is the source, of this shape.
+/// Returns a walk over the result of permute. Tensor `a` of the walk is permute's input, which has
+/// the given shape.
 BroadcastWalk permuted_walk(const Shape& shape, const std::vector<int>& dims) {
   std::vector<int64_t> strides(dims.size());
   int64_t step = 1;

@@ -70,8 +70,8 @@ struct PixelPart {
   int64_t at;
 };
 
-/// Calls body(part) for all pixels of a tensor of shape (N, H, W, C), split over threads. `cost` is
-/// the number of operations for an element.
+/// Calls body(part) for all parts of all pixels of a tensor of shape (N, H, W, C), split over
+/// threads. `cost` is the number of operations for an element.
 template <class Body>
 void parallel_pixels(const Shape& shape, int64_t cost, Body&& body) {
   const int64_t height = shape[1], width = shape[2], channels = shape[3];

@@ -36,7 +36,7 @@ inline ReducedDims reduced_dims(const char* name, const Shape& shape,
   ReducedDims result{.shapes = reduced_shapes(name, shape, dims), .runs = {}, .order = {}};
   ReducedRuns& runs = result.runs;
   std::vector<int> kept_order, reduced_order;
-  bool neighbours = true;  // false: a kept dimension above size 1 lies between reduced dimensions
+  bool neighbours = true;  // false if a kept dimension of size > 1 lies between reduced ones
   for (int dim = 0; dim < shape.rank(); ++dim) {
     const int64_t size = shape[dim];
     const bool goes = std::find(reduced.begin(), reduced.end(), dim) != reduced.end();

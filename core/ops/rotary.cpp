@@ -4,8 +4,9 @@
 // the distance of their positions.
 //
 // Cosines and sines come from an f32 table in the workspace, with a row for each position. Their
-// angles are computed in f64, because far positions turn many times. The backward computes the
-// table again and rotates the gradient by the negative angles.
+// angles are computed in f64: the angle of a far position is many turns, and rounding it to f32
+// would rotate by a wrong part of a turn. The backward computes the table again and rotates the
+// gradient by the negative angles.
 #include "core/ops/rotary.h"
 
 #include <cmath>

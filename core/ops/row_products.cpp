@@ -1,8 +1,8 @@
-// row_products: left (V, C) at i32 (B), right (W, C) at i32 (B, K)
+// row_products: left (V, C) at i, i32 (B); right (W, C) at j, i32 (B, K)
 //   -> products[b, k] = left[i[b]] . right[j[b, k]] + their biases,
 //      squares = the sum of the squares of all rows and biases that were looked up.
-// This is what a matrix factorization computes. Rows are read from the tables and never copied: the
-// tables are much smaller than copies of B K rows, and often stay in the cache.
+// This is what a matrix factorization computes. Rows are read in place, without a copy for each
+// product: the tables are much smaller than copies of B K rows, and often stay in the cache.
 #include "core/ops/row_products.h"
 
 #include <algorithm>
@@ -80,8 +80,9 @@ void check(const RowProductInputs& in) {
                 right.indices.shape(), in.rows());
 }
 
-/// Returns a side's lookup as it is read: by the rows of row-sparse tables (rows_of). A table and
-/// its bias have one tensor of indices, so both must number their rows alike.
+/// Returns the lookup that the kernels get: `at` itself, or for a row-sparse table its fetched
+/// rows, with indices into these rows (rows_of). A table and its bias have one tensor of indices,
+/// so the rows of both must be numbered alike.
 Lookup read_rows(const char* side, const Lookup& at) {
   const bool sparse = read_whole(at.table) == nullptr;
   const bool sparse_bias = at.bias.defined() && read_whole(at.bias) == nullptr;
@@ -115,7 +116,7 @@ const Tensor* if_read_whole(const Tensor& x) { return x.defined() ? read_whole(x
 /// undefined bias has index -1.
 struct InputPlaces {
   std::vector<Tensor> inputs;
-  std::array<std::array<int, 2>, 2> places;  // by side: bias, table
+  std::array<std::array<int, 2>, 2> places;  // [side]: bias, table
 
   explicit InputPlaces(const RowProductInputs& in) {
     const auto add = [&](const Tensor& x) {
@@ -231,8 +232,8 @@ void multiply(T* products, const RowProductInputs& in) {
   });
 }
 
-/// Returns the sum of the squares of all rows and biases that were looked up, counted once for each
-/// lookup. Blocks of rows are summed in parallel, and then the blocks are added in order.
+/// Returns the sum of the squares of all rows and biases that were looked up. A row with n lookups
+/// is added n times. Blocks of rows are summed in parallel, and then the blocks are added in order.
 template <class T>
 double sum_of_squares(const Context& context, const ops::Lookup& at) {
   constexpr int64_t block = 64;

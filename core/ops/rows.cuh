@@ -44,8 +44,8 @@ __device__ inline void store_elements(T* to, const Floats<n>& from) {
 
 /// Calls body.operator()<n, aligned>() for rows that begin `stride` elements apart: n = `wide` if
 /// the stride is a multiple of `wide`, else 1. `data` point to the first rows of tensors. `aligned`
-/// is true if every row of these tensors can be accessed n elements at a time. Null pointers count
-/// as aligned.
+/// is true if every row of these tensors can be accessed n elements at a time. A null pointer is
+/// taken as aligned.
 template <int wide, class Body, class... T>
 void visit_access(int64_t stride, Body&& body, const T*... data) {
   if (stride % wide != 0) {
@@ -85,7 +85,7 @@ struct RowWalk {
   int64_t columns;
 
   /// Calls body(turn, at) for all elements [at, at + n) that this thread takes.
-  ///   turns > 0   the loop is unrolled and turn counts 0, 1, ...; `turns` must suffice for the row
+  ///   turns > 0   the loop is unrolled and turn is 0, 1, ...; `turns` must suffice for the row
   ///   turns = 0   a row may have any length; turn is always 0
   template <int turns, class Body>
   __device__ void each(const Body& body) const {
@@ -103,7 +103,7 @@ struct RowWalk {
 /// A thread's elements of a row.
 ///   turns > 0   the elements stay in registers: memory is read once; `turns` must suffice for the
 ///               row
-///   turns = 0   the elements are read at each use, after the first mostly from the L1 cache
+///   turns = 0   the elements are read at each use; after the first use mostly from the L1 cache
 template <class T, int threads, int n, bool aligned, int turns>
 class RowPart {
  public:

@@ -17,8 +17,8 @@ template <class T>
 __global__ void __launch_bounds__(row_threads* rows_at_once)
     transpose_kernel(T* y, const T* x, int64_t m, int64_t n, unsigned tile_rows,
                      unsigned tile_columns) {
-  // Rows are padded to an odd number of banks, so that a warp reading down a column meets each bank
-  // once.
+  // Rows are padded to an odd number of banks, so that a warp reading down a column accesses each
+  // bank once.
   __shared__ T part[tile][tile + 4 / sizeof(T)];
   const int64_t matrix = blockIdx.x / tile_columns / tile_rows;
   const int64_t row = int64_t{blockIdx.x / tile_columns % tile_rows} * tile;

@@ -1,7 +1,7 @@
-// cross_entropy with class weights and an ignored target. Let w be the class weight of a row's
-// target, or 0 for an ignored row. Then
+// cross_entropy with class weights and an ignored target, for R rows. Let w be the class weight of
+// a row's target, or 0 for an ignored row. Then
 //   loss [] = sum(w * (logsumexp(logits) - logits[target])) / sum(w).
-// The backward equals the one of cross_entropy, with each row's share w / sum(w) in place of 1 / R.
+// The backward is that of cross_entropy, with the share w / sum(w) of each row in place of 1 / R.
 // The forward keeps the logits, and the target, logsumexp and share of each row.
 #include "core/ops/weighted_cross_entropy.h"
 

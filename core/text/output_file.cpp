@@ -94,7 +94,8 @@ OutputFile::OutputFile(const std::string& path) : path_(destination(path)) {
   const std::string host = host_name();
   temporary_ = fmt::format("{}.{}.{}.tmp", path_, host, ::getpid());
   remove_left_behind(path_, host);
-  // Another process that removes old temporary files may lock or remove this file for a moment.
+  // Another process that removes old temporary files may briefly lock this file, or may remove it.
+  // The file is then opened once more.
   constexpr int attempts = 100;
   for (int i = 0; i < attempts; ++i) {
     if (open_temporary()) return;
@@ -112,8 +113,8 @@ bool OutputFile::open_temporary() {
   if (descriptor_ < 0) fail_input("{}: cannot be written: {}", path_, std::strerror(errno));
   struct stat status {};
   const bool locked = lock(descriptor_);
-  // EWOULDBLOCK: another process has the lock. After any other error the file is used without a
-  // lock, because the file system has none.
+  // EWOULDBLOCK: another process has the lock. Any other error means that the file system has no
+  // locks, and the file is used without one.
   const bool is_written = !locked && errno == EWOULDBLOCK;
   struct stat named {};
   const bool has_name = ::fstat(descriptor_, &status) == 0 &&

@@ -1,6 +1,6 @@
 // A file that is complete or does not appear at all. It is written under a temporary name beside
 // its destination, NAME.HOST.PID.tmp, and renamed when it is complete. Temporary files of killed
-// processes are removed when the destination is written again.
+// processes are removed when the destination is written again on the same host.
 //
 //   OutputFile file("run/model.safetensors");
 //   file.write(bytes.data(), bytes.size());

@@ -12,7 +12,7 @@
 namespace tessera::data {
 namespace {
 
-constexpr size_t most_at_once = size_t{1} << 30;  // gzread counts in int
+constexpr size_t most_at_once = size_t{1} << 30;  // gzread returns an int
 constexpr int64_t most_compression = 1032;        // deflate's best: 258 bytes from two bits
 
 gzFile handle(const std::shared_ptr<void>& file) { return static_cast<gzFile>(file.get()); }

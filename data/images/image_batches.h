@@ -52,8 +52,9 @@ class ImageBatches {
   ImageTransform transform_;
 };
 
-/// The micro-batches of a run. An epoch visits each image at most once, in an order that depends on
-/// (seed, epoch). The last images of this order are left out if they do not fill a step.
+/// The micro-batches that one rank reads in a run. An epoch visits each image at most once, in an
+/// order that depends on (seed, epoch). The last images of this order are left out if they do not
+/// fill a step.
 /// The images of a micro-batch and their augmentation depend only on (seed, step, number of the
 /// micro-batch), never on the rank.
 class TrainingBatches : public ImageBatches {
@@ -110,8 +111,8 @@ class EvaluationBatches : public ImageBatches {
                     const Share& share);
 
   int64_t total() const { return total_; }  // batches of all ranks
-  /// Returns the number of this rank's batch among the batches of all ranks. A number of total() or
-  /// more stands for the last batch, which is read again.
+  /// Converts the number of a batch of this rank to its number among the batches of all ranks. A
+  /// result of total() or more stands for the set's last batch, which is read again.
   int64_t number_of(int64_t batch) const { return batch * share_.ranks + share_.rank; }
 
   int64_t count() const override { return (total_ + share_.ranks - 1) / share_.ranks; }

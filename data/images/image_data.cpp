@@ -52,8 +52,8 @@ Folder look_into(const std::string& path) {
   return result;
 }
 
-// The result of a find_ function below, one for each format; nullopt if the folder does not have
-// the format. If files of the format are there, but incomplete or malformed, the function throws.
+// There is a find_ function below for each format. It returns nullopt if the folder has no files of
+// the format, and throws if these files are incomplete or malformed.
 using Found = std::optional<ImageData>;
 
 ImageData in_memory(std::string format, std::shared_ptr<const ImageSet> train,

@@ -65,8 +65,8 @@ bool Histories::has(int32_t user, int32_t item) const {
 int32_t Histories::other(int32_t user, int64_t place) const {
   TESSERA_CHECK(place >= 0 && place < others(user), "histories: other item {} of {}", place,
                 others(user));
-  // own[i] - i of the items that the user does not have are below own[i]. The search finds `low`,
-  // the number of the user's own items below the result.
+  // The user lacks own[i] - i of the items below own[i]. The search finds `low`, the number of the
+  // user's own items below the result.
   const std::span<const int32_t> own = of(user);
   int64_t low = 0;
   int64_t high = std::ssize(own);

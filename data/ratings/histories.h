@@ -1,5 +1,5 @@
 // Holds the items that each user has in training. A user's items are never drawn as the user's
-// negatives, SVD++ reads them, and they are not recommended again.
+// negatives and are not recommended to the user. SVD++ reads them.
 //
 //   const Histories histories(data.train, data.users(), data.items());
 //   histories.of(user);                       // ascending

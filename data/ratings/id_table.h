@@ -20,7 +20,7 @@ class IdTable {
 
   /// Returns the number of an id; a new id gets the next number. Throws InputError if the id is
   /// empty, is longer than most_id_bytes or has a control character. Also throws if there would be
-  /// more than 2^31 - 1 ids. The error names the last line of `lines`.
+  /// more than 2^31 - 1 ids. The error names the line that was last read from `lines`.
   int32_t number_of(std::string_view id, const TextLines& lines);
 
   /// Sorts the ids, so that their numbers do not depend on the order of the lines. Returns the new

@@ -3,7 +3,7 @@
 // training.
 //
 //   const RatingBatches batches(data.train, histories, {.batch = batch, .negatives = 4});
-//   RatingBatch into = batches.allocate(batch.micro);
+//   RatingBatch into = allocate_rating_batch(batches.sizes(), false);
 //   batches.read(micro, into);                 // the same samples on any rank
 #pragma once
 
@@ -65,7 +65,7 @@ class RatingBatches {
   int64_t epoch(int64_t step) const { return step / steps_per_epoch_; }
   RatingBatchSizes sizes() const;
   /// Returns the interaction that is sample `sample` of a step's global batch. An epoch visits each
-  /// interaction once, in an order that the seed and the epoch determine. The last interactions in
+  /// interaction at most once, in an order that depends on seed and epoch. The last interactions in
   /// this order are left out if they do not fill a step.
   int64_t index_of(int64_t step, int64_t sample) const;
   /// Returns negative `number` for an interaction: an item that the user does not have in training,

@@ -4,7 +4,7 @@
 //   u.data, ratings.dat, ratings.csv    MovieLens: tabs, '::', or commas below a header
 //   NAME.inter                          RecBole's interactions: tabs below a header of NAME:TYPE
 //   any text, with `columns`            fields in the order of `columns`
-//   a folder                            exactly one of its files has a name as above
+//   a folder                            exactly one of its files has one of the names above
 //   no path                             ratings of planted factors (drawn_ratings.h)
 //
 // Files may be compressed by gzip. All ratings are held in memory. docs/ratings.md has the rules.

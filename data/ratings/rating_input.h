@@ -17,7 +17,8 @@ namespace tessera::data {
 
 class RatingInput {
  public:
-  /// Allocates on the default device; `batches` must outlive this object.
+  /// Allocates a batch on the default device and, if that is a GPU, two batches in pinned host
+  /// memory. `batches` must outlive this object.
   explicit RatingInput(const RatingBatches& batches);
   /// Returns the bytes of the host buffers that a RatingInput holds if `device` is a GPU; 0 for the
   /// CPU.

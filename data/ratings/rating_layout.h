@@ -1,5 +1,5 @@
-// The layout of a file of ratings: what each field of a line is, and what separates the fields. The
-// file's name and first line determine the layout.
+// The layout of a file of ratings: what each field of a line is, and what separates the fields. If
+// the user names no columns, the file's name and first line determine the layout.
 #pragma once
 
 #include <string>

@@ -63,8 +63,8 @@ void TokenData::check_length(const TokenRange& range, const char* part, const ch
 
 int64_t TokenData::start_of(int64_t step, int64_t sample) const {
   // An epoch visits every window of a grid over the text once, in a shuffled order. Each epoch
-  // draws a new order and a new beginning of the grid. So all of the text is seen before any of it
-  // repeats, and each epoch cuts it in other places.
+  // draws a new order and a new beginning of the grid. So no text repeats within an epoch, and each
+  // epoch cuts the text in new places.
   const int64_t starts = training_.starts(options_.context);
   const int64_t windows = std::max<int64_t>(1, starts / options_.context);
   const int64_t index = step * options_.global_batch + sample;

@@ -21,7 +21,8 @@ class TokenInput {
     int64_t sequences = 0;  // sequences in every micro-batch
     int64_t context = 0;
   };
-  /// Allocates on the default device; `data` must outlive this object.
+  /// Allocates a batch on the default device and, if that is a GPU, two batches in pinned host
+  /// memory. `data` must outlive this object.
   TokenInput(const TokenData& data, const Sizes& sizes);
   /// Returns the bytes of the host buffers that a TokenInput holds if `device` is a GPU; 0 for the
   /// CPU.

@@ -1,6 +1,6 @@
 // The header that two ranks exchange before the data of a call. It shows a rank that its peer makes
-// another call. Otherwise the rank would wait for ever, or take the bytes of another call for its
-// own.
+// another call. Without it the rank would wait for ever, or take the bytes of the other call for
+// those of its own.
 #pragma once
 
 #include <cstdint>

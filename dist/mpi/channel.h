@@ -21,8 +21,8 @@ struct Channel {
   /// A transfer throws if nothing has been sent or received for this time.
   std::atomic<int64_t> timeout_ns{0};
 
-  /// The i-th peer to serve, 1 <= i < size. Each rank starts with another peer, so that not all
-  /// send to the same rank at once.
+  /// The i-th peer to serve, 1 <= i < size. Each rank starts with a different peer, so that the
+  /// ranks do not all send to the same one at once.
   int next_peer(int i) const { return (rank + i) % size; }
   /// Returns a rank's number in the job. Errors use this number, because launchers and users know
   /// it.

@@ -50,7 +50,7 @@ class MpiTransport {
   /// so they are kept until the process ends.
   void keep_memory() const;
 
-  /// Gets bytes [begin, begin + bytes) of this rank's piece, as `source` sent them.
+  /// Called with bytes [begin, begin + bytes) of the data that `source` sends to this rank.
   using Arrived =
       std::function<void(int source, int64_t begin, int64_t bytes, const std::byte* data)>;
 

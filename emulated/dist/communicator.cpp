@@ -36,7 +36,7 @@ void add(void* sum, const void* values, const Operation& operation) {
   if (operation.type == ncclFloat32) {
     add<float>(sum, values, operation.count);
   } else {
-    add<uint64_t>(sum, values, operation.count);  // ncclInt64: gives the same bits as int64_t
+    add<uint64_t>(sum, values, operation.count);  // ncclInt64, whose sums have the same bits
   }
 }
 
@@ -144,7 +144,7 @@ void Communicator::run(std::span<const Call> calls) {
   } catch (const Failure& failure) {
     if (failure_ == ncclSuccess) {
       failure_ = failure.result;
-      peers_.say_goodbye();  // the others need not wait for this rank
+      peers_.say_goodbye();  // then the other ranks fail at once, not at the time limit
     }
     in_use_.clear();
     throw;
@@ -205,7 +205,8 @@ void Communicator::compare(const Operation& mine) {
   }
 }
 
-// This rank's sends to the peer must match the peer's receives, in order, and the other way round.
+// This rank's sends to the peer must match the peer's receives from this rank, in order. Likewise,
+// this rank's receives from the peer must match the peer's sends.
 void Communicator::compare_transfers(int peer, std::span<const Operation> mine) {
   const std::vector<Operation> theirs = peers_.await(peer, mine);
   const auto of = [](std::span<const Operation> all, Kind kind) {
@@ -290,7 +291,7 @@ void Communicator::reduce(const Call& call) {
   copy(call.receive, sum.data(), bytes);
 }
 
-// Adds as in a ring: from the next rank round to this one.
+// Adds as in a ring: begins with the next rank's piece, and ends with this rank's own.
 void Communicator::reduce_scatter(const Call& call) {
   const size_t bytes = bytes_of(call.operation);
   const void* const own = at(call.send, static_cast<size_t>(rank()) * bytes);

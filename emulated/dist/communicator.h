@@ -30,11 +30,12 @@ class Communicator {
 
   /// Throws if the arguments are wrong; does not look at other ranks.
   void check(const Call& call) const;
-  /// Runs the calls of one group. Throws if ranks disagree or a rank does not come; the
-  /// communicator is unusable then.
+  /// Runs the calls of one group. Throws if the calls of other ranks do not match or do not come in
+  /// time. After such a failure the communicator is unusable.
   void run(std::span<const Call> calls);
-  /// Makes a call in flight fail and tells the other ranks. Like NCCL, then waits until all graphs
-  /// with captured calls are destroyed, without a time limit. May be called from any thread.
+  /// Makes a call in flight fail, and tells the other ranks that this rank will make no more calls.
+  /// Then waits, like NCCL, until all graphs with captured calls are destroyed, without a time
+  /// limit. May be called from any thread.
   void leave();
   /// A token that graphs with captured calls hold; leave() waits until they have released it.
   std::shared_ptr<void> captured() const { return captured_; }

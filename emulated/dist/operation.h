@@ -32,7 +32,7 @@ struct Operation {
   bool is_transfer() const { return kind == Kind::send || kind == Kind::receive; }
 };
 
-/// "ncclBroadcast of 5 ncclFloat32 from rank 1"
+/// Describes the operation: "ncclBroadcast of 5 ncclFloat32 from rank 1".
 std::string text(const Operation& operation);
 /// Lists the operations that a rank makes in one group: the first few, and how many more.
 std::string text(std::span<const Operation> operations);

@@ -80,7 +80,7 @@ Peers::~Peers() {
   }
   for (MPI_Request& request : transfers_) {
     if (request == MPI_REQUEST_NULL) continue;
-    MPI_Cancel(&request);  // no message may arrive in memory that is reused by then
+    MPI_Cancel(&request);  // else a late message could arrive in memory that has a new use
     MPI_Request_free(&request);
   }
 }

@@ -1,5 +1,5 @@
 // Messages between the ranks of an emulated NCCL communicator: announcements of calls, and data.
-// All waiting is polling, so that a time limit or an abort can end it.
+// Waits for messages poll, so that a time limit or an abort can end them.
 #pragma once
 
 #include <mpi.h>
@@ -16,7 +16,8 @@
 
 namespace emulated::nccl {
 
-/// This rank's place in a group of ranks; `comm` is MPI_COMM_NULL for one rank without MPI.
+/// This rank's place in a group of ranks. `comm` is MPI_COMM_NULL if the rank is alone and does
+/// not use MPI, or if split() has put it into no group.
 struct PeersOfGroup {
   MPI_Comm comm = MPI_COMM_NULL;
   int rank = 0;
@@ -25,7 +26,8 @@ struct PeersOfGroup {
 
 class Peers {
  public:
-  /// Duplicates MPI_COMM_WORLD, which must have `size` ranks; collective. One rank needs no MPI.
+  /// Duplicates MPI_COMM_WORLD, which must have `size` ranks. This is a collective. If `size` is 1,
+  /// MPI is not used.
   Peers(int rank, int size);
   explicit Peers(const PeersOfGroup& group);
   ~Peers();
@@ -42,13 +44,13 @@ class Peers {
   /// Makes current and later waits throw. May be called from any thread.
   void abort() { aborted_ = true; }
 
-  /// To be called when a call begins: the other ranks must come within nccl_timeout_s() from now.
+  /// To be called when a call begins. Once nccl_timeout_s() seconds have passed, waits throw.
   void start_clock();
 
-  /// Tells the peer which operations with this peer come next. Does not wait.
+  /// Tells the peer which operations this rank will make with it next. Does not wait.
   void announce(int peer, std::vector<Operation> operations);
-  /// Returns the peer's next announcement. Throws if the peer has left or does not come; the error
-  /// names `mine`, this rank's operations.
+  /// Returns the peer's next announcement. Throws if the peer has left or announces nothing in
+  /// time. The error names `mine`, this rank's operations.
   std::vector<Operation> await(int peer, std::span<const Operation> mine);
   /// Tells all other ranks that this rank will make no more calls.
   void say_goodbye();

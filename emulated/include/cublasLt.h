@@ -1,4 +1,5 @@
-// cuBLASLt on the CPU: the calls in use, with the real header's names, values and signatures.
+// cuBLASLt on the CPU: the calls that Tessera uses, with the real header's names, values and
+// signatures.
 //
 // A product is computed during the call, with f32 sums in order of k. An algorithm that splits k
 // sums each part, and then adds the parts in order. cublasLtGetStatusString explains the calling
@@ -11,7 +12,7 @@
 //   - the pointer that an epilogue needs is not null;
 //   - the workspace has the required size and alignment.
 // The emulation is stricter than the library:
-//   - an algorithm may be used only for a product like the one it was proposed for;
+//   - an algorithm may be used only with the types, layouts and epilogue it was proposed for;
 //   - addresses must have the alignment that the algorithm was proposed for;
 //   - the result must not overlap an operand;
 //   - each product overwrites its whole workspace.

@@ -2,11 +2,12 @@
 // on the include path, .cu files are compiled as host C++, and the calls have the real signatures.
 //
 // A launch runs its blocks one after another on the calling OS thread. Each CUDA thread runs until
-// it meets a barrier or ends; then the next thread runs. A kernel is wrong if its result depends on
-// the order of threads between two barriers. Other orders (set_order_seed in emulated/control.h)
-// reveal such kernels. These errors are found in every order:
-//   - some threads never reach a barrier or a warp operation, or wait at another one. The launch
-//     returns cudaErrorLaunchFailure, and cudaGetErrorString says which threads wait where;
+// it reaches a barrier or ends; then the next thread runs. A kernel is wrong if its result depends
+// on the order of threads between two barriers. Other orders (set_order_seed in
+// emulated/control.h) reveal such kernels. These errors are found in every order:
+//   - threads wait at a barrier or warp operation that other threads never reach, because these end
+//     or wait elsewhere. The launch returns cudaErrorLaunchFailure, and cudaGetErrorString says
+//     which threads wait where;
 //   - calls that the real runtime would refuse, and some that only the emulation refuses
 //     (emulated/runtime_api.h). cudaGetErrorString explains the refusal;
 //   - with the address sanitizer, accesses beyond an allocation or the dynamic shared memory;
@@ -32,7 +33,7 @@
 //   - threads that end before others reach a barrier: a GPU allows this, here it is an error;
 //   - graphs that are built, updated or cloned by calls, and graphs within graphs;
 //   - memory that one graph allocates and another one frees, and physical memory that graphs share;
-//   - captures that work on the null stream breaks;
+//   - work on the null stream, which would break a capture on a GPU;
 //   - memory from cudaHostRegister in a graph: the graph treats it as pageable;
 //   - sticky errors: after a failed launch the next one runs as if nothing had happened.
 #pragma once

@@ -1,4 +1,5 @@
-// cuDNN on the CPU: the calls in use, with the real header's names, values and signatures.
+// cuDNN on the CPU: the calls that Tessera uses, with the real header's names, values and
+// signatures.
 //
 // A convolution is computed during the call, with f32 sums, and each result is rounded once.
 // cudnnGetLastErrorString explains the calling thread's last failure.
@@ -16,9 +17,9 @@
 //
 // The proposals for a convolution begin with algorithms that Tessera must not take: ALGO_0 for
 // gradients, which is not deterministic, and an algorithm in TF32 for f32. Most convolutions can
-// use IMPLICIT_PRECOMP_GEMM or ALGO_1. With 3 input channels, groups or dilation they must use
-// another algorithm. Kernels of more than 31 rows have no algorithm at all. emulated/control.h can
-// reverse the order of the proposals.
+// use IMPLICIT_PRECOMP_GEMM (forward) and ALGO_1 (gradients). Convolutions that have 3 input
+// channels, more than one group, or dilation must use another algorithm. Kernels of more than 31
+// rows have no algorithm at all. emulated/control.h can reverse the order of the proposals.
 //
 // Not covered: which algorithms a GPU has for a convolution, their workspace and order of addition,
 // and a GPU's rounding.
@@ -126,8 +127,8 @@ cudnnStatus_t cudnnSetConvolution2dDescriptor(cudnnConvolutionDescriptor_t desc,
 cudnnStatus_t cudnnSetConvolutionMathType(cudnnConvolutionDescriptor_t desc, cudnnMathType_t math);
 cudnnStatus_t cudnnSetConvolutionGroupCount(cudnnConvolutionDescriptor_t desc, int groups);
 
-/// Each call writes at most `most` proposals to `found`, the fastest first, and their number to
-/// `count`.
+/// Each of these three calls writes at most `most` proposals to `found`, the fastest first, and
+/// their number to `count`.
 cudnnStatus_t cudnnGetConvolutionForwardAlgorithm_v7(
     cudnnHandle_t handle, const cudnnTensorDescriptor_t x, const cudnnFilterDescriptor_t w,
     const cudnnConvolutionDescriptor_t conv, const cudnnTensorDescriptor_t y, const int most,

@@ -21,7 +21,8 @@ int64_t size_of(const std::string& path, const json& config, const char* key) {
   return json_integer(fmt::format("{}: {}", path, key), *found);
 }
 
-// Refuses a setting that changes what the model computes, unless it is absent or `supported`.
+// Refuses a setting that changes what the model computes, unless the setting is absent or has one
+// of the `supported` values.
 void check_setting(const std::string& path, const json& config, const char* key,
                    std::initializer_list<json> supported) {
   const auto found = config.find(key);

@@ -120,7 +120,9 @@ class Activations {
     alive_.end("d attended");
     alive_.begin("d ln", s_.x);
     alive_.end("d qkv");
-    norm_backward(l, "ln_1");  // in block 0, autograd's sum of two gradients is as large
+    // In block 0, ln_1's backward does not add the stream's gradient. Autograd adds it, and takes
+    // as much memory.
+    norm_backward(l, "ln_1");
     if (l > 0) end(l, "sum_1");
   }
 

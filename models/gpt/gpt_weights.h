@@ -1,6 +1,6 @@
 // A GPT's weights as Hugging Face's GPT-2 stores them: a safetensors file, and beside it
-// config.json with the sizes. Our parameters have the same layout, and the same names without a
-// prefix.
+// config.json with the sizes. Tessera's parameters have the layout of Hugging Face's, and their
+// names without the prefix "transformer.".
 //
 //   GptWeights weights("gpt2/model.safetensors", model);   // checks every tensor
 //   weights.load();                                        // into a model in memory, or

@@ -167,8 +167,8 @@ class Workspace {
   }
 
   /// Returns the largest body(rows, x) over the chunks of the head's rows. x stands in for the
-  /// address of a chunk's first row. Only two properties of x count: its alignment, and that it is
-  /// null for the first chunk.
+  /// address of a chunk's first row. The queries read only two properties of x: its alignment, and
+  /// if it is null, which it is for the first chunk.
   template <class Body>
   int64_t most_of_chunks(Body&& body) const {
     int64_t most = 0;

@@ -12,7 +12,8 @@
 
 namespace tessera::models {
 
-/// A micro-batch's sizes, in bytes unless noted. nn/transformer.h explains the letters.
+/// A micro-batch's sizes. `n` and `chunk` are numbers of rows. The members from `element` on are in
+/// bytes unless noted. nn/transformer.h explains the letters.
 struct GptSizes {
   GptConfig config;
   DType dtype;

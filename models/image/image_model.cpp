@@ -51,7 +51,7 @@ nn::SafetensorsMetadata image_metadata(const ImageModel& model) {
       {"std", model.norm.std},
       {"classes", model.class_names},
   };
-  using Handler = nlohmann::json::error_handler_t;  // names of folders may be any bytes
+  using Handler = nlohmann::json::error_handler_t;  // class names may be any bytes (folders' names)
   return {{"format", "pt"}, {description_key, json.dump(-1, ' ', false, Handler::replace)}};
 }
 

@@ -57,8 +57,8 @@ struct RecommenderInput {
 struct Scores {
   Tensor scores;  // (B, K): a rating, or a logit
   /// `rows` and `squares` are for an L2 penalty, which sums the squares of all table rows that were
-  /// read. `rows` holds the rows that were copied. `squares`, f32 [], is the sum over the rows that
-  /// were read in place. `squares` is defined only if the input is penalized.
+  /// read. `rows` holds the rows that were copied. `squares`, f32 [], is the sum of the squares of
+  /// the rows that were read in place. `squares` is defined only if the input is penalized.
   std::vector<Tensor> rows;
   Tensor squares = {};
   bool penalized = false;  // as in the input

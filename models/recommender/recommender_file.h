@@ -26,8 +26,8 @@ struct RecommenderFile {
 
 /// Returns the metadata. They hold all members of RecommenderFile except ids and histories.
 nn::SafetensorsMetadata recommender_metadata(const RecommenderFile& file);
-/// Returns ids and histories as tensors, to be written beside the weights. Their memory is counted
-/// as Category::workspace.
+/// Returns ids and histories as tensors, to be written into the weights' file. Their memory is
+/// counted as Category::workspace.
 std::vector<nn::NamedTensor> recommender_tensors(const RecommenderFile& file);
 /// Returns the bytes of the tensors of recommender_tensors.
 int64_t recommender_tensor_bytes(const RecommenderFile& file);

@@ -144,9 +144,9 @@ class Tape {
     }
   }
   /// Workspace for row_products' gradient, which sorts the places (b, k) by table row:
-  ///   - on the CPU, each place has the other side's row and a weight;
-  ///   - on CUDA, each place has a weight only if weights are converted to f32, and a row only if
-  ///     rows of the left side are `repeated` for each k.
+  ///   - on the CPU, each place takes the other side's row and a weight;
+  ///   - on CUDA, each place takes its number, a weight if weights are converted to f32, and a row
+  ///     if rows of the left side are `repeated` for each k.
   void use_for_terms(int64_t rows, int64_t places, DType dtype, bool repeated) {
     if (micro_.device.is_cpu()) {
       use(4 * (rows + 1) + 8 * places);
@@ -229,7 +229,7 @@ class Walk {
     }
     const Value bias = users(1);
     std::vector<Value> results;
-    // In the model the users' rows are a temporary, which is freed when row_products returns.
+    // In the model the users' rows are a temporary. After row_products only its closure holds them.
     {
       const Value p = user_rows();
       results = products({.x = &p});

@@ -1,10 +1,10 @@
-// adagrad_update: Adagrad on flat ranges, all (n), as torch.optim.Adagrad defines it: parameters and
-// sum of squares in f32, gradients of any floating-point dtype. Per element:
+// adagrad_update: Adagrad on flat tensors of n elements each, as torch.optim.Adagrad defines it.
+// Parameters and sums of squares are f32, gradients have any floating-point dtype. Per element:
 //   g = gradient * gradient_scale + weight_decay * p
 //   v = v + g^2
 //   p = p - learning_rate * g / (sqrt(v) + epsilon)
-// rowwise_adagrad_update_rows has one v for each row of a table, to which the mean of g^2 over the
-// row is added. No autograd operation wraps these launchers.
+// rowwise_adagrad_update_rows has one v for each row of a table. It adds the mean of g^2 over the
+// row to this v. No autograd operation wraps these launchers.
 #include <cmath>
 
 #include "core/cpu/vector_math.h"
@@ -74,7 +74,7 @@ void rowwise_adagrad_update_rows(const Context& context, const RowUpdate& update
         const float scale = scaled.gradient_scale;
         const float decay = scaled.weight_decay;
         const auto g = [=](int64_t c) { return multiply_add(decay, p[c], gradient[c] * scale); };
-        // The squares are added in fp64 in a fixed order of lanes, as those of the norm are.
+        // The squares are added in fp64, in the order that square_sums_lanes.h describes.
         double lanes[square_sum_lanes] = {};
         for (int64_t c = 0; c < width; ++c) {
           lanes[c % square_sum_lanes] += double(g(c)) * double(g(c));

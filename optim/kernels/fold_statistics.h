@@ -12,7 +12,7 @@ namespace tessera {
 struct StatisticsFold {
   int64_t ranks = 1;
   int64_t micro_steps = 1;
-  int64_t micro_batches = 1;  // m = micro-step * ranks + rank
+  int64_t micro_batches = 1;  // each has the number m = micro-step * ranks + rank
   float momentum = 0.1f;
 };
 /// Computes, for each micro-batch m that had data, in order of m:

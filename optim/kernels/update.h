@@ -1,6 +1,7 @@
-// Launchers of the update rules. They work on flat ranges in whole blocks of 256 elements. Work is
-// divided among threads only between blocks. So an element's bits do not depend on where a shard
-// ends. Segments and groups are in host memory; scalars are in memory of the context's device.
+// Launchers of the update rules. They work on flat ranges in whole blocks of 256 elements. On the
+// CPU, work is divided among threads only between blocks, so an element's bits do not depend on
+// where a shard ends. Segments and groups are in host memory; scalars are in memory of the
+// context's device.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +13,7 @@
 namespace tessera {
 
 /// Elements [begin, end) of a flat buffer belong to parameter group `group` and take its
-/// hyper-parameters. Both ends lie on blocks of 256 elements.
+/// hyper-parameters. `begin` is a multiple of 256. So is `end`, or it is the end of the buffer.
 struct UpdateSegment {
   int64_t begin = 0;
   int64_t end = 0;
@@ -50,7 +51,7 @@ TESSERA_KERNEL(sgd_update, const Tensor& parameters, const Tensor& momentum,
                std::span<const UpdateHyper> groups, const StepScalars* scalars = nullptr)
 
 /// Adagrad (Duchi et al., JMLR 2011) as PyTorch defines it. Parameters and sums are f32; gradients
-/// of any dtype.
+/// have any floating-point dtype.
 TESSERA_KERNEL(adagrad_update, const Tensor& parameters, const Tensor& sums,
                const Tensor& gradients, std::span<const UpdateSegment> segments,
                std::span<const UpdateHyper> groups, const StepScalars* scalars = nullptr)

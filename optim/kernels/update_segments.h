@@ -30,8 +30,8 @@ inline bool any_momentum(std::span<const UpdateHyper> groups) {
                      [](const UpdateHyper& hyper) { return hyper.beta1 != 0; });
 }
 
-/// Throws for a segment that is outside [0, elements), does not lie on blocks of 256 elements, or
-/// names a group that does not exist.
+/// Throws for a segment that is outside [0, elements), does not consist of whole blocks of 256
+/// elements, or names a group that does not exist. The buffer's last block may be shorter.
 inline void check_segments(std::string_view rule, int64_t elements,
                            std::span<const UpdateSegment> segments,
                            std::span<const UpdateHyper> groups) {

@@ -130,7 +130,8 @@ int64_t largest_bucket(const PlanGroup& group) {
   return largest;
 }
 
-// Stages 2 and 3 hold a ring for two neighbouring buckets, and a slot for each tied parameter.
+// Stages 2 and 3 hold gradients in a ring for two neighbouring buckets, and in a slot for each tied
+// parameter.
 CheckedInt ring_elements(const PlanGroup& group) {
   CheckedInt tied = 0;
   int64_t neighbours = 0;

@@ -1,6 +1,6 @@
-// Divides the model's parameters into the groups that a plan counts. The parameters of a group have
-// one dtype, and are all trainable or all frozen. Each group has its own buckets. Stage 3 gathers
-// buckets in blocks. Groups are derived only from the input and ShardLayout.
+// Divides the model's parameters into groups, for the predictions of a plan. The parameters of a
+// group have one dtype, and are all trainable or all frozen. Each group has its own buckets. Stage
+// 3 gathers buckets in blocks. Groups are derived only from the input and ShardLayout.
 #pragma once
 
 #include <cstdint>

@@ -22,9 +22,10 @@ struct PlanParameter {
   DType dtype = DType::f32;
   bool trainable = true;
   nn::BackwardReads backward_reads = nn::BackwardReads::always;
-  // Of a row-sparse table [rows, elements / rows]; 0 for a dense parameter:
+  // The next three describe a row-sparse table [rows, elements / rows]. For a dense parameter, rows
+  // and distinct are 0.
   int64_t rows = 0;
-  int64_t distinct = 0;     // the most distinct rows of a micro-batch
+  int64_t distinct = 0;     // the largest number of different rows that a micro-batch looks up
   int64_t lookups = 1;      // operations of a micro-batch that look up rows
 
   bool row_sparse() const { return distinct > 0; }
@@ -44,11 +45,11 @@ struct PlanInput {
   bool no_sync = false;
   Batch batch = {};
   int64_t state_tensors = 2;     // state tensors of the update rule: 2 for the moments of Adam
-  /// The same for row-sparse tables; nullopt: as for other parameters.
+  /// State tensors of a row-sparse table; nullopt: as many as state_tensors.
   std::optional<int64_t> table_state_tensors = std::nullopt;
-  bool table_value_per_row = false;  // a state tensor of a table has one value a row
+  bool table_value_per_row = false;  // a table's state tensors have one value for each row
   bool update_all_rows = false;
-  DType sum_dtype = DType::f32;  // of 16-bit parameters' gradient sums; f32 parameters have f32
+  DType sum_dtype = DType::f32;  // of the gradient sums of 16-bit parameters; others: f32
   /// Master weights and state are on the host, while the parameters are on another device.
   bool offload = false;
   bool graph = false;
@@ -62,8 +63,8 @@ struct PlanInput {
   int64_t batch_norms = 0;
   bool sync_batch_norm = false;
   Device device = {};  // the device on which the ranks compute
-  /// True if GPUs communicate through the host. The host then holds a copy of a call's largest
-  /// buffer.
+  /// True if GPUs communicate through the host. The host then holds copies of buffers, as large as
+  /// the largest buffer that a call passes.
   bool staged = false;
   /// Staging bytes of the transport; nullopt: dist::mpi_staging_bytes.
   std::optional<int64_t> staging_bytes = std::nullopt;

@@ -37,7 +37,7 @@ struct BucketCost {
   double elements = 0;      // elements of the bucket's parameters, without padding
   Cost forward = {};        // for a tied bucket: the cost of the head
   Cost backward = {};
-  Cost local_addition = {};  // no_sync: adds the bucket's gradient to the rank's local sum
+  Cost local_addition = {};  // no_sync: of adding the bucket's gradient to the rank's local sum
   Cost update = {};
   Transfer exchange = {};
   Transfer gather = {};     // stage 0: of the gradient sum; stages 1 and 2: of the parameters

@@ -9,10 +9,11 @@
 //
 //  - Forward and backward of a micro-batch take (work.flops / rates.flops) + (work.bytes /
 //    memory_bandwidth) seconds. A third of this time is forward. A parameter's share of the time is
-//    proportional to its elements. A tied parameter counts as the head: it is last in forward and
-//    first in backward, and its gradient is complete when backward ends.
+//    proportional to its elements. A tied parameter is taken to be the head: it is last in forward
+//    and first in backward, and its gradient is complete when backward ends.
 //  - Backward reaches buckets in the order of the layout. A bucket's exchange starts when its
-//    gradient is complete. Stages 2 and 3 begin a bucket when one of the ring's two places is free.
+//    gradient is complete. Stages 2 and 3 place gradients at the two ends of a ring in turn, so the
+//    backward of a bucket waits until its end of the ring is free.
 //  - On N ranks a transfer takes latency x (N-1), for one message to each other rank, plus its
 //    bytes / bandwidth. Bytes to ranks of the same node are sent at node_bandwidth. The owner adds
 //    received gradients to its sum at memory_bandwidth. During these additions the channel is busy.

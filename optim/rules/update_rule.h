@@ -4,9 +4,9 @@
 //   optim::AdamW{.learning_rate = 3e-4f, .weight_decay = 0.1f}
 //
 // `UpdateRule` holds any rule. A new rule needs `state_names()`, `hyper(...)` and `update(...)`
-// with the signatures below. With `update_rows(...)` it can also update the looked-up rows of
-// row-sparse tables. A rule with `static constexpr bool value_per_row = true` has one value of state
-// for each row of a table, and needs no `update(...)`.
+// with the signatures below. A rule with `update_rows(...)` can also update the looked-up rows of
+// row-sparse tables. A rule with `static constexpr bool value_per_row = true` has one value of
+// state for each row of a table, and needs no `update(...)`.
 #pragma once
 
 #include <cstdint>
@@ -117,8 +117,8 @@ class UpdateRule {
   UpdateRule(Rule rule)  // NOLINT: implicit, so that a rule can be passed as an UpdateRule
       : rule_(std::make_shared<Model<Rule>>(std::move(rule))) {}
 
-  /// Returns the names of the state tensors. Each state tensor is as large as the parameters, or has
-  /// one value for each row of a table if value_per_row().
+  /// Returns the names of the state tensors. Each state tensor is as large as the parameters, or,
+  /// if value_per_row(), has one value for each row of a table.
   std::vector<std::string> state_names() const { return rule_->state_names(); }
   /// Returns the hyper-parameters of a group for its update number `step`, counted from 1.
   UpdateHyper hyper(int64_t step, const GroupOptions& group) const {
@@ -132,8 +132,9 @@ class UpdateRule {
                    const UpdateHyper& hyper) const {
     rule_->update_rows(context, update, hyper);
   }
-  /// True if the rule can update parameters as a whole; true if it can update rows of tables.
+  /// True if the rule has update(), for flat ranges of parameters.
   bool updates_ranges() const { return rule_->updates_ranges(); }
+  /// True if the rule has update_rows(), for rows of row-sparse tables.
   bool updates_rows() const { return rule_->updates_rows(); }
   bool value_per_row() const { return rule_->value_per_row(); }
 

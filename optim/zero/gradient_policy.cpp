@@ -65,7 +65,7 @@ int64_t RingGradients::take_turns(const std::vector<int>& order) {
 void RingGradients::follow(const std::vector<int>& order) {
   const int64_t neighbours = take_turns(order);
   if (beside_.empty() && neighbours <= ring_.elements()) return;
-  // Memory is freed below, so no collective may read it any more.
+  // Waits until no collective reads the ring or a slot, because their memory is freed below.
   wait_for_all();
   beside_.clear();
   if (neighbours <= ring_.elements()) return;
@@ -79,7 +79,7 @@ RingGradients::Slot RingGradients::new_slot(int64_t elements) {
 }
 
 Tensor RingGradients::claim(Slot& slot, int bucket, int64_t elements) {
-  std::exchange(slot.work, {}).wait();  // until the slot's previous bucket was sent
+  std::exchange(slot.work, {}).wait();  // waits until the slot's previous bucket is sent
   slot.bucket = bucket;
   return slot.memory.flat(0, elements);
 }
@@ -193,7 +193,7 @@ dist::Work FastReduction::reduce_scatter(int bucket, const Tensor& gradient,
 }
 
 void LocalSums::begin(const MicroStep& micro_step) {
-  // With one micro-step there is nothing to add up, and send() reduces the gradient directly.
+  // A step with one micro-step needs no local sums. Other steps allocate them once in a run.
   if (micro_step.count == 1 || sums_.defined()) return;
   sums_ = flat_buffer(communicator_, partition_.layout().flat_elements(),
                       partition_.accumulator().dtype(), Category::gradients);

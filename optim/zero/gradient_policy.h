@@ -49,7 +49,8 @@ class FullGradients : public GradientPolicy {
 
 /// Stages 2 and 3: a ring of memory. Buckets are placed at its two ends in turn, so that one bucket
 /// is in flight while the next one fills. The ring has room for the largest pair of neighbouring
-/// buckets. A pair fills at once if the two buckets hold the weight and the bias of one operation.
+/// buckets. Both buckets of a pair fill at the same time if they hold the weight and the bias of
+/// one operation.
 ///
 ///   | bucket 4 -->         |    <-- bucket 5 |
 ///   | bucket 6 -->   |                          after bucket 4 has been sent

@@ -43,7 +43,7 @@ void GraphedReducer::run(const std::function<Tensor()>& loss, float scale) {
   auto graph = graphs_.find(kind());
   if (graph == graphs_.end()) graph = graphs_.emplace(kind(), capture(loss, scale)).first;
   const trace::Scope scope("graph of a micro-step");
-  // A launch runs no host code of the micro-step, so its effects on the host are repeated here:
+  // A launch runs no host code of the micro-step. So this function has the effects of that code:
   // phases of the parameter policies, the loss, and the parameters with a gradient.
   begin_forward();
   graph->second.launch();

@@ -11,9 +11,9 @@
 
 namespace tessera::optim {
 
-/// A reducer that launches forward, backward and their collectives as one graph. The run's first
-/// micro-step runs without a graph, so that libraries make their handles, stage 2 allocates the
-/// slots of its ring, and stage 3 learns in which order blocks are read.
+/// A reducer that launches forward, backward and their collectives as one graph. The first
+/// micro-step, also after forget(), runs without a graph, so that libraries make their handles,
+/// stage 2 allocates the slots of its ring, and stage 3 learns in which order blocks are read.
 class GraphedReducer : public Reducer {
  public:
   GraphedReducer(const ZeroOptions& options, std::shared_ptr<dist::Communicator> communicator,

@@ -51,8 +51,8 @@ struct ZeroOptions {
   bool sync_batch_norm = false;
   /// The rule of row-sparse tables; nullopt: the rule of the other parameters.
   std::optional<UpdateRule> table_rule = std::nullopt;
-  /// Update all rows of row-sparse tables, those that no micro-batch looked up with a gradient of
-  /// zero. The result is that of a dense table, and so is the time of an update.
+  /// Update all rows of row-sparse tables. The gradient of a row that no micro-batch looked up is
+  /// zero. Both the result and the time of an update are those of a dense table.
   bool update_all_rows = false;
   /// Returns the group of a parameter: 0 for the rule's own hyper-parameters, i for groups[i - 1].
   std::function<int(const nn::NamedParameter&)> group_of = nullptr;

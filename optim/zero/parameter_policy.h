@@ -60,8 +60,8 @@ class GatheredParameters : public ParameterPolicy {
 };
 
 /// Stage 3. Parameters are gathered in units: the consecutive buckets of one block
-/// (Module::begin_block), or a single bucket outside any block. When an operation begins to read
-/// another unit than the last one:
+/// (Module::begin_block), or a single bucket outside any block. When an operation begins to read a
+/// unit that is not the unit entered last:
 ///
 ///   that unit               is gathered
 ///   the unit read next      is gathered too, if `prefetch` is set and an earlier pass over the

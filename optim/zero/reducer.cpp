@@ -12,9 +12,8 @@
 namespace tessera::optim {
 namespace {
 
-// Returns the index of a parameter within its bucket.
+// Returns a parameter's index in its bucket, which is in descending order of registration.
 size_t position(const Partition& partition, int parameter) {
-  // Buckets hold parameters in descending order of registration.
   const auto& bucket = partition.bucket(partition.layout().slot(parameter).bucket);
   return static_cast<size_t>(bucket.parameters.front() - parameter);
 }
@@ -42,8 +41,7 @@ void Reducer::remove(const TrainablePartition& partition) {
   const auto is_it = [&partition](const auto& filling) { return &filling->of == &partition; };
   const auto found = std::find_if(trainable_.begin(), trainable_.end(), is_it);
   if (found == trainable_.end()) return;
-  // The hooks are removed before the Filling that they refer to.
-  detach(partition);
+  detach(partition);  // first, because the hooks refer to the Filling that is erased below
   const Filling* filling = found->get();
   std::erase_if(order_, [filling](const Turn& turn) { return turn.filling == filling; });
   std::erase(parameters_, &(*found)->of.parameters());
@@ -76,9 +74,8 @@ void Reducer::add_turns(Filling& filling) {
 }
 
 void Reducer::reset_turns(Filling& filling) {
-  // Backward is expected to reach parameters in reverse order of registration. It then completes a
-  // bucket at the bucket's first registered parameter. So a later first parameter means an earlier
-  // turn.
+  // Backward is expected to reach parameters in reverse order of registration. The parameter of a
+  // bucket that was registered first then completes the bucket.
   for (int b = 0; b < filling.of.partition().buckets(); ++b) {
     filling.bucket(b).turn = -filling.of.partition().first_registration(b);
   }
@@ -190,7 +187,7 @@ void Reducer::backward(const Tensor& loss, float scale) {
 }
 
 void Reducer::note_data(const Tensor& loss) {
-  // A rank without its own micro-batch repeats the step's last one. The repeat must not count.
+  // A rank without its own micro-batch repeats the step's last one. The repeat is not recorded.
   if (!micro_step_.contributes) return;
   notes_.record.set_loss(micro_step_.index, loss);
   notes_.statistics.keep(micro_step_.index);
@@ -209,10 +206,9 @@ void Reducer::propagate(const Tensor& loss, float scale) {
 }
 
 void Reducer::send_rest() {
-  // All ranks must make the same collective calls, so every bucket is sent in every micro-step.
-  // Parameters that backward has not reached get zeros.
+  // All ranks must make the same collective calls in the same order. So every micro-step sends
+  // every bucket, and then every table.
   complete_missing();
-  // Tables come last and in one order, because a bucket may be complete at any time in backward.
   for (Table* const table : tables_) table->send();
 }
 
@@ -221,15 +217,13 @@ void Reducer::begin_backward() {
     for (ParameterPolicy* parameters : parameters_) parameters->begin_backward();
     for (Table* const table : tables_) table->begin_backward();
   };
-  // The begin of backward is logged, so that a rank without data can repeat it.
   notes_.log.note({ParameterEvent::Kind::begin_backward});
-  notes_.log.add(begin);
+  notes_.log.add(begin);  // a rank without data repeats it
   begin();
 }
 
 void Reducer::end_backward() {
-  // Reads of parameters from here on belong to an evaluation.
-  notes_.log.end();
+  notes_.log.end();  // reads of parameters after this belong to an evaluation
   for (ParameterPolicy* parameters : parameters_) parameters->end_backward();
   for (Table* const table : tables_) table->end_backward();
 }
@@ -245,8 +239,7 @@ void Reducer::skip() {
   TESSERA_CHECK(!must_know || communicator_->size() == 1 || knows || !notes_.log.events().empty(),
                 "optimizer: a rank without data in its first micro-batch cannot know in which "
                 "order the others gather parameters at stage 3");
-  // A rank that has had data repeats its last micro-step with data. A rank without data so far
-  // follows the events of the run that it resumes.
+  // A rank that has never had data follows the events of the run that it resumes.
   if (knows) {
     notes_.log.repeat_last();
   } else {
@@ -261,7 +254,6 @@ void Reducer::skip() {
   agree_on_order();
 }
 
-// Repeats the gathers and sends of a micro-step from its events, with zero gradients.
 void Reducer::follow_events() {
   struct Place {
     StagedPartition* partition;
@@ -317,7 +309,6 @@ Tensor Reducer::gradient_view(Filling& filling, int parameter) {
   TESSERA_CHECK(bucket.missing > 0 && !bucket.written[position(partition, parameter)],
                 "optimizer: a gradient of '{}' arrived outside of a micro-batch, or twice in one",
                 named.name);
-  // A bucket opens when the first gradient of its parameters is about to be written.
   if (!bucket.gradient.defined()) open_bucket(filling, slot.bucket);
   return bucket.gradient.flat(slot.offset, slot.offset + slot.elements)
       .view(named.parameter.shape());

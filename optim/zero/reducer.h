@@ -1,7 +1,7 @@
 // Reduce, the first phase of a step: from a micro-batch's loss to gradient sums at their owners.
 //
 // Backward calls two hooks of a parameter's leaf. `gradient_buffer` opens the parameter's bucket
-// and returns the parameter's memory in the bucket. `gradient_complete` counts the parameter as
+// and returns the parameter's memory in the bucket. `gradient_complete` marks the parameter as
 // written. A complete bucket is sent after all earlier buckets in the order of collectives, because
 // every rank must start its collectives in one order. At first this order is the reverse order of
 // registration. After the first micro-step in which rank 0 has data, all ranks take over the order
@@ -79,7 +79,7 @@ class Reducer {
   void begin_forward();
   void begin_backward();
   void end_backward();
-  /// Completes what backward did not, and sends it.
+  /// Completes and sends the buckets that backward left incomplete, then sends the tables.
   void send_rest();
   /// Records the loss and batch statistics of a micro-batch that contributes.
   void note_data(const Tensor& loss);
@@ -127,6 +127,7 @@ class Reducer {
   Tensor gradient_view(Filling& filling, int parameter);
   void gradient_complete(Filling& filling, int parameter);
   void note_completed(Filling& filling, int bucket);
+  /// Repeats the gathers and sends of a micro-step from its events, with zero gradients.
   void follow_events();
   void complete_missing();  // parameters that backward did not reach get zeros
   void complete_bucket(Filling& filling, int bucket);

@@ -57,7 +57,7 @@ std::optional<cuda::Event> UpdateOnHost::copy(const Tensor& to, const Tensor& fr
 }
 
 void UpdateOnHost::start(int bucket, const Tensor& sums) {
-  // No wait is needed: the CPU finished with this slot one bucket ago.
+  // No wait is needed: the CPU has finished the update that read this slot's previous sums.
   Slot& slot = this->slot(bucket);
   slot.brought_sums = slot.sums.flat(0, sums.elements());
   slot.brought = copy(slot.brought_sums, sums);

@@ -1,9 +1,9 @@
 // The place where a rank's update runs and where its master weights and state lie: the device of
 // the values or, with offload, the host.
 //
-// The host needs gradient sums from the device, and sends rounded weights back. With a GPU, copies
-// overlap with updates. While the CPU updates a bucket, the device's copy stream sends the previous
-// bucket's weights and brings the next bucket's sums:
+// With offload, the host needs gradient sums from the device, and sends rounded weights back. With
+// a GPU, copies overlap with updates. While the CPU updates a bucket, the device's copy stream
+// sends the previous bucket's weights and brings the next bucket's sums:
 //
 //   copy stream   sums 5 | sums 4    | values 5, sums 3 | values 4, sums 2 | ...
 //   CPU                    update 5  | update 4         | update 3         | ...

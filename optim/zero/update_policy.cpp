@@ -122,7 +122,8 @@ void ReplicatedUpdate::prepare(int bucket) {
 }
 
 Tensor ReplicatedUpdate::sums(int bucket) {
-  // Bucket + 1 has been updated. Its slot takes the next bucket that has no slot yet.
+  // The sums of bucket + 1 have been read, by its update or by the copy to the host. So their slot
+  // takes the next bucket that has no slot.
   const int freed = bucket + 1;
   const int next = freed - static_cast<int>(slots_.size());
   if (!slots_.empty() && freed < partition_.buckets() && next >= 0) gather(next);

@@ -6,9 +6,9 @@
 // weights into the parameters (Micikevicius et al., arXiv:1710.03740). An UpdatePlace decides
 // whether the update runs on the device of the ranks or on the host (optim/zero/update_place.h).
 //
-// `prepare` is called for each bucket, from the last to the first, and starts the collectives that
-// the update needs. Then `update` is called for each bucket in the same order, waits for the
-// bucket's collective, and applies the rule.
+// `prepare` is called for each bucket, from the last to the first. At stage 0 it starts to gather
+// the bucket's sums. Then `update` is called for each bucket, also from the last to the first. It
+// waits for the bucket's sums, and applies the rule.
 #pragma once
 
 #include <memory>

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# No output overwrites an input or another output: each such case is refused by name before any file
-# is opened, also if the paths are links.
+# No output overwrites an input or another output: each such case is refused before any file is
+# opened, with an error that names the flags, also if the paths are links.
 . "$(dirname "${BASH_SOURCE[0]}")/common.bash"
 run=("$train_gpt" "${tiny[@]}" --steps 1 --eval-every 1)
 head -c 3000 text.txt > other.txt

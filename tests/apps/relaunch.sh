@@ -150,7 +150,8 @@ ended 3 'relaunch: rank [01] ended with exit code 3; a restart would fail in the
 ended 137 'rank [0-9]+ was killed by SIGKILL in step 1; 1 ranks are left of at least 2' \
   -n 2 --min-ranks 2 -- sh -c 'kill -KILL $$'
 ended 137 'it was started again 0 times' -n 2 --restarts 0 -- sh -c 'kill -KILL $$'
-# Rank 1 dies in step 6 by the same signal as before. Then relaunch does not start the job again.
+# Rank 1 dies in step 6 in the first job, and by the same signal in the restarted job. relaunch then
+# does not restart the job a second time.
 status=0
 "$relaunch" -n 3 -- "$failing_rank" segv > stdout.log 2> output.log < /dev/null || status=$?
 [[ $status != 0 ]] || fail "a rank that always dies ended with 0"

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # ctest: TIMEOUT 300
-# Weights that are saved during a run, and the best of them, have equal bits on any number of ranks
-# and at any stage, also after a kill and a resume. Planned and measured bytes are equal. Also tests
-# a full disk, and checkpoints with a limited staging copy on a slow disk.
+# Weights that --save-every and --save-best write during a run have equal bits on any number of
+# ranks and at any stage, also after a kill and a resume. Planned and measured bytes are equal. Also
+# tests a full disk, and checkpoints with a limited staging copy on a slow disk.
 . "$(dirname "${BASH_SOURCE[0]}")/common.bash"
 train_resnet=$TESSERA_BIN/train_resnet
 train_recommender=$TESSERA_BIN/train_recommender

@@ -109,7 +109,7 @@ TEST_CASE("tables have a row a stage, and what was asked for") {
   CHECK_THAT(text, ContainsSubstring("The most layers that fit 1,000,000,000 bytes a rank"));
   CHECK_THAT(text, ContainsSubstring("exposed ms"));
   CHECK_THAT(text, !ContainsSubstring("on the host"));
-  // The peak counts activations and workspace if they are known.
+  // The peak includes activations and workspace if they are known.
   optim::Plan& plan = plans[0].plan;
   CHECK(plan.peak() == plan.memory() + plan.activations.value() + plan.workspace.value());
   plan.activations = plan.workspace = std::nullopt;

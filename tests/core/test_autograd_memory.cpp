@@ -1,4 +1,4 @@
-// When the memory of activations, gradients and parameters is freed.
+// Tests when the memory of activations, gradients and parameters is freed.
 #include <deque>
 #include <functional>
 #include <utility>
@@ -23,9 +23,9 @@ int64_t workspace() { return memory_ledger().current(Category::workspace); }
 using Tensors = std::vector<Tensor>;
 using Operation = std::function<Tensor(const Tensors&)>;
 
-/// True if the operation announces each parameter that it reads. Its parameters then have memory
-/// only while their use is announced. The value and the gradients must be those of parameters that
-/// always have memory, and the operation must not keep the memory after the use.
+/// Runs the operation on parameters that have memory only while their use is announced. Returns
+/// true if the value and the gradients equal those of parameters that always have memory, and if no
+/// memory of a parameter is kept after its use.
 bool says_what_it_reads(const Operation& operation, const Tensors& values) {
   Tensors in_place;
   for (const Tensor& value : values) in_place.push_back(as_parameter(value));
@@ -92,8 +92,8 @@ TEST_CASE("memory goes while backward proceeds, and all of it in the end") {
   }
   REQUIRE(held.size() == depth);
   for (int i = 0; i < depth; ++i) {
-    // This node and the nodes before it in the chain hold their saved outputs. Its incoming
-    // gradient and the loss come on top.
+    // The node whose backward runs, and the nodes before it in the forward, hold their saved
+    // outputs. The incoming gradient of that node and the loss come on top.
     const int64_t saved_bytes = (depth - i) * bytes;
     CHECK(held[static_cast<size_t>(i)] == saved_bytes + bytes + 4);
   }

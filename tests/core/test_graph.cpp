@@ -231,7 +231,7 @@ TEST_CASE("what a graph cannot launch again is refused while it is captured", "[
   dropout_state().first_sample = (int64_t{1} << 32) - 2;
   CHECK_THROWS_WITH(drops.launch(), ContainsSubstring("expected at most 2^32"));
 
-  // After all these failures the stream works as before.
+  // After all these failures the stream must still be usable.
   kernels::copy(test_context(), y, x);
   CHECK(same_bits(x, y));
 }

@@ -236,7 +236,8 @@ TEST_CASE("operations and their gradients are PyTorch's", "[operations_fixture]"
         REQUIRE(gradient.defined());
         CHECK(relative_error(gradient, values_of(file.tensor(name))) <= tolerance);
       } else if (gradient.defined()) {
-        CHECK(values_of(gradient) == Values(values_of(gradient).size(), 0.0));  // mask of `where`
+        // PyTorch gives the mask of `where` no gradient.
+        CHECK(values_of(gradient) == Values(values_of(gradient).size(), 0.0));
       }
     }
   }

@@ -93,8 +93,8 @@ TEST_CASE("what a killed process has left goes when the file is written again, n
   folder.file(begin + ".123.tmp", "of a process that is no longer there");
   const std::string own = folder.file(fmt::format("{}.{}.tmp", begin, ::getpid()),
                                       "of one that had this process's number");
-  // These files must stay: a temporary file that another process has locked, those of other hosts,
-  // and those with other names. A pipe is not opened.
+  // These files must stay: a temporary file that is locked, temporary files of other hosts, files
+  // with other names, and a pipe, which must not be opened.
   const int written = ::open(folder.file(begin + ".124.tmp", "").c_str(), O_WRONLY);
   REQUIRE(::flock(written, LOCK_EX) == 0);
   for (const char* name : {"a.another-host.123.tmp", "ab.123.tmp", "a.123.tmp", "a"}) {

@@ -332,8 +332,8 @@ TEST_CASE("a segment that takes a history from elsewhere is an error") {
                     ContainsSubstring("segment: the segment takes a tensor of shape [4] with "
                                       "history that is not among its inputs"));
   CHECK(grad_enabled());
-  // The segment may return a tensor with history from elsewhere unchanged, and use it after
-  // detach().
+  // A segment may return a tensor with history from elsewhere. Its operations may read such a
+  // tensor after detach().
   const Tensors out = run(true, Tensors{p}, [&h](const Tensors& in) {
     return Tensors{h, ops::mul(in[0], h.detach())};
   });

@@ -34,7 +34,7 @@ std::vector<float> many_floats() {
   return values;
 }
 
-/// Returns the error in ulps (units in the last place) of the correctly rounded result.
+/// Returns the error of `actual` in ulps, units in the last place of the correctly rounded result.
 double ulp_error(float actual, double expected) {
   const float rounded = static_cast<float>(expected);
   if (std::isnan(expected)) return std::isnan(actual) ? 0 : HUGE_VAL;

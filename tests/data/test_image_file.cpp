@@ -64,7 +64,7 @@ TEST_CASE("PNG of every kind is read as RGB") {
           std::vector<int>{7, 7, 7, 200, 200, 200});
   REQUIRE(decoded(png({.width = 3, .depth = 1, .color = 0}, "\0\xa0"s)) ==
           std::vector<int>{255, 255, 255, 0, 0, 0, 255, 255, 255});
-  // 16 bits are rounded to 8: 0x80ff * 255 / 65535 = 128.5.
+  // 16 bits are rounded to 8: 0x80fe * 255 / 65535 = 128.49.
   REQUIRE(decoded(png({.depth = 16}, "\0\xff\xff\x80\xfe\x01\x02"s)) ==
           std::vector<int>{255, 128, 1});
   const std::string palette = test::png_chunk("PLTE", "\x0a\x0b\x0c\x14\x15\x16"s);

@@ -125,8 +125,8 @@ TEST_CASE("samples are a function of seed and place, whatever the micro-batch") 
   REQUIRE(expected.users.size() == 24 * 12);
   for (const int64_t micro : {1, 3, 4}) CHECK(steps_with(micro, 1) == expected);
   CHECK(steps_with(12, 2) != expected);
-  // The global batch size only changes how an epoch is split into steps. Samples must be equal over
-  // the first epoch's whole steps of 12.
+  // The global batch size only changes how an epoch is split into steps. With global batches of 12
+  // and of 4, samples must be equal over the first epoch's whole steps of 12.
   const Samples others = steps_with(2, 1, 4);
   const size_t both = 12 * (203 / 12);
   for (size_t i = 0; i < both; ++i) {
@@ -156,7 +156,8 @@ TEST_CASE("negatives are items that the user has not, drawn anew in each epoch")
       equal_seeds += item == other.negative(0, interaction, number) ? 1 : 0;
     }
   }
-  // By chance alone about one in twenty of 1015 draws is equal.
+  // 1015 draws are compared with draws of another epoch, number or seed. By chance alone about one
+  // in twenty is equal.
   CHECK(equal_epochs < 150);
   CHECK(equal_numbers < 150);
   CHECK(equal_seeds < 150);

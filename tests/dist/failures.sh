@@ -22,7 +22,7 @@ expect() {
   done
 }
 
-# alone HOW CODE PATTERN: like expect, but without mpirun and a time limit.
+# alone HOW CODE PATTERN: like expect, but without mpirun and without a time limit.
 alone() {
   local status=0
   "$program" "$1" > "$output" 2>&1 < /dev/null || status=$?
@@ -56,8 +56,7 @@ for ranks in 2 3; do
   if grep -q 'told to end' "$output"; then fail "an ignored signal was taken for the end"; fi
 done
 
-# If a rank does not come or makes a different call, the waiting ranks must name the rank and the
-# call.
+# If a rank stops, or makes a different call, the waiting ranks must name the rank and the call.
 place='(exchange of gradients|all_gather of parameters), bucket 0 \(call [0-9]+, '
 for ranks in 2 3; do
   for how in stop stall; do

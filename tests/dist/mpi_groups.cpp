@@ -13,7 +13,7 @@ World world() {
   World result;
   result.rank = job().rank();
   result.size = job().size();
-  // The job outlives every test.
+  // The shared_ptr does not own the job's communicator, which later tests need.
   result.communicator = std::shared_ptr<Communicator>(&job(), [](Communicator*) {});
   return result;
 }
@@ -180,8 +180,8 @@ TEST_CASE("groups do not wait for each other, over MPI") {
   const auto other = job().split(0, rank, "other");
   const Tensor a = Tensor::full({100}, 1.0f);
   const Tensor b = Tensor::full({100}, 2.0f);
-  // Rank 0 starts the two reductions in the opposite order. All ranks wait first for the reduction
-  // that they started second.
+  // Rank 0 starts the two reductions in one order, the other ranks in the opposite order. Each rank
+  // waits first for the reduction that it started second.
   Communicator& first = rank == 0 ? *one : *other;
   Communicator& second = rank == 0 ? *other : *one;
   const Work earlier = first.all_reduce(rank == 0 ? a : b, {});

@@ -1,5 +1,5 @@
-// Tests jobs over MPI whose ranks make different calls or do not come. The errors must name ranks
-// and calls.
+// Tests jobs over MPI in which ranks make different calls, or a rank does not make or finish its
+// call. The errors must name ranks and calls.
 #include <atomic>
 #include <thread>
 

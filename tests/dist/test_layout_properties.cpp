@@ -85,8 +85,8 @@ void check_closing(const ShardLayout& layout, int64_t bucket_elements) {
   }
 }
 
-// Returns the ranks to check for a parameter. There may be a million ranks, so only those around
-// its ends are checked.
+// Returns the ranks to check for a parameter. There may be a million ranks, so only the ranks
+// around the parameter's ends are checked.
 std::vector<int64_t> interesting_ranks(const ShardLayout& layout, int parameter) {
   std::vector<int64_t> ranks;
   const auto add = [&](int64_t rank) {
@@ -120,7 +120,7 @@ void check_owners(const ShardLayout& layout) {
     for (const int64_t rank : interesting_ranks(layout, p)) {
       const Range owned = layout.owned(p, rank);
       REQUIRE(owned.begin <= owned.end);
-      // Neighbours meet, so over all ranks the ranges tile the parameter.
+      // Each range begins where the previous rank's ends, so all ranges tile the parameter.
       if (rank > 0) REQUIRE(layout.owned(p, rank - 1).end == owned.begin);
       if (owned.size() == 0) continue;
       const Range shard = layout.shard(slot.bucket, rank);

@@ -25,8 +25,8 @@ std::vector<LayoutParameter> parameters_of(const std::vector<int64_t>& sizes) {
 
 }  // namespace
 
-// Parameters a = 300, b = 100, c = 600 elements, registered in this order; 2 ranks; buckets of
-// 1024.
+// Parameters a = 300, b = 100, c = 600 elements, registered in this order and laid out in reverse
+// order; 2 ranks; buckets of 1024.
 //   c starts at 0 and ends at 600. b starts on the next block, 768, and ends at 868. a would start
 //   at 1024 and end at 1324 > 1024, so the bucket closes.
 //   bucket 0: blocks 0-255 256-511 512-767 768-1023 = 4 blocks, 2 a rank: shards of 512.
@@ -129,7 +129,7 @@ TEST_CASE("a bucket closes with the parameter that would exceed it, not before")
   // 256 + 256 = 512 fits exactly; with buckets of 511 elements it does not.
   CHECK(ShardLayout(parameters_of({256, 256}), 1, 512).buckets().size() == 1);
   CHECK(ShardLayout(parameters_of({256, 256}), 1, 511).buckets().size() == 2);
-  // The gap up to a block counts: 1 + 256 elements end at 512.
+  // The gap up to the next block takes room, too: 1 + 256 elements end at 512.
   CHECK(ShardLayout(parameters_of({256, 1}), 1, 511).buckets().size() == 2);
   CHECK(ShardLayout(parameters_of({256, 1}), 1, 512).buckets().size() == 1);
   // A parameter larger than a bucket is alone, whatever comes before and after.

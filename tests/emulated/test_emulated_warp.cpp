@@ -22,8 +22,9 @@ __global__ void shuffle_all(T* y, const T* x, int argument, int width) {
 }
 
 // Returns the lane that a shuffle reads, as the CUDA programming guide says. Segments have `width`
-// lanes. If the source is outside the lane's segment, the lane reads its own value. With xor, a
-// lane may also read from earlier segments.
+// lanes. Kind 0 takes its argument modulo the width. With up and down (kinds 1 and 2), a lane whose
+// source is outside its segment reads its own value. With xor (kind 3), a lane reads its own value
+// only if the source is in a later segment.
 int expected_lane(int kind, int lane, int argument, int width) {
   const int segment = lane / width * width;
   const int inside = lane % width;

@@ -233,7 +233,7 @@ class Bench:
 
 def check_log(kind, path, complete=True):
     """Returns the lines of a log, which must be JSON with finite numbers. A complete log must have
-    a line for each step, and a summary that says equal."""
+    a line for each step, and a summary which says that the measured bytes equal the planned."""
     lines = []
     for line in path.read_text("utf-8", "replace").splitlines():
         try:

@@ -86,7 +86,7 @@ std::string names(int count) {
   return text;
 }
 
-// Kinds of PNG: RGB, grey of 16 bits, interlaced palette, transparency.
+// Returns PNG files: RGB, grey of 16 bits, an interlaced palette, and with transparency.
 std::vector<std::string> png_files() {
   const std::string palette = test::png_chunk("PLTE", "\0\1\2\3\4\5\6\7\x08"s);
   return {test::png_of(3, 3, "\1\2\3"),

@@ -78,8 +78,9 @@ class Run:
         raise Failure(self.kind, f"{text}\n  {result.text()}")
 
     def check(self, result, words, may_end=True, wordless=()):
-        """Checks that the run has the right weights, or has failed with one of the words. A run may
-        end by a signal only if the signal is in `wordless`."""
+        """Checks that the run has saved the right weights, or has failed with a message that
+        matches one of `words`. If not `may_end`, the run must fail. It may end by a signal only if
+        the signal is in `wordless`."""
         if result.code == 0:
             if not may_end:
                 self.fail("ends as if nothing had happened", result)

@@ -1,4 +1,4 @@
-"""Odd flags of each program: values at the limits of numbers, empty values, paths that are not
+"""Odd flags of each program: huge, negative and malformed numbers, empty values, paths that are not
 files, misspelled, repeated and contradictory flags, and nonsense in --config files.
 
 Expected: exit code 0 after a run that did what was asked, or 1 or 2 with a message that names the
@@ -241,7 +241,7 @@ def check(kind, bench, command, result):
         return "done"
     files = [value for name, value in command.values.items() if name in INPUTS]
     words = [word for word in command.words + files if word.strip()]
-    # Only lines with errors count, because other messages also contain names of files.
+    # Only lines with errors are searched, because other messages also contain names of files.
     refusal = "\n".join(line for line in re.split(r"[\r\n]+", result.stderr)
                         if re.match(r"error: |rank \d+", line))
     names = any(re.search(rf"(?<!\w){re.escape(word)}(?!\w)", refusal) for word in words)
@@ -282,8 +282,8 @@ def check_decimals(command, header, fail):
             asked = Decimal(value.strip())
         except InvalidOperation:
             fail(f"--{flag} is {value!r}, which is no number")
-        # The two must agree to the precision of a 32-bit float. Subnormal numbers have fewer
-        # digits.
+        # `ran` must agree with `asked` to the precision of a 32-bit float. Subnormal numbers have
+        # fewer digits.
         if asked.is_finite() and abs(Decimal(ran) - asked) > max(abs(asked) * Decimal("1e-6"),
                                                                  Decimal("1e-44")):
             fail(f"--{flag} {value} ran as {ran}")

@@ -152,7 +152,7 @@ std::string death(int status) {
 }
 
 // Reads all cases in a child process. If the child dies, a new child continues after the case that
-// it was reading.
+// the dead child was reading.
 Progress run_reader(const Options& options, const Reader& reader) {
   const test::TemporaryFolder folder;
   void* const shared =
@@ -228,8 +228,9 @@ int run(int argc, char** argv) {
     table += fmt::format("{:19} {:8} {:8} {:8} {:8}\n", reader.name, cases, read, refused, bad);
     failed += bad;
     ++run;
-    // At least two cases must be read and two refused. If fewer are refused, the damage has no
-    // effect. If fewer are read, it is so large that the reader never gets past it.
+    // Of 200 cases or more, at least two must be read and two refused. If fewer are refused, the
+    // damage has no effect. If fewer are read, the damage is so large that the reader never gets to
+    // the last value.
     if (cases < 200 || (read >= 2 && refused >= 2)) continue;
     ++failed;
     fmt::print("FAILED {}: of {} cases {} are read, expected some of each\n", reader.name, cases,

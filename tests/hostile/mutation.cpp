@@ -20,8 +20,8 @@
 namespace tessera::hostile {
 namespace {
 
-// Returns a random position in `bytes`, every third time among the first 64 bytes, where headers
-// are.
+// Returns a random position in `bytes`; with probability 1/3 one of the first 64 bytes, where
+// headers are.
 size_t place_in(const std::string& bytes, Random& random) {
   return random.below(random.one_in(3) ? std::min<size_t>(bytes.size(), 64) : bytes.size());
 }
@@ -167,8 +167,8 @@ std::string mutate_png(std::string& bytes, Random& random) {
   return what + " in " + type;
 }
 
-// Damages the contents of a file in a way that suits the file's form. A file of form gzip is
-// still uncompressed here, unless earlier damage in the same call of mutate has compressed it.
+// Damages the contents of a file in a way that suits the file's form. A file of form gzip is given
+// uncompressed, except after damage that mutate() has done to the compressed file.
 std::string mutate_inside(HostileFile& file, Random& random) {
   switch (file.form) {
     case Form::safetensors:

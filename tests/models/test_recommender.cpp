@@ -189,7 +189,7 @@ void check_gradients(Recommender& model, const std::function<Tensor()>& loss) {
   }
 }
 
-/// Returns the sum of squares over all rows that the example reads. A row counts as often as it is
+/// Returns the sum of squares over all rows that the example reads. A row is added each time it is
 /// read.
 double read_squares(const std::string& name, const Weights& w, const models::Scores& scores,
                     const RecommenderInput& input) {

@@ -285,7 +285,7 @@ TEST_CASE("safetensors: shapes") {
   REQUIRE_THAT(with_shape("[\"1\"]"), ContainsSubstring("expected whole numbers"));
   REQUIRE_THAT(with_shape("1"), ContainsSubstring("shape is not a list"));
   REQUIRE_THAT(with_shape("[99999999999999999999]"), ContainsSubstring("expected whole numbers"));
-  // 2^62 * 4 bytes wraps to 0 in 64 bits, (2^31 + 1)^2 * 4 to a small positive number.
+  // 2^62 elements of 4 bytes, and 2^32 * 2^32 elements, wrap to 0 in 64 bits.
   REQUIRE_THAT(with_shape("[4611686018427387904]"), ContainsSubstring("too large"));
   REQUIRE_THAT(with_shape("[4294967296,4294967296]"), ContainsSubstring("too large"));
   REQUIRE_THAT(with_shape("[4294967296,4294967296,0]"), ContainsSubstring("takes 0 bytes"));

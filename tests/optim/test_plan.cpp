@@ -78,7 +78,7 @@ TEST_CASE("plan: two ranks, two buckets, every stage") {
   CHECK(stage2.optimizer_state == 2 * 3072);
   CHECK(sent(stage2, dist::Traffic::parameters) == 3072);
 
-  // If the model names no blocks, stage 3 gathers bucket by bucket, and both buckets are gathered
+  // If the model names no blocks, stage 3 gathers each bucket by itself. Both buckets have memory
   // at the same time. In a micro-step b is gathered once, because forward ends with b and backward
   // begins with b; a is gathered for forward and again for backward.
   input.stage = 3;
@@ -98,8 +98,8 @@ TEST_CASE("plan: two ranks, two buckets, every stage") {
 
 // A header of 32 bytes goes to each other rank before every call.
 TEST_CASE("plan: headers by numbers of calls") {
-  // Three ranks, two buckets with a block each; M = 4, k = 2. In each sum the 3 counts the calls at
-  // the end of a step: norms, losses and flags.
+  // Three ranks, a bucket for each parameter; M = 4, k = 2. In each sum below, 3 stands for the
+  // calls at the end of a step: norms, losses and flags.
   PlanInput input{.parameters = {{"a", 1000}, {"b", 200}},
                   .ranks = 3,
                   .bucket_bytes = 2000,
@@ -225,8 +225,8 @@ TEST_CASE("plan: stage 3 gathers a frozen block twice only where backward reads 
     for (size_t i = 0; i < frozen.size(); ++i) input.parameters[i].trainable = !frozen[i];
     return sent(plan(input, 0), dist::Traffic::parameters);
   };
-  // w1 and w2 are frozen. Backward passes through both to w0. So w1 is gathered again, and w2 is
-  // still gathered from forward.
+  // w1 and w2 are frozen and form a group. Backward passes through both to w0, so w1 is gathered
+  // again. w2 and w0, the last blocks of their groups, are still gathered from forward.
   CHECK(freeze({false, true, true}) == (1 + 2 + 1) * 1024);
   // w0 and w1 are frozen. Backward ends at w2, so neither is gathered again.
   CHECK(freeze({true, true, false}) == (1 + 1 + 1) * 1024);

@@ -208,8 +208,8 @@ TEST_CASE("plan: offload moves masters and state to the host") {
   // Stage 0 updates whole buckets, at most 1024 elements.
   input.stage = 0;
   CHECK(plan(input, 0).host.communication == 1024 * (4 + 2));
-  // On a GPU the sums of the next bucket arrive, and the weights of the last bucket leave, while
-  // the host updates a bucket. So the host holds two of each.
+  // On a GPU, while the host updates a bucket, the sums of the next bucket arrive and the weights
+  // of the previous bucket leave. So the host holds two of each.
   input.device = {DeviceType::cuda, 0};
   // The host also holds flags, two bytes per rank, and copies of two steps' scalars.
   constexpr int64_t of_steps = 2 * 2 + 2 * 32;

@@ -20,7 +20,8 @@ fail() { printf '%s\n' "$*" >&2; exit 1; }
 losses() { grep -o '"loss":[0-9.]*' "$1" | cut -d : -f 2; }
 
 # trains PROGRAM [ARGUMENT...]: runs the program on two ranks. Its plan must equal the measured
-# bytes, its loss must fall, and its weights must be saved. One rank must have the same losses.
+# bytes, its loss must fall, and its weights must be saved. A run on one rank must have the same
+# losses.
 trains() {
   local program=$1
   shift

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Tests installing a build that is missing, or incomplete as after run.sh. It must fail before
-# anything is installed. The error must name what is missing, and the command that builds it.
+# Tests `cmake --install` if nothing is built, and if only what run.sh builds is built. It must fail
+# before anything is installed. The error must name the command that builds the missing targets.
 set -euo pipefail
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

@@ -10,7 +10,7 @@ refused "is not empty" "$bundle_script" "$work/made"
 refused "usage: " "$bundle_script"
 bytes=$(du -sb --apparent-size "$work/made" | cut -f1)
 [[ $bytes -le $((48 << 20)) ]] || fail "the folder has $bytes bytes"
-for i in 1 2; do  # several users may start at the same time
+for i in 1 2; do  # several users may source env.sh at the same time
   bash -ec '. "$0/env.sh"' "$work/made" &
 done
 wait
@@ -51,7 +51,7 @@ hide_system_packages bash -ec '
   if ldd program "$1"/moved/bin/orterun |
     grep -E "not found|lib(mpi|open-|hwloc|event).* => /(usr|lib)"; then exit 1; fi
   mpirun -n 2 ./program < /dev/null > output 2>&1 || { cat output; exit 1; }
-  if [[ -s output ]]; then  # Open MPI complains about a missing plugin or text
+  if [[ -s output ]]; then  # Open MPI prints a warning if a plugin or a help text is missing
     cat output
     exit 1
   fi' - "$work"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Tests the measurements of bench/gpu.py at tiny sizes on the CPU, without the peer; how gpu.py adds
-# up idle time; and what bench/gpu.sh says without a GPU.
+# Tests the measurements of bench/gpu.py at tiny sizes on the CPU, without those of PyTorch; how
+# gpu.py adds up idle time; and what bench/gpu.sh says without a GPU.
 set -euo pipefail
 cd "$TESSERA_SOURCE_DIR"
 work=$(mktemp -d)
@@ -14,7 +14,8 @@ if PATH=$work:$PATH bench/gpu.sh --report "$work/report" 2> "$work/errors"; then
 fi
 grep -q "there is no GPU here" "$work/errors" || fail "$(cat "$work/errors")"
 
-# Only the second half of the time counts, from 50 to 100. The 20 units from 70 to 90 are idle.
+# gpu.idle() looks only at the second half of the recorded time, here from 50 to 100. The 20 units
+# from 70 to 90 are idle.
 PYTHONPATH=bench python3 -c '
 import gpu
 lines = ["60 70 memcpy", "0 10 first", "50 65 f(int, char)", "90 100 last"]

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # In builds without CUDA, core/no_cuda and dist/nccl/no_cuda must define every function of core/cuda
-# and dist/nccl/cuda that other files call. A build with CUDA has its own definitions, so its link
-# cannot show that one is missing. Instead, the test compares the symbols of the objects that both
-# builds have.
+# and dist/nccl/cuda that other files call. A build with CUDA links the definitions of the CUDA
+# folders, so its link cannot show that one in the no_cuda folders is missing. Instead, this test
+# compiles the no_cuda folders and compares symbols: those that the files common to both kinds of
+# builds need from the CUDA folders must be defined without CUDA too.
 set -euo pipefail
 cd "$TESSERA_SOURCE_DIR"
 work=$(mktemp -d)
@@ -36,8 +37,8 @@ symbols() {
     sort -u
 }
 symbols --undefined-only "${common[@]}" > "$work/needed"
-# Launchers are left out, because only builds with CUDA call them (core/dispatch.h). Their first
-# argument is a context.
+# Launchers are left out, because only builds with CUDA call them (core/dispatch.h). They are
+# recognised by their first argument, a context.
 symbols --defined-only "${cuda[@]}" | grep -v '(tessera::Context const&' > "$work/of_cuda"
 symbols --defined-only "$work"/*.o "${common[@]}" > "$work/without_cuda"
 comm -12 "$work/needed" "$work/of_cuda" > "$work/wanted"

@@ -1,5 +1,5 @@
-// Measures memory by category: the bytes that a device's ledger counts, less the bytes that it had
-// counted when this object was made.
+// Measures memory by category: the bytes in a device's memory ledger, less the bytes that were in
+// it when this object was made.
 #pragma once
 
 #include <array>

@@ -1,4 +1,4 @@
-// zero_plan's options, parsed as from its command line.
+// Parses arguments as zero_plan parses its command line.
 #pragma once
 
 #include <vector>

@@ -33,7 +33,8 @@ inline Tensor as_parameter(const Tensor& x) {
 }
 
 /// A parameter that has memory only while an operation uses it, as at ZeRO stage 3. Reading it
-/// throws unless the operation has announced the use (Leaf::about_to_be_used). Counts the uses.
+/// throws unless the operation has announced the use (Leaf::about_to_be_used). `uses` is the number
+/// of announcements.
 class GatheredParameter {
  public:
   explicit GatheredParameter(const Tensor& x) : tensor(as_parameter(x)), storage_(x.storage()) {

@@ -9,7 +9,7 @@ class DeviceScalars {
  public:
   explicit DeviceScalars(const StepScalars& values = {})
       : memory_(Tensor::empty({sizeof(StepScalars)}, DType::u8)) {
-    memory_.values<uint8_t>();  // waits, so that the host may write
+    memory_.values<uint8_t>();  // waits for the device, so that the host may write
     *get() = values;
   }
   StepScalars* get() const { return static_cast<StepScalars*>(memory_.raw()); }

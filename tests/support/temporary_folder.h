@@ -1,4 +1,5 @@
-// A temporary folder that is removed at the end of a test, and files in it.
+// A temporary folder that exists as long as its object. Also returns messages of exceptions, and
+// paths of fixtures.
 #pragma once
 
 #include <atomic>

@@ -17,7 +17,7 @@ namespace tessera::test {
 /// The context of the device that the test runs on.
 inline Context test_context() { return current_context(default_device()); }
 
-/// f32 values in (low, high], a function of the seed and the element.
+/// Returns f32 values in (low, high]. A value depends only on the seed and on its index.
 inline Tensor random_tensor(const Shape& shape, uint64_t seed, float low = -1, float high = 1) {
   Tensor result = Tensor::empty(shape);
   uint32_t element = 0;

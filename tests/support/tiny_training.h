@@ -15,8 +15,8 @@ struct TinyRun {
   DType dtype = DType::f32;  // of all parameters
 };
 
-/// Tokens and targets of a micro-batch; they depend only on the micro-batch's step
-/// and first sample.
+/// Tokens and targets of a micro-batch. A sample's values depend only on the run's settings, and on
+/// the sample's number in the run.
 struct TinyBatch {
   Tensor tokens;
   Tensor targets;

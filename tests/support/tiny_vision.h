@@ -1,4 +1,4 @@
-// A training run of a small ResNet, with batch norms, projections and augmented labels, small
+// A training run of a small ResNet, with batch norms, projections and smoothed labels, small
 // enough to repeat in many configurations.
 #pragma once
 
@@ -17,8 +17,8 @@ struct TinyVision {
   DType dtype = DType::f32;  // of parameters and images
 };
 
-/// Images and labels of a micro-batch; they depend only on the micro-batch's step
-/// and first sample.
+/// Images and labels of a micro-batch. A sample's values depend only on the run's settings, and on
+/// the sample's number in the run.
 struct TinyImages {
   Tensor images;
   Tensor labels;
@@ -28,8 +28,8 @@ TinyImages tiny_images(const TinyVision& run, const MicroBatch& micro);
 /// Returns the training of `model`, which must have the run's sizes and outlive the result.
 Training tiny_training(const TinyVision& run, models::ResNet& model);
 
-/// Trains a new model. The result's weights include the running statistics, as "bn1.mean" and
-/// "bn1.variance".
+/// Trains a new model. The result's weights include the running statistics, under names such as
+/// "bn1.mean" and "bn1.variance".
 TrainingResult train_tiny(const TinyVision& run, const dist::World& world,
                           optim::ZeroOptions options);
 Weights statistics_of(const nn::Module& model);

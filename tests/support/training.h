@@ -1,4 +1,5 @@
-// Training runs that tests repeat in many configurations, and their results, which must be equal.
+// Training runs that tests repeat in many configurations, and their results, which must be equal in
+// all configurations.
 #pragma once
 
 #include <cstdint>
@@ -14,13 +15,13 @@ namespace tessera::test {
 
 using Weights = std::map<std::string, std::vector<float>>;
 
-/// The results of a run that must be equal bit for bit.
+/// The results of a run. Tests compare the results of two runs bit for bit.
 struct TrainingResult {
-  std::vector<float> losses;      // -1 for values that are not finite, so that == works
+  std::vector<float> losses;      // -1 for values that are not finite, as NaN != NaN
   std::vector<float> grad_norms;  // likewise
   std::vector<float> loss_scales;
   std::vector<bool> skipped;
-  uint8_t notes = 0;  // of the last step
+  uint8_t notes = 0;  // of the last step (ZeroOptimizer::set_notes)
   Weights weights;
 
   bool operator==(const TrainingResult&) const = default;
@@ -41,8 +42,8 @@ TrainingResult train(nn::Module& model, const Training& training, const dist::Wo
 
 /// Weights by name, in f32, of a model whose parameters are not sharded.
 Weights weights_of(const nn::Module& model);
-/// Weights by name, in f32, of a model at any stage. 16-bit parameters give their master weights.
-/// Collective.
+/// Weights by name, in f32, of a model at any ZeRO stage. 16-bit parameters give their master
+/// weights. Collective.
 Weights weights_of(optim::ZeroOptimizer& optimizer);
 
 /// A world of this rank alone, even inside a larger job.

@@ -1,5 +1,5 @@
 // Tests a run that is resumed at stage 3 on ranks without data in their first micro-batch. These
-// ranks must gather parameters in the order in which the run used them before.
+// ranks must gather parameters in the order in which the run used them before it was saved.
 #include <filesystem>
 
 #include "core/error.h"
@@ -14,7 +14,8 @@ namespace {
 constexpr int64_t all_steps = 4;
 constexpr int64_t saved_step = 2;
 
-/// A GPT with an optimizer. In the first micro-step of a resumed run only rank 0 has data.
+/// A GPT with an optimizer. In the first micro-step after `saved_step`, only every third rank has
+/// data: rank 0, rank 3 and so on.
 struct Run {
   TinyRun tiny{.batch = {.global = 26, .micro = 2}};
   models::Gpt model{tiny.model};
@@ -28,7 +29,8 @@ struct Run {
                   {.stage = stage, .bucket_bytes = 6000, .clip = 0.5f, .seed = 3}) {
     const auto loss = training.loss;
     training.loss = [loss](const MicroBatch& micro) {
-      // After resuming, only the first of 13 micro-batches and every third one after it have data.
+      // From `saved_step` on, only the first of 13 micro-batches and every third one after it have
+      // data.
       const bool runs_out = micro.step >= saved_step && micro.first_sample / 2 % 3 != 0;
       return runs_out ? Tensor() : loss(micro);
     };

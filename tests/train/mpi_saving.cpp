@@ -42,7 +42,7 @@ train::LoopOptions six_steps() { return {.steps = all_steps, .batch = {.global =
 struct Outcome {
   Weights weights;
   bool equal = false;      // true: planned and measured bytes are equal
-  int64_t checkpoint = 0;  // planned bytes of the copy
+  int64_t checkpoint = 0;  // planned bytes of a checkpoint's copy of the state
   std::string log;
 };
 
@@ -224,7 +224,8 @@ TEST_CASE("a limited copy gives the same checkpoint, and is as large as planned"
       if (digest.empty()) digest = digest_of(folder.path());
       CHECK(digest_of(folder.path()) == digest);
       if (!limit) all = outcome.checkpoint;
-      // Counts and the loss scale, at most 400 bytes, are copied even if the limit is lower.
+      // Numbers of updates and the loss scaler's state, at most 400 bytes, are copied even if the
+      // limit is lower.
       if (limit) CHECK(outcome.checkpoint <= std::max<int64_t>(*limit, 400));
       if (limit == 0 && world.rank == 0) CHECK(outcome.checkpoint < all);
     }

@@ -18,7 +18,7 @@ using namespace tessera;
 namespace {
 
 constexpr int64_t hour_ns = int64_t{3'600'000'000'000};
-constexpr double minute_us = 60e6;  // far more than the spans, far less than the skew
+constexpr double minute_us = 60e6;  // tolerance: far longer than a span, far less than the skew
 constexpr int rounds = 3;
 
 // In each of `rounds` rounds, every rank records one span, one rank after the other.

@@ -124,7 +124,7 @@ TEST_CASE("what was changed since it was written differs, whatever the digests s
   const CheckpointReader a(write_checkpoint(folder.path("a"), example(ramp()), {.step = 1}));
   const std::string path = write_checkpoint(folder.path("b"), example(ramp()), {.step = 1});
   {
-    // Changes the last elements of the file that has the tensors' second pieces.
+    // Changes the last four bytes of the second file.
     std::fstream file(path + "/" + train::shard_name(1, 2),
                       std::ios::in | std::ios::out | std::ios::binary);
     file.seekp(-4, std::ios::end);

@@ -68,7 +68,7 @@ TEST_CASE("a GPT is exported as GptWriter writes it, with its config.json") {
   }
   writer.commit();
   std::vector<Stated> state = state_of(model);
-  std::ranges::reverse(state);  // a checkpoint's order does not matter
+  std::ranges::reverse(state);  // the order of a checkpoint's tensors does not matter
   const std::string bytes =
       exported(folder, state, {.step = 3, .weights = models::gpt_metadata(model.config())});
   CHECK(bytes == expected.read("out.safetensors"));

@@ -103,7 +103,7 @@ TEST_CASE("GPT micro learns as it does in PyTorch, in fp32 and in bf16", "[full]
   CHECK(std::fabs(bf16 - fp32) < tolerance);
 }
 
-// Runs with TESSERA_TEST_DEVICE=cuda on a GPU. An emulated device would take a day.
+// Needs TESSERA_TEST_DEVICE=cuda and a real GPU. An emulated device would take a day.
 TEST_CASE("GPT micro learns on CUDA as on the CPU", "[full]") {
   const Device device = default_device();
   if (on_cpu()) {

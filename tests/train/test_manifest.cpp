@@ -106,7 +106,8 @@ TEST_CASE("of evaluations the better one is the best, and none that is not finit
 }
 
 TEST_CASE("a manifest says what weights it is of, where that is known") {
-  // Manifests that were written before these members existed must still be read.
+  // Manifests that were written before the members `weights` and `imported` existed must still be
+  // read.
   const std::string before = manifest_text(example());
   CHECK(before.find("weights") == std::string::npos);
   CHECK(before.find("imported") == std::string::npos);

@@ -30,7 +30,7 @@ TEST_CASE("the quality of one held-out item is that of its place") {
   CHECK(missed.hit_rate == 0);
   CHECK(missed.ndcg == 0);
   CHECK(missed.recall == 0);
-  CHECK(missed.mrr == 0.25f);  // also counts places beyond k
+  CHECK(missed.mrr == 0.25f);  // mrr uses places beyond k, too
 }
 
 TEST_CASE("the quality of several held-out items is set against the best order of as many") {

@@ -1,5 +1,5 @@
-// Tests the loop on one rank: what it calls, what it refuses, and what its run leaves behind.
-// tests/package and tests/apps run the loop on several ranks.
+// Tests StepLoop on one rank: which functions it calls, what it refuses, and what it writes.
+// tests/package and tests/apps run it on several ranks.
 #include "train/step_loop.h"
 
 #include <nlohmann/json.hpp>
@@ -24,7 +24,7 @@ const TrainingRun run{.rule = optim::AdamW{.learning_rate = 1e-2f},
                       .zero = {.stage = 3, .seed = 2},
                       .loop = {.steps = 5, .batch = {.global = 4, .micro = 2}, .eval_every = 2}};
 
-// A world of one rank, without messages.
+// Returns a world of one rank, and switches messages off.
 dist::World alone() {
   set_up_messages(false);
   return {.communicator = dist::single_communicator()};

@@ -48,8 +48,8 @@ int64_t step_of_name(const std::string& name) {
   return step;
 }
 
-// Returns the first rank's text that is not empty, as "rank N: text". Returns an empty text if all
-// texts are empty.
+// `texts` has one text per rank. Returns the first text that is not empty, as "rank N: text", or an
+// empty text if all texts are empty.
 std::string first_failure(const std::vector<std::string>& texts) {
   for (size_t rank = 0; rank < texts.size(); ++rank) {
     if (!texts[rank].empty()) return fmt::format("rank {}: {}", rank, texts[rank]);
@@ -80,7 +80,7 @@ std::string checkpoint_name(int64_t step) { return fmt::format("{}{:09}", name_b
 
 bool names_checkpoint(const std::string& path) {
   fs::path whole = fs::path(path).lexically_normal();
-  if (!whole.has_filename()) whole = whole.parent_path();  // "step-000000100/"
+  if (!whole.has_filename()) whole = whole.parent_path();  // a path like "step-000000100/"
   return step_of_name(whole.filename().string()) >= 0;
 }
 
@@ -172,7 +172,7 @@ void commit_checkpoint(const std::string& folder, const Manifest& manifest) {
 
 void prune_checkpoints(const std::string& folder, int64_t newest, int64_t keep) {
   int64_t kept = 0;
-  // The steps come newest first, so that the first `keep` of them stay.
+  // The steps come newest first, so the first `keep` steps that are not after `newest` stay.
   for (const int64_t step : checkpoint_steps(folder)) {
     if (step <= newest && kept++ < keep) continue;
     const fs::path old = fs::path(folder) / checkpoint_name(step);

@@ -1,5 +1,5 @@
 // Checkpoints: all state that a run needs in order to resume with the same bits, on any number of
-// ranks and at any stage (docs/checkpoints.md).
+// ranks and at any ZeRO stage (docs/checkpoints.md).
 //
 //   train::save_checkpoint("run", optimizer, world, {.step = 100});     // run/step-000000100
 //   ...

@@ -121,7 +121,8 @@ void CheckpointReader::check_tensors(const std::vector<optim::StateTensor>& expe
                  dtype_name(there.dtype), there.shape, dtype_name(wanted.dtype), wanted.shape);
     }
   }
-  // The checkpoint has all expected tensors. If the numbers are equal, it has no other tensors.
+  // The checkpoint has all expected tensors. If it has as many tensors as expected, it has no
+  // others.
   if (expected.size() == manifest_.tensors.size()) return;
   std::map<std::string, bool> known;
   for (const optim::StateTensor& wanted : expected) known.emplace(wanted.path(), true);
@@ -147,7 +148,7 @@ void CheckpointReader::read_bytes(const std::string& path, int64_t begin,
                 "checkpoint: elements [{}, {}) of {}, which has {}", begin, end, path,
                 of.shape.elements());
   const size_t first = first_range_[by_path_.at(path)];
-  // Finds the first range of the tensor that ends after `begin`. The tensor's next ranges follow
+  // Finds the tensor's first range whose end is after `begin`. The tensor's next ranges follow
   // without gaps.
   const auto after = std::upper_bound(
       manifest_.ranges.begin() + static_cast<int64_t>(first), manifest_.ranges.end(), begin,

@@ -29,8 +29,8 @@ class CheckpointReader : public optim::StateSource {
   /// a digest differs.
   void verify(int64_t part = 0, int64_t parts = 1) const;
 
-  /// Throws InputError unless the checkpoint has exactly these tensors, up to the float dtype. The
-  /// error names the first tensor that differs.
+  /// Throws InputError unless the checkpoint has exactly these tensors. A tensor of floats may have
+  /// another float dtype. The error names the first tensor that differs.
   void check_tensors(const std::vector<optim::StateTensor>& expected) const;
 
   void read(const std::string& path, int64_t begin, std::span<float> out) const override;

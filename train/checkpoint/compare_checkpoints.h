@@ -1,5 +1,6 @@
-// Compares two checkpoints bit for bit. They may have been written with different numbers of ranks
-// and stages: tensors are compared by name, and their division among files does not matter.
+// Compares two checkpoints bit for bit. They may have been written on different numbers of ranks
+// and at different ZeRO stages: tensors are compared by name, and their division among files does
+// not matter.
 //
 //   a.verify();
 //   b.verify();
@@ -21,7 +22,7 @@ struct TensorDifference {
   Shape shape = {};
   int64_t different = 0;  // number of elements that differ, at least 1
   int64_t first = 0;      // index of the first differing element in the flat tensor
-  std::string a = {};     // value of that element in a, with its bits if both values read alike
+  std::string a = {};     // value of that element in a, with its bits if both values print alike
   std::string b = {};     // value of that element in b, likewise
 };
 
@@ -45,7 +46,7 @@ struct CheckpointDifference {
   std::vector<FormDifference> forms;
   std::vector<TensorDifference> tensors;  // in the order of a's manifest
   /// Differences in step, skipped steps, version, and the settings of the manifests. They may
-  /// explain differing tensors, and do not count in equal(). The layout is not compared.
+  /// explain differing tensors, and equal() ignores them. The layout is not compared.
   std::vector<SettingDifference> settings;
   int64_t same = 0;  // number of tensors with the same bits in both
 

@@ -31,8 +31,8 @@ std::string manifest_path(const CheckpointReader& checkpoint) {
   return (std::filesystem::path(checkpoint.folder()) / manifest_name).string();
 }
 
-// Lists the file's tensors in order: first the parameters, in the order of the optimizer's list,
-// then the statistics. Adds them to `weights`.
+// Lists the file's tensors: first the parameters, then the running statistics, each in the order of
+// the manifest. Adds them to `weights`.
 std::vector<nn::SafetensorsSpec> list_weights(const CheckpointReader& checkpoint,
                                               Weights& weights) {
   std::vector<nn::SafetensorsSpec> parameters;

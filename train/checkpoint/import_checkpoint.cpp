@@ -55,9 +55,9 @@ ImportedMoments open_moments(const ImportOptions& options, const ImportedWeights
   return moments;
 }
 
-// Returns the step of the options if it is set. Else returns 0 without moments, or the parameters'
-// common count of updates. Throws InputError for a step out of range, and if the common count is
-// needed but does not exist.
+// Returns the step of the options if it is set. Otherwise returns 0 if there is no file of moments,
+// and else the count of updates that all parameters share. Throws InputError for a step out of
+// range, and if the shared count is needed but does not exist.
 int64_t finished_step(const ImportOptions& options, const ImportedWeights& weights,
                       const ImportedMoments& moments) {
   constexpr int64_t most = int64_t{1} << 40;

@@ -26,7 +26,7 @@ struct ImportOptions {
   /// Number of finished steps. If nullopt, the step is 0 without `moments`, else the count of
   /// updates in `moments`. This count must then be equal for all parameters.
   std::optional<int64_t> step = std::nullopt;
-  int64_t shard_bytes = int64_t{1} << 28;  // bytes of tensors per file, and in memory
+  int64_t shard_bytes = int64_t{1} << 28;  // most bytes of tensors in one file, and in memory
 };
 
 struct ImportedCheckpoint {

@@ -341,7 +341,7 @@ Manifest parse_manifest(const std::string& where, const std::string& text) {
     fail_input("{}: step is {} of {} steps", members.member("best"), manifest.best->step,
                manifest.step);
   }
-  // Files and tensors come before the ranges, which refer to them by index.
+  // Files and tensors are parsed before the ranges, which refer to them by index.
   for (const nlohmann::json& entry : members.list("files")) {
     manifest.files.push_back(parse_file(Members(where + ": files", entry)));
   }

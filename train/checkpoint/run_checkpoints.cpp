@@ -33,8 +33,8 @@ static_assert(std::atomic<uint8_t>::is_always_lock_free);
 
 void ask(int signal) { asked |= signal == SIGUSR1 ? save_note : stop_note; }
 
-/// Handles the three signals until destruction, which restores the previous handlers. Only one
-/// object may exist at a time.
+/// Handles SIGUSR1, SIGUSR2 and SIGTERM until destruction, which restores the previous handlers.
+/// Only one object may exist at a time.
 class Signals {
  public:
   Signals() {

@@ -3,9 +3,9 @@
 // state in place while the next step's forward and backward run. That step's update waits for the
 // reads.
 //
-// Some state is always copied, even beyond the limit: counts and the loss scale; running statistics
-// of batch norms, which belong to the forward; and state in GPU memory, which the thread cannot
-// read.
+// Some state is always copied, even beyond the limit: numbers of updates and the loss scaler's
+// state; running statistics of batch norms, which the next forward changes; and state in GPU
+// memory, which the thread cannot read.
 #pragma once
 
 #include <vector>

@@ -17,7 +17,7 @@ struct ImageEvaluation {
   float top5 = 0;  // fraction of images whose class is among the first five guesses
 };
 
-/// f32 values per batch that the ranks sum at the end.
+/// The number of f32 values per batch that the ranks sum at the end: loss, top1 and top5.
 inline constexpr int64_t evaluation_counts = 3;
 
 struct EvaluationWork {

@@ -51,9 +51,10 @@ int64_t parameter_elements(const std::vector<optim::PlanParameter>& parameters) 
 
 void add_activations(optim::Plan& plan, const models::GptConfig& config, DType dtype,
                      int64_t sequences, Device device) {
-  // CheckedInt throws on overflow: check first that a generous bound on the memory fits into int64.
+  // CheckedInt throws on overflow. So the next lines check that an upper bound of the memory fits
+  // into int64, before the memory itself is computed without such checks.
   using optim::CheckedInt;
-  constexpr int64_t more_than_all = 256;  // bytes per token and unit of `row`
+  constexpr int64_t more_than_all = 256;  // upper bound of the bytes per token and unit of `row`
   const CheckedInt row = CheckedInt(config.width) * config.layers + config.vocab + config.context;
   (void)(CheckedInt(sequences) * config.context * row * more_than_all);
   const models::GptMemory memory =

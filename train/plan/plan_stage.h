@@ -29,7 +29,7 @@ struct LargestModel {
   int64_t layers = 0;
   int64_t parameters = 0;
   int64_t bytes = 0;      // peak of rank 0
-  bool at_limit = false;  // true if the search has reached its limit, so larger models may fit too
+  bool at_limit = false;  // true if more layers were not tried; they may fit too
 };
 
 struct StagePlan {

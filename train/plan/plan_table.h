@@ -24,7 +24,7 @@ using RankPlan = std::function<optim::Plan(const TrainingRun&, const JobPlace&)>
 std::string plan_table(const PlanHeading& heading, const TrainingRun& run, const JobPlace& place,
                        const RankPlan& plan_of);
 
-/// A row of the tables below.
+/// A row of the tables that memory_table and traffic_table return.
 struct PlannedRun {
   int stage = 0;
   int64_t ranks = 1;
@@ -32,8 +32,8 @@ struct PlannedRun {
 };
 /// Returns the bytes on device and host that all ranks of a node hold together.
 int64_t node_bytes(const optim::Plan& plan, int64_t ranks, int64_t ranks_per_node);
-/// Returns a table of memory. The columns for activations, workspace, host and node appear only if
-/// a run has such bytes. If workspace is unknown, a line below the table says so.
+/// Returns a table of memory. Some columns, such as those for activations, host and node, appear
+/// only if a run has such bytes. If a run's workspace is unknown, a line below the table says so.
 std::string memory_table(const std::vector<PlannedRun>& runs, int64_t ranks_per_node = 1);
 std::string traffic_table(const std::vector<PlannedRun>& runs);
 

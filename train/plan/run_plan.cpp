@@ -73,7 +73,8 @@ optim::Plan plan_run(const TrainingRun& run, const models::Gpt& model, const Job
   const GraphWorkspace graphs = graph_workspace(run, place.ranks, config.dropout > 0);
   *plan.workspace += graphs.capturing;
   if (run.loop.eval_every > 0) {
-    // An evaluation has workspace of its own size: without a backward, logits are not activations.
+    // The workspace of an evaluation may be larger than that of a step, because without a backward
+    // no logits are kept as activations.
     const models::GptMemory evaluation =
         models::gpt_evaluation_memory(config, dtype, sequences, config.context, device);
     plan.workspace = std::max(*plan.workspace, *evaluation.workspace + graphs.kept);

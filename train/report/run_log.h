@@ -53,7 +53,7 @@ struct StepLine {
   float lr = 0;
   std::optional<float> loss_scale = std::nullopt;  // set if losses are scaled
   bool skipped = false;                            // true if the step had no update
-  double samples_per_s = 0;                        // units of the speed, such as tokens or images
+  double samples_per_s = 0;                        // tokens, images or other units per second
   double step_ms = 0;
   double comm_exposed_ms = 0;
   double checkpoint_wait_ms = 0;  // wait before the update until a checkpoint had read the state

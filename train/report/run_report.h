@@ -1,5 +1,5 @@
-// Compares the memory and traffic of a rank with the plan. After a run both are expected to be
-// equal to the byte.
+// Compares the memory and traffic of a rank with the plan. After a run, planned and measured bytes
+// are expected to be equal.
 #pragma once
 
 #include <cstdint>
@@ -20,9 +20,9 @@ struct StepCount {
   int64_t saves = 0;    // saves of the weights before the end of the run
 };
 
-/// Returns the options with which to plan a run that has ended. If the run saved no weights, it
-/// held no memory for saves, so the options are returned without saves. This happens, for instance,
-/// if no evaluation had a valid score.
+/// Returns the options with which to plan a run that has ended. A run that was to save weights may
+/// have saved none, for instance because no evaluation had a valid score. Such a run held no memory
+/// for saves, so its options are returned without saves.
 TrainingRun as_it_went(TrainingRun run, const StepCount& count);
 
 struct RankReport {

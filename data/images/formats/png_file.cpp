@@ -37,7 +37,7 @@ void read_bytes(png_structp png, png_bytep out, size_t count) {
   reader->read += count;
 }
 
-// begin and read_rows return false after an error of libpng. Its text is then in reader.message.
+// After an error of libpng, begin and read_rows return false, and reader.message has its text.
 bool begin(Reader& reader) {
   reader.png = png_create_read_struct(PNG_LIBPNG_VER_STRING, &reader, on_error, on_warning);
   if (reader.png == nullptr) return false;

@@ -52,7 +52,8 @@ NcclCommunicator::NcclCommunicator(int device, const NcclOptions& options, NcclR
 }
 
 // Calls that are not done by now belong to a job that fails, so waiting for their peers here could
-// hang. So this calls ncclCommAbort, not ncclCommDestroy, which the ranks of a host call together.
+// hang. ncclCommDestroy could hang too, because the ranks of a host must call it together.
+// ncclCommAbort waits for no other rank.
 NcclCommunicator::~NcclCommunicator() {
   watchdog_.reset();
   memory_->close();
@@ -245,8 +246,8 @@ std::shared_ptr<Communicator> NcclCommunicator::split(int color, int key,
                                                       const std::string& group) {
   check_group(group);
   // NCCL cannot split a communicator that is in use, and ncclCommSplit has no time limit for ranks
-  // that do not come. meet() ends earlier calls, and the watchdog limits the time that meet()
-  // waits.
+  // that do not come. meet() returns when earlier calls are done and all ranks have come, and the
+  // watchdog limits the time that meet() waits.
   meet(Collective::split);
   cuda::use_device(device_.index);
   NcclRanks ranks{.comm = split_communicator(comm_, color, key, options_),

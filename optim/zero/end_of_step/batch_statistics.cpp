@@ -114,7 +114,7 @@ void BatchStatistics::check_observed() const {
 void BatchStatistics::begin_step(int64_t micro_steps) {
   if (values_ == 0 || synchronized_) return;
   if (micro_steps_ != micro_steps) {
-    observed_ = {};  // the old slots are freed before larger ones are allocated
+    observed_ = {};  // freed before the new slots are allocated
     const int64_t slots = communicator_->size() * micro_steps;
     observed_ = flat_buffer(*communicator_, slots * (values_ + 1), DType::f32,
                             Category::communication);
@@ -143,7 +143,7 @@ void BatchStatistics::gather() {
 void BatchStatistics::fold(int64_t micro_batches, const StepScalars* scalars) {
   if (values_ == 0) return;
   StatisticsFold fold{.momentum = statistics_[0].statistics->momentum};
-  // With synchronized norms the statistics of the whole batch count as one micro-batch.
+  // Synchronized norms have one set of statistics for the whole batch, as for one micro-batch.
   if (!synchronized_) {
     fold.ranks = communicator_->size();
     fold.micro_steps = micro_steps_;

@@ -1,7 +1,8 @@
 // The running statistics of a model's batch norms over all ranks. Each rank keeps the statistics of
 // its micro-batches until the step ends. All ranks then gather these statistics and fold them into
-// the running statistics in order of micro-batch. Evaluation is therefore the same for any number
-// of ranks.
+// the running statistics in order of micro-batch, so that the results do not depend on the number
+// of ranks. With synchronized norms every rank already has the statistics of the whole batch, so
+// nothing is gathered.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +28,7 @@ class BatchStatistics {
     Tensor running;
     Tensor current;
   };
-  /// Checks the statistics and allocates their memory; changes nothing yet. Throws if some
+  /// Checks the statistics and allocates memory, but leaves this object unchanged. Throws if some
   /// statistics already have an optimizer, or if their momenta differ.
   Addition prepare(std::vector<nn::NamedStatistics> statistics) const;
   /// Moves all statistics with their values to the new memory, and sets their hooks. With

@@ -1,7 +1,7 @@
 // The norm of the whole gradient, with the same bits for any number of ranks. The owner of each
 // block of 256 elements computes the block's sum of squares in fp64. The ranks gather all sums, and
-// every rank adds them in parameter order. For a row-sparse table, only blocks with touched rows are
-// summed and sent: the others would add +0.0.
+// every rank adds them in parameter order. For a row-sparse table, only blocks with touched rows
+// are summed and sent: all other blocks would add +0.0.
 #pragma once
 
 #include <memory>
@@ -22,14 +22,15 @@ class GradientNorm {
     int parameter = 0;
     const Table* table = nullptr;
   };
-  /// The norm of no parameters.
+  /// Makes a norm without parts.
   GradientNorm() = default;
   /// Allocates the block sums of `parts`, whose partitions and tables must outlive this object and
-  /// not move. Sums are added in the order of `parts`; all parameters of a partition must be there.
+  /// not move. Sums are added in the order of `parts`. If `parts` has one parameter of a partition,
+  /// it must have all parameters of this partition.
   GradientNorm(std::shared_ptr<dist::Communicator> communicator, std::vector<Part> parts);
 
   /// Computes scalars->square_sum on the device of the ranks. The gradient sums of this rank's
-  /// shards must be complete. The host does not wait for a GPU, unless there are tables. Collective.
+  /// shards must be complete. The host waits for a GPU only if there are tables. Collective.
   void compute(StepScalars* scalars);
 
   /// Returns the norm of each part's gradient sum, in order of parts. compute() must have been
@@ -47,7 +48,7 @@ class GradientNorm {
   std::shared_ptr<dist::Communicator> communicator_;
   std::vector<Part> parts_;
   std::vector<const Partition*> partitions_;
-  std::vector<int64_t> shard_firsts_;  // per partition: index of its first sum in those of a rank
+  std::vector<int64_t> shard_firsts_;  // per partition: where its sums begin in a rank's sums
   std::vector<BlockSums::Segment> segments_;  // one for each part
   bool has_tables_ = false;
   int64_t table_blocks_ = 0;  // room for block sums of tables

@@ -30,8 +30,8 @@ FetchedScalars StepValues::fetch() {
     fetched.here_ = here_;
     return fetched;
   }
-  // The slot's previous copy was read, because ZeroEngine::launch allows at most `slots` steps in
-  // flight.
+  // The host has read the slot's previous copy, because ZeroEngine::launch allows at most `slots`
+  // steps in flight.
   StepScalars* const slot = static_cast<StepScalars*>(pinned_->data()) + next_;
   next_ = (next_ + 1) % slots;
   cuda::copy(device_.index, slot, there_->data(), sizeof(StepScalars));

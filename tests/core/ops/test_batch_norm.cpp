@@ -181,10 +181,10 @@ TEST_CASE("batch_norm passes the check of its gradient", "[batch_norm]") {
   REQUIRE(check_gradient(operation, inputs, options));
 }
 
-/// Sums over two parts of a batch, which run one after the other. Each part adds the values that
-/// the other part passed in its latest run. The values of a call depend on the sum of the previous
-/// call. So each round makes the sum of at least one more call correct, and three calls need at
-/// most four rounds.
+/// Sums values over two parts of a batch, which run one after the other, in several rounds. A part
+/// makes three calls in a run. Each call adds the values that the other part passed to the call of
+/// the same number in its latest run. These values depend on the sum of the call before, so each
+/// round makes the sum of at least one more call correct. Three calls need at most four rounds.
 class TwoParts {
  public:
   ops::BatchParts part(size_t self) {

@@ -87,8 +87,8 @@ TEST_CASE("unary operations and their gradients are those of float64", "[element
     REQUIRE(actual.shape() == shape);
     CHECK(relative_error(actual, y) <= tolerance(dtype, 1, 1e-6));
     backward_from(actual, dy);
-    // Some gradients are computed from the rounded result. Near 1, as in tanh, they lose precision,
-    // so the error is compared with dy too.
+    // Some gradients are computed from the rounded result. If the result is near 1, as in tanh,
+    // such a gradient loses precision, so the error is compared with dy too.
     CHECK(error_beside(x.leaf()->gradient, dx, values_of(dy)) <= tolerance(dtype, 4, 2e-6));
   }
 }

@@ -19,7 +19,7 @@ constexpr float infinity = std::numeric_limits<float>::infinity();
 
 struct Reference {
   double loss = 0;
-  Values dlogits;  // for a gradient of `dloss`
+  Values dlogits;  // if the gradient of the loss is `dloss`
 
   Reference(const Values& logits, const Tensor& targets, const Values& class_weights,
             std::optional<int32_t> ignored, double dloss)

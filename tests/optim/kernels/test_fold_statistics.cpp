@@ -27,7 +27,7 @@ TEST_CASE("fold_statistics leaves out what had no data, and everything in a step
   const Tensor running = Tensor::from<float>({2}, {4, 8});
   const Context context = current_context(running.device());
   const Tensor values = observed();
-  values.data<float>()[8] = 0;  // m = 1 had no data
+  values.data<float>()[8] = 0;  // micro-batch 1 had no data
   const StatisticsFold fold{.ranks = 2, .micro_steps = 2, .micro_batches = 2, .momentum = 0.5f};
   const Tensor scalars = Tensor::zeros({8});  // as large as StepScalars
   auto* const step = static_cast<StepScalars*>(scalars.raw());
