@@ -12,7 +12,7 @@
 namespace tessera::apps {
 
 struct PlanOptions : train::StagesInput {
-  std::string name;  // the preset with the same sizes, else a name made of the sizes
+  std::string name;  // of the model: its preset's, else made of layers and width: "gpt-2x128"
   std::string optimizer;
   train::PlanDevice device;
   int64_t ranks_per_node = 1;

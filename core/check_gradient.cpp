@@ -52,8 +52,9 @@ class Contraction {
       : operation_(operation), weights_(doubles(weights)) {
     const NoGrad no_grad;
     for (const Tensor& leaf : leaves) {
-      // An f32 leaf shares the caller's memory: the operation may also read the caller's tensor, as
-      // a parameter of a layer for instance, and must see the changed elements.
+      // For an f32 leaf, convert() returns its argument, so `point` is the caller's memory. This is
+      // intended: the operation may also read the caller's tensor (for instance as a parameter of a
+      // layer), and must see the changed elements.
       const Tensor point = ops::convert(leaf.detach(), DType::f32);
       points_.push_back(point);
       here_.push_back(point.device().is_cpu() ? point : point.to_host());

@@ -19,7 +19,7 @@ struct RowProductInputs {
 
 /// Computes products (B, K), and squares f32 [], which may be undefined. Workspace is taken only if
 /// `squares` is defined:
-///   CPU    at most 4 V bytes plus 8 bytes per 64 rows, V of the larger table
+///   CPU    at most 4 V + 8 ceil(V / 64) bytes, V of the larger table
 ///   CUDA   4 bytes per lookup, plus the workspace of `sum` for as many elements as lookups.
 ///          There are B + B K lookups, or B + K if right indices are shared.
 TESSERA_KERNEL(row_products_forward, const Tensor& products, const Tensor& squares,

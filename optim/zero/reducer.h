@@ -48,7 +48,8 @@ class Reducer {
   /// Adds a row-sparse table, which may be frozen. Its gradient is sent when backward is over.
   void add_table(Table& table) { tables_.push_back(&table); }
   void remove_table(const Table& table);
-  /// Records that a backward has completed the gradient of trainable parameter `number`.
+  /// Records that a backward has completed a table's gradient. `number` is the table's number among
+  /// the optimizer's trainable parameters.
   void note_completed_table(int64_t number) { reached_.push_back(number); }
   /// Forgets everything learned from earlier micro-steps: the order of buckets, and the log. Called
   /// after partitions were added, because later micro-steps differ from earlier ones.
@@ -81,7 +82,8 @@ class Reducer {
   void end_backward();
   /// Completes and sends the buckets that backward left incomplete, then sends the tables.
   void send_rest();
-  /// Records the loss and batch statistics of a micro-batch that contributes.
+  /// Records the loss and batch statistics of the micro-batch, unless it is a repeat
+  /// (MicroStep::contributes is false).
   void note_data(const Tensor& loss);
   /// Records which parameters got a gradient, if the rank contributes.
   void note_reached();
@@ -127,7 +129,8 @@ class Reducer {
   Tensor gradient_view(Filling& filling, int parameter);
   void gradient_complete(Filling& filling, int parameter);
   void note_completed(Filling& filling, int bucket);
-  /// Repeats the gathers and sends of a micro-step from its events, with zero gradients.
+  /// Repeats, with zero gradients, the gathers and sends of the micro-step whose parameter events
+  /// are in the log.
   void follow_events();
   void complete_missing();  // parameters that backward did not reach get zeros
   void complete_bucket(Filling& filling, int bucket);

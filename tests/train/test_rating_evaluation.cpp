@@ -118,7 +118,7 @@ std::set<int32_t> sampled_items(const RankingTask& task, int32_t user, int32_t h
     scores[static_cast<size_t>(item)] = 1;
     if (task.quality(user, scores).mrr == 0.5f) found.insert(item);
   }
-  // All other items score higher than the held-out item, so its place is the number of candidates.
+  // Now all other items score higher than the held-out item, so all candidates rank before it.
   std::vector<float> scores(items, 1.0f);
   scores[static_cast<size_t>(held_out)] = 0;
   CHECK(task.quality(user, scores).mrr == Approx(1.0 / static_cast<double>(found.size() + 1)));

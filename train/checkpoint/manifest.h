@@ -31,7 +31,7 @@ struct CheckpointRange {
   int64_t end = 0;
   int64_t file = 0;         // index in the manifest's files
   int64_t offset = 0;       // position of the first byte in the file
-  BlockDigest digest = {};  // of the elements and the tensor's path
+  BlockDigest digest = {};  // of the elements, and of the tensor's StateTensor::path()
 
   bool operator==(const CheckpointRange&) const = default;
 };
