@@ -51,13 +51,16 @@ TableMemory table_memory(const PlanInput& input, const PlanParameter& table, int
   const int64_t touched_of_all = most(table.rows, batches, n);
   const bool several = input.ranks > 1;
   const CheckedInt counts = CheckedInt(input.ranks) * input.ranks * count_bytes;
-  // On a GPU, sorted rows and their slots have copies there.
-  const CheckedInt copied = input.device.is_cpu() ? 0 : 2 * index_bytes;
+  // On a GPU, lists of the host have copies there.
+  const bool copies = !input.device.is_cpu();
+  const CheckedInt copied = copies ? 2 * index_bytes : 0;  // of sorted rows and their slots
   TableMemory memory;
   memory.values = (input.stage == 3 ? CheckedInt(own) : CheckedInt(table.rows)) * row_bytes;
   memory.looked_up = CheckedInt(n) * row_bytes;
   memory.host_rows = set_bytes(n);
+  if (copies) memory.device_rows += CheckedInt(n) * index_bytes;
   if (input.stage == 3 && several) {
+    memory.host_rows += CheckedInt(input.ranks) * count_bytes;  // rounds of an evaluation
     memory.host_rows += counts + CheckedInt(n) * sorted_bytes;
     memory.device_rows += asked * (row_bytes + index_bytes) + CheckedInt(n) * (row_bytes + copied);
   }
@@ -71,8 +74,10 @@ TableMemory table_memory(const PlanInput& input, const PlanParameter& table, int
   memory.host_rows += CheckedInt(n) * sorted_bytes + CheckedInt(std::min(n, own)) * index_bytes;
   memory.device_rows += (CheckedInt(n) + touched) * copied;
   memory.host_rows += set_bytes(touched) + CheckedInt(touched) * sorted_bytes;
-  memory.host_rows += CheckedInt(touched) * blocks_per_row(table.width()) *
-                      (count_bytes + index_bytes);
+  const CheckedInt lists = CheckedInt(touched) * blocks_per_row(table.width()) *
+                           (count_bytes + index_bytes);
+  memory.host_rows += lists;
+  if (copies) memory.device_rows += lists + CheckedInt(std::min(n, own)) * index_bytes;
   const CheckedInt blocks = CheckedInt(touched_of_all) * blocks_per_row(table.width());
   memory.blocks = std::min(dist::blocks_of(table.elements), blocks.value());
   if (!several) return memory;

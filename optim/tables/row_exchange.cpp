@@ -52,41 +52,34 @@ dist::ExchangeCounts exchange_counts(const std::vector<int64_t>& send,
   return counts;
 }
 
-RowFetch::RowFetch(const TableInfo& info, dist::Communicator& communicator, int64_t most)
-    : info_(info), communicator_(communicator), most_(most), counts_(info, communicator) {
-  if (most == 0) return;
+RowFetch::RowFetch(const TableInfo& info, dist::Communicator& communicator)
+    : info_(info),
+      communicator_(communicator),
+      counts_(info, communicator),
+      wanted_(info.distinct(), communicator.device()) {
   const int64_t asked = info.ranks() * info.most_asked();
   constexpr Category category = Category::communication;
-  wanted_ = SortedRows(most, communicator.device());
   asked_rows_ = row_buffer(communicator, asked, 1, DType::i32, category);
   asked_values_ = row_buffer(communicator, asked, info.width(), info.dtype(), category);
-  values_ = row_buffer(communicator, most, info.width(), info.dtype(), category);
+  values_ = row_buffer(communicator, info.distinct(), info.width(), info.dtype(), category);
 }
 
-void RowFetch::request(std::span<const int32_t> rows, int64_t first_slot) {
-  if (most_ == 0) wanted_ = SortedRows(std::ssize(rows), communicator_.device());
+void RowFetch::request(std::span<const int32_t> rows, int64_t first_slot, Purpose purpose) {
+  purpose_ = purpose;
   wanted_.sort(rows, first_slot);
-  counts_.gather(wanted_, most_ == 0 ? dist::Traffic::other : dist::Traffic::rows);
-}
-
-Tensor RowFetch::rows_buffer(Tensor& kept, int64_t rows, DType dtype, int64_t width) {
-  if (most_ == 0) {
-    kept = Tensor::empty({rows, width}, dtype, communicator_.device(), Category::communication);
-  }
-  return kept.rows(0, rows);
+  counts_.gather(wanted_, traffic(dist::Traffic::rows));
 }
 
 void RowFetch::start(const Tensor& own) {
   counts_.wait();
-  const bool evaluates = most_ == 0;  // does not belong to a step's traffic
   const int64_t asked = counts_.incoming();
   const int64_t width = info_.width();
-  const Tensor asked_rows = rows_buffer(asked_rows_, asked, DType::i32, 1);
-  const Tensor asked_values = rows_buffer(asked_values_, asked, info_.dtype(), width);
-  const Tensor values = rows_buffer(values_, wanted_.count(), info_.dtype(), width);
+  const Tensor asked_rows = asked_rows_.rows(0, asked);
+  const Tensor asked_values = asked_values_.rows(0, asked);
+  const Tensor values = values_.rows(0, wanted_.count());
   communicator_.exchange_v(wanted_.device_rows(), asked_rows,
                            exchange_counts(counts_.by_owner(), counts_.by_source(), 1),
-                           info_.call(evaluates ? dist::Traffic::other : dist::Traffic::rows));
+                           info_.call(traffic(dist::Traffic::rows)));
   const int64_t first = info_.own().begin;
   // The communicator copies the values when it has received the rows' numbers, and then sends them.
   communicator_.run([asked_rows, asked_values, own, first, asked] {
@@ -95,7 +88,7 @@ void RowFetch::start(const Tensor& own) {
   });
   arrived_ = communicator_.exchange_v(
       asked_values, values, exchange_counts(counts_.by_source(), counts_.by_owner(), width),
-      info_.call(evaluates ? dist::Traffic::other : dist::Traffic::parameters));
+      info_.call(traffic(dist::Traffic::parameters)));
 }
 
 void RowFetch::count(RowCounts& total) const {
@@ -105,11 +98,8 @@ void RowFetch::count(RowCounts& total) const {
 
 void RowFetch::finish(const Tensor& to) {
   std::exchange(arrived_, {}).wait();
-  kernels::copy_rows(current_context(to.device()), RowList{to, wanted_.device_slots()}, RowList{values_},
-                     wanted_.count());
-  if (most_ > 0) return;
-  wanted_ = {};
-  asked_rows_ = asked_values_ = values_ = {};
+  kernels::copy_rows(current_context(to.device()), RowList{to, wanted_.device_slots()},
+                     RowList{values_}, wanted_.count());
 }
 
 }  // namespace tessera::optim

@@ -45,12 +45,13 @@ dist::ExchangeCounts exchange_counts(const std::vector<int64_t>& send,
 /// every fetch makes all three in order.
 class RowFetch {
  public:
-  /// For at most `most` rows at a time. 0: any number, with memory that a fetch allocates as it
-  /// needs it and frees at its end.
-  RowFetch(const TableInfo& info, dist::Communicator& communicator, int64_t most);
+  RowFetch(const TableInfo& info, dist::Communicator& communicator);
 
-  /// Says which rows this rank wants: rows[i] has slot first_slot + i.
-  void request(std::span<const int32_t> rows, int64_t first_slot);
+  /// What a fetch counts as: traffic of a step, or Traffic::other.
+  enum class Purpose : uint8_t { step, evaluation };
+  /// Says which rows this rank wants, at most n: rows[i] has slot first_slot + i.
+  void request(std::span<const int32_t> rows, int64_t first_slot,
+               Purpose purpose = Purpose::step);
   /// Exchanges the numbers of rows, and starts to send values: `own` are the rows that this rank
   /// owns. Waits for the counts, not for the values.
   void start(const Tensor& own);
@@ -60,11 +61,13 @@ class RowFetch {
   void finish(const Tensor& to);
 
  private:
-  Tensor rows_buffer(Tensor& kept, int64_t rows, DType dtype, int64_t width);
+  dist::Traffic traffic(dist::Traffic of_step) const {
+    return purpose_ == Purpose::step ? of_step : dist::Traffic::other;
+  }
 
   const TableInfo& info_;
   dist::Communicator& communicator_;
-  int64_t most_;
+  Purpose purpose_ = Purpose::step;
   RowCountsOfRanks counts_;
   SortedRows wanted_;
   Tensor asked_rows_;    // i32: the rows that others want of this rank

@@ -10,18 +10,19 @@ constexpr int64_t entry_bytes = 4;
 
 // At most half of the places are used, so that probes stay short.
 int64_t places(int64_t capacity) {
-  return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(2 * std::max<int64_t>(1, capacity))));
+  const int64_t least = 2 * std::max<int64_t>(1, capacity);
+  return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(least)));
 }
 
 }  // namespace
 
 int64_t RowSlots::bytes(int64_t capacity) { return entry_bytes * (capacity + places(capacity)); }
 
-RowSlots::RowSlots(int64_t capacity)
+RowSlots::RowSlots(int64_t capacity, Category category)
     : capacity_(capacity),
       shift_(64 - std::countr_zero(static_cast<uint64_t>(places(capacity)))),
-      rows_(Tensor::empty({capacity}, DType::i32, Device{}, Category::communication)),
-      slots_(Tensor::empty({places(capacity)}, DType::i32, Device{}, Category::communication)) {
+      rows_(Tensor::empty({capacity}, DType::i32, Device{}, category)),
+      slots_(Tensor::empty({places(capacity)}, DType::i32, Device{}, category)) {
   std::fill_n(slots_.data<int32_t>(), slots_.elements(), -1);
 }
 

@@ -13,14 +13,16 @@ namespace tessera::optim {
 class RowSlots {
  public:
   RowSlots() = default;
-  /// A set of at most `capacity` rows. Takes bytes(capacity) of Category::communication.
-  explicit RowSlots(int64_t capacity);
+  /// A set of at most `capacity` rows. Takes bytes(capacity) of host memory.
+  explicit RowSlots(int64_t capacity, Category category = Category::communication);
   static int64_t bytes(int64_t capacity);
 
   int64_t capacity() const { return capacity_; }
   int64_t count() const { return count_; }
   /// The rows by slot.
   std::span<const int32_t> rows() const;
+  /// The rows with slots [first, count()), as a view in host memory.
+  Tensor rows_from(int64_t first) const { return rows_.flat(first, count_); }
 
   /// Adds a row unless it is in the set already, and returns its slot. Returns -1 if the row is new
   /// and the set is full.

@@ -7,8 +7,8 @@
 namespace tessera::optim {
 namespace {
 
-Tensor host_buffer(int64_t elements, DType dtype) {
-  return Tensor::empty({elements}, dtype, Device{}, Category::communication);
+Tensor list_buffer(int64_t elements, DType dtype, Device device = {}) {
+  return Tensor::empty({elements}, dtype, device, Category::communication);
 }
 
 }  // namespace
@@ -20,7 +20,9 @@ TableGradients::TableGradients(const TableInfo& info, dist::Communicator& commun
                            Category::gradients)),
       sent_(info.distinct(), communicator.device()) {
   const int64_t asked = info.most_asked();
-  slots_ = host_buffer(asked, DType::i32);
+  slots_ = list_buffer(asked, DType::i32);
+  const Device device = communicator.device();
+  if (!device.is_cpu()) device_slots_ = list_buffer(asked, DType::i32, device);
   if (info.ranks() == 1) return;
   counts_.emplace(info, communicator);
   constexpr Category category = Category::communication;
@@ -44,14 +46,18 @@ void TableGradients::grow(int64_t micro_batches) {
   if (sums_.defined() && touched_.capacity() >= most) return;
   // Freed before the larger ones are allocated.
   touched_ = {};
-  sums_ = block_numbers_ = block_firsts_ = {};
+  sums_ = block_numbers_ = block_firsts_ = device_numbers_ = device_firsts_ = {};
   sorted_ = {};
   blocks_ = {};
   touched_ = RowSlots(most);
   sums_ = row_buffer(communicator_, most, info_.width(), DType::f32, Category::gradients);
   sorted_ = SortedRows(most, communicator_.device());
-  block_numbers_ = host_buffer(most * info_.blocks_per_row(), DType::i64);
-  block_firsts_ = host_buffer(most * info_.blocks_per_row(), DType::i32);
+  block_numbers_ = list_buffer(most * info_.blocks_per_row(), DType::i64);
+  block_firsts_ = list_buffer(most * info_.blocks_per_row(), DType::i32);
+  const Device device = communicator_.device();
+  if (device.is_cpu()) return;
+  device_numbers_ = list_buffer(block_numbers_.elements(), DType::i64, device);
+  device_firsts_ = list_buffer(block_firsts_.elements(), DType::i32, device);
 }
 
 void TableGradients::begin_backward(const RowSlots& rows) {
@@ -69,9 +75,10 @@ Tensor TableGradients::open() {
                 "optimizer: a gradient of '{}' arrived outside of a micro-batch, or twice in one",
                 info_.name());
   opened_ = true;
+  // Rows behind those that were looked up are neither written nor sent.
   const Tensor rows = gradient_.rows(0, looked_up_);
   if (looked_up_ > 0) kernels::fill(current_context(rows.device()), rows, 0.0f);
-  return rows;
+  return gradient_;
 }
 
 void TableGradients::send() {
@@ -121,7 +128,15 @@ void TableGradients::fold(std::span<const int32_t> rows, const RowList& values) 
     slots.data<int32_t>()[i] = touched_.add(rows[static_cast<size_t>(i)]);
   }
   kernels::fold_rows(current_context(sums_.device()),
-                     RowList{sums_, slots.to(sums_.device(), Category::workspace)}, fresh, values, count);
+                     RowList{sums_, copied(slots, device_slots_)}, fresh, values, count);
+}
+
+// A list of the host where kernels read it: on a GPU, a copy in `buffer`.
+Tensor TableGradients::copied(const Tensor& list, const Tensor& buffer) const {
+  if (sums_.device().is_cpu() || list.elements() == 0) return list;
+  const Tensor copy = buffer.flat(0, list.elements());
+  copy.copy_from(list);
+  return copy;
 }
 
 void TableGradients::wait() { std::exchange(arrived_, {}).wait(); }
@@ -151,8 +166,8 @@ void TableGradients::find_blocks() {
   blocks_ = {.sums = sums_,
              .slots = sorted_.device_slots(),
              .rows = sorted_.device_rows(),
-             .blocks = block_numbers_.flat(0, count).to(sums_.device(), Category::workspace),
-             .first = block_firsts_.flat(0, count).to(sums_.device(), Category::workspace),
+             .blocks = copied(block_numbers_.flat(0, count), device_numbers_),
+             .first = copied(block_firsts_.flat(0, count), device_firsts_),
              .row_count = std::ssize(rows),
              .block_count = count};
 }

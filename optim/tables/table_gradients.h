@@ -44,6 +44,7 @@ class TableGradients {
  private:
   void grow(int64_t micro_batches);
   void find_blocks();
+  Tensor copied(const Tensor& list, const Tensor& buffer) const;
   void fold_all(const Tensor& rows, const Tensor& values, const std::vector<int64_t>& by_source);
   void fold(std::span<const int32_t> rows, const RowList& values);
 
@@ -68,6 +69,10 @@ class TableGradients {
   SortedRows sorted_;
   Tensor block_numbers_;  // i64 on the host
   Tensor block_firsts_;   // i32 on the host
+  // On a GPU: copies of the lists above.
+  Tensor device_slots_;
+  Tensor device_numbers_;
+  Tensor device_firsts_;
   TouchedBlocks blocks_;
   RowCounts total_;
 };

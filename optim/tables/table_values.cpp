@@ -1,5 +1,6 @@
 #include "optim/tables/table_values.h"
 
+#include <algorithm>
 #include <numeric>
 #include <utility>
 
@@ -20,7 +21,13 @@ TableValues::TableValues(const TableInfo& info, dist::Communicator& communicator
   Tensor tensor = info.placed.named.parameter.tensor();
   tensor.attach(sharded ? nullptr : values_.storage(), 0);
   tensor.leaf()->name = info.name();
-  if (sharded && info.ranks() > 1) fetch_.emplace(info, communicator, info.distinct());
+  if (!communicator.device().is_cpu()) {
+    device_rows_ = row_buffer(communicator, info.distinct(), 1, DType::i32, Category::communication)
+                       .view({info.distinct()});
+  }
+  if (!sharded || info.ranks() == 1) return;
+  fetch_.emplace(info, communicator);
+  rounds_ = dist::HostBuffer(info.ranks(), DType::i64, communicator);
 }
 
 // Does not wait, because it may run while an exception unwinds. The first operation that reads the
@@ -94,7 +101,8 @@ TableRows TableValues::look_up(const Tensor& indices) {
                 "lookup: row {} of '{}' was not prefetched; prefetch all rows of a micro-batch",
                 current_.slots.rows().back(), info_.name());
   if (phase_ == Phase::forward && !prefetched_) bring(before);
-  return {current_.values.rows(0, current_.slots.count()), slots.to(communicator_.device())};
+  // All n rows, used or not: what operations allocate then depends on n and not on the data.
+  return {current_.values, slots.to(communicator_.device())};
 }
 
 // Copies the rows from slot `first_slot` on to current_.
@@ -110,33 +118,54 @@ void TableValues::bring(int64_t first_slot) {
   synchronize();
   const auto count = std::ssize(rows);
   if (count == 0) return;
-  const Tensor list = Tensor::empty({count}, DType::i32, Device{}, Category::workspace);
-  std::ranges::copy(rows, list.data<int32_t>());
-  const Device device = communicator_.device();
-  kernels::copy_rows(current_context(device),
-                     RowList{current_.values.rows(first_slot, first_slot + count)},
-                     RowList{values_, list.to(device, Category::workspace)}, count);
+  const Context context = current_context(communicator_.device());
+  kernels::copy_rows(context, RowList{current_.values.rows(first_slot, first_slot + count)},
+                     RowList{values_, on_device(current_.slots.rows_from(first_slot))}, count);
+}
+
+// Rows' numbers where kernels read them: on a GPU, a copy.
+Tensor TableValues::on_device(const Tensor& rows) const {
+  if (communicator_.device().is_cpu()) return rows;
+  const Tensor copy = device_rows_.flat(0, rows.elements());
+  copy.copy_from(rows);
+  return copy;
 }
 
 void TableValues::follow_look_up() {
   if (phase_ == Phase::forward && !prefetched_ && fetch_) bring(current_.slots.count());
 }
 
-// An evaluation may look up any number of rows, so it reads the whole table, or at stage 3 memory
-// that is freed with the result.
+// An evaluation may look up any number of rows. It reads the whole table, or at stage 3 rows that
+// it fetches, n at a time, into memory that is freed with the result.
 TableRows TableValues::look_up_in_evaluation(const Tensor& indices) {
   synchronize();
   if (!fetch_) return {values_, indices};
   const Tensor here = host_indices(indices);
-  RowSlots slots(std::min(here.elements(), info_.rows()));
+  const int64_t most = std::max<int64_t>(1, std::min(here.elements(), info_.rows()));
+  RowSlots slots(most, Category::activations);
   const Tensor places = slots_of(slots, here, info_);
-  RowFetch fetch(info_, communicator_, 0);
   const Tensor values =
-      Tensor::empty({slots.count(), info_.width()}, info_.dtype(), communicator_.device());
-  fetch.request(slots.rows(), 0);
-  fetch.start(values_);
-  fetch.finish(values);
+      Tensor::empty({most, info_.width()}, info_.dtype(), communicator_.device());
+  fetch_all(slots, values);
   return {values, places.to(communicator_.device())};
+}
+
+void TableValues::fetch_all(const RowSlots& slots, const Tensor& values) {
+  const int64_t n = info_.distinct();
+  const auto rounds_of = [n](int64_t rows) { return (rows + n - 1) / n; };
+  // Ranks that want fewer rows take part in the rounds of the others.
+  auto* const rounds = rounds_.data<int64_t>();
+  rounds[info_.rank] = rounds_of(slots.count());
+  rounds_.all_gather(communicator_, dist::Traffic::other).wait();
+  const int64_t most = *std::max_element(rounds, rounds + info_.ranks());
+  for (int64_t round = 0; round < most; ++round) {
+    const int64_t begin = std::min(slots.count(), round * n);
+    const int64_t end = std::min(slots.count(), begin + n);
+    fetch_->request(slots.rows().subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)),
+                    begin, RowFetch::Purpose::evaluation);
+    fetch_->start(values_);
+    fetch_->finish(values);
+  }
 }
 
 void TableValues::prefetch(const Tensor& indices, bool updates_next) {
@@ -145,7 +174,7 @@ void TableValues::prefetch(const Tensor& indices, bool updates_next) {
                 info_.name());
   if (!next_) {
     next_ = looked();
-    if (fetch_) next_fetch_.emplace(info_, communicator_, info_.distinct());
+    if (fetch_) next_fetch_.emplace(info_, communicator_);
   }
   next_->slots.clear();
   slots_of(next_->slots, host_indices(indices), info_);

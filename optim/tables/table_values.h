@@ -74,6 +74,8 @@ class TableValues {
   Tensor host_indices(const Tensor& indices) const;
   static Tensor slots_of(RowSlots& slots, const Tensor& indices, const TableInfo& info);
   TableRows look_up_in_evaluation(const Tensor& indices);
+  void fetch_all(const RowSlots& slots, const Tensor& values);
+  Tensor on_device(const Tensor& rows) const;
   void bring(int64_t first_slot);
   void start_prefetch();
   Looked looked() const;
@@ -84,7 +86,9 @@ class TableValues {
   Tensor values_;  // [held rows, width]
   Phase phase_ = Phase::evaluation;
   Looked current_;
-  std::optional<RowFetch> fetch_;  // of current_
+  Tensor device_rows_;  // on a GPU: i32 [n]
+  std::optional<RowFetch> fetch_;  // of current_, and of evaluations
+  dist::HostBuffer rounds_;        // i64 [ranks]: rounds of fetches in an evaluation
   // Of the next micro-batch, from the first prefetch on:
   std::optional<Looked> next_;
   std::optional<RowFetch> next_fetch_;
