@@ -4,6 +4,7 @@
 //   mpirun -n 4 train_recommender --data ml-100k/u.data      four; the same losses, bit for bit
 //
 // Wiring only: options -> data, model, optimizer -> steps -> weights, tables.
+#include <algorithm>
 #include <cmath>
 #include <memory>
 #include <numeric>
@@ -63,6 +64,22 @@ float mean_rating(const data::Ratings& ratings) {
   return static_cast<float>(sum / static_cast<double>(ratings.size()));
 }
 
+// The most distinct rows that a micro-batch can look up.
+models::RecommenderConfig::Distinct distinct_rows(const models::RecommenderConfig& config,
+                                                  const data::RatingBatchSizes& sizes) {
+  return {.users = std::min(config.users, sizes.samples),
+          .items = std::min(config.items, sizes.samples * sizes.items),
+          .history = std::min(config.items, std::max<int64_t>(1, sizes.history_places()))};
+}
+
+train::TrainingRun training_run_of(const RecommenderTrainOptions& options) {
+  train::TrainingRun run = training_run(options);
+  if (options.rowwise) {
+    run.zero.table_rule = optim::RowwiseAdagrad{.learning_rate = options.lr};
+  }
+  return run;
+}
+
 /// Data, batches and model of a run, equal on every rank. A Task cannot be copied, because its
 /// members refer to each other.
 struct Task {
@@ -90,6 +107,7 @@ struct Task {
     config.users = all.users();
     config.items = all.items();
     config.mean = options.ranks ? 0.0f : mean_rating(all.train);
+    if (options.sparse) config.distinct = distinct_rows(config, batches.sizes());
     if (!options.ranks || options.eval_every == 0) return;
     ranking.emplace(histories, all.validation,
                     train::RankingTask::Options{
@@ -141,7 +159,7 @@ class Run {
       : options_(options),
         resumed_(resumed),
         world_(world),
-        training_(training_run(options)),
+        training_(training_run_of(options)),
         task_(task),
         model_(task.build(options)) {
     set_thread_count(resumed.threads(options.threads, world));
@@ -238,6 +256,8 @@ class Run {
         .add("steps_per_epoch", task_.batches.steps_per_epoch())
         .add("objective", options_.objective_name())
         .add("negatives", options_.negatives)
+        .add("tables", options_.sparse ? "sparse" : "dense")
+        .add("table_optimizer", options_.rowwise ? "rowwise-adagrad" : "same")
         .add("l2", options_.l2);
     if (popularity) {
       line.add("protocol", task_.ranking->protocol()).add("popularity", quality(*popularity));
@@ -317,7 +337,7 @@ std::string plan_text(const RecommenderTrainOptions& options, const Task& task,
                             .parameters = model->parameter_count(),
                             .dtype = train::parameter_dtype(*model),
                             .optimizer = options.optimizer},
-                           training_run(options),
+                           training_run_of(options),
                            {.device = train::plan_device(options.devices), .ranks = world.size},
                            [&](const train::TrainingRun& run, const train::JobPlace& place) {
                              return train::plan_run(run, *model, ratings, place);

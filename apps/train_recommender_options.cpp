@@ -53,6 +53,21 @@ void add_model(Flags& app, RecommenderTrainOptions& options, Given& given) {
       ->group(group);
 }
 
+void add_tables(Flags& app, RecommenderCommandLine& given) {
+  const char* group = "Model";
+  app.add_option("--tables", given.tables,
+                 "sparse: send and update only the rows that a batch reads; dense: all rows "
+                 "(default: sparse, but dense with --weight-decay, --offload or --graph)")
+      ->one_of({"dense", "sparse"})
+      ->group(group);
+  app.add_option("--table-optimizer", given.table_optimizer,
+                 "Of sparse tables: same as --optimizer, or rowwise-adagrad, with one value of "
+                 "state a row")
+      ->capture_default_str()
+      ->one_of({"same", "rowwise-adagrad"})
+      ->group(group);
+}
+
 void add_objective(Flags& app, RecommenderCommandLine& line, Given& given) {
   const char* group = "Training";
   app.add_option("--objective", given.objective,
@@ -133,10 +148,29 @@ void check_model(RecommenderTrainOptions& options, const Given& given) {
   }
 }
 
+// Row-sparse tables are the default wherever they are possible and do what the flags say: weight
+// decay is documented as being of all rows, which a dense table alone gives.
+void check_tables(RecommenderTrainOptions& options, const RecommenderCommandLine& given) {
+  const char* const flag = options.weight_decay > 0                   ? "--weight-decay"
+                           : options.memory.offload == "optimizer"    ? "--offload"
+                           : options.graph                            ? "--graph"
+                                                                      : nullptr;
+  options.sparse = given.tables.value_or(flag == nullptr ? "sparse" : "dense") == "sparse";
+  options.rowwise = given.table_optimizer == "rowwise-adagrad";
+  if (options.sparse && flag != nullptr) {
+    fail_input("--tables sparse does not go with {}, which concerns all rows; give --tables dense",
+               flag);
+  }
+  if (options.rowwise && !options.sparse) {
+    fail_input("--table-optimizer rowwise-adagrad is for --tables sparse");
+  }
+}
+
 // The rates were chosen on MovieLens 100K (bench/README.md). With 5e-3, neumf ranks best after half
 // of the epochs and then overfits, so neumf has a lower rate.
 float default_rate(const RecommenderTrainOptions& options) {
   if (options.optimizer == "sgd") return 0.1f;
+  if (options.optimizer == "adagrad") return 5e-2f;
   return options.ranks && options.model.name == "neumf" ? 3e-3f : 5e-3f;
 }
 
@@ -178,6 +212,7 @@ RecommenderCommandLine parse_recommender_command_line(int argc, const char* cons
   app.add_config("Read flags from a file: lines such as epochs = 30");
   add_data(app, options, given);
   add_model(app, options, given);
+  add_tables(app, line);
   add_objective(app, line, given);
   add_run_options(app, line.given, options,
                   {.samples = "Interactions",
@@ -214,6 +249,7 @@ void complete(RecommenderCommandLine& line, int64_t interactions) {
   defaults.steps = std::max<int64_t>(1, std::llround(line.epochs.value_or(20) * per_epoch));
   defaults.eval_every = options.split == "none" ? 0 : options.steps_per_epoch;
   fill_run(line.given, defaults, options);
+  check_tables(options, line);
   if (options.split == "none" && options.eval_every > 0) {
     fail_input(
         "--split none holds nothing out, so there is nothing to evaluate on: leave out "

@@ -22,6 +22,8 @@ struct RecommenderTrainOptions : RunOptions {  // if `data` is empty, ratings ar
   models::RecommenderConfig model;  // users and items are set from the data later
   bool ranks = false;               // true: rank items; false: predict ratings
   models::RecommenderObjective objective = models::RecommenderObjective::rating;
+  bool sparse = true;     // row-sparse tables
+  bool rowwise = false;   // tables are updated by row-wise Adagrad
   int64_t negatives = 0;  // negative items drawn for each interaction
   float l2 = 0;
   double epochs = 0;    // length of the run in epochs
@@ -39,6 +41,8 @@ struct RecommenderCommandLine {
   dist::Settings settings;  // for ranks to compare
   GivenRun given;
   std::optional<double> epochs;
+  std::optional<std::string> tables;  // --tables
+  std::string table_optimizer = "same";
 };
 
 /// Throws InputError, with a one-line message, if a flag is invalid.

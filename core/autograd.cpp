@@ -126,9 +126,13 @@ void InputGradients::pass(int input, const Tensor& gradient) {
   }
 }
 
-TableRows rows_of(const Tensor& table, const Tensor& indices) {
+TableRows rows_of(const Tensor& table, const Tensor& indices, int64_t used) {
   const bool sparse = table.leaf() && table.leaf()->look_up;
-  return sparse ? table.leaf()->look_up(indices) : TableRows{table, indices};
+  return sparse ? table.leaf()->look_up(indices, used) : TableRows{table, indices};
+}
+
+TableRows rows_of(const Tensor& table, const Tensor& indices) {
+  return rows_of(table, indices, indices.elements());
 }
 
 const Tensor* read_whole(const Tensor& table) {

@@ -72,7 +72,9 @@ struct Leaf {
   /// place of about_to_be_used, and reads only the rows that it returns, forward and backward. The
   /// result is valid until the micro-batch's backward has ended. `gradient_buffer` then returns the
   /// gradient of the looked-up rows alone, (rows of the micro-batch, C), filled with zeros.
-  std::function<TableRows(const Tensor& indices)> look_up;
+  ///
+  /// Only the first `used` indices are looked up; the others may have any values.
+  std::function<TableRows(const Tensor& indices, int64_t used)> look_up;
 
   /// The gradient of the last backward that reached the parameter.
   Tensor gradient;
@@ -160,6 +162,7 @@ class InputGradients {
 /// table and the indices themselves, unless the table is row-sparse (Leaf::look_up). Throws as the
 /// hook does.
 TableRows rows_of(const Tensor& table, const Tensor& indices);
+TableRows rows_of(const Tensor& table, const Tensor& indices, int64_t used);
 /// Returns the argument for an `InUse`: the table if operations read it whole, or nullptr if it is
 /// row-sparse.
 const Tensor* read_whole(const Tensor& table);

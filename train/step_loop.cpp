@@ -115,6 +115,7 @@ int64_t StepLoop::run_steps() {
     if (evaluates) evaluate(done);
     if (saves_) saves_->after_step(done, done - skipped());
     if (saves_) count_.saves = saves_->count();
+    if (last || stopped_) count_.rows = optimizer_.row_counts();
     // The checkpoint comes after the saves, because it records the best evaluation that was saved.
     if (saves_ && checkpoints_) checkpoints_->set_best(saves_->best());
     // After the last step, and after a step at which a signal ends the run, train() writes the

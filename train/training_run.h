@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 
@@ -60,6 +61,8 @@ struct TrainingRun {
   optim::UpdateRule rule;
   optim::ZeroOptions zero;
   LoopOptions loop;
+  /// Rows that row-sparse tables have sent, in a run that has ended (train::as_it_went).
+  std::optional<std::map<std::string, optim::RowCounts>> rows = std::nullopt;
 };
 
 /// Returns the dtype of the model's first parameter. After Module::to all parameters have this

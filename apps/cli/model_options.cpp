@@ -102,9 +102,9 @@ Batch batch_sizes(const BatchOptions& options, const TrainDefaults& defaults) {
 }
 
 FlagOption add_optimizer_option(Flags& app, std::string& optimizer, const std::string& group) {
-  return app.add_option("--optimizer", optimizer, "adamw, adam or sgd")
+  return app.add_option("--optimizer", optimizer, "adamw, adam, sgd or adagrad")
       ->capture_default_str()
-      ->one_of({"adamw", "adam", "sgd"})
+      ->one_of({"adamw", "adam", "sgd", "adagrad"})
       ->group(group);
 }
 

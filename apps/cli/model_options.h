@@ -44,7 +44,7 @@ void add_batch_options(Flags& app, BatchOptions& options, const std::string& gro
                        const std::string& samples = "Sequences");
 Batch batch_sizes(const BatchOptions& options, const TrainDefaults& defaults);
 
-/// Adds --optimizer adamw|adam|sgd.
+/// Adds --optimizer adamw|adam|sgd|adagrad.
 FlagOption add_optimizer_option(Flags& app, std::string& optimizer, const std::string& group);
 
 /// Group "Distribution": --bucket-bytes, --reduction.

@@ -198,6 +198,9 @@ optim::UpdateRule update_rule(const RunOptions& options) {
                        .beta2 = options.beta2,
                        .weight_decay = options.weight_decay};
   }
+  if (options.optimizer == "adagrad") {
+    return optim::Adagrad{.learning_rate = options.lr, .weight_decay = options.weight_decay};
+  }
   return optim::AdamW{.learning_rate = options.lr,
                       .beta1 = options.beta1,
                       .beta2 = options.beta2,

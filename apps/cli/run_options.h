@@ -33,7 +33,7 @@ struct RunOptions {
 
   int64_t steps = 0;
   Batch batch;
-  std::string optimizer;  // adamw, adam, sgd
+  std::string optimizer;  // adamw, adam, sgd, adagrad
   bool nesterov = false;
   float lr = 0;
   float min_lr = 0;

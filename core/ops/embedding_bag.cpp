@@ -52,15 +52,17 @@ void check_range(const Bags& bags, int64_t vocabulary) {
   }
 }
 
-// With a row-sparse table, the rows at all indices are fetched, so each index must be in a bag.
-void check_all_in_bags(const Tensor& indices, const Tensor& offsets, const Tensor& table) {
-  if (read_whole(table) != nullptr) return;
+// Returns how many of the first indices are in bags, for a row-sparse table: each counts as a row
+// that is read. Indices before the first bag would count too, so there may be none.
+int64_t used_indices(const Tensor& indices, const Tensor& offsets, const Tensor& table) {
+  if (read_whole(table) != nullptr) return indices.size(0);
   const Tensor here = offsets.to_host();
   const auto values = here.values<int32_t>();
-  TESSERA_CHECK(values.front() == 0 && values.back() == indices.size(0),
-                "embedding_bag: '{}' is row-sparse, and the bags are [{}, {}) of {} indices; "
-                "expected all of them",
-                table.leaf()->name, values.front(), values.back(), indices.size(0));
+  TESSERA_CHECK(values.front() == 0,
+                "embedding_bag: '{}' is row-sparse, and its first bag begins at index {}, expected "
+                "0",
+                table.leaf()->name, values.front());
+  return values.back();
 }
 }  // namespace
 
@@ -68,10 +70,10 @@ Tensor embedding_bag(const Tensor& indices, const Tensor& offsets, const Tensor&
                      const Tensor& scale) {
   check_shapes({indices, offsets, scale}, table);
   check_range({indices, offsets, scale}, table.size(0));
-  check_all_in_bags(indices, offsets, table);
   const trace::Scope scope("embedding_bag");
   const InUse in_use({read_whole(table)});
-  const auto [rows, row_indices] = rows_of(table, indices);
+  const auto [rows, row_indices] =
+      rows_of(table, indices, used_indices(indices, offsets, table));
   const Bags bags{saved(row_indices), saved(offsets), scale.defined() ? saved(scale) : Tensor{}};
   Tensor y = Tensor::empty({offsets.size(0) - 1, table.size(1)}, rows.dtype(), rows.device());
   kernels::embedding_bag_forward(current_context(y.device()), y, bags, rows);

@@ -14,10 +14,13 @@ nn::Initializer factors() { return nn::Initializer::normal(0.1f); }
 // Tables are registered in their order of use in forward, because ZeRO's buckets assume this order.
 MatrixFactorization::MatrixFactorization(const RecommenderConfig& config)
     : Recommender(config),
-      user_bias_(config.users, 1, nn::Initializer::zeros()),
-      item_bias_(config.items, 1, nn::Initializer::zeros()),
-      user_factors_(config.users, config.factors, factors()),
-      item_factors_(config.items, config.factors, factors()) {
+      user_bias_(config.users, 1,
+                 table_options(nn::Initializer::zeros(), config.distinct.users)),
+      item_bias_(config.items, 1,
+                 table_options(nn::Initializer::zeros(), config.distinct.items)),
+      user_factors_(config.users, config.factors, table_options(factors(), config.distinct.users)),
+      item_factors_(config.items, config.factors,
+                    table_options(factors(), config.distinct.items)) {
   // row_products' gradient reads all tables that row_products looks up, and reads them together. So
   // these tables share a block.
   const auto add_looked_up = [this](const std::string& name, RecommenderTable& table) {
@@ -25,7 +28,8 @@ MatrixFactorization::MatrixFactorization(const RecommenderConfig& config)
     add(name, table);
   };
   if (config.reads_histories()) {
-    history_factors_.emplace(config.items, config.factors, factors());
+    history_factors_.emplace(config.items, config.factors,
+                             table_options(factors(), config.distinct.history));
     add("user_bias", user_bias_);
     add("user_factors", user_factors_);
     add("history_factors", *history_factors_);

@@ -27,8 +27,8 @@ Tensor as_scores(const Tensor& y) { return ops::reshape(y, {y.size(0), y.size(1)
 
 GeneralizedFactorization::GeneralizedFactorization(const RecommenderConfig& config)
     : Recommender(config),
-      user_factors_(config.users, config.factors, factors()),
-      item_factors_(config.items, config.factors, factors()),
+      user_factors_(config.users, config.factors, table_options(factors(), config.distinct.users)),
+      item_factors_(config.items, config.factors, table_options(factors(), config.distinct.items)),
       output_(config.factors, 1, glorot(config.factors, 1)) {
   add("user_factors", user_factors_);
   add("item_factors", item_factors_);
@@ -43,10 +43,12 @@ Scores GeneralizedFactorization::score(const RecommenderInput& input) {
 
 NeuralFactorization::NeuralFactorization(const RecommenderConfig& config)
     : Recommender(config),
-      user_factors_(config.users, config.factors, factors()),
-      item_factors_(config.items, config.factors, factors()),
-      mlp_user_factors_(config.users, config.hidden[0] / 2, factors()),
-      mlp_item_factors_(config.items, config.hidden[0] / 2, factors()),
+      user_factors_(config.users, config.factors, table_options(factors(), config.distinct.users)),
+      item_factors_(config.items, config.factors, table_options(factors(), config.distinct.items)),
+      mlp_user_factors_(config.users, config.hidden[0] / 2,
+                        table_options(factors(), config.distinct.users)),
+      mlp_item_factors_(config.items, config.hidden[0] / 2,
+                        table_options(factors(), config.distinct.items)),
       user_half_(config.hidden[0] / 2, config.hidden[1],
                  glorot(config.hidden[0], config.hidden[1], false)),
       item_half_(config.hidden[0] / 2, config.hidden[1],

@@ -37,6 +37,10 @@ void RecommenderConfig::validate() const {
 
 Recommender::Recommender(const RecommenderConfig& config) : config_(config) { config_.validate(); }
 
+nn::Embedding::Options table_options(const nn::Initializer& initializer, int64_t distinct) {
+  return {.initializer = initializer, .sparse = distinct > 0, .distinct = distinct};
+}
+
 std::unique_ptr<Recommender> recommender(const RecommenderConfig& config) {
   config.validate();
   if (config.name == "gmf") return std::make_unique<GeneralizedFactorization>(config);

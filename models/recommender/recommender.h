@@ -33,6 +33,15 @@ struct RecommenderConfig {
   /// neumf: widths of the MLP. The first width is that of the MLP's input, the concatenated user
   /// and item factors. Each further width is that of a layer's output.
   std::vector<int64_t> hidden = {64, 32, 16};
+  /// Row-sparse tables: the most distinct rows that a micro-batch looks up. 0: dense tables.
+  struct Distinct {
+    int64_t users = 0;
+    int64_t items = 0;
+    int64_t history = 0;  // svd++: of the factors of the users' items
+    bool operator==(const Distinct&) const = default;
+  };
+  Distinct distinct = {};
+  bool row_sparse() const { return distinct.users > 0; }
   float mean = 0;  // mf, svd++: added to every score; the mean of all ratings
   /// True if RecommenderInput needs histories.
   bool reads_histories() const { return name == "svd++"; }
@@ -79,8 +88,12 @@ class Recommender : public nn::Module {
 /// Builds the model. Throws as validate does.
 std::unique_ptr<Recommender> recommender(const RecommenderConfig& config);
 
-/// A table with a row for each user or item. The table's gradient is dense: all rows are sent and
-/// updated in each step.
+/// A table with a row for each user or item, by number. If it is dense, all of its rows are sent and
+/// updated in each step; if row-sparse, the rows that were looked up.
 using RecommenderTable = nn::Embedding;
+
+/// Returns the options of a table of which a micro-batch looks up at most `distinct` rows; 0: a
+/// dense table.
+nn::Embedding::Options table_options(const nn::Initializer& initializer, int64_t distinct);
 
 }  // namespace tessera::models

@@ -2,6 +2,7 @@
 #include "models/recommender/recommender_memory.h"
 
 #include <algorithm>
+#include <bit>
 #include <vector>
 
 #include "models/kernel_workspace.h"
@@ -10,6 +11,21 @@
 namespace tessera::models {
 namespace {
 
+/// Returns the bytes of a set of row numbers: the numbers, and a hash table of at least twice as
+/// many places.
+int64_t row_set_bytes(int64_t rows) {
+  return 4 * (rows + static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(2 * rows))));
+}
+
+/// The rows of a table and, if it is row-sparse, the most distinct rows that a micro-batch looks up.
+struct Entries {
+  int64_t all = 0;
+  int64_t distinct = 0;  // 0: dense
+
+  /// The rows that operations of a training step read: all, or a copy of the distinct ones.
+  int64_t read() const { return distinct > 0 ? distinct : all; }
+};
+
 /// The operations that the models use: one function for each operation of core/ops.h.
 class Tape {
  public:
@@ -17,34 +33,41 @@ class Tape {
     if (can_be_asked(micro.device)) workspace_ = 0;
   }
 
-  /// Looks up rows of a table of `entries` rows, for indices of the given shape.
-  Value embedding(int64_t entries, const Shape& indices, int64_t width) {
+  /// Looks up rows of a table, for indices of the given shape.
+  Value embedding(const Entries& table, const Shape& indices, int64_t width) {
     Shape shape = indices;
     shape.push_back(width);
-    return rows_of_table(entries, shape, indices.elements());
+    return rows_of_table(table, shape, width, indices);
   }
-  Value embedding_bag(int64_t entries, int64_t width) {
-    return rows_of_table(entries, {micro_.samples, width}, micro_.history_places);
+  Value embedding_bag(const Entries& table, int64_t width) {
+    return rows_of_table(table, {micro_.samples, width}, width, {micro_.history_places});
   }
 
   /// The left side of row_products: rows of a table with `entries` rows, or the rows of `x` if `x`
   /// is not null.
   struct Rows {
-    int64_t entries = 0;
+    Entries entries = {};
     const Value* x = nullptr;
   };
   /// Returns the products (B, K) of the left rows with rows of a table. If `squares` is true, also
   /// returns the sum of the squares of both sides' rows.
-  std::vector<Value> row_products(const Rows& left, int64_t entries, const Shape& indices,
-                                  bool squares) {
+  std::vector<Value> row_products(const Rows& left, const Entries& right, const Shape& indices,
+                                  int64_t width, bool squares) {
+    std::vector<Memory> kept;
+    std::vector<Value> looked_up;  // until the operation returns
+    const Shape users{micro_.samples};
+    if (left.x == nullptr) look_up_with_bias(left.entries, users, width, kept, looked_up);
+    look_up_with_bias(right, indices, width, kept, looked_up);
+    const int64_t entries = rows_read(right, indices);
+    const int64_t left_entries = left.x == nullptr ? rows_read(left.entries, users) : 0;
     const int64_t places = micro_.samples * indices[1];
     const DType dtype = left.x == nullptr ? micro_.dtype : left.x->dtype;
-    if (squares) use_for_squares(left, entries, indices);
+    if (squares) use_for_squares(left_entries, entries, indices);
     if (tape_.training()) {
-      const bool repeated = left.entries > 0 && indices[1] > 1;
+      const bool repeated = left_entries > 0 && indices[1] > 1;
       // If the left rows are the rows of x, CUDA does not sort them, and needs no workspace for
       // them.
-      const int64_t left_rows = left.x == nullptr ? left.entries : micro_.samples;
+      const int64_t left_rows = left.x == nullptr ? left_entries : micro_.samples;
       if (left.x == nullptr || micro_.device.is_cpu()) {
         use_for_terms(left_rows, places, dtype, repeated);
       }
@@ -52,7 +75,6 @@ class Tape {
     }
     std::vector<Value> results{tape_.empty({micro_.samples, indices[1]}, dtype)};
     if (squares) results.push_back(tape_.empty({}, DType::f32));
-    std::vector<Memory> kept;
     if (left.x != nullptr) kept.push_back(left.x->memory);
     tape_.record(results, kept, {{left.x}}, true);
     if (!squares) results.emplace_back();
@@ -133,11 +155,11 @@ class Tape {
   ///   - on the CPU, one side after the other: for each row of a table the number of its lookups,
   ///     and an fp64 sum for every 64 rows;
   ///   - on CUDA, an f32 square for each lookup, and the workspace of their sum.
-  void use_for_squares(const Rows& left, int64_t entries, const Shape& indices) {
+  void use_for_squares(int64_t left_entries, int64_t entries, const Shape& indices) {
     if (micro_.device.is_cpu()) {
       const auto sums = [](int64_t rows) { return 8 * pieces(rows, 64); };
       use(4 * entries + sums(entries));
-      use(left.entries > 0 ? 4 * left.entries + sums(left.entries) : sums(micro_.samples));
+      use(left_entries > 0 ? 4 * left_entries + sums(left_entries) : sums(micro_.samples));
     } else {
       const int64_t lookups = micro_.samples + indices.elements();
       use(4 * lookups + mean_workspace(lookups));
@@ -166,11 +188,47 @@ class Tape {
   }
 
   // Backward sorts the indices by row: this takes entries + 1 offsets and the sorted indices.
-  Value rows_of_table(int64_t entries, const Shape& shape, int64_t indices) {
-    if (tape_.training()) use(4 * (entries + 1 + indices));
+  Value rows_of_table(const Entries& table, const Shape& shape, int64_t width,
+                      const Shape& indices) {
+    std::vector<Memory> kept;
+    std::vector<Value> looked_up;  // until the operation returns
+    look_up(table, indices, width, kept, looked_up);
+    if (tape_.training()) use(4 * (table.read() + 1 + indices.elements()));
     Value y = tape_.empty(shape, micro_.dtype);
-    tape_.record(y, {}, {}, true);
+    tape_.record(y, std::move(kept), {}, true);
     return y;
+  }
+
+  /// Returns the rows of the matrix that an operation reads for these indices.
+  int64_t rows_read(const Entries& table, const Shape& indices) const {
+    if (tape_.training()) return table.read();
+    return fetches(table) ? std::min(table.all, indices.elements()) : table.all;
+  }
+  bool fetches(const Entries& table) const { return table.distinct > 0 && micro_.fetches; }
+  /// Allocates what a lookup of a row-sparse table does. In training these are the places of its
+  /// rows, which the gradient keeps. In an evaluation that fetches rows they are the places and the
+  /// rows, and during the lookup a set of the rows' numbers.
+  void look_up(const Entries& table, const Shape& indices, int64_t width,
+               std::vector<Memory>& kept, std::vector<Value>& looked_up) {
+    if (tape_.training() && table.distinct > 0) {
+      looked_up.push_back(tape_.empty(indices, DType::i32));
+      kept.push_back(looked_up.back().memory);
+    } else if (!tape_.training() && fetches(table)) {
+      const int64_t rows = rows_read(table, indices);
+      const Value set = tape_.empty({row_set_bytes(rows) / 4}, DType::i32);
+      looked_up.push_back(tape_.empty(indices, DType::i32));
+      looked_up.push_back(tape_.empty({rows, width}, micro_.dtype));
+    }
+  }
+  /// The same for a table and its bias, with the same indices. The places of the bias are compared
+  /// with those of the table, and then freed.
+  void look_up_with_bias(const Entries& table, const Shape& indices, int64_t width,
+                         std::vector<Memory>& kept, std::vector<Value>& looked_up) {
+    look_up(table, indices, width, kept, looked_up);
+    std::vector<Memory> of_bias;
+    std::vector<Value> rows;
+    look_up(table, indices, 1, of_bias, rows);
+    if (!tape_.training() && !rows.empty()) looked_up.push_back(rows.back());
   }
 
   Value of_shape(const Value& x, const Shape& shape, DType dtype, std::vector<Memory> kept) {
@@ -206,8 +264,10 @@ class Walk {
   }
 
  private:
-  Value users(int64_t width) { return tape_.embedding(config_.users, users_, width); }
-  Value items(int64_t width) { return tape_.embedding(config_.items, items_, width); }
+  Entries all_users() const { return {config_.users, config_.distinct.users}; }
+  Entries all_items() const { return {config_.items, config_.distinct.items}; }
+  Value users(int64_t width) { return tape_.embedding(all_users(), users_, width); }
+  Value items(int64_t width) { return tape_.embedding(all_items(), items_, width); }
   Value for_each_item(const Value& rows) {
     return tape_.reshape(rows, {rows.shape[0], 1, rows.shape[1]});
   }
@@ -216,15 +276,16 @@ class Walk {
   /// Returns the users' factors in svd++.
   Value user_rows() {
     const Value own = users(config_.factors);
-    return tape_.add(own, tape_.embedding_bag(config_.items, config_.factors));
+    const Entries history{config_.items, config_.distinct.history};
+    return tape_.add(own, tape_.embedding_bag(history, config_.factors));
   }
 
   ScoreValues inner_product() {
     const auto products = [&](const Tape::Rows& left) {
-      return tape_.row_products(left, config_.items, items_, penalized_);
+      return tape_.row_products(left, all_items(), items_, config_.factors, penalized_);
     };
     if (!config_.reads_histories()) {
-      const std::vector<Value> results = products({.entries = config_.users});
+      const std::vector<Value> results = products({.entries = all_users()});
       return {tape_.like(results[0]), {}, results[1]};
     }
     const Value bias = users(1);

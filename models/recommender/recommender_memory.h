@@ -25,6 +25,8 @@ struct RecommenderMicroBatch {
   int64_t history_places = 0;  // places for history items in a batch, if the model reads histories
   RecommenderObjective objective = RecommenderObjective::rating;
   float l2 = 0;
+  /// Row-sparse tables at stage 3 on several ranks: an evaluation fetches rows.
+  bool fetches = false;
   Device device = default_device();
 };
 

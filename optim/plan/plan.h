@@ -89,6 +89,8 @@ struct Plan {
   /// Returns memory() plus activations and workspace, as far as they are known. This is an upper
   /// bound, because the categories need not peak at the same time.
   int64_t peak() const { return memory() + activations.value_or(0) + workspace.value_or(0); }
+  /// Sent by the whole run for rows of row-sparse tables, as the run has counted them.
+  std::array<int64_t, dist::traffic_count> counted_traffic{};
   int64_t sent() const;
 };
 

@@ -52,13 +52,13 @@ Table::Table(PlacedParameter placed, int64_t number, const UpdateRule& rule,
 void Table::set_hooks(MicroStepLog& log, Complete complete) {
   Leaf& leaf = info_.placed.named.parameter.leaf();
   const int64_t registration = info_.placed.registration;
-  leaf.look_up = [this, &log, registration](const Tensor& indices) {
+  leaf.look_up = [this, &log, registration](const Tensor& indices, int64_t used) {
     // A rank without data must take part in the fetches of the others.
     if (values_.running()) {
       log.note({ParameterEvent::Kind::use, registration});
       log.add([this] { values_.follow_look_up(); });
     }
-    return values_.look_up(indices);
+    return values_.look_up(indices, used);
   };
   leaf.about_to_be_used = [name = info_.name()] {
     fail("optimizer: '{}' is a row-sparse table, which an operation reads as a whole; expected "

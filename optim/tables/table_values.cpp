@@ -63,37 +63,38 @@ void TableValues::begin_backward() {
 
 void TableValues::end_backward() { phase_ = Phase::evaluation; }
 
-Tensor TableValues::host_indices(const Tensor& indices) const {
+Tensor TableValues::host_indices(const Tensor& indices, int64_t used) const {
   TESSERA_CHECK(indices.dtype() == DType::i32, "lookup: '{}' with indices {}, expected i32",
                 info_.name(), dtype_name(indices.dtype()));
-  const Tensor here = indices.to_host();
-  for (const int32_t row : here.values<int32_t>()) {
+  const Tensor here = indices.to(Device{}, host_category());
+  for (const int32_t row : here.values<int32_t>().first(static_cast<size_t>(used))) {
     if (row >= 0 && row < info_.rows()) continue;
     fail_input("lookup: row {} of '{}', which has {} rows", row, info_.name(), info_.rows());
   }
   return here;
 }
 
-Tensor TableValues::slots_of(RowSlots& slots, const Tensor& indices, const TableInfo& info) {
-  const Tensor result = Tensor::empty(indices.shape(), DType::i32, Device{});
+Tensor TableValues::slots_of(RowSlots& slots, const Tensor& indices, int64_t used) const {
+  const Tensor result = Tensor::empty(indices.shape(), DType::i32, Device{}, host_category());
   const auto from = indices.values<int32_t>();
   const auto to = result.values<int32_t>();
-  for (size_t i = 0; i < from.size(); ++i) {
+  for (size_t i = 0; i < static_cast<size_t>(used); ++i) {
     to[i] = slots.add(from[i]);
     if (to[i] >= 0) continue;
     fail_input(
         "lookup: a micro-batch looks up more than {} distinct rows of '{}'; give the table a larger "
         "number of distinct rows, or the micro-batch fewer samples",
-        slots.capacity(), info.name());
+        slots.capacity(), info_.name());
   }
+  std::fill(to.begin() + used, to.end(), 0);
   return result;
 }
 
-TableRows TableValues::look_up(const Tensor& indices) {
-  if (phase_ == Phase::evaluation) return look_up_in_evaluation(indices);
-  const Tensor here = host_indices(indices);
+TableRows TableValues::look_up(const Tensor& indices, int64_t used) {
+  if (phase_ == Phase::evaluation) return look_up_in_evaluation(indices, used);
+  const Tensor here = host_indices(indices, used);
   const int64_t before = current_.slots.count();
-  const Tensor slots = slots_of(current_.slots, here, info_);
+  const Tensor slots = slots_of(current_.slots, here, used);
   const bool grew = current_.slots.count() > before;
   TESSERA_CHECK(!grew || phase_ == Phase::forward,
                 "lookup: backward looks up rows of '{}' that the forward has not", info_.name());
@@ -137,13 +138,13 @@ void TableValues::follow_look_up() {
 
 // An evaluation may look up any number of rows. It reads the whole table, or at stage 3 rows that
 // it fetches, n at a time, into memory that is freed with the result.
-TableRows TableValues::look_up_in_evaluation(const Tensor& indices) {
+TableRows TableValues::look_up_in_evaluation(const Tensor& indices, int64_t used) {
   synchronize();
   if (!fetch_) return {values_, indices};
-  const Tensor here = host_indices(indices);
+  const Tensor here = host_indices(indices, used);
   const int64_t most = std::max<int64_t>(1, std::min(here.elements(), info_.rows()));
-  RowSlots slots(most, Category::activations);
-  const Tensor places = slots_of(slots, here, info_);
+  RowSlots slots(most, host_category());
+  const Tensor places = slots_of(slots, here, used);
   const Tensor values =
       Tensor::empty({most, info_.width()}, info_.dtype(), communicator_.device());
   fetch_all(slots, values);
@@ -177,7 +178,8 @@ void TableValues::prefetch(const Tensor& indices, bool updates_next) {
     if (fetch_) next_fetch_.emplace(info_, communicator_);
   }
   next_->slots.clear();
-  slots_of(next_->slots, host_indices(indices), info_);
+  const int64_t count = indices.elements();
+  slots_of(next_->slots, host_indices(indices, count), count);
   ahead_ = Ahead::after_update;
   if (updates_next) return;
   if (next_fetch_) next_fetch_->request(next_->slots.rows(), 0);

@@ -38,7 +38,7 @@ class TableValues {
   bool running() const { return phase_ != Phase::evaluation; }
   /// As Leaf::look_up. At stage 3 collective, in forward and in an evaluation. Throws InputError
   /// for an index outside the table and for more than n distinct rows in a micro-batch.
-  TableRows look_up(const Tensor& indices);
+  TableRows look_up(const Tensor& indices, int64_t used);
   /// Takes part in the collective calls of a look_up() of other ranks.
   void follow_look_up();
   /// The rows that the current micro-batch has looked up, by slot.
@@ -71,9 +71,13 @@ class TableValues {
   /// What became of a prefetch.
   enum class Ahead : uint8_t { none, after_update, requested, started };
 
-  Tensor host_indices(const Tensor& indices) const;
-  static Tensor slots_of(RowSlots& slots, const Tensor& indices, const TableInfo& info);
-  TableRows look_up_in_evaluation(const Tensor& indices);
+  Tensor host_indices(const Tensor& indices, int64_t used) const;
+  Tensor slots_of(RowSlots& slots, const Tensor& indices, int64_t used) const;
+  TableRows look_up_in_evaluation(const Tensor& indices, int64_t used);
+  /// The category of temporary lists on the host: on a GPU they are not the operations' results.
+  Category host_category() const {
+    return communicator_.device().is_cpu() ? Category::activations : Category::workspace;
+  }
   void fetch_all(const RowSlots& slots, const Tensor& values);
   Tensor on_device(const Tensor& rows) const;
   void bring(int64_t first_slot);

@@ -4,6 +4,7 @@
 
 #include "core/random.h"
 #include "models/gpt/gpt_memory.h"
+#include "optim/plan/plan_tables.h"
 #include "train/plan/plan_gpt.h"
 
 namespace tessera::train {
@@ -16,6 +17,7 @@ optim::PlanInput plan_input(const TrainingRun& run, const nn::Module& model,
                             const JobPlace& place) {
   const optim::ZeroOptions& zero = run.zero;
   const Device device = place.device.device;
+  const optim::UpdateRule& table_rule = zero.table_rule ? *zero.table_rule : run.rule;
   run.loop.batch.validate();
   const bool one_micro_step =
       run.loop.steps_left() == 1 && run.loop.batch.micro_steps(place.ranks) == 1;
@@ -29,6 +31,9 @@ optim::PlanInput plan_input(const TrainingRun& run, const nn::Module& model,
           .no_sync = zero.no_sync,
           .batch = run.loop.batch,
           .state_tensors = std::ssize(run.rule.state_names()),
+          .table_state_tensors = std::ssize(table_rule.state_names()),
+          .table_value_per_row = table_rule.value_per_row(),
+          .update_all_rows = zero.update_all_rows,
           .sum_dtype = zero.grad_shard,
           .offload = zero.offload == optim::Offload::optimizer && !device.is_cpu(),
           .graph = zero.graph,
@@ -58,7 +63,10 @@ GraphWorkspace graph_workspace(const TrainingRun& run, int64_t ranks, bool has_d
 }
 
 optim::Plan plan_run(const TrainingRun& run, const nn::Module& model, const JobPlace& place) {
-  return optim::plan(plan_input(run, model, place), place.rank);
+  const optim::PlanInput input = plan_input(run, model, place);
+  optim::Plan plan = optim::plan(input, place.rank);
+  if (run.rows) plan.counted_traffic = optim::tables_traffic(input, place.rank, *run.rows);
+  return plan;
 }
 
 optim::Plan plan_run(const TrainingRun& run, const models::Gpt& model, const JobPlace& place) {

@@ -22,7 +22,7 @@ models::RecommenderMemory training_memory(const PlannedRatings& ratings, DType d
 }
 
 models::RecommenderMemory evaluation_memory(const PlannedRatings& ratings, DType dtype,
-                                            Device device) {
+                                            Device device, bool sharded) {
   const RatingEvaluationSizes& sizes = *ratings.evaluation;
   return models::recommender_evaluation_memory(ratings.config,
                                                {.dtype = dtype,
@@ -30,6 +30,7 @@ models::RecommenderMemory evaluation_memory(const PlannedRatings& ratings, DType
                                                 .items = sizes.items,
                                                 .shared_items = sizes.shared_items,
                                                 .history_places = sizes.batch().history_places(),
+                                                .fetches = sharded,
                                                 .device = device});
 }
 
@@ -60,7 +61,8 @@ optim::Plan plan_run(const TrainingRun& run, const nn::Module& model, const Plan
   if (ratings.evaluation && run.loop.eval_every > 0) {
     // The input of steps stays in memory during an evaluation. The evaluation's results are
     // allocated after its input was freed.
-    const models::RecommenderMemory other = evaluation_memory(ratings, dtype, device);
+    const models::RecommenderMemory other = evaluation_memory(
+        ratings, dtype, device, run.zero.stage == 3 && place.ranks > 1);
     const int64_t input = ratings.evaluation->input_bytes();
     peak.activations = std::max({peak.activations, input + other.activations,
                                  ratings.evaluation_results * dtype_size(DType::f32)});

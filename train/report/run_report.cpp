@@ -63,6 +63,16 @@ JsonObject RankReport::json() const {
     add_planned(entry, t.planned);
     traffic_json.add(t.purpose, entry.add("measured", t.sent));
   }
+  JsonObject rows_json;
+  for (const auto& [name, of] : count.rows) {
+    rows_json.add(name, JsonObject()
+                            .add("looked_up", of.looked_up)
+                            .add("sent", of.sent)
+                            .add("asked", of.asked)
+                            .add("served", of.served)
+                            .add("touched", of.touched)
+                            .add("blocks", of.blocks));
+  }
   return JsonObject()
       .add("rank", rank)
       .add("equal", equal())
@@ -70,7 +80,8 @@ JsonObject RankReport::json() const {
       .add("peak_total", peak_total)
       .add("vm_hwm", process_peak)
       .add("heap_peak", heap_peak)
-      .add("traffic", traffic_json);
+      .add("traffic", traffic_json)
+      .add("rows", rows_json);
 }
 
 std::string RankReport::table() const {
@@ -82,16 +93,25 @@ std::string RankReport::table() const {
   text += row("all at once", std::nullopt, peak_total);
   text += row("process (VmHWM)", std::nullopt, process_peak);
   text += '\n';
-  const auto [steps, skipped, saves] = count;
+  const auto& [steps, skipped, rows, saves] = count;
   std::string others = skipped > 0 ? fmt::format(", {} skipped", skipped) : "";
   if (saves > 0) others += fmt::format(", {} save{}", saves, saves == 1 ? "" : "s");
   text += heading(fmt::format("sent, {} step{}{}", steps, steps == 1 ? "" : "s", others));
   for (const Traffic& t : traffic) text += row(t.purpose, t.planned, t.sent);
+  if (!rows.empty()) {
+    text += fmt::format("\n{:<26} {:>12} {:>12} {:>12} {:>12} {:>12}\n", "rows of", "looked up",
+                        "sent", "asked", "served", "touched");
+  }
+  for (const auto& [name, of] : rows) {
+    text += fmt::format("{:<26} {:>12} {:>12} {:>12} {:>12} {:>12}\n", name, of.looked_up, of.sent,
+                        of.asked, of.served, of.touched);
+  }
   return text;
 }
 
 TrainingRun as_it_went(TrainingRun run, const StepCount& count) {
   if (count.saves == 0) run.loop.weights = {};
+  if (!count.rows.empty()) run.rows = count.rows;
   return run;
 }
 
@@ -126,7 +146,7 @@ RankReport measure(const optim::Plan& plan, const StepCount& count, const dist::
     if (purpose != dist::Traffic::other) {
       const auto index = static_cast<size_t>(i);
       planned = count.steps * plan.traffic[index] - count.skipped * plan.update_traffic[index] +
-                count.saves * plan.save_traffic[index];
+                count.saves * plan.save_traffic[index] + plan.counted_traffic[index];
     }
     // Four purposes are left out if nothing was planned or sent: statistics (no batch norms), rows
     // (no row-sparse tables), headers (one rank, or no MPI) and saves (none asked for).

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "core/text/json_line.h"
 #include "dist/bootstrap.h"
 #include "optim/plan/plan.h"
+#include "optim/tables/row_counts.h"
 #include "train/training_run.h"
 
 namespace tessera::train {
@@ -17,6 +19,7 @@ namespace tessera::train {
 struct StepCount {
   int64_t steps = 0;
   int64_t skipped = 0;  // steps without an update
+  std::map<std::string, optim::RowCounts> rows = {};  // of row-sparse tables, by name
   int64_t saves = 0;    // saves of the weights before the end of the run
 };
 
