@@ -1,0 +1,161 @@
+// Times training steps of one large table, of which a step looks up a few rows, as
+// bench/peers/table_step.py does: the same rows, values and loss, and Adam without decay.
+//
+//   bench_table_step --rows 1000000 --width 64 --batch 4096 --zipf 1.05
+//   mpirun -n 2 bench_table_step --stage 2
+//   bench_table_step --dense                          the same table, dense
+//
+// The loss is the mean of the squares of all looked-up values. Prints one JSON object on rank 0: the
+// losses of all steps, the median time of the steps after the warm-up, bytes sent in the last step
+// by rank 0, and the peak memory of rank 0.
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "apps/console/flags.h"
+#include "core/context.h"
+#include "core/ops.h"
+#include "dist/bootstrap.h"
+#include "nn/layers.h"
+#include "optim/zero_optimizer.h"
+#include "train/report/run_report.h"
+
+namespace {
+
+using namespace tessera;
+
+struct Options {
+  int64_t rows = 1'000'000;
+  int64_t width = 64;
+  int64_t batch = 4096;  // lookups of a rank's micro-batch
+  double zipf = 1.05;
+  int64_t steps = 30;
+  int64_t warmup = 5;
+  int64_t stage = 2;
+  int64_t micro_batches = 0;  // of a step; 0: one for each rank
+  int threads = 1;
+  bool dense = false;
+  bool rowwise = false;
+};
+
+Options parse(int argc, char** argv) {
+  Options options;
+  apps::Flags app("Times training steps of one large table", "bench_table_step");
+  app.add_option("--rows", options.rows);
+  app.add_option("--width", options.width);
+  app.add_option("--batch", options.batch, "lookups of a rank in a step");
+  app.add_option("--zipf", options.zipf, "exponent of the rows' distribution");
+  app.add_option("--steps", options.steps);
+  app.add_option("--warmup", options.warmup);
+  app.add_option("--stage", options.stage);
+  app.add_option("--micro-batches", options.micro_batches,
+                 "of a step, over all ranks (default: one for each rank)");
+  app.add_option("--threads", options.threads);
+  app.add_flag("--dense", options.dense, "a dense table");
+  app.add_flag("--rowwise", options.rowwise, "row-wise Adagrad in place of Adam");
+  const std::string help = app.parse(argc, argv);
+  if (!help.empty()) {
+    fmt::print("{}", help);
+    std::exit(0);
+  }
+  return options;
+}
+
+// The finalizer of MurmurHash3. bench/peers/table_step.py draws the same numbers with it.
+uint32_t mixed(uint32_t x) {
+  x = (x ^ (x >> 16)) * 0x85ebca6bu;
+  x = (x ^ (x >> 13)) * 0xc2b2ae35u;
+  return x ^ (x >> 16);
+}
+
+// Initial value of element `index`: uniform in [-0.5, 0.5).
+float initial(int64_t index) {
+  return static_cast<float>(mixed(static_cast<uint32_t>(index)) >> 8) * 0x1p-24f - 0.5f;
+}
+
+// Draws rows with probabilities proportional to (row + 1)^-zipf.
+class Rows {
+ public:
+  explicit Rows(const Options& options) : cumulative_(static_cast<size_t>(options.rows)) {
+    double sum = 0;
+    for (size_t i = 0; i < cumulative_.size(); ++i) {
+      cumulative_[i] = sum += std::pow(static_cast<double>(i + 1), -options.zipf);
+    }
+  }
+  /// Returns the rows of samples [first, first + count), i32 (count).
+  Tensor draw(int64_t first, int64_t count) const {
+    std::vector<int32_t> rows;
+    for (int64_t i = first; i < first + count; ++i) rows.push_back(row(static_cast<uint32_t>(i)));
+    return Tensor::from({count}, rows);
+  }
+
+ private:
+  int32_t row(uint32_t number) const {
+    const double at = mixed(number) * 0x1p-32 * cumulative_.back();
+    const auto found = std::upper_bound(cumulative_.begin(), cumulative_.end(), at);
+    // Rows are spread over the table, so that neighbours in rank are not neighbours in memory.
+    const auto rank = static_cast<uint64_t>(found - cumulative_.begin());
+    return static_cast<int32_t>(rank * 2654435761u % cumulative_.size());
+  }
+
+  std::vector<double> cumulative_;
+};
+
+int run(int argc, char** argv, dist::World& world) {
+  const Options options = parse(argc, argv);
+  set_thread_count(options.threads);
+  nn::Embedding table(options.rows, options.width,
+                      {.sparse = !options.dense,
+                       .distinct = options.dense ? 0 : std::min(options.rows, options.batch)});
+  optim::ZeroOptions zero{.stage = static_cast<int>(options.stage)};
+  if (options.rowwise) zero.table_rule = optim::RowwiseAdagrad{.learning_rate = 1e-2f};
+  optim::ZeroOptimizer optimizer(table, optim::Adam{.learning_rate = 1e-2f}, world, zero);
+  optimizer.set_parameters([](const nn::NamedParameter&, int64_t begin, std::span<float> out) {
+    for (size_t i = 0; i < out.size(); ++i) out[i] = initial(begin + static_cast<int64_t>(i));
+  });
+  const Rows rows(options);
+  std::vector<double> ms;
+  std::vector<float> losses;
+  const int64_t micro_batches = options.micro_batches > 0 ? options.micro_batches : world.size;
+  const Batch batch{.global = options.batch * micro_batches, .micro = options.batch};
+  int64_t sent = 0;
+  for (int64_t step = 0; step < options.warmup + options.steps; ++step) {
+    // Drawn before the clock starts: what is measured is the step.
+    std::vector<Tensor> indices;
+    for (int64_t m = 0; m < micro_batches; ++m) {
+      indices.push_back(rows.draw((step * micro_batches + m) * options.batch, options.batch));
+    }
+    world.communicator->barrier();
+    const int64_t before = world.communicator->traffic().bytes_sent();
+    const auto begin = std::chrono::steady_clock::now();
+    const optim::StepReport report = optimizer.step(step, batch, [&](const MicroBatch& micro) {
+      return ops::mean(ops::square(table(indices[static_cast<size_t>(micro.index)])));
+    });
+    optimizer.synchronize();
+    const std::chrono::duration<double, std::milli> time = std::chrono::steady_clock::now() - begin;
+    sent = world.communicator->traffic().bytes_sent() - before;
+    losses.push_back(report.loss);
+    if (step >= options.warmup) ms.push_back(time.count());
+  }
+  std::sort(ms.begin(), ms.end());
+  if (world.rank != 0) return 0;
+  fmt::print(R"({{"median_ms":{:.4f},"min_ms":{:.4f},"sent":{},"vm_hwm":{},"losses":[{}]}})"
+             "\n",
+             ms[ms.size() / 2], ms.front(), sent, train::process_peak_bytes(),
+             fmt::join(losses, ","));
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return tessera::dist::run(argc, argv,
+                            [&](tessera::dist::World& world) { return run(argc, argv, world); });
+}
