@@ -3,7 +3,7 @@
 #  - The release build runs all tests.
 #  - The build with the address and undefined behaviour sanitizers runs the tests of core, dist and
 #    optim, on the CPU and on emulated CUDA. On emulated CUDA it also runs the tests of models and
-#    applications.
+#    some of the tests of applications.
 # Code that only reads options or writes reports is not sanitized.
 # --full adds the long matrices and the thread sanitizer. Other arguments go to ctest.
 set -euo pipefail

@@ -1,7 +1,7 @@
 // Trains a GPT with ZeRO on any number of ranks.
 //
 //   train_gpt --data shakespeare.txt                          one rank
-//   mpirun -n 4 train_gpt --data shakespeare.txt --stage 2    four; the losses of one, bit for bit
+//   mpirun -n 4 train_gpt --data shakespeare.txt --stage 2    four ranks, the same loss bits
 //
 // Wiring only: options -> data, model, optimizer -> steps -> weights, tables, sample. Every rank
 // runs all code that reads the model, because at stage 3 no rank has all parameters. Only rank 0

@@ -56,8 +56,8 @@ TrainDefaults defaults_for(const TrainOptions& options) {
   TrainDefaults defaults = train_defaults(options.preset);
   defaults.weight_decay = options.optimizer == "adamw" ? 0.1f : 0.0f;
   if (options.optimizer == "sgd") {
-    // Adam divides by the root of the second moment. SGD does not, and gradients are small, so its
-    // learning rate must be larger.
+    // Adam divides by the root of the second moment. SGD does not, and gradients are small, so
+    // SGD's learning rate must be larger.
     defaults.lr *= 100;
     defaults.min_lr *= 100;
   }

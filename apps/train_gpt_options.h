@@ -12,8 +12,8 @@ namespace tessera::apps {
 
 struct TrainOptions : RunOptions {
   std::string val_data;  // empty: the last 10 % of data
-  std::string preset;    // flags that are not given take its values
-  std::string name;      // the preset with the same sizes, else a name made of the sizes
+  std::string preset;    // gives the values of flags that are not given
+  std::string name;      // the preset with the model's sizes, else a name made of the sizes
   models::GptConfig model;
   int64_t eval_batches = 20;  // 0: the whole validation part
   int64_t sample = 0;

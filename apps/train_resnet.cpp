@@ -1,7 +1,7 @@
 // Trains a classifier of images with ZeRO on any number of ranks.
 //
 //   train_resnet                                              one rank, synthetic pictures
-//   mpirun -n 4 train_resnet --data cifar-10-batches-bin      four; the losses of one, bit for bit
+//   mpirun -n 4 train_resnet --data cifar-10-batches-bin      four ranks, the same loss bits
 //
 // Wiring only: options -> data, model, optimizer -> steps -> weights, tables.
 #include <cmath>
@@ -53,8 +53,8 @@ data::ImageData open_data(const ImageTrainOptions& options) {
   return data;
 }
 
-// Compares the data over ranks. This comes before `complete`, which derives the number of steps
-// from the number of images.
+// Compares the data over ranks. It is called before `complete`, because `complete` derives the
+// number of steps from the number of images.
 void check_data(const dist::World& world, const ImageTrainOptions& options,
                 const data::ImageData& data) {
   if (world.size == 1) return;  // no other rank to compare with

@@ -71,7 +71,7 @@ TrainDefaults defaults_for(const ImageTrainOptions& options) {
                          .weight_decay = 0};
   if (options.optimizer == "adamw") defaults.weight_decay = 0.05f;
   if (options.optimizer == "sgd") {
-    // VGG has no normalisation that would keep larger steps stable.
+    // VGG has no normalisation that would keep training stable at larger learning rates.
     defaults.lr = options.model.starts_with("vgg") ? 0.01f : 0.1f;
     defaults.weight_decay = 5e-4f;
   }

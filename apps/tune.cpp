@@ -1,4 +1,4 @@
-// Times cuBLASLt's algorithms for the products of a GPT, and writes a table of the fastest.
+// Times cuBLASLt's algorithms for the matrix products of a GPT, and writes a table of the fastest.
 //
 //   tune --preset gpt2 --micro-batch 16 --precision bf16 --out tuned.json
 //   mpirun -n 8 train_gpt --preset gpt2 --micro-batch 16 --precision bf16 --tuned tuned.json ...

@@ -1,11 +1,11 @@
-// Times how long blocking checkpoints of a GPT with AdamW's moments take to save and to load.
+// Measures how long blocking checkpoints of a GPT with AdamW's moments take to save and to load.
 // bench/peers/checkpoint.py does the same with PyTorch.
 //
 //   mpirun -n 2 bench_checkpoint --preset gpt2 --folder /dev/shm/run --rounds 5
 //
 // Rank 0 prints one JSON object: the bytes of a checkpoint, and the milliseconds of each round's
-// save and load. A save is timed from a barrier until the checkpoint has its final name, a load
-// until the checkpoint is verified and the optimizer has its state.
+// save and load. Both are timed from a barrier: a save until the checkpoint has its final name, a
+// load until the checkpoint is verified and the optimizer has its state.
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>

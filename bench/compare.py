@@ -9,7 +9,7 @@ Tessera and the peer run alternately, --rounds times each. A row is the median o
 median that each process printed. The peer is PyTorch on the CPU: bench/peers/README.md says how to
 install it, and --python names its interpreter. The question sharded-peers compares stages 2 and 3
 only if PyTorch has fully_shard. Both sides begin with the same weights and the same batches, and
-the script stops if their losses differ.
+the script stops if their losses differ by more than a tolerance.
 """
 import argparse
 import contextlib
@@ -156,8 +156,8 @@ def bf16_step(args, preset, threads):
     ways = ", ".join(f"{way} {median(results, 'median_ms'):.1f} ms"
                      for way, results in zip(BF16_WAYS, peers))
     name = f"{preset}, {threads} thread(s)"
-    # The tolerance, 2**-8, is the spacing of bf16. PyTorch's two ways differ by a quarter of the
-    # tolerance after 5 steps of micro.
+    # The tolerance, 2**-8, is bf16's largest relative rounding error. PyTorch's two ways differ by
+    # a quarter of the tolerance after 5 steps of micro.
     require_same_losses(f"{name}, bf16 and fp32", mine, fp32, 2**-8)
     for way, results in zip(BF16_WAYS, peers):
         require_same_losses(f"{name}, bf16, {way}", mine, results, 2**-8)

@@ -8,9 +8,9 @@
 Each process measures its own times and prints medians; timed work ends with waiting for the device
 (bench/kernels.cpp, bench/gpt_step.cpp, bench/resnet_step.cpp, and the peers of the same names). The
 peer is PyTorch with torch.compile, fused AdamW and its FLASH_ATTENTION backend. --python none
-leaves the peer out. --peer-only runs the peer alone, and compares it with figures of ours that an
-earlier call left in --out. Our figures are printed before the peer begins. Exit code 77 means that
-the build can answer none of the questions.
+leaves the peer out. --peer-only measures only the peer, and compares it with figures of ours that
+an earlier call left in --out. Our figures are printed before the peer begins. Exit code 77 means
+that the build can answer none of the questions.
 """
 import argparse
 import json
@@ -38,7 +38,7 @@ def smi(field):
 
 
 def batch_to_fill(args, preset):
-    """Return a batch size, a power of two, that fills about 3/4 of the card's memory.
+    """Return the largest batch, a power of two, that fills at most 3/4 of the card's memory.
 
     Activations and logits are counted: in bf16 a token's activations take about 34 bytes a channel
     and layer, and its logits 10 bytes a vocabulary entry.

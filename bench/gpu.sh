@@ -96,8 +96,8 @@ if [[ -d $cudnn/lib ]]; then
   export LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$cudnn/lib
 fi
 
-# part NAME SECONDS COMMAND...: runs the command with its output in NAME.log, and writes the result
-# to NAME.part. Exit code 77 means skipped; the last line of the log says why.
+# part NAME SECONDS COMMAND...: runs the command for at most SECONDS, with its output in NAME.log,
+# and writes the result to NAME.part. Exit code 77 means skipped; the last line of the log says why.
 part() {
   local name=$1 limit=$2 log=$report/$1.log begin=$SECONDS status=0 result
   shift 2
@@ -129,10 +129,10 @@ part() {
 
 build_all() {
   local nccl configure toolkit measured rest
-  configure=(cmake --preset release -B "$build" -DTESSERA_CUDA=ON)  # for the GPUs that it finds
+  configure=(cmake --preset release -B "$build" -DTESSERA_CUDA=ON)  # for the GPUs of this machine
   if $emulated; then
     configure=(cmake --preset emulated -B "$build")
-    # A build that is already configured is kept:
+    # A build that is already configured keeps its configuration:
     if [[ -f $build/build.ninja ]]; then configure=(true); fi  # it may be a sanitizer's
   else
     toolkit=$(dirname "$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)")/../include
@@ -244,8 +244,8 @@ tests_all() {
 
 # --- sanitize
 
-# sanitized TOOL COMMAND...: runs the command under compute-sanitizer. Exits with 77 if the tool
-# does not work on this GPU.
+# sanitized TOOL COMMAND...: runs the command under compute-sanitizer. Exits with 77 if
+# compute-sanitizer is not installed or does not work on this GPU.
 sanitized() {
   local status=0 output only=() help
   if ! command -v compute-sanitizer; then

@@ -9,11 +9,11 @@
 //   attention   two products in forward, five in backward, in the step's tiles up to the diagonal
 //   head        the logits, with the gradients of their input and weight
 //
-// Each layer has weights and gradients, as in a model. All layers share one set of activations,
-// which fits the caches better than a model's. No linear reads an activation that another product
-// has written: values that pass through many products shrink to subnormal numbers, which are slow.
-// With bf16 the operands and most results are bf16; as in the step, the logits and the sums of
-// attention are f32. Prints the medians as one JSON object.
+// Each layer has weights and gradients of its own, as in a model. All layers share one set of
+// activations, which fits the caches better than a model's. No linear reads an activation that
+// another product has written: values that pass through many products shrink to subnormal numbers,
+// which are slow. With bf16 the operands and most results are bf16; as in the step, the logits and
+// the sums of attention are f32. Prints the medians as one JSON object.
 #include <algorithm>
 #include <chrono>
 #include <cstddef>

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Hold zero_plan's times of a step against measured ones.
+"""Compare zero_plan's times of a step with measured ones.
 
     bench/plan_time.py                     # fp32 and bf16; about ten minutes
     bench/plan_time.py --precision bf16 --rounds 1

@@ -30,10 +30,9 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
 endif()
 
 if(TESSERA_SANITIZE)
-  # Full debug information and some checks are left out, because they would nearly double the time
-  # of compiling. The checks are left out beside the address sanitizer only: those of virtual
-  # tables, and those of errors that the address sanitizer finds too (null pointers, ends of
-  # objects).
+  # Full debug information is left out, and with the address sanitizer some checks too, because they
+  # would nearly double the time of compiling. The checks are those of virtual tables, and those of
+  # errors that the address sanitizer itself finds (null pointers, ends of objects).
   target_compile_options(tessera_flags INTERFACE
     -O1 -g1 -fno-omit-frame-pointer -fno-sanitize-recover=all -fsanitize=${TESSERA_SANITIZE})
   if(TESSERA_SANITIZE MATCHES "address")

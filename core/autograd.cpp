@@ -83,8 +83,8 @@ Node::~Node() {
 Tensor InputGradients::destination(int input) {
   const Sum sum = accumulating_destination(input);
   if (!sum.accumulate) return sum.gradient;
-  // After the first contribution to a parameter, each further one goes to scratch memory. It is
-  // added once per element when it is complete.
+  // After the first contribution to a parameter's gradient, each later one is computed in scratch
+  // memory. A complete contribution is added to the gradient once per element.
   Tensor& given = gradients_[static_cast<size_t>(input)];
   given =
       current_context(sum.gradient.device()).workspace(sum.gradient.shape(), sum.gradient.dtype());
@@ -359,8 +359,9 @@ void InputGradients::differentiate_through(const Operations& operations,
   pass.count_contributions();
   for (Node::Edge& edge : node_.inputs) {
     // The outer pass has counted this node as one contribution to each of its parameters. The
-    // nested pass now brings that contribution in parts, so this one is delivered without a
-    // gradient. The parts are counted first, or a parameter's count could reach zero too early.
+    // nested pass now brings that contribution in parts, so the counted one is delivered without a
+    // gradient. The parts were counted before that, because otherwise a parameter's count could
+    // reach zero too early.
     if (edge.parameter.defined()) BackwardPass::deliver(std::exchange(edge, {}), {});
   }
   for (size_t i = 0; i < outputs.size(); ++i) {

@@ -17,7 +17,7 @@ namespace tessera::ops {
 
 /// Elementwise on two tensors of one dtype, broadcast as in NumPy: shapes are aligned at their last
 /// dimensions, and a dimension that is 1 or missing is repeated. A gradient is summed over repeated
-/// dimensions. If the two inputs of maximum or minimum are equal, each gets half of the gradient.
+/// dimensions. If maximum or minimum compares two equal elements, each gets half of the gradient.
 Tensor add(const Tensor& a, const Tensor& b);
 Tensor sub(const Tensor& a, const Tensor& b);
 Tensor mul(const Tensor& a, const Tensor& b);
@@ -72,7 +72,7 @@ Tensor logsumexp(const Tensor& x, const std::vector<int>& dims, bool keep = fals
 Tensor softmax(const Tensor& x, const std::vector<int>& dims);
 Tensor log_softmax(const Tensor& x, const std::vector<int>& dims);
 Tensor transpose(const Tensor& x);                    // a copy with the last two dimensions swapped
-Tensor convert(const Tensor& x, DType dtype);         // f32, bf16, f16; x itself if x has dtype
+Tensor convert(const Tensor& x, DType dtype);         // f32, bf16, f16; x itself if dtype is x's
 
 /// reshape and slice share the memory of x. If x is a parameter they copy it, because a parameter
 /// may have no memory between its uses (core/autograd.h).
@@ -193,8 +193,9 @@ Tensor cosine_loss(const Tensor& a, const Tensor& b, const Tensor& targets, floa
 Tensor cross_entropy(const Tensor& logits, const Tensor& targets);
 
 struct CrossEntropyOptions {
-  Tensor class_weights = {};            // f32 (V), without a gradient; undefined: all are 1
-  std::optional<int32_t> ignored = {};  // rows with this target are left out; may be outside [0, V)
+  Tensor class_weights = {};  // f32 (V), without a gradient; undefined: all are 1
+  /// Rows with this target are left out. The target may be outside [0, V).
+  std::optional<int32_t> ignored = {};
 };
 /// The weighted mean of the rows' losses. A row's weight is the class weight of its target, and the
 /// weighted sum is divided by the sum of the weights. Throws if the weights add up to zero, for

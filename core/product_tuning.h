@@ -13,8 +13,8 @@
 
 namespace tessera::cuda {
 
-/// Everything that the choice of an algorithm depends on, for `batch` products c (m, n) = a (m, k)
-/// b (k, n).
+/// Everything about `batch` products c (m, n) = a (m, k) b (k, n) on which the choice of their
+/// algorithm depends.
 struct ProductShape {
   /// A matrix whose lines (rows, or columns if `transposed`) begin `stride` elements apart. Its
   /// address is a multiple of `alignment` bytes, a power of two up to 256.
@@ -49,8 +49,9 @@ struct TunedProduct {
 /// Returns the version of cuBLASLt, such as 130100 for 13.1.0.
 int64_t product_library_version();
 
-/// Returns the shapes of all products that have an algorithm on the device. A product has one once
-/// this process has computed it, asked for its workspace or passed it to use_tuned_products.
+/// Returns the shapes of all products that have an algorithm on the device. A product gets an
+/// algorithm when this process first computes it, asks for its workspace or passes it to
+/// use_tuned_products.
 std::vector<ProductShape> computed_products(int device);
 
 struct MeasuredProduct {

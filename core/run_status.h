@@ -27,7 +27,7 @@ enum class RunFailure : int32_t {
 };
 
 struct RunStatus {
-  int64_t finished_steps = 0;  // since the beginning of the run, restarts included
+  int64_t finished_steps = 0;  // counted from the run's first start, not from a restart
   RunFailure failure = RunFailure::none;
   std::vector<int> absent = {};  // ranks that a stalled collective waited for; at most 64
   bool waits = false;            // true while the process waits for other ranks in a collective

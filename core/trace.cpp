@@ -21,8 +21,9 @@ constexpr std::string_view track_name(Track track) {
   return names[static_cast<size_t>(track)];
 }
 
-// Makes a text safe for JSON: drops control characters and replaces bytes that are not ASCII. JSON
-// requires valid UTF-8, but the name of a parameter may hold any bytes.
+// Makes a text safe for JSON: escapes quotes and backslashes, drops control characters and replaces
+// bytes that are not ASCII. JSON requires valid UTF-8, but the name of a parameter may hold any
+// bytes.
 std::string escaped(std::string_view text) {
   std::string result;
   for (const char c : text) {

@@ -24,14 +24,16 @@ struct Setting {
 using Settings = std::vector<Setting>;
 
 /// Throws InputError on every rank if the ranks' lists differ; the error names the first
-/// difference. Sends an 8-byte digest to every rank, and the texts only if the digests differ. The
-/// digest has the same size for any list, so ranks with different lists cannot block each other.
+/// difference. Sends an 8-byte digest to every rank, and the lists themselves only if the digests
+/// differ. The digest has the same size for any list, so ranks with different lists cannot block
+/// each other.
 /// Collective; does nothing in a job of one rank. Call it as soon as the list is known, and before
 /// train::begin_run. begin_run resets the ledger, so a run's traffic does not include this check.
 void check_agreement(const World& world, const Settings& own);
 
 /// Returns the first difference from rank 0, such as "--seed: rank 0 has 1, ranks 2, 3 have 7";
-/// empty if all lists are equal. Settings are compared in rank 0's order.
+/// empty if all lists are equal. Rank 0's settings are compared first, in their order, and then
+/// those that rank 0 does not have.
 std::string first_difference(const std::vector<Settings>& of_ranks);
 
 }  // namespace tessera::dist

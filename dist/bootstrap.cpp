@@ -45,7 +45,8 @@ MPI_Request all_ended = MPI_REQUEST_NULL;
 bool announced_end = false;
 static_assert(std::atomic<int64_t>::is_always_lock_free);
 
-/// The number of processes that the launcher has started, and the variable that contains it.
+/// The number of processes that the launcher has started, and the environment variable that
+/// contains this number.
 struct Launched {
   const char* variable = nullptr;
   std::string size;
@@ -99,8 +100,8 @@ void announce_end() {
   TESSERA_MPI(MPI_Ibarrier(ending_ranks, &all_ended));
 }
 
-// Prints the last finished step. Runs when this rank is told to end, because another rank has died
-// or the user has stopped mpirun. Makes only async-signal-safe calls.
+// Prints the last finished step. Runs when this rank gets SIGTERM or SIGINT, because another rank
+// has died or the user has ended the job. Makes only async-signal-safe calls.
 void say_last_words() {
   const int64_t step = finished_step.load();
   const bool trains = step >= 0 || running_step >= 0;
@@ -233,7 +234,7 @@ std::string running_step_text() {
 }
 
 // Every rank usually finds the same fault in its input: rank 0 reports it and ends the others while
-// they sleep. If rank 0's own input is good, the other ranks report the fault after their sleep.
+// they sleep. If rank 0's own input is good, a rank that finds a fault reports it after its sleep.
 [[noreturn]] void end_with_input_error(const std::string& text) {
   publish_failure(RunFailure::input);
   const std::string step = running_step_text();

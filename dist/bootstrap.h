@@ -36,10 +36,10 @@ struct World {
 
 /// Initialises MPI if the program was started by mpirun (or a PMI/PMIx launcher). Throws InputError
 /// if the launcher has started several processes but MPI connects none of them. After this call:
-///  - a rank that gets SIGTERM or SIGINT (Ctrl-C) prints which step it finished last;
-///  - SIGTERM then runs the handler that the program had set before init, or ends the process;
-///  - SIGINT then ends the process;
-///  - a program with its own handler of SIGINT keeps it, and nothing is printed for SIGINT;
+///  - on SIGTERM a rank prints which step it finished last, and then runs the handler that the
+///    program had set before init, or ends if there was none;
+///  - on SIGINT (Ctrl-C) a rank prints which step it finished last, and then ends; if the program
+///    has its own handler of SIGINT, only that handler runs;
 ///  - a program that ignores one of these signals keeps ignoring it;
 ///  - if MPI is initialised, MPI_COMM_WORLD returns errors, and TESSERA_MPI throws them.
 World init(int& argc, char**& argv);

@@ -16,8 +16,9 @@ namespace {
 constexpr int questions = 16;
 constexpr int tag = 0;
 
-/// Messages over a communicator of their own, so that they are not mixed up with other messages.
-/// This communicator is never freed: MPI_Comm_free is a collective, and one rank alone may fail.
+/// Sends and receives over a communicator of its own, so that its messages are not mixed up with
+/// others. This communicator is never freed: MPI_Comm_free is a collective, and one rank alone may
+/// fail.
 class Ranks {
  public:
   explicit Ranks(double timeout_s) : timeout_s_(timeout_s) {

@@ -235,7 +235,7 @@ inline constexpr int64_t staged_mirror_bytes = int64_t{64} << 10;
 struct NcclOptions {
   /// The job ends if the same call has been the oldest unfinished one for longer than this.
   double timeout_s = default_comm_timeout_s;
-  int64_t chunk_bytes = 0;  // size in staging, a multiple of 256 * 8; 0: by number of ranks
+  int64_t chunk_bytes = 0;  // staging for each rank, a multiple of 256 * 8; 0: by number of ranks
   int min_ctas = 0;         // bounds on the thread blocks of NCCL's kernels, which take SMs from
   int max_ctas = 0;         // compute kernels; 0: NCCL chooses
 };
@@ -268,7 +268,8 @@ int64_t text_exchange_bytes(int64_t ranks);
 /// Returns rank 0's text on every rank. Collective.
 std::string broadcast_text(Communicator& communicator, const std::string& text);
 
-/// Nanoseconds that the calling thread has spent in Work::wait since the process started.
+/// Nanoseconds that the calling thread has been blocked in waits for calls since the process
+/// started. Over NCCL only all_gather_host counts, because Work::wait does not block the host.
 int64_t waited_ns();
 
 }  // namespace tessera::dist

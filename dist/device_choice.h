@@ -13,8 +13,8 @@
 namespace tessera::dist {
 
 struct DeviceOptions {
-  std::string device = "auto";  // cpu, cuda, or auto: CUDA where every rank has a usable GPU
-  std::string comm = "auto";    // nccl, mpi, or auto: NCCL where every rank has a GPU of its own
+  std::string device = "auto";  // cpu, cuda, or auto: CUDA if every rank has a usable GPU
+  std::string comm = "auto";    // nccl, mpi, or auto: NCCL if every rank has a GPU of its own
   /// Time limit of a collective: see Communicator::set_timeout and NcclOptions.
   double timeout_s = default_comm_timeout_s;
 };

@@ -1,7 +1,7 @@
 // Collectives on GPU memory over a communicator of host memory: inputs are copied to the host
 // before the call, and results are copied back. Several ranks may share one GPU.
 //
-// The copies run on the host communicator's thread, in order with its calls, so that one mirror on
+// The copies run on the host communicator's thread, in order with its calls, so that two mirrors on
 // the host and one chunk on the GPU serve all calls. Only one thread may make calls.
 #include <algorithm>
 

@@ -244,8 +244,8 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
                        "the capture was begun on another stream");
   }
   end(capture);
-  // Events may keep the capture alive, so the nodes are moved out: their memory must not live as
-  // long.
+  // Events may keep the capture alive. The nodes are moved out, so that their memory does not live
+  // as long as these events.
   auto nodes = std::exchange(capture->nodes, nullptr);
   if (capture->invalid) {
     return failed(cudaErrorStreamCaptureInvalidated, "an earlier call has broken the capture");

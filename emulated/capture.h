@@ -33,7 +33,7 @@ cudaError_t enqueue(cudaStream_t stream, Work work);
 /// Counts one launch if emulated/control.h's count_launches is on.
 void count_launch();
 
-/// Three checks that return an error and invalidate the capture:
+/// Three checks. A check that fails returns an error and invalidates the capture:
 ///  - check_not_captured(stream): for a call that is not allowed on a captured stream;
 ///  - check_no_capture: for a call that CUDA forbids to a thread that captures;
 ///  - check_not_captured(point): for a host wait or query of an event recorded in a capture.

@@ -97,7 +97,8 @@ uint64_t hash_of(const Problem& problem) {
   return hash;
 }
 
-/// Proposes algorithms, the best first. Algorithms that split k add in another order.
+/// Proposes algorithms, the best first. Those that split k add in another order than the one that
+/// does not.
 std::vector<Algorithm> propose(const Problem& problem, const Preference& preference) {
   for (const uint32_t alignment : preference.alignment) {
     demand(alignment > 0 && alignment <= 256 && (alignment & (alignment - 1)) == 0,

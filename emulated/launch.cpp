@@ -1,4 +1,5 @@
-// Checks that a GPU could run a launch, then runs every block on the calling OS thread.
+// Checks that a GPU could run a launch, then runs every block on the calling OS thread. On a
+// captured stream the blocks run at each launch of the graph.
 #include <fmt/format.h>
 
 #include <cstdio>

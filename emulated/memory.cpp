@@ -276,8 +276,8 @@ std::mutex registered_mutex;
 std::set<void*> registered;
 }  // namespace
 
-// Registering memory has no effect here. The next two functions only check that each register has
-// its unregister.
+// Registering memory has no effect here. The next two functions only refuse to register a pointer
+// twice, and to unregister a pointer that is not registered.
 cudaError_t cudaHostRegister(void* pointer, size_t bytes, unsigned) {
   if (pointer == nullptr || bytes == 0) {
     return failed(cudaErrorInvalidValue, "cudaHostRegister: no memory");

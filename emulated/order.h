@@ -22,8 +22,8 @@ class Order {
   /// Fills `order` with 0 ... size - 1 in the seed's order. A shuffled order differs at each call.
   void arrange(std::vector<uint16_t>& order);
 
-  /// Decides for one block if threads that have waited and can go on run before threads that have
-  /// not begun. A shuffled order decides at random.
+  /// Decides for one block which threads run first: those that can go on after a wait (true), or
+  /// those that have not begun (false). A shuffled order decides at random; others return true.
   bool waiting_first() { return !shuffled() || (next() & 1) != 0; }
 
   /// The order in which lanes go on after a warp operation: lanes[i] goes on as number i. Because

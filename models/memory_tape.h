@@ -67,7 +67,7 @@ class MemoryTape {
   Value empty(const Shape& shape, DType dtype);
 
   /// An input of an operation. If `handed_on` is true, the input's gradient is the output's
-  /// gradient itself. Otherwise it gets new memory.
+  /// gradient itself. Otherwise the input's gradient gets new memory.
   struct Input {
     const Value* value;  // gets no gradient if it is nullptr or has no producer
     bool handed_on = false;

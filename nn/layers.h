@@ -42,7 +42,8 @@ class Embedding : public Module {
  public:
   struct Options {
     Initializer initializer = Initializer::normal(1);
-    /// Send and update only the rows that are looked up (Parameter::set_row_sparse).
+    /// If true, an optimizer sends and updates only the rows that are looked up
+    /// (Parameter::set_row_sparse).
     bool sparse = false;
     /// If sparse: the largest number of distinct rows that a micro-batch looks up.
     int64_t distinct = 0;

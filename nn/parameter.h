@@ -69,8 +69,9 @@ class Parameter {
   void set_trainable(bool on) const;
   bool trainable() const { return leaf().trainable; }
 
-  /// Called by the layer that owns the parameter. Only optim/plan reads this setting, to predict
-  /// the memory and traffic of a run. The setting does not change any computation.
+  /// Sets in which cases backward reads the values. Called by the layer that owns the parameter.
+  /// Only optim/plan reads this setting, to predict the memory and traffic of a run. The setting
+  /// does not change any computation.
   void set_backward_reads(BackwardReads reads) const { state_->backward_reads = reads; }
   BackwardReads backward_reads() const { return state_->backward_reads; }
 
@@ -82,8 +83,8 @@ class Parameter {
   /// The largest number of distinct rows that a micro-batch looks up; 0 for a dense parameter.
   int64_t distinct_rows() const { return state_->distinct_rows; }
 
-  /// The number of operations of a micro-batch that look up rows in a row-sparse table. At ZeRO
-  /// stage 3 each of them fetches rows. Only optim/plan reads this number.
+  /// Sets the number of operations in a micro-batch that look up rows of a row-sparse table. At
+  /// ZeRO stage 3 each such operation fetches rows. Only optim/plan reads this number.
   void set_lookups(int64_t lookups) const { state_->lookups = lookups; }
   int64_t lookups() const { return state_->lookups; }
 

@@ -46,7 +46,7 @@ class SafetensorsReader {
   explicit SafetensorsReader(const std::string& path);
 
   const std::string& path() const { return file_.path(); }
-  const std::vector<SafetensorsEntry>& entries() const { return entries_; }  // in order of bytes
+  const std::vector<SafetensorsEntry>& entries() const { return entries_; }  // by place in the file
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
 
   /// Returns a tensor's entry. Throws InputError if the file has no tensor of this name.

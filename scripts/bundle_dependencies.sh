@@ -6,9 +6,9 @@
 #   scripts/bundle_dependencies.sh FOLDER    on Debian or Ubuntu; installs what is missing
 #   TESSERA_DEPS=FOLDER ./run.sh             on a machine without a package archive; ./test.sh too
 #
-# The machine that uses the folder must have the same kind of processor, a C library at least as
-# new, and g++, cmake, ninja and python3. FOLDER/env.sh sets what a shell needs to use the folder.
-# docs/cuda.md has more.
+# The machine that uses the folder must have the same kind of processor as the machine that packs
+# it, and a C library that is not older. It also needs g++, cmake, ninja and python3. FOLDER/env.sh
+# sets what a shell needs to use the folder. docs/cuda.md has more.
 set -euo pipefail
 shopt -s inherit_errexit
 unset TESSERA_DEPS  # pack what this machine has installed
@@ -25,7 +25,7 @@ install_packages
 triplet=$(gcc -print-multiarch)
 limit_bytes=$((48 << 20))
 tools='^(cmake|g\+\+|ninja-build|python3)$'
-# These libraries are not packed: every system with a C++ compiler has its own.
+# missing_libraries ignores these libraries, because every system with a C++ compiler has its own.
 base='/(ld-linux.*|lib(c|m|dl|rt|pthread|z|gcc_s|stdc\+\+|gomp))\.so'
 # These files are left out: bindings of other languages, and transports of special networks, which
 # Debian's configuration leaves out too. They would pull in most of the libraries that Open MPI can
@@ -107,7 +107,8 @@ while [[ ${#files[@]} -gt 0 ]]; do
   mapfile -t files < <(missing_libraries)
 done
 
-# oneDNN's library is two thirds of the folder, and compresses to a third: env.sh unpacks it.
+# oneDNN's library is two thirds of the folder. gzip makes it three times smaller, and env.sh
+# unpacks it.
 gzip -9 "$folder/lib/$triplet"/libdnnl.so.*.*
 
 cat > "$folder/env.sh" << END

@@ -61,7 +61,7 @@ float evaluate(nn::Module& model, const TokenLoss& loss, const data::TokenRange&
   for (int64_t begin = 0; begin < batches; begin += most_at_once) {
     const int64_t end = std::min(batches, begin + most_at_once);
     // Each batch's loss is computed by one rank and is 0 on the other ranks, so that the sum over
-    // ranks is exact. The mean is then summed in order of batches on every rank.
+    // ranks is exact. Every rank then adds the losses in the order of the batches.
     std::vector<float> own(static_cast<size_t>(end - begin), 0.0f);
     for (int64_t first = begin; first < end; first += world.size) {
       const NoGrad no_grad;

@@ -17,9 +17,9 @@ struct EvaluationOptions {
   int64_t sequences = 1;  // windows per batch
 };
 
-/// The windows of an evaluation, evenly spread over the range. Every evaluation of a range uses the
-/// same windows. Their starts are computed rather than stored, because a long range has many
-/// windows.
+/// The windows of an evaluation, evenly spread over the range. Evaluations of a range with equal
+/// options use the same windows. The starts of the windows are computed rather than stored, because
+/// a long range has many windows.
 class EvaluationWindows {
  public:
   /// Throws InputError if the range is too short for one window, and Error for invalid options.

@@ -72,8 +72,8 @@ StepLoop::StepLoop(const LoopOptions& options, const dist::World& world,
                                            work_.open_weights, options.best);
   }
   if (work_.load) return;
-  // Makes load and loss from `forward`. Not allowed with graphs, because a graph captures the
-  // loading of data too, and would compute the captured micro-batch again and again.
+  // Makes load and loss from `forward`. This is not allowed with graphs: a graph would capture the
+  // loading of data too, and compute the captured micro-batch in every step.
   TESSERA_CHECK(!optimizer.options().graph, "train: graphs need load and loss apart");
   work_.load = [this](const MicroBatch& micro) { loaded_ = micro; };
   work_.loss = [this] { return work_.forward(loaded_); };
@@ -173,8 +173,8 @@ void StepLoop::log_running() {
 StepLine StepLoop::line_of(Running& running) {
   const int64_t step = running.step;
   optim::StepReport report;
-  // For its speed, a step ends when its launch ended if the result is ready by now, and otherwise
-  // when get() returns.
+  // For step_ms: if the result is ready by now, the step is taken to have ended with its launch.
+  // Otherwise it ends when get() returns.
   const bool was_ready = running.launched.ready();
   try {
     report = running.launched.get();

@@ -25,7 +25,7 @@ std::string in_folder(const std::string& folder, int64_t step) {
   return (fs::path(folder) / train::checkpoint_name(step)).string();
 }
 
-// Verifies a checkpoint and prints the result. Returns the error; empty if it is whole.
+// Verifies a checkpoint and prints the result. Returns the error, or "" if the checkpoint is whole.
 std::string verify_one(const std::string& path) {
   try {
     const train::CheckpointReader checkpoint(path);

@@ -31,12 +31,13 @@ void add_model_options(Flags& app, ModelOptions& options);
 /// Returns the name of the preset; "nano" if none was given.
 std::string preset_of(const ModelOptions& options);
 models::GptConfig model_config(const ModelOptions& options);
-/// Fills in the sizes of the model in a safetensors file, so that the user need not give them.
-/// Throws InputError if given sizes differ from the file's; the message lists each such size.
+/// Returns `options` with the sizes of the model whose weights a safetensors file holds, so that
+/// the user need not give them. Throws InputError if given sizes differ from the file's; the
+/// message lists each such size.
 /// Throws InputError too if the number of heads is in none of --heads, --preset and config.json.
 ModelOptions with_sizes_of(const std::string& weights_path, const ModelOptions& options);
 
-/// --global-batch (or --batch) and --micro-batch. Their help says that they count `samples`.
+/// --global-batch (or --batch) and --micro-batch. In their help, `samples` is the unit of both.
 struct BatchOptions {
   std::optional<int64_t> global, micro;
 };

@@ -18,7 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Returns the absolute path of a file that does not exist yet. Follows dangling links.
+// Returns the absolute path of a file, which need not exist. Follows links, dangling ones too.
 fs::path future_name(const std::string& path) {
   std::error_code error;
   fs::path name = fs::absolute(path, error);

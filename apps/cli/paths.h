@@ -19,7 +19,7 @@ struct GivenPath {
 /// (train/weight_saves.h).
 struct GivenSaves {
   std::string file = {};                 // of --save
-  std::vector<std::string> others = {};  // names of files written beside it
+  std::vector<std::string> others = {};  // names of files written beside the weights
   int64_t every = 0;                     // --save-every; 0: not given
   bool best = false;                     // --save-best
   std::string checkpoints = {};          // the folder of --checkpoint
@@ -33,7 +33,8 @@ struct GivenPaths {
 
 /// Throws InputError, naming the flags, in these cases:
 ///
-///   - an output is an input, a data file in an input folder, or another output;
+///   - an output is an input that it may not replace, a data file in an input folder, or another
+///     output;
 ///   - an output is the file that standard output or error is redirected to;
 ///   - a save during the run would replace an input or another output;
 ///   - the saves share a folder with checkpoints.

@@ -167,8 +167,8 @@ Resumed::Resumed(const CheckpointFlags& flags, const dist::World& world) : flags
   if (flags.options.wanted()) check_no_later_steps();
 }
 
-// Throws InputError if the folder has a checkpoint of a step after this run's first. The next start
-// would resume from that checkpoint, and not from this run's newest one.
+// Throws InputError if the folder has a checkpoint of a later step than the one this run starts
+// from. The next start would resume from that checkpoint, and not from this run's newest one.
 void Resumed::check_no_later_steps() const {
   const std::vector<int64_t> steps = train::checkpoint_steps(flags_.options.folder);
   if (steps.empty() || steps.front() <= step()) return;

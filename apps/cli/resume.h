@@ -3,7 +3,7 @@
 //
 //   const Resumed resumed(options.checkpoints, world);  // claims the folder
 //   set_thread_count(resumed.threads(options.threads, world));
-//   resumed.check(run, bits);                           // throws if its settings differ
+//   resumed.check(run, bits);                           // throws if `run` differs
 //   ... optimizer ...
 //   resumed.restore(optimizer);
 #pragma once
@@ -59,9 +59,9 @@ class Resumed {
   bool finished(int64_t steps) const;
   int64_t step() const { return found() ? checkpoint_->manifest().step : 0; }
   int64_t skipped() const { return found() ? checkpoint_->manifest().skipped : 0; }
-  /// Returns the number of threads per rank: `given` if it is not 0. Otherwise the number of the
-  /// checkpoint's run is kept, because the bits of the results depend on it. If there is no
-  /// checkpoint, or it has no usable number, dist::threads_per_rank decides.
+  /// Returns the number of threads per rank: `given` if it is not 0. Otherwise the run keeps the
+  /// number of threads that the checkpoint records, because the bits of the results depend on it.
+  /// If there is no checkpoint, or it records no usable number, dist::threads_per_rank decides.
   int threads(int given, const dist::World& world) const;
 
   /// Compares the settings with those of the checkpoint's run. Throws InputError, with both values,
@@ -89,7 +89,7 @@ class Resumed {
   void check_imported(const dist::Settings& run) const;
 
   const CheckpointFlags& flags_;
-  std::unique_ptr<train::CheckpointFolder> claimed_;  // set on rank 0 only
+  std::unique_ptr<train::CheckpointFolder> claimed_;  // set only on rank 0, and with --checkpoint
   std::unique_ptr<train::CheckpointReader> checkpoint_;
 };
 

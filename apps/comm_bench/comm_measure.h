@@ -42,7 +42,7 @@ class CommMeasurement {
   CommResult measure(dist::Collective collective, int64_t bytes);
 
  private:
-  /// The tensors that a call reads and writes.
+  /// The tensors that a call reads and writes, for N ranks and pieces of n elements.
   struct Buffers {
     Tensor all;      // [N * n], of the plan's dtype: the input, or the buffer of in-place calls
     Tensor arrived;  // [N * n], of the plan's dtype: the output of exchange_v and send_receive

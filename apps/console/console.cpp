@@ -24,9 +24,9 @@ void at_most(const char* flag, int64_t value, int64_t maximum) {
 
 namespace {
 
-// Opens /dev/null in place of standard streams that the caller has closed. A file opened later
-// would get the closed stream's descriptor, and printed text would go into that file. Standard
-// output is opened for reading only, so that writing to it stays an error.
+// Opens /dev/null in place of standard streams that were closed before the program started.
+// Otherwise a file opened later would get the closed stream's descriptor, and printed text would go
+// into that file. Standard output is opened for reading only, so that writing to it is an error.
 void hold_closed_streams() {
   constexpr int modes[] = {O_WRONLY, O_RDONLY, O_WRONLY};
   for (int stream = STDIN_FILENO; stream <= STDERR_FILENO; ++stream) {

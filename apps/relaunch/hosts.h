@@ -23,7 +23,8 @@ int64_t slots_of(const std::vector<Host>& hosts);
 
 /// Finds the host that `rank` runs on and returns its index in `hosts`. `name` is the name that
 /// this host itself reports. If `hosts` lacks that name, for instance because it lists addresses,
-/// the index is computed from the rank. By default mpirun fills one host after the other.
+/// the index is computed from the rank, assuming that mpirun fills one host after the other, which
+/// is its default.
 size_t host_of(const std::vector<Host>& hosts, int rank, const std::string& name);
 
 /// Returns `hosts` with one slot less for each index in `places`. An index may occur repeatedly.

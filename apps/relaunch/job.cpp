@@ -120,8 +120,8 @@ class RunningJob {
     }
   }
 
-  // When a rank dies, mpirun ends the other ranks and itself in about a second. But mpirun waits
-  // forever for a host that does not answer. Then this function kills mpirun. The parents of the
+  // When a rank dies, mpirun ends the other ranks and itself in about a second. But if a host does
+  // not answer, mpirun waits for it forever, so this function kills mpirun. The parents of the
   // ranks on this host notice that mpirun is gone, and end their ranks.
   void end_hanging_launcher() {
     constexpr std::chrono::seconds patience(6);

@@ -3,7 +3,7 @@
 
     gpt_step.py --preset micro --threads 2                       # 6x384, T=256, B=12
     gpt_step.py --preset nano --write-weights init.safetensors   # write initial weights and stop
-    gpt_step.py --preset nano --weights init.safetensors --json  # the same start as another program
+    gpt_step.py --preset nano --weights init.safetensors --json  # begin with the weights of a file
     gpt_step.py --preset gpt2 --dtype bf16                       # autocast; or --bf16 master
     gpt_step.py --optimizer-only 124439808                       # AdamW alone, GPT-2's shapes
     gpt_step.py --device cuda --compile --preset gpt2 --context 1024 --batch 64 --dtype bf16
@@ -11,8 +11,8 @@
 On CUDA attention is the FLASH_ATTENTION backend's, and a step ends with waiting for the device.
 No dropout, AdamW (betas 0.9 and 0.95, eps 1e-8, decay 0.1 on matrices), clipping at 1.0.
 Step s reads sequences s*B ... s*B+B-1 of a synthetic stream, or of --data; see gpt2.batch.
-Prints a line a step and a summary; with --json each is one JSON object. The summary has the losses
-of all steps, and the times of the steps after the warm-up.
+Prints a line for each step, and a summary; with --json each is one JSON object. The summary has the
+losses of all steps, and the times of the steps after the warm-up.
 """
 import argparse
 import contextlib

@@ -54,7 +54,7 @@ def adamw_kind(kind, device="cpu"):
     try:
         torch.optim.AdamW([probe], fused=True).step()
         return "fused"
-    except (RuntimeError, TypeError):  # not for the device; no such option
+    except (RuntimeError, TypeError):  # not for this device, or no such option
         return "single"
 
 

@@ -29,7 +29,7 @@ def read(path):
 
 
 def write(path, tensors, metadata=None):
-    """`tensors` maps names to arrays, or to functions that make them, one at a time."""
+    """Write `tensors`: names to arrays, or to functions that make arrays and are called in turn."""
     header, offset = {}, 0
     if metadata:
         header["__metadata__"] = metadata

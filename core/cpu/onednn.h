@@ -12,8 +12,8 @@ namespace tessera::cpu::onednn {
 /// would emulate the product. False for f16.
 bool has_instructions_for(DType dtype);
 
-/// Computes the product with one call of oneDNN, on `options.threads` threads. Sizes are above
-/// zero.
+/// Computes the product with one call of oneDNN, on `options.threads` threads. `options.threads`
+/// and all sizes must be above zero.
 void multiply(const ProductArgs& args, const GemmOptions& options);
 
 /// Bytes of scratchpad that multiply needs.

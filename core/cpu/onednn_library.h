@@ -37,7 +37,7 @@ auto checked(const char* text, Call&& call) {
 /// malloc maps a block directly), unless the user has set it. The reason: without AVX-512, oneDNN
 /// allocates packed operands with malloc in each product, whatever scratchpad it is given. When
 /// such a large block is freed, glibc raises the threshold. Later blocks then come from a
-/// fragmented heap, which keeps ten times as much memory.
+/// fragmented heap, which keeps ten times as much memory as with a fixed threshold.
 inline dnnl::engine make_engine() {
 #ifdef __GLIBC__
   const auto isa = static_cast<unsigned>(dnnl::get_effective_cpu_isa());

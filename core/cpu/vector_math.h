@@ -15,8 +15,8 @@
 
 namespace tessera {
 
-/// a * b + c, rounded once if the processor has FMA. Written out because the compiler's own fusing
-/// may differ between a loop's body and its remainder.
+/// a * b + c, rounded once if the program is compiled for processors with FMA. Written out because
+/// the compiler's own fusing may differ between a loop's body and its remainder.
 inline float multiply_add(float a, float b, float c) {
 #ifdef FP_FAST_FMAF
   return std::fma(a, b, c);

@@ -40,7 +40,7 @@ void* aligned(int64_t alignment) { return reinterpret_cast<void*>(alignment); }
 
 Operand operand(const ConstMatrix& x, int64_t rows, int64_t columns) {
   // A matrix of one row has no use for row_stride, but cuBLASLt requires a stride of at least the
-  // row's length. The same holds for a matrix of one column.
+  // row's length. Likewise, a matrix of one column has no use for column_stride.
   if (x.column_stride == 1 && (x.row_stride >= columns || rows == 1)) {
     return {columns, rows, std::max(x.row_stride, columns), x.batch_stride, false, x.data};
   }

@@ -64,7 +64,8 @@ struct Algorithm {
   int64_t workspace_bytes = 0;
 };
 
-/// cuBLASLt's handle for one device, and the algorithms of products. Safe to use from any thread.
+/// cuBLASLt's handle for one device, and an algorithm for each product. Safe to use from any
+/// thread.
 class Library {
  public:
   Library();

@@ -188,8 +188,8 @@ cudnnStatus_t ask_workspace(cudnnHandle_t handle, Conv2dPass pass, const Convolu
 }
 
 /// Sets the convolution's algorithm, with a math type that does not round operands. Returns an
-/// empty text, or the reason why the algorithm cannot be used. In that case, only the math type of
-/// the descriptor has changed.
+/// empty text, or the reason why the algorithm cannot be used. If it cannot be used, only the math
+/// type of the descriptor has changed.
 std::string try_algorithm(cudnnHandle_t handle, const ConvArgs& args, Convolution& c,
                           Algorithm algorithm) {
   // Math types other than FMA may round f32 operands to TF32. Operands in bf16 and f16 are

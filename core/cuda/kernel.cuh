@@ -1,5 +1,6 @@
-// Included by every .cu file: launching, warp and block sums, 16-byte accesses. nvcc compiles this
-// file. A host compiler compiles it too, against the headers in emulated/include.
+// Launches kernels, sums over warps and blocks, and defines 16-byte accesses, for every .cu file.
+// nvcc compiles this file. In a build with emulated CUDA, the host compiler compiles it against the
+// headers in emulated/include.
 //
 //   launch(context, "scale", {blocks_for(packs, 256), 256}, scale_kernel<T>, y, x, packs, factor);
 #pragma once

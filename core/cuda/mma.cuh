@@ -1,6 +1,6 @@
 // Products of 16-bit tiles on tensor cores, and the loads and copies that feed them through shared
-// memory: mma.sync, ldmatrix and cp.async. Compute capability 8.0 or later. emulated/include has a
-// twin of this file, with the same contract in plain loops.
+// memory: mma.sync, ldmatrix and cp.async, which need compute capability 8.0 or later.
+// emulated/include has a twin of this file, with the same contract in plain loops.
 //
 // For c (16, 8) += a (16, 16) b (16, 8), lane l of a warp, with g = l / 4 and q = l % 4, holds
 //   a[0] = a(g, 2q)   a[1] = a(g + 8, 2q)   a[2] = a(g, 2q + 8)   a[3] = a(g + 8, 2q + 8)

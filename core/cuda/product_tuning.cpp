@@ -74,7 +74,8 @@ class TimedEvent {
   cudaEvent_t event_ = nullptr;
 };
 
-/// The time of one call of `launch`: the least of three averages, each over about ten milliseconds.
+/// The time of one call of `launch`: the least of three averages, each over about ten milliseconds,
+/// but over at least one call and at most 100 calls.
 template <class Launch>
 double time_us(const Context& context, Launch&& launch) {
   TimedEvent begin, end;

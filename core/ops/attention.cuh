@@ -207,7 +207,8 @@ __device__ void multiply_rows(float (&c)[M][N][4], SharedAddress a, SharedAddres
   }
 }
 
-/// A matrix (16 M, 16 K) in registers, as the left operand of a product that sums over its columns.
+/// A matrix (16 M, 16 K) in registers, as the left operand of a product that sums over the matrix's
+/// columns.
 template <int M, int K>
 struct Weights {
   uint32_t value[M][K][4];

@@ -160,8 +160,8 @@ int64_t product_floats(const Sizes& s, bool backward) {
     bytes = std::max(bytes, gemm_workspace_bytes(args, {.threads = 1}));
   };
   for (int64_t tile = 0; tile < s.tiles(); ++tile) {
-    // Only the tiles of the first 2 * block_keys queries and the last tile are looked at. The tiles
-    // in between have products of sizes that these tiles have too.
+    // Visits only the tiles of the first 2 * block_keys queries and the last tile. Every product of
+    // the tiles in between has sizes that a product of the visited tiles has too.
     if (tile >= 2 * block_keys / tile_rows && tile < s.tiles() - 1) continue;
     for_each_block(s, tile * tile_rows, [&](const Block& x) {
       count(scores_product<T>(s, x, q, kv, nullptr));

@@ -23,7 +23,7 @@ struct BroadcastWalk {
   std::array<int64_t, Shape::max_rank> b_strides{};
 
   int64_t elements() const;
-  /// True if neither tensor is repeated.
+  /// True if element i of the walk is element i of both tensors, so that neither is repeated.
   bool flat() const { return rank == 1 && a_strides[0] == 1 && b_strides[0] == 1; }
 };
 /// Returns the walk over shape y, which a and b are broadcast to.

@@ -1,8 +1,8 @@
-// conv2d on CUDA: convolutions by cuDNN, which takes the weight with its channels last. If that
-// changes the layout in memory (more than one pixel and more than one channel), the weight is
-// transposed into the workspace, and its gradient is computed in the workspace and transposed back.
-// If there is a bias, y is filled with it first, and the convolution is added to y in f32, so that
-// y is rounded once.
+// conv2d on CUDA: convolutions by cuDNN, which takes the weight with its channels last. In memory
+// that layout differs from (O, C / groups, kh, kw) if a filter has more than one pixel and a group
+// has more than one channel. The weight is then transposed into the workspace, and its gradient is
+// computed in the workspace and transposed back. If there is a bias, y is filled with it first, and
+// the convolution is added to y in f32, so that y is rounded once.
 #include "core/ops/conv2d.h"
 
 #include <algorithm>

@@ -29,8 +29,8 @@ constexpr int block_threads = 512;
 /// error of |x| 2^-24, which is large only where the result is close to zero.
 __device__ inline float exponential(float x) { return exp2f(x * 1.44269504f); }
 
-/// Returns the column of a row's target, or column 0 if the target is out of range. check_targets
-/// has reported such a target already.
+/// Returns the column of a row's target, or column 0 if the target is out of range, which
+/// check_targets reports.
 __device__ inline int64_t column_of(int32_t target, int64_t columns) {
   return target >= 0 && target < columns ? target : 0;
 }

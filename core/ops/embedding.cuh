@@ -1,6 +1,7 @@
-// The gradient of a table of embeddings on CUDA, for embedding, embedding_bag and row_products. For
-// each token, it is the f32 sum of the token's rows of dy, in order of position. The order must not
-// depend on which thread comes first, so positions are sorted by token, in two steps:
+// The gradient of a table of embeddings on CUDA, for embedding, embedding_bag and row_products. The
+// gradient's row of a token is the f32 sum of the token's rows of dy, in order of position. The
+// order must not depend on which thread comes first, so positions are sorted by token, in two
+// steps:
 //  - A counting sort with integer atomics leaves each token's positions in any order.
 //  - A second sort orders the positions of each token.
 // Then a warp sums the rows of a token, or a block if the token is frequent.

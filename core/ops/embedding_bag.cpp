@@ -52,8 +52,9 @@ void check_range(const Bags& bags, int64_t vocabulary) {
   }
 }
 
-// Returns how many of the first indices are in bags, for a row-sparse table: each counts as a row
-// that is read. Indices before the first bag would count too, so there may be none.
+// Returns how many of the first indices rows_of has to look up: all of them, or for a row-sparse
+// table those up to the end of the last bag. Throws if a row-sparse table's first bag begins after
+// index 0, because the indices before that bag would be looked up too.
 int64_t used_indices(const Tensor& indices, const Tensor& offsets, const Tensor& table) {
   if (read_whole(table) != nullptr) return indices.size(0);
   const Tensor here = offsets.to_host();

@@ -77,7 +77,7 @@ __global__ void __launch_bounds__(threads)
   const int64_t i = int64_t{blockIdx.x} * threads + threadIdx.x;
   if (i >= *count) return;
   const int32_t position = order[i];
-  int64_t low = 0;  // the last bag that begins at or before the position
+  int64_t low = 0;  // after the loop: the last bag that begins at or before the position
   int64_t high = positions.bags;
   while (high - low > 1) {
     const int64_t middle = (low + high) / 2;

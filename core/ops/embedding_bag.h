@@ -9,7 +9,7 @@ namespace tessera {
 struct Bags {
   Tensor indices;  // i32 (L); only positions [first offset, last offset) are read
   Tensor offsets;  // i32 (B + 1)
-  Tensor scale;    // f32 (B), or undefined
+  Tensor scale;    // f32 (B); if undefined, all factors are 1
 };
 
 /// y (B, C): y[b] = scale[b] times the fp32 sum of bag b's rows of table (V, C), in order.

@@ -121,8 +121,8 @@ TokenOrder sort_by_token(const Context& context, int64_t positions, int64_t voca
   std::fill_n(start, vocabulary + 1, 0);
   for_each([=](int32_t token, int64_t) { ++start[token + 1]; });
   for (int64_t v = 0; v < vocabulary; ++v) start[v + 1] += start[v];
-  // Writing moves start[v] to the end of token v, where token v + 1 begins. The loop after it
-  // restores `start`.
+  // Each row that is written advances its token's start. In the end start[v] is where the rows of
+  // token v + 1 begin, so the loop below restores `start`.
   for_each([=](int32_t token, int64_t row) { order[start[token]++] = static_cast<int32_t>(row); });
   for (int64_t v = vocabulary; v > 0; --v) start[v] = start[v - 1];
   start[0] = 0;

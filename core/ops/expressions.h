@@ -113,7 +113,7 @@ TESSERA_BOTH inline float clamped(float x, float low, float high) {
   return x < low ? low : x > high ? high : x;
 }
 
-/// Returns the slope of max(a, b) by a. Equal inputs get half each.
+/// Returns the slope of max(a, b) by a, which is one half if a and b are equal.
 TESSERA_BOTH inline float share_of_larger(float a, float b) {
   return a > b ? 1.0f : a == b ? 0.5f : 0.0f;
 }

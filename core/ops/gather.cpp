@@ -34,7 +34,7 @@ const char* name_of(Picking picking) {
   return "";
 }
 
-/// The lines of `shape` along `dim`, which is counted from the first dimension.
+/// Returns the lines of `shape` along `dim`, which must not be negative.
 Lines lines_of(Picking picking, const Shape& shape, int dim, int64_t count) {
   Lines lines{.picking = picking,
               .size = shape[dim],

@@ -50,7 +50,8 @@ Tensor smoothed_cross_entropy(const Tensor& logits, const Tensor& targets, float
                   // If nothing else holds the logits, their gradient may overwrite them.
                   const bool in_place = logits.unique() && !logits.leaf();
                   const Tensor dlogits = in_place ? logits : grads.destination(0);
-                  // For 16-bit logits both terms are summed in f32 and rounded once.
+                  // For 16-bit logits the gradients of cross_entropy and of the smoothing term are
+                  // summed in f32 and rounded once.
                   const Tensor sum =
                       dlogits.dtype() == DType::f32 ? dlogits : here.workspace(dlogits.shape());
                   kernels::cross_entropy_backward(here, sum, dloss, logits, logsumexp, targets,

@@ -23,7 +23,8 @@ __global__ void __launch_bounds__(threads)
   });
   total = row_sum<threads>(total);
   const int32_t target = targets[row];
-  if (threadIdx.x != 0 || target < 0 || target >= columns) return;  // check_targets has reported it
+  // Targets outside [0, columns) are skipped; check_targets has reported them.
+  if (threadIdx.x != 0 || target < 0 || target >= columns) return;
   losses[row] += smoothing * (float(x[target]) - total / static_cast<float>(columns));
 }
 

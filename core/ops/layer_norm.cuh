@@ -1,7 +1,7 @@
 // Shared by layer_norm and residual_layer_norm on CUDA: the forward, in one pass over memory.
 //
-// A warp handles a row of up to 256 accesses (2,048 elements of 16 bits), without a barrier. A
-// block handles a longer row. A row's result has the same bits whatever other rows there are.
+// A warp handles a row of up to 4 KiB (2,048 elements of 16 bits), without a barrier. A block
+// handles a longer row. A row's result has the same bits whatever other rows there are.
 #pragma once
 
 #include "core/ops/rows.cuh"
@@ -9,8 +9,8 @@
 namespace tessera::cuda {
 
 inline constexpr int norm_threads = 256;
-/// Largest number of accesses per lane for a row that a warp handles. In the backward, registers do
-/// not hold more of a row beside the sums of dweight and dbias.
+/// Largest number of 16-byte accesses per lane for a row that a warp handles. In the backward,
+/// registers do not hold more of a row beside the sums of dweight and dbias.
 inline constexpr int norm_warp_turns = 8;
 
 template <class T>
@@ -30,7 +30,8 @@ void visit_turns(int64_t needed, Body&& body) {
   }
 }
 
-/// Calls visit_turns for a row that a warp handles and whose length is a multiple of an access.
+/// Calls visit_turns for a row that a warp handles. The row's length must be a multiple of
+/// neighbours<T>, the elements of one access.
 template <class T, class Body>
 void visit_warp_turns(int64_t channels, Body&& body) {
   visit_turns<1, 2, 3, 4, 5, 6, 7, norm_warp_turns>(

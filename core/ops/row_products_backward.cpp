@@ -37,7 +37,7 @@ void sort_terms(const Terms& to, int64_t rows, int64_t places, const OwnAt& own_
   for (int64_t place = 0; place < places; ++place) {
     to.terms[start[own_at(place)]++] = term_at(place);
   }
-  // start[v] has moved to the end of row v, where row v + 1 begins.
+  // start[v] has moved to the end of row v's terms, where those of row v + 1 begin.
   std::move_backward(start, start + rows, start + rows + 1);
   start[0] = 0;
 }

@@ -1,5 +1,5 @@
-// cross_entropy with class weights and an ignored target, for R rows. Let w be the class weight of
-// a row's target, or 0 for an ignored row. Then
+// cross_entropy with class weights, an ignored target or both, for R rows. Let w be 0 for an
+// ignored row, and otherwise the class weight of the row's target, or 1 without class weights. Then
 //   loss [] = sum(w * (logsumexp(logits) - logits[target])) / sum(w).
 // The backward is that of cross_entropy, with the share w / sum(w) of each row in place of 1 / R.
 // The forward keeps the logits, and the target, logsumexp and share of each row.

@@ -47,7 +47,7 @@ std::string host_name() {
 
 // The writer of a temporary file holds a lock on the file until it closes the file or ends. A file
 // without a lock was left behind. The PID in the name does not tell whether the writer lives,
-// because each container has its own numbers.
+// because each container has its own PIDs.
 bool lock(int descriptor) { return ::flock(descriptor, LOCK_EX | LOCK_NB) == 0; }
 
 // True for a temporary name: `begin`, a number and ".tmp".
@@ -95,7 +95,7 @@ OutputFile::OutputFile(const std::string& path) : path_(destination(path)) {
   temporary_ = fmt::format("{}.{}.{}.tmp", path_, host, ::getpid());
   remove_left_behind(path_, host);
   // Another process that removes old temporary files may briefly lock this file, or may remove it.
-  // The file is then opened once more.
+  // Opening is therefore tried several times.
   constexpr int attempts = 100;
   for (int i = 0; i < attempts; ++i) {
     if (open_temporary()) return;
@@ -104,9 +104,9 @@ OutputFile::OutputFile(const std::string& path) : path_(destination(path)) {
   fail_input("{}: cannot be written: {} is in use", path_, temporary_);
 }
 
-// Returns false if another process has locked the file. Also returns false if, between opening and
-// locking, another process has taken the file for left behind and removed it. Throws InputError if
-// the file cannot be opened or emptied.
+// Returns false if another process has locked the file. Also returns false if another process has
+// removed the file between opening and locking, when it had no lock and looked left behind. Throws
+// InputError if the file cannot be opened or emptied.
 bool OutputFile::open_temporary() {
   const int flags = O_WRONLY | O_CREAT | O_NOFOLLOW | O_CLOEXEC;
   descriptor_ = ::open(temporary_.c_str(), flags, 0666);
@@ -164,8 +164,9 @@ void OutputFile::write_at(int64_t position, const void* data, size_t bytes) {
   }
 }
 
-// Flushes in pieces. One fsync of a large file could take longer than the other ranks wait for this
-// rank. The disk starts to write each piece while the next piece is produced.
+// One fsync at the end of a large file could take longer than other ranks wait for this rank. So
+// the file is flushed whenever `most` bytes have been written since the last flush. Between two
+// flushes the disk starts to write each `piece` while the next piece is produced.
 void OutputFile::flush_in_time(int64_t written) {
   constexpr int64_t most = int64_t{256} << 20;
   constexpr int64_t piece = int64_t{16} << 20;

@@ -9,8 +9,8 @@
 //   images of any size
 //     training     a random part with 8 to 100 % of the area and an aspect ratio of 3:4 to 4:3,
 //                  resized (Szegedy et al., arXiv:1409.4842)
-//     evaluation   the middle of the image, after the image is resized until its shorter side is
-//                  256 / 224 of the input's
+//     evaluation   the middle of the image, after the image is resized so that it just covers
+//                  256 / 224 of the input's height and width
 //   both, in training, are also mirrored at random
 #pragma once
 

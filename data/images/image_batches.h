@@ -55,8 +55,8 @@ class ImageBatches {
 /// The micro-batches that one rank reads in a run. An epoch visits each image at most once, in an
 /// order that depends on (seed, epoch). The last images of this order are left out if they do not
 /// fill a step.
-/// The images of a micro-batch and their augmentation depend only on (seed, step, number of the
-/// micro-batch), never on the rank.
+/// The images of a micro-batch and their augmentation depend only on (seed, step, index of the
+/// micro-batch in its step), never on the rank.
 class TrainingBatches : public ImageBatches {
  public:
   struct Schedule {
@@ -90,7 +90,8 @@ class TrainingBatches : public ImageBatches {
  private:
   void prepare_sample(int64_t step, int64_t sample, int64_t row, ImageMemory& memory,
                       const ImageBatch& into) const;
-  /// Returns the micro-batch m that this rank has in a micro-step (core/micro_batch.h).
+  /// Returns the index in its step of the micro-batch that this rank has in a micro-step
+  /// (core/micro_batch.h).
   int64_t micro_batch(int64_t micro_step) const;
 
   Schedule schedule_;

@@ -43,10 +43,10 @@ struct ImageData {
 };
 
 /// Throws InputError
-///  - if none of these formats is found (the message names the files looked for),
+///  - if none of the formats above is found (the message names the files looked for),
 ///  - if a file is malformed,
 ///  - if image_size is out of range,
-///  - if image_size differs from the images' size and these images are not resized.
+///  - if image_size differs from the images' size, except for folders, whose images are resized.
 ImageData open_image_data(const ImageDataOptions& options);
 
 }  // namespace tessera::data

@@ -41,7 +41,7 @@ class ImageInput {
   ImageBatch device_;  // the input on a GPU; undefined on the CPU
   ImageBatch batch_;
   ImageQueue queue_;
-  std::deque<cuda::Event> copied_;  // one for each copy from the host in flight
+  std::deque<cuda::Event> copied_;  // one for each batch that is being copied
 };
 
 }  // namespace tessera::data

@@ -11,8 +11,8 @@ namespace {
 constexpr int weight_bits = 22;  // 32 bits, less 8 for values, 1 for the sign and 1 to spare
 constexpr int32_t half = 1 << (weight_bits - 1);
 
-// Along one direction: the image's pixels that each pixel of the result is computed from, and their
-// weights.
+// For one direction, holds the image's pixels that each pixel of the result is computed from, and
+// their weights.
 struct Taps {
   struct Range {
     int64_t first = 0;  // pixel of the image
@@ -78,7 +78,8 @@ void resize_image(const ImageView& image, const ImageBox& box, int64_t height, i
   TESSERA_CHECK(channels == 1 || channels == 3, "resize: {} channels, expected 1 or 3", channels);
   const Taps down = taps(box.top, box.height, height, image_height);
   const Taps across = taps(box.left, box.width, width, image_width);
-  // First pass along the rows, only for rows that the box needs. Second pass along the columns.
+  // The first pass resizes along the rows, only those that the box needs. The second pass resizes
+  // along the columns.
   const int64_t row_values = width * channels;
   rows.resize(static_cast<size_t>((down.end() - down.begin()) * row_values));
   for (int64_t y = down.begin(); y < down.end(); ++y) {

@@ -4,9 +4,9 @@
 //   rating(u, i) = 3.5 + b_u + c_i + p_u . q_i + noise
 //
 // with biases b and c of deviation 0.4, factors p and q of `rank` values whose product has the
-// deviation 0.6, and noise of deviation `noise`. Each random number is approximately normal: a sum
-// of twelve uniform numbers. The ratings are neither rounded nor clamped, so the noise's deviation
-// is the RMSE of the best prediction.
+// deviation 0.6, and noise of deviation `noise`. Biases, factors and noise are approximately
+// normal: each value comes from a sum of twelve uniform numbers. The ratings are neither rounded
+// nor clamped, so the noise's deviation is the RMSE of the best prediction.
 //
 // Some users are more active and some items more popular than others. The n users are put in a
 // random order, and the user at place r = 0, 1, 2, ... gets a share of the ratings in proportion to
@@ -45,7 +45,8 @@ class PlantedRatings {
   Ratings draw() const;
 
  private:
-  /// Fixed point: integers in units of 2^-16. Their products are in units of 2^-32.
+  /// The biases and factors of all users, or of all items, as integers in units of 2^-16. The
+  /// product of two factors is in units of 2^-32.
   struct Planted {
     std::vector<int64_t> biases;
     std::vector<int64_t> factors;  // (users or items, rank)

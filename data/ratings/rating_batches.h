@@ -24,10 +24,9 @@ struct RatingBatch {
   Tensor targets = {};          // f32 (B, K): the rating, or 1 when ranking; 0 for drawn items
   Tensor history = {};          // i32 (B * longest): the items of each user in training
   Tensor history_offsets = {};  // i32 (B + 1): where each user's items begin, then the end
-  Tensor history_scale = {};    // f32 (B): 1 / sqrt(items), or 0 for none
+  Tensor history_scale = {};    // f32 (B): 1 / sqrt(items in the history); 0 if it is empty
 };
 
-/// The sizes of a batch.
 struct RatingBatchSizes {
   int64_t samples = 1;
   int64_t items = 1;            // in each sample

@@ -32,7 +32,8 @@ struct RatingDataOptions {
   ///
   ///   "fold:k/K"   the ratings at places k - 1, k - 1 + K, ... of a random permutation;
   ///                1 <= k <= K, K >= 2
-  ///   "last"       each user's latest rating, if the user has two or more
+  ///   "last"       each user's latest rating (without times, the last one in the file), if the
+  ///                user has two or more
   ///   "time:F"     the latest fraction F of all ratings, 0 < F < 1; needs times
   ///   "none"       none
   std::string split = "fold:1/5";
@@ -57,7 +58,7 @@ struct RatingData {
 };
 
 /// Throws InputError
-///  - if none of these formats is found,
+///  - if none of the formats above is found,
 ///  - if a line is malformed (the message has file and line),
 ///  - if the split is invalid, or needs times and there are none,
 ///  - if the split leaves nothing to train on or, unless it is "none", nothing to validate.

@@ -208,8 +208,8 @@ void MpiCommunicator::execute(Task task) {
   }
 }
 
-// A chunk from MpiTransport::exchange as a tensor: a view of `input` for this rank's own piece,
-// else a view of staging.
+// Returns a chunk from MpiTransport::exchange as a tensor: a view of `input` for this rank's own
+// piece, else a view of staging.
 Tensor MpiCommunicator::contribution(const Tensor& input, int source, int64_t begin, int64_t bytes,
                                      const std::byte* data) const {
   if (source != rank()) return transport_.staged(data, bytes, input.dtype());

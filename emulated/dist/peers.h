@@ -1,5 +1,5 @@
 // Messages between the ranks of an emulated NCCL communicator: announcements of calls, and data.
-// Waits for messages poll, so that a time limit or an abort can end them.
+// A rank that waits for a message polls, so that a time limit or an abort can end the wait.
 #pragma once
 
 #include <mpi.h>

@@ -1,9 +1,9 @@
 // cuBLASLt on the CPU: the calls that Tessera uses, with the real header's names, values and
 // signatures.
 //
-// A product is computed during the call, with f32 sums in order of k. An algorithm that splits k
-// sums each part, and then adds the parts in order. cublasLtGetStatusString explains the calling
-// thread's last failure.
+// A product is computed during the call or, on a captured stream, at each launch of the graph. Its
+// sums are f32, in order of k. An algorithm that splits k sums each part, and then adds the parts
+// in order. cublasLtGetStatusString explains the calling thread's last failure.
 //
 // These demands of the library's documentation are checked:
 //   - an attribute's size is right;

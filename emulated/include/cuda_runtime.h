@@ -14,9 +14,9 @@
 //   - with the undefined behaviour sanitizer, indices beyond a static shared array.
 //
 // Captures must use cudaStreamCaptureModeThreadLocal. Calls on a captured stream are checked at
-// once. Each launch of the graph then does their work, one call after another. Each allocation in a
-// capture is a block of its own. Fresh memory and dynamic shared memory are filled with 0xFF bytes,
-// which are NaN in every floating-point type.
+// once. Each launch of the graph then does their work, one call after another. Allocations in a
+// capture do not share memory with each other. Fresh memory and dynamic shared memory are filled
+// with 0xFF bytes, which are NaN in every floating-point type.
 //
 // Not covered:
 //   - PTX, tensor cores' own rounding and order of addition, cp.async and TMA, clusters, CUB and

@@ -1,8 +1,9 @@
 // cuDNN on the CPU: the calls that Tessera uses, with the real header's names, values and
 // signatures.
 //
-// A convolution is computed during the call, with f32 sums, and each result is rounded once.
-// cudnnGetLastErrorString explains the calling thread's last failure.
+// A convolution is computed during the call or, on a captured stream, at each launch of the graph.
+// Its sums are f32, and each result is rounded once. cudnnGetLastErrorString explains the calling
+// thread's last failure.
 //
 // These demands of the library's documentation are checked:
 //   - descriptors were set, and their shapes and dtypes fit each other;

@@ -18,7 +18,7 @@
 //   - several ranks may share one GPU, which NCCL refuses;
 //   - a communicator must have all ranks of MPI_COMM_WORLD, or be split from such a communicator;
 //   - nothing is concurrent, as in cuda_runtime.h;
-//   - MPI_THREAD_MULTIPLE is needed. One rank works without MPI.
+//   - with several ranks, MPI must provide MPI_THREAD_MULTIPLE. A single rank does not use MPI.
 #pragma once
 
 #include <cuda_runtime.h>

@@ -76,7 +76,8 @@ class Activations {
   }
 
   /// Frees the residual stream that entered block l: its update and, if `sum` is true, its residual
-  /// sum. `sum` is false while a closure holds the residual sum.
+  /// sum. `sum` is false while a closure holds the residual sum. The stream that enters block 0 has
+  /// no update.
   void end_input(int64_t l, bool sum) {
     if (l == 0) {
       if (sum) alive_.end("x");
@@ -149,7 +150,8 @@ class Activations {
     (alive_.end(of(l, names)), ...);
   }
 
-  /// Dropout writes a new tensor. Then dropout's input is freed, and the new tensor gets its name.
+  /// Dropout writes a new tensor. Then dropout's input is freed, and the new tensor gets the name
+  /// of the input.
   void dropped(const std::string& name) {
     alive_.begin("dropped", s_.x);
     alive_.replace(name, "dropped");

@@ -6,7 +6,8 @@
 // The prediction goes through the step and lists the tensors that are alive. A tensor begins and
 // ends where the model's code allocates and frees it. The prediction shares only two things with
 // the run: the queries for the scratch memory of matrix products, and the sizes of tiles and
-// chunks. The scratch memory depends on the processor and the number of threads.
+// chunks. The scratch memory depends on the processor. On a CPU it also depends on the number of
+// threads.
 #pragma once
 
 #include <cstdint>

@@ -81,9 +81,9 @@ class GptWriter {
 /// Returns a tensor's name without the prefix "transformer.".
 std::string_view without_gpt_prefix(std::string_view name);
 
-/// Throws InputError if config.json beside `path` describes a GPT of other sizes. Weights and
-/// config.json cannot be replaced in one step, so a crash between the two renames could leave files
-/// that disagree.
+/// Throws InputError if config.json beside `path` describes a GPT of other sizes than the model's.
+/// GptWriter would replace that config.json and the weights by two renames, and a crash between the
+/// renames would leave files that disagree.
 void check_gpt_config_beside(const std::string& path, const Gpt& model);
 
 /// Throws InputError if GptWriter could not write to `path`, or if it would replace a config.json

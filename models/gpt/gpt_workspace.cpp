@@ -167,8 +167,8 @@ class Workspace {
   }
 
   /// Returns the largest body(rows, x) over the chunks of the head's rows. x stands in for the
-  /// address of a chunk's first row. The queries read only two properties of x: its alignment, and
-  /// if it is null, which it is for the first chunk.
+  /// address of a chunk's first row. x is null for the first chunk. The queries check only the
+  /// alignment of x and if x is null.
   template <class Body>
   int64_t most_of_chunks(Body&& body) const {
     int64_t most = 0;

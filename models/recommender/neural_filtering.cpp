@@ -8,7 +8,8 @@
 namespace tessera::models {
 namespace {
 
-// Factors are drawn with the paper's standard deviation. The layers use Glorot's initialization.
+// Factors are drawn with the standard deviation of the models' paper (He et al., WWW 2017). The
+// layers use Glorot's initialization.
 nn::Initializer factors() { return nn::Initializer::normal(0.01f); }
 
 nn::Linear::Options glorot(int64_t in, int64_t out, bool bias = true) {

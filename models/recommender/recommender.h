@@ -37,7 +37,7 @@ struct RecommenderConfig {
   struct Distinct {
     int64_t users = 0;
     int64_t items = 0;
-    int64_t history = 0;  // svd++: of the factors of the users' items
+    int64_t history = 0;  // svd++: rows of the table of history factors
     bool operator==(const Distinct&) const = default;
   };
   Distinct distinct = {};
@@ -67,7 +67,8 @@ struct Scores {
   Tensor scores;  // (B, K): a rating, or a logit
   /// `rows` and `squares` are for an L2 penalty, which sums the squares of all table rows that were
   /// read. `rows` holds the rows that were copied. `squares`, f32 [], is the sum of the squares of
-  /// the rows that were read in place. `squares` is defined only if the input is penalized.
+  /// the rows that were read in place. `squares` is undefined if the input is not penalized or if
+  /// the model reads no rows in place.
   std::vector<Tensor> rows;
   Tensor squares = {};
   bool penalized = false;  // as in the input
@@ -88,12 +89,12 @@ class Recommender : public nn::Module {
 /// Builds the model. Throws as validate does.
 std::unique_ptr<Recommender> recommender(const RecommenderConfig& config);
 
-/// A table with a row for each user or item, by number. If it is dense, all of its rows are sent and
-/// updated in each step; if row-sparse, the rows that were looked up.
+/// A table with a row for each user or item, by number. In each step an optimizer sends and updates
+/// all rows of a dense table, but only the rows of a row-sparse table that were looked up.
 using RecommenderTable = nn::Embedding;
 
-/// Returns the options of a table of which a micro-batch looks up at most `distinct` rows; 0: a
-/// dense table.
+/// Returns the options of a row-sparse table, of which a micro-batch looks up at most `distinct`
+/// different rows. If `distinct` is 0, the table is dense.
 nn::Embedding::Options table_options(const nn::Initializer& initializer, int64_t distinct);
 
 }  // namespace tessera::models

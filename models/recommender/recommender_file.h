@@ -24,7 +24,8 @@ struct RecommenderFile {
   std::vector<int64_t> history_begins = {};  // (U + 1): where each user's items begin, and the end
 };
 
-/// Returns the metadata. They hold all members of RecommenderFile except ids and histories.
+/// Returns the metadata. They hold everything in RecommenderFile except ids, histories and
+/// config.distinct.
 nn::SafetensorsMetadata recommender_metadata(const RecommenderFile& file);
 /// Returns ids and histories as tensors, to be written into the weights' file. Their memory is
 /// counted as Category::workspace.

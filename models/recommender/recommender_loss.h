@@ -15,12 +15,13 @@ namespace tessera::models {
 enum class RecommenderObjective : uint8_t { rating, bce, bpr };
 
 /// Returns the loss, an f32 scalar []: the mean over B samples of K items. The targets, f32 (B, K),
-/// are ratings, or 1 for an observed item and 0 for a drawn item. bpr does not read the targets: of
-/// each sample's K >= 2 items, the first is the observed item.
+/// are ratings, or 1 for an observed item and 0 for a drawn item. bpr does not read the targets:
+/// the first of a sample's K >= 2 items is the observed item, and the mean is over the K - 1 drawn
+/// items.
 ///
 /// The loss includes l2 / B times the sum of squares of all table rows that were read. A row that
-/// is read twice counts twice, as in Koren's papers. If l2 is not 0, the scores must be `penalized`
-/// (recommender.h); throws otherwise.
+/// is read twice is added twice, as in Koren's papers. If l2 is not 0, the scores must be
+/// `penalized` (recommender.h); throws otherwise.
 Tensor recommender_loss(const Scores& scores, const Tensor& targets, RecommenderObjective objective,
                         float l2);
 

@@ -9,8 +9,9 @@
 
 namespace tessera {
 
-/// Throws unless all matrices of the update have one shape and the right dtype. `states` is the
-/// number of state tensors that the rule needs, of (R, C), or of (R) with `value_per_row`.
+/// Throws unless parameters are f32 (R, C), gradients are f32, and the update has the `states`
+/// state tensors that the rule needs. Each state tensor must have R C elements, or R if
+/// `value_per_row` is true.
 inline void check_row_update(std::string_view rule, const RowUpdate& update, size_t states,
                              bool value_per_row = false) {
   const Tensor& p = update.parameters;
@@ -29,7 +30,8 @@ inline void check_row_update(std::string_view rule, const RowUpdate& update, siz
 namespace cpu {
 
 /// Calls body(place, gradient, hyper) for each row of the update, where `place` is the row of
-/// parameters and state, and `gradient` points to the row's C gradients.
+/// parameters and state, and `gradient` points to the row's C gradients. update.scalars are applied
+/// as update.h says.
 template <class Body>
 void for_each_row(const Context& context, const RowUpdate& update, UpdateHyper hyper, Body&& body) {
   if (update.scalars != nullptr) {

@@ -13,7 +13,7 @@ constexpr int threads = 256;
 template <class T>
 struct RowsAt {
   T* base;
-  const int32_t* index;  // nullptr: row i itself
+  const int32_t* index;  // nullptr: index[i] is i
   int64_t width;
   int64_t first;
 
@@ -46,7 +46,8 @@ __global__ void __launch_bounds__(threads)
   const int64_t i = element / sums.width;
   const int64_t column = element % sums.width;
   float* const sum = sums.at(i, column);
-  // A fresh row's memory may hold anything. 0.0 + -0.0 is +0.0, as in a zeroed accumulator.
+  // A fresh row's memory may hold anything. Its value is added to 0.0 rather than copied, so that
+  // -0.0 becomes +0.0, as it does in an accumulator that was zeroed.
   const float before = sums.row(i) >= fresh ? 0.0f : *sum;
   *sum = before + float(*values.at(i, column));
 }
@@ -81,7 +82,7 @@ __global__ void __launch_bounds__(threads) touched_kernel(double* squares, Touch
       const int64_t from = max(row_begin, begin);
       const int64_t to = min(row_begin + touched.width, end);
       const float* const row = touched.sums + touched.slots[i] * touched.width;
-      // The first element of this lane that is not before `from`.
+      // The distance from `from` to this lane's first element.
       const int64_t offset = (lane - (from - begin) % lanes + lanes) % lanes;
       for (int64_t e = from + offset; e < to; e += lanes) {
         const double value = row[e - row_begin];

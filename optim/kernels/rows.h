@@ -14,7 +14,7 @@ namespace tessera {
 /// Rows of a matrix (R, C): row i of the list is row index[i] - first of the matrix.
 struct RowList {
   Tensor matrix;
-  Tensor index = {};  // i32 (m); undefined: i itself
+  Tensor index = {};  // i32 (m); undefined: index[i] is i
   int64_t first = 0;
 
   int64_t width() const { return matrix.size(1); }
@@ -23,8 +23,9 @@ struct RowList {
 /// to[i] = from[i] for i < count, rounded to the dtype of `to`. The rows of `to` are distinct.
 TESSERA_KERNEL(copy_rows, const RowList& to, const RowList& from, int64_t count)
 
-/// sums[i] = (to.index[i] < fresh ? sums[i] : +0.0) + values[i] for i < count, in f32. Rows of
-/// `sums` from `fresh` on have no contribution yet. `sums.first` must be 0 and its rows distinct.
+/// sums[i] = (sums.index[i] < fresh ? sums[i] : +0.0) + values[i] for i < count, in f32. The matrix
+/// of `sums` is not initialised from row `fresh` on. `sums.first` must be 0, and the rows of `sums`
+/// distinct.
 TESSERA_KERNEL(fold_rows, const RowList& sums, int64_t fresh, const RowList& values, int64_t count)
 
 /// The rows of a table that were touched, in ascending order, and the blocks of 256 elements of the
@@ -34,19 +35,19 @@ struct TouchedBlocks {
   Tensor slots;   // i32 (m): the row of `sums` of each touched row
   Tensor rows;    // i32 (m): each touched row
   Tensor blocks;  // i64 (b): numbers of the blocks, ascending
-  Tensor first;   // i32 (b): the first touched row, by its place in `rows`, with elements in it
+  Tensor first;   // i32 (b): for each block, the index in `rows` of the first row that lies in it
   int64_t row_count = 0;
   int64_t block_count = 0;
 };
-/// squares[j] = the sum of squares of block j, in fp64, with the bits of block_square_sums for a
-/// gradient in which all other rows are zero.
+/// squares[j] = the sum of squares of block number blocks[j], in fp64, with the bits of
+/// block_square_sums for a gradient in which all rows that were not touched are zero.
 TESSERA_KERNEL(touched_square_sums, std::span<double> squares, const TouchedBlocks& touched)
 
 /// An update of rows of a table. Row i of the update is row rows[i] - first of `parameters` and of
 /// each state; its gradient is row slots[i] of `gradients`, or zero if slots[i] is -1.
 struct RowUpdate {
   Tensor parameters;               // f32 (R, C)
-  std::span<const Tensor> state;   // f32 (R, C) each, or (R) for a rule with one value a row
+  std::span<const Tensor> state;   // f32 (R, C) each, or (R) for a rule with one value per row
   Tensor gradients;                // f32 (>= 1, C)
   Tensor rows;                     // i32 (m), distinct
   Tensor slots;                    // i32 (m)
@@ -55,12 +56,13 @@ struct RowUpdate {
   const StepScalars* scalars = nullptr;  // as in update.h
 };
 
-/// The formulas of adam_update, sgd_update and adagrad_update, with the same bits per element.
+/// Update rows with the formulas of adam_update, sgd_update and adagrad_update. Each element gets
+/// the bits that those launchers would give it.
 TESSERA_KERNEL(adam_update_rows, const RowUpdate& update, const UpdateHyper& hyper)
 TESSERA_KERNEL(sgd_update_rows, const RowUpdate& update, const UpdateHyper& hyper)
 TESSERA_KERNEL(adagrad_update_rows, const RowUpdate& update, const UpdateHyper& hyper)
-/// Adagrad with one value a row (Gupta et al., "Training recommender systems at scale", 2020, and
-/// FBGEMM's exact_rowwise_adagrad): v += mean of g^2; p -= rate * g / (sqrt(v) + epsilon).
+/// Adagrad with one value v per row (Gupta et al., "Training recommender systems at scale", 2020,
+/// and FBGEMM's exact_rowwise_adagrad): v += mean of g^2; p -= rate * g / (sqrt(v) + epsilon).
 TESSERA_KERNEL(rowwise_adagrad_update_rows, const RowUpdate& update, const UpdateHyper& hyper)
 
 }  // namespace tessera

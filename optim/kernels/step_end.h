@@ -43,7 +43,7 @@ struct StepEnd {
   float correction = 1;       // factor on the loss that makes up for micro-batches without data
   float gradient_factor = 1;  // factor that turns a gradient sum into the gradient
   float clip = 0;             // maximum of the norm; 0: no clipping
-  bool keep_skipping = true;  // after a non-finite value, skip stays 1 until the host clears it
+  bool keep_skipping = true;  // true: once skip is 1, it stays 1 until the host clears it
 };
 
 /// scalars->square_sum = the sum of all block sums. The order of additions depends only on the

@@ -13,7 +13,8 @@
 namespace tessera {
 
 /// Elements [begin, end) of a flat buffer belong to parameter group `group` and take its
-/// hyper-parameters. `begin` is a multiple of 256. So is `end`, or it is the end of the buffer.
+/// hyper-parameters. `begin` is a multiple of 256. `end` is a multiple of 256 or the end of the
+/// buffer.
 struct UpdateSegment {
   int64_t begin = 0;
   int64_t end = 0;

@@ -1,6 +1,6 @@
 // Predicts the memory and traffic of a run, to the byte, before the run starts. The plan is a
-// formula over ShardLayout. It shares no other code with the optimizer, so that tests can compare a
-// plan with measurements.
+// formula over ShardLayout and, for row-sparse tables, RowLayout. It shares no other code with the
+// optimizer, so that tests can compare a plan with measurements.
 //
 //   Plan plan = optim::plan({.parameters = plan_parameters(model), .ranks = 64, .stage = 3,
 //                            .batch = {.global = 512, .micro = 4}}, 0);
@@ -24,16 +24,16 @@ struct PlanParts {
   int64_t looked_up = 0;      // row-sparse tables: rows of the current micro-batch
   int64_t gathered = 0;       // stage 3: the largest total of blocks gathered at the same time
   // gradients
-  int64_t buckets = 0;        // a micro-batch's gradient; stages 2 and 3: ring and tied slots
+  int64_t buckets = 0;        // a micro-batch's gradients; stages 2 and 3: ring and tied slots
   int64_t accumulators = 0;   // this rank's shard of the step's gradient sum
-  int64_t local_sums = 0;     // no_sync with more than one micro-step
-  int64_t gathered_sums = 0;  // stage 0, if sums and gradients differ in dtype
+  int64_t local_sums = 0;     // no_sync with more than one micro-step: the rank's own sums
+  int64_t gathered_sums = 0;  // stage 0, if dtypes of sums and gradients differ: buckets of sums
   // optimizer state
   int64_t masters = 0;        // f32 weights
   int64_t state = 0;
   // communication
   int64_t rows = 0;           // row-sparse tables: rows that are sorted, sent and received
-  int64_t host_rows = 0;      // with a GPU: the part of the same that is on the host
+  int64_t host_rows = 0;      // with a GPU: host memory for these rows; `rows` is on the device
   int64_t staging = 0;        // buffers of the transport
   int64_t scattered = 0;      // fast reduction: the result of a reduce-scatter
   int64_t norms = 0;
@@ -75,13 +75,14 @@ struct Plan {
   int64_t filling = 0;
   PlanParts parts = {};
   int64_t padding = 0;  // the part of `parameters` that belongs to no parameter
-  /// Sent in one step, by dist::Traffic. Of row-sparse tables without the rows themselves, whose
-  /// number depends on the data: optim/plan/plan_tables.h adds them.
+  /// Bytes that one step sends, by dist::Traffic. Rows of row-sparse tables are not included,
+  /// because their number depends on the data (optim/plan/plan_tables.h).
   std::array<int64_t, dist::traffic_count> traffic{};
   /// The part of `traffic` that gathers gradient sums for the update (stage 0) or parameters after
   /// the update (stages 1 and 2). A step without an update does not send this part.
   std::array<int64_t, dist::traffic_count> update_traffic{};
-  /// Sent by each save of the weights, in addition to `traffic`. 0 if the run has no saves.
+  /// Bytes that each save of the weights sends, in addition to `traffic`. 0 if the run has no
+  /// saves.
   std::array<int64_t, dist::traffic_count> save_traffic{};
 
   /// Returns the bytes that optimizer and communicator hold on the device, without checkpoints.
@@ -89,7 +90,8 @@ struct Plan {
   /// Returns memory() plus activations and workspace, as far as they are known. This is an upper
   /// bound, because the categories need not peak at the same time.
   int64_t peak() const { return memory() + activations.value_or(0) + workspace.value_or(0); }
-  /// Sent by the whole run for rows of row-sparse tables, as the run has counted them.
+  /// Bytes that the whole run sends for rows of row-sparse tables, from the numbers of rows that
+  /// the run has counted. plan() leaves them 0.
   std::array<int64_t, dist::traffic_count> counted_traffic{};
   int64_t sent() const;
 };

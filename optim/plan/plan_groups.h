@@ -50,8 +50,8 @@ CheckedInt ring_elements(const PlanGroup& group);
 /// is true, the next block is gathered while a block is in use.
 CheckedInt gathered_elements(const PlanGroup& group, bool ahead);
 
-/// Returns the groups of the input's parameters. Throws for an invalid stage, dtype, batch or
-/// number, and for graphs on the CPU.
+/// Returns the groups of the input's parameters. Throws for an invalid stage, dtype, batch, number
+/// of ranks or number of state tensors, and for graphs on the CPU.
 std::vector<PlanGroup> plan_groups(const PlanInput& input);
 
 /// Returns the registration index of the first trainable parameter. Backward ends there. Returns

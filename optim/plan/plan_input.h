@@ -22,8 +22,8 @@ struct PlanParameter {
   DType dtype = DType::f32;
   bool trainable = true;
   nn::BackwardReads backward_reads = nn::BackwardReads::always;
-  // The next three describe a row-sparse table [rows, elements / rows]. For a dense parameter, rows
-  // and distinct are 0.
+  // The next three members describe a row-sparse table [rows, elements / rows]. For a dense
+  // parameter, rows and distinct are 0.
   int64_t rows = 0;
   int64_t distinct = 0;     // the largest number of different rows that a micro-batch looks up
   int64_t lookups = 1;      // operations of a micro-batch that look up rows
@@ -49,7 +49,7 @@ struct PlanInput {
   std::optional<int64_t> table_state_tensors = std::nullopt;
   bool table_value_per_row = false;  // a table's state tensors have one value for each row
   bool update_all_rows = false;
-  DType sum_dtype = DType::f32;  // of the gradient sums of 16-bit parameters; others: f32
+  DType sum_dtype = DType::f32;  // of gradient sums of 16-bit parameters; f32 parameters use f32
   /// Master weights and state are on the host, while the parameters are on another device.
   bool offload = false;
   bool graph = false;

@@ -15,13 +15,15 @@ constexpr int64_t count_bytes = 8;   // i64
 constexpr int64_t f64_bytes = 8;
 constexpr int64_t sorted_bytes = 16;  // a key of 8 bytes, a row and a slot
 
-// A set of rows: the rows, and a hash table of at least twice as many places.
+// Returns the bytes of a set of rows: a list of the rows, and a hash table with at least twice as
+// many places.
 CheckedInt set_bytes(int64_t rows) {
   const auto places = std::bit_ceil(static_cast<uint64_t>(2 * std::max<int64_t>(1, rows)));
   return CheckedInt(index_bytes) * (CheckedInt(rows) + static_cast<int64_t>(places));
 }
 
-// The most rows of `of` that `batches` micro-batches of at most `distinct` rows each touch.
+// Returns the most rows, out of `of`, that `batches` micro-batches can touch together. Each
+// micro-batch touches at most `distinct` rows.
 int64_t most(int64_t of, int64_t batches, int64_t distinct) {
   return batches >= of / distinct + 1 ? of : std::min(of, batches * distinct);
 }
@@ -51,16 +53,16 @@ TableMemory table_memory(const PlanInput& input, const PlanParameter& table, int
   const int64_t touched_of_all = most(table.rows, batches, n);
   const bool several = input.ranks > 1;
   const CheckedInt counts = CheckedInt(input.ranks) * input.ranks * count_bytes;
-  // On a GPU, lists of the host have copies there.
+  // If the ranks compute on a GPU, the GPU has copies of some of the host's lists.
   const bool copies = !input.device.is_cpu();
-  const CheckedInt copied = copies ? 2 * index_bytes : 0;  // of sorted rows and their slots
+  const CheckedInt copied = copies ? 2 * index_bytes : 0;  // per sorted row: the row and its slot
   TableMemory memory;
   memory.values = (input.stage == 3 ? CheckedInt(own) : CheckedInt(table.rows)) * row_bytes;
   memory.looked_up = CheckedInt(n) * row_bytes;
   memory.host_rows = set_bytes(n);
   if (copies) memory.device_rows += CheckedInt(n) * index_bytes;
   if (input.stage == 3 && several) {
-    memory.host_rows += CheckedInt(input.ranks) * count_bytes;  // rounds of an evaluation
+    memory.host_rows += CheckedInt(input.ranks) * count_bytes;  // each rank's rounds in evaluation
     memory.host_rows += counts + CheckedInt(n) * sorted_bytes;
     memory.device_rows += asked * (row_bytes + index_bytes) + CheckedInt(n) * (row_bytes + copied);
   }
@@ -94,7 +96,7 @@ TableMemory table_memory(const PlanInput& input, const PlanParameter& table, int
 TableCalls table_calls(const PlanInput& input, const PlanParameter& table) {
   TableCalls calls;
   if (input.ranks == 1) return {.step = table.trainable ? 1 : 0};
-  // Each exchange of rows is three calls: their counts, their numbers, their values.
+  // Each exchange of rows is three calls: for the rows' counts, their numbers and their values.
   if (input.stage == 3) calls.micro_step += 3 * table.lookups;
   if (!table.trainable) return calls;
   calls.micro_step += 3;

@@ -1,8 +1,7 @@
-// The memory and traffic of row-sparse tables. Buffers follow the most distinct rows that a
-// micro-batch may look up, so that memory is known before a run. Traffic is linear in numbers of
-// rows, which a run counts (ZeroOptimizer::row_counts) and which expected_rows() estimates.
-//
-//   V rows, C elements a row, N ranks, k micro-steps of M micro-batches, n distinct rows at most
+// The memory and traffic of row-sparse tables. The sizes of buffers depend on the most distinct
+// rows that a micro-batch may look up, but not on the data, so memory is known before a run.
+// Traffic is linear in numbers of rows, which a run counts (ZeroOptimizer::row_counts) and which
+// expected_counts() estimates.
 #pragma once
 
 #include <array>
@@ -34,21 +33,24 @@ struct TableMemory {
 dist::RowLayout plan_row_layout(const PlanInput& input, const PlanParameter& table);
 TableMemory table_memory(const PlanInput& input, const PlanParameter& table, int64_t rank);
 
-/// Collectives that a rank starts for a table in each micro-step, in each step, and for an update.
+/// Numbers of collectives that a rank starts for a table: in each micro-step, in each step, and in
+/// each step with an update.
 struct TableCalls {
   int64_t micro_step = 0;
   int64_t step = 0;
   int64_t update = 0;
 };
 TableCalls table_calls(const PlanInput& input, const PlanParameter& table);
-/// Bytes of counts that a rank sends for a table in each micro-step.
+/// Returns the bytes that a rank sends in each micro-step to tell other ranks how many rows of a
+/// table follow.
 CheckedInt table_count_bytes(const PlanInput& input, const PlanParameter& table);
 
-/// Bytes that a rank sends for the rows of a table that were counted.
+/// Returns the bytes that a rank sends for the rows of a table, given the rows' counts.
 std::array<int64_t, dist::traffic_count> table_traffic(const PlanInput& input,
                                                        const PlanParameter& table, int64_t rank,
                                                        const RowCounts& counts);
-/// The same for all tables of the input, by name. Throws for a table without counts.
+/// Returns the sum of table_traffic over all tables of the input. `counts` is by the table's name.
+/// Throws for a table without counts.
 std::array<int64_t, dist::traffic_count> tables_traffic(
     const PlanInput& input, int64_t rank, const std::map<std::string, RowCounts>& counts);
 
@@ -56,10 +58,10 @@ std::array<int64_t, dist::traffic_count> tables_traffic(
 struct RowDistribution {
   double zipf = 0;  // row i is drawn with a probability proportional to (i + 1)^-zipf; 0: uniform
 };
-/// The expected number of distinct rows among `lookups` independent draws from `rows` rows:
-/// the sum of 1 - (1 - p)^lookups over all rows.
+/// Returns the expected number of distinct rows among `lookups` independent draws from `rows` rows:
+/// the sum of 1 - (1 - p)^lookups over all rows, where p is a row's probability.
 double expected_rows(int64_t rows, int64_t lookups, const RowDistribution& distribution);
-/// The expected counts of one step on `rank`, if every micro-batch draws `lookups` rows.
+/// Returns the expected counts of one step on `rank`, if every micro-batch draws `lookups` rows.
 RowCounts expected_counts(const PlanInput& input, const PlanParameter& table, int64_t rank,
                           int64_t lookups, const RowDistribution& distribution);
 

@@ -11,7 +11,7 @@ namespace tessera::optim {
 
 struct LossScaling {
   float initial = 65536;         // 2^16
-  int64_t growth_interval = 1000;  // steps without an overflow until the scale doubles
+  int64_t growth_interval = 1000;  // the scale doubles after so many steps without overflow
 };
 
 class LossScaler {
@@ -19,7 +19,7 @@ class LossScaler {
   explicit LossScaler(const LossScaling& options);
 
   float scale() const { return scale_; }
-  /// Steps without an overflow since the scale last changed.
+  /// Steps without an overflow so far in the current growth interval.
   int64_t good_steps() const { return good_steps_; }
   /// Sets scale and good steps from a checkpoint. Throws InputError unless the scale is a power of
   /// two of at least 1 and good_steps is in [0, growth_interval).

@@ -19,7 +19,7 @@ inline std::string state_path(const std::string& name, const std::string& kind) 
 
 /// A tensor of the state. The list of tensors is the same on every rank and at every stage.
 struct StateTensor {
-  std::string name;  // of the parameter, or the batch norm: "wte.weight"; or "loss_scaler"
+  std::string name;  // of a parameter or a batch norm, such as "wte.weight", or "loss_scaler"
   std::string kind;  // "value", "exp_avg", "updates", "running_mean", "scale", ...
   DType dtype = DType::f32;
   Shape shape;

@@ -32,7 +32,8 @@ struct ZeroOptions {
   bool overlap = true;  // communicate while backward and the next forward run
   Reduction reduction = Reduction::ordered;
   /// Sum the micro-batches of a step on each rank first, and reduce once: this sends fewer bytes,
-  /// but sums in another order and keeps a full gradient on every rank.
+  /// but keeps a full gradient on every rank, and adds in an order that depends on the number of
+  /// ranks.
   bool no_sync = false;
   float clip = 0;  // maximum of the global gradient norm; 0: no clipping
   Schedule schedule = constant_schedule();

@@ -158,7 +158,7 @@ void Partition::clear_gaps(const Tensor& gradient, int index) const {
     }
   };
   // The ring of stages 2 and 3 reuses memory, so gaps may hold values of another bucket. The
-  // gradient norm would count these values.
+  // gradient norm would include these values.
   int64_t covered = 0;
   for (const int p : bucket(index).parameters) {
     const dist::ParameterSlot& slot = layout_.slot(p);

@@ -74,8 +74,8 @@ void Reducer::add_turns(Filling& filling) {
 }
 
 void Reducer::reset_turns(Filling& filling) {
-  // Backward is expected to reach parameters in reverse order of registration. The parameter of a
-  // bucket that was registered first then completes the bucket.
+  // Backward is expected to reach parameters in reverse order of registration. The parameter with
+  // the lowest registration index in a bucket then completes the bucket.
   for (int b = 0; b < filling.of.partition().buckets(); ++b) {
     filling.bucket(b).turn = -filling.of.partition().first_registration(b);
   }

@@ -3,7 +3,7 @@
 // Backward calls two hooks of a parameter's leaf. `gradient_buffer` opens the parameter's bucket
 // and returns the parameter's memory in the bucket. `gradient_complete` marks the parameter as
 // written. A complete bucket is sent after all earlier buckets in the order of collectives, because
-// every rank must start its collectives in one order. At first this order is the reverse order of
+// all ranks must start collectives in the same order. At first this order is the reverse order of
 // registration. After the first micro-step in which rank 0 has data, all ranks take over the order
 // in which rank 0's backward has completed the buckets, as in PyTorch's DistributedDataParallel (Li
 // et al., "PyTorch Distributed", VLDB 2020, section 4.2.1).

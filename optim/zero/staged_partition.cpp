@@ -37,7 +37,7 @@ std::unique_ptr<ReductionPolicy> reduction_policy(const Partition& partition,
 
 std::unique_ptr<UpdatePlace> update_place(const Partition& partition, Device device,
                                           const ZeroOptions& options) {
-  // If the ranks compute on the CPU, offload changes nothing: the state is on the host anyway.
+  // If the ranks compute on Device{}, the host, offload changes nothing: the state is there anyway.
   const bool on_host = options.offload == Offload::optimizer && !(device == Device{});
   if (!on_host) return std::make_unique<UpdateOnDevice>(device);
   // Stage 0 updates whole buckets, the other stages only this rank's shards.
@@ -228,7 +228,8 @@ void TrainablePartition::update_and_gather(const UpdateChoice& choice) {
   // first. All collectives of prepare() start before the first update, so that updates overlap with
   // them.
   for (int b = partition_.buckets() - 1; b >= 0; --b) updates_->prepare(b);
-  // Each bucket's gather starts right after its update, and is in flight during the next update.
+  // Each bucket's gather starts right after its update. With options.overlap it is in flight during
+  // the next update.
   for (int b = partition_.buckets() - 1; b >= 0; --b) {
     update(b, choice);
     gather(b);

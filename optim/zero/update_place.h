@@ -39,7 +39,7 @@ class UpdatePlace {
   virtual void start(int bucket, const Tensor& sums) = 0;
   /// Waits for the copy that start(bucket) has begun, and returns the sums on device().
   virtual Tensor take(int bucket) = 0;
-  /// Rounds the updated master weights of the bucket that was taken last into `values`.
+  /// Rounds updated master weights into `values`. `bucket` is the bucket that was taken last.
   virtual void round(int bucket, const Tensor& weights, const Tensor& values) = 0;
 };
 

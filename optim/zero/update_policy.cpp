@@ -58,8 +58,8 @@ Tensor UpdatePolicy::brought_sums(int bucket) {
   // If the place works ahead, the previous call has started this bucket's copy.
   if (first || !place_->ahead()) place_->start(bucket, sums(bucket));
   const Tensor here = place_->take(bucket);
-  // The gather of the next bucket's sums may overwrite the memory from which this bucket's sums are
-  // copied. So it starts after take().
+  // sums() may start a gather into the memory from which this bucket's sums are copied. So it must
+  // be called after take().
   if (bucket > 0 && place_->ahead()) place_->start(bucket - 1, sums(bucket - 1));
   return here;
 }

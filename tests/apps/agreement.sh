@@ -87,7 +87,8 @@ head -c 20000 /dev/zero > zeros.txt
 cp zeros.txt zeros.bin
 differ '--data: rank 0 has 20,000 bytes' 1 "${run[@]}" --data zeros.txt : \
   1 "${run[@]}" --data zeros.bin
-# A changed byte between the 64 blocks that are compared by default; --verify-data finds it.
+# By default only 64 blocks of the data are compared. --verify-data also finds a byte that differs
+# between these blocks.
 { head -c 4500 long.txt && printf '#' && tail -c +4502 long.txt; } > b/long.txt
 cmp -s long.txt b/long.txt && fail "the files are equal"
 agree 1 "${run[@]}" --data long.txt : 1 "${run[@]}" --data b/long.txt

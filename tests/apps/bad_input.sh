@@ -151,7 +151,8 @@ wrong_token='text.txt: token [0-9]* at position [0-9]* is beyond the model.s voc
 unread "$train_gpt" "${small[@]}" --vocab 100
 alone "${small[@]}" --data large.bin --steps 3 --eval-every 0 --vocab 301
 
-# A loss that is not finite: the error names the step and the first operation; exit code 1.
+# If a loss is not finite, the exit code is 1, and the error names the step and the first operation
+# whose result is not finite.
 python3 - << 'PYTHON'
 import json, struct
 data = bytearray(open("other.safetensors", "rb").read())

@@ -19,13 +19,15 @@ grep -q 'planned and measured are equal on all ranks (1)' stdout.log || fail "$(
 expected=$(digest whole.jsonl 12)
 [[ $expected =~ ^[0-9a-f]{32}$ ]] || fail "no digest in $(cat whole.jsonl)"
 
-# like_whole LOG TEXT: the run of this log must equal the reference; no step appears twice.
+# like_whole LOG TEXT: the log must have the losses of the reference, each step once, and the
+# reference's digest.
 like_whole() {
   diff <(losses whole.jsonl) <(losses "$1") || fail "other losses: $2"
   [[ $(digest "$1" 12) == "$expected" ]] || fail "another digest: $2"
 }
 
-# Saving changes neither bits nor bytes, whether it happens during steps or between them.
+# Whether saving happens during steps or between them, it does not change results, and memory and
+# traffic are as planned.
 for async in on off; do
   ranks 2 "${run[@]}" --checkpoint "$async" --checkpoint-every 2 --checkpoint-async "$async" \
     --log "$async.jsonl"
@@ -175,8 +177,8 @@ expect 'another run writes its checkpoints there' "$train_gpt" "${run[@]}" --che
 kill -TERM "$job"
 wait "$job" || fail "exit code $? after SIGTERM without mpirun: $(cat output.log)"
 
-# train_resnet, which has running statistics and prefetched images, and train_recommender. Their
-# resumes start within an epoch.
+# Resumes train_resnet, which has running statistics and prefetched images, and train_recommender,
+# both within an epoch.
 others() {
   local program=$1 name=$2
   shift 2

@@ -12,8 +12,8 @@ mkdir half end out
 alone "${full[@]}" --checkpoint a --checkpoint-every 4 --checkpoint-async off --log a.jsonl \
   --save end/model.safetensors
 ranks 3 "${full[@]}" --checkpoint b --checkpoint-every 4 --checkpoint-async off --stage 3
-# The weights that --save writes in the middle. A run that a signal ends saves no weights, so this
-# run resumes at step 4, and ends at step 5.
+# --save writes weights in the middle of training: this run resumes at step 4 and ends at step 5. (A
+# run that a signal ends would save no weights.)
 cp -r a middle
 rm -r middle/step-000000008
 alone "${full[@]}" --steps 5 --resume-changed steps --checkpoint middle --log middle.jsonl \

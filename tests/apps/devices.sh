@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # --device, --comm, --comm-timeout and --tuned, with and without a GPU: which device and
-# communicator are chosen, and what is refused. The second half needs CUDA and a GPU, and is skipped
-# otherwise.
+# communicator are chosen, and what is refused. The second half needs a GPU, real or emulated, and
+# is skipped without one.
 . "$(dirname "${BASH_SOURCE[0]}")/common.bash"
 tune=$TESSERA_BIN/tune
 run=("${tiny[@]}" --data text.txt --steps 1 --eval-every 0 --log run.jsonl)
@@ -25,7 +25,7 @@ expect '--out is required' "$tune"
 expect 'micro-batch is 0' "$tune" --micro-batch 0 --out tuned.json
 [[ ! -e run.jsonl ]] || fail "a log of a run that was refused"
 
-# used DEVICE ARGUMENT...: the log of this run must say that it ran on DEVICE.
+# used DEVICE COMMAND...: runs the command, whose log must say that it ran on DEVICE.
 used() {
   local device=$1
   shift

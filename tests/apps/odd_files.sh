@@ -38,8 +38,8 @@ rm cifar/batches.meta.txt cifar/test_batch.bin
 mkfifo cifar/test_batch.bin
 refuses 'test_batch.bin' "${resnet[@]}" --data cifar
 
-# The log may be a terminal or another device, but not the file of standard output, because each
-# would overwrite the other.
+# The log may be a terminal or another device, but not a file that standard output or standard error
+# goes to, because each would overwrite the other.
 must_work "${run[@]}" --log /dev/null
 expect '--log /dev/stderr is the file that standard error goes to' "${run[@]}" --log /dev/stderr
 status=0

@@ -42,7 +42,7 @@ cmp plain.safetensors first/model.safetensors || fail "saving changes the weight
 [[ $(grep -c '"type":"save"' first.jsonl) == 2 ]] || fail "$(grep save first.jsonl)"
 grep -q '{"type":"save","step":5,"path":"first/step-000000005/model.safetensors"}' first.jsonl ||
   fail "$(grep save first.jsonl)"
-# The best weights are those of the lowest evaluation, as the log says.
+# The log marks the evaluation with the lowest loss as the best.
 lowest=$(sed -nE 's/.*"type":"eval","step":([0-9]+),"val_loss":([0-9.]+).*/\2 \1/p' first.jsonl |
   sort -g | head -1)
 [[ $(best_step first.jsonl) == "${lowest#* }" ]] || fail "best: $(grep eval first.jsonl)"

@@ -161,7 +161,7 @@ TEST_CASE("where mpirun hangs, silent ranks are lost together with those that we
                    .records = {started(0), started(1), started(2), started(3),
                                exited(0, 1, stalled({2}, 5)), exited(1, 1, stalled({2}, 5))}};
   CHECK(lost_in(judge(job)) == std::vector{2, 3});
-  // The result is the same if MPI reports an error first.
+  // Ranks 2 and 3 are also lost if MPI reports an error first.
   JobEnd error = job;
   error.records = {started(0), started(1), exited(0, 1, {.failure = RunFailure::error}), told(1)};
   CHECK(lost_in(judge(error)) == std::vector{2, 3});

@@ -189,8 +189,8 @@ TEST_CASE("a second backward over a freed graph is an error, and changes nothing
   used = 0;
   const std::string message = "was already used by an earlier backward";
   CHECK_THROWS_WITH(backward(loss), ContainsSubstring("'sum' " + message));
-  // Backward looks for nodes that were used before, even behind new operations, before it computes
-  // any gradient.
+  // Before it computes any gradient, backward looks for nodes that an earlier backward has used,
+  // even behind new operations.
   const Tensor other = ops::sum(ops::mul(ops::scale(x, 3), h));
   used = 0;
   CHECK_THROWS_WITH(backward(other), ContainsSubstring("'mul' " + message));

@@ -1,4 +1,4 @@
-// Which hooks of a parameter are called in forward and backward, and where gradients are written.
+// Tests which hooks of a parameter are called in forward and backward, and where gradients go.
 #include <algorithm>
 #include <functional>
 #include <string>

@@ -23,7 +23,8 @@ struct Case {
   std::function<Tensor(const Inputs&)> operation;
 };
 
-/// A table line for an operation of one or two inputs, without options, named as in C++.
+/// Make an entry of the tables below for an operation of one or of two inputs, without options. The
+/// entry has the name of the C++ function.
 #define TESSERA_UNARY(name)                                  \
   {                                                          \
 #name, [](const Inputs& in) { return ops::name(in[0]); } \

@@ -78,8 +78,8 @@ TEST_CASE("uniform draws have the moments of a uniform distribution") {
     squares += value * value;
   }
   CHECK(outside == 0);
-  // The bounds are five standard errors: sqrt(1/12 / n) for the mean, and sqrt(4/45 / n) for the
-  // mean of squares.
+  // The bounds are five standard errors. One standard error is sqrt(1/12 / n) for the mean, and
+  // sqrt(4/45 / n) for the mean of squares.
   CHECK(std::fabs(sum / draws - 0.5) < 5 * std::sqrt(1.0 / 12 / draws));
   CHECK(std::fabs(squares / draws - 1.0 / 3) < 5 * std::sqrt(4.0 / 45 / draws));
 }

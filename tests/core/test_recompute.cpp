@@ -23,7 +23,7 @@ namespace {
 using Tensors = std::vector<Tensor>;
 using Log = std::vector<std::string>;
 
-/// Runs the segment directly, or with its activations recomputed.
+/// Runs the segment, with its activations recomputed if `again`.
 Tensors run(bool again, Tensors inputs, const Segment& segment) {
   return again ? recompute("segment", std::move(inputs), segment) : segment(inputs);
 }
@@ -332,8 +332,8 @@ TEST_CASE("a segment that takes a history from elsewhere is an error") {
                     ContainsSubstring("segment: the segment takes a tensor of shape [4] with "
                                       "history that is not among its inputs"));
   CHECK(grad_enabled());
-  // A segment may return a tensor with history from elsewhere. Its operations may read such a
-  // tensor after detach().
+  // A segment may return a tensor with history from elsewhere. The segment's operations may read
+  // such a tensor only after detach().
   const Tensors out = run(true, Tensors{p}, [&h](const Tensors& in) {
     return Tensors{h, ops::mul(in[0], h.detach())};
   });

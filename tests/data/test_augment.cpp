@@ -205,7 +205,7 @@ TEST_CASE("an evaluated image is the middle of the one whose shorter side was re
   data::ImageTransformOptions options = plain({14, 14, 3});
   options.resizes = true;
   const data::ImageTransform transform(options);
-  // A 16 x 32 image needs no resizing; its middle 14 x 14 is shown.
+  // A 16 x 32 image needs no resizing, so the result is its middle 14 x 14 pixels.
   const data::ImageShape shape{16, 32, 3};
   const auto pixels = counting(shape);
   data::ImageMemory memory;

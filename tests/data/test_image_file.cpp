@@ -135,7 +135,7 @@ TEST_CASE("damaged JPEG is refused where pixels are lost, and else read") {
   std::string bad_codes = file;
   for (size_t i = middle; i < middle + 64; i += 2) bad_codes.replace(i, 2, "\xff\0"s);
   REQUIRE_THAT(refusal(bad_codes), ContainsSubstring("JPEG: Corrupt JPEG data"));
-  // Some cameras and programs write zeros before the end. They must do no harm.
+  // Some cameras and programs write zeros before the end of the file. These zeros must do no harm.
   std::string more = file;
   more.insert(file.size() - 2, 20, '\0');
   REQUIRE(decoded(more) == decoded(file));

@@ -176,7 +176,7 @@ TEST_CASE("of ratings of one user and item the latest stays, at its place") {
   REQUIRE(data.dropped == 2);
   REQUIRE(data.train.users == Numbers{0, 0, 1});
   REQUIRE(data.train.items == Numbers{0, 1, 0});
-  REQUIRE(data.train.values == std::vector<float>{1, 4, 5});  // of equal times the last stays
+  REQUIRE(data.train.values == std::vector<float>{1, 4, 5});  // with equal times the last stays
   REQUIRE(data.train.times == std::vector<double>{20, 1, 1});
   REQUIRE(data.description() ==
           "3 ratings of 2 items by 2 users: 3 to train on, 0 to validate; 2 more dropped, of which "

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Tests jobs in which a rank throws, dies or is told to end in the middle of a run. The job must end
-# with the expected code. The error, or the last words of the other ranks, must name the step. A job
-# counts as hung after a minute, because a busy machine may need that long.
+# with the expected code. The error, or the last messages of the other ranks, must name the step. A
+# job that has not ended after a minute is taken to hang. (A busy machine may need almost a minute.)
 set -euo pipefail
 program=$TESSERA_BIN/failing_rank
 output=$(mktemp)

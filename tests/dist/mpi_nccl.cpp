@@ -20,7 +20,8 @@ using Listener = Catch::EventListenerBase;
 using Listener = Catch::TestEventListenerBase;
 #endif
 
-// All ranks of a test program compute on the first GPU. NCCL refuses that; emulated NCCL does not.
+// Skips the program if its ranks would connect over real NCCL. All ranks of a test program compute
+// on the first GPU, and NCCL refuses ranks that share a GPU. Emulated NCCL accepts them.
 class SharedGpu : public Listener {
  public:
   using Listener::Listener;
@@ -46,7 +47,8 @@ TEST_CASE("NCCL without a usable GPU is refused, with the reason") {
   CHECK_THROWS_WITH(nccl_communicator(0), ContainsSubstring(cuda::unusable()));
 }
 
-// Staging has a chunk for each rank; with up to eight ranks a chunk has 8 MiB.
+// Staging has a chunk for each rank, except that a single rank has none. With up to eight ranks a
+// chunk has 8 MiB.
 TEST_CASE("NCCL's staging for some numbers of ranks, derived by hand") {
   CHECK(nccl_staging_bytes(1) == 0);
   CHECK(nccl_staging_bytes(2) == 16'777'216);

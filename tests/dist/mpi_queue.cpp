@@ -211,7 +211,8 @@ TEST_CASE("staging is what the formula says, and only that") {
   CHECK(ledger.peak(Category::communication) == before + held);
 }
 
-// Staging has two chunks for each peer and one more; with up to five ranks a chunk has 1 MiB.
+// MPI's staging has two chunks for each peer and one more, except that a single rank has none. With
+// up to five ranks a chunk has 1 MiB.
 TEST_CASE("staging for some numbers of ranks, derived by hand") {
   CHECK(mpi_staging_bytes(1) == 0);
   CHECK(mpi_staging_bytes(2) == 3 * 1'048'576);

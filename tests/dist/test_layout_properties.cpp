@@ -185,7 +185,7 @@ TEST_CASE("a layout with blocks is its blocks' layouts in a row") {
   std::mt19937_64 random(8);
   for (int round = 0; round < 400; ++round) {
     RandomLayout r(random);
-    const int64_t changes = 1 + r.below(6);  // on average, one in `changes` begins a block
+    const int64_t changes = 1 + r.below(6);  // about one parameter in `changes` begins a block
     int64_t block = -1;
     for (LayoutParameter& parameter : r.parameters) {
       if (r.below(changes) == 0) block = r.below(4) - 1;

@@ -134,14 +134,14 @@ TEST_CASE("ranks that make other collectives, or the same with another argument,
       result = ncclAllReduce(data, data, 6, odd ? ncclInt64 : ncclFloat32, ncclSum, comm, nullptr);
       break;
     case 3:
-      // The last rank sends, the others broadcast.
+      // The last rank sends, the other ranks broadcast.
       result = odd ? ncclSend(data, 6, ncclFloat32, 0, comm, nullptr)
                    : ncclBroadcast(data, data, 6, ncclFloat32, 0, comm, nullptr);
       break;
     default: FAIL("no such case");
   }
   if (what == 3 && world.rank > 0 && !odd) {
-    CHECK(result == ncclRemoteError);  // ranks 0 and 1 have already failed
+    CHECK(result == ncclRemoteError);  // the last rank has failed and left
   } else {
     CHECK(result == ncclInvalidUsage);
   }

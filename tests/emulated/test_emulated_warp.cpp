@@ -11,7 +11,7 @@ using namespace emulated_tests;
 
 namespace {
 
-// y is (threads, 4): the results of the four shuffles with one argument.
+// y is (threads, 4): the results of the four kinds of shuffle, all with the same argument.
 template <class T>
 __global__ void shuffle_all(T* y, const T* x, int argument, int width) {
   const unsigned i = threadIdx.x;

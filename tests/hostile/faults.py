@@ -79,8 +79,8 @@ class Run:
 
     def check(self, result, words, may_end=True, wordless=()):
         """Checks that the run has saved the right weights, or has failed with a message that
-        matches one of `words`. If not `may_end`, the run must fail. It may end by a signal only if
-        the signal is in `wordless`."""
+        matches one of `words`. If not `may_end`, the run must fail. A signal may end the run only
+        if the signal is in `wordless`."""
         if result.code == 0:
             if not may_end:
                 self.fail("ends as if nothing had happened", result)

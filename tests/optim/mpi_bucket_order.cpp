@@ -1,7 +1,8 @@
 // Tests models that use their layers in another order than that of registration. After the first
 // micro-step, all ranks must send buckets in the order in which rank 0 completed them. After each
 // step, gradients must take exactly the bytes that optim::plan predicts. At stages 2 and 3 the plan
-// counts the ring of memory, and no slots beside it (optim/zero/gradient_policy.h).
+// has the ring in which buckets are placed, but no slots beside the ring
+// (optim/zero/gradient_policy.h).
 #include <utility>
 
 #include "optim/plan/plan.h"

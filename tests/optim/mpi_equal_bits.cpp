@@ -153,7 +153,7 @@ TEST_CASE("a changed order of summation changes the bits") {
   reordered.communicator = std::make_shared<ReorderedCommunicator>(world.communicator);
   const TrainingResult result = train_tiny(run_of({}), reordered, options_of({}));
   CHECK(result.weights != reference().weights);
-  // The terms of the sums are the same, so the losses differ only by rounding.
+  // Both runs add the same terms, so their losses differ only by rounding.
   CHECK(result.losses.back() == Catch::Approx(reference().losses.back()).epsilon(1e-3));
 }
 

@@ -132,7 +132,7 @@ TEST_CASE("stage 3: evaluation holds no more, gathers each block once, and is co
   CHECK(memory.peak(Category::parameters) ==
         4 * (blocks.embeddings + blocks.layer + blocks.last_layer));
   optimizer.synchronize();
-  CHECK(memory.current(Category::parameters) == 0);  // only the shards are left
+  CHECK(memory.current(Category::parameters) == 0);  // `memory` leaves out the shards
 }
 
 // Rank 0 reads the layers of `model` in the order `one`, the other ranks in the order `another`.

@@ -1,5 +1,5 @@
-// Tests row-sparse tables: equal bits over ranks, stages and buckets, beside dense parameters, and
-// the bits of a dense table where they must be equal.
+// Tests row-sparse tables beside dense parameters. Bits must be equal for any number of ranks, any
+// stage and any bucket size. Some cases compare with a dense table, which must have the same bits.
 #include <functional>
 
 #include "optim/plan/plan.h"
@@ -62,7 +62,8 @@ TEST_CASE("row-sparse tables: update_all_rows gives the bits of dense tables") {
   dense.sparse = false;
   const TrainingResult expected =
       train_tables(dense, adamw, lone_world(), {.stage = 0, .clip = 0.5f});
-  // Without it, rows that were not looked up keep their weights, which dense weight decay shrinks.
+  // Without update_all_rows, rows that were not looked up keep their weights. In a dense table,
+  // weight decay shrinks these rows.
   CHECK(train_tables(sparse, adamw, lone_world(), {.stage = 0, .clip = 0.5f}).weights !=
         expected.weights);
   for (const int stage : {0, 1, 2, 3}) {
@@ -73,8 +74,8 @@ TEST_CASE("row-sparse tables: update_all_rows gives the bits of dense tables") {
 }
 
 TEST_CASE("row-sparse tables: SGD without momentum or decay gives the bits of dense tables") {
-  // A row without a gradient does not change in either way. The norms are equal too, because blocks
-  // that were not touched add nothing.
+  // A row without a gradient changes neither in a sparse nor in a dense table. The norms are equal
+  // too, because blocks that were not touched add nothing.
   const TableRun sparse{};
   TableRun dense = sparse;
   dense.sparse = false;
@@ -141,7 +142,7 @@ TEST_CASE("row-sparse tables: rows that were prefetched have the same bits") {
     for (int64_t step = 0; step < run.steps; ++step) {
       for (const auto& micro : optimizer.micro_batches(step, run.batch)) {
         const Tensor loss = model.loss(micro);
-        // The rows of the next micro-batch, of this step or of the next one.
+        // Prefetches the rows of the next micro-batch, which belongs to this step or the next one.
         MicroBatch next = micro;
         const int64_t ranks = job_world().size;
         const int64_t count = run.batch.micro_batches();

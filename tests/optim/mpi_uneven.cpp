@@ -86,8 +86,9 @@ TEST_CASE("the loss and the gradient are means over the micro-batches that had d
   for (const int stage : {0, 1, 2, 3}) {
     const TrainingResult uneven = run(8, 4, stage);
     const TrainingResult even = run(4, 4, stage);
-    // With 8 micro-batches each is scaled by 1/8, and the sum at the end by 8/4 = 2; with 4 each is
-    // scaled by 1/4. Scaling by powers of two does not round, so the results are bit-equal.
+    // With 8 micro-batches each gradient is scaled by 1/8, and the sum at the end by 8/4 = 2. With
+    // 4 micro-batches each gradient is scaled by 1/4. Scaling by powers of two does not round, so
+    // the results are bit-equal.
     CHECK(uneven == even);
   }
 }

@@ -61,7 +61,7 @@ class Fixture {
     };
   }
 
-  /// Returns the largest difference from the fixture's values of `of`. Final weights are compared
+  /// Returns the largest difference from the fixture's tensor `of`/NAME. Final weights are compared
   /// without the biases of the keys. Adding a constant to all keys changes no probability, so the
   /// gradient of these biases is rounding noise. AdamW turns this noise into steps of the full
   /// learning rate.

@@ -96,7 +96,7 @@ TEST_CASE("plan: two ranks, two buckets, every stage") {
   CHECK(plan(input, 0).padding == 56 * 4);
 }
 
-// A header of 32 bytes goes to each other rank before every call.
+// Over MPI, a header of 32 bytes goes to each other rank before every call.
 TEST_CASE("plan: headers by numbers of calls") {
   // Three ranks, a bucket for each parameter; M = 4, k = 2. In each sum below, 3 stands for the
   // calls at the end of a step: norms, losses and flags.
@@ -319,8 +319,8 @@ TEST_CASE("plan: stage 2 holds no more gradients than stage 0, whatever is large
     return plan(input, 0).gradients;
   };
   // A table of 10^6 x 64 elements, 256 MB in f32, and a head of 512 elements. The head has one
-  // kernel block for each of two ranks. At stage 2 the ring holds both, because they are
-  // neighbours. So both stages hold all gradients once, and half of them as the sum.
+  // kernel block for each of two ranks. At stage 2 the ring holds the table and the head, because
+  // they are neighbours. So stages 0 and 2 hold all gradients once, and half of them as the sum.
   const PlanInput table{.parameters = {{"table", 64'000'000}, {"head", 512}}, .ranks = 2};
   CHECK(gradients(table, 0) == 256'002'048 + 128'001'024);
   CHECK(gradients(table, 2) == 256'002'048 + 128'001'024);

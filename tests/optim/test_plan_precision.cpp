@@ -269,8 +269,8 @@ TEST_CASE("plan: the ZeRO paper's formulas, and what comes on top of them") {
   const int64_t gathered = 2 * (3 * P / 10 + 6 * P / 10);
   CHECK(plan(paper(N, 3), 0).memory() - always - ring - gathered == 16 * P / N);
 
-  // Sums in f32 take 2 P / N bytes more at every stage. At stage 0 the sums are also gathered into
-  // two slots.
+  // Sums in f32 take 2 P / N bytes more than sums in bf16, at every stage. At stage 0 the f32 sums
+  // are also gathered into two slots.
   for (int stage = 0; stage <= 3; ++stage) {
     PlanInput input = paper(N, stage);
     const int64_t in_bf16 = plan(input, 0).memory();
@@ -280,9 +280,9 @@ TEST_CASE("plan: the ZeRO paper's formulas, and what comes on top of them") {
   }
 }
 
-// With one reduction per step, the paper's traffic of stages 0 to 3 is (N-1)/N of 2, 2, 2 and 3
-// times the bytes of the weights. Tessera's stage 3 gathers some blocks only once, so the gathers
-// send (2 x 6 + 4)/10 times the bytes of the weights instead of 2 times.
+// W stands for (N-1)/N times the bytes of the weights. With one reduction per step, the paper's
+// traffic is 2 W at stages 0 to 2 and 3 W at stage 3. Tessera's stage 3 gathers some blocks only
+// once, so its gathers send (2 x 6 + 4)/10 W instead of 2 W.
 TEST_CASE("plan: the ZeRO paper's traffic") {
   const int64_t N = GENERATE(1, 2, 3, 8, 64);
   const int64_t weights = 2 * 10 * N * dist::block_elements * 7;

@@ -44,6 +44,7 @@ TEST_CASE("step time: two buckets, every stage") {
   // A micro-batch has 12 operations: forward takes 2 + 2 for the two buckets, backward 4 + 4.
   const MicroBatchWork work{.flops = 12};
 
+  // A timeline begins with the previous step's update, which takes no time here.
   // Stage 0: sums are gathered before the update, 0-1 and 1-2. Forward 2-6, backward 6-10 and
   // 10-14; exchanges 10-11 and 14-15.
   const StepTime stage0 = step_time(buckets(2, 0), work, slow);

@@ -45,7 +45,7 @@ inline std::string png_chunk(const std::string& type, const std::string& data) {
 struct PngHeader {
   uint32_t width = 1;
   uint32_t height = 1;
-  int depth = 8;   // bits of a value
+  int depth = 8;   // bits per value
   int color = 2;   // 0 grey, 2 RGB, 3 palette, 4 grey and alpha, 6 RGB and alpha
   int interlaced = 0;
 };

@@ -1,5 +1,5 @@
-// Measures memory by category: the bytes in a device's memory ledger, less the bytes that were in
-// it when this object was made.
+// Measures memory by category: the bytes in a device's memory ledger, less the bytes that the
+// ledger had when the MemoryUse object was made.
 #pragma once
 
 #include <array>

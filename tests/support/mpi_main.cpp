@@ -28,7 +28,7 @@ char colour_flag[] = "--use-colour", no_colour[] = "no";
 #endif
 
 int rank = 0;
-MPI_Comm ranks = MPI_COMM_NULL;  // only for this file, apart from Tessera's messages
+MPI_Comm ranks = MPI_COMM_NULL;  // used only here, so messages cannot mix with Tessera's
 std::ostringstream report;       // what Catch2 prints on ranks other than 0
 
 void print_report() {

@@ -24,9 +24,9 @@ struct PoolCase {
             windows(x[2], kernel.width, stride.width, padding.width), x[3]};
   }
 
-  /// Calls body(i, j) for each element i of y and each element j of x in the window of i. The two
-  /// flat indices have the same channel. Padding is skipped. Windows are visited row by row; within
-  /// a window, pixels are visited row by row.
+  /// Calls body(i, j) for each element i of y and each element j of x in the window of i. Both are
+  /// flat indices, and both elements have the same channel. Padding is skipped. Windows are visited
+  /// row by row; within a window, pixels are visited row by row.
   template <class Body>
   void each(Body&& body) const {
     const auto& [kernel, stride, padding] = options;

@@ -65,7 +65,7 @@ inline Tensor padded(const Tensor& x, int64_t stride, float filler) {
 
 struct WithoutPadding {
   Tensor rows;
-  std::vector<double> behind;  // the padding: elements of each row after its columns
+  std::vector<double> behind;  // the padding: each row's elements after the first `columns`
 };
 inline WithoutPadding without_padding(const Tensor& x, int64_t columns) {
   WithoutPadding result{Tensor::empty({x.size(0), columns}, x.dtype()), {}};

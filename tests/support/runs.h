@@ -15,8 +15,8 @@ struct RunCase {
 };
 
 /// Returns cases with runs of contiguous elements, of strided elements, and over dimensions that
-/// are not adjacent. Some runs are shorter and some are longer than 64 elements (a strip), and than
-/// the number of elements that a warp reads at once.
+/// are not adjacent. Some runs are shorter, and some longer, than a strip (64 elements) and than
+/// what a warp reads at once.
 inline std::vector<RunCase> run_cases() {
   return {{{7}, {0}},
           {{3, 65}, {1}},
@@ -35,7 +35,7 @@ inline std::vector<RunCase> run_cases() {
           {{2, 3, 2, 3}, {3, 1}}};
 }
 
-/// Maps elements to runs: element i is in run of[i]. Run r gives element r of the result.
+/// Maps elements to runs: element i is in run number `of[i]`. Run r gives element r of the result.
 struct RunsReference {
   Shape ones;  // the result's shape if reduced dimensions are kept as 1
   Shape gone;  // the result's shape without the reduced dimensions

@@ -1,5 +1,6 @@
-// A small model of two tables and two layers, whose tables may be dense or row-sparse. Each
-// micro-batch looks up users twice and items once; the widths of the tables divide 256, and do not.
+// A small model of three tables and two layers. The tables may be dense or row-sparse. Each
+// micro-batch looks up users twice and items once. The widths of the two tables of users divide
+// 256, the width of the table of items does not.
 #pragma once
 
 #include <vector>
@@ -50,14 +51,15 @@ class TableModel : public nn::Module {
     if (run.freeze_items) items_.weight.set_trainable(false);
   }
 
-  /// Rows of a micro-batch, a function of step and micro-batch alone.
+  /// Returns the rows that lookup number `which` of a micro-batch reads from a table of `of` rows.
+  /// They do not depend on the rank.
   Tensor rows(const MicroBatch& micro, int64_t which, int64_t of) const {
     const int64_t count = run_.all_rows ? of : micro.samples;
     std::vector<int32_t> values;
     for (int64_t i = 0; i < count; ++i) {
       const auto seed = static_cast<uint32_t>(micro.step * 1000 + micro.index * 31 + which * 7 + i);
       const PhiloxCounter words = philox({seed, 1, 2, 3}, {5, 6});
-      // Squared, so that low rows come often, and more than once in a micro-batch.
+      // u is squared below, so that low row numbers are frequent and repeat in a micro-batch.
       const double u = words[0] * 0x1p-32;
       values.push_back(run_.all_rows ? static_cast<int32_t>((i * 7 + which) % of)
                                      : static_cast<int32_t>(u * u * static_cast<double>(of)));

@@ -1,5 +1,5 @@
-// A temporary folder that exists as long as its object. Also returns messages of exceptions, and
-// paths of fixtures.
+// A temporary folder that exists as long as its object. Also functions that return the messages of
+// exceptions and the paths of fixtures.
 #pragma once
 
 #include <atomic>

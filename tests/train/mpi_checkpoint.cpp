@@ -1,6 +1,6 @@
 // Tests that saving and resuming a run does not change the bits of its results, even if the run
-// resumes in another layout (number of ranks, stage, buckets). The digest of a checkpoint must not
-// depend on the layout that wrote it.
+// resumes in another layout (number of ranks, ZeRO stage, buckets). The digest of a checkpoint must
+// not depend on the layout that wrote it.
 #include <filesystem>
 #include <fstream>
 
@@ -84,7 +84,7 @@ TrainingResult tail(TrainingResult result, int64_t from) {
 }
 
 /// Saves in the layout `writer` and resumes in the layout `reader`. For comparison every rank also
-/// trains the uninterrupted run, alone.
+/// trains an uninterrupted run, alone.
 template <class J, class Run>
 void check_resume(const Run& run, const Layout& writer, const Layout& reader) {
   const dist::World job = job_world();
@@ -104,8 +104,8 @@ void check_resume(const Run& run, const Layout& writer, const Layout& reader) {
 
   J second(run, reader);
   CHECK(second.restore(folder.path()) == saved_step);
-  // Saves the restored state again. The digests must be equal, because a digest does not depend on
-  // the layout.
+  // Saves the restored state again. Its digest must equal that of the first save, because a digest
+  // does not depend on the layout.
   const SharedFolder again(job);
   const bool reads_alone = reader.world.size < job.size;
   if (!reads_alone || job.rank == 0) {
@@ -209,7 +209,7 @@ TEST_CASE("a checkpoint of the first format is read, and has its digest") {
   train::restore_checkpoint(*checkpoint, job.optimizer());
   const SharedFolder folder(world);
   CHECK(job.save(folder.path(), 2).text() == golden_digest);
-  // Compares one element of the token table's first moment with the stored value.
+  // One element of the token table's first moment must have its known value.
   float value = 0;
   checkpoint->read("wte.weight/exp_avg", 5, std::span(&value, 1));
   CHECK(value == -0.002037990605458617f);

@@ -1,4 +1,4 @@
-// Tests a run that is resumed at stage 3 on ranks without data in their first micro-batch. These
+// Tests resuming at ZeRO stage 3 when some ranks have no data in their first micro-batch. These
 // ranks must gather parameters in the order in which the run used them before it was saved.
 #include <filesystem>
 
@@ -99,7 +99,7 @@ TEST_CASE("the order in which parameters are used is the same at every stage") {
   }
 }
 
-/// Returns the values of another state, but `events` as the recorded order of parameter uses.
+/// A state with the values of `state`, but with `events` as the recorded order of parameter uses.
 class OtherOrder : public optim::StateSource {
  public:
   OtherOrder(const optim::StateSource& state, std::vector<int64_t> events)

@@ -1,6 +1,7 @@
 // Tests weights that are saved during a run, and checkpoints whose copy in memory is limited. At
-// every stage the run must have the bits of a run without saves, and planned bytes must equal the
-// measured ones. The file with the best weights must not depend on whether the run was interrupted.
+// every ZeRO stage the run must give the bits of a run without saves, and planned bytes must equal
+// the measured ones. The file with the best weights must not depend on whether the run was
+// interrupted.
 #include <cmath>
 #include <filesystem>
 #include <fstream>
@@ -186,7 +187,7 @@ TEST_CASE("the best weights are those of the best evaluation, also of a run that
     CHECK(log.find(R"("step":2,"val_loss":1,"best")") == std::string::npos);
     CHECK(log.find(R"("step":6,"val_loss":1,"best")") == std::string::npos);
   }
-  // Interrupts the run before the best evaluation, and after it.
+  // Interrupts one run before the best evaluation (step 4), and another run after it.
   for (const int64_t stop : {2, 5}) {
     CAPTURE(stop);
     const SharedFolder cut(world);

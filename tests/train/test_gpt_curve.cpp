@@ -28,7 +28,7 @@ constexpr int64_t steps = 200;
 constexpr int64_t batch = 12;
 constexpr int64_t last = 20;
 
-// The largest allowed difference between the mean losses of the last steps.
+// The largest allowed difference between two curves' mean losses over the last steps.
 constexpr double tolerance = 0.02;
 
 /// Returns the first tokens of the stream that the fixture's script describes.

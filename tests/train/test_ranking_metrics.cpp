@@ -34,8 +34,8 @@ TEST_CASE("the quality of one held-out item is that of its place") {
 }
 
 TEST_CASE("the quality of several held-out items is set against the best order of as many") {
-  // Two of three held-out items are in the first ten, at places 1 and 4. Their DCG is 1/log2(3) +
-  // 1/log2(6); the best possible DCG is 1 + 1/log2(3) + 1/log2(4).
+  // Two of three held-out items are in the first ten, at places 1 and 4 (counted from 0). Their DCG
+  // is 1/log2(3) + 1/log2(6); the best possible DCG is 1 + 1/log2(3) + 1/log2(4).
   const auto some = ranking_quality(Places{12, 4, 1}, 10);
   CHECK(some.hit_rate == 1);
   CHECK(some.ndcg == Approx((0.63092975 + 0.38685281) / (1 + 0.63092975 + 0.5)));

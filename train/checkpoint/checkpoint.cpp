@@ -158,7 +158,7 @@ void commit_checkpoint(const std::string& folder, const Manifest& manifest) {
   const fs::path whole = fs::path(folder) / checkpoint_name(manifest.step);
   if (fs::exists(whole)) {
     const fs::path before = whole.string() + ".before" + partial_end;
-    // A process that was killed at this point may have left such a folder.
+    // A process that was killed between the calls below may have left this folder.
     fs::remove_all(before);
     fs::rename(whole, before);
     fs::rename(partial, whole);

@@ -42,8 +42,8 @@ struct CheckpointInfo {
 std::string checkpoint_name(int64_t step);
 /// True if a path ends with such a name, as the folder of one checkpoint does.
 bool names_checkpoint(const std::string& path);
-/// Returns the steps of a folder's checkpoints by their names, newest first. The list is empty if
-/// the folder does not exist. Throws InputError if the folder cannot be read.
+/// Returns the steps in the names of a folder's checkpoints, newest first. The list is empty if the
+/// folder does not exist. Throws InputError if the folder cannot be read.
 std::vector<int64_t> checkpoint_steps(const std::string& folder);
 
 /// Writes a checkpoint and returns its digest. Must be called between steps. If a rank cannot

@@ -18,7 +18,7 @@ namespace tessera::train {
 class CheckpointReader : public optim::StateSource {
  public:
   /// Reads the manifest, and checks the size and header of every file. Throws InputError if the
-  /// folder has no valid manifest, or a file is missing or differs.
+  /// folder has no valid manifest, or if a file is missing or does not match the manifest.
   explicit CheckpointReader(const std::string& folder);
 
   const std::string& folder() const { return folder_; }

@@ -5,10 +5,11 @@
 //   checkpoint.verify();
 //   train::export_weights(checkpoint, "model.safetensors");
 //
-// The manifest describes the model (Manifest::weights). A GPT gets transformers' names and
-// config.json beside the file, an image classifier torchvision's names and its description. Other
-// models keep their parameters' names. All weights are F32. Tensors are read and written in pieces,
-// so that no tensor is ever in memory as a whole.
+// The manifest describes the model (Manifest::weights). The file of a GPT has the tensor names of
+// Hugging Face's transformers, and gets a config.json beside it. The file of an image classifier
+// has torchvision's names and a description of the model. Other models keep their parameters'
+// names. All weights are F32. Tensors are read and written in pieces, so that no tensor is ever in
+// memory as a whole.
 #pragma once
 
 #include <string>
@@ -24,7 +25,7 @@ void export_weights(const CheckpointReader& checkpoint, const std::string& path)
 /// Returns the number of micro-batches from which the running statistics were computed:
 ///  - for an imported checkpoint, the number in the imported file;
 ///  - for a run's checkpoint, the micro-batches per step times the steps with an update;
-///  - 0 if the manifest does not have these settings.
+///  - 0 if the manifest lacks these numbers or they are invalid.
 int64_t batches_tracked(const Manifest& manifest);
 /// The key of the number of micro-batches in the metadata of an imported checkpoint.
 inline constexpr const char* imported_batches_key = "num_batches_tracked";

@@ -55,9 +55,9 @@ ImportedMoments open_moments(const ImportOptions& options, const ImportedWeights
   return moments;
 }
 
-// Returns the step of the options if it is set. Otherwise returns 0 if there is no file of moments,
-// and else the count of updates that all parameters share. Throws InputError for a step out of
-// range, and if the shared count is needed but does not exist.
+// Returns the step of the options if it is set. If it is not set, and there is no file of moments,
+// returns 0. If there is such a file, returns the count of updates that all parameters share there.
+// Throws InputError for a step out of range, and if the shared count is needed but does not exist.
 int64_t finished_step(const ImportOptions& options, const ImportedWeights& weights,
                       const ImportedMoments& moments) {
   constexpr int64_t most = int64_t{1} << 40;
@@ -79,8 +79,9 @@ int64_t finished_step(const ImportOptions& options, const ImportedWeights& weigh
   return *common;
 }
 
-// Makes the tensors with the counts of updates. A parameter with imported momentum needs a count of
-// at least 1, because the first update replaces the momentum by the gradient.
+// Makes the tensors with the counts of updates. If the file of moments has no count for a
+// parameter, its count is `step`, which must then be at least 1: the first update of a parameter
+// would replace the imported momentum by the gradient.
 std::vector<ImportedTensor> update_counts(const ImportOptions& options,
                                           const ImportedWeights& weights,
                                           const ImportedMoments& moments, int64_t step) {

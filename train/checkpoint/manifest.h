@@ -51,7 +51,7 @@ struct Manifest {
   BlockDigest digest = {};  // of all state: the sum of the ranges' digests
   CheckpointLayout layout = {};
   dist::Settings run = {};   // settings that must not change when the run resumes
-  dist::Settings bits = {};  // further settings that change the bits of results
+  dist::Settings bits = {};  // settings that may differ on a resume, but then change results' bits
   /// Metadata that the training program writes into a file of these weights. export_weights writes
   /// the same metadata. Empty if the writer of the checkpoint gave none.
   std::map<std::string, std::string> weights = {};

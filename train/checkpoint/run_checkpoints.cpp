@@ -150,7 +150,7 @@ std::string RunCheckpoints::path(int64_t step) const {
 }
 
 std::vector<optim::StatePiece> RunCheckpoints::pieces_to_write() {
-  // Pieces are copied here, between two updates, so that all pieces are of one step.
+  // All copies are made here, between two updates, so that they are of the same step.
   std::vector<optim::StatePiece> pieces = optimizer_.own_state_pieces();
   if (options_.staged()) return copy_.take(std::move(pieces));
   for (optim::StatePiece& piece : pieces) piece.values = piece.values.to_host();

@@ -4,7 +4,7 @@
 // step waits for the disk:
 //   1. While its thread writes, a rank sends a busy note with the flags of each step
 //      (ZeroOptimizer::set_notes).
-//   2. After the first step without a busy note, the shards are written. Rank 0's thread then
+//   2. After the first step without a busy note, all shards have been written. Rank 0's thread then
 //      writes the manifest, and rank 0 is busy meanwhile.
 //   3. After the next step without a busy note, every rank learns the result.
 // Because all ranks see the same notes, they go from phase to phase after the same step. Without
@@ -53,7 +53,7 @@ class RunCheckpoints {
   RunCheckpoints(const RunCheckpoints&) = delete;
   RunCheckpoints& operator=(const RunCheckpoints&) = delete;
 
-  /// Returns this rank's notes, to be passed to ZeroOptimizer::set_notes before each launch.
+  /// Returns this rank's notes, to be passed to ZeroOptimizer::set_notes before each step.
   uint8_t notes() const;
   /// True if a checkpoint is due after `done` steps: by the interval, or because the notes of all
   /// ranks ask for a save.

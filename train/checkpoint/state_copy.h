@@ -20,9 +20,8 @@ class StateCopy {
  public:
   /// An empty copy, for no pieces.
   StateCopy() = default;
-  /// Allocates memory (Category::checkpoint) for pieces of these sizes. On a GPU without offload,
-  /// all state must be copied. So there, throws InputError if the limit is less than the rank's
-  /// state.
+  /// Allocates memory (Category::checkpoint) for pieces of these sizes. On a GPU without offload
+  /// all state must be copied, so a limit below the size of the rank's state throws InputError.
   StateCopy(const CheckpointOptions& options, const std::vector<optim::StatePiece>& pieces,
             optim::Offload offload);
 

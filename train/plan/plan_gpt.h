@@ -1,5 +1,5 @@
-// The input of a plan for a GPT: its parameters, without building the model, its activations, and
-// the work of a micro-batch.
+// The input of a plan for a GPT: its parameters (listed without building the model), its
+// activations, and the work of a micro-batch.
 #pragma once
 
 #include <cstdint>

@@ -2,8 +2,8 @@
 //
 //   const optim::Plan plan = train::plan_run(run, model, train::place_of(world));
 //
-// After the run, a report compares measurements with the plan (train/report/run_report.h). Both are
-// expected to be equal to the byte.
+// After the run, a report compares measured with planned bytes (train/report/run_report.h). They
+// are expected to be equal.
 #pragma once
 
 #include <cstdint>

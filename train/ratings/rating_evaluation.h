@@ -14,12 +14,12 @@
 
 namespace tessera::train {
 
-/// The sizes of an evaluation, which do not depend on the ranks. Every forward has the same sizes:
-/// the last batch is filled up with copies of its last sample.
+/// The sizes of an evaluation on any number of ranks. Every forward has the same sizes: the last
+/// batch is filled up with copies of its last sample.
 struct RatingEvaluationSizes {
   int64_t samples = 1;          // interactions or users per batch
   int64_t items = 1;            // items scored in one forward for each sample
-  bool shared_items = false;    // true: all users have the same items, a part of the catalogue
+  bool shared_items = false;    // true: one part of the catalogue is scored for all users
   int64_t longest_history = 0;  // 0 if the model reads no histories
   int64_t batches = 0;          // batches of all ranks together
 

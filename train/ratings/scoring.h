@@ -12,7 +12,7 @@
 
 namespace tessera::train {
 
-/// Makes a model's input of a batch. `penalized` is passed on to RecommenderInput.
+/// Makes a model's input from a batch. `penalized` is passed on to RecommenderInput.
 models::RecommenderInput recommender_input(const data::RatingBatch& batch, bool penalized = false);
 
 /// Computes scores on the default device, in batches of one size.

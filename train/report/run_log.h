@@ -1,5 +1,5 @@
-// The log of a run: one JSON object per line. Each line is written at once, so that the log can be
-// followed during the run.
+// The log of a run: one JSON object per line. Each line is written immediately, so that the log can
+// be followed during the run.
 //
 //   {"type":"header", ...}                                    the full configuration
 //   {"type":"step","step":1,"loss":5.54,"grad_norm":2.1,"lr":1e-05,"tokens_per_s":...}

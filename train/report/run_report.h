@@ -25,7 +25,8 @@ struct StepCount {
 
 /// Returns the options with which to plan a run that has ended. A run that was to save weights may
 /// have saved none, for instance because no evaluation had a valid score. Such a run held no memory
-/// for saves, so its options are returned without saves.
+/// for saves, so its options are returned without saves. Counts of row-sparse tables' rows are
+/// added.
 TrainingRun as_it_went(TrainingRun run, const StepCount& count);
 
 struct RankReport {
@@ -47,7 +48,7 @@ struct RankReport {
   int64_t peak_total = 0;       // largest sum over the categories
   int64_t process_peak = 0;     // VmHWM: all memory, also of the program and its libraries
   int64_t heap_peak = 0;        // the part of process_peak that Tessera's host heap has held
-  std::vector<Traffic> traffic;  // of all steps together
+  std::vector<Traffic> traffic;  // of the whole run
 
   /// True if every planned number equals the measured one.
   bool equal() const;

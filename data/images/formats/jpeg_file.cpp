@@ -30,8 +30,8 @@ struct Reader {
 }
 
 // Warnings (level -1) are errors here, because libjpeg invents pixels after a warning. Two warnings
-// are common and harmless, and are ignored: extra bytes between the parts of a file, and a later
-// version of the JFIF format.
+// are common and harmless, and are ignored: extra bytes between the parts of a file, and a JFIF
+// version that libjpeg does not know.
 void on_message(j_common_ptr info, int level) {
   const int code = info->err->msg_code;
   if (level < 0 && code != JWRN_EXTRANEOUS_DATA && code != JWRN_JFIF_MAJOR) jump_out(info);

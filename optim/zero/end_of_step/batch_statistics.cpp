@@ -143,13 +143,15 @@ void BatchStatistics::gather() {
 void BatchStatistics::fold(int64_t micro_batches, const StepScalars* scalars) {
   if (values_ == 0) return;
   StatisticsFold fold{.momentum = statistics_[0].statistics->momentum};
-  // Synchronized norms have one set of statistics for the whole batch, as for one micro-batch.
+  // Synchronized norms have one set of statistics for the whole batch, so for them `fold` keeps its
+  // defaults: one rank with one micro-batch.
   if (!synchronized_) {
     fold.ranks = communicator_->size();
     fold.micro_steps = micro_steps_;
     fold.micro_batches = micro_batches;
   }
-  // Every rank folds the same values in the same order, so all running statistics stay equal.
+  // Every rank folds the same values in the same order, so running statistics are equal on all
+  // ranks.
   kernels::fold_statistics(current_context(running_.device()), running_,
                            synchronized_ ? current_ : observed_, fold, scalars);
 }

@@ -1,5 +1,5 @@
-// embedding_bag: results and gradients against float64, bits equal to embedding's and for any
-// number of threads, and the size of the workspace.
+// embedding_bag: results and gradients against float64, bits equal to those of embedding, equal
+// bits for any number of threads, and the size of the workspace.
 #include "core/check_gradient.h"
 #include "core/ops.h"
 #include "core/ops/add.h"

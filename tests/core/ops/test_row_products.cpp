@@ -33,7 +33,8 @@ constexpr std::array all_sizes{Sizes{4, 1, 3, 7, 3},     Sizes{5, 3, 9, 2, 16},
                                Sizes{3, 70, 1, 900, 33}, Sizes{1, 2, 2, 1, 64},
                                Sizes{400, 1, 3, 2, 40},  Sizes{130, 2, 300, 40, 257}};
 
-/// The operands of row_products. Without `looked_up`, the left rows are a (B, C) tensor themselves.
+/// The operands of row_products. Without `looked_up`, the left table is the (B, C) tensor of left
+/// rows itself.
 struct Operands {
   bool looked_up;
   Tensor left_indices, right_indices;

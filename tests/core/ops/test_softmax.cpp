@@ -82,8 +82,8 @@ TEST_CASE("log_softmax and its gradient are those of float64", "[softmax]") {
   const Values sums = run_sums(runs, dx);
   for (size_t i = 0; i < dx.size(); ++i) dx[i] -= expected.p[i] * sums[runs.of[i]];
   backward_from(y, dy);
-  // The gradient is computed from the rounded result. The result's magnitude, and with it the
-  // rounding error, is up to 12.
+  // The gradient is computed from the rounded result. The result's magnitude is up to 12, and its
+  // rounding error is proportional to the magnitude.
   CHECK(max_error(x.leaf()->gradient, dx) <= tolerance(dtype, 16, 1e-5));
 }
 

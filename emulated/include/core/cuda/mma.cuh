@@ -1,8 +1,8 @@
-// The emulated twin of core/cuda/mma.cuh: the same contract in plain loops. Fragments have the same
-// layout, and asynchronous copies follow the same rules. So tests cover a kernel's tiling, indices,
-// masks and waits.
+// The emulated twin of the CUDA file core/cuda/mma.cuh: the same contract in plain loops. As in the
+// CUDA file, fragments have the tensor cores' layout, and a copy must be waited for. So tests on
+// the CPU cover a kernel's tiling, indices, masks and waits.
 //
-// Differences:
+// Differences from the CUDA file:
 //   - mma adds in the order of k;
 //   - exp2_approximate is exact to the last place;
 //   - a copy is made only when its group is waited for, so a read before the wait finds the old
@@ -118,7 +118,8 @@ struct Copy {
   size_t bytes;
 };
 
-/// The groups of one thread's copies. The last group is still open.
+/// The asynchronous copies of one CUDA thread, by group. The last group takes the next copies until
+/// it is committed.
 struct Copies {
   std::deque<std::vector<Copy>> groups;
   const void* shared = nullptr;  // the shared memory of the block that made the copies
