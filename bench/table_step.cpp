@@ -5,9 +5,9 @@
 //   mpirun -n 2 bench_table_step --stage 2
 //   bench_table_step --dense                          the same table, dense
 //
-// The loss is the mean of the squares of all looked-up values. Prints one JSON object on rank 0: the
-// losses of all steps, the median time of the steps after the warm-up, bytes sent in the last step
-// by rank 0, and the peak memory of rank 0.
+// The loss is the mean of the squares of all looked-up values. Prints one JSON object on rank 0:
+// the losses of all steps, the median time of the steps after the warm-up, bytes sent in the last
+// step by rank 0, and the peak memory of rank 0.
 #include <algorithm>
 #include <chrono>
 #include <cmath>

@@ -33,7 +33,6 @@
 
 #include "core/micro_batch.h"
 #include "dist/bootstrap.h"
-#include "nn/layers.h"
 #include "nn/parameter_source.h"
 #include "optim/rules/update_rule.h"
 #include "optim/tables/row_counts.h"
@@ -171,7 +170,13 @@ class ZeroOptimizer {
   /// its backward, on every rank; `indices` (i32) may be empty. The next micro-batch may then look
   /// up only these rows. If a step's update comes between, the rows are fetched after it. Throws
   /// for a parameter that is no row-sparse table, and as a lookup does. Collective.
-  void prefetch(const nn::Embedding& embedding, const Tensor& indices);
+  void prefetch(const nn::Parameter& table, const Tensor& indices);
+  /// The same for the table of a module such as nn::Embedding.
+  template <class Embedding>
+    requires requires(const Embedding& embedding) { embedding.weight; }
+  void prefetch(const Embedding& embedding, const Tensor& indices) {
+    prefetch(embedding.weight, indices);
+  }
 
   /// Ends the step: updates this rank's shard and gathers parameters. Throws NonFiniteError as
   /// LaunchedStep::get() does. Collective.

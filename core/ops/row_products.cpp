@@ -91,7 +91,8 @@ Lookup read_rows(const char* side, const Lookup& at) {
                 "row_products: the {} table '{}' is row-sparse, expected indices of its rows", side,
                 at.table.leaf()->name);
   TESSERA_CHECK(!at.bias.defined() || sparse == sparse_bias,
-                "row_products: of the {} table and its bias one is row-sparse, expected both", side);
+                "row_products: of the {} table and its bias one is row-sparse, expected both",
+                side);
   const auto [table, indices] = rows_of(at.table, at.indices);
   if (!at.bias.defined()) return {table, indices, {}};
   const auto [bias, bias_indices] = rows_of(at.bias, at.indices);

@@ -17,7 +17,7 @@ int64_t row_set_bytes(int64_t rows) {
   return 4 * (rows + static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(2 * rows))));
 }
 
-/// The rows of a table and, if it is row-sparse, the most distinct rows that a micro-batch looks up.
+/// The rows of a table. If it is row-sparse, also the most distinct rows of a micro-batch.
 struct Entries {
   int64_t all = 0;
   int64_t distinct = 0;  // 0: dense

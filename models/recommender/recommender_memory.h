@@ -25,7 +25,8 @@ struct RecommenderMicroBatch {
   int64_t history_places = 0;  // places for history items in a batch, if the model reads histories
   RecommenderObjective objective = RecommenderObjective::rating;
   float l2 = 0;
-  /// Row-sparse tables at stage 3 on several ranks: an evaluation fetches rows.
+  /// True if the tables are row-sparse and no process has them whole, so that an evaluation fetches
+  /// the rows that it looks up.
   bool fetches = false;
   Device device = default_device();
 };

@@ -57,8 +57,8 @@ void launch_row_update(const Context& context, const char* name, const Rule& rul
                        const RowUpdate& update, const UpdateHyper& hyper) {
   if (update.count == 0) return;
   const RowUpdateTable table(update);
-  launch(context, name, {blocks_for(table.count * table.width, row_update_threads),
-                         row_update_threads},
+  launch(context, name,
+         {blocks_for(table.count * table.width, row_update_threads), row_update_threads},
          row_update_kernel<Rule>, rule, table, hyper);
 }
 

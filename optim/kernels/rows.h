@@ -46,11 +46,11 @@ TESSERA_KERNEL(touched_square_sums, std::span<double> squares, const TouchedBloc
 /// An update of rows of a table. Row i of the update is row rows[i] - first of `parameters` and of
 /// each state; its gradient is row slots[i] of `gradients`, or zero if slots[i] is -1.
 struct RowUpdate {
-  Tensor parameters;               // f32 (R, C)
-  std::span<const Tensor> state;   // f32 (R, C) each, or (R) for a rule with one value per row
-  Tensor gradients;                // f32 (>= 1, C)
-  Tensor rows;                     // i32 (m), distinct
-  Tensor slots;                    // i32 (m)
+  Tensor parameters;              // f32 (R, C)
+  std::span<const Tensor> state;  // f32 (R, C) each, or (R) for a rule with one value a row
+  Tensor gradients;               // f32 (>= 1, C)
+  Tensor rows;                    // i32 (m), distinct
+  Tensor slots;                   // i32 (m)
   int64_t first = 0;
   int64_t count = 0;
   const StepScalars* scalars = nullptr;  // as in update.h

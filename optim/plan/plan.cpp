@@ -1,8 +1,6 @@
 #include "optim/plan/plan.h"
 
 #include <algorithm>
-#include <set>
-#include <tuple>
 #include <utility>
 
 #include "core/assign.h"
@@ -150,7 +148,11 @@ class Planner {
     add(sent(dist::Traffic::headers), headers(in_steps));
     add_update_traffic(dist::Traffic::headers, headers(calls.update));
     add(sent(dist::Traffic::rows), table_count_bytes(input_, table) * micro_steps_);
-    if (input_.checkpoint_staging) add_table_staging(table, own.size());
+    if (input_.checkpoint_staging) {
+      for (const int64_t piece : table_pieces(input_, table, rank_)) {
+        add_piece(piece, input_.device.is_cpu());
+      }
+    }
     if (input_.saves) {
       plan_.parts.saved =
           std::max(plan_.parts.saved, (CheckedInt(table.elements) * f32_bytes).value());
@@ -160,26 +162,8 @@ class Planner {
         add(plan_.save_traffic[static_cast<size_t>(dist::Traffic::headers)], headers(1));
       }
     }
-    if (!table.trainable) return;
-    ++trainable_;
-    ++trainable_tables_;
-  }
-
-  void add_table_staging(const PlanParameter& table, int64_t own) {
-    const auto piece = [this](CheckedInt bytes) {
-      if (!input_.device.is_cpu() || !input_.checkpoint_limit) {
-        add(plan_.checkpoint, bytes);
-      } else {
-        pieces_.push_back(bytes.value());
-      }
-    };
-    const CheckedInt elements = CheckedInt(own) * table.width();
-    piece(elements * (table.trainable ? f32_bytes : dtype_size(table.dtype)));
-    if (!table.trainable) return;
-    const int64_t tensors = input_.table_state_tensors.value_or(input_.state_tensors);
-    for (int64_t i = 0; i < tensors; ++i) {
-      piece((input_.table_value_per_row ? CheckedInt(own) : elements) * f32_bytes);
-    }
+    trainable_ += table.trainable ? 1 : 0;
+    trainable_tables_ += table.trainable ? 1 : 0;
   }
 
   // At every stage a checkpoint is written from a copy of this rank's shards. The shards hold f32
@@ -191,12 +175,16 @@ class Planner {
     const bool on_host = input_.device.is_cpu() || (group.trainable && input_.offload);
     for (size_t p = 0; p < group.registered.size(); ++p) {
       const int64_t elements = group.layout.owned(static_cast<int>(p), rank_).size();
-      const CheckedInt piece = CheckedInt(elements) * bytes;
-      if (!on_host || !input_.checkpoint_limit) {
-        add(plan_.checkpoint, piece * tensors);
-      } else {
-        pieces_.insert(pieces_.end(), static_cast<size_t>(tensors), piece.value());
+      for (int64_t i = 0; i < tensors; ++i) {
+        add_piece((CheckedInt(elements) * bytes).value(), on_host);
       }
+    }
+  }
+  void add_piece(int64_t bytes, bool on_host) {
+    if (on_host && input_.checkpoint_limit) {
+      pieces_.push_back(bytes);
+    } else {
+      add(plan_.checkpoint, bytes);
     }
   }
 
@@ -406,48 +394,10 @@ class Planner {
 
 }  // namespace
 
-int64_t Plan::sent() const {
-  int64_t sum = 0;
-  for (const int64_t bytes : traffic) sum += bytes;
-  return sum;
-}
-
-std::vector<PlanParameter> plan_parameters(const nn::Module& model) {
-  std::vector<PlanParameter> list;
-  for (const auto& [name, parameter, shared, block] : model.named_parameters()) {
-    list.push_back({name, parameter.elements(), shared, block, parameter.dtype(),
-                    parameter.trainable(), parameter.backward_reads(),
-                    parameter.distinct_rows() > 0 ? parameter.shape()[0] : 0,
-                    parameter.distinct_rows(), parameter.lookups()});
-  }
-  return list;
-}
-
-int64_t plan_statistics(const nn::Module& model) {
-  int64_t values = 0;
-  for (const auto& [name, statistics] : model.named_statistics()) {
-    values += statistics->mean.elements() + statistics->variance.elements();
-  }
-  return values;
-}
-
-int64_t plan_batch_norms(const nn::Module& model) { return std::ssize(model.named_statistics()); }
-
 Plan plan(const PlanInput& input, int64_t rank) {
   const std::vector<PlanGroup> groups = plan_groups(input);  // checks the input
   TESSERA_CHECK(rank >= 0 && rank < input.ranks, "plan: rank {} of {}", rank, input.ranks);
   return Planner(input, rank).make(groups);
-}
-
-int64_t graph_count(const Batch& batch, int64_t ranks, int64_t steps, bool no_sync) {
-  // A kind has three properties: whether the micro-step begins a step, the number of contributing
-  // ranks, and whether local sums are sent.
-  std::set<std::tuple<bool, int64_t, bool>> kinds;
-  const int64_t last = batch.micro_steps(ranks) - 1;
-  for (int64_t j = steps > 1 ? 0 : 1; j <= last; ++j) {
-    kinds.emplace(j == 0, batch.contributors(ranks, j), no_sync && j == last);
-  }
-  return std::ssize(kinds);
 }
 
 }  // namespace tessera::optim

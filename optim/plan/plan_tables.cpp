@@ -10,8 +10,8 @@ namespace tessera::optim {
 namespace {
 
 constexpr int64_t f32_bytes = 4;
-constexpr int64_t index_bytes = 4;   // i32
-constexpr int64_t count_bytes = 8;   // i64
+constexpr int64_t index_bytes = 4;  // i32
+constexpr int64_t count_bytes = 8;  // i64
 constexpr int64_t f64_bytes = 8;
 constexpr int64_t sorted_bytes = 16;  // a key of 8 bytes, a row and a slot
 
@@ -76,8 +76,8 @@ TableMemory table_memory(const PlanInput& input, const PlanParameter& table, int
   memory.host_rows += CheckedInt(n) * sorted_bytes + CheckedInt(std::min(n, own)) * index_bytes;
   memory.device_rows += (CheckedInt(n) + touched) * copied;
   memory.host_rows += set_bytes(touched) + CheckedInt(touched) * sorted_bytes;
-  const CheckedInt lists = CheckedInt(touched) * blocks_per_row(table.width()) *
-                           (count_bytes + index_bytes);
+  const CheckedInt lists =
+      CheckedInt(touched) * blocks_per_row(table.width()) * (count_bytes + index_bytes);
   memory.host_rows += lists;
   if (copies) memory.device_rows += lists + CheckedInt(std::min(n, own)) * index_bytes;
   const CheckedInt blocks = CheckedInt(touched_of_all) * blocks_per_row(table.width());
@@ -91,6 +91,19 @@ TableMemory table_memory(const PlanInput& input, const PlanParameter& table, int
     memory.device_rows += CheckedInt(touched_of_all) * (row_bytes + index_bytes);
   }
   return memory;
+}
+
+std::vector<int64_t> table_pieces(const PlanInput& input, const PlanParameter& table,
+                                  int64_t rank) {
+  const CheckedInt own = plan_row_layout(input, table).owned(rank).size();
+  const CheckedInt elements = own * table.width();
+  if (!table.trainable) return {(elements * dtype_size(table.dtype)).value()};
+  std::vector<int64_t> pieces{(elements * f32_bytes).value()};
+  const int64_t tensors = input.table_state_tensors.value_or(input.state_tensors);
+  for (int64_t i = 0; i < tensors; ++i) {
+    pieces.push_back(((input.table_value_per_row ? own : elements) * f32_bytes).value());
+  }
+  return pieces;
 }
 
 TableCalls table_calls(const PlanInput& input, const PlanParameter& table) {
@@ -179,8 +192,7 @@ RowCounts expected_counts(const PlanInput& input, const PlanParameter& table, in
   const double distinct = std::min(expected_rows(table.rows, lookups, distribution),
                                    static_cast<double>(table.distinct));
   const int64_t batches = input.batch.micro_batches();
-  const int64_t contributed =
-      rank >= batches ? 0 : (batches - rank - 1) / input.ranks + 1;
+  const int64_t contributed = rank >= batches ? 0 : (batches - rank - 1) / input.ranks + 1;
   const double touched = expected_rows(table.rows, lookups * batches, distribution) * share;
   const double blocks = touched * static_cast<double>(blocks_per_row(table.width()));
   const auto rounded = [](double x) { return std::llround(x); };
@@ -194,8 +206,7 @@ RowCounts expected_counts(const PlanInput& input, const PlanParameter& table, in
   counts.sent = rounded(distinct * (1 - share) * static_cast<double>(contributed));
   if (input.stage < 3) return counts;
   counts.asked = rounded(distinct * (1 - share) * micro_steps);
-  counts.served =
-      rounded(distinct * share * static_cast<double>(input.ranks - 1) * micro_steps);
+  counts.served = rounded(distinct * share * static_cast<double>(input.ranks - 1) * micro_steps);
   return counts;
 }
 

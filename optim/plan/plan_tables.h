@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "dist/row_layout.h"
 #include "dist/traffic.h"
@@ -32,6 +33,9 @@ struct TableMemory {
 
 dist::RowLayout plan_row_layout(const PlanInput& input, const PlanParameter& table);
 TableMemory table_memory(const PlanInput& input, const PlanParameter& table, int64_t rank);
+
+/// Returns the bytes of each piece of a table's state that a rank writes to a checkpoint.
+std::vector<int64_t> table_pieces(const PlanInput& input, const PlanParameter& table, int64_t rank);
 
 /// Numbers of collectives that a rank starts for a table: in each micro-step, in each step, and in
 /// each step with an update.

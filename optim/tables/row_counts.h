@@ -5,8 +5,8 @@
 
 namespace tessera::optim {
 
-/// Sums over all steps since the optimizer was made, of one rank. With them, optim/plan/plan_tables.h
-/// gives the traffic to the byte.
+/// Sums over all steps since the optimizer was made, of one rank. With them,
+/// optim/plan/plan_tables.h gives the traffic to the byte.
 struct RowCounts {
   int64_t looked_up = 0;  // distinct rows of each micro-batch of this rank
   int64_t sent = 0;       // rows of gradients that went to another rank

@@ -50,8 +50,7 @@ class RowFetch {
   /// What a fetch counts as: traffic of a step, or Traffic::other.
   enum class Purpose : uint8_t { step, evaluation };
   /// Says which rows this rank wants, at most n: rows[i] has slot first_slot + i.
-  void request(std::span<const int32_t> rows, int64_t first_slot,
-               Purpose purpose = Purpose::step);
+  void request(std::span<const int32_t> rows, int64_t first_slot, Purpose purpose = Purpose::step);
   /// Exchanges the numbers of rows, and starts to send values: `own` are the rows that this rank
   /// owns. Waits for the counts, not for the values.
   void start(const Tensor& own);

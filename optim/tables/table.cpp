@@ -21,14 +21,16 @@ dist::RowLayout layout_of(const PlacedParameter& placed, const UpdateRule& rule,
 
 void check_options(const TableInfo& info, const ZeroOptions& options, Device device) {
   if (options.graph) {
-    fail_input("graph: '{}' is a row-sparse table, whose rows the host must know before they are "
-               "sent; leave graphs off, or make the table dense",
-               info.name());
+    fail_input(
+        "graph: '{}' is a row-sparse table, whose rows the host must know before they are "
+        "sent; leave graphs off, or make the table dense",
+        info.name());
   }
   if (options.offload != Offload::none && !device.is_cpu()) {
-    fail_input("offload: '{}' is a row-sparse table, whose state stays with its values; leave "
-               "offload off, or make the table dense",
-               info.name());
+    fail_input(
+        "offload: '{}' is a row-sparse table, whose state stays with its values; leave "
+        "offload off, or make the table dense",
+        info.name());
   }
 }
 
@@ -61,16 +63,18 @@ void Table::set_hooks(MicroStepLog& log, Complete complete) {
     return values_.look_up(indices, used);
   };
   leaf.about_to_be_used = [name = info_.name()] {
-    fail("optimizer: '{}' is a row-sparse table, which an operation reads as a whole; expected "
-         "lookups (embedding, embedding_bag, row_products), or a dense table",
-         name);
+    fail(
+        "optimizer: '{}' is a row-sparse table, which an operation reads as a whole; expected "
+        "lookups (embedding, embedding_bag, row_products), or a dense table",
+        name);
   };
   leaf.no_longer_used = [] {};
   leaf.gradient_buffer = [this]() -> Tensor {
-    TESSERA_CHECK(gradients_,
-                  "optimizer: table '{}' was frozen when the optimizer took it, and has no room for "
-                  "a gradient",
-                  info_.name());
+    TESSERA_CHECK(
+        gradients_,
+        "optimizer: table '{}' was frozen when the optimizer took it, and has no room for "
+        "a gradient",
+        info_.name());
     return gradients_->open();
   };
   leaf.gradient_complete = [this, &log, registration, complete = std::move(complete)] {
@@ -174,8 +178,8 @@ void Table::reset_state() {
 
 // Gathers the rows of all ranks in f32, [V, width]; `own` are those of this rank.
 Tensor Table::gather(const Tensor& own, int64_t width, dist::Traffic purpose) const {
-  const Tensor whole = row_buffer(*communicator_, info_.rows(), width, DType::f32,
-                                  Category::communication);
+  const Tensor whole =
+      row_buffer(*communicator_, info_.rows(), width, DType::f32, Category::communication);
   const dist::Range range = info_.own();
   if (range.size() > 0) {
     kernels::convert(current_context(whole.device()), whole.rows(range.begin, range.end),
@@ -198,7 +202,8 @@ Tensor Table::gather_sums() const {
   const Device device = communicator_->device();
   const Tensor own = Tensor::zeros({info_.own().size(), info_.width()}, DType::f32, device);
   const SortedRows& touched = gradients_->touched();
-  kernels::copy_rows(current_context(device), RowList{own, touched.device_rows(), info_.own().begin},
+  kernels::copy_rows(current_context(device),
+                     RowList{own, touched.device_rows(), info_.own().begin},
                      RowList{gradients_->sums(), touched.device_slots()}, touched.count());
   return gather(own, info_.width(), dist::Traffic::other);
 }
@@ -266,8 +271,7 @@ void Table::gather_state(int root, StateByName& result) const {
   const std::vector<std::string> names = update_->rule().state_names();
   const int64_t width = update_->rule().value_per_row() ? 1 : info_.width();
   for (size_t i = 0; i < names.size(); ++i) {
-    const Tensor whole =
-        gather(own_of(update_->state()[i]), width, dist::Traffic::other).to_host();
+    const Tensor whole = gather(own_of(update_->state()[i]), width, dist::Traffic::other).to_host();
     if (communicator_->rank() != root) continue;
     StateShard& shard = result[info_.name()];
     shard.range = {0, whole.elements()};

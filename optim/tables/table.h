@@ -95,7 +95,7 @@ class Table {
   int64_t micro_batches_ = 1;
   int64_t updates_ = 0;
   int64_t updated_rows_ = 0;
-  std::vector<int64_t> row_counts_;    // by rank, of the step
+  std::vector<int64_t> row_counts_;  // by rank, of the step
   std::vector<int64_t> block_counts_;
 };
 

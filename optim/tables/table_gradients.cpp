@@ -127,8 +127,8 @@ void TableGradients::fold(std::span<const int32_t> rows, const RowList& values) 
   for (int64_t i = 0; i < count; ++i) {
     slots.data<int32_t>()[i] = touched_.add(rows[static_cast<size_t>(i)]);
   }
-  kernels::fold_rows(current_context(sums_.device()),
-                     RowList{sums_, copied(slots, device_slots_)}, fresh, values, count);
+  kernels::fold_rows(current_context(sums_.device()), RowList{sums_, copied(slots, device_slots_)},
+                     fresh, values, count);
 }
 
 // A list of the host where kernels read it: on a GPU, a copy in `buffer`.

@@ -50,22 +50,22 @@ class TableGradients {
 
   const TableInfo& info_;
   dist::Communicator& communicator_;
-  Tensor gradient_;  // [n, C], in the table's dtype
-  SortedRows sent_;  // the rows of the micro-batch
+  Tensor gradient_;        // [n, C], in the table's dtype
+  SortedRows sent_;        // the rows of the micro-batch
   int64_t looked_up_ = 0;  // rows of the micro-batch
   bool contributes_ = false;
   bool opened_ = false;
   bool begun_ = false;  // begin_backward() was called in this micro-step
   // With several ranks:
   std::optional<RowCountsOfRanks> counts_;
-  Tensor outgoing_;        // values in ascending order of rows
-  Tensor incoming_rows_;   // i32
+  Tensor outgoing_;       // values in ascending order of rows
+  Tensor incoming_rows_;  // i32
   Tensor incoming_values_;
   dist::Work arrived_;
   // At the owner:
   RowSlots touched_;
-  Tensor sums_;         // f32 [capacity of touched_, C], by slot
-  Tensor slots_;        // i32 on the host: of the rows of one contribution
+  Tensor sums_;   // f32 [capacity of touched_, C], by slot
+  Tensor slots_;  // i32 on the host: of the rows of one contribution
   SortedRows sorted_;
   Tensor block_numbers_;  // i64 on the host
   Tensor block_firsts_;   // i32 on the host

@@ -10,7 +10,8 @@ namespace tessera::optim {
 namespace {
 
 Tensor i32_list(const std::vector<int32_t>& values, Device device) {
-  const Tensor list = Tensor::empty({std::ssize(values)}, DType::i32, Device{}, Category::workspace);
+  const Tensor list =
+      Tensor::empty({std::ssize(values)}, DType::i32, Device{}, Category::workspace);
   std::ranges::copy(values, list.data<int32_t>());
   return list.to(device, Category::workspace);
 }
@@ -119,8 +120,8 @@ void TableUpdate::apply(const TableValues& values, const Touched& touched, const
 }
 
 void TableUpdate::update(TableGradients& gradients, TableValues& values,
-                         const std::vector<int64_t>& counts, int64_t most,
-                         const UpdateHyper& hyper, const StepScalars* scalars) {
+                         const std::vector<int64_t>& counts, int64_t most, const UpdateHyper& hyper,
+                         const StepScalars* scalars) {
   const bool gathers = info_.ranks() > 1 && everything_;
   Touched touched = gathers ? gather_touched(gradients, counts, most)
                             : Touched{gradients.touched().device_rows(),

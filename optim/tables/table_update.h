@@ -56,7 +56,7 @@ class TableUpdate {
   bool everything_;  // stage 0
   bool sharded_;     // stage 3
   bool all_rows_;
-  Tensor masters_;   // f32 of range(), or undefined if the values themselves are updated
+  Tensor masters_;  // f32 of range(), or undefined if the values themselves are updated
   std::vector<Tensor> state_;
   Tensor gathered_rows_;  // stage 0: the touched rows of all ranks, and their sums
   Tensor gathered_sums_;

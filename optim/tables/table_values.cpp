@@ -82,7 +82,8 @@ Tensor TableValues::slots_of(RowSlots& slots, const Tensor& indices, int64_t use
     to[i] = slots.add(from[i]);
     if (to[i] >= 0) continue;
     fail_input(
-        "lookup: a micro-batch looks up more than {} distinct rows of '{}'; give the table a larger "
+        "lookup: a micro-batch looks up more than {} distinct rows of '{}'; give the table a "
+        "larger "
         "number of distinct rows, or the micro-batch fewer samples",
         slots.capacity(), info_.name());
   }
@@ -145,8 +146,7 @@ TableRows TableValues::look_up_in_evaluation(const Tensor& indices, int64_t used
   const int64_t most = std::max<int64_t>(1, std::min(here.elements(), info_.rows()));
   RowSlots slots(most, host_category());
   const Tensor places = slots_of(slots, here, used);
-  const Tensor values =
-      Tensor::empty({most, info_.width()}, info_.dtype(), communicator_.device());
+  const Tensor values = Tensor::empty({most, info_.width()}, info_.dtype(), communicator_.device());
   fetch_all(slots, values);
   return {values, places.to(communicator_.device())};
 }
@@ -162,8 +162,9 @@ void TableValues::fetch_all(const RowSlots& slots, const Tensor& values) {
   for (int64_t round = 0; round < most; ++round) {
     const int64_t begin = std::min(slots.count(), round * n);
     const int64_t end = std::min(slots.count(), begin + n);
-    fetch_->request(slots.rows().subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)),
-                    begin, RowFetch::Purpose::evaluation);
+    fetch_->request(
+        slots.rows().subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)), begin,
+        RowFetch::Purpose::evaluation);
     fetch_->start(values_);
     fetch_->finish(values);
   }
@@ -224,14 +225,16 @@ void TableValues::gather_updated(const Tensor& changed, std::vector<int64_t> cou
   const Tensor values = gathered_values_.rows(0, all);
   const Context context = current_context(values_.device());
   kernels::copy(context, rows.rows(begin, begin + own).view({own}), changed);
-  kernels::copy_rows(context, RowList{values.rows(begin, begin + own)}, RowList{values_, changed}, own);
+  kernels::copy_rows(context, RowList{values.rows(begin, begin + own)}, RowList{values_, changed},
+                     own);
   std::vector<int64_t> elements = counts;
   for (int64_t& count : elements) count *= info_.width();
   communicator_.all_gather_v(rows, std::move(counts), info_.call(dist::Traffic::rows));
   communicator_.all_gather_v(values, std::move(elements), info_.call(dist::Traffic::parameters));
   // This rank's own rows are written once more, with the values that they have.
   gathered_ = communicator_.run([table = values_, rows, values, all] {
-    kernels::copy_rows(current_context(table.device()), RowList{table, rows.view({all})}, RowList{values}, all);
+    kernels::copy_rows(current_context(table.device()), RowList{table, rows.view({all})},
+                       RowList{values}, all);
   });
 }
 
@@ -240,8 +243,8 @@ void TableValues::gather_all() {
   for (int64_t rank = 0; rank < info_.ranks(); ++rank) {
     counts.push_back(info_.layout.owned(rank).size() * info_.width());
   }
-  gathered_ = communicator_.all_gather_v(values_, std::move(counts),
-                                         info_.call(dist::Traffic::parameters));
+  gathered_ =
+      communicator_.all_gather_v(values_, std::move(counts), info_.call(dist::Traffic::parameters));
 }
 
 void TableValues::synchronize() { std::exchange(gathered_, {}).wait(); }

@@ -90,7 +90,7 @@ class TableValues {
   Tensor values_;  // [held rows, width]
   Phase phase_ = Phase::evaluation;
   Looked current_;
-  Tensor device_rows_;  // on a GPU: i32 [n]
+  Tensor device_rows_;             // on a GPU: i32 [n]
   std::optional<RowFetch> fetch_;  // of current_, and of evaluations
   dist::HostBuffer rounds_;        // i64 [ranks]: rounds of fetches in an evaluation
   // Of the next micro-batch, from the first prefetch on:
@@ -100,7 +100,7 @@ class TableValues {
   RowCounts counts_;
   bool prefetched_ = false;  // true if the current micro-batch's rows were prefetched
   // Rows in flight after an update:
-  Tensor gathered_rows_;    // i32
+  Tensor gathered_rows_;  // i32
   Tensor gathered_values_;
   dist::Work gathered_;
 };

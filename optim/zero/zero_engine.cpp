@@ -13,49 +13,6 @@
 #include "optim/zero/graphs.h"
 
 namespace tessera::optim {
-namespace {
-
-/// Returns a source of the parameters' present values, or initial values if they have none yet.
-ParameterSource present_values(const std::vector<nn::NamedParameter>& parameters, uint64_t seed) {
-  std::map<std::string, Tensor> present;
-  for (const auto& named : parameters) {
-    const Tensor& tensor = named.parameter.tensor();
-    if (!tensor.allocated()) continue;
-    const InUse in_use({&tensor});  // the last gather of an earlier optimizer may be in flight
-    present[named.name] = tensor.detach().to_host();
-  }
-  return [present, seed](const nn::NamedParameter& named, int64_t begin, std::span<float> out) {
-    const auto found = present.find(named.name);
-    if (found == present.end()) {
-      nn::initialize(named.parameter.initializer(), seed, named.name, begin, out);
-      return;
-    }
-    visit_float(found->second.dtype(), "optimizer", [&]<class T>() {
-      const T* values = found->second.data<T>() + begin;
-      for (size_t i = 0; i < out.size(); ++i) out[i] = float(values[i]);
-    });
-  };
-}
-
-/// Returns the lowest rank whose `failed` is true, or -1 if none failed. Collective.
-int first_that_failed(dist::Communicator& communicator, bool failed) {
-  // Allocated outside of the communicator, whose memory may be exhausted.
-  const Tensor flags =
-      Tensor::zeros({communicator.size()}, DType::u8, Device{}, Category::communication);
-  auto* const values = flags.data<uint8_t>();
-  values[communicator.rank()] = failed ? 1 : 0;
-  communicator.all_gather_host(flags, {dist::Traffic::other}).wait();
-  const auto* const found = std::find(values, values + communicator.size(), 1);
-  return found == values + communicator.size() ? -1 : static_cast<int>(found - values);
-}
-
-}  // namespace
-
-bool any_f16(const std::vector<nn::NamedParameter>& parameters) {
-  return std::any_of(parameters.begin(), parameters.end(),
-                     [](const auto& named) { return named.parameter.dtype() == DType::f16; });
-}
-
 ZeroEngine::ZeroEngine(const ZeroOptions& options, UpdateRule rule, const dist::World& world)
     : options_(options),
       rule_(std::move(rule)),
@@ -67,136 +24,6 @@ ZeroEngine::ZeroEngine(const ZeroOptions& options, UpdateRule rule, const dist::
   const Reducer::Notes notes{log_, record_, statistics_};
   reducer_ = options.graph ? std::make_unique<GraphedReducer>(options, communicator_, notes)
                            : std::make_unique<Reducer>(options, communicator_, notes);
-}
-
-void ZeroEngine::add(std::vector<nn::NamedParameter> parameters, const std::vector<int>& groups,
-                     std::vector<nn::NamedStatistics> statistics) {
-  const Extent before{trainable_.size(),     frozen_.size(), tables_.size(),
-                      update_counts_.size(), registered_,    scaler_ != nullptr};
-  // Everything that can fail comes first. If the optimizer already has parameters, the ranks then
-  // tell each other if they failed. Without this exchange, a rank that succeeded would wait forever
-  // in the next step for a rank that rolled back.
-  GradientNorm norm;
-  BatchStatistics::Addition addition;
-  std::exception_ptr failure;
-  try {
-    add_partitions(std::move(parameters), groups);
-    norm = norm_of_all();
-    addition = statistics_.prepare(std::move(statistics));
-  } catch (...) {
-    failure = std::current_exception();
-  }
-  const bool at_work = before.trainable + before.frozen + before.tables > 0;
-  const int failed = at_work ? first_that_failed(*communicator_, failure != nullptr)
-                             : (failure ? communicator_->rank() : -1);
-  if (failed < 0) {
-    norm_ = std::move(norm);
-    statistics_.add(std::move(addition), options_.sync_batch_norm);
-    reducer_->forget();  // micro-steps differ from now on
-    return;
-  }
-  shrink_to(before);  // also on ranks where nothing failed
-  if (failure) std::rethrow_exception(failure);
-  fail(
-      "optimizer: rank {} could not take the parameters over, so no rank has; its own message "
-      "says why",
-      failed);
-}
-
-void ZeroEngine::shrink_to(const Extent& extent) {
-  // The hooks refer to the partitions, so the hooks are removed first.
-  for (size_t i = extent.trainable; i < trainable_.size(); ++i) reducer_->remove(*trainable_[i]);
-  for (size_t i = extent.frozen; i < frozen_.size(); ++i) reducer_->remove_frozen(*frozen_[i]);
-  for (size_t i = extent.tables; i < tables_.size(); ++i) reducer_->remove_table(*tables_[i]);
-  tables_.resize(extent.tables);
-  norm_parts_.resize(std::min(norm_parts_.size(), extent.parameters));
-  trainable_.resize(extent.trainable);
-  frozen_.resize(extent.frozen);
-  update_counts_.resize(extent.parameters);
-  warned_without_gradient_.resize(extent.parameters);
-  registered_ = extent.registered;
-  if (!extent.scales_losses) scaler_ = nullptr;
-}
-
-GradientNorm ZeroEngine::norm_of_all() const { return {communicator_, norm_parts_}; }
-
-void ZeroEngine::add_partitions(std::vector<nn::NamedParameter> parameters,
-                                const std::vector<int>& groups) {
-  const ParameterSource source = present_values(parameters, options_.seed);
-  if (any_f16(parameters) && !scaler_) scaler_ = std::make_unique<LossScaler>(LossScaling{});
-  const size_t first_trainable = trainable_.size();
-  const size_t first_frozen = frozen_.size();
-  const size_t first_table = tables_.size();
-  // One partition for each dtype, trainable and frozen, in order of first registration. Tables are
-  // sorted with them, so that the norm adds the blocks of a table where it would add those of a
-  // dense parameter.
-  std::vector<std::vector<PlacedParameter>> parts;
-  for (size_t i = 0; i < parameters.size(); ++i) {
-    const nn::Parameter& parameter = parameters[i].parameter;
-    const auto fits = [&](const std::vector<PlacedParameter>& part) {
-      const nn::Parameter& first = part[0].named.parameter;
-      return first.dtype() == parameter.dtype() && first.trainable() == parameter.trainable();
-    };
-    auto part = std::find_if(parts.begin(), parts.end(), fits);
-    if (part == parts.end()) part = parts.insert(parts.end(), std::vector<PlacedParameter>{});
-    part->push_back({std::move(parameters[i]), groups[i], registered_++});
-  }
-  for (auto& part : parts) add_part(std::move(part));
-  for (size_t i = first_table; i < tables_.size(); ++i) tables_[i]->fill(source);
-  for (size_t i = first_trainable; i < trainable_.size(); ++i) trainable_[i]->fill(source);
-  for (size_t i = first_frozen; i < frozen_.size(); ++i) frozen_[i]->fill(source);
-}
-
-void ZeroEngine::add_part(std::vector<PlacedParameter> parameters) {
-  std::vector<PlacedParameter> dense;
-  const bool trainable = parameters[0].named.parameter.trainable();
-  for (const PlacedParameter& placed : parameters) {
-    if (placed.named.parameter.distinct_rows() == 0) dense.push_back(placed);
-  }
-  if (!dense.empty()) add_partition(std::move(dense));
-  int next_dense = 0;
-  for (PlacedParameter& placed : parameters) {
-    GradientNorm::Part part;
-    if (placed.named.parameter.distinct_rows() > 0) {
-      add_table(std::move(placed));
-      part.table = tables_.back().get();
-    } else if (trainable) {
-      part = {.partition = &trainable_.back()->partition(), .parameter = next_dense++};
-    }
-    if (trainable) norm_parts_.push_back(part);
-  }
-}
-
-void ZeroEngine::add_partition(std::vector<PlacedParameter> parameters) {
-  if (!parameters[0].named.parameter.trainable()) {
-    frozen_.push_back(
-        std::make_unique<StagedPartition>(std::move(parameters), communicator_, options_, log_));
-    reducer_->add_frozen(*frozen_.back());
-    return;
-  }
-  TESSERA_CHECK(rule_.updates_ranges(),
-                "optimizer: the rule updates row-sparse tables only, and '{}' is dense; give the "
-                "rule as table_rule",
-                parameters[0].named.name);
-  const size_t count = parameters.size();
-  trainable_.push_back(std::make_unique<TrainablePartition>(
-      std::move(parameters), std::ssize(update_counts_), rule_, communicator_, options_, log_));
-  reducer_->add(*trainable_.back());
-  add_counts(count);
-}
-
-void ZeroEngine::add_table(PlacedParameter placed) {
-  const bool trainable = placed.named.parameter.trainable();
-  tables_.push_back(std::make_unique<Table>(
-      std::move(placed), trainable ? std::ssize(update_counts_) : -1, table_rule(), communicator_,
-      options_, log_, [this](int64_t number) { reducer_->note_completed_table(number); }));
-  reducer_->add_table(*tables_.back());
-  if (trainable) add_counts(1);
-}
-
-void ZeroEngine::add_counts(size_t parameters) {
-  update_counts_.resize(update_counts_.size() + parameters, 0);
-  warned_without_gradient_.resize(update_counts_.size(), false);
 }
 
 void ZeroEngine::reset_rule_state() {
@@ -220,13 +47,6 @@ ZeroEngine::Place ZeroEngine::find(const std::string& name) const {
     }
   }
   fail("optimizer: there is no trainable parameter '{}'", name);
-}
-
-const Table* ZeroEngine::find_table(const std::string& name) const {
-  const auto found = std::ranges::find_if(tables_, [&name](const auto& table) {
-    return table->trainable() && table->info().name() == name;
-  });
-  return found == tables_.end() ? nullptr : found->get();
 }
 
 void ZeroEngine::begin(int64_t step, const MicroStep& micro_step) {
@@ -271,36 +91,6 @@ void ZeroEngine::reduce() {
   gather_touched_counts();
   norm_.compute(values_.scalars());
   reduced_ = true;
-}
-
-void ZeroEngine::gather_touched_counts() {
-  std::vector<Table*> trainable;
-  for (const auto& table : tables_) {
-    if (table->trainable()) trainable.push_back(table.get());
-  }
-  if (trainable.empty()) return;
-  const int64_t ranks = communicator_->size();
-  const auto per_rank = 2 * std::ssize(trainable);
-  if (!touched_counts_.values().defined() ||
-      touched_counts_.values().elements() != ranks * per_rank) {
-    touched_counts_ = dist::HostBuffer(ranks * per_rank, DType::i64, *communicator_);
-  }
-  const dist::HostBuffer& counts = touched_counts_;
-  auto* own = counts.data<int64_t>() + communicator_->rank() * per_rank;
-  for (Table* const table : trainable) {
-    table->finish();
-    for (const int64_t count : table->touched_counts()) *own++ = count;
-  }
-  counts.all_gather(*communicator_, dist::Traffic::rows).wait();
-  for (size_t t = 0; t < trainable.size(); ++t) {
-    std::array<std::vector<int64_t>, 2> of;  // rows and blocks, by rank
-    for (int64_t rank = 0; rank < ranks; ++rank) {
-      const int64_t* const at = counts.data<int64_t>() + rank * per_rank;
-      of[0].push_back(at[2 * t]);
-      of[1].push_back(at[2 * t + 1]);
-    }
-    trainable[t]->set_counts(std::move(of[0]), std::move(of[1]));
-  }
 }
 
 std::map<std::string, double> ZeroEngine::norms() const {
@@ -463,15 +253,6 @@ void ZeroEngine::update_and_gather(const std::vector<bool>& reached, float gradi
       hyper_of[i] = entry->second;
     }
     partition.update_and_gather({hypers, std::move(hyper_of), scalars});
-  }
-}
-
-void ZeroEngine::update_tables(const std::vector<bool>& reached, float gradient_scale,
-                               const StepScalars* scalars) {
-  for (const auto& table : tables_) {
-    if (!table->trainable() || !reached[static_cast<size_t>(table->number())]) continue;
-    const int64_t count = ++update_counts_[static_cast<size_t>(table->number())];
-    table->update(hyper(table_rule(), table->info().placed.group, count, gradient_scale), scalars);
   }
 }
 

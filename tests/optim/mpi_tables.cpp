@@ -177,22 +177,21 @@ void check_bytes(const TableRun& run, const ZeroOptions& options, const optim::U
   model.bias().weight.set_lookups(2);
   const MemoryUse memory(*world.communicator, world.communicator->device());
   optim::ZeroOptimizer optimizer(model, rule, world, options);
-  const Training training{
-      .batch = run.batch, .loss = [&](const MicroBatch& micro) { return model.loss(micro); }};
+  const Training training{.batch = run.batch,
+                          .loss = [&](const MicroBatch& micro) { return model.loss(micro); }};
   const optim::UpdateRule& of_tables = options.table_rule ? *options.table_rule : rule;
-  const optim::PlanInput input{
-      .parameters = optim::plan_parameters(model),
-      .ranks = world.size,
-      .stage = options.stage,
-      .bucket_bytes = options.bucket_bytes,
-      .batch = run.batch,
-      .state_tensors = std::ssize(rule.state_names()),
-      .table_state_tensors = std::ssize(of_tables.state_names()),
-      .table_value_per_row = of_tables.value_per_row(),
-      .update_all_rows = options.update_all_rows,
-      .device = world.communicator->device(),
-      .staging_bytes = world.communicator->staging_bytes(),
-      .header_bytes = world.communicator->header_bytes()};
+  const optim::PlanInput input{.parameters = optim::plan_parameters(model),
+                               .ranks = world.size,
+                               .stage = options.stage,
+                               .bucket_bytes = options.bucket_bytes,
+                               .batch = run.batch,
+                               .state_tensors = std::ssize(rule.state_names()),
+                               .table_state_tensors = std::ssize(of_tables.state_names()),
+                               .table_value_per_row = of_tables.value_per_row(),
+                               .update_all_rows = options.update_all_rows,
+                               .device = world.communicator->device(),
+                               .staging_bytes = world.communicator->staging_bytes(),
+                               .header_bytes = world.communicator->header_bytes()};
   const optim::Plan plan = optim::plan(input, world.rank);
   TrainingResult result;
   for (int64_t step = 0; step < 3; ++step) {
@@ -246,12 +245,10 @@ TEST_CASE("row-sparse tables: what cannot be done is an error by name") {
   TableModel model(run);
   optim::ZeroOptimizer optimizer(model, adamw, lone_world(), {.stage = 1});
   const auto micro = *optimizer.micro_batches(0, run.batch).begin();
-  CHECK_THROWS_WITH(model.loss(micro),
-                    ContainsSubstring("more than 3 distinct rows of 'user"));
+  CHECK_THROWS_WITH(model.loss(micro), ContainsSubstring("more than 3 distinct rows of 'user"));
   CHECK_THROWS_WITH(ops::sum(model.users().weight),
                     ContainsSubstring("'users.weight' is a row-sparse table"));
-  CHECK_THROWS_WITH(model.users()(Tensor::from<int32_t>({2}, {0, 700})),
-                    ContainsSubstring("700"));
+  CHECK_THROWS_WITH(model.users()(Tensor::from<int32_t>({2}, {0, 700})), ContainsSubstring("700"));
   TableModel other(TableRun{});
   CHECK_THROWS_WITH(optim::ZeroOptimizer(other, optim::RowwiseAdagrad{}, lone_world()),
                     ContainsSubstring("row-sparse tables only"));

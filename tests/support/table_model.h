@@ -17,7 +17,7 @@ struct TableRun {
   int64_t users = 700;
   int64_t items = 90;
   int64_t distinct_users = 12;
-  bool all_rows = false;     // every micro-batch looks up every row
+  bool all_rows = false;  // every micro-batch looks up every row
   bool freeze_items = false;
   bool prefetch = false;
   bool recompute = false;
@@ -102,10 +102,10 @@ class TableModel : public nn::Module {
 inline TrainingResult train_tables(const TableRun& run, const optim::UpdateRule& rule,
                                    const dist::World& world, const optim::ZeroOptions& options) {
   TableModel model(run);
-  const Training training{.steps = run.steps,
-                          .batch = run.batch,
-                          .rule = rule,
-                          .loss = [&](const MicroBatch& micro) { return model.loss(micro); }};
+  const Training training{
+      .steps = run.steps, .batch = run.batch, .rule = rule, .loss = [&](const MicroBatch& micro) {
+        return model.loss(micro);
+      }};
   return train(model, training, world, options);
 }
 

@@ -1,6 +1,6 @@
-// Compares the launchers for rows of tables with those for whole ranges: the bits must be equal, and
-// rows that are not in a list must stay as they are. Adagrad is compared with PyTorch's formulas in
-// float64.
+// Compares the launchers for rows of tables with those for whole ranges: the bits must be equal,
+// and rows that are not in a list must stay as they are. Adagrad is compared with PyTorch's
+// formulas in float64.
 #include <cmath>
 
 #include "optim/kernels/rows.h"
@@ -70,8 +70,13 @@ Tensor whole_gradient(const Tensor& gradients, int64_t width) {
 
 TEST_CASE("an update of rows has the bits of an update of the range", "[rows]") {
   const int64_t width = GENERATE(1, 8, 20, 256, 300);
-  const UpdateHyper hyper{.learning_rate = 1e-2f, .beta1 = 0.9f, .beta2 = 0.95f, .epsilon = 1e-8f,
-                          .weight_decay = 0.1f, .bias_correction1 = 0.3f, .bias_correction2 = 0.2f,
+  const UpdateHyper hyper{.learning_rate = 1e-2f,
+                          .beta1 = 0.9f,
+                          .beta2 = 0.95f,
+                          .epsilon = 1e-8f,
+                          .weight_decay = 0.1f,
+                          .bias_correction1 = 0.3f,
+                          .bias_correction2 = 0.2f,
                           .gradient_scale = 0.5f};
   const Tensor gradients = random_tensor({5, width}, 4);
   const Tensor whole = whole_gradient(gradients, width);
@@ -99,15 +104,16 @@ TEST_CASE("an update of rows has the bits of an update of the range", "[rows]") 
   };
   SECTION("adam") {
     const Table rows(width), ranges(width);
-    kernels::adam_update_rows(test_context(), row_update(rows, std::array{rows.a, rows.b}, gradients),
-                              hyper);
+    kernels::adam_update_rows(test_context(),
+                              row_update(rows, std::array{rows.a, rows.b}, gradients), hyper);
     kernels::adam_update(test_context(), ranges.p, ranges.a, ranges.b, whole, std::span(segments),
                          std::span(groups));
     check(rows, ranges);
   }
   SECTION("sgd") {
     const Table rows(width), ranges(width);
-    kernels::sgd_update_rows(test_context(), row_update(rows, std::array{rows.a}, gradients), hyper);
+    kernels::sgd_update_rows(test_context(), row_update(rows, std::array{rows.a}, gradients),
+                             hyper);
     kernels::sgd_update(test_context(), ranges.p, ranges.a, whole, std::span(segments),
                         std::span(groups));
     check(rows, ranges);
@@ -124,8 +130,8 @@ TEST_CASE("an update of rows has the bits of an update of the range", "[rows]") 
 
 TEST_CASE("adagrad_update and its row-wise form against float64", "[rows]") {
   const int64_t width = GENERATE(1, 8, 300);
-  const UpdateHyper hyper{.learning_rate = 1e-2f, .epsilon = 1e-10f, .weight_decay = 0.1f,
-                          .gradient_scale = 0.5f};
+  const UpdateHyper hyper{
+      .learning_rate = 1e-2f, .epsilon = 1e-10f, .weight_decay = 0.1f, .gradient_scale = 0.5f};
   const Tensor gradients = random_tensor({row_count, width}, 4);
   const Table table(width);
   const auto p = doubles(table.p);

@@ -1,0 +1,25 @@
+#include <set>
+#include <tuple>
+
+#include "optim/plan/plan.h"
+
+namespace tessera::optim {
+
+int64_t Plan::sent() const {
+  int64_t sum = 0;
+  for (const int64_t bytes : traffic) sum += bytes;
+  return sum;
+}
+
+int64_t graph_count(const Batch& batch, int64_t ranks, int64_t steps, bool no_sync) {
+  // A kind has three properties: whether the micro-step begins a step, the number of contributing
+  // ranks, and whether local sums are sent.
+  std::set<std::tuple<bool, int64_t, bool>> kinds;
+  const int64_t last = batch.micro_steps(ranks) - 1;
+  for (int64_t j = steps > 1 ? 0 : 1; j <= last; ++j) {
+    kinds.emplace(j == 0, batch.contributors(ranks, j), no_sync && j == last);
+  }
+  return std::ssize(kinds);
+}
+
+}  // namespace tessera::optim

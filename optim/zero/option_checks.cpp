@@ -1,0 +1,96 @@
+#include "optim/zero/option_checks.h"
+
+#include <limits>
+
+#include "core/error.h"
+#include "optim/zero/zero_engine.h"
+
+namespace tessera::optim {
+namespace {
+
+// Throws for hyper-parameters outside their valid range.
+void check_hyper(const UpdateHyper& hyper, size_t group) {
+  const auto check = [group](const char* what, float value, float below) {
+    TESSERA_CHECK(value >= 0 && value < below, "optimizer: group {} has {} {}, expected in [0, {})",
+                  group, what, value, below);
+  };
+  constexpr float infinity = std::numeric_limits<float>::infinity();
+  check("a learning rate of", hyper.learning_rate, infinity);
+  check("a first beta or momentum of", hyper.beta1, 1);
+  check("a second beta of", hyper.beta2, 1);
+  check("an epsilon of", hyper.epsilon, infinity);
+  check("a weight decay of", hyper.weight_decay, infinity);
+  TESSERA_CHECK(!hyper.nesterov || hyper.beta1 > 0,
+                "optimizer: group {} has Nesterov momentum without momentum", group);
+}
+
+}  // namespace
+
+void check_groups(const UpdateRule& rule, const std::vector<GroupOptions>& groups) {
+  check_hyper(rule.hyper(1, {}), 0);
+  for (size_t i = 0; i < groups.size(); ++i) check_hyper(rule.hyper(1, groups[i]), i + 1);
+}
+
+// Throws if a parameter already has an optimizer. A second one would replace the hooks of the
+// first.
+void check_not_optimised(const std::vector<nn::NamedParameter>& parameters) {
+  for (const auto& named : parameters) {
+    TESSERA_CHECK(!named.parameter.leaf().gradient_buffer,
+                  "optimizer: parameter '{}' is already optimised", named.name);
+  }
+}
+
+void check_options(const ZeroOptions& options) {
+  if (options.stage < 0 || options.stage > 3) {
+    fail_input("stage {} does not exist; 0, 1, 2 and 3 do", options.stage);
+  }
+  if (options.bucket_bytes < 1) fail_input("bucket of {} bytes", options.bucket_bytes);
+  TESSERA_CHECK(options.schedule != nullptr, "optimizer: there is no schedule");
+  if (!(options.clip >= 0)) fail_input("clip {} is negative", options.clip);
+  if (options.grad_shard != DType::f32 && options.grad_shard != DType::bf16) {
+    fail_input("gradient shards in {}, expected f32 or bf16", dtype_name(options.grad_shard));
+  }
+}
+
+// Ordered reduction promises equal bits for any number of ranks, so it refuses ranks that differ.
+void check_equal_ranks(const ZeroOptions& options, const dist::World& world) {
+  if (options.reduction != Reduction::ordered || world.difference.empty()) return;
+  fail_input(
+      "reduction ordered: {}, so that results depend on which rank computes what; use ranks "
+      "that are equal, or reduction fast, which promises the same bits from run to run",
+      world.difference);
+}
+
+// Throws InputError if the options or parameters do not allow graphs.
+void check_graph(const ZeroOptions& options, const std::vector<nn::NamedParameter>& parameters,
+                 const dist::Communicator& communicator) {
+  if (!options.graph) return;
+  if (communicator.device().is_cpu()) {
+    fail_input(
+        "graph: the ranks compute on the CPU, and a graph is captured on CUDA; leave graphs "
+        "off, or compute on a GPU");
+  }
+  if (!communicator.captures()) {
+    fail_input(
+        "graph: over {} buckets pass through the host, which a graph cannot do; leave "
+        "graphs off, or communicate over nccl, with a GPU for each rank",
+        communicator.name());
+  }
+  if (options.offload != Offload::none) {
+    fail_input(
+        "graph: offload updates on the host, which waits for every step; leave graphs or "
+        "offload off");
+  }
+  if (options.sync_batch_norm) {
+    fail_input(
+        "graph: synchronized batch norms communicate within forward and backward; leave "
+        "graphs or sync_batch_norm off");
+  }
+  if (options.loss_scaling || any_f16(parameters)) {
+    fail_input(
+        "graph: loss scaling (f16) changes by what a loss is multiplied, and a graph "
+        "multiplies by what it has captured; leave graphs off, or train in bf16 or f32");
+  }
+}
+
+}  // namespace tessera::optim

@@ -1,0 +1,24 @@
+// Checks of a ZeroOptimizer's options, before anything is allocated.
+#pragma once
+
+#include <vector>
+
+#include "dist/bootstrap.h"
+#include "nn/module.h"
+#include "optim/zero/options.h"
+
+namespace tessera::optim {
+
+/// Throws Error for hyper-parameters outside their valid range, in the rule or in a group.
+void check_groups(const UpdateRule& rule, const std::vector<GroupOptions>& groups);
+/// Throws Error if a parameter already has an optimizer, whose hooks a second one would replace.
+void check_not_optimised(const std::vector<nn::NamedParameter>& parameters);
+/// Throws InputError or Error for invalid options.
+void check_options(const ZeroOptions& options);
+/// Throws InputError for ordered reduction on ranks that differ.
+void check_equal_ranks(const ZeroOptions& options, const dist::World& world);
+/// Throws InputError if the options or parameters do not allow graphs.
+void check_graph(const ZeroOptions& options, const std::vector<nn::NamedParameter>& parameters,
+                 const dist::Communicator& communicator);
+
+}  // namespace tessera::optim
