@@ -85,7 +85,7 @@ def train(args, rank):
             torch.distributed.barrier()
         begin = time.perf_counter()
         optimizer.zero_grad()
-        loss = model(indices).square().mean()
+        loss = model(indices).square().sum()
         loss.backward()
         optimizer.step()
         elapsed = (time.perf_counter() - begin) * 1e3

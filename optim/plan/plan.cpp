@@ -49,6 +49,7 @@ class Planner {
     for (const PlanParameter& parameter : input_.parameters) {
       if (parameter.row_sparse()) add_table(parameter);
     }
+    trainable_ += trainable_tables_;
     add_step();
     add_statistics();
     if (input_.checkpoints || input_.saves) {
@@ -139,13 +140,13 @@ class Planner {
     table_blocks_ += memory.blocks.value();
     const dist::Range own = plan_row_layout(input_, table).owned(rank_);
     const CheckedInt elements = CheckedInt(own.size()) * table.width();
-    if (input_.device.is_cpu() && table.dtype != DType::f32 &&
-        (input_.stage < 3 || own.size() > 0)) {
+    const bool holds_any = input_.stage < 3 || own.size() > 0;
+    if (input_.device.is_cpu() && table.dtype != DType::f32 && holds_any) {
       plan_.filling = assign_workspace_bytes;
     }
     const TableCalls calls = table_calls(input_, table);
-    const CheckedInt in_steps = CheckedInt(calls.micro_step) * micro_steps_ + calls.step;
-    add(sent(dist::Traffic::headers), headers(in_steps));
+    add(sent(dist::Traffic::headers),
+        headers(CheckedInt(calls.micro_step) * micro_steps_ + calls.step));
     add_update_traffic(dist::Traffic::headers, headers(calls.update));
     add(sent(dist::Traffic::rows), table_count_bytes(input_, table) * micro_steps_);
     if (input_.checkpoint_staging) {
@@ -162,7 +163,6 @@ class Planner {
         add(plan_.save_traffic[static_cast<size_t>(dist::Traffic::headers)], headers(1));
       }
     }
-    trainable_ += table.trainable ? 1 : 0;
     trainable_tables_ += table.trainable ? 1 : 0;
   }
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Tests that a table may be larger than the memory of any rank. Four ranks at stage 3 train a table
-# of 512 MB with row-wise Adagrad, each with at most 256 MB (RLIMIT_DATA). Their losses must have the
-# bits of one rank without a limit. One rank alone must fail under this limit.
+# of 512 MB with row-wise Adagrad, each with at most 256 MB (RLIMIT_DATA). Their losses must have
+# the bits of one rank without a limit. One rank alone must fail under this limit.
 set -euo pipefail
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -20,7 +20,7 @@ table > "$work/one" 2> "$work/errors" || fail "one rank: $(cat "$work/errors")"
   ulimit -d 262144
   mpirun --oversubscribe -n 4 bash -c table
 ) > "$work/four" 2> "$work/errors" || fail "four ranks: $(cat "$work/four" "$work/errors")"
-[[ $(losses "$work/one") == $(losses "$work/four") ]] ||
+[[ $(losses "$work/one") == "$(losses "$work/four")" ]] ||
   fail "$(cat "$work/one"), four ranks: $(cat "$work/four")"
 if (ulimit -d 262144; table) > "$work/limited" 2>&1; then
   fail "one rank trained under the limit, which shows nothing: $(cat "$work/limited")"

@@ -156,12 +156,12 @@ TEST_CASE("adagrad_update and its row-wise form against float64", "[rows]") {
     for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<int32_t>(i);
     const std::array<Tensor, 1> state{sums};
     kernels::rowwise_adagrad_update_rows(test_context(),
-                                         {.parameters = table.p,
-                                          .state = state,
-                                          .gradients = gradients,
-                                          .rows = list_of(all),
-                                          .slots = list_of(all),
-                                          .count = row_count},
+                                         RowUpdate{.parameters = table.p,
+                                                   .state = state,
+                                                   .gradients = gradients,
+                                                   .rows = list_of(all),
+                                                   .slots = list_of(all),
+                                                   .count = row_count},
                                          hyper);
     const auto got = doubles(table.p);
     const auto got_sums = doubles(sums);
@@ -230,13 +230,13 @@ TEST_CASE("sums of touched blocks have the bits of the whole gradient's", "[rows
   const Tensor got = Tensor::zeros({count}, DType::i64);
   auto* const of_touched = static_cast<double*>(got.raw());
   kernels::touched_square_sums(test_context(), std::span(of_touched, blocks.size()),
-                               {.sums = sums,
-                                .slots = list_of(places),
-                                .rows = list_of(rows),
-                                .blocks = Tensor::from({count}, blocks),
-                                .first = list_of(first),
-                                .row_count = 5,
-                                .block_count = count});
+                               TouchedBlocks{.sums = sums,
+                                             .slots = list_of(places),
+                                             .rows = list_of(rows),
+                                             .blocks = Tensor::from({count}, blocks),
+                                             .first = list_of(first),
+                                             .row_count = 5,
+                                             .block_count = count});
   const Tensor a = got.to_host();
   const Tensor b = expected.to_host();
   const auto* const touched_sums = static_cast<const double*>(a.raw());
