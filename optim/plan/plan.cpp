@@ -126,7 +126,6 @@ class Planner {
 
   void add_table(const PlanParameter& table) {
     const TableMemory memory = table_memory(input_, table, rank_);
-    const bool apart = !input_.device.is_cpu();
     PlanParts& parts = plan_.parts;
     add(parts.values, memory.values);
     add(parts.looked_up, memory.looked_up);
@@ -134,8 +133,8 @@ class Planner {
     add(parts.accumulators, memory.sums);
     add(parts.masters, memory.masters);
     add(parts.state, memory.state);
-    add(parts.rows, apart ? memory.device_rows : memory.device_rows + memory.host_rows);
-    if (apart) add(parts.host_rows, memory.host_rows);
+    add(parts.rows, memory.device_rows);
+    add(input_.device.is_cpu() ? parts.rows : parts.host_rows, memory.host_rows);
     add(parts.norms, memory.blocks * f64_bytes);
     table_blocks_ += memory.blocks.value();
     const dist::Range own = plan_row_layout(input_, table).owned(rank_);
@@ -306,11 +305,11 @@ class Planner {
     add(sent(dist::Traffic::headers), headers(3));  // norms, losses, flags
     if (trainable_tables_ > 0) {
       // Numbers of touched rows and blocks of each table, from host to host.
-      const CheckedInt counts = CheckedInt(trainable_tables_) * 2 * count_bytes_;
+      const CheckedInt counts = CheckedInt(trainable_tables_) * 2 * 8;
       add(sent(dist::Traffic::rows), counts * others_);
       add(sent(dist::Traffic::headers), headers(1));
-      add(input_.device.is_cpu() ? plan_.parts.rows : plan_.parts.host_rows,
-          counts * input_.ranks);
+      const bool on_host = !input_.device.is_cpu();
+      add(on_host ? plan_.parts.host_rows : plan_.parts.rows, counts * input_.ranks);
     }
     if (!input_.device.is_cpu()) {
       const CheckedInt partial_sums =
@@ -381,7 +380,6 @@ class Planner {
   int64_t rank_;
   int64_t others_;
   int64_t micro_steps_;
-  static constexpr int64_t count_bytes_ = 8;
   int64_t trainable_tables_ = 0;
   int64_t table_blocks_ = 0;      // room for blocks of row-sparse tables
   int64_t trainable_ = 0;         // number of trainable parameters
