@@ -138,7 +138,6 @@ class Planner {
     add(parts.norms, memory.blocks * f64_bytes);
     table_blocks_ += memory.blocks.value();
     const dist::Range own = plan_row_layout(input_, table).owned(rank_);
-    const CheckedInt elements = CheckedInt(own.size()) * table.width();
     const bool holds_any = input_.stage < 3 || own.size() > 0;
     if (input_.device.is_cpu() && table.dtype != DType::f32 && holds_any) {
       plan_.filling = assign_workspace_bytes;
@@ -158,7 +157,7 @@ class Planner {
           std::max(plan_.parts.saved, (CheckedInt(table.elements) * f32_bytes).value());
       if (input_.ranks > 1) {
         add(plan_.save_traffic[static_cast<size_t>(dist::Traffic::saves)],
-            CheckedInt(others_) * elements * f32_bytes);
+            CheckedInt(others_) * own.size() * table.width() * f32_bytes);
         add(plan_.save_traffic[static_cast<size_t>(dist::Traffic::headers)], headers(1));
       }
     }
