@@ -1,5 +1,5 @@
-// Counts the bytes that a rank has sent, by purpose: the payload, and Tessera's own headers over
-// MPI, but not the headers of MPI or TCP.
+// Counts the bytes that a rank has sent, by purpose. Payloads count and, over MPI, Tessera's own
+// headers. The headers of MPI and TCP do not count.
 #pragma once
 
 #include <array>

@@ -1,7 +1,9 @@
-// Shared by layer_norm and residual_layer_norm on CUDA: the forward, in one pass over memory.
+// Shared by layer_norm and residual_layer_norm on CUDA: the forward.
 //
 // A warp handles a row of up to 4 KiB (2,048 elements of 16 bits), without a barrier. A block
-// handles a longer row. A row's result has the same bits whatever other rows there are.
+// handles a longer row. A row of up to 16 KiB whose 16-byte accesses are aligned is read from
+// memory once and stays in registers. Other rows are read again at each use. A row's result has the
+// same bits whatever other rows there are.
 #pragma once
 
 #include "core/ops/rows.cuh"
@@ -9,8 +11,8 @@
 namespace tessera::cuda {
 
 inline constexpr int norm_threads = 256;
-/// Largest number of 16-byte accesses per lane for a row that a warp handles. In the backward,
-/// registers do not hold more of a row beside the sums of dweight and dbias.
+/// A warp handles a row of at most this many 16-byte accesses per lane. With more, the backward's
+/// registers could not hold both the row and the sums of dweight and dbias.
 inline constexpr int norm_warp_turns = 8;
 
 template <class T>

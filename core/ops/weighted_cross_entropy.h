@@ -21,8 +21,9 @@ TESSERA_KERNEL(target_weights, const Tensor& weights, const Tensor& looked_up,
 /// Throws if total[0], the sum of the weights of `rows` rows, is zero: the mean loss would then be
 /// undefined. On CUDA the host throws at its next synchronisation with the device.
 TESSERA_KERNEL(check_total_weight, const Tensor& total, int64_t rows)
-/// dlogits = (softmax - onehot) * shares[row] * dloss[0]; shares is f32 (R). Rows whose share is
-/// zero get zeros, even if their logits are not finite. dlogits may be the logits themselves.
+/// dlogits = (softmax - onehot) * shares[row] * dloss[0]. shares f32 (R) holds each row's weight
+/// divided by the sum of the weights. Rows whose share is zero get zeros, even if their logits are
+/// not finite. dlogits may be the logits themselves.
 TESSERA_KERNEL(weighted_cross_entropy_backward, const Tensor& dlogits, const Tensor& dloss,
                const Tensor& logits, const Tensor& logsumexp, const Tensor& targets,
                const Tensor& shares)

@@ -33,8 +33,8 @@ struct RecommenderMicroBatch {
 
 struct RecommenderMemory {
   int64_t activations = 0;  // peak bytes, without the batch
-  /// Peak bytes; nullopt if this machine does not have the GPU, because then its libraries cannot
-  /// be queried.
+  /// Peak bytes; nullopt if the micro-batch's device is a GPU that this machine does not have,
+  /// because CUDA's libraries can be asked for their workspace only where the GPU is.
   std::optional<int64_t> workspace = std::nullopt;
 };
 

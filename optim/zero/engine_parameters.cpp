@@ -34,7 +34,7 @@ ParameterSource present_values(const std::vector<nn::NamedParameter>& parameters
 
 /// Returns the lowest rank whose `failed` is true, or -1 if none failed. Collective.
 int first_that_failed(dist::Communicator& communicator, bool failed) {
-  // Allocated outside of the communicator, whose memory may be exhausted.
+  // In host memory, and not from communicator.allocate(), which may have no memory left.
   const Tensor flags =
       Tensor::zeros({communicator.size()}, DType::u8, Device{}, Category::communication);
   auto* const values = flags.data<uint8_t>();
@@ -109,9 +109,9 @@ void ZeroEngine::add_partitions(std::vector<nn::NamedParameter> parameters,
   const size_t first_trainable = trainable_.size();
   const size_t first_frozen = frozen_.size();
   const size_t first_table = tables_.size();
-  // One partition for each dtype, trainable and frozen, in order of first registration. Tables are
-  // sorted with them, so that the norm adds the blocks of a table where it would add those of a
-  // dense parameter.
+  // One part for each dtype, trainable and frozen, in order of first registration. add_part() makes
+  // one partition of a part's dense parameters. Tables are sorted into parts too, so that the norm
+  // adds the blocks of a table where it would add them if the table were dense.
   std::vector<std::vector<PlacedParameter>> parts;
   for (size_t i = 0; i < parameters.size(); ++i) {
     const nn::Parameter& parameter = parameters[i].parameter;

@@ -93,7 +93,7 @@ class RingGradients : public GradientPolicy {
   dist::Communicator& communicator_;
   Tensor ring_;
   std::array<End, 2> ends_;
-  std::vector<size_t> end_of_;  // bucket -> the end of the ring where it is placed first
+  std::vector<size_t> end_of_;  // bucket -> the end of the ring that open() tries first
   std::vector<Slot> beside_;    // memory of buckets that found no room in the ring
   std::vector<Slot> own_;       // memory of the buckets of tied parameters
   std::vector<int> own_slot_;   // bucket -> index in own_, or -1

@@ -8,7 +8,8 @@ resnet=$TESSERA_BIN/train_resnet
 run=("$train_gpt" --data text.txt "${tiny[@]}" --steps 3 --eval-every 0)
 images=("$resnet" --batch 4 --micro-batch 2 --steps 1 --eval-every 0)
 
-# job N COMMAND... : M COMMAND...: runs mpirun -n N COMMAND... : -n M COMMAND...; sets `status`.
+# job N COMMAND... : M COMMAND...
+# Runs `mpirun -n N COMMAND... : -n M COMMAND...`, and sets `status` to the exit code.
 job() {
   local arguments=(-n) argument
   for argument in "$@"; do
@@ -87,8 +88,8 @@ head -c 20000 /dev/zero > zeros.txt
 cp zeros.txt zeros.bin
 differ '--data: rank 0 has 20,000 bytes' 1 "${run[@]}" --data zeros.txt : \
   1 "${run[@]}" --data zeros.bin
-# By default only 64 blocks of the data are compared. --verify-data also finds a byte that differs
-# between these blocks.
+# By default ranks compare only 64 blocks spread over the file. With --verify-data they also find a
+# difference that lies in a gap between two of these blocks.
 { head -c 4500 long.txt && printf '#' && tail -c +4502 long.txt; } > b/long.txt
 cmp -s long.txt b/long.txt && fail "the files are equal"
 agree 1 "${run[@]}" --data long.txt : 1 "${run[@]}" --data b/long.txt

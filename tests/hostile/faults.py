@@ -267,7 +267,8 @@ def shrinking_data(bench, draw):
     else:
         data.unlink()
     result = run.end()
-    # The file may have any length when it is opened. Replacing or extending it later is no error.
+    # The change may come before or after the program opens the file, so each of these errors is
+    # right. A file that is replaced or extended after it was opened is no error.
     errors = r"text\.txt: (has become shorter|cannot be opened|is empty|has \d+ tokens)"
     outcome = run.check(result, [errors]) if result.code != 0 else "done"
     if result.code == 0:
@@ -288,7 +289,8 @@ def missing_folder(bench, draw):
 
 
 def unreadable(bench, draw):
-    """Data that cannot be read. Root can read everything except a folder and /proc/self/mem."""
+    """A path that cannot be read as a file. Without root, it is a file that has no permissions.
+    Root could read that, so as root it is one of the paths that no user can read as a file."""
     run = Run(bench, draw, "unreadable", ranks=draw.choice([1, 2]))
     path = draw.choice(["/proc/self/mem", "in/folder", "in/dangling", "in/loop", "in/pipe"])
     if os.getuid() != 0:
