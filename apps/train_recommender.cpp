@@ -26,6 +26,7 @@
 #include "dist/device_choice.h"
 #include "models/recommender/recommender_file.h"
 #include "nn/weights_file.h"
+#include "optim/plan/plan_tables.h"
 #include "optim/zero_optimizer.h"
 #include "train/plan/plan_table.h"
 #include "train/ratings/plan_ratings.h"
@@ -233,6 +234,9 @@ class Run {
     if (task_.ranking && world_.rank == 0) popularity = task_.ranking->popularity();
     log_->write(log_->empty() ? header(popularity) : resumed_.log_line(header(popularity)));
     train::announce_run(training_, options_.model.name, *model_, world_);
+    const std::string advice =
+        optim::dense_table_advice(plan_input(training_, *model_, train::place_of(world_)));
+    if (!advice.empty()) spdlog::warn("{}; or leave out --tables dense", advice);
     spdlog::info("{}: {}", options_.data.empty() ? task_.data.format : options_.data,
                  task_.data.description());
     if (!popularity) return;

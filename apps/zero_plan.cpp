@@ -3,6 +3,7 @@
 //   zero_plan --preset gpt2-xl --ranks 64 --precision bf16 --memory 24GiB
 //   zero_plan --preset gpt2-xl --ranks 1000000 --ranks-per-node 8 --stage 3 --flops 150T
 //             --bandwidth 12GB --node-bandwidth 200GB --latency 5us --json plan.json
+//   zero_plan --table 1000000x64 --lookups 4096 --zipf 1.05 --ranks 8
 //
 // zero_plan only calculates: one process plans for any number of ranks, and no GPT is built.
 #include <cstdio>
@@ -12,6 +13,7 @@
 #include "apps/cli/command_line.h"
 #include "apps/zero_plan_options.h"
 #include "apps/zero_plan_report.h"
+#include "apps/zero_plan_table.h"
 #include "core/context.h"
 #include "core/text/output_file.h"
 #include "dist/device_choice.h"
@@ -21,6 +23,11 @@ namespace tessera::apps {
 namespace {
 
 void run(const PlanOptions& options) {
+  if (options.table) {
+    if (!options.json.empty()) fail_input("--json is for a GPT, not for --table");
+    fmt::print("{}", table_plan_text(options));
+    return;
+  }
   const bool to_file = !options.json.empty() && options.json != "-";
   if (to_file) check_writable(options.json);
   set_thread_count(

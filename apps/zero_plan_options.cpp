@@ -1,5 +1,7 @@
 #include "apps/zero_plan_options.h"
 
+#include <charconv>
+
 #include "apps/cli/command_line.h"
 #include "apps/console/flags.h"
 #include "apps/console/quantity.h"
@@ -26,6 +28,9 @@ struct Given {
   dist::DeviceOptions devices{.device = "cpu", .comm = "nccl"};
   bool shared_cores = false;
   bool saves = false;
+  std::string table;
+  std::optional<int64_t> lookups;
+  std::optional<float> zipf;
   std::string fits, staging, flops, bandwidth, latency, memory_bandwidth, node_bandwidth;
 };
 
@@ -57,6 +62,55 @@ void add_ranks(Flags& app, Given& given) {
   app.add_option("--staging", given.staging,
                  "Bytes that a rank's transport holds (default: Tessera's)")
       ->group(group);
+}
+
+void add_table(Flags& app, Given& given) {
+  const char* group = "Table";
+  app.add_option("--table", given.table,
+                 "ROWSxWIDTH: plan a row-sparse table, and the same as a dense one, in place of a "
+                 "GPT")
+      ->group(group);
+  app.add_option("--lookups", given.lookups, "Rows that a micro-batch looks up")->group(group);
+  app.add_option("--zipf", given.zipf,
+                 "Exponent of the lookups' Zipf distribution (default: 0, uniform)")
+      ->group(group);
+}
+
+// Reads "1000000x64".
+TableOptions parse_table(const std::string& text) {
+  TableOptions table;
+  const char* const end = text.data() + text.size();
+  const auto rows = std::from_chars(text.data(), end, table.rows);
+  const bool has_width = rows.ec == std::errc() && rows.ptr != end && *rows.ptr == 'x';
+  const auto width =
+      has_width ? std::from_chars(rows.ptr + 1, end, table.width) : std::from_chars_result{end, {}};
+  constexpr int64_t most = int64_t{1} << 31;
+  const bool fits = table.rows >= 1 && table.rows < most && table.width >= 1 && table.width < most;
+  if (!has_width || width.ec != std::errc() || width.ptr != end || !fits) {
+    fail_input("--table is {}, expected ROWSxWIDTH, such as 1000000x64, each below 2^31", text);
+  }
+  return table;
+}
+
+std::optional<TableOptions> table_options(const Given& given) {
+  if (given.table.empty()) {
+    if (given.lookups || given.zipf) fail_input("--lookups and --zipf are for --table");
+    return std::nullopt;
+  }
+  TableOptions table = parse_table(given.table);
+  if (!given.lookups) fail_input("--table needs --lookups, the rows that a micro-batch looks up");
+  at_least("--lookups", *given.lookups, 1);
+  at_most("--lookups", *given.lookups, int64_t{1} << 31);
+  table.lookups = *given.lookups;
+  table.zipf = given.zipf.value_or(0);
+  if (!(table.zipf >= 0 && table.zipf <= 10)) {
+    fail_input("--zipf is {}, expected from 0 to 10", table.zipf);
+  }
+  if (given.memory.offload == "optimizer") fail_input("--offload does not go with --table");
+  if (!given.flops.empty() || !given.fits.empty()) {
+    fail_input("--memory and --flops are for a GPT, not for --table");
+  }
+  return table;
 }
 
 void add_machine(Flags& app, Given& given) {
@@ -110,6 +164,7 @@ std::optional<optim::MachineRates> machine_rates(const Given& given) {
 }
 
 int64_t state_tensors(const std::string& optimizer) {
+  if (optimizer == "adagrad") return std::ssize(optim::Adagrad{}.state_names());
   if (optimizer == "sgd") return std::ssize(optim::Sgd{.momentum = 0.9f}.state_names());
   return std::ssize(optim::AdamW{}.state_names());
 }
@@ -152,6 +207,7 @@ void fill(const Given& given, PlanOptions& options) {
   if (given.stage != "all") options.stages = {std::stoi(given.stage)};
   if (!given.fits.empty()) options.memory = parse_bytes("--memory", given.fits);
   options.rates = machine_rates(given);
+  options.table = table_options(given);
 }
 
 }  // namespace
@@ -170,6 +226,7 @@ PlanCommandLine parse_plan_command_line(int argc, const char* const* argv) {
   app.add_flag("--saves", given.saves,
                "Weights are saved while the run goes on, as train_gpt's --save-every asks for")
       ->group("Memory");
+  add_table(app, given);
   add_ranks(app, given);
   add_machine(app, given);
   app.add_option("--json", result.options.json, "Write JSON to FILE, or - : print it alone")

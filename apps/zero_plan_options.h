@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "apps/cli/model_options.h"
@@ -11,10 +12,19 @@
 
 namespace tessera::apps {
 
+/// A table to plan in place of a GPT.
+struct TableOptions {
+  int64_t rows = 0;
+  int64_t width = 0;
+  int64_t lookups = 0;  // of a micro-batch
+  double zipf = 0;      // exponent of the distribution of the lookups; 0: uniform
+};
+
 struct PlanOptions : train::StagesInput {
   std::string name;  // of the model: its preset's, else made of layers and width: "gpt-2x128"
   std::string optimizer;
   train::PlanDevice device;
+  std::optional<TableOptions> table = std::nullopt;
   int64_t ranks_per_node = 1;
   int threads = 0;   // per rank; 0: as many as train_gpt uses
   std::string json;  // a file, or - for standard output in place of tables; empty: none

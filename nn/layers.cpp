@@ -36,6 +36,7 @@ Embedding::Embedding(int64_t entries, int64_t width, const Options& options) {
                 options.distinct);
   weight = add("weight", Parameter({entries, width}, options.initializer));
   weight.set_backward_reads(BackwardReads::never);
+  weight.set_lookups(1);
   if (options.sparse) weight.set_row_sparse(options.distinct);
 }
 

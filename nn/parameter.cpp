@@ -90,6 +90,7 @@ void Parameter::set_row_sparse(int64_t distinct) const {
   TESSERA_CHECK(!leaf().gradient_buffer,
                 "parameter '{}': an optimizer has it, expected row-sparse before", leaf().name);
   state_->distinct_rows = distinct;
+  state_->lookups = std::max<int64_t>(1, state_->lookups);
 }
 
 void Parameter::set_trainable(bool on) const {

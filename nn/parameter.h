@@ -83,8 +83,8 @@ class Parameter {
   /// The largest number of distinct rows that a micro-batch looks up; 0 for a dense parameter.
   int64_t distinct_rows() const { return state_->distinct_rows; }
 
-  /// Sets the number of operations in a micro-batch that look up rows of a row-sparse table. At
-  /// ZeRO stage 3 each such operation fetches rows. Only optim/plan reads this number.
+  /// The number of lookups that a micro-batch makes in a table; 0 for a parameter that is no table.
+  /// At stage 3 each lookup in a row-sparse table is a fetch. Only optim/plan reads the setting.
   void set_lookups(int64_t lookups) const { state_->lookups = lookups; }
   int64_t lookups() const { return state_->lookups; }
 
@@ -102,7 +102,7 @@ class Parameter {
     Initializer initializer;
     BackwardReads backward_reads = BackwardReads::always;
     int64_t distinct_rows = 0;
-    int64_t lookups = 1;
+    int64_t lookups = 0;
   };
   std::shared_ptr<State> state_;
 };

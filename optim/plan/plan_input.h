@@ -26,7 +26,7 @@ struct PlanParameter {
   // parameter, rows and distinct are 0.
   int64_t rows = 0;
   int64_t distinct = 0;     // the largest number of different rows that a micro-batch looks up
-  int64_t lookups = 1;      // operations of a micro-batch that look up rows
+  int64_t lookups = 0;      // operations of a micro-batch that look up rows
 
   bool row_sparse() const { return distinct > 0; }
   int64_t width() const { return elements / rows; }

@@ -168,6 +168,25 @@ std::array<int64_t, dist::traffic_count> tables_traffic(
   return sum;
 }
 
+std::string dense_table_advice(const PlanInput& input) {
+  double all = 0;
+  for (const PlanParameter& parameter : input.parameters) {
+    all += static_cast<double>(parameter.elements);
+  }
+  for (const PlanParameter& table : input.parameters) {
+    const double share = static_cast<double>(table.elements) / all;
+    // A tied table is also the weight of a matrix product, which reads and changes all rows.
+    if (table.lookups == 0 || table.row_sparse() || table.shared || share <= 0.5) continue;
+    const double bytes = static_cast<double>(table.elements * dtype_size(table.dtype));
+    return fmt::format(
+        "{} is dense and has {:.0f} % of the parameters: every step sends and updates all of it{}; "
+        "if a step looks up a few rows, make it row-sparse (nn::Embedding's .sparse)",
+        table.name, 100 * share,
+        input.stage == 3 ? fmt::format(", and stage 3 gathers {:.1f} MB", bytes / 1e6) : "");
+  }
+  return "";
+}
+
 double expected_rows(int64_t rows, int64_t lookups, const RowDistribution& distribution) {
   const auto draws = static_cast<double>(lookups);
   // 1 - (1 - p)^draws, written so that small p keep their digits.

@@ -58,6 +58,10 @@ std::array<int64_t, dist::traffic_count> table_traffic(const PlanInput& input,
 std::array<int64_t, dist::traffic_count> tables_traffic(
     const PlanInput& input, int64_t rank, const std::map<std::string, RowCounts>& counts);
 
+/// Returns advice if one dense table has more than half of all parameters, or an empty text. At
+/// every stage such a table is sent and updated whole, and stage 3 gathers it whole.
+std::string dense_table_advice(const PlanInput& input);
+
 /// How lookups are spread over the rows of a table.
 struct RowDistribution {
   double zipf = 0;  // row i is drawn with a probability proportional to (i + 1)^-zipf; 0: uniform

@@ -45,6 +45,18 @@ for objective in "${objectives[@]}"; do
     done
   done
 done
+# Dense tables, and row-wise Adagrad, which has one value of state a row.
+for tables in "--tables dense" "--table-optimizer rowwise-adagrad --lr 0.05" \
+    "--optimizer adagrad --lr 0.05" "--optimizer sgd --lr 0.5"; do
+  read -ra flags <<< "$tables"
+  for place in "1 2" "2 0" "3 3" "2 1"; do
+    ranks "${place% *}" "${run[@]}" "${flags[@]}" --stage "${place#* }"
+    as_first "${tables//[ -]/_}" "$place"
+    grep -q "equal on all ranks" stdout.log || fail "$(cat stdout.log)"
+  done
+done
+grep -q '"tables":"sparse","table_optimizer":"same"' run.jsonl || fail "$(head -1 run.jsonl)"
+grep -q 'rows of .*looked up .*touched' stdout.log || fail "$(cat stdout.log)"
 ranks 2 "${run[@]}" --precision bf16 --objective ranking --trace trace.json
 grep -q 'equal on all ranks (2)' stdout.log || fail "$(cat stdout.log)"
 python3 -c 'import json; json.load(open("trace.json"))'
@@ -117,6 +129,8 @@ printf 'a\tb\na\tc\n' > all.data
 expect 'has all 2 items' "$train_gpt" --data all.data --columns user,item --split none --batch 2 \
   --micro-batch 2 --objective ranking
 expect 'als' "$train_gpt" --model als
+expect 'concerns all rows' "$train_gpt" --tables sparse --weight-decay 0.1
+expect 'is for --tables sparse' "$train_gpt" --tables dense --table-optimizer rowwise-adagrad
 expect 'smaller --batch' "$train_gpt" --data u.data --batch 4096
 expect 'sampled-items' "$train_gpt" --objective ranking --split fold:1/5 --sampled-items 9
 expect 'ranking' "$train_gpt" --negatives 3

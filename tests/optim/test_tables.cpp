@@ -1,8 +1,10 @@
 // Tests what row-sparse tables are made of on one rank: sets of rows, sorted rows, and the expected
 // numbers of a plan.
 #include <cmath>
+#include <string>
 
 #include "core/memory.h"
+#include "optim/plan/plan.h"
 #include "optim/plan/plan_tables.h"
 #include "optim/tables/row_slots.h"
 #include "optim/tables/sorted_rows.h"
@@ -49,6 +51,46 @@ TEST_CASE("expected rows: uniform and Zipf, against sums by hand") {
   CHECK(expected_rows(1, 5, {.zipf = 1}) == 1);
   CHECK(expected_rows(1000, 1, {.zipf = 1.1}) == Approx(1));
   CHECK(expected_rows(1'000'000, 4096, {}) == Approx(4087.6).epsilon(1e-3));
+}
+
+TEST_CASE("a dense table that dominates a model: advice, and the cost of stage 3") {
+  PlanInput input{.parameters = {{.name = "users", .elements = 1000 * 64, .lookups = 1},
+                                 {.name = "layer", .elements = 64 * 64}},
+                  .ranks = 4,
+                  .stage = 3,
+                  .batch = {.global = 32, .micro = 8}};
+  CHECK(dense_table_advice(input).find("users is dense and has 94 %") == 0);
+  CHECK(dense_table_advice(input).find("stage 3 gathers 0.3 MB") != std::string::npos);
+  // Stage 3 holds at most the gathered table more than stage 2, on every rank.
+  for (int64_t rank = 0; rank < 4; ++rank) {
+    PlanInput second = input;
+    second.stage = 2;
+    CHECK(plan(input, rank).memory() <= plan(second, rank).memory() + 4 * 1000 * 64);
+  }
+  input.parameters[0].rows = 1000;
+  input.parameters[0].distinct = 8;
+  CHECK(dense_table_advice(input).empty());
+  CHECK(plan(input, 0).memory() < 4 * 1000 * 64);
+  input.parameters[0] = {.name = "users", .elements = 1000 * 64, .shared = true, .lookups = 1};
+  CHECK(dense_table_advice(input).empty());
+}
+
+TEST_CASE("expected counts lie near those that a step would have") {
+  const PlanInput input{
+      .parameters = {{.name = "t", .elements = 64000, .rows = 1000, .distinct = 100, .lookups = 1}},
+      .ranks = 4,
+      .stage = 3,
+      .batch = {.global = 800, .micro = 100}};
+  const RowCounts counts = expected_counts(input, input.parameters[0], 1, 100, {});
+  const double distinct = expected_rows(1000, 100, {});
+  CHECK(counts.looked_up == std::llround(2 * distinct));
+  CHECK(std::abs(double(counts.sent) - 2 * distinct * 0.75) < 5);  // 252 of 1000 rows are its own
+  CHECK(counts.asked == counts.sent);
+  CHECK(std::abs(double(counts.served) - double(counts.asked)) < 5);
+  CHECK(std::abs(double(counts.touched) - expected_rows(1000, 800, {}) / 4) < 5);
+  const auto traffic = table_traffic(input, input.parameters[0], 1, counts);
+  CHECK(traffic[static_cast<size_t>(dist::Traffic::gradients)] == counts.sent * 256);
+  CHECK(traffic[static_cast<size_t>(dist::Traffic::rows)] == (counts.sent + counts.asked) * 4);
 }
 
 }  // namespace

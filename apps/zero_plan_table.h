@@ -1,0 +1,14 @@
+// The plan of a row-sparse table, and of the same table as a dense one.
+#pragma once
+
+#include <string>
+
+#include "apps/zero_plan_options.h"
+
+namespace tessera::apps {
+
+/// Returns tables of memory and traffic for each stage. The traffic of a row-sparse table is that
+/// of the expected number of distinct rows. `options.table` must be set.
+std::string table_plan_text(const PlanOptions& options);
+
+}  // namespace tessera::apps
