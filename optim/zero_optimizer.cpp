@@ -50,6 +50,7 @@ void ZeroOptimizer::check(const nn::Module& model, const UpdateRule& rule, const
   check_groups(rule, options.groups);
   if (options.table_rule) check_groups(*options.table_rule, options.groups);
   check_graph(options, model.named_parameters(), *world.communicator);
+  check_tables(options, rule, model.named_parameters(), *world.communicator);
 }
 
 ZeroOptimizer::ZeroOptimizer(nn::Module& model, UpdateRule rule, const dist::World& world,
@@ -98,7 +99,9 @@ void ZeroOptimizer::add_param_group(nn::Module& module, const GroupOptions& grou
     }
   }
   check_groups(engine_->rule(), {group});
+  if (options_.table_rule) check_groups(*options_.table_rule, {group});
   check_graph(options_, parameters, engine_->communicator());
+  check_tables(options_, engine_->rule(), parameters, engine_->communicator());
   const ValuesBefore before(parameters);
   options_.groups.push_back(group);
   const std::vector<int> groups(parameters.size(), static_cast<int>(options_.groups.size()));

@@ -60,9 +60,11 @@ __global__ void __launch_bounds__(row_update_threads)
     sum += __shfl_down_sync(whole_warp, sum, width);
   }
   const int first_lane = static_cast<int>(threadIdx.x) % warp_size / lanes * lanes;
+  // Read before the lanes meet: lane 0 overwrites it.
+  const float before = updates ? sums[row] : 0.0f;
   sum = __shfl_sync(whole_warp, sum, first_lane);
   if (!updates) return;
-  const float v = sums[row] + static_cast<float>(sum / static_cast<double>(table.width));
+  const float v = before + static_cast<float>(sum / static_cast<double>(table.width));
   const float rate = hyper.learning_rate / (sqrtf(v) + hyper.epsilon);
   for (int64_t c = lane; c < table.width; c += lanes) p[c] = fmaf(-rate, gradient(c), p[c]);
   if (lane == 0) sums[row] = v;

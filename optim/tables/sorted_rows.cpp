@@ -17,15 +17,17 @@ SortedRows::SortedRows(int64_t capacity, Device device) {
   on_device_[1] = device.is_cpu() ? slots_ : buffer(DType::i32, device);
 }
 
-void SortedRows::sort(std::span<const int32_t> rows, int64_t first_slot) {
-  count_ = std::ssize(rows);
-  if (count_ == 0) return;
-  TESSERA_CHECK(count_ <= keys_.elements(), "sorted rows: {} rows, room for {}", count_,
-                keys_.elements());
-  auto* const keys = keys_.data<int64_t>();
-  for (int64_t i = 0; i < count_; ++i) {
-    keys[i] = (int64_t{rows[static_cast<size_t>(i)]} << 32) | (first_slot + i);
+void SortedRows::sort(std::span<const int32_t> rows, int64_t first_slot,
+                      std::span<const uint8_t> used) {
+  count_ = 0;
+  TESSERA_CHECK(rows.empty() || std::ssize(rows) <= keys_.elements(),
+                "sorted rows: {} rows, room for {}", rows.size(), keys_.elements());
+  auto* const keys = rows.empty() ? nullptr : keys_.data<int64_t>();
+  for (size_t i = 0; i < rows.size(); ++i) {
+    if (!used.empty() && used[i] == 0) continue;
+    keys[count_++] = (int64_t{rows[i]} << 32) | (first_slot + static_cast<int64_t>(i));
   }
+  if (count_ == 0) return;
   std::sort(keys, keys + count_);
   for (int64_t i = 0; i < count_; ++i) {
     rows_.data<int32_t>()[i] = static_cast<int32_t>(keys[i] >> 32);

@@ -16,7 +16,9 @@ class SortedRows {
   static int64_t bytes(int64_t capacity) { return 16 * capacity; }
 
   /// Sorts rows[i], whose slot is first_slot + i.
-  void sort(std::span<const int32_t> rows, int64_t first_slot = 0);
+  /// `used`: leaves out each row whose entry is 0; empty: takes all.
+  void sort(std::span<const int32_t> rows, int64_t first_slot = 0,
+            std::span<const uint8_t> used = {});
 
   int64_t count() const { return count_; }
   std::span<const int32_t> rows() const;

@@ -19,21 +19,6 @@ dist::RowLayout layout_of(const PlacedParameter& placed, const UpdateRule& rule,
   return {shape[0], shape[1], ranks, rule.value_per_row() ? dist::block_elements : multiple};
 }
 
-void check_options(const TableInfo& info, const ZeroOptions& options, Device device) {
-  if (options.graph) {
-    fail_input(
-        "graph: '{}' is a row-sparse table, whose rows the host must know before they are "
-        "sent; leave graphs off, or make the table dense",
-        info.name());
-  }
-  if (options.offload != Offload::none && !device.is_cpu()) {
-    fail_input(
-        "offload: '{}' is a row-sparse table, whose state stays with its values; leave "
-        "offload off, or make the table dense",
-        info.name());
-  }
-}
-
 }  // namespace
 
 Table::Table(PlacedParameter placed, int64_t number, const UpdateRule& rule,
@@ -43,7 +28,6 @@ Table::Table(PlacedParameter placed, int64_t number, const UpdateRule& rule,
       info_{placed, layout_of(placed, rule, communicator_->size()), communicator_->rank()},
       number_(number),
       values_(info_, *communicator_, options.stage == 3) {
-  check_options(info_, options, communicator_->device());
   if (trainable()) {
     gradients_.emplace(info_, *communicator_);
     update_.emplace(info_, *communicator_, rule, options);
@@ -101,11 +85,13 @@ void Table::begin(const MicroStep& micro_step) {
 
 void Table::begin_backward() {
   values_.begin_backward();
-  if (gradients_) gradients_->begin_backward(values_.looked_up());
+  if (gradients_) gradients_->begin_backward(values_.looked_up(), values_.used());
 }
 
-void Table::send() {
-  if (gradients_) gradients_->send();
+void Table::send(bool overlap) {
+  if (!gradients_) return;
+  gradients_->send();
+  if (!overlap) gradients_->wait();
 }
 
 void Table::finish() {
@@ -159,6 +145,7 @@ Tensor Table::own_weights() const {
 }
 
 void Table::fill(const ParameterSource& source) {
+  values_.forget_prefetched();
   const auto fill_rows = [&](const Tensor& target, int64_t first_row) {
     if (target.elements() == 0) return;
     const int64_t first = first_row * info_.width();

@@ -44,8 +44,9 @@ class Table {
   // A micro-step, in order:
   void begin(const MicroStep& micro_step);
   void begin_backward();
-  /// Sends the gradient. Called when the backward of the whole model is over.
-  void send();
+  /// Sends the gradient. Called when the backward of the whole model is over. Without `overlap`,
+  /// waits until it has arrived.
+  void send(bool overlap);
   void end_backward() { values_.end_backward(); }
 
   /// Waits for the sums of the step. touched_counts() must then be gathered from all ranks.

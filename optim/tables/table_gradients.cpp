@@ -11,7 +11,50 @@ Tensor list_buffer(int64_t elements, DType dtype, Device device = {}) {
   return Tensor::empty({elements}, dtype, device, Category::communication);
 }
 
+// Returns a list of the host where kernels read it: on a GPU, a copy in `buffer`.
+Tensor on_device(const Tensor& list, const Tensor& buffer) {
+  if (!buffer.defined() || list.elements() == 0) return list;
+  const Tensor copy = buffer.flat(0, list.elements());
+  copy.copy_from(list);
+  return copy;
+}
+
 }  // namespace
+
+TouchedSums::TouchedSums(const TableInfo& info, dist::Communicator& communicator, int64_t capacity,
+                         int64_t asked)
+    : rows_(capacity),
+      sums_(row_buffer(communicator, capacity, info.width(), DType::f32, Category::gradients)),
+      slots_(list_buffer(asked, DType::i32)) {
+  const Device device = communicator.device();
+  if (!device.is_cpu()) device_slots_ = list_buffer(asked, DType::i32, device);
+}
+
+void TouchedSums::add(std::span<const int32_t> rows, const RowList& values) {
+  const auto count = std::ssize(rows);
+  if (count == 0) return;
+  const int64_t fresh = rows_.count();
+  const Tensor slots = slots_.flat(0, count);
+  for (int64_t i = 0; i < count; ++i) {
+    slots.data<int32_t>()[i] = rows_.add(rows[static_cast<size_t>(i)]);
+  }
+  kernels::fold_rows(current_context(sums_.device()),
+                     RowList{sums_, on_device(slots, device_slots_)}, fresh, values, count);
+}
+
+void TouchedSums::add_all(const Tensor& rows, const Tensor& values,
+                          const std::vector<int64_t>& counts) {
+  const Tensor here = rows.to_host();
+  int64_t begin = 0;
+  // Ascending order of rank is the order of micro-batches.
+  for (const int64_t count : counts) {
+    if (count == 0) continue;
+    const std::span all(here.data<int32_t>(), static_cast<size_t>(here.elements()));
+    add(all.subspan(static_cast<size_t>(begin), static_cast<size_t>(count)),
+        RowList{values.rows(begin, begin + count)});
+    begin += count;
+  }
+}
 
 TableGradients::TableGradients(const TableInfo& info, dist::Communicator& communicator)
     : info_(info),
@@ -20,9 +63,6 @@ TableGradients::TableGradients(const TableInfo& info, dist::Communicator& commun
                            Category::gradients)),
       sent_(info.distinct(), communicator.device()) {
   const int64_t asked = info.most_asked();
-  slots_ = list_buffer(asked, DType::i32);
-  const Device device = communicator.device();
-  if (!device.is_cpu()) device_slots_ = list_buffer(asked, DType::i32, device);
   if (info.ranks() == 1) return;
   counts_.emplace(info, communicator);
   constexpr Category category = Category::communication;
@@ -37,20 +77,19 @@ void TableGradients::begin(const MicroStep& micro_step) {
   opened_ = begun_ = false;
   if (micro_step.index > 0) return;
   wait();  // an abandoned step may have left contributions under way
-  touched_.clear();
+  if (touched_) touched_->clear();
   grow(micro_step.micro_batches);
 }
 
 void TableGradients::grow(int64_t micro_batches) {
   const int64_t most = info_.most_touched(micro_batches);
-  if (sums_.defined() && touched_.capacity() >= most) return;
+  if (touched_ && touched_->rows().capacity() >= most) return;
   // Freed before the larger ones are allocated.
-  touched_ = {};
-  sums_ = block_numbers_ = block_firsts_ = device_numbers_ = device_firsts_ = {};
+  touched_ = nullptr;
+  block_numbers_ = block_firsts_ = device_numbers_ = device_firsts_ = {};
   sorted_ = {};
   blocks_ = {};
-  touched_ = RowSlots(most);
-  sums_ = row_buffer(communicator_, most, info_.width(), DType::f32, Category::gradients);
+  touched_ = std::make_shared<TouchedSums>(info_, communicator_, most, info_.most_asked());
   sorted_ = SortedRows(most, communicator_.device());
   block_numbers_ = list_buffer(most * info_.blocks_per_row(), DType::i64);
   block_firsts_ = list_buffer(most * info_.blocks_per_row(), DType::i32);
@@ -60,13 +99,13 @@ void TableGradients::grow(int64_t micro_batches) {
   device_firsts_ = list_buffer(block_firsts_.elements(), DType::i32, device);
 }
 
-void TableGradients::begin_backward(const RowSlots& rows) {
+void TableGradients::begin_backward(const RowSlots& rows, std::span<const uint8_t> used) {
   if (begun_) return;
   begun_ = true;
   looked_up_ = rows.count();
   wait();  // the contributions of the micro-step before are read from the buffers below
-  total_.looked_up += rows.count();
-  sent_.sort(contributes_ ? rows.rows() : std::span<const int32_t>{});
+  sent_.sort(contributes_ ? rows.rows() : std::span<const int32_t>{}, 0, used);
+  total_.looked_up += sent_.count();
   if (counts_) counts_->gather(sent_);
 }
 
@@ -85,7 +124,7 @@ void TableGradients::send() {
   if (!opened_ && sent_.count() > 0) open();
   const Context context = current_context(gradient_.device());
   if (!counts_) {
-    fold(sent_.rows(), {gradient_, sent_.device_slots()});
+    touched_->add(sent_.rows(), {gradient_, sent_.device_slots()});
     return;
   }
   const int64_t count = sent_.count();
@@ -102,47 +141,14 @@ void TableGradients::send() {
                            info_.call(dist::Traffic::rows));
   communicator_.exchange_v(outgoing, values, exchange_counts(to, from, info_.width()),
                            info_.call(dist::Traffic::gradients));
-  arrived_ = communicator_.run([this, rows, values, from] { fold_all(rows, values, from); });
-}
-
-// The pieces of the ranks are added in ascending order of rank, which is that of micro-batches.
-void TableGradients::fold_all(const Tensor& rows, const Tensor& values,
-                              const std::vector<int64_t>& by_source) {
-  const Tensor here = rows.to_host();
-  int64_t begin = 0;
-  for (const int64_t count : by_source) {
-    if (count == 0) continue;
-    const std::span all(here.data<int32_t>(), static_cast<size_t>(here.elements()));
-    fold(all.subspan(static_cast<size_t>(begin), static_cast<size_t>(count)),
-         {values.rows(begin, begin + count)});
-    begin += count;
-  }
-}
-
-void TableGradients::fold(std::span<const int32_t> rows, const RowList& values) {
-  const auto count = std::ssize(rows);
-  if (count == 0) return;
-  const int64_t fresh = touched_.count();
-  const Tensor slots = slots_.flat(0, count);
-  for (int64_t i = 0; i < count; ++i) {
-    slots.data<int32_t>()[i] = touched_.add(rows[static_cast<size_t>(i)]);
-  }
-  kernels::fold_rows(current_context(sums_.device()), RowList{sums_, copied(slots, device_slots_)},
-                     fresh, values, count);
-}
-
-// A list of the host where kernels read it: on a GPU, a copy in `buffer`.
-Tensor TableGradients::copied(const Tensor& list, const Tensor& buffer) const {
-  if (sums_.device().is_cpu() || list.elements() == 0) return list;
-  const Tensor copy = buffer.flat(0, list.elements());
-  copy.copy_from(list);
-  return copy;
+  arrived_ = communicator_.run(
+      [touched = touched_, rows, values, from] { touched->add_all(rows, values, from); });
 }
 
 void TableGradients::wait() { std::exchange(arrived_, {}).wait(); }
 
 void TableGradients::close() {
-  sorted_.sort(touched_.rows());
+  sorted_.sort(touched_->rows().rows());
   find_blocks();
   total_.touched += sorted_.count();
   total_.blocks += blocks_.block_count;
@@ -163,11 +169,11 @@ void TableGradients::find_blocks() {
       block_firsts_.data<int32_t>()[count++] = static_cast<int32_t>(i);
     }
   }
-  blocks_ = {.sums = sums_,
+  blocks_ = {.sums = touched_->sums(),
              .slots = sorted_.device_slots(),
              .rows = sorted_.device_rows(),
-             .blocks = copied(block_numbers_.flat(0, count), device_numbers_),
-             .first = copied(block_firsts_.flat(0, count), device_firsts_),
+             .blocks = on_device(block_numbers_.flat(0, count), device_numbers_),
+             .first = on_device(block_firsts_.flat(0, count), device_firsts_),
              .row_count = std::ssize(rows),
              .block_count = count};
 }

@@ -6,7 +6,10 @@
 //   close()        puts the touched rows in ascending order, for norm and update
 #pragma once
 
+#include <memory>
 #include <optional>
+#include <span>
+#include <vector>
 
 #include "optim/kernels/rows.h"
 #include "optim/tables/row_exchange.h"
@@ -14,6 +17,29 @@
 #include "optim/zero/step_state.h"
 
 namespace tessera::optim {
+
+/// The sums of the rows that a step has touched so far, at their owner. A contribution may still be
+/// added on the communicator's thread when the optimizer is gone, so this is shared with it.
+class TouchedSums {
+ public:
+  /// `asked`: the most rows of one contribution.
+  TouchedSums(const TableInfo& info, dist::Communicator& communicator, int64_t capacity,
+              int64_t asked);
+
+  const RowSlots& rows() const { return rows_; }
+  const Tensor& sums() const { return sums_; }
+  void clear() { rows_.clear(); }
+  /// Adds a contribution: row i of `values` to the sum of rows[i].
+  void add(std::span<const int32_t> rows, const RowList& values);
+  /// Adds contributions of several ranks, counts[r] rows of each, in ascending order of rank.
+  void add_all(const Tensor& rows, const Tensor& values, const std::vector<int64_t>& counts);
+
+ private:
+  RowSlots rows_;
+  Tensor sums_;          // f32 [capacity, C], by slot
+  Tensor slots_;         // i32 on the host: of the rows of one contribution
+  Tensor device_slots_;  // on a GPU: a copy
+};
 
 class TableGradients {
  public:
@@ -23,7 +49,8 @@ class TableGradients {
   /// makes room for those of `micro_step.micro_batches`.
   void begin(const MicroStep& micro_step);
   /// Called at the end of a forward that has looked up `rows`: starts to gather the counts.
-  void begin_backward(const RowSlots& rows);
+  /// `used`: 1 for each row that was really looked up; empty: all of them.
+  void begin_backward(const RowSlots& rows, std::span<const uint8_t> used);
   /// The gradient of the looked-up rows, zeroed. Called at most once in a micro-step.
   Tensor open();
   /// Sends the gradient to the owners of its rows. Rows that no gradient reached count as zeros.
@@ -35,7 +62,7 @@ class TableGradients {
   void close();
   // After close():
   const SortedRows& touched() const { return sorted_; }
-  const Tensor& sums() const { return sums_; }
+  const Tensor& sums() const { return touched_->sums(); }
   /// Rows that were sent and touched so far.
   const RowCounts& counts() const { return total_; }
   /// The blocks of 256 elements with touched rows, for the norm.
@@ -44,9 +71,6 @@ class TableGradients {
  private:
   void grow(int64_t micro_batches);
   void find_blocks();
-  Tensor copied(const Tensor& list, const Tensor& buffer) const;
-  void fold_all(const Tensor& rows, const Tensor& values, const std::vector<int64_t>& by_source);
-  void fold(std::span<const int32_t> rows, const RowList& values);
 
   const TableInfo& info_;
   dist::Communicator& communicator_;
@@ -63,14 +87,11 @@ class TableGradients {
   Tensor incoming_values_;
   dist::Work arrived_;
   // At the owner:
-  RowSlots touched_;
-  Tensor sums_;   // f32 [capacity of touched_, C], by slot
-  Tensor slots_;  // i32 on the host: of the rows of one contribution
+  std::shared_ptr<TouchedSums> touched_;
   SortedRows sorted_;
   Tensor block_numbers_;  // i64 on the host
   Tensor block_firsts_;   // i32 on the host
   // On a GPU: copies of the lists above.
-  Tensor device_slots_;
   Tensor device_numbers_;
   Tensor device_firsts_;
   TouchedBlocks blocks_;

@@ -26,10 +26,6 @@ TableUpdate::TableUpdate(const TableInfo& info, dist::Communicator& communicator
       everything_(options.stage == 0),
       sharded_(options.stage == 3),
       all_rows_(options.update_all_rows) {
-  TESSERA_CHECK(rule_.updates_rows(),
-                "optimizer: the rule cannot update rows, and '{}' is a row-sparse table; set "
-                "table_rule, or make the table dense",
-                info.name());
   const Device device = communicator.device();
   const auto zeros = [&](const Shape& shape) {
     return Tensor::zeros(shape, DType::f32, device, Category::optimizer_state);

@@ -54,11 +54,12 @@ void TableValues::begin_forward() {
   if (next_fetch_) next_fetch_->finish(next_->values);
   std::swap(current_, *next_);
   ahead_ = Ahead::none;
+  std::ranges::fill(used_.values<uint8_t>(), uint8_t{0});
 }
 
 void TableValues::begin_backward() {
   phase_ = Phase::backward;
-  if (ahead_ == Ahead::requested) start_prefetch();
+  if (ahead_ == Ahead::in_backward) start_prefetch();
 }
 
 void TableValues::end_backward() { phase_ = Phase::evaluation; }
@@ -67,6 +68,8 @@ Tensor TableValues::host_indices(const Tensor& indices, int64_t used) const {
   TESSERA_CHECK(indices.dtype() == DType::i32, "lookup: '{}' with indices {}, expected i32",
                 info_.name(), dtype_name(indices.dtype()));
   const Tensor here = indices.to(Device{}, host_category());
+  TESSERA_CHECK(0 <= used && used <= here.elements(), "lookup: {} of {} indices of '{}'", used,
+                here.elements(), info_.name());
   for (const int32_t row : here.values<int32_t>().first(static_cast<size_t>(used))) {
     if (row >= 0 && row < info_.rows()) continue;
     fail_input("lookup: row {} of '{}', which has {} rows", row, info_.name(), info_.rows());
@@ -97,6 +100,11 @@ TableRows TableValues::look_up(const Tensor& indices, int64_t used) {
   const int64_t before = current_.slots.count();
   const Tensor slots = slots_of(current_.slots, here, used);
   const bool grew = current_.slots.count() > before;
+  if (prefetched_ && !grew) {
+    for (const int32_t slot : slots.values<int32_t>().first(static_cast<size_t>(used))) {
+      used_.data<uint8_t>()[slot] = 1;
+    }
+  }
   TESSERA_CHECK(!grew || phase_ == Phase::forward,
                 "lookup: backward looks up rows of '{}' that the forward has not", info_.name());
   TESSERA_CHECK(!grew || !prefetched_,
@@ -170,28 +178,28 @@ void TableValues::fetch_all(const RowSlots& slots, const Tensor& values) {
   }
 }
 
+// Only records the rows. The fetch starts at a place that is the same among the collectives of
+// every rank: at the begin of backward, or after the update.
 void TableValues::prefetch(const Tensor& indices, bool updates_next) {
-  TESSERA_CHECK(ahead_ == Ahead::none || ahead_ == Ahead::after_update,
-                "prefetch: the rows of '{}' for the next micro-batch are prefetched already",
+  TESSERA_CHECK(ahead_ == Ahead::none && phase_ == Phase::forward,
+                "prefetch: the rows of '{}' for the next micro-batch are prefetched already, or "
+                "backward has begun",
                 info_.name());
   if (!next_) {
     next_ = looked();
+    used_ = Tensor::zeros({info_.distinct()}, DType::u8, Device{}, Category::communication);
     if (fetch_) next_fetch_.emplace(info_, communicator_);
   }
   next_->slots.clear();
   const int64_t count = indices.elements();
   slots_of(next_->slots, host_indices(indices, count), count);
-  ahead_ = Ahead::after_update;
-  if (updates_next) return;
-  if (next_fetch_) next_fetch_->request(next_->slots.rows(), 0);
-  ahead_ = Ahead::requested;
-  if (phase_ != Phase::forward) start_prefetch();
+  ahead_ = updates_next ? Ahead::after_update : Ahead::in_backward;
 }
 
-// The counts have been in flight since request(), so that the host hardly waits for them here.
 void TableValues::start_prefetch() {
   ahead_ = Ahead::started;
   if (next_fetch_) {
+    next_fetch_->request(next_->slots.rows(), 0);
     next_fetch_->start(values_);
     next_fetch_->count(counts_);
     return;
@@ -202,9 +210,17 @@ void TableValues::start_prefetch() {
 }
 
 void TableValues::updated() {
-  if (ahead_ != Ahead::after_update) return;
-  if (next_fetch_) next_fetch_->request(next_->slots.rows(), 0);
-  start_prefetch();
+  if (ahead_ == Ahead::after_update) start_prefetch();
+}
+
+void TableValues::forget_prefetched() {
+  if (ahead_ == Ahead::started && next_fetch_) next_fetch_->finish(next_->values);
+  ahead_ = Ahead::none;
+}
+
+std::span<const uint8_t> TableValues::used() const {
+  if (!prefetched_) return {};
+  return {used_.data<uint8_t>(), static_cast<size_t>(current_.slots.count())};
 }
 
 void TableValues::gather_updated(const Tensor& changed, std::vector<int64_t> counts, int64_t most) {
@@ -231,10 +247,15 @@ void TableValues::gather_updated(const Tensor& changed, std::vector<int64_t> cou
   for (int64_t& count : elements) count *= info_.width();
   communicator_.all_gather_v(rows, std::move(counts), info_.call(dist::Traffic::rows));
   communicator_.all_gather_v(values, std::move(elements), info_.call(dist::Traffic::parameters));
-  // This rank's own rows are written once more, with the values that they have.
-  gathered_ = communicator_.run([table = values_, rows, values, all] {
-    kernels::copy_rows(current_context(table.device()), RowList{table, rows.view({all})},
-                       RowList{values}, all);
+  // Only the rows of other ranks are written: this rank's own rows may be read meanwhile.
+  gathered_ = communicator_.run([table = values_, rows, values, begin, own, all] {
+    const auto write = [&](int64_t from, int64_t to) {
+      kernels::copy_rows(current_context(table.device()),
+                         RowList{table, rows.rows(from, to).view({to - from})},
+                         RowList{values.rows(from, to)}, to - from);
+    };
+    write(0, begin);
+    write(begin + own, all);
   });
 }
 

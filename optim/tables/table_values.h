@@ -43,6 +43,8 @@ class TableValues {
   void follow_look_up();
   /// The rows that the current micro-batch has looked up, by slot.
   const RowSlots& looked_up() const { return current_.slots; }
+  /// After a prefetch: 1 for each row of looked_up() that was really looked up. Else empty.
+  std::span<const uint8_t> used() const;
 
   /// The rows that micro-batches have asked of other ranks, and served to them.
   const RowCounts& counts() const { return counts_; }
@@ -56,6 +58,8 @@ class TableValues {
   void gather_updated(const Tensor& changed, std::vector<int64_t> counts, int64_t most);
   /// Gathers all rows of each rank in place.
   void gather_all();
+  /// Drops rows that were prefetched, because the table gets other values.
+  void forget_prefetched();
   /// Called after an update, and after a step that updated nothing.
   void updated();
   /// Waits until values() has the values of the last update.
@@ -69,7 +73,7 @@ class TableValues {
   };
   enum class Phase : uint8_t { evaluation, forward, backward };
   /// What became of a prefetch.
-  enum class Ahead : uint8_t { none, after_update, requested, started };
+  enum class Ahead : uint8_t { none, in_backward, after_update, started };
 
   Tensor host_indices(const Tensor& indices, int64_t used) const;
   Tensor slots_of(RowSlots& slots, const Tensor& indices, int64_t used) const;
@@ -97,6 +101,7 @@ class TableValues {
   std::optional<Looked> next_;
   std::optional<RowFetch> next_fetch_;
   Ahead ahead_ = Ahead::none;
+  Tensor used_;  // u8 [n] on the host
   RowCounts counts_;
   bool prefetched_ = false;  // true if the current micro-batch's rows were prefetched
   // Rows in flight after an update:

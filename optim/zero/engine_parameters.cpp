@@ -156,10 +156,6 @@ void ZeroEngine::add_partition(std::vector<PlacedParameter> parameters) {
     reducer_->add_frozen(*frozen_.back());
     return;
   }
-  TESSERA_CHECK(rule_.updates_ranges(),
-                "optimizer: the rule updates row-sparse tables only, and '{}' is dense; give the "
-                "rule as table_rule",
-                parameters[0].named.name);
   const size_t count = parameters.size();
   trainable_.push_back(std::make_unique<TrainablePartition>(
       std::move(parameters), std::ssize(update_counts_), rule_, communicator_, options_, log_));

@@ -93,4 +93,37 @@ void check_graph(const ZeroOptions& options, const std::vector<nn::NamedParamete
   }
 }
 
+void check_tables(const ZeroOptions& options, const UpdateRule& rule,
+                  const std::vector<nn::NamedParameter>& parameters,
+                  const dist::Communicator& communicator) {
+  const UpdateRule& of_tables = options.table_rule ? *options.table_rule : rule;
+  for (const nn::NamedParameter& named : parameters) {
+    const bool sparse = named.parameter.distinct_rows() > 0;
+    if (sparse && options.graph) {
+      fail_input(
+          "graph: '{}' is a row-sparse table, whose rows the host must know before they are "
+          "sent; leave graphs off, or make the table dense",
+          named.name);
+    }
+    if (!named.parameter.trainable()) continue;
+    if (!sparse) {
+      TESSERA_CHECK(rule.updates_ranges(),
+                    "optimizer: the rule updates row-sparse tables only, and '{}' is dense; give "
+                    "the rule as table_rule",
+                    named.name);
+      continue;
+    }
+    TESSERA_CHECK(of_tables.updates_rows(),
+                  "optimizer: the rule cannot update rows, and '{}' is a row-sparse table; set "
+                  "table_rule, or make the table dense",
+                  named.name);
+    if (options.offload != Offload::none && !communicator.device().is_cpu()) {
+      fail_input(
+          "offload: '{}' is a row-sparse table, whose state stays with its values; leave "
+          "offload off, or make the table dense",
+          named.name);
+    }
+  }
+}
+
 }  // namespace tessera::optim

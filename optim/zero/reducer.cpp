@@ -209,7 +209,7 @@ void Reducer::send_rest() {
   // All ranks must make the same collective calls in the same order. So every micro-step sends
   // every bucket, and then every table.
   complete_missing();
-  for (Table* const table : tables_) table->send();
+  for (Table* const table : tables_) table->send(options_.overlap);
 }
 
 void Reducer::begin_backward() {
@@ -279,7 +279,10 @@ void Reducer::follow_events() {
     const auto table = std::ranges::find(
         tables_, registration, [](const Table* t) { return t->info().placed.registration; });
     if (table != tables_.end()) {
-      if (kind == ParameterEvent::Kind::use) (*table)->values().follow_look_up();
+      const auto follow = [of = *table] { of->values().follow_look_up(); };
+      if (kind != ParameterEvent::Kind::use) continue;
+      notes_.log.add(follow);
+      follow();
       continue;
     }
     const auto& [partition, filling, parameter] = places.at(registration);

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/random.h"
+#include "core/recompute.h"
 #include "nn/layers.h"
 #include "tests/support/training.h"
 
@@ -19,8 +20,7 @@ struct TableRun {
   int64_t distinct_users = 12;
   bool all_rows = false;  // every micro-batch looks up every row
   bool freeze_items = false;
-  bool prefetch = false;
-  bool recompute = false;
+  bool recompute = false;  // forward is computed again in backward
   int64_t steps = 4;
   Batch batch{.global = 42, .micro = 6};
 };
@@ -68,16 +68,24 @@ class TableModel : public nn::Module {
   }
 
   Tensor loss(const MicroBatch& micro) {
-    const auto of_users = [this](const Tensor& at) {
-      return ops::convert(users_(at), DType::f32) + ops::convert(bias_(at), DType::f32);
+    const Tensor first_rows = rows(micro, 0, run_.users);
+    const Tensor second_rows = rows(micro, 1, run_.users);
+    const Tensor item_rows = rows(micro, 2, run_.items);
+    const auto forward = [=, this](const std::vector<Tensor>&) {
+      const auto of_users = [this](const Tensor& at) {
+        const Tensor own = ops::convert(users_(at), DType::f32);
+        return own + ops::convert(bias_(at), DType::f32);
+      };
+      const Tensor first = of_users(first_rows);
+      const Tensor second = of_users(second_rows);
+      const Tensor items = ops::convert(items_(item_rows), DType::f32);
+      const int64_t n = std::min(first.size(0), items.size(0));
+      const Tensor users = ops::slice(first + second * second, 0, n);
+      const Tensor x = ops::concat({users, ops::slice(items, 0, n)}, -1);
+      return std::vector<Tensor>{output_(ops::silu(hidden_(x)))};
     };
-    const Tensor first = of_users(rows(micro, 0, run_.users));
-    const Tensor second = of_users(rows(micro, 1, run_.users));
-    const Tensor items = ops::convert(items_(rows(micro, 2, run_.items)), DType::f32);
-    const int64_t n = std::min(first.size(0), items.size(0));
-    const Tensor users = ops::slice(first + second * second, 0, n);
-    const Tensor x = ops::concat({users, ops::slice(items, 0, n)}, -1);
-    return ops::mean(ops::square(output_(ops::silu(hidden_(x))) + -0.5f));
+    const Tensor y = run_.recompute ? recompute("tables", {}, forward)[0] : forward({})[0];
+    return ops::mean(ops::square(y + -0.5f));
   }
 
   nn::Embedding& users() { return users_; }
