@@ -52,7 +52,7 @@ std::string table_plan_text(const PlanOptions& options) {
       grouped(table.rows), table.width, dtype_name(options.dtype), options.optimizer,
       grouped(options.run.ranks), options.run.ranks == 1 ? "" : "s",
       grouped(options.run.batch.micro_batches()), grouped(table.lookups),
-      table.zipf == 0 ? "uniform" : fmt::format("Zipf {}", table.zipf), expected);
+      table.zipf == 0 ? "uniform" : fmt::format("Zipf {:.4g}", table.zipf), expected);
   text += fmt::format("row-sparse, with room for {} distinct rows:\n\n{}\n{}\n", grouped(distinct),
                       train::memory_table(sparse, options.ranks_per_node),
                       train::traffic_table(sparse));

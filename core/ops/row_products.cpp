@@ -99,9 +99,9 @@ Lookup read_rows(const char* side, const Lookup& at) {
   const Tensor a = indices.to_host();
   const Tensor b = bias_indices.to_host();
   TESSERA_CHECK(std::ranges::equal(a.values<int32_t>(), b.values<int32_t>()),
-                "row_products: the {} bias '{}' has looked up or prefetched its rows in another order "
-                "than its table, so their places differ; look both up, and prefetch both, with the "
-                "same indices",
+                "row_products: the {} bias '{}' has looked up or prefetched its rows in another "
+                "order than its table, so their places differ; look both up, and prefetch both, "
+                "with the same indices",
                 side, at.bias.leaf()->name);
   return {table, indices, bias};
 }

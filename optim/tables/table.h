@@ -49,6 +49,13 @@ class Table {
   void send(bool overlap);
   void end_backward() { values_.end_backward(); }
 
+  /// Takes part in the collective calls of a lookup of other ranks, and logs that for repetition.
+  void follow_look_up(MicroStepLog& log) {
+    const auto follow = [this] { values_.follow_look_up(); };
+    log.add(follow);
+    follow();
+  }
+
   /// Waits for the sums of the step. touched_counts() must then be gathered from all ranks.
   void finish();
   /// Touched rows and blocks of this rank.

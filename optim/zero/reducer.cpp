@@ -129,8 +129,6 @@ void Reducer::remove_frozen(StagedPartition& partition) {
   std::erase(frozen_, &partition);
 }
 
-void Reducer::remove_table(const Table& table) { std::erase(tables_, &table); }
-
 void Reducer::forget() {
   notes_.log.clear();
   agreed_ = false;
@@ -276,13 +274,8 @@ void Reducer::follow_events() {
       begin_backward();
       continue;
     }
-    const auto table = std::ranges::find(
-        tables_, registration, [](const Table* t) { return t->info().placed.registration; });
-    if (table != tables_.end()) {
-      const auto follow = [of = *table] { of->values().follow_look_up(); };
-      if (kind != ParameterEvent::Kind::use) continue;
-      notes_.log.add(follow);
-      follow();
+    if (Table* const table = find_table(registration)) {
+      if (kind == ParameterEvent::Kind::use) table->follow_look_up(notes_.log);
       continue;
     }
     const auto& [partition, filling, parameter] = places.at(registration);

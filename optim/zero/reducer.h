@@ -9,6 +9,7 @@
 // et al., "PyTorch Distributed", VLDB 2020, section 4.2.1).
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -47,7 +48,7 @@ class Reducer {
   void remove_frozen(StagedPartition& partition);
   /// Adds a row-sparse table, which may be frozen. Its gradient is sent when backward is over.
   void add_table(Table& table) { tables_.push_back(&table); }
-  void remove_table(const Table& table);
+  void remove_table(const Table& table) { std::erase(tables_, &table); }
   /// Records that a backward has completed a table's gradient. `number` is the table's number among
   /// the optimizer's trainable parameters.
   void note_completed_table(int64_t number) { reached_.push_back(number); }
@@ -132,6 +133,11 @@ class Reducer {
   /// Repeats, with zero gradients, the gathers and sends of the micro-step whose parameter events
   /// are in the log.
   void follow_events();
+  Table* find_table(int64_t registration) const {
+    const auto found = std::ranges::find_if(
+        tables_, [&](const Table* t) { return t->info().placed.registration == registration; });
+    return found == tables_.end() ? nullptr : *found;
+  }
   void complete_missing();  // parameters that backward did not reach get zeros
   void complete_bucket(Filling& filling, int bucket);
   void send_complete();

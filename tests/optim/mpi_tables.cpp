@@ -189,10 +189,10 @@ TEST_CASE("row-sparse tables: rows that were prefetched have the same bits") {
       result.losses.push_back(optimizer.step().loss);
     }
     // Values that are set between steps replace those that were prefetched.
-    const TrainingResult before{.weights = weights_of(optimizer)};
+    const Weights before = weights_of(optimizer);
     optimizer.set_parameters(
         [&](const nn::NamedParameter& named, int64_t begin, std::span<float> out) {
-          const auto& values = before.weights.at(named.name);
+          const auto& values = before.at(named.name);
           for (size_t i = 0; i < out.size(); ++i) {
             out[i] = values[static_cast<size_t>(begin) + i] * 0.5f;
           }

@@ -70,7 +70,7 @@ TEST_CASE("a dense table that dominates a model: advice, and the cost of stage 3
   input.parameters[0].rows = 1000;
   input.parameters[0].distinct = 8;
   CHECK(dense_table_advice(input).empty());
-  CHECK(plan(input, 0).memory() < 4 * 1000 * 64);
+  CHECK(plan(input, 0).parameters == 4 * 64 * (252 + 8));  // its own rows, and those of a batch
   input.parameters[0] = {.name = "users", .elements = 1000 * 64, .shared = true, .lookups = 1};
   CHECK(dense_table_advice(input).empty());
 }
