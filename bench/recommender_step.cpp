@@ -33,6 +33,7 @@ struct Options {
   int64_t warmup = 10;
   int threads = 1;
   float l2 = 0.1f;
+  bool sparse = false;
   std::string weights;
 };
 
@@ -47,6 +48,7 @@ Options parse(int argc, char** argv) {
   app.add_option("--warmup", options.warmup);
   app.add_option("--threads", options.threads);
   app.add_option("--l2", options.l2, "weight of the squares of the rows that are read");
+  app.add_flag("--sparse", options.sparse, "row-sparse tables");
   app.add_option("--weights", options.weights, "safetensors, as the peer writes them");
   const std::string help = app.parse(argc, argv);
   if (!help.empty()) {
@@ -92,7 +94,12 @@ int run(int argc, char** argv, dist::World& world) {
   const Options options = parse(argc, argv);
   TESSERA_CHECK(world.size == 1, "bench_recommender_step: {} ranks, expected one", world.size);
   set_thread_count(options.threads);
-  const auto model = models::recommender(options.model);
+  models::RecommenderConfig config = options.model;
+  if (options.sparse) {
+    config.distinct = {.users = std::min(config.users, options.batch),
+                       .items = std::min(config.items, options.batch)};
+  }
+  const auto model = models::recommender(config);
   optim::ZeroOptimizer optimizer(*model, optim::Adam{.learning_rate = 5e-3f}, world, {});
   if (!options.weights.empty()) {
     const nn::WeightsFile weights(options.weights, *model);
