@@ -36,7 +36,9 @@ struct NonFiniteError : Error {
 
 /// A parameter's optimizer state, or the shard of it that a rank holds.
 struct StateShard {
-  dist::Range range;  // of the parameter's elements
+  /// Of the parameter's elements. For a row-sparse table whose rule has one value for each row, of
+  /// the table's rows.
+  dist::Range range;
   std::map<std::string, std::vector<float>> values;  // "exp_avg" -> range.size() values
 };
 
