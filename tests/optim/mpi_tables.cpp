@@ -132,6 +132,19 @@ TEST_CASE("row-sparse tables: gradients and norms are those of dense tables") {
   }
 }
 
+TEST_CASE("row-sparse tables: two groups of ranks train apart, with the bits of one rank") {
+  const dist::World job = job_world();
+  const auto half = job.communicator->split(job.rank % 2, job.rank, "half");
+  const dist::World world{.communicator = half, .rank = half->rank(), .size = half->size()};
+  TableRun run{};
+  run.users += job.rank % 2;  // the groups train other tables
+  const TrainingResult expected = train_tables(run, adamw, lone_world(), {.stage = 0});
+  for (const int stage : {1, 3}) {
+    CAPTURE(stage);
+    CHECK(train_tables(run, adamw, world, {.stage = stage}) == expected);
+  }
+}
+
 TEST_CASE("row-sparse tables: recompute gives the same bits") {
   const TableRun run{};
   TableRun again = run;
