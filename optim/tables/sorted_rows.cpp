@@ -1,6 +1,10 @@
 #include "optim/tables/sorted_rows.h"
 
 #include <algorithm>
+#include <array>
+#include <bit>
+#include <numeric>
+#include <utility>
 
 #include "core/error.h"
 
@@ -11,6 +15,7 @@ SortedRows::SortedRows(int64_t capacity, Device device) {
     return Tensor::empty({capacity}, dtype, where, Category::communication);
   };
   keys_ = buffer(DType::i64, Device{});
+  other_keys_ = buffer(DType::i64, Device{});
   rows_ = buffer(DType::i32, Device{});
   slots_ = buffer(DType::i32, Device{});
   on_device_[0] = device.is_cpu() ? rows_ : buffer(DType::i32, device);
@@ -22,13 +27,14 @@ void SortedRows::sort(std::span<const int32_t> rows, int64_t first_slot,
   count_ = 0;
   TESSERA_CHECK(rows.empty() || std::ssize(rows) <= keys_.elements(),
                 "sorted rows: {} rows, room for {}", rows.size(), keys_.elements());
-  auto* const keys = rows.empty() ? nullptr : keys_.data<int64_t>();
+  auto* keys = rows.empty() ? nullptr : keys_.data<int64_t>();
   for (size_t i = 0; i < rows.size(); ++i) {
     if (!used.empty() && used[i] == 0) continue;
     keys[count_++] = (int64_t{rows[i]} << 32) | (first_slot + static_cast<int64_t>(i));
   }
   if (count_ == 0) return;
-  std::sort(keys, keys + count_);
+  sort_keys();
+  keys = keys_.data<int64_t>();
   for (int64_t i = 0; i < count_; ++i) {
     rows_.data<int32_t>()[i] = static_cast<int32_t>(keys[i] >> 32);
     slots_.data<int32_t>()[i] = static_cast<int32_t>(keys[i] & 0xffffffff);
@@ -36,6 +42,34 @@ void SortedRows::sort(std::span<const int32_t> rows, int64_t first_slot,
   if (on_device_[0].same(rows_)) return;
   part(on_device_[0]).copy_from(part(rows_));
   part(on_device_[1]).copy_from(part(slots_));
+}
+
+// Few keys are compared; many are sorted by digits of 11 bits, from the lowest one on (Knuth, TAOCP
+// vol. 3, 5.2.5, algorithm R). Slots need no digits, because each row comes once.
+void SortedRows::sort_keys() {
+  auto* from = keys_.data<int64_t>();
+  if (std::is_sorted(from, from + count_)) return;
+  constexpr int64_t few = 512;
+  if (count_ <= few) {
+    std::sort(from, from + count_);
+    return;
+  }
+  constexpr int digit_bits = 11;
+  constexpr uint64_t digits = uint64_t{1} << digit_bits;
+  const auto largest = static_cast<uint64_t>(*std::max_element(from, from + count_)) >> 32;
+  for (int shift = 32; shift - 32 < static_cast<int>(std::bit_width(largest));
+       shift += digit_bits) {
+    std::array<int64_t, digits> begin{};
+    const auto digit = [shift](int64_t key) {
+      return (static_cast<uint64_t>(key) >> shift) & (digits - 1);
+    };
+    for (int64_t i = 0; i < count_; ++i) ++begin[digit(from[i])];
+    std::exclusive_scan(begin.begin(), begin.end(), begin.begin(), int64_t{0});
+    auto* const to = other_keys_.data<int64_t>();
+    for (int64_t i = 0; i < count_; ++i) to[begin[digit(from[i])]++] = from[i];
+    std::swap(keys_, other_keys_);
+    from = keys_.data<int64_t>();
+  }
 }
 
 std::span<const int32_t> SortedRows::rows() const {

@@ -13,7 +13,7 @@ class SortedRows {
   SortedRows() = default;
   /// Takes bytes(capacity) of host memory, and 8 * capacity bytes of `device` if it is a GPU.
   SortedRows(int64_t capacity, Device device);
-  static int64_t bytes(int64_t capacity) { return 16 * capacity; }
+  static int64_t bytes(int64_t capacity) { return 24 * capacity; }
 
   /// Sorts rows[i], whose slot is first_slot + i.
   /// `used`: leaves out each row whose entry is 0; empty: takes all.
@@ -30,9 +30,12 @@ class SortedRows {
 
  private:
   Tensor part(const Tensor& all) const;
+  /// Sorts keys_[0, count_) by row.
+  void sort_keys();
 
   int64_t count_ = 0;
   Tensor keys_;          // i64: row << 32 | slot
+  Tensor other_keys_;    // i64: the other half of each pass of a radix sort
   Tensor rows_;          // i32
   Tensor slots_;         // i32
   Tensor on_device_[2];  // rows and slots; on the CPU the same memory

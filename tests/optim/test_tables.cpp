@@ -1,5 +1,6 @@
 // Tests what row-sparse tables are made of on one rank: sets of rows, sorted rows, and the expected
 // numbers of a plan.
+#include <algorithm>
 #include <cmath>
 #include <string>
 
@@ -43,6 +44,24 @@ TEST_CASE("sorted rows: ascending, with their slots and owners") {
   CHECK(counts == std::vector<int64_t>{4, 0, 1});
 }
 
+TEST_CASE("sorted rows: many, up to the largest row") {
+  SortedRows sorted(5000, Device{});
+  std::vector<int32_t> rows;
+  for (int64_t i = 0; i < 5000; ++i)
+    rows.push_back(static_cast<int32_t>(i * 429496729 % 2147483647));
+  std::vector<uint8_t> used(rows.size(), 1);
+  for (size_t i = 0; i < used.size(); i += 3) used[i] = 0;
+  sorted.sort(rows, 7, used);
+  CHECK(sorted.count() == 3333);
+  CHECK(std::ranges::is_sorted(sorted.rows()));
+  const Tensor slots = sorted.device_slots().to_host();
+  for (int64_t i = 0; i < sorted.count(); ++i) {
+    const int64_t place = slots.data<int32_t>()[i] - 7;
+    REQUIRE(place % 3 != 0);
+    REQUIRE(rows[static_cast<size_t>(place)] == sorted.rows()[static_cast<size_t>(i)]);
+  }
+}
+
 TEST_CASE("expected rows: uniform and Zipf, against sums by hand") {
   // 2 rows, 3 draws: 2 (1 - 1/8).
   CHECK(expected_rows(2, 3, {}) == Approx(1.75));
@@ -70,7 +89,8 @@ TEST_CASE("a dense table that dominates a model: advice, and the cost of stage 3
   input.parameters[0].rows = 1000;
   input.parameters[0].distinct = 8;
   CHECK(dense_table_advice(input).empty());
-  CHECK(plan(input, 0).parameters == 4 * 64 * (252 + 8));  // its own rows, and those of a batch
+  // Its own rows and those of a micro-batch; the layer, whole and this rank's shard.
+  CHECK(plan(input, 0).parameters == 4 * (64 * (252 + 8) + 64 * 64 + 1024));
   input.parameters[0] = {.name = "users", .elements = 1000 * 64, .shared = true, .lookups = 1};
   CHECK(dense_table_advice(input).empty());
 }
