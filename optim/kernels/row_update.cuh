@@ -11,7 +11,7 @@ namespace tessera::cuda {
 struct RowUpdateTable {
   const float* gradients;
   const int32_t* rows;
-  const int32_t* slots;
+  const int32_t* slots;  // nullptr: slot i is i
   int64_t first;
   int64_t width;
   int64_t count;
@@ -20,7 +20,7 @@ struct RowUpdateTable {
   explicit RowUpdateTable(const RowUpdate& update)
       : gradients(update.gradients.data<float>()),
         rows(update.rows.data<int32_t>()),
-        slots(update.slots.data<int32_t>()),
+        slots(update.slots.defined() ? update.slots.data<int32_t>() : nullptr),
         first(update.first),
         width(update.parameters.size(1)),
         count(update.count),
@@ -33,7 +33,8 @@ struct RowUpdateTable {
     return scalars->skip == 0;
   }
   __device__ float gradient(int64_t i, int64_t column) const {
-    return slots[i] < 0 ? 0.0f : gradients[slots[i] * width + column];
+    const int64_t slot = slots == nullptr ? i : slots[i];
+    return slot < 0 ? 0.0f : gradients[slot * width + column];
   }
 };
 

@@ -42,10 +42,11 @@ void for_each_row(const Context& context, const RowUpdate& update, UpdateHyper h
   const Tensor zeros = context.workspace({width});
   std::fill_n(zeros.data<float>(), width, 0.0f);
   const int32_t* const rows = update.rows.data<int32_t>();
-  const int32_t* const slots = update.slots.data<int32_t>();
+  const int32_t* const slots = update.slots.defined() ? update.slots.data<int32_t>() : nullptr;
   const float* const parameters = update.parameters.data<float>();
   const auto gradient_at = [&, all = update.gradients.data<float>()](int64_t i) {
-    return slots[i] < 0 ? zeros.data<float>() : all + slots[i] * width;
+    const int64_t slot = slots == nullptr ? i : slots[i];
+    return slot < 0 ? zeros.data<float>() : all + slot * width;
   };
   parallel_ranges(update.count, 8 * width, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {

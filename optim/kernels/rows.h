@@ -50,7 +50,7 @@ struct RowUpdate {
   std::span<const Tensor> state;  // f32 (R, C) each, or (R) for a rule with one value a row
   Tensor gradients;               // f32 (>= 1, C)
   Tensor rows;                    // i32 (m), distinct
-  Tensor slots;                   // i32 (m)
+  Tensor slots = {};              // i32 (m); undefined: slot i is i
   int64_t first = 0;
   int64_t count = 0;
   const StepScalars* scalars = nullptr;  // as in update.h

@@ -73,21 +73,19 @@ TableUpdate::Touched TableUpdate::gather_touched(const TableGradients& gradients
   communicator_.all_gather_v(rows, counts, info_.call(dist::Traffic::rows));
   communicator_.all_gather_v(sums, std::move(elements), info_.call(dist::Traffic::gradients))
       .wait();
-  std::vector<int32_t> places(static_cast<size_t>(all));
-  std::iota(places.begin(), places.end(), 0);
-  return {rows.view({all}), i32_list(places, sums.device()), sums};
+  return {rows.view({all}), {}, sums};
 }
 
 // All rows of range(), where those that were not touched have slot -1: a gradient of zero.
 TableUpdate::Touched TableUpdate::all_rows(const Touched& touched) const {
   const Tensor rows = touched.rows.to_host();
-  const Tensor slots = touched.slots.to_host();
+  const Tensor slots = touched.slots.defined() ? touched.slots.to_host() : Tensor();
   std::vector<int32_t> all(static_cast<size_t>(range().size()));
   std::iota(all.begin(), all.end(), static_cast<int32_t>(range().begin));
   std::vector<int32_t> slot_of(all.size(), -1);
   for (int64_t i = 0; i < rows.elements(); ++i) {
     const auto place = static_cast<size_t>(rows.data<int32_t>()[i] - range().begin);
-    slot_of[place] = slots.data<int32_t>()[i];
+    slot_of[place] = slots.defined() ? slots.data<int32_t>()[i] : static_cast<int32_t>(i);
   }
   const Device device = touched.sums.device();
   return {i32_list(all, device), i32_list(slot_of, device), touched.sums};

@@ -41,7 +41,7 @@ class TableUpdate {
   /// Rows, the slots of their sums, and the sums.
   struct Touched {
     Tensor rows;
-    Tensor slots;
+    Tensor slots;  // undefined: slot i is i
     Tensor sums;
   };
   Touched gather_touched(const TableGradients& gradients, const std::vector<int64_t>& counts,

@@ -99,6 +99,8 @@ const std::map<std::string, std::string> other = {
     {"--columns", "user,item"},
     {"--split", "time:0.5"},
     {"--factors", "5"},
+    {"--tables", "dense"},
+    {"--table-optimizer", "rowwise-adagrad"},
     {"--hidden", "8,4"},
     {"--objective", "ranking"},
     {"--loss", "bpr"},
