@@ -215,7 +215,9 @@ class Tape {
       kept.push_back(looked_up.back().memory);
     } else if (!tape_.training() && fetches(table)) {
       const int64_t rows = rows_read(table, indices);
-      const Value set = tape_.empty({row_set_bytes(rows) / 4}, DType::i32);
+      // On a GPU the set is not an activation, because it lies on the host.
+      Value set;
+      if (micro_.device.is_cpu()) set = tape_.empty({row_set_bytes(rows) / 4}, DType::i32);
       looked_up.push_back(tape_.empty(indices, DType::i32));
       looked_up.push_back(tape_.empty({rows, width}, micro_.dtype));
     }
