@@ -81,15 +81,21 @@ recommender() {
   must_work mpirun -n "$ranks" "$TESSERA_BIN/train_recommender" --batch 48 --micro-batch 8 \
     --steps 3 --eval-every 3 --device cuda --reduction ordered --factors 8 "$@" --log run.jsonl \
     --save run.safetensors
-  grep -q 'planned and measured are equal' stdout.log || fail "not as planned: $(cat stdout.log)"
+  # What row-sparse tables send through the host depends on the data, and is not planned.
+  if [[ $* != *"--tables sparse"*"--comm mpi"* ]]; then
+    grep -q 'planned and measured are equal' stdout.log || fail "not as planned: $(cat stdout.log)"
+  fi
   sed -i -E 's/,"samples_per_s".*"epoch"/,"epoch"/' run.jsonl
   as_first "$name" "$ranks ranks, $*"
 }
 for graph in off on; do
-  recommender ratings "$most" --model svd++ --stage 3 --comm nccl --graph "$graph"
+  recommender ratings "$most" --tables dense --model svd++ --stage 3 --comm nccl --graph "$graph"
 done
-recommender ratings 2 --model svd++ --stage 2 --comm mpi
-ranking=(--model neumf --objective ranking --precision bf16)
+recommender ratings 2 --tables dense --model svd++ --stage 2 --comm mpi
+recommender sparse "$most" --tables sparse --model svd++ --stage 3 --comm nccl
+recommender sparse 2 --tables sparse --model svd++ --stage 2 --comm mpi
+recommender sparse 1 --tables sparse --model svd++ --stage 0
+ranking=(--tables dense --model neumf --objective ranking --precision bf16)
 recommender ranking 1 "${ranking[@]}" --stage 0 --graph on
 recommender ranking 2 "${ranking[@]}" --stage 2 --comm mpi
 
