@@ -16,6 +16,7 @@
 #include <fmt/ranges.h>
 
 #include "apps/console/flags.h"
+#include "bench/mixed.h"
 #include "core/context.h"
 #include "dist/bootstrap.h"
 #include "models/recommender/recommender_loss.h"
@@ -58,15 +59,8 @@ Options parse(int argc, char** argv) {
   return options;
 }
 
-// The finalizer of MurmurHash3. bench/peers/recommender_step.py draws the same numbers with it.
-uint32_t mixed(uint32_t x) {
-  x = (x ^ (x >> 16)) * 0x85ebca6bu;
-  x = (x ^ (x >> 13)) * 0xc2b2ae35u;
-  return x ^ (x >> 16);
-}
-
 int32_t drawn(uint32_t number, int64_t below) {
-  return static_cast<int32_t>(uint64_t{mixed(number)} * static_cast<uint64_t>(below) >> 32);
+  return static_cast<int32_t>(uint64_t{bench::mixed(number)} * static_cast<uint64_t>(below) >> 32);
 }
 
 struct Samples {

@@ -20,6 +20,7 @@
 #include <fmt/ranges.h>
 
 #include "apps/console/flags.h"
+#include "bench/mixed.h"
 #include "core/context.h"
 #include "core/ops.h"
 #include "dist/bootstrap.h"
@@ -68,16 +69,9 @@ Options parse(int argc, char** argv) {
   return options;
 }
 
-// The finalizer of MurmurHash3. bench/peers/table_step.py draws the same numbers with it.
-uint32_t mixed(uint32_t x) {
-  x = (x ^ (x >> 16)) * 0x85ebca6bu;
-  x = (x ^ (x >> 13)) * 0xc2b2ae35u;
-  return x ^ (x >> 16);
-}
-
 // Initial value of element `index`: uniform in [-0.5, 0.5).
 float initial(int64_t index) {
-  return static_cast<float>(mixed(static_cast<uint32_t>(index)) >> 8) * 0x1p-24f - 0.5f;
+  return static_cast<float>(bench::mixed(static_cast<uint32_t>(index)) >> 8) * 0x1p-24f - 0.5f;
 }
 
 // Draws rows with probabilities proportional to (row + 1)^-zipf.
@@ -98,7 +92,7 @@ class Rows {
 
  private:
   int32_t row(uint32_t number) const {
-    const double at = mixed(number) * 0x1p-32 * cumulative_.back();
+    const double at = bench::mixed(number) * 0x1p-32 * cumulative_.back();
     const auto found = std::upper_bound(cumulative_.begin(), cumulative_.end(), at);
     // Rows are spread over the table, so that neighbours in rank are not neighbours in memory.
     const auto rank = static_cast<uint64_t>(found - cumulative_.begin());

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <set>
+#include <string>
 
 #include "core/ops/scale.h"
 #include "core/random.h"
@@ -82,21 +84,14 @@ void ZeroOptimizer::add_param_group(nn::Module& module, const GroupOptions& grou
   synchronize();
   auto parameters = module.named_parameters();
   check_not_optimised(parameters);
+  std::set<std::string> taken;
   for (const StagedPartition* staged : engine_->partitions()) {
-    for (const auto& known : staged->partition().parameters()) {
-      for (const auto& named : parameters) {
-        TESSERA_CHECK(named.name != known.named.name,
-                      "add_param_group: the name '{}' is taken, expected one that is new",
-                      named.name);
-      }
-    }
+    for (const auto& known : staged->partition().parameters()) taken.insert(known.named.name);
   }
-  for (const auto& table : engine_->tables()) {
-    for (const auto& named : parameters) {
-      TESSERA_CHECK(named.name != table->info().name(),
-                    "add_param_group: the name '{}' is taken, expected one that is new",
-                    named.name);
-    }
+  for (const auto& table : engine_->tables()) taken.insert(table->info().name());
+  for (const auto& named : parameters) {
+    TESSERA_CHECK(!taken.contains(named.name),
+                  "add_param_group: the name '{}' is taken, expected one that is new", named.name);
   }
   check_groups(engine_->rule(), {group});
   if (options_.table_rule) check_groups(*options_.table_rule, {group});

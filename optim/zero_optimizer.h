@@ -171,7 +171,7 @@ class ZeroOptimizer {
   /// up only these rows. If a step's update comes between, the rows are fetched after it. Throws
   /// for a parameter that is no row-sparse table, and as a lookup does. Collective.
   void prefetch(const nn::Parameter& table, const Tensor& indices);
-  /// The same for the table of a module such as nn::Embedding.
+  /// Calls prefetch with the table of a module such as nn::Embedding.
   template <class Embedding>
     requires requires(const Embedding& embedding) { embedding.weight; }
   void prefetch(const Embedding& embedding, const Tensor& indices) {

@@ -22,6 +22,7 @@ import statistics
 import time
 
 import process
+from mixed import mixed
 
 WAYS = ("dense", "foreach", "single", "sparse", "compiled", "compiled-all")
 
@@ -57,11 +58,7 @@ def initial_weights(args):
 def drawn(numbers, below):
     """Draw as bench_recommender_step does: MurmurHash3's finalizer, spread over [0, below)."""
     import numpy as np
-    x = numbers.astype(np.uint32)
-    x = (x ^ (x >> np.uint32(16))) * np.uint32(0x85ebca6b)
-    x = (x ^ (x >> np.uint32(13))) * np.uint32(0xc2b2ae35)
-    x = x ^ (x >> np.uint32(16))
-    return (x.astype(np.uint64) * np.uint64(below) >> np.uint64(32)).astype(np.int64)
+    return (mixed(numbers).astype(np.uint64) * np.uint64(below) >> np.uint64(32)).astype(np.int64)
 
 
 def samples(torch, args, step):

@@ -16,6 +16,8 @@ import sys
 import tempfile
 import time
 
+from mixed import mixed
+
 
 def parse():
     parser = argparse.ArgumentParser(description=__doc__,
@@ -43,14 +45,6 @@ def launch(args):
         sys.exit(max(abs(code) for code in codes))
 
 
-def mixed(numpy, x):
-    """Return the finalizer of MurmurHash3 of 32-bit numbers."""
-    x = x.astype(numpy.uint32)
-    x = (x ^ (x >> numpy.uint32(16))) * numpy.uint32(0x85EBCA6B)
-    x = (x ^ (x >> numpy.uint32(13))) * numpy.uint32(0xC2B2AE35)
-    return x ^ (x >> numpy.uint32(16))
-
-
 def train(args, rank):
     import numpy
     import torch
@@ -61,7 +55,7 @@ def train(args, rank):
     def rows(step):
         first = (step * args.ranks + rank) * args.batch
         number = numpy.arange(first, first + args.batch, dtype=numpy.int64)
-        at = mixed(numpy, number).astype(numpy.float64) * 2.0**-32 * cumulative[-1]
+        at = mixed(number).astype(numpy.float64) * 2.0**-32 * cumulative[-1]
         found = numpy.searchsorted(cumulative, at, side="right").astype(numpy.uint64)
         return torch.from_numpy((found * numpy.uint64(2654435761)
                                  % numpy.uint64(args.rows)).astype(numpy.int64))
@@ -69,7 +63,7 @@ def train(args, rank):
     table = torch.nn.Embedding(args.rows, args.width, sparse=not args.dense)
     with torch.no_grad():
         index = numpy.arange(args.rows * args.width, dtype=numpy.int64)
-        values = (mixed(numpy, index) >> numpy.uint32(8)).astype(numpy.float32) * 2.0**-24 - 0.5
+        values = (mixed(index) >> numpy.uint32(8)).astype(numpy.float32) * 2.0**-24 - 0.5
         table.weight.copy_(torch.from_numpy(values.astype(numpy.float32)).view(args.rows, -1))
     optimizer = torch.optim.Adam(table.parameters(), lr=1e-2) if args.dense else \
         torch.optim.SparseAdam(list(table.parameters()), lr=1e-2)

@@ -38,10 +38,8 @@ struct RecommenderConfig {
     int64_t users = 0;
     int64_t items = 0;
     int64_t history = 0;  // svd++: rows of the table of history factors
-    bool operator==(const Distinct&) const = default;
   };
   Distinct distinct = {};
-  bool row_sparse() const { return distinct.users > 0; }
   float mean = 0;  // mf, svd++: added to every score; the mean of all ratings
   /// True if RecommenderInput needs histories.
   bool reads_histories() const { return name == "svd++"; }

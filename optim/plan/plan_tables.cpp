@@ -108,7 +108,6 @@ std::vector<int64_t> table_pieces(const PlanInput& input, const PlanParameter& t
 
 TableCalls table_calls(const PlanInput& input, const PlanParameter& table) {
   TableCalls calls;
-  if (input.ranks == 1) return {.step = table.trainable ? 1 : 0};
   // Each exchange of rows is three calls: for the rows' counts, their numbers and their values.
   if (input.stage == 3) calls.micro_step += 3 * table.lookups;
   if (!table.trainable) return calls;

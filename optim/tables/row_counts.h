@@ -1,4 +1,4 @@
-// What a row-sparse table has sent so far, counted in rows.
+// Counts of the rows that a row-sparse table has sent so far.
 #pragma once
 
 #include <cstdint>

@@ -3,7 +3,7 @@
 #include <numeric>
 #include <utility>
 
-#include "optim/kernels/rows.h"
+#include "core/ops/copy.h"
 
 namespace tessera::optim {
 
@@ -12,6 +12,18 @@ Tensor row_buffer(dist::Communicator& communicator, int64_t rows, int64_t width,
   Tensor buffer = Tensor::unallocated({rows, width}, dtype);
   buffer.attach(communicator.allocate(buffer.bytes(), category), 0);
   return buffer;
+}
+
+std::vector<int64_t> in_elements(std::vector<int64_t> rows, int64_t columns) {
+  for (int64_t& count : rows) count *= columns;
+  return rows;
+}
+
+Tensor on_device(const Tensor& list, const Tensor& buffer) {
+  if (!buffer.defined() || list.elements() == 0) return list;
+  const Tensor copy = buffer.flat(0, list.elements());
+  copy.copy_from(list);
+  return copy;
 }
 
 RowCountsOfRanks::RowCountsOfRanks(const TableInfo& info, dist::Communicator& communicator)
@@ -46,10 +58,7 @@ int64_t RowCountsOfRanks::of_others(const std::vector<int64_t>& counts) const {
 
 dist::ExchangeCounts exchange_counts(const std::vector<int64_t>& send,
                                      const std::vector<int64_t>& receive, int64_t width) {
-  dist::ExchangeCounts counts{send, receive};
-  for (int64_t& count : counts.send) count *= width;
-  for (int64_t& count : counts.receive) count *= width;
-  return counts;
+  return {in_elements(send, width), in_elements(receive, width)};
 }
 
 RowFetch::RowFetch(const TableInfo& info, dist::Communicator& communicator)
@@ -100,6 +109,32 @@ void RowFetch::finish(const Tensor& to) {
   std::exchange(arrived_, {}).wait();
   kernels::copy_rows(current_context(to.device()), RowList{to, wanted_.device_slots()},
                      RowList{values_}, wanted_.count());
+}
+
+RowGather::Gathered RowGather::gather(const Tensor& changed, const RowList& from,
+                                      const std::vector<int64_t>& counts, int64_t most,
+                                      dist::Traffic purpose) {
+  const DType dtype = from.matrix.dtype();
+  if (!rows_.defined() || rows_.size(0) < most) {
+    rows_ = values_ = {};  // freed before the larger ones are allocated
+    rows_ = row_buffer(communicator_, most, 1, DType::i32, Category::communication);
+    values_ = row_buffer(communicator_, most, info_.width(), dtype, Category::communication);
+  }
+  Gathered result;
+  result.begin = std::accumulate(counts.begin(), counts.begin() + info_.rank, int64_t{0});
+  result.end = result.begin + changed.elements();
+  const int64_t all = std::accumulate(counts.begin(), counts.end(), int64_t{0});
+  const Tensor rows = rows_.rows(0, all);
+  result.rows = rows.view({all});
+  result.values = values_.rows(0, all);
+  const Context context = current_context(values_.device());
+  kernels::copy(context, result.rows.flat(result.begin, result.end), changed);
+  kernels::copy_rows(context, RowList{result.values.rows(result.begin, result.end)}, from,
+                     changed.elements());
+  communicator_.all_gather_v(rows, counts, info_.call(dist::Traffic::rows));
+  result.arrived = communicator_.all_gather_v(result.values, in_elements(counts, info_.width()),
+                                              info_.call(purpose));
+  return result;
 }
 
 }  // namespace tessera::optim

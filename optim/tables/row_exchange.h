@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "dist/host_buffer.h"
+#include "optim/kernels/rows.h"
 #include "optim/tables/row_counts.h"
 #include "optim/tables/sorted_rows.h"
 #include "optim/tables/table_info.h"
@@ -47,7 +48,7 @@ class RowFetch {
  public:
   RowFetch(const TableInfo& info, dist::Communicator& communicator);
 
-  /// What a fetch counts as: traffic of a step, or Traffic::other.
+  /// A fetch counts as traffic of a step, or if it is of an evaluation as Traffic::other.
   enum class Purpose : uint8_t { step, evaluation };
   /// Says which rows this rank wants, at most n: rows[i] has slot first_slot + i.
   void request(std::span<const int32_t> rows, int64_t first_slot, Purpose purpose = Purpose::step);
@@ -73,6 +74,32 @@ class RowFetch {
   Tensor asked_values_;  // their values
   Tensor values_;        // the values that this rank wants, in ascending order of rows
   dist::Work arrived_;
+};
+
+/// Gathers the rows that a step has changed, with values, from all ranks. Its buffers are allocated
+/// at the first gather.
+class RowGather {
+ public:
+  RowGather(const TableInfo& info, dist::Communicator& communicator)
+      : info_(info), communicator_(communicator) {}
+
+  struct Gathered {
+    Tensor rows;        // i32 [rows of all ranks], ascending
+    Tensor values;      // [rows of all ranks, C]
+    int64_t begin = 0;  // this rank's own rows are [begin, end) of them
+    int64_t end = 0;
+    dist::Work arrived;
+  };
+  /// `changed`: i32, this rank's rows, ascending; `from`: their values. Rank r has counts[r] rows,
+  /// and all ranks together at most `most`. An earlier gather must have arrived. Collective.
+  Gathered gather(const Tensor& changed, const RowList& from, const std::vector<int64_t>& counts,
+                  int64_t most, dist::Traffic purpose);
+
+ private:
+  const TableInfo& info_;
+  dist::Communicator& communicator_;
+  Tensor rows_;
+  Tensor values_;
 };
 
 }  // namespace tessera::optim

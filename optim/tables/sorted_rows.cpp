@@ -35,9 +35,11 @@ void SortedRows::sort(std::span<const int32_t> rows, int64_t first_slot,
   if (count_ == 0) return;
   sort_keys();
   keys = keys_.data<int64_t>();
+  auto* const sorted_rows = rows_.data<int32_t>();
+  auto* const sorted_slots = slots_.data<int32_t>();
   for (int64_t i = 0; i < count_; ++i) {
-    rows_.data<int32_t>()[i] = static_cast<int32_t>(keys[i] >> 32);
-    slots_.data<int32_t>()[i] = static_cast<int32_t>(keys[i] & 0xffffffff);
+    sorted_rows[i] = static_cast<int32_t>(keys[i] >> 32);
+    sorted_slots[i] = static_cast<int32_t>(keys[i] & 0xffffffff);
   }
   if (on_device_[0].same(rows_)) return;
   part(on_device_[0]).copy_from(part(rows_));

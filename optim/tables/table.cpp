@@ -173,11 +173,7 @@ Tensor Table::gather(const Tensor& own, int64_t width, dist::Traffic purpose) co
                      own.view({range.size(), width}));
   }
   if (info_.ranks() == 1) return whole;
-  std::vector<int64_t> counts;
-  for (int64_t rank = 0; rank < info_.ranks(); ++rank) {
-    counts.push_back(info_.layout.owned(rank).size() * width);
-  }
-  communicator_->all_gather_v(whole, std::move(counts), info_.call(purpose)).wait();
+  communicator_->all_gather_v(whole, info_.owned_elements(width), info_.call(purpose)).wait();
   return whole;
 }
 
@@ -232,7 +228,7 @@ void Table::restore(const StateSource& source) {
   });
   if (!update_) return;
   const std::vector<std::string> names = update_->rule().state_names();
-  const int64_t width = update_->rule().value_per_row() ? 1 : info_.width();
+  const int64_t width = state_width();
   const int64_t first = update_->range().begin * width;
   for (size_t i = 0; i < names.size(); ++i) {
     const Tensor& state = update_->state()[i];
@@ -245,7 +241,7 @@ void Table::restore(const StateSource& source) {
 
 void Table::own_state(StateByName& result) const {
   const std::vector<std::string> names = update_->rule().state_names();
-  const int64_t width = update_->rule().value_per_row() ? 1 : info_.width();
+  const int64_t width = state_width();
   StateShard& shard = result[info_.name()];
   shard.range = {update_->range().begin * width, update_->range().end * width};
   for (size_t i = 0; i < names.size(); ++i) {
@@ -256,7 +252,7 @@ void Table::own_state(StateByName& result) const {
 
 void Table::gather_state(int root, StateByName& result) const {
   const std::vector<std::string> names = update_->rule().state_names();
-  const int64_t width = update_->rule().value_per_row() ? 1 : info_.width();
+  const int64_t width = state_width();
   for (size_t i = 0; i < names.size(); ++i) {
     const Tensor whole = gather(own_of(update_->state()[i]), width, dist::Traffic::other).to_host();
     if (communicator_->rank() != root) continue;

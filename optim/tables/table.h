@@ -91,6 +91,8 @@ class Table {
   void set_hooks(MicroStepLog& log, Complete complete);
   Tensor gather(const Tensor& own, int64_t width, dist::Traffic purpose) const;
   StateTensor state_tensor(const std::string& kind, DType dtype, bool value_per_row) const;
+  /// Values of state for each row.
+  int64_t state_width() const { return update_->rule().value_per_row() ? 1 : info_.width(); }
   Tensor own_weights() const;
   Tensor own_of(const Tensor& held) const;
 

@@ -1,5 +1,6 @@
 #include "optim/tables/table_gradients.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "core/ops/fill.h"
@@ -9,14 +10,6 @@ namespace {
 
 Tensor list_buffer(int64_t elements, DType dtype, Device device = {}) {
   return Tensor::empty({elements}, dtype, device, Category::communication);
-}
-
-// Returns a list of the host where kernels read it: on a GPU, a copy in `buffer`.
-Tensor on_device(const Tensor& list, const Tensor& buffer) {
-  if (!buffer.defined() || list.elements() == 0) return list;
-  const Tensor copy = buffer.flat(0, list.elements());
-  copy.copy_from(list);
-  return copy;
 }
 
 }  // namespace
@@ -35,21 +28,20 @@ void TouchedSums::add(std::span<const int32_t> rows, const RowList& values) {
   if (count == 0) return;
   const int64_t fresh = rows_.count();
   const Tensor slots = slots_.flat(0, count);
-  for (int64_t i = 0; i < count; ++i) {
-    slots.data<int32_t>()[i] = rows_.add(rows[static_cast<size_t>(i)]);
-  }
+  std::ranges::transform(rows, slots.data<int32_t>(),
+                         [this](int32_t row) { return rows_.add(row); });
   kernels::fold_rows(current_context(sums_.device()),
                      RowList{sums_, on_device(slots, device_slots_)}, fresh, values, count);
 }
 
 void TouchedSums::add_all(const Tensor& rows, const Tensor& values,
                           const std::vector<int64_t>& counts) {
+  if (rows.elements() == 0) return;
   const Tensor here = rows.to_host();
+  const auto all = here.values<int32_t>();
   int64_t begin = 0;
   // Ascending order of rank is the order of micro-batches.
   for (const int64_t count : counts) {
-    if (count == 0) continue;
-    const std::span all(here.data<int32_t>(), static_cast<size_t>(here.elements()));
     add(all.subspan(static_cast<size_t>(begin), static_cast<size_t>(count)),
         RowList{values.rows(begin, begin + count)});
     begin += count;
@@ -158,15 +150,17 @@ void TableGradients::find_blocks() {
   constexpr int64_t size = dist::block_elements;
   int64_t count = 0;
   const auto rows = sorted_.rows();
+  auto* const numbers = rows.empty() ? nullptr : block_numbers_.data<int64_t>();
+  auto* const firsts = rows.empty() ? nullptr : block_firsts_.data<int32_t>();
   for (int64_t i = 0; i < std::ssize(rows); ++i) {
     const int64_t begin = rows[static_cast<size_t>(i)] * info_.width();
     const int64_t end = (begin + info_.width() - 1) / size;
     int64_t block = begin / size;
     // The block of the row before may be this row's first one.
-    if (count > 0 && block_numbers_.data<int64_t>()[count - 1] == block) ++block;
+    if (count > 0 && numbers[count - 1] == block) ++block;
     for (; block <= end; ++block) {
-      block_numbers_.data<int64_t>()[count] = block;
-      block_firsts_.data<int32_t>()[count++] = static_cast<int32_t>(i);
+      numbers[count] = block;
+      firsts[count++] = static_cast<int32_t>(i);
     }
   }
   blocks_ = {.sums = touched_->sums(),

@@ -1,11 +1,12 @@
-// What the parts of a row-sparse table share: its shape, its owners, and the limits that its
-// buffers follow.
+// The shape of a row-sparse table, its owners, and the limits that its buffers follow. All parts of
+// the table share them.
 //
 //   V rows, C elements a row       n  most distinct rows of a micro-batch
 //   N ranks, M micro-batches       O  rows that this rank owns
 #pragma once
 
 #include <algorithm>
+#include <vector>
 
 #include "dist/communicator.h"
 #include "dist/row_layout.h"
@@ -35,6 +36,8 @@ struct TableInfo {
   int64_t most_touched_of_all(int64_t micro_batches) const { return limit(rows(), micro_batches); }
   /// The most blocks of 256 elements in which one row has elements.
   int64_t blocks_per_row() const;
+  /// The rows that each rank owns, in elements of a matrix with `columns` columns.
+  std::vector<int64_t> owned_elements(int64_t columns) const;
 
  private:
   int64_t limit(int64_t of, int64_t micro_batches) const {
@@ -49,6 +52,19 @@ inline int64_t TableInfo::blocks_per_row() const {
   if (block % width() == 0) return 1;
   return (width() + block - 2) / block + 1;
 }
+
+inline std::vector<int64_t> TableInfo::owned_elements(int64_t columns) const {
+  std::vector<int64_t> counts;
+  for (int64_t r = 0; r < ranks(); ++r) counts.push_back(layout.owned(r).size() * columns);
+  return counts;
+}
+
+/// Returns counts of rows as counts of elements of rows with `columns` columns.
+std::vector<int64_t> in_elements(std::vector<int64_t> rows, int64_t columns);
+
+/// Returns a list of the host where kernels read it: on a GPU a copy in `buffer`. On the CPU,
+/// `buffer` is undefined.
+Tensor on_device(const Tensor& list, const Tensor& buffer);
 
 /// Allocates uninitialised rows from the communicator, [rows, width].
 Tensor row_buffer(dist::Communicator& communicator, int64_t rows, int64_t width, DType dtype,

@@ -3,7 +3,6 @@
 #include <numeric>
 #include <utility>
 
-#include "core/ops/copy.h"
 #include "core/ops/fill.h"
 
 namespace tessera::optim {
@@ -21,11 +20,11 @@ Tensor i32_list(const std::vector<int32_t>& values, Device device) {
 TableUpdate::TableUpdate(const TableInfo& info, dist::Communicator& communicator, UpdateRule rule,
                          const ZeroOptions& options)
     : info_(info),
-      communicator_(communicator),
       rule_(std::move(rule)),
       everything_(options.stage == 0),
       sharded_(options.stage == 3),
-      all_rows_(options.update_all_rows) {
+      all_rows_(options.update_all_rows),
+      touched_rows_(info, communicator) {
   const Device device = communicator.device();
   const auto zeros = [&](const Shape& shape) {
     return Tensor::zeros(shape, DType::f32, device, Category::optimizer_state);
@@ -46,34 +45,6 @@ void TableUpdate::reset_state() {
   for (const Tensor& state : state_) {
     if (state.elements() > 0) kernels::fill(current_context(state.device()), state, 0.0f);
   }
-}
-
-// Stage 0: every rank gets the touched rows of all ranks in ascending order, because the ranks own
-// ascending ranges.
-TableUpdate::Touched TableUpdate::gather_touched(const TableGradients& gradients,
-                                                 const std::vector<int64_t>& counts, int64_t most) {
-  if (!gathered_rows_.defined() || gathered_rows_.size(0) < most) {
-    gathered_rows_ = gathered_sums_ = {};  // freed before the larger ones are allocated
-    gathered_rows_ = row_buffer(communicator_, most, 1, DType::i32, Category::communication);
-    gathered_sums_ =
-        row_buffer(communicator_, most, info_.width(), DType::f32, Category::communication);
-  }
-  const int64_t begin = std::accumulate(counts.begin(), counts.begin() + info_.rank, int64_t{0});
-  const int64_t all = std::accumulate(counts.begin(), counts.end(), int64_t{0});
-  const int64_t own = gradients.touched().count();
-  const Tensor rows = gathered_rows_.rows(0, all);
-  const Tensor sums = gathered_sums_.rows(0, all);
-  const Context context = current_context(sums.device());
-  kernels::copy(context, rows.rows(begin, begin + own).view({own}),
-                gradients.touched().device_rows());
-  kernels::copy_rows(context, RowList{sums.rows(begin, begin + own)},
-                     RowList{gradients.sums(), gradients.touched().device_slots()}, own);
-  std::vector<int64_t> elements = counts;
-  for (int64_t& count : elements) count *= info_.width();
-  communicator_.all_gather_v(rows, counts, info_.call(dist::Traffic::rows));
-  communicator_.all_gather_v(sums, std::move(elements), info_.call(dist::Traffic::gradients))
-      .wait();
-  return {rows.view({all}), {}, sums};
 }
 
 // All rows of range(), where those that were not touched have slot -1: a gradient of zero.
@@ -116,10 +87,16 @@ void TableUpdate::apply(const TableValues& values, const Touched& touched, const
 void TableUpdate::update(TableGradients& gradients, TableValues& values,
                          const std::vector<int64_t>& counts, int64_t most, const UpdateHyper& hyper,
                          const StepScalars* scalars) {
-  const bool gathers = info_.ranks() > 1 && everything_;
-  Touched touched = gathers ? gather_touched(gradients, counts, most)
-                            : Touched{gradients.touched().device_rows(),
-                                      gradients.touched().device_slots(), gradients.sums()};
+  const SortedRows& own = gradients.touched();
+  Touched touched{own.device_rows(), own.device_slots(), gradients.sums()};
+  if (everything_ && info_.ranks() > 1) {
+    // Every rank gets the touched rows of all ranks in ascending order, because the ranks own
+    // ascending ranges.
+    const RowGather::Gathered all = touched_rows_.gather(
+        touched.rows, RowList{touched.sums, touched.slots}, counts, most, dist::Traffic::gradients);
+    all.arrived.wait();
+    touched = {all.rows, {}, all.values};
+  }
   if (all_rows_) touched = all_rows(touched);
   apply(values, touched, hyper, scalars);
   if (info_.ranks() == 1 || everything_ || sharded_) return;

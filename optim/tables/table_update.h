@@ -44,22 +44,18 @@ class TableUpdate {
     Tensor slots;  // undefined: slot i is i
     Tensor sums;
   };
-  Touched gather_touched(const TableGradients& gradients, const std::vector<int64_t>& counts,
-                         int64_t most);
   void apply(const TableValues& values, const Touched& touched, const UpdateHyper& hyper,
              const StepScalars* scalars);
   Touched all_rows(const Touched& touched) const;
 
   const TableInfo& info_;
-  dist::Communicator& communicator_;
   UpdateRule rule_;
   bool everything_;  // stage 0
   bool sharded_;     // stage 3
   bool all_rows_;
   Tensor masters_;  // f32 of range(), or undefined if the values themselves are updated
   std::vector<Tensor> state_;
-  Tensor gathered_rows_;  // stage 0: the touched rows of all ranks, and their sums
-  Tensor gathered_sums_;
+  RowGather touched_rows_;  // stage 0: of all ranks, with their sums
 };
 
 }  // namespace tessera::optim

@@ -1,12 +1,9 @@
 #include "optim/tables/table_values.h"
 
 #include <algorithm>
-#include <numeric>
 #include <utility>
 
 #include "core/error.h"
-#include "core/ops/copy.h"
-#include "optim/kernels/rows.h"
 
 namespace tessera::optim {
 
@@ -16,7 +13,8 @@ TableValues::TableValues(const TableInfo& info, dist::Communicator& communicator
       sharded_(sharded),
       values_(row_buffer(communicator, held().size(), info.width(), info.dtype(),
                          Category::parameters)),
-      current_(looked()) {
+      current_(looked()),
+      updated_rows_(info, communicator) {
   // The parameter has no memory at stage 3; elsewhere it is a view of the table.
   Tensor tensor = info.placed.named.parameter.tensor();
   tensor.attach(sharded ? nullptr : values_.storage(), 0);
@@ -117,28 +115,26 @@ TableRows TableValues::look_up(const Tensor& indices, int64_t used) {
 
 // Copies the rows from slot `first_slot` on to current_.
 void TableValues::bring(int64_t first_slot) {
-  const auto rows = current_.slots.rows().subspan(static_cast<size_t>(first_slot));
   if (fetch_) {
+    const auto rows = current_.slots.rows().subspan(static_cast<size_t>(first_slot));
     fetch_->request(rows, first_slot);
     fetch_->start(values_);
     fetch_->count(counts_);
     fetch_->finish(current_.values);
     return;
   }
-  synchronize();
-  const auto count = std::ssize(rows);
-  if (count == 0) return;
-  const Context context = current_context(communicator_.device());
-  kernels::copy_rows(context, RowList{current_.values.rows(first_slot, first_slot + count)},
-                     RowList{values_, on_device(current_.slots.rows_from(first_slot))}, count);
+  copy_rows_to(current_, first_slot);
 }
 
-// Rows' numbers where kernels read them: on a GPU, a copy.
-Tensor TableValues::on_device(const Tensor& rows) const {
-  if (communicator_.device().is_cpu()) return rows;
-  const Tensor copy = device_rows_.flat(0, rows.elements());
-  copy.copy_from(rows);
-  return copy;
+// Copies rows of this rank's table from slot `first_slot` on.
+void TableValues::copy_rows_to(const Looked& to, int64_t first_slot) {
+  synchronize();
+  const Tensor rows = to.slots.rows_from(first_slot);
+  const int64_t count = rows.elements();
+  if (count == 0) return;
+  kernels::copy_rows(current_context(values_.device()),
+                     RowList{to.values.rows(first_slot, first_slot + count)},
+                     RowList{values_, on_device(rows, device_rows_)}, count);
 }
 
 void TableValues::follow_look_up() {
@@ -204,9 +200,7 @@ void TableValues::start_prefetch() {
     next_fetch_->count(counts_);
     return;
   }
-  std::swap(current_, *next_);
-  bring(0);
-  std::swap(current_, *next_);
+  copy_rows_to(*next_, 0);
 }
 
 void TableValues::updated() {
@@ -223,49 +217,25 @@ std::span<const uint8_t> TableValues::used() const {
   return {used_.data<uint8_t>(), static_cast<size_t>(current_.slots.count())};
 }
 
-void TableValues::gather_updated(const Tensor& changed, std::vector<int64_t> counts, int64_t most) {
+void TableValues::gather_updated(const Tensor& changed, const std::vector<int64_t>& counts,
+                                 int64_t most) {
   synchronize();  // an earlier gather may still read the buffers
-  if (!gathered_rows_.defined() || gathered_rows_.size(0) < most) {
-    gathered_rows_ = gathered_values_ = {};  // freed before the larger ones are allocated
-    constexpr Category category = Category::communication;
-    gathered_rows_ = row_buffer(communicator_, most, 1, DType::i32, category);
-    gathered_values_ = row_buffer(communicator_, most, info_.width(), info_.dtype(), category);
-  }
-  const auto end_of = [&counts](int64_t rank) {
-    return std::accumulate(counts.begin(), counts.begin() + rank, int64_t{0});
-  };
-  const int64_t begin = end_of(info_.rank);
-  const int64_t own = changed.elements();
-  const int64_t all = end_of(info_.ranks());
-  const Tensor rows = gathered_rows_.rows(0, all);
-  const Tensor values = gathered_values_.rows(0, all);
-  const Context context = current_context(values_.device());
-  kernels::copy(context, rows.rows(begin, begin + own).view({own}), changed);
-  kernels::copy_rows(context, RowList{values.rows(begin, begin + own)}, RowList{values_, changed},
-                     own);
-  std::vector<int64_t> elements = counts;
-  for (int64_t& count : elements) count *= info_.width();
-  communicator_.all_gather_v(rows, std::move(counts), info_.call(dist::Traffic::rows));
-  communicator_.all_gather_v(values, std::move(elements), info_.call(dist::Traffic::parameters));
+  const RowGather::Gathered all = updated_rows_.gather(changed, RowList{values_, changed}, counts,
+                                                       most, dist::Traffic::parameters);
   // Only the rows of other ranks are written: this rank's own rows may be read meanwhile.
-  gathered_ = communicator_.run([table = values_, rows, values, begin, own, all] {
+  gathered_ = communicator_.run([table = values_, all] {
     const auto write = [&](int64_t from, int64_t to) {
-      kernels::copy_rows(current_context(table.device()),
-                         RowList{table, rows.rows(from, to).view({to - from})},
-                         RowList{values.rows(from, to)}, to - from);
+      kernels::copy_rows(current_context(table.device()), RowList{table, all.rows.flat(from, to)},
+                         RowList{all.values.rows(from, to)}, to - from);
     };
-    write(0, begin);
-    write(begin + own, all);
+    write(0, all.begin);
+    write(all.end, all.rows.elements());
   });
 }
 
 void TableValues::gather_all() {
-  std::vector<int64_t> counts;
-  for (int64_t rank = 0; rank < info_.ranks(); ++rank) {
-    counts.push_back(info_.layout.owned(rank).size() * info_.width());
-  }
-  gathered_ =
-      communicator_.all_gather_v(values_, std::move(counts), info_.call(dist::Traffic::parameters));
+  gathered_ = communicator_.all_gather_v(values_, info_.owned_elements(info_.width()),
+                                         info_.call(dist::Traffic::parameters));
 }
 
 void TableValues::synchronize() { std::exchange(gathered_, {}).wait(); }

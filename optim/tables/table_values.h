@@ -55,7 +55,7 @@ class TableValues {
 
   /// Brings the rows `changed` that this rank has updated, of which `counts` has the number on each
   /// rank, to all ranks (stages 1 and 2). The next look_up() waits for them.
-  void gather_updated(const Tensor& changed, std::vector<int64_t> counts, int64_t most);
+  void gather_updated(const Tensor& changed, const std::vector<int64_t>& counts, int64_t most);
   /// Gathers all rows of each rank in place.
   void gather_all();
   /// Drops rows that were prefetched, because the table gets other values.
@@ -72,7 +72,7 @@ class TableValues {
     Tensor values = {};
   };
   enum class Phase : uint8_t { evaluation, forward, backward };
-  /// What became of a prefetch.
+  /// The state of a prefetch: when its fetch will start, or that it has.
   enum class Ahead : uint8_t { none, in_backward, after_update, started };
 
   Tensor host_indices(const Tensor& indices, int64_t used) const;
@@ -83,8 +83,8 @@ class TableValues {
     return communicator_.device().is_cpu() ? Category::activations : Category::workspace;
   }
   void fetch_all(const RowSlots& slots, const Tensor& values);
-  Tensor on_device(const Tensor& rows) const;
   void bring(int64_t first_slot);
+  void copy_rows_to(const Looked& to, int64_t first_slot);
   void start_prefetch();
   Looked looked() const;
 
@@ -97,17 +97,15 @@ class TableValues {
   Tensor device_rows_;             // on a GPU: i32 [n]
   std::optional<RowFetch> fetch_;  // of current_, and of evaluations
   dist::HostBuffer rounds_;        // i64 [ranks]: rounds of fetches in an evaluation
-  // Of the next micro-batch, from the first prefetch on:
+  // Rows of the next micro-batch. These members exist from the first prefetch on:
   std::optional<Looked> next_;
   std::optional<RowFetch> next_fetch_;
   Ahead ahead_ = Ahead::none;
   Tensor used_;  // u8 [n] on the host
   RowCounts counts_;
   bool prefetched_ = false;  // true if the current micro-batch's rows were prefetched
-  // Rows in flight after an update:
-  Tensor gathered_rows_;  // i32
-  Tensor gathered_values_;
-  dist::Work gathered_;
+  RowGather updated_rows_;
+  dist::Work gathered_;  // done when the rows of the last update are in values_
 };
 
 }  // namespace tessera::optim

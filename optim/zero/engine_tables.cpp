@@ -1,4 +1,4 @@
-// What a ZeroEngine does with row-sparse tables.
+// The part of ZeroEngine that handles row-sparse tables.
 #include <algorithm>
 #include <array>
 

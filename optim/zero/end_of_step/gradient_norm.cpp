@@ -35,7 +35,9 @@ GradientNorm::GradientNorm(std::shared_ptr<dist::Communicator> communicator,
     add_partition(*part.partition);
   }
   place_segments();
+  dense_blocks_ = blocks_;  // no row is touched yet
   allocate(0);
+  copy_segments();
 }
 
 void GradientNorm::add_partition(const Partition& partition) {
@@ -80,10 +82,15 @@ void GradientNorm::allocate(int64_t table_blocks) {
   // The CPU's kernel reads segments_ directly. A GPU needs a copy of segments_, and scratch.
   if (device.is_cpu()) return;
   constexpr int64_t per_sum = BlockSums::blocks_per_partial_sum;
-  const int64_t most = blocks_ + table_blocks;
+  const int64_t most = dense_blocks_ + table_blocks;
   partial_sums_ = bytes_for(*communicator_, (most + per_sum - 1) / per_sum, f64_bytes);
   table_ = bytes_for(*communicator_, std::ssize(segments_), sizeof(BlockSums::Segment));
-  cuda::copy_and_wait(device.index, table_.raw(), segments_.data(), table_.bytes());
+}
+
+void GradientNorm::copy_segments() {
+  if (!table_.defined()) return;
+  cuda::copy_and_wait(communicator_->device().index, table_.raw(), segments_.data(),
+                      table_.bytes());
 }
 
 // Each rank sums the touched blocks that it owns. The ranks own ascending ranges of rows, so the
@@ -91,33 +98,25 @@ void GradientNorm::allocate(int64_t table_blocks) {
 void GradientNorm::sum_tables() {
   int64_t most = 0;
   for (const Part& part : parts_) most += part.table != nullptr ? part.table->most_blocks() : 0;
-  if (most > table_blocks_) {
-    blocks_ = 0;
-    for (const Part& part : parts_) {
-      if (part.table != nullptr) continue;
-      blocks_ += dist::blocks_of(part.partition->layout().slot(part.parameter).elements);
-    }
-    allocate(most);
-  }
+  if (most > table_blocks_) allocate(most);
   place_segments();
+  copy_segments();
   const Device device = communicator_->device();
-  if (!device.is_cpu()) {
-    cuda::copy_and_wait(device.index, table_.raw(), segments_.data(), table_.bytes());
-  }
   for (size_t i = 0; i < parts_.size(); ++i) {
     const Table* const table = parts_[i].table;
     if (table == nullptr) continue;
     const int64_t first = segments_[i].shard_first;
-    std::vector<int64_t> counts = table->block_counts();
+    const std::vector<int64_t>& counts = table->block_counts();
     const int64_t before =
         std::accumulate(counts.begin(), counts.begin() + communicator_->rank(), int64_t{0});
     const TouchedBlocks& touched = table->gradients().blocks();
     kernels::touched_square_sums(
         current_context(device),
         std::span(sums() + first + before, static_cast<size_t>(touched.block_count)), touched);
-    for (int64_t& count : counts) count *= f64_bytes;
     const Tensor all = sums_.flat(first * f64_bytes, (first + table->all_blocks()) * f64_bytes);
-    communicator_->all_gather_v(all, std::move(counts), table->info().call(dist::Traffic::norms))
+    communicator_
+        ->all_gather_v(all, in_elements(counts, f64_bytes),
+                       table->info().call(dist::Traffic::norms))
         .wait();
   }
 }
@@ -141,14 +140,12 @@ void GradientNorm::compute(StepScalars* scalars) {
       context, scalars,
       BlockSums{.values = sums(),
                 .per_rank = per_rank_,
-                .segments = table_.defined()
-                                ? static_cast<const BlockSums::Segment*>(table_.raw())
-                                : segments_.data(),
+                .segments = table_.defined() ? static_cast<const BlockSums::Segment*>(table_.raw())
+                                             : segments_.data(),
                 .segment_count = std::ssize(segments_),
                 .blocks = blocks_,
-                .partial_sums = partial_sums_.defined()
-                                    ? static_cast<double*>(partial_sums_.raw())
-                                    : nullptr});
+                .partial_sums =
+                    partial_sums_.defined() ? static_cast<double*>(partial_sums_.raw()) : nullptr});
 }
 
 std::vector<double> GradientNorm::of_parts() const {

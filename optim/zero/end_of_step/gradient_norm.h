@@ -42,6 +42,8 @@ class GradientNorm {
   void add_partition(const Partition& partition);
   void place_segments();
   void allocate(int64_t table_blocks);
+  /// On a GPU: brings its copy of the segments up to date.
+  void copy_segments();
   void sum_tables();
   double* sums() const { return static_cast<double*>(sums_.raw()); }
 
@@ -51,6 +53,7 @@ class GradientNorm {
   std::vector<int64_t> shard_firsts_;  // per partition: where its sums begin in a rank's sums
   std::vector<BlockSums::Segment> segments_;  // one for each part
   bool has_tables_ = false;
+  int64_t dense_blocks_ = 0;  // blocks of all parameters of partitions
   int64_t table_blocks_ = 0;  // room for block sums of tables
   int64_t per_rank_ = 0;  // number of blocks that one rank owns, over all partitions
   int64_t blocks_ = 0;    // number of blocks of all segments
