@@ -57,7 +57,7 @@ void add_tables(Flags& app, RecommenderCommandLine& given) {
   const char* group = "Model";
   app.add_option("--tables", given.tables,
                  "sparse: send and update only the rows that a batch reads; dense: all rows "
-                 "(default: sparse, but dense with --weight-decay, --offload or --graph)")
+                 "(default: sparse, but dense with --weight-decay or --graph)")
       ->one_of({"dense", "sparse"})
       ->group(group);
   app.add_option("--table-optimizer", given.table_optimizer,
@@ -151,10 +151,9 @@ void check_model(RecommenderTrainOptions& options, const Given& given) {
 // Row-sparse tables are the default wherever they are possible and do what the flags say: weight
 // decay is documented as being of all rows, which a dense table alone gives.
 void check_tables(RecommenderTrainOptions& options, const RecommenderCommandLine& given) {
-  const char* const flag = options.weight_decay > 0                   ? "--weight-decay"
-                           : options.memory.offload == "optimizer"    ? "--offload"
-                           : options.graph                            ? "--graph"
-                                                                      : nullptr;
+  const char* const flag = options.weight_decay > 0 ? "--weight-decay"
+                           : options.graph          ? "--graph"
+                                                    : nullptr;
   options.sparse = given.tables.value_or(flag == nullptr ? "sparse" : "dense") == "sparse";
   options.rowwise = given.table_optimizer == "rowwise-adagrad";
   if (options.sparse && flag != nullptr) {

@@ -106,7 +106,6 @@ std::optional<TableOptions> table_options(const Given& given) {
   if (!(table.zipf >= 0 && table.zipf <= 10)) {
     fail_input("--zipf is {}, expected from 0 to 10", table.zipf);
   }
-  if (given.memory.offload == "optimizer") fail_input("--offload does not go with --table");
   if (!given.flops.empty() || !given.fits.empty()) {
     fail_input("--memory and --flops are for a GPT, not for --table");
   }

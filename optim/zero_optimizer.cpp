@@ -52,7 +52,7 @@ void ZeroOptimizer::check(const nn::Module& model, const UpdateRule& rule, const
   check_groups(rule, options.groups);
   if (options.table_rule) check_groups(*options.table_rule, options.groups);
   check_graph(options, model.named_parameters(), *world.communicator);
-  check_tables(options, rule, model.named_parameters(), *world.communicator);
+  check_tables(options, rule, model.named_parameters());
 }
 
 ZeroOptimizer::ZeroOptimizer(nn::Module& model, UpdateRule rule, const dist::World& world,
@@ -96,7 +96,7 @@ void ZeroOptimizer::add_param_group(nn::Module& module, const GroupOptions& grou
   check_groups(engine_->rule(), {group});
   if (options_.table_rule) check_groups(*options_.table_rule, {group});
   check_graph(options_, parameters, engine_->communicator());
-  check_tables(options_, engine_->rule(), parameters, engine_->communicator());
+  check_tables(options_, engine_->rule(), parameters);
   const ValuesBefore before(parameters);
   options_.groups.push_back(group);
   const std::vector<int> groups(parameters.size(), static_cast<int>(options_.groups.size()));
@@ -122,11 +122,12 @@ ZeroOptimizer::MicroBatches ZeroOptimizer::all_of(int64_t step, const Batch& bat
                 step_number(engine_->state().step()));
   const int ranks = engine_->communicator().size();
   if (options_.sync_batch_norm && batch.micro_batches() != ranks) {
-    fail_input("sync_batch_norm: {} micro-batches on {} ranks, expected one on each: micro-batches "
-               "of {} samples",
-               batch.micro_batches(), ranks,
-               batch.global % ranks == 0 ? std::to_string(batch.global / ranks)
-                                         : "a global batch divided by the ranks");
+    fail_input(
+        "sync_batch_norm: {} micro-batches on {} ranks, expected one on each: micro-batches "
+        "of {} samples",
+        batch.micro_batches(), ranks,
+        batch.global % ranks == 0 ? std::to_string(batch.global / ranks)
+                                  : "a global batch divided by the ranks");
   }
   return {*this, step, batch, batch.micro_steps(engine_->communicator().size())};
 }
@@ -222,7 +223,8 @@ StepReport ZeroOptimizer::step(int64_t step, const Batch& batch,
 Tensor ZeroOptimizer::gradient(const std::string& name) {
   TESSERA_CHECK(engine_->state().all_micro_steps_done(),
                 "gradient: of '{}', asked for outside of the time between the last backward and "
-                "step()", name);
+                "step()",
+                name);
   engine_->reduce();
   if (const Table* const table = engine_->find_table(name)) {
     const Tensor sums = table->gather_sums();
@@ -293,8 +295,7 @@ void ZeroOptimizer::prefetch(const nn::Parameter& parameter, const Tensor& indic
   const auto found = std::ranges::find_if(tables, [&](const auto& table) {
     return table->info().placed.named.parameter.same(parameter);
   });
-  TESSERA_CHECK(found != tables.end(),
-                "prefetch: '{}' is no row-sparse table of this optimizer",
+  TESSERA_CHECK(found != tables.end(), "prefetch: '{}' is no row-sparse table of this optimizer",
                 parameter.leaf().name);
   const StepState& state = engine_->state();
   TESSERA_CHECK(state.running(),

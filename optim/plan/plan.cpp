@@ -18,9 +18,9 @@ constexpr int64_t f64_bytes = 8;
 constexpr int64_t update_slots = 2;
 constexpr int64_t crossing_slots = 2;  // for offload from a GPU
 // The next four constants are used only with a GPU, for the norm and the scalars of a step.
-constexpr int64_t segment_bytes = 32;         // entry of a parameter in the table of block sums
+constexpr int64_t segment_bytes = 32;  // entry of a parameter in the table of block sums
 constexpr int64_t blocks_a_partial_sum = 1024;
-constexpr int64_t scalars_bytes = 32;         // one f64 and five 32-bit words
+constexpr int64_t scalars_bytes = 32;  // one f64 and five 32-bit words
 constexpr int64_t fetched_slots = 2;
 
 void add(int64_t& to, CheckedInt value) { to = (to + value).value(); }
@@ -134,14 +134,13 @@ class Planner {
     add(parts.masters, memory.masters);
     add(parts.state, memory.state);
     add(parts.rows, memory.device_rows);
+    add(parts.crossing, memory.crossing);
     add(input_.device.is_cpu() ? parts.rows : parts.host_rows, memory.host_rows);
     add(parts.norms, memory.blocks * f64_bytes);
     table_blocks_ += memory.blocks.value();
     const dist::Range own = plan_row_layout(input_, table).owned(rank_);
-    const bool holds_any = input_.stage < 3 || own.size() > 0;
-    if (input_.device.is_cpu() && table.dtype != DType::f32 && holds_any) {
-      plan_.filling = assign_workspace_bytes;
-    }
+    const bool fills = table.dtype != DType::f32 && (input_.stage < 3 || own.size() > 0);
+    if (input_.device.is_cpu() && fills) plan_.filling = assign_workspace_bytes;
     const TableCalls calls = table_calls(input_, table);
     add(sent(dist::Traffic::headers),
         headers(CheckedInt(calls.micro_step) * micro_steps_ + calls.step));
@@ -149,7 +148,7 @@ class Planner {
     add(sent(dist::Traffic::rows), table_count_bytes(input_, table) * micro_steps_);
     if (input_.checkpoint_staging) {
       for (const int64_t piece : table_pieces(input_, table, rank_)) {
-        add_piece(piece, input_.device.is_cpu());
+        add_piece(piece, input_.device.is_cpu() || (table.trainable && input_.offload));
       }
     }
     if (input_.saves) {
@@ -245,8 +244,8 @@ class Planner {
       largest_sum_ = std::max(largest_sum_, (largest_shard * f32_bytes).value());
     }
     // A rank sends all shards except its own.
-    add(sent(dist::Traffic::gradients), CheckedInt(gradient_sends()) * (flat - shard) *
-                                            (sums_locally() ? sum_bytes : bytes));
+    add(sent(dist::Traffic::gradients),
+        CheckedInt(gradient_sends()) * (flat - shard) * (sums_locally() ? sum_bytes : bytes));
     const CheckedInt buckets_sent = std::ssize(group.layout.buckets());
     add(sent(dist::Traffic::headers), headers(buckets_sent * (input_.no_sync ? 1 : micro_steps_)));
     if (input_.stage > 0) return;
@@ -272,8 +271,8 @@ class Planner {
       const int64_t largest = largest_bucket(group) / (everything ? 1 : input_.ranks);
       const int64_t slots =
           input_.device.is_cpu() ? 1 : std::min(crossing_slots, std::ssize(group.layout.buckets()));
-      add(plan_.parts.crossing, CheckedInt(slots) * largest * (dtype_size(group.sum_dtype) +
-                                                               dtype_size(group.dtype)));
+      add(plan_.parts.crossing,
+          CheckedInt(slots) * largest * (dtype_size(group.sum_dtype) + dtype_size(group.dtype)));
     }
   }
 
@@ -354,14 +353,12 @@ class Planner {
     const PlanParts& p = plan_.parts;
     const CheckedInt state = CheckedInt(p.masters) + p.state;
     add(plan_.parameters, CheckedInt(p.values) + p.running + p.looked_up + p.gathered);
-    add(plan_.gradients,
-        CheckedInt(p.buckets) + p.accumulators + p.local_sums + p.gathered_sums);
+    add(plan_.gradients, CheckedInt(p.buckets) + p.accumulators + p.local_sums + p.gathered_sums);
     add(input_.offload ? plan_.host.optimizer_state : plan_.optimizer_state, state);
     const bool apart = !input_.device.is_cpu();  // device memory is not host memory
-    plan_.host.communication =
-        (CheckedInt(p.crossing) + p.fetched + p.mirrors + p.host_rows +
-         (apart ? p.flags + p.texts : 0))
-            .value();
+    plan_.host.communication = (CheckedInt(p.crossing) + p.fetched + p.mirrors + p.host_rows +
+                                (apart ? p.flags + p.texts : 0))
+                                   .value();
     // A save frees its bucket before the ranks exchange texts about its success. On the CPU both
     // are in host memory, so the larger is added, and not the sum.
     add(plan_.communication, CheckedInt(p.staging) + p.scattered + p.norms + p.losses +
@@ -384,8 +381,8 @@ class Planner {
   int64_t trainable_ = 0;         // number of trainable parameters
   int64_t parameter_blocks_ = 0;  // number of kernel blocks of these parameters
   std::vector<int64_t> pieces_;   // bytes of each piece that may be copied for a checkpoint
-  int64_t largest_call_ = 0;  // bytes of the largest buffer of a collective on the device
-  int64_t largest_sum_ = 0;   // bytes of the largest shard that a reduce_scatter returns
+  int64_t largest_call_ = 0;      // bytes of the largest buffer of a collective on the device
+  int64_t largest_sum_ = 0;       // bytes of the largest shard that a reduce_scatter returns
   Plan plan_;
 };
 

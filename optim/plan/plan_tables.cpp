@@ -34,6 +34,19 @@ int64_t blocks_per_row(int64_t width) {
   return block % width == 0 ? 1 : (width + block - 2) / block + 1;
 }
 
+// Offload updates touched rows in chunks, whose sums are as large as a bucket.
+void add_offload(const PlanInput& input, const PlanParameter& table, int64_t updated,
+                 TableMemory& memory) {
+  const CheckedInt row_sums = CheckedInt(table.width()) * f32_bytes;
+  const CheckedInt row_values = CheckedInt(table.width()) * dtype_size(table.dtype);
+  const int64_t chunk =
+      std::min(updated, std::max<int64_t>(1, input.bucket_bytes / row_sums.value()));
+  const bool ahead = !input.device.is_cpu() && updated > chunk;
+  const CheckedInt slots = ahead ? 2 : 1;
+  memory.crossing = slots * chunk * (row_sums + row_values);
+  memory.device_rows += slots * chunk * row_sums + CheckedInt(chunk) * row_values;
+}
+
 }  // namespace
 
 dist::RowLayout plan_row_layout(const PlanInput& input, const PlanParameter& table) {
@@ -70,7 +83,7 @@ TableMemory table_memory(const PlanInput& input, const PlanParameter& table, int
   memory.gradients = CheckedInt(n) * row_bytes;
   memory.sums = CheckedInt(touched) * width * f32_bytes;
   const CheckedInt updated = input.stage == 0 ? table.rows : own;
-  if (table.dtype != DType::f32) memory.masters = updated * width * f32_bytes;
+  if (table.dtype != DType::f32 || input.offload) memory.masters = updated * width * f32_bytes;
   memory.state = updated * (input.table_value_per_row ? CheckedInt(1) : width) * f32_bytes *
                  input.table_state_tensors.value_or(input.state_tensors);
   memory.host_rows += CheckedInt(n) * sorted_bytes + CheckedInt(std::min(n, own)) * index_bytes;
@@ -80,6 +93,7 @@ TableMemory table_memory(const PlanInput& input, const PlanParameter& table, int
       CheckedInt(touched) * blocks_per_row(table.width()) * (count_bytes + index_bytes);
   memory.host_rows += lists;
   if (copies) memory.device_rows += lists + CheckedInt(std::min(n, own)) * index_bytes;
+  if (input.offload) add_offload(input, table, updated.value(), memory);
   const CheckedInt blocks = CheckedInt(touched_of_all) * blocks_per_row(table.width());
   memory.blocks = std::min(dist::blocks_of(table.elements), blocks.value());
   if (!several) return memory;

@@ -28,6 +28,7 @@ struct TableMemory {
   CheckedInt state = 0;
   CheckedInt device_rows = 0;  // communication, on the device that computes
   CheckedInt host_rows = 0;    // communication, on the host
+  CheckedInt crossing = 0;     // offload: copies of sums and weights on the host
   CheckedInt blocks = 0;       // room for block sums of the norm, in blocks
 };
 

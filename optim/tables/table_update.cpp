@@ -3,6 +3,7 @@
 #include <numeric>
 #include <utility>
 
+#include "core/error.h"
 #include "core/ops/fill.h"
 
 namespace tessera::optim {
@@ -26,15 +27,21 @@ TableUpdate::TableUpdate(const TableInfo& info, dist::Communicator& communicator
       all_rows_(options.update_all_rows),
       touched_rows_(info, communicator) {
   const Device device = communicator.device();
-  const auto zeros = [&](const Shape& shape) {
-    return Tensor::zeros(shape, DType::f32, device, Category::optimizer_state);
-  };
   const int64_t rows = range().size();
+  // If the ranks compute on Device{}, the host, offload changes nothing: the state is there anyway.
+  if (options.offload == Offload::optimizer && !(device == Device{})) {
+    offloaded_.emplace(info, communicator, rows, options.bucket_bytes);
+  }
   const Shape matrix{rows, info.width()};
   for (size_t i = 0; i < rule_.state_names().size(); ++i) {
-    state_.push_back(zeros(rule_.value_per_row() ? Shape{rows} : matrix));
+    state_.push_back(zeros(rule_.value_per_row() ? Shape{rows} : matrix, device));
   }
-  if (info.dtype() != DType::f32) masters_ = zeros(matrix);
+  if (info.dtype() != DType::f32 || offloaded_) masters_ = zeros(matrix, device);
+}
+
+Tensor TableUpdate::zeros(const Shape& shape, Device device) const {
+  if (offloaded_) return offloaded_->zeros(shape);
+  return Tensor::zeros(shape, DType::f32, device, Category::optimizer_state);
 }
 
 Tensor TableUpdate::weights(const TableValues& values) const {
@@ -48,7 +55,7 @@ void TableUpdate::reset_state() {
 }
 
 // All rows of range(), where those that were not touched have slot -1: a gradient of zero.
-TableUpdate::Touched TableUpdate::all_rows(const Touched& touched) const {
+TouchedRows TableUpdate::all_rows(const TouchedRows& touched) const {
   const Tensor rows = touched.rows.to_host();
   const Tensor slots = touched.slots.defined() ? touched.slots.to_host() : Tensor();
   std::vector<int32_t> all(static_cast<size_t>(range().size()));
@@ -62,13 +69,18 @@ TableUpdate::Touched TableUpdate::all_rows(const Touched& touched) const {
   return {i32_list(all, device), i32_list(slot_of, device), touched.sums};
 }
 
-void TableUpdate::apply(const TableValues& values, const Touched& touched, const UpdateHyper& hyper,
-                        const StepScalars* scalars) {
+void TableUpdate::apply(const TableValues& values, const TouchedRows& touched,
+                        const UpdateHyper& hyper, const StepScalars* scalars) {
   const int64_t count = touched.rows.elements();
   if (count == 0) return;
+  const int64_t first = range().begin;
+  if (offloaded_) {
+    TESSERA_CHECK(scalars == nullptr, "offload: the step's scalars are on the device");
+    offloaded_->update(rule_, hyper, touched, {masters_, state_, values.values_of(range()), first});
+    return;
+  }
   const Tensor weights = this->weights(values);
   const Context context = current_context(weights.device());
-  const int64_t first = range().begin;
   rule_.update_rows(context,
                     {.parameters = weights,
                      .state = state_,
@@ -88,7 +100,7 @@ void TableUpdate::update(TableGradients& gradients, TableValues& values,
                          const std::vector<int64_t>& counts, int64_t most, const UpdateHyper& hyper,
                          const StepScalars* scalars) {
   const SortedRows& own = gradients.touched();
-  Touched touched{own.device_rows(), own.device_slots(), gradients.sums()};
+  TouchedRows touched{own.device_rows(), own.device_slots(), gradients.sums()};
   if (everything_ && info_.ranks() > 1) {
     // Every rank gets the touched rows of all ranks in ascending order, because the ranks own
     // ascending ranges.

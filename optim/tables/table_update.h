@@ -4,14 +4,18 @@
 //   stage 0        every rank updates all touched rows, after it has gathered their sums
 //   stages 1 to 3  a rank updates the touched rows that it owns
 //
+// With offload the host updates the rows (optim/tables/offloaded_rows.h).
+//
 // A rule is applied to touched rows alone: the others get neither weight decay nor a step from
 // their moments. With ZeroOptions::update_all_rows the others are updated too, with a gradient of
 // zero, as a dense gradient would do.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "optim/rules/update_rule.h"
+#include "optim/tables/offloaded_rows.h"
 #include "optim/tables/table_gradients.h"
 #include "optim/tables/table_values.h"
 #include "optim/zero/options.h"
@@ -38,21 +42,17 @@ class TableUpdate {
   void reset_state();
 
  private:
-  /// Rows, the slots of their sums, and the sums.
-  struct Touched {
-    Tensor rows;
-    Tensor slots;  // undefined: slot i is i
-    Tensor sums;
-  };
-  void apply(const TableValues& values, const Touched& touched, const UpdateHyper& hyper,
+  Tensor zeros(const Shape& shape, Device device) const;
+  void apply(const TableValues& values, const TouchedRows& touched, const UpdateHyper& hyper,
              const StepScalars* scalars);
-  Touched all_rows(const Touched& touched) const;
+  TouchedRows all_rows(const TouchedRows& touched) const;
 
   const TableInfo& info_;
   UpdateRule rule_;
   bool everything_;  // stage 0
   bool sharded_;     // stage 3
   bool all_rows_;
+  std::optional<OffloadedRows> offloaded_;
   Tensor masters_;  // f32 of range(), or undefined if the values themselves are updated
   std::vector<Tensor> state_;
   RowGather touched_rows_;  // stage 0: of all ranks, with their sums

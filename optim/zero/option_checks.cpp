@@ -94,8 +94,7 @@ void check_graph(const ZeroOptions& options, const std::vector<nn::NamedParamete
 }
 
 void check_tables(const ZeroOptions& options, const UpdateRule& rule,
-                  const std::vector<nn::NamedParameter>& parameters,
-                  const dist::Communicator& communicator) {
+                  const std::vector<nn::NamedParameter>& parameters) {
   const UpdateRule& of_tables = options.table_rule ? *options.table_rule : rule;
   for (const nn::NamedParameter& named : parameters) {
     const bool sparse = named.parameter.distinct_rows() > 0;
@@ -117,12 +116,6 @@ void check_tables(const ZeroOptions& options, const UpdateRule& rule,
                   "optimizer: the rule cannot update rows, and '{}' is a row-sparse table; set "
                   "table_rule, or make the table dense",
                   named.name);
-    if (options.offload != Offload::none && !communicator.device().is_cpu()) {
-      fail_input(
-          "offload: '{}' is a row-sparse table, whose state stays with its values; leave "
-          "offload off, or make the table dense",
-          named.name);
-    }
   }
 }
 

@@ -21,10 +21,9 @@ void check_equal_ranks(const ZeroOptions& options, const dist::World& world);
 void check_graph(const ZeroOptions& options, const std::vector<nn::NamedParameter>& parameters,
                  const dist::Communicator& communicator);
 
-/// Throws InputError for row-sparse tables with graphs or offload from a GPU, and Error if a rule
-/// cannot update them, or dense parameters.
+/// Throws InputError for row-sparse tables with graphs, and Error if a rule cannot update them, or
+/// dense parameters.
 void check_tables(const ZeroOptions& options, const UpdateRule& rule,
-                  const std::vector<nn::NamedParameter>& parameters,
-                  const dist::Communicator& communicator);
+                  const std::vector<nn::NamedParameter>& parameters);
 
 }  // namespace tessera::optim

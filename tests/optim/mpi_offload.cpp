@@ -1,10 +1,12 @@
 // Optimizer offload on two devices. The ranks compute on a GPU or, in CPU tests, on cpu:1 (a second
 // device in host memory that is counted separately, core/device.h). Master weights and optimizer
 // state are on the host only, and the results have the same bits as without offload.
+#include "optim/plan/plan.h"
 #include "tests/support/catch.h"
 #include "tests/support/memory_use.h"
 #include "tests/support/mixed_model.h"
 #include "tests/support/second_device_communicator.h"
+#include "tests/support/table_model.h"
 
 namespace tessera::test {
 namespace {
@@ -63,8 +65,8 @@ TEST_CASE("offload: what else the ranks hold stays on the computing device") {
 TEST_CASE("offload changes no bit, in any precision, at any stage") {
   const dist::World world = beside_the_host(job_world());
   for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
-    const auto expected = train_tiny(run_of(dtype), lone_world(),
-                                     options_of(0, optim::Offload::none));
+    const auto expected =
+        train_tiny(run_of(dtype), lone_world(), options_of(0, optim::Offload::none));
     for (const int stage : {0, 1, 2, 3}) {
       CAPTURE(dtype_name(dtype), stage);
       CHECK(train_tiny(run_of(dtype), world, options_of(stage, optim::Offload::none)) == expected);
@@ -117,6 +119,74 @@ TEST_CASE("offload: parameters and state are set, read and gathered as without")
       return result;
     };
     CHECK(run(optim::Offload::optimizer) == run(optim::Offload::none));
+  }
+}
+
+const optim::UpdateRule adamw = optim::AdamW{.learning_rate = 1e-2f, .weight_decay = 0.1f};
+
+TEST_CASE("offload changes no bit of row-sparse tables, in any chunks") {
+  const dist::World world = beside_the_host(job_world());
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const bool all_rows : {false, true}) {
+      const TableRun run{.dtype = dtype};
+      optim::ZeroOptions options{.stage = 0, .clip = 0.5f, .update_all_rows = all_rows};
+      if (!all_rows) options.table_rule = optim::RowwiseAdagrad{.learning_rate = 5e-2f};
+      const TrainingResult expected = train_tables(run, adamw, lone_world(), options);
+      options.offload = optim::Offload::optimizer;
+      for (const int stage : {0, 1, 2, 3}) {
+        // A chunk has one row of items, a few rows, or all of them.
+        for (const int64_t bucket : {80, 700, 1 << 20}) {
+          CAPTURE(dtype_name(dtype), all_rows, stage, bucket);
+          options.stage = stage;
+          options.bucket_bytes = bucket;
+          CHECK(train_tables(run, adamw, world, options) == expected);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("offload of row-sparse tables: the computing device has no state, and bytes are planned",
+          "[cpu]") {
+  const dist::World world = beside_the_host(fresh_world());
+  for (const int stage : {0, 1, 2, 3}) {
+    for (const int64_t bucket : {500, 1 << 20}) {
+      for (const DType dtype : {DType::f32, DType::bf16}) {
+        CAPTURE(stage, bucket, dtype_name(dtype));
+        TableModel model(TableRun{.dtype = dtype});
+        model.users().weight.set_lookups(2);
+        model.bias().weight.set_lookups(2);
+        const MemoryUse device(*world.communicator, world.communicator->device());
+        const MemoryUse host(*world.communicator);
+        optim::ZeroOptimizer optimizer(model, adamw, world,
+                                       {.stage = stage,
+                                        .bucket_bytes = bucket,
+                                        .clip = 0.5f,
+                                        .offload = optim::Offload::optimizer});
+        const TableRun run{};
+        for (int64_t step = 0; step < 2; ++step) {
+          optimizer.step(step, run.batch,
+                         [&](const MicroBatch& micro) { return model.loss(micro); });
+        }
+        optimizer.synchronize();
+        const optim::Plan plan = optim::plan({.parameters = optim::plan_parameters(model),
+                                              .ranks = world.size,
+                                              .stage = stage,
+                                              .bucket_bytes = bucket,
+                                              .batch = run.batch,
+                                              .state_tensors = 2,
+                                              .offload = true,
+                                              .staging_bytes = 0},
+                                             world.rank);
+        CHECK(device.peak(Category::optimizer_state) == 0);
+        CHECK(host.peak(Category::optimizer_state) == plan.host.optimizer_state);
+        CHECK(device.peak(Category::parameters) == plan.parameters);
+        CHECK(device.peak(Category::gradients) == plan.gradients);
+        // The second CPU device is host memory, so lists of rows are on either of the two.
+        CHECK(device.peak(Category::communication) + host.peak(Category::communication) ==
+              plan.communication + plan.host.communication);
+      }
+    }
   }
 }
 

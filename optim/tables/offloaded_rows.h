@@ -1,0 +1,63 @@
+// Offload of a row-sparse table: the host holds the master weights and the state, and updates the
+// touched rows, while the values are on another device (optim/zero/update_place.h).
+//
+// Touched rows are updated in chunks, so that the buffers do not grow with the table. The sums of a
+// chunk are packed on the device and copied to the host; the updated weights come back rounded and
+// packed, and the device writes them to their rows:
+//
+//   device   pack sums 0   pack sums 1            values 0 to rows   ...
+//   host                   update chunk 0         update chunk 1     ...
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "dist/communicator.h"
+#include "optim/rules/update_rule.h"
+#include "optim/tables/table_info.h"
+#include "optim/zero/update_place.h"
+
+namespace tessera::optim {
+
+/// Rows of a table that an update changes, and their gradient sums.
+struct TouchedRows {
+  Tensor rows;        // i32 [m]
+  Tensor slots = {};  // i32 [m]: the row of `sums`, or -1: the gradient is zero; undefined: slot i
+                      // is i
+  Tensor sums;        // f32 [>= m, C]
+};
+
+class OffloadedRows {
+ public:
+  /// `rows`: the number of rows that this rank updates. A chunk has at most `bucket_bytes` of sums.
+  OffloadedRows(const TableInfo& info, dist::Communicator& communicator, int64_t rows,
+                int64_t bucket_bytes);
+
+  /// Zeroed f32 memory of the host for master weights or state.
+  Tensor zeros(const Shape& shape) const;
+
+  /// The matrices of an update, whose row 0 is row `first` of the table.
+  struct Target {
+    Tensor masters;                 // f32 [rows, C] on the host
+    std::span<const Tensor> state;  // on the host
+    Tensor values;                  // [rows, C] on the device
+    int64_t first = 0;
+  };
+  void update(const UpdateRule& rule, const UpdateHyper& hyper, const TouchedRows& touched,
+              const Target& target);
+
+ private:
+  dist::Range chunk(int64_t number, int64_t count) const;
+  /// Packs the sums of a chunk, and starts to copy them to the host.
+  void start(int64_t number, const TouchedRows& touched);
+  void pack(const TouchedRows& touched, const dist::Range& range, const Tensor& to) const;
+
+  int64_t width_;
+  int64_t rows_at_once_;
+  Device device_;
+  UpdateOnHost place_;
+  std::vector<Tensor> sums_;  // f32 [rows_at_once_, C] on the device; a GPU has two, to pack ahead
+  Tensor values_;             // [rows_at_once_, C] on the device
+};
+
+}  // namespace tessera::optim
