@@ -1,0 +1,107 @@
+// Lesson 3: plain data parallelism. Every rank has the whole model and computes the gradients of
+// its own micro-batches; the ranks add their gradients, and all of them make the same update.
+//
+//   flat buffers   | bucket 0                          | bucket 1             | ...
+//   bucket         | parameter | gap | parameter | padding |
+//   its shards     | rank 0 | rank 1 | ... | rank N-1 |
+//
+// dist::ShardLayout computes this layout. Rank r adds up shard r of every bucket ("owns" it).
+// Lessons 4 to 7 are classes derived from this one; each replaces the virtual functions in which
+// its stage differs.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "course/lib/task.h"
+#include "dist/communicator.h"
+#include "dist/shard_layout.h"
+#include "optim/rules/update_rule.h"
+
+namespace course {
+
+class DataParallel {
+ public:
+  /// `bucket_bytes`: a bucket closes before it would become larger.
+  DataParallel(nn::Module& model, const optim::AdamW& rule, dist::Communicator& communicator,
+               int64_t bucket_bytes);
+  virtual ~DataParallel();
+  DataParallel(const DataParallel&) = delete;
+  DataParallel& operator=(const DataParallel&) = delete;
+
+  /// Allocates the flat buffers, places the parameters in them, and sets the hooks. Called once,
+  /// before the first step; not by the constructor, which cannot call a derived class.
+  void start();
+
+  /// Trains on one batch, and returns its mean loss. Collective.
+  float step(int64_t step, const Batch& batch, const Loss& loss);
+
+  const std::vector<nn::NamedParameter>& parameters() const { return parameters_; }
+  const dist::ShardLayout& layout() const { return layout_; }
+
+ protected:
+  /// For stage 3, whose buckets must not have parameters of two blocks of the model.
+  struct ByBlock {};
+  DataParallel(nn::Module& model, const optim::AdamW& rule, dist::Communicator& communicator,
+               int64_t bucket_bytes, ByBlock);
+
+  // What later lessons replace, in the order in which a step calls it.
+  virtual void allocate_values();     // values_
+  virtual void allocate_gradients();  // gradients_ and sums_
+  virtual void allocate_state();      // the moments
+  virtual void place();               // gives parameters their memory and their initial values
+  /// Memory for the gradient of a bucket, which must not be read by a call in flight any more.
+  virtual Tensor open(int bucket);
+  /// sum = (first ? 0 : sum) + gradient, element by element.
+  virtual void accumulate(const Tensor& sum, const Tensor& gradient, bool first);
+  virtual void update();
+  virtual void begin_backward() {}  // lesson 6
+  virtual void end_backward() {}
+
+  /// A zeroed buffer of the parameters' dtype unless another is given.
+  Tensor buffer(int64_t elements, Category category) const;
+  Tensor f32_buffer(int64_t elements, Category category) const;
+  Tensor bucket_of(const Tensor& flat, int bucket) const;   // of a buffer of all buckets
+  Tensor shard_of(const Tensor& shards, int bucket) const;  // of a buffer of one rank's shards
+  dist::Range own_range(int bucket) const { return layout_.shard(bucket, communicator_.rank()); }
+  int buckets() const { return static_cast<int>(layout_.buckets().size()); }
+  /// True if the bucket was opened in this micro-step, and gradients of it are still to come.
+  bool filling(int bucket) const {
+    const auto b = static_cast<size_t>(bucket);
+    return opened_[b].defined() && missing_[b] > 0;
+  }
+  /// Gives the parameters of a bucket the memory `values`; an undefined tensor takes it away.
+  void attach(int bucket, const Tensor& values);
+  /// Writes the initial values of elements `range` of a bucket.
+  void initialize(int bucket, const dist::Range& range, const Tensor& values) const;
+  /// Updates `weights` in place. All tensors are as long.
+  void apply_rule(const Tensor& weights, const Tensor& gradients, const Tensor& first_moment,
+                  const Tensor& second_moment);
+
+  std::vector<nn::NamedParameter> parameters_;
+  optim::AdamW rule_;
+  dist::Communicator& communicator_;
+  dist::ShardLayout layout_;
+  Tensor values_;     // parameters
+  Tensor gradients_;  // of one micro-batch
+  Tensor sums_;       // f32: this rank's shards of the step's gradient
+  Tensor first_moment_;
+  Tensor second_moment_;
+  std::vector<dist::Work> sent_;  // by bucket: the call that reads its gradient
+  int64_t updates_ = 0;
+  float loss_scale_ = 1;  // lesson 7
+
+ private:
+  friend class Inspector;  // the checks read what a rank holds
+  void set_hooks();
+  void complete(int parameter);
+  void send(int bucket);
+  float mean_loss(const Batch& batch, const std::vector<float>& own) const;
+
+  std::vector<Tensor> opened_;  // by bucket: the gradient's memory in this micro-step
+  std::vector<int> missing_;    // by bucket: gradients that are not complete yet
+  MicroBatch micro_;
+  int contributors_ = 0;
+};
+
+}  // namespace course

@@ -1,0 +1,105 @@
+// Grades lesson 4: bytes of state, waits, bits, traffic.
+#include <fmt/format.h>
+
+#include "course/4_zero1/zero1.h"
+#include "course/lib/trial.h"
+
+namespace course {
+namespace {
+
+const Training training;
+
+// The losses of an optimizer that forgets its moments: a new one for each step, with the weights of
+// the one before.
+std::vector<float> losses_without_moments() {
+  Task task;
+  const dist::World alone{.communicator = dist::single_communicator()};
+  optim::ZeroOptimizer optimizer(task.model(), training.rule, alone);
+  std::vector<float> losses;
+  for (int64_t step = 0; step < training.steps; ++step) {
+    losses.push_back(optimizer.step(step, training.batch, task.losses()).loss);
+    std::map<std::string, std::vector<float>> weights;
+    optimizer.for_each_parameter(
+        [&](const nn::NamedParameter& named, std::span<const float> values) {
+          weights[named.name].assign(values.begin(), values.end());
+        });
+    optimizer.set_parameters(
+        [&](const nn::NamedParameter& named, int64_t begin, std::span<float> out) {
+          std::copy_n(weights[named.name].begin() + begin, out.size(), out.begin());
+        });
+  }
+  return losses;
+}
+
+std::string state_message(const Trial& trial, int64_t ranks) {
+  const int64_t expected = 2 * 4 * trial.elements() / ranks;
+  if (trial.state == expected) return "";
+  std::string text = fmt::format("the optimizer's state has {} bytes, expected {}: two moments of "
+                                 "4 bytes for each of {} elements, over {} ranks",
+                                 grouped(trial.state), grouped(expected),
+                                 grouped(trial.elements()), ranks);
+  if (trial.state == expected * ranks) {
+    text += "\n      It is as large as at stage 0: every rank keeps the moments of all parameters";
+  }
+  return text;
+}
+
+std::string loss_message(const std::vector<float>& found) {
+  const std::string text = difference(found, reference_losses(training));
+  if (text.empty()) return text;
+  if (difference(found, losses_without_moments()).empty()) {
+    return text + "\n      These are the losses of AdamW whose moments are lost after each step: "
+                  "are they allocated, or zeroed, in every update?";
+  }
+  std::vector<float> first(found.begin(), found.begin() + 1);
+  if (difference(first, {reference_losses(training)[0]}).empty()) {
+    return text + "\n      The first loss is right, so it is the update: does every rank update the "
+                  "shard that it owns, with that shard of the sums and of the moments?";
+  }
+  return text;
+}
+
+std::string traffic_message(const Trial& trial, const dist::Communicator& communicator) {
+  // Every rank sends its shard of each bucket to each other rank.
+  const int64_t expected = 4 * trial.elements() / communicator.size() * (communicator.size() - 1);
+  if (trial.sent_parameters == expected) return "";
+  return fmt::format("a step sends {} bytes of parameters, expected {}: 4 bytes of each of the "
+                     "rank's {} elements to {} other ranks",
+                     grouped(trial.sent_parameters), grouped(expected),
+                     grouped(trial.elements() / communicator.size()), communicator.size() - 1);
+}
+
+// The next bucket's update should not wait for this bucket's gather.
+std::string overlap_message(const Trial& trial) {
+  int64_t gathers = 0;
+  for (const Event& event : trial.events.list()) {
+    gathers += event.kind == "all_gather" && event.purpose == dist::Traffic::parameters ? 1 : 0;
+  }
+  const auto buckets = std::ssize(trial.layout->buckets());
+  if (gathers == buckets) return "";
+  return fmt::format("a step gathers parameters {} times, expected once for each of the {} buckets",
+                     gathers, buckets);
+}
+
+void check(Grade& grade) {
+  const int64_t ranks = grade.world().size;
+  const Trial trial = train(grade, training, maker<Zero1>(training));
+  grade.require("a rank keeps the state of its own shards", state_message(trial, ranks));
+  require_order(grade, trial);
+  grade.require("the losses have the bits of ZeroOptimizer", loss_message(trial.losses));
+  grade.require("each rank sends its own shards, once",
+                traffic_message(trial, grade.communicator()));
+  grade.require("one gather for each bucket", overlap_message(trial));
+  if (ranks != 3) return;
+  grade.predicted("elements, with padding", trial.elements());
+  grade.predicted("bytes of state on a rank", trial.state);
+  grade.predicted("bytes of gradients that rank 0 sends in a step", trial.sent_gradients);
+  grade.predicted("bytes of parameters that rank 0 sends in a step", trial.sent_parameters);
+}
+
+}  // namespace
+}  // namespace course
+
+int main(int argc, char** argv) {
+  return course::grade(argc, argv, "lesson 4: ZeRO-1", course::check);
+}

@@ -1,0 +1,113 @@
+#include "course/lib/grade.h"
+
+#include <cstdio>
+#include <fstream>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "core/error.h"
+#include "core/text/number_text.h"
+
+namespace course {
+namespace {
+
+// Ends a check on every rank after a requirement was not met. It is not an error of the program.
+struct NotMet {};
+
+// Lines `key = value`; # begins a comment. A value that is still ? is a prediction not made.
+std::map<std::string, std::string> read_predictions(const std::string& path) {
+  std::map<std::string, std::string> result;
+  std::ifstream file(path);
+  if (!file) fail_input("{}: cannot be read", path);
+  const auto trimmed = [](const std::string& text) {
+    const size_t begin = text.find_first_not_of(" \t,");
+    return begin == std::string::npos
+               ? std::string()
+               : text.substr(begin, text.find_last_not_of(" \t\r") - begin + 1);
+  };
+  for (std::string line; std::getline(file, line);) {
+    line = line.substr(0, line.find('#'));
+    const size_t equals = line.find('=');
+    if (equals == std::string::npos) {
+      if (!trimmed(line).empty()) fail_input("{}: expected 'key = value' in: {}", path, line);
+      continue;
+    }
+    std::string value = trimmed(line.substr(equals + 1));
+    std::erase(value, ',');
+    result[trimmed(line.substr(0, equals))] = value;
+  }
+  return result;
+}
+
+}  // namespace
+
+void Grade::print(const std::string& line) const {
+  if (world_.rank != 0) return;
+  std::printf("%s\n", line.c_str());
+  std::fflush(stdout);
+}
+
+void Grade::require(const std::string& requirement, const std::string& wrong) {
+  const std::vector<std::string> all = dist::gather_text(communicator(), wrong);
+  std::string found;
+  for (size_t rank = 0; rank < all.size(); ++rank) {
+    if (all[rank].empty()) continue;
+    found = fmt::format("  NO  {}\n      rank {}: {}", requirement, rank, all[rank]);
+    break;  // one message at a time: the others are mostly the same
+  }
+  found = dist::broadcast_text(communicator(), found);
+  if (found.empty()) {
+    print("  ok  " + requirement);
+    return;
+  }
+  print(found);
+  throw NotMet{};
+}
+
+void Grade::predicted(const std::string& key, int64_t measured) {
+  if (predictions_.empty()) {
+    print(fmt::format("      measured: {} = {}", key, grouped(measured)));
+    return;
+  }
+  const auto found = predictions_.find(key);
+  std::string wrong;
+  if (found == predictions_.end()) {
+    wrong = fmt::format("there is no line '{} = ...' in the predictions", key);
+  } else if (found->second == "?") {
+    wrong = fmt::format("predict '{}' before you measure: replace its ?", key);
+  } else if (found->second != std::to_string(measured)) {
+    wrong = fmt::format("you predicted {} = {}, and {} is measured", key, found->second,
+                        grouped(measured));
+  }
+  require("prediction: " + key, world_.rank == 0 ? wrong : "");
+}
+
+int grade(int argc, char** argv, const std::string& title,
+          const std::function<void(Grade&)>& check) {
+  return dist::run(argc, argv, [&](dist::World& world) {
+    std::map<std::string, std::string> predictions;
+    for (int i = 1; i < argc; ++i) {
+      const std::string argument = argv[i];
+      if (argument != "--predictions" || i + 1 == argc) {
+        fail_input("unknown argument '{}', expected --predictions FILE", argument);
+      }
+      predictions = read_predictions(argv[++i]);
+    }
+    Grade grade(world, std::move(predictions));
+    if (world.rank == 0) {
+      std::printf("%s, on %d rank%s\n", title.c_str(), world.size, world.size == 1 ? "" : "s");
+    }
+    try {
+      check(grade);
+    } catch (const NotMet&) {
+      // Every rank is here, so the job ends in order.
+      return 1;
+    }
+    return 0;
+  });
+}
+
+std::string grouped(int64_t number) { return tessera::grouped(number); }
+
+}  // namespace course

@@ -1,0 +1,53 @@
+// How a check grades: a list of requirements, in the order in which a student meets them. It stops
+// at the first one that is not met, and says what was found, on which rank, and which mistake has
+// this effect.
+//
+//   int main(int argc, char** argv) {
+//     return course::grade(argc, argv, "lesson 4: ZeRO-1", [](course::Grade& grade) {
+//       grade.require("the state is sharded", state == expected ? "" : "state of ... bytes");
+//     });
+//   }
+//
+// Options of the program: --predictions FILE.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <string>
+
+#include "dist/bootstrap.h"
+
+namespace course {
+
+using namespace tessera;
+
+class Grade {
+ public:
+  Grade(dist::World& world, std::map<std::string, std::string> predictions)
+      : world_(world), predictions_(std::move(predictions)) {}
+
+  dist::World& world() { return world_; }
+  dist::Communicator& communicator() { return *world_.communicator; }
+
+  /// `wrong`: what this rank found, or an empty text. Collective; ends the check if any rank found
+  /// something.
+  void require(const std::string& requirement, const std::string& wrong);
+  /// Compares the student's prediction `key` with what was measured. Without a file of predictions
+  /// it only prints the measured value.
+  void predicted(const std::string& key, int64_t measured);
+
+ private:
+  void print(const std::string& line) const;
+
+  dist::World& world_;
+  std::map<std::string, std::string> predictions_;
+};
+
+/// Runs a check. Returns the exit code: 0 passed, 1 a requirement was not met.
+int grade(int argc, char** argv, const std::string& title,
+          const std::function<void(Grade&)>& check);
+
+/// "12,345".
+std::string grouped(int64_t number);
+
+}  // namespace course

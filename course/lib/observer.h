@@ -1,0 +1,66 @@
+// A communicator that writes down every call and makes it as late as it may: when its Work is
+// waited for, or a later call's. So a missing wait gives wrong values in every run, and not once in
+// a thousand. It also compares the memory of a call at its start and when it is made: a change in
+// between is a race.
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "course/lib/events.h"
+#include "dist/communicator.h"
+
+namespace course {
+
+class Observer : public dist::Communicator {
+ public:
+  /// `inner` must outlive the observer. If `late` is false, calls are made at once.
+  Observer(dist::Communicator& inner, Events& events, bool late = true);
+  ~Observer() override;
+
+  /// Makes all calls. Returns the names of those that nothing has waited for since the last
+  /// finish().
+  std::vector<std::string> finish();
+  /// Calls whose memory was written before they were made: "all_gather of parameters, bucket 3".
+  const std::vector<std::string>& races() const;
+
+  int rank() const override { return inner_.rank(); }
+  int size() const override { return inner_.size(); }
+  std::string name() const override { return inner_.name(); }
+  std::shared_ptr<dist::Communicator> split(int color, int key, const std::string& group) override;
+  std::shared_ptr<Storage> allocate(int64_t bytes, Category category) override {
+    return inner_.allocate(bytes, category);
+  }
+  dist::Work exchange(const Tensor& input, int contributors, Receive receive,
+                      dist::Call call) override;
+  dist::Work reduce_scatter(const Tensor& shard, const Tensor& input, int contributors,
+                            dist::Call call) override;
+  dist::Work all_gather(const Tensor& buffer, dist::Call call) override;
+  dist::Work all_reduce(const Tensor& buffer, dist::Call call) override;
+  dist::Work broadcast(const Tensor& buffer, int root, dist::Call call) override;
+  dist::Work exchange_v(const Tensor& input, const Tensor& output, dist::ExchangeCounts counts,
+                        dist::Call call) override;
+  dist::Work all_gather_v(const Tensor& buffer, std::vector<int64_t> counts,
+                          dist::Call call) override;
+  dist::Work send_receive(const dist::Transfer& outgoing, const dist::Transfer& incoming,
+                          dist::Call call) override;
+  dist::Work run(std::function<void()> body) override;
+  void barrier() override;
+  int64_t staging_bytes() const override { return inner_.staging_bytes(); }
+  int64_t header_bytes() const override { return inner_.header_bytes(); }
+  dist::TrafficLedger& traffic() override { return inner_.traffic(); }
+
+  class Queue;
+
+ private:
+  dist::Work add(const std::string& name, const Tensor& watched, std::function<dist::Work()> make,
+                 dist::Call call);
+
+  dist::Communicator& inner_;
+  Events& events_;
+  std::shared_ptr<Queue> queue_;
+};
+
+}  // namespace course

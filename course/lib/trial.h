@@ -1,0 +1,55 @@
+// One training run with the student's optimizer, and all that a check wants to know about it.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "course/lib/grade.h"
+#include "course/lib/inspector.h"
+#include "course/lib/observer.h"
+#include "course/lib/reference.h"
+
+namespace course {
+
+struct Trial {
+  std::vector<float> losses;
+  Events events;                    // of the last step
+  std::vector<std::string> unwaited;  // calls that nothing waited for
+  std::vector<std::string> races;
+  /// Bytes by category: what the optimizer held between steps, and the most at any time.
+  int64_t parameters = 0;
+  int64_t gradients = 0;
+  int64_t state = 0;
+  int64_t peak_parameters = 0;
+  int64_t peak_gradients = 0;
+  /// Bytes that this rank sent in the last step.
+  int64_t sent_gradients = 0;
+  int64_t sent_parameters = 0;
+  std::unique_ptr<dist::ShardLayout> layout;
+  std::vector<nn::NamedParameter> named;
+
+  int64_t elements() const { return layout->flat_elements(); }
+};
+
+/// Makes a student's optimizer.
+using Make = std::function<std::unique_ptr<DataParallel>(nn::Module&, dist::Communicator&)>;
+
+/// Trains with late calls (course/lib/observer.h) unless `late` is false. `after` is called after
+/// each step. Collective.
+Trial train(Grade& grade, const Training& training, const Make& make, DType dtype = DType::f32,
+            bool late = true, const std::function<void(DataParallel&)>& after = nullptr);
+
+/// A Make for the class.
+template <class Optimizer>
+Make maker(const Training& training) {
+  return [training](nn::Module& model, dist::Communicator& communicator) {
+    return std::make_unique<Optimizer>(model, training.rule, communicator, training.bucket_bytes);
+  };
+}
+
+/// Requires that the trial has no race and no call without a wait.
+void require_order(Grade& grade, const Trial& trial);
+
+}  // namespace course
