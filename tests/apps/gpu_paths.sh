@@ -95,6 +95,7 @@ recommender ratings 2 --tables dense --model svd++ --stage 2 --comm mpi
 recommender sparse "$most" --tables sparse --model svd++ --stage 3 --comm nccl
 recommender sparse 2 --tables sparse --model svd++ --stage 2 --comm mpi
 recommender sparse 1 --tables sparse --model svd++ --stage 0
+recommender sparse 2 --tables sparse --model svd++ --stage 2 --offload optimizer
 ranking=(--tables dense --model neumf --objective ranking --precision bf16)
 recommender ranking 1 "${ranking[@]}" --stage 0 --graph on
 recommender ranking 2 "${ranking[@]}" --stage 2 --comm mpi

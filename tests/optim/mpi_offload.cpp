@@ -124,7 +124,7 @@ TEST_CASE("offload: parameters and state are set, read and gathered as without")
 
 const optim::UpdateRule adamw = optim::AdamW{.learning_rate = 1e-2f, .weight_decay = 0.1f};
 
-TEST_CASE("offload changes no bit of row-sparse tables, in any chunks") {
+TEST_CASE("row-sparse tables: offload changes no bit, in any chunks") {
   const dist::World world = beside_the_host(job_world());
   for (const DType dtype : {DType::f32, DType::bf16}) {
     for (const bool all_rows : {false, true}) {
@@ -146,7 +146,26 @@ TEST_CASE("offload changes no bit of row-sparse tables, in any chunks") {
   }
 }
 
-TEST_CASE("offload of row-sparse tables: the computing device has no state, and bytes are planned",
+TEST_CASE("row-sparse tables: state is gathered as without offload") {
+  const dist::World world = beside_the_host(job_world());
+  for (const int stage : {0, 2, 3}) {
+    CAPTURE(stage);
+    const auto state = [&](optim::Offload offload) {
+      const TableRun run{.dtype = DType::bf16};
+      TableModel model(run);
+      optim::ZeroOptimizer optimizer(model, adamw, world, options_of(stage, offload));
+      optimizer.step(0, run.batch, [&](const MicroBatch& micro) { return model.loss(micro); });
+      Weights result;
+      for (const auto& [name, shard] : optimizer.consolidated_state()) {
+        for (const auto& [kind, values] : shard.values) result[name + " " + kind] = values;
+      }
+      return result;
+    };
+    CHECK(state(optim::Offload::optimizer) == state(optim::Offload::none));
+  }
+}
+
+TEST_CASE("row-sparse tables: with offload the host holds the state, and bytes are planned",
           "[cpu]") {
   const dist::World world = beside_the_host(fresh_world());
   for (const int stage : {0, 1, 2, 3}) {
