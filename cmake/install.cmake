@@ -35,6 +35,9 @@ install(EXPORT TesseraImages NAMESPACE Tessera:: FILE TesseraImagesTargets.cmake
   DESTINATION ${package_dir})
 install(TARGETS ${image_libraries} EXPORT TesseraImages)
 install(FILES tessera.h DESTINATION ${header_dir})
+# Students copy the course from there, and build it against the package.
+install(DIRECTORY course DESTINATION ${CMAKE_INSTALL_DATADIR}/tessera USE_SOURCE_PERMISSIONS
+  PATTERN build EXCLUDE PATTERN __pycache__ EXCLUDE)
 install(DIRECTORY core nn dist optim models data train DESTINATION ${header_dir}
   FILES_MATCHING PATTERN *.h)
 

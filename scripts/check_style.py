@@ -29,7 +29,7 @@ ARROWS = {
     "apps": ("core/", "nn/", "dist/", "optim/", "models/", "data/", "train/", "apps/", "tessera.h"),
 }
 WITHOUT_MPI = ("core", "nn", "optim", "models", "data", "train")
-FOLDERS = (*ARROWS, "tests", "bench", "cmake", "scripts", ".ci")
+FOLDERS = (*ARROWS, "course", "tests", "bench", "cmake", "scripts", ".ci")
 CPP_SUFFIXES = (".h", ".cpp", ".cu", ".cuh")
 SUFFIXES = (*CPP_SUFFIXES, ".py", ".sh", ".cmake", ".in")
 UNFINISHED = re.compile(r"\b(" + "|".join(("TO" "DO", "FIX" "ME", "X" "XX", "HA" "CK")) + r")\b")

@@ -132,11 +132,10 @@ void DataParallel::initialize(int bucket, const dist::Range& range, const Tensor
     const int64_t end = std::min(range.end, slot.offset + slot.elements);
     if (begin >= end) continue;
     const nn::NamedParameter& named = parameters_[static_cast<size_t>(p)];
-    assign(values.flat(begin - range.begin, end - range.begin),
-           [&](int64_t from, std::span<float> out) {
-             nn::initialize(named.parameter.initializer(), 0, named.name,
-                            begin - slot.offset + from, out);
-           });
+    assign(values.flat(begin - range.begin, end - range.begin), [&](int64_t from,
+                                                                    std::span<float> out) {
+      nn::initialize(named.parameter.initializer(), 0, named.name, begin - slot.offset + from, out);
+    });
   }
 }
 

@@ -49,8 +49,8 @@ void DataParallel::complete(int parameter) {
   if (--missing_[static_cast<size_t>(bucket)] == 0) send(bucket);
 }
 
-// Contributions come in ascending order of rank, which is the order of micro-batches. So the sum has
-// the same bits for any number of ranks. The function runs on the communicator's thread.
+// Contributions come in ascending order of rank, which is the order of micro-batches. So the sum
+// has the same bits for any number of ranks. The function runs on the communicator's thread.
 void DataParallel::send(int bucket) {
   const bool first_micro_step = micro_.micro_step == 0;
   const Tensor sum = shard_of(sums_, bucket);

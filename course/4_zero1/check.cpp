@@ -34,10 +34,10 @@ std::vector<float> losses_without_moments() {
 std::string state_message(const Trial& trial, int64_t ranks) {
   const int64_t expected = 2 * 4 * trial.elements() / ranks;
   if (trial.state == expected) return "";
-  std::string text = fmt::format("the optimizer's state has {} bytes, expected {}: two moments of "
-                                 "4 bytes for each of {} elements, over {} ranks",
-                                 grouped(trial.state), grouped(expected),
-                                 grouped(trial.elements()), ranks);
+  std::string text = fmt::format(
+      "the optimizer's state has {} bytes, expected {}: two moments of "
+      "4 bytes for each of {} elements, over {} ranks",
+      grouped(trial.state), grouped(expected), grouped(trial.elements()), ranks);
   if (trial.state == expected * ranks) {
     text += "\n      It is as large as at stage 0: every rank keeps the moments of all parameters";
   }
@@ -48,13 +48,15 @@ std::string loss_message(const std::vector<float>& found) {
   const std::string text = difference(found, reference_losses(training));
   if (text.empty()) return text;
   if (difference(found, losses_without_moments()).empty()) {
-    return text + "\n      These are the losses of AdamW whose moments are lost after each step: "
-                  "are they allocated, or zeroed, in every update?";
+    return text +
+           "\n      These are the losses of AdamW whose moments are lost after each step: "
+           "are they allocated, or zeroed, in every update?";
   }
   std::vector<float> first(found.begin(), found.begin() + 1);
   if (difference(first, {reference_losses(training)[0]}).empty()) {
-    return text + "\n      The first loss is right, so it is the update: does every rank update the "
-                  "shard that it owns, with that shard of the sums and of the moments?";
+    return text +
+           "\n      The first loss is right, so it is the update: does every rank update the "
+           "shard that it owns, with that shard of the sums and of the moments?";
   }
   return text;
 }
@@ -63,10 +65,11 @@ std::string traffic_message(const Trial& trial, const dist::Communicator& commun
   // Every rank sends its shard of each bucket to each other rank.
   const int64_t expected = 4 * trial.elements() / communicator.size() * (communicator.size() - 1);
   if (trial.sent_parameters == expected) return "";
-  return fmt::format("a step sends {} bytes of parameters, expected {}: 4 bytes of each of the "
-                     "rank's {} elements to {} other ranks",
-                     grouped(trial.sent_parameters), grouped(expected),
-                     grouped(trial.elements() / communicator.size()), communicator.size() - 1);
+  return fmt::format(
+      "a step sends {} bytes of parameters, expected {}: 4 bytes of each of the "
+      "rank's {} elements to {} other ranks",
+      grouped(trial.sent_parameters), grouped(expected),
+      grouped(trial.elements() / communicator.size()), communicator.size() - 1);
 }
 
 // The next bucket's update should not wait for this bucket's gather.

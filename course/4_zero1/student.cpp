@@ -11,8 +11,8 @@ void Zero1::allocate_state() { todo("lesson 4: Zero1::allocate_state"); }
 // sums_ has this rank's shards of the gradient. For each bucket:
 //   1. update the shard of values_ that this rank owns (own_range, shard_of, apply_rule);
 //   2. gather the bucket's other shards (communicator_.all_gather, with Traffic::parameters).
-// The next step must not read a value before it has arrived. Count the update in updates_ first: the
-// bias correction of AdamW depends on it.
+// The next step must not read a value before it has arrived. Count the update in updates_ first:
+// the bias correction of AdamW depends on it.
 void Zero1::update() { todo("lesson 4: Zero1::update"); }
 
 }  // namespace course

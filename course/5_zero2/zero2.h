@@ -1,5 +1,5 @@
-// Lesson 5: ZeRO stage 2. No rank holds a whole gradient: a bucket's memory is free again as soon as
-// the bucket has been sent.
+// Lesson 5: ZeRO stage 2. No rank holds a whole gradient: a bucket's memory is free again as soon
+// as the bucket has been sent.
 #pragma once
 
 #include "course/4_zero1/zero1.h"

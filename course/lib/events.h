@@ -13,8 +13,8 @@ namespace course {
 using namespace tessera;
 
 struct Event {
-  std::string kind;       // a call ("all_gather"), "use", "done", "complete" or what a check adds
-  std::string parameter = {};  // of use, done and complete
+  std::string kind;  // a call ("all_gather"), "use", "done", "complete" or what a check adds
+  std::string parameter = {};                    // of use, done and complete
   dist::Traffic purpose = dist::Traffic::other;  // of a call
   int64_t bucket = -1;                           // of a call
 

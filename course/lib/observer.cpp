@@ -54,8 +54,7 @@ class Observer::Queue {
   }
 
   static uint64_t digest_of(const Tensor& tensor) {
-    return xxh3({static_cast<const std::byte*>(tensor.raw()),
-                   static_cast<size_t>(tensor.bytes())});
+    return xxh3({static_cast<const std::byte*>(tensor.raw()), static_cast<size_t>(tensor.bytes())});
   }
 
   std::vector<std::string> races;
@@ -108,62 +107,66 @@ std::shared_ptr<dist::Communicator> Observer::split(int color, int key, const st
 
 dist::Work Observer::exchange(const Tensor& input, int contributors, Receive receive,
                               dist::Call call) {
-  return add("exchange", input,
-             [this, input, contributors, receive, call] {
-               return inner_.exchange(input, contributors, receive, call);
-             },
-             call);
+  return add(
+      "exchange", input,
+      [this, input, contributors, receive, call] {
+        return inner_.exchange(input, contributors, receive, call);
+      },
+      call);
 }
 
 dist::Work Observer::reduce_scatter(const Tensor& shard, const Tensor& input, int contributors,
                                     dist::Call call) {
-  return add("reduce_scatter", input,
-             [this, shard, input, contributors, call] {
-               return inner_.reduce_scatter(shard, input, contributors, call);
-             },
-             call);
+  return add(
+      "reduce_scatter", input,
+      [this, shard, input, contributors, call] {
+        return inner_.reduce_scatter(shard, input, contributors, call);
+      },
+      call);
 }
 
 dist::Work Observer::all_gather(const Tensor& buffer, dist::Call call) {
   const int64_t piece = buffer.elements() / size();
   const Tensor flat = buffer.view({buffer.elements()});
-  return add("all_gather", flat.flat(rank() * piece, (rank() + 1) * piece),
-             [this, buffer, call] { return inner_.all_gather(buffer, call); }, call);
+  return add(
+      "all_gather", flat.flat(rank() * piece, (rank() + 1) * piece),
+      [this, buffer, call] { return inner_.all_gather(buffer, call); }, call);
 }
 
 dist::Work Observer::all_reduce(const Tensor& buffer, dist::Call call) {
-  return add("all_reduce", buffer,
-             [this, buffer, call] { return inner_.all_reduce(buffer, call); }, call);
+  return add(
+      "all_reduce", buffer, [this, buffer, call] { return inner_.all_reduce(buffer, call); }, call);
 }
 
 dist::Work Observer::broadcast(const Tensor& buffer, int root, dist::Call call) {
-  return add("broadcast", rank() == root ? buffer : Tensor(),
-             [this, buffer, root, call] { return inner_.broadcast(buffer, root, call); }, call);
+  return add(
+      "broadcast", rank() == root ? buffer : Tensor(),
+      [this, buffer, root, call] { return inner_.broadcast(buffer, root, call); }, call);
 }
 
 dist::Work Observer::exchange_v(const Tensor& input, const Tensor& output,
                                 dist::ExchangeCounts counts, dist::Call call) {
-  return add("exchange_v", input,
-             [this, input, output, counts, call] {
-               return inner_.exchange_v(input, output, counts, call);
-             },
-             call);
+  return add(
+      "exchange_v", input,
+      [this, input, output, counts, call] {
+        return inner_.exchange_v(input, output, counts, call);
+      },
+      call);
 }
 
 dist::Work Observer::all_gather_v(const Tensor& buffer, std::vector<int64_t> counts,
                                   dist::Call call) {
-  return add("all_gather_v", {},
-             [this, buffer, counts, call] { return inner_.all_gather_v(buffer, counts, call); },
-             call);
+  return add(
+      "all_gather_v", {},
+      [this, buffer, counts, call] { return inner_.all_gather_v(buffer, counts, call); }, call);
 }
 
 dist::Work Observer::send_receive(const dist::Transfer& outgoing, const dist::Transfer& incoming,
                                   dist::Call call) {
-  return add("send_receive", outgoing.buffer,
-             [this, outgoing, incoming, call] {
-               return inner_.send_receive(outgoing, incoming, call);
-             },
-             call);
+  return add(
+      "send_receive", outgoing.buffer,
+      [this, outgoing, incoming, call] { return inner_.send_receive(outgoing, incoming, call); },
+      call);
 }
 
 dist::Work Observer::run(std::function<void()> body) {

@@ -21,7 +21,8 @@ import sys
 def read(path):
     """Returns {name: (message, [(old, new), ...])}."""
     bugs = {}
-    for section in re.split(r"^\[(?=\w+\]$)", pathlib.Path(path).read_text(), flags=re.MULTILINE)[1:]:
+    text = pathlib.Path(path).read_text()
+    for section in re.split(r"^\[(?=\w+\]$)", text, flags=re.MULTILINE)[1:]:
         name, body = section.split("]\n", 1)
         message = re.search(r"^message: (.+)$", body, re.MULTILINE)
         if not message:

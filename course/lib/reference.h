@@ -1,5 +1,6 @@
-// What Tessera's own optimizer computes, for comparison bit by bit. It runs on one rank: its bits do
-// not depend on the number of ranks or the stage, and the checks hold the student's to that.
+// What Tessera's own optimizer computes, for comparison bit by bit. It runs on one rank: its bits
+// depend neither on the number of ranks nor on the stage, and the checks hold the student's to
+// that.
 #pragma once
 
 #include <string>

@@ -10,15 +10,15 @@ namespace {
 constexpr models::GptConfig config{
     .layers = 4, .heads = 2, .width = 32, .context = 8, .vocab = 67, .initializer_range = 0.1f};
 
-// Token t of a sequence: mostly a function of the token before, so that there is something to learn.
+// A token is mostly a function of the token before, so that there is something to learn.
 std::vector<int32_t> sequence(int64_t step, int64_t sample) {
   std::vector<int32_t> tokens;
   int32_t last = static_cast<int32_t>((step * 31 + sample * 7) % config.vocab);
   for (int64_t t = 0; t <= config.context; ++t) {
     tokens.push_back(last);
-    const PhiloxCounter words = philox({static_cast<uint32_t>(step), static_cast<uint32_t>(sample),
-                                        static_cast<uint32_t>(t), 0},
-                                       {1, 2});
+    const PhiloxCounter words = philox(
+        {static_cast<uint32_t>(step), static_cast<uint32_t>(sample), static_cast<uint32_t>(t), 0},
+        {1, 2});
     const bool jumps = words[0] % 8 == 0;
     last = static_cast<int32_t>(jumps ? words[1] % config.vocab : (last * 5 + 3) % config.vocab);
   }

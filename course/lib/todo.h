@@ -1,3 +1,4 @@
+// What stands in a skeleton until the student has written the function.
 #pragma once
 
 #include "core/error.h"

@@ -15,7 +15,7 @@ namespace course {
 
 struct Trial {
   std::vector<float> losses;
-  Events events;                    // of the last step
+  Events events;                      // of the last step
   std::vector<std::string> unwaited;  // calls that nothing waited for
   std::vector<std::string> races;
   /// Bytes by category: what the optimizer held between steps, and the most at any time.
