@@ -1,3 +1,8 @@
+// Grades lesson 5: bytes of gradients, races, bits, traffic, order.
+#include <map>
+
+#include <fmt/format.h>
+
 #include "course/5_zero2/zero2.h"
 #include "course/lib/trial.h"
 
@@ -6,14 +11,170 @@ namespace {
 
 const Training training;
 
+using Gradients = std::map<std::string, std::vector<float>>;
+
+// The gradient of the first step, summed over its micro-batches, by parameter.
+Gradients reference_gradients() {
+  Task task;
+  const dist::World alone{.communicator = dist::single_communicator()};
+  optim::ZeroOptimizer optimizer(task.model(), training.rule, alone);
+  for (const MicroBatch& micro : optimizer.micro_batches(0, training.batch)) {
+    optimizer.backward(task.loss(micro));
+  }
+  Gradients gradients;
+  for (const nn::NamedParameter& named : task.model().named_parameters()) {
+    const Tensor values = optimizer.gradient(named.name);
+    gradients[named.name].assign(values.data<float>(), values.data<float>() + values.elements());
+  }
+  optimizer.step();
+  return gradients;
+}
+
+// The parameters whose sums on this rank differ from the reference.
+std::vector<std::string> wrong_sums(DataParallel& trainer, const Gradients& expected, int rank) {
+  const dist::ShardLayout& layout = trainer.layout();
+  const float* const sums = Inspector(trainer).sums().data<float>();
+  std::vector<std::string> wrong;
+  for (int p = 0; p < std::ssize(trainer.parameters()); ++p) {
+    const nn::NamedParameter& named = trainer.parameters()[static_cast<size_t>(p)];
+    const dist::ParameterSlot& slot = layout.slot(p);
+    const dist::Bucket& bucket = layout.buckets()[static_cast<size_t>(slot.bucket)];
+    const dist::Range own = layout.owned(p, rank);
+    // Where the shard of this bucket begins in the rank's sums, less where it begins in the bucket.
+    const int64_t shift = bucket.shard_offset - layout.shard(slot.bucket, rank).begin + slot.offset;
+    for (int64_t i = own.begin; i < own.end; ++i) {
+      if (sums[shift + i] == expected.at(named.name)[static_cast<size_t>(i)]) continue;
+      wrong.push_back(named.name);
+      break;
+    }
+  }
+  return wrong;
+}
+
+struct Sizes {
+  int64_t largest = 0;  // of the buckets without a tied parameter, in elements
+  int64_t tied = 0;     // of all buckets with one
+};
+
+Sizes sizes_of(const dist::ShardLayout& layout) {
+  Sizes sizes;
+  for (const dist::Bucket& bucket : layout.buckets()) {
+    int64_t& size = bucket.shared ? sizes.tied : sizes.largest;
+    size = bucket.shared ? size + bucket.elements : std::max(size, bucket.elements);
+  }
+  return sizes;
+}
+
+std::string memory_message(const Trial& trial, int64_t ranks) {
+  const Sizes sizes = sizes_of(*trial.layout);
+  const int64_t sums = 4 * trial.elements() / ranks;
+  const int64_t most = 4 * (2 * sizes.largest + sizes.tied) + sums;
+  if (trial.peak_gradients <= most) return "";
+  std::string text = fmt::format(
+      "gradients take {} bytes, expected at most {}: two buckets as large as the largest "
+      "({} elements), the tied one ({}), and the sums of this rank's shards ({} bytes)",
+      grouped(trial.peak_gradients), grouped(most), grouped(sizes.largest), grouped(sizes.tied),
+      grouped(sums));
+  if (trial.peak_gradients == 4 * trial.elements() + sums) {
+    text +=
+        "\n      That is a whole gradient, as at stage 1: every bucket still has memory of its "
+        "own";
+  } else if (trial.peak_gradients == most - sums + ranks * sums && ranks > 1) {
+    text += "\n      The sums are those of all shards: a rank needs its own only";
+  }
+  return text;
+}
+
+// A tied parameter is the only wrong one if another bucket gets its memory while backward goes on.
+std::string tied_message(const Trial& trial, const std::vector<std::string>& wrong) {
+  for (const nn::NamedParameter& named : trial.named) {
+    if (wrong.size() != 1 || wrong[0] != named.name || !named.shared) continue;
+    return fmt::format(
+        "only the gradient of {} is wrong. It is tied: the head writes to it first, "
+        "and the embedding last. Does another bucket get its memory in between?",
+        named.name);
+  }
+  return "";
+}
+
+std::string loss_message(const Trial& trial, const std::vector<std::string>& wrong) {
+  const std::string text = difference(trial.losses, reference_losses(training));
+  if (text.empty() || wrong.empty()) return text;
+  return text + fmt::format(
+                    "\n      In the first step the gradients of {} parameters are wrong, "
+                    "such as {}: did another bucket get the memory before it was sent?",
+                    wrong.size(), wrong[0]);
+}
+
+// Every contribution sends, to each other rank, that rank's shard: as at stage 1.
+std::string traffic_message(const Trial& trial, const dist::Communicator& communicator) {
+  const int64_t ranks = communicator.size();
+  int64_t contributions = 0;
+  for (int64_t j = 0; j < training.batch.micro_steps(ranks); ++j) {
+    contributions += communicator.rank() < training.batch.contributors(ranks, j) ? 1 : 0;
+  }
+  const int64_t expected = contributions * (ranks - 1) * 4 * trial.elements() / ranks;
+  if (trial.sent_gradients == expected) return "";
+  return fmt::format("a step sends {} bytes of gradients, expected {} as at stage 1",
+                     grouped(trial.sent_gradients), grouped(expected));
+}
+
+// A bucket is sent before backward has come to the bucket after the next, whose memory it has.
+std::string order_message(const Trial& trial) {
+  const auto& buckets = trial.layout->buckets();
+  const auto sends = [&](int bucket) {
+    return trial.events.find([bucket](const Event& event) {
+      return event.kind == "exchange" && event.bucket == bucket;
+    });
+  };
+  const auto completes = [&](int bucket) {
+    const int parameter = buckets[static_cast<size_t>(bucket)].parameters[0];
+    const std::string& name = trial.named[static_cast<size_t>(parameter)].name;
+    return trial.events.find([&name](const Event& event) {
+      return event.kind == "complete" && event.parameter == name;
+    });
+  };
+  for (int b = 0; b + 3 < std::ssize(buckets); ++b) {
+    if (buckets[static_cast<size_t>(b)].shared || buckets[static_cast<size_t>(b) + 3].shared) {
+      continue;
+    }
+    if (sends(b) < 0) return fmt::format("bucket {} is never sent", b);
+    if (sends(b) < completes(b + 3)) continue;
+    return fmt::format(
+        "bucket {} is sent only after gradients of bucket {} are complete: send a "
+        "bucket when its last gradient is complete, while backward goes on",
+        b, b + 3);
+  }
+  return "";
+}
+
 void check(Grade& grade) {
-  const Trial trial = train(grade, training, maker<Zero2>(training));
+  const int64_t ranks = grade.world().size;
+  const Gradients expected = reference_gradients();  // not while the trial's memory is measured
+  std::vector<std::string> wrong;
+  int step = 0;
+  const Trial trial =
+      train(grade, training, maker<Zero2>(training), DType::f32, true, [&](DataParallel& trainer) {
+        if (step++ == 0) wrong = wrong_sums(trainer, expected, grade.world().rank);
+      });
+  grade.require("no rank holds a whole gradient", memory_message(trial, ranks));
+  grade.require("the tied table keeps its memory", tied_message(trial, wrong));
   require_order(grade, trial);
-  grade.require("the losses have the bits of ZeroOptimizer",
-                difference(trial.losses, reference_losses(training)));
+  grade.require("the losses have the bits of ZeroOptimizer", loss_message(trial, wrong));
+  grade.require("stage 2 sends what stage 1 sends", traffic_message(trial, grade.communicator()));
+  grade.require("buckets leave while backward goes on", order_message(trial));
+  if (ranks != 3) return;
+  const Sizes sizes = sizes_of(*trial.layout);
+  grade.predicted("elements of the tied bucket", sizes.tied);
+  grade.predicted("bytes of sums on a rank", 4 * trial.elements() / ranks);
+  grade.predicted("bytes of gradients on a rank",
+                  4 * (2 * sizes.largest + sizes.tied) + 4 * trial.elements() / ranks);
+  grade.predicted("bytes of gradients that rank 0 sends in a step", trial.sent_gradients);
 }
 
 }  // namespace
 }  // namespace course
 
-int main(int argc, char** argv) { return course::grade(argc, argv, "lesson 5", course::check); }
+int main(int argc, char** argv) {
+  return course::grade(argc, argv, "lesson 5: ZeRO-2", course::check);
+}

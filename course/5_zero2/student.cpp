@@ -1,48 +1,22 @@
+// Lesson 5, yours to write. README.md beside this file explains what; `course/check 5` grades it.
 #include "core/error.h"
 #include "course/5_zero2/zero2.h"
+#include "course/lib/todo.h"
 
 namespace course {
 
-// Slots 0 and 1 take the buckets in turn: one fills while the other is sent. A tied parameter gets
-// gradients from the first operation of backward to the last, so its bucket has a slot of its own.
-int Zero2::slot_of(int bucket) const {
-  int turn = 0;
-  int tied = 2;
-  for (int b = 0; b < bucket; ++b) {
-    if (layout_.buckets()[static_cast<size_t>(b)].shared) {
-      ++tied;
-    } else {
-      turn = 1 - turn;
-    }
-  }
-  return layout_.buckets()[static_cast<size_t>(bucket)].shared ? tied : turn;
-}
+// The number of the slot that a bucket uses. layout_.buckets()[b].shared says whether bucket b
+// holds a tied parameter. No two buckets that fill at the same time may share a slot.
+int Zero2::slot_of(int) const { todo("lesson 5: Zero2::slot_of"); }
 
-void Zero2::allocate_gradients() {
-  sums_ = f32_buffer(layout_.shard_elements(), Category::gradients);
-  int64_t largest = 0;
-  std::vector<int64_t> tied;
-  for (const dist::Bucket& bucket : layout_.buckets()) {
-    if (bucket.shared) {
-      tied.push_back(bucket.elements);
-    } else {
-      largest = std::max(largest, bucket.elements);
-    }
-  }
-  for (int i = 0; i < 2; ++i) slots_.push_back({buffer(largest, Category::gradients)});
-  for (const int64_t elements : tied) slots_.push_back({buffer(elements, Category::gradients)});
-}
+// Stage 1 allocates gradients_ for all buckets. Allocate sums_ as there (f32_buffer), and the
+// memory of slots_ (buffer). How large must each slot be?
+void Zero2::allocate_gradients() { todo("lesson 5: Zero2::allocate_gradients"); }
 
-Tensor Zero2::open(int bucket) {
-  Slot& slot = slots_[static_cast<size_t>(slot_of(bucket))];
-  if (slot.bucket >= 0) {
-    TESSERA_CHECK(slot.bucket == bucket || !filling(slot.bucket),
-                  "bucket {} needs the memory of bucket {}, which is not complete", bucket,
-                  slot.bucket);
-    sent_[static_cast<size_t>(slot.bucket)].wait();
-  }
-  slot.bucket = bucket;
-  return slot.memory.flat(0, layout_.buckets()[static_cast<size_t>(bucket)].elements);
-}
+// Called when the first gradient of a bucket is about to be written. Returns memory for the
+// bucket's elements, which no call may still read: sent_[b] is the call that sends bucket b. Note
+// in the slot which bucket has it now. If the slot's bucket has not been sent yet (filling(b) is
+// true), waiting does not help, because this thread fills it: that is an error (TESSERA_CHECK).
+Tensor Zero2::open(int) { todo("lesson 5: Zero2::open"); }
 
 }  // namespace course

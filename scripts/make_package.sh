@@ -1,0 +1,18 @@
+#!/usr/bin/env bash
+# Makes a Debian package and an archive of Tessera with its programs, library and course, compiled
+# for x86-64-v3 (AVX2), so that they run on other machines than this one. They have no CUDA.
+#
+# Usage: scripts/make_package.sh [FOLDER]. The files go to FOLDER (default: build/package).
+set -euo pipefail
+. "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+if [[ $# -gt 1 || ${1:-} == -* ]]; then die "usage: scripts/make_package.sh [FOLDER]"; fi
+target=$PWD/build/package
+if [[ $# -eq 1 ]]; then target=$(cd "$called_from" && realpath -m -- "$1"); fi
+install_packages
+build package
+mkdir -p "$target"
+quietly cpack.log cpack --config build/package/CPackConfig.cmake -B "$PWD/build/package/packages"
+for file in build/package/packages/tessera*.{deb,tar.gz}; do
+  if [[ ! $file -ef $target/${file##*/} ]]; then cp "$file" "$target"; fi
+  say "made $target/${file##*/}"
+done
