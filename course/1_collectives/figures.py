@@ -11,8 +11,8 @@ def draw(folder):
 
 
 def ring(path):
-    figure = Figure(720, 270, "Reduce-scatter on a ring of three ranks: before, after one and after "
-                              "two rounds; at the end rank r has the sum of piece r")
+    figure = Figure(720, 270, "Reduce-scatter on a ring of three ranks: before, after one and "
+                              "after two rounds; at the end rank r has the sum of piece r")
     # The contributions that are in piece p of rank r, after each round.
     states = [
         [[{r} for _ in range(3)] for r in range(3)],
@@ -33,14 +33,12 @@ def ring(path):
                            stroke=RED if done else "#1f2328")
                 width = 54 / 3
                 for k, rank in enumerate(sorted(contributions)):
-                    figure.box(left + p * 62 + 2 + k * width, top + 2, width, 34, rank,
+                    figure.box(left + p * 62 + 2 + k * width, top + 2, width, 34, str(rank),
                                fill=RANKS[rank], stroke=RANKS[rank], size=12)
-            if i == 2:
-                figure.text(left + 3 * 62 + 4, top + 25, "", 12)
     for p in range(3):
         for i in range(3):
             figure.text(80 + i * 220 + p * 62 + 29, 248, f"piece {p}", 11, "middle")
-    figure.text(80, 266, "Numbers are the ranks whose values are in the sum. Red: complete.", 11)
+    figure.text(80, 266, "Numbers are the ranks whose values are in the sum. Outlined in red: complete.", 11)
     figure.write(path)
 
 
@@ -48,7 +46,6 @@ def tree(path):
     figure = Figure(720, 220, "A binomial tree with five ranks: in round 1 ranks 1 and 3 send to 0 "
                               "and 2, in round 2 rank 2 sends to 0, in round 3 rank 4 sends to 0")
     rounds = [[(1, 0), (3, 2)], [(2, 0)], [(4, 0)]]
-    left = {0}
     active = {0, 1, 2, 3, 4}
     for level in range(4):
         top = 20 + level * 52
@@ -62,7 +59,6 @@ def tree(path):
             for source, target in rounds[level]:
                 figure.arrow(130 + source * 115 + 30, top + 29, 130 + target * 115 + 34, top + 51)
                 active.discard(source)
-    del left
     figure.write(path)
 
 
@@ -76,8 +72,8 @@ def tree_s(size, ranks, latency, bandwidth):
 
 def time(path):
     ranks, latency, bandwidth = 8, 1e-5, 5e9
-    figure = Figure(720, 330, "Predicted time of an all-reduce on 8 ranks over the size: the tree is "
-                              "faster for small buffers, the ring for large ones")
+    figure = Figure(720, 330, "Predicted time of an all-reduce on 8 ranks over the size: the tree "
+                              "is faster for small buffers, the ring for large ones")
     x0, y0, width, height = 80, 280, 560, 240
     low, high = 3, 9  # powers of ten of the size
     fast, slow = -4.5, 0.5  # powers of ten of the time
