@@ -38,7 +38,8 @@ def ring(path):
     for p in range(3):
         for i in range(3):
             figure.text(80 + i * 220 + p * 62 + 29, 248, f"piece {p}", 11, "middle")
-    figure.text(80, 266, "Numbers are the ranks whose values are in the sum. Outlined in red: complete.", 11)
+    figure.text(80, 266, "Numbers are the ranks whose values are in the sum. Outlined in red: "
+                         "complete.", 11)
     figure.write(path)
 
 
