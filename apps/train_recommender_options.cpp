@@ -148,8 +148,9 @@ void check_model(RecommenderTrainOptions& options, const Given& given) {
   }
 }
 
-// Row-sparse tables are the default wherever they are possible and do what the flags say: weight
-// decay is documented as being of all rows, which a dense table alone gives.
+// Row-sparse tables are the default, unless a flag needs dense ones. --weight-decay is documented
+// to act on all rows, and only a dense table updates all rows. The optimizer refuses row-sparse
+// tables with graphs.
 void check_tables(RecommenderTrainOptions& options, const RecommenderCommandLine& given) {
   const char* const flag = options.weight_decay > 0 ? "--weight-decay"
                            : options.graph          ? "--graph"

@@ -6,7 +6,7 @@
 //
 // Prints one JSON object with a row for each kind of layer. `count` is the number of such layers in
 // the network. Times are medians over samples; a sample is a loop of calls. backward computes the
-// gradients of the weight and of the input, for the first layer only that of the weight.
+// gradients of the weight and of the input; the first layer needs no gradient of its input.
 // gflops_per_s is over forward and backward.
 #include <algorithm>
 #include <chrono>

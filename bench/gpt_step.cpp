@@ -45,7 +45,7 @@ using namespace tessera;
 
 struct Options {
   std::string preset = "micro";
-  int64_t layers = 0;  // from layers to batch: 0 takes the preset's
+  int64_t layers = 0;  // layers, ..., batch: 0 means the preset's value
   int64_t heads = 0;
   int64_t width = 0;
   int64_t context = 0;

@@ -132,8 +132,8 @@ build_all() {
   configure=(cmake --preset release -B "$build" -DTESSERA_CUDA=ON)  # for the GPUs of this machine
   if $emulated; then
     configure=(cmake --preset emulated -B "$build")
-    # A build that is already configured keeps its configuration:
-    if [[ -f $build/build.ninja ]]; then configure=(true); fi  # it may be a sanitizer's
+    # A build that is already configured keeps its configuration, which may include a sanitizer.
+    if [[ -f $build/build.ninja ]]; then configure=(true); fi
   else
     toolkit=$(dirname "$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)")/../include
     nccl=$(brought nccl)
@@ -175,7 +175,7 @@ measure_all() {
       "${@:2}" || true
   }
   for question in "${questions[@]}"; do
-    if $emulated && [[ $question == gaps ]]; then continue; fi  # no driver loads its library
+    if $emulated && [[ $question == gaps ]]; then continue; fi  # needs a GPU's driver
     answer "$question" "$question" --python none
   done
   if [[ $python == none ]]; then return; fi

@@ -1,4 +1,4 @@
-// Drawn numbers that a benchmark and its peer share.
+// Pseudo-random numbers that a benchmark and its peer draw alike.
 #pragma once
 
 #include <cstdint>

@@ -74,7 +74,8 @@ float initial(int64_t index) {
   return static_cast<float>(bench::mixed(static_cast<uint32_t>(index)) >> 8) * 0x1p-24f - 0.5f;
 }
 
-// Draws rows with probabilities proportional to (row + 1)^-zipf.
+// Draws rows from a Zipf distribution: the k-th most frequent row has a probability proportional to
+// k^-zipf.
 class Rows {
  public:
   explicit Rows(const Options& options) : cumulative_(static_cast<size_t>(options.rows)) {
@@ -94,7 +95,8 @@ class Rows {
   int32_t row(uint32_t number) const {
     const double at = bench::mixed(number) * 0x1p-32 * cumulative_.back();
     const auto found = std::upper_bound(cumulative_.begin(), cumulative_.end(), at);
-    // Rows are spread over the table, so that neighbours in rank are not neighbours in memory.
+    // Frequent rows are spread over the table, so that they are not neighbours in memory. `rank` is
+    // a row's place in the order of frequency.
     const auto rank = static_cast<uint64_t>(found - cumulative_.begin());
     return static_cast<int32_t>(rank * 2654435761u % cumulative_.size());
   }
@@ -121,7 +123,7 @@ int run(int argc, char** argv, dist::World& world) {
   const Batch batch{.global = options.batch * micro_batches, .micro = options.batch};
   int64_t sent = 0;
   for (int64_t step = 0; step < options.warmup + options.steps; ++step) {
-    // Drawn before the clock starts: what is measured is the step.
+    // The rows are drawn before the clock starts, so that only the step is timed.
     std::vector<Tensor> indices;
     for (int64_t m = 0; m < micro_batches; ++m) {
       indices.push_back(rows.draw((step * micro_batches + m) * options.batch, options.batch));

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Compare steps of a row-sparse table with PyTorch's, each in turn, and print the rows of a table.
+"""Compare training steps of a row-sparse table with PyTorch's, in turn, and print Markdown rows.
 
     bench/tables.py --python PYTHON          # PYTHON has torch (bench/peers/README.md)
 
-A table of 10^6 rows of 64 values, of which a rank looks up 4,096 Zipf-distributed ones in a step.
-The peer is Embedding(sparse=True) with SparseAdam, on two ranks under DistributedDataParallel over
-gloo. It stops if the losses of the two differ.
+The table has 10^6 rows of 64 values. In a step, a rank looks up 4,096 Zipf-distributed rows. The
+peer is Embedding(sparse=True) with SparseAdam, on two ranks under DistributedDataParallel over
+gloo. The script stops if Tessera's losses differ from the peer's.
 """
 import argparse
 import json

@@ -103,7 +103,7 @@ InputGradients::Sum InputGradients::accumulating_destination(int input) {
   if (leaf.gradient.defined()) return {leaf.gradient, true};
   if (leaf.gradient_buffer) {
     leaf.gradient = leaf.gradient_buffer();
-    if (leaf.look_up) return {leaf.gradient, true};  // the rows of a table, which are zero
+    if (leaf.look_up) return {leaf.gradient, true};  // the hook has filled the rows with zeros
     TESSERA_CHECK(leaf.gradient.shape() == edge.shape,
                   "{}: the gradient buffer of parameter '{}' has shape {}, expected {}", node_.name,
                   leaf.name, leaf.gradient.shape(), edge.shape);

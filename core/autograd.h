@@ -14,8 +14,8 @@
 // Accumulation rules, for every operation:
 //  - a kernel overwrites its destination; if a tensor has several uses, autograd adds up the
 //    gradients of its uses;
-//  - a gradient handed on by `pass` may share its memory: autograd adds to it in place only if
-//    nothing else holds that memory;
+//  - a gradient handed on by `pass` may share memory with other tensors: autograd adds to the
+//    gradient in place only if no other tensor holds that memory;
 //  - the first contribution to a parameter's gradient is written straight into the buffer that the
 //    parameter's Leaf provides;
 //  - each later contribution of the same backward is added once per element, from scratch memory or
@@ -248,7 +248,9 @@ class InUse {
   InUse& operator=(const InUse&) = delete;
 
  private:
-  InUse() = default;  // delegated to: the destructor then runs even if a hook throws
+  // The public constructor delegates to this one. After that the destructor runs even if a hook
+  // throws.
+  InUse() = default;
 
   std::vector<std::shared_ptr<Leaf>> leaves_;
 };

@@ -111,7 +111,7 @@ void synchronize(int index);
 ///
 ///   step();                              // once without a graph: libraries make their handles
 ///   cuda::Graph graph(0, step);          // captured, and checked
-///   graph.launch();                      // as step() would, but nothing of it runs on the host
+///   graph.launch();                      // repeats the captured work without calling step()
 ///
 /// A launch repeats the captured work with the same addresses, sizes and kernel arguments. So a
 /// body takes its input from memory that lives as long as the graph, and leaves its results in such

@@ -124,8 +124,8 @@ bool Heap::grow(int64_t bytes) {
                                     [this](const Range& range) { return range.begin == edge_; });
     return round_up(bytes - (front == free_.end() ? 0 : front->bytes()), huge_page);
   };
-  // First tries to map in front of the newest pages. If a free range begins at edge_, only the
-  // bytes are mapped that this range lacks.
+  // First tries to map in front of the newest pages. If a free range begins at edge_, maps only the
+  // bytes that this range lacks.
   if (edge_) {
     int64_t more = missing();
     make_room(more);
@@ -154,7 +154,7 @@ void Heap::make_room(int64_t bytes) {
   }
 }
 
-/// Maps pages where the system chooses, from the beginning of a huge page on.
+/// Maps pages at an address that the system chooses, aligned to a huge page.
 bool Heap::map_elsewhere(int64_t bytes) {
   char* unaligned = map_pages(nullptr, bytes + huge_page, 0);
   if (!unaligned) return false;

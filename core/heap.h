@@ -57,8 +57,8 @@ class Heap {
 
   const int64_t unit_;
   mutable std::mutex mutex_;
-  // In order of addresses; adjacent ranges are joined. Each block has room reserved for one more
-  // range, so that give() never allocates.
+  // In order of addresses; adjacent ranges are joined. The vector has capacity for one more range
+  // per block, so that give() never allocates.
   std::vector<Range> free_;
   int64_t blocks_ = 0;
   int64_t live_bytes_ = 0;  // of all blocks

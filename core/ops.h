@@ -61,11 +61,11 @@ Tensor mean(const Tensor& x);                         // -> f32 scalar []; x not
 /// dimensions, or with `keep` has 1 in their places. The result has x's dtype and is summed in f64.
 Tensor sum(const Tensor& x, const std::vector<int>& dims, bool keep = false);
 Tensor mean(const Tensor& x, const std::vector<int>& dims, bool keep = false);
-/// The largest element over dimensions given as for sum; NaN if an element is NaN. Equal maxima
-/// share the gradient equally.
+/// The largest element over the given dimensions, with `dims` and `keep` as in sum; NaN if an
+/// element is NaN. Equal maxima share the gradient equally.
 Tensor max(const Tensor& x, const std::vector<int>& dims, bool keep = false);
-/// log(sum(exp(x))) over dimensions given as for sum, without overflow; of x's dtype. Keeps x for
-/// backward.
+/// log(sum(exp(x))) over the given dimensions, without overflow, with `dims` and `keep` as in sum.
+/// The result has x's dtype. Keeps x for backward.
 Tensor logsumexp(const Tensor& x, const std::vector<int>& dims, bool keep = false);
 /// softmax is exp(x) / sum(exp(x)), with the sum over all of the given dimensions together.
 /// log_softmax is its logarithm. Both have x's shape and dtype, and keep their result for backward.
@@ -161,8 +161,8 @@ struct AttentionOptions {
 };
 /// q (B, T, H, D), k and v (B, S, G, D) -> (B, T, H, D): softmax(scale q k^T) v for each head. H is
 /// a multiple of G, and head h of q uses head h / (H / G) of k and v. If causal, query t sees the
-/// keys up to t + S - T. Backward keeps the inputs, the result and an f32 (B, H, T), but no (T, S)
-/// scores. core/ops/attention.h says how much workspace the operation takes.
+/// keys up to t + S - T. For backward the operation keeps the inputs, the result and an f32 tensor
+/// (B, H, T), but no (T, S) scores. core/ops/attention.h says how much workspace it takes.
 Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, AttentionOptions options = {});
 
 /// Zeroes elements with `probability` in [0, 1), and scales all other elements by

@@ -1,7 +1,7 @@
 // Chooses the cuBLASLt algorithm of each product on CUDA. If a table of measurements names an
-// algorithm for the product, that one is used, otherwise the first proposal of cuBLASLt's
-// heuristic. The application tune measures and writes such a table; train_gpt --tuned reads it. In
-// a build without CUDA every call throws.
+// algorithm for a product, the product uses this algorithm. Otherwise it uses the first proposal of
+// cuBLASLt's heuristic. The application tune measures and writes such a table; train_gpt --tuned
+// reads it. In a build without CUDA every call throws.
 #pragma once
 
 #include <array>

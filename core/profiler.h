@@ -1,5 +1,6 @@
-// Ranges on the time line of a profiler such as Nsight Systems: NVTX, in the domain "tessera".
-// trace::Scope opens one. core/cuda/ implements this; in core/no_cuda/ the functions do nothing.
+// NVTX ranges, in the domain "tessera": named intervals on the time line of a profiler such as
+// Nsight Systems. Each trace::Scope opens a range. In a build without CUDA the functions do nothing
+// (core/no_cuda/profiler.cpp).
 #pragma once
 
 #include <cstdint>

@@ -47,8 +47,8 @@ Tensors run_first(const char* name, const Segment& segment, const Tensors& value
   return results;
 }
 
-/// Returns the positions of the results that the segment has made itself. Of a tensor that is
-/// returned several times, returns only the first position.
+/// Returns the positions of the results that the segment has made itself. If the segment returns a
+/// tensor several times, only the tensor's first position counts.
 std::vector<size_t> new_results(const Tensors& results, const Tensors& values) {
   std::vector<size_t> positions;
   for (size_t i = 0; i < results.size(); ++i) {

@@ -166,10 +166,11 @@ class ZeroOptimizer {
   void skip();
 
   /// Fetches the rows of a row-sparse table that this rank's next micro-batch will look up, while
-  /// the current one computes: at stage 3 from their owners. Called within a micro-batch, before
-  /// its backward, on every rank; `indices` (i32) may be empty. The next micro-batch may then look
-  /// up only these rows. If a step's update comes between, the rows are fetched after it. Throws
-  /// for a parameter that is no row-sparse table, and as a lookup does. Collective.
+  /// the current micro-batch computes. At stage 3 the rows come from their owners. Called within a
+  /// micro-batch, before its backward, on every rank; `indices` (i32) may be empty. The next
+  /// micro-batch may then look up only these rows. If the step's update comes before the next
+  /// micro-batch, the rows are fetched after the update. Throws if the parameter is not a
+  /// row-sparse table, and for indices for which a lookup throws. Collective.
   void prefetch(const nn::Parameter& table, const Tensor& indices);
   /// Calls prefetch with the table of a module such as nn::Embedding.
   template <class Embedding>

@@ -99,7 +99,7 @@ def functions(text):
     """Returns (first line, last line) of each function that is not inside another function."""
     text = only_code(text)
     found, open_braces = [], []  # an open brace is (kind, start of its declaration)
-    start = 0  # of the declaration being read
+    start = 0  # where the declaration being read begins
     inside = 0  # number of open functions and initialisers
     for match in re.finditer(r"[{};]", text):
         position, token = match.start(), match.group()

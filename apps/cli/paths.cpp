@@ -116,8 +116,8 @@ std::vector<GivenPath> files_of_saves(const GivenPaths& paths) {
   return files;
 }
 
-// Refuses saves of weights in the folder of the checkpoints. Saves and checkpoints are in folders
-// of equal names, so saves would be lost when old checkpoints are removed.
+// Refuses saves of weights in the folder of the checkpoints. Both are in folders named step-..., so
+// the removal of old checkpoints would remove saves too.
 void check_step_folders(const GivenSaves& saves) {
   if (saves.every == 0 || saves.file.empty() || saves.checkpoints.empty()) return;
   const fs::path parent = fs::path(saves.file).parent_path();

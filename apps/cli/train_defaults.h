@@ -15,7 +15,7 @@ struct TrainDefaults {
   int64_t warmup;
   float beta2;
   int64_t eval_every;
-  int64_t bucket_bytes;  // so small that models have several, to overlap sending with backward
+  int64_t bucket_bytes;  // small, so that a model has several buckets to send during backward
   float weight_decay = 0;
 };
 

@@ -128,7 +128,7 @@ class RunningJob {
     if (!died_ || Clock::now() - *died_ <= patience) return;
     end_.hung = true;
     ::kill(process_, SIGKILL);
-    // Time for the parents to notice: they check every second if mpirun still runs.
+    // Gives the ranks' parents time to notice: they check every second if mpirun still runs.
     std::this_thread::sleep_for(std::chrono::milliseconds(1500));
   }
 

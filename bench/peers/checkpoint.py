@@ -4,8 +4,8 @@
     checkpoint.py --preset gpt2 --folder /dev/shm/run --rounds 5              # dcp, 2 ranks
     checkpoint.py --preset gpt2 --folder /dev/shm/run --way torch.save
 
-    --way dcp          torch.distributed.checkpoint.save: ranks share the writing of equal states
-    --way torch.save   rank 0 alone
+    --way dcp          torch.distributed.checkpoint.save: every rank has the state and writes a part
+    --way torch.save   rank 0 alone writes
 
 By itself, neither way flushes to the disk. With --fsync every file and the folder are flushed, as
 Tessera always does. Rank 0 prints a JSON object with the milliseconds of each round, from barrier

@@ -4,7 +4,8 @@
     model = Gpt(Config(layers=6, heads=6, width=384, context=256, vocab=256))
     loss = model(tokens, targets)
 
-Names are Hugging Face's; the fused linears are nn.Linear here and Conv1D ([in, out]) in a file.
+Parameters have Hugging Face's names. Weights of linears are [out, in] here, as in nn.Linear, and
+[in, out] in a file, as in Hugging Face's Conv1D.
 """
 import math
 from dataclasses import dataclass

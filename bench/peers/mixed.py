@@ -1,4 +1,4 @@
-"""Drawn numbers that a peer and our benchmark share (bench/mixed.h)."""
+"""Pseudo-random numbers that a peer and our benchmark draw alike (bench/mixed.h)."""
 
 
 def mixed(numbers):

@@ -41,7 +41,8 @@ def vm_hwm_kib():
 def blas_library():
     import torch
     built_with = re.search(r"BLAS_INFO=(\w+)", torch.__config__.show())
-    if built_with and built_with.group(1) != "generic":  # generic: the system's alternatives choose
+    # With "generic", Debian's alternatives system decides which BLAS library is loaded.
+    if built_with and built_with.group(1) != "generic":
         return [built_with.group(1)]
     with open("/proc/self/maps") as file:
         return sorted({line.split()[-1] for line in file if "blas" in line and ".so" in line})

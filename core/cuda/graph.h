@@ -12,8 +12,10 @@
 namespace tessera::cuda {
 
 struct Capture {
-  std::shared_ptr<MemoryLedger> memory = std::make_shared<MemoryLedger>();  // of the body
-  std::vector<std::pair<void*, void*>> freed;  // older memory that the body freed, and its stream
+  // Counts the memory that the captured function (the body) has allocated and not freed.
+  std::shared_ptr<MemoryLedger> memory = std::make_shared<MemoryLedger>();
+  // Memory that was allocated before the capture and freed by the body, each with its stream.
+  std::vector<std::pair<void*, void*>> freed;
   DropoutState dropout = dropout_state();
   std::shared_ptr<Storage> draws;  // a DropoutDraws on the device
   int64_t samples = 0;             // the most rows of any dropout in the body; 0 without dropout

@@ -17,7 +17,7 @@ constexpr int most_proposals = 16;
 // proposal's time, because two measurements of one algorithm may differ by 2 %.
 constexpr double worthwhile = 0.98;
 
-/// Elements that the matrices of an operand span.
+/// Returns the number of elements from the first to the last one of an operand's matrices.
 int64_t span_of(const Operand& x, int64_t batch) {
   return (batch - 1) * x.batch_stride + (x.columns - 1) * x.stride + x.rows;
 }

@@ -126,8 +126,8 @@ inline bool on_tensor_cores(const Sizes& s, std::initializer_list<const Tensor*>
 /// Bytes from one row of a tile to the next in shared memory. A row has D 16-bit values, and 16
 /// bytes of padding that shift the next row by four banks. So the eight rows that ldmatrix reads at
 /// one column lie in different banks. Every address is then one offset per lane plus a constant.
-/// Permuted chunks would need no padding, but one offset in a register for each column. Registers
-/// are scarcer here than shared memory.
+/// If the chunks of a row were permuted instead of padded, each lane would need a register with an
+/// offset for each column, and registers are scarcer here than shared memory.
 template <int D>
 inline constexpr uint32_t pitch = D * 2 + 16;
 

@@ -76,8 +76,8 @@ __device__ inline float score_gradient(float p, float dp, float scale, float del
   return p * fmaf(dp, scale, -delta);
 }
 
-/// Tiles of the kernel of dq: 128 query rows, 32 a warp, as in the forward. The number of keys at a
-/// time is chosen so that scores, their gradients and dq fit into registers.
+/// Tiles of the kernel of dq: 128 query rows, 32 per warp, as in the forward. The number of keys at
+/// a time is chosen so that scores, their gradients and dq fit into registers.
 template <class T, int D>
 struct QueryShape {
   static constexpr int M = 2;

@@ -14,10 +14,10 @@ namespace {
 
 using namespace attention;
 
-/// Tiles of the forward: 128 query rows, 32 a warp. With 32 rows, each fragment of keys and values
-/// that a warp reads from shared memory serves two products, so that shared memory keeps up with
-/// the tensor cores. With blocks of 64 keys, a warp's scores and rows of y fill 128 registers a
-/// thread (D = 64) or 192 (D = 128).
+/// Tiles of the forward: 128 query rows, 32 per warp. With 32 rows, each fragment of keys and
+/// values that a warp reads from shared memory serves two products, so that shared memory keeps up
+/// with the tensor cores. With blocks of 64 keys, a warp's scores and rows of y fill 128 registers
+/// per thread (D = 64) or 192 (D = 128).
 template <class T, int D>
 struct ForwardShape {
   static constexpr int M = 2;

@@ -1,6 +1,6 @@
-// The loops of attention and causal_attention on the CPU. A thread takes a tile of query rows of
-// one head through the keys, block by block. The tiles (forward) or the heads of k and v (backward)
-// are divided among a team of threads.
+// The loops of attention and causal_attention on the CPU. A thread processes a tile of query rows
+// of one head, and loops over the keys block by block. The tiles (forward) or the heads of k and v
+// (backward) are divided among a team of threads.
 #pragma once
 
 #include <algorithm>

@@ -108,7 +108,7 @@ struct Moments {
     }
   }
 
-  /// Merges `more` rows of x, block by block. A block fits into a near cache and is read twice:
+  /// Merges `more` rows of x, block by block. A block fits into a core's cache and is read twice:
   /// first for its mean, then for the squared distances from the mean. So the variance does not
   /// suffer from cancellation. The mean is summed as distances from the first row, which keeps bits
   /// that a sum of large values would lose.
@@ -137,9 +137,9 @@ struct Moments {
 };
 
 /// Merges `count` parts in pairs, then the results in pairs, and so on, until part 0 holds the
-/// result. merge(into, from, some) merges part `from` into part `into`; at this call each of the
-/// two already holds the result of up to `some` parts. Sums in pairs lose less to rounding than one
-/// long sum.
+/// result. merge(into, from, some) merges part `from` into part `into`, when each of these two
+/// already holds the result of up to `some` parts. Pairwise sums have smaller rounding errors than
+/// one long sum.
 template <class Merge>
 void merge_pairs(int64_t count, Merge&& merge) {
   for (int64_t some = 1; some < count; some *= 2) {

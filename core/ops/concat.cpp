@@ -36,8 +36,8 @@ Shape with_size(const Shape& shape, int dim, int64_t size) {
   return result;
 }
 
-/// Copies a part into its place in the whole tensor if `into_whole`, or else from this place. The
-/// place begins at index `before` of the dimension.
+/// Copies `part` into its place in `whole` if `into_whole`; otherwise copies that place of `whole`
+/// into `part`. The place begins at index `before` of dimension at.dim.
 void copy_part(const Along& at, const Tensor& whole, const Tensor& part, int64_t before,
                bool into_whole) {
   const int64_t whole_row = whole.size(at.dim) * at.inner;

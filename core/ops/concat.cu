@@ -1,4 +1,4 @@
-// The copies of concat and split on CUDA, one element a thread.
+// The copies of concat and split on CUDA, with one thread for each element.
 #include "core/cuda/kernel.cuh"
 #include "core/ops/concat.h"
 

@@ -1,6 +1,6 @@
-// The gradient of a table of embeddings on CUDA, for embedding, embedding_bag and row_products. The
-// gradient's row of a token is the f32 sum of the token's rows of dy, in order of position. The
-// order must not depend on which thread comes first, so positions are sorted by token, in two
+// The gradient of a table of embeddings on CUDA, for embedding, embedding_bag and row_products. Row
+// v of the gradient is the f32 sum of the rows of dy that belong to token v, in order of position.
+// This order must not depend on which thread comes first, so positions are sorted by token, in two
 // steps:
 //  - A counting sort with integer atomics leaves each token's positions in any order.
 //  - A second sort orders the positions of each token.

@@ -76,7 +76,7 @@ void sum_rows(const T* from, int64_t channels, RowCount rows, RowOf&& row_of, Wr
   }
 }
 
-/// Splits `count` segments into one contiguous range a thread, of about equal work, and calls
+/// Splits `count` segments into one contiguous range per thread, with about equal work, and calls
 /// body(begin, end) for each range. Segment i has start[i + 1] - start[i] rows to read and one row
 /// to write, each at `cost_per_row`.
 template <class Body>
@@ -109,8 +109,8 @@ struct TokenOrder {
 };
 
 /// Sorts rows by token, with a counting sort. `for_each(body)` must call body(token, row) for every
-/// position, in order; sort_by_token calls `for_each` twice. Workspace is taken for `positions`
-/// positions, an upper bound of their number.
+/// position, in order; sort_by_token calls `for_each` twice. `positions` is an upper bound on the
+/// number of positions, and determines the size of the workspace.
 template <class ForEach>
 TokenOrder sort_by_token(const Context& context, int64_t positions, int64_t vocabulary,
                          ForEach&& for_each) {

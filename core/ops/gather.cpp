@@ -83,7 +83,7 @@ void scatter(const Tensor& sum, const Tensor& source, const Tensor& index, const
 void picked_gradient(const Tensor& dx, const Tensor& dy, const Tensor& index, const Lines& lines) {
   if (lines.outer == 1 && (lines.shared || lines.inner == 1)) {
     // Rows of a matrix were picked, as from an embedding's table. There are few lines here, and
-    // scatter has only one thread a line. embedding_backward keeps more threads busy.
+    // scatter uses only one thread per line. embedding_backward keeps more threads busy.
     return kernels::embedding_backward(
         current_context(dx.device()), dx.view({lines.size, lines.inner}),
         dy.view({lines.count, lines.inner}), index.view({lines.count}), false);

@@ -2,8 +2,8 @@
 //
 // A warp handles a row of up to 4 KiB (2,048 elements of 16 bits), without a barrier. A block
 // handles a longer row. A row of up to 16 KiB whose 16-byte accesses are aligned is read from
-// memory once and stays in registers. Other rows are read again at each use. A row's result has the
-// same bits whatever other rows there are.
+// memory once and stays in registers. Other rows are read again at each use. The bits of a row's
+// result do not depend on the other rows.
 #pragma once
 
 #include "core/ops/rows.cuh"

@@ -60,9 +60,9 @@ void launch_column_sums(const Context& context, Sum* sums, const T* x, int64_t r
          column_sums_kernel<T, Sum, width, lanes>, sums, x, rows, columns, chunk);
 }
 
-// Number of rows that a block sums in the first pass, eight a thread. A GPU then has enough blocks
-// to be busy, and the second pass reads little. For GPT-2's 16,384 rows of 768 channels in 16 bits,
-// the first pass has 768 blocks, and the second reads 3 % as many bytes as the first.
+// Number of rows that a block sums in the first pass, eight per thread. A GPU then has enough
+// blocks to be busy, and the second pass reads little. For GPT-2's 16,384 rows of 768 channels in
+// 16 bits, the first pass has 768 blocks, and the second reads 3 % as many bytes as the first.
 constexpr int64_t first_pass_rows = 64;
 
 /// The first pass: sums (chunks, C) of chunks of first_pass_rows rows of x (R, C).

@@ -14,7 +14,7 @@ struct PixelPart {
   int64_t at;
 };
 
-/// A grid of threads over a tensor of shape (N, H, W, C), with n channels a thread.
+/// A grid of threads over a tensor of shape (N, H, W, C), with n channels per thread.
 struct PixelGrid {
   PixelGrid(const Shape& shape, int n)
       : rows(shape[0] * shape[1]), height(shape[1]), parts(shape[3] / n), places(shape[2] * parts) {

@@ -1,5 +1,6 @@
 // relu: y = max(x, 0), element by element, any shape. NaN stays NaN. The gradient is computed from
-// y, which the next operation mostly keeps anyway.
+// y, because the next operation usually keeps y as its input anyway. Keeping y for relu then takes
+// no extra memory.
 #include "core/autograd.h"
 #include "core/image_ops.h"
 #include "core/ops/blocks.h"

@@ -1,8 +1,8 @@
 // residual_layer_norm: x, residual (..., C), weight (C), bias (C)
 //   -> sum (..., C) = x + residual,  normalized (..., C) = layer_norm(sum)
 // in one pass over memory. With 16-bit types the norm is computed from the rounded sum, as stored.
-// x and residual have one gradient: the gradient of the sum through layer_norm, plus the gradient
-// that arrives for the sum itself.
+// The gradients of x and residual are equal: each is the gradient that comes back through
+// layer_norm, plus the gradient of the output `sum`.
 #include <array>
 
 #include "core/autograd.h"

@@ -15,7 +15,7 @@ struct Term {
 /// Terms sorted by row. Row v of a table has terms[i] for start[v] <= i < start[v + 1].
 struct Terms {
   Tensor start_memory;  // i32 (V + 1)
-  Tensor memory;        // two f32 a term
+  Tensor memory;        // two f32 for each term
   int32_t* start;
   Term* terms;
 

@@ -1,4 +1,4 @@
-// softmax, log_softmax: x -> y of x's shape; logsumexp: x -> one element a run. A run is the
+// softmax, log_softmax: x -> y of x's shape; logsumexp: x -> one element per run. A run is the
 // elements that differ only in their indices along the given dimensions (core/ops/reduced_runs.h).
 // `shift` is the run's maximum, or 0 if the maximum is infinite: logsumexp is then this infinity,
 // not NaN.

@@ -9,7 +9,7 @@
 namespace tessera {
 
 /// y = exp(x - shift) / sum, multiplied by the run's factor if `factors` is defined. `factors` has
-/// one element a run, of x's dtype.
+/// one element per run, of x's dtype.
 TESSERA_KERNEL(softmax_forward, const Tensor& y, const Tensor& x, const Tensor& factors,
                const ReducedRuns& runs)
 /// y = x - shift - log(sum)

@@ -3,15 +3,15 @@
 // sample) alone.
 //
 //   images of one size
-//     training     a random crop of the image padded by 4 pixels of the mean's value on each side
-//                  (He et al., arXiv:1512.03385, 4.2)
+//     training     a random crop of the image, after 4 pixels with the mean value are added on each
+//                  side (He et al., arXiv:1512.03385, 4.2)
 //     evaluation   the image as it is
 //   images of any size
 //     training     a random part with 8 to 100 % of the area and an aspect ratio of 3:4 to 4:3,
 //                  resized (Szegedy et al., arXiv:1409.4842)
 //     evaluation   the middle of the image, after the image is resized so that it just covers
 //                  256 / 224 of the input's height and width
-//   both, in training, are also mirrored at random
+//   In training, images of both kinds are also mirrored at random.
 #pragma once
 
 #include <cstdint>

@@ -37,10 +37,10 @@ struct BucketCost {
   double elements = 0;      // elements of the bucket's parameters, without padding
   Cost forward = {};        // for a tied bucket: the cost of the head
   Cost backward = {};
-  Cost local_addition = {};  // no_sync: of adding the bucket's gradient to the rank's local sum
+  Cost local_addition = {};  // no_sync: adding the bucket's gradient to the rank's local sum
   Cost update = {};
   Transfer exchange = {};
-  Transfer gather = {};     // stage 0: of the gradient sum; stages 1 and 2: of the parameters
+  Transfer gather = {};     // stage 0: gathers the gradient sum; stages 1 and 2: the parameters
 };
 
 /// A block of buckets that stage 3 gathers together.
@@ -52,7 +52,7 @@ struct BlockCost {
 
 struct StepCosts {
   std::vector<BucketCost> buckets;             // in the order in which backward completes them
-  std::vector<std::vector<BlockCost>> blocks;  // stage 3: of each group, in order of backward
+  std::vector<std::vector<BlockCost>> blocks;  // stage 3: each group's blocks, in backward order
   Transfer end = {};          // exchange of norms, losses and flags
 };
 

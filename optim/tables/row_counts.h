@@ -1,20 +1,20 @@
-// Counts of the rows that a row-sparse table has sent so far.
+// Counts of the rows of a row-sparse table that a rank has looked up, sent and updated so far.
 #pragma once
 
 #include <cstdint>
 
 namespace tessera::optim {
 
-/// Sums over all steps since the optimizer was made, of one rank. With them,
-/// optim/plan/plan_tables.h gives the traffic to the byte.
+/// Counts of one rank, summed over all steps since the optimizer was made. From these counts
+/// optim/plan/plan_tables.h computes the exact number of bytes sent.
 struct RowCounts {
-  int64_t looked_up = 0;  // distinct rows of each micro-batch of this rank
-  int64_t sent = 0;       // rows of gradients that went to another rank
-  int64_t asked = 0;      // stage 3: rows that this rank asked of another one
-  int64_t served = 0;     // stage 3: rows whose values this rank sent
-  int64_t touched = 0;    // rows of this rank that a step touched
-  int64_t updated = 0;    // of these, those in steps with an update
-  int64_t blocks = 0;     // blocks of 256 elements with touched rows, of this rank
+  int64_t looked_up = 0;  // distinct rows that each micro-batch of this rank looked up
+  int64_t sent = 0;       // gradient rows that this rank sent to other ranks
+  int64_t asked = 0;      // stage 3: rows that this rank requested from other ranks
+  int64_t served = 0;     // stage 3: rows whose values this rank sent to other ranks
+  int64_t touched = 0;    // rows owned by this rank that each step touched
+  int64_t updated = 0;    // the part of `touched` in steps with an update
+  int64_t blocks = 0;     // blocks of 256 elements, owned by this rank, with touched rows
   int64_t updates = 0;    // steps with an update
 };
 

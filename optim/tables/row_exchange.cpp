@@ -90,7 +90,8 @@ void RowFetch::start(const Tensor& own) {
                            exchange_counts(counts_.by_owner(), counts_.by_source(), 1),
                            info_.call(traffic(dist::Traffic::rows)));
   const int64_t first = info_.own().begin;
-  // The communicator copies the values when it has received the rows' numbers, and then sends them.
+  // After the communicator has received the row numbers, it copies the requested values and then
+  // sends them.
   communicator_.run([asked_rows, asked_values, own, first, asked] {
     kernels::copy_rows(current_context(own.device()), RowList{asked_values},
                        RowList{own, asked_rows.view({asked}), first}, asked);
@@ -116,7 +117,7 @@ RowGather::Gathered RowGather::gather(const Tensor& changed, const RowList& from
                                       dist::Traffic purpose) {
   const DType dtype = from.matrix.dtype();
   if (!rows_.defined() || rows_.size(0) < most) {
-    rows_ = values_ = {};  // freed before the larger ones are allocated
+    rows_ = values_ = {};  // freed before larger buffers are allocated
     rows_ = row_buffer(communicator_, most, 1, DType::i32, Category::communication);
     values_ = row_buffer(communicator_, most, info_.width(), dtype, Category::communication);
   }

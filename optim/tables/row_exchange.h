@@ -1,6 +1,7 @@
-// Rows that each rank sends to their owners, or asks of them. Every rank first tells every other
-// one how many rows it has for it, from host to host; then the rows' numbers travel, and their
-// values in either direction. Numbers count as Traffic::rows.
+// Exchanges rows of a row-sparse table between the ranks that use them and the ranks that own them.
+// First the hosts of all ranks exchange how many rows each rank has for each owner. Then the ranks
+// send row numbers to the owners. Values are sent to the owners (gradients) or by the owners
+// (parameters). Row numbers count as Traffic::rows.
 #pragma once
 
 #include <vector>
@@ -13,20 +14,22 @@
 
 namespace tessera::optim {
 
-/// Counts of rows by asking rank and owner, which all ranks learn.
+/// For each pair of a rank and an owner: how many of the owner's rows the rank sends or requests.
+/// Every rank gets the counts of all ranks.
 class RowCountsOfRanks {
  public:
   RowCountsOfRanks(const TableInfo& info, dist::Communicator& communicator);
 
-  /// Starts to gather the counts of all ranks; those of this rank are of `rows`. Collective.
+  /// Starts to gather the counts of all ranks. This rank's counts are those of `rows`. Collective.
   void gather(const SortedRows& rows, dist::Traffic purpose = dist::Traffic::rows);
-  /// Waits for the counts. Afterwards:
+  /// Waits for the counts. The functions below may be called afterwards.
   void wait();
-  /// Rows of this rank by owner, and rows that this rank owns by the rank that has them.
+  /// by_owner()[r]: how many of rank r's rows this rank sends or requests. by_source()[r]: how many
+  /// of this rank's rows are sent or requested by rank r.
   const std::vector<int64_t>& by_owner() const { return by_owner_; }
   const std::vector<int64_t>& by_source() const { return by_source_; }
   int64_t incoming() const;  // the sum of by_source()
-  /// Rows in `counts` that are on another rank.
+  /// The sum of `counts` without this rank's own entry.
   int64_t of_others(const std::vector<int64_t>& counts) const;
 
  private:
@@ -38,26 +41,30 @@ class RowCountsOfRanks {
   std::vector<int64_t> by_source_;
 };
 
-/// The counts of an exchange of rows of `width` elements.
+/// Returns the counts, in elements, of an exchange of rows of `width` elements. This rank sends
+/// send[r] rows to rank r, and receives receive[r] rows from it.
 dist::ExchangeCounts exchange_counts(const std::vector<int64_t>& send,
                                      const std::vector<int64_t>& receive, int64_t width);
 
-/// Brings rows of a table that is sharded by rows from their owners. The calls are collective, and
-/// every fetch makes all three in order.
+/// Fetches rows of a table, which is sharded by rows, from their owners. Every fetch calls
+/// request(), start() and finish() in this order; these calls are collective.
 class RowFetch {
  public:
   RowFetch(const TableInfo& info, dist::Communicator& communicator);
 
-  /// A fetch counts as traffic of a step, or if it is of an evaluation as Traffic::other.
+  /// The traffic of a fetch for a step counts as Traffic::rows and Traffic::parameters, that of a
+  /// fetch for an evaluation as Traffic::other.
   enum class Purpose : uint8_t { step, evaluation };
-  /// Says which rows this rank wants, at most n: rows[i] has slot first_slot + i.
+  /// Requests the rows that this rank needs, at most info.distinct(). rows[i] has slot
+  /// first_slot + i.
   void request(std::span<const int32_t> rows, int64_t first_slot, Purpose purpose = Purpose::step);
-  /// Exchanges the numbers of rows, and starts to send values: `own` are the rows that this rank
-  /// owns. Waits for the counts, not for the values.
+  /// Sends the row numbers to the owners, and starts to send values back. `own`: the values of all
+  /// rows that this rank owns. Waits for the counts, not for the values.
   void start(const Tensor& own);
-  /// Adds the rows of this fetch to `total`. Called after start().
+  /// Adds the rows that this rank has requested and served in this fetch to `total`. Called after
+  /// start().
   void count(RowCounts& total) const;
-  /// Waits for the values, and writes them to the rows of `to` that are their slots.
+  /// Waits for the values, and writes each row's values to the row of `to` given by its slot.
   void finish(const Tensor& to);
 
  private:
@@ -70,14 +77,14 @@ class RowFetch {
   Purpose purpose_ = Purpose::step;
   RowCountsOfRanks counts_;
   SortedRows wanted_;
-  Tensor asked_rows_;    // i32: the rows that others want of this rank
+  Tensor asked_rows_;    // i32: the rows that other ranks request from this rank
   Tensor asked_values_;  // their values
-  Tensor values_;        // the values that this rank wants, in ascending order of rows
+  Tensor values_;        // the values that this rank requested, in ascending order of rows
   dist::Work arrived_;
 };
 
-/// Gathers the rows that a step has changed, with values, from all ranks. Its buffers are allocated
-/// at the first gather.
+/// Gathers the rows that a step has changed, and their values, from all ranks. The first gather
+/// allocates the buffers.
 class RowGather {
  public:
   RowGather(const TableInfo& info, dist::Communicator& communicator)
@@ -85,13 +92,14 @@ class RowGather {
 
   struct Gathered {
     Tensor rows;        // i32 [rows of all ranks], ascending
-    Tensor values;      // [rows of all ranks, C]
-    int64_t begin = 0;  // this rank's own rows are [begin, end) of them
+    Tensor values;      // [rows of all ranks, elements per row]
+    int64_t begin = 0;  // this rank's own rows are rows[begin, end)
     int64_t end = 0;
     dist::Work arrived;
   };
-  /// `changed`: i32, this rank's rows, ascending; `from`: their values. Rank r has counts[r] rows,
-  /// and all ranks together at most `most`. An earlier gather must have arrived. Collective.
+  /// `changed`: i32, the changed rows of this rank, ascending; `from`: their values. Rank r has
+  /// counts[r] changed rows, and all ranks together have at most `most`. An earlier gather must
+  /// have arrived. Collective.
   Gathered gather(const Tensor& changed, const RowList& from, const std::vector<int64_t>& counts,
                   int64_t most, dist::Traffic purpose);
 

@@ -53,7 +53,8 @@ int32_t RowSlots::add(int32_t row) {
 }
 
 void RowSlots::clear() {
-  // In reverse order of addition: the probe for a row never passes places that were filled later.
+  // Removes rows in the reverse order of their addition. The probe for a row passes only places
+  // that were filled before the row was added, and these are still filled.
   while (count_ > 0) {
     slots_.data<int32_t>()[find(rows_.data<int32_t>()[count_ - 1])] = -1;
     --count_;

@@ -1,6 +1,7 @@
 // A set of rows on the host. Each row has a slot: rows are numbered from 0 in the order in which
-// they were added. A hash table with linear probing (Knuth, TAOCP vol. 3, 6.4, algorithm L) finds
-// them, so that memory depends on the size of the set and not on that of the table.
+// they were added. A hash table with linear probing (Knuth, TAOCP vol. 3, 6.4, algorithm L) maps
+// rows to slots, so memory depends on the size of the set and not on the number of rows of the
+// table.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +31,8 @@ class RowSlots {
   void clear();
 
  private:
-  /// The place of a row in the hash table: of its slot, or the empty one where it would be put.
+  /// Returns the index in slots_ of a row's slot or, if the row is not in the set, of the empty
+  /// place where its slot would be written.
   size_t find(int32_t row) const;
 
   int64_t capacity_ = 0;

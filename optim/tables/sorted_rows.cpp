@@ -46,8 +46,9 @@ void SortedRows::sort(std::span<const int32_t> rows, int64_t first_slot,
   part(on_device_[1]).copy_from(part(slots_));
 }
 
-// Few keys are compared; many are sorted by digits of 11 bits, from the lowest one on (Knuth, TAOCP
-// vol. 3, 5.2.5, algorithm R). Slots need no digits, because each row comes once.
+// Sorts few keys by comparison, and many keys with a radix sort on digits of 11 bits, the lowest
+// digit first (Knuth, TAOCP vol. 3, 5.2.5, algorithm R). Only the rows, the upper 32 bits of the
+// keys, are sorted by digits: all rows differ, so slots do not affect the order.
 void SortedRows::sort_keys() {
   auto* from = keys_.data<int64_t>();
   if (std::is_sorted(from, from + count_)) return;

@@ -16,7 +16,7 @@ class SortedRows {
   static int64_t bytes(int64_t capacity) { return 24 * capacity; }
 
   /// Sorts rows[i], whose slot is first_slot + i.
-  /// `used`: leaves out each row whose entry is 0; empty: takes all.
+  /// `used`: rows with an entry of 0 are left out; if `used` is empty, no row is left out.
   void sort(std::span<const int32_t> rows, int64_t first_slot = 0,
             std::span<const uint8_t> used = {});
 
@@ -25,7 +25,7 @@ class SortedRows {
   /// The rows, and the slot of each, on the device of the constructor: i32 (count).
   Tensor device_rows() const { return part(on_device_[0]); }
   Tensor device_slots() const { return part(on_device_[1]); }
-  /// The number of rows of each rank.
+  /// Sets counts[r] to the number of rows that rank r owns.
   void count_by_owner(const dist::RowLayout& layout, std::span<int64_t> counts) const;
 
  private:
@@ -35,10 +35,10 @@ class SortedRows {
 
   int64_t count_ = 0;
   Tensor keys_;          // i64: row << 32 | slot
-  Tensor other_keys_;    // i64: the other half of each pass of a radix sort
+  Tensor other_keys_;    // i64: the output of a pass of the radix sort
   Tensor rows_;          // i32
   Tensor slots_;         // i32
-  Tensor on_device_[2];  // rows and slots; on the CPU the same memory
+  Tensor on_device_[2];  // rows_ and slots_ on the device; on the CPU the same memory
 };
 
 }  // namespace tessera::optim

@@ -15,7 +15,8 @@ namespace {
 dist::RowLayout layout_of(const PlacedParameter& placed, const UpdateRule& rule, int ranks) {
   const Shape& shape = placed.named.parameter.shape();
   const int64_t multiple = dist::row_multiple(shape[1]);
-  // A state with one value a row is saved in blocks of 256 values, so ranges then end on 256 rows.
+  // A state with one value per row is saved in blocks of 256 values. Each rank's range of rows then
+  // ends at a multiple of 256 rows, or at the end of the table.
   return {shape[0], shape[1], ranks, rule.value_per_row() ? dist::block_elements : multiple};
 }
 
@@ -39,7 +40,8 @@ void Table::set_hooks(MicroStepLog& log, Complete complete) {
   Leaf& leaf = info_.placed.named.parameter.leaf();
   const int64_t registration = info_.placed.registration;
   leaf.look_up = [this, &log, registration](const Tensor& indices, int64_t used) {
-    // A rank without data must take part in the fetches of the others.
+    // Lookups are logged, because a rank without data repeats the log to take part in the fetches
+    // of the other ranks.
     if (values_.running()) {
       log.note({ParameterEvent::Kind::use, registration});
       log.add([this] { values_.follow_look_up(); });
@@ -163,7 +165,7 @@ void Table::reset_state() {
   if (update_) update_->reset_state();
 }
 
-// Gathers the rows of all ranks in f32, [V, width]; `own` are those of this rank.
+// Gathers the rows of all ranks in f32, [V, width]. `own`: this rank's rows.
 Tensor Table::gather(const Tensor& own, int64_t width, dist::Traffic purpose) const {
   const Tensor whole =
       row_buffer(*communicator_, info_.rows(), width, DType::f32, Category::communication);

@@ -5,6 +5,8 @@
 //   parts     TableValues      what operations read; stage 3 fetches rows
 //             TableGradients   rows of a micro-batch, and their sums at the owners
 //             TableUpdate      the rule, on touched rows
+//
+// Shapes use the letters of optim/tables/table_info.h.
 #pragma once
 
 #include <array>
@@ -44,26 +46,29 @@ class Table {
   // A micro-step, in order:
   void begin(const MicroStep& micro_step);
   void begin_backward();
-  /// Sends the gradient. Called when the backward of the whole model is over. Without `overlap`,
-  /// waits until it has arrived.
+  /// Sends the gradient to the owners of its rows. Called when the backward of the whole model is
+  /// over. Without `overlap`, waits until this rank has added the rows that it received.
   void send(bool overlap);
   void end_backward() { values_.end_backward(); }
 
-  /// Takes part in the collective calls of a lookup of other ranks, and logs that for repetition.
+  /// Takes part in the collective calls of another rank's lookup, and adds them to the log, so that
+  /// later micro-steps without data can repeat them.
   void follow_look_up(MicroStepLog& log) {
     const auto follow = [this] { values_.follow_look_up(); };
     log.add(follow);
     follow();
   }
 
-  /// Waits for the sums of the step. touched_counts() must then be gathered from all ranks.
+  /// Waits for the gradient sums of the step. The caller must then gather touched_counts() from all
+  /// ranks, and pass the counts to set_counts().
   void finish();
-  /// Touched rows and blocks of this rank.
+  /// The numbers of rows and of blocks of this rank that the step has touched.
   std::array<int64_t, 2> touched_counts() const;
-  /// Takes what touched_counts() is on each rank.
+  /// rows[r] and blocks[r] are touched_counts() of rank r.
   void set_counts(std::vector<int64_t> rows, std::vector<int64_t> blocks);
   const std::vector<int64_t>& block_counts() const { return block_counts_; }
-  /// The most blocks that may be touched on all ranks together, in steps as long as this one.
+  /// The most blocks that all ranks together may touch in a step with as many micro-batches as the
+  /// current step.
   int64_t most_blocks() const;
   int64_t all_blocks() const;  // the sum of block_counts()
 
@@ -75,7 +80,7 @@ class Table {
 
   void fill(const ParameterSource& source);
   void reset_state();
-  /// Calls body with all values in f32. Collective. Holds the whole table.
+  /// Returns all values in f32, [V, C], on every rank. Holds the whole table. Collective.
   Tensor gather_values(dist::Traffic purpose) const;
   /// The step's gradient sum, [V, C], on every rank. Holds the whole table. Collective.
   Tensor gather_sums() const;
@@ -83,15 +88,16 @@ class Table {
   void list_state(std::vector<StateTensor>& list) const;
   void list_pieces(std::vector<StatePiece>& list) const;
   void restore(const StateSource& source);
-  /// Adds the state that this rank holds, or on rank `root` that of all ranks, to `result`.
+  /// Adds the update rule's state that this rank holds to `result`.
   void own_state(StateByName& result) const;
+  /// Adds the update rule's state of all ranks to `result`, on rank `root` only. Collective.
   void gather_state(int root, StateByName& result) const;
 
  private:
   void set_hooks(MicroStepLog& log, Complete complete);
   Tensor gather(const Tensor& own, int64_t width, dist::Traffic purpose) const;
   StateTensor state_tensor(const std::string& kind, DType dtype, bool value_per_row) const;
-  /// Values of state for each row.
+  /// The number of values that each state tensor has per row.
   int64_t state_width() const { return update_->rule().value_per_row() ? 1 : info_.width(); }
   Tensor own_weights() const;
   Tensor own_of(const Tensor& held) const;

@@ -40,7 +40,7 @@ void TouchedSums::add_all(const Tensor& rows, const Tensor& values,
   const Tensor here = rows.to_host();
   const auto all = here.values<int32_t>();
   int64_t begin = 0;
-  // Ascending order of rank is the order of micro-batches.
+  // Within a micro-step, the ascending order of ranks is the order of micro-batches.
   for (const int64_t count : counts) {
     add(all.subspan(static_cast<size_t>(begin), static_cast<size_t>(count)),
         RowList{values.rows(begin, begin + count)});
@@ -68,7 +68,7 @@ void TableGradients::begin(const MicroStep& micro_step) {
   contributes_ = micro_step.contributes;
   opened_ = begun_ = false;
   if (micro_step.index > 0) return;
-  wait();  // an abandoned step may have left contributions under way
+  wait();  // an abandoned step may have left contributions in flight
   if (touched_) touched_->clear();
   grow(micro_step.micro_batches);
 }
@@ -76,7 +76,7 @@ void TableGradients::begin(const MicroStep& micro_step) {
 void TableGradients::grow(int64_t micro_batches) {
   const int64_t most = info_.most_touched(micro_batches);
   if (touched_ && touched_->rows().capacity() >= most) return;
-  // Freed before the larger ones are allocated.
+  // The old buffers are freed before larger ones are allocated.
   touched_ = nullptr;
   block_numbers_ = block_firsts_ = device_numbers_ = device_firsts_ = {};
   sorted_ = {};
@@ -95,7 +95,7 @@ void TableGradients::begin_backward(const RowSlots& rows, std::span<const uint8_
   if (begun_) return;
   begun_ = true;
   looked_up_ = rows.count();
-  wait();  // the contributions of the micro-step before are read from the buffers below
+  wait();  // the previous micro-step's contributions may still be read from the buffers used below
   sent_.sort(contributes_ ? rows.rows() : std::span<const int32_t>{}, 0, used);
   total_.looked_up += sent_.count();
   if (counts_) counts_->gather(sent_);
@@ -106,7 +106,7 @@ Tensor TableGradients::open() {
                 "optimizer: a gradient of '{}' arrived outside of a micro-batch, or twice in one",
                 info_.name());
   opened_ = true;
-  // Rows behind those that were looked up are neither written nor sent.
+  // Rows of gradient_ from looked_up_ on are neither written nor sent, so they need no zeros.
   const Tensor rows = gradient_.rows(0, looked_up_);
   if (looked_up_ > 0) kernels::fill(current_context(rows.device()), rows, 0.0f);
   return gradient_;
@@ -156,7 +156,7 @@ void TableGradients::find_blocks() {
     const int64_t begin = rows[static_cast<size_t>(i)] * info_.width();
     const int64_t end = (begin + info_.width() - 1) / size;
     int64_t block = begin / size;
-    // The block of the row before may be this row's first one.
+    // This row's first block may already be in the list, as the last block of the previous row.
     if (count > 0 && numbers[count - 1] == block) ++block;
     for (; block <= end; ++block) {
       numbers[count] = block;

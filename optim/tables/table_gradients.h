@@ -2,8 +2,10 @@
 //
 //   backward       writes the gradient of the rows that the micro-batch looked up, [n, C]
 //   send()         each rank sends its rows, in ascending order, to their owners
-//   the owner      adds them to its sums of touched rows, in f32 and in order of micro-batch
+//   the owner      adds received rows to its sums of touched rows, in f32, in order of micro-batch
 //   close()        puts the touched rows in ascending order, for norm and update
+//
+// Shapes use the letters of optim/tables/table_info.h.
 #pragma once
 
 #include <memory>
@@ -18,8 +20,9 @@
 
 namespace tessera::optim {
 
-/// The sums of the rows that a step has touched so far, at their owner. A contribution may still be
-/// added on the communicator's thread when the optimizer is gone, so this is shared with it.
+/// The gradient sums of the rows that a step has touched so far, at their owner. The communicator's
+/// thread may still add a contribution after the optimizer is destroyed, so the optimizer and the
+/// thread share ownership of this object.
 class TouchedSums {
  public:
   /// `asked`: the most rows of one contribution.
@@ -37,21 +40,22 @@ class TouchedSums {
  private:
   RowSlots rows_;
   Tensor sums_;          // f32 [capacity, C], by slot
-  Tensor slots_;         // i32 on the host: of the rows of one contribution
-  Tensor device_slots_;  // on a GPU: a copy
+  Tensor slots_;         // i32 on the host: the slots of one contribution's rows
+  Tensor device_slots_;  // on a GPU: a copy of slots_
 };
 
 class TableGradients {
  public:
   TableGradients(const TableInfo& info, dist::Communicator& communicator);
 
-  /// Begins a micro-step; the first one of a step forgets the touched rows of the step before, and
-  /// makes room for those of `micro_step.micro_batches`.
+  /// Begins a micro-step. The first micro-step of a step clears the touched rows of the previous
+  /// step, and makes room for the rows that the step's micro-batches may touch.
   void begin(const MicroStep& micro_step);
-  /// Called at the end of a forward that has looked up `rows`: starts to gather the counts.
-  /// `used`: 1 for each row that was really looked up; empty: all of them.
+  /// Called at the end of a forward that has looked up `rows`. Starts to gather how many rows each
+  /// rank will send to each owner. `used`: 1 for each row that was really looked up, 0 for a row
+  /// that was only prefetched; if `used` is empty, all rows were looked up.
   void begin_backward(const RowSlots& rows, std::span<const uint8_t> used);
-  /// The gradient of the looked-up rows, zeroed. Called at most once in a micro-step.
+  /// Zeroes the gradient of the looked-up rows, and returns it. Called at most once per micro-step.
   Tensor open();
   /// Sends the gradient to the owners of its rows. Rows that no gradient reached count as zeros.
   void send();
@@ -63,7 +67,7 @@ class TableGradients {
   // After close():
   const SortedRows& touched() const { return sorted_; }
   const Tensor& sums() const { return touched_->sums(); }
-  /// Rows that were sent and touched so far.
+  /// The counts of rows looked up, sent and touched since the optimizer was made.
   const RowCounts& counts() const { return total_; }
   /// The blocks of 256 elements with touched rows, for the norm.
   const TouchedBlocks& blocks() const { return blocks_; }
@@ -75,8 +79,8 @@ class TableGradients {
   const TableInfo& info_;
   dist::Communicator& communicator_;
   Tensor gradient_;        // [n, C], in the table's dtype
-  SortedRows sent_;        // the rows of the micro-batch
-  int64_t looked_up_ = 0;  // rows of the micro-batch
+  SortedRows sent_;        // the rows that the micro-batch sends
+  int64_t looked_up_ = 0;  // number of rows that the micro-batch has looked up or prefetched
   bool contributes_ = false;
   bool opened_ = false;
   bool begun_ = false;  // begin_backward() was called in this micro-step

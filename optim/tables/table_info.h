@@ -1,7 +1,7 @@
-// The shape of a row-sparse table, its owners, and the limits that its buffers follow. All parts of
-// the table share them.
+// The shape of a row-sparse table, the rows that each rank owns, and the limits that decide the
+// sizes of the table's buffers. All classes that make up a Table read them.
 //
-//   V rows, C elements a row       n  most distinct rows of a micro-batch
+//   V rows, C elements per row     n  most distinct rows that a micro-batch may look up
 //   N ranks, M micro-batches       O  rows that this rank owns
 #pragma once
 
@@ -29,19 +29,21 @@ struct TableInfo {
   dist::Range own() const { return layout.owned(rank); }
   dist::Call call(dist::Traffic purpose) const { return {purpose, -1, placed.registration}; }
 
-  /// The most rows of this rank that one micro-batch looks up: min(n, O).
+  /// The most rows owned by this rank that one micro-batch may look up: min(n, O).
   int64_t most_asked() const { return std::min(distinct(), own().size()); }
-  /// The most rows that a step of `micro_batches` touches: of this rank, and of all ranks.
+  /// The most rows that a step of `micro_batches` micro-batches may touch: among the rows that this
+  /// rank owns, and among all rows.
   int64_t most_touched(int64_t micro_batches) const { return limit(own().size(), micro_batches); }
   int64_t most_touched_of_all(int64_t micro_batches) const { return limit(rows(), micro_batches); }
-  /// The most blocks of 256 elements in which one row has elements.
+  /// The most blocks of 256 elements over which one row may extend.
   int64_t blocks_per_row() const;
-  /// The rows that each rank owns, in elements of a matrix with `columns` columns.
+  /// For each rank, the number of elements in the rows that it owns, if a row has `columns`
+  /// elements.
   std::vector<int64_t> owned_elements(int64_t columns) const;
 
  private:
   int64_t limit(int64_t of, int64_t micro_batches) const {
-    // Written as a division, because the product may exceed an int64.
+    // The condition uses a division, because micro_batches * distinct() may overflow an int64_t.
     return micro_batches >= of / distinct() + 1 ? of : std::min(of, micro_batches * distinct());
   }
 };
@@ -59,11 +61,11 @@ inline std::vector<int64_t> TableInfo::owned_elements(int64_t columns) const {
   return counts;
 }
 
-/// Returns counts of rows as counts of elements of rows with `columns` columns.
+/// Converts numbers of rows to numbers of elements, for rows of `columns` elements.
 std::vector<int64_t> in_elements(std::vector<int64_t> rows, int64_t columns);
 
-/// Returns a list of the host where kernels read it: on a GPU a copy in `buffer`. On the CPU,
-/// `buffer` is undefined.
+/// Makes a list in host memory readable for kernels. On a GPU, copies the list to `buffer` and
+/// returns the copy. On the CPU, `buffer` is undefined and the list itself is returned.
 Tensor on_device(const Tensor& list, const Tensor& buffer);
 
 /// Allocates uninitialised rows from the communicator, [rows, width].

@@ -54,7 +54,7 @@ void TableUpdate::reset_state() {
   }
 }
 
-// All rows of range(), where those that were not touched have slot -1: a gradient of zero.
+// Returns all rows of range(). Rows that were not touched get slot -1, which means a zero gradient.
 TouchedRows TableUpdate::all_rows(const TouchedRows& touched) const {
   const Tensor rows = touched.rows.to_host();
   const Tensor slots = touched.slots.defined() ? touched.slots.to_host() : Tensor();

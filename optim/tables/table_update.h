@@ -6,9 +6,9 @@
 //
 // With offload the host updates the rows (optim/tables/offloaded_rows.h).
 //
-// A rule is applied to touched rows alone: the others get neither weight decay nor a step from
-// their moments. With ZeroOptions::update_all_rows the others are updated too, with a gradient of
-// zero, as a dense gradient would do.
+// By default, the rule is applied to touched rows only: the other rows get neither weight decay nor
+// a change from their moments. With ZeroOptions::update_all_rows the other rows are updated too,
+// with a gradient of zero, as in a dense table.
 #pragma once
 
 #include <optional>
@@ -27,8 +27,9 @@ class TableUpdate {
   TableUpdate(const TableInfo& info, dist::Communicator& communicator, UpdateRule rule,
               const ZeroOptions& options);
 
-  /// Updates the rows with the sums of `gradients`, of which counts[r] are on rank r, and brings
-  /// the new values to other ranks as the stage needs. Collective.
+  /// Updates rows with the sums of `gradients`, and sends the new values to other ranks if the
+  /// stage requires it. counts[r]: the number of touched rows that rank r owns. `most`: the most
+  /// touched rows of all ranks together. Collective.
   void update(TableGradients& gradients, TableValues& values, const std::vector<int64_t>& counts,
               int64_t most, const UpdateHyper& hyper, const StepScalars* scalars);
 
@@ -55,7 +56,7 @@ class TableUpdate {
   std::optional<OffloadedRows> offloaded_;
   Tensor masters_;  // f32 of range(), or undefined if the values themselves are updated
   std::vector<Tensor> state_;
-  RowGather touched_rows_;  // stage 0: of all ranks, with their sums
+  RowGather touched_rows_;  // stage 0: gathers the touched rows of all ranks, with their sums
 };
 
 }  // namespace tessera::optim

@@ -109,11 +109,13 @@ TableRows TableValues::look_up(const Tensor& indices, int64_t used) {
                 "lookup: row {} of '{}' was not prefetched; prefetch all rows of a micro-batch",
                 current_.slots.rows().back(), info_.name());
   if (phase_ == Phase::forward && !prefetched_) bring(before);
-  // All n rows, used or not: what operations allocate then depends on n and not on the data.
+  // Returns all n rows, used or not, so that the memory that operations allocate depends on n and
+  // not on the data.
   return {current_.values, slots.to(communicator_.device())};
 }
 
-// Copies the rows from slot `first_slot` on to current_.
+// Brings the values of current_'s rows from slot `first_slot` on: fetches them from their owners
+// or, if this rank has the whole table, copies them.
 void TableValues::bring(int64_t first_slot) {
   if (fetch_) {
     const auto rows = current_.slots.rows().subspan(static_cast<size_t>(first_slot));
@@ -126,7 +128,7 @@ void TableValues::bring(int64_t first_slot) {
   copy_rows_to(current_, first_slot);
 }
 
-// Copies rows of this rank's table from slot `first_slot` on.
+// Copies the values of the rows in `to`, from slot `first_slot` on, from this rank's table.
 void TableValues::copy_rows_to(const Looked& to, int64_t first_slot) {
   synchronize();
   const Tensor rows = to.slots.rows_from(first_slot);
@@ -141,8 +143,8 @@ void TableValues::follow_look_up() {
   if (phase_ == Phase::forward && !prefetched_ && fetch_) bring(current_.slots.count());
 }
 
-// An evaluation may look up any number of rows. It reads the whole table, or at stage 3 rows that
-// it fetches, n at a time, into memory that is freed with the result.
+// An evaluation may look up any number of rows. A rank that has the whole table returns it without
+// a copy. Any other rank fetches the rows, n at a time, into memory that is freed with the result.
 TableRows TableValues::look_up_in_evaluation(const Tensor& indices, int64_t used) {
   synchronize();
   if (!fetch_) return {values_, indices};
@@ -158,7 +160,7 @@ TableRows TableValues::look_up_in_evaluation(const Tensor& indices, int64_t used
 void TableValues::fetch_all(const RowSlots& slots, const Tensor& values) {
   const int64_t n = info_.distinct();
   const auto rounds_of = [n](int64_t rows) { return (rows + n - 1) / n; };
-  // Ranks that want fewer rows take part in the rounds of the others.
+  // A fetch is collective, so ranks that need fewer rows take part in the rounds of other ranks.
   auto* const rounds = rounds_.data<int64_t>();
   rounds[info_.rank] = rounds_of(slots.count());
   rounds_.all_gather(communicator_, dist::Traffic::other).wait();
@@ -174,8 +176,8 @@ void TableValues::fetch_all(const RowSlots& slots, const Tensor& values) {
   }
 }
 
-// Only records the rows. The fetch starts at a place that is the same among the collectives of
-// every rank: at the begin of backward, or after the update.
+// Only records the rows. Every rank must start the fetch at the same place in its sequence of
+// collectives, so the fetch starts at the begin of backward or after the update.
 void TableValues::prefetch(const Tensor& indices, bool updates_next) {
   TESSERA_CHECK(ahead_ == Ahead::none && phase_ == Phase::forward,
                 "prefetch: the rows of '{}' for the next micro-batch are prefetched already, or "

@@ -1,11 +1,12 @@
 // The values of a row-sparse table: how operations get the rows that they look up.
 //
-//   stages 0 to 2   every rank has the whole table; rows that others updated are brought after
-//                   each step
+//   stages 0 to 2   every rank has the whole table; at stages 1 and 2, rows that other ranks
+//                   updated are gathered after each step
 //   stage 3         a rank has the rows that it owns, and fetches the rest for each micro-batch
 //
-// In a micro-batch, operations read a copy of the rows that it looks up. So its forward, its
-// backward and its gradient number rows in one way, at every stage.
+// In a micro-batch, operations read a copy of the rows that the micro-batch looks up. So forward,
+// backward and gradient number the rows in the same way, by slot, at every stage. n is the most
+// distinct rows that a micro-batch may look up.
 #pragma once
 
 #include <optional>
@@ -31,32 +32,36 @@ class TableValues {
 
   /// Begins a micro-batch, which has looked up no rows yet.
   void begin_forward();
-  /// Ends the forward: from here to end_backward(), the same rows are looked up once more.
+  /// Ends the forward. From here to end_backward(), only rows that the forward has looked up may be
+  /// looked up again.
   void begin_backward();
   void end_backward();
   /// True from begin_forward() to end_backward().
   bool running() const { return phase_ != Phase::evaluation; }
-  /// As Leaf::look_up. At stage 3 collective, in forward and in an evaluation. Throws InputError
-  /// for an index outside the table and for more than n distinct rows in a micro-batch.
+  /// Looks up rows, as Leaf::look_up describes. Collective at stage 3, in a forward and in an
+  /// evaluation. Throws InputError for an index outside the table, and for more than n distinct
+  /// rows in a micro-batch.
   TableRows look_up(const Tensor& indices, int64_t used);
-  /// Takes part in the collective calls of a look_up() of other ranks.
+  /// Takes part in the collective calls of another rank's look_up().
   void follow_look_up();
   /// The rows that the current micro-batch has looked up, by slot.
   const RowSlots& looked_up() const { return current_.slots; }
-  /// After a prefetch: 1 for each row of looked_up() that was really looked up. Else empty.
+  /// If the rows were prefetched: for each row of looked_up(), 1 if the micro-batch has really
+  /// looked it up, else 0. Empty if the rows were not prefetched.
   std::span<const uint8_t> used() const;
 
-  /// The rows that micro-batches have asked of other ranks, and served to them.
+  /// The numbers of rows that this rank has requested from other ranks and served to them so far.
   const RowCounts& counts() const { return counts_; }
 
   /// Fetches rows for the next micro-batch (ZeroOptimizer::prefetch). `updates_next`: true if the
-  /// step's update comes before it; then the fetch begins in updated().
+  /// step's update comes before the next micro-batch; the fetch then starts in updated().
   void prefetch(const Tensor& indices, bool updates_next);
 
-  /// Brings the rows `changed` that this rank has updated, of which `counts` has the number on each
-  /// rank, to all ranks (stages 1 and 2). The next look_up() waits for them.
+  /// Sends the rows that this rank has updated, `changed`, to all ranks (stages 1 and 2). Rank r
+  /// has updated counts[r] rows, and all ranks together at most `most`. The next look_up() waits
+  /// for the rows of the other ranks. Collective.
   void gather_updated(const Tensor& changed, const std::vector<int64_t>& counts, int64_t most);
-  /// Gathers all rows of each rank in place.
+  /// Gathers all rows from their owners into values(). Collective.
   void gather_all();
   /// Drops rows that were prefetched, because the table gets other values.
   void forget_prefetched();
@@ -72,13 +77,15 @@ class TableValues {
     Tensor values = {};
   };
   enum class Phase : uint8_t { evaluation, forward, backward };
-  /// The state of a prefetch: when its fetch will start, or that it has.
+  /// The state of a prefetch: its fetch will start in backward, will start after the update, or has
+  /// started.
   enum class Ahead : uint8_t { none, in_backward, after_update, started };
 
   Tensor host_indices(const Tensor& indices, int64_t used) const;
   Tensor slots_of(RowSlots& slots, const Tensor& indices, int64_t used) const;
   TableRows look_up_in_evaluation(const Tensor& indices, int64_t used);
-  /// The category of temporary lists on the host: on a GPU they are not the operations' results.
+  /// The category of temporary lists on the host. On the CPU, operations keep these lists. With a
+  /// GPU, they are only copied to the device.
   Category host_category() const {
     return communicator_.device().is_cpu() ? Category::activations : Category::workspace;
   }
@@ -95,8 +102,8 @@ class TableValues {
   Phase phase_ = Phase::evaluation;
   Looked current_;
   Tensor device_rows_;             // on a GPU: i32 [n]
-  std::optional<RowFetch> fetch_;  // of current_, and of evaluations
-  dist::HostBuffer rounds_;        // i64 [ranks]: rounds of fetches in an evaluation
+  std::optional<RowFetch> fetch_;  // fetches for current_ and for evaluations
+  dist::HostBuffer rounds_;        // i64 [ranks]: how many fetches an evaluation needs on each rank
   // Rows of the next micro-batch. These members exist from the first prefetch on:
   std::optional<Looked> next_;
   std::optional<RowFetch> next_fetch_;

@@ -11,7 +11,8 @@ namespace tessera::optim {
 
 /// Throws Error for hyper-parameters outside their valid range, in the rule or in a group.
 void check_groups(const UpdateRule& rule, const std::vector<GroupOptions>& groups);
-/// Throws Error if a parameter already has an optimizer, whose hooks a second one would replace.
+/// Throws Error if a parameter already has an optimizer, because a second optimizer would replace
+/// the hooks of the first.
 void check_not_optimised(const std::vector<nn::NamedParameter>& parameters);
 /// Throws InputError or Error for invalid options.
 void check_options(const ZeroOptions& options);
@@ -21,8 +22,8 @@ void check_equal_ranks(const ZeroOptions& options, const dist::World& world);
 void check_graph(const ZeroOptions& options, const std::vector<nn::NamedParameter>& parameters,
                  const dist::Communicator& communicator);
 
-/// Throws InputError for row-sparse tables with graphs, and Error if a rule cannot update them, or
-/// dense parameters.
+/// Throws InputError for row-sparse tables with graphs. Throws Error if the rule for tables cannot
+/// update rows, or the rule for dense parameters cannot update ranges.
 void check_tables(const ZeroOptions& options, const UpdateRule& rule,
                   const std::vector<nn::NamedParameter>& parameters);
 

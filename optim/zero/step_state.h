@@ -14,7 +14,7 @@ struct MicroStep {
   int64_t count = 1;          // k, the number of micro-steps in the step
   int64_t micro_batches = 1;  // M, the number of micro-batches of all ranks in the step
   int64_t contributors = 1;   // number of ranks that have a micro-batch in this micro-step
-  bool contributes = true;    // false: this rank has none and repeats the step's last one
+  bool contributes = true;    // false: this rank only repeats the step's last micro-batch
 
   bool last() const { return index + 1 == count; }
 };

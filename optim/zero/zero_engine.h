@@ -105,8 +105,8 @@ class ZeroEngine {
 
  private:
   void add_partitions(std::vector<nn::NamedParameter> parameters, const std::vector<int>& groups);
-  /// Adds parameters of one dtype that are all trainable or all frozen: a partition of the dense
-  /// ones, and a table of each that is row-sparse.
+  /// Adds parameters of one dtype that are all trainable or all frozen. The dense parameters become
+  /// one partition, and each row-sparse parameter becomes a table.
   void add_part(std::vector<PlacedParameter> parameters);
   void add_partition(std::vector<PlacedParameter> parameters);
   void add_table(PlacedParameter placed);

@@ -120,7 +120,7 @@ const std::set<std::string> paths = {"--data", "--val-data", "--init",   "--tune
                                      "--save", "--trace",    "--resume", "--checkpoint"};
 const std::set<std::string> each_its_own = {"--log", "--threads", "--workers", "--json"};
 
-// Flags that need other flags, with these other flags.
+// Maps each flag that needs other flags to these flags and their values.
 const std::map<std::string, std::vector<std::string>> needed = {
     {"--save-every", {"--save", "model.safetensors"}},
     {"--save-best", {"--save", "model.safetensors"}},
@@ -155,7 +155,7 @@ void check_flags(Parse&& parse, const std::vector<std::string>& base,
     return value_of(parsed(parse, arguments).settings, flag);
   };
   for (const std::string& flag : flags_in(help)) {
-    // Ranks compare the flags that the file of --config sets, not its name.
+    // Ranks compare the flags that the file of --config sets, not the file's name.
     if (flag == "--help" || flag == "--version" || flag == "--config") continue;
     INFO(flag);
     if (each_its_own.contains(flag)) {

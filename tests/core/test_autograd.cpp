@@ -346,7 +346,7 @@ TEST_CASE("an observer sees every output, recorded or not") {
   CHECK(firsts == Floats{3, 2, 6});
   CHECK(most_inputs == 2);
 
-  // An observer may remove itself, as one that stops at the first bad value does.
+  // An observer may remove itself, for example when it has seen the first bad value.
   int calls = 0;
   observe_outputs([&calls](const char*, const Tensor&, std::span<const Tensor>) {
     observe_outputs(nullptr);

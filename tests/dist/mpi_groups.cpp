@@ -22,8 +22,8 @@ World world() {
 /// check() waits for them, so that calls of another group can run in between.
 class AllCollectives {
  public:
-  /// `members` holds the job's rank of each rank of the communicator. Values are derived from these
-  /// ranks.
+  /// members[r]: the number in the job of the communicator's rank r. Values are derived from these
+  /// numbers.
   AllCollectives(Communicator& communicator, std::vector<int> members, int64_t elements)
       : communicator_(communicator), members_(std::move(members)), elements_(elements) {}
 

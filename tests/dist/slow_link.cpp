@@ -2,9 +2,9 @@
 //
 //   slow_link NAMESPACE NAMESPACE DELAY_MS LOSS_PERCENT
 //
-// In both namespaces it makes the interface "slow0", and carries IP packets from one to the other
-// until it is killed. Prints "ready" when packets can flow, and exits with 77 if the system does
-// not allow such interfaces.
+// The program makes an interface "slow0" in each namespace, and carries IP packets between the two
+// interfaces until it is killed. It prints "ready" when packets can flow, and exits with 77 if the
+// system does not allow such interfaces.
 #include <fcntl.h>
 #include <linux/if.h>
 #include <linux/if_tun.h>

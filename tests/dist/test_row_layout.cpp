@@ -1,5 +1,5 @@
-// Tests the owners of a table's rows for many sizes: every row has one, and no block of 256
-// elements has elements of two ranks.
+// Tests the owners of a table's rows for many sizes: every row has exactly one owner, and no block
+// of 256 elements has elements of two ranks.
 #include "dist/row_layout.h"
 #include "tests/support/catch.h"
 

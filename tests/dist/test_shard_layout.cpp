@@ -59,8 +59,9 @@ TEST_CASE("two buckets on two ranks, derived by hand") {
   CHECK(layout.owned(0, 1) == Range{256, 300});
 }
 
-// A tied embedding of 1000 elements registered first, then 10 and 2000; 3 ranks; buckets of 2560.
-//   The 2000 lie at 0..1999, the 10 at 2048..2057. The tied embedding has a bucket of its own.
+// A tied embedding of 1000 elements, a bias of 10 and a weight of 2000, registered in this order;
+// 3 ranks; buckets of 2560.
+//   The weight lies at 0..1999, the bias at 2048..2057. The tied embedding has a bucket of its own.
 //   bucket 0: 2058 elements = 9 blocks (8.04), 3 a rank: shards of 768, 2304 in all.
 //   bucket 1: 1000 = 4 blocks, 2 a rank: shards of 512, 1536 in all. Rank 2 has only padding.
 //   Together 3840 elements, 3010 of them parameters.

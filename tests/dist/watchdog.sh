@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Over NCCL a rank would wait for its peers for ever, without an error. If a rank hangs, the other
-# ranks must print which collective does not finish, and the job must end.
+# Tests that a job over NCCL does not wait forever if one of its ranks hangs. The other ranks must
+# print which collective does not finish, and the job must end.
 set -euo pipefail
 program=$TESSERA_BIN/failing_rank
 output=$(mktemp)
@@ -9,7 +9,8 @@ export OMP_NUM_THREADS=1
 
 fail() { printf 'FAILED: %s\n' "$*" >&2; cat "$output" >&2; exit 1; }
 
-# run HOW [graph]: runs failing_rank on two ranks over NCCL; sets `status`.
+# run HOW [graph]: runs failing_rank on two ranks over NCCL, and sets `status`. HOW says how rank 1
+# fails: none, hang or throw.
 run() {
   status=0
   timeout 60 mpirun -n 2 "$program" "$1" nccl "${@:2}" > "$output" 2>&1 < /dev/null || status=$?

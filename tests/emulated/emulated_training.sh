@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Tests training on emulated GPUs as users run it. A table of `tune` must change the results of all
-# ranks equally, and impossible combinations must be refused. (tests/apps/gpu_paths.sh tests the
-# layouts of a training.)
+# ranks equally, and invalid tables and unsupported options must be refused.
+# (tests/apps/gpu_paths.sh compares trainings with different numbers of ranks, ZeRO stages and other
+# options.)
 . "$TESSERA_SOURCE_DIR/tests/apps/common.bash"
 export TESSERA_EMULATED_DEVICES=2
 tune=$TESSERA_BIN/tune

@@ -48,7 +48,7 @@ call 0 --tests
 has 'test_core | ok' 'test_dist | ok' 'test_dist_mpi_np2 | ok' 'equal_bits_mpi_np2 | ok' \
   'equal_bits_nccl_np2 | ok' 'programs | ok'
 
-# Tests compute-sanitizer when it is not installed, finds nothing, and finds something.
+# Tests --sanitize if compute-sanitizer is not installed, if it finds no error, and if it finds one.
 call 0 --sanitize
 has 'sanitize_memcheck_step | skipped: compute-sanitizer is not installed'
 mkdir "$work/bin"

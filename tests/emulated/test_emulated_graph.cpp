@@ -24,7 +24,8 @@ void check_refused(cudaError_t error, cudaError_t expected, const char* why) {
   CHECK_THAT(cudaGetErrorString(error), ContainsSubstring(why));
 }
 
-// Two streams, an event, and memory for 4 floats in each kind that a graph can use.
+// Two streams, an event, and three buffers of 4 floats: two in device memory, and one in pinned
+// host memory.
 struct Setup {
   cudaStream_t stream = nullptr, other = nullptr;
   cudaEvent_t event = nullptr;

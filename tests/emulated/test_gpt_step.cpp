@@ -69,16 +69,22 @@ Launches expected(int64_t layers, int64_t chunks, bool second_pass) {
       {"backward/causal_attention", 3 * layers},
       {"backward/layer_norm", 2},
       {"backward/embedding", 7},
-      {"backward", 4},     // the loss's seed, the sum of both halves of a stream, a fold per bucket
-      {"", 2},             // setting the losses to zero, and copying this loss
-      {"step", 7},         // the norm in three, the scalars, their copy, the sums of each bucket
-      {"step/update", 6},  // per bucket: its groups, AdamW, and the rounded weights
+      // One launch fills in the gradient of the loss. One adds two gradients of the embeddings'
+      // output, which both the first norm and the residual read. One per bucket folds its gradients
+      // into their sums.
+      {"backward", 4},
+      {"", 2},  // setting the losses to zero, and copying this loss
+      // The norm takes three launches. The step's scalars are computed, and copied to the host. The
+      // sums of each bucket are copied to where the update reads them.
+      {"step", 7},
+      {"step/update", 6},  // per bucket: storing its segments and groups, AdamW, rounding weights
   };
 }
 
 TEST_CASE("a GPT's step launches what this table has") {
   const auto [layers, sequences] = GENERATE(std::pair{1, 1}, std::pair{3, 2}, std::pair{2, 6});
-  // All sizes are whole blocks of 256 elements. Otherwise clearing the gaps would launch more.
+  // Every parameter takes whole blocks of 256 elements. Otherwise more launches would clear the
+  // padding.
   const GptStep step{{.layers = layers, .heads = 4, .width = 256, .context = 16, .vocab = 37,
                       .loss_chunk_rows = 16},
                      sequences, 16};

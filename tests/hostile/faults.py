@@ -207,8 +207,8 @@ def lost_stdout(bench, draw):
 
 
 def closed_descriptors(bench, draw):
-    """If stdin, stdout or stderr is closed, the next file that is opened gets its number. Output
-    must not go to that file."""
+    """If stdin, stdout or stderr is closed, the next file that the program opens gets the closed
+    descriptor's number. Output must not go to that file."""
     run = Run(bench, draw, "closed descriptors", ranks=1)
     closed = draw.choice([(1,), (2,), (1, 2), (0,), (0, 1, 2)])
     run.start(closed=closed)
@@ -289,8 +289,8 @@ def missing_folder(bench, draw):
 
 
 def unreadable(bench, draw):
-    """A path that cannot be read as a file. Without root, it is a file that has no permissions.
-    Root could read that, so as root it is one of the paths that no user can read as a file."""
+    """Gives a path that cannot be read as a file. This is a file without permissions, unless the
+    user is root, who can read such a file. Root gets a path that no user can read as a file."""
     run = Run(bench, draw, "unreadable", ranks=draw.choice([1, 2]))
     path = draw.choice(["/proc/self/mem", "in/folder", "in/dangling", "in/loop", "in/pipe"])
     if os.getuid() != 0:

@@ -228,9 +228,9 @@ int run(int argc, char** argv) {
     table += fmt::format("{:19} {:8} {:8} {:8} {:8}\n", reader.name, cases, read, refused, bad);
     failed += bad;
     ++run;
-    // Of 200 cases or more, at least two must be read and two refused. If fewer are refused, the
-    // damage has no effect. If fewer are read, the damage is so large that the reader never gets to
-    // the last value.
+    // If there are 200 cases or more, at least two must be read and at least two refused. If fewer
+    // are refused, the damage has no effect. If fewer are read, the damage is so large that the
+    // reader never gets to the last value.
     if (cases < 200 || (read >= 2 && refused >= 2)) continue;
     ++failed;
     fmt::print("FAILED {}: of {} cases {} are read, expected some of each\n", reader.name, cases,

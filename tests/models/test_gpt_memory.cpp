@@ -1,5 +1,5 @@
 // Tests that peaks of activations and workspace equal the formula to the byte. Varies precision,
-// recompute, dropout, depth and threads. Logits are kept or computed again.
+// recompute, dropout, depth, threads, and whether logits are kept or computed again.
 #include "core/autograd.h"
 #include "core/context.h"
 #include "core/cpu/onednn.h"

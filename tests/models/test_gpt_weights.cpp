@@ -20,7 +20,7 @@ namespace {
 
 constexpr models::GptConfig tiny{.layers = 2, .heads = 2, .width = 8, .context = 4, .vocab = 11};
 
-// Returns the tensors of a file of `model`, with names that begin with `prefix`.
+// Returns the parameters of `model`, each under its name with `prefix` before it.
 std::vector<nn::NamedTensor> tensors_of(const models::Gpt& model, const std::string& prefix) {
   std::vector<nn::NamedTensor> tensors;
   for (const auto& named : model.named_parameters()) {

@@ -213,7 +213,7 @@ TEST_CASE("measured bytes equal the plan's: frozen parameters", "[slow]") {
 
 TEST_CASE("measured bytes equal the plan's: blocks of which backward reads nothing") {
   const Run run{{.stage = 3, .bucket_bytes = 6000}};
-  // The token table is frozen. Of its block only the position table is trained.
+  // The token table is frozen. In its block, only the position table is trained.
   check_equal(tiny_gpt(DType::f32, {"wte"}), run);
   // In block h.1 only the bias of mlp.c_proj is trained. Backward reads this bias again only to
   // recompute the block.

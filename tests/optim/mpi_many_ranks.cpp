@@ -6,7 +6,7 @@
 namespace tessera::test {
 namespace {
 
-// Three parameters of one element each: with 16 ranks, most own nothing but padding.
+// Three parameters of one element each: with 16 ranks, most ranks own nothing but padding.
 class ThreeParameters : public nn::Module {
  public:
   explicit ThreeParameters(DType dtype) : first_(1, 1), second_(1, 1, {.bias = false}) {
@@ -46,8 +46,8 @@ TrainingResult train_three(DType dtype, int64_t micro_batches, const dist::World
 
 TEST_CASE("a model of three elements trains with one rank's bits on any number", "[many]") {
   for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
-    // With 16 ranks and 5 micro-batches, five ranks have one. With 20, all ranks have one and four
-    // ranks have a second one.
+    // With 16 ranks and 5 micro-batches, five ranks have a micro-batch. With 20 micro-batches, all
+    // ranks have one, and four ranks have a second one.
     for (const int64_t micro_batches : {5, 20}) {
       const auto expected = train_three(dtype, micro_batches, lone_world(), 0);
       CHECK(expected.weights.size() == 3);

@@ -66,8 +66,8 @@ TEST_CASE("frozen parameters have neither gradients nor state") {
   const dist::World world = job_world();
   for (const int stage : {0, 1, 2, 3}) {
     CAPTURE(stage);
-    // Each of the two layers has 24 x 24 weights and 24 biases: 576 and 24 elements, 3 blocks of
-    // 256 and 1 block, in one bucket per layer. One of the layers is frozen.
+    // Each of the two layers has one bucket of 4 blocks of 256 elements: 24 x 24 = 576 weights take
+    // 3 blocks, and 24 biases take 1. One of the layers is frozen.
     const int64_t shard = (4 + world.size - 1) / world.size * 256;
     const int64_t flat = shard * world.size;
     const MemoryUse memory(*world.communicator, default_device());
@@ -153,7 +153,7 @@ TrainingResult train_joining(DType joining, const dist::World& world, int stage)
   struct Renamed : nn::Module {
     explicit Renamed(LayeredModel& inner) { add("later", inner); }
   } renamed(later);
-  nn::materialize(renamed);  // it is used before it is trained
+  nn::materialize(renamed);  // the layers get their values before they join
   const Training training{.batch = {.global = 14, .micro = 2},
                           .rule = optim::AdamW{.learning_rate = 1e-2f},
                           .loss = [&](const MicroBatch& micro) {

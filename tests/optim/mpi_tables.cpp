@@ -137,7 +137,7 @@ TEST_CASE("row-sparse tables: two groups of ranks train apart, with the bits of 
   const auto half = job.communicator->split(job.rank % 2, job.rank, "half");
   const dist::World world{.communicator = half, .rank = half->rank(), .size = half->size()};
   TableRun run{};
-  run.users += job.rank % 2;  // the groups train other tables
+  run.users += job.rank % 2;  // the groups train tables of different sizes
   const TrainingResult expected = train_tables(run, adamw, lone_world(), {.stage = 0});
   for (const int stage : {1, 3}) {
     CAPTURE(stage);
@@ -158,7 +158,7 @@ TEST_CASE("row-sparse tables: recompute gives the same bits") {
 
 bool missing(const MicroBatch& micro) { return micro.step > 0 && micro.index % 3 == 1; }
 
-// The rank's next micro-batch, of this step or of the next one.
+// Returns the rank's micro-batch of the next micro-step, in this step or in the next step.
 MicroBatch after(const MicroBatch& micro, const TableRun& run, const dist::World& world) {
   MicroBatch next = micro;
   const int64_t last = run.batch.micro_batches() - 1;
@@ -171,7 +171,8 @@ MicroBatch after(const MicroBatch& micro, const TableRun& run, const dist::World
   return next;
 }
 
-// Prefetches the rows of users in a micro-batch, and one row that it does not look up.
+// Prefetches the rows of users that the micro-batch `next` looks up, and one row that it does not
+// look up.
 void prefetch_users(optim::ZeroOptimizer& optimizer, TableModel& model, const MicroBatch& next,
                     const TableRun& run) {
   std::vector<int32_t> users{static_cast<int32_t>(run.users - 1)};
@@ -191,7 +192,8 @@ TEST_CASE("row-sparse tables: rows that were prefetched have the same bits") {
     for (int64_t step = 0; step < run.steps; ++step) {
       for (const auto& micro : optimizer.micro_batches(step, run.batch)) {
         const Tensor loss = missing(micro) ? Tensor() : model.loss(micro);
-        // Ranks without data prefetch before, and the others after their forward.
+        // A rank with data prefetches between forward and backward, a rank without data before
+        // skip().
         if (prefetches) prefetch_users(optimizer, model, after(micro, run, world), run);
         if (loss.defined()) {
           optimizer.backward(loss);
@@ -222,7 +224,8 @@ TEST_CASE("row-sparse tables: rows that were prefetched have the same bits") {
   }
 }
 
-// The state of an optimizer that holds all of it, in memory.
+// A copy of an optimizer's state in memory. The optimizer must hold all of its state, as on a
+// single rank.
 class SavedState : public optim::StateSource {
  public:
   explicit SavedState(const optim::ZeroOptimizer& optimizer)
@@ -258,7 +261,8 @@ TEST_CASE("row-sparse tables: a run is resumed in any layout, also by ranks with
     const auto go_on = [&](optim::ZeroOptimizer& optimizer, TableModel& model) {
       TrainingResult result;
       for (int64_t step = 2; step < 4; ++step) {
-        // Only micro-batch 0, and in the last step all: other ranks begin without data.
+        // In step 2 only micro-batch 0 has data, so all ranks but rank 0 resume without data. In
+        // step 3 all micro-batches have data.
         result.losses.push_back(optimizer
                                     .step(step, run.batch,
                                           [&](const MicroBatch& micro) {
@@ -289,7 +293,7 @@ TEST_CASE("row-sparse tables: a run is resumed in any layout, also by ranks with
   }
 }
 
-// Compares the peaks of memory, and the traffic of one step, with the plan.
+// Compares the peaks of memory, and the traffic of each step, with the plan.
 void check_bytes(const TableRun& run, const ZeroOptions& options, const optim::UpdateRule& rule) {
   const dist::World world = fresh_world();
   TableModel model(run);

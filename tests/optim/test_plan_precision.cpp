@@ -174,7 +174,7 @@ TEST_CASE("plan: graphs leave their loss in a place of its own, and are as many 
 }
 
 TEST_CASE("plan: first values of 16 bits take workspace where a rank holds any") {
-  // 300 elements are two blocks of 256: two of the 4 ranks own some.
+  // 300 elements take two blocks of 256, so only two of the 4 ranks own elements.
   PlanInput input{.parameters = {{.name = "w", .elements = 300, .dtype = DType::bf16}},
                   .ranks = 4,
                   .stage = 3,
@@ -214,7 +214,7 @@ TEST_CASE("plan: offload moves masters and state to the host") {
   // The host also holds flags, two bytes per rank, and copies of two steps' scalars.
   constexpr int64_t of_steps = 2 * 2 + 2 * 32;
   CHECK(plan(input, 0).host.communication == 2 * 1024 * (4 + 2) + of_steps);
-  input.bucket_bytes = int64_t{1} << 30;  // one bucket of 1536 elements: there is no next one
+  input.bucket_bytes = int64_t{1} << 30;  // one bucket of 1536 elements: there is no next bucket
   CHECK(plan(input, 0).host.communication == 1536 * (4 + 2) + of_steps);
   // With f32 weights on another device, the host still needs master weights.
   input = two_ranks(DType::f32, 3);

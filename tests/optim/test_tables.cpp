@@ -1,5 +1,5 @@
-// Tests what row-sparse tables are made of on one rank: sets of rows, sorted rows, and the expected
-// numbers of a plan.
+// Tests the parts of row-sparse tables that need only one rank: sets of rows, sorted rows, and the
+// numbers of rows that a plan expects.
 #include <algorithm>
 #include <cmath>
 #include <string>
@@ -89,7 +89,8 @@ TEST_CASE("a dense table that dominates a model: advice, and the cost of stage 3
   input.parameters[0].rows = 1000;
   input.parameters[0].distinct = 8;
   CHECK(dense_table_advice(input).empty());
-  // Its own rows and those of a micro-batch; the layer, whole and this rank's shard.
+  // Rank 0 holds the 252 rows of the table that it owns and the 8 rows of a micro-batch. It also
+  // holds the whole layer, and its own shard of the layer.
   CHECK(plan(input, 0).parameters == 4 * (64 * (252 + 8) + 64 * 64 + 1024));
   input.parameters[0] = {.name = "users", .elements = 1000 * 64, .shared = true, .lookups = 1};
   CHECK(dense_table_advice(input).empty());
@@ -104,7 +105,7 @@ TEST_CASE("expected counts lie near those that a step would have") {
   const RowCounts counts = expected_counts(input, input.parameters[0], 1, 100, {});
   const double distinct = expected_rows(1000, 100, {});
   CHECK(counts.looked_up == std::llround(2 * distinct));
-  CHECK(std::abs(double(counts.sent) - 2 * distinct * 0.75) < 5);  // 252 of 1000 rows are its own
+  CHECK(std::abs(double(counts.sent) - 2 * distinct * 0.75) < 5);  // rank 1 owns 252 of 1000 rows
   CHECK(counts.asked == counts.sent);
   CHECK(std::abs(double(counts.served) - double(counts.asked)) < 5);
   CHECK(std::abs(double(counts.touched) - expected_rows(1000, 800, {}) / 4) < 5);

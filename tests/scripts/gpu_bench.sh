@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Tests the measurements of bench/gpu.py at tiny sizes on the CPU, without those of PyTorch; how
-# gpu.py adds up idle time; and what bench/gpu.sh says without a GPU.
+# Tests bench/gpu.py on the CPU: its measurements at tiny sizes, except those of PyTorch, and how it
+# adds up idle time. Also tests what bench/gpu.sh says without a GPU.
 set -euo pipefail
 cd "$TESSERA_SOURCE_DIR"
 work=$(mktemp -d)

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # In builds without CUDA, core/no_cuda and dist/nccl/no_cuda must define every function of core/cuda
 # and dist/nccl/cuda that other files call. A build with CUDA links the definitions of the CUDA
-# folders, so its link cannot show that one in the no_cuda folders is missing. Instead, this test
-# compiles the no_cuda folders and compares symbols: those that the files common to both kinds of
-# builds need from the CUDA folders must be defined without CUDA too.
+# folders, so it links even if a definition is missing in the no_cuda folders. Therefore this test
+# compiles the no_cuda folders and compares symbols. If a file that is part of both kinds of builds
+# needs a symbol from the CUDA folders, the symbol must also be defined without CUDA.
 set -euo pipefail
 cd "$TESSERA_SOURCE_DIR"
 work=$(mktemp -d)

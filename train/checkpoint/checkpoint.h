@@ -40,7 +40,7 @@ struct CheckpointInfo {
 
 /// Returns "step-000000100" for step 100.
 std::string checkpoint_name(int64_t step);
-/// True if a path ends with such a name, as the folder of one checkpoint does.
+/// True if the last part of a path is the name of a checkpoint, such as "step-000000100".
 bool names_checkpoint(const std::string& path);
 /// Returns the steps in the names of a folder's checkpoints, newest first. The list is empty if the
 /// folder does not exist. Throws InputError if the folder cannot be read.

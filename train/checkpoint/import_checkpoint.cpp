@@ -55,9 +55,9 @@ ImportedMoments open_moments(const ImportOptions& options, const ImportedWeights
   return moments;
 }
 
-// Returns the step of the options if it is set. If it is not set, and there is no file of moments,
-// returns 0. If there is such a file, returns the count of updates that all parameters share there.
-// Throws InputError for a step out of range, and if the shared count is needed but does not exist.
+// Returns options.step if it is set. Otherwise returns the count of updates that all parameters
+// share in the file of moments, or 0 without such a file. Throws InputError if options.step is out
+// of range, or if the parameters' counts are needed and one of them is missing or differs.
 int64_t finished_step(const ImportOptions& options, const ImportedWeights& weights,
                       const ImportedMoments& moments) {
   constexpr int64_t most = int64_t{1} << 40;
@@ -80,8 +80,9 @@ int64_t finished_step(const ImportOptions& options, const ImportedWeights& weigh
 }
 
 // Makes the tensors with the counts of updates. If the file of moments has no count for a
-// parameter, its count is `step`, which must then be at least 1: the first update of a parameter
-// would replace the imported momentum by the gradient.
+// parameter, the parameter's count is `step`, which must then be at least 1. With a count of 0 the
+// next update would be the parameter's first, and would replace the imported momentum by the
+// gradient.
 std::vector<ImportedTensor> update_counts(const ImportOptions& options,
                                           const ImportedWeights& weights,
                                           const ImportedMoments& moments, int64_t step) {

@@ -44,9 +44,9 @@ class CheckpointFolder {
 
 class RunCheckpoints {
  public:
-  /// World, optimizer and log must outlive this object. On rank 0 the folder must be claimed. From
-  /// `info`, settings, metadata and the best evaluation are used. Handles SIGUSR1, SIGUSR2 and
-  /// SIGTERM until destruction, and allocates the copy.
+  /// World, optimizer and log must outlive this object. On rank 0 the folder must be claimed.
+  /// Checkpoints get the settings, metadata and best evaluation of `info`. Handles SIGUSR1, SIGUSR2
+  /// and SIGTERM until destruction, and allocates the copy.
   RunCheckpoints(CheckpointOptions options, const dist::World& world,
                  optim::ZeroOptimizer& optimizer, RunLog& log, CheckpointInfo info);
   ~RunCheckpoints();
@@ -55,10 +55,10 @@ class RunCheckpoints {
 
   /// Returns this rank's notes, to be passed to ZeroOptimizer::set_notes before each step.
   uint8_t notes() const;
-  /// True if a checkpoint is due after `done` steps: by the interval, or because the notes of all
-  /// ranks ask for a save.
+  /// True if a checkpoint is due after `done` steps: by the interval, or because at least one rank
+  /// asks for a save. `notes` is LaunchedStep::notes(), the combined notes of all ranks.
   bool saves(int64_t done, uint8_t notes) const;
-  /// True if the notes of all ranks ask for the end of the run.
+  /// True if at least one rank asks for the end of the run, by the combined notes of all ranks.
   static bool stops(uint8_t notes);
 
   /// Sets the best evaluation that later checkpoints record.
@@ -71,7 +71,7 @@ class RunCheckpoints {
   void after_step(int64_t done, int64_t skipped, uint8_t notes);
   /// Waits until the thread has read all state that is not in the copy. Returns the time waited in
   /// nanoseconds. If the options limit the copy, this must be called before each change of the
-  /// state. In a step, the place is between ZeroOptimizer::micro_steps and launch_step.
+  /// state. In a step, the call belongs between ZeroOptimizer::micro_steps and launch_step.
   int64_t wait_for_reads();
 
   /// Saves step `done` unless its checkpoint exists, waits until the checkpoint is on the disk, and

@@ -25,8 +25,8 @@ struct StepCount {
 
 /// Returns the options with which to plan a run that has ended. A run that was to save weights may
 /// have saved none, for instance because no evaluation had a valid score. Such a run held no memory
-/// for saves, so its options are returned without saves. Counts of row-sparse tables' rows are
-/// added.
+/// for saves, so its options are returned without saves. Adds the counted rows of row-sparse tables
+/// (StepCount::rows).
 TrainingRun as_it_went(TrainingRun run, const StepCount& count);
 
 struct RankReport {

@@ -47,7 +47,7 @@ void GradientNorm::add_partition(const Partition& partition) {
 }
 
 // Blocks are numbered in the order of parts and not by bucket or shard, so that the order of
-// addition depends on the model alone. Of a table only the touched blocks are numbered.
+// addition depends on the model alone. In a table, only the touched blocks are numbered.
 void GradientNorm::place_segments() {
   segments_.clear();
   blocks_ = 0;

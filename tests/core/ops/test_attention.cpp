@@ -106,7 +106,8 @@ TEST_CASE("attention and its gradients equal float64", "[attention]") {
   const Result result = attend(in, {.causal = c.causal, .scale = scale});
   const double used = scale > 0 ? scale : 1 / std::sqrt(static_cast<double>(c.size));
   const Reference expected = reference(c, in, used);
-  // The probabilities are rounded too; in backward also y and the gradients of the scores.
+  // Besides the results, the probabilities are rounded to `dtype`. Backward also rounds y and the
+  // gradients of the scores.
   CHECK(relative_error(result.y, expected.y) < tolerance(dtype, 2));
   CHECK(relative_error(result.dq, expected.dq) < tolerance(dtype, 4, 5e-5));
   CHECK(relative_error(result.dk, expected.dk) < tolerance(dtype, 4, 5e-5));

@@ -87,7 +87,8 @@ void check_against_reference(const Case& c, DType dtype, float spread) {
   const Tensor dy = random_tensor_of(dtype, {c.batch, c.tokens, channels}, 2);
   const Result result = attend(qkv, dy, c.heads);
   const Reference expected = reference(c, qkv, dy);
-  // The probabilities are rounded too; in backward also y and the gradients of the scores.
+  // Besides the results, the probabilities are rounded to `dtype`. Backward also rounds y and the
+  // gradients of the scores.
   CHECK(relative_error(result.y, expected.y) < tolerance(dtype, 2));
   CHECK(relative_error(result.dqkv, expected.dqkv) < tolerance(dtype, 4, 5e-5));
 }

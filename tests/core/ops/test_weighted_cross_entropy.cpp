@@ -48,7 +48,7 @@ struct Reference {
   }
 };
 
-/// Targets of which every third one is `ignored`.
+/// Returns random targets, but sets every third target to `ignored`.
 Tensor targets_with(int32_t ignored, int64_t rows, int64_t vocabulary) {
   const Tensor targets = random_indices({rows}, 2, vocabulary);
   for (int64_t row = 0; row < rows; row += 3) targets.data<int32_t>()[row] = ignored;

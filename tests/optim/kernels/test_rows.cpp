@@ -26,7 +26,7 @@ std::vector<float> values_of(const Tensor& x) {
   return {here.data<float>(), here.data<float>() + here.elements()};
 }
 
-// A table with state, its gradient, and the rows that are updated.
+// A table's values `p`, and two tensors `a` and `b` of its optimizer state.
 struct Table {
   explicit Table(int64_t columns)
       : width(columns),
@@ -215,7 +215,8 @@ TEST_CASE("sums of touched blocks have the bits of the whole gradient's", "[rows
   const Tensor expected = Tensor::zeros({all}, DType::i64);  // room for f64
   auto* const of_whole = static_cast<double*>(expected.raw());
   kernels::block_square_sums(test_context(), std::span(of_whole, static_cast<size_t>(all)), whole);
-  // The blocks with elements of a touched row, and the first such row of each.
+  // The numbers of the blocks with elements of touched rows, and for each block the index in `rows`
+  // of the first such row.
   std::vector<int64_t> blocks;
   std::vector<int32_t> first;
   for (int64_t block = 0; block < all; ++block) {
