@@ -1,55 +1,14 @@
 // Grades lesson 5: bytes of gradients, races, bits, traffic, order.
-#include <map>
-
 #include <fmt/format.h>
 
 #include "course/5_zero2/zero2.h"
+#include "course/lib/sums.h"
 #include "course/lib/trial.h"
 
 namespace course {
 namespace {
 
 const Training training;
-
-using Gradients = std::map<std::string, std::vector<float>>;
-
-// The gradient of the first step, summed over its micro-batches, by parameter.
-Gradients reference_gradients() {
-  Task task;
-  const dist::World alone{.communicator = dist::single_communicator()};
-  optim::ZeroOptimizer optimizer(task.model(), training.rule, alone);
-  for (const MicroBatch& micro : optimizer.micro_batches(0, training.batch)) {
-    optimizer.backward(task.loss(micro));
-  }
-  Gradients gradients;
-  for (const nn::NamedParameter& named : task.model().named_parameters()) {
-    const Tensor values = optimizer.gradient(named.name);
-    gradients[named.name].assign(values.data<float>(), values.data<float>() + values.elements());
-  }
-  optimizer.step();
-  return gradients;
-}
-
-// The parameters whose sums on this rank differ from the reference.
-std::vector<std::string> wrong_sums(DataParallel& trainer, const Gradients& expected, int rank) {
-  const dist::ShardLayout& layout = trainer.layout();
-  const float* const sums = Inspector(trainer).sums().data<float>();
-  std::vector<std::string> wrong;
-  for (int p = 0; p < std::ssize(trainer.parameters()); ++p) {
-    const nn::NamedParameter& named = trainer.parameters()[static_cast<size_t>(p)];
-    const dist::ParameterSlot& slot = layout.slot(p);
-    const dist::Bucket& bucket = layout.buckets()[static_cast<size_t>(slot.bucket)];
-    const dist::Range own = layout.owned(p, rank);
-    // Where the shard of this bucket begins in the rank's sums, less where it begins in the bucket.
-    const int64_t shift = bucket.shard_offset - layout.shard(slot.bucket, rank).begin + slot.offset;
-    for (int64_t i = own.begin; i < own.end; ++i) {
-      if (sums[shift + i] == expected.at(named.name)[static_cast<size_t>(i)]) continue;
-      wrong.push_back(named.name);
-      break;
-    }
-  }
-  return wrong;
-}
 
 struct Sizes {
   int64_t largest = 0;  // of the buckets without a tied parameter, in elements
@@ -150,12 +109,13 @@ std::string order_message(const Trial& trial) {
 
 void check(Grade& grade) {
   const int64_t ranks = grade.world().size;
-  const Gradients expected = reference_gradients();  // not while the trial's memory is measured
+  const Gradients expected =
+      reference_gradients(training);  // not while the trial's memory is measured
   std::vector<std::string> wrong;
   int step = 0;
   const Trial trial =
       train(grade, training, maker<Zero2>(training), DType::f32, true, [&](DataParallel& trainer) {
-        if (step++ == 0) wrong = wrong_sums(trainer, expected, grade.world().rank);
+        if (step++ == 0) wrong = compare_sums(trainer, expected, grade.world().rank).wrong;
       });
   grade.require("no rank holds a whole gradient", memory_message(trial, ranks));
   grade.require("the tied table keeps its memory", tied_message(trial, wrong));

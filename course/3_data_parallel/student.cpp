@@ -1,0 +1,71 @@
+// Lesson 3, yours to write. README.md beside this file explains what; `course/check 3` grades it.
+#include "course/3_data_parallel/data_parallel.h"
+#include "course/lib/todo.h"
+
+namespace course {
+
+// Given: a rank has everything, except that the sums are those of its own shards.
+void DataParallel::allocate_values() {
+  values_ = buffer(layout_.flat_elements(), Category::parameters);
+}
+
+void DataParallel::allocate_gradients() {
+  gradients_ = buffer(layout_.flat_elements(), Category::gradients);
+  sums_ = f32_buffer(layout_.shard_elements(), Category::gradients);
+}
+
+void DataParallel::allocate_state() {
+  first_moment_ = f32_buffer(layout_.flat_elements(), Category::optimizer_state);
+  second_moment_ = f32_buffer(layout_.flat_elements(), Category::optimizer_state);
+}
+
+void DataParallel::place() {
+  for (int b = 0; b < buckets(); ++b) {
+    const Tensor values = bucket_of(values_, b);
+    initialize(b, {0, values.elements()}, values);
+    attach(b, values);
+  }
+}
+
+// Given: autograd asks for the memory of a gradient when it is about to write it, and says when the
+// gradient is complete.
+void DataParallel::set_hooks() {
+  for (int p = 0; p < static_cast<int>(parameters_.size()); ++p) {
+    Leaf& leaf = parameters_[static_cast<size_t>(p)].parameter.leaf();
+    leaf.gradient_buffer = [this, p] {
+      const dist::ParameterSlot& slot = layout_.slot(p);
+      Tensor& bucket = opened_[static_cast<size_t>(slot.bucket)];
+      if (!bucket.defined()) bucket = open(slot.bucket);
+      return bucket.flat(slot.offset, slot.offset + slot.elements)
+          .view(parameters_[static_cast<size_t>(p)].parameter.shape());
+    };
+    leaf.gradient_complete = [this, p] { complete(p); };
+  }
+}
+
+// Returns the memory of a bucket's gradient, a part of gradients_. A call of the micro-step before
+// may still read it (sent_).
+Tensor DataParallel::open(int) { todo("lesson 3: DataParallel::open"); }
+
+// Called when the gradient of a parameter is complete. layout_.slot(parameter).bucket is its
+// bucket; missing_[bucket] counts the gradients of the bucket that are not complete yet.
+void DataParallel::complete(int) { todo("lesson 3: DataParallel::complete"); }
+
+// Sends a bucket's gradient, opened_[bucket], to the owners of its shards, by
+// communicator_.exchange with contributors_. The function that you give to it is called with each
+// piece that arrives here, in ascending order of source: it adds the piece to this rank's shard of
+// the sums (shard_of(sums_, bucket)) by `accumulate`. The first piece of a step begins the sum.
+// Keep the Work in sent_. The function runs on another thread and later: copy what it needs.
+void DataParallel::send(int) { todo("lesson 3: DataParallel::send"); }
+
+// sum = (first ? 0 : sum) + gradient, element by element.
+void DataParallel::accumulate(const Tensor&, const Tensor&, bool) {
+  todo("lesson 3: DataParallel::accumulate");
+}
+
+// The sums are complete. For each bucket: put this rank's shard of the sums into its place in the
+// bucket's gradient memory, gather the other shards (Traffic::gradients), and update all weights of
+// the bucket. Count the update in updates_ first.
+void DataParallel::update() { todo("lesson 3: DataParallel::update"); }
+
+}  // namespace course

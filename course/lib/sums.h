@@ -1,0 +1,26 @@
+// The gradient sums that ranks must have, from Tessera's own optimizer on one rank.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "course/lib/inspector.h"
+#include "course/lib/reference.h"
+
+namespace course {
+
+/// The gradient of each parameter, summed over the micro-batches of a step.
+using Gradients = std::map<std::string, std::vector<float>>;
+
+/// The gradients of step `step`, counted from 0.
+Gradients reference_gradients(const Training& training, int64_t step = 0);
+
+/// The sums of this rank's shards, compared with the reference.
+struct SumReport {
+  std::vector<std::string> wrong;  // parameters of which an element differs
+  double ratio = 0;                // of the sizes of all elements, found / expected
+};
+SumReport compare_sums(DataParallel& trainer, const Gradients& expected, int rank);
+
+}  // namespace course
