@@ -16,9 +16,7 @@ Zero3::Zero3(nn::Module& model, const optim::AdamW& rule, dist::Communicator& co
   }
 }
 
-void Zero3::allocate_values() {
-  values_ = buffer(layout_.shard_elements(), Category::parameters);
-}
+void Zero3::allocate_values() { values_ = buffer(layout_.shard_elements(), Category::parameters); }
 
 void Zero3::place() {
   for (int b = 0; b < buckets(); ++b) {

@@ -23,9 +23,9 @@ class Zero3 : public Zero2 {
  private:
   struct Unit {
     std::vector<int> buckets;
-    bool tied = false;               // stays gathered from its first use to the end of backward
-    int readers = 0;                 // operations that read it now
-    std::vector<dist::Work> works;   // of its gather; empty: not gathered
+    bool tied = false;              // stays gathered from its first use to the end of backward
+    int readers = 0;                // operations that read it now
+    std::vector<dist::Work> works;  // of its gather; empty: not gathered
   };
   /// The units that a pass reads, in order: learned in the first pass, then used to gather ahead.
   struct Order {

@@ -1,0 +1,191 @@
+// Grades lesson 6: bytes between steps and at the peak, waits, bits, traffic, order of gathers.
+#include <set>
+
+#include <fmt/format.h>
+
+#include "course/6_zero3/zero3.h"
+#include "course/lib/trial.h"
+
+namespace course {
+namespace {
+
+const Training training;
+
+// What is gathered together: the buckets of one block of the model.
+struct Unit {
+  std::set<int> buckets;
+  int64_t elements = 0;
+  bool tied = false;
+};
+
+// The units in order of the forward: buckets are in the reverse order of registration.
+std::vector<Unit> units_of(const dist::ShardLayout& layout) {
+  std::vector<Unit> units;
+  int64_t block = -1;
+  for (int b = 0; b < std::ssize(layout.buckets()); ++b) {
+    const dist::Bucket& bucket = layout.buckets()[static_cast<size_t>(b)];
+    if (units.empty() || bucket.block < 0 || bucket.block != block) units.emplace_back();
+    block = bucket.block;
+    units.back().buckets.insert(b);
+    units.back().elements += bucket.elements;
+    units.back().tied = units.back().tied || bucket.shared;
+  }
+  return {units.rbegin(), units.rend()};
+}
+
+struct Sizes {
+  int64_t tied = 0;     // elements of all tied units
+  int64_t largest = 0;  // of the largest pair of neighbours among the others
+  int64_t untied = 0;   // of all others
+  int64_t last = 0;     // of the last of the others, in order of the forward
+};
+
+Sizes sizes_of(const std::vector<Unit>& units) {
+  Sizes sizes;
+  for (const Unit& unit : units) {
+    if (unit.tied) {
+      sizes.tied += unit.elements;
+      continue;
+    }
+    sizes.largest = std::max(sizes.largest, sizes.last + unit.elements);
+    sizes.last = unit.elements;
+    sizes.untied += unit.elements;
+  }
+  return sizes;
+}
+
+std::string between_message(const Trial& trial, const Sizes& sizes, int64_t ranks) {
+  const int64_t expected = 4 * trial.elements() / ranks;
+  if (trial.parameters == expected) return "";
+  std::string text = fmt::format(
+      "between steps parameters take {} bytes, expected {}: 4 for each of "
+      "the rank's {} elements",
+      grouped(trial.parameters), grouped(expected), grouped(trial.elements() / ranks));
+  const int64_t more = trial.parameters - expected;
+  if (more == 4 * sizes.tied) {
+    text +=
+        "\n      The tied unit stays gathered over the update: the next forward reads values "
+        "from before it";
+  } else if (more == 4 * trial.elements()) {
+    text +=
+        "\n      All units stay gathered: they must be let go at the end of backward at the "
+        "latest, since the update makes their values stale";
+  } else if (trial.parameters == 4 * trial.elements() && ranks > 1) {
+    text += "\n      The rank holds all parameters, as at stage 2";
+  }
+  return text;
+}
+
+std::string peak_message(const Trial& trial, const Sizes& sizes, int64_t ranks) {
+  const int64_t most = 4 * (trial.elements() / ranks + sizes.tied + sizes.largest);
+  if (trial.peak_parameters <= most) return "";
+  std::string text = fmt::format(
+      "at its peak the rank holds {} bytes of parameters, expected at most {}: its shards ({}), "
+      "the "
+      "tied unit ({}) and two neighbouring blocks ({})",
+      grouped(trial.peak_parameters), grouped(most), grouped(4 * trial.elements() / ranks),
+      grouped(4 * sizes.tied), grouped(4 * sizes.largest));
+  if (trial.peak_parameters >= 4 * (trial.elements() / ranks + sizes.tied + sizes.untied)) {
+    text += "\n      All blocks are gathered at once: let a block go when the next one is reached";
+  }
+  return text;
+}
+
+std::string loss_message(const std::vector<float>& found) {
+  const std::vector<float> expected = reference_losses(training);
+  const std::string text = difference(found, expected);
+  if (text.empty()) return text;
+  if (found[0] != expected[0]) {
+    return text +
+           "\n      The first loss is wrong already, before any update: it is the gather. Does "
+           "each rank put its shard into its own place in the bucket?";
+  }
+  return text +
+         "\n      The first loss is right: is each shard updated, and are values that were "
+         "gathered before the update let go?";
+}
+
+// The tied unit is gathered once in a micro-step, the others for forward and for backward; the last
+// block is still there when backward begins.
+int64_t expected_traffic(const Sizes& sizes, int64_t ranks) {
+  const int64_t elements = sizes.tied + 2 * sizes.untied - sizes.last;
+  return training.batch.micro_steps(ranks) * (ranks - 1) * 4 * elements / ranks;
+}
+
+std::string traffic_message(const Trial& trial, const Sizes& sizes, int64_t ranks) {
+  const int64_t expected = expected_traffic(sizes, ranks);
+  if (trial.sent_parameters == expected) return "";
+  std::string text = fmt::format(
+      "a step sends {} bytes of parameters, expected {}: in each micro-step the tied "
+      "unit once, and the blocks for forward and for backward, except that the last block "
+      "is still there when backward begins",
+      grouped(trial.sent_parameters), grouped(expected));
+  if (trial.sent_parameters > expected) {
+    text += "\n      Something is gathered again that is still there, or let go too early";
+  }
+  return text;
+}
+
+// In the forward, the gather of a block starts while the block before is used.
+std::string ahead_message(const Trial& trial, const std::vector<Unit>& units) {
+  const auto& list = trial.events.list();
+  const auto unit_of = [&](const std::string& parameter) {
+    for (int p = 0; p < std::ssize(trial.named); ++p) {
+      if (trial.named[static_cast<size_t>(p)].name != parameter) continue;
+      for (size_t u = 0; u < units.size(); ++u) {
+        if (units[u].buckets.contains(trial.layout->slot(p).bucket)) return static_cast<int>(u);
+      }
+    }
+    return -1;
+  };
+  for (size_t u = 0; u + 1 < units.size(); ++u) {
+    if (units[u].tied || units[u + 1].tied) continue;
+    int64_t gathered = -1;   // when the gather of unit u + 1 has started
+    int64_t last_used = -1;  // when unit u was used for the last time before unit u + 1
+    for (int64_t i = 0; i < std::ssize(list); ++i) {
+      const Event& event = list[static_cast<size_t>(i)];
+      if (event.kind == "all_gather" && event.purpose == dist::Traffic::parameters &&
+          units[u + 1].buckets.contains(static_cast<int>(event.bucket)) && gathered < 0) {
+        gathered = i;
+      }
+      if (event.kind != "use") continue;
+      const int used = unit_of(event.parameter);
+      if (used == static_cast<int>(u)) last_used = i;
+      if (used == static_cast<int>(u) + 1) break;
+    }
+    if (gathered >= 0 && gathered < last_used) continue;
+    return fmt::format(
+        "in the forward, the gather of block {} does not start while block {} is used: "
+        "gather one ahead, so that it travels meanwhile",
+        u + 1, u);
+  }
+  return "";
+}
+
+void check(Grade& grade) {
+  const int64_t ranks = grade.world().size;
+  const Trial trial = train(grade, training, maker<Zero3>(training));
+  const std::vector<Unit> units = units_of(*trial.layout);
+  const Sizes sizes = sizes_of(units);
+  grade.require("between steps a rank holds its shards", between_message(trial, sizes, ranks));
+  require_order(grade, trial);
+  grade.require("the losses have the bits of ZeroOptimizer", loss_message(trial.losses));
+  grade.require("at most two blocks and the tied table are gathered",
+                peak_message(trial, sizes, ranks));
+  grade.require("each block is gathered for forward and for backward",
+                traffic_message(trial, sizes, ranks));
+  grade.require("a block is gathered while the one before is used", ahead_message(trial, units));
+  if (ranks != 3) return;
+  grade.predicted("elements of a block of the model", sizes.last);
+  grade.predicted("bytes of parameters between steps", trial.parameters);
+  grade.predicted("bytes of parameters at the peak",
+                  4 * (trial.elements() / ranks + sizes.tied + sizes.largest));
+  grade.predicted("bytes of parameters that rank 0 sends in a step", trial.sent_parameters);
+}
+
+}  // namespace
+}  // namespace course
+
+int main(int argc, char** argv) {
+  return course::grade(argc, argv, "lesson 6: ZeRO-3", course::check);
+}
