@@ -23,8 +23,8 @@ def life(path):
             figure.arrow(x + 152, 57, x + 176, 57)
     figure.text(20, 105, "One block on rank 1. Its own shard is always there; the other two lie on "
                          "ranks 0 and 2.", 12)
-    figure.text(20, 130, "all_gather brings them into a new buffer; the block's parameters get that "
-                         "memory,", 12)
+    figure.text(20, 130, "all_gather brings them into a new buffer. The block's parameters get it,",
+                12)
     figure.text(20, 148, "and lose it again when the next block is reached. Gradients take the way "
                          "of lesson 5.", 12)
     figure.write(path)

@@ -35,6 +35,8 @@ class Grade {
   /// Compares the student's prediction `key` with what was measured. Without a file of predictions
   /// it only prints the measured value.
   void predicted(const std::string& key, int64_t measured);
+  /// Prints something worth knowing, which is not graded.
+  void note(const std::string& text) const { print("      " + text); }
 
  private:
   void print(const std::string& line) const;
