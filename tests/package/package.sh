@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs the build to a temporary folder. Outside the checkout, compiles and runs these programs
 # with the installed package: the README's first program, two programs that train models of their
-# own, and one that reads ratings.
+# own, one that reads ratings, and a lesson of the course.
 set -euo pipefail
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -52,3 +52,11 @@ grep -qx '60,000 ratings of 600 items by 1,000 users: 48,000 to train on, 12,000
   ratings.txt || fail "$(< ratings.txt)"
 if build/ratings missing.txt 2> error.txt; then fail "missing ratings were taken"; fi
 grep -q 'missing.txt: cannot be opened' error.txt || fail "$(< error.txt)"
+cp -r "$work/installed/share/tessera/course" course
+course/check 4 --solution --ranks 2 --tessera "$work/installed" > lesson.txt ||
+  fail "the course: $(< lesson.txt)"
+grep -q 'ok  the losses have the bits of ZeroOptimizer' lesson.txt || fail "$(< lesson.txt)"
+if course/check 4 > lesson.txt; then fail "the course's skeleton passes: $(< lesson.txt)"; fi
+grep -q 'is not written yet' lesson.txt || fail "$(< lesson.txt)"
+if course/check 9 2> error.txt; then fail "there is no lesson 9"; fi
+grep -q 'there is no lesson 9' error.txt || fail "$(< error.txt)"
