@@ -1,0 +1,70 @@
+// For the check of lesson 2: compares values, and tells the typical mistakes apart.
+#pragma once
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "core/tensor.h"
+
+namespace course {
+
+using namespace tessera;
+
+using Values = std::vector<float>;
+
+inline Values values_of(const Tensor& tensor) {
+  if (!tensor.defined()) return {};
+  const auto values = tensor.values<float>();
+  return {values.begin(), values.end()};
+}
+
+/// What a typical mistake would give.
+struct Mistake {
+  std::string text;
+  Values values;
+};
+
+inline Values scaled(Values values, float factor) {
+  for (float& value : values) value *= factor;
+  return values;
+}
+
+// Compares a matrix or a vector with `columns` columns.
+inline std::string wrong_values(const std::string& name, const Values& found,
+                                const Values& expected, int64_t columns,
+                                const std::vector<Mistake>& mistakes = {}) {
+  if (found == expected) return "";
+  if (found.empty()) return fmt::format("there is no {}", name);
+  if (found.size() != expected.size()) {
+    return fmt::format("{} has {} elements, expected {}", name, found.size(), expected.size());
+  }
+  size_t i = 0;
+  while (found[i] == expected[i]) ++i;
+  std::string text =
+      fmt::format("{}, element ({}, {}): {}, expected {}", name, static_cast<int64_t>(i) / columns,
+                  static_cast<int64_t>(i) % columns, found[i], expected[i]);
+  for (const Mistake& mistake : mistakes) {
+    if (found == mistake.values) return text + "\n      " + mistake.text;
+  }
+  if (std::isnan(found[i])) {
+    text +=
+        "\n      The memory had NaN before, and this element still has it: is every element "
+        "overwritten, and nothing added to what was there?";
+  }
+  return text;
+}
+
+inline Values transposed(const Values& values, int64_t rows, int64_t columns) {
+  Values result(values.size());
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t c = 0; c < columns; ++c) {
+      result[static_cast<size_t>(c * rows + r)] = values[static_cast<size_t>(r * columns + c)];
+    }
+  }
+  return result;
+}
+
+}  // namespace course
