@@ -17,8 +17,8 @@ constexpr int questions = 16;
 constexpr int tag = 0;
 
 /// Sends and receives over a communicator of its own, so that its messages are not mixed up with
-/// others. This communicator is never freed: MPI_Comm_free is a collective, and one rank alone may
-/// fail.
+/// others. This communicator is never freed: MPI_Comm_free is a collective, and a rank that fails
+/// alone could wait in it for the other ranks.
 class Ranks {
  public:
   explicit Ranks(double timeout_s) : timeout_s_(timeout_s) {

@@ -51,6 +51,7 @@ class BlockRunner {
     Site site;
     Fiber* fiber;
   };
+  /// A warp operation for which some lanes have arrived and wait for the others.
   struct Meeting {
     const char* name;
     void (*compute)(void* const* lanes);
@@ -94,12 +95,12 @@ class BlockRunner {
   std::unique_ptr<void, Free> shared_;
   std::string failure_;
 
-  std::vector<Thread> threads_;       // of the running block, by number
+  std::vector<Thread> threads_;       // the running block's threads, by number
   std::vector<Warp> warps_;
   std::vector<uint16_t> arranged_;    // the threads in the order in which they begin
   size_t begun_ = 0;
   size_t ended_ = 0;
-  bool waiting_first_ = true;
+  bool waiting_first_ = true;  // Order::waiting_first() for the running block
   Thread* current_ = nullptr;
   std::array<uint16_t, 1024> ready_{};  // a ring of threads that can go on
   unsigned ready_begin_ = 0;

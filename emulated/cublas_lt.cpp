@@ -97,8 +97,8 @@ uint64_t hash_of(const Problem& problem) {
   return hash;
 }
 
-/// Proposes algorithms, the best first. Those that split k add in another order than the one that
-/// does not.
+/// Proposes algorithms, the best first. The first algorithm does not split k. The others split k,
+/// so they add in another order.
 std::vector<Algorithm> propose(const Problem& problem, const Preference& preference) {
   for (const uint32_t alignment : preference.alignment) {
     demand(alignment > 0 && alignment <= 256 && (alignment & (alignment - 1)) == 0,

@@ -90,7 +90,7 @@ class TrainingBatches : public ImageBatches {
  private:
   void prepare_sample(int64_t step, int64_t sample, int64_t row, ImageMemory& memory,
                       const ImageBatch& into) const;
-  /// Returns the index in its step of the micro-batch that this rank has in a micro-step
+  /// Returns which of the step's micro-batches this rank computes in a micro-step, counted from 0
   /// (core/micro_batch.h).
   int64_t micro_batch(int64_t micro_step) const;
 

@@ -17,7 +17,7 @@ struct Taps {
   struct Range {
     int64_t first = 0;  // pixel of the image
     int64_t count = 0;
-    size_t weights = 0;  // index in Taps::weights of its first weight
+    size_t weights = 0;  // index of the first weight in Taps::weights
   };
   std::vector<Range> ranges;
   std::vector<int32_t> weights;
@@ -78,8 +78,8 @@ void resize_image(const ImageView& image, const ImageBox& box, int64_t height, i
   TESSERA_CHECK(channels == 1 || channels == 3, "resize: {} channels, expected 1 or 3", channels);
   const Taps down = taps(box.top, box.height, height, image_height);
   const Taps across = taps(box.left, box.width, width, image_width);
-  // The first pass resizes along the rows, only those that the box needs. The second pass resizes
-  // along the columns.
+  // The first pass resizes along the rows, and skips rows that the box does not need. The second
+  // pass resizes along the columns.
   const int64_t row_values = width * channels;
   rows.resize(static_cast<size_t>((down.end() - down.begin()) * row_values));
   for (int64_t y = down.begin(); y < down.end(); ++y) {

@@ -1,5 +1,5 @@
 // Holds the items that each user has in training. A user's items are never drawn as the user's
-// negatives and are not recommended to the user. SVD++ reads them.
+// negatives and are not recommended to the user. The model SVD++ takes a user's items as input.
 //
 //   const Histories histories(data.train, data.users(), data.items());
 //   histories.of(user);                       // ascending

@@ -67,8 +67,8 @@ class RatingBatches {
   /// interaction at most once, in an order that depends on seed and epoch. The last interactions in
   /// this order are left out if they do not fill a step.
   int64_t index_of(int64_t step, int64_t sample) const;
-  /// Returns negative `number` for an interaction: an item that the user does not have in training,
-  /// drawn anew in each epoch.
+  /// Returns the item that is drawn as a negative of an interaction: an item that the user does not
+  /// have in training. `number` is in [0, negatives). Each epoch draws new negatives.
   int32_t negative(int64_t epoch, int64_t interaction, int64_t number) const;
 
   /// Reads a micro-batch into host memory `into`.

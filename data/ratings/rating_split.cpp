@@ -54,8 +54,8 @@ Ratings take_marked(Ratings& ratings, const Marks& marks) {
   return taken;
 }
 
-// True if rating b is not older than rating a, or if there are no times. The caller passes a b that
-// comes after a in the file.
+// True if rating b is not older than rating a, or if there are no times. Rating b must come after
+// rating a in the file.
 bool is_later(const Ratings& ratings, uint32_t a, uint32_t b) {
   return ratings.times.empty() || ratings.times[b] >= ratings.times[a];
 }

@@ -1,6 +1,6 @@
-// The header that two ranks exchange before the data of a call. It shows a rank that its peer makes
-// another call. Without it the rank would wait for ever, or take the bytes of the other call for
-// those of its own.
+// The header that two ranks exchange before the data of a call. If the peer makes a different call,
+// the header shows it. Without the header, the rank would wait for ever, or take the bytes of the
+// peer's call for those of its own call.
 #pragma once
 
 #include <cstdint>

@@ -74,7 +74,7 @@ void MpiTransport::open(const std::string& group) {
 }
 
 void MpiTransport::set_timeout(double seconds) {
-  // Clamped to some hundred years, so that the nanoseconds fit into 64 bits.
+  // Clamped to about 250 years, so that the nanoseconds fit into 64 bits.
   channel_.timeout_ns = static_cast<int64_t>(std::min(seconds, 8e9) * 1e9);
 }
 

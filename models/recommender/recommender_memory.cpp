@@ -17,12 +17,14 @@ int64_t row_set_bytes(int64_t rows) {
   return 4 * (rows + static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(2 * rows))));
 }
 
-/// The rows of a table. If it is row-sparse, also the most distinct rows of a micro-batch.
+/// The number of rows of a table, and for a row-sparse table the most distinct rows that a
+/// micro-batch looks up.
 struct Entries {
   int64_t all = 0;
   int64_t distinct = 0;  // 0: dense
 
-  /// The rows that operations of a training step read: all, or a copy of the distinct ones.
+  /// Returns how many rows the matrix has that operations read in training. The matrix is the
+  /// dense table itself, or a copy of the rows that the micro-batch looks up.
   int64_t read() const { return distinct > 0 ? distinct : all; }
 };
 
@@ -54,7 +56,7 @@ class Tape {
   std::vector<Value> row_products(const Rows& left, const Entries& right, const Shape& indices,
                                   int64_t width, bool squares) {
     std::vector<Memory> kept;
-    std::vector<Value> looked_up;  // until the operation returns
+    std::vector<Value> looked_up;  // held until the operation returns
     const Shape users{micro_.samples};
     if (left.x == nullptr) look_up_with_bias(left.entries, users, width, kept, looked_up);
     look_up_with_bias(right, indices, width, kept, looked_up);
@@ -166,9 +168,9 @@ class Tape {
     }
   }
   /// Workspace for row_products' gradient, which sorts the places (b, k) by table row:
-  ///   - on the CPU, each place takes the other side's row and a weight;
-  ///   - on CUDA, each place takes its number, a weight if weights are converted to f32, and a row
-  ///     if rows of the left side are `repeated` for each k.
+  ///   - on the CPU, for each place the row number of the other side, and a weight;
+  ///   - on CUDA, for each place its own number, a weight if weights are converted to f32, and the
+  ///     row number of the left side if the left side's row numbers are `repeated` for each k.
   void use_for_terms(int64_t rows, int64_t places, DType dtype, bool repeated) {
     if (micro_.device.is_cpu()) {
       use(4 * (rows + 1) + 8 * places);
@@ -191,7 +193,7 @@ class Tape {
   Value rows_of_table(const Entries& table, const Shape& shape, int64_t width,
                       const Shape& indices) {
     std::vector<Memory> kept;
-    std::vector<Value> looked_up;  // until the operation returns
+    std::vector<Value> looked_up;  // held until the operation returns
     look_up(table, indices, width, kept, looked_up);
     if (tape_.training()) use(4 * (table.read() + 1 + indices.elements()));
     Value y = tape_.empty(shape, micro_.dtype);
@@ -199,15 +201,16 @@ class Tape {
     return y;
   }
 
-  /// Returns the rows of the matrix that an operation reads for these indices.
+  /// Returns how many rows the matrix has that an operation reads for these indices.
   int64_t rows_read(const Entries& table, const Shape& indices) const {
     if (tape_.training()) return table.read();
     return fetches(table) ? std::min(table.all, indices.elements()) : table.all;
   }
   bool fetches(const Entries& table) const { return table.distinct > 0 && micro_.fetches; }
-  /// Allocates what a lookup of a row-sparse table does. In training these are the places of its
-  /// rows, which the gradient keeps. In an evaluation that fetches rows they are the places and the
-  /// rows, and during the lookup a set of the rows' numbers.
+  /// Allocates what a lookup of a row-sparse table allocates:
+  ///   - in training, the places of the rows, which the gradient keeps;
+  ///   - in an evaluation that fetches rows, the places and the rows, and during the lookup also a
+  ///     set of the row numbers.
   void look_up(const Entries& table, const Shape& indices, int64_t width,
                std::vector<Memory>& kept, std::vector<Value>& looked_up) {
     if (tape_.training() && table.distinct > 0) {
@@ -222,8 +225,8 @@ class Tape {
       looked_up.push_back(tape_.empty({rows, width}, micro_.dtype));
     }
   }
-  /// The same for a table and its bias, with the same indices. The places of the bias are compared
-  /// with those of the table, and then freed.
+  /// Allocates what a lookup of a table and its bias, both with the same indices, allocates. The
+  /// places of the bias are compared with those of the table, and then freed.
   void look_up_with_bias(const Entries& table, const Shape& indices, int64_t width,
                          std::vector<Memory>& kept, std::vector<Value>& looked_up) {
     look_up(table, indices, width, kept, looked_up);

@@ -60,7 +60,7 @@ __global__ void __launch_bounds__(row_update_threads)
     sum += __shfl_down_sync(whole_warp, sum, width);
   }
   const int first_lane = static_cast<int>(threadIdx.x) % warp_size / lanes * lanes;
-  // Read before the lanes meet: lane 0 overwrites it.
+  // Every lane reads the row's v before the shuffle, because lane 0 overwrites v after it.
   const float before = updates ? sums[row] : 0.0f;
   sum = __shfl_sync(whole_warp, sum, first_lane);
   if (!updates) return;

@@ -1,6 +1,6 @@
 // The order in which the squares of a block of 256 elements are added: element i of the block goes
-// to lane i mod 16, and the lanes are added pairwise. It is written out rather than left to the
-// compiler, because a block's sum must have the same bits on every rank.
+// to lane i mod 16, and the lanes are added pairwise. The loops below fix this order, rather than
+// leave it to the compiler, because a block's sum must have the same bits on every rank.
 #pragma once
 
 #include <cstdint>

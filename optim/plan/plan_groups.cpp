@@ -8,8 +8,8 @@ namespace tessera::optim {
 namespace {
 
 // Returns true if backward reads values of a block. Backward ends at the parameter with
-// registration index `first_trainable`. It does not reach lower indices, and it computes no input
-// gradient for this last parameter.
+// registration index `first_trainable`: it does not reach parameters with lower indices, and it
+// does not compute the gradient of the input of this parameter's layer.
 bool read_by_backward(const PlanInput& input, const PlanGroup& group, const PlanBlock& block,
                       int64_t first_trainable) {
   const auto& buckets = group.layout.buckets();

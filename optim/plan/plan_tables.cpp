@@ -75,7 +75,7 @@ TableMemory table_memory(const PlanInput& input, const PlanParameter& table, int
   memory.host_rows = set_bytes(n);
   if (copies) memory.device_rows += CheckedInt(n) * index_bytes;
   if (input.stage == 3 && several) {
-    memory.host_rows += CheckedInt(input.ranks) * count_bytes;  // each rank's rounds in evaluation
+    memory.host_rows += CheckedInt(input.ranks) * count_bytes;  // fetches of an evaluation, by rank
     memory.host_rows += counts + CheckedInt(n) * sorted_bytes;
     memory.device_rows += asked * (row_bytes + index_bytes) + CheckedInt(n) * (row_bytes + copied);
   }
@@ -218,7 +218,8 @@ double expected_rows(int64_t rows, int64_t lookups, const RowDistribution& distr
 
 RowCounts expected_counts(const PlanInput& input, const PlanParameter& table, int64_t rank,
                           int64_t lookups, const RowDistribution& distribution) {
-  // Rows are taken to be spread evenly over their owners, as by a hash of what they stand for.
+  // Assumes that the looked-up rows are spread evenly over their owners, as they are if row numbers
+  // are hashes.
   const int64_t own = plan_row_layout(input, table).owned(rank).size();
   const double share = static_cast<double>(own) / static_cast<double>(table.rows);
   const double distinct = std::min(expected_rows(table.rows, lookups, distribution),

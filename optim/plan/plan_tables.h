@@ -29,7 +29,7 @@ struct TableMemory {
   CheckedInt device_rows = 0;  // communication, on the device that computes
   CheckedInt host_rows = 0;    // communication, on the host
   CheckedInt crossing = 0;     // offload: copies of sums and weights on the host
-  CheckedInt blocks = 0;       // room for block sums of the norm, in blocks
+  CheckedInt blocks = 0;       // number of block sums that the norm has room for
 };
 
 dist::RowLayout plan_row_layout(const PlanInput& input, const PlanParameter& table);

@@ -44,7 +44,8 @@ void on_progress(j_common_ptr info) {
   std::longjmp(reader->failed, 1);
 }
 
-// begin and read_rows return false after an error of libjpeg. Its text is then in reader.message.
+// After an error of libjpeg, begin and read_rows return false, and reader.message has the error's
+// text.
 bool begin(Reader& reader, const uint8_t* file, unsigned long bytes) {
   jpeg_decompress_struct& info = reader.info;
   info.err = jpeg_std_error(&reader.errors);
@@ -74,7 +75,8 @@ bool read_rows(Reader& reader, uint8_t* pixels, size_t row_bytes) {
   return true;
 }
 
-// Converts in place. Adobe's programs store the inks inverted, and mark such files.
+// Converts CMYK pixels to RGB in place. Adobe's programs store the inks inverted, and mark such
+// files (`inverted`).
 void rgb_from_cmyk(std::vector<uint8_t>& pixels, bool inverted) {
   const size_t count = pixels.size() / 4;
   const int flip = inverted ? 0 : 255;

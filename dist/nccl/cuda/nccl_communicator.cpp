@@ -61,8 +61,8 @@ NcclCommunicator::~NcclCommunicator() {
   // Wait for the rest of the stream, because it uses buffers that are released next.
   (void)cudaStreamSynchronize(stream_);
   flights_->abandon(": the communicator went away while it was under way");
-  // The stream is never destroyed: memory that a body has allocated is returned in the stream's
-  // order.
+  // The stream is never destroyed: memory that a body has allocated on it may be freed later, and
+  // is then returned to the pool in the order of this stream.
 }
 
 std::string NcclCommunicator::in_group() const {
