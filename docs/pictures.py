@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Draws the pictures of docs/ from runs: docs/pictures/*.svg.
 
-Usage: docs/pictures.py --bin FOLDER [--check]. FOLDER has Tessera's programs. --check draws nothing,
+Usage: docs/pictures.py --bin FOLDER [--check]. FOLDER has Tessera's programs. --check draws nothing
 and fails if a stored picture is not what the programs now give. Only bytes and the order of calls
-are drawn, which are the same in every run.
+are drawn, which are the same in every run and on every machine.
 """
 import argparse
 import json
@@ -92,8 +92,8 @@ def ring(path, _programs):
             if part:
                 x, width, text, fill = part
                 figure.box(200 + x, top, width, 34, text, fill=fill, size=12)
-    figure.text(200, 205, "Beside the ring: the bucket of a tied parameter, which fills during all of "
-                          "backward.", 12)
+    figure.text(200, 205, "Beside the ring: the bucket of a tied parameter, which fills during all "
+                          "of backward.", 12)
     figure.write(path)
 
 
@@ -133,8 +133,8 @@ def calls_of_step(programs, stage):
 
 
 def timelines(path, programs):
-    figure = Figure(800, 330, "The calls of one step on two ranks at stages 0 to 3, in order, beside "
-                              "the phase of the step in which they start")
+    figure = Figure(800, 330, "The calls of one step on two ranks at stages 0 to 3, in order, "
+                              "beside the phase of the step in which they start")
     colours = {("exchange", "gradients"): ORANGE, ("all_gather", "gradients"): PURPLE,
                ("all_gather", "parameters"): SKY}
     width = 34
@@ -160,10 +160,11 @@ def timelines(path, programs):
 
 
 def memory(path, programs):
-    figure = Figure(720, 215, "Peak bytes by category on each of four ranks at stages 0 to 3, planned "
-                              "and measured alike")
+    figure = Figure(720, 195, "Peak bytes by category on each of four ranks at stages 0 to 3, "
+                              "planned and measured alike")
+    # Activations and workspace do not depend on the stage, but on the machine's instruction set.
     colours = {"parameters": SKY, "gradients": ORANGE, "optimizer_state": GREEN,
-               "activations": PURPLE, "communication": GREY, "workspace": BLUE}
+               "communication": GREY}
     rows = []
     for stage in STAGES:
         text = programs.train(4, stage)
@@ -185,7 +186,7 @@ def memory(path, programs):
             x += value * scale
         figure.text(x + 6, top + 19, f"{sum(values.values()):,}", 12)
     for i, (name, colour) in enumerate(colours.items()):
-        x, y = 85 + i % 3 * 200, 168 + i // 3 * 22
+        x, y = 85 + i * 150, 170
         figure.box(x, y, 14, 14, fill=colour)
         figure.text(x + 20, y + 12, name.replace("_", " "), 12)
     figure.write(path)
@@ -217,8 +218,8 @@ def traffic(path, programs):
                 for ranks, value in points[stage]]
         for (xa, ya), (xb, yb) in zip(line, line[1:]):
             figure.line(xa, ya, xb, yb, colour, 2.5, dashed=stage == 2)
-        figure.text(line[-1][0] + 8, line[-1][1] + {0: -3, 2: 14, 3: 4}[stage], f"stage {stage}", 13,
-                    fill=colour, weight="bold")
+        figure.text(line[-1][0] + 8, line[-1][1] + {0: -3, 2: 14, 3: 4}[stage], f"stage {stage}",
+                    13, fill=colour, weight="bold")
     figure.write(path)
 
 
@@ -233,8 +234,8 @@ def ordered_sum(path, _programs):
             figure.text(136 + m * 88, top + 20, "+", 14, "middle")
             figure.box(146 + m * 88, top, 70, 30, f"m{m}, rank {m % ranks}", fill=RANKS[m % ranks],
                        size=11)
-    figure.text(15, 185, "The order of additions is that of micro-batches, and no rank occurs in it: "
-                         "so the bits are equal.", 12)
+    figure.text(15, 185, "The order of additions is that of micro-batches, and no rank occurs in "
+                         "it: so the bits are equal.", 12)
     figure.write(path)
 
 
