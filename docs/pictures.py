@@ -6,6 +6,7 @@ and fails if a stored picture is not what the programs now give. Only bytes and 
 are drawn, which are the same in every run and on every machine.
 """
 import argparse
+import itertools
 import json
 import os
 import pathlib
@@ -78,84 +79,218 @@ def ownership(path, _programs):
     figure.write(path)
 
 
-def ring(path, _programs):
-    figure = Figure(720, 220, "The gradient ring of stages 2 and 3: buckets are placed at its two "
-                              "ends in turn; a bucket's memory is free when its call is done")
-    states = (("bucket 4 fills", (0, 230, "4 fills", SKY), None),
-              ("4 is sent, 5 fills", (0, 230, "4 in flight", ORANGE), (270, 170, "5 fills", SKY)),
-              ("4 is done, 6 fills", (0, 160, "6 fills", SKY), (270, 170, "5 in flight", ORANGE)))
-    for i, (title, first, second) in enumerate(states):
-        top = 20 + i * 56
-        figure.text(15, top + 22, title, 13)
-        figure.box(200, top, 440, 34, fill=PALE)
-        for part in (first, second):
-            if part:
-                x, width, text, fill = part
-                figure.box(200 + x, top, width, 34, text, fill=fill, size=12)
-    figure.text(200, 205, "Beside the ring: the bucket of a tied parameter, which fills during all "
-                          "of backward.", 12)
+def ring(path, programs):
+    buckets = {b: elements for _, b, elements in steps_of_trace(programs, 2)["ready"]}
+    tied = max(buckets)
+    last = 3
+    length = max(buckets[b] + buckets[b + 1] for b in range(tied - 1))
+    figure = Figure(800, 270, "The gradient ring of stages 2 and 3: buckets take its two ends in "
+                              "turn, and an end is free when its bucket has been sent")
+    scale = 430 / length
+    left, beside = 225, 690
+    figure.text(left, 22, f"the ring, {length:,} elements", 12, weight="bold")
+    figure.text(beside, 22, "beside it", 12, weight="bold")
+    for b in range(last + 1):
+        top = 34 + b * 48
+        figure.text(15, top + 15, f"bucket {b} fills", 13)
+        note = ("the first of backward", f"while {b - 1} is sent", f"when {b - 2} has been sent",
+                f"when {b - 2} has been sent")[b]
+        figure.text(15, top + 31, note, 12)
+        figure.box(left, top, length * scale, 34)
+        for bucket, fills in ((b - 1, False), (b, True)):
+            if bucket >= 0:
+                width = buckets[bucket] * scale
+                x = left if bucket % 2 == 0 else left + length * scale - width
+                figure.box(x, top, width, 34, f"{bucket} {'fills' if fills else 'is sent'}\n"
+                           f"{buckets[bucket]:,}", fill=SKY if fills else ORANGE, size=11)
+        figure.box(beside, top, buckets[tied] * scale, 34, f"{tied} fills", fill=SKY, size=11)
+    figure.text(15, 246, f"Bucket {tied} has the tied table. It fills during the whole of "
+                         "backward, so it has a slot of its own.", 12)
+    figure.text(15, 262, "(Sizes of nano on two ranks. The ring is as long as the largest pair of "
+                         "neighbours.)", 12)
     figure.write(path)
 
 
-def calls_of_step(programs, stage):
-    """The calls of rank 0 in one step, by phase, in order, as (kind, purpose, bucket)."""
-    programs.train(2, stage, "--trace", "trace.json", "--bucket-bytes", 1 << 20)
-    data = json.loads((programs.work / "trace.json").read_text())
-    events = data["traceEvents"] if isinstance(data, dict) else data
+# The parts of nano, and how many operations each has in forward. h.3 is with the final norm.
+PARTS = {"emb": 1, "h.0": 7, "h.1": 7, "h.2": 7, "h.3": 8, "head": 1}
+# Buckets of 1 MiB hold a block each. Below stage 3, each of the first three ends with the first
+# parameter of the next block in the layout: the bias of its last operation.
+BUCKET = {"h.3": 0, "h.2": 1, "h.1": 2, "h.0": 3}
+EMBEDDINGS = (4, 3), (4, 3), (4, 3), (4, 5)  # stage -> buckets
+TIED = (4, 4, 4, 5)
+
+
+def steps_of_trace(programs, stage, *arguments):
+    """The second of three steps of rank 0 of 2, each list in the order of the trace: calls as
+    (kind, purpose, bucket), updates as buckets, and `ready` as (operations of the step that have
+    begun, bucket, elements)."""
+    programs.train(2, stage, "--trace", "trace.json", *arguments)
+    events = json.loads((programs.work / "trace.json").read_text())["traceEvents"]
     track = {(e["pid"], e["tid"]): e["args"].get("name")
-             for e in events if e.get("ph") == "M" and e["name"] == "thread_name"}
-    calls = [(e["ts"], e["name"], e["args"].get("detail", "").split(",")[0],
-              e["args"].get("bucket", -1))
-             for e in events if e.get("ph") == "X" and e["pid"] == 0
-             and track.get((0, e["tid"])) == "communication"]
-    calls = [call[1:] for call in sorted(calls)]
-    # Losses are gathered when backward is over and before the update. So the second step begins,
-    # after the first losses, with the update of the first one, which is left out.
-    ends = [i for i, (_, purpose, _) in enumerate(calls) if purpose == "losses"]
-    until_losses = [call for call in calls[ends[0] + 1:ends[1]]
-                    if call[1] in ("gradients", "parameters")]
-    update = [call for call in calls[ends[1] + 1:ends[2]]
-              if call[1] in ("gradients", "parameters")]
-    if stage < 3:
-        first = next(i for i, call in enumerate(until_losses) if call[0] == "exchange")
-        until_losses = until_losses[first:]
-        update = update[:next(i for i, call in enumerate(update) if call[0] == "exchange")]
-        return {"forward": [], "backward": until_losses, "update": update}
-    first = next(i for i, call in enumerate(until_losses) if call[0] == "exchange")
-    # The gather ahead of the first exchange belongs to backward already: it brings a bucket again.
-    seen = set()
-    for i, (_, _, bucket) in enumerate(until_losses[:first]):
-        if bucket in seen:
-            first = i
-            break
-        seen.add(bucket)
-    return {"forward": until_losses[:first], "backward": until_losses[first:], "update": []}
+             for e in events if e["ph"] == "M" and e["name"] == "thread_name"}
+    result = {"calls": [], "updates": [], "ready": [], "operations": 0}
+    step = losses = 0
+    for event in sorted((e for e in events if e["ph"] != "M" and e["pid"] == 0),
+                        key=lambda e: e["ts"]):
+        name, where = event["name"], track[0, event["tid"]]
+        detail = event.get("args", {}).get("detail", "")
+        bucket = event.get("args", {}).get("bucket", -1)
+        if where == "communication":
+            purpose = detail.split(",")[0]
+            losses += purpose == "losses"
+            if losses == 1 and purpose in ("gradients", "parameters"):
+                result["calls"].append((name, purpose, bucket))
+        elif where == "compute":
+            # The update of the first step is in its `step`, and leads to the second one's forward.
+            step += name == "step"
+            result["operations"] += step == 1 and name not in ("step", "backward")
+        elif where == "buckets" and step == 1 and name == "update":
+            result["updates"].append(bucket)
+        elif where == "buckets" and step == 1 and name == "ready":
+            elements = max(int(end) for end in re.findall(r", (\d+)\)", detail))
+            result["ready"].append((result["operations"], bucket, elements))
+    return result
+
+
+class Timeline:
+    """Places computing and calls as early as the rules of a stage permit. Lengths are invented, so
+    that only order and waits are drawn, and the order of calls must be that of a trace."""
+
+    CALL, BLOCK, SMALL = 1.25, 1.0, 0.8
+
+    def __init__(self, stage, trace):
+        self.stage = stage
+        self.now = self.free = 0.0  # of the computing thread and of the communication thread
+        self.computed, self.waits, self.calls, self.phases = [], [], [], []
+        self.done = {}  # call -> its end
+        self.held = set()  # gathered buckets of stage 3
+        self.update(trace["updates"])
+        self.micro_step(trace["ready"])
+        self.phases.append(("", self.now))
+        self.call("all_gather", "end", "norms")
+        self.wait([("all_gather", "end", "norms")])
+
+    def call(self, *call):
+        start = max(self.now, self.free)
+        self.free = start + self.CALL
+        self.done[call] = self.free
+        self.calls.append((start, call))
+
+    def wait(self, calls):
+        end = max([self.now] + [self.done.get(call, 0.0) for call in calls])
+        if end > self.now:
+            self.waits.append((self.now, end))
+        self.now = end
+
+    def compute(self, text, length):
+        self.computed.append((self.now, length, text))
+        self.now += length
+
+    def update(self, buckets):
+        self.phases.append(("update", self.now))
+        if self.stage == 0:
+            for b in buckets:
+                self.call("all_gather", "gradients", b)
+        for b in buckets:
+            self.wait([("all_gather", "gradients", b)])
+            self.compute(str(b), self.SMALL)
+            if self.stage in (1, 2):
+                self.call("all_gather", "parameters", b)
+
+    def micro_step(self, ready):
+        """`ready` says after how many operations which bucket is sent."""
+        ring = [b for _, b, _ in ready if b != TIED[self.stage]]
+        begun = 0
+        parts = [*PARTS, *reversed(PARTS)]
+        for i, name in enumerate(parts):
+            forward = i < len(PARTS)
+            if i % len(PARTS) == 0:
+                self.phases.append(("forward" if forward else "backward", self.now))
+            self.wait(self.before(parts, i, ring))
+            for operation in range(PARTS[name]):
+                split = name in ("h.0", "h.1", "h.2") and operation == (6 if forward else 0)
+                if forward and self.stage < 3 and split:
+                    self.wait([("all_gather", "parameters", BUCKET[name] - 1)])  # the bias
+                share = 1 / 8 if name == "h.3" else 0.3 if split else 0.7 / 6
+                self.compute(name, share * self.BLOCK if name in BUCKET else self.SMALL)
+                begun += 1
+                for b in [b for after, b, _ in ready if after == begun]:
+                    self.call("exchange", "gradients", b)
+
+    def before(self, parts, i, ring):
+        """The calls that a part waits for before it begins. Stage 3 starts its gathers here."""
+        reads, following = (self.reads(name) for name in (parts[i], parts[min(i + 1, 11)]))
+        if self.stage == 3:
+            if parts[i] in BUCKET:
+                self.held &= {*reads, *following, *EMBEDDINGS[3]}
+            for b in (*reads, *following):
+                if b not in self.held:
+                    self.call("all_gather", "parameters", b)
+                    self.held.add(b)
+        needed = [("all_gather", "parameters", b) for b in reads]
+        opened = BUCKET.get(parts[i], ring[-1] if parts[i] == "emb" else -1)
+        if self.stage >= 2 and i >= len(PARTS) and opened in ring[2:]:
+            # The bucket takes the end of the ring that was used two buckets before it.
+            needed.append(("exchange", "gradients", ring[ring.index(opened) - 2]))
+        return needed
+
+    def reads(self, name):
+        return (BUCKET[name],) if name in BUCKET else EMBEDDINGS[self.stage]
+
+
+def joined(cells):
+    """Joins neighbours with the same text: (start, length, text)."""
+    result = []
+    for start, length, text in cells:
+        if result and result[-1][2] == text and abs(sum(result[-1][:2]) - start) < 1e-6:
+            result[-1][1] += length
+        else:
+            result.append([start, length, text])
+    return result
+
+
+COLOURS = {("exchange", "gradients"): ORANGE, ("all_gather", "gradients"): PURPLE,
+           ("all_gather", "parameters"): SKY, ("all_gather", "end"): GREY}
 
 
 def timelines(path, programs):
-    figure = Figure(800, 330, "The calls of one step on two ranks at stages 0 to 3, in order, "
-                              "beside the phase of the step in which they start")
-    colours = {("exchange", "gradients"): ORANGE, ("all_gather", "gradients"): PURPLE,
-               ("all_gather", "parameters"): SKY}
-    width = 34
-    begins = {"forward": 85, "backward": 85 + 6 * width + 12, "update": 85 + 15 * width + 24}
-    lengths = {"forward": 6, "backward": 9, "update": 5}
+    figure = Figure(940, 452, "What a rank computes and which calls are in flight meanwhile, from "
+                              "one update to the next, at stages 0 to 3")
+    x0, unit = 82, 31
     for stage in STAGES:
-        top = 20 + stage * 70
-        figure.text(10, top + 40, f"stage {stage}", weight="bold")
-        for phase, calls in calls_of_step(programs, stage).items():
-            name = "update, next forward" if phase == "update" and stage in (1, 2) else phase
-            figure.box(begins[phase], top, lengths[phase] * width - 2, 22, name, fill=PALE, size=11)
-            if len(calls) > lengths[phase]:
-                sys.exit(f"stage {stage}: {len(calls)} calls in {phase} have no room")
-            for i, (kind, purpose, bucket) in enumerate(calls):
-                figure.box(begins[phase] + i * width, top + 26, width - 2, 24, str(bucket),
-                           fill=colours[kind, purpose], size=11)
-    for i, (label, colour) in enumerate((("exchange: gradients to owners", ORANGE),
-                                         ("all_gather: sums", PURPLE),
-                                         ("all_gather: parameters", SKY))):
-        figure.box(85 + (0, 250, 420)[i], 302, 16, 16, fill=colour)
-        figure.text(107 + (0, 250, 420)[i], 315, label, 13)
+        trace = steps_of_trace(programs, stage, "--bucket-bytes", 1 << 20)
+        line = Timeline(stage, trace)
+        placed = [call for _, call in line.calls if call[1] != "end"]
+        if trace["operations"] != 2 * sum(PARTS.values()) or placed != trace["calls"]:
+            sys.exit(f"stage {stage}: the trace has {trace['operations']} operations and the calls "
+                     f"{trace['calls']}, the picture would have {placed}")
+        top = 12 + stage * 98
+        figure.text(10, top + 14, f"stage {stage}", weight="bold")
+        figure.text(10, top + 37, "computes", 12)
+        figure.text(10, top + 65, "sends", 12)
+        for (name, start), (_, end) in zip(line.phases, line.phases[1:]):
+            figure.line(x0 + start * unit + 1, top + 18, x0 + end * unit - 3, top + 18)
+            figure.text(x0 + (start + end) / 2 * unit, top + 12, name, 12, "middle")
+        for start, end in line.waits:
+            figure.box(x0 + start * unit, top + 22, (end - start) * unit - 2, 22, fill="#ffffff",
+                       stroke=GREY, dashed=True)
+        for text, cells in itertools.groupby(joined(line.computed), key=lambda cell: cell[2]):
+            longest = max(cells := list(cells), key=lambda cell: cell[1])
+            for start, length, _ in cells:
+                figure.box(x0 + start * unit, top + 22, length * unit - 2, 22,
+                           text if start == longest[0] else "", size=10)
+        for start, (kind, purpose, bucket) in line.calls:
+            figure.box(x0 + start * unit, top + 50, line.CALL * unit - 2, 22, str(bucket),
+                       fill=COLOURS[kind, purpose], size=11)
+    legend = (("exchange of gradients", ORANGE, 10), ("all_gather of sums", PURPLE, 190),
+              ("all_gather of parameters", SKY, 350), ("losses, flags and norms", GREY, 550))
+    for label, colour, x in legend:
+        figure.box(x, 408, 14, 14, fill=colour)
+        figure.text(x + 20, 420, label, 12)
+    figure.box(740, 408, 14, 14, fill="#ffffff", stroke=GREY, dashed=True)
+    figure.text(760, 420, "computing waits", 12)
+    figure.text(10, 443, "Numbers are buckets: 0 has h.3, 1 has h.2, 2 has h.1, 3 has h.0, the "
+                         "others have the embeddings. Lengths have no meaning.", 12)
     figure.write(path)
 
 
@@ -182,13 +317,14 @@ def memory(path, programs):
         figure.text(15, top + 19, f"stage {stage}", weight="bold")
         x = 85
         for name, value in values.items():
-            figure.box(x, top, value * scale, 28, fill=colours[name])
+            figure.box(x, top, value * scale, 28, f"{value / 1e6:.1f}", fill=colours[name], size=11)
             x += value * scale
-        figure.text(x + 6, top + 19, f"{sum(values.values()):,}", 12)
+        figure.text(x + 6, top + 19, f"{sum(values.values()):,} bytes", 12)
     for i, (name, colour) in enumerate(colours.items()):
-        x, y = 85 + i * 150, 170
+        x, y = 85 + i * 130, 170
         figure.box(x, y, 14, 14, fill=colour)
         figure.text(x + 20, y + 12, name.replace("_", " "), 12)
+    figure.text(625, 182, "numbers: MB", 12)
     figure.write(path)
 
 
@@ -206,10 +342,10 @@ def traffic(path, programs):
             if len(fields) > 3 and fields[0] in "0123" and fields[1] == str(ranks):
                 points.setdefault(int(fields[0]), []).append((ranks, number(fields[-1])))
     largest = max(value for line in points.values() for _, value in line)
-    for i in range(5):
-        y = y0 - i * height / 4
+    for megabytes in range(0, int(largest / 1e6) + 1, 2):
+        y = y0 - megabytes * 1e6 / largest * height
         figure.line(x0, y, x0 + width, y, GREY, 0.7)
-        figure.text(x0 - 8, y + 4, f"{largest * i / 4 / 1e6:.1f} MB", 11, "end")
+        figure.text(x0 - 8, y + 4, f"{megabytes} MB", 11, "end")
     for ranks in range(1, 9):
         figure.text(x0 + (ranks - 1) * width / 7, y0 + 20, str(ranks), 12, "middle")
     figure.text(x0 + width / 2, y0 + 42, "ranks, each with one micro-batch in a step", 12, "middle")
@@ -224,18 +360,22 @@ def traffic(path, programs):
 
 
 def ordered_sum(path, _programs):
-    figure = Figure(720, 200, "The owner adds the contributions of micro-batches in order, on any "
+    figure = Figure(720, 262, "The owner adds the contributions of micro-batches in order, on any "
                               "number of ranks")
     for row, ranks in enumerate((1, 2, 3)):
-        top = 20 + row * 50
+        top = 20 + row * 72
         figure.text(15, top + 20, f"{ranks} rank{'s' if ranks > 1 else ''}", weight="bold")
         figure.text(100, top + 20, "0.0", 13, mono=True)
         for m in range(6):
             figure.text(136 + m * 88, top + 20, "+", 14, "middle")
-            figure.box(146 + m * 88, top, 70, 30, f"m{m}, rank {m % ranks}", fill=RANKS[m % ranks],
+            figure.box(146 + m * 88, top, 70, 30, f"g{m}, rank {m % ranks}", fill=RANKS[m % ranks],
                        size=11)
-    figure.text(15, 185, "The order of additions is that of micro-batches, and no rank occurs in "
-                         "it: so the bits are equal.", 12)
+        for j in range(6 // ranks):
+            first, last = 146 + j * ranks * 88, 146 + (j * ranks + ranks - 1) * 88 + 70
+            figure.line(first, top + 36, last, top + 36)
+            figure.text((first + last) / 2, top + 50, f"micro-step {j}", 11, "middle")
+    figure.text(15, 246, "Ranks and micro-steps differ. The order of the additions is the same, "
+                         "and so are the bits of the sum.", 12)
     figure.write(path)
 
 

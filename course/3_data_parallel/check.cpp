@@ -176,6 +176,8 @@ void check(Grade& grade) {
                 difference(trial.losses, reference_losses(training)));
   grade.require("slice 2: one exchange for each bucket", calls_message(trial, ranks));
   grade.require("slice 3: buckets leave while backward goes on", overlap_message(trial));
+  grade.require("nothing waits for a bucket while others are to be sent",
+                early_wait(trial, "exchange", dist::Traffic::gradients));
   grade.require("each rank sends shards to their owners",
                 traffic_message(trial, grade.communicator()));
   if (ranks != 3) return;

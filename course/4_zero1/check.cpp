@@ -1,4 +1,7 @@
 // Grades lesson 4: bytes of state, waits, bits, traffic.
+#include <algorithm>
+#include <cmath>
+
 #include <fmt/format.h>
 
 #include "course/4_zero1/zero1.h"
@@ -47,6 +50,11 @@ std::string state_message(const Trial& trial, int64_t ranks) {
 std::string loss_message(const std::vector<float>& found) {
   const std::string text = difference(found, reference_losses(training));
   if (text.empty()) return text;
+  if (std::ranges::any_of(found, [](float loss) { return std::isnan(loss); })) {
+    return text +
+           "\n      AdamW divides by 1 - beta^t: is updates_ counted before the rule is "
+           "applied?";
+  }
   if (difference(found, losses_without_moments()).empty()) {
     return text +
            "\n      These are the losses of AdamW whose moments are lost after each step: "
@@ -72,8 +80,7 @@ std::string traffic_message(const Trial& trial, const dist::Communicator& commun
       grouped(trial.elements() / communicator.size()), communicator.size() - 1);
 }
 
-// The next bucket's update should not wait for this bucket's gather.
-std::string overlap_message(const Trial& trial) {
+std::string calls_message(const Trial& trial) {
   int64_t gathers = 0;
   for (const Event& event : trial.events.list()) {
     gathers += event.kind == "all_gather" && event.purpose == dist::Traffic::parameters ? 1 : 0;
@@ -88,11 +95,14 @@ void check(Grade& grade) {
   const int64_t ranks = grade.world().size;
   const Trial trial = train(grade, training, maker<Zero1>(training));
   grade.require("a rank keeps the state of its own shards", state_message(trial, ranks));
-  require_order(grade, trial);
+  require_order(grade, trial,
+                {.race = "Or did you write, or gather, another bucket's memory?", .unwaited = ""});
   grade.require("the losses have the bits of ZeroOptimizer", loss_message(trial.losses));
   grade.require("each rank sends its own shards, once",
                 traffic_message(trial, grade.communicator()));
-  grade.require("one gather for each bucket", overlap_message(trial));
+  grade.require("one gather for each bucket", calls_message(trial));
+  grade.require("a bucket is gathered while the next one is updated",
+                early_wait(trial, "all_gather", dist::Traffic::parameters));
   if (ranks != 3) return;
   grade.predicted("elements, with padding", trial.elements());
   grade.predicted("bytes of state on a rank", trial.state);

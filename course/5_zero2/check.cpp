@@ -78,6 +78,22 @@ std::string traffic_message(const Trial& trial, const dist::Communicator& commun
                      grouped(trial.sent_gradients), grouped(expected));
 }
 
+// Waiting directly behind a call lets nothing overlap with it.
+std::string adjacent_wait(const Trial& trial) {
+  const auto& list = trial.events.list();
+  for (size_t i = 0; i + 1 < list.size(); ++i) {
+    if (list[i].kind != "exchange" || list[i + 1].kind != "wait") continue;
+    if (list[i + 1].bucket != list[i].bucket) continue;
+    // The last bucket of backward is waited for at once, since the step ends.
+    if (list[i].bucket + 1 >= std::ssize(trial.layout->buckets()) - 1) continue;
+    return fmt::format(
+        "the exchange of bucket {} is waited for as soon as it has started: wait when "
+        "its memory is needed again",
+        list[i].bucket);
+  }
+  return "";
+}
+
 // A bucket is sent before backward has come to the bucket after the next, whose memory it has.
 std::string order_message(const Trial& trial) {
   const auto& buckets = trial.layout->buckets();
@@ -119,15 +135,19 @@ void check(Grade& grade) {
       });
   grade.require("no rank holds a whole gradient", memory_message(trial, ranks));
   grade.require("the tied table keeps its memory", tied_message(trial, wrong));
-  require_order(grade, trial);
+  require_order(
+      grade, trial,
+      {.race = "Does the slot note which bucket has it, and does open() wait for that one?",
+       .unwaited = ""});
   grade.require("the losses have the bits of ZeroOptimizer", loss_message(trial, wrong));
   grade.require("stage 2 sends what stage 1 sends", traffic_message(trial, grade.communicator()));
   grade.require("buckets leave while backward goes on", order_message(trial));
+  grade.require("nothing waits for a bucket that has just left", adjacent_wait(trial));
   if (ranks != 3) return;
   const Sizes sizes = sizes_of(*trial.layout);
   grade.predicted("elements of the tied bucket", sizes.tied);
   grade.predicted("bytes of sums on a rank", 4 * trial.elements() / ranks);
-  grade.predicted("bytes of gradients on a rank",
+  grade.predicted("bytes of slots, tied bucket and sums on a rank",
                   4 * (2 * sizes.largest + sizes.tied) + 4 * trial.elements() / ranks);
   grade.predicted("bytes of gradients that rank 0 sends in a step", trial.sent_gradients);
 }

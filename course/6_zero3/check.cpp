@@ -91,6 +91,16 @@ std::string peak_message(const Trial& trial, const Sizes& sizes, int64_t ranks) 
   return text;
 }
 
+// Smaller than the peak that the gathers must have.
+std::string category_message(const Trial& trial, const Sizes& sizes, int64_t ranks) {
+  const int64_t expected = 4 * (trial.elements() / ranks + sizes.tied + sizes.largest);
+  if (trial.peak_parameters == expected) return "";
+  return fmt::format(
+      "at its peak the rank holds {} bytes of parameters, expected {}: gathered "
+      "values must be of Category::parameters",
+      grouped(trial.peak_parameters), grouped(expected));
+}
+
 std::string loss_message(const std::vector<float>& found) {
   const std::vector<float> expected = reference_losses(training);
   const std::string text = difference(found, expected);
@@ -126,38 +136,95 @@ std::string traffic_message(const Trial& trial, const Sizes& sizes, int64_t rank
   return text;
 }
 
-// In the forward, the gather of a block starts while the block before is used.
-std::string ahead_message(const Trial& trial, const std::vector<Unit>& units) {
-  const auto& list = trial.events.list();
-  const auto unit_of = [&](const std::string& parameter) {
-    for (int p = 0; p < std::ssize(trial.named); ++p) {
-      if (trial.named[static_cast<size_t>(p)].name != parameter) continue;
-      for (size_t u = 0; u < units.size(); ++u) {
-        if (units[u].buckets.contains(trial.layout->slot(p).bucket)) return static_cast<int>(u);
+// The order of gathers and uses in a step.
+class Passes {
+ public:
+  Passes(const Trial& trial, const std::vector<Unit>& units) : trial_(trial), units_(units) {}
+
+  /// When a pass comes to a block that was gathered for it, the gather must have started while the
+  /// unit before was in use, and nothing may have waited for it in between.
+  std::string message() const {
+    const auto& list = trial_.events.list();
+    int current = -1;
+    for (int64_t i = 0; i < std::ssize(list); ++i) {
+      const Event& event = list[static_cast<size_t>(i)];
+      if (event.kind != "use") continue;
+      const int unit = unit_of(event.parameter);
+      if (unit == current) continue;
+      const int before = current;
+      current = unit;
+      if (before < 0 || units_[static_cast<size_t>(unit)].tied) continue;
+      const std::string wrong = entered(i, before, unit);
+      if (!wrong.empty()) return wrong;
+    }
+    return "";
+  }
+
+ private:
+  int unit_of(const std::string& parameter) const {
+    for (int p = 0; p < std::ssize(trial_.named); ++p) {
+      if (trial_.named[static_cast<size_t>(p)].name != parameter) continue;
+      for (size_t u = 0; u < units_.size(); ++u) {
+        if (units_[u].buckets.contains(trial_.layout->slot(p).bucket)) return static_cast<int>(u);
       }
     }
     return -1;
-  };
-  for (size_t u = 0; u + 1 < units.size(); ++u) {
-    if (units[u].tied || units[u + 1].tied) continue;
-    int64_t gathered = -1;   // when the gather of unit u + 1 has started
-    int64_t last_used = -1;  // when unit u was used for the last time before unit u + 1
-    for (int64_t i = 0; i < std::ssize(list); ++i) {
+  }
+
+  /// "block 2", where blocks are counted without tied units, or "the table".
+  std::string name(int unit) const {
+    if (units_[static_cast<size_t>(unit)].tied) return "the table";
+    int number = 0;
+    for (int u = 0; u < unit; ++u) number += units_[static_cast<size_t>(u)].tied ? 0 : 1;
+    return fmt::format("block {}", number);
+  }
+
+  // Event number `at` is the first use of `unit` after uses of `before`.
+  std::string entered(int64_t at, int before, int unit) const {
+    const auto& list = trial_.events.list();
+    const std::set<int>& buckets = units_[static_cast<size_t>(unit)].buckets;
+    bool used_meanwhile = false;  // `before` was, after the gather of `unit` had started
+    bool waited = false;
+    for (int64_t i = at - 1; i >= 0; --i) {
       const Event& event = list[static_cast<size_t>(i)];
-      if (event.kind == "all_gather" && event.purpose == dist::Traffic::parameters &&
-          units[u + 1].buckets.contains(static_cast<int>(event.bucket)) && gathered < 0) {
-        gathered = i;
+      if (event.kind == "use" || event.kind == "done") {
+        const int other = unit_of(event.parameter);
+        if (other == unit) return "";  // it is still there, from the pass before
+        used_meanwhile = used_meanwhile || other == before;
+        continue;
       }
-      if (event.kind != "use") continue;
-      const int used = unit_of(event.parameter);
-      if (used == static_cast<int>(u)) last_used = i;
-      if (used == static_cast<int>(u) + 1) break;
+      if (event.purpose != dist::Traffic::parameters ||
+          !buckets.contains(static_cast<int>(event.bucket))) {
+        continue;
+      }
+      waited = waited || event.kind == "wait";
+      if (event.kind != "all_gather") continue;
+      if (waited) {
+        return fmt::format(
+            "the gather of {} is waited for while {} is in use: it should travel "
+            "meanwhile",
+            name(unit), name(before));
+      }
+      if (used_meanwhile) return "";
+      break;
     }
-    if (gathered >= 0 && gathered < last_used) continue;
     return fmt::format(
-        "in the forward, the gather of block {} does not start while block {} is used: "
-        "gather one ahead, so that it travels meanwhile",
-        u + 1, u);
+        "the gather of {} does not start while {} is used: gather one ahead, in "
+        "forward and in backward. Are `next` and `last_` kept up?",
+        name(unit), name(before));
+  }
+
+  const Trial& trial_;
+  const std::vector<Unit>& units_;
+};
+
+// In a micro-step the table is read first, and must not wait for the block after it.
+std::string first_message(const Trial& trial, const std::vector<Unit>& units) {
+  for (const Event& event : trial.events.list()) {
+    if (event.kind != "all_gather" || event.purpose != dist::Traffic::parameters) continue;
+    if (units[0].buckets.contains(static_cast<int>(event.bucket))) return "";
+    return "the table is read first, and another unit is gathered first: calls run in order, so "
+           "that the table waits for it";
   }
   return "";
 }
@@ -168,13 +235,19 @@ void check(Grade& grade) {
   const std::vector<Unit> units = units_of(*trial.layout);
   const Sizes sizes = sizes_of(units);
   grade.require("between steps a rank holds its shards", between_message(trial, sizes, ranks));
-  require_order(grade, trial);
+  require_order(
+      grade, trial,
+      {.race = "Or is the rank's own shard copied only after the call?",
+       .unwaited = "Or was the unit let go unread: does `following` name the right one, and has "
+                   "backward its own order?"});
   grade.require("the losses have the bits of ZeroOptimizer", loss_message(trial.losses));
   grade.require("at most two blocks and the tied table are gathered",
                 peak_message(trial, sizes, ranks));
   grade.require("each block is gathered for forward and for backward",
                 traffic_message(trial, sizes, ranks));
-  grade.require("a block is gathered while the one before is used", ahead_message(trial, units));
+  grade.require("what is read first is gathered first", first_message(trial, units));
+  grade.require("a block is gathered while the one before is used", Passes(trial, units).message());
+  grade.require("gathered values count as parameters", category_message(trial, sizes, ranks));
   if (ranks != 3) return;
   grade.predicted("elements of a block of the model", sizes.last);
   grade.predicted("bytes of parameters between steps", trial.parameters);

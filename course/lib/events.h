@@ -13,10 +13,10 @@ namespace course {
 using namespace tessera;
 
 struct Event {
-  std::string kind;  // a call ("all_gather"), "use", "done", "complete" or what a check adds
-  std::string parameter = {};                    // of use, done and complete
-  dist::Traffic purpose = dist::Traffic::other;  // of a call
-  int64_t bucket = -1;                           // of a call
+  std::string kind;            // a call ("all_gather"), "wait" for one, "use", "done", "complete"
+  std::string parameter = {};  // of use, done and complete
+  dist::Traffic purpose = dist::Traffic::other;  // of a call or wait
+  int64_t bucket = -1;                           // of a call or wait
 
   std::string text() const;
 };

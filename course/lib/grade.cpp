@@ -76,9 +76,14 @@ void Grade::predicted(const std::string& key, int64_t measured) {
     wrong = fmt::format("there is no line '{} = ...' in the predictions", key);
   } else if (found->second == "?") {
     wrong = fmt::format("predict '{}' before you measure: replace its ?", key);
+  } else if (found->second.find_first_not_of("-0123456789") != std::string::npos) {
+    wrong =
+        fmt::format("'{} = {}': expected a number, without unit or formula", key, found->second);
   } else if (found->second != std::to_string(measured)) {
-    wrong = fmt::format("you predicted {} = {}, and {} is measured", key, found->second,
-                        grouped(measured));
+    wrong = fmt::format(
+        "you predicted {} = {}, and another number is measured. Go through \"By "
+        "hand\" again; answers.md derives it",
+        key, found->second);
   }
   require("prediction: " + key, world_.rank == 0 ? wrong : "");
 }

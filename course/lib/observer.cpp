@@ -11,10 +11,11 @@ namespace course {
 // outlive the observer.
 class Observer::Queue {
  public:
-  explicit Queue(bool late) : late_(late) {}
+  Queue(bool late, Events& events) : late_(late), events_(events) {}
 
   struct Pending {
     std::string name;
+    dist::Call call;
     Tensor watched;  // undefined: nothing is compared
     uint64_t digest = 0;
     std::function<dist::Work()> make;
@@ -22,14 +23,19 @@ class Observer::Queue {
 
   int64_t add(Pending pending) {
     const int64_t number = first_ + std::ssize(pending_);
-    unwaited_[number] = pending.name;
+    unwaited_[number] = {pending.name, pending.call};
     pending_.push_back(std::move(pending));
     if (!late_) make_until(number);
     return number;
   }
   bool made(int64_t number) const { return number < first_; }
   void wait(int64_t number) {
-    unwaited_.erase(number);
+    const auto found = unwaited_.find(number);
+    if (found != unwaited_.end()) {
+      const dist::Call& call = found->second.call;
+      events_.add({.kind = "wait", .purpose = call.purpose, .bucket = call.bucket});
+      unwaited_.erase(found);
+    }
     make_until(number);
   }
 
@@ -48,7 +54,7 @@ class Observer::Queue {
   std::vector<std::string> finish() {
     make_until(first_ + std::ssize(pending_) - 1);
     std::vector<std::string> names;
-    for (const auto& [number, name] : unwaited_) names.push_back(name);
+    for (const auto& [number, call] : unwaited_) names.push_back(call.name);
     unwaited_.clear();
     return names;
   }
@@ -60,10 +66,15 @@ class Observer::Queue {
   std::vector<std::string> races;
 
  private:
+  struct Started {
+    std::string name;
+    dist::Call call;
+  };
   bool late_;
+  Events& events_;
   int64_t first_ = 0;  // number of the first call that is not made yet
   std::deque<Pending> pending_;
-  std::map<int64_t, std::string> unwaited_;  // since the last finish(), by number
+  std::map<int64_t, Started> unwaited_;  // since the last finish(), by number
 };
 
 namespace {
@@ -83,7 +94,7 @@ class LateWork : public dist::Work::State {
 }  // namespace
 
 Observer::Observer(dist::Communicator& inner, Events& events, bool late)
-    : inner_(inner), events_(events), queue_(std::make_shared<Queue>(late)) {}
+    : inner_(inner), events_(events), queue_(std::make_shared<Queue>(late, events)) {}
 
 Observer::~Observer() = default;
 
@@ -96,7 +107,7 @@ dist::Work Observer::add(const std::string& name, const Tensor& watched,
   events_.add({.kind = name, .purpose = call.purpose, .bucket = call.bucket});
   const uint64_t digest = watched.defined() ? Queue::digest_of(watched) : 0;
   const int64_t number =
-      queue_->add({name + " of " + call.text(), watched, digest, std::move(make)});
+      queue_->add({name + " of " + call.text(), call, watched, digest, std::move(make)});
   return dist::Work(std::make_shared<LateWork>(queue_, number));
 }
 

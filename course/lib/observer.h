@@ -16,7 +16,8 @@ namespace course {
 
 class Observer : public dist::Communicator {
  public:
-  /// `inner` must outlive the observer. If `late` is false, calls are made at once.
+  /// `inner` and `events` must outlive the observer and the Work of its calls. If `late` is false,
+  /// calls are made at once. The first wait for a call is an event, "wait".
   Observer(dist::Communicator& inner, Events& events, bool late = true);
   ~Observer() override;
 

@@ -1,5 +1,7 @@
 #include "course/lib/trial.h"
 
+#include <set>
+
 #include <fmt/format.h>
 
 namespace course {
@@ -33,20 +35,47 @@ Trial train(Grade& grade, const Training& training, const Make& make, DType dtyp
   return trial;
 }
 
-void require_order(Grade& grade, const Trial& trial) {
-  grade.require(
-      "no memory is written while a call reads it",
-      trial.races.empty()
-          ? ""
-          : fmt::format("the memory of {} was written before the call was done: wait for the call "
-                        "before its memory is used again",
-                        trial.races.front()));
-  grade.require("every call is waited for",
-                trial.unwaited.empty()
-                    ? ""
-                    : fmt::format("nothing waits for {}: its result is not there when it is read, "
-                                  "or only by luck",
-                                  trial.unwaited.front()));
+void require_order(Grade& grade, const Trial& trial, const Hints& hints) {
+  const auto with = [](const std::string& hint) { return hint.empty() ? "" : "\n      " + hint; };
+  std::string race;
+  if (!trial.races.empty()) {
+    race = fmt::format(
+        "the memory of {} was written before the call was done: wait for the call "
+        "before its memory is used again, and fill it before the call{}",
+        trial.races.front(), with(hints.race));
+  }
+  grade.require("no memory is written while a call reads it", race);
+  std::string unwaited;
+  if (!trial.unwaited.empty()) {
+    unwaited = fmt::format(
+        "nothing waits for {}: its result may not be there when it is read, and "
+        "an error of the call is lost{}",
+        trial.unwaited.front(), with(hints.unwaited));
+  }
+  grade.require("every call is waited for", unwaited);
+}
+
+std::string early_wait(const Trial& trial, const std::string& kind, dist::Traffic purpose) {
+  std::set<int64_t> sent;    // buckets of this micro-step
+  std::set<int64_t> waited;  // those of them that were waited for
+  for (const Event& event : trial.events.list()) {
+    if (event.purpose != purpose || event.bucket < 0) continue;
+    if (event.kind == "wait") {
+      if (sent.contains(event.bucket)) waited.insert(event.bucket);
+      continue;
+    }
+    if (event.kind != kind) continue;
+    if (sent.contains(event.bucket)) {  // a new micro-step
+      sent.clear();
+      waited.clear();
+    }
+    if (!waited.empty()) {
+      return fmt::format("the {} of bucket {} is waited for before that of bucket {} has started",
+                         kind, *waited.begin(), event.bucket);
+    }
+    sent.insert(event.bucket);
+  }
+  return "";
 }
 
 }  // namespace course

@@ -49,7 +49,16 @@ Make maker(const Training& training) {
   };
 }
 
+/// What else, in this lesson, may have caused a race or a call without a wait.
+struct Hints {
+  std::string race;
+  std::string unwaited;
+};
 /// Requires that the trial has no race and no call without a wait.
-void require_order(Grade& grade, const Trial& trial);
+void require_order(Grade& grade, const Trial& trial, const Hints& hints = {});
+
+/// An empty text, or which call of this kind and purpose the last step waits for before it has
+/// started the next one of the same micro-step, so that nothing overlaps.
+std::string early_wait(const Trial& trial, const std::string& kind, dist::Traffic purpose);
 
 }  // namespace course
