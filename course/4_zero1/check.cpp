@@ -104,7 +104,7 @@ void check(Grade& grade) {
   grade.require("a bucket is gathered while the next one is updated",
                 early_wait(trial, "all_gather", dist::Traffic::parameters));
   if (ranks != 3) return;
-  grade.predicted("elements, with padding", trial.elements());
+  grade.predicted("bytes of moments that stage 0 holds on a rank", 2 * 4 * trial.elements());
   grade.predicted("bytes of state on a rank", trial.state);
   grade.predicted("bytes of gradients that rank 0 sends in a step", trial.sent_gradients);
   grade.predicted("bytes of parameters that rank 0 sends in a step", trial.sent_parameters);

@@ -34,18 +34,18 @@ def micro_step(path):
     figure = Figure(720, 220, "Which blocks are gathered in a micro-step with four blocks: two at "
                               "a time, the tied table throughout; the gather of a block runs while "
                               "the one before is used")
-    columns = ["table", "0", "1", "2", "3", "head", "3", "2", "1", "0", "table"]
+    columns = ["table", "0", "1", "2", "3", "head", "head", "3", "2", "1", "0"]
     x0, width = 110, 54
     figure.text(20, 26, "in use", 12)
     for i, name in enumerate(columns):
         fill = ORANGE if name in ("table", "head") else SKY
         figure.box(x0 + i * width, 10, width - 3, 24, name, fill=fill, size=11)
     figure.text(x0 + 2.5 * width, 52, "forward", 12, "middle")
-    figure.text(x0 + 8.5 * width, 52, "backward", 12, "middle")
+    figure.text(x0 + 9 * width, 52, "backward", 12, "middle")
     # Columns in which a unit is gathered, beginning with the gather ahead.
     rows = [("table", 0, 11, ORANGE), ("block 0", 0, 2, SKY), ("block 1", 1, 3, SKY),
-            ("block 2", 2, 4, SKY), ("block 3", 3, 7, SKY), ("block 2", 6, 8, SKY),
-            ("block 1", 7, 9, SKY), ("block 0", 8, 10, SKY)]
+            ("block 2", 2, 4, SKY), ("block 3", 3, 8, SKY), ("block 2", 7, 9, SKY),
+            ("block 1", 8, 10, SKY), ("block 0", 9, 11, SKY)]
     levels = {"table": 0, "block 0": 1, "block 1": 2, "block 2": 3, "block 3": 4}
     for name, begin, end, fill in rows:
         top = 65 + levels[name] * 28
@@ -58,15 +58,16 @@ def micro_step(path):
 
 
 def peak(path):
-    # Of the lesson's model on 3 ranks (course/check 6 --solution prints the sums).
-    own, tied, block = 94208, 4 * 3072, 4 * 16896
-    figure = Figure(720, 170, "Bytes of parameters on each of three ranks: 270,336 at stage 2; at "
-                              "stage 3 94,208 between steps and 241,664 at the peak")
-    figure.text(20, 26, "parameters on each of 3 ranks, as measured", weight="bold")
+    # Of the lesson's model on 5 ranks, as a run of the solution has them.
+    own, tied, block = 68608, 4 * 3840, 4 * 20480
+    figure = Figure(720, 170, "Bytes of parameters on each of five ranks: 322,560 at stage 2; at "
+                              "stage 3 68,608 between steps and 247,808 at the peak")
+    figure.text(20, 26, "parameters on each of 5 ranks, as measured", weight="bold")
     bars(figure, 160, 45, 400, [
-        ("stage 2", [(4 * 67584, SKY, "all parameters")]),
+        ("stage 2", [(4 * 80640, SKY, "all parameters")]),
         ("stage 3, between", [(own, GREEN, "own shards")]),
-        ("stage 3, at its peak", [(own, GREEN, "own shards"), (tied, ORANGE, ""),
+        ("stage 3, at its peak", [(own, GREEN, "own shards"), (tied, ORANGE, "t"),
                                   (block, BLUE, "a block"), (block, BLUE, "the next")]),
     ], "bytes")
+    figure.text(160, 160, "t: the unit of the tied table", 12)
     figure.write(path)
