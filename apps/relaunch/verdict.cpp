@@ -27,8 +27,8 @@ const RankRecord* last_of(const Records& records, int rank) {
   return found == records.rend() ? nullptr : &*found;
 }
 
-// Returns the record of the first rank that a signal killed before mpirun told the rank's parent to
-// end; nullptr if there is none.
+// Returns the record of the first rank that a signal killed before mpirun told the rank's parent
+// process (rank_parent.h) to end; nullptr if there is none.
 const RankRecord* first_killed(const Records& records) {
   const auto found = std::ranges::find_if(records, [](const RankRecord& record) {
     return record.event == Event::ended && record.signal != 0 && !record.was_told;
