@@ -4,7 +4,7 @@
 // A rank has two time lines: one for computing, and one for communication, called the channel. The
 // channel runs one transfer at a time, in the order of the calls:
 //
-//   compute   update | forward | backward       | wait  | (norms) |
+//   compute   update | forward | backward       | wait  |
 //   channel      gathers ...  | exchanges ............. |
 //
 //  - Forward and backward of a micro-batch take (work.flops / rates.flops) + (work.bytes /
@@ -12,8 +12,8 @@
 //    proportional to its elements. A tied parameter is taken to be the head: it is last in forward
 //    and first in backward, and its gradient is complete when backward ends.
 //  - Backward reaches buckets in the order of the layout. A bucket's exchange starts when its
-//    gradient is complete. Stages 2 and 3 place gradients at the two ends of a ring in turn, so the
-//    backward of a bucket waits until its end of the ring is free.
+//    gradient is complete. At stages 2 and 3 two buckets share one buffer (RingGradients), so the
+//    backward of a bucket waits until the bucket before the last one has been sent.
 //  - On N ranks a transfer takes latency x (N-1), for one message to each other rank, plus its
 //    bytes / bandwidth. Bytes to ranks of the same node are sent at node_bandwidth. The owner adds
 //    received gradients to its sum at memory_bandwidth. During these additions the channel is busy.

@@ -109,8 +109,8 @@ TableRows TableValues::look_up(const Tensor& indices, int64_t used) {
                 "lookup: row {} of '{}' was not prefetched; prefetch all rows of a micro-batch",
                 current_.slots.rows().back(), info_.name());
   if (phase_ == Phase::forward && !prefetched_) bring(before);
-  // Returns all n rows, used or not, so that the memory that operations allocate depends on n and
-  // not on the data.
+  // Returns room for the most rows of a micro-batch, used or not, so that the memory that operations
+  // allocate does not depend on the data.
   return {current_.values, slots.to(communicator_.device())};
 }
 
@@ -128,7 +128,7 @@ void TableValues::bring(int64_t first_slot) {
   copy_rows_to(current_, first_slot);
 }
 
-// Copies the values of the rows in `to`, from slot `first_slot` on, from this rank's table.
+// Copies rows of this rank's table to to.values: those that to.slots lists from `first_slot` on.
 void TableValues::copy_rows_to(const Looked& to, int64_t first_slot) {
   synchronize();
   const Tensor rows = to.slots.rows_from(first_slot);
@@ -144,7 +144,8 @@ void TableValues::follow_look_up() {
 }
 
 // An evaluation may look up any number of rows. A rank that has the whole table returns it without
-// a copy. Any other rank fetches the rows, n at a time, into memory that is freed with the result.
+// a copy. Any other rank fetches the rows, as many at a time as a micro-batch may look up, into memory
+// that is freed with the result.
 TableRows TableValues::look_up_in_evaluation(const Tensor& indices, int64_t used) {
   synchronize();
   if (!fetch_) return {values_, indices};
