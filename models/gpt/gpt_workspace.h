@@ -19,21 +19,21 @@ struct GptSizes {
   DType dtype;
   int64_t sequences, tokens;
   Device device;
-  int64_t n = sequences * tokens;                        // rows, B T
+  int64_t n = sequences * tokens;  // rows, B T
   int64_t element = dtype_size(dtype);
-  int64_t row = 4 * n;                                   // one f32 for each row
-  int64_t x = n * config.width * element;                // (B, T, C)
-  int64_t logsumexp = row * config.heads;                // kept by attention: (B, H, T)
+  int64_t row = 4 * n;                     // one f32 for each row
+  int64_t x = n * config.width * element;  // (B, T, C)
+  int64_t logsumexp = row * config.heads;  // kept by attention: (B, H, T)
   int64_t chunk = std::min(n, ops::logits_chunk_rows(config.vocab, device, config.loss_chunk_rows));
   bool keeps_logits = chunk == n;
-  int64_t stride = ops::logits_stride(config.vocab);     // between rows of logits, in elements
+  int64_t stride = ops::logits_stride(config.vocab);  // between rows of logits, in elements
   int64_t logits = 4 * chunk * stride;
   bool dropout = config.dropout > 0;
 };
 
-/// Returns the peak bytes of forward and backward if `training` is true, else of the loss alone.
-/// Returns nullopt if this machine does not have the GPU `sizes.device`, because only that GPU's
-/// cuBLASLt knows the workspace of products.
+/// Returns the peak bytes of forward and backward if `training` is true, else those of a forward
+/// without backward, as in an evaluation. Returns nullopt if this machine does not have the GPU
+/// `sizes.device`, because only that GPU's cuBLASLt knows the workspace of products.
 std::optional<int64_t> gpt_workspace(const GptSizes& sizes, bool training);
 
 }  // namespace tessera::models

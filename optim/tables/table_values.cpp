@@ -109,8 +109,8 @@ TableRows TableValues::look_up(const Tensor& indices, int64_t used) {
                 "lookup: row {} of '{}' was not prefetched; prefetch all rows of a micro-batch",
                 current_.slots.rows().back(), info_.name());
   if (phase_ == Phase::forward && !prefetched_) bring(before);
-  // Returns room for the most rows of a micro-batch, used or not, so that the memory that operations
-  // allocate does not depend on the data.
+  // Returns room for the most rows of a micro-batch, used or not, so that the memory that
+  // operations allocate does not depend on the data.
   return {current_.values, slots.to(communicator_.device())};
 }
 
@@ -144,8 +144,8 @@ void TableValues::follow_look_up() {
 }
 
 // An evaluation may look up any number of rows. A rank that has the whole table returns it without
-// a copy. Any other rank fetches the rows, as many at a time as a micro-batch may look up, into memory
-// that is freed with the result.
+// a copy. Any other rank fetches the rows, as many at a time as a micro-batch may look up, into
+// memory that is freed with the result.
 TableRows TableValues::look_up_in_evaluation(const Tensor& indices, int64_t used) {
   synchronize();
   if (!fetch_) return {values_, indices};
