@@ -64,7 +64,7 @@ Called call(Grade& grade, int64_t size, const Collective& collective, const Expe
   for (const Event& event : events.list()) {
     if (event.kind == "send_receive") {
       ++called.rounds;
-    } else {
+    } else if (event.kind != "wait") {
       called.wrong =
           fmt::format("it calls {}: build it from send_receive, send and receive", event.kind);
     }
@@ -81,6 +81,7 @@ Called call(Grade& grade, int64_t size, const Collective& collective, const Expe
 
 // Says so if the reduce-scatter has completed another piece than this rank's own.
 std::string shifted_message(Grade& grade) {
+  grade.at("ring_reduce_scatter");
   const int64_t ranks = grade.world().size;
   const int64_t rank = grade.world().rank;
   const int64_t size = sizes[1];
@@ -120,6 +121,7 @@ void require(Grade& grade, const std::string& name, const Collective& collective
              const Cost& cost) {
   std::string wrong;
   std::string costs;
+  grade.at(name);
   for (const int64_t size : sizes) {
     const Called called = call(grade, size, collective, expected(size), input);
     if (wrong.empty()) wrong = called.wrong;
@@ -130,9 +132,12 @@ void require(Grade& grade, const std::string& name, const Collective& collective
     } else if (called.bytes != bytes) {
       costs = fmt::format("{} bytes were sent of a buffer of {}, expected {} on this rank",
                           grouped(called.bytes), grouped(4 * size), grouped(bytes));
-      if (called.bytes == cost.rounds * 4 * size && bytes > 0) {
-        costs += "\n      The whole buffer goes round: a round of the ring sends one piece";
-      }
+    }
+    if (costs.empty()) continue;
+    if (called.bytes == called.rounds * 4 * size && called.bytes > bytes) {
+      costs += "\n      Whole buffers are sent: in a round of the ring only one piece is";
+    } else if (called.bytes == 0) {
+      costs += "\n      Is the purpose `transfer` given to each call?";
     }
   }
   grade.require(name + ": result", wrong);
@@ -218,6 +223,7 @@ void check_times(Grade& grade) {
       const double n = static_cast<double>(ranks);
       const double bytes = pieces * n;
       const double rounds = std::ceil(std::log2(n));
+      grade.at("the times");
       if (ring.empty()) {
         ring = time_message("ring_all_reduce_s", ring_all_reduce_s(bytes, ranks, link),
                             (2 * n - 2) * (1e-5 + pieces / 5e9), bytes, ranks);

@@ -1,5 +1,5 @@
 """The figures of lesson 3. course/figures.py calls draw()."""
-from drawing import GREEN, ORANGE, PALE, RANKS, SKY, Figure
+from drawing import ORANGE, PALE, RANKS, SKY, Figure
 
 
 def draw(folder):
@@ -37,7 +37,7 @@ def exchange(path):
         for piece in range(3):
             figure.box(80 + piece * 66, top, 64, 34, f"{piece} of {source}", fill=RANKS[source],
                        size=12)
-        figure.box(400, top, 110, 34, f"sum of piece {source}", fill=GREEN, size=12)
+        figure.box(400, top, 110, 34, f"sum of piece {source}", fill=PALE, size=12)
         figure.text(520, top + 14, "0.0", 12)
         for k in range(3):
             figure.text(546 + k * 56, top + 14, f"+ {source} of {k}", 12)

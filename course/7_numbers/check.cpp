@@ -15,7 +15,24 @@ class MixedInspector {
  public:
   explicit MixedInspector(DataParallel& trainer) : mixed_(dynamic_cast<Mixed&>(trainer)) {}
   const Tensor& masters() const { return mixed_.masters_; }
+  const Tensor& values() const { return mixed_.values_; }
+  const Tensor& sums() const { return mixed_.sums_; }
   float scale() const { return mixed_.loss_scale_; }
+  bool all_finite() const { return mixed_.all_finite(); }
+  /// The parts of a buffer of shards that belong to parameters, in order of the parameters.
+  std::vector<std::span<const float>> own(const Tensor& shards) const {
+    std::vector<std::span<const float>> list;
+    for (const Tensor& sums : mixed_.own_sums()) {
+      const int64_t begin = sums.data<float>() - mixed_.sums_.data<float>();
+      list.push_back({shards.data<float>() + begin, static_cast<size_t>(sums.elements())});
+    }
+    return list;
+  }
+  /// Fills sums_: gaps with `gap`, the elements of parameters with 0.
+  void clear_sums(float gap) const {
+    std::ranges::fill(mixed_.sums_.values<float>(), gap);
+    for (const Tensor& sums : mixed_.own_sums()) std::ranges::fill(sums.values<float>(), 0.0f);
+  }
 
  private:
   Mixed& mixed_;
@@ -25,14 +42,17 @@ namespace {
 
 constexpr int64_t elements = 1000;
 constexpr int64_t micro_batches = 7;
-constexpr optim::LossScaling f16_scaling{.initial = 0x1p22f, .growth_interval = 3};
+// An overflow soon after a good step, so that the count of good steps matters.
+constexpr optim::LossScaling f16_scaling{.initial = 0x1p22f, .growth_interval = 2};
 
 // In f32 a 1 is lost where it is added to 2^25.
 const std::vector<float> absorbing{0x1p25f, 1, 1, 1, 1, -0x1p25f};
+// On 2 ranks: (2^25 - 2^25 + 1) + (1 + 1 + 1). On 3 ranks: (2^25 + 1) + (1 + 1) + (-2^25 + 1).
+const std::vector<float> by_turns{0x1p25f, 1, -0x1p25f, 1, 1, 1};
 
 Training training() {
   Training result;
-  result.steps = 8;
+  result.steps = 12;
   return result;
 }
 
@@ -73,18 +93,15 @@ std::string order_message() {
 }
 
 std::string by_ranks_message() {
-  const std::vector<float>& values = absorbing;
-  const float two = sum_by_ranks(values, 2);
-  const float three = sum_by_ranks(values, 3);
-  if (sum_by_ranks(values, 1) != sum_in_order(values)) {
+  const float two = sum_by_ranks(by_turns, 2);
+  const float three = sum_by_ranks(by_turns, 3);
+  if (sum_by_ranks(by_turns, 1) != sum_in_order(by_turns)) {
     return "on one rank it differs from sum_in_order";
   }
-  // On 2 ranks: (2^25 + 1 + 1) + (1 + 1 - 2^25) = 2^25 - (2^25 - 2). On 3 ranks: (2^25 + 1) + (1 +
-  // 1) + (1 - 2^25), where every addition to 2^25 is lost.
-  if (two == 2 && three == 0) return "";
+  if (two == 4 && three == 0) return "";
   return fmt::format(
-      "of 2^25, 1, 1, 1, 1, -2^25 it gives {} on 2 ranks and {} on 3, expected 2 and 0: "
-      "rank r adds contributions r, r + N, ... first, and then the ranks' sums are "
+      "of 2^25, 1, -2^25, 1, 1, 1 it gives {} on 2 ranks and {} on 3, expected 4 and "
+      "0: rank r adds contributions r, r + N, ... first, and then the ranks' sums are "
       "added in order of rank",
       two, three);
 }
@@ -103,33 +120,60 @@ std::string state_message(const Trial& trial, int64_t ranks) {
       "the state has {} bytes, expected {}: two moments and the master "
       "weights, 4 bytes each for {} elements over {} ranks",
       grouped(trial.state), grouped(expected), grouped(trial.elements()), ranks);
-  if (trial.state == expected / 3 * 2) text += "\n      There are no master weights";
+  if (trial.state == expected / 3 * 2) {
+    text += "\n      There are no master weights, or they are not of Category::optimizer_state";
+  }
   return text;
 }
 
+// What the check finds out about the master weights.
 struct Masters {
-  bool exact_at_start = true;  // they are not all bf16 numbers
-  int64_t moved = 0;           // how many a step has moved
+  std::string at_start;
+  int64_t moved = 0;  // how many a step has moved
   float largest_move = 0;
+  std::string values;  // how the 16-bit values differ from them after a step
 };
+
+std::string start_message(const std::vector<std::span<const float>>& masters,
+                          const std::vector<std::vector<float>>& expected) {
+  bool zeros = true;
+  bool rounded = true;
+  bool equal = true;
+  for (size_t p = 0; p < expected.size(); ++p) {
+    for (size_t i = 0; i < expected[p].size(); ++i) {
+      const float value = masters[p][i];
+      zeros = zeros && value == 0;
+      rounded = rounded && value == static_cast<float>(BFloat16(expected[p][i]));
+      equal = equal && value == expected[p][i];
+    }
+  }
+  if (equal) return "";
+  if (zeros) return "all master weights are 0: they are not initialised";
+  if (rounded) {
+    return "all master weights are bf16 numbers: they were copied from the rounded values, which "
+           "have lost 16 bits";
+  }
+  return "master weights are not the initial values of the elements that this rank owns";
+}
 
 // A run in which the learning rate is far below what bf16 resolves.
 Masters masters_of_slow_run(Grade& grade) {
   Training slow = training();
-  slow.steps = 1;
   Masters found;
-  const auto coarse = [](const Tensor& masters) {
-    for (const float value : masters.values<float>()) {
-      if (static_cast<float>(BFloat16(value)) != value) return false;
-    }
-    return true;
-  };
   Task task(DType::bf16);
   slow.rule.learning_rate = 1e-6f;
   Mixed mixed(task.model(), slow.rule, grade.communicator(), slow.bucket_bytes, std::nullopt);
   mixed.start();
   const MixedInspector inspector(mixed);
-  found.exact_at_start = !coarse(inspector.masters());
+  std::vector<std::vector<float>> expected;
+  for (int p = 0; p < std::ssize(mixed.parameters()); ++p) {
+    const nn::NamedParameter& named = mixed.parameters()[static_cast<size_t>(p)];
+    const dist::Range own = mixed.layout().owned(p, grade.world().rank);
+    if (own.size() == 0) continue;
+    expected.emplace_back(own.size());
+    nn::initialize(named.parameter.initializer(), 0, named.name, own.begin, expected.back());
+  }
+  found.at_start = start_message(inspector.own(inspector.masters()), expected);
   const Tensor before = Tensor::empty(inspector.masters().shape());
   before.copy_from(inspector.masters());
   mixed.step(0, slow.batch, task.losses());
@@ -137,6 +181,15 @@ Masters masters_of_slow_run(Grade& grade) {
     const float move = std::abs(inspector.masters().data<float>()[i] - before.data<float>()[i]);
     found.moved += move > 0 ? 1 : 0;
     found.largest_move = std::max(found.largest_move, move);
+  }
+  for (int64_t i = 0; i < before.elements() && found.values.empty(); ++i) {
+    const float master = inspector.masters().data<float>()[i];
+    const auto value = static_cast<float>(inspector.values().data<BFloat16>()[i]);
+    if (value == static_cast<float>(BFloat16(master))) continue;
+    found.values = fmt::format(
+        "after a step a value is {:.9g}, and its master weight {:.9g}: the "
+        "master weights are rounded into the shards of values_",
+        value, master);
   }
   return found;
 }
@@ -183,44 +236,82 @@ Scales reference_f16() {
   return result;
 }
 
-std::string scale_message(const std::vector<float>& found, const std::vector<float>& expected) {
-  for (size_t step = 0; step < expected.size(); ++step) {
-    if (found[step] == expected[step]) continue;
-    std::string text = fmt::format("in step {} the loss is multiplied by {}, expected {}", step + 1,
-                                   found[step], expected[step]);
-    if (step > 0 && expected[step] < expected[step - 1]) {
-      text +=
-          "\n      A sum of the step before was infinite, on this rank or on another: all ranks "
-          "must skip that step, and halve the scale";
-    } else if (step > 0 && expected[step] > expected[step - 1]) {
-      text +=
-          fmt::format("\n      After {} good steps the scale doubles", f16_scaling.growth_interval);
+// Directly: what is finite, on which rank.
+std::string finite_message(Grade& grade) {
+  Task task(DType::f16);
+  Mixed mixed(task.model(), training().rule, grade.communicator(), training().bucket_bytes,
+              f16_scaling);
+  mixed.start();
+  const MixedInspector inspector(mixed);
+  const bool last = grade.world().rank == grade.world().size - 1;
+  inspector.clear_sums(NAN);
+  if (!inspector.all_finite()) {
+    return "all sums of parameters are finite, and it says no: gaps between parameters (which "
+           "own_sums() leaves out) do not count";
+  }
+  for (const float bad : {INFINITY, -INFINITY, NAN}) {
+    inspector.clear_sums(0);
+    const auto own = inspector.own(inspector.sums());
+    if (last && !own.empty()) const_cast<float&>(own.back().back()) = bad;
+    if (!inspector.all_finite()) continue;
+    return fmt::format(
+        "a sum of the last rank is {}, and this rank says that all are finite: every "
+        "rank must come to the same answer",
+        bad);
+  }
+  return "";
+}
+
+std::string scale_message(size_t step, float found, float expected, float before) {
+  std::string text = fmt::format("in step {} the loss is multiplied by {}, expected {}", step + 1,
+                                 found, expected);
+  if (expected < before) {
+    text +=
+        "\n      A sum of the step before was infinite, on this rank or on another: all ranks "
+        "must skip that step, and halve the scale";
+  } else {
+    text += fmt::format(
+        "\n      After {} good steps the scale doubles; an overflow begins the count "
+        "anew",
+        f16_scaling.growth_interval);
+  }
+  return text;
+}
+
+// Losses and scales, whichever differs first.
+std::string f16_message(const Scales& found, const Scales& expected) {
+  for (size_t step = 0; step < expected.losses.size(); ++step) {
+    if (found.scales[step] != expected.scales[step]) {
+      return scale_message(step, found.scales[step], expected.scales[step],
+                           step > 0 ? expected.scales[step - 1] : expected.scales[0]);
     }
-    return text;
+    if (found.losses[step] == expected.losses[step]) continue;
+    return fmt::format(
+        "the loss of step {} is {:.9g}, expected {:.9g}; the scales were right so far"
+        "\n      Is the scale with which the loss was multiplied divided out of the "
+        "sums, and changed only afterwards? Is a skipped step counted as an update?",
+        step + 1, found.losses[step], expected.losses[step]);
   }
   return "";
 }
 
 void check_f16(Grade& grade) {
+  grade.require("f16: all ranks know whether all sums are finite", finite_message(grade));
   const Scales expected = reference_f16();
-  std::vector<float> scales{f16_scaling.initial};
-  const Trial trial =
-      train(grade, training(), make_mixed(f16_scaling), DType::f16, true,
-            [&](DataParallel& trainer) { scales.push_back(MixedInspector(trainer).scale()); });
-  grade.require("f16: the scale follows the overflows", scale_message(scales, expected.scales));
-  std::string wrong = difference(trial.losses, expected.losses);
-  if (!wrong.empty()) {
-    wrong +=
-        "\n      The scales are right. Is this step's scale divided out of the sums, and is the "
-        "scale changed only afterwards?";
-  }
-  grade.require("f16: the losses have the bits of ZeroOptimizer", wrong);
+  Scales found{.losses = {}, .scales = {f16_scaling.initial}};
+  const Trial trial = train(
+      grade, training(), make_mixed(f16_scaling), DType::f16, true,
+      [&](DataParallel& trainer) { found.scales.push_back(MixedInspector(trainer).scale()); });
+  found.losses = trial.losses;
+  grade.require("f16: scales and losses have the bits of ZeroOptimizer",
+                f16_message(found, expected));
   if (grade.world().size != 3) return;
-  grade.predicted("sum of 2^25, 1, 1, 1, 1, -2^25 on 2 ranks",
-                  std::llround(sum_by_ranks(absorbing, 2)));
+  grade.predicted("sum of 2^25, 1, -2^25, 1, 1, 1 on 2 ranks",
+                  std::llround(sum_by_ranks(by_turns, 2)));
   grade.predicted("bytes of state on a rank", trial.state);
   grade.predicted("bytes of parameters between steps", trial.parameters);
-  grade.predicted("power of two of the scale in step 7", std::llround(std::log2(scales[6])));
+  grade.predicted("power of two of the scale in step 7",
+                  std::llround(std::log2(expected.scales[6])));
 }
 
 void check(Grade& grade) {
@@ -234,12 +325,9 @@ void check(Grade& grade) {
   grade.require("bf16: a rank has master weights of its shards",
                 state_message(trial, grade.world().size));
   const Masters masters = masters_of_slow_run(grade);
-  grade.require("bf16: master weights begin with the exact initial values",
-                masters.exact_at_start
-                    ? ""
-                    : "all master weights are bf16 numbers: they were copied from "
-                      "the rounded values, which have lost 16 bits");
+  grade.require("bf16: master weights begin with the exact initial values", masters.at_start);
   grade.require("bf16: small updates are not lost", move_message(masters));
+  grade.require("bf16: values are the rounded master weights", masters.values);
   require_order(grade, trial);
   grade.require("bf16: the losses have the bits of ZeroOptimizer", bf16_message(trial.losses));
   check_f16(grade);

@@ -50,11 +50,10 @@ def order(path):
 
 
 def scale(path):
-    # Of the lesson's f16 run, as course/check 7 finds it: scales and skipped steps.
-    steps = [(22, True), (21, True), (20, True), (19, False), (19, False), (19, False), (20, True),
-             (19, True)]
-    figure = Figure(720, 210, "The loss scale of eight steps in f16: halved after an overflow, "
-                              "doubled after three good steps")
+    # The first steps of the lesson's f16 run, as the check finds them: scales and skipped steps.
+    steps = [(22, True), (21, True), (20, True), (19, False), (19, False)]
+    figure = Figure(720, 210, "The loss scale of five steps in f16: halved after each overflow, "
+                              "until a step is good")
     for power in range(18, 23):
         y = 170 - (power - 18) * 32
         figure.line(90, y, 690, y, GREY, 0.7)

@@ -30,7 +30,8 @@ void Mixed::accumulate(const Tensor&, const Tensor&, bool) { todo("lesson 7: Mix
 // come to the same answer: communicator_.all_reduce adds up a tensor of f32 or i64 over ranks.
 bool Mixed::all_finite() const { todo("lesson 7: Mixed::all_finite"); }
 
-// With scaling_, a step whose sums are not all finite changes nothing: it only halves loss_scale_.
+// With scaling_, a step whose sums are not all finite changes no weight: it halves loss_scale_, and
+// good_steps_ begins anew.
 // Else: count the update, apply the rule to the master weights, and round them into the shards of
 // values_. After scaling_->growth_interval steps without overflow the scale doubles, and counting
 // begins anew. apply_rule divides the sums by loss_scale_.

@@ -72,6 +72,7 @@ void train_and_save(dist::Communicator& communicator, const fs::path& folder, in
   for (int64_t step = 0; step < steps; ++step) run.step(step);
   Disk disk(folder, communicator);
   run.trainer().save(disk, steps);
+  communicator.barrier();  // save() may return on a rank before rank 0 has declared it complete
 }
 
 // What a resume found wrong, or an empty text. `allowed`: numbers of steps that may be returned.
@@ -79,20 +80,26 @@ std::string resume_message(dist::Communicator& communicator, const fs::path& fol
                            const std::vector<int64_t>& allowed) {
   Run run(communicator);
   int64_t step = 0;
+  std::string wrong;
   try {
     step = run.trainer().resume(Disk(folder, communicator));
   } catch (const Error& error) {
-    return fmt::format("resume fails: {}", error.what());
+    wrong = fmt::format("resume fails: {}", error.what());
   }
-  if (std::ranges::find(allowed, step) == allowed.end()) {
-    return fmt::format("resume returns {} steps, expected {}", step, fmt::join(allowed, " or "));
+  if (wrong.empty() && std::ranges::find(allowed, step) == allowed.end()) {
+    wrong = fmt::format("resume returns {} steps, expected {}", step, fmt::join(allowed, " or "));
   }
-  if (step > 0 && run.updates() != step) {
-    return fmt::format(
+  if (wrong.empty() && step > 0 && run.updates() != step) {
+    wrong = fmt::format(
         "after the resume updates_ is {}, expected {}: the bias correction of AdamW "
         "depends on the number of updates",
         run.updates(), step);
   }
+  // Ranks train on together, or not at all.
+  const Tensor failed = Tensor::zeros({1}, DType::i64);
+  failed.data<int64_t>()[0] = wrong.empty() ? 0 : 1;
+  communicator.all_reduce(failed, {}).wait();
+  if (failed.data<int64_t>()[0] > 0) return wrong;
   const std::vector<float> all = reference_losses(training);
   const std::vector<float> expected(all.begin() + step, all.end());
   const std::vector<float> found = run.to_the_end(step);
@@ -105,6 +112,8 @@ std::string resume_message(dist::Communicator& communicator, const fs::path& fol
   }
   if (step == 3 && found[0] == expected[0]) {
     text += "\n      The first loss is right, so the weights are: are the moments?";
+  } else {
+    text += "\n      Where in the file, and where in this rank's range, does the overlap begin?";
   }
   return text;
 }
@@ -179,15 +188,16 @@ void check_other_ranks(Grade& grade, Folders& folders) {
 }
 
 // Says what the failure shows. Rank 0 declares a save complete; the others only write their files.
-std::string explanation(int victim, const std::string& wrong) {
+std::string explanation(int victim, const std::string& operation, const std::string& wrong) {
   if (victim > 0) {
     return "\n      The save was declared complete before the files of all ranks were: declare it "
            "after a barrier";
   }
   if (wrong.find("damaged") != std::string::npos) {
-    return "\n      The file that says which save is complete was itself written by halves: write "
-           "it "
-           "under another name, and rename it";
+    return fmt::format(
+        "\n      '{}' was itself written by halves, and it had counted already: write "
+        "under a name that nothing reads yet, and then rename",
+        operation.substr(operation.find(' ') + 1));
   }
   return "\n      The save before was given up before this one was complete";
 }
@@ -228,7 +238,7 @@ std::string crash_message(dist::Communicator& communicator, const fs::path& fold
   std::string wrong = resume_message(communicator, folder, {2, 3});
   if (wrong.empty()) return wrong;
   return fmt::format("after a crash of rank {} in '{}', {}{}", victim, operation, wrong,
-                     explanation(victim, wrong));
+                     explanation(victim, operation, wrong));
 }
 
 // Rank 0, which also declares a save complete, and the last rank.
@@ -260,7 +270,6 @@ void check(Grade& grade) {
   Folders folders(grade.communicator());
   const fs::path folder = folders.next();
   train_and_save(grade.communicator(), folder, 3);
-  grade.communicator().barrier();
   grade.require("a run goes on with its bits, on as many ranks",
                 resume_message(grade.communicator(), folder, {3}));
   check_sizes(grade, folder);

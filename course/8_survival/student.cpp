@@ -21,6 +21,7 @@ namespace {
 // 2. When all ranks have written (disk.barrier), rank 0 declares the save complete, in such a way
 //    that a crash leaves either the declaration of the save before, or this one.
 // 3. Then rank 0 may remove the files of older saves.
+// 4. No rank returns before the save counts (disk.barrier).
 void Survivor::save(Disk&, int64_t) { todo("lesson 8: Survivor::save"); }
 
 // Reads the declaration, if there is one, and then the files of all ranks of that save, however

@@ -108,6 +108,11 @@ int grade(int argc, char** argv, const std::string& title,
     } catch (const NotMet&) {
       // Every rank is here, so the job ends in order.
       return 1;
+    } catch (const std::exception&) {
+      // course/check prints this line before the error, which dist::run prints.
+      if (!grade.at().empty()) std::printf("  at  %s\n", grade.at().c_str());
+      std::fflush(stdout);
+      throw;
     }
     return 0;
   });

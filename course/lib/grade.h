@@ -35,6 +35,9 @@ class Grade {
   /// Compares the student's prediction `key` with what was measured. Without a file of predictions
   /// it only prints the measured value.
   void predicted(const std::string& key, int64_t measured);
+  /// Says what is tried next, for the message of an error that ends the program.
+  void at(const std::string& what) { at_ = what; }
+  const std::string& at() const { return at_; }
   /// Prints something worth knowing, which is not graded.
   void note(const std::string& text) const { print("      " + text); }
 
@@ -43,6 +46,7 @@ class Grade {
 
   dist::World& world_;
   std::map<std::string, std::string> predictions_;
+  std::string at_;
 };
 
 /// Runs a check. Returns the exit code: 0 passed, 1 a requirement was not met.

@@ -1,9 +1,11 @@
 #include "course/lib/observer.h"
 
+#include <algorithm>
 #include <map>
 
 #include "core/digest.h"
 #include "core/error.h"
+#include "dist/shard_layout.h"
 
 namespace course {
 
@@ -116,12 +118,20 @@ std::shared_ptr<dist::Communicator> Observer::split(int color, int key, const st
   return inner_.split(color, key, group);
 }
 
+// Passes pieces on in chunks of 256 elements, the smallest that the interface allows, so that code
+// that takes a whole piece at once does not work by luck.
 dist::Work Observer::exchange(const Tensor& input, int contributors, Receive receive,
                               dist::Call call) {
+  const Receive in_chunks = [receive](int source, int64_t begin, const Tensor& chunk) {
+    for (int64_t i = 0; i < chunk.elements(); i += dist::block_elements) {
+      const int64_t end = std::min(chunk.elements(), i + dist::block_elements);
+      receive(source, begin + i, chunk.flat(i, end));
+    }
+  };
   return add(
       "exchange", input,
-      [this, input, contributors, receive, call] {
-        return inner_.exchange(input, contributors, receive, call);
+      [this, input, contributors, in_chunks, call] {
+        return inner_.exchange(input, contributors, in_chunks, call);
       },
       call);
 }
